@@ -1,0 +1,71 @@
+// Config: every environment variable of dmlcomm, read once, checked, and never changed afterwards.
+// No other file calls getenv. `docs/configuration.md` is written from this list.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/status.h"
+
+namespace dmlcomm {
+
+enum class TransportChoice { automatic, tcp, shm };
+enum class LogLevel { error, warning, info, debug };
+
+struct Config {
+  // --- behaviour ---
+
+  // DMLCOMM_SOCKET_IFNAME: interfaces to use between hosts. NCCL's and gloo's syntax: a comma list
+  // of prefixes; "=" before an item asks for the exact name; "^" before the list excludes.
+  // Default: every interface that is up and is not loopback, docker, veth or bridge.
+  std::string socket_ifname;
+
+  // DMLCOMM_TRANSPORT: auto, tcp or shm. auto: shared memory inside a host, TCP between hosts.
+  // tcp: TCP everywhere. shm: fail if a rank is on another host. Default auto.
+  TransportChoice transport = TransportChoice::automatic;
+
+  // DMLCOMM_ALGORITHM: "op=name[,op=name]" or "name", as `dmlcomm doctor` lists them. Default: the
+  // cost model's choice. A name that an operation does not have is an error, not ignored.
+  std::string algorithm;
+
+  // DMLCOMM_PORT_RANGE: "first-last", inclusive; listeners take a free port of it. Default: any port.
+  uint16_t port_first = 0;
+  uint16_t port_last = 0;
+
+  // DMLCOMM_PEER_TIMEOUT_S: seconds (0.2 to 3600, default 10) without a sign of life after which a
+  // peer is lost. Shorter notices frozen ranks sooner, and takes a long pause for a death.
+  double peer_timeout_s = 10.0;
+
+  // DMLCOMM_LOG_LEVEL: error, warning, info or debug; default warning.
+  LogLevel log_level = LogLevel::warning;
+
+  // --- performance ---
+
+  // DMLCOMM_SPIN_US: microseconds (0 to 1000000) a waiting thread polls before it sleeps. More: lower
+  // latency, and a core is busy while waiting. Default 50; when ranks outnumber cores it yields while
+  // it polls.
+  uint32_t spin_us = 50;
+
+  // DMLCOMM_SHM_BOARD_BYTES: largest operation (bytes per rank, 0 to 67108864) that goes through the
+  // host's shared board (two copies, no system call) instead of single-copy reads. Default 1 MiB.
+  uint64_t shm_board_bytes = 1u << 20;
+
+  // DMLCOMM_SHM_SINGLE_COPY: 1 or 0; 0 forbids process_vm_readv. Default 1, where the kernel permits.
+  bool shm_single_copy = true;
+
+  // DMLCOMM_TCP_CONGESTION: congestion control of our sockets ("cubic"). Default: cubic on loopback,
+  // where pacing ones throttle, else the system's.
+  std::string tcp_congestion;
+
+  // DMLCOMM_TCP_BUFFER_BYTES: socket buffers (0: the kernel's autotuning). Default 4 MiB.
+  uint64_t tcp_buffer_bytes = 4u << 20;
+};
+
+// Reads and checks the environment. An illegal value is `invalid_argument` that names the variable,
+// the value and the legal ones.
+Result<Config> read_config();
+
+// The process's configuration, read at first use; a wrong environment is reported by every create().
+const Result<Config>& process_config();
+
+}  // namespace dmlcomm

@@ -1,0 +1,157 @@
+// Communicator: one group of ranks and every operation between them. What the torch adaptor wraps.
+//
+// Threads: any thread may call any method; calls that start collectives must come in the same order
+// on every rank. A call returns an Operation at once. Work is driven by the communicator's progress
+// thread, or by the thread that waits, whichever holds the progress lock. With `OpOptions::inline_wait`
+// the caller promises to wait at once, and no other thread is woken.
+//
+// Memory: tensors are named by pointers; the caller keeps them alive until the operation is done.
+// No operation writes to its input. A done operation no longer touches any pointer.
+//
+// Failure: the first failure of a communicator is kept; every pending and every later operation ends
+// with it. abort() makes that happen from any thread. The destructor aborts what is pending.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/status.h"
+#include "engine/rendezvous.h"
+
+namespace dmlcomm::engine {
+
+// A NIC this rank may use between hosts.
+struct RailAddress {
+  std::string interface;  // "eth1"
+  std::string address;    // "10.0.1.7" or "fd00::7"
+};
+
+struct CommunicatorOptions {
+  int rank = 0;
+  int num_ranks = 1;
+  std::string name;                 // for messages and logs: "default_pg"
+  std::vector<int> global_ranks;    // rank in this group -> rank in the job; empty: the same
+  std::vector<RailAddress> rails;   // may be empty when every rank is on one host
+  std::chrono::milliseconds timeout{30 * 60 * 1000};
+};
+
+// Memory to read, and memory to write, in bytes.
+struct ConstSpan {
+  const void* data = nullptr;
+  size_t bytes = 0;
+};
+struct Span {
+  void* data = nullptr;
+  size_t bytes = 0;
+};
+
+struct OpOptions {
+  std::chrono::milliseconds timeout{0};  // 0: the communicator's
+  bool inline_wait = false;              // the caller waits for this operation at once
+};
+
+// A running operation. Shared between the caller and the engine; all methods from any thread.
+class Operation {
+ public:
+  virtual ~Operation() = default;
+
+  virtual bool done() const = 0;
+
+  // The result; only once done().
+  virtual const Status& status() const = 0;
+
+  // Drives progress until done or until `timeout` has passed (then: `timeout`, and the operation goes
+  // on). 0 waits for as long as the operation's own deadline allows.
+  virtual Status wait(std::chrono::milliseconds timeout) = 0;
+
+  // Calls `callback` once when done, on the thread that finished it; at once if it is done already.
+  virtual void on_done(std::function<void(const Status&)> callback) = 0;
+
+  // Rank the message came from; receive operations only, once done.
+  virtual int source_rank() const = 0;
+
+  // Position in the communicator's sequence of collectives; 0 for point-to-point.
+  virtual uint64_t sequence() const = 0;
+};
+using OperationPtr = std::shared_ptr<Operation>;
+
+constexpr int kAnySource = -1;
+
+class Communicator {
+ public:
+  // Publishes this rank's addresses and reads those of the others. Collective.
+  static Result<std::shared_ptr<Communicator>> create(const CommunicatorOptions& options,
+                                                      std::shared_ptr<Rendezvous> rendezvous);
+  virtual ~Communicator() = default;
+
+  virtual int rank() const = 0;
+  virtual int num_ranks() const = 0;
+
+  // data: `count` elements, combined over all ranks in place.
+  virtual OperationPtr all_reduce(void* data, size_t count, DType dtype, ReduceOp op,
+                                  const OpOptions& options) = 0;
+
+  // output is used on the root only and may be equal to input.
+  virtual OperationPtr reduce(const void* input, void* output, size_t count, DType dtype,
+                              ReduceOp op, int root, const OpOptions& options) = 0;
+
+  virtual OperationPtr broadcast(Span data, int root, const OpOptions& options) = 0;
+
+  // outputs[p] receives rank p's input; outputs[rank()].data may be equal to input.data.
+  // Sizes may differ between ranks; every rank passes the same sizes.
+  virtual OperationPtr all_gather(ConstSpan input, std::vector<Span> outputs,
+                                  const OpOptions& options) = 0;
+
+  // outputs: one per rank on the root, empty elsewhere.
+  virtual OperationPtr gather(ConstSpan input, std::vector<Span> outputs, int root,
+                              const OpOptions& options) = 0;
+
+  // inputs: one per rank on the root, empty elsewhere.
+  virtual OperationPtr scatter(std::vector<ConstSpan> inputs, Span output, int root,
+                               const OpOptions& options) = 0;
+
+  // inputs[p] is this rank's contribution to rank p; output is the sum of all contributions to this
+  // rank. Bytes must be multiples of the element; sizes may differ between ranks.
+  virtual OperationPtr reduce_scatter(std::vector<ConstSpan> inputs, Span output, DType dtype,
+                                      ReduceOp op, const OpOptions& options) = 0;
+
+  // inputs[p] goes to rank p, outputs[p] comes from rank p.
+  virtual OperationPtr all_to_all(std::vector<ConstSpan> inputs, std::vector<Span> outputs,
+                                  const OpOptions& options) = 0;
+
+  virtual OperationPtr barrier(const OpOptions& options) = 0;
+
+  // Point-to-point. Messages of one (source, destination, tag) arrive in the order they were sent.
+  // A receive whose size differs from its message's fails, on both sides.
+  virtual OperationPtr send(ConstSpan data, int destination, uint32_t tag,
+                            const OpOptions& options) = 0;
+  virtual OperationPtr recv(Span data, int source_or_any, uint32_t tag,
+                            const OpOptions& options) = 0;
+
+  // Collectives started so far.
+  virtual uint64_t sequence() const = 0;
+
+  // Replaces the default deadline of later operations.
+  virtual void set_timeout(std::chrono::milliseconds timeout) = 0;
+
+  // Ends every pending and later operation with `aborted` and `reason`, here and on the peers.
+  virtual void abort(const std::string& reason) = 0;
+
+  // Says goodbye to the peers and releases threads, sockets and memory. Pending operations end
+  // with `aborted`. Later operations fail. Idempotent.
+  virtual void close() = 0;
+
+  // The first failure, or ok.
+  virtual Status error() const = 0;
+
+  // One line: rank, host, transports and rails in use.
+  virtual std::string description() const = 0;
+};
+
+}  // namespace dmlcomm::engine

@@ -1,0 +1,54 @@
+// OpShape: what all ranks agree on (and what one rank knows) about one collective before it runs.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace dmlcomm::schedule {
+
+// One list makes enum and names. The numbers are part of the wire format (OpInfo): append only.
+#define DMLCOMM_OP_KINDS(X) \
+  X(all_reduce)             \
+  X(reduce)                 \
+  X(broadcast)              \
+  X(all_gather)             \
+  X(gather)                 \
+  X(scatter)                \
+  X(reduce_scatter)         \
+  X(all_to_all)             \
+  X(barrier)                \
+  X(send)                   \
+  X(recv)
+
+enum class OpKind : uint8_t {
+#define DMLCOMM_OP_KIND_ENUM(name) name,
+  DMLCOMM_OP_KINDS(DMLCOMM_OP_KIND_ENUM)
+#undef DMLCOMM_OP_KIND_ENUM
+};
+
+const char* to_string(OpKind kind);
+
+// Buffers of each kind, in elements (N ranks, this rank r, `counts` has N entries where used):
+//   all_reduce, broadcast   output: counts[0], in place
+//   reduce                  input: counts[0]; output: counts[0] on the root only, may be the input
+//   all_gather              input: counts[r]; output: sum(counts), rank after rank
+//   gather                  input: counts[r]; output: sum(counts) on the root only
+//   scatter                 input: sum(counts) on the root only; output: counts[r]
+//   reduce_scatter          input: sum(counts); output: counts[r]; the input is preserved
+//   all_to_all              input: sum(counts), piece p goes to rank p;
+//                           output: sum(recv_counts), piece p comes from rank p
+//   barrier                 nothing
+// No range of a step crosses the border between two ranks' pieces: they may be separate tensors.
+struct OpShape {
+  OpKind kind = OpKind::all_reduce;
+  uint32_t rank = 0;
+  uint32_t num_ranks = 1;
+  uint32_t root = 0;
+  uint32_t element_bytes = 1;  // for the cost model and for alignment of cuts; 1 for data movement
+  std::vector<uint64_t> counts;
+  std::vector<uint64_t> recv_counts;  // all_to_all only
+
+  bool operator==(const OpShape&) const = default;
+};
+
+}  // namespace dmlcomm::schedule

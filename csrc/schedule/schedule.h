@@ -1,0 +1,69 @@
+// Schedule: what one rank does in one collective, as plain data.
+//
+// A generator (one file each) is a pure function (rank, num_ranks, shape) -> Schedule. The verifier
+// proves a set of schedules right, the cost model prices it, the engine executes it. Nothing here
+// knows sockets, threads or memory.
+//
+// Vocabulary: an operation works on up to three *buffers* of elements: `input`, `output`, `scratch`.
+// In-place operations (all_reduce, broadcast, reduce) use `output` alone. A *range* is a run of
+// elements of one buffer. A *step* moves or combines one range. Steps are grouped in *streams*.
+//
+// Meaning of the order:
+//  - Streams run concurrently. A step may start as soon as every step in its `deps` is complete.
+//    There is no other order between steps of one rank, with two exceptions:
+//  - messages from rank a to rank b on one (stream, rail) match in the order in which a's send steps
+//    and b's receive steps stand in their streams;
+//  - recv_reduce steps of one stream onto the same range are applied in the order in which they stand
+//    (so that sums have one fixed order); a run of adjacent ones may be applied in one pass.
+//  - A send is complete when its range may be overwritten.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace dmlcomm::schedule {
+
+enum class BufferId : uint8_t { input, output, scratch };
+
+// A run of `length` elements of `buffer`, from element `offset`.
+struct Range {
+  BufferId buffer = BufferId::output;
+  uint64_t offset = 0;
+  uint64_t length = 0;
+};
+
+enum class StepKind : uint8_t {
+  send,         // `range` to `peer`
+  recv,         // from `peer`, replaces `range`
+  recv_reduce,  // from `peer`, combined: range = op(source, received)
+  copy,         // `source` to `range`, local
+};
+
+struct Step {
+  StepKind kind = StepKind::send;
+  uint8_t rail = 0;
+  uint32_t peer = 0;            // rank; own rank for copy
+  Range range;
+  // copy: what is copied. recv_reduce: the local operand, `range` itself to combine in place; in a
+  // run onto one range only the first step may name another one. Same length as `range`.
+  Range source;
+  std::vector<uint32_t> deps;   // ids of steps of this rank that must be complete before
+  // The result of `range` is final after this step: the engine applies the division of `avg` here.
+  bool finalizes = false;
+};
+
+// A step's id is its index in `steps`.
+struct Schedule {
+  std::vector<Step> steps;
+  // Stream of each step; same length as `steps`. Ids inside one stream ascend in stream order.
+  std::vector<uint16_t> stream_of;
+  uint16_t num_streams = 1;
+  // Elements of scratch memory this rank needs.
+  uint64_t scratch_elements = 0;
+  // Name of the generator, for logs: "all_reduce_ring".
+  std::string algorithm;
+};
+
+}  // namespace dmlcomm::schedule
