@@ -1,5 +1,6 @@
 // Config: every environment variable of dmlcomm, read once, checked, and never changed afterwards.
-// No other file calls getenv. `docs/configuration.md` is written from this list.
+// No other file calls getenv. `docs/configuration.md` is written from this list. A variable that is
+// set to the empty string counts as not set.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +29,8 @@ struct Config {
   // cost model's choice. A name that an operation does not have is an error, not ignored.
   std::string algorithm;
 
-  // DMLCOMM_PORT_RANGE: "first-last", inclusive; listeners take a free port of it. Default: any port.
+  // DMLCOMM_PORT_RANGE: "first-last" (1 to 65535), inclusive; listeners take a free port of it.
+  // Default: any port, and both fields are 0.
   uint16_t port_first = 0;
   uint16_t port_last = 0;
 
@@ -41,23 +43,26 @@ struct Config {
 
   // --- performance ---
 
-  // DMLCOMM_SPIN_US: microseconds (0 to 1000000) a waiting thread polls before it sleeps. More: lower
-  // latency, and a core is busy while waiting. Default 50; when ranks outnumber cores it yields while
-  // it polls.
+  // DMLCOMM_SPIN_US: microseconds (0 to 1000000) a waiting thread polls before it sleeps. More:
+  // lower latency, and a core is busy while waiting. Default 50; when ranks outnumber cores it
+  // yields while it polls.
   uint32_t spin_us = 50;
 
-  // DMLCOMM_SHM_BOARD_BYTES: largest operation (bytes per rank, 0 to 67108864) that goes through the
-  // host's shared board (two copies, no system call) instead of single-copy reads. Default 1 MiB.
+  // DMLCOMM_SHM_BOARD_BYTES: largest operation (bytes per rank, 0 to 67108864) that goes through
+  // the host's shared board (two copies, no system call) instead of single-copy reads. Default 1
+  // MiB.
   uint64_t shm_board_bytes = 1u << 20;
 
-  // DMLCOMM_SHM_SINGLE_COPY: 1 or 0; 0 forbids process_vm_readv. Default 1, where the kernel permits.
+  // DMLCOMM_SHM_SINGLE_COPY: 1 or 0; 0 forbids process_vm_readv. Default 1, where the kernel
+  // permits.
   bool shm_single_copy = true;
 
-  // DMLCOMM_TCP_CONGESTION: congestion control of our sockets ("cubic"). Default: cubic on loopback,
-  // where pacing ones throttle, else the system's.
+  // DMLCOMM_TCP_CONGESTION: congestion control of our sockets ("cubic"). Default: cubic on
+  // loopback, where pacing ones throttle, else the system's.
   std::string tcp_congestion;
 
-  // DMLCOMM_TCP_BUFFER_BYTES: socket buffers (0: the kernel's autotuning). Default 4 MiB.
+  // DMLCOMM_TCP_BUFFER_BYTES: socket buffers (0 to 1073741824; 0: the kernel's autotuning).
+  // Default 4 MiB.
   uint64_t tcp_buffer_bytes = 4u << 20;
 };
 
@@ -65,7 +70,8 @@ struct Config {
 // the value and the legal ones.
 Result<Config> read_config();
 
-// The process's configuration, read at first use; a wrong environment is reported by every create().
+// The process's configuration, read at first use; a wrong environment is reported by every
+// create().
 const Result<Config>& process_config();
 
 }  // namespace dmlcomm

@@ -1,5 +1,5 @@
-// Element types and reduction operators: the vocabulary that kernels, schedules and wire headers share.
-// The numbers are part of the wire format (OpInfo): append, never reorder.
+// Element types and reduction operators: the vocabulary that kernels, schedules and wire headers
+// share. The numbers are part of the wire format (OpInfo): append, never reorder.
 #pragma once
 
 #include <cstddef>

@@ -1,8 +1,8 @@
 // Status and Result: how operating errors travel in dmlcomm.
 //
 // An operating error (a peer died, a wrong argument, a port in use) is a value: functions that can
-// fail return Status or Result<T>. A programmer error is a DMLCOMM_CHECK, which aborts. A message is
-// written for the user: who, what, expected, actual, what to try.
+// fail return Status or Result<T>. A programmer error is a DMLCOMM_CHECK, which aborts. A message
+// is written for the user: who, what, expected, actual, what to try.
 #pragma once
 
 #include <optional>
@@ -51,7 +51,8 @@ class [[nodiscard]] Status {
   std::string message_;
 };
 
-// A Status that names the failed system call and errno: "connect(10.0.0.2:4711): Connection refused".
+// A Status that names the failed system call and errno: "connect(10.0.0.2:4711): Connection
+// refused".
 Status errno_status(StatusCode code, const std::string& what, int error_number);
 
 std::ostream& operator<<(std::ostream& out, const Status& status);
@@ -68,18 +69,23 @@ class [[nodiscard]] Result {
     DMLCOMM_CHECK(ok());
     return *value_;
   }
+  const T& value() const {
+    DMLCOMM_CHECK(ok());
+    return *value_;
+  }
   T& operator*() { return value(); }
+  const T& operator*() const { return value(); }
   T* operator->() { return &value(); }
+  const T* operator->() const { return &value(); }
 
  private:
   Status status_;
   std::optional<T> value_;
 };
 
-#define DMLCOMM_RETURN_IF_ERROR(expr)                     \
-  do {                                                    \
-    if (::dmlcomm::Status status_ = (expr); !status_.ok()) \
-      return status_;                                     \
+#define DMLCOMM_RETURN_IF_ERROR(expr)                                      \
+  do {                                                                     \
+    if (::dmlcomm::Status status_ = (expr); !status_.ok()) return status_; \
   } while (false)
 
 }  // namespace dmlcomm

@@ -1,0 +1,223 @@
+#include "base/config.h"
+
+#include <array>
+#include <charconv>
+#include <cstdlib>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/str_cat.h"
+
+namespace dmlcomm {
+namespace {
+
+// Longest names the kernel takes: IFNAMSIZ and TCP_CA_NAME_MAX are 16 with the terminating zero.
+constexpr size_t kMaxInterfaceName = 15;
+constexpr size_t kMaxCongestionName = 15;
+
+// setsockopt takes an int, and the kernel doubles it.
+constexpr uint64_t kMaxTcpBufferBytes = 1u << 30;
+
+// One variable: its name and its text. Every parser below leaves *out alone, so at the default,
+// when the variable is not set.
+struct Variable {
+  explicit Variable(const char* variable_name) : name(variable_name) {
+    const char* value = std::getenv(variable_name);
+    text = value != nullptr ? value : "";
+  }
+
+  bool is_set() const { return !text.empty(); }
+
+  Status illegal(std::string_view legal) const {
+    return Status(StatusCode::invalid_argument,
+                  str_cat(name, "=\"", text, "\" is not legal: expected ", legal));
+  }
+
+  std::string_view name;
+  std::string_view text;
+};
+
+template <typename Number>
+bool parse_whole(std::string_view text, Number* out) {
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, *out);
+  return error == std::errc() && stop == end;
+}
+
+template <typename Number>
+Status parse_number(const char* name, Number low, Number high, std::string_view unit, Number* out) {
+  const Variable variable(name);
+  if (!variable.is_set()) return {};
+  Number value{};
+  // Written so that NaN, which compares false, is refused too.
+  if (!parse_whole(variable.text, &value) || !(value >= low && value <= high)) {
+    return variable.illegal(str_cat("a number from ", low, " to ", high, " (", unit, ")"));
+  }
+  *out = value;
+  return {};
+}
+
+template <typename Value, size_t N>
+Status parse_choice(const char* name,
+                    const std::array<std::pair<std::string_view, Value>, N>& choices, Value* out) {
+  const Variable variable(name);
+  if (!variable.is_set()) return {};
+  std::string legal;
+  for (const auto& [word, value] : choices) {
+    if (variable.text == word) {
+      *out = value;
+      return {};
+    }
+    append_text(&legal, legal.empty() ? "one of " : ", ");
+    append_text(&legal, word);
+  }
+  return variable.illegal(legal);
+}
+
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> items;
+  for (size_t end; (end = text.find(separator)) != std::string_view::npos;) {
+    items.push_back(text.substr(0, end));
+    text.remove_prefix(end + 1);
+  }
+  items.push_back(text);
+  return items;
+}
+
+bool is_word(std::string_view text, std::string_view extra) {
+  for (const char c : text) {
+    const bool alphanumeric =
+        (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+    if (!alphanumeric && extra.find(c) == std::string_view::npos) return false;
+  }
+  return !text.empty();
+}
+
+// Linux takes nearly every byte in an interface's name; a space, a slash or a control character is
+// a mistake in the list.
+bool is_interface_item(std::string_view item) {
+  if (item.starts_with('=')) item.remove_prefix(1);
+  if (item.empty() || item.size() > kMaxInterfaceName) return false;
+  for (const char c : item) {
+    if (static_cast<unsigned char>(c) <= ' ' || c == '/' || c == '^' || c == '=') return false;
+  }
+  return true;
+}
+
+Status parse_interfaces(const char* name, std::string* out) {
+  const Variable variable(name);
+  if (!variable.is_set()) return {};
+  std::string_view list = variable.text;
+  if (list.starts_with('^')) list.remove_prefix(1);
+  for (const std::string_view item : split(list, ',')) {
+    if (is_interface_item(item)) continue;
+    return variable.illegal(
+        "a comma list of interface name prefixes, \"=\" before an item for the exact name, "
+        "\"^\" before the list to exclude (eth,=ib0 or ^lo,docker)");
+  }
+  *out = variable.text;
+  return {};
+}
+
+// Only the form: which names an operation has is known where the algorithm is chosen.
+Status parse_algorithm(const char* name, std::string* out) {
+  const Variable variable(name);
+  if (!variable.is_set()) return {};
+  bool well_formed = true;
+  if (variable.text.find_first_of("=,") == std::string_view::npos) {
+    well_formed = is_word(variable.text, "_");
+  } else {
+    std::vector<std::string_view> seen;
+    for (const std::string_view item : split(variable.text, ',')) {
+      const size_t equals = item.find('=');
+      const std::string_view op = item.substr(0, equals);
+      well_formed = well_formed && equals != std::string_view::npos && is_word(op, "_") &&
+                    is_word(item.substr(equals + 1), "_");
+      for (const std::string_view earlier : seen) well_formed = well_formed && earlier != op;
+      seen.push_back(op);
+    }
+  }
+  if (!well_formed) {
+    return variable.illegal(
+        "\"name\" or \"op=name[,op=name]\" with each op once (all_reduce=ring)");
+  }
+  *out = variable.text;
+  return {};
+}
+
+Status parse_port_range(const char* name, uint16_t* first, uint16_t* last) {
+  const Variable variable(name);
+  if (!variable.is_set()) return {};
+  const size_t dash = variable.text.find('-');
+  uint16_t low = 0;
+  uint16_t high = 0;
+  if (dash == std::string_view::npos || !parse_whole(variable.text.substr(0, dash), &low) ||
+      !parse_whole(variable.text.substr(dash + 1), &high) || low == 0 || low > high) {
+    return variable.illegal("\"first-last\" with 1 <= first <= last <= 65535 (29500-29599)");
+  }
+  *first = low;
+  *last = high;
+  return {};
+}
+
+Status parse_congestion(const char* name, std::string* out) {
+  const Variable variable(name);
+  if (!variable.is_set()) return {};
+  if (variable.text.size() > kMaxCongestionName || !is_word(variable.text, "_-")) {
+    return variable.illegal(
+        "the name of a congestion control, of which the system's are in "
+        "/proc/sys/net/ipv4/tcp_available_congestion_control");
+  }
+  *out = variable.text;
+  return {};
+}
+
+constexpr std::array<std::pair<std::string_view, TransportChoice>, 3> kTransports{{
+    {"auto", TransportChoice::automatic},
+    {"tcp", TransportChoice::tcp},
+    {"shm", TransportChoice::shm},
+}};
+
+constexpr std::array<std::pair<std::string_view, LogLevel>, 4> kLogLevels{{
+    {"error", LogLevel::error},
+    {"warning", LogLevel::warning},
+    {"info", LogLevel::info},
+    {"debug", LogLevel::debug},
+}};
+
+constexpr std::array<std::pair<std::string_view, bool>, 2> kSwitch{{{"1", true}, {"0", false}}};
+
+Status read_into(Config* c) {
+  DMLCOMM_RETURN_IF_ERROR(parse_interfaces("DMLCOMM_SOCKET_IFNAME", &c->socket_ifname));
+  DMLCOMM_RETURN_IF_ERROR(parse_choice("DMLCOMM_TRANSPORT", kTransports, &c->transport));
+  DMLCOMM_RETURN_IF_ERROR(parse_algorithm("DMLCOMM_ALGORITHM", &c->algorithm));
+  DMLCOMM_RETURN_IF_ERROR(parse_port_range("DMLCOMM_PORT_RANGE", &c->port_first, &c->port_last));
+  DMLCOMM_RETURN_IF_ERROR(
+      parse_number("DMLCOMM_PEER_TIMEOUT_S", 0.2, 3600.0, "seconds", &c->peer_timeout_s));
+  DMLCOMM_RETURN_IF_ERROR(parse_choice("DMLCOMM_LOG_LEVEL", kLogLevels, &c->log_level));
+  DMLCOMM_RETURN_IF_ERROR(
+      parse_number<uint32_t>("DMLCOMM_SPIN_US", 0, 1'000'000, "microseconds", &c->spin_us));
+  DMLCOMM_RETURN_IF_ERROR(parse_number<uint64_t>("DMLCOMM_SHM_BOARD_BYTES", 0, 64u << 20, "bytes",
+                                                 &c->shm_board_bytes));
+  DMLCOMM_RETURN_IF_ERROR(parse_choice("DMLCOMM_SHM_SINGLE_COPY", kSwitch, &c->shm_single_copy));
+  DMLCOMM_RETURN_IF_ERROR(parse_congestion("DMLCOMM_TCP_CONGESTION", &c->tcp_congestion));
+  DMLCOMM_RETURN_IF_ERROR(parse_number<uint64_t>("DMLCOMM_TCP_BUFFER_BYTES", 0, kMaxTcpBufferBytes,
+                                                 "bytes", &c->tcp_buffer_bytes));
+  return {};
+}
+
+}  // namespace
+
+Result<Config> read_config() {
+  Config config;
+  if (Status status = read_into(&config); !status.ok()) return status;
+  return config;
+}
+
+const Result<Config>& process_config() {
+  static const Result<Config> config = read_config();
+  return config;
+}
+
+}  // namespace dmlcomm

@@ -1,0 +1,36 @@
+// UniqueFd: owns one file descriptor, and closes it exactly once.
+#pragma once
+
+#include <utility>
+
+namespace dmlcomm {
+
+class UniqueFd {
+ public:
+  UniqueFd() = default;
+  explicit UniqueFd(int fd) : fd_(fd) {}
+  UniqueFd(UniqueFd&& other) noexcept : fd_(other.release()) {}
+  UniqueFd& operator=(UniqueFd&& other) noexcept {
+    reset(other.release());
+    return *this;
+  }
+  UniqueFd(const UniqueFd&) = delete;
+  UniqueFd& operator=(const UniqueFd&) = delete;
+  ~UniqueFd() { reset(); }
+
+  int get() const { return fd_; }
+  bool valid() const { return fd_ >= 0; }
+
+  // Gives the descriptor away: the caller closes it.
+  [[nodiscard]] int release() { return std::exchange(fd_, -1); }
+
+  // Closes what is held and takes `fd`. errno stays as it was, so that cleaning up after a failed
+  // call does not hide why it failed. EINTR is not retried: Linux has closed the descriptor by
+  // then.
+  void reset(int fd = -1);
+
+ private:
+  int fd_ = -1;
+};
+
+}  // namespace dmlcomm
