@@ -1,0 +1,71 @@
+#include "bindings/config_binding.h"
+
+#include <string>
+
+#include "base/config.h"
+
+namespace py = pybind11;
+
+namespace dmlcomm::bindings {
+
+namespace {
+
+const char* name_of(TransportChoice choice) {
+  switch (choice) {
+    case TransportChoice::automatic: return "auto";
+    case TransportChoice::tcp: return "tcp";
+    case TransportChoice::shm: return "shm";
+  }
+  DMLCOMM_CHECK(false);
+}
+
+const char* name_of(LogLevel level) {
+  switch (level) {
+    case LogLevel::error: return "error";
+    case LogLevel::warning: return "warning";
+    case LogLevel::info: return "info";
+    case LogLevel::debug: return "debug";
+  }
+  DMLCOMM_CHECK(false);
+}
+
+std::string port_range_of(const Config& config) {
+  if (config.port_first == 0) return "";
+  return std::to_string(config.port_first) + "-" + std::to_string(config.port_last);
+}
+
+// One key per environment variable: its name without "DMLCOMM_", in lower case.
+py::dict to_dict(const Config& config) {
+  py::dict values;
+  values["socket_ifname"] = config.socket_ifname;
+  values["transport"] = name_of(config.transport);
+  values["algorithm"] = config.algorithm;
+  values["port_range"] = port_range_of(config);
+  values["peer_timeout_s"] = config.peer_timeout_s;
+  values["log_level"] = name_of(config.log_level);
+  values["spin_us"] = config.spin_us;
+  values["shm_board_bytes"] = config.shm_board_bytes;
+  values["shm_single_copy"] = config.shm_single_copy;
+  values["tcp_congestion"] = config.tcp_congestion;
+  values["tcp_buffer_bytes"] = config.tcp_buffer_bytes;
+  return values;
+}
+
+py::dict process_config_dict() {
+  Result<Config> config = process_config();
+  if (!config.ok()) throw py::value_error(config.status().message());
+  return to_dict(*config);
+}
+
+}  // namespace
+
+void bind_config(py::module_& module) {
+  module.def("config", &process_config_dict,
+             "The process's configuration: one key per variable DMLCOMM_<KEY>. Raises ValueError "
+             "when the environment is wrong.");
+  module.def(
+      "config_defaults", [] { return to_dict(Config{}); },
+      "What config() returns when no variable is set.");
+}
+
+}  // namespace dmlcomm::bindings

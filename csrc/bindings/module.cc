@@ -1,0 +1,43 @@
+// dmlcomm._core: what Python needs of the core without torch. Plain data in and out; no tensor and no
+// payload passes here.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "bindings/config_binding.h"
+#include "bindings/probes.h"
+#include "kernels/reduce.h"
+
+namespace py = pybind11;
+
+namespace dmlcomm::bindings {
+
+namespace {
+
+void bind_probes(py::module_& module) {
+  py::class_<ProbeResult>(module, "ProbeResult", "Whether something works on this machine.")
+      .def_readonly("works", &ProbeResult::works)
+      .def_readonly("detail", &ProbeResult::detail, "How, or the reason why not.");
+  py::class_<CongestionControls>(module, "CongestionControls")
+      .def_readonly("system_default", &CongestionControls::system_default)
+      .def_readonly("usable", &CongestionControls::usable)
+      .def_readonly("refused", &CongestionControls::refused);
+
+  // The probes fork; with the interpreter's lock released, another thread's wait does not delay them.
+  const auto release = py::call_guard<py::gil_scoped_release>();
+  module.def("probe_shared_memory", &probe_shared_memory, release);
+  module.def("probe_single_copy", &probe_single_copy, release);
+  module.def("probe_tcp", &probe_tcp, release);
+  module.def("probe_congestion_controls", &probe_congestion_controls, release);
+}
+
+}  // namespace
+
+}  // namespace dmlcomm::bindings
+
+PYBIND11_MODULE(_core, module) {
+  module.doc() = "The dmlcomm core without torch: configuration, probes, names.";
+  module.def("isa_name", &dmlcomm::kernels::isa_name,
+             "The instruction set the reduction kernels run on.");
+  dmlcomm::bindings::bind_config(module);
+  dmlcomm::bindings::bind_probes(module);
+}
