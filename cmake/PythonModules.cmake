@@ -40,9 +40,3 @@ if(DMLCOMM_BUILD_TORCH)
   endif()
   message(STATUS "torch: version ${torch_version}, libraries in ${torch_lib}")
 endif()
-
-# dmlcomm_python_module(<name> <sources...>): a Python extension that lands in the package's folder.
-function(dmlcomm_python_module name)
-  Python_add_library(${name} MODULE WITH_SOABI ${ARGN})
-  install(TARGETS ${name} LIBRARY DESTINATION . COMPONENT python)
-endfunction()

@@ -1,0 +1,82 @@
+# The two commands are `make demo` and `make test`; everything they need is set up on the way.
+# Variables: VENV (default .venv), PYTEST_ARGS, FUZZ_SECONDS, CMAKE_BUILD_PARALLEL_LEVEL.
+SHELL := /bin/bash
+VENV ?= .venv
+BIN := $(VENV)/bin
+FUZZ_SECONDS ?= 15
+export CMAKE_ARGS ?= -DDMLCOMM_WERROR=ON
+# cmake and ninja are the system's, and pip's where there are none.
+export PATH := $(PATH):$(abspath $(BIN))
+
+CXX_FILES = $(shell git ls-files 'csrc/*.h' 'csrc/*.cc')
+
+.PHONY: help setup build demo test test-cpp test-python check format bench docs conformance clean
+
+help:  ## This list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+# --- environment: each stamp is remade only when what it depends on has changed ---
+
+$(BIN)/python:
+	scripts/system_packages.sh build
+	"$$(scripts/find_python.sh)" -m venv $(VENV)
+
+$(VENV)/.requirements: pyproject.toml scripts/requirements.py | $(BIN)/python
+	$(BIN)/python scripts/requirements.py dev demo | $(BIN)/pip install -q -r /dev/stdin
+	touch $@
+
+$(VENV)/.installed: $(VENV)/.requirements setup.py
+	$(BIN)/pip install -q --no-build-isolation --no-deps -e .
+	touch $@
+
+$(VENV)/.docs: $(VENV)/.requirements
+	$(BIN)/python scripts/requirements.py docs | $(BIN)/pip install -q -r /dev/stdin
+	touch $@
+
+setup: build  ## Environment in .venv, with the package built into it (editable)
+
+build: $(VENV)/.installed  ## Compile what has changed
+	$(BIN)/python setup.py -q build_ext --inplace
+
+# --- what people run ---
+
+demo: build  ## Train LeNet-5 with DDP on 4 ranks, with gloo and with dmlcomm, and compare
+	$(BIN)/dmlcomm demo
+
+test: test-cpp test-python  ## Every test: C++ (plain, ASan+UBSan, TSan, fuzz), then Python
+
+test-cpp: $(VENV)/.requirements
+	scripts/system_packages.sh build test
+	scripts/cpp_tests.sh plain
+	scripts/cpp_tests.sh address
+	scripts/cpp_tests.sh thread
+	scripts/fuzz.sh $(FUZZ_SECONDS)
+
+test-python: build
+	$(BIN)/pytest $(PYTEST_ARGS)
+
+check: $(VENV)/.requirements  ## Formatting, lint, types and the layer rules
+	$(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python scripts/check_layers.py
+
+format: $(VENV)/.requirements  ## Rewrite the sources as `make check` wants them
+	$(BIN)/clang-format -i $(CXX_FILES)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: build  ## Side by side with gloo and OpenMPI: times, ratios, bounds
+	-scripts/system_packages.sh bench
+	$(BIN)/python -m benchmarks
+
+docs: $(VENV)/.docs  ## Manual in site/
+	$(BIN)/mkdocs build --strict
+
+conformance: build  ## PyTorch's own distributed tests on this backend
+	$(BIN)/python -m tests.conformance
+
+clean:  ## Remove what was built; the environment stays
+	rm -rf build dist site demo_output *.egg-info dmlcomm/*.so
+	rm -f $(VENV)/.installed

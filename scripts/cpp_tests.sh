@@ -1,0 +1,21 @@
+#!/bin/bash
+# Builds and runs the C++ tests of the core: scripts/cpp_tests.sh plain|address|thread
+set -euo pipefail
+cd "$(dirname "$0")/.."
+variant=${1:?plain, address or thread}
+build=build/tests-$variant
+sanitize=${variant/plain/}
+
+if command -v ninja >/dev/null; then export CMAKE_GENERATOR=Ninja; fi
+cmake -S . -B "$build" -DDMLCOMM_SANITIZE="$sanitize" >/dev/null
+cmake --build "$build" --parallel "${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}"
+
+# ThreadSanitizer cannot map its shadow where the kernel randomises addresses too much.
+launcher=()
+if [ "$variant" = thread ] && setarch "$(uname -m)" -R true 2>/dev/null; then
+  launcher=(setarch "$(uname -m)" -R)
+fi
+export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_stack_use_after_return=1}
+export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
+export TSAN_OPTIONS=${TSAN_OPTIONS:-halt_on_error=1:second_deadlock_stack=1}
+"${launcher[@]}" ctest --test-dir "$build" --output-on-failure --no-tests=error

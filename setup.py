@@ -1,0 +1,69 @@
+"""Builds the two extension modules with CMake. Everything else is in pyproject.toml.
+
+CMake runs with the Python that runs this file, in build/<python tag>, which is kept: a second build
+compiles only what changed. Extra options for CMake go into CMAKE_ARGS, the number of parallel jobs
+into CMAKE_BUILD_PARALLEL_LEVEL.
+"""
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).resolve().parent
+
+
+class CMakeBuild(build_ext):
+    """Lets CMake compile what the extensions name; setuptools keeps deciding where they go."""
+
+    def build_extensions(self) -> None:
+        cmake = shutil.which("cmake")
+        if cmake is None:
+            raise SystemExit("cmake was not found; try: pip install cmake, or the system's package")
+        self.cmake_dir = ROOT / "build" / sys.implementation.cache_tag
+        subprocess.run(self._configure_command(cmake), check=True)
+        build = [cmake, "--build", str(self.cmake_dir)]
+        if "CMAKE_BUILD_PARALLEL_LEVEL" not in os.environ:
+            build += ["--parallel", str(os.cpu_count() or 1)]
+        subprocess.run(build, check=True)
+        super().build_extensions()
+
+    def build_extension(self, ext: Extension) -> None:
+        target = Path(self.get_ext_fullpath(ext.name))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(self.cmake_dir / "csrc" / target.name, target)
+
+    def _configure_command(self, cmake: str) -> list[str]:
+        command = [cmake, "-S", str(ROOT), "-B", str(self.cmake_dir)]
+        ninja = shutil.which("ninja")
+        if ninja is not None:
+            command += ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
+        command += [
+            f"-DPython_EXECUTABLE={sys.executable}",
+            "-DDMLCOMM_BUILD_BINDINGS=ON",
+            "-DDMLCOMM_BUILD_TORCH=ON",
+            "-DDMLCOMM_BUILD_TESTS=OFF",
+            "-DDMLCOMM_WERROR=OFF",
+            *shlex.split(os.environ.get("CMAKE_ARGS", "")),
+        ]
+        self._forget_other_tools(command)
+        return command
+
+    def _forget_other_tools(self, command: list[str]) -> None:
+        """CMake remembers the paths of its tools; those of an isolated build are gone afterwards."""
+        record = self.cmake_dir / "configured_with.txt"
+        if record.exists() and record.read_text() != shlex.join(command):
+            shutil.rmtree(self.cmake_dir)
+        self.cmake_dir.mkdir(parents=True, exist_ok=True)
+        record.write_text(shlex.join(command))
+
+
+setup(
+    ext_modules=[Extension("dmlcomm._core", sources=[]), Extension("dmlcomm._c10d", sources=[])],
+    cmdclass={"build_ext": CMakeBuild},
+)
