@@ -55,7 +55,7 @@ class CMakeBuild(build_ext):
         return command
 
     def _forget_other_tools(self, command: list[str]) -> None:
-        """CMake remembers the paths of its tools; those of an isolated build are gone afterwards."""
+        """CMake remembers the paths of its tools; an isolated build's are gone afterwards."""
         record = self.cmake_dir / "configured_with.txt"
         if record.exists() and record.read_text() != shlex.join(command):
             shutil.rmtree(self.cmake_dir)

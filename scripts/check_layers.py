@@ -1,0 +1,190 @@
+"""The rules of the source tree that no compiler or linter checks. `make check` and a test run it.
+
+ 1. Folders of csrc/ are layers: an include never points up, and a named file exists.
+ 2. torch is included in csrc/torch only, pybind11 in csrc/bindings and csrc/torch only.
+ 3. The environment is read in csrc/base/config.cc only; Python asks the `_core` module.
+ 4. Files have at most 800 lines, functions at most 70, C++ lines at most 100 columns.
+ 5. Nothing names a path of somebody's machine, and nothing is left to be done later.
+
+Prints one line per offence, `file:line: what and why`, and fails if there is any.
+"""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+MAX_FILE_LINES = 800
+MAX_FUNCTION_LINES = 70
+MAX_COLUMNS = 100
+
+CORE = ["base", "kernels", "topology", "schedule", "transport", "engine"]
+# Folder of csrc/ -> folders that it may include, besides itself.
+MAY_INCLUDE = {
+    "base": [],
+    "kernels": ["base"],
+    "topology": ["base"],
+    "schedule": ["base", "topology"],
+    "transport": ["base"],
+    "engine": CORE,
+    "bindings": CORE,
+    "torch": CORE,
+    "tests": CORE,
+}
+# Foreign header prefix -> folders of csrc/ that may include it.
+FOREIGN_HEADERS = {
+    "torch/": ["torch"],
+    "ATen/": ["torch"],
+    "c10/": ["torch"],
+    "pybind11/": ["bindings", "torch"],
+    "Python.h": ["bindings", "torch"],
+}
+# Python files of the package that touch os.environ -> why they must.
+ENVIRONMENT_EXCEPTIONS: dict[str, str] = {}
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+NOT_IN_CODE = re.compile(
+    r"(?P<path>(?<![\w.])/(?:work|root|home|Users)/)"
+    r"|(?P<later>\b(?:TODO|FIXME|XXX)\b)"
+)
+COMMENT_OR_STRING = re.compile(
+    r'//[^\n]*|/\*.*?\*/|R"\((?:.*?)\)"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\'', re.DOTALL
+)
+DIRECTIVE = re.compile(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", re.MULTILINE)
+SCOPE = re.compile(r"\b(?:namespace|class|struct|union|enum|extern)\b")
+
+
+@dataclass(frozen=True)
+class Offence:
+    path: str
+    line: int
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.what}"
+
+
+def source_files() -> list[str]:
+    """Paths of what is tracked or about to be, relative to the root."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listing = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    return [path for path in sorted(set(listing.stdout.split("\n"))) if (ROOT / path).is_file()]
+
+
+def check_includes(path: str, lines: list[str]) -> Iterator[Offence]:
+    folder = path.split("/")[1]
+    for number, line in enumerate(lines, 1):
+        match = INCLUDE.match(line)
+        if match is None:
+            continue
+        quote, header = match.groups()
+        for prefix, allowed in FOREIGN_HEADERS.items():
+            if quote == "<" and header.startswith(prefix) and folder not in allowed:
+                yield Offence(path, number, f"<{header}> belongs in csrc/{allowed[0]} only")
+        if quote == "<":
+            continue
+        target = header.split("/")[0]
+        if not (ROOT / "csrc" / header).is_file():
+            yield Offence(path, number, f'"{header}" is not a file below csrc/')
+        elif target != folder and target not in MAY_INCLUDE[folder]:
+            yield Offence(path, number, f"{folder} must not include {target}: it is not below")
+
+
+def check_environment(path: str, lines: list[str]) -> Iterator[Offence]:
+    if path.startswith("csrc/") and path != "csrc/base/config.cc":
+        pattern, where = r"\bgetenv\b", "csrc/base/config.cc"
+    elif path.startswith("dmlcomm/") and path not in ENVIRONMENT_EXCEPTIONS:
+        pattern, where = r"\bos\.(?:environ|getenv)\b|\bfrom os import .*environ", "dmlcomm._core"
+    else:
+        return
+    for number, line in enumerate(lines, 1):
+        code = re.sub(r"//.*|#.*", "", line)
+        if re.search(pattern, code):
+            yield Offence(path, number, f"the environment is read through {where} only")
+
+
+def check_text(path: str, lines: list[str]) -> Iterator[Offence]:
+    if len(lines) > MAX_FILE_LINES:
+        yield Offence(path, len(lines), f"{len(lines)} lines; at most {MAX_FILE_LINES}")
+    for number, line in enumerate(lines, 1):
+        if path.startswith("csrc/") and len(line) > MAX_COLUMNS:
+            yield Offence(path, number, f"{len(line)} columns; at most {MAX_COLUMNS}")
+        match = NOT_IN_CODE.search(line)
+        if match is not None and path != "scripts/check_layers.py":
+            what = "a path of one machine" if match["path"] else "work left for later"
+            yield Offence(path, number, f"{what}: {match.group().strip()}")
+
+
+def python_functions(text: str) -> Iterator[tuple[str, int, int]]:
+    """(name, line, lines) of every function."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name, node.lineno, (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def cpp_functions(text: str) -> Iterator[tuple[str, int, int]]:
+    """(head, line, lines) of every function body, by matching braces.
+
+    A brace opens a scope (namespace, class, ...) or, outside of functions, a function if its head
+    has a parameter list. Comments, strings and directives are blanked first, line breaks kept.
+    """
+
+    def blank(match: re.Match[str]) -> str:
+        return re.sub(r"[^\n]", " ", match.group())
+
+    text = DIRECTIVE.sub(blank, COMMENT_OR_STRING.sub(blank, text))
+    head_start = 0
+    stack: list[tuple[str, str, int]] = []  # kind, head, line of the brace
+    for match in re.finditer(r"[{};]", text):
+        line = text.count("\n", 0, match.start()) + 1
+        if match.group() == "{":
+            head = " ".join(text[head_start : match.start()].split())
+            if any(kind == "function" for kind, _, _ in stack):
+                kind = "block"
+            else:
+                kind = "function" if ")" in head and not SCOPE.match(head) else "scope"
+            stack.append((kind, head, line))
+        elif match.group() == "}" and stack:
+            kind, head, first = stack.pop()
+            if kind == "function":
+                yield head[-60:], first, line - first + 1
+        head_start = match.end()
+
+
+def check_functions(path: str, text: str) -> Iterator[Offence]:
+    functions = python_functions(text) if path.endswith(".py") else cpp_functions(text)
+    for name, line, length in functions:
+        if length > MAX_FUNCTION_LINES:
+            yield Offence(path, line, f"{name}: {length} lines; at most {MAX_FUNCTION_LINES}")
+
+
+def check_file(path: str) -> Iterator[Offence]:
+    text = (ROOT / path).read_text()
+    lines = text.splitlines()
+    is_cpp = path.startswith("csrc/") and path.endswith((".h", ".cc"))
+    if is_cpp:
+        yield from check_includes(path, lines)
+    if is_cpp or path.endswith(".py"):
+        yield from check_functions(path, text)
+    yield from check_environment(path, lines)
+    yield from check_text(path, lines)
+
+
+def offences() -> list[Offence]:
+    suffixes = (".h", ".cc", ".py", ".pyi", ".sh", ".toml", ".md", ".yml", ".cmake", ".txt")
+    return [
+        offence
+        for path in source_files()
+        if path.endswith(suffixes) or path in ("Makefile", ".ci/run")
+        for offence in check_file(path)
+    ]
+
+
+if __name__ == "__main__":
+    found = offences()
+    print("\n".join(map(str, found)) or "layer rules: nothing to complain about")
+    sys.exit(bool(found))

@@ -1,0 +1,56 @@
+"""The rules of the source tree hold, and scripts/check_layers.py sees what it should."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="module")
+def rules():
+    return runpy.run_path(str(ROOT / "scripts" / "check_layers.py"))
+
+
+def test_tree_keeps_the_rules(rules):
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a checkout: the list of source files comes from git")
+    assert [str(offence) for offence in rules["offences"]()] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        ("csrc/schedule/a.cc", '#include "engine/communicator.h"'),
+        ("csrc/bindings/a.cc", "#include <torch/torch.h>"),
+        ("csrc/engine/a.cc", "#include <pybind11/pybind11.h>"),
+        ("csrc/base/a.cc", '#include "base/no_such_file.h"'),
+    ],
+)
+def test_include_that_breaks_a_rule_is_found(rules, path, line):
+    assert len(list(rules["check_includes"](path, [line]))) == 1
+
+
+def test_include_from_below_is_allowed(rules):
+    lines = ["#include <vector>", '#include "base/status.h"', '#include "schedule/schedule.h"']
+    assert list(rules["check_includes"]("csrc/engine/a.cc", lines)) == []
+
+
+def test_environment_is_read_in_one_place(rules):
+    check = rules["check_environment"]
+    assert len(list(check("csrc/engine/a.cc", ['  getenv("HOME");', "// not getenv"]))) == 1
+    assert list(check("csrc/base/config.cc", ['  getenv("DMLCOMM_LOG_LEVEL");'])) == []
+    assert len(list(check("dmlcomm/a.py", ['os.environ["HOME"]', "# not os.environ"]))) == 1
+
+
+def test_long_cpp_function_is_found(rules):
+    body = "  call();\n" * 70
+    text = f"namespace a {{\nclass B {{\n  int c = 3;\n}};\nint f(int x) {{\n{body}}}\n}}\n"
+    assert [o.line for o in rules["check_functions"]("csrc/base/a.cc", text)] == [5]
+    assert list(rules["check_functions"]("csrc/base/a.cc", text.replace(body, ""))) == []
+
+
+def test_long_python_function_is_found(rules):
+    text = "def f():\n" + "    pass\n" * 70
+    assert [o.line for o in rules["check_functions"]("a.py", text)] == [1]
