@@ -33,6 +33,9 @@ enum class DType : uint8_t {
 #undef DMLCOMM_DTYPE_ENUM
 };
 
+#define DMLCOMM_COUNT_ONE(...) +1
+constexpr size_t kNumDTypes = 0 DMLCOMM_DTYPES(DMLCOMM_COUNT_ONE);
+
 // One list makes enum and names. `avg` is `sum` followed by a division by the number of ranks.
 // PREMUL_SUM is kernels::scale on every rank's input followed by `sum`.
 #define DMLCOMM_REDUCE_OPS(X) X(sum) X(avg) X(product) X(min) X(max) X(band) X(bor) X(bxor)
@@ -42,6 +45,9 @@ enum class ReduceOp : uint8_t {
   DMLCOMM_REDUCE_OPS(DMLCOMM_REDUCE_OP_ENUM)
 #undef DMLCOMM_REDUCE_OP_ENUM
 };
+
+constexpr size_t kNumReduceOps = 0 DMLCOMM_REDUCE_OPS(DMLCOMM_COUNT_ONE);
+#undef DMLCOMM_COUNT_ONE
 
 size_t size_of(DType dtype);
 const char* to_string(DType dtype);

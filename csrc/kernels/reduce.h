@@ -16,14 +16,15 @@ bool supports(DType dtype, ReduceOp op);
 
 // dst[i] = op(srcs[0][i], srcs[1][i], ..., srcs[num_srcs-1][i]) for i in [0, count), in this order.
 //
-// Caller's promises: num_srcs >= 1; supports(dtype, op); dst is equal to one of the srcs or overlaps
-// none. f16, bf16 and float8 accumulate in f32 and are rounded once. For ReduceOp::avg the result is
-// divided by `divisor` (floats: before rounding; integers: truncated division); pass 1 for every
-// partial reduction but the last. min/max propagate NaN. Integer sums wrap.
+// Caller's promises: num_srcs >= 1; supports(dtype, op); dst is equal to one of the srcs or
+// overlaps none. f16, bf16 and float8 accumulate in f32 and are rounded once. For ReduceOp::avg the
+// result is divided by `divisor` (floats: before rounding; integers: truncated division); pass 1
+// for every partial reduction but the last. min/max propagate NaN. Integer sums wrap.
 void reduce(void* dst, const void* const* srcs, size_t num_srcs, size_t count, DType dtype,
             ReduceOp op, uint64_t divisor);
 
-// dst[i] = src[i] * factor, for PREMUL_SUM; dst == src or no overlap. Floating-point and complex only.
+// dst[i] = src[i] * factor, for PREMUL_SUM; dst == src or no overlap. Floating-point and complex
+// only.
 void scale(void* dst, const void* src, size_t count, DType dtype, double factor);
 
 // Whether `scale` is defined for the type.

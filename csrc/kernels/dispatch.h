@@ -1,0 +1,43 @@
+// The kernels of one instruction set as a table of functions, and which tables this CPU can run.
+//
+// Internal to kernels, its tests and its benchmark: everybody else calls kernels/reduce.h, which
+// uses the best table.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "base/dtype.h"
+
+namespace dmlcomm::kernels {
+
+// As `reduce`, with the dtype and the operator fixed. Only the functions of avg look at `divisor`.
+using ReduceFunction = void (*)(void* dst, const void* const* srcs, size_t num_srcs, size_t count,
+                                uint64_t divisor);
+// As `scale`, with the dtype fixed.
+using ScaleFunction = void (*)(void* dst, const void* src, size_t count, double factor);
+
+// nullptr where the operation is not defined; the same entries are set in every table.
+struct KernelTable {
+  const char* isa = nullptr;
+  ReduceFunction reduce[kNumDTypes][kNumReduceOps] = {};
+  ScaleFunction scale[kNumDTypes] = {};
+};
+
+// Each is defined in a file of its own that is compiled for its instruction set. Call a table's
+// functions only on a CPU that has it.
+namespace baseline {
+extern const KernelTable kTable;
+}
+namespace avx2 {
+extern const KernelTable kTable;
+}
+namespace avx512 {
+extern const KernelTable kTable;
+}
+
+// The tables that this CPU can run, from the least to the best. Never empty.
+std::vector<const KernelTable*> runnable_tables();
+
+}  // namespace dmlcomm::kernels

@@ -1,0 +1,218 @@
+// Elements: how a type lies in memory, and the vector of values that the loops compute with.
+//
+// An element type has
+//   Value      a vector of kLanes elements in the form they are computed in (f16, bf16 and float8:
+//   f32) Scalar     one lane of it kRawBytes  the size of one element in memory load       kLanes
+//   elements from memory, of any alignment store      kLanes elements to memory, rounded to nearest
+//   even
+//
+// Included only by the files that are compiled for one instruction set. Whatever is here must stay
+// in the unnamed namespace, and nothing inline may come from elsewhere (also not from std): the
+// linker keeps one copy of an inline function, and if it kept the one that was compiled for
+// AVX-512, the baseline would run it on a CPU without.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+#define DMLCOMM_ALWAYS_INLINE [[gnu::always_inline]] inline
+
+namespace dmlcomm::kernels {
+namespace {
+
+#if defined(__AVX512F__)
+constexpr size_t kVectorBytes = 64;
+#elif defined(__AVX2__)
+constexpr size_t kVectorBytes = 32;
+#else
+constexpr size_t kVectorBytes = 16;  // SSE2, NEON
+#endif
+
+template <typename T, size_t kLanes>
+struct VectorOf {
+  typedef T type __attribute__((vector_size(sizeof(T) * kLanes)));
+};
+template <typename T, size_t kLanes>
+using Vector = typename VectorOf<T, kLanes>::type;
+
+// The formats that compute in f32 have this many lanes, whatever their size in memory.
+constexpr size_t kF32Lanes = kVectorBytes / sizeof(float);
+using F32 = Vector<float, kF32Lanes>;
+using U32 = Vector<uint32_t, kF32Lanes>;
+
+template <typename V>
+DMLCOMM_ALWAYS_INLINE V load_as(const uint8_t* from) {
+  V value;
+  __builtin_memcpy(&value, from, sizeof(value));
+  return value;
+}
+
+template <typename V>
+DMLCOMM_ALWAYS_INLINE void store_as(uint8_t* to, V value) {
+  __builtin_memcpy(to, &value, sizeof(value));
+}
+
+DMLCOMM_ALWAYS_INLINE U32 bits_of(F32 value) { return __builtin_bit_cast(U32, value); }
+DMLCOMM_ALWAYS_INLINE F32 value_of(U32 bits) { return __builtin_bit_cast(F32, bits); }
+DMLCOMM_ALWAYS_INLINE U32 every_lane(uint32_t bits) { return U32{} + bits; }
+
+// Integers, f32 and f64: computed in the form they have in memory.
+template <typename T>
+struct Plain {
+  static constexpr size_t kLanes = kVectorBytes / sizeof(T);
+  static constexpr size_t kRawBytes = sizeof(T);
+  using Scalar = T;
+  using Value = Vector<T, kLanes>;
+
+  DMLCOMM_ALWAYS_INLINE static Value load(const uint8_t* from) { return load_as<Value>(from); }
+  DMLCOMM_ALWAYS_INLINE static void store(uint8_t* to, Value value) { store_as(to, value); }
+};
+
+// One at a time, for operations that have no vector instruction.
+template <typename T>
+struct Single {
+  static constexpr size_t kLanes = 1;
+  static constexpr size_t kRawBytes = sizeof(T);
+  using Scalar = T;
+  using Value = T;
+
+  DMLCOMM_ALWAYS_INLINE static T load(const uint8_t* from) { return load_as<T>(from); }
+  DMLCOMM_ALWAYS_INLINE static void store(uint8_t* to, T value) { store_as(to, value); }
+};
+
+template <typename T>
+struct ComplexNumber {
+  T real;
+  T imaginary;
+};
+
+// Every byte but 0 is true; what is stored is 0 or 1.
+struct Boolean : Plain<uint8_t> {
+  DMLCOMM_ALWAYS_INLINE static Value load(const uint8_t* from) {
+    const Value bytes = load_as<Value>(from);
+    return bytes != 0 ? Value{} + 1 : Value{};
+  }
+};
+
+// A format in the upper half of f32.
+struct BFloat16 {
+  static constexpr size_t kLanes = kF32Lanes;
+  static constexpr size_t kRawBytes = 2;
+  using Raw = Vector<uint16_t, kLanes>;
+  using Scalar = float;
+  using Value = F32;
+
+  DMLCOMM_ALWAYS_INLINE static F32 load(const uint8_t* from) {
+    return value_of(__builtin_convertvector(load_as<Raw>(from), U32) << 16);
+  }
+
+  // Adding half of the last kept place, less one if that place is even, carries into it exactly
+  // when round-to-nearest-even rounds up. A NaN could be carried into infinity, so it is replaced.
+  // AVX512-BF16's own instruction is not used: it takes subnormal numbers for zero.
+  DMLCOMM_ALWAYS_INLINE static void store(uint8_t* to, F32 value) {
+    const U32 bits = bits_of(value);
+    const U32 rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    const U32 result = value != value ? every_lane(0x7fc0) : rounded;
+    store_as(to, __builtin_convertvector(result, Raw));
+  }
+};
+
+// A small format with a sign, kExponentBits with the usual bias and kMantissaBits with subnormal
+// numbers. kHasInfinity: the highest exponent holds infinity and NaN, as in IEEE 754; otherwise it
+// holds numbers too, and only the code with every bit set is NaN (the "fn" formats). What is too
+// large becomes infinity, and NaN where there is none. kNan: the code for NaN.
+template <typename Code, int kExponentBits, int kMantissaBits, bool kHasInfinity, uint32_t kNan>
+struct SmallFloat {
+  static constexpr size_t kLanes = kF32Lanes;
+  static constexpr size_t kRawBytes = sizeof(Code);
+  using Raw = Vector<Code, kLanes>;
+  using Scalar = float;
+  using Value = F32;
+
+  static constexpr int kSignBit = kExponentBits + kMantissaBits;
+  static constexpr int kShift = 23 - kMantissaBits;  // from our mantissa to f32's
+  static constexpr uint32_t kBias = (1u << (kExponentBits - 1)) - 1;
+  static constexpr uint32_t kRebias = (127 - kBias) << 23;
+  static constexpr uint32_t kSmallestNormal = (128 - kBias) << 23;
+  static constexpr uint32_t kF32Infinity = 0xffu << 23;
+  static constexpr uint32_t kInfinity = ((1u << kExponentBits) - 1) << kMantissaBits;
+  // As f32: from here on a number has no code. e4m3fn: 480, what its NaN would be as a number.
+  static constexpr uint32_t kTooLarge =
+      kHasInfinity ? (128 + kBias) << 23 : (kNan << kShift) + kRebias;
+
+  // A subnormal number has exponent code 0 and the scale of code 1, without the hidden bit: read it
+  // as code 1, with the hidden bit, and subtract that bit's value. Exact, and no operand is an f32
+  // subnormal, which a thread may be set to flush to zero.
+  DMLCOMM_ALWAYS_INLINE static F32 load(const uint8_t* from) {
+    const U32 code = __builtin_convertvector(load_as<Raw>(from), U32);
+    const U32 magnitude = code & ((1u << kSignBit) - 1);
+    const U32 normal = (magnitude << kShift) + kRebias;
+    const F32 hidden_bit = value_of(every_lane(kSmallestNormal));
+    const U32 subnormal = bits_of(value_of(normal + (1u << 23)) - hidden_bit);
+    const U32 special = normal | kF32Infinity;
+    const U32 first_special = every_lane(kHasInfinity ? kInfinity : kNan);
+    const U32 finite = magnitude < (1u << kMantissaBits) ? subnormal : normal;
+    const U32 sign = (code >> kSignBit) << 31;
+    return value_of((magnitude >= first_special ? special : finite) | sign);
+  }
+
+  // Normal numbers: as for bf16. Subnormal ones: adding the power of two whose last place is our
+  // smallest step lets the addition itself round, and leaves the code in the lowest bits.
+  DMLCOMM_ALWAYS_INLINE static void store(uint8_t* to, F32 value) {
+    constexpr uint32_t kStep = (127 - kBias + kShift + 1) << 23;
+    const U32 bits = bits_of(value);
+    const U32 magnitude = bits & 0x7fffffff;
+    const U32 odd = (magnitude >> kShift) & 1;
+    const U32 normal = (magnitude - kRebias + ((1u << (kShift - 1)) - 1) + odd) >> kShift;
+    const U32 subnormal = bits_of(value_of(magnitude) + value_of(every_lane(kStep))) - kStep;
+    const U32 finite = magnitude < kSmallestNormal ? subnormal : normal;
+    const U32 infinite = every_lane(kHasInfinity ? kInfinity : kNan);
+    const U32 special = magnitude > kF32Infinity ? every_lane(kNan) : infinite;
+    const U32 result = magnitude >= kTooLarge ? special : finite;
+    store_as(to, __builtin_convertvector(result | ((bits >> 31) << kSignBit), Raw));
+  }
+};
+
+// As torch's Float8_e4m3fn and Float8_e5m2.
+using Float8E4M3 = SmallFloat<uint8_t, 4, 3, false, 0x7f>;
+using Float8E5M2 = SmallFloat<uint8_t, 5, 2, true, 0x7f>;
+
+// IEEE 754 half precision: by instruction where there is one.
+struct Float16 : SmallFloat<uint16_t, 5, 10, true, 0x7e00> {
+#if defined(__AVX512F__)
+  DMLCOMM_ALWAYS_INLINE static F32 load(const uint8_t* from) {
+    // The form with a mask (all lanes): g++ warns about an uninitialised value inside the other
+    // one.
+    return __builtin_bit_cast(F32, _mm512_maskz_cvtph_ps(0xffff, load_as<__m256i>(from)));
+  }
+  DMLCOMM_ALWAYS_INLINE static void store(uint8_t* to, F32 value) {
+    const auto wide = __builtin_bit_cast(__m512, value);
+    store_as(to,
+             _mm512_maskz_cvtps_ph(0xffff, wide, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  }
+#elif defined(__F16C__)
+  DMLCOMM_ALWAYS_INLINE static F32 load(const uint8_t* from) {
+    return __builtin_bit_cast(F32, _mm256_cvtph_ps(load_as<__m128i>(from)));
+  }
+  DMLCOMM_ALWAYS_INLINE static void store(uint8_t* to, F32 value) {
+    const auto wide = __builtin_bit_cast(__m256, value);
+    store_as(to, _mm256_cvtps_ph(wide, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  }
+#elif defined(__aarch64__)
+  DMLCOMM_ALWAYS_INLINE static F32 load(const uint8_t* from) {
+    return __builtin_bit_cast(F32, vcvt_f32_f16(load_as<float16x4_t>(from)));
+  }
+  DMLCOMM_ALWAYS_INLINE static void store(uint8_t* to, F32 value) {
+    store_as(to, vcvt_f16_f32(__builtin_bit_cast(float32x4_t, value)));
+  }
+#endif
+};
+
+}  // namespace
+}  // namespace dmlcomm::kernels

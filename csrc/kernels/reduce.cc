@@ -1,0 +1,89 @@
+#include "kernels/reduce.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+#include <cstring>
+
+#include "base/check.h"
+#include "kernels/dispatch.h"
+
+namespace dmlcomm::kernels {
+namespace {
+
+const KernelTable& best_table() {
+  static const KernelTable* const table = runnable_tables().back();
+  return *table;
+}
+
+// nullptr for what is not defined, and for numbers that came from the wire and name nothing.
+ReduceFunction find_reduce(DType dtype, ReduceOp op) {
+  const auto row = static_cast<size_t>(dtype);
+  const auto column = static_cast<size_t>(op);
+  if (row >= kNumDTypes || column >= kNumReduceOps) return nullptr;
+  return best_table().reduce[row][column];
+}
+
+ScaleFunction find_scale(DType dtype) {
+  const auto row = static_cast<size_t>(dtype);
+  return row < kNumDTypes ? best_table().scale[row] : nullptr;
+}
+
+#if defined(__x86_64__)
+// clang's __builtin_cpu_supports does not know it. That the system saves its registers follows from
+// AVX2, for which the builtin checks it.
+bool has_f16c() {
+  unsigned eax = 0;
+  unsigned ebx = 0;
+  unsigned ecx = 0;
+  unsigned edx = 0;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+}
+#endif
+
+}  // namespace
+
+std::vector<const KernelTable*> runnable_tables() {
+  std::vector<const KernelTable*> tables{&baseline::kTable};
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx2") && has_f16c()) {
+    tables.push_back(&avx2::kTable);
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
+      tables.push_back(&avx512::kTable);
+    }
+  }
+#endif
+  return tables;
+}
+
+bool supports(DType dtype, ReduceOp op) { return find_reduce(dtype, op) != nullptr; }
+
+bool supports_scale(DType dtype) { return find_scale(dtype) != nullptr; }
+
+void reduce(void* dst, const void* const* srcs, size_t num_srcs, size_t count, DType dtype,
+            ReduceOp op, uint64_t divisor) {
+  if (op == ReduceOp::avg && divisor == 1 && supports(dtype, op)) op = ReduceOp::sum;
+  const ReduceFunction function = find_reduce(dtype, op);
+  DMLCOMM_CHECK(function != nullptr);
+  DMLCOMM_CHECK(num_srcs >= 1);
+  DMLCOMM_CHECK(divisor >= 1);
+  if (count == 0) return;
+  if (num_srcs == 1 && op != ReduceOp::avg) {
+    if (dst != srcs[0]) std::memcpy(dst, srcs[0], count * size_of(dtype));
+    return;
+  }
+  function(dst, srcs, num_srcs, count, divisor);
+}
+
+void scale(void* dst, const void* src, size_t count, DType dtype, double factor) {
+  const ScaleFunction function = find_scale(dtype);
+  DMLCOMM_CHECK(function != nullptr);
+  function(dst, src, count, factor);
+}
+
+const char* isa_name() { return best_table().isa; }
+
+}  // namespace dmlcomm::kernels
