@@ -72,7 +72,7 @@ bench: build  ## Side by side with gloo and OpenMPI: times, ratios, bounds
 	$(BIN)/python -m benchmarks
 
 docs: $(VENV)/.docs  ## Manual in site/
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 conformance: build  ## PyTorch's own distributed tests on this backend
 	$(BIN)/python -m tests.conformance
