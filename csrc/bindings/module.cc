@@ -1,8 +1,9 @@
-// dmlcomm._core: what Python needs of the core without torch. Plain data in and out; no tensor and no
-// payload passes here.
+// dmlcomm._core: what Python needs of the core without torch. Plain data in and out; no tensor and
+// no payload passes here.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include "bindings/algorithms_binding.h"
 #include "bindings/config_binding.h"
 #include "bindings/probes.h"
 #include "kernels/reduce.h"
@@ -22,7 +23,8 @@ void bind_probes(py::module_& module) {
       .def_readonly("usable", &CongestionControls::usable)
       .def_readonly("refused", &CongestionControls::refused);
 
-  // The probes fork; with the interpreter's lock released, another thread's wait does not delay them.
+  // The probes fork; with the interpreter's lock released, another thread's wait does not delay
+  // them.
   const auto release = py::call_guard<py::gil_scoped_release>();
   module.def("probe_shared_memory", &probe_shared_memory, release);
   module.def("probe_single_copy", &probe_single_copy, release);
@@ -39,5 +41,6 @@ PYBIND11_MODULE(_core, module) {
   module.def("isa_name", &dmlcomm::kernels::isa_name,
              "The instruction set the reduction kernels run on.");
   dmlcomm::bindings::bind_config(module);
+  dmlcomm::bindings::bind_algorithms(module);
   dmlcomm::bindings::bind_probes(module);
 }

@@ -48,8 +48,8 @@ int result_of_child(pid_t pid) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : ECHILD;
 }
 
-// What a sibling's memory looks like from here: 0 when `address` of `pid` holds the secret, an errno
-// otherwise. Runs in a child.
+// What a sibling's memory looks like from here: 0 when `address` of `pid` holds the secret, an
+// errno otherwise. Runs in a child.
 int read_secret_of(pid_t pid, void* address) {
   int value = 0;
   iovec local{&value, sizeof value};
@@ -65,8 +65,9 @@ bool await_byte(int fd) {
   return poll(&waiting, 1, kChildTimeoutMs) == 1 && read(fd, &byte, 1) == 1;
 }
 
-// One attempt of the single-copy probe: a sibling writes a secret into its own copy of a variable and
-// waits; a second sibling reads it. `permit_all` makes the first one ask Yama to let anyone read.
+// One attempt of the single-copy probe: a sibling writes a secret into its own copy of a variable
+// and waits; a second sibling reads it. `permit_all` makes the first one ask Yama to let anyone
+// read.
 int try_single_copy(bool permit_all) {
   int secret = 0;  // the siblings inherit its address
   int ready[2];
@@ -118,8 +119,7 @@ ProbeResult probe_shared_memory() {
   UniqueFd memory(memfd_create("dmlcomm-probe", MFD_CLOEXEC));
   if (!memory.valid()) return failed("memfd_create", errno);
   if (ftruncate(memory.get(), page_bytes) != 0) return failed("ftruncate", errno);
-  void* mapped =
-      mmap(nullptr, page_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
+  void* mapped = mmap(nullptr, page_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
   if (mapped == MAP_FAILED) return failed("mmap", errno);
 
   auto* word = static_cast<volatile int*>(mapped);
@@ -143,8 +143,9 @@ ProbeResult probe_single_copy() {
   }
   ProbeResult result = failed("process_vm_readv", error_number);
   if (error_number == EPERM) {
-    result.detail += "; containers permit it with --cap-add SYS_PTRACE or a seccomp profile that "
-                     "allows process_vm_readv, Yama with kernel.yama.ptrace_scope=0";
+    result.detail +=
+        "; containers permit it with --cap-add SYS_PTRACE or a seccomp profile that "
+        "allows process_vm_readv, Yama with kernel.yama.ptrace_scope=0";
   }
   return result;
 }

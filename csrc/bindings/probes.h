@@ -1,8 +1,8 @@
 // Probes: what this machine lets us do, found out by doing it. For `dmlcomm doctor`.
 //
 // No probe trusts a version, a flag or a name. Each may fork short-lived children, leaves nothing
-// behind, and takes milliseconds. A child calls only what POSIX permits after fork in a process with
-// threads. Call from one thread at a time.
+// behind, and takes milliseconds. A child calls only what POSIX permits after fork in a process
+// with threads. Call from one thread at a time.
 #pragma once
 
 #include <string>

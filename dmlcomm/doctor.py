@@ -1,0 +1,125 @@
+"""What ``dmlcomm doctor`` finds out: plain data, ready for JSON. It needs no torch."""
+
+import importlib.metadata
+import os
+import platform
+
+from dmlcomm import _core
+from dmlcomm.backends import nic
+
+ENTRY_POINT_GROUP = "torch.distributed.backends"
+
+
+def examine() -> dict:
+    """Examines this machine. ``problems`` lists what stops dmlcomm from working as configured."""
+    problems: list[str] = []
+    config = _configuration(problems)
+    interfaces = _interfaces(config["socket_ifname"], problems)
+    _check_algorithm(config["algorithm"], problems)
+    return {
+        "versions": _versions(),
+        "cpu": {"cores": len(os.sched_getaffinity(0)), "kernels": _core.isa_name()},
+        "interfaces": interfaces,
+        "transports": _transports(),
+        "congestion_controls": _congestion_controls(config["tcp_congestion"], problems),
+        "algorithms": _core.algorithms(),
+        "configuration": _compared_to_defaults(config),
+        "problems": problems,
+    }
+
+
+def _configuration(problems: list[str]) -> dict:
+    try:
+        return _core.config()
+    except ValueError as error:
+        problems.append(str(error))
+        return _core.config_defaults()
+
+
+def _compared_to_defaults(config: dict) -> list[dict]:
+    defaults = _core.config_defaults()
+    return [
+        {
+            "variable": f"DMLCOMM_{key.upper()}",
+            "value": value,
+            "default": defaults[key],
+            "changed": value != defaults[key],
+        }
+        for key, value in config.items()
+    ]
+
+
+def _interfaces(pattern: str, problems: list[str]) -> list[dict]:
+    interfaces = nic.list_interfaces()
+    try:
+        selection = nic.select(pattern, interfaces)
+    except nic.InterfaceError as error:
+        problems.append(str(error))
+        selection = nic.Selection((), dict.fromkeys((i.name for i in interfaces), "not chosen"))
+    rail_of = {rail.interface: number for number, rail in enumerate(selection.rails)}
+    return [
+        {
+            "name": interface.name,
+            "addresses": list(interface.addresses),
+            "mtu": interface.mtu,
+            "speed_mbps": interface.speed_mbps,
+            "rail": rail_of.get(interface.name),
+            "why_not": selection.rejected.get(interface.name),
+        }
+        for interface in interfaces
+    ]
+
+
+def _check_algorithm(text: str, problems: list[str]) -> None:
+    try:
+        _core.check_algorithm(text)
+    except ValueError as error:
+        problems.append(str(error))
+
+
+def _transports() -> list[dict]:
+    probes = {
+        "shm": _core.probe_shared_memory,
+        "shm, single copy": _core.probe_single_copy,
+        "tcp": _core.probe_tcp,
+    }
+    results = []
+    for name, probe in probes.items():
+        result = probe()
+        results.append({"name": name, "works": result.works, "detail": result.detail})
+    return results
+
+
+def _congestion_controls(wanted: str, problems: list[str]) -> dict:
+    controls = _core.probe_congestion_controls()
+    if wanted and wanted not in controls.usable:
+        usable = ", ".join(controls.usable)
+        problems.append(f'DMLCOMM_TCP_CONGESTION="{wanted}" is not usable here (usable: {usable})')
+    return {
+        "system_default": controls.system_default,
+        "usable": controls.usable,
+        "refused": controls.refused,
+    }
+
+
+def _versions() -> dict:
+    return {
+        "dmlcomm": version_of("dmlcomm"),
+        "torch": version_of("torch"),
+        "torch finds the backend": "yes" if _is_registered() else "after import dmlcomm",
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+        "machine": platform.machine(),
+    }
+
+
+def version_of(distribution: str) -> str:
+    """The installed version, read without importing the package."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _is_registered() -> bool:
+    return bool(importlib.metadata.entry_points(group=ENTRY_POINT_GROUP, name="dmlcomm"))

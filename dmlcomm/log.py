@@ -1,0 +1,19 @@
+"""The Python side's logger, "dmlcomm", at the level of ``DMLCOMM_LOG_LEVEL``."""
+
+import functools
+import logging
+
+from dmlcomm import _core
+
+
+@functools.cache
+def get_logger() -> logging.Logger:
+    """The logger. It writes to stderr, unless the application has set up logging itself."""
+    logger = logging.getLogger("dmlcomm")
+    if logger.level == logging.NOTSET:
+        logger.setLevel(_core.config()["log_level"].upper())
+    if not logger.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("[dmlcomm %(levelname)s] %(message)s"))
+        logger.addHandler(handler)
+    return logger

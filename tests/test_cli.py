@@ -1,0 +1,97 @@
+"""The ``dmlcomm`` command, run as users run it."""
+
+import importlib.metadata
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+
+def dmlcomm(*arguments, **environment):
+    """Runs the command in a clean environment plus the given DMLCOMM_ variables."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("DMLCOMM_")}
+    return subprocess.run(
+        [sys.executable, "-m", "dmlcomm", *arguments],
+        env=inherited | environment | {"COLUMNS": "120"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def report(**environment):
+    return json.loads(dmlcomm("doctor", "--json", **environment).stdout)
+
+
+def test_version_is_the_installed_one():
+    result = dmlcomm("--version")
+    assert result.returncode == 0
+    assert re.fullmatch(r"dmlcomm (\d+\.\d+\S*|not installed)", result.stdout.strip())
+
+
+def test_core_module_does_not_import_torch():
+    code = (
+        "import importlib.util, sys, pathlib;"
+        "spec = importlib.util.find_spec('dmlcomm');"
+        "sys.path.insert(0, spec.submodule_search_locations[0]);"
+        "import _core; _core.config(); assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_doctor_reports_every_section():
+    found = report()
+    assert found["problems"] == []
+    assert found["versions"]["torch"] == importlib.metadata.version("torch")
+    assert found["cpu"]["kernels"] in ("baseline", "avx2", "avx512", "neon")
+    assert {t["name"] for t in found["transports"]} == {"shm", "shm, single copy", "tcp"}
+    assert all(t["detail"] for t in found["transports"])
+    assert "all_reduce" in found["algorithms"]
+    for interface in found["interfaces"]:
+        assert (interface["rail"] is None) == (interface["why_not"] is not None)
+    loopback = next(i for i in found["interfaces"] if i["name"] == "lo")
+    assert loopback["why_not"] == "loopback"
+
+
+def test_doctor_marks_values_that_differ_from_the_default():
+    changed = {
+        entry["variable"]: (entry["value"], entry["default"])
+        for entry in report(DMLCOMM_SPIN_US="7", DMLCOMM_TRANSPORT="tcp")["configuration"]
+        if entry["changed"]
+    }
+    assert changed == {"DMLCOMM_SPIN_US": (7, 50), "DMLCOMM_TRANSPORT": ("tcp", "auto")}
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("DMLCOMM_TRANSPORT", "pigeon"),
+        ("DMLCOMM_SOCKET_IFNAME", "nosuchnic"),
+        ("DMLCOMM_TCP_CONGESTION", "nosuchcc"),
+        ("DMLCOMM_ALGORITHM", "all_reduce=teleport"),
+    ],
+)
+def test_doctor_names_a_configuration_that_cannot_work(variable, value):
+    result = dmlcomm("doctor", **{variable: value})
+    assert result.returncode == 1
+    assert "Traceback" not in result.stderr
+    text = " ".join(result.stdout.split())
+    assert variable in text
+    assert value.rpartition("=")[2] in text
+    assert "No problem found" not in text
+
+
+def test_doctor_prints_tables_for_people():
+    result = dmlcomm("doctor", DMLCOMM_SOCKET_IFNAME="lo")
+    assert result.returncode == 0, result.stderr
+    assert "rail 0" in result.stdout
+    assert "No problem found" in result.stdout
+
+
+def test_unknown_command_is_a_short_error():
+    result = dmlcomm("doktor")
+    assert result.returncode == 2
+    assert "No such command" in result.stderr
