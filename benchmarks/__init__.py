@@ -1,0 +1,4 @@
+"""Benchmarks: one engine, one small table per operation.
+
+``docs/numbers.md`` defines every number.
+"""
