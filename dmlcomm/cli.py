@@ -1,13 +1,14 @@
 """The ``dmlcomm`` command."""
 
 import json
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from dmlcomm import doctor as _doctor
+from dmlcomm.doctor import Values
 
 app = typer.Typer(
     name="dmlcomm",
@@ -58,7 +59,7 @@ def doctor(
         raise typer.Exit(1)
 
 
-def _tables(report: dict) -> list[Table]:
+def _tables(report: Values) -> list[Table]:
     return [
         _system(report),
         _interfaces(report["interfaces"]),
@@ -75,7 +76,7 @@ def _table(title: str, *columns: str) -> Table:
     return table
 
 
-def _system(report: dict) -> Table:
+def _system(report: Values) -> Table:
     table = _table("System", "what", "value")
     for name, version in report["versions"].items():
         table.add_row(name, version)
@@ -84,7 +85,7 @@ def _system(report: dict) -> Table:
     return table
 
 
-def _interfaces(interfaces: list[dict]) -> Table:
+def _interfaces(interfaces: list[Values]) -> Table:
     table = _table("Interfaces", "name", "addresses", "MTU", "Mb/s", "used as")
     for interface in interfaces:
         chosen = interface["rail"] is not None
@@ -98,7 +99,7 @@ def _interfaces(interfaces: list[dict]) -> Table:
     return table
 
 
-def _transports(report: dict) -> Table:
+def _transports(report: Values) -> Table:
     table = _table("Transports", "name", "works", "how, or why not")
     for transport in report["transports"]:
         works = "[green]yes[/]" if transport["works"] else "[red]no[/]"
@@ -118,7 +119,7 @@ def _algorithms(algorithms: dict[str, list[str]]) -> Table:
     return table
 
 
-def _configuration(entries: list[dict]) -> Table:
+def _configuration(entries: list[Values]) -> Table:
     table = _table("Configuration", "variable", "value", "default")
     for entry in entries:
         style = "bold yellow" if entry["changed"] else ""
@@ -127,7 +128,7 @@ def _configuration(entries: list[dict]) -> Table:
     return table
 
 
-def _shown(value) -> str:
+def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return "1" if value else "0"
     return str(value) if value != "" else "-"

@@ -3,14 +3,17 @@
 import importlib.metadata
 import os
 import platform
+from typing import Any
 
 from dmlcomm import _core
 from dmlcomm.backends import nic
 
+Values = dict[str, Any]
+
 ENTRY_POINT_GROUP = "torch.distributed.backends"
 
 
-def examine() -> dict:
+def examine() -> Values:
     """Examines this machine. ``problems`` lists what stops dmlcomm from working as configured."""
     problems: list[str] = []
     config = _configuration(problems)
@@ -28,7 +31,7 @@ def examine() -> dict:
     }
 
 
-def _configuration(problems: list[str]) -> dict:
+def _configuration(problems: list[str]) -> Values:
     try:
         return _core.config()
     except ValueError as error:
@@ -36,7 +39,7 @@ def _configuration(problems: list[str]) -> dict:
         return _core.config_defaults()
 
 
-def _compared_to_defaults(config: dict) -> list[dict]:
+def _compared_to_defaults(config: Values) -> list[Values]:
     defaults = _core.config_defaults()
     return [
         {
@@ -49,7 +52,7 @@ def _compared_to_defaults(config: dict) -> list[dict]:
     ]
 
 
-def _interfaces(pattern: str, problems: list[str]) -> list[dict]:
+def _interfaces(pattern: str, problems: list[str]) -> list[Values]:
     interfaces = nic.list_interfaces()
     try:
         selection = nic.select(pattern, interfaces)
@@ -77,7 +80,7 @@ def _check_algorithm(text: str, problems: list[str]) -> None:
         problems.append(str(error))
 
 
-def _transports() -> list[dict]:
+def _transports() -> list[Values]:
     probes = {
         "shm": _core.probe_shared_memory,
         "shm, single copy": _core.probe_single_copy,
@@ -90,7 +93,7 @@ def _transports() -> list[dict]:
     return results
 
 
-def _congestion_controls(wanted: str, problems: list[str]) -> dict:
+def _congestion_controls(wanted: str, problems: list[str]) -> Values:
     controls = _core.probe_congestion_controls()
     if wanted and wanted not in controls.usable:
         usable = ", ".join(controls.usable)
@@ -102,7 +105,7 @@ def _congestion_controls(wanted: str, problems: list[str]) -> dict:
     }
 
 
-def _versions() -> dict:
+def _versions() -> dict[str, str]:
     return {
         "dmlcomm": version_of("dmlcomm"),
         "torch": version_of("torch"),

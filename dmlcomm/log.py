@@ -11,7 +11,7 @@ def get_logger() -> logging.Logger:
     """The logger. It writes to stderr, unless the application has set up logging itself."""
     logger = logging.getLogger("dmlcomm")
     if logger.level == logging.NOTSET:
-        logger.setLevel(_core.config()["log_level"].upper())
+        logger.setLevel(str(_core.config()["log_level"]).upper())
     if not logger.hasHandlers():
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("[dmlcomm %(levelname)s] %(message)s"))

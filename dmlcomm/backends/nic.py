@@ -26,6 +26,7 @@ import os
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import psutil
 
@@ -47,6 +48,9 @@ VIRTUAL_PREFIXES = {
     "tun": "tunnel",
     "tap": "tunnel",
 }
+
+
+IpInterface = ipaddress.IPv4Interface | ipaddress.IPv6Interface
 
 
 class InterfaceError(ValueError):
@@ -114,11 +118,11 @@ def list_interfaces() -> list[Interface]:
     return sorted(found, key=lambda interface: interface.index)
 
 
-def _is_ip(address) -> bool:
+def _is_ip(address: Any) -> bool:
     return address.family in (socket.AF_INET, socket.AF_INET6)
 
 
-def _with_prefix(address) -> str:
+def _with_prefix(address: Any) -> str:
     """ "10.0.0.2/24" of psutil's address and netmask; the zone of "fe80::1%eth0" is dropped."""
     host = address.address.partition("%")[0]
     if not address.netmask:
@@ -153,7 +157,7 @@ def select(pattern: str, interfaces: Sequence[Interface]) -> Selection:
     return Selection(tuple(rails), rejected)
 
 
-def _named(pattern, interfaces) -> tuple[list[Interface], dict[str, str]]:
+def _named(pattern: str, interfaces: Sequence[Interface]) -> tuple[list[Interface], dict[str, str]]:
     """The interfaces that the items name, in the order of the items, each once."""
     chosen: dict[str, Interface] = {}
     for item in _items(pattern):
@@ -163,7 +167,9 @@ def _named(pattern, interfaces) -> tuple[list[Interface], dict[str, str]]:
     return list(chosen.values()), rejected
 
 
-def _default_except(excluded, interfaces) -> tuple[list[Interface], dict[str, str]]:
+def _default_except(
+    excluded: str, interfaces: Sequence[Interface]
+) -> tuple[list[Interface], dict[str, str]]:
     """The interfaces of the default, without those that the items of `excluded` name."""
     excluded_names = {i.name for item in _items(excluded) for i in _matches(item, interfaces)}
     candidates, rejected = [], {}
@@ -203,14 +209,14 @@ def _why_not_default(interface: Interface) -> str | None:
     return None
 
 
-def _best_address(interface: Interface):
+def _best_address(interface: Interface) -> IpInterface | None:
     """The first IPv4 address, else the first IPv6 one that is valid beyond the link."""
     parsed = [ipaddress.ip_interface(address) for address in interface.addresses]
     usable = [a for a in parsed if not a.ip.is_link_local]
     return min(usable, key=lambda a: a.version, default=None)
 
 
-def _rail(interface: Interface, address) -> Rail:
+def _rail(interface: Interface, address: IpInterface) -> Rail:
     return Rail(
         interface=interface.name,
         index=interface.index,
@@ -221,7 +227,7 @@ def _rail(interface: Interface, address) -> Rail:
     )
 
 
-def _none_chosen(pattern, interfaces, rejected) -> str:
+def _none_chosen(pattern: str, interfaces: Sequence[Interface], rejected: dict[str, str]) -> str:
     listing = "; ".join(f"{i.name}: {rejected[i.name]}" for i in interfaces) or "none exist"
     return f'DMLCOMM_SOCKET_IFNAME="{pattern}" chooses no interface of this host ({listing})'
 
