@@ -8,7 +8,7 @@ export CMAKE_ARGS ?= -DDMLCOMM_WERROR=ON
 # cmake and ninja are the system's, and pip's where there are none.
 export PATH := $(PATH):$(abspath $(BIN))
 
-CXX_FILES = $(shell git ls-files 'csrc/*.h' 'csrc/*.cc')
+CXX_FILES = $(shell git ls-files '*.h' '*.cc')
 
 .PHONY: help setup build demo test test-cpp test-python check format bench docs conformance clean
 

@@ -111,7 +111,7 @@ def check_text(path: str, lines: list[str]) -> Iterator[Offence]:
     if len(lines) > MAX_FILE_LINES:
         yield Offence(path, len(lines), f"{len(lines)} lines; at most {MAX_FILE_LINES}")
     for number, line in enumerate(lines, 1):
-        if path.startswith("csrc/") and len(line) > MAX_COLUMNS:
+        if path.endswith((".h", ".cc")) and len(line) > MAX_COLUMNS:
             yield Offence(path, number, f"{len(line)} columns; at most {MAX_COLUMNS}")
         match = NOT_IN_CODE.search(line)
         if match is not None and path != "scripts/check_layers.py":
@@ -165,8 +165,8 @@ def check_functions(path: str, text: str) -> Iterator[Offence]:
 def check_file(path: str) -> Iterator[Offence]:
     text = (ROOT / path).read_text()
     lines = text.splitlines()
-    is_cpp = path.startswith("csrc/") and path.endswith((".h", ".cc"))
-    if is_cpp:
+    is_cpp = path.endswith((".h", ".cc"))
+    if is_cpp and path.startswith("csrc/"):
         yield from check_includes(path, lines)
     if is_cpp or path.endswith(".py"):
         yield from check_functions(path, text)

@@ -1,5 +1,6 @@
 """The rules of the source tree hold, and scripts/check_layers.py sees what it should."""
 
+import re
 import runpy
 from pathlib import Path
 
@@ -54,3 +55,14 @@ def test_long_cpp_function_is_found(rules):
 def test_long_python_function_is_found(rules):
     text = "def f():\n" + "    pass\n" * 70
     assert [o.line for o in rules["check_functions"]("a.py", text)] == [1]
+
+
+def test_every_variable_is_documented_and_no_other():
+    variable = re.compile(r"\bDMLCOMM_[A-Z_]+[A-Z]\b")
+    declared = re.findall(r"// (DMLCOMM_\w+):", (ROOT / "csrc/base/config.h").read_text())
+    read = variable.findall((ROOT / "csrc/base/config.cc").read_text())
+    headings = re.findall(r"### `(DMLCOMM_\w+)`", (ROOT / "docs/configuration.md").read_text())
+    macros = {"DMLCOMM_RETURN_IF_ERROR", "DMLCOMM_CHECK"}
+    assert len(declared) >= 10
+    assert sorted(declared) == sorted(headings)
+    assert set(declared) == set(read) - macros
