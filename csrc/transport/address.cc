@@ -1,0 +1,127 @@
+#include "transport/address.h"
+
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+#include "base/str_cat.h"
+
+namespace dmlcomm::transport {
+namespace {
+
+Status malformed(const char* what, const std::string& text) {
+  return Status(StatusCode::protocol_error,
+                str_cat("the rendezvous holds a malformed ", what, ": '", text,
+                        "'; do all ranks run the same version of dmlcomm?"));
+}
+
+std::string boot_id() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  file >> id;
+  return id;
+}
+
+// The inode names the network namespace: containers and emulated hosts have their own.
+uint64_t network_namespace() {
+  struct stat info{};
+  return stat("/proc/self/ns/net", &info) == 0 ? info.st_ino : 0;
+}
+
+std::string to_hex(const std::byte* bytes, size_t count) {
+  static const char kDigits[] = "0123456789abcdef";
+  std::string text;
+  for (size_t i = 0; i < count; ++i) {
+    const auto value = std::to_integer<unsigned>(bytes[i]);
+    text += kDigits[value >> 4];
+    text += kDigits[value & 15];
+  }
+  return text;
+}
+
+bool from_hex(const std::string& text, std::byte* bytes, size_t count) {
+  if (text.size() != 2 * count) return false;
+  for (size_t i = 0; i < count; ++i) {
+    unsigned value;
+    if (std::sscanf(text.c_str() + 2 * i, "%2x", &value) != 1) return false;
+    bytes[i] = static_cast<std::byte>(value);
+  }
+  return true;
+}
+
+}  // namespace
+
+std::string HostAddress::encode() const {
+  return str_cat(host_id, " ", host_name, " ", pid, " ", unix_name);
+}
+
+Result<HostAddress> HostAddress::decode(const std::string& text) {
+  HostAddress address;
+  std::istringstream in(text);
+  in >> address.host_id >> address.host_name >> address.pid >> address.unix_name;
+  if (!in) return malformed("host address", text);
+  return address;
+}
+
+std::string encode_rails(const std::vector<RailEndpoint>& rails) {
+  std::string text;
+  for (const RailEndpoint& rail : rails) {
+    text += str_cat(rail.interface, " ", rail.address, " ", rail.port, "\n");
+  }
+  return text;
+}
+
+Result<std::vector<RailEndpoint>> decode_rails(const std::string& text) {
+  std::vector<RailEndpoint> rails;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) {
+    RailEndpoint rail;
+    std::istringstream fields(line);
+    fields >> rail.interface >> rail.address >> rail.port;
+    if (!fields) return malformed("list of network addresses", text);
+    rails.push_back(rail);
+  }
+  return rails;
+}
+
+Result<JobKey> JobKey::random() {
+  JobKey key;
+  std::byte bytes[sizeof(key.secret) + sizeof(key.job_id)];
+  if (getrandom(bytes, sizeof(bytes), 0) != sizeof(bytes)) {
+    return errno_status(StatusCode::io_error, "getrandom", errno);
+  }
+  std::memcpy(key.secret.data(), bytes, sizeof(key.secret));
+  std::memcpy(&key.job_id, bytes + sizeof(key.secret), sizeof(key.job_id));
+  return key;
+}
+
+std::string JobKey::encode() const {
+  return str_cat(to_hex(secret.data(), secret.size()), " ", job_id);
+}
+
+Result<JobKey> JobKey::decode(const std::string& text) {
+  JobKey key;
+  std::string hex;
+  std::istringstream in(text);
+  in >> hex >> key.job_id;
+  if (!in || !from_hex(hex, key.secret.data(), key.secret.size())) return malformed("key", "...");
+  return key;
+}
+
+HostAddress local_host_address() {
+  HostAddress address;
+  char name[256] = "unknown";
+  gethostname(name, sizeof(name) - 1);
+  address.host_name = name;
+  address.host_id = str_cat(boot_id(), ":", network_namespace());
+  address.pid = getpid();
+  return address;
+}
+
+}  // namespace dmlcomm::transport

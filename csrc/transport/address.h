@@ -1,0 +1,48 @@
+// Addresses: what a rank publishes so that the others find it.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+
+namespace dmlcomm::transport {
+
+// Where a rank runs. Published first: it decides who shares memory with whom.
+struct HostAddress {
+  std::string host_id;    // same text: same kernel and same network namespace
+  std::string host_name;  // for messages
+  int pid = 0;
+  std::string unix_name;  // abstract Unix socket of this communicator
+
+  std::string encode() const;
+  static Result<HostAddress> decode(const std::string& text);
+};
+
+// Where a rank listens, one per rail.
+struct RailEndpoint {
+  std::string interface;
+  std::string address;
+  uint16_t port = 0;
+};
+
+std::string encode_rails(const std::vector<RailEndpoint>& rails);
+Result<std::vector<RailEndpoint>> decode_rails(const std::string& text);
+
+// The secret that admits connections, and the number that marks frames of this communicator.
+struct JobKey {
+  std::array<std::byte, 16> secret{};
+  uint64_t job_id = 0;
+
+  static Result<JobKey> random();
+  std::string encode() const;
+  static Result<JobKey> decode(const std::string& text);
+};
+
+// This host and process.
+HostAddress local_host_address();
+
+}  // namespace dmlcomm::transport

@@ -1,0 +1,63 @@
+// Channel: one ordered, reliable pipe of bytes to one peer. A TCP connection, or a ring in shared
+// memory. What the bytes mean is Link's business.
+//
+// Calls come from one thread at a time (the holder of the communicator's progress lock). Nothing
+// blocks. After an error every call returns an error. Destroying the channel closes it.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "base/status.h"
+
+namespace dmlcomm::transport {
+
+class Channel {
+ public:
+  virtual ~Channel() = default;
+
+  // Takes as many bytes as fit now, possibly none. The memory is free again on return.
+  virtual Result<size_t> write(const iovec* parts, int num_parts) = 0;
+
+  // Hands out as many bytes as are there, possibly none. The end of the stream is `peer_lost`.
+  virtual Result<size_t> read(const iovec* parts, int num_parts) = 0;
+
+  // A cheap look whether read() may return something; a channel that is watched by epoll says yes.
+  virtual bool maybe_readable() const = 0;
+
+  // Whether the peer can read our memory by itself (then offers are sent), and we the peer's.
+  virtual bool peer_can_pull() const { return false; }
+  virtual bool can_pull() const { return false; }
+
+  // Copies `bytes` from the peer's memory at `address`; only if can_pull().
+  virtual Status pull(uint64_t address, void* destination, size_t bytes);
+
+  // Wakes the peer if it sleeps; called after writes that it may be waiting for.
+  virtual void notify() {}
+
+  // Whether the peer's process showed life since the last call. False where only bytes that it sends
+  // can tell.
+  virtual bool peer_showed_life() { return false; }
+
+  // For epoll, edge-triggered: descriptor_ready() is called with what it says.
+  virtual int descriptor() const = 0;
+  virtual void descriptor_ready(bool readable, bool writable) = 0;
+
+  // Whether silence can only be told from death by heartbeat frames.
+  virtual bool needs_heartbeats() const { return true; }
+
+  // Ends our side in good order, once everything written is on its way.
+  virtual void shut_down() {}
+
+  // "tcp 10.0.0.1:4711 -> 10.0.0.2:1234 (eth0)" or "shm".
+  virtual std::string description() const = 0;
+};
+
+inline Status Channel::pull(uint64_t, void*, size_t) {
+  return Status(StatusCode::unsupported, "this channel cannot read the peer's memory");
+}
+
+}  // namespace dmlcomm::transport

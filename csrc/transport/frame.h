@@ -1,0 +1,131 @@
+// The wire header: what stands in front of every payload on every channel. See docs/wire-format.md.
+//
+// 96 bytes, little-endian, reserved bytes zero. The checksum covers the header, so that a length can
+// be trusted before the payload is there. decode_header() trusts nothing: a header that is damaged,
+// of another version or of another job is an error, and the connection is closed by its owner.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "base/dtype.h"
+#include "base/status.h"
+
+namespace dmlcomm::transport {
+
+// Which messages belong together. One comment draws the 64 bits; nobody else shifts them.
+//
+//   63    62........31   30......23   22...........0
+//   p2p   sequence (32)  stream (8)   index (23)       collectives, p2p = 0
+//   p2p   0 .......................   user tag (32)    point-to-point, p2p = 1
+//
+// index counts the messages from one rank to another inside one stream of one operation.
+using Tag = uint64_t;
+
+constexpr int kTagSequenceShift = 31;
+constexpr int kTagStreamShift = 23;
+constexpr Tag kTagPointToPoint = Tag{1} << 63;
+constexpr uint32_t kMaxTagIndex = (1u << kTagStreamShift) - 1;
+
+constexpr Tag collective_tag(uint32_t sequence, uint32_t stream, uint32_t index) {
+  return Tag{sequence} << kTagSequenceShift | Tag{stream & 0xff} << kTagStreamShift |
+         Tag{index & kMaxTagIndex};
+}
+constexpr Tag point_to_point_tag(uint32_t user_tag) { return kTagPointToPoint | user_tag; }
+constexpr bool is_point_to_point(Tag tag) { return (tag & kTagPointToPoint) != 0; }
+constexpr uint32_t sequence_of(Tag tag) { return static_cast<uint32_t>(tag >> kTagSequenceShift); }
+
+// What the sender of a frame believes the operation to be. Ranks that disagree are told so.
+struct OpInfo {
+  uint8_t kind = 0;       // schedule::OpKind
+  uint8_t dtype = 0;      // DType; 0 for data movement
+  uint8_t reduce_op = 0;  // ReduceOp; 0 for data movement
+  uint8_t reserved = 0;
+  uint32_t root = 0;
+  uint64_t count = 0;  // elements (bytes for data movement); 0 where ranks need not agree
+
+  bool operator==(const OpInfo&) const = default;
+};
+static_assert(sizeof(OpInfo) == 16);
+
+// One list makes enum and names.
+//   hello         first frame of a connection; payload is a Hello
+//   data          a part of a message
+//   offer         a message that stays in the sender's memory at `offset`, for process_vm_readv
+//   ack           the message of the offer with this `id` has been read
+//   open          the sender of this frame has begun operation `tag`, large data may come
+//   request       a large point-to-point message is waiting
+//   grant         the request with this `id` may send
+//   heartbeat     nothing to say, but alive
+//   abort         the communicator has failed; `id` is the status code, payload the reason
+//   goodbye       the peer leaves in good order
+#define DMLCOMM_FRAME_KINDS(X) \
+  X(hello) X(data) X(offer) X(ack) X(open) X(request) X(grant) X(heartbeat) X(abort) X(goodbye)
+
+enum class FrameKind : uint8_t {
+#define DMLCOMM_FRAME_KIND_ENUM(name) name,
+  DMLCOMM_FRAME_KINDS(DMLCOMM_FRAME_KIND_ENUM)
+#undef DMLCOMM_FRAME_KIND_ENUM
+};
+
+const char* to_string(FrameKind kind);
+
+struct FrameHeader {
+  uint32_t magic = kMagic;
+  uint8_t version = kVersion;
+  FrameKind kind = FrameKind::data;
+  uint16_t ticket = 0;           // layer id for schedulers on the way; 0: none
+  uint64_t job_id = 0;           // from the rendezvous; the same on all ranks of a communicator
+  uint32_t source = 0;           // rank of the sender
+  uint32_t payload_bytes = 0;    // bytes that follow this header
+  Tag tag = 0;
+  uint64_t id = 0;               // sender's number of the message: offer/ack, request/grant
+  uint64_t offset = 0;           // data: position in the message; offer: address at the sender
+  uint64_t message_bytes = 0;    // whole message
+  OpInfo op;
+  uint64_t reserved[2] = {0, 0};
+  uint32_t reserved2 = 0;
+  uint32_t checksum = 0;         // of all bytes before
+
+  static constexpr uint32_t kMagic = 0x434c4d44;  // "DMLC"
+  static constexpr uint8_t kVersion = 1;
+};
+constexpr size_t kHeaderBytes = 96;
+static_assert(sizeof(FrameHeader) == kHeaderBytes, "the wire header has no padding");
+
+// Payload of one data frame at most: large enough to amortise a system call (one TCP stream on
+// loopback gains up to 1 MiB), small enough that a heartbeat behind it is not late.
+constexpr uint32_t kMaxPayloadBytes = 1u << 20;
+// Payload of an abort frame at most; longer reasons are cut.
+constexpr uint32_t kMaxReasonBytes = 4096;
+
+using HeaderBytes = std::array<std::byte, kHeaderBytes>;
+
+// Fills in the checksum and writes the bytes.
+void encode_header(FrameHeader header, HeaderBytes& out);
+
+// Fails with `protocol_error` that says which field was wrong. `job_id` is what we expect.
+Result<FrameHeader> decode_header(const HeaderBytes& bytes, uint64_t job_id);
+
+// First frame of every connection, and the answer to it.
+struct Hello {
+  std::array<std::byte, 16> secret{};  // admits the connection
+  uint32_t rank = 0;
+  uint32_t num_ranks = 0;
+  uint16_t rail = 0;
+  uint8_t accepted = 0;       // in the answer: 1 welcome, 2 "my own connection to you wins"
+  uint8_t reserved = 0;
+  uint32_t pid = 0;
+  uint64_t nonce_address = 0;  // shared memory only: where the peer may try to read...
+  uint64_t nonce = 0;          // ...this value with process_vm_readv
+  uint64_t reserved2 = 0;
+};
+static_assert(sizeof(Hello) == 56);
+
+constexpr uint8_t kHelloRequest = 0;
+constexpr uint8_t kHelloWelcome = 1;
+constexpr uint8_t kHelloYield = 2;
+
+}  // namespace dmlcomm::transport

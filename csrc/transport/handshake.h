@@ -1,0 +1,63 @@
+// Handshake: one connection before it is trusted. It sends and receives one hello frame, with the
+// descriptors of shared memory beside it on Unix sockets. It blocks nothing, and ends by a deadline.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/unique_fd.h"
+#include "transport/address.h"
+#include "transport/frame.h"
+
+namespace dmlcomm::transport {
+
+class Handshake {
+ public:
+  enum class Progress { waiting, connected, received };
+
+  // An outgoing connection to `peer` over `rail`, or (`peer` = -1) one that was accepted.
+  Handshake(UniqueFd fd, bool local, int peer, size_t rail, std::string what, Deadline deadline);
+
+  // Queues the hello; the descriptors stay the caller's.
+  void send(const Hello& hello, const JobKey& key, int rank, std::vector<int> fds);
+
+  // Moves what can be moved. `received` once the peer's hello is complete.
+  Result<Progress> advance(const JobKey& key);
+
+  bool outgoing() const { return peer_ >= 0; }
+  bool local() const { return local_; }
+  int peer() const { return peer_; }
+  size_t rail() const { return rail_; }
+  int fd() const { return fd_.get(); }
+  const std::string& what() const { return what_; }
+  const Deadline& deadline() const { return deadline_; }
+  const Hello& received() const { return received_; }
+  UniqueFd take_fd() { return std::move(fd_); }
+  std::vector<UniqueFd> take_received_fds() { return std::move(received_fds_); }
+
+ private:
+  static constexpr size_t kFrameBytes = kHeaderBytes + sizeof(Hello);
+
+  Status send_rest();
+  Result<bool> receive_rest(const JobKey& key);
+
+  UniqueFd fd_;
+  const bool local_;
+  const int peer_;
+  const size_t rail_;
+  const std::string what_;
+  const Deadline deadline_;
+
+  bool connecting_;
+  std::vector<std::byte> out_;
+  std::vector<int> out_fds_;
+  std::array<std::byte, kFrameBytes> in_{};
+  size_t in_done_ = 0;
+  Hello received_;
+  std::vector<UniqueFd> received_fds_;
+};
+
+}  // namespace dmlcomm::transport

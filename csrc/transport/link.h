@@ -1,0 +1,156 @@
+// Link: all messages between this rank and one peer, over one lane per rail.
+//
+// It matches messages with receives by tag, holds large data back until the peer has begun the
+// operation, and keeps the first failure. It does not reduce, and knows no schedule.
+//
+// How a message travels (its size decides, and whether the peer may read our memory):
+//   small        data frames at once; where no receive is posted yet they are buffered.
+//   offered      a header says where the bytes are; the receiver reads them by itself and acks.
+//   large        data frames, but only after the peer's `open` (collectives) or `grant` (point-to-
+//                point, announced by `request`), so that they never block what is behind them.
+//
+// All calls come with the progress lock held. Until a channel is attached sends queue up. LinkEvents
+// are called from inside these calls; they must only take notes, and not call back.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "transport/lane.h"
+#include "transport/request.h"
+
+namespace dmlcomm::transport {
+
+// Messages up to this size are sent at once when the receiver cannot read them by itself. Large
+// enough to save the wait for `open` where latency counts, small enough to be buffered.
+constexpr size_t kEagerBytes = 32 * 1024;
+// Messages up to this size are copied through the ring in shared memory, larger ones are offered: a
+// process_vm_readv call costs about as much as copying this twice.
+constexpr size_t kOfferBytes = 8 * 1024;
+// Bytes of early messages that a link buffers before it stops reading.
+constexpr size_t kMaxUnexpectedBytes = 16u << 20;
+
+struct LinkOptions {
+  int rank = 0;
+  int peer = 0;
+  uint64_t job_id = 0;
+  LinkEvents* events = nullptr;
+};
+
+class Link final : private LaneReader {
+ public:
+  enum class State { connecting, up, left, failed };
+
+  explicit Link(const LinkOptions& options) : options_(options) {}
+  Link(const Link&) = delete;
+  Link& operator=(const Link&) = delete;
+
+  int peer() const { return options_.peer; }
+  State state() const { return state_; }
+  const Status& error() const { return error_; }
+  std::string description() const;
+
+  // The connection is there: what is queued flows.
+  void attach(std::unique_ptr<Channel> channel);
+  Channel* channel() { return lane_ ? &lane_->channel() : nullptr; }
+
+  void send(SendRequest& request);
+  void recv(RecvRequest& request);
+  // The destination of a posted receive may be written from now on.
+  void make_ready(RecvRequest& request);
+  // Says that this rank has begun collective `sequence`: the peer may send it large data.
+  void open(uint32_t sequence, const OpInfo& op);
+
+  // Arrival order of the oldest buffered or announced message with this tag; 0 if there is none.
+  uint64_t oldest_unexpected(Tag tag) const;
+
+  // `bytes` of a streamed message from `position`; consumed <= position, end <= arrived, and no
+  // multiple of the window size strictly inside. Returns a pointer into the window, or copies an
+  // offered message to `scratch`.
+  Result<const std::byte*> fetch(RecvRequest& request, size_t position, size_t bytes,
+                                 std::byte* scratch);
+  // Frees the window up to `position`.
+  void release(RecvRequest& request, size_t position);
+  // Reads `bytes` of an offered message from `position` straight to `destination`.
+  Status pull(RecvRequest& request, size_t position, size_t bytes, std::byte* destination);
+  // All of an offered message has been taken: the sender's memory is free again.
+  void finish_offer(RecvRequest& request);
+
+  // Reads and writes what is possible; true if anything moved.
+  bool progress();
+  // Bytes wait to be written: epoll has to watch for writability.
+  bool wants_to_write() const { return state_ == State::up && !lane_->idle(); }
+  // Requests of the engine wait for the peer.
+  bool has_outstanding() const;
+
+  // Sends a heartbeat if nothing else is on its way.
+  void heartbeat();
+  // Whether the peer showed life since the last call.
+  bool take_sign_of_life();
+
+  // Tells the peer why the communicator failed, as far as possible without blocking.
+  void send_abort(const Status& reason);
+  // Says goodbye, as far as possible without blocking.
+  void send_goodbye();
+  // Ends the link; on_failed() reports it if it was in use.
+  void fail(const Status& status);
+
+ private:
+  // A message, or its announcement, that came before its receive.
+  struct Unexpected {
+    FrameHeader header;
+    std::vector<std::byte> bytes;
+    uint64_t order = 0;
+  };
+
+  Status begin_frame(const FrameHeader& header) override;
+  Sink room_for_payload(const FrameHeader& header, size_t done) override;
+  void payload_arrived(const FrameHeader& header, size_t done) override;
+  Status end_frame(const FrameHeader& header) override;
+  void request_written(SendRequest& request) override;
+
+  FrameHeader header_of(FrameKind kind, Tag tag) const;
+  void push_control(FrameKind kind, Tag tag, uint64_t id, const OpInfo& op);
+  void push_message(SendRequest& request);
+  void dispatch(SendRequest& request);
+  Status end_data(const FrameHeader& header);
+  Status announce(const FrameHeader& header);
+  Status on_open(const FrameHeader& header);
+  Status complete_offer(uint64_t id);
+  Status grant_request(uint64_t id);
+  Status on_abort(const FrameHeader& header);
+  Result<RecvRequest*> match(const FrameHeader& header);
+  void accept_announced(RecvRequest& request, const FrameHeader& header);
+  bool take_unexpected(RecvRequest& request);
+  Status check_sizes(const RecvRequest& request, const FrameHeader& header) const;
+
+  // Constant after construction.
+  const LinkOptions options_;
+
+  State state_ = State::connecting;
+  Status error_;
+  std::unique_ptr<Lane> lane_;
+
+  // Out.
+  uint64_t next_id_ = 1;
+  std::vector<SendRequest*> waiting_;  // before attach(), or for open
+  std::vector<SendRequest*> offered_;  // for ack
+  std::vector<SendRequest*> requested_;  // for grant
+  std::vector<std::pair<uint32_t, OpInfo>> early_opens_;  // open() before attach()
+  int64_t opened_sequence_ = -1;       // highest the peer has begun
+  size_t num_writing_ = 0;             // requests whose bytes are queued
+
+  // In.
+  std::vector<RecvRequest*> posted_;
+  std::vector<RecvRequest*> granted_;  // large point-to-point messages on their way
+  std::deque<Unexpected> unexpected_;
+  size_t unexpected_bytes_ = 0;
+  RecvRequest* current_ = nullptr;     // of the frame being read; null: in_buffer_
+  std::vector<std::byte> in_buffer_;
+  size_t num_taken_offers_ = 0;        // offered messages the engine is reading
+};
+
+}  // namespace dmlcomm::transport

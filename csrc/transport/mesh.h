@@ -1,0 +1,147 @@
+// Mesh: the links from this rank to all others, and the one place that waits for events.
+//
+// It publishes where this rank listens, connects to a peer when that is first needed (any side may
+// begin; where both do, the higher rank's connection wins), admits connections that know the job's
+// secret, and notices peers that ended or fell silent.
+//
+// All methods come with the progress lock held, except wake(), which any thread may call.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/config.h"
+#include "base/unique_fd.h"
+#include "transport/address.h"
+#include "transport/handshake.h"
+#include "transport/link.h"
+#include "transport/shm/shm_channel.h"
+#include "transport/tcp/socket.h"
+
+namespace dmlcomm::transport {
+
+// Publishes and reads text under keys; engine::Rendezvous without the engine.
+struct Directory {
+  std::function<Status(const std::string& key, const std::string& value)> set;
+  std::function<Result<std::string>(const std::string& key)> get;
+};
+
+// An interface of this host that may carry data between hosts.
+struct LocalRail {
+  std::string interface;
+  std::string address;
+};
+
+struct MeshOptions {
+  int rank = 0;
+  int num_ranks = 1;
+  std::vector<LocalRail> rails;
+  Config config;
+  LinkEvents* events = nullptr;
+};
+
+class Mesh {
+ public:
+  // Reads the addresses of all ranks; blocks until all have published theirs.
+  static Result<std::unique_ptr<Mesh>> create(const MeshOptions& options, const Directory& directory);
+  ~Mesh();
+  Mesh(const Mesh&) = delete;
+  Mesh& operator=(const Mesh&) = delete;
+
+  // Begins to connect unless that has happened. A failure is reported by LinkEvents::on_failed().
+  Link& link(int peer);
+  // The link if anything was ever asked of it, or null.
+  Link* existing_link(int peer) { return links_[peer].get(); }
+
+  const HostAddress& host(int peer) const { return hosts_[peer]; }
+  // Whether messages to `peer` go through shared memory.
+  bool shares_memory(int peer) const { return local_index_[peer] >= 0; }
+  bool all_share_memory() const { return num_local_ == options_.num_ranks; }
+  int num_local() const { return num_local_; }
+
+  shm::Segment& segment() { return *segment_; }
+  // The segment of a local peer once its link is up, or null.
+  shm::Segment* peer_segment(int peer);
+  // Wakes a local peer if it sleeps.
+  void notify(int peer);
+
+  // Looks at every link and, if `look_at_sockets`, at the kernel's events. True if anything moved.
+  bool poll(bool look_at_sockets);
+  // Whether links exist whose news come through sockets only.
+  bool has_socket_links() const { return num_socket_links_ > 0 || !handshakes_.empty(); }
+
+  // Sleeps until an event, wake(), or `timeout_ms`. `has_news` is asked after everybody can see that
+  // we sleep; true cancels it.
+  void sleep(int timeout_ms, const std::function<bool()>& has_news);
+  void wake();
+
+  // Heartbeats, and the search for silent peers; at least every tick_ms(). `waits_for` says whether
+  // the engine needs the peer now besides the link's own requests.
+  void tick(const std::function<bool(int peer)>& waits_for);
+  int tick_ms() const { return tick_ms_; }
+
+  // Tells all peers why the communicator failed.
+  void send_abort(const Status& reason);
+  // Says goodbye to all peers and closes everything; gives bytes on their way a moment to leave.
+  void close();
+
+  std::string description() const;
+
+ private:
+  explicit Mesh(const MeshOptions& options);
+
+  Status meet(const Directory& directory);
+  Status read_hosts(const Directory& directory);
+  Status open_local();
+  Status open_network(const Directory& directory);
+  Status watch(int fd, uint64_t what, bool edge);
+  void connect(int peer);
+  void connect_local(int peer);
+  void connect_network(int peer, size_t rail);
+  void accept_all(int listener, bool local);
+  void add_handshake(std::unique_ptr<Handshake> handshake);
+  void advance_handshake(uint64_t id);
+  void handshake_failed(std::unique_ptr<Handshake> handshake, const Status& status);
+  void handshake_complete(std::unique_ptr<Handshake> handshake);
+  bool welcome(Handshake& handshake);
+  void attach(Handshake& handshake);
+  void attach_local(Handshake& handshake, int peer);
+  Hello own_hello(uint8_t kind, size_t rail) const;
+  std::vector<int> own_fds(const Handshake& handshake) const;
+  void drop_handshakes_to(int peer);
+  void expire_handshakes();
+  void on_event(uint64_t what, bool readable, bool writable);
+  void retry_connects();
+
+  // Constant after create().
+  const MeshOptions options_;
+  const int tick_ms_;
+  const uint64_t nonce_;
+  JobKey key_;
+  std::vector<HostAddress> hosts_;
+  std::vector<std::vector<RailEndpoint>> endpoints_;  // of remote peers
+  std::vector<int> local_index_;                      // per rank; -1: not on this host
+  int num_local_ = 0;
+  std::vector<RailEndpoint> own_endpoints_;
+  UniqueFd epoll_;
+  UniqueFd doorbell_;
+  UniqueFd unix_listener_;
+  std::vector<tcp::Listener> listeners_;
+  std::shared_ptr<shm::Segment> segment_;
+
+  std::vector<std::unique_ptr<Link>> links_;
+  std::vector<Link*> active_;  // links that exist, for polling
+  std::vector<std::shared_ptr<shm::Segment>> peer_segments_;
+  std::vector<int64_t> last_life_ns_;
+  std::vector<int64_t> retry_at_ns_;  // connects to repeat; 0: none
+  std::map<uint64_t, std::unique_ptr<Handshake>> handshakes_;
+  uint64_t next_handshake_ = 0;
+  int num_socket_links_ = 0;
+  int64_t last_tick_ns_ = 0;
+  bool closed_ = false;
+};
+
+}  // namespace dmlcomm::transport

@@ -1,0 +1,87 @@
+// Requests: what the engine asks of a Link. They are owned by the engine, and stay in place until
+// done or until the link has failed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "transport/frame.h"
+
+namespace dmlcomm::transport {
+
+// One message to send. The memory belongs to the caller and must not change until on_sent().
+struct SendRequest {
+  Tag tag = 0;
+  OpInfo op;
+  const std::byte* data = nullptr;
+  size_t bytes = 0;
+  void* owner = nullptr;  // for the engine
+
+  // --- the link's own ---
+  uint64_t id = 0;
+};
+
+// One message to receive, in one of two ways:
+//  - direct: `destination` holds `bytes`; the link writes there as bytes arrive.
+//  - streamed: `destination` is null. Bytes pass through `window`, a ring of `window_bytes` that the
+//    engine provides when the first byte comes; it reads them with Link::fetch() and frees them with
+//    Link::release(). Used to reduce.
+// While `ready` is false nothing is written; see Link::make_ready().
+struct RecvRequest {
+  Tag tag = 0;
+  OpInfo op;
+  std::byte* destination = nullptr;
+  size_t bytes = 0;
+  std::byte* window = nullptr;
+  size_t window_bytes = 0;
+  bool ready = true;
+  int source = -1;        // rank; set by the link when it matches a receive from any source
+  void* owner = nullptr;  // for the engine
+
+  // Bytes that have arrived and may be fetched (streamed), or are in place (direct). An offered
+  // message has all its bytes at the sender: `offered` is set, and the engine pulls them.
+  size_t arrived = 0;
+  size_t consumed = 0;  // streamed: freed by release()
+  bool offered = false;
+
+  // --- the link's own ---
+  uint64_t offer_id = 0;
+  uint64_t offer_address = 0;
+  uint64_t posted_order = 0;  // of receives from any source against others
+};
+
+// What a link tells the engine. Called inside Link calls and Mesh::poll(), with the progress lock held.
+class LinkEvents {
+ public:
+  virtual ~LinkEvents() = default;
+
+  // The memory of the message may change again.
+  virtual void on_sent(SendRequest& request) = 0;
+
+  // Sets window and window_bytes of a streamed request: at least kEagerBytes, or the whole message.
+  virtual void provide_window(RecvRequest& request) = 0;
+
+  // More bytes have arrived, or the message has been offered.
+  virtual void on_arrived(RecvRequest& request) = 0;
+
+  // The first receive from any source that is posted for `tag` before `before_order`, or null.
+  // The engine forgets it: it belongs to the asking link from now on.
+  virtual RecvRequest* claim_any_source(Tag tag, uint64_t before_order) = 0;
+
+  // A frame of collective `tag` came. Returns an error if this rank does another operation at this
+  // place of the sequence, ok if it does the same one or has not come there yet.
+  virtual Status check_operation(int peer, Tag tag, const OpInfo& theirs) = 0;
+
+  // The error for a message whose size is not what the receive expects.
+  virtual Status size_mismatch(int peer, const RecvRequest& ours, const OpInfo& theirs,
+                               uint64_t their_bytes) = 0;
+
+  // The link is unusable, or the peer's communicator has failed (`aborted`, with its reason). Called
+  // once per link.
+  virtual void on_failed(int peer, const Status& status) = 0;
+
+  // The peer has left in good order; what it sent before has been delivered.
+  virtual void on_goodbye(int peer) = 0;
+};
+
+}  // namespace dmlcomm::transport

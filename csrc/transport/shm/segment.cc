@@ -1,0 +1,108 @@
+#include "transport/shm/segment.h"
+
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <new>
+
+#include "base/check.h"
+#include "base/str_cat.h"
+
+namespace dmlcomm::transport::shm {
+namespace {
+
+constexpr uint64_t kMagic = 0x314d4853434c4d44;  // "DMLCSHM1"
+constexpr size_t kPageBytes = 4096;
+
+constexpr size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+size_t controls_offset() { return round_up(sizeof(Header), kCacheLineBytes); }
+
+size_t slots_offset(uint32_t num_local) {
+  return round_up(controls_offset() + num_local * sizeof(RingControl), kPageBytes);
+}
+
+size_t rings_offset(uint32_t num_local, size_t slot_bytes) {
+  return slots_offset(num_local) + kNumSlots * round_up(slot_bytes, kPageBytes);
+}
+
+size_t total_bytes(uint32_t num_local, size_t slot_bytes) {
+  return rings_offset(num_local, slot_bytes) + num_local * kRingBytes;
+}
+
+Result<std::byte*> map_shared(int fd, size_t bytes) {
+  void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (base == MAP_FAILED) return errno_status(StatusCode::io_error, "mmap of shared memory", errno);
+  return static_cast<std::byte*>(base);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Segment>> Segment::create(uint32_t rank, uint32_t num_local,
+                                                 size_t slot_bytes) {
+  UniqueFd fd(memfd_create("dmlcomm", MFD_CLOEXEC));
+  if (!fd.valid()) return errno_status(StatusCode::io_error, "memfd_create", errno);
+  const size_t bytes = total_bytes(num_local, slot_bytes);
+  if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
+    return errno_status(StatusCode::io_error, str_cat("ftruncate of a memfd to ", bytes, " bytes"),
+                        errno);
+  }
+  Result<std::byte*> base = map_shared(fd.get(), bytes);
+  if (!base.ok()) return base.status();
+  Header* header = new (*base) Header{};
+  header->magic = kMagic;
+  header->num_local = num_local;
+  header->rank = rank;
+  header->slot_bytes = slot_bytes;
+  std::unique_ptr<Segment> segment(
+      new Segment(std::move(fd), *base, bytes, num_local, slot_bytes));
+  for (uint32_t i = 0; i < num_local; ++i) new (&segment->ring_control(i)) RingControl{};
+  return segment;
+}
+
+Result<std::unique_ptr<Segment>> Segment::map(UniqueFd fd, uint32_t rank, uint32_t num_local,
+                                              size_t slot_bytes) {
+  const size_t bytes = total_bytes(num_local, slot_bytes);
+  struct stat info;
+  if (fstat(fd.get(), &info) != 0) return errno_status(StatusCode::io_error, "fstat", errno);
+  if (static_cast<size_t>(info.st_size) != bytes) {
+    return Status(StatusCode::protocol_error,
+                  str_cat("shared memory of rank ", rank, " has ", info.st_size, " bytes, expected ",
+                          bytes, "; DMLCOMM_SHM_BOARD_BYTES must be the same on all ranks"));
+  }
+  Result<std::byte*> base = map_shared(fd.get(), bytes);
+  if (!base.ok()) return base.status();
+  std::unique_ptr<Segment> segment(
+      new Segment(std::move(fd), *base, bytes, num_local, slot_bytes));
+  const Header& header = segment->header();
+  if (header.magic != kMagic || header.rank != rank || header.num_local != num_local) {
+    return Status(StatusCode::protocol_error,
+                  str_cat("shared memory handed over by rank ", rank, " is not a dmlcomm segment"));
+  }
+  return segment;
+}
+
+Segment::Segment(UniqueFd fd, std::byte* base, size_t bytes, uint32_t num_local, size_t slot_bytes)
+    : fd_(std::move(fd)), base_(base), bytes_(bytes), num_local_(num_local),
+      slot_bytes_(slot_bytes) {}
+
+Segment::~Segment() { munmap(base_, bytes_); }
+
+RingControl& Segment::ring_control(uint32_t local_index) {
+  DMLCOMM_CHECK(local_index < num_local_);
+  return reinterpret_cast<RingControl*>(base_ + controls_offset())[local_index];
+}
+
+std::byte* Segment::ring(uint32_t local_index) {
+  DMLCOMM_CHECK(local_index < num_local_);
+  return base_ + rings_offset(num_local_, slot_bytes_) + local_index * kRingBytes;
+}
+
+std::byte* Segment::slot(uint64_t round) {
+  return base_ + slots_offset(num_local_) +
+         round % kNumSlots * round_up(slot_bytes_, kPageBytes);
+}
+
+}  // namespace dmlcomm::transport::shm

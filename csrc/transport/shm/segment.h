@@ -1,0 +1,84 @@
+// Segment: the piece of shared memory that each rank offers to the other ranks of its host.
+//
+// It is an anonymous memfd: it has no name in the file system, and the kernel frees it when the last
+// process that maps it is gone, however that one ended. Its owner creates it, peers receive the
+// descriptor through a Unix socket.
+//
+// Layout: Header | one RingControl per local rank | board: two slots | one ring per local rank.
+// Ring i carries bytes from the owner to local rank i. The board slots carry the owner's part of
+// small operations (engine/board.h).
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "base/status.h"
+#include "base/unique_fd.h"
+#include "transport/frame.h"
+
+namespace dmlcomm::transport::shm {
+
+constexpr size_t kCacheLineBytes = 64;
+// Bytes in flight from one rank to another. Large messages do not pass through it where the kernel
+// lets the receiver read the sender's memory; without that 256 KiB keep both sides busy from L2.
+constexpr size_t kRingBytes = 256 * 1024;
+constexpr int kNumSlots = 2;
+
+// Written by the owner only, read by the peers.
+struct Header {
+  uint64_t magic;
+  uint32_t num_local;
+  uint32_t rank;
+  uint64_t slot_bytes;
+
+  // 1 while the owner sleeps or is about to; who changes what it may wait for then wakes it.
+  alignas(kCacheLineBytes) std::atomic<uint32_t> sleeping;
+  // Grows while the owner is alive.
+  alignas(kCacheLineBytes) std::atomic<uint64_t> heartbeat;
+  // Last board round the owner has entered; its slot `round % kNumSlots` is filled. Released by the
+  // owner after the slot and `op` have been written, acquired by the peers before they read.
+  alignas(kCacheLineBytes) std::atomic<uint64_t> round;
+  OpInfo op[kNumSlots];
+};
+
+// Positions only grow; the index in the ring is position % kRingBytes.
+struct RingControl {
+  alignas(kCacheLineBytes) std::atomic<uint64_t> head;  // written up to here; by the owner
+  alignas(kCacheLineBytes) std::atomic<uint64_t> tail;  // read up to here; by the peer
+  // 1: the owner of the segment has read the peer's memory by itself, and offers are welcome.
+  alignas(kCacheLineBytes) std::atomic<uint32_t> owner_can_pull;
+};
+
+class Segment {
+ public:
+  // The owner's segment, zeroed; memory is taken when first touched.
+  static Result<std::unique_ptr<Segment>> create(uint32_t rank, uint32_t num_local,
+                                                 size_t slot_bytes);
+  // A peer's segment; fails if it is not what `rank`, `num_local` and `slot_bytes` say.
+  static Result<std::unique_ptr<Segment>> map(UniqueFd fd, uint32_t rank, uint32_t num_local,
+                                              size_t slot_bytes);
+  ~Segment();
+  Segment(const Segment&) = delete;
+  Segment& operator=(const Segment&) = delete;
+
+  int fd() const { return fd_.get(); }
+  Header& header() { return *reinterpret_cast<Header*>(base_); }
+  RingControl& ring_control(uint32_t local_index);
+  std::byte* ring(uint32_t local_index);
+  std::byte* slot(uint64_t round);
+  size_t slot_bytes() const { return slot_bytes_; }
+
+ private:
+  Segment(UniqueFd fd, std::byte* base, size_t bytes, uint32_t num_local, size_t slot_bytes);
+
+  const UniqueFd fd_;
+  std::byte* const base_;
+  const size_t bytes_;
+  const uint32_t num_local_;
+  const size_t slot_bytes_;
+};
+
+}  // namespace dmlcomm::transport::shm

@@ -1,0 +1,144 @@
+#include "transport/shm/shm_channel.h"
+
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/str_cat.h"
+
+namespace dmlcomm::transport::shm {
+
+bool can_read_process(pid_t pid, uint64_t address, void* destination, size_t bytes) {
+  const iovec local{destination, bytes};
+  const iovec remote{reinterpret_cast<void*>(address), bytes};
+  return process_vm_readv(pid, &local, 1, &remote, 1, 0) == static_cast<ssize_t>(bytes);
+}
+
+void permit_single_copy() {
+  // Fails where there is no Yama, which is as good.
+  static const int once = prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
+  (void)once;
+}
+
+ShmChannel::ShmChannel(std::shared_ptr<Segment> own, uint32_t own_index, ShmPeer peer)
+    : own_(std::move(own)), peer_(std::move(peer)),
+      out_control_(own_->ring_control(peer_.local_index)), out_(own_->ring(peer_.local_index)),
+      in_control_(peer_.segment->ring_control(own_index)), in_(peer_.segment->ring(own_index)) {
+  out_control_.owner_can_pull.store(peer_.can_pull ? 1 : 0, std::memory_order_relaxed);
+}
+
+// Relaxed, and possibly late: until the peer has said so, messages take the ring.
+bool ShmChannel::peer_can_pull() const {
+  return in_control_.owner_can_pull.load(std::memory_order_relaxed) != 0;
+}
+
+Result<size_t> ShmChannel::write(const iovec* parts, int num_parts) {
+  uint64_t head = out_control_.head.load(std::memory_order_relaxed);
+  // Pairs with the release of `tail` in the peer's read(): it has copied what we overwrite.
+  const uint64_t tail = out_control_.tail.load(std::memory_order_acquire);
+  size_t space = kRingBytes - (head - tail);
+  size_t total = 0;
+  for (int i = 0; i < num_parts && space > 0; ++i) {
+    const auto* from = static_cast<const std::byte*>(parts[i].iov_base);
+    size_t left = std::min(parts[i].iov_len, space);
+    total += left;
+    space -= left;
+    while (left > 0) {
+      const size_t at = head % kRingBytes;
+      const size_t bytes = std::min(left, kRingBytes - at);
+      std::memcpy(out_ + at, from, bytes);
+      from += bytes;
+      head += bytes;
+      left -= bytes;
+    }
+  }
+  // Pairs with the acquire of `head` in the peer's read().
+  out_control_.head.store(head, std::memory_order_release);
+  return total;
+}
+
+Result<size_t> ShmChannel::read(const iovec* parts, int num_parts) {
+  uint64_t tail = in_control_.tail.load(std::memory_order_relaxed);
+  const uint64_t head = in_control_.head.load(std::memory_order_acquire);
+  size_t available = head - tail;
+  if (available > kRingBytes) {
+    return Status(StatusCode::protocol_error, "the peer's ring in shared memory is damaged");
+  }
+  if (available == 0) {
+    if (peer_gone_) return Status(StatusCode::peer_lost, "its process has ended");
+    return size_t{0};
+  }
+  const bool was_half_full = available > kRingBytes / 2;
+  size_t total = 0;
+  for (int i = 0; i < num_parts && available > 0; ++i) {
+    auto* to = static_cast<std::byte*>(parts[i].iov_base);
+    size_t left = std::min(parts[i].iov_len, available);
+    total += left;
+    available -= left;
+    while (left > 0) {
+      const size_t at = tail % kRingBytes;
+      const size_t bytes = std::min(left, kRingBytes - at);
+      std::memcpy(to, in_ + at, bytes);
+      to += bytes;
+      tail += bytes;
+      left -= bytes;
+    }
+  }
+  in_control_.tail.store(tail, std::memory_order_release);
+  if (was_half_full) notify();  // the peer may sleep because the ring was full
+  return total;
+}
+
+bool ShmChannel::maybe_readable() const {
+  return peer_gone_ || in_control_.head.load(std::memory_order_relaxed) !=
+                           in_control_.tail.load(std::memory_order_relaxed);
+}
+
+Status ShmChannel::pull(uint64_t address, void* destination, size_t bytes) {
+  if (can_read_process(peer_.pid, address, destination, bytes)) return Status();
+  if (errno == ESRCH) return Status(StatusCode::peer_lost, "its process has ended");
+  return errno_status(StatusCode::io_error,
+                      str_cat("process_vm_readv of ", bytes, " bytes from process ", peer_.pid,
+                              " (DMLCOMM_SHM_SINGLE_COPY=0 does without)"),
+                      errno);
+}
+
+void ShmChannel::notify() {
+  // Pairs with the fence before the last look around of a thread that goes to sleep: either it sees
+  // what we wrote, or we see that it sleeps.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (peer_.segment->header().sleeping.load(std::memory_order_relaxed) == 0) return;
+  const uint64_t one = 1;
+  // A full counter (EAGAIN) wakes as well.
+  (void)!::write(peer_.doorbell.get(), &one, sizeof(one));
+}
+
+bool ShmChannel::peer_showed_life() {
+  const uint64_t heartbeat = peer_.segment->header().heartbeat.load(std::memory_order_relaxed);
+  return std::exchange(seen_heartbeat_, heartbeat) != heartbeat;
+}
+
+void ShmChannel::descriptor_ready(bool readable, bool) {
+  if (!readable) return;
+  char byte;
+  const ssize_t got = recv(peer_.socket.get(), &byte, 1, MSG_DONTWAIT);
+  // Nothing is ever sent here after the handshake: only the end of the peer can make it readable.
+  if (got >= 0 || (errno != EAGAIN && errno != EINTR)) peer_gone_ = true;
+}
+
+void ShmChannel::shut_down() {
+  notify();
+  shutdown(peer_.socket.get(), SHUT_WR);
+}
+
+std::string ShmChannel::description() const {
+  return str_cat("shared memory", peer_can_pull() && can_pull() ? ", single copy" : "");
+}
+
+}  // namespace dmlcomm::transport::shm

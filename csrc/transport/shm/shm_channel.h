@@ -1,0 +1,68 @@
+// ShmChannel: a channel to another rank of the same host, over two rings in shared memory.
+//
+// The Unix socket through which the segments were exchanged stays open: its end means that the peer's
+// process is gone. Where the kernel permits, each side reads the other's memory by itself
+// (process_vm_readv), in one copy.
+#pragma once
+
+#include <sys/types.h>
+
+#include <memory>
+
+#include "base/unique_fd.h"
+#include "transport/channel.h"
+#include "transport/shm/segment.h"
+
+namespace dmlcomm::transport::shm {
+
+// What both sides know after the handshake.
+struct ShmPeer {
+  UniqueFd socket;
+  UniqueFd doorbell;  // eventfd of the peer: writing wakes it
+  std::shared_ptr<Segment> segment;
+  uint32_t local_index = 0;
+  pid_t pid = 0;
+  bool can_pull = false;
+};
+
+class ShmChannel final : public Channel {
+ public:
+  // `own` is this rank's segment, and `own_index` its index among the ranks of the host.
+  ShmChannel(std::shared_ptr<Segment> own, uint32_t own_index, ShmPeer peer);
+
+  Result<size_t> write(const iovec* parts, int num_parts) override;
+  Result<size_t> read(const iovec* parts, int num_parts) override;
+  bool maybe_readable() const override;
+  bool peer_can_pull() const override;
+  bool can_pull() const override { return peer_.can_pull; }
+  Status pull(uint64_t address, void* destination, size_t bytes) override;
+  void notify() override;
+  bool peer_showed_life() override;
+  int descriptor() const override { return peer_.socket.get(); }
+  void descriptor_ready(bool readable, bool writable) override;
+  bool needs_heartbeats() const override { return false; }
+  void shut_down() override;
+  std::string description() const override;
+
+ private:
+  const std::shared_ptr<Segment> own_;
+  ShmPeer peer_;
+
+  // Own ring to the peer, and the peer's ring to us.
+  RingControl& out_control_;
+  std::byte* const out_;
+  RingControl& in_control_;
+  const std::byte* const in_;
+
+  uint64_t seen_heartbeat_ = 0;
+  bool peer_gone_ = false;
+};
+
+// Whether this process may read `bytes` at `address` of process `pid` right now.
+bool can_read_process(pid_t pid, uint64_t address, void* destination, size_t bytes);
+
+// Lets other processes of this user read our memory where Yama (kernel.yama.ptrace_scope = 1, the
+// default of Ubuntu) would not. Once per process.
+void permit_single_copy();
+
+}  // namespace dmlcomm::transport::shm

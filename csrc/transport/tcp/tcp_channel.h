@@ -1,0 +1,32 @@
+// TcpChannel: a channel over one TCP connection.
+#pragma once
+
+#include <string>
+
+#include "base/unique_fd.h"
+#include "transport/channel.h"
+
+namespace dmlcomm::transport::tcp {
+
+class TcpChannel final : public Channel {
+ public:
+  // `description` names both ends and the interface.
+  TcpChannel(UniqueFd fd, std::string description);
+
+  Result<size_t> write(const iovec* parts, int num_parts) override;
+  Result<size_t> read(const iovec* parts, int num_parts) override;
+  bool maybe_readable() const override { return readable_; }
+  int descriptor() const override { return fd_.get(); }
+  void descriptor_ready(bool readable, bool writable) override;
+  void shut_down() override;
+  std::string description() const override { return description_; }
+
+ private:
+  const UniqueFd fd_;
+  const std::string description_;
+  // Since epoll said so, and until the system call finds nothing to read, or no room to write.
+  bool readable_ = true;
+  bool writable_ = true;
+};
+
+}  // namespace dmlcomm::transport::tcp
