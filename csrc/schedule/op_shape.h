@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/status.h"
+
 namespace dmlcomm::schedule {
 
 // One list makes enum and names. The numbers are part of the wire format (OpInfo): append only.
@@ -50,5 +52,13 @@ struct OpShape {
 
   bool operator==(const OpShape&) const = default;
 };
+
+// `invalid_argument` for a shape that no generator takes: a rank or root outside the group, or a
+// number of counts that the kind does not have.
+Status validate(const OpShape& shape);
+
+// Elements of this rank's buffers; 0 where it has none. `shape` must be valid.
+uint64_t input_elements(const OpShape& shape);
+uint64_t output_elements(const OpShape& shape);
 
 }  // namespace dmlcomm::schedule

@@ -4,16 +4,19 @@
 // proves a set of schedules right, the cost model prices it, the engine executes it. Nothing here
 // knows sockets, threads or memory.
 //
-// Vocabulary: an operation works on up to three *buffers* of elements: `input`, `output`, `scratch`.
-// In-place operations (all_reduce, broadcast, reduce) use `output` alone. A *range* is a run of
-// elements of one buffer. A *step* moves or combines one range. Steps are grouped in *streams*.
+// Vocabulary: an operation works on up to three *buffers* of elements: `input`, `output`,
+// `scratch`. In-place operations (all_reduce, broadcast, reduce) use `output` alone. A *range* is a
+// run of elements of one buffer. A *step* moves or combines one range. Steps are grouped in
+// *streams*.
 //
 // Meaning of the order:
 //  - Streams run concurrently. A step may start as soon as every step in its `deps` is complete.
 //    There is no other order between steps of one rank, with two exceptions:
-//  - messages from rank a to rank b on one (stream, rail) match in the order in which a's send steps
+//  - messages from rank a to rank b on one (stream, rail) match in the order in which a's send
+//  steps
 //    and b's receive steps stand in their streams;
-//  - recv_reduce steps of one stream onto the same range are applied in the order in which they stand
+//  - recv_reduce steps of one stream onto the same range are applied in the order in which they
+//  stand
 //    (so that sums have one fixed order); a run of adjacent ones may be applied in one pass.
 //  - A send is complete when its range may be overwritten.
 #pragma once
@@ -44,15 +47,18 @@ enum class StepKind : uint8_t {
 struct Step {
   StepKind kind = StepKind::send;
   uint8_t rail = 0;
-  uint32_t peer = 0;            // rank; own rank for copy
+  uint32_t peer = 0;  // rank; own rank for copy
   Range range;
   // copy: what is copied. recv_reduce: the local operand, `range` itself to combine in place; in a
   // run onto one range only the first step may name another one. Same length as `range`.
   Range source;
-  std::vector<uint32_t> deps;   // ids of steps of this rank that must be complete before
+  std::vector<uint32_t> deps;  // ids of steps of this rank that must be complete before
   // The result of `range` is final after this step: the engine applies the division of `avg` here.
   bool finalizes = false;
 };
+
+// "recv_reduce output[4, 8) from 3", for logs and messages.
+std::string to_string(const Step& step);
 
 // A step's id is its index in `steps`.
 struct Schedule {

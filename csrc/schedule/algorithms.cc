@@ -1,0 +1,48 @@
+#include "schedule/algorithms.h"
+
+#include "schedule/all_gather_direct.h"
+#include "schedule/all_reduce_direct.h"
+#include "schedule/all_to_all_pairwise.h"
+#include "schedule/barrier_dissemination.h"
+#include "schedule/broadcast_direct.h"
+#include "schedule/broadcast_tree.h"
+#include "schedule/gather_direct.h"
+#include "schedule/reduce_direct.h"
+#include "schedule/reduce_scatter_direct.h"
+#include "schedule/scatter_direct.h"
+
+namespace dmlcomm::schedule {
+
+// Row (op, algorithm) refers to op_algorithm and op_algorithm_seconds.
+#define DMLCOMM_ALGORITHM(op, algorithm) \
+  { OpKind::op, #algorithm, op##_##algorithm, op##_##algorithm##_seconds }
+
+const std::vector<Algorithm>& all_algorithms() {
+  static const std::vector<Algorithm> table = {
+      DMLCOMM_ALGORITHM(all_reduce, direct),   DMLCOMM_ALGORITHM(reduce, direct),
+      DMLCOMM_ALGORITHM(broadcast, direct),    DMLCOMM_ALGORITHM(broadcast, tree),
+      DMLCOMM_ALGORITHM(all_gather, direct),   DMLCOMM_ALGORITHM(gather, direct),
+      DMLCOMM_ALGORITHM(scatter, direct),      DMLCOMM_ALGORITHM(reduce_scatter, direct),
+      DMLCOMM_ALGORITHM(all_to_all, pairwise), DMLCOMM_ALGORITHM(barrier, dissemination),
+  };
+  return table;
+}
+
+#undef DMLCOMM_ALGORITHM
+
+std::vector<std::string> algorithms_of(OpKind kind) {
+  std::vector<std::string> names;
+  for (const Algorithm& algorithm : all_algorithms()) {
+    if (algorithm.kind == kind) names.push_back(algorithm.name);
+  }
+  return names;
+}
+
+const Algorithm* find_algorithm(OpKind kind, const std::string& name) {
+  for (const Algorithm& algorithm : all_algorithms()) {
+    if (algorithm.kind == kind && algorithm.name == name) return &algorithm;
+  }
+  return nullptr;
+}
+
+}  // namespace dmlcomm::schedule

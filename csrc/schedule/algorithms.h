@@ -1,0 +1,29 @@
+// The algorithms of every operation: one table, from which the planner chooses and the tests loop.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "schedule/cost_terms.h"
+#include "schedule/op_shape.h"
+#include "schedule/schedule.h"
+
+namespace dmlcomm::schedule {
+
+struct Algorithm {
+  OpKind kind;
+  const char* name;  // "ring"; the generator and Schedule::algorithm are "all_reduce_ring"
+  Schedule (*generate)(const OpShape& shape);
+  double (*seconds)(const CostTerms& terms);
+};
+
+// Every algorithm, grouped by kind. Of two that cost the same, the planner takes the first.
+const std::vector<Algorithm>& all_algorithms();
+
+// Names of the algorithms of `kind`, in the order of the table.
+std::vector<std::string> algorithms_of(OpKind kind);
+
+// nullptr where `kind` has no algorithm of that name.
+const Algorithm* find_algorithm(OpKind kind, const std::string& name);
+
+}  // namespace dmlcomm::schedule

@@ -1,0 +1,52 @@
+// CostTerms: the few numbers in which each algorithm states its price, as a closed form that stands
+// beside its generator. The planner compares these; the simulation in cost_model.h checks them.
+//
+// Vocabulary: N ranks; S bytes of the whole vector (all_reduce, reduce, broadcast) or of all pieces
+// together (all_gather, reduce_scatter); alpha, overhead (o), beta and gamma as in topology.h.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "topology/topology.h"
+
+namespace dmlcomm::schedule {
+
+struct CostTerms {
+  uint32_t num_ranks = 1;
+  double bytes = 0;
+  double alpha = 0;
+  double overhead = 0;
+  double gamma = 0;
+  // Seconds per byte of a rank that exchanges with all others at once, with its neighbours r - 1
+  // and r + 1 only, and with a rank far away while all others of its host do the same.
+  double beta_all = 0;
+  double beta_next = 0;
+  double beta_far = 0;
+  bool sender_is_free = false;  // single copy: only the receiver spends time
+
+  // A round in which every rank posts `messages` and waits for as many.
+  double latency(double messages = 1) const { return alpha + messages * overhead; }
+
+  double all(double sent, double received) const { return beta_all * busier(sent, received); }
+  double next(double sent, double received) const { return beta_next * busier(sent, received); }
+  double far(double sent, double received) const { return beta_far * busier(sent, received); }
+
+ private:
+  // Links are full duplex.
+  double busier(double sent, double received) const {
+    return sender_is_free ? received : std::max(sent, received);
+  }
+};
+
+// The terms of `bytes` on `topology`, on which they are exact with one host or one rank per host.
+CostTerms cost_terms(const topology::Topology& topology, double bytes);
+
+// Smallest k with 2^k >= n: rounds of a tree or of dissemination.
+inline uint32_t ceil_log2(uint32_t n) {
+  uint32_t k = 0;
+  while ((uint64_t{1} << k) < n) ++k;
+  return k;
+}
+
+}  // namespace dmlcomm::schedule

@@ -1,0 +1,85 @@
+#include "schedule/op_shape.h"
+
+#include <numeric>
+
+#include "base/str_cat.h"
+
+namespace dmlcomm::schedule {
+namespace {
+
+uint64_t sum(const std::vector<uint64_t>& counts) {
+  return std::accumulate(counts.begin(), counts.end(), uint64_t{0});
+}
+
+Status invalid(const OpShape& shape, const std::string& what) {
+  return {StatusCode::invalid_argument, str_cat(to_string(shape.kind), ": ", what)};
+}
+
+Status check_num_counts(const OpShape& shape, size_t counts, size_t recv_counts) {
+  if (shape.counts.size() == counts && shape.recv_counts.size() == recv_counts) return {};
+  return invalid(shape,
+                 str_cat("expected ", counts, " counts and ", recv_counts, " recv_counts, got ",
+                         shape.counts.size(), " and ", shape.recv_counts.size()));
+}
+
+}  // namespace
+
+const char* to_string(OpKind kind) {
+  switch (kind) {
+#define DMLCOMM_OP_KIND_CASE(name) \
+  case OpKind::name: return #name;
+    DMLCOMM_OP_KINDS(DMLCOMM_OP_KIND_CASE)
+#undef DMLCOMM_OP_KIND_CASE
+  }
+  return "unknown";
+}
+
+Status validate(const OpShape& shape) {
+  if (shape.rank >= shape.num_ranks || shape.root >= shape.num_ranks) {
+    return invalid(shape, str_cat("rank ", shape.rank, " or root ", shape.root,
+                                  " is outside a group of ", shape.num_ranks));
+  }
+  if (shape.element_bytes == 0) return invalid(shape, "elements of 0 bytes");
+  switch (shape.kind) {
+    case OpKind::all_reduce:
+    case OpKind::reduce:
+    case OpKind::broadcast: return check_num_counts(shape, 1, 0);
+    case OpKind::all_gather:
+    case OpKind::gather:
+    case OpKind::scatter:
+    case OpKind::reduce_scatter: return check_num_counts(shape, shape.num_ranks, 0);
+    case OpKind::all_to_all: return check_num_counts(shape, shape.num_ranks, shape.num_ranks);
+    case OpKind::barrier: return check_num_counts(shape, 0, 0);
+    case OpKind::send:
+    case OpKind::recv: break;
+  }
+  return invalid(shape, "not a collective");
+}
+
+uint64_t input_elements(const OpShape& shape) {
+  switch (shape.kind) {
+    case OpKind::reduce: return shape.counts[0];
+    case OpKind::all_gather:
+    case OpKind::gather: return shape.counts[shape.rank];
+    case OpKind::scatter: return shape.rank == shape.root ? sum(shape.counts) : 0;
+    case OpKind::reduce_scatter:
+    case OpKind::all_to_all: return sum(shape.counts);
+    default: return 0;
+  }
+}
+
+uint64_t output_elements(const OpShape& shape) {
+  switch (shape.kind) {
+    case OpKind::all_reduce:
+    case OpKind::broadcast: return shape.counts[0];
+    case OpKind::reduce: return shape.rank == shape.root ? shape.counts[0] : 0;
+    case OpKind::all_gather: return sum(shape.counts);
+    case OpKind::gather: return shape.rank == shape.root ? sum(shape.counts) : 0;
+    case OpKind::scatter:
+    case OpKind::reduce_scatter: return shape.counts[shape.rank];
+    case OpKind::all_to_all: return sum(shape.recv_counts);
+    default: return 0;
+  }
+}
+
+}  // namespace dmlcomm::schedule

@@ -1,0 +1,133 @@
+#include "schedule/schedule_builder.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace dmlcomm::schedule {
+namespace {
+
+bool overlaps(const Range& a, const Range& b) {
+  return a.buffer == b.buffer && a.offset < b.offset + b.length && b.offset < a.offset + a.length;
+}
+
+bool covers(const Range& outer, const Range& inner) {
+  return outer.buffer == inner.buffer && outer.offset <= inner.offset &&
+         inner.offset + inner.length <= outer.offset + outer.length;
+}
+
+bool same(const Range& a, const Range& b) {
+  return a.buffer == b.buffer && a.offset == b.offset && a.length == b.length;
+}
+
+}  // namespace
+
+ScheduleBuilder::ScheduleBuilder(const OpShape& shape, std::string algorithm)
+    : rank_(shape.rank), output_may_be_input_(shape.kind == OpKind::reduce) {
+  schedule_.algorithm = std::move(algorithm);
+}
+
+void ScheduleBuilder::send(const Range& range, uint32_t peer) {
+  add({StepKind::send, 0, peer, range, {}, {}, false});
+}
+
+void ScheduleBuilder::recv(const Range& range, uint32_t peer) {
+  add({StepKind::recv, 0, peer, range, {}, {}, false});
+}
+
+void ScheduleBuilder::recv_reduce(const Range& range, const Range& source, uint32_t peer,
+                                  bool finalizes) {
+  add({StepKind::recv_reduce, 0, peer, range, source, {}, finalizes});
+}
+
+void ScheduleBuilder::recv_reduce_run(const Range& range, const Range& source,
+                                      const std::vector<uint32_t>& peers) {
+  for (size_t i = 0; i < peers.size(); ++i) {
+    recv_reduce(range, i == 0 ? source : range, peers[i], i + 1 == peers.size());
+  }
+}
+
+void ScheduleBuilder::copy(const Range& range, const Range& source) {
+  add({StepKind::copy, 0, rank_, range, source, {}, false});
+}
+
+void ScheduleBuilder::signal(uint32_t peer) {
+  schedule_.steps.push_back({StepKind::send, 0, peer, {}, {}, awaited_signals_, false});
+  schedule_.stream_of.push_back(0);
+}
+
+void ScheduleBuilder::await_signal(uint32_t peer) {
+  awaited_signals_.push_back(next_id());
+  schedule_.steps.push_back({StepKind::recv, 0, peer, {}, {}, {}, false});
+  schedule_.stream_of.push_back(0);
+}
+
+void ScheduleBuilder::add(Step step) {
+  if (step.range.length == 0) return;
+  if (continues_run(step)) return extend_run(std::move(step));
+  const bool reads_source = step.kind == StepKind::copy || step.kind == StepKind::recv_reduce;
+  if (step.kind == StepKind::send) note_read(step.range, &step.deps);
+  if (reads_source) note_read(step.source, &step.deps);
+  if (step.kind != StepKind::send) note_write(step.range, &step.deps);
+  drop_implied(&step.deps);
+  schedule_.steps.push_back(std::move(step));
+  schedule_.stream_of.push_back(0);
+}
+
+// The order inside a run is part of a schedule's meaning and needs no dependency. The run's earlier
+// steps need the same memory, so the last one stands for all of them.
+void ScheduleBuilder::extend_run(Step step) {
+  step.deps = schedule_.steps.back().deps;
+  const uint32_t previous = next_id() - 1;
+  for (Access& access : live_) {
+    if (access.step == previous) access.step = next_id();
+  }
+  schedule_.steps.push_back(std::move(step));
+  schedule_.stream_of.push_back(0);
+}
+
+bool ScheduleBuilder::continues_run(const Step& step) const {
+  if (step.kind != StepKind::recv_reduce || schedule_.steps.empty()) return false;
+  const Step& last = schedule_.steps.back();
+  return last.kind == StepKind::recv_reduce && same(last.range, step.range) &&
+         same(step.source, step.range);
+}
+
+void ScheduleBuilder::note_read(const Range& range, std::vector<uint32_t>* deps) {
+  const Range read = placed(range);
+  for (const Access& access : live_) {
+    if (access.is_write && overlaps(access.range, read)) deps->push_back(access.step);
+  }
+  live_.push_back({read, next_id(), false});
+}
+
+// A covered access needs no memory of its own: whoever conflicts with it conflicts with this write,
+// which waits for it.
+void ScheduleBuilder::note_write(const Range& range, std::vector<uint32_t>* deps) {
+  const Range written = placed(range);
+  for (const Access& access : live_) {
+    if (access.step != next_id() && overlaps(access.range, written)) deps->push_back(access.step);
+  }
+  std::erase_if(live_, [&](const Access& access) { return covers(written, access.range); });
+  live_.push_back({written, next_id(), true});
+}
+
+// Sorts, and leaves out what another dependency waits for directly.
+void ScheduleBuilder::drop_implied(std::vector<uint32_t>* deps) const {
+  std::sort(deps->begin(), deps->end());
+  deps->erase(std::unique(deps->begin(), deps->end()), deps->end());
+  std::vector<uint32_t> implied;
+  for (uint32_t dep : *deps) {
+    const auto& its_deps = schedule_.steps[dep].deps;
+    implied.insert(implied.end(), its_deps.begin(), its_deps.end());
+  }
+  std::sort(implied.begin(), implied.end());
+  std::erase_if(
+      *deps, [&](uint32_t dep) { return std::binary_search(implied.begin(), implied.end(), dep); });
+}
+
+Range ScheduleBuilder::placed(Range range) const {
+  if (output_may_be_input_ && range.buffer == BufferId::output) range.buffer = BufferId::input;
+  return range;
+}
+
+}  // namespace dmlcomm::schedule

@@ -1,0 +1,107 @@
+// Every generator, through the verifier: group sizes, counts with zeros, all roots, in place or
+// not.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/str_cat.h"
+#include "schedule/algorithms.h"
+#include "schedule/verifier.h"
+#include "tests/schedule_shapes.h"
+
+namespace dmlcomm::schedule {
+namespace {
+
+class GeneratorTest : public testing::TestWithParam<Algorithm> {
+ protected:
+  // Generates all ranks' schedules, verifies them, and reports the shape where that fails.
+  void expect_right(const std::vector<OpShape>& shapes, const std::string& what) {
+    std::vector<Schedule> schedules;
+    for (const OpShape& shape : shapes) schedules.push_back(GetParam().generate(shape));
+    for (Aliasing aliasing : {Aliasing::separate, Aliasing::in_place}) {
+      const Status status = verify(shapes, schedules, aliasing);
+      ASSERT_TRUE(status.ok()) << status.message() << "\nN = " << shapes.size() << ", " << what
+                               << (aliasing == Aliasing::in_place ? ", in place" : "");
+    }
+    for (uint32_t rank = 0; rank < shapes.size(); ++rank) {
+      EXPECT_EQ(schedules[rank].algorithm,
+                str_cat(to_string(GetParam().kind), "_", GetParam().name));
+      if (shapes[0].kind != OpKind::barrier) expect_no_signals(schedules[rank], what);
+    }
+  }
+
+  void expect_no_signals(const Schedule& schedule, const std::string& what) {
+    for (const Step& step : schedule.steps) {
+      EXPECT_GT(step.range.length, 0u) << to_string(step) << ", " << what;
+    }
+  }
+};
+
+std::string name_of(const testing::TestParamInfo<Algorithm>& info) {
+  return str_cat(to_string(info.param.kind), "_", info.param.name);
+}
+
+TEST_P(GeneratorTest, IsRightForEveryGroupSizeAndCount) {
+  for (uint32_t num_ranks = 1; num_ranks <= 17; ++num_ranks) {
+    for (uint64_t count :
+         {0u, 1u, 2u, 3u, num_ranks - 1, num_ranks, num_ranks + 1, 40u, 97u, 200u}) {
+      const uint32_t root = (count + 1) % num_ranks;
+      expect_right(even_shapes(GetParam().kind, num_ranks, root, count), str_cat("count ", count));
+    }
+  }
+}
+
+TEST_P(GeneratorTest, IsRightForUnevenCountsWithZeros) {
+  std::mt19937 random(1);
+  for (uint32_t num_ranks = 1; num_ranks <= 17; ++num_ranks) {
+    for (int repetition = 0; repetition < 6; ++repetition) {
+      const uint32_t root = random() % num_ranks;
+      expect_right(uneven_shapes(GetParam().kind, num_ranks, root, &random),
+                   str_cat("root ", root, ", repetition ", repetition));
+    }
+  }
+}
+
+TEST_P(GeneratorTest, IsRightForEveryRoot) {
+  for (uint32_t num_ranks : {2u, 3u, 4u, 5u, 8u}) {
+    for (uint32_t root = 0; root < num_ranks; ++root) {
+      expect_right(even_shapes(GetParam().kind, num_ranks, root, 7), str_cat("root ", root));
+    }
+  }
+}
+
+// Large enough for cuts at cache lines (and for several segments of pipelined algorithms).
+TEST_P(GeneratorTest, IsRightForLargeElements) {
+  for (uint32_t num_ranks : {1u, 2u, 3u, 4u, 6u}) {
+    auto shapes = even_shapes(GetParam().kind, num_ranks, num_ranks / 2, 301);
+    for (OpShape& shape : shapes) shape.element_bytes = 4096;
+    expect_right(shapes, "301 elements of 4096 bytes");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, GeneratorTest, testing::ValuesIn(all_algorithms()), name_of);
+
+// What a rank does may depend only on counts it knows, or ranks would plan different messages.
+TEST(GeneratorTest, UsesOnlyTheCountsThatItsRankKnows) {
+  for (OpKind kind : {OpKind::gather, OpKind::scatter}) {
+    for (const std::string& name : algorithms_of(kind)) {
+      auto shapes = even_shapes(kind, 5, 3, 9);
+      for (OpShape& shape : shapes) {
+        if (shape.rank == shape.root) continue;
+        for (uint32_t p = 0; p < 5; ++p) shape.counts[p] = p == shape.rank ? 9 : 1000 + p;
+      }
+      std::vector<Schedule> schedules;
+      for (const OpShape& shape : shapes) {
+        schedules.push_back(find_algorithm(kind, name)->generate(shape));
+      }
+      const Status status = verify(shapes, schedules);
+      EXPECT_TRUE(status.ok()) << status.message();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace dmlcomm::schedule

@@ -1,0 +1,58 @@
+// Topology: what the planner and the cost model know about the machines of one communicator.
+//
+// Plain data. Every rank must hold the same value, since each chooses its algorithms alone. The
+// network between hosts is flat: any host reaches any other at full speed on every rail. Networks
+// with structure (BCube, grids) add the digits of a host beside `host_of_rank`.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/status.h"
+
+namespace dmlcomm::topology {
+
+// The price of a message of b bytes: alpha + overhead + b * beta, in seconds. `alpha` passes while
+// others may use the link; `overhead` occupies the rank that posts the message, so that k messages
+// posted together cost alpha + k * overhead.
+struct Link {
+  double alpha_s = 0;
+  double overhead_s = 0;
+  double beta_s_per_byte = 0;
+};
+
+struct Topology {
+  std::vector<uint32_t> host_of_rank;
+  Link intra_host;
+  Link inter_host;  // of one rail
+  uint32_t num_rails = 1;
+
+  // The receiver reads the sender's memory: one copy, which costs the sender nothing. Otherwise
+  // both sides pay beta.
+  bool single_copy = false;
+
+  // Reduction or local copy of one byte by one rank.
+  double gamma_s_per_byte = 0;
+
+  uint32_t num_ranks() const { return static_cast<uint32_t>(host_of_rank.size()); }
+  bool same_host(uint32_t a, uint32_t b) const { return host_of_rank[a] == host_of_rank[b]; }
+  const Link& link(uint32_t a, uint32_t b) const {
+    return same_host(a, b) ? intra_host : inter_host;
+  }
+
+  bool is_one_host() const;
+  uint32_t max_ranks_per_host() const;
+};
+
+// `invalid_argument` for a topology without ranks or rails, or with a negative price.
+Status validate(const Topology& topology);
+
+// All ranks on one host, through shared memory (single copy) or loopback TCP, at the prices that
+// were measured on a small server; they need to be right in their ratios only.
+Topology single_host(uint32_t num_ranks, bool single_copy);
+
+// The given hosts on a flat network of `num_rails` rails, each of `bits_per_second`.
+Topology flat_network(std::vector<uint32_t> host_of_rank, uint32_t num_rails,
+                      double bits_per_second, bool single_copy);
+
+}  // namespace dmlcomm::topology
