@@ -1,0 +1,88 @@
+// Python module dmlcomm._c10d: makes backends and answers what torch's own bindings cannot.
+#include <pybind11/chrono.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include "torch/completion_pool.h"
+#include "torch/errors.h"
+#include "torch/interrupts.h"
+#include "torch/process_group.h"
+
+namespace py = pybind11;
+
+namespace dmlcomm::adaptor {
+namespace {
+
+// How long Python's exit waits for callbacks of Futures that end with the groups.
+constexpr std::chrono::seconds kExitLimit{2};
+
+using Rails = std::vector<std::pair<std::string, std::string>>;  // interface, address
+
+c10::intrusive_ptr<c10d::Backend> create(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+                                         std::chrono::milliseconds timeout, std::string name,
+                                         std::vector<int> global_ranks, const Rails& rails) {
+  engine::CommunicatorOptions options;
+  options.rank = rank;
+  options.num_ranks = size;
+  options.name = std::move(name);
+  options.global_ranks = std::move(global_ranks);
+  options.timeout = timeout;
+  for (int r = static_cast<int>(options.global_ranks.size()); r < size; ++r) {
+    options.global_ranks.push_back(r);
+  }
+  for (const auto& [interface, address] : rails) options.rails.push_back({interface, address});
+  return ProcessGroupDmlcomm::create(std::move(store), std::move(options));
+}
+
+ProcessGroupDmlcomm& as_dmlcomm(const c10::intrusive_ptr<c10d::Backend>& backend) {
+  auto* group = dynamic_cast<ProcessGroupDmlcomm*>(backend.get());
+  TORCH_CHECK_TYPE(group != nullptr, "expected a process group of backend dmlcomm, got ",
+                   backend ? backend->getBackendName() : "None");
+  return *group;
+}
+
+void close_all() {
+  ProcessGroupDmlcomm::close_all();
+  CompletionPool::instance().drain(kExitLimit);
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_c10d, module) {
+  module.doc() = "dmlcomm's backend of torch.distributed; use it through dmlcomm.";
+  register_errors();
+  remember_main_thread();
+  // The class of what create() returns, and its base, must be known before the first call.
+  py::module_::import("torch.distributed");
+
+  module.def("create", &create, py::arg("store"), py::arg("rank"), py::arg("size"),
+             py::arg("timeout"), py::arg("name"), py::arg("global_ranks"), py::arg("rails"),
+             py::call_guard<py::gil_scoped_release>(),
+             "Makes the backend of one process group; collective over its ranks.");
+  module.def(
+      "set_timeout",
+      [](const c10::intrusive_ptr<c10d::Backend>& backend, std::chrono::milliseconds timeout) {
+        as_dmlcomm(backend).setTimeout(timeout);
+      },
+      py::arg("backend"), py::arg("timeout"), py::call_guard<py::gil_scoped_release>(),
+      "Replaces the default deadline of later operations.");
+  module.def(
+      "abort",
+      [](const c10::intrusive_ptr<c10d::Backend>& backend, const std::string& reason) {
+        as_dmlcomm(backend).communicator()->abort(reason);
+      },
+      py::arg("backend"), py::arg("reason"), py::call_guard<py::gil_scoped_release>(),
+      "Ends every pending and later operation with AbortedError, here and on the peers.");
+  module.def(
+      "description",
+      [](const c10::intrusive_ptr<c10d::Backend>& backend) {
+        return as_dmlcomm(backend).communicator()->description();
+      },
+      py::arg("backend"), py::call_guard<py::gil_scoped_release>(),
+      "One line: rank, host, transports and rails in use.");
+  module.def("close_all", &close_all, py::call_guard<py::gil_scoped_release>(),
+             "Closes every living group of this process; for the interpreter's exit.");
+}
+
+}  // namespace dmlcomm::adaptor

@@ -1,0 +1,190 @@
+#include "torch/process_group.h"
+
+#include <Python.h>
+#include <pybind11/pybind11.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <optional>
+#include <unordered_set>
+
+#include "torch/errors.h"
+#include "torch/store_rendezvous.h"
+
+namespace dmlcomm::adaptor {
+namespace {
+
+// The living groups of this process, for close_all().
+struct Registry {
+  std::mutex mutex;
+  std::unordered_set<ProcessGroupDmlcomm*> groups;  // guarded by mutex
+};
+
+Registry& registry() {
+  static auto* instance = new Registry;  // groups may be destroyed after static destructors
+  return *instance;
+}
+
+c10::intrusive_ptr<c10d::Backend::Options> backend_options_of(
+    const engine::CommunicatorOptions& options) {
+  auto result = c10::make_intrusive<c10d::Backend::Options>("dmlcomm", options.timeout);
+  result->group_name = options.name;
+  result->global_ranks_in_group.assign(options.global_ranks.begin(), options.global_ranks.end());
+  return result;
+}
+
+// Torch may destroy a group with the GIL held, and closing waits for threads that may need it.
+class GilReleasedIfHeld {
+ public:
+  GilReleasedIfHeld() {
+    if (Py_IsInitialized() && PyGILState_Check()) release_.emplace();
+  }
+
+ private:
+  std::optional<pybind11::gil_scoped_release> release_;
+};
+
+}  // namespace
+
+c10::intrusive_ptr<ProcessGroupDmlcomm> ProcessGroupDmlcomm::create(
+    c10::intrusive_ptr<c10d::Store> store, engine::CommunicatorOptions options) {
+  auto rendezvous = std::make_shared<StoreRendezvous>(std::move(store));
+  auto communicator = engine::Communicator::create(options, rendezvous);
+  if (rendezvous->interrupt()) std::rethrow_exception(rendezvous->interrupt());
+  throw_if_error(communicator.status());
+  return c10::make_intrusive<ProcessGroupDmlcomm>(std::move(*communicator), std::move(options));
+}
+
+ProcessGroupDmlcomm::ProcessGroupDmlcomm(Communicator communicator,
+                                         engine::CommunicatorOptions options)
+    : Backend(options.rank, options.num_ranks),
+      communicator_(std::move(communicator)),
+      communicator_options_(std::move(options)),
+      backend_options_(backend_options_of(communicator_options_)),
+      owner_(getpid()) {
+  init();
+  std::lock_guard lock(registry().mutex);
+  registry().groups.insert(this);
+}
+
+ProcessGroupDmlcomm::~ProcessGroupDmlcomm() {
+  GilReleasedIfHeld released;
+  if (owner_ != getpid()) {
+    new Communicator(communicator_);  // Leaked: its destructor would join threads that are not here.
+    return;
+  }
+  {
+    std::lock_guard lock(registry().mutex);
+    registry().groups.erase(this);
+  }
+  communicator_->close();
+}
+
+void ProcessGroupDmlcomm::close_all() {
+  std::vector<Communicator> communicators;
+  {
+    std::lock_guard lock(registry().mutex);
+    for (auto* group : registry().groups) {
+      if (group->owner_ == getpid()) communicators.push_back(group->communicator_);
+    }
+  }
+  for (auto& communicator : communicators) communicator->close();
+}
+
+void ProcessGroupDmlcomm::setTimeout(std::chrono::milliseconds timeout) {
+  backend_options_->timeout = timeout;
+  communicator_->set_timeout(timeout);
+}
+
+c10d::ErrorType ProcessGroupDmlcomm::getError() {
+  switch (communicator_->error().code()) {
+    case StatusCode::ok:
+      return c10d::ErrorType::SUCCESS;
+    case StatusCode::timeout:
+      return c10d::ErrorType::TIMEOUT;
+    case StatusCode::peer_lost:
+      return c10d::ErrorType::REMOTE_ERROR;
+    default:
+      return c10d::ErrorType::COMM_ERROR;
+  }
+}
+
+void ProcessGroupDmlcomm::abort() {
+  if (owner_ == getpid()) communicator_->abort("abort() of the process group was called");
+}
+
+void ProcessGroupDmlcomm::shutdown() {
+  if (owner_ == getpid()) communicator_->close();
+}
+
+c10::intrusive_ptr<c10d::Backend> ProcessGroupDmlcomm::split(
+    const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+    const c10::intrusive_ptr<Options>& options) {
+  const auto self = std::find(ranks.begin(), ranks.end(), rank_);
+  if (self == ranks.end()) return nullptr;
+  engine::CommunicatorOptions child = communicator_options_;
+  child.rank = static_cast<int>(self - ranks.begin());
+  child.num_ranks = static_cast<int>(ranks.size());
+  child.global_ranks.clear();
+  for (int rank : ranks) {
+    TORCH_CHECK_VALUE(rank >= 0 && rank < size_, "dmlcomm split: rank ", rank,
+                      " is not in the parent group of ", size_, " ranks");
+    child.global_ranks.push_back(communicator_options_.global_ranks[rank]);
+  }
+  if (options) {
+    child.timeout = options->timeout;
+    child.name = options->group_name;
+  }
+  return create(store->clone(), std::move(child));
+}
+
+c10::intrusive_ptr<c10d::Backend> ProcessGroupDmlcomm::merge(
+    const c10::intrusive_ptr<c10d::Store>& store, const c10::intrusive_ptr<Options>& options,
+    const int& rank, const int& size) {
+  engine::CommunicatorOptions merged = communicator_options_;
+  merged.rank = rank;
+  merged.num_ranks = size;
+  merged.global_ranks.clear();
+  for (int r = 0; r < size; ++r) merged.global_ranks.push_back(r);
+  if (options) {
+    merged.timeout = options->timeout;
+    merged.name = options->group_name;
+  }
+  return create(store->clone(), std::move(merged));
+}
+
+void ProcessGroupDmlcomm::startCoalescing() {
+  std::lock_guard lock(coalesced_mutex_);
+  TORCH_CHECK(!coalescing_.load(), "dmlcomm: startCoalescing() inside a coalesced block");
+  coalescing_.store(true);
+}
+
+ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::endCoalescing() {
+  std::lock_guard lock(coalesced_mutex_);
+  TORCH_CHECK(coalescing_.exchange(false), "dmlcomm: endCoalescing() without startCoalescing()");
+  return c10::make_intrusive<JointWork>(rank_, std::exchange(coalesced_, {}));
+}
+
+c10::intrusive_ptr<Work> ProcessGroupDmlcomm::make_work(const Call& call, CallTensors tensors,
+                                                        const TensorList& profiled_inputs) const {
+  if (at::hasCallbacks()) [[unlikely]] {
+    return c10::make_intrusive<Work>(rank_, call.type, call.title, profiled_inputs, communicator_,
+                                     std::move(tensors));
+  }
+  return c10::make_intrusive<Work>(rank_, call.type, nullptr, std::nullopt, communicator_,
+                                   std::move(tensors));
+}
+
+ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::finish(const Call& call,
+                                                         c10::intrusive_ptr<Work> work) {
+  // A caller that waits at once completes the Work itself.
+  if (!call.options.inline_wait && work->needs_completion()) work->watch();
+  if (coalescing_.load(std::memory_order_relaxed)) [[unlikely]] {
+    std::lock_guard lock(coalesced_mutex_);
+    coalesced_.push_back(work);
+    if (call.blocking) return nullptr;  // endCoalescing()'s Work is the one to wait for
+  }
+  return work;
+}
+
+}  // namespace dmlcomm::adaptor

@@ -1,0 +1,143 @@
+// ProcessGroupDmlcomm: dmlcomm as a backend of torch.distributed.
+//
+// Every method checks its tensors, names their memory, starts operations of one engine::Communicator
+// and wraps them in a Work; no method waits for a peer except the constructors (create, split, merge).
+// CPU tensors only. Threads: like the communicator, any thread may call anything; collectives must be
+// started in the same order on every rank. Lives in process_group.cc (life cycle) and collectives.cc.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "torch/work.h"
+
+namespace dmlcomm::adaptor {
+
+class ProcessGroupDmlcomm final : public c10d::Backend {
+ public:
+  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+  using TensorList = std::vector<at::Tensor>;
+
+  // Meets the other ranks through `store`. Collective. Throws CommException, or KeyboardInterrupt if
+  // one came while waiting. `options.global_ranks` has one entry per rank of the group.
+  static c10::intrusive_ptr<ProcessGroupDmlcomm> create(
+      c10::intrusive_ptr<c10d::Store> store, engine::CommunicatorOptions options);
+
+  ProcessGroupDmlcomm(Communicator communicator, engine::CommunicatorOptions options);
+  ~ProcessGroupDmlcomm() override;
+
+  // Closes every living group of this process: what the interpreter's exit calls.
+  static void close_all();
+
+  const Communicator& communicator() const { return communicator_; }
+
+  const std::string getBackendName() const override { return "dmlcomm"; }
+  c10::intrusive_ptr<Options> getBackendOptions() override { return backend_options_; }
+  bool supportsSplitting() const override { return true; }
+  bool supportsCoalescing() const override { return true; }
+  void setTimeout(std::chrono::milliseconds timeout) override;
+  uint64_t getSequenceNumberForGroup() override { return communicator_->sequence(); }
+  void setSequenceNumberForGroup() override {}
+  c10d::ErrorType getError() override;
+  void abort() override;
+  void shutdown() override;
+
+  c10::intrusive_ptr<Backend> split(const c10::intrusive_ptr<c10d::Store>& store,
+                                    const std::vector<int>& ranks,
+                                    const c10::intrusive_ptr<Options>& options) override;
+  c10::intrusive_ptr<Backend> merge(const c10::intrusive_ptr<c10d::Store>& store,
+                                    const c10::intrusive_ptr<Options>& options, const int& rank,
+                                    const int& size) override;
+
+  // Between these two, operations start at once and are waited for together.
+  void startCoalescing() override;
+  WorkPtr endCoalescing() override;
+
+  WorkPtr broadcast(TensorList& tensors, const c10d::BroadcastOptions& options) override;
+  WorkPtr allreduce(TensorList& tensors, const c10d::AllreduceOptions& options) override;
+  WorkPtr allreduce_sparse(TensorList& tensors, const c10d::AllreduceOptions& options) override;
+  WorkPtr allreduce_coalesced(TensorList& tensors,
+                              const c10d::AllreduceCoalescedOptions& options) override;
+  WorkPtr reduce(TensorList& tensors, const c10d::ReduceOptions& options) override;
+  WorkPtr allgather(std::vector<TensorList>& outputs, TensorList& inputs,
+                    const c10d::AllgatherOptions& options) override;
+  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
+                          const c10d::AllgatherOptions& options) override;
+  WorkPtr allgather_coalesced(std::vector<TensorList>& outputs, TensorList& inputs,
+                              const c10d::AllgatherOptions& options) override;
+  WorkPtr allgather_into_tensor_coalesced(TensorList& outputs, TensorList& inputs,
+                                          const c10d::AllgatherOptions& options) override;
+  WorkPtr gather(std::vector<TensorList>& outputs, TensorList& inputs,
+                 const c10d::GatherOptions& options) override;
+  WorkPtr scatter(TensorList& outputs, std::vector<TensorList>& inputs,
+                  const c10d::ScatterOptions& options) override;
+  WorkPtr reduce_scatter(TensorList& outputs, std::vector<TensorList>& inputs,
+                         const c10d::ReduceScatterOptions& options) override;
+  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                               const c10d::ReduceScatterOptions& options) override;
+  WorkPtr reduce_scatter_tensor_coalesced(TensorList& outputs, TensorList& inputs,
+                                          const c10d::ReduceScatterOptions& options) override;
+  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
+                        std::vector<int64_t>& input_splits,
+                        const c10d::AllToAllOptions& options) override;
+  WorkPtr alltoall(TensorList& outputs, TensorList& inputs,
+                   const c10d::AllToAllOptions& options) override;
+  WorkPtr send(TensorList& tensors, int destination, int tag) override;
+  WorkPtr recv(TensorList& tensors, int source, int tag) override;
+  WorkPtr recvAnysource(TensorList& tensors, int tag) override;
+  WorkPtr barrier(const c10d::BarrierOptions& options) override;
+
+// Newer base classes declare this one; without `override` it compiles against the older ones, too.
+#pragma GCC diagnostic push
+#ifdef __clang__
+#pragma GCC diagnostic ignored "-Winconsistent-missing-override"
+#endif
+  WorkPtr gather_into_tensor(at::Tensor& output, at::Tensor& input,
+                             const c10d::GatherOptions& options);
+#pragma GCC diagnostic pop
+
+ private:
+  // What the start of every call decides once.
+  struct Call {
+    c10d::OpType type;
+    const char* title;  // of the profiler range
+    engine::OpOptions options;
+    bool blocking;      // the caller waits at once, and wants no Work inside a coalesced block
+  };
+
+  template <typename TorchOptions>
+  Call begin(c10d::OpType type, const char* title, const TorchOptions& options) const;
+
+  c10::intrusive_ptr<Work> make_work(const Call& call, CallTensors tensors,
+                                     const TensorList& profiled_inputs) const;
+
+  // Hands the Work out: to the caller, or to the coalesced block that is open.
+  WorkPtr finish(const Call& call, c10::intrusive_ptr<Work> work);
+
+  WorkPtr allreduce_flattened(const Call& call, const TensorList& tensors,
+                              const c10d::ReduceOp& op);
+  engine::OperationPtr start_reduce_scatter(CallTensors& tensors, at::Tensor& output,
+                                            const at::Tensor& input, const c10d::ReduceOp& op,
+                                            const Call& call, const char* operation);
+  WorkPtr start_send_or_recv(const Call& call, TensorList& tensors, int peer, int tag);
+  int check_root(int64_t root, const char* operation) const;
+  int check_peer(int peer, const char* operation) const;
+
+  const Communicator communicator_;
+  const engine::CommunicatorOptions communicator_options_;
+  const c10::intrusive_ptr<Options> backend_options_;
+  const pid_t owner_;  // a forked child has no progress thread and must leave everything alone
+
+  std::atomic<bool> coalescing_{false};
+  std::mutex coalesced_mutex_;
+  std::vector<WorkPtr> coalesced_;  // guarded by coalesced_mutex_
+};
+
+}  // namespace dmlcomm::adaptor

@@ -1,0 +1,97 @@
+// Tensors as the engine sees them: memory ranges, element types and operators.
+//
+// Everything here checks its arguments and throws c10::ValueError / c10::TypeError (ValueError and
+// TypeError in Python) with who, what was expected and what came.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+
+#include <functional>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/dtype.h"
+#include "engine/communicator.h"
+
+namespace dmlcomm::adaptor {
+
+// The tensors of one call: keeps them alive until it is done, and lends the engine contiguous memory.
+//
+// A tensor that is not plain (strided, conjugated, negated) is staged through a contiguous temporary;
+// what was written is copied back by finish().
+class CallTensors {
+ public:
+  // Memory with the tensor's values. The engine reads it.
+  engine::ConstSpan read(const at::Tensor& tensor);
+
+  // Memory that becomes the tensor's values; what it holds now is not read.
+  engine::Span write(const at::Tensor& tensor);
+
+  // Memory with the tensor's values that the engine changes in place.
+  engine::Span update(const at::Tensor& tensor);
+
+  // A result that came from `temporary`, to be copied by finish().
+  void copy_back(const at::Tensor& temporary, const at::Tensor& tensor);
+
+  // Keeps alive without being a result.
+  void keep(at::Tensor tensor) { kept_.push_back(std::move(tensor)); }
+
+  // Adds to the list that futures and Work.result() return.
+  void add_result(const at::Tensor& tensor) { results_.push_back(tensor); }
+
+  // Runs before the copies of finish(), for results that need more than a copy.
+  void set_finisher(std::function<void()> finisher) { finisher_ = std::move(finisher); }
+
+  const std::vector<at::Tensor>& results() const { return results_; }
+
+  // Whether finish() has anything to do.
+  bool needs_finish() const { return finisher_ != nullptr || !copies_.empty(); }
+
+  // After success: puts staged results where they belong. May throw what torch throws.
+  void finish();
+
+ private:
+  std::vector<at::Tensor> results_;
+  std::vector<at::Tensor> kept_;
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies_;  // from, to
+  std::function<void()> finisher_;
+};
+
+// Splits memory into `parts` equal ranges. The caller has checked that it divides.
+std::vector<engine::ConstSpan> split_evenly(engine::ConstSpan span, int parts);
+std::vector<engine::Span> split_evenly(engine::Span span, int parts);
+
+// Splits memory by rows of the tensor's first dimension.
+std::vector<engine::ConstSpan> split_rows(engine::ConstSpan span, const at::Tensor& tensor,
+                                          const std::vector<int64_t>& rows);
+std::vector<engine::Span> split_rows(engine::Span span, const at::Tensor& tensor,
+                                     const std::vector<int64_t>& rows);
+
+// How a reduction runs: PREMUL_SUM is `factor` times each input, then a sum.
+struct Reduction {
+  DType dtype = DType::f32;
+  ReduceOp op = ReduceOp::sum;
+  std::optional<double> factor;
+};
+
+// Throws TypeError for an element type, ValueError for an operator that is not defined for it.
+Reduction reduction_of(const at::Tensor& tensor, const c10d::ReduceOp& op, const char* operation);
+
+// What every tensor of every call must be: on the CPU and strided.
+void check_tensor(const at::Tensor& tensor, const char* operation);
+void check_tensors(const std::vector<at::Tensor>& tensors, const char* operation);
+
+// `tensors` is not empty, and each passes check_tensor.
+void check_list(const std::vector<at::Tensor>& tensors, const char* operation);
+
+// `parts` has one tensor for each of `num_ranks`, with the element type of `like`.
+void check_parts(const std::vector<at::Tensor>& parts, const at::Tensor& like, int num_ranks,
+                 const char* operation, const char* argument);
+
+// Two ends of a copy: same element type and number of elements times `factor`.
+void check_same(const at::Tensor& whole, const at::Tensor& part, int64_t factor,
+                const char* operation);
+
+}  // namespace dmlcomm::adaptor
