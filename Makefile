@@ -41,7 +41,7 @@ build: $(VENV)/.installed  ## Compile what has changed
 # --- what people run ---
 
 demo: build  ## Train LeNet-5 with DDP on 4 ranks, with gloo and with dmlcomm, and compare
-	$(BIN)/dmlcomm demo
+	$(BIN)/python examples/demo.py
 
 test: test-cpp test-python  ## Every test: C++ (plain, ASan+UBSan, TSan, fuzz), then Python
 

@@ -6,11 +6,9 @@ import platform
 from typing import Any
 
 from dmlcomm import _core
-from dmlcomm.backends import nic
+from dmlcomm.backends import ENTRY_POINT_GROUP, nic
 
 Values = dict[str, Any]
-
-ENTRY_POINT_GROUP = "torch.distributed.backends"
 
 
 def examine() -> Values:

@@ -1,0 +1,54 @@
+"""The examples run as their users run them, and learn something."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def torchrun(script, num_ranks, *arguments):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", str(num_ranks), str(EXAMPLES / script), *arguments]
+    result = subprocess.run(
+        command,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+def losses(output):
+    return [float(loss) for loss in re.findall(r"loss (\d+\.\d+)", output)]
+
+
+@pytest.mark.parametrize("script", ["ddp_minimal.py", "fsdp2.py"])
+def test_example_learns(script):
+    first, last = losses(torchrun(script, 2))
+    assert last < first / 10
+
+
+def test_examples_give_the_same_losses_with_gloo():
+    ours, gloo = (
+        losses(torchrun("ddp_minimal.py", 2, "--backend", b)) for b in ("dmlcomm", "gloo")
+    )
+    assert ours == pytest.approx(gloo, abs=1e-5)
+
+
+def test_demo_trains_with_dmlcomm(tmp_path):
+    pytest.importorskip("sklearn", reason="the demo's data comes with scikit-learn")
+    output = tmp_path / "result.json"
+    torchrun("demo_lenet.py", 4, "--epochs", "3", "--output", str(output))
+    result = json.loads(output.read_text())
+    assert result["parameters"] == 3_274_634
+    assert result["num_ranks"] == 4
+    assert result["history"][-1]["accuracy"] > 0.9
+    assert result["step_ms"] > 0
