@@ -1,14 +1,25 @@
 #include "schedule/algorithms.h"
 
+#include "schedule/all_gather_bruck.h"
 #include "schedule/all_gather_direct.h"
+#include "schedule/all_gather_ring.h"
 #include "schedule/all_reduce_direct.h"
+#include "schedule/all_reduce_halving_doubling.h"
+#include "schedule/all_reduce_recursive_doubling.h"
+#include "schedule/all_reduce_ring.h"
+#include "schedule/all_reduce_tree.h"
 #include "schedule/all_to_all_pairwise.h"
 #include "schedule/barrier_dissemination.h"
+#include "schedule/broadcast_chain.h"
 #include "schedule/broadcast_direct.h"
+#include "schedule/broadcast_scatter_allgather.h"
 #include "schedule/broadcast_tree.h"
 #include "schedule/gather_direct.h"
 #include "schedule/reduce_direct.h"
 #include "schedule/reduce_scatter_direct.h"
+#include "schedule/reduce_scatter_halving.h"
+#include "schedule/reduce_scatter_ring.h"
+#include "schedule/reduce_tree.h"
 #include "schedule/scatter_direct.h"
 
 namespace dmlcomm::schedule {
@@ -19,11 +30,27 @@ namespace dmlcomm::schedule {
 
 const std::vector<Algorithm>& all_algorithms() {
   static const std::vector<Algorithm> table = {
-      DMLCOMM_ALGORITHM(all_reduce, direct),   DMLCOMM_ALGORITHM(reduce, direct),
-      DMLCOMM_ALGORITHM(broadcast, direct),    DMLCOMM_ALGORITHM(broadcast, tree),
-      DMLCOMM_ALGORITHM(all_gather, direct),   DMLCOMM_ALGORITHM(gather, direct),
-      DMLCOMM_ALGORITHM(scatter, direct),      DMLCOMM_ALGORITHM(reduce_scatter, direct),
-      DMLCOMM_ALGORITHM(all_to_all, pairwise), DMLCOMM_ALGORITHM(barrier, dissemination),
+      DMLCOMM_ALGORITHM(all_reduce, direct),
+      DMLCOMM_ALGORITHM(all_reduce, ring),
+      DMLCOMM_ALGORITHM(all_reduce, recursive_doubling),
+      DMLCOMM_ALGORITHM(all_reduce, halving_doubling),
+      DMLCOMM_ALGORITHM(all_reduce, tree),
+      DMLCOMM_ALGORITHM(reduce, direct),
+      DMLCOMM_ALGORITHM(reduce, tree),
+      DMLCOMM_ALGORITHM(broadcast, direct),
+      DMLCOMM_ALGORITHM(broadcast, tree),
+      DMLCOMM_ALGORITHM(broadcast, chain),
+      DMLCOMM_ALGORITHM(broadcast, scatter_allgather),
+      DMLCOMM_ALGORITHM(all_gather, direct),
+      DMLCOMM_ALGORITHM(all_gather, ring),
+      DMLCOMM_ALGORITHM(all_gather, bruck),
+      DMLCOMM_ALGORITHM(gather, direct),
+      DMLCOMM_ALGORITHM(scatter, direct),
+      DMLCOMM_ALGORITHM(reduce_scatter, direct),
+      DMLCOMM_ALGORITHM(reduce_scatter, ring),
+      DMLCOMM_ALGORITHM(reduce_scatter, halving),
+      DMLCOMM_ALGORITHM(all_to_all, pairwise),
+      DMLCOMM_ALGORITHM(barrier, dissemination),
   };
   return table;
 }

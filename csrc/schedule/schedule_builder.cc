@@ -40,9 +40,10 @@ void ScheduleBuilder::recv_reduce(const Range& range, const Range& source, uint3
 }
 
 void ScheduleBuilder::recv_reduce_run(const Range& range, const Range& source,
-                                      const std::vector<uint32_t>& peers) {
+                                      const std::vector<uint32_t>& peers, bool finalizes) {
   for (size_t i = 0; i < peers.size(); ++i) {
-    recv_reduce(range, i == 0 ? source : range, peers[i], i + 1 == peers.size());
+    const bool is_last = i + 1 == peers.size();
+    recv_reduce(range, i == 0 ? source : range, peers[i], finalizes && is_last);
   }
 }
 

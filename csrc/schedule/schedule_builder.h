@@ -30,8 +30,10 @@ class ScheduleBuilder {
   // Consecutive calls with one range form a run; from the second on, `source` must be `range`.
   void recv_reduce(const Range& range, const Range& source, uint32_t peer, bool finalizes);
 
-  // A run: recv_reduce onto `range` from each of `peers` in this order, the last one finalizes.
-  void recv_reduce_run(const Range& range, const Range& source, const std::vector<uint32_t>& peers);
+  // A run: recv_reduce onto `range` from each of `peers` in this order. `finalizes` is for the
+  // last.
+  void recv_reduce_run(const Range& range, const Range& source, const std::vector<uint32_t>& peers,
+                       bool finalizes = true);
 
   void copy(const Range& range, const Range& source);
 

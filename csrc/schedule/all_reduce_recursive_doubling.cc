@@ -1,0 +1,43 @@
+#include "schedule/all_reduce_recursive_doubling.h"
+
+#include "schedule/power_of_two_fold.h"
+#include "schedule/schedule_builder.h"
+
+namespace dmlcomm::schedule {
+
+Schedule all_reduce_recursive_doubling(const OpShape& shape) {
+  const PowerOfTwoFold fold(shape.rank, shape.num_ranks);
+  const Range output{BufferId::output, 0, shape.counts[0]};
+  const Range scratch{BufferId::scratch, 0, shape.counts[0]};
+
+  ScheduleBuilder builder(shape, "all_reduce_recursive_doubling");
+  if (fold.is_extra) {
+    builder.send(output, fold.partner);
+    builder.recv(output, fold.partner);
+    return builder.build();
+  }
+  if (shape.num_ranks > 1) builder.use_scratch(shape.counts[0]);
+  if (fold.has_extra) builder.recv_reduce(output, output, fold.partner, false);
+  bool in_output = true;
+  for (uint32_t bit = 1; bit < fold.core_size; bit *= 2) {
+    const uint32_t peer = fold.rank_of(fold.core_rank ^ bit);
+    const Range& operand = in_output ? output : scratch;
+    builder.send(operand, peer);
+    builder.recv_reduce(in_output ? scratch : output, operand, peer, 2 * bit == fold.core_size);
+    in_output = !in_output;
+  }
+  if (fold.has_extra) builder.send(in_output ? output : scratch, fold.partner);
+  if (!in_output) builder.copy(output, scratch);
+  return builder.build();
+}
+
+double all_reduce_recursive_doubling_seconds(const CostTerms& terms) {
+  const PowerOfTwoFold fold(0, terms.num_ranks);
+  const double exchange = terms.latency() + terms.far(terms.bytes, terms.bytes);
+  const double combination = terms.gamma * terms.bytes;
+  const uint32_t rounds = ceil_log2(fold.core_size);
+  const double core = rounds * (exchange + combination) + (rounds % 2 == 1 ? combination : 0);
+  return core + (fold.num_extras > 0 ? 2 * exchange + combination : 0);
+}
+
+}  // namespace dmlcomm::schedule
