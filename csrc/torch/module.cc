@@ -3,6 +3,11 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
+#include <torch/version.h>
+
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "torch/completion_pool.h"
 #include "torch/errors.h"
@@ -53,6 +58,8 @@ PYBIND11_MODULE(_c10d, module) {
   module.doc() = "dmlcomm's backend of torch.distributed; use it through dmlcomm.";
   register_errors();
   remember_main_thread();
+  module.attr("TORCH_VERSION") =
+      std::to_string(TORCH_VERSION_MAJOR) + "." + std::to_string(TORCH_VERSION_MINOR);
   // The class of what create() returns, and its base, must be known before the first call.
   py::module_::import("torch.distributed");
 
@@ -60,13 +67,6 @@ PYBIND11_MODULE(_c10d, module) {
              py::arg("timeout"), py::arg("name"), py::arg("global_ranks"), py::arg("rails"),
              py::call_guard<py::gil_scoped_release>(),
              "Makes the backend of one process group; collective over its ranks.");
-  module.def(
-      "set_timeout",
-      [](const c10::intrusive_ptr<c10d::Backend>& backend, std::chrono::milliseconds timeout) {
-        as_dmlcomm(backend).setTimeout(timeout);
-      },
-      py::arg("backend"), py::arg("timeout"), py::call_guard<py::gil_scoped_release>(),
-      "Replaces the default deadline of later operations.");
   module.def(
       "abort",
       [](const c10::intrusive_ptr<c10d::Backend>& backend, const std::string& reason) {

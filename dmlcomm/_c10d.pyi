@@ -1,0 +1,21 @@
+"""dmlcomm's backend of torch.distributed."""
+
+from datetime import timedelta
+
+from torch.distributed import Store
+from torch.distributed.distributed_c10d import Backend
+
+TORCH_VERSION: str
+
+def create(
+    store: Store,
+    rank: int,
+    size: int,
+    timeout: timedelta,
+    name: str,
+    global_ranks: list[int],
+    rails: list[tuple[str, str]],
+) -> Backend: ...
+def abort(backend: Backend, reason: str) -> None: ...
+def description(backend: Backend) -> str: ...
+def close_all() -> None: ...

@@ -1,0 +1,30 @@
+"""How torch.distributed finds dmlcomm: by entry point (torch 2.14 and later), or by import."""
+
+import importlib.metadata
+import sys
+
+ENTRY_POINT_GROUP = "torch.distributed.backends"
+
+
+def register() -> None:
+    """Makes ``init_process_group("dmlcomm")`` known to torch. Idempotent; imports torch."""
+    from dmlcomm.backends import creator
+
+    creator.register()
+
+
+def register_at_import() -> None:
+    """Registers now, unless torch is not loaded yet and will find dmlcomm by itself later."""
+    if "torch" in sys.modules or not _is_found_by_name():
+        register()
+
+
+def _is_found_by_name() -> bool:
+    """Whether a later ``init_process_group("dmlcomm")`` loads the entry point, or has no torch."""
+    try:
+        major, minor = importlib.metadata.version("torch").split(".")[:2]
+    except importlib.metadata.PackageNotFoundError:
+        return True
+    if (int(major), int(minor)) < (2, 14):
+        return False
+    return bool(importlib.metadata.entry_points(group=ENTRY_POINT_GROUP, name="dmlcomm"))

@@ -1,0 +1,121 @@
+"""Functions on process groups that torch.distributed has for its own backends only."""
+
+import time
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from dmlcomm import errors
+
+# How much longer the other ranks wait for the verdict of rank 0 than rank 0 waits for them.
+_VERDICT_GRACE_S = 5.0
+
+_MONITORED_BARRIER = "dmlcomm/monitored_barrier"
+
+
+def monitored_barrier(
+    group: dist.ProcessGroup | None = None,
+    timeout: timedelta | None = None,
+    wait_all_ranks: bool = False,
+) -> None:
+    """A barrier that says which ranks are missing.
+
+    It goes through the store of the group and not through its connections: a failure leaves the
+    group as it was.
+
+    Args:
+        group: the process group; the default one if None.
+        timeout: how long to wait; the group's timeout if None.
+        wait_all_ranks: name every missing rank, and not only the first.
+
+    Raises:
+        CommTimeoutError: on every rank that has arrived, if another one did not within ``timeout``.
+
+    Example:
+        >>> dmlcomm.monitored_barrier(timeout=timedelta(seconds=10), wait_all_ranks=True)
+    """
+    group = group or c10d._get_default_group()
+    wait_s = (timeout or _backend(group).options._timeout).total_seconds()
+    store, rank = c10d._get_process_group_store(group), dist.get_rank(group)
+    # Counted in the store: the ranks of one call meet under one number.
+    number = store.add(f"{_MONITORED_BARRIER}/calls/{rank}", 1)
+    prefix = f"{_MONITORED_BARRIER}/{number}"
+    store.set(f"{prefix}/arrived/{rank}", "1")
+    if rank == 0:
+        missing = _missing_ranks(store, prefix, dist.get_world_size(group), wait_s)
+        missing = missing if wait_all_ranks else missing[:1]
+        store.set(f"{prefix}/missing", ",".join(map(str, missing)))
+    elif _wait(store, f"{prefix}/arrived/0", wait_s):
+        missing = _read_verdict(store, prefix, wait_s + _VERDICT_GRACE_S)
+    else:
+        missing = [0]
+    if missing:
+        raise errors.CommTimeoutError(_describe_missing(group, missing, wait_s))
+
+
+def _missing_ranks(store: Any, prefix: str, num_ranks: int, wait_s: float) -> list[int]:
+    deadline = time.monotonic() + wait_s
+    return [
+        rank
+        for rank in range(num_ranks)
+        if not _wait(store, f"{prefix}/arrived/{rank}", deadline - time.monotonic())
+    ]
+
+
+def _read_verdict(store: Any, prefix: str, wait_s: float) -> list[int]:
+    if not _wait(store, f"{prefix}/missing", wait_s):
+        return [0]
+    return [int(rank) for rank in store.get(f"{prefix}/missing").decode().split(",") if rank]
+
+
+def _wait(store: Any, key: str, wait_s: float) -> bool:
+    """Whether the key is there within the time; a time that has passed still gets one look."""
+    if wait_s <= 0:
+        return bool(store.check([key]))
+    try:
+        store.wait([key], timedelta(seconds=wait_s))
+    except dist.DistStoreError:
+        return False
+    return True
+
+
+def _describe_missing(group: dist.ProcessGroup, missing: list[int], wait_s: float) -> str:
+    named = [f"{rank} (global rank {dist.get_global_rank(group, rank)})" for rank in missing]
+    return (
+        f"timeout: monitored_barrier on rank {dist.get_rank(group)} of {dist.get_world_size(group)}"
+        f": not there within {wait_s:g} s: rank {', '.join(named)}; look at what these ranks do, or "
+        "pass a longer timeout"
+    )
+
+
+def set_timeout(timeout: timedelta, group: dist.ProcessGroup | None = None) -> None:
+    """Replaces the default deadline of the group's later operations."""
+    _backend(group)._set_default_timeout(timeout)
+
+
+def abort(reason: str = "abort() was called", group: dist.ProcessGroup | None = None) -> None:
+    """Ends every pending and later operation of the group with AbortedError, on every rank.
+
+    Safe from any thread; it unblocks threads that wait.
+    """
+    from dmlcomm import _c10d
+
+    _c10d.abort(_backend(group), reason)
+
+
+def describe(group: dist.ProcessGroup | None = None) -> str:
+    """One line: rank, host, transports and rails in use."""
+    from dmlcomm import _c10d
+
+    return _c10d.description(_backend(group))
+
+
+def _backend(group: dist.ProcessGroup | None) -> Any:
+    """dmlcomm's backend of the group, also below the wrapper of TORCH_DISTRIBUTED_DEBUG=DETAIL."""
+    backend = (group or c10d._get_default_group())._get_backend(torch.device("cpu"))
+    while hasattr(backend, "wrapped_pg"):
+        backend = backend.wrapped_pg
+    return backend

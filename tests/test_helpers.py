@@ -1,0 +1,65 @@
+"""The multi-rank helper itself: results, failures, deadlines. On gloo, so that it tests nothing else."""
+
+import os
+import signal
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from helpers import Ranks, RanksFailedError, report, run_ranks
+
+
+def _sum(rank, world_size):
+    tensor = torch.tensor([float(rank)])
+    dist.all_reduce(tensor)
+    return tensor.item()
+
+
+def _raise_on_rank_1(rank, world_size):
+    if rank == 1:
+        raise KeyError("a reason")
+
+
+def _sleep_on_rank_1(rank, world_size):
+    if rank == 1:
+        time.sleep(60)
+
+
+def _die_on_rank_1(rank, world_size):
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _report_and_wait(rank, world_size):
+    report("ready")
+    time.sleep(60)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 5])
+def test_results_come_in_order_of_rank(world_size):
+    expected = sum(range(world_size))
+    assert run_ranks(_sum, world_size, backend="gloo") == [expected] * world_size
+
+
+def test_exception_names_rank_and_reason():
+    with pytest.raises(RanksFailedError, match=r"rank 1 [^$]*KeyError: 'a reason'"):
+        run_ranks(_raise_on_rank_1, 2, make_group=False)
+
+
+def test_deadline_dumps_the_stack_of_who_hangs():
+    with pytest.raises(RanksFailedError, match=r"rank 1 [^$]*_sleep_on_rank_1[^$]*threads:"):
+        run_ranks(_sleep_on_rank_1, 2, make_group=False, deadline_s=2)
+
+
+def test_death_is_an_error():
+    with pytest.raises(RanksFailedError, match="rank 1 .*died with exit code -9"):
+        run_ranks(_die_on_rank_1, 2, make_group=False)
+
+
+def test_leaving_the_block_kills_every_rank():
+    with Ranks(_report_and_wait, 2, make_group=False) as ranks:
+        ranks.wait_for("ready")
+        pids = [ranks.pid(0), ranks.pid(1)]
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
