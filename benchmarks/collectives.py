@@ -24,6 +24,7 @@ def main() -> None:
         report.console.print(f"[yellow]openmpi is left out: {reason}[/]")
     if options.json:
         options.json.unlink(missing_ok=True)
+        report.append_json_lines(options.json, [report.environment()])
     measurements = []
     for num_ranks in options.ranks:
         with session(_settings(options, num_ranks)) as running:

@@ -4,7 +4,7 @@ import contextlib
 import os
 import statistics
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -50,6 +50,8 @@ class Measurement:
     redop: str
     iterations: int
     time_us: float
+    least_us: float
+    greatest_us: float
     algbw: float
     busbw: float
     wrong: int | None
@@ -67,7 +69,7 @@ class Session:
     ranks: Ranks
     mpi: openmpi.OpenMpi | None
     stream_rate: float | None
-    _seed: int = field(default=0)
+    _seed: int = 0
 
     def measure(self, operation: str, size_bytes: int) -> list[Measurement]:
         """One case with every backend; the first entry of the settings first."""
@@ -92,10 +94,10 @@ class Session:
         settings = self.settings
         if backend == OPENMPI:
             return self.mpi.measure(case, settings.seconds, settings.iterations)
-        estimate = self.ranks.measure(backend, case, settings.warmup, 2)[-1]
+        estimate = self.ranks.measure(backend, case, 1, 2)[-1]
         fitting = int(settings.seconds / max(estimate, 1e-9))
         iterations = min(max(fitting, MIN_ITERATIONS), settings.iterations)
-        seconds = self.ranks.measure(backend, case, 1, iterations)
+        seconds = self.ranks.measure(backend, case, min(settings.warmup, iterations), iterations)
         self._seed += 1
         wrong = self.ranks.check(backend, case, self._seed) if settings.check else 0
         return seconds, wrong
@@ -126,6 +128,8 @@ class Session:
             redop=operation.redop,
             iterations=len(seconds),
             time_us=median_s * 1e6,
+            least_us=min(seconds) * 1e6,
+            greatest_us=max(seconds) * 1e6,
             algbw=algbw,
             busbw=algbw * operation.wire_factor(case.num_ranks),
             wrong=wrong if self.settings.check else None,

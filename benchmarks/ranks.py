@@ -119,6 +119,10 @@ class Worker:
     def group(self, backend: str) -> dist.ProcessGroup:
         return self._groups[backend]
 
+    def barrier(self) -> None:
+        """All ranks meet; no backend takes part."""
+        self._barrier.wait()
+
     def close(self) -> None:
         self._barrier.wait()
         for group in self._groups.values():

@@ -1,6 +1,11 @@
 """Tables for people and JSON lines for tools."""
 
 import json
+import os
+import platform
+import re
+import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -8,8 +13,11 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.engine import Measurement
+from dmlcomm.doctor import version_of
 
-console = Console(soft_wrap=True, highlight=False)
+# Tables keep their shape where the output is not a terminal.
+_console_width = None if sys.stdout.isatty() else 120
+console = Console(soft_wrap=True, highlight=False, width=_console_width)
 
 HEADER = (
     f"{'size':>12} {'count':>12} {'type':>9} {'redop':>6} {'time':>10} {'algbw':>8} {'busbw':>8}"
@@ -71,6 +79,21 @@ def parse_bytes(text: str) -> int:
     digits = text.rstrip("KMGiBkmgb ")
     suffix = text[len(digits) :].strip().upper().removesuffix("B").removesuffix("I")
     return int(digits) * {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}[suffix]
+
+
+def environment() -> dict:
+    """The first line of a JSON file: on what it was measured."""
+    models = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    return {
+        "environment": {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "cpu": models[0] if models else platform.machine(),
+            "cores": len(os.sched_getaffinity(0)),
+            "kernel": platform.release(),
+            "torch": version_of("torch"),
+            "dmlcomm": version_of("dmlcomm"),
+        }
+    }
 
 
 def append_json_lines(path: Path, records: Iterable[dict]) -> None:
