@@ -100,26 +100,40 @@ struct Boolean : Plain<uint8_t> {
   }
 };
 
-// A format in the upper half of f32.
-struct BFloat16 {
-  static constexpr size_t kLanes = kF32Lanes;
-  static constexpr size_t kRawBytes = 2;
-  using Raw = Vector<uint16_t, kLanes>;
-  using Scalar = float;
-  using Value = F32;
+// bf16 is the upper half of f32, so two neighbours in memory are one 32-bit lane: the odd one is
+// its upper half, and the even one becomes that by a shift. No lane moves, which is what widening
+// and narrowing vectors would cost.
+struct F32Pair {
+  F32 even;
+  F32 odd;
+};
 
-  DMLCOMM_ALWAYS_INLINE static F32 load(const uint8_t* from) {
-    return value_of(__builtin_convertvector(load_as<Raw>(from), U32) << 16);
+struct BFloat16 {
+  static constexpr size_t kLanes = 2 * kF32Lanes;
+  static constexpr size_t kRawBytes = 2;
+  using Scalar = float;
+  using Value = F32Pair;
+
+  DMLCOMM_ALWAYS_INLINE static F32Pair load(const uint8_t* from) {
+    const U32 both = load_as<U32>(from);
+    return {value_of(both << 16), value_of(both & kUpperHalf)};
   }
+
+  DMLCOMM_ALWAYS_INLINE static void store(uint8_t* to, F32Pair value) {
+    store_as(to, (rounded(value.even) >> 16) | (rounded(value.odd) & kUpperHalf));
+  }
+
+ private:
+  static constexpr uint32_t kUpperHalf = 0xffff0000;
+  static constexpr uint32_t kNan = 0x7fc00000;
 
   // Adding half of the last kept place, less one if that place is even, carries into it exactly
   // when round-to-nearest-even rounds up. A NaN could be carried into infinity, so it is replaced.
   // AVX512-BF16's own instruction is not used: it takes subnormal numbers for zero.
-  DMLCOMM_ALWAYS_INLINE static void store(uint8_t* to, F32 value) {
+  DMLCOMM_ALWAYS_INLINE static U32 rounded(F32 value) {
     const U32 bits = bits_of(value);
-    const U32 rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-    const U32 result = value != value ? every_lane(0x7fc0) : rounded;
-    store_as(to, __builtin_convertvector(result, Raw));
+    const U32 sum = bits + 0x7fff + ((bits >> 16) & 1);
+    return value != value ? every_lane(kNan) : sum;
   }
 };
 

@@ -116,6 +116,28 @@ struct TruncatedDivide {
   }
 };
 
+// --- one step for every kind of value
+
+template <typename Op, typename V>
+DMLCOMM_ALWAYS_INLINE V combine(V a, V b) {
+  return Op::apply(a, b);
+}
+
+template <typename Op>
+DMLCOMM_ALWAYS_INLINE F32Pair combine(F32Pair a, F32Pair b) {
+  return {Op::apply(a.even, b.even), Op::apply(a.odd, b.odd)};
+}
+
+template <typename Finish, typename V>
+DMLCOMM_ALWAYS_INLINE V finished(Finish finish, V value) {
+  return finish(value);
+}
+
+template <typename Finish>
+DMLCOMM_ALWAYS_INLINE F32Pair finished(Finish finish, F32Pair value) {
+  return {finish(value.even), finish(value.odd)};
+}
+
 // --- loops
 
 template <typename Element, typename Op, size_t kPacks, typename Finish>
@@ -131,12 +153,12 @@ DMLCOMM_ALWAYS_INLINE void reduce_packs(uint8_t* dst, const uint8_t* const* srcs
     const uint8_t* const src = srcs[k] + offset;
 #pragma GCC unroll 4
     for (size_t p = 0; p < kPacks; ++p) {
-      values[p] = Op::apply(values[p], Element::load(src + p * kPackBytes));
+      values[p] = combine<Op>(values[p], Element::load(src + p * kPackBytes));
     }
   }
 #pragma GCC unroll 4
   for (size_t p = 0; p < kPacks; ++p) {
-    Element::store(dst + offset + p * kPackBytes, finish(values[p]));
+    Element::store(dst + offset + p * kPackBytes, finished(finish, values[p]));
   }
 }
 
@@ -171,9 +193,9 @@ void reduce_tail(uint8_t* dst, const uint8_t* const* srcs, size_t num_srcs, size
   typename Element::Value value = Element::load(copy);
   for (size_t k = 1; k < num_srcs; ++k) {
     __builtin_memcpy(copy, srcs[k] + offset, bytes);
-    value = Op::apply(value, Element::load(copy));
+    value = combine<Op>(value, Element::load(copy));
   }
-  Element::store(copy, finish(value));
+  Element::store(copy, finished(finish, value));
   __builtin_memcpy(dst + offset, copy, bytes);
 }
 
