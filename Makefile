@@ -10,7 +10,7 @@ export PATH := $(PATH):$(abspath $(BIN))
 
 CXX_FILES = $(shell git ls-files '*.h' '*.cc')
 
-.PHONY: help setup build demo test test-cpp test-python check format bench docs conformance clean
+.PHONY: help setup build demo test test-cpp test-python check format bench bars docs conformance clean
 
 help:  ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -70,6 +70,10 @@ format: $(VENV)/.requirements  ## Rewrite the sources as `make check` wants them
 bench: build  ## Side by side with gloo and OpenMPI: times, ratios, bounds
 	-scripts/system_packages.sh bench
 	$(BIN)/python -m benchmarks
+
+bars: build  ## Judge the performance bars in one run (longer than bench)
+	-scripts/system_packages.sh bench
+	$(BIN)/python -m benchmarks.bars
 
 docs: $(VENV)/.docs  ## Manual in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
