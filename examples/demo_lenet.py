@@ -29,7 +29,7 @@ STEPS_PER_BLOCK = 8
 class Trainer:
     """One rank's model, data and optimizer."""
 
-    def __init__(self) -> None:
+    def __init__(self, epochs: int) -> None:
         torch.manual_seed(SEED)
         self.train_set, self.test_set = load_digits(SEED)
         self.model = DistributedDataParallel(LeNet5())
@@ -37,6 +37,10 @@ class Trainer:
             self.model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM
         )
         self.steps_per_epoch = len(self.train_set) // GLOBAL_BATCH
+        # To zero, so that the last epochs settle instead of amplifying the last bits of the sums.
+        self.schedule = torch.optim.lr_scheduler.CosineAnnealingLR(
+            self.optimizer, T_max=epochs * self.steps_per_epoch
+        )
 
     def batches(self, epoch: int):
         """This rank's part of every global batch; the same shuffle on all ranks."""
@@ -81,6 +85,7 @@ def train(trainer: Trainer, epochs: int, backend: str) -> list[dict]:
             losses = []
             for images, labels in trainer.batches(epoch):
                 losses.append(trainer.step(images, labels))
+                trainer.schedule.step()
                 progress.advance(task)
             record = {
                 "loss": mean_over_ranks(statistics.mean(losses)),
@@ -139,7 +144,7 @@ def _time_block(trainer: Trainer, batch: tuple[torch.Tensor, torch.Tensor]) -> f
 def main(backend: str, epochs: int, output: Path | None) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(backend)
-    trainer = Trainer()
+    trainer = Trainer(epochs)
     history = train(trainer, epochs, backend)
     result = {
         "backend": backend,
