@@ -6,6 +6,7 @@
 
 #include <charconv>
 #include <concepts>
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -22,8 +23,8 @@ requires std::is_arithmetic_v<T> &&
     out->append(number ? "true" : "false");
   } else {
     char digits[64];  // the longest double and the longest 64-bit integer need less than 32
-    const auto end = std::to_chars(digits, digits + sizeof(digits), number).ptr;
-    out->append(digits, end);
+    const char* const end = std::to_chars(digits, digits + sizeof(digits), number).ptr;
+    out->append(digits, static_cast<size_t>(end - digits));
   }
 }
 

@@ -1,0 +1,381 @@
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <climits>
+#include <cstdlib>
+#include <limits>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/config.h"
+#include "base/dtype.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "base/str_cat.h"
+#include "base/unique_fd.h"
+
+namespace dmlcomm {
+namespace {
+
+// --- status
+
+TEST(Status, DefaultIsOk) {
+  const Status status;
+  EXPECT_TRUE(status.ok());
+  EXPECT_EQ(status.to_string(), "ok");
+}
+
+TEST(Status, PrintsCodeAndMessage) {
+  const Status status(StatusCode::peer_lost, "rank 3 (host b)");
+  EXPECT_FALSE(status.ok());
+  EXPECT_EQ(status.to_string(), "peer_lost: rank 3 (host b)");
+  std::ostringstream out;
+  out << status;
+  EXPECT_EQ(out.str(), status.to_string());
+}
+
+TEST(Status, NamesTheSystemCallAndItsError) {
+  const Status status = errno_status(StatusCode::io_error, "connect(10.0.0.2:4711)", ECONNREFUSED);
+  EXPECT_EQ(status.message(), "connect(10.0.0.2:4711): Connection refused");
+  EXPECT_EQ(status.code(), StatusCode::io_error);
+}
+
+Result<int> half_of(int number) {
+  if (number % 2 != 0) return Status(StatusCode::invalid_argument, "odd");
+  return number / 2;
+}
+
+Status check_quarter(int number) {
+  const Result<int> half = half_of(number);
+  DMLCOMM_RETURN_IF_ERROR(half.status());
+  DMLCOMM_RETURN_IF_ERROR(half_of(*half).status());
+  return {};
+}
+
+TEST(Result, HoldsAValueOrAStatus) {
+  EXPECT_EQ(*half_of(6), 3);
+  EXPECT_EQ(half_of(3).status().code(), StatusCode::invalid_argument);
+  EXPECT_TRUE(check_quarter(8).ok());
+  EXPECT_EQ(check_quarter(6).message(), "odd");
+}
+
+TEST(ResultDeathTest, ReadingTheValueOfAnErrorAborts) {
+  EXPECT_DEATH(half_of(3).value(), "check failed: ok()");
+}
+
+TEST(CheckDeathTest, SaysWhereAndWhat) {
+  EXPECT_DEATH(DMLCOMM_CHECK(1 + 1 == 3), "base_test.cc:.*1 \\+ 1 == 3");
+}
+
+// --- dtype
+
+TEST(DType, NamesAndSizesAreThoseOfTheList) {
+  EXPECT_EQ(kNumDTypes, 17u);
+  EXPECT_EQ(size_of(DType::c128), 16u);
+  EXPECT_EQ(size_of(DType::f8e5m2), 1u);
+  EXPECT_STREQ(to_string(DType::bf16), "bf16");
+  EXPECT_STREQ(to_string(ReduceOp::bxor), "bxor");
+}
+
+TEST(DType, NumbersOfTheWireThatNameNothingAreRecognised) {
+  EXPECT_EQ(size_of(static_cast<DType>(kNumDTypes)), 0u);
+  EXPECT_STREQ(to_string(static_cast<DType>(200)), "unknown_dtype");
+  EXPECT_STREQ(to_string(static_cast<ReduceOp>(kNumReduceOps)), "unknown_reduce_op");
+}
+
+// The numbers are on the wire: a change here breaks mixed versions.
+TEST(DType, NumbersStay) {
+  EXPECT_EQ(static_cast<int>(DType::u8), 0);
+  EXPECT_EQ(static_cast<int>(DType::f16), 8);
+  EXPECT_EQ(static_cast<int>(DType::boolean), 14);
+  EXPECT_EQ(static_cast<int>(DType::f8e5m2), 16);
+  EXPECT_EQ(static_cast<int>(ReduceOp::sum), 0);
+  EXPECT_EQ(static_cast<int>(ReduceOp::bxor), 7);
+}
+
+// --- configuration
+
+const char* const kVariables[] = {
+    "DMLCOMM_SOCKET_IFNAME",  "DMLCOMM_TRANSPORT",       "DMLCOMM_ALGORITHM",
+    "DMLCOMM_PORT_RANGE",     "DMLCOMM_PEER_TIMEOUT_S",  "DMLCOMM_LOG_LEVEL",
+    "DMLCOMM_SPIN_US",        "DMLCOMM_SHM_BOARD_BYTES", "DMLCOMM_SHM_SINGLE_COPY",
+    "DMLCOMM_TCP_CONGESTION", "DMLCOMM_TCP_BUFFER_BYTES"};
+
+// Every test starts and ends without any of the variables.
+class ConfigTest : public testing::Test {
+ protected:
+  ConfigTest() { clear(); }
+  ~ConfigTest() override { clear(); }
+
+  static void clear() {
+    for (const char* name : kVariables) unsetenv(name);
+  }
+
+  static Result<Config> read_with(const char* name, const std::string& value) {
+    clear();
+    setenv(name, value.c_str(), 1);
+    return read_config();
+  }
+
+  // The field that `value` gives, or the default's (after a reported failure).
+  template <typename Field>
+  static Field field_of(const char* name, const std::string& value, Field Config::*field) {
+    const Result<Config> config = read_with(name, value);
+    EXPECT_TRUE(config.ok()) << config.status();
+    return config.ok() ? (*config).*field : Config().*field;
+  }
+
+  static void expect_illegal(const char* name, const std::vector<std::string>& values) {
+    for (const std::string& value : values) {
+      const Result<Config> config = read_with(name, value);
+      EXPECT_FALSE(config.ok()) << name << "=" << value;
+      if (config.ok()) continue;
+      EXPECT_EQ(config.status().code(), StatusCode::invalid_argument);
+      const std::string start = str_cat(name, "=\"", value, "\" is not legal: expected ");
+      EXPECT_EQ(config.status().message().substr(0, start.size()), start);
+    }
+  }
+};
+
+TEST_F(ConfigTest, WithoutVariablesEverythingIsAtItsDefault) {
+  const Result<Config> config = read_config();
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->socket_ifname, "");
+  EXPECT_EQ(config->transport, TransportChoice::automatic);
+  EXPECT_EQ(config->algorithm, "");
+  EXPECT_EQ(config->port_first, 0);
+  EXPECT_EQ(config->port_last, 0);
+  EXPECT_EQ(config->peer_timeout_s, 10.0);
+  EXPECT_EQ(config->log_level, LogLevel::warning);
+  EXPECT_EQ(config->spin_us, 50u);
+  EXPECT_EQ(config->shm_board_bytes, 1048576u);
+  EXPECT_TRUE(config->shm_single_copy);
+  EXPECT_EQ(config->tcp_congestion, "");
+  EXPECT_EQ(config->tcp_buffer_bytes, 4194304u);
+}
+
+TEST_F(ConfigTest, AnEmptyVariableCountsAsNotSet) {
+  for (const char* name : kVariables) setenv(name, "", 1);
+  const Result<Config> config = read_config();
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->spin_us, 50u);
+  EXPECT_TRUE(config->shm_single_copy);
+}
+
+TEST_F(ConfigTest, SocketIfname) {
+  const char* name = "DMLCOMM_SOCKET_IFNAME";
+  for (const std::string value : {"eth0", "eth,ib", "=eth0", "eth,=ib0", "^lo,docker0", "^=lo",
+                                  "br-1a2b3c4d5e6f", "eth0.100"}) {
+    EXPECT_EQ(field_of(name, value, &Config::socket_ifname), value);
+  }
+  expect_illegal(name, {",", "eth0,", "eth0,,ib0", "^", "=", "^=", "==eth0", "eth0 ", "eth0,^lo",
+                        "a/b", "sixteencharacter"});
+}
+
+TEST_F(ConfigTest, Transport) {
+  const char* name = "DMLCOMM_TRANSPORT";
+  EXPECT_EQ(field_of(name, "auto", &Config::transport), TransportChoice::automatic);
+  EXPECT_EQ(field_of(name, "tcp", &Config::transport), TransportChoice::tcp);
+  EXPECT_EQ(field_of(name, "shm", &Config::transport), TransportChoice::shm);
+  expect_illegal(name, {"automatic", "TCP", "tcp ", "tcp,shm"});
+}
+
+TEST_F(ConfigTest, Algorithm) {
+  const char* name = "DMLCOMM_ALGORITHM";
+  for (const std::string value : {"ring", "all_reduce=ring", "all_reduce=ring,broadcast=tree2"}) {
+    EXPECT_EQ(field_of(name, value, &Config::algorithm), value);
+  }
+  expect_illegal(name, {"=", "all_reduce=", "=ring", "ring,tree", "all_reduce=ring,",
+                        "all_reduce=ring,all_reduce=tree", "all_reduce=a=b", "all reduce"});
+}
+
+TEST_F(ConfigTest, PortRange) {
+  const char* name = "DMLCOMM_PORT_RANGE";
+  EXPECT_EQ(field_of(name, "29500-29599", &Config::port_first), 29500);
+  EXPECT_EQ(field_of(name, "29500-29599", &Config::port_last), 29599);
+  EXPECT_EQ(field_of(name, "1-65535", &Config::port_last), 65535);
+  EXPECT_EQ(field_of(name, "7-7", &Config::port_first), 7);
+  expect_illegal(
+      name, {"29500", "29500-", "-29500", "0-10", "10-9", "1-65536", "1-2-3", "1 - 2", "a-b", "-"});
+}
+
+TEST_F(ConfigTest, PeerTimeout) {
+  const char* name = "DMLCOMM_PEER_TIMEOUT_S";
+  EXPECT_EQ(field_of(name, "0.2", &Config::peer_timeout_s), 0.2);
+  EXPECT_EQ(field_of(name, "3600", &Config::peer_timeout_s), 3600.0);
+  EXPECT_EQ(field_of(name, "2.5", &Config::peer_timeout_s), 2.5);
+  expect_illegal(name, {"0.1", "0", "-1", "3600.1", "nan", "inf", "10s", "1,5", " 1", "ten"});
+}
+
+TEST_F(ConfigTest, LogLevel) {
+  const char* name = "DMLCOMM_LOG_LEVEL";
+  EXPECT_EQ(field_of(name, "error", &Config::log_level), LogLevel::error);
+  EXPECT_EQ(field_of(name, "warning", &Config::log_level), LogLevel::warning);
+  EXPECT_EQ(field_of(name, "info", &Config::log_level), LogLevel::info);
+  EXPECT_EQ(field_of(name, "debug", &Config::log_level), LogLevel::debug);
+  expect_illegal(name, {"warn", "INFO", "3"});
+}
+
+TEST_F(ConfigTest, SpinMicroseconds) {
+  const char* name = "DMLCOMM_SPIN_US";
+  EXPECT_EQ(field_of(name, "0", &Config::spin_us), 0u);
+  EXPECT_EQ(field_of(name, "1000000", &Config::spin_us), 1000000u);
+  expect_illegal(name, {"1000001", "-1", "1.5", "4294967296", "50us", "0x10"});
+}
+
+TEST_F(ConfigTest, ShmBoardBytes) {
+  const char* name = "DMLCOMM_SHM_BOARD_BYTES";
+  EXPECT_EQ(field_of(name, "0", &Config::shm_board_bytes), 0u);
+  EXPECT_EQ(field_of(name, "67108864", &Config::shm_board_bytes), 67108864u);
+  expect_illegal(name, {"67108865", "-1", "1M", "18446744073709551616"});
+}
+
+TEST_F(ConfigTest, ShmSingleCopy) {
+  const char* name = "DMLCOMM_SHM_SINGLE_COPY";
+  EXPECT_TRUE(field_of(name, "1", &Config::shm_single_copy));
+  EXPECT_FALSE(field_of(name, "0", &Config::shm_single_copy));
+  expect_illegal(name, {"true", "2", "yes", "01"});
+}
+
+TEST_F(ConfigTest, TcpCongestion) {
+  const char* name = "DMLCOMM_TCP_CONGESTION";
+  EXPECT_EQ(field_of(name, "cubic", &Config::tcp_congestion), "cubic");
+  EXPECT_EQ(field_of(name, "bbr", &Config::tcp_congestion), "bbr");
+  expect_illegal(name, {"cubic bbr", "cubic,bbr", "sixteencharacter"});
+}
+
+TEST_F(ConfigTest, TcpBufferBytes) {
+  const char* name = "DMLCOMM_TCP_BUFFER_BYTES";
+  EXPECT_EQ(field_of(name, "0", &Config::tcp_buffer_bytes), 0u);
+  EXPECT_EQ(field_of(name, "1073741824", &Config::tcp_buffer_bytes), 1073741824u);
+  expect_illegal(name, {"1073741825", "-4", "4MiB"});
+}
+
+TEST_F(ConfigTest, TheMessageNamesTheLegalValues) {
+  EXPECT_EQ(
+      read_with("DMLCOMM_SPIN_US", "x").status().message(),
+      "DMLCOMM_SPIN_US=\"x\" is not legal: expected a number from 0 to 1000000 (microseconds)");
+  EXPECT_EQ(read_with("DMLCOMM_TRANSPORT", "x").status().message(),
+            "DMLCOMM_TRANSPORT=\"x\" is not legal: expected one of auto, tcp, shm");
+}
+
+TEST_F(ConfigTest, TheProcessReadsItsConfigurationOnce) {
+  const Config& config = *process_config();
+  const uint32_t spin_us = config.spin_us;
+  setenv("DMLCOMM_SPIN_US", "77", 1);
+  EXPECT_EQ((*process_config()).spin_us, spin_us);
+  EXPECT_EQ(&*process_config(), &config);
+}
+
+// --- log and text
+
+TEST(StrCat, JoinsTextNumbersAndFlags) {
+  EXPECT_EQ(str_cat("rank ", 3, ' ', std::string("of"), ' ', size_t{8}, ' ', -1.5, ' ', true),
+            "rank 3 of 8 -1.5 true");
+  EXPECT_EQ(str_cat(static_cast<uint8_t>(7), INT64_MIN, UINT64_MAX),
+            "7-922337203685477580818446744073709551615");
+  EXPECT_EQ(str_cat(), "");
+}
+
+TEST(Log, WritesOneLineWithItsPrefix) {
+  set_log_level(LogLevel::info);
+  set_log_identity(3, "host-b");
+  testing::internal::CaptureStderr();
+  log_info("peer ", 4, " sent\n\"a\tb\"");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "[dmlcomm rank 3 host host-b info] peer 4 sent \"a b\"\n");
+}
+
+TEST(Log, LeavesOutWhatIsBelowTheLevel) {
+  set_log_level(LogLevel::warning);
+  testing::internal::CaptureStderr();
+  log_info("not this");
+  log_debug("nor this");
+  log_line(LogLevel::debug, "nor this");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  EXPECT_TRUE(log_enabled(LogLevel::error));
+  EXPECT_FALSE(log_enabled(LogLevel::info));
+}
+
+// --- clock
+
+TEST(Deadline, DefaultNeverExpires) {
+  const Deadline never;
+  EXPECT_TRUE(never.is_never());
+  EXPECT_FALSE(never.expired());
+  EXPECT_EQ(never.remaining_ns(), INT64_MAX);
+  EXPECT_EQ(never.remaining_poll_ms(), -1);
+}
+
+TEST(Deadline, ExpiresAtItsTime) {
+  const Deadline past = Deadline::at_ns(now_ns());
+  EXPECT_TRUE(past.expired());
+  EXPECT_EQ(past.remaining_ns(), 0);
+  EXPECT_EQ(past.remaining_poll_ms(), 0);
+  EXPECT_TRUE(Deadline::after_s(-1).expired());
+  const Deadline later = Deadline::after_s(3600);
+  EXPECT_FALSE(later.expired());
+  EXPECT_TRUE(past < later);
+  EXPECT_GT(later.remaining_ns(), 3000 * kNsPerS);
+}
+
+TEST(Deadline, PollTimeIsRoundedUpAndBounded) {
+  EXPECT_EQ(Deadline::after_ns(10 * kNsPerS - 1).remaining_poll_ms() > 0, true);
+  EXPECT_EQ(Deadline::at_ns(now_ns() + 365 * 86400 * kNsPerS).remaining_poll_ms(), INT_MAX);
+  // Less than a millisecond is left: 0 would make the caller poll again and again.
+  const Deadline soon = Deadline::after_ns(kNsPerMs);
+  const int poll_ms = soon.remaining_poll_ms();
+  EXPECT_TRUE(poll_ms == 1 || soon.expired());
+}
+
+TEST(Deadline, BeyondTheClockIsNever) {
+  EXPECT_TRUE(Deadline::after_ns(INT64_MAX).is_never());
+  EXPECT_TRUE(Deadline::after_s(1e300).is_never());
+  EXPECT_TRUE(Deadline::after_s(std::numeric_limits<double>::infinity()).is_never());
+}
+
+// --- descriptors
+
+bool is_open(int fd) { return fcntl(fd, F_GETFD) != -1; }
+
+TEST(UniqueFd, ClosesOnceAndMoves) {
+  int fds[2];
+  ASSERT_EQ(pipe(fds), 0);
+  {
+    UniqueFd first(fds[0]);
+    UniqueFd second(std::move(first));
+    EXPECT_FALSE(first.valid());
+    EXPECT_EQ(second.get(), fds[0]);
+    second = UniqueFd(fds[1]);
+    EXPECT_FALSE(is_open(fds[0]));
+    EXPECT_TRUE(is_open(fds[1]));
+  }
+  EXPECT_FALSE(is_open(fds[1]));
+}
+
+TEST(UniqueFd, ReleaseGivesTheDescriptorAway) {
+  int fds[2];
+  ASSERT_EQ(pipe(fds), 0);
+  const UniqueFd reader(fds[0]);
+  int released = -1;
+  {
+    UniqueFd writer(fds[1]);
+    released = writer.release();
+  }
+  EXPECT_TRUE(is_open(released));
+  close(released);
+}
+
+TEST(UniqueFd, ClosingKeepsErrno) {
+  errno = EPIPE;
+  { const UniqueFd closed_already(INT_MAX); }
+  EXPECT_EQ(errno, EPIPE);
+}
+
+}  // namespace
+}  // namespace dmlcomm
