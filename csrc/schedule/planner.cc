@@ -30,6 +30,10 @@ bool all_ranks_know_counts(OpKind kind) {
   }
 }
 
+// An algorithm displaces an earlier one of the table only if it is this much cheaper. So rounding
+// cannot decide between two that cost the same, and ranks built by different compilers agree.
+constexpr double kClearlyCheaper = 0.99;
+
 // 0 for no bytes, else 1 + floor(log2(bytes)): bytes in [2^(b-1), 2^b).
 int size_bucket(const OpShape& shape) {
   if (!all_ranks_know_counts(shape.kind)) return 0;
@@ -137,7 +141,7 @@ const Algorithm* Planner::cheapest(OpKind kind, double bytes) const {
   for (const Algorithm& candidate : all_algorithms()) {
     if (candidate.kind != kind) continue;
     const double seconds = candidate.seconds(terms);
-    if (best != nullptr && seconds >= best_seconds) continue;
+    if (best != nullptr && seconds >= kClearlyCheaper * best_seconds) continue;
     best = &candidate;
     best_seconds = seconds;
   }

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/str_cat.h"
+#include "schedule/message_matching.h"
 #include "schedule/pieces.h"
 #include "schedule/verifier_execution.h"
 #include "schedule/verifier_form.h"
@@ -147,7 +148,7 @@ Status verify(const std::vector<OpShape>& shapes, const std::vector<Schedule>& s
   DMLCOMM_RETURN_IF_ERROR(check_shapes(shapes));
   DMLCOMM_RETURN_IF_ERROR(verifier::check_form(shapes, schedules));
   DMLCOMM_RETURN_IF_ERROR(verifier::check_races(shapes, schedules, aliasing));
-  auto matches = verifier::match_messages(schedules);
+  auto matches = match_messages(schedules);
   if (!matches.ok()) return matches.status();
   Execution execution(shapes, schedules, *matches, aliasing);
   DMLCOMM_RETURN_IF_ERROR(execution.run());

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "schedule/message_matching.h"
 #include "schedule/verifier_form.h"
 
 namespace dmlcomm::schedule::verifier {

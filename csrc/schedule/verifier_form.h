@@ -3,8 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -13,10 +11,6 @@
 #include "schedule/verifier.h"
 
 namespace dmlcomm::schedule::verifier {
-
-// `invalid_argument`, "all_reduce_ring: rank 2 step 5 (recv output[0, 4) from 1): <what>".
-Status step_error(const std::vector<Schedule>& schedules, uint32_t rank, uint32_t step,
-                  const std::string& what);
 
 // A rank's buffers laid side by side as cells, so that buffers that share memory share cells.
 class MemoryMap {
@@ -56,10 +50,5 @@ Status check_form(const std::vector<OpShape>& shapes, const std::vector<Schedule
 
 Status check_races(const std::vector<OpShape>& shapes, const std::vector<Schedule>& schedules,
                    Aliasing aliasing);
-
-// match[r][i]: (rank, step) of the other end of the message of step i of rank r; of a copy, itself.
-using StepRef = std::pair<uint32_t, uint32_t>;
-using Matches = std::vector<std::vector<StepRef>>;
-Result<Matches> match_messages(const std::vector<Schedule>& schedules);
 
 }  // namespace dmlcomm::schedule::verifier

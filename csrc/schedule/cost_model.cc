@@ -1,0 +1,265 @@
+#include "schedule/cost_model.h"
+
+#include <algorithm>
+#include <deque>
+#include <functional>
+#include <map>
+#include <queue>
+#include <utility>
+
+#include "base/check.h"
+#include "schedule/max_min_sharing.h"
+#include "schedule/message_matching.h"
+
+namespace dmlcomm::schedule {
+namespace {
+
+struct Message {
+  uint32_t send, receive;  // nodes
+  double bytes;
+  const topology::Link* link;
+  std::vector<uint32_t> resources;
+  std::pair<uint32_t, uint32_t> lane;  // (sender, receiver)
+};
+
+// The steps of all simulated ranks, numbered through as *nodes*, and the messages that join them.
+struct Work {
+  struct Node {
+    const Step* step;
+    uint32_t rank;
+    uint32_t message;  // unused for a copy
+    std::vector<uint32_t> successors;
+    uint32_t waits_for;
+  };
+  std::vector<Node> nodes;
+  std::vector<Message> messages;
+  MaxMinSharing sharing;
+  uint32_t num_ranks = 0;
+
+  // Returns the first node.
+  uint32_t add_rank(const Schedule& schedule) {
+    const auto first = static_cast<uint32_t>(nodes.size());
+    for (const Step& step : schedule.steps) {
+      for (uint32_t dep : step.deps) {
+        nodes[first + dep].successors.push_back(static_cast<uint32_t>(nodes.size()));
+      }
+      nodes.push_back({&step, num_ranks, 0, {}, static_cast<uint32_t>(step.deps.size())});
+    }
+    ++num_ranks;
+    return first;
+  }
+
+  void add_message(Message message) {
+    const auto id = static_cast<uint32_t>(messages.size());
+    nodes[message.send].message = id;
+    nodes[message.receive].message = id;
+    messages.push_back(std::move(message));
+  }
+};
+
+// Plays the work in the order of time.
+class Simulation {
+ public:
+  Simulation(Work work, double gamma_s_per_byte, uint32_t element_bytes)
+      : work_(std::move(work)),
+        gamma_(gamma_s_per_byte),
+        element_bytes_(element_bytes),
+        post_free_(work_.num_ranks, 0),
+        compute_free_(work_.num_ranks, 0),
+        sides_waiting_(work_.messages.size(), 2) {}
+
+  double run() {
+    for (uint32_t node = 0; node < work_.nodes.size(); ++node) {
+      if (work_.nodes[node].waits_for == 0) start(node);
+    }
+    while (!events_.empty() || work_.sharing.num_flows() > 0) {
+      // The length of a step, not the difference of two times, which may round to nothing.
+      const double to_end = work_.sharing.seconds_to_first_end();
+      const bool ends_first = events_.empty() || now_ + to_end <= events_.top().first;
+      const double until = ends_first ? now_ + to_end : events_.top().first;
+      const double seconds = ends_first ? to_end : until - now_;
+      for (uint32_t message : work_.sharing.advance(seconds)) arrive(message, until);
+      now_ = until;
+      while (!events_.empty() && events_.top().first <= now_) {
+        const Event event = events_.top().second;
+        events_.pop();
+        handle(event);
+      }
+    }
+    return now_;
+  }
+
+ private:
+  enum class Happening { complete, enter, move };  // of a node; of a message; of a message
+  struct Event {
+    Happening what;
+    uint32_t id;
+    auto operator<=>(const Event&) const = default;
+  };
+
+  void handle(const Event& event) {
+    switch (event.what) {
+      case Happening::complete: return complete(event.id);
+      case Happening::enter: return enter(event.id);
+      case Happening::move: return move(event.id);
+    }
+  }
+
+  void at(double time, Event event) { events_.push({time, event}); }
+
+  double work_seconds(const Step& step) const {
+    return gamma_ * static_cast<double>(step.range.length) * element_bytes_;
+  }
+
+  // One rank's work of one kind, one after the other: returns when this piece is done.
+  static double queue(double* free_from, double now, double seconds) {
+    *free_from = std::max(*free_from, now) + seconds;
+    return *free_from;
+  }
+
+  void start(uint32_t id) {
+    const Work::Node& node = work_.nodes[id];
+    if (node.step->kind == StepKind::copy) {
+      return at(queue(&compute_free_[node.rank], now_, work_seconds(*node.step)),
+                {Happening::complete, id});
+    }
+    if (--sides_waiting_[node.message] > 0) return;
+    const Message& message = work_.messages[node.message];
+    const uint32_t sender = work_.nodes[message.send].rank;
+    const double posted = queue(&post_free_[sender], now_, message.link->overhead_s);
+    at(posted + message.link->alpha_s, {Happening::enter, node.message});
+  }
+
+  // The first message of a lane moves; those that are ready later wait behind it.
+  void enter(uint32_t id) {
+    auto& lane = lanes_[work_.messages[id].lane];
+    lane.push_back(id);
+    if (lane.size() == 1) move(id);
+  }
+
+  void move(uint32_t id) {
+    const Message& message = work_.messages[id];
+    if (message.bytes > 0) return work_.sharing.add(id, message.bytes, message.resources);
+    arrive(id, now_);
+  }
+
+  void arrive(uint32_t id, double time) {
+    const Message& message = work_.messages[id];
+    at(time, {Happening::complete, message.send});
+    const Work::Node& receive = work_.nodes[message.receive];
+    const bool combines = receive.step->kind == StepKind::recv_reduce;
+    const double seconds = combines ? work_seconds(*receive.step) : 0;
+    at(combines ? queue(&compute_free_[receive.rank], time, seconds) : time,
+       {Happening::complete, message.receive});
+    auto& lane = lanes_[message.lane];
+    lane.pop_front();
+    if (!lane.empty()) at(time, {Happening::move, lane.front()});
+  }
+
+  void complete(uint32_t id) {
+    for (uint32_t successor : work_.nodes[id].successors) {
+      if (--work_.nodes[successor].waits_for == 0) start(successor);
+    }
+  }
+
+  Work work_;
+  const double gamma_;
+  const double element_bytes_;
+  double now_ = 0;
+  std::vector<double> post_free_, compute_free_;  // per rank: when its queue is empty
+  std::vector<uint32_t> sides_waiting_;           // per message
+  std::map<std::pair<uint32_t, uint32_t>, std::deque<uint32_t>> lanes_;  // the first one moves
+  using Timed = std::pair<double, Event>;
+  std::priority_queue<Timed, std::vector<Timed>, std::greater<>> events_;
+};
+
+// Resources of a topology: what each rank and each host can send and receive per second.
+class Resources {
+ public:
+  // `sharers`: ranks that load a NIC as much as each simulated one does.
+  Resources(const topology::Topology& topology, MaxMinSharing* sharing, double sharers)
+      : topology_(topology), sharing_(sharing), sharers_(sharers) {}
+
+  std::vector<uint32_t> of(uint32_t sender, uint32_t receiver, bool same_host) {
+    if (!same_host) {
+      const double beta = topology_.inter_host.beta_s_per_byte * sharers_ / topology_.num_rails;
+      return {resource(Side::nic_out, topology_.host_of_rank[sender], beta),
+              resource(Side::nic_in, topology_.host_of_rank[receiver], beta)};
+    }
+    const double beta = topology_.intra_host.beta_s_per_byte;
+    std::vector<uint32_t> needed = {resource(Side::rank_in, receiver, beta)};
+    if (!topology_.single_copy) needed.push_back(resource(Side::rank_out, sender, beta));
+    return needed;
+  }
+
+ private:
+  enum class Side { rank_out, rank_in, nic_out, nic_in };
+
+  uint32_t resource(Side side, uint32_t owner, double beta) {
+    const auto [entry, is_new] = ids_.try_emplace({side, owner}, 0);
+    // A free link is one that is faster than any real one by far.
+    if (is_new) entry->second = sharing_->add_resource(1 / std::max(beta, 1e-18));
+    return entry->second;
+  }
+
+  const topology::Topology& topology_;
+  MaxMinSharing* sharing_;
+  const double sharers_;
+  std::map<std::pair<Side, uint32_t>, uint32_t> ids_;
+};
+
+bool receives(const Step& step) {
+  return step.kind == StepKind::recv || step.kind == StepKind::recv_reduce;
+}
+
+}  // namespace
+
+double simulate(const topology::Topology& topology, const std::vector<Schedule>& schedules,
+                uint32_t element_bytes) {
+  DMLCOMM_CHECK(schedules.size() == topology.num_ranks());
+  const Matches matches = *match_messages(schedules);
+  Work work;
+  Resources resources(topology, &work.sharing, 1);
+  std::vector<uint32_t> first_node;
+  for (const Schedule& schedule : schedules) first_node.push_back(work.add_rank(schedule));
+  for (uint32_t rank = 0; rank < schedules.size(); ++rank) {
+    for (uint32_t i = 0; i < schedules[rank].steps.size(); ++i) {
+      const Step& step = schedules[rank].steps[i];
+      if (!receives(step)) continue;
+      const auto [sender, send] = matches[rank][i];
+      work.add_message({first_node[sender] + send,
+                        first_node[rank] + i,
+                        static_cast<double>(step.range.length) * element_bytes,
+                        &topology.link(sender, rank),
+                        resources.of(sender, rank, topology.same_host(sender, rank)),
+                        {sender, rank}});
+    }
+  }
+  return Simulation(std::move(work), topology.gamma_s_per_byte, element_bytes).run();
+}
+
+double simulate_in_lockstep(const topology::Topology& topology, const Schedule& schedule,
+                            uint32_t rank, uint32_t element_bytes) {
+  Work work;
+  Resources resources(topology, &work.sharing, topology.max_ranks_per_host());
+  work.add_rank(schedule);
+  std::vector<uint32_t> sends, receipts;
+  for (uint32_t i = 0; i < schedule.steps.size(); ++i) {
+    if (schedule.steps[i].kind == StepKind::send) sends.push_back(i);
+    if (receives(schedule.steps[i])) receipts.push_back(i);
+  }
+  DMLCOMM_CHECK(sends.size() == receipts.size());
+  for (size_t j = 0; j < sends.size(); ++j) {
+    const Step &send = schedule.steps[sends[j]], &receive = schedule.steps[receipts[j]];
+    const uint64_t elements = std::max(send.range.length, receive.range.length);
+    work.add_message({sends[j],
+                      receipts[j],
+                      static_cast<double>(elements) * element_bytes,
+                      &topology.link(rank, send.peer),
+                      resources.of(rank, rank, topology.same_host(rank, send.peer)),
+                      {rank, send.peer}});
+  }
+  return Simulation(std::move(work), topology.gamma_s_per_byte, element_bytes).run();
+}
+
+}  // namespace dmlcomm::schedule

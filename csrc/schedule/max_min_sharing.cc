@@ -1,0 +1,73 @@
+#include "schedule/max_min_sharing.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace dmlcomm::schedule {
+
+uint32_t MaxMinSharing::add_resource(double bytes_per_s) {
+  capacity_.push_back(bytes_per_s);
+  return static_cast<uint32_t>(capacity_.size() - 1);
+}
+
+void MaxMinSharing::add(uint32_t flow, double bytes, const std::vector<uint32_t>& resources) {
+  flows_.push_back({flow, bytes, bytes * 1e-9, 0, resources});
+  is_shared_ = false;
+}
+
+double MaxMinSharing::seconds_to_first_end() {
+  if (!is_shared_) share();
+  double seconds = std::numeric_limits<double>::infinity();
+  for (const Flow& flow : flows_) seconds = std::min(seconds, flow.bytes_left / flow.bytes_per_s);
+  return seconds;
+}
+
+std::vector<uint32_t> MaxMinSharing::advance(double seconds) {
+  if (!is_shared_) share();
+  std::vector<uint32_t> ended;
+  for (Flow& flow : flows_) {
+    flow.bytes_left -= seconds * flow.bytes_per_s;
+    if (flow.bytes_left <= flow.negligible) ended.push_back(flow.id);
+  }
+  if (ended.empty()) return ended;
+  std::erase_if(flows_, [](const Flow& flow) { return flow.bytes_left <= flow.negligible; });
+  is_shared_ = false;
+  return ended;
+}
+
+// Progressive filling: the resource that can give each of its flows least is the bottleneck of
+// these flows and fixes their rate; what they take from the others is gone; repeat with the rest.
+void MaxMinSharing::share() {
+  is_shared_ = true;
+  std::vector<double> left = capacity_;
+  std::vector<uint32_t> users(capacity_.size(), 0);
+  for (Flow& flow : flows_) {
+    flow.bytes_per_s = 0;
+    for (uint32_t resource : flow.resources) ++users[resource];
+  }
+  for (size_t num_open = flows_.size(); num_open > 0;) {
+    size_t bottleneck = capacity_.size();
+    for (size_t r = 0; r < capacity_.size(); ++r) {
+      if (users[r] == 0) continue;
+      if (bottleneck == capacity_.size() ||
+          left[r] / users[r] < left[bottleneck] / users[bottleneck]) {
+        bottleneck = r;
+      }
+    }
+    const double rate = left[bottleneck] / users[bottleneck];
+    for (Flow& flow : flows_) {
+      const auto& needed = flow.resources;
+      if (flow.bytes_per_s > 0) continue;
+      if (std::find(needed.begin(), needed.end(), bottleneck) == needed.end()) continue;
+      flow.bytes_per_s = rate;
+      --num_open;
+      for (uint32_t resource : needed) {
+        // Rounding must not leave a resource that still has users with nothing at all.
+        left[resource] = std::max(left[resource] - rate, capacity_[resource] * 1e-9);
+        --users[resource];
+      }
+    }
+  }
+}
+
+}  // namespace dmlcomm::schedule

@@ -1,0 +1,142 @@
+// The planner: the same choice on every rank, overrides, and the cache.
+#include "schedule/planner.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "tests/schedule_shapes.h"
+
+namespace dmlcomm::schedule {
+namespace {
+
+constexpr uint64_t kMiB = 1 << 20;
+
+topology::Topology network(uint32_t num_ranks) {
+  std::vector<uint32_t> hosts(num_ranks);
+  std::iota(hosts.begin(), hosts.end(), 0u);
+  return topology::flat_network(hosts, 1, 10e9, true);
+}
+
+std::string choice(Planner* planner, OpKind kind, uint32_t num_ranks, uint64_t bytes) {
+  const bool has_pieces = kind == OpKind::all_gather || kind == OpKind::reduce_scatter;
+  auto shape = even_shapes(kind, num_ranks, 0, has_pieces ? bytes / num_ranks : bytes)[0];
+  return planner->choose(shape).name;
+}
+
+void expect_refused(const std::string& text, const std::string& reason) {
+  Planner planner(topology::single_host(2, true), text);
+  EXPECT_EQ(planner.status().code(), StatusCode::invalid_argument);
+  const std::string& message = planner.status().message();
+  EXPECT_NE(message.find(reason), std::string::npos) << message;
+  EXPECT_NE(message.find("all_reduce: direct, ring"), std::string::npos) << message;
+  auto planned = planner.plan(even_shapes(OpKind::barrier, 2, 0, 0)[0]);
+  EXPECT_EQ(planned.status().message(), message);
+}
+
+TEST(PlannerTest, ChoosesFewRoundsForSmallAndFewBytesForLarge) {
+  for (const topology::Topology& topology :
+       {topology::single_host(8, true), topology::single_host(8, false), network(8)}) {
+    Planner planner(topology, "");
+    EXPECT_EQ(choice(&planner, OpKind::all_reduce, 8, 64), "recursive_doubling");
+    EXPECT_EQ(choice(&planner, OpKind::all_reduce, 8, 64 * kMiB), "direct");
+    EXPECT_EQ(choice(&planner, OpKind::reduce_scatter, 8, 64 * kMiB), "direct");
+    EXPECT_EQ(choice(&planner, OpKind::all_gather, 8, 64 * kMiB), "direct");
+  }
+}
+
+TEST(PlannerTest, BroadcastsFromTheRootAloneOnlyWhereSendingIsFree) {
+  Planner memory(topology::single_host(8, true), "");
+  EXPECT_EQ(choice(&memory, OpKind::broadcast, 8, 64 * kMiB), "direct");
+  Planner tcp(network(8), "");
+  EXPECT_EQ(choice(&tcp, OpKind::broadcast, 8, 64 * kMiB), "chain");
+}
+
+// Several ranks of a host share its NIC; a ring crosses it once per host.
+TEST(PlannerTest, PrefersTheRingWhereRanksShareANic) {
+  Planner planner(topology::flat_network({0, 0, 0, 0, 1, 1, 1, 1}, 1, 10e9, true), "");
+  EXPECT_EQ(choice(&planner, OpKind::all_reduce, 8, 64 * kMiB), "ring");
+}
+
+TEST(PlannerTest, ChoosesTheSameOnEveryRankAndForEveryRoot) {
+  Planner planner(network(5), "");
+  for (const char* name : {"tree", "direct", "scatter_allgather", "chain"}) {
+    Planner forced(network(5), std::string("broadcast=") + name);
+    for (uint32_t root = 0; root < 5; ++root) {
+      for (const OpShape& shape : even_shapes(OpKind::broadcast, 5, root, 4000)) {
+        EXPECT_STREQ(forced.choose(shape).name, name);
+        EXPECT_EQ(&planner.choose(shape),
+                  &planner.choose(even_shapes(OpKind::broadcast, 5, 0, 4000)[0]));
+      }
+    }
+  }
+}
+
+TEST(PlannerTest, OneNameOverridesEveryOperationThatHasIt) {
+  Planner planner(topology::single_host(4, true), "ring");
+  ASSERT_TRUE(planner.status().ok()) << planner.status();
+  EXPECT_EQ(choice(&planner, OpKind::all_reduce, 4, 64), "ring");
+  EXPECT_EQ(choice(&planner, OpKind::all_gather, 4, 64), "ring");
+  EXPECT_EQ(choice(&planner, OpKind::barrier, 4, 0), "dissemination");
+}
+
+TEST(PlannerTest, AListOverridesSingleOperations) {
+  Planner planner(topology::single_host(4, true), "all_reduce=tree,broadcast=chain");
+  ASSERT_TRUE(planner.status().ok()) << planner.status();
+  EXPECT_EQ(choice(&planner, OpKind::all_reduce, 4, 64 * kMiB), "tree");
+  EXPECT_EQ(choice(&planner, OpKind::broadcast, 4, 64), "chain");
+  EXPECT_EQ(choice(&planner, OpKind::all_gather, 4, 64 * kMiB), "direct");
+}
+
+TEST(PlannerTest, AWrongOverrideNamesTheLegalOnes) {
+  expect_refused("rings", "no operation has an algorithm \"rings\"");
+  expect_refused("all_reduce=chain", "all_reduce has no algorithm \"chain\"");
+  expect_refused("allreduce=ring", "there is no operation \"allreduce\"");
+  expect_refused("all_reduce=ring,tree", "\"tree\" is not of the form operation=name");
+  expect_refused("send=direct", "send has no algorithm \"direct\"");
+}
+
+TEST(PlannerTest, RefusesMalformedShapes) {
+  Planner planner(topology::single_host(4, true), "");
+  auto shape = even_shapes(OpKind::all_gather, 4, 0, 3)[1];
+  shape.counts.pop_back();
+  EXPECT_EQ(planner.plan(shape).status().code(), StatusCode::invalid_argument);
+  EXPECT_EQ(planner.plan(even_shapes(OpKind::all_gather, 3, 0, 3)[1]).status().message(),
+            "all_gather: the shape has 3 ranks, the topology 4");
+  shape = even_shapes(OpKind::broadcast, 4, 0, 3)[1];
+  shape.root = 4;
+  EXPECT_EQ(planner.plan(shape).status().code(), StatusCode::invalid_argument);
+  shape.kind = OpKind::send;
+  EXPECT_EQ(planner.plan(shape).status().code(), StatusCode::invalid_argument);
+}
+
+TEST(PlannerTest, KeepsSchedulesAndForgetsTheLeastRecentlyUsed) {
+  Planner planner(topology::single_host(4, true), "");
+  const auto shape_of = [](uint64_t count) {
+    return even_shapes(OpKind::all_reduce, 4, 0, count)[2];
+  };
+  const auto plan = [&](uint64_t count) { return *planner.plan(shape_of(count)); };
+  const auto first = plan(0), second = plan(1);
+  EXPECT_EQ(first, plan(0));
+  for (uint64_t count = 2; count < 257; ++count) plan(count);  // 257 shapes; 1 is the oldest
+  EXPECT_EQ(first, plan(0));
+  EXPECT_NE(second, plan(1));
+  EXPECT_EQ(second->algorithm, "all_reduce_recursive_doubling");  // still the caller's
+}
+
+// 1 ms is the bound for choosing in a group of 64; generous, since the machine may be busy.
+TEST(PlannerTest, ChoosesQuickly) {
+  Planner planner(network(64), "");
+  const auto start = std::chrono::steady_clock::now();
+  for (uint64_t bytes = 1; bytes < (uint64_t{1} << 40); bytes *= 2) {
+    choice(&planner, OpKind::all_reduce, 64, bytes);
+  }
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  EXPECT_LT(took.count() / 40, 1e-3);
+}
+
+}  // namespace
+}  // namespace dmlcomm::schedule
