@@ -17,9 +17,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "base/config.h"
 #include "base/dtype.h"
 #include "base/status.h"
 #include "engine/rendezvous.h"
@@ -39,6 +41,7 @@ struct CommunicatorOptions {
   std::vector<int> global_ranks;    // rank in this group -> rank in the job; empty: the same
   std::vector<RailAddress> rails;   // may be empty when every rank is on one host
   std::chrono::milliseconds timeout{30 * 60 * 1000};
+  std::optional<Config> config;     // instead of the process's
 };
 
 // Memory to read, and memory to write, in bytes.

@@ -260,6 +260,7 @@ Result<RecvRequest*> Link::match(const FrameHeader& header) {
 
 Status Link::begin_frame(const FrameHeader& header) {
   current_ = nullptr;
+  if (state_ == State::failed) return error_;  // the frame before ended the communicator
   if (header.source != static_cast<uint32_t>(peer())) {
     return Status(StatusCode::protocol_error, str_cat("frame says it is from rank ", header.source));
   }
@@ -296,7 +297,8 @@ Status Link::begin_frame(const FrameHeader& header) {
 Sink Link::room_for_payload(const FrameHeader& header, size_t done) {
   const size_t rest = header.payload_bytes - done;
   if (current_ == nullptr) {
-    if (unexpected_bytes_ + in_buffer_.size() > kMaxUnexpectedBytes) return {};
+    const bool full = unexpected_bytes_ + in_buffer_.size() > kMaxUnexpectedBytes;
+    if (header.kind == FrameKind::data && full) return {};
     return {in_buffer_.data() + done, rest};
   }
   if (!current_->ready) return {};
@@ -365,6 +367,7 @@ Status Link::announce(const FrameHeader& header) {
 
 // The peer's communicator has failed: its reason becomes ours. `id` is the status code.
 Status Link::on_abort(const FrameHeader& header) {
+  reported_ = true;
   const bool known = header.id > 0 && header.id <= static_cast<uint64_t>(StatusCode::unsupported);
   return Status(known ? static_cast<StatusCode>(header.id) : StatusCode::aborted,
                 std::string(reinterpret_cast<const char*>(in_buffer_.data()), in_buffer_.size()));
@@ -423,17 +426,6 @@ bool Link::take_sign_of_life() {
   return lane_->channel().peer_showed_life() || heard;
 }
 
-void Link::send_abort(const Status& reason) {
-  if (!lane_ || state_ != State::up) return;
-  FrameHeader header = header_of(FrameKind::abort, 0);
-  header.id = static_cast<uint64_t>(reason.code());
-  std::string text = reason.message().substr(0, kMaxReasonBytes);
-  header.payload_bytes = static_cast<uint32_t>(text.size());
-  lane_->push_owned(header, std::move(text));
-  bool moved = false;
-  (void)lane_->flush(&moved);  // the peer notices the closed connection otherwise
-}
-
 void Link::send_goodbye() {
   if (state_ != State::up) return;
   push_control(FrameKind::goodbye, 0, 0, OpInfo());
@@ -443,11 +435,25 @@ void Link::send_goodbye() {
 void Link::fail(const Status& status) {
   if (state_ == State::failed) return;
   DMLCOMM_CHECK(!status.ok());
-  const bool was_left = state_ == State::left;
-  state_ = State::failed;
+  const bool was_left = std::exchange(state_, State::failed) == State::left;
   error_ = status;
-  if (lane_) lane_->channel().shut_down();
-  if (!was_left) options_.events->on_failed(peer(), error_);
+  if (!was_left) options_.events->on_failed(peer(), error_, reported_);
+}
+
+void Link::end(const Status& reason) {
+  if (std::exchange(ended_, true)) return;
+  if (lane_ && state_ != State::left) {
+    FrameHeader header = header_of(FrameKind::abort, 0);
+    header.id = static_cast<uint64_t>(reason.code());
+    std::string text = reason.message().substr(0, kMaxReasonBytes);
+    header.payload_bytes = static_cast<uint32_t>(text.size());
+    lane_->push_owned(header, std::move(text));
+    bool moved = false;
+    (void)lane_->flush(&moved);  // where that fails the peer notices the closed connection
+    lane_->channel().shut_down();
+  }
+  state_ = State::failed;
+  if (error_.ok()) error_ = reason;
 }
 
 }  // namespace dmlcomm::transport

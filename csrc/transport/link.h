@@ -91,12 +91,13 @@ class Link final : private LaneReader {
   // Whether the peer showed life since the last call.
   bool take_sign_of_life();
 
-  // Tells the peer why the communicator failed, as far as possible without blocking.
-  void send_abort(const Status& reason);
   // Says goodbye, as far as possible without blocking.
   void send_goodbye();
-  // Ends the link; on_failed() reports it if it was in use.
+  // Something is wrong with the link: on_failed() reports it.
   void fail(const Status& status);
+  // The communicator has failed: tells the peer why, as far as possible without blocking, and ends the
+  // link. No request is touched afterwards.
+  void end(const Status& reason);
 
  private:
   // A message, or its announcement, that came before its receive.
@@ -132,6 +133,8 @@ class Link final : private LaneReader {
 
   State state_ = State::connecting;
   Status error_;
+  bool reported_ = false;  // error_ is the peer's
+  bool ended_ = false;
   std::unique_ptr<Lane> lane_;
 
   // Out.

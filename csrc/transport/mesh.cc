@@ -182,6 +182,12 @@ Status Mesh::watch(int fd, uint64_t what, bool edge) {
   return errno_status(StatusCode::io_error, "epoll_ctl", errno);
 }
 
+int Mesh::num_ranks_on_host() const {
+  const std::string& own = hosts_[options_.rank].host_id;
+  return static_cast<int>(std::count_if(
+      hosts_.begin(), hosts_.end(), [&](const HostAddress& h) { return h.host_id == own; }));
+}
+
 // --- connecting ---
 
 Link& Mesh::link(int peer) {
@@ -523,8 +529,12 @@ void Mesh::retry_connects() {
 
 // --- the end ---
 
-void Mesh::send_abort(const Status& reason) {
-  for (Link* link : active_) link->send_abort(reason);
+void Mesh::fail_all(const Status& reason) {
+  for (Link* link : active_) link->end(reason);
+  handshakes_.clear();
+  // Ranks that have not met us yet find nobody.
+  listeners_.clear();
+  unix_listener_.reset();
 }
 
 void Mesh::close() {

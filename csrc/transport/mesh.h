@@ -56,11 +56,14 @@ class Mesh {
   // The link if anything was ever asked of it, or null.
   Link* existing_link(int peer) { return links_[peer].get(); }
 
+  int rank() const { return options_.rank; }
+  int num_ranks() const { return options_.num_ranks; }
   const HostAddress& host(int peer) const { return hosts_[peer]; }
   // Whether messages to `peer` go through shared memory.
   bool shares_memory(int peer) const { return local_index_[peer] >= 0; }
   bool all_share_memory() const { return num_local_ == options_.num_ranks; }
   int num_local() const { return num_local_; }
+  int num_ranks_on_host() const;
 
   shm::Segment& segment() { return *segment_; }
   // The segment of a local peer once its link is up, or null.
@@ -83,8 +86,8 @@ class Mesh {
   void tick(const std::function<bool(int peer)>& waits_for);
   int tick_ms() const { return tick_ms_; }
 
-  // Tells all peers why the communicator failed.
-  void send_abort(const Status& reason);
+  // Tells all peers why the communicator failed, and ends all links: no request is touched again.
+  void fail_all(const Status& reason);
   // Says goodbye to all peers and closes everything; gives bytes on their way a moment to leave.
   void close();
 

@@ -76,9 +76,9 @@ class LinkEvents {
   virtual Status size_mismatch(int peer, const RecvRequest& ours, const OpInfo& theirs,
                                uint64_t their_bytes) = 0;
 
-  // The link is unusable, or the peer's communicator has failed (`aborted`, with its reason). Called
-  // once per link.
-  virtual void on_failed(int peer, const Status& status) = 0;
+  // The link is unusable. `reported`: the peer's communicator has failed, and `status` is its reason;
+  // else `status` is what happened to the link. Called once per link.
+  virtual void on_failed(int peer, const Status& status, bool reported) = 0;
 
   // The peer has left in good order; what it sent before has been delivered.
   virtual void on_goodbye(int peer) = 0;

@@ -1,0 +1,52 @@
+// BufferView: a buffer of an operation, seen by schedules as one run of bytes, that may consist of
+// several pieces in memory (one tensor per rank).
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+#include "base/check.h"
+#include "engine/communicator.h"
+
+namespace dmlcomm::engine {
+
+class BufferView {
+ public:
+  BufferView() = default;
+  explicit BufferView(Span whole) { add(whole); }
+  explicit BufferView(ConstSpan whole) { add({const_cast<void*>(whole.data), whole.bytes}); }
+  explicit BufferView(const std::vector<Span>& pieces) {
+    for (const Span& piece : pieces) add(piece);
+  }
+  explicit BufferView(const std::vector<ConstSpan>& pieces) {
+    for (const ConstSpan& p : pieces) add({const_cast<void*>(p.data), p.bytes});
+  }
+
+  size_t bytes() const { return pieces_.empty() ? 0 : pieces_.back().end; }
+
+  // Where [offset, offset + bytes) lies; it must not cross the border between two pieces.
+  std::byte* at(size_t offset, size_t bytes) const {
+    if (bytes == 0) return nullptr;
+    // The first piece that ends behind `offset`: empty pieces before it are passed over.
+    const auto it = std::upper_bound(pieces_.begin(), pieces_.end(), offset,
+                                     [](size_t at, const Piece& piece) { return at < piece.end; });
+    DMLCOMM_CHECK(it != pieces_.end() && offset + bytes <= it->end);
+    return it->data + (it->bytes - (it->end - offset));
+  }
+
+ private:
+  struct Piece {
+    std::byte* data;
+    size_t bytes;
+    size_t end;  // of this piece in the buffer
+  };
+
+  void add(Span piece) {
+    pieces_.push_back({static_cast<std::byte*>(piece.data), piece.bytes, bytes() + piece.bytes});
+  }
+
+  std::vector<Piece> pieces_;
+};
+
+}  // namespace dmlcomm::engine

@@ -1,0 +1,307 @@
+#include "engine/communicator.h"
+
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "base/log.h"
+#include "base/str_cat.h"
+#include "engine/engine.h"
+#include "kernels/reduce.h"
+
+namespace dmlcomm::engine {
+namespace {
+
+using schedule::OpKind;
+
+constexpr uint64_t kMaxRanks = 1u << 20;
+
+std::vector<uint64_t> sizes_of(const std::vector<Span>& spans) {
+  std::vector<uint64_t> sizes;
+  for (const Span& span : spans) sizes.push_back(span.bytes);
+  return sizes;
+}
+
+std::vector<uint64_t> sizes_of(const std::vector<ConstSpan>& spans) {
+  std::vector<uint64_t> sizes;
+  for (const ConstSpan& span : spans) sizes.push_back(span.bytes);
+  return sizes;
+}
+
+Status wrong(std::string text) { return Status(StatusCode::invalid_argument, std::move(text)); }
+
+// The communicator's face: checks arguments, and turns each call into an OpRequest.
+class CommunicatorImpl final : public Communicator {
+ public:
+  CommunicatorImpl(const CommunicatorOptions& options, std::shared_ptr<Engine> engine)
+      : options_(options), engine_(std::move(engine)), timeout_ms_(options.timeout.count()) {}
+
+  ~CommunicatorImpl() override { close(); }
+
+  int rank() const override { return options_.rank; }
+  int num_ranks() const override { return options_.num_ranks; }
+
+  OperationPtr all_reduce(void* data, size_t count, DType dtype, ReduceOp op,
+                          const OpOptions& options) override {
+    OpRequest request = reduction(OpKind::all_reduce, dtype, op);
+    request.shape.counts = {count};
+    request.output = BufferView(Span{data, count * size_of(dtype)});
+    return submit(std::move(request), options);
+  }
+
+  OperationPtr reduce(const void* input, void* output, size_t count, DType dtype, ReduceOp op,
+                      int root, const OpOptions& options) override {
+    OpRequest request = reduction(OpKind::reduce, dtype, op);
+    request.shape.counts = {count};
+    request.input = BufferView(ConstSpan{input, count * size_of(dtype)});
+    if (rank() == root) request.output = BufferView(Span{output, count * size_of(dtype)});
+    return submit_rooted(std::move(request), root, options);
+  }
+
+  OperationPtr broadcast(Span data, int root, const OpOptions& options) override {
+    OpRequest request = movement(OpKind::broadcast);
+    request.shape.counts = {data.bytes};
+    request.output = BufferView(data);
+    return submit_rooted(std::move(request), root, options);
+  }
+
+  OperationPtr all_gather(ConstSpan input, std::vector<Span> outputs,
+                          const OpOptions& options) override {
+    OpRequest request = movement(OpKind::all_gather);
+    request.shape.counts = sizes_of(outputs);
+    request.input = BufferView(input);
+    request.output = BufferView(outputs);
+    const Status status = check_own_piece(outputs.size(), input.bytes, request.shape.counts);
+    return status.ok() ? submit(std::move(request), options) : ended(std::move(request), status);
+  }
+
+  OperationPtr gather(ConstSpan input, std::vector<Span> outputs, int root,
+                      const OpOptions& options) override {
+    OpRequest request = movement(OpKind::gather);
+    request.shape.counts.assign(static_cast<size_t>(num_ranks()), input.bytes);
+    request.input = BufferView(input);
+    if (rank() == root) {
+      request.shape.counts = sizes_of(outputs);
+      request.output = BufferView(outputs);
+      const Status status = check_own_piece(outputs.size(), input.bytes, request.shape.counts);
+      if (!status.ok()) return ended(std::move(request), status);
+    }
+    return submit_rooted(std::move(request), root, options);
+  }
+
+  OperationPtr scatter(std::vector<ConstSpan> inputs, Span output, int root,
+                       const OpOptions& options) override {
+    OpRequest request = movement(OpKind::scatter);
+    request.shape.counts.assign(static_cast<size_t>(num_ranks()), output.bytes);
+    request.output = BufferView(output);
+    if (rank() == root) {
+      request.shape.counts = sizes_of(inputs);
+      request.input = BufferView(inputs);
+      const Status status = check_own_piece(inputs.size(), output.bytes, request.shape.counts);
+      if (!status.ok()) return ended(std::move(request), status);
+    }
+    return submit_rooted(std::move(request), root, options);
+  }
+
+  OperationPtr reduce_scatter(std::vector<ConstSpan> inputs, Span output, DType dtype, ReduceOp op,
+                              const OpOptions& options) override {
+    OpRequest request = reduction(OpKind::reduce_scatter, dtype, op);
+    Status status = check_own_piece(inputs.size(), output.bytes, sizes_of(inputs));
+    for (const ConstSpan& input : inputs) {
+      if (input.bytes % size_of(dtype) != 0) {
+        status = wrong(str_cat("reduce_scatter: an input of ", input.bytes,
+                               " bytes is no multiple of ", to_string(dtype)));
+      }
+      request.shape.counts.push_back(input.bytes / size_of(dtype));
+    }
+    request.input = BufferView(inputs);
+    request.output = BufferView(output);
+    return status.ok() ? submit(std::move(request), options) : ended(std::move(request), status);
+  }
+
+  OperationPtr all_to_all(std::vector<ConstSpan> inputs, std::vector<Span> outputs,
+                          const OpOptions& options) override {
+    OpRequest request = movement(OpKind::all_to_all);
+    request.shape.counts = sizes_of(inputs);
+    request.shape.recv_counts = sizes_of(outputs);
+    request.input = BufferView(inputs);
+    request.output = BufferView(outputs);
+    const auto n = static_cast<size_t>(num_ranks());
+    if (inputs.size() != n || outputs.size() != n) {
+      return ended(std::move(request),
+                   wrong(str_cat("all_to_all: ", inputs.size(), " inputs and ", outputs.size(),
+                                 " outputs, expected ", n, " of each (one per rank)")));
+    }
+    const auto own = static_cast<size_t>(rank());
+    if (inputs[own].bytes != outputs[own].bytes) {
+      return ended(std::move(request),
+                   wrong(str_cat("all_to_all: rank ", rank(), " sends itself ", inputs[own].bytes,
+                                 " bytes and expects ", outputs[own].bytes)));
+    }
+    return submit(std::move(request), options);
+  }
+
+  OperationPtr barrier(const OpOptions& options) override {
+    return submit(movement(OpKind::barrier), options);
+  }
+
+  OperationPtr send(ConstSpan data, int destination, uint32_t tag,
+                    const OpOptions& options) override {
+    OpRequest request = movement(OpKind::send);
+    request.input = BufferView(data);
+    return submit_message(std::move(request), destination, tag, options);
+  }
+
+  OperationPtr recv(Span data, int source_or_any, uint32_t tag, const OpOptions& options) override {
+    OpRequest request = movement(OpKind::recv);
+    request.output = BufferView(data);
+    return submit_message(std::move(request), source_or_any, tag, options);
+  }
+
+  uint64_t sequence() const override { return engine_->sequence(); }
+  void set_timeout(std::chrono::milliseconds timeout) override {
+    timeout_ms_.store(timeout.count());
+  }
+  void abort(const std::string& reason) override { engine_->abort(reason); }
+  void close() override { engine_->close(); }
+  Status error() const override { return engine_->error(); }
+  std::string description() const override { return engine_->description(); }
+
+ private:
+  OpRequest movement(OpKind kind) const {
+    OpRequest request;
+    request.shape.kind = kind;
+    request.shape.rank = static_cast<uint32_t>(rank());
+    request.shape.num_ranks = static_cast<uint32_t>(num_ranks());
+    return request;
+  }
+
+  OpRequest reduction(OpKind kind, DType dtype, ReduceOp op) const {
+    OpRequest request = movement(kind);
+    request.dtype = dtype;
+    request.reduce_op = op;
+    request.shape.element_bytes = static_cast<uint32_t>(size_of(dtype));
+    return request;
+  }
+
+  Status check_own_piece(size_t num_pieces, size_t own_bytes,
+                         const std::vector<uint64_t>& sizes) const {
+    if (num_pieces != static_cast<size_t>(num_ranks())) {
+      return wrong(str_cat("got ", num_pieces, " tensors on rank ", rank(), ", expected ",
+                           num_ranks(), " (one per rank)"));
+    }
+    if (sizes[static_cast<size_t>(rank())] == own_bytes) return Status();
+    return wrong(str_cat("piece ", rank(), " has ", sizes[static_cast<size_t>(rank())],
+                         " bytes, but rank ", rank(), "'s own tensor has ", own_bytes));
+  }
+
+  OperationPtr ended(OpRequest request, const Status& status) {
+    return engine_->finished(std::move(request), status);
+  }
+
+  Deadline deadline_of(const OpOptions& options) const {
+    const int64_t ms = options.timeout.count() > 0 ? options.timeout.count() : timeout_ms_.load();
+    return Deadline::after_ns(ms > INT64_MAX / kNsPerMs ? INT64_MAX : ms * kNsPerMs);
+  }
+
+  OperationPtr submit(OpRequest request, const OpOptions& options) {
+    if (request.reduces() && !kernels::supports(request.dtype, request.reduce_op)) {
+      const Status status = wrong(str_cat(to_string(request.shape.kind), ": ",
+                                          to_string(request.reduce_op), " is not defined for ",
+                                          to_string(request.dtype)));
+      return ended(std::move(request), status);
+    }
+    if (num_ranks() == 1) {
+      const Status error = engine_->error();
+      if (error.ok()) run_alone(request);
+      return ended(std::move(request), error);
+    }
+    return engine_->submit(std::move(request), deadline_of(options), options.inline_wait);
+  }
+
+  OperationPtr submit_rooted(OpRequest request, int root, const OpOptions& options) {
+    if (root < 0 || root >= num_ranks()) {
+      const Status status = wrong(str_cat(to_string(request.shape.kind), ": root ", root,
+                                          " is not a rank of this group (0 to ",
+                                          num_ranks() - 1, ")"));
+      return ended(std::move(request), status);
+    }
+    request.shape.root = static_cast<uint32_t>(root);
+    return submit(std::move(request), options);
+  }
+
+  OperationPtr submit_message(OpRequest request, int peer, uint32_t tag,
+                              const OpOptions& options) {
+    const bool any = peer == kAnySource && request.shape.kind == OpKind::recv;
+    if (!any && (peer < 0 || peer >= num_ranks() || peer == rank())) {
+      const Status status = wrong(
+          str_cat(to_string(request.shape.kind), ": ", peer, " is not another rank of this group (",
+                  "0 to ", num_ranks() - 1, ", without ", rank(), ")"));
+      return ended(std::move(request), status);
+    }
+    if (num_ranks() == 1) {
+      return ended(std::move(request), wrong("recv from any rank: this rank is alone"));
+    }
+    request.peer = peer;
+    request.tag = tag;
+    return engine_->submit(std::move(request), deadline_of(options), options.inline_wait);
+  }
+
+  // A group of one: results are copies of the inputs.
+  static void run_alone(const OpRequest& request) {
+    const size_t bytes = request.output.bytes();
+    if (bytes == 0 || request.input.bytes() == 0) return;
+    std::byte* to = request.output.at(0, bytes);
+    const std::byte* from = request.input.at(0, bytes);
+    if (to != from) std::memmove(to, from, bytes);
+  }
+
+  const CommunicatorOptions options_;
+  const std::shared_ptr<Engine> engine_;
+  std::atomic<int64_t> timeout_ms_;
+};
+
+Status check_options(const CommunicatorOptions& options) {
+  const auto n = static_cast<uint64_t>(options.num_ranks);
+  if (options.num_ranks < 1 || n > kMaxRanks || options.rank < 0 ||
+      options.rank >= options.num_ranks) {
+    return wrong(str_cat("rank ", options.rank, " of ", options.num_ranks,
+                         " ranks: expected 0 <= rank < number of ranks <= ", kMaxRanks));
+  }
+  if (!options.global_ranks.empty() && options.global_ranks.size() != n) {
+    return wrong(str_cat("got ", options.global_ranks.size(), " global ranks for ", n, " ranks"));
+  }
+  return Status();
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Communicator>> Communicator::create(
+    const CommunicatorOptions& options, std::shared_ptr<Rendezvous> rendezvous) {
+  DMLCOMM_RETURN_IF_ERROR(check_options(options));
+  if (!options.config && !process_config().ok()) return process_config().status();
+  EngineOptions engine_options;
+  engine_options.rank = options.rank;
+  engine_options.num_ranks = options.num_ranks;
+  engine_options.name = options.name;
+  engine_options.global_ranks = options.global_ranks;
+  engine_options.config = options.config ? *options.config : *process_config();
+  std::vector<transport::LocalRail> rails;
+  for (const RailAddress& rail : options.rails) rails.push_back({rail.interface, rail.address});
+  transport::Directory directory;
+  directory.set = [&](const std::string& key, const std::string& value) {
+    return rendezvous->set(key, value);
+  };
+  directory.get = [&](const std::string& key) { return rendezvous->get(key, options.timeout); };
+  Result<std::shared_ptr<Engine>> engine =
+      Engine::create(engine_options, std::move(rails), directory);
+  if (!engine.ok()) {
+    return Status(engine.status().code(), str_cat("group '", options.name, "', rank ", options.rank,
+                                                  ": ", engine.status().message()));
+  }
+  log_info((*engine)->description());
+  return std::shared_ptr<Communicator>(
+      std::make_shared<CommunicatorImpl>(options, std::move(*engine)));
+}
+
+}  // namespace dmlcomm::engine

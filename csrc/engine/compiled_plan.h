@@ -1,0 +1,37 @@
+// CompiledPlan: a schedule with what its execution needs beside it, worked out once and shared by all
+// operations of one shape.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "schedule/schedule.h"
+
+namespace dmlcomm::engine {
+
+// Steps that are carried out together: one step, or a run of recv_reduce onto one range, which is
+// reduced in one pass over all sources.
+struct Task {
+  uint32_t first = 0;  // index in CompiledPlan::order
+  uint32_t num_steps = 0;
+  uint32_t num_deps = 0;
+};
+
+struct CompiledPlan {
+  explicit CompiledPlan(std::shared_ptr<const schedule::Schedule> schedule);
+
+  const schedule::Step& step(uint32_t id) const { return schedule->steps[id]; }
+
+  std::shared_ptr<const schedule::Schedule> schedule;
+  std::vector<uint32_t> order;               // step ids, task after task
+  std::vector<Task> tasks;
+  std::vector<uint32_t> task_of_step;
+  std::vector<std::vector<uint32_t>> successors;  // of a task: tasks, one entry per dependency
+  // Per step: which message between the two ranks it is, inside its stream.
+  std::vector<uint32_t> message_index;
+  std::vector<uint32_t> sources;  // ranks this one receives from, without repetition
+  uint32_t max_sources = 0;       // of one task
+};
+
+}  // namespace dmlcomm::engine

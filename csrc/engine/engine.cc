@@ -1,0 +1,541 @@
+#include "engine/engine.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "base/str_cat.h"
+#include "engine/schedule_runner.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace dmlcomm::engine {
+namespace {
+
+using schedule::OpKind;
+using transport::OpInfo;
+using transport::RecvRequest;
+using transport::SendRequest;
+
+// Sockets and the clock are looked at once in so many steps: both cost more than a look at shared
+// memory, and neither is urgent there.
+constexpr uint32_t kStepsPerLook = 64;
+constexpr size_t kMaxCompiledPlans = 256;
+
+int usable_cores() {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  if (sched_getaffinity(0, sizeof(cores), &cores) != 0) return 1;
+  return std::max(1, CPU_COUNT(&cores));
+}
+
+void relax() {
+#if defined(__x86_64__)
+  _mm_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+topology::Topology make_topology(const transport::Mesh& mesh) {
+  const auto num_ranks = static_cast<uint32_t>(mesh.num_ranks());
+  if (mesh.all_share_memory()) return topology::single_host(num_ranks, true);
+  std::vector<uint32_t> hosts(num_ranks);
+  std::vector<std::string> ids;
+  for (uint32_t rank = 0; rank < num_ranks; ++rank) {
+    const std::string& id = mesh.host(static_cast<int>(rank)).host_id;
+    auto it = std::find(ids.begin(), ids.end(), id);
+    if (it == ids.end()) it = ids.insert(ids.end(), id);
+    hosts[rank] = static_cast<uint32_t>(it - ids.begin());
+  }
+  if (ids.size() == 1) return topology::single_host(num_ranks, false);
+  // Gigabit Ethernet: only the ratio of latency and bandwidth matters for the choice.
+  return topology::flat_network(std::move(hosts), 1, 1e9, true);
+}
+
+}  // namespace
+
+Engine::Engine(const EngineOptions& options) : options_(options), history_(kHistory) {}
+
+Result<std::shared_ptr<Engine>> Engine::create(const EngineOptions& options,
+                                               std::vector<transport::LocalRail> rails,
+                                               const transport::Directory& directory) {
+  std::shared_ptr<Engine> engine(new Engine(options));
+  transport::MeshOptions mesh_options;
+  mesh_options.rank = options.rank;
+  mesh_options.num_ranks = options.num_ranks;
+  mesh_options.rails = std::move(rails);
+  mesh_options.config = options.config;
+  mesh_options.events = engine.get();
+  Result<std::unique_ptr<transport::Mesh>> mesh = transport::Mesh::create(mesh_options, directory);
+  if (!mesh.ok()) return mesh.status();
+  engine->mesh_ = std::move(*mesh);
+  engine->oversubscribed_ = engine->mesh_->num_ranks_on_host() > usable_cores();
+  engine->planner_ = std::make_unique<schedule::Planner>(make_topology(*engine->mesh_),
+                                                         options.config.algorithm);
+  DMLCOMM_RETURN_IF_ERROR(engine->planner_->status());
+  engine->board_ = std::make_unique<Board>(*engine->mesh_, options.rank, options.num_ranks);
+  if (options.num_ranks > 1) {
+    // The thread keeps the engine alive until it has ended, even where it is the last to hold it.
+    engine->thread_ = std::thread([engine] { engine->run(); });
+  }
+  return engine;
+}
+
+Engine::~Engine() = default;
+
+// --- taking operations in ---
+
+OperationPtr Engine::submit(OpRequest request, Deadline deadline, bool inline_wait) {
+  const bool is_collective = !request.is_point_to_point();
+  std::shared_ptr<OpState> op;
+  Status error;
+  {
+    std::lock_guard lock(submit_mutex_);
+    const uint64_t sequence =
+        is_collective ? num_collectives_.fetch_add(1, std::memory_order_relaxed) + 1 : 0;
+    op = std::make_shared<OpState>(this, std::move(request), sequence, deadline);
+    error = error_;
+    if (error.ok()) {
+      submitted_.push_back(op);
+      num_pending_.fetch_add(1, std::memory_order_relaxed);
+      has_submitted_.store(true, std::memory_order_release);
+    }
+  }
+  if (!error.ok()) {
+    op->complete(Status(error.code(), str_cat(op->text(), " cannot run: ", error.message())));
+    return op;
+  }
+  mesh_->wake();
+  if (!inline_wait) wake_thread();
+  return op;
+}
+
+OperationPtr Engine::finished(OpRequest request, const Status& status) {
+  const bool is_collective = !request.is_point_to_point();
+  const uint64_t sequence = is_collective ? ++num_collectives_ : 0;
+  auto op = std::make_shared<OpState>(this, std::move(request), sequence, Deadline());
+  op->complete(status);
+  return op;
+}
+
+void Engine::take_submitted() {
+  if (!has_submitted_.load(std::memory_order_acquire)) return;
+  std::vector<std::shared_ptr<OpState>> taken;
+  Status abort_reason;
+  {
+    std::lock_guard lock(submit_mutex_);
+    taken.swap(submitted_);
+    abort_reason = std::exchange(abort_reason_, Status());
+    has_submitted_.store(false, std::memory_order_relaxed);
+  }
+  for (std::shared_ptr<OpState>& op : taken) {
+    const bool is_message = op->request().is_point_to_point();
+    std::list<Running>& list = is_message ? messages_ : collectives_;
+    Running& running = list.emplace_back(Running{std::move(op), nullptr});
+    if (!failure_.ok()) {
+      end(running, failure_);
+    } else if (is_message) {
+      start(running);
+    }
+  }
+  if (!abort_reason.ok()) fail(abort_reason);
+}
+
+// --- driving ---
+
+bool Engine::drive_until(OpState& op, Deadline deadline) {
+  while (!op.done()) {
+    std::unique_lock lock(progress_, std::try_to_lock);
+    if (lock.owns_lock()) {
+      drive(lock, &op, deadline);
+      if (lock.owns_lock()) lock.unlock();
+      if (num_pending_.load(std::memory_order_acquire) > 0) wake_thread();
+      if (!op.done() && deadline.expired()) return false;
+      continue;
+    }
+    // Somebody drives. Look for a moment, since sleeping and waking cost more than a short operation.
+    const int64_t give_up = now_ns() + options_.config.spin_us * kNsPerUs;
+    while (!op.done() && now_ns() < give_up) {
+      if (oversubscribed_) sched_yield();
+      relax();
+    }
+    // The driver may leave for its own reasons: then the progress thread is woken, and takes over.
+    if (!op.wait_done(deadline) && deadline.expired()) return op.done();
+  }
+  return true;
+}
+
+// Drives until `until` is done (null: until nothing is pending), or the deadline.
+void Engine::drive(std::unique_lock<std::mutex>& lock, OpState* until, Deadline deadline) {
+  int64_t idle_since_ns = 0;
+  for (;;) {
+    const bool moved = step();
+    if (!ended_.empty()) {
+      report_ended(lock);
+      if (until == nullptr ? num_pending_.load() == 0 : until->done()) return;
+      lock.lock();
+    }
+    if (until == nullptr && num_pending_.load(std::memory_order_acquire) == 0) return;
+    if (until != nullptr && until->done()) return;
+    if (moved) {
+      idle_since_ns = 0;
+      continue;
+    }
+    if (idle_since_ns == 0) idle_since_ns = now_ns();
+    rest(idle_since_ns, deadline);
+    if (deadline.expired()) return;
+  }
+}
+
+bool Engine::step() {
+  const bool look = num_steps_++ % kStepsPerLook == 0;
+  if (look && now_ns() >= next_tick_ns_) tick();
+  bool moved = has_submitted_.load(std::memory_order_relaxed);
+  take_submitted();
+  moved |= mesh_->poll(look || mesh_->has_socket_links());
+  moved |= advance_all();
+  return moved;
+}
+
+bool Engine::advance_all() {
+  bool moved = false;
+  if (!collectives_.empty()) {
+    Running& first = collectives_.front();
+    if (first.runner == nullptr && first.op != nullptr) {
+      start(first);
+      moved = true;
+    }
+    moved |= advance(first);
+    while (!collectives_.empty() && collectives_.front().op == nullptr) collectives_.pop_front();
+  }
+  for (auto it = messages_.begin(); it != messages_.end();) {
+    moved |= advance(*it);
+    it = it->op == nullptr ? messages_.erase(it) : std::next(it);
+  }
+  return moved;
+}
+
+void Engine::start(Running& running) {
+  OpState& op = *running.op;
+  Status status;
+  if (!op.request().is_point_to_point()) {
+    history_[op.sequence() % kHistory] = {op.sequence(), op.info()};
+    for (const Early& early : early_) {
+      if (early.sequence != static_cast<uint32_t>(op.sequence()) || early.op == op.info()) continue;
+      return fail(disagreement(early.peer, early.sequence, op.info(), early.op));
+    }
+    std::erase_if(early_, [&](const Early& e) { return e.sequence <= op.sequence(); });
+  }
+  running.runner = make_runner(op, &status);
+  if (status.ok()) status = running.runner->start();
+  if (!status.ok()) return fail(status);
+  // A peer that has left in good order will not answer.
+  for (int peer = 0; peer < options_.num_ranks; ++peer) {
+    transport::Link* link = peer == options_.rank ? nullptr : mesh_->existing_link(peer);
+    if (link == nullptr || link->state() != transport::Link::State::left) continue;
+    if (running.runner->waits_for(peer)) return on_goodbye(peer);
+  }
+}
+
+std::unique_ptr<Runner> Engine::make_runner(OpState& op, Status* status) {
+  if (op.request().is_point_to_point()) {
+    return std::make_unique<PointToPointRunner>(*mesh_, op, ++num_receives_);
+  }
+  if (board_->takes(op.request())) return std::make_unique<BoardRunner>(*board_, op);
+  auto schedule = planner_->plan(op.request().shape);
+  if (!schedule.ok()) {
+    *status = schedule.status();
+    return nullptr;
+  }
+  std::shared_ptr<const CompiledPlan>& plan = plans_[schedule->get()];
+  if (plan == nullptr || plan->schedule != *schedule) {
+    if (plans_.size() > kMaxCompiledPlans) {
+      plans_.clear();
+      return make_runner(op, status);
+    }
+    plan = std::make_shared<CompiledPlan>(*schedule);
+  }
+  return std::make_unique<ScheduleRunner>(*mesh_, pool_, op, plan);
+}
+
+bool Engine::advance(Running& running) {
+  if (running.op == nullptr || running.runner == nullptr) return false;
+  bool moved = false;
+  Status status = running.runner->advance(&moved);
+  if (!status.ok()) {
+    fail(status);
+  } else if (running.op != nullptr && running.runner->complete()) {
+    end(running, Status());
+  }
+  return moved;
+}
+
+// Notes the end; `running` stays in its list, without an operation, until the list is walked.
+void Engine::end(Running& running, const Status& status) {
+  if (running.op == nullptr) return;
+  ended_.push_back({std::move(running.op), status});
+  running.op = nullptr;
+  if (status.ok()) running.runner.reset();
+}
+
+void Engine::report_ended(std::unique_lock<std::mutex>& lock) {
+  std::vector<Ended> ended;
+  ended.swap(ended_);
+  num_pending_.fetch_sub(static_cast<uint32_t>(ended.size()), std::memory_order_release);
+  lock.unlock();
+  for (Ended& item : ended) item.op->complete(item.status);
+}
+
+template <typename Visit>
+void Engine::for_each_running(Visit visit) {
+  for (Running& running : collectives_) {
+    if (running.op != nullptr) visit(running);
+  }
+  for (Running& running : messages_) {
+    if (running.op != nullptr) visit(running);
+  }
+}
+
+void Engine::tick() {
+  next_tick_ns_ = now_ns() + mesh_->tick_ms() * kNsPerMs;
+  mesh_->tick([this](int peer) {
+    bool waits = false;
+    for_each_running([&](const Running& r) { waits |= r.runner && r.runner->waits_for(peer); });
+    return waits;
+  });
+  check_deadlines();
+}
+
+void Engine::check_deadlines() {
+  const Running* expired = nullptr;
+  for_each_running([&](const Running& r) {
+    if (expired == nullptr && r.op->deadline().expired()) expired = &r;
+  });
+  if (expired != nullptr) fail(timed_out(*expired));
+}
+
+// Nothing moved: poll on for a moment, then sleep.
+void Engine::rest(int64_t idle_since_ns, Deadline deadline) {
+  const int64_t now = now_ns();
+  if (now - idle_since_ns < options_.config.spin_us * kNsPerUs) {
+    if (oversubscribed_) {
+      sched_yield();
+    } else {
+      relax();
+    }
+    return;
+  }
+  if (now >= next_tick_ns_) tick();
+  const int timeout_ms = mesh_->tick_ms();
+  const int until_deadline_ms = deadline.remaining_poll_ms();
+  num_steps_ = 0;  // look at the sockets after waking
+  mesh_->sleep(until_deadline_ms < 0 ? timeout_ms : std::min(timeout_ms, until_deadline_ms),
+               [this] { return has_news() || advance_all() || !ended_.empty(); });
+}
+
+bool Engine::has_news() const {
+  std::lock_guard lock(submit_mutex_);
+  return !submitted_.empty() || !abort_reason_.ok() || stopping_.load();
+}
+
+// --- the progress thread ---
+
+void Engine::run() {
+  const auto tick_time = std::chrono::milliseconds(mesh_->tick_ms());
+  while (!stopping_.load()) {
+    {
+      std::unique_lock idle(idle_mutex_);
+      idle_changed_.wait_for(idle, tick_time, [this] { return has_work_ || stopping_.load(); });
+      has_work_ = false;
+    }
+    // Where a caller drives, it also ticks, and wakes this thread if it leaves something behind.
+    std::unique_lock lock(progress_, std::try_to_lock);
+    if (!lock.owns_lock()) continue;
+    num_steps_ = 0;
+    drive(lock, nullptr, Deadline());
+  }
+}
+
+void Engine::wake_thread() {
+  {
+    std::lock_guard lock(idle_mutex_);
+    has_work_ = true;
+  }
+  idle_changed_.notify_one();
+}
+
+// --- failure ---
+
+void Engine::abort(const std::string& reason) {
+  {
+    std::lock_guard lock(submit_mutex_);
+    if (!error_.ok() || !abort_reason_.ok()) return;
+    abort_reason_ =
+        Status(StatusCode::aborted, str_cat(name_of(options_.rank), " aborted: ", reason));
+    has_submitted_.store(true, std::memory_order_release);
+  }
+  // Whoever drives now takes the reason and ends what it drives for; if nobody does, we do.
+  mesh_->wake();
+  std::unique_lock lock(progress_);
+  take_submitted();
+  report_ended(lock);
+}
+
+void Engine::fail(const Status& status) {
+  {
+    std::lock_guard lock(submit_mutex_);
+    if (!error_.ok()) return;
+    error_ = status;
+  }
+  failure_ = status;
+  log_info("group '", options_.name, "' failed: ", status.to_string());
+  for_each_running([&](Running& running) { end(running, status); });
+  mesh_->fail_all(status);
+  take_submitted();
+}
+
+void Engine::close() {
+  if (stopping_.exchange(true)) return;
+  if (num_pending_.load() > 0) abort("the group was closed while operations were pending");
+  {
+    std::lock_guard lock(submit_mutex_);
+    if (error_.ok()) {
+      error_ = Status(StatusCode::aborted, str_cat("group '", options_.name, "' was closed"));
+    }
+  }
+  wake_thread();
+  mesh_->wake();
+  if (thread_.joinable()) {
+    if (thread_.get_id() == std::this_thread::get_id()) {
+      thread_.detach();  // a callback holds the last reference; the thread ends after it
+    } else {
+      thread_.join();
+    }
+  }
+  std::unique_lock lock(progress_);
+  collectives_.clear();
+  messages_.clear();
+  mesh_->close();
+}
+
+Status Engine::error() const {
+  std::lock_guard lock(submit_mutex_);
+  return error_;
+}
+
+std::string Engine::description() const {
+  return str_cat("group '", options_.name, "' rank ", options_.rank, " of ", options_.num_ranks,
+                 ": ", mesh_->description());
+}
+
+std::string Engine::name_of(int peer) const {
+  const transport::HostAddress& host = mesh_->host(peer);
+  const auto p = static_cast<size_t>(peer);
+  const bool renamed = p < options_.global_ranks.size() && options_.global_ranks[p] != peer;
+  return str_cat("rank ", peer,
+                 renamed ? str_cat(" (rank ", options_.global_ranks[p], " of the job)") : "",
+                 " on host ", host.host_name, " (pid ", host.pid, ")");
+}
+
+std::string Engine::current_text() const {
+  if (!collectives_.empty() && collectives_.front().op) {
+    return str_cat("during ", collectives_.front().op->text());
+  }
+  for (const Running& running : messages_) {
+    if (running.op) return str_cat("during ", running.op->text());
+  }
+  return str_cat("after collective #", sequence());
+}
+
+Status Engine::timed_out(const Running& running) const {
+  std::string waiting;
+  for (int peer = 0; peer < options_.num_ranks; ++peer) {
+    if (peer == options_.rank || !running.runner || !running.runner->waits_for(peer)) continue;
+    waiting += str_cat(waiting.empty() ? "" : ", ", name_of(peer));
+  }
+  return Status(StatusCode::timeout,
+                str_cat(running.op->text(), " timed out on ", name_of(options_.rank),
+                        waiting.empty() ? ", before its turn came" : "; it waits for ", waiting));
+}
+
+// --- what the links say ---
+
+void Engine::on_sent(SendRequest& request) { static_cast<Runner*>(request.owner)->on_sent(request); }
+
+void Engine::on_arrived(RecvRequest& request) {
+  static_cast<Runner*>(request.owner)->on_arrived(request);
+}
+
+void Engine::provide_window(RecvRequest& request) {
+  static_cast<Runner*>(request.owner)->provide_window(request);
+}
+
+RecvRequest* Engine::claim_any_source(transport::Tag tag, uint64_t before_order) {
+  for (Running& running : messages_) {
+    if (running.op == nullptr || running.op->request().peer != kAnySource) continue;
+    RecvRequest* request = static_cast<PointToPointRunner&>(*running.runner).unclaimed();
+    if (request == nullptr || request->source >= 0 || request->tag != tag) continue;
+    return request->posted_order < before_order ? request : nullptr;
+  }
+  return nullptr;
+}
+
+Status Engine::disagreement(int peer, uint32_t sequence, const OpInfo& ours,
+                            const OpInfo& theirs) const {
+  return Status(StatusCode::mismatch,
+                str_cat("ranks disagree about collective #", sequence, ": ",
+                        name_of(options_.rank), " called ", describe(ours), ", ", name_of(peer),
+                        " called ", describe(theirs),
+                        "; every rank must call the same operations in the same order"));
+}
+
+Status Engine::check_operation(int peer, transport::Tag tag, const OpInfo& theirs) {
+  const uint32_t sequence = transport::sequence_of(tag);
+  const auto& [known, ours] = history_[sequence % kHistory];
+  if (static_cast<uint32_t>(known) == sequence && known != 0) {
+    return ours == theirs ? Status() : disagreement(peer, sequence, ours, theirs);
+  }
+  // Not begun here (or long past): remembered until it begins.
+  if (sequence > static_cast<uint32_t>(known)) early_.push_back({sequence, peer, theirs});
+  return Status();
+}
+
+Status Engine::size_mismatch(int peer, const RecvRequest& ours, const OpInfo& theirs,
+                             uint64_t their_bytes) {
+  if (transport::is_point_to_point(ours.tag)) {
+    return Status(StatusCode::mismatch,
+                  str_cat("recv of tag ", static_cast<uint32_t>(ours.tag), " on ",
+                          name_of(options_.rank), " expects ", ours.bytes, " bytes, but ",
+                          name_of(peer), " sent ", their_bytes));
+  }
+  return Status(StatusCode::mismatch,
+                str_cat("in collective #", transport::sequence_of(ours.tag), " ", describe(theirs),
+                        ", ", name_of(options_.rank), " expects ", ours.bytes, " bytes from ",
+                        name_of(peer), ", which sends ", their_bytes,
+                        "; sizes must fit between the ranks"));
+}
+
+void Engine::on_failed(int peer, const Status& status, bool reported) {
+  if (reported) return fail(status);
+  if (status.code() == StatusCode::mismatch) return fail(status);
+  const StatusCode code =
+      status.code() == StatusCode::io_error ? StatusCode::peer_lost : status.code();
+  fail(Status(code, str_cat("lost ", name_of(peer), " ", current_text(), ": ", status.message())));
+}
+
+void Engine::on_goodbye(int peer) {
+  bool needed = false;
+  for_each_running([&](const Running& r) { needed |= r.runner && r.runner->waits_for(peer); });
+  if (!needed) return;
+  fail(Status(StatusCode::peer_lost,
+              str_cat("lost ", name_of(peer), " ", current_text(),
+                      ": it has left the group; do all ranks call the same operations?")));
+}
+
+}  // namespace dmlcomm::engine

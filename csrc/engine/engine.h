@@ -1,0 +1,168 @@
+// Engine: the heart of a communicator. It takes operations in, starts them in order, drives them, and
+// keeps the first failure.
+//
+// Who drives. Exactly one thread at a time, the holder of the progress lock, touches links, runners
+// and memory: the progress thread, or a caller that waits. A caller that finds the lock taken sleeps
+// until its operation is done. The progress thread sleeps while there is nothing to do, and looks
+// after heartbeats and newcomers every tick.
+//
+// Order. Collectives run one after the other, in the order of their calls, which is the same on all
+// ranks. Point-to-point operations run beside them.
+//
+// Locks: the progress lock before submit_mutex_; operations are completed (and their callbacks run)
+// without either.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/board.h"
+#include "engine/compiled_plan.h"
+#include "engine/memory_pool.h"
+#include "engine/op_state.h"
+#include "engine/point_to_point.h"
+#include "engine/runner.h"
+#include "schedule/planner.h"
+#include "transport/mesh.h"
+
+namespace dmlcomm::engine {
+
+struct EngineOptions {
+  int rank = 0;
+  int num_ranks = 1;
+  std::string name;
+  std::vector<int> global_ranks;
+  Config config;
+};
+
+class Engine final : public Driver,
+                     private transport::LinkEvents,
+                     public std::enable_shared_from_this<Engine> {
+ public:
+  // Meets the other ranks and starts the progress thread.
+  static Result<std::shared_ptr<Engine>> create(const EngineOptions& options,
+                                                std::vector<transport::LocalRail> rails,
+                                                const transport::Directory& directory);
+  ~Engine() override;
+
+  // Takes an operation in. Never blocks; a failure is the operation's.
+  OperationPtr submit(OpRequest request, Deadline deadline, bool inline_wait);
+  // An operation that has ended already.
+  OperationPtr finished(OpRequest request, const Status& status);
+
+  bool drive_until(OpState& op, Deadline deadline) override;
+
+  void abort(const std::string& reason);
+  void close();
+  Status error() const;
+  uint64_t sequence() const { return num_collectives_.load(std::memory_order_relaxed); }
+  std::string description() const;
+
+ private:
+  struct Running {
+    std::shared_ptr<OpState> op;
+    std::unique_ptr<Runner> runner;
+  };
+  // The end of an operation, noted under the progress lock and reported without it.
+  struct Ended {
+    std::shared_ptr<OpState> op;
+    Status status;
+  };
+
+  explicit Engine(const EngineOptions& options);
+
+  // --- driving; with the progress lock ---
+  void drive(std::unique_lock<std::mutex>& lock, OpState* until, Deadline deadline);
+  bool step();
+  void take_submitted();
+  void start_collective();
+  void start(Running& running);
+  std::unique_ptr<Runner> make_runner(OpState& op, Status* status);
+  bool advance_all();
+  bool advance(Running& running);
+  void end(Running& running, const Status& status);
+  void tick();
+  void check_deadlines();
+  void rest(int64_t idle_since_ns, Deadline deadline);
+  bool has_news() const;
+  void report_ended(std::unique_lock<std::mutex>& lock);
+  void run();
+  void wake_thread();
+
+  // --- failure; with the progress lock ---
+  void fail(const Status& status);
+  std::string name_of(int peer) const;
+  std::string current_text() const;
+  Status timed_out(const Running& running) const;
+  template <typename Visit>
+  void for_each_running(Visit visit);
+
+  // --- LinkEvents ---
+  void on_sent(transport::SendRequest& request) override;
+  void on_arrived(transport::RecvRequest& request) override;
+  void provide_window(transport::RecvRequest& request) override;
+  transport::RecvRequest* claim_any_source(transport::Tag tag, uint64_t before_order) override;
+  Status check_operation(int peer, transport::Tag tag, const transport::OpInfo& theirs) override;
+  Status size_mismatch(int peer, const transport::RecvRequest& ours,
+                       const transport::OpInfo& theirs, uint64_t their_bytes) override;
+  void on_failed(int peer, const Status& status, bool reported) override;
+  void on_goodbye(int peer) override;
+  Status disagreement(int peer, uint32_t sequence, const transport::OpInfo& ours,
+                      const transport::OpInfo& theirs) const;
+
+  // Constant after create().
+  const EngineOptions options_;
+  bool oversubscribed_ = false;
+  std::unique_ptr<transport::Mesh> mesh_;
+  std::thread thread_;
+
+  // Guarded by the progress lock.
+  std::mutex progress_;
+  std::unique_ptr<schedule::Planner> planner_;
+  std::unique_ptr<Board> board_;
+  MemoryPool pool_;
+  std::unordered_map<const schedule::Schedule*, std::shared_ptr<const CompiledPlan>> plans_;
+  std::list<Running> collectives_;  // the first runs, the others wait for their turn
+  std::list<Running> messages_;     // point-to-point
+  std::vector<Ended> ended_;
+  Status failure_;                  // the same as error_, for the driver
+  uint64_t num_receives_ = 0;
+  uint32_t num_steps_ = 0;
+  int64_t next_tick_ns_ = 0;
+  // What the last collectives were, by sequence number modulo the size; and what peers said of ones
+  // that have not begun here.
+  static constexpr size_t kHistory = 256;
+  std::vector<std::pair<uint64_t, transport::OpInfo>> history_;
+  struct Early {
+    uint32_t sequence;
+    int peer;
+    transport::OpInfo op;
+  };
+  std::vector<Early> early_;
+
+  // Guarded by submit_mutex_.
+  mutable std::mutex submit_mutex_;
+  std::vector<std::shared_ptr<OpState>> submitted_;
+  Status error_;         // the first failure
+  Status abort_reason_;  // set by abort(), taken by the driver
+
+  // Synchronised by themselves.
+  std::atomic<bool> has_submitted_{false};  // submitted_ or abort_reason_ is set
+  std::atomic<uint32_t> num_pending_{0};
+  std::atomic<uint64_t> num_collectives_{0};
+  std::atomic<bool> stopping_{false};
+
+  // For the progress thread's sleep.
+  std::mutex idle_mutex_;
+  std::condition_variable idle_changed_;
+  bool has_work_ = false;  // guarded by idle_mutex_
+};
+
+}  // namespace dmlcomm::engine

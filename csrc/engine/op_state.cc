@@ -1,0 +1,109 @@
+#include "engine/op_state.h"
+
+#include <utility>
+
+#include "base/str_cat.h"
+
+namespace dmlcomm::engine {
+
+using schedule::OpKind;
+
+transport::OpInfo OpRequest::info() const {
+  transport::OpInfo info;
+  info.kind = static_cast<uint8_t>(shape.kind);
+  info.root = shape.root;
+  if (reduces()) {
+    info.dtype = static_cast<uint8_t>(dtype);
+    info.reduce_op = static_cast<uint8_t>(reduce_op);
+  }
+  switch (shape.kind) {
+    case OpKind::all_reduce:
+    case OpKind::reduce:
+    case OpKind::broadcast: info.count = shape.counts[0]; break;
+    case OpKind::all_gather:
+    case OpKind::reduce_scatter:
+      for (uint64_t count : shape.counts) info.count += count;
+      break;
+    default: break;
+  }
+  return info;
+}
+
+std::string describe(const transport::OpInfo& info) {
+  const auto kind = static_cast<OpKind>(info.kind);
+  const bool reduces =
+      kind == OpKind::all_reduce || kind == OpKind::reduce || kind == OpKind::reduce_scatter;
+  std::string text = str_cat(to_string(kind), "(");
+  if (reduces) {
+    text += str_cat(dmlcomm::to_string(static_cast<ReduceOp>(info.reduce_op)), ", ",
+                    dmlcomm::to_string(static_cast<DType>(info.dtype)), ", ");
+  }
+  if (info.count > 0) text += str_cat(info.count, reduces ? " elements" : " bytes");
+  if (kind == OpKind::broadcast || kind == OpKind::reduce || kind == OpKind::gather ||
+      kind == OpKind::scatter) {
+    text += str_cat(info.count > 0 ? ", " : "", "root ", info.root);
+  }
+  return text + ")";
+}
+
+OpState::OpState(Driver* driver, OpRequest request, uint64_t sequence, Deadline deadline)
+    : driver_(driver), request_(std::move(request)), info_(request_.info()), sequence_(sequence),
+      deadline_(deadline) {}
+
+std::string OpState::text() const {
+  if (request_.is_point_to_point()) {
+    const std::string peer = request_.peer == kAnySource ? "any rank" : str_cat("rank ", request_.peer);
+    const bool sends = request_.shape.kind == OpKind::send;
+    return str_cat(sends ? "send(to " : "recv(from ", peer, ", tag ", request_.tag, ", ",
+                   sends ? request_.input.bytes() : request_.output.bytes(), " bytes)");
+  }
+  return str_cat(describe(info_), " #", sequence_);
+}
+
+Status OpState::wait(std::chrono::milliseconds timeout) {
+  if (!done()) {
+    const Deadline deadline =
+        timeout.count() > 0 ? Deadline::after_ns(timeout.count() * kNsPerMs) : Deadline();
+    if (!driver_->drive_until(*this, deadline)) {
+      return Status(StatusCode::timeout,
+                    str_cat("wait() gave up after ", timeout.count(), " ms; ", text(), " goes on"));
+    }
+  }
+  return status_;
+}
+
+void OpState::on_done(std::function<void(const Status&)> callback) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!done()) {
+      callbacks_.push_back(std::move(callback));
+      return;
+    }
+  }
+  callback(status_);
+}
+
+void OpState::complete(const Status& status) {
+  std::vector<std::function<void(const Status&)>> callbacks;
+  {
+    std::lock_guard lock(mutex_);
+    if (done()) return;
+    status_ = status;
+    done_.store(true, std::memory_order_release);
+    callbacks.swap(callbacks_);
+  }
+  changed_.notify_all();
+  for (auto& callback : callbacks) callback(status_);
+}
+
+bool OpState::wait_done(Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  const auto is_done = [this] { return done(); };
+  if (deadline.is_never()) {
+    changed_.wait(lock, is_done);
+    return true;
+  }
+  return changed_.wait_for(lock, std::chrono::nanoseconds(deadline.remaining_ns()), is_done);
+}
+
+}  // namespace dmlcomm::engine

@@ -1,0 +1,98 @@
+// OpState: one operation between its call and its end. What the caller sees of it is Operation.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "engine/buffer_view.h"
+#include "engine/communicator.h"
+#include "schedule/op_shape.h"
+#include "transport/frame.h"
+
+namespace dmlcomm::engine {
+
+// What an operation is about; constant once the operation has been submitted.
+struct OpRequest {
+  schedule::OpShape shape;
+  DType dtype = DType::u8;
+  ReduceOp reduce_op = ReduceOp::sum;
+  BufferView input;
+  BufferView output;
+  // Point-to-point only.
+  int peer = 0;
+  uint32_t tag = 0;
+
+  bool is_point_to_point() const {
+    return shape.kind == schedule::OpKind::send || shape.kind == schedule::OpKind::recv;
+  }
+  bool reduces() const {
+    return shape.kind == schedule::OpKind::all_reduce || shape.kind == schedule::OpKind::reduce ||
+           shape.kind == schedule::OpKind::reduce_scatter;
+  }
+  // What goes into the header of every message, so that ranks notice when they disagree. Counts that
+  // a rank cannot know of the others (gather, scatter, all_to_all) stay out of it.
+  transport::OpInfo info() const;
+};
+
+// "all_reduce(sum, f32, 1024 elements)".
+std::string describe(const transport::OpInfo& info);
+
+class Driver;
+
+class OpState final : public Operation {
+ public:
+  // `driver` outlives the operation as long as that is not done.
+  OpState(Driver* driver, OpRequest request, uint64_t sequence, Deadline deadline);
+
+  bool done() const override { return done_.load(std::memory_order_acquire); }
+  const Status& status() const override { return status_; }
+  Status wait(std::chrono::milliseconds timeout) override;
+  void on_done(std::function<void(const Status&)> callback) override;
+  int source_rank() const override { return source_; }
+  uint64_t sequence() const override { return sequence_; }
+
+  const OpRequest& request() const { return request_; }
+  const transport::OpInfo& info() const { return info_; }
+  const Deadline& deadline() const { return deadline_; }
+  // "all_reduce #17 (sum, f32, 1024 elements)".
+  std::string text() const;
+
+  // --- for the engine ---
+  void set_source(int rank) { source_ = rank; }
+  // Ends the operation and calls the callbacks; without the progress lock.
+  void complete(const Status& status);
+  // Sleeps until done or `deadline`; true if done.
+  bool wait_done(Deadline deadline);
+
+ private:
+  // Constant after construction.
+  Driver* const driver_;
+  const OpRequest request_;
+  const transport::OpInfo info_;
+  const uint64_t sequence_;
+  const Deadline deadline_;
+
+  // Written by the engine before done_, read after it.
+  int source_ = -1;
+  Status status_;
+  std::atomic<bool> done_{false};
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::function<void(const Status&)>> callbacks_;  // guarded by mutex_
+};
+
+// Who makes operations progress.
+class Driver {
+ public:
+  virtual ~Driver() = default;
+  // Helps until `op` is done or `deadline` has passed; true if done.
+  virtual bool drive_until(OpState& op, Deadline deadline) = 0;
+};
+
+}  // namespace dmlcomm::engine

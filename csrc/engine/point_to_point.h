@@ -1,0 +1,40 @@
+// PointToPointRunner: one message, sent or received.
+#pragma once
+
+#include "engine/op_state.h"
+#include "engine/runner.h"
+#include "transport/mesh.h"
+
+namespace dmlcomm::engine {
+
+class PointToPointRunner final : public Runner {
+ public:
+  // `order` grows from one point-to-point receive to the next.
+  PointToPointRunner(transport::Mesh& mesh, OpState& op, uint64_t order);
+
+  Status start() override;
+  Status advance(bool* moved) override;
+  bool complete() const override { return done_; }
+  bool waits_for(int peer) const override;
+  void on_sent(transport::SendRequest& request) override;
+  void on_arrived(transport::RecvRequest& request) override;
+  void provide_window(transport::RecvRequest& request) override;
+
+  // The receive, while it waits for a message from any source; else null.
+  transport::RecvRequest* unclaimed();
+
+ private:
+  bool sends() const { return op_.request().shape.kind == schedule::OpKind::send; }
+  void start_any_source();
+
+  transport::Mesh& mesh_;
+  OpState& op_;
+  transport::SendRequest out_;
+  transport::RecvRequest in_;
+  bool unclaimed_ = false;
+  bool arrived_ = false;
+  bool done_ = false;
+  size_t position_ = 0;
+};
+
+}  // namespace dmlcomm::engine

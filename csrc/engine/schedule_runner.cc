@@ -1,0 +1,286 @@
+#include "engine/schedule_runner.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "kernels/reduce.h"
+
+namespace dmlcomm::engine {
+namespace {
+
+using schedule::BufferId;
+using schedule::Range;
+using schedule::Step;
+using schedule::StepKind;
+using transport::RecvRequest;
+using transport::SendRequest;
+
+// A reduction reads one segment of every source and adds them up while they are in the L2 cache: the
+// segments of all sources together stay below kStagingBytes, each within these bounds. 128 KiB is
+// where process_vm_readv reaches its full rate.
+constexpr size_t kStagingBytes = 1u << 20;
+constexpr size_t kMaxSegmentBytes = 128 * 1024;
+constexpr size_t kMinSegmentBytes = 16 * 1024;
+// Bytes of an offered message that are read to their place in one go.
+constexpr size_t kPullBytes = 1u << 20;
+// Segments that a source may be ahead of the reduction where bytes are pushed (TCP).
+constexpr size_t kWindowSegments = 4;
+
+static_assert(kWindowSegments * kMinSegmentBytes >= transport::kEagerBytes,
+              "a message that comes early fits into the window");
+
+}  // namespace
+
+ScheduleRunner::ScheduleRunner(transport::Mesh& mesh, MemoryPool& pool, const OpState& op,
+                               std::shared_ptr<const CompiledPlan> plan)
+    : mesh_(mesh), pool_(pool), op_(op), request_(op.request()), plan_(std::move(plan)),
+      element_bytes_(size_of(request_.dtype)) {}
+
+ScheduleRunner::~ScheduleRunner() {
+  for (MemoryPool::Block& block : blocks_) pool_.give_back(std::move(block));
+}
+
+Status ScheduleRunner::start() {
+  const size_t num_steps = plan_->schedule->steps.size();
+  tasks_.resize(plan_->tasks.size());
+  out_.resize(num_steps);
+  in_.resize(num_steps);
+  if (const size_t bytes = plan_->schedule->scratch_elements * element_bytes_; bytes > 0) {
+    blocks_.push_back(pool_.take(bytes));
+    scratch_ = BufferView(Span{blocks_.back().data(), bytes});
+  }
+  for (uint32_t task = 0; task < tasks_.size(); ++task) {
+    tasks_[task].num_deps_left = plan_->tasks[task].num_deps;
+  }
+  for (uint32_t id = 0; id < num_steps; ++id) {
+    const StepKind kind = plan_->step(id).kind;
+    if (kind == StepKind::recv || kind == StepKind::recv_reduce) {
+      post_receive(id, kind == StepKind::recv_reduce ||
+                           tasks_[plan_->task_of_step[id]].num_deps_left == 0);
+    }
+  }
+  for (uint32_t source : plan_->sources) {
+    mesh_.link(static_cast<int>(source)).open(static_cast<uint32_t>(op_.sequence()), op_.info());
+  }
+  for (uint32_t task = 0; task < tasks_.size(); ++task) {
+    if (plan_->tasks[task].num_deps == 0 && !tasks_[task].active) activate(task);
+  }
+  return Status();
+}
+
+void ScheduleRunner::post_receive(uint32_t id, bool ready) {
+  const Step& step = plan_->step(id);
+  in_[id] = std::make_unique<InMessage>();
+  InMessage& message = *in_[id];
+  message.tag = transport::collective_tag(static_cast<uint32_t>(op_.sequence()),
+                                          plan_->schedule->stream_of[id], plan_->message_index[id]);
+  message.op = op_.info();
+  message.bytes = step.range.length * element_bytes_;
+  message.owner = this;
+  message.task = plan_->task_of_step[id];
+  message.peer = static_cast<int>(step.peer);
+  message.ready = ready;
+  if (step.kind == StepKind::recv) message.destination = at(step.range);
+  mesh_.link(message.peer).recv(message);
+}
+
+std::byte* ScheduleRunner::at(const Range& range) const {
+  const BufferView& buffer = range.buffer == BufferId::input    ? request_.input
+                             : range.buffer == BufferId::output ? request_.output
+                                                                : scratch_;
+  return buffer.at(range.offset * element_bytes_, range.length * element_bytes_);
+}
+
+void ScheduleRunner::activate(uint32_t task) {
+  tasks_[task].active = true;
+  const uint32_t id = plan_->order[plan_->tasks[task].first];
+  const Step& step = plan_->step(id);
+  switch (step.kind) {
+    case StepKind::send: {
+      out_[id] = std::make_unique<OutMessage>();
+      OutMessage& message = *out_[id];
+      message.tag =
+          transport::collective_tag(static_cast<uint32_t>(op_.sequence()),
+                                    plan_->schedule->stream_of[id], plan_->message_index[id]);
+      message.op = op_.info();
+      message.data = at(step.range);
+      message.bytes = step.range.length * element_bytes_;
+      message.owner = this;
+      message.task = task;
+      message.peer = static_cast<int>(step.peer);
+      mesh_.link(message.peer).send(message);
+      break;
+    }
+    case StepKind::recv: {
+      InMessage& message = *in_[id];
+      if (!message.ready) mesh_.link(message.peer).make_ready(message);
+      working_.push_back(task);
+      break;
+    }
+    case StepKind::recv_reduce: working_.push_back(task); break;
+    case StepKind::copy:
+      if (step.range.length > 0) {
+        std::memmove(at(step.range), at(step.source), step.range.length * element_bytes_);
+      }
+      finish(task);
+      break;
+  }
+}
+
+void ScheduleRunner::finish(uint32_t task) {
+  DMLCOMM_CHECK(!tasks_[task].done);
+  tasks_[task].done = true;
+  ++num_done_;
+  for (uint32_t next : plan_->successors[task]) {
+    if (--tasks_[next].num_deps_left == 0) activate(next);
+  }
+}
+
+Status ScheduleRunner::advance(bool* moved) {
+  while (!sent_.empty()) {
+    const uint32_t task = sent_.back();
+    sent_.pop_back();
+    finish(task);
+    *moved = true;
+  }
+  // finish() may append to working_ while it is walked.
+  for (size_t i = 0; i < working_.size();) {
+    const uint32_t task = working_[i];
+    DMLCOMM_RETURN_IF_ERROR(work(task, moved));
+    if (tasks_[task].done) {
+      working_.erase(working_.begin() + static_cast<ptrdiff_t>(i));
+    } else {
+      ++i;
+    }
+  }
+  return Status();
+}
+
+Status ScheduleRunner::work(uint32_t task, bool* moved) {
+  const uint32_t id = plan_->order[plan_->tasks[task].first];
+  if (plan_->step(id).kind == StepKind::recv_reduce) return reduce_some(task, moved);
+  InMessage& message = *in_[id];
+  if (message.offered) return pull_some(task, message, moved);
+  if (message.done) {
+    finish(task);
+    *moved = true;
+  }
+  return Status();
+}
+
+// --- messages ---
+
+Status ScheduleRunner::pull_some(uint32_t task, InMessage& message, bool* moved) {
+  size_t& position = tasks_[task].position;
+  const size_t bytes = std::min(kPullBytes, message.bytes - position);
+  transport::Link& link = mesh_.link(message.peer);
+  DMLCOMM_RETURN_IF_ERROR(link.pull(message, position, bytes, message.destination + position));
+  position += bytes;
+  *moved = true;
+  if (position < message.bytes) return Status();
+  message.done = true;
+  link.finish_offer(message);
+  finish(task);
+  return Status();
+}
+
+size_t ScheduleRunner::segment_bytes() const {
+  const size_t share = kStagingBytes / std::max<size_t>(1, plan_->max_sources);
+  // A power of two: a multiple of every element, and windows hold a whole number of segments.
+  size_t bytes = kMinSegmentBytes;
+  while (bytes * 2 <= std::min(share, kMaxSegmentBytes)) bytes *= 2;
+  return bytes;
+}
+
+// Reduces the next segment if all sources have it.
+Status ScheduleRunner::reduce_some(uint32_t task, bool* moved) {
+  const Task& shape = plan_->tasks[task];
+  size_t& position = tasks_[task].position;
+  const size_t total = in_[plan_->order[shape.first]]->bytes;
+  const size_t bytes = std::min(segment_bytes(), total - position);
+  bool all_there = true;
+  for (uint32_t i = 0; i < shape.num_steps; ++i) {
+    const InMessage& message = *in_[plan_->order[shape.first + i]];
+    all_there = all_there && message.arrived >= position + bytes &&
+                (total > 0 || message.done || message.offered);
+  }
+  if (!all_there) return Status();
+  if (bytes > 0) DMLCOMM_RETURN_IF_ERROR(reduce_segment(task, position, bytes));
+  position += bytes;
+  *moved = true;
+  release_sources(task, position, position == total);
+  if (position == total) finish(task);
+  return Status();
+}
+
+Status ScheduleRunner::reduce_segment(uint32_t task, size_t position, size_t bytes) {
+  const Task& shape = plan_->tasks[task];
+  const Step& first = plan_->step(plan_->order[shape.first]);
+  const Step& last = plan_->step(plan_->order[shape.first + shape.num_steps - 1]);
+  if (staging_ == nullptr) {
+    blocks_.push_back(pool_.take(plan_->max_sources * segment_bytes()));
+    staging_ = blocks_.back().data();
+  }
+  std::vector<const void*> sources(shape.num_steps + 1);
+  sources[0] = at(first.source) + position;
+  for (uint32_t i = 0; i < shape.num_steps; ++i) {
+    InMessage& message = *in_[plan_->order[shape.first + i]];
+    Result<const std::byte*> data = mesh_.link(message.peer).fetch(
+        message, position, bytes, staging_ + i * segment_bytes());
+    if (!data.ok()) return data.status();
+    sources[i + 1] = *data;
+  }
+  const bool divides = request_.reduce_op == ReduceOp::avg && last.finalizes;
+  kernels::reduce(at(first.range) + position, sources.data(), sources.size(),
+                  bytes / element_bytes_, request_.dtype, request_.reduce_op,
+                  divides ? request_.shape.num_ranks : 1);
+  return Status();
+}
+
+void ScheduleRunner::release_sources(uint32_t task, size_t position, bool complete) {
+  const Task& shape = plan_->tasks[task];
+  for (uint32_t i = 0; i < shape.num_steps; ++i) {
+    InMessage& message = *in_[plan_->order[shape.first + i]];
+    transport::Link& link = mesh_.link(message.peer);
+    link.release(message, position);
+    if (!complete) continue;
+    message.done = true;
+    if (message.offered) link.finish_offer(message);
+  }
+}
+
+void ScheduleRunner::on_sent(SendRequest& request) {
+  auto& message = static_cast<OutMessage&>(request);
+  message.done = true;
+  sent_.push_back(message.task);
+}
+
+void ScheduleRunner::on_arrived(RecvRequest& request) {
+  auto& message = static_cast<InMessage&>(request);
+  // A streamed message is done when its reduction is; offered ones are worked on by advance().
+  const bool direct = plan_->step(plan_->order[plan_->tasks[message.task].first]).kind ==
+                      StepKind::recv;
+  if (!message.offered && message.arrived == message.bytes && (direct || message.bytes == 0)) {
+    message.done = true;
+  }
+}
+
+void ScheduleRunner::provide_window(RecvRequest& request) {
+  const size_t whole = (request.bytes + kMinSegmentBytes - 1) / kMinSegmentBytes * kMinSegmentBytes;
+  request.window_bytes = std::min(whole, kWindowSegments * segment_bytes());
+  // A window that is smaller than the message holds whole segments; a larger one never wraps.
+  if (request.window_bytes >= request.bytes) {
+    request.window_bytes = std::max(whole, segment_bytes());
+  }
+  blocks_.push_back(pool_.take(request.window_bytes));
+  request.window = blocks_.back().data();
+}
+
+bool ScheduleRunner::waits_for(int peer) const {
+  const auto open_out = [peer](const auto& m) { return m && m->peer == peer && !m->done; };
+  return std::any_of(out_.begin(), out_.end(), open_out) ||
+         std::any_of(in_.begin(), in_.end(), open_out);
+}
+
+}  // namespace dmlcomm::engine

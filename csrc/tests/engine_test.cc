@@ -1,0 +1,269 @@
+// Every operation of the communicator, over every transport, for many group sizes and counts.
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "engine/communicator.h"
+#include "tests/ranks.h"
+
+namespace dmlcomm::tests {
+namespace {
+
+using engine::Communicator;
+using engine::ConstSpan;
+using engine::OpOptions;
+using engine::Span;
+
+const std::vector<size_t> kCounts = {0, 1, 2, 3, 7, 64, 1000, 4097, 70'001, 600'000};
+
+Status run(const engine::OperationPtr& op) { return op->wait(std::chrono::milliseconds(0)); }
+
+// Exactly summable, different for every rank and place.
+float value_of(int rank, size_t i) { return static_cast<float>((rank + 1) * 3 + i % 101); }
+
+std::vector<float> values_of(int rank, size_t count) {
+  std::vector<float> values(count);
+  for (size_t i = 0; i < count; ++i) values[i] = value_of(rank, i);
+  return values;
+}
+
+std::vector<float> sums(int num_ranks, size_t count) {
+  std::vector<float> result(count, 0);
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    for (size_t i = 0; i < count; ++i) result[i] += value_of(rank, i);
+  }
+  return result;
+}
+
+ConstSpan bytes_of(const std::vector<float>& v) { return {v.data(), v.size() * sizeof(float)}; }
+Span bytes_of(std::vector<float>& v) { return {v.data(), v.size() * sizeof(float)}; }
+
+using Case = std::tuple<size_t, int>;  // transport, ranks
+
+class EngineTest : public testing::TestWithParam<Case> {
+ protected:
+  const Config& config() const { return all_transports()[std::get<0>(GetParam())].config; }
+  int num_ranks() const { return std::get<1>(GetParam()); }
+};
+
+TEST_P(EngineTest, AllReduceSumsOverAllRanks) {
+  run_ranks(num_ranks(), config(), [&](Communicator& comm) {
+    for (bool inline_wait : {true, false}) {
+      for (size_t count : kCounts) {
+        std::vector<float> data = values_of(comm.rank(), count);
+        OpOptions options;
+        options.inline_wait = inline_wait;
+        ASSERT_EQ(run(comm.all_reduce(data.data(), count, DType::f32, ReduceOp::sum, options)).to_string(), "ok");
+        ASSERT_EQ(data, sums(comm.num_ranks(), count)) << count;
+      }
+    }
+  });
+}
+
+TEST_P(EngineTest, AverageDividesOnce) {
+  run_ranks(num_ranks(), config(), [&](Communicator& comm) {
+    for (size_t count : {5ul, 5000ul, 400'000ul}) {
+      std::vector<double> data(count, (comm.rank() + 1.0) * comm.num_ranks());
+      ASSERT_EQ(run(comm.all_reduce(data.data(), count, DType::f64, ReduceOp::avg, {})).to_string(), "ok");
+      const double expected = comm.num_ranks() * (comm.num_ranks() + 1) / 2.0;
+      ASSERT_EQ(data, std::vector<double>(count, expected));
+    }
+  });
+}
+
+TEST_P(EngineTest, ReduceGivesTheRootTheSumAndKeepsInputs) {
+  run_ranks(num_ranks(), config(), [&](Communicator& comm) {
+    for (size_t count : kCounts) {
+      for (int root : {0, comm.num_ranks() - 1}) {
+        const std::vector<float> input = values_of(comm.rank(), count);
+        std::vector<float> copy = input;
+        std::vector<float> output(count, -1);
+        ASSERT_EQ(run(comm.reduce(copy.data(), output.data(), count, DType::f32, ReduceOp::sum,
+                                    root, {})).to_string(), "ok");
+        ASSERT_EQ(copy, input);
+        if (comm.rank() == root) {
+          ASSERT_EQ(output, sums(comm.num_ranks(), count));
+        }
+      }
+    }
+  });
+}
+
+TEST_P(EngineTest, BroadcastCopiesTheRoot) {
+  run_ranks(num_ranks(), config(), [&](Communicator& comm) {
+    for (size_t count : kCounts) {
+      for (int root : {0, comm.num_ranks() - 1, comm.num_ranks() / 2}) {
+        std::vector<float> data = values_of(comm.rank(), count);
+        ASSERT_EQ(run(comm.broadcast(bytes_of(data), root, {})).to_string(), "ok");
+        ASSERT_EQ(data, values_of(root, count));
+      }
+    }
+  });
+}
+
+// Rank p's piece is uneven on purpose, and empty for some.
+size_t piece_count(int rank, size_t count) { return count / (static_cast<size_t>(rank) % 3 + 1); }
+
+TEST_P(EngineTest, AllGatherCollectsUnevenPieces) {
+  run_ranks(num_ranks(), config(), [&](Communicator& comm) {
+    for (size_t count : kCounts) {
+      const std::vector<float> input = values_of(comm.rank(), piece_count(comm.rank(), count));
+      std::vector<std::vector<float>> pieces;
+      std::vector<Span> outputs;
+      for (int p = 0; p < comm.num_ranks(); ++p) pieces.emplace_back(piece_count(p, count), -1.f);
+      for (auto& piece : pieces) outputs.push_back(bytes_of(piece));
+      ASSERT_EQ(run(comm.all_gather(bytes_of(input), outputs, {})).to_string(), "ok");
+      for (int p = 0; p < comm.num_ranks(); ++p) {
+        ASSERT_EQ(pieces[p], values_of(p, piece_count(p, count))) << count << " from " << p;
+      }
+    }
+  });
+}
+
+TEST_P(EngineTest, GatherAndScatterAreInverse) {
+  run_ranks(num_ranks(), config(), [&](Communicator& comm) {
+    for (size_t count : kCounts) {
+      const int root = comm.num_ranks() / 2;
+      const std::vector<float> input = values_of(comm.rank(), count);
+      std::vector<std::vector<float>> pieces(
+          comm.rank() == root ? comm.num_ranks() : 0, std::vector<float>(count, -1));
+      std::vector<Span> outputs;
+      std::vector<ConstSpan> inputs;
+      for (auto& piece : pieces) outputs.push_back(bytes_of(piece));
+      ASSERT_EQ(run(comm.gather(bytes_of(input), outputs, root, {})).to_string(), "ok");
+      for (size_t p = 0; p < pieces.size(); ++p) {
+        ASSERT_EQ(pieces[p], values_of(static_cast<int>(p), count));
+      }
+      for (const auto& piece : pieces) inputs.push_back(bytes_of(piece));
+      std::vector<float> back(count, -1);
+      ASSERT_EQ(run(comm.scatter(inputs, bytes_of(back), root, {})).to_string(), "ok");
+      ASSERT_EQ(back, input);
+    }
+  });
+}
+
+TEST_P(EngineTest, ReduceScatterKeepsInputsAndSumsOwnPiece) {
+  run_ranks(num_ranks(), config(), [&](Communicator& comm) {
+    for (size_t count : kCounts) {
+      std::vector<std::vector<float>> pieces;
+      std::vector<ConstSpan> inputs;
+      for (int p = 0; p < comm.num_ranks(); ++p) {
+        pieces.push_back(values_of(comm.rank(), piece_count(p, count)));
+      }
+      for (auto& piece : pieces) inputs.push_back(bytes_of(std::as_const(piece)));
+      std::vector<float> output(piece_count(comm.rank(), count), -1);
+      ASSERT_EQ(run(comm.reduce_scatter(inputs, bytes_of(output), DType::f32, ReduceOp::sum, {})).to_string(), "ok");
+      ASSERT_EQ(output, sums(comm.num_ranks(), output.size())) << count;
+      for (int p = 0; p < comm.num_ranks(); ++p) {
+        ASSERT_EQ(pieces[p], values_of(comm.rank(), piece_count(p, count)));
+      }
+    }
+  });
+}
+
+TEST_P(EngineTest, AllToAllExchangesUnevenPieces) {
+  const auto count_between = [](int from, int to, size_t count) {
+    return count / (static_cast<size_t>(from + 2 * to) % 4 + 1);
+  };
+  run_ranks(num_ranks(), config(), [&](Communicator& comm) {
+    for (size_t count : kCounts) {
+      std::vector<std::vector<float>> in;
+      std::vector<std::vector<float>> out;
+      std::vector<ConstSpan> inputs;
+      std::vector<Span> outputs;
+      for (int p = 0; p < comm.num_ranks(); ++p) {
+        in.push_back(values_of(comm.rank() * 10 + p, count_between(comm.rank(), p, count)));
+        out.emplace_back(count_between(p, comm.rank(), count), -1.f);
+      }
+      for (int p = 0; p < comm.num_ranks(); ++p) {
+        inputs.push_back(bytes_of(std::as_const(in[p])));
+        outputs.push_back(bytes_of(out[p]));
+      }
+      ASSERT_EQ(run(comm.all_to_all(inputs, outputs, {})).to_string(), "ok");
+      for (int p = 0; p < comm.num_ranks(); ++p) {
+        ASSERT_EQ(out[p], values_of(p * 10 + comm.rank(), out[p].size()));
+      }
+    }
+  });
+}
+
+TEST_P(EngineTest, ManyOperationsInFlightCompleteInAnyWaitingOrder) {
+  run_ranks(num_ranks(), config(), [&](Communicator& comm) {
+    std::vector<std::vector<float>> buffers;
+    std::vector<engine::OperationPtr> operations;
+    for (size_t i = 0; i < 60; ++i) buffers.push_back(values_of(comm.rank(), i * i * 40));
+    for (auto& b : buffers) {
+      operations.push_back(comm.all_reduce(b.data(), b.size(), DType::f32, ReduceOp::sum, {}));
+    }
+    operations.push_back(comm.barrier({}));
+    for (size_t i = operations.size(); i-- > 0;) ASSERT_EQ(run(operations[i]).to_string(), "ok");
+    for (auto& b : buffers) ASSERT_EQ(b, sums(comm.num_ranks(), b.size()));
+  });
+}
+
+TEST_P(EngineTest, MessagesOfOneTagKeepTheirOrder) {
+  if (num_ranks() == 1) GTEST_SKIP() << "needs a peer";
+  run_ranks(num_ranks(), config(), [&](Communicator& comm) {
+    const int next = (comm.rank() + 1) % comm.num_ranks();
+    const int previous = (comm.rank() + comm.num_ranks() - 1) % comm.num_ranks();
+    std::vector<std::vector<float>> out;
+    std::vector<std::vector<float>> in;
+    std::vector<engine::OperationPtr> operations;
+    for (size_t i = 0; i < kCounts.size(); ++i) {
+      out.push_back(values_of(comm.rank() + static_cast<int>(i), kCounts[i]));
+      in.emplace_back(kCounts[i], -1.f);
+    }
+    for (auto& b : out) operations.push_back(comm.send(bytes_of(std::as_const(b)), next, 7, {}));
+    // A message of another tag overtakes what is not received yet.
+    std::vector<float> other(10, static_cast<float>(comm.rank()));
+    operations.push_back(comm.send(bytes_of(std::as_const(other)), next, 8, {}));
+    std::vector<float> other_in(10);
+    ASSERT_EQ(run(comm.recv(bytes_of(other_in), previous, 8, {})).to_string(), "ok");
+    ASSERT_EQ(other_in, std::vector<float>(10, static_cast<float>(previous)));
+    for (auto& b : in) operations.push_back(comm.recv(bytes_of(b), previous, 7, {}));
+    for (auto& operation : operations) ASSERT_EQ(run(operation).to_string(), "ok");
+    for (size_t i = 0; i < in.size(); ++i) {
+      ASSERT_EQ(in[i], values_of(previous + static_cast<int>(i), kCounts[i]));
+    }
+  });
+}
+
+TEST_P(EngineTest, ReceiveFromAnySourceNamesTheSource) {
+  if (num_ranks() == 1) GTEST_SKIP() << "needs a peer";
+  run_ranks(num_ranks(), config(), [&](Communicator& comm) {
+    for (size_t count : {3ul, 100'000ul}) {
+      const auto tag = static_cast<uint32_t>(count);
+      if (comm.rank() != 0) {
+        std::vector<float> data = values_of(comm.rank(), count);
+        ASSERT_EQ(run(comm.send(bytes_of(std::as_const(data)), 0, tag, {})).to_string(), "ok");
+        continue;
+      }
+      std::vector<bool> seen(comm.num_ranks(), false);
+      for (int i = 1; i < comm.num_ranks(); ++i) {
+        std::vector<float> data(count);
+        auto operation = comm.recv(bytes_of(data), engine::kAnySource, tag, {});
+        ASSERT_EQ(run(operation).to_string(), "ok");
+        ASSERT_EQ(data, values_of(operation->source_rank(), count));
+        seen[operation->source_rank()] = true;
+      }
+      ASSERT_EQ(std::count(seen.begin(), seen.end(), true), comm.num_ranks() - 1);
+    }
+    ASSERT_EQ(run(comm.barrier({})).to_string(), "ok");
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Transports, EngineTest,
+    testing::Combine(testing::Range(size_t{0}, all_transports().size()),
+                     testing::Values(1, 2, 3, 4, 5, 8)),
+    [](const testing::TestParamInfo<Case>& info) {
+      return all_transports()[std::get<0>(info.param)].name + "_" +
+             std::to_string(std::get<1>(info.param));
+    });
+
+}  // namespace
+}  // namespace dmlcomm::tests

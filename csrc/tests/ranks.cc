@@ -1,0 +1,98 @@
+#include "tests/ranks.h"
+
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <future>
+#include <mutex>
+#include <thread>
+
+#include "base/str_cat.h"
+#include "engine/rendezvous.h"
+
+namespace dmlcomm::tests {
+namespace {
+
+class MemoryRendezvous final : public engine::Rendezvous {
+ public:
+  Status set(const std::string& key, const std::string& value) override {
+    std::lock_guard lock(mutex_);
+    values_[key] = value;
+    changed_.notify_all();
+    return Status();
+  }
+
+  Result<std::string> get(const std::string& key, std::chrono::milliseconds timeout) override {
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait_for(lock, timeout, [&] { return values_.contains(key); })) {
+      return Status(StatusCode::timeout, str_cat("no key ", key));
+    }
+    return values_[key];
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::string, std::string> values_;
+};
+
+std::shared_ptr<engine::Communicator> join(int rank, int num_ranks, const Config& config,
+                                           const std::shared_ptr<MemoryRendezvous>& rendezvous) {
+  engine::CommunicatorOptions options;
+  options.rank = rank;
+  options.num_ranks = num_ranks;
+  options.name = "test";
+  options.config = config;
+  options.timeout = std::chrono::seconds(60);
+  auto communicator = engine::Communicator::create(options, rendezvous);
+  EXPECT_TRUE(communicator.ok()) << communicator.status();
+  return communicator.ok() ? *communicator : nullptr;
+}
+
+}  // namespace
+
+const std::vector<Transport>& all_transports() {
+  static const std::vector<Transport> transports = [] {
+    Config board;
+    Config single_copy;
+    single_copy.shm_board_bytes = 0;
+    Config ring = single_copy;
+    ring.shm_single_copy = false;
+    Config tcp;
+    tcp.transport = TransportChoice::tcp;
+    return std::vector<Transport>{
+        {"board", board}, {"single_copy", single_copy}, {"ring", ring}, {"tcp", tcp}};
+  }();
+  return transports;
+}
+
+std::vector<std::shared_ptr<engine::Communicator>> make_group(int num_ranks, const Config& config) {
+  auto rendezvous = std::make_shared<MemoryRendezvous>();
+  std::vector<std::future<std::shared_ptr<engine::Communicator>>> joining;
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    joining.push_back(std::async(std::launch::async, join, rank, num_ranks, config, rendezvous));
+  }
+  std::vector<std::shared_ptr<engine::Communicator>> group;
+  for (auto& rank : joining) group.push_back(rank.get());
+  return group;
+}
+
+void run_ranks(int num_ranks, const Config& config,
+               const std::function<void(engine::Communicator&)>& body, double deadline_s) {
+  auto group = make_group(num_ranks, config);
+  std::vector<std::future<void>> running;
+  for (auto& communicator : group) {
+    running.push_back(std::async(std::launch::async, [&body, communicator] { body(*communicator); }));
+  }
+  const auto deadline =
+      std::chrono::steady_clock::now() + std::chrono::duration<double>(deadline_s);
+  for (size_t rank = 0; rank < running.size(); ++rank) {
+    if (running[rank].wait_until(deadline) == std::future_status::ready) continue;
+    std::fprintf(stderr, "rank %zu of %d is not done after %.0f s\n", rank, num_ranks, deadline_s);
+    std::abort();  // a hang must not hang the test: the core shows where each thread is
+  }
+}
+
+}  // namespace dmlcomm::tests
