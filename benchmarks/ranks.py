@@ -171,19 +171,28 @@ class Ranks:
             self._connections.append(ours)
 
     def __enter__(self) -> "Ranks":
-        self._answers()
+        try:
+            self._answers()
+        except BaseException:
+            self._end(kill=True)
+            raise
         return self
 
     def __exit__(self, error_type, *_) -> None:
+        failed = True
         try:
             if error_type is None:
                 self._request(None)
+                failed = False
         finally:
-            for process in self._processes:
-                if error_type is not None:
-                    process.kill()
-                process.join()
-            self._folder.cleanup()
+            self._end(kill=failed)
+
+    def _end(self, kill: bool) -> None:
+        for process in self._processes:
+            if kill:
+                process.kill()
+            process.join()
+        self._folder.cleanup()
 
     @property
     def process_ids(self) -> list[int]:
