@@ -67,7 +67,9 @@ Status BoardRunner::advance(bool* moved) {
 bool BoardRunner::waits_for(int peer) const {
   if (phase_ == Phase::connect) return board_.mesh_.peer_segment(peer) == nullptr;
   if (phase_ == Phase::enter) return !published(peer, board_.round_);
-  return std::find(pending_.begin(), pending_.end(), peer) != pending_.end();
+  // A peer that has published may leave: its slot stays readable.
+  return std::find(pending_.begin(), pending_.end(), peer) != pending_.end() &&
+         !published(peer, round_);
 }
 
 bool BoardRunner::connected() const {
