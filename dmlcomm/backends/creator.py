@@ -65,7 +65,9 @@ def _extension() -> ModuleType:
     try:
         from dmlcomm import _c10d
     except ImportError as error:
-        raise ImportError(f"dmlcomm._c10d does not load with torch {running}; {advice}") from error
+        raise ImportError(
+            f"dmlcomm._c10d does not load with torch {running} ({error}); {advice}"
+        ) from error
     if running != _c10d.TORCH_VERSION:
         raise ImportError(f"dmlcomm._c10d was built for torch {_c10d.TORCH_VERSION}; {advice}")
     _close_at_exit(_c10d)

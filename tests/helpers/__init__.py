@@ -1,5 +1,6 @@
 """What the tests with several ranks share."""
 
 from helpers.ranks import Ranks, RanksFailedError, report, run_ranks
+from helpers.values import Expectations
 
-__all__ = ["Ranks", "RanksFailedError", "report", "run_ranks"]
+__all__ = ["Expectations", "Ranks", "RanksFailedError", "report", "run_ranks"]

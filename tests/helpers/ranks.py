@@ -132,6 +132,14 @@ class Ranks:
                 if rank.ended or not self._receive(rank):
                     self._fail(f"rank {index} did not report {message!r}")
 
+    def first_messages(self) -> list[Any]:
+        """Waits until each rank has reported something; what came first, by rank."""
+        for index, rank in enumerate(self.ranks):
+            while not rank.messages:
+                if rank.ended or not self._receive(rank):
+                    self._fail(f"rank {index} did not report anything")
+        return [rank.messages[0] for rank in self.ranks]
+
     def send_signal(self, index: int, number: int) -> None:
         os.kill(self.ranks[index].process.pid, number)
 
@@ -227,6 +235,7 @@ def _main(spec: _Spec, rank: int, connection: Connection) -> None:
 
 def _prepare_process(spec: _Spec, rank: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     log = os.open(f"{spec.directory}/rank{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)

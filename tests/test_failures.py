@@ -1,0 +1,442 @@
+"""What happens when a rank dies, freezes or disagrees: real signals, real processes, bounded times."""
+
+import contextlib
+import os
+import random
+import re
+import signal
+import socket
+import threading
+import time
+from datetime import timedelta
+
+import psutil
+import pytest
+import torch
+import torch.distributed as dist
+
+import dmlcomm
+from helpers import Ranks, report, run_ranks
+
+TRANSPORTS = ["auto", "tcp"]
+SMALL, LARGE = 100, 1_000_000
+
+
+def _parts(n, count):
+    return [torch.ones(count) for _ in range(n)]
+
+
+def _exchange_messages(group, n, count):
+    """Everybody with everybody, so that every survivor needs the rank that fails."""
+    rank = dist.get_rank(group)
+    works = [dist.isend(torch.ones(count), r, group=group) for r in range(n) if r != rank]
+    works += [dist.irecv(torch.ones(count), r, group=group) for r in range(n) if r != rank]
+    for work in works:
+        work.wait()
+
+
+# By the name that messages use: one round of the operation on every rank. With roots, every rank is
+# root in turn, so that no survivor can go on without the others.
+OPERATIONS = {
+    "all_reduce": lambda g, n, c: dist.all_reduce(torch.ones(c), group=g),
+    "reduce": lambda g, n, c: [dist.reduce(torch.ones(c), r, group=g) for r in range(n)],
+    "broadcast": lambda g, n, c: [dist.broadcast(torch.ones(c), r, group=g) for r in range(n)],
+    "all_gather": lambda g, n, c: dist.all_gather(_parts(n, c), torch.ones(c), group=g),
+    "gather": lambda g, n, c: [
+        dist.gather(
+            torch.ones(c), _parts(n, c) if dist.get_rank(g) == r else None, dst=r, group=g
+        )
+        for r in range(n)
+    ],
+    "scatter": lambda g, n, c: [
+        dist.scatter(
+            torch.ones(c), _parts(n, c) if dist.get_rank(g) == r else None, src=r, group=g
+        )
+        for r in range(n)
+    ],
+    "reduce_scatter": lambda g, n, c: dist.reduce_scatter(torch.ones(c), _parts(n, c), group=g),
+    "all_to_all": lambda g, n, c: dist.all_to_all(_parts(n, c), _parts(n, c), group=g),
+    "barrier": lambda g, n, c: dist.barrier(group=g),
+    "send": _exchange_messages,
+}
+
+
+def _run_until_error(group, n, operation, count):
+    """The error that ends an endless loop of the operation, and when it came."""
+    try:
+        while True:
+            OPERATIONS[operation](group, n, count)
+    except dmlcomm.CommError as error:
+        return type(error).__name__, str(error), time.time()
+
+
+def _exchange_endlessly(rank, n, operation, count):
+    for _ in range(3):
+        OPERATIONS[operation](None, n, count)
+    report("running")
+    return _run_until_error(None, n, operation, count)
+
+
+def _check_error(outcome, operation, failed_at, limit_s):
+    kind, message, at = outcome
+    assert kind == "PeerLostError", message
+    assert at - failed_at < limit_s, f"{at - failed_at:.2f} s: {message}"
+    assert "rank 1" in message
+    assert socket.gethostname() in message
+    assert re.search(r"send|recv" if operation == "send" else operation, message), message
+    assert operation == "send" or re.search(r"sequence (number )?\d+|#\d+", message), message
+
+
+@pytest.mark.parametrize("count", [SMALL, LARGE])
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_survivors_name_the_killed_rank(transport, operation, count):
+    env = {"DMLCOMM_TRANSPORT": transport}
+    with Ranks(_exchange_endlessly, 3, (operation, count), env=env) as ranks:
+        ranks.wait_for("running")
+        time.sleep(0.05)
+        killed_at = time.time()
+        ranks.send_signal(1, signal.SIGKILL)
+        for outcome in ranks.collect(only=[0, 2]):
+            _check_error(outcome, operation, killed_at, limit_s=1.0)
+
+
+def _exchange_in_every_group(rank, n, count):
+    """One thread and one group per operation, all at the same time."""
+    groups = {name: dist.new_group() for name in OPERATIONS}
+    for name, group in groups.items():
+        OPERATIONS[name](group, n, count)
+    outcomes = {}
+
+    def run(name):
+        outcomes[name] = _run_until_error(groups[name], n, name, count)
+
+    threads = [threading.Thread(target=run, args=(name,), daemon=True) for name in groups]
+    for thread in threads:
+        thread.start()
+    report("running")
+    for thread in threads:
+        thread.join()
+    return outcomes
+
+
+@pytest.mark.parametrize("count", [SMALL, LARGE])
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_survivors_notice_a_frozen_rank_in_every_operation(transport, count):
+    env = {"DMLCOMM_TRANSPORT": transport, "DMLCOMM_PEER_TIMEOUT_S": "2"}
+    with Ranks(_exchange_in_every_group, 3, (count,), env=env) as ranks:
+        ranks.wait_for("running")
+        time.sleep(0.5)
+        stopped_at = time.time()
+        ranks.send_signal(1, signal.SIGSTOP)
+        for outcomes in ranks.collect(only=[0, 2]):
+            for operation, outcome in outcomes.items():
+                _check_error(outcome, operation, stopped_at, limit_s=3.0)
+
+
+def _idle_then_all_reduce(rank, n, idle_s):
+    dist.all_reduce(torch.ones(10))
+    report("idle")
+    time.sleep(idle_s)
+    started = time.time()
+    try:
+        dist.all_reduce(torch.ones(10))
+    except dmlcomm.CommError as error:
+        return type(error).__name__, str(error), time.time() - started
+    return "none", "", 0.0
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_loss_while_idle_is_noticed_by_the_next_operation(transport, number):
+    env = {"DMLCOMM_TRANSPORT": transport, "DMLCOMM_PEER_TIMEOUT_S": "1"}
+    with Ranks(_idle_then_all_reduce, 3, (2.5,), env=env) as ranks:
+        ranks.wait_for("idle")
+        ranks.send_signal(1, number)
+        for kind, message, took_s in ranks.collect(only=[0, 2]):
+            assert kind == "PeerLostError", message
+            assert "rank 1" in message
+            assert took_s < 0.5, message
+
+
+def _long_pause_within_the_limit(rank, n):
+    dist.all_reduce(torch.ones(10))
+    report("running")
+    for _ in range(20):
+        dist.all_reduce(torch.ones(10))
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_short_pause_is_not_a_death(transport):
+    env = {"DMLCOMM_TRANSPORT": transport, "DMLCOMM_PEER_TIMEOUT_S": "3"}
+    with Ranks(_long_pause_within_the_limit, 3, env=env) as ranks:
+        ranks.wait_for("running")
+        ranks.send_signal(1, signal.SIGSTOP)
+        time.sleep(1)
+        ranks.send_signal(1, signal.SIGCONT)
+        ranks.collect()
+
+
+def _error_is_sticky(rank, n):
+    dist.all_reduce(torch.ones(10))
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    messages = []
+    pending = [dist.all_reduce(torch.ones(10), async_op=True) for _ in range(3)]
+    for work in pending:
+        with pytest.raises(dmlcomm.PeerLostError) as caught:
+            work.wait()
+        messages.append(str(caught.value))
+        assert not work.is_success()
+        assert isinstance(work.exception(), BaseException)
+    for call in (lambda: dist.barrier(), lambda: dist.all_reduce(torch.ones(5))):
+        with pytest.raises(dmlcomm.PeerLostError) as caught:
+            call()
+        messages.append(str(caught.value))
+    future = dist.all_reduce(torch.ones(10), async_op=True).get_future()
+    with pytest.raises(dmlcomm.PeerLostError):
+        future.wait()
+    assert all("rank 1" in message for message in messages), messages
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_first_failure_is_kept(transport):
+    with Ranks(_error_is_sticky, 3, env={"DMLCOMM_TRANSPORT": transport}) as ranks:
+        ranks.collect(only=[0, 2])
+
+
+DISAGREEMENTS = {
+    "operation": (
+        lambda: dist.all_reduce(torch.ones(4)),
+        lambda: dist.broadcast(torch.ones(4), 0),
+        r"all_reduce.*broadcast|broadcast.*all_reduce",
+    ),
+    "size": (
+        lambda: dist.all_reduce(torch.ones(4)),
+        lambda: dist.all_reduce(torch.ones(5)),
+        r"\b(4|16)\b.*\b(5|20)\b|\b(5|20)\b.*\b(4|16)\b",
+    ),
+    "large size": (
+        lambda: dist.all_reduce(torch.ones(3_000_000)),
+        lambda: dist.all_reduce(torch.ones(3_000_001)),
+        r"3000000.*3000001|3000001.*3000000|12000000.*12000004|12000004.*12000000",
+    ),
+    "dtype": (
+        lambda: dist.all_reduce(torch.ones(4, dtype=torch.float32)),
+        lambda: dist.all_reduce(torch.ones(4, dtype=torch.int32)),
+        r"f32.*i32|i32.*f32",
+    ),
+    "operator": (
+        lambda: dist.all_reduce(torch.ones(4), op=dist.ReduceOp.SUM),
+        lambda: dist.all_reduce(torch.ones(4), op=dist.ReduceOp.MAX),
+        r"sum.*max|max.*sum",
+    ),
+    "root": (
+        lambda: dist.broadcast(torch.ones(4), 0),
+        lambda: dist.broadcast(torch.ones(4), 1),
+        r"root",
+    ),
+    "gathered size": (
+        lambda: dist.all_gather_into_tensor(torch.ones(12), torch.ones(4)),
+        lambda: dist.all_gather_into_tensor(torch.ones(15), torch.ones(5)),
+        r"all_gather",
+    ),
+}
+
+
+def _disagree(rank, n, what):
+    dist.barrier()
+    usual, other, _ = DISAGREEMENTS[what]
+    started = time.monotonic()
+    with pytest.raises(dmlcomm.CollectiveMismatchError) as caught:
+        (other if rank == 1 else usual)()
+        dist.barrier()  # a broadcast's root may be done before it learns
+    assert time.monotonic() - started < 5
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("what", DISAGREEMENTS)
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_disagreement_is_an_error_on_every_rank_that_says_both_sides(transport, what):
+    for message in run_ranks(_disagree, 3, what, env={"DMLCOMM_TRANSPORT": transport}):
+        assert re.search(DISAGREEMENTS[what][2], message), message
+        assert "rank 1" in message, message
+
+
+def _message_of_another_size(rank, n):
+    dist.barrier()
+    with pytest.raises(dmlcomm.CommError) as caught:
+        if rank == 0:
+            dist.send(torch.ones(10), 1)
+            dist.barrier()
+        else:
+            dist.recv(torch.ones(11), 0)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_message_of_another_size_is_an_error(transport):
+    messages = run_ranks(_message_of_another_size, 2, env={"DMLCOMM_TRANSPORT": transport})
+    assert all("40" in message and "44" in message for message in messages), messages
+
+
+def _abort_from_a_thread(rank, n):
+    dist.barrier()
+    if rank == 0:
+        threading.Timer(0.3, lambda: dmlcomm.abort("the test wants it")).start()
+    elif rank == 2:
+        time.sleep(1.5)
+    started = time.monotonic()
+    with pytest.raises(dmlcomm.AbortedError, match="the test wants it"):
+        dist.all_reduce(torch.ones(10))
+    assert time.monotonic() - started < 1.3
+    with pytest.raises(dmlcomm.AbortedError):
+        dist.barrier()
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_abort_unblocks_every_rank(transport):
+    run_ranks(_abort_from_a_thread, 3, env={"DMLCOMM_TRANSPORT": transport})
+
+
+def _destroy_while_waiting(rank, n):
+    dist.barrier()
+    work = dist.all_reduce(torch.ones(10), async_op=True) if rank == 0 else None
+    if rank == 0:
+        caught = []
+
+        def wait():
+            try:
+                work.wait()
+            except dmlcomm.CommError as error:
+                caught.append(error)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        time.sleep(0.3)
+        dist.destroy_process_group()
+        thread.join(5)
+        assert not thread.is_alive()
+        assert [type(error) for error in caught] == [dmlcomm.AbortedError]
+    else:
+        time.sleep(0.6)
+
+
+def test_destroying_a_group_ends_its_operations():
+    run_ranks(_destroy_while_waiting, 2)
+
+
+def _wait_for_interrupt(rank, n, how):
+    if rank == 1:
+        dist.barrier()
+        time.sleep(3)
+        return None
+    dist.barrier()
+    report("waiting")
+    try:
+        if how == "sync":
+            dist.all_reduce(torch.ones(10))
+        elif how == "async":
+            dist.all_reduce(torch.ones(10), async_op=True).wait()
+        else:
+            dist.recv(torch.ones(10), 1)
+    except KeyboardInterrupt:
+        return time.time()
+
+
+@pytest.mark.parametrize("how", ["sync", "async", "recv"])
+def test_interrupt_works_at_once(how):
+    with Ranks(_wait_for_interrupt, 2, (how,)) as ranks:
+        ranks.wait_for("waiting", [0])
+        time.sleep(0.3)
+        sent_at = time.time()
+        ranks.send_signal(0, signal.SIGINT)
+        (interrupted_at,) = ranks.collect(only=[0])
+        assert interrupted_at is not None
+        assert interrupted_at - sent_at < 0.5
+
+
+def _interrupted_in_rendezvous(rank, n, path):
+    store = dist.FileStore(path, 2)
+    report("waiting")
+    try:
+        dist.init_process_group(
+            "dmlcomm", store=store, rank=0, world_size=2, timeout=timedelta(seconds=30)
+        )
+    except KeyboardInterrupt:
+        return time.time()
+
+
+def test_interrupt_works_while_ranks_are_missing(tmp_path):
+    path = str(tmp_path / "store")
+    with Ranks(_interrupted_in_rendezvous, 1, (path,), make_group=False) as ranks:
+        ranks.wait_for("waiting")
+        time.sleep(0.5)
+        sent_at = time.time()
+        ranks.send_signal(0, signal.SIGINT)
+        (interrupted_at,) = ranks.collect()
+        assert interrupted_at is not None
+        assert interrupted_at - sent_at < 1.0
+
+
+def _missing_rank(rank, n, path):
+    started = time.monotonic()
+    with pytest.raises(dmlcomm.CommError, match="rank"):
+        dist.init_process_group(
+            "dmlcomm",
+            store=dist.FileStore(path, 2),
+            rank=0,
+            world_size=2,
+            timeout=timedelta(seconds=1),
+        )
+    assert time.monotonic() - started < 4
+
+
+def test_rank_that_never_starts_is_an_error(tmp_path):
+    run_ranks(_missing_rank, 1, str(tmp_path / "store"), make_group=False)
+
+
+def _listen_and_exchange(rank, n):
+    dist.all_reduce(torch.ones(10))
+    mine = psutil.Process().net_connections(kind="tcp")
+    report([c.laddr.port for c in mine if c.status == psutil.CONN_LISTEN])
+    for i in range(300):
+        tensor = torch.full((1000,), float(i))
+        dist.all_reduce(tensor)
+        assert tensor.eq(i * n).all()
+        time.sleep(0.01)
+
+
+def test_stranger_changes_nothing():
+    noise = random.Random(7)
+    greetings = [b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 4096, b"DMLC" + bytes(60)]
+    greetings += [noise.randbytes(noise.randrange(1, 5000)) for _ in range(30)]
+    with Ranks(_listen_and_exchange, 2, env={"DMLCOMM_TRANSPORT": "tcp"}) as ranks:
+        ports = [port for listening in ranks.first_messages() for port in listening]
+        assert ports, "no rank listens: nothing is tested"
+        for port in ports:
+            for greeting in greetings:
+                with contextlib.suppress(OSError):
+                    stranger = socket.create_connection(("127.0.0.1", port), timeout=1)
+                    stranger.sendall(greeting)
+                    stranger.close()
+        ranks.collect()
+
+
+def _all_reduce_and_report(rank, n):
+    for count in (10, 1_000_000):
+        dist.all_reduce(torch.ones(count))
+    report("ready")
+    time.sleep(60)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_killed_job_leaves_nothing_in_shared_memory(transport):
+    before = set(os.listdir("/dev/shm"))
+    with Ranks(_all_reduce_and_report, 3, env={"DMLCOMM_TRANSPORT": transport}) as ranks:
+        ranks.wait_for("ready")
+        for rank in range(3):
+            ranks.send_signal(rank, signal.SIGKILL)
+    assert {name for name in set(os.listdir("/dev/shm")) - before if "torch" not in name} == set()

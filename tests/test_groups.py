@@ -1,0 +1,266 @@
+"""Life of groups: registration, new_group, split, options, timeouts, monitored barrier, making 1,000."""
+
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from datetime import timedelta
+
+import psutil
+import pytest
+import torch
+import torch.distributed as dist
+
+import dmlcomm
+from helpers import run_ranks
+
+
+def test_all_is_what_is_public():
+    public = {name for name in dir(dmlcomm) if not name.startswith("_")}
+    modules = {"backends", "errors", "log", "cli", "doctor"}
+    incidental = {"importlib", "register_at_import", "Any", "TYPE_CHECKING"}
+    assert public - modules - incidental == set(dmlcomm.__all__)
+    assert all(getattr(dmlcomm, name) for name in dmlcomm.__all__)
+
+
+def test_errors_are_a_tree_below_torch():
+    assert issubclass(dmlcomm.CommError, dist.DistBackendError)
+    for name in ("PeerLostError", "CollectiveMismatchError", "CommTimeoutError", "AbortedError"):
+        assert issubclass(getattr(dmlcomm, name), dmlcomm.CommError)
+    assert dmlcomm.PeerLostError("peer_lost: rank 3 is gone").code == "peer_lost"
+
+
+def test_registration_is_idempotent():
+    from dmlcomm.backends import register
+
+    register()
+    register()
+    assert dist.Backend.backend_list.count("dmlcomm") == 1
+    assert dist.Backend.backend_capability["dmlcomm"] == ["cpu"]
+    assert dist.Backend.default_device_backend_map["cpu"] == "gloo"
+
+
+def _run_python(code, *, env=None, timeout=60):
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env={**os.environ, **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
+def test_import_alone_does_not_load_torch():
+    done = _run_python("import dmlcomm, sys; print('torch' in sys.modules)")
+    assert done.stdout == "False\n", done.stderr
+
+
+def test_backend_is_found_without_import():
+    done = _run_python("""
+        import torch, torch.distributed as dist
+        dist.init_process_group("dmlcomm", store=dist.HashStore(), rank=0, world_size=1)
+        tensor = torch.ones(2)
+        dist.all_reduce(tensor)
+        print(tensor.tolist(), dist.get_backend())
+        dist.destroy_process_group()
+    """)
+    assert done.stdout == "[1.0, 1.0] dmlcomm\n", done.stderr
+
+
+@pytest.mark.parametrize("pending", [False, True])
+def test_exit_without_destroy_is_clean(pending, tmp_path):
+    code = f"""
+        import sys, torch, torch.distributed as dist
+        import dmlcomm
+        rank = int(sys.argv[1]) if len(sys.argv) > 1 else int(__import__("os").environ["RANK"])
+        store = dist.FileStore("{tmp_path}/store", 2)
+        dist.init_process_group("dmlcomm", store=store, rank=rank, world_size=2)
+        dist.all_reduce(torch.ones(10))
+        dist.barrier()
+        if {pending} and rank == 0:
+            work = dist.all_reduce(torch.ones(10), async_op=True)
+            future = work.get_future().then(lambda f: None)
+    """
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(code)],
+            env={**os.environ, "RANK": str(rank)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    for rank in ranks:
+        _, errors = rank.communicate(timeout=60)
+        assert rank.returncode == 0, errors
+
+
+def _subgroups(rank, n):
+    evens = dist.new_group(list(range(0, n, 2)))
+    odds = dist.new_group(list(range(1, n, 2)))
+    mine = odds if rank % 2 else evens
+    tensor = torch.tensor([float(rank)])
+    dist.all_reduce(tensor, group=mine)
+    assert tensor.item() == sum(range(rank % 2, n, 2))
+    everyone = torch.tensor([float(rank)])
+    dist.all_reduce(everyone)
+    assert everyone.item() == sum(range(n))
+    dist.broadcast(tensor, src=rank % 2, group=mine)
+    received = [None] * len(range(rank % 2, n, 2))
+    dist.all_gather_object(received, rank, group=mine)
+    assert received == list(range(rank % 2, n, 2))
+    dist.destroy_process_group(mine)
+
+
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
+def test_new_group(transport):
+    run_ranks(_subgroups, 5, env={"DMLCOMM_TRANSPORT": transport})
+
+
+def _split(rank, n):
+    halves = [list(range(n // 2)), list(range(n // 2, n))]
+    group = dist.split_group(split_ranks=halves)
+    tensor = torch.tensor([float(rank)])
+    dist.all_reduce(tensor, group=group)
+    assert tensor.item() == sum(halves[0] if rank in halves[0] else halves[1])
+    reversed_group = dist.split_group(split_ranks=[list(range(n))[::-1]])
+    assert dist.get_group_rank(reversed_group, rank) == n - 1 - rank
+    tensor = torch.tensor([float(rank)])
+    dist.broadcast(tensor, group_src=0, group=reversed_group)
+    assert tensor.item() == n - 1
+    first = dist.split_group(split_ranks=[[0, 1]])
+    assert (first is dist.GroupMember.NON_GROUP_MEMBER) == (rank > 1)
+
+
+def test_split_group():
+    run_ranks(_split, 4)
+
+
+def _options_and_description(rank, n):
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    assert backend.name() == "dmlcomm"
+    assert backend.supports_splitting
+    assert backend.supports_coalescing
+    assert backend.options._timeout == timedelta(seconds=50)
+    dmlcomm.set_timeout(timedelta(seconds=33))
+    assert backend.options._timeout == timedelta(seconds=33)
+    assert f"rank {rank}" in dmlcomm.describe()
+
+
+def test_options():
+    run_ranks(_options_and_description, 2)
+
+
+def _timeout_of_an_operation(rank, n):
+    if rank == 1:
+        time.sleep(3)
+        return
+    dmlcomm.set_timeout(timedelta(seconds=1))
+    started = time.monotonic()
+    with pytest.raises(dmlcomm.CommTimeoutError, match=r"all_reduce.*"):
+        dist.all_reduce(torch.ones(1))
+    assert 0.9 < time.monotonic() - started < 2.5
+
+
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
+def test_operation_ends_at_its_deadline(transport):
+    run_ranks(_timeout_of_an_operation, 2, env={"DMLCOMM_TRANSPORT": transport})
+
+
+def _monitored(rank, n, absent, wait_all_ranks):
+    dmlcomm.monitored_barrier(timeout=timedelta(seconds=20))
+    if rank in absent:
+        time.sleep(2.5)
+        return None
+    try:
+        dmlcomm.monitored_barrier(timeout=timedelta(seconds=1), wait_all_ranks=wait_all_ranks)
+    except dmlcomm.CommTimeoutError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("absent", "wait_all_ranks", "named"),
+    [
+        ([], True, None),
+        ([2], False, "rank 2 (global rank 2);"),
+        ([1, 3], True, "rank 1 (global rank 1), 3 (global rank 3);"),
+        ([1, 3], False, "rank 1 (global rank 1);"),
+        ([0], True, "rank 0 (global rank 0);"),
+    ],
+)
+def test_monitored_barrier_names_the_missing(absent, wait_all_ranks, named):
+    messages = run_ranks(_monitored, 4, absent, wait_all_ranks)
+    present = [message for rank, message in enumerate(messages) if rank not in absent]
+    if named is None:
+        assert present == [""] * 4
+    else:
+        assert all(named in message for message in present), present
+
+
+def _thousand_groups(rank, n, count):
+    def use_one():
+        group = dist.new_group()
+        tensor = torch.ones(100)
+        dist.all_reduce(tensor, group=group)
+        assert tensor[0].item() == n
+        dist.destroy_process_group(group)
+
+    for _ in range(50):
+        use_one()
+    process = psutil.Process()
+    before = _resources(process)
+    for _ in range(count):
+        use_one()
+    deadline = time.monotonic() + 5
+    while _resources(process)[:2] != before[:2] and time.monotonic() < deadline:
+        time.sleep(0.1)  # threads that end are counted until the kernel has let go of them
+    after = _resources(process)
+    assert after[0] == before[0], f"descriptors: {before[0]} before, {after[0]} after"
+    assert after[1] == before[1], f"threads: {before[1]} before, {after[1]} after"
+    growth = (after[2] - before[2]) / count
+    assert growth < 4096, f"{growth:.0f} bytes of memory per group"
+
+
+def _resources(process):
+    return process.num_fds(), process.num_threads(), process.memory_info().rss
+
+
+@pytest.mark.parametrize(("transport", "count"), [("auto", 1000), ("tcp", 300)])
+def test_making_groups_leaks_nothing(transport, count):
+    env = {"DMLCOMM_TRANSPORT": transport}
+    run_ranks(_thousand_groups, 2, count, env=env, deadline_s=150)
+
+
+def _threads_of_one_group(rank, n):
+    before = threading.active_count()
+    for _ in range(20):
+        dist.all_reduce(torch.ones(10), async_op=True).get_future().wait()
+    assert threading.active_count() == before
+    time.sleep(2.5)  # the threads that settle futures leave when they are idle
+    names = [open(f"/proc/self/task/{t}/comm").read() for t in os.listdir("/proc/self/task")]
+    assert "dmlcomm-done\n" not in names
+
+
+def test_idle_completion_threads_leave():
+    run_ranks(_threads_of_one_group, 2)
+
+
+def _forked_child(rank, n):
+    dist.all_reduce(torch.ones(10))
+    pid = os.fork()
+    if pid == 0:
+        dist.destroy_process_group()
+        os._exit(7)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 7
+    tensor = torch.ones(1)
+    dist.all_reduce(tensor)
+    assert tensor.item() == n
+
+
+def test_forked_child_leaves_the_group_alone():
+    run_ranks(_forked_child, 2)
