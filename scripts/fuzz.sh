@@ -9,7 +9,7 @@ build=build/fuzz
 if command -v ninja >/dev/null; then export CMAKE_GENERATOR=Ninja; fi
 cmake -S . -B "$build" -DCMAKE_CXX_COMPILER=clang++ -DDMLCOMM_FUZZ=ON -DDMLCOMM_SANITIZE=address \
   -DDMLCOMM_BUILD_TESTS=OFF >/dev/null
-cmake --build "$build" --parallel "${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}"
+cmake --build "$build" --target fuzzers --parallel "${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}"
 
 # A fuzzer that cannot see a crash proves nothing: this one must fail.
 if "$build/fuzz/expected_crash" -max_total_time=60 -artifact_prefix="$build/" >/dev/null 2>&1; then
