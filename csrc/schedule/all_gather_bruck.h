@@ -10,8 +10,8 @@
 // are blocks d, d + 1, ...; in the end blocks are copied to where their pieces belong. On the wire:
 // S (N - 1) / N bytes per rank in ceil(log2 N) messages: for small pieces.
 //
-// Example, N = 3: 0 has block 0 (piece 0), gets block 1 (piece 1) from 1, and block 2 (piece 2)
-// from 2.
+// Example, N = 3: 0 has block 0 (piece 0), gets block 1 (piece 1) from 1, and
+// block 2 (piece 2) from 2.
 #pragma once
 
 #include "schedule/cost_terms.h"

@@ -1,13 +1,13 @@
 // all_gather, ring: pieces travel once around a ring of neighbours.
 //
-// Source: folklore; Thakur, Rabenseifner, Gropp 2005, section 4.1. Pieces may differ in length.
+// Source: folklore; Thakur, Rabenseifner, Gropp 2005. Pieces may differ in length.
 //
-// Steps: N - 1 rounds; in round s rank r sends piece r - s to r + 1 and receives piece r - s - 1
-// from r - 1. On the wire: each rank receives S (N - 1) / N bytes, the least possible, and talks to
-// neighbours only.
+// Steps: N - 1 rounds; in round s rank r sends piece r - s to r + 1 and receives piece
+// r - s - 1 from r - 1. On the wire: each rank receives S (N - 1) / N bytes, the least
+// possible, and talks to neighbours only.
 //
-// Example, N = 3: rank 1 sends piece 1 to 2 and receives piece 0 from 0; then sends piece 0 to 2
-// and receives piece 2 from 0.
+// Example, N = 3: rank 1 sends piece 1 to 2 and receives piece 0 from 0; then sends piece 0 to
+// 2 and receives piece 2 from 0.
 #pragma once
 
 #include "schedule/cost_terms.h"

@@ -1,9 +1,9 @@
 // all_reduce, direct: a reduce-scatter and an all-gather in which every pair of ranks talks.
 //
-// Source: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in
-// MPICH", 2005, section 4.5, with the pairwise exchange in both phases; the P2P parameter server of
-// data-parallel training is the same pattern. Vocabulary: the vector is cut into N *parts*; rank r
-// owns part r.
+// Source: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication
+// Operations in MPICH", 2005, with the pairwise exchange in both phases; the P2P parameter
+// server of data-parallel training is the same pattern. Vocabulary: the vector is cut into
+// N *parts*; rank r owns part r.
 //
 // Steps: (1) every rank sends part p to rank p and combines the N - 1 versions of its own part with
 // its own; (2) it sends the result to all others. Two rounds, whatever N. On the wire: each rank

@@ -1,11 +1,11 @@
-// all_reduce, halving and doubling: a reduce-scatter by recursive halving and an all-gather by
-// recursive doubling.
+// all_reduce, halving and doubling: a reduce-scatter by recursive halving and an
+// all-gather by recursive doubling.
 //
 // Source: Rabenseifner, "Optimization of collective reduction operations", 2004; Thakur,
-// Rabenseifner, Gropp 2005, section 4.5. For core, extra and partner, see power_of_two_fold.h.
+// Rabenseifner, Gropp 2005. For core, extra and partner, see power_of_two_fold.h.
 //
-// Vocabulary: the vector is cut into P *parts*; a *window* is a run of parts. Core rank v ends up
-// with the window [v, v + 1).
+// Vocabulary: the vector is cut into P *parts*; a *window* is a run of parts. Core rank v ends
+// up with the window [v, v + 1).
 //
 // Steps: extras hand their vector to their partner. Halving: the window starts as [0, P); with d =
 // P/2, P/4, ..., 1, ranks v and v xor d, which have the same window, each keep the half that holds

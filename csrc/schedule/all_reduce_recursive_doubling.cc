@@ -23,7 +23,13 @@ Schedule all_reduce_recursive_doubling(const OpShape& shape) {
     const uint32_t peer = fold.rank_of(fold.core_rank ^ bit);
     const Range& operand = in_output ? output : scratch;
     builder.send(operand, peer);
-    builder.recv_reduce(in_output ? scratch : output, operand, peer, 2 * bit == fold.core_size);
+    const Range& result = in_output ? scratch : output;
+    const bool is_last = 2 * bit == fold.core_size;
+    if (fold.core_rank & bit) {
+      builder.recv_reduce_received_first(result, operand, peer, is_last);
+    } else {
+      builder.recv_reduce(result, operand, peer, is_last);
+    }
     in_output = !in_output;
   }
   if (fold.has_extra) builder.send(in_output ? output : scratch, fold.partner);

@@ -1,17 +1,17 @@
-// all_reduce, recursive doubling: in round k a rank exchanges its whole vector with the rank whose
-// number differs in bit k.
+// all_reduce, recursive doubling: in round k a rank exchanges its whole vector with the rank
+// whose number differs in bit k.
 //
-// Source: Thakur, Rabenseifner, Gropp 2005, section 4.5. For the words core, extra and partner,
+// Source: Thakur, Rabenseifner, Gropp 2005. For the words core, extra and partner,
 // which make it work for any N, see power_of_two_fold.h.
 //
-// Steps: extras hand their vector to their partner; log2 P rounds in the core; partners hand the
-// result back. On the wire: S log2 P bytes per rank: for small vectors, where the number of rounds
-// is what counts.
+// Steps: extras hand their vector to their partner; log2 P rounds in the core; partners
+// hand the result back. On the wire: S log2 P bytes per rank: for small vectors, where the
+// number of rounds is what counts.
 //
-// Identical bits: after round k all 2^(k + 1) ranks that agree in the bits above k hold the same
-// expression, up to exchanging the two operands of a combination. For, before the round one half of
-// them holds x and the other half y (k = 0: their own vectors), and after it all hold op(x, y) or
-// op(y, x). All our operators are commutative to the bit (payloads of NaN aside).
+// Identical bits: after round k all 2^(k + 1) core ranks that agree in the bits above k hold the
+// same expression. For, before the round those with bit k clear hold x and those with bit k set
+// hold y (k = 0: their own vectors), and both sides then compute op(x, y): the upper side takes
+// what it received as the first operand.
 //
 // Memory: the two sides of an exchange send and receive at the same time, so the result of a round
 // goes where its operand is not: output and scratch take turns.

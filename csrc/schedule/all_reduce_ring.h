@@ -1,17 +1,17 @@
 // all_reduce, ring: a reduce-scatter and an all-gather around a ring of neighbours.
 //
-// Source: Patarasuk, Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
-// 2009. Vocabulary: the vector is cut into N *parts*. Rank r sends to r + 1 and receives from r - 1
-// only.
+// Source: Patarasuk, Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
+// workstations", 2009. Vocabulary: the vector is cut into N *parts*. Rank r sends to r + 1
+// and receives from r - 1 only.
 //
-// Steps: N - 1 rounds in which part p travels from rank p to rank p - 1 and collects every rank's
-// contribution on its way; then N - 1 rounds in which the finished parts travel once around.
-// On the wire: each rank sends and receives 2 S (N - 1) / N bytes, the least possible, in 2 (N - 1)
-// messages that wait for each other. Each element is finished by one rank, so all have identical
-// bits.
+// Steps: N - 1 rounds in which part p travels from rank p to rank p - 1 and collects every
+// rank's contribution on its way; then N - 1 rounds in which the finished parts travel once
+// around. On the wire: each rank sends and receives 2 S (N - 1) / N bytes, the least
+// possible, in 2 (N - 1) messages that wait for each other. Each element is finished by one
+// rank, so all have identical bits.
 //
-// Example, N = 3: part 0 goes from rank 0 to 1 (1 + 0) to 2 (2 + (1 + 0)), which has finished it;
-// then to 0 and 1.
+// Example, N = 3: part 0 goes from rank 0 to 1 (1 + 0) to 2 (2 + (1 + 0)), which has
+// finished it; then to 0 and 1.
 #pragma once
 
 #include "schedule/cost_terms.h"

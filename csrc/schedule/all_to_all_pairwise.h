@@ -1,6 +1,6 @@
 // all_to_all, pairwise: in step i rank r sends to r + i and receives from r - i.
 //
-// Source: Thakur, Rabenseifner, Gropp 2005, section 4.2 (pairwise exchange). A rank knows only its
+// Source: Thakur, Rabenseifner, Gropp 2005 (pairwise exchange). A rank knows only its
 // own row of counts (what it sends to each) and column (what it receives from each).
 //
 // Steps: N - 1 disjoint pairings, all posted at once; their order keeps any rank from being

@@ -1,9 +1,9 @@
 // BinomialTree: parent and children of a rank in the binomial tree over `num_ranks` ranks.
 //
-// Ranks are renumbered v = rank - root (mod N), so that the root is 0. The parent of v is v without
-// its lowest set bit 2^k; the children of v are v + 2^j for all j < k (the root: all j) with
-// v + 2^j < N. The subtree of v is therefore the run [v, v + 2^k), and the tree is ceil(log2 N)
-// deep.
+// Ranks are renumbered v = rank - root (mod N), so that the root is 0. The parent of v is
+// v without its lowest set bit 2^k; the children of v are v + 2^j for all j < k (the
+// root: all j) with v + 2^j < N. The subtree of v is therefore the run [v, v + 2^k), and
+// the tree is ceil(log2 N) deep.
 //
 // Example, N = 4, root 0: 0 has children 2 and 1, 2 has the child 3.
 #pragma once

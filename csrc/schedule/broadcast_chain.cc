@@ -36,8 +36,8 @@ Schedule broadcast_chain(const OpShape& shape) {
   return builder.build();
 }
 
-// The first segment goes all the way; the others follow it at the pace of the slower of posting and
-// moving one.
+// The first segment goes all the way; the others follow it at the pace of the slower
+// of posting and moving one.
 double broadcast_chain_seconds(const CostTerms& terms) {
   const double segments = num_segments(terms.bytes);
   const double move = terms.next(terms.bytes, terms.bytes) / segments;

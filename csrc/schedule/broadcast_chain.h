@@ -1,15 +1,14 @@
 // broadcast, chain: segments follow each other from rank to rank.
 //
-// Source: folklore; the pipeline of Bienz, Traeff and others ("linear pipelined broadcast").
-// Vocabulary: the vector is cut into K *segments*; ranks are ordered root, root + 1, ..., root - 1
-// (mod N).
+// Source: folklore; the linear pipeline of MPI implementations. Vocabulary: the vector is cut into
+// K *segments*; ranks are ordered root, root + 1, ..., root - 1 (mod N).
 //
 // Steps: each rank receives segment after segment from its predecessor and passes each on as soon
 // as it has it: N - 2 + K rounds of S / K bytes. On the wire: every rank sends and receives S bytes
 // at most, the least possible; time tends to S beta when K is large against N.
 //
-// Example, N = 3, K = 2: 0 sends segment 0 to 1; then segment 1 to 1 while 1 sends segment 0 to 2;
-// then 1 sends segment 1 to 2.
+// Example, N = 3, K = 2: 0 sends segment 0 to 1; then segment 1 to 1 while 1 sends segment 0 to
+// 2; then 1 sends segment 1 to 2.
 #pragma once
 
 #include "schedule/cost_terms.h"

@@ -1,6 +1,6 @@
 // broadcast, tree: down a binomial tree.
 //
-// Source: folklore; Thakur, Rabenseifner, Gropp 2005, section 4.3. See binomial_tree.h for the
+// Source: folklore; Thakur, Rabenseifner, Gropp 2005. See binomial_tree.h for the
 // tree.
 //
 // Steps: a rank receives the vector from its parent, then sends it to all its children: ceil(log2

@@ -2,8 +2,8 @@
 //
 // Source: folklore. A rank other than the root knows its own count only.
 //
-// Steps: one round. On the wire: the root receives S (N - 1) / N bytes in N - 1 messages, the least
-// possible.
+// Steps: one round. On the wire: the root receives S (N - 1) / N bytes in N - 1
+// messages, the least possible.
 //
 // Example, N = 3, root 1: 0 and 2 send to 1, which copies its own input to piece 1 of the output.
 #pragma once

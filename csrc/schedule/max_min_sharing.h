@@ -1,7 +1,7 @@
-// MaxMinSharing: flows of bytes that share resources by max-min fairness: no flow can go faster
-// without taking from one that is not faster than it (Bertsekas, Gallager, "Data Networks", 6.5.2).
-// Time is the caller's: it asks when the next flow ends, and moves on to there or to an earlier
-// event.
+// MaxMinSharing: flows of bytes that share resources by max-min fairness: no flow can go
+// faster without taking from one that is not faster than it (Bertsekas, Gallager, "Data
+// Networks", 1992). Time is the caller's: it asks when the next flow ends, and moves on to
+// there or to an earlier event.
 #pragma once
 
 #include <cstddef>

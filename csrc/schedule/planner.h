@@ -31,12 +31,12 @@ class Planner {
   // operation that has it; or "op=name,op=name". A wrong one is kept as `status()`.
   Planner(topology::Topology topology, const std::string& algorithm_override);
 
-  // `invalid_argument` for a wrong override, naming the legal names; every plan() fails with it
-  // too.
+  // `invalid_argument` for a wrong override, naming the legal names; every
+  // plan() fails with it too.
   const Status& status() const { return status_; }
 
-  // The schedule of rank `shape.rank`. Fails where the shape is malformed or its group is not the
-  // topology's.
+  // The schedule of rank `shape.rank`. Fails where the shape is malformed or its
+  // group is not the topology's.
   Result<std::shared_ptr<const Schedule>> plan(const OpShape& shape);
 
   // The algorithm that plan() takes. `shape` must be valid.

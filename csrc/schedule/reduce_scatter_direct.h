@@ -1,6 +1,6 @@
 // reduce_scatter, direct: every rank sends each other rank its piece, which combines what it gets.
 //
-// Source: Thakur, Rabenseifner, Gropp 2005, section 4.4 (pairwise exchange). Vocabulary: *piece* p
+// Source: Thakur, Rabenseifner, Gropp 2005 (pairwise exchange). Vocabulary: *piece* p
 // is what rank p is to hold in the end; pieces may differ in length.
 //
 // Steps: one round; rank r sends piece p to p for all p, and combines its own version of piece r

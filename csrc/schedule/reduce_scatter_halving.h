@@ -1,6 +1,6 @@
 // reduce_scatter, halving: recursive halving of the set of pieces a rank is concerned with.
 //
-// Source: Thakur, Rabenseifner, Gropp 2005, section 4.4. For core, extra and partner, which make it
+// Source: Thakur, Rabenseifner, Gropp 2005. For core, extra and partner, which make it
 // work for any N, see power_of_two_fold.h. Pieces may differ in length.
 //
 // Vocabulary: *block* v is what core rank v ends up with: its own piece, and after it that of its

@@ -1,7 +1,7 @@
 // reduce_scatter, ring: each piece travels around a ring of neighbours and collects contributions.
 //
-// Source: the first half of the ring all_reduce (Patarasuk, Yuan 2009). Pieces may differ in
-// length.
+// Source: the first half of the ring all_reduce (Patarasuk, Yuan 2009).
+// Pieces may differ in length.
 //
 // Steps: N - 1 rounds; piece p starts at rank p + 1 and ends at rank p. In round s rank r sends
 // piece r - 1 - s to r + 1, and combines piece r - 2 - s from r - 1 with its own. On the wire: each

@@ -1,6 +1,6 @@
 // reduce, tree: up a binomial tree to the root.
 //
-// Source: folklore; Thakur, Rabenseifner, Gropp 2005, section 4.6. See binomial_tree.h for the
+// Source: folklore; Thakur, Rabenseifner, Gropp 2005. See binomial_tree.h for the
 // tree.
 //
 // Steps: a rank combines what its children send with its own input, smallest subtree first (the

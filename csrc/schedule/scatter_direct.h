@@ -2,11 +2,11 @@
 //
 // Source: folklore. A rank other than the root knows its own count only.
 //
-// Steps: one round. On the wire: the root sends S (N - 1) / N bytes in N - 1 messages, the least
-// possible.
+// Steps: one round. On the wire: the root sends S (N - 1) / N bytes in N - 1
+// messages, the least possible.
 //
-// Example, N = 3, root 1: 1 sends piece 2 to 2 and piece 0 to 0, and copies piece 1 to its own
-// output.
+// Example, N = 3, root 1: 1 sends piece 2 to 2 and piece 0 to 0, and copies
+// piece 1 to its own output.
 #pragma once
 
 #include "schedule/cost_terms.h"

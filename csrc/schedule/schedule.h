@@ -5,20 +5,19 @@
 // knows sockets, threads or memory.
 //
 // Vocabulary: an operation works on up to three *buffers* of elements: `input`, `output`,
-// `scratch`. In-place operations (all_reduce, broadcast, reduce) use `output` alone. A *range* is a
-// run of elements of one buffer. A *step* moves or combines one range. Steps are grouped in
+// `scratch`. In-place operations (all_reduce, broadcast) use `output` and scratch alone. A *range*
+// is a run of elements of one buffer. A *step* moves or combines one range. Steps are grouped in
 // *streams*.
 //
 // Meaning of the order:
 //  - Streams run concurrently. A step may start as soon as every step in its `deps` is complete.
 //    There is no other order between steps of one rank, with two exceptions:
 //  - messages from rank a to rank b on one (stream, rail) match in the order in which a's send
-//  steps
-//    and b's receive steps stand in their streams;
+//    steps and b's receive steps stand in their streams;
 //  - recv_reduce steps of one stream onto the same range are applied in the order in which they
-//  stand
-//    (so that sums have one fixed order); a run of adjacent ones may be applied in one pass.
+//    stand (so that sums have one fixed order); a run of adjacent ones may be applied in one pass.
 //  - A send is complete when its range may be overwritten.
+//  - A copy of a range onto the same memory (an in-place operation) does nothing.
 #pragma once
 
 #include <cstddef>
@@ -55,6 +54,9 @@ struct Step {
   std::vector<uint32_t> deps;  // ids of steps of this rank that must be complete before
   // The result of `range` is final after this step: the engine applies the division of `avg` here.
   bool finalizes = false;
+  // recv_reduce, never in a run of several: range = op(received, source). So that both sides of an
+  // exchange compute the same, to the sign of a zero minimum and the payload of a NaN.
+  bool received_first = false;
 };
 
 // "recv_reduce output[4, 8) from 3", for logs and messages.

@@ -39,6 +39,11 @@ void ScheduleBuilder::recv_reduce(const Range& range, const Range& source, uint3
   add({StepKind::recv_reduce, 0, peer, range, source, {}, finalizes});
 }
 
+void ScheduleBuilder::recv_reduce_received_first(const Range& range, const Range& source,
+                                                 uint32_t peer, bool finalizes) {
+  add({StepKind::recv_reduce, 0, peer, range, source, {}, finalizes, true});
+}
+
 void ScheduleBuilder::recv_reduce_run(const Range& range, const Range& source,
                                       const std::vector<uint32_t>& peers, bool finalizes) {
   for (size_t i = 0; i < peers.size(); ++i) {
@@ -101,8 +106,8 @@ void ScheduleBuilder::note_read(const Range& range, std::vector<uint32_t>* deps)
   live_.push_back({read, next_id(), false});
 }
 
-// A covered access needs no memory of its own: whoever conflicts with it conflicts with this write,
-// which waits for it.
+// A covered access needs no memory of its own: whoever conflicts with it conflicts with
+// this write, which waits for it.
 void ScheduleBuilder::note_write(const Range& range, std::vector<uint32_t>* deps) {
   const Range written = placed(range);
   for (const Access& access : live_) {

@@ -1,10 +1,10 @@
 // ScheduleBuilder: writes one rank's schedule as if its steps ran one after the other, and finds
 // the dependencies that keep that meaning when they run concurrently.
 //
-// A step depends on every earlier step that writes what it reads, or that reads or writes what it
-// writes. All steps stand in stream 0 on rail 0. Steps of zero length are left out: the lengths of
-// a message agree on both sides, so both sides leave it out. Signals are the messages that have no
-// length on purpose.
+// A step depends on every earlier step that writes what it reads, or that reads or writes what
+// it writes. All steps stand in stream 0 on rail 0. Steps of zero length are left out: the
+// lengths of a message agree on both sides, so both sides leave it out. Signals are the messages
+// that have no length on purpose.
 //
 // Generators use it on their own stack; the verifier does not know it.
 #pragma once
@@ -30,8 +30,12 @@ class ScheduleBuilder {
   // Consecutive calls with one range form a run; from the second on, `source` must be `range`.
   void recv_reduce(const Range& range, const Range& source, uint32_t peer, bool finalizes);
 
-  // A run: recv_reduce onto `range` from each of `peers` in this order. `finalizes` is for the
-  // last.
+  // The same with the operands exchanged: range = op(received, source). Not part of a run.
+  void recv_reduce_received_first(const Range& range, const Range& source, uint32_t peer,
+                                  bool finalizes);
+
+  // A run: recv_reduce onto `range` from each of `peers` in this order.
+  // `finalizes` is for the last.
   void recv_reduce_run(const Range& range, const Range& source, const std::vector<uint32_t>& peers,
                        bool finalizes = true);
 

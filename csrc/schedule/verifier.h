@@ -4,18 +4,16 @@
 //
 // What it proves:
 //  - Form: dependencies name earlier steps in ascending order; ranges lie inside their buffers and
-//    cross no border between pieces; nobody writes to the input; what is sent has the length that
-//    is received, message by message on each (sender, receiver, stream, rail).
+//    cross no border between pieces; nobody writes to the input; what is sent has the length
+//    that is received, message by message on each (sender, receiver, stream, rail).
 //  - No race: two steps of one rank that touch the same element, one of them writing, are ordered
-//  by
-//    that rank's own dependencies (or stand in one run of recv_reduce steps).
-//  - No deadlock: it holds even where a send is complete only when its receive is, and where a run
-//  of
+//    by that rank's own dependencies (or are recv_reduce steps of one stream onto one range).
+//  - No deadlock: it holds even where a send completes only with its receive, and where a run of
 //    recv_reduce steps waits for all its messages. A transport that buffers can only do better.
 //  - Result: each output element combines each rank's element exactly once, by the same expression
-//    (up to exchanging the two operands of one combination) on every rank; inputs are preserved;
-//    nothing is read that was not written; `finalizes` stands at each element's last combination
-//    and at no other. For a barrier: nobody leaves before everyone has entered.
+//    on every rank; inputs are preserved; nothing is read that was not written; `finalizes` stands
+//    at each element's last combination and at no other. For a barrier: nobody leaves before
+//    everyone has entered.
 //
 // Cost: elements x steps, and the square of the steps of one rank; for tests, not for the hot path.
 #pragma once
@@ -35,8 +33,8 @@ enum class Aliasing {
   in_place,
 };
 
-// shapes[r] and schedules[r] are those of rank r. Ok, or `invalid_argument` with rank, step and
-// reason.
+// shapes[r] and schedules[r] are those of rank r. Ok, or `invalid_argument`
+// with rank, step and reason.
 Status verify(const std::vector<OpShape>& shapes, const std::vector<Schedule>& schedules,
               Aliasing aliasing = Aliasing::separate);
 

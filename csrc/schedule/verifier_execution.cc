@@ -7,8 +7,8 @@
 namespace dmlcomm::schedule::verifier {
 namespace {
 
-// Finaliser of splitmix64: equal only for equal inputs, and without structure that a tree could
-// share.
+// Finaliser of splitmix64: equal only for equal inputs, and without structure
+// that a tree could share.
 uint64_t scramble(uint64_t x) {
   x += 0x9e3779b97f4a7c15u;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -44,8 +44,7 @@ Expressions::Expressions(const std::vector<uint64_t>& elements_of_rank) : nodes_
 }
 
 ExpressionId Expressions::combine(ExpressionId a, ExpressionId b) {
-  const auto [low, high] = std::minmax(nodes_[a].hash, nodes_[b].hash);
-  return add(Kind::combination, a, b, scramble(scramble(low) + 3 * high));
+  return add(Kind::combination, a, b, scramble(scramble(nodes_[a].hash) + nodes_[b].hash));
 }
 
 ExpressionId Expressions::finalize(ExpressionId a) {
@@ -161,8 +160,8 @@ Status Execution::run() {
   return deadlock(waiting_for);
 }
 
-// Ok if no event still waits. Else follows events that wait backwards until one comes again: a
-// cycle.
+// Ok if no event still waits. Else follows events that wait backwards until
+// one comes again: a cycle.
 Status Execution::deadlock(const std::vector<uint32_t>& waiting_for) const {
   const auto stuck = std::find_if(waiting_for.begin(), waiting_for.end(),
                                   [](uint32_t count) { return count > 0; });
@@ -234,14 +233,15 @@ Status Execution::move(StepRef ref, const std::vector<ExpressionId>& values) {
     if (expressions_.is_final(local) || expressions_.is_final(values[i])) {
       return step_error(schedules_, rank, id, "combines a value that is final already");
     }
-    const ExpressionId sum = expressions_.combine(local, values[i]);
+    const ExpressionId sum = step.received_first ? expressions_.combine(values[i], local)
+                                                 : expressions_.combine(local, values[i]);
     cells[target + i] = step.finalizes ? expressions_.finalize(sum) : sum;
   }
   return {};
 }
 
-// A rank has entered when any of its steps starts. A message tells what its sender knew at its
-// start.
+// A rank has entered when any of its steps starts. A message tells what its
+// sender knew at its start.
 void Execution::spread_knowledge(StepRef ref) {
   const auto [rank, id] = ref;
   if (shapes_[0].kind != OpKind::barrier) return;

@@ -11,8 +11,8 @@
 
 namespace dmlcomm::schedule::verifier {
 
-// What an element is made of: nothing, an element of one rank at the start, op(a, b), or a final
-// value.
+// What an element is made of: nothing, an element of one rank at the start,
+// op(a, b), or a final value.
 using ExpressionId = uint32_t;
 constexpr ExpressionId kNothing = 0;
 
@@ -28,8 +28,6 @@ class Expressions {
   ExpressionId finalize(ExpressionId a);
 
   bool is_final(ExpressionId id) const { return nodes_[id].kind == Kind::final; }
-  // Equal up to exchanging the operands of combinations, which changes no bit of a sum, product,
-  // minimum, maximum or bitwise result (but the payload of a NaN).
   bool same(ExpressionId a, ExpressionId b) const { return nodes_[a].hash == nodes_[b].hash; }
 
   // Empty if `id` combines `element` of each of `num_ranks` ranks exactly once and, where there is

@@ -108,6 +108,8 @@ class FormCheck {
     if (std::string text = range_fault(step.source); !text.empty()) return "source: " + text;
     if (step.kind != StepKind::recv_reduce) return "";
     if (!is_reduction(shape_.kind)) return "combines in an operation that only moves data";
+    const bool is_alone = units[id] == id && (id + 1 == units.size() || units[id + 1] != id);
+    if (step.received_first && !is_alone) return "exchanges the operands inside a run";
     if (units[id] != id && !same(step.source, step.range)) {
       return "only the first step of a run may name another source";
     }
@@ -179,8 +181,8 @@ std::vector<Touch> touches_of(const Schedule& schedule, const MemoryMap& memory)
   return touches;
 }
 
-// The first pair of steps that race; a pair of one step where its source and its range overlap in
-// part.
+// The first pair of steps that race; a pair of one step where its source and
+// its range overlap in part.
 std::optional<std::pair<uint32_t, uint32_t>> find_race(const Schedule& schedule,
                                                        const MemoryMap& memory) {
   const Order order(schedule);

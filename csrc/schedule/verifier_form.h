@@ -19,8 +19,8 @@ class MemoryMap {
 
   uint64_t num_cells() const { return scratch_ + num_scratch_; }
   uint64_t buffer_elements(BufferId buffer) const;
-  // First cell of a range. Its further elements follow, since no legal range crosses a piece's
-  // border.
+  // First cell of a range. Its further elements follow, since no legal range
+  // crosses a piece's border.
   uint64_t cell(const Range& range) const { return cell(range.buffer, range.offset); }
   uint64_t cell(BufferId buffer, uint64_t offset) const;
   // The element of the input shares its cell with one of the output.
@@ -37,9 +37,9 @@ class MemoryMap {
   uint64_t alias_begin_ = 0, alias_length_ = 0;
 };
 
-// Units: what starts and completes together. A maximal run of adjacent recv_reduce steps of one
-// stream onto one range is a unit, any other step is one by itself. unit_of[i] is the first step of
-// i's unit.
+// Units: what starts and completes together. A maximal run of adjacent recv_reduce steps
+// of one stream onto one range is a unit, any other step is one by itself. unit_of[i] is
+// the first step of i's unit.
 std::vector<uint32_t> units_of(const Schedule& schedule);
 
 // For each step the recv_reduce before it in its stream onto the same range, which it comes after

@@ -1,5 +1,5 @@
-// The simulation against arithmetic, and the closed forms beside the generators against the
-// simulation.
+// The simulation against arithmetic, and the closed forms beside the
+// generators against the simulation.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -81,8 +81,8 @@ TEST(SimulationTest, RanksOfAHostShareItsNics) {
   EXPECT_NEAR(simulated(OpKind::all_gather, "direct", topology, 4000), 1.1e-3 + 2e-3, 3e-4);
 }
 
-// The closed forms are exact in powers of two, but for what overlaps at small sizes, and never far
-// off.
+// The closed forms are exact in powers of two, but for what overlaps at small
+// sizes, and never far off.
 TEST(ClosedFormTest, AgreesWithTheSimulation) {
   for (bool single_copy : {false, true}) {
     for (const Algorithm& algorithm : all_algorithms()) {

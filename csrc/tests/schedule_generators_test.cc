@@ -1,5 +1,5 @@
-// Every generator, through the verifier: group sizes, counts with zeros, all roots, in place or
-// not.
+// Every generator, through the verifier: group sizes, counts with zeros, all
+// roots, in place or not.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -172,8 +172,18 @@ TEST(VerifierTest, RefusesSumsInDifferentOrders) {
     group.schedules[rank].steps.back().finalizes = true;
     group.add(rank, {StepKind::copy, 0, rank, output(0, 1), scratch(0, 1), {0, 1, 3}, false});
   }
-  // (0 + 1) + 2 on ranks 0 and 1; (2 + 0) + 1 on rank 2.
-  group.expect_refused("rank 2 output[0]: expected what rank 0 has");
+  group.expect_refused(
+      "rank 1 output[0]: expected what rank 0 has: final(((0:0 + 1:0) + 2:0)), "
+      "got final(((1:0 + 0:0) + 2:0))");
+}
+
+TEST(VerifierTest, RefusesOperandsThatAreExchangedOnOneSide) {
+  Group group(OpKind::all_reduce, "recursive_doubling", 2, 3);
+  group.nth(1, StepKind::recv_reduce, 0).received_first = false;
+  group.expect_refused("rank 1 output[0]: expected what rank 0 has");
+  Group in_run(OpKind::all_reduce, "direct", 3, 3);
+  in_run.nth(1, StepKind::recv_reduce, 0).received_first = true;
+  in_run.expect_refused("exchanges the operands inside a run");
 }
 
 TEST(VerifierTest, RefusesAMissingOrEarlyOrRepeatedFinalisation) {

@@ -1,6 +1,6 @@
-// Partition: cuts `count` elements into `parts` runs whose lengths differ as little as alignment
-// allows. Part i is [begin(i), end(i)); the parts cover [0, count) in order, and some are empty
-// where count < parts.
+// Partition: cuts `count` elements into `parts` runs whose lengths differ as little as
+// alignment allows. Part i is [begin(i), end(i)); the parts cover [0, count) in order, and some
+// are empty where count < parts.
 //
 // Where parts are large, each begins at a multiple of a cache line, so that two ranks that write
 // neighbouring parts of one aligned tensor never share a line, and vector loops start aligned.

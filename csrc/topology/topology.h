@@ -27,8 +27,8 @@ struct Topology {
   Link inter_host;  // of one rail
   uint32_t num_rails = 1;
 
-  // The receiver reads the sender's memory: one copy, which costs the sender nothing. Otherwise
-  // both sides pay beta.
+  // The receiver reads the sender's memory: one copy, which costs the sender nothing.
+  // Otherwise both sides pay beta.
   bool single_copy = false;
 
   // Reduction or local copy of one byte by one rank.
