@@ -183,7 +183,7 @@ def judge_memory() -> Iterator[Verdict]:
         f"<= {MEMORY_LIMIT_MIB} MiB",
         f"{needed:.1f} MiB",
         needed <= MEMORY_LIMIT_MIB,
-        "process group and first 1,000 operations",
+        "process group and first 5,000 operations",
     )
     yield Verdict(
         "memory growth in 10,000 operations",

@@ -64,7 +64,7 @@ def run(worker: Worker, backend: str, operations: int) -> tuple[Usage, Usage, Us
     _run_operations(worker.group("gloo"), cases, buffers, 2 * len(cases))
     before = usage()
     group = dist.new_group(backend=backend)
-    _run_operations(group, cases, buffers, operations // 10)
+    _run_operations(group, cases, buffers, operations // 2)  # every buffer is touched by then
     warm = usage()
     _run_operations(group, cases, buffers, operations)
     end = usage()
