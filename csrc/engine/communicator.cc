@@ -205,6 +205,7 @@ class CommunicatorImpl final : public Communicator {
   }
 
   OperationPtr submit(OpRequest request, const OpOptions& options) {
+    request.element = options.element;
     if (request.reduces() && !kernels::supports(request.dtype, request.reduce_op)) {
       const Status status = wrong(str_cat(to_string(request.shape.kind), ": ",
                                           to_string(request.reduce_op), " is not defined for ",
@@ -233,14 +234,11 @@ class CommunicatorImpl final : public Communicator {
   OperationPtr submit_message(OpRequest request, int peer, uint32_t tag,
                               const OpOptions& options) {
     const bool any = peer == kAnySource && request.shape.kind == OpKind::recv;
-    if (!any && (peer < 0 || peer >= num_ranks() || peer == rank())) {
-      const Status status = wrong(
-          str_cat(to_string(request.shape.kind), ": ", peer, " is not another rank of this group (",
-                  "0 to ", num_ranks() - 1, ", without ", rank(), ")"));
+    if (!any && (peer < 0 || peer >= num_ranks())) {
+      const Status status =
+          wrong(str_cat(to_string(request.shape.kind), ": ", peer,
+                        " is not a rank of this group (0 to ", num_ranks() - 1, ")"));
       return ended(std::move(request), status);
-    }
-    if (num_ranks() == 1) {
-      return ended(std::move(request), wrong("recv from any rank: this rank is alone"));
     }
     request.peer = peer;
     request.tag = tag;

@@ -57,6 +57,8 @@ struct Span {
 struct OpOptions {
   std::chrono::milliseconds timeout{0};  // 0: the communicator's
   bool inline_wait = false;              // the caller waits for this operation at once
+  // What the bytes of a data movement are; ranks that say different things notice. Empty: just bytes.
+  std::optional<DType> element;
 };
 
 // A running operation. Shared between the caller and the engine; all methods from any thread.
@@ -130,7 +132,8 @@ class Communicator {
 
   virtual OperationPtr barrier(const OpOptions& options) = 0;
 
-  // Point-to-point. Messages of one (source, destination, tag) arrive in the order they were sent.
+  // Point-to-point, also to oneself. Messages of one (source, destination, tag) arrive in the order
+  // they were sent.
   // A receive whose size differs from its message's fails, on both sides.
   virtual OperationPtr send(ConstSpan data, int destination, uint32_t tag,
                             const OpOptions& options) = 0;

@@ -80,10 +80,8 @@ Result<std::shared_ptr<Engine>> Engine::create(const EngineOptions& options,
                                                          options.config.algorithm);
   DMLCOMM_RETURN_IF_ERROR(engine->planner_->status());
   engine->board_ = std::make_unique<Board>(*engine->mesh_, options.rank, options.num_ranks);
-  if (options.num_ranks > 1) {
-    // The thread keeps the engine alive until it has ended, even where it is the last to hold it.
-    engine->thread_ = std::thread([engine] { engine->run(); });
-  }
+  // The thread keeps the engine alive until it has ended, even where it is the last to hold it.
+  engine->thread_ = std::thread([engine] { engine->run(); });
   return engine;
 }
 
@@ -245,7 +243,8 @@ void Engine::start(Running& running) {
 
 std::unique_ptr<Runner> Engine::make_runner(OpState& op, Status* status) {
   if (op.request().is_point_to_point()) {
-    return std::make_unique<PointToPointRunner>(*mesh_, op, ++num_receives_);
+    transport::LinkEvents& events = *this;
+    return std::make_unique<PointToPointRunner>(*mesh_, events, loopback_, op, ++num_receives_);
   }
   if (board_->takes(op.request())) return std::make_unique<BoardRunner>(*board_, op);
   auto schedule = planner_->plan(op.request().shape);

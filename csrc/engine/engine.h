@@ -129,6 +129,7 @@ class Engine final : public Driver,
   std::unique_ptr<Board> board_;
   MemoryPool pool_;
   std::unordered_map<const schedule::Schedule*, std::shared_ptr<const CompiledPlan>> plans_;
+  Loopback loopback_;               // before messages_, whose runners leave it when they end
   std::list<Running> collectives_;  // the first runs, the others wait for their turn
   std::list<Running> messages_;     // point-to-point
   std::vector<Ended> ended_;

@@ -15,6 +15,8 @@ transport::OpInfo OpRequest::info() const {
   if (reduces()) {
     info.dtype = static_cast<uint8_t>(dtype);
     info.reduce_op = static_cast<uint8_t>(reduce_op);
+  } else if (element) {
+    info.dtype = static_cast<uint8_t>(1 + static_cast<uint8_t>(*element));
   }
   switch (shape.kind) {
     case OpKind::all_reduce:
@@ -39,9 +41,13 @@ std::string describe(const transport::OpInfo& info) {
                     dmlcomm::to_string(static_cast<DType>(info.dtype)), ", ");
   }
   if (info.count > 0) text += str_cat(info.count, reduces ? " elements" : " bytes");
+  if (!reduces && info.dtype > 0) {
+    text += str_cat(info.count > 0 ? " of " : "",
+                    dmlcomm::to_string(static_cast<DType>(info.dtype - 1)));
+  }
   if (kind == OpKind::broadcast || kind == OpKind::reduce || kind == OpKind::gather ||
       kind == OpKind::scatter) {
-    text += str_cat(info.count > 0 ? ", " : "", "root ", info.root);
+    text += str_cat(text.back() == '(' ? "" : ", ", "root ", info.root);
   }
   return text + ")";
 }

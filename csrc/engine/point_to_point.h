@@ -1,5 +1,7 @@
-// PointToPointRunner: one message, sent or received.
+// PointToPointRunner: one message, sent or received. Loopback: where messages to oneself meet.
 #pragma once
+
+#include <list>
 
 #include "engine/op_state.h"
 #include "engine/runner.h"
@@ -7,10 +9,20 @@
 
 namespace dmlcomm::engine {
 
+class PointToPointRunner;
+
+// Messages of this rank to itself: the first of a pair waits for the second, in order per tag.
+struct Loopback {
+  std::list<PointToPointRunner*> sends;
+  std::list<PointToPointRunner*> receives;
+};
+
 class PointToPointRunner final : public Runner {
  public:
   // `order` grows from one point-to-point receive to the next.
-  PointToPointRunner(transport::Mesh& mesh, OpState& op, uint64_t order);
+  PointToPointRunner(transport::Mesh& mesh, transport::LinkEvents& events, Loopback& loopback,
+                     OpState& op, uint64_t order);
+  ~PointToPointRunner() override;
 
   Status start() override;
   Status advance(bool* moved) override;
@@ -25,9 +37,14 @@ class PointToPointRunner final : public Runner {
 
  private:
   bool sends() const { return op_.request().shape.kind == schedule::OpKind::send; }
-  void start_any_source();
+  Status start_any_source();
+  Status send_to_self();
+  Status receive_from_self(bool* met);
+  Status copy_to(transport::RecvRequest& request);
 
   transport::Mesh& mesh_;
+  transport::LinkEvents& events_;
+  Loopback& loopback_;
   OpState& op_;
   transport::SendRequest out_;
   transport::RecvRequest in_;

@@ -278,9 +278,14 @@ void ScheduleRunner::provide_window(RecvRequest& request) {
 }
 
 bool ScheduleRunner::waits_for(int peer) const {
-  const auto open_out = [peer](const auto& m) { return m && m->peer == peer && !m->done; };
-  return std::any_of(out_.begin(), out_.end(), open_out) ||
-         std::any_of(in_.begin(), in_.end(), open_out);
+  const auto unsent = [peer](const auto& m) { return m && m->peer == peer && !m->done; };
+  // Bytes that have arrived need their sender no more, also while they wait to be reduced.
+  const auto missing = [peer](const auto& m) {
+    return m && m->peer == peer && !m->done &&
+           (m->offered || m->arrived < m->bytes || m->bytes == 0);
+  };
+  return std::any_of(out_.begin(), out_.end(), unsent) ||
+         std::any_of(in_.begin(), in_.end(), missing);
 }
 
 }  // namespace dmlcomm::engine

@@ -40,7 +40,7 @@ constexpr uint32_t sequence_of(Tag tag) { return static_cast<uint32_t>(tag >> kT
 // What the sender of a frame believes the operation to be. Ranks that disagree are told so.
 struct OpInfo {
   uint8_t kind = 0;       // schedule::OpKind
-  uint8_t dtype = 0;      // DType; 0 for data movement
+  uint8_t dtype = 0;      // DType; for data movement 1 + DType where it is known, else 0
   uint8_t reduce_op = 0;  // ReduceOp; 0 for data movement
   uint8_t reserved = 0;
   uint32_t root = 0;

@@ -271,7 +271,8 @@ Status Link::begin_frame(const FrameHeader& header) {
   if (header.offset > 0 || header.id != 0) {
     // A further part of a message whose first part met its receive, or a granted message.
     const auto it = std::find_if(granted_.begin(), granted_.end(), [&](RecvRequest* r) {
-      return r->tag == header.tag && r->arrived == header.offset && r->offer_id == header.id;
+      return r->tag == header.tag && r->arrived == header.offset && r->offer_id == header.id &&
+             r->bytes == header.message_bytes;
     });
     if (it == granted_.end()) {
       return Status(StatusCode::protocol_error,

@@ -1,0 +1,82 @@
+// Any sequence of frames from a peer: a link must fail in good order, and write nowhere but into what
+// was posted. The input is read as frames whose envelope is made valid, so that the fuzzer gets past
+// the checksum.
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "tests/memory_channel.h"
+#include "transport/link.h"
+
+using namespace dmlcomm;             // NOLINT: a fuzz target is one function
+using namespace dmlcomm::transport;  // NOLINT
+
+namespace {
+
+class Quiet final : public LinkEvents {
+ public:
+  void on_sent(SendRequest&) override {}
+  void on_arrived(RecvRequest& request) override { request.consumed = request.arrived; }
+  void provide_window(RecvRequest& request) override {
+    window.resize(kEagerBytes);
+    request.window = window.data();
+    request.window_bytes = window.size();
+  }
+  RecvRequest* claim_any_source(Tag, uint64_t) override { return nullptr; }
+  Status check_operation(int, Tag, const OpInfo&) override { return Status(); }
+  Status size_mismatch(int, const RecvRequest&, const OpInfo&, uint64_t) override {
+    return Status(StatusCode::mismatch, "size");
+  }
+  void on_failed(int, const Status&, bool) override {}
+  void on_goodbye(int) override {}
+
+  std::vector<std::byte> window;
+};
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  Quiet events;
+  Link link(LinkOptions{0, 1, 7, &events});
+  auto out = std::make_shared<tests::MemoryChannel::Pipe>();
+  auto in = std::make_shared<tests::MemoryChannel::Pipe>();
+  link.attach(std::make_unique<tests::MemoryChannel>(out, in, 1 << 16, false));
+
+  std::vector<std::byte> direct_memory(100);
+  RecvRequest direct;
+  direct.tag = collective_tag(1, 0, 0);
+  direct.destination = direct_memory.data();
+  direct.bytes = direct_memory.size();
+  RecvRequest streamed;
+  streamed.tag = collective_tag(1, 0, 1);
+  streamed.bytes = 100'000;
+  RecvRequest message;
+  std::vector<std::byte> message_memory(60'000);
+  message.tag = point_to_point_tag(1);
+  message.destination = message_memory.data();
+  message.bytes = message_memory.size();
+  link.recv(direct);
+  link.recv(streamed);
+  link.recv(message);
+
+  while (size >= kHeaderBytes) {
+    FrameHeader header;
+    std::memcpy(static_cast<void*>(&header), data, kHeaderBytes);
+    data += kHeaderBytes;
+    size -= kHeaderBytes;
+    header.magic = FrameHeader::kMagic;
+    header.version = FrameHeader::kVersion;
+    header.job_id = 7;
+    header.source = 1;
+    header.payload_bytes %= 4096;
+    HeaderBytes raw;
+    encode_header(header, raw);
+    in->bytes.insert(in->bytes.end(), raw.begin(), raw.end());
+    in->bytes.insert(in->bytes.end(), header.payload_bytes, std::byte{0x5a});
+    link.progress();
+  }
+  return 0;
+}

@@ -1,0 +1,321 @@
+// Link over a pipe in memory, with channels that move one byte at a time or many.
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "base/str_cat.h"
+#include "tests/memory_channel.h"
+#include "transport/link.h"
+
+namespace dmlcomm::transport {
+namespace {
+
+using tests::MemoryChannel;
+
+constexpr uint64_t kJob = 42;
+
+// Takes notes of what a link says.
+class Notes final : public LinkEvents {
+ public:
+  void on_sent(SendRequest&) override { ++num_sent; }
+  void on_arrived(RecvRequest& request) override {
+    if (request.arrived == request.bytes) ++num_arrived;
+  }
+  void provide_window(RecvRequest& request) override {
+    window.resize(64 * 1024);
+    request.window = window.data();
+    request.window_bytes = window.size();
+  }
+  RecvRequest* claim_any_source(Tag tag, uint64_t before_order) override {
+    if (any == nullptr || any->tag != tag || any->posted_order >= before_order) return nullptr;
+    return std::exchange(any, nullptr);
+  }
+  Status check_operation(int, Tag, const OpInfo& theirs) override {
+    return theirs.kind == forbidden_kind ? Status(StatusCode::mismatch, "other operation")
+                                         : Status();
+  }
+  Status size_mismatch(int, const RecvRequest& ours, const OpInfo&, uint64_t theirs) override {
+    return Status(StatusCode::mismatch, str_cat("expected ", ours.bytes, ", got ", theirs));
+  }
+  void on_failed(int, const Status& status, bool reported) override {
+    failure = status;
+    failure_reported = reported;
+  }
+  void on_goodbye(int) override { goodbye = true; }
+
+  int num_sent = 0;
+  int num_arrived = 0;
+  int forbidden_kind = -1;
+  RecvRequest* any = nullptr;
+  std::vector<std::byte> window;
+  Status failure;
+  bool failure_reported = false;
+  bool goodbye = false;
+};
+
+struct Case {
+  size_t max_bytes;
+  bool pulls;
+};
+
+class LinkTest : public testing::TestWithParam<Case> {
+ protected:
+  LinkTest()
+      : a_(LinkOptions{0, 1, kJob, &notes_a_}), b_(LinkOptions{1, 0, kJob, &notes_b_}) {}
+
+  void connect() {
+    auto to_b = std::make_shared<MemoryChannel::Pipe>();
+    auto to_a = std::make_shared<MemoryChannel::Pipe>();
+    const auto [max_bytes, pulls] = GetParam();
+    a_.attach(std::make_unique<MemoryChannel>(to_b, to_a, max_bytes, pulls));
+    b_.attach(std::make_unique<MemoryChannel>(to_a, to_b, max_bytes, pulls));
+  }
+
+  void settle() {
+    bool moved = true;
+    while (moved) {
+      moved = a_.progress();
+      moved = b_.progress() || moved;
+    }
+  }
+
+  SendRequest sending(Tag tag, const std::vector<std::byte>& data) {
+    SendRequest request;
+    request.tag = tag;
+    request.data = data.data();
+    request.bytes = data.size();
+    return request;
+  }
+  RecvRequest receiving(Tag tag, std::vector<std::byte>& data) {
+    RecvRequest request;
+    request.tag = tag;
+    request.destination = data.data();
+    request.bytes = data.size();
+    return request;
+  }
+  // What the engine does with an offered message.
+  void take_offer(Link& link, RecvRequest& request) {
+    if (!request.offered) return;
+    ASSERT_TRUE(link.pull(request, 0, request.bytes, request.destination).ok());
+    link.finish_offer(request);
+  }
+
+  Notes notes_a_;
+  Notes notes_b_;
+  Link a_;
+  Link b_;
+};
+
+std::vector<std::byte> pattern(size_t bytes, unsigned seed = 1) {
+  std::vector<std::byte> data(bytes);
+  for (size_t i = 0; i < bytes; ++i) data[i] = static_cast<std::byte>((i * 31 + seed * 7) & 0xff);
+  return data;
+}
+
+const std::vector<size_t> kSizes = {1,           kOfferBytes, kOfferBytes + 1, kEagerBytes,
+                                    kEagerBytes + 1, 100'000};
+
+TEST_P(LinkTest, PostedMessagesArrive) {
+  connect();
+  for (size_t bytes : kSizes) {
+    const auto data = pattern(bytes);
+    std::vector<std::byte> got(bytes);
+    RecvRequest in = receiving(collective_tag(1, 0, 0), got);
+    SendRequest out = sending(collective_tag(1, 0, 0), data);
+    b_.recv(in);
+    b_.open(1, {});
+    a_.send(out);
+    settle();
+    take_offer(b_, in);
+    settle();
+    EXPECT_EQ(got, data) << bytes;
+    EXPECT_FALSE(a_.has_outstanding());
+    EXPECT_FALSE(b_.has_outstanding());
+  }
+  EXPECT_EQ(notes_a_.num_sent, static_cast<int>(kSizes.size()));
+  EXPECT_EQ(notes_b_.num_arrived, static_cast<int>(kSizes.size()));
+}
+
+TEST_P(LinkTest, MessagesThatComeFirstWaitForTheirReceive) {
+  connect();
+  for (size_t bytes : kSizes) {
+    const auto data = pattern(bytes);
+    std::vector<std::byte> got(bytes);
+    SendRequest out = sending(point_to_point_tag(3), data);
+    a_.send(out);
+    settle();
+    EXPECT_NE(b_.oldest_unexpected(point_to_point_tag(3)), 0u);
+    RecvRequest in = receiving(point_to_point_tag(3), got);
+    b_.recv(in);
+    settle();
+    take_offer(b_, in);
+    settle();
+    EXPECT_EQ(got, data) << bytes;
+    EXPECT_EQ(in.source, 0);
+    EXPECT_FALSE(a_.has_outstanding());
+  }
+}
+
+TEST_P(LinkTest, WhatIsSentBeforeTheConnectionFlowsAfterIt) {
+  const auto data = pattern(500);
+  std::vector<std::byte> got(500);
+  SendRequest out = sending(collective_tag(1, 0, 0), data);
+  RecvRequest in = receiving(collective_tag(1, 0, 0), got);
+  a_.send(out);
+  b_.recv(in);
+  EXPECT_TRUE(a_.has_outstanding());
+  connect();
+  settle();
+  EXPECT_EQ(got, data);
+}
+
+TEST_P(LinkTest, AnUnreadyDestinationIsNotTouched) {
+  connect();
+  const auto data = pattern(1000);
+  std::vector<std::byte> got(1000);
+  RecvRequest in = receiving(collective_tag(1, 0, 0), got);
+  in.ready = false;
+  SendRequest out = sending(collective_tag(1, 0, 0), data);
+  a_.send(out);
+  settle();
+  b_.recv(in);
+  settle();
+  EXPECT_EQ(got, std::vector<std::byte>(1000));
+  b_.make_ready(in);
+  settle();
+  EXPECT_EQ(got, data);
+}
+
+TEST_P(LinkTest, LargeDataWaitsForOpenAndLetsOthersPass) {
+  if (GetParam().pulls) GTEST_SKIP() << "offers wait by themselves";
+  connect();
+  const auto large = pattern(200'000);
+  const auto small = pattern(10, 2);
+  std::vector<std::byte> got_large(large.size());
+  std::vector<std::byte> got_small(small.size());
+  SendRequest out_large = sending(collective_tag(1, 0, 0), large);
+  SendRequest out_small = sending(point_to_point_tag(1), small);
+  a_.send(out_large);
+  a_.send(out_small);
+  RecvRequest in_small = receiving(point_to_point_tag(1), got_small);
+  b_.recv(in_small);
+  settle();
+  EXPECT_EQ(got_small, small);
+  RecvRequest in_large = receiving(collective_tag(1, 0, 0), got_large);
+  b_.recv(in_large);
+  b_.open(1, {});
+  settle();
+  EXPECT_EQ(got_large, large);
+}
+
+TEST_P(LinkTest, AStreamedMessagePassesThroughItsWindow) {
+  connect();
+  const auto data = pattern(300'000);
+  RecvRequest in;
+  in.tag = collective_tag(1, 0, 0);
+  in.bytes = data.size();
+  SendRequest out = sending(in.tag, data);
+  b_.recv(in);
+  b_.open(1, {});
+  a_.send(out);
+  std::vector<std::byte> got;
+  std::vector<std::byte> scratch(16 * 1024);
+  while (got.size() < data.size()) {
+    settle();
+    const size_t bytes = std::min(scratch.size(), data.size() - got.size());
+    ASSERT_GE(in.arrived, got.size() + bytes);
+    auto piece = b_.fetch(in, got.size(), bytes, scratch.data());
+    ASSERT_TRUE(piece.ok());
+    got.insert(got.end(), *piece, *piece + bytes);
+    b_.release(in, got.size());
+  }
+  if (in.offered) b_.finish_offer(in);
+  settle();
+  EXPECT_EQ(got, data);
+  EXPECT_FALSE(a_.has_outstanding());
+}
+
+TEST_P(LinkTest, AReceiveFromAnySourceTakesTheMessage) {
+  connect();
+  const auto data = pattern(100'000);
+  std::vector<std::byte> got(data.size());
+  RecvRequest in = receiving(point_to_point_tag(9), got);
+  notes_b_.any = &in;
+  SendRequest out = sending(point_to_point_tag(9), data);
+  a_.send(out);
+  settle();
+  take_offer(b_, in);
+  settle();
+  EXPECT_EQ(got, data);
+  EXPECT_EQ(in.source, 0);
+}
+
+TEST_P(LinkTest, AWrongSizeFailsTheLinkAndSaysBoth) {
+  connect();
+  const auto data = pattern(100);
+  std::vector<std::byte> got(99);
+  RecvRequest in = receiving(point_to_point_tag(1), got);
+  SendRequest out = sending(point_to_point_tag(1), data);
+  b_.recv(in);
+  a_.send(out);
+  settle();
+  EXPECT_EQ(notes_b_.failure.code(), StatusCode::mismatch);
+  EXPECT_EQ(notes_b_.failure.message(), "expected 99, got 100");
+  b_.end(notes_b_.failure);
+  settle();
+  EXPECT_EQ(notes_a_.failure.code(), StatusCode::mismatch);
+  EXPECT_TRUE(notes_a_.failure_reported);
+}
+
+TEST_P(LinkTest, AnotherOperationIsAMismatch) {
+  connect();
+  notes_b_.forbidden_kind = 4;
+  const auto data = pattern(100);
+  SendRequest out = sending(collective_tag(1, 0, 0), data);
+  out.op.kind = 4;
+  a_.send(out);
+  settle();
+  EXPECT_EQ(notes_b_.failure.code(), StatusCode::mismatch);
+}
+
+TEST_P(LinkTest, GoodbyeComesAfterWhatWasSent) {
+  connect();
+  const auto data = pattern(100);
+  std::vector<std::byte> got(100);
+  RecvRequest in = receiving(collective_tag(1, 0, 0), got);
+  SendRequest out = sending(collective_tag(1, 0, 0), data);
+  b_.recv(in);
+  a_.send(out);
+  for (int i = 0; a_.wants_to_write(); ++i) a_.progress();
+  a_.send_goodbye();
+  for (int i = 0; a_.wants_to_write(); ++i) a_.progress();
+  settle();
+  EXPECT_EQ(got, data);
+  EXPECT_TRUE(notes_b_.goodbye);
+  EXPECT_TRUE(notes_b_.failure.ok());
+}
+
+TEST_P(LinkTest, AClosedConnectionIsALostPeer) {
+  auto to_b = std::make_shared<MemoryChannel::Pipe>();
+  auto to_a = std::make_shared<MemoryChannel::Pipe>();
+  b_.attach(std::make_unique<MemoryChannel>(to_a, to_b, 100, false));
+  to_b->closed = true;
+  b_.progress();
+  EXPECT_EQ(b_.state(), Link::State::failed);
+  EXPECT_EQ(notes_b_.failure.code(), StatusCode::peer_lost);
+}
+
+INSTANTIATE_TEST_SUITE_P(Channels, LinkTest,
+                         testing::Values(Case{1, false}, Case{1000, false}, Case{1u << 20, false},
+                                         Case{7, true}, Case{1u << 20, true}),
+                         [](const testing::TestParamInfo<Case>& info) {
+                           return str_cat(info.param.pulls ? "pull_" : "push_",
+                                          info.param.max_bytes);
+                         });
+
+}  // namespace
+}  // namespace dmlcomm::transport

@@ -1,0 +1,68 @@
+// MemoryChannel: two ends of a pipe inside the test, that moves as many bytes per call as it is told.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "transport/channel.h"
+
+namespace dmlcomm::tests {
+
+class MemoryChannel final : public transport::Channel {
+ public:
+  struct Pipe {
+    std::deque<std::byte> bytes;
+    bool closed = false;
+  };
+
+  MemoryChannel(std::shared_ptr<Pipe> out, std::shared_ptr<Pipe> in, size_t max_bytes, bool pulls)
+      : out_(std::move(out)), in_(std::move(in)), max_bytes_(max_bytes), pulls_(pulls) {}
+  ~MemoryChannel() override { out_->closed = true; }
+
+  Result<size_t> write(const iovec* parts, int num_parts) override {
+    size_t total = 0;
+    for (int i = 0; i < num_parts; ++i) {
+      const auto* from = static_cast<const std::byte*>(parts[i].iov_base);
+      const size_t bytes = std::min(parts[i].iov_len, max_bytes_ - total);
+      out_->bytes.insert(out_->bytes.end(), from, from + bytes);
+      total += bytes;
+    }
+    return total;
+  }
+
+  Result<size_t> read(const iovec* parts, int num_parts) override {
+    if (in_->bytes.empty() && in_->closed) return Status(StatusCode::peer_lost, "closed");
+    size_t total = 0;
+    for (int i = 0; i < num_parts; ++i) {
+      const size_t bytes = std::min({parts[i].iov_len, max_bytes_ - total, in_->bytes.size()});
+      std::copy_n(in_->bytes.begin(), bytes, static_cast<std::byte*>(parts[i].iov_base));
+      in_->bytes.erase(in_->bytes.begin(), in_->bytes.begin() + static_cast<ptrdiff_t>(bytes));
+      total += bytes;
+    }
+    return total;
+  }
+
+  bool maybe_readable() const override { return !in_->bytes.empty() || in_->closed; }
+  bool peer_can_pull() const override { return pulls_; }
+  bool can_pull() const override { return pulls_; }
+  Status pull(uint64_t address, void* destination, size_t bytes) override {
+    std::memcpy(destination, reinterpret_cast<const void*>(address), bytes);
+    return Status();
+  }
+  int descriptor() const override { return -1; }
+  void descriptor_ready(bool, bool) override {}
+  void shut_down() override { out_->closed = true; }
+  std::string description() const override { return "memory"; }
+
+ private:
+  const std::shared_ptr<Pipe> out_;
+  const std::shared_ptr<Pipe> in_;
+  const size_t max_bytes_;
+  const bool pulls_;
+};
+
+}  // namespace dmlcomm::tests
