@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import Backend as C10dBackend
 from torch.distributed import distributed_c10d as c10d
 
 from dmlcomm import _core
@@ -26,7 +27,7 @@ def register() -> None:
 
 def create(options: Any, pg_options: Any = None) -> Any:
     """Called by torch on every rank of a new group, with c10d's DistributedBackendOptions."""
-    if pg_options is not None and not isinstance(pg_options, c10d.Backend.Options):
+    if pg_options is not None and not isinstance(pg_options, C10dBackend.Options):
         raise TypeError(
             f"pg_options of backend dmlcomm: expected None or Backend.Options, got {pg_options!r}"
         )
