@@ -6,14 +6,20 @@ import time
 
 STREAM_BYTES = 1 << 30
 CHUNK_BYTES = 4 << 20
-STREAM_SECONDS = 1.0
+STREAM_SECONDS = 0.4
+TRIES = 3
 
 
 def tcp_stream_bytes_per_s() -> float:
     """One connection, one process at each end, 4 MiB writes, the kernel's own buffer sizes.
 
-    Sends for about a second, at most 1 GiB; the receiver's last byte ends the time.
+    The best of a few short tries: what slows one is other load on the machine.
     """
+    return max(_try_stream() for _ in range(TRIES))
+
+
+def _try_stream() -> float:
+    """Sends for STREAM_SECONDS, at most STREAM_BYTES; the receiver's last byte ends the time."""
     listener = socket.create_server(("127.0.0.1", 0))
     child = os.fork()
     if child == 0:
