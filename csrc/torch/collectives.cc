@@ -137,7 +137,9 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::broadcast(TensorList& tensors,
     spans.push_back(rank_ == root ? buffers.update(tensor) : buffers.write(tensor));
   }
   auto work = make_work(call, std::move(buffers), tensors);
-  for (const Span& span : spans) work->add(communicator_->broadcast(span, root, call.options));
+  for (size_t i = 0; i < spans.size(); ++i) {
+    work->add(communicator_->broadcast(spans[i], root, moving(call.options, tensors[i])));
+  }
   return finish(call, std::move(work));
 }
 
@@ -255,8 +257,10 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::allgather(std::vector<TensorLi
     parts.emplace_back(buffers.read(inputs[i]), write_all(buffers, outputs[i]));
   }
   auto work = make_work(call, std::move(buffers), inputs);
-  for (auto& [input, spans] : parts) {
-    work->add(communicator_->all_gather(input, std::move(spans), call.options));
+  for (size_t i = 0; i < parts.size(); ++i) {
+    auto& [input, spans] = parts[i];
+    work->add(
+        communicator_->all_gather(input, std::move(spans), moving(call.options, inputs[i])));
   }
   return finish(call, std::move(work));
 }
@@ -296,8 +300,10 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::allgather_into_tensor_coalesce
     parts.emplace_back(input, split_evenly(buffers.write(outputs[i]), size_));
   }
   auto work = make_work(call, std::move(buffers), inputs);
-  for (auto& [input, spans] : parts) {
-    work->add(communicator_->all_gather(input, std::move(spans), call.options));
+  for (size_t i = 0; i < parts.size(); ++i) {
+    auto& [input, spans] = parts[i];
+    work->add(
+        communicator_->all_gather(input, std::move(spans), moving(call.options, inputs[i])));
   }
   return finish(call, std::move(work));
 }
@@ -322,7 +328,8 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::gather(std::vector<TensorList>
                       " is not the root (", root, ") and must pass no outputs");
   }
   auto work = make_work(call, std::move(buffers), inputs);
-  work->add(communicator_->gather(input, std::move(spans), root, call.options));
+  work->add(
+      communicator_->gather(input, std::move(spans), root, moving(call.options, inputs[0])));
   return finish(call, std::move(work));
 }
 
@@ -340,7 +347,7 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::gather_into_tensor(
     spans = split_evenly(buffers.write(output), size_);
   }
   auto work = make_work(call, std::move(buffers), {input});
-  work->add(communicator_->gather(span, std::move(spans), root, call.options));
+  work->add(communicator_->gather(span, std::move(spans), root, moving(call.options, input)));
   return finish(call, std::move(work));
 }
 
@@ -365,7 +372,8 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::scatter(TensorList& outputs,
                       " is not the root (", root, ") and must pass no inputs");
   }
   auto work = make_work(call, std::move(buffers), rank_ == root ? inputs[0] : outputs);
-  work->add(communicator_->scatter(std::move(spans), output, root, call.options));
+  work->add(
+      communicator_->scatter(std::move(spans), output, root, moving(call.options, outputs[0])));
   return finish(call, std::move(work));
 }
 
@@ -447,7 +455,8 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::alltoall_base(
   auto inputs = split_rows(buffers.read(input), input, input_rows);
   auto outputs = split_rows(buffers.write(output), output, output_rows);
   auto work = make_work(call, std::move(buffers), {input});
-  work->add(communicator_->all_to_all(std::move(inputs), std::move(outputs), call.options));
+  work->add(communicator_->all_to_all(std::move(inputs), std::move(outputs),
+                                      moving(call.options, input)));
   return finish(call, std::move(work));
 }
 
@@ -461,8 +470,8 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::alltoall(TensorList& outputs, 
   auto input_spans = read_all(buffers, inputs);
   auto output_spans = write_all(buffers, outputs);
   auto work = make_work(call, std::move(buffers), inputs);
-  work->add(
-      communicator_->all_to_all(std::move(input_spans), std::move(output_spans), call.options));
+  work->add(communicator_->all_to_all(std::move(input_spans), std::move(output_spans),
+                                      moving(call.options, inputs[0])));
   return finish(call, std::move(work));
 }
 

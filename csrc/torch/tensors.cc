@@ -182,6 +182,11 @@ std::vector<engine::Span> split_rows(engine::Span span, const at::Tensor& tensor
   return split_bytes_by_rows(span, tensor, rows);
 }
 
+engine::OpOptions moving(engine::OpOptions options, const at::Tensor& tensor) {
+  options.element = dtype_of(tensor.scalar_type());
+  return options;
+}
+
 Reduction reduction_of(const at::Tensor& tensor, const c10d::ReduceOp& op, const char* operation) {
   const auto dtype = dtype_of(tensor.scalar_type());
   TORCH_CHECK_TYPE(dtype.has_value(), "dmlcomm ", operation, ": elements of type ",

@@ -69,6 +69,10 @@ std::vector<engine::ConstSpan> split_rows(engine::ConstSpan span, const at::Tens
 std::vector<engine::Span> split_rows(engine::Span span, const at::Tensor& tensor,
                                      const std::vector<int64_t>& rows);
 
+// The options of an operation that only moves `tensor`'s bytes: ranks that disagree on what they are
+// notice. Types that the core has no name for are just bytes.
+engine::OpOptions moving(engine::OpOptions options, const at::Tensor& tensor);
+
 // How a reduction runs: PREMUL_SUM is `factor` times each input, then a sum.
 struct Reduction {
   DType dtype = DType::f32;
