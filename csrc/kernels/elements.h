@@ -138,9 +138,10 @@ struct BFloat16 {
 };
 
 // A small format with a sign, kExponentBits with the usual bias and kMantissaBits with subnormal
-// numbers. kHasInfinity: the highest exponent holds infinity and NaN, as in IEEE 754; otherwise it
-// holds numbers too, and only the code with every bit set is NaN (the "fn" formats). What is too
-// large becomes infinity, and NaN where there is none. kNan: the code for NaN.
+// numbers. kHasInfinity: the highest exponent holds infinity and NaN, as in IEEE 754, and what is
+// too large becomes infinity; otherwise that exponent holds numbers too, only the code with every
+// bit set is NaN (the "fn" formats), and what is too large becomes the largest number. kNan: the
+// code for NaN.
 template <typename Code, int kExponentBits, int kMantissaBits, bool kHasInfinity, uint32_t kNan>
 struct SmallFloat {
   static constexpr size_t kLanes = kF32Lanes;
@@ -156,9 +157,11 @@ struct SmallFloat {
   static constexpr uint32_t kSmallestNormal = (128 - kBias) << 23;
   static constexpr uint32_t kF32Infinity = 0xffu << 23;
   static constexpr uint32_t kInfinity = ((1u << kExponentBits) - 1) << kMantissaBits;
-  // As f32: from here on a number has no code. e4m3fn: 480, what its NaN would be as a number.
+  static constexpr uint32_t kOverflow = kHasInfinity ? kInfinity : kNan - 1;
+  // As f32: from here on a number becomes kOverflow. With infinity what is half a step below has
+  // been rounded to its code already; without, it must not be rounded up to the code of NaN.
   static constexpr uint32_t kTooLarge =
-      kHasInfinity ? (128 + kBias) << 23 : (kNan << kShift) + kRebias;
+      (kOverflow << kShift) + kRebias + (kHasInfinity ? 0 : 1u << (kShift - 1));
 
   // A subnormal number has exponent code 0 and the scale of code 1, without the hidden bit: read it
   // as code 1, with the hidden bit, and subtract that bit's value. Exact, and no operand is an f32
@@ -186,14 +189,13 @@ struct SmallFloat {
     const U32 normal = (magnitude - kRebias + ((1u << (kShift - 1)) - 1) + odd) >> kShift;
     const U32 subnormal = bits_of(value_of(magnitude) + value_of(every_lane(kStep))) - kStep;
     const U32 finite = magnitude < kSmallestNormal ? subnormal : normal;
-    const U32 infinite = every_lane(kHasInfinity ? kInfinity : kNan);
-    const U32 special = magnitude > kF32Infinity ? every_lane(kNan) : infinite;
+    const U32 special = magnitude > kF32Infinity ? every_lane(kNan) : every_lane(kOverflow);
     const U32 result = magnitude >= kTooLarge ? special : finite;
     store_as(to, __builtin_convertvector(result | ((bits >> 31) << kSignBit), Raw));
   }
 };
 
-// As torch's Float8_e4m3fn and Float8_e5m2.
+// As torch's Float8_e4m3fn (which saturates since torch 2.15; it gave NaN before) and Float8_e5m2.
 using Float8E4M3 = SmallFloat<uint8_t, 4, 3, false, 0x7f>;
 using Float8E5M2 = SmallFloat<uint8_t, 5, 2, true, 0x7f>;
 

@@ -11,7 +11,8 @@
 namespace dmlcomm::kernels {
 
 // Whether `reduce` is defined for the pair: bitwise operators exist for integers and bool only,
-// min and max not for complex numbers. bool: sum/max/bor = or, product/min/band = and, bxor = xor.
+// min and max not for complex numbers, avg not for bool. bool: sum/max/bor = or, product/min/band =
+// and, bxor = xor. False for numbers that name no type or operator.
 bool supports(DType dtype, ReduceOp op);
 
 // dst[i] = op(srcs[0][i], srcs[1][i], ..., srcs[num_srcs-1][i]) for i in [0, count), in this order.
@@ -19,7 +20,9 @@ bool supports(DType dtype, ReduceOp op);
 // Caller's promises: num_srcs >= 1; supports(dtype, op); dst is equal to one of the srcs or
 // overlaps none. f16, bf16 and float8 accumulate in f32 and are rounded once. For ReduceOp::avg the
 // result is divided by `divisor` (floats: before rounding; integers: truncated division); pass 1
-// for every partial reduction but the last. min/max propagate NaN. Integer sums wrap.
+// for every partial reduction but the last. min/max propagate NaN. Integer sums and products wrap.
+// f8e4m3 saturates at 448, and every other format overflows to infinity. All instruction sets give
+// the same bits, except which bits a NaN has.
 void reduce(void* dst, const void* const* srcs, size_t num_srcs, size_t count, DType dtype,
             ReduceOp op, uint64_t divisor);
 

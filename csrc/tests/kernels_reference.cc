@@ -45,16 +45,17 @@ struct SmallFormat {
   static constexpr int kMinExponent = 1 - kBias;
   static constexpr int kMagnitudeBits = kExponentBits + kMantissaBits;
   static constexpr int kMantissaMask = (1 << kMantissaBits) - 1;
-  // The first code after the largest number: infinity, or NaN where there is no infinity.
-  static constexpr int kOverflow =
-      kIeee ? ((1 << kExponentBits) - 1) << kMantissaBits : (1 << kMagnitudeBits) - 1;
+  static constexpr int kInfinity = ((1 << kExponentBits) - 1) << kMantissaBits;
+  static constexpr int kNan = (1 << kMagnitudeBits) - 1;
+  // What is too large: infinity, or the largest number where there is no infinity.
+  static constexpr int kOverflow = kIeee ? kInfinity : kNan - 1;
 
   static float get(const uint8_t* from) {
     const int code = PlainFormat<Code>::get(from);
     const int magnitude = code & ((1 << kMagnitudeBits) - 1);
     const float sign = (code >> kMagnitudeBits) != 0 ? -1.0f : 1.0f;
-    if (kIeee && magnitude == kOverflow) return sign * std::numeric_limits<float>::infinity();
-    if (magnitude >= kOverflow) return std::numeric_limits<float>::quiet_NaN();
+    if (kIeee && magnitude == kInfinity) return sign * std::numeric_limits<float>::infinity();
+    if (magnitude > kOverflow) return std::numeric_limits<float>::quiet_NaN();
     return sign * magnitude_of(magnitude);
   }
 
@@ -69,7 +70,7 @@ struct SmallFormat {
   static void put(uint8_t* to, float value) {
     int code = 0;
     if (std::isnan(value)) {
-      code = (1 << kMagnitudeBits) - 1;
+      code = kNan;
     } else if (value != 0) {
       code = magnitude_code(std::fabs(double(value)));
     }
