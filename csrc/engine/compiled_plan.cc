@@ -2,7 +2,11 @@
 
 #include <algorithm>
 #include <map>
+#include <string>
 #include <tuple>
+
+#include "base/str_cat.h"
+#include "schedule/algorithms.h"
 
 namespace dmlcomm::engine {
 namespace {
@@ -24,11 +28,20 @@ bool continues_run(const Schedule& schedule, uint32_t previous, uint32_t id, uin
   if (a.kind != StepKind::recv_reduce || b.kind != StepKind::recv_reduce) return false;
   if (schedule.stream_of[previous] != schedule.stream_of[id] || a.finalizes) return false;
   if (!same(a.range, b.range) || !same(b.source, b.range)) return false;
+  if (a.received_first || b.received_first) return false;
   const auto& before = schedule.steps[first].deps;
   return std::all_of(b.deps.begin(), b.deps.end(), [&](uint32_t dep) {
     return (dep >= first && dep <= previous) ||
            std::find(before.begin(), before.end(), dep) != before.end();
   });
+}
+
+uint8_t number_of(const std::string& algorithm) {
+  const auto& all = schedule::all_algorithms();
+  const auto it = std::find_if(all.begin(), all.end(), [&](const schedule::Algorithm& a) {
+    return str_cat(to_string(a.kind), "_", a.name) == algorithm;
+  });
+  return it == all.end() ? 0 : static_cast<uint8_t>(it - all.begin() + 1);
 }
 
 }  // namespace
@@ -63,6 +76,7 @@ CompiledPlan::CompiledPlan(std::shared_ptr<const Schedule> plan) : schedule(std:
     }
   }
   for (const Task& task : tasks) max_sources = std::max(max_sources, task.num_steps);
+  algorithm = number_of(schedule->algorithm);
 }
 
 }  // namespace dmlcomm::engine

@@ -32,6 +32,7 @@ struct CompiledPlan {
   std::vector<uint32_t> message_index;
   std::vector<uint32_t> sources;  // ranks this one receives from, without repetition
   uint32_t max_sources = 0;       // of one task
+  uint8_t algorithm = 0;          // its place in schedule::all_algorithms(), from 1
 };
 
 }  // namespace dmlcomm::engine

@@ -203,7 +203,7 @@ bool Engine::step() {
 
 bool Engine::advance_all() {
   bool moved = false;
-  if (!collectives_.empty()) {
+  if (!collectives_.empty() && greeted(&moved)) {
     Running& first = collectives_.front();
     if (first.runner == nullptr && first.op != nullptr) {
       start(first);
@@ -219,18 +219,29 @@ bool Engine::advance_all() {
   return moved;
 }
 
+// Before the first collective of ranks that share one host.
+bool Engine::greeted(bool* moved) {
+  if (!mesh_->all_share_memory() || !failure_.ok()) return true;
+  if (!board_->ready()) board_->greet(moved);
+  return board_->ready();
+}
+
+bool Engine::waits_for(int peer) const {
+  if (!collectives_.empty() && mesh_->all_share_memory() && board_->greeting_waits_for(peer)) {
+    return true;
+  }
+  const auto waits = [peer](const Running& r) { return r.runner && r.runner->waits_for(peer); };
+  return std::any_of(collectives_.begin(), collectives_.end(), waits) ||
+         std::any_of(messages_.begin(), messages_.end(), waits);
+}
+
 void Engine::start(Running& running) {
   OpState& op = *running.op;
   Status status;
-  if (!op.request().is_point_to_point()) {
-    history_[op.sequence() % kHistory] = {op.sequence(), op.info()};
-    for (const Early& early : early_) {
-      if (early.sequence != static_cast<uint32_t>(op.sequence()) || early.op == op.info()) continue;
-      return fail(disagreement(early.peer, early.sequence, op.info(), early.op));
-    }
-    std::erase_if(early_, [&](const Early& e) { return e.sequence <= op.sequence(); });
-  }
   running.runner = make_runner(op, &status);
+  if (status.ok() && !op.request().is_point_to_point()) {
+    status = remember(op.sequence(), running.runner->info());
+  }
   if (status.ok()) status = running.runner->start();
   if (!status.ok()) return fail(status);
   // A peer that has left in good order will not answer.
@@ -241,12 +252,23 @@ void Engine::start(Running& running) {
   }
 }
 
+// Keeps what a collective is, and compares it with what peers have said of it already.
+Status Engine::remember(uint64_t sequence, const OpInfo& info) {
+  history_[sequence % kHistory] = {sequence, info};
+  for (const Early& early : early_) {
+    if (early.sequence != static_cast<uint32_t>(sequence) || early.op == info) continue;
+    return disagreement(early.peer, early.sequence, info, early.op);
+  }
+  std::erase_if(early_, [&](const Early& e) { return e.sequence <= sequence; });
+  return Status();
+}
+
 std::unique_ptr<Runner> Engine::make_runner(OpState& op, Status* status) {
   if (op.request().is_point_to_point()) {
     transport::LinkEvents& events = *this;
     return std::make_unique<PointToPointRunner>(*mesh_, events, loopback_, op, ++num_receives_);
   }
-  if (board_->takes(op.request())) return std::make_unique<BoardRunner>(*board_, op);
+  if (board_->takes(op.request())) return std::make_unique<BoardRunner>(*board_, pool_, op);
   auto schedule = planner_->plan(op.request().shape);
   if (!schedule.ok()) {
     *status = schedule.status();
@@ -303,11 +325,7 @@ void Engine::for_each_running(Visit visit) {
 
 void Engine::tick() {
   next_tick_ns_ = now_ns() + mesh_->tick_ms() * kNsPerMs;
-  mesh_->tick([this](int peer) {
-    bool waits = false;
-    for_each_running([&](const Running& r) { waits |= r.runner && r.runner->waits_for(peer); });
-    return waits;
-  });
+  mesh_->tick([this](int peer) { return waits_for(peer); });
   check_deadlines();
 }
 
@@ -394,7 +412,10 @@ void Engine::fail(const Status& status) {
   }
   failure_ = status;
   log_info("group '", options_.name, "' failed: ", status.to_string());
-  for_each_running([&](Running& running) { end(running, status); });
+  for_each_running([&](Running& running) {
+    if (running.runner) running.runner->stop();
+    end(running, status);
+  });
   mesh_->fail_all(status);
   take_submitted();
 }
@@ -455,7 +476,10 @@ std::string Engine::current_text() const {
 Status Engine::timed_out(const Running& running) const {
   std::string waiting;
   for (int peer = 0; peer < options_.num_ranks; ++peer) {
-    if (peer == options_.rank || !running.runner || !running.runner->waits_for(peer)) continue;
+    if (peer == options_.rank || !(running.runner ? running.runner->waits_for(peer)
+                                                  : waits_for(peer))) {
+      continue;
+    }
     waiting += str_cat(waiting.empty() ? "" : ", ", name_of(peer));
   }
   return Status(StatusCode::timeout,
@@ -529,9 +553,7 @@ void Engine::on_failed(int peer, const Status& status, bool reported) {
 }
 
 void Engine::on_goodbye(int peer) {
-  bool needed = false;
-  for_each_running([&](const Running& r) { needed |= r.runner && r.runner->waits_for(peer); });
-  if (!needed) return;
+  if (!waits_for(peer)) return;
   fail(Status(StatusCode::peer_lost,
               str_cat("lost ", name_of(peer), " ", current_text(),
                       ": it has left the group; do all ranks call the same operations?")));

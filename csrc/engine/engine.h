@@ -83,7 +83,10 @@ class Engine final : public Driver,
   bool step();
   void take_submitted();
   void start_collective();
+  bool greeted(bool* moved);
+  bool waits_for(int peer) const;
   void start(Running& running);
+  Status remember(uint64_t sequence, const transport::OpInfo& info);
   std::unique_ptr<Runner> make_runner(OpState& op, Status* status);
   bool advance_all();
   bool advance(Running& running);

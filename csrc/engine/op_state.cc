@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/str_cat.h"
+#include "schedule/algorithms.h"
 
 namespace dmlcomm::engine {
 
@@ -49,7 +50,19 @@ std::string describe(const transport::OpInfo& info) {
       kind == OpKind::scatter) {
     text += str_cat(text.back() == '(' ? "" : ", ", "root ", info.root);
   }
+  const auto& algorithms = schedule::all_algorithms();
+  if (info.algorithm == kBoardAlgorithm) {
+    text += str_cat(text.back() == '(' ? "" : ", ", "board");
+  } else if (info.algorithm > 0 && info.algorithm <= algorithms.size()) {
+    text += str_cat(text.back() == '(' ? "" : ", ", algorithms[info.algorithm - 1].name);
+  }
   return text + ")";
+}
+
+transport::OpInfo info_of(const OpState& op, uint8_t algorithm) {
+  transport::OpInfo info = op.info();
+  info.algorithm = algorithm;
+  return info;
 }
 
 OpState::OpState(Driver* driver, OpRequest request, uint64_t sequence, Deadline deadline)

@@ -40,10 +40,17 @@ struct OpRequest {
   transport::OpInfo info() const;
 };
 
-// "all_reduce(sum, f32, 1024 elements)".
+// OpInfo::algorithm of what the board carries out; others have their place in the table of algorithms.
+constexpr uint8_t kBoardAlgorithm = 255;
+
+// "all_reduce(sum, f32, 1024 elements, ring)".
 std::string describe(const transport::OpInfo& info);
 
 class Driver;
+class OpState;
+
+// The operation's info, with the algorithm that was chosen for it.
+transport::OpInfo info_of(const OpState& op, uint8_t algorithm);
 
 class OpState final : public Operation {
  public:

@@ -14,7 +14,7 @@ constexpr size_t kPullBytes = 1u << 20;  // read in one go, so that others get t
 
 PointToPointRunner::PointToPointRunner(transport::Mesh& mesh, transport::LinkEvents& events,
                                        Loopback& loopback, OpState& op, uint64_t order)
-    : mesh_(mesh), events_(events), loopback_(loopback), op_(op) {
+    : Runner(op.info()), mesh_(mesh), events_(events), loopback_(loopback), op_(op) {
   const OpRequest& request = op.request();
   const transport::Tag tag = transport::point_to_point_tag(request.tag);
   out_.tag = in_.tag = tag;

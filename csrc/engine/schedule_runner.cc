@@ -34,7 +34,8 @@ static_assert(kWindowSegments * kMinSegmentBytes >= transport::kEagerBytes,
 
 ScheduleRunner::ScheduleRunner(transport::Mesh& mesh, MemoryPool& pool, const OpState& op,
                                std::shared_ptr<const CompiledPlan> plan)
-    : mesh_(mesh), pool_(pool), op_(op), request_(op.request()), plan_(std::move(plan)),
+    : Runner(info_of(op, plan->algorithm)), mesh_(mesh), pool_(pool), op_(op),
+      request_(op.request()), plan_(std::move(plan)),
       element_bytes_(size_of(request_.dtype)) {}
 
 ScheduleRunner::~ScheduleRunner() {
@@ -61,7 +62,7 @@ Status ScheduleRunner::start() {
     }
   }
   for (uint32_t source : plan_->sources) {
-    mesh_.link(static_cast<int>(source)).open(static_cast<uint32_t>(op_.sequence()), op_.info());
+    mesh_.link(static_cast<int>(source)).open(static_cast<uint32_t>(op_.sequence()), info());
   }
   for (uint32_t task = 0; task < tasks_.size(); ++task) {
     if (plan_->tasks[task].num_deps == 0 && !tasks_[task].active) activate(task);
@@ -75,7 +76,7 @@ void ScheduleRunner::post_receive(uint32_t id, bool ready) {
   InMessage& message = *in_[id];
   message.tag = transport::collective_tag(static_cast<uint32_t>(op_.sequence()),
                                           plan_->schedule->stream_of[id], plan_->message_index[id]);
-  message.op = op_.info();
+  message.op = info();
   message.bytes = step.range.length * element_bytes_;
   message.owner = this;
   message.task = plan_->task_of_step[id];
@@ -103,7 +104,7 @@ void ScheduleRunner::activate(uint32_t task) {
       message.tag =
           transport::collective_tag(static_cast<uint32_t>(op_.sequence()),
                                     plan_->schedule->stream_of[id], plan_->message_index[id]);
-      message.op = op_.info();
+      message.op = info();
       message.data = at(step.range);
       message.bytes = step.range.length * element_bytes_;
       message.owner = this;
@@ -120,7 +121,7 @@ void ScheduleRunner::activate(uint32_t task) {
     }
     case StepKind::recv_reduce: working_.push_back(task); break;
     case StepKind::copy:
-      if (step.range.length > 0) {
+      if (step.range.length > 0 && at(step.range) != at(step.source)) {
         std::memmove(at(step.range), at(step.source), step.range.length * element_bytes_);
       }
       finish(task);
@@ -231,6 +232,7 @@ Status ScheduleRunner::reduce_segment(uint32_t task, size_t position, size_t byt
     if (!data.ok()) return data.status();
     sources[i + 1] = *data;
   }
+  if (first.received_first) std::swap(sources[0], sources[1]);
   const bool divides = request_.reduce_op == ReduceOp::avg && last.finalizes;
   kernels::reduce(at(first.range) + position, sources.data(), sources.size(),
                   bytes / element_bytes_, request_.dtype, request_.reduce_op,

@@ -17,7 +17,6 @@ namespace dmlcomm::engine {
 
 class ScheduleRunner final : public Runner {
  public:
-  // `algorithm_info` goes to the peers with every message: ranks that chose differently notice.
   ScheduleRunner(transport::Mesh& mesh, MemoryPool& pool, const OpState& op,
                  std::shared_ptr<const CompiledPlan> plan);
   ~ScheduleRunner() override;

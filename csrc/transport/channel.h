@@ -28,12 +28,13 @@ class Channel {
   // A cheap look whether read() may return something; a channel that is watched by epoll says yes.
   virtual bool maybe_readable() const = 0;
 
-  // Whether the peer can read our memory by itself (then offers are sent), and we the peer's.
+  // Whether the peer can reach our memory by itself (then offers are sent), and we the peer's.
   virtual bool peer_can_pull() const { return false; }
   virtual bool can_pull() const { return false; }
 
-  // Copies `bytes` from the peer's memory at `address`; only if can_pull().
+  // Copies `bytes` from, or to, the peer's memory at `address`; only if can_pull().
   virtual Status pull(uint64_t address, void* destination, size_t bytes);
+  virtual Status push(uint64_t address, const void* source, size_t bytes);
 
   // Wakes the peer if it sleeps; called after writes that it may be waiting for.
   virtual void notify() {}
@@ -58,6 +59,10 @@ class Channel {
 
 inline Status Channel::pull(uint64_t, void*, size_t) {
   return Status(StatusCode::unsupported, "this channel cannot read the peer's memory");
+}
+
+inline Status Channel::push(uint64_t, const void*, size_t) {
+  return Status(StatusCode::unsupported, "this channel cannot write the peer's memory");
 }
 
 }  // namespace dmlcomm::transport

@@ -42,7 +42,7 @@ struct OpInfo {
   uint8_t kind = 0;       // schedule::OpKind
   uint8_t dtype = 0;      // DType; for data movement 1 + DType where it is known, else 0
   uint8_t reduce_op = 0;  // ReduceOp; 0 for data movement
-  uint8_t reserved = 0;
+  uint8_t algorithm = 0;  // number of the algorithm; 0 where there is no choice
   uint32_t root = 0;
   uint64_t count = 0;  // elements (bytes for data movement); 0 where ranks need not agree
 

@@ -42,6 +42,14 @@ struct Header {
   // owner after the slot and `op` have been written, acquired by the peers before they read.
   alignas(kCacheLineBytes) std::atomic<uint64_t> round;
   OpInfo op[kNumSlots];
+  // 1: this rank can read and write the memory of all others; valid from round 1 on.
+  uint32_t reaches_all;
+
+  // Writing to another rank's memory by itself. A rank that wants to write to the owner's memory sets
+  // `writing_to` in its own header, then looks whether `accepts_round` of the owner is still the round
+  // it works in. An owner that gives up clears accepts_round, then waits until nobody is writing to it.
+  alignas(kCacheLineBytes) std::atomic<uint64_t> accepts_round;
+  alignas(kCacheLineBytes) std::atomic<uint32_t> writing_to;  // rank + 1; 0: nobody
 };
 
 // Positions only grow; the index in the ring is position % kRingBytes.

@@ -102,11 +102,24 @@ bool ShmChannel::maybe_readable() const {
 
 Status ShmChannel::pull(uint64_t address, void* destination, size_t bytes) {
   if (can_read_process(peer_.pid, address, destination, bytes)) return Status();
-  if (errno == ESRCH) return Status(StatusCode::peer_lost, "its process has ended");
+  return copy_error("process_vm_readv", bytes);
+}
+
+Status ShmChannel::push(uint64_t address, const void* source, size_t bytes) {
+  const iovec local{const_cast<void*>(source), bytes};
+  const iovec remote{reinterpret_cast<void*>(address), bytes};
+  const ssize_t copied = process_vm_writev(peer_.pid, &local, 1, &remote, 1, 0);
+  if (copied == static_cast<ssize_t>(bytes)) return Status();
+  return copy_error("process_vm_writev", bytes);
+}
+
+Status ShmChannel::copy_error(const char* call, size_t bytes) const {
+  const int error = errno;
+  if (error == ESRCH) return Status(StatusCode::peer_lost, "its process has ended");
   return errno_status(StatusCode::io_error,
-                      str_cat("process_vm_readv of ", bytes, " bytes from process ", peer_.pid,
+                      str_cat(call, " of ", bytes, " bytes, process ", peer_.pid,
                               " (DMLCOMM_SHM_SINGLE_COPY=0 does without)"),
-                      errno);
+                      error);
 }
 
 void ShmChannel::notify() {

@@ -36,6 +36,7 @@ class ShmChannel final : public Channel {
   bool peer_can_pull() const override;
   bool can_pull() const override { return peer_.can_pull; }
   Status pull(uint64_t address, void* destination, size_t bytes) override;
+  Status push(uint64_t address, const void* source, size_t bytes) override;
   void notify() override;
   bool peer_showed_life() override;
   int descriptor() const override { return peer_.socket.get(); }
@@ -45,6 +46,8 @@ class ShmChannel final : public Channel {
   std::string description() const override;
 
  private:
+  Status copy_error(const char* call, size_t bytes) const;
+
   const std::shared_ptr<Segment> own_;
   ShmPeer peer_;
 
