@@ -5,8 +5,7 @@ namespace dmlcomm {
 size_t size_of(DType dtype) {
   switch (dtype) {
 #define DMLCOMM_DTYPE_SIZE(name, bytes) \
-  case DType::name:                     \
-    return bytes;
+  case DType::name: return bytes;
     DMLCOMM_DTYPES(DMLCOMM_DTYPE_SIZE)
 #undef DMLCOMM_DTYPE_SIZE
   }
@@ -16,8 +15,7 @@ size_t size_of(DType dtype) {
 const char* to_string(DType dtype) {
   switch (dtype) {
 #define DMLCOMM_DTYPE_NAME(name, bytes) \
-  case DType::name:                     \
-    return #name;
+  case DType::name: return #name;
     DMLCOMM_DTYPES(DMLCOMM_DTYPE_NAME)
 #undef DMLCOMM_DTYPE_NAME
   }
@@ -27,8 +25,7 @@ const char* to_string(DType dtype) {
 const char* to_string(ReduceOp op) {
   switch (op) {
 #define DMLCOMM_REDUCE_OP_NAME(name) \
-  case ReduceOp::name:               \
-    return #name;
+  case ReduceOp::name: return #name;
     DMLCOMM_REDUCE_OPS(DMLCOMM_REDUCE_OP_NAME)
 #undef DMLCOMM_REDUCE_OP_NAME
   }

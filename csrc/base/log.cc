@@ -42,14 +42,10 @@ std::atomic<LogLevel>& current_level() {
 
 std::string_view name_of(LogLevel level) {
   switch (level) {
-    case LogLevel::error:
-      return "error";
-    case LogLevel::warning:
-      return "warning";
-    case LogLevel::info:
-      return "info";
-    case LogLevel::debug:
-      return "debug";
+    case LogLevel::error: return "error";
+    case LogLevel::warning: return "warning";
+    case LogLevel::info: return "info";
+    case LogLevel::debug: return "debug";
   }
   return "unknown";
 }

@@ -7,8 +7,7 @@ namespace dmlcomm {
 const char* to_string(StatusCode code) {
   switch (code) {
 #define DMLCOMM_STATUS_NAME(name) \
-  case StatusCode::name:          \
-    return #name;
+  case StatusCode::name: return #name;
     DMLCOMM_STATUS_CODES(DMLCOMM_STATUS_NAME)
 #undef DMLCOMM_STATUS_NAME
   }
