@@ -51,16 +51,16 @@ class CMakeBuild(build_ext):
             "-DDMLCOMM_WERROR=OFF",
             *shlex.split(os.environ.get("CMAKE_ARGS", "")),
         ]
-        self._forget_other_tools(command)
+        self._forget_other_tools(f"{cmake}\n{ninja}\n{sys.prefix}\n")
         return command
 
-    def _forget_other_tools(self, command: list[str]) -> None:
+    def _forget_other_tools(self, tools: str) -> None:
         """CMake remembers the paths of its tools; an isolated build's are gone afterwards."""
         record = self.cmake_dir / "configured_with.txt"
-        if record.exists() and record.read_text() != shlex.join(command):
+        if record.exists() and record.read_text() != tools:
             shutil.rmtree(self.cmake_dir)
         self.cmake_dir.mkdir(parents=True, exist_ok=True)
-        record.write_text(shlex.join(command))
+        record.write_text(tools)
 
 
 setup(

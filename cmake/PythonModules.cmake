@@ -4,7 +4,7 @@
 
 find_package(Python 3.11 REQUIRED COMPONENTS Interpreter Development.Module)
 
-# Sets `variable` to what the Python `expression` prints.
+# Sets `variable` to what the Python `code` prints.
 function(dmlcomm_ask_python variable code what)
   execute_process(
     COMMAND ${Python_EXECUTABLE} -c "${code}"
@@ -22,15 +22,15 @@ endif()
 
 # Not find_package(Torch): with a CUDA wheel that demands a CUDA toolkit, and nothing here uses CUDA.
 if(DMLCOMM_BUILD_TORCH)
-  dmlcomm_ask_python(torch_includes
-    "import torch.utils.cpp_extension as e; print(';'.join(e.include_paths()))" torch)
-  dmlcomm_ask_python(torch_lib
-    "import os, torch; print(os.path.join(os.path.dirname(torch.__file__), 'lib'))" torch)
-  dmlcomm_ask_python(torch_version
-    "import torch; major, minor = torch.__version__.split('.')[:2]; print(int(major) * 100 + int(minor))"
-    torch)
-  dmlcomm_ask_python(torch_cxx11_abi
-    "import torch; print(int(torch._C._GLIBCXX_USE_CXX11_ABI))" torch)
+  # One question, since `import torch` takes seconds: libraries | version | ABI | include folders.
+  dmlcomm_ask_python(answer "
+import os, torch
+from torch.utils.cpp_extension import include_paths
+major, minor = torch.__version__.split('.')[:2]
+print(os.path.join(os.path.dirname(torch.__file__), 'lib'), int(major) * 100 + int(minor),
+      int(torch._C._GLIBCXX_USE_CXX11_ABI), *include_paths(), sep=';')" torch)
+  list(POP_FRONT answer torch_lib torch_version torch_cxx11_abi)
+  set(torch_includes ${answer})
   if(torch_version LESS 211)
     message(FATAL_ERROR "torch >= 2.11 is needed; ${Python_EXECUTABLE} has version ${torch_version} (major * 100 + minor)")
   endif()
