@@ -297,6 +297,9 @@ Result<std::shared_ptr<Communicator>> Communicator::create(
     return Status(engine.status().code(), str_cat("group '", options.name, "', rank ", options.rank,
                                                   ": ", engine.status().message()));
   }
+  const auto own = static_cast<size_t>(options.rank);
+  set_log_identity(options.global_ranks.empty() ? options.rank : options.global_ranks[own],
+                   (*engine)->host_name());
   log_info((*engine)->description());
   return std::shared_ptr<Communicator>(
       std::make_shared<CommunicatorImpl>(options, std::move(*engine)));

@@ -64,6 +64,7 @@ class Engine final : public Driver,
   Status error() const;
   uint64_t sequence() const { return num_collectives_.load(std::memory_order_relaxed); }
   std::string description() const;
+  const std::string& host_name() const { return mesh_->host(options_.rank).host_name; }
 
  private:
   struct Running {
@@ -123,6 +124,7 @@ class Engine final : public Driver,
   // Constant after create().
   const EngineOptions options_;
   bool oversubscribed_ = false;
+  int64_t poll_ns_ = 0;  // how long to poll before sleeping
   std::unique_ptr<transport::Mesh> mesh_;
   std::thread thread_;
 

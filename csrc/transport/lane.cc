@@ -1,6 +1,7 @@
 #include "transport/lane.h"
 
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
 
@@ -47,6 +48,19 @@ Status Lane::flush(bool* moved) {
   if (wrote) channel_->notify();
   *moved |= wrote;
   return Status();
+}
+
+void Lane::drop_queued() {
+  static const std::vector<std::byte> zeros(kMaxPayloadBytes);
+  while (out_.size() > 1) out_.pop_back();
+  if (out_.empty()) return;
+  OutFrame& frame = out_.front();
+  frame.completes = nullptr;
+  if (frame.written == 0) {
+    out_.clear();
+  } else if (frame.owned.empty()) {
+    frame.payload = zeros.data();
+  }
 }
 
 Result<bool> Lane::write_frame(OutFrame& frame) {
@@ -111,7 +125,8 @@ Result<bool> Lane::read_header() {
 
 Result<size_t> Lane::read_payload() {
   const Sink sink = reader_->room_for_payload(in_, in_done_);
-  if (sink.bytes == 0) return size_t{0};
+  held_back_ = sink.bytes == 0;
+  if (held_back_) return size_t{0};
   const iovec part{sink.data, sink.bytes};
   Result<size_t> got = channel_->read(&part, 1);
   if (!got.ok() || *got == 0) return got;

@@ -58,6 +58,12 @@ class Lane {
   bool idle() const { return out_.empty(); }
   // Bytes have come since the last call.
   bool take_heard() { return std::exchange(heard_, false); }
+  // The reader had no room at the last read(): the peer's silence is our doing.
+  bool held_back() const { return held_back_; }
+
+  // Gives up what is queued without touching the memory of requests again: a frame that is partly
+  // written is completed with zeros, the others are dropped.
+  void drop_queued();
 
  private:
   struct OutFrame {
@@ -86,6 +92,7 @@ class Lane {
   bool in_frame_ = false;  // the header is complete
   size_t in_done_ = 0;     // of the payload
   bool heard_ = false;
+  bool held_back_ = false;
 };
 
 }  // namespace dmlcomm::transport

@@ -435,7 +435,7 @@ void Link::heartbeat() {
 bool Link::take_sign_of_life() {
   if (state_ != State::up) return true;
   const bool heard = lane_->take_heard();
-  return lane_->channel().peer_showed_life() || heard;
+  return lane_->channel().peer_showed_life() || heard || lane_->held_back();
 }
 
 void Link::send_goodbye() {
@@ -459,13 +459,34 @@ void Link::end(const Status& reason) {
     header.id = static_cast<uint64_t>(reason.code());
     std::string text = reason.message().substr(0, kMaxReasonBytes);
     header.payload_bytes = static_cast<uint32_t>(text.size());
+    lane_->drop_queued();
     lane_->push_owned(header, std::move(text));
-    bool moved = false;
-    (void)lane_->flush(&moved);  // where that fails the peer notices the closed connection
-    lane_->channel().shut_down();
   }
   state_ = State::failed;
   if (error_.ok()) error_ = reason;
+  flush_last_words();
+}
+
+// Where writing fails the peer notices the closed connection.
+bool Link::flush_last_words() {
+  if (!ended_ || !lane_ || lane_->idle()) return false;
+  bool moved = false;
+  const Status status = lane_->flush(&moved);
+  if (!status.ok()) lane_->drop_queued();
+  if (status.ok() && !lane_->idle()) return true;
+  lane_->channel().shut_down();
+  return false;
+}
+
+bool Link::discard_input() {
+  if (!lane_) return false;
+  std::byte ignored[4096];
+  const iovec part{ignored, sizeof(ignored)};
+  for (;;) {
+    Result<size_t> got = lane_->channel().read(&part, 1);
+    if (!got.ok()) return false;
+    if (*got == 0) return true;
+  }
 }
 
 }  // namespace dmlcomm::transport

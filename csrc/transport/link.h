@@ -101,6 +101,11 @@ class Link final : private LaneReader {
   // The communicator has failed: tells the peer why, as far as possible without blocking, and ends the
   // link. No request is touched afterwards.
   void end(const Status& reason);
+  // After end(): true while words for the peer are still on their way out.
+  bool flush_last_words();
+  // After the last word: throws away what the peer still sends, so that closing does not reset the
+  // connection under what we sent. False once the peer has closed as well.
+  bool discard_input();
 
  private:
   // A message, or its announcement, that came before its receive.

@@ -33,6 +33,8 @@ constexpr size_t kMaxStrangers = 64;
 constexpr int64_t kRetryNs = 20 * kNsPerMs;
 // close() gives bytes on their way this long to leave.
 constexpr double kCloseTimeoutS = 1.0;
+// ...and after a failure waits so long for the peers to close, too.
+constexpr double kFailedCloseTimeoutS = 0.3;
 
 int choose_tick_ms(double peer_timeout_s) {
   return std::clamp(static_cast<int>(peer_timeout_s * 1000 / 8), 10, 250);
@@ -433,7 +435,10 @@ bool Mesh::poll(bool look_at_sockets) {
     }
   }
   bool moved = false;
-  for (size_t i = 0; i < active_.size(); ++i) moved |= active_[i]->progress();
+  for (size_t i = 0; i < active_.size(); ++i) {
+    moved |= active_[i]->progress();
+    active_[i]->flush_last_words();
+  }
   return moved;
 }
 
@@ -539,17 +544,28 @@ void Mesh::fail_all(const Status& reason) {
 
 void Mesh::close() {
   if (std::exchange(closed_, true)) return;
-  const Deadline deadline = Deadline::after_s(kCloseTimeoutS);
-  const auto busy = [](const Link* link) { return link->wants_to_write(); };
-  while (std::any_of(active_.begin(), active_.end(), busy) && !deadline.expired()) {
-    if (!poll(true)) sleep(1, [] { return false; });
+  const auto busy = [](Link* link) { return link->wants_to_write() || link->flush_last_words(); };
+  poll_while(busy, kCloseTimeoutS);
+  bool failed = false;
+  for (Link* link : active_) {
+    failed |= link->state() == Link::State::failed;
+    link->send_goodbye();
   }
-  for (Link* link : active_) link->send_goodbye();
+  // After a failure everybody closes soon, and should hear the reason before the connection goes.
+  poll_while([](Link* link) { return link->discard_input(); }, failed ? kFailedCloseTimeoutS : 0);
   handshakes_.clear();
   links_.clear();
   active_.clear();
   listeners_.clear();
   unix_listener_.reset();
+}
+
+// Until `busy` is true of no link.
+void Mesh::poll_while(const std::function<bool(Link*)>& busy, double timeout_s) {
+  const Deadline deadline = Deadline::after_s(timeout_s);
+  while (std::count_if(active_.begin(), active_.end(), busy) > 0 && !deadline.expired()) {
+    if (!poll(true)) sleep(1, [] { return false; });
+  }
 }
 
 std::string Mesh::description() const {

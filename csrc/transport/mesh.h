@@ -118,6 +118,7 @@ class Mesh {
   void expire_handshakes();
   void on_event(uint64_t what, bool readable, bool writable);
   void retry_connects();
+  void poll_while(const std::function<bool(Link*)>& busy, double timeout_s);
 
   // Constant after create().
   const MeshOptions options_;
