@@ -169,7 +169,7 @@ void BoardRunner::enter() {
   if (round_of_op_ == 0) put();
   board_.publish();
   for (int rank = 0; rank < board_.num_ranks_; ++rank) {
-    if (rank != board_.rank_ && needs(rank)) pending_.push_back(rank);
+    if (rank != board_.rank_) pending_.push_back(rank);
   }
   phase_ = Phase::take;
   if (pending_.empty()) finish_round();
@@ -188,16 +188,6 @@ void BoardRunner::put() {
     put_input();
   }
   if (request_.shape.kind == OpKind::all_gather) keep_own_part();
-}
-
-// Whether this rank waits for `rank` in this round.
-bool BoardRunner::needs(int rank) const {
-  const int root = static_cast<int>(request_.shape.root);
-  switch (request_.shape.kind) {
-    case OpKind::broadcast: return rank == root;
-    case OpKind::reduce: return board_.rank_ == root;
-    default: return true;
-  }
 }
 
 bool BoardRunner::combines() const { return request_.reduces() && round_of_op_ == 0; }
@@ -331,6 +321,7 @@ void BoardRunner::combine() {
 void BoardRunner::copy_from(int rank) {
   const OpKind kind = request_.shape.kind;
   if (kind == OpKind::barrier || way_ == Way::direct) return;
+  if (kind == OpKind::broadcast && rank != static_cast<int>(request_.shape.root)) return;
   const Part part = kind == OpKind::broadcast ? Part{0, request_.output.bytes()} : part_of(rank);
   if (part.bytes == 0) return;
   // An all-gather's slot holds the sender's part alone, the others everything.

@@ -13,7 +13,8 @@
 // Rounds. Round 1 belongs to the board itself: the ranks say whether they reach each other's memory.
 // An operation is one or two rounds; all ranks count them alike. In round r a rank
 //   enters   writes slot r % 2, and publishes r in its segment's header;
-//   takes    waits for `round >= r` at the ranks whose slots it needs, and reads them.
+//   takes    waits for `round >= r` at all others, compares what they do with what it does, and reads
+//            the slots it needs. So a root learns, too, that the others named another one.
 // Slot r % 2 was last used in round r - 2. A peer that has published r - 1 is through with r - 2, so a
 // rank enters r only when all have published r - 1. Sums are in rank order on every rank.
 #pragma once
@@ -82,7 +83,6 @@ class BoardRunner final : public Runner {
   Status take(bool* moved);
   void finish_round();
   Status check(int rank) const;
-  bool needs(int rank) const;
   bool combines() const;
 
   // A part of the operation's buffer, and of every slot.

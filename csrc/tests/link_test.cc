@@ -80,6 +80,8 @@ class LinkTest : public testing::TestWithParam<Case> {
     while (moved) {
       moved = a_.progress();
       moved = b_.progress() || moved;
+      moved = a_.flush_last_words() || moved;
+      moved = b_.flush_last_words() || moved;
     }
   }
 
