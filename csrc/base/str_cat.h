@@ -17,8 +17,8 @@ inline void append_text(std::string* out, std::string_view text) { out->append(t
 inline void append_text(std::string* out, char character) { out->push_back(character); }
 
 template <typename T>
-requires std::is_arithmetic_v<T> &&
-    (!std::same_as<T, char>)void append_text(std::string* out, T number) {
+  requires std::is_arithmetic_v<T> && (!std::same_as<T, char>)
+void append_text(std::string* out, T number) {
   if constexpr (std::same_as<T, bool>) {
     out->append(number ? "true" : "false");
   } else {

@@ -25,8 +25,8 @@ constexpr size_t kStagingBytes = 1u << 20;
 constexpr size_t kMaxSegmentBytes = 128 * 1024;
 constexpr size_t kMinSegmentBytes = 16 * 1024;
 
-// A rank that gives up waits so long for one that is writing to its memory: far longer than a segment
-// takes, unless that process has been stopped in the middle.
+// A rank that gives up waits so long for one that is writing to its memory: far longer than a
+// segment takes, unless that process has been stopped in the middle.
 constexpr int64_t kStopNs = 100 * kNsPerMs;
 
 size_t largest_piece(const OpRequest& request) {
@@ -96,7 +96,8 @@ void Board::publish() {
 
 bool Board::goes_direct(const OpRequest& request) const {
   return direct_ && request.shape.kind == OpKind::all_reduce &&
-         request.output.bytes() > kOneRoundBytes && mesh_.segment().slot_bytes() >= sizeof(uint64_t);
+         request.output.bytes() > kOneRoundBytes &&
+         mesh_.segment().slot_bytes() >= sizeof(uint64_t);
 }
 
 bool Board::takes(const OpRequest& request) const {
@@ -115,7 +116,10 @@ bool Board::takes(const OpRequest& request) const {
 }
 
 BoardRunner::BoardRunner(Board& board, MemoryPool& pool, const OpState& op)
-    : Runner(info_of(op, kBoardAlgorithm)), board_(board), pool_(pool), op_(op),
+    : Runner(info_of(op, kBoardAlgorithm)),
+      board_(board),
+      pool_(pool),
+      op_(op),
       request_(op.request()),
       way_(board.goes_direct(op.request()) ? Way::direct
            : op.request().shape.kind == OpKind::all_reduce &&
@@ -228,14 +232,16 @@ void BoardRunner::finish_round() {
 // The rank that published this round did so for the same operation.
 Status BoardRunner::check(int rank) const {
   const transport::shm::Header& header = board_.mesh_.peer_segment(rank)->header();
-  // A rank that is a round ahead has seen ours, and so agreed with us; its slot of this round stays.
+  // A rank that is a round ahead has seen ours, and so agreed with us; its slot of this round
+  // stays.
   const transport::OpInfo& theirs = header.op[round_ % transport::shm::kNumSlots];
   if (theirs == info()) return Status();
-  return Status(StatusCode::mismatch,
-                str_cat("ranks disagree about collective #", op_.sequence(), ": rank ",
-                        board_.rank_, " called ", describe(info()), ", rank ", rank, " called ",
-                        describe(theirs), "; every rank must call the same operations in the same "
-                        "order"));
+  return Status(
+      StatusCode::mismatch,
+      str_cat("ranks disagree about collective #", op_.sequence(), ": rank ", board_.rank_,
+              " called ", describe(info()), ", rank ", rank, " called ", describe(theirs),
+              "; every rank must call the same operations in the same "
+              "order"));
 }
 
 // --- the data ---
@@ -246,7 +252,8 @@ const std::byte* BoardRunner::slot_of(int rank) const {
   return rank == board_.rank_ ? own_slot() : board_.mesh_.peer_segment(rank)->slot(round_);
 }
 
-// What belongs to `rank`: an even cut of an all-reduce, a piece as the caller named it, or everything.
+// What belongs to `rank`: an even cut of an all-reduce, a piece as the caller named it, or
+// everything.
 BoardRunner::Part BoardRunner::part_of(int rank) const {
   const size_t element = size_of(request_.dtype);
   const auto& counts = request_.shape.counts;
@@ -297,8 +304,8 @@ void BoardRunner::keep_own_part() {
 void BoardRunner::combine() {
   const OpKind kind = request_.shape.kind;
   if (kind == OpKind::reduce && board_.rank_ != static_cast<int>(request_.shape.root)) return;
-  const Part part = kind == OpKind::reduce ? Part{0, request_.output.bytes()}
-                                           : part_of(board_.rank_);
+  const Part part =
+      kind == OpKind::reduce ? Part{0, request_.output.bytes()} : part_of(board_.rank_);
   if (part.bytes == 0) return;
   const BufferView& own = kind == OpKind::all_reduce ? request_.output : request_.input;
   std::vector<const void*> sources;
@@ -366,8 +373,8 @@ Status BoardRunner::work_on(const Part& segment) {
     const auto r = static_cast<size_t>(rank);
     sources[r] = rank == board_.rank_ ? own : free;
     if (rank == board_.rank_) continue;
-    DMLCOMM_RETURN_IF_ERROR(board_.mesh_.link(rank).read_memory(addresses_[r] + segment.offset,
-                                                                free, segment.bytes));
+    DMLCOMM_RETURN_IF_ERROR(
+        board_.mesh_.link(rank).read_memory(addresses_[r] + segment.offset, free, segment.bytes));
     free += segment_bytes();
   }
   const uint64_t divisor =
@@ -384,8 +391,8 @@ Status BoardRunner::work_on(const Part& segment) {
 Status BoardRunner::write_result(int rank, const Part& segment) {
   auto& writing_to = board_.mesh_.segment().header().writing_to;
   writing_to.store(static_cast<uint32_t>(rank) + 1);
-  // Sequentially consistent, as all of these: either the other sees that we write, or we see that it
-  // has given up. Its own second round follows ours, so it accepts the first until then.
+  // Sequentially consistent, as all of these: either the other sees that we write, or we see that
+  // it has given up. Its own second round follows ours, so it accepts the first until then.
   const bool accepts =
       board_.mesh_.peer_segment(rank)->header().accepts_round.load() == first_round_;
   Status status;

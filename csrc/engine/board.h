@@ -1,22 +1,23 @@
 // Board: the short path of operations whose ranks all share one host.
 //
-// Small operations: each rank writes its part to a slot of its own shared memory, says so, waits until
-// the others have said so, and reads theirs. Two copies, no system call, no message.
+// Small operations: each rank writes its part to a slot of its own shared memory, says so, waits
+// until the others have said so, and reads theirs. Two copies, no system call, no message.
 //
-// All-reduces above kOneRoundBytes, where all ranks can reach each other's memory: each rank writes the
-// address of its tensor to its slot, and takes care of its own N-th of the sum: segment by segment it
-// reads the others' (process_vm_readv), adds up in the L2 cache, and writes the result to all
-// (process_vm_writev) while it is still there. A second round tells that all is in place. This moves
-// each byte once in either direction, and writes from the cache, which is about 1.4 times as fast as
-// letting the others fetch the result.
+// All-reduces above kOneRoundBytes, where all ranks can reach each other's memory: each rank writes
+// the address of its tensor to its slot, and takes care of its own N-th of the sum: segment by
+// segment it reads the others' (process_vm_readv), adds up in the L2 cache, and writes the result
+// to all (process_vm_writev) while it is still there. A second round tells that all is in place.
+// This moves each byte once in either direction, and writes from the cache, which is about 1.4
+// times as fast as letting the others fetch the result.
 //
-// Rounds. Round 1 belongs to the board itself: the ranks say whether they reach each other's memory.
-// An operation is one or two rounds; all ranks count them alike. In round r a rank
+// Rounds. Round 1 belongs to the board itself: the ranks say whether they reach each other's
+// memory. An operation is one or two rounds; all ranks count them alike. In round r a rank
 //   enters   writes slot r % 2, and publishes r in its segment's header;
-//   takes    waits for `round >= r` at all others, compares what they do with what it does, and reads
+//   takes    waits for `round >= r` at all others, compares what they do with what it does, and
+//   reads
 //            the slots it needs. So a root learns, too, that the others named another one.
-// Slot r % 2 was last used in round r - 2. A peer that has published r - 1 is through with r - 2, so a
-// rank enters r only when all have published r - 1. Sums are in rank order on every rank.
+// Slot r % 2 was last used in round r - 2. A peer that has published r - 1 is through with r - 2,
+// so a rank enters r only when all have published r - 1. Sums are in rank order on every rank.
 #pragma once
 
 #include <cstdint>

@@ -207,9 +207,9 @@ class CommunicatorImpl final : public Communicator {
   OperationPtr submit(OpRequest request, const OpOptions& options) {
     request.element = options.element;
     if (request.reduces() && !kernels::supports(request.dtype, request.reduce_op)) {
-      const Status status = wrong(str_cat(to_string(request.shape.kind), ": ",
-                                          to_string(request.reduce_op), " is not defined for ",
-                                          to_string(request.dtype)));
+      const Status status =
+          wrong(str_cat(to_string(request.shape.kind), ": ", to_string(request.reduce_op),
+                        " is not defined for ", to_string(request.dtype)));
       return ended(std::move(request), status);
     }
     if (num_ranks() == 1) {
@@ -222,17 +222,16 @@ class CommunicatorImpl final : public Communicator {
 
   OperationPtr submit_rooted(OpRequest request, int root, const OpOptions& options) {
     if (root < 0 || root >= num_ranks()) {
-      const Status status = wrong(str_cat(to_string(request.shape.kind), ": root ", root,
-                                          " is not a rank of this group (0 to ",
-                                          num_ranks() - 1, ")"));
+      const Status status =
+          wrong(str_cat(to_string(request.shape.kind), ": root ", root,
+                        " is not a rank of this group (0 to ", num_ranks() - 1, ")"));
       return ended(std::move(request), status);
     }
     request.shape.root = static_cast<uint32_t>(root);
     return submit(std::move(request), options);
   }
 
-  OperationPtr submit_message(OpRequest request, int peer, uint32_t tag,
-                              const OpOptions& options) {
+  OperationPtr submit_message(OpRequest request, int peer, uint32_t tag, const OpOptions& options) {
     const bool any = peer == kAnySource && request.shape.kind == OpKind::recv;
     if (!any && (peer < 0 || peer >= num_ranks())) {
       const Status status =
@@ -274,8 +273,8 @@ Status check_options(const CommunicatorOptions& options) {
 
 }  // namespace
 
-Result<std::shared_ptr<Communicator>> Communicator::create(
-    const CommunicatorOptions& options, std::shared_ptr<Rendezvous> rendezvous) {
+Result<std::shared_ptr<Communicator>> Communicator::create(const CommunicatorOptions& options,
+                                                           std::shared_ptr<Rendezvous> rendezvous) {
   DMLCOMM_RETURN_IF_ERROR(check_options(options));
   if (!options.config && !process_config().ok()) return process_config().status();
   EngineOptions engine_options;

@@ -2,14 +2,14 @@
 //
 // Threads: any thread may call any method; calls that start collectives must come in the same order
 // on every rank. A call returns an Operation at once. Work is driven by the communicator's progress
-// thread, or by the thread that waits, whichever holds the progress lock. With `OpOptions::inline_wait`
-// the caller promises to wait at once, and no other thread is woken.
+// thread, or by the thread that waits, whichever holds the progress lock. With
+// `OpOptions::inline_wait` the caller promises to wait at once, and no other thread is woken.
 //
 // Memory: tensors are named by pointers; the caller keeps them alive until the operation is done.
 // No operation writes to its input. A done operation no longer touches any pointer.
 //
-// Failure: the first failure of a communicator is kept; every pending and every later operation ends
-// with it. abort() makes that happen from any thread. The destructor aborts what is pending.
+// Failure: the first failure of a communicator is kept; every pending and every later operation
+// ends with it. abort() makes that happen from any thread. The destructor aborts what is pending.
 #pragma once
 
 #include <atomic>
@@ -37,11 +37,11 @@ struct RailAddress {
 struct CommunicatorOptions {
   int rank = 0;
   int num_ranks = 1;
-  std::string name;                 // for messages and logs: "default_pg"
-  std::vector<int> global_ranks;    // rank in this group -> rank in the job; empty: the same
-  std::vector<RailAddress> rails;   // may be empty when every rank is on one host
+  std::string name;                // for messages and logs: "default_pg"
+  std::vector<int> global_ranks;   // rank in this group -> rank in the job; empty: the same
+  std::vector<RailAddress> rails;  // may be empty when every rank is on one host
   std::chrono::milliseconds timeout{30 * 60 * 1000};
-  std::optional<Config> config;     // instead of the process's
+  std::optional<Config> config;  // instead of the process's
 };
 
 // Memory to read, and memory to write, in bytes.
@@ -57,7 +57,8 @@ struct Span {
 struct OpOptions {
   std::chrono::milliseconds timeout{0};  // 0: the communicator's
   bool inline_wait = false;              // the caller waits for this operation at once
-  // What the bytes of a data movement are; ranks that say different things notice. Empty: just bytes.
+  // What the bytes of a data movement are; ranks that say different things notice. Empty: just
+  // bytes.
   std::optional<DType> element;
 };
 
@@ -71,8 +72,8 @@ class Operation {
   // The result; only once done().
   virtual const Status& status() const = 0;
 
-  // Drives progress until done or until `timeout` has passed (then: `timeout`, and the operation goes
-  // on). 0 waits for as long as the operation's own deadline allows.
+  // Drives progress until done or until `timeout` has passed (then: `timeout`, and the operation
+  // goes on). 0 waits for as long as the operation's own deadline allows.
   virtual Status wait(std::chrono::milliseconds timeout) = 0;
 
   // Calls `callback` once when done, on the thread that finished it; at once if it is done already.

@@ -20,8 +20,8 @@ bool same(const Range& a, const Range& b) {
   return a.buffer == b.buffer && a.offset == b.offset && a.length == b.length;
 }
 
-// Whether step `id` continues the run of reductions that ends with `previous`. Its dependencies must
-// not reach into the run by way of other steps; an edge to the run itself is the order in it.
+// Whether step `id` continues the run of reductions that ends with `previous`. Its dependencies
+// must not reach into the run by way of other steps; an edge to the run itself is the order in it.
 bool continues_run(const Schedule& schedule, uint32_t previous, uint32_t id, uint32_t first) {
   const Step& a = schedule.steps[previous];
   const Step& b = schedule.steps[id];

@@ -1,5 +1,5 @@
-// CompiledPlan: a schedule with what its execution needs beside it, worked out once and shared by all
-// operations of one shape.
+// CompiledPlan: a schedule with what its execution needs beside it, worked out once and shared by
+// all operations of one shape.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct CompiledPlan {
   const schedule::Step& step(uint32_t id) const { return schedule->steps[id]; }
 
   std::shared_ptr<const schedule::Schedule> schedule;
-  std::vector<uint32_t> order;               // step ids, task after task
+  std::vector<uint32_t> order;  // step ids, task after task
   std::vector<Task> tasks;
   std::vector<uint32_t> task_of_step;
   std::vector<std::vector<uint32_t>> successors;  // of a task: tasks, one entry per dependency

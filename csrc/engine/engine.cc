@@ -27,8 +27,8 @@ using transport::SendRequest;
 constexpr uint32_t kStepsPerLook = 64;
 constexpr size_t kMaxCompiledPlans = 256;
 // Where ranks outnumber cores a poller yields, which costs the others little, and what it waits for
-// takes longer: it goes on for so many times DMLCOMM_SPIN_US before it sleeps. With 4 ranks on 2 cores
-// a 64 KiB all-reduce took 236 us with 1, where sleeping and waking dominate.
+// takes longer: it goes on for so many times DMLCOMM_SPIN_US before it sleeps. With 4 ranks on 2
+// cores a 64 KiB all-reduce took 236 us with 1, where sleeping and waking dominate.
 constexpr int64_t kYieldFactor = 20;
 
 int usable_cores() {
@@ -82,8 +82,8 @@ Result<std::shared_ptr<Engine>> Engine::create(const EngineOptions& options,
   engine->oversubscribed_ = engine->mesh_->num_ranks_on_host() > usable_cores();
   const int64_t spin_ns = options.config.spin_us * kNsPerUs;
   engine->poll_ns_ = engine->oversubscribed_ ? kYieldFactor * spin_ns : spin_ns;
-  engine->planner_ = std::make_unique<schedule::Planner>(make_topology(*engine->mesh_),
-                                                         options.config.algorithm);
+  engine->planner_ =
+      std::make_unique<schedule::Planner>(make_topology(*engine->mesh_), options.config.algorithm);
   DMLCOMM_RETURN_IF_ERROR(engine->planner_->status());
   engine->board_ = std::make_unique<Board>(*engine->mesh_, options.rank, options.num_ranks);
   // The thread keeps the engine alive until it has ended, even where it is the last to hold it.
@@ -163,7 +163,8 @@ bool Engine::drive_until(OpState& op, Deadline deadline) {
       if (!op.done() && deadline.expired()) return false;
       continue;
     }
-    // Somebody drives. Look for a moment, since sleeping and waking cost more than a short operation.
+    // Somebody drives. Look for a moment, since sleeping and waking cost more than a short
+    // operation.
     const int64_t give_up = now_ns() + poll_ns_;
     while (!op.done() && now_ns() < give_up) {
       if (oversubscribed_) sched_yield();
@@ -486,8 +487,8 @@ std::string Engine::current_text() const {
 Status Engine::timed_out(const Running& running) const {
   std::string waiting;
   for (int peer = 0; peer < options_.num_ranks; ++peer) {
-    if (peer == options_.rank || !(running.runner ? running.runner->waits_for(peer)
-                                                  : waits_for(peer))) {
+    if (peer == options_.rank ||
+        !(running.runner ? running.runner->waits_for(peer) : waits_for(peer))) {
       continue;
     }
     waiting += str_cat(waiting.empty() ? "" : ", ", name_of(peer));
@@ -499,7 +500,9 @@ Status Engine::timed_out(const Running& running) const {
 
 // --- what the links say ---
 
-void Engine::on_sent(SendRequest& request) { static_cast<Runner*>(request.owner)->on_sent(request); }
+void Engine::on_sent(SendRequest& request) {
+  static_cast<Runner*>(request.owner)->on_sent(request);
+}
 
 void Engine::on_arrived(RecvRequest& request) {
   static_cast<Runner*>(request.owner)->on_arrived(request);
@@ -521,11 +524,11 @@ RecvRequest* Engine::claim_any_source(transport::Tag tag, uint64_t before_order)
 
 Status Engine::disagreement(int peer, uint32_t sequence, const OpInfo& ours,
                             const OpInfo& theirs) const {
-  return Status(StatusCode::mismatch,
-                str_cat("ranks disagree about collective #", sequence, ": ",
-                        name_of(options_.rank), " called ", describe(ours), ", ", name_of(peer),
-                        " called ", describe(theirs),
-                        "; every rank must call the same operations in the same order"));
+  return Status(
+      StatusCode::mismatch,
+      str_cat("ranks disagree about collective #", sequence, ": ", name_of(options_.rank),
+              " called ", describe(ours), ", ", name_of(peer), " called ", describe(theirs),
+              "; every rank must call the same operations in the same order"));
 }
 
 Status Engine::check_operation(int peer, transport::Tag tag, const OpInfo& theirs) {
@@ -542,16 +545,16 @@ Status Engine::check_operation(int peer, transport::Tag tag, const OpInfo& their
 Status Engine::size_mismatch(int peer, const RecvRequest& ours, const OpInfo& theirs,
                              uint64_t their_bytes) {
   if (transport::is_point_to_point(ours.tag)) {
-    return Status(StatusCode::mismatch,
-                  str_cat("recv of tag ", static_cast<uint32_t>(ours.tag), " on ",
-                          name_of(options_.rank), " expects ", ours.bytes, " bytes, but ",
-                          name_of(peer), " sent ", their_bytes));
+    return Status(
+        StatusCode::mismatch,
+        str_cat("recv of tag ", static_cast<uint32_t>(ours.tag), " on ", name_of(options_.rank),
+                " expects ", ours.bytes, " bytes, but ", name_of(peer), " sent ", their_bytes));
   }
-  return Status(StatusCode::mismatch,
-                str_cat("in collective #", transport::sequence_of(ours.tag), " ", describe(theirs),
-                        ", ", name_of(options_.rank), " expects ", ours.bytes, " bytes from ",
-                        name_of(peer), ", which sends ", their_bytes,
-                        "; sizes must fit between the ranks"));
+  return Status(
+      StatusCode::mismatch,
+      str_cat("in collective #", transport::sequence_of(ours.tag), " ", describe(theirs), ", ",
+              name_of(options_.rank), " expects ", ours.bytes, " bytes from ", name_of(peer),
+              ", which sends ", their_bytes, "; sizes must fit between the ranks"));
 }
 
 void Engine::on_failed(int peer, const Status& status, bool reported) {

@@ -1,10 +1,10 @@
-// Engine: the heart of a communicator. It takes operations in, starts them in order, drives them, and
-// keeps the first failure.
+// Engine: the heart of a communicator. It takes operations in, starts them in order, drives them,
+// and keeps the first failure.
 //
 // Who drives. Exactly one thread at a time, the holder of the progress lock, touches links, runners
-// and memory: the progress thread, or a caller that waits. A caller that finds the lock taken sleeps
-// until its operation is done. The progress thread sleeps while there is nothing to do, and looks
-// after heartbeats and newcomers every tick.
+// and memory: the progress thread, or a caller that waits. A caller that finds the lock taken
+// sleeps until its operation is done. The progress thread sleeps while there is nothing to do, and
+// looks after heartbeats and newcomers every tick.
 //
 // Order. Collectives run one after the other, in the order of their calls, which is the same on all
 // ranks. Point-to-point operations run beside them.
@@ -138,7 +138,7 @@ class Engine final : public Driver,
   std::list<Running> collectives_;  // the first runs, the others wait for their turn
   std::list<Running> messages_;     // point-to-point
   std::vector<Ended> ended_;
-  Status failure_;                  // the same as error_, for the driver
+  Status failure_;  // the same as error_, for the driver
   uint64_t num_receives_ = 0;
   uint32_t num_steps_ = 0;
   int64_t next_tick_ns_ = 0;

@@ -66,12 +66,16 @@ transport::OpInfo info_of(const OpState& op, uint8_t algorithm) {
 }
 
 OpState::OpState(Driver* driver, OpRequest request, uint64_t sequence, Deadline deadline)
-    : driver_(driver), request_(std::move(request)), info_(request_.info()), sequence_(sequence),
+    : driver_(driver),
+      request_(std::move(request)),
+      info_(request_.info()),
+      sequence_(sequence),
       deadline_(deadline) {}
 
 std::string OpState::text() const {
   if (request_.is_point_to_point()) {
-    const std::string peer = request_.peer == kAnySource ? "any rank" : str_cat("rank ", request_.peer);
+    const std::string peer =
+        request_.peer == kAnySource ? "any rank" : str_cat("rank ", request_.peer);
     const bool sends = request_.shape.kind == OpKind::send;
     return str_cat(sends ? "send(to " : "recv(from ", peer, ", tag ", request_.tag, ", ",
                    sends ? request_.input.bytes() : request_.output.bytes(), " bytes)");

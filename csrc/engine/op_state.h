@@ -35,12 +35,13 @@ struct OpRequest {
     return shape.kind == schedule::OpKind::all_reduce || shape.kind == schedule::OpKind::reduce ||
            shape.kind == schedule::OpKind::reduce_scatter;
   }
-  // What goes into the header of every message, so that ranks notice when they disagree. Counts that
-  // a rank cannot know of the others (gather, scatter, all_to_all) stay out of it.
+  // What goes into the header of every message, so that ranks notice when they disagree. Counts
+  // that a rank cannot know of the others (gather, scatter, all_to_all) stay out of it.
   transport::OpInfo info() const;
 };
 
-// OpInfo::algorithm of what the board carries out; others have their place in the table of algorithms.
+// OpInfo::algorithm of what the board carries out; others have their place in the table of
+// algorithms.
 constexpr uint8_t kBoardAlgorithm = 255;
 
 // "all_reduce(sum, f32, 1024 elements, ring)".

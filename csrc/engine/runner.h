@@ -1,5 +1,5 @@
-// Runner: one way of carrying out one operation. The engine starts it, and asks it to move on until it
-// is complete. All calls come with the progress lock held.
+// Runner: one way of carrying out one operation. The engine starts it, and asks it to move on until
+// it is complete. All calls come with the progress lock held.
 #pragma once
 
 #include "base/status.h"

@@ -16,9 +16,9 @@ using schedule::StepKind;
 using transport::RecvRequest;
 using transport::SendRequest;
 
-// A reduction reads one segment of every source and adds them up while they are in the L2 cache: the
-// segments of all sources together stay below kStagingBytes, each within these bounds. 128 KiB is
-// where process_vm_readv reaches its full rate.
+// A reduction reads one segment of every source and adds them up while they are in the L2 cache:
+// the segments of all sources together stay below kStagingBytes, each within these bounds. 128 KiB
+// is where process_vm_readv reaches its full rate.
 constexpr size_t kStagingBytes = 1u << 20;
 constexpr size_t kMaxSegmentBytes = 128 * 1024;
 constexpr size_t kMinSegmentBytes = 16 * 1024;
@@ -34,8 +34,12 @@ static_assert(kWindowSegments * kMinSegmentBytes >= transport::kEagerBytes,
 
 ScheduleRunner::ScheduleRunner(transport::Mesh& mesh, MemoryPool& pool, const OpState& op,
                                std::shared_ptr<const CompiledPlan> plan)
-    : Runner(info_of(op, plan->algorithm)), mesh_(mesh), pool_(pool), op_(op),
-      request_(op.request()), plan_(std::move(plan)),
+    : Runner(info_of(op, plan->algorithm)),
+      mesh_(mesh),
+      pool_(pool),
+      op_(op),
+      request_(op.request()),
+      plan_(std::move(plan)),
       element_bytes_(size_of(request_.dtype)) {}
 
 ScheduleRunner::~ScheduleRunner() {
@@ -57,8 +61,8 @@ Status ScheduleRunner::start() {
   for (uint32_t id = 0; id < num_steps; ++id) {
     const StepKind kind = plan_->step(id).kind;
     if (kind == StepKind::recv || kind == StepKind::recv_reduce) {
-      post_receive(id, kind == StepKind::recv_reduce ||
-                           tasks_[plan_->task_of_step[id]].num_deps_left == 0);
+      post_receive(
+          id, kind == StepKind::recv_reduce || tasks_[plan_->task_of_step[id]].num_deps_left == 0);
     }
   }
   for (uint32_t source : plan_->sources) {
@@ -227,8 +231,8 @@ Status ScheduleRunner::reduce_segment(uint32_t task, size_t position, size_t byt
   sources[0] = at(first.source) + position;
   for (uint32_t i = 0; i < shape.num_steps; ++i) {
     InMessage& message = *in_[plan_->order[shape.first + i]];
-    Result<const std::byte*> data = mesh_.link(message.peer).fetch(
-        message, position, bytes, staging_ + i * segment_bytes());
+    Result<const std::byte*> data =
+        mesh_.link(message.peer).fetch(message, position, bytes, staging_ + i * segment_bytes());
     if (!data.ok()) return data.status();
     sources[i + 1] = *data;
   }
@@ -261,8 +265,8 @@ void ScheduleRunner::on_sent(SendRequest& request) {
 void ScheduleRunner::on_arrived(RecvRequest& request) {
   auto& message = static_cast<InMessage&>(request);
   // A streamed message is done when its reduction is; offered ones are worked on by advance().
-  const bool direct = plan_->step(plan_->order[plan_->tasks[message.task].first]).kind ==
-                      StepKind::recv;
+  const bool direct =
+      plan_->step(plan_->order[plan_->tasks[message.task].first]).kind == StepKind::recv;
   if (!message.offered && message.arrived == message.bytes && (direct || message.bytes == 0)) {
     message.done = true;
   }

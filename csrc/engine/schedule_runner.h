@@ -1,7 +1,8 @@
 // ScheduleRunner: carries out one collective as its schedule says, over the links of the mesh.
 //
 // At the start it posts every receive and tells the sources that they may send. Then a task begins
-// when the tasks it depends on are complete; reductions work segment by segment, while data comes in.
+// when the tasks it depends on are complete; reductions work segment by segment, while data comes
+// in.
 #pragma once
 
 #include <memory>

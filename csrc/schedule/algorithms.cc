@@ -26,7 +26,7 @@ namespace dmlcomm::schedule {
 
 // Row (op, algorithm) refers to op_algorithm and op_algorithm_seconds.
 #define DMLCOMM_ALGORITHM(op, algorithm) \
-  { OpKind::op, #algorithm, op##_##algorithm, op##_##algorithm##_seconds }
+  {OpKind::op, #algorithm, op##_##algorithm, op##_##algorithm##_seconds}
 
 const std::vector<Algorithm>& all_algorithms() {
   static const std::vector<Algorithm> table = {

@@ -57,7 +57,9 @@ TEST_P(EngineTest, AllReduceSumsOverAllRanks) {
         std::vector<float> data = values_of(comm.rank(), count);
         OpOptions options;
         options.inline_wait = inline_wait;
-        ASSERT_EQ(run(comm.all_reduce(data.data(), count, DType::f32, ReduceOp::sum, options)).to_string(), "ok");
+        ASSERT_EQ(run(comm.all_reduce(data.data(), count, DType::f32, ReduceOp::sum, options))
+                      .to_string(),
+                  "ok");
         ASSERT_EQ(data, sums(comm.num_ranks(), count)) << count;
       }
     }
@@ -68,7 +70,8 @@ TEST_P(EngineTest, AverageDividesOnce) {
   run_ranks(num_ranks(), config(), [&](Communicator& comm) {
     for (size_t count : {5ul, 5000ul, 400'000ul}) {
       std::vector<double> data(count, (comm.rank() + 1.0) * comm.num_ranks());
-      ASSERT_EQ(run(comm.all_reduce(data.data(), count, DType::f64, ReduceOp::avg, {})).to_string(), "ok");
+      ASSERT_EQ(run(comm.all_reduce(data.data(), count, DType::f64, ReduceOp::avg, {})).to_string(),
+                "ok");
       const double expected = comm.num_ranks() * (comm.num_ranks() + 1) / 2.0;
       ASSERT_EQ(data, std::vector<double>(count, expected));
     }
@@ -82,8 +85,10 @@ TEST_P(EngineTest, ReduceGivesTheRootTheSumAndKeepsInputs) {
         const std::vector<float> input = values_of(comm.rank(), count);
         std::vector<float> copy = input;
         std::vector<float> output(count, -1);
-        ASSERT_EQ(run(comm.reduce(copy.data(), output.data(), count, DType::f32, ReduceOp::sum,
-                                    root, {})).to_string(), "ok");
+        ASSERT_EQ(
+            run(comm.reduce(copy.data(), output.data(), count, DType::f32, ReduceOp::sum, root, {}))
+                .to_string(),
+            "ok");
         ASSERT_EQ(copy, input);
         if (comm.rank() == root) {
           ASSERT_EQ(output, sums(comm.num_ranks(), count));
@@ -129,8 +134,8 @@ TEST_P(EngineTest, GatherAndScatterAreInverse) {
     for (size_t count : kCounts) {
       const int root = comm.num_ranks() / 2;
       const std::vector<float> input = values_of(comm.rank(), count);
-      std::vector<std::vector<float>> pieces(
-          comm.rank() == root ? comm.num_ranks() : 0, std::vector<float>(count, -1));
+      std::vector<std::vector<float>> pieces(comm.rank() == root ? comm.num_ranks() : 0,
+                                             std::vector<float>(count, -1));
       std::vector<Span> outputs;
       std::vector<ConstSpan> inputs;
       for (auto& piece : pieces) outputs.push_back(bytes_of(piece));
@@ -156,7 +161,9 @@ TEST_P(EngineTest, ReduceScatterKeepsInputsAndSumsOwnPiece) {
       }
       for (auto& piece : pieces) inputs.push_back(bytes_of(std::as_const(piece)));
       std::vector<float> output(piece_count(comm.rank(), count), -1);
-      ASSERT_EQ(run(comm.reduce_scatter(inputs, bytes_of(output), DType::f32, ReduceOp::sum, {})).to_string(), "ok");
+      ASSERT_EQ(run(comm.reduce_scatter(inputs, bytes_of(output), DType::f32, ReduceOp::sum, {}))
+                    .to_string(),
+                "ok");
       ASSERT_EQ(output, sums(comm.num_ranks(), output.size())) << count;
       for (int p = 0; p < comm.num_ranks(); ++p) {
         ASSERT_EQ(pieces[p], values_of(comm.rank(), piece_count(p, count)));
@@ -256,14 +263,13 @@ TEST_P(EngineTest, ReceiveFromAnySourceNamesTheSource) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Transports, EngineTest,
-    testing::Combine(testing::Range(size_t{0}, all_transports().size()),
-                     testing::Values(1, 2, 3, 4, 5, 8)),
-    [](const testing::TestParamInfo<Case>& info) {
-      return all_transports()[std::get<0>(info.param)].name + "_" +
-             std::to_string(std::get<1>(info.param));
-    });
+INSTANTIATE_TEST_SUITE_P(Transports, EngineTest,
+                         testing::Combine(testing::Range(size_t{0}, all_transports().size()),
+                                          testing::Values(1, 2, 3, 4, 5, 8)),
+                         [](const testing::TestParamInfo<Case>& info) {
+                           return all_transports()[std::get<0>(info.param)].name + "_" +
+                                  std::to_string(std::get<1>(info.param));
+                         });
 
 }  // namespace
 }  // namespace dmlcomm::tests

@@ -46,16 +46,22 @@ std::string hex(const HeaderBytes& bytes) {
 // docs/wire-format.md shows the same bytes.
 TEST(FrameTest, BytesAreAsDocumented) {
   EXPECT_EQ(hex(encode(example())),
-            "444d4c43"          // magic "DMLC"
-            "01" "01" "0500"    // version, kind, ticket
+            "444d4c43"  // magic "DMLC"
+            "01"
+            "01"
+            "0500"              // version, kind, ticket
             "8877665544332211"  // job id
-            "03000000" "00040000"  // source, payload bytes
+            "03000000"
+            "00040000"          // source, payload bytes
             "0900008108000000"  // tag: sequence 17, stream 2, index 9
             "0600000000000000"  // id
             "0008000000000000"  // offset
             "0010000000000000"  // message bytes
-            "000a010000000000" "0004000000000000"  // op: all_reduce, f32, avg, root 0, 1024 elements
-            "0000000000000000" "0000000000000000" "00000000"
+            "000a010000000000"
+            "0004000000000000"  // op: all_reduce, f32, avg, root 0, 1024 elements
+            "0000000000000000"
+            "0000000000000000"
+            "00000000"
             "0f55224d");
 }
 

@@ -1,4 +1,4 @@
-#include "kernels_reference.h"
+#include "tests/kernels_reference.h"
 
 #include <cmath>
 #include <cstring>

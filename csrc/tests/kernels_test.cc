@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "kernels/dispatch.h"
-#include "kernels_reference.h"
+#include "tests/kernels_reference.h"
 
 namespace dmlcomm::test {
 namespace {

@@ -64,8 +64,7 @@ struct Case {
 
 class LinkTest : public testing::TestWithParam<Case> {
  protected:
-  LinkTest()
-      : a_(LinkOptions{0, 1, kJob, &notes_a_}), b_(LinkOptions{1, 0, kJob, &notes_b_}) {}
+  LinkTest() : a_(LinkOptions{0, 1, kJob, &notes_a_}), b_(LinkOptions{1, 0, kJob, &notes_b_}) {}
 
   void connect() {
     auto to_b = std::make_shared<MemoryChannel::Pipe>();
@@ -118,8 +117,8 @@ std::vector<std::byte> pattern(size_t bytes, unsigned seed = 1) {
   return data;
 }
 
-const std::vector<size_t> kSizes = {1,           kOfferBytes, kOfferBytes + 1, kEagerBytes,
-                                    kEagerBytes + 1, 100'000};
+const std::vector<size_t> kSizes = {1,           kOfferBytes,     kOfferBytes + 1,
+                                    kEagerBytes, kEagerBytes + 1, 100'000};
 
 TEST_P(LinkTest, PostedMessagesArrive) {
   connect();

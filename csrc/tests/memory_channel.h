@@ -1,4 +1,5 @@
-// MemoryChannel: two ends of a pipe inside the test, that moves as many bytes per call as it is told.
+// MemoryChannel: two ends of a pipe inside the test, that moves as many bytes per call as it is
+// told.
 #pragma once
 
 #include <algorithm>

@@ -84,7 +84,8 @@ void run_ranks(int num_ranks, const Config& config,
   auto group = make_group(num_ranks, config);
   std::vector<std::future<void>> running;
   for (auto& communicator : group) {
-    running.push_back(std::async(std::launch::async, [&body, communicator] { body(*communicator); }));
+    running.push_back(
+        std::async(std::launch::async, [&body, communicator] { body(*communicator); }));
   }
   const auto deadline =
       std::chrono::steady_clock::now() + std::chrono::duration<double>(deadline_s);

@@ -21,8 +21,8 @@ struct Transport {
 // Board, single copy without board, rings without single copy, TCP.
 const std::vector<Transport>& all_transports();
 
-// Runs `body` once per rank, each on its own thread with its own communicator, and fails the test if
-// they are not all done within `deadline_s`.
+// Runs `body` once per rank, each on its own thread with its own communicator, and fails the test
+// if they are not all done within `deadline_s`.
 void run_ranks(int num_ranks, const Config& config,
                const std::function<void(engine::Communicator&)>& body, double deadline_s = 60);
 

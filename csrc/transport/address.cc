@@ -30,7 +30,7 @@ std::string boot_id() {
 
 // The inode names the network namespace: containers and emulated hosts have their own.
 uint64_t network_namespace() {
-  struct stat info{};
+  struct stat info {};
   return stat("/proc/self/ns/net", &info) == 0 ? info.st_ino : 0;
 }
 

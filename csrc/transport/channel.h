@@ -39,8 +39,8 @@ class Channel {
   // Wakes the peer if it sleeps; called after writes that it may be waiting for.
   virtual void notify() {}
 
-  // Whether the peer's process showed life since the last call. False where only bytes that it sends
-  // can tell.
+  // Whether the peer's process showed life since the last call. False where only bytes that it
+  // sends can tell.
   virtual bool peer_showed_life() { return false; }
 
   // For epoll, edge-triggered: descriptor_ready() is called with what it says.

@@ -13,8 +13,8 @@ static_assert(std::endian::native == std::endian::little,
 constexpr size_t kChecksummedBytes = kHeaderBytes - sizeof(uint32_t);
 
 // Multiply-and-rotate over 64-bit words, and the last 32 bits: every single-bit change alters the
-// state because the multiplier is odd. A few nanoseconds, where CRC32 without hardware support costs
-// a hundred. It detects damage; it is no protection against an attacker.
+// state because the multiplier is odd. A few nanoseconds, where CRC32 without hardware support
+// costs a hundred. It detects damage; it is no protection against an attacker.
 uint64_t mix(uint64_t state, uint64_t word) {
   return std::rotl((state ^ word) * 0xff51afd7ed558ccdu, 29);
 }
@@ -55,8 +55,7 @@ uint32_t max_payload_of(FrameKind kind) {
 const char* to_string(FrameKind kind) {
   switch (kind) {
 #define DMLCOMM_FRAME_KIND_NAME(name) \
-  case FrameKind::name:               \
-    return #name;
+  case FrameKind::name: return #name;
     DMLCOMM_FRAME_KINDS(DMLCOMM_FRAME_KIND_NAME)
 #undef DMLCOMM_FRAME_KIND_NAME
   }

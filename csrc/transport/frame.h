@@ -1,8 +1,9 @@
 // The wire header: what stands in front of every payload on every channel. See docs/wire-format.md.
 //
-// 96 bytes, little-endian, reserved bytes zero. The checksum covers the header, so that a length can
-// be trusted before the payload is there. decode_header() trusts nothing: a header that is damaged,
-// of another version or of another job is an error, and the connection is closed by its owner.
+// 96 bytes, little-endian, reserved bytes zero. The checksum covers the header, so that a length
+// can be trusted before the payload is there. decode_header() trusts nothing: a header that is
+// damaged, of another version or of another job is an error, and the connection is closed by its
+// owner.
 #pragma once
 
 #include <array>
@@ -76,18 +77,18 @@ struct FrameHeader {
   uint32_t magic = kMagic;
   uint8_t version = kVersion;
   FrameKind kind = FrameKind::data;
-  uint16_t ticket = 0;           // layer id for schedulers on the way; 0: none
-  uint64_t job_id = 0;           // from the rendezvous; the same on all ranks of a communicator
-  uint32_t source = 0;           // rank of the sender
-  uint32_t payload_bytes = 0;    // bytes that follow this header
+  uint16_t ticket = 0;         // layer id for schedulers on the way; 0: none
+  uint64_t job_id = 0;         // from the rendezvous; the same on all ranks of a communicator
+  uint32_t source = 0;         // rank of the sender
+  uint32_t payload_bytes = 0;  // bytes that follow this header
   Tag tag = 0;
-  uint64_t id = 0;               // sender's number of the message: offer/ack, request/grant
-  uint64_t offset = 0;           // data: position in the message; offer: address at the sender
-  uint64_t message_bytes = 0;    // whole message
+  uint64_t id = 0;             // sender's number of the message: offer/ack, request/grant
+  uint64_t offset = 0;         // data: position in the message; offer: address at the sender
+  uint64_t message_bytes = 0;  // whole message
   OpInfo op;
   uint64_t reserved[2] = {0, 0};
   uint32_t reserved2 = 0;
-  uint32_t checksum = 0;         // of all bytes before
+  uint32_t checksum = 0;  // of all bytes before
 
   static constexpr uint32_t kMagic = 0x434c4d44;  // "DMLC"
   static constexpr uint8_t kVersion = 1;
@@ -115,7 +116,7 @@ struct Hello {
   uint32_t rank = 0;
   uint32_t num_ranks = 0;
   uint16_t rail = 0;
-  uint8_t accepted = 0;       // in the answer: 1 welcome, 2 "my own connection to you wins"
+  uint8_t accepted = 0;  // in the answer: 1 welcome, 2 "my own connection to you wins"
   uint8_t reserved = 0;
   uint32_t pid = 0;
   uint64_t nonce_address = 0;  // shared memory only: where the peer may try to read...

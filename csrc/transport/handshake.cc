@@ -12,8 +12,13 @@ namespace dmlcomm::transport {
 
 Handshake::Handshake(UniqueFd fd, bool local, int peer, size_t rail, std::string what,
                      Deadline deadline)
-    : fd_(std::move(fd)), local_(local), peer_(peer), rail_(rail), what_(std::move(what)),
-      deadline_(deadline), connecting_(peer >= 0) {}
+    : fd_(std::move(fd)),
+      local_(local),
+      peer_(peer),
+      rail_(rail),
+      what_(std::move(what)),
+      deadline_(deadline),
+      connecting_(peer >= 0) {}
 
 void Handshake::send(const Hello& hello, const JobKey& key, int rank, std::vector<int> fds) {
   FrameHeader header;

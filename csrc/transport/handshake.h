@@ -1,5 +1,6 @@
 // Handshake: one connection before it is trusted. It sends and receives one hello frame, with the
-// descriptors of shared memory beside it on Unix sockets. It blocks nothing, and ends by a deadline.
+// descriptors of shared memory beside it on Unix sockets. It blocks nothing, and ends by a
+// deadline.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,8 @@
 // Lane: frames over one channel. It writes queued frames, and reads frames into places that its
 // owner names. Which message a frame belongs to is Link's business.
 //
-// All calls come with the progress lock held. Errors are returned, and the lane is unusable after one.
+// All calls come with the progress lock held. Errors are returned, and the lane is unusable after
+// one.
 #pragma once
 
 #include <deque>

@@ -181,9 +181,8 @@ uint64_t Link::oldest_unexpected(Tag tag) const {
 
 // Gives the oldest waiting message with the request's tag to it.
 bool Link::take_unexpected(RecvRequest& request) {
-  const auto it = std::find_if(unexpected_.begin(), unexpected_.end(), [&](const Unexpected& m) {
-    return m.header.tag == request.tag;
-  });
+  const auto it = std::find_if(unexpected_.begin(), unexpected_.end(),
+                               [&](const Unexpected& m) { return m.header.tag == request.tag; });
   if (it == unexpected_.end()) return false;
   const Unexpected message = std::move(*it);
   unexpected_.erase(it);
@@ -262,7 +261,8 @@ Status Link::begin_frame(const FrameHeader& header) {
   current_ = nullptr;
   if (state_ == State::failed) return error_;  // the frame before ended the communicator
   if (header.source != static_cast<uint32_t>(peer())) {
-    return Status(StatusCode::protocol_error, str_cat("frame says it is from rank ", header.source));
+    return Status(StatusCode::protocol_error,
+                  str_cat("frame says it is from rank ", header.source));
   }
   if (header.kind != FrameKind::data) {
     in_buffer_.resize(header.payload_bytes);

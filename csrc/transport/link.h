@@ -9,8 +9,8 @@
 //   large        data frames, but only after the peer's `open` (collectives) or `grant` (point-to-
 //                point, announced by `request`), so that they never block what is behind them.
 //
-// All calls come with the progress lock held. Until a channel is attached sends queue up. LinkEvents
-// are called from inside these calls; they must only take notes, and not call back.
+// All calls come with the progress lock held. Until a channel is attached sends queue up.
+// LinkEvents are called from inside these calls; they must only take notes, and not call back.
 #pragma once
 
 #include <deque>
@@ -98,8 +98,8 @@ class Link final : private LaneReader {
   void send_goodbye();
   // Something is wrong with the link: on_failed() reports it.
   void fail(const Status& status);
-  // The communicator has failed: tells the peer why, as far as possible without blocking, and ends the
-  // link. No request is touched afterwards.
+  // The communicator has failed: tells the peer why, as far as possible without blocking, and ends
+  // the link. No request is touched afterwards.
   void end(const Status& reason);
   // After end(): true while words for the peer are still on their way out.
   bool flush_last_words();
@@ -147,21 +147,21 @@ class Link final : private LaneReader {
 
   // Out.
   uint64_t next_id_ = 1;
-  std::vector<SendRequest*> waiting_;  // before attach(), or for open
-  std::vector<SendRequest*> offered_;  // for ack
-  std::vector<SendRequest*> requested_;  // for grant
+  std::vector<SendRequest*> waiting_;                     // before attach(), or for open
+  std::vector<SendRequest*> offered_;                     // for ack
+  std::vector<SendRequest*> requested_;                   // for grant
   std::vector<std::pair<uint32_t, OpInfo>> early_opens_;  // open() before attach()
-  int64_t opened_sequence_ = -1;       // highest the peer has begun
-  size_t num_writing_ = 0;             // requests whose bytes are queued
+  int64_t opened_sequence_ = -1;                          // highest the peer has begun
+  size_t num_writing_ = 0;                                // requests whose bytes are queued
 
   // In.
   std::vector<RecvRequest*> posted_;
   std::vector<RecvRequest*> granted_;  // large point-to-point messages on their way
   std::deque<Unexpected> unexpected_;
   size_t unexpected_bytes_ = 0;
-  RecvRequest* current_ = nullptr;     // of the frame being read; null: in_buffer_
+  RecvRequest* current_ = nullptr;  // of the frame being read; null: in_buffer_
   std::vector<std::byte> in_buffer_;
-  size_t num_taken_offers_ = 0;        // offered messages the engine is reading
+  size_t num_taken_offers_ = 0;  // offered messages the engine is reading
 };
 
 }  // namespace dmlcomm::transport

@@ -47,7 +47,8 @@ tcp::SocketOptions socket_options(const Config& config) {
 }  // namespace
 
 Mesh::Mesh(const MeshOptions& options)
-    : options_(options), tick_ms_(choose_tick_ms(options.config.peer_timeout_s)),
+    : options_(options),
+      tick_ms_(choose_tick_ms(options.config.peer_timeout_s)),
       nonce_(static_cast<uint64_t>(now_ns()) * 0x9e3779b97f4a7c15u ^
              static_cast<uint64_t>(getpid())) {
   const size_t n = static_cast<size_t>(options.num_ranks);
@@ -63,8 +64,7 @@ Mesh::Mesh(const MeshOptions& options)
 
 Mesh::~Mesh() { close(); }
 
-Result<std::unique_ptr<Mesh>> Mesh::create(const MeshOptions& options,
-                                           const Directory& directory) {
+Result<std::unique_ptr<Mesh>> Mesh::create(const MeshOptions& options, const Directory& directory) {
   std::unique_ptr<Mesh> mesh(new Mesh(options));
   DMLCOMM_RETURN_IF_ERROR(mesh->meet(directory));
   return mesh;
@@ -92,9 +92,8 @@ Status Mesh::meet(const Directory& directory) {
   DMLCOMM_RETURN_IF_ERROR(open_local());
   DMLCOMM_RETURN_IF_ERROR(read_hosts(directory));
   const size_t slot_bytes = num_local_ > 1 ? options_.config.shm_board_bytes : 0;
-  Result<std::unique_ptr<shm::Segment>> segment =
-      shm::Segment::create(static_cast<uint32_t>(options_.rank),
-                           static_cast<uint32_t>(num_local_), slot_bytes);
+  Result<std::unique_ptr<shm::Segment>> segment = shm::Segment::create(
+      static_cast<uint32_t>(options_.rank), static_cast<uint32_t>(num_local_), slot_bytes);
   if (!segment.ok()) return segment.status();
   segment_ = std::move(*segment);
   if (all_share_memory()) return Status();
@@ -128,10 +127,10 @@ Status Mesh::read_hosts(const Directory& directory) {
     if (same_host && (options_.config.transport != TransportChoice::tcp || rank == options_.rank)) {
       local_index_[rank] = num_local_++;
     } else if (!same_host && options_.config.transport == TransportChoice::shm) {
-      return Status(StatusCode::invalid_argument,
-                    str_cat("DMLCOMM_TRANSPORT=shm, but rank ", rank, " is on host ",
-                            hosts_[rank].host_name, " and rank ", options_.rank, " on ",
-                            own.host_name, "; use auto or tcp"));
+      return Status(
+          StatusCode::invalid_argument,
+          str_cat("DMLCOMM_TRANSPORT=shm, but rank ", rank, " is on host ", hosts_[rank].host_name,
+                  " and rank ", options_.rank, " on ", own.host_name, "; use auto or tcp"));
     }
   }
   return Status();
@@ -168,9 +167,8 @@ Status Mesh::open_network(const Directory& directory) {
     if (!endpoints.ok()) return endpoints.status();
     // Loopback leads to the own host only, and there nothing else is needed.
     const bool same_host = hosts_[rank].host_id == own_id;
-    std::erase_if(*endpoints, [&](const RailEndpoint& e) {
-      return tcp::is_loopback(e.address) != same_host;
-    });
+    std::erase_if(*endpoints,
+                  [&](const RailEndpoint& e) { return tcp::is_loopback(e.address) != same_host; });
     endpoints_[rank] = std::move(*endpoints);
   }
   return Status();
@@ -186,8 +184,8 @@ Status Mesh::watch(int fd, uint64_t what, bool edge) {
 
 int Mesh::num_ranks_on_host() const {
   const std::string& own = hosts_[options_.rank].host_id;
-  return static_cast<int>(std::count_if(
-      hosts_.begin(), hosts_.end(), [&](const HostAddress& h) { return h.host_id == own; }));
+  return static_cast<int>(std::count_if(hosts_.begin(), hosts_.end(),
+                                        [&](const HostAddress& h) { return h.host_id == own; }));
 }
 
 // --- connecting ---
@@ -195,8 +193,8 @@ int Mesh::num_ranks_on_host() const {
 Link& Mesh::link(int peer) {
   DMLCOMM_CHECK(peer != options_.rank);
   if (!links_[peer]) {
-    links_[peer] = std::make_unique<Link>(
-        LinkOptions{options_.rank, peer, key_.job_id, options_.events});
+    links_[peer] =
+        std::make_unique<Link>(LinkOptions{options_.rank, peer, key_.job_id, options_.events});
     active_.push_back(links_[peer].get());
     last_life_ns_[peer] = now_ns();
     connect(peer);
@@ -216,9 +214,8 @@ void Mesh::connect_local(int peer) {
   const std::string what = str_cat("connect to Unix socket @", hosts_[peer].unix_name);
   Result<UniqueFd> fd = tcp::connect_unix(hosts_[peer].unix_name);
   if (!fd.ok()) return links_[peer]->fail(fd.status());
-  auto handshake =
-      std::make_unique<Handshake>(std::move(*fd), true, peer, 0, what,
-                                  Deadline::after_s(options_.config.peer_timeout_s));
+  auto handshake = std::make_unique<Handshake>(std::move(*fd), true, peer, 0, what,
+                                               Deadline::after_s(options_.config.peer_timeout_s));
   handshake->send(own_hello(kHelloRequest, 0), key_, options_.rank, own_fds(*handshake));
   add_handshake(std::move(handshake));
 }
@@ -237,18 +234,17 @@ void Mesh::connect_network(int peer, size_t rail) {
       last = fd.status();
       continue;
     }
-    const std::string what = str_cat("connect from ", local, " (",
-                                     same_host ? "lo" : own_endpoints_[rail].interface, ") to ",
-                                     to.address, " port ", to.port, " (", to.interface, ")");
-    auto handshake =
-        std::make_unique<Handshake>(std::move(*fd), false, peer, rail, what,
-                                    Deadline::after_s(options_.config.peer_timeout_s));
+    const std::string what =
+        str_cat("connect from ", local, " (", same_host ? "lo" : own_endpoints_[rail].interface,
+                ") to ", to.address, " port ", to.port, " (", to.interface, ")");
+    auto handshake = std::make_unique<Handshake>(std::move(*fd), false, peer, rail, what,
+                                                 Deadline::after_s(options_.config.peer_timeout_s));
     handshake->send(own_hello(kHelloRequest, rail), key_, options_.rank, {});
     return add_handshake(std::move(handshake));
   }
-  links_[peer]->fail(Status(last.code(),
-                            str_cat(last.message(), "; `dmlcomm doctor` lists interfaces, "
-                                    "DMLCOMM_SOCKET_IFNAME chooses")));
+  links_[peer]->fail(Status(last.code(), str_cat(last.message(),
+                                                 "; `dmlcomm doctor` lists interfaces, "
+                                                 "DMLCOMM_SOCKET_IFNAME chooses")));
 }
 
 Hello Mesh::own_hello(uint8_t kind, size_t rail) const {
@@ -341,8 +337,8 @@ void Mesh::handshake_complete(std::unique_ptr<Handshake> handshake) {
   if (welcome(*handshake)) attach(*handshake);
 }
 
-// Decides about a peer's connection, and answers. Where both sides have begun to connect, the higher
-// rank's connection wins, and the lower rank's is told to yield.
+// Decides about a peer's connection, and answers. Where both sides have begun to connect, the
+// higher rank's connection wins, and the lower rank's is told to yield.
 bool Mesh::welcome(Handshake& handshake) {
   const int peer = static_cast<int>(handshake.received().rank);
   const bool connecting = links_[peer] && links_[peer]->state() == Link::State::connecting;
@@ -355,8 +351,8 @@ bool Mesh::welcome(Handshake& handshake) {
   Result<Handshake::Progress> sent = handshake.advance(key_);
   if (!accept || !sent.ok()) return false;
   if (!links_[peer]) {
-    links_[peer] = std::make_unique<Link>(
-        LinkOptions{options_.rank, peer, key_.job_id, options_.events});
+    links_[peer] =
+        std::make_unique<Link>(LinkOptions{options_.rank, peer, key_.job_id, options_.events});
     active_.push_back(links_[peer].get());
   }
   drop_handshakes_to(peer);
@@ -517,10 +513,10 @@ void Mesh::expire_handshakes() {
   for (uint64_t id : expired) {
     std::unique_ptr<Handshake> handshake = std::move(handshakes_[id]);
     handshakes_.erase(id);
-    handshake_failed(std::move(handshake),
-                     Status(StatusCode::peer_lost,
-                            str_cat("no answer within ", options_.config.peer_timeout_s,
-                                    " s (DMLCOMM_PEER_TIMEOUT_S)")));
+    handshake_failed(
+        std::move(handshake),
+        Status(StatusCode::peer_lost, str_cat("no answer within ", options_.config.peer_timeout_s,
+                                              " s (DMLCOMM_PEER_TIMEOUT_S)")));
   }
 }
 
@@ -570,8 +566,8 @@ void Mesh::poll_while(const std::function<bool(Link*)>& busy, double timeout_s) 
 
 std::string Mesh::description() const {
   std::string text = str_cat("host ", hosts_[options_.rank].host_name, ", ", num_local_ - 1,
-                             " peers through shared memory, ",
-                             options_.num_ranks - num_local_, " over the network");
+                             " peers through shared memory, ", options_.num_ranks - num_local_,
+                             " over the network");
   for (const RailEndpoint& rail : own_endpoints_) {
     text += str_cat(", ", rail.interface, " ", rail.address, ":", rail.port);
   }

@@ -46,7 +46,8 @@ struct MeshOptions {
 class Mesh {
  public:
   // Reads the addresses of all ranks; blocks until all have published theirs.
-  static Result<std::unique_ptr<Mesh>> create(const MeshOptions& options, const Directory& directory);
+  static Result<std::unique_ptr<Mesh>> create(const MeshOptions& options,
+                                              const Directory& directory);
   ~Mesh();
   Mesh(const Mesh&) = delete;
   Mesh& operator=(const Mesh&) = delete;
@@ -76,8 +77,8 @@ class Mesh {
   // Whether links exist whose news come through sockets only.
   bool has_socket_links() const { return num_socket_links_ > 0 || !handshakes_.empty(); }
 
-  // Sleeps until an event, wake(), or `timeout_ms`. `has_news` is asked after everybody can see that
-  // we sleep; true cancels it.
+  // Sleeps until an event, wake(), or `timeout_ms`. `has_news` is asked after everybody can see
+  // that we sleep; true cancels it.
   void sleep(int timeout_ms, const std::function<bool()>& has_news);
   void wake();
 

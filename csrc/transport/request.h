@@ -23,9 +23,10 @@ struct SendRequest {
 
 // One message to receive, in one of two ways:
 //  - direct: `destination` holds `bytes`; the link writes there as bytes arrive.
-//  - streamed: `destination` is null. Bytes pass through `window`, a ring of `window_bytes` that the
-//    engine provides when the first byte comes; it reads them with Link::fetch() and frees them with
-//    Link::release(). Used to reduce.
+//  - streamed: `destination` is null. Bytes pass through `window`, a ring of `window_bytes` that
+//  the
+//    engine provides when the first byte comes; it reads them with Link::fetch() and frees them
+//    with Link::release(). Used to reduce.
 // While `ready` is false nothing is written; see Link::make_ready().
 struct RecvRequest {
   Tag tag = 0;
@@ -50,7 +51,8 @@ struct RecvRequest {
   uint64_t posted_order = 0;  // of receives from any source against others
 };
 
-// What a link tells the engine. Called inside Link calls and Mesh::poll(), with the progress lock held.
+// What a link tells the engine. Called inside Link calls and Mesh::poll(), with the progress lock
+// held.
 class LinkEvents {
  public:
   virtual ~LinkEvents() = default;
@@ -76,8 +78,8 @@ class LinkEvents {
   virtual Status size_mismatch(int peer, const RecvRequest& ours, const OpInfo& theirs,
                                uint64_t their_bytes) = 0;
 
-  // The link is unusable. `reported`: the peer's communicator has failed, and `status` is its reason;
-  // else `status` is what happened to the link. Called once per link.
+  // The link is unusable. `reported`: the peer's communicator has failed, and `status` is its
+  // reason; else `status` is what happened to the link. Called once per link.
   virtual void on_failed(int peer, const Status& status, bool reported) = 0;
 
   // The peer has left in good order; what it sent before has been delivered.

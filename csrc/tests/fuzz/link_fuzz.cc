@@ -1,6 +1,6 @@
-// Any sequence of frames from a peer: a link must fail in good order, and write nowhere but into what
-// was posted. The input is read as frames whose envelope is made valid, so that the fuzzer gets past
-// the checksum.
+// Any sequence of frames from a peer: a link must fail in good order, and write nowhere but into
+// what was posted. The input is read as frames whose envelope is made valid, so that the fuzzer
+// gets past the checksum.
 
 #include <algorithm>
 #include <cstdint>

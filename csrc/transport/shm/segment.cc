@@ -56,8 +56,7 @@ Result<std::unique_ptr<Segment>> Segment::create(uint32_t rank, uint32_t num_loc
   header->num_local = num_local;
   header->rank = rank;
   header->slot_bytes = slot_bytes;
-  std::unique_ptr<Segment> segment(
-      new Segment(std::move(fd), *base, bytes, num_local, slot_bytes));
+  std::unique_ptr<Segment> segment(new Segment(std::move(fd), *base, bytes, num_local, slot_bytes));
   for (uint32_t i = 0; i < num_local; ++i) new (&segment->ring_control(i)) RingControl{};
   return segment;
 }
@@ -68,14 +67,14 @@ Result<std::unique_ptr<Segment>> Segment::map(UniqueFd fd, uint32_t rank, uint32
   struct stat info;
   if (fstat(fd.get(), &info) != 0) return errno_status(StatusCode::io_error, "fstat", errno);
   if (static_cast<size_t>(info.st_size) != bytes) {
-    return Status(StatusCode::protocol_error,
-                  str_cat("shared memory of rank ", rank, " has ", info.st_size, " bytes, expected ",
-                          bytes, "; DMLCOMM_SHM_BOARD_BYTES must be the same on all ranks"));
+    return Status(
+        StatusCode::protocol_error,
+        str_cat("shared memory of rank ", rank, " has ", info.st_size, " bytes, expected ", bytes,
+                "; DMLCOMM_SHM_BOARD_BYTES must be the same on all ranks"));
   }
   Result<std::byte*> base = map_shared(fd.get(), bytes);
   if (!base.ok()) return base.status();
-  std::unique_ptr<Segment> segment(
-      new Segment(std::move(fd), *base, bytes, num_local, slot_bytes));
+  std::unique_ptr<Segment> segment(new Segment(std::move(fd), *base, bytes, num_local, slot_bytes));
   const Header& header = segment->header();
   if (header.magic != kMagic || header.rank != rank || header.num_local != num_local) {
     return Status(StatusCode::protocol_error,
@@ -85,7 +84,10 @@ Result<std::unique_ptr<Segment>> Segment::map(UniqueFd fd, uint32_t rank, uint32
 }
 
 Segment::Segment(UniqueFd fd, std::byte* base, size_t bytes, uint32_t num_local, size_t slot_bytes)
-    : fd_(std::move(fd)), base_(base), bytes_(bytes), num_local_(num_local),
+    : fd_(std::move(fd)),
+      base_(base),
+      bytes_(bytes),
+      num_local_(num_local),
       slot_bytes_(slot_bytes) {}
 
 Segment::~Segment() { munmap(base_, bytes_); }
@@ -101,8 +103,7 @@ std::byte* Segment::ring(uint32_t local_index) {
 }
 
 std::byte* Segment::slot(uint64_t round) {
-  return base_ + slots_offset(num_local_) +
-         round % kNumSlots * round_up(slot_bytes_, kPageBytes);
+  return base_ + slots_offset(num_local_) + round % kNumSlots * round_up(slot_bytes_, kPageBytes);
 }
 
 }  // namespace dmlcomm::transport::shm

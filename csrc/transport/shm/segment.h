@@ -1,8 +1,8 @@
 // Segment: the piece of shared memory that each rank offers to the other ranks of its host.
 //
-// It is an anonymous memfd: it has no name in the file system, and the kernel frees it when the last
-// process that maps it is gone, however that one ended. Its owner creates it, peers receive the
-// descriptor through a Unix socket.
+// It is an anonymous memfd: it has no name in the file system, and the kernel frees it when the
+// last process that maps it is gone, however that one ended. Its owner creates it, peers receive
+// the descriptor through a Unix socket.
 //
 // Layout: Header | one RingControl per local rank | board: two slots | one ring per local rank.
 // Ring i carries bytes from the owner to local rank i. The board slots carry the owner's part of
@@ -45,9 +45,10 @@ struct Header {
   // 1: this rank can read and write the memory of all others; valid from round 1 on.
   uint32_t reaches_all;
 
-  // Writing to another rank's memory by itself. A rank that wants to write to the owner's memory sets
-  // `writing_to` in its own header, then looks whether `accepts_round` of the owner is still the round
-  // it works in. An owner that gives up clears accepts_round, then waits until nobody is writing to it.
+  // Writing to another rank's memory by itself. A rank that wants to write to the owner's memory
+  // sets `writing_to` in its own header, then looks whether `accepts_round` of the owner is still
+  // the round it works in. An owner that gives up clears accepts_round, then waits until nobody is
+  // writing to it.
   alignas(kCacheLineBytes) std::atomic<uint64_t> accepts_round;
   alignas(kCacheLineBytes) std::atomic<uint32_t> writing_to;  // rank + 1; 0: nobody
 };

@@ -27,9 +27,12 @@ void permit_single_copy() {
 }
 
 ShmChannel::ShmChannel(std::shared_ptr<Segment> own, uint32_t own_index, ShmPeer peer)
-    : own_(std::move(own)), peer_(std::move(peer)),
-      out_control_(own_->ring_control(peer_.local_index)), out_(own_->ring(peer_.local_index)),
-      in_control_(peer_.segment->ring_control(own_index)), in_(peer_.segment->ring(own_index)) {
+    : own_(std::move(own)),
+      peer_(std::move(peer)),
+      out_control_(own_->ring_control(peer_.local_index)),
+      out_(own_->ring(peer_.local_index)),
+      in_control_(peer_.segment->ring_control(own_index)),
+      in_(peer_.segment->ring(own_index)) {
   out_control_.owner_can_pull.store(peer_.can_pull ? 1 : 0, std::memory_order_relaxed);
 }
 

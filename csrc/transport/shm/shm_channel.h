@@ -1,7 +1,7 @@
 // ShmChannel: a channel to another rank of the same host, over two rings in shared memory.
 //
-// The Unix socket through which the segments were exchanged stays open: its end means that the peer's
-// process is gone. Where the kernel permits, each side reads the other's memory by itself
+// The Unix socket through which the segments were exchanged stays open: its end means that the
+// peer's process is gone. Where the kernel permits, each side reads the other's memory by itself
 // (process_vm_readv), in one copy.
 #pragma once
 

@@ -13,8 +13,8 @@
 namespace dmlcomm::transport::tcp {
 
 struct SocketOptions {
-  uint64_t buffer_bytes = 0;   // 0: the kernel's autotuning
-  std::string congestion;      // empty: cubic on loopback, else the system's
+  uint64_t buffer_bytes = 0;  // 0: the kernel's autotuning
+  std::string congestion;     // empty: cubic on loopback, else the system's
 };
 
 struct PortRange {
@@ -44,7 +44,8 @@ UniqueFd accept_from(int listener);
 void tune(int fd, bool loopback, const SocketOptions& options);
 bool is_loopback(const std::string& address);
 
-// Unix sockets in the abstract namespace, which belongs to the network namespace and leaves no file.
+// Unix sockets in the abstract namespace, which belongs to the network namespace and leaves no
+// file.
 Result<UniqueFd> listen_unix(const std::string& name);
 Result<UniqueFd> connect_unix(const std::string& name);
 // Process id of the other end as this process sees it; 0 if it is in an unknown pid namespace.
