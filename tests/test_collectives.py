@@ -1,4 +1,4 @@
-"""Every collective x element type x operator x number of ranks x transport, against expected values.
+"""Every collective x element type x operator x ranks x transport, against expected values.
 
 One group of processes per (transport, number of ranks) makes all checks in a row; each check is a
 test that looks at its own part of what came out.
@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 
 import dmlcomm
-
 from helpers import Expectations, RanksFailedError, run_ranks
 from helpers.values import (
     COMPLEX,
@@ -206,9 +205,11 @@ def reduce_scatter(rank, n, expect):
         if dtype in COMPLEX:
             continue
         for op in ops_of(dtype):
-            parts = list(value(rank, n * count, dtype).chunk(n)) if count else [
-                torch.empty(0, dtype=dtype) for _ in range(n)
-            ]
+            parts = (
+                list(value(rank, n * count, dtype).chunk(n))
+                if count
+                else [torch.empty(0, dtype=dtype) for _ in range(n)]
+            )
             output = torch.zeros(count, dtype=dtype)
             _call(dist.reduce_scatter, output, parts, op=op, turn=turn)
             expected = reduced(op, n, n * count, dtype)[rank * count : (rank + 1) * count]
@@ -303,7 +304,8 @@ def barrier(rank, n, expect):
     dist.barrier(device_ids=None)
     sequence = dist.group.WORLD._get_sequence_number_for_group()
     dist.barrier()
-    expect.true(dist.group.WORLD._get_sequence_number_for_group() == sequence + 1, "sequence number")
+    after = dist.group.WORLD._get_sequence_number_for_group()
+    expect.true(after == sequence + 1, "sequence number")
 
 
 def objects(rank, n, expect):

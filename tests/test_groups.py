@@ -1,4 +1,4 @@
-"""Life of groups: registration, new_group, split, options, timeouts, monitored barrier, making 1,000."""
+"""Life of groups: registration, new_group, split, options, timeouts, monitored barrier."""
 
 import os
 import subprocess
@@ -7,6 +7,7 @@ import textwrap
 import threading
 import time
 from datetime import timedelta
+from pathlib import Path
 
 import psutil
 import pytest
@@ -241,7 +242,7 @@ def _threads_of_one_group(rank, n):
         dist.all_reduce(torch.ones(10), async_op=True).get_future().wait()
     assert threading.active_count() == before
     time.sleep(2.5)  # the threads that settle futures leave when they are idle
-    names = [open(f"/proc/self/task/{t}/comm").read() for t in os.listdir("/proc/self/task")]
+    names = [Path(f"/proc/self/task/{t}/comm").read_text() for t in os.listdir("/proc/self/task")]
     assert "dmlcomm-done\n" not in names
 
 

@@ -1,4 +1,4 @@
-"""The multi-rank helper itself: results, failures, deadlines. On gloo, so that it tests nothing else."""
+"""The multi-rank helper itself: results, failures, deadlines. On gloo: it tests nothing else."""
 
 import os
 import signal
@@ -54,7 +54,7 @@ def test_deadline_dumps_the_stack_of_who_hangs():
 
 
 def test_death_is_an_error():
-    with pytest.raises(RanksFailedError, match="rank 1 .*died with exit code -9"):
+    with pytest.raises(RanksFailedError, match=r"rank 1 .*died with exit code -9"):
         run_ranks(_die_on_rank_1, 2, make_group=False)
 
 

@@ -1,4 +1,4 @@
-"""What calls return and raise on the caller's side: Work, futures, profiler ranges, wrong arguments."""
+"""What calls return and raise: Work, futures, profiler ranges, wrong arguments."""
 
 import gc
 import threading
@@ -187,7 +187,8 @@ def _wrong_arguments(rank, n):
     refused(ValueError, "elements", dist.all_gather_into_tensor, torch.ones(3), torch.ones(2))
     refused(ValueError, "elements", dist.reduce_scatter_tensor, torch.ones(2), torch.ones(5))
     refused(ValueError, "does not divide", dist.all_to_all_single, torch.ones(3), torch.ones(3))
-    refused(ValueError, "sum to", dist.all_to_all_single, torch.ones(3), torch.ones(3), [1, 1], [1, 2])
+    three = torch.ones(3)
+    refused(ValueError, "sum to", dist.all_to_all_single, three, three, [1, 1], [1, 2])
     refused(ValueError, "root", group.broadcast, torch.ones(2), n)
     refused(ValueError, "rank 7 is not in", group.send, [torch.ones(2)], 7, 0)
     refused(ValueError, "tag", group.send, [torch.ones(2)], 0, -1)

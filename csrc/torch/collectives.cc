@@ -89,8 +89,8 @@ std::vector<int64_t> row_splits(const at::Tensor& tensor, const std::vector<int6
                     ", one for each rank, got ", splits.size());
   const bool negative = std::any_of(splits.begin(), splits.end(), [](int64_t n) { return n < 0; });
   const int64_t sum = std::accumulate(splits.begin(), splits.end(), int64_t{0});
-  TORCH_CHECK_VALUE(!negative && sum == rows, "dmlcomm all_to_all: the split sizes of the ", argument,
-                    " sum to ", sum, ", but its dimension 0 is ", rows);
+  TORCH_CHECK_VALUE(!negative && sum == rows, "dmlcomm all_to_all: the split sizes of the ",
+                    argument, " sum to ", sum, ", but its dimension 0 is ", rows);
   return splits;
 }
 
@@ -183,8 +183,8 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::allreduce_coalesced(
     TensorList& tensors, const c10d::AllreduceCoalescedOptions& options) {
   check_list(tensors, "all_reduce_coalesced");
   if (!fits_one_message(tensors)) return allreduce(tensors, options);
-  return allreduce_flattened(
-      begin(OpType::ALLREDUCE_COALESCED, "dmlcomm:all_reduce", options), tensors, options.reduceOp);
+  return allreduce_flattened(begin(OpType::ALLREDUCE_COALESCED, "dmlcomm:all_reduce", options),
+                             tensors, options.reduceOp);
 }
 
 ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::allreduce_flattened(const Call& call,
@@ -259,8 +259,7 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::allgather(std::vector<TensorLi
   auto work = make_work(call, std::move(buffers), inputs);
   for (size_t i = 0; i < parts.size(); ++i) {
     auto& [input, spans] = parts[i];
-    work->add(
-        communicator_->all_gather(input, std::move(spans), moving(call.options, inputs[i])));
+    work->add(communicator_->all_gather(input, std::move(spans), moving(call.options, inputs[i])));
   }
   return finish(call, std::move(work));
 }
@@ -274,7 +273,8 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::_allgather_base(
 
 ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::allgather_coalesced(
     std::vector<TensorList>& outputs, TensorList& inputs, const c10d::AllgatherOptions& options) {
-  // Here the outer list is over ranks and the inner one over tensors; allgather() has it transposed.
+  // Here the outer list is over ranks and the inner one over tensors; allgather() has it
+  // transposed.
   TORCH_CHECK_VALUE(outputs.size() == static_cast<size_t>(size_),
                     "dmlcomm all_gather_coalesced: expected ", size_,
                     " output lists, one for each rank, got ", outputs.size());
@@ -302,8 +302,7 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::allgather_into_tensor_coalesce
   auto work = make_work(call, std::move(buffers), inputs);
   for (size_t i = 0; i < parts.size(); ++i) {
     auto& [input, spans] = parts[i];
-    work->add(
-        communicator_->all_gather(input, std::move(spans), moving(call.options, inputs[i])));
+    work->add(communicator_->all_gather(input, std::move(spans), moving(call.options, inputs[i])));
   }
   return finish(call, std::move(work));
 }
@@ -328,8 +327,7 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::gather(std::vector<TensorList>
                       " is not the root (", root, ") and must pass no outputs");
   }
   auto work = make_work(call, std::move(buffers), inputs);
-  work->add(
-      communicator_->gather(input, std::move(spans), root, moving(call.options, inputs[0])));
+  work->add(communicator_->gather(input, std::move(spans), root, moving(call.options, inputs[0])));
   return finish(call, std::move(work));
 }
 
@@ -500,8 +498,8 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::start_send_or_recv(const Call&
   const bool sends = call.type == OpType::SEND;
   const char* operation = sends ? "send" : "recv";
   check_list(tensors, operation);
-  TORCH_CHECK_VALUE(tag >= 0 && tag <= kMaxTag, "dmlcomm ", operation, ": expected a tag from 0 to ",
-                    kMaxTag, ", got ", tag);
+  TORCH_CHECK_VALUE(tag >= 0 && tag <= kMaxTag, "dmlcomm ", operation,
+                    ": expected a tag from 0 to ", kMaxTag, ", got ", tag);
   CallTensors buffers;
   c10::SmallVector<ConstSpan, 1> sources;
   c10::SmallVector<Span, 1> destinations;

@@ -1,8 +1,8 @@
 // CompletionPool: threads on which torch code runs when an operation ends and nobody waits for it.
 //
-// The engine's progress thread must not run it: a Future's callback may take the GIL, and may wait for
-// another collective, which needs that very thread. For the same reason the pool is elastic: work that
-// finds every thread busy gets a new one, idle threads leave after `kIdleLimit`.
+// The engine's progress thread must not run it: a Future's callback may take the GIL, and may wait
+// for another collective, which needs that very thread. For the same reason the pool is elastic:
+// work that finds every thread busy gets a new one, idle threads leave after `kIdleLimit`.
 #pragma once
 
 #include <chrono>

@@ -24,16 +24,11 @@ ErrorClasses& error_classes() {
 PyObject* class_of(StatusCode code) {
   const ErrorClasses& classes = error_classes();
   switch (code) {
-    case StatusCode::peer_lost:
-      return classes.peer_lost;
-    case StatusCode::mismatch:
-      return classes.mismatch;
-    case StatusCode::timeout:
-      return classes.timeout;
-    case StatusCode::aborted:
-      return classes.aborted;
-    default:
-      return classes.comm_error;
+    case StatusCode::peer_lost: return classes.peer_lost;
+    case StatusCode::mismatch: return classes.mismatch;
+    case StatusCode::timeout: return classes.timeout;
+    case StatusCode::aborted: return classes.aborted;
+    default: return classes.comm_error;
   }
 }
 

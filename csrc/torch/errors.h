@@ -1,8 +1,9 @@
-// Errors on their way from the engine to Python: Status -> C++ exception -> class of dmlcomm.errors.
+// Errors on their way from the engine to Python: Status -> C++ exception -> class of
+// dmlcomm.errors.
 //
 // CommException derives from torch::PyTorchError and not from c10::Error: that is the one base for
-// which both of torch's ways into Python (pybind11's translators and HANDLE_TH_ERRORS, through which
-// autograd and futures report) ask the exception itself for its Python class.
+// which both of torch's ways into Python (pybind11's translators and HANDLE_TH_ERRORS, through
+// which autograd and futures report) ask the exception itself for its Python class.
 #pragma once
 
 #include <torch/csrc/Exceptions.h>

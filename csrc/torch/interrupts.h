@@ -1,4 +1,5 @@
-// Ctrl-C while C++ waits: Python runs its signal handlers on the main thread only, and only when asked.
+// Ctrl-C while C++ waits: Python runs its signal handlers on the main thread only, and only when
+// asked.
 #pragma once
 
 namespace dmlcomm::adaptor {

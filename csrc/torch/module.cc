@@ -68,6 +68,13 @@ PYBIND11_MODULE(_c10d, module) {
              py::call_guard<py::gil_scoped_release>(),
              "Makes the backend of one process group; collective over its ranks.");
   module.def(
+      "set_timeout",
+      [](const c10::intrusive_ptr<c10d::Backend>& backend, std::chrono::milliseconds timeout) {
+        as_dmlcomm(backend).setTimeout(timeout);
+      },
+      py::arg("backend"), py::arg("timeout"), py::call_guard<py::gil_scoped_release>(),
+      "Replaces the default deadline of later operations.");
+  module.def(
       "abort",
       [](const c10::intrusive_ptr<c10d::Backend>& backend, const std::string& reason) {
         as_dmlcomm(backend).communicator()->abort(reason);

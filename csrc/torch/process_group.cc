@@ -70,7 +70,8 @@ ProcessGroupDmlcomm::ProcessGroupDmlcomm(Communicator communicator,
 ProcessGroupDmlcomm::~ProcessGroupDmlcomm() {
   GilReleasedIfHeld released;
   if (owner_ != getpid()) {
-    new Communicator(communicator_);  // Leaked: its destructor would join threads that are not here.
+    new Communicator(
+        communicator_);  // Leaked: its destructor would join threads that are not here.
     return;
   }
   {
@@ -98,14 +99,10 @@ void ProcessGroupDmlcomm::setTimeout(std::chrono::milliseconds timeout) {
 
 c10d::ErrorType ProcessGroupDmlcomm::getError() {
   switch (communicator_->error().code()) {
-    case StatusCode::ok:
-      return c10d::ErrorType::SUCCESS;
-    case StatusCode::timeout:
-      return c10d::ErrorType::TIMEOUT;
-    case StatusCode::peer_lost:
-      return c10d::ErrorType::REMOTE_ERROR;
-    default:
-      return c10d::ErrorType::COMM_ERROR;
+    case StatusCode::ok: return c10d::ErrorType::SUCCESS;
+    case StatusCode::timeout: return c10d::ErrorType::TIMEOUT;
+    case StatusCode::peer_lost: return c10d::ErrorType::REMOTE_ERROR;
+    default: return c10d::ErrorType::COMM_ERROR;
   }
 }
 

@@ -1,9 +1,10 @@
 // ProcessGroupDmlcomm: dmlcomm as a backend of torch.distributed.
 //
-// Every method checks its tensors, names their memory, starts operations of one engine::Communicator
-// and wraps them in a Work; no method waits for a peer except the constructors (create, split, merge).
-// CPU tensors only. Threads: like the communicator, any thread may call anything; collectives must be
-// started in the same order on every rank. Lives in process_group.cc (life cycle) and collectives.cc.
+// Every method checks its tensors, names their memory, starts operations of one
+// engine::Communicator and wraps them in a Work; no method waits for a peer except the constructors
+// (create, split, merge). CPU tensors only. Threads: like the communicator, any thread may call
+// anything; collectives must be started in the same order on every rank. Lives in process_group.cc
+// (life cycle) and collectives.cc.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -25,10 +26,10 @@ class ProcessGroupDmlcomm final : public c10d::Backend {
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
   using TensorList = std::vector<at::Tensor>;
 
-  // Meets the other ranks through `store`. Collective. Throws CommException, or KeyboardInterrupt if
-  // one came while waiting. `options.global_ranks` has one entry per rank of the group.
-  static c10::intrusive_ptr<ProcessGroupDmlcomm> create(
-      c10::intrusive_ptr<c10d::Store> store, engine::CommunicatorOptions options);
+  // Meets the other ranks through `store`. Collective. Throws CommException, or KeyboardInterrupt
+  // if one came while waiting. `options.global_ranks` has one entry per rank of the group.
+  static c10::intrusive_ptr<ProcessGroupDmlcomm> create(c10::intrusive_ptr<c10d::Store> store,
+                                                        engine::CommunicatorOptions options);
 
   ProcessGroupDmlcomm(Communicator communicator, engine::CommunicatorOptions options);
   ~ProcessGroupDmlcomm() override;
@@ -109,7 +110,7 @@ class ProcessGroupDmlcomm final : public c10d::Backend {
     c10d::OpType type;
     const char* title;  // of the profiler range
     engine::OpOptions options;
-    bool blocking;      // the caller waits at once, and wants no Work inside a coalesced block
+    bool blocking;  // the caller waits at once, and wants no Work inside a coalesced block
   };
 
   template <typename TorchOptions>

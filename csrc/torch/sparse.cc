@@ -71,8 +71,9 @@ void SparseSum::exchange_headers() {
   std::vector<engine::Span> outputs;
   for (auto& header : headers_) outputs.push_back({&header, sizeof(Header)});
   const Header* own = &headers_[static_cast<size_t>(communicator_->rank())];
-  headers_operation_ = communicator_->all_gather({own, sizeof(Header)}, std::move(outputs),
-                                                 {.timeout = timeout_, .inline_wait = false, .element = std::nullopt});
+  headers_operation_ = communicator_->all_gather(
+      {own, sizeof(Header)}, std::move(outputs),
+      {.timeout = timeout_, .inline_wait = false, .element = std::nullopt});
   // The next stage allocates tensors: not on the engine's thread.
   headers_operation_->on_done([self = shared_from_this()](const Status& status) {
     if (!status.ok()) return self->finish(status);
@@ -99,7 +100,8 @@ void SparseSum::exchange_parts() {
 
 void SparseSum::exchange_part(int peer, uint32_t tag,
                               std::vector<engine::OperationPtr>& operations) {
-  const engine::OpOptions options{.timeout = timeout_, .inline_wait = false, .element = std::nullopt};
+  const engine::OpOptions options{
+      .timeout = timeout_, .inline_wait = false, .element = std::nullopt};
   const Part& own = parts_[static_cast<size_t>(communicator_->rank())];
   if (own.indices.size(1) > 0) {
     operations.push_back(communicator_->send(readable(own.indices), peer, tag, options));
@@ -145,7 +147,8 @@ void SparseSum::store_into(at::Tensor& tensor) const {
   tensor.copy_(sum.coalesce());
 }
 
-// The first outcome counts; later ones (operations that fail with the same communicator) are ignored.
+// The first outcome counts; later ones (operations that fail with the same communicator) are
+// ignored.
 void SparseSum::finish(Status status) {
   std::vector<std::function<void(const Status&)>> callbacks;
   {

@@ -4,7 +4,8 @@
 //   1. all_gather of a fixed-size Header (the communicator checks that all ranks do this);
 //   2. every rank sends its indices and values to every other rank, point to point, under tags that
 //      only this call uses: stages of different calls may overlap in time.
-// The sum is what coalescing the concatenation over ranks (in rank order) gives, on every rank alike.
+// The sum is what coalescing the concatenation over ranks (in rank order) gives, on every rank
+// alike.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -26,8 +27,7 @@ namespace dmlcomm::adaptor {
 // Throws ValueError unless `tensor` is a sparse COO tensor on the CPU and `op` is SUM.
 void check_sparse(const at::Tensor& tensor, const c10d::ReduceOp& op);
 
-class SparseSum final : public engine::Operation,
-                        public std::enable_shared_from_this<SparseSum> {
+class SparseSum final : public engine::Operation, public std::enable_shared_from_this<SparseSum> {
  public:
   static std::shared_ptr<SparseSum> start(std::shared_ptr<engine::Communicator> communicator,
                                           const at::Tensor& tensor,

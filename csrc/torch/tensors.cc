@@ -15,7 +15,8 @@ bool is_plain(const at::Tensor& tensor) {
 
 at::Tensor contiguous_copy(const at::Tensor& tensor) {
   at::NoGradGuard no_grad;
-  auto copy = at::empty(tensor.sizes(), tensor.options().memory_format(at::MemoryFormat::Contiguous));
+  auto copy =
+      at::empty(tensor.sizes(), tensor.options().memory_format(at::MemoryFormat::Contiguous));
   copy.copy_(tensor);
   return copy;
 }
@@ -26,64 +27,38 @@ engine::Span writable(const at::Tensor& tensor) {
 
 std::optional<DType> dtype_of(at::ScalarType type) {
   switch (type) {
-    case at::kByte:
-      return DType::u8;
-    case at::kChar:
-      return DType::i8;
-    case at::kUInt16:
-      return DType::u16;
-    case at::kShort:
-      return DType::i16;
-    case at::kUInt32:
-      return DType::u32;
-    case at::kInt:
-      return DType::i32;
-    case at::kUInt64:
-      return DType::u64;
-    case at::kLong:
-      return DType::i64;
-    case at::kHalf:
-      return DType::f16;
-    case at::kBFloat16:
-      return DType::bf16;
-    case at::kFloat:
-      return DType::f32;
-    case at::kDouble:
-      return DType::f64;
-    case at::kComplexFloat:
-      return DType::c64;
-    case at::kComplexDouble:
-      return DType::c128;
-    case at::kBool:
-      return DType::boolean;
-    case at::kFloat8_e4m3fn:
-      return DType::f8e4m3;
-    case at::kFloat8_e5m2:
-      return DType::f8e5m2;
-    default:
-      return std::nullopt;
+    case at::kByte: return DType::u8;
+    case at::kChar: return DType::i8;
+    case at::kUInt16: return DType::u16;
+    case at::kShort: return DType::i16;
+    case at::kUInt32: return DType::u32;
+    case at::kInt: return DType::i32;
+    case at::kUInt64: return DType::u64;
+    case at::kLong: return DType::i64;
+    case at::kHalf: return DType::f16;
+    case at::kBFloat16: return DType::bf16;
+    case at::kFloat: return DType::f32;
+    case at::kDouble: return DType::f64;
+    case at::kComplexFloat: return DType::c64;
+    case at::kComplexDouble: return DType::c128;
+    case at::kBool: return DType::boolean;
+    case at::kFloat8_e4m3fn: return DType::f8e4m3;
+    case at::kFloat8_e5m2: return DType::f8e5m2;
+    default: return std::nullopt;
   }
 }
 
 ReduceOp operator_of(c10d::ReduceOp::RedOpType op) {
   switch (op) {
     case c10d::ReduceOp::SUM:
-    case c10d::ReduceOp::PREMUL_SUM:
-      return ReduceOp::sum;
-    case c10d::ReduceOp::AVG:
-      return ReduceOp::avg;
-    case c10d::ReduceOp::PRODUCT:
-      return ReduceOp::product;
-    case c10d::ReduceOp::MIN:
-      return ReduceOp::min;
-    case c10d::ReduceOp::MAX:
-      return ReduceOp::max;
-    case c10d::ReduceOp::BAND:
-      return ReduceOp::band;
-    case c10d::ReduceOp::BOR:
-      return ReduceOp::bor;
-    case c10d::ReduceOp::BXOR:
-      return ReduceOp::bxor;
+    case c10d::ReduceOp::PREMUL_SUM: return ReduceOp::sum;
+    case c10d::ReduceOp::AVG: return ReduceOp::avg;
+    case c10d::ReduceOp::PRODUCT: return ReduceOp::product;
+    case c10d::ReduceOp::MIN: return ReduceOp::min;
+    case c10d::ReduceOp::MAX: return ReduceOp::max;
+    case c10d::ReduceOp::BAND: return ReduceOp::band;
+    case c10d::ReduceOp::BOR: return ReduceOp::bor;
+    case c10d::ReduceOp::BXOR: return ReduceOp::bxor;
     default:
       TORCH_CHECK_VALUE(false, "dmlcomm: unknown reduce operator ", static_cast<int>(op),
                         "; expected one of torch.distributed.ReduceOp");
@@ -209,10 +184,11 @@ Reduction reduction_of(const at::Tensor& tensor, const c10d::ReduceOp& op, const
 
 void check_tensor(const at::Tensor& tensor, const char* operation) {
   TORCH_CHECK_VALUE(tensor.defined(), "dmlcomm ", operation, ": got an undefined tensor");
-  TORCH_CHECK_VALUE(tensor.device().is_cpu(), "dmlcomm ", operation,
-                    ": expected a CPU tensor, got one on ", tensor.device(),
-                    "; dmlcomm serves CPU tensors only: move it with .cpu(), or give accelerator "
-                    "tensors their own backend, as in init_process_group(\"cpu:dmlcomm,cuda:nccl\")");
+  TORCH_CHECK_VALUE(
+      tensor.device().is_cpu(), "dmlcomm ", operation, ": expected a CPU tensor, got one on ",
+      tensor.device(),
+      "; dmlcomm serves CPU tensors only: move it with .cpu(), or give accelerator "
+      "tensors their own backend, as in init_process_group(\"cpu:dmlcomm,cuda:nccl\")");
   TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, "dmlcomm ", operation,
                     ": expected a strided (dense) tensor, got layout ", tensor.layout(),
                     "; only all_reduce takes sparse COO tensors: call .to_dense() first");

@@ -17,10 +17,11 @@
 
 namespace dmlcomm::adaptor {
 
-// The tensors of one call: keeps them alive until it is done, and lends the engine contiguous memory.
+// The tensors of one call: keeps them alive until it is done, and lends the engine contiguous
+// memory.
 //
-// A tensor that is not plain (strided, conjugated, negated) is staged through a contiguous temporary;
-// what was written is copied back by finish().
+// A tensor that is not plain (strided, conjugated, negated) is staged through a contiguous
+// temporary; what was written is copied back by finish().
 class CallTensors {
  public:
   // Memory with the tensor's values. The engine reads it.
@@ -69,8 +70,8 @@ std::vector<engine::ConstSpan> split_rows(engine::ConstSpan span, const at::Tens
 std::vector<engine::Span> split_rows(engine::Span span, const at::Tensor& tensor,
                                      const std::vector<int64_t>& rows);
 
-// The options of an operation that only moves `tensor`'s bytes: ranks that disagree on what they are
-// notice. Types that the core has no name for are just bytes.
+// The options of an operation that only moves `tensor`'s bytes: ranks that disagree on what they
+// are notice. Types that the core has no name for are just bytes.
 engine::OpOptions moving(engine::OpOptions options, const at::Tensor& tensor);
 
 // How a reduction runs: PREMUL_SUM is `factor` times each input, then a sum.

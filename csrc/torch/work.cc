@@ -56,8 +56,8 @@ Work::Work(int rank, c10d::OpType type, const char* profiling_title,
 
 Work::~Work() {
   if (operations_done()) return;
-  // Dropped while running: the engine may still read and write the tensors. They are released in the
-  // pool, because the last reference to a tensor may need the GIL.
+  // Dropped while running: the engine may still read and write the tensors. They are released in
+  // the pool, because the last reference to a tensor may need the GIL.
   auto tensors = std::make_shared<CallTensors>(std::move(tensors_));
   for (auto& operation : operations_) {
     operation->on_done([tensors](const Status&) mutable {
@@ -154,7 +154,8 @@ int Work::sourceRank() const {
 }
 
 std::vector<at::Tensor> Work::result() {
-  TORCH_CHECK(isCompleted(), "dmlcomm: result() of an operation that is still running; wait() first");
+  TORCH_CHECK(isCompleted(),
+              "dmlcomm: result() of an operation that is still running; wait() first");
   return tensors_.results();
 }
 

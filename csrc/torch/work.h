@@ -2,11 +2,12 @@
 //
 // The plain case allocates nothing beyond itself: wait() drives the operations. What costs more is
 // attached only when asked for: a Future at the first getFuture(), copies back to tensors that were
-// staged, the end of a profiler range. With any of those, complete() runs exactly once after the last
-// operation, in the thread that waits, or in the CompletionPool if nobody does.
+// staged, the end of a profiler range. With any of those, complete() runs exactly once after the
+// last operation, in the thread that waits, or in the CompletionPool if nobody does.
 //
 // Threads: all methods from any thread. wait() must be called without the GIL (torch's bindings
-// release it). A Work may be dropped while it runs; its tensors stay alive until the engine is done.
+// release it). A Work may be dropped while it runs; its tensors stay alive until the engine is
+// done.
 #pragma once
 
 #include <c10/util/SmallVector.h>

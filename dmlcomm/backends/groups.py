@@ -77,23 +77,25 @@ def _wait(store: Any, key: str, wait_s: float) -> bool:
         return bool(store.check([key]))
     try:
         store.wait([key], timedelta(seconds=wait_s))
-    except dist.DistStoreError:
-        return False
+    except RuntimeError:  # stores have no error class of their own for "not there yet"
+        return bool(store.check([key]))
     return True
 
 
 def _describe_missing(group: dist.ProcessGroup, missing: list[int], wait_s: float) -> str:
     named = [f"{rank} (global rank {dist.get_global_rank(group, rank)})" for rank in missing]
     return (
-        f"timeout: monitored_barrier on rank {dist.get_rank(group)} of {dist.get_world_size(group)}"
-        f": not there within {wait_s:g} s: rank {', '.join(named)}; look at what these ranks do, or "
-        "pass a longer timeout"
+        f"timeout: monitored_barrier on rank {dist.get_rank(group)} of "
+        f"{dist.get_world_size(group)}: not there within {wait_s:g} s: "
+        f"rank {', '.join(named)}; look at what these ranks do, or pass a longer timeout"
     )
 
 
 def set_timeout(timeout: timedelta, group: dist.ProcessGroup | None = None) -> None:
     """Replaces the default deadline of the group's later operations."""
-    _backend(group)._set_default_timeout(timeout)
+    from dmlcomm import _c10d
+
+    _c10d.set_timeout(_backend(group), timeout)
 
 
 def abort(reason: str = "abort() was called", group: dist.ProcessGroup | None = None) -> None:
