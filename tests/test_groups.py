@@ -222,8 +222,10 @@ def _thousand_groups(rank, n, count):
     after = _resources(process)
     assert after[0] == before[0], f"descriptors: {before[0]} before, {after[0]} after"
     assert after[1] == before[1], f"threads: {before[1]} before, {after[1]} after"
-    growth = (after[2] - before[2]) / count
-    assert growth < 4096, f"{growth:.0f} bytes of memory per group"
+    # torch itself keeps about 2 KB per group (as with gloo), and the allocator's arenas, one per new
+    # thread, settle within a few MB. A leaked segment or channel is far above that.
+    growth = after[2] - before[2]
+    assert growth < 6 << 20, f"{growth} bytes of memory for {count} groups"
 
 
 def _resources(process):
