@@ -222,7 +222,7 @@ def _thousand_groups(rank, n, count):
     after = _resources(process)
     assert after[0] == before[0], f"descriptors: {before[0]} before, {after[0]} after"
     assert after[1] == before[1], f"threads: {before[1]} before, {after[1]} after"
-    # torch itself keeps about 2 KB per group (as with gloo), and the allocator's arenas, one per new
+    # torch itself keeps about 2 KB per group (gloo, too), and the allocator's arenas, one per new
     # thread, settle within a few MB. A leaked segment or channel is far above that.
     growth = after[2] - before[2]
     assert growth < 6 << 20, f"{growth} bytes of memory for {count} groups"
