@@ -202,6 +202,20 @@ def test_monitored_barrier_names_the_missing(absent, wait_all_ranks, named):
         assert all(named in message for message in present), present
 
 
+def _monitored_in_a_subgroup(rank, n):
+    group = dist.new_group([0, 2])
+    dmlcomm.monitored_barrier(group, timeout=timedelta(seconds=20))
+    if rank == 2:
+        time.sleep(1)
+    elif rank == 0:
+        with pytest.raises(dmlcomm.CommTimeoutError, match=r"rank 1 \(global rank 2\)"):
+            dmlcomm.monitored_barrier(group, timeout=timedelta(seconds=0))
+
+
+def test_monitored_barrier_of_a_subgroup():
+    run_ranks(_monitored_in_a_subgroup, 3)
+
+
 def _thousand_groups(rank, n, count):
     def use_one():
         group = dist.new_group()

@@ -21,7 +21,7 @@ def monitored_barrier(
     timeout: timedelta | None = None,
     wait_all_ranks: bool = False,
 ) -> None:
-    """A barrier that says which ranks are missing.
+    """A barrier that says which ranks are missing. A rank that is not in the group returns at once.
 
     It goes through the store of the group and not through its connections: a failure leaves the
     group as it was.
@@ -37,8 +37,11 @@ def monitored_barrier(
     Example:
         >>> dmlcomm.monitored_barrier(timeout=timedelta(seconds=10), wait_all_ranks=True)
     """
+    if dist.get_rank(group) < 0:
+        return
     group = group or c10d._get_default_group()
-    wait_s = (timeout or _backend(group).options._timeout).total_seconds()
+    limit = _backend(group).options._timeout if timeout is None else timeout
+    wait_s = limit.total_seconds()
     store, rank = c10d._get_process_group_store(group), dist.get_rank(group)
     # Counted in the store: the ranks of one call meet under one number.
     number = store.add(f"{_MONITORED_BARRIER}/calls/{rank}", 1)
