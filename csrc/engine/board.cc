@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/str_cat.h"
+#include "engine/segments.h"
 #include "kernels/reduce.h"
 #include "topology/partition.h"
 
@@ -19,11 +20,6 @@ using schedule::OpKind;
 // All-reduces up to this size take one round, in which every rank adds everything up for itself: it
 // spares the second wait, and costs N - 1 times the reading.
 constexpr size_t kOneRoundBytes = 8 * 1024;
-
-// Direct: the segments of all ranks together stay in the L2 cache; 128 KiB amortise a system call.
-constexpr size_t kStagingBytes = 1u << 20;
-constexpr size_t kMaxSegmentBytes = 128 * 1024;
-constexpr size_t kMinSegmentBytes = 16 * 1024;
 
 // A rank that gives up waits so long for one that is writing to its memory: far longer than a
 // segment takes, unless that process has been stopped in the middle.
@@ -347,9 +343,7 @@ void BoardRunner::prepare_work() {
 }
 
 size_t BoardRunner::segment_bytes() const {
-  const size_t share = kStagingBytes / static_cast<size_t>(board_.num_ranks_);
-  return std::clamp(share / kMinSegmentBytes * kMinSegmentBytes, kMinSegmentBytes,
-                    kMaxSegmentBytes);
+  return segment_bytes_for(static_cast<size_t>(board_.num_ranks_));
 }
 
 // One segment of the own part.

@@ -4,13 +4,9 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "engine/segments.h"
 
 namespace dmlcomm::engine {
-namespace {
-
-constexpr size_t kPullBytes = 1u << 20;  // read in one go, so that others get their turn
-
-}  // namespace
 
 PointToPointRunner::PointToPointRunner(transport::Mesh& mesh, transport::LinkEvents& events,
                                        Loopback& loopback, OpState& op, uint64_t order)

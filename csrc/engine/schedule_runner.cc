@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "engine/segments.h"
 #include "kernels/reduce.h"
 
 namespace dmlcomm::engine {
@@ -16,14 +17,6 @@ using schedule::StepKind;
 using transport::RecvRequest;
 using transport::SendRequest;
 
-// A reduction reads one segment of every source and adds them up while they are in the L2 cache:
-// the segments of all sources together stay below kStagingBytes, each within these bounds. 128 KiB
-// is where process_vm_readv reaches its full rate.
-constexpr size_t kStagingBytes = 1u << 20;
-constexpr size_t kMaxSegmentBytes = 128 * 1024;
-constexpr size_t kMinSegmentBytes = 16 * 1024;
-// Bytes of an offered message that are read to their place in one go.
-constexpr size_t kPullBytes = 1u << 20;
 // Segments that a source may be ahead of the reduction where bytes are pushed (TCP).
 constexpr size_t kWindowSegments = 4;
 
@@ -190,13 +183,7 @@ Status ScheduleRunner::pull_some(uint32_t task, InMessage& message, bool* moved)
   return Status();
 }
 
-size_t ScheduleRunner::segment_bytes() const {
-  const size_t share = kStagingBytes / std::max<size_t>(1, plan_->max_sources);
-  // A power of two: a multiple of every element, and windows hold a whole number of segments.
-  size_t bytes = kMinSegmentBytes;
-  while (bytes * 2 <= std::min(share, kMaxSegmentBytes)) bytes *= 2;
-  return bytes;
-}
+size_t ScheduleRunner::segment_bytes() const { return segment_bytes_for(plan_->max_sources); }
 
 // Reduces the next segment if all sources have it.
 Status ScheduleRunner::reduce_some(uint32_t task, bool* moved) {

@@ -123,10 +123,10 @@ Status Mesh::read_hosts(const Directory& directory) {
       if (!host.ok()) return host.status();
       hosts_[rank] = *host;
     }
-    const bool same_host = hosts_[rank].host_id == own.host_id;
-    if (same_host && (options_.config.transport != TransportChoice::tcp || rank == options_.rank)) {
+    if (same_host(rank) &&
+        (options_.config.transport != TransportChoice::tcp || rank == options_.rank)) {
       local_index_[rank] = num_local_++;
-    } else if (!same_host && options_.config.transport == TransportChoice::shm) {
+    } else if (!same_host(rank) && options_.config.transport == TransportChoice::shm) {
       return Status(
           StatusCode::invalid_argument,
           str_cat("DMLCOMM_TRANSPORT=shm, but rank ", rank, " is on host ", hosts_[rank].host_name,
@@ -138,9 +138,7 @@ Status Mesh::read_hosts(const Directory& directory) {
 
 // Listens on every rail, and on loopback for peers of this host where TCP was asked for.
 Status Mesh::open_network(const Directory& directory) {
-  const auto& own_id = hosts_[options_.rank].host_id;
-  const bool any_remote = std::any_of(hosts_.begin(), hosts_.end(),
-                                      [&](const HostAddress& h) { return h.host_id != own_id; });
+  const bool any_remote = num_ranks_on_host() < options_.num_ranks;
   std::vector<LocalRail> rails = any_remote ? options_.rails : std::vector<LocalRail>();
   if (any_remote && rails.empty()) {
     return Status(StatusCode::invalid_argument,
@@ -166,9 +164,9 @@ Status Mesh::open_network(const Directory& directory) {
     Result<std::vector<RailEndpoint>> endpoints = decode_rails(*text);
     if (!endpoints.ok()) return endpoints.status();
     // Loopback leads to the own host only, and there nothing else is needed.
-    const bool same_host = hosts_[rank].host_id == own_id;
+    const bool is_local = same_host(rank);
     std::erase_if(*endpoints,
-                  [&](const RailEndpoint& e) { return tcp::is_loopback(e.address) != same_host; });
+                  [&](const RailEndpoint& e) { return tcp::is_loopback(e.address) != is_local; });
     endpoints_[rank] = std::move(*endpoints);
   }
   return Status();
@@ -183,9 +181,13 @@ Status Mesh::watch(int fd, uint64_t what, bool edge) {
 }
 
 int Mesh::num_ranks_on_host() const {
-  const std::string& own = hosts_[options_.rank].host_id;
-  return static_cast<int>(std::count_if(hosts_.begin(), hosts_.end(),
-                                        [&](const HostAddress& h) { return h.host_id == own; }));
+  int count = 0;
+  for (int rank = 0; rank < options_.num_ranks; ++rank) count += same_host(rank) ? 1 : 0;
+  return count;
+}
+
+bool Mesh::same_host(int peer) const {
+  return hosts_[peer].host_id == hosts_[options_.rank].host_id;
 }
 
 // --- connecting ---
@@ -193,13 +195,17 @@ int Mesh::num_ranks_on_host() const {
 Link& Mesh::link(int peer) {
   DMLCOMM_CHECK(peer != options_.rank);
   if (!links_[peer]) {
-    links_[peer] =
-        std::make_unique<Link>(LinkOptions{options_.rank, peer, key_.job_id, options_.events});
-    active_.push_back(links_[peer].get());
+    make_link(peer);
     last_life_ns_[peer] = now_ns();
     connect(peer);
   }
   return *links_[peer];
+}
+
+void Mesh::make_link(int peer) {
+  links_[peer] =
+      std::make_unique<Link>(LinkOptions{options_.rank, peer, key_.job_id, options_.events});
+  active_.push_back(links_[peer].get());
 }
 
 void Mesh::connect(int peer) {
@@ -222,12 +228,12 @@ void Mesh::connect_local(int peer) {
 
 // Tries the rails in turn: rail i of this host reaches rail i of the peer.
 void Mesh::connect_network(int peer, size_t rail) {
-  const bool same_host = hosts_[peer].host_id == hosts_[options_.rank].host_id;
+  const bool is_local = same_host(peer);
   Status last(StatusCode::io_error, "no common rail");
   for (; rail < endpoints_[peer].size(); ++rail) {
     const RailEndpoint& to = endpoints_[peer][rail];
-    if (!same_host && rail >= options_.rails.size()) break;
-    const std::string local = same_host ? "127.0.0.1" : own_endpoints_[rail].address;
+    if (!is_local && rail >= options_.rails.size()) break;
+    const std::string local = is_local ? "127.0.0.1" : own_endpoints_[rail].address;
     Result<UniqueFd> fd =
         tcp::begin_connect(local, to.address, to.port, socket_options(options_.config));
     if (!fd.ok()) {
@@ -235,7 +241,7 @@ void Mesh::connect_network(int peer, size_t rail) {
       continue;
     }
     const std::string what =
-        str_cat("connect from ", local, " (", same_host ? "lo" : own_endpoints_[rail].interface,
+        str_cat("connect from ", local, " (", is_local ? "lo" : own_endpoints_[rail].interface,
                 ") to ", to.address, " port ", to.port, " (", to.interface, ")");
     auto handshake = std::make_unique<Handshake>(std::move(*fd), false, peer, rail, what,
                                                  Deadline::after_s(options_.config.peer_timeout_s));
@@ -351,9 +357,7 @@ bool Mesh::welcome(Handshake& handshake) {
   Result<Handshake::Progress> sent = handshake.advance(key_);
   if (!accept || !sent.ok()) return false;
   if (!links_[peer]) {
-    links_[peer] =
-        std::make_unique<Link>(LinkOptions{options_.rank, peer, key_.job_id, options_.events});
-    active_.push_back(links_[peer].get());
+    make_link(peer);
   }
   drop_handshakes_to(peer);
   return true;
@@ -370,12 +374,12 @@ void Mesh::attach(Handshake& handshake) {
   last_life_ns_[peer] = now_ns();
   if (handshake.local()) return attach_local(handshake, peer);
   UniqueFd fd = handshake.take_fd();
-  const bool same_host = hosts_[peer].host_id == hosts_[options_.rank].host_id;
-  tcp::tune(fd.get(), same_host, socket_options(options_.config));
+  const bool is_local = same_host(peer);
+  tcp::tune(fd.get(), is_local, socket_options(options_.config));
   const int number = fd.get();
   const size_t rail = handshake.received().rail;
   const std::string interface =
-      rail < own_endpoints_.size() && !same_host ? own_endpoints_[rail].interface : "lo";
+      rail < own_endpoints_.size() && !is_local ? own_endpoints_[rail].interface : "lo";
   links_[peer]->attach(std::make_unique<tcp::TcpChannel>(
       std::move(fd), str_cat("tcp to ", hosts_[peer].host_name, " over ", interface)));
   ++num_socket_links_;

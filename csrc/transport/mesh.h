@@ -102,6 +102,8 @@ class Mesh {
   Status open_local();
   Status open_network(const Directory& directory);
   Status watch(int fd, uint64_t what, bool edge);
+  bool same_host(int peer) const;
+  void make_link(int peer);
   void connect(int peer);
   void connect_local(int peer);
   void connect_network(int peer, size_t rail);
