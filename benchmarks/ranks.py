@@ -53,8 +53,9 @@ class Worker:
         self.rank = rank
         self.num_ranks = num_ranks
         self._barrier = Barrier(slots, rank)
-        # All backends use the same tensors; those of the last case are kept.
-        self._buffers = lru_cache(maxsize=1)(self._make_buffers)
+        # Each backend has tensors of its own, since it may move them to huge pages; those of the
+        # last case are kept.
+        self._buffers = lru_cache(maxsize=len(backends))(self._make_buffers)
         self._copy_buffers = lru_cache(maxsize=1)(self._make_copy_buffers)
         torch.set_num_threads(1)
         store = dist.FileStore(store_path, num_ranks)
@@ -68,7 +69,7 @@ class Worker:
             if backend != MEMORY_COPY
         }
 
-    def _make_buffers(self, case: Case) -> Buffers:
+    def _make_buffers(self, _backend: str, case: Case) -> Buffers:
         return OPERATIONS[case.operation].buffers(case, self.rank)
 
     def _make_copy_buffers(self, case: Case) -> tuple[torch.Tensor, torch.Tensor]:
@@ -82,13 +83,13 @@ class Worker:
             source, target = self._copy_buffers(case)
             return lambda: target.copy_(source)
         run, group = OPERATIONS[case.operation].run, self._groups[backend]
-        buffers = self._buffers(case)
+        buffers = self._buffers(backend, case)
         return lambda: run(buffers, case, group)
 
     def measure(self, backend: str, case: Case, warmup: int, iterations: int) -> list[float]:
         """Seconds of each iteration on this rank, a barrier before each."""
         if backend != MEMORY_COPY:
-            OPERATIONS[case.operation].fill(self._buffers(case), case, self.rank, seed=0)
+            OPERATIONS[case.operation].fill(self._buffers(backend, case), case, self.rank, seed=0)
         call = self._call(backend, case)
         for _ in range(warmup):
             call()
@@ -106,7 +107,7 @@ class Worker:
         """How many elements of this rank's result are wrong, with inputs not used before."""
         if backend == MEMORY_COPY:
             return 0
-        operation, buffers = OPERATIONS[case.operation], self._buffers(case)
+        operation, buffers = OPERATIONS[case.operation], self._buffers(backend, case)
         operation.fill(buffers, case, self.rank, seed)
         self._barrier.wait()
         operation.run(buffers, case, self._groups[backend])

@@ -131,7 +131,7 @@ def _configuration(entries: list[Values]) -> Table:
 def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return "1" if value else "0"
-    return str(value) if value != "" else "-"
+    return str(value) if value not in ("", None) else "-"
 
 
 def main() -> None:

@@ -173,6 +173,11 @@ Status parse_congestion(const char* name, std::string* out) {
   return {};
 }
 
+Status parse_tcp_buffer(const char* name, std::optional<uint64_t>* out) {
+  if (!Variable(name).is_set()) return {};
+  return parse_number<uint64_t>(name, 0, kMaxTcpBufferBytes, "bytes", &out->emplace());
+}
+
 constexpr std::array<std::pair<std::string_view, TransportChoice>, 3> kTransports{{
     {"auto", TransportChoice::automatic},
     {"tcp", TransportChoice::tcp},
@@ -201,10 +206,9 @@ Status read_into(Config* c) {
   DMLCOMM_RETURN_IF_ERROR(parse_number<uint64_t>("DMLCOMM_SHM_BOARD_BYTES", 0, 64u << 20, "bytes",
                                                  &c->shm_board_bytes));
   DMLCOMM_RETURN_IF_ERROR(parse_choice("DMLCOMM_SHM_SINGLE_COPY", kSwitch, &c->shm_single_copy));
+  DMLCOMM_RETURN_IF_ERROR(parse_choice("DMLCOMM_HUGE_PAGES", kSwitch, &c->huge_pages));
   DMLCOMM_RETURN_IF_ERROR(parse_congestion("DMLCOMM_TCP_CONGESTION", &c->tcp_congestion));
-  DMLCOMM_RETURN_IF_ERROR(parse_number<uint64_t>("DMLCOMM_TCP_BUFFER_BYTES", 0, kMaxTcpBufferBytes,
-                                                 "bytes", &c->tcp_buffer_bytes));
-  return {};
+  return parse_tcp_buffer("DMLCOMM_TCP_BUFFER_BYTES", &c->tcp_buffer_bytes);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "base/status.h"
@@ -58,13 +59,17 @@ struct Config {
   // permits.
   bool shm_single_copy = true;
 
+  // DMLCOMM_HUGE_PAGES: 1 or 0; 1 lets the kernel move large tensors that are used repeatedly onto
+  // huge pages. Default 1.
+  bool huge_pages = true;
+
   // DMLCOMM_TCP_CONGESTION: congestion control of our sockets ("cubic"). Default: cubic on
   // loopback, where pacing ones throttle, else the system's.
   std::string tcp_congestion;
 
   // DMLCOMM_TCP_BUFFER_BYTES: socket buffers (0 to 1073741824; 0: the kernel's autotuning).
-  // Default 4 MiB.
-  uint64_t tcp_buffer_bytes = 4u << 20;
+  // Default: 4 MiB, and 512 KiB on loopback, where what is on its way should stay in the cache.
+  std::optional<uint64_t> tcp_buffer_bytes;
 };
 
 // Reads and checks the environment. An illegal value is `invalid_argument` that names the variable,

@@ -1,5 +1,7 @@
 #include "bindings/config_binding.h"
 
+#include <pybind11/stl.h>
+
 #include <string>
 
 #include "base/config.h"
@@ -46,6 +48,7 @@ py::dict to_dict(const Config& config) {
   values["spin_us"] = config.spin_us;
   values["shm_board_bytes"] = config.shm_board_bytes;
   values["shm_single_copy"] = config.shm_single_copy;
+  values["huge_pages"] = config.huge_pages;
   values["tcp_congestion"] = config.tcp_congestion;
   values["tcp_buffer_bytes"] = config.tcp_buffer_bytes;
   return values;

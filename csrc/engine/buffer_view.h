@@ -24,6 +24,8 @@ class BufferView {
   }
 
   size_t bytes() const { return pieces_.empty() ? 0 : pieces_.back().end; }
+  size_t num_pieces() const { return pieces_.size(); }
+  Span piece(size_t i) const { return {pieces_[i].data, pieces_[i].bytes}; }
 
   // Where [offset, offset + bytes) lies; it must not cross the border between two pieces.
   std::byte* at(size_t offset, size_t bytes) const {

@@ -64,7 +64,8 @@ topology::Topology make_topology(const transport::Mesh& mesh) {
 
 }  // namespace
 
-Engine::Engine(const EngineOptions& options) : options_(options), history_(kHistory) {}
+Engine::Engine(const EngineOptions& options)
+    : options_(options), huge_pages_(options.config.huge_pages), history_(kHistory) {}
 
 Result<std::shared_ptr<Engine>> Engine::create(const EngineOptions& options,
                                                std::vector<transport::LocalRail> rails,
@@ -86,6 +87,10 @@ Result<std::shared_ptr<Engine>> Engine::create(const EngineOptions& options,
       std::make_unique<schedule::Planner>(make_topology(*engine->mesh_), options.config.algorithm);
   DMLCOMM_RETURN_IF_ERROR(engine->planner_->status());
   engine->board_ = std::make_unique<Board>(*engine->mesh_, options.rank, options.num_ranks);
+  if (engine->oversubscribed_ && engine->mesh_->all_share_memory()) {
+    engine->placement_ =
+        std::make_unique<Placement>(*engine->mesh_, options.rank, options.num_ranks);
+  }
   // The thread keeps the engine alive until it has ended, even where it is the last to hold it.
   engine->thread_ = std::thread([engine] { engine->run(); });
   return engine;
@@ -244,6 +249,8 @@ bool Engine::waits_for(int peer) const {
 
 void Engine::start(Running& running) {
   OpState& op = *running.op;
+  if (placement_ && board_->ready()) placement_->spread();
+  huge_pages_.consider(op.request());
   Status status;
   running.runner = make_runner(op, &status);
   if (status.ok() && !op.request().is_point_to_point()) {
@@ -275,7 +282,9 @@ std::unique_ptr<Runner> Engine::make_runner(OpState& op, Status* status) {
     transport::LinkEvents& events = *this;
     return std::make_unique<PointToPointRunner>(*mesh_, events, loopback_, op, ++num_receives_);
   }
-  if (board_->takes(op.request())) return std::make_unique<BoardRunner>(*board_, pool_, op);
+  if (board_->ready() && !planner_->is_overridden(op.request().shape.kind)) {
+    if (auto runner = board_->runner_for(op, pool_)) return runner;
+  }
   auto schedule = planner_->plan(op.request().shape);
   if (!schedule.ok()) {
     *status = schedule.status();

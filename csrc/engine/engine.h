@@ -25,8 +25,10 @@
 
 #include "engine/board.h"
 #include "engine/compiled_plan.h"
+#include "engine/huge_pages.h"
 #include "engine/memory_pool.h"
 #include "engine/op_state.h"
+#include "engine/placement.h"
 #include "engine/point_to_point.h"
 #include "engine/runner.h"
 #include "schedule/planner.h"
@@ -132,7 +134,9 @@ class Engine final : public Driver,
   std::mutex progress_;
   std::unique_ptr<schedule::Planner> planner_;
   std::unique_ptr<Board> board_;
+  std::unique_ptr<Placement> placement_;  // where ranks outnumber cores, all on one host
   MemoryPool pool_;
+  HugePages huge_pages_;
   std::unordered_map<const schedule::Schedule*, std::shared_ptr<const CompiledPlan>> plans_;
   Loopback loopback_;               // before messages_, whose runners leave it when they end
   std::list<Running> collectives_;  // the first runs, the others wait for their turn

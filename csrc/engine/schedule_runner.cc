@@ -183,7 +183,9 @@ Status ScheduleRunner::pull_some(uint32_t task, InMessage& message, bool* moved)
   return Status();
 }
 
-size_t ScheduleRunner::segment_bytes() const { return segment_bytes_for(plan_->max_sources); }
+size_t ScheduleRunner::segment_bytes() const {
+  return segment_bytes_for(plan_->max_sources, kMaxStreamSegmentBytes);
+}
 
 // Reduces the next segment if all sources have it.
 Status ScheduleRunner::reduce_some(uint32_t task, bool* moved) {

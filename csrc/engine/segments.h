@@ -6,12 +6,14 @@
 
 namespace dmlcomm::engine {
 
-// A reduction reads one segment of every source and adds them up while they are in the L2 cache:
-// the segments of all sources together stay below kStagingBytes, each within these bounds. 128 KiB
-// is where process_vm_readv reaches its full rate.
+// A reduction takes one segment of every source and adds them up while they are in the L2 cache:
+// the segments of all sources together stay below kStagingBytes, each within these bounds.
 constexpr size_t kStagingBytes = 1u << 20;
-constexpr size_t kMaxSegmentBytes = 128 * 1024;
 constexpr size_t kMinSegmentBytes = 16 * 1024;
+// Read from another process: from here on process_vm_readv has its full rate.
+constexpr size_t kMaxDirectSegmentBytes = 256 * 1024;
+// Streamed: several segments of each source wait in its window, and shall still be in the cache.
+constexpr size_t kMaxStreamSegmentBytes = 64 * 1024;
 
 // Bytes of an offered message that are read to their place in one go, so that others get their
 // turn.
@@ -19,10 +21,10 @@ constexpr size_t kPullBytes = 1u << 20;
 
 // Segment of each of `num_segments` that are in the cache at once. A power of two: a multiple of
 // every element, and windows hold a whole number of segments.
-inline size_t segment_bytes_for(size_t num_segments) {
+inline size_t segment_bytes_for(size_t num_segments, size_t max_bytes) {
   const size_t share = kStagingBytes / std::max<size_t>(1, num_segments);
   size_t bytes = kMinSegmentBytes;
-  while (bytes * 2 <= std::min(share, kMaxSegmentBytes)) bytes *= 2;
+  while (bytes * 2 <= std::min(share, max_bytes)) bytes *= 2;
   return bytes;
 }
 

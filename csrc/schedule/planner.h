@@ -39,6 +39,9 @@ class Planner {
   // group is not the topology's.
   Result<std::shared_ptr<const Schedule>> plan(const OpShape& shape);
 
+  // Whether the user has chosen the algorithm of these operations.
+  bool is_overridden(OpKind kind) const { return overrides_.contains(kind); }
+
   // The algorithm that plan() takes. `shape` must be valid.
   const Algorithm& choose(const OpShape& shape);
 

@@ -101,10 +101,10 @@ TEST(DType, NumbersStay) {
 // --- configuration
 
 const char* const kVariables[] = {
-    "DMLCOMM_SOCKET_IFNAME",  "DMLCOMM_TRANSPORT",       "DMLCOMM_ALGORITHM",
-    "DMLCOMM_PORT_RANGE",     "DMLCOMM_PEER_TIMEOUT_S",  "DMLCOMM_LOG_LEVEL",
-    "DMLCOMM_SPIN_US",        "DMLCOMM_SHM_BOARD_BYTES", "DMLCOMM_SHM_SINGLE_COPY",
-    "DMLCOMM_TCP_CONGESTION", "DMLCOMM_TCP_BUFFER_BYTES"};
+    "DMLCOMM_SOCKET_IFNAME", "DMLCOMM_TRANSPORT",       "DMLCOMM_ALGORITHM",
+    "DMLCOMM_PORT_RANGE",    "DMLCOMM_PEER_TIMEOUT_S",  "DMLCOMM_LOG_LEVEL",
+    "DMLCOMM_SPIN_US",       "DMLCOMM_SHM_BOARD_BYTES", "DMLCOMM_SHM_SINGLE_COPY",
+    "DMLCOMM_HUGE_PAGES",    "DMLCOMM_TCP_CONGESTION",  "DMLCOMM_TCP_BUFFER_BYTES"};
 
 // Every test starts and ends without any of the variables.
 class ConfigTest : public testing::Test {
@@ -155,8 +155,9 @@ TEST_F(ConfigTest, WithoutVariablesEverythingIsAtItsDefault) {
   EXPECT_EQ(config->spin_us, 50u);
   EXPECT_EQ(config->shm_board_bytes, 1048576u);
   EXPECT_TRUE(config->shm_single_copy);
+  EXPECT_TRUE(config->huge_pages);
   EXPECT_EQ(config->tcp_congestion, "");
-  EXPECT_EQ(config->tcp_buffer_bytes, 4194304u);
+  EXPECT_FALSE(config->tcp_buffer_bytes.has_value());
 }
 
 TEST_F(ConfigTest, AnEmptyVariableCountsAsNotSet) {
@@ -240,6 +241,13 @@ TEST_F(ConfigTest, ShmSingleCopy) {
   EXPECT_TRUE(field_of(name, "1", &Config::shm_single_copy));
   EXPECT_FALSE(field_of(name, "0", &Config::shm_single_copy));
   expect_illegal(name, {"true", "2", "yes", "01"});
+}
+
+TEST_F(ConfigTest, HugePages) {
+  const char* name = "DMLCOMM_HUGE_PAGES";
+  EXPECT_TRUE(field_of(name, "1", &Config::huge_pages));
+  EXPECT_FALSE(field_of(name, "0", &Config::huge_pages));
+  expect_illegal(name, {"always", "2"});
 }
 
 TEST_F(ConfigTest, TcpCongestion) {

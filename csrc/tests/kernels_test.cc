@@ -9,12 +9,14 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <random>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "kernels/copy.h"
 #include "kernels/dispatch.h"
 #include "tests/kernels_reference.h"
 
@@ -382,6 +384,23 @@ TEST(Reduce, OneSourceIsCopied) {
   float dst[3] = {};
   kernels::reduce(dst, srcs, 1, 3, DType::f32, ReduceOp::max, 1);
   EXPECT_TRUE(std::equal(src, src + 3, dst));
+}
+
+TEST(StreamCopy, CopiesEveryByteAndNoOther) {
+  std::vector<uint8_t> source(1000);
+  std::iota(source.begin(), source.end(), uint8_t{1});
+  for (size_t from : {0ul, 1ul, 63ul}) {
+    for (size_t to : {0ul, 1ul, 40ul, 63ul, 64ul}) {
+      for (size_t bytes : {0ul, 1ul, 63ul, 64ul, 65ul, 127ul, 128ul, 200ul, 700ul}) {
+        std::vector<uint8_t> target(1000, 0);
+        std::vector<uint8_t> expected = target;
+        kernels::stream_copy(target.data() + to, source.data() + from, bytes);
+        std::copy_n(source.begin() + static_cast<ptrdiff_t>(from), bytes,
+                    expected.begin() + static_cast<ptrdiff_t>(to));
+        ASSERT_EQ(target, expected) << bytes << " bytes from " << from << " to " << to;
+      }
+    }
+  }
 }
 
 TEST(ReduceDeathTest, BrokenPromisesAbort) {

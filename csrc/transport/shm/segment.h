@@ -36,6 +36,8 @@ struct Header {
 
   // 1 while the owner sleeps or is about to; who changes what it may wait for then wakes it.
   alignas(kCacheLineBytes) std::atomic<uint32_t> sleeping;
+  // Core on which the owner has driven last (engine/placement.h); a hint.
+  std::atomic<int32_t> core;
   // Grows while the owner is alive.
   alignas(kCacheLineBytes) std::atomic<uint64_t> heartbeat;
   // Last board round the owner has entered; its slot `round % kNumSlots` is filled. Released by the

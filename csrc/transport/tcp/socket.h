@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -13,8 +14,8 @@
 namespace dmlcomm::transport::tcp {
 
 struct SocketOptions {
-  uint64_t buffer_bytes = 0;  // 0: the kernel's autotuning
-  std::string congestion;     // empty: cubic on loopback, else the system's
+  std::optional<uint64_t> buffer_bytes;  // 0: the kernel's autotuning; empty: what is best here
+  std::string congestion;                // empty: cubic on loopback, else the system's
 };
 
 struct PortRange {

@@ -1,0 +1,90 @@
+#include "engine/board_runner.h"
+
+#include <algorithm>
+
+#include "base/str_cat.h"
+
+namespace dmlcomm::engine {
+
+BoardRunner::BoardRunner(Board& board, const OpState& op)
+    : Runner(info_of(op, kBoardAlgorithm)), board_(board), op_(op) {}
+
+Status BoardRunner::start() {
+  bool moved;
+  return advance(&moved);
+}
+
+Status BoardRunner::advance(bool* moved) {
+  if (phase_ == Phase::enter && board_.all_published(board_.round())) {
+    enter();
+    *moved = true;
+  }
+  if (phase_ == Phase::take) return take_published(moved);
+  if (phase_ == Phase::work) {
+    *moved = true;
+    return work();
+  }
+  return Status();
+}
+
+bool BoardRunner::waits_for(int peer) const {
+  switch (phase_) {
+    case Phase::enter: return !board_.published(peer, board_.round());
+    // A peer that has published may leave: its slot stays readable.
+    case Phase::take:
+      return std::find(pending_.begin(), pending_.end(), peer) != pending_.end() &&
+             !board_.published(peer, round_);
+    case Phase::work: return true;  // its tensor is read and written until all is done
+    case Phase::done: break;
+  }
+  return false;
+}
+
+void BoardRunner::enter() {
+  round_ = board_.round() + 1;
+  ++round_of_op_;
+  board_.header().op[round_ % transport::shm::kNumSlots] = info();
+  put();
+  board_.publish();
+  for (int rank = 0; rank < num_ranks(); ++rank) {
+    if (rank != this->rank()) pending_.push_back(rank);
+  }
+  phase_ = Phase::take;
+}
+
+// Every rank has published the round before, or this one would not have been taken.
+void BoardRunner::enter_next_round() { enter(); }
+
+Status BoardRunner::take_published(bool* moved) {
+  for (size_t i = 0; i < pending_.size();) {
+    const int rank = pending_[i];
+    if (!board_.published(rank, round_)) {
+      ++i;
+      continue;
+    }
+    DMLCOMM_RETURN_IF_ERROR(check(rank));
+    DMLCOMM_RETURN_IF_ERROR(take(rank));
+    pending_.erase(pending_.begin() + static_cast<ptrdiff_t>(i));
+    *moved = true;
+  }
+  return pending_.empty() ? all_taken() : Status();
+}
+
+// The rank that published this round did so for the same operation.
+Status BoardRunner::check(int rank) const {
+  // A rank that is a round ahead has seen ours, and so agreed with us; its slot of this round
+  // stays.
+  const transport::OpInfo& theirs = board_.header_of(rank).op[round_ % transport::shm::kNumSlots];
+  if (theirs == info()) return Status();
+  return Status(
+      StatusCode::mismatch,
+      str_cat("ranks disagree about collective #", op_.sequence(), ": rank ", this->rank(),
+              " called ", describe(info()), ", rank ", rank, " called ", describe(theirs),
+              "; every rank must call the same operations in the same order"));
+}
+
+uint64_t BoardRunner::divisor() const {
+  return request().reduce_op == ReduceOp::avg ? static_cast<uint64_t>(num_ranks()) : 1;
+}
+
+}  // namespace dmlcomm::engine

@@ -1,0 +1,177 @@
+#include "engine/direct_runner.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/str_cat.h"
+#include "engine/segments.h"
+#include "kernels/copy.h"
+#include "kernels/reduce.h"
+
+namespace dmlcomm::engine {
+namespace {
+
+// A rank that gives up waits so long for one that is writing to its memory: far longer than a
+// segment takes, unless that process has been stopped in the middle.
+constexpr int64_t kStopNs = 100 * kNsPerMs;
+
+// Copies inside this process of at least this size go past the cache.
+constexpr uint64_t kStreamBytes = 2u << 20;
+
+bool reduces(const Transfer& transfer) { return transfer.sources.size() > 1; }
+
+// What is used again right away stays in the cache; what is only copied is not cut up for that.
+size_t segment_bytes(const Transfer& transfer) {
+  if (reduces(transfer)) {
+    return segment_bytes_for(transfer.sources.size(), kMaxDirectSegmentBytes);
+  }
+  return transfer.targets.empty() ? kPullBytes : kMaxDirectSegmentBytes;
+}
+
+}  // namespace
+
+DirectRunner::DirectRunner(Board& board, const OpState& op, MemoryPool& pool)
+    : BoardRunner(board, op), pool_(pool), shown_(static_cast<size_t>(board.num_ranks())) {}
+
+DirectRunner::~DirectRunner() { pool_.give_back(std::move(staging_)); }
+
+void DirectRunner::stop() {
+  board().header().accepts_round.store(0);
+  const int64_t give_up = now_ns() + kStopNs;
+  for (int rank = 0; rank < num_ranks(); ++rank) {
+    if (rank == this->rank()) continue;
+    const auto& writing_to = board().header_of(rank).writing_to;
+    while (writing_to.load() == static_cast<uint32_t>(this->rank()) + 1 && now_ns() < give_up) {
+      sched_yield();
+    }
+  }
+}
+
+void DirectRunner::put() {
+  if (round_of_op() == 2) return;
+  std::vector<Region>& own = shown_[static_cast<size_t>(rank())];
+  own = shown_regions(request(), is_root());
+  own.resize(static_cast<size_t>(num_ranks()));
+  std::memcpy(board().own_slot(round()), own.data(), slot_bytes_for(num_ranks()));
+  first_round_ = round();
+  board().header().accepts_round.store(first_round_);
+}
+
+Status DirectRunner::take(int rank) {
+  if (round_of_op() == 2) return Status();
+  std::vector<Region>& theirs = shown_[static_cast<size_t>(rank)];
+  theirs.resize(static_cast<size_t>(num_ranks()));
+  std::memcpy(theirs.data(), board().slot_of(rank, round()), slot_bytes_for(num_ranks()));
+  return Status();
+}
+
+Status DirectRunner::all_taken() {
+  if (round_of_op() == 1) {
+    begin_work();
+    return prepare();
+  }
+  board().header().accepts_round.store(0);
+  finish();
+  return Status();
+}
+
+Status DirectRunner::prepare() {
+  auto transfers = transfers_of(request(), rank(), shown_);
+  if (!transfers.ok()) {
+    return Status(transfers.status().code(),
+                  str_cat("in ", op().text(), ": ", transfers.status().message()));
+  }
+  transfers_ = std::move(*transfers);
+  // A reduction keeps a segment of each source there, and the result of one that is passed on.
+  size_t bytes = 0;
+  for (const Transfer& t : transfers_) {
+    if (reduces(t)) bytes = std::max(bytes, (t.sources.size() + 1) * segment_bytes(t));
+  }
+  if (bytes > 0) staging_ = pool_.take(bytes);
+  return Status();
+}
+
+// One segment.
+Status DirectRunner::work() {
+  if (current_ < transfers_.size()) {
+    const Transfer& transfer = transfers_[current_];
+    const size_t bytes = std::min<uint64_t>(segment_bytes(transfer), transfer.bytes - position_);
+    DMLCOMM_RETURN_IF_ERROR(move_segment(transfer, position_, bytes));
+    position_ += bytes;
+    if (position_ < transfer.bytes) return Status();
+    ++current_;
+    position_ = 0;
+  }
+  if (current_ == transfers_.size()) enter_next_round();
+  return Status();
+}
+
+Status DirectRunner::move_segment(const Transfer& transfer, uint64_t position, size_t bytes) {
+  Result<const std::byte*> data = reduces(transfer) ? reduce_segment(transfer, position, bytes)
+                                                    : copy_segment(transfer, position, bytes);
+  if (!data.ok()) return data.status();
+  for (const Place& target : transfer.targets) {
+    DMLCOMM_RETURN_IF_ERROR(write_to(target, position, *data, bytes));
+  }
+  return Status();
+}
+
+Result<const std::byte*> DirectRunner::reduce_segment(const Transfer& transfer, uint64_t position,
+                                                      size_t bytes) {
+  std::vector<const void*> sources;
+  std::byte* free = staging_.data();
+  for (const Place& source : transfer.sources) {
+    if (is_own(source)) {
+      sources.push_back(reinterpret_cast<const std::byte*>(source.address) + position);
+      continue;
+    }
+    DMLCOMM_RETURN_IF_ERROR(
+        board().mesh().link(source.rank).read_memory(source.address + position, free, bytes));
+    sources.push_back(free);
+    free += segment_bytes(transfer);
+  }
+  std::byte* result = transfer.result != nullptr ? transfer.result + position : free;
+  kernels::reduce(result, sources.data(), sources.size(), bytes / size_of(request().dtype),
+                  request().dtype, request().reduce_op, divisor());
+  return static_cast<const std::byte*>(result);
+}
+
+Result<const std::byte*> DirectRunner::copy_segment(const Transfer& transfer, uint64_t position,
+                                                    size_t bytes) {
+  const Place& source = transfer.sources[0];
+  std::byte* result = transfer.result == nullptr ? nullptr : transfer.result + position;
+  if (!is_own(source)) {
+    DMLCOMM_RETURN_IF_ERROR(
+        board().mesh().link(source.rank).read_memory(source.address + position, result, bytes));
+    return static_cast<const std::byte*>(result);
+  }
+  const std::byte* own = reinterpret_cast<const std::byte*>(source.address) + position;
+  if (result == nullptr || result == own) return own;
+  if (transfer.bytes >= kStreamBytes) {
+    kernels::stream_copy(result, own, bytes);
+  } else {
+    std::memcpy(result, own, bytes);
+  }
+  return own;
+}
+
+Status DirectRunner::write_to(const Place& target, uint64_t position, const std::byte* data,
+                              size_t bytes) {
+  auto& writing_to = board().header().writing_to;
+  writing_to.store(static_cast<uint32_t>(target.rank) + 1);
+  // Sequentially consistent, as all of these: either the other sees that we write, or we see that
+  // it has given up. Its own second round follows ours, so it accepts the first until then.
+  const bool accepts = board().header_of(target.rank).accepts_round.load() == first_round_;
+  Status status;
+  if (accepts) {
+    status = board().mesh().link(target.rank).write_memory(target.address + position, data, bytes);
+  }
+  writing_to.store(0);
+  return status;
+}
+
+}  // namespace dmlcomm::engine

@@ -1,0 +1,49 @@
+// DirectRunner: an operation that goes straight from tensor to tensor (process_vm_readv, _writev),
+// where all ranks can reach each other's memory. In the first round of the board the slots hold
+// addresses; then each rank does its share (direct_transfers.h), segment by segment; the second
+// round says that all is in place.
+#pragma once
+
+#include <vector>
+
+#include "engine/board_runner.h"
+#include "engine/direct_transfers.h"
+
+namespace dmlcomm::engine {
+
+class DirectRunner final : public BoardRunner {
+ public:
+  DirectRunner(Board& board, const OpState& op, MemoryPool& pool);
+  ~DirectRunner() override;
+
+  // What a rank shows the others has to fit into a slot.
+  static size_t slot_bytes_for(int num_ranks) {
+    return static_cast<size_t>(num_ranks) * sizeof(Region);
+  }
+
+  void stop() override;
+
+ private:
+  void put() override;
+  Status take(int rank) override;
+  Status all_taken() override;
+  Status work() override;
+
+  Status prepare();
+  Status move_segment(const Transfer& transfer, uint64_t position, size_t bytes);
+  Result<const std::byte*> reduce_segment(const Transfer& transfer, uint64_t position,
+                                          size_t bytes);
+  Result<const std::byte*> copy_segment(const Transfer& transfer, uint64_t position, size_t bytes);
+  Status write_to(const Place& target, uint64_t position, const std::byte* data, size_t bytes);
+  bool is_own(const Place& place) const { return place.rank == rank(); }
+
+  MemoryPool& pool_;
+  uint64_t first_round_ = 0;  // in which the others accept our writing
+  std::vector<std::vector<Region>> shown_;
+  std::vector<Transfer> transfers_;
+  size_t current_ = 0;     // transfer
+  uint64_t position_ = 0;  // bytes of it that are done
+  MemoryPool::Block staging_;
+};
+
+}  // namespace dmlcomm::engine
