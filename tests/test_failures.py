@@ -1,6 +1,7 @@
 """When a rank dies, freezes or disagrees: real signals, real processes, bounded times."""
 
 import contextlib
+import multiprocessing
 import os
 import random
 import re
@@ -95,6 +96,54 @@ def test_survivors_name_the_killed_rank(transport, operation, count):
         ranks.send_signal(1, signal.SIGKILL)
         for outcome in ranks.collect(only=[0, 2]):
             _check_error(outcome, operation, killed_at, limit_s=1.0)
+
+
+def _exchange_beside_workers(rank, n):
+    loader = iter(torch.utils.data.DataLoader(range(1000), num_workers=2))
+    dist.all_reduce(torch.ones(SMALL))
+    next(loader)  # the workers run; they inherited what was open when they were forked
+    report("running")
+    return _run_until_error(None, n, "all_reduce", SMALL)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_killed_rank_is_noticed_while_its_workers_live(transport):
+    with Ranks(_exchange_beside_workers, 3, env={"DMLCOMM_TRANSPORT": transport}) as ranks:
+        ranks.wait_for("running")
+        killed_at = time.time()
+        ranks.send_signal(1, signal.SIGKILL)
+        for outcome in ranks.collect(only=[0, 2]):
+            _check_error(outcome, "all_reduce", killed_at, limit_s=1.0)
+
+
+def _use_the_group_in_a_child(rank, n):
+    dist.all_reduce(torch.ones(SMALL))
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+
+    def child():
+        try:
+            dist.all_reduce(torch.ones(SMALL))
+        except dmlcomm.CommError as error:
+            sender.send(str(error))
+        dist.destroy_process_group()
+
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    assert receiver.poll(10)
+    message = receiver.recv()
+    process.join(10)
+    assert process.exitcode == 0
+    # The parent's group has not noticed.
+    total = torch.ones(SMALL)
+    dist.all_reduce(total)
+    assert total.tolist() == [n] * SMALL
+    return message
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_forked_child_cannot_use_the_group_of_its_parent(transport):
+    for message in run_ranks(_use_the_group_in_a_child, 2, env={"DMLCOMM_TRANSPORT": transport}):
+        assert "belongs to the parent" in message
 
 
 def _exchange_in_every_group(rank, n, count):

@@ -9,9 +9,9 @@ class UniqueFd {
  public:
   UniqueFd() = default;
   explicit UniqueFd(int fd) : fd_(fd) {}
-  UniqueFd(UniqueFd&& other) noexcept : fd_(other.release()) {}
+  UniqueFd(UniqueFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   UniqueFd& operator=(UniqueFd&& other) noexcept {
-    reset(other.release());
+    if (this != &other) reset(std::exchange(other.fd_, -1));
     return *this;
   }
   UniqueFd(const UniqueFd&) = delete;
@@ -21,8 +21,8 @@ class UniqueFd {
   int get() const { return fd_; }
   bool valid() const { return fd_ >= 0; }
 
-  // Gives the descriptor away: the caller closes it.
-  [[nodiscard]] int release() { return std::exchange(fd_, -1); }
+  // Gives the descriptor away: the caller closes it, and forked children keep it.
+  [[nodiscard]] int release();
 
   // Closes what is held and takes `fd`. errno stays as it was, so that cleaning up after a failed
   // call does not hide why it failed. EINTR is not retried: Linux has closed the descriptor by

@@ -6,8 +6,8 @@
 
 namespace dmlcomm::engine {
 
-BoardRunner::BoardRunner(Board& board, const OpState& op)
-    : Runner(info_of(op, kBoardAlgorithm)), board_(board), op_(op) {}
+BoardRunner::BoardRunner(Board& board, const OpState& op, uint8_t algorithm)
+    : Runner(info_of(op, algorithm)), board_(board), op_(op) {}
 
 Status BoardRunner::start() {
   bool moved;

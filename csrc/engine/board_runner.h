@@ -9,7 +9,8 @@ namespace dmlcomm::engine {
 
 class BoardRunner : public Runner {
  public:
-  BoardRunner(Board& board, const OpState& op);
+  // `algorithm` differs between runners, so that ranks that take different ones notice.
+  BoardRunner(Board& board, const OpState& op, uint8_t algorithm);
 
   Status start() final;
   Status advance(bool* moved) final;

@@ -35,7 +35,9 @@ size_t segment_bytes(const Transfer& transfer) {
 }  // namespace
 
 DirectRunner::DirectRunner(Board& board, const OpState& op, MemoryPool& pool)
-    : BoardRunner(board, op), pool_(pool), shown_(static_cast<size_t>(board.num_ranks())) {}
+    : BoardRunner(board, op, kDirectAlgorithm),
+      pool_(pool),
+      shown_(static_cast<size_t>(board.num_ranks())) {}
 
 DirectRunner::~DirectRunner() { pool_.give_back(std::move(staging_)); }
 

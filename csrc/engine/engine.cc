@@ -65,7 +65,10 @@ topology::Topology make_topology(const transport::Mesh& mesh) {
 }  // namespace
 
 Engine::Engine(const EngineOptions& options)
-    : options_(options), huge_pages_(options.config.huge_pages), history_(kHistory) {}
+    : options_(options),
+      fork_generation_(fork_generation()),
+      huge_pages_(options.config.huge_pages),
+      history_(kHistory) {}
 
 Result<std::shared_ptr<Engine>> Engine::create(const EngineOptions& options,
                                                std::vector<transport::LocalRail> rails,
@@ -96,11 +99,22 @@ Result<std::shared_ptr<Engine>> Engine::create(const EngineOptions& options,
   return engine;
 }
 
-Engine::~Engine() = default;
+// A forked child must not touch the rings, which it shares with its parent: the mesh is left to the
+// end of the process.
+Engine::~Engine() {
+  if (is_copy()) (void)mesh_.release();
+}
 
 // --- taking operations in ---
 
 OperationPtr Engine::submit(OpRequest request, Deadline deadline, bool inline_wait) {
+  if (is_copy()) {
+    return finished(std::move(request),
+                    Status(StatusCode::unsupported,
+                           str_cat("group '", options_.name,
+                                   "' belongs to the parent of this forked process; a child that "
+                                   "communicates needs a group of its own")));
+  }
   const bool is_collective = !request.is_point_to_point();
   std::shared_ptr<OpState> op;
   Status error;
@@ -442,6 +456,7 @@ void Engine::fail(const Status& status) {
 
 void Engine::close() {
   if (stopping_.exchange(true)) return;
+  if (is_copy()) return thread_.detach();
   if (num_pending_.load() > 0) abort("the group was closed while operations were pending");
   {
     std::lock_guard lock(submit_mutex_);

@@ -23,6 +23,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/fork_guard.h"
 #include "engine/board.h"
 #include "engine/compiled_plan.h"
 #include "engine/huge_pages.h"
@@ -81,6 +82,9 @@ class Engine final : public Driver,
 
   explicit Engine(const EngineOptions& options);
 
+  // In a forked child there is no progress thread, and no connection.
+  bool is_copy() const { return fork_generation() != fork_generation_; }
+
   // --- driving; with the progress lock ---
   void drive(std::unique_lock<std::mutex>& lock, OpState* until, Deadline deadline);
   bool step();
@@ -125,6 +129,7 @@ class Engine final : public Driver,
 
   // Constant after create().
   const EngineOptions options_;
+  const int fork_generation_;  // of the process that made this object
   bool oversubscribed_ = false;
   int64_t poll_ns_ = 0;  // how long to poll before sleeping
   std::unique_ptr<transport::Mesh> mesh_;

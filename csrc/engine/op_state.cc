@@ -51,8 +51,9 @@ std::string describe(const transport::OpInfo& info) {
     text += str_cat(text.back() == '(' ? "" : ", ", "root ", info.root);
   }
   const auto& algorithms = schedule::all_algorithms();
-  if (info.algorithm == kBoardAlgorithm) {
-    text += str_cat(text.back() == '(' ? "" : ", ", "board");
+  if (info.algorithm == kSlotAlgorithm || info.algorithm == kDirectAlgorithm) {
+    const bool through_slots = info.algorithm == kSlotAlgorithm;
+    text += str_cat(text.back() == '(' ? "" : ", ", through_slots ? "board slots" : "board");
   } else if (info.algorithm > 0 && info.algorithm <= algorithms.size()) {
     text += str_cat(text.back() == '(' ? "" : ", ", algorithms[info.algorithm - 1].name);
   }

@@ -42,7 +42,8 @@ struct OpRequest {
 
 // OpInfo::algorithm of what the board carries out; others have their place in the table of
 // algorithms.
-constexpr uint8_t kBoardAlgorithm = 255;
+constexpr uint8_t kSlotAlgorithm = 255;
+constexpr uint8_t kDirectAlgorithm = 254;
 
 // "all_reduce(sum, f32, 1024 elements, ring)".
 std::string describe(const transport::OpInfo& info);

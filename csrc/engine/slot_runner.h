@@ -14,7 +14,7 @@ class SlotRunner final : public BoardRunner {
   enum class Rounds { one, two };
 
   SlotRunner(Board& board, const OpState& op, Rounds rounds)
-      : BoardRunner(board, op), rounds_(rounds) {}
+      : BoardRunner(board, op, kSlotAlgorithm), rounds_(rounds) {}
 
  private:
   // A part of the operation's buffer, and of every slot.

@@ -1,5 +1,6 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -14,6 +15,7 @@
 #include "base/clock.h"
 #include "base/config.h"
 #include "base/dtype.h"
+#include "base/fork_guard.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "base/str_cat.h"
@@ -364,6 +366,33 @@ TEST(UniqueFd, ClosesOnceAndMoves) {
     EXPECT_TRUE(is_open(fds[1]));
   }
   EXPECT_FALSE(is_open(fds[1]));
+}
+
+TEST(ForkGuard, AConnectionEndsWithItsOwnerWhileAChildLives) {
+  int connection[2];
+  int release[2];
+  ASSERT_EQ(pipe(connection), 0);
+  ASSERT_EQ(pipe(release), 0);
+  const UniqueFd reader(connection[0]);
+  UniqueFd writer(connection[1]);
+  const UniqueFd release_out(release[0]);
+  UniqueFd release_in(release[1]);
+  drop_in_children(writer.get());
+  drop_in_children(release_in.get());
+  const int generation = fork_generation();
+  const pid_t child = fork();
+  char byte;
+  if (child == 0) {
+    // Lives until the parent lets go, which it would never see with a copy of that descriptor.
+    const bool ended = read(release_out.get(), &byte, 1) == 0;
+    _exit(ended && fork_generation() == generation + 1 ? 0 : 1);
+  }
+  writer.reset();
+  EXPECT_EQ(read(reader.get(), &byte, 1), 0);
+  release_in.reset();
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 TEST(UniqueFd, ReleaseGivesTheDescriptorAway) {

@@ -108,7 +108,8 @@ class Ranks:
 
     def _start(self, spec: _Spec, rank: int) -> _Rank:
         ours, theirs = _context.Pipe()
-        process = _context.Process(target=_main, args=(spec, rank, theirs), daemon=True)
+        # Not daemons, which may not have children of their own (data loaders); see _prepare_process().
+        process = _context.Process(target=_main, args=(spec, rank, theirs))
         process.start()
         theirs.close()
         return _Rank(process, ours, Path(spec.directory) / f"rank{rank}.log")
@@ -234,6 +235,7 @@ def _main(spec: _Spec, rank: int, connection: Connection) -> None:
 
 
 def _prepare_process(spec: _Spec, rank: int) -> None:
+    # Ends with the fork server, and that with the test.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     log = os.open(f"{spec.directory}/rank{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)

@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/fork_guard.h"
 #include "base/str_cat.h"
 
 namespace dmlcomm::transport::tcp {
@@ -52,6 +53,7 @@ Result<SocketAddress> parse_address(const std::string& text, uint16_t port) {
 Result<UniqueFd> open_socket(int family) {
   UniqueFd fd(socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd.valid()) return errno_status(StatusCode::io_error, "socket", errno);
+  drop_in_children(fd.get());
   return fd;
 }
 
@@ -120,6 +122,7 @@ void take_fds(const msghdr& message, std::vector<UniqueFd>* fds) {
       int fd;
       std::memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
       fds->emplace_back(fd);
+      drop_in_children(fd);
     }
   }
 }
@@ -176,7 +179,9 @@ Status connect_result(int fd, const std::string& what) {
 }
 
 UniqueFd accept_from(int listener) {
-  return UniqueFd(accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  UniqueFd fd(accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  drop_in_children(fd.get());
+  return fd;
 }
 
 bool is_loopback(const std::string& address) {
