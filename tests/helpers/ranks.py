@@ -108,7 +108,7 @@ class Ranks:
 
     def _start(self, spec: _Spec, rank: int) -> _Rank:
         ours, theirs = _context.Pipe()
-        # Not daemons, which may not have children of their own (data loaders); see _prepare_process().
+        # Not daemons, which may not have children (data loaders); see _prepare_process().
         process = _context.Process(target=_main, args=(spec, rank, theirs))
         process.start()
         theirs.close()
