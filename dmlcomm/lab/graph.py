@@ -1,0 +1,204 @@
+"""A topology: a networkx graph whose nodes have a kind and whose edges are shaped links.
+
+==========  =====================================================================================
+on          attributes
+==========  =====================================================================================
+graph       ``spec``: the text it was built from
+node        ``kind``: a NodeKind; hosts also have ``rank`` (their number) and ``management`` (their
+            address on the management network); a router may have ``prefix``, the addresses behind
+            it that other routers need one route for
+edge        ``level``, ``rate_bps``, ``delay_us``, ``loss``, ``up``, and by node name ``interfaces``
+            and, where an end has an address, ``addresses`` ("10.0.0.1/24")
+==========  =====================================================================================
+
+A new topology is a function that makes such a graph with `add_host`, `add_switch`, `add_router` and
+`add_link`; everything else in the lab reads it from here. The graph is plain data: it crosses
+process borders as JSON.
+"""
+
+import enum
+import ipaddress
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import networkx as nx
+
+from dmlcomm.lab.errors import LabError
+from dmlcomm.lab.units import Shape
+
+MANAGEMENT_INTERFACE = "mgmt0"
+MANAGEMENT_NETWORK = ipaddress.ip_network("10.255.0.0/16")
+
+# A network namespace, a few interfaces and a process each: beyond this, one machine is no lab.
+MAX_HOSTS = 1024
+
+
+class NodeKind(enum.StrEnum):
+    """What a node does with packets."""
+
+    HOST = "host"
+    SWITCH = "switch"  # forwards by Ethernet address: a bridge
+    ROUTER = "router"  # forwards by IP address, over all equally short paths
+
+
+@dataclass(frozen=True)
+class End:
+    """One end of a link; ``address`` is None at a switch."""
+
+    node: str
+    interface: str
+    address: str | None
+
+    def __str__(self) -> str:
+        return f"{self.node}:{self.interface}"
+
+    @property
+    def ip(self) -> str:
+        """The address without its prefix length."""
+        if self.address is None:
+            raise LabError(f"{self} is a port of a switch: it has no address")
+        return self.address.partition("/")[0]
+
+
+@dataclass(frozen=True)
+class Link:
+    """A cable between two interfaces; ``a`` is the end that was named first."""
+
+    a: End
+    b: End
+    level: int
+    shape: Shape
+    up: bool
+
+    @property
+    def ends(self) -> tuple[End, End]:
+        return self.a, self.b
+
+    def other(self, node: str) -> End:
+        """The end that is not at ``node``."""
+        return self.b if self.a.node == node else self.a
+
+
+def new_graph(spec: str) -> nx.Graph:
+    """An empty topology."""
+    return nx.Graph(spec=spec)
+
+
+def add_host(graph: nx.Graph, **attributes: Any) -> str:
+    """Adds the next host and gives its name: host0, host1, ..."""
+    rank = len(hosts(graph))
+    if rank >= MAX_HOSTS:
+        raise LabError(f"{graph.graph['spec']} has more than {MAX_HOSTS} hosts")
+    name = f"host{rank}"
+    management = f"{MANAGEMENT_NETWORK[rank + 1]}/{MANAGEMENT_NETWORK.prefixlen}"
+    graph.add_node(name, kind=NodeKind.HOST, rank=rank, management=management, **attributes)
+    return name
+
+
+def add_switch(graph: nx.Graph, name: str) -> str:
+    """Adds a level-2 switch."""
+    graph.add_node(name, kind=NodeKind.SWITCH)
+    return name
+
+
+def add_router(graph: nx.Graph, name: str, prefix: str | None = None) -> str:
+    """Adds a routed switch; ``prefix`` is announced to the other routers."""
+    graph.add_node(name, kind=NodeKind.ROUTER, prefix=prefix)
+    return name
+
+
+def add_link(graph: nx.Graph, a: End, b: End, level: int, shape: Shape) -> None:
+    """Connects two interfaces. One link at most joins two nodes, an interface has one link."""
+    if graph.has_edge(a.node, b.node):
+        raise LabError(f"{a.node} and {b.node} have a link already: use a switch per link")
+    for end in (a, b):
+        if end.interface in interfaces(graph, end.node):
+            raise LabError(f"{end} has a link already")
+    graph.add_edge(
+        a.node,
+        b.node,
+        first=a.node,
+        level=level,
+        up=True,
+        interfaces={end.node: end.interface for end in (a, b)},
+        addresses={end.node: end.address for end in (a, b) if end.address},
+        **asdict(shape),
+    )
+
+
+def hosts(graph: nx.Graph) -> list[str]:
+    """Names of the hosts, by number."""
+    return nodes_of_kind(graph, NodeKind.HOST)
+
+
+def nodes_of_kind(graph: nx.Graph, kind: NodeKind) -> list[str]:
+    """Names in the order in which they were added."""
+    return [node for node, data in graph.nodes(data=True) if data["kind"] == kind]
+
+
+def links(graph: nx.Graph) -> list[Link]:
+    """All links, by level."""
+    found = [_link(u, v, data) for u, v, data in graph.edges(data=True)]
+    return sorted(found, key=lambda link: link.level)
+
+
+def links_of(graph: nx.Graph, node: str) -> list[Link]:
+    """The links of a node; those of a host in level order, so eth0 first."""
+    found = [_link(u, v, data) for u, v, data in graph.edges(node, data=True)]
+    return sorted(found, key=lambda link: link.level)
+
+
+def ends_of(graph: nx.Graph, node: str) -> list[End]:
+    """The interfaces of a node, in the order of `links_of`."""
+    return [link.a if link.a.node == node else link.b for link in links_of(graph, node)]
+
+
+def interfaces(graph: nx.Graph, node: str) -> list[str]:
+    """Names of the interfaces that lead to links: for a host, its data NICs in level order."""
+    return [end.interface for end in ends_of(graph, node)]
+
+
+def find_link(graph: nx.Graph, place: str) -> Link:
+    """The link at ``node:interface``."""
+    node, _, interface = place.partition(":")
+    if node not in graph:
+        raise LabError(f'there is no node "{node}" in {graph.graph["spec"]}: {_sample(graph)}')
+    for link in links_of(graph, node):
+        if interface in [end.interface for end in link.ends if end.node == node]:
+            return link
+    names = ", ".join(interfaces(graph, node))
+    raise LabError(f'{node} has no interface "{interface}": it has {names}')
+
+
+def update_link(graph: nx.Graph, link: Link, shape: Shape, up: bool) -> None:
+    """Writes the state of a link into the graph."""
+    graph.edges[link.a.node, link.b.node].update(asdict(shape), up=up)
+
+
+def to_json(graph: nx.Graph) -> dict[str, Any]:
+    """Plain data for `from_json`."""
+    return dict(nx.node_link_data(graph, edges="links"))
+
+
+def from_json(data: dict[str, Any]) -> nx.Graph:
+    """The graph that `to_json` described."""
+    return nx.node_link_graph(data, edges="links")
+
+
+def _link(u: str, v: str, data: dict[str, Any]) -> Link:
+    if data["first"] != u:
+        u, v = v, u
+    a, b = (End(node, data["interfaces"][node], data["addresses"].get(node)) for node in (u, v))
+    shape = Shape(data["rate_bps"], data["delay_us"], data["loss"])
+    return Link(a, b, data["level"], shape, data["up"])
+
+
+def _sample(graph: nx.Graph) -> str:
+    names = list(_first(graph, 8))
+    return "there are " + ", ".join(names) + (", ..." if len(graph) > len(names) else "")
+
+
+def _first(graph: nx.Graph, count: int) -> Iterator[str]:
+    for node, _ in zip(graph, range(count), strict=False):
+        yield node

@@ -1,0 +1,107 @@
+"""Which way packets go: every shortest path, over the links that are up.
+
+Hosts and routers forward; switches do not have addresses and are seen as one network. From the
+graph alone, `routing_table` says for each node which neighbours lead to each network that it is not
+attached to. In BCube this makes hosts relay for those that are not their neighbours, one digit
+corrected per hop; in a fat tree it gives the usual up and down with all equal paths.
+"""
+
+import ipaddress
+from collections import defaultdict, deque
+from dataclasses import dataclass
+
+import networkx as nx
+
+from dmlcomm.lab.graph import End, NodeKind, ends_of, hosts, links, links_of, nodes_of_kind
+
+EVERYWHERE = "0.0.0.0/0"
+
+
+@dataclass(frozen=True, order=True)
+class Hop:
+    """The neighbour to send to and the own interface that leads there."""
+
+    gateway: str
+    interface: str
+
+
+# Network ("10.0.1.0/24") -> the hops of all shortest paths.
+Table = dict[str, tuple[Hop, ...]]
+
+
+def routing_table(graph: nx.Graph) -> dict[str, Table]:
+    """The routes of every host and router, beside its own networks."""
+    neighbours, members = _neighbours(graph)
+    own = {node: {_network(e) for e in ends_of(graph, node) if e.address} for node in neighbours}
+    tables: dict[str, Table] = {node: {} for node in neighbours}
+    for network, attached in members.items():
+        distance = _distances(neighbours, attached)
+        for node, hops in neighbours.items():
+            # Linux keeps the route to a network of its own also while the cable is pulled.
+            if node in attached or network in own[node] or node not in distance:
+                continue
+            nearer = {hop for peer, hop in hops if distance.get(peer, -1) == distance[node] - 1}
+            tables[node][network] = tuple(sorted(nearer))
+    for node in hosts(graph):
+        tables[node] = _summarised(graph, node, tables[node])
+    return tables
+
+
+Neighbours = dict[str, list[tuple[str, Hop]]]
+
+
+def _neighbours(graph: nx.Graph) -> tuple[Neighbours, dict[str, set[str]]]:
+    """Who reaches whom directly, and the networks that need a route with who is attached."""
+    neighbours: Neighbours = {
+        node: [] for kind in (NodeKind.HOST, NodeKind.ROUTER) for node in nodes_of_kind(graph, kind)
+    }
+    members: dict[str, set[str]] = defaultdict(set)
+    for ends in _segments(graph):
+        for end in ends:
+            neighbours[end.node] += [
+                (peer.node, Hop(peer.ip, end.interface)) for peer in ends if peer.node != end.node
+            ]
+            if all(graph.nodes[e.node]["kind"] == NodeKind.HOST for e in ends):
+                members[_network(end)].add(end.node)
+    for router in nodes_of_kind(graph, NodeKind.ROUTER):
+        if graph.nodes[router]["prefix"]:
+            members[graph.nodes[router]["prefix"]].add(router)
+    return neighbours, members
+
+
+def _segments(graph: nx.Graph) -> list[list[End]]:
+    """The ends with an address that reach each other directly, over links that are up."""
+    segments = []
+    for switch in nodes_of_kind(graph, NodeKind.SWITCH):
+        segments.append([link.other(switch) for link in links_of(graph, switch) if link.up])
+    for link in links(graph):
+        if link.up and all(end.address for end in link.ends):
+            segments.append(list(link.ends))
+    return segments
+
+
+def _network(end: End) -> str:
+    return str(ipaddress.ip_interface(str(end.address)).network)
+
+
+def _distances(neighbours: Neighbours, sources: set[str]) -> dict[str, int]:
+    """Hops to the nearest of `sources`, for every node that reaches one."""
+    distance = dict.fromkeys(sources, 0)
+    queue = deque(sources)
+    while queue:
+        node = queue.popleft()
+        for peer, _ in neighbours[node]:
+            if peer not in distance:
+                distance[peer] = distance[node] + 1
+                queue.append(peer)
+    return distance
+
+
+def _summarised(graph: nx.Graph, host: str, table: Table) -> Table:
+    """One default route for a host whose only neighbour is a router."""
+    first_links = links_of(graph, host)
+    if len(first_links) == 1 and len(set(table.values())) == 1:
+        gateway = first_links[0].other(host)
+        if graph.nodes[gateway.node]["kind"] == NodeKind.ROUTER:
+            return {EVERYWHERE: next(iter(table.values()))}
+    return table
