@@ -9,6 +9,7 @@ from rich.table import Table
 
 from dmlcomm import doctor as _doctor
 from dmlcomm.doctor import Values
+from dmlcomm.lab.commands import app as lab
 
 app = typer.Typer(
     name="dmlcomm",
@@ -17,6 +18,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+app.add_typer(lab, name="lab")
 
 console = Console()
 

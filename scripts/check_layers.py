@@ -4,7 +4,8 @@
  2. torch is included in csrc/torch only, pybind11 in csrc/bindings and csrc/torch only.
  3. The environment is read in csrc/base/config.cc only; Python asks the `_core` module.
  4. Files have at most 800 lines, functions at most 70, C++ lines at most 100 columns.
- 5. Nothing names a path of somebody's machine, and nothing is left to be done later.
+ 5. dmlcomm/lab does not import torch, and netlink is spoken by the holder of a lab only.
+ 6. Nothing names a path of somebody's machine, and nothing is left to be done later.
 
 Prints one line per offence, `file:line: what and why`, and fails if there is any.
 """
@@ -44,8 +45,18 @@ FOREIGN_HEADERS = {
     "Python.h": ["bindings", "torch"],
 }
 # Python files of the package that touch os.environ -> why they must.
-ENVIRONMENT_EXCEPTIONS: dict[str, str] = {}
+ENVIRONMENT_EXCEPTIONS = {
+    "dmlcomm/lab/environment.py": "ranks inherit the caller's environment, whatever is in it",
+}
 
+# Module that some files of the package must do without -> folder, and files of it that may have it.
+# A lab starts in a fraction of a second, and one process speaks netlink.
+RESTRICTED_IMPORTS = {
+    "torch": ("dmlcomm/lab/", []),
+    "pyroute2": ("dmlcomm/", ["lab/network.py", "lab/shaping.py", "lab/loss.py"]),
+}
+
+IMPORT = re.compile(r"^\s*(?:from|import)\s+(\w+)")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 NOT_IN_CODE = re.compile(
     r"(?P<path>(?<![\w.])/(?:work|root|home|Users)/)"
@@ -92,6 +103,16 @@ def check_includes(path: str, lines: list[str]) -> Iterator[Offence]:
             yield Offence(path, number, f'"{header}" is not a file below csrc/')
         elif target != folder and target not in MAY_INCLUDE[folder]:
             yield Offence(path, number, f"{folder} must not include {target}: it is not below")
+
+
+def check_imports(path: str, lines: list[str]) -> Iterator[Offence]:
+    for number, line in enumerate(lines, 1):
+        match = IMPORT.match(line)
+        if match is None or match[1] not in RESTRICTED_IMPORTS:
+            continue
+        folder, allowed = RESTRICTED_IMPORTS[match[1]]
+        if path.startswith(folder) and path.removeprefix("dmlcomm/") not in allowed:
+            yield Offence(path, number, f"{match[1]} is not for this file")
 
 
 def check_environment(path: str, lines: list[str]) -> Iterator[Offence]:
@@ -168,6 +189,8 @@ def check_file(path: str) -> Iterator[Offence]:
     is_cpp = path.endswith((".h", ".cc"))
     if is_cpp and path.startswith("csrc/"):
         yield from check_includes(path, lines)
+    if path.endswith(".py"):
+        yield from check_imports(path, lines)
     if is_cpp or path.endswith(".py"):
         yield from check_functions(path, text)
     yield from check_environment(path, lines)

@@ -1,0 +1,14 @@
+"""The lab: a cluster with several NICs per host, emulated on one Linux machine.
+
+`Lab` is the way in from Python, ``dmlcomm lab`` from a shell. Layers, from the top: ``commands``
+(the command line), ``lab`` and ``launch`` (what a user's process does), ``client`` and ``wire``
+(how it speaks to the lab), ``holder`` (the process that a lab is), ``network`` and ``shaping``
+(netlink), ``builders``, ``routes`` and ``graph`` (pure). Nothing here imports torch.
+"""
+
+from dmlcomm.lab.builders import build
+from dmlcomm.lab.errors import LabError
+from dmlcomm.lab.lab import Lab
+from dmlcomm.lab.options import Options
+
+__all__ = ["Lab", "LabError", "Options", "build"]

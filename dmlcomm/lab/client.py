@@ -1,0 +1,93 @@
+"""A connection to the holder of a running lab."""
+
+import contextlib
+import os
+import select
+import signal
+import socket
+from typing import Any
+
+from dmlcomm.lab import wire
+from dmlcomm.lab.errors import LabError
+from dmlcomm.lab.wire import Message, Reader
+
+
+class Client:
+    """Speaks to the lab ``name`` of this user; a context manager. Raises LabError without one."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.settimeout(wire.ANSWER_TIMEOUT_S)
+        try:
+            self._socket.connect(wire.address(name))
+        except ConnectionRefusedError as error:
+            self._socket.close()
+            state = "is still being built" if name in wire.names_in_use() else "does not exist"
+            known = ", ".join(wire.names_in_use()) or "none"
+            raise LabError(f'the lab "{name}" {state} (labs of this user: {known})') from error
+        except BaseException:
+            self._socket.close()
+            raise
+        self.holder = wire.credentials(self._socket)
+        if self.holder.uid != os.geteuid():
+            self._socket.close()
+            raise LabError(f'the lab "{name}" is held by user {self.holder.uid}: not used')
+        self._reader = Reader(self._socket)
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the connection; a run that it has begun is ended by the holder."""
+        self._socket.close()
+
+    def fileno(self) -> int:
+        """Readable when the lab is gone, as nothing comes unasked."""
+        return self._socket.fileno()
+
+    def ask(self, op: str, **arguments: Any) -> Message:
+        """The answer to one request. Raises LabError with the holder's reason."""
+        try:
+            wire.send(self._socket, {"op": op, **arguments})
+            answer = self._reader.wait_for_line()
+        except TimeoutError as error:
+            raise LabError(f'the lab "{self.name}" did not answer "{op}" in time') from error
+        except OSError:
+            answer = None
+        if answer is None:
+            raise LabError(f'the lab "{self.name}" ended while it was asked for "{op}"')
+        if "error" in answer:
+            raise LabError(answer["error"])
+        return answer
+
+    def descriptors(self, op: str, **arguments: Any) -> tuple[Message, list[int]]:
+        """As `ask`, with the descriptors that came along; the caller closes them."""
+        answer = self.ask(op, **arguments)
+        taken, self._reader.descriptors = self._reader.descriptors, []
+        return answer, taken
+
+    def end_lab(self) -> None:
+        """Takes the lab down; returns when its processes are gone. Raises LabError.
+
+        The kernel does the work: with the first process of a PID namespace all others are killed,
+        and with the last descriptor the network goes. So a holder that is stopped or hangs is no
+        obstacle.
+        """
+        with contextlib.suppress(ProcessLookupError):
+            descriptor = os.pidfd_open(self.holder.pid)
+            try:
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                poll = select.poll()
+                poll.register(descriptor, select.POLLIN)
+                if not poll.poll(int(wire.ANSWER_TIMEOUT_S * 1000)):
+                    raise LabError(
+                        f'the lab "{self.name}" (process {self.holder.pid}) was killed and has not '
+                        f"ended after {wire.ANSWER_TIMEOUT_S:g} s: a process in it may hang in the "
+                        "kernel"
+                    )
+            finally:
+                os.close(descriptor)

@@ -1,0 +1,273 @@
+"""``dmlcomm lab``: the command line of the lab."""
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+
+from dmlcomm.lab import graph as topology
+from dmlcomm.lab import launch, sampling, wire
+from dmlcomm.lab.builders import build
+from dmlcomm.lab.client import Client
+from dmlcomm.lab.environment import parse_assignments
+from dmlcomm.lab.errors import LabError
+from dmlcomm.lab.graph import NodeKind
+from dmlcomm.lab.lab import shapes_of, start
+from dmlcomm.lab.options import Options
+from dmlcomm.lab.tables import status_table
+
+app = typer.Typer(
+    name="lab",
+    help="An emulated cluster with several NICs per host, on this machine.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+# Tables keep their shape where the output is not a terminal.
+console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+
+DEFAULT_NAME = "lab"
+FAILED = 1
+
+Name = Annotated[
+    str | None,
+    typer.Option("--name", "-n", help="Which lab, where there are several.", show_default=False),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Command = Annotated[list[str], typer.Argument(help="The command, after --.", show_default=False)]
+
+
+@app.command()
+def up(
+    spec: Annotated[
+        str,
+        typer.Argument(
+            metavar="TOPOLOGY",
+            help="flat:N,k (hosts, NICs), bcube:n,k, grid:AxBx..., fattree:p[,r=R][,hosts=H]",
+            show_default=False,
+        ),
+    ],
+    rate: Annotated[
+        str, typer.Option(help="Of every link, as 200mbit; or a comma list, one per level.")
+    ] = "unlimited",
+    delay: Annotated[str, typer.Option(help="One-way delay of every link, as 1ms.")] = "0",
+    loss: Annotated[str, typer.Option(help="Packets that every link loses, as 1%.")] = "0%",
+    mtu: Annotated[int, typer.Option(help="Bytes of an IP packet on data NICs.")] = 1500,
+    congestion: Annotated[
+        str, typer.Option(help="TCP congestion control of the hosts; empty: the machine's.")
+    ] = "cubic",
+    name: Annotated[str, typer.Option("--name", "-n", help="Name of the lab.")] = DEFAULT_NAME,
+) -> None:
+    """Build a lab. It stays until `dmlcomm lab down`, and needs root or user namespaces."""
+    with _errors():
+        begin = time.monotonic()
+        graph = build(spec, shapes_of(rate, delay, loss))
+        with _progress_bar() as progress:
+            start(name, graph, Options(mtu, congestion), progress=progress)
+        seconds = time.monotonic() - begin
+        num_hosts, num_links = len(topology.hosts(graph)), graph.number_of_edges()
+        console.print(
+            f'lab "{name}" is up after {seconds:.2f} s: {spec}, {num_hosts} hosts, '
+            f"{len(graph) - num_hosts} switches, {num_links} links ({rate})"
+        )
+
+
+@app.command()
+def run(
+    command: Command,
+    ranks_per_host: Annotated[
+        int, typer.Option("--ranks-per-host", "-m", min=1, help="Processes on every host.")
+    ] = 1,
+    torchrun: Annotated[
+        bool, typer.Option("--torchrun", help="Start torchrun on every host: -- train.py ...")
+    ] = False,
+    gloo_nics: Annotated[
+        int, typer.Option(min=0, help="How many data NICs gloo is given; 0 is all.")
+    ] = 1,
+    env: Annotated[
+        list[str] | None, typer.Option("--env", "-e", help="NAME=VALUE for every rank.")
+    ] = None,
+    linger: Annotated[
+        float, typer.Option(min=0, help="Seconds for the other ranks after the first failure.")
+    ] = 1.0,
+    name: Name = None,
+) -> None:
+    """Run a command as the ranks of a job, with torchrun's environment, on all hosts.
+
+    Output has the rank in front. Signals are passed on. The exit code is that of the first process
+    that fails; the others are stopped then.
+    """
+    with _errors(), _client(name) as client:
+        settings = launch.RunSettings(
+            ranks_per_host=ranks_per_host,
+            torchrun=torchrun,
+            gloo_interfaces=gloo_nics,
+            linger_s=linger,
+            extra=parse_assignments(env or []),
+        )
+        code = launch.run(client, command, settings)
+    raise typer.Exit(code)
+
+
+@app.command("exec")
+def exec_(
+    node: Annotated[str, typer.Argument(help="host3, switch0.1, ...", show_default=False)],
+    command: Command,
+    name: Name = None,
+) -> None:
+    """Run one command on one node, with this terminal."""
+    with _errors(), _client(name) as client:
+        code = launch.run_one(client, node, command)
+    raise typer.Exit(code)
+
+
+@app.command("set")
+def set_(
+    place: Annotated[str, typer.Argument(help="host3:eth1", show_default=False)],
+    changes: Annotated[
+        list[str],
+        typer.Argument(help="down, up, rate=50mbit, delay=1ms, loss=1%", show_default=False),
+    ],
+    name: Name = None,
+) -> None:
+    """Change a link, in both directions, also while a job runs. "down" pulls the cable."""
+    with _errors(), _client(name) as client:
+        client.ask("set", place=place, changes=changes)
+
+
+@app.command()
+def status(
+    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between readings.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Print one table and end.")] = False,
+    as_json: AsJson = False,
+    name: Name = None,
+) -> None:
+    """Show bytes and rate of every link, live in a terminal until Ctrl-C."""
+    with _errors(), _client(name) as client:
+        if as_json:
+            links = [entry.as_dict() for entry in sampling.measure(client, interval)]
+            print(
+                json.dumps({"name": client.name, "interval_s": interval, "links": links}, indent=2)
+            )
+        elif once or not console.is_terminal:
+            console.print(_status(client, interval))
+        else:
+            _show_live(client, interval)
+
+
+@app.command("list")
+def list_(as_json: AsJson = False) -> None:
+    """List the labs of this user."""
+    labs = []
+    for name in wire.names_in_use():
+        try:
+            labs.append(_facts(name))
+        except LabError as error:
+            console.print(f"{name}: {error}", style="yellow")
+    if as_json:
+        print(json.dumps(labs, indent=2))
+        return
+    table = Table("name", "topology", "hosts", "links", "holder", "in a user namespace")
+    for lab in labs:
+        rootless = "yes" if lab["user_namespace"] else "no"
+        counts = str(lab["hosts"]), str(lab["links"]), str(lab["pid"])
+        table.add_row(lab["name"], lab["topology"], *counts, rootless)
+    console.print(table if labs else "no labs")
+
+
+@app.command()
+def down(
+    everything: Annotated[bool, typer.Option("--all", help="Every lab of this user.")] = False,
+    name: Name = None,
+) -> None:
+    """Take a lab down, with everything that runs in it."""
+    failed = False
+    with _errors():
+        for lab in wire.names_in_use() if everything else [_name(name)]:
+            try:
+                with Client(lab) as client:
+                    client.end_lab()
+                console.print(f'lab "{lab}" is down')
+            except LabError as error:
+                print(f"dmlcomm lab: {error}", file=sys.stderr)
+                failed = True
+    if failed:
+        raise typer.Exit(FAILED)
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    """A LabError is a line for the user and exit code 1."""
+    try:
+        yield
+    except LabError as error:
+        print(f"dmlcomm lab: {error}", file=sys.stderr)
+        raise typer.Exit(FAILED) from error
+
+
+def _client(name: str | None) -> Client:
+    return Client(_name(name))
+
+
+def _name(name: str | None) -> str:
+    """The lab that is meant: the given one, else the only one."""
+    if name is not None:
+        return name
+    names = wire.names_in_use()
+    if not names:
+        raise LabError('there is no lab: start one with "dmlcomm lab up bcube:3,2 --rate 200mbit"')
+    if len(names) > 1:
+        raise LabError(f"there are several labs ({', '.join(names)}): choose one with --name")
+    return names[0]
+
+
+def _facts(name: str) -> dict[str, Any]:
+    with Client(name) as client:
+        description = client.ask("describe")
+        pid = client.holder.pid
+    graph = topology.from_json(description["graph"])
+    return {
+        "name": name,
+        "topology": graph.graph["spec"],
+        "hosts": len(topology.nodes_of_kind(graph, NodeKind.HOST)),
+        "links": graph.number_of_edges(),
+        "pid": pid,
+        "user_namespace": description["user_namespace"],
+    }
+
+
+def _status(client: Client, interval_s: float) -> Table:
+    traffic = sampling.measure(client, interval_s)
+    return status_table(f'lab "{client.name}"', traffic)
+
+
+def _show_live(client: Client, interval_s: float) -> None:
+    before = sampling.read(client)
+    with Live(console=console, auto_refresh=False) as live:
+        while True:
+            time.sleep(interval_s)
+            after = sampling.read(client)
+            traffic = sampling.between(client, before, after)
+            live.update(status_table(f'lab "{client.name}"', traffic), refresh=True)
+            before = after
+
+
+@contextmanager
+def _progress_bar() -> Iterator[Any]:
+    """A function that moves a bar; in a terminal only, and gone at the end."""
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task("starting")
+        yield lambda what, done, total: bar.update(
+            task, description=what, completed=done, total=total
+        )

@@ -1,0 +1,91 @@
+"""The environment of what runs in a lab: the caller's own, and torchrun's variables."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import networkx as nx
+
+from dmlcomm.lab import graph as topology
+from dmlcomm.lab.errors import LabError
+from dmlcomm.lab.processes import RUN_MARK
+
+# The first run of a lab meets at this port of host 0, the next ones above it.
+FIRST_PORT = 29_500
+NUM_PORTS = 1_000
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all ranks of a run have in common.
+
+    Attributes:
+        graph: the topology.
+        ranks_per_host: m; rank r is on host r // m.
+        mark: names the run among all runs.
+        number: counts the runs of the lab from 1.
+        gloo_interfaces: how many data interfaces gloo is given, from eth0 on.
+    """
+
+    graph: nx.Graph
+    ranks_per_host: int
+    mark: str
+    number: int
+    gloo_interfaces: int = 1
+
+    @property
+    def num_hosts(self) -> int:
+        return len(topology.hosts(self.graph))
+
+    @property
+    def master_address(self) -> str:
+        return str(self.graph.nodes["host0"]["management"].partition("/")[0])
+
+    @property
+    def master_port(self) -> int:
+        return FIRST_PORT + self.number % NUM_PORTS
+
+
+def of_host(job: Job, host: int, extra: Mapping[str, str]) -> dict[str, str]:
+    """For a process that starts the ranks of a host itself; ``extra`` wins over what is set."""
+    interfaces = topology.interfaces(job.graph, f"host{host}")
+    return {
+        **os.environ,
+        "DMLCOMM_SOCKET_IFNAME": ",".join(f"={name}" for name in interfaces),
+        "GLOO_SOCKET_IFNAME": ",".join(interfaces[: job.gloo_interfaces]),
+        **extra,
+        RUN_MARK: job.mark,
+    }
+
+
+def of_rank(job: Job, rank: int, extra: Mapping[str, str]) -> dict[str, str]:
+    """For one rank: as torchrun would set it with --nnodes and --nproc-per-node."""
+    host, local_rank = divmod(rank, job.ranks_per_host)
+    world_size = job.num_hosts * job.ranks_per_host
+    variables = {
+        "RANK": rank,
+        "LOCAL_RANK": local_rank,
+        "WORLD_SIZE": world_size,
+        "LOCAL_WORLD_SIZE": job.ranks_per_host,
+        "GROUP_RANK": host,
+        "GROUP_WORLD_SIZE": job.num_hosts,
+        "ROLE_RANK": rank,
+        "ROLE_WORLD_SIZE": world_size,
+        "MASTER_ADDR": job.master_address,
+        "MASTER_PORT": job.master_port,
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+    }
+    return of_host(job, host, {name: str(value) for name, value in variables.items()} | {**extra})
+
+
+def parse_assignments(texts: list[str]) -> dict[str, str]:
+    """["A=1", "B=2"] -> {"A": "1", "B": "2"}. Raises LabError."""
+    for text in texts:
+        if not text.partition("=")[1]:
+            raise LabError(f'"{text}" sets no variable: expected NAME=VALUE')
+    return {name: value for name, _, value in (text.partition("=") for text in texts)}
+
+
+def inherited() -> dict[str, str]:
+    """The caller's own environment."""
+    return dict(os.environ)

@@ -1,0 +1,245 @@
+"""The process that a lab consists of: ``python -m dmlcomm.lab.holder FD``, started by `Lab` only.
+
+It holds the namespaces of the lab, and is the first process of the lab's PID namespace, in which
+everything runs that is started in the lab. When it ends, however it ends, the kernel kills those
+processes, and with the last descriptor the namespaces, interfaces and bridges go.
+
+FD is one end of a socket pair. What to build comes in; progress, then "ready" or "error" goes out.
+After that the holder answers requests (see `wire`), one after the other, until it is killed, which
+is how a lab is taken down, or the process that owns the lab is gone.
+"""
+
+import os
+import resource
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from dmlcomm.lab import graph as topology
+from dmlcomm.lab import namespaces as ns
+from dmlcomm.lab import wire
+from dmlcomm.lab.changes import apply
+from dmlcomm.lab.errors import LabError
+from dmlcomm.lab.isolation import isolate, settle
+from dmlcomm.lab.network import Network
+from dmlcomm.lab.options import Options
+from dmlcomm.lab.processes import kill_marked
+from dmlcomm.lab.wire import Message, Reader
+
+Answer = tuple[Message, tuple[int, ...]]
+
+
+class Holder:
+    """Serves one lab. ``owner``: a descriptor that becomes readable when the owner is gone."""
+
+    def __init__(
+        self, listener: socket.socket, network: Network, facts: Message, owner: int | None
+    ) -> None:
+        self._network = network
+        self._facts = facts
+        self._listener = listener
+        self._own = tuple(ns.open_own(kind) for kind in _kinds_to_enter(facts))
+        self._num_runs = 0
+        self._readers: dict[socket.socket, Reader] = {}
+        self._runs: dict[socket.socket, str] = {}
+        self._operations: dict[str, Callable[[socket.socket, Message], Answer]] = {
+            "describe": self._describe,
+            "enter": self._enter,
+            "namespaces": self._namespaces,
+            "counters": self._counters,
+            "set": self._set,
+            "run": self._run,
+            "end_run": self._end_run,
+        }
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(listener, selectors.EVENT_READ, self._accept)
+        if owner is not None:
+            self._selector.register(owner, selectors.EVENT_READ, _end)
+
+    def serve(self) -> None:
+        """Never returns: the process ends."""
+        while True:
+            for key, _ in self._selector.select():
+                key.data(key.fileobj)
+
+    def _accept(self, _: Any) -> None:
+        connection, _ = self._listener.accept()
+        # User ids arrive as they look in the holder's user namespace: another user's differs.
+        if wire.credentials(connection).uid != os.geteuid():
+            connection.close()
+            return
+        connection.settimeout(wire.ANSWER_TIMEOUT_S)
+        self._readers[connection] = Reader(connection)
+        self._selector.register(connection, selectors.EVENT_READ, self._read)
+
+    def _read(self, connection: socket.socket) -> None:
+        reader = self._readers[connection]
+        try:
+            open_still = reader.receive()
+            while (request := reader.line()) is not None:
+                answer, descriptors = self._answer(connection, request)
+                wire.send(connection, answer, descriptors)
+        except OSError:
+            open_still = False
+        if not open_still:
+            self._close(connection)
+
+    def _close(self, connection: socket.socket) -> None:
+        self._selector.unregister(connection)
+        del self._readers[connection]
+        connection.close()
+        if run := self._runs.pop(connection, None):
+            kill_marked(run)
+
+    def _answer(self, connection: socket.socket, request: Message) -> Answer:
+        try:
+            return self._operations[str(request.get("op"))](connection, request)
+        except LabError as error:
+            return {"error": str(error)}, ()
+        except Exception as error:
+            return {"error": f"{request.get('op')}: {type(error).__name__}: {error}"}, ()
+
+    def _describe(self, _: socket.socket, __: Message) -> Answer:
+        return {"graph": topology.to_json(self._network.graph), **self._facts}, ()
+
+    def _enter(self, _: socket.socket, __: Message) -> Answer:
+        return {"kinds": _kinds_to_enter(self._facts)}, self._own
+
+    def _namespaces(self, _: socket.socket, request: Message) -> Answer:
+        namespaces = self._network.namespaces(request["node"])
+        return {}, (namespaces.net, namespaces.uts)
+
+    def _counters(self, _: socket.socket, __: Message) -> Answer:
+        return {"seconds": time.monotonic(), "nodes": self._network.counters()}, ()
+
+    def _set(self, _: socket.socket, request: Message) -> Answer:
+        link = topology.find_link(self._network.graph, request["place"])
+        shape, up = apply(request["changes"], link.shape, link.up)
+        self._network.set_link(request["place"], shape, up)
+        return {}, ()
+
+    def _run(self, connection: socket.socket, _: Message) -> Answer:
+        self._num_runs += 1
+        self._runs[connection] = f"{self._facts['name']}.{os.getpid()}.{self._num_runs}"
+        return {"run": self._runs[connection], "number": self._num_runs}, ()
+
+    def _end_run(self, connection: socket.socket, _: Message) -> Answer:
+        if run := self._runs.pop(connection, None):
+            kill_marked(run)
+        return {}, ()
+
+
+def _kinds_to_enter(facts: Message) -> list[str]:
+    """In the order in which they have to be entered."""
+    return ["user", "mnt", "pid"] if facts["user_namespace"] else ["mnt", "pid"]
+
+
+def _end(_: Any) -> None:
+    os._exit(0)
+
+
+def _listen_later(name: str) -> socket.socket:
+    """Bound before anything is built, so that a name has one lab; it listens when the lab is up."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(wire.address(name))
+    except OSError as error:
+        raise LabError(
+            f'there is a lab "{name}" already: take it down with "dmlcomm lab down --name {name}", '
+            "or give another --name"
+        ) from error
+    return listener
+
+
+def _watch(owner: int | None) -> int | None:
+    """A descriptor that becomes readable when the owner, who started this process, ends."""
+    if owner is None:
+        return None
+    descriptor = os.pidfd_open(owner)
+    if os.getppid() != owner:
+        os._exit(1)  # it is gone, and the number may be another's
+    return descriptor
+
+
+def _become_daemon() -> None:
+    """The first process of the PID namespace; it ends on SIGTERM and lets orphans go."""
+    os.setsid()
+    os.chdir("/")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    # Two descriptors per node, and those that a client asks for.
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _silence() -> None:
+    """What started the lab may be waiting for the end of its output."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(null, descriptor)
+
+
+def _hosts_file(graph: Any) -> str:
+    """/etc/hosts of the lab: hosts are known by their addresses on the management network.
+
+    Also as IPv6 sockets see them: torch's TCPStore asks for the name of every client.
+    """
+    lines = ["127.0.0.1 localhost"]
+    for host in topology.hosts(graph):
+        address = graph.nodes[host]["management"].partition("/")[0]
+        lines += [f"{address} {host}", f"::ffff:{address} {host}"]
+    return "\n".join(lines) + "\n"
+
+
+def _build(
+    control: socket.socket, request: Message, user_namespace: bool
+) -> tuple[Network, Message]:
+    graph = topology.from_json(request["graph"])
+    settle(_hosts_file(graph))
+
+    def progress(what: str, done: int, total: int) -> None:
+        wire.send(control, {"progress": what, "done": done, "total": total})
+
+    network = Network(graph, Options(**request["options"]), progress)
+    facts = {
+        "name": request["name"],
+        "options": request["options"],
+        "user_namespace": user_namespace,
+    }
+    return network, facts
+
+
+def main() -> None:
+    """Becomes the holder of the lab that is described on the control socket."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    request = Reader(control).wait_for_line()
+    if request is None:
+        return
+    try:
+        owner = _watch(request["owner"])
+        listener = _listen_later(request["name"])
+        user_namespace = isolate()
+        if os.fork() != 0:
+            os._exit(0)
+        _become_daemon()
+        network, facts = _build(control, request, user_namespace)
+        listener.listen()
+        holder = Holder(listener, network, facts, owner)
+        wire.send(control, {"ready": True})
+    except LabError as error:
+        wire.send(control, {"error": str(error)})
+        os._exit(1)
+    except BrokenPipeError:
+        os._exit(1)  # whoever wanted the lab is gone
+    control.close()
+    _silence()
+    holder.serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""`Lab`: a running lab, as Python sees it."""
+
+import itertools
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import networkx as nx
+
+from dmlcomm.lab import graph as topology
+from dmlcomm.lab import wire
+from dmlcomm.lab.builders import build
+from dmlcomm.lab.client import Client
+from dmlcomm.lab.errors import LabError
+from dmlcomm.lab.graph import Link
+from dmlcomm.lab.options import Options
+from dmlcomm.lab.units import Shape, parse_delay_us, parse_loss, parse_rate
+from dmlcomm.lab.wire import Message, Reader
+
+# Thousands of links are built within a minute; a holder that says nothing for so long hangs.
+BUILD_TIMEOUT_S = 60.0
+
+Progress = Callable[[str, int, int], None]
+
+_numbers = itertools.count()
+
+
+class Lab:
+    """An emulated cluster that lives as long as the block, and no longer than this process.
+
+        with Lab("flat:3,1", rate="200mbit") as lab:
+            run = lab.run([sys.executable, "train.py"])
+
+    Args:
+        topology_or_spec: a text as in ``lab up`` ("bcube:3,2"), or a graph (see `graph`).
+        rate, delay, loss: of every link of a spec, as texts ("200mbit", "1ms", "1%"). ``rate`` may
+            be a comma list with one rate per level.
+        name: of the lab; by default one that no other process uses.
+        options: see `Options`.
+
+    Raises LabError when the lab cannot be built here; the text says what to change.
+    """
+
+    def __init__(
+        self,
+        topology_or_spec: str | nx.Graph,
+        *,
+        rate: str = "unlimited",
+        delay: str = "0",
+        loss: str = "0%",
+        name: str | None = None,
+        options: Options | None = None,
+    ) -> None:
+        if isinstance(topology_or_spec, str):
+            self._graph = build(topology_or_spec, shapes_of(rate, delay, loss))
+        else:
+            self._graph = topology_or_spec
+        self.name = name or f"lab-{os.getpid()}-{next(_numbers)}"
+        self._options = options or Options()
+
+    def __enter__(self) -> "Lab":
+        start(self.name, self._graph, self._options, owner=os.getpid())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.down()
+
+    def down(self) -> None:
+        """Ends the lab and every process in it. Does nothing if it has ended."""
+        if self.name in wire.names_in_use():
+            with Client(self.name) as client:
+                client.end_lab()
+
+    def graph(self) -> nx.Graph:
+        """The topology with the present state of every link."""
+        with Client(self.name) as client:
+            return topology.from_json(client.ask("describe")["graph"])
+
+    def links(self) -> list[Link]:
+        """All links with their present state."""
+        return topology.links(self.graph())
+
+    def set(self, place: str, *changes: str) -> None:
+        """Changes the link at an interface: ``set("host3:eth1", "down")``, ``"rate=50mbit"``,
+        ``"loss=1%"``, ``"delay=1ms"``, ``"up"``."""
+        with Client(self.name) as client:
+            client.ask("set", place=place, changes=changes)
+
+    def popen(self, node: str, command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+        """Starts a process on a node; ``options`` are those of subprocess.Popen.
+
+        What is returned stands for it: signals and exit code pass through.
+        """
+        arguments = ["exec", "--name", self.name, node, "--", *command]
+        return subprocess.Popen(_command(arguments), **options)
+
+    def exec(self, node: str, command: Sequence[str], **options: Any) -> Any:
+        """Runs a command on a node; ``options`` and result are those of subprocess.run."""
+        arguments = ["exec", "--name", self.name, node, "--", *command]
+        return subprocess.run(_command(arguments), **options)
+
+    def popen_run(
+        self, command: Sequence[str], *arguments: str, **options: Any
+    ) -> subprocess.Popen[Any]:
+        """Starts ``lab run`` with ``arguments`` for it and ``options`` for subprocess.Popen."""
+        run = ["run", "--name", self.name, *arguments, "--", *command]
+        return subprocess.Popen(_command(run), **options)
+
+    def run(self, command: Sequence[str], *arguments: str, **options: Any) -> Any:
+        """One rank per host, or as ``arguments`` for ``lab run`` say. Result: subprocess.run's."""
+        run = ["run", "--name", self.name, *arguments, "--", *command]
+        return subprocess.run(_command(run), **options)
+
+
+def shapes_of(rate: str, delay: str = "0", loss: str = "0%") -> list[Shape]:
+    """One shape per rate of a comma list. Raises LabError."""
+    delay_us, share = parse_delay_us(delay), parse_loss(loss)
+    return [Shape(parse_rate(item), delay_us, share) for item in rate.split(",")]
+
+
+def start(
+    name: str,
+    graph: nx.Graph,
+    options: Options,
+    owner: int | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Builds a lab. With ``owner`` it ends with that process, else it stays until it is taken down.
+
+    Raises LabError; nothing is left then.
+    """
+    ours, theirs = socket.socketpair()
+    request: Message = {
+        "name": name,
+        "graph": topology.to_json(graph),
+        "options": asdict(options),
+        "owner": owner,
+    }
+    with ours:
+        with theirs:
+            command = [sys.executable, "-m", "dmlcomm.lab.holder", str(theirs.fileno())]
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
+            )
+        ours.settimeout(BUILD_TIMEOUT_S)
+        try:
+            wire.send(ours, request)
+            _wait_until_ready(ours, progress)
+        finally:
+            process.wait()
+
+
+def _wait_until_ready(control: socket.socket, progress: Progress | None) -> None:
+    reader = Reader(control)
+    while True:
+        try:
+            message = reader.wait_for_line()
+        except OSError as error:
+            raise LabError(f"the lab's holder does not answer ({error})") from error
+        if message is None:
+            raise LabError("the lab's holder ended while it built the lab; see its output above")
+        if "error" in message:
+            raise LabError(message["error"])
+        if "ready" in message:
+            return
+        if progress:
+            progress(message["progress"], message["done"], message["total"])
+
+
+def _command(arguments: Sequence[str]) -> list[str]:
+    return [sys.executable, "-m", "dmlcomm.lab", *arguments]

@@ -1,0 +1,223 @@
+"""``lab run`` and ``lab exec``: processes in the lab, their output, signals and exit codes."""
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+from dmlcomm.lab import environment
+from dmlcomm.lab import graph as topology
+from dmlcomm.lab.client import Client
+from dmlcomm.lab.entry import Entry
+from dmlcomm.lab.environment import Job
+from dmlcomm.lab.errors import LabError
+from dmlcomm.lab.output import PrefixedStream
+
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+LAB_IS_GONE = 1
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """How a run is started and ended.
+
+    Attributes:
+        ranks_per_host: m.
+        torchrun: start torchrun on every host, which starts the m ranks, instead of the ranks.
+        gloo_interfaces: how many data interfaces gloo is given; 0 is all.
+        linger_s: how long the other ranks may go on after the first failure.
+        grace_s: how long they may take to end after SIGTERM, before SIGKILL.
+        extra: variables that win over what the lab sets.
+    """
+
+    ranks_per_host: int = 1
+    torchrun: bool = False
+    gloo_interfaces: int = 1
+    linger_s: float = 1.0
+    grace_s: float = 5.0
+    extra: dict[str, str] = field(default_factory=dict)
+
+
+def run(client: Client, command: Sequence[str], settings: RunSettings) -> int:
+    """Runs a command on all hosts; the exit code of the first process that failed, else 0."""
+    description = client.ask("describe")
+    graph = topology.from_json(description["graph"])
+    registered = client.ask("run")
+    nics = settings.gloo_interfaces or len(topology.interfaces(graph, "host0"))
+    job = Job(graph, settings.ranks_per_host, registered["run"], registered["number"], nics)
+    entry = Entry(client)
+    with contextlib.closing(_Processes(client, settings)) as processes:
+        for label, node, words, variables in _starts(job, command, settings):
+            processes.add(label, entry.start(node, words, variables, **_PIPES))
+        return processes.wait()
+
+
+def run_one(client: Client, node: str, command: Sequence[str]) -> int:
+    """Runs a command on one node with this process's own input and output; its exit code."""
+    process = Entry(client).start(node, command, environment.inherited())
+    # A terminal sends its signals to the child, too: they are the child's to handle.
+    for number in FORWARDED:
+        signal.signal(number, _forward_unless_from_terminal(process))
+    return _exit_code(process.wait())
+
+
+_PIPES: dict[str, Any] = {
+    "stdin": subprocess.DEVNULL,
+    "stdout": subprocess.PIPE,
+    "stderr": subprocess.PIPE,
+    "start_new_session": True,
+}
+
+
+def _starts(
+    job: Job, command: Sequence[str], settings: RunSettings
+) -> list[tuple[str, str, list[str], dict[str, str]]]:
+    """Label, node, command and environment of every process to be started."""
+    if settings.torchrun:
+        return [
+            (
+                f"host{host}",
+                f"host{host}",
+                [*_torchrun(job, host), *command],
+                environment.of_host(job, host, settings.extra),
+            )
+            for host in range(job.num_hosts)
+        ]
+    return [
+        (
+            str(rank),
+            f"host{rank // job.ranks_per_host}",
+            list(command),
+            environment.of_rank(job, rank, settings.extra),
+        )
+        for rank in range(job.num_hosts * job.ranks_per_host)
+    ]
+
+
+def _torchrun(job: Job, host: int) -> list[str]:
+    return [
+        *(sys.executable, "-m", "torch.distributed.run"),
+        *("--nnodes", str(job.num_hosts), "--node-rank", str(host)),
+        *("--nproc-per-node", str(job.ranks_per_host)),
+        *("--master-addr", job.master_address, "--master-port", str(job.master_port)),
+    ]
+
+
+class _Processes:
+    """The processes of one run: passes on output and signals until all have ended."""
+
+    def __init__(self, client: Client, settings: RunSettings) -> None:
+        self._settings = settings
+        self._client = client
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._streams = 0
+        self._first_failure: int | None = None
+        # What is to be done next to end the others, and when.
+        self._next: tuple[float, int] | None = None
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(client, selectors.EVENT_READ, self._lab_is_gone)
+        self._wakeup, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(writer)
+        self._selector.register(self._wakeup, selectors.EVENT_READ, self._forward)
+        for number in FORWARDED:
+            signal.signal(number, lambda *_: None)
+
+    def add(self, label: str, process: subprocess.Popen[bytes]) -> None:
+        self._running[label] = process
+        pidfd = os.pidfd_open(process.pid)
+        self._selector.register(pidfd, selectors.EVENT_READ, lambda: self._ended(label, pidfd))
+        for source, target in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
+            assert source is not None
+            stream = PrefixedStream(source.fileno(), target.buffer, f"[{label}] ")
+            self._selector.register(source, selectors.EVENT_READ, self._copier(stream, source))
+            self._streams += 1
+
+    def wait(self) -> int:
+        """Until all processes have ended and all their output is written."""
+        while self._running or self._streams:
+            for key, _ in self._selector.select(self._seconds_to_next()):
+                key.data()
+            if self._next and time.monotonic() >= self._next[0]:
+                self._end_others(self._next[1])
+        return self._first_failure or 0
+
+    def close(self) -> None:
+        """Kills what is left, also processes that the ranks have started, and returns when gone."""
+        self._send_all(signal.SIGKILL)
+        self._end_descendants()
+        for process in self._running.values():
+            process.wait()
+        self._selector.close()
+
+    def _end_descendants(self) -> None:
+        with contextlib.suppress(LabError):  # they end with the lab as well
+            self._client.ask("end_run")
+
+    def _copier(self, stream: PrefixedStream, source: Any) -> Callable[[], None]:
+        def copy() -> None:
+            if not stream.copy():
+                self._selector.unregister(source)
+                source.close()
+                self._streams -= 1
+
+        return copy
+
+    def _ended(self, label: str, pidfd: int) -> None:
+        self._selector.unregister(pidfd)
+        os.close(pidfd)
+        code = _exit_code(self._running.pop(label).wait())
+        if code != 0 and self._first_failure is None:
+            self._first_failure = code
+            _say(f"[{label}] ended with exit code {code}")
+            self._next = (time.monotonic() + self._settings.linger_s, signal.SIGTERM)
+        if not self._running:
+            # A process that a rank left behind may hold the pipes open: nobody waits for it.
+            self._end_descendants()
+
+    def _end_others(self, number: int) -> None:
+        self._send_all(number)
+        again = (time.monotonic() + self._settings.grace_s, signal.SIGKILL)
+        self._next = again if number == signal.SIGTERM else None
+
+    def _seconds_to_next(self) -> float | None:
+        return max(0.0, self._next[0] - time.monotonic()) if self._next else None
+
+    def _forward(self) -> None:
+        for number in os.read(self._wakeup, 64):
+            self._send_all(number)
+
+    def _send_all(self, number: int) -> None:
+        for process in self._running.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+
+    def _lab_is_gone(self) -> None:
+        self._selector.unregister(self._client)
+        _say(f'the lab "{self._client.name}" has ended')
+        self._first_failure = self._first_failure or LAB_IS_GONE
+
+
+def _forward_unless_from_terminal(
+    process: subprocess.Popen[bytes],
+) -> Callable[[int, FrameType | None], None]:
+    def forward(number: int, _: FrameType | None) -> None:
+        if not (number == signal.SIGINT and sys.stdin.isatty()):
+            process.send_signal(number)
+
+    return forward
+
+
+def _say(text: str) -> None:
+    print(f"dmlcomm lab: {text}", file=sys.stderr, flush=True)
+
+
+def _exit_code(returned: int) -> int:
+    """As shells report it: 128 + n for a process that signal n has ended."""
+    return 128 - returned if returned < 0 else returned

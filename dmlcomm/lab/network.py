@@ -1,0 +1,248 @@
+"""A topology made real: a network namespace per node, a veth pair per link, a bridge per switch.
+
+Only the holder of a lab uses this. It has one thread, and works by entering the namespace of one
+node after the other; every veth pair is born inside the lab, so the machine's own network never
+sees one.
+"""
+
+import contextlib
+import errno
+import os
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+from pyroute2 import IPRoute
+from pyroute2.netlink.exceptions import NetlinkError
+
+from dmlcomm.lab import graph as topology
+from dmlcomm.lab import namespaces as ns
+from dmlcomm.lab import shaping
+from dmlcomm.lab.errors import LabError
+from dmlcomm.lab.graph import MANAGEMENT_INTERFACE, Link, NodeKind
+from dmlcomm.lab.options import Options
+from dmlcomm.lab.routes import Hop, Table, routing_table
+from dmlcomm.lab.units import Shape
+
+# Data interfaces have the kernel indices from 2 on, in level order: rails come in that order.
+FIRST_INDEX = 2
+
+_BRIDGE = "br0"
+_MANAGEMENT = "management"  # no node of the graph: the switch of the management network
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Namespaces:
+    """Descriptors of a node's network and host name."""
+
+    net: int
+    uts: int
+
+
+class Network:
+    """Builds ``graph`` on construction; ``progress(what, done, total)`` is told how far it is.
+
+    Everything goes away with the descriptors, so with the process. Raises LabError.
+    """
+
+    def __init__(self, graph: nx.Graph, options: Options, progress: Progress) -> None:
+        self.graph = graph
+        self._options = options
+        self._tables: dict[str, Table] = {}
+        nodes = [*graph, _MANAGEMENT]
+        self._namespaces = {}
+        for done, node in enumerate(nodes):
+            self._namespaces[node] = _new_namespaces(node)
+            self._set_kernel_parameters(node)
+            progress("namespaces", done + 1, len(nodes))
+        for done, node in enumerate(graph):
+            self._make_cables(node)
+            progress("links", done + 1, len(graph))
+        for done, node in enumerate(nodes):
+            self._set_up(node)
+            progress("addresses and rates", done + 1, len(nodes))
+        for link in topology.links(graph):
+            self._shape_arrivals(link, Shape(), link.shape)
+        self._update_routes()
+
+    def namespaces(self, node: str) -> Namespaces:
+        """Of a node of the graph; raises LabError for another name."""
+        if node not in self.graph:
+            raise LabError(f'there is no node "{node}" in {self.graph.graph["spec"]}')
+        return self._namespaces[node]
+
+    def set_link(self, place: str, shape: Shape, up: bool) -> Link:
+        """Changes the link at ``place`` ("host3:eth1") while it is in use."""
+        before = topology.find_link(self.graph, place)
+        if shape != before.shape:
+            for end in before.ends:
+                with self._inside(end.node) as ip:
+                    index = socket.if_nametoindex(end.interface)
+                    shaping.shape_egress(ip, index, self._options.mtu, shape)
+            self._shape_arrivals(before, before.shape, shape)
+        if up != before.up:
+            # The cable is pulled at the far end: the near one loses its carrier, not its setup.
+            far = before.other(place.partition(":")[0])
+            with self._inside(far.node) as ip:
+                index = socket.if_nametoindex(far.interface)
+                ip.link("set", index=index, state="up" if up else "down")
+        topology.update_link(self.graph, before, shape, up)
+        if up != before.up:
+            self._update_routes()
+        return topology.find_link(self.graph, place)
+
+    def counters(self) -> dict[str, dict[str, dict[str, int]]]:
+        """By node and interface: ``bytes`` of whole frames that it sent, and ``drops`` of its
+        queue."""
+        return {node: self._sent(node) for node in self.graph}
+
+    @contextlib.contextmanager
+    def _inside(self, node: str) -> Iterator[IPRoute]:
+        """This process is in the network namespace of `node`; a netlink socket of it."""
+        ns.setns(self._namespaces[node].net, ns.CLONE_NEWNET)
+        with IPRoute(groups=0) as ip:
+            yield ip
+
+    def _set_kernel_parameters(self, node: str) -> None:
+        # Without IPv6 there are no router solicitations in the counters.
+        _write_parameter("ipv6/conf/all/disable_ipv6", "1", required=False)
+        _write_parameter("ipv6/conf/default/disable_ipv6", "1", required=False)
+        if node == _MANAGEMENT or self.graph.nodes[node]["kind"] == NodeKind.SWITCH:
+            return
+        _write_parameter("ipv4/ip_forward", "1")
+        _write_parameter("ipv4/fib_multipath_hash_policy", "1", required=False)
+        if self.graph.nodes[node]["kind"] == NodeKind.HOST and self._options.congestion:
+            _write_parameter("ipv4/tcp_congestion_control", self._options.congestion)
+
+    def _make_cables(self, node: str) -> None:
+        """The links that `node` is the first end of, and its way to the management network."""
+        with self._inside(node) as ip:
+            for position, link in enumerate(topology.links_of(self.graph, node)):
+                if link.a.node == node:
+                    self._add_pair(ip, link.a.interface, FIRST_INDEX + position, link.b)
+            if self.graph.nodes[node]["kind"] == NodeKind.HOST:
+                peer = topology.End(_MANAGEMENT, f"port{self.graph.nodes[node]['rank']}", None)
+                self._add_pair(ip, MANAGEMENT_INTERFACE, None, peer)
+
+    def _add_pair(self, ip: IPRoute, interface: str, index: int | None, peer: topology.End) -> None:
+        where = {"ifname": peer.interface, "net_ns_fd": self._namespaces[peer.node].net}
+        chosen = {} if index is None else {"index": index}
+        ip.link("add", ifname=interface, kind="veth", peer=where, **chosen)
+
+    def _set_up(self, node: str) -> None:
+        with self._inside(node) as ip:
+            ip.link("set", index=socket.if_nametoindex("lo"), state="up")
+            if node == _MANAGEMENT:
+                _bridge(ip, [name for _, name in socket.if_nameindex() if name != "lo"])
+                return
+            ports = topology.interfaces(self.graph, node)
+            if self.graph.nodes[node]["kind"] == NodeKind.SWITCH:
+                _bridge(ip, ports)
+            for link in topology.links_of(self.graph, node):
+                self._set_up_end(ip, link.other(link.other(node).node), link.shape)
+            if self.graph.nodes[node]["kind"] == NodeKind.HOST:
+                index = socket.if_nametoindex(MANAGEMENT_INTERFACE)
+                _add_address(ip, index, self.graph.nodes[node]["management"])
+                ip.link("set", index=index, state="up")
+
+    def _set_up_end(self, ip: IPRoute, end: topology.End, shape: Shape) -> None:
+        index = socket.if_nametoindex(end.interface)
+        ip.link("set", index=index, mtu=self._options.mtu)
+        if end.address:
+            _add_address(ip, index, end.address)
+        shaping.shape_egress(ip, index, self._options.mtu, shape)
+        ip.link("set", index=index, state="up")
+
+    def _shape_arrivals(self, link: Link, before: Shape, shape: Shape) -> None:
+        if before.loss == shape.loss:
+            return
+        for end in link.ends:
+            ns.setns(self._namespaces[end.node].net, ns.CLONE_NEWNET)
+            shaping.shape_ingress(end.interface, shape)
+
+    def _update_routes(self) -> None:
+        """Brings the routes of every node to what the graph says now."""
+        tables = routing_table(self.graph)
+        for node, table in tables.items():
+            before = self._tables.get(node, {})
+            if table == before:
+                continue
+            with self._inside(node) as ip:
+                for network, hops in table.items():
+                    if before.get(network) != hops:
+                        ip.route("replace", dst=network, **_way(hops))
+                for network in before.keys() - table.keys():
+                    with contextlib.suppress(NetlinkError):  # it went with its interface
+                        ip.route("del", dst=network)
+        self._tables = tables
+
+    def _sent(self, node: str) -> dict[str, dict[str, int]]:
+        with self._inside(node) as ip:
+            sent = _sent_by_interface()
+            for qdisc in ip.get_qdiscs():
+                # A queue counts the headers of every frame, an interface once per large packet.
+                if qdisc.get_attr("TCA_KIND") == "tbf":
+                    name = socket.if_indextoname(qdisc["index"])
+                    basic = qdisc.get_nested("TCA_STATS2", "TCA_STATS_BASIC")
+                    queue = qdisc.get_nested("TCA_STATS2", "TCA_STATS_QUEUE")
+                    sent[name] = {"bytes": basic["bytes"], "drops": queue["drops"]}
+        return {name: sent[name] for name in topology.interfaces(self.graph, node)}
+
+
+def _new_namespaces(node: str) -> Namespaces:
+    try:
+        ns.unshare(ns.CLONE_NEWNET | ns.CLONE_NEWUTS)
+    except OSError as error:
+        limit = "sysctl user.max_net_namespaces" if error.errno == errno.ENOSPC else "the error"
+        raise LabError(f"no network namespace for {node} ({error}): see {limit}") from error
+    socket.sethostname(node)
+    return Namespaces(ns.open_own("net"), ns.open_own("uts"))
+
+
+def _write_parameter(name: str, value: str, required: bool = True) -> None:
+    """A sysctl of the network namespace that this process is in."""
+    path = Path("/proc/sys/net") / name
+    if not required and not path.exists():
+        return
+    try:
+        path.write_text(value)
+    except OSError as error:
+        raise LabError(
+            f"this kernel refuses {value} for net.{name.replace('/', '.')} in a lab "
+            f"({os.strerror(error.errno or 0)})"
+        ) from error
+
+
+def _bridge(ip: IPRoute, ports: list[str]) -> None:
+    ip.link("add", ifname=_BRIDGE, kind="bridge")
+    bridge = socket.if_nametoindex(_BRIDGE)
+    for port in ports:
+        ip.link("set", index=socket.if_nametoindex(port), master=bridge, state="up")
+    ip.link("set", index=bridge, state="up")
+
+
+def _add_address(ip: IPRoute, index: int, address: str) -> None:
+    host, _, prefixlen = address.partition("/")
+    ip.addr("add", index=index, address=host, prefixlen=int(prefixlen))
+
+
+def _way(hops: tuple[Hop, ...]) -> dict[str, Any]:
+    """Netlink's parameters of a route: one neighbour, or several that share the flows."""
+    ways = [{"gateway": h.gateway, "oif": socket.if_nametoindex(h.interface)} for h in hops]
+    return ways[0] if len(ways) == 1 else {"multipath": ways}
+
+
+def _sent_by_interface() -> dict[str, dict[str, int]]:
+    """From /proc/net/dev: after the colon 8 columns of what arrived, then bytes, packets, errors
+    and drops of what was sent."""
+    found = {}
+    for line in Path("/proc/thread-self/net/dev").read_text().splitlines()[2:]:
+        name, _, columns = line.partition(":")
+        numbers = columns.split()
+        found[name.strip()] = {"bytes": int(numbers[8]), "drops": int(numbers[11])}
+    return found

@@ -1,0 +1,26 @@
+"""What holds for a whole lab."""
+
+from dataclasses import dataclass
+
+from dmlcomm.lab.errors import LabError
+
+LEAST_MTU = 576
+MOST_MTU = 65_535
+
+
+@dataclass(frozen=True)
+class Options:
+    """Settings of a lab, the same for all of its links and hosts.
+
+    Attributes:
+        mtu: bytes of an IP packet on data interfaces, from 576 to 65,535. congestion: TCP
+        congestion control of the hosts. The default is Linux's: others pace by their own estimate
+        of the rate, which makes measurements depend on it. Empty leaves what the machine uses.
+    """
+
+    mtu: int = 1500
+    congestion: str = "cubic"
+
+    def __post_init__(self) -> None:
+        if not LEAST_MTU <= self.mtu <= MOST_MTU:
+            raise LabError(f"MTU {self.mtu} is not from {LEAST_MTU} to {MOST_MTU}")

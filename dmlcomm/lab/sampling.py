@@ -1,0 +1,92 @@
+"""Bytes and rates of all links, from two readings of their counters."""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from dmlcomm.lab import graph as topology
+from dmlcomm.lab.client import Client
+from dmlcomm.lab.graph import End, Link
+
+
+@dataclass(frozen=True)
+class Direction:
+    """What one end of a link has sent. ``rate_bps``: of whole frames, between two readings."""
+
+    sender: End
+    bytes: int
+    drops: int
+    rate_bps: float
+
+
+@dataclass(frozen=True)
+class LinkTraffic:
+    """A link and its two directions: what ``a`` sent, then what ``b`` sent."""
+
+    link: Link
+    directions: tuple[Direction, Direction]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON. Rates in bits per second, delay in microseconds."""
+        link = self.link
+        return {
+            "a": str(link.a),
+            "b": str(link.b),
+            "level": link.level,
+            "up": link.up,
+            "set_rate_bps": link.shape.rate_bps,
+            "delay_us": link.shape.delay_us,
+            "loss": link.shape.loss,
+            "a_to_b": _plain(self.directions[0]),
+            "b_to_a": _plain(self.directions[1]),
+        }
+
+
+@dataclass(frozen=True)
+class Reading:
+    """All counters at one time of the holder's clock."""
+
+    seconds: float
+    nodes: dict[str, dict[str, dict[str, int]]]
+
+
+def read(client: Client) -> Reading:
+    """Asks the holder. Raises LabError."""
+    answer = client.ask("counters")
+    return Reading(answer["seconds"], answer["nodes"])
+
+
+def measure(client: Client, interval_s: float) -> list[LinkTraffic]:
+    """Traffic over the next ``interval_s`` seconds. Raises LabError."""
+    before = read(client)
+    time.sleep(interval_s)
+    return between(client, before, read(client))
+
+
+def between(client: Client, before: Reading, after: Reading) -> list[LinkTraffic]:
+    """Traffic of every link from one reading to the next."""
+    links = topology.links(topology.from_json(client.ask("describe")["graph"]))
+    return [
+        LinkTraffic(
+            link,
+            (_direction(link.a, before, after), _direction(link.b, before, after)),
+        )
+        for link in links
+    ]
+
+
+def _direction(end: End, before: Reading, after: Reading) -> Direction:
+    first = before.nodes[end.node][end.interface]
+    last = after.nodes[end.node][end.interface]
+    # A queue that was made anew by a change of the rate counts from zero.
+    sent = last["bytes"] - first["bytes"] if last["bytes"] >= first["bytes"] else last["bytes"]
+    rate_bps = sent * 8 / (after.seconds - before.seconds)
+    return Direction(end, last["bytes"], last["drops"], rate_bps)
+
+
+def _plain(direction: Direction) -> dict[str, float]:
+    return {
+        "bytes": direction.bytes,
+        "drops": direction.drops,
+        "rate_bps": round(direction.rate_bps),
+    }

@@ -1,0 +1,44 @@
+"""Tables of ``dmlcomm lab``."""
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from dmlcomm.lab.sampling import Direction, LinkTraffic
+from dmlcomm.lab.units import Shape, format_rate
+
+
+def status_table(title: str, traffic: Sequence[LinkTraffic]) -> Table:
+    """One row per link: what each of its ends sends."""
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for column in ("link", "shape"):
+        table.add_column(column, no_wrap=True)
+    for column in ("sent ->", "rate ->", "sent <-", "rate <-", "drops"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for entry in traffic:
+        link = entry.link
+        shape = str(link.shape) if link.up else "[bold red]down[/]"
+        there, back = entry.directions
+        table.add_row(
+            f"{link.a} - {link.b}",
+            shape,
+            *_cells(there, link.shape),
+            *_cells(back, link.shape),
+            str(there.drops + back.drops),
+        )
+    return table
+
+
+def _cells(direction: Direction, shape: Shape) -> tuple[str, str]:
+    rate = format_rate(direction.rate_bps)
+    if shape.rate_bps and direction.rate_bps >= 0.9 * shape.rate_bps:
+        rate = f"[bold green]{rate}[/]"
+    return format_bytes(direction.bytes), rate
+
+
+def format_bytes(count: float) -> str:
+    """1,500,000 -> "1.5 MB"."""
+    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if count >= unit:
+            return f"{count / unit:.3g} {name}"
+    return f"{count:.0f} B"

@@ -1,0 +1,398 @@
+"""Labs that are really built: up, exec, run, set, status, down, and what a killed one leaves."""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+from dmlcomm.lab import Lab, LabError
+from dmlcomm.lab.wire import names_in_use
+
+DEADLINE_S = 30
+MARK = "DMLCOMM_TEST_MARK"
+CAP_DAC_READ_SEARCH = "dac_read_search"
+
+
+def lab_command(*arguments, **options):
+    """``dmlcomm lab ...`` as users run it."""
+    command = [sys.executable, "-m", "dmlcomm", "lab", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, **options)
+
+
+@pytest.fixture(scope="module")
+def lab():
+    try:
+        with Lab("flat:3,2", rate="200mbit,50mbit") as built:
+            yield built
+    except LabError as error:
+        pytest.skip(f"no lab can be built here: {error}")
+
+
+@pytest.fixture
+def mark():
+    """A value that every process of a test carries; nobody may be left."""
+    value = uuid.uuid4().hex
+    yield value
+    assert pids_of(value) == []
+
+
+def pids_of(value):
+    """Processes with the mark, seen from outside of the lab."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and int(entry) != os.getpid():
+            with contextlib.suppress(OSError):
+                variables = Path(f"/proc/{entry}/environ").read_bytes().split(b"\0")
+                if f"{MARK}={value}".encode() in variables:
+                    found.append(int(entry))
+    return found
+
+
+def wait_for_end(pidfds):
+    """Until all these processes have ended."""
+    deadline = time.monotonic() + DEADLINE_S
+    for pidfd in pidfds:
+        poll = select.poll()
+        poll.register(pidfd, select.POLLIN)
+        assert poll.poll(max(0, deadline - time.monotonic()) * 1000), "a process did not end"
+        os.close(pidfd)
+
+
+@contextlib.contextmanager
+def running(process):
+    """A process that is gone after the block, also when the test fails in it."""
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def output(lab, node, *command):
+    result = lab.exec(node, command, capture_output=True, text=True, timeout=DEADLINE_S)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def network_namespaces():
+    found = set()
+    for entry in os.listdir("/proc"):
+        with contextlib.suppress(OSError):
+            found.add(os.readlink(f"/proc/{entry}/ns/net"))
+    return found
+
+
+def test_hosts_have_their_interfaces_in_level_order(lab):
+    code = (
+        "import psutil, socket, os\n"
+        "names = [name for _, name in sorted(socket.if_nameindex())]\n"
+        "print(socket.gethostname(), *names, socket.gethostbyname('host2'))\n"
+        "print(*sorted(os.listdir('/sys/class/net')))\n"
+        "print(*[psutil.net_if_addrs()[n][0].address for n in ('eth0', 'eth1', 'mgmt0')])\n"
+    )
+    assert output(lab, "host1", sys.executable, "-c", code).splitlines() == [
+        "host1 lo eth0 eth1 mgmt0 10.255.0.3",
+        "eth0 eth1 lo mgmt0",
+        "10.0.0.2 10.1.0.2 10.255.0.2",
+    ]
+
+
+def test_nothing_outside_of_the_namespaces_is_touched():
+    before = os.listdir("/sys/class/net")
+    with Lab("bcube:2,2"):
+        assert os.listdir("/sys/class/net") == before
+
+
+def test_ranks_have_torchruns_environment(lab):
+    variables = (
+        "RANK",
+        "LOCAL_RANK",
+        "WORLD_SIZE",
+        "LOCAL_WORLD_SIZE",
+        "GROUP_RANK",
+        "MASTER_ADDR",
+    )
+    variables += ("DMLCOMM_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "HOME_OF_TEST")
+    command = ["bash", "-c", "echo " + " ".join(f"${name}" for name in variables)]
+    arguments = ("-m", "2", "-e", "HOME_OF_TEST=here", "--gloo-nics", "0")
+    result = lab.run(command, *arguments, capture_output=True, text=True, timeout=DEADLINE_S)
+    assert result.returncode == 0, result.stderr
+    assert sorted(result.stdout.splitlines()) == [
+        f"[{rank}] {rank} {rank % 2} 6 2 {rank // 2} 10.255.0.1 =eth0,=eth1 eth0,eth1 here"
+        for rank in range(6)
+    ]
+
+
+def test_first_failure_ends_the_run_with_its_exit_code(lab, mark):
+    command = ["bash", "-c", "[ $RANK != 1 ] || exit 7; sleep 600 & wait"]
+    options = {"env": os.environ | {MARK: mark}, "timeout": DEADLINE_S}
+    result = lab.run(command, "--linger", "0", capture_output=True, text=True, **options)
+    assert result.returncode == 7
+    assert "[1] ended with exit code 7" in result.stderr
+
+
+def test_death_by_a_signal_is_128_and_its_number(lab):
+    command = ["bash", "-c", "kill -KILL $$"]
+    assert lab.run(command, capture_output=True, timeout=DEADLINE_S).returncode == 128 + 9
+
+
+def test_signals_reach_the_ranks(lab, mark):
+    command = ["bash", "-c", "trap 'echo got it; exit 3' TERM; echo ready; sleep 600 & wait"]
+    options = {"stdout": subprocess.PIPE, "text": True, "env": os.environ | {MARK: mark}}
+    with running(lab.popen_run(command, **options)) as run:
+        assert sorted(run.stdout.readline() for _ in range(3)) == [
+            f"[{rank}] ready\n" for rank in range(3)
+        ]
+        run.send_signal(signal.SIGTERM)
+        rest = run.stdout.read()
+        assert run.wait(DEADLINE_S) == 3
+    assert sorted(rest.splitlines()) == [f"[{rank}] got it" for rank in range(3)]
+
+
+def test_exec_passes_exit_code_and_input(lab):
+    command = ["bash", "-c", "read word; echo $word; exit 5"]
+    options = {"capture_output": True, "text": True, "timeout": DEADLINE_S}
+    result = lab.exec("host0", command, input="hello\n", **options)
+    assert (result.returncode, result.stdout) == (5, "hello\n")
+
+
+def test_a_command_that_does_not_exist_is_a_short_error(lab):
+    result = lab.run(["no-such-command"], capture_output=True, text=True, timeout=DEADLINE_S)
+    assert result.returncode == 1
+    assert 'no command "no-such-command"' in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_killing_the_run_kills_everything_that_it_started(lab, mark):
+    # The second sleep has left its parent and its session: only the mark of the run finds it.
+    command = ["bash", "-c", "setsid sleep 600 & echo ready; sleep 600"]
+    options = {"stdout": subprocess.PIPE, "env": os.environ | {MARK: mark}}
+    with running(lab.popen_run(command, **options)) as run:
+        for _ in range(3):
+            run.stdout.readline()
+        pidfds = [os.pidfd_open(pid) for pid in pids_of(mark)]
+        assert len(pidfds) >= 7
+        run.kill()
+        wait_for_end(pidfds)
+    assert output(lab, "host0", "echo", "still up") == "still up\n"
+
+
+def test_killing_the_holder_ends_the_lab_and_its_runs(mark):
+    before = network_namespaces()
+    with Lab("flat:2,1") as lab:
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        environment = os.environ | {MARK: mark}
+        with running(
+            lab.popen_run(["bash", "-c", "echo ready; sleep 600"], env=environment, **options)
+        ) as run:
+            for _ in range(2):
+                run.stdout.readline()
+            holder = next(entry["pid"] for entry in labs() if entry["name"] == lab.name)
+            os.kill(holder, signal.SIGKILL)
+            assert run.wait(DEADLINE_S) != 0
+            assert "has ended" in run.stderr.read()
+    assert lab.name not in names_in_use()
+    assert network_namespaces() <= before
+
+
+def labs():
+    return json.loads(lab_command("list", "--json").stdout)
+
+
+def test_a_lab_ends_with_the_process_that_owns_it(mark):
+    before = network_namespaces()
+    code = (
+        "import sys\n"
+        "from dmlcomm.lab import Lab\n"
+        "with Lab('flat:2,1', name=sys.argv[1]) as lab:\n"
+        "    run = lab.popen_run(['sleep', '600'])\n"
+        "    print('up', flush=True)\n"
+        "    run.wait()\n"
+    )
+    name = f"owned-{mark}"
+    command = [sys.executable, "-c", code, name]
+    environment = os.environ | {MARK: mark}
+    with running(subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)) as owner:
+        assert owner.stdout.readline() == b"up\n"
+        pidfds = [os.pidfd_open(pid) for pid in pids_of(mark)]
+        owner.kill()
+        wait_for_end(pidfds)
+    assert name not in names_in_use()
+    assert network_namespaces() <= before
+
+
+def test_up_run_kill_down_again_and_again_leaves_nothing(mark):
+    namespaces, files = network_namespaces(), set(os.listdir("/tmp"))
+    name = f"cycle-{os.getpid()}"
+    environment = os.environ | {MARK: mark}
+    for _ in range(3):
+        up = lab_command("up", "bcube:2,2", "--rate", "100mbit", "--name", name, env=environment)
+        assert up.returncode == 0, up.stderr
+        command = [sys.executable, "-m", "dmlcomm.lab", "run", "-n", name, "--", "sleep", "600"]
+        with subprocess.Popen(command, env=environment) as run:
+            run.kill()
+        down = lab_command("down", "--name", name)
+        assert down.returncode == 0, down.stderr
+    assert name not in names_in_use()
+    assert network_namespaces() <= namespaces
+    assert {entry for entry in os.listdir("/tmp") if "lab" in entry} <= files
+
+
+def test_a_stopped_holder_can_be_taken_down():
+    with Lab("flat:1,1") as lab:
+        holder = next(entry["pid"] for entry in labs() if entry["name"] == lab.name)
+        os.kill(holder, signal.SIGSTOP)
+        lab.down()
+        assert lab.name not in names_in_use()
+
+
+def test_labs_do_not_collide():
+    with Lab("flat:2,1") as first, Lab("flat:2,1") as second:
+        assert output(first, "host0", "hostname") == output(second, "host0", "hostname")
+        first.set("host0:eth0", "down")
+        assert all(link.up for link in second.links())
+
+
+def test_a_name_has_one_lab(lab):
+    result = lab_command("up", "flat:1,1", "--name", lab.name)
+    assert result.returncode == 1
+    assert f'there is a lab "{lab.name}" already' in result.stderr
+
+
+def test_the_lab_that_is_meant_has_to_exist():
+    result = lab_command("exec", "--name", "nosuch", "host0", "--", "true")
+    assert result.returncode == 1
+    assert '"nosuch" does not exist' in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_an_unknown_node_is_an_error_that_names_it(lab):
+    result = lab_command("exec", "--name", lab.name, "host9", "--", "true")
+    assert result.returncode == 1
+    assert 'no node "host9"' in result.stderr
+
+
+def test_status_reports_every_link_with_its_rate(lab):
+    lab.set("host2:eth1", "rate=20mbit")
+    result = lab_command("status", "--name", lab.name, "--interval", "0.1", "--json")
+    links = {entry["a"]: entry for entry in json.loads(result.stdout)["links"]}
+    assert len(links) == 6
+    assert links["host0:eth0"]["set_rate_bps"] == 200_000_000
+    assert links["host0:eth1"]["set_rate_bps"] == 50_000_000
+    assert links["host2:eth1"]["set_rate_bps"] == 20_000_000
+    assert "host2:eth1" in lab_command("status", "--name", lab.name, "--once").stdout
+    lab.set("host2:eth1", "rate=50mbit")
+
+
+def test_a_pulled_cable_takes_the_carrier_away(lab):
+    carrier = ("cat", "/sys/class/net/eth1/carrier")
+    assert output(lab, "host0", *carrier) == "1\n"
+    lab.set("host0:eth1", "down")
+    assert output(lab, "host0", *carrier) == "0\n"
+    lab.set("host0:eth1", "up")
+    assert output(lab, "host0", *carrier) == "1\n"
+
+
+PROBE = (
+    "import socket, sys\n"
+    "receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
+    "receiver.bind(('', 5005))\n"
+    "print('ready', flush=True)\n"
+    "received = set()\n"
+    "while (data := receiver.recv(64)) != b'end':\n"
+    "    received.add(data)\n"
+    "print(len(received))\n"
+)
+# A datagram "end" per pause: some of them arrive.
+SEND = (
+    "import socket, sys, time\n"
+    "sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
+    "sender.connect((sys.argv[1], 5005))\n"
+    "for number in range(1000):\n"
+    "    sender.send(str(number).encode())\n"
+    "for _ in range(50):\n"
+    "    sender.send(b'end')\n"
+)
+
+
+def test_loss_takes_its_share_of_the_packets(lab):
+    lab.set("host1:eth1", "loss=20%")
+    command = [sys.executable, "-c", PROBE]
+    with running(lab.popen("host1", command, stdout=subprocess.PIPE, text=True)) as receiver:
+        assert receiver.stdout.readline() == "ready\n"
+        output(lab, "host0", sys.executable, "-c", SEND, "10.1.0.2")
+        received = int(receiver.stdout.readline())
+    lab.set("host1:eth1", "loss=0%")
+    # 1000 packets with 20 % loss: five standard deviations are 63. The first may wait for ARP.
+    assert abs(received - 800) < 70
+
+
+def test_delay_works_or_says_what_the_kernel_lacks(lab):
+    arguments = ("set", "--name", lab.name, "host0:eth1")
+    result = lab_command(*arguments, "delay=20ms")
+    if result.returncode != 0:
+        assert "CONFIG_NET_SCH_NETEM" in result.stderr
+        assert [link.shape.delay_us for link in lab.links()] == [0] * 6
+        return
+    begin = time.monotonic()
+    output(lab, "host0", "bash", "-c", "exec 3<>/dev/tcp/10.1.0.2/9 || true")
+    assert time.monotonic() - begin > 0.04
+    assert lab_command(*arguments, "delay=0").returncode == 0
+
+
+@pytest.mark.parametrize("spec", ["bcube:2,2", "fattree:4,hosts=6"])
+def test_hosts_reach_each_other_over_several_hops(spec):
+    with Lab(spec) as lab:
+        last = lab.links()[-1] if "bcube" in spec else None
+        address = "10.1.1.2" if last else "10.1.0.3"
+        serve = (
+            "import socket\n"
+            "server = socket.create_server(('', 5006))\n"
+            "print('ready', flush=True)\n"
+            "print(server.accept()[0].recv(10))\n"
+        )
+        node = "host3" if last else "host5"
+        with running(
+            lab.popen(node, [sys.executable, "-c", serve], stdout=subprocess.PIPE)
+        ) as server:
+            assert server.stdout.readline() == b"ready\n"
+            code = f"import socket; socket.create_connection(('{address}', 5006), 5).send(b'hi')"
+            output(lab, "host0", sys.executable, "-c", code)
+            assert server.stdout.readline() == b"b'hi'\n"
+
+
+def test_it_works_without_privileges():
+    if os.geteuid() != 0:
+        pytest.skip("the other tests have just run without privileges")
+    code = (
+        "import os, sys\n"
+        "from dmlcomm.lab import Lab, LabError\n"
+        "try:\n"
+        "    with Lab('fattree:2', rate='100mbit') as lab:\n"
+        "        lab.set('host0:eth0', 'loss=1%')\n"
+        "        print(lab.run(['true']).returncode)\n"
+        "except LabError as error:\n"
+        "    print('refused:', error)\n"
+    )
+    # Reading files of others is no privilege over namespaces; the interpreter may be such a file.
+    only = f"-all,+{CAP_DAC_READ_SEARCH}"
+    drop = ["setpriv", "--reuid", "12345", "--regid", "12345", "--clear-groups"]
+    drop += [f"--inh-caps={only}", f"--ambient-caps={only}", f"--bounding-set={only}"]
+    result = subprocess.run(
+        [*drop, sys.executable, "-B", "-c", code],
+        env=os.environ | {"HOME": "/tmp"},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+    if result.stdout.startswith("refused:"):
+        pytest.skip(f"this kernel allows labs for root only: {result.stdout}")
+    assert (result.returncode, result.stdout) == (0, "0\n"), result.stderr
