@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,16 +14,19 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
+from dmlcomm.lab import check as checks
 from dmlcomm.lab import graph as topology
 from dmlcomm.lab import launch, sampling, wire
 from dmlcomm.lab.builders import build
 from dmlcomm.lab.client import Client
+from dmlcomm.lab.draw import draw as draw_graph
 from dmlcomm.lab.environment import parse_assignments
 from dmlcomm.lab.errors import LabError
 from dmlcomm.lab.graph import NodeKind
 from dmlcomm.lab.lab import shapes_of, start
 from dmlcomm.lab.options import Options
-from dmlcomm.lab.tables import status_table
+from dmlcomm.lab.tables import check_table, status_table
+from dmlcomm.lab.units import format_rate
 
 app = typer.Typer(
     name="lab",
@@ -163,6 +167,53 @@ def status(
             _show_live(client, interval)
 
 
+@app.command()
+def check(
+    seconds: Annotated[float, typer.Option(min=0.5, help="How long the links are loaded.")] = 3.0,
+    limit: Annotated[
+        bool, typer.Option("--limit", help="Double the rates until the lab is not exact any more.")
+    ] = False,
+    as_json: AsJson = False,
+    name: Name = None,
+) -> None:
+    """Load all links at once, in both directions, and compare with their rates.
+
+    The exit code is 1 when a link is further than 5 % from its rate.
+    """
+    with _errors(), _client(name) as client:
+        if limit:
+            _check_limit(client, seconds)
+            return
+        result = checks.check(client, seconds)
+    if as_json:
+        print(json.dumps(result.as_dict(), indent=2))
+    else:
+        console.print(check_table(result))
+        console.print(checks.summary(result))
+    if not result.is_exact:
+        raise typer.Exit(FAILED)
+
+
+@app.command()
+def draw(
+    file: Annotated[Path, typer.Argument(help="The PNG to write.")] = Path("lab.png"),
+    spec: Annotated[
+        str | None, typer.Option("--topology", help="Of this, instead of a running lab.")
+    ] = None,
+    rate: Annotated[str, typer.Option(help="With --topology.")] = "unlimited",
+    name: Name = None,
+) -> None:
+    """Write a picture of the topology. Needs matplotlib."""
+    with _errors():
+        if spec is not None:
+            graph = build(spec, shapes_of(rate))
+        else:
+            with _client(name) as client:
+                graph = topology.from_json(client.ask("describe")["graph"])
+        draw_graph(graph, file)
+    console.print(f"{file}: {graph.graph['spec']}")
+
+
 @app.command("list")
 def list_(as_json: AsJson = False) -> None:
     """List the labs of this user."""
@@ -242,6 +293,17 @@ def _facts(name: str) -> dict[str, Any]:
         "pid": pid,
         "user_namespace": description["user_namespace"],
     }
+
+
+def _check_limit(client: Client, seconds: float) -> None:
+    def show(result: checks.Result, _: int) -> None:
+        console.print(checks.summary(result))
+
+    rate = checks.find_limit(client, seconds, show)
+    if rate is None:
+        console.print("This lab is not exact at its own rates on this machine.")
+        raise typer.Exit(FAILED)
+    console.print(f"All links together can be trusted up to {format_rate(rate)} on this machine.")
 
 
 def _status(client: Client, interval_s: float) -> Table:

@@ -15,7 +15,6 @@ import selectors
 import signal
 import socket
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -114,7 +113,7 @@ class Holder:
         return {}, (namespaces.net, namespaces.uts)
 
     def _counters(self, _: socket.socket, __: Message) -> Answer:
-        return {"seconds": time.monotonic(), "nodes": self._network.counters()}, ()
+        return {"nodes": self._network.counters()}, ()
 
     def _set(self, _: socket.socket, request: Message) -> Answer:
         link = topology.find_link(self._network.graph, request["place"])

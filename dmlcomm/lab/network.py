@@ -9,6 +9,7 @@ import contextlib
 import errno
 import os
 import socket
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,10 +97,13 @@ class Network:
             self._update_routes()
         return topology.find_link(self.graph, place)
 
-    def counters(self) -> dict[str, dict[str, dict[str, int]]]:
-        """By node and interface: ``bytes`` of whole frames that it sent, and ``drops`` of its
-        queue."""
-        return {node: self._sent(node) for node in self.graph}
+    def counters(self) -> dict[str, Any]:
+        """By node: ``seconds`` of the reading, and by interface ``bytes`` of whole frames that it
+        sent and ``drops`` of its queue."""
+        return {
+            node: {"seconds": time.monotonic(), "interfaces": self._sent(node)}
+            for node in self.graph
+        }
 
     @contextlib.contextmanager
     def _inside(self, node: str) -> Iterator[IPRoute]:
@@ -116,7 +120,7 @@ class Network:
             return
         _write_parameter("ipv4/ip_forward", "1")
         _write_parameter("ipv4/fib_multipath_hash_policy", "1", required=False)
-        if self.graph.nodes[node]["kind"] == NodeKind.HOST and self._options.congestion:
+        if self._options.congestion:
             _write_parameter("ipv4/tcp_congestion_control", self._options.congestion)
 
     def _make_cables(self, node: str) -> None:

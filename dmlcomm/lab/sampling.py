@@ -42,18 +42,13 @@ class LinkTraffic:
         }
 
 
-@dataclass(frozen=True)
-class Reading:
-    """All counters at one time of the holder's clock."""
-
-    seconds: float
-    nodes: dict[str, dict[str, dict[str, int]]]
+# By node: "seconds" of the holder's clock, and "interfaces" with the counters of each.
+Reading = dict[str, dict[str, Any]]
 
 
 def read(client: Client) -> Reading:
-    """Asks the holder. Raises LabError."""
-    answer = client.ask("counters")
-    return Reading(answer["seconds"], answer["nodes"])
+    """Asks the holder for all counters. Raises LabError."""
+    return dict(client.ask("counters")["nodes"])
 
 
 def measure(client: Client, interval_s: float) -> list[LinkTraffic]:
@@ -76,12 +71,12 @@ def between(client: Client, before: Reading, after: Reading) -> list[LinkTraffic
 
 
 def _direction(end: End, before: Reading, after: Reading) -> Direction:
-    first = before.nodes[end.node][end.interface]
-    last = after.nodes[end.node][end.interface]
+    first = before[end.node]["interfaces"][end.interface]
+    last = after[end.node]["interfaces"][end.interface]
+    seconds = after[end.node]["seconds"] - before[end.node]["seconds"]
     # A queue that was made anew by a change of the rate counts from zero.
     sent = last["bytes"] - first["bytes"] if last["bytes"] >= first["bytes"] else last["bytes"]
-    rate_bps = sent * 8 / (after.seconds - before.seconds)
-    return Direction(end, last["bytes"], last["drops"], rate_bps)
+    return Direction(end, last["bytes"], last["drops"], sent * 8 / seconds)
 
 
 def _plain(direction: Direction) -> dict[str, float]:

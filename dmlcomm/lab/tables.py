@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
+from dmlcomm.lab.check import Result
 from dmlcomm.lab.sampling import Direction, LinkTraffic
 from dmlcomm.lab.units import Shape, format_rate
 
@@ -25,6 +26,20 @@ def status_table(title: str, traffic: Sequence[LinkTraffic]) -> Table:
             *_cells(there, link.shape),
             *_cells(back, link.shape),
             str(there.drops + back.drops),
+        )
+    return table
+
+
+def check_table(result: Result) -> Table:
+    """One row per direction of a link under load."""
+    table = Table("sender", "set rate", "measured", "difference")
+    for line in result.lines:
+        difference = f"{line.share - 1:+.1%}"
+        table.add_row(
+            str(line.direction.sender),
+            format_rate(line.link.shape.rate_bps),
+            format_rate(line.direction.rate_bps),
+            difference if line.is_exact else f"[bold red]{difference}[/]",
         )
     return table
 

@@ -1,0 +1,181 @@
+"""``lab check``: whether every link gives its rate while all are in use, and what the CPU does."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dmlcomm.lab import graph as topology
+from dmlcomm.lab import load, sampling
+from dmlcomm.lab.client import Client
+from dmlcomm.lab.errors import LabError
+from dmlcomm.lab.graph import Link
+from dmlcomm.lab.sampling import Direction, LinkTraffic
+from dmlcomm.lab.units import MOST_RATE_BPS, format_rate
+
+TOLERANCE = 0.05
+
+# TCP finds its rate well within this time on links of a lab.
+WARM_UP_S = 1.0
+IDLE_S = 0.5
+
+# What the load costs can be told only where the rest of the machine uses no more than this.
+QUIET = 0.2
+
+
+@dataclass(frozen=True)
+class Line:
+    """One direction of a link under load."""
+
+    link: Link
+    direction: Direction
+
+    @property
+    def share(self) -> float:
+        """Measured rate over set rate."""
+        return self.direction.rate_bps / (self.link.shape.rate_bps or float("nan"))
+
+    @property
+    def is_exact(self) -> bool:
+        return abs(self.share - 1) <= TOLERANCE
+
+
+@dataclass(frozen=True)
+class Result:
+    """What `check` found.
+
+    Attributes:
+        lines: both directions of all links with a rate that were loaded.
+        least_payload_bps: bits per second of data that arrived on the slowest connection: what is
+            left of the rate after the headers of TCP, IP and Ethernet.
+        busy: share of the machine's CPU time in use under load, and before.
+        busy_before: the same before the load.
+    """
+
+    lines: list[Line]
+    least_payload_bps: float
+    busy: float
+    busy_before: float
+
+    @property
+    def is_exact(self) -> bool:
+        return all(line.is_exact for line in self.lines)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON. Rates in bits per second."""
+        return {
+            "exact": self.is_exact,
+            "tolerance": TOLERANCE,
+            "least_payload_bps": round(self.least_payload_bps),
+            "cpu_busy": round(self.busy, 3),
+            "cpu_busy_before": round(self.busy_before, 3),
+            "directions": [
+                {
+                    "sender": str(line.direction.sender),
+                    "set_rate_bps": line.link.shape.rate_bps,
+                    "rate_bps": round(line.direction.rate_bps),
+                    "exact": line.is_exact,
+                }
+                for line in self.lines
+            ],
+        }
+
+
+def check(client: Client, seconds: float) -> Result:
+    """Loads all links at once for ``seconds``. Raises LabError, also if no link has a rate."""
+    graph = topology.from_json(client.ask("describe")["graph"])
+    wanted = load.flows(graph)
+    senders = {flow.source for flow in wanted} | {_next_sender(graph, flow) for flow in wanted}
+    if not any(link.shape.rate_bps for link in topology.links(graph)):
+        raise LabError("no link has a rate to be checked: give one with lab up --rate or lab set")
+    busy_before = _busy_share(lambda: time.sleep(IDLE_S))
+    with load.running(client, wanted) as received:
+        time.sleep(WARM_UP_S)
+        traffic: list[LinkTraffic] = []
+        begin, before = time.monotonic(), received.read()
+        busy = _busy_share(lambda: traffic.extend(sampling.measure(client, seconds)))
+        pairs = zip(before, received.read(), strict=True)
+        least = min(last - first for first, last in pairs) * 8 / (time.monotonic() - begin)
+    lines = [
+        Line(entry.link, direction)
+        for entry in traffic
+        for direction in entry.directions
+        if entry.link.shape.rate_bps and direction.sender in senders
+    ]
+    return Result(lines, least, busy, busy_before)
+
+
+def find_limit(
+    client: Client, seconds: float, progress: Callable[[Result, int], None]
+) -> int | None:
+    """The highest rate of all links, of those that were tried, at which the lab is exact; None
+    when it is not exact at its own. Doubles the rates, and restores them. Raises LabError."""
+    links = topology.links(topology.from_json(client.ask("describe")["graph"]))
+    rates = [link.shape.rate_bps for link in links if link.shape.rate_bps]
+    if not rates:
+        raise LabError("no link has a rate to begin with: give one with lab up --rate or lab set")
+    rate, exact = min(rates), None
+    try:
+        while rate <= MOST_RATE_BPS:
+            _set_rates(client, links, f"{rate}bit")
+            result = check(client, seconds)
+            progress(result, rate)
+            if not result.is_exact:
+                break
+            exact, rate = rate, 2 * rate
+    finally:
+        for link in links:
+            text = f"{link.shape.rate_bps}bit" if link.shape.rate_bps else "unlimited"
+            _set_rates(client, [link], text)
+    return exact
+
+
+def summary(result: Result) -> str:
+    """One or two sentences for people."""
+    worst = max(result.lines, key=lambda line: abs(line.share - 1))
+    verdict = "exact" if result.is_exact else "NOT exact"
+    rate = worst.link.shape.rate_bps or 0
+    text = (
+        f"{verdict}: {len(result.lines)} directions loaded at once, the furthest from its rate is "
+        f"{worst.direction.sender} with {format_rate(worst.direction.rate_bps)} of "
+        f"{format_rate(rate)} ({worst.share - 1:+.1%}; allowed {TOLERANCE:.0%}). The slowest "
+        f"connection received {format_rate(result.least_payload_bps)} of data. CPU in use: "
+        f"{result.busy:.0%} ({result.busy_before:.0%} before)."
+    )
+    added = result.busy - result.busy_before
+    if result.is_exact and added > 0 and result.busy_before <= QUIET:
+        most = (1 - result.busy_before) / added * max(_rates(result))
+        text += f" At this cost the CPU would be full at about {format_rate(most)} per link."
+    return text
+
+
+def _rates(result: Result) -> list[int]:
+    return [line.link.shape.rate_bps or 0 for line in result.lines]
+
+
+def _next_sender(graph: Any, flow: load.Flow) -> topology.End:
+    """The end that hands the flow to its target: the target's neighbour on the link."""
+    place = f"{flow.target.node}:{flow.target.interface}"
+    return topology.find_link(graph, place).other(flow.target.node)
+
+
+def _set_rates(client: Client, links: Sequence[Link], text: str) -> None:
+    for link in links:
+        client.ask("set", place=str(link.a), changes=[f"rate={text}"])
+
+
+def _busy_share(action: Callable[[], None]) -> float:
+    """Share of all cores' time that was in use during ``action``; 0 to 1."""
+    busy_before, total_before = _cpu_times()
+    action()
+    busy, total = _cpu_times()
+    return (busy - busy_before) / max(total - total_before, 1)
+
+
+def _cpu_times() -> tuple[int, int]:
+    """Ticks in use, and all, since the machine started: user nice system idle iowait irq ..."""
+    fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
+    numbers = [int(field) for field in fields]
+    idle = numbers[3] + numbers[4]
+    return sum(numbers) - idle, sum(numbers)

@@ -1,0 +1,76 @@
+"""``lab check`` and ``lab draw``."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from dmlcomm.lab import Lab, LabError, build
+from dmlcomm.lab import graph as topology
+from dmlcomm.lab.load import flows
+
+RATE_BPS = 20_000_000
+
+
+def lab_command(*arguments):
+    command = [sys.executable, "-m", "dmlcomm.lab", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("spec", ["flat:2,2", "bcube:3,2", "fattree:4"])
+def test_the_load_reaches_both_directions_of_every_link_once(spec):
+    graph = build(spec)
+    crossed = []
+    for flow in flows(graph):
+        first = topology.find_link(graph, str(flow.source))
+        last = topology.find_link(graph, str(flow.target))
+        crossed.append(flow.source)
+        if first != last:  # through a switch
+            crossed.append(last.other(flow.target.node))
+    ends = [end for link in topology.links(graph) for end in link.ends]
+    assert sorted(map(str, crossed)) == sorted(map(str, ends))
+
+
+def test_links_that_are_down_or_lead_to_nobody_are_not_loaded():
+    graph = build("flat:2,1")
+    link = topology.find_link(graph, "host0:eth0")
+    topology.update_link(graph, link, link.shape, up=False)
+    assert flows(graph) == []
+
+
+@pytest.mark.parametrize("spec", ["flat:3,2", "fattree:2"])
+def test_every_link_gives_its_rate_while_all_are_in_use(spec):
+    try:
+        with Lab(spec, rate="20mbit") as lab:
+            result = lab_command("check", "--name", lab.name, "--seconds", "2", "--json")
+    except LabError as error:
+        pytest.skip(f"no lab can be built here: {error}")
+    assert result.returncode == 0, result.stderr
+    report = json.loads(result.stdout)
+    assert len(report["directions"]) == 12
+    for direction in report["directions"]:
+        assert direction["rate_bps"] == pytest.approx(RATE_BPS, rel=0.05)
+    # Data are 1448 of the 1514 bytes of a frame; acknowledgements share the link.
+    assert report["least_payload_bps"] == pytest.approx(RATE_BPS * 1448 / 1514, rel=0.05)
+
+
+def test_a_lab_without_rates_cannot_be_checked():
+    try:
+        with Lab("flat:2,1") as lab:
+            result = lab_command("check", "--name", lab.name)
+    except LabError as error:
+        pytest.skip(f"no lab can be built here: {error}")
+    assert result.returncode == 1
+    assert "no link has a rate" in result.stderr
+
+
+@pytest.mark.parametrize("spec", ["flat:3,1", "bcube:3,2", "grid:2x2x2", "fattree:4,hosts=5"])
+def test_draw_writes_a_picture(spec, tmp_path):
+    pytest.importorskip("matplotlib")
+    file = tmp_path / "lab.png"
+    result = lab_command("draw", str(file), "--topology", spec, "--rate", "200mbit")
+    assert result.returncode == 0, result.stderr
+    assert file.read_bytes().startswith(b"\x89PNG")
+    assert os.listdir(tmp_path) == ["lab.png"]
