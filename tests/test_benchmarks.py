@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from benchmarks import bars, openmpi, report
+from benchmarks import bars, lab, openmpi, report
 from benchmarks.engine import MIN_ITERATIONS, Measurement, Settings, session, sizes
 from benchmarks.operations import OPERATIONS, Case, sum_of_values, values
 from benchmarks.ranks import RankError, Ranks
@@ -136,3 +136,17 @@ def test_command_prints_columns_and_writes_json_lines(tmp_path):
     first, *records = map(json.loads, file.read_text().splitlines())
     assert first["environment"]["torch"] == torch.__version__.partition("+")[0]
     assert [(r["size"], r["wrong"]) for r in records] == [(1024, 0), (4096, 0)]
+
+
+def test_bars_of_the_lab_compare_with_the_bound_and_with_gloo():
+    def result(backend, size, seconds, ratio):
+        return {"backend": backend, "size": size, "seconds": seconds, "ratio": ratio}
+
+    met = [result("dmlcomm", 10**6, 1.0, 1.05), result("gloo", 10**6, 1.0, 1.3)]
+    assert lab.judge(met) == []
+    missed = [result("dmlcomm", 10**8, 1.1, 1.06), result("gloo", 10**8, 1.0, 1.09)]
+    assert lab.judge(missed) == [
+        "dmlcomm, 100 MB: 1.060 x the bound, at most 1.05",
+        "dmlcomm, 100 MB: 1.100 x gloo's time, at most 1",
+        "gloo, 100 MB: 1.090 x the bound, at most 1.08",
+    ]

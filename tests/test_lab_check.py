@@ -10,6 +10,7 @@ import pytest
 from dmlcomm.lab import Lab, LabError, build
 from dmlcomm.lab import graph as topology
 from dmlcomm.lab.load import flows
+from dmlcomm.lab.units import Shape
 
 RATE_BPS = 20_000_000
 
@@ -63,7 +64,7 @@ def test_a_lab_without_rates_cannot_be_checked():
     except LabError as error:
         pytest.skip(f"no lab can be built here: {error}")
     assert result.returncode == 1
-    assert "no link has a rate" in result.stderr
+    assert "no link in use has a rate" in result.stderr
 
 
 @pytest.mark.parametrize("spec", ["flat:3,1", "bcube:3,2", "grid:2x2x2", "fattree:4,hosts=5"])
@@ -74,3 +75,13 @@ def test_draw_writes_a_picture(spec, tmp_path):
     assert result.returncode == 0, result.stderr
     assert file.read_bytes().startswith(b"\x89PNG")
     assert os.listdir(tmp_path) == ["lab.png"]
+
+
+def test_links_are_loaded_by_links_of_the_same_rate():
+    graph = build("flat:5,1", [Shape(20_000_000)])
+    for place in ("host1:eth0", "host3:eth0"):
+        link = topology.find_link(graph, place)
+        topology.update_link(graph, link, Shape(5_000_000), up=True)
+    pairs = {(flow.source.node, flow.target.node) for flow in flows(graph)}
+    slow = {("host1", "host3"), ("host3", "host1")}
+    assert pairs == slow | {("host0", "host2"), ("host2", "host4"), ("host4", "host0")}

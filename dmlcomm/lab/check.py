@@ -10,11 +10,13 @@ from dmlcomm.lab import graph as topology
 from dmlcomm.lab import load, sampling
 from dmlcomm.lab.client import Client
 from dmlcomm.lab.errors import LabError
-from dmlcomm.lab.graph import Link
-from dmlcomm.lab.sampling import Direction, LinkTraffic
+from dmlcomm.lab.graph import End, Link
+from dmlcomm.lab.sampling import LinkTraffic
 from dmlcomm.lab.units import MOST_RATE_BPS, format_rate
 
 TOLERANCE = 0.05
+
+GIVE_ONE = "give one with lab up --rate or lab set"
 
 # TCP finds its rate well within this time on links of a lab.
 WARM_UP_S = 1.0
@@ -26,15 +28,22 @@ QUIET = 0.2
 
 @dataclass(frozen=True)
 class Line:
-    """One direction of a link under load."""
+    """One direction of a link under load. Rates in bits per second of whole frames.
 
-    link: Link
-    direction: Direction
+    Attributes:
+        sender: the end that sends.
+        expected_bps: the rate of its link.
+        measured_bps: what the queue of the sender has let through.
+    """
+
+    sender: End
+    expected_bps: int
+    measured_bps: float
 
     @property
     def share(self) -> float:
-        """Measured rate over set rate."""
-        return self.direction.rate_bps / (self.link.shape.rate_bps or float("nan"))
+        """Measured rate over expected rate."""
+        return self.measured_bps / self.expected_bps
 
     @property
     def is_exact(self) -> bool:
@@ -72,9 +81,9 @@ class Result:
             "cpu_busy_before": round(self.busy_before, 3),
             "directions": [
                 {
-                    "sender": str(line.direction.sender),
-                    "set_rate_bps": line.link.shape.rate_bps,
-                    "rate_bps": round(line.direction.rate_bps),
+                    "sender": str(line.sender),
+                    "expected_bps": line.expected_bps,
+                    "rate_bps": round(line.measured_bps),
                     "exact": line.is_exact,
                 }
                 for line in self.lines
@@ -86,9 +95,11 @@ def check(client: Client, seconds: float) -> Result:
     """Loads all links at once for ``seconds``. Raises LabError, also if no link has a rate."""
     graph = topology.from_json(client.ask("describe")["graph"])
     wanted = load.flows(graph)
-    senders = {flow.source for flow in wanted} | {_next_sender(graph, flow) for flow in wanted}
-    if not any(link.shape.rate_bps for link in topology.links(graph)):
-        raise LabError("no link has a rate to be checked: give one with lab up --rate or lab set")
+    expected = {end: rate for flow in wanted for end, rate in _expected(graph, flow).items()}
+    if not expected:
+        raise LabError(
+            "no link in use has a rate to be checked: give one with lab up --rate or lab set"
+        )
     busy_before = _busy_share(lambda: time.sleep(IDLE_S))
     with load.running(client, wanted) as received:
         time.sleep(WARM_UP_S)
@@ -98,10 +109,10 @@ def check(client: Client, seconds: float) -> Result:
         pairs = zip(before, received.read(), strict=True)
         least = min(last - first for first, last in pairs) * 8 / (time.monotonic() - begin)
     lines = [
-        Line(entry.link, direction)
+        Line(direction.sender, expected[direction.sender], direction.rate_bps)
         for entry in traffic
         for direction in entry.directions
-        if entry.link.shape.rate_bps and direction.sender in senders
+        if direction.sender in expected
     ]
     return Result(lines, least, busy, busy_before)
 
@@ -114,7 +125,7 @@ def find_limit(
     links = topology.links(topology.from_json(client.ask("describe")["graph"]))
     rates = [link.shape.rate_bps for link in links if link.shape.rate_bps]
     if not rates:
-        raise LabError("no link has a rate to begin with: give one with lab up --rate or lab set")
+        raise LabError(f"no link has a rate to begin with: {GIVE_ONE}")
     rate, exact = min(rates), None
     try:
         while rate <= MOST_RATE_BPS:
@@ -135,29 +146,28 @@ def summary(result: Result) -> str:
     """One or two sentences for people."""
     worst = max(result.lines, key=lambda line: abs(line.share - 1))
     verdict = "exact" if result.is_exact else "NOT exact"
-    rate = worst.link.shape.rate_bps or 0
     text = (
         f"{verdict}: {len(result.lines)} directions loaded at once, the furthest from its rate is "
-        f"{worst.direction.sender} with {format_rate(worst.direction.rate_bps)} of "
-        f"{format_rate(rate)} ({worst.share - 1:+.1%}; allowed {TOLERANCE:.0%}). The slowest "
-        f"connection received {format_rate(result.least_payload_bps)} of data. CPU in use: "
-        f"{result.busy:.0%} ({result.busy_before:.0%} before)."
+        f"{worst.sender} with {format_rate(worst.measured_bps)} of "
+        f"{format_rate(worst.expected_bps)} ({worst.share - 1:+.1%}; allowed {TOLERANCE:.0%}). "
+        f"The slowest connection received {format_rate(result.least_payload_bps)} of data. "
+        f"CPU in use: {result.busy:.0%} ({result.busy_before:.0%} before)."
     )
     added = result.busy - result.busy_before
     if result.is_exact and added > 0 and result.busy_before <= QUIET:
-        most = (1 - result.busy_before) / added * max(_rates(result))
+        most = (1 - result.busy_before) / added * max(line.expected_bps for line in result.lines)
         text += f" At this cost the CPU would be full at about {format_rate(most)} per link."
     return text
 
 
-def _rates(result: Result) -> list[int]:
-    return [line.link.shape.rate_bps or 0 for line in result.lines]
+def _expected(graph: Any, flow: load.Flow) -> dict[End, int]:
+    """The ends that send the flow, its source and perhaps a switch, with their rate.
 
-
-def _next_sender(graph: Any, flow: load.Flow) -> topology.End:
-    """The end that hands the flow to its target: the target's neighbour on the link."""
-    place = f"{flow.target.node}:{flow.target.interface}"
-    return topology.find_link(graph, place).other(flow.target.node)
+    Empty if nothing limits it. `load.flows` connects links of one rate only.
+    """
+    last = topology.find_link(graph, str(flow.target)).other(flow.target.node)
+    rate = topology.find_link(graph, str(flow.source)).shape.rate_bps
+    return dict.fromkeys((flow.source, last), rate) if rate else {}
 
 
 def _set_rates(client: Client, links: Sequence[Link], text: str) -> None:

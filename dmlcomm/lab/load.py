@@ -45,9 +45,13 @@ def flows(graph: nx.Graph) -> list[Flow]:
     """
     found = []
     for switch in topology.nodes_of_kind(graph, NodeKind.SWITCH):
-        ends = [link.other(switch) for link in topology.links_of(graph, switch) if link.up]
-        if len(ends) > 1:
-            found += [Flow(ends[i - 1], end) for i, end in enumerate(ends)]
+        rings: dict[int | None, list[End]] = {}
+        for link in topology.links_of(graph, switch):
+            if link.up:
+                rings.setdefault(link.shape.rate_bps, []).append(link.other(switch))
+        for ends in rings.values():
+            if len(ends) > 1:
+                found += [Flow(ends[i - 1], end) for i, end in enumerate(ends)]
     for link in topology.links(graph):
         if link.up and all(end.address for end in link.ends):
             found += [Flow(link.a, link.b), Flow(link.b, link.a)]

@@ -32,13 +32,13 @@ def status_table(title: str, traffic: Sequence[LinkTraffic]) -> Table:
 
 def check_table(result: Result) -> Table:
     """One row per direction of a link under load."""
-    table = Table("sender", "set rate", "measured", "difference")
+    table = Table("sender", "expected", "measured", "difference")
     for line in result.lines:
         difference = f"{line.share - 1:+.1%}"
         table.add_row(
-            str(line.direction.sender),
-            format_rate(line.link.shape.rate_bps),
-            format_rate(line.direction.rate_bps),
+            str(line.sender),
+            format_rate(line.expected_bps),
+            format_rate(line.measured_bps),
             difference if line.is_exact else f"[bold red]{difference}[/]",
         )
     return table
