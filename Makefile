@@ -75,12 +75,13 @@ bars: build  ## Judge the performance bars in one run (longer than bench)
 	-scripts/system_packages.sh bench
 	$(BIN)/python -m benchmarks.bars
 
-docs: $(VENV)/.docs  ## Manual in site/
+docs: build $(VENV)/.docs  ## Manual in site/
+	$(BIN)/python -m dmlcomm.lab draw docs/lab-bcube.png --topology bcube:3,2 --rate 200mbit
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 conformance: build  ## PyTorch's own distributed tests on this backend
 	$(BIN)/python -m tests.conformance
 
 clean:  ## Remove what was built; the environment stays
-	rm -rf build dist site demo_output *.egg-info dmlcomm/*.so
+	rm -rf build dist site demo_output docs/lab-*.png *.egg-info dmlcomm/*.so
 	rm -f $(VENV)/.installed

@@ -66,3 +66,11 @@ def test_every_variable_is_documented_and_no_other():
     assert len(declared) >= 10
     assert sorted(declared) == sorted(headings)
     assert set(declared) == set(read) - macros
+
+
+def test_import_that_a_folder_must_do_without_is_found(rules):
+    check = rules["check_imports"]
+    assert len(list(check("dmlcomm/lab/lab.py", ["import torch", "from torch import nn"]))) == 2
+    assert len(list(check("dmlcomm/lab/lab.py", ["from pyroute2 import IPRoute"]))) == 1
+    assert list(check("dmlcomm/lab/network.py", ["from pyroute2 import IPRoute"])) == []
+    assert list(check("dmlcomm/backends/nic.py", ["import torch"])) == []

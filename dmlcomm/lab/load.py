@@ -40,8 +40,10 @@ class Flow:
 def flows(graph: nx.Graph) -> list[Flow]:
     """One flow in each direction of each link that is up, if there is somebody to send to.
 
-    The hosts at a switch form a ring, so each sends to one and receives from one. A link between
-    two addresses carries a flow each way.
+    The hosts at a switch form a ring, so each sends to one and receives from one. Where rates
+    differ, those of one rate form a ring, since a faster link could not be filled through a slower
+    one; a link that is alone with its rate is left out. A link between two addresses carries a flow
+    each way.
     """
     found = []
     for switch in topology.nodes_of_kind(graph, NodeKind.SWITCH):
