@@ -5,6 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from dmlcomm.lab import Lab, LabError
+
 
 @pytest.fixture(autouse=True, scope="session")
 def _nothing_left_in_shared_memory() -> Iterator[None]:
@@ -12,3 +14,23 @@ def _nothing_left_in_shared_memory() -> Iterator[None]:
     yield
     left = {name for name in set(os.listdir("/dev/shm")) - before if "dmlcomm" in name}
     assert left == set()
+
+
+@pytest.fixture(scope="session")
+def lab_is_possible() -> None:
+    """Skips a test where this system allows no lab, with the reason."""
+    try:
+        with Lab("flat:1,1", rate="100mbit"):
+            pass
+    except LabError as error:
+        pytest.skip(f"no lab can be built here: {error}")
+
+
+@pytest.fixture(scope="session")
+def loss_is_possible(lab_is_possible) -> None:
+    """Skips a test where this kernel has no means to lose packets."""
+    try:
+        with Lab("flat:1,1", loss="1%"):
+            pass
+    except LabError as error:
+        pytest.skip(str(error))
