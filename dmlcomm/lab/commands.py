@@ -6,12 +6,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from dmlcomm.lab import check as checks
@@ -22,11 +19,11 @@ from dmlcomm.lab.client import Client
 from dmlcomm.lab.draw import draw as draw_graph
 from dmlcomm.lab.environment import parse_assignments
 from dmlcomm.lab.errors import LabError
-from dmlcomm.lab.graph import NodeKind
 from dmlcomm.lab.lab import shapes_of, start
 from dmlcomm.lab.options import Options
-from dmlcomm.lab.tables import check_table, status_table
+from dmlcomm.lab.tables import check_table
 from dmlcomm.lab.units import format_rate
+from dmlcomm.lab.views import console, facts, measured, progress_bar, show_live
 
 app = typer.Typer(
     name="lab",
@@ -35,8 +32,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-# Tables keep their shape where the output is not a terminal.
-console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
 DEFAULT_NAME = "lab"
 FAILED = 1
@@ -74,7 +69,7 @@ def up(
     with _errors():
         begin = time.monotonic()
         graph = build(spec, shapes_of(rate, delay, loss))
-        with _progress_bar() as progress:
+        with progress_bar() as progress:
             start(name, graph, Options(mtu, congestion), progress=progress)
         seconds = time.monotonic() - begin
         num_hosts, num_links = len(topology.hosts(graph)), graph.number_of_edges()
@@ -162,9 +157,9 @@ def status(
                 json.dumps({"name": client.name, "interval_s": interval, "links": links}, indent=2)
             )
         elif once or not console.is_terminal:
-            console.print(_status(client, interval))
+            console.print(measured(client, interval))
         else:
-            _show_live(client, interval)
+            show_live(client, interval)
 
 
 @app.command()
@@ -220,7 +215,7 @@ def list_(as_json: AsJson = False) -> None:
     labs = []
     for name in wire.names_in_use():
         try:
-            labs.append(_facts(name))
+            labs.append(facts(name))
         except LabError as error:
             console.print(f"{name}: {error}", style="yellow")
     if as_json:
@@ -280,21 +275,6 @@ def _name(name: str | None) -> str:
     return names[0]
 
 
-def _facts(name: str) -> dict[str, Any]:
-    with Client(name) as client:
-        description = client.ask("describe")
-        pid = client.holder.pid
-    graph = topology.from_json(description["graph"])
-    return {
-        "name": name,
-        "topology": graph.graph["spec"],
-        "hosts": len(topology.nodes_of_kind(graph, NodeKind.HOST)),
-        "links": graph.number_of_edges(),
-        "pid": pid,
-        "user_namespace": description["user_namespace"],
-    }
-
-
 def _check_limit(client: Client, seconds: float) -> None:
     def show(result: checks.Result, _: int) -> None:
         console.print(checks.summary(result))
@@ -304,32 +284,3 @@ def _check_limit(client: Client, seconds: float) -> None:
         console.print("This lab is not exact at its own rates on this machine.")
         raise typer.Exit(FAILED)
     console.print(f"All links together can be trusted up to {format_rate(rate)} on this machine.")
-
-
-def _status(client: Client, interval_s: float) -> Table:
-    traffic = sampling.measure(client, interval_s)
-    return status_table(f'lab "{client.name}"', traffic)
-
-
-def _show_live(client: Client, interval_s: float) -> None:
-    before = sampling.read(client)
-    with Live(console=console, auto_refresh=False) as live:
-        while True:
-            time.sleep(interval_s)
-            after = sampling.read(client)
-            traffic = sampling.between(client, before, after)
-            live.update(status_table(f'lab "{client.name}"', traffic), refresh=True)
-            before = after
-
-
-@contextmanager
-def _progress_bar() -> Iterator[Any]:
-    """A function that moves a bar; in a terminal only, and gone at the end."""
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
-        task = bar.add_task("starting")
-        yield lambda what, done, total: bar.update(
-            task, description=what, completed=done, total=total
-        )
