@@ -183,8 +183,9 @@ class Resources {
   std::vector<uint32_t> of(uint32_t sender, uint32_t receiver, bool same_host) {
     if (!same_host) {
       const double beta = topology_.inter_host.beta_s_per_byte * sharers_ / topology_.num_rails;
-      return {resource(Side::nic_out, topology_.host_of_rank[sender], beta),
-              resource(Side::nic_in, topology_.host_of_rank[receiver], beta)};
+      const double contention = topology_.contention;
+      return {resource(Side::nic_out, topology_.host_of_rank[sender], beta, contention),
+              resource(Side::nic_in, topology_.host_of_rank[receiver], beta, contention)};
     }
     const double beta = topology_.intra_host.beta_s_per_byte;
     std::vector<uint32_t> needed = {resource(Side::rank_in, receiver, beta)};
@@ -195,10 +196,10 @@ class Resources {
  private:
   enum class Side { rank_out, rank_in, nic_out, nic_in };
 
-  uint32_t resource(Side side, uint32_t owner, double beta) {
+  uint32_t resource(Side side, uint32_t owner, double beta, double contention = 1) {
     const auto [entry, is_new] = ids_.try_emplace({side, owner}, 0);
     // A free link is one that is faster than any real one by far.
-    if (is_new) entry->second = sharing_->add_resource(1 / std::max(beta, 1e-18));
+    if (is_new) entry->second = sharing_->add_resource(1 / std::max(beta, 1e-18), contention);
     return entry->second;
   }
 

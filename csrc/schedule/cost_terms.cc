@@ -22,10 +22,14 @@ CostTerms cost_terms(const topology::Topology& topology, double bytes) {
   }
   const double nic = topology.inter_host.beta_s_per_byte / topology.num_rails;
   const double per_host = topology.max_ranks_per_host();
-  const double remote_share = (terms.num_ranks - per_host) / (terms.num_ranks - 1.0);
-  terms.beta_all = std::max(remote_share * per_host * nic, (1 - remote_share) * local);
+  const double num_remote = terms.num_ranks - per_host;
+  const double all_contention = num_remote * per_host > 1 ? topology.contention : 1;
+  const double far_contention = per_host > 1 ? topology.contention : 1;
+  const double remote_share = num_remote / (terms.num_ranks - 1.0);
+  terms.beta_all =
+      std::max(remote_share * per_host * nic * all_contention, (1 - remote_share) * local);
   terms.beta_next = per_host > 1 ? std::max(nic, local) : nic;
-  terms.beta_far = per_host * nic;
+  terms.beta_far = per_host * nic * far_contention;
   return terms;
 }
 

@@ -5,9 +5,9 @@
 
 namespace dmlcomm::schedule {
 
-uint32_t MaxMinSharing::add_resource(double bytes_per_s) {
-  capacity_.push_back(bytes_per_s);
-  return static_cast<uint32_t>(capacity_.size() - 1);
+uint32_t MaxMinSharing::add_resource(double bytes_per_s, double contention) {
+  resources_.push_back({bytes_per_s, contention});
+  return static_cast<uint32_t>(resources_.size() - 1);
 }
 
 void MaxMinSharing::add(uint32_t flow, double bytes, const std::vector<uint32_t>& resources) {
@@ -39,17 +39,20 @@ std::vector<uint32_t> MaxMinSharing::advance(double seconds) {
 // these flows and fixes their rate; what they take from the others is gone; repeat with the rest.
 void MaxMinSharing::share() {
   is_shared_ = true;
-  std::vector<double> left = capacity_;
-  std::vector<uint32_t> users(capacity_.size(), 0);
+  std::vector<uint32_t> users(resources_.size(), 0);
   for (Flow& flow : flows_) {
     flow.bytes_per_s = 0;
     for (uint32_t resource : flow.resources) ++users[resource];
   }
+  std::vector<double> left;
+  for (size_t r = 0; r < resources_.size(); ++r) {
+    left.push_back(resources_[r].bytes_per_s / (users[r] > 1 ? resources_[r].contention : 1));
+  }
   for (size_t num_open = flows_.size(); num_open > 0;) {
-    size_t bottleneck = capacity_.size();
-    for (size_t r = 0; r < capacity_.size(); ++r) {
+    size_t bottleneck = resources_.size();
+    for (size_t r = 0; r < resources_.size(); ++r) {
       if (users[r] == 0) continue;
-      if (bottleneck == capacity_.size() ||
+      if (bottleneck == resources_.size() ||
           left[r] / users[r] < left[bottleneck] / users[bottleneck]) {
         bottleneck = r;
       }
@@ -63,7 +66,7 @@ void MaxMinSharing::share() {
       --num_open;
       for (uint32_t resource : needed) {
         // Rounding must not leave a resource that still has users with nothing at all.
-        left[resource] = std::max(left[resource] - rate, capacity_[resource] * 1e-9);
+        left[resource] = std::max(left[resource] - rate, resources_[resource].bytes_per_s * 1e-9);
         --users[resource];
       }
     }

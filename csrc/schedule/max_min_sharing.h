@@ -12,8 +12,9 @@ namespace dmlcomm::schedule {
 
 class MaxMinSharing {
  public:
-  // Returns the resource's id. Capacity in bytes per second, above 0.
-  uint32_t add_resource(double bytes_per_s);
+  // Returns the resource's id. Capacity in bytes per second, above 0; `contention` times less while
+  // several flows share it.
+  uint32_t add_resource(double bytes_per_s, double contention = 1);
 
   // A flow of `bytes` > 0 that needs all of `resources`, at least one. Ids are the caller's.
   void add(uint32_t flow, double bytes, const std::vector<uint32_t>& resources);
@@ -37,7 +38,11 @@ class MaxMinSharing {
 
   void share();
 
-  std::vector<double> capacity_;
+  struct Resource {
+    double bytes_per_s;
+    double contention;
+  };
+  std::vector<Resource> resources_;
   std::vector<Flow> flows_;
   bool is_shared_ = true;  // bytes_per_s is right for the present flows
 };

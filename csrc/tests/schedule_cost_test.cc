@@ -139,6 +139,17 @@ TEST(LockstepTest, PricesSymmetricAlgorithmsLikeTheWholeGroup) {
   }
 }
 
+// Both messages arrive through one NIC.
+TEST(SimulationTest, MessagesThatShareANicTakeLongerWhereThatContends) {
+  topology::Topology topology = topology::flat_network({0, 1, 2}, 1, 8e9, true);
+  topology.inter_host.alpha_s = topology.inter_host.overhead_s = 0;
+  const auto schedules = schedules_of(*find_algorithm(OpKind::gather, "direct"), 3, 1'000'000);
+  topology.contention = 1;
+  const double alone = simulate(topology, schedules, 1);
+  topology.contention = 1.5;
+  EXPECT_NEAR(simulate(topology, schedules, 1), 1.5 * alone, 0.01 * alone);
+}
+
 TEST(LockstepTest, PricesGroupsThatAreTooLargeToGenerate) {
   constexpr uint32_t kRanks = 5000;
   std::vector<uint32_t> hosts(kRanks);

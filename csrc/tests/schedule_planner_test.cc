@@ -39,13 +39,23 @@ void expect_refused(const std::string& text, const std::string& reason) {
 
 TEST(PlannerTest, ChoosesFewRoundsForSmallAndFewBytesForLarge) {
   for (const topology::Topology& topology :
-       {topology::single_host(8, true), topology::single_host(8, false), network(8)}) {
+       {topology::single_host(8, true), topology::single_host(8, false)}) {
     Planner planner(topology, "");
     EXPECT_EQ(choice(&planner, OpKind::all_reduce, 8, 64), "recursive_doubling");
     EXPECT_EQ(choice(&planner, OpKind::all_reduce, 8, 64 * kMiB), "direct");
     EXPECT_EQ(choice(&planner, OpKind::reduce_scatter, 8, 64 * kMiB), "direct");
     EXPECT_EQ(choice(&planner, OpKind::all_gather, 8, 64 * kMiB), "direct");
   }
+}
+
+TEST(PlannerTest, PrefersTheRingWhereConnectionsMeetAtASwitch) {
+  Planner planner(network(8), "");
+  EXPECT_EQ(choice(&planner, OpKind::all_reduce, 8, 64), "recursive_doubling");
+  for (OpKind kind : {OpKind::all_reduce, OpKind::reduce_scatter, OpKind::all_gather}) {
+    EXPECT_EQ(choice(&planner, kind, 8, 64 * kMiB), "ring");
+  }
+  Planner pair(network(2), "");
+  EXPECT_EQ(choice(&pair, OpKind::all_reduce, 2, 64 * kMiB), "direct");
 }
 
 TEST(PlannerTest, BroadcastsFromTheRootAloneOnlyWhereSendingIsFree) {

@@ -26,6 +26,8 @@ struct Topology {
   Link intra_host;
   Link inter_host;  // of one rail
   uint32_t num_rails = 1;
+  // A NIC that carries several messages at once takes so many times as long per byte.
+  double contention = 1;
 
   // The receiver reads the sender's memory: one copy, which costs the sender nothing.
   // Otherwise both sides pay beta.
