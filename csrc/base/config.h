@@ -49,10 +49,9 @@ struct Config {
   // yields while it polls, and does so 20 times as long.
   uint32_t spin_us = 50;
 
-  // DMLCOMM_SHM_BOARD_BYTES: largest operation (bytes per rank, 0 to 67108864) that goes through
-  // the slots of the host's shared board (two copies, no system call) instead of single-copy reads.
-  // Where these are possible all_reduce takes the slots up to 8 KiB only. 0 turns both off. Default
-  // 1 MiB.
+  // DMLCOMM_SHM_BOARD_BYTES: size of the slots of the host's shared board (0 to 67108864). Small
+  // operations go through them; large ones go from tensor to tensor, and show each other addresses
+  // there. 0 turns both off. Default 1 MiB.
   uint64_t shm_board_bytes = 1u << 20;
 
   // DMLCOMM_SHM_SINGLE_COPY: 1 or 0; 0 forbids process_vm_readv. Default 1, where the kernel

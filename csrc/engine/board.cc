@@ -11,9 +11,9 @@ namespace {
 
 using schedule::OpKind;
 
-// Where ranks reach each other's memory, data goes through the slots if a rank reads at most so
-// much from each of the others, per other rank: two copies in the cache cost less than a system
-// call for each and a second wait.
+// Where ranks reach each other's memory, data goes through the slots if a rank reads at most
+// (N - 1) times this from each other one. Two copies in the cache cost less than a system call and
+// a second wait, and the more ranks there are, the more system calls and waits.
 constexpr size_t kSlotReadBytes = 16 * 1024;
 
 // All-reduces up to this size take one round, in which every rank adds everything up for itself: it

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "base/str_cat.h"
 
 namespace dmlcomm::engine {
@@ -10,26 +11,18 @@ BoardRunner::BoardRunner(Board& board, const OpState& op, uint8_t algorithm)
     : Runner(info_of(op, algorithm)), board_(board), op_(op) {}
 
 Status BoardRunner::start() {
-  bool moved;
-  return advance(&moved);
+  enter();
+  return Status();
 }
 
 Status BoardRunner::advance(bool* moved) {
-  if (phase_ == Phase::enter && board_.all_published(board_.round())) {
-    enter();
-    *moved = true;
-  }
   if (phase_ == Phase::take) return take_published(moved);
-  if (phase_ == Phase::work) {
-    *moved = true;
-    return work();
-  }
+  if (phase_ == Phase::work) return work(moved);
   return Status();
 }
 
 bool BoardRunner::waits_for(int peer) const {
   switch (phase_) {
-    case Phase::enter: return !board_.published(peer, board_.round());
     // A peer that has published may leave: its slot stays readable.
     case Phase::take:
       return std::find(pending_.begin(), pending_.end(), peer) != pending_.end() &&
@@ -40,7 +33,10 @@ bool BoardRunner::waits_for(int peer) const {
   return false;
 }
 
+// An operation takes what all ranks have published before it goes on or ends, so all are through
+// with the slot that is filled now.
 void BoardRunner::enter() {
+  DMLCOMM_CHECK(board_.all_published(board_.round()));
   round_ = board_.round() + 1;
   ++round_of_op_;
   board_.header().op[round_ % transport::shm::kNumSlots] = info();
@@ -51,9 +47,6 @@ void BoardRunner::enter() {
   }
   phase_ = Phase::take;
 }
-
-// Every rank has published the round before, or this one would not have been taken.
-void BoardRunner::enter_next_round() { enter(); }
 
 Status BoardRunner::take_published(bool* moved) {
   for (size_t i = 0; i < pending_.size();) {

@@ -25,12 +25,12 @@ class BoardRunner : public Runner {
   virtual void put() = 0;
   // The slot of `rank` is there, and it does the same operation.
   virtual Status take(int rank) = 0;
-  // All slots have been taken. Goes on with one of the three below.
+  // All slots have been taken. Goes on with one of the three below: the next round, work, the end.
   virtual Status all_taken() = 0;
-  // One bounded piece of work, until it goes on.
-  virtual Status work() { return Status(); }
+  // One bounded piece of work, until it goes on; sets `moved` unless it can only wait.
+  virtual Status work(bool*) { return Status(); }
 
-  void enter_next_round();
+  void enter();
   void begin_work() { phase_ = Phase::work; }
   void finish() { phase_ = Phase::done; }
 
@@ -45,15 +45,14 @@ class BoardRunner : public Runner {
   uint64_t divisor() const;                         // of a reduction's result
 
  private:
-  enum class Phase { enter, take, work, done };
+  enum class Phase { take, work, done };
 
-  void enter();
   Status take_published(bool* moved);
   Status check(int rank) const;
 
   Board& board_;
   const OpState& op_;
-  Phase phase_ = Phase::enter;
+  Phase phase_ = Phase::take;
   uint64_t round_ = 0;
   int round_of_op_ = 0;
   std::vector<int> pending_;  // ranks whose slots of this round are still to be taken

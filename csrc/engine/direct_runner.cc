@@ -16,8 +16,8 @@ namespace dmlcomm::engine {
 namespace {
 
 // A rank that gives up waits so long for one that is writing to its memory: far longer than a
-// segment takes, unless that process has been stopped in the middle.
-constexpr int64_t kStopNs = 100 * kNsPerMs;
+// segment takes, also where that process has to wait for its core; unless it has been stopped.
+constexpr int64_t kStopNs = 500 * kNsPerMs;
 
 // Copies inside this process of at least this size go past the cache.
 constexpr uint64_t kStreamBytes = 2u << 20;
@@ -47,7 +47,9 @@ void DirectRunner::stop() {
   for (int rank = 0; rank < num_ranks(); ++rank) {
     if (rank == this->rank()) continue;
     const auto& writing_to = board().header_of(rank).writing_to;
-    while (writing_to.load() == static_cast<uint32_t>(this->rank()) + 1 && now_ns() < give_up) {
+    const bool is_alive = board().mesh().link(rank).state() == transport::Link::State::up;
+    while (is_alive && writing_to.load() == static_cast<uint32_t>(this->rank()) + 1 &&
+           now_ns() < give_up) {
       sched_yield();
     }
   }
@@ -97,25 +99,55 @@ Status DirectRunner::prepare() {
   return Status();
 }
 
-// One segment.
-Status DirectRunner::work() {
+// One segment. What was read from a rank that gave up meanwhile may be anything: then the others
+// must not believe that all is in place.
+Status DirectRunner::work(bool* moved) {
+  if (abandoned_) return Status();
+  *moved = true;
   if (current_ < transfers_.size()) {
     const Transfer& transfer = transfers_[current_];
     const size_t bytes = std::min<uint64_t>(segment_bytes(transfer), transfer.bytes - position_);
     DMLCOMM_RETURN_IF_ERROR(move_segment(transfer, position_, bytes));
+    if (abandoned_) return Status();
     position_ += bytes;
     if (position_ < transfer.bytes) return Status();
     ++current_;
     position_ = 0;
   }
-  if (current_ == transfers_.size()) enter_next_round();
+  if (current_ < transfers_.size()) return Status();
+  abandoned_ = !all_accept();
+  if (!abandoned_) enter();
   return Status();
+}
+
+// Until all are through with the first round's work a rank accepts, unless it has given up.
+bool DirectRunner::accepts(int rank) const {
+  return board().header_of(rank).accepts_round.load() == first_round_;
+}
+
+bool DirectRunner::all_accept() const {
+  for (int rank = 0; rank < num_ranks(); ++rank) {
+    if (rank != this->rank() && !accepts(rank)) return false;
+  }
+  return true;
+}
+
+Status DirectRunner::read(const Place& source, uint64_t position, std::byte* to, size_t bytes) {
+  transport::Link& link = board().mesh().link(source.rank);
+  const Status status = link.read_memory(source.address + position, to, bytes);
+  if (status.ok()) return status;
+  // Memory of a rank that has given up may be gone.
+  abandoned_ = !accepts(source.rank);
+  if (abandoned_) return Status();
+  link.fail(status);
+  return status;
 }
 
 Status DirectRunner::move_segment(const Transfer& transfer, uint64_t position, size_t bytes) {
   Result<const std::byte*> data = reduces(transfer) ? reduce_segment(transfer, position, bytes)
                                                     : copy_segment(transfer, position, bytes);
   if (!data.ok()) return data.status();
+  if (abandoned_) return Status();
   for (const Place& target : transfer.targets) {
     DMLCOMM_RETURN_IF_ERROR(write_to(target, position, *data, bytes));
   }
@@ -131,8 +163,7 @@ Result<const std::byte*> DirectRunner::reduce_segment(const Transfer& transfer, 
       sources.push_back(reinterpret_cast<const std::byte*>(source.address) + position);
       continue;
     }
-    DMLCOMM_RETURN_IF_ERROR(
-        board().mesh().link(source.rank).read_memory(source.address + position, free, bytes));
+    DMLCOMM_RETURN_IF_ERROR(read(source, position, free, bytes));
     sources.push_back(free);
     free += segment_bytes(transfer);
   }
@@ -147,8 +178,7 @@ Result<const std::byte*> DirectRunner::copy_segment(const Transfer& transfer, ui
   const Place& source = transfer.sources[0];
   std::byte* result = transfer.result == nullptr ? nullptr : transfer.result + position;
   if (!is_own(source)) {
-    DMLCOMM_RETURN_IF_ERROR(
-        board().mesh().link(source.rank).read_memory(source.address + position, result, bytes));
+    DMLCOMM_RETURN_IF_ERROR(read(source, position, result, bytes));
     return static_cast<const std::byte*>(result);
   }
   const std::byte* own = reinterpret_cast<const std::byte*>(source.address) + position;
@@ -166,11 +196,14 @@ Status DirectRunner::write_to(const Place& target, uint64_t position, const std:
   auto& writing_to = board().header().writing_to;
   writing_to.store(static_cast<uint32_t>(target.rank) + 1);
   // Sequentially consistent, as all of these: either the other sees that we write, or we see that
-  // it has given up. Its own second round follows ours, so it accepts the first until then.
-  const bool accepts = board().header_of(target.rank).accepts_round.load() == first_round_;
+  // it has given up.
   Status status;
-  if (accepts) {
-    status = board().mesh().link(target.rank).write_memory(target.address + position, data, bytes);
+  if (accepts(target.rank)) {
+    transport::Link& link = board().mesh().link(target.rank);
+    status = link.write_memory(target.address + position, data, bytes);
+    if (!status.ok()) link.fail(status);
+  } else {
+    abandoned_ = true;
   }
   writing_to.store(0);
   return status;

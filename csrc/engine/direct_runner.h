@@ -27,9 +27,12 @@ class DirectRunner final : public BoardRunner {
   void put() override;
   Status take(int rank) override;
   Status all_taken() override;
-  Status work() override;
+  Status work(bool* moved) override;
 
   Status prepare();
+  bool accepts(int rank) const;
+  bool all_accept() const;
+  Status read(const Place& source, uint64_t position, std::byte* to, size_t bytes);
   Status move_segment(const Transfer& transfer, uint64_t position, size_t bytes);
   Result<const std::byte*> reduce_segment(const Transfer& transfer, uint64_t position,
                                           size_t bytes);
@@ -44,6 +47,7 @@ class DirectRunner final : public BoardRunner {
   size_t current_ = 0;     // transfer
   uint64_t position_ = 0;  // bytes of it that are done
   MemoryPool::Block staging_;
+  bool abandoned_ = false;  // a rank has given up; the reason is on its way
 };
 
 }  // namespace dmlcomm::engine

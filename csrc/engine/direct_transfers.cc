@@ -20,9 +20,9 @@ Region region_of(Span piece) { return {reinterpret_cast<uint64_t>(piece.data), p
 constexpr size_t kInput = 0;
 constexpr size_t kRootOutput = 1;
 
-class Planner {
+class TransferPlanner {
  public:
-  Planner(const OpRequest& request, int rank, const std::vector<std::vector<Region>>& shown)
+  TransferPlanner(const OpRequest& request, int rank, const std::vector<std::vector<Region>>& shown)
       : request_(request),
         rank_(rank),
         num_ranks_(static_cast<int>(shown.size())),
@@ -130,7 +130,6 @@ class Planner {
       expect(other(i), t.bytes);
       t.targets.push_back(place(other(i), own, 0));
     }
-    if (!to_all && rank_ == root_) t.targets.clear();
     add(std::move(t));
   }
 
@@ -191,7 +190,7 @@ std::vector<Region> shown_regions(const OpRequest& request, bool is_root) {
 
 Result<std::vector<Transfer>> transfers_of(const OpRequest& request, int rank,
                                            const std::vector<std::vector<Region>>& shown) {
-  return Planner(request, rank, shown).plan();
+  return TransferPlanner(request, rank, shown).plan();
 }
 
 }  // namespace dmlcomm::engine

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace dmlcomm::engine {
 namespace {
@@ -10,8 +11,12 @@ namespace {
 constexpr uintptr_t kHugePageBytes = 2u << 20;
 // Tensors that are remembered: a step of training uses a few dozen buckets.
 constexpr size_t kMaxRanges = 256;
-// Moved in one go, so that an operation is never held up for long (about 10 ms).
-constexpr uintptr_t kMaxMoveBytes = 64u << 20;
+// Moved for one operation, so that none is held up for long (about 10 ms).
+constexpr size_t kMaxMoveBytes = 64u << 20;
+
+// Where the kernel cannot (too old, memory fragmented or in use, a mapped file) the tensor stays as
+// it is, after a few tries.
+constexpr int kMaxFailures = 3;
 
 #ifndef MADV_COLLAPSE  // of Linux 6.1; headers may be older
 #define MADV_COLLAPSE 25
@@ -21,11 +26,17 @@ constexpr uintptr_t kMaxMoveBytes = 64u << 20;
 
 void HugePages::consider(const OpRequest& request) {
   if (!enabled_) return;
-  for (size_t i = 0; i < request.input.num_pieces(); ++i) consider(request.input.piece(i));
-  for (size_t i = 0; i < request.output.num_pieces(); ++i) consider(request.output.piece(i));
+  ++num_requests_;
+  size_t budget = kMaxMoveBytes;
+  for (size_t i = 0; i < request.input.num_pieces(); ++i) {
+    consider(request.input.piece(i), &budget);
+  }
+  for (size_t i = 0; i < request.output.num_pieces(); ++i) {
+    consider(request.output.piece(i), &budget);
+  }
 }
 
-void HugePages::consider(Span memory) {
+void HugePages::consider(Span memory, size_t* budget) {
   const auto address = reinterpret_cast<uintptr_t>(memory.data);
   const uintptr_t begin = (address + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
   const uintptr_t end = (address + memory.bytes) / kHugePageBytes * kHugePageBytes;
@@ -34,16 +45,21 @@ void HugePages::consider(Span memory) {
     return range.begin == begin && range.end == end;
   });
   if (it == recent_.end()) {
-    recent_.push_front({begin, end, begin});
+    recent_.push_front({begin, end, begin, num_requests_, 0});
     if (recent_.size() > kMaxRanges) recent_.pop_back();
     return;
   }
   recent_.splice(recent_.begin(), recent_, it);
-  if (it->moved_to == end) return;
-  const uintptr_t bytes = std::min(end - it->moved_to, kMaxMoveBytes);
-  // Where the kernel cannot (too old, memory fragmented, a mapped file) the tensor stays as it is.
-  (void)madvise(reinterpret_cast<void*>(it->moved_to), bytes, MADV_COLLAPSE);
-  it->moved_to += bytes;
+  const bool is_in_place = std::exchange(it->request, num_requests_) == num_requests_;
+  if (is_in_place || it->moved_to == end || it->num_failures == kMaxFailures) return;
+  const uintptr_t bytes = std::min(end - it->moved_to, *budget);
+  if (bytes == 0) return;
+  *budget -= bytes;
+  if (madvise(reinterpret_cast<void*>(it->moved_to), bytes, MADV_COLLAPSE) == 0) {
+    it->moved_to += bytes;
+  } else {
+    ++it->num_failures;
+  }
 }
 
 }  // namespace dmlcomm::engine

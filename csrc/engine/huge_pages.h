@@ -2,9 +2,9 @@
 //
 // Copying to or from another process looks every page up and pins it, and each 4 KiB page costs an
 // entry of the TLB on both sides: with huge pages a 16 MiB all-reduce between two ranks takes two
-// thirds of the time. The kernel does the move (MADV_COLLAPSE, Linux 6.1): contents, addresses and
-// everything else about the memory stay as they are, and no page is added to it. It costs about as
-// much as copying the tensor once, so only what comes a second time is moved.
+// thirds of the time. The kernel does the move (MADV_COLLAPSE, Linux 6.1): contents and addresses
+// stay as they are; pages that were never touched are filled in. It costs about as much as copying
+// the tensor once, so only memory that comes a second time is moved.
 //
 // All calls come with the progress lock held.
 #pragma once
@@ -21,7 +21,7 @@ class HugePages {
  public:
   explicit HugePages(bool enabled) : enabled_(enabled) {}
 
-  // The tensors of `request` are about to be used, and no other process works on them yet.
+  // The tensors of `request` are about to be used.
   void consider(const OpRequest& request);
 
  private:
@@ -30,11 +30,14 @@ class HugePages {
     uintptr_t begin = 0;
     uintptr_t end = 0;
     uintptr_t moved_to = 0;  // what lies before it is done
+    uint64_t request = 0;    // that it came with last
+    int num_failures = 0;
   };
 
-  void consider(Span memory);
+  void consider(Span memory, size_t* budget);
 
   const bool enabled_;
+  uint64_t num_requests_ = 0;
   std::list<Range> recent_;  // most recently used first
 };
 

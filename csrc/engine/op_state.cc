@@ -1,5 +1,7 @@
 #include "engine/op_state.h"
 
+#include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "base/str_cat.h"
@@ -8,6 +10,26 @@
 namespace dmlcomm::engine {
 
 using schedule::OpKind;
+
+namespace {
+
+// So that ranks notice when they cut the same sum in different pieces. 0 for even ones.
+uint32_t hash_of_uneven(const std::vector<uint64_t>& counts) {
+  if (std::adjacent_find(counts.begin(), counts.end(), std::not_equal_to<>()) == counts.end()) {
+    return 0;
+  }
+  uint32_t hash = 2166136261u;  // FNV-1a, over whole counts
+  for (uint64_t count : counts) {
+    hash = (hash ^ static_cast<uint32_t>(count ^ (count >> 32))) * 16777619u;
+  }
+  return std::max(hash, 1u);
+}
+
+bool has_pieces(OpKind kind) {
+  return kind == OpKind::all_gather || kind == OpKind::reduce_scatter;
+}
+
+}  // namespace
 
 transport::OpInfo OpRequest::info() const {
   transport::OpInfo info;
@@ -26,6 +48,7 @@ transport::OpInfo OpRequest::info() const {
     case OpKind::all_gather:
     case OpKind::reduce_scatter:
       for (uint64_t count : shape.counts) info.count += count;
+      info.root = hash_of_uneven(shape.counts);
       break;
     default: break;
   }
@@ -49,6 +72,9 @@ std::string describe(const transport::OpInfo& info) {
   if (kind == OpKind::broadcast || kind == OpKind::reduce || kind == OpKind::gather ||
       kind == OpKind::scatter) {
     text += str_cat(text.back() == '(' ? "" : ", ", "root ", info.root);
+  }
+  if (has_pieces(kind) && info.root != 0) {
+    text += str_cat(" in uneven pieces (their hash is ", info.root, ")");
   }
   const auto& algorithms = schedule::all_algorithms();
   if (info.algorithm == kSlotAlgorithm || info.algorithm == kDirectAlgorithm) {

@@ -1,6 +1,7 @@
 #include "engine/placement.h"
 
 #include "base/clock.h"
+#include "base/log.h"
 
 namespace dmlcomm::engine {
 namespace {
@@ -12,7 +13,7 @@ constexpr int64_t kMinMoveIntervalNs = 10 * kNsPerMs;
 
 void Placement::spread() {
   const int core = sched_getcpu();
-  if (core < 0) return;
+  if (core < 0 || !enabled_) return;
   auto& own = mesh_.segment().header().core;
   if (own.load(std::memory_order_relaxed) != core) own.store(core, std::memory_order_relaxed);
   if (!leaves(core)) return;
@@ -36,7 +37,8 @@ std::map<int, int> Placement::ranks_per_core() const {
   std::map<int, int> counts;
   for (int rank = 0; rank < num_ranks_; ++rank) {
     transport::shm::Segment& segment = rank == rank_ ? mesh_.segment() : *mesh_.peer_segment(rank);
-    ++counts[segment.header().core.load(std::memory_order_relaxed)];
+    const int core = segment.header().core.load(std::memory_order_relaxed);
+    if (core != transport::shm::kNoCore) ++counts[core];
   }
   return counts;
 }
@@ -56,7 +58,10 @@ void Placement::move_from(int core) {
   CPU_ZERO(&target);
   CPU_SET(emptiest, &target);
   if (sched_setaffinity(0, sizeof(target), &target) != 0) return;
-  (void)sched_setaffinity(0, sizeof(allowed), &allowed);
+  if (sched_setaffinity(0, sizeof(allowed), &allowed) != 0) {
+    enabled_ = false;  // the mask was changed from outside meanwhile: what holds now is theirs
+    log_warning("cannot restore the CPU affinity; ranks are not spread over the cores any more");
+  }
   mesh_.segment().header().core.store(emptiest, std::memory_order_relaxed);
 }
 

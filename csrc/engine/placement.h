@@ -3,7 +3,7 @@
 // The kernel seldom moves threads that poll and yield: of 4 ranks on 2 cores it left three on one
 // core for seconds, and every operation took 1.5 times as long. So each rank says on which core it
 // drives, and where another core has at least two ranks less, one moves over there. It is not
-// pinned: its affinity mask is as before right afterwards.
+// pinned: its affinity mask is put back right afterwards.
 //
 // All calls come with the progress lock held.
 #pragma once
@@ -33,6 +33,7 @@ class Placement {
   transport::Mesh& mesh_;
   const int rank_;
   const int num_ranks_;
+  bool enabled_ = true;
   int64_t next_move_ns_ = 0;
 };
 

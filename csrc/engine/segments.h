@@ -12,7 +12,8 @@ constexpr size_t kStagingBytes = 1u << 20;
 constexpr size_t kMinSegmentBytes = 16 * 1024;
 // Read from another process: from here on process_vm_readv has its full rate.
 constexpr size_t kMaxDirectSegmentBytes = 256 * 1024;
-// Streamed: several segments of each source wait in its window, and shall still be in the cache.
+// Of a schedule: several segments of each source wait in its window, and shall still be in the
+// cache. (Over TCP 4 ranks took 3.0 ms for 4 MiB with 64 KiB, 4.1 ms with 256 KiB.)
 constexpr size_t kMaxStreamSegmentBytes = 64 * 1024;
 
 // Bytes of an offered message that are read to their place in one go, so that others get their

@@ -87,7 +87,7 @@ Status SlotRunner::take(int rank) {
 Status SlotRunner::all_taken() {
   if (combines()) combine();
   if (rounds_ == Rounds::two && round_of_op() == 1) {
-    enter_next_round();
+    enter();
   } else {
     finish();
   }

@@ -7,6 +7,7 @@
 #include <emmintrin.h>
 #endif
 
+// Not a portable loop, as the other kernels are: compilers make no streaming stores of one.
 namespace dmlcomm::kernels {
 
 #if defined(__SSE2__)

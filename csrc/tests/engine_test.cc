@@ -198,6 +198,92 @@ TEST_P(EngineTest, AllToAllExchangesUnevenPieces) {
   });
 }
 
+TEST_P(EngineTest, InputsMayBeTheOutputsInPlace) {
+  run_ranks(num_ranks(), config(), [&](Communicator& comm) {
+    const auto n = static_cast<size_t>(comm.num_ranks());
+    const auto own = static_cast<size_t>(comm.rank());
+    for (size_t count : {7ul, 30'000ul, 300'000ul}) {
+      std::vector<float> data = values_of(comm.rank(), count);
+      ASSERT_EQ(run(comm.reduce(data.data(), data.data(), count, DType::f32, ReduceOp::sum, 0, {}))
+                    .to_string(),
+                "ok");
+      ASSERT_EQ(data, own == 0 ? sums(comm.num_ranks(), count) : values_of(comm.rank(), count));
+
+      std::vector<std::vector<float>> pieces(n, std::vector<float>(count, -1));
+      pieces[own] = values_of(comm.rank(), count);
+      std::vector<Span> outputs;
+      for (auto& piece : pieces) outputs.push_back(bytes_of(piece));
+      ASSERT_EQ(run(comm.all_gather(bytes_of(std::as_const(pieces[own])), outputs, {})).to_string(),
+                "ok");
+      for (size_t p = 0; p < n; ++p) {
+        ASSERT_EQ(pieces[p], values_of(static_cast<int>(p), count));
+      }
+
+      for (auto& piece : pieces) piece = values_of(comm.rank(), count);
+      std::vector<ConstSpan> inputs;
+      for (auto& piece : pieces) inputs.push_back(bytes_of(std::as_const(piece)));
+      ASSERT_EQ(
+          run(comm.reduce_scatter(inputs, bytes_of(pieces[own]), DType::f32, ReduceOp::sum, {}))
+              .to_string(),
+          "ok");
+      ASSERT_EQ(pieces[own], sums(comm.num_ranks(), count));
+    }
+  });
+}
+
+TEST_P(EngineTest, PiecesOfOtherSizesWithTheSameSumAreNoticed) {
+  if (num_ranks() == 1) GTEST_SKIP() << "needs a peer";
+  run_ranks(num_ranks(), config(), [&](Communicator& comm) {
+    const auto n = static_cast<size_t>(comm.num_ranks());
+    // All are connected: a rank that fails while others connect to it is lost to them.
+    float value = 1;
+    std::vector<float> values(n);
+    std::vector<Span> places;
+    for (float& v : values) places.push_back({&v, sizeof(v)});
+    const std::vector<ConstSpan> sources(n, ConstSpan{&value, sizeof(value)});
+    Status status = run(comm.all_to_all(sources, places, {}));
+
+    std::vector<std::vector<float>> pieces(n, std::vector<float>(5000));
+    if (comm.rank() == 0) {
+      pieces[0].resize(6000);
+      pieces[1].resize(4000);
+    }
+    const std::vector<float> input(pieces[static_cast<size_t>(comm.rank())].size(), 1.f);
+    std::vector<Span> outputs;
+    for (auto& piece : pieces) outputs.push_back(bytes_of(piece));
+    // A rank that is a step behind hears of it in the step before.
+    if (status.ok()) status = run(comm.all_gather(bytes_of(input), outputs, {}));
+    ASSERT_EQ(status.code(), StatusCode::mismatch) << status;
+  });
+}
+
+// The others get its reason, although it uses its memory for something else at once; and what they
+// were told is complete is complete.
+TEST_P(EngineTest, AbortInTheMiddleGivesTheReasonToAll) {
+  if (num_ranks() == 1) GTEST_SKIP() << "needs a peer";
+  constexpr size_t kCount = 1'000'000;
+  run_ranks(num_ranks(), config(), [&](Communicator& comm) {
+    const bool aborts = comm.rank() == comm.num_ranks() - 1;
+    for (int i = 0; i < 1000; ++i) {
+      std::vector<float> data = values_of(comm.rank(), kCount);
+      auto operation = comm.all_reduce(data.data(), kCount, DType::f32, ReduceOp::sum, {});
+      if (aborts && i == 3) {
+        comm.abort("enough");
+        data.assign(kCount, 1e30f);
+        return;
+      }
+      const Status status = run(operation);
+      if (!status.ok()) {
+        ASSERT_EQ(status.code(), StatusCode::aborted) << status;
+        ASSERT_NE(status.message().find("enough"), std::string::npos) << status;
+        return;
+      }
+      ASSERT_EQ(data, sums(comm.num_ranks(), kCount));
+    }
+    FAIL() << "the abort was never noticed";
+  });
+}
+
 TEST_P(EngineTest, ManyOperationsInFlightCompleteInAnyWaitingOrder) {
   run_ranks(num_ranks(), config(), [&](Communicator& comm) {
     std::vector<std::vector<float>> buffers;

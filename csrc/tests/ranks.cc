@@ -58,12 +58,17 @@ const std::vector<Transport>& all_transports() {
     Config board;
     Config single_copy;
     single_copy.shm_board_bytes = 0;
+    Config slots;
+    slots.shm_single_copy = false;
     Config ring = single_copy;
     ring.shm_single_copy = false;
     Config tcp;
     tcp.transport = TransportChoice::tcp;
-    return std::vector<Transport>{
-        {"board", board}, {"single_copy", single_copy}, {"ring", ring}, {"tcp", tcp}};
+    return std::vector<Transport>{{"board", board},
+                                  {"slots", slots},
+                                  {"single_copy", single_copy},
+                                  {"ring", ring},
+                                  {"tcp", tcp}};
   }();
   return transports;
 }

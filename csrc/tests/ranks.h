@@ -18,7 +18,7 @@ struct Transport {
   std::string name;
   Config config;
 };
-// Board, single copy without board, rings without single copy, TCP.
+// Board, board without single copy, single copy without board, rings without either, TCP.
 const std::vector<Transport>& all_transports();
 
 // Runs `body` once per rank, each on its own thread with its own communicator, and fails the test

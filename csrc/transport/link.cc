@@ -384,21 +384,19 @@ Result<const std::byte*> Link::fetch(RecvRequest& request, size_t position, size
 void Link::release(RecvRequest& request, size_t position) { request.consumed = position; }
 
 Status Link::pull(RecvRequest& request, size_t position, size_t bytes, std::byte* destination) {
-  return read_memory(request.offer_address + position, destination, bytes);
+  Status status = read_memory(request.offer_address + position, destination, bytes);
+  if (!status.ok()) fail(status);
+  return status;
 }
 
 Status Link::read_memory(uint64_t address, void* destination, size_t bytes) {
   if (state_ == State::failed) return error_;
-  Status status = lane_->channel().pull(address, destination, bytes);
-  if (!status.ok()) fail(status);
-  return status;
+  return lane_->channel().pull(address, destination, bytes);
 }
 
 Status Link::write_memory(uint64_t address, const void* source, size_t bytes) {
   if (state_ == State::failed) return error_;
-  Status status = lane_->channel().push(address, source, bytes);
-  if (!status.ok()) fail(status);
-  return status;
+  return lane_->channel().push(address, source, bytes);
 }
 
 void Link::finish_offer(RecvRequest& request) {

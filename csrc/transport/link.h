@@ -76,7 +76,8 @@ class Link final : private LaneReader {
   void release(RecvRequest& request, size_t position);
   // Reads `bytes` of an offered message from `position` straight to `destination`.
   Status pull(RecvRequest& request, size_t position, size_t bytes, std::byte* destination);
-  // Reads or writes the peer's memory by itself, where it has said that this may be done.
+  // Reads or writes the peer's memory by itself, where it has said that this may be done. What an
+  // error means is the caller's to decide.
   Status read_memory(uint64_t address, void* destination, size_t bytes);
   Status write_memory(uint64_t address, const void* source, size_t bytes);
   // All of an offered message has been taken: the sender's memory is free again.

@@ -56,6 +56,7 @@ Result<std::unique_ptr<Segment>> Segment::create(uint32_t rank, uint32_t num_loc
   header->num_local = num_local;
   header->rank = rank;
   header->slot_bytes = slot_bytes;
+  header->core = kNoCore;
   std::unique_ptr<Segment> segment(new Segment(std::move(fd), *base, bytes, num_local, slot_bytes));
   for (uint32_t i = 0; i < num_local; ++i) new (&segment->ring_control(i)) RingControl{};
   return segment;
@@ -79,6 +80,12 @@ Result<std::unique_ptr<Segment>> Segment::map(UniqueFd fd, uint32_t rank, uint32
   if (header.magic != kMagic || header.rank != rank || header.num_local != num_local) {
     return Status(StatusCode::protocol_error,
                   str_cat("shared memory handed over by rank ", rank, " is not a dmlcomm segment"));
+  }
+  if (header.slot_bytes != slot_bytes) {
+    return Status(StatusCode::protocol_error,
+                  str_cat("the board's slots have ", header.slot_bytes, " bytes on rank ", rank,
+                          ", expected ", slot_bytes,
+                          "; DMLCOMM_SHM_BOARD_BYTES must be the same on all ranks"));
   }
   return segment;
 }

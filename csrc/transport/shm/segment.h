@@ -6,7 +6,7 @@
 //
 // Layout: Header | one RingControl per local rank | board: two slots | one ring per local rank.
 // Ring i carries bytes from the owner to local rank i. The board slots carry the owner's part of
-// small operations (engine/board.h).
+// small operations, and addresses for large ones (engine/board.h).
 #pragma once
 
 #include <atomic>
@@ -26,6 +26,7 @@ constexpr size_t kCacheLineBytes = 64;
 // lets the receiver read the sender's memory; without that 256 KiB keep both sides busy from L2.
 constexpr size_t kRingBytes = 256 * 1024;
 constexpr int kNumSlots = 2;
+constexpr int32_t kNoCore = -1;
 
 // Written by the owner only, read by the peers.
 struct Header {
@@ -36,7 +37,7 @@ struct Header {
 
   // 1 while the owner sleeps or is about to; who changes what it may wait for then wakes it.
   alignas(kCacheLineBytes) std::atomic<uint32_t> sleeping;
-  // Core on which the owner has driven last (engine/placement.h); a hint.
+  // Core on which the owner has driven last (engine/placement.h), or kNoCore; a hint.
   std::atomic<int32_t> core;
   // Grows while the owner is alive.
   alignas(kCacheLineBytes) std::atomic<uint64_t> heartbeat;
