@@ -99,7 +99,10 @@ def test_survivors_name_the_killed_rank(transport, operation, count):
 
 
 def _exchange_beside_workers(rank, n):
-    loader = iter(torch.utils.data.DataLoader(range(1000), num_workers=2))
+    # As in a script: the ranks of these tests would not fork by themselves.
+    loader = iter(
+        torch.utils.data.DataLoader(range(1000), num_workers=2, multiprocessing_context="fork")
+    )
     dist.all_reduce(torch.ones(SMALL))
     next(loader)  # the workers run; they inherited what was open when they were forked
     report("running")

@@ -1,9 +1,31 @@
 #include "schedule/all_reduce_ring.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "schedule/schedule_builder.h"
 #include "topology/partition.h"
 
 namespace dmlcomm::schedule {
+namespace {
+
+// Chunks are at least so large: smaller ones take longer to post than to send.
+constexpr uint64_t kMinChunkBytes = 32 * 1024;
+constexpr uint32_t kMaxChunks = 2;
+
+// The chunks of a part. Every rank cuts it in the same way.
+std::vector<Range> chunks_of(const Range& part, uint32_t element_bytes) {
+  const uint64_t most = part.length * element_bytes / kMinChunkBytes;
+  const auto num_chunks = static_cast<uint32_t>(std::clamp<uint64_t>(most, 1, kMaxChunks));
+  const topology::Partition cuts(part.length, num_chunks, element_bytes);
+  std::vector<Range> chunks;
+  for (uint32_t i = 0; i < num_chunks; ++i) {
+    chunks.push_back({part.buffer, part.offset + cuts.begin(i), cuts.length(i)});
+  }
+  return chunks;
+}
+
+}  // namespace
 
 Schedule all_reduce_ring(const OpShape& shape) {
   const uint32_t rank = shape.rank, num_ranks = shape.num_ranks;
@@ -19,14 +41,21 @@ Schedule all_reduce_ring(const OpShape& shape) {
   // In round s the part that rank r passes on is r - s, which it completed in round s - 1; the part
   // it combines is the one its predecessor passes on, r - 1 - s. It finishes r + 1.
   for (uint32_t s = 0; s + 1 < num_ranks; ++s) {
-    const Range combined = part_before(s + 1);
-    builder.send(part_before(s), next);
-    builder.recv_reduce(combined, combined, previous, s + 2 == num_ranks);
+    for (const Range& chunk : chunks_of(part_before(s), shape.element_bytes)) {
+      builder.send(chunk, next);
+    }
+    for (const Range& chunk : chunks_of(part_before(s + 1), shape.element_bytes)) {
+      builder.recv_reduce(chunk, chunk, previous, s + 2 == num_ranks);
+    }
   }
   // The same, one part on: it starts by passing on r + 1.
   for (uint32_t s = 0; s + 1 < num_ranks; ++s) {
-    builder.send(part_before(s + num_ranks - 1), next);
-    builder.recv(part_before(s), previous);
+    for (const Range& chunk : chunks_of(part_before(s + num_ranks - 1), shape.element_bytes)) {
+      builder.send(chunk, next);
+    }
+    for (const Range& chunk : chunks_of(part_before(s), shape.element_bytes)) {
+      builder.recv(chunk, previous);
+    }
   }
   return builder.build();
 }

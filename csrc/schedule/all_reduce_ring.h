@@ -7,8 +7,9 @@
 // Steps: N - 1 rounds in which part p travels from rank p to rank p - 1 and collects every
 // rank's contribution on its way; then N - 1 rounds in which the finished parts travel once
 // around. On the wire: each rank sends and receives 2 S (N - 1) / N bytes, the least
-// possible, in 2 (N - 1) messages that wait for each other. Each element is finished by one
-// rank, so all have identical bits.
+// possible, in 2 (N - 1) rounds of messages that wait for each other. Large parts go in two
+// chunks, so that one is on the wire while the other is added up and passed on. Each element is
+// finished by one rank, so all have identical bits.
 //
 // Example, N = 3: part 0 goes from rank 0 to 1 (1 + 0) to 2 (2 + (1 + 0)), which has
 // finished it; then to 0 and 1.
