@@ -1,0 +1,1 @@
+"""Batch completion time of real models between emulated hosts; see ``__main__``."""

@@ -1,0 +1,85 @@
+"""One worker of the training benchmark: replays iterations on every host of a lab.
+
+rank.py MODEL BATCH FLOPS SCALE ITERATIONS BACKEND
+
+Computing is waited for, as if a GPU did it: the cores of this machine are busy emulating the
+others. Rank 0 prints one JSON object.
+"""
+
+import json
+import os
+import statistics
+import sys
+import time
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from benchmarks.training.models import MODELS
+from benchmarks.training.plan import Plan, plan
+
+TIMEOUT = timedelta(minutes=10)
+WARMUP = 1
+
+
+class Replay:
+    """Iterations with real gradients, whose values say whether their sums are right."""
+
+    def __init__(self, iteration: Plan):
+        self._plan = iteration
+        self._gradients = [torch.empty(bucket.elements) for bucket in iteration.buckets]
+
+    def run(self, number: int) -> float:
+        """Seconds of one iteration on this rank."""
+        for gradient in self._gradients:
+            gradient.fill_(_gradient_of(dist.get_rank(), number))
+        dist.barrier()
+        begin = time.perf_counter()
+        works = []
+        for bucket, gradient in zip(self._plan.buckets, self._gradients, strict=True):
+            _wait_until(begin + bucket.ready_s)
+            works.append(dist.all_reduce(gradient, async_op=True))
+        for work in works:
+            work.wait()
+        return time.perf_counter() - begin
+
+    def wrong(self, number: int) -> int:
+        """Elements of the last iteration's sums that are not exact."""
+        total = sum(_gradient_of(rank, number) for rank in range(dist.get_world_size()))
+        return sum(int((gradient != total).sum()) for gradient in self._gradients)
+
+
+def _gradient_of(rank: int, iteration: int) -> float:
+    return float(rank + 1 + iteration)
+
+
+def _wait_until(moment: float) -> None:
+    if (left := moment - time.perf_counter()) > 0:
+        time.sleep(left)
+
+
+def main() -> None:
+    model, batch, flops, scale, iterations, backend = sys.argv[1:]
+    torch.set_num_threads(1)
+    dist.init_process_group(backend, timeout=TIMEOUT)
+    replay = Replay(plan(MODELS[model](), int(batch), float(flops), float(scale)))
+    seconds, wrong = [], 0
+    for number in range(WARMUP + int(iterations)):
+        seconds.append(replay.run(number))
+        wrong += replay.wrong(number)
+    slowest = torch.tensor(seconds[WARMUP:], dtype=torch.float64)
+    dist.all_reduce(slowest, dist.ReduceOp.MAX)
+    total_wrong = torch.tensor(wrong)
+    dist.all_reduce(total_wrong)
+    if dist.get_rank() == 0:
+        result = {"bct_s": statistics.median(slowest.tolist()), "wrong": int(total_wrong)}
+        print(json.dumps(result | {"iterations": len(slowest)}), flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
+    # Threads of a backend may outlive the interpreter's modules.
+    sys.stdout.flush()
+    os._exit(0)
