@@ -12,7 +12,7 @@ import pytest
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
-def torchrun(script, num_ranks, *arguments):
+def torchrun(script, num_ranks, *arguments, must_end_well=True):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += ["--nproc-per-node", str(num_ranks), str(EXAMPLES / script), *arguments]
     result = subprocess.run(
@@ -22,7 +22,7 @@ def torchrun(script, num_ranks, *arguments):
         text=True,
         timeout=240,
     )
-    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.returncode == 0 or not must_end_well, result.stdout + result.stderr
     return result.stdout
 
 
@@ -37,9 +37,11 @@ def test_example_learns(script):
 
 
 def test_examples_give_the_same_losses_with_gloo():
-    ours, gloo = (
-        losses(torchrun("ddp_minimal.py", 2, "--backend", b)) for b in ("dmlcomm", "gloo")
-    )
+    ours = losses(torchrun("ddp_minimal.py", 2, "--backend", "dmlcomm"))
+    # gloo's threads may outlive the script and end it with "terminate called without an active
+    # exception" (torch 2.15), after it has done its work.
+    gloo = losses(torchrun("ddp_minimal.py", 2, "--backend", "gloo", must_end_well=False))
+    assert len(gloo) == 2
     assert ours == pytest.approx(gloo, abs=1e-5)
 
 
