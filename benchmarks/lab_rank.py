@@ -4,7 +4,6 @@ lab_rank.py BACKENDS SIZES SECONDS BOUNDS      comma lists; sizes in bytes, boun
 """
 
 import json
-import os
 import statistics
 import sys
 import time
@@ -13,6 +12,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from benchmarks.lab_worker import end, over_ranks
 from benchmarks.operations import OPERATIONS, Case
 
 OPERATION = OPERATIONS["all_reduce"]
@@ -62,10 +62,7 @@ def measure(groups: dict[str, dist.ProcessGroup], size: int, iterations: int) ->
 
 def _slowest(case: Case, backend: str, seconds: list[float], wrong: int) -> dict:
     """One iteration's time is that of the slowest rank."""
-    slowest = torch.tensor(seconds, dtype=torch.float64)
-    dist.all_reduce(slowest, dist.ReduceOp.MAX)
-    total_wrong = torch.tensor(wrong)
-    dist.all_reduce(total_wrong)
+    slowest, total_wrong = over_ranks(seconds, wrong)
     return {
         "backend": backend,
         "size": case.count * case.dtype.itemsize,
@@ -73,7 +70,7 @@ def _slowest(case: Case, backend: str, seconds: list[float], wrong: int) -> dict
         "seconds": statistics.median(slowest.tolist()),
         "least_s": slowest.min().item(),
         "greatest_s": slowest.max().item(),
-        "wrong": int(total_wrong),
+        "wrong": total_wrong,
         "congestion": _congestion(),
     }
 
@@ -85,6 +82,4 @@ def _congestion() -> str:
 
 if __name__ == "__main__":
     main()
-    # Threads of a backend may outlive the interpreter's modules.
-    sys.stdout.flush()
-    os._exit(0)
+    end()

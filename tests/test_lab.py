@@ -172,8 +172,8 @@ def test_a_command_that_does_not_exist_is_a_short_error(lab):
 
 
 def test_killing_the_run_kills_everything_that_it_started(lab, mark):
-    # The second sleep has left its parent and its session: only the mark of the run finds it.
-    command = ["bash", "-c", "setsid sleep 600 & echo ready; sleep 600"]
+    # The inner shell has left its parent and its session: only the mark of the run finds it.
+    command = ["bash", "-c", "setsid bash -c 'echo ready; sleep 600; :' & wait"]
     options = {"stdout": subprocess.PIPE, "env": os.environ | {MARK: mark}}
     with running(lab.popen_run(command, **options)) as run:
         for _ in range(3):

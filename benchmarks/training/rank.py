@@ -7,7 +7,6 @@ others. Rank 0 prints one JSON object.
 """
 
 import json
-import os
 import statistics
 import sys
 import time
@@ -16,6 +15,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from benchmarks.lab_worker import end, over_ranks
 from benchmarks.training.models import MODELS
 from benchmarks.training.plan import Plan, plan
 
@@ -68,18 +68,13 @@ def main() -> None:
     for number in range(WARMUP + int(iterations)):
         seconds.append(replay.run(number))
         wrong += replay.wrong(number)
-    slowest = torch.tensor(seconds[WARMUP:], dtype=torch.float64)
-    dist.all_reduce(slowest, dist.ReduceOp.MAX)
-    total_wrong = torch.tensor(wrong)
-    dist.all_reduce(total_wrong)
+    slowest, total_wrong = over_ranks(seconds[WARMUP:], wrong)
     if dist.get_rank() == 0:
-        result = {"bct_s": statistics.median(slowest.tolist()), "wrong": int(total_wrong)}
+        result = {"bct_s": statistics.median(slowest.tolist()), "wrong": total_wrong}
         print(json.dumps(result | {"iterations": len(slowest)}), flush=True)
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     main()
-    # Threads of a backend may outlive the interpreter's modules.
-    sys.stdout.flush()
-    os._exit(0)
+    end()

@@ -92,7 +92,7 @@ std::unique_ptr<Runner> Board::runner_for(const OpState& op, MemoryPool& pool) {
   const size_t slot_bytes = mesh_.segment().slot_bytes();
   const bool goes_direct = direct_ && slot_bytes >= DirectRunner::slot_bytes_for(num_ranks_);
   const auto num_others = static_cast<size_t>(num_ranks_ - 1);
-  if (fits_slots(op.request(), goes_direct ? kSlotReadBytes * num_others : SIZE_MAX)) {
+  if (fits_slots(op, goes_direct ? kSlotReadBytes * num_others : SIZE_MAX)) {
     const bool is_large = op.request().shape.kind == OpKind::all_reduce &&
                           op.request().output.bytes() > kOneRoundBytes;
     return std::make_unique<SlotRunner>(
@@ -103,9 +103,10 @@ std::unique_ptr<Runner> Board::runner_for(const OpState& op, MemoryPool& pool) {
 }
 
 // Whether the data fits into the slots, and no rank reads more than `max_read` from another's.
-bool Board::fits_slots(const OpRequest& request, size_t max_read) const {
+bool Board::fits_slots(const OpState& op, size_t max_read) const {
+  const OpRequest& request = op.request();
   const size_t slot_bytes = mesh_.segment().slot_bytes();
-  const size_t bytes = request.info().count * size_of(request.dtype);
+  const size_t bytes = op.info().count * size_of(request.dtype);
   switch (request.shape.kind) {
     case OpKind::barrier: return true;
     case OpKind::all_reduce:

@@ -53,7 +53,7 @@ class Board {
 
  private:
   bool connected() const;
-  bool fits_slots(const OpRequest& request, size_t max_read) const;
+  bool fits_slots(const OpState& op, size_t max_read) const;
 
   transport::Mesh& mesh_;
   const int rank_;

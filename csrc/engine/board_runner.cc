@@ -69,11 +69,8 @@ Status BoardRunner::check(int rank) const {
   // stays.
   const transport::OpInfo& theirs = board_.header_of(rank).op[round_ % transport::shm::kNumSlots];
   if (theirs == info()) return Status();
-  return Status(
-      StatusCode::mismatch,
-      str_cat("ranks disagree about collective #", op_.sequence(), ": rank ", this->rank(),
-              " called ", describe(info()), ", rank ", rank, " called ", describe(theirs),
-              "; every rank must call the same operations in the same order"));
+  return disagreement(op_.sequence(), str_cat("rank ", this->rank()), info(),
+                      str_cat("rank ", rank), theirs);
 }
 
 uint64_t BoardRunner::divisor() const {

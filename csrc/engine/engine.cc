@@ -285,7 +285,8 @@ Status Engine::remember(uint64_t sequence, const OpInfo& info) {
   history_[sequence % kHistory] = {sequence, info};
   for (const Early& early : early_) {
     if (early.sequence != static_cast<uint32_t>(sequence) || early.op == info) continue;
-    return disagreement(early.peer, early.sequence, info, early.op);
+    return disagreement(early.sequence, name_of(options_.rank), info, name_of(early.peer),
+                        early.op);
   }
   std::erase_if(early_, [&](const Early& e) { return e.sequence <= sequence; });
   return Status();
@@ -546,20 +547,12 @@ RecvRequest* Engine::claim_any_source(transport::Tag tag, uint64_t before_order)
   return nullptr;
 }
 
-Status Engine::disagreement(int peer, uint32_t sequence, const OpInfo& ours,
-                            const OpInfo& theirs) const {
-  return Status(
-      StatusCode::mismatch,
-      str_cat("ranks disagree about collective #", sequence, ": ", name_of(options_.rank),
-              " called ", describe(ours), ", ", name_of(peer), " called ", describe(theirs),
-              "; every rank must call the same operations in the same order"));
-}
-
 Status Engine::check_operation(int peer, transport::Tag tag, const OpInfo& theirs) {
   const uint32_t sequence = transport::sequence_of(tag);
   const auto& [known, ours] = history_[sequence % kHistory];
   if (static_cast<uint32_t>(known) == sequence && known != 0) {
-    return ours == theirs ? Status() : disagreement(peer, sequence, ours, theirs);
+    if (ours == theirs) return Status();
+    return disagreement(sequence, name_of(options_.rank), ours, name_of(peer), theirs);
   }
   // Not begun here (or long past): remembered until it begins.
   if (sequence > static_cast<uint32_t>(known)) early_.push_back({sequence, peer, theirs});

@@ -89,7 +89,6 @@ class Engine final : public Driver,
   void drive(std::unique_lock<std::mutex>& lock, OpState* until, Deadline deadline);
   bool step();
   void take_submitted();
-  void start_collective();
   bool greeted(bool* moved);
   bool waits_for(int peer) const;
   void start(Running& running);
@@ -124,8 +123,6 @@ class Engine final : public Driver,
                        const transport::OpInfo& theirs, uint64_t their_bytes) override;
   void on_failed(int peer, const Status& status, bool reported) override;
   void on_goodbye(int peer) override;
-  Status disagreement(int peer, uint32_t sequence, const transport::OpInfo& ours,
-                      const transport::OpInfo& theirs) const;
 
   // Constant after create().
   const EngineOptions options_;

@@ -86,6 +86,14 @@ std::string describe(const transport::OpInfo& info) {
   return text + ")";
 }
 
+Status disagreement(uint64_t sequence, const std::string& us, const transport::OpInfo& ours,
+                    const std::string& them, const transport::OpInfo& theirs) {
+  return Status(StatusCode::mismatch,
+                str_cat("ranks disagree about collective #", sequence, ": ", us, " called ",
+                        describe(ours), ", ", them, " called ", describe(theirs),
+                        "; every rank must call the same operations in the same order"));
+}
+
 transport::OpInfo info_of(const OpState& op, uint8_t algorithm) {
   transport::OpInfo info = op.info();
   info.algorithm = algorithm;

@@ -48,6 +48,10 @@ constexpr uint8_t kDirectAlgorithm = 254;
 // "all_reduce(sum, f32, 1024 elements, ring)".
 std::string describe(const transport::OpInfo& info);
 
+// Two ranks called different things in the same place; `us` and `them` name the ranks.
+Status disagreement(uint64_t sequence, const std::string& us, const transport::OpInfo& ours,
+                    const std::string& them, const transport::OpInfo& theirs);
+
 class Driver;
 class OpState;
 

@@ -97,9 +97,7 @@ def check(client: Client, seconds: float) -> Result:
     wanted = load.flows(graph)
     expected = {end: rate for flow in wanted for end, rate in _expected(graph, flow).items()}
     if not expected:
-        raise LabError(
-            "no link in use has a rate to be checked: give one with lab up --rate or lab set"
-        )
+        raise LabError(f"no link in use has a rate to be checked: {GIVE_ONE}")
     busy_before = _busy_share(lambda: time.sleep(IDLE_S))
     with load.running(client, wanted) as received:
         time.sleep(WARM_UP_S)

@@ -50,7 +50,7 @@ def of_host(job: Job, host: int, extra: Mapping[str, str]) -> dict[str, str]:
     """For a process that starts the ranks of a host itself; ``extra`` wins over what is set."""
     interfaces = topology.interfaces(job.graph, f"host{host}")
     return {
-        **os.environ,
+        **inherited(),
         "DMLCOMM_SOCKET_IFNAME": ",".join(f"={name}" for name in interfaces),
         "GLOO_SOCKET_IFNAME": ",".join(interfaces[: job.gloo_interfaces]),
         **extra,
@@ -73,7 +73,7 @@ def of_rank(job: Job, rank: int, extra: Mapping[str, str]) -> dict[str, str]:
         "ROLE_WORLD_SIZE": world_size,
         "MASTER_ADDR": job.master_address,
         "MASTER_PORT": job.master_port,
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+        "OMP_NUM_THREADS": inherited().get("OMP_NUM_THREADS", "1"),
     }
     return of_host(job, host, {name: str(value) for name, value in variables.items()} | {**extra})
 

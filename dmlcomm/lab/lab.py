@@ -95,25 +95,27 @@ class Lab:
 
         What is returned stands for it: signals and exit code pass through.
         """
-        arguments = ["exec", "--name", self.name, node, "--", *command]
-        return subprocess.Popen(_command(arguments), **options)
+        return subprocess.Popen(self._exec(node, command), **options)
 
     def exec(self, node: str, command: Sequence[str], **options: Any) -> Any:
         """Runs a command on a node; ``options`` and result are those of subprocess.run."""
-        arguments = ["exec", "--name", self.name, node, "--", *command]
-        return subprocess.run(_command(arguments), **options)
+        return subprocess.run(self._exec(node, command), **options)
 
     def popen_run(
         self, command: Sequence[str], *arguments: str, **options: Any
     ) -> subprocess.Popen[Any]:
         """Starts ``lab run`` with ``arguments`` for it and ``options`` for subprocess.Popen."""
-        run = ["run", "--name", self.name, *arguments, "--", *command]
-        return subprocess.Popen(_command(run), **options)
+        return subprocess.Popen(self._run(command, arguments), **options)
 
     def run(self, command: Sequence[str], *arguments: str, **options: Any) -> Any:
         """One rank per host, or as ``arguments`` for ``lab run`` say. Result: subprocess.run's."""
-        run = ["run", "--name", self.name, *arguments, "--", *command]
-        return subprocess.run(_command(run), **options)
+        return subprocess.run(self._run(command, arguments), **options)
+
+    def _exec(self, node: str, command: Sequence[str]) -> list[str]:
+        return _lab_command("exec", "--name", self.name, node, "--", *command)
+
+    def _run(self, command: Sequence[str], arguments: Sequence[str]) -> list[str]:
+        return _lab_command("run", "--name", self.name, *arguments, "--", *command)
 
 
 def shapes_of(rate: str, delay: str = "0", loss: str = "0%") -> list[Shape]:
@@ -171,5 +173,5 @@ def _wait_until_ready(control: socket.socket, progress: Progress | None) -> None
             progress(message["progress"], message["done"], message["total"])
 
 
-def _command(arguments: Sequence[str]) -> list[str]:
+def _lab_command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "dmlcomm.lab", *arguments]
