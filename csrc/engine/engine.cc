@@ -574,6 +574,15 @@ Status Engine::size_mismatch(int peer, const RecvRequest& ours, const OpInfo& th
               ", which sends ", their_bytes, "; sizes must fit between the ranks"));
 }
 
+void Engine::on_rail_event(int peer, size_t rail, bool lost, const std::string& text) {
+  (void)rail;
+  if (lost) {
+    log_warning("group '", options_.name, "', ", name_of(peer), ": ", text);
+  } else {
+    log_info("group '", options_.name, "', ", name_of(peer), ": ", text);
+  }
+}
+
 void Engine::on_failed(int peer, const Status& status, bool reported) {
   if (reported) return fail(status);
   if (status.code() == StatusCode::mismatch) return fail(status);

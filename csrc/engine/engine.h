@@ -121,6 +121,7 @@ class Engine final : public Driver,
   Status check_operation(int peer, transport::Tag tag, const transport::OpInfo& theirs) override;
   Status size_mismatch(int peer, const transport::RecvRequest& ours,
                        const transport::OpInfo& theirs, uint64_t their_bytes) override;
+  void on_rail_event(int peer, size_t rail, bool lost, const std::string& text) override;
   void on_failed(int peer, const Status& status, bool reported) override;
   void on_goodbye(int peer) override;
 

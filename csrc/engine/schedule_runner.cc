@@ -263,7 +263,8 @@ void ScheduleRunner::on_arrived(RecvRequest& request) {
 
 void ScheduleRunner::provide_window(RecvRequest& request) {
   const size_t whole = (request.bytes + kMinSegmentBytes - 1) / kMinSegmentBytes * kMinSegmentBytes;
-  request.window_bytes = std::min(whole, kWindowSegments * segment_bytes());
+  request.window_bytes =
+      request.scattered ? whole : std::min(whole, kWindowSegments * segment_bytes());
   // A window that is smaller than the message holds whole segments; a larger one never wraps.
   if (request.window_bytes >= request.bytes) {
     request.window_bytes = std::max(whole, segment_bytes());

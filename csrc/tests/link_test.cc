@@ -9,53 +9,16 @@
 
 #include "base/str_cat.h"
 #include "tests/memory_channel.h"
+#include "tests/notes.h"
 #include "transport/link.h"
 
 namespace dmlcomm::transport {
 namespace {
 
 using tests::MemoryChannel;
+using tests::Notes;
 
 constexpr uint64_t kJob = 42;
-
-// Takes notes of what a link says.
-class Notes final : public LinkEvents {
- public:
-  void on_sent(SendRequest&) override { ++num_sent; }
-  void on_arrived(RecvRequest& request) override {
-    if (request.arrived == request.bytes) ++num_arrived;
-  }
-  void provide_window(RecvRequest& request) override {
-    window.resize(64 * 1024);
-    request.window = window.data();
-    request.window_bytes = window.size();
-  }
-  RecvRequest* claim_any_source(Tag tag, uint64_t before_order) override {
-    if (any == nullptr || any->tag != tag || any->posted_order >= before_order) return nullptr;
-    return std::exchange(any, nullptr);
-  }
-  Status check_operation(int, Tag, const OpInfo& theirs) override {
-    return theirs.kind == forbidden_kind ? Status(StatusCode::mismatch, "other operation")
-                                         : Status();
-  }
-  Status size_mismatch(int, const RecvRequest& ours, const OpInfo&, uint64_t theirs) override {
-    return Status(StatusCode::mismatch, str_cat("expected ", ours.bytes, ", got ", theirs));
-  }
-  void on_failed(int, const Status& status, bool reported) override {
-    failure = status;
-    failure_reported = reported;
-  }
-  void on_goodbye(int) override { goodbye = true; }
-
-  int num_sent = 0;
-  int num_arrived = 0;
-  int forbidden_kind = -1;
-  RecvRequest* any = nullptr;
-  std::vector<std::byte> window;
-  Status failure;
-  bool failure_reported = false;
-  bool goodbye = false;
-};
 
 struct Case {
   size_t max_bytes;
@@ -64,14 +27,15 @@ struct Case {
 
 class LinkTest : public testing::TestWithParam<Case> {
  protected:
-  LinkTest() : a_(LinkOptions{0, 1, kJob, &notes_a_}), b_(LinkOptions{1, 0, kJob, &notes_b_}) {}
+  LinkTest()
+      : a_(LinkOptions{0, 1, kJob, 1, &notes_a_}), b_(LinkOptions{1, 0, kJob, 1, &notes_b_}) {}
 
   void connect() {
     auto to_b = std::make_shared<MemoryChannel::Pipe>();
     auto to_a = std::make_shared<MemoryChannel::Pipe>();
     const auto [max_bytes, pulls] = GetParam();
-    a_.attach(std::make_unique<MemoryChannel>(to_b, to_a, max_bytes, pulls));
-    b_.attach(std::make_unique<MemoryChannel>(to_a, to_b, max_bytes, pulls));
+    a_.attach(0, std::make_unique<MemoryChannel>(to_b, to_a, max_bytes, pulls));
+    b_.attach(0, std::make_unique<MemoryChannel>(to_a, to_b, max_bytes, pulls));
   }
 
   void settle() {
@@ -303,7 +267,7 @@ TEST_P(LinkTest, GoodbyeComesAfterWhatWasSent) {
 TEST_P(LinkTest, AClosedConnectionIsALostPeer) {
   auto to_b = std::make_shared<MemoryChannel::Pipe>();
   auto to_a = std::make_shared<MemoryChannel::Pipe>();
-  b_.attach(std::make_unique<MemoryChannel>(to_a, to_b, 100, false));
+  b_.attach(0, std::make_unique<MemoryChannel>(to_a, to_b, 100, false));
   to_b->closed = true;
   b_.progress();
   EXPECT_EQ(b_.state(), Link::State::failed);

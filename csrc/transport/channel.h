@@ -28,6 +28,17 @@ class Channel {
   // A cheap look whether read() may return something; a channel that is watched by epoll says yes.
   virtual bool maybe_readable() const = 0;
 
+  // A cheap look whether write() may take something.
+  virtual bool maybe_writable() const { return true; }
+
+  // Bytes that are on their way and not confirmed by the other end's kernel, and how many have been
+  // confirmed in all. Nothing on its way where only the process itself can tell.
+  struct Confirmed {
+    bool some_on_the_way = false;
+    uint64_t bytes = 0;
+  };
+  virtual Confirmed confirmed() const { return {}; }
+
   // Whether the peer can reach our memory by itself (then offers are sent), and we the peer's.
   virtual bool peer_can_pull() const { return false; }
   virtual bool can_pull() const { return false; }

@@ -62,8 +62,12 @@ static_assert(sizeof(OpInfo) == 16);
 //   heartbeat     nothing to say, but alive
 //   abort         the communicator has failed; `id` is the status code, payload the reason
 //   goodbye       the peer leaves in good order
-#define DMLCOMM_FRAME_KINDS(X) \
-  X(hello) X(data) X(offer) X(ack) X(open) X(request) X(grant) X(heartbeat) X(abort) X(goodbye)
+//   receipt       carries `received` where nothing else does
+//   rail_lost     the sender has given up connection `offset` on rail `id`
+#define DMLCOMM_FRAME_KINDS(X)                                                                    \
+  X(hello)                                                                                        \
+  X(data) X(offer) X(ack) X(open) X(request) X(grant) X(heartbeat) X(abort) X(goodbye) X(receipt) \
+      X(rail_lost)
 
 enum class FrameKind : uint8_t {
 #define DMLCOMM_FRAME_KIND_ENUM(name) name,
@@ -86,8 +90,11 @@ struct FrameHeader {
   uint64_t offset = 0;         // data: position in the message; offer: address at the sender
   uint64_t message_bytes = 0;  // whole message
   OpInfo op;
-  uint64_t reserved[2] = {0, 0};
-  uint32_t reserved2 = 0;
+  // Links of several rails only: the place of this frame among all of its link from 1 on (0: it is
+  // not repeated when its lane dies), and how many such frames the sender has read from this lane.
+  uint64_t number = 0;
+  uint64_t received = 0;
+  uint32_t reserved = 0;
   uint32_t checksum = 0;  // of all bytes before
 
   static constexpr uint32_t kMagic = 0x434c4d44;  // "DMLC"
@@ -121,7 +128,7 @@ struct Hello {
   uint32_t pid = 0;
   uint64_t nonce_address = 0;  // shared memory only: where the peer may try to read...
   uint64_t nonce = 0;          // ...this value with process_vm_readv
-  uint64_t reserved2 = 0;
+  uint64_t connection = 0;     // number of this one, by the rank that connects
 };
 static_assert(sizeof(Hello) == 56);
 

@@ -3,32 +3,24 @@
 #include <utility>
 #include <vector>
 
-#include "base/check.h"
+#include "base/str_cat.h"
 
 namespace dmlcomm::transport {
 
-Lane::Lane(std::unique_ptr<Channel> channel, uint64_t job_id, LaneReader* reader)
-    : channel_(std::move(channel)), job_id_(job_id), reader_(reader) {}
+Lane::Lane(std::unique_ptr<Channel> channel, uint64_t job_id, bool keeps, LaneReader* reader)
+    : channel_(std::move(channel)), job_id_(job_id), keeps_(keeps), reader_(reader) {}
 
-void Lane::push(const FrameHeader& header, const std::byte* payload, SendRequest* completes) {
-  OutFrame& frame = out_.emplace_back();
-  encode_header(header, frame.header);
-  frame.payload = payload;
-  frame.payload_bytes = header.payload_bytes;
-  frame.completes = completes;
+void Lane::push(OutFrame frame) {
+  queued_bytes_ += frame.header.payload_bytes;
+  out_.push_back(std::move(frame));
+  OutFrame& queued = out_.back();
+  if (!queued.owned.empty()) {
+    queued.payload = reinterpret_cast<const std::byte*>(queued.owned.data());
+  }
   if (out_.size() == 1 && write_error_.ok()) {
     bool moved = false;
     write_error_ = flush(&moved);
   }
-}
-
-void Lane::push_owned(const FrameHeader& header, std::string payload) {
-  DMLCOMM_CHECK(payload.size() == header.payload_bytes);
-  OutFrame& frame = out_.emplace_back();
-  encode_header(header, frame.header);
-  frame.owned = std::move(payload);
-  frame.payload = reinterpret_cast<const std::byte*>(frame.owned.data());
-  frame.payload_bytes = header.payload_bytes;
 }
 
 Status Lane::flush(bool* moved) {
@@ -41,17 +33,62 @@ Status Lane::flush(bool* moved) {
     if (!complete.ok()) return complete.status();
     wrote |= frame.written != before;
     if (!*complete) break;
-    SendRequest* completes = frame.completes;
-    out_.pop_front();
-    if (completes != nullptr) reader_->request_written(*completes);
+    frame_written();
   }
   if (wrote) channel_->notify();
   *moved |= wrote;
   return Status();
 }
 
+void Lane::frame_written() {
+  OutFrame& frame = out_.front();
+  queued_bytes_ -= frame.header.payload_bytes;
+  SendRequest* completes = frame.completes;
+  const bool is_kept = keeps_ && frame.header.number != 0;
+  if (is_kept) kept_.push_back(std::move(frame));
+  out_.pop_front();
+  if (!is_kept && completes != nullptr) reader_->request_written(*completes);
+}
+
+// The peer has read `num_frames` numbered frames of this lane in all.
+Status Lane::confirm(uint64_t num_frames) {
+  while (num_confirmed_ < num_frames) {
+    if (kept_.empty()) {
+      return Status(StatusCode::protocol_error,
+                    str_cat("receipt of ", num_frames, " frames, ", num_confirmed_, " were sent"));
+    }
+    SendRequest* completes = kept_.front().completes;
+    kept_.pop_front();
+    ++num_confirmed_;
+    if (completes != nullptr) reader_->request_written(*completes);
+  }
+  return Status();
+}
+
+int64_t Lane::unconfirmed_since(int64_t now_ns) {
+  const Channel::Confirmed confirmed = channel_->confirmed();
+  if (!confirmed.some_on_the_way) {
+    unconfirmed_since_ns_ = INT64_MAX;
+  } else if (unconfirmed_since_ns_ == INT64_MAX || confirmed.bytes != confirmed_bytes_) {
+    unconfirmed_since_ns_ = now_ns;
+  }
+  confirmed_bytes_ = confirmed.bytes;
+  return unconfirmed_since_ns_;
+}
+
+std::deque<OutFrame> Lane::take_back() {
+  std::deque<OutFrame> frames = std::move(kept_);
+  for (OutFrame& frame : out_) {
+    if (frame.header.number != 0) frames.push_back(std::move(frame));
+  }
+  out_.clear();
+  for (OutFrame& frame : frames) frame.written = 0;
+  return frames;
+}
+
 void Lane::drop_queued() {
   static const std::vector<std::byte> zeros(kMaxPayloadBytes);
+  kept_.clear();
   while (out_.size() > 1) out_.pop_back();
   if (out_.empty()) return;
   OutFrame& frame = out_.front();
@@ -64,16 +101,21 @@ void Lane::drop_queued() {
 }
 
 Result<bool> Lane::write_frame(OutFrame& frame) {
-  const size_t total = kHeaderBytes + frame.payload_bytes;
+  const size_t payload_bytes = frame.header.payload_bytes;
+  const size_t total = kHeaderBytes + payload_bytes;
+  if (frame.written == 0) {
+    frame.header.received = num_told_ = num_read_;
+    encode_header(frame.header, frame.bytes);
+  }
   iovec parts[2];
   int num_parts = 0;
   if (frame.written < kHeaderBytes) {
-    parts[num_parts++] = {frame.header.data() + frame.written, kHeaderBytes - frame.written};
+    parts[num_parts++] = {frame.bytes.data() + frame.written, kHeaderBytes - frame.written};
   }
   const size_t payload_done = frame.written > kHeaderBytes ? frame.written - kHeaderBytes : 0;
-  if (payload_done < frame.payload_bytes) {
+  if (payload_done < payload_bytes) {
     parts[num_parts++] = {const_cast<std::byte*>(frame.payload) + payload_done,
-                          frame.payload_bytes - payload_done};
+                          payload_bytes - payload_done};
   }
   Result<size_t> wrote = channel_->write(parts, num_parts);
   if (!wrote.ok()) return wrote.status();
@@ -92,7 +134,7 @@ Status Lane::read(size_t max_bytes, bool* moved) {
       if (!*complete) return Status();
       in_frame_ = true;
       in_done_ = 0;
-      DMLCOMM_RETURN_IF_ERROR(reader_->begin_frame(in_));
+      DMLCOMM_RETURN_IF_ERROR(reader_->begin_frame(intake_, in_));
     }
     if (in_done_ < in_.payload_bytes) {
       Result<size_t> got = read_payload();
@@ -103,7 +145,8 @@ Status Lane::read(size_t max_bytes, bool* moved) {
     }
     if (in_done_ == in_.payload_bytes) {
       in_frame_ = false;
-      DMLCOMM_RETURN_IF_ERROR(reader_->end_frame(in_));
+      if (in_.number != 0) ++num_read_;
+      DMLCOMM_RETURN_IF_ERROR(reader_->end_frame(intake_, in_));
     }
   }
   return Status();
@@ -120,11 +163,12 @@ Result<bool> Lane::read_header() {
   if (!header.ok()) return header.status();
   in_ = *header;
   in_header_done_ = 0;
+  if (keeps_) DMLCOMM_RETURN_IF_ERROR(confirm(in_.received));
   return true;
 }
 
 Result<size_t> Lane::read_payload() {
-  const Sink sink = reader_->room_for_payload(in_, in_done_);
+  const Sink sink = reader_->room_for_payload(intake_, in_, in_done_);
   held_back_ = sink.bytes == 0;
   if (held_back_) return size_t{0};
   const iovec part{sink.data, sink.bytes};
@@ -132,7 +176,7 @@ Result<size_t> Lane::read_payload() {
   if (!got.ok() || *got == 0) return got;
   heard_ = true;
   in_done_ += *got;
-  reader_->payload_arrived(in_, in_done_);
+  reader_->payload_arrived(intake_, in_, in_done_);
   return got;
 }
 

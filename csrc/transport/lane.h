@@ -1,6 +1,10 @@
 // Lane: frames over one channel. It writes queued frames, and reads frames into places that its
 // owner names. Which message a frame belongs to is Link's business.
 //
+// Where the link has other lanes to fall back on, it keeps what it has written until the peer says
+// that it was read: each header tells the other side how many numbered frames have come over this
+// lane. take_back() returns what is not confirmed.
+//
 // All calls come with the progress lock held. Errors are returned, and the lane is unusable after
 // one.
 #pragma once
@@ -8,6 +12,7 @@
 #include <deque>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "transport/channel.h"
@@ -22,34 +27,53 @@ struct Sink {
   size_t bytes = 0;
 };
 
+// The reader's notes about the frame that a lane is reading.
+struct Intake {
+  RecvRequest* request = nullptr;  // the payload's; null: it goes to `buffer`
+  std::vector<std::byte> buffer;
+  bool is_duplicate = false;  // the frame came over another lane already
+};
+
 // The reader's questions, answered by Link.
 class LaneReader {
  public:
   virtual ~LaneReader() = default;
 
   // A header is complete; its payload comes next.
-  virtual Status begin_frame(const FrameHeader& header) = 0;
+  virtual Status begin_frame(Intake& intake, const FrameHeader& header) = 0;
   // Room for the payload from `done` on; no memory holds the lane back until resume.
-  virtual Sink room_for_payload(const FrameHeader& header, size_t done) = 0;
-  // `bytes` more of the payload are in place; `done` in all.
-  virtual void payload_arrived(const FrameHeader& header, size_t done) = 0;
+  virtual Sink room_for_payload(Intake& intake, const FrameHeader& header, size_t done) = 0;
+  // More of the payload is in place; `done` in all.
+  virtual void payload_arrived(Intake& intake, const FrameHeader& header, size_t done) = 0;
   // The frame is complete.
-  virtual Status end_frame(const FrameHeader& header) = 0;
-  // All bytes of the request have been given to the channel.
+  virtual Status end_frame(Intake& intake, const FrameHeader& header) = 0;
+  // All bytes of the request have been given to the channel, and confirmed where that is kept.
   virtual void request_written(SendRequest& request) = 0;
+};
+
+// A frame on its way out.
+struct OutFrame {
+  explicit OutFrame(const FrameHeader& h) : header(h) {}
+
+  FrameHeader header;
+  HeaderBytes bytes{};
+  const std::byte* payload = nullptr;
+  SendRequest* completes = nullptr;  // reported when the frame is through
+  std::string owned;                 // the payload, where it is not borrowed
+  size_t written = 0;                // header included
 };
 
 class Lane {
  public:
-  Lane(std::unique_ptr<Channel> channel, uint64_t job_id, LaneReader* reader);
+  // `keeps`: numbered frames are kept until the peer has confirmed them.
+  Lane(std::unique_ptr<Channel> channel, uint64_t job_id, bool keeps, LaneReader* reader);
 
   Channel& channel() { return *channel_; }
+  Intake& intake() { return intake_; }
 
-  // Queues a frame, and writes what fits. `payload` is borrowed until written; `completes`, if any,
-  // is reported then.
-  void push(const FrameHeader& header, const std::byte* payload, SendRequest* completes);
-  // The same with a payload the lane keeps.
-  void push_owned(const FrameHeader& header, std::string payload);
+  // Queues a frame, and writes what fits. A payload that is not owned by the frame is borrowed
+  // until `completes` is reported.
+  void push(OutFrame frame);
 
   // Writes queued frames. Sets `moved` if anything was written.
   Status flush(bool* moved);
@@ -57,43 +81,58 @@ class Lane {
   Status read(size_t max_bytes, bool* moved);
 
   bool idle() const { return out_.empty(); }
+  // Whether a further frame would be written at once.
+  bool has_room() const { return out_.empty() && channel_->maybe_writable(); }
+  size_t queued_bytes() const { return queued_bytes_; }
+  // Frames have come that the peer has not been told of.
+  bool owes_receipt() const { return keeps_ && num_read_ != num_told_; }
   // Bytes have come since the last call.
   bool take_heard() { return std::exchange(heard_, false); }
   // The reader had no room at the last read(): the peer's silence is our doing.
   bool held_back() const { return held_back_; }
+
+  // Since when bytes are on their way and none has been confirmed by the other end's kernel;
+  // INT64_MAX where nothing waits. To be asked regularly.
+  int64_t unconfirmed_since(int64_t now_ns);
+
+  // The numbered frames that are not confirmed, oldest first. The lane must not be used again.
+  std::deque<OutFrame> take_back();
 
   // Gives up what is queued without touching the memory of requests again: a frame that is partly
   // written is completed with zeros, the others are dropped.
   void drop_queued();
 
  private:
-  struct OutFrame {
-    HeaderBytes header;
-    const std::byte* payload = nullptr;
-    size_t payload_bytes = 0;
-    size_t written = 0;  // header included
-    SendRequest* completes = nullptr;
-    std::string owned;
-  };
-
   Result<bool> write_frame(OutFrame& frame);
+  void frame_written();
+  Status confirm(uint64_t num_frames);
   Result<bool> read_header();
   Result<size_t> read_payload();
 
   const std::unique_ptr<Channel> channel_;
   const uint64_t job_id_;
+  const bool keeps_;
   LaneReader* const reader_;
 
   std::deque<OutFrame> out_;
-  Status write_error_;  // of a push; reported by flush()
+  size_t queued_bytes_ = 0;
+  std::deque<OutFrame> kept_;   // written, not confirmed
+  uint64_t num_confirmed_ = 0;  // numbered frames
+  Status write_error_;          // of a push; reported by flush()
 
   HeaderBytes in_bytes_{};
   size_t in_header_done_ = 0;
   FrameHeader in_;
+  Intake intake_;
   bool in_frame_ = false;  // the header is complete
   size_t in_done_ = 0;     // of the payload
+  uint64_t num_read_ = 0;  // numbered frames
+  uint64_t num_told_ = 0;  // of these, the last header that left told the peer
   bool heard_ = false;
   bool held_back_ = false;
+
+  uint64_t confirmed_bytes_ = 0;
+  int64_t unconfirmed_since_ns_ = INT64_MAX;
 };
 
 }  // namespace dmlcomm::transport

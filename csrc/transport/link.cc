@@ -6,12 +6,16 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/str_cat.h"
 
 namespace dmlcomm::transport {
 namespace {
 
-// Bytes one progress() call reads, so that one busy peer does not starve the others.
+// Payload of a frame that is kept until confirmed, at most: the memory of a message is free only
+// when all its frames are confirmed.
+constexpr size_t kMaxKeptPayloadBytes = 256 * 1024;
+// Bytes one progress() call reads from a lane, so that one busy peer does not starve the others.
 constexpr size_t kReadBudgetBytes = 4u << 20;
 
 // Gives every message that arrives before its receive its place in time, across links: a receive
@@ -38,14 +42,26 @@ SendRequest* take_by_id(std::vector<SendRequest*>& items, uint64_t id) {
 
 }  // namespace
 
+Link::Link(const LinkOptions& options)
+    : options_(options),
+      lanes_(options.job_id, options.num_rails, this),
+      connections_(options.num_rails) {}
+
 std::string Link::description() const {
-  return lane_ ? lane_->channel().description() : "connecting";
+  Lane* lane = lanes_.any();
+  return lane ? lane->channel().description() : "connecting";
 }
 
-void Link::attach(std::unique_ptr<Channel> channel) {
-  DMLCOMM_CHECK(state_ == State::connecting);
-  LaneReader* reader = this;
-  lane_ = std::make_unique<Lane>(std::move(channel), options_.job_id, reader);
+Channel* Link::channel(size_t rail) {
+  Lane* lane = lanes_.lane(rail);
+  return lane ? &lane->channel() : nullptr;
+}
+
+void Link::attach(size_t rail, std::unique_ptr<Channel> channel, uint64_t connection) {
+  DMLCOMM_CHECK(lanes_.lane(rail) == nullptr);
+  connections_[rail] = connection;
+  lanes_.attach(rail, std::move(channel));
+  if (state_ != State::connecting) return;
   state_ = State::up;
   for (const auto& [sequence, op] : early_opens_) open(sequence, op);
   early_opens_.clear();
@@ -65,7 +81,7 @@ void Link::push_control(FrameKind kind, Tag tag, uint64_t id, const OpInfo& op) 
   FrameHeader header = header_of(kind, tag);
   header.id = id;
   header.op = op;
-  lane_->push(header, nullptr, nullptr);
+  lanes_.push_ordered(OutFrame(header));
 }
 
 // --- sending ---
@@ -83,19 +99,20 @@ void Link::dispatch(SendRequest& request) {
   FrameHeader header = header_of(FrameKind::data, request.tag);
   header.op = request.op;
   header.message_bytes = request.bytes;
-  if (lane_->channel().peer_can_pull() && request.bytes > kOfferBytes) {
+  Lane* lane = lanes_.any();
+  if (request.bytes > kOfferBytes && lane != nullptr && lane->channel().peer_can_pull()) {
     request.id = header.id = next_id_++;
     header.kind = FrameKind::offer;
     header.offset = reinterpret_cast<uintptr_t>(request.data);
     offered_.push_back(&request);
-    lane_->push(header, nullptr, nullptr);
+    lanes_.push_ordered(OutFrame(header));
   } else if (request.bytes <= kEagerBytes) {
     push_message(request);
   } else if (is_point_to_point(request.tag)) {
     request.id = header.id = next_id_++;
     header.kind = FrameKind::request;
     requested_.push_back(&request);
-    lane_->push(header, nullptr, nullptr);
+    lanes_.push_ordered(OutFrame(header));
   } else if (sequence_of(request.tag) <= opened_sequence_) {
     push_message(request);
   } else {
@@ -103,25 +120,43 @@ void Link::dispatch(SendRequest& request) {
   }
 }
 
-// Cuts the message in frames; the last one reports the request.
+// Cuts the message in frames, which report the request.
 void Link::push_message(SendRequest& request) {
   FrameHeader header = header_of(FrameKind::data, request.tag);
   header.op = request.op;
   header.id = request.id;
   header.message_bytes = request.bytes;
+  if (lanes_.has_many_rails() && request.bytes <= kEagerBytes) return push_copy(header, request);
   ++num_writing_;
-  size_t offset = 0;
+  if (lanes_.has_many_rails() && request.rail == kAnyRail) return lanes_.stripe(header, request);
+  const size_t most = lanes_.has_many_rails() ? kMaxKeptPayloadBytes : kMaxPayloadBytes;
   do {
-    const size_t bytes = std::min<size_t>(kMaxPayloadBytes, request.bytes - offset);
-    header.offset = offset;
-    header.payload_bytes = static_cast<uint32_t>(bytes);
-    const std::byte* payload = request.data + offset;
-    offset += bytes;
-    lane_->push(header, payload, offset == request.bytes ? &request : nullptr);
-  } while (offset < request.bytes);
+    OutFrame part = LaneSet::next_part(header, request, most);
+    if (request.rail == kAnyRail) {
+      lanes_.push_ordered(std::move(part));
+    } else {
+      lanes_.push(std::move(part), request.rail);
+    }
+  } while (request.queued < request.bytes);
+}
+
+// Nobody waits for the receipt of a small message.
+void Link::push_copy(const FrameHeader& header, SendRequest& request) {
+  OutFrame frame(header);
+  frame.header.payload_bytes = static_cast<uint32_t>(request.bytes);
+  if (request.bytes > 0) {
+    frame.owned.assign(reinterpret_cast<const char*>(request.data), request.bytes);
+  }
+  if (request.rail == kAnyRail) {
+    lanes_.push_ordered(std::move(frame));
+  } else {
+    lanes_.push(std::move(frame), request.rail);
+  }
+  options_.events->on_sent(request);
 }
 
 void Link::request_written(SendRequest& request) {
+  if (--request.parts_left > 0 || request.queued < request.bytes) return;
   --num_writing_;
   options_.events->on_sent(request);
 }
@@ -168,6 +203,9 @@ void Link::recv(RecvRequest& request) {
 
 void Link::make_ready(RecvRequest& request) {
   request.ready = true;
+  if (request.scattered && request.destination != nullptr && request.window != nullptr) {
+    std::memcpy(request.destination, request.window, request.bytes);
+  }
   if (std::find(posted_.begin(), posted_.end(), &request) == posted_.end()) return;
   if (take_unexpected(request)) erase_one(posted_, &request);
 }
@@ -257,37 +295,47 @@ Result<RecvRequest*> Link::match(const FrameHeader& header) {
   return request;
 }
 
-Status Link::begin_frame(const FrameHeader& header) {
-  current_ = nullptr;
+Status Link::begin_frame(Intake& intake, const FrameHeader& header) {
+  intake.request = nullptr;
   if (state_ == State::failed) return error_;  // the frame before ended the communicator
   if (header.source != static_cast<uint32_t>(peer())) {
     return Status(StatusCode::protocol_error,
                   str_cat("frame says it is from rank ", header.source));
   }
-  if (header.kind != FrameKind::data) {
-    in_buffer_.resize(header.payload_bytes);
-    return Status();
-  }
-  if (header.offset > 0 || header.id != 0) {
-    // A further part of a message whose first part met its receive, or a granted message.
-    const auto it = std::find_if(granted_.begin(), granted_.end(), [&](RecvRequest* r) {
-      return r->tag == header.tag && r->arrived == header.offset && r->offer_id == header.id &&
-             r->bytes == header.message_bytes;
-    });
-    if (it == granted_.end()) {
-      return Status(StatusCode::protocol_error,
-                    str_cat("data at offset ", header.offset, " of a message nobody waits for"));
-    }
-    current_ = *it;
-    return Status();
-  }
-  Result<RecvRequest*> request = match(header);
+  intake.is_duplicate = has_come(header);
+  if (header.kind == FrameKind::data && !intake.is_duplicate) return begin_data(intake, header);
+  intake.buffer.resize(header.payload_bytes);
+  return Status();
+}
+
+// The receive whose message has begun to come, or null.
+Result<RecvRequest*> Link::begun(const FrameHeader& header) const {
+  const bool in_order = !lanes_.has_many_rails();
+  const auto it = std::find_if(granted_.begin(), granted_.end(), [&](RecvRequest* r) {
+    return r->tag == header.tag && r->offer_id == header.id && r->bytes == header.message_bytes &&
+           (!in_order || r->arrived == header.offset);
+  });
+  if (it != granted_.end()) return *it;
+  const bool may_begin = header.id == 0 && (header.offset == 0 || !in_order);
+  if (may_begin) return nullptr;
+  return Status(StatusCode::protocol_error,
+                str_cat("data at offset ", header.offset, " of a message nobody waits for"));
+}
+
+Status Link::begin_data(Intake& intake, const FrameHeader& header) {
+  const bool is_first = header.offset == 0 && header.id == 0 && !lanes_.has_many_rails();
+  Result<RecvRequest*> request = is_first ? Result<RecvRequest*>(nullptr) : begun(header);
   if (!request.ok()) return request.status();
-  current_ = *request;
-  if (current_ != nullptr) {
-    granted_.push_back(current_);
+  if (*request == nullptr) {
+    request = match(header);
+    if (!request.ok()) return request.status();
+    if (*request != nullptr) granted_.push_back(*request);
+  }
+  intake.request = *request;
+  if (intake.request != nullptr) {
+    intake.request->scattered = lanes_.has_many_rails();
   } else if (header.message_bytes <= kEagerBytes) {
-    in_buffer_.resize(header.payload_bytes);
+    intake.buffer.resize(header.payload_bytes);
   } else {
     return Status(StatusCode::protocol_error,
                   str_cat(header.message_bytes, " bytes came without being asked for"));
@@ -295,41 +343,60 @@ Status Link::begin_frame(const FrameHeader& header) {
   return Status();
 }
 
-Sink Link::room_for_payload(const FrameHeader& header, size_t done) {
+Sink Link::room_for_payload(Intake& intake, const FrameHeader& header, size_t done) {
   const size_t rest = header.payload_bytes - done;
-  if (current_ == nullptr) {
-    const bool full = unexpected_bytes_ + in_buffer_.size() > kMaxUnexpectedBytes;
-    if (header.kind == FrameKind::data && full) return {};
-    return {in_buffer_.data() + done, rest};
+  RecvRequest* request = intake.request;
+  if (request == nullptr) {
+    const bool full = unexpected_bytes_ + intake.buffer.size() > kMaxUnexpectedBytes;
+    // A missing frame may stand behind this one: then it has to be taken.
+    const bool may_wait = header.kind == FrameKind::data && !intake.is_duplicate;
+    if (may_wait && full && !numbers_seen_.has_gaps()) return {};
+    return {intake.buffer.data() + done, rest};
   }
-  if (!current_->ready) return {};
+  if (!request->ready && !request->scattered) return {};
   const size_t position = header.offset + done;
-  if (current_->destination != nullptr) return {current_->destination + position, rest};
-  if (current_->window == nullptr) options_.events->provide_window(*current_);
-  const size_t at = position % current_->window_bytes;
-  const size_t free = current_->consumed + current_->window_bytes - position;
-  return {current_->window + at, std::min({rest, free, current_->window_bytes - at})};
+  if (request->destination != nullptr && request->ready) {
+    return {request->destination + position, rest};
+  }
+  if (request->window == nullptr) options_.events->provide_window(*request);
+  if (request->scattered) return {request->window + position, rest};
+  const size_t at = position % request->window_bytes;
+  const size_t free = request->consumed + request->window_bytes - position;
+  return {request->window + at, std::min({rest, free, request->window_bytes - at})};
 }
 
-void Link::payload_arrived(const FrameHeader& header, size_t done) {
-  if (current_ == nullptr) return;
-  current_->arrived = header.offset + done;
+void Link::payload_arrived(Intake& intake, const FrameHeader& header, size_t done) {
+  RecvRequest* request = intake.request;
+  if (request == nullptr) return;
+  const size_t before = request->arrived;
+  if (request->scattered) {
+    request->covered.add(header.offset, header.offset + done);
+    request->arrived = request->covered.prefix();
+  } else {
+    request->arrived = header.offset + done;
+  }
   // end_frame() reports the end; here only what can be worked on already.
-  if (current_->destination == nullptr && current_->arrived < current_->bytes) {
-    options_.events->on_arrived(*current_);
+  if (request->destination == nullptr && request->arrived > before &&
+      request->arrived < request->bytes) {
+    options_.events->on_arrived(*request);
   }
 }
 
-Status Link::end_frame(const FrameHeader& header) {
+Status Link::end_frame(Intake& intake, const FrameHeader& header) {
+  // Another lane may have brought the same frame meanwhile.
+  if (intake.is_duplicate || has_come(header)) return Status();
+  if (header.number != 0) numbers_seen_.add(header.number - 1, header.number);
   switch (header.kind) {
-    case FrameKind::data: return end_data(header);
+    case FrameKind::data: return end_data(intake, header);
     case FrameKind::offer:
     case FrameKind::request: return announce(header);
     case FrameKind::ack: return complete_offer(header.id);
     case FrameKind::open: return on_open(header);
     case FrameKind::grant: return grant_request(header.id);
-    case FrameKind::heartbeat: return Status();
-    case FrameKind::abort: return on_abort(header);
+    case FrameKind::heartbeat:
+    case FrameKind::receipt: return Status();
+    case FrameKind::rail_lost: return on_rail_lost(header);
+    case FrameKind::abort: return on_abort(intake, header);
     case FrameKind::goodbye:
       state_ = State::left;
       options_.events->on_goodbye(peer());
@@ -339,20 +406,46 @@ Status Link::end_frame(const FrameHeader& header) {
   return Status(StatusCode::protocol_error, "a second hello");
 }
 
-Status Link::end_data(const FrameHeader& header) {
-  if (current_ == nullptr) {
-    unexpected_bytes_ += in_buffer_.size();
-    unexpected_.push_back({header, std::move(in_buffer_), arrival_order++});
-    in_buffer_ = {};
-    return Status();
+Status Link::end_data(Intake& intake, const FrameHeader& header) {
+  RecvRequest* request = std::exchange(intake.request, nullptr);
+  if (request == nullptr) {
+    unexpected_bytes_ += intake.buffer.size();
+    unexpected_.push_back({header, std::move(intake.buffer), arrival_order++});
+    intake.buffer = {};
+    return deliver_unexpected(header);
   }
-  RecvRequest* request = std::exchange(current_, nullptr);
-  if (header.offset + header.payload_bytes == request->bytes) {
+  const bool is_last = header.offset + header.payload_bytes == request->bytes;
+  if (request->scattered ? request->arrived == request->bytes : is_last) {
     erase_one(granted_, request);
+    forget(request);
     request->arrived = request->bytes;
     options_.events->on_arrived(*request);
   }
   return Status();
+}
+
+// The receive may have been posted while the message was being read.
+Status Link::deliver_unexpected(const FrameHeader& header) {
+  Result<RecvRequest*> request = match(header);
+  if (!request.ok()) return request.status();
+  if (*request == nullptr) return Status();
+  if (!(*request)->ready) {
+    posted_.push_back(*request);
+  } else {
+    take_unexpected(**request);
+  }
+  return Status();
+}
+
+// The request is complete: another lane that still reads a copy of one of its frames drops that.
+void Link::forget(const RecvRequest* request) {
+  for (size_t rail = 0; rail < lanes_.num_rails(); ++rail) {
+    Lane* lane = lanes_.lane(rail);
+    if (lane == nullptr || lane->intake().request != request) continue;
+    lane->intake().request = nullptr;
+    lane->intake().is_duplicate = true;
+    lane->intake().buffer.resize(kMaxPayloadBytes);
+  }
 }
 
 Status Link::announce(const FrameHeader& header) {
@@ -367,11 +460,21 @@ Status Link::announce(const FrameHeader& header) {
 }
 
 // The peer's communicator has failed: its reason becomes ours. `id` is the status code.
-Status Link::on_abort(const FrameHeader& header) {
+Status Link::on_abort(const Intake& intake, const FrameHeader& header) {
   reported_ = true;
   const bool known = header.id > 0 && header.id <= static_cast<uint64_t>(StatusCode::unsupported);
-  return Status(known ? static_cast<StatusCode>(header.id) : StatusCode::aborted,
-                std::string(reinterpret_cast<const char*>(in_buffer_.data()), in_buffer_.size()));
+  return Status(
+      known ? static_cast<StatusCode>(header.id) : StatusCode::aborted,
+      std::string(reinterpret_cast<const char*>(intake.buffer.data()), header.payload_bytes));
+}
+
+// The peer has given up its end of a lane; perhaps there is a new one since.
+Status Link::on_rail_lost(const FrameHeader& header) {
+  if (header.id >= lanes_.num_rails()) {
+    return Status(StatusCode::protocol_error, str_cat("there is no rail ", header.id));
+  }
+  if (connections_[header.id] == header.offset) lanes_to_lose_.push_back(header.id);
+  return Status();
 }
 
 Result<const std::byte*> Link::fetch(RecvRequest& request, size_t position, size_t bytes,
@@ -391,12 +494,12 @@ Status Link::pull(RecvRequest& request, size_t position, size_t bytes, std::byte
 
 Status Link::read_memory(uint64_t address, void* destination, size_t bytes) {
   if (state_ == State::failed) return error_;
-  return lane_->channel().pull(address, destination, bytes);
+  return lanes_.any()->channel().pull(address, destination, bytes);
 }
 
 Status Link::write_memory(uint64_t address, const void* source, size_t bytes) {
   if (state_ == State::failed) return error_;
-  return lane_->channel().push(address, source, bytes);
+  return lanes_.any()->channel().push(address, source, bytes);
 }
 
 void Link::finish_offer(RecvRequest& request) {
@@ -410,14 +513,61 @@ void Link::finish_offer(RecvRequest& request) {
 bool Link::progress() {
   if (state_ != State::up) return false;
   bool moved = false;
-  Status status = lane_->flush(&moved);
-  if (lane_->channel().maybe_readable()) {
+  for (size_t rail = 0; rail < lanes_.num_rails(); ++rail) {
+    if (lanes_.lane(rail) != nullptr && state_ == State::up) moved |= progress_lane(rail);
+  }
+  if (!lanes_.has_many_rails() || state_ != State::up) return moved;
+  for (size_t rail : std::exchange(lanes_to_lose_, {})) lose_lane(rail, "the peer gave it up");
+  return lanes_.feed() || moved;
+}
+
+bool Link::progress_lane(size_t rail) {
+  Lane& lane = *lanes_.lane(rail);
+  bool moved = false;
+  Status status = lane.flush(&moved);
+  if (lane.channel().maybe_readable()) {
     // What the peer said last (why it aborts, goodbye) is read even where writing has failed.
-    Status read_status = lane_->read(kReadBudgetBytes, &moved);
+    Status read_status = lane.read(kReadBudgetBytes, &moved);
     if (!read_status.ok()) status = read_status;
   }
-  if (!status.ok() && state_ == State::up) fail(status);
+  if (status.ok() && lane.owes_receipt() && lane.idle()) {
+    lane.push(OutFrame(header_of(FrameKind::receipt, 0)));
+  }
+  if (status.ok() || state_ != State::up) return moved;
+  const bool only_this_lane =
+      lanes_.has_many_rails() && !reported_ &&
+      (status.code() == StatusCode::peer_lost || status.code() == StatusCode::io_error);
+  if (only_this_lane) {
+    lose_lane(rail, status.message());
+  } else {
+    fail(status);
+  }
   return moved;
+}
+
+void Link::lose_lane(size_t rail, const std::string& reason) {
+  Lane* lane = lanes_.lane(rail);
+  if (lane == nullptr || state_ != State::up) return;
+  const std::string what = lane->channel().description();
+  const size_t num_frames = lanes_.lose(rail);
+  lost_rails_.push_back(rail);
+  OutFrame notice(header_of(FrameKind::rail_lost, 0));
+  notice.header.id = rail;
+  notice.header.offset = connections_[rail];
+  lanes_.push_ordered(std::move(notice));
+  options_.events->on_rail_event(
+      peer(), rail, true,
+      str_cat(what, " is lost: ", reason, "; ", num_frames, " frames take another way"));
+}
+
+void Link::lose_stalled_lanes(int64_t now_ns, int64_t limit_ns) {
+  for (size_t rail = 0; rail < lanes_.num_rails(); ++rail) {
+    Lane* lane = lanes_.lane(rail);
+    if (lane == nullptr || state_ != State::up) continue;
+    const int64_t since = lane->unconfirmed_since(now_ns);
+    if (since == INT64_MAX || now_ns - since < limit_ns) continue;
+    lose_lane(rail, str_cat("nothing was confirmed for ", (now_ns - since) / kNsPerMs, " ms"));
+  }
 }
 
 bool Link::has_outstanding() const {
@@ -426,20 +576,35 @@ bool Link::has_outstanding() const {
 }
 
 void Link::heartbeat() {
-  if (wants_to_write() || state_ != State::up) return;
-  push_control(FrameKind::heartbeat, 0, 0, OpInfo());
+  if (state_ != State::up) return;
+  for (size_t rail = 0; rail < lanes_.num_rails(); ++rail) {
+    Lane* lane = lanes_.lane(rail);
+    if (lane && lane->idle()) lane->push(OutFrame(header_of(FrameKind::heartbeat, 0)));
+  }
 }
 
 bool Link::take_sign_of_life() {
   if (state_ != State::up) return true;
-  const bool heard = lane_->take_heard();
-  return lane_->channel().peer_showed_life() || heard || lane_->held_back();
+  bool alive = false;
+  for (size_t rail = 0; rail < lanes_.num_rails(); ++rail) {
+    Lane* lane = lanes_.lane(rail);
+    if (lane == nullptr) continue;
+    const bool heard = lane->take_heard();
+    alive |= lane->channel().peer_showed_life() || heard || lane->held_back();
+  }
+  return alive;
 }
 
 void Link::send_goodbye() {
   if (state_ != State::up) return;
   push_control(FrameKind::goodbye, 0, 0, OpInfo());
-  lane_->channel().shut_down();
+  shut_down();
+}
+
+void Link::shut_down() {
+  for (size_t rail = 0; rail < lanes_.num_rails(); ++rail) {
+    if (Channel* c = channel(rail)) c->shut_down();
+  }
 }
 
 void Link::fail(const Status& status) {
@@ -452,13 +617,13 @@ void Link::fail(const Status& status) {
 
 void Link::end(const Status& reason) {
   if (std::exchange(ended_, true)) return;
-  if (lane_ && state_ != State::left) {
-    FrameHeader header = header_of(FrameKind::abort, 0);
-    header.id = static_cast<uint64_t>(reason.code());
-    std::string text = reason.message().substr(0, kMaxReasonBytes);
-    header.payload_bytes = static_cast<uint32_t>(text.size());
-    lane_->drop_queued();
-    lane_->push_owned(header, std::move(text));
+  lanes_.drop_queued();
+  if (has_lane() && state_ != State::left) {
+    OutFrame frame(header_of(FrameKind::abort, 0));
+    frame.header.id = static_cast<uint64_t>(reason.code());
+    frame.owned = reason.message().substr(0, kMaxReasonBytes);
+    frame.header.payload_bytes = static_cast<uint32_t>(frame.owned.size());
+    lanes_.push_ordered(std::move(frame));
   }
   state_ = State::failed;
   if (error_.ok()) error_ = reason;
@@ -467,24 +632,29 @@ void Link::end(const Status& reason) {
 
 // Where writing fails the peer notices the closed connection.
 bool Link::flush_last_words() {
-  if (!ended_ || !lane_ || lane_->idle()) return false;
+  if (!ended_ || lanes_.idle()) return false;
   bool moved = false;
-  const Status status = lane_->flush(&moved);
-  if (!status.ok()) lane_->drop_queued();
-  if (status.ok() && !lane_->idle()) return true;
-  lane_->channel().shut_down();
+  for (size_t rail = 0; rail < lanes_.num_rails(); ++rail) {
+    Lane* lane = lanes_.lane(rail);
+    if (lane && !lane->flush(&moved).ok()) lane->drop_queued();
+  }
+  if (!lanes_.idle()) return true;
+  shut_down();
   return false;
 }
 
 bool Link::discard_input() {
-  if (!lane_) return false;
+  bool open = false;
   std::byte ignored[4096];
   const iovec part{ignored, sizeof(ignored)};
-  for (;;) {
-    Result<size_t> got = lane_->channel().read(&part, 1);
-    if (!got.ok()) return false;
-    if (*got == 0) return true;
+  for (size_t rail = 0; rail < lanes_.num_rails(); ++rail) {
+    Channel* c = channel(rail);
+    if (c == nullptr) continue;
+    Result<size_t> got = c->read(&part, 1);
+    while (got.ok() && *got > 0) got = c->read(&part, 1);
+    open |= got.ok();
   }
+  return open;
 }
 
 }  // namespace dmlcomm::transport

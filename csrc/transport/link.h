@@ -1,13 +1,17 @@
 // Link: all messages between this rank and one peer, over one lane per rail.
 //
 // It matches messages with receives by tag, holds large data back until the peer has begun the
-// operation, and keeps the first failure. It does not reduce, and knows no schedule.
+// operation, and keeps the first failure. It does not reduce, and knows no schedule. Which lane
+// carries what, and what happens when one dies, is LaneSet's business.
 //
 // How a message travels (its size decides, and whether the peer may read our memory):
 //   small        data frames at once; where no receive is posted yet they are buffered.
 //   offered      a header says where the bytes are; the receiver reads them by itself and acks.
 //   large        data frames, but only after the peer's `open` (collectives) or `grant` (point-to-
 //                point, announced by `request`), so that they never block what is behind them.
+//
+// With several rails parts of messages arrive in any order. So a receive that reduces, or is not
+// ready, has a window for the whole message: no lane ever waits for what another one carries.
 //
 // All calls come with the progress lock held. Until a channel is attached sends queue up.
 // LinkEvents are called from inside these calls; they must only take notes, and not call back.
@@ -19,7 +23,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "transport/lane.h"
+#include "transport/lane_set.h"
 #include "transport/request.h"
 
 namespace dmlcomm::transport {
@@ -37,6 +41,7 @@ struct LinkOptions {
   int rank = 0;
   int peer = 0;
   uint64_t job_id = 0;
+  size_t num_rails = 1;
   LinkEvents* events = nullptr;
 };
 
@@ -44,7 +49,7 @@ class Link final : private LaneReader {
  public:
   enum class State { connecting, up, left, failed };
 
-  explicit Link(const LinkOptions& options) : options_(options) {}
+  explicit Link(const LinkOptions& options);
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
 
@@ -53,9 +58,18 @@ class Link final : private LaneReader {
   const Status& error() const { return error_; }
   std::string description() const;
 
-  // The connection is there: what is queued flows.
-  void attach(std::unique_ptr<Channel> channel);
-  Channel* channel() { return lane_ ? &lane_->channel() : nullptr; }
+  // A connection is there: what is queued flows. Both ends know it by the same number.
+  void attach(size_t rail, std::unique_ptr<Channel> channel, uint64_t connection = 0);
+  // Null where the rail is not connected.
+  Channel* channel(size_t rail = 0);
+  size_t num_rails() const { return lanes_.num_rails(); }
+  bool has_lane() const { return lanes_.any() != nullptr; }
+  // The rails whose lanes died since the last call.
+  std::vector<size_t> take_lost_rails() { return std::exchange(lost_rails_, {}); }
+  // Gives up the lane; the others carry on. Only where the link has several rails.
+  void lose_lane(size_t rail, const std::string& reason);
+  // Gives up lanes that carry bytes of which none was confirmed for `limit_ns`.
+  void lose_stalled_lanes(int64_t now_ns, int64_t limit_ns);
 
   void send(SendRequest& request);
   void recv(RecvRequest& request);
@@ -86,7 +100,7 @@ class Link final : private LaneReader {
   // Reads and writes what is possible; true if anything moved.
   bool progress();
   // Bytes wait to be written: epoll has to watch for writability.
-  bool wants_to_write() const { return state_ == State::up && !lane_->idle(); }
+  bool wants_to_write() const { return state_ == State::up && !lanes_.idle(); }
   // Requests of the engine wait for the peer.
   bool has_outstanding() const;
 
@@ -116,22 +130,33 @@ class Link final : private LaneReader {
     uint64_t order = 0;
   };
 
-  Status begin_frame(const FrameHeader& header) override;
-  Sink room_for_payload(const FrameHeader& header, size_t done) override;
-  void payload_arrived(const FrameHeader& header, size_t done) override;
-  Status end_frame(const FrameHeader& header) override;
+  Status begin_frame(Intake& intake, const FrameHeader& header) override;
+  Sink room_for_payload(Intake& intake, const FrameHeader& header, size_t done) override;
+  void payload_arrived(Intake& intake, const FrameHeader& header, size_t done) override;
+  Status end_frame(Intake& intake, const FrameHeader& header) override;
   void request_written(SendRequest& request) override;
 
   FrameHeader header_of(FrameKind kind, Tag tag) const;
   void push_control(FrameKind kind, Tag tag, uint64_t id, const OpInfo& op);
   void push_message(SendRequest& request);
+  void push_copy(const FrameHeader& header, SendRequest& request);
   void dispatch(SendRequest& request);
-  Status end_data(const FrameHeader& header);
+  Status begin_data(Intake& intake, const FrameHeader& header);
+  Result<RecvRequest*> begun(const FrameHeader& header) const;
+  Status end_data(Intake& intake, const FrameHeader& header);
+  bool has_come(const FrameHeader& header) const {
+    return header.number != 0 && numbers_seen_.contains(header.number - 1);
+  }
+  Status deliver_unexpected(const FrameHeader& header);
+  void forget(const RecvRequest* request);
+  void shut_down();
+  bool progress_lane(size_t rail);
   Status announce(const FrameHeader& header);
   Status on_open(const FrameHeader& header);
   Status complete_offer(uint64_t id);
   Status grant_request(uint64_t id);
-  Status on_abort(const FrameHeader& header);
+  Status on_abort(const Intake& intake, const FrameHeader& header);
+  Status on_rail_lost(const FrameHeader& header);
   Result<RecvRequest*> match(const FrameHeader& header);
   void accept_announced(RecvRequest& request, const FrameHeader& header);
   bool take_unexpected(RecvRequest& request);
@@ -144,7 +169,10 @@ class Link final : private LaneReader {
   Status error_;
   bool reported_ = false;  // error_ is the peer's
   bool ended_ = false;
-  std::unique_ptr<Lane> lane_;
+  LaneSet lanes_;
+  std::vector<size_t> lost_rails_;
+  std::vector<size_t> lanes_to_lose_;  // the peer has given them up
+  std::vector<uint64_t> connections_;  // by rail: of its lane
 
   // Out.
   uint64_t next_id_ = 1;
@@ -157,11 +185,10 @@ class Link final : private LaneReader {
 
   // In.
   std::vector<RecvRequest*> posted_;
-  std::vector<RecvRequest*> granted_;  // large point-to-point messages on their way
+  std::vector<RecvRequest*> granted_;  // their messages are on the way
   std::deque<Unexpected> unexpected_;
   size_t unexpected_bytes_ = 0;
-  RecvRequest* current_ = nullptr;  // of the frame being read; null: in_buffer_
-  std::vector<std::byte> in_buffer_;
+  Coverage numbers_seen_;        // of frames; several rails only
   size_t num_taken_offers_ = 0;  // offered messages the engine is reading
 };
 

@@ -2,7 +2,8 @@
 //
 // It publishes where this rank listens, connects to a peer when that is first needed (any side may
 // begin; where both do, the higher rank's connection wins), admits connections that know the job's
-// secret, and notices peers that ended or fell silent.
+// secret, and notices peers that ended or fell silent. Where there are several rails it notices
+// that one died, and brings it back.
 //
 // All methods come with the progress lock held, except wake(), which any thread may call.
 #pragma once
@@ -39,6 +40,9 @@ struct MeshOptions {
   int rank = 0;
   int num_ranks = 1;
   std::vector<LocalRail> rails;
+  // By peer: the rail that leads there directly, or kAnyRail. Empty: kAnyRail for all. The other
+  // rails are connected when that one fails.
+  std::vector<uint8_t> first_rail;
   Config config;
   LinkEvents* events = nullptr;
 };
@@ -75,7 +79,7 @@ class Mesh {
   // Looks at every link and, if `look_at_sockets`, at the kernel's events. True if anything moved.
   bool poll(bool look_at_sockets);
   // Whether links exist whose news come through sockets only.
-  bool has_socket_links() const { return num_socket_links_ > 0 || !handshakes_.empty(); }
+  bool has_socket_links() const { return num_socket_lanes_ > 0 || !handshakes_.empty(); }
 
   // Sleeps until an event, wake(), or `timeout_ms`. `has_news` is asked after everybody can see
   // that we sleep; true cancels it.
@@ -103,10 +107,20 @@ class Mesh {
   Status open_network(const Directory& directory);
   Status watch(int fd, uint64_t what, bool edge);
   bool same_host(int peer) const;
+  tcp::SocketOptions socket_options() const {
+    return {options_.config.tcp_buffer_bytes, options_.config.tcp_congestion};
+  }
+  size_t num_rails_to(int peer) const;
   void make_link(int peer);
   void connect(int peer);
+  void connect_all(int peer);
   void connect_local(int peer);
-  void connect_network(int peer, size_t rail);
+  void connect_rail(int peer, size_t rail);
+  void connect_failed(int peer, size_t rail, const Status& status);
+  static std::string advise(const std::string& problem);
+  void rail_lost(int peer, size_t rail);
+  void check_rails(int64_t now, bool paused);
+  void check_carriers();
   void accept_all(int listener, bool local);
   void add_handshake(std::unique_ptr<Handshake> handshake);
   void advance_handshake(uint64_t id);
@@ -115,16 +129,39 @@ class Mesh {
   bool welcome(Handshake& handshake);
   void attach(Handshake& handshake);
   void attach_local(Handshake& handshake, int peer);
-  Hello own_hello(uint8_t kind, size_t rail) const;
+  Hello own_hello(uint8_t kind, size_t rail, uint64_t connection) const;
   std::vector<int> own_fds(const Handshake& handshake) const;
-  void drop_handshakes_to(int peer);
+  void drop_handshakes_to(int peer, size_t rail);
   void expire_handshakes();
   void on_event(uint64_t what, bool readable, bool writable);
   void retry_connects();
+  void retry_local(int peer, int64_t now);
   void poll_while(const std::function<bool(Link*)>& busy, double timeout_s);
+
+  // What an epoll event is about: a kind in the upper half, its number in the lower; of a lane, the
+  // rail above the peer.
+  static constexpr uint64_t kDoorbell = 1ull << 32;
+  static constexpr uint64_t kUnixListener = 2ull << 32;
+  static constexpr uint64_t kTcpListener = 3ull << 32;
+  static constexpr uint64_t kLink = 4ull << 32;
+  static constexpr uint64_t kHandshake = 5ull << 32;
+  static constexpr uint64_t kNumberMask = 0xffffffffu;
+  static constexpr int kRailShift = 24;
+  static constexpr uint32_t kPeerMask = (1u << kRailShift) - 1;
+
+  // The way to one peer over one rail.
+  struct Connection {
+    bool attempted = false;  // a handshake of ours is under way
+    bool was_up = false;
+    bool failed = false;      // the last attempt
+    int64_t retry_at_ns = 0;  // 0: not planned
+    int64_t wait_ns = 0;      // before the last attempt
+    uint64_t number = 0;      // of our attempt
+  };
 
   // Constant after create().
   const MeshOptions options_;
+  const int heartbeat_ms_;
   const int tick_ms_;
   const uint64_t nonce_;
   JobKey key_;
@@ -143,11 +180,15 @@ class Mesh {
   std::vector<Link*> active_;  // links that exist, for polling
   std::vector<std::shared_ptr<shm::Segment>> peer_segments_;
   std::vector<int64_t> last_life_ns_;
-  std::vector<int64_t> retry_at_ns_;  // connects to repeat; 0: none
+  std::vector<std::vector<Connection>> connections_;  // by peer and rail
+  std::vector<int64_t> connecting_since_ns_;
+  std::vector<bool> has_carrier_;  // of the own rails
   std::map<uint64_t, std::unique_ptr<Handshake>> handshakes_;
   uint64_t next_handshake_ = 0;
-  int num_socket_links_ = 0;
+  int num_socket_lanes_ = 0;
+  uint64_t num_connects_ = 0;
   int64_t last_tick_ns_ = 0;
+  int64_t next_heartbeat_ns_ = 0;
   bool closed_ = false;
 };
 

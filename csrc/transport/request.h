@@ -4,10 +4,15 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
+#include "transport/coverage.h"
 #include "transport/frame.h"
 
 namespace dmlcomm::transport {
+
+// Striped over all rails that lead to the peer.
+constexpr uint8_t kAnyRail = 0xff;
 
 // One message to send. The memory belongs to the caller and must not change until on_sent().
 struct SendRequest {
@@ -15,10 +20,13 @@ struct SendRequest {
   OpInfo op;
   const std::byte* data = nullptr;
   size_t bytes = 0;
-  void* owner = nullptr;  // for the engine
+  uint8_t rail = kAnyRail;  // another one carries it where this one is dead
+  void* owner = nullptr;    // for the engine
 
   // --- the link's own ---
   uint64_t id = 0;
+  size_t queued = 0;        // bytes that lanes have taken
+  uint32_t parts_left = 0;  // of these, frames that are not through
 };
 
 // One message to receive, in one of two ways:
@@ -27,7 +35,7 @@ struct SendRequest {
 //  the
 //    engine provides when the first byte comes; it reads them with Link::fetch() and frees them
 //    with Link::release(). Used to reduce.
-// While `ready` is false nothing is written; see Link::make_ready().
+// While `ready` is false the destination is not written; see Link::make_ready().
 struct RecvRequest {
   Tag tag = 0;
   OpInfo op;
@@ -36,6 +44,9 @@ struct RecvRequest {
   std::byte* window = nullptr;
   size_t window_bytes = 0;
   bool ready = true;
+  // Set by a link of several rails: parts come in any order, and wait in the window while the
+  // destination is not ready. The window has to hold the whole message.
+  bool scattered = false;
   int source = -1;        // rank; set by the link when it matches a receive from any source
   void* owner = nullptr;  // for the engine
 
@@ -49,6 +60,7 @@ struct RecvRequest {
   uint64_t offer_id = 0;
   uint64_t offer_address = 0;
   uint64_t posted_order = 0;  // of receives from any source against others
+  Coverage covered;           // scattered: bytes that are in place
 };
 
 // What a link tells the engine. Called inside Link calls and Mesh::poll(), with the progress lock
@@ -60,7 +72,7 @@ class LinkEvents {
   // The memory of the message may change again.
   virtual void on_sent(SendRequest& request) = 0;
 
-  // Sets window and window_bytes of a streamed request: at least kEagerBytes, or the whole message.
+  // Sets window and window_bytes of a request: at least kEagerBytes, or the whole message.
   virtual void provide_window(RecvRequest& request) = 0;
 
   // More bytes have arrived, or the message has been offered.
@@ -77,6 +89,9 @@ class LinkEvents {
   // The error for a message whose size is not what the receive expects.
   virtual Status size_mismatch(int peer, const RecvRequest& ours, const OpInfo& theirs,
                                uint64_t their_bytes) = 0;
+
+  // A rail to the peer died, or came back; others carry on. `text` says which and why.
+  virtual void on_rail_event(int peer, size_t rail, bool lost, const std::string& text) = 0;
 
   // The link is unusable. `reported`: the peer's communicator has failed, and `status` is its
   // reason; else `status` is what happened to the link. Called once per link.

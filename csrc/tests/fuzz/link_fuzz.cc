@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "tests/memory_channel.h"
@@ -31,6 +32,7 @@ class Quiet final : public LinkEvents {
     return Status(StatusCode::mismatch, "size");
   }
   void on_failed(int, const Status&, bool) override {}
+  void on_rail_event(int, size_t, bool, const std::string&) override {}
   void on_goodbye(int) override {}
 
   std::vector<std::byte> window;
@@ -40,10 +42,10 @@ class Quiet final : public LinkEvents {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Quiet events;
-  Link link(LinkOptions{0, 1, 7, &events});
+  Link link(LinkOptions{0, 1, 7, 1, &events});
   auto out = std::make_shared<tests::MemoryChannel::Pipe>();
   auto in = std::make_shared<tests::MemoryChannel::Pipe>();
-  link.attach(std::make_unique<tests::MemoryChannel>(out, in, 1 << 16, false));
+  link.attach(0, std::make_unique<tests::MemoryChannel>(out, in, 1 << 16, false));
 
   std::vector<std::byte> direct_memory(100);
   RecvRequest direct;

@@ -2,8 +2,10 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <net/if.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -23,6 +25,7 @@ constexpr size_t kMaxPassedFds = 4;
 
 // Of each direction. 10 Gb/s times 3 ms; and as much as stays in the L2 cache.
 constexpr uint64_t kNetworkBufferBytes = 4u << 20;
+constexpr int kShortQueueBytes = 64 * 1024;
 constexpr uint64_t kLoopbackBufferBytes = 512 * 1024;
 
 struct SocketAddress {
@@ -197,6 +200,16 @@ void tune(int fd, bool loopback, const SocketOptions& options) {
   // An algorithm that is not allowed to this user leaves the system's choice.
   (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, congestion.data(),
                    static_cast<socklen_t>(congestion.size()));
+}
+
+void keep_queue_short(int fd) { set_option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kShortQueueBytes); }
+
+bool has_carrier(const std::string& interface) {
+  UniqueFd fd(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  ifreq request{};
+  interface.copy(request.ifr_name, sizeof(request.ifr_name) - 1);
+  if (!fd.valid() || ioctl(fd.get(), SIOCGIFFLAGS, &request) != 0) return errno != ENODEV;
+  return (request.ifr_flags & IFF_RUNNING) != 0;
 }
 
 Result<UniqueFd> listen_unix(const std::string& name) {

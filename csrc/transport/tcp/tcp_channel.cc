@@ -1,5 +1,7 @@
 #include "transport/tcp/tcp_channel.h"
 
+#include <linux/tcp.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -42,6 +44,13 @@ Result<size_t> TcpChannel::read(const iovec* parts, int num_parts) {
   }
   if (got == 0) return Status(StatusCode::peer_lost, "it closed the connection; has it ended?");
   return errno_status(StatusCode::peer_lost, str_cat("read from ", description_), errno);
+}
+
+Channel::Confirmed TcpChannel::confirmed() const {
+  tcp_info info{};
+  socklen_t length = sizeof(info);
+  if (getsockopt(fd_.get(), IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return {};
+  return {info.tcpi_unacked > 0, info.tcpi_bytes_acked};
 }
 
 void TcpChannel::shut_down() { shutdown(fd_.get(), SHUT_WR); }

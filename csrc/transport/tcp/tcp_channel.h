@@ -16,6 +16,8 @@ class TcpChannel final : public Channel {
   Result<size_t> write(const iovec* parts, int num_parts) override;
   Result<size_t> read(const iovec* parts, int num_parts) override;
   bool maybe_readable() const override { return readable_; }
+  bool maybe_writable() const override { return writable_; }
+  Confirmed confirmed() const override;
   int descriptor() const override { return fd_.get(); }
   void descriptor_ready(bool readable, bool writable) override;
   void shut_down() override;

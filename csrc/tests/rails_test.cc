@@ -1,0 +1,224 @@
+// A link of several rails, over pipes in memory: striping, and lanes that die at any byte.
+
+#include <gtest/gtest.h>
+
+#include <list>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "base/str_cat.h"
+#include "tests/memory_channel.h"
+#include "tests/notes.h"
+#include "transport/link.h"
+
+namespace dmlcomm::transport {
+namespace {
+
+using tests::MemoryChannel;
+using tests::Notes;
+
+constexpr uint64_t kJob = 42;
+
+std::vector<std::byte> random_bytes(size_t bytes, std::mt19937& random) {
+  std::vector<std::byte> data(bytes);
+  for (std::byte& b : data) b = static_cast<std::byte>(random() & 0xff);
+  return data;
+}
+
+// Two links, joined by pipes that move a few bytes at a time.
+class Pair {
+ public:
+  Pair(size_t num_rails, size_t max_bytes)
+      : a(LinkOptions{0, 1, kJob, num_rails, &notes_a}),
+        b(LinkOptions{1, 0, kJob, num_rails, &notes_b}),
+        max_bytes_(max_bytes) {
+    for (size_t rail = 0; rail < num_rails; ++rail) connect(rail);
+  }
+
+  void connect(size_t rail) {
+    auto to_b = std::make_shared<MemoryChannel::Pipe>();
+    auto to_a = std::make_shared<MemoryChannel::Pipe>();
+    a.attach(rail, std::make_unique<MemoryChannel>(to_b, to_a, max_bytes_, false), ++number_);
+    b.attach(rail, std::make_unique<MemoryChannel>(to_a, to_b, max_bytes_, false), number_);
+  }
+
+  bool step() {
+    const bool moved = a.progress();
+    return b.progress() || moved;
+  }
+  void settle() {
+    while (step()) {
+    }
+  }
+
+  Notes notes_a, notes_b;
+  Link a, b;
+
+ private:
+  const size_t max_bytes_;
+  uint64_t number_ = 0;
+};
+
+// A message from a to b.
+struct Message {
+  std::vector<std::byte> data;
+  std::vector<std::byte> got;
+  SendRequest out;
+  RecvRequest in;
+
+  Message(Tag tag, std::vector<std::byte> bytes) : data(std::move(bytes)), got(data.size()) {
+    out.tag = in.tag = tag;
+    out.data = data.data();
+    out.bytes = in.bytes = data.size();
+    in.destination = got.data();
+  }
+};
+
+TEST(RailsTest, AStripedMessageUsesEveryRail) {
+  std::mt19937 random(1);
+  Pair pair(2, 10'000);
+  Message message(collective_tag(1, 0, 0), random_bytes(500'000, random));
+  pair.b.recv(message.in);
+  pair.b.open(1, {});
+  pair.a.send(message.out);
+  pair.settle();
+  EXPECT_EQ(message.got, message.data);
+  EXPECT_FALSE(pair.a.has_outstanding());
+  for (size_t rail : {0u, 1u}) {
+    const auto* channel = static_cast<MemoryChannel*>(pair.a.channel(rail));
+    EXPECT_GT(channel->bytes_written(), 200'000u) << rail;
+  }
+}
+
+TEST(RailsTest, AMessageThatNamesARailTakesIt) {
+  std::mt19937 random(1);
+  Pair pair(3, 10'000);
+  Message message(collective_tag(1, 0, 0), random_bytes(500'000, random));
+  message.out.rail = 2;
+  pair.b.recv(message.in);
+  pair.b.open(1, {});
+  pair.a.send(message.out);
+  pair.settle();
+  EXPECT_EQ(message.got, message.data);
+  EXPECT_GT(static_cast<MemoryChannel*>(pair.a.channel(2))->bytes_written(), 500'000u);
+}
+
+TEST(RailsTest, ABorrowedMessageIsSentOnlyWhenThePeerHasIt) {
+  std::mt19937 random(1);
+  Pair pair(2, 1 << 20);
+  Message message(collective_tag(1, 0, 0), random_bytes(100'000, random));
+  pair.b.recv(message.in);
+  pair.b.open(1, {});
+  pair.settle();
+  pair.a.send(message.out);
+  for (int i = 0; i < 10; ++i) pair.a.progress();
+  EXPECT_EQ(pair.notes_a.num_sent, 0);
+  pair.settle();
+  EXPECT_EQ(pair.notes_a.num_sent, 1);
+}
+
+TEST(RailsTest, AnUnreadyDestinationIsNotTouchedAndHoldsNothingBack) {
+  std::mt19937 random(1);
+  Pair pair(2, 1000);
+  Message first(collective_tag(1, 0, 0), random_bytes(300'000, random));
+  Message second(collective_tag(1, 0, 1), random_bytes(300'000, random));
+  first.in.ready = false;
+  pair.b.recv(first.in);
+  pair.b.recv(second.in);
+  pair.b.open(1, {});
+  pair.a.send(first.out);
+  pair.a.send(second.out);
+  pair.settle();
+  EXPECT_EQ(second.got, second.data);
+  EXPECT_EQ(first.got, std::vector<std::byte>(first.data.size()));
+  pair.b.make_ready(first.in);
+  pair.settle();
+  EXPECT_EQ(first.got, first.data);
+  EXPECT_FALSE(pair.a.has_outstanding());
+}
+
+TEST(RailsTest, WhatIsOnTheWayWhenTheLastLaneDiesWaitsForTheNext) {
+  std::mt19937 random(1);
+  Pair pair(2, 1000);
+  Message message(collective_tag(1, 0, 0), random_bytes(300'000, random));
+  pair.b.recv(message.in);
+  pair.b.open(1, {});
+  pair.a.send(message.out);
+  for (int i = 0; i < 50; ++i) pair.step();
+  for (size_t rail : {0u, 1u}) pair.a.lose_lane(rail, "test");
+  pair.settle();
+  EXPECT_FALSE(pair.a.has_lane());
+  EXPECT_FALSE(pair.b.has_lane()) << "a closed connection ends the lane";
+  EXPECT_EQ(pair.b.state(), Link::State::up);
+  pair.connect(1);
+  pair.settle();
+  EXPECT_EQ(message.got, message.data);
+  EXPECT_EQ(pair.notes_a.num_lost, 2);
+  EXPECT_FALSE(pair.a.has_outstanding());
+}
+
+// Messages of all kinds, while lanes die on either side at random moments and come back.
+class DyingLanesTest : public testing::TestWithParam<unsigned> {};
+
+TEST_P(DyingLanesTest, EverythingArrivesOnceAndInOrder) {
+  std::mt19937 random(GetParam());
+  const size_t num_rails = 2 + random() % 3;
+  Pair pair(num_rails, 1 + random() % 5000);
+  std::list<Message> messages;
+  pair.b.open(1, {});
+  for (uint32_t i = 0; i < 40; ++i) {
+    const size_t bytes = random() % 3 == 0 ? random() % 200'000 : random() % 3000;
+    const bool is_p2p = random() % 2 == 0;
+    const Tag tag = is_p2p ? point_to_point_tag(random() % 2) : collective_tag(1, 0, i);
+    Message& message = messages.emplace_back(tag, random_bytes(bytes, random));
+    message.out.rail = is_p2p || random() % 2 ? kAnyRail : static_cast<uint8_t>(random() % 4);
+    message.in.ready = is_p2p || random() % 2 == 0;
+    // Collectives post what they receive before they let anything come.
+    if (!is_p2p) pair.b.recv(message.in);
+  }
+  auto to_send = messages.begin();
+  auto to_recv = messages.begin();
+  for (int i = 0; i < 200'000 && pair.notes_b.num_arrived < 40; ++i) {
+    if (random() % 20 == 0 && to_send != messages.end()) pair.a.send((to_send++)->out);
+    if (random() % 20 == 0 && to_recv != messages.end()) {
+      if (is_point_to_point(to_recv->in.tag)) pair.b.recv(to_recv->in);
+      ++to_recv;
+    }
+    if (random() % 50 == 0) {
+      for (auto it = messages.begin(); it != to_recv; ++it) {
+        if (!it->in.ready && random() % 2) pair.b.make_ready(it->in);
+      }
+    }
+    if (random() % 200 == 0) {
+      Link& loser = random() % 2 ? pair.a : pair.b;
+      loser.lose_lane(random() % num_rails, "test");
+    }
+    for (size_t rail = 0; rail < num_rails; ++rail) {
+      const bool both_lost = !pair.a.channel(rail) && !pair.b.channel(rail);
+      if (both_lost && random() % 100 == 0) pair.connect(rail);
+    }
+    if (random() % 2) pair.a.progress();
+    if (random() % 2) pair.b.progress();
+  }
+  for (Message& message : messages) {
+    if (!message.in.ready) pair.b.make_ready(message.in);
+  }
+  for (size_t rail = 0; rail < num_rails; ++rail) {
+    if (!pair.a.channel(rail) && !pair.b.channel(rail)) pair.connect(rail);
+  }
+  pair.settle();
+  EXPECT_TRUE(pair.notes_a.failure.ok()) << pair.notes_a.failure;
+  EXPECT_TRUE(pair.notes_b.failure.ok()) << pair.notes_b.failure;
+  EXPECT_EQ(pair.notes_a.num_sent, 40);
+  EXPECT_EQ(pair.notes_b.num_arrived, 40);
+  // Messages of one tag meet their receives in order, or the sizes would not fit.
+  for (Message& message : messages) EXPECT_TRUE(message.got == message.data);
+  EXPECT_FALSE(pair.a.has_outstanding());
+  EXPECT_FALSE(pair.b.has_outstanding());
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, DyingLanesTest, testing::Range(0u, 60u));
+
+}  // namespace
+}  // namespace dmlcomm::transport

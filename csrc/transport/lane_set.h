@@ -1,0 +1,76 @@
+// LaneSet: the lanes of one link, one per rail, and which frame goes over which.
+//
+// With a single rail frames simply queue on its lane. With several,
+//  - frames whose order matters (control, small messages between two points) share one lane, and
+//    move to another only when that dies;
+//  - a message that names a rail takes its lane while that lives;
+//  - a striped message is cut into parts, and a lane takes the next part whenever it has room: a
+//    lane that is twice as fast carries twice as much, without anybody measuring;
+//  - every frame has a number and stays here until the peer has confirmed it. What a dying lane
+//    leaves unconfirmed goes over the others; the receiver drops what it has by its number.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "transport/lane.h"
+
+namespace dmlcomm::transport {
+
+class LaneSet {
+ public:
+  LaneSet(uint64_t job_id, size_t num_rails, LaneReader* reader);
+
+  size_t num_rails() const { return lanes_.size(); }
+  bool has_many_rails() const { return lanes_.size() > 1; }
+
+  void attach(size_t rail, std::unique_ptr<Channel> channel);
+  // Null where the rail is not connected.
+  Lane* lane(size_t rail) const { return lanes_[rail].get(); }
+  // A living lane, or null.
+  Lane* any() const;
+
+  // In the order of the calls.
+  void push_ordered(OutFrame frame);
+  // Over `rail`, or any other; order does not matter.
+  void push(OutFrame frame, uint8_t rail);
+  // A whole message in parts, over all lanes; `header` is that of its first part.
+  void stripe(const FrameHeader& header, SendRequest& request);
+  // The part of `request` of at most `most` bytes that comes next.
+  static OutFrame next_part(const FrameHeader& header, SendRequest& request, size_t most);
+
+  // Gives parts of striped messages to lanes that have room.
+  bool feed();
+  // Everything that was given has been written.
+  bool idle() const;
+  // Gives up a lane; the others take over what it has not delivered. Returns how many frames.
+  size_t lose(size_t rail);
+  // Gives up what is queued; see Lane.
+  void drop_queued();
+
+ private:
+  struct Striped {
+    FrameHeader header;
+    SendRequest* request;
+  };
+
+  void number(OutFrame& frame);
+  Lane* ordered_lane();
+  Lane* least_busy() const;
+  Lane* next_with_room();
+  void place(OutFrame frame);
+  void place_homeless();
+
+  const uint64_t job_id_;
+  LaneReader* const reader_;
+  std::vector<std::unique_ptr<Lane>> lanes_;  // by rail
+  size_t ordered_rail_ = 0;
+  size_t next_rail_ = 0;  // takes the next part
+  uint64_t next_number_ = 1;
+  std::deque<Striped> striped_;
+  std::deque<OutFrame> homeless_;  // while no lane lives
+};
+
+}  // namespace dmlcomm::transport
