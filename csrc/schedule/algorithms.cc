@@ -3,6 +3,7 @@
 #include "schedule/all_gather_bruck.h"
 #include "schedule/all_gather_direct.h"
 #include "schedule/all_gather_ring.h"
+#include "schedule/all_reduce_bml.h"
 #include "schedule/all_reduce_direct.h"
 #include "schedule/all_reduce_halving_doubling.h"
 #include "schedule/all_reduce_recursive_doubling.h"
@@ -23,10 +24,34 @@
 #include "schedule/scatter_direct.h"
 
 namespace dmlcomm::schedule {
+namespace {
+
+using topology::Topology;
+
+// Most generators look at ranks alone, and do for any topology.
+template <Schedule (*kGenerate)(const OpShape&)>
+Schedule on_any(const OpShape& shape, const Topology&) {
+  return kGenerate(shape);
+}
+
+bool always(const Topology&) { return true; }
+
+bool has_one_rank_per_host_of_grid(const Topology& topology) {
+  return !topology.grid.empty() && topology.max_ranks_per_host() == 1;
+}
+
+}  // namespace
 
 // Row (op, algorithm) refers to op_algorithm and op_algorithm_seconds.
 #define DMLCOMM_ALGORITHM(op, algorithm) \
-  {OpKind::op, #algorithm, op##_##algorithm, op##_##algorithm##_seconds}
+  {OpKind::op, #algorithm, on_any<op##_##algorithm>, op##_##algorithm##_seconds, always, "nothing"}
+#define DMLCOMM_BML(op)           \
+  {OpKind::op,                    \
+   "bml",                         \
+   op##_bml,                      \
+   op##_bml_seconds,              \
+   has_one_rank_per_host_of_grid, \
+   "one rank per host of a grid"}
 
 const std::vector<Algorithm>& all_algorithms() {
   static const std::vector<Algorithm> table = {
@@ -35,6 +60,7 @@ const std::vector<Algorithm>& all_algorithms() {
       DMLCOMM_ALGORITHM(all_reduce, recursive_doubling),
       DMLCOMM_ALGORITHM(all_reduce, halving_doubling),
       DMLCOMM_ALGORITHM(all_reduce, tree),
+      DMLCOMM_BML(all_reduce),
       DMLCOMM_ALGORITHM(reduce, direct),
       DMLCOMM_ALGORITHM(reduce, tree),
       DMLCOMM_ALGORITHM(broadcast, direct),
@@ -55,6 +81,7 @@ const std::vector<Algorithm>& all_algorithms() {
   return table;
 }
 
+#undef DMLCOMM_BML
 #undef DMLCOMM_ALGORITHM
 
 std::vector<std::string> algorithms_of(OpKind kind) {

@@ -7,14 +7,18 @@
 #include "schedule/cost_terms.h"
 #include "schedule/op_shape.h"
 #include "schedule/schedule.h"
+#include "topology/topology.h"
 
 namespace dmlcomm::schedule {
 
 struct Algorithm {
   OpKind kind;
   const char* name;  // "ring"; the generator and Schedule::algorithm are "all_reduce_ring"
-  Schedule (*generate)(const OpShape& shape);
+  // Where `applies` says so only. `shape` has the topology's ranks.
+  Schedule (*generate)(const OpShape& shape, const topology::Topology& topology);
   double (*seconds)(const CostTerms& terms);
+  bool (*applies)(const topology::Topology& topology);
+  const char* needs;  // what `applies` asks for, in words: "one rank per host of a grid"
 };
 
 // Every algorithm, grouped by kind. Of two that cost the same, the planner takes the first.

@@ -1,25 +1,22 @@
 #include "schedule/all_reduce_ring.h"
 
-#include <algorithm>
 #include <vector>
 
+#include "schedule/chunk_size.h"
 #include "schedule/schedule_builder.h"
 #include "topology/partition.h"
 
 namespace dmlcomm::schedule {
 namespace {
 
-// Chunks are at least so large: smaller ones take longer to post than to send.
-constexpr uint64_t kMinChunkBytes = 32 * 1024;
 constexpr uint32_t kMaxChunks = 2;
 
 // The chunks of a part. Every rank cuts it in the same way.
 std::vector<Range> chunks_of(const Range& part, uint32_t element_bytes) {
-  const uint64_t most = part.length * element_bytes / kMinChunkBytes;
-  const auto num_chunks = static_cast<uint32_t>(std::clamp<uint64_t>(most, 1, kMaxChunks));
-  const topology::Partition cuts(part.length, num_chunks, element_bytes);
+  const uint32_t count = num_chunks(part.length * element_bytes, kMaxChunks);
+  const topology::Partition cuts(part.length, count, element_bytes);
   std::vector<Range> chunks;
-  for (uint32_t i = 0; i < num_chunks; ++i) {
+  for (uint32_t i = 0; i < count; ++i) {
     chunks.push_back({part.buffer, part.offset + cuts.begin(i), cuts.length(i)});
   }
   return chunks;

@@ -5,11 +5,13 @@
 #include <functional>
 #include <map>
 #include <queue>
+#include <tuple>
 #include <utility>
 
 #include "base/check.h"
 #include "schedule/max_min_sharing.h"
 #include "schedule/message_matching.h"
+#include "topology/grid.h"
 
 namespace dmlcomm::schedule {
 namespace {
@@ -17,7 +19,7 @@ namespace {
 struct Message {
   uint32_t send, receive;  // nodes
   double bytes;
-  const topology::Link* link;
+  double overhead_s, alpha_s;
   std::vector<uint32_t> resources;
   std::pair<uint32_t, uint32_t> lane;  // (sender, receiver)
 };
@@ -126,8 +128,8 @@ class Simulation {
     if (--sides_waiting_[node.message] > 0) return;
     const Message& message = work_.messages[node.message];
     const uint32_t sender = work_.nodes[message.send].rank;
-    const double posted = queue(&post_free_[sender], now_, message.link->overhead_s);
-    at(posted + message.link->alpha_s, {Happening::enter, node.message});
+    const double posted = queue(&post_free_[sender], now_, message.overhead_s);
+    at(posted + message.alpha_s, {Happening::enter, node.message});
   }
 
   // The first message of a lane moves; those that are ready later wait behind it.
@@ -173,31 +175,73 @@ class Simulation {
   std::priority_queue<Timed, std::vector<Timed>, std::greater<>> events_;
 };
 
-// Resources of a topology: what each rank and each host can send and receive per second.
+// Who passes a message on to whom, on which rail, counted by host.
+struct Hop {
+  uint32_t from, to;
+  uint8_t rail;
+};
+
+// Routes between hosts. On a flat network a message is striped over all rails. On a grid it goes
+// through the rail it names to a neighbour; one that names none is relayed, lowest level first.
+std::vector<Hop> route(const topology::Topology& topology, uint32_t sender, uint32_t receiver,
+                       uint8_t rail) {
+  uint32_t host = topology.host_of_rank[sender];
+  const uint32_t target = topology.host_of_rank[receiver];
+  if (host == target) return {};
+  if (topology.grid.empty()) return {{host, target, kAnyRail}};
+  const topology::Grid grid(topology.grid);
+  if (rail != kAnyRail) {
+    DMLCOMM_CHECK(grid.are_neighbours(host, target, rail));
+    return {{host, target, rail}};
+  }
+  std::vector<Hop> hops;
+  while (host != target) {
+    const uint32_t level = grid.lowest_difference(host, target);
+    const uint32_t next = grid.with_digit(host, level, grid.digit(target, level));
+    hops.push_back({host, next, static_cast<uint8_t>(level)});
+    host = next;
+  }
+  return hops;
+}
+
+// Resources of a topology: what each rank and each host's rails can send and receive per second.
 class Resources {
  public:
   // `sharers`: ranks that load a NIC as much as each simulated one does.
   Resources(const topology::Topology& topology, MaxMinSharing* sharing, double sharers)
       : topology_(topology), sharing_(sharing), sharers_(sharers) {}
 
-  std::vector<uint32_t> of(uint32_t sender, uint32_t receiver, bool same_host) {
-    if (!same_host) {
-      const double beta = topology_.inter_host.beta_s_per_byte * sharers_ / topology_.num_rails;
-      const double contention = topology_.contention;
-      return {resource(Side::nic_out, topology_.host_of_rank[sender], beta, contention),
-              resource(Side::nic_in, topology_.host_of_rank[receiver], beta, contention)};
+  std::vector<uint32_t> of_hops(const std::vector<Hop>& hops) {
+    std::vector<uint32_t> needed;
+    for (const Hop& hop : hops) {
+      needed.push_back(nic(Side::out, hop.from, hop.rail));
+      needed.push_back(nic(Side::in, hop.to, hop.rail));
     }
+    return needed;
+  }
+
+  std::vector<uint32_t> of_memory(uint32_t sender, uint32_t receiver) {
     const double beta = topology_.intra_host.beta_s_per_byte;
-    std::vector<uint32_t> needed = {resource(Side::rank_in, receiver, beta)};
-    if (!topology_.single_copy) needed.push_back(resource(Side::rank_out, sender, beta));
+    std::vector<uint32_t> needed = {resource({Kind::rank, Side::in, receiver, 0}, beta, 1)};
+    if (!topology_.single_copy) {
+      needed.push_back(resource({Kind::rank, Side::out, sender, 0}, beta, 1));
+    }
     return needed;
   }
 
  private:
-  enum class Side { rank_out, rank_in, nic_out, nic_in };
+  enum class Kind { rank, nic };
+  enum class Side { out, in };
+  using Key = std::tuple<Kind, Side, uint32_t, uint8_t>;  // of which rank, or host and rail
 
-  uint32_t resource(Side side, uint32_t owner, double beta, double contention = 1) {
-    const auto [entry, is_new] = ids_.try_emplace({side, owner}, 0);
+  uint32_t nic(Side side, uint32_t host, uint8_t rail) {
+    const double rails = rail == kAnyRail ? topology_.num_rails : 1;
+    return resource({Kind::nic, side, host, rail},
+                    topology_.inter_host.beta_s_per_byte * sharers_ / rails, topology_.contention);
+  }
+
+  uint32_t resource(const Key& key, double beta, double contention) {
+    const auto [entry, is_new] = ids_.try_emplace(key, 0);
     // A free link is one that is faster than any real one by far.
     if (is_new) entry->second = sharing_->add_resource(1 / std::max(beta, 1e-18), contention);
     return entry->second;
@@ -206,7 +250,7 @@ class Resources {
   const topology::Topology& topology_;
   MaxMinSharing* sharing_;
   const double sharers_;
-  std::map<std::pair<Side, uint32_t>, uint32_t> ids_;
+  std::map<Key, uint32_t> ids_;
 };
 
 bool receives(const Step& step) {
@@ -228,11 +272,14 @@ double simulate(const topology::Topology& topology, const std::vector<Schedule>&
       const Step& step = schedules[rank].steps[i];
       if (!receives(step)) continue;
       const auto [sender, send] = matches[rank][i];
+      const auto hops = route(topology, sender, rank, step.rail);
+      const topology::Link& link = topology.link(sender, rank);
       work.add_message({first_node[sender] + send,
                         first_node[rank] + i,
                         static_cast<double>(step.range.length) * element_bytes,
-                        &topology.link(sender, rank),
-                        resources.of(sender, rank, topology.same_host(sender, rank)),
+                        link.overhead_s,
+                        link.alpha_s * static_cast<double>(std::max<size_t>(hops.size(), 1)),
+                        hops.empty() ? resources.of_memory(sender, rank) : resources.of_hops(hops),
                         {sender, rank}});
     }
   }
@@ -250,14 +297,20 @@ double simulate_in_lockstep(const topology::Topology& topology, const Schedule& 
     if (receives(schedule.steps[i])) receipts.push_back(i);
   }
   DMLCOMM_CHECK(sends.size() == receipts.size());
+  const uint32_t host = topology.host_of_rank[rank];
   for (size_t j = 0; j < sends.size(); ++j) {
     const Step &send = schedule.steps[sends[j]], &receive = schedule.steps[receipts[j]];
     const uint64_t elements = std::max(send.range.length, receive.range.length);
+    // What this rank's message costs others on its way, others' messages cost this rank's host.
+    auto hops = route(topology, rank, send.peer, send.rail);
+    for (Hop& hop : hops) hop.from = hop.to = host;
+    const topology::Link& link = topology.link(rank, send.peer);
     work.add_message({sends[j],
                       receipts[j],
                       static_cast<double>(elements) * element_bytes,
-                      &topology.link(rank, send.peer),
-                      resources.of(rank, rank, topology.same_host(rank, send.peer)),
+                      link.overhead_s,
+                      link.alpha_s * static_cast<double>(std::max<size_t>(hops.size(), 1)),
+                      hops.empty() ? resources.of_memory(rank, rank) : resources.of_hops(hops),
                       {rank, send.peer}});
   }
   return Simulation(std::move(work), topology.gamma_s_per_byte, element_bytes).run();

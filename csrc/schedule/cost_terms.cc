@@ -1,10 +1,28 @@
 #include "schedule/cost_terms.h"
 
+#include <algorithm>
+
 namespace dmlcomm::schedule {
+namespace {
+
+// Seconds per byte of a host that sends as much to every other host, and relays for others what
+// takes several hops: of N - 1 destinations N (1 - 1/n) differ on a level of size n, and by
+// symmetry each host carries as much on its rail there.
+double grid_beta_all(const topology::Topology& topology) {
+  const double hosts = topology.num_hosts();
+  const double largest = *std::max_element(topology.grid.begin(), topology.grid.end());
+  return topology.inter_host.beta_s_per_byte * hosts / (hosts - 1) * (1 - 1 / largest);
+}
+
+}  // namespace
 
 // k ranks of a host share its NICs. A rank that talks to all others sends the fraction
 // (N - k) / (N - 1) of its bytes through them, k ranks at a time; the rest goes through memory
 // meanwhile. In a ring over ranks in host order, one rank of each host uses the NICs.
+//
+// On a grid a message takes one path, and all rails of a flat network. A host that exchanges with
+// one other uses one rail, whoever that is: for shifts and pairs the paths of all hosts, lowest
+// level first, share no rail, since from the host that relays and the shift follows who sends.
 CostTerms cost_terms(const topology::Topology& topology, double bytes) {
   CostTerms terms;
   terms.num_ranks = topology.num_ranks();
@@ -20,14 +38,20 @@ CostTerms cost_terms(const topology::Topology& topology, double bytes) {
     terms.beta_all = terms.beta_next = terms.beta_far = local;
     return terms;
   }
-  const double nic = topology.inter_host.beta_s_per_byte / topology.num_rails;
+  terms.grid = topology.grid;
+  terms.hop_alpha = link.alpha_s;
+  terms.beta_rail = link.beta_s_per_byte;
+  const bool is_flat = topology.grid.empty();
+  if (!is_flat) terms.alpha = link.alpha_s * static_cast<double>(topology.grid.size());
+  const double nic = is_flat ? link.beta_s_per_byte / topology.num_rails : link.beta_s_per_byte;
+  const double nic_all = is_flat ? nic : grid_beta_all(topology);
   const double per_host = topology.max_ranks_per_host();
   const double num_remote = terms.num_ranks - per_host;
   const double all_contention = num_remote * per_host > 1 ? topology.contention : 1;
   const double far_contention = per_host > 1 ? topology.contention : 1;
   const double remote_share = num_remote / (terms.num_ranks - 1.0);
   terms.beta_all =
-      std::max(remote_share * per_host * nic * all_contention, (1 - remote_share) * local);
+      std::max(remote_share * per_host * nic_all * all_contention, (1 - remote_share) * local);
   terms.beta_next = per_host > 1 ? std::max(nic, local) : nic;
   terms.beta_far = per_host * nic * far_contention;
   return terms;

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #include "topology/topology.h"
 
@@ -23,6 +24,11 @@ struct CostTerms {
   double beta_all = 0;
   double beta_next = 0;
   double beta_far = 0;
+  // Sizes of the levels of the grid, empty elsewhere. `alpha` is that of the longest path; to a
+  // neighbour a message takes `hop_alpha`, and `beta_rail` seconds per byte of one rail.
+  std::vector<uint32_t> grid;
+  double hop_alpha = 0;
+  double beta_rail = 0;
   bool sender_is_free = false;  // single copy: only the receiver spends time
 
   // A round in which every rank posts `messages` and waits for as many.

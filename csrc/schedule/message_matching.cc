@@ -9,22 +9,22 @@
 namespace dmlcomm::schedule {
 namespace {
 
-// The messages of one (sender, receiver, stream, rail): the steps of both ends, in stream order.
+// The messages of one (sender, receiver, stream): the steps of both ends, in stream order.
 struct Channel {
   std::vector<StepRef> sends, receives;
 };
 
 std::vector<Channel> channels_of(const std::vector<Schedule>& schedules) {
-  std::map<std::tuple<uint32_t, uint32_t, uint16_t, uint8_t>, Channel> channels;
+  std::map<std::tuple<uint32_t, uint32_t, uint16_t>, Channel> channels;
   for (uint32_t rank = 0; rank < schedules.size(); ++rank) {
     for (uint32_t id = 0; id < schedules[rank].steps.size(); ++id) {
       const Step& step = schedules[rank].steps[id];
       const uint16_t stream = schedules[rank].stream_of[id];
       if (step.kind == StepKind::copy) continue;
       if (step.kind == StepKind::send) {
-        channels[{rank, step.peer, stream, step.rail}].sends.push_back({rank, id});
+        channels[{rank, step.peer, stream}].sends.push_back({rank, id});
       } else {
-        channels[{step.peer, rank, stream, step.rail}].receives.push_back({rank, id});
+        channels[{step.peer, rank, stream}].receives.push_back({rank, id});
       }
     }
   }
@@ -60,6 +60,11 @@ Result<Matches> match_messages(const std::vector<Schedule>& schedules) {
       const auto [receiver, receive] = receives[i];
       matches[sender][send] = receives[i];
       matches[receiver][receive] = sends[i];
+      const uint8_t rail = step_at(sends[0]).rail;
+      if (step_at(sends[i]).rail != rail || step_at(receives[i]).rail != rail) {
+        return step_error(schedules, receiver, receive,
+                          str_cat("is not on the one rail that its stream has from ", sender));
+      }
       const uint64_t sent = step_at(sends[i]).range.length;
       const uint64_t expected = step_at(receives[i]).range.length;
       if (sent == expected) continue;

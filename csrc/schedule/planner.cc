@@ -47,27 +47,82 @@ std::string joined(const std::vector<std::string>& words) {
   return text;
 }
 
-// "all_reduce: direct, ring; reduce: direct, tree; ..."
-std::string legal_names() {
+bool anywhere(const Algorithm&) { return true; }
+
+// "all_reduce: direct, ring; reduce: direct, tree; ...", of the algorithms that are `legal`.
+template <typename Legal>
+std::string legal_names(Legal legal) {
   std::string text;
   for (OpKind kind : kKinds) {
-    const auto names = algorithms_of(kind);
+    std::vector<std::string> names;
+    for (const Algorithm& algorithm : all_algorithms()) {
+      if (algorithm.kind == kind && legal(algorithm)) names.push_back(algorithm.name);
+    }
     if (names.empty()) continue;
     text += str_cat(text.empty() ? "" : "; ", to_string(kind), ": ", joined(names));
   }
   return text;
 }
 
-Status bad_override(const std::string& what) {
+template <typename Legal>
+Status bad_override(const std::string& what, Legal legal) {
   return {StatusCode::invalid_argument,
-          str_cat("DMLCOMM_ALGORITHM: ", what, "; legal are ", legal_names())};
+          str_cat("DMLCOMM_ALGORITHM: ", what, "; legal are ", legal_names(legal))};
 }
+
+Status override_one(const std::string& kind_name, const std::string& algorithm,
+                    Overrides* overrides) {
+  for (OpKind kind : kKinds) {
+    if (kind_name != to_string(kind)) continue;
+    const Algorithm* chosen = find_algorithm(kind, algorithm);
+    if (chosen == nullptr) {
+      return bad_override(str_cat(kind_name, " has no algorithm \"", algorithm, "\""), anywhere);
+    }
+    (*overrides)[kind] = chosen;
+    return {};
+  }
+  return bad_override(str_cat("there is no operation \"", kind_name, "\""), anywhere);
+}
+
+Result<Overrides> override_all(const std::string& algorithm) {
+  Overrides overrides;
+  for (const Algorithm& candidate : all_algorithms()) {
+    if (candidate.name == algorithm) overrides[candidate.kind] = &candidate;
+  }
+  if (!overrides.empty()) return overrides;
+  return bad_override(str_cat("no operation has an algorithm \"", algorithm, "\""), anywhere);
+}
+
+std::string does_not_apply(const Algorithm& algorithm) {
+  return str_cat(to_string(algorithm.kind), "=", algorithm.name, " needs ", algorithm.needs,
+                 ", which this communicator does not have");
+}
+
+// "op=name,op=name" rather than one name for every operation that has it.
+bool is_list(const std::string& text) { return text.find('=') != std::string::npos; }
 
 }  // namespace
 
+Result<Overrides> parse_overrides(const std::string& text) {
+  if (!text.empty() && !is_list(text)) return override_all(text);
+  Overrides overrides;
+  std::istringstream items(text);
+  for (std::string item; std::getline(items, item, ',');) {
+    const size_t equals = item.find('=');
+    if (equals == std::string::npos) {
+      return bad_override(str_cat("\"", item, "\" is not of the form operation=name"), anywhere);
+    }
+    DMLCOMM_RETURN_IF_ERROR(
+        override_one(item.substr(0, equals), item.substr(equals + 1), &overrides));
+  }
+  return overrides;
+}
+
 Planner::Planner(topology::Topology topology, const std::string& algorithm_override)
     : topology_(std::move(topology)), status_(topology::validate(topology_)) {
-  if (status_.ok()) status_ = apply_override(algorithm_override);
+  if (!status_.ok()) return;
+  auto overrides = parse_overrides(algorithm_override);
+  status_ = overrides.ok() ? apply(*overrides, is_list(algorithm_override)) : overrides.status();
 }
 
 Result<std::shared_ptr<const Schedule>> Planner::plan(const OpShape& shape) {
@@ -76,7 +131,7 @@ Result<std::shared_ptr<const Schedule>> Planner::plan(const OpShape& shape) {
     return cached->second->second;
   }
   if (Status status = check(shape); !status.ok()) return status;
-  return remember(shape, choose(shape).generate(shape));
+  return remember(shape, choose(shape).generate(shape, topology_));
 }
 
 const Algorithm& Planner::choose(const OpShape& shape) {
@@ -101,37 +156,17 @@ Status Planner::check(const OpShape& shape) const {
                   " ranks, the topology ", topology_.num_ranks())};
 }
 
-Status Planner::apply_override(const std::string& text) {
-  if (text.empty()) return {};
-  if (text.find('=') == std::string::npos) return override_all(text);
-  std::istringstream items(text);
-  for (std::string item; std::getline(items, item, ',');) {
-    const size_t equals = item.find('=');
-    if (equals == std::string::npos) {
-      return bad_override(str_cat("\"", item, "\" is not of the form operation=name"));
+Status Planner::apply(const Overrides& overrides, bool is_list) {
+  const auto applies = [&](const Algorithm& algorithm) { return algorithm.applies(topology_); };
+  for (const auto& [kind, algorithm] : overrides) {
+    if (applies(*algorithm)) {
+      overrides_[kind] = algorithm;
+    } else if (is_list) {
+      return bad_override(does_not_apply(*algorithm), applies);
     }
-    DMLCOMM_RETURN_IF_ERROR(override_one(item.substr(0, equals), item.substr(equals + 1)));
   }
-  return {};
-}
-
-Status Planner::override_one(const std::string& kind_name, const std::string& algorithm) {
-  for (OpKind kind : kKinds) {
-    if (kind_name != to_string(kind)) continue;
-    overrides_[kind] = find_algorithm(kind, algorithm);
-    if (overrides_[kind] != nullptr) return {};
-    overrides_.erase(kind);
-    return bad_override(str_cat(kind_name, " has no algorithm \"", algorithm, "\""));
-  }
-  return bad_override(str_cat("there is no operation \"", kind_name, "\""));
-}
-
-Status Planner::override_all(const std::string& algorithm) {
-  for (const Algorithm& candidate : all_algorithms()) {
-    if (candidate.name == algorithm) overrides_[candidate.kind] = &candidate;
-  }
-  if (!overrides_.empty()) return {};
-  return bad_override(str_cat("no operation has an algorithm \"", algorithm, "\""));
+  if (!overrides_.empty() || overrides.empty()) return {};
+  return bad_override(does_not_apply(*overrides.begin()->second), applies);
 }
 
 const Algorithm* Planner::cheapest(OpKind kind, double bytes) const {
@@ -139,7 +174,7 @@ const Algorithm* Planner::cheapest(OpKind kind, double bytes) const {
   const Algorithm* best = nullptr;
   double best_seconds = 0;
   for (const Algorithm& candidate : all_algorithms()) {
-    if (candidate.kind != kind) continue;
+    if (candidate.kind != kind || !candidate.applies(topology_)) continue;
     const double seconds = candidate.seconds(terms);
     if (best != nullptr && seconds >= kClearlyCheaper * best_seconds) continue;
     best = &candidate;

@@ -25,10 +25,18 @@
 
 namespace dmlcomm::schedule {
 
+// The algorithms that the user has chosen.
+using Overrides = std::map<OpKind, const Algorithm*>;
+
+// Reads DMLCOMM_ALGORITHM: empty; or one name, for every operation that has it; or
+// "op=name,op=name". `invalid_argument` where there is no such operation or algorithm at all.
+Result<Overrides> parse_overrides(const std::string& text);
+
 class Planner {
  public:
-  // `algorithm_override` has the syntax of DMLCOMM_ALGORITHM: empty; or one name, for every
-  // operation that has it; or "op=name,op=name". A wrong one is kept as `status()`.
+  // `algorithm_override` is DMLCOMM_ALGORITHM. A wrong one, or one that does not apply to the
+  // topology, is kept as `status()`. Of one name for many operations, those count to which it
+  // applies.
   Planner(topology::Topology topology, const std::string& algorithm_override);
 
   // `invalid_argument` for a wrong override, naming the legal names; every
@@ -52,15 +60,13 @@ class Planner {
   using Entry = std::pair<OpShape, std::shared_ptr<const Schedule>>;
 
   Status check(const OpShape& shape) const;
-  Status apply_override(const std::string& text);
-  Status override_one(const std::string& kind_name, const std::string& algorithm);
-  Status override_all(const std::string& algorithm);
+  Status apply(const Overrides& overrides, bool is_list);
   const Algorithm* cheapest(OpKind kind, double bytes) const;
   std::shared_ptr<const Schedule> remember(const OpShape& shape, Schedule schedule);
 
   const topology::Topology topology_;
   Status status_;
-  std::map<OpKind, const Algorithm*> overrides_;
+  Overrides overrides_;
   // (kind, log2 of the bytes) -> choice. One per size bucket: stays small.
   std::map<std::pair<OpKind, int>, const Algorithm*> choices_;
   std::list<Entry> recent_;  // most recently used first

@@ -1,6 +1,6 @@
 // Schedule: what one rank does in one collective, as plain data.
 //
-// A generator (one file each) is a pure function (rank, num_ranks, shape) -> Schedule. The verifier
+// A generator (one file each) is a pure function (shape, topology) -> Schedule. The verifier
 // proves a set of schedules right, the cost model prices it, the engine executes it. Nothing here
 // knows sockets, threads or memory.
 //
@@ -12,8 +12,9 @@
 // Meaning of the order:
 //  - Streams run concurrently. A step may start as soon as every step in its `deps` is complete.
 //    There is no other order between steps of one rank, with two exceptions:
-//  - messages from rank a to rank b on one (stream, rail) match in the order in which a's send
-//    steps and b's receive steps stand in their streams;
+//  - messages from rank a to rank b on one stream match in the order in which a's send steps and
+//    b's receive steps stand in their streams; both ends of a message name the same rail, and a
+//    stream has one rail to each peer;
 //  - recv_reduce steps of one stream onto the same range are applied in the order in which they
 //    stand (so that sums have one fixed order); a run of adjacent ones may be applied in one pass.
 //  - A send is complete when its range may be overwritten.
@@ -36,6 +37,9 @@ struct Range {
   uint64_t length = 0;
 };
 
+// The transport chooses: the message is striped over all rails that lead to the peer.
+constexpr uint8_t kAnyRail = 0xff;
+
 enum class StepKind : uint8_t {
   send,         // `range` to `peer`
   recv,         // from `peer`, replaces `range`
@@ -45,7 +49,7 @@ enum class StepKind : uint8_t {
 
 struct Step {
   StepKind kind = StepKind::send;
-  uint8_t rail = 0;
+  uint8_t rail = kAnyRail;
   uint32_t peer = 0;  // rank; own rank for copy
   Range range;
   // copy: what is copied. recv_reduce: the local operand, `range` itself to combine in place; in a

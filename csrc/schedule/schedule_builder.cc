@@ -26,22 +26,28 @@ ScheduleBuilder::ScheduleBuilder(const OpShape& shape, std::string algorithm)
   schedule_.algorithm = std::move(algorithm);
 }
 
+void ScheduleBuilder::on(uint16_t stream, uint8_t rail) {
+  stream_ = stream;
+  rail_ = rail;
+  schedule_.num_streams = std::max<uint16_t>(schedule_.num_streams, stream + 1);
+}
+
 void ScheduleBuilder::send(const Range& range, uint32_t peer) {
-  add({StepKind::send, 0, peer, range, {}, {}, false});
+  add({StepKind::send, rail_, peer, range, {}, {}, false});
 }
 
 void ScheduleBuilder::recv(const Range& range, uint32_t peer) {
-  add({StepKind::recv, 0, peer, range, {}, {}, false});
+  add({StepKind::recv, rail_, peer, range, {}, {}, false});
 }
 
 void ScheduleBuilder::recv_reduce(const Range& range, const Range& source, uint32_t peer,
                                   bool finalizes) {
-  add({StepKind::recv_reduce, 0, peer, range, source, {}, finalizes});
+  add({StepKind::recv_reduce, rail_, peer, range, source, {}, finalizes});
 }
 
 void ScheduleBuilder::recv_reduce_received_first(const Range& range, const Range& source,
                                                  uint32_t peer, bool finalizes) {
-  add({StepKind::recv_reduce, 0, peer, range, source, {}, finalizes, true});
+  add({StepKind::recv_reduce, rail_, peer, range, source, {}, finalizes, true});
 }
 
 void ScheduleBuilder::recv_reduce_run(const Range& range, const Range& source,
@@ -53,18 +59,16 @@ void ScheduleBuilder::recv_reduce_run(const Range& range, const Range& source,
 }
 
 void ScheduleBuilder::copy(const Range& range, const Range& source) {
-  add({StepKind::copy, 0, rank_, range, source, {}, false});
+  add({StepKind::copy, kAnyRail, rank_, range, source, {}, false});
 }
 
 void ScheduleBuilder::signal(uint32_t peer) {
-  schedule_.steps.push_back({StepKind::send, 0, peer, {}, {}, awaited_signals_, false});
-  schedule_.stream_of.push_back(0);
+  append({StepKind::send, rail_, peer, {}, {}, awaited_signals_, false});
 }
 
 void ScheduleBuilder::await_signal(uint32_t peer) {
   awaited_signals_.push_back(next_id());
-  schedule_.steps.push_back({StepKind::recv, 0, peer, {}, {}, {}, false});
-  schedule_.stream_of.push_back(0);
+  append({StepKind::recv, rail_, peer, {}, {}, {}, false});
 }
 
 void ScheduleBuilder::add(Step step) {
@@ -75,8 +79,12 @@ void ScheduleBuilder::add(Step step) {
   if (reads_source) note_read(step.source, &step.deps);
   if (step.kind != StepKind::send) note_write(step.range, &step.deps);
   drop_implied(&step.deps);
+  append(std::move(step));
+}
+
+void ScheduleBuilder::append(Step step) {
   schedule_.steps.push_back(std::move(step));
-  schedule_.stream_of.push_back(0);
+  schedule_.stream_of.push_back(stream_);
 }
 
 // The order inside a run is part of a schedule's meaning and needs no dependency. The run's earlier
@@ -87,12 +95,12 @@ void ScheduleBuilder::extend_run(Step step) {
   for (Access& access : live_) {
     if (access.step == previous) access.step = next_id();
   }
-  schedule_.steps.push_back(std::move(step));
-  schedule_.stream_of.push_back(0);
+  append(std::move(step));
 }
 
 bool ScheduleBuilder::continues_run(const Step& step) const {
   if (step.kind != StepKind::recv_reduce || schedule_.steps.empty()) return false;
+  if (schedule_.stream_of.back() != stream_) return false;
   const Step& last = schedule_.steps.back();
   return last.kind == StepKind::recv_reduce && same(last.range, step.range) &&
          same(step.source, step.range);

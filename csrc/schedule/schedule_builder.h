@@ -2,9 +2,9 @@
 // the dependencies that keep that meaning when they run concurrently.
 //
 // A step depends on every earlier step that writes what it reads, or that reads or writes what
-// it writes. All steps stand in stream 0 on rail 0. Steps of zero length are left out: the
-// lengths of a message agree on both sides, so both sides leave it out. Signals are the messages
-// that have no length on purpose.
+// it writes. Steps stand in stream 0 on any rail until on() says otherwise. Steps of zero length
+// are left out: the lengths of a message agree on both sides, so both sides leave it out. Signals
+// are the messages that have no length on purpose.
 //
 // Generators use it on their own stack; the verifier does not know it.
 #pragma once
@@ -22,6 +22,9 @@ namespace dmlcomm::schedule {
 class ScheduleBuilder {
  public:
   ScheduleBuilder(const OpShape& shape, std::string algorithm);
+
+  // The steps that follow stand in `stream`, and their messages go through `rail`.
+  void on(uint16_t stream, uint8_t rail);
 
   void send(const Range& range, uint32_t peer);
   void recv(const Range& range, uint32_t peer);
@@ -59,6 +62,7 @@ class ScheduleBuilder {
   };
 
   void add(Step step);
+  void append(Step step);
   void note_read(const Range& range, std::vector<uint32_t>* deps);
   void note_write(const Range& range, std::vector<uint32_t>* deps);
   void drop_implied(std::vector<uint32_t>* deps) const;
@@ -69,6 +73,8 @@ class ScheduleBuilder {
 
   Schedule schedule_;
   uint32_t rank_;
+  uint16_t stream_ = 0;
+  uint8_t rail_ = kAnyRail;
   bool output_may_be_input_;  // the same memory, element by element
   std::vector<Access> live_;  // not yet covered by a later write
   std::vector<uint32_t> awaited_signals_;

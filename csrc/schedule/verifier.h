@@ -5,7 +5,7 @@
 // What it proves:
 //  - Form: dependencies name earlier steps in ascending order; ranges lie inside their buffers and
 //    cross no border between pieces; nobody writes to the input; what is sent has the length
-//    that is received, message by message on each (sender, receiver, stream, rail).
+//    that is received, message by message on each (sender, receiver, stream), which has one rail.
 //  - No race: two steps of one rank that touch the same element, one of them writing, are ordered
 //    by that rank's own dependencies (or are recv_reduce steps of one stream onto one range).
 //  - No deadlock: it holds even where a send completes only with its receive, and where a run of
@@ -23,6 +23,7 @@
 #include "base/status.h"
 #include "schedule/op_shape.h"
 #include "schedule/schedule.h"
+#include "topology/topology.h"
 
 namespace dmlcomm::schedule {
 
@@ -37,5 +38,11 @@ enum class Aliasing {
 // with rank, step and reason.
 Status verify(const std::vector<OpShape>& shapes, const std::vector<Schedule>& schedules,
               Aliasing aliasing = Aliasing::separate);
+
+// Rails: a step that names one goes to a neighbour there; and no two streams of a rank send on one
+// rail in the same step, by which we mean: as long as a stream stays on one rail. A stream that has
+// nothing to send in a step would come to its next rail early, so that is checked only where all
+// streams visit as many rails.
+Status check_rails(const topology::Topology& topology, const std::vector<Schedule>& schedules);
 
 }  // namespace dmlcomm::schedule

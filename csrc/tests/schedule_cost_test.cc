@@ -13,6 +13,7 @@
 #include "schedule/max_min_sharing.h"
 #include "schedule/verifier.h"
 #include "tests/schedule_shapes.h"
+#include "tests/schedule_topologies.h"
 
 namespace dmlcomm::schedule {
 namespace {
@@ -25,24 +26,32 @@ topology::Topology round_prices(uint32_t num_ranks, bool single_copy) {
   return topology;
 }
 
+topology::Topology bcube(uint32_t n, uint32_t k, double bits_per_second) {
+  uint32_t num_hosts = 1;
+  for (uint32_t level = 0; level < k; ++level) num_hosts *= n;
+  return topology::grid_network(one_rank_per_host(num_hosts), std::vector<uint32_t>(k, n),
+                                bits_per_second, true);
+}
+
 bool has_pieces(OpKind kind) {
   return kind != OpKind::all_reduce && kind != OpKind::reduce && kind != OpKind::broadcast;
 }
 
 // All ranks' schedules for `bytes` in all, of one-byte elements.
-std::vector<Schedule> schedules_of(const Algorithm& algorithm, uint32_t num_ranks, uint64_t bytes) {
+std::vector<Schedule> schedules_of(const Algorithm& algorithm, const topology::Topology& topology,
+                                   uint64_t bytes) {
+  const uint32_t num_ranks = topology.num_ranks();
   const uint64_t count = has_pieces(algorithm.kind) ? bytes / num_ranks : bytes;
   std::vector<Schedule> schedules;
   for (const OpShape& shape : even_shapes(algorithm.kind, num_ranks, 0, count)) {
-    schedules.push_back(algorithm.generate(shape));
+    schedules.push_back(algorithm.generate(shape, topology));
   }
   return schedules;
 }
 
 double simulated(OpKind kind, const std::string& name, const topology::Topology& topology,
                  uint64_t bytes) {
-  return simulate(topology, schedules_of(*find_algorithm(kind, name), topology.num_ranks(), bytes),
-                  1);
+  return simulate(topology, schedules_of(*find_algorithm(kind, name), topology, bytes), 1);
 }
 
 TEST(MaxMinSharingTest, GivesWhatABottleneckLeavesToTheOthers) {
@@ -88,10 +97,10 @@ TEST(ClosedFormTest, AgreesWithTheSimulation) {
     for (const Algorithm& algorithm : all_algorithms()) {
       for (uint32_t num_ranks : {2u, 3u, 4u, 7u, 8u, 16u}) {
         const topology::Topology topology = round_prices(num_ranks, single_copy);
+        if (!algorithm.applies(topology)) continue;
         for (uint64_t bytes : {uint64_t{336}, uint64_t{33'600'000}}) {
           const bool is_power = (num_ranks & (num_ranks - 1)) == 0;
-          const double simulation =
-              simulate(topology, schedules_of(algorithm, num_ranks, bytes), 1);
+          const double simulation = simulate(topology, schedules_of(algorithm, topology, bytes), 1);
           const double closed = algorithm.seconds(cost_terms(topology, bytes));
           const std::string what =
               str_cat(to_string(algorithm.kind), "_", algorithm.name, " N = ", num_ranks, ", ",
@@ -133,7 +142,7 @@ TEST(LockstepTest, PricesSymmetricAlgorithmsLikeTheWholeGroup) {
                                                    {OpKind::all_to_all, "pairwise"},
                                                    {OpKind::barrier, "dissemination"}}) {
     const topology::Topology topology = round_prices(8, false);
-    const auto schedules = schedules_of(*find_algorithm(kind, name), 8, 80'000);
+    const auto schedules = schedules_of(*find_algorithm(kind, name), topology, 80'000);
     const double whole = simulate(topology, schedules, 1);
     EXPECT_NEAR(simulate_in_lockstep(topology, schedules[3], 3, 1), whole, 0.04 * whole) << name;
   }
@@ -143,11 +152,28 @@ TEST(LockstepTest, PricesSymmetricAlgorithmsLikeTheWholeGroup) {
 TEST(SimulationTest, MessagesThatShareANicTakeLongerWhereThatContends) {
   topology::Topology topology = topology::flat_network({0, 1, 2}, 1, 8e9, true);
   topology.inter_host.alpha_s = topology.inter_host.overhead_s = 0;
-  const auto schedules = schedules_of(*find_algorithm(OpKind::gather, "direct"), 3, 1'000'000);
+  const auto schedules =
+      schedules_of(*find_algorithm(OpKind::gather, "direct"), topology, 1'000'000);
   topology.contention = 1;
   const double alone = simulate(topology, schedules, 1);
   topology.contention = 1.5;
   EXPECT_NEAR(simulate(topology, schedules, 1), 1.5 * alone, 0.01 * alone);
+}
+
+TEST(BmlTest, TakesItsBoundOnABcube) {
+  constexpr uint64_t kBytes = 12'500'000;
+  const double all_once = kBytes * 8 / 200e6;
+  for (const auto& [n, k] : std::vector<std::pair<uint32_t, uint32_t>>{{3, 2}, {2, 3}, {4, 2}}) {
+    const topology::Topology topology = bcube(n, k, 200e6);
+    const double num_hosts = topology.num_ranks();
+    const double bound = 2 * (num_hosts - 1) / (k * num_hosts) * all_once;
+    const Algorithm& bml = *find_algorithm(OpKind::all_reduce, "bml");
+    const auto schedules = schedules_of(bml, topology, kBytes);
+    const double simulation = simulate(topology, schedules, 1);
+    EXPECT_NEAR(simulation, bound, 0.02 * bound) << n << ", " << k;
+    EXPECT_NEAR(simulate_in_lockstep(topology, schedules[1], 1, 1), simulation, 0.02 * bound);
+    EXPECT_NEAR(bml.seconds(cost_terms(topology, kBytes)), simulation, 0.02 * bound);
+  }
 }
 
 TEST(LockstepTest, PricesGroupsThatAreTooLargeToGenerate) {
@@ -165,7 +191,7 @@ TEST(LockstepTest, PricesGroupsThatAreTooLargeToGenerate) {
     return one;
   }();
   const double expected = ring.seconds(cost_terms(topology, static_cast<double>(bytes)));
-  EXPECT_NEAR(simulate_in_lockstep(topology, ring.generate(shape), 0, 1), expected,
+  EXPECT_NEAR(simulate_in_lockstep(topology, ring.generate(shape, topology), 0, 1), expected,
               0.01 * expected);
 }
 

@@ -11,16 +11,26 @@
 #include "schedule/algorithms.h"
 #include "schedule/verifier.h"
 #include "tests/schedule_shapes.h"
+#include "tests/schedule_topologies.h"
 
 namespace dmlcomm::schedule {
 namespace {
 
 class GeneratorTest : public testing::TestWithParam<Algorithm> {
  protected:
-  // Generates all ranks' schedules, verifies them, and reports the shape where that fails.
   void expect_right(const std::vector<OpShape>& shapes, const std::string& what) {
+    const auto num_ranks = static_cast<uint32_t>(shapes.size());
+    for (const topology::Topology& topology : topologies_of(GetParam(), num_ranks)) {
+      expect_right(shapes, topology, what);
+    }
+  }
+
+  // Generates all ranks' schedules, verifies them, and reports the shape where that fails.
+  void expect_right(const std::vector<OpShape>& shapes, const topology::Topology& topology,
+                    const std::string& what) {
     std::vector<Schedule> schedules;
-    for (const OpShape& shape : shapes) schedules.push_back(GetParam().generate(shape));
+    for (const OpShape& shape : shapes) schedules.push_back(GetParam().generate(shape, topology));
+    EXPECT_TRUE(check_rails(topology, schedules).ok()) << check_rails(topology, schedules);
     for (Aliasing aliasing : {Aliasing::separate, Aliasing::in_place}) {
       const Status status = verify(shapes, schedules, aliasing);
       ASSERT_TRUE(status.ok()) << status.message() << "\nN = " << shapes.size() << ", " << what
@@ -95,7 +105,8 @@ TEST(GeneratorTest, UsesOnlyTheCountsThatItsRankKnows) {
       }
       std::vector<Schedule> schedules;
       for (const OpShape& shape : shapes) {
-        schedules.push_back(find_algorithm(kind, name)->generate(shape));
+        schedules.push_back(
+            find_algorithm(kind, name)->generate(shape, topology::single_host(5, true)));
       }
       const Status status = verify(shapes, schedules);
       EXPECT_TRUE(status.ok()) << status.message();

@@ -9,6 +9,7 @@
 #include "base/str_cat.h"
 #include "schedule/algorithms.h"
 #include "tests/schedule_shapes.h"
+#include "tests/schedule_topologies.h"
 
 namespace dmlcomm::schedule {
 namespace {
@@ -20,9 +21,9 @@ struct Group {
 
   Group(OpKind kind, const std::string& algorithm, uint32_t num_ranks, uint64_t count)
       : shapes(even_shapes(kind, num_ranks, 0, count)) {
-    for (const OpShape& shape : shapes) {
-      schedules.push_back(find_algorithm(kind, algorithm)->generate(shape));
-    }
+    const Algorithm& named = *find_algorithm(kind, algorithm);
+    const topology::Topology topology = topologies_of(named, num_ranks).front();
+    for (const OpShape& shape : shapes) schedules.push_back(named.generate(shape, topology));
   }
 
   // Without steps, to be written by hand.
@@ -68,13 +69,13 @@ Range output(uint64_t offset, uint64_t length) { return {BufferId::output, offse
 Range input(uint64_t offset, uint64_t length) { return {BufferId::input, offset, length}; }
 Range scratch(uint64_t offset, uint64_t length) { return {BufferId::scratch, offset, length}; }
 Step send(Range range, uint32_t peer, std::vector<uint32_t> deps = {}) {
-  return {StepKind::send, 0, peer, range, {}, deps, false};
+  return {StepKind::send, kAnyRail, peer, range, {}, deps, false};
 }
 Step recv(Range range, uint32_t peer, std::vector<uint32_t> deps = {}) {
-  return {StepKind::recv, 0, peer, range, {}, deps, false};
+  return {StepKind::recv, kAnyRail, peer, range, {}, deps, false};
 }
 Step recv_reduce(Range range, Range source, uint32_t peer, std::vector<uint32_t> deps = {}) {
-  return {StepKind::recv_reduce, 0, peer, range, source, deps, false};
+  return {StepKind::recv_reduce, kAnyRail, peer, range, source, deps, false};
 }
 
 TEST(VerifierTest, RefusesReadingWhatMayNotBeThereYet) {
@@ -121,10 +122,13 @@ TEST(VerifierTest, RefusesMessagesWithoutAnOtherEnd) {
   group.expect_refused("has no step for the other end");
 }
 
-TEST(VerifierTest, MatchesMessagesPerStreamAndRail) {
+TEST(VerifierTest, MatchesMessagesPerStreamWhichHasOneRailToAPeer) {
   Group group(OpKind::all_reduce, "direct", 2, 8);
+  group.nth(0, StepKind::send, 0).rail = 1;
+  group.expect_refused("is not on the one rail that its stream has from 0");
+  group.nth(1, StepKind::recv_reduce, 0).rail = 1;
+  group.expect_refused("is not on the one rail that its stream has from 0");
   group.nth(0, StepKind::send, 1).rail = 1;
-  group.expect_refused("has no step for the other end");
   group.nth(1, StepKind::recv, 0).rail = 1;
   EXPECT_TRUE(verify(group.shapes, group.schedules).ok());
   for (Schedule& schedule : group.schedules) schedule.num_streams = 2;
@@ -170,7 +174,8 @@ TEST(VerifierTest, RefusesSumsInDifferentOrders) {
     group.add(rank, recv_reduce(scratch(0, 1), output(0, 1), a));
     group.add(rank, recv_reduce(scratch(0, 1), scratch(0, 1), b));
     group.schedules[rank].steps.back().finalizes = true;
-    group.add(rank, {StepKind::copy, 0, rank, output(0, 1), scratch(0, 1), {0, 1, 3}, false});
+    group.add(rank,
+              {StepKind::copy, kAnyRail, rank, output(0, 1), scratch(0, 1), {0, 1, 3}, false});
   }
   group.expect_refused(
       "rank 1 output[0]: expected what rank 0 has: final(((0:0 + 1:0) + 2:0)), "
@@ -213,7 +218,7 @@ TEST(VerifierTest, RefusesToRelyOnBufferedSends) {
   for (uint32_t rank = 0; rank < 2; ++rank) {
     group.add(rank, send(input(0, 1), 1 - rank));
     group.add(rank, recv(output(1 - rank, 1), 1 - rank, {0}));
-    group.add(rank, {StepKind::copy, 0, rank, output(rank, 1), input(0, 1), {}, false});
+    group.add(rank, {StepKind::copy, kAnyRail, rank, output(rank, 1), input(0, 1), {}, false});
   }
   group.expect_refused("deadlock");
 }
@@ -297,11 +302,30 @@ TEST(VerifierTest, RefusesShapesThatAreNotOneCollective) {
   root.expect_refused("in one collective");
 }
 
+TEST(VerifierTest, RefusesRailsThatLeadElsewhereOrAreShared) {
+  const topology::Topology topology =
+      topology::grid_network(one_rank_per_host(4), {2, 2}, 1e9, true);
+  const Algorithm& bml = *find_algorithm(OpKind::all_reduce, "bml");
+  Group group(OpKind::all_reduce, 4, 64);
+  for (uint32_t r = 0; r < 4; ++r) group.schedules[r] = bml.generate(group.shapes[r], topology);
+  EXPECT_TRUE(check_rails(topology, group.schedules).ok());
+  Group elsewhere = group;
+  elsewhere.step(0, 0).rail = 1;
+  EXPECT_NE(check_rails(topology, elsewhere.schedules).message().find("not reached on its rail"),
+            std::string::npos);
+  Group shared = group;
+  for (Step& step : shared.schedules[0].steps) {
+    if (step.peer == 2) step = shared.step(0, 0);
+  }
+  EXPECT_NE(check_rails(topology, shared.schedules).message().find("shares its rail"),
+            std::string::npos);
+}
+
 // No generator does more than it must: without any one step, the rest is wrong, and seen to be.
 TEST(VerifierTest, RefusesEveryScheduleThatLacksAStep) {
   for (const Algorithm& algorithm : all_algorithms()) {
-    const Group whole(algorithm.kind, algorithm.name, 5, 10);
-    for (uint32_t rank = 0; rank < 5; ++rank) {
+    const Group whole(algorithm.kind, algorithm.name, 4, 10);
+    for (uint32_t rank = 0; rank < 4; ++rank) {
       for (uint32_t id = 0; id < whole.schedules[rank].steps.size(); ++id) {
         Group damaged = whole;
         damaged.remove(rank, id);
@@ -315,8 +339,8 @@ TEST(VerifierTest, RefusesEveryScheduleThatLacksAStep) {
 TEST(VerifierTest, RefusesEveryShiftedRange) {
   for (const Algorithm& algorithm : all_algorithms()) {
     if (algorithm.kind == OpKind::barrier) continue;
-    const Group whole(algorithm.kind, algorithm.name, 5, 10);
-    for (uint32_t rank = 0; rank < 5; ++rank) {
+    const Group whole(algorithm.kind, algorithm.name, 4, 10);
+    for (uint32_t rank = 0; rank < 4; ++rank) {
       for (uint32_t id = 0; id < whole.schedules[rank].steps.size(); ++id) {
         for (uint64_t shift : {uint64_t{1}, ~uint64_t{0}}) {
           Group damaged = whole;

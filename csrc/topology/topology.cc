@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "base/str_cat.h"
@@ -27,7 +28,30 @@ bool is_legal(const Link& link) {
   return link.alpha_s >= 0 && link.overhead_s >= 0 && link.beta_s_per_byte >= 0;
 }
 
+Status check_grid(const Topology& topology) {
+  uint64_t product = 1;
+  for (uint32_t size : topology.grid) {
+    if (size < 2)
+      return {StatusCode::invalid_argument, "a level of a grid needs two hosts or more"};
+    product *= size;
+    if (product > topology.num_ranks()) break;
+  }
+  const std::set<uint32_t> hosts(topology.host_of_rank.begin(), topology.host_of_rank.end());
+  if (hosts.size() != product || *hosts.rbegin() + uint64_t{1} != product) {
+    return {StatusCode::invalid_argument,
+            str_cat("the grid's levels do not multiply to its ", hosts.size(),
+                    " hosts, or these are not numbered from 0")};
+  }
+  if (topology.grid.size() == topology.num_rails) return {};
+  return {StatusCode::invalid_argument, str_cat("a grid of ", topology.grid.size(), " levels has ",
+                                                topology.num_rails, " rails, not one per level")};
+}
+
 }  // namespace
+
+uint32_t Topology::num_hosts() const {
+  return static_cast<uint32_t>(std::set<uint32_t>(host_of_rank.begin(), host_of_rank.end()).size());
+}
 
 bool Topology::is_one_host() const {
   return std::all_of(host_of_rank.begin(), host_of_rank.end(),
@@ -52,7 +76,7 @@ Status validate(const Topology& topology) {
     return {StatusCode::invalid_argument,
             "a topology's prices must not be negative, and its contention not below 1"};
   }
-  return {};
+  return topology.grid.empty() ? Status() : check_grid(topology);
 }
 
 Topology single_host(uint32_t num_ranks, bool single_copy) {
@@ -72,6 +96,18 @@ Topology flat_network(std::vector<uint32_t> host_of_rank, uint32_t num_rails,
   topology.inter_host = {kNetworkAlpha, kNetworkOverhead, 8 / bits_per_second};
   topology.num_rails = num_rails;
   topology.contention = kNetworkContention;
+  return topology;
+}
+
+// A port of a grid's switch joins the few hosts of one level; what meets there has not been seen to
+// lose packets.
+Topology grid_network(std::vector<uint32_t> host_of_rank, std::vector<uint32_t> sizes,
+                      double bits_per_second, bool single_copy) {
+  const auto num_rails = static_cast<uint32_t>(sizes.size());
+  Topology topology =
+      flat_network(std::move(host_of_rank), num_rails, bits_per_second, single_copy);
+  topology.grid = std::move(sizes);
+  topology.contention = 1;
   return topology;
 }
 

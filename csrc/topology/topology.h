@@ -1,8 +1,9 @@
 // Topology: what the planner and the cost model know about the machines of one communicator.
 //
 // Plain data. Every rank must hold the same value, since each chooses its algorithms alone. The
-// network between hosts is flat: any host reaches any other at full speed on every rail. Networks
-// with structure (BCube, grids) add the digits of a host beside `host_of_rank`.
+// network between hosts is flat, where any host reaches any other at full speed on every rail, or a
+// grid (see grid.h), where rail l leads to the neighbours on level l, and hosts in between relay
+// what goes further.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +27,9 @@ struct Topology {
   Link intra_host;
   Link inter_host;  // of one rail
   uint32_t num_rails = 1;
+  // Sizes of the grid's levels, level 0 first; empty on a flat network. The numbers in host_of_rank
+  // are then the hosts' numbers on the grid, all of them occur, and level l is wired on rail l.
+  std::vector<uint32_t> grid;
   // A NIC that carries several messages at once takes so many times as long per byte.
   double contention = 1;
 
@@ -42,11 +46,13 @@ struct Topology {
     return same_host(a, b) ? intra_host : inter_host;
   }
 
+  uint32_t num_hosts() const;
   bool is_one_host() const;
   uint32_t max_ranks_per_host() const;
 };
 
-// `invalid_argument` for a topology without ranks or rails, or with a negative price.
+// `invalid_argument` for a topology without ranks or rails, with a negative price, or with a grid
+// that its hosts and rails do not form.
 Status validate(const Topology& topology);
 
 // All ranks on one host, through shared memory (single copy) or loopback TCP, at the prices that
@@ -55,6 +61,10 @@ Topology single_host(uint32_t num_ranks, bool single_copy);
 
 // The given hosts on a flat network of `num_rails` rails, each of `bits_per_second`.
 Topology flat_network(std::vector<uint32_t> host_of_rank, uint32_t num_rails,
+                      double bits_per_second, bool single_copy);
+
+// The given hosts on a grid of levels of these `sizes`, each wired on a rail of `bits_per_second`.
+Topology grid_network(std::vector<uint32_t> host_of_rank, std::vector<uint32_t> sizes,
                       double bits_per_second, bool single_copy);
 
 }  // namespace dmlcomm::topology

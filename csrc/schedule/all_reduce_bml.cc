@@ -1,0 +1,129 @@
+#include "schedule/all_reduce_bml.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "schedule/bml_cost.h"
+#include "schedule/bml_stream.h"
+#include "schedule/chunk_size.h"
+#include "topology/partition.h"
+
+namespace dmlcomm::schedule {
+namespace {
+
+// More chunks shorten only the start and the end of a step, which four leave at a quarter.
+constexpr uint32_t kMaxChunks = 4;
+
+// One stream of one member: its share of the vector, and the set it has after each step.
+class Stream {
+ public:
+  Stream(ScheduleBuilder* builder, const Group& group, const topology::Grid& grid, uint32_t stream,
+         const Range& share, uint32_t element_bytes)
+      : builder_(builder),
+        group_(group),
+        order_(grid, group.index, stream),
+        stream_(static_cast<uint16_t>(stream)),
+        element_bytes_(element_bytes),
+        sets_{share} {
+    for (uint32_t step = 0; step < order_.num_steps(); ++step) {
+      sets_.push_back(part(step, order_.own_part(step)));
+    }
+  }
+
+  // Invariant: before step w the set of step w has the sum over all hosts that differ from this
+  // one on the levels of steps before w only.
+  void aggregate(uint32_t step) {
+    builder_->on(stream_, static_cast<uint8_t>(order_.level(step)));
+    const auto after = order_.parts_after(step);
+    for (uint32_t chunk = 0; chunk < kMaxChunks; ++chunk) {
+      for (uint32_t p : after) {
+        const auto chunks = chunks_of(step, part(step, p));
+        if (chunk < chunks.size()) builder_->send(chunks[chunk], rank_of(step, p));
+      }
+    }
+    std::vector<uint32_t> before;
+    for (uint32_t p : order_.parts_before(step)) before.push_back(rank_of(step, p));
+    const bool is_last = step + 1 == order_.num_steps();
+    for (const Range& chunk : chunks_of(step, sets_[step + 1])) {
+      builder_->recv_reduce_run(chunk, chunk, before, is_last);
+    }
+  }
+
+  // The way back, from the last step to the first. Invariant: before step w the set after step w
+  // is complete; after it the set before step w is.
+  void broadcast(uint32_t step) {
+    builder_->on(stream_, static_cast<uint8_t>(order_.level(step)));
+    const auto after = order_.parts_after(step), before = order_.parts_before(step);
+    for (const Range& chunk : chunks_of(step, sets_[step + 1])) {
+      for (uint32_t p : after) builder_->send(chunk, rank_of(step, p));
+    }
+    for (uint32_t chunk = 0; chunk < kMaxChunks; ++chunk) {
+      for (uint32_t p : before) {
+        const auto chunks = chunks_of(step, part(step, p));
+        if (chunk < chunks.size()) builder_->recv(chunks[chunk], rank_of(step, p));
+      }
+    }
+  }
+
+ private:
+  uint32_t rank_of(uint32_t step, uint32_t part) const {
+    return group_.ranks[order_.host_of_part(step, part)];
+  }
+
+  Range part(uint32_t step, uint32_t part) const {
+    return cut(sets_[step], order_.num_parts(step), part, part + 1);
+  }
+
+  // Parts [first, last) of a range in `parts`.
+  Range cut(const Range& range, uint32_t parts, uint32_t first, uint32_t last) const {
+    const topology::Partition cuts(range.length, parts, element_bytes_);
+    return {range.buffer, range.offset + cuts.begin(first), cuts.length_between(first, last)};
+  }
+
+  // The chunks of a message of `step`, which sender and receiver work out from its range alone.
+  std::vector<Range> chunks_of(uint32_t step, const Range& message) const {
+    const uint32_t most = num_chunks(message.length * element_bytes_, kMaxChunks);
+    const uint32_t parts = order_.num_parts_cut_by(step, most);
+    std::vector<Range> ranges;
+    for (const auto& [first, last] : order_.chunks(step, most)) {
+      ranges.push_back(cut(message, parts, first, last));
+    }
+    return ranges;
+  }
+
+  ScheduleBuilder* builder_;
+  const Group& group_;
+  const BmlStream order_;
+  const uint16_t stream_;
+  const uint32_t element_bytes_;
+  std::vector<Range> sets_;  // [w]: before step w
+};
+
+}  // namespace
+
+void add_all_reduce_bml(ScheduleBuilder* builder, const Group& group, const topology::Grid& grid,
+                        const Range& all, uint32_t element_bytes) {
+  const uint32_t num_levels = grid.num_levels();
+  const topology::Partition shares(all.length, num_levels, element_bytes);
+  for (uint32_t t = 0; t < num_levels; ++t) {
+    const Range share{all.buffer, all.offset + shares.begin(t), shares.length(t)};
+    Stream stream(builder, group, grid, t, share, element_bytes);
+    for (uint32_t step = 0; step < num_levels; ++step) stream.aggregate(step);
+    for (uint32_t step = num_levels; step-- > 0;) stream.broadcast(step);
+  }
+}
+
+Schedule all_reduce_bml(const OpShape& shape, const topology::Topology& topology) {
+  ScheduleBuilder builder(shape, "all_reduce_bml");
+  add_all_reduce_bml(&builder, group_across_hosts(topology, shape.rank),
+                     topology::Grid(topology.grid), {BufferId::output, 0, shape.counts[0]},
+                     shape.element_bytes);
+  return builder.build();
+}
+
+double all_reduce_bml_seconds(const CostTerms& terms) {
+  const double others = terms.num_ranks - 1;
+  return 2 * bml_stage_seconds(terms) + terms.gamma * terms.bytes * others / terms.num_ranks;
+}
+
+}  // namespace dmlcomm::schedule

@@ -1,0 +1,45 @@
+// all_reduce, BML: aggregation level by level of a grid, and back, on all rails at once.
+//
+// Source: Wang, Li, Cheng, Zhang, et al., "BML: A High-performance, Low-cost Gradient
+// Synchronization Algorithm for DML Training", NeurIPS 2018, generalised from BCube(n, k) to grids
+// whose levels differ in size. One rank per host; a host's number has one digit per level, and
+// rail l leads to its neighbours on level l (grid.h).
+//
+// Vocabulary: k levels; *stream* t of k has 1/k of the vector, in N *pieces*, each owned by one
+// host; level, step, set and chunk as in bml_stream.h.
+//
+// Steps, of each stream: k steps of aggregation; in each a host sends every neighbour on the step's
+// level that part of its set for which the neighbour is responsible from now on, and combines with
+// its own what the neighbours send it. Then it has its piece complete. k steps of broadcast go the
+// same way back: each sends its set, complete, to its neighbours, and has theirs after it.
+// 2 sum(n_l - 1) messages per stream, more where large ones go in chunks.
+//
+// Cost: step w moves (n - 1) / n of a set of S / (k n^w) bytes on one rail, so each stage takes
+// (N - 1) / (k N) of the time T_F in which one rail sends S: GST = 2 (N - 1) / (k N) T_F, 1 / k of
+// the least that one rail allows, plus 2 k rounds of latency. Each element is finished by one host,
+// and combined in a fixed order, so all ranks have identical bits.
+//
+// Example, BCube(2, 2), stream 0 on host 0 (digits 0, 0): sends the second half of its share to
+// host 1 on rail 0, and combines the first; sends the second quarter to host 2 on rail 1, and
+// finishes the first; then gets the second quarter from 2, and the second half from 1. Stream 1
+// does the same with the levels, hence the rails, exchanged.
+#pragma once
+
+#include "schedule/cost_terms.h"
+#include "schedule/group.h"
+#include "schedule/op_shape.h"
+#include "schedule/schedule.h"
+#include "schedule/schedule_builder.h"
+#include "topology/grid.h"
+#include "topology/topology.h"
+
+namespace dmlcomm::schedule {
+
+Schedule all_reduce_bml(const OpShape& shape, const topology::Topology& topology);
+double all_reduce_bml_seconds(const CostTerms& terms);
+
+// The same of `all` among a group, in which member h is host h of the grid.
+void add_all_reduce_bml(ScheduleBuilder* builder, const Group& group, const topology::Grid& grid,
+                        const Range& all, uint32_t element_bytes);
+
+}  // namespace dmlcomm::schedule

@@ -1,0 +1,25 @@
+#include "schedule/bml_cost.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace dmlcomm::schedule {
+
+double bml_stage_seconds(const CostTerms& terms) {
+  const auto num_levels = static_cast<uint32_t>(terms.grid.size());
+  std::vector<double> carried(num_levels, 0);
+  double messages = 0;  // of one step
+  for (uint32_t t = 0; t < num_levels; ++t) {
+    double set = terms.bytes / num_levels;
+    messages += terms.grid[t] - 1;
+    for (uint32_t step = 0; step < num_levels; ++step) {
+      const uint32_t level = (step + t) % num_levels;
+      carried[level] += set * (terms.grid[level] - 1) / terms.grid[level];
+      set /= terms.grid[level];
+    }
+  }
+  const double most = carried.empty() ? 0 : *std::max_element(carried.begin(), carried.end());
+  return num_levels * (terms.hop_alpha + messages * terms.overhead) + terms.beta_rail * most;
+}
+
+}  // namespace dmlcomm::schedule

@@ -1,0 +1,13 @@
+// The closed form that the BML algorithms share.
+#pragma once
+
+#include "schedule/cost_terms.h"
+
+namespace dmlcomm::schedule {
+
+// Seconds of one stage of BML, aggregation or broadcast, without the combining. In step w stream t
+// moves (n - 1) / n of a set over level l = (w + t) mod k, of size n, each way; the k streams share
+// a rank's time for posting. Since steps overlap, the rail that carries most decides.
+double bml_stage_seconds(const CostTerms& terms);
+
+}  // namespace dmlcomm::schedule

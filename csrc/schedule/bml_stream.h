@@ -1,0 +1,75 @@
+// BmlStream: the order in which one stream of a BML algorithm visits the levels of the grid.
+//
+// Stream t of k is at level (w + t) mod k in *step* w, so in every step the k streams use k
+// different levels, hence rails. After step w of the aggregation a host is responsible for the
+// *set* of pieces whose owners have its own digit on the levels of steps 0 to w. The pieces of a
+// stream lie in the order of their owners' digits, the first level visited being the most
+// significant; then each set is one run of pieces, and the next step cuts it by one more digit.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "schedule/rotation.h"
+#include "topology/grid.h"
+
+namespace dmlcomm::schedule {
+
+class BmlStream {
+ public:
+  BmlStream(const topology::Grid& grid, uint32_t host, uint32_t stream)
+      : grid_(grid), host_(host), stream_(stream) {}
+
+  uint32_t num_steps() const { return grid_.num_levels(); }
+  uint32_t level(uint32_t step) const { return (step + stream_) % grid_.num_levels(); }
+  // Into how many parts a step cuts the set.
+  uint32_t num_parts(uint32_t step) const { return grid_.size(level(step)); }
+  uint32_t own_part(uint32_t step) const { return grid_.digit(host_, level(step)); }
+  // The parts of the neighbours, in the order in which a host sends and receives.
+  std::vector<uint32_t> parts_after(uint32_t step) const {
+    return ranks_after(own_part(step), num_parts(step));
+  }
+  std::vector<uint32_t> parts_before(uint32_t step) const {
+    return ranks_before(own_part(step), num_parts(step));
+  }
+  // The neighbour that is responsible for a part.
+  uint32_t host_of_part(uint32_t step, uint32_t part) const {
+    return grid_.with_digit(host_, level(step), part);
+  }
+
+  // A message of `step` is sent in *chunks*, so that what has arrived can be passed on, or combined
+  // for the next step, while the rest is on the wire. Chunks are cut where the next step cuts:
+  // [first, last) of its parts, at most `num_chunks` of them. The chunk with the own part of the
+  // next step comes first: without it the host cannot take part in that step. Neighbours agree on
+  // all of this, since they have the same digit on the next step's level. In the last step, which
+  // no other step follows, any cut will do.
+  std::vector<std::pair<uint32_t, uint32_t>> chunks(uint32_t step, uint32_t num_chunks) const {
+    const bool is_last = step + 1 == num_steps();
+    const uint32_t parts = num_parts_cut_by(step, num_chunks);
+    const uint32_t count = std::min(num_chunks, parts);
+    std::vector<std::pair<uint32_t, uint32_t>> chunks;
+    for (uint32_t i = 0; i < count; ++i) {
+      chunks.emplace_back(uint64_t{i} * parts / count, uint64_t{i + 1} * parts / count);
+    }
+    const auto has_own = [&](const auto& chunk) {
+      return !is_last && chunk.first <= own_part(step + 1) && own_part(step + 1) < chunk.second;
+    };
+    const auto first = std::find_if(chunks.begin(), chunks.end(), has_own);
+    if (first != chunks.end()) std::rotate(chunks.begin(), first, chunks.end());
+    return chunks;
+  }
+
+  // Into how many parts the messages of `step` are cut: [0, this) is a whole message.
+  uint32_t num_parts_cut_by(uint32_t step, uint32_t num_chunks) const {
+    return step + 1 == num_steps() ? num_chunks : num_parts(step + 1);
+  }
+
+ private:
+  const topology::Grid& grid_;
+  uint32_t host_;
+  uint32_t stream_;
+};
+
+}  // namespace dmlcomm::schedule

@@ -1,0 +1,41 @@
+// Group: the ranks among which one part of a collective runs; member i is rank ranks[i].
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "topology/topology.h"
+
+namespace dmlcomm::schedule {
+
+struct Group {
+  uint32_t index = 0;  // of this rank
+  std::vector<uint32_t> ranks;
+
+  uint32_t size() const { return static_cast<uint32_t>(ranks.size()); }
+};
+
+// One rank of each host, ordered by the numbers of the hosts, so that on a grid member h is the
+// rank on host h: of the ranks of a host that one which comes as late among them as `rank` does
+// among those of its own. Every host has the same number of ranks.
+inline Group group_across_hosts(const topology::Topology& topology, uint32_t rank) {
+  const auto& hosts = topology.host_of_rank;
+  std::vector<uint32_t> seen(*std::max_element(hosts.begin(), hosts.end()) + size_t{1}, 0);
+  const auto own_place = std::count(hosts.begin(), hosts.begin() + rank, hosts[rank]);
+  std::vector<std::pair<uint32_t, uint32_t>> members;  // (host, rank)
+  for (uint32_t r = 0; r < hosts.size(); ++r) {
+    if (seen[hosts[r]]++ == own_place) members.emplace_back(hosts[r], r);
+  }
+  std::sort(members.begin(), members.end());
+  Group group;
+  for (const auto& [host, member] : members) {
+    if (member == rank) group.index = group.size();
+    group.ranks.push_back(member);
+  }
+  return group;
+}
+
+}  // namespace dmlcomm::schedule

@@ -1,0 +1,37 @@
+#include "tests/schedule_topologies.h"
+
+#include <numeric>
+
+namespace dmlcomm::schedule {
+
+std::vector<uint32_t> one_rank_per_host(uint32_t num_hosts) {
+  std::vector<uint32_t> hosts(num_hosts);
+  std::iota(hosts.begin(), hosts.end(), 0u);
+  return hosts;
+}
+
+std::vector<std::vector<uint32_t>> grids_of(uint32_t num_hosts) {
+  std::vector<std::vector<uint32_t>> grids;
+  for (uint32_t size = 2; size < num_hosts; ++size) {
+    if (num_hosts % size != 0) continue;
+    for (std::vector<uint32_t>& rest : grids_of(num_hosts / size)) {
+      rest.insert(rest.begin(), size);
+      grids.push_back(rest);
+    }
+  }
+  if (num_hosts > 1) grids.push_back({num_hosts});
+  return grids;
+}
+
+std::vector<topology::Topology> topologies_of(const Algorithm& algorithm, uint32_t num_ranks) {
+  const topology::Topology one_host = topology::single_host(num_ranks, true);
+  if (algorithm.applies(one_host)) return {one_host};
+  std::vector<topology::Topology> topologies;
+  for (const std::vector<uint32_t>& grid : grids_of(num_ranks)) {
+    topologies.push_back(topology::grid_network(one_rank_per_host(num_ranks), grid, 10e9, true));
+  }
+  std::erase_if(topologies, [&](const auto& topology) { return !algorithm.applies(topology); });
+  return topologies;
+}
+
+}  // namespace dmlcomm::schedule

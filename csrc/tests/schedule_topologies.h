@@ -1,0 +1,22 @@
+// Topologies of a number of ranks, for tests of algorithms that do not apply to every one.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "schedule/algorithms.h"
+#include "topology/topology.h"
+
+namespace dmlcomm::schedule {
+
+// 0, 1, ..., N - 1: one rank per host, in their order.
+std::vector<uint32_t> one_rank_per_host(uint32_t num_hosts);
+
+// Every way to write `num_hosts` as levels of a grid, in every order. None for fewer than 2.
+std::vector<std::vector<uint32_t>> grids_of(uint32_t num_hosts);
+
+// Where an algorithm is to be tried: one host if it applies there, since it is then the same
+// everywhere; else every topology of the kinds we know to which it applies.
+std::vector<topology::Topology> topologies_of(const Algorithm& algorithm, uint32_t num_ranks);
+
+}  // namespace dmlcomm::schedule
