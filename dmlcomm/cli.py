@@ -66,6 +66,7 @@ def _tables(report: Values) -> list[Table]:
     return [
         _system(report),
         _interfaces(report["interfaces"]),
+        _topology(report["topology"]),
         _transports(report),
         _algorithms(report["algorithms"]),
         _configuration(report["configuration"]),
@@ -99,6 +100,19 @@ def _interfaces(interfaces: list[Values]) -> Table:
             str(interface["speed_mbps"] or "unknown"),
             f"[green]rail {interface['rail']}[/]" if chosen else f"no: {interface['why_not']}",
         )
+    return table
+
+
+def _topology(topology: Values) -> Table:
+    table = _table("Topology (DMLCOMM_TOPOLOGY)", "what", "value")
+    table.add_row("setting", topology["setting"])
+    if topology["network"] != topology["setting"]:
+        table.add_row("network", topology["network"])
+    if topology["digits"] is not None:
+        table.add_row("digits of this host", ", ".join(map(str, topology["digits"])))
+    known = "" if topology["certain"] else " (in this order; subnets of other hosts may change it)"
+    for level, interface in enumerate(topology["levels"]):
+        table.add_row(f"level {level}", interface + known)
     return table
 
 

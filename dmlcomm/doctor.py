@@ -3,10 +3,12 @@
 import importlib.metadata
 import os
 import platform
+import socket
 from typing import Any
 
 from dmlcomm import _core
 from dmlcomm.backends import ENTRY_POINT_GROUP, nic
+from dmlcomm.bml import grid, specification
 
 Values = dict[str, Any]
 
@@ -21,6 +23,7 @@ def examine() -> Values:
         "versions": _versions(),
         "cpu": {"cores": len(os.sched_getaffinity(0)), "kernels": _core.isa_name()},
         "interfaces": interfaces,
+        "topology": _topology(config["topology"], interfaces, problems),
         "transports": _transports(),
         "congestion_controls": _congestion_controls(config["tcp_congestion"], problems),
         "algorithms": _core.algorithms(),
@@ -69,6 +72,34 @@ def _interfaces(pattern: str, problems: list[str]) -> list[Values]:
         }
         for interface in interfaces
     ]
+
+
+def _topology(text: str, interfaces: list[Values], problems: list[str]) -> Values:
+    """The setting, and which interface is on which level as far as this host alone can tell."""
+    try:
+        network = specification.parse(text)
+    except specification.TopologyError as error:
+        problems.append(str(error))
+        network = specification.Network()
+    rails = {i["rail"]: i["name"] for i in interfaces if i["rail"] is not None}
+    found = [rails[number] for number in sorted(rails)]
+    for name in network.interfaces:
+        if name not in found:
+            problems.append(f"{network.source}: {name} is not a rail of this host: {found}")
+    if network.num_levels > len(found):
+        problems.append(
+            f"{network.source}: {network} needs {network.num_levels} interfaces per host, and this "
+            f"host has {len(found)} to use: {found}; see DMLCOMM_SOCKET_IFNAME"
+        )
+    names = list(network.interfaces) or found[: network.num_levels or None]
+    host = network.number_of(socket.gethostname())
+    return {
+        "setting": text,
+        "network": str(network),
+        "levels": names,
+        "digits": None if host is None else grid.to_digits(host, network.sizes or ()),
+        "certain": bool(network.interfaces),
+    }
 
 
 def _check_algorithm(text: str, problems: list[str]) -> None:

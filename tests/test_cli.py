@@ -4,6 +4,7 @@ import importlib.metadata
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 
@@ -70,6 +71,9 @@ def test_doctor_marks_values_that_differ_from_the_default():
     [
         ("DMLCOMM_TRANSPORT", "pigeon"),
         ("DMLCOMM_SOCKET_IFNAME", "nosuchnic"),
+        ("DMLCOMM_TOPOLOGY", "torus:3"),
+        ("DMLCOMM_TOPOLOGY", "bcube:2,20"),
+        ("DMLCOMM_TOPOLOGY", "file:nosuchfile.yaml"),
         ("DMLCOMM_TCP_CONGESTION", "nosuchcc"),
         ("DMLCOMM_ALGORITHM", "all_reduce=teleport"),
     ],
@@ -82,6 +86,17 @@ def test_doctor_names_a_configuration_that_cannot_work(variable, value):
     assert variable in text
     assert value.rpartition("=")[2] in text
     assert "No problem found" not in text
+
+
+def test_doctor_shows_the_levels_of_this_host(tmp_path):
+    found = report(DMLCOMM_TOPOLOGY="bcube:3,1", DMLCOMM_SOCKET_IFNAME="lo")
+    assert found["topology"]["levels"] == ["lo"]
+    path = tmp_path / "cluster.yaml"
+    path.write_text(f"grid: [2]\nhosts: [other, {socket.gethostname()}]\ninterfaces: {{0: lo}}")
+    result = dmlcomm("doctor", DMLCOMM_TOPOLOGY=f"file:{path}", DMLCOMM_SOCKET_IFNAME="lo")
+    assert result.returncode == 0, result.stdout
+    assert re.search(r"digits of this host\W+1\b", result.stdout)
+    assert re.search(r"level 0\W+lo\b", result.stdout)
 
 
 def test_doctor_prints_tables_for_people():

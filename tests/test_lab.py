@@ -120,13 +120,18 @@ def test_ranks_have_torchruns_environment(lab):
         "GROUP_RANK",
         "MASTER_ADDR",
     )
-    variables += ("DMLCOMM_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "HOME_OF_TEST")
+    variables += (
+        "DMLCOMM_SOCKET_IFNAME",
+        "DMLCOMM_TOPOLOGY",
+        "GLOO_SOCKET_IFNAME",
+        "HOME_OF_TEST",
+    )
     command = ["bash", "-c", "echo " + " ".join(f"${name}" for name in variables)]
     arguments = ("-m", "2", "-e", "HOME_OF_TEST=here", "--gloo-nics", "0")
     result = lab.run(command, *arguments, capture_output=True, text=True, timeout=DEADLINE_S)
     assert result.returncode == 0, result.stderr
     assert sorted(result.stdout.splitlines()) == [
-        f"[{rank}] {rank} {rank % 2} 6 2 {rank // 2} 10.255.0.1 =eth0,=eth1 eth0,eth1 here"
+        f"[{rank}] {rank} {rank % 2} 6 2 {rank // 2} 10.255.0.1 =eth0,=eth1 flat eth0,eth1 here"
         for rank in range(6)
     ]
 

@@ -92,6 +92,16 @@ def test_reasons_of_the_default():
     }
 
 
+def test_an_interface_without_carrier_is_a_candidate_and_no_rail():
+    unplugged = interface("eth4", 9, "10.0.4.2/24", has_carrier=False)
+    selection = select("eth0,eth4", [*HOST, unplugged])
+    assert [rail.interface for rail in selection.candidates] == ["eth0", "eth4"]
+    assert [rail.interface for rail in selection.rails] == ["eth0"]
+    assert selection.rejected["eth4"] == "no carrier"
+    with pytest.raises(InterfaceError, match="eth4: no carrier"):
+        select("eth4", [unplugged])
+
+
 @pytest.mark.parametrize("pattern", ["wlan", "=eth", "eth2", "^eth,ib"])
 def test_a_pattern_without_match_says_what_exists_and_why_not(pattern):
     with pytest.raises(InterfaceError) as error:
@@ -116,7 +126,7 @@ def test_real_interfaces_are_listed_by_index():
 def test_choice_is_logged_once(caplog, monkeypatch):
     monkeypatch.setattr(nic, "_logged_choices", set())
     with caplog.at_level(logging.INFO, logger="dmlcomm"):
-        rails = nic.select_rails("lo")
-        assert nic.select_rails("lo") == rails
+        rails = nic.select_candidates("lo")
+        assert nic.select_candidates("lo") == rails
     assert len(caplog.records) == 1
     assert "lo (127.0.0.1/8" in caplog.text

@@ -120,6 +120,12 @@ Status parse_interfaces(const char* name, std::string* out) {
   return {};
 }
 
+// No form is demanded here: what follows "file:" is any path.
+void read_topology(const char* name, std::string* out) {
+  const Variable variable(name);
+  if (variable.is_set()) *out = variable.text;
+}
+
 // Only the form: which names an operation has is known where the algorithm is chosen.
 Status parse_algorithm(const char* name, std::string* out) {
   const Variable variable(name);
@@ -195,6 +201,7 @@ constexpr std::array<std::pair<std::string_view, bool>, 2> kSwitch{{{"1", true},
 
 Status read_into(Config* c) {
   DMLCOMM_RETURN_IF_ERROR(parse_interfaces("DMLCOMM_SOCKET_IFNAME", &c->socket_ifname));
+  read_topology("DMLCOMM_TOPOLOGY", &c->topology);
   DMLCOMM_RETURN_IF_ERROR(parse_choice("DMLCOMM_TRANSPORT", kTransports, &c->transport));
   DMLCOMM_RETURN_IF_ERROR(parse_algorithm("DMLCOMM_ALGORITHM", &c->algorithm));
   DMLCOMM_RETURN_IF_ERROR(parse_port_range("DMLCOMM_PORT_RANGE", &c->port_first, &c->port_last));

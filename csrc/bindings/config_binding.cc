@@ -40,6 +40,7 @@ std::string port_range_of(const Config& config) {
 py::dict to_dict(const Config& config) {
   py::dict values;
   values["socket_ifname"] = config.socket_ifname;
+  values["topology"] = config.topology;
   values["transport"] = name_of(config.transport);
   values["algorithm"] = config.algorithm;
   values["port_range"] = port_range_of(config);

@@ -7,6 +7,7 @@
 #include "bindings/config_binding.h"
 #include "bindings/probes.h"
 #include "kernels/reduce.h"
+#include "transport/address.h"
 
 namespace py = pybind11;
 
@@ -40,6 +41,9 @@ PYBIND11_MODULE(_core, module) {
   module.doc() = "The dmlcomm core without torch: configuration, probes, names.";
   module.def("isa_name", &dmlcomm::kernels::isa_name,
              "The instruction set the reduction kernels run on.");
+  module.def(
+      "host_id", [] { return dmlcomm::transport::local_host_address().host_id; },
+      "Names this host among the ranks: same kernel and same network namespace, same text.");
   dmlcomm::bindings::bind_config(module);
   dmlcomm::bindings::bind_algorithms(module);
   dmlcomm::bindings::bind_probes(module);

@@ -103,10 +103,11 @@ TEST(DType, NumbersStay) {
 // --- configuration
 
 const char* const kVariables[] = {
-    "DMLCOMM_SOCKET_IFNAME", "DMLCOMM_TRANSPORT",       "DMLCOMM_ALGORITHM",
-    "DMLCOMM_PORT_RANGE",    "DMLCOMM_PEER_TIMEOUT_S",  "DMLCOMM_LOG_LEVEL",
-    "DMLCOMM_SPIN_US",       "DMLCOMM_SHM_BOARD_BYTES", "DMLCOMM_SHM_SINGLE_COPY",
-    "DMLCOMM_HUGE_PAGES",    "DMLCOMM_TCP_CONGESTION",  "DMLCOMM_TCP_BUFFER_BYTES"};
+    "DMLCOMM_SOCKET_IFNAME",   "DMLCOMM_TOPOLOGY",   "DMLCOMM_TRANSPORT",
+    "DMLCOMM_ALGORITHM",       "DMLCOMM_PORT_RANGE", "DMLCOMM_PEER_TIMEOUT_S",
+    "DMLCOMM_LOG_LEVEL",       "DMLCOMM_SPIN_US",    "DMLCOMM_SHM_BOARD_BYTES",
+    "DMLCOMM_SHM_SINGLE_COPY", "DMLCOMM_HUGE_PAGES", "DMLCOMM_TCP_CONGESTION",
+    "DMLCOMM_TCP_BUFFER_BYTES"};
 
 // Every test starts and ends without any of the variables.
 class ConfigTest : public testing::Test {
@@ -148,6 +149,7 @@ TEST_F(ConfigTest, WithoutVariablesEverythingIsAtItsDefault) {
   const Result<Config> config = read_config();
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->socket_ifname, "");
+  EXPECT_EQ(config->topology, "auto");
   EXPECT_EQ(config->transport, TransportChoice::automatic);
   EXPECT_EQ(config->algorithm, "");
   EXPECT_EQ(config->port_first, 0);
@@ -178,6 +180,13 @@ TEST_F(ConfigTest, SocketIfname) {
   }
   expect_illegal(name, {",", "eth0,", "eth0,,ib0", "^", "=", "^=", "==eth0", "eth0 ", "eth0,^lo",
                         "a/b", "sixteencharacter"});
+}
+
+TEST_F(ConfigTest, TopologyIsKeptAsWritten) {
+  const char* name = "DMLCOMM_TOPOLOGY";
+  for (const std::string value : {"auto", "flat", "bcube:3,2", "file:/etc/my cluster.yaml"}) {
+    EXPECT_EQ(field_of(name, value, &Config::topology), value);
+  }
 }
 
 TEST_F(ConfigTest, Transport) {

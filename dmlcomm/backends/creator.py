@@ -50,7 +50,8 @@ def create(options: Any, pg_options: Any = None) -> Any:
 def _rails() -> tuple[tuple[nic.Rail, ...], Exception | None]:
     """The NICs to use between hosts. A wrong choice matters only if there are several hosts."""
     try:
-        return nic.select_rails(str(_core.config()["socket_ifname"])), None
+        candidates = nic.select_candidates(str(_core.config()["socket_ifname"]))
+        return tuple(rail for rail in candidates if rail.has_carrier), None
     except nic.InterfaceError as error:
         get_logger().info("no NIC is usable between hosts: %s", error)
         return (), error

@@ -70,6 +70,7 @@ class Interface:
     speed_mbps: int | None = None
     is_bridge: bool = False
     is_tunnel: bool = False
+    has_carrier: bool = True
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,7 @@ class Rail:
     prefixlen: int
     mtu: int
     speed_mbps: int | None
+    has_carrier: bool = True
 
     def __str__(self) -> str:
         speed = f", {self.speed_mbps} Mb/s" if self.speed_mbps else ""
@@ -90,10 +92,17 @@ class Rail:
 
 @dataclass(frozen=True)
 class Selection:
-    """The rails, in order, and why each other interface was not taken."""
+    """What the pattern chooses, in order, and why each other interface was not taken.
 
-    rails: tuple[Rail, ...]
+    A candidate without carrier is no rail, unless the topology shows that its cable is only pulled.
+    """
+
+    candidates: tuple[Rail, ...]
     rejected: dict[str, str]
+
+    @property
+    def rails(self) -> tuple[Rail, ...]:
+        return tuple(rail for rail in self.candidates if rail.has_carrier)
 
 
 def list_interfaces() -> list[Interface]:
@@ -106,7 +115,8 @@ def list_interfaces() -> list[Interface]:
             Interface(
                 name=name,
                 index=socket.if_nametoindex(name),
-                is_up=stats.isup,
+                is_up="up" in flags,
+                has_carrier=stats.isup,
                 is_loopback="loopback" in flags,
                 addresses=tuple(_with_prefix(a) for a in addresses.get(name, ()) if _is_ip(a)),
                 mtu=stats.mtu,
@@ -152,9 +162,12 @@ def select(pattern: str, interfaces: Sequence[Interface]) -> Selection:
             rejected[interface.name] = "no usable address (IPv4, or IPv6 beyond link-local)"
         else:
             rails.append(_rail(interface, address))
-    if pattern and not rails:
+            if not interface.has_carrier:
+                rejected[interface.name] = "no carrier"
+    selection = Selection(tuple(rails), rejected)
+    if pattern and not selection.rails:
         raise InterfaceError(_none_chosen(pattern, interfaces, rejected))
-    return Selection(tuple(rails), rejected)
+    return selection
 
 
 def _named(pattern: str, interfaces: Sequence[Interface]) -> tuple[list[Interface], dict[str, str]]:
@@ -224,6 +237,7 @@ def _rail(interface: Interface, address: IpInterface) -> Rail:
         prefixlen=address.network.prefixlen,
         mtu=interface.mtu,
         speed_mbps=interface.speed_mbps,
+        has_carrier=interface.has_carrier,
     )
 
 
@@ -235,13 +249,13 @@ def _none_chosen(pattern: str, interfaces: Sequence[Interface], rejected: dict[s
 _logged_choices: set[tuple[Rail, ...]] = set()
 
 
-def select_rails(pattern: str) -> tuple[Rail, ...]:
-    """The rails of this host for the configured ``pattern``; logs a choice once per process."""
+def select_candidates(pattern: str) -> tuple[Rail, ...]:
+    """The candidates of this host for ``pattern``; logs a choice once per process."""
     selection = select(pattern, list_interfaces())
-    if selection.rails not in _logged_choices:
-        _logged_choices.add(selection.rails)
+    if selection.candidates not in _logged_choices:
+        _logged_choices.add(selection.candidates)
         get_logger().info("%s", describe(selection))
-    return selection.rails
+    return selection.candidates
 
 
 def describe(selection: Selection) -> str:

@@ -23,12 +23,12 @@ SIGCOMM 2008.
 
 import ipaddress
 import itertools
-import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 
 import networkx as nx
 
+from dmlcomm.bml import grid as digits
 from dmlcomm.lab.errors import LabError
 from dmlcomm.lab.graph import (
     MAX_HOSTS,
@@ -83,7 +83,7 @@ def grid(sizes: Sequence[int], shapes: Sequence[Shape], spec: str = "") -> nx.Gr
     these other digits form.
     """
     spec = spec or "grid:" + "x".join(map(str, sizes))
-    num_hosts = math.prod(sizes)
+    num_hosts = digits.num_hosts(sizes)
     _require(spec, 1 <= len(sizes) <= MAX_LEVELS, f"levels: from 1 to {MAX_LEVELS}")
     _require(spec, all(2 <= n <= MAX_PORTS for n in sizes), f"ports: from 2 to {MAX_PORTS}")
     _require(spec, num_hosts <= MAX_HOSTS, f"hosts: at most {MAX_HOSTS}, not {num_hosts}")
@@ -92,17 +92,16 @@ def grid(sizes: Sequence[int], shapes: Sequence[Shape], spec: str = "") -> nx.Gr
     _require_one_or_each(spec, shapes, len(sizes))
     graph = new_graph(spec)
     for host in range(num_hosts):
-        add_host(graph, digits=digits(host, sizes))
-    for level, size in enumerate(sizes):
-        stride = math.prod(sizes[:level])
+        add_host(graph, digits=list(digits.to_digits(host, sizes)))
+    for level in range(len(sizes)):
         for host in range(num_hosts):
-            below, digit, above = host % stride, host // stride % size, host // (stride * size)
-            index = above * stride + below
+            index = digits.switch_of(host, level, sizes)
             switch = f"switch{level}.{index}"
             if switch not in graph:
                 add_switch(graph, switch)
             shape = _of_level(shapes, level, spec)
-            _plug(graph, host, level, switch, index, port=digit, shape=shape)
+            port = digits.to_digits(host, sizes)[level]
+            _plug(graph, host, level, switch, index, port=port, shape=shape)
     return graph
 
 
@@ -111,15 +110,6 @@ def bcube(ports: int, levels: int, shapes: Sequence[Shape], spec: str = "") -> n
     spec = spec or f"bcube:{ports},{levels}"
     _require(spec, 1 <= levels <= MAX_LEVELS, f"levels: from 1 to {MAX_LEVELS}")
     return grid([ports] * levels, shapes, spec)
-
-
-def digits(host: int, sizes: Sequence[int]) -> list[int]:
-    """[v_0, v_1, ...] of a host of a grid."""
-    found = []
-    for size in sizes:
-        host, digit = divmod(host, size)
-        found.append(digit)
-    return found
 
 
 def fattree(

@@ -38,6 +38,12 @@ class Job:
         return len(topology.hosts(self.graph))
 
     @property
+    def network(self) -> str:
+        """How dmlcomm calls the topology: a fat tree is one network to it, as a flat one is."""
+        spec = str(self.graph.graph["spec"])
+        return spec if spec.startswith(("bcube:", "grid:")) else "flat"
+
+    @property
     def master_address(self) -> str:
         return str(self.graph.nodes["host0"]["management"].partition("/")[0])
 
@@ -52,6 +58,7 @@ def of_host(job: Job, host: int, extra: Mapping[str, str]) -> dict[str, str]:
     return {
         **inherited(),
         "DMLCOMM_SOCKET_IFNAME": ",".join(f"={name}" for name in interfaces),
+        "DMLCOMM_TOPOLOGY": job.network,
         "GLOO_SOCKET_IFNAME": ",".join(interfaces[: job.gloo_interfaces]),
         **extra,
         RUN_MARK: job.mark,
