@@ -282,6 +282,10 @@ Result<std::shared_ptr<Communicator>> Communicator::create(const CommunicatorOpt
   engine_options.num_ranks = options.num_ranks;
   engine_options.name = options.name;
   engine_options.global_ranks = options.global_ranks;
+  if (!options.grid.empty()) {
+    engine_options.grid = options.grid;
+    engine_options.host_of_rank = options.host_of_rank;
+  }
   engine_options.config = options.config ? *options.config : *process_config();
   std::vector<transport::LocalRail> rails;
   for (const RailAddress& rail : options.rails) rails.push_back({rail.interface, rail.address});

@@ -40,6 +40,10 @@ struct CommunicatorOptions {
   std::string name;                // for messages and logs: "default_pg"
   std::vector<int> global_ranks;   // rank in this group -> rank in the job; empty: the same
   std::vector<RailAddress> rails;  // may be empty when every rank is on one host
+  // How the hosts are wired (topology/grid.h): the sizes of the levels, level l on rail l, and the
+  // number of each rank's host on that grid. Both empty: a flat network.
+  std::vector<uint32_t> grid;
+  std::vector<uint32_t> host_of_rank;
   std::chrono::milliseconds timeout{30 * 60 * 1000};
   std::optional<Config> config;  // instead of the process's
 };

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/str_cat.h"
 #include "engine/schedule_runner.h"
+#include "topology/grid.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -46,7 +47,13 @@ void relax() {
 #endif
 }
 
-topology::Topology make_topology(const transport::Mesh& mesh) {
+// Gigabit Ethernet: only the ratio of latency and bandwidth matters for the choice.
+constexpr double kBitsPerSecond = 1e9;
+
+// Where the job's network is a grid, a group has a grid if it covers all hosts; other groups are
+// priced as a flat network of one rail.
+topology::Topology make_topology(const transport::Mesh& mesh, const EngineOptions& options,
+                                 size_t num_rails) {
   const auto num_ranks = static_cast<uint32_t>(mesh.num_ranks());
   if (mesh.all_share_memory()) return topology::single_host(num_ranks, true);
   std::vector<uint32_t> hosts(num_ranks);
@@ -58,8 +65,41 @@ topology::Topology make_topology(const transport::Mesh& mesh) {
     hosts[rank] = static_cast<uint32_t>(it - ids.begin());
   }
   if (ids.size() == 1) return topology::single_host(num_ranks, false);
-  // Gigabit Ethernet: only the ratio of latency and bandwidth matters for the choice.
-  return topology::flat_network(std::move(hosts), 1, 1e9, true);
+  if (options.grid.empty()) {
+    return topology::flat_network(std::move(hosts), static_cast<uint32_t>(num_rails),
+                                  kBitsPerSecond, true);
+  }
+  if (topology::Grid(options.grid).num_hosts() != ids.size()) {
+    return topology::flat_network(std::move(hosts), 1, kBitsPerSecond, true);
+  }
+  return topology::grid_network(options.host_of_rank, options.grid, kBitsPerSecond, true);
+}
+
+// By peer: the rail on which the two hosts are neighbours, or on which the way to it begins.
+std::vector<uint8_t> first_rails(const EngineOptions& options) {
+  std::vector<uint8_t> rails;
+  if (options.grid.empty()) return rails;
+  const topology::Grid grid(options.grid);
+  const uint32_t own = options.host_of_rank[static_cast<size_t>(options.rank)];
+  for (uint32_t host : options.host_of_rank) {
+    rails.push_back(static_cast<uint8_t>(grid.lowest_difference(own, host)));
+  }
+  return rails;
+}
+
+Status check_grid(const EngineOptions& options, size_t num_rails) {
+  if (options.grid.empty()) return Status();
+  uint64_t num_hosts = 1;
+  for (uint32_t size : options.grid) num_hosts = size == 0 ? 0 : num_hosts * size;
+  const auto& hosts = options.host_of_rank;
+  const bool fits = num_hosts > 0 && hosts.size() == static_cast<size_t>(options.num_ranks) &&
+                    *std::max_element(hosts.begin(), hosts.end()) < num_hosts &&
+                    options.grid.size() <= num_rails;
+  if (fits) return Status();
+  return Status(StatusCode::invalid_argument,
+                str_cat("a grid of ", num_hosts, " hosts and ", options.grid.size(),
+                        " levels does not fit ", hosts.size(), " host numbers of ",
+                        options.num_ranks, " ranks with ", num_rails, " rails"));
 }
 
 }  // namespace
@@ -77,6 +117,9 @@ Result<std::shared_ptr<Engine>> Engine::create(const EngineOptions& options,
   transport::MeshOptions mesh_options;
   mesh_options.rank = options.rank;
   mesh_options.num_ranks = options.num_ranks;
+  const size_t num_rails = rails.size();
+  DMLCOMM_RETURN_IF_ERROR(check_grid(options, num_rails));
+  mesh_options.first_rail = first_rails(options);
   mesh_options.rails = std::move(rails);
   mesh_options.config = options.config;
   mesh_options.events = engine.get();
@@ -86,8 +129,8 @@ Result<std::shared_ptr<Engine>> Engine::create(const EngineOptions& options,
   engine->oversubscribed_ = engine->mesh_->num_ranks_on_host() > usable_cores();
   const int64_t spin_ns = options.config.spin_us * kNsPerUs;
   engine->poll_ns_ = engine->oversubscribed_ ? kYieldFactor * spin_ns : spin_ns;
-  engine->planner_ =
-      std::make_unique<schedule::Planner>(make_topology(*engine->mesh_), options.config.algorithm);
+  engine->planner_ = std::make_unique<schedule::Planner>(
+      make_topology(*engine->mesh_, options, num_rails), options.config.algorithm);
   DMLCOMM_RETURN_IF_ERROR(engine->planner_->status());
   engine->board_ = std::make_unique<Board>(*engine->mesh_, options.rank, options.num_ranks);
   if (engine->oversubscribed_ && engine->mesh_->all_share_memory()) {

@@ -42,6 +42,8 @@ struct EngineOptions {
   int num_ranks = 1;
   std::string name;
   std::vector<int> global_ranks;
+  std::vector<uint32_t> grid;          // see CommunicatorOptions
+  std::vector<uint32_t> host_of_rank;  // empty where `grid` is
   Config config;
 };
 

@@ -20,6 +20,7 @@ using transport::SendRequest;
 // Segments that a source may be ahead of the reduction where bytes are pushed (TCP).
 constexpr size_t kWindowSegments = 4;
 
+static_assert(schedule::kAnyRail == transport::kAnyRail);
 static_assert(kWindowSegments * kMinSegmentBytes >= transport::kEagerBytes,
               "a message that comes early fits into the window");
 
@@ -104,6 +105,7 @@ void ScheduleRunner::activate(uint32_t task) {
       message.op = info();
       message.data = at(step.range);
       message.bytes = step.range.length * element_bytes_;
+      message.rail = step.rail;
       message.owner = this;
       message.task = task;
       message.peer = static_cast<int>(step.peer);

@@ -26,7 +26,9 @@ using Rails = std::vector<std::pair<std::string, std::string>>;  // interface, a
 
 c10::intrusive_ptr<c10d::Backend> create(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
                                          std::chrono::milliseconds timeout, std::string name,
-                                         std::vector<int> global_ranks, const Rails& rails) {
+                                         std::vector<int> global_ranks, const Rails& rails,
+                                         std::vector<uint32_t> grid,
+                                         std::vector<uint32_t> host_of_rank) {
   engine::CommunicatorOptions options;
   options.rank = rank;
   options.num_ranks = size;
@@ -37,6 +39,8 @@ c10::intrusive_ptr<c10d::Backend> create(c10::intrusive_ptr<c10d::Store> store, 
     options.global_ranks.push_back(r);
   }
   for (const auto& [interface, address] : rails) options.rails.push_back({interface, address});
+  options.grid = std::move(grid);
+  options.host_of_rank = std::move(host_of_rank);
   return ProcessGroupDmlcomm::create(std::move(store), std::move(options));
 }
 
@@ -64,7 +68,7 @@ PYBIND11_MODULE(_c10d, module) {
   py::module_::import("torch.distributed");
 
   module.def("create", &create, py::arg("store"), py::arg("rank"), py::arg("size"),
-             py::arg("timeout"), py::arg("name"), py::arg("global_ranks"), py::arg("rails"),
+             py::arg("timeout"), py::arg("name"), py::arg("global_ranks"), py::arg("rails"), py::arg("grid"), py::arg("host_of_rank"),
              py::call_guard<py::gil_scoped_release>(),
              "Makes the backend of one process group; collective over its ranks.");
   module.def(

@@ -123,10 +123,14 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupDmlcomm::split(
   child.rank = static_cast<int>(self - ranks.begin());
   child.num_ranks = static_cast<int>(ranks.size());
   child.global_ranks.clear();
+  child.host_of_rank.clear();
   for (int rank : ranks) {
     TORCH_CHECK_VALUE(rank >= 0 && rank < size_, "dmlcomm split: rank ", rank,
                       " is not in the parent group of ", size_, " ranks");
     child.global_ranks.push_back(communicator_options_.global_ranks[rank]);
+    if (!communicator_options_.host_of_rank.empty()) {
+      child.host_of_rank.push_back(communicator_options_.host_of_rank[rank]);
+    }
   }
   if (options) {
     child.timeout = options->timeout;
@@ -142,6 +146,9 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupDmlcomm::merge(
   merged.rank = rank;
   merged.num_ranks = size;
   merged.global_ranks.clear();
+  // Nobody has said how the hosts of the newcomers are wired.
+  merged.grid.clear();
+  merged.host_of_rank.clear();
   for (int r = 0; r < size; ++r) merged.global_ranks.push_back(r);
   if (options) {
     merged.timeout = options->timeout;
