@@ -3,7 +3,6 @@
 import importlib.metadata
 import os
 import platform
-import socket
 from typing import Any
 
 from dmlcomm import _core
@@ -92,7 +91,7 @@ def _topology(text: str, interfaces: list[Values], problems: list[str]) -> Value
             f"host has {len(found)} to use: {found}; see DMLCOMM_SOCKET_IFNAME"
         )
     names = list(network.interfaces) or found[: network.num_levels or None]
-    host = network.number_of(socket.gethostname())
+    host = network.number_of(_core.host_name())
     return {
         "setting": text,
         "network": str(network),

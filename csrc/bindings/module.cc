@@ -44,6 +44,9 @@ PYBIND11_MODULE(_core, module) {
   module.def(
       "host_id", [] { return dmlcomm::transport::local_host_address().host_id; },
       "Names this host among the ranks: same kernel and same network namespace, same text.");
+  module.def(
+      "host_name", [] { return dmlcomm::transport::local_host_address().host_name; },
+      "What messages call this host.");
   dmlcomm::bindings::bind_config(module);
   dmlcomm::bindings::bind_algorithms(module);
   dmlcomm::bindings::bind_probes(module);

@@ -9,8 +9,11 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Backend as C10dBackend
 from torch.distributed import distributed_c10d as c10d
 
-from dmlcomm import _core
-from dmlcomm.backends import nic
+from dmlcomm import _core, errors
+from dmlcomm.backends import nic, topology
+from dmlcomm.bml.facts import FactsError
+from dmlcomm.bml.plan import Plan
+from dmlcomm.bml.specification import TopologyError
 from dmlcomm.log import get_logger
 
 NAME = "dmlcomm"
@@ -32,7 +35,9 @@ def create(options: Any, pg_options: Any = None) -> Any:
             f"pg_options of backend dmlcomm: expected None or Backend.Options, got {pg_options!r}"
         )
     extension = _extension()
-    rails, problem = _rails()
+    candidates, problem = _candidates()
+    plan = _plan(options, candidates)
+    address_of = {rail.interface: rail.address for rail in candidates}
     try:
         return extension.create(
             store=options.store,
@@ -41,20 +46,44 @@ def create(options: Any, pg_options: Any = None) -> Any:
             timeout=options.timeout,
             name=options.group_id if options.global_ranks_in_group else "default_pg",
             global_ranks=[int(rank) for rank in options.global_ranks_in_group],
-            rails=[(rail.interface, rail.address) for rail in rails],
+            rails=[
+                (name, address_of[name]) for name in plan.interfaces_of_rank[options.group_rank]
+            ],
+            grid=list(plan.grid),
+            host_of_rank=list(plan.host_of_rank),
         )
     except dist.DistBackendError as error:
         raise error from problem
 
 
-def _rails() -> tuple[tuple[nic.Rail, ...], Exception | None]:
+def _candidates() -> tuple[tuple[nic.Rail, ...], Exception | None]:
     """The NICs to use between hosts. A wrong choice matters only if there are several hosts."""
     try:
-        candidates = nic.select_candidates(str(_core.config()["socket_ifname"]))
-        return tuple(rail for rail in candidates if rail.has_carrier), None
+        return nic.select_candidates(str(_core.config()["socket_ifname"])), None
     except nic.InterfaceError as error:
         get_logger().info("no NIC is usable between hosts: %s", error)
         return (), error
+
+
+def _plan(options: Any, candidates: tuple[nic.Rail, ...]) -> Plan:
+    """Which host is where, and which rail leads where. Raises CommError."""
+    ranks = options.global_ranks_in_group
+    try:
+        return topology.agree(
+            options.store,
+            options.group_rank,
+            options.group_size,
+            options.timeout.total_seconds(),
+            candidates,
+            # Without ranks it is the default group, whose size is the job's.
+            is_whole_job=not ranks or len(ranks) == dist.get_world_size(),
+        )
+    except TopologyError as error:
+        raise errors.CommError(f"invalid_argument: {error}") from error
+    except FactsError as error:
+        raise errors.CommError(f"protocol_error: {error}") from error
+    except TimeoutError as error:
+        raise errors.CommTimeoutError(f"timeout: {error}") from error
 
 
 def _extension() -> ModuleType:
