@@ -1,5 +1,6 @@
 #include "schedule/algorithms.h"
 
+#include "schedule/all_gather_bml.h"
 #include "schedule/all_gather_bruck.h"
 #include "schedule/all_gather_direct.h"
 #include "schedule/all_gather_ring.h"
@@ -17,6 +18,7 @@
 #include "schedule/broadcast_tree.h"
 #include "schedule/gather_direct.h"
 #include "schedule/reduce_direct.h"
+#include "schedule/reduce_scatter_bml.h"
 #include "schedule/reduce_scatter_direct.h"
 #include "schedule/reduce_scatter_halving.h"
 #include "schedule/reduce_scatter_ring.h"
@@ -70,11 +72,13 @@ const std::vector<Algorithm>& all_algorithms() {
       DMLCOMM_ALGORITHM(all_gather, direct),
       DMLCOMM_ALGORITHM(all_gather, ring),
       DMLCOMM_ALGORITHM(all_gather, bruck),
+      DMLCOMM_BML(all_gather),
       DMLCOMM_ALGORITHM(gather, direct),
       DMLCOMM_ALGORITHM(scatter, direct),
       DMLCOMM_ALGORITHM(reduce_scatter, direct),
       DMLCOMM_ALGORITHM(reduce_scatter, ring),
       DMLCOMM_ALGORITHM(reduce_scatter, halving),
+      DMLCOMM_BML(reduce_scatter),
       DMLCOMM_ALGORITHM(all_to_all, pairwise),
       DMLCOMM_ALGORITHM(barrier, dissemination),
   };

@@ -105,11 +105,17 @@ void add_all_reduce_bml(ScheduleBuilder* builder, const Group& group, const topo
                         const Range& all, uint32_t element_bytes) {
   const uint32_t num_levels = grid.num_levels();
   const topology::Partition shares(all.length, num_levels, element_bytes);
+  std::vector<Stream> streams;
   for (uint32_t t = 0; t < num_levels; ++t) {
     const Range share{all.buffer, all.offset + shares.begin(t), shares.length(t)};
-    Stream stream(builder, group, grid, t, share, element_bytes);
-    for (uint32_t step = 0; step < num_levels; ++step) stream.aggregate(step);
-    for (uint32_t step = num_levels; step-- > 0;) stream.broadcast(step);
+    streams.emplace_back(builder, group, grid, t, share, element_bytes);
+    for (uint32_t step = 0; step < num_levels; ++step) streams.back().aggregate(step);
+  }
+  // Steps grow on the way back. Were one stream ahead, the many bytes of its next step would hold
+  // up the few of the stream that still has this rail, and that one's own rail would be idle later.
+  for (uint32_t step = num_levels; step-- > 0;) {
+    builder->begin_round();
+    for (Stream& stream : streams) stream.broadcast(step);
   }
 }
 

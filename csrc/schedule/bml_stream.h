@@ -17,6 +17,12 @@
 
 namespace dmlcomm::schedule {
 
+// A run of pieces in the order of a stream.
+struct PieceRun {
+  uint32_t first, last;  // [first, last)
+  uint32_t size() const { return last - first; }
+};
+
 class BmlStream {
  public:
   BmlStream(const topology::Grid& grid, uint32_t host, uint32_t stream)
@@ -37,6 +43,41 @@ class BmlStream {
   // The neighbour that is responsible for a part.
   uint32_t host_of_part(uint32_t step, uint32_t part) const {
     return grid_.with_digit(host_, level(step), part);
+  }
+
+  // The set before `step`, and the part of it for which `digit` is responsible after the step.
+  PieceRun set(uint32_t step) const {
+    PieceRun pieces{0, grid_.num_hosts()};
+    for (uint32_t s = 0; s < step; ++s) pieces = cut(pieces, num_parts(s), own_part(s));
+    return pieces;
+  }
+  PieceRun part(uint32_t step, uint32_t digit) const {
+    return cut(set(step), num_parts(step), digit);
+  }
+
+  // Which host owns the piece at `place` of the stream.
+  uint32_t owner(uint32_t place) const {
+    uint32_t host = 0;
+    for (uint32_t step = num_steps(); step-- > 0; place /= num_parts(step)) {
+      host = grid_.with_digit(host, level(step), place % num_parts(step));
+    }
+    return host;
+  }
+
+  // The places of a message of `step`, each to be a message by itself, in the order of chunks.
+  std::vector<uint32_t> places(uint32_t step, const PieceRun& message) const {
+    std::vector<uint32_t> places;
+    const uint32_t parts = step + 1 == num_steps() ? 1 : num_parts(step + 1);
+    for (const auto& [first, last] : chunks(step, parts)) {
+      const PieceRun chunk = cut(message, parts, first);
+      for (uint32_t place = chunk.first; place < chunk.last; ++place) places.push_back(place);
+    }
+    return places;
+  }
+
+  static PieceRun cut(const PieceRun& pieces, uint32_t parts, uint32_t part) {
+    const uint32_t size = pieces.size() / parts;
+    return {pieces.first + part * size, pieces.first + (part + 1) * size};
   }
 
   // A message of `step` is sent in *chunks*, so that what has arrived can be passed on, or combined

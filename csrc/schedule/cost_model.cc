@@ -204,6 +204,10 @@ std::vector<Hop> route(const topology::Topology& topology, uint32_t sender, uint
   return hops;
 }
 
+double relay_seconds(const topology::Topology& topology, const std::vector<Hop>& hops) {
+  return hops.size() > 1 ? topology.relay_s * static_cast<double>(hops.size() - 1) : 0;
+}
+
 // Resources of a topology: what each rank and each host's rails can send and receive per second.
 class Resources {
  public:
@@ -278,7 +282,7 @@ double simulate(const topology::Topology& topology, const std::vector<Schedule>&
                         first_node[rank] + i,
                         static_cast<double>(step.range.length) * element_bytes,
                         link.overhead_s,
-                        link.alpha_s * static_cast<double>(std::max<size_t>(hops.size(), 1)),
+                        link.alpha_s + relay_seconds(topology, hops),
                         hops.empty() ? resources.of_memory(sender, rank) : resources.of_hops(hops),
                         {sender, rank}});
     }
@@ -309,7 +313,7 @@ double simulate_in_lockstep(const topology::Topology& topology, const Schedule& 
                       receipts[j],
                       static_cast<double>(elements) * element_bytes,
                       link.overhead_s,
-                      link.alpha_s * static_cast<double>(std::max<size_t>(hops.size(), 1)),
+                      link.alpha_s + relay_seconds(topology, hops),
                       hops.empty() ? resources.of_memory(rank, rank) : resources.of_hops(hops),
                       {rank, send.peer}});
   }

@@ -42,7 +42,9 @@ CostTerms cost_terms(const topology::Topology& topology, double bytes) {
   terms.hop_alpha = link.alpha_s;
   terms.beta_rail = link.beta_s_per_byte;
   const bool is_flat = topology.grid.empty();
-  if (!is_flat) terms.alpha = link.alpha_s * static_cast<double>(topology.grid.size());
+  if (!is_flat) {
+    terms.alpha += topology.relay_s * (static_cast<double>(topology.grid.size()) - 1);
+  }
   const double nic = is_flat ? link.beta_s_per_byte / topology.num_rails : link.beta_s_per_byte;
   const double nic_all = is_flat ? nic : grid_beta_all(topology);
   const double per_host = topology.max_ranks_per_host();

@@ -39,10 +39,11 @@ enum class Aliasing {
 Status verify(const std::vector<OpShape>& shapes, const std::vector<Schedule>& schedules,
               Aliasing aliasing = Aliasing::separate);
 
-// Rails: a step that names one goes to a neighbour there; and no two streams of a rank send on one
-// rail in the same step, by which we mean: as long as a stream stays on one rail. A stream that has
-// nothing to send in a step would come to its next rail early, so that is checked only where all
-// streams visit as many rails.
+// A step that names a rail goes to a neighbour there.
 Status check_rails(const topology::Topology& topology, const std::vector<Schedule>& schedules);
+
+// No two streams of a rank send on one rail in the same step, where a step of a stream lasts as
+// long as it stays on one rail. For schedules in which no stream lacks a message for want of bytes.
+Status check_rails_are_not_shared(const std::vector<Schedule>& schedules);
 
 }  // namespace dmlcomm::schedule

@@ -29,12 +29,9 @@ std::vector<std::vector<Visit>> visits_of(const Schedule& schedule) {
 
 Status check_sharing(const std::vector<Schedule>& schedules, uint32_t rank) {
   const auto visits = visits_of(schedules[rank]);
-  const size_t num_visits = visits[0].size();
-  const auto is_even = [&](const auto& own) { return own.size() == num_visits; };
-  if (!std::all_of(visits.begin(), visits.end(), is_even)) return {};
-  for (size_t w = 0; w < num_visits; ++w) {
-    for (size_t b = 0; b < visits.size(); ++b) {
-      for (size_t a = 0; a < b; ++a) {
+  for (size_t b = 0; b < visits.size(); ++b) {
+    for (size_t a = 0; a < b; ++a) {
+      for (size_t w = 0; w < std::min(visits[a].size(), visits[b].size()); ++w) {
         if (visits[a][w].rail != visits[b][w].rail) continue;
         return step_error(schedules, rank, visits[b][w].first_step,
                           str_cat("shares its rail with stream ", a));
@@ -59,6 +56,12 @@ Status check_rails(const topology::Topology& topology, const std::vector<Schedul
       }
       return step_error(schedules, rank, id, str_cat("its peer is not reached on its rail"));
     }
+  }
+  return {};
+}
+
+Status check_rails_are_not_shared(const std::vector<Schedule>& schedules) {
+  for (uint32_t rank = 0; rank < schedules.size(); ++rank) {
     DMLCOMM_RETURN_IF_ERROR(check_sharing(schedules, rank));
   }
   return {};

@@ -13,7 +13,6 @@
 #include "schedule/max_min_sharing.h"
 #include "schedule/verifier.h"
 #include "tests/schedule_shapes.h"
-#include "tests/schedule_topologies.h"
 
 namespace dmlcomm::schedule {
 namespace {
@@ -24,13 +23,6 @@ topology::Topology round_prices(uint32_t num_ranks, bool single_copy) {
   topology.intra_host = topology.inter_host = {1e-3, 1e-4, 1e-6};
   topology.gamma_s_per_byte = 1e-7;
   return topology;
-}
-
-topology::Topology bcube(uint32_t n, uint32_t k, double bits_per_second) {
-  uint32_t num_hosts = 1;
-  for (uint32_t level = 0; level < k; ++level) num_hosts *= n;
-  return topology::grid_network(one_rank_per_host(num_hosts), std::vector<uint32_t>(k, n),
-                                bits_per_second, true);
 }
 
 bool has_pieces(OpKind kind) {
@@ -158,22 +150,6 @@ TEST(SimulationTest, MessagesThatShareANicTakeLongerWhereThatContends) {
   const double alone = simulate(topology, schedules, 1);
   topology.contention = 1.5;
   EXPECT_NEAR(simulate(topology, schedules, 1), 1.5 * alone, 0.01 * alone);
-}
-
-TEST(BmlTest, TakesItsBoundOnABcube) {
-  constexpr uint64_t kBytes = 12'500'000;
-  const double all_once = kBytes * 8 / 200e6;
-  for (const auto& [n, k] : std::vector<std::pair<uint32_t, uint32_t>>{{3, 2}, {2, 3}, {4, 2}}) {
-    const topology::Topology topology = bcube(n, k, 200e6);
-    const double num_hosts = topology.num_ranks();
-    const double bound = 2 * (num_hosts - 1) / (k * num_hosts) * all_once;
-    const Algorithm& bml = *find_algorithm(OpKind::all_reduce, "bml");
-    const auto schedules = schedules_of(bml, topology, kBytes);
-    const double simulation = simulate(topology, schedules, 1);
-    EXPECT_NEAR(simulation, bound, 0.02 * bound) << n << ", " << k;
-    EXPECT_NEAR(simulate_in_lockstep(topology, schedules[1], 1, 1), simulation, 0.02 * bound);
-    EXPECT_NEAR(bml.seconds(cost_terms(topology, kBytes)), simulation, 0.02 * bound);
-  }
 }
 
 TEST(LockstepTest, PricesGroupsThatAreTooLargeToGenerate) {

@@ -27,6 +27,8 @@ struct Topology {
   Link intra_host;
   Link inter_host;  // of one rail
   uint32_t num_rails = 1;
+  // What each host that relays a message on a grid adds to its latency.
+  double relay_s = 0;
   // Sizes of the grid's levels, level 0 first; empty on a flat network. The numbers in host_of_rank
   // are then the hosts' numbers on the grid, all of them occur, and level l is wired on rail l.
   std::vector<uint32_t> grid;
