@@ -47,12 +47,12 @@ bool has_one_rank_per_host_of_grid(const Topology& topology) {
 // Row (op, algorithm) refers to op_algorithm and op_algorithm_seconds.
 #define DMLCOMM_ALGORITHM(op, algorithm) \
   {OpKind::op, #algorithm, on_any<op##_##algorithm>, op##_##algorithm##_seconds, always, "nothing"}
-#define DMLCOMM_BML(op)           \
-  {OpKind::op,                    \
-   "bml",                         \
-   op##_bml,                      \
-   op##_bml_seconds,              \
-   has_one_rank_per_host_of_grid, \
+#define DMLCOMM_BML(op, algorithm) \
+  {OpKind::op,                     \
+   #algorithm,                     \
+   op##_##algorithm,               \
+   op##_##algorithm##_seconds,     \
+   has_one_rank_per_host_of_grid,  \
    "one rank per host of a grid"}
 
 const std::vector<Algorithm>& all_algorithms() {
@@ -62,7 +62,8 @@ const std::vector<Algorithm>& all_algorithms() {
       DMLCOMM_ALGORITHM(all_reduce, recursive_doubling),
       DMLCOMM_ALGORITHM(all_reduce, halving_doubling),
       DMLCOMM_ALGORITHM(all_reduce, tree),
-      DMLCOMM_BML(all_reduce),
+      DMLCOMM_BML(all_reduce, bml),
+      DMLCOMM_BML(all_reduce, bml_ring),
       DMLCOMM_ALGORITHM(reduce, direct),
       DMLCOMM_ALGORITHM(reduce, tree),
       DMLCOMM_ALGORITHM(broadcast, direct),
@@ -72,13 +73,13 @@ const std::vector<Algorithm>& all_algorithms() {
       DMLCOMM_ALGORITHM(all_gather, direct),
       DMLCOMM_ALGORITHM(all_gather, ring),
       DMLCOMM_ALGORITHM(all_gather, bruck),
-      DMLCOMM_BML(all_gather),
+      DMLCOMM_BML(all_gather, bml),
       DMLCOMM_ALGORITHM(gather, direct),
       DMLCOMM_ALGORITHM(scatter, direct),
       DMLCOMM_ALGORITHM(reduce_scatter, direct),
       DMLCOMM_ALGORITHM(reduce_scatter, ring),
       DMLCOMM_ALGORITHM(reduce_scatter, halving),
-      DMLCOMM_BML(reduce_scatter),
+      DMLCOMM_BML(reduce_scatter, bml),
       DMLCOMM_ALGORITHM(all_to_all, pairwise),
       DMLCOMM_ALGORITHM(barrier, dissemination),
   };

@@ -49,6 +49,32 @@ class Stream {
     }
   }
 
+  // The same with the neighbours of a level in a ring: in round s the part that a host passes on is
+  // the one that it completed with its own in round s - 1, and after the last it has its own.
+  void aggregate_around(uint32_t step) {
+    builder_->on(stream_, static_cast<uint8_t>(order_.level(step)));
+    const bool is_last = step + 1 == order_.num_steps();
+    const uint32_t num_rounds = order_.num_parts(step) - 1;
+    for (uint32_t round = 0; round < num_rounds; ++round) {
+      send_chunks(step, part(step, before(step, round + 1)), before(step, num_rounds));
+      for (const Range& chunk : chunks_of(step, part(step, before(step, round + 2)))) {
+        builder_->recv_reduce(chunk, chunk, rank_of(step, before(step, 1)),
+                              is_last && round + 1 == num_rounds);
+      }
+    }
+  }
+
+  void broadcast_around(uint32_t step) {
+    builder_->on(stream_, static_cast<uint8_t>(order_.level(step)));
+    const uint32_t num_rounds = order_.num_parts(step) - 1;
+    for (uint32_t round = 0; round < num_rounds; ++round) {
+      send_chunks(step, part(step, before(step, round)), before(step, num_rounds));
+      for (const Range& chunk : chunks_of(step, part(step, before(step, round + 1)))) {
+        builder_->recv(chunk, rank_of(step, before(step, 1)));
+      }
+    }
+  }
+
   // The way back, from the last step to the first. Invariant: before step w the set after step w
   // is complete; after it the set before step w is.
   void broadcast(uint32_t step) {
@@ -66,6 +92,18 @@ class Stream {
   }
 
  private:
+  // The part of the host that stands `distance` places before this one in the ring of the step.
+  uint32_t before(uint32_t step, uint32_t distance) const {
+    const uint32_t n = order_.num_parts(step);
+    return (order_.own_part(step) + 2 * n - distance) % n;
+  }
+
+  void send_chunks(uint32_t step, const Range& message, uint32_t to_part) {
+    for (const Range& chunk : chunks_of(step, message)) {
+      builder_->send(chunk, rank_of(step, to_part));
+    }
+  }
+
   uint32_t rank_of(uint32_t step, uint32_t part) const {
     return group_.ranks[order_.host_of_part(step, part)];
   }
@@ -102,34 +140,61 @@ class Stream {
 }  // namespace
 
 void add_all_reduce_bml(ScheduleBuilder* builder, const Group& group, const topology::Grid& grid,
-                        const Range& all, uint32_t element_bytes) {
+                        const Range& all, uint32_t element_bytes, LevelExchange exchange) {
+  const bool is_ring = exchange == LevelExchange::ring;
   const uint32_t num_levels = grid.num_levels();
   const topology::Partition shares(all.length, num_levels, element_bytes);
   std::vector<Stream> streams;
   for (uint32_t t = 0; t < num_levels; ++t) {
     const Range share{all.buffer, all.offset + shares.begin(t), shares.length(t)};
     streams.emplace_back(builder, group, grid, t, share, element_bytes);
-    for (uint32_t step = 0; step < num_levels; ++step) streams.back().aggregate(step);
+    for (uint32_t step = 0; step < num_levels; ++step) {
+      is_ring ? streams.back().aggregate_around(step) : streams.back().aggregate(step);
+    }
   }
   // Steps grow on the way back. Were one stream ahead, the many bytes of its next step would hold
   // up the few of the stream that still has this rail, and that one's own rail would be idle later.
   for (uint32_t step = num_levels; step-- > 0;) {
     builder->begin_round();
-    for (Stream& stream : streams) stream.broadcast(step);
+    for (Stream& stream : streams) {
+      is_ring ? stream.broadcast_around(step) : stream.broadcast(step);
+    }
   }
 }
 
-Schedule all_reduce_bml(const OpShape& shape, const topology::Topology& topology) {
-  ScheduleBuilder builder(shape, "all_reduce_bml");
+namespace {
+
+Schedule all_reduce_with(LevelExchange exchange, const char* name, const OpShape& shape,
+                         const topology::Topology& topology) {
+  ScheduleBuilder builder(shape, name);
   add_all_reduce_bml(&builder, group_across_hosts(topology, shape.rank),
                      topology::Grid(topology.grid), {BufferId::output, 0, shape.counts[0]},
-                     shape.element_bytes);
+                     shape.element_bytes, exchange);
   return builder.build();
 }
 
-double all_reduce_bml_seconds(const CostTerms& terms) {
+double seconds_with(LevelExchange exchange, const CostTerms& terms) {
   const double others = terms.num_ranks - 1;
-  return 2 * bml_stage_seconds(terms) + terms.gamma * terms.bytes * others / terms.num_ranks;
+  return 2 * bml_stage_seconds(terms, exchange) +
+         terms.gamma * terms.bytes * others / terms.num_ranks;
+}
+
+}  // namespace
+
+Schedule all_reduce_bml(const OpShape& shape, const topology::Topology& topology) {
+  return all_reduce_with(LevelExchange::direct, "all_reduce_bml", shape, topology);
+}
+
+double all_reduce_bml_seconds(const CostTerms& terms) {
+  return seconds_with(LevelExchange::direct, terms);
+}
+
+Schedule all_reduce_bml_ring(const OpShape& shape, const topology::Topology& topology) {
+  return all_reduce_with(LevelExchange::ring, "all_reduce_bml_ring", shape, topology);
+}
+
+double all_reduce_bml_ring_seconds(const CostTerms& terms) {
+  return seconds_with(LevelExchange::ring, terms);
 }
 
 }  // namespace dmlcomm::schedule

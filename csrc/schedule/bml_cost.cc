@@ -5,21 +5,25 @@
 
 namespace dmlcomm::schedule {
 
-double bml_stage_seconds(const CostTerms& terms) {
+double bml_stage_seconds(const CostTerms& terms, LevelExchange exchange) {
+  const bool is_ring = exchange == LevelExchange::ring;
   const auto num_levels = static_cast<uint32_t>(terms.grid.size());
   std::vector<double> carried(num_levels, 0);
   double messages = 0;  // of one step
+  double rounds = 0;
   for (uint32_t t = 0; t < num_levels; ++t) {
     double set = terms.bytes / num_levels;
     messages += terms.grid[t] - 1;
+    rounds += is_ring ? terms.grid[t] - 1 : 1;
     for (uint32_t step = 0; step < num_levels; ++step) {
       const uint32_t level = (step + t) % num_levels;
-      carried[level] += set * (terms.grid[level] - 1) / terms.grid[level];
+      const double contention = is_ring || terms.grid[level] <= 2 ? 1 : terms.contention;
+      carried[level] += set * contention * (terms.grid[level] - 1) / terms.grid[level];
       set /= terms.grid[level];
     }
   }
   const double most = carried.empty() ? 0 : *std::max_element(carried.begin(), carried.end());
-  return num_levels * (terms.hop_alpha + messages * terms.overhead) + terms.beta_rail * most;
+  return rounds * terms.hop_alpha + num_levels * messages * terms.overhead + terms.beta_rail * most;
 }
 
 }  // namespace dmlcomm::schedule

@@ -41,6 +41,7 @@ CostTerms cost_terms(const topology::Topology& topology, double bytes) {
   terms.grid = topology.grid;
   terms.hop_alpha = link.alpha_s;
   terms.beta_rail = link.beta_s_per_byte;
+  terms.contention = topology.contention;
   const bool is_flat = topology.grid.empty();
   if (!is_flat) {
     terms.alpha += topology.relay_s * (static_cast<double>(topology.grid.size()) - 1);

@@ -111,7 +111,6 @@ Topology grid_network(std::vector<uint32_t> host_of_rank, std::vector<uint32_t> 
       flat_network(std::move(host_of_rank), num_rails, bits_per_second, single_copy);
   topology.grid = std::move(sizes);
   topology.relay_s = kRelay;
-  topology.contention = 1;
   return topology;
 }
 
