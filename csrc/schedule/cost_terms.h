@@ -14,6 +14,7 @@
 namespace dmlcomm::schedule {
 
 struct CostTerms {
+  const topology::Topology* topology = nullptr;  // of which these are the terms
   uint32_t num_ranks = 1;
   double bytes = 0;
   double alpha = 0;
