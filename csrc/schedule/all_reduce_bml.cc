@@ -11,9 +11,6 @@
 namespace dmlcomm::schedule {
 namespace {
 
-// More chunks shorten only the start and the end of a step, which four leave at a quarter.
-constexpr uint32_t kMaxChunks = 4;
-
 // One stream of one member: its share of the vector, and the set it has after each step.
 class Stream {
  public:
@@ -35,7 +32,7 @@ class Stream {
   void aggregate(uint32_t step) {
     builder_->on(stream_, static_cast<uint8_t>(order_.level(step)));
     const auto after = order_.parts_after(step);
-    for (uint32_t chunk = 0; chunk < kMaxChunks; ++chunk) {
+    for (uint32_t chunk = 0; chunk < kMaxBmlChunks; ++chunk) {
       for (uint32_t p : after) {
         const auto chunks = chunks_of(step, part(step, p));
         if (chunk < chunks.size()) builder_->send(chunks[chunk], rank_of(step, p));
@@ -57,7 +54,7 @@ class Stream {
     for (const Range& chunk : chunks_of(step, sets_[step + 1])) {
       for (uint32_t p : after) builder_->send(chunk, rank_of(step, p));
     }
-    for (uint32_t chunk = 0; chunk < kMaxChunks; ++chunk) {
+    for (uint32_t chunk = 0; chunk < kMaxBmlChunks; ++chunk) {
       for (uint32_t p : before) {
         const auto chunks = chunks_of(step, part(step, p));
         if (chunk < chunks.size()) builder_->recv(chunks[chunk], rank_of(step, p));
@@ -82,7 +79,7 @@ class Stream {
 
   // The chunks of a message of `step`, which sender and receiver work out from its range alone.
   std::vector<Range> chunks_of(uint32_t step, const Range& message) const {
-    const uint32_t most = num_chunks(message.length * element_bytes_, kMaxChunks);
+    const uint32_t most = num_chunks(message.length * element_bytes_, kMaxBmlChunks);
     const uint32_t parts = order_.num_parts_cut_by(step, most);
     std::vector<Range> ranges;
     for (const auto& [first, last] : order_.chunks(step, most)) {

@@ -30,8 +30,8 @@ std::vector<topology::Topology> topologies_of(const Algorithm& algorithm, uint32
   for (const std::vector<uint32_t>& grid : grids_of(num_ranks)) {
     topologies.push_back(topology::grid_network(one_rank_per_host(num_ranks), grid, 10e9, true));
   }
-  for (uint32_t per_host = 2; per_host < num_ranks; ++per_host) {
-    if (num_ranks % per_host != 0) continue;
+  for (uint32_t per_host = 2; per_host <= 4; ++per_host) {
+    if (num_ranks % per_host != 0 || num_ranks / per_host > 4) continue;
     const uint32_t num_hosts = num_ranks / per_host;
     std::vector<uint32_t> in_order, interleaved;
     for (uint32_t rank = 0; rank < num_ranks; ++rank) {
