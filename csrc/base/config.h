@@ -32,7 +32,8 @@ struct Config {
   TransportChoice transport = TransportChoice::automatic;
 
   // DMLCOMM_ALGORITHM: "op=name[,op=name]" or "name", as `dmlcomm doctor` lists them. Default: the
-  // cost model's choice. A name that an operation does not have is an error, not ignored.
+  // cost model's choice. A name that an operation does not have is an error, not ignored,
+  // and so is one that does not apply to the cluster.
   std::string algorithm;
 
   // DMLCOMM_PORT_RANGE: "first-last" (1 to 65535), inclusive; listeners take a free port of it.

@@ -106,6 +106,7 @@ void ScheduleRunner::activate(uint32_t task) {
       message.data = at(step.range);
       message.bytes = step.range.length * element_bytes_;
       message.rail = step.rail;
+      message.order = op_.sequence() << 24 | id;
       message.owner = this;
       message.task = task;
       message.peer = static_cast<int>(step.peer);

@@ -3,10 +3,12 @@
 #include "schedule/all_gather_bml.h"
 #include "schedule/all_gather_bruck.h"
 #include "schedule/all_gather_direct.h"
+#include "schedule/all_gather_hierarchical.h"
 #include "schedule/all_gather_ring.h"
 #include "schedule/all_reduce_bml.h"
 #include "schedule/all_reduce_direct.h"
 #include "schedule/all_reduce_halving_doubling.h"
+#include "schedule/all_reduce_hierarchical.h"
 #include "schedule/all_reduce_recursive_doubling.h"
 #include "schedule/all_reduce_ring.h"
 #include "schedule/all_reduce_tree.h"
@@ -14,13 +16,16 @@
 #include "schedule/barrier_dissemination.h"
 #include "schedule/broadcast_chain.h"
 #include "schedule/broadcast_direct.h"
+#include "schedule/broadcast_hierarchical.h"
 #include "schedule/broadcast_scatter_allgather.h"
 #include "schedule/broadcast_tree.h"
 #include "schedule/gather_direct.h"
+#include "schedule/hierarchy.h"
 #include "schedule/reduce_direct.h"
 #include "schedule/reduce_scatter_bml.h"
 #include "schedule/reduce_scatter_direct.h"
 #include "schedule/reduce_scatter_halving.h"
+#include "schedule/reduce_scatter_hierarchical.h"
 #include "schedule/reduce_scatter_ring.h"
 #include "schedule/reduce_tree.h"
 #include "schedule/scatter_direct.h"
@@ -54,6 +59,10 @@ bool has_one_rank_per_host_of_grid(const Topology& topology) {
    op##_##algorithm##_seconds,     \
    has_one_rank_per_host_of_grid,  \
    "one rank per host of a grid"}
+#define DMLCOMM_HIERARCHICAL(op)                 \
+  {OpKind::op,        "hierarchical",            \
+   op##_hierarchical, op##_hierarchical_seconds, \
+   is_hierarchical,   "several hosts with the same number of ranks, more than one each"}
 
 const std::vector<Algorithm>& all_algorithms() {
   static const std::vector<Algorithm> table = {
@@ -64,28 +73,33 @@ const std::vector<Algorithm>& all_algorithms() {
       DMLCOMM_ALGORITHM(all_reduce, tree),
       DMLCOMM_BML(all_reduce, bml),
       DMLCOMM_BML(all_reduce, bml_ring),
+      DMLCOMM_HIERARCHICAL(all_reduce),
       DMLCOMM_ALGORITHM(reduce, direct),
       DMLCOMM_ALGORITHM(reduce, tree),
       DMLCOMM_ALGORITHM(broadcast, direct),
       DMLCOMM_ALGORITHM(broadcast, tree),
       DMLCOMM_ALGORITHM(broadcast, chain),
       DMLCOMM_ALGORITHM(broadcast, scatter_allgather),
+      DMLCOMM_HIERARCHICAL(broadcast),
       DMLCOMM_ALGORITHM(all_gather, direct),
       DMLCOMM_ALGORITHM(all_gather, ring),
       DMLCOMM_ALGORITHM(all_gather, bruck),
       DMLCOMM_BML(all_gather, bml),
+      DMLCOMM_HIERARCHICAL(all_gather),
       DMLCOMM_ALGORITHM(gather, direct),
       DMLCOMM_ALGORITHM(scatter, direct),
       DMLCOMM_ALGORITHM(reduce_scatter, direct),
       DMLCOMM_ALGORITHM(reduce_scatter, ring),
       DMLCOMM_ALGORITHM(reduce_scatter, halving),
       DMLCOMM_BML(reduce_scatter, bml),
+      DMLCOMM_HIERARCHICAL(reduce_scatter),
       DMLCOMM_ALGORITHM(all_to_all, pairwise),
       DMLCOMM_ALGORITHM(barrier, dissemination),
   };
   return table;
 }
 
+#undef DMLCOMM_HIERARCHICAL
 #undef DMLCOMM_BML
 #undef DMLCOMM_ALGORITHM
 

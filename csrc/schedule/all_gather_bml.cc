@@ -41,7 +41,6 @@ void add_all_gather_bml(ScheduleBuilder* builder, const Group& group, const topo
     }
   }
   for (uint32_t step = num_levels; step-- > 0;) {
-    builder->begin_round();  // as in all_reduce_bml.cc
     for (uint32_t t = 0; t < num_levels; ++t) {
       builder->on(static_cast<uint16_t>(t), static_cast<uint8_t>(streams[t].level(step)));
       add_step(builder, group, streams[t], step, parts[t]);

@@ -5,21 +5,26 @@
 
 namespace dmlcomm::schedule {
 
-Schedule all_gather_ring(const OpShape& shape) {
-  const uint32_t rank = shape.rank, num_ranks = shape.num_ranks;
-  const uint32_t next = (rank + 1) % num_ranks, previous = (rank + num_ranks - 1) % num_ranks;
-  const Pieces pieces(shape.counts);
-  const Range own{BufferId::input, 0, shape.counts[rank]};
-  const auto piece_before = [&](uint32_t back) {
-    return pieces.in(BufferId::output, (rank + num_ranks - back) % num_ranks);
-  };
-
-  ScheduleBuilder builder(shape, "all_gather_ring");
-  for (uint32_t s = 0; s + 1 < num_ranks; ++s) {
-    builder.send(s == 0 ? own : piece_before(s), next);
-    builder.recv(piece_before(s + 1), previous);
+void add_all_gather_ring(ScheduleBuilder* builder, const Group& group, const Range& own,
+                         const std::vector<Range>& pieces) {
+  const uint32_t index = group.index, size = group.size();
+  const uint32_t next = group.ranks[(index + 1) % size];
+  const uint32_t previous = group.ranks[(index + size - 1) % size];
+  const auto piece_before = [&](uint32_t back) { return pieces[(index + size - back) % size]; };
+  for (uint32_t s = 0; s + 1 < size; ++s) {
+    builder->send(s == 0 ? own : piece_before(s), next);
+    builder->recv(piece_before(s + 1), previous);
   }
-  builder.copy(piece_before(0), own);
+}
+
+Schedule all_gather_ring(const OpShape& shape) {
+  const Pieces all(shape.counts);
+  std::vector<Range> pieces;
+  for (uint32_t p = 0; p < shape.num_ranks; ++p) pieces.push_back(all.in(BufferId::output, p));
+  const Range own{BufferId::input, 0, shape.counts[shape.rank]};
+  ScheduleBuilder builder(shape, "all_gather_ring");
+  add_all_gather_ring(&builder, group_of_all(shape.rank, shape.num_ranks), own, pieces);
+  builder.copy(pieces[shape.rank], own);
   return builder.build();
 }
 

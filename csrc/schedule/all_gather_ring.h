@@ -10,13 +10,22 @@
 // 2 and receives piece 2 from 0.
 #pragma once
 
+#include <vector>
+
 #include "schedule/cost_terms.h"
+#include "schedule/group.h"
 #include "schedule/op_shape.h"
 #include "schedule/schedule.h"
+#include "schedule/schedule_builder.h"
 
 namespace dmlcomm::schedule {
 
 Schedule all_gather_ring(const OpShape& shape);
 double all_gather_ring_seconds(const CostTerms& terms);
+
+// The same among a group: pieces[i] is that of member i, and `own` is where this rank's is at the
+// start. Copying it to its place among the pieces is left to the caller.
+void add_all_gather_ring(ScheduleBuilder* builder, const Group& group, const Range& own,
+                         const std::vector<Range>& pieces);
 
 }  // namespace dmlcomm::schedule

@@ -11,9 +11,6 @@
 namespace dmlcomm::schedule {
 namespace {
 
-// More chunks shorten only the start and the end of a step, which four leave at a quarter.
-constexpr uint32_t kMaxChunks = 4;
-
 // One stream of one member: its share of the vector, and the set it has after each step.
 class Stream {
  public:
@@ -35,7 +32,7 @@ class Stream {
   void aggregate(uint32_t step) {
     builder_->on(stream_, static_cast<uint8_t>(order_.level(step)));
     const auto after = order_.parts_after(step);
-    for (uint32_t chunk = 0; chunk < kMaxChunks; ++chunk) {
+    for (uint32_t chunk = 0; chunk < kMaxBmlChunks; ++chunk) {
       for (uint32_t p : after) {
         const auto chunks = chunks_of(step, part(step, p));
         if (chunk < chunks.size()) builder_->send(chunks[chunk], rank_of(step, p));
@@ -83,7 +80,7 @@ class Stream {
     for (const Range& chunk : chunks_of(step, sets_[step + 1])) {
       for (uint32_t p : after) builder_->send(chunk, rank_of(step, p));
     }
-    for (uint32_t chunk = 0; chunk < kMaxChunks; ++chunk) {
+    for (uint32_t chunk = 0; chunk < kMaxBmlChunks; ++chunk) {
       for (uint32_t p : before) {
         const auto chunks = chunks_of(step, part(step, p));
         if (chunk < chunks.size()) builder_->recv(chunks[chunk], rank_of(step, p));
@@ -120,7 +117,7 @@ class Stream {
 
   // The chunks of a message of `step`, which sender and receiver work out from its range alone.
   std::vector<Range> chunks_of(uint32_t step, const Range& message) const {
-    const uint32_t most = num_chunks(message.length * element_bytes_, kMaxChunks);
+    const uint32_t most = num_chunks(message.length * element_bytes_, kMaxBmlChunks);
     const uint32_t parts = order_.num_parts_cut_by(step, most);
     std::vector<Range> ranges;
     for (const auto& [first, last] : order_.chunks(step, most)) {
@@ -148,14 +145,16 @@ void add_all_reduce_bml(ScheduleBuilder* builder, const Group& group, const topo
   for (uint32_t t = 0; t < num_levels; ++t) {
     const Range share{all.buffer, all.offset + shares.begin(t), shares.length(t)};
     streams.emplace_back(builder, group, grid, t, share, element_bytes);
-    for (uint32_t step = 0; step < num_levels; ++step) {
-      is_ring ? streams.back().aggregate_around(step) : streams.back().aggregate(step);
+  }
+  // The streams take turns on a rail, and earlier steps go first there. On the way back steps grow:
+  // were a stream ahead, the many bytes of its next step would hold up the few of the stream that
+  // still has this rail, and that one's own rail would be idle later.
+  for (uint32_t step = 0; step < num_levels; ++step) {
+    for (Stream& stream : streams) {
+      is_ring ? stream.aggregate_around(step) : stream.aggregate(step);
     }
   }
-  // Steps grow on the way back. Were one stream ahead, the many bytes of its next step would hold
-  // up the few of the stream that still has this rail, and that one's own rail would be idle later.
   for (uint32_t step = num_levels; step-- > 0;) {
-    builder->begin_round();
     for (Stream& stream : streams) {
       is_ring ? stream.broadcast_around(step) : stream.broadcast(step);
     }

@@ -1,6 +1,6 @@
 // all_reduce, BML: aggregation level by level of a grid, and back, on all rails at once.
 //
-// Source: Wang, Li, Cheng, Zhang, et al., "BML: A High-performance, Low-cost Gradient
+// Source: Wang, Li, Cheng, Geng, et al., "BML: A High-performance, Low-cost Gradient
 // Synchronization Algorithm for DML Training", NeurIPS 2018, generalised from BCube(n, k) to grids
 // whose levels differ in size. One rank per host; a host's number has one digit per level, and
 // rail l leads to its neighbours on level l (grid.h).

@@ -24,36 +24,42 @@ std::vector<Range> chunks_of(const Range& part, uint32_t element_bytes) {
 
 }  // namespace
 
-Schedule all_reduce_ring(const OpShape& shape) {
-  const uint32_t rank = shape.rank, num_ranks = shape.num_ranks;
-  const uint32_t next = (rank + 1) % num_ranks, previous = (rank + num_ranks - 1) % num_ranks;
-  const topology::Partition parts(shape.counts[0], num_ranks, shape.element_bytes);
+void add_all_reduce_ring(ScheduleBuilder* builder, const Group& group, const Range& all,
+                         uint32_t element_bytes) {
+  const uint32_t index = group.index, size = group.size();
+  const uint32_t next = group.ranks[(index + 1) % size];
+  const uint32_t previous = group.ranks[(index + size - 1) % size];
+  const topology::Partition parts(all.length, size, element_bytes);
   // Part r - back (mod N), for back from -1 to N.
   const auto part_before = [&](uint32_t back) {
-    const uint32_t p = (rank + 2 * num_ranks - back) % num_ranks;
-    return Range{BufferId::output, parts.begin(p), parts.length(p)};
+    const uint32_t p = (index + 2 * size - back) % size;
+    return Range{all.buffer, all.offset + parts.begin(p), parts.length(p)};
   };
-
-  ScheduleBuilder builder(shape, "all_reduce_ring");
-  // In round s the part that rank r passes on is r - s, which it completed in round s - 1; the part
-  // it combines is the one its predecessor passes on, r - 1 - s. It finishes r + 1.
-  for (uint32_t s = 0; s + 1 < num_ranks; ++s) {
-    for (const Range& chunk : chunks_of(part_before(s), shape.element_bytes)) {
-      builder.send(chunk, next);
+  // In round s the part that member r passes on is r - s, which it completed in round s - 1; the
+  // part it combines is the one its predecessor passes on, r - 1 - s. It finishes r + 1.
+  for (uint32_t s = 0; s + 1 < size; ++s) {
+    for (const Range& chunk : chunks_of(part_before(s), element_bytes)) {
+      builder->send(chunk, next);
     }
-    for (const Range& chunk : chunks_of(part_before(s + 1), shape.element_bytes)) {
-      builder.recv_reduce(chunk, chunk, previous, s + 2 == num_ranks);
+    for (const Range& chunk : chunks_of(part_before(s + 1), element_bytes)) {
+      builder->recv_reduce(chunk, chunk, previous, s + 2 == size);
     }
   }
   // The same, one part on: it starts by passing on r + 1.
-  for (uint32_t s = 0; s + 1 < num_ranks; ++s) {
-    for (const Range& chunk : chunks_of(part_before(s + num_ranks - 1), shape.element_bytes)) {
-      builder.send(chunk, next);
+  for (uint32_t s = 0; s + 1 < size; ++s) {
+    for (const Range& chunk : chunks_of(part_before(s + size - 1), element_bytes)) {
+      builder->send(chunk, next);
     }
-    for (const Range& chunk : chunks_of(part_before(s), shape.element_bytes)) {
-      builder.recv(chunk, previous);
+    for (const Range& chunk : chunks_of(part_before(s), element_bytes)) {
+      builder->recv(chunk, previous);
     }
   }
+}
+
+Schedule all_reduce_ring(const OpShape& shape) {
+  ScheduleBuilder builder(shape, "all_reduce_ring");
+  add_all_reduce_ring(&builder, group_of_all(shape.rank, shape.num_ranks),
+                      {BufferId::output, 0, shape.counts[0]}, shape.element_bytes);
   return builder.build();
 }
 

@@ -16,12 +16,18 @@
 #pragma once
 
 #include "schedule/cost_terms.h"
+#include "schedule/group.h"
 #include "schedule/op_shape.h"
 #include "schedule/schedule.h"
+#include "schedule/schedule_builder.h"
 
 namespace dmlcomm::schedule {
 
 Schedule all_reduce_ring(const OpShape& shape);
 double all_reduce_ring_seconds(const CostTerms& terms);
+
+// The same of `all` among a group.
+void add_all_reduce_ring(ScheduleBuilder* builder, const Group& group, const Range& all,
+                         uint32_t element_bytes);
 
 }  // namespace dmlcomm::schedule

@@ -17,6 +17,10 @@
 
 namespace dmlcomm::schedule {
 
+// Chunks of a message. More shorten only the start and the end of a step, which four leave at a
+// quarter.
+constexpr uint32_t kMaxBmlChunks = 4;
+
 // A run of pieces in the order of a stream.
 struct PieceRun {
   uint32_t first, last;  // [first, last)

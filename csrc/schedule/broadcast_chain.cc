@@ -20,19 +20,23 @@ uint32_t num_segments(double bytes) {
 
 }  // namespace
 
-Schedule broadcast_chain(const OpShape& shape) {
-  const uint32_t rank = shape.rank, num_ranks = shape.num_ranks;
-  const uint32_t next = (rank + 1) % num_ranks, previous = (rank + num_ranks - 1) % num_ranks;
-  const uint64_t count = shape.counts[0];
-  const double bytes = static_cast<double>(count) * shape.element_bytes;
-  const topology::Partition segments(count, num_segments(bytes), shape.element_bytes);
-
-  ScheduleBuilder builder(shape, "broadcast_chain");
+void add_broadcast_chain(ScheduleBuilder* builder, const Group& group, uint32_t root,
+                         const Range& all, uint32_t element_bytes) {
+  const uint32_t index = group.index, size = group.size();
+  const uint32_t next = (index + 1) % size, previous = (index + size - 1) % size;
+  const double bytes = static_cast<double>(all.length) * element_bytes;
+  const topology::Partition segments(all.length, num_segments(bytes), element_bytes);
   for (uint32_t k = 0; k < num_segments(bytes); ++k) {
-    const Range segment{BufferId::output, segments.begin(k), segments.length(k)};
-    if (rank != shape.root) builder.recv(segment, previous);
-    if (next != shape.root) builder.send(segment, next);
+    const Range segment{all.buffer, all.offset + segments.begin(k), segments.length(k)};
+    if (index != root) builder->recv(segment, group.ranks[previous]);
+    if (next != root) builder->send(segment, group.ranks[next]);
   }
+}
+
+Schedule broadcast_chain(const OpShape& shape) {
+  ScheduleBuilder builder(shape, "broadcast_chain");
+  add_broadcast_chain(&builder, group_of_all(shape.rank, shape.num_ranks), shape.root,
+                      {BufferId::output, 0, shape.counts[0]}, shape.element_bytes);
   return builder.build();
 }
 

@@ -12,12 +12,18 @@
 #pragma once
 
 #include "schedule/cost_terms.h"
+#include "schedule/group.h"
 #include "schedule/op_shape.h"
 #include "schedule/schedule.h"
+#include "schedule/schedule_builder.h"
 
 namespace dmlcomm::schedule {
 
 Schedule broadcast_chain(const OpShape& shape);
 double broadcast_chain_seconds(const CostTerms& terms);
+
+// The same of `all` among a group, from its member `root`.
+void add_broadcast_chain(ScheduleBuilder* builder, const Group& group, uint32_t root,
+                         const Range& all, uint32_t element_bytes);
 
 }  // namespace dmlcomm::schedule

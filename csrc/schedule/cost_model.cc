@@ -1,7 +1,6 @@
 #include "schedule/cost_model.h"
 
 #include <algorithm>
-#include <deque>
 #include <functional>
 #include <map>
 #include <queue>
@@ -132,11 +131,15 @@ class Simulation {
     at(posted + message.alpha_s, {Happening::enter, node.message});
   }
 
-  // The first message of a lane moves; those that are ready later wait behind it.
+  // One message of a lane moves. Of those that wait, the sender's first step goes next.
   void enter(uint32_t id) {
-    auto& lane = lanes_[work_.messages[id].lane];
-    lane.push_back(id);
-    if (lane.size() == 1) move(id);
+    const Message& message = work_.messages[id];
+    Lane& lane = lanes_[message.lane];
+    if (std::exchange(lane.is_busy, true)) {
+      lane.waiting.push({message.send, id});
+    } else {
+      move(id);
+    }
   }
 
   void move(uint32_t id) {
@@ -153,9 +156,11 @@ class Simulation {
     const double seconds = combines ? work_seconds(*receive.step) : 0;
     at(combines ? queue(&compute_free_[receive.rank], time, seconds) : time,
        {Happening::complete, message.receive});
-    auto& lane = lanes_[message.lane];
-    lane.pop_front();
-    if (!lane.empty()) at(time, {Happening::move, lane.front()});
+    Lane& lane = lanes_[message.lane];
+    lane.is_busy = !lane.waiting.empty();
+    if (!lane.is_busy) return;
+    at(time, {Happening::move, lane.waiting.top().second});
+    lane.waiting.pop();
   }
 
   void complete(uint32_t id) {
@@ -170,7 +175,12 @@ class Simulation {
   double now_ = 0;
   std::vector<double> post_free_, compute_free_;  // per rank: when its queue is empty
   std::vector<uint32_t> sides_waiting_;           // per message
-  std::map<std::pair<uint32_t, uint32_t>, std::deque<uint32_t>> lanes_;  // the first one moves
+  using Waiting = std::pair<uint32_t, uint32_t>;  // node of the send, message
+  struct Lane {
+    bool is_busy = false;
+    std::priority_queue<Waiting, std::vector<Waiting>, std::greater<>> waiting;
+  };
+  std::map<std::pair<uint32_t, uint32_t>, Lane> lanes_;
   using Timed = std::pair<double, Event>;
   std::priority_queue<Timed, std::vector<Timed>, std::greater<>> events_;
 };

@@ -25,6 +25,7 @@ double grid_beta_all(const topology::Topology& topology) {
 // level first, share no rail, since from the host that relays and the shift follows who sends.
 CostTerms cost_terms(const topology::Topology& topology, double bytes) {
   CostTerms terms;
+  terms.topology = &topology;
   terms.num_ranks = topology.num_ranks();
   terms.bytes = bytes;
   terms.gamma = topology.gamma_s_per_byte;

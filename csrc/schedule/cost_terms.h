@@ -14,6 +14,7 @@
 namespace dmlcomm::schedule {
 
 struct CostTerms {
+  const topology::Topology* topology = nullptr;  // of which these are the terms
   uint32_t num_ranks = 1;
   double bytes = 0;
   double alpha = 0;
@@ -29,7 +30,7 @@ struct CostTerms {
   std::vector<uint32_t> grid;
   double hop_alpha = 0;
   double beta_rail = 0;
-  double contention = 1;  // see Topology; where several send to one port
+  double contention = 1;        // see Topology; where several send to one port
   bool sender_is_free = false;  // single copy: only the receiver spends time
 
   // A round in which every rank posts `messages` and waits for as many.

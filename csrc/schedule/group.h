@@ -18,6 +18,22 @@ struct Group {
   uint32_t size() const { return static_cast<uint32_t>(ranks.size()); }
 };
 
+inline Group group_of_all(uint32_t rank, uint32_t num_ranks) {
+  Group group{rank, {}};
+  for (uint32_t r = 0; r < num_ranks; ++r) group.ranks.push_back(r);
+  return group;
+}
+
+// The ranks of this rank's host.
+inline Group group_within_host(const topology::Topology& topology, uint32_t rank) {
+  Group group;
+  for (uint32_t r = 0; r < topology.num_ranks(); ++r) {
+    if (r == rank) group.index = group.size();
+    if (topology.same_host(r, rank)) group.ranks.push_back(r);
+  }
+  return group;
+}
+
 // One rank of each host, ordered by the numbers of the hosts, so that on a grid member h is the
 // rank on host h: of the ranks of a host that one which comes as late among them as `rank` does
 // among those of its own. Every host has the same number of ranks.

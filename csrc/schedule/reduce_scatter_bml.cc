@@ -9,8 +9,6 @@
 namespace dmlcomm::schedule {
 namespace {
 
-constexpr uint32_t kMaxChunks = 4;
-
 // The share of one stream of a piece.
 Range share_of(const Range& piece, uint32_t stream, uint32_t num_streams, uint32_t element_bytes) {
   const topology::Partition shares(piece.length, num_streams, element_bytes);
@@ -60,7 +58,7 @@ class Stream {
   void later_step(uint32_t step) {
     enter(step);
     const auto after = order_.parts_after(step);
-    for (uint32_t chunk = 0; chunk < kMaxChunks; ++chunk) {
+    for (uint32_t chunk = 0; chunk < kMaxBmlChunks; ++chunk) {
       for (uint32_t p : after) {
         const auto chunks = chunks_of(step, order_.part(step, p));
         if (chunk < chunks.size()) builder_->send(chunks[chunk], rank_of(step, p));
@@ -100,7 +98,7 @@ class Stream {
     const uint64_t bytes = sums(message).length * element_bytes_;
     const uint32_t size = message.size() / order_.num_parts(step + 1);
     std::vector<Range> ranges;
-    for (const auto& [first, last] : order_.chunks(step, num_chunks(bytes, kMaxChunks))) {
+    for (const auto& [first, last] : order_.chunks(step, num_chunks(bytes, kMaxBmlChunks))) {
       ranges.push_back(sums({message.first + first * size, message.first + last * size}));
     }
     return ranges;

@@ -7,28 +7,35 @@
 
 namespace dmlcomm::schedule {
 
-Schedule reduce_scatter_ring(const OpShape& shape) {
-  const uint32_t rank = shape.rank, num_ranks = shape.num_ranks;
-  const uint32_t next = (rank + 1) % num_ranks, previous = (rank + num_ranks - 1) % num_ranks;
-  const Pieces pieces(shape.counts);
-  const uint64_t slot_length = *std::max_element(shape.counts.begin(), shape.counts.end());
-  const Range result{BufferId::output, 0, shape.counts[rank]};
-  const auto own_version = [&](uint32_t p) { return pieces.in(BufferId::input, p); };
+void add_reduce_scatter_ring(ScheduleBuilder* builder, const Group& group,
+                             const std::vector<Range>& versions, const Range& result) {
+  const uint32_t index = group.index, size = group.size();
+  const uint32_t next = group.ranks[(index + 1) % size];
+  const uint32_t previous = group.ranks[(index + size - 1) % size];
+  uint64_t slot_length = 0;
+  for (const Range& version : versions) slot_length = std::max(slot_length, version.length);
+  const uint64_t slots = size > 2 ? builder->use_scratch(2 * slot_length) : 0;
   const auto slot = [&](uint32_t round, uint32_t p) {
-    return Range{BufferId::scratch, round % 2 * slot_length, pieces.length(p)};
+    return Range{BufferId::scratch, slots + round % 2 * slot_length, versions[p].length};
   };
-
-  ScheduleBuilder builder(shape, "reduce_scatter_ring");
-  if (num_ranks == 1) builder.copy(result, own_version(rank));
-  if (num_ranks > 2) builder.use_scratch(2 * slot_length);
-  for (uint32_t s = 0; s + 1 < num_ranks; ++s) {
-    const uint32_t sent = (rank + 2 * num_ranks - 1 - s) % num_ranks;
-    const uint32_t combined = (rank + 2 * num_ranks - 2 - s) % num_ranks;
-    const bool is_last = s + 2 == num_ranks;  // then combined == rank
-    builder.send(s == 0 ? own_version(sent) : slot(s - 1, sent), next);
-    builder.recv_reduce(is_last ? result : slot(s, combined), own_version(combined), previous,
-                        is_last);
+  if (size == 1) builder->copy(result, versions[index]);
+  for (uint32_t s = 0; s + 1 < size; ++s) {
+    const uint32_t sent = (index + 2 * size - 1 - s) % size;
+    const uint32_t combined = (index + 2 * size - 2 - s) % size;
+    const bool is_last = s + 2 == size;  // then combined == index
+    builder->send(s == 0 ? versions[sent] : slot(s - 1, sent), next);
+    builder->recv_reduce(is_last ? result : slot(s, combined), versions[combined], previous,
+                         is_last);
   }
+}
+
+Schedule reduce_scatter_ring(const OpShape& shape) {
+  const Pieces pieces(shape.counts);
+  std::vector<Range> versions;
+  for (uint32_t p = 0; p < shape.num_ranks; ++p) versions.push_back(pieces.in(BufferId::input, p));
+  ScheduleBuilder builder(shape, "reduce_scatter_ring");
+  add_reduce_scatter_ring(&builder, group_of_all(shape.rank, shape.num_ranks), versions,
+                          {BufferId::output, 0, shape.counts[shape.rank]});
   return builder.build();
 }
 

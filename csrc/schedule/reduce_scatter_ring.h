@@ -13,13 +13,22 @@
 // Example, N = 3: piece 0 goes from 1 to 2 (2 + 1) to 0 (0 + (2 + 1)).
 #pragma once
 
+#include <vector>
+
 #include "schedule/cost_terms.h"
+#include "schedule/group.h"
 #include "schedule/op_shape.h"
 #include "schedule/schedule.h"
+#include "schedule/schedule_builder.h"
 
 namespace dmlcomm::schedule {
 
 Schedule reduce_scatter_ring(const OpShape& shape);
 double reduce_scatter_ring_seconds(const CostTerms& terms);
+
+// The same among a group: versions[i] is this rank's version of the piece of member i, and is
+// preserved.
+void add_reduce_scatter_ring(ScheduleBuilder* builder, const Group& group,
+                             const std::vector<Range>& versions, const Range& result);
 
 }  // namespace dmlcomm::schedule

@@ -18,6 +18,8 @@
 //  - recv_reduce steps of one stream onto the same range are applied in the order in which they
 //    stand (so that sums have one fixed order); a run of adjacent ones may be applied in one pass.
 //  - A send is complete when its range may be overwritten.
+//  - Where several sends wait for one rail to a peer, that of the smallest id goes first: a
+//    generator writes first what is needed first.
 //  - A copy of a range onto the same memory (an in-place operation) does nothing.
 #pragma once
 

@@ -71,27 +71,11 @@ void ScheduleBuilder::await_signal(uint32_t peer) {
   append({StepKind::recv, rail_, peer, {}, {}, {}, false});
 }
 
-void ScheduleBuilder::begin_round() {
-  has_rounds_ = true;
-  for (const auto& [peer, step] : sent_now_) sent_before_[peer] = step;
-  sent_now_.clear();
-}
-
-void ScheduleBuilder::note_round(const Step& step, std::vector<uint32_t>* deps) {
-  if (!has_rounds_) return;
-  const auto earlier = sent_before_.find(step.peer);
-  if (earlier != sent_before_.end()) deps->push_back(earlier->second);
-  sent_now_[step.peer] = next_id();
-}
-
 void ScheduleBuilder::add(Step step) {
   if (step.range.length == 0) return;
   if (continues_run(step)) return extend_run(std::move(step));
   const bool reads_source = step.kind == StepKind::copy || step.kind == StepKind::recv_reduce;
-  if (step.kind == StepKind::send) {
-    note_read(step.range, &step.deps);
-    note_round(step, &step.deps);
-  }
+  if (step.kind == StepKind::send) note_read(step.range, &step.deps);
   if (reads_source) note_read(step.source, &step.deps);
   if (step.kind != StepKind::send) note_write(step.range, &step.deps);
   drop_implied(&step.deps);

@@ -49,10 +49,6 @@ class ScheduleBuilder {
   void signal(uint32_t peer);
   void await_signal(uint32_t peer);
 
-  // From now on sends to a peer wait for this rank's sends to it of earlier rounds, in whatever
-  // stream: streams that take turns on a rail do not overtake each other there.
-  void begin_round();
-
   // Reserves `elements` of scratch and returns where they begin.
   uint64_t use_scratch(uint64_t elements) {
     return std::exchange(schedule_.scratch_elements, schedule_.scratch_elements + elements);
@@ -72,7 +68,6 @@ class ScheduleBuilder {
   void append(Step step);
   void note_read(const Range& range, std::vector<uint32_t>* deps);
   void note_write(const Range& range, std::vector<uint32_t>* deps);
-  void note_round(const Step& step, std::vector<uint32_t>* deps);
   void drop_implied(std::vector<uint32_t>* deps) const;
   bool continues_run(const Step& step) const;
   void extend_run(Step step);
@@ -86,8 +81,6 @@ class ScheduleBuilder {
   bool output_may_be_input_;  // the same memory, element by element
   std::vector<Access> live_;  // not yet covered by a later write
   std::vector<uint32_t> awaited_signals_;
-  bool has_rounds_ = false;
-  std::map<uint32_t, uint32_t> sent_before_, sent_now_;  // peer -> last send, by round
 };
 
 }  // namespace dmlcomm::schedule

@@ -236,16 +236,14 @@ uint64_t MemoryMap::cell(BufferId buffer, uint64_t offset) const {
 
 std::vector<uint32_t> units_of(const Schedule& schedule) {
   std::vector<uint32_t> units;
-  std::map<uint16_t, uint32_t> last_in_stream;
   for (uint32_t i = 0; i < schedule.steps.size(); ++i) {
     units.push_back(i);
-    const auto [last, is_first] = last_in_stream.try_emplace(schedule.stream_of[i], i);
-    const Step &previous = schedule.steps[last->second], &step = schedule.steps[i];
-    if (!is_first && previous.kind == StepKind::recv_reduce && step.kind == StepKind::recv_reduce &&
+    if (i == 0 || schedule.stream_of[i - 1] != schedule.stream_of[i]) continue;
+    const Step &previous = schedule.steps[i - 1], &step = schedule.steps[i];
+    if (previous.kind == StepKind::recv_reduce && step.kind == StepKind::recv_reduce &&
         same(previous.range, step.range)) {
-      units[i] = units[last->second];
+      units[i] = units[i - 1];
     }
-    last->second = i;
   }
   return units;
 }

@@ -105,6 +105,23 @@ TEST(ClosedFormTest, AgreesWithTheSimulation) {
   }
 }
 
+TEST(ClosedFormTest, OfStagesAgreesWithTheSimulation) {
+  const std::vector<uint32_t> hosts = {0, 0, 1, 1, 2, 2, 3, 3};
+  for (const topology::Topology& topology :
+       {topology::flat_network(hosts, 2, 1e9, true),
+        topology::grid_network(hosts, {2, 2}, 1e9, true),
+        topology::flat_network({0, 0, 0, 0, 1, 1, 1, 1}, 1, 1e9, false)}) {
+    for (OpKind kind :
+         {OpKind::all_reduce, OpKind::reduce_scatter, OpKind::all_gather, OpKind::broadcast}) {
+      const Algorithm& algorithm = *find_algorithm(kind, "hierarchical");
+      constexpr uint64_t kBytes = 16'000'000;
+      const double simulation = simulate(topology, schedules_of(algorithm, topology, kBytes), 1);
+      const double closed = algorithm.seconds(cost_terms(topology, kBytes));
+      EXPECT_NEAR(closed, simulation, 0.3 * simulation) << to_string(kind);
+    }
+  }
+}
+
 TEST(ClosedFormTest, RingAndDirectMoveTheLeastBytesAndDoublingTakesTheFewestRounds) {
   topology::Topology bytes_only = round_prices(8, false);
   bytes_only.intra_host = {0, 0, 1e-6};

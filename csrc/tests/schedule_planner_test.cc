@@ -65,10 +65,15 @@ TEST(PlannerTest, BroadcastsFromTheRootAloneOnlyWhereSendingIsFree) {
   EXPECT_EQ(choice(&tcp, OpKind::broadcast, 8, 64 * kMiB), "chain");
 }
 
-// Several ranks of a host share its NIC; a ring crosses it once per host.
-TEST(PlannerTest, PrefersTheRingWhereRanksShareANic) {
-  Planner planner(topology::flat_network({0, 0, 0, 0, 1, 1, 1, 1}, 1, 10e9, true), "");
-  EXPECT_EQ(choice(&planner, OpKind::all_reduce, 8, 64 * kMiB), "ring");
+// Several ranks of a host share its NIC. In stages its bytes pass there once for the whole host; a
+// ring crosses it once per host, and needs no two hosts to be alike.
+TEST(PlannerTest, CrossesTheNicThatRanksShareAsRarelyAsItCan) {
+  Planner alike(topology::flat_network({0, 0, 0, 0, 1, 1, 1, 1}, 1, 10e9, true), "");
+  for (OpKind kind : {OpKind::all_reduce, OpKind::reduce_scatter, OpKind::all_gather}) {
+    EXPECT_EQ(choice(&alike, kind, 8, 64 * kMiB), "hierarchical");
+  }
+  Planner uneven(topology::flat_network({0, 0, 0, 0, 0, 1, 1, 1}, 1, 10e9, true), "");
+  EXPECT_EQ(choice(&uneven, OpKind::all_reduce, 8, 64 * kMiB), "ring");
 }
 
 TEST(PlannerTest, ChoosesTheSameOnEveryRankAndForEveryRoot) {

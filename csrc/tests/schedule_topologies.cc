@@ -30,6 +30,21 @@ std::vector<topology::Topology> topologies_of(const Algorithm& algorithm, uint32
   for (const std::vector<uint32_t>& grid : grids_of(num_ranks)) {
     topologies.push_back(topology::grid_network(one_rank_per_host(num_ranks), grid, 10e9, true));
   }
+  for (uint32_t per_host = 2; per_host <= 4; ++per_host) {
+    if (num_ranks % per_host != 0 || num_ranks / per_host > 4) continue;
+    const uint32_t num_hosts = num_ranks / per_host;
+    std::vector<uint32_t> in_order, interleaved;
+    for (uint32_t rank = 0; rank < num_ranks; ++rank) {
+      in_order.push_back(rank / per_host);
+      interleaved.push_back(rank % num_hosts);
+    }
+    topologies.push_back(topology::flat_network(in_order, 2, 10e9, true));
+    topologies.push_back(topology::flat_network(interleaved, 1, 10e9, false));
+    for (const std::vector<uint32_t>& grid : grids_of(num_hosts)) {
+      topologies.push_back(topology::grid_network(in_order, grid, 10e9, true));
+      topologies.push_back(topology::grid_network(interleaved, grid, 10e9, true));
+    }
+  }
   std::erase_if(topologies, [&](const auto& topology) { return !algorithm.applies(topology); });
   return topologies;
 }

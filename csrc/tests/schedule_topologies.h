@@ -16,7 +16,9 @@ std::vector<uint32_t> one_rank_per_host(uint32_t num_hosts);
 std::vector<std::vector<uint32_t>> grids_of(uint32_t num_hosts);
 
 // Where an algorithm is to be tried: one host if it applies there, since it is then the same
-// everywhere; else every topology of the kinds we know to which it applies.
+// everywhere; else every grid of one rank per host, and of 1 to 4 hosts with 2 to 4 ranks each
+// every grid and flat networks, with ranks in the order of hosts and interleaved; of these, those
+// to which it applies.
 std::vector<topology::Topology> topologies_of(const Algorithm& algorithm, uint32_t num_ranks);
 
 }  // namespace dmlcomm::schedule

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "topology/grid.h"
 #include "topology/partition.h"
 
 namespace dmlcomm::topology {
@@ -67,6 +68,39 @@ TEST(TopologyTest, KnowsHostsAndLinks) {
   EXPECT_EQ(&topology.link(0, 2), &topology.inter_host);
   EXPECT_DOUBLE_EQ(topology.inter_host.beta_s_per_byte, 0.8e-9);
   EXPECT_TRUE(single_host(4, false).is_one_host());
+}
+
+TEST(GridTest, HostsHaveOneDigitPerLevel) {
+  const Grid grid({3, 2, 4});
+  EXPECT_EQ(grid.num_hosts(), 24u);
+  EXPECT_EQ(grid.digit(11, 0), 2u);  // 11 = 2 + 3 * (1 + 2 * 1)
+  EXPECT_EQ(grid.digit(11, 1), 1u);
+  EXPECT_EQ(grid.digit(11, 2), 1u);
+  EXPECT_EQ(grid.with_digit(11, 0, 0), 9u);
+  EXPECT_EQ(grid.with_digit(11, 2, 3), 23u);
+}
+
+TEST(GridTest, NeighboursDifferOnOneLevel) {
+  const Grid grid({3, 2});
+  EXPECT_TRUE(grid.are_neighbours(4, 5, 0));
+  EXPECT_TRUE(grid.are_neighbours(4, 1, 1));
+  EXPECT_FALSE(grid.are_neighbours(4, 1, 0));
+  EXPECT_FALSE(grid.are_neighbours(4, 4, 0));
+  EXPECT_FALSE(grid.are_neighbours(4, 2, 1));
+  EXPECT_EQ(grid.lowest_difference(4, 2), 0u);
+  EXPECT_EQ(grid.lowest_difference(4, 1), 1u);
+  EXPECT_EQ(grid.lowest_difference(4, 4), 2u);
+}
+
+TEST(TopologyTest, RefusesGridsThatHostsAndRailsDoNotForm) {
+  EXPECT_TRUE(validate(grid_network({3, 2, 1, 0}, {2, 2}, 1e9, true)).ok());
+  EXPECT_TRUE(validate(grid_network({0, 0, 1, 1}, {2}, 1e9, true)).ok());
+  EXPECT_FALSE(validate(grid_network({0, 1, 2}, {2, 2}, 1e9, true)).ok());
+  EXPECT_FALSE(validate(grid_network({0, 1, 2, 4}, {2, 2}, 1e9, true)).ok());
+  EXPECT_FALSE(validate(grid_network({0, 1}, {2, 1}, 1e9, true)).ok());
+  Topology topology = grid_network({0, 1, 2, 3}, {2, 2}, 1e9, true);
+  topology.num_rails = 1;
+  EXPECT_FALSE(validate(topology).ok());
 }
 
 TEST(TopologyTest, RefusesWhatHasNoMeaning) {

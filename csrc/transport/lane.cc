@@ -1,5 +1,6 @@
 #include "transport/lane.h"
 
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -12,8 +13,13 @@ Lane::Lane(std::unique_ptr<Channel> channel, uint64_t job_id, bool keeps, LaneRe
 
 void Lane::push(OutFrame frame) {
   queued_bytes_ += frame.header.payload_bytes;
-  out_.push_back(std::move(frame));
-  OutFrame& queued = out_.back();
+  // Behind those of the same order, and never before one that is partly written.
+  auto place = out_.end();
+  while (place != out_.begin() && std::prev(place)->order > frame.order &&
+         std::prev(place)->written == 0) {
+    --place;
+  }
+  OutFrame& queued = *out_.insert(place, std::move(frame));
   if (!queued.owned.empty()) {
     queued.payload = reinterpret_cast<const std::byte*>(queued.owned.data());
   }

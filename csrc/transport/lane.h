@@ -60,6 +60,7 @@ struct OutFrame {
   const std::byte* payload = nullptr;
   SendRequest* completes = nullptr;  // reported when the frame is through
   std::string owned;                 // the payload, where it is not borrowed
+  uint64_t order = 0;                // see SendRequest; control goes first
   size_t written = 0;                // header included
 };
 

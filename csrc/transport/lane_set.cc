@@ -69,13 +69,15 @@ OutFrame LaneSet::next_part(const FrameHeader& header, SendRequest& request, siz
   frame.header.payload_bytes = static_cast<uint32_t>(bytes);
   frame.payload = request.data + request.queued;
   frame.completes = &request;
+  frame.order = request.order;
   ++request.parts_left;
   request.queued += bytes;
   return frame;
 }
 
 void LaneSet::stripe(const FrameHeader& header, SendRequest& request) {
-  striped_.push_back({header, &request});
+  const auto goes_later = [&](const Striped& s) { return s.request->order > request.order; };
+  striped_.insert(std::find_if(striped_.begin(), striped_.end(), goes_later), {header, &request});
   feed();
 }
 

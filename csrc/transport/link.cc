@@ -143,6 +143,7 @@ void Link::push_message(SendRequest& request) {
 // Nobody waits for the receipt of a small message.
 void Link::push_copy(const FrameHeader& header, SendRequest& request) {
   OutFrame frame(header);
+  frame.order = request.order;
   frame.header.payload_bytes = static_cast<uint32_t>(request.bytes);
   if (request.bytes > 0) {
     frame.owned.assign(reinterpret_cast<const char*>(request.data), request.bytes);
@@ -597,7 +598,9 @@ bool Link::take_sign_of_life() {
 
 void Link::send_goodbye() {
   if (state_ != State::up) return;
-  push_control(FrameKind::goodbye, 0, 0, OpInfo());
+  OutFrame goodbye(header_of(FrameKind::goodbye, 0));
+  goodbye.order = UINT64_MAX;
+  lanes_.push_ordered(std::move(goodbye));
   shut_down();
 }
 

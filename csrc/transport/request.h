@@ -21,6 +21,7 @@ struct SendRequest {
   const std::byte* data = nullptr;
   size_t bytes = 0;
   uint8_t rail = kAnyRail;  // another one carries it where this one is dead
+  uint64_t order = 0;       // of the messages that wait for a lane the smallest goes first
   void* owner = nullptr;    // for the engine
 
   // --- the link's own ---
