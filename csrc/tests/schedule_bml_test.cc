@@ -159,7 +159,7 @@ TEST(BmlTest, ClosedFormsAgreeWithTheSimulation) {
             find_algorithm(kind, "bml")->seconds(cost_terms(topology, static_cast<double>(bytes)));
         // Small messages are posted while others are under way, which the closed forms leave out.
         EXPECT_GT(closed, 0.8 * simulation) << to_string(kind) << ", " << bytes;
-        EXPECT_LT(closed, (bytes < 10'000 ? 1.45 : 1.1) * simulation)
+        EXPECT_LT(closed, (bytes < 10'000 ? 1.5 : 1.15) * simulation)
             << to_string(kind) << ", " << bytes;
       }
     }
@@ -190,9 +190,12 @@ TEST(BmlTest, IsPlannedForLargeVectorsOnly) {
     const uint32_t num_ranks = topology.num_ranks();
     for (OpKind kind : kKinds) {
       const uint64_t large = kind == OpKind::all_reduce ? 12'500'000 : 12'500'000 / num_ranks;
-      EXPECT_STREQ(planner.choose(even_shapes(kind, num_ranks, 0, large)[0]).name, "bml");
+      const std::string chosen = planner.choose(even_shapes(kind, num_ranks, 0, large)[0]).name;
+      EXPECT_TRUE(chosen.starts_with("bml")) << chosen;
     }
-    EXPECT_STRNE(planner.choose(even_shapes(OpKind::all_reduce, num_ranks, 0, 8)[0]).name, "bml");
+    const std::string small =
+        planner.choose(even_shapes(OpKind::all_reduce, num_ranks, 0, 8)[0]).name;
+    EXPECT_FALSE(small.starts_with("bml")) << small;
   }
 }
 
@@ -212,7 +215,8 @@ TEST(BmlTest, IsRefusedWhereItDoesNotApply) {
 // BCube(16, 4) has 65,536 hosts: from the schedule of one.
 TEST(BmlTest, IsPricedOnClustersThatAreTooLargeToGenerate) {
   const auto start = std::chrono::steady_clock::now();
-  const topology::Topology topology = bcube(16, 4);
+  topology::Topology topology = bcube(16, 4);
+  topology.contention = 1;
   OpShape shape;
   shape.num_ranks = topology.num_ranks();
   shape.rank = 4711;

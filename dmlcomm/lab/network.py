@@ -31,6 +31,9 @@ from dmlcomm.lab.units import Shape
 # Data interfaces have the kernel indices from 2 on, in level order: rails come in that order.
 FIRST_INDEX = 2
 
+_CARRIER_DEADLINE_S = 5.0
+_CARRIER_POLL_S = 0.005
+
 _BRIDGE = "br0"
 _MANAGEMENT = "management"  # no node of the graph: the switch of the management network
 
@@ -86,16 +89,32 @@ class Network:
                     index = socket.if_nametoindex(end.interface)
                     shaping.shape_egress(ip, index, self._options.mtu, shape)
             self._shape_arrivals(before, before.shape, shape)
-        if up != before.up:
+        if up and not before.up:
+            self._plug_in(before)
+        elif before.up and not up:
             # The cable is pulled at the far end: the near one loses its carrier, not its setup.
             far = before.other(place.partition(":")[0])
             with self._inside(far.node) as ip:
-                index = socket.if_nametoindex(far.interface)
-                ip.link("set", index=index, state="up" if up else "down")
+                ip.link("set", index=socket.if_nametoindex(far.interface), state="down")
         topology.update_link(self.graph, before, shape, up)
         if up != before.up:
             self._update_routes()
         return topology.find_link(self.graph, place)
+
+    def _plug_in(self, link: Link) -> None:
+        """Returns when packets flow: the kernel activates an interface some time after its carrier
+        is back, and drops what is sent before."""
+        for end in link.ends:
+            with self._inside(end.node) as ip:
+                ip.link("set", index=socket.if_nametoindex(end.interface), state="up")
+        deadline = time.monotonic() + _CARRIER_DEADLINE_S
+        for end in link.ends:
+            with self._inside(end.node) as ip:
+                index = socket.if_nametoindex(end.interface)
+                while ip.get_links(index)[0].get("operstate") != "UP":
+                    if time.monotonic() > deadline:
+                        raise LabError(f"{end} has no carrier after {_CARRIER_DEADLINE_S} s")
+                    time.sleep(_CARRIER_POLL_S)
 
     def counters(self) -> dict[str, Any]:
         """By node: ``seconds`` of the reading, and by interface ``bytes`` of whole frames that it
