@@ -46,7 +46,7 @@ def main() -> None:
 
 def run(options: argparse.Namespace) -> list[dict]:
     """One dictionary per size and backend, with ``bound_s`` and ``ratio`` to it."""
-    rate_bps = parse_rate(options.rate)
+    rate_bps = parse_rate(options.rate.split(",")[0])
     if rate_bps is None:
         raise SystemExit("a bound needs a rate: --rate 200mbit")
     sizes = [round(megabytes * 1e6) for megabytes in options.megabytes]

@@ -59,7 +59,7 @@ def up(
     ] = "unlimited",
     delay: Annotated[str, typer.Option(help="One-way delay of every link, as 1ms.")] = "0",
     loss: Annotated[str, typer.Option(help="Packets that every link loses, as 1%.")] = "0%",
-    mtu: Annotated[int, typer.Option(help="Bytes of an IP packet on data NICs.")] = 1500,
+    mtu: Annotated[int, typer.Option(help="Bytes of an IP packet on data NICs.")] = Options().mtu,
     congestion: Annotated[
         str, typer.Option(help="TCP congestion control of the hosts; empty: the machine's.")
     ] = "cubic",

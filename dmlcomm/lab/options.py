@@ -13,12 +13,13 @@ class Options:
     """Settings of a lab, the same for all of its links and hosts.
 
     Attributes:
-        mtu: bytes of an IP packet on data interfaces, from 576 to 65,535. congestion: TCP
+        mtu: bytes of an IP packet on data interfaces, from 576 to 65,535. The default is that of
+        clusters for storage and training; see docs/adr/0003. congestion: TCP
         congestion control of the hosts. The default is Linux's: others pace by their own estimate
         of the rate, which makes measurements depend on it. Empty leaves what the machine uses.
     """
 
-    mtu: int = 1500
+    mtu: int = 9000
     congestion: str = "cubic"
 
     def __post_init__(self) -> None:
