@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dmlcomm.backends import register_at_import
 
 if TYPE_CHECKING:
-    from dmlcomm.backends.groups import abort, describe, monitored_barrier, set_timeout
+    from dmlcomm.backends.groups import abort, describe, monitored_barrier, rails, set_timeout
     from dmlcomm.errors import (
         AbortedError,
         CollectiveMismatchError,
@@ -30,6 +30,7 @@ _HOMES = {
     "abort": "dmlcomm.backends.groups",
     "describe": "dmlcomm.backends.groups",
     "monitored_barrier": "dmlcomm.backends.groups",
+    "rails": "dmlcomm.backends.groups",
     "set_timeout": "dmlcomm.backends.groups",
 }
 
@@ -42,6 +43,7 @@ __all__ = [
     "abort",
     "describe",
     "monitored_barrier",
+    "rails",
     "set_timeout",
 ]
 

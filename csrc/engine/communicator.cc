@@ -166,6 +166,7 @@ class CommunicatorImpl final : public Communicator {
   void close() override { engine_->close(); }
   Status error() const override { return engine_->error(); }
   std::string description() const override { return engine_->description(); }
+  std::vector<transport::RailCounters> rails() override { return engine_->rails(); }
 
  private:
   OpRequest movement(OpKind kind) const {

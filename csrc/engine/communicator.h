@@ -25,6 +25,7 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "engine/rendezvous.h"
+#include "transport/rail_counters.h"
 
 namespace dmlcomm::engine {
 
@@ -163,6 +164,9 @@ class Communicator {
 
   // One line: rank, host, transports and rails in use.
   virtual std::string description() const = 0;
+
+  // What has happened on each rail, and ("local") between ranks of this host through the links.
+  virtual std::vector<transport::RailCounters> rails() = 0;
 };
 
 }  // namespace dmlcomm::engine

@@ -533,6 +533,11 @@ std::string Engine::description() const {
                  ": ", mesh_->description());
 }
 
+std::vector<transport::RailCounters> Engine::rails() {
+  std::lock_guard lock(progress_);
+  return mesh_->counters();
+}
+
 std::string Engine::name_of(int peer) const {
   const transport::HostAddress& host = mesh_->host(peer);
   const auto p = static_cast<size_t>(peer);

@@ -69,6 +69,7 @@ class Engine final : public Driver,
   Status error() const;
   uint64_t sequence() const { return num_collectives_.load(std::memory_order_relaxed); }
   std::string description() const;
+  std::vector<transport::RailCounters> rails();
   const std::string& host_name() const { return mesh_->host(options_.rank).host_name; }
 
  private:

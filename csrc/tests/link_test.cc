@@ -28,7 +28,8 @@ struct Case {
 class LinkTest : public testing::TestWithParam<Case> {
  protected:
   LinkTest()
-      : a_(LinkOptions{0, 1, kJob, 1, &notes_a_}), b_(LinkOptions{1, 0, kJob, 1, &notes_b_}) {}
+      : a_(LinkOptions{0, 1, kJob, 1, &notes_a_, &counters_}),
+        b_(LinkOptions{1, 0, kJob, 1, &notes_b_, &counters_}) {}
 
   void connect() {
     auto to_b = std::make_shared<MemoryChannel::Pipe>();
@@ -69,6 +70,7 @@ class LinkTest : public testing::TestWithParam<Case> {
     link.finish_offer(request);
   }
 
+  RailCounters counters_;
   Notes notes_a_;
   Notes notes_b_;
   Link a_;

@@ -32,10 +32,8 @@ class MemoryChannel final : public transport::Channel {
       out_->bytes.insert(out_->bytes.end(), from, from + bytes);
       total += bytes;
     }
-    bytes_written_ += total;
     return total;
   }
-  size_t bytes_written() const { return bytes_written_; }
 
   Result<size_t> read(const iovec* parts, int num_parts) override {
     if (in_->bytes.empty() && in_->closed) return Status(StatusCode::peer_lost, "closed");
@@ -66,7 +64,6 @@ class MemoryChannel final : public transport::Channel {
   const std::shared_ptr<Pipe> in_;
   const size_t max_bytes_;
   const bool pulls_;
-  size_t bytes_written_ = 0;
 };
 
 }  // namespace dmlcomm::tests

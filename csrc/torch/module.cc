@@ -68,8 +68,8 @@ PYBIND11_MODULE(_c10d, module) {
   py::module_::import("torch.distributed");
 
   module.def("create", &create, py::arg("store"), py::arg("rank"), py::arg("size"),
-             py::arg("timeout"), py::arg("name"), py::arg("global_ranks"), py::arg("rails"), py::arg("grid"), py::arg("host_of_rank"),
-             py::call_guard<py::gil_scoped_release>(),
+             py::arg("timeout"), py::arg("name"), py::arg("global_ranks"), py::arg("rails"),
+             py::arg("grid"), py::arg("host_of_rank"), py::call_guard<py::gil_scoped_release>(),
              "Makes the backend of one process group; collective over its ranks.");
   module.def(
       "set_timeout",
@@ -78,6 +78,25 @@ PYBIND11_MODULE(_c10d, module) {
       },
       py::arg("backend"), py::arg("timeout"), py::call_guard<py::gil_scoped_release>(),
       "Replaces the default deadline of later operations.");
+  module.def(
+      "rails",
+      [](const c10::intrusive_ptr<c10d::Backend>& backend) {
+        std::vector<transport::RailCounters> rails;
+        {
+          py::gil_scoped_release release;
+          rails = as_dmlcomm(backend).communicator()->rails();
+        }
+        py::list found;
+        for (const transport::RailCounters& rail : rails) {
+          found.append(py::dict(
+              py::arg("interface") = rail.interface, py::arg("bytes_sent") = rail.bytes_sent,
+              py::arg("bytes_received") = rail.bytes_received,
+              py::arg("frames_repeated") = rail.frames_repeated,
+              py::arg("lanes_lost") = rail.lanes_lost, py::arg("lanes_back") = rail.lanes_back));
+        }
+        return found;
+      },
+      py::arg("backend"), "What has happened on each rail of the group.");
   module.def(
       "abort",
       [](const c10::intrusive_ptr<c10d::Backend>& backend, const std::string& reason) {

@@ -64,11 +64,11 @@ static_assert(sizeof(OpInfo) == 16);
 //   goodbye       the peer leaves in good order
 //   receipt       carries `received` where nothing else does
 //   rail_lost     the sender has given up connection `offset` on rail `id`
-#define DMLCOMM_FRAME_KINDS(X)                                                            \
-  X(hello)                                                                                \
-  X(data)                                                                                 \
-  X(offer) X(ack) X(open) X(request) X(grant) X(heartbeat) X(abort) X(goodbye) X(receipt) \
-      X(rail_lost)
+#define DMLCOMM_FRAME_KINDS(X) \
+  X(hello)                     \
+  X(data)                      \
+  X(offer)                     \
+  X(ack) X(open) X(request) X(grant) X(heartbeat) X(abort) X(goodbye) X(receipt) X(rail_lost)
 
 enum class FrameKind : uint8_t {
 #define DMLCOMM_FRAME_KIND_ENUM(name) name,

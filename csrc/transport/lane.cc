@@ -8,8 +8,13 @@
 
 namespace dmlcomm::transport {
 
-Lane::Lane(std::unique_ptr<Channel> channel, uint64_t job_id, bool keeps, LaneReader* reader)
-    : channel_(std::move(channel)), job_id_(job_id), keeps_(keeps), reader_(reader) {}
+Lane::Lane(std::unique_ptr<Channel> channel, uint64_t job_id, bool keeps, RailCounters* counters,
+           LaneReader* reader)
+    : channel_(std::move(channel)),
+      job_id_(job_id),
+      keeps_(keeps),
+      counters_(counters),
+      reader_(reader) {}
 
 void Lane::push(OutFrame frame) {
   queued_bytes_ += frame.header.payload_bytes;
@@ -126,6 +131,7 @@ Result<bool> Lane::write_frame(OutFrame& frame) {
   Result<size_t> wrote = channel_->write(parts, num_parts);
   if (!wrote.ok()) return wrote.status();
   frame.written += *wrote;
+  counters_->bytes_sent += *wrote;
   return frame.written == total;
 }
 
@@ -164,6 +170,7 @@ Result<bool> Lane::read_header() {
   if (!got.ok()) return got.status();
   heard_ |= *got > 0;
   in_header_done_ += *got;
+  counters_->bytes_received += *got;
   if (in_header_done_ < kHeaderBytes) return false;
   Result<FrameHeader> header = decode_header(in_bytes_, job_id_);
   if (!header.ok()) return header.status();
@@ -182,6 +189,7 @@ Result<size_t> Lane::read_payload() {
   if (!got.ok() || *got == 0) return got;
   heard_ = true;
   in_done_ += *got;
+  counters_->bytes_received += *got;
   reader_->payload_arrived(intake_, in_, in_done_);
   return got;
 }

@@ -17,6 +17,7 @@
 #include "base/status.h"
 #include "transport/channel.h"
 #include "transport/frame.h"
+#include "transport/rail_counters.h"
 #include "transport/request.h"
 
 namespace dmlcomm::transport {
@@ -67,7 +68,8 @@ struct OutFrame {
 class Lane {
  public:
   // `keeps`: numbered frames are kept until the peer has confirmed them.
-  Lane(std::unique_ptr<Channel> channel, uint64_t job_id, bool keeps, LaneReader* reader);
+  Lane(std::unique_ptr<Channel> channel, uint64_t job_id, bool keeps, RailCounters* counters,
+       LaneReader* reader);
 
   Channel& channel() { return *channel_; }
   Intake& intake() { return intake_; }
@@ -113,6 +115,7 @@ class Lane {
   const std::unique_ptr<Channel> channel_;
   const uint64_t job_id_;
   const bool keeps_;
+  RailCounters* const counters_;
   LaneReader* const reader_;
 
   std::deque<OutFrame> out_;

@@ -13,11 +13,12 @@ constexpr size_t kMinPartBytes = 16 * 1024;
 
 }  // namespace
 
-LaneSet::LaneSet(uint64_t job_id, size_t num_rails, LaneReader* reader)
-    : job_id_(job_id), reader_(reader), lanes_(num_rails) {}
+LaneSet::LaneSet(uint64_t job_id, size_t num_rails, RailCounters* counters, LaneReader* reader)
+    : job_id_(job_id), counters_(counters), reader_(reader), lanes_(num_rails) {}
 
 void LaneSet::attach(size_t rail, std::unique_ptr<Channel> channel) {
-  lanes_[rail] = std::make_unique<Lane>(std::move(channel), job_id_, has_many_rails(), reader_);
+  lanes_[rail] = std::make_unique<Lane>(std::move(channel), job_id_, has_many_rails(),
+                                        &counters_[rail], reader_);
   place_homeless();
 }
 
@@ -125,6 +126,8 @@ size_t LaneSet::lose(size_t rail) {
   std::deque<OutFrame> frames = lanes_[rail]->take_back();
   lanes_[rail].reset();
   const size_t num_frames = frames.size();
+  ++counters_[rail].lanes_lost;
+  counters_[rail].frames_repeated += num_frames;
   std::move(frames.begin(), frames.end(), std::back_inserter(homeless_));
   if (any() != nullptr) place_homeless();
   return num_frames;

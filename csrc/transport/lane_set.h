@@ -21,7 +21,8 @@ namespace dmlcomm::transport {
 
 class LaneSet {
  public:
-  LaneSet(uint64_t job_id, size_t num_rails, LaneReader* reader);
+  // `counters`: one per rail.
+  LaneSet(uint64_t job_id, size_t num_rails, RailCounters* counters, LaneReader* reader);
 
   size_t num_rails() const { return lanes_.size(); }
   bool has_many_rails() const { return lanes_.size() > 1; }
@@ -64,6 +65,7 @@ class LaneSet {
   void place_homeless();
 
   const uint64_t job_id_;
+  RailCounters* const counters_;
   LaneReader* const reader_;
   std::vector<std::unique_ptr<Lane>> lanes_;  // by rail
   size_t ordered_rail_ = 0;

@@ -44,7 +44,7 @@ SendRequest* take_by_id(std::vector<SendRequest*>& items, uint64_t id) {
 
 Link::Link(const LinkOptions& options)
     : options_(options),
-      lanes_(options.job_id, options.num_rails, this),
+      lanes_(options.job_id, options.num_rails, options.counters, this),
       connections_(options.num_rails) {}
 
 std::string Link::description() const {

@@ -43,6 +43,7 @@ struct LinkOptions {
   uint64_t job_id = 0;
   size_t num_rails = 1;
   LinkEvents* events = nullptr;
+  RailCounters* counters = nullptr;  // one per rail
 };
 
 class Link final : private LaneReader {

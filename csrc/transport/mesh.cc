@@ -48,6 +48,7 @@ Mesh::Mesh(const MeshOptions& options)
   connections_.resize(n);
   connecting_since_ns_.assign(n, 0);
   has_carrier_.assign(options.rails.size(), true);
+  for (const LocalRail& rail : options.rails) counters_.push_back({.interface = rail.interface});
   last_tick_ns_ = now_ns();
 }
 
@@ -319,6 +320,12 @@ void Mesh::poll_while(const std::function<bool(Link*)>& busy, double timeout_s) 
   while (std::count_if(active_.begin(), active_.end(), busy) > 0 && !deadline.expired()) {
     if (!poll(true)) sleep(1, [] { return false; });
   }
+}
+
+std::vector<RailCounters> Mesh::counters() const {
+  std::vector<RailCounters> all = counters_;
+  all.push_back(local_counters_);
+  return all;
 }
 
 std::string Mesh::description() const {

@@ -97,6 +97,8 @@ class Mesh {
   void close();
 
   std::string description() const;
+  // One per rail, and one for the peers of this host.
+  std::vector<RailCounters> counters() const;
 
  private:
   explicit Mesh(const MeshOptions& options);
@@ -182,7 +184,9 @@ class Mesh {
   std::vector<int64_t> last_life_ns_;
   std::vector<std::vector<Connection>> connections_;  // by peer and rail
   std::vector<int64_t> connecting_since_ns_;
-  std::vector<bool> has_carrier_;  // of the own rails
+  std::vector<bool> has_carrier_;       // of the own rails
+  std::vector<RailCounters> counters_;  // of the own rails
+  RailCounters local_counters_{.interface = "local"};
   std::map<uint64_t, std::unique_ptr<Handshake>> handshakes_;
   uint64_t next_handshake_ = 0;
   int num_socket_lanes_ = 0;

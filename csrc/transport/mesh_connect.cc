@@ -42,8 +42,10 @@ Link& Mesh::link(int peer) {
 
 void Mesh::make_link(int peer) {
   const size_t num_rails = std::max<size_t>(1, num_rails_to(peer));
+  RailCounters* counters =
+      shares_memory(peer) || same_host(peer) ? &local_counters_ : counters_.data();
   links_[peer] = std::make_unique<Link>(
-      LinkOptions{options_.rank, peer, key_.job_id, num_rails, options_.events});
+      LinkOptions{options_.rank, peer, key_.job_id, num_rails, options_.events, counters});
   connections_[peer].resize(num_rails);
   active_.push_back(links_[peer].get());
   last_life_ns_[peer] = connecting_since_ns_[peer] = now_ns();
@@ -349,6 +351,7 @@ void Mesh::attach(Handshake& handshake) {
   const uint64_t event = kLink | rail << kRailShift | static_cast<uint64_t>(peer);
   if (Status status = watch(number, event, true); !status.ok()) link.fail(status);
   if (is_back) {
+    ++counters_[rail].lanes_back;
     options_.events->on_rail_event(peer, rail, false, str_cat(description, " is back"));
   }
 }

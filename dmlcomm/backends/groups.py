@@ -1,6 +1,7 @@
 """Functions on process groups that torch.distributed has for its own backends only."""
 
 import time
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -116,6 +117,33 @@ def describe(group: dist.ProcessGroup | None = None) -> str:
     from dmlcomm import _c10d
 
     return _c10d.description(_backend(group))
+
+
+@dataclass(frozen=True)
+class RailCounters:
+    """What has happened on one rail of a group since its beginning, on this rank.
+
+    Attributes:
+        interface: the NIC's name, or "local" for messages to ranks of this host (what they read
+            from each other's memory by themselves is not counted).
+        bytes_sent, bytes_received: with the headers of the frames, without those of TCP.
+        frames_repeated: frames that took another rail after a connection died on this one.
+        lanes_lost, lanes_back: connections on this rail that died, and that were made anew.
+    """
+
+    interface: str
+    bytes_sent: int
+    bytes_received: int
+    frames_repeated: int
+    lanes_lost: int
+    lanes_back: int
+
+
+def rails(group: dist.ProcessGroup | None = None) -> list[RailCounters]:
+    """The counters of every rail of this rank. Waits while an operation is being driven."""
+    from dmlcomm import _c10d
+
+    return [RailCounters(**counters) for counters in _c10d.rails(_backend(group))]
 
 
 def _backend(group: dist.ProcessGroup | None) -> Any:

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <list>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,7 +23,8 @@ class Quiet final : public LinkEvents {
   void on_sent(SendRequest&) override {}
   void on_arrived(RecvRequest& request) override { request.consumed = request.arrived; }
   void provide_window(RecvRequest& request) override {
-    window.resize(kEagerBytes);
+    std::vector<std::byte>& window = windows.emplace_back();
+    window.resize(request.scattered ? request.bytes : kEagerBytes);
     request.window = window.data();
     request.window_bytes = window.size();
   }
@@ -35,14 +37,19 @@ class Quiet final : public LinkEvents {
   void on_rail_event(int, size_t, bool, const std::string&) override {}
   void on_goodbye(int) override {}
 
-  std::vector<std::byte> window;
+  std::list<std::vector<std::byte>> windows;
 };
 
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size == 0) return 0;
+  const size_t num_rails = 1 + *data % 2;
+  ++data;
+  --size;
   Quiet events;
-  Link link(LinkOptions{0, 1, 7, 1, &events});
+  RailCounters counters[2];
+  Link link(LinkOptions{0, 1, 7, num_rails, &events, counters});
   auto out = std::make_shared<tests::MemoryChannel::Pipe>();
   auto in = std::make_shared<tests::MemoryChannel::Pipe>();
   link.attach(0, std::make_unique<tests::MemoryChannel>(out, in, 1 << 16, false));
