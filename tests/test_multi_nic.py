@@ -1,0 +1,221 @@
+"""dmlcomm on hosts with several NICs: every operation, and cables that are pulled meanwhile."""
+
+import random
+import subprocess
+import sys
+import time
+
+import pytest
+
+from dmlcomm.lab import Lab
+
+DEADLINE_S = 120
+SEEDS = [1, 2]
+
+# Ranks meet over the management network, which stays up.
+SETUP = """
+import datetime, os, sys, time
+import torch
+import torch.distributed as dist
+import dmlcomm
+torch.set_num_threads(1)
+dist.init_process_group("dmlcomm", timeout=datetime.timedelta(seconds=60))
+rank, size = dist.get_rank(), dist.get_world_size()
+def say(*words):
+    print(*words, flush=True)
+def data(count, of_rank):
+    return torch.arange(count, dtype=torch.float32) % 97 + of_rank
+def total(count):
+    return size * (torch.arange(count) % 97).float() + size * (size - 1) // 2
+def fine():
+    dist.barrier()
+    say("fine")
+    sys.stdout.flush()
+    os._exit(0)
+"""
+
+# Sizes that do not divide, below and above what is sent at once.
+EVERY_OPERATION = """
+for count in (1, 7, 1000, 70_001, 400_003):
+    tensor = data(count, rank)
+    dist.all_reduce(tensor)
+    assert torch.equal(tensor, total(count)), ("all_reduce", count)
+    for root in (0, size - 1):
+        tensor = data(count, rank)
+        dist.broadcast(tensor, root)
+        assert torch.equal(tensor, data(count, root)), ("broadcast", count)
+        tensor = data(count, rank)
+        dist.reduce(tensor, root)
+        assert rank != root or torch.equal(tensor, total(count)), ("reduce", count)
+    parts = [torch.empty(count) for _ in range(size)]
+    dist.all_gather(parts, data(count, rank))
+    assert all(torch.equal(part, data(count, p)) for p, part in enumerate(parts)), "all_gather"
+    own = torch.empty(count)
+    dist.reduce_scatter(own, [data(count, rank) + p for p in range(size)])
+    assert torch.equal(own, total(count) + size * rank), ("reduce_scatter", count)
+    received = [torch.empty(count) for _ in range(size)]
+    dist.all_to_all(received, [data(count, rank) + 3 * p for p in range(size)])
+    assert all(torch.equal(r, data(count, p) + 3 * rank) for p, r in enumerate(received))
+    gathered = [torch.empty(count) for _ in range(size)] if rank == 1 else None
+    dist.gather(data(count, rank), gathered, dst=1)
+    assert rank != 1 or all(torch.equal(g, data(count, p)) for p, g in enumerate(gathered))
+    dist.scatter(own, [data(count, p) for p in range(size)] if rank == 1 else None, src=1)
+    assert torch.equal(own, data(count, rank)), ("scatter", count)
+    dist.barrier()
+    # Messages of one tag arrive in the order in which they were sent, whatever their sizes.
+    others = [p for p in range(size) if p != rank]
+    sent = [dist.isend(data(count + i, rank), p) for p in others for i in range(3)]
+    for p in others:
+        for i in range(3):
+            message = torch.empty(count + i)
+            dist.recv(message, p)
+            assert torch.equal(message, data(count + i, p)), ("recv", count)
+    for work in sent:
+        work.wait()
+"""
+
+BYTES_PER_NIC = """
+tensor = torch.ones(2_000_000)
+dist.all_reduce(tensor)
+nics = [c for c in dmlcomm.rails() if c.interface != "local"]
+say("sent", *[c.bytes_sent for c in nics])
+fine()
+"""
+
+# Floats whose sum depends on the order: every repetition must give the same bits.
+REPETITIONS = """
+generator = torch.Generator().manual_seed(rank)
+values = torch.rand(200_000, generator=generator)
+expected = None
+begin = time.monotonic()
+repetitions = 0
+while True:
+    tensor = values.clone()
+    dist.all_reduce(tensor)
+    expected = tensor.clone() if expected is None else expected
+    assert torch.equal(tensor.view(torch.int32), expected.view(torch.int32)), repetitions
+    repetitions += 1
+    enough = torch.tensor([time.monotonic() - begin > SECONDS], dtype=torch.int32)
+    dist.broadcast(enough, 0)
+    if rank == 0 and repetitions == 1:
+        say("go")
+    if enough.item():
+        break
+lost = sum(c.lanes_lost for c in dmlcomm.rails())
+back = sum(c.lanes_back for c in dmlcomm.rails())
+say("repeated", repetitions, "lost", lost, "back", back)
+fine()
+"""
+
+LAST_RAIL = """
+tensor = torch.ones(100_000)
+dist.all_reduce(tensor)
+if rank == 0:
+    say("go")
+begin = time.monotonic()
+try:
+    while time.monotonic() - begin < 40:
+        dist.all_reduce(tensor)
+        tensor.fill_(1)
+except dmlcomm.PeerLostError as error:
+    say("lost", error)
+os._exit(0)
+"""
+
+
+def run(lab, script, *arguments):
+    options = {"capture_output": True, "text": True, "timeout": DEADLINE_S}
+    return lab.run([sys.executable, "-c", SETUP + script], *arguments, **options)
+
+
+def started(lab, script, *arguments):
+    """The run, once rank 0 has finished its first operation."""
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = lab.popen_run([sys.executable, "-c", SETUP + script], *arguments, **options)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "[0] go\n"
+    return process
+
+
+def expect_fine(result, num_ranks):
+    assert result.returncode == 0, result.stdout + result.stderr
+    finished = [line for line in result.stdout.splitlines() if line.endswith("fine")]
+    assert sorted(finished) == sorted(f"[{rank}] fine" for rank in range(num_ranks))
+
+
+@pytest.mark.parametrize(
+    ("topology", "ranks_per_host"),
+    [("bcube:2,2", 1), ("grid:3x2", 1), ("flat:3,2", 1), ("bcube:2,2", 2), ("flat:2,2", 2)],
+)
+def test_every_operation(lab_is_possible, topology, ranks_per_host):
+    with Lab(topology) as lab:
+        result = run(lab, EVERY_OPERATION + "fine()", "-m", str(ranks_per_host))
+        num_hosts = {"bcube:2,2": 4, "grid:3x2": 6, "flat:3,2": 3, "flat:2,2": 2}[topology]
+    expect_fine(result, num_hosts * ranks_per_host)
+
+
+def sent_bytes(result):
+    words = (line.split()[1:] for line in result.stdout.splitlines())
+    return [[int(count) for count in rest] for first, *rest in words if first == "sent"]
+
+
+@pytest.mark.parametrize("topology", ["bcube:2,2", "flat:3,2"])
+def test_every_nic_carries_its_share(lab_is_possible, topology):
+    with Lab(topology, rate="500mbit") as lab:
+        result = run(lab, BYTES_PER_NIC)
+    counts = sent_bytes(result)
+    assert len(counts) >= 3, result.stdout + result.stderr
+    for first, second in counts:
+        assert 0.7 < first / second < 1.4
+
+
+def test_nics_of_different_speed_are_both_full(lab_is_possible):
+    with Lab("flat:3,2", rate="400mbit,100mbit") as lab:
+        result = run(lab, BYTES_PER_NIC)
+    counts = sent_bytes(result)
+    assert len(counts) == 3, result.stdout + result.stderr
+    for fast, slow in counts:
+        assert 2.5 < fast / slow < 6
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("topology", ["bcube:2,2", "flat:3,2"])
+def test_results_have_the_same_bits_while_links_flap(lab_is_possible, topology, seed):
+    chance = random.Random(seed)
+    with Lab(topology, rate="500mbit") as lab:
+        process = started(lab, f"SECONDS = 10\n{REPETITIONS}")
+        for _ in range(3):
+            place = f"host{chance.randrange(3)}:eth{chance.randrange(2)}"
+            time.sleep(chance.uniform(0.1, 0.6))  # the cable is pulled at any moment...
+            lab.set(place, "down")
+            time.sleep(chance.uniform(0.3, 1.5))  # ...and comes back at another
+            lab.set(place, "up")
+        stdout, stderr = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, stdout + stderr
+    lines = [line.split() for line in stdout.splitlines() if "repeated" in line]
+    assert lines and all(int(line[2]) >= 20 for line in lines), stdout
+    assert sum(int(line[4]) for line in lines) > 0, "no lane was ever lost"
+    assert sum(int(line[6]) for line in lines) > 0, "no lane came back"
+    assert "has lost its carrier" in stderr
+
+
+def test_a_rail_that_loses_everything_without_losing_its_carrier(loss_is_possible):
+    with Lab("flat:3,2", rate="500mbit") as lab:
+        process = started(lab, f"SECONDS = 5\n{REPETITIONS}")
+        lab.set("host1:eth1", "loss=100%")
+        stdout, stderr = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, stdout + stderr
+    assert "nothing was confirmed for" in stderr
+
+
+def test_without_its_last_rail_a_peer_is_lost(lab_is_possible):
+    with Lab("flat:3,2", rate="500mbit") as lab:
+        process = started(lab, LAST_RAIL, "-e", "DMLCOMM_PEER_TIMEOUT_S=2")
+        lab.set("host2:eth0", "down")
+        lab.set("host2:eth1", "down")
+        stdout, stderr = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, stdout + stderr
+    lost = [line for line in stdout.splitlines() if " lost " in line]
+    assert len(lost) == 3, stdout
+    # Each of the two others names it; it names one of them.
+    assert sum("rank 2 on host host2" in line for line in lost) >= 2, stdout
