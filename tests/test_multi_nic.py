@@ -183,7 +183,7 @@ def test_nics_of_different_speed_are_both_full(lab_is_possible):
 def test_results_have_the_same_bits_while_links_flap(lab_is_possible, topology, seed):
     chance = random.Random(seed)
     with Lab(topology, rate="500mbit") as lab:
-        process = started(lab, f"SECONDS = 10\n{REPETITIONS}")
+        process = started(lab, f"SECONDS = 7\n{REPETITIONS}")
         for _ in range(3):
             place = f"host{chance.randrange(3)}:eth{chance.randrange(2)}"
             time.sleep(chance.uniform(0.1, 0.6))  # the cable is pulled at any moment...
@@ -201,7 +201,7 @@ def test_results_have_the_same_bits_while_links_flap(lab_is_possible, topology, 
 
 def test_a_rail_that_loses_everything_without_losing_its_carrier(loss_is_possible):
     with Lab("flat:3,2", rate="500mbit") as lab:
-        process = started(lab, f"SECONDS = 5\n{REPETITIONS}")
+        process = started(lab, f"SECONDS = 4\n{REPETITIONS}")
         lab.set("host1:eth1", "loss=100%")
         stdout, stderr = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, stdout + stderr

@@ -13,10 +13,13 @@ namespace dmlcomm::transport {
 
 // Where a rank runs. Published first: it decides who shares memory with whom.
 struct HostAddress {
-  std::string host_id;    // same text: same kernel and same network namespace
+  std::string host_id;    // same text: same kernel and same network namespace, joined by a colon
   std::string host_name;  // for messages
   int pid = 0;
   std::string unix_name;  // abstract Unix socket of this communicator
+
+  // What names the kernel alone. Hosts of one kernel (containers, a lab) share its cores.
+  std::string machine_id() const { return host_id.substr(0, host_id.find(':')); }
 
   std::string encode() const;
   static Result<HostAddress> decode(const std::string& text);

@@ -69,6 +69,7 @@ class Mesh {
   bool all_share_memory() const { return num_local_ == options_.num_ranks; }
   int num_local() const { return num_local_; }
   int num_ranks_on_host() const;
+  int num_ranks_on_machine() const;  // hosts of one kernel together
 
   shm::Segment& segment() { return *segment_; }
   // The segment of a local peer once its link is up, or null.
