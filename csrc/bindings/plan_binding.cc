@@ -128,7 +128,7 @@ void bind_plan(py::module_& module) {
                              "The longest chain of messages that wait for each other, or None.")
       .def_property_readonly("rail_bytes", counted(&schedule::Traffic::rail_bytes),
                              "By rail: sent by the busiest host there, or None.");
-  module.def("price", &price, py::arg("topology"), py::arg("op"), py::arg("bytes"),
+  module.def("price", &price, py::arg("topology"), py::arg("op"), py::arg("num_bytes"),
              py::arg("element_bytes"),
              "What each algorithm of `op` that applies there takes, in the order of the table. "
              "Raises ValueError.");
