@@ -12,7 +12,7 @@ namespace {
 // Simulations grow with messages times concurrent messages: with 32 ranks that all send to each
 // other one takes some tens of milliseconds.
 constexpr uint32_t kMostSimulatedRanks = 32;
-constexpr uint64_t kMostLockstepMessages = 512;
+constexpr uint64_t kMostLockstepMessages = 1024;
 // To count messages, the schedules of so many ranks are generated.
 constexpr uint32_t kMostCountedRanks = 256;
 // Building a schedule takes the square of its steps.
