@@ -10,6 +10,7 @@ from rich.table import Table
 from dmlcomm import doctor as _doctor
 from dmlcomm.doctor import Values
 from dmlcomm.lab.commands import app as lab
+from dmlcomm.planning.commands import plan
 
 app = typer.Typer(
     name="dmlcomm",
@@ -20,6 +21,7 @@ app = typer.Typer(
 )
 
 app.add_typer(lab, name="lab")
+app.command()(plan)
 
 console = Console()
 

@@ -82,7 +82,7 @@ def test_facts_survive_the_store():
 @pytest.mark.parametrize(
     "change",
     [
-        {"version": 2},
+        {"version": 99},
         {"version": None},
         {"host_id": 5},
         {"rails": None},

@@ -120,8 +120,8 @@ Status parse_interfaces(const char* name, std::string* out) {
   return {};
 }
 
-// No form is demanded here: what follows "file:" is any path.
-void read_topology(const char* name, std::string* out) {
+// No form is demanded here: a path may be any text.
+void read_text(const char* name, std::string* out) {
   const Variable variable(name);
   if (variable.is_set()) *out = variable.text;
 }
@@ -201,7 +201,8 @@ constexpr std::array<std::pair<std::string_view, bool>, 2> kSwitch{{{"1", true},
 
 Status read_into(Config* c) {
   DMLCOMM_RETURN_IF_ERROR(parse_interfaces("DMLCOMM_SOCKET_IFNAME", &c->socket_ifname));
-  read_topology("DMLCOMM_TOPOLOGY", &c->topology);
+  read_text("DMLCOMM_TOPOLOGY", &c->topology);
+  read_text("DMLCOMM_PLAN", &c->plan);
   DMLCOMM_RETURN_IF_ERROR(parse_choice("DMLCOMM_TRANSPORT", kTransports, &c->transport));
   DMLCOMM_RETURN_IF_ERROR(parse_algorithm("DMLCOMM_ALGORITHM", &c->algorithm));
   DMLCOMM_RETURN_IF_ERROR(parse_port_range("DMLCOMM_PORT_RANGE", &c->port_first, &c->port_last));

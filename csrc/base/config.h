@@ -36,6 +36,11 @@ struct Config {
   // and so is one that does not apply to the cluster.
   std::string algorithm;
 
+  // DMLCOMM_PLAN: path of a plan file, which `dmlcomm plan --output` writes: the algorithm of each
+  // operation by size, for the group of all ranks. DMLCOMM_ALGORITHM goes before it. Only the path
+  // is kept here; dmlcomm/planning reads the file, before a group is made. Default: none.
+  std::string plan;
+
   // DMLCOMM_PORT_RANGE: "first-last" (1 to 65535), inclusive; listeners take a free port of it.
   // Default: any port, and both fields are 0.
   uint16_t port_first = 0;

@@ -43,6 +43,7 @@ py::dict to_dict(const Config& config) {
   values["topology"] = config.topology;
   values["transport"] = name_of(config.transport);
   values["algorithm"] = config.algorithm;
+  values["plan"] = config.plan;
   values["port_range"] = port_range_of(config);
   values["peer_timeout_s"] = config.peer_timeout_s;
   values["log_level"] = name_of(config.log_level);

@@ -5,6 +5,7 @@
 
 #include "bindings/algorithms_binding.h"
 #include "bindings/config_binding.h"
+#include "bindings/plan_binding.h"
 #include "bindings/probes.h"
 #include "kernels/reduce.h"
 #include "transport/address.h"
@@ -49,5 +50,6 @@ PYBIND11_MODULE(_core, module) {
       "What messages call this host.");
   dmlcomm::bindings::bind_config(module);
   dmlcomm::bindings::bind_algorithms(module);
+  dmlcomm::bindings::bind_plan(module);
   dmlcomm::bindings::bind_probes(module);
 }

@@ -45,6 +45,9 @@ struct CommunicatorOptions {
   // number of each rank's host on that grid. Both empty: a flat network.
   std::vector<uint32_t> grid;
   std::vector<uint32_t> host_of_rank;
+  // What a plan file says of this group, "op:first_bytes=name,..." (schedule/planner.h); the same
+  // on all ranks. Empty: the cost model chooses.
+  std::string plan;
   std::chrono::milliseconds timeout{30 * 60 * 1000};
   std::optional<Config> config;  // instead of the process's
 };

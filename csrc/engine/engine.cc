@@ -136,7 +136,7 @@ Result<std::shared_ptr<Engine>> Engine::create(const EngineOptions& options,
     engine->poll_ns_ = 0;
   }
   engine->planner_ = std::make_unique<schedule::Planner>(
-      make_topology(*engine->mesh_, options, num_rails), options.config.algorithm);
+      make_topology(*engine->mesh_, options, num_rails), options.config.algorithm, options.plan);
   DMLCOMM_RETURN_IF_ERROR(engine->planner_->status());
   engine->board_ = std::make_unique<Board>(*engine->mesh_, options.rank, options.num_ranks);
   if (engine->oversubscribed_ && engine->mesh_->all_share_memory()) {

@@ -10,7 +10,7 @@
 #include "base/check.h"
 #include "schedule/max_min_sharing.h"
 #include "schedule/message_matching.h"
-#include "topology/grid.h"
+#include "schedule/route.h"
 
 namespace dmlcomm::schedule {
 namespace {
@@ -185,35 +185,6 @@ class Simulation {
   std::priority_queue<Timed, std::vector<Timed>, std::greater<>> events_;
 };
 
-// Who passes a message on to whom, on which rail, counted by host.
-struct Hop {
-  uint32_t from, to;
-  uint8_t rail;
-};
-
-// Routes between hosts. On a flat network a message is striped over all rails. On a grid it goes
-// through the rail it names to a neighbour; one that names none is relayed, lowest level first.
-std::vector<Hop> route(const topology::Topology& topology, uint32_t sender, uint32_t receiver,
-                       uint8_t rail) {
-  uint32_t host = topology.host_of_rank[sender];
-  const uint32_t target = topology.host_of_rank[receiver];
-  if (host == target) return {};
-  if (topology.grid.empty()) return {{host, target, kAnyRail}};
-  const topology::Grid grid(topology.grid);
-  if (rail != kAnyRail) {
-    DMLCOMM_CHECK(grid.are_neighbours(host, target, rail));
-    return {{host, target, rail}};
-  }
-  std::vector<Hop> hops;
-  while (host != target) {
-    const uint32_t level = grid.lowest_difference(host, target);
-    const uint32_t next = grid.with_digit(host, level, grid.digit(target, level));
-    hops.push_back({host, next, static_cast<uint8_t>(level)});
-    host = next;
-  }
-  return hops;
-}
-
 double relay_seconds(const topology::Topology& topology, const std::vector<Hop>& hops) {
   return hops.size() > 1 ? topology.relay_s * static_cast<double>(hops.size() - 1) : 0;
 }
@@ -249,9 +220,8 @@ class Resources {
   using Key = std::tuple<Kind, Side, uint32_t, uint8_t>;  // of which rank, or host and rail
 
   uint32_t nic(Side side, uint32_t host, uint8_t rail) {
-    const double rails = rail == kAnyRail ? topology_.num_rails : 1;
-    return resource({Kind::nic, side, host, rail},
-                    topology_.inter_host.beta_s_per_byte * sharers_ / rails, topology_.contention);
+    const double beta = rail == kAnyRail ? topology_.striped_beta() : topology_.rail_beta(rail);
+    return resource({Kind::nic, side, host, rail}, beta * sharers_, topology_.contention);
   }
 
   uint32_t resource(const Key& key, double beta, double contention) {

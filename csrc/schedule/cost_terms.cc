@@ -7,11 +7,14 @@ namespace {
 
 // Seconds per byte of a host that sends as much to every other host, and relays for others what
 // takes several hops: of N - 1 destinations N (1 - 1/n) differ on a level of size n, and by
-// symmetry each host carries as much on its rail there.
+// symmetry each host carries as much on its rail there. The rail that is busy longest decides.
 double grid_beta_all(const topology::Topology& topology) {
   const double hosts = topology.num_hosts();
-  const double largest = *std::max_element(topology.grid.begin(), topology.grid.end());
-  return topology.inter_host.beta_s_per_byte * hosts / (hosts - 1) * (1 - 1 / largest);
+  double longest = 0;
+  for (uint32_t level = 0; level < topology.grid.size(); ++level) {
+    longest = std::max(longest, topology.rail_beta(level) * (1 - 1.0 / topology.grid[level]));
+  }
+  return longest * hosts / (hosts - 1);
 }
 
 }  // namespace
@@ -21,8 +24,9 @@ double grid_beta_all(const topology::Topology& topology) {
 // meanwhile. In a ring over ranks in host order, one rank of each host uses the NICs.
 //
 // On a grid a message takes one path, and all rails of a flat network. A host that exchanges with
-// one other uses one rail, whoever that is: for shifts and pairs the paths of all hosts, lowest
-// level first, share no rail, since from the host that relays and the shift follows who sends.
+// one other uses one rail, whoever that is, for some of them the slowest: for shifts and pairs the
+// paths of all hosts, lowest level first, share no rail, since from the host that relays and the
+// shift follows who sends.
 CostTerms cost_terms(const topology::Topology& topology, double bytes) {
   CostTerms terms;
   terms.topology = &topology;
@@ -41,13 +45,15 @@ CostTerms cost_terms(const topology::Topology& topology, double bytes) {
   }
   terms.grid = topology.grid;
   terms.hop_alpha = link.alpha_s;
-  terms.beta_rail = link.beta_s_per_byte;
+  for (uint32_t rail = 0; rail < topology.num_rails; ++rail) {
+    terms.beta_of_rail.push_back(topology.rail_beta(rail));
+  }
   terms.contention = topology.contention;
   const bool is_flat = topology.grid.empty();
   if (!is_flat) {
     terms.alpha += topology.relay_s * (static_cast<double>(topology.grid.size()) - 1);
   }
-  const double nic = is_flat ? link.beta_s_per_byte / topology.num_rails : link.beta_s_per_byte;
+  const double nic = is_flat ? topology.striped_beta() : topology.slowest_rail_beta();
   const double nic_all = is_flat ? nic : grid_beta_all(topology);
   const double per_host = topology.max_ranks_per_host();
   const double num_remote = terms.num_ranks - per_host;

@@ -26,10 +26,10 @@ struct CostTerms {
   double beta_next = 0;
   double beta_far = 0;
   // Sizes of the levels of the grid, empty elsewhere. `alpha` is that of the longest path; to a
-  // neighbour a message takes `hop_alpha`, and `beta_rail` seconds per byte of one rail.
+  // neighbour a message takes `hop_alpha`, and `beta_of_rail` seconds per byte.
   std::vector<uint32_t> grid;
   double hop_alpha = 0;
-  double beta_rail = 0;
+  std::vector<double> beta_of_rail;
   double contention = 1;        // see Topology; where several send to one port
   bool sender_is_free = false;  // single copy: only the receiver spends time
 

@@ -1,6 +1,8 @@
 #include "schedule/planner.h"
 
+#include <algorithm>
 #include <bit>
+#include <charconv>
 #include <numeric>
 #include <sstream>
 #include <utility>
@@ -34,12 +36,15 @@ bool all_ranks_know_counts(OpKind kind) {
 // cannot decide between two that cost the same, and ranks built by different compilers agree.
 constexpr double kClearlyCheaper = 0.99;
 
-// 0 for no bytes, else 1 + floor(log2(bytes)): bytes in [2^(b-1), 2^b).
-int size_bucket(const OpShape& shape) {
+// Bytes that every rank knows, 0 where some do not.
+uint64_t known_bytes(const OpShape& shape) {
   if (!all_ranks_know_counts(shape.kind)) return 0;
-  const uint64_t elements = std::accumulate(shape.counts.begin(), shape.counts.end(), uint64_t{0});
-  return static_cast<int>(std::bit_width(elements * shape.element_bytes));
+  return shape.element_bytes *
+         std::accumulate(shape.counts.begin(), shape.counts.end(), uint64_t{0});
 }
+
+// 0 for no bytes, else 1 + floor(log2(bytes)): bytes in [2^(b-1), 2^b).
+int size_bucket(uint64_t bytes) { return static_cast<int>(std::bit_width(bytes)); }
 
 std::string joined(const std::vector<std::string>& words) {
   std::string text;
@@ -98,6 +103,41 @@ std::string does_not_apply(const Algorithm& algorithm) {
                  ", which this communicator does not have");
 }
 
+template <typename Legal>
+Status bad_plan(const std::string& what, Legal legal) {
+  return {StatusCode::invalid_argument,
+          str_cat("the plan file: ", what, "; legal are ", legal_names(legal))};
+}
+
+// Reads "op:first_bytes=name" into *choices.
+Status add_sized_choice(const std::string& item, SizedChoices* choices) {
+  const size_t colon = item.find(':'), equals = item.find('=');
+  if (colon == std::string::npos || equals == std::string::npos || equals < colon) {
+    return bad_plan(str_cat("\"", item, "\" is not of the form operation:bytes=name"), anywhere);
+  }
+  SizedChoice choice;
+  const char* const end = item.data() + equals;
+  const auto [stop, error] = std::from_chars(item.data() + colon + 1, end, choice.first_bytes);
+  if (error != std::errc() || stop != end) {
+    return bad_plan(str_cat("\"", item, "\" has no number of bytes"), anywhere);
+  }
+  Overrides named;
+  DMLCOMM_RETURN_IF_ERROR(override_one(item.substr(0, colon), item.substr(equals + 1), &named));
+  const auto& [kind, algorithm] = *named.begin();
+  choice.algorithm = algorithm;
+  std::vector<SizedChoice>& of_kind = (*choices)[kind];
+  const bool ascends = of_kind.empty() ? choice.first_bytes == 0
+                                       : choice.first_bytes > of_kind.back().first_bytes &&
+                                             all_ranks_know_counts(kind);
+  if (!ascends) {
+    return bad_plan(str_cat("\"", item, "\": sizes ascend from 0, which is the only one of an ",
+                            "operation whose size not every rank knows"),
+                    anywhere);
+  }
+  of_kind.push_back(choice);
+  return {};
+}
+
 // "op=name,op=name" rather than one name for every operation that has it.
 bool is_list(const std::string& text) { return text.find('=') != std::string::npos; }
 
@@ -118,11 +158,24 @@ Result<Overrides> parse_overrides(const std::string& text) {
   return overrides;
 }
 
-Planner::Planner(topology::Topology topology, const std::string& algorithm_override)
+Result<SizedChoices> parse_sized_choices(const std::string& text) {
+  SizedChoices choices;
+  std::istringstream items(text);
+  for (std::string item; std::getline(items, item, ',');) {
+    DMLCOMM_RETURN_IF_ERROR(add_sized_choice(item, &choices));
+  }
+  return choices;
+}
+
+Planner::Planner(topology::Topology topology, const std::string& algorithm_override,
+                 const std::string& sized_choices)
     : topology_(std::move(topology)), status_(topology::validate(topology_)) {
   if (!status_.ok()) return;
   auto overrides = parse_overrides(algorithm_override);
   status_ = overrides.ok() ? apply(*overrides, is_list(algorithm_override)) : overrides.status();
+  if (!status_.ok()) return;
+  auto choices = parse_sized_choices(sized_choices);
+  status_ = choices.ok() ? apply(std::move(*choices)) : choices.status();
 }
 
 Result<std::shared_ptr<const Schedule>> Planner::plan(const OpShape& shape) {
@@ -138,7 +191,15 @@ const Algorithm& Planner::choose(const OpShape& shape) {
   if (const auto chosen = overrides_.find(shape.kind); chosen != overrides_.end()) {
     return *chosen->second;
   }
-  const int bucket = size_bucket(shape);
+  const uint64_t bytes = known_bytes(shape);
+  if (const auto planned = sized_choices_.find(shape.kind); planned != sized_choices_.end()) {
+    const std::vector<SizedChoice>& choices = planned->second;
+    const auto next = std::upper_bound(
+        choices.begin(), choices.end(), bytes,
+        [](uint64_t value, const SizedChoice& choice) { return value < choice.first_bytes; });
+    return *std::prev(next)->algorithm;
+  }
+  const int bucket = size_bucket(bytes);
   const Algorithm*& choice = choices_[{shape.kind, bucket}];
   if (choice == nullptr) {
     choice =
@@ -167,6 +228,17 @@ Status Planner::apply(const Overrides& overrides, bool is_list) {
   }
   if (!overrides_.empty() || overrides.empty()) return {};
   return bad_override(does_not_apply(*overrides.begin()->second), applies);
+}
+
+Status Planner::apply(SizedChoices choices) {
+  const auto applies = [&](const Algorithm& algorithm) { return algorithm.applies(topology_); };
+  for (const auto& [kind, of_kind] : choices) {
+    for (const SizedChoice& choice : of_kind) {
+      if (!applies(*choice.algorithm)) return bad_plan(does_not_apply(*choice.algorithm), applies);
+    }
+  }
+  sized_choices_ = std::move(choices);
+  return {};
 }
 
 const Algorithm* Planner::cheapest(OpKind kind, double bytes) const {

@@ -114,6 +114,32 @@ TEST(PlannerTest, AWrongOverrideNamesTheLegalOnes) {
   expect_refused("send=direct", "send has no algorithm \"direct\"");
 }
 
+TEST(PlannerTest, APlanChoosesBySizeWhereNoOverrideDoes) {
+  const std::string plan = "all_reduce:0=tree,all_reduce:1000=ring,broadcast:0=chain";
+  Planner planner(network(4), "broadcast=direct", plan);
+  ASSERT_TRUE(planner.status().ok()) << planner.status();
+  EXPECT_EQ(choice(&planner, OpKind::all_reduce, 4, 0), "tree");
+  EXPECT_EQ(choice(&planner, OpKind::all_reduce, 4, 999), "tree");
+  EXPECT_EQ(choice(&planner, OpKind::all_reduce, 4, 1000), "ring");
+  EXPECT_EQ(choice(&planner, OpKind::broadcast, 4, 1000), "direct");
+  EXPECT_TRUE(planner.is_overridden(OpKind::all_reduce));
+  EXPECT_FALSE(planner.is_overridden(OpKind::all_gather));
+}
+
+TEST(PlannerTest, AWrongPlanSaysWhatIsWrong) {
+  const auto message = [](const std::string& plan) {
+    return std::string(Planner(network(4), "", plan).status().message());
+  };
+  for (const char* plan : {"all_reduce:5=ring", "all_reduce:0=ring,all_reduce:0=tree",
+                           "barrier:0=dissemination,barrier:5=dissemination"}) {
+    EXPECT_NE(message(plan).find("sizes ascend from 0"), std::string::npos) << message(plan);
+  }
+  EXPECT_NE(message("all_reduce=ring").find("not of the form"), std::string::npos);
+  EXPECT_NE(message("all_reduce:1k=ring").find("no number of bytes"), std::string::npos);
+  EXPECT_NE(message("all_reduce:0=rings").find("no algorithm \"rings\""), std::string::npos);
+  EXPECT_NE(message("all_reduce:0=bml").find("needs one rank per host"), std::string::npos);
+}
+
 TEST(PlannerTest, RefusesMalformedShapes) {
   Planner planner(topology::single_host(4, true), "");
   auto shape = even_shapes(OpKind::all_gather, 4, 0, 3)[1];

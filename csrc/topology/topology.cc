@@ -51,6 +51,18 @@ Status check_grid(const Topology& topology) {
 
 }  // namespace
 
+double Topology::slowest_rail_beta() const {
+  double slowest = 0;
+  for (uint32_t rail = 0; rail < num_rails; ++rail) slowest = std::max(slowest, rail_beta(rail));
+  return slowest;
+}
+
+double Topology::striped_beta() const {
+  double bytes_per_s = 0;
+  for (uint32_t rail = 0; rail < num_rails; ++rail) bytes_per_s += 1 / rail_beta(rail);
+  return 1 / bytes_per_s;
+}
+
 uint32_t Topology::num_hosts() const {
   return static_cast<uint32_t>(std::set<uint32_t>(host_of_rank.begin(), host_of_rank.end()).size());
 }
@@ -78,6 +90,13 @@ Status validate(const Topology& topology) {
       !(topology.contention >= 1)) {
     return {StatusCode::invalid_argument,
             "a topology's prices must not be negative, and its contention not below 1"};
+  }
+  const std::vector<double>& betas = topology.rail_betas_s_per_byte;
+  const bool are_legal = std::all_of(betas.begin(), betas.end(), [](double b) { return b >= 0; });
+  if (!are_legal || (!betas.empty() && betas.size() != topology.num_rails)) {
+    return {StatusCode::invalid_argument,
+            str_cat("a topology of ", topology.num_rails, " rails has prices of ", betas.size(),
+                    " rails, or a negative one")};
   }
   return topology.grid.empty() ? Status() : check_grid(topology);
 }

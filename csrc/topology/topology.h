@@ -27,6 +27,8 @@ struct Topology {
   Link intra_host;
   Link inter_host;  // of one rail
   uint32_t num_rails = 1;
+  // Seconds per byte of each rail, where they differ in speed; empty: inter_host's on all of them.
+  std::vector<double> rail_betas_s_per_byte;
   // What each host that relays a message on a grid adds to its latency.
   double relay_s = 0;
   // Sizes of the grid's levels, level 0 first; empty on a flat network. The numbers in host_of_rank
@@ -48,13 +50,20 @@ struct Topology {
     return same_host(a, b) ? intra_host : inter_host;
   }
 
+  double rail_beta(uint32_t rail) const {
+    return rail_betas_s_per_byte.empty() ? inter_host.beta_s_per_byte : rail_betas_s_per_byte[rail];
+  }
+  // Of the slowest rail, and of a message that is striped over all of them by their speeds.
+  double slowest_rail_beta() const;
+  double striped_beta() const;
+
   uint32_t num_hosts() const;
   bool is_one_host() const;
   uint32_t max_ranks_per_host() const;
 };
 
-// `invalid_argument` for a topology without ranks or rails, with a negative price, or with a grid
-// that its hosts and rails do not form.
+// `invalid_argument` for a topology without ranks or rails, with a negative price, with a price
+// of some rails only, or with a grid that its hosts and rails do not form.
 Status validate(const Topology& topology);
 
 // All ranks on one host, through shared memory (single copy) or loopback TCP, at the prices that

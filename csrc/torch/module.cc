@@ -28,7 +28,7 @@ c10::intrusive_ptr<c10d::Backend> create(c10::intrusive_ptr<c10d::Store> store, 
                                          std::chrono::milliseconds timeout, std::string name,
                                          std::vector<int> global_ranks, const Rails& rails,
                                          std::vector<uint32_t> grid,
-                                         std::vector<uint32_t> host_of_rank) {
+                                         std::vector<uint32_t> host_of_rank, std::string plan) {
   engine::CommunicatorOptions options;
   options.rank = rank;
   options.num_ranks = size;
@@ -41,6 +41,7 @@ c10::intrusive_ptr<c10d::Backend> create(c10::intrusive_ptr<c10d::Store> store, 
   for (const auto& [interface, address] : rails) options.rails.push_back({interface, address});
   options.grid = std::move(grid);
   options.host_of_rank = std::move(host_of_rank);
+  options.plan = std::move(plan);
   return ProcessGroupDmlcomm::create(std::move(store), std::move(options));
 }
 
@@ -69,7 +70,8 @@ PYBIND11_MODULE(_c10d, module) {
 
   module.def("create", &create, py::arg("store"), py::arg("rank"), py::arg("size"),
              py::arg("timeout"), py::arg("name"), py::arg("global_ranks"), py::arg("rails"),
-             py::arg("grid"), py::arg("host_of_rank"), py::call_guard<py::gil_scoped_release>(),
+             py::arg("grid"), py::arg("host_of_rank"), py::arg("plan"),
+             py::call_guard<py::gil_scoped_release>(),
              "Makes the backend of one process group; collective over its ranks.");
   module.def(
       "set_timeout",

@@ -51,6 +51,7 @@ def create(options: Any, pg_options: Any = None) -> Any:
             ],
             grid=list(plan.grid),
             host_of_rank=list(plan.host_of_rank),
+            plan=plan.choices,
         )
     except dist.DistBackendError as error:
         raise error from problem

@@ -1,6 +1,7 @@
 """How the hosts of a new process group are connected: what its ranks agree on before it is made."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from dmlcomm import _core
 from dmlcomm.backends import nic
@@ -8,6 +9,8 @@ from dmlcomm.bml import facts, specification
 from dmlcomm.bml.exchange import Store, exchange
 from dmlcomm.bml.plan import Plan, discover
 from dmlcomm.log import get_logger
+from dmlcomm.planning import plan_file
+from dmlcomm.planning.network import PlanError
 
 
 def agree(
@@ -32,11 +35,17 @@ def agree(
         network, problem = specification.parse(text), ""
     except specification.TopologyError as error:
         network, problem = specification.Network(), str(error)
+    planned = None
+    try:
+        planned = _plan_file()
+    except PlanError as error:
+        problem = problem or str(error)
     own = facts.Facts(
         host_id=_core.host_id(),
         host_name=_core.host_name(),
         rails=tuple(_fact_of(rail) for rail in candidates),
         network=network.fingerprint(),
+        plan=planned.fingerprint if planned else "",
         problem=problem,
     )
     if size == 1:
@@ -44,8 +53,30 @@ def agree(
             raise specification.TopologyError(problem)
         return discover([own], specification.Network(), is_whole_job=False)
     plan = discover(exchange(store, rank, size, own, timeout_s), network, is_whole_job)
+    if planned is not None and is_whole_job:
+        plan = _with_choices(plan, planned)
     _log(plan, rank)
     return plan
+
+
+def _plan_file() -> plan_file.PlanFile | None:
+    """What ``DMLCOMM_PLAN`` names. Raises PlanError."""
+    path = str(_core.config()["plan"])
+    try:
+        return plan_file.load(path) if path else None
+    except PlanError as error:
+        raise PlanError(f"DMLCOMM_PLAN: {error}") from error
+
+
+def _with_choices(plan: Plan, planned: plan_file.PlanFile) -> Plan:
+    """``plan`` with the algorithms of a file, which has to be for these hosts."""
+    if planned.fits(plan.grid, plan.host_of_rank):
+        return replace(plan, choices=planned.choices)
+    shape = "grid " + " x ".join(map(str, plan.grid)) if plan.grid else "flat"
+    raise specification.TopologyError(
+        f"DMLCOMM_PLAN: the plan is for {planned}; this job has {len(set(plan.host_of_rank))} "
+        f"hosts ({shape}) with {len(plan.host_of_rank)} ranks: make a plan for it"
+    )
 
 
 def _fact_of(rail: nic.Rail) -> facts.Rail:

@@ -31,7 +31,7 @@ def exchange(store: Store, rank: int, size: int, own: Facts, timeout_s: float) -
 
     Raises:
         TopologyError: on every rank, if a rank has a problem, or if ranks were told different
-            networks.
+            networks or have different plan files.
         FactsError: a rank has published something else.
         TimeoutError: a rank has not published within ``timeout_s``.
     """
@@ -73,3 +73,13 @@ def _check(facts: Sequence[Facts]) -> None:
                 f"{VARIABLE} differs: rank 0 on {facts[0].host_name} has {facts[0].network}, rank "
                 f"{rank} on {fact.host_name} has {fact.network}; set it alike on all ranks"
             )
+        if fact.plan != facts[0].plan:
+            raise TopologyError(
+                f"DMLCOMM_PLAN differs: rank 0 on {facts[0].host_name} has "
+                f"{_shown(facts[0].plan)}, rank {rank} on {fact.host_name} has "
+                f"{_shown(fact.plan)}; give all ranks the same file"
+            )
+
+
+def _shown(plan: str) -> str:
+    return f"a file with the hash {plan}" if plan else "no file"

@@ -8,7 +8,7 @@ from typing import Any
 Subnet = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 # Changes with the format: ranks of different versions get an error instead of a wrong topology.
-VERSION = 1
+VERSION = 2
 
 
 class FactsError(ValueError):
@@ -42,6 +42,7 @@ class Facts:
         host_name: for messages, and for files that name hosts.
         rails: the chosen interfaces in the configured order; those without carrier, too.
         network: `Network.fingerprint` of what this rank was told.
+        plan: `PlanFile.fingerprint` of what ``DMLCOMM_PLAN`` names; empty without one.
         problem: why this rank cannot take part; empty if it can.
     """
 
@@ -49,6 +50,7 @@ class Facts:
     host_name: str
     rails: tuple[Rail, ...] = ()
     network: str = ""
+    plan: str = ""
     problem: str = ""
 
 
@@ -68,6 +70,7 @@ def decode(text: str | bytes, rank: int) -> Facts:
             host_name=_text(values["host_name"]),
             rails=tuple(_rail(rail) for rail in values["rails"]),
             network=_text(values["network"]),
+            plan=_text(values["plan"]),
             problem=_text(values["problem"]),
         )
     except (ValueError, KeyError, TypeError) as error:

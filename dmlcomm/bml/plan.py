@@ -25,6 +25,7 @@ class Plan:
             first ranks.
         interfaces_of_rank: names of each rank's rails, the one on level 0 first.
         reason: how the plan came about, for the log.
+        choices: algorithms by operation and size, from a plan file; empty: the cost model's.
         warnings: (the rank that should say it, text).
     """
 
@@ -33,6 +34,7 @@ class Plan:
     interfaces_of_rank: tuple[tuple[str, ...], ...]
     reason: str
     warnings: tuple[tuple[int, str], ...] = ()
+    choices: str = ""
 
 
 def discover(facts: Sequence[Facts], network: Network, is_whole_job: bool) -> Plan:

@@ -1,0 +1,10 @@
+// Topology, price() and check_plan(): what `dmlcomm plan` needs of the core.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace dmlcomm::bindings {
+
+void bind_plan(pybind11::module_& module);
+
+}  // namespace dmlcomm::bindings

@@ -1,0 +1,31 @@
+// Traffic: what an algorithm sends, counted in its schedules: messages, rounds, and bytes on NICs.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "schedule/schedule.h"
+#include "topology/topology.h"
+
+namespace dmlcomm::schedule {
+
+struct Traffic {
+  // Sent by the rank that sends most of them, inside its host included.
+  uint64_t messages = 0;
+  // The longest chain of messages of which each has to wait for the one before.
+  uint64_t rounds = 0;
+  // By rail: what the host that sends most there sends, including what it relays for others.
+  // Messages that are striped count on each rail by its speed.
+  std::vector<double> rail_bytes;
+};
+
+// `schedules` holds one per rank of the topology and must verify.
+Traffic count_traffic(const topology::Topology& topology, const std::vector<Schedule>& schedules,
+                      uint32_t element_bytes);
+
+// The same from the schedule of one rank, for algorithms in which all ranks do the same at the same
+// time, as simulate_in_lockstep does.
+Traffic count_traffic_in_lockstep(const topology::Topology& topology, const Schedule& schedule,
+                                  uint32_t rank, uint32_t element_bytes);
+
+}  // namespace dmlcomm::schedule

@@ -1,0 +1,123 @@
+"""The network that is planned: hosts, rails, rates."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dmlcomm import _core
+from dmlcomm.bml import grid, specification, specification_file
+from dmlcomm.lab.errors import LabError
+from dmlcomm.lab.units import parse_rate
+
+# Of every frame: headers of IP, and of TCP with time stamps; and of Ethernet, which rates count.
+IP_AND_TCP_BYTES = 52
+ETHERNET_BYTES = 14
+
+LEAST_MTU = 576
+MOST_MTU = 65_535
+
+
+class PlanError(ValueError):
+    """What is to be planned, or a plan file, is not legal."""
+
+
+@dataclass(frozen=True)
+class PlannedNetwork:
+    """Hosts with the same number of ranks and NICs.
+
+    Attributes:
+        sizes: of the levels of a grid, level 0 first; () for a flat network.
+        rates_bps: of each rail, in bits per second of whole Ethernet frames.
+        mtu: bytes of an IP packet.
+    """
+
+    num_hosts: int
+    sizes: tuple[int, ...]
+    rates_bps: tuple[float, ...]
+    ranks_per_host: int = 1
+    mtu: int = 1500
+
+    def __post_init__(self) -> None:
+        if not LEAST_MTU <= self.mtu <= MOST_MTU:
+            raise PlanError(f"MTU {self.mtu} is not from {LEAST_MTU} to {MOST_MTU}")
+        if self.num_ranks > specification.MAX_HOSTS:
+            raise PlanError(f"{self.num_ranks} ranks are more than {specification.MAX_HOSTS}")
+
+    @property
+    def num_ranks(self) -> int:
+        return self.num_hosts * self.ranks_per_host
+
+    @property
+    def efficiency(self) -> float:
+        """Share of a full frame that is data: 1448 of 1514 bytes at MTU 1500."""
+        return (self.mtu - IP_AND_TCP_BYTES) / (self.mtu + ETHERNET_BYTES)
+
+    @property
+    def betas_s_per_byte(self) -> list[float]:
+        """Seconds per byte of data on each rail."""
+        return [8 / (rate * self.efficiency) for rate in self.rates_bps]
+
+    def __str__(self) -> str:
+        if not self.sizes:
+            return f"flat:{self.num_hosts},{len(self.rates_bps)}"
+        return str(specification.Network(self.sizes))
+
+    def core(self) -> _core.Topology:
+        """With the prices that the planner assumes beside the rates."""
+        return _core.Topology(
+            self.num_hosts, self.ranks_per_host, list(self.sizes), self.betas_s_per_byte
+        )
+
+
+def parse(text: str, rate: str, ranks_per_host: int = 1, mtu: int = 1500) -> PlannedNetwork:
+    """Reads ``flat:N,k``, ``bcube:n,k``, ``grid:AxB...`` or the path of a topology file.
+
+    Args:
+        rate: "200mbit", or one per level or rail, "200mbit,50mbit"; may be empty for a file that
+            has rates.
+
+    Raises:
+        PlanError: for whatever is not legal.
+    """
+    try:
+        num_hosts, sizes, num_rails, rates = _shape(text)
+    except specification.TopologyError as error:
+        raise PlanError(str(error)) from error
+    if rate:
+        rates = _rates(rate)
+    if not rates:
+        raise PlanError(f"{text} has no rates: give --rate, as 200mbit")
+    if len(rates) not in (1, num_rails):
+        raise PlanError(f"{text} has {num_rails} rails: expected one rate, or {num_rails}")
+    all_rates = rates * num_rails if len(rates) == 1 else rates
+    return PlannedNetwork(num_hosts, sizes, all_rates, ranks_per_host, mtu)
+
+
+def _shape(text: str) -> tuple[int, tuple[int, ...], int, tuple[float, ...]]:
+    """Hosts, levels, rails, and rates if a file has them."""
+    if match := re.fullmatch(r"flat:(\d{1,7}),(\d{1,2})", text):
+        num_hosts, num_rails = map(int, match.groups())
+        if num_hosts < 1 or num_rails < 1:
+            raise PlanError(f"{text}: expected one host and one NIC or more")
+        return num_hosts, (), num_rails, ()
+    rates: tuple[float, ...] = ()
+    if text.startswith(("bcube:", "grid:")):
+        sizes = specification.parse_sizes(text, text)
+    elif text.endswith((".yaml", ".yml")):
+        network = specification_file.load(text, "--topology")
+        sizes, rates = network.sizes, network.rates_bps
+    else:
+        raise PlanError(f'"{text}" is not flat:N,k, bcube:n,k, grid:AxB... or a .yaml file')
+    if not sizes:
+        raise PlanError(f"{text} does not say how many hosts there are; use flat:N,k")
+    return grid.num_hosts(sizes), sizes, len(sizes), rates
+
+
+def _rates(text: str) -> tuple[float, ...]:
+    try:
+        rates: Sequence[int | None] = [parse_rate(item) for item in text.split(",")]
+    except LabError as error:
+        raise PlanError(str(error)) from error
+    if None in rates:
+        raise PlanError("a plan needs rates, and unlimited is none")
+    return tuple(float(rate) for rate in rates if rate is not None)

@@ -1,0 +1,182 @@
+"""``dmlcomm plan``, plan files, and jobs that use them."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from dmlcomm import errors
+from dmlcomm.planning import measure, network, plan_file
+from dmlcomm.planning.network import PlanError
+from dmlcomm.planning.pricing import bound_s, choose
+from helpers import run_ranks
+
+PLAN = """\
+plan: 1
+hosts: 1
+ranks_per_host: 2
+grid: []
+algorithms:
+  all_reduce:
+    0: recursive_doubling
+    4096: ring
+"""
+
+
+def plan(*arguments):
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("DMLCOMM_")}
+    return subprocess.run(
+        [sys.executable, "-m", "dmlcomm", "plan", *arguments],
+        env=inherited | {"COLUMNS": "140"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_the_table_has_every_algorithm_the_bound_and_the_choice():
+    result = plan("--topology", "bcube:3,2", "--rate", "200mbit", "--size", "12.5MB")
+    assert result.returncode == 0, result.stderr
+    assert "bound 444.4 ms" in result.stdout
+    assert "1448 of 1514 bytes" in result.stdout
+    assert "bml_ring: the least time" in result.stdout
+
+
+def test_json_of_65536_hosts():
+    arguments = ("--topology", "bcube:16,4", "--rate", "10gbit", "--size", "100MB", "--json")
+    found = json.loads(plan(*arguments).stdout)
+    assert found["hosts"] == 65536
+    assert found["chosen"] in ("bml", "bml_ring")
+    by_name = {entry["name"]: entry for entry in found["algorithms"]}
+    assert by_name["bml_ring"]["priced_by"] == "lockstep"
+    assert 1 < by_name["bml_ring"]["seconds"] / found["bound_s"] < 1.5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--topology", "torus:3", "--rate", "1gbit"), "is not flat:N,k"),
+        (("--topology", "bcube:3,2"), "give --rate"),
+        (("--topology", "bcube:3,2", "--rate", "1gbit,1gbit,1gbit"), "has 2 rails"),
+        (("--topology", "bcube:3,2", "--rate", "unlimited"), "needs rates"),
+        (("--topology", "bcube:3,2", "--rate", "1gbit", "--size", "1TB"), "is not a size"),
+        (("--topology", "bcube:3,2", "--rate", "1gbit", "--op", "send"), "no operation"),
+    ],
+)
+def test_a_wrong_argument_is_an_error_that_names_it(arguments, said):
+    result = plan(*arguments)
+    assert result.returncode == 1
+    assert said in " ".join(result.stderr.split())
+
+
+def test_bounds_add_up_all_rates_of_a_host():
+    two = network.parse("flat:4,2", "100mbit,300mbit", ranks_per_host=2)
+    assert bound_s(two, "all_reduce", 10**6) == pytest.approx(2 * 3 / 4 * 8e6 / 400e6)
+    assert bound_s(two, "all_gather", 10**6) == pytest.approx(3 / 4 * 8e6 / 400e6)
+    assert bound_s(two, "broadcast", 10**6) == pytest.approx(8e6 / 400e6)
+    assert bound_s(two, "all_to_all", 10**6) == pytest.approx(2 * 3 / 4 * 8e6 / 400e6)
+
+
+@pytest.mark.parametrize("op", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"])
+@pytest.mark.parametrize("text", ["flat:5,1", "flat:3,2", "bcube:2,2", "grid:3x2"])
+def test_nothing_is_faster_than_the_bound(text, op):
+    net = network.parse(text, "1gbit")
+    choice = choose(net, net.core(), op, 10**6)
+    assert all(price.seconds > choice.bound_s for price in choice.prices)
+
+
+def test_a_topology_file_has_rates(tmp_path):
+    path = tmp_path / "cluster.yaml"
+    path.write_text("grid: [4, 3]\nrates: {0: 10gbit, 1: 25gbit}\n")
+    net = network.parse(str(path), "")
+    assert (net.num_hosts, net.sizes, net.rates_bps) == (12, (4, 3), (10e9, 25e9))
+
+
+def test_a_written_plan_reads_as_it_was(tmp_path):
+    path = str(tmp_path / "plan.yaml")
+    assert plan("--topology", "bcube:2,2", "--rate", "1gbit", "--output", path).returncode == 0
+    read = plan_file.load(path)
+    assert read.grid == (2, 2)
+    assert read.fits((2, 2), (0, 1, 2, 3))
+    assert not read.fits((2, 2), (0, 0, 1, 1, 2, 2, 3, 3))
+    assert set(read.algorithms) >= {"all_reduce", "all_gather"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("plan: 1", "plan: 2", "p.yaml:1: version 2"),
+        ("hosts: 1", "host: 1", "p.yaml:2: unknown key host"),
+        ("hosts: 1", "hosts: one", "p.yaml:2: expected a whole number"),
+        ("grid: []\n", "", "the key grid is missing"),
+        ("grid: []", "plan: 1", "p.yaml:4: expected a key that is not there twice"),
+        ("4096: ring", "4096: rings", 'p.yaml:8: .*no algorithm "rings"'),
+        ("0: recursive", "1: recursive", "p.yaml:7: .*ascend from 0"),
+        ("plan: 1", "plan: [", "p.yaml is not legal YAML"),
+    ],
+)
+def test_errors_of_a_plan_file_name_the_line(old, new, said):
+    with pytest.raises(PlanError, match=said):
+        plan_file.parse(PLAN.replace(old, new, 1), "p.yaml")
+
+
+def _algorithms(rank, _size):
+    """What a rank says of an operation that the other does not join."""
+    total = torch.ones(2048)
+    dist.all_reduce(total)
+    said = []
+    if rank == 0:
+        with pytest.raises(errors.CollectiveMismatchError) as caught:
+            dist.all_reduce(torch.ones(2048))
+        said.append(str(caught.value))
+    else:
+        with pytest.raises(errors.CollectiveMismatchError):
+            dist.all_reduce(torch.ones(8))
+    return total[0].item(), said
+
+
+def test_a_job_takes_its_algorithms_from_the_plan(tmp_path):
+    path = tmp_path / "plan.yaml"
+    path.write_text(PLAN)
+    results = run_ranks(_algorithms, 2, env={"DMLCOMM_PLAN": str(path)})
+    assert [total for total, _ in results] == [2, 2]
+    message = results[0][1][0]
+    assert "ring" in message
+    assert "recursive_doubling" in message
+
+
+def _refused(rank, size, directory):
+    """Each rank has a plan file of its own; returns the error."""
+    os.environ["DMLCOMM_PLAN"] = f"{directory}/{rank}.yaml"
+    store = dist.FileStore(f"{directory}/store", size)
+    with pytest.raises(errors.CommError) as caught:
+        dist.init_process_group("dmlcomm", store=store, rank=rank, world_size=size)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        (PLAN, PLAN.replace("4096", "8192"), "DMLCOMM_PLAN differs: rank 0 .* rank 1 "),
+        (PLAN, PLAN.replace("ring", "rings"), "rank 1 .*1.yaml:8: "),
+        (PLAN.replace("hosts: 1", "hosts: 2"),) * 2 + ("the plan is for flat, 2 hosts",),
+    ],
+)
+def test_ranks_refuse_plans_that_differ_or_do_not_fit(tmp_path, first, second, said):
+    for rank, text in enumerate((first, second)):
+        (tmp_path / f"{rank}.yaml").write_text(text)
+    for message in run_ranks(_refused, 2, str(tmp_path), make_group=False):
+        assert re.search(said, message), message
+
+
+def test_a_fit_finds_latency_and_rate_of_a_line():
+    sizes = measure.SMALL_BYTES + measure.LARGE_BYTES
+    found = measure.fit({size: 50e-6 + size * 40e-9 for size in sizes})
+    assert found.alpha_s == pytest.approx(50e-6)
+    assert found.beta_s_per_byte == pytest.approx(40e-9)
+    assert found.error < 1e-6
