@@ -177,9 +177,8 @@ int Mesh::num_ranks_on_host() const {
 
 int Mesh::num_ranks_on_machine() const {
   const std::string own = hosts_[options_.rank].machine_id();
-  return static_cast<int>(std::count_if(hosts_.begin(), hosts_.end(), [&](const HostAddress& h) {
-    return h.machine_id() == own;
-  }));
+  return static_cast<int>(std::count_if(
+      hosts_.begin(), hosts_.end(), [&](const HostAddress& h) { return h.machine_id() == own; }));
 }
 
 bool Mesh::same_host(int peer) const {
