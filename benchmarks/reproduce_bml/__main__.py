@@ -18,12 +18,17 @@ from pathlib import Path
 
 from benchmarks import report
 from benchmarks.reproduce_bml import measure, output
-from benchmarks.reproduce_bml.paper import BCUBES, LENET5, VGG19
+from benchmarks.reproduce_bml.paper import BCUBES, HOSTS, LENET5, VGG19, bml, p2p, ring
+
+NETWORKS = {"bml": bml(3, 2), "p2p": p2p(HOSTS), "ring": ring(HOSTS)}
 
 PARTS: dict[str, Callable[[], Iterator[dict]]] = {
     **{f"gst-{n}-{k}": partial(measure.gst, n, k) for n, k in BCUBES},
-    "lenet5": partial(measure.jct, LENET5),
-    "vgg19": partial(measure.jct, VGG19),
+    **{
+        f"{training.model}-{name}": partial(measure.jct, training, network)
+        for training in (LENET5, VGG19)
+        for name, network in NETWORKS.items()
+    },
 }
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from benchmarks.lab_run import Request, json_lines, run
 from benchmarks.reproduce_bml import theory
 from benchmarks.reproduce_bml.paper import (
-    HOSTS,
     JOB_ITERATIONS,
     MTU,
     RATE,
@@ -25,7 +24,7 @@ from dmlcomm.lab.graph import NodeKind
 
 GST_BYTES = MODELS["lenet5"]().gradient_bytes
 GST_SECONDS = 4.0  # per network, about
-ITERATIONS = 5  # of every batch, after one to warm up
+ITERATIONS = 3  # of every batch, after one to warm up
 
 
 def gst(ports: int, levels: int) -> Iterator[dict]:
@@ -46,26 +45,25 @@ def gst(ports: int, levels: int) -> Iterator[dict]:
         } | _hardware(network)
 
 
-def jct(training: Training) -> Iterator[dict]:
-    """Job completion times over the sub-minibatches, on BCube(3,2) and on one NIC."""
+def jct(training: Training, network: Network) -> Iterator[dict]:
+    """Job completion times over the sub-minibatches."""
     flops = theory.flops_in_lab(training)
-    for network in (bml(3, 2), p2p(HOSTS), ring(HOSTS)):
-        for measured in _replay(training, network, flops):
-            model, batch = MODELS[training.model](), measured["batch"]
-            iteration = plan(model, batch, flops, training.scale, "layers")
-            theory_s = theory.iteration_s(iteration, RATE_BPS, network.gst_factor)
-            yield {
-                "record": "jct",
-                "model": training.model,
-                "scale": training.scale,
-                "flops": flops,
-                "network": network.name,
-                "topology": network.topology,
-                "bytes": iteration.gradient_bytes,
-                "compute_s": iteration.compute_s,
-                "theory_s": theory_s,
-                "jct_s": measured["bct_s"] * JOB_ITERATIONS,
-            } | measured
+    for measured in _replay(training, network, flops):
+        model, batch = MODELS[training.model](), measured["batch"]
+        iteration = plan(model, batch, flops, training.scale, "layers")
+        theory_s = theory.iteration_s(iteration, RATE_BPS, network.gst_factor)
+        yield {
+            "record": "jct",
+            "model": training.model,
+            "scale": training.scale,
+            "flops": flops,
+            "network": network.name,
+            "topology": network.topology,
+            "bytes": iteration.gradient_bytes,
+            "compute_s": iteration.compute_s,
+            "theory_s": theory_s,
+            "jct_s": measured["bct_s"] * JOB_ITERATIONS,
+        } | measured
 
 
 def _replay(training: Training, network: Network, flops: float) -> list[dict]:

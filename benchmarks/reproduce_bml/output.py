@@ -53,7 +53,9 @@ def _of_kind(records: list[dict], kind: str) -> list[dict]:
 
 
 def _models(records: list[dict]) -> list[str]:
-    return list(dict.fromkeys(record["model"] for record in _of_kind(records, "jct")))
+    """Those with BML and the P2P parameter server."""
+    measured = {(r["model"], r["network"]) for r in _of_kind(records, "jct")}
+    return [model for model in TRAININGS if {(model, BML), (model, P2P)} <= measured]
 
 
 def _of_model(records: list[dict], model: str) -> list[dict]:
