@@ -97,17 +97,17 @@ def _sent_bytes(lab: Lab, before: Reading, after: Reading) -> dict[str, float]:
 
 
 def _table(results: dict[str, Result]) -> Table:
-    table = Table(title=f"LeNet-5 between hosts, DDP, {TOPOLOGY}", title_justify="left")
-    table.add_column("")
+    table = Table(title="LeNet-5 between hosts, DDP; one bucket", title_justify="left")
+    table.add_column("", no_wrap=True)
     ours = results["dmlcomm"]
     nics = list(ours.sent_bytes)
-    for column in ("time per step", "x dmlcomm's", *(f"{nic} sends" for nic in nics), "loss"):
+    for column in ("step", "to dmlcomm's", *(f"{nic} sends" for nic in nics), "loss"):
         table.add_column(column, justify="right")
     for name, result in results.items():
         table.add_row(
             name,
             f"{result.step_s * 1000:.0f} ms",
-            f"{result.step_s / ours.step_s:.1f}",
+            f"{result.step_s / ours.step_s:.1f} x",
             *(f"{result.sent_bytes[nic] / 1e6:.1f} MB" for nic in nics),
             f"{result.loss:.4f}",
         )
