@@ -57,6 +57,7 @@ def main(folder: Path) -> None:
         console.print(f"[yellow]No lab is possible here, so this part is left out:[/] {error}")
         return
     console.print(_table(results))
+    console.print("What gloo sends to a host that shares no switch passes through a third one.")
     console.print(f"A picture and records are in {folder}/.")
     _draw(results, folder / "lab.png")
     (folder / "lab.json").write_text(json.dumps({n: vars(r) for n, r in results.items()}, indent=2))
