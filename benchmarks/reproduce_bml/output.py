@@ -115,7 +115,7 @@ def _draw_gst(records: list[dict], path: Path) -> Path:
     axes.plot([], [], color="black", label="theory")
     axes.set_xticks(range(len(names)), names)
     axes.set_ylabel("gradient synchronisation time (ms)")
-    axes.legend()
+    figure.legend(loc="outside lower center", ncols=4)
     return _save(pyplot, figure, path)
 
 
@@ -135,7 +135,7 @@ def _draw_jct(records: list[dict], model: str, path: Path) -> Path:
     axes.set_xticks(range(len(training.batches)), map(str, training.batches))
     axes.set(xlabel="sub-minibatch", ylabel="time of 1000 iterations (s)", title=model)
     axes.margins(y=0.1)
-    axes.legend(loc="lower right")
+    figure.legend(loc="outside lower center", ncols=3)
     return _save(pyplot, figure, path)
 
 
