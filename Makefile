@@ -40,8 +40,9 @@ build: $(VENV)/.installed  ## Compile what has changed
 
 # --- what people run ---
 
-demo: build  ## Train LeNet-5 with DDP on 4 ranks, with gloo and with dmlcomm, and compare
+demo: build  ## Train LeNet-5 with gloo and with dmlcomm and compare: on this host, then in a lab
 	$(BIN)/python examples/demo.py
+	$(BIN)/python examples/demo_lab.py
 
 test: test-cpp test-python  ## Every test: C++ (plain, ASan+UBSan, TSan, fuzz), then Python
 
@@ -77,11 +78,12 @@ bars: build  ## Judge the performance bars in one run (longer than bench)
 
 docs: build $(VENV)/.docs  ## Manual in site/
 	$(BIN)/python -m dmlcomm.lab draw docs/lab-bcube.png --topology bcube:3,2 --rate 200mbit
+	$(BIN)/python -m benchmarks.reproduce_bml --folder docs --draw
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 conformance: build  ## PyTorch's own distributed tests on this backend
 	$(BIN)/python -m tests.conformance
 
 clean:  ## Remove what was built; the environment stays
-	rm -rf build dist site demo_output docs/lab-*.png *.egg-info dmlcomm/*.so
+	rm -rf build dist site demo_output docs/lab-*.png docs/reproduction-*.png *.egg-info dmlcomm/*.so
 	rm -f $(VENV)/.installed

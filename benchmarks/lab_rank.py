@@ -1,37 +1,43 @@
-"""One rank of ``benchmarks.lab``: started on every host of the lab, prints what rank 0 gathers.
+"""One rank of ``benchmarks.lab_run``: started on every host of the lab, rank 0 prints the results.
 
-lab_rank.py BACKENDS SIZES SECONDS BOUNDS      comma lists; sizes in bytes, bounds in seconds
+lab_rank.py CASES BACKENDS      a JSON list of cases, a comma list
 """
 
 import json
 import statistics
 import sys
 import time
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 
+from benchmarks import operations
 from benchmarks.lab_worker import end, over_ranks
-from benchmarks.operations import OPERATIONS, Case
+from benchmarks.operations import OPERATIONS
 
 OPERATION = OPERATIONS["all_reduce"]
-MIN_ITERATIONS = 3
-MAX_ITERATIONS = 20
 TIMEOUT = timedelta(minutes=5)
 
 
+@dataclass(frozen=True)
+class Case:
+    """A tensor of ``size`` bytes per rank, in ``buckets`` equal parts that are started at once."""
+
+    size: int
+    iterations: int
+    buckets: int = 1
+
+
 def main() -> None:
-    backends = sys.argv[1].split(",")
-    sizes = [int(size) for size in sys.argv[2].split(",")]
-    seconds = float(sys.argv[3])
-    bounds_s = [float(bound) for bound in sys.argv[4].split(",")]
+    cases = [Case(**case) for case in json.loads(sys.argv[1])]
+    backends = sys.argv[2].split(",")
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=TIMEOUT)
     groups = {backend: dist.new_group(backend=backend, timeout=TIMEOUT) for backend in backends}
-    for size, bound_s in zip(sizes, bounds_s, strict=True):
-        iterations = min(max(int(seconds / bound_s), MIN_ITERATIONS), MAX_ITERATIONS)
-        for result in measure(groups, size, iterations):
+    for case in cases:
+        for result in measure(groups, case):
             if dist.get_rank() == 0:
                 print(json.dumps(result), flush=True)
     for group in groups.values():
@@ -39,34 +45,41 @@ def main() -> None:
     dist.destroy_process_group()
 
 
-def measure(groups: dict[str, dist.ProcessGroup], size: int, iterations: int) -> list[dict]:
+def measure(groups: dict[str, dist.ProcessGroup], case: Case) -> list[dict]:
     """Seconds of every iteration by backend, in turns, after one that is verified."""
-    case = Case("all_reduce", size, torch.float32, dist.get_world_size())
-    buffers = OPERATION.buffers(case, dist.get_rank())
+    sized = operations.Case("all_reduce", case.size, torch.float32, dist.get_world_size())
+    buffers = OPERATION.buffers(sized, dist.get_rank())
     seconds: dict[str, list[float]] = {backend: [] for backend in groups}
     wrong = {}
     for backend, group in groups.items():
-        OPERATION.fill(buffers, case, dist.get_rank(), seed=1)
-        OPERATION.run(buffers, case, group)
-        wrong[backend] = OPERATION.count_wrong(buffers, case, dist.get_rank(), seed=1)
-    for _ in range(iterations):
+        OPERATION.fill(buffers, sized, dist.get_rank(), seed=1)
+        _all_reduce(buffers.output, case.buckets, group)
+        wrong[backend] = OPERATION.count_wrong(buffers, sized, dist.get_rank(), seed=1)
+    for _ in range(case.iterations):
         for backend, group in groups.items():
             # Sums of sums would grow beyond what a float holds.
-            OPERATION.fill(buffers, case, dist.get_rank(), seed=1)
+            OPERATION.fill(buffers, sized, dist.get_rank(), seed=1)
             dist.barrier()
             begin = time.perf_counter()
-            OPERATION.run(buffers, case, group)
+            _all_reduce(buffers.output, case.buckets, group)
             seconds[backend].append(time.perf_counter() - begin)
     return [_slowest(case, backend, seconds[backend], wrong[backend]) for backend in groups]
+
+
+def _all_reduce(tensor: torch.Tensor, buckets: int, group: dist.ProcessGroup) -> None:
+    if buckets == 1:
+        dist.all_reduce(tensor, group=group)
+        return
+    works = [dist.all_reduce(b, group=group, async_op=True) for b in tensor.chunk(buckets)]
+    for work in works:
+        work.wait()
 
 
 def _slowest(case: Case, backend: str, seconds: list[float], wrong: int) -> dict:
     """One iteration's time is that of the slowest rank."""
     slowest, total_wrong = over_ranks(seconds, wrong)
-    return {
+    return asdict(case) | {
         "backend": backend,
-        "size": case.count * case.dtype.itemsize,
-        "iterations": len(seconds),
         "seconds": statistics.median(slowest.tolist()),
         "least_s": slowest.min().item(),
         "greatest_s": slowest.max().item(),

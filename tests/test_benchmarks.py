@@ -9,8 +9,11 @@ import torch
 
 from benchmarks import bars, lab, openmpi, report
 from benchmarks.engine import MIN_ITERATIONS, Measurement, Settings, session, sizes
+from benchmarks.lab_run import all_reduce_bound_s
 from benchmarks.operations import OPERATIONS, Case, sum_of_values, values
 from benchmarks.ranks import RankError, Ranks
+from dmlcomm.lab import build
+from dmlcomm.lab.lab import shapes_of
 
 
 def case_of(operation, num_ranks, count=999, dtype=torch.float32):
@@ -139,8 +142,9 @@ def test_command_prints_columns_and_writes_json_lines(tmp_path):
 
 
 def test_bars_of_the_lab_compare_with_the_bound_and_with_gloo():
-    def result(backend, size, seconds, ratio):
-        return {"backend": backend, "size": size, "seconds": seconds, "ratio": ratio}
+    def result(backend, size, seconds, ratio, nics=1):
+        shared = {"size": size, "nics": nics}
+        return shared | {"backend": backend, "seconds": seconds, "ratio": ratio}
 
     met = [result("dmlcomm", 10**6, 1.0, 1.05), result("gloo", 10**6, 1.0, 1.3)]
     assert lab.judge(met) == []
@@ -150,3 +154,15 @@ def test_bars_of_the_lab_compare_with_the_bound_and_with_gloo():
         "dmlcomm, 100 MB: 1.100 x gloo's time, at most 1",
         "gloo, 100 MB: 1.090 x the bound, at most 1.08",
     ]
+    on_one_of_two = [result("dmlcomm", 10**8, 0.5, 1.04, 2), result("gloo", 10**8, 1.0, 2.1, 2)]
+    assert lab.judge(on_one_of_two) == []
+
+
+def test_bound_of_a_lab_counts_every_nic_of_a_host():
+    def bound_s(spec, rates, size=10**7):
+        return all_reduce_bound_s(build(spec, shapes_of(rates)), size)
+
+    assert bound_s("flat:4,1", "200mbit") == pytest.approx(2 * 3 / 4 * 0.4)
+    assert bound_s("bcube:3,2", "200mbit") == pytest.approx(2 * 8 / 9 * 0.2)
+    assert bound_s("flat:4,2", "200mbit,50mbit") == pytest.approx(2 * 3 / 4 * 0.32)
+    assert bound_s("flat:4,1", "unlimited") is None

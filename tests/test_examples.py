@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from dmlcomm.lab import LabError
+from examples import demo_lab
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
@@ -54,3 +57,26 @@ def test_demo_trains_with_dmlcomm(tmp_path):
     assert result["num_ranks"] == 4
     assert result["history"][-1]["accuracy"] > 0.9
     assert result["step_ms"] > 0
+
+
+@pytest.mark.usefixtures("lab_is_possible")
+def test_demo_in_the_lab_shows_what_every_nic_sends(tmp_path):
+    pytest.importorskip("sklearn", reason="the demo's data comes with scikit-learn")
+    pytest.importorskip("matplotlib")
+    command = [sys.executable, str(EXAMPLES / "demo_lab.py"), "--folder", str(tmp_path)]
+    subprocess.run(command, check=True, timeout=240, capture_output=True)
+    results = json.loads((tmp_path / "lab.json").read_text())
+    ours, gloo = results["dmlcomm"], results["gloo, one NIC"]
+    # Of 13.1 MB, 2(4 - 1)/4 go over two NICs alike, and headers with them.
+    assert list(ours["sent_bytes"].values()) == pytest.approx([9.8e6] * 2, rel=0.1)
+    assert ours["step_s"] < gloo["step_s"]
+    assert (tmp_path / "lab.png").stat().st_size > 1000
+
+
+def test_demo_ends_well_where_no_lab_is_possible(tmp_path, monkeypatch, capsys):
+    def refuse(*_, **__):
+        raise LabError("a lab needs root or user namespaces")
+
+    monkeypatch.setattr(demo_lab, "Lab", refuse)
+    demo_lab.main(tmp_path)
+    assert "a lab needs root or user namespaces" in " ".join(capsys.readouterr().out.split())

@@ -11,12 +11,12 @@ real. docs/numbers.md says what BCT and JCT are. The exit code is 1 when a sum i
 import argparse
 import json
 import math
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import report
+from benchmarks.lab_run import json_lines
 from benchmarks.training import output
 from benchmarks.training.models import MODELS
 from benchmarks.training.plan import plan
@@ -27,7 +27,6 @@ from examples.demo import LOSS_TOLERANCE
 from examples.demo import SCRIPT as DEMO_SCRIPT
 
 DIGITS = "digits"
-DEADLINE_S = 3600
 
 
 @dataclass(frozen=True)
@@ -84,9 +83,9 @@ def main() -> None:
 
 def _replay(lab: Lab, contestant: Contestant, options: argparse.Namespace) -> dict:
     arguments = [options.model, options.batch, options.flops, options.scale]
-    arguments += [options.iterations, contestant.backend]
+    arguments += [options.iterations, contestant.backend, "buckets"]
     command = [sys.executable, "-m", "benchmarks.training.rank", *map(str, arguments)]
-    return json.loads(_run(lab, command, contestant).splitlines()[-1])
+    return json_lines(lab, command, contestant.run_options)[-1]
 
 
 def _train_digits(lab: Lab, contestant: Contestant, options: argparse.Namespace) -> dict:
@@ -94,7 +93,8 @@ def _train_digits(lab: Lab, contestant: Contestant, options: argparse.Namespace)
     options.folder.mkdir(parents=True, exist_ok=True)
     record = options.folder.resolve() / "digits_record.json"
     command = [sys.executable, str(DEMO_SCRIPT), "--backend", contestant.backend]
-    _run(lab, [*command, "--epochs", str(options.epochs), "--output", str(record)], contestant)
+    command += ["--epochs", str(options.epochs), "--output", str(record)]
+    json_lines(lab, command, contestant.run_options)
     result = json.loads(record.read_text())
     record.unlink()
     last = result["history"][-1]
@@ -106,18 +106,6 @@ def _train_digits(lab: Lab, contestant: Contestant, options: argparse.Namespace)
         "loss": last["loss"],
         "wrong": None,  # sums of real gradients are not known beforehand: losses are compared
     }
-
-
-def _run(lab: Lab, command: list[str], contestant: Contestant) -> str:
-    completed = lab.run(
-        command, *contestant.run_options, stdout=subprocess.PIPE, text=True, timeout=DEADLINE_S
-    )
-    if completed.returncode != 0:
-        raise SystemExit(f"{contestant.name} failed with exit code {completed.returncode}")
-    # Every line carries its rank in front.
-    return "\n".join(
-        line[line.index("{") :] for line in completed.stdout.splitlines() if "{" in line
-    )
 
 
 def _context(

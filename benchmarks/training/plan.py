@@ -31,7 +31,7 @@ class Plan:
         return sum(bucket.elements for bucket in self.buckets) * BYTES_PER_PARAMETER
 
 
-def plan(model: Model, batch: int, flops: float, scale: float) -> Plan:
+def plan(model: Model, batch: int, flops: float, scale: float, grouping: str = "buckets") -> Plan:
     """Backward goes through the layers from the last to the first; a bucket is ready with its last.
 
     Args:
@@ -39,19 +39,21 @@ def plan(model: Model, batch: int, flops: float, scale: float) -> Plan:
         flops: of a worker, per second.
         scale: of gradients and computing time alike; 1 is the model itself. Buckets keep their
             number: their limits are scaled, too.
+        grouping: of gradients that are synchronised together: "buckets" as DDP makes them, or
+            "layers", each for itself as in the BML paper.
     """
     seconds_per_flop = batch / flops * scale
     forward_s = sum(layer.forward_flops for layer in model.layers) * seconds_per_flop
     buckets = []
     now_s = forward_s
-    for group in _groups(model.layers[::-1]):
+    for group in GROUPINGS[grouping](model.layers[::-1]):
         now_s += sum(layer.backward_flops for layer in group) * seconds_per_flop
         elements = sum(layer.parameters for layer in group)
         buckets.append(Bucket(max(1, round(elements * scale)), now_s))
     return Plan(tuple(buckets), forward_s, now_s)
 
 
-def _groups(layers: Sequence[Layer]) -> list[list[Layer]]:
+def _buckets(layers: Sequence[Layer]) -> list[list[Layer]]:
     """DDP's rule: a bucket is closed by the layer with which it reaches its limit."""
     groups: list[list[Layer]] = [[]]
     filled, limit = 0, FIRST_BUCKET_BYTES
@@ -62,3 +64,10 @@ def _groups(layers: Sequence[Layer]) -> list[list[Layer]]:
         groups[-1].append(layer)
         filled += layer.parameters * BYTES_PER_PARAMETER
     return groups
+
+
+def _layers(layers: Sequence[Layer]) -> list[list[Layer]]:
+    return [[layer] for layer in layers]
+
+
+GROUPINGS = {"buckets": _buckets, "layers": _layers}

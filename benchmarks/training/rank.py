@@ -1,9 +1,9 @@
 """One worker of the training benchmark: replays iterations on every host of a lab.
 
-rank.py MODEL BATCH FLOPS SCALE ITERATIONS BACKEND
+rank.py MODEL BATCHES FLOPS SCALE ITERATIONS BACKEND GROUPING      (BATCHES: a comma list)
 
 Computing is waited for, as if a GPU did it: the cores of this machine are busy emulating the
-others. Rank 0 prints one JSON object.
+others. Rank 0 prints one JSON object per batch.
 """
 
 import json
@@ -59,19 +59,30 @@ def _wait_until(moment: float) -> None:
         time.sleep(left)
 
 
-def main() -> None:
-    model, batch, flops, scale, iterations, backend = sys.argv[1:]
-    torch.set_num_threads(1)
-    dist.init_process_group(backend, timeout=TIMEOUT)
-    replay = Replay(plan(MODELS[model](), int(batch), float(flops), float(scale)))
+def measure(iteration: Plan, iterations: int) -> dict:
+    """``bct_s`` is the median over iterations of the slowest rank, after those to warm up."""
+    replay = Replay(iteration)
     seconds, wrong = [], 0
-    for number in range(WARMUP + int(iterations)):
+    for number in range(WARMUP + iterations):
         seconds.append(replay.run(number))
         wrong += replay.wrong(number)
     slowest, total_wrong = over_ranks(seconds[WARMUP:], wrong)
-    if dist.get_rank() == 0:
-        result = {"bct_s": statistics.median(slowest.tolist()), "wrong": total_wrong}
-        print(json.dumps(result | {"iterations": len(slowest)}), flush=True)
+    return {
+        "bct_s": statistics.median(slowest.tolist()),
+        "wrong": total_wrong,
+        "iterations": len(slowest),
+    }
+
+
+def main() -> None:
+    model, batches, flops, scale, iterations, backend, grouping = sys.argv[1:]
+    torch.set_num_threads(1)
+    dist.init_process_group(backend, timeout=TIMEOUT)
+    for batch in map(int, batches.split(",")):
+        iteration = plan(MODELS[model](), batch, float(flops), float(scale), grouping)
+        result = measure(iteration, int(iterations))
+        if dist.get_rank() == 0:
+            print(json.dumps({"batch": batch} | result), flush=True)
     dist.destroy_process_group()
 
 

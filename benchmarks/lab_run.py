@@ -1,0 +1,130 @@
+"""all_reduce between the hosts of a lab: one request, its results, and the bound of the network.
+
+What ``benchmarks.lab``, ``benchmarks.multi_nic`` and ``benchmarks.reproduce_bml`` have in common.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+
+import networkx as nx
+
+from benchmarks.lab_rank import Case
+from benchmarks.operations import OPERATIONS
+from dmlcomm.lab import Lab, Options
+from dmlcomm.lab import graph as topology
+
+DEADLINE_S = 1800
+MIN_ITERATIONS = 3
+MAX_ITERATIONS = 20
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is measured in one lab, all backends in the same processes and in turns.
+
+    Attributes:
+        topology, rate, mtu: of the lab; ``rate`` as for `Lab`, one or one per level.
+        sizes: bytes of a rank's tensor.
+        buckets: a tensor is reduced in that many equal parts, all started before the first is
+            waited for.
+        ranks_per_host: processes on every host.
+        gloo_nics: how many NICs gloo is given; 0 is all.
+        seconds: of measuring, per size and backend, about; from 3 to 20 iterations.
+        iterations: instead of ``seconds``; needed where links have no rate.
+        env: NAME=VALUE for the ranks.
+    """
+
+    topology: str
+    rate: str
+    sizes: tuple[int, ...]
+    backends: tuple[str, ...] = ("dmlcomm", "gloo")
+    mtu: int = Options().mtu
+    buckets: int = 1
+    ranks_per_host: int = 1
+    gloo_nics: int = 1
+    seconds: float = 6.0
+    iterations: int | None = None
+    env: tuple[str, ...] = ()
+
+    def but(self, **changes: object) -> "Request":
+        """The same with changes."""
+        return replace(self, **changes)
+
+
+def run(request: Request) -> list[dict]:
+    """One dictionary per size and backend: what `lab_rank` measures, the request, and, where links
+    have a rate, ``bound_s`` and ``ratio`` to it."""
+    with Lab(request.topology, rate=request.rate, options=Options(mtu=request.mtu)) as lab:
+        graph = lab.graph()
+        cases = [_case(request, graph, size) for size in request.sizes]
+        command = [sys.executable, "-m", "benchmarks.lab_rank"]
+        command += [json.dumps([asdict(case) for case in cases]), ",".join(request.backends)]
+        arguments = ["-m", str(request.ranks_per_host), "--gloo-nics", str(request.gloo_nics)]
+        arguments += [word for assignment in request.env for word in ("-e", assignment)]
+        results = json_lines(lab, command, arguments)
+    return [_in_context(result, request, graph) for result in results]
+
+
+def json_lines(lab: Lab, command: Sequence[str], arguments: Sequence[str] = ()) -> list[dict]:
+    """The JSON objects that the ranks print, a line each. Ends the program if a rank fails.
+
+    Args:
+        arguments: for ``lab run``.
+    """
+    completed = lab.run(command, *arguments, stdout=subprocess.PIPE, text=True, timeout=DEADLINE_S)
+    if completed.returncode != 0:
+        raise SystemExit(f"the ranks failed with exit code {completed.returncode}")
+    return [from_line(line) for line in completed.stdout.splitlines() if "{" in line]
+
+
+def from_line(line: str) -> dict:
+    """The JSON object of a line of ``lab run``, which has its rank in front."""
+    return json.loads(line[line.index("{") :])
+
+
+def host_rates_bps(graph: nx.Graph) -> list[int] | None:
+    """Rates of the NICs of the slowest host, in level order; None if one of them has no limit."""
+    rates = [
+        [link.shape.rate_bps for link in topology.links_of(graph, host)]
+        for host in topology.hosts(graph)
+    ]
+    return None if any(None in host for host in rates) else min(rates, key=sum)
+
+
+def all_reduce_bound_s(graph: nx.Graph, size: int) -> float | None:
+    """2(H - 1)/H x S / (sum of the rates of a host's NICs), H hosts; None without rates.
+
+    So many bytes have to leave every host, however many ranks are on it.
+    """
+    rates = host_rates_bps(graph)
+    factor = OPERATIONS["all_reduce"].wire_factor(len(topology.hosts(graph)))
+    return factor * size * 8 / sum(rates) if rates else None
+
+
+def _case(request: Request, graph: nx.Graph, size: int) -> Case:
+    if request.iterations:
+        return Case(size, request.iterations, request.buckets)
+    bound_s = all_reduce_bound_s(graph, size)
+    if bound_s is None:
+        raise SystemExit("links without a rate have no bound: set a rate, or the iterations")
+    iterations = min(max(int(request.seconds / bound_s), MIN_ITERATIONS), MAX_ITERATIONS)
+    return Case(size, iterations, request.buckets)
+
+
+def _in_context(result: dict, request: Request, graph: nx.Graph) -> dict:
+    bound_s = all_reduce_bound_s(graph, result["size"])
+    hosts = len(topology.hosts(graph))
+    context = {
+        **asdict(request),
+        "hosts": hosts,
+        "ranks": hosts * request.ranks_per_host,
+        "nics": len(topology.interfaces(graph, "host0")),
+        "rates_bps": host_rates_bps(graph),
+        "bound_s": bound_s,
+        "ratio": result["seconds"] / bound_s if bound_s else None,
+    }
+    del context["sizes"], context["backends"], context["seconds"]
+    return context | result

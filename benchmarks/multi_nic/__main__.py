@@ -1,0 +1,69 @@
+"""What several NICs per host bring: every claim beside its bound, its peer and its bar.
+
+    python -m benchmarks.multi_nic [--quick] [--only bcube,small] [--json FILE] [--strict]
+
+Builds labs (docs/lab.md) with links of 200 Mb/s and MTU 9000 and measures, results verified:
+
+bcube         one bucket on BCube, against the bound and gloo with one NIC on as many hosts
+buckets       one bucket, and four at once, against gloo that is given both NICs of flat:9,2
+unequal       NICs of 200 and 50 Mb/s, against the bound of both
+shared-hosts  two ranks on every host, against the bound of the hosts
+link-down     a cable is pulled during an all_reduce and put back: stall, speed, bits of the result
+small         64 KiB on links without a rate, against gloo
+
+The exit code is 1 when a result is wrong, or with --strict when a bar is missed. docs/numbers.md
+says what the numbers are.
+"""
+
+import argparse
+from pathlib import Path
+
+from benchmarks import report
+from benchmarks.multi_nic.experiments import EXPERIMENTS
+from benchmarks.multi_nic.row import Row, table
+from benchmarks.multi_nic.settings import FULL, QUICK
+
+
+def main() -> None:
+    options = _parse()
+    rows: list[Row] = []
+    for name in options.only:
+        report.console.print(f"{name} …")
+        rows += EXPERIMENTS[name](QUICK if options.quick else FULL)
+    report.console.print("Times in ms.", table(rows))
+    missed = [line for row in rows for line in row.missed()]
+    for line in missed:
+        report.console.print(f"missed: {line}")
+    if options.json:
+        options.json.unlink(missing_ok=True)
+        report.append_json_lines(
+            options.json, [report.environment(), *(row.as_dict() for row in rows)]
+        )
+    if any(row.wrong for row in rows) or (options.strict and missed):
+        raise SystemExit(1)
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.multi_nic", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument("--quick", action="store_true", help="four hosts and small tensors")
+    parser.add_argument(
+        "--only", type=_names, default=list(EXPERIMENTS), help="a comma list of experiments"
+    )
+    parser.add_argument("--json", type=Path, help="file for JSON lines")
+    parser.add_argument("--strict", action="store_true", help="exit with 1 when a bar is missed")
+    return parser.parse_args()
+
+
+def _names(text: str) -> list[str]:
+    names = text.split(",")
+    for name in names:
+        if name not in EXPERIMENTS:
+            known = ", ".join(EXPERIMENTS)
+            raise argparse.ArgumentTypeError(f"there is no experiment {name!r}; one of {known}")
+    return names
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""The experiments: each is a function from settings to rows."""
+
+import statistics
+from collections.abc import Callable
+
+from benchmarks.lab_run import Request, run
+from benchmarks.multi_nic import link_down
+from benchmarks.multi_nic.row import Row
+from benchmarks.multi_nic.settings import MTU, RATE, UNEQUAL_RATES, Settings
+
+SMALL = 64 * 1024  # bytes
+ASYNC_BUCKETS = 4
+
+# The bars. A NIC more than one is worth what the network gives, less what headers and waiting cost.
+MOST_OF_BOUND = 1.05
+MOST_OF_BOUND_UNEQUAL = 1.1
+MOST_OF_BOUND_SHARED_HOSTS = 1.1
+MOST_OF_BOUND_LINK_DOWN = 1.15
+LEAST_SPEEDUP_BY_NICS = {2: 1.9, 3: 2.8}
+LEAST_SPEEDUP_ONE_BUCKET = 1.9
+LEAST_SPEEDUP_BUCKETS = 1.0
+LEAST_SPEEDUP_SMALL = 5.0
+
+
+def bcube(settings: Settings) -> list[Row]:
+    """One bucket on BCube; gloo with one NIC on as many hosts at one switch."""
+    rows = []
+    for spec in settings.bcubes:
+        request = Request(
+            spec, RATE, settings.sizes, ("dmlcomm",), mtu=MTU, seconds=settings.seconds
+        )
+        ours = run(request)
+        peer_spec = f"flat:{ours[0]['hosts']},1"
+        peers = run(request.but(topology=peer_spec, backends=("gloo",)))
+        for result, peer in zip(ours, peers, strict=True):
+            least = LEAST_SPEEDUP_BY_NICS.get(result["nics"])
+            rows.append(_row("bcube", result, peer, f"gloo, {peer_spec}", MOST_OF_BOUND, least))
+    return rows
+
+
+def buckets(settings: Settings) -> list[Row]:
+    """gloo is given both NICs: it takes one per operation, so several at once use both."""
+    rows = []
+    for count, least in ((1, LEAST_SPEEDUP_ONE_BUCKET), (ASYNC_BUCKETS, LEAST_SPEEDUP_BUCKETS)):
+        request = Request(
+            settings.flat, RATE, settings.sizes[-1:], mtu=MTU, gloo_nics=0, buckets=count
+        )
+        ours, peer = run(request.but(seconds=settings.seconds))
+        rows.append(_row("buckets", ours, peer, "gloo, all NICs", None, least))
+    return rows
+
+
+def unequal(settings: Settings) -> list[Row]:
+    """NICs of different speed."""
+    request = Request(settings.unequal, UNEQUAL_RATES, settings.sizes[:1], mtu=MTU, gloo_nics=0)
+    ours, peer = run(request.but(seconds=settings.seconds))
+    return [_row("unequal", ours, peer, "gloo, all NICs", MOST_OF_BOUND_UNEQUAL, None)]
+
+
+def shared_hosts(settings: Settings) -> list[Row]:
+    """Two ranks on every host; the bound is that of the hosts' network."""
+    request = Request("bcube:2,2", RATE, settings.sizes[:1], mtu=MTU, ranks_per_host=2)
+    ours, peer = run(request.but(seconds=settings.seconds))
+    return [_row("shared hosts", ours, peer, "gloo, one NIC", MOST_OF_BOUND_SHARED_HOSTS, None)]
+
+
+def small(settings: Settings) -> list[Row]:
+    """Latency: links without a rate, so the processors are what is waited for."""
+    request = Request(settings.bcubes[0], "unlimited", (SMALL,), mtu=MTU)
+    ours, peer = run(request.but(iterations=settings.small_iterations))
+    return [_row("small", ours, peer, "gloo, one NIC", None, LEAST_SPEEDUP_SMALL)]
+
+
+def link_goes_down(settings: Settings) -> list[Row]:
+    """The cable of one NIC is pulled during an all_reduce, and put back later.
+
+    One of k NICs with the same rate is left at least: the bound is that of k - 1 on that host.
+    """
+    spec, size = settings.bcubes[0], settings.sizes[0]
+    found = link_down.run(spec, size, settings.iterations_down, settings.iterations_up)
+    nics, bound_s = found.nics, found.bound_s
+    before_s, down_s = statistics.median(found.before_s), statistics.median(found.down_s)
+    back = "not at full speed again"
+    if found.recovery_s is not None:
+        back = f"full speed after {found.recovery_s:.2f} s"
+    shared = {"experiment": "link down", "wrong": found.wrong}
+    case = f"{spec}, {size / 1e6:g} MB"
+    return [
+        Row(case=f"{case}: before", seconds=before_s, bound_s=bound_s, **shared),
+        Row(
+            case=f"{case}: pulled during it",
+            seconds=found.hit_s,
+            bound_s=bound_s,
+            remark=f"stall {(found.hit_s - before_s) * 1000:.0f} ms",
+            **shared,
+        ),
+        Row(
+            case=f"{case}: down",
+            seconds=down_s,
+            bound_s=bound_s * nics / (nics - 1),
+            most_of_bound=MOST_OF_BOUND_LINK_DOWN,
+            **shared,
+        ),
+        Row(
+            case=f"{case}: put back",
+            seconds=found.up_s[-1],
+            bound_s=bound_s,
+            remark=back,
+            **shared,
+        ),
+    ]
+
+
+EXPERIMENTS: dict[str, Callable[[Settings], list[Row]]] = {
+    "bcube": bcube,
+    "buckets": buckets,
+    "unequal": unequal,
+    "shared-hosts": shared_hosts,
+    "link-down": link_goes_down,
+    "small": small,
+}
+
+
+def _row(
+    experiment: str, ours: dict, peer: dict, peer_name: str, most: float | None, least: float | None
+) -> Row:
+    size = f"{ours['size'] / 1e6:g} MB" if ours["size"] >= 10**6 else f"{ours['size'] >> 10} KiB"
+    parts = f" in {ours['buckets']} buckets" if ours["buckets"] > 1 else ""
+    ranks = f" x {ours['ranks_per_host']} ranks" if ours["ranks_per_host"] > 1 else ""
+    return Row(
+        experiment=experiment,
+        case=f"{ours['topology']}{ranks}, {size}{parts}",
+        seconds=ours["seconds"],
+        bound_s=ours["bound_s"],
+        most_of_bound=most,
+        peer=peer_name,
+        peer_s=peer["seconds"],
+        least_speedup=least,
+        wrong=ours["wrong"] + peer["wrong"],
+    )

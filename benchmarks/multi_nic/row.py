@@ -1,0 +1,90 @@
+"""`Row`: one result of ``benchmarks.multi_nic`` with what it is compared with."""
+
+from dataclasses import asdict, dataclass
+
+from rich import box
+from rich.table import Table
+
+
+@dataclass(frozen=True)
+class Row:
+    """One case. ``most_of_bound`` and ``least_speedup`` are its bars, None where there is none.
+
+    Attributes:
+        seconds: dmlcomm's, as docs/numbers.md has it.
+        bound_s: the least that the network allows; None where links have no rate.
+        peer, peer_s: who did the same beside it, and how long that took.
+        wrong: elements of dmlcomm's and the peer's results that are not what they should be.
+        remark: what else was measured.
+    """
+
+    experiment: str
+    case: str
+    seconds: float
+    bound_s: float | None = None
+    most_of_bound: float | None = None
+    peer: str | None = None
+    peer_s: float | None = None
+    least_speedup: float | None = None
+    wrong: int = 0
+    remark: str = ""
+
+    @property
+    def ratio(self) -> float | None:
+        """Time divided by the bound."""
+        return self.seconds / self.bound_s if self.bound_s else None
+
+    @property
+    def speedup(self) -> float | None:
+        """The peer's time divided by dmlcomm's."""
+        return self.peer_s / self.seconds if self.peer_s else None
+
+    def missed(self) -> list[str]:
+        """The bars that are missed, in words."""
+        what, found = f"{self.experiment}, {self.case}", []
+        if self.ratio and self.most_of_bound and self.ratio > self.most_of_bound:
+            found.append(f"{what}: {self.ratio:.3f} x the bound, at most {self.most_of_bound}")
+        if self.speedup and self.least_speedup and self.speedup < self.least_speedup:
+            lead = f"{self.speedup:.2f} x as fast as {self.peer}"
+            found.append(f"{what}: {lead}, at least {self.least_speedup}")
+        return found
+
+    def as_dict(self) -> dict:
+        """For JSON."""
+        return asdict(self) | {"ratio": self.ratio, "speedup": self.speedup}
+
+
+def table(rows: list[Row]) -> Table:
+    """One line per row; times in milliseconds, every comparison with its bar."""
+    found = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    for column in ("experiment", "case"):
+        found.add_column(column, no_wrap=True)
+    for column in ("dmlcomm", "bound", "time / bound", "bar"):
+        found.add_column(column, justify="right")
+    found.add_column("peer")
+    for column in ("its time", "speed-up", "bar", "#wrong"):
+        found.add_column(column, justify="right")
+    found.add_column("")
+    for row in rows:
+        found.add_row(
+            row.experiment,
+            row.case,
+            *map(_milliseconds, (row.seconds, row.bound_s)),
+            _number(row.ratio, ".3f"),
+            _number(row.most_of_bound, "g", "≤ "),
+            row.peer or "-",
+            _milliseconds(row.peer_s),
+            _number(row.speedup, ".2f"),
+            _number(row.least_speedup, "g", "≥ "),
+            str(row.wrong),
+            row.remark,
+        )
+    return found
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds * 1000:.1f}"
+
+
+def _number(value: float | None, form: str, relation: str = "") -> str:
+    return "-" if value is None else f"{relation}{value:{form}}"

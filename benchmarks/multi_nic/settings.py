@@ -1,0 +1,58 @@
+"""How much ``benchmarks.multi_nic`` measures."""
+
+from dataclasses import dataclass
+
+RATE = "200mbit"
+RATE_BPS = 200_000_000
+UNEQUAL_RATES = "200mbit,50mbit"
+MTU = 9000
+
+LENET5 = 12_500_000  # bytes: the gradient of the BML paper's smaller model
+LARGE = 100_000_000
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Topologies, sizes in bytes, and how long.
+
+    Attributes:
+        bcubes: for the time of one bucket; the first also for the other BCube experiments.
+        sizes: of one bucket.
+        flat, unequal: topologies with two NICs for the peer with both, and with unequal rates.
+        seconds: of measuring, per case and backend, about.
+        small_iterations: of the small all_reduce.
+        iterations_down, iterations_up: with the link down, and after it is put back.
+    """
+
+    bcubes: tuple[str, ...]
+    sizes: tuple[int, ...]
+    flat: str
+    unequal: str
+    seconds: float
+    small_iterations: int
+    iterations_down: int
+    iterations_up: int
+
+
+FULL = Settings(
+    bcubes=("bcube:3,2", "bcube:2,3", "bcube:4,2"),
+    sizes=(LENET5, LARGE),
+    flat="flat:9,2",
+    unequal="flat:4,2",
+    seconds=6.0,
+    small_iterations=200,
+    iterations_down=5,
+    iterations_up=10,
+)
+
+# Four hosts and a fifth of LeNet-5: says that everything works, not how fast it is.
+QUICK = Settings(
+    bcubes=("bcube:2,2",),
+    sizes=(LENET5 // 5,),
+    flat="flat:4,2",
+    unequal="flat:4,2",
+    seconds=0.5,
+    small_iterations=20,
+    iterations_down=3,
+    iterations_up=5,
+)

@@ -1,0 +1,34 @@
+"""The benchmarks of several NICs: rows and bars, and one quick run."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks.multi_nic.experiments import EXPERIMENTS
+from benchmarks.multi_nic.row import Row
+
+
+def test_row_says_which_bars_are_missed():
+    row = Row("bcube", "bcube:3,2", 1.1, 1.0, 1.05, "gloo", 1.65, 1.9)
+    assert row.missed() == [
+        "bcube, bcube:3,2: 1.100 x the bound, at most 1.05",
+        "bcube, bcube:3,2: 1.50 x as fast as gloo, at least 1.9",
+    ]
+    assert Row("bcube", "bcube:3,2", 1.0, 1.0, 1.05, "gloo", 2.0, 1.9).missed() == []
+    assert Row("small", "bcube:3,2", 1.0).missed() == []
+
+
+@pytest.mark.usefixtures("lab_is_possible")
+def test_quick_run_measures_every_experiment_with_right_results(tmp_path):
+    file = tmp_path / "result.json"
+    command = [sys.executable, "-m", "benchmarks.multi_nic", "--quick", "--json", str(file)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert result.returncode == 0, result.stdout + result.stderr
+    environment, *rows = map(json.loads, file.read_text().splitlines())
+    assert environment["environment"]["cores"] >= 1
+    assert len({row["experiment"] for row in rows}) == len(EXPERIMENTS)
+    assert all(row["wrong"] == 0 for row in rows)
+    # A burst goes at once, and so a small tensor may be ahead of its bound.
+    assert all(row["ratio"] is None or row["ratio"] > 0.9 for row in rows)
