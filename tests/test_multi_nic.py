@@ -123,6 +123,21 @@ os._exit(0)
 """
 
 
+KILLED = """
+tensor = torch.ones(1_000_000)
+dist.all_reduce(tensor)
+if rank == size - 1:
+    os.kill(os.getpid(), 9)
+begin = time.monotonic()
+try:
+    while True:
+        dist.all_reduce(tensor)
+except dmlcomm.PeerLostError as error:
+    say("lost after", time.monotonic() - begin, error)
+os._exit(0)
+"""
+
+
 def run(lab, script, *arguments):
     options = {"capture_output": True, "text": True, "timeout": DEADLINE_S}
     return lab.run([sys.executable, "-c", SETUP + script], *arguments, **options)
@@ -220,3 +235,15 @@ def test_without_its_last_rail_a_peer_is_lost(lab_is_possible):
     assert len(lost) == 3, stdout
     # Each of the two others names it; it names one of them.
     assert sum("rank 2 on host host2" in line for line in lost) >= 2, stdout
+
+
+@pytest.mark.parametrize("topology", ["bcube:2,2", "flat:3,2"])
+def test_a_killed_rank_is_noticed_over_several_rails_at_once(lab_is_possible, topology):
+    with Lab(topology) as lab:
+        result = run(lab, KILLED, "--linger", "5")
+    lost = [line.split() for line in result.stdout.splitlines() if " lost after " in line]
+    num_ranks = {"bcube:2,2": 4, "flat:3,2": 3}[topology]
+    assert len(lost) == num_ranks - 1, result.stdout + result.stderr
+    # Well before the 10 s after which a silent peer is given up.
+    assert all(float(line[3]) < 5 for line in lost), lost
+    assert all(f"rank {num_ranks - 1} on host" in " ".join(line) for line in lost), lost
