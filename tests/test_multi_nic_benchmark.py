@@ -14,7 +14,7 @@ def test_row_says_which_bars_are_missed():
     row = Row("bcube", "bcube:3,2", 1.1, 1.0, 1.05, "gloo", 1.65, 1.9)
     assert row.missed() == [
         "bcube, bcube:3,2: 1.100 x the bound, at most 1.05",
-        "bcube, bcube:3,2: 1.50 x as fast as gloo, at least 1.9",
+        "bcube, bcube:3,2: 1.500 x as fast as gloo, at least 1.9",
     ]
     assert Row("bcube", "bcube:3,2", 1.0, 1.0, 1.05, "gloo", 2.0, 1.9).missed() == []
     assert Row("small", "bcube:3,2", 1.0).missed() == []

@@ -31,6 +31,9 @@ def main() -> None:
         report.console.print(f"{name} …")
         rows += EXPERIMENTS[name](QUICK if options.quick else FULL)
     report.console.print("Times in ms.", table(rows))
+    for row in rows:
+        if row.remark:
+            report.console.print(f"{row.case}: {row.remark}")
     missed = [line for row in rows for line in row.missed()]
     for line in missed:
         report.console.print(f"missed: {line}")

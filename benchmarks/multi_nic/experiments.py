@@ -41,10 +41,12 @@ def bcube(settings: Settings) -> list[Row]:
 def buckets(settings: Settings) -> list[Row]:
     """gloo is given both NICs: it takes one per operation, so several at once use both."""
     rows = []
-    for count, least in ((1, LEAST_SPEEDUP_ONE_BUCKET), (ASYNC_BUCKETS, LEAST_SPEEDUP_BUCKETS)):
-        request = Request(
-            settings.flat, RATE, settings.sizes[-1:], mtu=MTU, gloo_nics=0, buckets=count
-        )
+    cases = (
+        (1, settings.sizes[0], LEAST_SPEEDUP_ONE_BUCKET),
+        (ASYNC_BUCKETS, settings.sizes[-1], LEAST_SPEEDUP_BUCKETS),
+    )
+    for count, size, least in cases:
+        request = Request(settings.flat, RATE, (size,), mtu=MTU, gloo_nics=0, buckets=count)
         ours, peer = run(request.but(seconds=settings.seconds))
         rows.append(_row("buckets", ours, peer, "gloo, all NICs", None, least))
     return rows
@@ -86,23 +88,23 @@ def link_goes_down(settings: Settings) -> list[Row]:
     shared = {"experiment": "link down", "wrong": found.wrong}
     case = f"{spec}, {size / 1e6:g} MB"
     return [
-        Row(case=f"{case}: before", seconds=before_s, bound_s=bound_s, **shared),
+        Row(case=f"{case}, link up", seconds=before_s, bound_s=bound_s, **shared),
         Row(
-            case=f"{case}: pulled during it",
+            case=f"{case}, pulled meanwhile",
             seconds=found.hit_s,
             bound_s=bound_s,
             remark=f"stall {(found.hit_s - before_s) * 1000:.0f} ms",
             **shared,
         ),
         Row(
-            case=f"{case}: down",
+            case=f"{case}, link down",
             seconds=down_s,
             bound_s=bound_s * nics / (nics - 1),
             most_of_bound=MOST_OF_BOUND_LINK_DOWN,
             **shared,
         ),
         Row(
-            case=f"{case}: put back",
+            case=f"{case}, put back",
             seconds=found.up_s[-1],
             bound_s=bound_s,
             remark=back,

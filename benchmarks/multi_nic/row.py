@@ -45,7 +45,7 @@ class Row:
         if self.ratio and self.most_of_bound and self.ratio > self.most_of_bound:
             found.append(f"{what}: {self.ratio:.3f} x the bound, at most {self.most_of_bound}")
         if self.speedup and self.least_speedup and self.speedup < self.least_speedup:
-            lead = f"{self.speedup:.2f} x as fast as {self.peer}"
+            lead = f"{self.speedup:.3f} x as fast as {self.peer}"
             found.append(f"{what}: {lead}, at least {self.least_speedup}")
         return found
 
@@ -57,17 +57,14 @@ class Row:
 def table(rows: list[Row]) -> Table:
     """One line per row; times in milliseconds, every comparison with its bar."""
     found = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-    for column in ("experiment", "case"):
-        found.add_column(column, no_wrap=True)
-    for column in ("dmlcomm", "bound", "time / bound", "bar"):
+    found.add_column("case", no_wrap=True)
+    for column in ("dmlcomm", "bound", "ratio", "bar"):
         found.add_column(column, justify="right")
     found.add_column("peer")
     for column in ("its time", "speed-up", "bar", "#wrong"):
         found.add_column(column, justify="right")
-    found.add_column("")
     for row in rows:
         found.add_row(
-            row.experiment,
             row.case,
             *map(_milliseconds, (row.seconds, row.bound_s)),
             _number(row.ratio, ".3f"),
@@ -77,7 +74,6 @@ def table(rows: list[Row]) -> Table:
             _number(row.speedup, ".2f"),
             _number(row.least_speedup, "g", "≥ "),
             str(row.wrong),
-            row.remark,
         )
     return found
 
