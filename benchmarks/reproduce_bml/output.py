@@ -105,7 +105,7 @@ def _draw_gst(records: list[dict], path: Path) -> Path:
     for i, kind in enumerate(kinds):
         of_kind = [r for r in records if r["network"].startswith(kind)]
         positions = [x + (i - (len(kinds) - 1) / 2) * width for x in range(len(of_kind))]
-        label = kind if kind == "BML" else f"{kind} on one NIC, as many hosts"
+        label = kind if kind == "BML" else f"{kind}, one NIC"
         axes.bar(positions, [r["seconds"] * 1000 for r in of_kind], 0.9 * width, label=label)
         theory = [r["theory_s"] * 1000 for r in of_kind]
         half = 0.45 * width
