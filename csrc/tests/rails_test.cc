@@ -107,6 +107,46 @@ TEST(RailsTest, AMessageThatNamesARailTakesIt) {
   EXPECT_GT(pair.counters_a[2].bytes_sent, 500'000u);
 }
 
+TEST(RailsTest, SmallMessagesKeepTheirBytesWhenOthersGoFirst) {
+  std::mt19937 random(1);
+  Pair pair(2, 7);
+  Message large(collective_tag(1, 0, 0), random_bytes(100'000, random));
+  large.out.rail = 0;
+  std::list<Message> small;
+  pair.b.recv(large.in);
+  pair.b.open(1, {});
+  pair.settle();
+  pair.a.send(large.out);
+  for (int i = 0; i < 20; ++i) pair.a.progress();  // its first frame is partly written
+  for (uint32_t i = 0; i < 30; ++i) {
+    Message& message = small.emplace_back(collective_tag(1, 0, 1 + i), random_bytes(8, random));
+    message.out.rail = 0;
+    message.out.order = 100 - i;
+    pair.b.recv(message.in);
+    pair.a.send(message.out);
+  }
+  pair.settle();
+  EXPECT_EQ(large.got, large.data);
+  for (const Message& message : small) EXPECT_EQ(message.got, message.data);
+}
+
+TEST(RailsTest, GoodbyeWaitsForWhatOtherLanesBring) {
+  std::mt19937 random(1);
+  Pair pair(2, 100);
+  Message message(collective_tag(1, 0, 0), random_bytes(20'000, random));
+  message.out.rail = 1;
+  pair.b.recv(message.in);
+  pair.a.send(message.out);
+  while (pair.a.wants_to_write()) pair.a.progress();
+  pair.a.send_goodbye();
+  for (int i = 0; i < 3; ++i) pair.b.progress();
+  EXPECT_FALSE(pair.notes_b.goodbye);
+  pair.settle();
+  EXPECT_EQ(message.got, message.data);
+  EXPECT_TRUE(pair.notes_b.goodbye);
+  EXPECT_EQ(pair.notes_b.num_lost, 0);
+}
+
 TEST(RailsTest, ABorrowedMessageIsSentOnlyWhenThePeerHasIt) {
   std::mt19937 random(1);
   Pair pair(2, 1 << 20);

@@ -24,10 +24,7 @@ void Lane::push(OutFrame frame) {
          std::prev(place)->written == 0) {
     --place;
   }
-  OutFrame& queued = *out_.insert(place, std::move(frame));
-  if (!queued.owned.empty()) {
-    queued.payload = reinterpret_cast<const std::byte*>(queued.owned.data());
-  }
+  out_.insert(place, std::move(frame));
   if (out_.size() == 1 && write_error_.ok()) {
     bool moved = false;
     write_error_ = flush(&moved);
@@ -111,6 +108,11 @@ void Lane::drop_queued() {
   }
 }
 
+void Lane::drop_all() {
+  out_.clear();
+  kept_.clear();
+}
+
 Result<bool> Lane::write_frame(OutFrame& frame) {
   const size_t payload_bytes = frame.header.payload_bytes;
   const size_t total = kHeaderBytes + payload_bytes;
@@ -123,9 +125,12 @@ Result<bool> Lane::write_frame(OutFrame& frame) {
   if (frame.written < kHeaderBytes) {
     parts[num_parts++] = {frame.bytes.data() + frame.written, kHeaderBytes - frame.written};
   }
+  // Frames are moved while they wait, and a short string with them.
+  const std::byte* payload =
+      frame.owned.empty() ? frame.payload : reinterpret_cast<const std::byte*>(frame.owned.data());
   const size_t payload_done = frame.written > kHeaderBytes ? frame.written - kHeaderBytes : 0;
   if (payload_done < payload_bytes) {
-    parts[num_parts++] = {const_cast<std::byte*>(frame.payload) + payload_done,
+    parts[num_parts++] = {const_cast<std::byte*>(payload) + payload_done,
                           payload_bytes - payload_done};
   }
   Result<size_t> wrote = channel_->write(parts, num_parts);

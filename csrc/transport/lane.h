@@ -33,6 +33,7 @@ struct Intake {
   RecvRequest* request = nullptr;  // the payload's; null: it goes to `buffer`
   std::vector<std::byte> buffer;
   bool is_duplicate = false;  // the frame came over another lane already
+  bool said_goodbye = false;  // the peer's last word on this lane
 };
 
 // The reader's questions, answered by Link.
@@ -58,11 +59,12 @@ struct OutFrame {
 
   FrameHeader header;
   HeaderBytes bytes{};
-  const std::byte* payload = nullptr;
-  SendRequest* completes = nullptr;  // reported when the frame is through
-  std::string owned;                 // the payload, where it is not borrowed
-  uint64_t order = 0;                // see SendRequest; control goes first
-  size_t written = 0;                // header included
+  const std::byte* payload = nullptr;  // borrowed; unused where `owned` is not empty
+  SendRequest* completes = nullptr;    // reported when the frame is through
+  std::string owned;                   // the payload, where it is not borrowed
+  bool is_part = false;                // of a large message: order does not matter
+  uint64_t order = 0;                  // see SendRequest; control goes first
+  size_t written = 0;                  // header included
 };
 
 class Lane {
@@ -87,6 +89,9 @@ class Lane {
   // Whether a further frame would be written at once.
   bool has_room() const { return out_.empty() && channel_->maybe_writable(); }
   size_t queued_bytes() const { return queued_bytes_; }
+  // Frames that are not written, or not confirmed.
+  size_t num_unfinished() const { return out_.size() + kept_.size(); }
+  bool is_inside_frame() const { return !out_.empty() && out_.front().written > 0; }
   // Frames have come that the peer has not been told of.
   bool owes_receipt() const { return keeps_ && num_read_ != num_told_; }
   // Bytes have come since the last call.
@@ -104,6 +109,8 @@ class Lane {
   // Gives up what is queued without touching the memory of requests again: a frame that is partly
   // written is completed with zeros, the others are dropped.
   void drop_queued();
+  // Gives up everything: the channel takes no more.
+  void drop_all();
 
  private:
   Result<bool> write_frame(OutFrame& frame);

@@ -55,6 +55,15 @@ void LaneSet::push_ordered(OutFrame frame) {
   lane->push(std::move(frame));
 }
 
+void LaneSet::push_last(const FrameHeader& header) {
+  for (const auto& lane : lanes_) {
+    if (!lane) continue;
+    OutFrame frame(header);
+    frame.order = UINT64_MAX;
+    lane->push(std::move(frame));
+  }
+}
+
 void LaneSet::push(OutFrame frame, uint8_t rail) {
   number(frame);
   Lane* lane = rail < lanes_.size() ? lanes_[rail].get() : nullptr;
@@ -70,6 +79,7 @@ OutFrame LaneSet::next_part(const FrameHeader& header, SendRequest& request, siz
   frame.header.payload_bytes = static_cast<uint32_t>(bytes);
   frame.payload = request.data + request.queued;
   frame.completes = &request;
+  frame.is_part = true;
   frame.order = request.order;
   ++request.parts_left;
   request.queued += bytes;
@@ -115,10 +125,15 @@ bool LaneSet::idle() const {
          std::all_of(lanes_.begin(), lanes_.end(), is_idle);
 }
 
+size_t LaneSet::num_unfinished() const {
+  size_t count = striped_.size() + homeless_.size();
+  for (const auto& lane : lanes_) count += lane ? lane->num_unfinished() : 0;
+  return count;
+}
+
 // A frame that has its number. Parts of large messages may go anywhere.
 void LaneSet::place(OutFrame frame) {
-  const bool is_part = frame.completes != nullptr;
-  Lane* lane = is_part ? least_busy() : ordered_lane();
+  Lane* lane = frame.is_part ? least_busy() : ordered_lane();
   lane->push(std::move(frame));
 }
 
@@ -140,8 +155,18 @@ void LaneSet::place_homeless() {
 void LaneSet::drop_queued() {
   striped_.clear();
   homeless_.clear();
-  for (const auto& lane : lanes_) {
-    if (lane) lane->drop_queued();
+  // A lane is ended rather than let a frame pass that is filled up, as long as another one is left
+  // to say why.
+  size_t num_left = 0;
+  for (const auto& lane : lanes_) num_left += lane ? 1 : 0;
+  for (auto& lane : lanes_) {
+    if (!lane) continue;
+    if (lane->is_inside_frame() && num_left > 1) {
+      lane.reset();
+      --num_left;
+    } else {
+      lane->drop_queued();
+    }
   }
 }
 

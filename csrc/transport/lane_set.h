@@ -35,6 +35,8 @@ class LaneSet {
 
   // In the order of the calls.
   void push_ordered(OutFrame frame);
+  // On every living lane, behind everything else, and not repeated.
+  void push_last(const FrameHeader& header);
   // Over `rail`, or any other; order does not matter.
   void push(OutFrame frame, uint8_t rail);
   // A whole message in parts, over all lanes; `header` is that of its first part.
@@ -46,6 +48,8 @@ class LaneSet {
   bool feed();
   // Everything that was given has been written.
   bool idle() const;
+  // Frames that are not through: not written or, with several rails, not confirmed.
+  size_t num_unfinished() const;
   // Gives up a lane; the others take over what it has not delivered. Returns how many frames.
   size_t lose(size_t rail);
   // Gives up what is queued; see Lane.

@@ -15,6 +15,9 @@ namespace {
 // Payload of a frame that is kept until confirmed, at most: the memory of a message is free only
 // when all its frames are confirmed.
 constexpr size_t kMaxKeptPayloadBytes = 256 * 1024;
+// Frames of a link under way from which on small messages are no longer copied: whoever sends
+// faster than the peer reads has to wait.
+constexpr size_t kMaxCopiesUnderWay = 256;
 // Bytes one progress() call reads from a lane, so that one busy peer does not starve the others.
 constexpr size_t kReadBudgetBytes = 4u << 20;
 
@@ -140,12 +143,19 @@ void Link::push_message(SendRequest& request) {
   } while (request.queued < request.bytes);
 }
 
-// Nobody waits for the receipt of a small message.
+// Nobody waits for the receipt of a small message, unless many are under way already.
 void Link::push_copy(const FrameHeader& header, SendRequest& request) {
   OutFrame frame(header);
   frame.order = request.order;
   frame.header.payload_bytes = static_cast<uint32_t>(request.bytes);
-  if (request.bytes > 0) {
+  const bool is_copied = lanes_.num_unfinished() < kMaxCopiesUnderWay;
+  if (!is_copied) {
+    frame.payload = request.data;
+    frame.completes = &request;
+    request.queued = request.bytes;
+    request.parts_left = 1;
+    ++num_writing_;
+  } else if (request.bytes > 0) {
     frame.owned.assign(reinterpret_cast<const char*>(request.data), request.bytes);
   }
   if (request.rail == kAnyRail) {
@@ -153,7 +163,7 @@ void Link::push_copy(const FrameHeader& header, SendRequest& request) {
   } else {
     lanes_.push(std::move(frame), request.rail);
   }
-  options_.events->on_sent(request);
+  if (is_copied) options_.events->on_sent(request);
 }
 
 void Link::request_written(SendRequest& request) {
@@ -398,10 +408,7 @@ Status Link::end_frame(Intake& intake, const FrameHeader& header) {
     case FrameKind::receipt: return Status();
     case FrameKind::rail_lost: return on_rail_lost(header);
     case FrameKind::abort: return on_abort(intake, header);
-    case FrameKind::goodbye:
-      state_ = State::left;
-      options_.events->on_goodbye(peer());
-      return Status();
+    case FrameKind::goodbye: return on_goodbye(intake);
     case FrameKind::hello: break;
   }
   return Status(StatusCode::protocol_error, "a second hello");
@@ -409,6 +416,22 @@ Status Link::end_frame(Intake& intake, const FrameHeader& header) {
 
 Status Link::end_data(Intake& intake, const FrameHeader& header) {
   RecvRequest* request = std::exchange(intake.request, nullptr);
+  if (request == nullptr && header.number != 0) {
+    // The receive may have been posted since, and met the same frame on another lane.
+    Result<RecvRequest*> met = begun(header);
+    if (met.ok() && *met != nullptr && (*met)->ready && (*met)->scattered) {
+      request = *met;
+      if (!intake.buffer.empty()) {
+        if (request->destination == nullptr && request->window == nullptr) {
+          options_.events->provide_window(*request);
+        }
+        std::byte* to = request->destination ? request->destination : request->window;
+        std::memcpy(to + header.offset, intake.buffer.data(), intake.buffer.size());
+      }
+      request->covered.add(header.offset, header.offset + header.payload_bytes);
+      request->arrived = request->covered.prefix();
+    }
+  }
   if (request == nullptr) {
     unexpected_bytes_ += intake.buffer.size();
     unexpected_.push_back({header, std::move(intake.buffer), arrival_order++});
@@ -467,6 +490,23 @@ Status Link::on_abort(const Intake& intake, const FrameHeader& header) {
   return Status(
       known ? static_cast<StatusCode>(header.id) : StatusCode::aborted,
       std::string(reinterpret_cast<const char*>(intake.buffer.data()), header.payload_bytes));
+}
+
+// Each lane has its own last word: what it brought before has been read.
+Status Link::on_goodbye(Intake& intake) {
+  intake.said_goodbye = true;
+  leave_if_all_said_goodbye();
+  return Status();
+}
+
+void Link::leave_if_all_said_goodbye() {
+  if (!has_lane()) return;
+  for (size_t rail = 0; rail < lanes_.num_rails(); ++rail) {
+    Lane* lane = lanes_.lane(rail);
+    if (lane != nullptr && !lane->intake().said_goodbye) return;
+  }
+  state_ = State::left;
+  options_.events->on_goodbye(peer());
 }
 
 // The peer has given up its end of a lane; perhaps there is a new one since.
@@ -535,6 +575,8 @@ bool Link::progress_lane(size_t rail) {
     lane.push(OutFrame(header_of(FrameKind::receipt, 0)));
   }
   if (status.ok() || state_ != State::up) return moved;
+  // Its end is in good order; the other lanes still have to say theirs.
+  if (lane.intake().said_goodbye) return moved;
   const bool only_this_lane =
       lanes_.has_many_rails() && !reported_ &&
       (status.code() == StatusCode::peer_lost || status.code() == StatusCode::io_error);
@@ -559,6 +601,7 @@ void Link::lose_lane(size_t rail, const std::string& reason) {
   options_.events->on_rail_event(
       peer(), rail, true,
       str_cat(what, " is lost: ", reason, "; ", num_frames, " frames take another way"));
+  if (state_ == State::up) leave_if_all_said_goodbye();
 }
 
 void Link::lose_stalled_lanes(int64_t now_ns, int64_t limit_ns) {
@@ -598,9 +641,7 @@ bool Link::take_sign_of_life() {
 
 void Link::send_goodbye() {
   if (state_ != State::up) return;
-  OutFrame goodbye(header_of(FrameKind::goodbye, 0));
-  goodbye.order = UINT64_MAX;
-  lanes_.push_ordered(std::move(goodbye));
+  lanes_.push_last(header_of(FrameKind::goodbye, 0));
   shut_down();
 }
 
@@ -639,7 +680,7 @@ bool Link::flush_last_words() {
   bool moved = false;
   for (size_t rail = 0; rail < lanes_.num_rails(); ++rail) {
     Lane* lane = lanes_.lane(rail);
-    if (lane && !lane->flush(&moved).ok()) lane->drop_queued();
+    if (lane && !lane->flush(&moved).ok()) lane->drop_all();
   }
   if (!lanes_.idle()) return true;
   shut_down();

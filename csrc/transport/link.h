@@ -102,6 +102,8 @@ class Link final : private LaneReader {
   bool progress();
   // Bytes wait to be written: epoll has to watch for writability.
   bool wants_to_write() const { return state_ == State::up && !lanes_.idle(); }
+  // What has been sent may still get lost with a lane, and would have to be repeated.
+  bool awaits_receipts() const { return state_ == State::up && lanes_.num_unfinished() > 0; }
   // Requests of the engine wait for the peer.
   bool has_outstanding() const;
 
@@ -158,6 +160,8 @@ class Link final : private LaneReader {
   Status grant_request(uint64_t id);
   Status on_abort(const Intake& intake, const FrameHeader& header);
   Status on_rail_lost(const FrameHeader& header);
+  Status on_goodbye(Intake& intake);
+  void leave_if_all_said_goodbye();
   Result<RecvRequest*> match(const FrameHeader& header);
   void accept_announced(RecvRequest& request, const FrameHeader& header);
   bool take_unexpected(RecvRequest& request);

@@ -219,7 +219,10 @@ void Mesh::on_event(uint64_t what, bool readable, bool writable) {
       break;
     }
     case kUnixListener: accept_all(unix_listener_.get(), true); break;
-    case kTcpListener: accept_all(listeners_[number].fd.get(), false); break;
+    case kTcpListener:
+      // An event may come for a listener that was closed since.
+      if (number < listeners_.size()) accept_all(listeners_[number].fd.get(), false);
+      break;
     case kHandshake: advance_handshake(number); break;
     case kLink: {
       Link& link = *links_[number & kPeerMask];
@@ -295,6 +298,7 @@ void Mesh::check_rails(int64_t now, bool paused) {
 // --- the end ---
 
 void Mesh::fail_all(const Status& reason) {
+  end_reason_ = reason;
   for (Link* link : active_) link->end(reason);
   handshakes_.clear();
   // Ranks that have not met us yet find nobody.
@@ -304,7 +308,9 @@ void Mesh::fail_all(const Status& reason) {
 
 void Mesh::close() {
   if (std::exchange(closed_, true)) return;
-  const auto busy = [](Link* link) { return link->wants_to_write() || link->flush_last_words(); };
+  const auto busy = [](Link* link) {
+    return link->wants_to_write() || link->awaits_receipts() || link->flush_last_words();
+  };
   poll_while(busy, kCloseTimeoutS);
   bool failed = false;
   for (Link* link : active_) {

@@ -192,6 +192,7 @@ class Mesh {
   uint64_t next_handshake_ = 0;
   int num_socket_lanes_ = 0;
   uint64_t num_connects_ = 0;
+  Status end_reason_;  // of fail_all()
   int64_t last_tick_ns_ = 0;
   int64_t next_heartbeat_ns_ = 0;
   bool closed_ = false;

@@ -35,7 +35,7 @@ Link& Mesh::link(int peer) {
   DMLCOMM_CHECK(peer != options_.rank);
   if (!links_[peer]) {
     make_link(peer);
-    connect(peer);
+    if (end_reason_.ok()) connect(peer);
   }
   return *links_[peer];
 }
@@ -49,6 +49,8 @@ void Mesh::make_link(int peer) {
   connections_[peer].resize(num_rails);
   active_.push_back(links_[peer].get());
   last_life_ns_[peer] = connecting_since_ns_[peer] = now_ns();
+  // The communicator has failed: nobody looks after new requests any more.
+  if (!end_reason_.ok()) links_[peer]->end(end_reason_);
 }
 
 // Rail i of this host reaches rail i of the peer. On the own host, and through shared memory, there
@@ -146,7 +148,6 @@ std::string Mesh::advise(const std::string& problem) {
 void Mesh::rail_lost(int peer, size_t rail) {
   --num_socket_lanes_;
   Connection& connection = connections_[peer][rail];
-  connection.attempted = false;
   connection.wait_ns = 0;
   connection.retry_at_ns = now_ns() + kRetryNs;
   if (links_[peer]->has_lane()) return;
@@ -393,8 +394,10 @@ void Mesh::expire_handshakes() {
     if (handshake->deadline().expired()) expired.push_back(id);
   }
   for (uint64_t id : expired) {
-    std::unique_ptr<Handshake> handshake = std::move(handshakes_[id]);
-    handshakes_.erase(id);
+    const auto it = handshakes_.find(id);
+    if (it == handshakes_.end()) continue;  // went with the failure of another one
+    std::unique_ptr<Handshake> handshake = std::move(it->second);
+    handshakes_.erase(it);
     handshake_failed(
         std::move(handshake),
         Status(StatusCode::io_error, str_cat("no answer within ", options_.config.peer_timeout_s,
