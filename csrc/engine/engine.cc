@@ -258,7 +258,8 @@ void Engine::drive(std::unique_lock<std::mutex>& lock, OpState* until, Deadline 
     if (!ended_.empty()) {
       report_ended(lock);
       if (until == nullptr ? num_pending_.load() == 0 : until->done()) return;
-      lock.lock();
+      // Whoever has taken over meanwhile may drive for as long as anything is pending.
+      if (!lock.try_lock()) return;
     }
     if (until == nullptr && num_pending_.load(std::memory_order_acquire) == 0) return;
     if (until != nullptr && until->done()) return;

@@ -15,6 +15,8 @@ constexpr size_t kPiecesInFlight = 8;
 // An idle worker may be silent for years; that it lives is the connection's to watch.
 constexpr std::chrono::hours kForever{24 * 365};
 
+constexpr std::chrono::milliseconds kLookAtWorker{250};
+
 engine::OpOptions patient() {
   engine::OpOptions options;
   options.timeout = kForever;
@@ -80,30 +82,17 @@ void Session::end(const Status& reason) {
 
 // --- receiving ---
 
-engine::OperationPtr Session::post_command(CommandBytes* bytes) {
-  auto op = communicator_->recv({bytes->data(), bytes->size()}, kWorkerRank, kCommand, patient());
-  // Also tells the threads that wait for something else that the worker is gone.
-  op->on_done([this](const Status& status) {
-    if (!status.ok()) end(status);
-  });
-  return op;
-}
-
 void Session::receive_loop() {
-  CommandBytes buffers[2];
-  size_t current = 0;
-  engine::OperationPtr next = post_command(&buffers[0]);
   while (!ended()) {
-    Status status = next->wait(std::chrono::milliseconds(0));
+    CommandBytes bytes;
+    Status status =
+        communicator_->recv({bytes.data(), bytes.size()}, kWorkerRank, kCommand, patient())
+            ->wait(std::chrono::milliseconds(0));
     if (!status.ok()) {
       end(status);
       break;
     }
-    Result<Command> command = decode_command(buffers[current]);
-    if (command.ok() && command->kind != CommandKind::leave) {
-      current = 1 - current;
-      next = post_command(&buffers[current]);
-    }
+    const Result<Command> command = decode_command(bytes);
     status = command.ok() ? carry_out(*command) : command.status();
     if (!status.ok()) {
       communicator_->abort(status.message());
@@ -254,16 +243,18 @@ Status Session::receive(void* data, size_t bytes) {
       ->wait(std::chrono::milliseconds(0));
 }
 
-// Tries again after every event until it works or the session ends.
+// Tries again after every event until it works or the session ends. Now and then it looks whether
+// the worker still lives: while the receiving thread waits here, no message tells.
 template <typename Try>
 Status Session::wait_until(Try attempt) {
   for (;;) {
     const uint64_t epoch = host_.events().epoch();
     if (ended()) return reason();
+    DMLCOMM_RETURN_IF_ERROR(communicator_->error());
     const Result<bool> done = attempt();
     if (!done.ok()) return done.status();
     if (*done) return Status();
-    host_.events().wait_past(epoch);
+    (void)host_.events().wait_past(epoch, kLookAtWorker);
   }
 }
 

@@ -73,7 +73,6 @@ class Session {
 
   // --- the receiving thread ---
   void receive_loop();
-  engine::OperationPtr post_command(CommandBytes* bytes);
   Status carry_out(const Command& command);
   Result<std::shared_ptr<Model>> model_for(const Command& command);
   void advance_clock(Model& model, uint64_t clock);
