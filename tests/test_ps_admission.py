@@ -119,7 +119,7 @@ def test_garbage_does_not_hurt_a_server():
 
 def test_number_of_a_live_worker_is_refused_to_another():
     with servers(workers=2) as address, Client(address, worker=0):
-        with pytest.raises(errors.PsRefusedError, match="number is taken.*DMLCOMM_PS_WORKER"):
+        with pytest.raises(errors.PsRefusedError, match=r"number is taken.*DMLCOMM_PS_WORKER"):
             Client(address, worker=0, **SHORT)
         with Client(address, worker=1) as second:
             assert second.worker == 1

@@ -142,7 +142,7 @@ def test_wrong_arguments_are_errors_before_anything_is_sent():
     with servers() as addresses, Client(addresses) as client:
         with pytest.raises(ValueError, match="rule 'sgdd'"):
             client.init("w", np.zeros(3, np.float32), rule="sgdd")
-        with pytest.raises(errors.PsModelError, match='no model "w" .*call init'):
+        with pytest.raises(errors.PsModelError, match=r'no model "w" .*call init'):
             client.pull("w")
         client.init("w", [np.zeros(3, np.float32)])
         with pytest.raises(ValueError, match=r"expected f32\[3\], got f32\[4\]"):
@@ -169,8 +169,8 @@ def test_window_is_applied_when_every_worker_has_closed_it():
             first.push("w", np.ones(3, np.float32))
             first.clock()
             assert first.pull("w", staleness=None).tolist() == [0] * 3
-            waiting = first.pull_async("w", staleness=0)
             assert first.pull("w", staleness=1).tolist() == [0] * 3
+            waiting = first.pull_async("w", staleness=0)
             second.push("w", np.full(3, 5, np.float32))
             assert not waiting.done()
             second.clock()
@@ -302,7 +302,7 @@ def test_servers_number_workers_that_have_no_number():
 def test_operation_that_waits_for_others_has_a_deadline():
     with servers(workers=2) as addresses, Client(addresses, worker=0, timeout_s=0.5) as client:
         client.init("w", np.zeros(3, np.float32))
-        with pytest.raises(errors.PsTimeoutError, match='push_pull of model "w" .* 0.5 s'):
+        with pytest.raises(errors.PsTimeoutError, match=r'push_pull of model "w" .* 0.5 s'):
             client.push_pull("w", np.ones(3, np.float32))
 
 

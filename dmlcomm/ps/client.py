@@ -225,7 +225,7 @@ class Client:
         memory = made.row_memory(table, rows, values)
         self._operations.run(
             f'push of rows to model "{model}"',
-            lambda core: core.start_push_rows(
+            lambda core, _: core.start_push_rows(
                 made.number, table, rows.address, rows.count, memory.address, rate(lr)
             ),
             nothing,
@@ -239,10 +239,11 @@ class Client:
         made, rows = self._model(model), tensors.indices_of(indices)
         out = tensors.empty_rows(made.like[table], rows.count)
         memory, finish = tensors.writable(out)
+        bound = _check_staleness(staleness)
         return self._operations.run(
             f'pull of rows of model "{model}"',
-            lambda core: core.start_pull_rows(
-                made.number, table, rows.address, rows.count, memory.address, staleness
+            lambda core, _: core.start_pull_rows(
+                made.number, table, rows.address, rows.count, memory.address, bound
             ),
             finish,
             rows,
@@ -286,7 +287,7 @@ class Client:
         buffers = made.layout.buffers(memories)
         return run(
             f'push to model "{model}"',
-            lambda core: core.start_push(made.number, buffers, rate(lr)),
+            lambda core, wait: core.start_push(made.number, buffers, rate(lr), wait),
             nothing,
             memories,
         )
@@ -294,9 +295,10 @@ class Client:
     def _pull(self, run: Any, model: str, staleness: int | None, out: Any) -> Any:
         made = self._model(model)
         buffers, finish = made.writable(out)
+        bound = _check_staleness(staleness)
         return run(
             f'pull of model "{model}"',
-            lambda core: core.start_pull(made.number, buffers, _check_staleness(staleness)),
+            lambda core, wait: core.start_pull(made.number, buffers, bound, wait),
             finish,
         )
 
@@ -313,10 +315,11 @@ class Client:
         memories = made.readable(gradients)
         pushed = made.layout.buffers(memories)
         pulled, finish = made.writable(out)
+        bound = _check_staleness(staleness)
         return run(
             f'push_pull of model "{model}"',
-            lambda core: core.start_push_pull(
-                made.number, pushed, pulled, _check_staleness(staleness), rate(lr)
+            lambda core, wait: core.start_push_pull(
+                made.number, pushed, pulled, bound, rate(lr), wait
             ),
             finish,
             memories,

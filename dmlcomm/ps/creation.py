@@ -83,7 +83,7 @@ class Creation:
         buffers = made.layout.buffers(memories)
         self._operations.run(
             f'first values of model "{made.name}"',
-            lambda core: core.start_set(made.number, buffers),
+            lambda core, _: core.start_set(made.number, buffers),
             nothing,
             memories,
         )

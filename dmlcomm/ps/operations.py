@@ -14,8 +14,8 @@ from dmlcomm.ps.connections import Connections
 
 Result = TypeVar("Result")
 
-# Starts an operation of the core's client that it is given.
-Start = Callable[[Any], Any]
+# Starts an operation of the core's client; True if the caller waits for it at once.
+Start = Callable[[Any, bool], Any]
 
 # A waiting thread returns to the interpreter this often: for signals, as Ctrl-C.
 SLICE_S = 0.5
@@ -50,6 +50,7 @@ class Operations:
         self._queue: queue.SimpleQueue[tuple[_Running, Future[Any]] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._closed = False
+        self._abandoned: list[_Running] = []
 
     def run(
         self, what: str, start: Start, finish: Callable[[], Result], memory: Any = None
@@ -58,7 +59,7 @@ class Operations:
 
         `memory` is what the operation reads and writes, if `finish` does not hold it.
         """
-        running = self._start(what, start, finish, memory)
+        running = self._start(what, start, finish, memory, at_once=True)
         result: Result = self._complete(running)
         return result
 
@@ -69,7 +70,7 @@ class Operations:
         future: Future[Result] = Future()
         # Running already: it cannot be cancelled.
         future.set_running_or_notify_cancel()
-        running = self._start(what, start, finish, memory)
+        running = self._start(what, start, finish, memory, at_once=False)
         with self._starting:
             if self._thread is None:
                 self._thread = threading.Thread(
@@ -88,12 +89,15 @@ class Operations:
             self._queue.put(None)
             thread.join()
 
-    def _start(self, what: str, start: Start, finish: Callable[[], Any], memory: Any) -> _Running:
+    def _start(
+        self, what: str, start: Start, finish: Callable[[], Any], memory: Any, at_once: bool
+    ) -> _Running:
         with self._starting:
             if self._closed:
                 raise errors.PsError(f"{what}: the client is closed")
             deadline = time.monotonic() + self._timeout_s
-            return _Running(start(self._connections.core), finish, memory, what, deadline)
+            operation = start(self._connections.core, at_once)
+            return _Running(operation, finish, memory, what, deadline)
 
     def _finish_all(self) -> None:
         while (item := self._queue.get()) is not None:
@@ -106,17 +110,25 @@ class Operations:
                 future.set_result(result)
 
     def _complete(self, running: _Running) -> Any:
+        try:
+            self._wait(running)
+        except BaseException:
+            # It may go on: its memory stays until the core's client is closed.
+            self._abandoned.append(running)
+            raise
+        self._connections.note_losses()
+        return running.finish()
+
+    def _wait(self, running: _Running) -> None:
         while True:
             try:
                 if running.operation.wait(SLICE_S):
-                    break
+                    return
             except ConnectionError as error:
                 self._connections.recover(running.operation.lost(), self._recreate, str(error))
                 running.operation.retry()
             if time.monotonic() > running.deadline:
                 raise self._too_late(running)
-        self._connections.note_losses()
-        return running.finish()
 
     def _too_late(self, running: _Running) -> errors.PsTimeoutError:
         return errors.PsTimeoutError(
