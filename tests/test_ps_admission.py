@@ -128,10 +128,14 @@ def test_number_of_a_live_worker_is_refused_to_another():
 def test_servers_of_another_job_are_refused():
     with servers(2) as both, servers(1) as other:
         mixed = f"{both.partition(',')[0]},{other}"
-        with pytest.raises(errors.PsRefusedError, match="addresses of all servers of one job"):
+        with pytest.raises(
+            errors.PsRefusedError, match=r"is server 0 of 1 .* expected server 1 of 2"
+        ):
             Client(mixed, **SHORT)
         swapped = ",".join(reversed(both.split(",")))
-        with pytest.raises(errors.PsRefusedError, match="in their order"):
+        with pytest.raises(
+            errors.PsRefusedError, match=r"is server 1 of 2 .* expected server 0 of 2 .* order"
+        ):
             Client(swapped, **SHORT)
 
 

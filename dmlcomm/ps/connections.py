@@ -88,14 +88,14 @@ class Connections:
 
     def _connect_all(self) -> None:
         healths = self._wait_until_healthy()
-        self.replicas = healths[0].replicas if healths else 0
-        for health in healths:
-            self._check(health, healths[0])
-        for health in healths:
-            self._connect_patiently(health.server)
+        self.replicas = min(healths.items())[1].replicas
+        for server, health in healths.items():
+            self._check(server, health)
+        for server in sorted(healths):
+            self._connect_patiently(server)
 
-    def _wait_until_healthy(self) -> list[Any]:
-        """What every server says that is not lost according to another one, server 0 first."""
+    def _wait_until_healthy(self) -> dict[int, Any]:
+        """By server, what each says that is not lost according to another one."""
         patience = Patience(self._options.connect_timeout_s, "the parameter servers")
         healths: dict[int, Any] = {}
         while True:
@@ -109,18 +109,19 @@ class Connections:
                     problem = problem or error
             lost = {server for health in healths.values() for server in health.lost_servers}
             if healths and lost | healths.keys() >= set(range(self.num_servers)):
-                return [healths[server] for server in sorted(healths.keys() - lost)]
+                return {server: healths[server] for server in healths.keys() - lost}
             patience.wait(problem)
 
-    def _check(self, health: Any, first: Any) -> None:
-        """Raises PsRefusedError when the servers are not those of one job, in their order."""
-        address = self._controls[health.server].address if health.server < self.num_servers else "?"
-        expected = (self.num_servers, first.replicas)
-        if (health.num_servers, health.replicas) != expected:
+    def _check(self, server: int, health: Any) -> None:
+        """Raises PsRefusedError when this is not the server of the job that the address is for."""
+        actual = (health.server, health.num_servers, health.replicas)
+        expected = (server, self.num_servers, self.replicas)
+        if actual != expected:
+            text = "server {} of {} with {} replicas"
             raise errors.PsRefusedError(
-                f"server {health.server} ({address}) is one of {health.num_servers} with "
-                f"{health.replicas} replicas; expected {expected[0]} with {expected[1]}: give the "
-                f"addresses of all servers of one job"
+                f"{self._controls[server].address} is {text.format(*actual)}; expected "
+                f"{text.format(*expected)}: give the addresses of all servers of one job, in their "
+                f"order"
             )
 
     # --- one server ---

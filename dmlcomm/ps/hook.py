@@ -25,7 +25,7 @@ class HookState:
     wire: str = ""
 
 
-def ps_hook(state: HookState, bucket: dist.GradBucket) -> "torch.futures.Future[torch.Tensor]":
+def ps_hook(state: HookState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Averages a bucket over all workers through the servers.
 
     DDP makes its buckets anew after the first iteration, so a model is one shape of one bucket.
@@ -49,7 +49,7 @@ def ps_hook(state: HookState, bucket: dist.GradBucket) -> "torch.futures.Future[
     return _as_torch_future(pulled)
 
 
-def _as_torch_future(future: "Future[Any]") -> "torch.futures.Future[torch.Tensor]":
+def _as_torch_future(future: "Future[Any]") -> torch.futures.Future[torch.Tensor]:
     result: torch.futures.Future[torch.Tensor] = torch.futures.Future()
 
     def hand_over(done: "Future[Any]") -> None:

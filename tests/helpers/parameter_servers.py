@@ -12,6 +12,7 @@ import queue
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -147,6 +148,16 @@ class WorkerProcess:
         self.process.wait(DEADLINE_S)
 
 
+def eventually(holds: Callable[[], Any], what: str) -> Any:
+    """Asks again and again until the answer is true; that answer."""
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        if answer := holds():
+            return answer
+        threading.Event().wait(0.02)
+    raise AssertionError(f"{what} did not happen within {DEADLINE_S:g} s")
+
+
 def command(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
     """Runs `dmlcomm` to its end."""
     return subprocess.run(
@@ -158,5 +169,5 @@ def command(*arguments: str, **environment: str) -> "subprocess.CompletedProcess
     )
 
 
-def joined(addresses: Sequence[ServerProcess]) -> str:
-    return ",".join(server.address for server in addresses)
+def addresses_of(processes: Sequence[ServerProcess]) -> str:
+    return ",".join(process.address for process in processes)
