@@ -77,8 +77,8 @@ def probe_congestion_controls() -> CongestionControls: ...
 class PsSpace:
     """A run of elements of one type in a model: its dense tensors, or one sparse table.
 
-    `row`: elements per row of a table, 0 for dense. `wire`: the type that messages carry, `dtype` if
-    empty; servers keep 16-bit floats as f32.
+    `row`: elements per row of a table, 0 for dense. `wire`: the type that messages carry, `dtype`
+    if empty; servers keep 16-bit floats as f32.
     """
 
     def __init__(self, dtype: str, count: int, row: int = 0, wire: str = "") -> None: ...
