@@ -143,7 +143,7 @@ class PsServer:
         worker: int,
         rails: list[tuple[str, str]],
         first_rail: int,
-        set: Callable[[str, str | bytes], None],  # noqa: A002
+        set: Callable[[str, bytes], None],  # noqa: A002
         get: Callable[[str], str | bytes],
         timeout_s: float,
     ) -> None:
@@ -201,7 +201,7 @@ class PsClient:
         server: int,
         rails: list[tuple[str, str]],
         first_rail: int,
-        set: Callable[[str, str | bytes], None],  # noqa: A002
+        set: Callable[[str, bytes], None],  # noqa: A002
         get: Callable[[str], str | bytes],
         timeout_s: float,
     ) -> None: ...

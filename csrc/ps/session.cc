@@ -256,7 +256,8 @@ template <typename Try>
 Status Session::wait_until(Try attempt) {
   for (;;) {
     const uint64_t epoch = host_.events().epoch();
-    if (ended()) return reason();
+    // A worker that has left in good order waits for nothing: what it asked for is not there.
+    if (ended()) return Status(StatusCode::aborted, "the session has ended");
     DMLCOMM_RETURN_IF_ERROR(communicator_->error());
     const Result<bool> done = attempt();
     if (!done.ok()) return done.status();
@@ -307,7 +308,7 @@ void Session::answer_loop() {
     lock.unlock();
     bool ready = false;
     const Status status = answer(reply, &ready, true);
-    if (!status.ok()) {
+    if (!status.ok() && !ended()) {
       communicator_->abort(status.message());
       end(status);
     }
