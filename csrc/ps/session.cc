@@ -60,6 +60,12 @@ Session::~Session() {
   answerer_.join();
 }
 
+void Session::end_but_count(const std::string& reason) {
+  counts_on_.store(true);
+  communicator_->abort(reason);
+  end(Status(StatusCode::aborted, reason));
+}
+
 Status Session::reason() const {
   std::lock_guard lock(mutex_);
   return reason_;
@@ -100,6 +106,7 @@ void Session::receive_loop() {
     }
   }
   for (uint32_t model : attached_) {
+    if (counts_on_.load()) break;
     if (const std::shared_ptr<Model> of = host_.find_model(model)) of->drop(worker_);
   }
   host_.on_session_ended(worker_, reason());
@@ -169,7 +176,7 @@ Status Session::take_push(const Command& command, const std::shared_ptr<Model>& 
       chosen_pieces(command.kind, model->spec(), model->shard(command.shard)->pieces()).size() > 1;
   if (early) reply({command, model, {}, false});
   DMLCOMM_RETURN_IF_ERROR(take_pieces(command, model));
-  if (command.closes()) advance_clock(*model, command.clock + 1);
+  if (command.ends_clock) advance_clock(*model, command.clock + 1);
   if (!early) reply({command, model, {}, false});
   return Status();
 }
