@@ -1,14 +1,13 @@
 """Workers and servers that die, freeze, leave and come back: real processes, real signals."""
 
 import contextlib
-import json
 import signal
 
 import numpy as np
 import pytest
 
 from dmlcomm import errors
-from dmlcomm.ps import Client
+from dmlcomm.ps import Client, status_view
 from helpers.parameter_servers import (
     ServerProcess,
     WorkerProcess,
@@ -74,6 +73,13 @@ def add_one(client, **options):
     return client.push_pull("w", np.ones(COUNT, np.float32), **options)
 
 
+def status_of(address):
+    controls = status_view.controls_of([address], "", None)
+    (answer,) = status_view.ask(controls)
+    controls[0].close()
+    return answer
+
+
 # --- workers
 
 
@@ -90,9 +96,9 @@ def test_killed_worker_is_not_waited_for(transport):
         victim.kill()
         assert set(waiting.result(60).tolist()) == {1.0}
         survivor.barrier()
-        status = json.loads(command("ps", "status", "--json", addresses).stdout)
-        for answer in status["servers"]:
-            states = {w["worker"]: (w["alive"], bool(w["lost_reason"])) for w in answer["workers"]}
+        for address in addresses.split(","):
+            workers = status_of(address)["workers"]
+            states = {w["worker"]: (w["alive"], bool(w["lost_reason"])) for w in workers}
             assert states == {0: (True, False), 1: (False, True)}
 
 
@@ -157,6 +163,7 @@ def test_nothing_is_lost_when_a_server_with_a_replica_is_killed(num_servers, vic
             assert set(add_one(first).tolist()) == {2.0 * (step + 1)}
         second.expect(f"{2.0 * steps}")
         assert first.lost_servers == [victim]
+        second.process.stdin.close()  # it leaves
         first.barrier()
         first.init("later", np.full(7, 5, np.float32))
         assert first.pull("later", None).tolist() == [5] * 7
@@ -177,8 +184,7 @@ def test_worker_that_comes_after_a_loss_needs_not_wait():
 
 
 def checkpoint_of(address):
-    status = json.loads(command("ps", "status", "--json", address).stdout)
-    return {c["model"]: c["clock"] for c in status["servers"][0]["checkpoints"]}
+    return {c["model"]: c["clock"] for c in status_of(address)["checkpoints"]}
 
 
 def test_killed_server_resumes_its_checkpoint_and_the_client_reconnects(tmp_path):

@@ -5,7 +5,6 @@ What a command needs is imported in it: a server listens a fraction of a second 
 
 import os
 import signal
-import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -211,7 +210,8 @@ class _StopSignals:
         """Whoever has started the server holds the other end, and may die without a word."""
 
         def watch() -> None:
-            sys.stdin.buffer.read()
+            while os.read(0, 4096):  # no lock of sys.stdin, which would hold up the end
+                pass
             os.kill(os.getpid(), signal.SIGTERM)
 
         threading.Thread(target=watch, name="dmlcomm-ps-stdin", daemon=True).start()
