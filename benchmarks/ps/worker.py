@@ -33,7 +33,8 @@ def _measure(client: Client, options: argparse.Namespace) -> dict:
     push_s, pull_s, both_s, wrong = [], [], [], 0
     for step in range(WARM_UP + options.repeats):
         gradient = pattern + np.float32(options.worker * (step + 1))
-        client.barrier()
+        if options.workers > 1:
+            client.barrier()
         began = time.perf_counter()
         if options.call == "push_pull":
             client.push_pull(MODEL, gradient, out=weights)
