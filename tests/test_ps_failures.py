@@ -29,9 +29,12 @@ with Client(sys.argv[1], worker=int(sys.argv[2])) as client:
     client.init("w", np.zeros({COUNT}, np.float32), rule="add", reduce="sum")
     print("ready", flush=True)
     for line in sys.stdin:
-        for _ in range(int(line)):
-            weights = client.push_pull("w", np.ones({COUNT}, np.float32))
-        print(*sorted(set(weights.tolist())), flush=True)
+        try:
+            for _ in range(int(line)):
+                weights = client.push_pull("w", np.ones({COUNT}, np.float32))
+            print(*sorted(set(weights.tolist())), flush=True)
+        except Exception as error:
+            print(type(error).__name__, flush=True)
 """
 
 # Is chosen to provide the first values, and then does nothing.
@@ -102,17 +105,29 @@ def test_killed_worker_is_not_waited_for(transport):
             assert states == {0: (True, False), 1: (False, True)}
 
 
-def test_frozen_worker_is_not_waited_for():
+@pytest.mark.parametrize("replicas", [0, 1])
+def test_frozen_worker_is_not_waited_for_and_harms_nobody_when_it_wakes(replicas):
+    options = ("--workers", "2", "--replicas", str(replicas))
     with (
-        server_processes(1, "--workers", "2", DMLCOMM_PEER_TIMEOUT_S="1") as (server,),
-        WorkerProcess(WORKER, server.address, "1") as victim,
-        Client(server.address, worker=0) as survivor,
+        server_processes(2, *options, DMLCOMM_PEER_TIMEOUT_S="1") as processes,
+        WorkerProcess(WORKER, addresses_of(processes), "1") as victim,
+        Client(addresses_of(processes), worker=0) as survivor,
     ):
         start(survivor)
         victim.expect("ready")
         victim.process.send_signal(signal.SIGSTOP)
         assert set(add_one(survivor).tolist()) == {1.0}
-        assert "worker 1" in server.terminate()[1]
+        for process in processes:
+            eventually(
+                lambda p=process: not status_of(p.address)["workers"][1]["alive"], "the loss"
+            )
+        victim.process.send_signal(signal.SIGCONT)
+        victim.say("1")
+        # With replicas it stays out; without, it connects again, and its push counts.
+        assert (victim.next_line() == "PsServerLostError") == bool(replicas)
+        victim.kill()
+        assert set(add_one(survivor).tolist()) == {2.0 if replicas else 3.0}
+        assert survivor.lost_servers == []
 
 
 def test_killed_worker_comes_back_and_goes_on_with_the_others():

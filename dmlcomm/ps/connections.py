@@ -210,8 +210,16 @@ class Connections:
     def recover(self, servers: Sequence[int], recreate: Callable[[int], None], reason: str) -> None:
         """Connects again to lost servers; `recreate` then makes the models known to each.
 
-        Raises PsServerLostError when one does not come back in time, or has lost a model.
+        Raises PsServerLostError when one does not come back in time, or has lost a model; and with
+        replicas, where a server that was lost has missed what its replica has, and stays out.
         """
+        if self.replicas:
+            raise errors.PsServerLostError(
+                f"worker {self.worker} has lost servers {list(servers)} and with them a shard and "
+                f"its replica: {reason}; if the servers run, they have taken this worker for dead, "
+                f"and it can be started again; else the job has to be",
+                servers,
+            )
         with self._recovering:
             assert self.core is not None
             for server in servers:
