@@ -61,6 +61,7 @@ class Connections:
         self._recovering = threading.Lock()
         self._reported: set[int] = set()
         self.worker = options.worker
+        self.num_workers = 0
         self.core: _core.PsClient | None = None
         try:
             self._connect_all()
@@ -155,15 +156,21 @@ class Connections:
             self.core = _core.PsClient(
                 self.worker, self.num_servers, time.time_ns(), self._options.transport
             )
+        self.num_workers = reply.num_workers
         rails = [(rail.worker_interface, rail.worker_address) for rail in reply.rails]
-        self.core.connect(
-            server,
-            rails,
-            reply.first_rail,
-            lambda key, value: self._publish(server, key, value),
-            lambda key: self._look_up(server, key),
-            CONNECT_TIMEOUT_S,
-        )
+        try:
+            self.core.connect(
+                server,
+                rails,
+                reply.first_rail,
+                lambda key, value: self._publish(server, key, value),
+                lambda key: self._look_up(server, key),
+                CONNECT_TIMEOUT_S,
+            )
+        except (OSError, RuntimeError) as error:  # as the core tells what has gone wrong
+            raise errors.PsConnectionError(
+                f"server {server} ({control.address}): no data connection: {error}"
+            ) from error
 
     def _publish(self, server: int, key: str, value: bytes) -> None:
         self.call(server, "Publish", key=key, value=value)
@@ -246,11 +253,6 @@ class Connections:
                 return
             except MAY_PASS as error:
                 problem: errors.PsError = error
-            except errors.PsError:
-                raise
-            except RuntimeError as error:
-                # The core could not connect: the server has died again.
-                problem = errors.PsConnectionError(str(error))
             try:
                 patience.wait(problem)
             except errors.PsError as error:
