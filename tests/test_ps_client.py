@@ -250,6 +250,8 @@ def test_wrong_rows_are_refused():
             client.push_rows("table", [10], np.zeros((1, 2), np.float32))
         with pytest.raises(ValueError, match=r"expected f32\[1, 2\], got f32\[2, 2\]"):
             client.push_rows("table", [1], np.zeros((2, 2), np.float32))
+        with pytest.raises(ValueError, match="travel as they are"):
+            client.init("narrow", np.zeros((10, 2), np.float32), tables=True, wire="bf16")
         with pytest.raises(ValueError, match="one dimension of integers"):
             client.pull_rows("table", [0.5])
 

@@ -85,6 +85,7 @@ class Checkpoints:
             found, damaged = self._directory.newest(number)
             for error in damaged:
                 log.error("%s; %s is used instead", error, found.path)
+            log.info("restoring %s (%d bytes)", found.path, found.path.stat().st_size)
             self._models.restore(found)
             log.info(
                 'model "%s": restored at clock %d from %s',

@@ -87,6 +87,11 @@ class Client:
         return self._connections.num_servers
 
     @property
+    def num_workers(self) -> int:
+        """How many the servers wait for before training begins; more may take part."""
+        return self._connections.num_workers
+
+    @property
     def lost_servers(self) -> list[int]:
         """Servers that this worker has no connection to."""
         return list(self._core.lost())
@@ -237,7 +242,8 @@ class Client:
     ) -> Any:
         """Some rows of a table, as a matrix in the order of `indices`."""
         made, rows = self._model(model), tensors.indices_of(indices)
-        out = tensors.empty_rows(made.like[table], rows.count)
+        row_elements = made.layout.tensors[table].shape[1]
+        out = tensors.empty(made.like[table], (rows.count, row_elements))
         memory, finish = tensors.writable(out)
         bound = _check_staleness(staleness)
         return self._operations.run(

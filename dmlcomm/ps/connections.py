@@ -61,6 +61,7 @@ class Connections:
         self._recovering = threading.Lock()
         self._reported: set[int] = set()
         self.worker = options.worker
+        self.num_workers = 0
         self.core: _core.PsClient | None = None
         try:
             self._connect_all()
@@ -155,15 +156,21 @@ class Connections:
             self.core = _core.PsClient(
                 self.worker, self.num_servers, time.time_ns(), self._options.transport
             )
+        self.num_workers = reply.num_workers
         rails = [(rail.worker_interface, rail.worker_address) for rail in reply.rails]
-        self.core.connect(
-            server,
-            rails,
-            reply.first_rail,
-            lambda key, value: self._publish(server, key, value),
-            lambda key: self._look_up(server, key),
-            CONNECT_TIMEOUT_S,
-        )
+        try:
+            self.core.connect(
+                server,
+                rails,
+                reply.first_rail,
+                lambda key, value: self._publish(server, key, value),
+                lambda key: self._look_up(server, key),
+                CONNECT_TIMEOUT_S,
+            )
+        except (OSError, RuntimeError) as error:  # as the core tells what has gone wrong
+            raise errors.PsConnectionError(
+                f"server {server} ({control.address}): no data connection: {error}"
+            ) from error
 
     def _publish(self, server: int, key: str, value: bytes) -> None:
         self.call(server, "Publish", key=key, value=value)
@@ -210,8 +217,16 @@ class Connections:
     def recover(self, servers: Sequence[int], recreate: Callable[[int], None], reason: str) -> None:
         """Connects again to lost servers; `recreate` then makes the models known to each.
 
-        Raises PsServerLostError when one does not come back in time, or has lost a model.
+        Raises PsServerLostError when one does not come back in time, or has lost a model; and with
+        replicas, where a server that was lost has missed what its replica has, and stays out.
         """
+        if self.replicas:
+            raise errors.PsServerLostError(
+                f"worker {self.worker} has lost servers {list(servers)} and with them a shard and "
+                f"its replica: {reason}; if the servers run, they have taken this worker for dead, "
+                f"and it can be started again; else the job has to be",
+                servers,
+            )
         with self._recovering:
             assert self.core is not None
             for server in servers:
@@ -238,11 +253,6 @@ class Connections:
                 return
             except MAY_PASS as error:
                 problem: errors.PsError = error
-            except errors.PsError:
-                raise
-            except RuntimeError as error:
-                # The core could not connect: the server has died again.
-                problem = errors.PsConnectionError(str(error))
             try:
                 patience.wait(problem)
             except errors.PsError as error:

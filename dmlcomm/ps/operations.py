@@ -17,6 +17,10 @@ Result = TypeVar("Result")
 # Starts an operation of the core's client; True if the caller waits for it at once.
 Start = Callable[[Any, bool], Any]
 
+# What fails again after so many reconnections is no matter of connections: a rule that raises, for
+# instance, ends a session whenever it is asked.
+MAX_RECOVERIES = 3
+
 # A waiting thread returns to the interpreter this often: for signals, as Ctrl-C.
 SLICE_S = 0.5
 
@@ -120,15 +124,29 @@ class Operations:
         return running.finish()
 
     def _wait(self, running: _Running) -> None:
+        recoveries = 0
         while True:
             try:
                 if running.operation.wait(SLICE_S):
                     return
             except ConnectionError as error:
-                self._connections.recover(running.operation.lost(), self._recreate, str(error))
+                lost = running.operation.lost()
+                if recoveries == MAX_RECOVERIES:
+                    raise self._in_vain(running, lost, error) from None
+                recoveries += 1
+                self._connections.recover(lost, self._recreate, str(error))
                 running.operation.retry()
             if time.monotonic() > running.deadline:
                 raise self._too_late(running)
+
+    def _in_vain(
+        self, running: _Running, lost: list[int], error: ConnectionError
+    ) -> errors.PsServerLostError:
+        return errors.PsServerLostError(
+            f"worker {self._connections.worker}: {running.what} has lost servers {lost} again, "
+            f"after {MAX_RECOVERIES} reconnections: {error}",
+            lost,
+        )
 
     def _too_late(self, running: _Running) -> errors.PsTimeoutError:
         return errors.PsTimeoutError(

@@ -72,20 +72,12 @@ def writable(tensor: Any) -> tuple[Memory, Finish]:
     return Memory(staging.ctypes.data, staging.size, staging), finish
 
 
-def empty_like(tensor: Any) -> Any:
-    """A tensor of the same library, shape and elements, in row-major order."""
-    torch_side = _torch_side(tensor)
-    if torch_side is not None:
-        return torch_side.empty_like(tensor)
-    return np.empty(tensor.shape, tensor.dtype)
-
-
-def empty_rows(like: Any, num_rows: int) -> Any:
-    """`num_rows` rows of the table `like`."""
+def empty(like: Any, shape: tuple[int, ...]) -> Any:
+    """A tensor of the same library, element type and device, in row-major order."""
     torch_side = _torch_side(like)
     if torch_side is not None:
-        return torch_side.empty_rows(like, num_rows)
-    return np.empty((num_rows, like.shape[1]), like.dtype)
+        return torch_side.empty(like, shape)
+    return np.empty(shape, like.dtype)
 
 
 def indices_of(value: Any) -> Memory:
