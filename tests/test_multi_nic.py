@@ -1,28 +1,17 @@
 """dmlcomm on hosts with several NICs: every operation, and cables that are pulled meanwhile."""
 
 import random
-import subprocess
-import sys
 import time
 
 import pytest
 
 from dmlcomm.lab import Lab
+from helpers.lab_scripts import run_script, start_script
 
 DEADLINE_S = 120
 SEEDS = [1, 2]
 
-# Ranks meet over the management network, which stays up.
-SETUP = """
-import datetime, os, sys, time
-import torch
-import torch.distributed as dist
-import dmlcomm
-torch.set_num_threads(1)
-dist.init_process_group("dmlcomm", timeout=datetime.timedelta(seconds=60))
-rank, size = dist.get_rank(), dist.get_world_size()
-def say(*words):
-    print(*words, flush=True)
+VALUES = """
 def data(count, of_rank):
     return torch.arange(count, dtype=torch.float32) % 97 + of_rank
 def total(count):
@@ -139,14 +128,12 @@ os._exit(0)
 
 
 def run(lab, script, *arguments):
-    options = {"capture_output": True, "text": True, "timeout": DEADLINE_S}
-    return lab.run([sys.executable, "-c", SETUP + script], *arguments, **options)
+    return run_script(lab, VALUES + script, *arguments, deadline_s=DEADLINE_S)
 
 
 def started(lab, script, *arguments):
     """The run, once rank 0 has finished its first operation."""
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    process = lab.popen_run([sys.executable, "-c", SETUP + script], *arguments, **options)
+    process = start_script(lab, VALUES + script, *arguments)
     assert process.stdout is not None
     assert process.stdout.readline() == "[0] go\n"
     return process
