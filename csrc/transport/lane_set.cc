@@ -56,15 +56,15 @@ void LaneSet::push_ordered(OutFrame frame) {
 }
 
 void LaneSet::push_last(const FrameHeader& header) {
-  for (const auto& lane : lanes_) {
-    if (!lane) continue;
+  for_each_lane([&](size_t, Lane& lane) {
     OutFrame frame(header);
     frame.order = UINT64_MAX;
-    lane->push(std::move(frame));
-  }
+    lane.push(std::move(frame));
+  });
 }
 
 void LaneSet::push(OutFrame frame, uint8_t rail) {
+  if (rail == kAnyRail) return push_ordered(std::move(frame));
   number(frame);
   Lane* lane = rail < lanes_.size() ? lanes_[rail].get() : nullptr;
   if (lane == nullptr) lane = least_busy();
@@ -127,7 +127,7 @@ bool LaneSet::idle() const {
 
 size_t LaneSet::num_unfinished() const {
   size_t count = striped_.size() + homeless_.size();
-  for (const auto& lane : lanes_) count += lane ? lane->num_unfinished() : 0;
+  for_each_lane([&](size_t, Lane& lane) { count += lane.num_unfinished(); });
   return count;
 }
 

@@ -153,7 +153,7 @@ class Link final : private LaneReader {
   Status deliver_unexpected(const FrameHeader& header);
   void forget(const RecvRequest* request);
   void shut_down();
-  bool progress_lane(size_t rail);
+  bool progress_lane(size_t rail, Lane& lane);
   Status announce(const FrameHeader& header);
   Status on_open(const FrameHeader& header);
   Status complete_offer(uint64_t id);
@@ -165,6 +165,7 @@ class Link final : private LaneReader {
   Result<RecvRequest*> match(const FrameHeader& header);
   void accept_announced(RecvRequest& request, const FrameHeader& header);
   bool take_unexpected(RecvRequest& request);
+  void store(RecvRequest& request, size_t offset, const std::vector<std::byte>& bytes);
   Status check_sizes(const RecvRequest& request, const FrameHeader& header) const;
 
   // Constant after construction.

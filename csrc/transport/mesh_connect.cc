@@ -42,8 +42,7 @@ Link& Mesh::link(int peer) {
 
 void Mesh::make_link(int peer) {
   const size_t num_rails = std::max<size_t>(1, num_rails_to(peer));
-  RailCounters* counters =
-      shares_memory(peer) || same_host(peer) ? &local_counters_ : counters_.data();
+  RailCounters* counters = same_host(peer) ? &local_counters_ : counters_.data();
   links_[peer] = std::make_unique<Link>(
       LinkOptions{options_.rank, peer, key_.job_id, num_rails, options_.events, counters});
   connections_[peer].resize(num_rails);
@@ -53,10 +52,9 @@ void Mesh::make_link(int peer) {
   if (!end_reason_.ok()) links_[peer]->end(end_reason_);
 }
 
-// Rail i of this host reaches rail i of the peer. On the own host, and through shared memory, there
-// is one way.
+// Rail i of this host reaches rail i of the peer. On the own host there is one way.
 size_t Mesh::num_rails_to(int peer) const {
-  if (shares_memory(peer) || same_host(peer)) return 1;
+  if (same_host(peer)) return 1;
   return std::min(options_.rails.size(), endpoints_[peer].size());
 }
 
@@ -353,7 +351,7 @@ void Mesh::attach(Handshake& handshake) {
   if (Status status = watch(number, event, true); !status.ok()) link.fail(status);
   if (is_back) {
     ++counters_[rail].lanes_back;
-    options_.events->on_rail_event(peer, rail, false, str_cat(description, " is back"));
+    options_.events->on_rail_event(peer, false, str_cat(description, " is back"));
   }
 }
 
