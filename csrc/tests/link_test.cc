@@ -238,6 +238,17 @@ TEST_P(LinkTest, AWrongSizeFailsTheLinkAndSaysBoth) {
   EXPECT_TRUE(notes_a_.failure_reported);
 }
 
+TEST_P(LinkTest, AfterTheLastWordAnEndedLinkIsClosedForThePeer) {
+  connect();
+  b_.end(Status(StatusCode::aborted, "enough"));
+  settle();
+  EXPECT_EQ(notes_a_.failure.message(), "enough");
+  a_.end(notes_a_.failure);
+  settle();
+  EXPECT_FALSE(a_.discard_input()) << "the peer's end is not there, and close() waits for it";
+  EXPECT_FALSE(b_.discard_input());
+}
+
 TEST_P(LinkTest, AnotherOperationIsAMismatch) {
   connect();
   notes_b_.forbidden_kind = 4;

@@ -145,6 +145,22 @@ TEST(RailsTest, GoodbyeWaitsForWhatOtherLanesBring) {
   EXPECT_EQ(pair.notes_b.num_lost, 0);
 }
 
+TEST(RailsTest, TheReasonOfAnEndIsReadBeforeAnyLaneSeemsLost) {
+  Pair pair(3, 100);
+  pair.a.lose_lane(0, "test");  // what is in order goes over the next lane from now on
+  pair.settle();
+  pair.connect(0);
+  pair.settle();
+  ASSERT_EQ(pair.notes_b.num_lost, 1);
+  pair.a.end(Status(StatusCode::aborted, "enough"));
+  while (pair.a.flush_last_words()) {
+  }
+  pair.settle();
+  EXPECT_EQ(pair.notes_b.failure.message(), "enough");
+  EXPECT_TRUE(pair.notes_b.failure_reported);
+  EXPECT_EQ(pair.notes_b.num_lost, 1);
+}
+
 TEST(RailsTest, ABorrowedMessageIsSentOnlyWhenThePeerHasIt) {
   std::mt19937 random(1);
   Pair pair(2, 1 << 20);

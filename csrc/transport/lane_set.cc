@@ -55,11 +55,11 @@ void LaneSet::push_ordered(OutFrame frame) {
   lane->push(std::move(frame));
 }
 
-void LaneSet::push_last(const FrameHeader& header) {
+void LaneSet::push_last(const OutFrame& frame) {
   for_each_lane([&](size_t, Lane& lane) {
-    OutFrame frame(header);
-    frame.order = UINT64_MAX;
-    lane.push(std::move(frame));
+    OutFrame copy = frame;
+    copy.order = UINT64_MAX;
+    lane.push(std::move(copy));
   });
 }
 

@@ -43,7 +43,7 @@ class LaneSet {
   // In the order of the calls.
   void push_ordered(OutFrame frame);
   // On every living lane, behind everything else, and not repeated.
-  void push_last(const FrameHeader& header);
+  void push_last(const OutFrame& frame);
   // Over `rail`, or another where that is dead, in any order; in the order of the calls where no
   // rail is named (kAnyRail).
   void push(OutFrame frame, uint8_t rail);

@@ -624,7 +624,7 @@ bool Link::take_sign_of_life() {
 
 void Link::send_goodbye() {
   if (state_ != State::up) return;
-  lanes_.push_last(header_of(FrameKind::goodbye, 0));
+  lanes_.push_last(OutFrame(header_of(FrameKind::goodbye, 0)));
   shut_down();
 }
 
@@ -648,7 +648,8 @@ void Link::end(const Status& reason) {
     frame.header.id = static_cast<uint64_t>(reason.code());
     frame.owned = reason.message().substr(0, kMaxReasonBytes);
     frame.header.payload_bytes = static_cast<uint32_t>(frame.owned.size());
-    lanes_.push_ordered(std::move(frame));
+    // On every lane, so that none seems to have died before the reason is read on another.
+    lanes_.push_last(frame);
   }
   state_ = State::failed;
   if (error_.ok()) error_ = reason;
@@ -657,12 +658,14 @@ void Link::end(const Status& reason) {
 
 // Where writing fails the peer notices the closed connection.
 bool Link::flush_last_words() {
-  if (!ended_ || lanes_.idle()) return false;
+  if (!ended_ || is_shut_down_) return false;
   bool moved = false;
   lanes_.for_each_lane([&](size_t, Lane& lane) {
     if (!lane.flush(&moved).ok()) lane.drop_all();
   });
   if (!lanes_.idle()) return true;
+  // The peer, which waits for our end when it closes, has it now.
+  is_shut_down_ = true;
   shut_down();
   return false;
 }

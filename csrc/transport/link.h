@@ -119,10 +119,12 @@ class Link final : private LaneReader {
   // The communicator has failed: tells the peer why, as far as possible without blocking, and ends
   // the link. No request is touched afterwards.
   void end(const Status& reason);
+  bool has_ended() const { return ended_; }
   // After end(): true while words for the peer are still on their way out.
   bool flush_last_words();
-  // After the last word: throws away what the peer still sends, so that closing does not reset the
-  // connection under what we sent. False once the peer has closed as well.
+  // After end() or goodbye: throws away what the peer still sends. Two ends with full buffers would
+  // wait for each other else, and closing would reset the connection under what we sent. False once
+  // the peer has closed as well.
   bool discard_input();
 
  private:
@@ -175,6 +177,7 @@ class Link final : private LaneReader {
   Status error_;
   bool reported_ = false;  // error_ is the peer's
   bool ended_ = false;
+  bool is_shut_down_ = false;  // after the last word of an ended link
   LaneSet lanes_;
   std::vector<size_t> lost_rails_;
   std::vector<size_t> lanes_to_lose_;  // the peer has given them up
