@@ -1,6 +1,8 @@
 """dmlcomm on hosts with several NICs: every operation, and cables that are pulled meanwhile."""
 
+import os
 import random
+import signal
 import time
 
 import pytest
@@ -71,12 +73,14 @@ say("sent", *[c.bytes_sent for c in nics])
 fine()
 """
 
-# Floats whose sum depends on the order: every repetition must give the same bits.
+# Floats whose sum depends on the order: every repetition must give the same bits. Goes on until the
+# test has sent SIGUSR1, and ENOUGH of the ranks' lanes were lost and came back.
 REPETITIONS = """
+stop = []
+signal.signal(signal.SIGUSR1, lambda *_: stop.append(True))
 generator = torch.Generator().manual_seed(rank)
 values = torch.rand(200_000, generator=generator)
 expected = None
-begin = time.monotonic()
 repetitions = 0
 while True:
     tensor = values.clone()
@@ -84,15 +88,15 @@ while True:
     expected = tensor.clone() if expected is None else expected
     assert torch.equal(tensor.view(torch.int32), expected.view(torch.int32)), repetitions
     repetitions += 1
-    enough = torch.tensor([time.monotonic() - begin > SECONDS], dtype=torch.int32)
-    dist.broadcast(enough, 0)
+    lanes = [(c.lanes_lost, c.lanes_back) for c in dmlcomm.rails()]
+    state = torch.tensor([*map(sum, zip(*lanes)), len(stop)])
+    dist.all_reduce(state)
+    lost, back, told = state.tolist()
     if rank == 0 and repetitions == 1:
         say("go")
-    if enough.item():
+    if told and ENOUGH(lost, back):
         break
-lost = sum(c.lanes_lost for c in dmlcomm.rails())
-back = sum(c.lanes_back for c in dmlcomm.rails())
-say("repeated", repetitions, "lost", lost, "back", back)
+say("repeated", repetitions)
 fine()
 """
 
@@ -137,6 +141,16 @@ def started(lab, script, *arguments):
     assert process.stdout is not None
     assert process.stdout.readline() == "[0] go\n"
     return process
+
+
+def stopped(process):
+    """How often each rank repeated, and stderr, of a run of REPETITIONS that ends now."""
+    os.kill(process.pid, signal.SIGUSR1)
+    stdout, stderr = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, stdout + stderr
+    counts = [int(line.split()[2]) for line in stdout.splitlines() if "repeated" in line]
+    assert counts, stdout
+    return counts, stderr
 
 
 def expect_fine(result, num_ranks):
@@ -185,29 +199,24 @@ def test_nics_of_different_speed_are_both_full(lab_is_possible):
 def test_results_have_the_same_bits_while_links_flap(lab_is_possible, topology, seed):
     chance = random.Random(seed)
     with Lab(topology, rate="500mbit") as lab:
-        process = started(lab, f"SECONDS = 7\n{REPETITIONS}")
+        enough = "ENOUGH = lambda lost, back: 0 < lost == back\n"
+        process = started(lab, enough + REPETITIONS)
         for _ in range(3):
             place = f"host{chance.randrange(3)}:eth{chance.randrange(2)}"
             time.sleep(chance.uniform(0.1, 0.6))  # the cable is pulled at any moment...
             lab.set(place, "down")
             time.sleep(chance.uniform(0.3, 1.5))  # ...and comes back at another
             lab.set(place, "up")
-        stdout, stderr = process.communicate(timeout=DEADLINE_S)
-    assert process.returncode == 0, stdout + stderr
-    lines = [line.split() for line in stdout.splitlines() if "repeated" in line]
-    assert lines, stdout
-    assert all(int(line[2]) >= 20 for line in lines), stdout
-    assert sum(int(line[4]) for line in lines) > 0, "no lane was ever lost"
-    assert sum(int(line[6]) for line in lines) > 0, "no lane came back"
+        counts, stderr = stopped(process)
+    assert all(count >= 20 for count in counts), counts
     assert "has lost its carrier" in stderr
 
 
 def test_a_rail_that_loses_everything_without_losing_its_carrier(loss_is_possible):
     with Lab("flat:3,2", rate="500mbit") as lab:
-        process = started(lab, f"SECONDS = 4\n{REPETITIONS}")
+        process = started(lab, "ENOUGH = lambda lost, back: lost > 0\n" + REPETITIONS)
         lab.set("host1:eth1", "loss=100%")
-        stdout, stderr = process.communicate(timeout=DEADLINE_S)
-    assert process.returncode == 0, stdout + stderr
+        _, stderr = stopped(process)
     assert "nothing was confirmed for" in stderr
 
 
