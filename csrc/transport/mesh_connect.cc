@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/str_cat.h"
 #include "transport/mesh.h"
+#include "transport/tcp/device.h"
 #include "transport/tcp/tcp_channel.h"
 
 namespace dmlcomm::transport {
@@ -102,7 +103,7 @@ void Mesh::connect_rail(int peer, size_t rail) {
   if (!is_local && connections_[peer].size() > 1 && !has_carrier_[rail]) {
     return connect_failed(peer, rail, Status(StatusCode::io_error, str_cat(what, ": no carrier")));
   }
-  Result<UniqueFd> fd = tcp::begin_connect(local, to.address, to.port, socket_options());
+  Result<UniqueFd> fd = tcp::begin_connect(interface, local, to.address, to.port, socket_options());
   if (!fd.ok()) return connect_failed(peer, rail, fd.status());
   const double timeout_s = links_[peer]->state() == Link::State::connecting
                                ? options_.config.peer_timeout_s
@@ -341,6 +342,9 @@ void Mesh::attach(Handshake& handshake) {
   const bool is_local = same_host(peer);
   tcp::tune(fd.get(), is_local, socket_options());
   if (link.num_rails() > 1) tcp::keep_queue_short(fd.get());
+  if (!is_local && !handshake.outgoing()) {
+    tcp::hold_to_card(fd.get(), own_endpoints_[rail].interface, endpoints_[peer][rail].address);
+  }
   const int number = fd.get();
   const std::string interface = is_local ? "lo" : own_endpoints_[rail].interface;
   const std::string description = str_cat("tcp to ", hosts_[peer].host_name, " over ", interface);
