@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import sys
 import time
 
 import pytest
@@ -99,6 +100,9 @@ while True:
 say("repeated", repetitions)
 fine()
 """
+
+ENOUGH_LOST = "ENOUGH = lambda lost, back: lost > 0\n"
+ENOUGH_LOST_AND_BACK = "ENOUGH = lambda lost, back: 0 < lost == back\n"
 
 LAST_RAIL = """
 tensor = torch.ones(100_000)
@@ -199,8 +203,7 @@ def test_nics_of_different_speed_are_both_full(lab_is_possible):
 def test_results_have_the_same_bits_while_links_flap(lab_is_possible, topology, seed):
     chance = random.Random(seed)
     with Lab(topology, rate="500mbit") as lab:
-        enough = "ENOUGH = lambda lost, back: 0 < lost == back\n"
-        process = started(lab, enough + REPETITIONS)
+        process = started(lab, ENOUGH_LOST_AND_BACK + REPETITIONS)
         for _ in range(3):
             place = f"host{chance.randrange(3)}:eth{chance.randrange(2)}"
             time.sleep(chance.uniform(0.1, 0.6))  # the cable is pulled at any moment...
@@ -214,10 +217,38 @@ def test_results_have_the_same_bits_while_links_flap(lab_is_possible, topology, 
 
 def test_a_rail_that_loses_everything_without_losing_its_carrier(loss_is_possible):
     with Lab("flat:3,2", rate="500mbit") as lab:
-        process = started(lab, "ENOUGH = lambda lost, back: lost > 0\n" + REPETITIONS)
+        process = started(lab, ENOUGH_LOST + REPETITIONS)
         lab.set("host1:eth1", "loss=100%")
         _, stderr = stopped(process)
     assert "nothing was confirmed for" in stderr
+
+
+# What arrives at one end of a cable is lost, what leaves it arrives; the carrier stays.
+DEAF = "from dmlcomm.lab import loss; loss.lose('eth1', 1.0)"
+
+# What a routing daemon does at the other end: packets for host 1 go through host 2 instead.
+REROUTE = """
+import socket
+from pyroute2 import IPRoute
+with IPRoute() as ip:
+    way = {"gateway": "10.0.1.1", "oif": socket.if_nametoindex("eth0")}
+    ip.route("replace", dst="10.0.0.0/24", **way)
+"""
+
+
+@pytest.mark.parametrize(
+    ("topology", "meanwhile"), [("flat:3,2", {}), ("bcube:2,2", {"host3": REROUTE})]
+)
+def test_results_have_the_same_bits_when_a_cable_carries_one_way_only(
+    loss_is_possible, topology, meanwhile
+):
+    with Lab(topology, rate="500mbit") as lab:
+        process = started(lab, ENOUGH_LOST + REPETITIONS)
+        for host, script in {"host1": DEAF, **meanwhile}.items():
+            lab.exec(host, [sys.executable, "-c", script], check=True)
+        _, stderr = stopped(process)
+    assert "nothing was confirmed for" in stderr
+    assert "has lost its carrier" not in stderr
 
 
 def test_without_its_last_rail_a_peer_is_lost(lab_is_possible):
