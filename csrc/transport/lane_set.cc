@@ -155,19 +155,7 @@ void LaneSet::place_homeless() {
 void LaneSet::drop_queued() {
   striped_.clear();
   homeless_.clear();
-  // A lane is ended rather than let a frame pass that is filled up, as long as another one is left
-  // to say why.
-  size_t num_left = 0;
-  for (const auto& lane : lanes_) num_left += lane ? 1 : 0;
-  for (auto& lane : lanes_) {
-    if (!lane) continue;
-    if (lane->is_inside_frame() && num_left > 1) {
-      lane.reset();
-      --num_left;
-    } else {
-      lane->drop_queued();
-    }
-  }
+  for_each_lane([](size_t, Lane& lane) { lane.drop_queued(); });
 }
 
 }  // namespace dmlcomm::transport

@@ -117,7 +117,7 @@ class Link final : private LaneReader {
   // Something is wrong with the link: on_failed() reports it.
   void fail(const Status& status);
   // The communicator has failed: tells the peer why, as far as possible without blocking, and ends
-  // the link. No request is touched afterwards.
+  // the link. The memory of requests is still theirs during the call, and not touched afterwards.
   void end(const Status& reason);
   bool has_ended() const { return ended_; }
   // After end(): true while words for the peer are still on their way out.
