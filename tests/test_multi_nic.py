@@ -223,6 +223,33 @@ def test_a_rail_that_loses_everything_without_losing_its_carrier(loss_is_possibl
     assert "nothing was confirmed for" in stderr
 
 
+# The first operation, which makes the connections, begins when the test has sent SIGUSR1.
+NO_WAY = """
+import threading
+told = threading.Event()
+signal.signal(signal.SIGUSR1, lambda *_: told.set())
+say("waits")
+assert told.wait(60)
+try:
+    dist.all_reduce(torch.ones(1000))
+except dmlcomm.CommError:
+    say("failed")
+os._exit(0)
+"""
+
+
+def test_a_rail_without_carrier_is_reported_once_while_the_others_are_tried(lab_is_possible):
+    with Lab("flat:2,2") as lab:
+        process = start_script(lab, NO_WAY, "-e", "DMLCOMM_PEER_TIMEOUT_S=3")
+        assert {process.stdout.readline() for _ in range(2)} == {"[0] waits\n", "[1] waits\n"}
+        lab.set("host0:eth0", "down")
+        lab.set("host1:eth1", "down")
+        os.kill(process.pid, signal.SIGUSR1)
+        stdout, stderr = process.communicate(timeout=DEADLINE_S)
+    assert sorted(stdout.splitlines()) == ["[0] failed", "[1] failed"], stdout + stderr
+    assert 1 <= stderr.count("no carrier; trying the other rails") <= 2, stderr
+
+
 # What arrives at one end of a cable is lost, what leaves it arrives; the carrier stays.
 DEAF = "from dmlcomm.lab import loss; loss.lose('eth1', 1.0)"
 
