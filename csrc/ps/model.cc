@@ -132,6 +132,8 @@ Result<bool> Model::push(uint32_t shard, size_t piece, const Push& push, const s
   Shard& of = *find(shard);
   PieceState& state = of.state(piece);
   std::unique_lock lock(state.mutex);
+  bool moved = false;
+  DMLCOMM_RETURN_IF_ERROR(keep_failure(advance(of, state, &moved)));
   Mark& mark = state.mark_of(push.worker);
   const uint64_t clock = std::max(push.clock, state.version);
   const bool is_new = push.sequence > mark.sequence;
@@ -140,13 +142,12 @@ Result<bool> Model::push(uint32_t shard, size_t piece, const Push& push, const s
   }
   mark.sequence = std::max(mark.sequence, push.sequence);
   if (push.closes) mark.closed = std::max(mark.closed, push.clock + 1);
-  bool moved = false;
   Status status;
   if (is_new &&
       (spec().apply == Apply::at_push ||
        (state.windows.empty() && clock == state.version && closed_clock(state) > clock))) {
     status = push_at_once(of, state, push, wire);
-    moved = spec().apply == Apply::at_clock;
+    moved |= spec().apply == Apply::at_clock;
   } else if (is_new) {
     Window& window = of.window_of(state, clock, pool_);
     of.add(state, window, wire);
