@@ -31,7 +31,7 @@ class Client:
         transport: "auto", "tcp" or "shm". Default: DMLCOMM_TRANSPORT.
         timeout_s: of every operation.
         connect_timeout_s: how long the servers may take to be there.
-        reconnect_timeout_s: how long a server that died may take to come back.
+        reconnect_timeout_s: how long a server that died may take to come back; 0: not at all.
         tls: of the control plane.
 
     Raises:
@@ -268,6 +268,10 @@ class Client:
     def barrier(self) -> None:
         """Waits until every live worker has called it. Raises PsTimeoutError."""
         self._connections.barrier(self._timeout_s)
+
+    def give_up(self) -> None:
+        """Makes pending and later operations fail, so that `close` need not wait for them."""
+        self._operations.give_up()
 
     def close(self) -> None:
         """Waits for what was started, and leaves: the others do not wait for this worker any more.

@@ -54,6 +54,7 @@ class Operations:
         self._queue: queue.SimpleQueue[tuple[_Running, Future[Any]] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._closed = False
+        self._given_up = False
         self._abandoned: list[_Running] = []
 
     def run(
@@ -83,6 +84,11 @@ class Operations:
                 self._thread.start()
         self._queue.put((running, future))
         return future
+
+    def give_up(self) -> None:
+        """Refuses more, as after `close`; what is pending fails. From any thread."""
+        with self._starting:
+            self._closed = self._given_up = True
 
     def close(self) -> None:
         """Waits for what was started, then refuses more."""
@@ -126,6 +132,8 @@ class Operations:
     def _wait(self, running: _Running) -> None:
         recoveries = 0
         while True:
+            if self._given_up and not running.operation.done():
+                raise errors.PsError(f"{running.what}: the client has given up")
             try:
                 if running.operation.wait(SLICE_S):
                     return
