@@ -77,7 +77,8 @@ Status Client::connect(const ConnectOptions& options,
   engine::CommunicatorOptions communicator;
   communicator.rank = kWorkerRank;
   communicator.num_ranks = 2;
-  communicator.name = str_cat("ps worker ", options_.worker, " - server ", options.server);
+  communicator.names = {str_cat("worker ", options_.worker), str_cat("server ", options.server)};
+  communicator.name = str_cat(communicator.names[0], " - ", communicator.names[1]);
   communicator.rails = options.rails;
   communicator.first_rail = options.first_rail;
   communicator.timeout = options.timeout;
