@@ -277,6 +277,7 @@ Result<Client::OperationPtr> Client::start_pieces(CommandKind kind, uint32_t mod
   command.clock = state.clock;
   command.staleness = staleness;
   command.learning_rate = options.learning_rate;
+  command.waits = options.inline_wait;
   const bool pushes = command.sends_pieces();
   if (pushes) {
     DMLCOMM_RETURN_IF_ERROR(check_buffers(state.spec, up, kind == CommandKind::set));
