@@ -62,6 +62,7 @@ class Connections:
         self._reported: set[int] = set()
         self.worker = options.worker
         self.num_workers = 0
+        self.closed = False
         self.core: _core.PsClient | None = None
         try:
             self._connect_all()
@@ -307,11 +308,12 @@ class Connections:
 
     def close(self) -> None:
         """Leaves all servers. Idempotent."""
+        live = [] if self.closed else self.live_servers()
+        self.closed = True
         if self.core is not None:
             self.core.close()
-            for server in self.live_servers():
-                self._leave(server)
-        self._sessions.clear()
+        for server in live:
+            self._leave(server)
         for control in self._controls:
             control.close()
 
