@@ -230,7 +230,7 @@ class Client:
         self._operations.run(
             f'push of rows to model "{model}"',
             lambda core, _: core.start_push_rows(
-                made.number, table, rows.address, rows.count, memory.address, rate(lr)
+                made.number, table, rows.address, rows.num_elements, memory.address, rate(lr)
             ),
             nothing,
             (rows, memory),
@@ -242,13 +242,13 @@ class Client:
         """Some rows of a table, as a matrix in the order of `indices`."""
         made, rows = self._model(model), tensors.indices_of(indices)
         row_elements = made.layout.tensors[table].shape[1]
-        out = tensors.empty(made.like[table], (rows.count, row_elements))
+        out = tensors.empty(made.like[table], (rows.num_elements, row_elements))
         memory, finish = tensors.writable(out)
         bound = _check_staleness(staleness)
         return self._operations.run(
             f'pull of rows of model "{model}"',
             lambda core, _: core.start_pull_rows(
-                made.number, table, rows.address, rows.count, memory.address, bound
+                made.number, table, rows.address, rows.num_elements, memory.address, bound
             ),
             finish,
             rows,

@@ -53,7 +53,7 @@ class ClientModel:
         """Memory of the values of rows. Raises ValueError for another shape or element type."""
         what = f'rows of model "{self.name}"'
         spec, actual = self.layout.tensors[table], tensors.spec_of(values, what)
-        expected = TensorSpec((rows.count, spec.shape[-1]), spec.dtype)
+        expected = TensorSpec((rows.num_elements, spec.shape[-1]), spec.dtype)
         if actual != expected:
             raise ValueError(f"{what}: expected {expected}, got {actual}")
         return tensors.readable(values)
@@ -61,6 +61,11 @@ class ClientModel:
     def _leaves(self, value: Any) -> list[Any]:
         what = f'model "{self.name}"'
         leaves = self.structure.flatten(value, what)
+        for leaf, spec in zip(leaves, self.layout.tensors, strict=True):
+            if not tensors.fits(leaf, spec):
+                break
+        else:
+            return leaves
         for key, spec, leaf in zip(self.structure.keys, self.layout.tensors, leaves, strict=True):
             actual = tensors.spec_of(leaf, f"{what}, tensor {key}")
             if actual != spec:

@@ -286,7 +286,8 @@ class Connections:
     def note_losses(self) -> None:
         """With replicas a loss is no error; it is said once, here and to the other servers."""
         assert self.core is not None
-        for server in set(self.core.lost()) - self._reported:
+        lost = self.core.lost()
+        for server in set(lost) - self._reported if lost else ():
             self._reported.add(server)
             get_logger().error(
                 "worker %d has lost server %d (%s) and goes on with its replica; the next loss may "
