@@ -134,6 +134,9 @@ class PsSnapshot:
     def model(self) -> int: ...
     @property
     def clock(self) -> int: ...
+    @property
+    def workers(self) -> list[int]:
+        """Whose clocks counted then."""
     def shards(self) -> list[dict[str, Any]]:
         """Each {"shard", "arrays": uint8 arrays without a copy, "steps": updates per piece}."""
 
@@ -177,6 +180,7 @@ class PsServer:
         spec: PsModelSpec,
         python_rule: Callable[..., None] | None,
         clock: int,
+        workers: list[int],
         shards: list[dict[str, Any]],
     ) -> None: ...
     def close(self) -> None: ...

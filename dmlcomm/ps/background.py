@@ -89,7 +89,7 @@ class Checkpoints:
         description = self._models.descriptions()[snapshot.model]
         try:
             path = self._directory.write(
-                snapshot.model, description, snapshot.clock, snapshot.shards()
+                snapshot.model, description, snapshot.clock, snapshot.workers, snapshot.shards()
             )
         except OSError as error:
             # The next one may succeed, and training does not need this one.

@@ -119,6 +119,7 @@ class Operations:
         except BaseException:
             # It may go on: its memory stays until the core's client is closed.
             self._abandoned.append(running)
+            running.operation.abandon()
             raise
         self._connections.note_losses()
         return running.finish()
