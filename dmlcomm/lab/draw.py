@@ -15,6 +15,7 @@ MARKERS = {NodeKind.HOST: "o", NodeKind.SWITCH: "s", NodeKind.ROUTER: "D"}
 LEVEL_COLOURS = ["#4c72b0", "#c44e52", "#55a868", "#8172b2", "#937860"]
 DOWN_COLOUR = "#bbbbbb"
 
+LEGEND_COLUMNS = 2
 DOTS_PER_INCH = 100
 INCHES_PER_NODE = 0.9
 
@@ -86,7 +87,8 @@ def _draw_links(axes: Any, graph: nx.Graph, positions: Positions) -> None:
             label=label if link.level not in seen else None,
         )
         seen.add(link.level)
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, -0.12), ncols=len(seen), frameon=False)
+    place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.02), "frameon": False}
+    axes.legend(ncols=min(len(seen), LEGEND_COLUMNS), **place)
 
 
 def _rates(graph: nx.Graph, level: int) -> str:
