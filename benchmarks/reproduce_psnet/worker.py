@@ -22,7 +22,7 @@ WARMUP = 1
 class Worker:
     """Batches of one case, with real gradients whose sum says whether all of them have arrived.
 
-    Worker w pushes w + 1 everywhere; servers add the mean of all workers to the weights.
+    Worker w pushes w + 1 everywhere; servers add the sum of all workers to the weights.
     """
 
     def __init__(self, client: Client, workers: int, case: Case, number: int) -> None:
@@ -36,7 +36,7 @@ class Worker:
         gradient = np.float32(client.worker + 1)
         self._gradients = [np.full(b.elements, gradient) for b in self._plan.buckets]
         for name, weights in zip(self._names, self._weights, strict=True):
-            client.init(name, weights, rule="add", reduce="mean")
+            client.init(name, weights, rule="add", reduce="sum")
 
     def run(self) -> dict:
         """All steps, then a look at the weights."""
@@ -46,7 +46,7 @@ class Worker:
         moments = [step(number) for number in range(steps)]
         self._client.barrier()
         self._pull(staleness=0)
-        expected = steps * (self._workers + 1) / 2
+        expected = steps * self._workers * (self._workers + 1) // 2
         wrong = sum(int((weights != expected).sum()) for weights in self._weights)
         return {"worker": self._client.worker, "moments": moments[WARMUP:], "wrong": wrong}
 
