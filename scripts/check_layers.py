@@ -32,9 +32,10 @@ MAY_INCLUDE = {
     "schedule": ["base", "topology"],
     "transport": ["base"],
     "engine": CORE,
-    "bindings": CORE,
-    "torch": CORE,
-    "tests": CORE,
+    "ps": CORE,
+    "bindings": [*CORE, "ps"],
+    "torch": [*CORE, "ps"],
+    "tests": [*CORE, "ps"],
 }
 # Foreign header prefix -> folders of csrc/ that may include it.
 FOREIGN_HEADERS = {

@@ -7,6 +7,7 @@
 #include "bindings/config_binding.h"
 #include "bindings/plan_binding.h"
 #include "bindings/probes.h"
+#include "bindings/ps_binding.h"
 #include "kernels/reduce.h"
 #include "transport/address.h"
 
@@ -52,4 +53,5 @@ PYBIND11_MODULE(_core, module) {
   dmlcomm::bindings::bind_algorithms(module);
   dmlcomm::bindings::bind_plan(module);
   dmlcomm::bindings::bind_probes(module);
+  dmlcomm::bindings::bind_parameter_server(module);
 }

@@ -287,6 +287,7 @@ Result<std::shared_ptr<Communicator>> Communicator::create(const CommunicatorOpt
     engine_options.grid = options.grid;
     engine_options.host_of_rank = options.host_of_rank;
   }
+  engine_options.first_rail = options.first_rail;
   engine_options.plan = options.plan;
   engine_options.config = options.config ? *options.config : *process_config();
   std::vector<transport::LocalRail> rails;

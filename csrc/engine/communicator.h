@@ -45,6 +45,8 @@ struct CommunicatorOptions {
   // number of each rank's host on that grid. Both empty: a flat network.
   std::vector<uint32_t> grid;
   std::vector<uint32_t> host_of_rank;
+  // On a flat network: the only rail to use while it works; -1 stripes over all.
+  int first_rail = -1;
   // What a plan file says of this group, "op:first_bytes=name,..." (schedule/planner.h); the same
   // on all ranks. Empty: the cost model chooses.
   std::string plan;

@@ -78,7 +78,13 @@ topology::Topology make_topology(const transport::Mesh& mesh, const EngineOption
 // By peer: the rail on which the two hosts are neighbours, or on which the way to it begins.
 std::vector<uint8_t> first_rails(const EngineOptions& options) {
   std::vector<uint8_t> rails;
-  if (options.grid.empty()) return rails;
+  if (options.grid.empty()) {
+    if (options.first_rail >= 0) {
+      rails.assign(static_cast<size_t>(options.num_ranks),
+                   static_cast<uint8_t>(options.first_rail));
+    }
+    return rails;
+  }
   const topology::Grid grid(options.grid);
   const uint32_t own = options.host_of_rank[static_cast<size_t>(options.rank)];
   for (uint32_t host : options.host_of_rank) {

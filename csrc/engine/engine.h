@@ -44,6 +44,7 @@ struct EngineOptions {
   std::vector<int> global_ranks;
   std::vector<uint32_t> grid;          // see CommunicatorOptions
   std::vector<uint32_t> host_of_rank;  // empty where `grid` is
+  int first_rail = -1;                 // see CommunicatorOptions
   std::string plan;                    // see CommunicatorOptions
   Config config;
 };

@@ -1,7 +1,7 @@
 // The kernels of one instruction set as a table of functions, and which tables this CPU can run.
 //
-// Internal to kernels, its tests and its benchmark: everybody else calls kernels/reduce.h, which
-// uses the best table.
+// Internal to kernels, its tests and its benchmark: everybody else calls kernels/reduce.h,
+// convert.h and update.h, which use the best table.
 #pragma once
 
 #include <cstddef>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "kernels/update.h"
 
 namespace dmlcomm::kernels {
 
@@ -17,12 +18,26 @@ using ReduceFunction = void (*)(void* dst, const void* const* srcs, size_t num_s
                                 uint64_t divisor);
 // As `scale`, with the dtype fixed.
 using ScaleFunction = void (*)(void* dst, const void* src, size_t count, double factor);
+// As `convert`, with the dtypes fixed.
+using ConvertFunction = void (*)(void* dst, const void* src, size_t count);
+// As `update_sgd` and its like, with the dtype fixed. arrays[0] is the weights; the state follows.
+template <typename Step>
+using UpdateFunction = void (*)(void* const* arrays, const void* gradient, size_t count,
+                                const Step& step);
+// As `add_scaled`, with the dtype fixed.
+using AddScaledFunction = void (*)(void* weights, const void* gradient, size_t count, double scale);
 
 // nullptr where the operation is not defined; the same entries are set in every table.
 struct KernelTable {
   const char* isa = nullptr;
   ReduceFunction reduce[kNumDTypes][kNumReduceOps] = {};
   ScaleFunction scale[kNumDTypes] = {};
+  ConvertFunction to_f32[kNumDTypes] = {};
+  ConvertFunction from_f32[kNumDTypes] = {};
+  AddScaledFunction add_scaled[kNumDTypes] = {};
+  UpdateFunction<SgdStep> sgd[kNumDTypes] = {};
+  UpdateFunction<AdamStep> adam[kNumDTypes] = {};
+  UpdateFunction<AdagradStep> adagrad[kNumDTypes] = {};
 };
 
 // Each is defined in a file of its own that is compiled for its instruction set. Call a table's
@@ -39,5 +54,8 @@ extern const KernelTable kTable;
 
 // The tables that this CPU can run, from the least to the best. Never empty.
 std::vector<const KernelTable*> runnable_tables();
+
+// The last of them.
+const KernelTable& best_table();
 
 }  // namespace dmlcomm::kernels

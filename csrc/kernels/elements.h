@@ -123,10 +123,6 @@ struct BFloat16 {
     store_as(to, (rounded(value.even) >> 16) | (rounded(value.odd) & kUpperHalf));
   }
 
- private:
-  static constexpr uint32_t kUpperHalf = 0xffff0000;
-  static constexpr uint32_t kNan = 0x7fc00000;
-
   // Adding half of the last kept place, less one if that place is even, carries into it exactly
   // when round-to-nearest-even rounds up. A NaN could be carried into infinity, so it is replaced.
   // AVX512-BF16's own instruction is not used: it takes subnormal numbers for zero.
@@ -134,6 +130,44 @@ struct BFloat16 {
     const U32 bits = bits_of(value);
     const U32 sum = bits + 0x7fff + ((bits >> 16) & 1);
     return value != value ? every_lane(kNan) : sum;
+  }
+
+ private:
+  static constexpr uint32_t kUpperHalf = 0xffff0000;
+  static constexpr uint32_t kNan = 0x7fc00000;
+};
+
+// bf16 with the lanes in the order of memory, for loops in which it meets vectors of f32.
+struct BFloat16InOrder {
+  static constexpr size_t kLanes = kF32Lanes;
+  static constexpr size_t kRawBytes = 2;
+  using Raw = Vector<uint16_t, kLanes>;
+  using Scalar = float;
+  using Value = F32;
+
+  DMLCOMM_ALWAYS_INLINE static F32 load(const uint8_t* from) {
+    return value_of(__builtin_convertvector(load_as<Raw>(from), U32) << 16);
+  }
+  DMLCOMM_ALWAYS_INLINE static void store(uint8_t* to, F32 value) {
+    store_upper_halves(to, BFloat16::rounded(value));
+  }
+
+ private:
+  // Where the halves of two vectors are packed into one by an instruction, that one saturates,
+  // which does nothing to 16 bits with their sign extended. Compilers need several for a plain
+  // narrowing.
+  DMLCOMM_ALWAYS_INLINE static void store_upper_halves(uint8_t* to, U32 bits) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+    const __m256i halves = _mm256_srai_epi32(__builtin_bit_cast(__m256i, bits), 16);
+    store_as(to,
+             _mm_packs_epi32(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1)));
+#elif defined(__x86_64__) && !defined(__AVX512F__)
+    const __m128i halves = _mm_srai_epi32(__builtin_bit_cast(__m128i, bits), 16);
+    const __m128i packed = _mm_packs_epi32(halves, halves);
+    __builtin_memcpy(to, &packed, sizeof(Raw));
+#else
+    store_as(to, __builtin_convertvector(bits >> 16, Raw));
+#endif
   }
 };
 

@@ -2,8 +2,10 @@
 // elements.h for the rules.
 #pragma once
 
+#include "kernels/convert_loops.h"
 #include "kernels/dispatch.h"
 #include "kernels/loops.h"
+#include "kernels/update_loops.h"
 
 namespace dmlcomm::kernels {
 namespace {
@@ -79,6 +81,19 @@ constexpr void add_float(KernelTable& table, DType dtype) {
   table.scale[static_cast<size_t>(dtype)] = scale_with<Element>;
 }
 
+template <typename Element>
+constexpr void add_conversions(KernelTable& table, DType dtype) {
+  table.to_f32[static_cast<size_t>(dtype)] = convert_all<Plain<float>, Element>;
+  table.from_f32[static_cast<size_t>(dtype)] = convert_all<Element, Plain<float>>;
+}
+
+template <typename Element>
+constexpr void add_updates(KernelTable& table, DType dtype) {
+  table.sgd[static_cast<size_t>(dtype)] = sgd_with<Element>;
+  table.adam[static_cast<size_t>(dtype)] = adam_with<Element>;
+  table.adagrad[static_cast<size_t>(dtype)] = adagrad_with<Element>;
+}
+
 template <typename T>
 constexpr void add_complex(KernelTable& table, DType dtype) {
   using Parts = Plain<T>;
@@ -119,6 +134,14 @@ constexpr KernelTable make_table(const char* isa) {
   add_complex<float>(table, DType::c64);
   add_complex<double>(table, DType::c128);
   add_boolean(table);
+  add_conversions<Float16>(table, DType::f16);
+  add_conversions<BFloat16InOrder>(table, DType::bf16);
+  table.add_scaled[static_cast<size_t>(DType::f16)] = add_scaled_with<Float16>;
+  table.add_scaled[static_cast<size_t>(DType::bf16)] = add_scaled_with<BFloat16>;
+  table.add_scaled[static_cast<size_t>(DType::f32)] = add_scaled_with<Plain<float>>;
+  table.add_scaled[static_cast<size_t>(DType::f64)] = add_scaled_with<Plain<double>>;
+  add_updates<Plain<float>>(table, DType::f32);
+  add_updates<Plain<double>>(table, DType::f64);
   return table;
 }
 

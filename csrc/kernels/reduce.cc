@@ -1,9 +1,5 @@
 #include "kernels/reduce.h"
 
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
-
 #include <cstring>
 
 #include "base/check.h"
@@ -11,11 +7,6 @@
 
 namespace dmlcomm::kernels {
 namespace {
-
-const KernelTable& best_table() {
-  static const KernelTable* const table = runnable_tables().back();
-  return *table;
-}
 
 // nullptr for what is not defined, and for numbers that came from the wire and name nothing.
 ReduceFunction find_reduce(DType dtype, ReduceOp op) {
@@ -30,34 +21,7 @@ ScaleFunction find_scale(DType dtype) {
   return row < kNumDTypes ? best_table().scale[row] : nullptr;
 }
 
-#if defined(__x86_64__)
-// clang's __builtin_cpu_supports does not know it. That the system saves its registers follows from
-// AVX2, for which the builtin checks it.
-bool has_f16c() {
-  unsigned eax = 0;
-  unsigned ebx = 0;
-  unsigned ecx = 0;
-  unsigned edx = 0;
-  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
-}
-#endif
-
 }  // namespace
-
-std::vector<const KernelTable*> runnable_tables() {
-  std::vector<const KernelTable*> tables{&baseline::kTable};
-#if defined(__x86_64__)
-  __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx2") && has_f16c()) {
-    tables.push_back(&avx2::kTable);
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
-      tables.push_back(&avx512::kTable);
-    }
-  }
-#endif
-  return tables;
-}
 
 bool supports(DType dtype, ReduceOp op) { return find_reduce(dtype, op) != nullptr; }
 

@@ -1,0 +1,492 @@
+#include "bindings/ps_binding.h"
+
+#include <pybind11/functional.h>
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/str_cat.h"
+#include "bindings/ps_python.h"
+#include "ps/client.h"
+#include "ps/server.h"
+
+namespace py = pybind11;
+
+namespace dmlcomm::bindings {
+namespace {
+
+using ps::Buffers;
+using ps::Client;
+using ps::ModelSpec;
+using ps::Server;
+using ps::Snapshot;
+using ps::Space;
+
+using Rails = std::vector<std::pair<std::string, std::string>>;
+// By space: (address, elements) of each tensor.
+using Addresses = std::vector<std::vector<std::pair<uintptr_t, uint64_t>>>;
+const auto kRelease = py::call_guard<py::gil_scoped_release>();
+
+std::chrono::milliseconds to_ms(double seconds) {
+  return std::chrono::milliseconds(static_cast<int64_t>(std::min(seconds, 1e9) * 1000));
+}
+
+// Wrong arguments are ValueErrors, expired times TimeoutErrors, lost peers ConnectionErrors.
+void check(const Status& status) {
+  if (status.ok()) return;
+  const py::gil_scoped_acquire gil;
+  switch (status.code()) {
+    case StatusCode::invalid_argument:
+    case StatusCode::mismatch: PyErr_SetString(PyExc_ValueError, status.message().c_str()); break;
+    case StatusCode::timeout: PyErr_SetString(PyExc_TimeoutError, status.message().c_str()); break;
+    case StatusCode::peer_lost:
+    case StatusCode::aborted:
+    case StatusCode::io_error:
+      PyErr_SetString(PyExc_ConnectionError, status.message().c_str());
+      break;
+    default: PyErr_SetString(PyExc_RuntimeError, status.to_string().c_str());
+  }
+  throw py::error_already_set();
+}
+
+template <typename T>
+T take(Result<T> result) {
+  check(result.status());
+  return std::move(*result);
+}
+
+DType parse_dtype(const std::string& name) {
+  for (size_t i = 0; i < kNumDTypes; ++i) {
+    if (name == to_string(static_cast<DType>(i))) return static_cast<DType>(i);
+  }
+  throw py::value_error(str_cat("there is no element type '", name, "'"));
+}
+
+Space make_space(const std::string& dtype, uint64_t count, uint32_t row, const std::string& wire) {
+  const DType type = parse_dtype(dtype);
+  return {type, count, row, wire.empty() ? type : parse_dtype(wire)};
+}
+
+ModelSpec make_spec(std::string name, std::vector<Space> spaces, uint32_t num_servers,
+                    uint32_t replicas, const std::string& apply, const std::string& reduce,
+                    std::string rule, std::map<std::string, double> options) {
+  if (apply != "clock" && apply != "push") {
+    throw py::value_error(str_cat("apply='", apply, "'; expected 'clock' or 'push'"));
+  }
+  if (reduce != "mean" && reduce != "sum") {
+    throw py::value_error(str_cat("reduce='", reduce, "'; expected 'mean' or 'sum'"));
+  }
+  ModelSpec spec;
+  spec.name = std::move(name);
+  spec.spaces = std::move(spaces);
+  spec.num_servers = num_servers;
+  spec.replicas = replicas;
+  spec.apply = apply == "clock" ? ps::Apply::at_clock : ps::Apply::at_push;
+  spec.combine = reduce == "mean" ? ps::Combine::mean : ps::Combine::sum;
+  spec.rule = std::move(rule);
+  spec.options = std::move(options);
+  check(ps::check(spec));
+  return spec;
+}
+
+std::vector<uint64_t> all_shard_bytes(const ModelSpec& spec) {
+  std::vector<uint64_t> bytes;
+  for (uint32_t shard = 0; shard < spec.num_servers; ++shard) {
+    bytes.push_back(ps::shard_bytes(spec, shard));
+  }
+  return bytes;
+}
+
+// The process's configuration, with what a connection of the parameter server needs: it has no
+// use for memory in which many ranks meet.
+Config config_with(const std::string& transport) {
+  check(process_config().status());
+  Config config = *process_config();
+  config.shm_board_bytes = 0;
+  if (transport == "tcp") {
+    config.transport = TransportChoice::tcp;
+  } else if (transport == "shm") {
+    config.transport = TransportChoice::shm;
+  } else if (transport != "auto") {
+    throw py::value_error(str_cat("transport='", transport, "'; expected 'auto', 'tcp' or 'shm'"));
+  }
+  return config;
+}
+
+std::vector<engine::RailAddress> to_rails(const Rails& rails) {
+  std::vector<engine::RailAddress> addresses;
+  for (const auto& [interface, address] : rails) addresses.push_back({interface, address});
+  return addresses;
+}
+
+Buffers to_buffers(const Addresses& addresses) {
+  Buffers buffers;
+  for (const auto& space : addresses) {
+    buffers.emplace_back();
+    for (const auto& [address, elements] : space) {
+      buffers.back().push_back({reinterpret_cast<std::byte*>(address), elements});
+    }
+  }
+  return buffers;
+}
+
+py::dict to_dict(const transport::RailCounters& rail) {
+  py::dict dict;
+  dict["interface"] = rail.interface;
+  dict["bytes_sent"] = rail.bytes_sent;
+  dict["bytes_received"] = rail.bytes_received;
+  dict["frames_repeated"] = rail.frames_repeated;
+  dict["lanes_lost"] = rail.lanes_lost;
+  dict["lanes_back"] = rail.lanes_back;
+  return dict;
+}
+
+// --- server ---
+
+std::shared_ptr<const ps::Rule> rule_of(const ModelSpec& spec, const py::object& python_rule) {
+  if (spec.rule == "python") {
+    if (python_rule.is_none()) {
+      throw py::value_error(str_cat("model '", spec.name,
+                                    "' wants the server's Python rule, and this server has none; "
+                                    "start it with --rule module:function"));
+    }
+    return make_python_rule(python_rule);
+  }
+  return take(ps::make_rule(spec.rule, spec.options));
+}
+
+void join(Server& server, uint32_t worker, const Rails& rails, int first_rail, py::object set,
+          py::object get, double timeout_s) {
+  auto rendezvous = make_rendezvous(std::move(set), std::move(get));
+  const py::gil_scoped_release release;
+  check(server.join({worker, to_rails(rails), first_rail, to_ms(timeout_s)}, rendezvous));
+}
+
+void create_model(Server& server, uint32_t model, const ModelSpec& spec,
+                  const py::object& python_rule) {
+  auto rule = rule_of(spec, python_rule);
+  const py::gil_scoped_release release;
+  check(server.create_model(model, spec, std::move(rule)));
+}
+
+py::dict server_status(Server& server) {
+  std::vector<ps::SessionStatus> sessions;
+  std::vector<ps::ModelStatus> models;
+  std::vector<transport::RailCounters> rails;
+  {
+    const py::gil_scoped_release release;
+    sessions = server.session_status();
+    models = server.model_status();
+    rails = server.rails();
+  }
+  py::list worker_list;
+  for (const ps::SessionStatus& session : sessions) {
+    py::dict dict;
+    dict["worker"] = session.worker;
+    dict["connected"] = session.connected;
+    dict["reason"] = session.reason;
+    dict["bytes_in"] = session.bytes_in;
+    dict["bytes_out"] = session.bytes_out;
+    dict["pushes"] = session.pushes;
+    dict["pulls"] = session.pulls;
+    dict["queued"] = session.queued;
+    worker_list.append(dict);
+  }
+  py::list model_list;
+  for (const ps::ModelStatus& model : models) {
+    py::dict dict;
+    dict["model"] = model.model;
+    dict["name"] = model.name;
+    dict["sealed"] = model.sealed;
+    dict["clock"] = model.clock;
+    dict["clocks"] = std::map<uint32_t, uint64_t>(model.clocks.begin(), model.clocks.end());
+    dict["shard_bytes"] =
+        std::map<uint32_t, uint64_t>(model.shard_bytes.begin(), model.shard_bytes.end());
+    dict["open_windows"] = model.open_windows;
+    model_list.append(dict);
+  }
+  py::list rail_list;
+  for (const auto& rail : rails) rail_list.append(to_dict(rail));
+  py::dict status;
+  status["workers"] = worker_list;
+  status["models"] = model_list;
+  status["rails"] = rail_list;
+  return status;
+}
+
+// A shard's arrays as NumPy sees them, without a copy; the snapshot lives as long as they do.
+py::list snapshot_shards(const std::shared_ptr<Snapshot>& snapshot) {
+  py::list shards;
+  for (ps::ShardSnapshot& shard : snapshot->shards) {
+    auto* keeper = new std::shared_ptr<Snapshot>(snapshot);
+    const py::capsule owner(keeper,
+                            [](void* p) { delete static_cast<std::shared_ptr<Snapshot>*>(p); });
+    py::list arrays;
+    for (std::vector<std::byte>& array : shard.arrays) {
+      arrays.append(py::array_t<uint8_t>({array.size()}, {1},
+                                         reinterpret_cast<const uint8_t*>(array.data()), owner));
+    }
+    py::dict dict;
+    dict["shard"] = shard.shard;
+    dict["arrays"] = arrays;
+    dict["steps"] = shard.steps;
+    shards.append(dict);
+  }
+  return shards;
+}
+
+// shards: what snapshot_shards() gave, with anything that has the buffer protocol as arrays.
+void restore(Server& server, uint32_t model, const ModelSpec& spec, const py::object& python_rule,
+             uint64_t clock, const py::list& shards) {
+  Snapshot snapshot;
+  snapshot.clock = clock;
+  for (const py::handle& item : shards) {
+    const auto dict = py::cast<py::dict>(item);
+    ps::ShardSnapshot shard;
+    shard.shard = py::cast<uint32_t>(dict["shard"]);
+    shard.steps = py::cast<std::vector<uint64_t>>(dict["steps"]);
+    for (const py::handle& array : py::cast<py::list>(dict["arrays"])) {
+      const py::buffer_info info = py::cast<py::buffer>(array).request();
+      const auto* bytes = static_cast<const std::byte*>(info.ptr);
+      shard.arrays.emplace_back(bytes, bytes + info.size * info.itemsize);
+    }
+    snapshot.shards.push_back(std::move(shard));
+  }
+  auto rule = rule_of(spec, python_rule);
+  const py::gil_scoped_release release;
+  check(server.restore(model, spec, std::move(rule), snapshot));
+}
+
+void bind_server(py::module_& module) {
+  py::class_<Space>(module, "PsSpace", "A run of elements of one type in a model.")
+      .def(py::init(&make_space), py::arg("dtype"), py::arg("count"), py::arg("row") = 0,
+           py::arg("wire") = "")
+      .def_property_readonly("dtype", [](const Space& s) { return to_string(s.dtype); })
+      .def_readonly("count", &Space::count)
+      .def_readonly("row", &Space::row_elements)
+      .def_property_readonly("wire", [](const Space& s) { return to_string(s.wire); });
+  py::class_<ModelSpec>(module, "PsModelSpec", "What a model is to the parameter server.")
+      .def(py::init(&make_spec), py::arg("name"), py::arg("spaces"), py::arg("num_servers"),
+           py::arg("replicas") = 0, py::arg("apply") = "clock", py::arg("reduce") = "mean",
+           py::arg("rule") = "assign", py::arg("options") = std::map<std::string, double>())
+      .def_readonly("name", &ModelSpec::name)
+      .def_readonly("spaces", &ModelSpec::spaces)
+      .def_readonly("num_servers", &ModelSpec::num_servers)
+      .def_readonly("replicas", &ModelSpec::replicas)
+      .def_readonly("rule", &ModelSpec::rule)
+      .def_readonly("options", &ModelSpec::options)
+      .def_property_readonly(
+          "apply",
+          [](const ModelSpec& s) { return s.apply == ps::Apply::at_clock ? "clock" : "push"; })
+      .def_property_readonly(
+          "reduce",
+          [](const ModelSpec& s) { return s.combine == ps::Combine::mean ? "mean" : "sum"; })
+      .def("shard_bytes", &all_shard_bytes, "Bytes of weights per server.")
+      .def("__eq__", [](const ModelSpec& a, const ModelSpec& b) { return a == b; })
+      .def("__repr__", [](const ModelSpec& s) { return ps::describe(s); });
+  py::class_<Snapshot, std::shared_ptr<Snapshot>>(module, "PsSnapshot", "A model at one clock.")
+      .def_readonly("model", &Snapshot::model)
+      .def_readonly("clock", &Snapshot::clock)
+      .def("shards", &snapshot_shards);
+  py::class_<Server, std::shared_ptr<Server>>(module, "PsServer", "One parameter server.")
+      .def(py::init([](uint32_t server, uint32_t num_servers, uint32_t num_workers,
+                       const std::string& transport) {
+             return std::make_shared<Server>(
+                 ps::ServerOptions{server, num_servers, num_workers, config_with(transport)});
+           }),
+           py::arg("server"), py::arg("num_servers"), py::arg("num_workers"),
+           py::arg("transport") = "auto")
+      .def("join", &join, py::arg("worker"), py::arg("rails"), py::arg("first_rail"),
+           py::arg("set"), py::arg("get"), py::arg("timeout_s"))
+      .def("create_model", &create_model, py::arg("model"), py::arg("spec"),
+           py::arg("python_rule") = py::none())
+      .def(
+          "seal", [](Server& server, uint32_t model) { check(server.seal(model)); }, kRelease)
+      .def("is_sealed", &Server::is_sealed, kRelease)
+      .def(
+          "wait_sealed",
+          [](Server& server, uint32_t model, double timeout_s) {
+            return server.wait_sealed(model, to_ms(timeout_s));
+          },
+          kRelease)
+      .def("model_clock", &Server::model_clock, kRelease)
+      .def(
+          "spec_of",
+          [](Server& server, uint32_t model) -> std::optional<ModelSpec> {
+            const auto found = server.find_model(model);
+            return found == nullptr ? std::nullopt : std::optional(found->spec());
+          },
+          kRelease)
+      .def("status", &server_status)
+      .def("set_checkpoint_every", &Server::set_checkpoint_every, kRelease)
+      .def(
+          "next_snapshot",
+          [](Server& server, double timeout_s) { return server.next_snapshot(to_ms(timeout_s)); },
+          kRelease)
+      .def("restore", &restore, py::arg("model"), py::arg("spec"), py::arg("python_rule"),
+           py::arg("clock"), py::arg("shards"))
+      .def("close", &Server::close, kRelease);
+}
+
+// --- client ---
+
+// An operation with the client that it belongs to, which it keeps alive.
+struct BoundOperation {
+  std::shared_ptr<Client> client;
+  Client::OperationPtr operation;
+
+  // False if `timeout_s` is over first; None waits for ever.
+  bool wait(std::optional<double> timeout_s) {
+    const Deadline deadline = timeout_s ? Deadline::after_s(*timeout_s) : Deadline();
+    const Status status = operation->wait(deadline);
+    if (status.code() == StatusCode::timeout) return false;
+    check(status);
+    return true;
+  }
+};
+
+ps::CallOptions call_options(double lr, bool wait) {
+  ps::CallOptions options;
+  options.learning_rate = lr;
+  options.inline_wait = wait;
+  return options;
+}
+
+int64_t to_staleness(std::optional<int64_t> staleness) { return staleness.value_or(ps::kNoBound); }
+
+Client::RowMemory to_rows(uint32_t space, uintptr_t numbers, uint64_t num_rows, uintptr_t values) {
+  return {space, reinterpret_cast<const int64_t*>(numbers), num_rows,
+          reinterpret_cast<std::byte*>(values)};
+}
+
+void connect(const std::shared_ptr<Client>& client, uint32_t server, const Rails& rails,
+             int first_rail, py::object set, py::object get, double timeout_s) {
+  auto rendezvous = make_rendezvous(std::move(set), std::move(get));
+  const py::gil_scoped_release release;
+  check(client->connect({server, to_rails(rails), first_rail, to_ms(timeout_s)}, rendezvous));
+}
+
+py::list client_rails(Client& client) {
+  std::vector<std::vector<transport::RailCounters>> all;
+  {
+    const py::gil_scoped_release release;
+    all = client.rails();
+  }
+  py::list servers;
+  for (const auto& rails : all) {
+    py::list list;
+    for (const auto& rail : rails) list.append(to_dict(rail));
+    servers.append(list);
+  }
+  return servers;
+}
+
+void bind_starts(py::class_<Client, std::shared_ptr<Client>>& bound) {
+  using ClientPtr = std::shared_ptr<Client>;
+  const double nan = std::nan("");
+  bound
+      .def(
+          "start_set",
+          [](const ClientPtr& client, uint32_t model, const Addresses& up) {
+            return BoundOperation{client, take(client->set(model, to_buffers(up)))};
+          },
+          kRelease, py::arg("model"), py::arg("buffers"))
+      .def(
+          "start_push",
+          [](const ClientPtr& client, uint32_t model, const Addresses& up, double lr, bool wait) {
+            return BoundOperation{
+                client, take(client->push(model, to_buffers(up), call_options(lr, wait)))};
+          },
+          kRelease, py::arg("model"), py::arg("buffers"), py::arg("lr") = nan,
+          py::arg("wait") = false)
+      .def(
+          "start_pull",
+          [nan](const ClientPtr& client, uint32_t model, const Addresses& down,
+                std::optional<int64_t> staleness, bool wait) {
+            return BoundOperation{
+                client, take(client->pull(model, to_buffers(down), to_staleness(staleness),
+                                          call_options(nan, wait)))};
+          },
+          kRelease, py::arg("model"), py::arg("buffers"), py::arg("staleness"),
+          py::arg("wait") = false)
+      .def(
+          "start_push_pull",
+          [](const ClientPtr& client, uint32_t model, const Addresses& up, const Addresses& down,
+             std::optional<int64_t> staleness, double lr, bool wait) {
+            return BoundOperation{
+                client, take(client->push_pull(model, to_buffers(up), to_buffers(down),
+                                               to_staleness(staleness), call_options(lr, wait)))};
+          },
+          kRelease, py::arg("model"), py::arg("up"), py::arg("down"), py::arg("staleness"),
+          py::arg("lr") = nan, py::arg("wait") = false)
+      .def(
+          "start_push_rows",
+          [](const ClientPtr& client, uint32_t model, uint32_t space, uintptr_t numbers,
+             uint64_t num_rows, uintptr_t values, double lr) {
+            return BoundOperation{
+                client, take(client->push_rows(model, to_rows(space, numbers, num_rows, values),
+                                               call_options(lr, false)))};
+          },
+          kRelease, py::arg("model"), py::arg("space"), py::arg("numbers"), py::arg("num_rows"),
+          py::arg("values"), py::arg("lr") = nan)
+      .def(
+          "start_pull_rows",
+          [nan](const ClientPtr& client, uint32_t model, uint32_t space, uintptr_t numbers,
+                uint64_t num_rows, uintptr_t values, std::optional<int64_t> staleness) {
+            return BoundOperation{
+                client, take(client->pull_rows(model, to_rows(space, numbers, num_rows, values),
+                                               to_staleness(staleness), call_options(nan, false)))};
+          },
+          kRelease, py::arg("model"), py::arg("space"), py::arg("numbers"), py::arg("num_rows"),
+          py::arg("values"), py::arg("staleness"));
+}
+
+void bind_client(py::module_& module) {
+  py::class_<BoundOperation>(module, "PsOperation", "What was started, until it is done.")
+      .def("wait", &BoundOperation::wait, kRelease, py::arg("timeout_s") = py::none(),
+           "True when done, False when the time is over. ConnectionError: lost() names the servers "
+           "without which it cannot end; connect() them and retry().")
+      .def(
+          "done", [](BoundOperation& bound) { return bound.operation->done(); }, kRelease)
+      .def(
+          "lost", [](BoundOperation& bound) { return bound.operation->lost(); }, kRelease)
+      .def("retry", [](BoundOperation& bound) { bound.client->retry(bound.operation); }, kRelease);
+  py::class_<Client, std::shared_ptr<Client>> bound(module, "PsClient", "A worker's side.");
+  bound
+      .def(py::init([](uint32_t worker, uint32_t num_servers, uint64_t first_sequence,
+                       const std::string& transport) {
+             return std::make_shared<Client>(
+                 ps::ClientOptions{worker, num_servers, first_sequence, config_with(transport)});
+           }),
+           py::arg("worker"), py::arg("num_servers"), py::arg("first_sequence"),
+           py::arg("transport") = "auto")
+      .def("connect", &connect, py::arg("server"), py::arg("rails"), py::arg("first_rail"),
+           py::arg("set"), py::arg("get"), py::arg("timeout_s"))
+      .def(
+          "add_model",
+          [](Client& client, uint32_t model, const ModelSpec& spec, uint64_t clock) {
+            check(client.add_model(model, spec, clock));
+          },
+          kRelease, py::arg("model"), py::arg("spec"), py::arg("clock") = 0)
+      .def(
+          "clock_of", [](Client& client, uint32_t model) { return take(client.clock_of(model)); },
+          kRelease)
+      .def("clock", &Client::clock, kRelease)
+      .def("lost", &Client::lost, kRelease)
+      .def("rails", &client_rails)
+      .def("close", &Client::close, kRelease);
+  bind_starts(bound);
+}
+
+}  // namespace
+
+void bind_parameter_server(py::module_& module) {
+  bind_server(module);
+  bind_client(module);
+}
+
+}  // namespace dmlcomm::bindings

@@ -1,0 +1,128 @@
+#include "bindings/ps_python.h"
+
+#include <map>
+#include <utility>
+
+#include "base/str_cat.h"
+
+namespace py = pybind11;
+
+namespace dmlcomm::bindings {
+namespace {
+
+// An object that may be dropped by a thread without the interpreter's lock.
+class SharedObject {
+ public:
+  explicit SharedObject(py::object object) : object_(std::move(object)) {}
+  ~SharedObject() {
+    const py::gil_scoped_acquire gil;
+    object_ = py::object();
+  }
+  SharedObject(const SharedObject&) = delete;
+  SharedObject& operator=(const SharedObject&) = delete;
+  const py::object& get() const { return object_; }
+
+ private:
+  py::object object_;
+};
+
+class PythonRendezvous final : public engine::Rendezvous {
+ public:
+  PythonRendezvous(py::object set, py::object get) : set_(std::move(set)), get_(std::move(get)) {}
+
+  Status set(const std::string& key, const std::string& value) override {
+    return call([&] { set_.get()(py::str(key), py::bytes(value)); });
+  }
+
+  Result<std::string> get(const std::string& key, std::chrono::milliseconds) override {
+    std::string value;
+    DMLCOMM_RETURN_IF_ERROR(call([&] { value = py::cast<std::string>(get_.get()(py::str(key))); }));
+    return value;
+  }
+
+ private:
+  template <typename Body>
+  static Status call(Body body) {
+    const py::gil_scoped_acquire gil;
+    try {
+      body();
+      return Status();
+    } catch (const std::exception& error) {
+      return Status(StatusCode::io_error, str_cat("the rendezvous failed: ", error.what()));
+    }
+  }
+
+  const SharedObject set_;
+  const SharedObject get_;
+};
+
+// NumPy's name of a type, or null where it has none.
+const char* numpy_name(DType dtype) {
+  switch (dtype) {
+    case DType::u8: return "uint8";
+    case DType::i8: return "int8";
+    case DType::u16: return "uint16";
+    case DType::i16: return "int16";
+    case DType::u32: return "uint32";
+    case DType::i32: return "int32";
+    case DType::u64: return "uint64";
+    case DType::i64: return "int64";
+    case DType::f32: return "float32";
+    case DType::f64: return "float64";
+    case DType::boolean: return "bool";
+    default: return nullptr;
+  }
+}
+
+class PythonRule final : public ps::Rule {
+ public:
+  explicit PythonRule(py::object function) : function_(std::move(function)) {}
+  ~PythonRule() override {
+    const py::gil_scoped_acquire gil;
+    states_.clear();
+  }
+
+  size_t num_slots() const override { return 0; }
+  double first_value(size_t) const override { return 0.0; }
+  bool supports(DType dtype) const override { return numpy_name(dtype) != nullptr; }
+
+  Status apply(const ps::UpdateRange& range) const override {
+    const py::gil_scoped_acquire gil;
+    try {
+      const py::dtype dtype(numpy_name(range.dtype));
+      const auto count = static_cast<py::ssize_t>(range.count);
+      const py::capsule nobody(range.weights, [](void*) {});  // the memory is the shard's
+      const py::array weights(dtype, {count}, {}, range.weights, nobody);
+      py::object gradient = py::array(dtype, {count}, {}, range.gradient);  // a copy
+      if (range.scale != 1.0) {
+        gradient = (gradient * py::float_(range.scale)).attr("astype")(dtype);
+      }
+      function_.get()(weights, gradient, state_of(range.weights), range.step);
+      return Status();
+    } catch (const std::exception& error) {
+      return Status(StatusCode::invalid_argument, str_cat("the Python rule failed on ", range.count,
+                                                          " elements: ", error.what()));
+    }
+  }
+
+ private:
+  // With the interpreter's lock, which guards it.
+  py::dict state_of(const std::byte* weights) const {
+    return states_.try_emplace(weights, py::dict()).first->second;
+  }
+
+  const SharedObject function_;
+  mutable std::map<const std::byte*, py::dict> states_;  // by range
+};
+
+}  // namespace
+
+std::shared_ptr<engine::Rendezvous> make_rendezvous(py::object set, py::object get) {
+  return std::make_shared<PythonRendezvous>(std::move(set), std::move(get));
+}
+
+std::shared_ptr<const ps::Rule> make_python_rule(py::object function) {
+  return std::make_shared<PythonRule>(std::move(function));
+}
+
+}  // namespace dmlcomm::bindings

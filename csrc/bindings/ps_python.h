@@ -1,0 +1,23 @@
+// Python objects in the place of the parameter server's interfaces: a rendezvous of two callables,
+// and a rule that is a Python function. Both take the interpreter's lock when they are called.
+#pragma once
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+
+#include <memory>
+#include <string>
+
+#include "engine/rendezvous.h"
+#include "ps/rule.h"
+
+namespace dmlcomm::bindings {
+
+// set(key, value) and get(key) -> value, which waits as long as it sees fit.
+std::shared_ptr<engine::Rendezvous> make_rendezvous(pybind11::object set, pybind11::object get);
+
+// function(weights, gradient, state, step): one-dimensional arrays of one piece, to be changed in
+// place; a dict that belongs to the piece; the number of the update, from 1.
+std::shared_ptr<const ps::Rule> make_python_rule(pybind11::object function);
+
+}  // namespace dmlcomm::bindings

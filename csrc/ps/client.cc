@@ -1,0 +1,456 @@
+#include "ps/client.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/str_cat.h"
+
+namespace dmlcomm::ps {
+namespace {
+
+// A server that does not confirm the goodbye of a worker within this time is left anyway.
+constexpr double kLeaveTimeoutS = 5.0;
+
+bool is_in(uint64_t set, uint32_t server) { return (set >> server & 1) != 0; }
+
+// What an operation over pieces keeps alive until it is done.
+struct PieceParcels {
+  ModelSpec spec;
+  std::vector<PieceMemory> down_memory;  // by task
+  std::vector<std::vector<std::pair<Piece, Parcel>>> down;
+  std::vector<Parcel> up;
+};
+
+// The rows of one command.
+struct RowBatch {
+  std::vector<int64_t> numbers;
+  std::vector<uint64_t> places;  // of these rows in the caller's memory
+  std::vector<std::byte> values;
+};
+
+std::vector<uint32_t> holders(const ModelSpec& spec, uint32_t shard) {
+  std::vector<uint32_t> servers;
+  for (uint32_t replica = 0; replica <= spec.replicas; ++replica) {
+    servers.push_back(server_of(spec, shard, replica));
+  }
+  return servers;
+}
+
+engine::Span span_of(const Parcel& parcel) { return {parcel.data, parcel.bytes}; }
+
+}  // namespace
+
+Client::Client(ClientOptions options)
+    : options_(std::move(options)),
+      next_sequence_(options_.first_sequence),
+      links_(options_.num_servers) {}
+
+Client::~Client() { close(); }
+
+// --- connections ---
+
+Status Client::connect(const ConnectOptions& options,
+                       std::shared_ptr<engine::Rendezvous> rendezvous) {
+  if (options.server >= options_.num_servers) {
+    return Status(StatusCode::invalid_argument,
+                  str_cat("server ", options.server, " of ", options_.num_servers));
+  }
+  engine::CommunicatorOptions communicator;
+  communicator.rank = kWorkerRank;
+  communicator.num_ranks = 2;
+  communicator.name = str_cat("ps worker ", options_.worker, " - server ", options.server);
+  communicator.rails = options.rails;
+  communicator.first_rail = options.first_rail;
+  communicator.timeout = options.timeout;
+  communicator.config = options_.config;
+  auto connected = engine::Communicator::create(communicator, std::move(rendezvous));
+  if (!connected.ok()) return connected.status();
+  auto link = std::make_shared<ServerLink>(std::move(*connected));
+  std::lock_guard starting(start_mutex_);
+  for (const auto& [model, state] : models_) {
+    Command command;
+    command.kind = CommandKind::attach;
+    command.model = model;
+    command.clock = oldest_clock(model, state);
+    send_command(link, command, true, [] {});
+  }
+  std::lock_guard lock(mutex_);
+  links_[options.server] = std::move(link);
+  return Status();
+}
+
+std::shared_ptr<ServerLink> Client::link(uint32_t server) {
+  std::lock_guard lock(mutex_);
+  return is_in(lost_servers_.load(), server) ? nullptr : links_[server];
+}
+
+void Client::lose(uint32_t server, const std::shared_ptr<ServerLink>& link, const Status& reason) {
+  {
+    std::lock_guard lock(mutex_);
+    if (links_[server] != link) return;
+    links_[server] = nullptr;
+  }
+  bool replaced = false;
+  {
+    std::lock_guard lock(models_mutex_);
+    for (const auto& [model, state] : models_) replaced |= state.spec.replicas > 0;
+  }
+  // For good: its replica takes pushes from now on that it does not get.
+  if (replaced) lost_servers_.fetch_or(uint64_t{1} << server);
+  log_warning("worker ", options_.worker, " has lost server ", server,
+              replaced ? ", and goes on with its replica: " : ": ", reason.message());
+}
+
+void Client::learn_lost_servers(uint64_t lost) {
+  const uint64_t news = lost & ~lost_servers_.fetch_or(lost);
+  for (uint32_t server = 0; server < options_.num_servers; ++server) {
+    if (!is_in(news, server)) continue;
+    std::shared_ptr<ServerLink> link;
+    {
+      std::lock_guard lock(mutex_);
+      link = std::exchange(links_[server], nullptr);
+    }
+    log_warning("worker ", options_.worker, " leaves server ", server,
+                ", which others have found lost");
+    if (link != nullptr) link->fail("other workers have found this server lost");
+  }
+}
+
+std::vector<uint32_t> Client::lost() {
+  std::vector<uint32_t> servers;
+  for (uint32_t server = 0; server < options_.num_servers; ++server) {
+    if (link(server) == nullptr) servers.push_back(server);
+  }
+  return servers;
+}
+
+// The clock of the oldest operation that may have to be repeated.
+uint64_t Client::oldest_clock(uint32_t model, const ModelState& state) {
+  uint64_t clock = state.clock;
+  for (const auto& weak : unfinished_) {
+    const OperationPtr operation = weak.lock();
+    if (operation != nullptr && operation->model() == model && !operation->finished()) {
+      clock = std::min(clock, operation->clock());
+    }
+  }
+  return clock;
+}
+
+void Client::retry(const OperationPtr& operation) {
+  std::lock_guard starting(start_mutex_);
+  const std::vector<uint32_t> servers = operation->lost();
+  operation->retry();
+  const ModelState& state = models_.at(operation->model());
+  for (const auto& weak : unfinished_) {
+    const OperationPtr other = weak.lock();
+    if (other == nullptr || other == operation || other->finished()) continue;
+    if (other->model() == operation->model() && other->clock() < state.clock) return;
+  }
+  Command command;
+  command.kind = CommandKind::clock;
+  command.model = operation->model();
+  command.clock = state.clock;
+  for (uint32_t server : servers) {
+    if (const auto to = link(server)) send_command(to, command, false, [] {});
+  }
+}
+
+// --- models ---
+
+Status Client::add_model(uint32_t model, const ModelSpec& spec, uint64_t clock) {
+  DMLCOMM_RETURN_IF_ERROR(check(spec));
+  std::lock_guard starting(start_mutex_);
+  ModelState state;
+  state.spec = spec;
+  state.clock = clock;
+  for (uint32_t shard = 0; shard < spec.num_servers; ++shard) {
+    state.pieces.push_back(pieces_of(spec, shard));
+  }
+  {
+    std::lock_guard lock(models_mutex_);
+    models_[model] = std::move(state);
+  }
+  Command command;
+  command.kind = CommandKind::attach;
+  command.model = model;
+  command.clock = clock;
+  for (uint32_t server = 0; server < options_.num_servers; ++server) {
+    if (const auto to = link(server)) send_command(to, command, true, [] {});
+  }
+  return Status();
+}
+
+Result<Client::ModelState*> Client::find(uint32_t model) {
+  const auto it = models_.find(model);
+  if (it != models_.end()) return &it->second;
+  return Status(StatusCode::invalid_argument,
+                str_cat("model number ", model, " is not known to this client; call init() first"));
+}
+
+Result<uint64_t> Client::clock_of(uint32_t model) {
+  std::lock_guard starting(start_mutex_);
+  Result<ModelState*> state = find(model);
+  if (!state.ok()) return state.status();
+  return (*state)->clock;
+}
+
+void Client::send_command(const std::shared_ptr<ServerLink>& link, const Command& command,
+                          bool answered, std::function<void()> done) {
+  struct Memory {
+    CommandBytes command;
+    AnswerBytes answer;
+  };
+  auto memory = std::make_shared<Memory>();
+  Command with_news = command;
+  with_news.lost_servers = lost_servers_.load();
+  memory->command = encode(with_news);
+  if (answered) {
+    link->answers().add({memory->answer.data(), kAnswerBytes, false,
+                         [memory, link, done = std::move(done)](const Status&) { done(); }});
+  }
+  link->commands().add(
+      {memory->command.data(), kCommandBytes, false, [memory, link](const Status&) {}});
+}
+
+void Client::clock() {
+  std::lock_guard starting(start_mutex_);
+  for (auto& [model, state] : models_) {
+    Command command;
+    command.kind = CommandKind::clock;
+    command.model = model;
+    command.clock = ++state.clock;
+    for (uint32_t server = 0; server < options_.num_servers; ++server) {
+      if (const auto to = link(server)) send_command(to, command, false, [] {});
+    }
+  }
+}
+
+// --- operations ---
+
+bool Client::can_wait_inline(const CallOptions& options) const {
+  return options.inline_wait && options_.num_servers == 1;
+}
+
+Client::OperationPtr Client::start(std::vector<Task> tasks, std::function<void()> finish,
+                                   std::shared_ptr<void> memory, bool inline_wait) {
+  auto operation =
+      std::make_shared<ClientOperation>(static_cast<LinkDirectory&>(*this), std::move(tasks),
+                                        std::move(finish), std::move(memory), inline_wait);
+  std::erase_if(unfinished_, [](const auto& weak) {
+    const OperationPtr one = weak.lock();
+    return one == nullptr || one->finished();
+  });
+  unfinished_.push_back(operation);
+  operation->start();
+  return operation;
+}
+
+Result<Client::OperationPtr> Client::start_pieces(CommandKind kind, uint32_t model, Buffers up,
+                                                  Buffers down, int64_t staleness,
+                                                  const CallOptions& options) {
+  std::lock_guard starting(start_mutex_);
+  Result<ModelState*> found = find(model);
+  if (!found.ok()) return found.status();
+  ModelState& state = **found;
+  Command command;
+  command.kind = kind;
+  command.model = model;
+  command.clock = state.clock;
+  command.staleness = staleness;
+  command.learning_rate = options.learning_rate;
+  const bool pushes = command.sends_pieces();
+  if (pushes) {
+    DMLCOMM_RETURN_IF_ERROR(check_buffers(state.spec, up, kind == CommandKind::set));
+    command.sequence = next_sequence_++;
+  }
+  if (command.pulls()) DMLCOMM_RETURN_IF_ERROR(check_buffers(state.spec, down, false));
+  if (command.closes()) ++state.clock;
+  auto parcels = std::make_shared<PieceParcels>();
+  parcels->spec = state.spec;
+  std::vector<Task> tasks;
+  for (uint32_t shard = 0; shard < state.spec.num_servers; ++shard) {
+    Task task;
+    task.command = command;
+    task.command.shard = shard;
+    task.servers = holders(state.spec, shard);
+    task.pushes = pushes;
+    task.pulls = command.pulls();
+    const PieceMemory up_memory(parcels->spec, shard, up);
+    parcels->down_memory.emplace_back(parcels->spec, shard, down);
+    parcels->down.emplace_back();
+    for (size_t i : chosen_pieces(kind, state.spec, state.pieces[shard])) {
+      const Piece& piece = state.pieces[shard][i];
+      if (pushes) {
+        parcels->up.push_back(up_memory.outgoing(piece));
+        task.up.push_back(span_of(parcels->up.back()));
+      }
+      if (task.pulls) {
+        parcels->down.back().emplace_back(piece, parcels->down_memory.back().incoming(piece));
+        task.down.push_back(span_of(parcels->down.back().back().second));
+      }
+    }
+    tasks.push_back(std::move(task));
+  }
+  const auto finish = [raw = parcels.get()] {
+    for (size_t task = 0; task < raw->down.size(); ++task) {
+      for (const auto& [piece, parcel] : raw->down[task]) {
+        raw->down_memory[task].take_in(piece, parcel);
+      }
+    }
+  };
+  return start(std::move(tasks), finish, parcels, can_wait_inline(options));
+}
+
+Result<Client::OperationPtr> Client::set(uint32_t model, Buffers buffers) {
+  return start_pieces(CommandKind::set, model, std::move(buffers), {}, kNoBound, CallOptions());
+}
+
+Result<Client::OperationPtr> Client::push(uint32_t model, Buffers buffers,
+                                          const CallOptions& options) {
+  return start_pieces(CommandKind::push, model, std::move(buffers), {}, kNoBound, options);
+}
+
+Result<Client::OperationPtr> Client::pull(uint32_t model, Buffers buffers, int64_t staleness,
+                                          const CallOptions& options) {
+  return start_pieces(CommandKind::pull, model, {}, std::move(buffers), staleness, options);
+}
+
+Result<Client::OperationPtr> Client::push_pull(uint32_t model, Buffers up, Buffers down,
+                                               int64_t staleness, const CallOptions& options) {
+  return start_pieces(CommandKind::push_pull, model, std::move(up), std::move(down), staleness,
+                      options);
+}
+
+Result<Client::OperationPtr> Client::start_rows(CommandKind kind, uint32_t model,
+                                                const RowMemory& rows, int64_t staleness,
+                                                const CallOptions& options) {
+  std::lock_guard starting(start_mutex_);
+  Result<ModelState*> found = find(model);
+  if (!found.ok()) return found.status();
+  ModelState& state = **found;
+  const ModelSpec& spec = state.spec;
+  if (rows.space >= spec.spaces.size() || !spec.spaces[rows.space].sparse()) {
+    return Status(StatusCode::invalid_argument,
+                  str_cat("space ", rows.space, " of model '", spec.name, "' is no sparse table"));
+  }
+  const Space& space = spec.spaces[rows.space];
+  if (space.wire != space.dtype) {
+    return Status(StatusCode::unsupported, "rows of sparse tables travel as they are");
+  }
+  const size_t row_bytes = space.row_elements * size_of(space.wire);
+  const bool pushes = kind == CommandKind::push_rows;
+  auto batches = std::make_shared<std::vector<std::unique_ptr<RowBatch>>>();
+  std::vector<RowBatch*> open(spec.num_servers);
+  std::vector<Task> tasks;
+  std::vector<uint32_t> shards;
+  for (uint64_t i = 0; i < rows.num_rows; ++i) {
+    const int64_t number = rows.numbers[i];
+    if (number < 0 || static_cast<uint64_t>(number) >= space.num_rows()) {
+      return Status(StatusCode::invalid_argument,
+                    str_cat("row ", number, " of a table of ", space.num_rows(), " rows in model '",
+                            spec.name, "'"));
+    }
+    const auto shard = static_cast<uint32_t>(static_cast<uint64_t>(number) % spec.num_servers);
+    if (open[shard] == nullptr || open[shard]->numbers.size() == max_rows(row_bytes)) {
+      batches->push_back(std::make_unique<RowBatch>());
+      open[shard] = batches->back().get();
+      shards.push_back(shard);
+    }
+    open[shard]->numbers.push_back(number);
+    open[shard]->places.push_back(i);
+  }
+  for (size_t i = 0; i < batches->size(); ++i) {
+    RowBatch& batch = *(*batches)[i];
+    batch.values.resize(batch.numbers.size() * row_bytes);
+    for (size_t row = 0; pushes && row < batch.places.size(); ++row) {
+      std::copy_n(rows.values + batch.places[row] * row_bytes, row_bytes,
+                  batch.values.data() + row * row_bytes);
+    }
+    Task task;
+    task.command.kind = kind;
+    task.command.model = model;
+    task.command.shard = shards[i];
+    task.command.space = rows.space;
+    task.command.clock = state.clock;
+    task.command.staleness = staleness;
+    task.command.num_rows = batch.numbers.size();
+    task.command.learning_rate = options.learning_rate;
+    task.command.sequence = pushes ? next_sequence_++ : 0;
+    task.servers = holders(spec, shards[i]);
+    task.pushes = pushes;
+    task.pulls = !pushes;
+    task.up.push_back({batch.numbers.data(), batch.numbers.size() * sizeof(int64_t)});
+    (pushes ? task.up : task.down).push_back({batch.values.data(), batch.values.size()});
+    tasks.push_back(std::move(task));
+  }
+  const auto finish = [raw = batches.get(), row_bytes, values = rows.values, pushes] {
+    for (const auto& batch : *raw) {
+      for (size_t row = 0; !pushes && row < batch->places.size(); ++row) {
+        std::copy_n(batch->values.data() + row * row_bytes, row_bytes,
+                    values + batch->places[row] * row_bytes);
+      }
+    }
+  };
+  return start(std::move(tasks), finish, batches, can_wait_inline(options));
+}
+
+Result<Client::OperationPtr> Client::push_rows(uint32_t model, const RowMemory& rows,
+                                               const CallOptions& options) {
+  return start_rows(CommandKind::push_rows, model, rows, kNoBound, options);
+}
+
+Result<Client::OperationPtr> Client::pull_rows(uint32_t model, const RowMemory& rows,
+                                               int64_t staleness, const CallOptions& options) {
+  return start_rows(CommandKind::pull_rows, model, rows, staleness, options);
+}
+
+std::vector<std::vector<transport::RailCounters>> Client::rails() {
+  std::vector<std::vector<transport::RailCounters>> all;
+  for (uint32_t server = 0; server < options_.num_servers; ++server) {
+    const auto of = link(server);
+    all.push_back(of == nullptr ? std::vector<transport::RailCounters>() : of->rails());
+  }
+  return all;
+}
+
+void Client::close() {
+  struct Farewell {
+    std::mutex mutex;
+    std::condition_variable changed;
+    size_t num_missing = 0;
+  };
+  auto farewell = std::make_shared<Farewell>();
+  std::vector<std::shared_ptr<ServerLink>> links;
+  {
+    std::lock_guard lock(mutex_);
+    links.swap(links_);
+    links_.resize(options_.num_servers);
+  }
+  for (const auto& link : links) {
+    if (link == nullptr || !link->works()) continue;
+    {
+      std::lock_guard lock(farewell->mutex);
+      ++farewell->num_missing;
+    }
+    send_command(link, Command(), true, [farewell] {
+      {
+        std::lock_guard lock(farewell->mutex);
+        --farewell->num_missing;
+      }
+      farewell->changed.notify_all();
+    });
+  }
+  {
+    std::unique_lock lock(farewell->mutex);
+    (void)farewell->changed.wait_for(lock, std::chrono::duration<double>(kLeaveTimeoutS),
+                                     [&] { return farewell->num_missing == 0; });
+  }
+  for (const auto& link : links) {
+    if (link != nullptr) link->close();
+  }
+}
+
+}  // namespace dmlcomm::ps

@@ -1,0 +1,128 @@
+// Client: a worker's side of the parameter server. It holds the connections to all servers, the
+// models and their clocks, and makes operations of them.
+//
+// Operations are started by one thread at a time, and reach every server in that order. They may be
+// waited for in any order and from any thread. Memory that is named by an operation is not touched
+// any more once that is done, or the client closed.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <limits>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/config.h"
+#include "engine/rendezvous.h"
+#include "ps/client_memory.h"
+#include "ps/client_operation.h"
+
+namespace dmlcomm::ps {
+
+struct ClientOptions {
+  uint32_t worker = 0;
+  uint32_t num_servers = 1;
+  uint64_t first_sequence = 1;  // larger than any that this worker has used before
+  Config config;
+};
+
+struct ConnectOptions {
+  uint32_t server = 0;
+  std::vector<engine::RailAddress> rails;  // the i-th meets the server's i-th
+  int first_rail = -1;                     // see CommunicatorOptions::first_rail
+  std::chrono::milliseconds timeout{30'000};
+};
+
+// How an operation waits and what it sends besides; the same for all.
+struct CallOptions {
+  double learning_rate = std::numeric_limits<double>::quiet_NaN();  // NaN: the rule's
+  bool inline_wait = false;  // the caller waits for the operation at once
+};
+
+class Client final : private LinkDirectory {
+ public:
+  using OperationPtr = std::shared_ptr<ClientOperation>;
+
+  explicit Client(ClientOptions options);
+  ~Client() override;
+
+  // Meets a server; again after it was lost.
+  Status connect(const ConnectOptions& options, std::shared_ptr<engine::Rendezvous> rendezvous);
+
+  // The worker takes part in the model from `clock` on.
+  Status add_model(uint32_t model, const ModelSpec& spec, uint64_t clock);
+  Result<uint64_t> clock_of(uint32_t model);
+  std::vector<uint32_t> lost();
+  // Repeats what is missing of an operation that is stuck, once its servers are connected again.
+  void retry(const OperationPtr& operation);
+
+  // First values, from all tensors and tables.
+  Result<OperationPtr> set(uint32_t model, Buffers buffers);
+  Result<OperationPtr> push(uint32_t model, Buffers buffers, const CallOptions& options);
+  Result<OperationPtr> pull(uint32_t model, Buffers buffers, int64_t staleness,
+                            const CallOptions& options);
+  // A push, the end of this worker's clock of the model, and a pull.
+  Result<OperationPtr> push_pull(uint32_t model, Buffers up, Buffers down, int64_t staleness,
+                                 const CallOptions& options);
+  // Ends this worker's clock of all models.
+  void clock();
+
+  // Rows of a sparse table; `numbers` and `values` hold num_rows of them.
+  struct RowMemory {
+    uint32_t space = 0;
+    const int64_t* numbers = nullptr;
+    uint64_t num_rows = 0;
+    std::byte* values = nullptr;
+  };
+  Result<OperationPtr> push_rows(uint32_t model, const RowMemory& rows, const CallOptions& options);
+  Result<OperationPtr> pull_rows(uint32_t model, const RowMemory& rows, int64_t staleness,
+                                 const CallOptions& options);
+
+  std::vector<std::vector<transport::RailCounters>> rails();  // by server; empty: lost
+  // Leaves all servers: they do not wait for this worker any more.
+  void close();
+
+ private:
+  struct ModelState {
+    ModelSpec spec;
+    std::vector<std::vector<Piece>> pieces;  // by shard
+    uint64_t clock = 0;
+  };
+
+  std::shared_ptr<ServerLink> link(uint32_t server) override;
+  void lose(uint32_t server, const std::shared_ptr<ServerLink>& link,
+            const Status& reason) override;
+  uint64_t lost_servers() override { return lost_servers_.load(); }
+  void learn_lost_servers(uint64_t lost) override;
+
+  Result<ModelState*> find(uint32_t model);
+  Result<OperationPtr> start_pieces(CommandKind kind, uint32_t model, Buffers up, Buffers down,
+                                    int64_t staleness, const CallOptions& options);
+  Result<OperationPtr> start_rows(CommandKind kind, uint32_t model, const RowMemory& rows,
+                                  int64_t staleness, const CallOptions& options);
+  OperationPtr start(std::vector<Task> tasks, std::function<void()> finish,
+                     std::shared_ptr<void> memory, bool inline_wait);
+  void send_command(const std::shared_ptr<ServerLink>& link, const Command& command, bool answered,
+                    std::function<void()> done);
+  uint64_t oldest_clock(uint32_t model, const ModelState& state);
+  bool can_wait_inline(const CallOptions& options) const;
+
+  const ClientOptions options_;
+  std::atomic<uint64_t> lost_servers_{0};  // for good: their replicas took over
+
+  std::mutex start_mutex_;  // of starting operations; before the others
+  // Guarded by start_mutex_.
+  uint64_t next_sequence_;
+  std::map<uint32_t, ModelState> models_;  // changed with models_mutex_, too
+  std::vector<std::weak_ptr<ClientOperation>> unfinished_;
+
+  std::mutex models_mutex_;
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<ServerLink>> links_;  // guarded by mutex_
+};
+
+}  // namespace dmlcomm::ps

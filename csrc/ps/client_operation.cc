@@ -1,0 +1,204 @@
+#include "ps/client_operation.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/str_cat.h"
+
+namespace dmlcomm::ps {
+namespace {
+
+// What a server does that only takes the push of a push_pull.
+CommandKind without_pull(CommandKind kind) {
+  return kind == CommandKind::push_pull ? CommandKind::push_close : kind;
+}
+
+// What a server does that has the push of a push_pull already.
+CommandKind without_push(CommandKind kind) {
+  return kind == CommandKind::push_pull ? CommandKind::pull : kind;
+}
+
+}  // namespace
+
+ClientOperation::ClientOperation(LinkDirectory& links, std::vector<Task> tasks,
+                                 std::function<void()> finish, std::shared_ptr<void> memory,
+                                 bool inline_wait)
+    : links_(links),
+      finish_(std::move(finish)),
+      memory_(std::move(memory)),
+      inline_wait_(inline_wait) {
+  for (Task& task : tasks) tasks_.push_back({std::move(task), {}, false, false, Status()});
+}
+
+void ClientOperation::start() {
+  for (Progress& progress : tasks_) begin(progress);
+}
+
+// Attempts what is missing on the servers that live.
+void ClientOperation::begin(Progress& progress) {
+  bool asked = false;
+  for (uint32_t server : progress.task.servers) {
+    if (links_.link(server) == nullptr) continue;
+    const bool pushes = progress.task.pushes && !progress.pushed;
+    const bool pulls = progress.task.pulls && !progress.pulled && !asked;
+    if (pushes || pulls) attempt(progress, server, pushes, pulls);
+    asked |= pulls;
+  }
+}
+
+void ClientOperation::attempt(Progress& progress, uint32_t server, bool pushes, bool pulls) {
+  auto attempt = std::make_shared<Attempt>();
+  attempt->server = server;
+  attempt->link = links_.link(server);
+  attempt->pulls = pulls;
+  if (attempt->link == nullptr) return;
+  const Task& task = progress.task;
+  Command command = task.command;
+  command.lost_servers = links_.lost_servers();
+  if (!pulls) command.kind = without_pull(command.kind);
+  if (!pushes) {
+    command.kind = without_push(command.kind);
+    if (task.command.kind == CommandKind::push_pull) ++command.clock;
+  }
+  attempt->command = encode(command);
+  const bool sends_up = pushes || command.kind == CommandKind::pull_rows;
+  attempt->num_missing = 1 + (sends_up ? task.up.size() : 0) + (pulls ? task.down.size() : 1);
+  progress.attempts.push_back(attempt);
+  // Places to receive come first: what is sent is granted at once.
+  if (pulls) {
+    for (const engine::Span& span : task.down) {
+      add_message(attempt, attempt->link->down(), static_cast<std::byte*>(span.data), span.bytes);
+    }
+  } else {
+    add_message(attempt, attempt->link->answers(), attempt->answer.data(), kAnswerBytes);
+  }
+  add_message(attempt, attempt->link->commands(), attempt->command.data(), kCommandBytes);
+  if (!sends_up) return;
+  for (const engine::Span& span : task.up) {
+    add_message(attempt, attempt->link->up(), static_cast<std::byte*>(span.data), span.bytes);
+  }
+}
+
+void ClientOperation::add_message(const std::shared_ptr<Attempt>& attempt, Feeder& feeder,
+                                  std::byte* data, size_t bytes) {
+  // The operation, whose memory this is, lives until the last message is through.
+  feeder.add(
+      {data, bytes, inline_wait_, [self = shared_from_this(), attempt](const Status& status) {
+         {
+           std::lock_guard lock(self->mutex_);
+           --attempt->num_missing;
+           if (!status.ok() && attempt->status.ok()) attempt->status = status;
+         }
+         self->changed_.notify_all();
+       }});
+}
+
+// True once all of its messages are through or have failed.
+bool ClientOperation::wait_for(Attempt& attempt, Deadline deadline) {
+  for (;;) {
+    {
+      std::lock_guard lock(mutex_);
+      if (attempt.is_done()) return true;
+    }
+    if (deadline.expired()) return false;
+    const int remaining_ms = deadline.remaining_poll_ms();
+    if (const engine::OperationPtr op = attempt.link->oldest()) {
+      (void)op->wait(std::chrono::milliseconds(std::max(0, remaining_ms)));
+      continue;
+    }
+    // Between two messages: the thread that finished one is about to start the next or to tell.
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::milliseconds(1), [&] { return attempt.is_done(); });
+  }
+}
+
+void ClientOperation::settle_attempt(Progress& progress, Attempt& attempt) {
+  Status status;
+  {
+    std::lock_guard lock(mutex_);
+    status = attempt.status;
+  }
+  if (status.ok() && !attempt.pulls) {
+    const Result<Answer> answer = decode_answer(attempt.answer);
+    if (answer.ok()) links_.learn_lost_servers(answer->lost_servers);
+    status = answer.status();
+  }
+  if (!status.ok()) {
+    attempt.link->fail(status.message());
+    links_.lose(attempt.server, attempt.link, status);
+    progress.failure = status;
+    return;
+  }
+  progress.pushed = true;
+  progress.pulled |= attempt.pulls;
+}
+
+// Looks at what has ended; ok if the task is complete, peer_lost if no server is left for it.
+Status ClientOperation::settle(Progress& progress) {
+  for (const auto& attempt : std::exchange(progress.attempts, {})) {
+    settle_attempt(progress, *attempt);
+  }
+  if (progress.complete()) return Status();
+  begin(progress);
+  if (!progress.attempts.empty()) return Status(StatusCode::timeout, "another server is asked");
+  const std::string why = progress.failure.ok() ? "it was lost before" : progress.failure.message();
+  return Status(StatusCode::peer_lost,
+                str_cat("no server with shard ", progress.task.command.shard, " of model number ",
+                        progress.task.command.model, " is left: ", why));
+}
+
+Status ClientOperation::wait(Deadline deadline) {
+  std::lock_guard lock(waiting_);
+  if (finished()) return Status();
+  Status stuck;
+  for (Progress& progress : tasks_) {
+    while (!progress.complete() || !progress.attempts.empty()) {
+      for (const auto& attempt : progress.attempts) {
+        if (!wait_for(*attempt, deadline)) {
+          return Status(StatusCode::timeout, "the parameter servers have not answered yet");
+        }
+      }
+      const Status status = settle(progress);
+      if (status.ok() || status.code() == StatusCode::timeout) continue;
+      if (stuck.ok()) stuck = status;
+      break;
+    }
+  }
+  if (!stuck.ok()) return stuck;
+  finish_();
+  finished_.store(true);
+  return Status();
+}
+
+bool ClientOperation::done() {
+  std::lock_guard lock(waiting_);
+  if (finished()) return true;
+  std::lock_guard state(mutex_);
+  return std::all_of(tasks_.begin(), tasks_.end(), [](const Progress& progress) {
+    return std::all_of(progress.attempts.begin(), progress.attempts.end(),
+                       [](const auto& attempt) { return attempt->is_done(); });
+  });
+}
+
+void ClientOperation::retry() {
+  std::lock_guard lock(waiting_);
+  for (Progress& progress : tasks_) {
+    if (!progress.complete() && progress.attempts.empty()) begin(progress);
+  }
+}
+
+std::vector<uint32_t> ClientOperation::lost() {
+  std::lock_guard lock(waiting_);
+  std::vector<uint32_t> servers;
+  for (const Progress& progress : tasks_) {
+    if (progress.complete()) continue;
+    const uint32_t server = progress.task.servers.front();
+    if (std::find(servers.begin(), servers.end(), server) == servers.end()) {
+      servers.push_back(server);
+    }
+  }
+  return servers;
+}
+
+}  // namespace dmlcomm::ps

@@ -1,0 +1,110 @@
+// ClientOperation: a push, a pull or both of one model, on all servers.
+//
+// It consists of tasks, one per shard (and per batch of rows): the command, the elements that go up
+// and the place of those that come down. A task is attempted on the servers that hold the shard:
+// pushes on all of them, the pull on the first that lives. A push is acknowledged when every server
+// that lives has it; if the server of a pull dies, another that holds the shard is asked. Only when
+// no server with a shard is left is the operation stuck: wait() says which are gone, and retry()
+// repeats, once they are back, what is missing. Servers recognise what they have already.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "ps/server_link.h"
+#include "ps/wire.h"
+
+namespace dmlcomm::ps {
+
+// What operations need of their client.
+class LinkDirectory {
+ public:
+  virtual ~LinkDirectory() = default;
+  // Null while the server is lost.
+  virtual std::shared_ptr<ServerLink> link(uint32_t server) = 0;
+  virtual void lose(uint32_t server, const std::shared_ptr<ServerLink>& link,
+                    const Status& reason) = 0;
+  virtual uint64_t lost_servers() = 0;
+  virtual void learn_lost_servers(uint64_t lost) = 0;
+};
+
+struct Task {
+  Command command;
+  std::vector<uint32_t> servers;  // that hold the shard, first the one to pull from
+  std::vector<engine::Span> up;   // only read
+  std::vector<engine::Span> down;
+  bool pushes = false;
+  bool pulls = false;
+};
+
+class ClientOperation : public std::enable_shared_from_this<ClientOperation> {
+ public:
+  // `finish` brings what came down to its place; called once, by who waits. `memory` lives as long
+  // as the operation.
+  ClientOperation(LinkDirectory& links, std::vector<Task> tasks, std::function<void()> finish,
+                  std::shared_ptr<void> memory, bool inline_wait);
+
+  void start();
+  // Ok when done. `timeout`: it goes on. `peer_lost`: stuck, see lost(); any other error is final.
+  Status wait(Deadline deadline);
+  bool done();
+  bool finished() const { return finished_.load(); }
+  // After peer_lost, and after the servers have been connected again.
+  void retry();
+  // Servers without which the operation cannot end.
+  std::vector<uint32_t> lost();
+
+  uint32_t model() const { return tasks_.front().task.command.model; }
+  uint64_t clock() const { return tasks_.front().task.command.clock; }
+
+ private:
+  struct Attempt {
+    uint32_t server = 0;
+    std::shared_ptr<ServerLink> link;
+    bool pulls = false;
+    CommandBytes command;
+    AnswerBytes answer;
+    // Guarded by mutex_.
+    size_t num_missing = 0;  // messages
+    Status status;
+    bool is_done() const { return num_missing == 0; }
+  };
+  struct Progress {
+    Task task;
+    std::deque<std::shared_ptr<Attempt>> attempts;  // under way, or ended and not looked at
+    bool pushed = false;                            // by one server at least
+    bool pulled = false;
+    Status failure;  // of the last server
+    bool complete() const { return (pushed || !task.pushes) && (pulled || !task.pulls); }
+  };
+
+  void begin(Progress& progress);
+  void attempt(Progress& progress, uint32_t server, bool pushes, bool pulls);
+  void add_message(const std::shared_ptr<Attempt>& attempt, Feeder& feeder, std::byte* data,
+                   size_t bytes);
+  Status settle(Progress& progress);
+  void settle_attempt(Progress& progress, Attempt& attempt);
+  bool wait_for(Attempt& attempt, Deadline deadline);
+
+  LinkDirectory& links_;
+  const std::function<void()> finish_;
+  const std::shared_ptr<void> memory_;
+  const bool inline_wait_;
+
+  std::mutex waiting_;  // one thread at a time in wait(), retry() and done()
+  std::vector<Progress> tasks_;
+  std::atomic<bool> finished_{false};
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+};
+
+}  // namespace dmlcomm::ps

@@ -1,0 +1,69 @@
+// ClockVector: how far every worker of a model has come.
+//
+// A worker that is expected but has not come yet counts with clock 0: nothing is applied without
+// it. One that has left or was lost does not count until it attaches again.
+//
+// Reads and writes are sequentially consistent: see Model::tick().
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "base/check.h"
+
+namespace dmlcomm::ps {
+
+constexpr uint32_t kMaxWorkers = 4096;
+constexpr uint64_t kGone = UINT64_MAX;
+
+class ClockVector {
+ public:
+  // Workers 0 to num_expected - 1 are expected at `first_clock`.
+  ClockVector(uint32_t num_expected, uint64_t first_clock)
+      : clocks_(std::make_unique<std::atomic<uint64_t>[]>(kMaxWorkers)), num_known_(num_expected) {
+    DMLCOMM_CHECK(num_expected <= kMaxWorkers);
+    for (uint32_t worker = 0; worker < kMaxWorkers; ++worker) {
+      clocks_[worker].store(worker < num_expected ? first_clock : kGone);
+    }
+  }
+
+  void set(uint32_t worker, uint64_t clock) {
+    clocks_[worker].store(clock);
+    uint32_t known = num_known_.load();
+    while (known <= worker && !num_known_.compare_exchange_weak(known, worker + 1)) {
+    }
+  }
+
+  uint64_t get(uint32_t worker) const { return clocks_[worker].load(); }
+  // Workers have smaller numbers.
+  uint32_t num_known() const { return num_known_.load(); }
+
+  // The smallest clock, where worker w counts with at_least(w) if that is more; `fallback` if
+  // nobody counts.
+  template <typename AtLeast>
+  uint64_t min(AtLeast at_least, uint64_t fallback) const {
+    uint64_t smallest = kGone;
+    const uint32_t known = num_known();
+    for (uint32_t worker = 0; worker < known; ++worker) {
+      const uint64_t clock = get(worker);
+      if (clock == kGone) continue;
+      const uint64_t closed = at_least(worker);
+      smallest = std::min(smallest, clock > closed ? clock : closed);
+    }
+    return smallest == kGone ? fallback : smallest;
+  }
+
+  uint32_t num_counting() const {
+    uint32_t num = 0;
+    for (uint32_t worker = 0; worker < num_known(); ++worker) num += get(worker) != kGone;
+    return num;
+  }
+
+ private:
+  std::unique_ptr<std::atomic<uint64_t>[]> clocks_;
+  std::atomic<uint32_t> num_known_;
+};
+
+}  // namespace dmlcomm::ps

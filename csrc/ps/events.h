@@ -1,0 +1,49 @@
+// Events: lets threads sleep until something that they wait for may have happened.
+//
+// A waiter reads epoch(), looks whether its condition holds, and if not calls wait_past(epoch). Who
+// makes a condition true calls signal() afterwards: either the waiter saw the change, or the epoch
+// has moved. Signals cost one atomic addition while nobody sleeps.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+
+namespace dmlcomm::ps {
+
+class Events {
+ public:
+  uint64_t epoch() const { return epoch_.load(); }
+
+  void signal() {
+    epoch_.fetch_add(1);
+    if (num_waiting_.load() == 0) return;
+    { std::lock_guard lock(mutex_); }
+    changed_.notify_all();
+  }
+
+  void wait_past(uint64_t epoch) {
+    std::unique_lock lock(mutex_);
+    num_waiting_.fetch_add(1);
+    changed_.wait(lock, [&] { return epoch_.load() != epoch; });
+    num_waiting_.fetch_sub(1);
+  }
+
+  // False if the time was over first.
+  bool wait_past(uint64_t epoch, std::chrono::nanoseconds time) {
+    std::unique_lock lock(mutex_);
+    num_waiting_.fetch_add(1);
+    const bool moved = changed_.wait_for(lock, time, [&] { return epoch_.load() != epoch; });
+    num_waiting_.fetch_sub(1);
+    return moved;
+  }
+
+ private:
+  std::atomic<uint64_t> epoch_{0};
+  std::atomic<int> num_waiting_{0};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+};
+
+}  // namespace dmlcomm::ps

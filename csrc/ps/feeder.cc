@@ -1,0 +1,64 @@
+#include "ps/feeder.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace dmlcomm::ps {
+namespace {
+
+// How long a message may take is up to whoever waits for it.
+constexpr std::chrono::hours kForever{24 * 365};
+
+}  // namespace
+
+void Feeder::add(Item item) {
+  {
+    std::lock_guard lock(mutex_);
+    waiting_.push_back(std::move(item));
+  }
+  feed();
+}
+
+engine::OperationPtr Feeder::oldest() const {
+  std::lock_guard lock(mutex_);
+  return in_flight_.empty() ? nullptr : in_flight_.front();
+}
+
+engine::OperationPtr Feeder::start(const Item& item) {
+  engine::OpOptions options;
+  options.timeout = kForever;
+  options.inline_wait = item.inline_wait;
+  return direction_ == Direction::send
+             ? communicator_.send({item.data, item.bytes}, peer_, tag_, options)
+             : communicator_.recv({item.data, item.bytes}, peer_, tag_, options);
+}
+
+// Operations that fail at once call back from within on_done(): `feeding_` keeps that from becoming
+// a recursion as deep as the queue.
+void Feeder::feed() {
+  std::unique_lock lock(mutex_);
+  if (feeding_) return;
+  feeding_ = true;
+  while (!waiting_.empty() && in_flight_.size() < max_in_flight_) {
+    Item item = std::move(waiting_.front());
+    waiting_.pop_front();
+    lock.unlock();
+    engine::OperationPtr op = start(item);
+    lock.lock();
+    in_flight_.push_back(op);
+    lock.unlock();
+    op->on_done([self = shared_from_this(), raw = op.get(),
+                 done = std::move(item.done)](const Status& status) {
+      {
+        std::lock_guard finished(self->mutex_);
+        std::erase_if(self->in_flight_, [&](const auto& one) { return one.get() == raw; });
+      }
+      self->feed();
+      done(status);
+    });
+    lock.lock();
+  }
+  feeding_ = false;
+}
+
+}  // namespace dmlcomm::ps

@@ -1,0 +1,59 @@
+// Feeder: sends or receives any number of messages of one tag in order, a few at a time.
+//
+// Each operation of a communicator that is under way costs every step of its engine a little; a
+// model of a thousand pieces must not be a thousand of them. When one is done the next is started,
+// by whichever thread finished it.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+
+#include "engine/communicator.h"
+
+namespace dmlcomm::ps {
+
+class Feeder : public std::enable_shared_from_this<Feeder> {
+ public:
+  enum class Direction { send, receive };
+
+  struct Item {
+    std::byte* data = nullptr;  // only read where the direction is `send`
+    size_t bytes = 0;
+    bool inline_wait = false;                 // see engine::OpOptions
+    std::function<void(const Status&)> done;  // after the next item has been started
+  };
+
+  // With `peer`, at most `in_flight` at once.
+  Feeder(engine::Communicator& communicator, Direction direction, int peer, uint32_t tag,
+         size_t in_flight)
+      : communicator_(communicator),
+        direction_(direction),
+        peer_(peer),
+        tag_(tag),
+        max_in_flight_(in_flight) {}
+
+  void add(Item item);
+
+  // The operation that ends first of those under way, or null.
+  engine::OperationPtr oldest() const;
+
+ private:
+  void feed();
+  engine::OperationPtr start(const Item& item);
+
+  engine::Communicator& communicator_;
+  const Direction direction_;
+  const int peer_;
+  const uint32_t tag_;
+  const size_t max_in_flight_;
+
+  mutable std::mutex mutex_;
+  // Guarded by mutex_.
+  std::deque<Item> waiting_;
+  std::deque<engine::OperationPtr> in_flight_;
+  bool feeding_ = false;  // by one thread at a time, so that the order stays
+};
+
+}  // namespace dmlcomm::ps

@@ -1,0 +1,406 @@
+#include "ps/model.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "base/str_cat.h"
+
+namespace dmlcomm::ps {
+namespace {
+
+size_t largest_piece(const std::vector<std::unique_ptr<Shard>>& shards, const ModelSpec& spec) {
+  size_t bytes = 1;
+  for (const auto& shard : shards) {
+    for (const Piece& piece : shard->pieces()) bytes = std::max(bytes, piece.stored_bytes(spec));
+  }
+  return bytes;
+}
+
+std::vector<std::unique_ptr<Shard>> make_shards(const ModelOptions& options) {
+  std::vector<std::unique_ptr<Shard>> shards;
+  for (uint32_t number : options.shards) {
+    shards.push_back(std::make_unique<Shard>(options.spec, number, *options.rule));
+  }
+  return shards;
+}
+
+size_t count_pieces(const std::vector<std::unique_ptr<Shard>>& shards) {
+  size_t pieces = 0;
+  for (const auto& shard : shards) pieces += shard->pieces().size();
+  return pieces;
+}
+
+// The rows of a push or pull by the piece they are in: numbers are places in Rows::numbers.
+template <typename Visit>
+Status for_each_piece(const Shard& shard, const Rows& rows, Visit visit) {
+  std::vector<uint64_t> order(rows.count);
+  for (uint64_t i = 0; i < rows.count; ++i) order[i] = i;
+  const auto piece_of = [&](uint64_t i) {
+    return shard.place_of(rows.space, shard.local_row(rows.numbers[i])).piece;
+  };
+  std::stable_sort(order.begin(), order.end(),
+                   [&](uint64_t a, uint64_t b) { return piece_of(a) < piece_of(b); });
+  std::vector<uint64_t> chosen;
+  for (uint64_t i = 0; i < rows.count; i += chosen.size()) {
+    chosen.clear();
+    const size_t piece = piece_of(order[i]);
+    for (uint64_t j = i; j < rows.count && piece_of(order[j]) == piece; ++j) {
+      chosen.push_back(order[j]);
+    }
+    DMLCOMM_RETURN_IF_ERROR(visit(piece, chosen));
+  }
+  return Status();
+}
+
+}  // namespace
+
+Model::Model(ModelOptions options, Events& events)
+    : options_(std::move(options)),
+      events_(events),
+      shards_(make_shards(options_)),
+      pool_(largest_piece(shards_, options_.spec)),
+      clocks_(options_.num_expected, 0),
+      snapshots_(options_.checkpoint_every, count_pieces(shards_), [this] {
+        auto snapshot = std::make_shared<Snapshot>();
+        snapshot->model = options_.model;
+        for (const auto& shard : shards_) snapshot->shards.push_back(shard->empty_snapshot());
+        return snapshot;
+      }) {}
+
+Shard* Model::find(uint32_t number) const {
+  for (const auto& shard : shards_) {
+    if (shard->number() == number) return shard.get();
+  }
+  return nullptr;
+}
+
+Status Model::failure() const {
+  if (!has_failed_.load()) return Status();
+  std::lock_guard lock(failure_mutex_);
+  return failure_;
+}
+
+Status Model::keep_failure(const Status& status) {
+  if (status.ok()) return status;
+  {
+    std::lock_guard lock(failure_mutex_);
+    if (failure_.ok()) failure_ = status;
+  }
+  if (!has_failed_.exchange(true)) log_error("model '", spec().name, "': ", status.message());
+  events_.signal();
+  return failure();
+}
+
+// --- first values ---
+
+void Model::set(uint32_t shard, size_t piece, const std::byte* wire) {
+  Shard& of = *find(shard);
+  PieceState& state = of.state(piece);
+  std::lock_guard lock(state.mutex);
+  of.store(state.piece, 0, state.piece.count, wire);
+}
+
+void Model::seal() {
+  sealed_.store(true);
+  events_.signal();
+}
+
+// --- clocks ---
+
+// A push adds its window, which num_windows tells, and then looks at the clocks; here it is the
+// other way round. All of these are sequentially consistent, so at least one of the two sees what
+// the other has done, and applies the window.
+void Model::tick(uint32_t worker, uint64_t clock) {
+  clocks_.set(worker, clock);
+  const bool all = snapshots_.every() > 0;
+  for (const auto& shard : shards_) {
+    for (size_t i = 0; i < shard->pieces().size(); ++i) {
+      PieceState& state = shard->state(i);
+      if (!all && state.num_windows.load() == 0) continue;
+      std::lock_guard lock(state.mutex);
+      bool moved = false;
+      (void)keep_failure(advance(*shard, state, &moved));
+    }
+  }
+  events_.signal();
+}
+
+uint64_t Model::min_clock() const {
+  return clocks_.min([](uint32_t) { return uint64_t{0}; }, 0);
+}
+
+uint64_t Model::closed_clock(const PieceState& state) const {
+  return clocks_.min([&](uint32_t worker) { return state.closed_by(worker); }, state.version);
+}
+
+// --- pushes ---
+
+Result<bool> Model::push(uint32_t shard, size_t piece, const Push& push, const std::byte* wire) {
+  DMLCOMM_RETURN_IF_ERROR(failure());
+  Shard& of = *find(shard);
+  PieceState& state = of.state(piece);
+  std::unique_lock lock(state.mutex);
+  Mark& mark = state.mark_of(push.worker);
+  const uint64_t clock = std::max(push.clock, state.version);
+  const bool is_new = push.sequence > mark.sequence;
+  if (is_new && clock >= state.version + kMaxWindows && spec().apply == Apply::at_clock) {
+    return false;
+  }
+  mark.sequence = std::max(mark.sequence, push.sequence);
+  if (push.closes) mark.closed = std::max(mark.closed, push.clock + 1);
+  bool moved = false;
+  Status status;
+  if (is_new &&
+      (spec().apply == Apply::at_push ||
+       (state.windows.empty() && clock == state.version && closed_clock(state) > clock))) {
+    status = push_at_once(of, state, push, wire);
+    moved = spec().apply == Apply::at_clock;
+  } else if (is_new) {
+    Window& window = of.window_of(state, clock, pool_);
+    of.add(state, window, wire);
+    if (push.learning_rate == push.learning_rate) window.learning_rate = push.learning_rate;
+  }
+  if (status.ok()) status = advance(of, state, &moved);
+  lock.unlock();
+  DMLCOMM_RETURN_IF_ERROR(keep_failure(status));
+  if (moved) events_.signal();
+  return true;
+}
+
+// Without a window: every push is an update, or this one is all that was missing of its clock.
+Status Model::push_at_once(Shard& shard, PieceState& state, const Push& push,
+                           const std::byte* wire) {
+  Window window;
+  window.learning_rate = push.learning_rate;
+  const uint64_t count = state.piece.count;
+  ++state.step;
+  DMLCOMM_RETURN_IF_ERROR(
+      update(shard, state, window, 0, count, shard.stored(state.piece, wire, count), 1.0));
+  if (spec().apply == Apply::at_clock) {
+    ++state.version;
+    keep(shard, state);
+  }
+  return Status();
+}
+
+Result<bool> Model::push_rows(uint32_t shard, const Push& push, const Rows& rows,
+                              const std::byte* wire) {
+  DMLCOMM_RETURN_IF_ERROR(failure());
+  Shard& of = *find(shard);
+  if (spec().apply == Apply::at_clock && push.clock >= min_clock() + kMaxWindows) return false;
+  if (!of.take_row_sequence(push.worker, push.sequence)) return true;
+  const Status status =
+      for_each_piece(of, rows, [&](size_t piece, const std::vector<uint64_t>& chosen) {
+        return push_rows_of_piece(of, of.state(piece), push, rows, chosen, wire);
+      });
+  DMLCOMM_RETURN_IF_ERROR(keep_failure(status));
+  return true;
+}
+
+Status Model::push_rows_of_piece(Shard& shard, PieceState& state, const Push& push,
+                                 const Rows& rows, const std::vector<uint64_t>& chosen,
+                                 const std::byte* wire) {
+  const size_t row_bytes = shard.wire_row_bytes(rows.space);
+  std::lock_guard lock(state.mutex);
+  Window& window = shard.window_of(state, std::max(push.clock, state.version), pool_);
+  ++window.num_pushes;
+  if (push.learning_rate == push.learning_rate) window.learning_rate = push.learning_rate;
+  for (uint64_t i : chosen) {
+    const auto place = shard.place_of(rows.space, shard.local_row(rows.numbers[i]));
+    shard.add_row(state, window, place.row, wire + i * row_bytes);
+  }
+  if (spec().apply == Apply::at_push) {
+    const Status status = apply(shard, state, window);
+    pool_.give(std::move(window.sum));
+    std::erase_if(state.windows, [&](const Window& w) { return &w == &window; });
+    state.num_windows.fetch_sub(1);
+    return status;
+  }
+  bool moved = false;
+  DMLCOMM_RETURN_IF_ERROR(advance(shard, state, &moved));
+  if (moved) events_.signal();
+  return Status();
+}
+
+// --- updates ---
+
+// Goes through the clocks that every worker has closed: applies their windows, and keeps what a
+// snapshot wants.
+Status Model::advance(Shard& shard, PieceState& state, bool* moved) {
+  const uint64_t closed = closed_clock(state);
+  const uint64_t every = snapshots_.every();
+  while (state.version < closed) {
+    *moved = true;
+    const bool has_window = !state.windows.empty() && state.windows.front().clock < closed;
+    const uint64_t until = has_window ? state.windows.front().clock : closed;
+    if (until > state.version) {
+      const uint64_t last_kept = every > 0 ? until / every * every : 0;
+      state.version = last_kept > state.version ? last_kept : until;
+      if (state.version == last_kept) keep(shard, state);
+      continue;
+    }
+    Window window = std::move(state.windows.front());
+    state.windows.pop_front();
+    state.num_windows.fetch_sub(1);
+    const Status status = apply(shard, state, window);
+    pool_.give(std::move(window.sum));
+    DMLCOMM_RETURN_IF_ERROR(status);
+    ++state.version;
+    keep(shard, state);
+  }
+  return Status();
+}
+
+Status Model::apply(Shard& shard, PieceState& state, const Window& window) {
+  ++state.step;
+  const bool is_mean = spec().combine == Combine::mean && spec().apply == Apply::at_clock;
+  const Space& space = spec().spaces[state.piece.space];
+  const std::byte* sum = window.sum.get();
+  if (!space.sparse()) {
+    const double scale = is_mean ? 1.0 / window.num_pushes : 1.0;
+    return update(shard, state, window, 0, state.piece.count, sum, scale);
+  }
+  // Every worker has rows of its own: the mean is over the workers, as if each had sent all rows.
+  const double scale = is_mean ? 1.0 / std::max(1u, clocks_.num_counting()) : 1.0;
+  const uint64_t row_bytes = space.row_elements * size_of(space.stored());
+  for (uint64_t row = 0; row < window.rows.size(); ++row) {
+    if (!window.rows[row]) continue;
+    DMLCOMM_RETURN_IF_ERROR(update(shard, state, window, row * space.row_elements,
+                                   space.row_elements, sum + row * row_bytes, scale));
+  }
+  return Status();
+}
+
+Status Model::update(Shard& shard, PieceState& state, const Window& window, uint64_t begin,
+                     uint64_t count, const std::byte* gradient, double scale) {
+  std::vector<std::byte*> slots;
+  for (size_t slot = 1; slot <= shard.num_slots(); ++slot) {
+    slots.push_back(shard.at(state.piece, slot, begin));
+  }
+  UpdateRange range;
+  range.dtype = spec().spaces[state.piece.space].stored();
+  range.weights = shard.at(state.piece, 0, begin);
+  range.gradient = gradient;
+  range.slots = slots.data();
+  range.count = count;
+  range.scale = scale;
+  range.step = state.step;
+  range.learning_rate = window.learning_rate;
+  return options_.rule->apply(range);
+}
+
+void Model::keep(Shard& shard, PieceState& state) {
+  if (snapshots_.every() == 0 || state.version % snapshots_.every() != 0 || !sealed()) return;
+  const std::shared_ptr<Snapshot> snapshot = snapshots_.at(state.version);
+  if (snapshot == nullptr) return;
+  for (ShardSnapshot& part : snapshot->shards) {
+    if (part.shard == shard.number()) shard.save(state, &part);
+  }
+  if (snapshots_.done(snapshot)) events_.signal();
+}
+
+// --- pulls ---
+
+bool Model::can_send_in_place(const Piece& piece) const {
+  const Space& space = spec().spaces[piece.space];
+  return spec().apply == Apply::at_clock && space.wire == space.stored();
+}
+
+Result<bool> Model::pull(uint32_t shard, size_t piece, uint64_t needed, bool in_place,
+                         std::byte* scratch, const std::byte** data) {
+  DMLCOMM_RETURN_IF_ERROR(failure());
+  if (!sealed()) return false;
+  Shard& of = *find(shard);
+  PieceState& state = of.state(piece);
+  std::lock_guard lock(state.mutex);
+  bool moved = false;
+  DMLCOMM_RETURN_IF_ERROR(keep_failure(advance(of, state, &moved)));
+  if (state.version < needed) return false;
+  *data = in_place ? of.at(state.piece, 0, 0) : scratch;
+  if (!in_place) of.load(state.piece, 0, state.piece.count, scratch);
+  return true;
+}
+
+Result<bool> Model::pull_rows(uint32_t shard, uint64_t needed, const Rows& rows, std::byte* wire) {
+  DMLCOMM_RETURN_IF_ERROR(failure());
+  if (!sealed()) return false;
+  Shard& of = *find(shard);
+  bool all_ready = true;
+  const Status status =
+      for_each_piece(of, rows, [&](size_t piece, const std::vector<uint64_t>& chosen) {
+        bool ready = false;
+        DMLCOMM_RETURN_IF_ERROR(
+            get_rows_of_piece(of, of.state(piece), needed, rows, chosen, wire, &ready));
+        all_ready &= ready;
+        return Status();
+      });
+  DMLCOMM_RETURN_IF_ERROR(keep_failure(status));
+  return all_ready;
+}
+
+Status Model::get_rows_of_piece(Shard& shard, PieceState& state, uint64_t needed, const Rows& rows,
+                                const std::vector<uint64_t>& chosen, std::byte* wire, bool* ready) {
+  const size_t row_bytes = shard.wire_row_bytes(rows.space);
+  const size_t elements = shard.row_elements(state.piece);
+  std::lock_guard lock(state.mutex);
+  bool moved = false;
+  DMLCOMM_RETURN_IF_ERROR(advance(shard, state, &moved));
+  *ready = state.version >= needed;
+  if (!*ready) return Status();
+  for (uint64_t i : chosen) {
+    const auto place = shard.place_of(rows.space, shard.local_row(rows.numbers[i]));
+    shard.load(state.piece, place.row * elements, elements, wire + i * row_bytes);
+  }
+  return Status();
+}
+
+Status Model::check_rows(uint32_t shard, const Rows& rows) const {
+  const Shard* of = find(shard);
+  if (of == nullptr || rows.space >= spec().spaces.size() || !spec().spaces[rows.space].sparse()) {
+    return Status(StatusCode::protocol_error,
+                  str_cat("rows of space ", rows.space, " in shard ", shard, " of model '",
+                          spec().name, "': there is no such table here"));
+  }
+  for (uint64_t i = 0; i < rows.count; ++i) {
+    if (of->holds_row(rows.space, rows.numbers[i])) continue;
+    return Status(
+        StatusCode::invalid_argument,
+        str_cat("row ", rows.numbers[i], " is not in shard ", shard, " of model '", spec().name,
+                "', whose table has ", spec().spaces[rows.space].num_rows(), " rows"));
+  }
+  return Status();
+}
+
+// --- checkpoints ---
+
+Status Model::restore(const Snapshot& snapshot) {
+  for (const auto& shard : shards_) {
+    const auto part = std::find_if(snapshot.shards.begin(), snapshot.shards.end(),
+                                   [&](const auto& s) { return s.shard == shard->number(); });
+    if (part == snapshot.shards.end()) {
+      return Status(StatusCode::invalid_argument,
+                    str_cat("the checkpoint has no shard ", shard->number()));
+    }
+    DMLCOMM_RETURN_IF_ERROR(shard->restore(*part, snapshot.clock));
+  }
+  for (uint32_t worker = 0; worker < options_.num_expected; ++worker) {
+    clocks_.set(worker, snapshot.clock);
+  }
+  seal();
+  return Status();
+}
+
+size_t Model::num_open_windows() const {
+  size_t windows = 0;
+  for (const auto& shard : shards_) {
+    for (size_t i = 0; i < shard->pieces().size(); ++i) {
+      windows += shard->state(i).num_windows.load();
+    }
+  }
+  return windows;
+}
+
+}  // namespace dmlcomm::ps

@@ -1,0 +1,132 @@
+// Model: the shards of one model that this server holds, and the clocks of its workers.
+//
+// Two ways to apply pushes. At the clock: the pushes of a clock are added up in a window; when
+// every worker that counts has closed the clock, the window becomes one update. So the weights go
+// through the same versions whatever the order of arrival, and version v contains all pushes of
+// clocks before v. At the push: each is an update of its own.
+//
+// A worker closes a clock for all pieces by tick(), or piece by piece by a push that `closes`: then
+// a piece can be updated and pulled while the next ones are still on their way.
+//
+// Threads: any thread may call any method at any time. Pieces have a lock each; clocks are atomic.
+// What a pull may wait for is followed by a signal of the server's Events. The first failure of the
+// rule is kept, and every later push and pull returns it.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "ps/clock_vector.h"
+#include "ps/events.h"
+#include "ps/model_spec.h"
+#include "ps/rule.h"
+#include "ps/shard.h"
+#include "ps/snapshot.h"
+
+namespace dmlcomm::ps {
+
+// Clocks that a worker may be ahead of the slowest one before its pushes wait: windows take memory.
+constexpr uint64_t kMaxWindows = 64;
+
+struct Push {
+  uint32_t worker = 0;
+  uint64_t clock = 0;
+  uint64_t sequence = 0;
+  bool closes = false;
+  double learning_rate = 0;  // NaN: the rule's
+};
+
+struct Rows {
+  uint32_t space = 0;
+  const int64_t* numbers = nullptr;  // of the table, all of one shard
+  uint64_t count = 0;
+};
+
+struct ModelOptions {
+  uint32_t model = 0;
+  ModelSpec spec;
+  std::vector<uint32_t> shards;  // that this server holds
+  uint32_t num_expected = 0;     // workers
+  std::shared_ptr<const Rule> rule;
+  uint64_t checkpoint_every = 0;  // clocks; 0: never
+};
+
+class Model {
+ public:
+  Model(ModelOptions options, Events& events);
+
+  const ModelSpec& spec() const { return options_.spec; }
+  const ModelOptions& options() const { return options_; }
+  // Null if the shard is not here.
+  const Shard* shard(uint32_t number) const { return find(number); }
+
+  // --- first values ---
+  void set(uint32_t shard, size_t piece, const std::byte* wire);
+  void seal();
+  bool sealed() const { return sealed_.load(); }
+
+  // --- clocks ---
+  void tick(uint32_t worker, uint64_t clock);
+  // The worker has left or is lost: nothing waits for it any more.
+  void drop(uint32_t worker) { tick(worker, kGone); }
+  const ClockVector& clocks() const { return clocks_; }
+  // All windows before this clock are closed.
+  uint64_t min_clock() const;
+
+  // --- pushes and pulls ---
+  // Adds what came from a worker. Of what was here before (after a worker has sent a push again)
+  // nothing is added twice; pushes of a clock that is over go to the first that is not. False: the
+  // worker is too far ahead; wait for an event and try again.
+  Result<bool> push(uint32_t shard, size_t piece, const Push& push, const std::byte* wire);
+  Result<bool> push_rows(uint32_t shard, const Push& push, const Rows& rows, const std::byte* wire);
+
+  // Whether the piece contains all windows before `needed`. Then `*data` is what to send: `scratch`
+  // (at least Piece::wire_bytes), or, where `in_place`, the weights themselves. These do not change
+  // before the asking worker has closed another clock, if it asked for all windows before its own.
+  Result<bool> pull(uint32_t shard, size_t piece, uint64_t needed, bool in_place,
+                    std::byte* scratch, const std::byte** data);
+  Result<bool> pull_rows(uint32_t shard, uint64_t needed, const Rows& rows, std::byte* wire);
+  bool can_send_in_place(const Piece& piece) const;
+
+  Status check_rows(uint32_t shard, const Rows& rows) const;
+
+  // --- checkpoints ---
+  // The newest complete snapshot that nobody has taken, or null.
+  std::shared_ptr<Snapshot> take_snapshot() { return snapshots_.take(); }
+  // Puts back what a snapshot holds, and seals; before any worker attaches.
+  Status restore(const Snapshot& snapshot);
+
+  size_t num_open_windows() const;
+
+ private:
+  Shard* find(uint32_t number) const;
+  Status failure() const;
+  Status keep_failure(const Status& status);
+
+  // All of these with the piece's lock.
+  uint64_t closed_clock(const PieceState& state) const;
+  Status push_at_once(Shard& shard, PieceState& state, const Push& push, const std::byte* wire);
+  Status advance(Shard& shard, PieceState& state, bool* moved);
+  Status apply(Shard& shard, PieceState& state, const Window& window);
+  Status update(Shard& shard, PieceState& state, const Window& window, uint64_t begin,
+                uint64_t count, const std::byte* gradient, double scale);
+  void keep(Shard& shard, PieceState& state);
+  Status push_rows_of_piece(Shard& shard, PieceState& state, const Push& push, const Rows& rows,
+                            const std::vector<uint64_t>& chosen, const std::byte* wire);
+  Status get_rows_of_piece(Shard& shard, PieceState& state, uint64_t needed, const Rows& rows,
+                           const std::vector<uint64_t>& chosen, std::byte* wire, bool* ready);
+
+  const ModelOptions options_;
+  Events& events_;
+  const std::vector<std::unique_ptr<Shard>> shards_;
+  BufferPool pool_;
+  ClockVector clocks_;
+  SnapshotKeeper snapshots_;
+  std::atomic<bool> sealed_{false};
+  std::atomic<bool> has_failed_{false};
+  mutable std::mutex failure_mutex_;
+  Status failure_;  // guarded by failure_mutex_
+};
+
+}  // namespace dmlcomm::ps

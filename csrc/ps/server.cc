@@ -1,0 +1,259 @@
+#include "ps/server.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/str_cat.h"
+
+namespace dmlcomm::ps {
+namespace {
+
+bool is_in(uint64_t set, uint32_t server) { return (set >> server & 1) != 0; }
+
+void add_counters(std::vector<transport::RailCounters>* sums, const transport::RailCounters& rail) {
+  const auto it = std::find_if(sums->begin(), sums->end(),
+                               [&](const auto& sum) { return sum.interface == rail.interface; });
+  if (it == sums->end()) {
+    sums->push_back(rail);
+  } else {
+    it->add(rail);
+  }
+}
+
+}  // namespace
+
+Server::Server(ServerOptions options) : options_(std::move(options)) {}
+
+Server::~Server() { close(); }
+
+void Server::close() {
+  std::map<uint32_t, std::shared_ptr<Session>> sessions;
+  {
+    std::lock_guard lock(mutex_);
+    closed_ = true;
+    sessions.swap(sessions_);
+  }
+  events_.signal();
+}
+
+// --- workers ---
+
+Status Server::is_fenced() {
+  if (!is_in(lost_servers_.load(), options_.server)) return Status();
+  return Status(StatusCode::peer_lost,
+                str_cat("server ", options_.server,
+                        " was found lost by workers, which use its replica now; start a new job "
+                        "with all servers to have two copies again"));
+}
+
+Status Server::join(const JoinOptions& options, std::shared_ptr<engine::Rendezvous> rendezvous) {
+  DMLCOMM_RETURN_IF_ERROR(is_fenced());
+  if (options.worker >= kMaxWorkers) {
+    return Status(StatusCode::invalid_argument,
+                  str_cat("worker ", options.worker, ": expected less than ", kMaxWorkers));
+  }
+  std::shared_ptr<Session> old;
+  {
+    std::lock_guard lock(mutex_);
+    const auto it = sessions_.find(options.worker);
+    if (it != sessions_.end()) old = std::exchange(it->second, nullptr);
+    if (it != sessions_.end()) sessions_.erase(it);
+  }
+  old.reset();  // its worker counts no longer before the new session begins
+  engine::CommunicatorOptions communicator;
+  communicator.rank = kServerRank;
+  communicator.num_ranks = 2;
+  communicator.name = str_cat("ps worker ", options.worker, " - server ", options_.server);
+  communicator.rails = options.rails;
+  communicator.first_rail = options.first_rail;
+  communicator.timeout = options.timeout;
+  communicator.config = options_.config;
+  auto connected = engine::Communicator::create(communicator, std::move(rendezvous));
+  if (!connected.ok()) return connected.status();
+  auto session = std::make_shared<Session>(options.worker, std::move(*connected),
+                                           static_cast<SessionHost&>(*this));
+  log_info("worker ", options.worker, " has joined server ", options_.server);
+  std::lock_guard lock(mutex_);
+  if (closed_) return Status(StatusCode::aborted, "the server is closing");
+  sessions_[options.worker] = std::move(session);
+  return Status();
+}
+
+void Server::on_session_ended(uint32_t worker, const Status& reason) {
+  if (reason.ok()) {
+    log_info("worker ", worker, " has left server ", options_.server);
+  } else {
+    log_warning("worker ", worker, " is lost to server ", options_.server,
+                ", the others go on: ", reason.message());
+  }
+}
+
+uint64_t Server::note_lost_servers(uint64_t lost) {
+  const uint64_t before = lost_servers_.fetch_or(lost);
+  if (is_in(lost & ~before, options_.server)) log_error(is_fenced().message());
+  return before | lost;
+}
+
+// --- models ---
+
+std::shared_ptr<Model> Server::find_model(uint32_t model) {
+  std::lock_guard lock(mutex_);
+  const auto it = models_.find(model);
+  return it == models_.end() ? nullptr : it->second;
+}
+
+std::vector<uint32_t> Server::shards_here(const ModelSpec& spec) const {
+  std::vector<uint32_t> shards;
+  for (uint32_t replica = 0; replica <= spec.replicas; ++replica) {
+    shards.push_back((options_.server + spec.num_servers - replica) % spec.num_servers);
+  }
+  return shards;
+}
+
+Status Server::create_model(uint32_t model, const ModelSpec& spec,
+                            std::shared_ptr<const Rule> rule) {
+  DMLCOMM_RETURN_IF_ERROR(check(spec));
+  if (spec.num_servers != options_.num_servers) {
+    return Status(StatusCode::invalid_argument,
+                  str_cat("model '", spec.name, "' is for ", spec.num_servers,
+                          " servers; there are ", options_.num_servers));
+  }
+  std::lock_guard lock(mutex_);
+  const auto it = models_.find(model);
+  if (it != models_.end()) {
+    if (it->second->spec() == spec) return Status();
+    return Status(StatusCode::mismatch,
+                  str_cat("model '", spec.name, "' exists already as ",
+                          describe(it->second->spec()), "; a worker asks for ", describe(spec),
+                          "; all workers must give the same tensors, rule and options"));
+  }
+  ModelOptions options;
+  options.model = model;
+  options.spec = spec;
+  options.shards = shards_here(spec);
+  options.num_expected = options_.num_workers;
+  options.rule = std::move(rule);
+  options.checkpoint_every = checkpoint_every_;
+  models_[model] = std::make_shared<Model>(std::move(options), events_);
+  log_info("model '", spec.name, "': ", describe(spec));
+  return Status();
+}
+
+Status Server::seal(uint32_t model) {
+  const std::shared_ptr<Model> of = find_model(model);
+  if (of == nullptr) {
+    return Status(StatusCode::invalid_argument, str_cat("there is no model number ", model));
+  }
+  of->seal();
+  return Status();
+}
+
+bool Server::is_sealed(uint32_t model) {
+  const std::shared_ptr<Model> of = find_model(model);
+  return of != nullptr && of->sealed();
+}
+
+bool Server::wait_sealed(uint32_t model, std::chrono::milliseconds timeout) {
+  const Deadline deadline = Deadline::after_ns(timeout.count() * kNsPerMs);
+  for (;;) {
+    const uint64_t epoch = events_.epoch();
+    if (is_sealed(model)) return true;
+    if (!events_.wait_past(epoch, std::chrono::nanoseconds(deadline.remaining_ns())) &&
+        deadline.expired()) {
+      return is_sealed(model);
+    }
+  }
+}
+
+uint64_t Server::model_clock(uint32_t model) {
+  const std::shared_ptr<Model> of = find_model(model);
+  return of == nullptr ? 0 : of->min_clock();
+}
+
+// --- checkpoints ---
+
+void Server::set_checkpoint_every(uint64_t clocks) {
+  std::lock_guard lock(mutex_);
+  checkpoint_every_ = clocks;
+}
+
+std::shared_ptr<Snapshot> Server::next_snapshot(std::chrono::milliseconds timeout) {
+  const Deadline deadline = Deadline::after_ns(timeout.count() * kNsPerMs);
+  while (!deadline.expired()) {
+    const uint64_t epoch = events_.epoch();
+    std::vector<std::shared_ptr<Model>> models;
+    {
+      std::lock_guard lock(mutex_);
+      if (closed_) return nullptr;
+      for (const auto& [number, model] : models_) models.push_back(model);
+    }
+    for (const auto& model : models) {
+      if (auto snapshot = model->take_snapshot()) return snapshot;
+    }
+    (void)events_.wait_past(epoch, std::chrono::nanoseconds(deadline.remaining_ns()));
+  }
+  return nullptr;
+}
+
+Status Server::restore(uint32_t model, const ModelSpec& spec, std::shared_ptr<const Rule> rule,
+                       const Snapshot& snapshot) {
+  DMLCOMM_RETURN_IF_ERROR(create_model(model, spec, std::move(rule)));
+  return find_model(model)->restore(snapshot);
+}
+
+// --- status ---
+
+std::vector<SessionStatus> Server::session_status() {
+  std::lock_guard lock(mutex_);
+  std::vector<SessionStatus> all;
+  for (const auto& [worker, session] : sessions_) {
+    const SessionCounters& counters = session->counters();
+    all.push_back({worker, !session->ended(), session->reason().message(), counters.bytes_in.load(),
+                   counters.bytes_out.load(), counters.pushes.load(), counters.pulls.load(),
+                   session->num_queued()});
+  }
+  return all;
+}
+
+std::vector<ModelStatus> Server::model_status() {
+  std::vector<std::shared_ptr<Model>> models;
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& [number, model] : models_) models.push_back(model);
+  }
+  std::vector<ModelStatus> all;
+  for (const auto& model : models) {
+    ModelStatus status;
+    status.model = model->options().model;
+    status.name = model->spec().name;
+    status.sealed = model->sealed();
+    status.clock = model->min_clock();
+    for (uint32_t worker = 0; worker < model->clocks().num_known(); ++worker) {
+      const uint64_t clock = model->clocks().get(worker);
+      if (clock != kGone) status.clocks.emplace_back(worker, clock);
+    }
+    for (uint32_t shard : model->options().shards) {
+      status.shard_bytes.emplace_back(shard, shard_bytes(model->spec(), shard));
+    }
+    status.open_windows = model->num_open_windows();
+    all.push_back(std::move(status));
+  }
+  return all;
+}
+
+std::vector<transport::RailCounters> Server::rails() {
+  std::vector<std::shared_ptr<Session>> sessions;
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& [worker, session] : sessions_) sessions.push_back(session);
+  }
+  std::vector<transport::RailCounters> sums;
+  for (const auto& session : sessions) {
+    for (const transport::RailCounters& rail : session->rails()) add_counters(&sums, rail);
+  }
+  return sums;
+}
+
+}  // namespace dmlcomm::ps

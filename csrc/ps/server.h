@@ -1,0 +1,104 @@
+// Server: the models that one parameter server holds, and the sessions of its workers.
+//
+// It opens no port of its own: a worker is met through a rendezvous that the control plane carries,
+// and gets a communicator of two ranks with the server. All methods from any thread.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/config.h"
+#include "engine/rendezvous.h"
+#include "ps/session.h"
+
+namespace dmlcomm::ps {
+
+struct ServerOptions {
+  uint32_t server = 0;
+  uint32_t num_servers = 1;
+  uint32_t num_workers = 1;  // that are expected: nothing is applied before they have come
+  Config config;             // of the connections
+};
+
+struct JoinOptions {
+  uint32_t worker = 0;
+  std::vector<engine::RailAddress> rails;  // the i-th meets the worker's i-th
+  int first_rail = -1;                     // see CommunicatorOptions::first_rail
+  std::chrono::milliseconds timeout{30'000};
+};
+
+struct SessionStatus {
+  uint32_t worker = 0;
+  bool connected = false;
+  std::string reason;  // why not; empty if it has left in good order
+  uint64_t bytes_in = 0, bytes_out = 0, pushes = 0, pulls = 0;
+  size_t queued = 0;  // replies that wait
+};
+
+struct ModelStatus {
+  uint32_t model = 0;
+  std::string name;
+  bool sealed = false;
+  uint64_t clock = 0;                                      // smallest of its workers
+  std::vector<std::pair<uint32_t, uint64_t>> clocks;       // worker, clock
+  std::vector<std::pair<uint32_t, uint64_t>> shard_bytes;  // shard, bytes of weights
+  size_t open_windows = 0;
+};
+
+class Server final : private SessionHost {
+ public:
+  explicit Server(ServerOptions options);
+  ~Server() override;
+
+  // Meets a worker and serves it from then on. A session that it still has ends first.
+  Status join(const JoinOptions& options, std::shared_ptr<engine::Rendezvous> rendezvous);
+
+  // The same spec again is no error; another one is, and the text shows both.
+  Status create_model(uint32_t model, const ModelSpec& spec, std::shared_ptr<const Rule> rule);
+  Status seal(uint32_t model);
+  bool is_sealed(uint32_t model);
+  // False if that takes longer.
+  bool wait_sealed(uint32_t model, std::chrono::milliseconds timeout);
+  // The smallest clock of the workers that count: where one that joins later begins.
+  uint64_t model_clock(uint32_t model);
+
+  // Of models that are created later.
+  void set_checkpoint_every(uint64_t clocks);
+  // The next snapshot that is complete, or null after `timeout`.
+  std::shared_ptr<Snapshot> next_snapshot(std::chrono::milliseconds timeout);
+  // Creates the model with what a snapshot holds.
+  Status restore(uint32_t model, const ModelSpec& spec, std::shared_ptr<const Rule> rule,
+                 const Snapshot& snapshot);
+  std::shared_ptr<Model> find_model(uint32_t model) override;
+
+  std::vector<SessionStatus> session_status();
+  std::vector<ModelStatus> model_status();
+  // Of all sessions, added up by interface.
+  std::vector<transport::RailCounters> rails();
+
+  void close();
+
+ private:
+  Events& events() override { return events_; }
+  uint64_t note_lost_servers(uint64_t lost) override;
+  void on_session_ended(uint32_t worker, const Status& reason) override;
+
+  std::vector<uint32_t> shards_here(const ModelSpec& spec) const;
+  Status is_fenced();
+
+  const ServerOptions options_;
+  Events events_;
+  std::atomic<uint64_t> lost_servers_{0};
+
+  std::mutex mutex_;
+  // Guarded by mutex_.
+  std::map<uint32_t, std::shared_ptr<Model>> models_;
+  std::map<uint32_t, std::shared_ptr<Session>> sessions_;  // by worker; also ended ones
+  uint64_t checkpoint_every_ = 0;
+  bool closed_ = false;
+};
+
+}  // namespace dmlcomm::ps

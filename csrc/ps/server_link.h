@@ -1,0 +1,53 @@
+// ServerLink: a worker's connection to one server, from the worker's side.
+#pragma once
+
+#include <memory>
+
+#include "engine/communicator.h"
+#include "ps/feeder.h"
+#include "ps/wire.h"
+
+namespace dmlcomm::ps {
+
+class ServerLink {
+ public:
+  explicit ServerLink(std::shared_ptr<engine::Communicator> communicator)
+      : communicator_(std::move(communicator)),
+        commands_(feeder(Feeder::Direction::send, kCommand)),
+        up_(feeder(Feeder::Direction::send, kUp)),
+        answers_(feeder(Feeder::Direction::receive, kAnswer)),
+        down_(feeder(Feeder::Direction::receive, kDown)) {}
+  // Ends what is under way: no memory is touched afterwards.
+  ~ServerLink() { communicator_->close(); }
+
+  Feeder& commands() { return *commands_; }
+  Feeder& up() { return *up_; }
+  Feeder& answers() { return *answers_; }
+  Feeder& down() { return *down_; }
+
+  bool works() const { return communicator_->error().ok(); }
+  Status error() const { return communicator_->error(); }
+  void close() { communicator_->close(); }
+  void fail(const std::string& reason) { communicator_->abort(reason); }
+  std::vector<transport::RailCounters> rails() { return communicator_->rails(); }
+
+  // Something to wait for: what ends last of a command comes first.
+  engine::OperationPtr oldest() const {
+    for (const Feeder* feeder : {down_.get(), answers_.get(), up_.get(), commands_.get()}) {
+      if (engine::OperationPtr op = feeder->oldest()) return op;
+    }
+    return nullptr;
+  }
+
+ private:
+  static constexpr size_t kInFlight = 16;
+
+  std::shared_ptr<Feeder> feeder(Feeder::Direction direction, uint32_t tag) {
+    return std::make_shared<Feeder>(*communicator_, direction, kServerRank, tag, kInFlight);
+  }
+
+  const std::shared_ptr<engine::Communicator> communicator_;
+  const std::shared_ptr<Feeder> commands_, up_, answers_, down_;
+};
+
+}  // namespace dmlcomm::ps

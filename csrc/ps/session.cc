@@ -1,0 +1,418 @@
+#include "ps/session.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "base/str_cat.h"
+
+namespace dmlcomm::ps {
+namespace {
+
+// Pieces of one worker that are on their way at once, in either direction: enough to hide the round
+// trip of asking and granting, few enough to stay in the cache.
+constexpr size_t kPiecesInFlight = 8;
+// An idle worker may be silent for years; that it lives is the connection's to watch.
+constexpr std::chrono::hours kForever{24 * 365};
+
+engine::OpOptions patient() {
+  engine::OpOptions options;
+  options.timeout = kForever;
+  options.inline_wait = true;
+  return options;
+}
+
+size_t largest_wire_piece(const ModelSpec& spec, const Shard& shard) {
+  size_t bytes = 0;
+  for (const Piece& piece : shard.pieces()) bytes = std::max(bytes, piece.wire_bytes(spec));
+  return bytes;
+}
+
+Rows rows_of(const Command& command, const std::vector<int64_t>& numbers) {
+  return {command.space, numbers.data(), numbers.size()};
+}
+
+Push push_of(const Command& command, uint32_t worker) {
+  Push push;
+  push.worker = worker;
+  push.clock = command.clock;
+  push.sequence = command.sequence;
+  push.closes = command.closes();
+  push.learning_rate = command.learning_rate;
+  return push;
+}
+
+}  // namespace
+
+Session::Session(uint32_t worker, std::shared_ptr<engine::Communicator> communicator,
+                 SessionHost& host)
+    : worker_(worker), communicator_(std::move(communicator)), host_(host) {
+  receiver_ = std::thread([this] { receive_loop(); });
+  answerer_ = std::thread([this] { answer_loop(); });
+}
+
+Session::~Session() {
+  end(Status(StatusCode::aborted, "the session was closed"));
+  communicator_->close();
+  receiver_.join();
+  answerer_.join();
+}
+
+Status Session::reason() const {
+  std::lock_guard lock(mutex_);
+  return reason_;
+}
+
+size_t Session::num_queued() const {
+  std::lock_guard lock(mutex_);
+  return replies_.size() + (answering_ ? 1 : 0);
+}
+
+void Session::end(const Status& reason) {
+  {
+    std::lock_guard lock(mutex_);
+    if (ended_.exchange(true)) return;
+    reason_ = reason;
+  }
+  has_replies_.notify_all();
+  host_.events().signal();
+}
+
+// --- receiving ---
+
+engine::OperationPtr Session::post_command(CommandBytes* bytes) {
+  auto op = communicator_->recv({bytes->data(), bytes->size()}, kWorkerRank, kCommand, patient());
+  // Also tells the threads that wait for something else that the worker is gone.
+  op->on_done([this](const Status& status) {
+    if (!status.ok()) end(status);
+  });
+  return op;
+}
+
+void Session::receive_loop() {
+  CommandBytes buffers[2];
+  size_t current = 0;
+  engine::OperationPtr next = post_command(&buffers[0]);
+  while (!ended()) {
+    Status status = next->wait(std::chrono::milliseconds(0));
+    if (!status.ok()) {
+      end(status);
+      break;
+    }
+    Result<Command> command = decode_command(buffers[current]);
+    if (command.ok() && command->kind != CommandKind::leave) {
+      current = 1 - current;
+      next = post_command(&buffers[current]);
+    }
+    status = command.ok() ? carry_out(*command) : command.status();
+    if (!status.ok()) {
+      communicator_->abort(status.message());
+      end(status);
+    }
+  }
+  for (uint32_t model : attached_) {
+    if (const std::shared_ptr<Model> of = host_.find_model(model)) of->drop(worker_);
+  }
+  host_.on_session_ended(worker_, reason());
+}
+
+Result<std::shared_ptr<Model>> Session::model_for(const Command& command) {
+  std::shared_ptr<Model> model = host_.find_model(command.model);
+  if (model == nullptr) {
+    return Status(StatusCode::invalid_argument,
+                  str_cat("this server has no model number ", command.model,
+                          "; has it been restarted without a checkpoint?"));
+  }
+  const bool of_model = command.kind == CommandKind::attach || command.kind == CommandKind::clock;
+  if (!of_model && model->shard(command.shard) == nullptr) {
+    return Status(StatusCode::protocol_error, str_cat("shard ", command.shard, " of model '",
+                                                      model->spec().name, "' is not here"));
+  }
+  return model;
+}
+
+Status Session::carry_out(const Command& command) {
+  host_.note_lost_servers(command.lost_servers);
+  if (command.kind == CommandKind::leave) {
+    const Status status = send_answer(command);
+    end(Status());
+    return status;
+  }
+  Result<std::shared_ptr<Model>> found = model_for(command);
+  if (!found.ok()) return found.status();
+  const std::shared_ptr<Model>& model = *found;
+  switch (command.kind) {
+    case CommandKind::attach:
+      attached_.insert(command.model);
+      model->tick(worker_, command.clock);
+      reply({command, model, {}, false});
+      return Status();
+    case CommandKind::clock:
+      DMLCOMM_RETURN_IF_ERROR(wait_for_exact_pulls(command.model));
+      advance_clock(*model, command.clock);
+      return Status();
+    case CommandKind::set:
+      DMLCOMM_RETURN_IF_ERROR(take_pieces(command, model));
+      reply({command, model, {}, false});
+      return Status();
+    case CommandKind::push:
+    case CommandKind::push_close:
+    case CommandKind::push_pull: return take_push(command, model);
+    case CommandKind::pull: reply({command, model, {}, false}); return Status();
+    case CommandKind::push_rows:
+    case CommandKind::pull_rows: return take_rows(command, model);
+    case CommandKind::leave: break;
+  }
+  return Status();
+}
+
+// Commands that are repeated after a lost connection do not turn the clock back.
+void Session::advance_clock(Model& model, uint64_t clock) {
+  if (model.clocks().get(worker_) < clock) model.tick(worker_, clock);
+}
+
+Status Session::take_push(const Command& command, const std::shared_ptr<Model>& model) {
+  DMLCOMM_RETURN_IF_ERROR(wait_for_exact_pulls(command.model));
+  counters_.pushes.fetch_add(1);
+  // An exact pull waits for the push itself, piece by piece.
+  const bool early =
+      command.kind == CommandKind::push_pull && command.staleness == 0 &&
+      chosen_pieces(command.kind, model->spec(), model->shard(command.shard)->pieces()).size() > 1;
+  if (early) reply({command, model, {}, false});
+  DMLCOMM_RETURN_IF_ERROR(take_pieces(command, model));
+  if (command.closes()) advance_clock(*model, command.clock + 1);
+  if (!early) reply({command, model, {}, false});
+  return Status();
+}
+
+// Receives some pieces ahead, and works on them in order.
+Status Session::take_pieces(const Command& command, const std::shared_ptr<Model>& model) {
+  const std::vector<size_t> chosen =
+      chosen_pieces(command.kind, model->spec(), model->shard(command.shard)->pieces());
+  const Shard& shard = *model->shard(command.shard);
+  const size_t slot_bytes = largest_wire_piece(model->spec(), shard);
+  const size_t num_slots = std::min(kPiecesInFlight, chosen.size());
+  if (incoming_.size() < slot_bytes * num_slots) incoming_.resize(slot_bytes * num_slots);
+  const auto slot = [&](size_t i) { return incoming_.data() + i % num_slots * slot_bytes; };
+  Ops ops;
+  size_t posted = 0;
+  for (size_t i = 0; i < chosen.size(); ++i) {
+    for (; posted < std::min(i + num_slots, chosen.size()); ++posted) {
+      const size_t bytes = shard.pieces()[chosen[posted]].wire_bytes(model->spec());
+      ops.push_back(communicator_->recv({slot(posted), bytes}, kWorkerRank, kUp, patient()));
+    }
+    const Status status = ops.front()->wait(std::chrono::milliseconds(0));
+    ops.pop_front();
+    DMLCOMM_RETURN_IF_ERROR(status);
+    counters_.bytes_in.fetch_add(shard.pieces()[chosen[i]].wire_bytes(model->spec()));
+    DMLCOMM_RETURN_IF_ERROR(take_piece(command, *model, chosen[i], slot(i)));
+  }
+  return Status();
+}
+
+Status Session::take_piece(const Command& command, Model& model, size_t piece,
+                           const std::byte* wire) {
+  if (command.kind == CommandKind::set) {
+    model.set(command.shard, piece, wire);
+    return Status();
+  }
+  const Push push = push_of(command, worker_);
+  return wait_until([&] { return model.push(command.shard, piece, push, wire); });
+}
+
+Status Session::take_rows(const Command& command, const std::shared_ptr<Model>& model) {
+  const bool pushes = command.kind == CommandKind::push_rows;
+  const auto& spaces = model->spec().spaces;
+  if (command.space >= spaces.size() || !spaces[command.space].sparse() ||
+      command.num_rows > max_rows(model->shard(command.shard)->wire_row_bytes(command.space))) {
+    return Status(StatusCode::protocol_error,
+                  str_cat(command.num_rows, " rows of space ", command.space, " of model '",
+                          model->spec().name, "' make no sense"));
+  }
+  if (pushes) DMLCOMM_RETURN_IF_ERROR(wait_for_exact_pulls(command.model));
+  std::vector<int64_t> numbers(command.num_rows);
+  DMLCOMM_RETURN_IF_ERROR(receive(numbers.data(), numbers.size() * sizeof(int64_t)));
+  DMLCOMM_RETURN_IF_ERROR(model->check_rows(command.shard, rows_of(command, numbers)));
+  if (pushes) {
+    counters_.pushes.fetch_add(1);
+    const size_t bytes =
+        numbers.size() * model->shard(command.shard)->wire_row_bytes(command.space);
+    if (incoming_.size() < bytes) incoming_.resize(bytes);
+    DMLCOMM_RETURN_IF_ERROR(receive(incoming_.data(), bytes));
+    const Push push = push_of(command, worker_);
+    DMLCOMM_RETURN_IF_ERROR(wait_until([&] {
+      return model->push_rows(command.shard, push, rows_of(command, numbers), incoming_.data());
+    }));
+  }
+  reply({command, model, std::move(numbers), false});
+  return Status();
+}
+
+Status Session::receive(void* data, size_t bytes) {
+  counters_.bytes_in.fetch_add(bytes);
+  return communicator_->recv({data, bytes}, kWorkerRank, kUp, patient())
+      ->wait(std::chrono::milliseconds(0));
+}
+
+// Tries again after every event until it works or the session ends.
+template <typename Try>
+Status Session::wait_until(Try attempt) {
+  for (;;) {
+    const uint64_t epoch = host_.events().epoch();
+    if (ended()) return reason();
+    const Result<bool> done = attempt();
+    if (!done.ok()) return done.status();
+    if (*done) return Status();
+    host_.events().wait_past(epoch);
+  }
+}
+
+Status Session::wait_for_exact_pulls(uint32_t model) {
+  return wait_until([&]() -> Result<bool> {
+    std::lock_guard lock(mutex_);
+    return !exact_pulls_.contains(model);
+  });
+}
+
+// --- answering ---
+
+void Session::reply(Reply reply) {
+  reply.exact = reply.command.pulls() && reply.command.staleness == 0;
+  if (reply.command.pulls()) counters_.pulls.fetch_add(1);
+  std::unique_lock lock(mutex_);
+  if (reply.exact) exact_pulls_.insert(reply.command.model);
+  const bool at_once = replies_.empty() && !answering_;
+  if (at_once) {
+    answering_ = true;
+    lock.unlock();
+    bool ready = false;
+    const Status status = answer(reply, &ready, false);
+    if (!status.ok()) end(status);
+    if (ready) finish(reply);
+    lock.lock();
+    answering_ = false;
+    if (ready || ended()) return;
+  }
+  replies_.push_back(std::move(reply));
+  lock.unlock();
+  has_replies_.notify_one();
+}
+
+void Session::answer_loop() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    has_replies_.wait(lock, [&] { return ended() || (!replies_.empty() && !answering_); });
+    if (ended()) return;
+    Reply reply = std::move(replies_.front());
+    replies_.pop_front();
+    answering_ = true;
+    lock.unlock();
+    bool ready = false;
+    const Status status = answer(reply, &ready, true);
+    if (!status.ok()) {
+      communicator_->abort(status.message());
+      end(status);
+    }
+    finish(reply);
+    lock.lock();
+    answering_ = false;
+  }
+}
+
+void Session::finish(const Reply& reply) {
+  if (!reply.exact) return;
+  {
+    std::lock_guard lock(mutex_);
+    exact_pulls_.erase(exact_pulls_.find(reply.command.model));
+  }
+  host_.events().signal();
+}
+
+// Without `may_wait` it answers only what takes one message and is ready; else nothing is sent.
+Status Session::answer(const Reply& reply, bool* ready, bool may_wait) {
+  switch (reply.command.kind) {
+    case CommandKind::pull:
+    case CommandKind::push_pull: return send_pieces(reply, ready, may_wait);
+    case CommandKind::pull_rows: return send_rows(reply, ready, may_wait);
+    default: *ready = true; return send_answer(reply.command);
+  }
+}
+
+Status Session::send_pieces(const Reply& reply, bool* ready, bool may_wait) {
+  Model& model = *reply.model;
+  const std::vector<size_t> chosen =
+      chosen_pieces(reply.command.kind, model.spec(), model.shard(reply.command.shard)->pieces());
+  if (!may_wait && chosen.size() > 1) return Status();
+  const Shard& shard = *model.shard(reply.command.shard);
+  const size_t slot_bytes = largest_wire_piece(model.spec(), shard);
+  const size_t num_slots = std::min(kPiecesInFlight, chosen.size());
+  if (outgoing_.size() < slot_bytes * num_slots) outgoing_.resize(slot_bytes * num_slots);
+  Ops ops;
+  for (size_t i = 0; i < chosen.size(); ++i) {
+    if (ops.size() == num_slots) {
+      DMLCOMM_RETURN_IF_ERROR(ops.front()->wait(std::chrono::milliseconds(0)));
+      ops.pop_front();
+    }
+    const Piece& piece = shard.pieces()[chosen[i]];
+    const bool in_place = reply.exact && model.can_send_in_place(piece);
+    std::byte* scratch = outgoing_.data() + i % num_slots * slot_bytes;
+    const std::byte* data = nullptr;
+    const auto attempt = [&] {
+      return model.pull(reply.command.shard, chosen[i], reply.command.needed(), in_place, scratch,
+                        &data);
+    };
+    if (may_wait) {
+      DMLCOMM_RETURN_IF_ERROR(wait_until(attempt));
+    } else {
+      const Result<bool> done = attempt();
+      if (!done.ok()) return done.status();
+      if (!*done) return Status();
+    }
+    const size_t bytes = piece.wire_bytes(model.spec());
+    counters_.bytes_out.fetch_add(bytes);
+    engine::OpOptions options = patient();
+    options.inline_wait = !may_wait || i + 1 == chosen.size();
+    ops.push_back(communicator_->send({data, bytes}, kWorkerRank, kDown, options));
+  }
+  *ready = true;
+  for (const engine::OperationPtr& op : ops) {
+    DMLCOMM_RETURN_IF_ERROR(op->wait(std::chrono::milliseconds(0)));
+  }
+  return Status();
+}
+
+Status Session::send_rows(const Reply& reply, bool* ready, bool may_wait) {
+  const Command& command = reply.command;
+  const size_t bytes =
+      reply.rows.size() * reply.model->shard(command.shard)->wire_row_bytes(command.space);
+  if (outgoing_.size() < bytes) outgoing_.resize(bytes);
+  const auto attempt = [&] {
+    return reply.model->pull_rows(command.shard, command.needed(), rows_of(command, reply.rows),
+                                  outgoing_.data());
+  };
+  if (may_wait) {
+    DMLCOMM_RETURN_IF_ERROR(wait_until(attempt));
+  } else {
+    const Result<bool> done = attempt();
+    if (!done.ok()) return done.status();
+    if (!*done) return Status();
+  }
+  *ready = true;
+  counters_.bytes_out.fetch_add(bytes);
+  return send(outgoing_.data(), bytes, kDown);
+}
+
+Status Session::send_answer(const Command& command) {
+  Answer answer;
+  answer.sequence = command.kind == CommandKind::attach ? command.clock : command.sequence;
+  answer.lost_servers = host_.note_lost_servers(0);
+  const AnswerBytes bytes = encode(answer);
+  return send(bytes.data(), bytes.size(), kAnswer);
+}
+
+Status Session::send(const void* data, size_t bytes, uint32_t tag) {
+  return communicator_->send({data, bytes}, kWorkerRank, tag, patient())
+      ->wait(std::chrono::milliseconds(0));
+}
+
+}  // namespace dmlcomm::ps

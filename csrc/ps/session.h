@@ -1,0 +1,127 @@
+// Session: one worker's connection to this server, and the two threads that serve it.
+//
+// The receiving thread carries out commands in their order. What a pull has to wait for would hold
+// up the pushes behind it, so pulls are answered by a second thread, in their order; a pull of a
+// push_pull is answered piece by piece while later pieces of the push still come in. Where nothing
+// waits and one message is all, the receiving thread answers by itself: waking another thread costs
+// as much as the answer.
+//
+// A worker never sees its own later pushes in an exact pull (staleness 0): these wait until the
+// pull has been answered. This is also why exact pulls can be sent from the weights in place.
+//
+// The session ends when the worker leaves, when its connection fails, or when it says what makes no
+// sense. Then it counts no longer in the clocks of any model.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/communicator.h"
+#include "ps/model.h"
+#include "ps/wire.h"
+
+namespace dmlcomm::ps {
+
+// What sessions need of their server.
+class SessionHost {
+ public:
+  virtual ~SessionHost() = default;
+  virtual std::shared_ptr<Model> find_model(uint32_t model) = 0;
+  virtual Events& events() = 0;
+  // A worker says which servers are lost; returns all that are known to be.
+  virtual uint64_t note_lost_servers(uint64_t lost) = 0;
+  // The worker left or was lost (then `reason` says how); without locks of the session.
+  virtual void on_session_ended(uint32_t worker, const Status& reason) = 0;
+};
+
+struct SessionCounters {
+  std::atomic<uint64_t> bytes_in{0};
+  std::atomic<uint64_t> bytes_out{0};
+  std::atomic<uint64_t> pushes{0};
+  std::atomic<uint64_t> pulls{0};
+};
+
+class Session {
+ public:
+  Session(uint32_t worker, std::shared_ptr<engine::Communicator> communicator, SessionHost& host);
+  // Ends the session and its threads.
+  ~Session();
+
+  uint32_t worker() const { return worker_; }
+  const SessionCounters& counters() const { return counters_; }
+  bool ended() const { return ended_.load(); }
+  Status reason() const;
+  std::vector<transport::RailCounters> rails() { return communicator_->rails(); }
+  size_t num_queued() const;
+
+ private:
+  // What the answering thread has to send.
+  struct Reply {
+    Command command;
+    std::shared_ptr<Model> model;
+    std::vector<int64_t> rows;
+    bool exact = false;  // counted in exact_pulls_
+  };
+  using Ops = std::deque<engine::OperationPtr>;
+
+  // --- the receiving thread ---
+  void receive_loop();
+  engine::OperationPtr post_command(CommandBytes* bytes);
+  Status carry_out(const Command& command);
+  Result<std::shared_ptr<Model>> model_for(const Command& command);
+  void advance_clock(Model& model, uint64_t clock);
+  Status take_pieces(const Command& command, const std::shared_ptr<Model>& model);
+  Status take_piece(const Command& command, Model& model, size_t piece, const std::byte* wire);
+  Status take_push(const Command& command, const std::shared_ptr<Model>& model);
+  Status take_rows(const Command& command, const std::shared_ptr<Model>& model);
+  Status receive(void* data, size_t bytes);
+  // Waits until this session has answered its exact pulls of the model.
+  Status wait_for_exact_pulls(uint32_t model);
+  template <typename Try>
+  Status wait_until(Try attempt);
+
+  // --- answers ---
+  void reply(Reply reply);
+  void answer_loop();
+  Status answer(const Reply& reply, bool* ready, bool may_wait);
+  Status send_pieces(const Reply& reply, bool* ready, bool may_wait);
+  Status send_rows(const Reply& reply, bool* ready, bool may_wait);
+  Status send_answer(const Command& command);
+  Status send(const void* data, size_t bytes, uint32_t tag);
+  void finish(const Reply& reply);
+
+  void end(const Status& reason);
+
+  const uint32_t worker_;
+  const std::shared_ptr<engine::Communicator> communicator_;
+  SessionHost& host_;
+  SessionCounters counters_;
+  std::atomic<bool> ended_{false};
+
+  // The receiving thread's.
+  std::vector<std::byte> incoming_;
+  std::set<uint32_t> attached_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable has_replies_;
+  // Guarded by mutex_.
+  std::deque<Reply> replies_;
+  bool answering_ = false;
+  std::multiset<uint32_t> exact_pulls_;  // models
+  Status reason_;
+
+  // Of whoever answers: one thread at a time.
+  std::vector<std::byte> outgoing_;
+
+  std::thread receiver_;
+  std::thread answerer_;
+};
+
+}  // namespace dmlcomm::ps

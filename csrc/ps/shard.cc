@@ -1,0 +1,211 @@
+#include "ps/shard.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "base/check.h"
+#include "base/str_cat.h"
+#include "kernels/convert.h"
+#include "kernels/reduce.h"
+
+namespace dmlcomm::ps {
+namespace {
+
+// Fills `count` elements with a number, by converting it once and copying it.
+void fill(std::byte* to, DType dtype, uint64_t count, double value) {
+  const size_t bytes = size_of(dtype);
+  if (value == 0.0) {
+    std::memset(to, 0, count * bytes);
+    return;
+  }
+  std::byte element[sizeof(double)];
+  if (dtype == DType::f64) {
+    std::memcpy(element, &value, sizeof(value));
+  } else {
+    DMLCOMM_CHECK(dtype == DType::f32);  // rules that keep state are of floating-point numbers
+    const auto narrow = static_cast<float>(value);
+    std::memcpy(element, &narrow, sizeof(narrow));
+  }
+  for (uint64_t i = 0; i < count; ++i) std::memcpy(to + i * bytes, element, bytes);
+}
+
+// Memory of this thread for converted elements.
+std::byte* scratch(size_t bytes) {
+  thread_local std::vector<std::byte> memory;
+  if (memory.size() < bytes) memory.resize(bytes);
+  return memory.data();
+}
+
+void add_up(std::byte* sum, const std::byte* more, uint64_t count, DType dtype) {
+  const void* sources[] = {sum, more};
+  kernels::reduce(sum, sources, 2, count, dtype, ReduceOp::sum, 1);
+}
+
+}  // namespace
+
+Mark& PieceState::mark_of(uint32_t worker) {
+  if (worker >= marks.size()) marks.resize(worker + 1);
+  return marks[worker];
+}
+
+Shard::Shard(const ModelSpec& spec, uint32_t number, const Rule& rule)
+    : number_(number),
+      num_servers_(spec.num_servers),
+      spaces_(spec.spaces),
+      pieces_(pieces_of(spec, number)),
+      num_slots_(rule.num_slots()),
+      data_(spec.spaces.size()),
+      states_(std::make_unique<PieceState[]>(pieces_.size())) {
+  for (uint32_t index = 0; index < spaces_.size(); ++index) {
+    SpaceData& data = data_[index];
+    const Space& space = spaces_[index];
+    data.count = shard_count(space, number, num_servers_);
+    for (size_t slot = 0; slot <= num_slots_; ++slot) {
+      data.arrays.push_back(std::make_unique_for_overwrite<std::byte[]>(array_bytes(index)));
+      const double value = slot == 0 ? 0.0 : rule.first_value(slot - 1);
+      fill(data.arrays.back().get(), space.stored(), data.count, value);
+    }
+  }
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    states_[i].piece = pieces_[i];
+    states_[i].index = i;
+    if (pieces_[i].begin == 0) data_[pieces_[i].space].first_piece = i;
+  }
+}
+
+size_t Shard::array_bytes(uint32_t space) const {
+  return data_[space].count * size_of(spaces_[space].stored());
+}
+
+std::byte* Shard::at(const Piece& piece, size_t slot, uint64_t begin) {
+  return data_[piece.space].arrays[slot].get() +
+         (piece.begin + begin) * size_of(space(piece).stored());
+}
+
+const std::byte* Shard::stored(const Piece& piece, const std::byte* wire, uint64_t count) const {
+  const Space& of = space(piece);
+  if (of.wire == of.stored()) return wire;
+  std::byte* converted = scratch(count * size_of(of.stored()));
+  kernels::convert(converted, of.stored(), wire, of.wire, count);
+  return converted;
+}
+
+void Shard::store(const Piece& piece, uint64_t begin, uint64_t count, const std::byte* wire) {
+  kernels::convert(at(piece, 0, begin), space(piece).stored(), wire, space(piece).wire, count);
+}
+
+void Shard::load(const Piece& piece, uint64_t begin, uint64_t count, std::byte* wire) {
+  kernels::convert(wire, space(piece).wire, at(piece, 0, begin), space(piece).stored(), count);
+}
+
+Window& Shard::window_of(PieceState& state, uint64_t clock, BufferPool& pool) {
+  const auto it = std::find_if(state.windows.begin(), state.windows.end(),
+                               [&](const Window& window) { return window.clock >= clock; });
+  if (it != state.windows.end() && it->clock == clock) return *it;
+  Window window;
+  window.clock = clock;
+  window.learning_rate = std::numeric_limits<double>::quiet_NaN();
+  window.sum = pool.take();
+  const Space& of = space(state.piece);
+  if (of.sparse()) {
+    window.rows.resize(state.piece.count / of.row_elements);
+    std::memset(window.sum.get(), 0, state.piece.count * size_of(of.stored()));
+  }
+  state.num_windows.fetch_add(1);
+  return *state.windows.insert(it, std::move(window));
+}
+
+void Shard::add(const PieceState& state, Window& window, const std::byte* wire) {
+  const Piece& piece = state.piece;
+  const Space& of = space(piece);
+  if (window.num_pushes++ == 0) {
+    kernels::convert(window.sum.get(), of.stored(), wire, of.wire, piece.count);
+  } else {
+    add_up(window.sum.get(), stored(piece, wire, piece.count), piece.count, of.stored());
+  }
+}
+
+void Shard::add_row(const PieceState& state, Window& window, uint64_t row, const std::byte* wire) {
+  const Space& of = space(state.piece);
+  const size_t elements = of.row_elements;
+  std::byte* sum = window.sum.get() + row * elements * size_of(of.stored());
+  add_up(sum, stored(state.piece, wire, elements), elements, of.stored());
+  window.rows[row] = true;
+}
+
+bool Shard::holds_row(uint32_t space, int64_t row) const {
+  return row >= 0 && static_cast<uint64_t>(row) < spaces_[space].num_rows() &&
+         static_cast<uint64_t>(row) % num_servers_ == number_;
+}
+
+Shard::RowPlace Shard::place_of(uint32_t space, uint64_t local_row) const {
+  const size_t first = data_[space].first_piece;
+  const uint64_t rows_per_piece = pieces_[first].count / spaces_[space].row_elements;
+  return {first + local_row / rows_per_piece, local_row % rows_per_piece};
+}
+
+size_t Shard::wire_row_bytes(uint32_t space) const {
+  return spaces_[space].row_elements * size_of(spaces_[space].wire);
+}
+
+bool Shard::take_row_sequence(uint32_t worker, uint64_t sequence) {
+  std::lock_guard lock(rows_mutex_);
+  if (worker >= row_sequences_.size()) row_sequences_.resize(worker + 1);
+  if (sequence <= row_sequences_[worker]) return false;
+  row_sequences_[worker] = sequence;
+  return true;
+}
+
+ShardSnapshot Shard::empty_snapshot() const {
+  ShardSnapshot snapshot;
+  snapshot.shard = number_;
+  for (uint32_t space = 0; space < spaces_.size(); ++space) {
+    for (size_t slot = 0; slot <= num_slots_; ++slot) {
+      snapshot.arrays.emplace_back(array_bytes(space));
+    }
+  }
+  snapshot.steps.resize(pieces_.size());
+  return snapshot;
+}
+
+void Shard::save(const PieceState& state, ShardSnapshot* snapshot) {
+  const Piece& piece = state.piece;
+  const size_t element = size_of(space(piece).stored());
+  for (size_t slot = 0; slot <= num_slots_; ++slot) {
+    std::vector<std::byte>& array = snapshot->arrays[piece.space * (num_slots_ + 1) + slot];
+    std::memcpy(array.data() + piece.begin * element, at(piece, slot, 0), piece.count * element);
+  }
+  snapshot->steps[state.index] = state.step;
+}
+
+Status Shard::restore(const ShardSnapshot& snapshot, uint64_t clock) {
+  const size_t num_arrays = spaces_.size() * (num_slots_ + 1);
+  if (snapshot.arrays.size() != num_arrays || snapshot.steps.size() != pieces_.size()) {
+    return Status(StatusCode::invalid_argument,
+                  str_cat("the checkpoint holds ", snapshot.arrays.size(), " arrays and ",
+                          snapshot.steps.size(), " pieces of shard ", number_, "; expected ",
+                          num_arrays, " and ", pieces_.size()));
+  }
+  for (size_t i = 0; i < num_arrays; ++i) {
+    const size_t expected = array_bytes(static_cast<uint32_t>(i / (num_slots_ + 1)));
+    if (snapshot.arrays[i].size() != expected) {
+      return Status(StatusCode::invalid_argument,
+                    str_cat("array ", i, " of shard ", number_, " has ", snapshot.arrays[i].size(),
+                            " bytes in the checkpoint; expected ", expected));
+    }
+  }
+  for (size_t i = 0; i < num_arrays; ++i) {
+    SpaceData& data = data_[i / (num_slots_ + 1)];
+    std::copy(snapshot.arrays[i].begin(), snapshot.arrays[i].end(),
+              data.arrays[i % (num_slots_ + 1)].get());
+  }
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    std::lock_guard lock(states_[i].mutex);
+    states_[i].step = snapshot.steps[i];
+    states_[i].version = clock;
+  }
+  return Status();
+}
+
+}  // namespace dmlcomm::ps

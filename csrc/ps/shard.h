@@ -1,0 +1,111 @@
+// Shard: the memory of what one server holds of a model, piece by piece.
+//
+// Model says when a window is applied; here is where everything lies, and how pushes are added up.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "ps/model_spec.h"
+#include "ps/rule.h"
+#include "ps/snapshot.h"
+#include "ps/window.h"
+
+namespace dmlcomm::ps {
+
+// What a worker has done to a piece.
+struct Mark {
+  uint64_t sequence = 0;  // of its last push
+  uint64_t closed = 0;    // it pushes nothing before this clock any more
+};
+
+struct PieceState {
+  Piece piece;
+  size_t index = 0;  // in the shard
+  std::mutex mutex;
+
+  // Guarded by mutex.
+  uint64_t version = 0;        // all windows before it have been applied
+  uint64_t step = 0;           // updates so far
+  std::deque<Window> windows;  // by clock, none before version
+  std::vector<Mark> marks;     // by worker
+  Mark& mark_of(uint32_t worker);
+  uint64_t closed_by(uint32_t worker) const {
+    return worker < marks.size() ? marks[worker].closed : 0;
+  }
+
+  // Read without the lock to find the pieces that a clock may complete.
+  std::atomic<size_t> num_windows{0};
+};
+
+class Shard {
+ public:
+  Shard(const ModelSpec& spec, uint32_t number, const Rule& rule);
+
+  uint32_t number() const { return number_; }
+  const std::vector<Piece>& pieces() const { return pieces_; }
+  PieceState& state(size_t piece) { return states_[piece]; }
+  const PieceState& state(size_t piece) const { return states_[piece]; }
+
+  // Element `begin` of a piece: of the weights (slot 0), or of the rule's state (slot 1, ...).
+  std::byte* at(const Piece& piece, size_t slot, uint64_t begin);
+  size_t num_slots() const { return num_slots_; }  // of the rule
+
+  // --- conversions between messages and what is kept ---
+  // The elements as they are kept: `wire` itself, or converted in memory of this thread.
+  const std::byte* stored(const Piece& piece, const std::byte* wire, uint64_t count) const;
+  void store(const Piece& piece, uint64_t begin, uint64_t count, const std::byte* wire);
+  void load(const Piece& piece, uint64_t begin, uint64_t count, std::byte* wire);
+
+  // --- windows; with the piece's lock ---
+  // The window of `clock`, made if there is none.
+  Window& window_of(PieceState& state, uint64_t clock, BufferPool& pool);
+  void add(const PieceState& state, Window& window, const std::byte* wire);
+  void add_row(const PieceState& state, Window& window, uint64_t row_of_piece,
+               const std::byte* wire);
+
+  // --- rows of sparse tables ---
+  uint64_t local_row(int64_t row) const { return static_cast<uint64_t>(row) / num_servers_; }
+  bool holds_row(uint32_t space, int64_t row) const;
+  // The piece of a row, by its number within this shard, and its place there.
+  struct RowPlace {
+    size_t piece;
+    uint64_t row;
+  };
+  RowPlace place_of(uint32_t space, uint64_t local_row) const;
+  size_t row_elements(const Piece& piece) const { return space(piece).row_elements; }
+  size_t wire_row_bytes(uint32_t space) const;
+
+  // Whether rows with this sequence number are new of `worker`; they are not afterwards.
+  bool take_row_sequence(uint32_t worker, uint64_t sequence);
+
+  // --- snapshots ---
+  ShardSnapshot empty_snapshot() const;
+  // With the piece's lock.
+  void save(const PieceState& state, ShardSnapshot* snapshot);
+  Status restore(const ShardSnapshot& snapshot, uint64_t clock);
+
+ private:
+  struct SpaceData {
+    uint64_t count = 0;
+    std::vector<BufferPool::Buffer> arrays;  // by slot
+    size_t first_piece = 0;
+  };
+  const Space& space(const Piece& piece) const { return spaces_[piece.space]; }
+  size_t array_bytes(uint32_t space) const;
+
+  const uint32_t number_;
+  const uint32_t num_servers_;
+  const std::vector<Space> spaces_;
+  const std::vector<Piece> pieces_;
+  const size_t num_slots_;
+  std::vector<SpaceData> data_;
+  std::unique_ptr<PieceState[]> states_;
+  std::mutex rows_mutex_;
+  std::vector<uint64_t> row_sequences_;  // by worker; guarded by rows_mutex_
+};
+
+}  // namespace dmlcomm::ps

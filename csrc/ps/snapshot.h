@@ -1,0 +1,80 @@
+// Snapshot: the weights and the rule's state of one model at one clock, for a checkpoint; and
+// SnapshotKeeper, which decides what the pieces put into it.
+//
+// Pieces pass a clock at different times. Each copies itself when it has applied everything before
+// that clock and nothing else, so the whole is what all servers had at that clock.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+namespace dmlcomm::ps {
+
+struct ShardSnapshot {
+  uint32_t shard = 0;
+  // By space and then by slot: the weights (slot 0), the state of the rule.
+  std::vector<std::vector<std::byte>> arrays;
+  std::vector<uint64_t> steps;  // by piece: updates so far
+};
+
+struct Snapshot {
+  uint32_t model = 0;
+  uint64_t clock = 0;
+  std::vector<ShardSnapshot> shards;
+};
+
+class SnapshotKeeper {
+ public:
+  // `make` makes an empty snapshot; `num_pieces` fill it. Every `every` clocks; 0: never.
+  SnapshotKeeper(uint64_t every, size_t num_pieces, std::function<std::shared_ptr<Snapshot>()> make)
+      : every_(every), num_pieces_(num_pieces), make_(std::move(make)) {}
+
+  uint64_t every() const { return every_; }
+
+  // A piece has reached `clock`. What it copies itself to, or null: while a snapshot waits for
+  // being taken no other begins.
+  std::shared_ptr<Snapshot> at(uint64_t clock) {
+    std::lock_guard lock(mutex_);
+    if (filling_ == nullptr && complete_ == nullptr && clock > last_clock_) {
+      filling_ = make_();
+      filling_->clock = clock;
+      num_missing_ = num_pieces_;
+    }
+    last_clock_ = std::max(last_clock_, clock);
+    return filling_ != nullptr && filling_->clock == clock ? filling_ : nullptr;
+  }
+
+  // A piece is in the snapshot that at() has returned; true if it was the last.
+  bool done(const std::shared_ptr<Snapshot>& snapshot) {
+    std::lock_guard lock(mutex_);
+    if (snapshot != filling_ || --num_missing_ > 0) return false;
+    complete_ = std::move(filling_);
+    filling_ = nullptr;
+    return true;
+  }
+
+  std::shared_ptr<Snapshot> take() {
+    std::lock_guard lock(mutex_);
+    return std::exchange(complete_, nullptr);
+  }
+
+ private:
+  const uint64_t every_;
+  const size_t num_pieces_;
+  const std::function<std::shared_ptr<Snapshot>()> make_;
+  std::mutex mutex_;
+  // Guarded by mutex_.
+  std::shared_ptr<Snapshot> filling_;
+  std::shared_ptr<Snapshot> complete_;
+  uint64_t last_clock_ = 0;  // the highest that any piece has reached
+  size_t num_missing_ = 0;
+};
+
+}  // namespace dmlcomm::ps

@@ -1,0 +1,99 @@
+// What workers and servers say to each other, beside the elements themselves.
+//
+// Everything travels as messages of a communicator of two, the worker (rank 0) and the server (rank
+// 1). A worker sends commands, which the server carries out in order:
+//
+//   tag kCommand  worker -> server   one Command
+//   tag kUp       worker -> server   elements of a push, piece by piece; row numbers
+//   tag kAnswer   server -> worker   one Answer to every command that is not answered by elements
+//   tag kDown     server -> worker   elements of a pull, piece by piece
+//
+// Both sides know the model, and so the number and sizes of the pieces. Integers are little-endian.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "base/status.h"
+#include "ps/model_spec.h"
+
+namespace dmlcomm::ps {
+
+constexpr int kWorkerRank = 0;
+constexpr int kServerRank = 1;
+
+constexpr uint32_t kCommand = 1;
+constexpr uint32_t kUp = 2;
+constexpr uint32_t kAnswer = 3;
+constexpr uint32_t kDown = 4;
+
+enum class CommandKind : uint8_t {
+  attach = 1,  // the worker takes part in `model`, at `clock`
+  set,         // first values of a shard: pieces follow
+  push,        // pieces follow
+  pull,
+  push_pull,   // a push that ends the worker's clock of this model, and a pull
+  push_close,  // the same without the pull, for replicas
+  clock,       // the worker's clock of `model` is `clock` now
+  push_rows,   // row numbers and rows follow
+  pull_rows,   // row numbers follow
+  leave,       // the last command
+};
+
+constexpr int64_t kNoBound = -1;
+
+struct Command {
+  CommandKind kind = CommandKind::leave;
+  uint32_t model = 0;
+  uint32_t shard = 0;
+  uint32_t space = 0;     // of rows
+  uint64_t clock = 0;     // the worker's, of the model, when it gave the command
+  uint64_t sequence = 0;  // of pushes: grows from each to the next of one worker
+  int64_t staleness = kNoBound;
+  uint64_t num_rows = 0;
+  double learning_rate = std::numeric_limits<double>::quiet_NaN();  // NaN: the rule's
+  uint64_t lost_servers = 0;  // bit i: server i is lost, says the sender
+
+  // Pulls: the weights must contain all windows before this one.
+  uint64_t needed() const {
+    const uint64_t own = clock + (kind == CommandKind::push_pull ? 1 : 0);
+    if (staleness == kNoBound) return 0;
+    const auto bound = static_cast<uint64_t>(staleness);
+    return own > bound ? own - bound : 0;
+  }
+  bool sends_pieces() const {
+    return kind == CommandKind::set || kind == CommandKind::push || closes();
+  }
+  bool closes() const { return kind == CommandKind::push_pull || kind == CommandKind::push_close; }
+  bool pulls() const { return kind == CommandKind::pull || kind == CommandKind::push_pull; }
+};
+
+constexpr size_t kCommandBytes = 80;
+using CommandBytes = std::array<std::byte, kCommandBytes>;
+CommandBytes encode(const Command& command);
+// Trusts nothing: protocol_error says what is wrong.
+Result<Command> decode_command(const CommandBytes& bytes);
+
+struct Answer {
+  uint64_t sequence = 0;  // of the push; attach: the worker's clock
+  uint64_t lost_servers = 0;
+};
+
+constexpr size_t kAnswerBytes = 24;
+using AnswerBytes = std::array<std::byte, kAnswerBytes>;
+AnswerBytes encode(const Answer& answer);
+Result<Answer> decode_answer(const AnswerBytes& bytes);
+
+// Which of a shard's pieces travel with a command: first values come for all, pushes and pulls are
+// of dense spaces, and rows of tables are pushed and pulled singly.
+std::vector<size_t> chosen_pieces(CommandKind kind, const ModelSpec& spec,
+                                  const std::vector<Piece>& pieces);
+
+// Rows that one command carries at most, so that what a server receives in one go is bounded.
+constexpr uint64_t kMaxRowBytes = 4u << 20;
+uint64_t max_rows(uint64_t row_bytes);
+
+}  // namespace dmlcomm::ps
