@@ -22,7 +22,11 @@ class Figure:
 def derived(records: Sequence[dict]) -> list[dict]:
     """The records of one experiment, with what they say of each other."""
     return [
-        record | _beside_psnet(record, records) | _hidden(record, records) for record in records
+        r
+        | _beside_psnet(r, records)
+        | _hidden(r, records)
+        | {"situation": f"s = {r['staleness']}, slow {_slow(r)}"}
+        for r in records
     ]
 
 
@@ -66,7 +70,7 @@ def _hidden(record: dict, records: Sequence[dict]) -> dict:
 
     synchronous_s = loss_s(0)
     found_s = loss_s(record["staleness"])
-    return {"loss_s": found_s, "hidden": 1 - found_s / synchronous_s if synchronous_s else None}
+    return {"loss_s": found_s, "hidden": 1 - found_s / synchronous_s}
 
 
 def _milliseconds(key: str) -> Callable[[dict], str]:
@@ -83,6 +87,10 @@ def _percent(key: str) -> Callable[[dict], str]:
 
 def _plain(key: str) -> Callable[[dict], str]:
     return lambda r: f"{r[key]}"
+
+
+def _slow(r: dict) -> str:
+    return f"every {r['slow_every']}th step" if r["slow_every"] else "never"
 
 
 def _between(r: dict) -> str:
@@ -114,7 +122,7 @@ COLUMNS: dict[str, Callable[[dict], str]] = {
     "in theory": _times("times_theory"),
     "paper": _times("paper"),
     "staleness": _plain("staleness"),
-    "slow": lambda r: f"every {r['slow_every']}th step" if r["slow_every"] else "never",
+    "slow": _slow,
     "loss": _milliseconds("loss_s"),
     "hidden": _percent("hidden"),
     "wrong": _plain("wrong"),

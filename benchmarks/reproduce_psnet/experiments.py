@@ -135,6 +135,6 @@ EXPERIMENTS = {
         "Workers that are slow now and then: synchronous, and with bounded staleness",
         (Run(psnet(2, 2), STRAGGLING),),
         ("staleness", "slow", "BCT", "loss", "hidden", "wrong"),
-        Figure("staleness", "staleness", ("bct_s",), ("bct_max_s",)),
+        Figure("situation", "", ("bct_s",), ()),
     ),
 }

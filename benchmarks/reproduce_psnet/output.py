@@ -95,7 +95,10 @@ def _draw_model(axes, figure: Figure, records: Sequence[dict]) -> None:
     if papers and "times" in figure.measured:
         xs, ys = [r["share"] for r in papers], [r["paper"] for r in papers]
         axes.plot(xs, ys, "k*", markersize=12, label="paper")
-    if not is_quantity:
+    if is_quantity:
+        axes.set_xticks(sorted({record[figure.x] for record in records}))
+        axes.xaxis.set_major_formatter("{x:.3g}")
+    else:
         axes.tick_params(axis="x", rotation=20)
     axes.set(xlabel=figure.label, ylabel=figure.unit)
     axes.set_ylim(bottom=0)
