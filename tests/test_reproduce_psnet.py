@@ -11,7 +11,7 @@ from benchmarks.reproduce_psnet.experiments import EXPERIMENTS, STRAGGLING
 from benchmarks.reproduce_psnet.networks import Network, fat_tree, psnet
 from benchmarks.reproduce_psnet.output import draw, tables, write_tables
 from benchmarks.reproduce_psnet.paper import MODELS, PAPER_SPEEDUP, share_of_paper
-from dmlcomm.lab import build
+from dmlcomm.lab import Lab, build
 from dmlcomm.lab import graph as topology
 from dmlcomm.lab.units import Shape
 
@@ -83,6 +83,15 @@ def test_every_worker_is_slow_in_turn():
     assert Case("resnet50", 1 / 16).stretch(0, 4, 9) == 0.0
 
 
+def test_workers_are_moved_to_an_even_deployment(lab_is_possible):
+    with Lab("psnet:1,5,2@1,4") as lab:
+        measure.rebalance(lab)
+        workers = topology.hosts_of_role(lab.graph(), "worker")
+        tors = [topology.links_of(lab.graph(), worker)[0].b.node for worker in workers]
+    assert sorted(tors) == ["tor1", "tor1", "tor2", "tor2", "tor2"]
+    assert tors[:4] == ["tor1", "tor2", "tor2", "tor2"]
+
+
 def test_a_phase_ends_with_its_last_worker():
     workers = [
         {"moments": [[10.0, 10.5, 11.0, 12.0], [20.0, 20.5, 21.0, 23.0]], "wrong": 0},
@@ -103,8 +112,8 @@ def records_of(name):
     """As if everything took 1.1 times what theory says, and slow steps more."""
     found = []
     for run in EXPERIMENTS[name].runs:
-        for case in run.cases:
-            record = record_of(name, run.network, case, wrong=0)
+        for number, case in enumerate(run.cases):
+            record = record_of(name, run.network_of(number), case, wrong=0)
             if case.apart:
                 transfer_s = 1.1 * record["transfer_theory_s"]
                 found.append(record | {"push_s": transfer_s, "pull_s": transfer_s})

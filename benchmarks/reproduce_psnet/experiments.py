@@ -111,6 +111,12 @@ EXPERIMENTS = {
         ("model", "placement", "BCT", "BCT_max", "BCT / BCT_max", "wrong"),
         Figure("placement", "", ("bct_s",), ("bct_max_s",)),
     ),
+    "reconfiguration": Experiment(
+        "Workers are moved to an even deployment while the job runs",
+        tuple(Run(psnet(1, 1, 4), (_batch(m, SHARE),) * 2, rebalances=True) for m in MODELS),
+        ("model", "placement", "BCT", "BCT_max", "BCT / BCT_max", "wrong"),
+        Figure("placement", "", ("bct_s",), ("bct_max_s",)),
+    ),
     "placement": Experiment(
         "Batch completion time against placement in the fat tree, r = 4",
         _at(

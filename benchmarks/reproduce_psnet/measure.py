@@ -7,14 +7,16 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
-from benchmarks.lab_run import json_lines
+from benchmarks.lab_run import from_line
 from benchmarks.reproduce_psnet.cases import Case
 from benchmarks.reproduce_psnet.networks import Network
 from dmlcomm.lab import Lab, sampling
 from dmlcomm.lab import graph as topology
 from dmlcomm.lab.client import Client
+from dmlcomm.lab.graph import NodeKind
+from dmlcomm.topology.psnet import moves, spread
 
 PORT = 7000
 STOP_TIMEOUT_S = 20
@@ -25,10 +27,21 @@ READING_S = 0.01
 
 @dataclass(frozen=True)
 class Run:
-    """Cases that workers do one after the other, in one lab."""
+    """Cases that workers do one after the other, in one lab.
+
+    Attributes:
+        rebalances: workers of a PSNet are moved to an even deployment when the first case is over.
+    """
 
     network: Network
     cases: tuple[Case, ...]
+    rebalances: bool = False
+
+    def network_of(self, case: int) -> Network:
+        """As it is during the case of that number."""
+        if not (self.rebalances and case > 0):
+            return self.network
+        return replace(self.network, deployment=spread(self.network.workers, self.network.nics))
 
 
 def measure(run: Run) -> Iterator[dict]:
@@ -37,20 +50,47 @@ def measure(run: Run) -> Iterator[dict]:
     with Lab(network.topology, rate=f"{network.rate_bps}bit") as lab:
         servers = _addresses(lab)
         with _serving(lab, servers, network.workers):
-            command = [sys.executable, "-m", "benchmarks.reproduce_psnet.worker", ",".join(servers)]
-            command.append(json.dumps([asdict(case) for case in run.cases]))
-            lines = json_lines(lab, command, ("--on", "worker*"))
+            lines = _worker_lines(lab, run, servers)
         flows = None if network.is_psnet else _flows_above(lab, network)
     for number, case in enumerate(run.cases):
         results = [line for line in lines if line["case"] == number]
-        yield context(network, case, flows) | merged(case, results)
+        yield context(run.network_of(number), case, flows) | merged(case, results)
+
+
+def _worker_lines(lab: Lab, run: Run, servers: Sequence[str]) -> list[dict]:
+    """What the workers print. Ends the program if one fails."""
+    command = [sys.executable, "-m", "benchmarks.reproduce_psnet.worker", ",".join(servers)]
+    command.append(json.dumps([asdict(case) for case in run.cases]))
+    lines = []
+    options = {"stdout": subprocess.PIPE, "text": True}
+    with lab.popen_run(command, "--on", "worker*", **options) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "{" not in line:
+                continue
+            lines.append(from_line(line))
+            if run.rebalances and len(lines) == 1:
+                rebalance(lab)
+    if process.returncode != 0:
+        raise SystemExit(f"the workers failed with exit code {process.returncode}")
+    return lines
+
+
+def rebalance(lab: Lab) -> None:
+    """Moves as few workers as possible, so that no ToR has two more than another."""
+    graph = lab.graph()
+    tors = topology.nodes_of_kind(graph, NodeKind.SWITCH)
+    workers = topology.hosts_of_role(graph, "worker")
+    present = [tors.index(topology.links_of(graph, worker)[0].b.node) for worker in workers]
+    for worker, tor in moves(present, len(tors)):
+        lab.set(f"{workers[worker]}:eth0", f"tor={tor + 1}")
 
 
 @contextlib.contextmanager
 def _serving(lab: Lab, servers: Sequence[str], workers: int) -> Iterator[None]:
     """A parameter server on every server of the lab while the block runs."""
     serve = [sys.executable, "-m", "dmlcomm", "ps", "serve"]
-    serve += ["--servers", ",".join(servers), "--workers", str(workers)]
+    serve += ["--servers", ",".join(servers), "--workers", str(workers), "--log-level", "warning"]
     hosts = f"servers=({' '.join(servers)})"
     command = f'{hosts}; exec {shlex.join(serve)} --index $RANK --listen "${{servers[RANK]}}"'
     process = lab.popen_run(["bash", "-c", command], "--on", "server*")
@@ -103,7 +143,7 @@ def context(network: Network, case: Case, flows: float | None) -> dict:
         "topology": network.topology,
         "rate_bps": network.rate_bps,
         "k": network.k,
-        "nics": len(network.deployment) if network.is_psnet else 1,
+        "nics": network.nics,
         "bytes": case.model_bytes,
         "transfer_theory_s": phases.push_s,
         "bct_min_s": phases.bct_min_s,

@@ -53,6 +53,11 @@ class Network:
         return sum(self.deployment)
 
     @property
+    def nics(self) -> int:
+        """R, of a server."""
+        return len(self.deployment) if self.is_psnet else 1
+
+    @property
     def placement(self) -> str:
         return f"worker({','.join(map(str, self.deployment))})"
 

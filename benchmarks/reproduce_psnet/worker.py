@@ -12,11 +12,14 @@ import sys
 import time
 
 import numpy as np
-
-from benchmarks.reproduce_psnet.cases import Case
 from dmlcomm.ps import Client
 
+from benchmarks.reproduce_psnet.cases import Case
+
 WARMUP = 1
+
+# Of a push or pull; the longest that is measured takes some ten seconds.
+TIMEOUT_S = 300
 
 
 class Worker:
@@ -94,7 +97,7 @@ def _wait_until(moment: float) -> None:
 def main() -> None:
     servers, cases = sys.argv[1], [Case(**case) for case in json.loads(sys.argv[2])]
     rank, workers = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    with Client(servers, worker=rank) as client:
+    with Client(servers, worker=rank, timeout_s=TIMEOUT_S) as client:
         for number, case in enumerate(cases):
             result = Worker(client, workers, case, number).run()
             print(json.dumps({"case": number} | result), flush=True)
