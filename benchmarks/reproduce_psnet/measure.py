@@ -93,7 +93,8 @@ def _serving(lab: Lab, servers: Sequence[str], workers: int) -> Iterator[None]:
     serve += ["--servers", ",".join(servers), "--workers", str(workers), "--log-level", "warning"]
     hosts = f"servers=({' '.join(servers)})"
     command = f'{hosts}; exec {shlex.join(serve)} --index $RANK --listen "${{servers[RANK]}}"'
-    process = lab.popen_run(["bash", "-c", command], "--on", "server*")
+    quiet = {"stdout": subprocess.DEVNULL}
+    process = lab.popen_run(["bash", "-c", command], "--on", "server*", **quiet)
     try:
         yield
     finally:
