@@ -14,14 +14,44 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
+PROTOCOL = "dmlcomm/ps/_proto/dmlcomm_ps"
+
+
+def generate_protocol() -> None:
+    """Makes the Python code of proto/, unless it is newer than what it is made from."""
+    source = ROOT / "proto" / "dmlcomm_ps.proto"
+    made = [ROOT / f"{PROTOCOL}_pb2{ending}" for ending in (".py", ".pyi", "_grpc.py")]
+    if all(path.exists() and path.stat().st_mtime > source.stat().st_mtime for path in made):
+        return
+    # Imported late: other commands of setuptools do not need it.
+    from grpc_tools import protoc
+
+    # The mapped path makes the generated modules import each other by their full names.
+    arguments = [
+        *("protoc", f"-I{Path(PROTOCOL).parent}={source.parent}"),
+        *(f"--{kind}_out={ROOT}" for kind in ("python", "pyi", "grpc_python")),
+        f"{PROTOCOL}.proto",
+    ]
+    if protoc.main(arguments) != 0:
+        raise SystemExit(f"{source} could not be compiled; protoc has said why")
+
+
+class PythonBuild(build_py):
+    """Generates the protocol before the package's files are listed."""
+
+    def run(self) -> None:
+        generate_protocol()
+        super().run()
 
 
 class CMakeBuild(build_ext):
     """Lets CMake compile what the extensions name; setuptools keeps deciding where they go."""
 
     def build_extensions(self) -> None:
+        generate_protocol()  # `build_ext --inplace` alone has to leave a package that works
         cmake = shutil.which("cmake")
         if cmake is None:
             raise SystemExit("cmake was not found; try: pip install cmake, or the system's package")
@@ -65,5 +95,5 @@ class CMakeBuild(build_ext):
 
 setup(
     ext_modules=[Extension("dmlcomm._core", sources=[]), Extension("dmlcomm._c10d", sources=[])],
-    cmdclass={"build_ext": CMakeBuild},
+    cmdclass={"build_ext": CMakeBuild, "build_py": PythonBuild},
 )

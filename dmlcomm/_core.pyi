@@ -1,4 +1,9 @@
-"""The core without torch: configuration, probes, names."""
+"""The core without torch: configuration, probes, names, the parameter server."""
+
+from collections.abc import Callable
+from typing import Any
+
+Buffers = list[list[tuple[int, int]]]
 
 class ProbeResult:
     """Whether something works on this machine."""
@@ -66,3 +71,175 @@ def probe_shared_memory() -> ProbeResult: ...
 def probe_single_copy() -> ProbeResult: ...
 def probe_tcp() -> ProbeResult: ...
 def probe_congestion_controls() -> CongestionControls: ...
+
+# --- the parameter server: memory by address, plain data else ---
+
+class PsSpace:
+    """A run of elements of one type in a model: its dense tensors, or one sparse table.
+
+    `row`: elements per row of a table, 0 for dense. `wire`: the type that messages carry, `dtype`
+    if empty; servers keep 16-bit floats as f32.
+    """
+
+    def __init__(self, dtype: str, count: int, row: int = 0, wire: str = "") -> None: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def row(self) -> int: ...
+    @property
+    def wire(self) -> str: ...
+
+class PsModelSpec:
+    """What a model is to the parameter server. ValueError where it makes no sense."""
+
+    def __init__(
+        self,
+        name: str,
+        spaces: list[PsSpace],
+        num_servers: int,
+        replicas: int = 0,
+        apply: str = "clock",
+        reduce: str = "mean",
+        rule: str = "assign",
+        options: dict[str, float] = ...,
+    ) -> None: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def spaces(self) -> list[PsSpace]: ...
+    @property
+    def num_servers(self) -> int: ...
+    @property
+    def replicas(self) -> int: ...
+    @property
+    def apply(self) -> str: ...
+    @property
+    def reduce(self) -> str: ...
+    @property
+    def rule(self) -> str: ...
+    @property
+    def options(self) -> dict[str, float]: ...
+    def shard_bytes(self) -> list[int]:
+        """Bytes of weights per server."""
+
+class PsSnapshot:
+    """A model at one clock, for a checkpoint."""
+
+    @property
+    def model(self) -> int: ...
+    @property
+    def clock(self) -> int: ...
+    def shards(self) -> list[dict[str, Any]]:
+        """Each {"shard", "arrays": uint8 arrays without a copy, "steps": updates per piece}."""
+
+class PsServer:
+    def __init__(
+        self, server: int, num_servers: int, num_workers: int, transport: str = "auto"
+    ) -> None: ...
+    def join(
+        self,
+        worker: int,
+        rails: list[tuple[str, str]],
+        first_rail: int,
+        set: Callable[[str, bytes], None],  # noqa: A002
+        get: Callable[[str], str | bytes],
+        timeout_s: float,
+    ) -> None:
+        """Meets the worker and serves it from then on; a session that it still has ends first.
+
+        rails: (interface, address); the i-th meets the worker's i-th. first_rail: the one to use
+        while it works; -1 stripes over all.
+        """
+    def create_model(
+        self, model: int, spec: PsModelSpec, python_rule: Callable[..., None] | None = None
+    ) -> None:
+        """The same spec again does nothing; another one is a ValueError that shows both."""
+    def seal(self, model: int) -> None:
+        """The first values are there: pulls are answered from now on."""
+    def is_sealed(self, model: int) -> bool: ...
+    def wait_sealed(self, model: int, timeout_s: float) -> bool: ...
+    def model_clock(self, model: int) -> int:
+        """The smallest clock of its workers: where one that joins late begins."""
+    def spec_of(self, model: int) -> PsModelSpec | None: ...
+    def status(self) -> dict[str, Any]:
+        """{"workers": [...], "models": [...], "rails": [...]}."""
+    def set_checkpoint_every(self, clocks: int) -> None:
+        """Of models that are created later; 0: never."""
+    def next_snapshot(self, timeout_s: float) -> PsSnapshot | None: ...
+    def restore(
+        self,
+        model: int,
+        spec: PsModelSpec,
+        python_rule: Callable[..., None] | None,
+        clock: int,
+        shards: list[dict[str, Any]],
+    ) -> None: ...
+    def close(self) -> None: ...
+
+class PsOperation:
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """True when done, False when the time is over.
+
+        ConnectionError: lost() names the servers without which it cannot end; once they are
+        connected again retry() repeats what is missing.
+        """
+    def done(self) -> bool: ...
+    def lost(self) -> list[int]: ...
+    def retry(self) -> None: ...
+
+class PsClient:
+    """A worker's side. Operations reach servers in the order in which they were started."""
+
+    def __init__(
+        self, worker: int, num_servers: int, first_sequence: int, transport: str = "auto"
+    ) -> None:
+        """first_sequence: larger than any number of a push of this worker before."""
+    def connect(
+        self,
+        server: int,
+        rails: list[tuple[str, str]],
+        first_rail: int,
+        set: Callable[[str, bytes], None],  # noqa: A002
+        get: Callable[[str], str | bytes],
+        timeout_s: float,
+    ) -> None: ...
+    def add_model(self, model: int, spec: PsModelSpec, clock: int = 0) -> None: ...
+    def clock_of(self, model: int) -> int: ...
+    def lost(self) -> list[int]: ...
+    # Buffers: by space of the model, (address, elements) of its tensors in order. The memory must
+    # live until the operation is done. wait: the caller waits for the operation at once.
+    def start_set(self, model: int, buffers: Buffers) -> PsOperation: ...
+    def start_push(
+        self, model: int, buffers: Buffers, lr: float = ..., wait: bool = False
+    ) -> PsOperation: ...
+    def start_pull(
+        self, model: int, buffers: Buffers, staleness: int | None, wait: bool = False
+    ) -> PsOperation: ...
+    def start_push_pull(
+        self,
+        model: int,
+        up: Buffers,
+        down: Buffers,
+        staleness: int | None,
+        lr: float = ...,
+        wait: bool = False,
+    ) -> PsOperation:
+        """A push, the end of this worker's clock of the model, and a pull."""
+    def start_push_rows(
+        self, model: int, space: int, numbers: int, num_rows: int, values: int, lr: float = ...
+    ) -> PsOperation: ...
+    def start_pull_rows(
+        self,
+        model: int,
+        space: int,
+        numbers: int,
+        num_rows: int,
+        values: int,
+        staleness: int | None,
+    ) -> PsOperation: ...
+    def clock(self) -> None:
+        """Ends this worker's clock of all models."""
+    def rails(self) -> list[list[dict[str, Any]]]: ...
+    def close(self) -> None: ...

@@ -11,6 +11,10 @@ from dmlcomm.bml import grid, specification
 
 Values = dict[str, Any]
 
+# Settings that nobody should find in a report, and what stands there instead.
+SECRETS = ("ps_token",)
+SECRET = "(set)"
+
 
 def examine() -> Values:
     """Examines this machine. ``problems`` lists what stops dmlcomm from working as configured."""
@@ -44,7 +48,7 @@ def _compared_to_defaults(config: Values) -> list[Values]:
     return [
         {
             "variable": f"DMLCOMM_{key.upper()}",
-            "value": value,
+            "value": SECRET if key in SECRETS and value else value,
             "default": defaults[key],
             "changed": value != defaults[key],
         }

@@ -4,7 +4,8 @@
  2. torch is included in csrc/torch only, pybind11 in csrc/bindings and csrc/torch only.
  3. The environment is read in csrc/base/config.cc only; Python asks the `_core` module.
  4. Files have at most 800 lines, functions at most 70, C++ lines at most 100 columns.
- 5. dmlcomm/lab does not import torch, and netlink is spoken by the holder of a lab only.
+ 5. dmlcomm/lab does not import torch, nor does dmlcomm/ps but for its files that are about torch;
+    netlink is spoken by the holder of a lab only.
  6. Nothing names a path of somebody's machine, and nothing is left to be done later.
 
 Prints one line per offence, `file:line: what and why`, and fails if there is any.
@@ -48,14 +49,16 @@ FOREIGN_HEADERS = {
 # Python files of the package that touch os.environ -> why they must.
 ENVIRONMENT_EXCEPTIONS = {
     "dmlcomm/lab/environment.py": "ranks inherit the caller's environment, whatever is in it",
+    "dmlcomm/ps/run_command.py": "a command inherits the caller's environment, whatever is in it",
 }
 
-# Module that some files of the package must do without -> folder, and files of it that may have it.
-# A lab starts in a fraction of a second, and one process speaks netlink.
-RESTRICTED_IMPORTS = {
-    "torch": ("dmlcomm/lab/", []),
-    "pyroute2": ("dmlcomm/", ["lab/network.py", "lab/shaping.py", "lab/loss.py"]),
-}
+# Module that the files of a folder must do without, and files of it that may have it. Labs and
+# parameter servers start in a fraction of a second, and one process speaks netlink.
+RESTRICTED_IMPORTS = [
+    ("torch", "dmlcomm/lab/", []),
+    ("torch", "dmlcomm/ps/", ["ps/torch_tensors.py", "ps/optimizer.py", "ps/hook.py"]),
+    ("pyroute2", "dmlcomm/", ["lab/network.py", "lab/shaping.py", "lab/loss.py"]),
+]
 
 IMPORT = re.compile(r"^\s*(?:from|import)\s+(\w+)")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
@@ -109,11 +112,10 @@ def check_includes(path: str, lines: list[str]) -> Iterator[Offence]:
 def check_imports(path: str, lines: list[str]) -> Iterator[Offence]:
     for number, line in enumerate(lines, 1):
         match = IMPORT.match(line)
-        if match is None or match[1] not in RESTRICTED_IMPORTS:
-            continue
-        folder, allowed = RESTRICTED_IMPORTS[match[1]]
-        if path.startswith(folder) and path.removeprefix("dmlcomm/") not in allowed:
-            yield Offence(path, number, f"{match[1]} is not for this file")
+        for module, folder, allowed in RESTRICTED_IMPORTS:
+            is_here = match is not None and match[1] == module and path.startswith(folder)
+            if is_here and path.removeprefix("dmlcomm/") not in allowed:
+                yield Offence(path, number, f"{module} is not for this file")
 
 
 def check_environment(path: str, lines: list[str]) -> Iterator[Offence]:

@@ -16,6 +16,9 @@ namespace {
 constexpr size_t kMaxInterfaceName = 15;
 constexpr size_t kMaxCongestionName = 15;
 
+// As csrc/ps has room for.
+constexpr int32_t kMaxPsWorker = 4095;
+
 // setsockopt takes an int, and the kernel doubles it.
 constexpr uint64_t kMaxTcpBufferBytes = 1u << 30;
 
@@ -179,6 +182,16 @@ Status parse_congestion(const char* name, std::string* out) {
   return {};
 }
 
+// RANK belongs to others: whatever it holds, only a number that a worker may have counts.
+Status parse_ps_worker(const char* name, int32_t* out) {
+  if (Variable(name).is_set()) {
+    return parse_number<int32_t>(name, 0, kMaxPsWorker, "a worker", out);
+  }
+  int32_t rank = -1;
+  if (parse_whole(Variable("RANK").text, &rank) && rank >= 0 && rank <= kMaxPsWorker) *out = rank;
+  return {};
+}
+
 Status parse_tcp_buffer(const char* name, std::optional<uint64_t>* out) {
   if (!Variable(name).is_set()) return {};
   return parse_number<uint64_t>(name, 0, kMaxTcpBufferBytes, "bytes", &out->emplace());
@@ -206,6 +219,9 @@ Status read_into(Config* c) {
   DMLCOMM_RETURN_IF_ERROR(parse_choice("DMLCOMM_TRANSPORT", kTransports, &c->transport));
   DMLCOMM_RETURN_IF_ERROR(parse_algorithm("DMLCOMM_ALGORITHM", &c->algorithm));
   DMLCOMM_RETURN_IF_ERROR(parse_port_range("DMLCOMM_PORT_RANGE", &c->port_first, &c->port_last));
+  read_text("DMLCOMM_PS_SERVERS", &c->ps_servers);
+  read_text("DMLCOMM_PS_TOKEN", &c->ps_token);
+  DMLCOMM_RETURN_IF_ERROR(parse_ps_worker("DMLCOMM_PS_WORKER", &c->ps_worker));
   DMLCOMM_RETURN_IF_ERROR(
       parse_number("DMLCOMM_PEER_TIMEOUT_S", 0.2, 3600.0, "seconds", &c->peer_timeout_s));
   DMLCOMM_RETURN_IF_ERROR(parse_choice("DMLCOMM_LOG_LEVEL", kLogLevels, &c->log_level));

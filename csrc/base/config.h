@@ -46,6 +46,17 @@ struct Config {
   uint16_t port_first = 0;
   uint16_t port_last = 0;
 
+  // DMLCOMM_PS_SERVERS: "host:port,host:port", where the job's parameter servers listen, server 0
+  // first. dmlcomm/ps checks it. Default: none.
+  std::string ps_servers;
+
+  // DMLCOMM_PS_TOKEN: what servers ask a worker for before they let it in. Default: none.
+  std::string ps_token;
+
+  // DMLCOMM_PS_WORKER: number of this worker (0 to 4095). Default: RANK, as torchrun sets it; -1,
+  // the servers choose, where there is neither.
+  int32_t ps_worker = -1;
+
   // DMLCOMM_PEER_TIMEOUT_S: seconds (0.2 to 3600, default 10) without a sign of life after which a
   // peer is lost. Shorter notices frozen ranks sooner, and takes a long pause for a death.
   double peer_timeout_s = 10.0;

@@ -45,6 +45,9 @@ py::dict to_dict(const Config& config) {
   values["algorithm"] = config.algorithm;
   values["plan"] = config.plan;
   values["port_range"] = port_range_of(config);
+  values["ps_servers"] = config.ps_servers;
+  values["ps_token"] = config.ps_token;
+  values["ps_worker"] = config.ps_worker;
   values["peer_timeout_s"] = config.peer_timeout_s;
   values["log_level"] = name_of(config.log_level);
   values["spin_us"] = config.spin_us;

@@ -47,6 +47,9 @@ void relax() {
 #endif
 }
 
+// How soon rails() looks again whether the driver has left without an answer.
+constexpr std::chrono::milliseconds kCountersRetry{5};
+
 // Gigabit Ethernet: only the ratio of latency and bandwidth matters for the choice.
 constexpr double kBitsPerSecond = 1e9;
 
@@ -211,6 +214,7 @@ void Engine::take_submitted() {
     taken.swap(submitted_);
     abort_reason = std::exchange(abort_reason_, Status());
     has_submitted_.store(false, std::memory_order_relaxed);
+    if (counters_told_ != counters_asked_) tell_counters();
   }
   for (std::shared_ptr<OpState>& op : taken) {
     const bool is_message = op->request().is_point_to_point();
@@ -258,7 +262,8 @@ void Engine::drive(std::unique_lock<std::mutex>& lock, OpState* until, Deadline 
     if (!ended_.empty()) {
       report_ended(lock);
       if (until == nullptr ? num_pending_.load() == 0 : until->done()) return;
-      lock.lock();
+      // Whoever has taken over meanwhile may drive for as long as anything is pending.
+      if (!lock.try_lock()) return;
     }
     if (until == nullptr && num_pending_.load(std::memory_order_acquire) == 0) return;
     if (until != nullptr && until->done()) return;
@@ -444,7 +449,8 @@ void Engine::rest(int64_t idle_since_ns, Deadline deadline) {
 
 bool Engine::has_news() const {
   std::lock_guard lock(submit_mutex_);
-  return !submitted_.empty() || !abort_reason_.ok() || stopping_.load();
+  return !submitted_.empty() || !abort_reason_.ok() || counters_told_ != counters_asked_ ||
+         stopping_.load();
 }
 
 // --- the progress thread ---
@@ -545,9 +551,32 @@ std::string Engine::description() const {
                  ": ", mesh_->description());
 }
 
+// Whoever drives may sleep with the progress lock for as long as nothing comes: it is woken and
+// answers; if nobody drives, or the driver leaves before, the lock is free.
 std::vector<transport::RailCounters> Engine::rails() {
-  std::lock_guard lock(progress_);
-  return mesh_->counters();
+  std::unique_lock submit(submit_mutex_);
+  const uint64_t ticket = ++counters_asked_;
+  has_submitted_.store(true, std::memory_order_release);
+  while (counters_told_ < ticket) {
+    submit.unlock();
+    mesh_->wake();
+    const bool is_driver = progress_.try_lock();
+    submit.lock();
+    if (is_driver) {
+      tell_counters();
+      progress_.unlock();
+    } else {
+      counters_changed_.wait_for(submit, kCountersRetry);
+    }
+  }
+  return counters_;
+}
+
+// With the progress lock and submit_mutex_.
+void Engine::tell_counters() {
+  counters_ = mesh_->counters();
+  counters_told_ = counters_asked_;
+  counters_changed_.notify_all();
 }
 
 std::string Engine::name_of(int peer) const {

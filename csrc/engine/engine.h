@@ -106,6 +106,7 @@ class Engine final : public Driver,
   void check_deadlines();
   void rest(int64_t idle_since_ns, Deadline deadline);
   bool has_news() const;
+  void tell_counters();
   void report_ended(std::unique_lock<std::mutex>& lock);
   void run();
   void wake_thread();
@@ -170,9 +171,14 @@ class Engine final : public Driver,
   std::vector<std::shared_ptr<OpState>> submitted_;
   Status error_;         // the first failure
   Status abort_reason_;  // set by abort(), taken by the driver
+  // Requests of rails() are numbered: those up to counters_told_ are answered by counters_.
+  uint64_t counters_asked_ = 0;
+  uint64_t counters_told_ = 0;
+  std::vector<transport::RailCounters> counters_;
+  std::condition_variable counters_changed_;
 
   // Synchronised by themselves.
-  std::atomic<bool> has_submitted_{false};  // submitted_ or abort_reason_ is set
+  std::atomic<bool> has_submitted_{false};  // something under submit_mutex_ waits for the driver
   std::atomic<uint32_t> num_pending_{0};
   std::atomic<uint64_t> num_collectives_{0};
   std::atomic<bool> stopping_{false};

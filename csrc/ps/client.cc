@@ -39,6 +39,11 @@ std::vector<uint32_t> holders(const ModelSpec& spec, uint32_t shard) {
   return servers;
 }
 
+// The highest shard that the server holds: the last of a command to all shards that it gets.
+uint32_t last_shard_of(const ModelSpec& spec, uint32_t server) {
+  return spec.replicas > 0 && server == 0 ? spec.num_servers - 1 : server;
+}
+
 engine::Span span_of(const Parcel& parcel) { return {parcel.data, parcel.bytes}; }
 
 }  // namespace
@@ -276,6 +281,9 @@ Result<Client::OperationPtr> Client::start_pieces(CommandKind kind, uint32_t mod
     task.command = command;
     task.command.shard = shard;
     task.servers = holders(state.spec, shard);
+    for (uint32_t server : task.servers) {
+      task.ends_clock.push_back(command.closes() && shard == last_shard_of(state.spec, server));
+    }
     task.pushes = pushes;
     task.pulls = command.pulls();
     const PieceMemory up_memory(parcels->spec, shard, up);
@@ -380,6 +388,7 @@ Result<Client::OperationPtr> Client::start_rows(CommandKind kind, uint32_t model
     task.command.learning_rate = options.learning_rate;
     task.command.sequence = pushes ? next_sequence_++ : 0;
     task.servers = holders(spec, shards[i]);
+    task.ends_clock.assign(task.servers.size(), false);
     task.pushes = pushes;
     task.pulls = !pushes;
     task.up.push_back({batch.numbers.data(), batch.numbers.size() * sizeof(int64_t)});

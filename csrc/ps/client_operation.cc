@@ -56,6 +56,8 @@ void ClientOperation::attempt(Progress& progress, uint32_t server, bool pushes, 
   const Task& task = progress.task;
   Command command = task.command;
   command.lost_servers = links_.lost_servers();
+  const auto holder = std::find(task.servers.begin(), task.servers.end(), server);
+  command.ends_clock = pushes && task.ends_clock[holder - task.servers.begin()];
   if (!pulls) command.kind = without_pull(command.kind);
   if (!pushes) {
     command.kind = without_push(command.kind);

@@ -39,6 +39,7 @@ class LinkDirectory {
 struct Task {
   Command command;
   std::vector<uint32_t> servers;  // that hold the shard, first the one to pull from
+  std::vector<bool> ends_clock;   // by server: Command::ends_clock
   std::vector<engine::Span> up;   // only read
   std::vector<engine::Span> down;
   bool pushes = false;

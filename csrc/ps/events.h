@@ -6,6 +6,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
@@ -21,13 +22,6 @@ class Events {
     if (num_waiting_.load() == 0) return;
     { std::lock_guard lock(mutex_); }
     changed_.notify_all();
-  }
-
-  void wait_past(uint64_t epoch) {
-    std::unique_lock lock(mutex_);
-    num_waiting_.fetch_add(1);
-    changed_.wait(lock, [&] { return epoch_.load() != epoch; });
-    num_waiting_.fetch_sub(1);
   }
 
   // False if the time was over first.

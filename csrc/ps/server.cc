@@ -35,6 +35,8 @@ void Server::close() {
     closed_ = true;
     sessions.swap(sessions_);
   }
+  // First all of them, so that no window is taken for complete because its workers are cut off.
+  for (const auto& [worker, session] : sessions) session->end_but_count("the server is closing");
   events_.signal();
 }
 
@@ -61,7 +63,8 @@ Status Server::join(const JoinOptions& options, std::shared_ptr<engine::Rendezvo
     if (it != sessions_.end()) old = std::exchange(it->second, nullptr);
     if (it != sessions_.end()) sessions_.erase(it);
   }
-  old.reset();  // its worker counts no longer before the new session begins
+  if (old != nullptr) old->end_but_count("the worker connects anew");
+  old.reset();
   engine::CommunicatorOptions communicator;
   communicator.rank = kServerRank;
   communicator.num_ranks = 2;
@@ -71,7 +74,10 @@ Status Server::join(const JoinOptions& options, std::shared_ptr<engine::Rendezvo
   communicator.timeout = options.timeout;
   communicator.config = options_.config;
   auto connected = engine::Communicator::create(communicator, std::move(rendezvous));
-  if (!connected.ok()) return connected.status();
+  if (!connected.ok()) {
+    drop_worker(options.worker);
+    return connected.status();
+  }
   auto session = std::make_shared<Session>(options.worker, std::move(*connected),
                                            static_cast<SessionHost&>(*this));
   log_info("worker ", options.worker, " has joined server ", options_.server);
@@ -79,6 +85,15 @@ Status Server::join(const JoinOptions& options, std::shared_ptr<engine::Rendezvo
   if (closed_) return Status(StatusCode::aborted, "the server is closing");
   sessions_[options.worker] = std::move(session);
   return Status();
+}
+
+void Server::drop_worker(uint32_t worker) {
+  std::map<uint32_t, std::shared_ptr<Model>> models;
+  {
+    std::lock_guard lock(mutex_);
+    models = models_;
+  }
+  for (const auto& [number, model] : models) model->drop(worker);
 }
 
 void Server::on_session_ended(uint32_t worker, const Status& reason) {

@@ -88,6 +88,7 @@ class Server final : private SessionHost {
 
   std::vector<uint32_t> shards_here(const ModelSpec& spec) const;
   Status is_fenced();
+  void drop_worker(uint32_t worker);
 
   const ServerOptions options_;
   Events events_;

@@ -15,6 +15,8 @@ constexpr size_t kPiecesInFlight = 8;
 // An idle worker may be silent for years; that it lives is the connection's to watch.
 constexpr std::chrono::hours kForever{24 * 365};
 
+constexpr std::chrono::milliseconds kLookAtWorker{250};
+
 engine::OpOptions patient() {
   engine::OpOptions options;
   options.timeout = kForever;
@@ -58,6 +60,12 @@ Session::~Session() {
   answerer_.join();
 }
 
+void Session::end_but_count(const std::string& reason) {
+  counts_on_.store(true);
+  communicator_->abort(reason);
+  end(Status(StatusCode::aborted, reason));
+}
+
 Status Session::reason() const {
   std::lock_guard lock(mutex_);
   return reason_;
@@ -80,30 +88,17 @@ void Session::end(const Status& reason) {
 
 // --- receiving ---
 
-engine::OperationPtr Session::post_command(CommandBytes* bytes) {
-  auto op = communicator_->recv({bytes->data(), bytes->size()}, kWorkerRank, kCommand, patient());
-  // Also tells the threads that wait for something else that the worker is gone.
-  op->on_done([this](const Status& status) {
-    if (!status.ok()) end(status);
-  });
-  return op;
-}
-
 void Session::receive_loop() {
-  CommandBytes buffers[2];
-  size_t current = 0;
-  engine::OperationPtr next = post_command(&buffers[0]);
   while (!ended()) {
-    Status status = next->wait(std::chrono::milliseconds(0));
+    CommandBytes bytes;
+    Status status =
+        communicator_->recv({bytes.data(), bytes.size()}, kWorkerRank, kCommand, patient())
+            ->wait(std::chrono::milliseconds(0));
     if (!status.ok()) {
       end(status);
       break;
     }
-    Result<Command> command = decode_command(buffers[current]);
-    if (command.ok() && command->kind != CommandKind::leave) {
-      current = 1 - current;
-      next = post_command(&buffers[current]);
-    }
+    const Result<Command> command = decode_command(bytes);
     status = command.ok() ? carry_out(*command) : command.status();
     if (!status.ok()) {
       communicator_->abort(status.message());
@@ -111,6 +106,7 @@ void Session::receive_loop() {
     }
   }
   for (uint32_t model : attached_) {
+    if (counts_on_.load()) break;
     if (const std::shared_ptr<Model> of = host_.find_model(model)) of->drop(worker_);
   }
   host_.on_session_ended(worker_, reason());
@@ -180,7 +176,7 @@ Status Session::take_push(const Command& command, const std::shared_ptr<Model>& 
       chosen_pieces(command.kind, model->spec(), model->shard(command.shard)->pieces()).size() > 1;
   if (early) reply({command, model, {}, false});
   DMLCOMM_RETURN_IF_ERROR(take_pieces(command, model));
-  if (command.closes()) advance_clock(*model, command.clock + 1);
+  if (command.ends_clock) advance_clock(*model, command.clock + 1);
   if (!early) reply({command, model, {}, false});
   return Status();
 }
@@ -254,16 +250,19 @@ Status Session::receive(void* data, size_t bytes) {
       ->wait(std::chrono::milliseconds(0));
 }
 
-// Tries again after every event until it works or the session ends.
+// Tries again after every event until it works or the session ends. Now and then it looks whether
+// the worker still lives: while the receiving thread waits here, no message tells.
 template <typename Try>
 Status Session::wait_until(Try attempt) {
   for (;;) {
     const uint64_t epoch = host_.events().epoch();
-    if (ended()) return reason();
+    // A worker that has left in good order waits for nothing: what it asked for is not there.
+    if (ended()) return Status(StatusCode::aborted, "the session has ended");
+    DMLCOMM_RETURN_IF_ERROR(communicator_->error());
     const Result<bool> done = attempt();
     if (!done.ok()) return done.status();
     if (*done) return Status();
-    host_.events().wait_past(epoch);
+    (void)host_.events().wait_past(epoch, kLookAtWorker);
   }
 }
 
@@ -309,7 +308,7 @@ void Session::answer_loop() {
     lock.unlock();
     bool ready = false;
     const Status status = answer(reply, &ready, true);
-    if (!status.ok()) {
+    if (!status.ok() && !ended()) {
       communicator_->abort(status.message());
       end(status);
     }

@@ -54,6 +54,10 @@ class Session {
   // Ends the session and its threads.
   ~Session();
 
+  // Ends the session, but its worker goes on to count in the clocks: it comes back, or the whole
+  // server ends.
+  void end_but_count(const std::string& reason);
+
   uint32_t worker() const { return worker_; }
   const SessionCounters& counters() const { return counters_; }
   bool ended() const { return ended_.load(); }
@@ -73,7 +77,6 @@ class Session {
 
   // --- the receiving thread ---
   void receive_loop();
-  engine::OperationPtr post_command(CommandBytes* bytes);
   Status carry_out(const Command& command);
   Result<std::shared_ptr<Model>> model_for(const Command& command);
   void advance_clock(Model& model, uint64_t clock);
@@ -104,6 +107,7 @@ class Session {
   SessionHost& host_;
   SessionCounters counters_;
   std::atomic<bool> ended_{false};
+  std::atomic<bool> counts_on_{false};
 
   // The receiving thread's.
   std::vector<std::byte> incoming_;

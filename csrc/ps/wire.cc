@@ -79,7 +79,7 @@ CommandBytes encode(const Command& command) {
   out.put(command.model);
   out.put(command.shard);
   out.put(command.space);
-  out.put(uint32_t{0});
+  out.put(uint32_t{command.ends_clock});
   out.put(command.clock);
   out.put(command.sequence);
   out.put(command.staleness);
@@ -102,7 +102,8 @@ Result<Command> decode_command(const CommandBytes& bytes) {
   command.model = in.take<uint32_t>();
   command.shard = in.take<uint32_t>();
   command.space = in.take<uint32_t>();
-  in.take<uint32_t>();
+  const auto ends_clock = in.take<uint32_t>();
+  command.ends_clock = ends_clock == 1;
   command.clock = in.take<uint64_t>();
   command.sequence = in.take<uint64_t>();
   command.staleness = in.take<int64_t>();
@@ -110,7 +111,7 @@ Result<Command> decode_command(const CommandBytes& bytes) {
   command.learning_rate = in.take<double>();
   command.lost_servers = in.take<uint64_t>();
   // The last clock stands for workers that have left.
-  if (command.staleness < kNoBound || command.clock >= UINT64_MAX / 2) {
+  if (ends_clock > 1 || command.staleness < kNoBound || command.clock >= UINT64_MAX / 2) {
     return Status(StatusCode::protocol_error, str_cat("staleness ", command.staleness, " at clock ",
                                                       command.clock, " is out of range"));
   }

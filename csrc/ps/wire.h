@@ -54,6 +54,9 @@ struct Command {
   uint64_t sequence = 0;  // of pushes: grows from each to the next of one worker
   int64_t staleness = kNoBound;
   uint64_t num_rows = 0;
+  // The last command of a push_pull to this server: the worker's clock of the model ends. (A server
+  // that holds a replica, too, gets one command per shard.)
+  bool ends_clock = false;
   double learning_rate = std::numeric_limits<double>::quiet_NaN();  // NaN: the rule's
   uint64_t lost_servers = 0;  // bit i: server i is lost, says the sender
 

@@ -102,12 +102,23 @@ TEST(DType, NumbersStay) {
 
 // --- configuration
 
-const char* const kVariables[] = {
-    "DMLCOMM_SOCKET_IFNAME",   "DMLCOMM_TOPOLOGY",   "DMLCOMM_TRANSPORT",
-    "DMLCOMM_ALGORITHM",       "DMLCOMM_PORT_RANGE", "DMLCOMM_PEER_TIMEOUT_S",
-    "DMLCOMM_LOG_LEVEL",       "DMLCOMM_SPIN_US",    "DMLCOMM_SHM_BOARD_BYTES",
-    "DMLCOMM_SHM_SINGLE_COPY", "DMLCOMM_HUGE_PAGES", "DMLCOMM_TCP_CONGESTION",
-    "DMLCOMM_TCP_BUFFER_BYTES"};
+const char* const kVariables[] = {"DMLCOMM_SOCKET_IFNAME",
+                                  "DMLCOMM_TOPOLOGY",
+                                  "DMLCOMM_TRANSPORT",
+                                  "DMLCOMM_ALGORITHM",
+                                  "DMLCOMM_PORT_RANGE",
+                                  "DMLCOMM_PEER_TIMEOUT_S",
+                                  "DMLCOMM_LOG_LEVEL",
+                                  "DMLCOMM_SPIN_US",
+                                  "DMLCOMM_SHM_BOARD_BYTES",
+                                  "DMLCOMM_SHM_SINGLE_COPY",
+                                  "DMLCOMM_HUGE_PAGES",
+                                  "DMLCOMM_TCP_CONGESTION",
+                                  "DMLCOMM_TCP_BUFFER_BYTES",
+                                  "DMLCOMM_PS_SERVERS",
+                                  "DMLCOMM_PS_TOKEN",
+                                  "DMLCOMM_PS_WORKER",
+                                  "RANK"};
 
 // Every test starts and ends without any of the variables.
 class ConfigTest : public testing::Test {
@@ -214,6 +225,20 @@ TEST_F(ConfigTest, PortRange) {
   EXPECT_EQ(field_of(name, "7-7", &Config::port_first), 7);
   expect_illegal(
       name, {"29500", "29500-", "-29500", "0-10", "10-9", "1-65536", "1-2-3", "1 - 2", "a-b", "-"});
+}
+
+TEST_F(ConfigTest, ParameterServer) {
+  EXPECT_EQ(field_of("DMLCOMM_PS_SERVERS", "a:1,[::1]:2", &Config::ps_servers), "a:1,[::1]:2");
+  EXPECT_EQ(field_of("DMLCOMM_PS_TOKEN", "any text", &Config::ps_token), "any text");
+  const char* name = "DMLCOMM_PS_WORKER";
+  EXPECT_EQ(field_of(name, "4095", &Config::ps_worker), 4095);
+  expect_illegal(name, {"4096", "-1", "1.5", "one"});
+}
+
+TEST_F(ConfigTest, TheWorkerIsTheRankWhereNothingElseIsSaid) {
+  EXPECT_EQ(field_of("RANK", "3", &Config::ps_worker), 3);
+  EXPECT_EQ(field_of("RANK", "three", &Config::ps_worker), -1);
+  EXPECT_EQ(field_of("RANK", "-1", &Config::ps_worker), -1);
 }
 
 TEST_F(ConfigTest, PeerTimeout) {

@@ -53,6 +53,10 @@ std::shared_ptr<engine::Communicator> join(int rank, int num_ranks, const Config
 
 }  // namespace
 
+std::shared_ptr<engine::Rendezvous> memory_rendezvous() {
+  return std::make_shared<MemoryRendezvous>();
+}
+
 const std::vector<Transport>& all_transports() {
   static const std::vector<Transport> transports = [] {
     Config board;

@@ -16,9 +16,12 @@ from dmlcomm.planning.pricing import SIZED_OPERATIONS, choose, size_ranges
 ELEMENT_BYTES = {"i8": 1, "u8": 1, "f16": 2, "bf16": 2, "f32": 4, "i32": 4, "f64": 8, "i64": 8}
 SIZE_UNITS = {"": 1, "B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20}
 
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
 console = Console()
 
 
+@app.command()
 def plan(
     topology: Annotated[
         str, typer.Option(help="flat:N,k (hosts, NICs), bcube:n,k, grid:AxB..., or a .yaml file.")

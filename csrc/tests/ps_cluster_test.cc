@@ -1,0 +1,297 @@
+// Workers and servers as threads of one process, with real connections.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cmath>
+#include <future>
+#include <thread>
+
+#include "ps/client.h"
+#include "ps/server.h"
+#include "tests/ranks.h"
+
+namespace dmlcomm::ps {
+namespace {
+
+constexpr uint32_t kModel = 1;
+
+Buffers buffers_of(std::vector<float>& memory) {
+  return {{{reinterpret_cast<std::byte*>(memory.data()), memory.size()}}};
+}
+
+// A hang must not hang the test.
+void expect_done(const Result<Client::OperationPtr>& operation) {
+  ASSERT_TRUE(operation.ok()) << operation.status();
+  const Status status = (*operation)->wait(Deadline::after_s(60));
+  ASSERT_TRUE(status.ok()) << status;
+}
+
+class Cluster {
+ public:
+  Cluster(uint32_t num_servers, uint32_t num_workers, const Config& config) : config_(config) {
+    for (uint32_t server = 0; server < num_servers; ++server) {
+      servers.push_back(
+          std::make_unique<Server>(ServerOptions{server, num_servers, num_workers, config}));
+    }
+    for (uint32_t worker = 0; worker < num_workers; ++worker) {
+      clients.push_back(std::make_unique<Client>(ClientOptions{worker, num_servers, 1, config}));
+      for (uint32_t server = 0; server < num_servers; ++server) connect(worker, server);
+    }
+  }
+
+  void connect(uint32_t worker, uint32_t server) {
+    const auto rendezvous = tests::memory_rendezvous();
+    JoinOptions join;
+    join.worker = worker;
+    auto joined =
+        std::async(std::launch::async, [&] { return servers[server]->join(join, rendezvous); });
+    ConnectOptions connect;
+    connect.server = server;
+    const Status status = clients[worker]->connect(connect, rendezvous);
+    EXPECT_TRUE(status.ok()) << status;
+    EXPECT_TRUE(joined.get().ok());
+  }
+
+  void create(ModelSpec spec, std::vector<float>& values) {
+    spec.num_servers = static_cast<uint32_t>(servers.size());
+    for (auto& server : servers) {
+      ASSERT_TRUE(
+          server->create_model(kModel, spec, std::move(make_rule(spec.rule, spec.options).value()))
+              .ok());
+    }
+    for (auto& client : clients) ASSERT_TRUE(client->add_model(kModel, spec, 0).ok());
+    expect_done(clients[0]->set(kModel, buffers_of(values)));
+    for (auto& server : servers) ASSERT_TRUE(server->seal(kModel).ok());
+  }
+
+  void run(const std::function<void(uint32_t worker, Client& client)>& body) {
+    std::vector<std::future<void>> running;
+    for (uint32_t worker = 0; worker < clients.size(); ++worker) {
+      running.push_back(std::async(std::launch::async,
+                                   [&body, worker, this] { body(worker, *clients[worker]); }));
+    }
+    for (auto& one : running) one.get();
+  }
+
+  std::vector<std::unique_ptr<Server>> servers;
+  std::vector<std::unique_ptr<Client>> clients;
+
+ private:
+  const Config config_;
+};
+
+ModelSpec spec_of(uint64_t count, const std::string& rule, Combine combine) {
+  ModelSpec spec;
+  spec.name = "m";
+  spec.spaces = {{DType::f32, count, 0, DType::f32}};
+  spec.rule = rule;
+  spec.combine = combine;
+  return spec;
+}
+
+Config config_of(const std::string& name) {
+  Config config;
+  config.shm_board_bytes = 0;
+  if (name == "tcp") config.transport = TransportChoice::tcp;
+  if (name == "ring") config.shm_single_copy = false;
+  return config;
+}
+
+class PsCluster : public ::testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Transports, PsCluster, ::testing::Values("single_copy", "ring", "tcp"),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(PsCluster, PushPullGivesEverybodyTheSameMean) {
+  for (uint64_t count : {uint64_t{1}, uint64_t{3}, uint64_t{1000}, uint64_t{300'001}}) {
+    Cluster cluster(2, 3, config_of(GetParam()));
+    std::vector<float> zeros(count);
+    cluster.create(spec_of(count, "assign", Combine::mean), zeros);
+    cluster.run([&](uint32_t worker, Client& client) {
+      for (uint32_t step = 0; step < 5; ++step) {
+        std::vector<float> mine(count);
+        for (uint64_t i = 0; i < count; ++i) {
+          mine[i] = static_cast<float>(i % 100 + 3 * worker * (step + 1));
+        }
+        std::vector<float> out(count);
+        expect_done(client.push_pull(kModel, buffers_of(mine), buffers_of(out), 0, {}));
+        for (uint64_t i = 0; i < count; ++i) {
+          ASSERT_EQ(out[i], static_cast<float>(i % 100 + 3 * (step + 1))) << i;
+        }
+      }
+    });
+  }
+}
+
+TEST_P(PsCluster, OperationsOverlapAndStayExact) {
+  constexpr uint64_t kCount = 200'000;
+  Cluster cluster(2, 2, config_of(GetParam()));
+  std::vector<float> zeros(kCount);
+  cluster.create(spec_of(kCount, "assign", Combine::sum), zeros);
+  cluster.run([&](uint32_t worker, Client& client) {
+    std::vector<std::vector<float>> mine;
+    std::vector<std::vector<float>> out;
+    for (uint32_t step = 0; step < 6; ++step) {
+      mine.emplace_back(kCount, static_cast<float>((worker + 1) * (step + 1)));
+      out.emplace_back(kCount);
+    }
+    std::vector<Client::OperationPtr> operations;
+    for (uint32_t step = 0; step < 6; ++step) {
+      operations.push_back(
+          client.push_pull(kModel, buffers_of(mine[step]), buffers_of(out[step]), 0, {}).value());
+    }
+    for (uint32_t step = 0; step < 6; ++step) {
+      ASSERT_TRUE(operations[step]->wait(Deadline::after_s(60)).ok());
+      for (float value : out[step]) ASSERT_EQ(value, static_cast<float>(3 * (step + 1)));
+    }
+  });
+}
+
+TEST_P(PsCluster, PushClockAndPullAreThreeCallsWithTheSameResult) {
+  constexpr uint64_t kCount = 70'000;
+  Cluster cluster(1, 2, config_of(GetParam()));
+  std::vector<float> ones(kCount, 1);
+  ModelSpec spec = spec_of(kCount, "sgd", Combine::mean);
+  spec.options["lr"] = 0.5;
+  cluster.create(spec, ones);
+  cluster.run([&](uint32_t worker, Client& client) {
+    std::vector<float> gradient(kCount, static_cast<float>(worker));
+    std::vector<float> weights(kCount);
+    for (uint32_t step = 1; step <= 4; ++step) {
+      expect_done(client.push(kModel, buffers_of(gradient), {}));
+      client.clock();
+      expect_done(client.pull(kModel, buffers_of(weights), 0, {}));
+      for (float weight : weights) ASSERT_EQ(weight, 1 - 0.25F * static_cast<float>(step));
+    }
+  });
+}
+
+TEST_P(PsCluster, SixteenBitsOnTheWireAreSummedInThirtyTwo) {
+  constexpr uint64_t kCount = 1001;
+  Cluster cluster(2, 2, config_of(GetParam()));
+  ModelSpec spec = spec_of(kCount, "add", Combine::sum);
+  spec.spaces[0].wire = DType::bf16;
+  std::vector<float> zeros(kCount);
+  cluster.create(spec, zeros);
+  cluster.run([&](uint32_t, Client& client) {
+    std::vector<float> mine(kCount, 1.0F / 512);  // too small beside 2 for a bf16
+    std::vector<float> out(kCount);
+    for (int step = 0; step < 512; ++step) {
+      expect_done(client.push_pull(kModel, buffers_of(mine), buffers_of(out), 0, {}));
+    }
+    for (float value : out) ASSERT_EQ(value, 2);
+  });
+}
+
+TEST_P(PsCluster, AWorkerThatLeavesHoldsNobodyUp) {
+  constexpr uint64_t kCount = 1000;
+  Cluster cluster(2, 3, config_of(GetParam()));
+  std::vector<float> zeros(kCount);
+  cluster.create(spec_of(kCount, "add", Combine::sum), zeros);
+  cluster.run([&](uint32_t worker, Client& client) {
+    std::vector<float> one(kCount, 1);
+    std::vector<float> out(kCount);
+    for (uint32_t step = 0; step < 10; ++step) {
+      if (worker == 2 && step == 4) return client.close();
+      expect_done(client.push_pull(kModel, buffers_of(one), buffers_of(out), 0, {}));
+    }
+    for (float value : out) ASSERT_EQ(value, 3 * 4 + 2 * 6);
+  });
+}
+
+TEST_P(PsCluster, WithAReplicaNoAcknowledgedPushIsLost) {
+  constexpr uint64_t kCount = 400'000;
+  Cluster cluster(2, 2, config_of(GetParam()));
+  ModelSpec spec = spec_of(kCount, "add", Combine::sum);
+  spec.replicas = 1;
+  std::vector<float> zeros(kCount);
+  cluster.create(spec, zeros);
+  std::atomic<uint32_t> steps{0};
+  auto killer = std::async(std::launch::async, [&] {
+    while (steps.load() < 10) std::this_thread::yield();
+    cluster.servers[0]->close();
+  });
+  cluster.run([&](uint32_t, Client& client) {
+    std::vector<float> one(kCount, 1);
+    std::vector<float> out(kCount);
+    for (uint32_t step = 0; step < 30; ++step) {
+      expect_done(client.push_pull(kModel, buffers_of(one), buffers_of(out), 0, {}));
+      steps.fetch_add(1);
+      for (uint64_t i = 0; i < kCount; ++i) {
+        ASSERT_EQ(out[i], 2 * static_cast<float>(step + 1)) << "element " << i;
+      }
+    }
+  });
+  killer.get();
+}
+
+TEST_P(PsCluster, WithoutAReplicaItSaysWhichServerIsGoneAndGoesOnWhenThatIsBack) {
+  constexpr uint64_t kCount = 100'000;
+  Cluster cluster(2, 1, config_of(GetParam()));
+  std::vector<float> zeros(kCount);
+  cluster.create(spec_of(kCount, "add", Combine::sum), zeros);
+  Client& client = *cluster.clients[0];
+  std::vector<float> one(kCount, 1);
+  std::vector<float> out(kCount);
+  expect_done(client.push_pull(kModel, buffers_of(one), buffers_of(out), 0, {}));
+  // The connection is cut, the server lives.
+  const auto rendezvous = tests::memory_rendezvous();
+  auto cut = std::async(std::launch::async, [&] {
+    JoinOptions join;
+    join.timeout = std::chrono::milliseconds(100);
+    return cluster.servers[1]->join(join, rendezvous);
+  });
+  EXPECT_FALSE(cut.get().ok());
+  const auto operation = client.push_pull(kModel, buffers_of(one), buffers_of(out), 0, {}).value();
+  const Status status = operation->wait(Deadline::after_s(60));
+  EXPECT_EQ(status.code(), StatusCode::peer_lost) << status;
+  EXPECT_EQ(operation->lost(), std::vector<uint32_t>{1});
+  cluster.connect(0, 1);
+  client.retry(operation);
+  EXPECT_TRUE(operation->wait(Deadline::after_s(60)).ok());
+  for (float value : out) ASSERT_EQ(value, 2);
+  expect_done(client.push_pull(kModel, buffers_of(one), buffers_of(out), 0, {}));
+  for (float value : out) ASSERT_EQ(value, 3);
+}
+
+TEST_P(PsCluster, RowsOfATable) {
+  Cluster cluster(2, 2, config_of(GetParam()));
+  ModelSpec spec = spec_of(5, "add", Combine::sum);
+  spec.spaces.push_back({DType::f32, 300, 3, DType::f32});
+  spec.num_servers = 2;
+  for (auto& server : cluster.servers) {
+    ASSERT_TRUE(server->create_model(kModel, spec, std::move(make_rule("add", {}).value())).ok());
+  }
+  for (auto& client : cluster.clients) ASSERT_TRUE(client->add_model(kModel, spec, 0).ok());
+  std::vector<float> dense(5);
+  std::vector<float> table(300);
+  for (size_t i = 0; i < 300; ++i) table[i] = static_cast<float>(i);
+  expect_done(cluster.clients[0]->set(kModel, {buffers_of(dense)[0], buffers_of(table)[0]}));
+  for (auto& server : cluster.servers) ASSERT_TRUE(server->seal(kModel).ok());
+  cluster.run([&](uint32_t worker, Client& client) {
+    std::vector<int64_t> numbers{7, static_cast<int64_t>(10 + worker), 7};
+    std::vector<float> values(9, 1);
+    auto* memory = reinterpret_cast<std::byte*>(values.data());
+    expect_done(client.push_rows(kModel, {1, numbers.data(), 3, memory}, {}));
+    client.clock();
+    std::vector<int64_t> wanted{99, 7, 10, 11, 0};
+    std::vector<float> got(15);
+    expect_done(client.pull_rows(
+        kModel, {1, wanted.data(), 5, reinterpret_cast<std::byte*>(got.data())}, 0, {}));
+    const std::vector<float> expected{297, 298, 299, 25, 26, 27, 31, 32, 33, 34, 35, 36, 0, 1, 2};
+    EXPECT_EQ(got, expected);
+  });
+}
+
+TEST_P(PsCluster, AModelThatIsNotThereEndsTheSessionWithAReason) {
+  Cluster cluster(1, 1, config_of(GetParam()));
+  Client& client = *cluster.clients[0];
+  ASSERT_TRUE(client.add_model(kModel, spec_of(10, "add", Combine::sum), 0).ok());
+  std::vector<float> out(10);
+  const auto operation = client.pull(kModel, buffers_of(out), 0, {}).value();
+  const Status status = operation->wait(Deadline::after_s(60));
+  EXPECT_EQ(status.code(), StatusCode::peer_lost);
+  EXPECT_NE(status.message().find("restarted without a checkpoint"), std::string::npos) << status;
+}
+
+}  // namespace
+}  // namespace dmlcomm::ps

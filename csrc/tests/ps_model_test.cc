@@ -1,0 +1,324 @@
+// Windows, clocks and rows of a model, without any connection.
+#include "ps/model.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <random>
+#include <thread>
+
+#include "ps/wire.h"
+
+namespace dmlcomm::ps {
+namespace {
+
+constexpr double kNoRate = std::numeric_limits<double>::quiet_NaN();
+
+ModelSpec spec_of(uint64_t count, Apply apply, Combine combine, const std::string& rule) {
+  ModelSpec spec;
+  spec.name = "m";
+  spec.spaces = {{DType::f32, count, 0, DType::f32}};
+  spec.apply = apply;
+  spec.combine = combine;
+  spec.rule = rule;
+  return spec;
+}
+
+class ModelUnderTest {
+ public:
+  ModelUnderTest(ModelSpec spec, uint32_t num_workers, uint64_t checkpoint_every = 0) {
+    ModelOptions options;
+    options.spec = std::move(spec);
+    options.shards = {0};
+    options.num_expected = num_workers;
+    options.rule = std::move(make_rule(options.spec.rule, options.spec.options).value());
+    options.checkpoint_every = checkpoint_every;
+    model_ = std::make_unique<Model>(std::move(options), events_);
+    const auto& pieces = model_->shard(0)->pieces();
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      const std::vector<float> zeros(pieces[i].count);
+      model_->set(0, i, reinterpret_cast<const std::byte*>(zeros.data()));
+    }
+    model_->seal();
+  }
+
+  Model& operator*() { return *model_; }
+  Model* operator->() { return model_.get(); }
+
+  // Every element of piece 0 of this push has `value`.
+  bool push(uint32_t worker, uint64_t clock, float value, bool closes = false) {
+    return push_as(worker, clock, ++sequence_, value, closes);
+  }
+  bool push_as(uint32_t worker, uint64_t clock, uint64_t sequence, float value,
+               bool closes = false) {
+    const std::vector<float> values(model_->shard(0)->pieces()[0].count, value);
+    const Push push{worker, clock, sequence, closes, kNoRate};
+    return model_->push(0, 0, push, reinterpret_cast<const std::byte*>(values.data())).value();
+  }
+  // The value of all elements, or NaN while it has to wait.
+  float pull(uint64_t needed) {
+    std::vector<float> values(model_->shard(0)->pieces()[0].count);
+    const std::byte* data = nullptr;
+    auto* scratch = reinterpret_cast<std::byte*>(values.data());
+    if (!model_->pull(0, 0, needed, false, scratch, &data).value()) return std::nanf("");
+    for (float value : values) EXPECT_EQ(value, values[0]);
+    return values[0];
+  }
+
+ private:
+  Events events_;
+  std::unique_ptr<Model> model_;
+  uint64_t sequence_ = 0;
+};
+
+TEST(PsModel, AppliesAWindowWhenEveryWorkerHasClosedIt) {
+  ModelUnderTest model(spec_of(3, Apply::at_clock, Combine::sum, "add"), 2);
+  model.push(0, 0, 1);
+  model.push(1, 0, 10);
+  EXPECT_EQ(model.pull(0), 0);
+  model->tick(0, 1);
+  EXPECT_TRUE(std::isnan(model.pull(1)));
+  model->tick(1, 1);
+  EXPECT_EQ(model.pull(1), 11);
+}
+
+TEST(PsModel, ClosingPushesAreAppliedPieceByPiece) {
+  ModelUnderTest model(spec_of(3, Apply::at_clock, Combine::mean, "assign"), 2);
+  model.push(0, 0, 1, true);
+  EXPECT_TRUE(std::isnan(model.pull(1)));
+  model.push(1, 0, 4, true);
+  EXPECT_EQ(model.pull(1), 2.5F);
+}
+
+TEST(PsModel, AFastWorkersNextWindowStaysOutOfTheVersionOfTheOthers) {
+  ModelUnderTest model(spec_of(1, Apply::at_clock, Combine::sum, "add"), 2);
+  model.push(0, 0, 1, true);
+  model.push(0, 1, 100, true);
+  model.push(1, 0, 10, true);
+  EXPECT_EQ(model.pull(1), 11);
+  model.push(1, 1, 1000, true);
+  EXPECT_EQ(model.pull(2), 1111);
+}
+
+TEST(PsModel, AppliesEveryPushAtOnceWhereAsked) {
+  ModelUnderTest model(spec_of(2, Apply::at_push, Combine::mean, "add"), 2);
+  model.push(0, 0, 1);
+  EXPECT_EQ(model.pull(0), 1);
+  model.push(0, 7, 2);
+  EXPECT_EQ(model.pull(0), 3);
+  EXPECT_TRUE(std::isnan(model.pull(1)));
+}
+
+TEST(PsModel, PushesAreCountedOnce) {
+  ModelUnderTest model(spec_of(2, Apply::at_clock, Combine::sum, "add"), 1);
+  model.push_as(0, 0, 5, 1);
+  model.push_as(0, 0, 5, 1);
+  model.push_as(0, 0, 4, 1);
+  model->tick(0, 1);
+  EXPECT_EQ(model.pull(1), 1);
+}
+
+TEST(PsModel, LatePushesGoToTheFirstOpenWindow) {
+  ModelUnderTest model(spec_of(2, Apply::at_clock, Combine::sum, "add"), 1);
+  model->tick(0, 3);
+  EXPECT_EQ(model.pull(3), 0);
+  model.push(0, 1, 8);
+  model->tick(0, 4);
+  EXPECT_EQ(model.pull(4), 8);
+}
+
+TEST(PsModel, WhoIsLostHoldsNobodyUp) {
+  ModelUnderTest model(spec_of(2, Apply::at_clock, Combine::mean, "assign"), 3);
+  model.push(0, 0, 1, true);
+  model.push(1, 0, 3, true);
+  EXPECT_TRUE(std::isnan(model.pull(1)));
+  model->drop(2);
+  EXPECT_EQ(model.pull(1), 2);
+}
+
+TEST(PsModel, WhoIsFarAheadWaits) {
+  ModelUnderTest model(spec_of(1, Apply::at_clock, Combine::sum, "add"), 2);
+  for (uint64_t clock = 0; clock < kMaxWindows; ++clock) EXPECT_TRUE(model.push(0, clock, 1));
+  EXPECT_FALSE(model.push(0, kMaxWindows, 1));
+  model->tick(0, kMaxWindows);
+  model->tick(1, 1);
+  EXPECT_TRUE(model.push(0, kMaxWindows, 1));
+}
+
+TEST(PsModel, KeepsASnapshotOfExactlyTheClock) {
+  ModelUnderTest model(spec_of(70'000, Apply::at_clock, Combine::sum, "add"), 1, 2);
+  const auto push_all = [&](uint64_t clock, float value) {
+    for (size_t piece = 0; piece < model->shard(0)->pieces().size(); ++piece) {
+      const std::vector<float> values(model->shard(0)->pieces()[piece].count, value);
+      const Push push{0, clock, clock + 1, true, kNoRate};
+      ASSERT_TRUE(
+          model->push(0, piece, push, reinterpret_cast<const std::byte*>(values.data())).ok());
+    }
+  };
+  for (uint64_t clock = 0; clock < 3; ++clock) push_all(clock, 1);
+  const auto snapshot = model->take_snapshot();
+  ASSERT_NE(snapshot, nullptr);
+  EXPECT_EQ(snapshot->clock, 2U);
+  const auto* weights = reinterpret_cast<const float*>(snapshot->shards[0].arrays[0].data());
+  for (size_t i = 0; i < 70'000; ++i) ASSERT_EQ(weights[i], 2);
+  EXPECT_EQ(model->take_snapshot(), nullptr);
+
+  ModelUnderTest other(spec_of(70'000, Apply::at_clock, Combine::sum, "add"), 1);
+  ASSERT_TRUE(other->restore(*snapshot).ok());
+  EXPECT_EQ(other.pull(2), 2);
+  EXPECT_TRUE(std::isnan(other.pull(3)));
+}
+
+TEST(PsModel, RowsAreAddedUpAndTheRestStays) {
+  ModelSpec spec = spec_of(0, Apply::at_clock, Combine::sum, "add");
+  spec.spaces[0] = {DType::f32, 8, 2, DType::f32};
+  ModelUnderTest model(spec, 1);
+  const std::vector<int64_t> numbers{3, 1, 3};
+  const std::vector<float> values{1, 2, 10, 20, 100, 200};
+  const Rows rows{0, numbers.data(), numbers.size()};
+  const Push push{0, 0, 1, false, kNoRate};
+  const auto* wire = reinterpret_cast<const std::byte*>(values.data());
+  ASSERT_TRUE(model->push_rows(0, push, rows, wire).value());
+  ASSERT_TRUE(model->push_rows(0, push, rows, wire).value());  // again: it counts once
+  model->tick(0, 1);
+  const std::vector<int64_t> all{0, 1, 2, 3};
+  std::vector<float> pulled(8);
+  ASSERT_TRUE(
+      model->pull_rows(0, 1, {0, all.data(), 4}, reinterpret_cast<std::byte*>(pulled.data()))
+          .value());
+  EXPECT_EQ(pulled, (std::vector<float>{0, 0, 10, 20, 0, 0, 101, 202}));
+}
+
+TEST(PsModel, RowsThatDoNotExistAreRefused) {
+  ModelSpec spec = spec_of(0, Apply::at_clock, Combine::sum, "add");
+  spec.spaces[0] = {DType::f32, 8, 2, DType::f32};
+  ModelUnderTest model(spec, 1);
+  for (int64_t row : {int64_t{-1}, int64_t{4}, INT64_MAX}) {
+    EXPECT_FALSE(model->check_rows(0, {0, &row, 1}).ok()) << row;
+  }
+}
+
+// Workers push powers of a base, so that a sum tells who has pushed how often; each works at its
+// own pace. What a pull returns must contain all pushes of clocks that its bound names, and with
+// exact pulls nothing else.
+TEST(PsModel, NoPullIsStalerThanItsBoundAndNoPushIsLost) {
+  constexpr uint32_t kWorkers = 4;
+  constexpr uint64_t kClocks = 60;
+  for (int64_t staleness : {0, 1, 3}) {
+    ModelUnderTest model(spec_of(1, Apply::at_clock, Combine::sum, "add"), kWorkers);
+    std::vector<std::thread> workers;
+    for (uint32_t worker = 0; worker < kWorkers; ++worker) {
+      workers.emplace_back([&, worker] {
+        std::mt19937 random(worker + 17 * static_cast<uint32_t>(staleness));
+        for (uint64_t clock = 0; clock < kClocks; ++clock) {
+          const float unit = 1.0F / static_cast<float>(1 << (2 * worker));
+          const std::vector<float> value{unit};
+          const Push push{worker, clock, clock + 1, random() % 2 == 0, kNoRate};
+          ASSERT_TRUE(
+              model->push(0, 0, push, reinterpret_cast<const std::byte*>(value.data())).value());
+          for (uint32_t pause = random() % 4; pause > 0; --pause) std::this_thread::yield();
+          model->tick(worker, clock + 1);
+          const auto bound = static_cast<uint64_t>(staleness);
+          const uint64_t needed = clock + 1 > bound ? clock + 1 - bound : 0;
+          float sum = model.pull(needed);
+          while (std::isnan(sum)) {
+            std::this_thread::yield();
+            sum = model.pull(needed);
+          }
+          const float per_clock = 1 + 1.0F / 4 + 1.0F / 16 + 1.0F / 64;
+          ASSERT_GE(sum, per_clock * static_cast<float>(needed));
+          if (staleness == 0) {
+            ASSERT_EQ(sum, per_clock * static_cast<float>(needed));
+          }
+        }
+      });
+    }
+    for (std::thread& worker : workers) worker.join();
+    EXPECT_EQ(model.pull(kClocks), 1.328125F * kClocks);
+    EXPECT_EQ(model->num_open_windows(), 0U);
+  }
+}
+
+TEST(PsModelSpec, ShardsAreEvenAndCoverEverything) {
+  for (uint32_t servers : {1U, 2U, 3U, 7U}) {
+    for (uint64_t count : {uint64_t{1}, uint64_t{5}, uint64_t{100'003}, uint64_t{9'000'001}}) {
+      ModelSpec spec = spec_of(count, Apply::at_clock, Combine::mean, "sgd");
+      spec.spaces.push_back({DType::f32, 10 * count, 10, DType::f32});
+      spec.num_servers = servers;
+      uint64_t dense = 0;
+      uint64_t rows = 0;
+      uint64_t next = 0;
+      uint64_t most = 0;
+      for (uint32_t shard = 0; shard < servers; ++shard) {
+        most = std::max(most, shard_bytes(spec, shard));
+        for (const Piece& piece : pieces_of(spec, shard)) {
+          EXPECT_LE(piece.stored_bytes(spec), kPieceBytes);
+          (piece.space == 0 ? dense : rows) += piece.count;
+          if (piece.space != 0) continue;
+          EXPECT_EQ(piece.first, next);
+          next += piece.count;
+        }
+      }
+      EXPECT_EQ(dense, count);
+      EXPECT_EQ(rows, 10 * count);
+      const double mean = 4.0 * 11.0 * static_cast<double>(count) / servers;
+      if (count > 100'000) {
+        EXPECT_LE(static_cast<double>(most), 1.02 * mean);
+      }
+    }
+  }
+}
+
+TEST(PsModelSpec, NamesWhatMakesNoSense) {
+  ModelSpec spec = spec_of(5, Apply::at_clock, Combine::mean, "sgd");
+  EXPECT_TRUE(check(spec).ok());
+  spec.replicas = 1;
+  EXPECT_FALSE(check(spec).ok());
+  spec.num_servers = 2;
+  EXPECT_TRUE(check(spec).ok());
+  spec.options["speed"] = 3;
+  EXPECT_NE(check(spec).message().find("speed"), std::string::npos);
+  spec.options.clear();
+  spec.spaces[0].dtype = spec.spaces[0].wire = DType::i32;
+  EXPECT_FALSE(check(spec).ok());
+  spec.rule = "add";
+  EXPECT_TRUE(check(spec).ok());
+}
+
+TEST(PsWire, CommandsComeBackAsTheyWere) {
+  Command command;
+  command.kind = CommandKind::push_rows;
+  command.model = 7;
+  command.shard = 3;
+  command.space = 1;
+  command.clock = 1ull << 40;
+  command.sequence = UINT64_MAX;
+  command.staleness = 5;
+  command.num_rows = 11;
+  command.ends_clock = true;
+  command.learning_rate = 0.5;
+  command.lost_servers = 1ull << 63;
+  const Result<Command> decoded = decode_command(encode(command));
+  ASSERT_TRUE(decoded.ok());
+  EXPECT_EQ(encode(*decoded), encode(command));
+  EXPECT_TRUE(decoded->ends_clock);
+  EXPECT_EQ(decoded->clock, command.clock);
+  EXPECT_EQ(decoded->learning_rate, 0.5);
+}
+
+TEST(PsWire, WhatIsNoCommandIsRefused) {
+  const CommandBytes good = encode(Command());
+  for (size_t i = 0; i < 8; ++i) {
+    CommandBytes bad = good;
+    bad[i] ^= std::byte{0x40};
+    EXPECT_FALSE(decode_command(bad).ok()) << i;
+  }
+  AnswerBytes answer = encode(Answer{1, 2});
+  EXPECT_TRUE(decode_answer(answer).ok());
+  answer[0] = std::byte{0};
+  EXPECT_FALSE(decode_answer(answer).ok());
+}
+
+}  // namespace
+}  // namespace dmlcomm::ps

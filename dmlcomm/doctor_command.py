@@ -1,0 +1,126 @@
+"""``dmlcomm doctor``: the command line."""
+
+import json
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from dmlcomm import doctor as _doctor
+from dmlcomm.doctor import Values
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+console = Console()
+
+
+@app.command()
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show what dmlcomm uses on this machine, what it does not, and why.
+
+    The exit code is 1 when the configuration cannot work here.
+    """
+    report = _doctor.examine()
+    if as_json:
+        print(json.dumps(report, indent=2))
+    else:
+        for table in _tables(report):
+            console.print(table)
+        for problem in report["problems"]:
+            console.print(f"[bold red]problem:[/] {problem}", highlight=False)
+        if not report["problems"]:
+            console.print("[bold green]No problem found.[/]")
+    if report["problems"]:
+        raise typer.Exit(1)
+
+
+def _tables(report: Values) -> list[Table]:
+    return [
+        _system(report),
+        _interfaces(report["interfaces"]),
+        _topology(report["topology"]),
+        _transports(report),
+        _algorithms(report["algorithms"]),
+        _configuration(report["configuration"]),
+    ]
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def _system(report: Values) -> Table:
+    table = _table("System", "what", "value")
+    for name, version in report["versions"].items():
+        table.add_row(name, version)
+    table.add_row("cores", str(report["cpu"]["cores"]))
+    table.add_row("reduction kernels", report["cpu"]["kernels"])
+    return table
+
+
+def _interfaces(interfaces: list[Values]) -> Table:
+    table = _table("Interfaces", "name", "addresses", "MTU", "Mb/s", "used as")
+    for interface in interfaces:
+        chosen = interface["rail"] is not None
+        table.add_row(
+            interface["name"],
+            "\n".join(interface["addresses"]) or "-",
+            str(interface["mtu"]),
+            str(interface["speed_mbps"] or "unknown"),
+            f"[green]rail {interface['rail']}[/]" if chosen else f"no: {interface['why_not']}",
+        )
+    return table
+
+
+def _topology(topology: Values) -> Table:
+    table = _table("Topology (DMLCOMM_TOPOLOGY)", "what", "value")
+    table.add_row("setting", topology["setting"])
+    if topology["network"] != topology["setting"]:
+        table.add_row("network", topology["network"])
+    if topology["digits"] is not None:
+        table.add_row("digits of this host", ", ".join(map(str, topology["digits"])))
+    known = "" if topology["certain"] else " (in this order; subnets of other hosts may change it)"
+    for level, interface in enumerate(topology["levels"]):
+        table.add_row(f"level {level}", interface + known)
+    return table
+
+
+def _transports(report: Values) -> Table:
+    table = _table("Transports", "name", "works", "how, or why not")
+    for transport in report["transports"]:
+        works = "[green]yes[/]" if transport["works"] else "[red]no[/]"
+        table.add_row(transport["name"], works, transport["detail"])
+    controls = report["congestion_controls"]
+    usable = f"{', '.join(controls['usable'])} (system: {controls['system_default']})"
+    if controls["refused"]:
+        usable += f"; not permitted to this user: {', '.join(controls['refused'])}"
+    table.add_row("tcp congestion control", "", usable)
+    return table
+
+
+def _algorithms(algorithms: dict[str, list[str]]) -> Table:
+    table = _table("Algorithms (DMLCOMM_ALGORITHM)", "operation", "names")
+    for operation, names in algorithms.items():
+        table.add_row(operation, ", ".join(names) or "-")
+    return table
+
+
+def _configuration(entries: list[Values]) -> Table:
+    table = _table("Configuration", "variable", "value", "default")
+    for entry in entries:
+        style = "bold yellow" if entry["changed"] else ""
+        default = _shown(entry["default"]) if entry["changed"] else "the same"
+        table.add_row(entry["variable"], _shown(entry["value"]), default, style=style)
+    return table
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    return str(value) if value not in ("", None) else "-"

@@ -1,0 +1,1 @@
+"""Messages and stubs of proto/dmlcomm_ps.proto; setup.py generates them when it builds."""

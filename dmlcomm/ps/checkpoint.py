@@ -1,0 +1,196 @@
+"""Checkpoint files of one server: written whole or not at all, and checked before they are used.
+
+A file holds one model at one clock:
+
+    magic            8 bytes, "DMLCPS" and the version of the format, two digits
+    header length    4 bytes, little-endian
+    header checksum  4 bytes, CRC-32 of the header
+    header           JSON: server, model, clock; of each shard, its steps; size and CRC-32 of
+                     each of its arrays
+    arrays           one after the other, as the server's core gave them
+
+It is written under another name, flushed to the disk, and renamed; then the directory is flushed.
+So after a crash at any moment the file is complete, or not there. The last KEPT of a model stay.
+"""
+
+import base64
+import json
+import mmap
+import os
+import re
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dmlcomm.errors import PsCheckpointError
+from dmlcomm.ps.description import parse
+
+MAGIC = b"DMLCPS01"
+PREFIX = struct.Struct("<8sII")
+MAX_HEADER_BYTES = 64 << 20
+KEPT = 2
+
+FILE_NAME = re.compile(r"model-(?P<model>[0-9a-f]{8})-clock-(?P<clock>\d{12})\.ckpt")
+
+Bytes = memoryview
+
+# As the core gives and takes it: "shard" (number), "arrays", "steps" (updates by piece).
+Shard = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a file holds. The arrays of the shards are views of the file."""
+
+    path: Path
+    model: int
+    description: Any
+    clock: int
+    shards: list[Shard]
+
+
+class CheckpointDirectory:
+    """Checkpoints of server `server` of `num_servers`, in a directory of their own below `root`."""
+
+    def __init__(self, root: str | Path, server: int, num_servers: int) -> None:
+        self.path = Path(root) / f"server-{server}"
+        self._server = server
+        self._num_servers = num_servers
+        self.path.mkdir(parents=True, exist_ok=True)
+        for left in self.path.glob("*.partial"):  # of a server that was killed while it wrote
+            left.unlink()
+
+    def write(self, model: int, description: Any, clock: int, shards: Sequence[Shard]) -> Path:
+        """Writes one model, and removes all but the last KEPT of it."""
+        header = {
+            "server": self._server,
+            "num_servers": self._num_servers,
+            "model": model,
+            "name": description.name,
+            "description": base64.b64encode(description.SerializeToString()).decode(),
+            "clock": clock,
+            "shards": [
+                {
+                    "shard": shard["shard"],
+                    "steps": list(shard["steps"]),
+                    "arrays": [
+                        {"bytes": array.nbytes, "crc32": zlib.crc32(array)}
+                        for array in shard["arrays"]
+                    ],
+                }
+                for shard in shards
+            ],
+        }
+        text = json.dumps(header).encode()
+        path = self.path / f"model-{model:08x}-clock-{clock:012d}.ckpt"
+        partial = path.with_suffix(".partial")
+        with partial.open("wb") as file:
+            file.write(PREFIX.pack(MAGIC, len(text), zlib.crc32(text)))
+            file.write(text)
+            for shard in shards:
+                for array in shard["arrays"]:
+                    file.write(array)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+        self._flush_names()
+        for old in self._files_of(model)[KEPT:]:
+            old.unlink()
+        return path
+
+    def models(self) -> list[int]:
+        """Models that have a file."""
+        names = [FILE_NAME.fullmatch(path.name) for path in self.path.iterdir()]
+        return sorted({int(name["model"], 16) for name in names if name})
+
+    def newest(self, model: int) -> tuple[Checkpoint, list[PsCheckpointError]]:
+        """The newest file that is whole, and what is wrong with those that are newer.
+
+        Raises PsCheckpointError if none is: without its weights a model must not start silently.
+        """
+        damaged: list[PsCheckpointError] = []
+        for path in self._files_of(model):
+            try:
+                return self.read(path), damaged
+            except PsCheckpointError as error:
+                damaged.append(error)
+        raise PsCheckpointError(
+            "; ".join(map(str, damaged))
+            + "; there is no older one; move the files away to start without them"
+        )
+
+    def read(self, path: Path) -> Checkpoint:
+        """Raises PsCheckpointError: the file is damaged, or of another server."""
+        try:
+            with path.open("rb") as file:
+                data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        except (OSError, ValueError) as error:
+            raise _damaged(path, f"cannot be read: {error}") from error
+        header, begin = _read_header(path, data)
+        for key, mine in (("server", self._server), ("num_servers", self._num_servers)):
+            if header[key] != mine:
+                raise PsCheckpointError(
+                    f"checkpoint {path} is of another server: {key} is {header[key]}, expected "
+                    f"{mine}; start the servers as they were, or with another --checkpoint"
+                )
+        return Checkpoint(
+            path=path,
+            model=header["model"],
+            description=parse(base64.b64decode(header["description"])),
+            clock=header["clock"],
+            shards=_read_shards(path, data[begin:], header["shards"]),
+        )
+
+    def _files_of(self, model: int) -> list[Path]:
+        """Newest first: the clock is part of the name."""
+        return sorted(self.path.glob(f"model-{model:08x}-clock-*.ckpt"), reverse=True)
+
+    def _flush_names(self) -> None:
+        directory = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+
+def _read_header(path: Path, data: Bytes) -> tuple[dict[str, Any], int]:
+    """The header, and where the arrays begin."""
+    if len(data) < PREFIX.size:
+        raise _damaged(path, f"has {len(data)} bytes, less than any checkpoint")
+    magic, length, checksum = PREFIX.unpack(data[: PREFIX.size])
+    if magic != MAGIC:
+        if magic[:6] == MAGIC[:6]:
+            raise _damaged(path, f"is of format {magic!r}, this dmlcomm reads {MAGIC!r}")
+        raise _damaged(path, f"is no checkpoint: begins with {magic!r} instead of {MAGIC!r}")
+    begin = PREFIX.size + length
+    if length > MAX_HEADER_BYTES or begin > len(data):
+        raise _damaged(path, f"has {len(data)} bytes, its header alone would end at {begin}")
+    text = data[PREFIX.size : begin]
+    if zlib.crc32(text) != checksum:
+        raise _damaged(path, "has a header whose checksum is wrong")
+    header: dict[str, Any] = json.loads(bytes(text))
+    return header, begin
+
+
+def _read_shards(path: Path, data: Bytes, listed: Sequence[dict[str, Any]]) -> list[Shard]:
+    expected = sum(array["bytes"] for shard in listed for array in shard["arrays"])
+    if len(data) != expected:
+        raise _damaged(path, f"has {len(data)} bytes of arrays, expected {expected}")
+    shards = []
+    for shard in listed:
+        arrays = []
+        for number, array in enumerate(shard["arrays"]):
+            content, data = data[: array["bytes"]], data[array["bytes"] :]
+            if zlib.crc32(content) != array["crc32"]:
+                where = f"array {number} of shard {shard['shard']}"
+                raise _damaged(path, f"is damaged in {where}: the checksum is wrong")
+            arrays.append(content)
+        shards.append({"shard": shard["shard"], "steps": shard["steps"], "arrays": arrays})
+    return shards
+
+
+def _damaged(path: Path, what: str) -> PsCheckpointError:
+    return PsCheckpointError(f"checkpoint {path} {what}")

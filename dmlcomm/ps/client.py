@@ -1,0 +1,367 @@
+"""A worker's client: push, pull and clock."""
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from dmlcomm import _core, errors
+from dmlcomm.ps import tensors
+from dmlcomm.ps.client_model import ClientModel, make_model
+from dmlcomm.ps.connections import ConnectionOptions, Connections
+from dmlcomm.ps.creation import Creation
+from dmlcomm.ps.operations import Operations, nothing, rate
+from dmlcomm.ps.protocol import parse_address, parse_servers
+from dmlcomm.ps.tls import Tls
+
+
+class Client:
+    """One worker's connection to all parameter servers of a job.
+
+    Weights and gradients are NumPy arrays or torch tensors: one, a list, or a dict such as a
+    ``state_dict``. Every worker makes the same models. A worker's *clock* counts its calls of
+    `clock`; a push belongs to the clock it is made in; `pull` says how far others may be behind.
+
+    Any thread may call; operations are carried out in the order of the calls.
+
+    Args:
+        servers: "host:port,host:port" or a list, server 0 first. Default: DMLCOMM_PS_SERVERS.
+        token: of the job. Default: DMLCOMM_PS_TOKEN.
+        worker: number of this worker, each once. Default: DMLCOMM_PS_WORKER, else RANK, else the
+            servers choose.
+        transport: "auto", "tcp" or "shm". Default: DMLCOMM_TRANSPORT.
+        timeout_s: of every operation.
+        connect_timeout_s: how long the servers may take to be there.
+        reconnect_timeout_s: how long a server that died may take to come back.
+        tls: of the control plane.
+
+    Raises:
+        ValueError: an argument or a variable is not legal.
+        PsConnectionError: a server does not answer. PsRefusedError: it does not let this worker in.
+
+    Example:
+        >>> with dmlcomm.ps.Client("127.0.0.1:7000") as client:
+        ...     weights = client.init("w", np.zeros(1000, np.float32), rule="sgd", lr=0.1)
+        ...     for _ in range(100):
+        ...         weights = client.push_pull("w", gradient_of(weights))
+    """
+
+    def __init__(
+        self,
+        servers: str | Sequence[str] | None = None,
+        *,
+        token: str | None = None,
+        worker: int | None = None,
+        transport: str | None = None,
+        timeout_s: float = 1800.0,
+        connect_timeout_s: float = 60.0,
+        reconnect_timeout_s: float = 60.0,
+        tls: Tls | None = None,
+    ) -> None:
+        config = _core.config()
+        self._models: dict[str, ClientModel] = {}
+        self._connections = Connections(
+            ConnectionOptions(
+                servers=_addresses(servers, str(config["ps_servers"])),
+                token=str(config["ps_token"]) if token is None else token,
+                worker=int(config["ps_worker"]) if worker is None else worker,
+                transport=transport or str(config["transport"]),
+                connect_timeout_s=connect_timeout_s,
+                reconnect_timeout_s=reconnect_timeout_s,
+                tls=tls,
+            )
+        )
+        self._timeout_s = timeout_s
+        self._operations = Operations(self._connections, self._recreate, timeout_s)
+        self._creation = Creation(self._connections, self._operations, timeout_s)
+        self._closed = False
+
+    # --- what it is ---
+
+    @property
+    def worker(self) -> int:
+        """The number of this worker."""
+        return self._connections.worker
+
+    @property
+    def num_servers(self) -> int:
+        return self._connections.num_servers
+
+    @property
+    def lost_servers(self) -> list[int]:
+        """Servers that this worker has no connection to."""
+        return list(self._core.lost())
+
+    def rails(self) -> list[list[dict[str, Any]]]:
+        """By server, what has gone over each NIC of this worker."""
+        return list(self._core.rails())
+
+    # --- models ---
+
+    def init(
+        self,
+        model: str,
+        weights: Any,
+        *,
+        rule: str = "assign",
+        apply: str = "clock",
+        reduce: str = "mean",
+        wire: str = "",
+        tables: bool = False,
+        **options: float,
+    ) -> Any:
+        """Makes the model on the servers, and returns its valid weights.
+
+        One worker's weights become the first values; which one's, the servers choose. All get the
+        same, also in place. A worker that comes later gets what training has made of them.
+
+        Args:
+            model: its name. All workers describe it alike.
+            weights: tensors; they are written.
+            rule: "assign" (weights become the reduced pushes), "add", "sgd", "adam", "adamw",
+                "adagrad", or "python", for what the servers were given as --rule.
+            apply: "clock": the pushes of one clock of all workers are one update. "push": each push
+                is one.
+            reduce: "mean" or "sum" of the pushes of a clock.
+            wire: "bf16" or "f16": how f32 travels. Default: as it is.
+            tables: the tensors are matrices whose rows are pushed and pulled singly (`push_rows`,
+                `pull_rows`).
+            options: of the rule, as lr=0.1.
+
+        Raises:
+            PsModelError: the servers have another model by this name; the text shows both.
+        """
+        made = make_model(
+            model,
+            weights,
+            wire=wire,
+            tables=tables,
+            options=options,
+            rule=rule,
+            apply=apply,
+            reduce=reduce,
+            num_servers=self.num_servers,
+            replicas=self._connections.replicas,
+        )
+        known = self._models.get(model)
+        if known is None or known.description != made.description:
+            self._creation.create(made, weights)
+            self._models[model] = made
+        return self.pull(model, None, out=weights)
+
+    def has_model(self, model: str) -> bool:
+        """Whether this client has made it."""
+        return model in self._models
+
+    def push(self, model: str, gradients: Any, *, lr: float | None = None) -> None:
+        """Sends gradients (or whatever the model's rule takes); returns when they are safe.
+
+        That is when all servers that hold a copy have them.
+
+        Args:
+            lr: learning rate of this push. Default: the rule's.
+        """
+        self._push(self._operations.run, model, gradients, lr)
+
+    def push_async(self, model: str, gradients: Any, *, lr: float | None = None) -> "Future[None]":
+        """As `push`. The gradients must not change until the future is done."""
+        future: Future[None] = self._push(self._operations.run_later, model, gradients, lr)
+        return future
+
+    def pull(self, model: str, staleness: int | None = 0, *, out: Any = None) -> Any:
+        """The weights.
+
+        Args:
+            staleness: with 0, all workers' pushes of the clocks before this worker's are in them;
+                with s, of those more than s clocks before. It waits for slower workers until that
+                holds. None: whatever is there, at once.
+            out: tensors to write to. Default: new ones.
+        """
+        return self._pull(self._operations.run, model, staleness, out)
+
+    def pull_async(
+        self, model: str, staleness: int | None = 0, *, out: Any = None
+    ) -> "Future[Any]":
+        """As `pull`; the result is complete when the future is done."""
+        future: Future[Any] = self._pull(self._operations.run_later, model, staleness, out)
+        return future
+
+    def push_pull(
+        self,
+        model: str,
+        gradients: Any,
+        staleness: int | None = 0,
+        *,
+        lr: float | None = None,
+        out: Any = None,
+    ) -> Any:
+        """`push`, `clock` and `pull` in one round trip; returns the weights."""
+        return self._push_pull(self._operations.run, model, gradients, staleness, lr, out)
+
+    def push_pull_async(
+        self,
+        model: str,
+        gradients: Any,
+        staleness: int | None = 0,
+        *,
+        lr: float | None = None,
+        out: Any = None,
+    ) -> "Future[Any]":
+        """As `push_pull`. Gradients and `out` must not be the same memory."""
+        later = self._operations.run_later
+        future: Future[Any] = self._push_pull(later, model, gradients, staleness, lr, out)
+        return future
+
+    def push_rows(
+        self, model: str, indices: Any, values: Any, *, table: int = 0, lr: float | None = None
+    ) -> None:
+        """Sends gradients of some rows of a table.
+
+        Args:
+            indices: numbers of the rows; one that comes twice counts twice.
+            values: a matrix, one row for each.
+            table: which one, where the model has several.
+        """
+        made, rows = self._model(model), tensors.indices_of(indices)
+        memory = made.row_memory(table, rows, values)
+        self._operations.run(
+            f'push of rows to model "{model}"',
+            lambda core, _: core.start_push_rows(
+                made.number, table, rows.address, rows.count, memory.address, rate(lr)
+            ),
+            nothing,
+            (rows, memory),
+        )
+
+    def pull_rows(
+        self, model: str, indices: Any, staleness: int | None = 0, *, table: int = 0
+    ) -> Any:
+        """Some rows of a table, as a matrix in the order of `indices`."""
+        made, rows = self._model(model), tensors.indices_of(indices)
+        out = tensors.empty_rows(made.like[table], rows.count)
+        memory, finish = tensors.writable(out)
+        bound = _check_staleness(staleness)
+        return self._operations.run(
+            f'pull of rows of model "{model}"',
+            lambda core, _: core.start_pull_rows(
+                made.number, table, rows.address, rows.count, memory.address, bound
+            ),
+            finish,
+            rows,
+        )
+
+    # --- workers together ---
+
+    def clock(self) -> None:
+        """Closes this worker's clock of all models: what it has pushed there is complete."""
+        self._core.clock()
+
+    def clock_of(self, model: str) -> int:
+        """How far this worker is: clocks that it has closed, counted from where it joined."""
+        return int(self._core.clock_of(self._model(model).number))
+
+    def barrier(self) -> None:
+        """Waits until every live worker has called it. Raises PsTimeoutError."""
+        self._connections.barrier(self._timeout_s)
+
+    def close(self) -> None:
+        """Waits for what was started, and leaves: the others do not wait for this worker any more.
+
+        Idempotent.
+        """
+        if not self._closed:
+            self._closed = True
+            self._operations.close()
+            self._connections.close()
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- operations, now (run) or later (run_later) ---
+
+    def _push(self, run: Any, model: str, gradients: Any, lr: float | None) -> Any:
+        made = self._model(model)
+        memories = made.readable(gradients)
+        buffers = made.layout.buffers(memories)
+        return run(
+            f'push to model "{model}"',
+            lambda core, wait: core.start_push(made.number, buffers, rate(lr), wait),
+            nothing,
+            memories,
+        )
+
+    def _pull(self, run: Any, model: str, staleness: int | None, out: Any) -> Any:
+        made = self._model(model)
+        buffers, finish = made.writable(out)
+        bound = _check_staleness(staleness)
+        return run(
+            f'pull of model "{model}"',
+            lambda core, wait: core.start_pull(made.number, buffers, bound, wait),
+            finish,
+        )
+
+    def _push_pull(
+        self,
+        run: Any,
+        model: str,
+        gradients: Any,
+        staleness: int | None,
+        lr: float | None,
+        out: Any,
+    ) -> Any:
+        made = self._model(model)
+        memories = made.readable(gradients)
+        pushed = made.layout.buffers(memories)
+        pulled, finish = made.writable(out)
+        bound = _check_staleness(staleness)
+        return run(
+            f'push_pull of model "{model}"',
+            lambda core, wait: core.start_push_pull(
+                made.number, pushed, pulled, bound, rate(lr), wait
+            ),
+            finish,
+            memories,
+        )
+
+    def _recreate(self, server: int) -> None:
+        """Makes all models known to a server that was started again."""
+        for made in self._models.values():
+            self._creation.recreate(server, made)
+
+    # --- what they work on ---
+
+    @property
+    def _core(self) -> _core.PsClient:
+        core = self._connections.core
+        assert core is not None
+        return core
+
+    def _model(self, name: str) -> ClientModel:
+        made = self._models.get(name)
+        if made is None:
+            known = ", ".join(f'"{model}"' for model in self._models) or "none"
+            raise errors.PsModelError(
+                f'worker {self.worker} has no model "{name}" (it has {known}); call init first'
+            )
+        return made
+
+
+def _addresses(servers: str | Sequence[str] | None, default: str) -> list[str]:
+    if servers is None:
+        if not default:
+            raise ValueError(
+                "no parameter servers: give Client(servers=...), set DMLCOMM_PS_SERVERS to "
+                "host:port,host:port, or start with `dmlcomm run --servers N -- COMMAND`"
+            )
+        servers = default
+    if isinstance(servers, str):
+        return parse_servers(servers)
+    return [parse_address(address) for address in servers]
+
+
+def _check_staleness(staleness: int | None) -> int | None:
+    if staleness is not None and (isinstance(staleness, bool) or staleness < 0):
+        raise ValueError(f"staleness {staleness}: expected 0 or more clocks, or None")
+    return staleness

@@ -1,0 +1,92 @@
+"""A model as a client knows it: names, shapes, and the memory of the caller's tensors."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dmlcomm.ps import tensors
+from dmlcomm.ps.layout import (
+    Layout,
+    Memory,
+    Structure,
+    TensorSpec,
+    dense_layout,
+    describe_model,
+    structure_of,
+    table_layout,
+)
+from dmlcomm.ps.protocol import model_number
+
+Buffers = list[list[tuple[int, int]]]
+
+
+@dataclass(frozen=True)
+class ClientModel:
+    """See `make_model`; `like` is what a pull makes more of."""
+
+    number: int
+    name: str
+    structure: Structure
+    layout: Layout
+    description: Any
+    like: tuple[Any, ...]
+
+    def readable(self, value: Any) -> list[Memory]:
+        """Memory of tensors that are to be sent. Raises ValueError if they are not this model's."""
+        return [tensors.readable(leaf) for leaf in self._leaves(value)]
+
+    def writable(self, out: Any) -> tuple[Buffers, Callable[[], Any]]:
+        """Buffers to receive into, and what then returns the tensors. None: new ones."""
+        if out is None:
+            leaves = [tensors.empty_like(tensor) for tensor in self.like]
+        else:
+            leaves = self._leaves(out)
+        targets = [tensors.writable(leaf) for leaf in leaves]
+
+        def finish() -> Any:
+            return self.structure.rebuild([write() for _, write in targets])
+
+        return self.layout.buffers([memory for memory, _ in targets]), finish
+
+    def row_memory(self, table: int, rows: Memory, values: Any) -> Memory:
+        """Memory of the values of rows. Raises ValueError for another shape or element type."""
+        what = f'rows of model "{self.name}"'
+        spec, actual = self.layout.tensors[table], tensors.spec_of(values, what)
+        expected = TensorSpec((rows.count, spec.shape[-1]), spec.dtype)
+        if actual != expected:
+            raise ValueError(f"{what}: expected {expected}, got {actual}")
+        return tensors.readable(values)
+
+    def _leaves(self, value: Any) -> list[Any]:
+        what = f'model "{self.name}"'
+        leaves = self.structure.flatten(value, what)
+        for key, spec, leaf in zip(self.structure.keys, self.layout.tensors, leaves, strict=True):
+            actual = tensors.spec_of(leaf, f"{what}, tensor {key}")
+            if actual != spec:
+                raise ValueError(f"{what}, tensor {key}: expected {spec}, got {actual}")
+        return leaves
+
+
+def make_model(
+    name: str,
+    weights: Any,
+    *,
+    wire: str,
+    tables: bool,
+    options: Mapping[str, float],
+    **fields: Any,
+) -> ClientModel:
+    """`fields` are those of the message Model. Raises TypeError, ValueError."""
+    what = f'model "{name}"'
+    structure = structure_of(weights)
+    leaves = structure.flatten(weights, what)
+    if not leaves:
+        raise ValueError(f"{what} has no tensors")
+    specs = [
+        tensors.spec_of(leaf, f"{what}, tensor {key}")
+        for key, leaf in zip(structure.keys, leaves, strict=True)
+    ]
+    layout = table_layout(specs) if tables else dense_layout(specs)
+    description = describe_model(name, structure, layout, wire, options, **fields)
+    like = tuple(tensors.empty_like(leaf) for leaf in leaves)
+    return ClientModel(model_number(name), name, structure, layout, description, like)

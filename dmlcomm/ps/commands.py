@@ -1,0 +1,227 @@
+"""``dmlcomm ps``: the command line of the parameter server.
+
+What a command needs is imported in it: a server listens a fraction of a second after its start.
+"""
+
+import os
+import signal
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from dmlcomm.ps.tls import Tls
+
+app = typer.Typer(
+    name="ps",
+    help="The parameter server: start one, or look how it is doing.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+FAILED = 1
+
+Token = Annotated[
+    str | None,
+    typer.Option(help="Of the job; default: DMLCOMM_PS_TOKEN.", show_default=False),
+]
+TlsCert = Annotated[Path | None, typer.Option(help="Own certificate (PEM).", show_default=False)]
+TlsKey = Annotated[Path | None, typer.Option(help="Its private key.", show_default=False)]
+TlsCa = Annotated[
+    Path | None,
+    typer.Option(help="Whose signatures count; on a server: demands certificates of workers."),
+]
+
+
+@app.command()
+def serve(
+    listen: Annotated[
+        str, typer.Option(help="HOST:PORT of the control plane; port 0 takes a free one.")
+    ] = "127.0.0.1:0",
+    workers: Annotated[int, typer.Option(help="Workers that training waits for.")] = 1,
+    servers: Annotated[
+        str, typer.Option(help="How many servers the job has, or their addresses in order.")
+    ] = "1",
+    index: Annotated[
+        int | None,
+        typer.Option(help="Which of them this is; default: the one with the address of --listen."),
+    ] = None,
+    replicas: Annotated[int, typer.Option(help="1: a copy of every shard on the next server.")] = 0,
+    token: Token = None,
+    transport: Annotated[str, typer.Option(help="auto, tcp or shm; default: as configured.")] = "",
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Directory of checkpoints.", show_default=False)
+    ] = None,
+    checkpoint_every: Annotated[int, typer.Option(help="Clocks from one to the next.")] = 100,
+    metrics_port: Annotated[
+        int | None, typer.Option(help="Of the Prometheus endpoint; 0 takes a free one.")
+    ] = None,
+    rule: Annotated[
+        str | None, typer.Option(help="MODULE:FUNCTION, for models with rule python.")
+    ] = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    tls_ca: TlsCa = None,
+    log_level: Annotated[str, typer.Option(help="error, warning, info or debug.")] = "info",
+    until_eof: Annotated[bool, typer.Option("--until-eof", hidden=True)] = False,
+) -> None:
+    """Run one server until SIGTERM or SIGINT. Prints one line when it listens."""
+    # First of all: a signal that comes while the server starts ends it cleanly, too.
+    stop = _StopSignals()
+    if until_eof:
+        stop.also_when_stdin_ends()
+    from dmlcomm import _core, errors
+    from dmlcomm.log import get_logger
+    from dmlcomm.ps.server import Server, ServerOptions
+
+    get_logger().setLevel(log_level.upper())
+    try:
+        config = _core.config()
+        num_servers, own_index = _place(servers, listen, index)
+        options = ServerOptions(
+            listen=listen,
+            index=own_index,
+            num_servers=num_servers,
+            workers=workers,
+            replicas=replicas,
+            token=str(config["ps_token"]) if token is None else token,
+            transport=transport or str(config["transport"]),
+            checkpoint=checkpoint,
+            checkpoint_every=checkpoint_every,
+            metrics_port=metrics_port,
+            rule=rule,
+            tls=_tls(tls_cert, tls_key, tls_ca),
+        )
+        with Server(options) as server:
+            metrics = f", metrics on port {server.metrics_port}" if server.metrics_port else ""
+            place = f"server {own_index} of {num_servers}"
+            print(f"dmlcomm ps: {place} listens on {server.address}{metrics}", flush=True)
+            stop.wait()
+    except (ValueError, OSError, errors.PsError) as error:
+        _fail(error)
+
+
+@app.command()
+def status(
+    addresses: Annotated[
+        list[str] | None,
+        typer.Argument(help="Of the servers; default: DMLCOMM_PS_SERVERS.", show_default=False),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Again every second, until ^C.")] = False,
+    token: Token = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    tls_ca: TlsCa = None,
+) -> None:
+    """Show servers, workers, clocks, shards, bytes and rates.
+
+    The exit code is 1 when a server does not answer.
+    """
+    from dmlcomm import _core
+    from dmlcomm.ps import status_view
+    from dmlcomm.ps.protocol import parse_servers
+
+    try:
+        config = _core.config()
+        given = ",".join(addresses or []) or str(config["ps_servers"])
+        if not given:
+            raise ValueError("which servers? Give their addresses, or set DMLCOMM_PS_SERVERS")
+        controls = status_view.controls_of(
+            parse_servers(given),
+            str(config["ps_token"]) if token is None else token,
+            _tls(tls_cert, tls_key, tls_ca),
+        )
+    except (ValueError, OSError) as error:
+        _fail(error)
+    if watch:
+        _watch(controls, as_json)
+        return
+    answers = status_view.ask(controls)
+    _show(answers, as_json)
+    if any("error" in answer for answer in answers):
+        raise typer.Exit(FAILED)
+
+
+def _show(answers: list, as_json: bool) -> None:  # type: ignore[type-arg]
+    import json
+
+    from rich.console import Console
+
+    from dmlcomm.ps.status_view import view
+
+    if as_json:
+        print(json.dumps({"servers": answers}), flush=True)
+    else:
+        Console().print(view(answers))
+
+
+def _watch(controls: list, as_json: bool) -> None:  # type: ignore[type-arg]
+    from rich.live import Live
+
+    from dmlcomm.ps.status_view import ask, view
+
+    pause = threading.Event()
+    with suppress(KeyboardInterrupt):
+        if as_json:
+            while True:
+                _show(ask(controls), as_json)
+                pause.wait(1.0)
+        with Live(view(ask(controls)), auto_refresh=False) as live:
+            while not pause.wait(1.0):
+                live.update(view(ask(controls)), refresh=True)
+
+
+def _place(servers: str, listen: str, index: int | None) -> tuple[int, int]:
+    """(number of servers, which one this is). Raises ValueError."""
+    from dmlcomm.ps.protocol import parse_address, parse_servers
+
+    if servers.isascii() and servers.isdigit():
+        return int(servers), index or 0
+    addresses = parse_servers(servers)
+    if index is None:
+        if parse_address(listen) not in addresses:
+            raise ValueError(f"--listen {listen} is not of --servers {servers}; say which: --index")
+        index = addresses.index(parse_address(listen))
+    return len(addresses), index
+
+
+def _tls(cert: Path | None, key: Path | None, ca: Path | None) -> "Tls | None":
+    if cert is None and key is None and ca is None:
+        return None
+    from dmlcomm.ps.tls import Tls
+
+    return Tls(cert, key, ca)
+
+
+class _StopSignals:
+    """SIGTERM and SIGINT as something to wait for."""
+
+    def __init__(self) -> None:
+        self._numbers = {signal.SIGTERM, signal.SIGINT}
+        # Blocked here, before there are threads: none of them gets the signal instead of wait().
+        signal.pthread_sigmask(signal.SIG_BLOCK, self._numbers)
+
+    def also_when_stdin_ends(self) -> None:
+        """Whoever has started the server holds the other end, and may die without a word."""
+
+        def watch() -> None:
+            while os.read(0, 4096):  # no lock of sys.stdin, which would hold up the end
+                pass
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        threading.Thread(target=watch, name="dmlcomm-ps-stdin", daemon=True).start()
+
+    def wait(self) -> None:
+        signal.sigwait(self._numbers)
+
+
+def _fail(error: Exception) -> NoReturn:
+    from rich.console import Console
+
+    Console(stderr=True).print(f"[bold red]error:[/] {error}", highlight=False, soft_wrap=True)
+    raise typer.Exit(FAILED) from error

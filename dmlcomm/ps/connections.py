@@ -1,0 +1,334 @@
+"""A worker's connections to all servers: registration, rendezvous, and coming back after a loss."""
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dmlcomm import _core, errors
+from dmlcomm.backends import nic
+from dmlcomm.log import get_logger
+from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
+from dmlcomm.ps.control import Control, NumberTakenError, UnknownSessionError
+from dmlcomm.ps.protocol import PROGRESS_INTERVAL_S, WAIT_SLICE_S
+from dmlcomm.ps.tls import Tls
+
+FIRST_BACKOFF_S = 0.05
+MAX_BACKOFF_S = 1.0
+
+# How long the meeting for a data connection may take.
+CONNECT_TIMEOUT_S = 30.0
+
+
+# What is different a moment later: a server that starts, or has not noticed a death yet.
+MAY_PASS = (
+    errors.PsConnectionError,
+    errors.PsTimeoutError,
+    NumberTakenError,
+    UnknownSessionError,
+)
+
+
+@dataclass(frozen=True)
+class ConnectionOptions:
+    """See `dmlcomm.ps.Client`."""
+
+    servers: Sequence[str]
+    token: str
+    worker: int
+    transport: str
+    connect_timeout_s: float
+    reconnect_timeout_s: float
+    tls: Tls | None
+
+
+class Connections:
+    """Registered with all servers from construction on, except with those known to be lost.
+
+    `core` is the core's client, whose operations the caller starts.
+    """
+
+    def __init__(self, options: ConnectionOptions) -> None:
+        self._options = options
+        self._controls = [
+            Control(server, address, options.token, options.tls)
+            for server, address in enumerate(options.servers)
+        ]
+        self._sessions: dict[int, str] = {}
+        self._incarnation = secrets.randbits(63)
+        self._recovering = threading.Lock()
+        self._reported: set[int] = set()
+        self.worker = options.worker
+        self.core: _core.PsClient | None = None
+        try:
+            self._connect_all()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def num_servers(self) -> int:
+        return len(self._controls)
+
+    def live_servers(self) -> list[int]:
+        """Servers that this worker is registered with and has not lost."""
+        lost = set(self.core.lost()) if self.core else set()
+        return [server for server in sorted(self._sessions) if server not in lost]
+
+    def call(self, server: int, name: str, wait_s: float = 0.0, **fields: Any) -> Any:
+        """A call within this worker's session with the server."""
+        request = getattr(pb, f"{name}Request")(session=self._sessions[server], **fields)
+        if wait_s:
+            request.wait_ms = int(wait_s * 1000)
+        return self._controls[server].call(name, request, wait_s)
+
+    # --- the beginning ---
+
+    def _connect_all(self) -> None:
+        healths = self._wait_until_healthy()
+        self.replicas = min(healths.items())[1].replicas
+        for server, health in healths.items():
+            self._check(server, health)
+        for server in sorted(healths):
+            self._connect_patiently(server)
+
+    def _wait_until_healthy(self) -> dict[int, Any]:
+        """By server, what each says that is not lost according to another one."""
+        patience = Patience(self._options.connect_timeout_s, "the parameter servers")
+        healths: dict[int, Any] = {}
+        while True:
+            problem: errors.PsError | None = None
+            for control in self._controls:
+                if control.server in healths:
+                    continue
+                try:
+                    healths[control.server] = control.call("Health", pb.HealthRequest())
+                except (errors.PsConnectionError, errors.PsTimeoutError) as error:
+                    problem = problem or error
+            lost = {server for health in healths.values() for server in health.lost_servers}
+            if healths and lost | healths.keys() >= set(range(self.num_servers)):
+                return {server: healths[server] for server in healths.keys() - lost}
+            patience.wait(problem)
+
+    def _check(self, server: int, health: Any) -> None:
+        """Raises PsRefusedError when this is not the server of the job that the address is for."""
+        actual = (health.server, health.num_servers, health.replicas)
+        expected = (server, self.num_servers, self.replicas)
+        if actual != expected:
+            text = "server {} of {} with {} replicas"
+            raise errors.PsRefusedError(
+                f"{self._controls[server].address} is {text.format(*actual)}; expected "
+                f"{text.format(*expected)}: give the addresses of all servers of one job, in their "
+                f"order"
+            )
+
+    # --- one server ---
+
+    def _connect_patiently(self, server: int) -> None:
+        """A number may be taken for a moment by a process that has just died."""
+        patience = Patience(self._options.connect_timeout_s, f"server {server}")
+        while True:
+            try:
+                return self._connect(server)
+            except MAY_PASS as error:
+                patience.wait(error)
+
+    def _connect(self, server: int) -> None:
+        control = self._controls[server]
+        reply = control.call(
+            "Register",
+            pb.RegisterRequest(
+                worker=self.worker,
+                host_id=_core.host_id(),
+                host_name=_core.host_name(),
+                nics=_nics(),
+                incarnation=self._incarnation,
+            ),
+        )
+        self._sessions[server] = reply.session
+        self.worker = reply.worker
+        if self.core is None:
+            # The servers drop what they have had; this counts operations from the time on, so that
+            # those of a process that is started again are new.
+            self.core = _core.PsClient(
+                self.worker, self.num_servers, time.time_ns(), self._options.transport
+            )
+        rails = [(rail.worker_interface, rail.worker_address) for rail in reply.rails]
+        self.core.connect(
+            server,
+            rails,
+            reply.first_rail,
+            lambda key, value: self._publish(server, key, value),
+            lambda key: self._look_up(server, key),
+            CONNECT_TIMEOUT_S,
+        )
+
+    def _publish(self, server: int, key: str, value: bytes) -> None:
+        self.call(server, "Publish", key=key, value=value)
+
+    def _look_up(self, server: int, key: str) -> bytes:
+        deadline = time.monotonic() + CONNECT_TIMEOUT_S
+        while time.monotonic() < deadline:
+            reply = self.call(server, "Lookup", wait_s=WAIT_SLICE_S, key=key)
+            if reply.found:
+                return bytes(reply.value)
+        raise errors.PsTimeoutError(
+            f"server {server} ({self._controls[server].address}) did not publish its side of the "
+            f"data connection within {CONNECT_TIMEOUT_S:g} s"
+        )
+
+    # --- workers together ---
+
+    def barrier(self, timeout_s: float) -> None:
+        """Raises PsTimeoutError, which names who has not come."""
+        patience = Patience(timeout_s, "the barrier")
+        ticket = secrets.randbits(63)
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                wait_s = max(0.001, min(WAIT_SLICE_S, deadline - time.monotonic()))
+                first = self.live_servers()[0]
+                reply = self.call(first, "Barrier", wait_s=wait_s, ticket=ticket)
+            except (errors.PsConnectionError, UnknownSessionError) as error:
+                # The next operation finds out that the server is lost, and what to do.
+                patience.wait(error)
+                continue
+            if reply.passed:
+                return
+            missing = f"workers {list(reply.missing)} have not come"
+            if reply.not_yet_registered:
+                missing += f", {reply.not_yet_registered} have not registered yet"
+            if time.monotonic() >= deadline:
+                raise errors.PsTimeoutError(
+                    f"worker {self.worker}: barrier did not pass within {timeout_s:g} s: {missing}"
+                )
+
+    # --- losses ---
+
+    def recover(self, servers: Sequence[int], recreate: Callable[[int], None], reason: str) -> None:
+        """Connects again to lost servers; `recreate` then makes the models known to each.
+
+        Raises PsServerLostError when one does not come back in time, or has lost a model.
+        """
+        with self._recovering:
+            assert self.core is not None
+            for server in servers:
+                if server in self.core.lost():  # else another thread was faster
+                    self._reconnect(server, recreate, reason)
+
+    def _reconnect(self, server: int, recreate: Callable[[int], None], reason: str) -> None:
+        limit_s = self._options.reconnect_timeout_s
+        where = f"server {server} ({self._controls[server].address})"
+        get_logger().warning(
+            "worker %d has lost %s: %s; connecting again for %g s",
+            self.worker,
+            where,
+            reason,
+            limit_s,
+        )
+        patience = Patience(limit_s, where)
+        assert self.core is not None
+        while True:
+            try:
+                self._connect(server)
+                recreate(server)
+                get_logger().warning("worker %d is connected to %s again", self.worker, where)
+                return
+            except MAY_PASS as error:
+                problem: errors.PsError = error
+            except errors.PsError:
+                raise
+            except RuntimeError as error:
+                # The core could not connect: the server has died again.
+                problem = errors.PsConnectionError(str(error))
+            try:
+                patience.wait(problem)
+            except errors.PsError as error:
+                raise errors.PsServerLostError(
+                    f"{where} is lost, and did not come back within {limit_s:g} s: {error}; start "
+                    f"it again with its --checkpoint, or start servers with --replicas 1",
+                    [server],
+                ) from error
+
+    def note_losses(self) -> None:
+        """With replicas a loss is no error; it is said once, here and to the other servers."""
+        assert self.core is not None
+        for server in set(self.core.lost()) - self._reported:
+            self._reported.add(server)
+            get_logger().error(
+                "worker %d has lost server %d (%s) and goes on with its replica; the next loss may "
+                "end the job",
+                self.worker,
+                server,
+                self._controls[server].address,
+            )
+            for other in self.live_servers():
+                self._report(other, server)
+
+    def _report(self, to: int, lost: int) -> None:
+        try:
+            self.call(to, "Report", lost_server=lost, reason="its connection ended")
+        except errors.PsError as error:
+            get_logger().info("server %d was not told that server %d is lost: %s", to, lost, error)
+
+    # --- the end ---
+
+    def close(self) -> None:
+        """Leaves all servers. Idempotent."""
+        if self.core is not None:
+            self.core.close()
+            for server in self.live_servers():
+                self._leave(server)
+        self._sessions.clear()
+        for control in self._controls:
+            control.close()
+
+    def _leave(self, server: int) -> None:
+        try:
+            self.call(server, "Leave")
+        except errors.PsError as error:
+            # It notices by the connection.
+            get_logger().debug("leaving server %d: %s", server, error)
+
+
+class Patience:
+    """Waits longer and longer between attempts, says so, and gives up after a time.
+
+    Raises, when the time is over, the error that was the reason to wait.
+    """
+
+    def __init__(self, limit_s: float, what: str) -> None:
+        self._begin = time.monotonic()
+        self._limit_s = limit_s
+        self._what = what
+        self._backoff_s = FIRST_BACKOFF_S
+        self._next_line = self._begin + PROGRESS_INTERVAL_S
+
+    def wait(self, problem: errors.PsError | None) -> None:
+        now = time.monotonic()
+        if now + self._backoff_s > self._begin + self._limit_s:
+            raise problem or errors.PsConnectionError(
+                f"{self._what}: not all there after {self._limit_s:g} s"
+            )
+        if now > self._next_line:
+            self._next_line = now + PROGRESS_INTERVAL_S
+            seconds = now - self._begin
+            get_logger().warning("waiting for %s since %.0f s: %s", self._what, seconds, problem)
+        threading.Event().wait(self._backoff_s)
+        self._backoff_s = min(2 * self._backoff_s, MAX_BACKOFF_S)
+
+
+def _nics() -> list[Any]:
+    """This host's; servers of the same host need none."""
+    try:
+        candidates = nic.select_candidates(str(_core.config()["socket_ifname"]))
+    except nic.InterfaceError as error:
+        get_logger().info("no NIC is usable between hosts: %s", error)
+        return []
+    return [
+        pb.Nic(interface=r.interface, address=r.address, prefix_length=r.prefixlen)
+        for r in candidates
+        if r.has_carrier
+    ]

@@ -1,0 +1,57 @@
+"""What a model is, as a message; equal on all workers and servers."""
+
+from typing import Any
+
+from dmlcomm import _core
+from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
+
+# Tensors that an error names one by one; of larger models it names these and the number.
+NAMED_TENSORS = 4
+
+
+def spec_of(model: Any) -> _core.PsModelSpec:
+    """The core's view. Raises ValueError for what it cannot keep."""
+    spaces = [_core.PsSpace(s.dtype, s.count, s.row, s.wire) for s in model.spaces]
+    return _core.PsModelSpec(
+        name=model.name,
+        spaces=spaces,
+        num_servers=model.num_servers,
+        replicas=model.replicas,
+        apply=model.apply,
+        reduce=model.reduce,
+        rule=model.rule,
+        options=dict(model.options),
+    )
+
+
+def describe(model: Any) -> str:
+    """One line: tensors, rule, and when it is applied."""
+    tensors = ", ".join(_tensor(tensor) for tensor in model.tensors[:NAMED_TENSORS])
+    if len(model.tensors) > NAMED_TENSORS:
+        tensors += f", and {len(model.tensors) - NAMED_TENSORS} more"
+    options = ", ".join(f"{key}={model.options[key]:g}" for key in sorted(model.options))
+    rule = f"{model.rule} ({options})" if options else model.rule
+    wires = {space.wire for space in model.spaces if space.wire}
+    wire = f", {'/'.join(sorted(wires))} on the wire" if wires else ""
+    rows = ", by rows" if any(space.row for space in model.spaces) else ""
+    return f"{tensors}; rule {rule}, apply {model.apply}, reduce {model.reduce}{rows}{wire}"
+
+
+def _tensor(tensor: Any) -> str:
+    return f"{tensor.key} {tensor.dtype}{list(tensor.shape)}"
+
+
+def difference(ours: Any, theirs: Any) -> str:
+    """What an error says about two models of one name that are not equal."""
+    text = f"here {describe(ours)}; there {describe(theirs)}"
+    for mine, other in zip(ours.tensors, theirs.tensors, strict=False):
+        if mine != other:
+            return f"{text}; the first difference is {_tensor(mine)} against {_tensor(other)}"
+    if len(ours.tensors) != len(theirs.tensors):
+        return f"{text}; {len(ours.tensors)} tensors against {len(theirs.tensors)}"
+    return text
+
+
+def parse(data: bytes) -> Any:
+    """A model that was kept with ``SerializeToString``."""
+    return pb.Model.FromString(data)

@@ -1,0 +1,155 @@
+"""How a model's tensors become spaces, and a caller's structure of tensors a flat list. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
+
+SINGLE = "single"
+LIST = "list"
+DICT = "dict"
+
+
+@dataclass(frozen=True)
+class Structure:
+    """What the caller handed over: one tensor, a list of them, or a dict.
+
+    Attributes:
+        kind: SINGLE, LIST or DICT.
+        keys: names of the tensors, in order.
+    """
+
+    kind: str
+    keys: tuple[str, ...]
+
+    def flatten(self, value: Any, what: str) -> list[Any]:
+        """The tensors of `value`, in the order of `keys`. Raises ValueError if it is another one.
+
+        A dict may have its keys in any order.
+        """
+        other = structure_of(value)
+        if self.kind != other.kind or len(self.keys) != len(other.keys):
+            raise ValueError(f"{what}: expected {self}, got {other}")
+        if self.kind == DICT:
+            missing = [key for key in self.keys if key not in value]
+            if missing:
+                raise ValueError(f"{what}: expected {self}, got {other}: {missing[0]!r} is missing")
+            return [value[key] for key in self.keys]
+        return [value] if self.kind == SINGLE else list(value)
+
+    def rebuild(self, tensors: Sequence[Any]) -> Any:
+        if self.kind == SINGLE:
+            return tensors[0]
+        return dict(zip(self.keys, tensors, strict=True)) if self.kind == DICT else list(tensors)
+
+    def __str__(self) -> str:
+        if self.kind == SINGLE:
+            return "one tensor"
+        return f"a {self.kind} of {len(self.keys)} tensors"
+
+
+def structure_of(value: Any) -> Structure:
+    if isinstance(value, Mapping):
+        return Structure(DICT, tuple(map(str, value)))
+    if isinstance(value, list | tuple):
+        return Structure(LIST, tuple(map(str, range(len(value)))))
+    return Structure(SINGLE, ("0",))
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """Shape and element type of one tensor; `dtype` is a name of the core, as "f32"."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def count(self) -> int:
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Where the elements of one tensor are; `owner` keeps them there."""
+
+    address: int
+    count: int
+    owner: Any
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which tensor is in which space.
+
+    All dense tensors of one element type form a space, in their order; a table is one by itself.
+
+    Attributes:
+        tensors: of the model, in order.
+        space_of: number of the space, by tensor.
+        spaces: (element type, elements, elements per row or 0), by space.
+    """
+
+    tensors: tuple[TensorSpec, ...]
+    space_of: tuple[int, ...]
+    spaces: tuple[tuple[str, int, int], ...]
+
+    def buffers(self, memories: Sequence[Memory]) -> list[list[tuple[int, int]]]:
+        """(address, elements) of the tensors, by space, as the core wants them."""
+        buffers: list[list[tuple[int, int]]] = [[] for _ in self.spaces]
+        for space, memory in zip(self.space_of, memories, strict=True):
+            if memory.count:
+                buffers[space].append((memory.address, memory.count))
+        return buffers
+
+
+def dense_layout(tensors: Sequence[TensorSpec]) -> Layout:
+    dtypes = list(dict.fromkeys(tensor.dtype for tensor in tensors))
+    counts = {dtype: sum(t.count for t in tensors if t.dtype == dtype) for dtype in dtypes}
+    return Layout(
+        tensors=tuple(tensors),
+        space_of=tuple(dtypes.index(tensor.dtype) for tensor in tensors),
+        spaces=tuple((dtype, counts[dtype], 0) for dtype in dtypes),
+    )
+
+
+def table_layout(tensors: Sequence[TensorSpec]) -> Layout:
+    """Every tensor is a table, whose rows are pushed and pulled singly. Raises ValueError."""
+    for tensor in tensors:
+        if len(tensor.shape) != 2 or 0 in tensor.shape:
+            raise ValueError(f"a table: expected a matrix with rows and columns, got {tensor}")
+    return Layout(
+        tensors=tuple(tensors),
+        space_of=tuple(range(len(tensors))),
+        spaces=tuple((t.dtype, t.count, t.shape[1]) for t in tensors),
+    )
+
+
+def describe_model(
+    name: str,
+    structure: Structure,
+    layout: Layout,
+    wire: str,
+    options: Mapping[str, float],
+    **fields: Any,
+) -> Any:
+    """The model as a message. `wire` is for the spaces of f32, which alone can be narrowed."""
+    return pb.Model(
+        name=name,
+        spaces=[
+            pb.Space(dtype=dtype, count=count, row=row, wire=wire if dtype == "f32" else "")
+            for dtype, count, row in layout.spaces
+        ],
+        tensors=[
+            pb.Tensor(key=key, shape=tensor.shape, dtype=tensor.dtype)
+            for key, tensor in zip(structure.keys, layout.tensors, strict=True)
+        ],
+        options={key: float(value) for key, value in options.items()},
+        **fields,
+    )

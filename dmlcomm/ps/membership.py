@@ -1,0 +1,126 @@
+"""Who takes part: the sessions of one server, and which workers are alive."""
+
+import secrets
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from dmlcomm.log import get_logger
+from dmlcomm.ps import refusal
+from dmlcomm.ps.rendezvous import Rendezvous
+
+MAX_WORKERS = 4096
+
+
+@dataclass
+class Session:
+    """One registration of one worker; a worker that registers again gets a new one.
+
+    Attributes:
+        joined: its data connection stands, so the core knows whether it is alive.
+        ended: it has left, has failed to connect, or was replaced.
+    """
+
+    id: str
+    worker: int
+    incarnation: int
+    host_name: str
+    rendezvous: Rendezvous = field(default_factory=Rendezvous)
+    joined: bool = False
+    ended: bool = False
+
+
+class Membership:
+    """The sessions. Any thread may call.
+
+    Args:
+        num_workers: how many the job is waiting for; more may come.
+        alive_workers: asks the core whose data connection stands.
+    """
+
+    def __init__(self, num_workers: int, alive_workers: Callable[[], set[int]]) -> None:
+        self.num_workers = num_workers
+        self._alive_workers = alive_workers
+        self._lock = threading.Lock()
+        self._sessions: dict[str, Session] = {}
+        self._newest: dict[int, Session] = {}
+
+    def register(self, worker: int, incarnation: int, host_name: str) -> Session:
+        """A new session; the worker's old one ends. -1 gets the smallest number that is free.
+
+        Raises Refusal when another client has this number and is alive.
+        """
+        if not -1 <= worker < MAX_WORKERS:
+            raise refusal.illegal(
+                f"worker {worker} of {host_name}: expected 0 to {MAX_WORKERS - 1}, or -1 for any"
+            )
+        alive = self._alive_workers()
+        with self._lock:
+            if worker == -1:
+                worker = next(w for w in range(MAX_WORKERS) if w not in self._newest)
+            old = self._newest.get(worker)
+            if old is not None:
+                if old.incarnation != incarnation and self._is_alive(old, alive):
+                    raise refusal.taken(
+                        f"worker {worker} of {host_name}: this number is taken by a client on "
+                        f"{old.host_name}, which is alive; give every worker its own "
+                        f"(DMLCOMM_PS_WORKER or RANK), or wait until the other one has ended"
+                    )
+                self._end(old, "the worker has registered again")
+            session = Session(secrets.token_hex(16), worker, incarnation, host_name)
+            self._sessions[session.id] = session
+            self._newest[worker] = session
+            return session
+
+    def find(self, session_id: str) -> Session:
+        """Raises Refusal for a session that has ended or never was."""
+        with self._lock:
+            session = self._sessions.get(session_id)
+        if session is None:
+            raise refusal.not_found(
+                "this server does not know the session: the server was started again, or the "
+                "worker has registered or left meanwhile; register again"
+            )
+        return session
+
+    def end(self, session: Session, reason: str) -> None:
+        with self._lock:
+            self._end(session, reason)
+
+    def close(self) -> None:
+        """Ends all sessions."""
+        with self._lock:
+            for session in list(self._sessions.values()):
+                self._end(session, "the server closes")
+
+    def is_alive(self, session: Session) -> bool:
+        """Whether the session's worker takes part, or is about to."""
+        alive = self._alive_workers()
+        with self._lock:
+            return self._is_alive(session, alive)
+
+    def live_workers(self) -> set[int]:
+        alive = self._alive_workers()
+        with self._lock:
+            return {w for w, session in self._newest.items() if self._is_alive(session, alive)}
+
+    def num_missing(self) -> int:
+        """Workers of the job that have never registered."""
+        with self._lock:
+            return max(0, self.num_workers - len(self._newest))
+
+    def host_of(self, worker: int) -> str:
+        with self._lock:
+            session = self._newest.get(worker)
+            return session.host_name if session else ""
+
+    def _is_alive(self, session: Session, alive: set[int]) -> bool:
+        return not session.ended and (not session.joined or session.worker in alive)
+
+    def _end(self, session: Session, reason: str) -> None:
+        if session.ended:
+            return
+        session.ended = True
+        session.rendezvous.fail(f"worker {session.worker}: {reason}")
+        self._sessions.pop(session.id, None)
+        get_logger().debug("worker %d: session ended: %s", session.worker, reason)

@@ -1,0 +1,97 @@
+"""The Prometheus endpoint of a server."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+# Counters per worker: name -> (field of the status, help).
+WORKER_COUNTERS = {
+    "received_bytes": ("bytes_in", "Bytes received from the worker"),
+    "sent_bytes": ("bytes_out", "Bytes sent to the worker"),
+    "pushes": ("pushes", "Pushes received from the worker"),
+    "pulls": ("pulls", "Pulls answered to the worker"),
+}
+
+RAIL_COUNTERS = {
+    "rail_received_bytes": ("bytes_received", "Bytes received over the NIC"),
+    "rail_sent_bytes": ("bytes_sent", "Bytes sent over the NIC"),
+}
+
+MODEL_GAUGES = {
+    "model_clock": ("clock", "Clock of the model's slowest worker"),
+    "model_open_windows": ("open_windows", "Pieces of clocks that wait for a worker"),
+}
+
+SHARD_GAUGES = {"shard_bytes": ("bytes", "Weights of the shard")}
+
+
+class MetricsEndpoint:
+    """Serves /metrics over HTTP. Every request reads the status anew.
+
+    Args:
+        port: 0 takes a free one.
+        status: the server's StatusReply.
+    """
+
+    def __init__(self, host: str, port: int, status: Callable[[], Any]) -> None:
+        registry = CollectorRegistry()
+        registry.register(_StatusCollector(status))
+        self._server, self._thread = start_http_server(port, host, registry)
+        self.port: int = self._server.server_port
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _StatusCollector(Collector):
+    def __init__(self, status: Callable[[], Any]) -> None:
+        self._status = status
+
+    def collect(self) -> Iterator[Metric]:
+        status = self._status()
+        yield _gauge("queue", "Requests that wait to be carried out", status.queue)
+        yield _gauge("uptime_seconds", "Since the server started", status.uptime_s)
+        alive = sum(worker.alive for worker in status.workers)
+        yield _gauge("workers_alive", "Workers whose connection stands", alive)
+        yield from _workers(status.workers)
+        yield from _families(CounterMetricFamily, RAIL_COUNTERS, ["interface"], _rails(status))
+        models = [([model.name], model) for model in status.models]
+        yield from _families(GaugeMetricFamily, MODEL_GAUGES, ["model"], models)
+        yield from _families(GaugeMetricFamily, SHARD_GAUGES, ["model", "shard"], _shards(status))
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"dmlcomm_ps_{name}", text, value=value)
+
+
+def _workers(workers: Any) -> Iterator[Metric]:
+    labelled = [([str(worker.worker)], worker) for worker in workers]
+    gauges = {"worker_clock": ("clock", "Clocks that the worker has closed")}
+    yield from _families(GaugeMetricFamily, gauges, ["worker"], labelled)
+    yield from _families(CounterMetricFamily, WORKER_COUNTERS, ["worker"], labelled)
+
+
+def _rails(status: Any) -> list[tuple[list[str], Any]]:
+    return [([rail.interface], rail) for rail in status.rails]
+
+
+def _shards(status: Any) -> list[tuple[list[str], Any]]:
+    return [([m.name, str(shard.shard)], shard) for m in status.models for shard in m.shards]
+
+
+def _families(
+    kind: Any,
+    fields: dict[str, tuple[str, str]],
+    labels: list[str],
+    items: list[tuple[list[str], Any]],
+) -> Iterator[Metric]:
+    for name, (field, text) in fields.items():
+        family = kind(f"dmlcomm_ps_{name}", text, labels=labels)
+        for values, item in items:
+            family.add_metric(values, getattr(item, field))
+        yield family

@@ -1,0 +1,147 @@
+"""Runs the core's operations: in the caller's thread, or behind a future; again after a loss."""
+
+import math
+import queue
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from dmlcomm import _core, errors
+from dmlcomm.ps.connections import Connections
+
+Result = TypeVar("Result")
+
+# Starts an operation of the core's client; True if the caller waits for it at once.
+Start = Callable[[Any, bool], Any]
+
+# A waiting thread returns to the interpreter this often: for signals, as Ctrl-C.
+SLICE_S = 0.5
+
+
+@dataclass
+class _Running:
+    operation: _core.PsOperation
+    finish: Callable[[], Any]
+    memory: Any  # what has to stay until the end
+    what: str
+    deadline: float
+
+
+class Operations:
+    """Starts operations one at a time, waits for them in any thread.
+
+    Args:
+        connections: to the servers; their core's client starts operations.
+        recreate: makes all models known to a server that has come back.
+        timeout_s: how long an operation may take.
+    """
+
+    def __init__(
+        self, connections: Connections, recreate: Callable[[int], None], timeout_s: float
+    ) -> None:
+        self._connections = connections
+        self._recreate = recreate
+        self._timeout_s = timeout_s
+        # Operations start in the order of calls, one thread at a time.
+        self._starting = threading.Lock()
+        self._queue: queue.SimpleQueue[tuple[_Running, Future[Any]] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self._abandoned: list[_Running] = []
+
+    def run(
+        self, what: str, start: Start, finish: Callable[[], Result], memory: Any = None
+    ) -> Result:
+        """Starts an operation and waits for it; what `finish` returns then.
+
+        `memory` is what the operation reads and writes, if `finish` does not hold it.
+        """
+        running = self._start(what, start, finish, memory, at_once=True)
+        result: Result = self._complete(running)
+        return result
+
+    def run_later(
+        self, what: str, start: Start, finish: Callable[[], Result], memory: Any = None
+    ) -> "Future[Result]":
+        """Starts an operation; the future has what `finish` returns. Futures end in order."""
+        future: Future[Result] = Future()
+        # Running already: it cannot be cancelled.
+        future.set_running_or_notify_cancel()
+        running = self._start(what, start, finish, memory, at_once=False)
+        with self._starting:
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._finish_all, name="dmlcomm-ps-futures", daemon=True
+                )
+                self._thread.start()
+        self._queue.put((running, future))
+        return future
+
+    def close(self) -> None:
+        """Waits for what was started, then refuses more."""
+        with self._starting:
+            self._closed = True
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            self._queue.put(None)
+            thread.join()
+
+    def _start(
+        self, what: str, start: Start, finish: Callable[[], Any], memory: Any, at_once: bool
+    ) -> _Running:
+        with self._starting:
+            if self._closed:
+                raise errors.PsError(f"{what}: the client is closed")
+            deadline = time.monotonic() + self._timeout_s
+            operation = start(self._connections.core, at_once)
+            return _Running(operation, finish, memory, what, deadline)
+
+    def _finish_all(self) -> None:
+        while (item := self._queue.get()) is not None:
+            running, future = item
+            try:
+                result = self._complete(running)
+            except BaseException as error:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+    def _complete(self, running: _Running) -> Any:
+        try:
+            self._wait(running)
+        except BaseException:
+            # It may go on: its memory stays until the core's client is closed.
+            self._abandoned.append(running)
+            raise
+        self._connections.note_losses()
+        return running.finish()
+
+    def _wait(self, running: _Running) -> None:
+        while True:
+            try:
+                if running.operation.wait(SLICE_S):
+                    return
+            except ConnectionError as error:
+                self._connections.recover(running.operation.lost(), self._recreate, str(error))
+                running.operation.retry()
+            if time.monotonic() > running.deadline:
+                raise self._too_late(running)
+
+    def _too_late(self, running: _Running) -> errors.PsTimeoutError:
+        return errors.PsTimeoutError(
+            f"worker {self._connections.worker}: {running.what} did not end within "
+            f"{self._timeout_s:g} s; does another worker not push or call clock? "
+            f"`dmlcomm ps status` shows the clocks, Client(timeout_s=...) sets the limit"
+        )
+
+
+def rate(lr: float | None) -> float:
+    """None is the rule's own learning rate, which the core is told by NaN."""
+    return math.nan if lr is None else float(lr)
+
+
+def nothing() -> None:
+    """What an operation returns that only sends."""

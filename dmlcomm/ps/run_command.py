@@ -1,0 +1,146 @@
+"""``dmlcomm run``: servers on this host, and a command that uses them."""
+
+import contextlib
+import os
+import re
+import secrets
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+READY_LINE = re.compile(r"dmlcomm ps: server \d+ of \d+ listens on (\S+?),?(\s.*)?")
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 10.0
+FAILED = 1
+
+
+@app.command()
+def run(
+    command: Annotated[
+        list[str], typer.Argument(help="The command, after --.", show_default=False)
+    ],
+    servers: Annotated[int, typer.Option(min=1, help="How many to start.")] = 1,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Workers; default: as many as torchrun is told, else 1."),
+    ] = None,
+    replicas: Annotated[int, typer.Option(help="1: a copy of every shard on the next server.")] = 0,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Directory of checkpoints.", show_default=False)
+    ] = None,
+    checkpoint_every: Annotated[int, typer.Option(help="Clocks from one to the next.")] = 100,
+    rule: Annotated[
+        str | None, typer.Option(help="MODULE:FUNCTION, for models with rule python.")
+    ] = None,
+) -> None:
+    """Start parameter servers on this host, and a command that finds them in its environment.
+
+    Signals go to the command. When it ends the servers are stopped; the exit code is that of the
+    command.
+    """
+    options = [
+        *("--workers", str(workers or workers_of(command))),
+        *("--servers", str(servers)),
+        *("--replicas", str(replicas)),
+        *("--checkpoint-every", str(checkpoint_every)),
+        *(("--checkpoint", str(checkpoint)) if checkpoint else ()),
+        *(("--rule", rule) if rule else ()),
+    ]
+    environment = dict(os.environ)
+    environment.setdefault("DMLCOMM_PS_TOKEN", secrets.token_hex(16))
+    with contextlib.ExitStack() as stack:
+        started = [
+            stack.enter_context(_server(index, options, environment)) for index in range(servers)
+        ]
+        addresses = [_address(index, process) for index, process in enumerate(started)]
+        environment["DMLCOMM_PS_SERVERS"] = ",".join(addresses)
+        code = _run(command, environment)
+    raise typer.Exit(code)
+
+
+def workers_of(command: Sequence[str]) -> int:
+    """How many processes a torchrun command starts; 1 for other commands.
+
+    Only what stands before the script counts, and only numbers: "gpu" or "auto" need --workers.
+    """
+    words = " ".join(command)
+    if not re.search(r"\btorchrun\b|\btorch\.distributed\.(run|launch)\b", words):
+        return 1
+    total = 1
+    for option in ("nproc[-_]per[-_]node", "nnodes"):
+        match = re.search(rf"--{option}[= ](\d+)(?=\s|$)", words)
+        total *= int(match[1]) if match else 1
+    return total
+
+
+@contextlib.contextmanager
+def _server(
+    index: int, options: Sequence[str], environment: Mapping[str, str]
+) -> Iterator["subprocess.Popen[str]"]:
+    """One server; it ends with this block, or with this process, whatever ends that."""
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "dmlcomm", "ps", "serve"),
+            *("--index", str(index), "--log-level", "warning", "--until-eof", *options),
+        ],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        # ^C is for the command: servers are stopped when it has ended.
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _address(index: int, process: "subprocess.Popen[str]") -> str:
+    """Where the server says that it listens."""
+    assert process.stdout is not None
+    deadline = time.monotonic() + START_TIMEOUT_S
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        if selector.select(max(0.0, deadline - time.monotonic())):
+            match = READY_LINE.fullmatch(process.stdout.readline().rstrip())
+            if match is not None:
+                return match[1]
+    print(f"dmlcomm run: server {index} did not start", file=sys.stderr, flush=True)
+    raise typer.Exit(FAILED)
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Runs the command to its end; its exit code as shells report it."""
+    try:
+        process = subprocess.Popen(command, env=environment)
+    except OSError as error:
+        print(f"dmlcomm run: {command[0]}: {error.strerror}", file=sys.stderr, flush=True)
+        return 127
+
+    def forward(number: int, _: FrameType | None) -> None:
+        # A terminal sends its signals to the command, too.
+        if not (number == signal.SIGINT and sys.stdin.isatty()):
+            process.send_signal(number)
+
+    for number in FORWARDED:
+        signal.signal(number, forward)
+    returned = process.wait()
+    return 128 - returned if returned < 0 else returned

@@ -1,0 +1,197 @@
+"""A parameter server: the data path in the core, the control plane around it."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from dmlcomm import _core
+from dmlcomm.backends import nic
+from dmlcomm.ps._proto import dmlcomm_ps_pb2_grpc as pb_grpc
+from dmlcomm.ps.background import Checkpoints, Watch
+from dmlcomm.ps.checkpoint import CheckpointDirectory
+from dmlcomm.ps.membership import MAX_WORKERS, Membership
+from dmlcomm.ps.models import Models
+from dmlcomm.ps.pairing import Nic
+from dmlcomm.ps.protocol import parse_address
+from dmlcomm.ps.rules import Rule, check_rule, load_rule
+from dmlcomm.ps.service import Admission, Service
+from dmlcomm.ps.status import ServerView, alive_workers
+from dmlcomm.ps.tls import Tls, server_credentials
+
+# Calls that wait for others hold a thread each: at most this many per worker, and some for status.
+THREADS_PER_WORKER = 3
+OTHER_THREADS = 16
+
+DEFAULT_CHECKPOINT_EVERY = 100
+
+# How long calls that are being answered may take when the server closes.
+GRACE_S = 0.5
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """How a server is started.
+
+    Attributes:
+        listen: "host:port" of the control plane; port 0 takes a free one.
+        index: number of this server, 0 to num_servers - 1.
+        num_servers: of the job; each holds an equal part of every model.
+        workers: that training waits for; more may come later.
+        replicas: 1 keeps a copy of every part on the next server.
+        token: what workers have to show.
+        transport: "auto", "tcp" or "shm".
+        checkpoint: directory; None writes no checkpoints.
+        checkpoint_every: clocks from one checkpoint to the next.
+        metrics_port: of the Prometheus endpoint; None has none.
+        rule: for models with rule "python": a function, or "module:function".
+        tls: of the control plane; None uses no TLS.
+    """
+
+    listen: str = "127.0.0.1:0"
+    index: int = 0
+    num_servers: int = 1
+    workers: int = 1
+    replicas: int = 0
+    token: str = ""
+    transport: str = "auto"
+    checkpoint: str | Path | None = None
+    checkpoint_every: int = DEFAULT_CHECKPOINT_EVERY
+    metrics_port: int | None = None
+    rule: str | Rule | None = None
+    tls: Tls | None = None
+
+    def check(self) -> None:
+        """Raises ValueError."""
+        parse_address(self.listen)
+        _expect(self.num_servers >= 1, f"{self.num_servers} servers", "at least 1")
+        _expect(0 <= self.index < self.num_servers, f"server {self.index}", self._index_range())
+        _expect(1 <= self.workers <= MAX_WORKERS, f"{self.workers} workers", f"1 to {MAX_WORKERS}")
+        _expect(self.replicas in (0, 1), f"{self.replicas} replicas", "0 or 1")
+        if self.replicas:
+            _expect(self.num_servers > 1, "1 replica on 1 server", "2 servers or more")
+        _expect(self.checkpoint_every >= 1, f"every {self.checkpoint_every} clocks", "at least 1")
+
+    def _index_range(self) -> str:
+        return f"0 to {self.num_servers - 1}, as the job has {self.num_servers} servers"
+
+
+def _expect(holds: bool, actual: str, expected: str) -> None:
+    if not holds:
+        raise ValueError(f"{actual}: expected {expected}")
+
+
+class Server:
+    """A running server. It serves from its construction until `close`; a context manager, too.
+
+    Raises ValueError for options that cannot work, PsCheckpointError for a checkpoint that cannot
+    be used, and OSError if the port is taken.
+
+    Attributes:
+        address: where it listens, with the real port.
+        metrics_port: of the Prometheus endpoint, or None.
+
+    Example:
+        >>> with dmlcomm.ps.Server() as server, dmlcomm.ps.Client(server.address) as client:
+        ...     client.init("w", np.zeros(3, np.float32))
+    """
+
+    def __init__(self, options: ServerOptions | None = None) -> None:
+        self.options = options = options or ServerOptions()
+        options.check()
+        rule = _rule(options.rule)
+        self._ended = threading.Event()
+        self._lock = threading.Lock()
+        self._closers: list[Callable[[], None]] = []
+        try:
+            self._start(options, rule)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, options: ServerOptions, rule: Rule | None) -> None:
+        core = _core.PsServer(
+            options.index, options.num_servers, options.workers, options.transport
+        )
+        self._closers.append(core.close)
+        view = ServerView(
+            core, options.index, options.num_servers, options.workers, options.replicas
+        )
+        membership = Membership(options.workers, lambda: alive_workers(core.status()))
+        models = Models(core, options.index, membership, rule)
+        if options.checkpoint is not None:
+            directory = CheckpointDirectory(options.checkpoint, options.index, options.num_servers)
+            checkpoints = Checkpoints(core, directory, options.checkpoint_every, view, models)
+            self._closers.append(checkpoints.close)
+        self._closers.append(Watch(core, view, membership).close)
+        self.metrics_port = self._start_metrics(options, lambda: view.status(membership, models))
+        service = Service(core, view, membership, models, _nics)
+        self.address = self._listen(options, service)
+        view.ready = True
+
+    def _start_metrics(self, options: ServerOptions, status: Callable[[], object]) -> int | None:
+        if options.metrics_port is None:
+            return None
+        from dmlcomm.ps.metrics import MetricsEndpoint  # takes a while to load
+
+        host = options.listen.rpartition(":")[0].strip("[]")
+        endpoint = MetricsEndpoint(host, options.metrics_port, status)
+        self._closers.append(endpoint.close)
+        return endpoint.port
+
+    def _listen(self, options: ServerOptions, service: Service) -> str:
+        threads = OTHER_THREADS + THREADS_PER_WORKER * options.workers
+        server = grpc.server(
+            ThreadPoolExecutor(threads, thread_name_prefix="dmlcomm-ps-call"),
+            interceptors=[Admission(options.index, options.token)],
+            # Two servers at one port would share its workers.
+            options=[("grpc.so_reuseport", 0)],
+        )
+        pb_grpc.add_ParameterServerServicer_to_server(service, server)
+        try:
+            if options.tls is None:
+                port = server.add_insecure_port(options.listen)
+            else:
+                port = server.add_secure_port(options.listen, server_credentials(options.tls))
+        except RuntimeError as error:
+            raise OSError(
+                f"server {options.index} cannot listen on {options.listen}: {error}; is the port "
+                f"taken, or the address of another host?"
+            ) from error
+        server.start()
+        self._closers.append(lambda: server.stop(GRACE_S).wait())
+        self._closers.append(service.close)
+        return f"{options.listen.rpartition(':')[0]}:{port}"
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Until the server has closed; False if the time was over first."""
+        return self._ended.wait(timeout_s)
+
+    def close(self) -> None:
+        """Stops serving. Idempotent; workers notice at once."""
+        with self._lock:
+            while self._closers:
+                self._closers.pop()()
+        self._ended.set()
+
+    def __enter__(self) -> "Server":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _rule(rule: str | Rule | None) -> Rule | None:
+    if isinstance(rule, str):
+        return load_rule(rule)
+    if rule is not None:
+        check_rule(rule, getattr(rule, "__name__", "?"))
+    return rule
+
+
+def _nics() -> list[Nic]:
+    candidates = nic.select_candidates(str(_core.config()["socket_ifname"]))
+    return [Nic(r.interface, r.address, r.prefixlen) for r in candidates if r.has_carrier]

@@ -1,0 +1,260 @@
+"""The calls of the control plane, as a server answers them."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+
+from dmlcomm import _core
+from dmlcomm.log import get_logger
+from dmlcomm.ps import refusal
+from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
+from dmlcomm.ps._proto import dmlcomm_ps_pb2_grpc as pb_grpc
+from dmlcomm.ps.barrier import Barrier
+from dmlcomm.ps.membership import Membership, Session
+from dmlcomm.ps.models import Models
+from dmlcomm.ps.pairing import STRIPE, Nic, Pairing, pair
+from dmlcomm.ps.protocol import PROTOCOL_KEY, PROTOCOL_VERSION, TOKEN_KEY, same_token
+from dmlcomm.ps.refusal import Refusal
+from dmlcomm.ps.status import ServerView
+
+# How long a worker that has registered may take to connect.
+JOIN_TIMEOUT_S = 30.0
+
+# Longest slice of a call that waits; longer requests are answered "not yet" after it.
+MAX_WAIT_S = 10.0
+
+HEALTH = "/dmlcomm.ps.v1.ParameterServer/Health"
+
+NO_RAILS = Pairing((), 0)
+
+
+class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
+    """One method per call; each may raise Refusal, which `Admission` turns into the answer.
+
+    Args:
+        core: carries the data.
+        view: what the server is and how it is doing.
+        nics: asks which NICs of this host carry data.
+    """
+
+    def __init__(
+        self,
+        core: _core.PsServer,
+        view: ServerView,
+        membership: Membership,
+        models: Models,
+        nics: Callable[[], list[Nic]],
+    ) -> None:
+        self._core = core
+        self._view = view
+        self._membership = membership
+        self._models = models
+        self._nics = nics
+        self._barrier = Barrier(membership.live_workers, membership.num_missing)
+
+    def close(self) -> None:
+        """Ends every wait, so that no call keeps the process."""
+        self._membership.close()
+        self._barrier.close()
+
+    # --- membership ---
+
+    def Register(self, request: Any, context: Any) -> Any:  # noqa: N802
+        session = self._membership.register(request.worker, request.incarnation, request.host_name)
+        try:
+            pairing = self._pair(session.worker, request)
+        except ValueError as error:
+            self._membership.end(session, str(error))
+            raise refusal.illegal(str(error)) from error
+        threading.Thread(
+            target=self._join,
+            args=(session, pairing),
+            name=f"dmlcomm-ps-join-{session.worker}",
+            daemon=True,
+        ).start()
+        return pb.RegisterReply(
+            session=session.id,
+            worker=session.worker,
+            num_workers=self._membership.num_workers,
+            rails=[_rail(worker, server) for worker, server in pairing.pairs],
+            first_rail=pairing.first_rail,
+        )
+
+    def Leave(self, request: Any, context: Any) -> Any:  # noqa: N802
+        session = self._membership.find(request.session)
+        self._membership.end(session, "the worker has left")
+        get_logger().info("worker %d (%s) has left", session.worker, session.host_name)
+        return pb.LeaveReply()
+
+    def Report(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """A worker has lost a server: workers that come later need not wait for it."""
+        session = self._membership.find(request.session)
+        get_logger().warning(
+            "worker %d (%s) has lost server %d: %s",
+            session.worker,
+            session.host_name,
+            request.lost_server,
+            request.reason,
+        )
+        self._view.add_lost(request.lost_server)
+        return pb.ReportReply()
+
+    def Barrier(self, request: Any, context: Any) -> Any:  # noqa: N802
+        session = self._membership.find(request.session)
+        wait_s = _slice(request.wait_ms)
+        passed = self._barrier.arrive(session.worker, request.ticket, wait_s)
+        return pb.BarrierReply(
+            passed=passed,
+            missing=[] if passed else self._barrier.missing(),
+            not_yet_registered=self._membership.num_missing(),
+        )
+
+    # --- rendezvous ---
+
+    def Publish(self, request: Any, context: Any) -> Any:  # noqa: N802
+        self._membership.find(request.session).rendezvous.set(request.key, request.value)
+        return pb.PublishReply()
+
+    def Lookup(self, request: Any, context: Any) -> Any:  # noqa: N802
+        session = self._membership.find(request.session)
+        try:
+            value = session.rendezvous.get(request.key, _slice(request.wait_ms))
+        except RuntimeError as error:
+            raise Refusal(grpc.StatusCode.ABORTED, str(error)) from error
+        return pb.LookupReply(found=value is not None, value=value or b"")
+
+    # --- models ---
+
+    def CreateModel(self, request: Any, context: Any) -> Any:  # noqa: N802
+        session = self._membership.find(request.session)
+        created = self._models.create(session, request.model, request.elect)
+        return pb.CreateModelReply(
+            model=created.number,
+            sealed=created.sealed,
+            provide=created.provide,
+            clock=self._core.model_clock(created.number),
+        )
+
+    def SealModel(self, request: Any, context: Any) -> Any:  # noqa: N802
+        self._models.seal(self._membership.find(request.session), request.model)
+        return pb.SealModelReply()
+
+    def WaitModel(self, request: Any, context: Any) -> Any:  # noqa: N802
+        session = self._membership.find(request.session)
+        sealed, provide, provider = self._models.wait(
+            session, request.model, _slice(request.wait_ms)
+        )
+        return pb.WaitModelReply(sealed=sealed, provide=provide, provider=provider)
+
+    # --- observation ---
+
+    def Health(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return self._view.health()
+
+    def Status(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return self._view.status(self._membership, self._models)
+
+    # --- one data connection ---
+
+    def _pair(self, worker: int, request: Any) -> Pairing:
+        if request.host_id == _core.host_id():
+            return NO_RAILS
+        theirs = [Nic(nic.interface, nic.address, nic.prefix_length) for nic in request.nics]
+        return pair(worker, theirs, self._nics())
+
+    def _join(self, session: Session, pairing: Pairing) -> None:
+        rendezvous = session.rendezvous
+
+        def get(key: str) -> bytes:
+            value = rendezvous.get(key, JOIN_TIMEOUT_S)
+            if value is None:
+                raise TimeoutError(f'nothing published as "{key}" within {JOIN_TIMEOUT_S:g} s')
+            return value
+
+        worker = session.worker
+        rails = [(server.interface, server.address) for _, server in pairing.pairs]
+        try:
+            self._core.join(worker, rails, pairing.first_rail, rendezvous.set, get, JOIN_TIMEOUT_S)
+        except Exception as error:
+            reason = f"server {self._view.server} and worker {worker} did not connect: {error}"
+            get_logger().warning("%s", reason)
+            self._membership.end(session, reason)
+            return
+        session.joined = True
+        how = _describe(pairing)
+        get_logger().info("worker %d (%s) joined %s", worker, session.host_name, how)
+
+
+class Admission(grpc.ServerInterceptor):  # type: ignore[misc]
+    """Looks at version and token before any call, and turns Refusal into the answer."""
+
+    def __init__(self, server: int, token: str) -> None:
+        self._server = server
+        self._token = token
+
+    def intercept_service(self, continuation: Any, details: Any) -> Any:
+        handler = continuation(details)
+        if handler is None:
+            return None
+        # Health is for load balancers, too, which know no token.
+        problem = None if details.method == HEALTH else self._problem(details)
+
+        def answer(request: Any, context: Any) -> Any:
+            try:
+                if problem is not None:
+                    raise problem
+                return handler.unary_unary(request, context)
+            except Refusal as refused:
+                get_logger().debug("refused %s: %s", details.method, refused)
+                context.abort(refused.code, str(refused))
+
+        return grpc.unary_unary_rpc_method_handler(
+            answer, handler.request_deserializer, handler.response_serializer
+        )
+
+    def _problem(self, details: Any) -> Refusal | None:
+        metadata = dict(details.invocation_metadata)
+        version = metadata.get(PROTOCOL_KEY, "none")
+        if version != PROTOCOL_VERSION:
+            return Refusal(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"server {self._server} speaks version {PROTOCOL_VERSION} of the protocol, the "
+                f"other side version {version}; use the same dmlcomm on all hosts",
+            )
+        token = metadata.get(TOKEN_KEY, b"").decode(errors="replace")
+        if not same_token(self._token, token):
+            return Refusal(grpc.StatusCode.UNAUTHENTICATED, self._wrong_token(token))
+        return None
+
+    def _wrong_token(self, shown: str) -> str:
+        expected = "the job's token" if self._token else "no token"
+        actual = "another one" if shown and self._token else "one" if shown else "none"
+        return (
+            f"server {self._server} expects {expected}, and {actual} was shown; give servers "
+            f"(--token) and workers (DMLCOMM_PS_TOKEN) the same"
+        )
+
+
+def _slice(wait_ms: int) -> float:
+    return min(wait_ms / 1000, MAX_WAIT_S)
+
+
+def _rail(worker: Nic, server: Nic) -> Any:
+    return pb.Rail(
+        worker_interface=worker.interface,
+        worker_address=worker.address,
+        server_interface=server.interface,
+        server_address=server.address,
+    )
+
+
+def _describe(pairing: Pairing) -> str:
+    if not pairing.pairs:
+        return "on the same host"
+    rails = ", ".join(f"{w.interface}-{s.interface}" for w, s in pairing.pairs)
+    if pairing.first_rail == STRIPE:
+        return f"striped over {rails}"
+    worker, server = pairing.pairs[pairing.first_rail]
+    return f"over {worker.interface}-{server.interface} of {rails}"

@@ -1,0 +1,149 @@
+"""How a server is doing: collected on the server, as a message; read as plain data by commands."""
+
+import importlib.metadata
+import threading
+import time
+from typing import Any
+
+from dmlcomm import _core
+from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
+from dmlcomm.ps.membership import Membership
+from dmlcomm.ps.models import Models
+
+Values = dict[str, Any]
+
+# Readings of counters are this far apart.
+RATE_INTERVAL_S = 1.0
+
+
+class ServerView:
+    """What the server is, and what it has counted. Any thread may call."""
+
+    def __init__(
+        self, core: _core.PsServer, server: int, num_servers: int, num_workers: int, replicas: int
+    ) -> None:
+        self.server = server
+        self.replicas = replicas
+        self._core = core
+        self._num_servers = num_servers
+        self._num_workers = num_workers
+        self._since = time.monotonic()
+        self._lock = threading.Lock()
+        self._lost: set[int] = set()
+        self._checkpoints: dict[str, Any] = {}
+        self._rates: dict[str, tuple[float, float]] = {}
+        self._last_reading: tuple[float, dict[str, tuple[int, int]]] = (self._since, {})
+        self.ready = False
+
+    def add_lost(self, server: int) -> None:
+        with self._lock:
+            self._lost.add(server)
+
+    def add_checkpoint(self, model: str, clock: int) -> None:
+        with self._lock:
+            self._checkpoints[model] = pb.CheckpointStatus(
+                model=model, clock=clock, unix_time=time.time()
+            )
+
+    def read_rates(self, core_status: Values) -> None:
+        """Compares the NICs' counters with those of the call before."""
+        now = time.monotonic()
+        reading = {
+            rail["interface"]: (rail["bytes_sent"], rail["bytes_received"])
+            for rail in core_status["rails"]
+        }
+        with self._lock:
+            before, old = self._last_reading
+            seconds = max(now - before, 1e-3)
+            self._rates = {
+                name: tuple(
+                    max(0, new - last) / seconds  # a counter restarts with its connection
+                    for new, last in zip(counts, old.get(name, counts), strict=True)
+                )
+                for name, counts in reading.items()
+            }
+            self._last_reading = (now, reading)
+
+    def health(self) -> Any:
+        with self._lock:
+            return pb.HealthReply(
+                ready=self.ready,
+                version=version(),
+                server=self.server,
+                num_servers=self._num_servers,
+                replicas=self.replicas,
+                lost_servers=sorted(self._lost),
+            )
+
+    def status(self, membership: Membership, models: Models) -> Any:
+        status = self._core.status()
+        with self._lock:
+            rates = dict(self._rates)
+            checkpoints = list(self._checkpoints.values())
+            lost = sorted(self._lost)
+        return pb.StatusReply(
+            server=self.server,
+            num_servers=self._num_servers,
+            num_workers=self._num_workers,
+            replicas=self.replicas,
+            version=version(),
+            host=_core.host_name(),
+            uptime_s=time.monotonic() - self._since,
+            queue=sum(worker["queued"] for worker in status["workers"]),
+            workers=[_worker(w, status["models"], membership) for w in status["workers"]],
+            models=[_model(model, models.descriptions()) for model in status["models"]],
+            rails=[_rail(rail, rates) for rail in status["rails"]],
+            checkpoints=checkpoints,
+            lost_servers=lost,
+        )
+
+
+def version() -> str:
+    return importlib.metadata.version("dmlcomm")
+
+
+def alive_workers(core_status: Values) -> set[int]:
+    return {worker["worker"] for worker in core_status["workers"] if worker["connected"]}
+
+
+def _worker(worker: Values, models: list[Values], membership: Membership) -> Any:
+    number = worker["worker"]
+    keys = ("worker", "bytes_in", "bytes_out", "pushes", "pulls", "queued")
+    return pb.WorkerStatus(
+        host=membership.host_of(number),
+        clock=max((model["clocks"].get(number, 0) for model in models), default=0),
+        alive=worker["connected"],
+        lost_reason=worker["reason"],
+        **{key: worker[key] for key in keys},
+    )
+
+
+def _model(model: Values, descriptions: dict[int, Any]) -> Any:
+    description = descriptions.get(model["model"])
+    keys = ("model", "name", "sealed", "clock", "clocks", "open_windows")
+    return pb.ModelStatus(
+        rule=description.rule if description else "",
+        apply=description.apply if description else "",
+        shards=[pb.ShardStatus(shard=s, bytes=b) for s, b in model["shard_bytes"].items()],
+        **{key: model[key] for key in keys},
+    )
+
+
+def _rail(rail: Values, rates: dict[str, tuple[float, float]]) -> Any:
+    sent, received = rates.get(rail["interface"], (0.0, 0.0))
+    return pb.RailStatus(sent_per_second=sent, received_per_second=received, **rail)
+
+
+def to_dict(message: Any) -> Values:
+    """Every field as plain data. Numbers stay numbers, which they do not in JSON of proto3."""
+    values: Values = {}
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(message, field.name)
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            values[field.name] = dict(value)
+        elif field.is_repeated:
+            is_message = field.message_type is not None
+            values[field.name] = [to_dict(item) if is_message else item for item in value]
+        else:
+            values[field.name] = value
+    return values

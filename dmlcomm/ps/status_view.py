@@ -1,0 +1,138 @@
+"""What ``dmlcomm ps status`` shows: asks the servers, and draws tables."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table
+
+from dmlcomm import errors
+from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
+from dmlcomm.ps.control import Control
+from dmlcomm.ps.status import to_dict
+from dmlcomm.ps.tls import Tls
+
+Values = dict[str, Any]
+
+UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+def ask(controls: Sequence[Control]) -> list[Values]:
+    """One answer per server; of one that does not answer, "error" says why."""
+    answers: list[Values] = []
+    for control in controls:
+        try:
+            answer = to_dict(control.call("Status", pb.StatusRequest()))
+        except errors.PsError as error:
+            answer = {"error": str(error)}
+        answers.append({"address": control.address, **answer})
+    return answers
+
+
+def controls_of(addresses: Sequence[str], token: str, tls: Tls | None) -> list[Control]:
+    return [Control(number, address, token, tls) for number, address in enumerate(addresses)]
+
+
+def view(answers: Sequence[Values]) -> Group:
+    """All servers in four tables; errors below."""
+    answered = [answer for answer in answers if "error" not in answer]
+    tables = [_servers(answers), _workers(answered), _models(answered), _rails(answered)]
+    return Group(*(table for table in tables if table.row_count))
+
+
+def human_bytes(count: float) -> str:
+    """ "1.5 MB": decimal units, three digits."""
+    for unit in UNITS:
+        if count < 1000 or unit == UNITS[-1]:
+            return f"{count:.3g} {unit}" if unit != "B" else f"{count:.0f} B"
+        count /= 1000
+    raise AssertionError("the last unit takes any number")
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def _servers(answers: Sequence[Values]) -> Table:
+    table = _table("Servers", "server", "address", "up", "workers", "queue", "last checkpoint")
+    for answer in answers:
+        if "error" in answer:
+            table.add_row("?", answer["address"], f"[red]{answer['error']}[/]", "", "", "")
+            continue
+        alive = sum(worker["alive"] for worker in answer["workers"])
+        table.add_row(
+            f"{answer['server']} of {answer['num_servers']}",
+            answer["address"],
+            f"{answer['uptime_s']:.0f} s",
+            f"{alive} of {answer['num_workers']}",
+            str(answer["queue"]),
+            _last_checkpoint(answer["checkpoints"]),
+        )
+    return table
+
+
+def _last_checkpoint(checkpoints: Sequence[Values]) -> str:
+    if not checkpoints:
+        return "-"
+    last = max(checkpoints, key=lambda checkpoint: float(checkpoint["unix_time"]))
+    time = datetime.fromtimestamp(last["unix_time"]).strftime("%H:%M:%S")
+    return f"{last['model']} at clock {last['clock']}, {time}"
+
+
+def _workers(answers: Sequence[Values]) -> Table:
+    table = _table(
+        "Workers", "worker", "host", "server", "clock", "state", "in", "out", "pushes", "pulls"
+    )
+    for answer in answers:
+        for worker in answer["workers"]:
+            lost = f"[red]lost: {worker['lost_reason']}[/]" if worker["lost_reason"] else "left"
+            table.add_row(
+                str(worker["worker"]),
+                worker["host"] or "-",
+                str(answer["server"]),
+                str(worker["clock"]),
+                "[green]alive[/]" if worker["alive"] else lost,
+                human_bytes(worker["bytes_in"]),
+                human_bytes(worker["bytes_out"]),
+                str(worker["pushes"]),
+                str(worker["pulls"]),
+            )
+    return table
+
+
+def _models(answers: Sequence[Values]) -> Table:
+    table = _table("Shards", "model", "rule", "server", "shard", "size", "clock", "open")
+    for answer in answers:
+        for model in answer["models"]:
+            rule = f"{model['rule']}, each {model['apply']}" if model["sealed"] else "no values yet"
+            for shard in model["shards"]:
+                is_copy = shard["shard"] != answer["server"]
+                table.add_row(
+                    model["name"],
+                    rule,
+                    str(answer["server"]),
+                    f"{shard['shard']} (copy)" if is_copy else str(shard["shard"]),
+                    human_bytes(shard["bytes"]),
+                    str(model["clock"]),
+                    str(model["open_windows"]),
+                )
+    return table
+
+
+def _rails(answers: Sequence[Values]) -> Table:
+    table = _table("NICs", "server", "interface", "sent", "received", "sending", "receiving")
+    for answer in answers:
+        for rail in answer["rails"]:
+            table.add_row(
+                str(answer["server"]),
+                rail["interface"],
+                human_bytes(rail["bytes_sent"]),
+                human_bytes(rail["bytes_received"]),
+                f"{human_bytes(rail['sent_per_second'])}/s",
+                f"{human_bytes(rail['received_per_second'])}/s",
+            )
+    return table

@@ -1,0 +1,70 @@
+"""Tensors of torch as memory. Loaded when the first one comes, so where torch is loaded anyway."""
+
+from typing import Any
+
+import torch
+
+from dmlcomm.ps.layout import Memory, TensorSpec
+
+DTYPES = {
+    torch.uint8: "u8",
+    torch.int8: "i8",
+    torch.uint16: "u16",
+    torch.int16: "i16",
+    torch.uint32: "u32",
+    torch.int32: "i32",
+    torch.uint64: "u64",
+    torch.int64: "i64",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+    torch.float32: "f32",
+    torch.float64: "f64",
+}
+
+
+def spec_of(tensor: torch.Tensor, what: str) -> TensorSpec:
+    if tensor.layout != torch.strided:
+        raise TypeError(
+            f"{what}: a tensor of layout {tensor.layout}; expected a dense one: rows of a sparse "
+            f"gradient are pushed with push_rows(model, indices, values)"
+        )
+    if tensor.dtype not in DTYPES:
+        legal = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
+        raise TypeError(f"{what}: elements of {tensor.dtype}; expected one of {legal}")
+    return TensorSpec(tuple(tensor.shape), DTYPES[tensor.dtype])
+
+
+def readable(tensor: torch.Tensor) -> Memory:
+    """On the CPU and row-major: itself, or a copy."""
+    dense = tensor.detach().cpu().resolve_neg().contiguous()
+    return Memory(dense.data_ptr(), dense.numel(), dense)
+
+
+def writable(tensor: torch.Tensor) -> tuple[Memory, Any]:
+    target = tensor.detach()
+    if target.device.type == "cpu" and target.is_contiguous():
+        return Memory(target.data_ptr(), target.numel(), target), lambda: tensor
+    staging = torch.empty(target.shape, dtype=target.dtype)
+
+    def finish() -> torch.Tensor:
+        target.copy_(staging)
+        return tensor
+
+    return Memory(staging.data_ptr(), staging.numel(), staging), finish
+
+
+def empty_like(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+
+
+def empty_rows(like: torch.Tensor, num_rows: int) -> torch.Tensor:
+    return torch.empty((num_rows, like.shape[1]), dtype=like.dtype, device=like.device)
+
+
+def indices_of(value: torch.Tensor) -> Memory:
+    if value.dim() != 1 or value.is_floating_point() or value.is_complex():
+        raise ValueError(
+            f"numbers of rows: expected one dimension of integers, got {value.dtype}"
+            f"{list(value.shape)}"
+        )
+    return readable(value.to(torch.int64))

@@ -1,0 +1,173 @@
+"""Parameter servers for tests: inside this process, or as processes that can be killed.
+
+    with servers(2, workers=2) as addresses:
+        assert run_workers(train, 2, addresses) == [expected, expected]
+
+Workers of `run_workers` are threads with a client each; what has to be killed is a process.
+"""
+
+import contextlib
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from dmlcomm.ps.client import Client
+from dmlcomm.ps.run_command import READY_LINE
+from dmlcomm.ps.server import Server, ServerOptions
+
+DEADLINE_S = 60.0
+
+
+@contextlib.contextmanager
+def servers(num: int = 1, workers: int = 1, **options: Any) -> Iterator[str]:
+    """`num` servers in this process; their addresses."""
+    with contextlib.ExitStack() as stack:
+        started = [
+            stack.enter_context(
+                Server(ServerOptions(index=i, num_servers=num, workers=workers, **options))
+            )
+            for i in range(num)
+        ]
+        yield ",".join(server.address for server in started)
+
+
+def run_workers(
+    function: Callable[..., Any], num: int, addresses: str, **options: Any
+) -> list[Any]:
+    """The results of ``function(client)`` by worker, one thread each. Raises what one raises."""
+
+    def work(worker: int) -> Any:
+        with Client(addresses, worker=worker, timeout_s=DEADLINE_S, **options) as client:
+            return function(client)
+
+    with ThreadPoolExecutor(num) as pool:
+        futures = [pool.submit(work, worker) for worker in range(num)]
+        # Whatever fails first is the reason why others wait in vain.
+        errors = [error for f in futures if (error := f.exception(DEADLINE_S)) is not None]
+        if errors:
+            raise errors[0]
+        return [future.result() for future in futures]
+
+
+def clean_environment(**changes: str) -> dict[str, str]:
+    """This one's, without what a job or a user may have set."""
+    left_out = ("DMLCOMM_", "RANK", "WORLD_SIZE", "LOCAL_")
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(left_out)}
+    return kept | {"COLUMNS": "160"} | changes
+
+
+class ServerProcess:
+    """`dmlcomm ps serve` with these arguments; the block kills it if it still runs.
+
+    Attributes:
+        address: where it listens.
+        line: what it has printed.
+    """
+
+    def __init__(self, *arguments: str, **environment: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "dmlcomm", "ps", "serve", *arguments],
+            env=clean_environment(**environment),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        self.line = self.process.stdout.readline().rstrip()
+        match = READY_LINE.fullmatch(self.line)
+        if match is None:
+            _, log = self.process.communicate(timeout=DEADLINE_S)
+            raise AssertionError(f"the server did not start:\n{log}")
+        self.address: str = match[1]
+
+    def __enter__(self) -> "ServerProcess":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def kill(self) -> str:
+        """SIGKILL; what it has logged."""
+        self.process.kill()
+        return self.process.communicate(timeout=DEADLINE_S)[1]
+
+    def terminate(self) -> tuple[int, str]:
+        """SIGTERM; the exit code and the log."""
+        self.process.terminate()
+        _, log = self.process.communicate(timeout=DEADLINE_S)
+        return self.process.returncode, log
+
+
+class WorkerProcess:
+    """A Python program that prints lines and reads them, as a worker that can be killed."""
+
+    def __init__(self, program: str, *arguments: str, **environment: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", program, *arguments],
+            env=clean_environment(**environment),
+            cwd=Path(__file__).resolve().parents[2],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.put(line.strip())
+        self._lines.put("(ended)")
+
+    def expect(self, line: str) -> None:
+        """Waits for this line; others before it are passed over."""
+        seen: list[str] = []
+        while not seen or seen[-1] != line:
+            seen.append(self._lines.get(timeout=DEADLINE_S))
+            assert seen[-1] == line or seen[-1] != "(ended)", f"no {line!r} in {seen}"
+
+    def say(self, line: str) -> None:
+        assert self.process.stdin is not None
+        print(line, file=self.process.stdin, flush=True)
+
+    def __enter__(self) -> "WorkerProcess":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(DEADLINE_S)
+
+
+def eventually(holds: Callable[[], Any], what: str) -> Any:
+    """Asks again and again until the answer is true; that answer."""
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        if answer := holds():
+            return answer
+        threading.Event().wait(0.02)
+    raise AssertionError(f"{what} did not happen within {DEADLINE_S:g} s")
+
+
+def command(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    """Runs `dmlcomm` to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "dmlcomm", *arguments],
+        env=clean_environment(**environment),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+
+
+def addresses_of(processes: Sequence[ServerProcess]) -> str:
+    return ",".join(process.address for process in processes)

@@ -1,0 +1,303 @@
+"""Workers and servers that die, freeze, leave and come back: real processes, real signals."""
+
+import contextlib
+import signal
+
+import numpy as np
+import pytest
+
+from dmlcomm import errors
+from dmlcomm.ps import Client, status_view
+from helpers.parameter_servers import (
+    ServerProcess,
+    WorkerProcess,
+    addresses_of,
+    command,
+    eventually,
+    servers,
+)
+
+COUNT = 10_007
+
+# Adds 1 to every element, as often as the test asks for, and says how the weights are then.
+WORKER = f"""
+import sys
+import numpy as np
+from dmlcomm.ps import Client
+
+with Client(sys.argv[1], worker=int(sys.argv[2])) as client:
+    client.init("w", np.zeros({COUNT}, np.float32), rule="add", reduce="sum")
+    print("ready", flush=True)
+    for line in sys.stdin:
+        for _ in range(int(line)):
+            weights = client.push_pull("w", np.ones({COUNT}, np.float32))
+        print(*sorted(set(weights.tolist())), flush=True)
+"""
+
+# Is chosen to provide the first values, and then does nothing.
+SILENT_PROVIDER = """
+import sys
+import numpy as np
+from dmlcomm.ps import Client
+from dmlcomm.ps.client_model import make_model
+
+client = Client(sys.argv[1], worker=int(sys.argv[2]))
+model = make_model(
+    "w", np.zeros(5, np.float32), wire="", tables=False, options={}, rule="assign",
+    apply="clock", reduce="mean", num_servers=1, replicas=0,
+)
+print(client._connections.call(0, "CreateModel", model=model.description, elect=True).provide)
+sys.stdout.flush()
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def server_processes(num, *arguments, **environment):
+    with contextlib.ExitStack() as stack:
+        yield [
+            stack.enter_context(
+                ServerProcess(
+                    *("--servers", str(num), "--index", str(index), *arguments), **environment
+                )
+            )
+            for index in range(num)
+        ]
+
+
+def start(client):
+    return client.init("w", np.zeros(COUNT, np.float32), rule="add", reduce="sum")
+
+
+def add_one(client, **options):
+    return client.push_pull("w", np.ones(COUNT, np.float32), **options)
+
+
+def status_of(address):
+    controls = status_view.controls_of([address], "", None)
+    (answer,) = status_view.ask(controls)
+    controls[0].close()
+    return answer
+
+
+# --- workers
+
+
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
+def test_killed_worker_is_not_waited_for(transport):
+    with (
+        servers(2, workers=2, transport=transport) as addresses,
+        WorkerProcess(WORKER, addresses, "1", DMLCOMM_TRANSPORT=transport) as victim,
+        Client(addresses, worker=0, transport=transport) as survivor,
+    ):
+        start(survivor)
+        victim.expect("ready")
+        waiting = survivor.push_pull_async("w", np.ones(COUNT, np.float32))
+        victim.kill()
+        assert set(waiting.result(60).tolist()) == {1.0}
+        survivor.barrier()
+        for address in addresses.split(","):
+            workers = status_of(address)["workers"]
+            states = {w["worker"]: (w["alive"], bool(w["lost_reason"])) for w in workers}
+            assert states == {0: (True, False), 1: (False, True)}
+
+
+def test_frozen_worker_is_not_waited_for():
+    with (
+        server_processes(1, "--workers", "2", DMLCOMM_PEER_TIMEOUT_S="1") as (server,),
+        WorkerProcess(WORKER, server.address, "1") as victim,
+        Client(server.address, worker=0) as survivor,
+    ):
+        start(survivor)
+        victim.expect("ready")
+        victim.process.send_signal(signal.SIGSTOP)
+        assert set(add_one(survivor).tolist()) == {1.0}
+        assert "worker 1" in server.terminate()[1]
+
+
+def test_killed_worker_comes_back_and_goes_on_with_the_others():
+    with servers(2, workers=2) as addresses, Client(addresses, worker=0) as other:
+        start(other)
+        with WorkerProcess(WORKER, addresses, "1") as first_life:
+            first_life.expect("ready")
+            first_life.say("1")
+            add_one(other)
+            first_life.expect("2.0")
+        for _ in range(3):  # alone
+            add_one(other)
+        with WorkerProcess(WORKER, addresses, "1") as second_life:
+            second_life.expect("ready")
+            second_life.say("2")
+            for weights in (7.0, 9.0):
+                assert set(add_one(other).tolist()) == {weights}
+            second_life.expect("9.0")
+
+
+def test_another_worker_provides_when_the_chosen_one_dies():
+    with servers(workers=2) as address, WorkerProcess(SILENT_PROVIDER, address, "0") as chosen:
+        chosen.expect("True")
+        with Client(address, worker=1) as waiting:
+            chosen.kill()
+            assert waiting.init("w", np.full(5, 3, np.float32)).tolist() == [3] * 5
+
+
+# --- servers with replicas
+
+
+@pytest.mark.parametrize(("num_servers", "victim"), [(2, 0), (2, 1), (3, 1)])
+def test_nothing_is_lost_when_a_server_with_a_replica_is_killed(num_servers, victim):
+    """Exactly: every acknowledged push of every worker is in every element once."""
+    steps = 40
+    options = ("--workers", "2", "--replicas", "1")
+    with (
+        server_processes(num_servers, *options) as processes,
+        WorkerProcess(WORKER, addresses_of(processes), "1") as second,
+        Client(addresses_of(processes), worker=0) as first,
+    ):
+        start(first)
+        second.expect("ready")
+        second.say(str(steps))
+        for step in range(steps):
+            if step == steps // 3:
+                processes[victim].process.kill()
+            assert set(add_one(first).tolist()) == {2.0 * (step + 1)}
+        second.expect(f"{2.0 * steps}")
+        assert first.lost_servers == [victim]
+        second.process.stdin.close()  # it leaves
+        first.barrier()
+        first.init("later", np.full(7, 5, np.float32))
+        assert first.pull("later", None).tolist() == [5] * 7
+
+
+def test_worker_that_comes_after_a_loss_needs_not_wait():
+    with server_processes(2, "--workers", "1", "--replicas", "1") as processes:
+        addresses = addresses_of(processes)
+        with Client(addresses, worker=0) as first:
+            start(first)
+            processes[0].kill()
+            add_one(first)
+            with Client(addresses, worker=1) as late:
+                assert set(start(late).tolist()) == {1.0}
+
+
+# --- servers with checkpoints
+
+
+def checkpoint_of(address):
+    return {c["model"]: c["clock"] for c in status_of(address)["checkpoints"]}
+
+
+def test_killed_server_resumes_its_checkpoint_and_the_client_reconnects(tmp_path):
+    options = ("--checkpoint", str(tmp_path), "--checkpoint-every", "2")
+    with server_processes(2, *options) as processes:
+        with Client(addresses_of(processes), worker=0) as client:
+            start(client)
+            for _ in range(5):
+                add_one(client)
+            victim = processes[1]
+            clock = eventually(lambda: checkpoint_of(victim.address).get("w"), "a checkpoint")
+            victim.kill()
+            again = ("--servers", "2", "--index", "1", "--listen", victim.address)
+            with ServerProcess(*again, *options) as restarted:
+                weights = add_one(client)
+                # Server 0 has all six; server 1 those up to its checkpoint, and the one since.
+                assert sorted(set(weights.tolist())) == [clock + 1.0, 6.0]
+                assert 5 - clock <= 3
+                assert f"restored at clock {clock}" in restarted.terminate()[1]
+
+
+def test_job_goes_on_from_its_checkpoints(tmp_path):
+    options = ("--checkpoint", str(tmp_path), "--checkpoint-every", "1")
+    with server_processes(2, *options) as processes:
+        with Client(addresses_of(processes), worker=0) as client:
+            client.init("m", [np.zeros(1001, np.float32)], rule="sgd", lr=0.5, momentum=0.5)
+            client.push_pull("m", [np.ones(1001, np.float32)])
+        for process in processes:
+            eventually(lambda p=process: checkpoint_of(p.address).get("m") == 1, "a checkpoint")
+            assert process.terminate()[0] == 0
+    with server_processes(2, *options) as processes:
+        with Client(addresses_of(processes), worker=0) as client:
+            unused = [np.full(1001, 9, np.float32)]
+            (weights,) = client.init("m", unused, rule="sgd", lr=0.5, momentum=0.5)
+            assert set(weights.tolist()) == {-0.5}
+            assert client.clock_of("m") == 1
+            # With its momentum: 1.5 times the gradient.
+            (weights,) = client.push_pull("m", [np.ones(1001, np.float32)])
+            assert set(weights.tolist()) == {-1.25}
+            with pytest.raises(errors.PsModelError, match=r"lr=0.5.*lr=0.1"):
+                client.init("m", unused, rule="sgd", lr=0.1, momentum=0.5)
+
+
+def write_checkpoints(tmp_path):
+    """Two of one model; their files, the older first."""
+    with ServerProcess("--checkpoint", str(tmp_path), "--checkpoint-every", "1") as server:
+        with Client(server.address, worker=0) as client:
+            start(client)
+            for clock in (1, 2, 3):
+                add_one(client)
+                eventually(
+                    lambda c=clock: checkpoint_of(server.address).get("w") == c, "a checkpoint"
+                )
+    return sorted(tmp_path.rglob("*.ckpt"))
+
+
+def test_damaged_checkpoint_is_named_and_the_older_one_used(tmp_path):
+    old, new = write_checkpoints(tmp_path)
+    data = bytearray(new.read_bytes())
+    data[-100] ^= 1
+    new.write_bytes(data)
+    with ServerProcess("--checkpoint", str(tmp_path)) as server:
+        with Client(server.address, worker=0) as client:
+            assert set(start(client).tolist()) == {2.0}
+        log = server.terminate()[1]
+    assert f"{new} is damaged in array 0 of shard 0" in log
+    assert f"{old} is used instead" in log
+    old.write_bytes(b"")
+    result = command("ps", "serve", "--checkpoint", str(tmp_path))
+    assert result.returncode == 1
+    assert str(new) in result.stderr
+    assert "move the files away" in result.stderr
+
+
+def test_checkpoint_of_another_job_is_refused(tmp_path):
+    write_checkpoints(tmp_path)
+    result = command("ps", "serve", "--checkpoint", str(tmp_path), "--servers", "2")
+    assert result.returncode == 1
+    assert "num_servers is 1, expected 2" in result.stderr
+
+
+# --- servers with neither
+
+
+def test_server_that_does_not_come_back_is_named():
+    with server_processes(2) as processes:
+        with Client(addresses_of(processes), worker=0, reconnect_timeout_s=1.0) as client:
+            start(client)
+            processes[1].kill()
+            with pytest.raises(errors.PsServerLostError, match="--replicas") as lost:
+                add_one(client)
+            assert lost.value.servers == [1]
+            assert processes[1].address in str(lost.value)
+
+
+def test_server_that_comes_back_empty_is_no_silent_loss():
+    with server_processes(2) as processes, Client(addresses_of(processes), worker=0) as client:
+        start(client)
+        victim = processes[1]
+        victim.kill()
+        with ServerProcess("--servers", "2", "--index", "1", "--listen", victim.address):
+            with pytest.raises(errors.PsServerLostError, match='without its part of model "w"'):
+                add_one(client)
+
+
+def test_operations_behind_futures_survive_a_restart(tmp_path):
+    options = ("--checkpoint", str(tmp_path), "--checkpoint-every", "1")
+    with ServerProcess(*options) as first, Client(first.address, worker=0) as client:
+        start(client)
+        add_one(client)
+        eventually(lambda: checkpoint_of(first.address).get("w") == 1, "a checkpoint")
+        first.kill()
+        futures = [client.push_pull_async("w", np.ones(COUNT, np.float32)) for _ in range(3)]
+        with ServerProcess("--listen", first.address, *options):
+            weights = [sorted(set(future.result(60).tolist())) for future in futures]
+            assert weights == [[2.0], [3.0], [4.0]]

@@ -1,0 +1,224 @@
+"""DistributedOptimizer, rules and the DDP hook, beside torch's own."""
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from dmlcomm.ps import Client, DistributedOptimizer, HookState, from_torch, ps_hook
+from helpers import run_ranks
+from helpers.parameter_servers import run_workers, servers
+
+SHAPES = [(17, 5), (1001,), (3, 2, 2), ()]
+STEPS = 5
+
+# torch's optimizer, and its options.
+OPTIMIZERS = [
+    (torch.optim.SGD, {"lr": 0.1}),
+    (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "dampening": 0.1, "weight_decay": 0.01}),
+    (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True}),
+    (torch.optim.Adam, {"lr": 0.01, "betas": (0.8, 0.99), "weight_decay": 0.01}),
+    (torch.optim.AdamW, {"lr": 0.01, "eps": 1e-6}),
+    (torch.optim.Adagrad, {"lr": 0.1, "lr_decay": 0.01, "initial_accumulator_value": 0.1}),
+]
+
+
+def parameters(dtypes=(torch.float32, torch.float64)):
+    torch.manual_seed(0)
+    return [torch.nn.Parameter(torch.randn(s, dtype=d)) for d in dtypes for s in SHAPES]
+
+
+def gradient(worker, step, parameter, index):
+    generator = torch.Generator().manual_seed(1000 * worker + 100 * step + index)
+    return torch.randn(parameter.shape, dtype=parameter.dtype, generator=generator)
+
+
+def set_gradients(params, step, workers):
+    for index, parameter in enumerate(params):
+        gradients = [gradient(w, step, parameter, index) for w in workers]
+        parameter.grad = sum(gradients) / len(gradients)
+
+
+def assert_close(actual, expected, steps=STEPS):
+    for mine, theirs in zip(actual, expected, strict=True):
+        # Each step rounds a few times, and gradients of workers add up in another order.
+        tolerance = 16 * steps * torch.finfo(theirs.dtype).eps
+        torch.testing.assert_close(mine, theirs, rtol=tolerance, atol=tolerance)
+
+
+def trained_by_torch(kind, options, workers, schedule=None):
+    params = parameters()
+    optimizer = kind(params, **options)
+    scheduler = schedule(optimizer) if schedule else None
+    for step in range(STEPS):
+        set_gradients(params, step, workers)
+        optimizer.step()
+        if scheduler:
+            scheduler.step()
+    return [p.detach() for p in params]
+
+
+def trained_by_servers(kind, options, schedule=None):
+    def train(client):
+        params = parameters()
+        optimizer = from_torch(kind(params, **options), client)
+        scheduler = schedule(optimizer) if schedule else None
+        for step in range(STEPS):
+            set_gradients(params, step, [client.worker])
+            optimizer.step()
+            if scheduler:
+                scheduler.step()
+        return [p.detach() for p in params]
+
+    return train
+
+
+@pytest.mark.parametrize(("kind", "options"), OPTIMIZERS)
+@pytest.mark.parametrize("num_servers", [1, 2])
+def test_servers_compute_what_torch_computes(kind, options, num_servers):
+    expected = trained_by_torch(kind, options, workers=[0, 1])
+    with servers(num_servers, workers=2) as addresses:
+        results = run_workers(trained_by_servers(kind, options), 2, addresses)
+    assert_close(results[0], expected)
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+def halve(optimizer):
+    return torch.optim.lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.5)
+
+
+def test_learning_rate_schedulers_work():
+    options = {"lr": 0.1, "momentum": 0.9}
+    expected = trained_by_torch(torch.optim.SGD, options, [0], halve)
+    with servers() as addresses:
+        train = trained_by_servers(torch.optim.SGD, options, halve)
+        assert_close(run_workers(train, 1, addresses)[0], expected)
+
+
+def groups_of(params):
+    return [{"params": params[:3], "lr": 0.5}, {"params": params[3:], "weight_decay": 0.1}]
+
+
+def test_parameter_groups_have_their_own_options():
+    expected = parameters()
+    reference = torch.optim.SGD(groups_of(expected), lr=0.1)
+    with servers(2) as addresses, Client(addresses) as client:
+        params = parameters()
+        optimizer = from_torch(torch.optim.SGD(groups_of(params), lr=0.1), client)
+        for step in range(STEPS):
+            set_gradients(params, step, [0])
+            set_gradients(expected, step, [0])
+            optimizer.step()
+            reference.step()
+        assert_close([p.detach() for p in params], [p.detach() for p in expected])
+        with pytest.raises(ValueError, match="no more parameter groups"):
+            optimizer.add_param_group({"params": parameters()})
+
+
+def test_optimizer_is_used_as_any_other():
+    with servers() as addresses, Client(addresses) as client:
+        net = torch.nn.Linear(4, 1)
+        optimizer = DistributedOptimizer(net.parameters(), client, lr=0.05, momentum=0.5)
+        inputs = torch.randn(64, 4)
+        targets = inputs @ torch.tensor([[1.0], [-2.0], [3.0], [0.5]])
+
+        def loss_of():
+            optimizer.zero_grad()
+            loss = torch.nn.functional.mse_loss(net(inputs), targets)
+            loss.backward()
+            return loss
+
+        first = optimizer.step(loss_of).item()
+        for _ in range(60):
+            last = optimizer.step(loss_of).item()
+        assert last < first / 100
+        assert optimizer.state_dict()["param_groups"][0]["lr"] == 0.05
+        optimizer.load_state_dict(optimizer.state_dict())
+
+
+def test_parameter_without_gradient_stays():
+    with servers() as addresses, Client(addresses) as client:
+        params = parameters()
+        before = [p.detach().clone() for p in params]
+        optimizer = DistributedOptimizer(params, client, lr=0.1)
+        params[0].grad = torch.ones_like(params[0])
+        optimizer.step()
+        assert not torch.equal(params[0], before[0])
+        assert all(torch.equal(p, b) for p, b in zip(params[1:], before[1:], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda p: torch.optim.RMSprop(p), "RMSprop: expected one of"),
+        (lambda p: torch.optim.Adam(p, amsgrad=True), "amsgrad"),
+        (lambda p: torch.optim.SGD(p, lr=0.1, maximize=True), "maximize"),
+    ],
+)
+def test_what_servers_cannot_do_is_refused(make, reason):
+    with pytest.raises(ValueError, match=reason):
+        from_torch(make(parameters()), client=None)
+
+
+def test_rows_of_an_embedding_learn_as_with_torch():
+    """Sparse SGD of torch touches the rows that were looked up; duplicates add up."""
+    rows, lr = [3, 0, 3, 9], 0.5
+    torch.manual_seed(0)
+    table = torch.nn.Embedding(10, 4, sparse=True)
+    begin = table.weight.detach().clone()
+    reference = torch.optim.SGD(table.parameters(), lr=lr)
+    weight = torch.randn(4, 4)
+    (table(torch.tensor(rows)) * weight).sum().backward()
+    sparse = table.weight.grad
+    reference.step()
+    with servers(3) as addresses, Client(addresses) as client:
+        client.init("embedding", begin.clone(), rule="sgd", lr=lr, tables=True)
+        client.push_rows("embedding", sparse._indices()[0], sparse._values())
+        client.clock()
+        pulled = client.pull_rows("embedding", torch.arange(10))
+    assert_close([pulled], [table.weight.detach()], steps=1)
+
+
+def scaled_sign(weights, gradient, state, step):
+    """Keeps how often it was called per range, so that state and step are tested, too."""
+    state["calls"] = state.get("calls", 0) + 1
+    assert state["calls"] == step
+    weights -= 0.5 * step * np.sign(gradient)
+
+
+def test_rule_of_the_user():
+    with servers(2, rule=scaled_sign) as addresses, Client(addresses) as client:
+        client.init("w", np.zeros(100_003, np.float32), rule="python")
+        client.push_pull("w", np.full(100_003, 3.0, np.float32))
+        weights = client.push_pull("w", np.full(100_003, -3.0, np.float32))
+        assert set(weights.tolist()) == {0.5}
+
+
+def _train_with_ddp(rank, world_size, addresses):
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(10, 300), torch.nn.ReLU(), torch.nn.Linear(300, 3))
+    reference = torch.nn.parallel.DistributedDataParallel(net, bucket_cap_mb=0.005)
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(10, 300), torch.nn.ReLU(), torch.nn.Linear(300, 3))
+    ddp = torch.nn.parallel.DistributedDataParallel(net, bucket_cap_mb=0.005)
+    torch.manual_seed(100 + rank)
+    differences = []
+    with Client(addresses, worker=rank) as client:
+        ddp.register_comm_hook(HookState(client), ps_hook)
+        optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (reference, ddp)]
+        for _ in range(4):
+            inputs = torch.randn(8, 10)
+            for model, optimizer in zip((reference, ddp), optimizers, strict=True):
+                optimizer.zero_grad()
+                model(inputs).square().mean().backward()
+                optimizer.step()
+            pairs = zip(reference.parameters(), ddp.parameters(), strict=True)
+            differences.append(max((a - b).abs().max().item() for a, b in pairs))
+    dist.barrier()
+    return max(differences)
+
+
+def test_hook_averages_as_ddp_does():
+    with servers(2, workers=2) as addresses:
+        differences = run_ranks(_train_with_ddp, 2, addresses, backend="gloo")
+    assert max(differences) <= 16 * torch.finfo(torch.float32).eps

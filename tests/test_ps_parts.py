@@ -1,0 +1,362 @@
+"""The parts of the parameter server that need neither a socket nor a core: milliseconds each."""
+
+import threading
+import zlib
+
+import grpc
+import numpy as np
+import pytest
+
+from dmlcomm.errors import PsCheckpointError
+from dmlcomm.ps import layout, pairing, protocol, rules
+from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
+from dmlcomm.ps.barrier import Barrier
+from dmlcomm.ps.checkpoint import KEPT, CheckpointDirectory
+from dmlcomm.ps.commands import _place
+from dmlcomm.ps.description import difference
+from dmlcomm.ps.layout import Memory, TensorSpec
+from dmlcomm.ps.membership import Membership
+from dmlcomm.ps.pairing import STRIPE, Nic
+from dmlcomm.ps.refusal import Refusal
+from dmlcomm.ps.run_command import READY_LINE, workers_of
+from dmlcomm.ps.status import to_dict
+from dmlcomm.ps.status_view import human_bytes
+
+
+def nics(*addresses):
+    return [
+        Nic(f"eth{i}", address.partition("/")[0], int(address.partition("/")[2] or 24))
+        for i, address in enumerate(addresses)
+    ]
+
+
+def named(pairs):
+    return [(worker.address, server.address) for worker, server in pairs]
+
+
+# --- pairing of NICs
+
+
+def test_one_nic_meets_all_of_the_server_and_begins_with_its_own_subnet():
+    paired = pairing.pair(5, nics("10.0.1.9"), nics("10.0.0.1", "10.0.1.1", "10.0.2.1"))
+    assert [server.address for _, server in paired.pairs] == ["10.0.0.1", "10.0.1.1", "10.0.2.1"]
+    assert paired.first_rail == 1
+
+
+@pytest.mark.parametrize("servers", [2, 3, 4])
+def test_workers_with_one_nic_spread_evenly(servers):
+    of_server = nics(*(f"10.0.0.{i + 1}" for i in range(servers)))
+    for address in ("10.0.0.99", "10.9.0.99"):  # all in its subnet, none in its subnet
+        first = [pairing.pair(w, nics(address), of_server).first_rail for w in range(2 * servers)]
+        assert sorted(first) == sorted([*range(servers)] * 2)
+
+
+def test_several_nics_pair_by_subnet_and_stripe():
+    worker, server = nics("10.0.0.9", "10.0.1.9"), nics("10.0.1.1", "10.0.0.1")
+    paired = pairing.pair(0, worker, server)
+    assert named(paired.pairs) == [("10.0.0.9", "10.0.0.1"), ("10.0.1.9", "10.0.1.1")]
+    assert paired.first_rail == STRIPE
+
+
+@pytest.mark.parametrize(("k", "r"), [(2, 1), (2, 3), (3, 2), (4, 4), (2, 5)])
+def test_every_nic_is_in_a_pair(k, r):
+    worker = nics(*(f"10.1.{i}.9" for i in range(k)))
+    server = nics(*(f"10.2.{i}.1" for i in range(r)))
+    paired = pairing.pair(0, worker, server)
+    assert len(paired.pairs) == max(k, r)
+    assert {w for w, _ in paired.pairs} == set(worker)
+    assert {s for _, s in paired.pairs} == set(server)
+
+
+def test_nics_of_other_address_families_do_not_meet():
+    paired = pairing.pair(0, nics("10.0.0.9"), nics("fd00::1/64", "10.0.0.1"))
+    assert named(paired.pairs) == [("10.0.0.9", "10.0.0.1")]
+    with pytest.raises(ValueError, match=r"worker 3 .*10\.0\.0\.9.*fd00::1.*DMLCOMM_SOCKET_IFNAME"):
+        pairing.pair(3, nics("10.0.0.9"), nics("fd00::1/64"))
+
+
+# --- addresses, names, tokens
+
+
+@pytest.mark.parametrize("text", ["a:1", "10.0.0.1:65535", "[::1]:7000", "[fe80::1%eth0]:1"])
+def test_legal_address(text):
+    assert protocol.parse_address(f" {text} ") == text
+
+
+@pytest.mark.parametrize("text", ["", "a", ":1", "a:", "a:65536", "a:-1", "::1:7000", "[a]b:1:2"])
+def test_illegal_address_is_named(text):
+    with pytest.raises(ValueError, match="host:port"):
+        protocol.parse_address(text)
+
+
+def test_servers_are_kept_in_order_and_named_once():
+    assert protocol.parse_servers("b:2,a:1") == ["b:2", "a:1"]
+    with pytest.raises(ValueError, match="a:1 more than once"):
+        protocol.parse_servers("a:1,b:1,a:1")
+
+
+def test_token_of_any_text_is_compared():
+    assert protocol.same_token("geheim ü", "geheim ü")
+    assert not protocol.same_token("geheim", "geheim ")
+
+
+def test_place_of_a_server():
+    assert _place("3", "h:0", 2) == (3, 2)
+    assert _place("a:1,b:2", "b:2", None) == (2, 1)
+    with pytest.raises(ValueError, match="--index"):
+        _place("a:1,b:2", "c:3", None)
+
+
+# --- layout
+
+
+def test_dense_tensors_of_one_type_form_a_space():
+    specs = [TensorSpec((2, 3), "f32"), TensorSpec((), "i64"), TensorSpec((5,), "f32")]
+    found = layout.dense_layout(specs)
+    assert found.spaces == (("f32", 11, 0), ("i64", 1, 0))
+    memories = [Memory(100 * i, spec.count, None) for i, spec in enumerate(specs)]
+    assert found.buffers(memories) == [[(0, 6), (200, 5)], [(100, 1)]]
+
+
+def test_empty_tensor_takes_no_buffer():
+    found = layout.dense_layout([TensorSpec((0,), "f32"), TensorSpec((2,), "f32")])
+    assert found.buffers([Memory(0, 0, None), Memory(8, 2, None)]) == [[(8, 2)]]
+
+
+def test_every_table_is_a_space():
+    found = layout.table_layout([TensorSpec((10, 4), "f32"), TensorSpec((5, 2), "f32")])
+    assert found.spaces == (("f32", 40, 4), ("f32", 10, 2))
+    with pytest.raises(ValueError, match="matrix"):
+        layout.table_layout([TensorSpec((10,), "f32")])
+
+
+def test_dict_may_come_in_any_order():
+    structure = layout.structure_of({"a": 1, "b": 2})
+    assert structure.flatten({"b": 20, "a": 10}, "model") == [10, 20]
+    assert structure.rebuild([1, 2]) == {"a": 1, "b": 2}
+    with pytest.raises(ValueError, match="'b' is missing"):
+        structure.flatten({"a": 1, "c": 2}, "model")
+    with pytest.raises(ValueError, match="a dict of 2 tensors, got a list of 2"):
+        structure.flatten([1, 2], "model")
+
+
+def test_conflict_names_both_models_and_the_first_difference():
+    def model(rows):
+        tensors = [pb.Tensor(key="w", shape=[rows, 2], dtype="f32")]
+        return pb.Model(name="m", tensors=tensors, rule="sgd", options={"lr": 0.5})
+
+    text = difference(model(3), model(4))
+    assert "w f32[3, 2]" in text
+    assert "w f32[4, 2]" in text
+    assert "lr=0.5" in text
+
+
+# --- rules
+
+
+def test_rule_is_loaded_from_the_current_directory(tmp_path, monkeypatch):
+    (tmp_path / "my_rule.py").write_text("def halve(w, g, state, step):\n    w *= 0.5\n")
+    monkeypatch.chdir(tmp_path)
+    weights = np.ones(3)
+    rules.load_rule("my_rule:halve")(weights, None, {}, 1)
+    assert weights.tolist() == [0.5, 0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("no_colon", "module:function"),
+        ("no_such_module_at_all:f", "No module"),
+        ("json:nothing", "no attribute"),
+        ("json:loads", "weights, gradient, state, step"),
+        ("json:__name__", "not a callable"),
+    ],
+)
+def test_rule_that_cannot_be_used_is_named(name, reason):
+    with pytest.raises(ValueError, match=reason):
+        rules.load_rule(name)
+
+
+# --- membership and barrier
+
+
+def test_number_of_a_live_worker_is_taken_and_of_a_dead_one_free():
+    alive = {0}
+    members = Membership(2, lambda: alive)
+    first = members.register(0, 1, "a")
+    first.joined = True
+    with pytest.raises(Refusal, match="number is taken by a client on a") as refused:
+        members.register(0, 2, "b")
+    assert refused.value.code == grpc.StatusCode.ALREADY_EXISTS
+    assert members.register(0, 1, "a").id != first.id  # the same client, again
+    with pytest.raises(Refusal, match="register again"):
+        members.find(first.id)
+    members.find(members.register(1, 5, "c").id).joined = True
+    alive.clear()
+    assert members.register(1, 7, "d").worker == 1
+
+
+def test_servers_choose_free_numbers():
+    members = Membership(3, set)
+    members.register(1, 1, "a")
+    assert [members.register(-1, i, "a").worker for i in (2, 3)] == [0, 2]
+    with pytest.raises(Refusal, match="0 to 4095"):
+        members.register(4096, 1, "a")
+
+
+def test_barrier_passes_when_all_live_workers_have_come():
+    live = {0, 1}
+    barrier = Barrier(lambda: live, lambda: 0)
+    assert not barrier.arrive(0, ticket=1, wait_s=0)
+    assert barrier.missing() == [1]
+    assert barrier.arrive(1, ticket=1, wait_s=0)
+    assert barrier.arrive(0, ticket=1, wait_s=0)  # it had passed meanwhile
+    assert not barrier.arrive(0, ticket=2, wait_s=0)
+
+
+def test_barrier_does_not_wait_for_the_dead_and_waits_for_who_never_came():
+    live, missing = {0, 1}, [1]
+    barrier = Barrier(lambda: live, lambda: missing[0])
+    live.remove(1)
+    assert not barrier.arrive(0, ticket=1, wait_s=0)
+    missing[0] = 0
+    assert barrier.arrive(0, ticket=1, wait_s=0)
+
+
+def test_barrier_that_closes_ends_its_waits():
+    barrier = Barrier(lambda: {0, 1}, lambda: 0)
+    waiting = threading.Thread(target=barrier.arrive, args=(0, 1, 60))
+    waiting.start()
+    barrier.close()
+    waiting.join(10)
+    assert not waiting.is_alive()
+
+
+# --- checkpoints
+
+
+def model_of(count):
+    spaces = [pb.Space(dtype="f32", count=count)]
+    return pb.Model(name="net", spaces=spaces, num_servers=2, rule="sgd")
+
+
+def shards_of(seed):
+    values = np.random.default_rng(seed).bytes(1000)
+    arrays = [memoryview(values[:600]), memoryview(values[600:]), memoryview(b"")]
+    return [{"shard": 1, "steps": [3, 4], "arrays": arrays}]
+
+
+def written(tmp_path, clocks=(10,)):
+    directory = CheckpointDirectory(tmp_path, 1, 2)
+    paths = [directory.write(7, model_of(150), clock, shards_of(clock)) for clock in clocks]
+    return directory, paths
+
+
+def test_checkpoint_comes_back_as_it_was(tmp_path):
+    directory, (path,) = written(tmp_path)
+    assert directory.models() == [7]
+    found, damaged = directory.newest(7)
+    assert damaged == []
+    assert (found.path, found.model, found.clock) == (path, 7, 10)
+    assert found.description == model_of(150)
+    assert found.shards == shards_of(10)
+
+
+def test_the_newest_are_kept_and_the_newest_is_used(tmp_path):
+    directory, paths = written(tmp_path, clocks=(10, 20, 30, 1000))
+    assert sorted(directory.path.iterdir()) == paths[-KEPT:]
+    assert directory.newest(7)[0].clock == 1000
+
+
+def flip(data, at):
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda data: b"", "cannot be read"),
+        (lambda data: data[:10], "less than any checkpoint"),
+        (lambda data: flip(data, 0), "is no checkpoint"),
+        (lambda data: flip(data, 7), "is of format"),
+        (lambda data: flip(data, 12), "header whose checksum"),
+        (lambda data: flip(data, 11), "header alone"),
+        (lambda data: flip(data, 20), "header whose checksum"),
+        (lambda data: data[:-1], "bytes of arrays, expected"),
+        (lambda data: data + b"x", "bytes of arrays, expected"),
+        (lambda data: flip(data, len(data) - 1), "array 1 of shard 1"),
+        (lambda data: flip(data, len(data) - 900), "array 0 of shard 1"),
+    ],
+)
+def test_damage_is_found_named_and_the_older_one_used(tmp_path, damage, reason):
+    directory, (old, new) = written(tmp_path, clocks=(10, 20))
+    new.write_bytes(damage(new.read_bytes()))
+    found, damaged = directory.newest(7)
+    assert found.path == old
+    assert found.shards == shards_of(10)
+    (error,) = damaged
+    assert str(new) in str(error)
+    assert reason in str(error)
+    old.unlink()
+    with pytest.raises(PsCheckpointError, match="there is no older one"):
+        directory.newest(7)
+
+
+def test_checkpoint_of_another_server_is_refused(tmp_path):
+    _, (path,) = written(tmp_path)
+    other = CheckpointDirectory(tmp_path, 1, 3)
+    with pytest.raises(PsCheckpointError, match="num_servers is 2, expected 3"):
+        other.read(path)
+
+
+def test_what_a_killed_writer_has_left_is_removed(tmp_path):
+    directory, _ = written(tmp_path)
+    partial = directory.path / "model-00000007-clock-000000000099.partial"
+    partial.write_bytes(b"half")
+    assert written(tmp_path)[0].newest(7)[0].clock == 10
+    assert not partial.exists()
+
+
+def test_checksum_is_that_of_the_format(tmp_path):
+    _, (path,) = written(tmp_path)
+    data = path.read_bytes()
+    length = int.from_bytes(data[8:12], "little")
+    assert data[:8] == b"DMLCPS01"
+    assert int.from_bytes(data[12:16], "little") == zlib.crc32(data[16 : 16 + length])
+
+
+# --- what is printed
+
+
+@pytest.mark.parametrize(
+    ("command", "workers"),
+    [
+        (["python", "train.py"], 1),
+        (["torchrun", "--nproc-per-node", "4", "train.py"], 4),
+        (["torchrun", "--nproc_per_node=2", "--nnodes=3", "train.py"], 6),
+        (["python", "-m", "torch.distributed.run", "--nproc-per-node", "2", "t.py"], 2),
+        (["torchrun", "--nproc-per-node", "gpu", "t.py"], 1),
+    ],
+)
+def test_workers_of_a_command(command, workers):
+    assert workers_of(command) == workers
+
+
+@pytest.mark.parametrize("end", ["", ", metrics on port 9000"])
+def test_ready_line_has_the_address(end):
+    line = f"dmlcomm ps: server 0 of 2 listens on [::1]:7000{end}"
+    assert READY_LINE.fullmatch(line)[1] == "[::1]:7000"
+
+
+def test_sizes_for_people():
+    assert [human_bytes(n) for n in (0, 999, 1500, 2.5e6, 3e15)] == [
+        *("0 B", "999 B", "1.5 kB", "2.5 MB", "3e+03 TB"),
+    ]
+
+
+def test_message_becomes_plain_data():
+    status = pb.StatusReply(server=1, models=[pb.ModelStatus(name="m", clocks={0: 5})])
+    values = to_dict(status)
+    assert values["server"] == 1
+    assert values["models"][0]["clocks"] == {0: 5}
+    assert values["workers"] == []
