@@ -97,8 +97,11 @@ def test_a_phase_ends_with_its_last_worker():
         {"moments": [[10.0, 10.5, 11.0, 12.0], [20.0, 20.5, 21.0, 23.0]], "wrong": 0},
         {"moments": [[10.25, 10.5, 11.5, 12.5], [19.0, 20.5, 21.0, 22.0]], "wrong": 2},
     ]
-    case = Case("resnet50", 1 / 16, steps=2)
-    assert measure.merged(case, workers) == {"bct_s": (23.0 - 10.0) / 2, "wrong": 2}
+    # From 10.0 to 12.5 and from there to 23.0.
+    assert measure.merged(Case("resnet50", 1 / 16), workers) == {"bct_s": 6.5, "wrong": 2}
+    third = [{"moments": w["moments"] + [[0, 0, 0, 24.0]], "wrong": 0} for w in workers]
+    assert measure.merged(Case("resnet50", 1 / 16), third)["bct_s"] == 2.5
+    assert measure.merged(Case("resnet50", 1 / 16, staleness=3), third)["bct_s"] == 14 / 3
     apart = Case("resnet50", 1 / 16, steps=2, apart=True)
     # Pushes take 0.5 s and 1.5 s, pulls 1.5 s and 2 s: medians.
     assert measure.merged(apart, workers) == {"push_s": 1.0, "pull_s": 1.75, "wrong": 2}
@@ -186,3 +189,19 @@ def test_every_experiment_has_a_picture(tmp_path):
     ]
     for path in found:
         assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_case_runs_on_the_parameter_server(lab_is_possible):
+    cases = (Case("lenet5", 0.05, apart=True, steps=1), Case("lenet5", 0.05, 0.05, 1, "buckets"))
+    found = list(measure.measure(measure.Run(psnet(1, 2), cases, rebalances=True)))
+    assert [record["wrong"] for record in found] == [0, 0]
+    assert found[0]["placement"] == "worker(1,2)"
+    assert min(found[0]["push_s"], found[0]["pull_s"]) > 0
+    assert found[1]["bct_s"] >= 0.05
+
+
+def test_flows_above_the_edges_are_counted(lab_is_possible):
+    (record,) = measure.measure(measure.Run(fat_tree(0, 2), (Case("lenet5", 0.05, steps=1),)))
+    assert record["wrong"] == 0
+    # Four flows over two uplinks, but for what else goes over them: at least half of them on one.
+    assert 1.9 < record["flows"] <= 4
