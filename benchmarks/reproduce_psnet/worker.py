@@ -12,9 +12,9 @@ import sys
 import time
 
 import numpy as np
-from dmlcomm.ps import Client
 
 from benchmarks.reproduce_psnet.cases import Case
+from dmlcomm.ps import Client
 
 WARMUP = 1
 
