@@ -53,7 +53,7 @@ RATES_BPS = (RATE_BPS // 2, RATE_BPS, 2 * RATE_BPS)
 
 # 4 workers; every tenth step one of them, another each time, computes three times as long.
 STRAGGLING = tuple(
-    Case(MODELS[1].name, 1 / 30, 0.3, 40, staleness=staleness, slow_every=slow_every)
+    Case(MODELS[1].name, 1 / 60, 0.5, 40, staleness=staleness, slow_every=slow_every)
     for staleness in (0, 3)
     for slow_every in (0, 10)
 )
