@@ -74,6 +74,9 @@ def probe_congestion_controls() -> CongestionControls: ...
 
 # --- the parameter server: memory by address, plain data else ---
 
+def address_of(array: Any) -> int:
+    """Where a NumPy array's elements are."""
+
 class PsSpace:
     """A run of elements of one type in a model: its dense tensors, or one sparse table.
 

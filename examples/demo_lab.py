@@ -47,12 +47,12 @@ class Result:
 console = Console(highlight=False)
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, steps: int = STEPS) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     console.print(f"Training between 4 hosts of a lab, {TOPOLOGY}, every NIC with {RATE}.")
     try:
         with Lab(TOPOLOGY, rate=RATE) as lab:
-            results = {name: _train(lab, *how) for name, how in CONTESTANTS.items()}
+            results = {name: _train(lab, steps, *how) for name, how in CONTESTANTS.items()}
     except LabError as error:
         console.print(f"[yellow]No lab is possible here, so this part is left out:[/] {error}")
         return
@@ -66,8 +66,8 @@ def main(folder: Path) -> None:
         raise SystemExit(f"the trainings in the lab do not agree: losses {losses}")
 
 
-def _train(lab: Lab, backend: str, options: tuple[str, ...]) -> Result:
-    command = [sys.executable, str(RANK_SCRIPT), backend, str(STEPS)]
+def _train(lab: Lab, steps: int, backend: str, options: tuple[str, ...]) -> Result:
+    command = [sys.executable, str(RANK_SCRIPT), backend, str(steps)]
     with (
         Client(lab.name) as client,
         lab.popen_run(command, *options, stdout=subprocess.PIPE, text=True) as ranks,
@@ -79,10 +79,11 @@ def _train(lab: Lab, backend: str, options: tuple[str, ...]) -> Result:
     if ranks.returncode != 0:
         raise SystemExit(f"training in the lab failed with exit code {ranks.returncode}")
     last = events[-1]
-    return Result(last["step_s"], last["loss"], _sent_bytes(lab, readings[0], readings[-1]))
+    sent_bytes = _sent_bytes(lab, readings[0], readings[-1], steps)
+    return Result(last["step_s"], last["loss"], sent_bytes)
 
 
-def _sent_bytes(lab: Lab, before: Reading, after: Reading) -> dict[str, float]:
+def _sent_bytes(lab: Lab, before: Reading, after: Reading, steps: int) -> dict[str, float]:
     """Per step and NIC, the mean over hosts."""
     graph = lab.graph()
     hosts = topology.hosts(graph)
@@ -92,7 +93,7 @@ def _sent_bytes(lab: Lab, before: Reading, after: Reading) -> dict[str, float]:
             for host in hosts
         )
         / len(hosts)
-        / STEPS
+        / steps
         for nic in topology.interfaces(graph, hosts[0])
     }
 
@@ -142,4 +143,5 @@ def _draw(results: dict[str, Result], path: Path) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, default=Path("demo_output"))
+    parser.add_argument("--steps", type=int, default=STEPS, help="of training that are measured")
     main(**vars(parser.parse_args()))

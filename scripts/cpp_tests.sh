@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 variant=${1:?plain, address or thread}
 build=build/tests-$variant
 # The others have one thread, in which there are no races to find.
-tests_with_threads=(base_test engine_test)
+tests_with_threads=(base_test engine_test ps_cluster_test ps_model_test)
 sanitize=${variant/plain/}
 
 if command -v ninja >/dev/null; then export CMAKE_GENERATOR=Ninja; fi

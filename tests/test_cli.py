@@ -66,6 +66,13 @@ def test_doctor_marks_values_that_differ_from_the_default():
     assert changed == {"DMLCOMM_SPIN_US": (7, 50), "DMLCOMM_TRANSPORT": ("tcp", "auto")}
 
 
+def test_doctor_does_not_print_the_token():
+    result = dmlcomm("doctor", "--json", DMLCOMM_PS_TOKEN="geheim")
+    assert "geheim" not in result.stdout
+    values = {e["variable"]: e["value"] for e in json.loads(result.stdout)["configuration"]}
+    assert values["DMLCOMM_PS_TOKEN"] == "(set)"
+
+
 @pytest.mark.parametrize(
     ("variable", "value"),
     [

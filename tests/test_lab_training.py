@@ -2,28 +2,17 @@
 
 import os
 import signal
-import subprocess
-import sys
 
 import pytest
 
 from dmlcomm.lab import Lab
 from dmlcomm.lab.client import Client
 from dmlcomm.lab.sampling import measure
+from helpers.lab_scripts import SETUP, run_script, start_script
 
 DEADLINE_S = 60
 
-# Ranks meet over the management network, which is not shaped and stays up.
-SETUP = """
-import datetime, os, signal, sys, time
-import torch
-import torch.distributed as dist
-import dmlcomm
-torch.set_num_threads(1)
-dist.init_process_group("dmlcomm", timeout=datetime.timedelta(seconds=20))
-rank, size = dist.get_rank(), dist.get_world_size()
-def say(*words):
-    print(*words, flush=True)
+TOTAL = """
 def total(count):
     tensor = torch.arange(count, dtype=torch.float32) % 7 + rank
     dist.all_reduce(tensor)
@@ -54,8 +43,7 @@ def flat_lab(lab_is_possible):
 
 
 def run(lab, script, *arguments):
-    options = {"capture_output": True, "text": True, "timeout": DEADLINE_S}
-    return lab.run([sys.executable, "-c", SETUP + script], *arguments, **options)
+    return run_script(lab, TOTAL + script, *arguments, deadline_s=DEADLINE_S)
 
 
 def fine(num_ranks):
@@ -77,7 +65,7 @@ def test_collectives_over_several_routed_switches(lab_is_possible):
 
 def test_torchrun_on_every_host(flat_lab, tmp_path):
     script = tmp_path / "train.py"
-    script.write_text(SETUP + COLLECTIVES)
+    script.write_text(SETUP + TOTAL + COLLECTIVES)
     options = {"capture_output": True, "text": True, "timeout": DEADLINE_S}
     result = flat_lab.run([str(script)], "--torchrun", **options)
     assert result.returncode == 0, result.stderr
@@ -125,9 +113,7 @@ class Job:
     """A run that goes on until it is told to end, or fails."""
 
     def __init__(self, lab, *arguments):
-        command = [sys.executable, "-c", SETUP + PAUSED]
-        options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        self.process = lab.popen_run(command, *arguments, **options)
+        self.process = start_script(lab, TOTAL + PAUSED, *arguments)
 
     def __enter__(self):
         assert sorted(self.process.stdout.readline() for _ in range(3)) == [

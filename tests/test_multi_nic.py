@@ -1,28 +1,20 @@
 """dmlcomm on hosts with several NICs: every operation, and cables that are pulled meanwhile."""
 
+import os
 import random
-import subprocess
+import signal
 import sys
 import time
 
 import pytest
 
 from dmlcomm.lab import Lab
+from helpers.lab_scripts import run_script, start_script
 
 DEADLINE_S = 120
 SEEDS = [1, 2]
 
-# Ranks meet over the management network, which stays up.
-SETUP = """
-import datetime, os, sys, time
-import torch
-import torch.distributed as dist
-import dmlcomm
-torch.set_num_threads(1)
-dist.init_process_group("dmlcomm", timeout=datetime.timedelta(seconds=60))
-rank, size = dist.get_rank(), dist.get_world_size()
-def say(*words):
-    print(*words, flush=True)
+VALUES = """
 def data(count, of_rank):
     return torch.arange(count, dtype=torch.float32) % 97 + of_rank
 def total(count):
@@ -82,12 +74,14 @@ say("sent", *[c.bytes_sent for c in nics])
 fine()
 """
 
-# Floats whose sum depends on the order: every repetition must give the same bits.
+# Floats whose sum depends on the order: every repetition must give the same bits. Goes on until the
+# test has sent SIGUSR1, and ENOUGH of the ranks' lanes were lost and came back.
 REPETITIONS = """
+stop = []
+signal.signal(signal.SIGUSR1, lambda *_: stop.append(True))
 generator = torch.Generator().manual_seed(rank)
 values = torch.rand(200_000, generator=generator)
 expected = None
-begin = time.monotonic()
 repetitions = 0
 while True:
     tensor = values.clone()
@@ -95,17 +89,20 @@ while True:
     expected = tensor.clone() if expected is None else expected
     assert torch.equal(tensor.view(torch.int32), expected.view(torch.int32)), repetitions
     repetitions += 1
-    enough = torch.tensor([time.monotonic() - begin > SECONDS], dtype=torch.int32)
-    dist.broadcast(enough, 0)
+    lanes = [(c.lanes_lost, c.lanes_back) for c in dmlcomm.rails()]
+    state = torch.tensor([*map(sum, zip(*lanes)), len(stop)])
+    dist.all_reduce(state)
+    lost, back, told = state.tolist()
     if rank == 0 and repetitions == 1:
         say("go")
-    if enough.item():
+    if told and ENOUGH(lost, back):
         break
-lost = sum(c.lanes_lost for c in dmlcomm.rails())
-back = sum(c.lanes_back for c in dmlcomm.rails())
-say("repeated", repetitions, "lost", lost, "back", back)
+say("repeated", repetitions)
 fine()
 """
+
+ENOUGH_LOST = "ENOUGH = lambda lost, back: lost > 0\n"
+ENOUGH_LOST_AND_BACK = "ENOUGH = lambda lost, back: 0 < lost == back\n"
 
 LAST_RAIL = """
 tensor = torch.ones(100_000)
@@ -139,17 +136,25 @@ os._exit(0)
 
 
 def run(lab, script, *arguments):
-    options = {"capture_output": True, "text": True, "timeout": DEADLINE_S}
-    return lab.run([sys.executable, "-c", SETUP + script], *arguments, **options)
+    return run_script(lab, VALUES + script, *arguments, deadline_s=DEADLINE_S)
 
 
 def started(lab, script, *arguments):
     """The run, once rank 0 has finished its first operation."""
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    process = lab.popen_run([sys.executable, "-c", SETUP + script], *arguments, **options)
+    process = start_script(lab, VALUES + script, *arguments)
     assert process.stdout is not None
     assert process.stdout.readline() == "[0] go\n"
     return process
+
+
+def stopped(process):
+    """How often each rank repeated, and stderr, of a run of REPETITIONS that ends now."""
+    os.kill(process.pid, signal.SIGUSR1)
+    stdout, stderr = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, stdout + stderr
+    counts = [int(line.split()[2]) for line in stdout.splitlines() if "repeated" in line]
+    assert counts, stdout
+    return counts, stderr
 
 
 def expect_fine(result, num_ranks):
@@ -198,30 +203,79 @@ def test_nics_of_different_speed_are_both_full(lab_is_possible):
 def test_results_have_the_same_bits_while_links_flap(lab_is_possible, topology, seed):
     chance = random.Random(seed)
     with Lab(topology, rate="500mbit") as lab:
-        process = started(lab, f"SECONDS = 7\n{REPETITIONS}")
+        process = started(lab, ENOUGH_LOST_AND_BACK + REPETITIONS)
         for _ in range(3):
             place = f"host{chance.randrange(3)}:eth{chance.randrange(2)}"
             time.sleep(chance.uniform(0.1, 0.6))  # the cable is pulled at any moment...
             lab.set(place, "down")
             time.sleep(chance.uniform(0.3, 1.5))  # ...and comes back at another
             lab.set(place, "up")
-        stdout, stderr = process.communicate(timeout=DEADLINE_S)
-    assert process.returncode == 0, stdout + stderr
-    lines = [line.split() for line in stdout.splitlines() if "repeated" in line]
-    assert lines, stdout
-    assert all(int(line[2]) >= 20 for line in lines), stdout
-    assert sum(int(line[4]) for line in lines) > 0, "no lane was ever lost"
-    assert sum(int(line[6]) for line in lines) > 0, "no lane came back"
+        counts, stderr = stopped(process)
+    assert all(count >= 20 for count in counts), counts
     assert "has lost its carrier" in stderr
 
 
 def test_a_rail_that_loses_everything_without_losing_its_carrier(loss_is_possible):
     with Lab("flat:3,2", rate="500mbit") as lab:
-        process = started(lab, f"SECONDS = 4\n{REPETITIONS}")
+        process = started(lab, ENOUGH_LOST + REPETITIONS)
         lab.set("host1:eth1", "loss=100%")
-        stdout, stderr = process.communicate(timeout=DEADLINE_S)
-    assert process.returncode == 0, stdout + stderr
+        _, stderr = stopped(process)
     assert "nothing was confirmed for" in stderr
+
+
+# The first operation, which makes the connections, begins when the test has sent SIGUSR1.
+NO_WAY = """
+import threading
+told = threading.Event()
+signal.signal(signal.SIGUSR1, lambda *_: told.set())
+say("waits")
+assert told.wait(60)
+try:
+    dist.all_reduce(torch.ones(1000))
+except dmlcomm.CommError:
+    say("failed")
+os._exit(0)
+"""
+
+
+def test_a_rail_without_carrier_is_reported_once_while_the_others_are_tried(lab_is_possible):
+    with Lab("flat:2,2") as lab:
+        process = start_script(lab, NO_WAY, "-e", "DMLCOMM_PEER_TIMEOUT_S=3")
+        assert {process.stdout.readline() for _ in range(2)} == {"[0] waits\n", "[1] waits\n"}
+        lab.set("host0:eth0", "down")
+        lab.set("host1:eth1", "down")
+        os.kill(process.pid, signal.SIGUSR1)
+        stdout, stderr = process.communicate(timeout=DEADLINE_S)
+    assert sorted(stdout.splitlines()) == ["[0] failed", "[1] failed"], stdout + stderr
+    assert 1 <= stderr.count("no carrier; trying the other rails") <= 2, stderr
+
+
+# What arrives at one end of a cable is lost, what leaves it arrives; the carrier stays.
+DEAF = "from dmlcomm.lab import loss; loss.lose('eth1', 1.0)"
+
+# What a routing daemon does at the other end: packets for host 1 go through host 2 instead.
+REROUTE = """
+import socket
+from pyroute2 import IPRoute
+with IPRoute() as ip:
+    way = {"gateway": "10.0.1.1", "oif": socket.if_nametoindex("eth0")}
+    ip.route("replace", dst="10.0.0.0/24", **way)
+"""
+
+
+@pytest.mark.parametrize(
+    ("topology", "meanwhile"), [("flat:3,2", {}), ("bcube:2,2", {"host3": REROUTE})]
+)
+def test_results_have_the_same_bits_when_a_cable_carries_one_way_only(
+    loss_is_possible, topology, meanwhile
+):
+    with Lab(topology, rate="500mbit") as lab:
+        process = started(lab, ENOUGH_LOST + REPETITIONS)
+        for host, script in {"host1": DEAF, **meanwhile}.items():
+            lab.exec(host, [sys.executable, "-c", script], check=True)
+        _, stderr = stopped(process)
+    assert "nothing was confirmed for" in stderr
+    assert "has lost its carrier" not in stderr
 
 
 def test_without_its_last_rail_a_peer_is_lost(lab_is_possible):

@@ -250,6 +250,8 @@ def test_wrong_rows_are_refused():
             client.push_rows("table", [10], np.zeros((1, 2), np.float32))
         with pytest.raises(ValueError, match=r"expected f32\[1, 2\], got f32\[2, 2\]"):
             client.push_rows("table", [1], np.zeros((2, 2), np.float32))
+        with pytest.raises(ValueError, match="travel as they are"):
+            client.init("narrow", np.zeros((10, 2), np.float32), tables=True, wire="bf16")
         with pytest.raises(ValueError, match="one dimension of integers"):
             client.pull_rows("table", [0.5])
 
@@ -314,6 +316,16 @@ def test_closed_client_refuses_and_closes_again():
         client.close()
         with pytest.raises(errors.PsError, match="closed"):
             client.pull("w")
+
+
+def test_block_that_raises_waits_for_nobody():
+    with servers(workers=2) as addresses:
+        with pytest.raises(KeyError), Client(addresses, worker=0) as client:
+            client.init("w", np.zeros(3, np.float32))
+            future = client.push_pull_async("w", np.ones(3, np.float32))
+            raise KeyError("of the caller")
+        with pytest.raises(errors.PsError, match="was closed"):
+            future.result(0)
 
 
 def test_threads_may_share_a_client():

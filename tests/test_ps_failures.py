@@ -29,9 +29,12 @@ with Client(sys.argv[1], worker=int(sys.argv[2])) as client:
     client.init("w", np.zeros({COUNT}, np.float32), rule="add", reduce="sum")
     print("ready", flush=True)
     for line in sys.stdin:
-        for _ in range(int(line)):
-            weights = client.push_pull("w", np.ones({COUNT}, np.float32))
-        print(*sorted(set(weights.tolist())), flush=True)
+        try:
+            for _ in range(int(line)):
+                weights = client.push_pull("w", np.ones({COUNT}, np.float32))
+            print(*sorted(set(weights.tolist())), flush=True)
+        except Exception as error:
+            print(type(error).__name__, flush=True)
 """
 
 # Is chosen to provide the first values, and then does nothing.
@@ -102,17 +105,29 @@ def test_killed_worker_is_not_waited_for(transport):
             assert states == {0: (True, False), 1: (False, True)}
 
 
-def test_frozen_worker_is_not_waited_for():
+@pytest.mark.parametrize("replicas", [0, 1])
+def test_frozen_worker_is_not_waited_for_and_harms_nobody_when_it_wakes(replicas):
+    options = ("--workers", "2", "--replicas", str(replicas))
     with (
-        server_processes(1, "--workers", "2", DMLCOMM_PEER_TIMEOUT_S="1") as (server,),
-        WorkerProcess(WORKER, server.address, "1") as victim,
-        Client(server.address, worker=0) as survivor,
+        server_processes(2, *options, DMLCOMM_PEER_TIMEOUT_S="1") as processes,
+        WorkerProcess(WORKER, addresses_of(processes), "1") as victim,
+        Client(addresses_of(processes), worker=0) as survivor,
     ):
         start(survivor)
         victim.expect("ready")
         victim.process.send_signal(signal.SIGSTOP)
         assert set(add_one(survivor).tolist()) == {1.0}
-        assert "worker 1" in server.terminate()[1]
+        for process in processes:
+            eventually(
+                lambda p=process: not status_of(p.address)["workers"][1]["alive"], "the loss"
+            )
+        victim.process.send_signal(signal.SIGCONT)
+        victim.say("1")
+        # With replicas it stays out; without, it connects again, and its push counts.
+        assert (victim.next_line() == "PsServerLostError") == bool(replicas)
+        victim.kill()
+        assert set(add_one(survivor).tolist()) == {2.0 if replicas else 3.0}
+        assert survivor.lost_servers == []
 
 
 def test_killed_worker_comes_back_and_goes_on_with_the_others():
@@ -169,6 +184,17 @@ def test_nothing_is_lost_when_a_server_with_a_replica_is_killed(num_servers, vic
         assert first.pull("later", None).tolist() == [5] * 7
 
 
+def test_workers_meet_although_the_first_server_is_gone():
+    with (
+        server_processes(2, "--workers", "1", "--replicas", "1") as processes,
+        Client(addresses_of(processes), worker=0, timeout_s=30) as client,
+    ):
+        processes[0].kill()
+        client.barrier()
+        assert set(start(client).tolist()) == {0.0}
+        assert set(add_one(client).tolist()) == {1.0}
+
+
 def test_worker_that_comes_after_a_loss_needs_not_wait():
     with server_processes(2, "--workers", "1", "--replicas", "1") as processes:
         addresses = addresses_of(processes)
@@ -189,55 +215,61 @@ def checkpoint_of(address):
 
 def test_killed_server_resumes_its_checkpoint_and_the_client_reconnects(tmp_path):
     options = ("--checkpoint", str(tmp_path), "--checkpoint-every", "2")
-    with server_processes(2, *options) as processes:
-        with Client(addresses_of(processes), worker=0) as client:
-            start(client)
-            for _ in range(5):
-                add_one(client)
-            victim = processes[1]
-            clock = eventually(lambda: checkpoint_of(victim.address).get("w"), "a checkpoint")
-            victim.kill()
-            again = ("--servers", "2", "--index", "1", "--listen", victim.address)
-            with ServerProcess(*again, *options) as restarted:
-                weights = add_one(client)
-                # Server 0 has all six; server 1 those up to its checkpoint, and the one since.
-                assert sorted(set(weights.tolist())) == [clock + 1.0, 6.0]
-                assert 5 - clock <= 3
-                assert f"restored at clock {clock}" in restarted.terminate()[1]
+    with (
+        server_processes(2, *options) as processes,
+        Client(addresses_of(processes), worker=0) as client,
+    ):
+        start(client)
+        for _ in range(5):
+            add_one(client)
+        victim = processes[1]
+        clock = eventually(lambda: checkpoint_of(victim.address).get("w"), "a checkpoint")
+        victim.kill()
+        again = ("--servers", "2", "--index", "1", "--listen", victim.address)
+        with ServerProcess(*again, *options) as restarted:
+            weights = add_one(client)
+            # Server 0 has all six; server 1 those up to its checkpoint, and the one since.
+            assert sorted(set(weights.tolist())) == [clock + 1.0, 6.0]
+            assert 5 - clock <= 3
+            assert f"restored at clock {clock}" in restarted.terminate()[1]
 
 
 def test_job_goes_on_from_its_checkpoints(tmp_path):
     options = ("--checkpoint", str(tmp_path), "--checkpoint-every", "1")
-    with server_processes(2, *options) as processes:
-        with Client(addresses_of(processes), worker=0) as client:
-            client.init("m", [np.zeros(1001, np.float32)], rule="sgd", lr=0.5, momentum=0.5)
-            client.push_pull("m", [np.ones(1001, np.float32)])
+    with (
+        server_processes(2, *options) as processes,
+        Client(addresses_of(processes), worker=0) as client,
+    ):
+        client.init("m", [np.zeros(1001, np.float32)], rule="sgd", lr=0.5, momentum=0.5)
+        client.push_pull("m", [np.ones(1001, np.float32)])
         for process in processes:
             eventually(lambda p=process: checkpoint_of(p.address).get("m") == 1, "a checkpoint")
             assert process.terminate()[0] == 0
-    with server_processes(2, *options) as processes:
-        with Client(addresses_of(processes), worker=0) as client:
-            unused = [np.full(1001, 9, np.float32)]
-            (weights,) = client.init("m", unused, rule="sgd", lr=0.5, momentum=0.5)
-            assert set(weights.tolist()) == {-0.5}
-            assert client.clock_of("m") == 1
-            # With its momentum: 1.5 times the gradient.
-            (weights,) = client.push_pull("m", [np.ones(1001, np.float32)])
-            assert set(weights.tolist()) == {-1.25}
-            with pytest.raises(errors.PsModelError, match=r"lr=0.5.*lr=0.1"):
-                client.init("m", unused, rule="sgd", lr=0.1, momentum=0.5)
+    with (
+        server_processes(2, *options) as processes,
+        Client(addresses_of(processes), worker=0) as client,
+    ):
+        unused = [np.full(1001, 9, np.float32)]
+        (weights,) = client.init("m", unused, rule="sgd", lr=0.5, momentum=0.5)
+        assert set(weights.tolist()) == {-0.5}
+        assert client.clock_of("m") == 1
+        # With its momentum: 1.5 times the gradient.
+        (weights,) = client.push_pull("m", [np.ones(1001, np.float32)])
+        assert set(weights.tolist()) == {-1.25}
+        with pytest.raises(errors.PsModelError, match=r"lr=0.5.*lr=0.1"):
+            client.init("m", unused, rule="sgd", lr=0.1, momentum=0.5)
 
 
 def write_checkpoints(tmp_path):
     """Two of one model; their files, the older first."""
-    with ServerProcess("--checkpoint", str(tmp_path), "--checkpoint-every", "1") as server:
-        with Client(server.address, worker=0) as client:
-            start(client)
-            for clock in (1, 2, 3):
-                add_one(client)
-                eventually(
-                    lambda c=clock: checkpoint_of(server.address).get("w") == c, "a checkpoint"
-                )
+    with (
+        ServerProcess("--checkpoint", str(tmp_path), "--checkpoint-every", "1") as server,
+        Client(server.address, worker=0) as client,
+    ):
+        start(client)
+        for clock in (1, 2, 3):
+            add_one(client)
+            eventually(lambda c=clock: checkpoint_of(server.address).get("w") == c, "a checkpoint")
     return sorted(tmp_path.rglob("*.ckpt"))
 
 
@@ -246,9 +278,11 @@ def test_damaged_checkpoint_is_named_and_the_older_one_used(tmp_path):
     data = bytearray(new.read_bytes())
     data[-100] ^= 1
     new.write_bytes(data)
-    with ServerProcess("--checkpoint", str(tmp_path)) as server:
-        with Client(server.address, worker=0) as client:
-            assert set(start(client).tolist()) == {2.0}
+    with (
+        ServerProcess("--checkpoint", str(tmp_path)) as server,
+        Client(server.address, worker=0) as client,
+    ):
+        assert set(start(client).tolist()) == {2.0}
         log = server.terminate()[1]
     assert f"{new} is damaged in array 0 of shard 0" in log
     assert f"{old} is used instead" in log
@@ -270,14 +304,16 @@ def test_checkpoint_of_another_job_is_refused(tmp_path):
 
 
 def test_server_that_does_not_come_back_is_named():
-    with server_processes(2) as processes:
-        with Client(addresses_of(processes), worker=0, reconnect_timeout_s=1.0) as client:
-            start(client)
-            processes[1].kill()
-            with pytest.raises(errors.PsServerLostError, match="--replicas") as lost:
-                add_one(client)
-            assert lost.value.servers == [1]
-            assert processes[1].address in str(lost.value)
+    with (
+        server_processes(2) as processes,
+        Client(addresses_of(processes), worker=0, reconnect_timeout_s=1.0) as client,
+    ):
+        start(client)
+        processes[1].kill()
+        with pytest.raises(errors.PsServerLostError, match="--replicas") as lost:
+            add_one(client)
+        assert lost.value.servers == [1]
+        assert processes[1].address in str(lost.value)
 
 
 def test_server_that_comes_back_empty_is_no_silent_loss():
@@ -285,9 +321,11 @@ def test_server_that_comes_back_empty_is_no_silent_loss():
         start(client)
         victim = processes[1]
         victim.kill()
-        with ServerProcess("--servers", "2", "--index", "1", "--listen", victim.address):
-            with pytest.raises(errors.PsServerLostError, match='without its part of model "w"'):
-                add_one(client)
+        with (
+            ServerProcess("--servers", "2", "--index", "1", "--listen", victim.address),
+            pytest.raises(errors.PsServerLostError, match='without its part of model "w"'),
+        ):
+            add_one(client)
 
 
 def test_operations_behind_futures_survive_a_restart(tmp_path):

@@ -5,6 +5,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from dmlcomm import errors
 from dmlcomm.ps import Client, DistributedOptimizer, HookState, from_torch, ps_hook
 from helpers import run_ranks
 from helpers.parameter_servers import run_workers, servers
@@ -24,8 +25,10 @@ OPTIMIZERS = [
 
 
 def parameters(dtypes=(torch.float32, torch.float64)):
-    torch.manual_seed(0)
-    return [torch.nn.Parameter(torch.randn(s, dtype=d)) for d in dtypes for s in SHAPES]
+    own = torch.Generator().manual_seed(0)  # workers are threads, and share torch's
+    return [
+        torch.nn.Parameter(torch.randn(s, dtype=d, generator=own)) for d in dtypes for s in SHAPES
+    ]
 
 
 def gradient(worker, step, parameter, index):
@@ -192,6 +195,17 @@ def test_rule_of_the_user():
         client.push_pull("w", np.full(100_003, 3.0, np.float32))
         weights = client.push_pull("w", np.full(100_003, -3.0, np.float32))
         assert set(weights.tolist()) == {0.5}
+
+
+def raises(weights, gradient, state, step):
+    raise ArithmeticError("no such thing")
+
+
+def test_rule_that_raises_is_an_error_with_its_reason():
+    with servers(rule=raises) as addresses, Client(addresses, timeout_s=20) as client:
+        client.init("w", np.zeros(5, np.float32), rule="python")
+        with pytest.raises(errors.PsError, match="no such thing"):
+            client.push_pull("w", np.ones(5, np.float32))
 
 
 def _train_with_ddp(rank, world_size, addresses):

@@ -19,6 +19,7 @@ import argparse
 from pathlib import Path
 
 from benchmarks import report
+from benchmarks.arguments import comma_list
 from benchmarks.multi_nic.experiments import EXPERIMENTS
 from benchmarks.multi_nic.row import Row, table
 from benchmarks.multi_nic.settings import FULL, QUICK
@@ -52,20 +53,14 @@ def _parse() -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", help="four hosts and small tensors")
     parser.add_argument(
-        "--only", type=_names, default=list(EXPERIMENTS), help="a comma list of experiments"
+        "--only",
+        type=comma_list(EXPERIMENTS, "experiment"),
+        default=list(EXPERIMENTS),
+        help="a comma list of experiments",
     )
     parser.add_argument("--json", type=Path, help="file for JSON lines")
     parser.add_argument("--strict", action="store_true", help="exit with 1 when a bar is missed")
     return parser.parse_args()
-
-
-def _names(text: str) -> list[str]:
-    names = text.split(",")
-    for name in names:
-        if name not in EXPERIMENTS:
-            known = ", ".join(EXPERIMENTS)
-            raise argparse.ArgumentTypeError(f"there is no experiment {name!r}; one of {known}")
-    return names
 
 
 if __name__ == "__main__":

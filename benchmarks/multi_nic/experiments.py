@@ -61,7 +61,7 @@ def unequal(settings: Settings) -> list[Row]:
 
 def shared_hosts(settings: Settings) -> list[Row]:
     """Two ranks on every host; the bound is that of the hosts' network."""
-    request = Request("bcube:2,2", RATE, settings.sizes[:1], mtu=MTU, ranks_per_host=2)
+    request = Request(settings.shared, RATE, settings.sizes[:1], mtu=MTU, ranks_per_host=2)
     ours, peer = run(request.but(seconds=settings.seconds))
     return [_row("shared hosts", ours, peer, "gloo, one NIC", MOST_OF_BOUND_SHARED_HOSTS, None)]
 

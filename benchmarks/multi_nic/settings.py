@@ -19,6 +19,7 @@ class Settings:
         bcubes: for the time of one bucket; the first also for the other BCube experiments.
         sizes: of one bucket.
         flat, unequal: topologies with two NICs for the peer with both, and with unequal rates.
+        shared: topology of the hosts with two ranks each.
         seconds: of measuring, per case and backend, about.
         small_iterations: of the small all_reduce.
         iterations_down, iterations_up: with the link down, and after it is put back.
@@ -28,6 +29,7 @@ class Settings:
     sizes: tuple[int, ...]
     flat: str
     unequal: str
+    shared: str
     seconds: float
     small_iterations: int
     iterations_down: int
@@ -39,19 +41,22 @@ FULL = Settings(
     sizes=(LENET5, LARGE),
     flat="flat:9,2",
     unequal="flat:4,2",
+    shared="bcube:2,2",
     seconds=6.0,
     small_iterations=200,
     iterations_down=5,
     iterations_up=10,
 )
 
-# Four hosts and a fifth of LeNet-5: says that everything works, not how fast it is.
+# Two to four hosts and a fifth of LeNet-5: says that everything works, not how fast it is. Most of
+# its time goes into starting ranks.
 QUICK = Settings(
     bcubes=("bcube:2,2",),
     sizes=(LENET5 // 5,),
-    flat="flat:4,2",
-    unequal="flat:4,2",
-    seconds=0.5,
+    flat="flat:2,2",
+    unequal="flat:2,2",
+    shared="flat:2,2",
+    seconds=0.2,
     small_iterations=20,
     iterations_down=3,
     iterations_up=5,

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks import report
+from benchmarks.arguments import comma_list
 from benchmarks.reproduce_bml import measure, output
 from benchmarks.reproduce_bml.paper import BCUBES, HOSTS, LENET5, VGG19, bml, p2p, ring
 
@@ -63,21 +64,12 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, default=Path("bench_output"))
     parser.add_argument(
         "--only",
-        type=_parts,
+        type=comma_list(PARTS, "part"),
         default=list(PARTS),
         help=f"a comma list of {', '.join(PARTS)}",
     )
     parser.add_argument("--draw", action="store_true", help="measure nothing: draw the file")
     return parser.parse_args()
-
-
-def _parts(text: str) -> list[str]:
-    names = text.split(",")
-    for name in names:
-        if name not in PARTS:
-            known = ", ".join(PARTS)
-            raise argparse.ArgumentTypeError(f"there is no part {name!r}; one of {known}")
-    return names
 
 
 if __name__ == "__main__":

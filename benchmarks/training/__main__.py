@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import report
+from benchmarks.arguments import comma_list
 from benchmarks.lab_run import json_lines
 from benchmarks.training import output
 from benchmarks.training.models import MODELS
@@ -155,22 +156,12 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=1, help="of a job, for its completion time")
     parser.add_argument(
         "--backends",
-        type=_contestants,
+        type=comma_list(CONTESTANTS, "backend"),
         default=list(CONTESTANTS),
         help=f"comma list of {', '.join(CONTESTANTS)}",
     )
     parser.add_argument("--folder", type=Path, default=Path("bench_output"))
     return parser.parse_args()
-
-
-def _contestants(text: str) -> list[str]:
-    names = text.split(",")
-    for name in names:
-        if name not in CONTESTANTS:
-            raise argparse.ArgumentTypeError(
-                f"there is no backend {name!r}; one of {', '.join(CONTESTANTS)}"
-            )
-    return names
 
 
 if __name__ == "__main__":

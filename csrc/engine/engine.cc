@@ -8,8 +8,8 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/str_cat.h"
+#include "engine/job_topology.h"
 #include "engine/schedule_runner.h"
-#include "topology/grid.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -18,8 +18,6 @@
 namespace dmlcomm::engine {
 namespace {
 
-using schedule::OpKind;
-using transport::OpInfo;
 using transport::RecvRequest;
 using transport::SendRequest;
 
@@ -49,75 +47,12 @@ void relax() {
 
 // How soon rails() looks again whether the driver has left without an answer.
 constexpr std::chrono::milliseconds kCountersRetry{5};
-
-// Gigabit Ethernet: only the ratio of latency and bandwidth matters for the choice.
-constexpr double kBitsPerSecond = 1e9;
-
-// Where the job's network is a grid, a group has a grid if it covers all hosts; other groups are
-// priced as a flat network of one rail.
-topology::Topology make_topology(const transport::Mesh& mesh, const EngineOptions& options,
-                                 size_t num_rails) {
-  const auto num_ranks = static_cast<uint32_t>(mesh.num_ranks());
-  if (mesh.all_share_memory()) return topology::single_host(num_ranks, true);
-  std::vector<uint32_t> hosts(num_ranks);
-  std::vector<std::string> ids;
-  for (uint32_t rank = 0; rank < num_ranks; ++rank) {
-    const std::string& id = mesh.host(static_cast<int>(rank)).host_id;
-    auto it = std::find(ids.begin(), ids.end(), id);
-    if (it == ids.end()) it = ids.insert(ids.end(), id);
-    hosts[rank] = static_cast<uint32_t>(it - ids.begin());
-  }
-  if (ids.size() == 1) return topology::single_host(num_ranks, false);
-  if (options.grid.empty()) {
-    return topology::flat_network(std::move(hosts), static_cast<uint32_t>(num_rails),
-                                  kBitsPerSecond, true);
-  }
-  if (topology::Grid(options.grid).num_hosts() != ids.size()) {
-    return topology::flat_network(std::move(hosts), 1, kBitsPerSecond, true);
-  }
-  return topology::grid_network(options.host_of_rank, options.grid, kBitsPerSecond, true);
-}
-
-// By peer: the rail on which the two hosts are neighbours, or on which the way to it begins.
-std::vector<uint8_t> first_rails(const EngineOptions& options) {
-  std::vector<uint8_t> rails;
-  if (options.grid.empty()) {
-    if (options.first_rail >= 0) {
-      rails.assign(static_cast<size_t>(options.num_ranks),
-                   static_cast<uint8_t>(options.first_rail));
-    }
-    return rails;
-  }
-  const topology::Grid grid(options.grid);
-  const uint32_t own = options.host_of_rank[static_cast<size_t>(options.rank)];
-  for (uint32_t host : options.host_of_rank) {
-    rails.push_back(static_cast<uint8_t>(grid.lowest_difference(own, host)));
-  }
-  return rails;
-}
-
-Status check_grid(const EngineOptions& options, size_t num_rails) {
-  if (options.grid.empty()) return Status();
-  uint64_t num_hosts = 1;
-  for (uint32_t size : options.grid) num_hosts = size == 0 ? 0 : num_hosts * size;
-  const auto& hosts = options.host_of_rank;
-  const bool fits = num_hosts > 0 && hosts.size() == static_cast<size_t>(options.num_ranks) &&
-                    *std::max_element(hosts.begin(), hosts.end()) < num_hosts &&
-                    options.grid.size() <= num_rails;
-  if (fits) return Status();
-  return Status(StatusCode::invalid_argument,
-                str_cat("a grid of ", num_hosts, " hosts and ", options.grid.size(),
-                        " levels does not fit ", hosts.size(), " host numbers of ",
-                        options.num_ranks, " ranks with ", num_rails, " rails"));
-}
-
 }  // namespace
 
 Engine::Engine(const EngineOptions& options)
     : options_(options),
       fork_generation_(fork_generation()),
-      huge_pages_(options.config.huge_pages),
-      history_(kHistory) {}
+      huge_pages_(options.config.huge_pages) {}
 
 Result<std::shared_ptr<Engine>> Engine::create(const EngineOptions& options,
                                                std::vector<transport::LocalRail> rails,
@@ -328,7 +263,7 @@ void Engine::start(Running& running) {
   Status status;
   running.runner = make_runner(op, &status);
   if (status.ok() && !op.request().is_point_to_point()) {
-    status = remember(op.sequence(), running.runner->info());
+    status = disagreement_error(history_.begin(op.sequence(), running.runner->info()));
   }
   if (status.ok()) status = running.runner->start();
   if (!status.ok()) return fail(status);
@@ -338,18 +273,6 @@ void Engine::start(Running& running) {
     if (link == nullptr || link->state() != transport::Link::State::left) continue;
     if (running.runner->waits_for(peer)) return on_goodbye(peer);
   }
-}
-
-// Keeps what a collective is, and compares it with what peers have said of it already.
-Status Engine::remember(uint64_t sequence, const OpInfo& info) {
-  history_[sequence % kHistory] = {sequence, info};
-  for (const Early& early : early_) {
-    if (early.sequence != static_cast<uint32_t>(sequence) || early.op == info) continue;
-    return disagreement(early.sequence, name_of(options_.rank), info, name_of(early.peer),
-                        early.op);
-  }
-  std::erase_if(early_, [&](const Early& e) { return e.sequence <= sequence; });
-  return Status();
 }
 
 std::unique_ptr<Runner> Engine::make_runner(OpState& op, Status* status) {
@@ -404,28 +327,10 @@ void Engine::report_ended(std::unique_lock<std::mutex>& lock) {
   for (Ended& item : ended) item.op->complete(item.status);
 }
 
-template <typename Visit>
-void Engine::for_each_running(Visit visit) {
-  for (Running& running : collectives_) {
-    if (running.op != nullptr) visit(running);
-  }
-  for (Running& running : messages_) {
-    if (running.op != nullptr) visit(running);
-  }
-}
-
 void Engine::tick() {
   next_tick_ns_ = now_ns() + mesh_->tick_ms() * kNsPerMs;
   mesh_->tick([this](int peer) { return waits_for(peer); });
   check_deadlines();
-}
-
-void Engine::check_deadlines() {
-  const Running* expired = nullptr;
-  for_each_running([&](const Running& r) {
-    if (expired == nullptr && r.op->deadline().expired()) expired = &r;
-  });
-  if (expired != nullptr) fail(timed_out(*expired));
 }
 
 // Nothing moved: poll on for a moment, then sleep.
@@ -481,39 +386,6 @@ void Engine::wake_thread() {
     has_work_ = true;
   }
   idle_changed_.notify_one();
-}
-
-// --- failure ---
-
-void Engine::abort(const std::string& reason) {
-  {
-    std::lock_guard lock(submit_mutex_);
-    if (!error_.ok() || !abort_reason_.ok()) return;
-    abort_reason_ =
-        Status(StatusCode::aborted, str_cat(name_of(options_.rank), " aborted: ", reason));
-    has_submitted_.store(true, std::memory_order_release);
-  }
-  // Whoever drives now takes the reason and ends what it drives for; if nobody does, we do.
-  mesh_->wake();
-  std::unique_lock lock(progress_);
-  take_submitted();
-  report_ended(lock);
-}
-
-void Engine::fail(const Status& status) {
-  {
-    std::lock_guard lock(submit_mutex_);
-    if (!error_.ok()) return;
-    error_ = status;
-  }
-  failure_ = status;
-  log_info("group '", options_.name, "' failed: ", status.to_string());
-  for_each_running([&](Running& running) {
-    if (running.runner) running.runner->stop();
-    end(running, status);
-  });
-  mesh_->fail_all(status);
-  take_submitted();
 }
 
 void Engine::close() {
@@ -579,39 +451,6 @@ void Engine::tell_counters() {
   counters_changed_.notify_all();
 }
 
-std::string Engine::name_of(int peer) const {
-  const transport::HostAddress& host = mesh_->host(peer);
-  const auto p = static_cast<size_t>(peer);
-  const bool renamed = p < options_.global_ranks.size() && options_.global_ranks[p] != peer;
-  return str_cat("rank ", peer,
-                 renamed ? str_cat(" (rank ", options_.global_ranks[p], " of the job)") : "",
-                 " on host ", host.host_name, " (pid ", host.pid, ")");
-}
-
-std::string Engine::current_text() const {
-  if (!collectives_.empty() && collectives_.front().op) {
-    return str_cat("during ", collectives_.front().op->text());
-  }
-  for (const Running& running : messages_) {
-    if (running.op) return str_cat("during ", running.op->text());
-  }
-  return str_cat("after collective #", sequence());
-}
-
-Status Engine::timed_out(const Running& running) const {
-  std::string waiting;
-  for (int peer = 0; peer < options_.num_ranks; ++peer) {
-    if (peer == options_.rank ||
-        !(running.runner ? running.runner->waits_for(peer) : waits_for(peer))) {
-      continue;
-    }
-    waiting += str_cat(waiting.empty() ? "" : ", ", name_of(peer));
-  }
-  return Status(StatusCode::timeout,
-                str_cat(running.op->text(), " timed out on ", name_of(options_.rank),
-                        waiting.empty() ? ", before its turn came" : "; it waits for ", waiting));
-}
-
 // --- what the links say ---
 
 void Engine::on_sent(SendRequest& request) {
@@ -634,57 +473,6 @@ RecvRequest* Engine::claim_any_source(transport::Tag tag, uint64_t before_order)
     return request->posted_order < before_order ? request : nullptr;
   }
   return nullptr;
-}
-
-Status Engine::check_operation(int peer, transport::Tag tag, const OpInfo& theirs) {
-  const uint32_t sequence = transport::sequence_of(tag);
-  const auto& [known, ours] = history_[sequence % kHistory];
-  if (static_cast<uint32_t>(known) == sequence && known != 0) {
-    if (ours == theirs) return Status();
-    return disagreement(sequence, name_of(options_.rank), ours, name_of(peer), theirs);
-  }
-  // Not begun here (or long past): remembered until it begins.
-  if (sequence > static_cast<uint32_t>(known)) early_.push_back({sequence, peer, theirs});
-  return Status();
-}
-
-Status Engine::size_mismatch(int peer, const RecvRequest& ours, const OpInfo& theirs,
-                             uint64_t their_bytes) {
-  if (transport::is_point_to_point(ours.tag)) {
-    return Status(
-        StatusCode::mismatch,
-        str_cat("recv of tag ", static_cast<uint32_t>(ours.tag), " on ", name_of(options_.rank),
-                " expects ", ours.bytes, " bytes, but ", name_of(peer), " sent ", their_bytes));
-  }
-  return Status(
-      StatusCode::mismatch,
-      str_cat("in collective #", transport::sequence_of(ours.tag), " ", describe(theirs), ", ",
-              name_of(options_.rank), " expects ", ours.bytes, " bytes from ", name_of(peer),
-              ", which sends ", their_bytes, "; sizes must fit between the ranks"));
-}
-
-void Engine::on_rail_event(int peer, size_t rail, bool lost, const std::string& text) {
-  (void)rail;
-  if (lost) {
-    log_warning("group '", options_.name, "', ", name_of(peer), ": ", text);
-  } else {
-    log_info("group '", options_.name, "', ", name_of(peer), ": ", text);
-  }
-}
-
-void Engine::on_failed(int peer, const Status& status, bool reported) {
-  if (reported) return fail(status);
-  if (status.code() == StatusCode::mismatch) return fail(status);
-  const StatusCode code =
-      status.code() == StatusCode::io_error ? StatusCode::peer_lost : status.code();
-  fail(Status(code, str_cat("lost ", name_of(peer), " ", current_text(), ": ", status.message())));
-}
-
-void Engine::on_goodbye(int peer) {
-  if (!waits_for(peer)) return;
-  fail(Status(StatusCode::peer_lost,
-              str_cat("lost ", name_of(peer), " ", current_text(),
-                      ": it has left the group; do all ranks call the same operations?")));
 }
 
 }  // namespace dmlcomm::engine

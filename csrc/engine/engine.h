@@ -18,6 +18,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -25,7 +26,9 @@
 
 #include "base/fork_guard.h"
 #include "engine/board.h"
+#include "engine/collective_history.h"
 #include "engine/compiled_plan.h"
+#include "engine/engine_options.h"
 #include "engine/huge_pages.h"
 #include "engine/memory_pool.h"
 #include "engine/op_state.h"
@@ -36,18 +39,6 @@
 #include "transport/mesh.h"
 
 namespace dmlcomm::engine {
-
-struct EngineOptions {
-  int rank = 0;
-  int num_ranks = 1;
-  std::string name;
-  std::vector<int> global_ranks;
-  std::vector<uint32_t> grid;          // see CommunicatorOptions
-  std::vector<uint32_t> host_of_rank;  // empty where `grid` is
-  int first_rail = -1;                 // see CommunicatorOptions
-  std::string plan;                    // see CommunicatorOptions
-  Config config;
-};
 
 class Engine final : public Driver,
                      private transport::LinkEvents,
@@ -72,6 +63,7 @@ class Engine final : public Driver,
   uint64_t sequence() const { return num_collectives_.load(std::memory_order_relaxed); }
   std::string description() const;
   std::vector<transport::RailCounters> rails();
+  bool shares_memory_with(int peer) const { return mesh_->shares_memory(peer); }
   const std::string& host_name() const { return mesh_->host(options_.rank).host_name; }
 
  private:
@@ -97,7 +89,6 @@ class Engine final : public Driver,
   bool greeted(bool* moved);
   bool waits_for(int peer) const;
   void start(Running& running);
-  Status remember(uint64_t sequence, const transport::OpInfo& info);
   std::unique_ptr<Runner> make_runner(OpState& op, Status* status);
   bool advance_all();
   bool advance(Running& running);
@@ -116,6 +107,7 @@ class Engine final : public Driver,
   std::string name_of(int peer) const;
   std::string current_text() const;
   Status timed_out(const Running& running) const;
+  Status disagreement_error(const std::optional<CollectiveHistory::Disagreement>& found) const;
   template <typename Visit>
   void for_each_running(Visit visit);
 
@@ -127,7 +119,7 @@ class Engine final : public Driver,
   Status check_operation(int peer, transport::Tag tag, const transport::OpInfo& theirs) override;
   Status size_mismatch(int peer, const transport::RecvRequest& ours,
                        const transport::OpInfo& theirs, uint64_t their_bytes) override;
-  void on_rail_event(int peer, size_t rail, bool lost, const std::string& text) override;
+  void on_rail_event(int peer, bool lost, const std::string& text) override;
   void on_failed(int peer, const Status& status, bool reported) override;
   void on_goodbye(int peer) override;
 
@@ -155,16 +147,7 @@ class Engine final : public Driver,
   uint64_t num_receives_ = 0;
   uint32_t num_steps_ = 0;
   int64_t next_tick_ns_ = 0;
-  // What the last collectives were, by sequence number modulo the size; and what peers said of ones
-  // that have not begun here.
-  static constexpr size_t kHistory = 256;
-  std::vector<std::pair<uint64_t, transport::OpInfo>> history_;
-  struct Early {
-    uint32_t sequence;
-    int peer;
-    transport::OpInfo op;
-  };
-  std::vector<Early> early_;
+  CollectiveHistory history_;
 
   // Guarded by submit_mutex_.
   mutable std::mutex submit_mutex_;

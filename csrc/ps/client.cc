@@ -46,6 +46,17 @@ uint32_t last_shard_of(const ModelSpec& spec, uint32_t server) {
 
 engine::Span span_of(const Parcel& parcel) { return {parcel.data, parcel.bytes}; }
 
+Status check_table(const ModelSpec& spec, uint32_t space) {
+  if (space >= spec.spaces.size() || !spec.spaces[space].sparse()) {
+    return Status(StatusCode::invalid_argument,
+                  str_cat("space ", space, " of model '", spec.name, "' is no sparse table"));
+  }
+  if (spec.spaces[space].wire != spec.spaces[space].dtype) {
+    return Status(StatusCode::unsupported, "rows of sparse tables travel as they are");
+  }
+  return Status();
+}
+
 }  // namespace
 
 Client::Client(ClientOptions options)
@@ -66,7 +77,8 @@ Status Client::connect(const ConnectOptions& options,
   engine::CommunicatorOptions communicator;
   communicator.rank = kWorkerRank;
   communicator.num_ranks = 2;
-  communicator.name = str_cat("ps worker ", options_.worker, " - server ", options.server);
+  communicator.names = {str_cat("worker ", options_.worker), str_cat("server ", options.server)};
+  communicator.name = str_cat(communicator.names[0], " - ", communicator.names[1]);
   communicator.rails = options.rails;
   communicator.first_rail = options.first_rail;
   communicator.timeout = options.timeout;
@@ -266,6 +278,7 @@ Result<Client::OperationPtr> Client::start_pieces(CommandKind kind, uint32_t mod
   command.clock = state.clock;
   command.staleness = staleness;
   command.learning_rate = options.learning_rate;
+  command.waits = options.inline_wait;
   const bool pushes = command.sends_pieces();
   if (pushes) {
     DMLCOMM_RETURN_IF_ERROR(check_buffers(state.spec, up, kind == CommandKind::set));
@@ -340,14 +353,8 @@ Result<Client::OperationPtr> Client::start_rows(CommandKind kind, uint32_t model
   if (!found.ok()) return found.status();
   ModelState& state = **found;
   const ModelSpec& spec = state.spec;
-  if (rows.space >= spec.spaces.size() || !spec.spaces[rows.space].sparse()) {
-    return Status(StatusCode::invalid_argument,
-                  str_cat("space ", rows.space, " of model '", spec.name, "' is no sparse table"));
-  }
+  DMLCOMM_RETURN_IF_ERROR(check_table(spec, rows.space));
   const Space& space = spec.spaces[rows.space];
-  if (space.wire != space.dtype) {
-    return Status(StatusCode::unsupported, "rows of sparse tables travel as they are");
-  }
   const size_t row_bytes = space.row_elements * size_of(space.wire);
   const bool pushes = kind == CommandKind::push_rows;
   auto batches = std::make_shared<std::vector<std::unique_ptr<RowBatch>>>();

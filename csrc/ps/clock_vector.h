@@ -2,8 +2,6 @@
 //
 // A worker that is expected but has not come yet counts with clock 0: nothing is applied without
 // it. One that has left or was lost does not count until it attaches again.
-//
-// Reads and writes are sequentially consistent: see Model::tick().
 #pragma once
 
 #include <algorithm>

@@ -110,21 +110,10 @@ void Model::seal() {
 
 // --- clocks ---
 
-// A push adds its window, which num_windows tells, and then looks at the clocks; here it is the
-// other way round. All of these are sequentially consistent, so at least one of the two sees what
-// the other has done, and applies the window.
+// Windows that are complete now are applied by whoever next pushes to their piece or pulls it: so a
+// pull sends one piece while it applies the next, and several pulls share the work.
 void Model::tick(uint32_t worker, uint64_t clock) {
   clocks_.set(worker, clock);
-  const bool all = snapshots_.every() > 0;
-  for (const auto& shard : shards_) {
-    for (size_t i = 0; i < shard->pieces().size(); ++i) {
-      PieceState& state = shard->state(i);
-      if (!all && state.num_windows.load() == 0) continue;
-      std::lock_guard lock(state.mutex);
-      bool moved = false;
-      (void)keep_failure(advance(*shard, state, &moved));
-    }
-  }
   events_.signal();
 }
 
@@ -143,6 +132,8 @@ Result<bool> Model::push(uint32_t shard, size_t piece, const Push& push, const s
   Shard& of = *find(shard);
   PieceState& state = of.state(piece);
   std::unique_lock lock(state.mutex);
+  bool moved = false;
+  DMLCOMM_RETURN_IF_ERROR(keep_failure(advance(of, state, &moved)));
   Mark& mark = state.mark_of(push.worker);
   const uint64_t clock = std::max(push.clock, state.version);
   const bool is_new = push.sequence > mark.sequence;
@@ -151,13 +142,12 @@ Result<bool> Model::push(uint32_t shard, size_t piece, const Push& push, const s
   }
   mark.sequence = std::max(mark.sequence, push.sequence);
   if (push.closes) mark.closed = std::max(mark.closed, push.clock + 1);
-  bool moved = false;
   Status status;
   if (is_new &&
       (spec().apply == Apply::at_push ||
        (state.windows.empty() && clock == state.version && closed_clock(state) > clock))) {
     status = push_at_once(of, state, push, wire);
-    moved = spec().apply == Apply::at_clock;
+    moved |= spec().apply == Apply::at_clock;
   } else if (is_new) {
     Window& window = of.window_of(state, clock, pool_);
     of.add(state, window, wire);
@@ -216,7 +206,6 @@ Status Model::push_rows_of_piece(Shard& shard, PieceState& state, const Push& pu
     const Status status = apply(shard, state, window);
     pool_.give(std::move(window.sum));
     std::erase_if(state.windows, [&](const Window& w) { return &w == &window; });
-    state.num_windows.fetch_sub(1);
     return status;
   }
   bool moved = false;
@@ -244,7 +233,6 @@ Status Model::advance(Shard& shard, PieceState& state, bool* moved) {
     }
     Window window = std::move(state.windows.front());
     state.windows.pop_front();
-    state.num_windows.fetch_sub(1);
     const Status status = apply(shard, state, window);
     pool_.give(std::move(window.sum));
     DMLCOMM_RETURN_IF_ERROR(status);
@@ -397,7 +385,9 @@ size_t Model::num_open_windows() const {
   size_t windows = 0;
   for (const auto& shard : shards_) {
     for (size_t i = 0; i < shard->pieces().size(); ++i) {
-      windows += shard->state(i).num_windows.load();
+      PieceState& state = shard->state(i);
+      std::lock_guard lock(state.mutex);
+      windows += state.windows.size();
     }
   }
   return windows;

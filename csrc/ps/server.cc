@@ -68,7 +68,8 @@ Status Server::join(const JoinOptions& options, std::shared_ptr<engine::Rendezvo
   engine::CommunicatorOptions communicator;
   communicator.rank = kServerRank;
   communicator.num_ranks = 2;
-  communicator.name = str_cat("ps worker ", options.worker, " - server ", options_.server);
+  communicator.names = {str_cat("worker ", options.worker), str_cat("server ", options_.server)};
+  communicator.name = str_cat(communicator.names[0], " - ", communicator.names[1]);
   communicator.rails = options.rails;
   communicator.first_rail = options.first_rail;
   communicator.timeout = options.timeout;

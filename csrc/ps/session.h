@@ -4,7 +4,8 @@
 // up the pushes behind it, so pulls are answered by a second thread, in their order; a pull of a
 // push_pull is answered piece by piece while later pieces of the push still come in. Where nothing
 // waits and one message is all, the receiving thread answers by itself: waking another thread costs
-// as much as the answer.
+// as much as the answer. So it does where the worker gives no other command before it has the
+// answer: two threads of one connection stand in each other's way.
 //
 // A worker never sees its own later pushes in an exact pull (staleness 0): these wait until the
 // pull has been answered. This is also why exact pulls can be sent from the weights in place.
@@ -91,11 +92,16 @@ class Session {
   Status wait_until(Try attempt);
 
   // --- answers ---
+  enum class Mode {
+    try_once,  // by the receiving thread, if one message is all and nothing has to be awaited
+    alone,     // by the receiving thread, while it receives nothing
+    beside_receiver,  // by the answering thread
+  };
   void reply(Reply reply);
   void answer_loop();
-  Status answer(const Reply& reply, bool* ready, bool may_wait);
-  Status send_pieces(const Reply& reply, bool* ready, bool may_wait);
-  Status send_rows(const Reply& reply, bool* ready, bool may_wait);
+  Status answer(const Reply& reply, bool* ready, Mode mode);
+  Status send_pieces(const Reply& reply, bool* ready, Mode mode);
+  Status send_rows(const Reply& reply, bool* ready, Mode mode);
   Status send_answer(const Command& command);
   Status send(const void* data, size_t bytes, uint32_t tag);
   void finish(const Reply& reply);

@@ -112,7 +112,6 @@ Window& Shard::window_of(PieceState& state, uint64_t clock, BufferPool& pool) {
     window.rows.resize(state.piece.count / of.row_elements);
     std::memset(window.sum.get(), 0, state.piece.count * size_of(of.stored()));
   }
-  state.num_windows.fetch_add(1);
   return *state.windows.insert(it, std::move(window));
 }
 

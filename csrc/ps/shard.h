@@ -3,7 +3,6 @@
 // Model says when a window is applied; here is where everything lies, and how pushes are added up.
 #pragma once
 
-#include <atomic>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -36,9 +35,6 @@ struct PieceState {
   uint64_t closed_by(uint32_t worker) const {
     return worker < marks.size() ? marks[worker].closed : 0;
   }
-
-  // Read without the lock to find the pieces that a clock may complete.
-  std::atomic<size_t> num_windows{0};
 };
 
 class Shard {

@@ -12,6 +12,10 @@ namespace {
 constexpr uint32_t kMagic = 0x53504d44;  // "DMPS"
 constexpr uint8_t kVersion = 1;
 
+// Flags of a command.
+constexpr uint32_t kEndsClock = 1;
+constexpr uint32_t kWaits = 2;
+
 static_assert(std::endian::native == std::endian::little, "the format is little-endian");
 
 // Writes or reads numbers one after the other.
@@ -79,7 +83,8 @@ CommandBytes encode(const Command& command) {
   out.put(command.model);
   out.put(command.shard);
   out.put(command.space);
-  out.put(uint32_t{command.ends_clock});
+  out.put(
+      static_cast<uint32_t>((command.ends_clock ? kEndsClock : 0) | (command.waits ? kWaits : 0)));
   out.put(command.clock);
   out.put(command.sequence);
   out.put(command.staleness);
@@ -102,8 +107,9 @@ Result<Command> decode_command(const CommandBytes& bytes) {
   command.model = in.take<uint32_t>();
   command.shard = in.take<uint32_t>();
   command.space = in.take<uint32_t>();
-  const auto ends_clock = in.take<uint32_t>();
-  command.ends_clock = ends_clock == 1;
+  const auto flags = in.take<uint32_t>();
+  command.ends_clock = (flags & kEndsClock) != 0;
+  command.waits = (flags & kWaits) != 0;
   command.clock = in.take<uint64_t>();
   command.sequence = in.take<uint64_t>();
   command.staleness = in.take<int64_t>();
@@ -111,9 +117,11 @@ Result<Command> decode_command(const CommandBytes& bytes) {
   command.learning_rate = in.take<double>();
   command.lost_servers = in.take<uint64_t>();
   // The last clock stands for workers that have left.
-  if (ends_clock > 1 || command.staleness < kNoBound || command.clock >= UINT64_MAX / 2) {
-    return Status(StatusCode::protocol_error, str_cat("staleness ", command.staleness, " at clock ",
-                                                      command.clock, " is out of range"));
+  if (flags > (kEndsClock | kWaits) || command.staleness < kNoBound ||
+      command.clock >= UINT64_MAX / 2) {
+    return Status(StatusCode::protocol_error,
+                  str_cat("flags ", flags, ", staleness ", command.staleness, " or clock ",
+                          command.clock, " of a command are out of range"));
   }
   return command;
 }

@@ -5,7 +5,6 @@
 
 #include "schedule/bml_cost.h"
 #include "schedule/bml_stream.h"
-#include "schedule/chunk_size.h"
 #include "topology/partition.h"
 
 namespace dmlcomm::schedule {
@@ -115,15 +114,11 @@ class Stream {
     return {range.buffer, range.offset + cuts.begin(first), cuts.length_between(first, last)};
   }
 
-  // The chunks of a message of `step`, which sender and receiver work out from its range alone.
   std::vector<Range> chunks_of(uint32_t step, const Range& message) const {
-    const uint32_t most = num_chunks(message.length * element_bytes_, kMaxBmlChunks);
-    const uint32_t parts = order_.num_parts_cut_by(step, most);
-    std::vector<Range> ranges;
-    for (const auto& [first, last] : order_.chunks(step, most)) {
-      ranges.push_back(cut(message, parts, first, last));
-    }
-    return ranges;
+    return order_.chunk_ranges(step, message.length * element_bytes_,
+                               [&](uint32_t parts, uint32_t first, uint32_t last) {
+                                 return cut(message, parts, first, last);
+                               });
   }
 
   ScheduleBuilder* builder_;

@@ -5,16 +5,12 @@
 #include "schedule/all_reduce_ring.h"
 #include "schedule/hierarchy.h"
 #include "schedule/reduce_scatter_direct.h"
-#include "topology/partition.h"
 
 namespace dmlcomm::schedule {
 
 Schedule all_reduce_hierarchical(const OpShape& shape, const topology::Topology& topology) {
   const Hierarchy ranks(topology, shape.rank);
-  const topology::Partition parts(shape.counts[0], ranks.within.size(), shape.element_bytes);
-  const auto part = [&](uint32_t p) {
-    return Range{BufferId::output, parts.begin(p), parts.length(p)};
-  };
+  const auto part = [&](uint32_t member) { return ranks.part_of_output(shape, member); };
   const Range own = part(ranks.within.index);
 
   ScheduleBuilder builder(shape, "all_reduce_hierarchical");

@@ -12,7 +12,9 @@
 #include <utility>
 #include <vector>
 
+#include "schedule/chunk_size.h"
 #include "schedule/rotation.h"
+#include "schedule/schedule.h"
 #include "topology/grid.h"
 
 namespace dmlcomm::schedule {
@@ -84,6 +86,20 @@ class BmlStream {
     return {pieces.first + part * size, pieces.first + (part + 1) * size};
   }
 
+  // The chunks of a message of `step`, which sender and receiver work out from its bytes alone.
+  // `cut(parts, first, last)` is the range of parts [first, last) of the message in `parts`.
+  template <typename Cut>
+  std::vector<Range> chunk_ranges(uint32_t step, uint64_t bytes, Cut cut) const {
+    const uint32_t most = num_chunks(bytes, kMaxBmlChunks);
+    const uint32_t parts = num_parts_cut_by(step, most);
+    std::vector<Range> ranges;
+    for (const auto& [first, last] : chunks(step, most)) {
+      ranges.push_back(cut(parts, first, last));
+    }
+    return ranges;
+  }
+
+ private:
   // A message of `step` is sent in *chunks*, so that what has arrived can be passed on, or combined
   // for the next step, while the rest is on the wire. Chunks are cut where the next step cuts:
   // [first, last) of its parts, at most `num_chunks` of them. The chunk with the own part of the
@@ -111,7 +127,6 @@ class BmlStream {
     return step + 1 == num_steps() ? num_chunks : num_parts(step + 1);
   }
 
- private:
   const topology::Grid& grid_;
   uint32_t host_;
   uint32_t stream_;

@@ -5,7 +5,6 @@
 #include "schedule/all_gather_direct.h"
 #include "schedule/broadcast_chain.h"
 #include "schedule/hierarchy.h"
-#include "topology/partition.h"
 
 namespace dmlcomm::schedule {
 namespace {
@@ -22,10 +21,7 @@ uint32_t member_on_host_of(const Group& across, const topology::Topology& topolo
 Schedule broadcast_hierarchical(const OpShape& shape, const topology::Topology& topology) {
   const Hierarchy ranks(topology, shape.rank);
   const bool is_root = shape.rank == shape.root;
-  const topology::Partition parts(shape.counts[0], ranks.within.size(), shape.element_bytes);
-  const auto part = [&](uint32_t p) {
-    return Range{BufferId::output, parts.begin(p), parts.length(p)};
-  };
+  const auto part = [&](uint32_t member) { return ranks.part_of_output(shape, member); };
   const Range own = part(ranks.within.index);
 
   ScheduleBuilder builder(shape, "broadcast_hierarchical");

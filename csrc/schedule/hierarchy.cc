@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "schedule/rotation.h"
+#include "topology/partition.h"
 
 namespace dmlcomm::schedule {
 
@@ -34,6 +35,11 @@ std::vector<uint32_t> Hierarchy::ranks_of_mates_before() const {
   std::vector<uint32_t> ranks;
   for (uint32_t mate : mates_before()) ranks.push_back(within.ranks[mate]);
   return ranks;
+}
+
+Range Hierarchy::part_of_output(const OpShape& shape, uint32_t member) const {
+  const topology::Partition parts(shape.counts[0], within.size(), shape.element_bytes);
+  return {BufferId::output, parts.begin(member), parts.length(member)};
 }
 
 StageTerms stage_terms(const CostTerms& terms) {

@@ -10,6 +10,7 @@
 
 #include "schedule/cost_terms.h"
 #include "schedule/group.h"
+#include "schedule/op_shape.h"
 #include "schedule/schedule_builder.h"
 #include "topology/topology.h"
 
@@ -33,6 +34,9 @@ class Hierarchy {
   std::vector<uint32_t> mates_after() const;
   std::vector<uint32_t> mates_before() const;
   std::vector<uint32_t> ranks_of_mates_before() const;
+
+  // The part of the output that `member` of `within` takes across hosts.
+  Range part_of_output(const OpShape& shape, uint32_t member) const;
 
  private:
   const uint16_t host_stream_;

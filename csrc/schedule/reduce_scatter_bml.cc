@@ -2,7 +2,6 @@
 
 #include "schedule/bml_cost.h"
 #include "schedule/bml_stream.h"
-#include "schedule/chunk_size.h"
 #include "schedule/pieces.h"
 #include "topology/partition.h"
 
@@ -95,13 +94,12 @@ class Stream {
   // The chunks of a message of `step`. In the last step there is nothing left to overlap with.
   std::vector<Range> chunks_of(uint32_t step, const PieceRun& message) const {
     if (step + 1 == order_.num_steps()) return {sums(message)};
-    const uint64_t bytes = sums(message).length * element_bytes_;
-    const uint32_t size = message.size() / order_.num_parts(step + 1);
-    std::vector<Range> ranges;
-    for (const auto& [first, last] : order_.chunks(step, num_chunks(bytes, kMaxBmlChunks))) {
-      ranges.push_back(sums({message.first + first * size, message.first + last * size}));
-    }
-    return ranges;
+    return order_.chunk_ranges(
+        step, sums(message).length * element_bytes_,
+        [&](uint32_t parts, uint32_t first, uint32_t last) {
+          const uint32_t size = message.size() / parts;
+          return sums({message.first + first * size, message.first + last * size});
+        });
   }
 
   ScheduleBuilder* builder_;

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <numeric>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "engine/communicator.h"
@@ -346,6 +347,22 @@ TEST_P(EngineTest, ReceiveFromAnySourceNamesTheSource) {
       ASSERT_EQ(std::count(seen.begin(), seen.end(), true), comm.num_ranks() - 1);
     }
     ASSERT_EQ(run(comm.barrier({})).to_string(), "ok");
+  });
+}
+
+// Whoever waits drives, and sleeps with the progress lock until something comes.
+TEST_P(EngineTest, CountersAreReadWhileAnotherThreadWaits) {
+  run_ranks(num_ranks(), config(), [&](Communicator& comm) {
+    const int next = (comm.rank() + 1) % comm.num_ranks();
+    std::vector<float> in(1);
+    const auto receive = comm.recv(bytes_of(in), engine::kAnySource, 7, {});
+    std::thread waiter([&] { (void)run(receive); });
+    for (int i = 0; i < 100; ++i) (void)comm.rails();
+    const std::vector<float> out = values_of(0, 1);
+    EXPECT_EQ(run(comm.send(bytes_of(out), next, 7, {})).to_string(), "ok");
+    waiter.join();
+    EXPECT_EQ(in, out);
+    EXPECT_EQ(run(comm.barrier({})).to_string(), "ok");
   });
 }
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -236,6 +237,35 @@ TEST_P(LinkTest, AWrongSizeFailsTheLinkAndSaysBoth) {
   settle();
   EXPECT_EQ(notes_a_.failure.code(), StatusCode::mismatch);
   EXPECT_TRUE(notes_a_.failure_reported);
+}
+
+TEST_P(LinkTest, AfterTheLastWordAnEndedLinkIsClosedForThePeer) {
+  connect();
+  b_.end(Status(StatusCode::aborted, "enough"));
+  settle();
+  EXPECT_EQ(notes_a_.failure.message(), "enough");
+  a_.end(notes_a_.failure);
+  settle();
+  EXPECT_FALSE(a_.discard_input()) << "the peer's end is not there, and close() waits for it";
+  EXPECT_FALSE(b_.discard_input());
+}
+
+// The peer may finish its receive before it reads why the communicator has ended.
+TEST_P(LinkTest, AMessageThatHasBegunEndsWithItsOwnBytes) {
+  connect();
+  const auto data = pattern(5000);  // no offer, and more than one write takes
+  std::vector<std::byte> sent = data;
+  std::vector<std::byte> got(data.size());
+  RecvRequest in = receiving(collective_tag(1, 0, 0), got);
+  SendRequest out = sending(collective_tag(1, 0, 0), sent);
+  b_.recv(in);
+  a_.send(out);
+  a_.end(Status(StatusCode::aborted, "enough"));
+  std::fill(sent.begin(), sent.end(), std::byte{0xee});
+  settle();
+  EXPECT_EQ(notes_b_.num_arrived, 1);
+  EXPECT_EQ(got, data);
+  EXPECT_EQ(notes_b_.failure.message(), "enough");
 }
 
 TEST_P(LinkTest, AnotherOperationIsAMismatch) {

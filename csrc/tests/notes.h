@@ -41,7 +41,7 @@ class Notes final : public LinkEvents {
     failure = status;
     failure_reported = reported;
   }
-  void on_rail_event(int, size_t, bool lost, const std::string&) override {
+  void on_rail_event(int, bool lost, const std::string&) override {
     ++(lost ? num_lost : num_back);
   }
   void on_goodbye(int) override { goodbye = true; }

@@ -297,12 +297,14 @@ TEST(PsWire, CommandsComeBackAsTheyWere) {
   command.staleness = 5;
   command.num_rows = 11;
   command.ends_clock = true;
+  command.waits = true;
   command.learning_rate = 0.5;
   command.lost_servers = 1ull << 63;
   const Result<Command> decoded = decode_command(encode(command));
   ASSERT_TRUE(decoded.ok());
   EXPECT_EQ(encode(*decoded), encode(command));
   EXPECT_TRUE(decoded->ends_clock);
+  EXPECT_TRUE(decoded->waits);
   EXPECT_EQ(decoded->clock, command.clock);
   EXPECT_EQ(decoded->learning_rate, 0.5);
 }

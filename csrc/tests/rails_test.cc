@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <list>
 #include <memory>
 #include <random>
@@ -143,6 +144,47 @@ TEST(RailsTest, GoodbyeWaitsForWhatOtherLanesBring) {
   EXPECT_EQ(message.got, message.data);
   EXPECT_TRUE(pair.notes_b.goodbye);
   EXPECT_EQ(pair.notes_b.num_lost, 0);
+}
+
+TEST(RailsTest, TheReasonOfAnEndIsReadBeforeAnyLaneSeemsLost) {
+  Pair pair(3, 100);
+  pair.a.lose_lane(0, "test");  // what is in order goes over the next lane from now on
+  pair.settle();
+  pair.connect(0);
+  pair.settle();
+  ASSERT_EQ(pair.notes_b.num_lost, 1);
+  pair.a.end(Status(StatusCode::aborted, "enough"));
+  while (pair.a.flush_last_words()) {
+  }
+  pair.settle();
+  EXPECT_EQ(pair.notes_b.failure.message(), "enough");
+  EXPECT_TRUE(pair.notes_b.failure_reported);
+  EXPECT_EQ(pair.notes_b.num_lost, 1);
+}
+
+TEST(RailsTest, WhatArrivesOfAnEndedLinkIsWhatWasSent) {
+  std::mt19937 random(1);
+  Pair pair(2, 1000);
+  Message message(collective_tag(1, 0, 0), random_bytes(300'000, random));
+  const std::vector<std::byte> data = message.data;
+  constexpr auto kUntouched = std::byte{0xa5};
+  message.got.assign(data.size(), kUntouched);
+  pair.b.recv(message.in);
+  pair.b.open(1, {});
+  pair.settle();
+  pair.a.send(message.out);
+  for (int i = 0; i < 30; ++i) pair.step();  // both lanes are inside a frame
+  pair.a.end(Status(StatusCode::aborted, "enough"));
+  std::fill(message.data.begin(), message.data.end(), std::byte{0});
+  while (pair.a.flush_last_words()) pair.b.progress();
+  pair.settle();
+  EXPECT_EQ(pair.notes_b.failure.message(), "enough");
+  EXPECT_EQ(pair.notes_b.num_lost, 0);
+  size_t num_wrong = 0;
+  for (size_t i = 0; i < data.size(); ++i) {
+    num_wrong += message.got[i] != data[i] && message.got[i] != kUntouched ? 1 : 0;
+  }
+  EXPECT_EQ(num_wrong, 0u);
 }
 
 TEST(RailsTest, ABorrowedMessageIsSentOnlyWhenThePeerHasIt) {

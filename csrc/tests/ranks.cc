@@ -93,8 +93,12 @@ void run_ranks(int num_ranks, const Config& config,
   auto group = make_group(num_ranks, config);
   std::vector<std::future<void>> running;
   for (auto& communicator : group) {
+    // Each rank closes by itself when it has done its part, as processes do.
     running.push_back(
-        std::async(std::launch::async, [&body, communicator] { body(*communicator); }));
+        std::async(std::launch::async, [&body, own = std::move(communicator)]() mutable {
+          const std::shared_ptr<engine::Communicator> rank = std::move(own);
+          body(*rank);
+        }));
   }
   const auto deadline =
       std::chrono::steady_clock::now() + std::chrono::duration<double>(deadline_s);

@@ -30,6 +30,8 @@ class Handshake {
 
   bool outgoing() const { return peer_ >= 0; }
   bool local() const { return local_; }
+  // Errors of advance() before that are about making the connection; a refused one is `peer_lost`.
+  bool connected() const { return !connecting_; }
   int peer() const { return peer_; }
   size_t rail() const { return rail_; }
   int fd() const { return fd_.get(); }

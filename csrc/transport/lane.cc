@@ -2,7 +2,6 @@
 
 #include <iterator>
 #include <utility>
-#include <vector>
 
 #include "base/str_cat.h"
 
@@ -95,16 +94,14 @@ std::deque<OutFrame> Lane::take_back() {
 }
 
 void Lane::drop_queued() {
-  static const std::vector<std::byte> zeros(kMaxPayloadBytes);
   kept_.clear();
   while (out_.size() > 1) out_.pop_back();
   if (out_.empty()) return;
   OutFrame& frame = out_.front();
+  if (frame.written == 0) return out_.clear();
   frame.completes = nullptr;
-  if (frame.written == 0) {
-    out_.clear();
-  } else if (frame.owned.empty()) {
-    frame.payload = zeros.data();
+  if (frame.owned.empty() && frame.payload != nullptr) {
+    frame.owned.assign(reinterpret_cast<const char*>(frame.payload), frame.header.payload_bytes);
   }
 }
 

@@ -91,7 +91,6 @@ class Lane {
   size_t queued_bytes() const { return queued_bytes_; }
   // Frames that are not written, or not confirmed.
   size_t num_unfinished() const { return out_.size() + kept_.size(); }
-  bool is_inside_frame() const { return !out_.empty() && out_.front().written > 0; }
   // Frames have come that the peer has not been told of.
   bool owes_receipt() const { return keeps_ && num_read_ != num_told_; }
   // Bytes have come since the last call.
@@ -106,8 +105,9 @@ class Lane {
   // The numbered frames that are not confirmed, oldest first. The lane must not be used again.
   std::deque<OutFrame> take_back();
 
-  // Gives up what is queued without touching the memory of requests again: a frame that is partly
-  // written is completed with zeros, the others are dropped.
+  // Gives up what is queued without touching the memory of requests after this call. A frame that
+  // is partly written is copied and completed, at most kMaxPayloadBytes: with anything but its own
+  // bytes the peer could finish a receive that is wrong. The others are dropped.
   void drop_queued();
   // Gives up everything: the channel takes no more.
   void drop_all();

@@ -55,16 +55,16 @@ void LaneSet::push_ordered(OutFrame frame) {
   lane->push(std::move(frame));
 }
 
-void LaneSet::push_last(const FrameHeader& header) {
-  for (const auto& lane : lanes_) {
-    if (!lane) continue;
-    OutFrame frame(header);
-    frame.order = UINT64_MAX;
-    lane->push(std::move(frame));
-  }
+void LaneSet::push_last(const OutFrame& frame) {
+  for_each_lane([&](size_t, Lane& lane) {
+    OutFrame copy = frame;
+    copy.order = UINT64_MAX;
+    lane.push(std::move(copy));
+  });
 }
 
 void LaneSet::push(OutFrame frame, uint8_t rail) {
+  if (rail == kAnyRail) return push_ordered(std::move(frame));
   number(frame);
   Lane* lane = rail < lanes_.size() ? lanes_[rail].get() : nullptr;
   if (lane == nullptr) lane = least_busy();
@@ -127,7 +127,7 @@ bool LaneSet::idle() const {
 
 size_t LaneSet::num_unfinished() const {
   size_t count = striped_.size() + homeless_.size();
-  for (const auto& lane : lanes_) count += lane ? lane->num_unfinished() : 0;
+  for_each_lane([&](size_t, Lane& lane) { count += lane.num_unfinished(); });
   return count;
 }
 
@@ -155,19 +155,7 @@ void LaneSet::place_homeless() {
 void LaneSet::drop_queued() {
   striped_.clear();
   homeless_.clear();
-  // A lane is ended rather than let a frame pass that is filled up, as long as another one is left
-  // to say why.
-  size_t num_left = 0;
-  for (const auto& lane : lanes_) num_left += lane ? 1 : 0;
-  for (auto& lane : lanes_) {
-    if (!lane) continue;
-    if (lane->is_inside_frame() && num_left > 1) {
-      lane.reset();
-      --num_left;
-    } else {
-      lane->drop_queued();
-    }
-  }
+  for_each_lane([](size_t, Lane& lane) { lane.drop_queued(); });
 }
 
 }  // namespace dmlcomm::transport

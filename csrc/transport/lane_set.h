@@ -32,12 +32,20 @@ class LaneSet {
   Lane* lane(size_t rail) const { return lanes_[rail].get(); }
   // A living lane, or null.
   Lane* any() const;
+  // `visit(rail, lane)` for every living lane; it may give up the one that it is shown.
+  template <typename Visit>
+  void for_each_lane(Visit visit) const {
+    for (size_t rail = 0; rail < lanes_.size(); ++rail) {
+      if (lanes_[rail]) visit(rail, *lanes_[rail]);
+    }
+  }
 
   // In the order of the calls.
   void push_ordered(OutFrame frame);
   // On every living lane, behind everything else, and not repeated.
-  void push_last(const FrameHeader& header);
-  // Over `rail`, or any other; order does not matter.
+  void push_last(const OutFrame& frame);
+  // Over `rail`, or another where that is dead, in any order; in the order of the calls where no
+  // rail is named (kAnyRail).
   void push(OutFrame frame, uint8_t rail);
   // A whole message in parts, over all lanes; `header` is that of its first part.
   void stripe(const FrameHeader& header, SendRequest& request);

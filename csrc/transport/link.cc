@@ -134,12 +134,7 @@ void Link::push_message(SendRequest& request) {
   if (lanes_.has_many_rails() && request.rail == kAnyRail) return lanes_.stripe(header, request);
   const size_t most = lanes_.has_many_rails() ? kMaxKeptPayloadBytes : kMaxPayloadBytes;
   do {
-    OutFrame part = LaneSet::next_part(header, request, most);
-    if (request.rail == kAnyRail) {
-      lanes_.push_ordered(std::move(part));
-    } else {
-      lanes_.push(std::move(part), request.rail);
-    }
+    lanes_.push(LaneSet::next_part(header, request, most), request.rail);
   } while (request.queued < request.bytes);
 }
 
@@ -158,11 +153,7 @@ void Link::push_copy(const FrameHeader& header, SendRequest& request) {
   } else if (request.bytes > 0) {
     frame.owned.assign(reinterpret_cast<const char*>(request.data), request.bytes);
   }
-  if (request.rail == kAnyRail) {
-    lanes_.push_ordered(std::move(frame));
-  } else {
-    lanes_.push(std::move(frame), request.rail);
-  }
+  lanes_.push(std::move(frame), request.rail);
   if (is_copied) options_.events->on_sent(request);
 }
 
@@ -245,14 +236,20 @@ bool Link::take_unexpected(RecvRequest& request) {
     accept_announced(request, message.header);
     return true;
   }
-  if (!message.bytes.empty()) {
-    if (request.destination == nullptr) options_.events->provide_window(request);
-    std::byte* to = request.destination ? request.destination : request.window;
-    std::memcpy(to, message.bytes.data(), message.bytes.size());
-  }
+  store(request, 0, message.bytes);
   request.arrived = request.bytes;
   options_.events->on_arrived(request);
   return true;
+}
+
+// Puts what waited in a buffer where the request wants it.
+void Link::store(RecvRequest& request, size_t offset, const std::vector<std::byte>& bytes) {
+  if (bytes.empty()) return;
+  if (request.destination == nullptr && request.window == nullptr) {
+    options_.events->provide_window(request);
+  }
+  std::byte* to = request.destination ? request.destination : request.window;
+  std::memcpy(to + offset, bytes.data(), bytes.size());
 }
 
 // An offer or a request has met its receive.
@@ -421,13 +418,7 @@ Status Link::end_data(Intake& intake, const FrameHeader& header) {
     Result<RecvRequest*> met = begun(header);
     if (met.ok() && *met != nullptr && (*met)->ready && (*met)->scattered) {
       request = *met;
-      if (!intake.buffer.empty()) {
-        if (request->destination == nullptr && request->window == nullptr) {
-          options_.events->provide_window(*request);
-        }
-        std::byte* to = request->destination ? request->destination : request->window;
-        std::memcpy(to + header.offset, intake.buffer.data(), intake.buffer.size());
-      }
+      store(*request, header.offset, intake.buffer);
       request->covered.add(header.offset, header.offset + header.payload_bytes);
       request->arrived = request->covered.prefix();
     }
@@ -463,13 +454,12 @@ Status Link::deliver_unexpected(const FrameHeader& header) {
 
 // The request is complete: another lane that still reads a copy of one of its frames drops that.
 void Link::forget(const RecvRequest* request) {
-  for (size_t rail = 0; rail < lanes_.num_rails(); ++rail) {
-    Lane* lane = lanes_.lane(rail);
-    if (lane == nullptr || lane->intake().request != request) continue;
-    lane->intake().request = nullptr;
-    lane->intake().is_duplicate = true;
-    lane->intake().buffer.resize(kMaxPayloadBytes);
-  }
+  lanes_.for_each_lane([&](size_t, Lane& lane) {
+    if (lane.intake().request != request) return;
+    lane.intake().request = nullptr;
+    lane.intake().is_duplicate = true;
+    lane.intake().buffer.resize(kMaxPayloadBytes);
+  });
 }
 
 Status Link::announce(const FrameHeader& header) {
@@ -500,11 +490,9 @@ Status Link::on_goodbye(Intake& intake) {
 }
 
 void Link::leave_if_all_said_goodbye() {
-  if (!has_lane()) return;
-  for (size_t rail = 0; rail < lanes_.num_rails(); ++rail) {
-    Lane* lane = lanes_.lane(rail);
-    if (lane != nullptr && !lane->intake().said_goodbye) return;
-  }
+  bool all_did = has_lane();
+  lanes_.for_each_lane([&](size_t, Lane& lane) { all_did &= lane.intake().said_goodbye; });
+  if (!all_did) return;
   state_ = State::left;
   options_.events->on_goodbye(peer());
 }
@@ -554,16 +542,15 @@ void Link::finish_offer(RecvRequest& request) {
 bool Link::progress() {
   if (state_ != State::up) return false;
   bool moved = false;
-  for (size_t rail = 0; rail < lanes_.num_rails(); ++rail) {
-    if (lanes_.lane(rail) != nullptr && state_ == State::up) moved |= progress_lane(rail);
-  }
+  lanes_.for_each_lane([&](size_t rail, Lane& lane) {
+    if (state_ == State::up) moved |= progress_lane(rail, lane);
+  });
   if (!lanes_.has_many_rails() || state_ != State::up) return moved;
   for (size_t rail : std::exchange(lanes_to_lose_, {})) lose_lane(rail, "the peer gave it up");
   return lanes_.feed() || moved;
 }
 
-bool Link::progress_lane(size_t rail) {
-  Lane& lane = *lanes_.lane(rail);
+bool Link::progress_lane(size_t rail, Lane& lane) {
   bool moved = false;
   Status status = lane.flush(&moved);
   if (lane.channel().maybe_readable()) {
@@ -599,19 +586,18 @@ void Link::lose_lane(size_t rail, const std::string& reason) {
   notice.header.offset = connections_[rail];
   lanes_.push_ordered(std::move(notice));
   options_.events->on_rail_event(
-      peer(), rail, true,
+      peer(), true,
       str_cat(what, " is lost: ", reason, "; ", num_frames, " frames take another way"));
   if (state_ == State::up) leave_if_all_said_goodbye();
 }
 
 void Link::lose_stalled_lanes(int64_t now_ns, int64_t limit_ns) {
-  for (size_t rail = 0; rail < lanes_.num_rails(); ++rail) {
-    Lane* lane = lanes_.lane(rail);
-    if (lane == nullptr || state_ != State::up) continue;
-    const int64_t since = lane->unconfirmed_since(now_ns);
-    if (since == INT64_MAX || now_ns - since < limit_ns) continue;
+  lanes_.for_each_lane([&](size_t rail, Lane& lane) {
+    if (state_ != State::up) return;
+    const int64_t since = lane.unconfirmed_since(now_ns);
+    if (since == INT64_MAX || now_ns - since < limit_ns) return;
     lose_lane(rail, str_cat("nothing was confirmed for ", (now_ns - since) / kNsPerMs, " ms"));
-  }
+  });
 }
 
 bool Link::has_outstanding() const {
@@ -621,34 +607,29 @@ bool Link::has_outstanding() const {
 
 void Link::heartbeat() {
   if (state_ != State::up) return;
-  for (size_t rail = 0; rail < lanes_.num_rails(); ++rail) {
-    Lane* lane = lanes_.lane(rail);
-    if (lane && lane->idle()) lane->push(OutFrame(header_of(FrameKind::heartbeat, 0)));
-  }
+  lanes_.for_each_lane([&](size_t, Lane& lane) {
+    if (lane.idle()) lane.push(OutFrame(header_of(FrameKind::heartbeat, 0)));
+  });
 }
 
 bool Link::take_sign_of_life() {
   if (state_ != State::up) return true;
   bool alive = false;
-  for (size_t rail = 0; rail < lanes_.num_rails(); ++rail) {
-    Lane* lane = lanes_.lane(rail);
-    if (lane == nullptr) continue;
-    const bool heard = lane->take_heard();
-    alive |= lane->channel().peer_showed_life() || heard || lane->held_back();
-  }
+  lanes_.for_each_lane([&](size_t, Lane& lane) {
+    const bool heard = lane.take_heard();
+    alive |= lane.channel().peer_showed_life() || heard || lane.held_back();
+  });
   return alive;
 }
 
 void Link::send_goodbye() {
   if (state_ != State::up) return;
-  lanes_.push_last(header_of(FrameKind::goodbye, 0));
+  lanes_.push_last(OutFrame(header_of(FrameKind::goodbye, 0)));
   shut_down();
 }
 
 void Link::shut_down() {
-  for (size_t rail = 0; rail < lanes_.num_rails(); ++rail) {
-    if (Channel* c = channel(rail)) c->shut_down();
-  }
+  lanes_.for_each_lane([](size_t, Lane& lane) { lane.channel().shut_down(); });
 }
 
 void Link::fail(const Status& status) {
@@ -667,7 +648,8 @@ void Link::end(const Status& reason) {
     frame.header.id = static_cast<uint64_t>(reason.code());
     frame.owned = reason.message().substr(0, kMaxReasonBytes);
     frame.header.payload_bytes = static_cast<uint32_t>(frame.owned.size());
-    lanes_.push_ordered(std::move(frame));
+    // On every lane, so that none seems to have died before the reason is read on another.
+    lanes_.push_last(frame);
   }
   state_ = State::failed;
   if (error_.ok()) error_ = reason;
@@ -676,13 +658,14 @@ void Link::end(const Status& reason) {
 
 // Where writing fails the peer notices the closed connection.
 bool Link::flush_last_words() {
-  if (!ended_ || lanes_.idle()) return false;
+  if (!ended_ || is_shut_down_) return false;
   bool moved = false;
-  for (size_t rail = 0; rail < lanes_.num_rails(); ++rail) {
-    Lane* lane = lanes_.lane(rail);
-    if (lane && !lane->flush(&moved).ok()) lane->drop_all();
-  }
+  lanes_.for_each_lane([&](size_t, Lane& lane) {
+    if (!lane.flush(&moved).ok()) lane.drop_all();
+  });
   if (!lanes_.idle()) return true;
+  // The peer, which waits for our end when it closes, has it now.
+  is_shut_down_ = true;
   shut_down();
   return false;
 }
@@ -691,13 +674,11 @@ bool Link::discard_input() {
   bool open = false;
   std::byte ignored[4096];
   const iovec part{ignored, sizeof(ignored)};
-  for (size_t rail = 0; rail < lanes_.num_rails(); ++rail) {
-    Channel* c = channel(rail);
-    if (c == nullptr) continue;
-    Result<size_t> got = c->read(&part, 1);
-    while (got.ok() && *got > 0) got = c->read(&part, 1);
+  lanes_.for_each_lane([&](size_t, Lane& lane) {
+    Result<size_t> got = lane.channel().read(&part, 1);
+    while (got.ok() && *got > 0) got = lane.channel().read(&part, 1);
     open |= got.ok();
-  }
+  });
   return open;
 }
 

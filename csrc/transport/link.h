@@ -117,12 +117,14 @@ class Link final : private LaneReader {
   // Something is wrong with the link: on_failed() reports it.
   void fail(const Status& status);
   // The communicator has failed: tells the peer why, as far as possible without blocking, and ends
-  // the link. No request is touched afterwards.
+  // the link. The memory of requests is still theirs during the call, and not touched afterwards.
   void end(const Status& reason);
+  bool has_ended() const { return ended_; }
   // After end(): true while words for the peer are still on their way out.
   bool flush_last_words();
-  // After the last word: throws away what the peer still sends, so that closing does not reset the
-  // connection under what we sent. False once the peer has closed as well.
+  // After end() or goodbye: throws away what the peer still sends. Two ends with full buffers would
+  // wait for each other else, and closing would reset the connection under what we sent. False once
+  // the peer has closed as well.
   bool discard_input();
 
  private:
@@ -153,7 +155,7 @@ class Link final : private LaneReader {
   Status deliver_unexpected(const FrameHeader& header);
   void forget(const RecvRequest* request);
   void shut_down();
-  bool progress_lane(size_t rail);
+  bool progress_lane(size_t rail, Lane& lane);
   Status announce(const FrameHeader& header);
   Status on_open(const FrameHeader& header);
   Status complete_offer(uint64_t id);
@@ -165,6 +167,7 @@ class Link final : private LaneReader {
   Result<RecvRequest*> match(const FrameHeader& header);
   void accept_announced(RecvRequest& request, const FrameHeader& header);
   bool take_unexpected(RecvRequest& request);
+  void store(RecvRequest& request, size_t offset, const std::vector<std::byte>& bytes);
   Status check_sizes(const RecvRequest& request, const FrameHeader& header) const;
 
   // Constant after construction.
@@ -174,6 +177,7 @@ class Link final : private LaneReader {
   Status error_;
   bool reported_ = false;  // error_ is the peer's
   bool ended_ = false;
+  bool is_shut_down_ = false;  // after the last word of an ended link
   LaneSet lanes_;
   std::vector<size_t> lost_rails_;
   std::vector<size_t> lanes_to_lose_;  // the peer has given them up

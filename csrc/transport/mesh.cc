@@ -204,7 +204,10 @@ bool Mesh::poll(bool look_at_sockets) {
   bool moved = false;
   for (size_t i = 0; i < active_.size(); ++i) {
     moved |= active_[i]->progress();
-    active_[i]->flush_last_words();
+    if (active_[i]->has_ended()) {
+      active_[i]->discard_input();
+      active_[i]->flush_last_words();
+    }
     for (size_t rail : active_[i]->take_lost_rails()) rail_lost(active_[i]->peer(), rail);
   }
   return moved;
@@ -309,7 +312,9 @@ void Mesh::fail_all(const Status& reason) {
 void Mesh::close() {
   if (std::exchange(closed_, true)) return;
   const auto busy = [](Link* link) {
-    return link->wants_to_write() || link->awaits_receipts() || link->flush_last_words();
+    // A peer that has closed its end reads nothing any more.
+    const bool has_last_words = link->flush_last_words() && link->discard_input();
+    return link->wants_to_write() || link->awaits_receipts() || has_last_words;
   };
   poll_while(busy, kCloseTimeoutS);
   bool failed = false;

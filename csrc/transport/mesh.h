@@ -119,7 +119,8 @@ class Mesh {
   void connect_all(int peer);
   void connect_local(int peer);
   void connect_rail(int peer, size_t rail);
-  void connect_failed(int peer, size_t rail, const Status& status);
+  void connect_untried(int peer);
+  void connect_failed(int peer, size_t rail, const Status& status, bool refused);
   static std::string advise(const std::string& problem);
   void rail_lost(int peer, size_t rail);
   void check_rails(int64_t now, bool paused);

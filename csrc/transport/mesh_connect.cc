@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/str_cat.h"
 #include "transport/mesh.h"
+#include "transport/tcp/device.h"
 #include "transport/tcp/tcp_channel.h"
 
 namespace dmlcomm::transport {
@@ -20,7 +21,8 @@ namespace {
 
 // Strangers that connect and say nothing are dropped after this time...
 constexpr double kStrangerTimeoutS = 5.0;
-// ...and when more than this wait beside the ranks of the job, the oldest is dropped at once.
+// ...and when more than this wait beside the ranks of the job, which have one connection per rail
+// in each direction, the oldest is dropped at once.
 constexpr size_t kMaxStrangers = 64;
 // Repeated attempts wait this long, and twice as long each time up to the second.
 constexpr int64_t kRetryNs = 20 * kNsPerMs;
@@ -42,8 +44,7 @@ Link& Mesh::link(int peer) {
 
 void Mesh::make_link(int peer) {
   const size_t num_rails = std::max<size_t>(1, num_rails_to(peer));
-  RailCounters* counters =
-      shares_memory(peer) || same_host(peer) ? &local_counters_ : counters_.data();
+  RailCounters* counters = same_host(peer) ? &local_counters_ : counters_.data();
   links_[peer] = std::make_unique<Link>(
       LinkOptions{options_.rank, peer, key_.job_id, num_rails, options_.events, counters});
   connections_[peer].resize(num_rails);
@@ -53,10 +54,9 @@ void Mesh::make_link(int peer) {
   if (!end_reason_.ok()) links_[peer]->end(end_reason_);
 }
 
-// Rail i of this host reaches rail i of the peer. On the own host, and through shared memory, there
-// is one way.
+// Rail i of this host reaches rail i of the peer. On the own host there is one way.
 size_t Mesh::num_rails_to(int peer) const {
-  if (shares_memory(peer) || same_host(peer)) return 1;
+  if (same_host(peer)) return 1;
   return std::min(options_.rails.size(), endpoints_[peer].size());
 }
 
@@ -102,10 +102,13 @@ void Mesh::connect_rail(int peer, size_t rail) {
   const std::string what = str_cat("connect from ", local, " (", interface, ") to ", to.address,
                                    " port ", to.port, " (", to.interface, ")");
   if (!is_local && connections_[peer].size() > 1 && !has_carrier_[rail]) {
-    return connect_failed(peer, rail, Status(StatusCode::io_error, str_cat(what, ": no carrier")));
+    const Status status(StatusCode::io_error, str_cat(what, ": no carrier"));
+    return connect_failed(peer, rail, status, false);
   }
-  Result<UniqueFd> fd = tcp::begin_connect(local, to.address, to.port, socket_options());
-  if (!fd.ok()) return connect_failed(peer, rail, fd.status());
+  Result<UniqueFd> fd = tcp::begin_connect(interface, local, to.address, to.port, socket_options());
+  if (!fd.ok()) {
+    return connect_failed(peer, rail, fd.status(), fd.status().code() == StatusCode::peer_lost);
+  }
   const double timeout_s = links_[peer]->state() == Link::State::connecting
                                ? options_.config.peer_timeout_s
                                : kRepairTimeoutS;
@@ -115,28 +118,35 @@ void Mesh::connect_rail(int peer, size_t rail) {
   add_handshake(std::move(handshake));
 }
 
-// `peer_lost` says that the connection was refused: nobody listens there any more.
-void Mesh::connect_failed(int peer, size_t rail, const Status& status) {
+// `refused`: nobody listens there any more. A connection that broke later may do better next time.
+void Mesh::connect_failed(int peer, size_t rail, const Status& status, bool refused) {
   Link& link = *links_[peer];
   if (link.state() != Link::State::connecting && link.state() != Link::State::up) return;
   Connection& connection = connections_[peer][rail];
   connection.attempted = false;
-  connection.failed = true;
+  const bool has_failed_before = std::exchange(connection.failed, true);
   connection.wait_ns = std::clamp(2 * connection.wait_ns, kRetryNs, kMaxRetryNs);
   connection.retry_at_ns = now_ns() + connection.wait_ns;
   if (link.has_lane()) return;
-  const bool has_ended = connection.was_up && status.code() == StatusCode::peer_lost;
+  const bool has_ended = connection.was_up && refused;
   const auto& all = connections_[peer];
   const bool none_works = link.state() == Link::State::connecting &&
                           std::all_of(all.begin(), all.end(), [](auto& c) { return c.failed; });
   if (has_ended || none_works) {
     return link.fail(Status(status.code(), advise(status.message())));
   }
-  if (link.state() == Link::State::connecting) {
-    log_warning(status.message(), "; trying the other rails");
-    for (size_t other = 0; other < all.size(); ++other) {
-      if (!all[other].attempted && !all[other].failed) connect_rail(peer, other);
-    }
+  if (link.state() != Link::State::connecting) return;
+  if (!has_failed_before) log_warning(status.message(), "; trying the other rails");
+  connect_untried(peer);
+}
+
+// What was tried and failed has a time at which it is tried again.
+void Mesh::connect_untried(int peer) {
+  for (size_t rail = 0; rail < connections_[peer].size(); ++rail) {
+    if (links_[peer]->state() == Link::State::failed) return;
+    const Connection& connection = connections_[peer][rail];
+    const bool is_untried = !connection.attempted && connection.retry_at_ns == 0;
+    if (is_untried && links_[peer]->channel(rail) == nullptr) connect_rail(peer, rail);
   }
 }
 
@@ -166,7 +176,7 @@ void Mesh::retry_connects() {
       retry_local(peer, now);
       continue;
     }
-    if (is_first && now - connecting_since_ns_[peer] > kFallbackNs) connect_all(peer);
+    if (is_first && now - connecting_since_ns_[peer] > kFallbackNs) connect_untried(peer);
     for (size_t rail = 0; rail < connections_[peer].size(); ++rail) {
       const Connection& connection = connections_[peer][rail];
       const bool is_due = connection.retry_at_ns != 0 && now >= connection.retry_at_ns;
@@ -236,7 +246,8 @@ void Mesh::accept_all(int listener, bool local) {
 }
 
 void Mesh::add_handshake(std::unique_ptr<Handshake> handshake) {
-  const size_t limit = kMaxStrangers + 2 * static_cast<size_t>(options_.num_ranks);
+  const size_t num_rails = std::max<size_t>(1, own_endpoints_.size());
+  const size_t limit = kMaxStrangers + 2 * num_rails * static_cast<size_t>(options_.num_ranks);
   if (handshakes_.size() >= limit) {
     const auto oldest = std::find_if(handshakes_.begin(), handshakes_.end(),
                                      [](const auto& item) { return !item.second->outgoing(); });
@@ -273,7 +284,10 @@ void Mesh::handshake_failed(std::unique_ptr<Handshake> handshake, const Status& 
   }
   const int peer = handshake->peer();
   const Status detailed(status.code(), str_cat(handshake->what(), ": ", status.message()));
-  if (!handshake->local()) return connect_failed(peer, handshake->rail(), detailed);
+  if (!handshake->local()) {
+    const bool refused = !handshake->connected() && status.code() == StatusCode::peer_lost;
+    return connect_failed(peer, handshake->rail(), detailed, refused);
+  }
   if (links_[peer]->state() == Link::State::connecting) links_[peer]->fail(detailed);
 }
 
@@ -343,6 +357,9 @@ void Mesh::attach(Handshake& handshake) {
   const bool is_local = same_host(peer);
   tcp::tune(fd.get(), is_local, socket_options());
   if (link.num_rails() > 1) tcp::keep_queue_short(fd.get());
+  if (!is_local && !handshake.outgoing()) {
+    tcp::hold_to_card(fd.get(), own_endpoints_[rail].interface, endpoints_[peer][rail].address);
+  }
   const int number = fd.get();
   const std::string interface = is_local ? "lo" : own_endpoints_[rail].interface;
   const std::string description = str_cat("tcp to ", hosts_[peer].host_name, " over ", interface);
@@ -353,7 +370,7 @@ void Mesh::attach(Handshake& handshake) {
   if (Status status = watch(number, event, true); !status.ok()) link.fail(status);
   if (is_back) {
     ++counters_[rail].lanes_back;
-    options_.events->on_rail_event(peer, rail, false, str_cat(description, " is back"));
+    options_.events->on_rail_event(peer, false, str_cat(description, " is back"));
   }
 }
 

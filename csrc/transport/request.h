@@ -33,8 +33,7 @@ struct SendRequest {
 // One message to receive, in one of two ways:
 //  - direct: `destination` holds `bytes`; the link writes there as bytes arrive.
 //  - streamed: `destination` is null. Bytes pass through `window`, a ring of `window_bytes` that
-//  the
-//    engine provides when the first byte comes; it reads them with Link::fetch() and frees them
+//    the engine provides when the first byte comes; it reads them with Link::fetch() and frees them
 //    with Link::release(). Used to reduce.
 // While `ready` is false the destination is not written; see Link::make_ready().
 struct RecvRequest {
@@ -92,7 +91,7 @@ class LinkEvents {
                                uint64_t their_bytes) = 0;
 
   // A rail to the peer died, or came back; others carry on. `text` says which and why.
-  virtual void on_rail_event(int peer, size_t rail, bool lost, const std::string& text) = 0;
+  virtual void on_rail_event(int peer, bool lost, const std::string& text) = 0;
 
   // The link is unusable. `reported`: the peer's communicator has failed, and `status` is its
   // reason; else `status` is what happened to the link. Called once per link.

@@ -73,7 +73,6 @@ class Client:
         self._timeout_s = timeout_s
         self._operations = Operations(self._connections, self._recreate, timeout_s)
         self._creation = Creation(self._connections, self._operations, timeout_s)
-        self._closed = False
 
     # --- what it is ---
 
@@ -85,6 +84,11 @@ class Client:
     @property
     def num_servers(self) -> int:
         return self._connections.num_servers
+
+    @property
+    def num_workers(self) -> int:
+        """How many the servers wait for before training begins; more may take part."""
+        return self._connections.num_workers
 
     @property
     def lost_servers(self) -> list[int]:
@@ -226,7 +230,7 @@ class Client:
         self._operations.run(
             f'push of rows to model "{model}"',
             lambda core, _: core.start_push_rows(
-                made.number, table, rows.address, rows.count, memory.address, rate(lr)
+                made.number, table, rows.address, rows.num_elements, memory.address, rate(lr)
             ),
             nothing,
             (rows, memory),
@@ -237,13 +241,14 @@ class Client:
     ) -> Any:
         """Some rows of a table, as a matrix in the order of `indices`."""
         made, rows = self._model(model), tensors.indices_of(indices)
-        out = tensors.empty_rows(made.like[table], rows.count)
+        row_elements = made.layout.tensors[table].shape[1]
+        out = tensors.empty(made.like[table], (rows.num_elements, row_elements))
         memory, finish = tensors.writable(out)
         bound = _check_staleness(staleness)
         return self._operations.run(
             f'pull of rows of model "{model}"',
             lambda core, _: core.start_pull_rows(
-                made.number, table, rows.address, rows.count, memory.address, bound
+                made.number, table, rows.address, rows.num_elements, memory.address, bound
             ),
             finish,
             rows,
@@ -263,21 +268,23 @@ class Client:
         """Waits until every live worker has called it. Raises PsTimeoutError."""
         self._connections.barrier(self._timeout_s)
 
-    def close(self) -> None:
-        """Waits for what was started, and leaves: the others do not wait for this worker any more.
+    def close(self, *, wait: bool = True) -> None:
+        """Leaves: the others do not wait for this worker any more. Idempotent.
 
-        Idempotent.
+        Args:
+            wait: first for what was started; else that ends with an error.
         """
-        if not self._closed:
-            self._closed = True
-            self._operations.close()
+        if not wait:
             self._connections.close()
+        self._operations.close()
+        self._connections.close()
 
     def __enter__(self) -> "Client":
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # Where something has gone wrong, others may never do what a pull waits for.
+        self.close(wait=kind is None)
 
     # --- operations, now (run) or later (run_later) ---
 

@@ -22,7 +22,7 @@ Buffers = list[list[tuple[int, int]]]
 
 @dataclass(frozen=True)
 class ClientModel:
-    """See `make_model`; `like` is what a pull makes more of."""
+    """See `make_model`; `like` has an empty tensor for each, of which a pull makes more."""
 
     number: int
     name: str
@@ -38,7 +38,8 @@ class ClientModel:
     def writable(self, out: Any) -> tuple[Buffers, Callable[[], Any]]:
         """Buffers to receive into, and what then returns the tensors. None: new ones."""
         if out is None:
-            leaves = [tensors.empty_like(tensor) for tensor in self.like]
+            specs = zip(self.like, self.layout.tensors, strict=True)
+            leaves = [tensors.empty(like, spec.shape) for like, spec in specs]
         else:
             leaves = self._leaves(out)
         targets = [tensors.writable(leaf) for leaf in leaves]
@@ -52,7 +53,7 @@ class ClientModel:
         """Memory of the values of rows. Raises ValueError for another shape or element type."""
         what = f'rows of model "{self.name}"'
         spec, actual = self.layout.tensors[table], tensors.spec_of(values, what)
-        expected = TensorSpec((rows.count, spec.shape[-1]), spec.dtype)
+        expected = TensorSpec((rows.num_elements, spec.shape[-1]), spec.dtype)
         if actual != expected:
             raise ValueError(f"{what}: expected {expected}, got {actual}")
         return tensors.readable(values)
@@ -60,6 +61,11 @@ class ClientModel:
     def _leaves(self, value: Any) -> list[Any]:
         what = f'model "{self.name}"'
         leaves = self.structure.flatten(value, what)
+        for leaf, spec in zip(leaves, self.layout.tensors, strict=True):
+            if not tensors.fits(leaf, spec):
+                break
+        else:
+            return leaves
         for key, spec, leaf in zip(self.structure.keys, self.layout.tensors, leaves, strict=True):
             actual = tensors.spec_of(leaf, f"{what}, tensor {key}")
             if actual != spec:
@@ -86,7 +92,9 @@ def make_model(
         tensors.spec_of(leaf, f"{what}, tensor {key}")
         for key, leaf in zip(structure.keys, leaves, strict=True)
     ]
+    if tables and wire:
+        raise ValueError(f"{what}: rows of tables travel as they are; leave out wire={wire!r}")
     layout = table_layout(specs) if tables else dense_layout(specs)
     description = describe_model(name, structure, layout, wire, options, **fields)
-    like = tuple(tensors.empty_like(leaf) for leaf in leaves)
+    like = tuple(tensors.empty(leaf, (0,)) for leaf in leaves)
     return ClientModel(model_number(name), name, structure, layout, description, like)

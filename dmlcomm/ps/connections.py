@@ -61,6 +61,8 @@ class Connections:
         self._recovering = threading.Lock()
         self._reported: set[int] = set()
         self.worker = options.worker
+        self.num_workers = 0
+        self.closed = False
         self.core: _core.PsClient | None = None
         try:
             self._connect_all()
@@ -76,6 +78,27 @@ class Connections:
         """Servers that this worker is registered with and has not lost."""
         lost = set(self.core.lost()) if self.core else set()
         return [server for server in sorted(self._sessions) if server not in lost]
+
+    def answering_servers(self) -> list[int]:
+        """Those of the live ones that may decide for all, first the one that does.
+
+        Without replicas all are needed. With them the first that answers decides: all workers find
+        the same, also before they notice by their data connections that a server has died.
+        """
+        if not self.replicas:
+            return self.live_servers()
+        servers = []
+        for server in self.live_servers():
+            try:
+                self._controls[server].call("Health", pb.HealthRequest())
+                servers.append(server)
+            except (errors.PsConnectionError, errors.PsTimeoutError) as error:
+                get_logger().info("worker %d goes on without it: %s", self.worker, error)
+        if not servers:
+            raise errors.PsServerLostError(
+                f"worker {self.worker}: no server answers any more", range(self.num_servers)
+            )
+        return servers
 
     def call(self, server: int, name: str, wait_s: float = 0.0, **fields: Any) -> Any:
         """A call within this worker's session with the server."""
@@ -155,15 +178,21 @@ class Connections:
             self.core = _core.PsClient(
                 self.worker, self.num_servers, time.time_ns(), self._options.transport
             )
+        self.num_workers = reply.num_workers
         rails = [(rail.worker_interface, rail.worker_address) for rail in reply.rails]
-        self.core.connect(
-            server,
-            rails,
-            reply.first_rail,
-            lambda key, value: self._publish(server, key, value),
-            lambda key: self._look_up(server, key),
-            CONNECT_TIMEOUT_S,
-        )
+        try:
+            self.core.connect(
+                server,
+                rails,
+                reply.first_rail,
+                lambda key, value: self._publish(server, key, value),
+                lambda key: self._look_up(server, key),
+                CONNECT_TIMEOUT_S,
+            )
+        except (OSError, RuntimeError) as error:  # as the core tells what has gone wrong
+            raise errors.PsConnectionError(
+                f"server {server} ({control.address}): no data connection: {error}"
+            ) from error
 
     def _publish(self, server: int, key: str, value: bytes) -> None:
         self.call(server, "Publish", key=key, value=value)
@@ -189,10 +218,9 @@ class Connections:
         while True:
             try:
                 wait_s = max(0.001, min(WAIT_SLICE_S, deadline - time.monotonic()))
-                first = self.live_servers()[0]
+                first = self.answering_servers()[0]
                 reply = self.call(first, "Barrier", wait_s=wait_s, ticket=ticket)
             except (errors.PsConnectionError, UnknownSessionError) as error:
-                # The next operation finds out that the server is lost, and what to do.
                 patience.wait(error)
                 continue
             if reply.passed:
@@ -210,8 +238,16 @@ class Connections:
     def recover(self, servers: Sequence[int], recreate: Callable[[int], None], reason: str) -> None:
         """Connects again to lost servers; `recreate` then makes the models known to each.
 
-        Raises PsServerLostError when one does not come back in time, or has lost a model.
+        Raises PsServerLostError when one does not come back in time, or has lost a model; and with
+        replicas, where a server that was lost has missed what its replica has, and stays out.
         """
+        if self.replicas:
+            raise errors.PsServerLostError(
+                f"worker {self.worker} has lost servers {list(servers)} and with them a shard and "
+                f"its replica: {reason}; if the servers run, they have taken this worker for dead, "
+                f"and it can be started again; else the job has to be",
+                servers,
+            )
         with self._recovering:
             assert self.core is not None
             for server in servers:
@@ -238,11 +274,6 @@ class Connections:
                 return
             except MAY_PASS as error:
                 problem: errors.PsError = error
-            except errors.PsError:
-                raise
-            except RuntimeError as error:
-                # The core could not connect: the server has died again.
-                problem = errors.PsConnectionError(str(error))
             try:
                 patience.wait(problem)
             except errors.PsError as error:
@@ -255,7 +286,8 @@ class Connections:
     def note_losses(self) -> None:
         """With replicas a loss is no error; it is said once, here and to the other servers."""
         assert self.core is not None
-        for server in set(self.core.lost()) - self._reported:
+        lost = self.core.lost()
+        for server in set(lost) - self._reported if lost else ():
             self._reported.add(server)
             get_logger().error(
                 "worker %d has lost server %d (%s) and goes on with its replica; the next loss may "
@@ -277,11 +309,12 @@ class Connections:
 
     def close(self) -> None:
         """Leaves all servers. Idempotent."""
+        live = [] if self.closed else self.live_servers()
+        self.closed = True
         if self.core is not None:
             self.core.close()
-            for server in self.live_servers():
-                self._leave(server)
-        self._sessions.clear()
+        for server in live:
+            self._leave(server)
         for control in self._controls:
             control.close()
 

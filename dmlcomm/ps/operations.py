@@ -17,6 +17,10 @@ Result = TypeVar("Result")
 # Starts an operation of the core's client; True if the caller waits for it at once.
 Start = Callable[[Any, bool], Any]
 
+# What fails again after so many reconnections is no matter of connections: a rule that raises, for
+# instance, ends a session whenever it is asked.
+MAX_RECOVERIES = 3
+
 # A waiting thread returns to the interpreter this often: for signals, as Ctrl-C.
 SLICE_S = 0.5
 
@@ -59,7 +63,8 @@ class Operations:
 
         `memory` is what the operation reads and writes, if `finish` does not hold it.
         """
-        running = self._start(what, start, finish, memory, at_once=True)
+        with self._starting:
+            running = self._start(what, start, finish, memory, at_once=True)
         result: Result = self._complete(running)
         return result
 
@@ -70,18 +75,18 @@ class Operations:
         future: Future[Result] = Future()
         # Running already: it cannot be cancelled.
         future.set_running_or_notify_cancel()
-        running = self._start(what, start, finish, memory, at_once=False)
         with self._starting:
+            running = self._start(what, start, finish, memory, at_once=False)
+            self._queue.put((running, future))
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._finish_all, name="dmlcomm-ps-futures", daemon=True
                 )
                 self._thread.start()
-        self._queue.put((running, future))
         return future
 
     def close(self) -> None:
-        """Waits for what was started, then refuses more."""
+        """Refuses more, and waits for what was started."""
         with self._starting:
             self._closed = True
             thread, self._thread = self._thread, None
@@ -92,12 +97,11 @@ class Operations:
     def _start(
         self, what: str, start: Start, finish: Callable[[], Any], memory: Any, at_once: bool
     ) -> _Running:
-        with self._starting:
-            if self._closed:
-                raise errors.PsError(f"{what}: the client is closed")
-            deadline = time.monotonic() + self._timeout_s
-            operation = start(self._connections.core, at_once)
-            return _Running(operation, finish, memory, what, deadline)
+        if self._closed:
+            raise errors.PsError(f"{what}: the client is closed")
+        deadline = time.monotonic() + self._timeout_s
+        operation = start(self._connections.core, at_once)
+        return _Running(operation, finish, memory, what, deadline)
 
     def _finish_all(self) -> None:
         while (item := self._queue.get()) is not None:
@@ -120,15 +124,31 @@ class Operations:
         return running.finish()
 
     def _wait(self, running: _Running) -> None:
+        recoveries = 0
         while True:
             try:
                 if running.operation.wait(SLICE_S):
                     return
             except ConnectionError as error:
-                self._connections.recover(running.operation.lost(), self._recreate, str(error))
+                if self._connections.closed:
+                    raise errors.PsError(f"{running.what}: the client was closed") from None
+                lost = running.operation.lost()
+                if recoveries == MAX_RECOVERIES:
+                    raise self._in_vain(running, lost, error) from None
+                recoveries += 1
+                self._connections.recover(lost, self._recreate, str(error))
                 running.operation.retry()
             if time.monotonic() > running.deadline:
                 raise self._too_late(running)
+
+    def _in_vain(
+        self, running: _Running, lost: list[int], error: ConnectionError
+    ) -> errors.PsServerLostError:
+        return errors.PsServerLostError(
+            f"worker {self._connections.worker}: {running.what} has lost servers {lost} again, "
+            f"after {MAX_RECOVERIES} reconnections: {error}",
+            lost,
+        )
 
     def _too_late(self, running: _Running) -> errors.PsTimeoutError:
         return errors.PsTimeoutError(

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from dmlcomm import _core
 from dmlcomm.ps.layout import Memory, TensorSpec
 
 # The core's names of element types.
@@ -29,6 +30,8 @@ DTYPES = {
     "float64": "f64",
 }
 
+_NATIVE = {np.dtype(name): core for name, core in DTYPES.items() if name != "bfloat16"}
+
 # Called when what was received is in the memory: brings it to the tensor, and returns that.
 Finish = Callable[[], Any]
 
@@ -45,13 +48,24 @@ def spec_of(tensor: Any, what: str) -> TensorSpec:
     return TensorSpec(tensor.shape, DTYPES[tensor.dtype.name])
 
 
+def fits(tensor: Any, spec: TensorSpec) -> bool:
+    """Whether it is an array of this shape and type. Quick: it is asked in every operation.
+
+    False does not mean that it does not fit: tensors of torch are left to `spec_of`.
+    """
+    return (
+        type(tensor) is np.ndarray
+        and tensor.shape == spec.shape
+        and _NATIVE.get(tensor.dtype) == spec.dtype
+    )
+
+
 def readable(tensor: Any) -> Memory:
     """The elements in row-major order."""
     torch_side = _torch_side(tensor)
     if torch_side is not None:
         return torch_side.readable(tensor)  # type: ignore[no-any-return]
-    array = np.ascontiguousarray(tensor)
-    return Memory(array.ctypes.data, array.size, array)
+    return _memory_of(np.ascontiguousarray(tensor))
 
 
 def writable(tensor: Any) -> tuple[Memory, Finish]:
@@ -62,30 +76,22 @@ def writable(tensor: Any) -> tuple[Memory, Finish]:
     if not tensor.flags.writeable:
         raise ValueError("an array that is read-only cannot receive weights; pass a copy")
     if tensor.flags.c_contiguous:
-        return Memory(tensor.ctypes.data, tensor.size, tensor), lambda: tensor
+        return _memory_of(tensor), lambda: tensor
     staging = np.empty(tensor.shape, tensor.dtype)
 
     def finish() -> Any:
         tensor[...] = staging
         return tensor
 
-    return Memory(staging.ctypes.data, staging.size, staging), finish
+    return _memory_of(staging), finish
 
 
-def empty_like(tensor: Any) -> Any:
-    """A tensor of the same library, shape and elements, in row-major order."""
-    torch_side = _torch_side(tensor)
-    if torch_side is not None:
-        return torch_side.empty_like(tensor)
-    return np.empty(tensor.shape, tensor.dtype)
-
-
-def empty_rows(like: Any, num_rows: int) -> Any:
-    """`num_rows` rows of the table `like`."""
+def empty(like: Any, shape: tuple[int, ...]) -> Any:
+    """A tensor of the same library, element type and device, in row-major order."""
     torch_side = _torch_side(like)
     if torch_side is not None:
-        return torch_side.empty_rows(like, num_rows)
-    return np.empty((num_rows, like.shape[1]), like.dtype)
+        return torch_side.empty(like, shape)
+    return np.empty(shape, like.dtype)
 
 
 def indices_of(value: Any) -> Memory:
@@ -100,11 +106,17 @@ def indices_of(value: Any) -> Memory:
             f"{list(array.shape)}"
         )
     array = np.ascontiguousarray(array, np.int64)
-    return Memory(array.ctypes.data, array.size, array)
+    return _memory_of(array)
+
+
+def _memory_of(array: Any) -> Memory:
+    return Memory(_core.address_of(array), array.size, array)
 
 
 def _torch_side(tensor: Any) -> ModuleType | None:
     """The module for tensors of torch, if this is one: then torch is loaded already."""
+    if type(tensor) is np.ndarray:
+        return None
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(tensor, torch.Tensor):
         return None

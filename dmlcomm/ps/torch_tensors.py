@@ -53,12 +53,8 @@ def writable(tensor: torch.Tensor) -> tuple[Memory, Any]:
     return Memory(staging.data_ptr(), staging.numel(), staging), finish
 
 
-def empty_like(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
-
-
-def empty_rows(like: torch.Tensor, num_rows: int) -> torch.Tensor:
-    return torch.empty((num_rows, like.shape[1]), dtype=like.dtype, device=like.device)
+def empty(like: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    return torch.empty(shape, dtype=like.dtype, device=like.device)
 
 
 def indices_of(value: torch.Tensor) -> Memory:

@@ -130,8 +130,11 @@ class WorkerProcess:
         """Waits for this line; others before it are passed over."""
         seen: list[str] = []
         while not seen or seen[-1] != line:
-            seen.append(self._lines.get(timeout=DEADLINE_S))
+            seen.append(self.next_line())
             assert seen[-1] == line or seen[-1] != "(ended)", f"no {line!r} in {seen}"
+
+    def next_line(self) -> str:
+        return self._lines.get(timeout=DEADLINE_S)
 
     def say(self, line: str) -> None:
         assert self.process.stdin is not None

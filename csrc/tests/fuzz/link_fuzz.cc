@@ -34,7 +34,7 @@ class Quiet final : public LinkEvents {
     return Status(StatusCode::mismatch, "size");
   }
   void on_failed(int, const Status&, bool) override {}
-  void on_rail_event(int, size_t, bool, const std::string&) override {}
+  void on_rail_event(int, bool, const std::string&) override {}
   void on_goodbye(int) override {}
 
   std::list<std::vector<std::byte>> windows;

@@ -16,6 +16,7 @@
 #include "base/check.h"
 #include "base/fork_guard.h"
 #include "base/str_cat.h"
+#include "transport/tcp/device.h"
 
 namespace dmlcomm::transport::tcp {
 namespace {
@@ -149,7 +150,8 @@ Result<Listener> listen_on(const std::string& address, PortRange ports,
                         address, ": ", last.message(), "; widen the range"));
 }
 
-Result<UniqueFd> begin_connect(const std::string& local, const std::string& address, uint16_t port,
+Result<UniqueFd> begin_connect(const std::string& interface, const std::string& local,
+                               const std::string& address, uint16_t port,
                                const SocketOptions& options) {
   Result<SocketAddress> to = parse_address(address, port);
   if (!to.ok()) return to.status();
@@ -164,6 +166,7 @@ Result<UniqueFd> begin_connect(const std::string& local, const std::string& addr
       return errno_status(StatusCode::io_error, str_cat("bind to ", local), errno);
     }
   }
+  hold_to_card(fd->get(), interface, address);
   if (connect(fd->get(), to->get(), to->length) != 0 && errno != EINPROGRESS) {
     const int error = errno;
     return errno_status(error == ECONNREFUSED ? StatusCode::peer_lost : StatusCode::io_error,

@@ -32,9 +32,10 @@ struct Listener {
 Result<Listener> listen_on(const std::string& address, PortRange ports,
                            const SocketOptions& options);
 
-// Begins to connect from `local` (numeric; the rail's own address) to `address`:`port`. Writability
-// tells the end of it, connect_result() how it ended.
-Result<UniqueFd> begin_connect(const std::string& local, const std::string& address, uint16_t port,
+// Begins to connect from `local` (numeric), the address of `interface`, to `address`:`port`.
+// Writability tells the end of it, connect_result() how it ended.
+Result<UniqueFd> begin_connect(const std::string& interface, const std::string& local,
+                               const std::string& address, uint16_t port,
                                const SocketOptions& options);
 Status connect_result(int fd, const std::string& what);
 

@@ -1,0 +1,46 @@
+// CollectiveHistory: what the last collectives of this rank were, and what peers have said of ones
+// that have not begun here. It finds out which ranks disagree; what they are told is the engine's
+// business.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "transport/frame.h"
+
+namespace dmlcomm::engine {
+
+class CollectiveHistory {
+ public:
+  // In collective `sequence` this rank does one thing, and `peer` another.
+  struct Disagreement {
+    uint32_t sequence;
+    transport::OpInfo ours;
+    int peer;
+    transport::OpInfo theirs;
+  };
+
+  // This rank begins a collective.
+  std::optional<Disagreement> begin(uint64_t sequence, const transport::OpInfo& ours);
+  // A peer says what a collective is. It may not have begun here, or be long past.
+  std::optional<Disagreement> hear(int peer, uint32_t sequence, const transport::OpInfo& theirs);
+
+ private:
+  // What is further back is not compared any more.
+  static constexpr size_t kSize = 256;
+
+  struct Early {
+    uint32_t sequence;
+    int peer;
+    transport::OpInfo op;
+  };
+
+  // By sequence number modulo the size; number 0 is none.
+  std::vector<std::pair<uint64_t, transport::OpInfo>> begun_{kSize};
+  std::vector<Early> early_;
+};
+
+}  // namespace dmlcomm::engine

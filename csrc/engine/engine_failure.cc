@@ -1,0 +1,149 @@
+// How an engine fails, and what it says about it: every text that names ranks, hosts and
+// operations.
+#include <utility>
+
+#include "base/log.h"
+#include "base/str_cat.h"
+#include "engine/engine.h"
+
+namespace dmlcomm::engine {
+
+using transport::OpInfo;
+using transport::RecvRequest;
+
+template <typename Visit>
+void Engine::for_each_running(Visit visit) {
+  for (Running& running : collectives_) {
+    if (running.op != nullptr) visit(running);
+  }
+  for (Running& running : messages_) {
+    if (running.op != nullptr) visit(running);
+  }
+}
+
+void Engine::abort(const std::string& reason) {
+  {
+    std::lock_guard lock(submit_mutex_);
+    if (!error_.ok() || !abort_reason_.ok()) return;
+    abort_reason_ =
+        Status(StatusCode::aborted, str_cat(name_of(options_.rank), " aborted: ", reason));
+    has_submitted_.store(true, std::memory_order_release);
+  }
+  // Whoever drives now takes the reason and ends what it drives for; if nobody does, we do.
+  mesh_->wake();
+  std::unique_lock lock(progress_);
+  take_submitted();
+  report_ended(lock);
+}
+
+void Engine::fail(const Status& status) {
+  {
+    std::lock_guard lock(submit_mutex_);
+    if (!error_.ok()) return;
+    error_ = status;
+  }
+  failure_ = status;
+  log_info("group '", options_.name, "' failed: ", status.to_string());
+  for_each_running([&](Running& running) {
+    if (running.runner) running.runner->stop();
+    end(running, status);
+  });
+  mesh_->fail_all(status);
+  take_submitted();
+}
+
+void Engine::check_deadlines() {
+  const Running* expired = nullptr;
+  for_each_running([&](const Running& r) {
+    if (expired == nullptr && r.op->deadline().expired()) expired = &r;
+  });
+  if (expired != nullptr) fail(timed_out(*expired));
+}
+
+// --- texts ---
+
+std::string Engine::name_of(int peer) const {
+  const transport::HostAddress& host = mesh_->host(peer);
+  const auto p = static_cast<size_t>(peer);
+  const bool renamed = p < options_.global_ranks.size() && options_.global_ranks[p] != peer;
+  return str_cat(options_.names.empty() ? str_cat("rank ", peer) : options_.names[p],
+                 renamed ? str_cat(" (rank ", options_.global_ranks[p], " of the job)") : "",
+                 " on host ", host.host_name, " (pid ", host.pid, ")");
+}
+
+std::string Engine::current_text() const {
+  if (!collectives_.empty() && collectives_.front().op) {
+    return str_cat("during ", collectives_.front().op->text());
+  }
+  for (const Running& running : messages_) {
+    if (running.op) return str_cat("during ", running.op->text());
+  }
+  return str_cat("after collective #", sequence());
+}
+
+Status Engine::timed_out(const Running& running) const {
+  std::string waiting;
+  for (int peer = 0; peer < options_.num_ranks; ++peer) {
+    if (peer == options_.rank ||
+        !(running.runner ? running.runner->waits_for(peer) : waits_for(peer))) {
+      continue;
+    }
+    waiting += str_cat(waiting.empty() ? "" : ", ", name_of(peer));
+  }
+  return Status(StatusCode::timeout,
+                str_cat(running.op->text(), " timed out on ", name_of(options_.rank),
+                        waiting.empty() ? ", before its turn came" : "; it waits for ", waiting));
+}
+
+Status Engine::disagreement_error(
+    const std::optional<CollectiveHistory::Disagreement>& found) const {
+  if (!found) return Status();
+  return disagreement(found->sequence, name_of(options_.rank), found->ours, name_of(found->peer),
+                      found->theirs);
+}
+
+// --- what the links say of failures ---
+
+Status Engine::check_operation(int peer, transport::Tag tag, const OpInfo& theirs) {
+  return disagreement_error(history_.hear(peer, transport::sequence_of(tag), theirs));
+}
+
+Status Engine::size_mismatch(int peer, const RecvRequest& ours, const OpInfo& theirs,
+                             uint64_t their_bytes) {
+  if (transport::is_point_to_point(ours.tag)) {
+    return Status(
+        StatusCode::mismatch,
+        str_cat("recv of tag ", static_cast<uint32_t>(ours.tag), " on ", name_of(options_.rank),
+                " expects ", ours.bytes, " bytes, but ", name_of(peer), " sent ", their_bytes));
+  }
+  return Status(
+      StatusCode::mismatch,
+      str_cat("in collective #", transport::sequence_of(ours.tag), " ", describe(theirs), ", ",
+              name_of(options_.rank), " expects ", ours.bytes, " bytes from ", name_of(peer),
+              ", which sends ", their_bytes, "; sizes must fit between the ranks"));
+}
+
+void Engine::on_rail_event(int peer, bool lost, const std::string& text) {
+  if (lost) {
+    log_warning("group '", options_.name, "', ", name_of(peer), ": ", text);
+  } else {
+    log_info("group '", options_.name, "', ", name_of(peer), ": ", text);
+  }
+}
+
+void Engine::on_failed(int peer, const Status& status, bool reported) {
+  if (reported) return fail(status);
+  if (status.code() == StatusCode::mismatch) return fail(status);
+  const StatusCode code =
+      status.code() == StatusCode::io_error ? StatusCode::peer_lost : status.code();
+  fail(Status(code, str_cat("lost ", name_of(peer), " ", current_text(), ": ", status.message())));
+}
+
+void Engine::on_goodbye(int peer) {
+  if (!waits_for(peer)) return;
+  fail(Status(StatusCode::peer_lost,
+              str_cat("lost ", name_of(peer), " ", current_text(),
+                      ": it has left the group; do all ranks call the same operations?")));
+}
+
+}  // namespace dmlcomm::engine

@@ -1,0 +1,73 @@
+#include "engine/job_topology.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/str_cat.h"
+#include "topology/grid.h"
+
+namespace dmlcomm::engine {
+namespace {
+
+// Gigabit Ethernet: only the ratio of latency and bandwidth matters for the choice.
+constexpr double kBitsPerSecond = 1e9;
+
+}  // namespace
+
+topology::Topology make_topology(const transport::Mesh& mesh, const EngineOptions& options,
+                                 size_t num_rails) {
+  const auto num_ranks = static_cast<uint32_t>(mesh.num_ranks());
+  if (mesh.all_share_memory()) return topology::single_host(num_ranks, true);
+  std::vector<uint32_t> hosts(num_ranks);
+  std::vector<std::string> ids;
+  for (uint32_t rank = 0; rank < num_ranks; ++rank) {
+    const std::string& id = mesh.host(static_cast<int>(rank)).host_id;
+    auto it = std::find(ids.begin(), ids.end(), id);
+    if (it == ids.end()) it = ids.insert(ids.end(), id);
+    hosts[rank] = static_cast<uint32_t>(it - ids.begin());
+  }
+  if (ids.size() == 1) return topology::single_host(num_ranks, false);
+  if (options.grid.empty()) {
+    return topology::flat_network(std::move(hosts), static_cast<uint32_t>(num_rails),
+                                  kBitsPerSecond, true);
+  }
+  if (topology::Grid(options.grid).num_hosts() != ids.size()) {
+    return topology::flat_network(std::move(hosts), 1, kBitsPerSecond, true);
+  }
+  return topology::grid_network(options.host_of_rank, options.grid, kBitsPerSecond, true);
+}
+
+std::vector<uint8_t> first_rails(const EngineOptions& options) {
+  std::vector<uint8_t> rails;
+  if (options.grid.empty()) {
+    if (options.first_rail >= 0) {
+      rails.assign(static_cast<size_t>(options.num_ranks),
+                   static_cast<uint8_t>(options.first_rail));
+    }
+    return rails;
+  }
+  const topology::Grid grid(options.grid);
+  const uint32_t own = options.host_of_rank[static_cast<size_t>(options.rank)];
+  for (uint32_t host : options.host_of_rank) {
+    rails.push_back(static_cast<uint8_t>(grid.lowest_difference(own, host)));
+  }
+  return rails;
+}
+
+Status check_grid(const EngineOptions& options, size_t num_rails) {
+  if (options.grid.empty()) return Status();
+  uint64_t num_hosts = 1;
+  for (uint32_t size : options.grid) num_hosts = size == 0 ? 0 : num_hosts * size;
+  const auto& hosts = options.host_of_rank;
+  const bool fits = num_hosts > 0 && hosts.size() == static_cast<size_t>(options.num_ranks) &&
+                    *std::max_element(hosts.begin(), hosts.end()) < num_hosts &&
+                    options.grid.size() <= num_rails;
+  if (fits) return Status();
+  return Status(StatusCode::invalid_argument,
+                str_cat("a grid of ", num_hosts, " hosts and ", options.grid.size(),
+                        " levels does not fit ", hosts.size(), " host numbers of ",
+                        options.num_ranks, " ranks with ", num_rails, " rails"));
+}
+
+}  // namespace dmlcomm::engine

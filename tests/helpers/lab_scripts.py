@@ -1,0 +1,36 @@
+"""Scripts of tests that run as the ranks of a lab: what they all begin with, and how they run.
+
+Ranks meet over the management network, which is not shaped and stays up.
+"""
+
+import subprocess
+import sys
+
+from dmlcomm.lab import Lab
+
+# The operations' timeout is below the deadline of every test, so that a hang explains itself.
+SETUP = """
+import datetime, os, signal, sys, time
+import torch
+import torch.distributed as dist
+import dmlcomm
+torch.set_num_threads(1)
+dist.init_process_group("dmlcomm", timeout=datetime.timedelta(seconds=50))
+rank, size = dist.get_rank(), dist.get_world_size()
+def say(*words):
+    print(*words, flush=True)
+"""
+
+
+def run_script(
+    lab: Lab, script: str, *arguments: str, deadline_s: float
+) -> subprocess.CompletedProcess:
+    """``script`` on every host, to its end; ``arguments`` as for ``dmlcomm lab run``."""
+    options = {"capture_output": True, "text": True, "timeout": deadline_s}
+    return lab.run([sys.executable, "-c", SETUP + script], *arguments, **options)
+
+
+def start_script(lab: Lab, script: str, *arguments: str) -> subprocess.Popen:
+    """The same without waiting for the end."""
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return lab.popen_run([sys.executable, "-c", SETUP + script], *arguments, **options)
