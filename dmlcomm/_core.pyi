@@ -135,6 +135,9 @@ class PsSnapshot:
     def model(self) -> int: ...
     @property
     def clock(self) -> int: ...
+    @property
+    def workers(self) -> list[int]:
+        """Whose clocks counted then."""
     def shards(self) -> list[dict[str, Any]]:
         """Each {"shard", "arrays": uint8 arrays without a copy, "steps": updates per piece}."""
 
@@ -178,6 +181,7 @@ class PsServer:
         spec: PsModelSpec,
         python_rule: Callable[..., None] | None,
         clock: int,
+        workers: list[int],
         shards: list[dict[str, Any]],
     ) -> None: ...
     def close(self) -> None: ...
@@ -192,6 +196,8 @@ class PsOperation:
     def done(self) -> bool: ...
     def lost(self) -> list[int]: ...
     def retry(self) -> None: ...
+    def abandon(self) -> None:
+        """Nobody waits for it any more: it is not repeated, and holds up no clock."""
 
 class PsClient:
     """A worker's side. Operations reach servers in the order in which they were started."""

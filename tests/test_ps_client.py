@@ -318,6 +318,16 @@ def test_closed_client_refuses_and_closes_again():
             client.pull("w")
 
 
+def test_block_that_raises_waits_for_nobody():
+    with servers(workers=2) as addresses:
+        with pytest.raises(KeyError), Client(addresses, worker=0) as client:
+            client.init("w", np.zeros(3, np.float32))
+            future = client.push_pull_async("w", np.ones(3, np.float32))
+            raise KeyError("of the caller")
+        with pytest.raises(errors.PsError, match="was closed"):
+            future.result(0)
+
+
 def test_threads_may_share_a_client():
     with servers(2) as addresses, Client(addresses) as client:
         client.init("w", np.zeros(1001, np.float32), rule="add", apply="push")

@@ -184,6 +184,17 @@ def test_nothing_is_lost_when_a_server_with_a_replica_is_killed(num_servers, vic
         assert first.pull("later", None).tolist() == [5] * 7
 
 
+def test_workers_meet_although_the_first_server_is_gone():
+    with (
+        server_processes(2, "--workers", "1", "--replicas", "1") as processes,
+        Client(addresses_of(processes), worker=0, timeout_s=30) as client,
+    ):
+        processes[0].kill()
+        client.barrier()
+        assert set(start(client).tolist()) == {0.0}
+        assert set(add_one(client).tolist()) == {1.0}
+
+
 def test_worker_that_comes_after_a_loss_needs_not_wait():
     with server_processes(2, "--workers", "1", "--replicas", "1") as processes:
         addresses = addresses_of(processes)

@@ -25,8 +25,10 @@ OPTIMIZERS = [
 
 
 def parameters(dtypes=(torch.float32, torch.float64)):
-    torch.manual_seed(0)
-    return [torch.nn.Parameter(torch.randn(s, dtype=d)) for d in dtypes for s in SHAPES]
+    own = torch.Generator().manual_seed(0)  # workers are threads, and share torch's
+    return [
+        torch.nn.Parameter(torch.randn(s, dtype=d, generator=own)) for d in dtypes for s in SHAPES
+    ]
 
 
 def gradient(worker, step, parameter, index):

@@ -248,7 +248,7 @@ def shards_of(seed):
 
 def written(tmp_path, clocks=(10,)):
     directory = CheckpointDirectory(tmp_path, 1, 2)
-    paths = [directory.write(7, model_of(150), clock, shards_of(clock)) for clock in clocks]
+    paths = [directory.write(7, model_of(150), clock, [0, 2], shards_of(clock)) for clock in clocks]
     return directory, paths
 
 

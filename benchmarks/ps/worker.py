@@ -33,7 +33,9 @@ def _measure(client: Client, options: argparse.Namespace) -> dict:
     push_s, pull_s, both_s, wrong = [], [], [], 0
     for step in range(WARM_UP + options.repeats):
         gradient = pattern + np.float32(options.worker * (step + 1))
-        if options.workers > 1:
+        if step == options.report_step:
+            print(f"step {step}", flush=True)
+        if options.workers > 1 and not options.no_barrier:
             client.barrier()
         began = time.perf_counter()
         if options.call == "push_pull":
@@ -63,6 +65,8 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--call", choices=["push_and_pull", "push_pull"], required=True)
     parser.add_argument("--repeats", type=int, required=True)
     parser.add_argument("--transport", default="auto")
+    parser.add_argument("--no-barrier", action="store_true", help="do not begin steps together")
+    parser.add_argument("--report-step", type=int, default=-1, help="print a line when it begins")
     return parser.parse_args()
 
 

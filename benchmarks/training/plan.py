@@ -40,7 +40,7 @@ def plan(model: Model, batch: int, flops: float, scale: float, grouping: str = "
         scale: of gradients and computing time alike; 1 is the model itself. Buckets keep their
             number: their limits are scaled, too.
         grouping: of gradients that are synchronised together: "buckets" as DDP makes them, or
-            "layers", each for itself as in the BML paper.
+            "layers", each for itself as in the BML paper, or "whole", all at the end.
     """
     seconds_per_flop = batch / flops * scale
     forward_s = sum(layer.forward_flops for layer in model.layers) * seconds_per_flop
@@ -70,4 +70,8 @@ def _layers(layers: Sequence[Layer]) -> list[list[Layer]]:
     return [[layer] for layer in layers]
 
 
-GROUPINGS = {"buckets": _buckets, "layers": _layers}
+def _whole(layers: Sequence[Layer]) -> list[list[Layer]]:
+    return [list(layers)]
+
+
+GROUPINGS = {"buckets": _buckets, "layers": _layers, "whole": _whole}

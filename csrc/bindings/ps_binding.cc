@@ -241,9 +241,10 @@ py::list snapshot_shards(const std::shared_ptr<Snapshot>& snapshot) {
 
 // shards: what snapshot_shards() gave, with anything that has the buffer protocol as arrays.
 void restore(Server& server, uint32_t model, const ModelSpec& spec, const py::object& python_rule,
-             uint64_t clock, const py::list& shards) {
+             uint64_t clock, std::vector<uint32_t> workers, const py::list& shards) {
   Snapshot snapshot;
   snapshot.clock = clock;
+  snapshot.workers = std::move(workers);
   for (const py::handle& item : shards) {
     const auto dict = py::cast<py::dict>(item);
     ps::ShardSnapshot shard;
@@ -291,6 +292,7 @@ void bind_server(py::module_& module) {
   py::class_<Snapshot, std::shared_ptr<Snapshot>>(module, "PsSnapshot", "A model at one clock.")
       .def_readonly("model", &Snapshot::model)
       .def_readonly("clock", &Snapshot::clock)
+      .def_readonly("workers", &Snapshot::workers)
       .def("shards", &snapshot_shards);
   py::class_<Server, std::shared_ptr<Server>>(module, "PsServer", "One parameter server.")
       .def(py::init([](uint32_t server, uint32_t num_servers, uint32_t num_workers,
@@ -328,7 +330,7 @@ void bind_server(py::module_& module) {
           [](Server& server, double timeout_s) { return server.next_snapshot(to_ms(timeout_s)); },
           kRelease)
       .def("restore", &restore, py::arg("model"), py::arg("spec"), py::arg("python_rule"),
-           py::arg("clock"), py::arg("shards"))
+           py::arg("clock"), py::arg("workers"), py::arg("shards"))
       .def("close", &Server::close, kRelease);
 }
 
@@ -454,6 +456,8 @@ void bind_client(py::module_& module) {
           "done", [](BoundOperation& bound) { return bound.operation->done(); }, kRelease)
       .def(
           "lost", [](BoundOperation& bound) { return bound.operation->lost(); }, kRelease)
+      .def(
+          "abandon", [](BoundOperation& bound) { bound.operation->abandon(); }, kRelease)
       .def("retry", [](BoundOperation& bound) { bound.client->retry(bound.operation); }, kRelease);
   py::class_<Client, std::shared_ptr<Client>> bound(module, "PsClient", "A worker's side.");
   bound

@@ -267,6 +267,9 @@ Status check_options(const CommunicatorOptions& options) {
     return wrong(str_cat("rank ", options.rank, " of ", options.num_ranks,
                          " ranks: expected 0 <= rank < number of ranks <= ", kMaxRanks));
   }
+  if (!options.names.empty() && options.names.size() != n) {
+    return wrong(str_cat("got ", options.names.size(), " names for ", n, " ranks"));
+  }
   if (!options.global_ranks.empty() && options.global_ranks.size() != n) {
     return wrong(str_cat("got ", options.global_ranks.size(), " global ranks for ", n, " ranks"));
   }
@@ -284,6 +287,7 @@ Result<std::shared_ptr<Communicator>> Communicator::create(const CommunicatorOpt
   engine_options.num_ranks = options.num_ranks;
   engine_options.name = options.name;
   engine_options.global_ranks = options.global_ranks;
+  engine_options.names = options.names;
   if (!options.grid.empty()) {
     engine_options.grid = options.grid;
     engine_options.host_of_rank = options.host_of_rank;
@@ -304,9 +308,11 @@ Result<std::shared_ptr<Communicator>> Communicator::create(const CommunicatorOpt
     return Status(engine.status().code(), str_cat("group '", options.name, "', rank ", options.rank,
                                                   ": ", engine.status().message()));
   }
-  const auto own = static_cast<size_t>(options.rank);
-  set_log_identity(options.global_ranks.empty() ? options.rank : options.global_ranks[own],
-                   (*engine)->host_name());
+  if (options.names.empty()) {
+    const auto own = static_cast<size_t>(options.rank);
+    set_log_identity(options.global_ranks.empty() ? options.rank : options.global_ranks[own],
+                     (*engine)->host_name());
+  }
   log_info((*engine)->description());
   return std::shared_ptr<Communicator>(
       std::make_shared<CommunicatorImpl>(options, std::move(*engine)));

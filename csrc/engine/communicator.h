@@ -38,8 +38,11 @@ struct RailAddress {
 struct CommunicatorOptions {
   int rank = 0;
   int num_ranks = 1;
-  std::string name;                // for messages and logs: "default_pg"
-  std::vector<int> global_ranks;   // rank in this group -> rank in the job; empty: the same
+  std::string name;               // for messages and logs: "default_pg"
+  std::vector<int> global_ranks;  // rank in this group -> rank in the job; empty: the same
+  // What messages call the members ("worker 3"); empty: "rank 3". Named members are no ranks of a
+  // job: the log keeps the identity that it has.
+  std::vector<std::string> names;
   std::vector<RailAddress> rails;  // may be empty when every rank is on one host
   // How the hosts are wired (topology/grid.h): the sizes of the levels, level l on rail l, and the
   // number of each rank's host on that grid. Both empty: a flat network.

@@ -66,7 +66,7 @@ std::string Engine::name_of(int peer) const {
   const transport::HostAddress& host = mesh_->host(peer);
   const auto p = static_cast<size_t>(peer);
   const bool renamed = p < options_.global_ranks.size() && options_.global_ranks[p] != peer;
-  return str_cat("rank ", peer,
+  return str_cat(options_.names.empty() ? str_cat("rank ", peer) : options_.names[p],
                  renamed ? str_cat(" (rank ", options_.global_ranks[p], " of the job)") : "",
                  " on host ", host.host_name, " (pid ", host.pid, ")");
 }

@@ -77,7 +77,8 @@ Status Client::connect(const ConnectOptions& options,
   engine::CommunicatorOptions communicator;
   communicator.rank = kWorkerRank;
   communicator.num_ranks = 2;
-  communicator.name = str_cat("ps worker ", options_.worker, " - server ", options.server);
+  communicator.names = {str_cat("worker ", options_.worker), str_cat("server ", options.server)};
+  communicator.name = str_cat(communicator.names[0], " - ", communicator.names[1]);
   communicator.rails = options.rails;
   communicator.first_rail = options.first_rail;
   communicator.timeout = options.timeout;
@@ -87,15 +88,23 @@ Status Client::connect(const ConnectOptions& options,
   auto link = std::make_shared<ServerLink>(std::move(*connected));
   std::lock_guard starting(start_mutex_);
   for (const auto& [model, state] : models_) {
-    Command command;
-    command.kind = CommandKind::attach;
-    command.model = model;
-    command.clock = oldest_clock(model, state);
-    send_command(link, command, true, [] {});
+    const uint64_t clock = oldest_clock(model, state);
+    if (clock < state.clock) behind_.emplace(options.server, model);
+    send_command(link, attach_command(model, clock), true, [] {});
   }
+  any_behind_.store(!behind_.empty());
   std::lock_guard lock(mutex_);
   links_[options.server] = std::move(link);
   return Status();
+}
+
+Command Client::attach_command(uint32_t model, uint64_t clock) const {
+  Command command;
+  command.kind = CommandKind::attach;
+  command.model = model;
+  command.clock = clock;
+  command.sequence = options_.first_sequence;
+  return command;
 }
 
 std::shared_ptr<ServerLink> Client::link(uint32_t server) {
@@ -155,23 +164,42 @@ uint64_t Client::oldest_clock(uint32_t model, const ModelState& state) {
   return clock;
 }
 
+// The smallest sequence number of a push that may have to be repeated.
+uint64_t Client::oldest_sequence() const {
+  uint64_t sequence = next_sequence_;
+  for (const auto& weak : unfinished_) {
+    const OperationPtr operation = weak.lock();
+    if (operation != nullptr && !operation->finished() && operation->pushes()) {
+      sequence = std::min(sequence, operation->first_sequence());
+    }
+  }
+  return sequence;
+}
+
 void Client::retry(const OperationPtr& operation) {
   std::lock_guard starting(start_mutex_);
-  const std::vector<uint32_t> servers = operation->lost();
   operation->retry();
-  const ModelState& state = models_.at(operation->model());
-  for (const auto& weak : unfinished_) {
-    const OperationPtr other = weak.lock();
-    if (other == nullptr || other == operation || other->finished()) continue;
-    if (other->model() == operation->model() && other->clock() < state.clock) return;
-  }
-  Command command;
-  command.kind = CommandKind::clock;
-  command.model = operation->model();
-  command.clock = state.clock;
-  for (uint32_t server : servers) {
+}
+
+void Client::on_finished() {
+  if (!any_behind_.load()) return;
+  std::lock_guard starting(start_mutex_);
+  catch_up();
+}
+
+// After operations have been repeated: tells servers how far the clock is by now.
+void Client::catch_up() {
+  for (auto it = behind_.begin(); it != behind_.end();) {
+    const auto [server, model] = *it;
+    const ModelState& state = models_.at(model);
+    Command command;
+    command.kind = CommandKind::clock;
+    command.model = model;
+    command.clock = oldest_clock(model, state);
     if (const auto to = link(server)) send_command(to, command, false, [] {});
+    it = command.clock == state.clock ? behind_.erase(it) : std::next(it);
   }
+  any_behind_.store(!behind_.empty());
 }
 
 // --- models ---
@@ -189,10 +217,7 @@ Status Client::add_model(uint32_t model, const ModelSpec& spec, uint64_t clock) 
     std::lock_guard lock(models_mutex_);
     models_[model] = std::move(state);
   }
-  Command command;
-  command.kind = CommandKind::attach;
-  command.model = model;
-  command.clock = clock;
+  const Command command = attach_command(model, clock);
   for (uint32_t server = 0; server < options_.num_servers; ++server) {
     if (const auto to = link(server)) send_command(to, command, true, [] {});
   }
@@ -259,7 +284,7 @@ Client::OperationPtr Client::start(std::vector<Task> tasks, std::function<void()
     const OperationPtr one = weak.lock();
     return one == nullptr || one->finished();
   });
-  unfinished_.push_back(operation);
+  if (!operation->empty()) unfinished_.push_back(operation);
   operation->start();
   return operation;
 }
@@ -281,6 +306,7 @@ Result<Client::OperationPtr> Client::start_pieces(CommandKind kind, uint32_t mod
   const bool pushes = command.sends_pieces();
   if (pushes) {
     DMLCOMM_RETURN_IF_ERROR(check_buffers(state.spec, up, kind == CommandKind::set));
+    command.unfinished = oldest_sequence();
     command.sequence = next_sequence_++;
   }
   if (command.pulls()) DMLCOMM_RETURN_IF_ERROR(check_buffers(state.spec, down, false));
@@ -392,6 +418,7 @@ Result<Client::OperationPtr> Client::start_rows(CommandKind kind, uint32_t model
     task.command.staleness = staleness;
     task.command.num_rows = batch.numbers.size();
     task.command.learning_rate = options.learning_rate;
+    task.command.unfinished = oldest_sequence();
     task.command.sequence = pushes ? next_sequence_++ : 0;
     task.servers = holders(spec, shards[i]);
     task.ends_clock.assign(task.servers.size(), false);

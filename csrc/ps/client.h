@@ -13,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -108,7 +109,11 @@ class Client final : private LinkDirectory {
                      std::shared_ptr<void> memory, bool inline_wait);
   void send_command(const std::shared_ptr<ServerLink>& link, const Command& command, bool answered,
                     std::function<void()> done);
+  void on_finished() override;
+  Command attach_command(uint32_t model, uint64_t clock) const;
   uint64_t oldest_clock(uint32_t model, const ModelState& state);
+  uint64_t oldest_sequence() const;
+  void catch_up();
   bool can_wait_inline(const CallOptions& options) const;
 
   const ClientOptions options_;
@@ -119,6 +124,9 @@ class Client final : private LinkDirectory {
   uint64_t next_sequence_;
   std::map<uint32_t, ModelState> models_;  // changed with models_mutex_, too
   std::vector<std::weak_ptr<ClientOperation>> unfinished_;
+  // Models whose clock a server believes to be behind, since operations are to be repeated there.
+  std::set<std::pair<uint32_t, uint32_t>> behind_;  // server, model
+  std::atomic<bool> any_behind_{false};
 
   std::mutex models_mutex_;
   std::mutex mutex_;

@@ -133,13 +133,20 @@ void ClientOperation::settle_attempt(Progress& progress, Attempt& attempt) {
     return;
   }
   progress.pushed = true;
-  progress.pulled |= attempt.pulls;
+  // What a server says that others have found lost may lack their pushes.
+  const bool lost = (links_.lost_servers() >> attempt.server & 1) != 0;
+  progress.pulled |= attempt.pulls && !lost;
 }
 
 // Looks at what has ended; ok if the task is complete, peer_lost if no server is left for it.
 Status ClientOperation::settle(Progress& progress) {
-  for (const auto& attempt : std::exchange(progress.attempts, {})) {
-    settle_attempt(progress, *attempt);
+  // Pulls last: an answer to a push may say that the server of a pull is lost.
+  const auto attempts = std::exchange(progress.attempts, {});
+  for (const auto& attempt : attempts) {
+    if (!attempt->pulls) settle_attempt(progress, *attempt);
+  }
+  for (const auto& attempt : attempts) {
+    if (attempt->pulls) settle_attempt(progress, *attempt);
   }
   if (progress.complete()) return Status();
   begin(progress);
@@ -151,6 +158,18 @@ Status ClientOperation::settle(Progress& progress) {
 }
 
 Status ClientOperation::wait(Deadline deadline) {
+  if (finished()) return Status();
+  const Status status = wait_for_all(deadline);
+  if (status.ok()) links_.on_finished();
+  return status;
+}
+
+void ClientOperation::abandon() {
+  finished_.store(true);
+  links_.on_finished();
+}
+
+Status ClientOperation::wait_for_all(Deadline deadline) {
   std::lock_guard lock(waiting_);
   if (finished()) return Status();
   Status stuck;

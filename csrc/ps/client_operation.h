@@ -34,6 +34,8 @@ class LinkDirectory {
                     const Status& reason) = 0;
   virtual uint64_t lost_servers() = 0;
   virtual void learn_lost_servers(uint64_t lost) = 0;
+  // An operation needs no repetition any more; without its lock.
+  virtual void on_finished() = 0;
 };
 
 struct Task {
@@ -60,10 +62,15 @@ class ClientOperation : public std::enable_shared_from_this<ClientOperation> {
   bool finished() const { return finished_.load(); }
   // After peer_lost, and after the servers have been connected again.
   void retry();
+  // Nobody waits for it any more: it is not repeated, and holds up no clock.
+  void abandon();
   // Servers without which the operation cannot end.
   std::vector<uint32_t> lost();
 
   uint32_t model() const { return tasks_.front().task.command.model; }
+  bool empty() const { return tasks_.empty(); }
+  bool pushes() const { return tasks_.front().task.pushes; }
+  uint64_t first_sequence() const { return tasks_.front().task.command.sequence; }
   uint64_t clock() const { return tasks_.front().task.command.clock; }
 
  private:
@@ -91,6 +98,7 @@ class ClientOperation : public std::enable_shared_from_this<ClientOperation> {
   void attempt(Progress& progress, uint32_t server, bool pushes, bool pulls);
   void add_message(const std::shared_ptr<Attempt>& attempt, Feeder& feeder, std::byte* data,
                    size_t bytes);
+  Status wait_for_all(Deadline deadline);
   Status settle(Progress& progress);
   void settle_attempt(Progress& progress, Attempt& attempt);
   bool wait_for(Attempt& attempt, Deadline deadline);

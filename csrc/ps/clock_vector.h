@@ -20,7 +20,9 @@ class ClockVector {
  public:
   // Workers 0 to num_expected - 1 are expected at `first_clock`.
   ClockVector(uint32_t num_expected, uint64_t first_clock)
-      : clocks_(std::make_unique<std::atomic<uint64_t>[]>(kMaxWorkers)), num_known_(num_expected) {
+      : clocks_(std::make_unique<std::atomic<uint64_t>[]>(kMaxWorkers)),
+        num_known_(num_expected),
+        highest_(first_clock) {
     DMLCOMM_CHECK(num_expected <= kMaxWorkers);
     for (uint32_t worker = 0; worker < kMaxWorkers; ++worker) {
       clocks_[worker].store(worker < num_expected ? first_clock : kGone);
@@ -29,6 +31,10 @@ class ClockVector {
 
   void set(uint32_t worker, uint64_t clock) {
     clocks_[worker].store(clock);
+    if (clock == kGone) return;
+    uint64_t highest = highest_.load();
+    while (highest < clock && !highest_.compare_exchange_weak(highest, clock)) {
+    }
     uint32_t known = num_known_.load();
     while (known <= worker && !num_known_.compare_exchange_weak(known, worker + 1)) {
     }
@@ -38,10 +44,10 @@ class ClockVector {
   // Workers have smaller numbers.
   uint32_t num_known() const { return num_known_.load(); }
 
-  // The smallest clock, where worker w counts with at_least(w) if that is more; `fallback` if
-  // nobody counts.
+  // The smallest clock, where worker w counts with at_least(w) if that is more. If nobody counts,
+  // the highest that any worker has reached: there whoever comes next goes on.
   template <typename AtLeast>
-  uint64_t min(AtLeast at_least, uint64_t fallback) const {
+  uint64_t min(AtLeast at_least) const {
     uint64_t smallest = kGone;
     const uint32_t known = num_known();
     for (uint32_t worker = 0; worker < known; ++worker) {
@@ -50,7 +56,7 @@ class ClockVector {
       const uint64_t closed = at_least(worker);
       smallest = std::min(smallest, clock > closed ? clock : closed);
     }
-    return smallest == kGone ? fallback : smallest;
+    return smallest == kGone ? highest_.load() : smallest;
   }
 
   uint32_t num_counting() const {
@@ -62,6 +68,7 @@ class ClockVector {
  private:
   std::unique_ptr<std::atomic<uint64_t>[]> clocks_;
   std::atomic<uint32_t> num_known_;
+  std::atomic<uint64_t> highest_;
 };
 
 }  // namespace dmlcomm::ps

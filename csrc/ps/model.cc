@@ -67,6 +67,9 @@ Model::Model(ModelOptions options, Events& events)
         auto snapshot = std::make_shared<Snapshot>();
         snapshot->model = options_.model;
         for (const auto& shard : shards_) snapshot->shards.push_back(shard->empty_snapshot());
+        for (uint32_t worker = 0; worker < clocks_.num_known(); ++worker) {
+          if (clocks_.get(worker) != kGone) snapshot->workers.push_back(worker);
+        }
         return snapshot;
       }) {}
 
@@ -100,6 +103,8 @@ void Model::set(uint32_t shard, size_t piece, const std::byte* wire) {
   Shard& of = *find(shard);
   PieceState& state = of.state(piece);
   std::lock_guard lock(state.mutex);
+  // Who was to provide the first values, and was replaced, may come late.
+  if (sealed()) return;
   of.store(state.piece, 0, state.piece.count, wire);
 }
 
@@ -117,12 +122,17 @@ void Model::tick(uint32_t worker, uint64_t clock) {
   events_.signal();
 }
 
+void Model::attach(uint32_t worker, uint64_t clock, uint64_t incarnation) {
+  for (const auto& shard : shards_) shard->attach(worker, clock, incarnation);
+  tick(worker, clock);
+}
+
 uint64_t Model::min_clock() const {
-  return clocks_.min([](uint32_t) { return uint64_t{0}; }, 0);
+  return clocks_.min([](uint32_t) { return uint64_t{0}; });
 }
 
 uint64_t Model::closed_clock(const PieceState& state) const {
-  return clocks_.min([&](uint32_t worker) { return state.closed_by(worker); }, state.version);
+  return clocks_.min([&](uint32_t worker) { return state.closed_by(worker); });
 }
 
 // --- pushes ---
@@ -136,11 +146,11 @@ Result<bool> Model::push(uint32_t shard, size_t piece, const Push& push, const s
   DMLCOMM_RETURN_IF_ERROR(keep_failure(advance(of, state, &moved)));
   Mark& mark = state.mark_of(push.worker);
   const uint64_t clock = std::max(push.clock, state.version);
-  const bool is_new = push.sequence > mark.sequence;
-  if (is_new && clock >= state.version + kMaxWindows && spec().apply == Apply::at_clock) {
+  if (!mark.pushes.contains(push.sequence) && clock >= state.version + kMaxWindows &&
+      spec().apply == Apply::at_clock) {
     return false;
   }
-  mark.sequence = std::max(mark.sequence, push.sequence);
+  const bool is_new = mark.pushes.take(push.sequence, push.unfinished);
   if (push.closes) mark.closed = std::max(mark.closed, push.clock + 1);
   Status status;
   if (is_new &&
@@ -181,7 +191,7 @@ Result<bool> Model::push_rows(uint32_t shard, const Push& push, const Rows& rows
   DMLCOMM_RETURN_IF_ERROR(failure());
   Shard& of = *find(shard);
   if (spec().apply == Apply::at_clock && push.clock >= min_clock() + kMaxWindows) return false;
-  if (!of.take_row_sequence(push.worker, push.sequence)) return true;
+  if (!of.take_row_push(push.worker, push.sequence, push.unfinished)) return true;
   const Status status =
       for_each_piece(of, rows, [&](size_t piece, const std::vector<uint64_t>& chosen) {
         return push_rows_of_piece(of, of.state(piece), push, rows, chosen, wire);
@@ -226,9 +236,8 @@ Status Model::advance(Shard& shard, PieceState& state, bool* moved) {
     const bool has_window = !state.windows.empty() && state.windows.front().clock < closed;
     const uint64_t until = has_window ? state.windows.front().clock : closed;
     if (until > state.version) {
-      const uint64_t last_kept = every > 0 ? until / every * every : 0;
-      state.version = last_kept > state.version ? last_kept : until;
-      if (state.version == last_kept) keep(shard, state);
+      state.version = every > 0 ? snapshots_.next_stop(state.version, until) : until;
+      keep(shard, state);
       continue;
     }
     Window window = std::move(state.windows.front());
@@ -364,6 +373,20 @@ Status Model::check_rows(uint32_t shard, const Rows& rows) const {
 
 // --- checkpoints ---
 
+std::shared_ptr<Snapshot> Model::take_snapshot() {
+  if (snapshots_.is_filling()) {
+    for (const auto& shard : shards_) {
+      for (size_t i = 0; i < shard->pieces().size(); ++i) {
+        PieceState& state = shard->state(i);
+        std::lock_guard lock(state.mutex);
+        bool moved = false;
+        (void)keep_failure(advance(*shard, state, &moved));
+      }
+    }
+  }
+  return snapshots_.take();
+}
+
 Status Model::restore(const Snapshot& snapshot) {
   for (const auto& shard : shards_) {
     const auto part = std::find_if(snapshot.shards.begin(), snapshot.shards.end(),
@@ -374,9 +397,8 @@ Status Model::restore(const Snapshot& snapshot) {
     }
     DMLCOMM_RETURN_IF_ERROR(shard->restore(*part, snapshot.clock));
   }
-  for (uint32_t worker = 0; worker < options_.num_expected; ++worker) {
-    clocks_.set(worker, snapshot.clock);
-  }
+  for (uint32_t worker = 0; worker < clocks_.num_known(); ++worker) clocks_.set(worker, kGone);
+  for (uint32_t worker : snapshot.workers) clocks_.set(worker, snapshot.clock);
   seal();
   return Status();
 }

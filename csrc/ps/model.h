@@ -33,6 +33,7 @@ struct Push {
   uint32_t worker = 0;
   uint64_t clock = 0;
   uint64_t sequence = 0;
+  uint64_t unfinished = 0;  // the worker repeats no push with a smaller sequence number
   bool closes = false;
   double learning_rate = 0;  // NaN: the rule's
 };
@@ -68,6 +69,8 @@ class Model {
 
   // --- clocks ---
   void tick(uint32_t worker, uint64_t clock);
+  // The worker takes part from `clock` on. Another incarnation counts its pushes anew.
+  void attach(uint32_t worker, uint64_t clock, uint64_t incarnation);
   // The worker has left or is lost: nothing waits for it any more.
   void drop(uint32_t worker) { tick(worker, kGone); }
   const ClockVector& clocks() const { return clocks_; }
@@ -93,8 +96,9 @@ class Model {
 
   // --- checkpoints ---
   // The newest complete snapshot that nobody has taken, or null.
-  std::shared_ptr<Snapshot> take_snapshot() { return snapshots_.take(); }
-  // Puts back what a snapshot holds, and seals; before any worker attaches.
+  std::shared_ptr<Snapshot> take_snapshot();
+  // Puts back what a snapshot holds, and seals; before any worker attaches. The workers that
+  // counted then are expected again.
   Status restore(const Snapshot& snapshot);
 
   size_t num_open_windows() const;

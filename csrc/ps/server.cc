@@ -42,7 +42,7 @@ void Server::close() {
 
 // --- workers ---
 
-Status Server::is_fenced() {
+Status Server::fenced() {
   if (!is_in(lost_servers_.load(), options_.server)) return Status();
   return Status(StatusCode::peer_lost,
                 str_cat("server ", options_.server,
@@ -51,7 +51,7 @@ Status Server::is_fenced() {
 }
 
 Status Server::join(const JoinOptions& options, std::shared_ptr<engine::Rendezvous> rendezvous) {
-  DMLCOMM_RETURN_IF_ERROR(is_fenced());
+  DMLCOMM_RETURN_IF_ERROR(fenced());
   if (options.worker >= kMaxWorkers) {
     return Status(StatusCode::invalid_argument,
                   str_cat("worker ", options.worker, ": expected less than ", kMaxWorkers));
@@ -68,29 +68,42 @@ Status Server::join(const JoinOptions& options, std::shared_ptr<engine::Rendezvo
   engine::CommunicatorOptions communicator;
   communicator.rank = kServerRank;
   communicator.num_ranks = 2;
-  communicator.name = str_cat("ps worker ", options.worker, " - server ", options_.server);
+  communicator.names = {str_cat("worker ", options.worker), str_cat("server ", options_.server)};
+  communicator.name = str_cat(communicator.names[0], " - ", communicator.names[1]);
   communicator.rails = options.rails;
   communicator.first_rail = options.first_rail;
   communicator.timeout = options.timeout;
   communicator.config = options_.config;
   auto connected = engine::Communicator::create(communicator, std::move(rendezvous));
   if (!connected.ok()) {
-    drop_worker(options.worker);
+    if (!has_session(options.worker)) drop_worker(options.worker);
     return connected.status();
+  }
+  {
+    std::lock_guard lock(mutex_);
+    gone_.erase(options.worker);
   }
   auto session = std::make_shared<Session>(options.worker, std::move(*connected),
                                            static_cast<SessionHost&>(*this));
   log_info("worker ", options.worker, " has joined server ", options_.server);
+  // What is replaced ends after the lock: its threads may be about to take it.
   std::lock_guard lock(mutex_);
   if (closed_) return Status(StatusCode::aborted, "the server is closing");
-  sessions_[options.worker] = std::move(session);
+  session.swap(sessions_[options.worker]);
   return Status();
+}
+
+bool Server::has_session(uint32_t worker) {
+  std::lock_guard lock(mutex_);
+  const auto it = sessions_.find(worker);
+  return it != sessions_.end() && !it->second->ended();
 }
 
 void Server::drop_worker(uint32_t worker) {
   std::map<uint32_t, std::shared_ptr<Model>> models;
   {
     std::lock_guard lock(mutex_);
+    gone_.insert(worker);
     models = models_;
   }
   for (const auto& [number, model] : models) model->drop(worker);
@@ -107,7 +120,7 @@ void Server::on_session_ended(uint32_t worker, const Status& reason) {
 
 uint64_t Server::note_lost_servers(uint64_t lost) {
   const uint64_t before = lost_servers_.fetch_or(lost);
-  if (is_in(lost & ~before, options_.server)) log_error(is_fenced().message());
+  if (is_in(lost & ~before, options_.server)) log_error(fenced().message());
   return before | lost;
 }
 
@@ -152,6 +165,7 @@ Status Server::create_model(uint32_t model, const ModelSpec& spec,
   options.rule = std::move(rule);
   options.checkpoint_every = checkpoint_every_;
   models_[model] = std::make_shared<Model>(std::move(options), events_);
+  for (uint32_t worker : gone_) models_[model]->drop(worker);
   log_info("model '", spec.name, "': ", describe(spec));
   return Status();
 }

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -86,9 +87,10 @@ class Server final : private SessionHost {
   uint64_t note_lost_servers(uint64_t lost) override;
   void on_session_ended(uint32_t worker, const Status& reason) override;
 
+  bool has_session(uint32_t worker);
   std::vector<uint32_t> shards_here(const ModelSpec& spec) const;
-  Status is_fenced();
-  void drop_worker(uint32_t worker);
+  Status fenced() override;
+  void drop_worker(uint32_t worker) override;
 
   const ServerOptions options_;
   Events events_;
@@ -98,6 +100,7 @@ class Server final : private SessionHost {
   // Guarded by mutex_.
   std::map<uint32_t, std::shared_ptr<Model>> models_;
   std::map<uint32_t, std::shared_ptr<Session>> sessions_;  // by worker; also ended ones
+  std::set<uint32_t> gone_;  // workers that were here, and have left or were lost
   uint64_t checkpoint_every_ = 0;
   bool closed_ = false;
 };

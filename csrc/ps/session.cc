@@ -39,6 +39,7 @@ Push push_of(const Command& command, uint32_t worker) {
   push.worker = worker;
   push.clock = command.clock;
   push.sequence = command.sequence;
+  push.unfinished = command.unfinished;
   push.closes = command.closes();
   push.learning_rate = command.learning_rate;
   return push;
@@ -105,10 +106,7 @@ void Session::receive_loop() {
       end(status);
     }
   }
-  for (uint32_t model : attached_) {
-    if (counts_on_.load()) break;
-    if (const std::shared_ptr<Model> of = host_.find_model(model)) of->drop(worker_);
-  }
+  if (!counts_on_.load()) host_.drop_worker(worker_);
   host_.on_session_ended(worker_, reason());
 }
 
@@ -128,7 +126,8 @@ Result<std::shared_ptr<Model>> Session::model_for(const Command& command) {
 }
 
 Status Session::carry_out(const Command& command) {
-  host_.note_lost_servers(command.lost_servers);
+  (void)host_.note_lost_servers(command.lost_servers);
+  DMLCOMM_RETURN_IF_ERROR(host_.fenced());
   if (command.kind == CommandKind::leave) {
     const Status status = send_answer(command);
     end(Status());
@@ -139,8 +138,7 @@ Status Session::carry_out(const Command& command) {
   const std::shared_ptr<Model>& model = *found;
   switch (command.kind) {
     case CommandKind::attach:
-      attached_.insert(command.model);
-      model->tick(worker_, command.clock);
+      model->attach(worker_, command.clock, command.sequence);
       reply({command, model, {}, false});
       return Status();
     case CommandKind::clock:
@@ -281,7 +279,7 @@ Status Session::wait_for_exact_pulls(uint32_t model) {
 // --- answering ---
 
 void Session::reply(Reply reply) {
-  reply.exact = reply.command.pulls() && reply.command.staleness == 0;
+  reply.exact = reply.command.is_exact();
   if (reply.command.pulls()) counters_.pulls.fetch_add(1);
   std::unique_lock lock(mutex_);
   if (reply.exact) exact_pulls_.insert(reply.command.model);
@@ -292,7 +290,10 @@ void Session::reply(Reply reply) {
     bool ready = false;
     const bool nothing_follows = reply.command.waits && reply.command.kind == CommandKind::pull;
     const Status status = answer(reply, &ready, nothing_follows ? Mode::alone : Mode::try_once);
-    if (!status.ok()) end(status);
+    if (!status.ok()) {
+      communicator_->abort(status.message());
+      end(status);
+    }
     if (ready) finish(reply);
     lock.lock();
     answering_ = false;

@@ -38,6 +38,10 @@ class SessionHost {
   virtual Events& events() = 0;
   // A worker says which servers are lost; returns all that are known to be.
   virtual uint64_t note_lost_servers(uint64_t lost) = 0;
+  // Not ok once workers have found this server lost: it answers no more.
+  virtual Status fenced() = 0;
+  // Nothing waits for the worker any more, in any model.
+  virtual void drop_worker(uint32_t worker) = 0;
   // The worker left or was lost (then `reason` says how); without locks of the session.
   virtual void on_session_ended(uint32_t worker, const Status& reason) = 0;
 };
@@ -117,7 +121,6 @@ class Session {
 
   // The receiving thread's.
   std::vector<std::byte> incoming_;
-  std::set<uint32_t> attached_;
 
   mutable std::mutex mutex_;
   std::condition_variable has_replies_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "base/check.h"
 #include "base/str_cat.h"
@@ -148,12 +149,27 @@ size_t Shard::wire_row_bytes(uint32_t space) const {
   return spaces_[space].row_elements * size_of(spaces_[space].wire);
 }
 
-bool Shard::take_row_sequence(uint32_t worker, uint64_t sequence) {
+bool Shard::take_row_push(uint32_t worker, uint64_t sequence, uint64_t unfinished) {
   std::lock_guard lock(rows_mutex_);
-  if (worker >= row_sequences_.size()) row_sequences_.resize(worker + 1);
-  if (sequence <= row_sequences_[worker]) return false;
-  row_sequences_[worker] = sequence;
-  return true;
+  if (worker >= row_pushes_.size()) row_pushes_.resize(worker + 1);
+  return row_pushes_[worker].take(sequence, unfinished);
+}
+
+void Shard::attach(uint32_t worker, uint64_t clock, uint64_t incarnation) {
+  bool is_new = false;
+  {
+    std::lock_guard lock(rows_mutex_);
+    if (worker >= incarnations_.size()) incarnations_.resize(worker + 1);
+    if (worker >= row_pushes_.size()) row_pushes_.resize(worker + 1);
+    is_new = std::exchange(incarnations_[worker], incarnation) != incarnation;
+    if (is_new) row_pushes_[worker].clear();
+  }
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    std::lock_guard lock(states_[i].mutex);
+    Mark& mark = states_[i].mark_of(worker);
+    mark.closed = std::min(mark.closed, clock);
+    if (is_new) mark.pushes.clear();
+  }
 }
 
 ShardSnapshot Shard::empty_snapshot() const {

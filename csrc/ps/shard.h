@@ -3,6 +3,7 @@
 // Model says when a window is applied; here is where everything lies, and how pushes are added up.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -15,10 +16,30 @@
 
 namespace dmlcomm::ps {
 
+// The pushes of a worker that it may repeat, because it has not heard that they are through. They
+// come again in any order.
+class RecentPushes {
+ public:
+  // Whether this push is new; it is not afterwards. The worker repeats none before `unfinished`.
+  bool take(uint64_t sequence, uint64_t unfinished) {
+    std::erase_if(sequences_, [&](uint64_t one) { return one < unfinished; });
+    if (contains(sequence)) return false;
+    sequences_.push_back(sequence);
+    return true;
+  }
+  bool contains(uint64_t sequence) const {
+    return std::find(sequences_.begin(), sequences_.end(), sequence) != sequences_.end();
+  }
+  void clear() { sequences_.clear(); }
+
+ private:
+  std::vector<uint64_t> sequences_;
+};
+
 // What a worker has done to a piece.
 struct Mark {
-  uint64_t sequence = 0;  // of its last push
-  uint64_t closed = 0;    // it pushes nothing before this clock any more
+  RecentPushes pushes;
+  uint64_t closed = 0;  // it pushes nothing before this clock any more
 };
 
 struct PieceState {
@@ -75,8 +96,12 @@ class Shard {
   size_t row_elements(const Piece& piece) const { return space(piece).row_elements; }
   size_t wire_row_bytes(uint32_t space) const;
 
-  // Whether rows with this sequence number are new of `worker`; they are not afterwards.
-  bool take_row_sequence(uint32_t worker, uint64_t sequence);
+  // As RecentPushes::take(), of rows.
+  bool take_row_push(uint32_t worker, uint64_t sequence, uint64_t unfinished);
+
+  // The worker begins at `clock`, whatever it had closed; pushes of another incarnation are no
+  // repetitions.
+  void attach(uint32_t worker, uint64_t clock, uint64_t incarnation);
 
   // --- snapshots ---
   ShardSnapshot empty_snapshot() const;
@@ -101,7 +126,9 @@ class Shard {
   std::vector<SpaceData> data_;
   std::unique_ptr<PieceState[]> states_;
   std::mutex rows_mutex_;
-  std::vector<uint64_t> row_sequences_;  // by worker; guarded by rows_mutex_
+  // By worker; guarded by rows_mutex_.
+  std::vector<RecentPushes> row_pushes_;
+  std::vector<uint64_t> incarnations_;
 };
 
 }  // namespace dmlcomm::ps

@@ -27,6 +27,7 @@ struct ShardSnapshot {
 struct Snapshot {
   uint32_t model = 0;
   uint64_t clock = 0;
+  std::vector<uint32_t> workers;  // that counted
   std::vector<ShardSnapshot> shards;
 };
 
@@ -45,10 +46,24 @@ class SnapshotKeeper {
     if (filling_ == nullptr && complete_ == nullptr && clock > last_clock_) {
       filling_ = make_();
       filling_->clock = clock;
+      is_filling_.store(true);
       num_missing_ = num_pieces_;
     }
     last_clock_ = std::max(last_clock_, clock);
     return filling_ != nullptr && filling_->clock == clock ? filling_ : nullptr;
+  }
+
+  bool is_filling() const { return is_filling_.load(); }
+
+  // Where a piece at `version` that goes on to `until` has to stop first: at the clock of the
+  // snapshot that is being filled, or else at the last that one may begin with.
+  uint64_t next_stop(uint64_t version, uint64_t until) {
+    std::lock_guard lock(mutex_);
+    if (filling_ != nullptr && filling_->clock > version && filling_->clock <= until) {
+      return filling_->clock;
+    }
+    const uint64_t last = until / every_ * every_;
+    return last > version ? last : until;
   }
 
   // A piece is in the snapshot that at() has returned; true if it was the last.
@@ -57,6 +72,7 @@ class SnapshotKeeper {
     if (snapshot != filling_ || --num_missing_ > 0) return false;
     complete_ = std::move(filling_);
     filling_ = nullptr;
+    is_filling_.store(false);
     return true;
   }
 
@@ -69,6 +85,7 @@ class SnapshotKeeper {
   const uint64_t every_;
   const size_t num_pieces_;
   const std::function<std::shared_ptr<Snapshot>()> make_;
+  std::atomic<bool> is_filling_{false};
   std::mutex mutex_;
   // Guarded by mutex_.
   std::shared_ptr<Snapshot> filling_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 
 #include "base/str_cat.h"
@@ -87,6 +88,7 @@ CommandBytes encode(const Command& command) {
       static_cast<uint32_t>((command.ends_clock ? kEndsClock : 0) | (command.waits ? kWaits : 0)));
   out.put(command.clock);
   out.put(command.sequence);
+  out.put(command.unfinished);
   out.put(command.staleness);
   out.put(command.num_rows);
   out.put(command.learning_rate);
@@ -112,6 +114,7 @@ Result<Command> decode_command(const CommandBytes& bytes) {
   command.waits = (flags & kWaits) != 0;
   command.clock = in.take<uint64_t>();
   command.sequence = in.take<uint64_t>();
+  command.unfinished = in.take<uint64_t>();
   command.staleness = in.take<int64_t>();
   command.num_rows = in.take<uint64_t>();
   command.learning_rate = in.take<double>();
@@ -122,6 +125,11 @@ Result<Command> decode_command(const CommandBytes& bytes) {
     return Status(StatusCode::protocol_error,
                   str_cat("flags ", flags, ", staleness ", command.staleness, " or clock ",
                           command.clock, " of a command are out of range"));
+  }
+  const double rate = command.learning_rate;
+  if (!std::isnan(rate) && !(rate >= 0 && std::isfinite(rate))) {
+    return Status(StatusCode::protocol_error,
+                  str_cat("a learning rate of ", rate, "; expected one that is finite and >= 0"));
   }
   return command;
 }

@@ -49,9 +49,10 @@ struct Command {
   CommandKind kind = CommandKind::leave;
   uint32_t model = 0;
   uint32_t shard = 0;
-  uint32_t space = 0;     // of rows
-  uint64_t clock = 0;     // the worker's, of the model, when it gave the command
-  uint64_t sequence = 0;  // of pushes: grows from each to the next of one worker
+  uint32_t space = 0;       // of rows
+  uint64_t clock = 0;       // the worker's, of the model, when it gave the command
+  uint64_t sequence = 0;    // of pushes, each once in a worker; attach: its incarnation
+  uint64_t unfinished = 0;  // pushes with smaller sequence numbers are never repeated
   int64_t staleness = kNoBound;
   uint64_t num_rows = 0;
   // The last command of a push_pull to this server: the worker's clock of the model ends. (A server
@@ -73,6 +74,8 @@ struct Command {
   }
   bool closes() const { return kind == CommandKind::push_pull || kind == CommandKind::push_close; }
   bool pulls() const { return kind == CommandKind::pull || kind == CommandKind::push_pull; }
+  // The answer must not contain later pushes of the same worker.
+  bool is_exact() const { return staleness == 0 && (pulls() || kind == CommandKind::pull_rows); }
 };
 
 constexpr size_t kCommandBytes = 80;

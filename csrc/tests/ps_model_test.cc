@@ -53,7 +53,7 @@ class ModelUnderTest {
   bool push_as(uint32_t worker, uint64_t clock, uint64_t sequence, float value,
                bool closes = false) {
     const std::vector<float> values(model_->shard(0)->pieces()[0].count, value);
-    const Push push{worker, clock, sequence, closes, kNoRate};
+    const Push push{worker, clock, sequence, 0, closes, kNoRate};
     return model_->push(0, 0, push, reinterpret_cast<const std::byte*>(values.data())).value();
   }
   // The value of all elements, or NaN while it has to wait.
@@ -110,13 +110,63 @@ TEST(PsModel, AppliesEveryPushAtOnceWhereAsked) {
   EXPECT_TRUE(std::isnan(model.pull(1)));
 }
 
-TEST(PsModel, PushesAreCountedOnce) {
+TEST(PsModel, PushesAreCountedOnceInWhateverOrderTheyAreRepeated) {
   ModelUnderTest model(spec_of(2, Apply::at_clock, Combine::sum, "add"), 1);
   model.push_as(0, 0, 5, 1);
   model.push_as(0, 0, 5, 1);
-  model.push_as(0, 0, 4, 1);
+  model.push_as(0, 0, 4, 10);
+  model.push_as(0, 0, 4, 10);
+  model.push_as(0, 0, 5, 1);
   model->tick(0, 1);
-  EXPECT_EQ(model.pull(1), 1);
+  EXPECT_EQ(model.pull(1), 11);
+}
+
+TEST(PsModel, WhoComesAfterAllHaveGoneGoesOnWhereTheyWere) {
+  ModelUnderTest model(spec_of(2, Apply::at_clock, Combine::sum, "add"), 1);
+  model->attach(0, 0, 1);
+  model.push(0, 0, 1);
+  model->tick(0, 1);
+  model->drop(0);
+  EXPECT_EQ(model->min_clock(), 1U);
+  EXPECT_EQ(model.pull(1), 1);  // what was complete before it left
+  model->attach(7, model->min_clock(), 2);
+  model.push_as(7, 1, 1, 10, true);
+  EXPECT_EQ(model.pull(2), 11);
+}
+
+TEST(PsModel, ASuccessorIsBoundByItsOwnClockAndItsPushesAreNew) {
+  ModelUnderTest model(spec_of(2, Apply::at_clock, Combine::sum, "add"), 2);
+  model->attach(0, 0, 1);
+  model->attach(1, 0, 1);
+  model.push_as(0, 0, 100, 1, true);
+  model.push_as(0, 1, 101, 1, true);
+  model->drop(0);
+  model->attach(0, 0, 2);  // the same number, another process
+  model.push_as(1, 0, 100, 1000, true);
+  EXPECT_TRUE(std::isnan(model.pull(1)));
+  model.push_as(0, 0, 100, 10, true);
+  EXPECT_EQ(model.pull(1), 1011);
+}
+
+TEST(PsModel, FirstValuesThatComeLateChangeNothing) {
+  ModelUnderTest model(spec_of(2, Apply::at_clock, Combine::sum, "add"), 1);
+  const std::vector<float> late(2, 5);
+  model->set(0, 0, reinterpret_cast<const std::byte*>(late.data()));
+  EXPECT_EQ(model.pull(0), 0);
+}
+
+TEST(PsModel, APieceThatLagsBehindStillReachesTheSnapshot) {
+  ModelUnderTest model(spec_of(70'000, Apply::at_clock, Combine::sum, "add"), 1, 2);
+  const std::vector<float> ones(70'000, 1);
+  const auto* wire = reinterpret_cast<const std::byte*>(ones.data());
+  for (uint64_t clock = 0; clock < 5; ++clock) {
+    ASSERT_TRUE(model->push(0, 0, {0, clock, clock + 1, clock + 1, false, kNoRate}, wire).value());
+    model->tick(0, clock + 1);  // piece 1 is not touched at all
+  }
+  const auto snapshot = model->take_snapshot();
+  ASSERT_NE(snapshot, nullptr);
+  EXPECT_EQ(snapshot->clock % 2, 0U);
+  EXPECT_EQ(snapshot->workers, std::vector<uint32_t>{0});
 }
 
 TEST(PsModel, LatePushesGoToTheFirstOpenWindow) {
@@ -151,7 +201,7 @@ TEST(PsModel, KeepsASnapshotOfExactlyTheClock) {
   const auto push_all = [&](uint64_t clock, float value) {
     for (size_t piece = 0; piece < model->shard(0)->pieces().size(); ++piece) {
       const std::vector<float> values(model->shard(0)->pieces()[piece].count, value);
-      const Push push{0, clock, clock + 1, true, kNoRate};
+      const Push push{0, clock, clock + 1, 0, true, kNoRate};
       ASSERT_TRUE(
           model->push(0, piece, push, reinterpret_cast<const std::byte*>(values.data())).ok());
     }
@@ -177,7 +227,7 @@ TEST(PsModel, RowsAreAddedUpAndTheRestStays) {
   const std::vector<int64_t> numbers{3, 1, 3};
   const std::vector<float> values{1, 2, 10, 20, 100, 200};
   const Rows rows{0, numbers.data(), numbers.size()};
-  const Push push{0, 0, 1, false, kNoRate};
+  const Push push{0, 0, 1, 0, false, kNoRate};
   const auto* wire = reinterpret_cast<const std::byte*>(values.data());
   ASSERT_TRUE(model->push_rows(0, push, rows, wire).value());
   ASSERT_TRUE(model->push_rows(0, push, rows, wire).value());  // again: it counts once
@@ -214,7 +264,7 @@ TEST(PsModel, NoPullIsStalerThanItsBoundAndNoPushIsLost) {
         for (uint64_t clock = 0; clock < kClocks; ++clock) {
           const float unit = 1.0F / static_cast<float>(1 << (2 * worker));
           const std::vector<float> value{unit};
-          const Push push{worker, clock, clock + 1, random() % 2 == 0, kNoRate};
+          const Push push{worker, clock, clock + 1, clock + 1, random() % 2 == 0, kNoRate};
           ASSERT_TRUE(
               model->push(0, 0, push, reinterpret_cast<const std::byte*>(value.data())).value());
           for (uint32_t pause = random() % 4; pause > 0; --pause) std::this_thread::yield();

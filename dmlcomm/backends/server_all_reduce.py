@@ -1,9 +1,9 @@
-"""all_reduce of the default group through the parameter servers: ``DMLCOMM_ALGORITHM=all_reduce=ps``.
+"""all_reduce of the default group through the parameter servers, DMLCOMM_ALGORITHM=all_reduce=ps.
 
-An all_reduce is a push_pull of a model with rule "assign": its weights become the sum or the mean of
-what the workers push. One **kind** of call (operator, element type, size) has `SLOTS` models, which
-take turns. A model carries one operation at a time: when a server is lost a pull is repeated, and
-must not find what the next operation has pushed.
+An all_reduce is a push_pull of a model with rule "assign": its weights become the sum or the mean
+of what the workers push. One **kind** of call (operator, element type, size) has `SLOTS` models,
+which take turns. A model carries one operation at a time: when a server is lost a pull is repeated,
+and must not find what the next operation has pushed.
 
 The n-th model that a rank makes has to be what the others' n-th is. So models are named by numbers,
 and where ranks call different things the servers refuse the second, with a text that shows both.
@@ -160,10 +160,15 @@ class ServerAllReduce:
         self._thread = threading.Thread(
             target=self._work, name="dmlcomm-ps-all-reduce", daemon=True
         )
+        # Not for that thread, which may wait for other ranks, nor for the one of futures: leaving
+        # is what ends their waiting.
+        self._leaving = threading.Thread(
+            target=lambda: client.close(wait=False), name="dmlcomm-ps-leaving", daemon=True
+        )
         self._thread.start()
 
     def takes(self, op: str, tensor: torch.Tensor) -> bool:
-        """Whether the servers do this. What they do not is said in the log, once for each reason."""
+        """Whether the servers do this. What they do not is said in the log, once by reason."""
         if tensor.numel() == 0:
             return False
         kind = Kind(op, tensor.dtype, tensor.numel())
@@ -203,17 +208,20 @@ class ServerAllReduce:
     def close(self) -> None:
         """Leaves the servers. What is pending is given up. Idempotent."""
         self._stop("aborted", "the group was closed")
+        self._leaving.join()
         self._thread.join()
 
     # --- the thread that starts operations ---
 
     def _work(self) -> None:
-        try:
-            while (call := self._queue.get()) is not None:
-                self._start(call)
-        finally:
-            self._client.close()
-            self._refuse_the_rest()
+        while (call := self._queue.get()) is not None:
+            self._start(call)
+        # Nothing comes into the queue any more, since there is a failure.
+        assert self._failure is not None
+        while not self._queue.empty():
+            late = self._queue.get()
+            if late is not None:
+                late.operation.fail(*self._failure)
 
     def _start(self, call: _Call) -> None:
         try:
@@ -280,22 +288,13 @@ class ServerAllReduce:
         call.operation.fail(*self._stop(_code_of(error), f"{text}: {error}"))
 
     def _stop(self, code: str, text: str) -> tuple[str, str]:
-        """Leaves the servers soon, in the thread of this object; the first failure."""
+        """Begins to leave the servers; the first failure."""
         with self._lock:
             if self._failure is None:
                 self._failure = (code, text)
                 self._queue.put(None)
-            failure = self._failure
-        self._client.give_up()
-        return failure
-
-    def _refuse_the_rest(self) -> None:
-        """Nothing comes into the queue any more, since there is a failure."""
-        assert self._failure is not None
-        while not self._queue.empty():
-            call = self._queue.get()
-            if call is not None:
-                call.operation.fail(*self._failure)
+                self._leaving.start()
+            return self._failure
 
 
 def _code_of(error: BaseException) -> str:

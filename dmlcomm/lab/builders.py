@@ -8,6 +8,8 @@ text                         topology
 ``grid:AxBx...``             BCube with a different n per level: A on level 0, B on level 1, ...
 ``fattree:p[,r=R][,hosts=H]``  fat tree of p-port routed switches, the first H of its p^3/4 hosts;
                              links above the edge have 1/R of the rate
+``fattree:p[,r=R]@i,j,...``  the same, with i workers and p/2 - i servers at the first edge, ...
+``psnet:P,W,R[,K=x][@i,j,...]``  a module of PSNet, see `psnet`
 ============================ ======================================================================
 
 Addresses. NIC l of a host is ``eth<l>``, on level l. Behind switch s of level l all hosts share the
@@ -29,7 +31,8 @@ from collections.abc import Callable, Iterator, Sequence
 import networkx as nx
 
 from dmlcomm.bml import grid as digits
-from dmlcomm.lab.errors import LabError
+from dmlcomm.lab import psnet
+from dmlcomm.lab.errors import LabError, require
 from dmlcomm.lab.graph import (
     MAX_HOSTS,
     End,
@@ -63,8 +66,8 @@ def build(spec: str, shapes: Sequence[Shape] = (Shape(),)) -> nx.Graph:
 def flat(num_hosts: int, num_nics: int, shapes: Sequence[Shape], spec: str = "") -> nx.Graph:
     """``num_hosts`` hosts; NIC l of all of them is at switch l.0."""
     spec = spec or f"flat:{num_hosts},{num_nics}"
-    _require(spec, 1 <= num_hosts <= MAX_PORTS, f"hosts: from 1 to {MAX_PORTS}")
-    _require(spec, 1 <= num_nics <= MAX_LEVELS, f"NICs: from 1 to {MAX_LEVELS}")
+    require(spec, 1 <= num_hosts <= MAX_PORTS, f"hosts: from 1 to {MAX_PORTS}")
+    require(spec, 1 <= num_nics <= MAX_LEVELS, f"NICs: from 1 to {MAX_LEVELS}")
     graph = new_graph(spec)
     for _ in range(num_hosts):
         add_host(graph)
@@ -84,11 +87,11 @@ def grid(sizes: Sequence[int], shapes: Sequence[Shape], spec: str = "") -> nx.Gr
     """
     spec = spec or "grid:" + "x".join(map(str, sizes))
     num_hosts = digits.num_hosts(sizes)
-    _require(spec, 1 <= len(sizes) <= MAX_LEVELS, f"levels: from 1 to {MAX_LEVELS}")
-    _require(spec, all(2 <= n <= MAX_PORTS for n in sizes), f"ports: from 2 to {MAX_PORTS}")
-    _require(spec, num_hosts <= MAX_HOSTS, f"hosts: at most {MAX_HOSTS}, not {num_hosts}")
+    require(spec, 1 <= len(sizes) <= MAX_LEVELS, f"levels: from 1 to {MAX_LEVELS}")
+    require(spec, all(2 <= n <= MAX_PORTS for n in sizes), f"ports: from 2 to {MAX_PORTS}")
+    require(spec, num_hosts <= MAX_HOSTS, f"hosts: at most {MAX_HOSTS}, not {num_hosts}")
     least = min(sizes)
-    _require(spec, num_hosts // least <= MAX_SWITCHES, f"switches a level: at most {MAX_SWITCHES}")
+    require(spec, num_hosts // least <= MAX_SWITCHES, f"switches a level: at most {MAX_SWITCHES}")
     _require_one_or_each(spec, shapes, len(sizes))
     graph = new_graph(spec)
     for host in range(num_hosts):
@@ -108,7 +111,7 @@ def grid(sizes: Sequence[int], shapes: Sequence[Shape], spec: str = "") -> nx.Gr
 def bcube(ports: int, levels: int, shapes: Sequence[Shape], spec: str = "") -> nx.Graph:
     """BCube(ports, levels): a grid with the same size on every level."""
     spec = spec or f"bcube:{ports},{levels}"
-    _require(spec, 1 <= levels <= MAX_LEVELS, f"levels: from 1 to {MAX_LEVELS}")
+    require(spec, 1 <= levels <= MAX_LEVELS, f"levels: from 1 to {MAX_LEVELS}")
     return grid([ports] * levels, shapes, spec)
 
 
@@ -117,30 +120,37 @@ def fattree(
     shapes: Sequence[Shape],
     over_subscription: float = 1.0,
     num_hosts: int | None = None,
+    deployment: Sequence[int] = (),
     spec: str = "",
 ) -> nx.Graph:
     """p pods of p/2 edge and p/2 aggregation switches, (p/2)^2 core switches; all are routed.
 
     Aggregation switch a of every pod is connected to the core switches a p/2, ..., a p/2 + p/2 - 1.
+
+    Args:
+        deployment: workers at each of the first edges; the other hosts there are servers.
     """
     spec = spec or f"fattree:{ports}"
     half = ports // 2
     most = ports**3 // 4
+    if deployment:
+        fits = max(deployment) <= half and sum(deployment) >= 1
+        require(spec, fits, f"workers at an edge: at most {half}, and at least 1 of all")
+        num_hosts = len(deployment) * half
     num_hosts = most if num_hosts is None else num_hosts
-    _require(spec, ports % 2 == 0 and 2 <= ports <= 16, "ports: an even number from 2 to 16")
-    _require(spec, 1 <= num_hosts <= most, f"hosts: from 1 to {most}")
-    _require(spec, over_subscription >= 1, "r: at least 1")
+    require(spec, ports % 2 == 0 and 2 <= ports <= 16, "ports: an even number from 2 to 16")
+    require(spec, 1 <= num_hosts <= most, f"hosts: from 1 to {most}")
+    require(spec, over_subscription >= 1, "r: at least 1")
     _require_one_or_each(spec, shapes, 1)
     graph = new_graph(spec)
-    for _ in range(num_hosts):
-        add_host(graph)
+    roles = [role for i in deployment for role in ["server"] * (half - i) + ["worker"] * i]
+    hosts = iter([add_host(graph, role) for role in roles or ["host"] * num_hosts])
     shape = shapes[0]
     rate = shape.rate_bps and round(shape.rate_bps / over_subscription)
     above = Shape(rate, shape.delay_us, shape.loss)
     for core in range(half * half):
         add_router(graph, f"core{core}")
     networks = ROUTER_LINKS.subnets(new_prefix=31)
-    hosts = itertools.islice(itertools.count(), num_hosts)
     for pod in range(ports):
         for index in range(half):
             add_router(graph, f"agg{pod}.{index}")
@@ -152,7 +162,7 @@ def fattree(
             edge = add_router(graph, f"edge{pod}.{index}", prefix=f"10.{pod}.{index}.0/24")
             for port, host in enumerate(itertools.islice(hosts, half)):
                 network = f"10.{pod}.{index}"
-                a = End(f"host{host}", "eth0", f"{network}.{2 * port + 1}/31")
+                a = End(host, "eth0", f"{network}.{2 * port + 1}/31")
                 b = End(edge, f"port{port}", f"{network}.{2 * port}/31")
                 add_link(graph, a, b, LEVEL_OF_EDGE, shape)
             for port in range(half):
@@ -194,12 +204,7 @@ def _of_level(shapes: Sequence[Shape], level: int, spec: str) -> Shape:
 
 def _require_one_or_each(spec: str, shapes: Sequence[Shape], levels: int) -> None:
     expected = f"rates: one, or {levels}" if levels > 1 else "rates: one"
-    _require(spec, len(shapes) in (1, levels), f"{expected}, not {len(shapes)}")
-
-
-def _require(spec: str, holds: bool, expected: str) -> None:
-    if not holds:
-        raise LabError(f'"{spec}" is not possible: {expected}')
+    require(spec, len(shapes) in (1, levels), f"{expected}, not {len(shapes)}")
 
 
 def _parse_flat(spec: str, text: str, shapes: Sequence[Shape]) -> nx.Graph:
@@ -219,15 +224,19 @@ def _parse_grid(spec: str, text: str, shapes: Sequence[Shape]) -> nx.Graph:
 
 
 def _parse_fattree(spec: str, text: str, shapes: Sequence[Shape]) -> nx.Graph:
-    match = re.fullmatch(r"(\d+)(?:,r=(\d+(?:\.\d+)?))?(?:,hosts=(\d+))?", text)
+    pattern = r"(\d+)(?:,r=(\d+(?:\.\d+)?))?(?:,hosts=(\d+)|@(\d+(?:,\d+)*))?"
+    match = re.fullmatch(pattern, text)
     if match is None:
-        raise LabError(f'"{spec}" is not of the form fattree:p[,r=R][,hosts=H]')
-    ports, over_subscription, num_hosts = match.groups()
+        raise LabError(
+            f'"{spec}" is not of the form fattree:p[,r=R][,hosts=H] or fattree:p[,r=R]@i,j,...'
+        )
+    ports, over_subscription, num_hosts, deployment = match.groups()
     return fattree(
         int(ports),
         shapes,
         float(over_subscription or 1),
         int(num_hosts) if num_hosts else None,
+        [int(number) for number in deployment.split(",")] if deployment else (),
         spec,
     )
 
@@ -244,4 +253,5 @@ _PARSERS: dict[str, Callable[[str, str, Sequence[Shape]], nx.Graph]] = {
     "bcube": _parse_bcube,
     "grid": _parse_grid,
     "fattree": _parse_fattree,
+    "psnet": psnet.parse,
 }

@@ -1,4 +1,5 @@
-"""What ``lab set`` understands: ``down``, ``up``, ``rate=50mbit``, ``delay=1ms``, ``loss=1%``."""
+"""What ``lab set`` understands: ``down``, ``up``, ``rate=50mbit``, ``delay=1ms``, ``loss=1%``, and
+where links can be moved ``tor=2``."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,7 +22,23 @@ def apply(changes: Sequence[str], shape: Shape, up: bool) -> tuple[Shape, bool]:
             shape = replace(shape, loss=parse_loss(value))
         else:
             raise LabError(
-                f'"{change}" is no change of a link: expected up, down, rate=50mbit, delay=1ms or '
-                "loss=1%"
+                f'"{change}" is no change of a link: expected up, down, rate=50mbit, delay=1ms, '
+                "loss=1% or tor=2"
             )
     return shape, up
+
+
+def take_move(changes: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The switch to which ``changes`` move a link ("tor2", the last that is named), and the rest.
+
+    Raises LabError for a ToR that is no number.
+    """
+    target, rest = None, []
+    for change in changes:
+        if not change.startswith("tor="):
+            rest.append(change)
+        elif change.removeprefix("tor=").isdecimal():
+            target = change.replace("=", "")
+        else:
+            raise LabError(f'"{change}" names no ToR: expected a number from 1, as in tor=2')
+    return target, rest

@@ -50,7 +50,8 @@ def up(
         str,
         typer.Argument(
             metavar="TOPOLOGY",
-            help="flat:N,k (hosts, NICs), bcube:n,k, grid:AxBx..., fattree:p[,r=R][,hosts=H]",
+            help="flat:N,k (hosts, NICs), bcube:n,k, grid:AxBx..., fattree:p[,r=R][,hosts=H], "
+            "psnet:P,W,R[,K=x][@i,j,...] (servers, workers, NICs of a server)",
             show_default=False,
         ),
     ],
@@ -94,6 +95,9 @@ def run(
     env: Annotated[
         list[str] | None, typer.Option("--env", "-e", help="NAME=VALUE for every rank.")
     ] = None,
+    on: Annotated[
+        str, typer.Option(help="The hosts that take part, as 'worker*'; ranks count through them.")
+    ] = "*",
     linger: Annotated[
         float, typer.Option(min=0, help="Seconds for the other ranks after the first failure.")
     ] = 1.0,
@@ -110,6 +114,7 @@ def run(
             torchrun=torchrun,
             gloo_interfaces=gloo_nics,
             linger_s=linger,
+            on=on,
             extra=parse_assignments(env or []),
         )
         code = launch.run(client, command, settings)
@@ -133,11 +138,14 @@ def set_(
     place: Annotated[str, typer.Argument(help="host3:eth1", show_default=False)],
     changes: Annotated[
         list[str],
-        typer.Argument(help="down, up, rate=50mbit, delay=1ms, loss=1%", show_default=False),
+        typer.Argument(help="down, up, rate=50mbit, delay=1ms, loss=1%, tor=2", show_default=False),
     ],
     name: Name = None,
 ) -> None:
-    """Change a link, in both directions, also while a job runs. "down" pulls the cable."""
+    """Change a link, in both directions, also while a job runs. "down" pulls the cable.
+
+    In a psnet "tor=2" moves the link of a worker to another ToR; its connections survive.
+    """
     with _errors(), _client(name) as client:
         client.ask("set", place=place, changes=changes)
 

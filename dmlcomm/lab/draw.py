@@ -15,6 +15,7 @@ MARKERS = {NodeKind.HOST: "o", NodeKind.SWITCH: "s", NodeKind.ROUTER: "D"}
 LEVEL_COLOURS = ["#4c72b0", "#c44e52", "#55a868", "#8172b2", "#937860"]
 DOWN_COLOUR = "#bbbbbb"
 
+LEGEND_COLUMNS = 2
 DOTS_PER_INCH = 100
 INCHES_PER_NODE = 0.9
 
@@ -43,7 +44,8 @@ def draw(graph: nx.Graph, path: Path) -> None:
 
 
 def _rows(graph: nx.Graph) -> list[list[str]]:
-    """From the bottom: BCube's levels alternate with hosts in the middle; trees stand on hosts."""
+    """From the bottom: BCube's levels alternate with hosts in the middle; trees stand on hosts;
+    PSNet's ToRs are between workers and servers."""
     hosts = topology.hosts(graph)
     routers = topology.nodes_of_kind(graph, NodeKind.ROUTER)
     if routers:
@@ -53,6 +55,9 @@ def _rows(graph: nx.Graph) -> list[list[str]]:
     levels: dict[int, list[str]] = {}
     for switch in switches:
         levels.setdefault(topology.links_of(graph, switch)[0].level, []).append(switch)
+    workers = topology.hosts_of_role(graph, "worker")
+    if workers:
+        return [workers, switches, topology.hosts_of_role(graph, "server")]
     rows = [hosts]
     for level, row in sorted(levels.items()):
         rows = [*rows, row] if level % 2 == 0 else [row, *rows]
@@ -71,7 +76,7 @@ def _draw_links(axes: Any, graph: nx.Graph, positions: Positions) -> None:
     seen: set[int] = set()
     for link in topology.links(graph):
         xs, ys = zip(positions[link.a.node], positions[link.b.node], strict=True)
-        label = f"level {link.level}: {format_rate(link.shape.rate_bps)}"
+        label = f"level {link.level}: {_rates(graph, link.level)}"
         axes.plot(
             xs,
             ys,
@@ -82,7 +87,14 @@ def _draw_links(axes: Any, graph: nx.Graph, positions: Positions) -> None:
             label=label if link.level not in seen else None,
         )
         seen.add(link.level)
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, -0.12), ncols=len(seen), frameon=False)
+    place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.02), "frameon": False}
+    axes.legend(ncols=min(len(seen), LEGEND_COLUMNS), **place)
+
+
+def _rates(graph: nx.Graph, level: int) -> str:
+    """The rates of a level, each once."""
+    rates = [link.shape.rate_bps for link in topology.links(graph) if link.level == level]
+    return ", ".join(format_rate(rate) for rate in dict.fromkeys(rates))
 
 
 def _draw_nodes(axes: Any, graph: nx.Graph, positions: Positions) -> None:

@@ -21,13 +21,15 @@ class Job:
 
     Attributes:
         graph: the topology.
-        ranks_per_host: m; rank r is on host r // m.
+        hosts: those that take part, in the order of their ranks.
+        ranks_per_host: m; rank r is on host r // m of them.
         mark: names the run among all runs.
         number: counts the runs of the lab from 1.
         gloo_interfaces: how many data interfaces gloo is given, from eth0 on.
     """
 
     graph: nx.Graph
+    hosts: list[str]
     ranks_per_host: int
     mark: str
     number: int
@@ -35,17 +37,21 @@ class Job:
 
     @property
     def num_hosts(self) -> int:
-        return len(topology.hosts(self.graph))
+        return len(self.hosts)
 
     @property
     def network(self) -> str:
-        """How dmlcomm calls the topology: a fat tree is one network to it, as a flat one is."""
+        """How dmlcomm calls the topology: fat trees and PSNets are one network to it, as flat ones.
+
+        So is a part of a BCube or grid.
+        """
         spec = str(self.graph.graph["spec"])
-        return spec if spec.startswith(("bcube:", "grid:")) else "flat"
+        is_whole = len(self.hosts) == len(topology.hosts(self.graph))
+        return spec if spec.startswith(("bcube:", "grid:")) and is_whole else "flat"
 
     @property
     def master_address(self) -> str:
-        return str(self.graph.nodes["host0"]["management"].partition("/")[0])
+        return str(self.graph.nodes[self.hosts[0]]["management"].partition("/")[0])
 
     @property
     def master_port(self) -> int:
@@ -54,7 +60,7 @@ class Job:
 
 def of_host(job: Job, host: int, extra: Mapping[str, str]) -> dict[str, str]:
     """For a process that starts the ranks of a host itself; ``extra`` wins over what is set."""
-    interfaces = topology.interfaces(job.graph, f"host{host}")
+    interfaces = topology.interfaces(job.graph, job.hosts[host])
     return {
         **inherited(),
         "DMLCOMM_SOCKET_IFNAME": ",".join(f"={name}" for name in interfaces),

@@ -4,9 +4,10 @@
 on          attributes
 ==========  =====================================================================================
 graph       ``spec``: the text it was built from
-node        ``kind``: a NodeKind; hosts also have ``rank`` (their number) and ``management`` (their
-            address on the management network); a router may have ``prefix``, the addresses behind
-            it that other routers need one route for
+node        ``kind``: a NodeKind; hosts also have ``rank`` (their number), ``management`` (their
+            address on the management network), and where a job gives them one ``role``; a router
+            may have ``prefix``, the addresses behind it that other routers need one route for; a
+            switch may have ``fabric``: the links of switches of one fabric can be moved among them
 edge        ``level``, ``rate_bps``, ``delay_us``, ``loss``, ``up``, and by node name ``interfaces``
             and, where an end has an address, ``addresses`` ("10.0.0.1/24")
 ==========  =====================================================================================
@@ -85,20 +86,21 @@ def new_graph(spec: str) -> nx.Graph:
     return nx.Graph(spec=spec)
 
 
-def add_host(graph: nx.Graph, **attributes: Any) -> str:
-    """Adds the next host and gives its name: host0, host1, ..."""
+def add_host(graph: nx.Graph, role: str = "host", **attributes: Any) -> str:
+    """Adds the next host and gives its name: host0, host1, ...; with a role server0, ..."""
     rank = len(hosts(graph))
     if rank >= MAX_HOSTS:
         raise LabError(f"{graph.graph['spec']} has more than {MAX_HOSTS} hosts")
-    name = f"host{rank}"
+    name = f"{role}{len(hosts_of_role(graph, role))}"
     management = f"{MANAGEMENT_NETWORK[rank + 1]}/{MANAGEMENT_NETWORK.prefixlen}"
-    graph.add_node(name, kind=NodeKind.HOST, rank=rank, management=management, **attributes)
+    node = {"kind": NodeKind.HOST, "rank": rank, "role": role, "management": management}
+    graph.add_node(name, **node, **attributes)
     return name
 
 
-def add_switch(graph: nx.Graph, name: str) -> str:
-    """Adds a level-2 switch."""
-    graph.add_node(name, kind=NodeKind.SWITCH)
+def add_switch(graph: nx.Graph, name: str, fabric: str | None = None) -> str:
+    """Adds a level-2 switch; interfaces of the switches of one fabric have different names."""
+    graph.add_node(name, kind=NodeKind.SWITCH, fabric=fabric)
     return name
 
 
@@ -130,6 +132,11 @@ def add_link(graph: nx.Graph, a: End, b: End, level: int, shape: Shape) -> None:
 def hosts(graph: nx.Graph) -> list[str]:
     """Names of the hosts, by number."""
     return nodes_of_kind(graph, NodeKind.HOST)
+
+
+def hosts_of_role(graph: nx.Graph, role: str) -> list[str]:
+    """Names of the hosts with a role, by number: "host" where a topology gives none."""
+    return [host for host in hosts(graph) if graph.nodes[host]["role"] == role]
 
 
 def nodes_of_kind(graph: nx.Graph, kind: NodeKind) -> list[str]:
@@ -174,6 +181,30 @@ def find_link(graph: nx.Graph, place: str) -> Link:
 def update_link(graph: nx.Graph, link: Link, shape: Shape, up: bool) -> None:
     """Writes the state of a link into the graph."""
     graph.edges[link.a.node, link.b.node].update(asdict(shape), up=up)
+
+
+def move_link(graph: nx.Graph, link: Link, target: str) -> Link:
+    """Connects the host of ``link`` to another switch of the fabric; all else stays as it is.
+
+    Raises LabError for a link or target without a fabric in common.
+    """
+    host, port = link.ends
+    fabric = graph.nodes[port.node].get("fabric")
+    if fabric is None or graph.nodes[host.node]["role"] != "worker":
+        raise LabError(f"{host} cannot be moved: expected the NIC of a worker of a psnet")
+    switches = [node for node, data in graph.nodes(data=True) if data.get("fabric") == fabric]
+    if target not in switches:
+        raise LabError(
+            f"{host} cannot be moved to {target}: {graph.graph['spec']} has {', '.join(switches)}"
+        )
+    if target == port.node:
+        return link
+    data = graph.edges[host.node, port.node]
+    level = switches.index(target)
+    interfaces = {host.node: host.interface, target: port.interface}
+    graph.remove_edge(host.node, port.node)
+    graph.add_edge(host.node, target, **data | {"level": level, "interfaces": interfaces})
+    return find_link(graph, str(host))
 
 
 def to_json(graph: nx.Graph) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from typing import Any
 from dmlcomm.lab import graph as topology
 from dmlcomm.lab import namespaces as ns
 from dmlcomm.lab import wire
-from dmlcomm.lab.changes import apply
+from dmlcomm.lab.changes import apply, take_move
 from dmlcomm.lab.errors import LabError
 from dmlcomm.lab.isolation import isolate, settle
 from dmlcomm.lab.network import Network
@@ -117,7 +117,10 @@ class Holder:
 
     def _set(self, _: socket.socket, request: Message) -> Answer:
         link = topology.find_link(self._network.graph, request["place"])
-        shape, up = apply(request["changes"], link.shape, link.up)
+        switch, changes = take_move(request["changes"])
+        shape, up = apply(changes, link.shape, link.up)
+        if switch is not None:
+            self._network.move_link(request["place"], switch)
         self._network.set_link(request["place"], shape, up)
         return {}, ()
 

@@ -86,7 +86,7 @@ class Lab:
 
     def set(self, place: str, *changes: str) -> None:
         """Changes the link at an interface: ``set("host3:eth1", "down")``, ``"rate=50mbit"``,
-        ``"loss=1%"``, ``"delay=1ms"``, ``"up"``."""
+        ``"loss=1%"``, ``"delay=1ms"``, ``"up"``; of a worker of a psnet to a ToR: ``"tor=2"``."""
         with Client(self.name) as client:
             client.ask("set", place=place, changes=changes)
 

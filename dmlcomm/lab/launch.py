@@ -1,6 +1,7 @@
 """``lab run`` and ``lab exec``: processes in the lab, their output, signals and exit codes."""
 
 import contextlib
+import fnmatch
 import os
 import selectors
 import signal
@@ -11,6 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
+
+import networkx as nx
 
 from dmlcomm.lab import environment
 from dmlcomm.lab import graph as topology
@@ -33,6 +36,7 @@ class RunSettings:
         torchrun: start torchrun on every host, which starts the m ranks, instead of the ranks.
         gloo_interfaces: how many data interfaces gloo is given; 0 is all.
         linger_s: how long the other ranks may go on after the first failure.
+        on: the hosts that take part: names, * and ? stand for others, as in a shell.
         grace_s: how long they may take to end after SIGTERM, before SIGKILL.
         extra: variables that win over what the lab sets.
     """
@@ -41,17 +45,19 @@ class RunSettings:
     torchrun: bool = False
     gloo_interfaces: int = 1
     linger_s: float = 1.0
+    on: str = "*"
     grace_s: float = 5.0
     extra: dict[str, str] = field(default_factory=dict)
 
 
 def run(client: Client, command: Sequence[str], settings: RunSettings) -> int:
-    """Runs a command on all hosts; the exit code of the first process that failed, else 0."""
+    """Runs a command on the hosts; the exit code of the first process that failed, else 0."""
     description = client.ask("describe")
     graph = topology.from_json(description["graph"])
+    hosts = _chosen(graph, settings.on)
     registered = client.ask("run")
-    nics = settings.gloo_interfaces or len(topology.interfaces(graph, "host0"))
-    job = Job(graph, settings.ranks_per_host, registered["run"], registered["number"], nics)
+    nics = settings.gloo_interfaces or len(topology.interfaces(graph, hosts[0]))
+    job = Job(graph, hosts, settings.ranks_per_host, registered["run"], registered["number"], nics)
     entry = Entry(client)
     with contextlib.closing(_Processes(client, settings)) as processes:
         for label, node, words, variables in _starts(job, command, settings):
@@ -76,6 +82,17 @@ _PIPES: dict[str, Any] = {
 }
 
 
+def _chosen(graph: nx.Graph, pattern: str) -> list[str]:
+    names = topology.hosts(graph)
+    found = [name for name in names if fnmatch.fnmatchcase(name, pattern)]
+    if not found:
+        raise LabError(
+            f'no host of {graph.graph["spec"]} is called "{pattern}": there are {names[0]} to '
+            f"{names[-1]}"
+        )
+    return found
+
+
 def _starts(
     job: Job, command: Sequence[str], settings: RunSettings
 ) -> list[tuple[str, str, list[str], dict[str, str]]]:
@@ -83,8 +100,8 @@ def _starts(
     if settings.torchrun:
         return [
             (
-                f"host{host}",
-                f"host{host}",
+                job.hosts[host],
+                job.hosts[host],
                 [*_torchrun(job, host), *command],
                 environment.of_host(job, host, settings.extra),
             )
@@ -93,7 +110,7 @@ def _starts(
     return [
         (
             str(rank),
-            f"host{rank // job.ranks_per_host}",
+            job.hosts[rank // job.ranks_per_host],
             list(command),
             environment.of_rank(job, rank, settings.extra),
         )

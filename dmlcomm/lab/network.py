@@ -34,6 +34,12 @@ FIRST_INDEX = 2
 _CARRIER_DEADLINE_S = 5.0
 _CARRIER_POLL_S = 0.005
 
+# As the kernel numbers them: a route to a neighbour, a route of whatever scope, and a gateway that
+# is a neighbour in any case.
+_SCOPE_LINK = 253
+_SCOPE_ANY = 255
+_ON_LINK = 4
+
 _BRIDGE = "br0"
 _MANAGEMENT = "management"  # no node of the graph: the switch of the management network
 
@@ -61,8 +67,7 @@ class Network:
         nodes = [*graph, _MANAGEMENT]
         self._namespaces = {}
         for done, node in enumerate(nodes):
-            self._namespaces[node] = _new_namespaces(node)
-            self._set_kernel_parameters(node)
+            self._namespaces[node] = self._shared_with(node) or self._new_namespaces(node)
             progress("namespaces", done + 1, len(nodes))
         for done, node in enumerate(graph):
             self._make_cables(node)
@@ -79,6 +84,19 @@ class Network:
         if node not in self.graph:
             raise LabError(f'there is no node "{node}" in {self.graph.graph["spec"]}')
         return self._namespaces[node]
+
+    def move_link(self, place: str, switch: str) -> None:
+        """Moves the link at ``place`` to another switch of its fabric while it is in use.
+
+        The interface keeps its carrier, address and connections; packets that are on their way to
+        the old place may be lost. Raises LabError.
+        """
+        before = topology.find_link(self.graph, place)
+        after = topology.move_link(self.graph, before, switch)
+        with self._inside(after.b.node) as ip:
+            port = socket.if_nametoindex(after.b.interface)
+            ip.link("set", index=port, master=socket.if_nametoindex(self._bridge_of(after.b.node)))
+        self._update_routes()
 
     def set_link(self, place: str, shape: Shape, up: bool) -> Link:
         """Changes the link at ``place`` ("host3:eth1") while it is in use."""
@@ -131,6 +149,27 @@ class Network:
         with IPRoute(groups=0) as ip:
             yield ip
 
+    def _shared_with(self, node: str) -> Namespaces | None:
+        """Those of another switch of its fabric: there ports go from bridge to bridge."""
+        fabric = self._fabric_of(node)
+        if fabric is not None:
+            for other, namespaces in self._namespaces.items():
+                if self._fabric_of(other) == fabric:
+                    return namespaces
+        return None
+
+    def _new_namespaces(self, node: str) -> Namespaces:
+        namespaces = _new_namespaces(self._fabric_of(node) or node)
+        self._set_kernel_parameters(node)
+        return namespaces
+
+    def _fabric_of(self, node: str) -> str | None:
+        fabric: str | None = self.graph.nodes.get(node, {}).get("fabric")
+        return fabric
+
+    def _bridge_of(self, node: str) -> str:
+        return node if self._fabric_of(node) else _BRIDGE
+
     def _set_kernel_parameters(self, node: str) -> None:
         # Without IPv6 there are no router solicitations in the counters.
         _write_parameter("ipv6/conf/all/disable_ipv6", "1", required=False)
@@ -139,6 +178,10 @@ class Network:
             return
         _write_parameter("ipv4/ip_forward", "1")
         _write_parameter("ipv4/fib_multipath_hash_policy", "1", required=False)
+        # An address is announced and answered for on its own interface only. Else a worker that is
+        # at another ToR learns the wrong Ethernet address there, and uses it when it is back.
+        _write_parameter("ipv4/conf/all/arp_ignore", "1")
+        _write_parameter("ipv4/conf/all/arp_announce", "2")
         if self._options.congestion:
             _write_parameter("ipv4/tcp_congestion_control", self._options.congestion)
 
@@ -161,11 +204,12 @@ class Network:
         with self._inside(node) as ip:
             ip.link("set", index=socket.if_nametoindex("lo"), state="up")
             if node == _MANAGEMENT:
-                _bridge(ip, [name for _, name in socket.if_nameindex() if name != "lo"])
+                ports = [name for _, name in socket.if_nameindex() if name != "lo"]
+                _bridge(ip, _BRIDGE, ports)
                 return
             ports = topology.interfaces(self.graph, node)
             if self.graph.nodes[node]["kind"] == NodeKind.SWITCH:
-                _bridge(ip, ports)
+                _bridge(ip, self._bridge_of(node), ports)
             for link in topology.links_of(self.graph, node):
                 self._set_up_end(ip, link.other(link.other(node).node), link.shape)
             if self.graph.nodes[node]["kind"] == NodeKind.HOST:
@@ -198,10 +242,10 @@ class Network:
             with self._inside(node) as ip:
                 for network, hops in table.items():
                     if before.get(network) != hops:
-                        ip.route("replace", dst=network, **_way(hops))
+                        ip.route("replace", dst=network, **_way(network, hops))
                 for network in before.keys() - table.keys():
                     with contextlib.suppress(NetlinkError):  # it went with its interface
-                        ip.route("del", dst=network)
+                        ip.route("del", dst=network, scope=_SCOPE_ANY)
         self._tables = tables
 
     def _sent(self, node: str) -> dict[str, dict[str, int]]:
@@ -241,9 +285,9 @@ def _write_parameter(name: str, value: str, required: bool = True) -> None:
         ) from error
 
 
-def _bridge(ip: IPRoute, ports: list[str]) -> None:
-    ip.link("add", ifname=_BRIDGE, kind="bridge")
-    bridge = socket.if_nametoindex(_BRIDGE)
+def _bridge(ip: IPRoute, name: str, ports: list[str]) -> None:
+    ip.link("add", ifname=name, kind="bridge")
+    bridge = socket.if_nametoindex(name)
     for port in ports:
         ip.link("set", index=socket.if_nametoindex(port), master=bridge, state="up")
     ip.link("set", index=bridge, state="up")
@@ -254,9 +298,17 @@ def _add_address(ip: IPRoute, index: int, address: str) -> None:
     ip.addr("add", index=index, address=host, prefixlen=int(prefixlen))
 
 
-def _way(hops: tuple[Hop, ...]) -> dict[str, Any]:
-    """Netlink's parameters of a route: one neighbour, or several that share the flows."""
-    ways = [{"gateway": h.gateway, "oif": socket.if_nametoindex(h.interface)} for h in hops]
+def _way(network: str, hops: tuple[Hop, ...]) -> dict[str, Any]:
+    """Netlink's parameters of a route: one neighbour, or several that share the flows.
+
+    A gateway need not be in a network of the interface: a moved link has it at another switch.
+    """
+    if network == f"{hops[0].gateway}/32":
+        return {"oif": socket.if_nametoindex(hops[0].interface), "scope": _SCOPE_LINK}
+    ways = [
+        {"gateway": h.gateway, "oif": socket.if_nametoindex(h.interface), "flags": _ON_LINK}
+        for h in hops
+    ]
     return ways[0] if len(ways) == 1 else {"multipath": ways}
 
 

@@ -4,6 +4,11 @@ Hosts and routers forward; switches do not have addresses and are seen as one ne
 graph alone, `routing_table` says for each node which neighbours lead to each network that it is not
 attached to. In BCube this makes hosts relay for those that are not their neighbours, one digit
 corrected per hop; in a fat tree it gives the usual up and down with all equal paths.
+
+Where links can be moved (see `psnet`), a network says nothing about where somebody is: 10.1.1.3 may
+be at ToR 2 while the rest of 10.1.1.0/24 is at ToR 1. There every host has a route per address that
+its own networks would lead astray. No such route depends on what the kernel has learned before a
+move: its gateway is an address of an interface at the very switch that it leads to.
 """
 
 import ipaddress
@@ -31,6 +36,8 @@ Table = dict[str, tuple[Hop, ...]]
 
 def routing_table(graph: nx.Graph) -> dict[str, Table]:
     """The routes of every host and router, beside its own networks."""
+    if any(graph.nodes[node]["fabric"] for node in nodes_of_kind(graph, NodeKind.SWITCH)):
+        return _table_by_address(graph)
     neighbours, members = _neighbours(graph)
     own = {node: {_network(e) for e in ends_of(graph, node) if e.address} for node in neighbours}
     tables: dict[str, Table] = {node: {} for node in neighbours}
@@ -45,6 +52,36 @@ def routing_table(graph: nx.Graph) -> dict[str, Table]:
     for node in hosts(graph):
         tables[node] = _summarised(graph, node, tables[node])
     return tables
+
+
+def _table_by_address(graph: nx.Graph) -> dict[str, Table]:
+    """As `routing_table`, with a network of one address for each that needs it.
+
+    In psnet:1,2,2 worker 0 (10.1.1.1), moved to ToR 2, reaches 10.1.1.201, the first NIC of the
+    server, via 10.1.2.201, the second; the server reaches it through that NIC, directly.
+    """
+    neighbours, _ = _neighbours(graph)
+    tables: dict[str, Table] = {node: {} for node in neighbours}
+    attached = {node: [e for e in ends_of(graph, node) if e.address] for node in neighbours}
+    for target in hosts(graph):
+        distance = _distances(neighbours, {target})
+        for end in attached[target]:
+            for node in neighbours.keys() & distance.keys() - {target}:
+                hops = _hops_to(end, distance, node, neighbours[node])
+                # What the kernel does by itself: the neighbour is in the network of an interface.
+                near = [e for e in attached[node] if _network(e) == _network(end)]
+                if [Hop(end.ip, e.interface) for e in near] != list(hops):
+                    tables[node][f"{end.ip}/32"] = hops
+    return tables
+
+
+def _hops_to(
+    target: End, distance: dict[str, int], node: str, peers: list[tuple[str, Hop]]
+) -> tuple[Hop, ...]:
+    """The hops from ``node`` to an address: the very interface if they meet at a switch."""
+    nearer = {hop for peer, hop in peers if distance.get(peer, -1) == distance[node] - 1}
+    direct = {hop for hop in nearer if hop.gateway == target.ip}
+    return tuple(sorted(direct or nearer))
 
 
 Neighbours = dict[str, list[tuple[str, Hop]]]

@@ -42,6 +42,8 @@ class LinkTraffic:
         }
 
 
+_NOTHING = {"bytes": 0, "drops": 0}
+
 # By node: "seconds" of the holder's clock, and "interfaces" with the counters of each.
 Reading = dict[str, dict[str, Any]]
 
@@ -71,8 +73,9 @@ def between(client: Client, before: Reading, after: Reading) -> list[LinkTraffic
 
 
 def _direction(end: End, before: Reading, after: Reading) -> Direction:
-    first = before[end.node]["interfaces"][end.interface]
-    last = after[end.node]["interfaces"][end.interface]
+    last = after[end.node]["interfaces"].get(end.interface, _NOTHING)
+    # A port that was moved to this switch in between is read at its new place from now on.
+    first = before[end.node]["interfaces"].get(end.interface, last)
     seconds = after[end.node]["seconds"] - before[end.node]["seconds"]
     # A queue that was made anew by a change of the rate counts from zero.
     sent = last["bytes"] - first["bytes"] if last["bytes"] >= first["bytes"] else last["bytes"]

@@ -1,13 +1,11 @@
-"""The threads of a server beside its calls: one watches, one writes checkpoints."""
+"""The threads of a server beside its calls: one reads rates, one writes checkpoints."""
 
 import threading
 import time
-from typing import Any
 
 from dmlcomm import _core
 from dmlcomm.log import get_logger
 from dmlcomm.ps.checkpoint import CheckpointDirectory
-from dmlcomm.ps.membership import Membership
 from dmlcomm.ps.models import Models
 from dmlcomm.ps.protocol import PROGRESS_INTERVAL_S
 from dmlcomm.ps.status import RATE_INTERVAL_S, ServerView
@@ -15,16 +13,14 @@ from dmlcomm.ps.status import RATE_INTERVAL_S, ServerView
 SNAPSHOT_WAIT_S = 0.5
 
 
-class Watch:
-    """Reads the counters once a second, and logs whom the server has lost."""
+class RateReader:
+    """Reads the counters of the NICs once a second. Losses of workers are logged by the core."""
 
-    def __init__(self, core: _core.PsServer, view: ServerView, membership: Membership) -> None:
+    def __init__(self, core: _core.PsServer, view: ServerView) -> None:
         self._core = core
         self._view = view
-        self._membership = membership
-        self._logged: dict[int, str] = {}
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="dmlcomm-ps-watch", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="dmlcomm-ps-rates", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -33,19 +29,7 @@ class Watch:
 
     def _run(self) -> None:
         while not self._stop.wait(RATE_INTERVAL_S):
-            status = self._core.status()
-            self._view.read_rates(status)
-            for worker in status["workers"]:
-                self._log_loss(worker)
-
-    def _log_loss(self, worker: dict[str, Any]) -> None:
-        number, reason = worker["worker"], "" if worker["connected"] else worker["reason"]
-        if reason and self._logged.get(number) != reason:
-            host = self._membership.host_of(number)
-            get_logger().warning(
-                "worker %d (%s) is lost: %s; the others go on", number, host, reason
-            )
-        self._logged[number] = reason
+            self._view.read_rates(self._core.status())
 
 
 class Checkpoints:
@@ -105,7 +89,7 @@ class Checkpoints:
         description = self._models.descriptions()[snapshot.model]
         try:
             path = self._directory.write(
-                snapshot.model, description, snapshot.clock, snapshot.shards()
+                snapshot.model, description, snapshot.clock, snapshot.workers, snapshot.shards()
             )
         except OSError as error:
             # The next one may succeed, and training does not need this one.

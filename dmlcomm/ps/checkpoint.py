@@ -5,8 +5,8 @@ A file holds one model at one clock:
     magic            8 bytes, "DMLCPS" and the version of the format, two digits
     header length    4 bytes, little-endian
     header checksum  4 bytes, CRC-32 of the header
-    header           JSON: server, model, clock; of each shard, its steps; size and CRC-32 of
-                     each of its arrays
+    header           JSON: server, model, clock, workers that counted; of each shard, its steps;
+                     size and CRC-32 of each of its arrays
     arrays           one after the other, as the server's core gave them
 
 It is written under another name, flushed to the disk, and renamed; then the directory is flushed.
@@ -49,6 +49,7 @@ class Checkpoint:
     model: int
     description: Any
     clock: int
+    workers: list[int]
     shards: list[Shard]
 
 
@@ -63,7 +64,14 @@ class CheckpointDirectory:
         for left in self.path.glob("*.partial"):  # of a server that was killed while it wrote
             left.unlink()
 
-    def write(self, model: int, description: Any, clock: int, shards: Sequence[Shard]) -> Path:
+    def write(
+        self,
+        model: int,
+        description: Any,
+        clock: int,
+        workers: Sequence[int],
+        shards: Sequence[Shard],
+    ) -> Path:
         """Writes one model, and removes all but the last KEPT of it."""
         header = {
             "server": self._server,
@@ -72,6 +80,7 @@ class CheckpointDirectory:
             "name": description.name,
             "description": base64.b64encode(description.SerializeToString()).decode(),
             "clock": clock,
+            "workers": list(workers),
             "shards": [
                 {
                     "shard": shard["shard"],
@@ -141,6 +150,7 @@ class CheckpointDirectory:
             model=header["model"],
             description=parse(base64.b64decode(header["description"])),
             clock=header["clock"],
+            workers=header["workers"],
             shards=_read_shards(path, data[begin:], header["shards"]),
         )
 

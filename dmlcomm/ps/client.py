@@ -73,7 +73,6 @@ class Client:
         self._timeout_s = timeout_s
         self._operations = Operations(self._connections, self._recreate, timeout_s)
         self._creation = Creation(self._connections, self._operations, timeout_s)
-        self._closed = False
 
     # --- what it is ---
 
@@ -269,25 +268,23 @@ class Client:
         """Waits until every live worker has called it. Raises PsTimeoutError."""
         self._connections.barrier(self._timeout_s)
 
-    def give_up(self) -> None:
-        """Makes pending and later operations fail, so that `close` need not wait for them."""
-        self._operations.give_up()
+    def close(self, *, wait: bool = True) -> None:
+        """Leaves: the others do not wait for this worker any more. Idempotent.
 
-    def close(self) -> None:
-        """Waits for what was started, and leaves: the others do not wait for this worker any more.
-
-        Idempotent.
+        Args:
+            wait: first for what was started; else that ends with an error.
         """
-        if not self._closed:
-            self._closed = True
-            self._operations.close()
+        if not wait:
             self._connections.close()
+        self._operations.close()
+        self._connections.close()
 
     def __enter__(self) -> "Client":
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # Where something has gone wrong, others may never do what a pull waits for.
+        self.close(wait=kind is None)
 
     # --- operations, now (run) or later (run_later) ---
 

@@ -62,6 +62,7 @@ class Connections:
         self._reported: set[int] = set()
         self.worker = options.worker
         self.num_workers = 0
+        self.closed = False
         self.core: _core.PsClient | None = None
         try:
             self._connect_all()
@@ -77,6 +78,27 @@ class Connections:
         """Servers that this worker is registered with and has not lost."""
         lost = set(self.core.lost()) if self.core else set()
         return [server for server in sorted(self._sessions) if server not in lost]
+
+    def answering_servers(self) -> list[int]:
+        """Those of the live ones that may decide for all, first the one that does.
+
+        Without replicas all are needed. With them the first that answers decides: all workers find
+        the same, also before they notice by their data connections that a server has died.
+        """
+        if not self.replicas:
+            return self.live_servers()
+        servers = []
+        for server in self.live_servers():
+            try:
+                self._controls[server].call("Health", pb.HealthRequest())
+                servers.append(server)
+            except (errors.PsConnectionError, errors.PsTimeoutError) as error:
+                get_logger().info("worker %d goes on without it: %s", self.worker, error)
+        if not servers:
+            raise errors.PsServerLostError(
+                f"worker {self.worker}: no server answers any more", range(self.num_servers)
+            )
+        return servers
 
     def call(self, server: int, name: str, wait_s: float = 0.0, **fields: Any) -> Any:
         """A call within this worker's session with the server."""
@@ -196,10 +218,9 @@ class Connections:
         while True:
             try:
                 wait_s = max(0.001, min(WAIT_SLICE_S, deadline - time.monotonic()))
-                first = self.live_servers()[0]
+                first = self.answering_servers()[0]
                 reply = self.call(first, "Barrier", wait_s=wait_s, ticket=ticket)
             except (errors.PsConnectionError, UnknownSessionError) as error:
-                # The next operation finds out that the server is lost, and what to do.
                 patience.wait(error)
                 continue
             if reply.passed:
@@ -294,11 +315,12 @@ class Connections:
 
     def close(self) -> None:
         """Leaves all servers. Idempotent."""
+        live = [] if self.closed else self.live_servers()
+        self.closed = True
         if self.core is not None:
             self.core.close()
-            for server in self.live_servers():
-                self._leave(server)
-        self._sessions.clear()
+        for server in live:
+            self._leave(server)
         for control in self._controls:
             control.close()
 

@@ -27,7 +27,7 @@ class Creation:
         Raises PsModelError, PsTimeoutError, PsServerLostError.
         """
         spec = spec_of(made.description)  # ValueError before anything is sent
-        first, *others = self._connections.live_servers()
+        first, *others = self._connections.answering_servers()
         created = self._create_on(first, made, elect=True)
         replies = [created, *(self._create_on(server, made) for server in others)]
         assert self._connections.core is not None

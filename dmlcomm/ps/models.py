@@ -71,7 +71,7 @@ class Models:
         """Puts back what a checkpoint holds, before any worker comes."""
         rule = self.rule_of(found.description)
         spec = spec_of(found.description)
-        self._core.restore(found.model, spec, rule, found.clock, found.shards)
+        self._core.restore(found.model, spec, rule, found.clock, found.workers, found.shards)
         with self._lock:
             self._entries[found.model] = _Entry(found.description)
 

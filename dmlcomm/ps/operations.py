@@ -54,7 +54,6 @@ class Operations:
         self._queue: queue.SimpleQueue[tuple[_Running, Future[Any]] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._closed = False
-        self._given_up = False
         self._abandoned: list[_Running] = []
 
     def run(
@@ -64,7 +63,8 @@ class Operations:
 
         `memory` is what the operation reads and writes, if `finish` does not hold it.
         """
-        running = self._start(what, start, finish, memory, at_once=True)
+        with self._starting:
+            running = self._start(what, start, finish, memory, at_once=True)
         result: Result = self._complete(running)
         return result
 
@@ -75,23 +75,18 @@ class Operations:
         future: Future[Result] = Future()
         # Running already: it cannot be cancelled.
         future.set_running_or_notify_cancel()
-        running = self._start(what, start, finish, memory, at_once=False)
         with self._starting:
+            running = self._start(what, start, finish, memory, at_once=False)
+            self._queue.put((running, future))
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._finish_all, name="dmlcomm-ps-futures", daemon=True
                 )
                 self._thread.start()
-        self._queue.put((running, future))
         return future
 
-    def give_up(self) -> None:
-        """Refuses more, as after `close`; what is pending fails. From any thread."""
-        with self._starting:
-            self._closed = self._given_up = True
-
     def close(self) -> None:
-        """Waits for what was started, then refuses more."""
+        """Refuses more, and waits for what was started."""
         with self._starting:
             self._closed = True
             thread, self._thread = self._thread, None
@@ -102,12 +97,11 @@ class Operations:
     def _start(
         self, what: str, start: Start, finish: Callable[[], Any], memory: Any, at_once: bool
     ) -> _Running:
-        with self._starting:
-            if self._closed:
-                raise errors.PsError(f"{what}: the client is closed")
-            deadline = time.monotonic() + self._timeout_s
-            operation = start(self._connections.core, at_once)
-            return _Running(operation, finish, memory, what, deadline)
+        if self._closed:
+            raise errors.PsError(f"{what}: the client is closed")
+        deadline = time.monotonic() + self._timeout_s
+        operation = start(self._connections.core, at_once)
+        return _Running(operation, finish, memory, what, deadline)
 
     def _finish_all(self) -> None:
         while (item := self._queue.get()) is not None:
@@ -125,6 +119,7 @@ class Operations:
         except BaseException:
             # It may go on: its memory stays until the core's client is closed.
             self._abandoned.append(running)
+            running.operation.abandon()
             raise
         self._connections.note_losses()
         return running.finish()
@@ -132,12 +127,12 @@ class Operations:
     def _wait(self, running: _Running) -> None:
         recoveries = 0
         while True:
-            if self._given_up and not running.operation.done():
-                raise errors.PsError(f"{running.what}: the client has given up")
             try:
                 if running.operation.wait(SLICE_S):
                     return
             except ConnectionError as error:
+                if self._connections.closed:
+                    raise errors.PsError(f"{running.what}: the client was closed") from None
                 lost = running.operation.lost()
                 if recoveries == MAX_RECOVERIES:
                     raise self._in_vain(running, lost, error) from None

@@ -11,7 +11,7 @@ import grpc
 from dmlcomm import _core
 from dmlcomm.backends import nic
 from dmlcomm.ps._proto import dmlcomm_ps_pb2_grpc as pb_grpc
-from dmlcomm.ps.background import Checkpoints, Watch
+from dmlcomm.ps.background import Checkpoints, RateReader
 from dmlcomm.ps.checkpoint import CheckpointDirectory
 from dmlcomm.ps.membership import MAX_WORKERS, Membership
 from dmlcomm.ps.models import Models
@@ -126,7 +126,7 @@ class Server:
             directory = CheckpointDirectory(options.checkpoint, options.index, options.num_servers)
             checkpoints = Checkpoints(core, directory, options.checkpoint_every, view, models)
             self._closers.append(checkpoints.close)
-        self._closers.append(Watch(core, view, membership).close)
+        self._closers.append(RateReader(core, view).close)
         self.metrics_port = self._start_metrics(options, lambda: view.status(membership, models))
         service = Service(core, view, membership, models, _nics)
         self.address = self._listen(options, service)

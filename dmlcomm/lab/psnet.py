@@ -1,0 +1,105 @@
+"""``psnet:P,W,R[,K=x][@i,j,...]``: one module of PSNet.
+
+R ToR switches; P servers with R NICs, one at each ToR; W workers with one NIC, i of them at the
+first ToR, j at the second, ...: spread evenly where nothing is said. Links of servers have K times
+the rate of those of workers. The ToRs are one **fabric**: a worker's link can be moved from one to
+another while it is in use, as a circuit switch does it, which does not take the carrier away.
+
+Addresses, after the paper's 10.mid.swid.wid (module, switch, worker; all from 1): worker i of those
+that start at ToR t is 10.1.t.i, and stays it wherever it is moved. The paper gives a server one
+address, 10.mid.0.psid; here each of its NICs has its own, 10.1.t.(200 + psid) at ToR t, so that
+workers and server NICs that meet at a ToR are in one network.
+
+Source: "PSNet" (JNCA 2020), sections 3.1 and 3.2.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+import networkx as nx
+
+from dmlcomm.lab.errors import LabError, require
+from dmlcomm.lab.graph import End, add_host, add_link, add_switch, new_graph
+from dmlcomm.lab.units import MOST_RATE_BPS, Shape, format_rate
+from dmlcomm.topology.psnet import circuit, spread
+
+FORM = "psnet:P,W,R[,K=x][@i,j,...]"
+MODULE = 1
+FABRIC = "circuit"
+SERVER, WORKER = "server", "worker"
+
+# Addresses of one ToR: workers from 1, servers from 201, none above 254.
+FIRST_SERVER_ADDRESS = 201
+MAX_SERVERS = 54
+MAX_WORKERS_OF_TOR = 200
+MAX_TORS = 16
+
+
+def psnet(
+    num_servers: int,
+    deployment: Sequence[int],
+    shapes: Sequence[Shape],
+    k: float = 1.0,
+    spec: str = "",
+) -> nx.Graph:
+    """One ToR per number in ``deployment``, which says how many workers start there."""
+    num_tors = len(deployment)
+    spec = spec or f"psnet:{num_servers},{sum(deployment)},{num_tors}"
+    require(spec, 1 <= num_servers <= MAX_SERVERS, f"servers: from 1 to {MAX_SERVERS}")
+    require(spec, 1 <= num_tors <= MAX_TORS, f"ToRs: from 1 to {MAX_TORS}")
+    require(spec, sum(deployment) >= 1, "workers: at least 1")
+    most = MAX_WORKERS_OF_TOR
+    require(spec, max(deployment) <= most, f"workers at a ToR: at most {most}")
+    require(spec, k > 0, "K: more than 0")
+    require(spec, len(shapes) == 1, f"rates: one, that of workers, not {len(shapes)}")
+    graph = new_graph(spec)
+    servers = [add_host(graph, SERVER) for _ in range(num_servers)]
+    workers = [add_host(graph, WORKER) for _ in range(sum(deployment))]
+    tors = [add_switch(graph, f"tor{t + 1}", FABRIC) for t in range(num_tors)]
+    of_server = _of_servers(shapes[0], k, spec)
+    for index, server in enumerate(servers):
+        for level, tor in enumerate(tors):
+            address = f"{_network(level)}.{FIRST_SERVER_ADDRESS + index}/24"
+            port = End(tor, f"{server}.{level}", None)
+            add_link(graph, End(server, f"eth{level}", address), port, level, of_server)
+    for worker, level in zip(workers, circuit(deployment), strict=True):
+        position = graph.degree(tors[level]) - num_servers + 1
+        address = f"{_network(level)}.{position}/24"
+        port = End(tors[level], worker, None)
+        add_link(graph, End(worker, "eth0", address), port, level, shapes[0])
+    return graph
+
+
+def parse(spec: str, text: str, shapes: Sequence[Shape]) -> nx.Graph:
+    """The topology of ``text``, what follows ``psnet:``. Raises LabError."""
+    pattern = r"(\d+),(\d+),(\d+)(?:,K=(\d+(?:\.\d+)?))?(?:@(\d+(?:,\d+)*))?"
+    match = re.fullmatch(pattern, text)
+    if match is None:
+        raise LabError(f'"{spec}" is not of the form {FORM} (servers, workers, NICs of a server)')
+    num_servers, num_workers, num_tors = (int(number) for number in match.groups()[:3])
+    require(spec, 1 <= num_tors <= MAX_TORS, f"ToRs: from 1 to {MAX_TORS}")
+    deployment = spread(num_workers, num_tors)
+    if match[5]:
+        deployment = tuple(int(number) for number in match[5].split(","))
+        require(
+            spec,
+            len(deployment) == num_tors and sum(deployment) == num_workers,
+            f"{num_tors} numbers behind the @ with the sum {num_workers}: workers at each ToR",
+        )
+    return psnet(num_servers, deployment, shapes, float(match[4] or 1), spec)
+
+
+def _network(level: int) -> str:
+    return f"10.{MODULE}.{level + 1}"
+
+
+def _of_servers(shape: Shape, k: float, spec: str) -> Shape:
+    """Links of servers: K times the rate."""
+    if shape.rate_bps is None:
+        require(spec, k == 1, "K needs a rate to multiply (--rate 200mbit)")
+        return shape
+    rate = round(shape.rate_bps * k)
+    most = f"K times the rate: at most {format_rate(MOST_RATE_BPS)}, not {format_rate(rate)}"
+    require(spec, rate <= MOST_RATE_BPS, most)
+    return replace(shape, rate_bps=rate)

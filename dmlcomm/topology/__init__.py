@@ -1,0 +1,1 @@
+"""Topologies as the papers describe them: their equations and circuits. Pure; no torch, no lab."""

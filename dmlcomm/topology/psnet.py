@@ -1,0 +1,218 @@
+"""PSNet: how long a batch takes with parameter servers of several NICs, and the circuit to set.
+
+Source: "PSNet: Reconfigurable network topology design for accelerating parameter server
+architecture based distributed machine learning", JNCA 2020, sections 3 and 4; the numbers of the
+equations are the paper's.
+
+A module has R ToR switches. Each of the P servers has R NICs, one at each ToR; each of the W
+workers has one, which a circuit switch connects to any ToR. A **deployment** says how many workers
+are at each ToR: (2, 2, 2) is the paper's worker(2,2,2).
+
+Sizes are bytes, bandwidths bytes per second (of one port, one direction), times seconds. A server's
+port has K times the bandwidth of a worker's. Headers of packets are not counted.
+
+    >>> round(transfer_s(Job(200e6, servers=2, workers=6), nics=3, worker_bandwidth=125e6), 5)
+    1.60004
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+# A packet passes two links between a worker and a server of its module: at the ToR there is one
+# switch, and a circuit switch is a wire.
+HOPS_IN_MODULE = 2
+
+
+@dataclass(frozen=True)
+class Job:
+    """A model of ``model_bytes`` (S), cut evenly over ``servers`` (P), trained by ``workers`` (W).
+
+    Raises ValueError without bytes, servers or workers.
+    """
+
+    model_bytes: float
+    servers: int
+    workers: int
+
+    def __post_init__(self) -> None:
+        if self.model_bytes <= 0 or self.servers < 1 or self.workers < 1:
+            raise ValueError(
+                f"a job needs bytes, servers and workers, at least one of each: {self}"
+            )
+
+    @property
+    def shard_bytes(self) -> float:
+        """S/P: what a worker exchanges with one server, in each direction."""
+        return self.model_bytes / self.servers
+
+
+@dataclass(frozen=True)
+class Phases:
+    """Seconds of the phases of one batch (section 4.1). ``sync_s`` is what the framework takes."""
+
+    pull_s: float
+    compute_s: float
+    push_s: float
+    update_s: float = 0.0
+    sync_s: float = 0.0
+
+    @property
+    def bct_max_s(self) -> float:
+        """Equation (1): batch completion time when no phase overlaps another."""
+        return self.pull_s + self.compute_s + self.push_s + self.update_s + self.sync_s
+
+    @property
+    def bct_min_s(self) -> float:
+        """Equation (2): batch completion time when computing, pulls and pushes all overlap."""
+        return max(self.compute_s + self.update_s + self.sync_s, self.pull_s, self.push_s)
+
+
+def compute_s(batch_samples: int, workers: int, samples_per_s: float) -> float:
+    """Equation (3): seconds in which W workers compute a batch; ``samples_per_s`` of one (P_w)."""
+    return batch_samples / (workers * samples_per_s)
+
+
+def update_s(job: Job, bytes_per_s: float) -> float:
+    """Equation (4): seconds in which a server adds up what W workers push to it.
+
+    Args:
+        bytes_per_s: of gradients that one server processes (P_s).
+    """
+    return job.workers * job.shard_bytes / bytes_per_s
+
+
+def transfer_s(
+    job: Job, nics: int, worker_bandwidth: float, k: float = 1.0, latency_s: float = 20e-6
+) -> float:
+    """Equation (5): seconds of a push, and of a pull, in one module with an even deployment.
+
+    Args:
+        nics: R, of a server; as many as ToRs.
+        worker_bandwidth: B_w. A server's port has ``k`` times that (B_s).
+        latency_s: of one link.
+    """
+    server_share = nics * k * worker_bandwidth / job.workers
+    bandwidth = min(server_share, worker_bandwidth / job.servers)
+    return job.shard_bytes / bandwidth + HOPS_IN_MODULE * latency_s
+
+
+def deployed_transfer_s(
+    job: Job,
+    deployment: Sequence[int],
+    worker_bandwidth: float,
+    k: float = 1.0,
+    latency_s: float = 20e-6,
+) -> float:
+    """Equation (5) for any deployment: the ToR with the most workers is the last to finish.
+
+    There ``max(deployment)`` workers share each server's port. With an even deployment that is W/R,
+    and the equation is the paper's. Raises ValueError if the deployment is not that of the job.
+    """
+    if sum(deployment) != job.workers:
+        raise ValueError(f"{tuple(deployment)} deploys {sum(deployment)} of {job.workers} workers")
+    bandwidth = min(k * worker_bandwidth / max(deployment), worker_bandwidth / job.servers)
+    return job.shard_bytes / bandwidth + HOPS_IN_MODULE * latency_s
+
+
+@dataclass(frozen=True)
+class TwoModules:
+    """How a job is placed in two modules.
+
+    Attributes:
+        servers_in_first: P1; the other servers are in the second module.
+        workers_in_first: W1; the other workers are in the second module.
+        hops: alpha, links on the longest path between a worker and a server.
+    """
+
+    servers_in_first: int
+    workers_in_first: int
+    hops: int
+
+
+def two_modules_transfer_s(
+    job: Job,
+    placement: TwoModules,
+    nics: int,
+    worker_bandwidth: float,
+    k: float = 1.0,
+    latency_s: float = 20e-6,
+) -> float:
+    """Equation (6): seconds of a push, and of a pull, between two modules.
+
+    R links of B_s lead from one module to the other. W1 workers reach the P - P1 servers of the
+    other module over them, W - W1 workers reach P1 servers. The paper prints P - 1 in the first of
+    these two terms; P - P1 is what its derivation gives and what is computed here. A term without
+    traffic limits nothing.
+    """
+    p1, w1 = placement.servers_in_first, placement.workers_in_first
+    if not (0 <= p1 <= job.servers and 0 <= w1 <= job.workers):
+        raise ValueError(f"{placement} does not fit {job}: more in the first module than there is")
+    between = nics * k * worker_bandwidth
+    shares = [between / job.workers, worker_bandwidth / job.servers]
+    crossing = (w1 * (job.servers - p1), (job.workers - w1) * p1)
+    shares += [between / flows for flows in crossing if flows]
+    return job.shard_bytes / min(shares) + placement.hops * latency_s
+
+
+def fat_tree_transfer_s(
+    job: Job,
+    worker_bandwidth: float,
+    flows: int,
+    over_subscription: float = 1.0,
+    hops: int = 6,
+    k: float = 1.0,
+    latency_s: float = 20e-6,
+) -> float:
+    """Equation (7): seconds of a push, and of a pull, in a fat tree; a server has one NIC.
+
+    Args:
+        flows: C, the most that pass one link above the ToRs at the same time.
+        over_subscription: r at the ToRs; links above them have B_w / r.
+        hops: beta, links on the longest path; 6 from one pod to another.
+    """
+    above = worker_bandwidth / over_subscription
+    shares = (k * worker_bandwidth / job.workers, worker_bandwidth / job.servers, above / flows)
+    return job.shard_bytes / min(shares) + hops * latency_s
+
+
+def spread(workers: int, tors: int) -> tuple[int, ...]:
+    """The even deployment, which the topology controller asks for: the first ToRs have one more.
+
+    >>> spread(7, 3)
+    (3, 2, 2)
+    """
+    if workers < 0 or tors < 1:
+        raise ValueError(f"{workers} workers on {tors} ToRs: expected at least 0 on at least 1")
+    each, more = divmod(workers, tors)
+    return tuple(each + (tor < more) for tor in range(tors))
+
+
+def circuit(deployment: Sequence[int]) -> tuple[int, ...]:
+    """By worker, the index of its ToR; workers are numbered ToR by ToR.
+
+    >>> circuit((1, 1, 4))
+    (0, 1, 2, 2, 2, 2)
+    """
+    return tuple(tor for tor, count in enumerate(deployment) for _ in range(count))
+
+
+def moves(tor_of_worker: Sequence[int], tors: int) -> list[tuple[int, int]]:
+    """The fewest moves, as (worker, ToR), after which no ToR has two workers more than another.
+
+    What a circuit switch has to change when workers come and go.
+
+    >>> moves([0, 1, 2, 2, 2, 2], 3)
+    [(4, 0), (5, 1)]
+    """
+    counts = [list(tor_of_worker).count(tor) for tor in range(tors)]
+    if sum(counts) != len(tor_of_worker):
+        raise ValueError(f"{tuple(tor_of_worker)} names a ToR that is not from 0 to {tors - 1}")
+    # The ToRs that have most keep the one more that some of them get.
+    order = sorted(range(tors), key=lambda tor: -counts[tor])
+    wanted = dict(zip(order, spread(len(tor_of_worker), tors), strict=True))
+    places = [t for t in range(tors) for _ in range(max(0, wanted[t] - counts[t]))]
+    leaving = []
+    for tor in range(tors):
+        members = [worker for worker, at in enumerate(tor_of_worker) if at == tor]
+        leaving += members[wanted[tor] :]
+    return list(zip(leaving, places, strict=True))
