@@ -121,8 +121,10 @@ void ProcessGroupDmlcomm::abort() { abort("abort() of the process group was call
 void ProcessGroupDmlcomm::abort(const std::string& reason) {
   if (owner_ != getpid()) return;
   communicator_->abort(reason);
-  // The others notice, whatever they wait for: servers tell who has taken part.
-  if (servers_) servers_->close(communicator_->error());
+  if (!servers_) return;
+  // The engine may be about to take the reason.
+  const Status error = communicator_->error();
+  servers_->close(error.ok() ? Status(StatusCode::aborted, reason) : error);
 }
 
 void ProcessGroupDmlcomm::shutdown() {

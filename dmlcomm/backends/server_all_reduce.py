@@ -13,13 +13,14 @@ Therefore every model has a second tensor, the **census**, of which each server 
 which it reduces last: by that, all ranks see whether every rank is in the result.
 """
 
+import functools
 import queue
 import secrets
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -45,7 +46,8 @@ RUN_KEY = "dmlcomm/server_all_reduce/run"
 CONNECT_TIMEOUT_S = 60.0
 
 
-class Kind(NamedTuple):
+@dataclass(frozen=True)
+class Kind:
     op: str
     dtype: torch.dtype
     count: int
@@ -86,12 +88,7 @@ def for_group(options: Any) -> "ServerAllReduce | None":
     config = _core.config()
     setting = f"DMLCOMM_ALGORITHM={config['algorithm']}"
     if options.global_ranks_in_group:
-        get_logger().info(
-            "%s: all_reduce of group %s goes between its ranks; the servers are for the default "
-            "group",
-            setting,
-            options.group_id,
-        )
+        _mention_other_groups(setting)
         return None
     servers = str(config["ps_servers"])
     if not servers:
@@ -116,6 +113,13 @@ def for_group(options: Any) -> "ServerAllReduce | None":
         client.close()
         raise
     return ServerAllReduce(client, options.group_size, run)
+
+
+@functools.cache
+def _mention_other_groups(setting: str) -> None:
+    get_logger().warning(
+        "%s is for the default group: all_reduce of other groups goes between their ranks", setting
+    )
 
 
 def _check_workers(client: Client, size: int, setting: str) -> None:
@@ -169,12 +173,13 @@ class ServerAllReduce:
 
     def takes(self, op: str, tensor: torch.Tensor) -> bool:
         """Whether the servers do this. What they do not is said in the log, once by reason."""
-        if tensor.numel() == 0:
-            return False
         kind = Kind(op, tensor.dtype, tensor.numel())
-        if kind in self._kinds:
+        if kind.count == 0:
+            return False
+        is_dense = tensor.layout == torch.strided
+        if is_dense and kind in self._kinds:
             return True
-        reason = self._why_not(kind)
+        reason = self._why_not(kind) if is_dense else "they do not add up sparse tensors"
         if not reason:
             self._kinds[kind] = _Slots()
         elif reason not in self._refused:
