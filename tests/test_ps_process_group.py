@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from dmlcomm import _core, errors
 from helpers import run_ranks
-from helpers.parameter_servers import servers
+from helpers.parameter_servers import ServerProcess, servers
 from helpers.ranks import Ranks, report
 
 COUNTS = [1, 7, 4097, 300_001]
@@ -270,6 +270,27 @@ def test_sum_without_a_dead_rank_is_an_error():
     # Who sees it first tells the other one, by whatever way is faster.
     assert {name for name, _ in results} <= {"PeerLostError", "AbortedError"}
     assert any(name == "PeerLostError" for name, _ in results)
+
+
+def _until_the_server_dies(rank, _size):
+    dist.all_reduce(torch.ones(1000))
+    report("ready")
+    with pytest.raises(errors.CommError) as raised:
+        for _ in range(1_000_000):
+            dist.all_reduce(torch.ones(1000))
+    return type(raised.value).__name__
+
+
+def test_lost_server_is_an_error():
+    with (
+        ServerProcess("--workers", "2") as server,
+        Ranks(_until_the_server_dies, 2, env=through_servers(server.address)) as ranks,
+    ):
+        ranks.wait_for("ready")
+        server.kill()
+        names = set(ranks.collect())
+    assert "PeerLostError" in names
+    assert names <= {"PeerLostError", "AbortedError"}
 
 
 def _different_sizes(rank, _size):

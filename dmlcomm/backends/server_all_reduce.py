@@ -68,7 +68,6 @@ class _Call:
 class _Slot:
     model: str
     census: torch.Tensor  # what this rank pushes
-    found: torch.Tensor  # what it pulls
     last: "Future[Any] | None" = None
 
 
@@ -231,13 +230,15 @@ class ServerAllReduce:
     def _start(self, call: _Call) -> None:
         try:
             slot = self._next_slot(call.kind)
+            # Not the slot's: that may be in use again before this call has looked at it.
+            found = torch.empty_like(slot.census)
             slot.last = self._client.push_pull_async(
-                slot.model, [call.input, slot.census], out=[call.output, slot.found]
+                slot.model, [call.input, slot.census], out=[call.output, found]
             )
         except Exception as error:
             self._fail(call, error)
         else:
-            slot.last.add_done_callback(lambda done: self._end(call, slot, done))
+            slot.last.add_done_callback(lambda done: self._end(call, found, done))
 
     def _next_slot(self, kind: Kind) -> _Slot:
         """The slot whose turn it is, once its last operation has ended."""
@@ -261,14 +262,14 @@ class ServerAllReduce:
         self._num_models += 1
         first_values = [torch.zeros(kind.count, dtype=kind.dtype), torch.zeros_like(census)]
         self._client.init(model, first_values, rule="assign", reduce=REDUCE[kind.op])
-        return _Slot(model, census, torch.zeros_like(census))
+        return _Slot(model, census)
 
     # --- how operations end ---
 
-    def _end(self, call: _Call, slot: _Slot, done: "Future[Any]") -> None:
+    def _end(self, call: _Call, found: torch.Tensor, done: "Future[Any]") -> None:
         error = done.exception()
         if error is None:
-            error = self._check_census(call.kind, slot.found.tolist())
+            error = self._check_census(call.kind, found.tolist())
         if error is None:
             call.operation.succeed()
         else:
@@ -304,7 +305,8 @@ class ServerAllReduce:
 
 def _code_of(error: BaseException) -> str:
     """As the errors of process groups have it, whose classes follow from it."""
-    if isinstance(error, errors.PeerLostError | errors.PsServerLostError):
+    lost = errors.PeerLostError | errors.PsServerLostError | errors.PsConnectionError
+    if isinstance(error, lost):
         return "peer_lost"
     if isinstance(error, errors.PsTimeoutError):
         return "timeout"
