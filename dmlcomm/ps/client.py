@@ -261,8 +261,11 @@ class Client:
         return int(self._core.clock_of(self._model(model).number))
 
     def barrier(self) -> None:
-        """Waits until every live worker has called it. Raises PsTimeoutError."""
-        self._connections.barrier(self._timeout_s)
+        """Waits until every live worker has called it. Raises PsTimeoutError.
+
+        Raises PsServerLostError when server 0 dies, has no replica and does not come back.
+        """
+        self._connections.barrier(self._timeout_s, self._recreate)
 
     def close(self, *, wait: bool = True) -> None:
         """Leaves: the others do not wait for this worker any more. Idempotent.
