@@ -19,7 +19,16 @@ def create(
     grid: list[int],
     host_of_rank: list[int],
     plan: str,
+    servers: Any = None,
 ) -> Backend: ...
+
+class ServerOperation:
+    """An all_reduce that the parameter servers carry out; the first end counts."""
+
+    def succeed(self) -> None: ...
+    def fail(self, code: str, message: str) -> None:
+        """Ends it with an error, and the group, too. `code`: as `CommError.code`."""
+
 def set_timeout(backend: Backend, timeout: timedelta) -> None: ...
 def abort(backend: Backend, reason: str) -> None: ...
 def description(backend: Backend) -> str: ...

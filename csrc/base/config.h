@@ -33,7 +33,8 @@ struct Config {
 
   // DMLCOMM_ALGORITHM: "op=name[,op=name]" or "name", as `dmlcomm doctor` lists them. Default: the
   // cost model's choice. A name that an operation does not have is an error, not ignored,
-  // and so is one that does not apply to the cluster.
+  // and so is one that does not apply to the cluster. all_reduce=ps takes the parameter servers of
+  // DMLCOMM_PS_SERVERS, for the default group.
   std::string algorithm;
 
   // DMLCOMM_PLAN: path of a plan file, which `dmlcomm plan --output` writes: the algorithm of each

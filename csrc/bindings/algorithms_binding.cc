@@ -14,11 +14,16 @@ namespace dmlcomm::bindings {
 
 namespace {
 
-// Every operation that has algorithms, with their names in the order of the table.
+// Every operation that has algorithms, with the names that DMLCOMM_ALGORITHM takes: those of the
+// table in its order, and the parameter servers.
 py::dict algorithms() {
   py::dict names;
   for (const auto& algorithm : schedule::all_algorithms()) {
-    names[schedule::to_string(algorithm.kind)] = schedule::algorithms_of(algorithm.kind);
+    auto of_kind = schedule::algorithms_of(algorithm.kind);
+    if (algorithm.kind == schedule::OpKind::all_reduce) {
+      of_kind.emplace_back(schedule::kParameterServers);
+    }
+    names[schedule::to_string(algorithm.kind)] = of_kind;
   }
   return names;
 }
@@ -35,6 +40,8 @@ void bind_algorithms(py::module_& module) {
   module.def("algorithms", &algorithms, "Operation -> names of its algorithms.");
   module.def("check_algorithm", &check_algorithm, py::arg("text"),
              "Raises ValueError unless `text` is a legal DMLCOMM_ALGORITHM.");
+  module.def("names_parameter_servers", &schedule::names_parameter_servers, py::arg("text"),
+             "Whether DMLCOMM_ALGORITHM sends all_reduce through the parameter servers.");
 }
 
 }  // namespace dmlcomm::bindings

@@ -72,7 +72,13 @@ std::string legal_names(Legal legal) {
 template <typename Legal>
 Status bad_override(const std::string& what, Legal legal) {
   return {StatusCode::invalid_argument,
-          str_cat("DMLCOMM_ALGORITHM: ", what, "; legal are ", legal_names(legal))};
+          str_cat("DMLCOMM_ALGORITHM: ", what, "; legal are ", legal_names(legal),
+                  "; and all_reduce=", kParameterServers, ", through the parameter servers")};
+}
+
+// An item of a list.
+bool is_parameter_servers(const std::string& item) {
+  return item == str_cat(to_string(OpKind::all_reduce), "=", kParameterServers);
 }
 
 Status override_one(const std::string& kind_name, const std::string& algorithm,
@@ -144,10 +150,12 @@ bool is_list(const std::string& text) { return text.find('=') != std::string::np
 }  // namespace
 
 Result<Overrides> parse_overrides(const std::string& text) {
-  if (!text.empty() && !is_list(text)) return override_all(text);
   Overrides overrides;
+  if (text == kParameterServers) return overrides;
+  if (!text.empty() && !is_list(text)) return override_all(text);
   std::istringstream items(text);
   for (std::string item; std::getline(items, item, ',');) {
+    if (is_parameter_servers(item)) continue;
     const size_t equals = item.find('=');
     if (equals == std::string::npos) {
       return bad_override(str_cat("\"", item, "\" is not of the form operation=name"), anywhere);
@@ -156,6 +164,15 @@ Result<Overrides> parse_overrides(const std::string& text) {
         override_one(item.substr(0, equals), item.substr(equals + 1), &overrides));
   }
   return overrides;
+}
+
+bool names_parameter_servers(const std::string& text) {
+  if (text == kParameterServers) return true;
+  std::istringstream items(text);
+  for (std::string item; std::getline(items, item, ',');) {
+    if (is_parameter_servers(item)) return true;
+  }
+  return false;
 }
 
 Result<SizedChoices> parse_sized_choices(const std::string& text) {

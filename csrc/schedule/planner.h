@@ -29,9 +29,17 @@ namespace dmlcomm::schedule {
 // The algorithms that the user has chosen.
 using Overrides = std::map<OpKind, const Algorithm*>;
 
+// What DMLCOMM_ALGORITHM may name besides, for all_reduce. It is no schedule between the ranks: who
+// makes the group sends all_reduce through the servers, and what they do not take is planned here.
+inline constexpr char kParameterServers[] = "ps";
+
 // Reads DMLCOMM_ALGORITHM: empty; or one name, for every operation that has it; or
 // "op=name,op=name". `invalid_argument` where there is no such operation or algorithm at all.
+// kParameterServers is legal and overrides nothing.
 Result<Overrides> parse_overrides(const std::string& text);
+
+// Whether a legal DMLCOMM_ALGORITHM names kParameterServers.
+bool names_parameter_servers(const std::string& text);
 
 // From so many bytes on, this algorithm: what a plan file says of one operation, in ascending order
 // and from 0 on. Bytes are those of the whole vector, or of all ranks' pieces together.

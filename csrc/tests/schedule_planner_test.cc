@@ -106,6 +106,20 @@ TEST(PlannerTest, AListOverridesSingleOperations) {
   EXPECT_EQ(choice(&planner, OpKind::all_gather, 4, 64 * kMiB), "direct");
 }
 
+TEST(PlannerTest, ParameterServersAreLegalForAllReduceAndOverrideNothing) {
+  for (const char* text : {"ps", "all_reduce=ps", "all_reduce=ps,broadcast=chain"}) {
+    EXPECT_TRUE(names_parameter_servers(text)) << text;
+    Planner planner(topology::single_host(4, true), text);
+    ASSERT_TRUE(planner.status().ok()) << planner.status();
+    EXPECT_FALSE(planner.is_overridden(OpKind::all_reduce)) << text;
+  }
+  for (const char* text : {"", "ring", "all_reduce=ring", "broadcast=ps"}) {
+    EXPECT_FALSE(names_parameter_servers(text)) << text;
+  }
+  expect_refused("broadcast=ps", "broadcast has no algorithm \"ps\"");
+  EXPECT_FALSE(parse_sized_choices("all_reduce:0=ps").ok());
+}
+
 TEST(PlannerTest, AWrongOverrideNamesTheLegalOnes) {
   expect_refused("rings", "no operation has an algorithm \"rings\"");
   expect_refused("all_reduce=chain", "all_reduce has no algorithm \"chain\"");

@@ -94,6 +94,11 @@ std::vector<int64_t> row_splits(const at::Tensor& tensor, const std::vector<int6
   return splits;
 }
 
+// What the parameter servers are asked for.
+std::string server_op_of(const Reduction& reduction) {
+  return reduction.factor ? "premul_sum" : to_string(reduction.op);
+}
+
 bool fits_one_message(const std::vector<at::Tensor>& tensors) {
   size_t bytes = 0;
   for (const auto& tensor : tensors) {
@@ -150,6 +155,9 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::allreduce(TensorList& tensors,
   }
   check_list(tensors, "all_reduce");
   const Call call = begin(OpType::ALLREDUCE, "dmlcomm:all_reduce", options);
+  if (servers_take(tensors, options.reduceOp)) {
+    return allreduce_through_servers(call, tensors, options.reduceOp);
+  }
   CallTensors buffers;
   c10::SmallVector<std::pair<Span, Reduction>, 1> parts;
   for (const auto& tensor : tensors) {
@@ -164,11 +172,39 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::allreduce(TensorList& tensors,
   return finish(call, std::move(work));
 }
 
+// A failed group is left to its communicator, whose operations end with the first error.
+bool ProcessGroupDmlcomm::servers_take(const TensorList& tensors, const c10d::ReduceOp& op) const {
+  if (servers_ == nullptr || !communicator_->error().ok()) return false;
+  return std::all_of(tensors.begin(), tensors.end(), [&](const at::Tensor& tensor) {
+    return servers_->takes(server_op_of(reduction_of(tensor, op, "all_reduce")), tensor);
+  });
+}
+
+ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::allreduce_through_servers(
+    const Call& call, const TensorList& tensors, const c10d::ReduceOp& op) {
+  CallTensors buffers;
+  std::vector<std::pair<at::Tensor, at::Tensor>> parts;
+  for (const auto& tensor : tensors) {
+    // Apart from the input: that is sent again if a server is lost.
+    const auto output = at::empty({tensor.numel()}, tensor.options());
+    parts.emplace_back(buffers.flat(tensor), output);
+    buffers.copy_back(output.view(tensor.sizes()), tensor);
+    buffers.add_result(tensor);
+  }
+  const auto reduction = reduction_of(tensors.front(), op, "all_reduce");
+  auto work = make_work(call, std::move(buffers), tensors);
+  for (const auto& [input, output] : parts) {
+    work->add(servers_->start(server_op_of(reduction), input, output, communicator_));
+  }
+  return finish(call, std::move(work));
+}
+
 ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::allreduce_sparse(
     TensorList& tensors, const c10d::AllreduceOptions& options) {
   TORCH_CHECK_VALUE(tensors.size() == 1, "dmlcomm all_reduce: expected one sparse tensor, got ",
                     tensors.size());
   check_sparse(tensors.front(), options.reduceOp);
+  if (servers_) (void)servers_->takes("sum", tensors.front());  // never: for the line in the log
   const Call call = begin(OpType::_ALLREDUCE_SPARSE, "dmlcomm:sparse_all_reduce", options);
   auto sum = SparseSum::start(communicator_, tensors.front(), call.options.timeout);
   CallTensors buffers;
@@ -182,7 +218,7 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::allreduce_sparse(
 ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::allreduce_coalesced(
     TensorList& tensors, const c10d::AllreduceCoalescedOptions& options) {
   check_list(tensors, "all_reduce_coalesced");
-  if (!fits_one_message(tensors)) return allreduce(tensors, options);
+  if (servers_ != nullptr || !fits_one_message(tensors)) return allreduce(tensors, options);
   return allreduce_flattened(begin(OpType::ALLREDUCE_COALESCED, "dmlcomm:all_reduce", options),
                              tensors, options.reduceOp);
 }

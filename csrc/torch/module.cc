@@ -13,6 +13,7 @@
 #include "torch/errors.h"
 #include "torch/interrupts.h"
 #include "torch/process_group.h"
+#include "torch/server_all_reduce.h"
 
 namespace py = pybind11;
 
@@ -28,7 +29,11 @@ c10::intrusive_ptr<c10d::Backend> create(c10::intrusive_ptr<c10d::Store> store, 
                                          std::chrono::milliseconds timeout, std::string name,
                                          std::vector<int> global_ranks, const Rails& rails,
                                          std::vector<uint32_t> grid,
-                                         std::vector<uint32_t> host_of_rank, std::string plan) {
+                                         std::vector<uint32_t> host_of_rank, std::string plan,
+                                         const py::object& servers) {
+  std::shared_ptr<ServerAllReduce> all_reduce;
+  if (!servers.is_none()) all_reduce = std::make_shared<ServerAllReduce>(servers.ptr());
+  const py::gil_scoped_release release;
   engine::CommunicatorOptions options;
   options.rank = rank;
   options.num_ranks = size;
@@ -42,7 +47,7 @@ c10::intrusive_ptr<c10d::Backend> create(c10::intrusive_ptr<c10d::Store> store, 
   options.grid = std::move(grid);
   options.host_of_rank = std::move(host_of_rank);
   options.plan = std::move(plan);
-  return ProcessGroupDmlcomm::create(std::move(store), std::move(options));
+  return ProcessGroupDmlcomm::create(std::move(store), std::move(options), std::move(all_reduce));
 }
 
 ProcessGroupDmlcomm& as_dmlcomm(const c10::intrusive_ptr<c10d::Backend>& backend) {
@@ -50,6 +55,28 @@ ProcessGroupDmlcomm& as_dmlcomm(const c10::intrusive_ptr<c10d::Backend>& backend
   TORCH_CHECK_TYPE(group != nullptr, "expected a process group of backend dmlcomm, got ",
                    backend ? backend->getBackendName() : "None");
   return *group;
+}
+
+// A failure's code as errors carry it; what is no code of ours is a failure of input or output.
+StatusCode code_of(const std::string& name) {
+#define DMLCOMM_CODE_NAMED(code) \
+  if (name == to_string(StatusCode::code)) return StatusCode::code;
+  DMLCOMM_STATUS_CODES(DMLCOMM_CODE_NAMED)
+#undef DMLCOMM_CODE_NAMED
+  return StatusCode::io_error;
+}
+
+void bind_server_operation(py::module_& module) {
+  py::class_<ServerOperation, std::shared_ptr<ServerOperation>>(
+      module, "ServerOperation", "An all_reduce that the parameter servers carry out.")
+      .def("succeed", &ServerOperation::succeed, py::call_guard<py::gil_scoped_release>())
+      .def(
+          "fail",
+          [](ServerOperation& operation, const std::string& code, const std::string& message) {
+            operation.fail({code_of(code), message});
+          },
+          py::arg("code"), py::arg("message"), py::call_guard<py::gil_scoped_release>(),
+          "Ends it with an error, and the group, too.");
 }
 
 void close_all() {
@@ -68,10 +95,12 @@ PYBIND11_MODULE(_c10d, module) {
   // The class of what create() returns, and its base, must be known before the first call.
   py::module_::import("torch.distributed");
 
+  bind_server_operation(module);
+
   module.def("create", &create, py::arg("store"), py::arg("rank"), py::arg("size"),
              py::arg("timeout"), py::arg("name"), py::arg("global_ranks"), py::arg("rails"),
              py::arg("grid"), py::arg("host_of_rank"), py::arg("plan"),
-             py::call_guard<py::gil_scoped_release>(),
+             py::arg("servers") = py::none(),
              "Makes the backend of one process group; collective over its ranks.");
   module.def(
       "set_timeout",
@@ -102,7 +131,7 @@ PYBIND11_MODULE(_c10d, module) {
   module.def(
       "abort",
       [](const c10::intrusive_ptr<c10d::Backend>& backend, const std::string& reason) {
-        as_dmlcomm(backend).communicator()->abort(reason);
+        as_dmlcomm(backend).abort(reason);
       },
       py::arg("backend"), py::arg("reason"), py::call_guard<py::gil_scoped_release>(),
       "Ends every pending and later operation with AbortedError, here and on the peers.");

@@ -33,6 +33,11 @@ c10::intrusive_ptr<c10d::Backend::Options> backend_options_of(
   return result;
 }
 
+void close(const Communicator& communicator, const std::shared_ptr<ServerAllReduce>& servers) {
+  if (servers) servers->close({StatusCode::aborted, "the group was closed"});
+  communicator->close();
+}
+
 // Torch may destroy a group with the GIL held, and closing waits for threads that may need it.
 class GilReleasedIfHeld {
  public:
@@ -47,20 +52,24 @@ class GilReleasedIfHeld {
 }  // namespace
 
 c10::intrusive_ptr<ProcessGroupDmlcomm> ProcessGroupDmlcomm::create(
-    c10::intrusive_ptr<c10d::Store> store, engine::CommunicatorOptions options) {
+    c10::intrusive_ptr<c10d::Store> store, engine::CommunicatorOptions options,
+    std::shared_ptr<ServerAllReduce> servers) {
   auto rendezvous = std::make_shared<StoreRendezvous>(std::move(store));
   auto communicator = engine::Communicator::create(options, rendezvous);
   if (rendezvous->interrupt()) std::rethrow_exception(rendezvous->interrupt());
   throw_if_error(communicator.status());
-  return c10::make_intrusive<ProcessGroupDmlcomm>(std::move(*communicator), std::move(options));
+  return c10::make_intrusive<ProcessGroupDmlcomm>(std::move(*communicator), std::move(options),
+                                                  std::move(servers));
 }
 
 ProcessGroupDmlcomm::ProcessGroupDmlcomm(Communicator communicator,
-                                         engine::CommunicatorOptions options)
+                                         engine::CommunicatorOptions options,
+                                         std::shared_ptr<ServerAllReduce> servers)
     : Backend(options.rank, options.num_ranks),
       communicator_(std::move(communicator)),
       communicator_options_(std::move(options)),
       backend_options_(backend_options_of(communicator_options_)),
+      servers_(std::move(servers)),
       owner_(getpid()) {
   init();
   std::lock_guard lock(registry().mutex);
@@ -70,26 +79,27 @@ ProcessGroupDmlcomm::ProcessGroupDmlcomm(Communicator communicator,
 ProcessGroupDmlcomm::~ProcessGroupDmlcomm() {
   GilReleasedIfHeld released;
   if (owner_ != getpid()) {
-    new Communicator(
-        communicator_);  // Leaked: its destructor would join threads that are not here.
+    // Leaked: their destructors would join threads that are not here.
+    new Communicator(communicator_);
+    new std::shared_ptr<ServerAllReduce>(servers_);
     return;
   }
   {
     std::lock_guard lock(registry().mutex);
     registry().groups.erase(this);
   }
-  communicator_->close();
+  close(communicator_, servers_);
 }
 
 void ProcessGroupDmlcomm::close_all() {
-  std::vector<Communicator> communicators;
+  std::vector<std::pair<Communicator, std::shared_ptr<ServerAllReduce>>> living;
   {
     std::lock_guard lock(registry().mutex);
     for (auto* group : registry().groups) {
-      if (group->owner_ == getpid()) communicators.push_back(group->communicator_);
+      if (group->owner_ == getpid()) living.emplace_back(group->communicator_, group->servers_);
     }
   }
-  for (auto& communicator : communicators) communicator->close();
+  for (const auto& [communicator, servers] : living) close(communicator, servers);
 }
 
 void ProcessGroupDmlcomm::setTimeout(std::chrono::milliseconds timeout) {
@@ -106,12 +116,19 @@ c10d::ErrorType ProcessGroupDmlcomm::getError() {
   }
 }
 
-void ProcessGroupDmlcomm::abort() {
-  if (owner_ == getpid()) communicator_->abort("abort() of the process group was called");
+void ProcessGroupDmlcomm::abort() { abort("abort() of the process group was called"); }
+
+void ProcessGroupDmlcomm::abort(const std::string& reason) {
+  if (owner_ != getpid()) return;
+  communicator_->abort(reason);
+  if (!servers_) return;
+  // The engine may be about to take the reason.
+  const Status error = communicator_->error();
+  servers_->close(error.ok() ? Status(StatusCode::aborted, reason) : error);
 }
 
 void ProcessGroupDmlcomm::shutdown() {
-  if (owner_ == getpid()) communicator_->close();
+  if (owner_ == getpid()) close(communicator_, servers_);
 }
 
 c10::intrusive_ptr<c10d::Backend> ProcessGroupDmlcomm::split(

@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "torch/server_all_reduce.h"
 #include "torch/work.h"
 
 namespace dmlcomm::adaptor {
@@ -27,11 +28,14 @@ class ProcessGroupDmlcomm final : public c10d::Backend {
   using TensorList = std::vector<at::Tensor>;
 
   // Meets the other ranks through `store`. Collective. Throws CommException, or KeyboardInterrupt
-  // if one came while waiting. `options.global_ranks` has one entry per rank of the group.
-  static c10::intrusive_ptr<ProcessGroupDmlcomm> create(c10::intrusive_ptr<c10d::Store> store,
-                                                        engine::CommunicatorOptions options);
+  // if one came while waiting. `options.global_ranks` has one entry per rank of the group. With
+  // `servers`, all_reduce goes there.
+  static c10::intrusive_ptr<ProcessGroupDmlcomm> create(
+      c10::intrusive_ptr<c10d::Store> store, engine::CommunicatorOptions options,
+      std::shared_ptr<ServerAllReduce> servers = nullptr);
 
-  ProcessGroupDmlcomm(Communicator communicator, engine::CommunicatorOptions options);
+  ProcessGroupDmlcomm(Communicator communicator, engine::CommunicatorOptions options,
+                      std::shared_ptr<ServerAllReduce> servers);
   ~ProcessGroupDmlcomm() override;
 
   // Closes every living group of this process: what the interpreter's exit calls.
@@ -48,6 +52,7 @@ class ProcessGroupDmlcomm final : public c10d::Backend {
   void setSequenceNumberForGroup() override {}
   c10d::ErrorType getError() override;
   void abort() override;
+  void abort(const std::string& reason);
   void shutdown() override;
 
   c10::intrusive_ptr<Backend> split(const c10::intrusive_ptr<c10d::Store>& store,
@@ -122,6 +127,9 @@ class ProcessGroupDmlcomm final : public c10d::Backend {
   // Hands the Work out: to the caller, or to the coalesced block that is open.
   WorkPtr finish(const Call& call, c10::intrusive_ptr<Work> work);
 
+  bool servers_take(const TensorList& tensors, const c10d::ReduceOp& op) const;
+  WorkPtr allreduce_through_servers(const Call& call, const TensorList& tensors,
+                                    const c10d::ReduceOp& op);
   WorkPtr allreduce_flattened(const Call& call, const TensorList& tensors,
                               const c10d::ReduceOp& op);
   engine::OperationPtr start_reduce_scatter(CallTensors& tensors, at::Tensor& output,
@@ -134,6 +142,7 @@ class ProcessGroupDmlcomm final : public c10d::Backend {
   const Communicator communicator_;
   const engine::CommunicatorOptions communicator_options_;
   const c10::intrusive_ptr<Options> backend_options_;
+  const std::shared_ptr<ServerAllReduce> servers_;  // null: all_reduce is the communicator's
   const pid_t owner_;  // a forked child has no progress thread and must leave everything alone
 
   std::atomic<bool> coalescing_{false};

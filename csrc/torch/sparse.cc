@@ -147,40 +147,4 @@ void SparseSum::store_into(at::Tensor& tensor) const {
   tensor.copy_(sum.coalesce());
 }
 
-// The first outcome counts; later ones (operations that fail with the same communicator) are
-// ignored.
-void SparseSum::finish(Status status) {
-  std::vector<std::function<void(const Status&)>> callbacks;
-  {
-    std::lock_guard lock(mutex_);
-    if (done_.load(std::memory_order_relaxed)) return;
-    status_ = std::move(status);
-    done_.store(true, std::memory_order_release);
-    callbacks.swap(callbacks_);
-  }
-  finished_.notify_all();
-  for (auto& callback : callbacks) callback(status_);
-}
-
-Status SparseSum::wait(std::chrono::milliseconds timeout) {
-  std::unique_lock lock(mutex_);
-  if (timeout.count() <= 0) {
-    finished_.wait(lock, [this] { return done(); });
-  } else if (!finished_.wait_for(lock, timeout, [this] { return done(); })) {
-    return {StatusCode::timeout, "all_reduce of a sparse tensor is still running"};
-  }
-  return status_;
-}
-
-void SparseSum::on_done(std::function<void(const Status&)> callback) {
-  {
-    std::lock_guard lock(mutex_);
-    if (!done()) {
-      callbacks_.push_back(std::move(callback));
-      return;
-    }
-  }
-  callback(status_);
-}
-
 }  // namespace dmlcomm::adaptor

@@ -14,20 +14,18 @@
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
-#include <functional>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "engine/communicator.h"
+#include "torch/settled_operation.h"
 
 namespace dmlcomm::adaptor {
 
 // Throws ValueError unless `tensor` is a sparse COO tensor on the CPU and `op` is SUM.
 void check_sparse(const at::Tensor& tensor, const c10d::ReduceOp& op);
 
-class SparseSum final : public engine::Operation, public std::enable_shared_from_this<SparseSum> {
+class SparseSum final : public SettledOperation, public std::enable_shared_from_this<SparseSum> {
  public:
   static std::shared_ptr<SparseSum> start(std::shared_ptr<engine::Communicator> communicator,
                                           const at::Tensor& tensor,
@@ -40,11 +38,6 @@ class SparseSum final : public engine::Operation, public std::enable_shared_from
   // After success: computes the sum and replaces the contents of `tensor` with it.
   void store_into(at::Tensor& tensor) const;
 
-  bool done() const override { return done_.load(std::memory_order_acquire); }
-  const Status& status() const override { return status_; }
-  Status wait(std::chrono::milliseconds timeout) override;
-  void on_done(std::function<void(const Status&)> callback) override;
-  int source_rank() const override { return -1; }
   uint64_t sequence() const override { return headers_operation_->sequence(); }
 
  private:
@@ -72,7 +65,6 @@ class SparseSum final : public engine::Operation, public std::enable_shared_from
   void exchange_part(int peer, uint32_t tag, std::vector<engine::OperationPtr>& operations);
   Status check_headers() const;
   std::vector<int64_t> sizes_of_values(int64_t num_nonzero) const;
-  void finish(Status status);
 
   const std::shared_ptr<engine::Communicator> communicator_;
   const std::chrono::milliseconds timeout_;
@@ -81,14 +73,6 @@ class SparseSum final : public engine::Operation, public std::enable_shared_from
   std::vector<Header> headers_;  // by rank
   engine::OperationPtr headers_operation_;
   std::atomic<size_t> num_running_{0};
-
-  // done_ is released after status_ is set; status_ is constant from then on.
-  std::atomic<bool> done_{false};
-  Status status_;
-
-  std::mutex mutex_;
-  std::condition_variable finished_;
-  std::vector<std::function<void(const Status&)>> callbacks_;  // guarded by mutex_
 };
 
 }  // namespace dmlcomm::adaptor

@@ -127,6 +127,11 @@ engine::Span CallTensors::update(const at::Tensor& tensor) {
   return writable(copies_.back().first);
 }
 
+at::Tensor CallTensors::flat(const at::Tensor& tensor) {
+  (void)read(tensor);
+  return kept_.back().detach().view({tensor.numel()});
+}
+
 void CallTensors::copy_back(const at::Tensor& temporary, const at::Tensor& tensor) {
   copies_.emplace_back(temporary, tensor);
 }

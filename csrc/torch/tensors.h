@@ -33,6 +33,9 @@ class CallTensors {
   // Memory with the tensor's values that the engine changes in place.
   engine::Span update(const at::Tensor& tensor);
 
+  // The tensor's values in one dimension: its own memory, or a copy.
+  at::Tensor flat(const at::Tensor& tensor);
+
   // A result that came from `temporary`, to be copied by finish().
   void copy_back(const at::Tensor& temporary, const at::Tensor& tensor);
 

@@ -35,6 +35,25 @@ def create(options: Any, pg_options: Any = None) -> Any:
             f"pg_options of backend dmlcomm: expected None or Backend.Options, got {pg_options!r}"
         )
     extension = _extension()
+    servers = _servers(options)
+    try:
+        return _create(extension, options, servers)
+    except BaseException:
+        if servers is not None:
+            servers.close()
+        raise
+
+
+def _servers(options: Any) -> Any:
+    """The parameter servers' side of all_reduce, where DMLCOMM_ALGORITHM asks for it; else None."""
+    if not _core.names_parameter_servers(str(_core.config()["algorithm"])):
+        return None
+    from dmlcomm.backends import server_all_reduce  # with gRPC, which others need not load
+
+    return server_all_reduce.for_group(options)
+
+
+def _create(extension: ModuleType, options: Any, servers: Any) -> Any:
     candidates, problem = _candidates()
     plan = _plan(options, candidates)
     address_of = {rail.interface: rail.address for rail in candidates}
@@ -52,6 +71,7 @@ def create(options: Any, pg_options: Any = None) -> Any:
             grid=list(plan.grid),
             host_of_rank=list(plan.host_of_rank),
             plan=plan.choices,
+            servers=servers,
         )
     except dist.DistBackendError as error:
         raise error from problem

@@ -32,7 +32,7 @@ class Client:
         transport: "auto", "tcp" or "shm". Default: DMLCOMM_TRANSPORT.
         timeout_s: of every operation.
         connect_timeout_s: how long the servers may take to be there.
-        reconnect_timeout_s: how long a server that died may take to come back.
+        reconnect_timeout_s: how long a server that died may take to come back; 0: not at all.
         tls: of the control plane.
 
     Raises:

@@ -256,6 +256,12 @@ class Connections:
                 f"and it can be started again; else the job has to be",
                 servers,
             )
+        if self._options.reconnect_timeout_s == 0:
+            raise errors.PsServerLostError(
+                f"worker {self.worker} has lost servers {list(servers)}, and does not connect "
+                f"again: {reason}",
+                servers,
+            )
         with self._recovering:
             assert self.core is not None
             for server in servers:
