@@ -12,6 +12,7 @@ from dmlcomm import errors
 from dmlcomm.ps import Client, Tls, protocol
 from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
 from dmlcomm.ps._proto import dmlcomm_ps_pb2_grpc as pb_grpc
+from dmlcomm.ps.control import Control, UnknownSessionError
 from helpers.parameter_servers import command, servers
 
 SHORT = {"connect_timeout_s": 1.0}
@@ -191,3 +192,20 @@ def test_server_may_demand_certificates_of_workers(pki):
 def test_half_a_certificate_is_refused(pki):
     with pytest.raises(ValueError, match="key"):
         Tls(cert=pki / "server.crt")
+
+
+# --- leaving
+
+
+def test_worker_that_closes_has_left_its_servers_at_once():
+    with servers(2) as addresses:
+        client = Client(addresses, worker=0)
+        sessions = dict(client._connections._sessions)
+        client.close()
+        for server, address in enumerate(addresses.split(",")):
+            control = Control(server, address, "", None)
+            (worker,) = control.call("Status", pb.StatusRequest()).workers
+            assert (worker.worker, worker.alive, worker.lost_reason) == (0, False, "")
+            with pytest.raises(UnknownSessionError):
+                control.call("Lookup", pb.LookupRequest(session=sessions[server], key="any"))
+            control.close()

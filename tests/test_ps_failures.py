@@ -2,6 +2,8 @@
 
 import contextlib
 import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from dmlcomm import errors
 from dmlcomm.ps import Client, status_view
 from helpers.parameter_servers import (
+    DEADLINE_S,
     ServerProcess,
     WorkerProcess,
     addresses_of,
@@ -195,6 +198,17 @@ def test_workers_meet_although_the_first_server_is_gone():
         assert set(add_one(client).tolist()) == {1.0}
 
 
+def test_workers_meet_elsewhere_when_a_server_with_a_replica_is_started_again():
+    options = ("--servers", "2", "--workers", "1", "--replicas", "1")
+    with (
+        server_processes(2, *options[2:]) as processes,
+        Client(addresses_of(processes), worker=0, timeout_s=DEADLINE_S) as client,
+    ):
+        processes[0].kill()
+        with ServerProcess(*options, "--index", "0", "--listen", processes[0].address):
+            client.barrier()
+
+
 def test_worker_that_comes_after_a_loss_needs_not_wait():
     with server_processes(2, "--workers", "1", "--replicas", "1") as processes:
         addresses = addresses_of(processes)
@@ -258,6 +272,67 @@ def test_job_goes_on_from_its_checkpoints(tmp_path):
         assert set(weights.tolist()) == {-1.25}
         with pytest.raises(errors.PsModelError, match=r"lr=0.5.*lr=0.1"):
             client.init("m", unused, rule="sgd", lr=0.1, momentum=0.5)
+
+
+def enter_barrier(pool, client, monkeypatch):
+    """The future of its barrier, whose first call is under way."""
+    called, call = threading.Event(), client._connections.call
+
+    def call_and_tell(server, name, *arguments, **options):
+        if name == "Barrier":
+            called.set()
+        return call(server, name, *arguments, **options)
+
+    monkeypatch.setattr(client._connections, "call", call_and_tell)
+    future = pool.submit(client.barrier)
+    assert called.wait(DEADLINE_S)
+    return future
+
+
+@pytest.mark.parametrize("num_servers", [1, 2])
+def test_barrier_survives_a_restart_of_the_first_server(tmp_path, monkeypatch, num_servers):
+    options = ("--workers", "2", "--checkpoint", str(tmp_path), "--checkpoint-every", "1")
+    with (
+        ThreadPoolExecutor(1) as pool,
+        server_processes(num_servers, *options) as processes,
+        Client(addresses_of(processes), worker=0, timeout_s=DEADLINE_S) as waits,
+        Client(addresses_of(processes), worker=1, timeout_s=DEADLINE_S) as comes_later,
+    ):
+        both, victim = (waits, comes_later), processes[0]
+        started = pool.submit(start, waits)
+        start(comes_later)
+        started.result(DEADLINE_S)
+        for client in both:
+            client.push("w", np.ones(COUNT, np.float32))
+            client.clock()
+        assert set(waits.pull("w").tolist()) == {2.0}
+        eventually(lambda: checkpoint_of(victim.address).get("w") == 1, "a checkpoint")
+        barrier = enter_barrier(pool, waits, monkeypatch)
+        victim.kill()
+        place = ("--servers", str(num_servers), "--index", "0", "--listen", victim.address)
+        with ServerProcess(*place, *options):
+            comes_later.barrier()
+            barrier.result(DEADLINE_S)
+            for client in both:
+                client.push("w", np.ones(COUNT, np.float32))
+                client.clock()
+            for client in both:
+                assert set(client.pull("w").tolist()) == {4.0}
+            for client in both:
+                client.close()
+
+
+def test_barrier_names_a_first_server_that_does_not_come_back(monkeypatch):
+    with (
+        ThreadPoolExecutor(1) as pool,
+        server_processes(1, "--workers", "2") as (server,),
+        Client(server.address, worker=0, reconnect_timeout_s=0.5) as client,
+    ):
+        barrier = enter_barrier(pool, client, monkeypatch)
+        server.kill()
+        with pytest.raises(errors.PsServerLostError, match="--checkpoint") as lost:
+            barrier.result(DEADLINE_S)
+        assert lost.value.servers == [0]
 
 
 def write_checkpoints(tmp_path):

@@ -1,5 +1,7 @@
 """DistributedOptimizer, rules and the DDP hook, beside torch's own."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -137,6 +139,42 @@ def test_optimizer_is_used_as_any_other():
         assert last < first / 100
         assert optimizer.state_dict()["param_groups"][0]["lr"] == 0.05
         optimizer.load_state_dict(optimizer.state_dict())
+
+
+@pytest.mark.parametrize("lr", [-0.5, math.inf, -math.inf, math.nan])
+def test_wrong_learning_rate_is_an_error_and_harms_nobody(lr):
+    ones = np.ones((2, 1), np.float32)
+    with servers() as addresses, Client(addresses) as client:
+        client.init("w", 0 * ones, rule="sgd", lr=1.0)
+        client.init("table", 0 * ones, rule="sgd", lr=1.0, tables=True)
+        for call in (
+            lambda: client.push("w", ones, lr=lr),
+            lambda: client.push_async("w", ones, lr=lr),
+            lambda: client.push_pull("w", ones, lr=lr),
+            lambda: client.push_rows("table", [0, 1], ones, lr=lr),
+        ):
+            with pytest.raises(ValueError, match=f"learning rate {lr}: expected a finite number"):
+                call()
+        client.push("w", ones)
+        client.clock()
+        assert client.pull("w").tolist() == [[-1], [-1]]
+        assert client.pull_rows("table", [0, 1]).tolist() == [[0], [0]]
+
+
+@pytest.mark.parametrize("lr", [-0.5, math.inf, math.nan])
+def test_wrong_learning_rate_of_a_group_is_an_error_before_any_is_pushed(lr):
+    params = [torch.zeros(3, requires_grad=True) for _ in range(2)]
+    with servers() as address, Client(address) as client:
+        groups = [{"params": [p]} for p in params]
+        optimizer = DistributedOptimizer(groups, client, lr=1.0)
+        for p in params:
+            p.grad = torch.ones(3)
+        optimizer.param_groups[1]["lr"] = lr
+        with pytest.raises(ValueError, match=f"learning rate {lr}"):
+            optimizer.step()
+        optimizer.param_groups[1]["lr"] = 0.5
+        optimizer.step()
+        assert [p.tolist() for p in params] == [[-1] * 3, [-0.5] * 3]
 
 
 def test_parameter_without_gradient_stays():

@@ -130,6 +130,11 @@ def test_every_table_is_a_space():
         layout.table_layout([TensorSpec((10,), "f32")])
 
 
+@pytest.mark.parametrize(("dtype", "size"), [("u8", 1), ("bf16", 2), ("f32", 4), ("i64", 8)])
+def test_bytes_of_an_element(dtype, size):
+    assert TensorSpec((3,), dtype).element_bytes == size
+
+
 def test_dict_may_come_in_any_order():
     structure = layout.structure_of({"a": 1, "b": 2})
     assert structure.flatten({"b": 20, "a": 10}, "model") == [10, 20]

@@ -262,7 +262,7 @@ void restore(Server& server, uint32_t model, const ModelSpec& spec, const py::ob
   check(server.restore(model, spec, std::move(rule), snapshot));
 }
 
-void bind_server(py::module_& module) {
+void bind_data(py::module_& module) {
   py::class_<Space>(module, "PsSpace", "A run of elements of one type in a model.")
       .def(py::init(&make_space), py::arg("dtype"), py::arg("count"), py::arg("row") = 0,
            py::arg("wire") = "")
@@ -294,6 +294,9 @@ void bind_server(py::module_& module) {
       .def_readonly("clock", &Snapshot::clock)
       .def_readonly("workers", &Snapshot::workers)
       .def("shards", &snapshot_shards);
+}
+
+void bind_server(py::module_& module) {
   py::class_<Server, std::shared_ptr<Server>>(module, "PsServer", "One parameter server.")
       .def(py::init([](uint32_t server, uint32_t num_servers, uint32_t num_workers,
                        const std::string& transport) {
@@ -493,6 +496,7 @@ void bind_parameter_server(py::module_& module) {
       "address_of",
       [](const py::array& array) { return reinterpret_cast<uintptr_t>(array.data()); },
       "Where an array's elements are: a tenth of the time that the attribute `ctypes` takes.");
+  bind_data(module);
   bind_server(module);
   bind_client(module);
 }

@@ -11,6 +11,7 @@ from dmlcomm.ps.connections import ConnectionOptions, Connections
 from dmlcomm.ps.creation import Creation
 from dmlcomm.ps.operations import Operations, nothing, rate
 from dmlcomm.ps.protocol import parse_address, parse_servers
+from dmlcomm.ps.tables import pull_rows, pull_tables
 from dmlcomm.ps.tls import Tls
 
 
@@ -128,7 +129,7 @@ class Client:
             reduce: "mean" or "sum" of the pushes of a clock.
             wire: "bf16" or "f16": how f32 travels. Default: as it is.
             tables: the tensors are matrices whose rows are pushed and pulled singly (`push_rows`,
-                `pull_rows`).
+                `pull_rows`); other pushes and pulls of the model are errors.
             options: of the rule, as lr=0.1.
 
         Raises:
@@ -150,6 +151,8 @@ class Client:
         if known is None or known.description != made.description:
             self._creation.create(made, weights)
             self._models[model] = made
+        if tables:
+            return pull_tables(self._operations, made, weights)
         return self.pull(model, None, out=weights)
 
     def has_model(self, model: str) -> bool:
@@ -245,14 +248,7 @@ class Client:
         out = tensors.empty(made.like[table], (rows.num_elements, row_elements))
         memory, finish = tensors.writable(out)
         bound = _check_staleness(staleness)
-        return self._operations.run(
-            f'pull of rows of model "{model}"',
-            lambda core, _: core.start_pull_rows(
-                made.number, table, rows.address, rows.num_elements, memory.address, bound
-            ),
-            finish,
-            rows,
-        )
+        return pull_rows(self._operations, made, table, rows, memory.address, bound, finish)
 
     # --- workers together ---
 
@@ -265,8 +261,11 @@ class Client:
         return int(self._core.clock_of(self._model(model).number))
 
     def barrier(self) -> None:
-        """Waits until every live worker has called it. Raises PsTimeoutError."""
-        self._connections.barrier(self._timeout_s)
+        """Waits until every live worker has called it. Raises PsTimeoutError.
+
+        Raises PsServerLostError when server 0 dies, has no replica and does not come back.
+        """
+        self._connections.barrier(self._timeout_s, self._recreate)
 
     def close(self, *, wait: bool = True) -> None:
         """Leaves: the others do not wait for this worker any more. Idempotent.
@@ -289,22 +288,24 @@ class Client:
     # --- operations, now (run) or later (run_later) ---
 
     def _push(self, run: Any, model: str, gradients: Any, lr: float | None) -> Any:
-        made = self._model(model)
+        made, what = self._model(model), f'push to model "{model}"'
+        made.expect_dense(what)
         memories = made.readable(gradients)
         buffers = made.layout.buffers(memories)
         return run(
-            f'push to model "{model}"',
+            what,
             lambda core, wait: core.start_push(made.number, buffers, rate(lr), wait),
             nothing,
             memories,
         )
 
     def _pull(self, run: Any, model: str, staleness: int | None, out: Any) -> Any:
-        made = self._model(model)
+        made, what = self._model(model), f'pull of model "{model}"'
+        made.expect_dense(what)
         buffers, finish = made.writable(out)
         bound = _check_staleness(staleness)
         return run(
-            f'pull of model "{model}"',
+            what,
             lambda core, wait: core.start_pull(made.number, buffers, bound, wait),
             finish,
         )
@@ -318,13 +319,14 @@ class Client:
         lr: float | None,
         out: Any,
     ) -> Any:
-        made = self._model(model)
+        made, what = self._model(model), f'push_pull of model "{model}"'
+        made.expect_dense(what)
         memories = made.readable(gradients)
         pushed = made.layout.buffers(memories)
         pulled, finish = made.writable(out)
         bound = _check_staleness(staleness)
         return run(
-            f'push_pull of model "{model}"',
+            what,
             lambda core, wait: core.start_push_pull(
                 made.number, pushed, pulled, bound, rate(lr), wait
             ),

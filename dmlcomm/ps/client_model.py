@@ -22,7 +22,10 @@ Buffers = list[list[tuple[int, int]]]
 
 @dataclass(frozen=True)
 class ClientModel:
-    """See `make_model`; `like` has an empty tensor for each, of which a pull makes more."""
+    """See `make_model`; `like` has an empty tensor for each, of which a pull makes more.
+
+    Either all tensors are tables or none is.
+    """
 
     number: int
     name: str
@@ -30,6 +33,15 @@ class ClientModel:
     layout: Layout
     description: Any
     like: tuple[Any, ...]
+    is_tables: bool
+
+    def expect_dense(self, what: str) -> None:
+        """Raises ValueError for tables: the servers leave them out of what is not about rows."""
+        if self.is_tables:
+            raise ValueError(
+                f"{what}: expected a model of dense tensors, and it was made with tables=True; use "
+                f"push_rows and pull_rows, which say which rows"
+            )
 
     def readable(self, value: Any) -> list[Memory]:
         """Memory of tensors that are to be sent. Raises ValueError if they are not this model's."""
@@ -97,4 +109,4 @@ def make_model(
     layout = table_layout(specs) if tables else dense_layout(specs)
     description = describe_model(name, structure, layout, wire, options, **fields)
     like = tuple(tensors.empty(leaf, (0,)) for leaf in leaves)
-    return ClientModel(model_number(name), name, structure, layout, description, like)
+    return ClientModel(model_number(name), name, structure, layout, description, like, tables)

@@ -60,6 +60,7 @@ class Connections:
         self._incarnation = secrets.randbits(63)
         self._recovering = threading.Lock()
         self._reported: set[int] = set()
+        self._forgotten_by: set[int] = set()
         self.worker = options.worker
         self.num_workers = 0
         self.closed = False
@@ -88,7 +89,7 @@ class Connections:
         if not self.replicas:
             return self.live_servers()
         servers = []
-        for server in self.live_servers():
+        for server in sorted(set(self.live_servers()) - self._forgotten_by):
             try:
                 self._controls[server].call("Health", pb.HealthRequest())
                 servers.append(server)
@@ -210,18 +211,25 @@ class Connections:
 
     # --- workers together ---
 
-    def barrier(self, timeout_s: float) -> None:
-        """Raises PsTimeoutError, which names who has not come."""
+    def barrier(self, timeout_s: float, recreate: Callable[[int], None]) -> None:
+        """Raises PsTimeoutError, which names who has not come, and what `recover` raises.
+
+        Workers that wait here send nothing that would tell them of a server's death: the call
+        itself tells, and they connect anew to a server that was started again meanwhile.
+        """
         patience = Patience(timeout_s, "the barrier")
         ticket = secrets.randbits(63)
         deadline = time.monotonic() + timeout_s
         while True:
             try:
                 wait_s = max(0.001, min(WAIT_SLICE_S, deadline - time.monotonic()))
-                first = self.answering_servers()[0]
+                # Without replicas it is always the same one, also when its loss has been noticed.
+                first = self.answering_servers()[0] if self.replicas else 0
+                session = self._sessions[first]
                 reply = self.call(first, "Barrier", wait_s=wait_s, ticket=ticket)
             except (errors.PsConnectionError, UnknownSessionError) as error:
                 patience.wait(error)
+                self._renew(first, session, recreate, error, deadline)
                 continue
             if reply.passed:
                 return
@@ -258,10 +266,32 @@ class Connections:
             assert self.core is not None
             for server in servers:
                 if server in self.core.lost():  # else another thread was faster
-                    self._reconnect(server, recreate, reason)
+                    limit_s = self._options.reconnect_timeout_s
+                    self._reconnect(server, recreate, reason, limit_s)
 
-    def _reconnect(self, server: int, recreate: Callable[[int], None], reason: str) -> None:
-        limit_s = self._options.reconnect_timeout_s
+    def _renew(
+        self,
+        server: int,
+        session: str,
+        recreate: Callable[[int], None],
+        error: errors.PsError,
+        deadline: float,
+    ) -> None:
+        """After a call within `session` has failed: connects again, or leaves it to a replica."""
+        if self.replicas:
+            if isinstance(error, UnknownSessionError):
+                # It was started again, and stays out: see `recover`.
+                self._forgotten_by.add(server)
+            return
+        with self._recovering:
+            if self._sessions[server] == session:  # else another thread was faster
+                remaining_s = max(0.0, deadline - time.monotonic())
+                limit_s = min(self._options.reconnect_timeout_s, remaining_s)
+                self._reconnect(server, recreate, str(error), limit_s)
+
+    def _reconnect(
+        self, server: int, recreate: Callable[[int], None], reason: str, limit_s: float
+    ) -> None:
         where = f"server {server} ({self._controls[server].address})"
         get_logger().warning(
             "worker %d has lost %s: %s; connecting again for %g s",

@@ -85,6 +85,11 @@ class TensorSpec:
             count *= size
         return count
 
+    @property
+    def element_bytes(self) -> int:
+        # The core's names of types end in their bits.
+        return int(self.dtype.lstrip("bfiu")) // 8
+
     def __str__(self) -> str:
         return f"{self.dtype}{list(self.shape)}"
 

@@ -160,8 +160,19 @@ class Operations:
 
 
 def rate(lr: float | None) -> float:
-    """None is the rule's own learning rate, which the core is told by NaN."""
-    return math.nan if lr is None else float(lr)
+    """None is the rule's own learning rate, which the core is told by NaN. Raises ValueError.
+
+    A server that gets one that it cannot use ends the model for all workers.
+    """
+    if lr is None:
+        return math.nan
+    value = float(lr)
+    if not 0 <= value < math.inf:
+        raise ValueError(
+            f"learning rate {value}: expected a finite number, at least 0, or None for the rule's "
+            f"own; is it what a scheduler has computed?"
+        )
+    return value
 
 
 def nothing() -> None:

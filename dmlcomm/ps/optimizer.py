@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from dmlcomm.ps.client import Client
+from dmlcomm.ps.operations import rate
 
 # torch.optim class -> the servers' rule.
 RULES = {"SGD": "sgd", "Adam": "adam", "AdamW": "adamw", "Adagrad": "adagrad"}
@@ -94,9 +95,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def _step_groups(self) -> None:
         """All groups are one clock, so one update."""
         work = list(zip(self._models, self.param_groups, strict=True))
+        # One that is wrong is an error before any group has been pushed.
+        rates = [rate(group["lr"]) for group in self.param_groups]
         pushes = [
-            self._client.push_async(name, _gradients(group), lr=float(group["lr"]))
-            for name, group in work
+            self._client.push_async(name, _gradients(group), lr=lr)
+            for (name, group), lr in zip(work, rates, strict=True)
         ]
         self._client.clock()
         pulls = [
