@@ -60,6 +60,7 @@ check: $(VENV)/.requirements  ## Formatting, lint, types and the layer rules
 	$(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python setup.py -q protocol
 	$(BIN)/mypy
 	$(BIN)/python scripts/check_layers.py
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from setuptools import Extension, setup
+from setuptools import Command, Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
@@ -37,6 +37,19 @@ def generate_protocol() -> None:
     ]
     if protoc.main(arguments) != 0:
         raise SystemExit(f"{source} could not be compiled; protoc has said why")
+
+
+class Protocol(Command):
+    """`setup.py protocol`: the generated code alone, for tools that read the sources."""
+
+    user_options: list[tuple[str, str, str]] = []
+
+    def initialize_options(self) -> None: ...
+
+    def finalize_options(self) -> None: ...
+
+    def run(self) -> None:
+        generate_protocol()
 
 
 class PythonBuild(build_py):
@@ -95,5 +108,5 @@ class CMakeBuild(build_ext):
 
 setup(
     ext_modules=[Extension("dmlcomm._core", sources=[]), Extension("dmlcomm._c10d", sources=[])],
-    cmdclass={"build_ext": CMakeBuild, "build_py": PythonBuild},
+    cmdclass={"protocol": Protocol, "build_ext": CMakeBuild, "build_py": PythonBuild},
 )

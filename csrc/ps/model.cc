@@ -116,10 +116,25 @@ void Model::seal() {
 // --- clocks ---
 
 // Windows that are complete now are applied by whoever next pushes to their piece or pulls it: so a
-// pull sends one piece while it applies the next, and several pulls share the work.
+// pull sends one piece while it applies the next, and several pulls share the work. Only those of
+// tables are applied here: their mean is over the workers that count now.
 void Model::tick(uint32_t worker, uint64_t clock) {
   clocks_.set(worker, clock);
+  advance_all([&](const Piece& piece) { return spec().spaces[piece.space].sparse(); });
   events_.signal();
+}
+
+template <typename Wanted>
+void Model::advance_all(Wanted wanted) {
+  for (const auto& shard : shards_) {
+    for (size_t i = 0; i < shard->pieces().size(); ++i) {
+      if (!wanted(shard->pieces()[i])) continue;
+      PieceState& state = shard->state(i);
+      std::lock_guard lock(state.mutex);
+      bool moved = false;
+      (void)keep_failure(advance(*shard, state, &moved));
+    }
+  }
 }
 
 void Model::attach(uint32_t worker, uint64_t clock, uint64_t incarnation) {
@@ -374,16 +389,7 @@ Status Model::check_rows(uint32_t shard, const Rows& rows) const {
 // --- checkpoints ---
 
 std::shared_ptr<Snapshot> Model::take_snapshot() {
-  if (snapshots_.is_filling()) {
-    for (const auto& shard : shards_) {
-      for (size_t i = 0; i < shard->pieces().size(); ++i) {
-        PieceState& state = shard->state(i);
-        std::lock_guard lock(state.mutex);
-        bool moved = false;
-        (void)keep_failure(advance(*shard, state, &moved));
-      }
-    }
-  }
+  if (snapshots_.is_filling()) advance_all([](const Piece&) { return true; });
   return snapshots_.take();
 }
 

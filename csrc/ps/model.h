@@ -106,6 +106,8 @@ class Model {
  private:
   Shard* find(uint32_t number) const;
   Status failure() const;
+  template <typename Wanted>
+  void advance_all(Wanted wanted);
   Status keep_failure(const Status& status);
 
   // All of these with the piece's lock.

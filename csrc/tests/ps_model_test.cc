@@ -240,6 +240,24 @@ TEST(PsModel, RowsAreAddedUpAndTheRestStays) {
   EXPECT_EQ(pulled, (std::vector<float>{0, 0, 10, 20, 0, 0, 101, 202}));
 }
 
+TEST(PsModel, TheMeanOfRowsIsOverTheWorkersThatCountedAtTheClock) {
+  ModelSpec spec = spec_of(0, Apply::at_clock, Combine::mean, "add");
+  spec.spaces[0] = {DType::f32, 8, 2, DType::f32};
+  ModelUnderTest model(spec, 1);
+  const int64_t row = 2;
+  const std::vector<float> values{4, 6};
+  ASSERT_TRUE(model
+                  ->push_rows(0, {0, 0, 1, 0, false, kNoRate}, {0, &row, 1},
+                              reinterpret_cast<const std::byte*>(values.data()))
+                  .value());
+  model->tick(0, 1);
+  model->attach(1, 1, 2);  // comes when the clock is over
+  std::vector<float> pulled(2);
+  ASSERT_TRUE(
+      model->pull_rows(0, 1, {0, &row, 1}, reinterpret_cast<std::byte*>(pulled.data())).value());
+  EXPECT_EQ(pulled, values);
+}
+
 TEST(PsModel, RowsThatDoNotExistAreRefused) {
   ModelSpec spec = spec_of(0, Apply::at_clock, Combine::sum, "add");
   spec.spaces[0] = {DType::f32, 8, 2, DType::f32};
