@@ -14,8 +14,6 @@ namespace {
 // A server that does not confirm the goodbye of a worker within this time is left anyway.
 constexpr double kLeaveTimeoutS = 5.0;
 
-bool is_in(uint64_t set, uint32_t server) { return (set >> server & 1) != 0; }
-
 // What an operation over pieces keeps alive until it is done.
 struct PieceParcels {
   ModelSpec spec;
@@ -74,16 +72,10 @@ Status Client::connect(const ConnectOptions& options,
     return Status(StatusCode::invalid_argument,
                   str_cat("server ", options.server, " of ", options_.num_servers));
   }
-  engine::CommunicatorOptions communicator;
-  communicator.rank = kWorkerRank;
-  communicator.num_ranks = 2;
-  communicator.names = {str_cat("worker ", options_.worker), str_cat("server ", options.server)};
-  communicator.name = str_cat(communicator.names[0], " - ", communicator.names[1]);
-  communicator.rails = options.rails;
-  communicator.first_rail = options.first_rail;
-  communicator.timeout = options.timeout;
-  communicator.config = options_.config;
-  auto connected = engine::Communicator::create(communicator, std::move(rendezvous));
+  auto connected =
+      meet(kWorkerRank,
+           {options_.worker, options.server, options.rails, options.first_rail, options.timeout},
+           options_.config, std::move(rendezvous));
   if (!connected.ok()) return connected.status();
   auto link = std::make_shared<ServerLink>(std::move(*connected));
   std::lock_guard starting(start_mutex_);
@@ -109,7 +101,7 @@ Command Client::attach_command(uint32_t model, uint64_t clock) const {
 
 std::shared_ptr<ServerLink> Client::link(uint32_t server) {
   std::lock_guard lock(mutex_);
-  return is_in(lost_servers_.load(), server) ? nullptr : links_[server];
+  return has_server(lost_servers_.load(), server) ? nullptr : links_[server];
 }
 
 void Client::lose(uint32_t server, const std::shared_ptr<ServerLink>& link, const Status& reason) {
@@ -132,7 +124,7 @@ void Client::lose(uint32_t server, const std::shared_ptr<ServerLink>& link, cons
 void Client::learn_lost_servers(uint64_t lost) {
   const uint64_t news = lost & ~lost_servers_.fetch_or(lost);
   for (uint32_t server = 0; server < options_.num_servers; ++server) {
-    if (!is_in(news, server)) continue;
+    if (!has_server(news, server)) continue;
     std::shared_ptr<ServerLink> link;
     {
       std::lock_guard lock(mutex_);

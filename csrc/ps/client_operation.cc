@@ -134,8 +134,7 @@ void ClientOperation::settle_attempt(Progress& progress, Attempt& attempt) {
   }
   progress.pushed = true;
   // What a server says that others have found lost may lack their pushes.
-  const bool lost = (links_.lost_servers() >> attempt.server & 1) != 0;
-  progress.pulled |= attempt.pulls && !lost;
+  progress.pulled |= attempt.pulls && !has_server(links_.lost_servers(), attempt.server);
 }
 
 // Looks at what has ended; ok if the task is complete, peer_lost if no server is left for it.

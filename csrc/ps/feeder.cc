@@ -3,14 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "ps/pair.h"
+
 namespace dmlcomm::ps {
-namespace {
-
-// How long a message may take is up to whoever waits for it.
-constexpr std::chrono::hours kForever{24 * 365};
-
-}  // namespace
-
 void Feeder::add(Item item) {
   {
     std::lock_guard lock(mutex_);

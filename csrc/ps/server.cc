@@ -10,8 +10,6 @@
 namespace dmlcomm::ps {
 namespace {
 
-bool is_in(uint64_t set, uint32_t server) { return (set >> server & 1) != 0; }
-
 void add_counters(std::vector<transport::RailCounters>* sums, const transport::RailCounters& rail) {
   const auto it = std::find_if(sums->begin(), sums->end(),
                                [&](const auto& sum) { return sum.interface == rail.interface; });
@@ -43,7 +41,7 @@ void Server::close() {
 // --- workers ---
 
 Status Server::fenced() {
-  if (!is_in(lost_servers_.load(), options_.server)) return Status();
+  if (!has_server(lost_servers_.load(), options_.server)) return Status();
   return Status(StatusCode::peer_lost,
                 str_cat("server ", options_.server,
                         " was found lost by workers, which use its replica now; start a new job "
@@ -65,16 +63,10 @@ Status Server::join(const JoinOptions& options, std::shared_ptr<engine::Rendezvo
   }
   if (old != nullptr) old->end_but_count("the worker connects anew");
   old.reset();
-  engine::CommunicatorOptions communicator;
-  communicator.rank = kServerRank;
-  communicator.num_ranks = 2;
-  communicator.names = {str_cat("worker ", options.worker), str_cat("server ", options_.server)};
-  communicator.name = str_cat(communicator.names[0], " - ", communicator.names[1]);
-  communicator.rails = options.rails;
-  communicator.first_rail = options.first_rail;
-  communicator.timeout = options.timeout;
-  communicator.config = options_.config;
-  auto connected = engine::Communicator::create(communicator, std::move(rendezvous));
+  auto connected =
+      meet(kServerRank,
+           {options.worker, options_.server, options.rails, options.first_rail, options.timeout},
+           options_.config, std::move(rendezvous));
   if (!connected.ok()) {
     if (!has_session(options.worker)) drop_worker(options.worker);
     return connected.status();
@@ -120,7 +112,7 @@ void Server::on_session_ended(uint32_t worker, const Status& reason) {
 
 uint64_t Server::note_lost_servers(uint64_t lost) {
   const uint64_t before = lost_servers_.fetch_or(lost);
-  if (is_in(lost & ~before, options_.server)) log_error(fenced().message());
+  if (has_server(lost & ~before, options_.server)) log_error(fenced().message());
   return before | lost;
 }
 

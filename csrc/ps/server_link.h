@@ -26,7 +26,6 @@ class ServerLink {
   Feeder& down() { return *down_; }
 
   bool works() const { return communicator_->error().ok(); }
-  Status error() const { return communicator_->error(); }
   void close() { communicator_->close(); }
   void fail(const std::string& reason) { communicator_->abort(reason); }
   std::vector<transport::RailCounters> rails() { return communicator_->rails(); }

@@ -12,9 +12,7 @@ namespace {
 // Pieces of one worker that are on their way at once, in either direction: enough to hide the round
 // trip of asking and granting, few enough to stay in the cache.
 constexpr size_t kPiecesInFlight = 8;
-// An idle worker may be silent for years; that it lives is the connection's to watch.
-constexpr std::chrono::hours kForever{24 * 365};
-
+// Who waits for an event looks this often whether the worker still lives.
 constexpr std::chrono::milliseconds kLookAtWorker{250};
 
 engine::OpOptions patient() {
@@ -63,8 +61,7 @@ Session::~Session() {
 
 void Session::end_but_count(const std::string& reason) {
   counts_on_.store(true);
-  communicator_->abort(reason);
-  end(Status(StatusCode::aborted, reason));
+  fail(Status(StatusCode::aborted, reason));
 }
 
 Status Session::reason() const {
@@ -75,6 +72,11 @@ Status Session::reason() const {
 size_t Session::num_queued() const {
   std::lock_guard lock(mutex_);
   return replies_.size() + (answering_ ? 1 : 0);
+}
+
+void Session::fail(const Status& reason) {
+  communicator_->abort(reason.message());
+  end(reason);
 }
 
 void Session::end(const Status& reason) {
@@ -101,10 +103,7 @@ void Session::receive_loop() {
     }
     const Result<Command> command = decode_command(bytes);
     status = command.ok() ? carry_out(*command) : command.status();
-    if (!status.ok()) {
-      communicator_->abort(status.message());
-      end(status);
-    }
+    if (!status.ok()) fail(status);
   }
   if (!counts_on_.load()) host_.drop_worker(worker_);
   host_.on_session_ended(worker_, reason());
@@ -139,7 +138,7 @@ Status Session::carry_out(const Command& command) {
   switch (command.kind) {
     case CommandKind::attach:
       model->attach(worker_, command.clock, command.sequence);
-      reply({command, model, {}, false});
+      reply({command, model, {}});
       return Status();
     case CommandKind::clock:
       DMLCOMM_RETURN_IF_ERROR(wait_for_exact_pulls(command.model));
@@ -147,12 +146,12 @@ Status Session::carry_out(const Command& command) {
       return Status();
     case CommandKind::set:
       DMLCOMM_RETURN_IF_ERROR(take_pieces(command, model));
-      reply({command, model, {}, false});
+      reply({command, model, {}});
       return Status();
     case CommandKind::push:
     case CommandKind::push_close:
     case CommandKind::push_pull: return take_push(command, model);
-    case CommandKind::pull: reply({command, model, {}, false}); return Status();
+    case CommandKind::pull: reply({command, model, {}}); return Status();
     case CommandKind::push_rows:
     case CommandKind::pull_rows: return take_rows(command, model);
     case CommandKind::leave: break;
@@ -172,10 +171,10 @@ Status Session::take_push(const Command& command, const std::shared_ptr<Model>& 
   const bool early =
       command.kind == CommandKind::push_pull && command.staleness == 0 &&
       chosen_pieces(command.kind, model->spec(), model->shard(command.shard)->pieces()).size() > 1;
-  if (early) reply({command, model, {}, false});
+  if (early) reply({command, model, {}});
   DMLCOMM_RETURN_IF_ERROR(take_pieces(command, model));
   if (command.ends_clock) advance_clock(*model, command.clock + 1);
-  if (!early) reply({command, model, {}, false});
+  if (!early) reply({command, model, {}});
   return Status();
 }
 
@@ -243,7 +242,7 @@ Status Session::take_rows(const Command& command, const std::shared_ptr<Model>& 
       return model->push_rows(command.shard, push, rows_of(command, numbers), incoming_.data());
     }));
   }
-  reply({command, model, std::move(numbers), false});
+  reply({command, model, std::move(numbers)});
   return Status();
 }
 
@@ -279,10 +278,9 @@ Status Session::wait_for_exact_pulls(uint32_t model) {
 // --- answering ---
 
 void Session::reply(Reply reply) {
-  reply.exact = reply.command.is_exact();
   if (reply.command.pulls()) counters_.pulls.fetch_add(1);
   std::unique_lock lock(mutex_);
-  if (reply.exact) exact_pulls_.insert(reply.command.model);
+  if (reply.command.is_exact()) exact_pulls_.insert(reply.command.model);
   const bool at_once = replies_.empty() && !answering_;
   if (at_once) {
     answering_ = true;
@@ -290,10 +288,7 @@ void Session::reply(Reply reply) {
     bool ready = false;
     const bool nothing_follows = reply.command.waits && reply.command.kind == CommandKind::pull;
     const Status status = answer(reply, &ready, nothing_follows ? Mode::alone : Mode::try_once);
-    if (!status.ok()) {
-      communicator_->abort(status.message());
-      end(status);
-    }
+    if (!status.ok()) fail(status);
     if (ready) finish(reply);
     lock.lock();
     answering_ = false;
@@ -315,10 +310,7 @@ void Session::answer_loop() {
     lock.unlock();
     bool ready = false;
     const Status status = answer(reply, &ready, Mode::beside_receiver);
-    if (!status.ok() && !ended()) {
-      communicator_->abort(status.message());
-      end(status);
-    }
+    if (!status.ok() && !ended()) fail(status);
     finish(reply);
     lock.lock();
     answering_ = false;
@@ -326,7 +318,7 @@ void Session::answer_loop() {
 }
 
 void Session::finish(const Reply& reply) {
-  if (!reply.exact) return;
+  if (!reply.command.is_exact()) return;
   {
     std::lock_guard lock(mutex_);
     exact_pulls_.erase(exact_pulls_.find(reply.command.model));
@@ -341,6 +333,14 @@ Status Session::answer(const Reply& reply, bool* ready, Mode mode) {
     case CommandKind::pull_rows: return send_rows(reply, ready, mode);
     default: *ready = true; return send_answer(reply.command);
   }
+}
+
+// Whether the attempt has worked; false only where nothing may be waited for.
+template <typename Try>
+Result<bool> Session::try_in(Mode mode, Try attempt) {
+  if (mode == Mode::try_once) return attempt();
+  DMLCOMM_RETURN_IF_ERROR(wait_until(attempt));
+  return true;
 }
 
 Status Session::send_pieces(const Reply& reply, bool* ready, Mode mode) {
@@ -359,20 +359,16 @@ Status Session::send_pieces(const Reply& reply, bool* ready, Mode mode) {
       ops.pop_front();
     }
     const Piece& piece = shard.pieces()[chosen[i]];
-    const bool in_place = reply.exact && model.can_send_in_place(piece);
+    const bool in_place = reply.command.is_exact() && model.can_send_in_place(piece);
     std::byte* scratch = outgoing_.data() + i % num_slots * slot_bytes;
     const std::byte* data = nullptr;
     const auto attempt = [&] {
       return model.pull(reply.command.shard, chosen[i], reply.command.needed(), in_place, scratch,
                         &data);
     };
-    if (mode != Mode::try_once) {
-      DMLCOMM_RETURN_IF_ERROR(wait_until(attempt));
-    } else {
-      const Result<bool> done = attempt();
-      if (!done.ok()) return done.status();
-      if (!*done) return Status();
-    }
+    const Result<bool> done = try_in(mode, attempt);
+    if (!done.ok()) return done.status();
+    if (!*done) return Status();
     const size_t bytes = piece.wire_bytes(model.spec());
     counters_.bytes_out.fetch_add(bytes);
     engine::OpOptions options = patient();
@@ -395,13 +391,9 @@ Status Session::send_rows(const Reply& reply, bool* ready, Mode mode) {
     return reply.model->pull_rows(command.shard, command.needed(), rows_of(command, reply.rows),
                                   outgoing_.data());
   };
-  if (mode != Mode::try_once) {
-    DMLCOMM_RETURN_IF_ERROR(wait_until(attempt));
-  } else {
-    const Result<bool> done = attempt();
-    if (!done.ok()) return done.status();
-    if (!*done) return Status();
-  }
+  const Result<bool> done = try_in(mode, attempt);
+  if (!done.ok()) return done.status();
+  if (!*done) return Status();
   *ready = true;
   counters_.bytes_out.fetch_add(bytes);
   return send(outgoing_.data(), bytes, kDown);

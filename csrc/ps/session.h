@@ -76,7 +76,6 @@ class Session {
     Command command;
     std::shared_ptr<Model> model;
     std::vector<int64_t> rows;
-    bool exact = false;  // counted in exact_pulls_
   };
   using Ops = std::deque<engine::OperationPtr>;
 
@@ -103,6 +102,8 @@ class Session {
   };
   void reply(Reply reply);
   void answer_loop();
+  template <typename Try>
+  Result<bool> try_in(Mode mode, Try attempt);
   Status answer(const Reply& reply, bool* ready, Mode mode);
   Status send_pieces(const Reply& reply, bool* ready, Mode mode);
   Status send_rows(const Reply& reply, bool* ready, Mode mode);
@@ -110,6 +111,8 @@ class Session {
   Status send(const void* data, size_t bytes, uint32_t tag);
   void finish(const Reply& reply);
 
+  // Ends the session, and tells the worker why.
+  void fail(const Status& reason);
   void end(const Status& reason);
 
   const uint32_t worker_;

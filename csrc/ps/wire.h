@@ -19,11 +19,9 @@
 
 #include "base/status.h"
 #include "ps/model_spec.h"
+#include "ps/pair.h"
 
 namespace dmlcomm::ps {
-
-constexpr int kWorkerRank = 0;
-constexpr int kServerRank = 1;
 
 constexpr uint32_t kCommand = 1;
 constexpr uint32_t kUp = 2;
@@ -44,6 +42,11 @@ enum class CommandKind : uint8_t {
 };
 
 constexpr int64_t kNoBound = -1;
+
+// Whether a set of servers (bit i: server i) has this one.
+constexpr bool has_server(uint64_t servers, uint32_t server) {
+  return (servers >> server & 1) != 0;
+}
 
 struct Command {
   CommandKind kind = CommandKind::leave;
