@@ -1,9 +1,12 @@
-"""`Row`: one result of ``benchmarks.multi_nic`` with what it is compared with."""
+"""`Row`: one result of a benchmark that has bars, with what it is compared with."""
 
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from rich import box
 from rich.table import Table
+
+from benchmarks import report
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,27 @@ def table(rows: list[Row]) -> Table:
             str(row.wrong),
         )
     return found
+
+
+def conclude(title: str, rows: list[Row], json_file: Path | None, strict: bool) -> None:
+    """Prints the table, remarks and missed bars, and writes JSON lines.
+
+    Exits with 1 when a result is wrong, or if ``strict`` when a bar is missed.
+    """
+    report.console.print(title, table(rows))
+    for row in rows:
+        if row.remark:
+            report.console.print(f"{row.case}: {row.remark}")
+    missed = [line for row in rows for line in row.missed()]
+    for line in missed:
+        report.console.print(f"missed: {line}")
+    if json_file:
+        json_file.unlink(missing_ok=True)
+        report.append_json_lines(
+            json_file, [report.environment(), *(row.as_dict() for row in rows)]
+        )
+    if any(row.wrong for row in rows) or (strict and missed):
+        raise SystemExit(1)
 
 
 def _milliseconds(seconds: float | None) -> str:

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from benchmarks.multi_nic.experiments import EXPERIMENTS
-from benchmarks.multi_nic.row import Row
+from benchmarks.row import Row
 
 
 def test_row_says_which_bars_are_missed():

@@ -21,8 +21,8 @@ from pathlib import Path
 from benchmarks import report
 from benchmarks.arguments import comma_list
 from benchmarks.multi_nic.experiments import EXPERIMENTS
-from benchmarks.multi_nic.row import Row, table
 from benchmarks.multi_nic.settings import FULL, QUICK
+from benchmarks.row import Row, conclude
 
 
 def main() -> None:
@@ -31,20 +31,7 @@ def main() -> None:
     for name in options.only:
         report.console.print(f"{name} …")
         rows += EXPERIMENTS[name](QUICK if options.quick else FULL)
-    report.console.print("Times in ms.", table(rows))
-    for row in rows:
-        if row.remark:
-            report.console.print(f"{row.case}: {row.remark}")
-    missed = [line for row in rows for line in row.missed()]
-    for line in missed:
-        report.console.print(f"missed: {line}")
-    if options.json:
-        options.json.unlink(missing_ok=True)
-        report.append_json_lines(
-            options.json, [report.environment(), *(row.as_dict() for row in rows)]
-        )
-    if any(row.wrong for row in rows) or (options.strict and missed):
-        raise SystemExit(1)
+    conclude("Times in ms.", rows, options.json, options.strict)
 
 
 def _parse() -> argparse.Namespace:

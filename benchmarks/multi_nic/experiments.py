@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 from benchmarks.lab_run import Request, run
 from benchmarks.multi_nic import link_down
-from benchmarks.multi_nic.row import Row
 from benchmarks.multi_nic.settings import MTU, RATE, UNEQUAL_RATES, Settings
+from benchmarks.row import Row
 
 SMALL = 64 * 1024  # bytes
 ASYNC_BUCKETS = 4

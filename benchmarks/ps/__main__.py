@@ -17,10 +17,9 @@ import argparse
 import statistics
 from pathlib import Path
 
-from benchmarks import report
-from benchmarks.multi_nic.row import Row, table
 from benchmarks.ps import plain_tcp
 from benchmarks.ps.cluster import Load, Times, run, run_and_kill
+from benchmarks.row import Row, conclude
 
 BYTES = 40_000_000
 SMALL_BYTES = 1024
@@ -50,7 +49,7 @@ def main() -> None:
     ping_pong_s = plain_tcp.ping_pong_seconds(SMALL_BYTES, small_repeats)
     small = run(Load(SMALL_BYTES, 1, "push_pull", "tcp", small_repeats))
     rows.append(_small(small, ping_pong_s))
-    _print(rows, options)
+    conclude("Times in ms; the bound is plain TCP.", rows, options.json, options.strict)
 
 
 def _against_ps_lite(workers: int, times: Times, stream_s: float) -> Row:
@@ -120,23 +119,6 @@ def _small(times: Times, ping_pong_s: float) -> Row:
         remark=f"{statistics.median(times.both_s) * 1e6:.1f} us against {ping_pong_s * 1e6:.1f} us "
         "of a plain ping-pong",
     )
-
-
-def _print(rows: list[Row], options: argparse.Namespace) -> None:
-    report.console.print("Times in ms; the bound is plain TCP.", table(rows))
-    for row in rows:
-        if row.remark:
-            report.console.print(f"{row.case}: {row.remark}")
-    missed = [line for row in rows for line in row.missed()]
-    for line in missed:
-        report.console.print(f"missed: {line}")
-    if options.json:
-        options.json.unlink(missing_ok=True)
-        report.append_json_lines(
-            options.json, [report.environment(), *(row.as_dict() for row in rows)]
-        )
-    if any(row.wrong for row in rows) or (options.strict and missed):
-        raise SystemExit(1)
 
 
 def _parse() -> argparse.Namespace:
