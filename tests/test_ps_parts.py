@@ -201,6 +201,20 @@ def test_number_of_a_live_worker_is_taken_and_of_a_dead_one_free():
     assert members.register(1, 7, "d").worker == 1
 
 
+def test_who_joins_while_the_core_is_asked_is_alive():
+    sessions = []
+
+    def alive_a_moment_ago() -> set[int]:
+        for session in sessions:
+            session.joined = True
+        return set()
+
+    members = Membership(1, alive_a_moment_ago)
+    sessions.append(members.register(0, incarnation=1, host_name="a"))
+    assert members.live_workers() == {0}
+    assert members.live_workers() == set()  # had joined before, and is not connected
+
+
 def test_servers_choose_free_numbers():
     members = Membership(3, set)
     members.register(1, 1, "a")

@@ -54,13 +54,13 @@ class Membership:
             raise refusal.illegal(
                 f"worker {worker} of {host_name}: expected 0 to {MAX_WORKERS - 1}, or -1 for any"
             )
-        alive = self._alive_workers()
+        lost = self._lost_sessions()
         with self._lock:
             if worker == -1:
                 worker = next(w for w in range(MAX_WORKERS) if w not in self._newest)
             old = self._newest.get(worker)
             if old is not None:
-                if old.incarnation != incarnation and self._is_alive(old, alive):
+                if old.incarnation != incarnation and self._is_alive(old, lost):
                     raise refusal.taken(
                         f"worker {worker} of {host_name}: this number is taken by a client on "
                         f"{old.host_name}, which is alive; give every worker its own "
@@ -95,14 +95,14 @@ class Membership:
 
     def is_alive(self, session: Session) -> bool:
         """Whether the session's worker takes part, or is about to."""
-        alive = self._alive_workers()
+        lost = self._lost_sessions()
         with self._lock:
-            return self._is_alive(session, alive)
+            return self._is_alive(session, lost)
 
     def live_workers(self) -> set[int]:
-        alive = self._alive_workers()
+        lost = self._lost_sessions()
         with self._lock:
-            return {w for w, session in self._newest.items() if self._is_alive(session, alive)}
+            return {w for w, session in self._newest.items() if self._is_alive(session, lost)}
 
     def num_missing(self) -> int:
         """Workers of the job that have never registered."""
@@ -114,8 +114,16 @@ class Membership:
             session = self._newest.get(worker)
             return session.host_name if session else ""
 
-    def _is_alive(self, session: Session, alive: set[int]) -> bool:
-        return not session.ended and (not session.joined or session.worker in alive)
+    def _lost_sessions(self) -> set[str]:
+        """Sessions whose data connection stood, and stands no more."""
+        with self._lock:
+            joined = [session for session in self._newest.values() if session.joined]
+        # Asked last: who joins meanwhile is not lost.
+        alive = self._alive_workers()
+        return {session.id for session in joined if session.worker not in alive}
+
+    def _is_alive(self, session: Session, lost: set[str]) -> bool:
+        return not session.ended and session.id not in lost
 
     def _end(self, session: Session, reason: str) -> None:
         if session.ended:
