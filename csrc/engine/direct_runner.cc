@@ -1,12 +1,9 @@
 #include "engine/direct_runner.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
-#include "base/clock.h"
 #include "base/str_cat.h"
 #include "engine/segments.h"
 #include "kernels/copy.h"
@@ -14,10 +11,6 @@
 
 namespace dmlcomm::engine {
 namespace {
-
-// A rank that gives up waits so long for one that is writing to its memory: far longer than a
-// segment takes, also where that process has to wait for its core; unless it has been stopped.
-constexpr int64_t kStopNs = 500 * kNsPerMs;
 
 // Copies inside this process of at least this size go past the cache.
 constexpr uint64_t kStreamBytes = 2u << 20;
@@ -29,7 +22,7 @@ size_t segment_bytes(const Transfer& transfer) {
   if (reduces(transfer)) {
     return segment_bytes_for(transfer.sources.size(), kMaxDirectSegmentBytes);
   }
-  return transfer.targets.empty() ? kPullBytes : kMaxDirectSegmentBytes;
+  return transfer.targets.empty() ? transport::kPullBytes : kMaxDirectSegmentBytes;
 }
 
 }  // namespace
@@ -43,15 +36,11 @@ DirectRunner::~DirectRunner() { pool_.give_back(std::move(staging_)); }
 
 void DirectRunner::stop() {
   board().header().accepts_round.store(0);
-  const int64_t give_up = now_ns() + kStopNs;
   for (int rank = 0; rank < num_ranks(); ++rank) {
     if (rank == this->rank()) continue;
-    const auto& writing_to = board().header_of(rank).writing_to;
     const bool is_alive = board().mesh().link(rank).state() == transport::Link::State::up;
-    while (is_alive && writing_to.load() == static_cast<uint32_t>(this->rank()) + 1 &&
-           now_ns() < give_up) {
-      sched_yield();
-    }
+    if (!is_alive) continue;
+    transport::shm::wait_for_writer(board().header_of(rank), static_cast<uint32_t>(this->rank()));
   }
 }
 

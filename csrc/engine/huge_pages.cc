@@ -5,10 +5,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/huge_memory.h"
+
 namespace dmlcomm::engine {
 namespace {
 
-constexpr uintptr_t kHugePageBytes = 2u << 20;
 // Tensors that are remembered: a step of training uses a few dozen buckets.
 constexpr size_t kMaxRanges = 256;
 // Moved for one operation, so that none is held up for long (about 10 ms).
@@ -24,19 +25,20 @@ constexpr int kMaxFailures = 3;
 
 }  // namespace
 
-void HugePages::consider(const OpRequest& request) {
-  if (!enabled_) return;
+void HugePages::begin() {
   ++num_requests_;
-  size_t budget = kMaxMoveBytes;
-  for (size_t i = 0; i < request.input.num_pieces(); ++i) {
-    consider(request.input.piece(i), &budget);
-  }
-  for (size_t i = 0; i < request.output.num_pieces(); ++i) {
-    consider(request.output.piece(i), &budget);
-  }
+  budget_ = kMaxMoveBytes;
 }
 
-void HugePages::consider(Span memory, size_t* budget) {
+void HugePages::consider(const OpRequest& request) {
+  if (!enabled_) return;
+  begin();
+  for (size_t i = 0; i < request.input.num_pieces(); ++i) consider(request.input.piece(i));
+  for (size_t i = 0; i < request.output.num_pieces(); ++i) consider(request.output.piece(i));
+}
+
+void HugePages::consider(Span memory) {
+  if (!enabled_) return;
   const auto address = reinterpret_cast<uintptr_t>(memory.data);
   const uintptr_t begin = (address + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
   const uintptr_t end = (address + memory.bytes) / kHugePageBytes * kHugePageBytes;
@@ -52,9 +54,9 @@ void HugePages::consider(Span memory, size_t* budget) {
   recent_.splice(recent_.begin(), recent_, it);
   const bool is_in_place = std::exchange(it->request, num_requests_) == num_requests_;
   if (is_in_place || it->moved_to == end || it->num_failures == kMaxFailures) return;
-  const uintptr_t bytes = std::min(end - it->moved_to, *budget);
+  const uintptr_t bytes = std::min(end - it->moved_to, budget_);
   if (bytes == 0) return;
-  *budget -= bytes;
+  budget_ -= bytes;
   if (madvise(reinterpret_cast<void*>(it->moved_to), bytes, MADV_COLLAPSE) == 0) {
     it->moved_to += bytes;
   } else {

@@ -6,7 +6,7 @@
 // stay as they are; pages that were never touched are filled in. It costs about as much as copying
 // the tensor once, so only memory that comes a second time is moved.
 //
-// All calls come with the progress lock held.
+// One call at a time.
 #pragma once
 
 #include <cstddef>
@@ -23,6 +23,9 @@ class HugePages {
 
   // The tensors of `request` are about to be used.
   void consider(const OpRequest& request);
+  // The same for a request of another kind: begin(), and each of its tensors.
+  void begin();
+  void consider(Span memory);
 
  private:
   // The huge pages that lie completely inside a tensor.
@@ -34,9 +37,8 @@ class HugePages {
     int num_failures = 0;
   };
 
-  void consider(Span memory, size_t* budget);
-
   const bool enabled_;
+  size_t budget_ = 0;  // bytes that the current request may still move
   uint64_t num_requests_ = 0;
   std::list<Range> recent_;  // most recently used first
 };

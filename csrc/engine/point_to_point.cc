@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "engine/segments.h"
 
 namespace dmlcomm::engine {
 
@@ -114,15 +113,12 @@ transport::RecvRequest* PointToPointRunner::unclaimed() { return unclaimed_ ? &i
 Status PointToPointRunner::advance(bool* moved) {
   if (unclaimed_ && in_.source >= 0) unclaimed_ = false;
   if (!arrived_ || done_) return Status();
-  *moved = true;
   if (!sends() && in_.offered) {
-    transport::Link& link = mesh_.link(in_.source);
-    const size_t bytes = std::min(kPullBytes, in_.bytes - position_);
-    DMLCOMM_RETURN_IF_ERROR(link.pull(in_, position_, bytes, in_.destination + position_));
-    position_ += bytes;
-    if (position_ < in_.bytes) return Status();
-    link.finish_offer(in_);
+    bool complete = false;
+    DMLCOMM_RETURN_IF_ERROR(mesh_.link(in_.source).take_offer(in_, moved, &complete));
+    if (!complete) return Status();
   }
+  *moved = true;
   if (!sends()) op_.set_source(in_.source);
   done_ = true;
   return Status();

@@ -51,7 +51,6 @@ class PointToPointRunner final : public Runner {
   bool unclaimed_ = false;
   bool arrived_ = false;
   bool done_ = false;
-  size_t position_ = 0;
 };
 
 }  // namespace dmlcomm::engine

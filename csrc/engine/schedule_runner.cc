@@ -173,15 +173,11 @@ Status ScheduleRunner::work(uint32_t task, bool* moved) {
 // --- messages ---
 
 Status ScheduleRunner::pull_some(uint32_t task, InMessage& message, bool* moved) {
-  size_t& position = tasks_[task].position;
-  const size_t bytes = std::min(kPullBytes, message.bytes - position);
-  transport::Link& link = mesh_.link(message.peer);
-  DMLCOMM_RETURN_IF_ERROR(link.pull(message, position, bytes, message.destination + position));
-  position += bytes;
+  bool complete = false;
+  DMLCOMM_RETURN_IF_ERROR(mesh_.link(message.peer).take_offer(message, moved, &complete));
+  if (!complete) return Status();
   *moved = true;
-  if (position < message.bytes) return Status();
   message.done = true;
-  link.finish_offer(message);
   finish(task);
   return Status();
 }

@@ -16,10 +16,6 @@ constexpr size_t kMaxDirectSegmentBytes = 256 * 1024;
 // cache. (Over TCP 4 ranks took 3.0 ms for 4 MiB with 64 KiB, 4.1 ms with 256 KiB.)
 constexpr size_t kMaxStreamSegmentBytes = 64 * 1024;
 
-// Bytes of an offered message that are read to their place in one go, so that others get their
-// turn.
-constexpr size_t kPullBytes = 1u << 20;
-
 // Segment of each of `num_segments` that are in the cache at once. A power of two: a multiple of
 // every element, and windows hold a whole number of segments.
 inline size_t segment_bytes_for(size_t num_segments, size_t max_bytes) {

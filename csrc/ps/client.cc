@@ -60,6 +60,7 @@ Status check_table(const ModelSpec& spec, uint32_t space) {
 Client::Client(ClientOptions options)
     : options_(std::move(options)),
       next_sequence_(options_.first_sequence),
+      huge_pages_(options_.config.huge_pages),
       links_(options_.num_servers) {}
 
 Client::~Client() { close(); }
@@ -281,6 +282,19 @@ Client::OperationPtr Client::start(std::vector<Task> tasks, std::function<void()
   return operation;
 }
 
+// The engine sees pieces, which are smaller than a huge page.
+void Client::consider_huge_pages(const ModelSpec& spec, const Buffers& up, const Buffers& down) {
+  huge_pages_.begin();
+  for (const Buffers* buffers : {&up, &down}) {
+    for (size_t space = 0; space < buffers->size(); ++space) {
+      const size_t element_bytes = size_of(spec.spaces[space].dtype);
+      for (const Extent& extent : (*buffers)[space]) {
+        huge_pages_.consider({extent.data, extent.elements * element_bytes});
+      }
+    }
+  }
+}
+
 Result<Client::OperationPtr> Client::start_pieces(CommandKind kind, uint32_t model, Buffers up,
                                                   Buffers down, int64_t staleness,
                                                   const CallOptions& options) {
@@ -303,6 +317,7 @@ Result<Client::OperationPtr> Client::start_pieces(CommandKind kind, uint32_t mod
   }
   if (command.pulls()) DMLCOMM_RETURN_IF_ERROR(check_buffers(state.spec, down, false));
   if (command.closes()) ++state.clock;
+  consider_huge_pages(state.spec, up, down);
   auto parcels = std::make_shared<PieceParcels>();
   parcels->spec = state.spec;
   std::vector<Task> tasks;

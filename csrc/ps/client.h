@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/config.h"
+#include "engine/huge_pages.h"
 #include "engine/rendezvous.h"
 #include "ps/client_memory.h"
 #include "ps/client_operation.h"
@@ -101,6 +102,7 @@ class Client final : private LinkDirectory {
   void learn_lost_servers(uint64_t lost) override;
 
   Result<ModelState*> find(uint32_t model);
+  void consider_huge_pages(const ModelSpec& spec, const Buffers& up, const Buffers& down);
   Result<OperationPtr> start_pieces(CommandKind kind, uint32_t model, Buffers up, Buffers down,
                                     int64_t staleness, const CallOptions& options);
   Result<OperationPtr> start_rows(CommandKind kind, uint32_t model, const RowMemory& rows,
@@ -124,6 +126,7 @@ class Client final : private LinkDirectory {
   uint64_t next_sequence_;
   std::map<uint32_t, ModelState> models_;  // changed with models_mutex_, too
   std::vector<std::weak_ptr<ClientOperation>> unfinished_;
+  engine::HugePages huge_pages_;
   // Models whose clock a server believes to be behind, since operations are to be repeated there.
   std::set<std::pair<uint32_t, uint32_t>> behind_;  // server, model
   std::atomic<bool> any_behind_{false};

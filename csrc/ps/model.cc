@@ -11,18 +11,21 @@
 namespace dmlcomm::ps {
 namespace {
 
-size_t largest_piece(const std::vector<std::unique_ptr<Shard>>& shards, const ModelSpec& spec) {
+// As it is kept; no type takes more bytes on the wire.
+size_t largest_piece(const ModelOptions& options) {
   size_t bytes = 1;
-  for (const auto& shard : shards) {
-    for (const Piece& piece : shard->pieces()) bytes = std::max(bytes, piece.stored_bytes(spec));
+  for (uint32_t shard : options.shards) {
+    for (const Piece& piece : pieces_of(options.spec, shard)) {
+      bytes = std::max(bytes, piece.stored_bytes(options.spec));
+    }
   }
   return bytes;
 }
 
-std::vector<std::unique_ptr<Shard>> make_shards(const ModelOptions& options) {
+std::vector<std::unique_ptr<Shard>> make_shards(const ModelOptions& options, BufferPool& pool) {
   std::vector<std::unique_ptr<Shard>> shards;
   for (uint32_t number : options.shards) {
-    shards.push_back(std::make_unique<Shard>(options.spec, number, *options.rule));
+    shards.push_back(std::make_unique<Shard>(options.spec, number, *options.rule, pool));
   }
   return shards;
 }
@@ -60,8 +63,8 @@ Status for_each_piece(const Shard& shard, const Rows& rows, Visit visit) {
 Model::Model(ModelOptions options, Events& events)
     : options_(std::move(options)),
       events_(events),
-      shards_(make_shards(options_)),
-      pool_(largest_piece(shards_, options_.spec)),
+      pool_(largest_piece(options_), options_.huge_pages),
+      shards_(make_shards(options_, pool_)),
       clocks_(options_.num_expected, 0),
       snapshots_(options_.checkpoint_every, count_pieces(shards_), [this] {
         auto snapshot = std::make_shared<Snapshot>();
@@ -105,7 +108,7 @@ void Model::set(uint32_t shard, size_t piece, const std::byte* wire) {
   std::lock_guard lock(state.mutex);
   // Who was to provide the first values, and was replaced, may come late.
   if (sealed()) return;
-  of.store(state.piece, 0, state.piece.count, wire);
+  of.store(state, 0, state.piece.count, wire);
 }
 
 void Model::seal() {
@@ -152,7 +155,7 @@ uint64_t Model::closed_clock(const PieceState& state) const {
 
 // --- pushes ---
 
-Result<bool> Model::push(uint32_t shard, size_t piece, const Push& push, const std::byte* wire) {
+Result<bool> Model::push(uint32_t shard, size_t piece, const Push& push, BufferPool::Buffer& wire) {
   DMLCOMM_RETURN_IF_ERROR(failure());
   Shard& of = *find(shard);
   PieceState& state = of.state(piece);
@@ -175,7 +178,7 @@ Result<bool> Model::push(uint32_t shard, size_t piece, const Push& push, const s
     moved |= spec().apply == Apply::at_clock;
   } else if (is_new) {
     Window& window = of.window_of(state, clock, pool_);
-    of.add(state, window, wire);
+    of.add(state, window, wire, pool_);
     if (push.learning_rate == push.learning_rate) window.learning_rate = push.learning_rate;
   }
   if (status.ok()) status = advance(of, state, &moved);
@@ -187,13 +190,16 @@ Result<bool> Model::push(uint32_t shard, size_t piece, const Push& push, const s
 
 // Without a window: every push is an update, or this one is all that was missing of its clock.
 Status Model::push_at_once(Shard& shard, PieceState& state, const Push& push,
-                           const std::byte* wire) {
-  Window window;
-  window.learning_rate = push.learning_rate;
-  const uint64_t count = state.piece.count;
+                           BufferPool::Buffer& wire) {
+  const Space& space = spec().spaces[state.piece.space];
   ++state.step;
-  DMLCOMM_RETURN_IF_ERROR(
-      update(shard, state, window, 0, count, shard.stored(state.piece, wire, count), 1.0));
+  if (space.wire == space.stored()) {
+    DMLCOMM_RETURN_IF_ERROR(update_piece(shard, state, push.learning_rate, wire, 1.0));
+  } else {
+    const uint64_t count = state.piece.count;
+    DMLCOMM_RETURN_IF_ERROR(update(shard, state, push.learning_rate, 0, count,
+                                   shard.stored(state.piece, wire.data(), count), 1.0));
+  }
   if (spec().apply == Apply::at_clock) {
     ++state.version;
     keep(shard, state);
@@ -229,7 +235,6 @@ Status Model::push_rows_of_piece(Shard& shard, PieceState& state, const Push& pu
   }
   if (spec().apply == Apply::at_push) {
     const Status status = apply(shard, state, window);
-    pool_.give(std::move(window.sum));
     std::erase_if(state.windows, [&](const Window& w) { return &w == &window; });
     return status;
   }
@@ -257,50 +262,59 @@ Status Model::advance(Shard& shard, PieceState& state, bool* moved) {
     }
     Window window = std::move(state.windows.front());
     state.windows.pop_front();
-    const Status status = apply(shard, state, window);
-    pool_.give(std::move(window.sum));
-    DMLCOMM_RETURN_IF_ERROR(status);
+    DMLCOMM_RETURN_IF_ERROR(apply(shard, state, window));
     ++state.version;
     keep(shard, state);
   }
   return Status();
 }
 
-Status Model::apply(Shard& shard, PieceState& state, const Window& window) {
+Status Model::apply(Shard& shard, PieceState& state, Window& window) {
   ++state.step;
   const bool is_mean = spec().combine == Combine::mean && spec().apply == Apply::at_clock;
   const Space& space = spec().spaces[state.piece.space];
-  const std::byte* sum = window.sum.get();
+  const std::byte* sum = window.sum.data();
   if (!space.sparse()) {
     const double scale = is_mean ? 1.0 / window.num_pushes : 1.0;
-    return update(shard, state, window, 0, state.piece.count, sum, scale);
+    return update_piece(shard, state, window.learning_rate, window.sum, scale);
   }
   // Every worker has rows of its own: the mean is over the workers, as if each had sent all rows.
   const double scale = is_mean ? 1.0 / std::max(1u, clocks_.num_counting()) : 1.0;
   const uint64_t row_bytes = space.row_elements * size_of(space.stored());
   for (uint64_t row = 0; row < window.rows.size(); ++row) {
     if (!window.rows[row]) continue;
-    DMLCOMM_RETURN_IF_ERROR(update(shard, state, window, row * space.row_elements,
+    DMLCOMM_RETURN_IF_ERROR(update(shard, state, window.learning_rate, row * space.row_elements,
                                    space.row_elements, sum + row * row_bytes, scale));
   }
   return Status();
 }
 
-Status Model::update(Shard& shard, PieceState& state, const Window& window, uint64_t begin,
+// Where the rule does not look at the old weights the gradient's memory becomes the weights'.
+Status Model::update_piece(Shard& shard, PieceState& state, double learning_rate,
+                           BufferPool::Buffer& gradient, double scale) {
+  const bool replaces = options_.rule->replaces();
+  if (replaces) std::swap(state.weights, gradient);
+  const std::byte* from = replaces ? state.weights.data() : gradient.data();
+  const Status status = update(shard, state, learning_rate, 0, state.piece.count, from, scale);
+  if (replaces && !status.ok()) std::swap(state.weights, gradient);
+  return status;
+}
+
+Status Model::update(Shard& shard, PieceState& state, double learning_rate, uint64_t begin,
                      uint64_t count, const std::byte* gradient, double scale) {
   std::vector<std::byte*> slots;
   for (size_t slot = 1; slot <= shard.num_slots(); ++slot) {
-    slots.push_back(shard.at(state.piece, slot, begin));
+    slots.push_back(shard.at(state, slot, begin));
   }
   UpdateRange range;
   range.dtype = spec().spaces[state.piece.space].stored();
-  range.weights = shard.at(state.piece, 0, begin);
+  range.weights = shard.at(state, 0, begin);
   range.gradient = gradient;
   range.slots = slots.data();
   range.count = count;
   range.scale = scale;
   range.step = state.step;
-  range.learning_rate = window.learning_rate;
+  range.learning_rate = learning_rate;
   return options_.rule->apply(range);
 }
 
@@ -331,8 +345,8 @@ Result<bool> Model::pull(uint32_t shard, size_t piece, uint64_t needed, bool in_
   bool moved = false;
   DMLCOMM_RETURN_IF_ERROR(keep_failure(advance(of, state, &moved)));
   if (state.version < needed) return false;
-  *data = in_place ? of.at(state.piece, 0, 0) : scratch;
-  if (!in_place) of.load(state.piece, 0, state.piece.count, scratch);
+  *data = in_place ? of.at(state, 0, 0) : scratch;
+  if (!in_place) of.load(state, 0, state.piece.count, scratch);
   return true;
 }
 
@@ -364,7 +378,7 @@ Status Model::get_rows_of_piece(Shard& shard, PieceState& state, uint64_t needed
   if (!*ready) return Status();
   for (uint64_t i : chosen) {
     const auto place = shard.place_of(rows.space, shard.local_row(rows.numbers[i]));
-    shard.load(state.piece, place.row * elements, elements, wire + i * row_bytes);
+    shard.load(state, place.row * elements, elements, wire + i * row_bytes);
   }
   return Status();
 }

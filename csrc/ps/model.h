@@ -51,6 +51,7 @@ struct ModelOptions {
   uint32_t num_expected = 0;     // workers
   std::shared_ptr<const Rule> rule;
   uint64_t checkpoint_every = 0;  // clocks; 0: never
+  bool huge_pages = true;
 };
 
 class Model {
@@ -78,10 +79,12 @@ class Model {
   uint64_t min_clock() const;
 
   // --- pushes and pulls ---
+  // Memory to receive any piece; the model outlives it.
+  BufferPool::Buffer take_buffer() { return pool_.take(); }
   // Adds what came from a worker. Of what was here before (after a worker has sent a push again)
   // nothing is added twice; pushes of a clock that is over go to the first that is not. False: the
-  // worker is too far ahead; wait for an event and try again.
-  Result<bool> push(uint32_t shard, size_t piece, const Push& push, const std::byte* wire);
+  // worker is too far ahead; wait for an event and try again. The model may keep the buffer.
+  Result<bool> push(uint32_t shard, size_t piece, const Push& push, BufferPool::Buffer& wire);
   Result<bool> push_rows(uint32_t shard, const Push& push, const Rows& rows, const std::byte* wire);
 
   // Whether the piece contains all windows before `needed`. Then `*data` is what to send: `scratch`
@@ -112,10 +115,12 @@ class Model {
 
   // All of these with the piece's lock.
   uint64_t closed_clock(const PieceState& state) const;
-  Status push_at_once(Shard& shard, PieceState& state, const Push& push, const std::byte* wire);
+  Status push_at_once(Shard& shard, PieceState& state, const Push& push, BufferPool::Buffer& wire);
   Status advance(Shard& shard, PieceState& state, bool* moved);
-  Status apply(Shard& shard, PieceState& state, const Window& window);
-  Status update(Shard& shard, PieceState& state, const Window& window, uint64_t begin,
+  Status apply(Shard& shard, PieceState& state, Window& window);
+  Status update_piece(Shard& shard, PieceState& state, double learning_rate,
+                      BufferPool::Buffer& gradient, double scale);
+  Status update(Shard& shard, PieceState& state, double learning_rate, uint64_t begin,
                 uint64_t count, const std::byte* gradient, double scale);
   void keep(Shard& shard, PieceState& state);
   Status push_rows_of_piece(Shard& shard, PieceState& state, const Push& push, const Rows& rows,
@@ -125,8 +130,8 @@ class Model {
 
   const ModelOptions options_;
   Events& events_;
-  const std::vector<std::unique_ptr<Shard>> shards_;
   BufferPool pool_;
+  const std::vector<std::unique_ptr<Shard>> shards_;
   ClockVector clocks_;
   SnapshotKeeper snapshots_;
   std::atomic<bool> sealed_{false};

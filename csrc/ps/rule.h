@@ -17,7 +17,7 @@
 namespace dmlcomm::ps {
 
 // One update of `count` elements of one type. Arrays may have any alignment, belong to the caller,
-// and do not overlap.
+// and do not overlap (but see Rule::replaces()).
 struct UpdateRange {
   DType dtype;                // of weights, gradient and slots
   std::byte* weights;         // read and written
@@ -40,6 +40,10 @@ class Rule {
   virtual double first_value(size_t slot) const = 0;
 
   virtual bool supports(DType dtype) const = 0;
+
+  // The weights become the scaled gradient, whatever they were. Then `weights` and `gradient` may
+  // be the same memory.
+  virtual bool replaces() const { return false; }
 
   // Any thread; ranges that overlap never at once. Whatever fails has changed nothing: unsupported
   // for a type that the rule does not support, invalid_argument for a learning rate or (integers) a

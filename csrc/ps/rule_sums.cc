@@ -74,8 +74,11 @@ class AssignRule : public SumRule {
  public:
   AssignRule() : SumRule("assign") {}
 
+  bool replaces() const override { return true; }
+
  private:
   void combine(const UpdateRange& range, uint64_t divisor) const override {
+    if (range.scale == 1 && range.weights == range.gradient) return;
     if (is_integer(range.dtype) || range.scale == 1) {
       const void* const srcs[] = {range.gradient};
       kernels::reduce(range.weights, srcs, 1, range.count, range.dtype, ReduceOp::avg, divisor);

@@ -156,6 +156,7 @@ Status Server::create_model(uint32_t model, const ModelSpec& spec,
   options.num_expected = options_.num_workers;
   options.rule = std::move(rule);
   options.checkpoint_every = checkpoint_every_;
+  options.huge_pages = options_.config.huge_pages;
   models_[model] = std::make_shared<Model>(std::move(options), events_);
   for (uint32_t worker : gone_) models_[model]->drop(worker);
   log_info("model '", spec.name, "': ", describe(spec));

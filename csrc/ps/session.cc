@@ -183,35 +183,31 @@ Status Session::take_pieces(const Command& command, const std::shared_ptr<Model>
   const std::vector<size_t> chosen =
       chosen_pieces(command.kind, model->spec(), model->shard(command.shard)->pieces());
   const Shard& shard = *model->shard(command.shard);
-  const size_t slot_bytes = largest_wire_piece(model->spec(), shard);
-  const size_t num_slots = std::min(kPiecesInFlight, chosen.size());
-  if (incoming_.size() < slot_bytes * num_slots) incoming_.resize(slot_bytes * num_slots);
-  const auto slot = [&](size_t i) { return incoming_.data() + i % num_slots * slot_bytes; };
   engine::OpOptions options = patient();
   // Reading another process's memory and adding up are worth a thread each: 40 MB took 7.7 ms
   // instead of 10.2. What comes from a socket has its second thread in the kernel: 13.0 instead
   // of 10.8.
   options.inline_wait = chosen.size() == 1 || !communicator_->shares_memory_with(kWorkerRank);
-  Ops ops;
   size_t posted = 0;
   for (size_t i = 0; i < chosen.size(); ++i) {
-    for (; posted < std::min(i + num_slots, chosen.size()); ++posted) {
+    for (; posted < std::min(i + kPiecesInFlight, chosen.size()); ++posted) {
       const size_t bytes = shard.pieces()[chosen[posted]].wire_bytes(model->spec());
-      ops.push_back(communicator_->recv({slot(posted), bytes}, kWorkerRank, kUp, options));
+      Incoming& next = incoming_.emplace_back(Incoming{model, model->take_buffer(), nullptr});
+      next.op = communicator_->recv({next.buffer.data(), bytes}, kWorkerRank, kUp, options);
     }
-    const Status status = ops.front()->wait(std::chrono::milliseconds(0));
-    ops.pop_front();
-    DMLCOMM_RETURN_IF_ERROR(status);
+    Incoming& oldest = incoming_.front();
+    DMLCOMM_RETURN_IF_ERROR(oldest.op->wait(std::chrono::milliseconds(0)));
     counters_.bytes_in.fetch_add(shard.pieces()[chosen[i]].wire_bytes(model->spec()));
-    DMLCOMM_RETURN_IF_ERROR(take_piece(command, *model, chosen[i], slot(i)));
+    DMLCOMM_RETURN_IF_ERROR(take_piece(command, *model, chosen[i], oldest.buffer));
+    incoming_.pop_front();
   }
   return Status();
 }
 
 Status Session::take_piece(const Command& command, Model& model, size_t piece,
-                           const std::byte* wire) {
+                           BufferPool::Buffer& wire) {
   if (command.kind == CommandKind::set) {
-    model.set(command.shard, piece, wire);
+    model.set(command.shard, piece, wire.data());
     return Status();
   }
   const Push push = push_of(command, worker_);
@@ -235,11 +231,12 @@ Status Session::take_rows(const Command& command, const std::shared_ptr<Model>& 
     counters_.pushes.fetch_add(1);
     const size_t bytes =
         numbers.size() * model->shard(command.shard)->wire_row_bytes(command.space);
-    if (incoming_.size() < bytes) incoming_.resize(bytes);
-    DMLCOMM_RETURN_IF_ERROR(receive(incoming_.data(), bytes));
+    if (incoming_rows_.size() < bytes) incoming_rows_.resize(bytes);
+    DMLCOMM_RETURN_IF_ERROR(receive(incoming_rows_.data(), bytes));
     const Push push = push_of(command, worker_);
     DMLCOMM_RETURN_IF_ERROR(wait_until([&] {
-      return model->push_rows(command.shard, push, rows_of(command, numbers), incoming_.data());
+      return model->push_rows(command.shard, push, rows_of(command, numbers),
+                              incoming_rows_.data());
     }));
   }
   reply({command, model, std::move(numbers)});

@@ -71,6 +71,12 @@ class Session {
   size_t num_queued() const;
 
  private:
+  // A piece on its way here.
+  struct Incoming {
+    std::shared_ptr<Model> model;  // outlives its buffer
+    BufferPool::Buffer buffer;
+    engine::OperationPtr op;
+  };
   // What the answering thread has to send.
   struct Reply {
     Command command;
@@ -85,7 +91,7 @@ class Session {
   Result<std::shared_ptr<Model>> model_for(const Command& command);
   void advance_clock(Model& model, uint64_t clock);
   Status take_pieces(const Command& command, const std::shared_ptr<Model>& model);
-  Status take_piece(const Command& command, Model& model, size_t piece, const std::byte* wire);
+  Status take_piece(const Command& command, Model& model, size_t piece, BufferPool::Buffer& wire);
   Status take_push(const Command& command, const std::shared_ptr<Model>& model);
   Status take_rows(const Command& command, const std::shared_ptr<Model>& model);
   Status receive(void* data, size_t bytes);
@@ -122,8 +128,9 @@ class Session {
   std::atomic<bool> ended_{false};
   std::atomic<bool> counts_on_{false};
 
-  // The receiving thread's.
-  std::vector<std::byte> incoming_;
+  // The receiving thread's. What is on its way when the session fails is kept to its end.
+  std::deque<Incoming> incoming_;
+  std::vector<std::byte> incoming_rows_;
 
   mutable std::mutex mutex_;
   std::condition_variable has_replies_;

@@ -50,7 +50,7 @@ Mark& PieceState::mark_of(uint32_t worker) {
   return marks[worker];
 }
 
-Shard::Shard(const ModelSpec& spec, uint32_t number, const Rule& rule)
+Shard::Shard(const ModelSpec& spec, uint32_t number, const Rule& rule, BufferPool& pool)
     : number_(number),
       num_servers_(spec.num_servers),
       spaces_(spec.spaces),
@@ -62,15 +62,16 @@ Shard::Shard(const ModelSpec& spec, uint32_t number, const Rule& rule)
     SpaceData& data = data_[index];
     const Space& space = spaces_[index];
     data.count = shard_count(space, number, num_servers_);
-    for (size_t slot = 0; slot <= num_slots_; ++slot) {
-      data.arrays.push_back(std::make_unique_for_overwrite<std::byte[]>(array_bytes(index)));
-      const double value = slot == 0 ? 0.0 : rule.first_value(slot - 1);
-      fill(data.arrays.back().get(), space.stored(), data.count, value);
+    for (size_t slot = 0; slot < num_slots_; ++slot) {
+      data.slots.push_back(allocate_huge(array_bytes(index), pool.huge_pages()));
+      fill(data.slots.back().get(), space.stored(), data.count, rule.first_value(slot));
     }
   }
   for (size_t i = 0; i < pieces_.size(); ++i) {
     states_[i].piece = pieces_[i];
     states_[i].index = i;
+    states_[i].weights = pool.take();
+    std::memset(states_[i].weights.data(), 0, pieces_[i].stored_bytes(spec));
     if (pieces_[i].begin == 0) data_[pieces_[i].space].first_piece = i;
   }
 }
@@ -79,9 +80,11 @@ size_t Shard::array_bytes(uint32_t space) const {
   return data_[space].count * size_of(spaces_[space].stored());
 }
 
-std::byte* Shard::at(const Piece& piece, size_t slot, uint64_t begin) {
-  return data_[piece.space].arrays[slot].get() +
-         (piece.begin + begin) * size_of(space(piece).stored());
+std::byte* Shard::at(const PieceState& state, size_t slot, uint64_t begin) {
+  const Piece& piece = state.piece;
+  const size_t element_bytes = size_of(space(piece).stored());
+  if (slot == 0) return state.weights.data() + begin * element_bytes;
+  return data_[piece.space].slots[slot - 1].get() + (piece.begin + begin) * element_bytes;
 }
 
 const std::byte* Shard::stored(const Piece& piece, const std::byte* wire, uint64_t count) const {
@@ -92,12 +95,14 @@ const std::byte* Shard::stored(const Piece& piece, const std::byte* wire, uint64
   return converted;
 }
 
-void Shard::store(const Piece& piece, uint64_t begin, uint64_t count, const std::byte* wire) {
-  kernels::convert(at(piece, 0, begin), space(piece).stored(), wire, space(piece).wire, count);
+void Shard::store(const PieceState& state, uint64_t begin, uint64_t count, const std::byte* wire) {
+  const Space& of = space(state.piece);
+  kernels::convert(at(state, 0, begin), of.stored(), wire, of.wire, count);
 }
 
-void Shard::load(const Piece& piece, uint64_t begin, uint64_t count, std::byte* wire) {
-  kernels::convert(wire, space(piece).wire, at(piece, 0, begin), space(piece).stored(), count);
+void Shard::load(const PieceState& state, uint64_t begin, uint64_t count, std::byte* wire) {
+  const Space& of = space(state.piece);
+  kernels::convert(wire, of.wire, at(state, 0, begin), of.stored(), count);
 }
 
 Window& Shard::window_of(PieceState& state, uint64_t clock, BufferPool& pool) {
@@ -107,29 +112,33 @@ Window& Shard::window_of(PieceState& state, uint64_t clock, BufferPool& pool) {
   Window window;
   window.clock = clock;
   window.learning_rate = std::numeric_limits<double>::quiet_NaN();
-  window.sum = pool.take();
   const Space& of = space(state.piece);
   if (of.sparse()) {
     window.rows.resize(state.piece.count / of.row_elements);
-    std::memset(window.sum.get(), 0, state.piece.count * size_of(of.stored()));
+    window.sum = pool.take();
+    std::memset(window.sum.data(), 0, state.piece.count * size_of(of.stored()));
   }
   return *state.windows.insert(it, std::move(window));
 }
 
-void Shard::add(const PieceState& state, Window& window, const std::byte* wire) {
+void Shard::add(const PieceState& state, Window& window, BufferPool::Buffer& wire,
+                BufferPool& pool) {
   const Piece& piece = state.piece;
   const Space& of = space(piece);
-  if (window.num_pushes++ == 0) {
-    kernels::convert(window.sum.get(), of.stored(), wire, of.wire, piece.count);
+  if (window.num_pushes++ > 0) {
+    add_up(window.sum.data(), stored(piece, wire.data(), piece.count), piece.count, of.stored());
+  } else if (of.wire == of.stored()) {
+    window.sum = std::move(wire);
   } else {
-    add_up(window.sum.get(), stored(piece, wire, piece.count), piece.count, of.stored());
+    window.sum = pool.take();
+    kernels::convert(window.sum.data(), of.stored(), wire.data(), of.wire, piece.count);
   }
 }
 
 void Shard::add_row(const PieceState& state, Window& window, uint64_t row, const std::byte* wire) {
   const Space& of = space(state.piece);
   const size_t elements = of.row_elements;
-  std::byte* sum = window.sum.get() + row * elements * size_of(of.stored());
+  std::byte* sum = window.sum.data() + row * elements * size_of(of.stored());
   add_up(sum, stored(state.piece, wire, elements), elements, of.stored());
   window.rows[row] = true;
 }
@@ -189,7 +198,7 @@ void Shard::save(const PieceState& state, ShardSnapshot* snapshot) {
   const size_t element = size_of(space(piece).stored());
   for (size_t slot = 0; slot <= num_slots_; ++slot) {
     std::vector<std::byte>& array = snapshot->arrays[piece.space * (num_slots_ + 1) + slot];
-    std::memcpy(array.data() + piece.begin * element, at(piece, slot, 0), piece.count * element);
+    std::memcpy(array.data() + piece.begin * element, at(state, slot, 0), piece.count * element);
   }
   snapshot->steps[state.index] = state.step;
 }
@@ -210,13 +219,15 @@ Status Shard::restore(const ShardSnapshot& snapshot, uint64_t clock) {
                             " bytes in the checkpoint; expected ", expected));
     }
   }
-  for (size_t i = 0; i < num_arrays; ++i) {
-    SpaceData& data = data_[i / (num_slots_ + 1)];
-    std::copy(snapshot.arrays[i].begin(), snapshot.arrays[i].end(),
-              data.arrays[i % (num_slots_ + 1)].get());
-  }
   for (size_t i = 0; i < pieces_.size(); ++i) {
+    const Piece& piece = pieces_[i];
+    const size_t element = size_of(space(piece).stored());
     std::lock_guard lock(states_[i].mutex);
+    for (size_t slot = 0; slot <= num_slots_; ++slot) {
+      const std::vector<std::byte>& array = snapshot.arrays[piece.space * (num_slots_ + 1) + slot];
+      std::memcpy(at(states_[i], slot, 0), array.data() + piece.begin * element,
+                  piece.count * element);
+    }
     states_[i].step = snapshot.steps[i];
     states_[i].version = clock;
   }

@@ -48,6 +48,7 @@ struct PieceState {
   std::mutex mutex;
 
   // Guarded by mutex.
+  BufferPool::Buffer weights;  // slot 0
   uint64_t version = 0;        // all windows before it have been applied
   uint64_t step = 0;           // updates so far
   std::deque<Window> windows;  // by clock, none before version
@@ -60,7 +61,8 @@ struct PieceState {
 
 class Shard {
  public:
-  Shard(const ModelSpec& spec, uint32_t number, const Rule& rule);
+  // The weights lie in buffers of the pool, which outlives the shard.
+  Shard(const ModelSpec& spec, uint32_t number, const Rule& rule, BufferPool& pool);
 
   uint32_t number() const { return number_; }
   const std::vector<Piece>& pieces() const { return pieces_; }
@@ -68,19 +70,20 @@ class Shard {
   const PieceState& state(size_t piece) const { return states_[piece]; }
 
   // Element `begin` of a piece: of the weights (slot 0), or of the rule's state (slot 1, ...).
-  std::byte* at(const Piece& piece, size_t slot, uint64_t begin);
+  std::byte* at(const PieceState& state, size_t slot, uint64_t begin);
   size_t num_slots() const { return num_slots_; }  // of the rule
 
   // --- conversions between messages and what is kept ---
   // The elements as they are kept: `wire` itself, or converted in memory of this thread.
   const std::byte* stored(const Piece& piece, const std::byte* wire, uint64_t count) const;
-  void store(const Piece& piece, uint64_t begin, uint64_t count, const std::byte* wire);
-  void load(const Piece& piece, uint64_t begin, uint64_t count, std::byte* wire);
+  void store(const PieceState& state, uint64_t begin, uint64_t count, const std::byte* wire);
+  void load(const PieceState& state, uint64_t begin, uint64_t count, std::byte* wire);
 
   // --- windows; with the piece's lock ---
   // The window of `clock`, made if there is none.
   Window& window_of(PieceState& state, uint64_t clock, BufferPool& pool);
-  void add(const PieceState& state, Window& window, const std::byte* wire);
+  // Keeps the memory of `wire` where the sum can begin with it.
+  void add(const PieceState& state, Window& window, BufferPool::Buffer& wire, BufferPool& pool);
   void add_row(const PieceState& state, Window& window, uint64_t row_of_piece,
                const std::byte* wire);
 
@@ -112,7 +115,7 @@ class Shard {
  private:
   struct SpaceData {
     uint64_t count = 0;
-    std::vector<BufferPool::Buffer> arrays;  // by slot
+    std::vector<HugeMemory> slots;  // 1, 2, ... of the rule
     size_t first_piece = 0;
   };
   const Space& space(const Piece& piece) const { return spaces_[piece.space]; }

@@ -1,43 +1,12 @@
 // Window: the pushes of one clock to one piece, added up until they are applied.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <mutex>
 #include <vector>
 
+#include "ps/buffer_pool.h"
+
 namespace dmlcomm::ps {
-
-// Memory for sums: buffers of one size that come back.
-class BufferPool {
- public:
-  using Buffer = std::unique_ptr<std::byte[]>;
-
-  explicit BufferPool(size_t bytes) : bytes_(bytes) {}
-
-  Buffer take() {
-    {
-      std::lock_guard lock(mutex_);
-      if (!free_.empty()) {
-        Buffer buffer = std::move(free_.back());
-        free_.pop_back();
-        return buffer;
-      }
-    }
-    return std::make_unique_for_overwrite<std::byte[]>(bytes_);
-  }
-
-  void give(Buffer buffer) {
-    std::lock_guard lock(mutex_);
-    free_.push_back(std::move(buffer));
-  }
-
- private:
-  const size_t bytes_;
-  std::mutex mutex_;
-  std::vector<Buffer> free_;
-};
 
 struct Window {
   uint64_t clock = 0;

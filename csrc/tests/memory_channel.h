@@ -3,9 +3,11 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -47,6 +49,22 @@ class MemoryChannel final : public transport::Channel {
     return total;
   }
 
+  // Words that both ends map; from now on messages are copied by both.
+  struct Words {
+    std::atomic<uint64_t> claims[2]{};  // on what end 0 sends, and end 1
+    std::atomic<uint32_t> writing_to[2]{};
+  };
+  void share(std::shared_ptr<Words> words, uint32_t end) {
+    words_ = std::move(words);
+    joint_.emplace(transport::JointMemory{words_->claims[1 - end], words_->claims[end],
+                                          words_->writing_to[end], 2 - end, [] {}});
+  }
+  transport::JointMemory* joint() override { return joint_ ? &*joint_ : nullptr; }
+  Status push(uint64_t address, const void* source, size_t bytes) override {
+    std::memcpy(reinterpret_cast<void*>(address), source, bytes);
+    return Status();
+  }
+
   bool maybe_readable() const override { return !in_->bytes.empty() || in_->closed; }
   bool peer_can_pull() const override { return pulls_; }
   bool can_pull() const override { return pulls_; }
@@ -64,6 +82,8 @@ class MemoryChannel final : public transport::Channel {
   const std::shared_ptr<Pipe> in_;
   const size_t max_bytes_;
   const bool pulls_;
+  std::shared_ptr<Words> words_;
+  std::optional<transport::JointMemory> joint_;
 };
 
 }  // namespace dmlcomm::tests

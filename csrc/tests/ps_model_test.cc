@@ -52,9 +52,13 @@ class ModelUnderTest {
   }
   bool push_as(uint32_t worker, uint64_t clock, uint64_t sequence, float value,
                bool closes = false) {
-    const std::vector<float> values(model_->shard(0)->pieces()[0].count, value);
-    const Push push{worker, clock, sequence, 0, closes, kNoRate};
-    return model_->push(0, 0, push, reinterpret_cast<const std::byte*>(values.data())).value();
+    return push_piece(0, {worker, clock, sequence, 0, closes, kNoRate}, value);
+  }
+  bool push_piece(size_t piece, const Push& push, float value) {
+    BufferPool::Buffer buffer = model_->take_buffer();
+    std::fill_n(reinterpret_cast<float*>(buffer.data()), model_->shard(0)->pieces()[piece].count,
+                value);
+    return model_->push(0, piece, push, buffer).value();
   }
   // The value of all elements, or NaN while it has to wait.
   float pull(uint64_t needed) {
@@ -157,10 +161,8 @@ TEST(PsModel, FirstValuesThatComeLateChangeNothing) {
 
 TEST(PsModel, APieceThatLagsBehindStillReachesTheSnapshot) {
   ModelUnderTest model(spec_of(70'000, Apply::at_clock, Combine::sum, "add"), 1, 2);
-  const std::vector<float> ones(70'000, 1);
-  const auto* wire = reinterpret_cast<const std::byte*>(ones.data());
   for (uint64_t clock = 0; clock < 5; ++clock) {
-    ASSERT_TRUE(model->push(0, 0, {0, clock, clock + 1, clock + 1, false, kNoRate}, wire).value());
+    ASSERT_TRUE(model.push_piece(0, {0, clock, clock + 1, clock + 1, false, kNoRate}, 1));
     model->tick(0, clock + 1);  // piece 1 is not touched at all
   }
   const auto snapshot = model->take_snapshot();
@@ -200,10 +202,7 @@ TEST(PsModel, KeepsASnapshotOfExactlyTheClock) {
   ModelUnderTest model(spec_of(70'000, Apply::at_clock, Combine::sum, "add"), 1, 2);
   const auto push_all = [&](uint64_t clock, float value) {
     for (size_t piece = 0; piece < model->shard(0)->pieces().size(); ++piece) {
-      const std::vector<float> values(model->shard(0)->pieces()[piece].count, value);
-      const Push push{0, clock, clock + 1, 0, true, kNoRate};
-      ASSERT_TRUE(
-          model->push(0, piece, push, reinterpret_cast<const std::byte*>(values.data())).ok());
+      ASSERT_TRUE(model.push_piece(piece, {0, clock, clock + 1, 0, true, kNoRate}, value));
     }
   };
   for (uint64_t clock = 0; clock < 3; ++clock) push_all(clock, 1);
@@ -281,10 +280,8 @@ TEST(PsModel, NoPullIsStalerThanItsBoundAndNoPushIsLost) {
         std::mt19937 random(worker + 17 * static_cast<uint32_t>(staleness));
         for (uint64_t clock = 0; clock < kClocks; ++clock) {
           const float unit = 1.0F / static_cast<float>(1 << (2 * worker));
-          const std::vector<float> value{unit};
           const Push push{worker, clock, clock + 1, clock + 1, random() % 2 == 0, kNoRate};
-          ASSERT_TRUE(
-              model->push(0, 0, push, reinterpret_cast<const std::byte*>(value.data())).value());
+          ASSERT_TRUE(model.push_piece(0, push, unit));
           for (uint32_t pause = random() % 4; pause > 0; --pause) std::this_thread::yield();
           model->tick(worker, clock + 1);
           const auto bound = static_cast<uint64_t>(staleness);

@@ -7,13 +7,28 @@
 
 #include <sys/uio.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "base/status.h"
 
 namespace dmlcomm::transport {
+
+// Words in shared memory, through which two ends that reach each other's memory agree who copies
+// what (joint_copy.h).
+struct JointMemory {
+  // Claims on the chunks of the message that comes in, and of the one that goes out.
+  std::atomic<uint64_t>& incoming;
+  std::atomic<uint64_t>& outgoing;
+  // Whose memory we are writing to, and how the peer is called there.
+  std::atomic<uint32_t>& own_writing_to;
+  const uint32_t peer_mark;
+  // Returns when the peer is not writing to our memory, or not alive.
+  const std::function<void()> wait_for_peers_write;
+};
 
 class Channel {
  public:
@@ -46,6 +61,9 @@ class Channel {
   // Copies `bytes` from, or to, the peer's memory at `address`; only if can_pull().
   virtual Status pull(uint64_t address, void* destination, size_t bytes);
   virtual Status push(uint64_t address, const void* source, size_t bytes);
+
+  // Null where not both ends reach each other's memory.
+  virtual JointMemory* joint() { return nullptr; }
 
   // Wakes the peer if it sleeps; called after writes that it may be waiting for.
   virtual void notify() {}

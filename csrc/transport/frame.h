@@ -64,11 +64,16 @@ static_assert(sizeof(OpInfo) == 16);
 //   goodbye       the peer leaves in good order
 //   receipt       carries `received` where nothing else does
 //   rail_lost     the sender has given up connection `offset` on rail `id`
+//   share         the sender of the offer with this `id` may write parts of it to `offset`
+//   shared        `offset` chunks of the message with this `id` have been written
 #define DMLCOMM_FRAME_KINDS(X) \
   X(hello)                     \
   X(data)                      \
   X(offer)                     \
-  X(ack) X(open) X(request) X(grant) X(heartbeat) X(abort) X(goodbye) X(receipt) X(rail_lost)
+  X(ack)                       \
+  X(open)                      \
+  X(request)                   \
+  X(grant) X(heartbeat) X(abort) X(goodbye) X(receipt) X(rail_lost) X(share) X(shared)
 
 enum class FrameKind : uint8_t {
 #define DMLCOMM_FRAME_KIND_ENUM(name) name,

@@ -80,9 +80,10 @@ FrameHeader Link::header_of(FrameKind kind, Tag tag) const {
   return header;
 }
 
-void Link::push_control(FrameKind kind, Tag tag, uint64_t id, const OpInfo& op) {
+void Link::push_control(FrameKind kind, Tag tag, uint64_t id, const OpInfo& op, uint64_t offset) {
   FrameHeader header = header_of(kind, tag);
   header.id = id;
+  header.offset = offset;
   header.op = op;
   lanes_.push_ordered(OutFrame(header));
 }
@@ -183,6 +184,7 @@ Status Link::complete_offer(uint64_t id) {
   if (request == nullptr) {
     return Status(StatusCode::protocol_error, str_cat("ack of unknown message ", id));
   }
+  joint_copy_.forget(*request);
   options_.events->on_sent(*request);
   return Status();
 }
@@ -404,6 +406,8 @@ Status Link::end_frame(Intake& intake, const FrameHeader& header) {
     case FrameKind::heartbeat:
     case FrameKind::receipt: return Status();
     case FrameKind::rail_lost: return on_rail_lost(header);
+    case FrameKind::share: return on_share(header);
+    case FrameKind::shared: return joint_copy_.on_shared(header.id, header.offset);
     case FrameKind::abort: return on_abort(intake, header);
     case FrameKind::goodbye: return on_goodbye(intake);
     case FrameKind::hello: break;
@@ -537,6 +541,59 @@ void Link::finish_offer(RecvRequest& request) {
   if (state_ == State::up) push_control(FrameKind::ack, request.tag, request.offer_id, request.op);
 }
 
+Status Link::take_offer(RecvRequest& request, bool* moved, bool* complete) {
+  if (state_ == State::failed) return error_;
+  Channel& of = lanes_.any()->channel();
+  if (!can_copy_jointly(of, request.bytes)) {
+    const size_t bytes = std::min(kPullBytes, request.bytes - request.consumed);
+    std::byte* to = request.destination + request.consumed;
+    DMLCOMM_RETURN_IF_ERROR(pull(request, request.consumed, bytes, to));
+    request.consumed += bytes;
+    *moved = true;
+    *complete = request.consumed == request.bytes;
+  } else {
+    if (!request.shared) {
+      if (!joint_copy_.open(*of.joint(), request)) return Status();
+      request.shared = true;
+      push_control(FrameKind::share, request.tag, request.offer_id, request.op,
+                   reinterpret_cast<uintptr_t>(request.destination));
+      // The sender starts while we read; what fails is reported by progress().
+      (void)lanes_.any()->flush(moved);
+    }
+    const Status status = joint_copy_.read_chunk(of, request, moved);
+    if (!status.ok()) {
+      fail(status);
+      return status;
+    }
+    *complete = joint_copy_.complete(request);
+  }
+  if (*complete) finish_offer(request);
+  return Status();
+}
+
+Status Link::on_share(const FrameHeader& header) {
+  const auto it = std::find_if(offered_.begin(), offered_.end(),
+                               [&](SendRequest* r) { return r->id == header.id; });
+  if (it == offered_.end() || joint() == nullptr) {
+    return Status(StatusCode::protocol_error, str_cat("share of unknown message ", header.id));
+  }
+  joint_copy_.on_share(**it, header.offset);
+  return Status();
+}
+
+// Writes a chunk of what the peer wants written.
+bool Link::write_shared() {
+  if (!joint_copy_.has_work()) return false;
+  const Result<JointCopy::Written> written = joint_copy_.write_chunk(lanes_.any()->channel());
+  if (!written.ok()) {
+    fail(written.status());
+  } else if (written->finished != nullptr && written->num_chunks > 0) {
+    const SendRequest& request = *written->finished;
+    push_control(FrameKind::shared, request.tag, request.id, request.op, written->num_chunks);
+  }
+  return true;
+}
+
 // --- progress and the end ---
 
 bool Link::progress() {
@@ -545,6 +602,7 @@ bool Link::progress() {
   lanes_.for_each_lane([&](size_t rail, Lane& lane) {
     if (state_ == State::up) moved |= progress_lane(rail, lane);
   });
+  if (state_ == State::up) moved |= write_shared();
   if (!lanes_.has_many_rails() || state_ != State::up) return moved;
   for (size_t rail : std::exchange(lanes_to_lose_, {})) lose_lane(rail, "the peer gave it up");
   return lanes_.feed() || moved;
@@ -642,6 +700,7 @@ void Link::fail(const Status& status) {
 
 void Link::end(const Status& reason) {
   if (std::exchange(ended_, true)) return;
+  if (JointMemory* memory = joint()) joint_copy_.give_up(*memory);
   lanes_.drop_queued();
   if (has_lane() && state_ != State::left) {
     OutFrame frame(header_of(FrameKind::abort, 0));

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "transport/joint_copy.h"
 #include "transport/lane_set.h"
 #include "transport/request.h"
 
@@ -34,6 +35,8 @@ constexpr size_t kEagerBytes = 32 * 1024;
 // Messages up to this size are copied through the ring in shared memory, larger ones are offered: a
 // process_vm_readv call costs about as much as copying this twice.
 constexpr size_t kOfferBytes = 8 * 1024;
+// Bytes of an offered message that are read in one go, so that others get their turn.
+constexpr size_t kPullBytes = 1u << 20;
 // Bytes of early messages that a link buffers before it stops reading.
 constexpr size_t kMaxUnexpectedBytes = 16u << 20;
 
@@ -97,6 +100,9 @@ class Link final : private LaneReader {
   Status write_memory(uint64_t address, const void* source, size_t bytes);
   // All of an offered message has been taken: the sender's memory is free again.
   void finish_offer(RecvRequest& request);
+  // Brings some of an offered message to its destination, together with the sender where that pays,
+  // and finishes the offer after the last.
+  Status take_offer(RecvRequest& request, bool* moved, bool* complete);
 
   // Reads and writes what is possible; true if anything moved.
   bool progress();
@@ -142,7 +148,7 @@ class Link final : private LaneReader {
   void request_written(SendRequest& request) override;
 
   FrameHeader header_of(FrameKind kind, Tag tag) const;
-  void push_control(FrameKind kind, Tag tag, uint64_t id, const OpInfo& op);
+  void push_control(FrameKind kind, Tag tag, uint64_t id, const OpInfo& op, uint64_t offset = 0);
   void push_message(SendRequest& request);
   void push_copy(const FrameHeader& header, SendRequest& request);
   void dispatch(SendRequest& request);
@@ -160,6 +166,12 @@ class Link final : private LaneReader {
   Status on_open(const FrameHeader& header);
   Status complete_offer(uint64_t id);
   Status grant_request(uint64_t id);
+  Status on_share(const FrameHeader& header);
+  bool write_shared();
+  JointMemory* joint() const {
+    Lane* lane = lanes_.any();
+    return lane == nullptr ? nullptr : lane->channel().joint();
+  }
   Status on_abort(const Intake& intake, const FrameHeader& header);
   Status on_rail_lost(const FrameHeader& header);
   Status on_goodbye(Intake& intake);
@@ -199,6 +211,7 @@ class Link final : private LaneReader {
   size_t unexpected_bytes_ = 0;
   Coverage numbers_seen_;        // of frames; several rails only
   size_t num_taken_offers_ = 0;  // offered messages the engine is reading
+  JointCopy joint_copy_;         // of offered messages, in and out
 };
 
 }  // namespace dmlcomm::transport

@@ -53,12 +53,13 @@ struct RecvRequest {
   // Bytes that have arrived and may be fetched (streamed), or are in place (direct). An offered
   // message has all its bytes at the sender: `offered` is set, and the engine pulls them.
   size_t arrived = 0;
-  size_t consumed = 0;  // streamed: freed by release()
+  size_t consumed = 0;  // streamed: freed by release(); offered: copied by take_offer()
   bool offered = false;
 
   // --- the link's own ---
   uint64_t offer_id = 0;
   uint64_t offer_address = 0;
+  bool shared = false;        // the sender has been asked to write parts of it
   uint64_t posted_order = 0;  // of receives from any source against others
   Coverage covered;           // scattered: bytes that are in place
 };

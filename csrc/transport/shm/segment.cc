@@ -1,5 +1,6 @@
 #include "transport/shm/segment.h"
 
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -8,13 +9,15 @@
 #include <new>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/str_cat.h"
 
 namespace dmlcomm::transport::shm {
 namespace {
 
-constexpr uint64_t kMagic = 0x314d4853434c4d44;  // "DMLCSHM1"
+constexpr uint64_t kMagic = 0x324d4853434c4d44;  // "DMLCSHM2"
 constexpr size_t kPageBytes = 4096;
+constexpr int64_t kWriterNs = 500 * kNsPerMs;
 
 constexpr size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
@@ -39,6 +42,11 @@ Result<std::byte*> map_shared(int fd, size_t bytes) {
 }
 
 }  // namespace
+
+void wait_for_writer(const Header& writer, uint32_t rank) {
+  const int64_t give_up = now_ns() + kWriterNs;
+  while (writer.writing_to.load() == rank + 1 && now_ns() < give_up) sched_yield();
+}
 
 Result<std::unique_ptr<Segment>> Segment::create(uint32_t rank, uint32_t num_local,
                                                  size_t slot_bytes) {

@@ -50,8 +50,8 @@ struct Header {
 
   // Writing to another rank's memory by itself. A rank that wants to write to the owner's memory
   // sets `writing_to` in its own header, then looks whether `accepts_round` of the owner is still
-  // the round it works in. An owner that gives up clears accepts_round, then waits until nobody is
-  // writing to it.
+  // the round it works in (or, of a message, whether chunks are left). An owner that gives up
+  // clears accepts_round, then waits until nobody is writing to it.
   alignas(kCacheLineBytes) std::atomic<uint64_t> accepts_round;
   alignas(kCacheLineBytes) std::atomic<uint32_t> writing_to;  // rank + 1; 0: nobody
 };
@@ -62,7 +62,13 @@ struct RingControl {
   alignas(kCacheLineBytes) std::atomic<uint64_t> tail;  // read up to here; by the peer
   // 1: the owner of the segment has read the peer's memory by itself, and offers are welcome.
   alignas(kCacheLineBytes) std::atomic<uint32_t> owner_can_pull;
+  // Who copies which part of the message that the owner sends (joint_copy.h); by both.
+  alignas(kCacheLineBytes) std::atomic<uint64_t> claims;
 };
+
+// Waits until `writer` does not write to the memory of `rank`: far longer than a chunk takes, also
+// where that process has to wait for its core; unless it has been stopped.
+void wait_for_writer(const Header& writer, uint32_t rank);
 
 class Segment {
  public:

@@ -37,6 +37,7 @@ class ShmChannel final : public Channel {
   bool can_pull() const override { return peer_.can_pull; }
   Status pull(uint64_t address, void* destination, size_t bytes) override;
   Status push(uint64_t address, const void* source, size_t bytes) override;
+  JointMemory* joint() override { return can_pull() && peer_can_pull() ? &joint_ : nullptr; }
   void notify() override;
   bool peer_showed_life() override;
   int descriptor() const override { return peer_.socket.get(); }
@@ -57,6 +58,7 @@ class ShmChannel final : public Channel {
   RingControl& in_control_;
   const std::byte* const in_;
 
+  JointMemory joint_;
   uint64_t seen_heartbeat_ = 0;
   bool peer_gone_ = false;
 };

@@ -1,0 +1,119 @@
+#include "transport/joint_copy.h"
+
+#include <algorithm>
+#include <atomic>
+#include <optional>
+
+#include "base/check.h"
+#include "base/str_cat.h"
+
+namespace dmlcomm::transport {
+namespace {
+
+constexpr size_t kMinJointBytes = 128 * 1024;
+// Large enough for the full rate of process_vm_readv, small enough that both end at the same time.
+constexpr size_t kChunkBytes = 64 * 1024;
+constexpr int kChunkBits = 24;
+constexpr uint64_t kChunkMask = (uint64_t{1} << kChunkBits) - 1;
+
+uint64_t chunks_in(size_t bytes) { return (bytes + kChunkBytes - 1) / kChunkBytes; }
+
+struct Chunk {
+  size_t begin;
+  size_t bytes;
+};
+
+// The next free chunk of message `id`, which is ours then.
+std::optional<Chunk> claim(std::atomic<uint64_t>& claims, uint64_t id, size_t message_bytes) {
+  uint64_t seen = claims.load();
+  while (seen >> kChunkBits == id && (seen & kChunkMask) < chunks_in(message_bytes)) {
+    if (!claims.compare_exchange_weak(seen, seen + 1)) continue;
+    const size_t begin = (seen & kChunkMask) * kChunkBytes;
+    return Chunk{begin, std::min(kChunkBytes, message_bytes - begin)};
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+bool can_copy_jointly(Channel& channel, size_t bytes) {
+  return bytes >= kMinJointBytes && chunks_in(bytes) < kChunkMask && channel.joint() != nullptr;
+}
+
+bool JointCopy::open(JointMemory& memory, const RecvRequest& request) {
+  if ((memory.incoming.load() & kChunkMask) < num_chunks_opened_) return false;
+  num_chunks_opened_ = chunks_in(request.bytes);
+  reading_.push_back({&request, num_chunks_opened_});
+  memory.incoming.store(request.offer_id << kChunkBits);
+  return true;
+}
+
+Status JointCopy::read_chunk(Channel& channel, const RecvRequest& request, bool* moved) {
+  const auto chunk = claim(channel.joint()->incoming, request.offer_id, request.bytes);
+  if (!chunk) return Status();
+  *moved = true;
+  DMLCOMM_RETURN_IF_ERROR(channel.pull(request.offer_address + chunk->begin,
+                                       request.destination + chunk->begin, chunk->bytes));
+  return on_shared(request.offer_id, 1);
+}
+
+Status JointCopy::on_shared(uint64_t id, uint64_t num_chunks) {
+  const auto it = std::find_if(reading_.begin(), reading_.end(),
+                               [id](const Reading& r) { return r.request->offer_id == id; });
+  if (it == reading_.end() || num_chunks > it->num_chunks - it->in_place) {
+    return Status(StatusCode::protocol_error,
+                  str_cat(num_chunks, " chunks of message ", id, " that nobody has asked for"));
+  }
+  it->in_place += num_chunks;
+  return Status();
+}
+
+bool JointCopy::complete(const RecvRequest& request) {
+  const auto it = std::find_if(reading_.begin(), reading_.end(),
+                               [&](const Reading& r) { return r.request == &request; });
+  DMLCOMM_CHECK(it != reading_.end());
+  if (it->in_place < it->num_chunks) return false;
+  reading_.erase(it);
+  return true;
+}
+
+void JointCopy::give_up(JointMemory& memory) {
+  if (reading_.empty()) return;
+  reading_.clear();
+  memory.incoming.store(0);
+  memory.wait_for_peers_write();
+}
+
+void JointCopy::on_share(const SendRequest& request, uint64_t address) {
+  shares_.push_back({&request, address});
+}
+
+// Sequentially consistent, as all of these: either a receiver that gives up sees that we write, or
+// we see that nothing is left to claim.
+Result<JointCopy::Written> JointCopy::write_chunk(Channel& channel) {
+  if (shares_.empty()) return Written();
+  Share& share = shares_.front();
+  JointMemory& memory = *channel.joint();
+  const SendRequest& request = *share.request;
+  memory.own_writing_to.store(memory.peer_mark);
+  Status status;
+  const auto chunk = claim(memory.outgoing, request.id, request.bytes);
+  if (chunk) {
+    status = channel.push(share.address + chunk->begin, request.data + chunk->begin, chunk->bytes);
+  }
+  memory.own_writing_to.store(0);
+  if (!status.ok()) return status;
+  if (chunk) {
+    ++share.num_written;
+    return Written();
+  }
+  const Written written{share.request, share.num_written};
+  shares_.pop_front();
+  return written;
+}
+
+void JointCopy::forget(const SendRequest& request) {
+  std::erase_if(shares_, [&](const Share& share) { return share.request == &request; });
+}
+
+}  // namespace dmlcomm::transport

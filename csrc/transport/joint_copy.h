@@ -1,0 +1,72 @@
+// JointCopy: both ends of a link copy an offered message together, each with its own core.
+//
+// One core moves 40 MB between two processes in 7.3 ms, two cores in 3.7. The receiver invites the
+// sender (frame `share`), and both take chunks of the message, one at a time, until none is left:
+// the receiver reads its chunks, the sender writes its own. Who has no time takes none, and is not
+// waited for. A sender that has written says how many chunks (frame `shared`); then the receiver
+// knows whether all are in place.
+//
+// The claims are one word in shared memory: number of the message, and its next free chunk. A
+// message is opened when all chunks of the one before are taken. A receiver that gives up closes
+// the claims, and waits for a sender that is writing just then: a sender first says that it writes,
+// then claims.
+//
+// All calls come with the progress lock held.
+#pragma once
+
+#include <deque>
+#include <vector>
+
+#include "base/status.h"
+#include "transport/channel.h"
+#include "transport/request.h"
+
+namespace dmlcomm::transport {
+
+// Whether it pays: less is read by the receiver alone, since the frames cost as much.
+bool can_copy_jointly(Channel& channel, size_t bytes);
+
+class JointCopy {
+ public:
+  // --- the receiver ---
+  // Opens the message for both. False while chunks of another one are left: try again.
+  bool open(JointMemory& memory, const RecvRequest& request);
+  // Reads one chunk, if one is left.
+  Status read_chunk(Channel& channel, const RecvRequest& request, bool* moved);
+  // Whether all chunks are in place; then it is forgotten.
+  bool complete(const RecvRequest& request);
+  // The sender has written so many chunks.
+  Status on_shared(uint64_t id, uint64_t num_chunks);
+  // When it returns nobody writes to the memory of messages that are not complete.
+  void give_up(JointMemory& memory);
+
+  // --- the sender ---
+  // The receiver wants the message at `address` of its memory.
+  void on_share(const SendRequest& request, uint64_t address);
+  bool has_work() const { return !shares_.empty(); }
+  // Writes one chunk of the oldest message, if one is left.
+  struct Written {
+    const SendRequest* finished = nullptr;  // no chunk was left of this one
+    uint64_t num_chunks = 0;                // of it that we have written
+  };
+  Result<Written> write_chunk(Channel& channel);
+  // The receiver has the whole message.
+  void forget(const SendRequest& request);
+
+ private:
+  struct Reading {
+    const RecvRequest* request;
+    uint64_t num_chunks;
+    uint64_t in_place = 0;
+  };
+  struct Share {
+    const SendRequest* request;
+    uint64_t address;
+    uint64_t num_written = 0;
+  };
+  std::vector<Reading> reading_;    // until complete
+  uint64_t num_chunks_opened_ = 0;  // of the message that was opened last
+  std::deque<Share> shares_;
+};
+
+}  // namespace dmlcomm::transport
