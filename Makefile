@@ -46,15 +46,21 @@ demo: build  ## Train LeNet-5 with gloo and with dmlcomm and compare: on this ho
 
 test: test-cpp test-python  ## Every test: C++ (plain, ASan+UBSan, TSan, fuzz), then Python
 
-test-cpp: $(VENV)/.requirements
+# The plain tests link what the Python modules are made of, and so lie in the same folder.
+test-cpp: build
 	scripts/system_packages.sh build test
-	scripts/cpp_tests.sh plain
+	scripts/cpp_tests.sh plain "build/$$($(BIN)/python -c 'import sys; print(sys.implementation.cache_tag)')"
 	scripts/cpp_tests.sh address
 	scripts/cpp_tests.sh thread
 	scripts/fuzz.sh $(FUZZ_SECONDS)
 
 test-python: build
+ifdef PYTEST_ARGS
 	$(BIN)/pytest $(PYTEST_ARGS)
+else
+	$(BIN)/pytest -m "not alone" -n $$(nproc)
+	$(BIN)/pytest -m alone
+endif
 
 check: $(VENV)/.requirements  ## Formatting, lint, types and the layer rules
 	$(BIN)/clang-format --dry-run -Werror $(CXX_FILES)

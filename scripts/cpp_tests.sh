@@ -1,15 +1,15 @@
 #!/bin/bash
-# Builds and runs the C++ tests of the core: scripts/cpp_tests.sh plain|address|thread
+# Builds and runs the C++ tests of the core: scripts/cpp_tests.sh plain|address|thread [build folder]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 variant=${1:?plain, address or thread}
-build=build/tests-$variant
+build=${2:-build/tests-$variant}
 # The others have one thread, in which there are no races to find.
 tests_with_threads=(base_test engine_test ps_cluster_test ps_model_test)
 sanitize=${variant/plain/}
 
 if command -v ninja >/dev/null; then export CMAKE_GENERATOR=Ninja; fi
-cmake -S . -B "$build" -DDMLCOMM_SANITIZE="$sanitize" >/dev/null
+cmake -S . -B "$build" -DDMLCOMM_SANITIZE="$sanitize" -DDMLCOMM_BUILD_TESTS=ON >/dev/null
 targets=()
 selected=()
 if [ "$variant" = thread ]; then

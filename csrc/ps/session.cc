@@ -183,17 +183,12 @@ Status Session::take_pieces(const Command& command, const std::shared_ptr<Model>
   const std::vector<size_t> chosen =
       chosen_pieces(command.kind, model->spec(), model->shard(command.shard)->pieces());
   const Shard& shard = *model->shard(command.shard);
-  engine::OpOptions options = patient();
-  // Reading another process's memory and adding up are worth a thread each: 40 MB took 7.7 ms
-  // instead of 10.2. What comes from a socket has its second thread in the kernel: 13.0 instead
-  // of 10.8.
-  options.inline_wait = chosen.size() == 1 || !communicator_->shares_memory_with(kWorkerRank);
   size_t posted = 0;
   for (size_t i = 0; i < chosen.size(); ++i) {
     for (; posted < std::min(i + kPiecesInFlight, chosen.size()); ++posted) {
       const size_t bytes = shard.pieces()[chosen[posted]].wire_bytes(model->spec());
       Incoming& next = incoming_.emplace_back(Incoming{model, model->take_buffer(), nullptr});
-      next.op = communicator_->recv({next.buffer.data(), bytes}, kWorkerRank, kUp, options);
+      next.op = communicator_->recv({next.buffer.data(), bytes}, kWorkerRank, kUp, patient());
     }
     Incoming& oldest = incoming_.front();
     DMLCOMM_RETURN_IF_ERROR(oldest.op->wait(std::chrono::milliseconds(0)));
