@@ -228,10 +228,12 @@ class Client:
             values: a matrix, one row for each.
             table: which one, where the model has several.
         """
-        made, rows = self._model(model), tensors.indices_of(indices)
+        made, what = self._model(model), f'push of rows to model "{model}"'
+        made.expect_table(table, f"worker {self.worker}: {what}")
+        rows = tensors.indices_of(indices)
         memory = made.row_memory(table, rows, values)
         self._operations.run(
-            f'push of rows to model "{model}"',
+            what,
             lambda core, _: core.start_push_rows(
                 made.number, table, rows.address, rows.num_elements, memory.address, rate(lr)
             ),
@@ -243,7 +245,9 @@ class Client:
         self, model: str, indices: Any, staleness: int | None = 0, *, table: int = 0
     ) -> Any:
         """Some rows of a table, as a matrix in the order of `indices`."""
-        made, rows = self._model(model), tensors.indices_of(indices)
+        made = self._model(model)
+        made.expect_table(table, f'worker {self.worker}: pull of rows of model "{model}"')
+        rows = tensors.indices_of(indices)
         row_elements = made.layout.tensors[table].shape[1]
         out = tensors.empty(made.like[table], (rows.num_elements, row_elements))
         memory, finish = tensors.writable(out)
