@@ -24,6 +24,8 @@ from dmlcomm.ps.server import Server, ServerOptions
 
 DEADLINE_S = 60.0
 
+Popen = Callable[..., "subprocess.Popen[str]"]
+
 
 @contextlib.contextmanager
 def servers(num: int = 1, workers: int = 1, **options: Any) -> Iterator[str]:
@@ -66,13 +68,17 @@ def clean_environment(**changes: str) -> dict[str, str]:
 class ServerProcess:
     """`dmlcomm ps serve` with these arguments; the block kills it if it still runs.
 
+    `popen` starts it, as on a host of a lab.
+
     Attributes:
         address: where it listens.
         line: what it has printed.
     """
 
-    def __init__(self, *arguments: str, **environment: str) -> None:
-        self.process = subprocess.Popen(
+    def __init__(
+        self, *arguments: str, popen: Popen = subprocess.Popen, **environment: str
+    ) -> None:
+        self.process = popen(
             [sys.executable, "-m", "dmlcomm", "ps", "serve", *arguments],
             env=clean_environment(**environment),
             stdout=subprocess.PIPE,
@@ -106,10 +112,19 @@ class ServerProcess:
 
 
 class WorkerProcess:
-    """A Python program that prints lines and reads them, as a worker that can be killed."""
+    """A Python program that prints lines and reads them, as a worker that can be killed.
 
-    def __init__(self, program: str, *arguments: str, **environment: str) -> None:
-        self.process = subprocess.Popen(
+    `popen` starts it, as on a host of a lab.
+    """
+
+    def __init__(
+        self,
+        program: str,
+        *arguments: str,
+        popen: Popen = subprocess.Popen,
+        **environment: str,
+    ) -> None:
+        self.process = popen(
             [sys.executable, "-c", program, *arguments],
             env=clean_environment(**environment),
             cwd=Path(__file__).resolve().parents[2],
