@@ -73,7 +73,7 @@ class Client:
         )
         self._timeout_s = timeout_s
         self._operations = Operations(self._connections, self._recreate, timeout_s)
-        self._creation = Creation(self._connections, self._operations, timeout_s)
+        self._creation = Creation(self._connections, self._operations, self._recreate, timeout_s)
 
     # --- what it is ---
 
@@ -342,6 +342,7 @@ class Client:
         """Makes all models known to a server that was started again."""
         for made in self._models.values():
             self._creation.recreate(server, made)
+        self._creation.recreate_unfinished(server)
 
     # --- what they work on ---
 

@@ -1,32 +1,75 @@
 """Makes a model on all servers: one worker provides its first values, the others wait for them."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from dmlcomm import errors
 from dmlcomm.log import get_logger
 from dmlcomm.ps.client_model import ClientModel
 from dmlcomm.ps.connections import Connections
+from dmlcomm.ps.control import UnknownSessionError
 from dmlcomm.ps.description import describe, spec_of
 from dmlcomm.ps.operations import Operations, nothing
+from dmlcomm.ps.patience import Patience
 from dmlcomm.ps.protocol import PROGRESS_INTERVAL_S, WAIT_SLICE_S
 
 
-class Creation:
-    """The first live server elects who provides, see `dmlcomm.ps.models.Models`."""
+class _InterruptedError(errors.PsError):
+    """A call within a session has failed: the server is lost, or was started again."""
 
-    def __init__(self, connections: Connections, operations: Operations, timeout_s: float) -> None:
+    def __init__(self, server: int, session: str, error: errors.PsError) -> None:
+        super().__init__(str(error))
+        self.server = server
+        self.session = session
+        self.error = error
+
+
+class Creation:
+    """The first live server elects who provides, see `dmlcomm.ps.models.Models`.
+
+    Args:
+        connections: to the servers.
+        operations: send the first values.
+        recreate: makes all models that are complete known to a server that was started again.
+        timeout_s: how long a creation may take.
+    """
+
+    def __init__(
+        self,
+        connections: Connections,
+        operations: Operations,
+        recreate: Callable[[int], None],
+        timeout_s: float,
+    ) -> None:
         self._connections = connections
         self._operations = operations
+        self._recreate = recreate
         self._timeout_s = timeout_s
+        # While its first values are on their way: a model, and the server that elects.
+        self._providing: tuple[ClientModel, int] | None = None
 
     def create(self, made: ClientModel, weights: Any) -> None:
         """Returns when the model has values on all servers; `weights` are used if they are needed.
 
+        When a server was started again meanwhile, or before, it connects again and begins anew.
+
         Raises PsModelError, PsTimeoutError, PsServerLostError.
         """
+        deadline = time.monotonic() + self._timeout_s
+        patience = Patience(self._timeout_s, f'model "{made.name}"')
+        while True:
+            try:
+                return self._create(made, weights, deadline)
+            except _InterruptedError as lost:
+                patience.wait(lost.error)
+                self._connections.renew(
+                    lost.server, lost.session, self._recreate, lost.error, deadline
+                )
+
+    def _create(self, made: ClientModel, weights: Any, deadline: float) -> None:
         spec = spec_of(made.description)  # ValueError before anything is sent
+        self._connections.recover_all(self._recreate)
         first, *others = self._connections.answering_servers()
         created = self._create_on(first, made, elect=True)
         replies = [created, *(self._create_on(server, made) for server in others)]
@@ -34,7 +77,7 @@ class Creation:
         # Servers may be a little apart. Where the slowest worker is on one of them this one begins.
         clock = max(reply.clock for reply in replies)
         self._connections.core.add_model(made.number, spec, clock)
-        if created.provide or (not created.sealed and self._wait(first, made)):
+        if created.provide or (not created.sealed and self._wait(first, made, deadline)):
             self._provide(made, weights, [*others, first])
         else:
             for server in others:
@@ -49,16 +92,38 @@ class Creation:
                 [server],
             )
 
-    def _create_on(self, server: int, made: ClientModel, elect: bool = False) -> Any:
-        return self._connections.call(server, "CreateModel", model=made.description, elect=elect)
+    def recreate_unfinished(self, server: int) -> None:
+        """The same for a model whose first values this worker provides at the moment.
 
-    def _wait(self, first: int, made: ClientModel) -> bool:
+        They are sent again, unless another worker was elected meanwhile: then creation begins anew.
+        """
+        if self._providing is None:
+            return
+        made, first = self._providing
+        session = self._connections.session(server)
+        reply = self._create_on(server, made, elect=server == first)
+        if server == first and not reply.provide:
+            problem = errors.PsConnectionError(
+                f"server {server} was started again, and has chosen another worker to provide "
+                f'model "{made.name}"'
+            )
+            raise _InterruptedError(server, session, problem)
+
+    def _create_on(self, server: int, made: ClientModel, elect: bool = False) -> Any:
+        return self._call(server, "CreateModel", model=made.description, elect=elect)
+
+    def _call(self, server: int, name: str, wait_s: float = 0.0, **fields: Any) -> Any:
+        session = self._connections.session(server)
+        try:
+            return self._connections.call(server, name, wait_s, **fields)
+        except (errors.PsConnectionError, UnknownSessionError) as error:
+            raise _InterruptedError(server, session, error) from error
+
+    def _wait(self, first: int, made: ClientModel, deadline: float) -> bool:
         """Waits for the first values; True if this worker has to provide them after all."""
         begin = last_line = time.monotonic()
         while True:
-            reply = self._connections.call(
-                first, "WaitModel", wait_s=WAIT_SLICE_S, model=made.number
-            )
+            reply = self._call(first, "WaitModel", WAIT_SLICE_S, model=made.number)
             if reply.sealed or reply.provide:
                 return bool(reply.provide)
             now = time.monotonic()
@@ -66,7 +131,7 @@ class Creation:
                 f'worker {self._connections.worker}: model "{made.name}": waiting for the first '
                 f"values, which worker {reply.provider} provides, since {now - begin:.0f} s"
             )
-            if now - begin > self._timeout_s:
+            if now > deadline:
                 raise errors.PsTimeoutError(f"{text}; is it alive?")
             if now - last_line > PROGRESS_INTERVAL_S:
                 last_line = now
@@ -81,12 +146,16 @@ class Creation:
         )
         memories = made.readable(weights)
         buffers = made.layout.buffers(memories)
-        self._operations.run(
-            f'first values of model "{made.name}"',
-            lambda core, _: core.start_set(made.number, buffers),
-            nothing,
-            memories,
-        )
+        self._providing = (made, order[-1])
+        try:
+            self._operations.run(
+                f'first values of model "{made.name}"',
+                lambda core, _: core.start_set(made.number, buffers),
+                nothing,
+                memories,
+            )
+        finally:
+            self._providing = None
         # The first server last: workers that wait there find the model complete everywhere.
         for server in order:
-            self._connections.call(server, "SealModel", model=made.number)
+            self._call(server, "SealModel", model=made.number)

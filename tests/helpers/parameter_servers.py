@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from dmlcomm.ps import status_view
 from dmlcomm.ps.client import Client
 from dmlcomm.ps.run_command import READY_LINE
 from dmlcomm.ps.server import Server, ServerOptions
@@ -189,3 +190,32 @@ def command(*arguments: str, **environment: str) -> "subprocess.CompletedProcess
 
 def addresses_of(processes: Sequence[ServerProcess]) -> str:
     return ",".join(process.address for process in processes)
+
+
+@contextlib.contextmanager
+def server_processes(
+    num: int, *arguments: str, **environment: str
+) -> Iterator[list[ServerProcess]]:
+    """`num` servers of one job, each with these arguments."""
+    with contextlib.ExitStack() as stack:
+        yield [
+            stack.enter_context(
+                ServerProcess(
+                    *("--servers", str(num), "--index", str(index), *arguments), **environment
+                )
+            )
+            for index in range(num)
+        ]
+
+
+def status_of(address: str) -> dict[str, Any]:
+    """What `dmlcomm ps status` has of a server."""
+    controls = status_view.controls_of([address], "", None)
+    (answer,) = status_view.ask(controls)
+    controls[0].close()
+    return answer
+
+
+def checkpoint_of(address: str) -> dict[str, int]:
+    """The clock of the last checkpoint, by model."""
+    return {c["model"]: c["clock"] for c in status_of(address)["checkpoints"]}
