@@ -269,6 +269,17 @@ def test_operation_that_waits_for_others_has_a_deadline():
             client.push_pull("w", np.ones(3, np.float32))
 
 
+def test_deadline_of_later_operations_can_be_replaced():
+    with servers(workers=2) as addresses, Client(addresses, worker=0) as client:
+        client.init("w", np.zeros(3, np.float32))
+        client.set_timeout(0.5)
+        with pytest.raises(errors.PsTimeoutError, match=r'push_pull of model "w" .* 0.5 s'):
+            client.push_pull("w", np.ones(3, np.float32))
+        client.set_timeout(0.25)
+        with pytest.raises(errors.PsTimeoutError, match=r"barrier did not pass within 0\.25 s"):
+            client.barrier()
+
+
 def test_closed_client_refuses_and_closes_again():
     with servers() as addresses:
         client = Client(addresses)

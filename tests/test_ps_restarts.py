@@ -1,5 +1,7 @@
 """Servers that are started again: who connects again by itself, and whom a server waits for."""
 
+import contextlib
+import itertools
 import logging
 from concurrent.futures import ThreadPoolExecutor
 
@@ -38,12 +40,13 @@ def restarted(process, num_servers, index, *options):
     return ServerProcess(*place, *options)
 
 
-def before_call(monkeypatch, client, name, action):
-    """Does something once, right before the client's first call of this name."""
+def before_call(monkeypatch, client, name, action, number=1):
+    """Does something once, right before the client's number-th call of this name."""
     call, left = client._connections.call, [action]
+    numbers = itertools.count(1)
 
     def call_after_action(server, called, *arguments, **fields):
-        if called == name and left:
+        if called == name and next(numbers) == number:
             left.pop()()
         return call(server, called, *arguments, **fields)
 
@@ -118,6 +121,30 @@ def test_init_of_another_model_goes_on_with_the_first_from_its_checkpoint(tmp_pa
             assert set(client.push_pull("later", ONES).tolist()) == {1.0}
 
 
+def test_init_survives_a_server_that_dies_again_while_it_is_told_of_the_models(
+    tmp_path, monkeypatch
+):
+    options = ("--checkpoint", str(tmp_path), "--checkpoint-every", "1")
+    with (
+        server_processes(1, *options) as (server,),
+        Client(server.address, worker=0, timeout_s=DEADLINE_S) as client,
+        contextlib.ExitStack() as stack,
+    ):
+        init(client)
+        client.push_pull("w", ONES)
+        eventually(lambda: checkpoint_of(server.address).get("w") == 1, "a checkpoint")
+        second = stack.enter_context(restarted(server, 1, 0, *options))
+
+        def restart_again():
+            stack.enter_context(restarted(second, 1, 0, *options))
+
+        # The first call finds that the session is unknown, the next one makes "w" known again.
+        left = before_call(monkeypatch, client, "CreateModel", restart_again, number=2)
+        assert set(init(client, "later").tolist()) == {0.0}
+        assert left == []
+        assert set(client.push_pull("w", ONES).tolist()) == {2.0}
+
+
 def test_init_of_another_model_tells_that_the_first_is_lost():
     with (
         server_processes(1) as (server,),
@@ -134,47 +161,64 @@ def test_init_of_another_model_tells_that_the_first_is_lost():
 @pytest.mark.parametrize("victim", [0, 1])
 @pytest.mark.parametrize("call", ["CreateModel", "SealModel"])
 def test_first_values_survive_a_restart_at_any_moment(monkeypatch, victim, call):
-    started = []
     with (
         server_processes(2) as processes,
         Client(addresses_of(processes), worker=0, timeout_s=DEADLINE_S) as client,
+        contextlib.ExitStack() as stack,
     ):
 
         def restart():
-            started.append(restarted(processes[victim], 2, victim))
+            stack.enter_context(restarted(processes[victim], 2, victim))
 
         left = before_call(monkeypatch, client, call, restart)
-        try:
-            given = np.arange(COUNT, dtype=np.float32)
-            assert client.init("w", given.copy()).tolist() == given.tolist()
-            assert client.push_pull("w", 2 * given).tolist() == (2 * given).tolist()
-        finally:
-            for server in started:
-                server.kill()
+        given = np.arange(COUNT, dtype=np.float32)
+        assert client.init("w", given.copy()).tolist() == given.tolist()
+        assert client.push_pull("w", 2 * given).tolist() == (2 * given).tolist()
         assert left == []
 
 
-def test_first_values_are_sent_again_when_a_server_is_restarted_meanwhile(monkeypatch):
+@pytest.mark.parametrize("victim", [0, 1])
+def test_first_values_are_sent_again_when_a_server_is_restarted_meanwhile(monkeypatch, victim):
     """The data connection breaks, and no call of the control plane has told of it."""
     with (
         server_processes(2) as processes,
         Client(addresses_of(processes), worker=0, timeout_s=DEADLINE_S) as client,
+        contextlib.ExitStack() as stack,
     ):
-        run, started = client._operations.run, []
+        run, left = client._operations.run, [processes[victim]]
 
         def run_after_restart(what, *arguments):
-            if not started:
-                started.append(restarted(processes[1], 2, 1))
+            if left:
+                stack.enter_context(restarted(left.pop(), 2, victim))
             return run(what, *arguments)
 
         monkeypatch.setattr(client._operations, "run", run_after_restart)
-        try:
-            given = np.arange(COUNT, dtype=np.float32)
-            assert client.init("w", given.copy()).tolist() == given.tolist()
-        finally:
-            for server in started:
-                server.kill()
-        assert len(started) == 1
+        given = np.arange(COUNT, dtype=np.float32)
+        assert client.init("w", given.copy()).tolist() == given.tolist()
+        assert left == []
+
+
+def test_provider_leaves_it_to_another_worker_that_a_restarted_server_has_chosen(monkeypatch):
+    with (
+        ThreadPoolExecutor(1) as pool,
+        server_processes(1, "--workers", "2") as (server,),
+        Client(server.address, worker=0, timeout_s=DEADLINE_S) as first,
+        Client(server.address, worker=1, timeout_s=DEADLINE_S) as second,
+        contextlib.ExitStack() as stack,
+    ):
+        run, left = first._operations.run, [server]
+
+        def run_after_restart(what, *arguments):
+            if left:
+                stack.enter_context(restarted(left.pop(), 1, 0, "--workers", "2"))
+                # It comes while the server knows of no provider.
+                others = pool.submit(second.init, "w", 2 * ONES)
+                assert set(others.result(DEADLINE_S).tolist()) == {2.0}
+            return run(what, *arguments)
+
+        monkeypatch.setattr(first._operations, "run", run_after_restart)
+        assert set(first.init("w", 1 * ONES).tolist()) == {2.0}
+        assert set(second.pull("w", None).tolist()) == {2.0}
 
 
 class StoppedError(Exception):

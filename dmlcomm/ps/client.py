@@ -71,9 +71,8 @@ class Client:
                 tls=tls,
             )
         )
-        self._timeout_s = timeout_s
         self._operations = Operations(self._connections, self._recreate, timeout_s)
-        self._creation = Creation(self._connections, self._operations, self._recreate, timeout_s)
+        self._creation = Creation(self._connections, self._operations, self._recreate)
 
     # --- what it is ---
 
@@ -99,6 +98,10 @@ class Client:
     def rails(self) -> list[list[dict[str, Any]]]:
         """By server, what has gone over each NIC of this worker."""
         return list(self._core.rails())
+
+    def set_timeout(self, timeout_s: float) -> None:
+        """Replaces `timeout_s` for operations that start from now on."""
+        self._operations.timeout_s = timeout_s
 
     # --- models ---
 
@@ -269,7 +272,7 @@ class Client:
 
         Raises PsServerLostError when server 0 dies, has no replica and does not come back.
         """
-        self._connections.barrier(self._timeout_s, self._recreate)
+        self._connections.barrier(self._operations.timeout_s, self._recreate)
 
     def close(self, *, wait: bool = True) -> None:
         """Leaves: the others do not wait for this worker any more. Idempotent.

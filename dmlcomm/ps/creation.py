@@ -1,7 +1,9 @@
 """Makes a model on all servers: one worker provides its first values, the others wait for them."""
 
+import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from dmlcomm import errors
@@ -25,14 +27,22 @@ class _InterruptedError(errors.PsError):
         self.error = error
 
 
+@dataclass
+class _Providing:
+    """A model whose first values this worker sends; `elector` is the server that has chosen it."""
+
+    made: ClientModel
+    elector: int
+    interruption: _InterruptedError | None = None
+
+
 class Creation:
     """The first live server elects who provides, see `dmlcomm.ps.models.Models`.
 
     Args:
         connections: to the servers.
-        operations: send the first values.
+        operations: send the first values; a creation may take as long as one of them.
         recreate: makes all models that are complete known to a server that was started again.
-        timeout_s: how long a creation may take.
     """
 
     def __init__(
@@ -40,14 +50,12 @@ class Creation:
         connections: Connections,
         operations: Operations,
         recreate: Callable[[int], None],
-        timeout_s: float,
     ) -> None:
         self._connections = connections
         self._operations = operations
         self._recreate = recreate
-        self._timeout_s = timeout_s
-        # While its first values are on their way: a model, and the server that elects.
-        self._providing: tuple[ClientModel, int] | None = None
+        # While first values are on their way.
+        self._providing: _Providing | None = None
 
     def create(self, made: ClientModel, weights: Any) -> None:
         """Returns when the model has values on all servers; `weights` are used if they are needed.
@@ -56,8 +64,9 @@ class Creation:
 
         Raises PsModelError, PsTimeoutError, PsServerLostError.
         """
-        deadline = time.monotonic() + self._timeout_s
-        patience = Patience(self._timeout_s, f'model "{made.name}"')
+        timeout_s = self._operations.timeout_s
+        deadline = time.monotonic() + timeout_s
+        patience = Patience(timeout_s, f'model "{made.name}"')
         while True:
             try:
                 return self._create(made, weights, deadline)
@@ -71,8 +80,12 @@ class Creation:
         spec = spec_of(made.description)  # ValueError before anything is sent
         self._connections.recover_all(self._recreate)
         first, *others = self._connections.answering_servers()
-        created = self._create_on(first, made, elect=True)
-        replies = [created, *(self._create_on(server, made) for server in others)]
+        with self._interruptible(first):
+            created = self._create_on(first, made, elect=True)
+        replies = [created]
+        for server in others:
+            with self._interruptible(server):
+                replies.append(self._create_on(server, made))
         assert self._connections.core is not None
         # Servers may be a little apart. Where the slowest worker is on one of them this one begins.
         clock = max(reply.clock for reply in replies)
@@ -81,7 +94,8 @@ class Creation:
             self._provide(made, weights, [*others, first])
         else:
             for server in others:
-                self.recreate(server, made)
+                with self._interruptible(server):
+                    self.recreate(server, made)
 
     def recreate(self, server: int, made: ClientModel) -> None:
         """Makes the model known to a server that was started again, and must have its values."""
@@ -95,27 +109,31 @@ class Creation:
     def recreate_unfinished(self, server: int) -> None:
         """The same for a model whose first values this worker provides at the moment.
 
-        They are sent again, unless another worker was elected meanwhile: then creation begins anew.
+        They are sent again; if another worker was elected meanwhile, creation then begins anew.
+        Any thread may call whose operation connects again.
         """
-        if self._providing is None:
+        providing = self._providing
+        if providing is None:
             return
-        made, first = self._providing
         session = self._connections.session(server)
-        reply = self._create_on(server, made, elect=server == first)
-        if server == first and not reply.provide:
+        made = providing.made
+        reply = self._create_on(server, made, elect=server == providing.elector)
+        if server == providing.elector and not reply.provide:
             problem = errors.PsConnectionError(
                 f"server {server} was started again, and has chosen another worker to provide "
                 f'model "{made.name}"'
             )
-            raise _InterruptedError(server, session, problem)
+            providing.interruption = _InterruptedError(server, session, problem)
 
     def _create_on(self, server: int, made: ClientModel, elect: bool = False) -> Any:
-        return self._call(server, "CreateModel", model=made.description, elect=elect)
+        return self._connections.call(server, "CreateModel", model=made.description, elect=elect)
 
-    def _call(self, server: int, name: str, wait_s: float = 0.0, **fields: Any) -> Any:
+    @contextlib.contextmanager
+    def _interruptible(self, server: int) -> Iterator[None]:
+        """Calls to a server after whose loss the creation begins anew."""
         session = self._connections.session(server)
         try:
-            return self._connections.call(server, name, wait_s, **fields)
+            yield
         except (errors.PsConnectionError, UnknownSessionError) as error:
             raise _InterruptedError(server, session, error) from error
 
@@ -123,7 +141,10 @@ class Creation:
         """Waits for the first values; True if this worker has to provide them after all."""
         begin = last_line = time.monotonic()
         while True:
-            reply = self._call(first, "WaitModel", WAIT_SLICE_S, model=made.number)
+            with self._interruptible(first):
+                reply = self._connections.call(
+                    first, "WaitModel", wait_s=WAIT_SLICE_S, model=made.number
+                )
             if reply.sealed or reply.provide:
                 return bool(reply.provide)
             now = time.monotonic()
@@ -146,7 +167,7 @@ class Creation:
         )
         memories = made.readable(weights)
         buffers = made.layout.buffers(memories)
-        self._providing = (made, order[-1])
+        self._providing = providing = _Providing(made, elector=order[-1])
         try:
             self._operations.run(
                 f'first values of model "{made.name}"',
@@ -156,6 +177,9 @@ class Creation:
             )
         finally:
             self._providing = None
+        if providing.interruption is not None:
+            raise providing.interruption
         # The first server last: workers that wait there find the model complete everywhere.
         for server in order:
-            self._call(server, "SealModel", model=made.number)
+            with self._interruptible(server):
+                self._connections.call(server, "SealModel", model=made.number)
