@@ -182,6 +182,16 @@ def test_rule_that_cannot_be_used_is_named(name, reason):
         rules.load_rule(name)
 
 
+@pytest.mark.parametrize("names", ["momentum", ("a", "a"), ("",), (1,), 3])
+def test_names_of_state_that_cannot_be_used_are_shown(names):
+    def rule(weights, gradient, state, step):
+        """Does nothing."""
+
+    rule.state_arrays = names
+    with pytest.raises(ValueError, match=r"state_arrays = .*expected a tuple of different names"):
+        rules.check_rule(rule, "mine")
+
+
 # --- membership and barrier
 
 
