@@ -215,8 +215,11 @@ def test_killed_server_resumes_its_checkpoint_and_the_client_reconnects(tmp_path
         for _ in range(5):
             add_one(client)
         victim = processes[1]
-        clock = eventually(lambda: checkpoint_of(victim.address).get("w"), "a checkpoint")
+        eventually(lambda: checkpoint_of(victim.address).get("w"), "a checkpoint")
         victim.kill()
+        # Another one may have been written since; names of files end in the clock.
+        newest = max((tmp_path / "server-1").glob("*.ckpt"))
+        clock = int(newest.stem.rpartition("-")[2])
         again = ("--servers", "2", "--index", "1", "--listen", victim.address)
         with ServerProcess(*again, *options) as restarted:
             weights = add_one(client)
