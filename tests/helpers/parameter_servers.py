@@ -42,18 +42,22 @@ def servers(num: int = 1, workers: int = 1, **options: Any) -> Iterator[str]:
 
 
 def run_workers(
-    function: Callable[..., Any], num: int, addresses: str, **options: Any
+    function: Callable[..., Any],
+    num: int,
+    addresses: str,
+    deadline_s: float = DEADLINE_S,
+    **options: Any,
 ) -> list[Any]:
     """The results of ``function(client)`` by worker, one thread each. Raises what one raises."""
 
     def work(worker: int) -> Any:
-        with Client(addresses, worker=worker, timeout_s=DEADLINE_S, **options) as client:
+        with Client(addresses, worker=worker, timeout_s=deadline_s, **options) as client:
             return function(client)
 
     with ThreadPoolExecutor(num) as pool:
         futures = [pool.submit(work, worker) for worker in range(num)]
         # Whatever fails first is the reason why others wait in vain.
-        errors = [error for f in futures if (error := f.exception(DEADLINE_S)) is not None]
+        errors = [error for f in futures if (error := f.exception(deadline_s)) is not None]
         if errors:
             raise errors[0]
         return [future.result() for future in futures]
