@@ -8,9 +8,17 @@ import torch
 import torch.distributed as dist
 
 from dmlcomm import errors
-from dmlcomm.ps import Client, DistributedOptimizer, HookState, from_torch, ps_hook
+from dmlcomm.ps import (
+    Client,
+    DistributedOptimizer,
+    HookState,
+    Server,
+    ServerOptions,
+    from_torch,
+    ps_hook,
+)
 from helpers import run_ranks
-from helpers.parameter_servers import run_workers, servers
+from helpers.parameter_servers import checkpoint_of, eventually, run_workers, servers
 
 SHAPES = [(17, 5), (1001,), (3, 2, 2), ()]
 STEPS = 5
@@ -233,6 +241,49 @@ def test_rule_of_the_user():
         client.push_pull("w", np.full(100_003, 3.0, np.float32))
         weights = client.push_pull("w", np.full(100_003, -3.0, np.float32))
         assert set(weights.tolist()) == {0.5}
+
+
+def with_momentum(weights, gradient, state, step):
+    """SGD, lr 0.5, momentum 0.5; the second array is replaced, and not changed in place."""
+    state["velocity"] *= 0.5
+    state["velocity"] += gradient
+    state["largest"] = np.maximum(state["largest"], np.abs(gradient))
+    state["calls"] = state.get("calls", 0) + 1
+    weights -= 0.5 * state["velocity"] + (state["largest"] if step == 3 else 0)
+
+
+with_momentum.state_arrays = ("velocity", "largest")
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_arrays_of_a_rule_of_the_user_are_in_checkpoints(tmp_path, dtype):
+    options = {"rule": with_momentum, "checkpoint": tmp_path, "checkpoint_every": 1}
+    count = 100_003
+
+    def init(client):
+        return client.init("w", np.zeros(count, dtype), rule="python")
+
+    with servers(2, **options) as addresses, Client(addresses, worker=0) as client:
+        init(client)
+        client.push_pull("w", np.full(count, 4, dtype))
+        assert set(client.push_pull("w", np.full(count, 2, dtype)).tolist()) == {-4}  # v = 4, 4
+        for address in addresses.split(","):
+            eventually(lambda a=address: checkpoint_of(a).get("w") == 2, "a checkpoint")
+    with servers(2, **options) as addresses, Client(addresses, worker=0) as client:
+        assert set(init(client).tolist()) == {-4}
+        # v = 2 + 1; the largest gradient was 4.
+        assert set(client.push_pull("w", np.ones(count, dtype)).tolist()) == {-4 - 1.5 - 4}
+
+
+def test_checkpoint_of_a_rule_with_other_arrays_is_refused(tmp_path):
+    options = {"checkpoint": tmp_path, "checkpoint_every": 1}
+    with servers(rule=with_momentum, **options) as address, Client(address) as client:
+        client.init("w", np.zeros(5, np.float32), rule="python")
+        client.push_pull("w", np.ones(5, np.float32))
+        eventually(lambda: checkpoint_of(address).get("w") == 1, "a checkpoint")
+    with pytest.raises(errors.PsCheckpointError, match=r"3 arrays.*expected 1.*--rule") as refused:
+        Server(ServerOptions(rule=raises, **options))
+    assert str(next(tmp_path.rglob("*.ckpt"))) in str(refused.value)
 
 
 def raises(weights, gradient, state, step):

@@ -182,6 +182,16 @@ def test_rule_that_cannot_be_used_is_named(name, reason):
         rules.load_rule(name)
 
 
+@pytest.mark.parametrize("names", ["momentum", ("a", "a"), ("",), (1,), 3])
+def test_names_of_state_that_cannot_be_used_are_shown(names):
+    def rule(weights, gradient, state, step):
+        """Does nothing."""
+
+    rule.state_arrays = names
+    with pytest.raises(ValueError, match=r"state_arrays = .*expected a tuple of different names"):
+        rules.check_rule(rule, "mine")
+
+
 # --- membership and barrier
 
 
@@ -265,9 +275,16 @@ def shards_of(seed):
     return [{"shard": 1, "steps": [3, 4], "arrays": arrays}]
 
 
+# By worker; the second is the largest that a client draws.
+INCARNATIONS = {0: 5, 2: 2**63 - 1}
+
+
 def written(tmp_path, clocks=(10,)):
     directory = CheckpointDirectory(tmp_path, 1, 2)
-    paths = [directory.write(7, model_of(150), clock, [0, 2], shards_of(clock)) for clock in clocks]
+    paths = [
+        directory.write(7, model_of(150), clock, [0, 2], shards_of(clock), INCARNATIONS)
+        for clock in clocks
+    ]
     return directory, paths
 
 
@@ -279,6 +296,7 @@ def test_checkpoint_comes_back_as_it_was(tmp_path):
     assert (found.path, found.model, found.clock) == (path, 7, 10)
     assert found.description == model_of(150)
     assert found.shards == shards_of(10)
+    assert found.incarnations == INCARNATIONS
 
 
 def test_the_newest_are_kept_and_the_newest_is_used(tmp_path):

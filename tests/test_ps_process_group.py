@@ -1,6 +1,7 @@
 """all_reduce of a process group through the parameter servers."""
 
 import signal
+from datetime import timedelta
 
 import pytest
 import torch
@@ -306,6 +307,29 @@ def test_different_sizes_are_an_error_that_shows_both():
     text = dict(results)["CollectiveMismatchError"]
     assert "10" in text
     assert "11" in text
+
+
+def _with_shorter_timeout(rank, _size, count):
+    import dmlcomm
+
+    store = dist.distributed_c10d._get_default_store()
+    dist.all_reduce(torch.ones(10))
+    dmlcomm.set_timeout(timedelta(seconds=1.5))
+    if rank == 1:
+        store.wait(["rank 0 has seen it"], timedelta(seconds=60))
+        return ""
+    with pytest.raises(errors.CommTimeoutError) as raised:
+        dist.all_reduce(torch.ones(count))
+    store.set("rank 0 has seen it", "")
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("count", [10, 11])  # of a size that the servers know, and of a new one
+def test_timeout_of_the_group_can_be_replaced(count):
+    with servers(workers=2) as addresses:
+        text, _ = run_ranks(_with_shorter_timeout, 2, count, env=through_servers(addresses))
+    assert "rank 0" in text
+    assert "did not end within 1.5 s" in text
 
 
 def _abort(rank, _size):

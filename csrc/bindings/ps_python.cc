@@ -2,6 +2,7 @@
 
 #include <map>
 #include <utility>
+#include <vector>
 
 #include "base/str_cat.h"
 
@@ -76,13 +77,17 @@ const char* numpy_name(DType dtype) {
 
 class PythonRule final : public ps::Rule {
  public:
-  explicit PythonRule(py::object function) : function_(std::move(function)) {}
+  explicit PythonRule(py::object function) : function_(std::move(function)) {
+    for (const py::handle& name : py::getattr(function_.get(), "state_arrays", py::tuple())) {
+      names_.push_back(py::cast<std::string>(name));
+    }
+  }
   ~PythonRule() override {
     const py::gil_scoped_acquire gil;
     states_.clear();
   }
 
-  size_t num_slots() const override { return 0; }
+  size_t num_slots() const override { return names_.size(); }
   double first_value(size_t) const override { return 0.0; }
   bool supports(DType dtype) const override { return numpy_name(dtype) != nullptr; }
 
@@ -91,13 +96,23 @@ class PythonRule final : public ps::Rule {
     try {
       const py::dtype dtype(numpy_name(range.dtype));
       const auto count = static_cast<py::ssize_t>(range.count);
-      const py::capsule nobody(range.weights, [](void*) {});  // the memory is the shard's
-      const py::array weights(dtype, {count}, {}, range.weights, nobody);
+      const py::array weights = view_of(range.weights, dtype, count);
       py::object gradient = py::array(dtype, {count}, {}, range.gradient);  // a copy
       if (range.scale != 1.0) {
         gradient = (gradient * py::float_(range.scale)).attr("astype")(dtype);
       }
-      function_.get()(weights, gradient, state_of(range.weights), range.step);
+      const py::dict state = state_of(range.weights);
+      std::vector<py::array> slots;
+      for (size_t slot = 0; slot < names_.size(); ++slot) {
+        slots.push_back(view_of(range.slots[slot], dtype, count));
+        state[names_[slot].c_str()] = slots.back();
+      }
+      function_.get()(weights, gradient, state, range.step);
+      for (size_t slot = 0; slot < names_.size(); ++slot) {
+        // What the function has put in the array's place.
+        const py::object now = state[names_[slot].c_str()];
+        if (!now.is(slots[slot])) slots[slot][py::slice(0, count, 1)] = now;
+      }
       return Status();
     } catch (const std::exception& error) {
       return Status(StatusCode::invalid_argument, str_cat("the Python rule failed on ", range.count,
@@ -106,12 +121,18 @@ class PythonRule final : public ps::Rule {
   }
 
  private:
+  // The memory stays the shard's.
+  static py::array view_of(std::byte* memory, const py::dtype& dtype, py::ssize_t count) {
+    return py::array(dtype, {count}, {}, memory, py::capsule(memory, [](void*) {}));
+  }
+
   // With the interpreter's lock, which guards it.
   py::dict state_of(const std::byte* weights) const {
     return states_.try_emplace(weights, py::dict()).first->second;
   }
 
   const SharedObject function_;
+  std::vector<std::string> names_;                       // of slots
   mutable std::map<const std::byte*, py::dict> states_;  // by range
 };
 

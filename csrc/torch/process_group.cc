@@ -105,6 +105,7 @@ void ProcessGroupDmlcomm::close_all() {
 void ProcessGroupDmlcomm::setTimeout(std::chrono::milliseconds timeout) {
   backend_options_->timeout = timeout;
   communicator_->set_timeout(timeout);
+  if (servers_) servers_->set_timeout(timeout);
 }
 
 c10d::ErrorType ProcessGroupDmlcomm::getError() {

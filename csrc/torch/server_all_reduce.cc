@@ -58,6 +58,11 @@ std::shared_ptr<ServerOperation> ServerAllReduce::start(
   return operation;
 }
 
+void ServerAllReduce::set_timeout(std::chrono::milliseconds timeout) {
+  const py::gil_scoped_acquire gil;
+  py::handle(object_).attr("set_timeout")(static_cast<double>(timeout.count()) / 1000);
+}
+
 void ServerAllReduce::close(const Status& reason) {
   std::vector<std::weak_ptr<ServerOperation>> pending;
   {

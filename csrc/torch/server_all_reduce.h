@@ -10,6 +10,7 @@
 #include <ATen/ATen.h>
 #include <Python.h>
 
+#include <chrono>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -56,6 +57,9 @@ class ServerAllReduce {
   std::shared_ptr<ServerOperation> start(const std::string& op, const at::Tensor& input,
                                          const at::Tensor& output,
                                          std::shared_ptr<engine::Communicator> communicator);
+
+  // Replaces the deadline of operations that start from now on. Any thread.
+  void set_timeout(std::chrono::milliseconds timeout);
 
   // Ends what is pending with `reason`, and leaves the servers. Idempotent.
   void close(const Status& reason);

@@ -209,6 +209,10 @@ class ServerAllReduce:
         if failure is not None:
             operation.fail(*failure)
 
+    def set_timeout(self, timeout_s: float) -> None:
+        """Of operations that start from now on."""
+        self._client.set_timeout(timeout_s)
+
     def close(self) -> None:
         """Leaves the servers. What is pending is given up. Idempotent."""
         self._stop("aborted", "the group was closed")

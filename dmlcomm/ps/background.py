@@ -2,10 +2,12 @@
 
 import threading
 import time
+from pathlib import Path
 
 from dmlcomm import _core
 from dmlcomm.log import get_logger
 from dmlcomm.ps.checkpoint import CheckpointDirectory
+from dmlcomm.ps.membership import Membership
 from dmlcomm.ps.models import Models
 from dmlcomm.ps.protocol import PROGRESS_INTERVAL_S
 from dmlcomm.ps.status import RATE_INTERVAL_S, ServerView
@@ -32,6 +34,34 @@ class RateReader:
             self._view.read_rates(self._core.status())
 
 
+class RestoreProgress:
+    """Says every few seconds how far the models are that a server reads when it starts."""
+
+    def __init__(self, num_models: int) -> None:
+        self._num_models = num_models
+        self._model = 0
+        self._next_line = time.monotonic() + PROGRESS_INTERVAL_S
+
+    def begin_model(self) -> None:
+        self._model += 1
+
+    def note(self, path: Path, done: int, total: int) -> None:
+        """See `checkpoint.Progress`."""
+        now = time.monotonic()
+        if now < self._next_line:
+            return
+        self._next_line = now + PROGRESS_INTERVAL_S
+        get_logger().warning(
+            "restoring model %d of %d: %.0f %% of %s (%d of %d bytes)",
+            self._model,
+            self._num_models,
+            100 * done / total,
+            path,
+            done,
+            total,
+        )
+
+
 class Checkpoints:
     """Restores what a directory holds, then writes to it whatever the core has ready."""
 
@@ -41,11 +71,13 @@ class Checkpoints:
         directory: CheckpointDirectory,
         every: int,
         view: ServerView,
+        membership: Membership,
         models: Models,
     ) -> None:
         self._core = core
         self._directory = directory
         self._view = view
+        self._membership = membership
         self._models = models
         self._stop = threading.Event()
         core.set_checkpoint_every(every)
@@ -60,17 +92,19 @@ class Checkpoints:
     def _restore(self) -> None:
         """Raises PsCheckpointError, or Refusal for a rule that is not here."""
         log = get_logger()
-        models = self._directory.models()
-        last_line = time.monotonic()
-        for done, number in enumerate(models):
-            if time.monotonic() - last_line > PROGRESS_INTERVAL_S:
-                last_line = time.monotonic()
-                log.warning("restored %d of %d models", done, len(models))
-            found, damaged = self._directory.newest(number)
+        numbers = self._directory.models()
+        progress = RestoreProgress(len(numbers))
+        last_time = 0.0
+        for number in numbers:
+            progress.begin_model()
+            found, damaged = self._directory.newest(number, progress.note)
             for error in damaged:
                 log.error("%s; %s is used instead", error, found.path)
             log.info("restoring %s (%d bytes)", found.path, found.path.stat().st_size)
             self._models.restore(found)
+            if found.unix_time >= last_time:
+                last_time = found.unix_time
+                self._membership.restore(found.incarnations)
             log.info(
                 'model "%s": restored at clock %d from %s',
                 found.description.name,
@@ -89,7 +123,12 @@ class Checkpoints:
         description = self._models.descriptions()[snapshot.model]
         try:
             path = self._directory.write(
-                snapshot.model, description, snapshot.clock, snapshot.workers, snapshot.shards()
+                snapshot.model,
+                description,
+                snapshot.clock,
+                snapshot.workers,
+                snapshot.shards(),
+                self._membership.incarnations(),
             )
         except OSError as error:
             # The next one may succeed, and training does not need this one.

@@ -5,8 +5,9 @@ A file holds one model at one clock:
     magic            8 bytes, "DMLCPS" and the version of the format, two digits
     header length    4 bytes, little-endian
     header checksum  4 bytes, CRC-32 of the header
-    header           JSON: server, model, clock, workers that counted; of each shard, its steps;
-                     size and CRC-32 of each of its arrays
+    header           JSON: server, model, clock, workers that counted; when it was written, and
+                     which clients were alive then (incarnation by worker); of each shard, its
+                     steps; size and CRC-32 of each of its arrays
     arrays           one after the other, as the server's core gave them
 
 It is written under another name, flushed to the disk, and renamed; then the directory is flushed.
@@ -19,8 +20,9 @@ import mmap
 import os
 import re
 import struct
+import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,13 +39,22 @@ FILE_NAME = re.compile(r"model-(?P<model>[0-9a-f]{8})-clock-(?P<clock>\d{12})\.c
 
 Bytes = memoryview
 
+# Told while a file is read: the file, bytes that were checked, bytes of all arrays.
+Progress = Callable[[Path, int, int], None]
+
+# From one report of progress to the next; a slow disk reads it within a second.
+CHUNK_BYTES = 64 << 20
+
 # As the core gives and takes it: "shard" (number), "arrays", "steps" (updates by piece).
 Shard = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a file holds. The arrays of the shards are views of the file."""
+    """What a file holds. The arrays of the shards are views of the file.
+
+    `incarnations`, by worker, are of the clients that were alive when it was written.
+    """
 
     path: Path
     model: int
@@ -51,6 +62,8 @@ class Checkpoint:
     clock: int
     workers: list[int]
     shards: list[Shard]
+    unix_time: float
+    incarnations: dict[int, int]
 
 
 class CheckpointDirectory:
@@ -71,6 +84,7 @@ class CheckpointDirectory:
         clock: int,
         workers: Sequence[int],
         shards: Sequence[Shard],
+        incarnations: Mapping[int, int],
     ) -> Path:
         """Writes one model, and removes all but the last KEPT of it."""
         header = {
@@ -81,6 +95,8 @@ class CheckpointDirectory:
             "description": base64.b64encode(description.SerializeToString()).decode(),
             "clock": clock,
             "workers": list(workers),
+            "unix_time": time.time(),
+            "incarnations": dict(incarnations),
             "shards": [
                 {
                     "shard": shard["shard"],
@@ -115,7 +131,9 @@ class CheckpointDirectory:
         names = [FILE_NAME.fullmatch(path.name) for path in self.path.iterdir()]
         return sorted({int(name["model"], 16) for name in names if name})
 
-    def newest(self, model: int) -> tuple[Checkpoint, list[PsCheckpointError]]:
+    def newest(
+        self, model: int, progress: Progress | None = None
+    ) -> tuple[Checkpoint, list[PsCheckpointError]]:
         """The newest file that is whole, and what is wrong with those that are newer.
 
         Raises PsCheckpointError if none is: without its weights a model must not start silently.
@@ -123,7 +141,7 @@ class CheckpointDirectory:
         damaged: list[PsCheckpointError] = []
         for path in self._files_of(model):
             try:
-                return self.read(path), damaged
+                return self.read(path, progress), damaged
             except PsCheckpointError as error:
                 damaged.append(error)
         raise PsCheckpointError(
@@ -131,7 +149,7 @@ class CheckpointDirectory:
             + "; there is no older one; move the files away to start without them"
         )
 
-    def read(self, path: Path) -> Checkpoint:
+    def read(self, path: Path, progress: Progress | None = None) -> Checkpoint:
         """Raises PsCheckpointError: the file is damaged, or of another server."""
         try:
             with path.open("rb") as file:
@@ -151,7 +169,10 @@ class CheckpointDirectory:
             description=parse(base64.b64decode(header["description"])),
             clock=header["clock"],
             workers=header["workers"],
-            shards=_read_shards(path, data[begin:], header["shards"]),
+            shards=_read_shards(path, data[begin:], header["shards"], progress),
+            # Files of before have neither.
+            unix_time=header.get("unix_time", 0.0),
+            incarnations={int(w): i for w, i in header.get("incarnations", {}).items()},
         )
 
     def _files_of(self, model: int) -> list[Path]:
@@ -185,21 +206,41 @@ def _read_header(path: Path, data: Bytes) -> tuple[dict[str, Any], int]:
     return header, begin
 
 
-def _read_shards(path: Path, data: Bytes, listed: Sequence[dict[str, Any]]) -> list[Shard]:
+def _read_shards(
+    path: Path, data: Bytes, listed: Sequence[dict[str, Any]], progress: Progress | None
+) -> list[Shard]:
     expected = sum(array["bytes"] for shard in listed for array in shard["arrays"])
     if len(data) != expected:
         raise _damaged(path, f"has {len(data)} bytes of arrays, expected {expected}")
+    done = 0
+
+    def advance(num_bytes: int) -> None:
+        nonlocal done
+        done += num_bytes
+        if progress is not None:
+            progress(path, done, expected)
+
     shards = []
     for shard in listed:
         arrays = []
         for number, array in enumerate(shard["arrays"]):
             content, data = data[: array["bytes"]], data[array["bytes"] :]
-            if zlib.crc32(content) != array["crc32"]:
+            if _checksum(content, advance) != array["crc32"]:
                 where = f"array {number} of shard {shard['shard']}"
                 raise _damaged(path, f"is damaged in {where}: the checksum is wrong")
             arrays.append(content)
         shards.append({"shard": shard["shard"], "steps": shard["steps"], "arrays": arrays})
     return shards
+
+
+def _checksum(content: Bytes, advance: Callable[[int], None]) -> int:
+    """CRC-32. This is what reads the file, whose memory is mapped: hence the reports."""
+    checksum = 0
+    for begin in range(0, len(content), CHUNK_BYTES):
+        chunk = content[begin : begin + CHUNK_BYTES]
+        checksum = zlib.crc32(chunk, checksum)
+        advance(len(chunk))
+    return checksum
 
 
 def _damaged(path: Path, what: str) -> PsCheckpointError:

@@ -71,9 +71,8 @@ class Client:
                 tls=tls,
             )
         )
-        self._timeout_s = timeout_s
         self._operations = Operations(self._connections, self._recreate, timeout_s)
-        self._creation = Creation(self._connections, self._operations, timeout_s)
+        self._creation = Creation(self._connections, self._operations, self._recreate)
 
     # --- what it is ---
 
@@ -99,6 +98,10 @@ class Client:
     def rails(self) -> list[list[dict[str, Any]]]:
         """By server, what has gone over each NIC of this worker."""
         return list(self._core.rails())
+
+    def set_timeout(self, timeout_s: float) -> None:
+        """Replaces `timeout_s` for operations that start from now on."""
+        self._operations.timeout_s = timeout_s
 
     # --- models ---
 
@@ -228,10 +231,12 @@ class Client:
             values: a matrix, one row for each.
             table: which one, where the model has several.
         """
-        made, rows = self._model(model), tensors.indices_of(indices)
+        made, what = self._model(model), f'push of rows to model "{model}"'
+        made.expect_table(table, f"worker {self.worker}: {what}")
+        rows = tensors.indices_of(indices)
         memory = made.row_memory(table, rows, values)
         self._operations.run(
-            f'push of rows to model "{model}"',
+            what,
             lambda core, _: core.start_push_rows(
                 made.number, table, rows.address, rows.num_elements, memory.address, rate(lr)
             ),
@@ -243,7 +248,9 @@ class Client:
         self, model: str, indices: Any, staleness: int | None = 0, *, table: int = 0
     ) -> Any:
         """Some rows of a table, as a matrix in the order of `indices`."""
-        made, rows = self._model(model), tensors.indices_of(indices)
+        made = self._model(model)
+        made.expect_table(table, f'worker {self.worker}: pull of rows of model "{model}"')
+        rows = tensors.indices_of(indices)
         row_elements = made.layout.tensors[table].shape[1]
         out = tensors.empty(made.like[table], (rows.num_elements, row_elements))
         memory, finish = tensors.writable(out)
@@ -265,7 +272,7 @@ class Client:
 
         Raises PsServerLostError when server 0 dies, has no replica and does not come back.
         """
-        self._connections.barrier(self._timeout_s, self._recreate)
+        self._connections.barrier(self._operations.timeout_s, self._recreate)
 
     def close(self, *, wait: bool = True) -> None:
         """Leaves: the others do not wait for this worker any more. Idempotent.
@@ -338,6 +345,7 @@ class Client:
         """Makes all models known to a server that was started again."""
         for made in self._models.values():
             self._creation.recreate(server, made)
+        self._creation.recreate_unfinished(server)
 
     # --- what they work on ---
 

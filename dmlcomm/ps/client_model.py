@@ -43,6 +43,20 @@ class ClientModel:
                 f"push_rows and pull_rows, which say which rows"
             )
 
+    def expect_table(self, table: int, what: str) -> None:
+        """Raises ValueError unless the model has this table."""
+        if not self.is_tables:
+            raise ValueError(
+                f"{what}: expected a model of tables, and it was made of dense tensors; use push "
+                f"and pull, or make it by init(..., tables=True)"
+            )
+        num_tables = len(self.layout.tensors)
+        if not 0 <= table < num_tables:
+            expected = "0, its only one" if num_tables == 1 else f"0 to {num_tables - 1}"
+            raise ValueError(
+                f"{what}: got table {table}, expected {expected}; tables count in the order of init"
+            )
+
     def readable(self, value: Any) -> list[Memory]:
         """Memory of tensors that are to be sent. Raises ValueError if they are not this model's."""
         return [tensors.readable(leaf) for leaf in self._leaves(value)]

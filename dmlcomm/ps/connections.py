@@ -12,11 +12,9 @@ from dmlcomm.backends import nic
 from dmlcomm.log import get_logger
 from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
 from dmlcomm.ps.control import Control, NumberTakenError, UnknownSessionError
-from dmlcomm.ps.protocol import PROGRESS_INTERVAL_S, WAIT_SLICE_S
+from dmlcomm.ps.patience import Patience
+from dmlcomm.ps.protocol import WAIT_SLICE_S
 from dmlcomm.ps.tls import Tls
-
-FIRST_BACKOFF_S = 0.05
-MAX_BACKOFF_S = 1.0
 
 # How long the meeting for a data connection may take.
 CONNECT_TIMEOUT_S = 30.0
@@ -100,6 +98,10 @@ class Connections:
                 f"worker {self.worker}: no server answers any more", range(self.num_servers)
             )
         return servers
+
+    def session(self, server: int) -> str:
+        """Another one once this worker has connected to the server again."""
+        return self._sessions[server]
 
     def call(self, server: int, name: str, wait_s: float = 0.0, **fields: Any) -> Any:
         """A call within this worker's session with the server."""
@@ -229,7 +231,7 @@ class Connections:
                 reply = self.call(first, "Barrier", wait_s=wait_s, ticket=ticket)
             except (errors.PsConnectionError, UnknownSessionError) as error:
                 patience.wait(error)
-                self._renew(first, session, recreate, error, deadline)
+                self.renew(first, session, recreate, error, deadline)
                 continue
             if reply.passed:
                 return
@@ -256,12 +258,7 @@ class Connections:
                 f"and it can be started again; else the job has to be",
                 servers,
             )
-        if self._options.reconnect_timeout_s == 0:
-            raise errors.PsServerLostError(
-                f"worker {self.worker} has lost servers {list(servers)}, and does not connect "
-                f"again: {reason}",
-                servers,
-            )
+        self._expect_patience(servers, reason)
         with self._recovering:
             assert self.core is not None
             for server in servers:
@@ -269,7 +266,22 @@ class Connections:
                     limit_s = self._options.reconnect_timeout_s
                     self._reconnect(server, recreate, reason, limit_s)
 
-    def _renew(
+    def recover_all(self, recreate: Callable[[int], None]) -> None:
+        """As `recover`, of all servers that are known to be lost; with replicas none is needed."""
+        assert self.core is not None
+        lost = [] if self.replicas else list(self.core.lost())
+        if lost:
+            self.recover(lost, recreate, "the connection has ended")
+
+    def _expect_patience(self, servers: Sequence[int], reason: str) -> None:
+        if self._options.reconnect_timeout_s == 0:
+            raise errors.PsServerLostError(
+                f"worker {self.worker} has lost servers {list(servers)}, and does not connect "
+                f"again: {reason}",
+                servers,
+            )
+
+    def renew(
         self,
         server: int,
         session: str,
@@ -283,6 +295,7 @@ class Connections:
                 # It was started again, and stays out: see `recover`.
                 self._forgotten_by.add(server)
             return
+        self._expect_patience([server], str(error))
         with self._recovering:
             if self._sessions[server] == session:  # else another thread was faster
                 remaining_s = max(0.0, deadline - time.monotonic())
@@ -360,33 +373,6 @@ class Connections:
         except errors.PsError as error:
             # It notices by the connection.
             get_logger().debug("leaving server %d: %s", server, error)
-
-
-class Patience:
-    """Waits longer and longer between attempts, says so, and gives up after a time.
-
-    Raises, when the time is over, the error that was the reason to wait.
-    """
-
-    def __init__(self, limit_s: float, what: str) -> None:
-        self._begin = time.monotonic()
-        self._limit_s = limit_s
-        self._what = what
-        self._backoff_s = FIRST_BACKOFF_S
-        self._next_line = self._begin + PROGRESS_INTERVAL_S
-
-    def wait(self, problem: errors.PsError | None) -> None:
-        now = time.monotonic()
-        if now + self._backoff_s > self._begin + self._limit_s:
-            raise problem or errors.PsConnectionError(
-                f"{self._what}: not all there after {self._limit_s:g} s"
-            )
-        if now > self._next_line:
-            self._next_line = now + PROGRESS_INTERVAL_S
-            seconds = now - self._begin
-            get_logger().warning("waiting for %s since %.0f s: %s", self._what, seconds, problem)
-        threading.Event().wait(self._backoff_s)
-        self._backoff_s = min(2 * self._backoff_s, MAX_BACKOFF_S)
 
 
 def _nics() -> list[Any]:

@@ -1,44 +1,101 @@
 """Makes a model on all servers: one worker provides its first values, the others wait for them."""
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from dmlcomm import errors
 from dmlcomm.log import get_logger
 from dmlcomm.ps.client_model import ClientModel
 from dmlcomm.ps.connections import Connections
+from dmlcomm.ps.control import UnknownSessionError
 from dmlcomm.ps.description import describe, spec_of
 from dmlcomm.ps.operations import Operations, nothing
+from dmlcomm.ps.patience import Patience
 from dmlcomm.ps.protocol import PROGRESS_INTERVAL_S, WAIT_SLICE_S
 
 
-class Creation:
-    """The first live server elects who provides, see `dmlcomm.ps.models.Models`."""
+class _InterruptedError(errors.PsError):
+    """A call within a session has failed: the server is lost, or was started again."""
 
-    def __init__(self, connections: Connections, operations: Operations, timeout_s: float) -> None:
+    def __init__(self, server: int, session: str, error: errors.PsError) -> None:
+        super().__init__(str(error))
+        self.server = server
+        self.session = session
+        self.error = error
+
+
+@dataclass
+class _Providing:
+    """A model whose first values this worker sends; `elector` is the server that has chosen it."""
+
+    made: ClientModel
+    elector: int
+    interruption: _InterruptedError | None = None
+
+
+class Creation:
+    """The first live server elects who provides, see `dmlcomm.ps.models.Models`.
+
+    Args:
+        connections: to the servers.
+        operations: send the first values; a creation may take as long as one of them.
+        recreate: makes all models that are complete known to a server that was started again.
+    """
+
+    def __init__(
+        self,
+        connections: Connections,
+        operations: Operations,
+        recreate: Callable[[int], None],
+    ) -> None:
         self._connections = connections
         self._operations = operations
-        self._timeout_s = timeout_s
+        self._recreate = recreate
+        # While first values are on their way.
+        self._providing: _Providing | None = None
 
     def create(self, made: ClientModel, weights: Any) -> None:
         """Returns when the model has values on all servers; `weights` are used if they are needed.
 
+        When a server was started again meanwhile, or before, it connects again and begins anew.
+
         Raises PsModelError, PsTimeoutError, PsServerLostError.
         """
+        timeout_s = self._operations.timeout_s
+        deadline = time.monotonic() + timeout_s
+        patience = Patience(timeout_s, f'model "{made.name}"')
+        while True:
+            try:
+                return self._create(made, weights, deadline)
+            except _InterruptedError as lost:
+                patience.wait(lost.error)
+                self._connections.renew(
+                    lost.server, lost.session, self._recreate, lost.error, deadline
+                )
+
+    def _create(self, made: ClientModel, weights: Any, deadline: float) -> None:
         spec = spec_of(made.description)  # ValueError before anything is sent
+        self._connections.recover_all(self._recreate)
         first, *others = self._connections.answering_servers()
-        created = self._create_on(first, made, elect=True)
-        replies = [created, *(self._create_on(server, made) for server in others)]
+        with self._interruptible(first):
+            created = self._create_on(first, made, elect=True)
+        replies = [created]
+        for server in others:
+            with self._interruptible(server):
+                replies.append(self._create_on(server, made))
         assert self._connections.core is not None
         # Servers may be a little apart. Where the slowest worker is on one of them this one begins.
         clock = max(reply.clock for reply in replies)
         self._connections.core.add_model(made.number, spec, clock)
-        if created.provide or (not created.sealed and self._wait(first, made)):
+        if created.provide or (not created.sealed and self._wait(first, made, deadline)):
             self._provide(made, weights, [*others, first])
         else:
             for server in others:
-                self.recreate(server, made)
+                with self._interruptible(server):
+                    self.recreate(server, made)
 
     def recreate(self, server: int, made: ClientModel) -> None:
         """Makes the model known to a server that was started again, and must have its values."""
@@ -49,16 +106,45 @@ class Creation:
                 [server],
             )
 
+    def recreate_unfinished(self, server: int) -> None:
+        """The same for a model whose first values this worker provides at the moment.
+
+        They are sent again; if another worker was elected meanwhile, creation then begins anew.
+        Any thread may call whose operation connects again.
+        """
+        providing = self._providing
+        if providing is None:
+            return
+        session = self._connections.session(server)
+        made = providing.made
+        reply = self._create_on(server, made, elect=server == providing.elector)
+        if server == providing.elector and not reply.provide:
+            problem = errors.PsConnectionError(
+                f"server {server} was started again, and has chosen another worker to provide "
+                f'model "{made.name}"'
+            )
+            providing.interruption = _InterruptedError(server, session, problem)
+
     def _create_on(self, server: int, made: ClientModel, elect: bool = False) -> Any:
         return self._connections.call(server, "CreateModel", model=made.description, elect=elect)
 
-    def _wait(self, first: int, made: ClientModel) -> bool:
+    @contextlib.contextmanager
+    def _interruptible(self, server: int) -> Iterator[None]:
+        """Calls to a server after whose loss the creation begins anew."""
+        session = self._connections.session(server)
+        try:
+            yield
+        except (errors.PsConnectionError, UnknownSessionError) as error:
+            raise _InterruptedError(server, session, error) from error
+
+    def _wait(self, first: int, made: ClientModel, deadline: float) -> bool:
         """Waits for the first values; True if this worker has to provide them after all."""
         begin = last_line = time.monotonic()
         while True:
-            reply = self._connections.call(
-                first, "WaitModel", wait_s=WAIT_SLICE_S, model=made.number
-            )
+            with self._interruptible(first):
+                reply = self._connections.call(
+                    first, "WaitModel", wait_s=WAIT_SLICE_S, model=made.number
+                )
             if reply.sealed or reply.provide:
                 return bool(reply.provide)
             now = time.monotonic()
@@ -66,7 +152,7 @@ class Creation:
                 f'worker {self._connections.worker}: model "{made.name}": waiting for the first '
                 f"values, which worker {reply.provider} provides, since {now - begin:.0f} s"
             )
-            if now - begin > self._timeout_s:
+            if now > deadline:
                 raise errors.PsTimeoutError(f"{text}; is it alive?")
             if now - last_line > PROGRESS_INTERVAL_S:
                 last_line = now
@@ -81,12 +167,19 @@ class Creation:
         )
         memories = made.readable(weights)
         buffers = made.layout.buffers(memories)
-        self._operations.run(
-            f'first values of model "{made.name}"',
-            lambda core, _: core.start_set(made.number, buffers),
-            nothing,
-            memories,
-        )
+        self._providing = providing = _Providing(made, elector=order[-1])
+        try:
+            self._operations.run(
+                f'first values of model "{made.name}"',
+                lambda core, _: core.start_set(made.number, buffers),
+                nothing,
+                memories,
+            )
+        finally:
+            self._providing = None
+        if providing.interruption is not None:
+            raise providing.interruption
         # The first server last: workers that wait there find the model complete everywhere.
         for server in order:
-            self._connections.call(server, "SealModel", model=made.number)
+            with self._interruptible(server):
+                self._connections.call(server, "SealModel", model=made.number)

@@ -2,7 +2,7 @@
 
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from dmlcomm.log import get_logger
@@ -44,6 +44,21 @@ class Membership:
         self._lock = threading.Lock()
         self._sessions: dict[str, Session] = {}
         self._newest: dict[int, Session] = {}
+        self._restored: dict[int, int] = {}
+
+    def restore(self, incarnations: Mapping[int, int]) -> None:
+        """Who was alive, by a checkpoint; see `num_missing`. Before any worker comes."""
+        self._restored = dict(incarnations)
+
+    def incarnations(self) -> dict[int, int]:
+        """Of live workers: what tells a client that connects again from another one."""
+        lost = self._lost_sessions()
+        with self._lock:
+            return {
+                worker: session.incarnation
+                for worker, session in self._newest.items()
+                if self._is_alive(session, lost)
+            }
 
     def register(self, worker: int, incarnation: int, host_name: str) -> Session:
         """A new session; the worker's old one ends. -1 gets the smallest number that is free.
@@ -105,8 +120,18 @@ class Membership:
             return {w for w, session in self._newest.items() if self._is_alive(session, lost)}
 
     def num_missing(self) -> int:
-        """Workers of the job that have never registered."""
+        """How many workers this server waits for that have never registered.
+
+        Those of the job. But once a client connects again that was there before the server was
+        restored, its job goes on: then those that were alive with it.
+        """
         with self._lock:
+            goes_on = any(
+                self._restored.get(worker) == session.incarnation
+                for worker, session in self._newest.items()
+            )
+            if goes_on:
+                return len(self._restored.keys() - self._newest.keys())
             return max(0, self.num_workers - len(self._newest))
 
     def host_of(self, worker: int) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dmlcomm import _core
+from dmlcomm.errors import PsCheckpointError
 from dmlcomm.log import get_logger
 from dmlcomm.ps import refusal
 from dmlcomm.ps.checkpoint import Checkpoint
@@ -68,10 +69,20 @@ class Models:
             return Created(number, sealed, provide)
 
     def restore(self, found: Checkpoint) -> None:
-        """Puts back what a checkpoint holds, before any worker comes."""
+        """Puts back what a checkpoint holds, before any worker comes.
+
+        Raises PsCheckpointError for one whose rule keeps something else; Refusal without a rule.
+        """
         rule = self.rule_of(found.description)
         spec = spec_of(found.description)
-        self._core.restore(found.model, spec, rule, found.clock, found.workers, found.shards)
+        try:
+            self._core.restore(found.model, spec, rule, found.clock, found.workers, found.shards)
+        except ValueError as error:
+            raise PsCheckpointError(
+                f'checkpoint {found.path} does not fit model "{found.description.name}" of server '
+                f"{self._server}: {error}; start it with the --rule that it was written with, or "
+                f"with another --checkpoint"
+            ) from error
         with self._lock:
             self._entries[found.model] = _Entry(found.description)
 

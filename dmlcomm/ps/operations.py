@@ -32,6 +32,7 @@ class _Running:
     memory: Any  # what has to stay until the end
     what: str
     deadline: float
+    timeout_s: float
 
 
 class Operations:
@@ -40,7 +41,7 @@ class Operations:
     Args:
         connections: to the servers; their core's client starts operations.
         recreate: makes all models known to a server that has come back.
-        timeout_s: how long an operation may take.
+        timeout_s: how long an operation may take; of those that start later it may be changed.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class Operations:
     ) -> None:
         self._connections = connections
         self._recreate = recreate
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         # Operations start in the order of calls, one thread at a time.
         self._starting = threading.Lock()
         self._queue: queue.SimpleQueue[tuple[_Running, Future[Any]] | None] = queue.SimpleQueue()
@@ -99,9 +100,10 @@ class Operations:
     ) -> _Running:
         if self._closed:
             raise errors.PsError(f"{what}: the client is closed")
-        deadline = time.monotonic() + self._timeout_s
+        timeout_s = self.timeout_s
+        deadline = time.monotonic() + timeout_s
         operation = start(self._connections.core, at_once)
-        return _Running(operation, finish, memory, what, deadline)
+        return _Running(operation, finish, memory, what, deadline, timeout_s)
 
     def _finish_all(self) -> None:
         while (item := self._queue.get()) is not None:
@@ -154,7 +156,7 @@ class Operations:
     def _too_late(self, running: _Running) -> errors.PsTimeoutError:
         return errors.PsTimeoutError(
             f"worker {self._connections.worker}: {running.what} did not end within "
-            f"{self._timeout_s:g} s; does another worker not push or call clock? "
+            f"{running.timeout_s:g} s; does another worker not push or call clock? "
             f"`dmlcomm ps status` shows the clocks, Client(timeout_s=...) sets the limit"
         )
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 # (weights, gradient, state, step) -> None: changes weights and state in place; the arrays are 1-d.
+# An attribute state_arrays has the names of arrays in `state` that checkpoints keep.
 Rule = Callable[[Any, Any, dict[str, Any], int], None]
 
 NUM_ARGUMENTS = 4
@@ -36,3 +37,10 @@ def check_rule(function: Any, name: str) -> None:
         raise ValueError(
             f'rule "{name}" must take (weights, gradient, state, step): {error}'
         ) from error
+    names = getattr(function, "state_arrays", ())
+    legal = isinstance(names, tuple | list) and all(isinstance(n, str) and n for n in names)
+    if not legal or len(set(names)) != len(names):
+        raise ValueError(
+            f'rule "{name}" has state_arrays = {names!r}: expected a tuple of different names, as '
+            f'("momentum",)'
+        )

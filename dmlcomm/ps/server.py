@@ -124,7 +124,9 @@ class Server:
         models = Models(core, options.index, membership, rule)
         if options.checkpoint is not None:
             directory = CheckpointDirectory(options.checkpoint, options.index, options.num_servers)
-            checkpoints = Checkpoints(core, directory, options.checkpoint_every, view, models)
+            checkpoints = Checkpoints(
+                core, directory, options.checkpoint_every, view, membership, models
+            )
             self._closers.append(checkpoints.close)
         self._closers.append(RateReader(core, view).close)
         self.metrics_port = self._start_metrics(options, lambda: view.status(membership, models))

@@ -18,11 +18,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from dmlcomm.ps import status_view
 from dmlcomm.ps.client import Client
 from dmlcomm.ps.run_command import READY_LINE
 from dmlcomm.ps.server import Server, ServerOptions
 
 DEADLINE_S = 60.0
+
+Popen = Callable[..., "subprocess.Popen[str]"]
 
 
 @contextlib.contextmanager
@@ -39,18 +42,22 @@ def servers(num: int = 1, workers: int = 1, **options: Any) -> Iterator[str]:
 
 
 def run_workers(
-    function: Callable[..., Any], num: int, addresses: str, **options: Any
+    function: Callable[..., Any],
+    num: int,
+    addresses: str,
+    deadline_s: float = DEADLINE_S,
+    **options: Any,
 ) -> list[Any]:
     """The results of ``function(client)`` by worker, one thread each. Raises what one raises."""
 
     def work(worker: int) -> Any:
-        with Client(addresses, worker=worker, timeout_s=DEADLINE_S, **options) as client:
+        with Client(addresses, worker=worker, timeout_s=deadline_s, **options) as client:
             return function(client)
 
     with ThreadPoolExecutor(num) as pool:
         futures = [pool.submit(work, worker) for worker in range(num)]
         # Whatever fails first is the reason why others wait in vain.
-        errors = [error for f in futures if (error := f.exception(DEADLINE_S)) is not None]
+        errors = [error for f in futures if (error := f.exception(deadline_s)) is not None]
         if errors:
             raise errors[0]
         return [future.result() for future in futures]
@@ -66,13 +73,17 @@ def clean_environment(**changes: str) -> dict[str, str]:
 class ServerProcess:
     """`dmlcomm ps serve` with these arguments; the block kills it if it still runs.
 
+    `popen` starts it, as on a host of a lab.
+
     Attributes:
         address: where it listens.
         line: what it has printed.
     """
 
-    def __init__(self, *arguments: str, **environment: str) -> None:
-        self.process = subprocess.Popen(
+    def __init__(
+        self, *arguments: str, popen: Popen = subprocess.Popen, **environment: str
+    ) -> None:
+        self.process = popen(
             [sys.executable, "-m", "dmlcomm", "ps", "serve", *arguments],
             env=clean_environment(**environment),
             stdout=subprocess.PIPE,
@@ -106,10 +117,19 @@ class ServerProcess:
 
 
 class WorkerProcess:
-    """A Python program that prints lines and reads them, as a worker that can be killed."""
+    """A Python program that prints lines and reads them, as a worker that can be killed.
 
-    def __init__(self, program: str, *arguments: str, **environment: str) -> None:
-        self.process = subprocess.Popen(
+    `popen` starts it, as on a host of a lab.
+    """
+
+    def __init__(
+        self,
+        program: str,
+        *arguments: str,
+        popen: Popen = subprocess.Popen,
+        **environment: str,
+    ) -> None:
+        self.process = popen(
             [sys.executable, "-c", program, *arguments],
             env=clean_environment(**environment),
             cwd=Path(__file__).resolve().parents[2],
@@ -174,3 +194,32 @@ def command(*arguments: str, **environment: str) -> "subprocess.CompletedProcess
 
 def addresses_of(processes: Sequence[ServerProcess]) -> str:
     return ",".join(process.address for process in processes)
+
+
+@contextlib.contextmanager
+def server_processes(
+    num: int, *arguments: str, **environment: str
+) -> Iterator[list[ServerProcess]]:
+    """`num` servers of one job, each with these arguments."""
+    with contextlib.ExitStack() as stack:
+        yield [
+            stack.enter_context(
+                ServerProcess(
+                    *("--servers", str(num), "--index", str(index), *arguments), **environment
+                )
+            )
+            for index in range(num)
+        ]
+
+
+def status_of(address: str) -> dict[str, Any]:
+    """What `dmlcomm ps status` has of a server."""
+    controls = status_view.controls_of([address], "", None)
+    (answer,) = status_view.ask(controls)
+    controls[0].close()
+    return answer
+
+
+def checkpoint_of(address: str) -> dict[str, int]:
+    """The clock of the last checkpoint, by model."""
+    return {c["model"]: c["clock"] for c in status_of(address)["checkpoints"]}

@@ -1,0 +1,331 @@
+"""Servers that are started again: who connects again by itself, and whom a server waits for."""
+
+import contextlib
+import itertools
+import logging
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from dmlcomm import errors
+from dmlcomm.ps import Client, background, checkpoint
+from dmlcomm.ps.membership import Membership
+from helpers.parameter_servers import (
+    DEADLINE_S,
+    ServerProcess,
+    addresses_of,
+    checkpoint_of,
+    eventually,
+    server_processes,
+    servers,
+)
+
+COUNT = 10_007
+ONES = np.ones(COUNT, np.float32)
+
+
+def zeros():
+    return np.zeros(COUNT, np.float32)
+
+
+def init(client, model="w"):
+    return client.init(model, zeros(), rule="add", reduce="sum")
+
+
+def restarted(process, num_servers, index, *options):
+    """The same server again, at its address."""
+    process.kill()
+    place = ("--servers", str(num_servers), "--index", str(index), "--listen", process.address)
+    return ServerProcess(*place, *options)
+
+
+def before_call(monkeypatch, client, name, action, number=1):
+    """Does something once, right before the client's number-th call of this name."""
+    call, left = client._connections.call, [action]
+    numbers = itertools.count(1)
+
+    def call_after_action(server, called, *arguments, **fields):
+        if called == name and next(numbers) == number:
+            left.pop()()
+        return call(server, called, *arguments, **fields)
+
+    monkeypatch.setattr(client._connections, "call", call_after_action)
+    return left
+
+
+# --- init
+
+
+@pytest.mark.parametrize(("num_servers", "victim"), [(1, 0), (2, 0), (2, 1)])
+def test_init_connects_again_to_a_server_that_has_forgotten_the_worker(num_servers, victim):
+    with (
+        server_processes(num_servers) as processes,
+        Client(addresses_of(processes), worker=0, timeout_s=DEADLINE_S) as client,
+        restarted(processes[victim], num_servers, victim),
+    ):
+        assert set(init(client).tolist()) == {0.0}
+        assert set(client.push_pull("w", ONES).tolist()) == {1.0}
+
+
+def test_init_waits_for_a_server_that_is_gone(monkeypatch):
+    with (
+        ThreadPoolExecutor(1) as pool,
+        server_processes(1) as (server,),
+        Client(server.address, worker=0, timeout_s=DEADLINE_S) as client,
+    ):
+        server.kill()
+        asked = []
+        before_call(monkeypatch, client, "CreateModel", lambda: asked.append(True))
+        started = pool.submit(init, client)
+        eventually(lambda: asked, "the first call")
+        with ServerProcess("--listen", server.address):
+            assert set(started.result(DEADLINE_S).tolist()) == {0.0}
+
+
+def test_init_names_a_server_that_does_not_come_back():
+    with (
+        server_processes(2) as processes,
+        Client(addresses_of(processes), worker=0, reconnect_timeout_s=0.5) as client,
+    ):
+        processes[1].kill()
+        with pytest.raises(errors.PsServerLostError, match="did not come back within") as lost:
+            init(client)
+        assert lost.value.servers == [1]
+        assert processes[1].address in str(lost.value)
+
+
+def test_init_does_not_connect_again_where_that_is_switched_off():
+    with (
+        server_processes(1) as (server,),
+        Client(server.address, worker=0, reconnect_timeout_s=0) as client,
+        restarted(server, 1, 0),
+        pytest.raises(errors.PsServerLostError, match="does not connect again"),
+    ):
+        init(client)
+
+
+def test_init_of_another_model_goes_on_with_the_first_from_its_checkpoint(tmp_path):
+    options = ("--checkpoint", str(tmp_path), "--checkpoint-every", "1")
+    with (
+        server_processes(2, *options) as processes,
+        Client(addresses_of(processes), worker=0, timeout_s=DEADLINE_S) as client,
+    ):
+        init(client)
+        client.push_pull("w", ONES)
+        for process in processes:
+            eventually(lambda p=process: checkpoint_of(p.address).get("w") == 1, "a checkpoint")
+        with restarted(processes[0], 2, 0, *options):
+            assert set(init(client, "later").tolist()) == {0.0}
+            assert set(client.push_pull("w", ONES).tolist()) == {2.0}
+            assert set(client.push_pull("later", ONES).tolist()) == {1.0}
+
+
+def test_init_survives_a_server_that_dies_again_while_it_is_told_of_the_models(
+    tmp_path, monkeypatch
+):
+    options = ("--checkpoint", str(tmp_path), "--checkpoint-every", "1")
+    with (
+        server_processes(1, *options) as (server,),
+        Client(server.address, worker=0, timeout_s=DEADLINE_S) as client,
+        contextlib.ExitStack() as stack,
+    ):
+        init(client)
+        client.push_pull("w", ONES)
+        eventually(lambda: checkpoint_of(server.address).get("w") == 1, "a checkpoint")
+        second = stack.enter_context(restarted(server, 1, 0, *options))
+
+        def restart_again():
+            stack.enter_context(restarted(second, 1, 0, *options))
+
+        # The first call finds that the session is unknown, the next one makes "w" known again.
+        left = before_call(monkeypatch, client, "CreateModel", restart_again, number=2)
+        assert set(init(client, "later").tolist()) == {0.0}
+        assert left == []
+        assert set(client.push_pull("w", ONES).tolist()) == {2.0}
+
+
+def test_init_of_another_model_tells_that_the_first_is_lost():
+    with (
+        server_processes(1) as (server,),
+        Client(server.address, worker=0, timeout_s=DEADLINE_S) as client,
+    ):
+        init(client)
+        with (
+            restarted(server, 1, 0),
+            pytest.raises(errors.PsServerLostError, match='without its part of model "w"'),
+        ):
+            init(client, "later")
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("call", ["CreateModel", "SealModel"])
+def test_first_values_survive_a_restart_at_any_moment(monkeypatch, victim, call):
+    with (
+        server_processes(2) as processes,
+        Client(addresses_of(processes), worker=0, timeout_s=DEADLINE_S) as client,
+        contextlib.ExitStack() as stack,
+    ):
+
+        def restart():
+            stack.enter_context(restarted(processes[victim], 2, victim))
+
+        left = before_call(monkeypatch, client, call, restart)
+        given = np.arange(COUNT, dtype=np.float32)
+        assert client.init("w", given.copy()).tolist() == given.tolist()
+        assert client.push_pull("w", 2 * given).tolist() == (2 * given).tolist()
+        assert left == []
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_first_values_are_sent_again_when_a_server_is_restarted_meanwhile(monkeypatch, victim):
+    """The data connection breaks, and no call of the control plane has told of it."""
+    with (
+        server_processes(2) as processes,
+        Client(addresses_of(processes), worker=0, timeout_s=DEADLINE_S) as client,
+        contextlib.ExitStack() as stack,
+    ):
+        run, left = client._operations.run, [processes[victim]]
+
+        def run_after_restart(what, *arguments):
+            if left:
+                stack.enter_context(restarted(left.pop(), 2, victim))
+            return run(what, *arguments)
+
+        monkeypatch.setattr(client._operations, "run", run_after_restart)
+        given = np.arange(COUNT, dtype=np.float32)
+        assert client.init("w", given.copy()).tolist() == given.tolist()
+        assert left == []
+
+
+def test_provider_leaves_it_to_another_worker_that_a_restarted_server_has_chosen(monkeypatch):
+    with (
+        ThreadPoolExecutor(1) as pool,
+        server_processes(1, "--workers", "2") as (server,),
+        Client(server.address, worker=0, timeout_s=DEADLINE_S) as first,
+        Client(server.address, worker=1, timeout_s=DEADLINE_S) as second,
+        contextlib.ExitStack() as stack,
+    ):
+        run, left = first._operations.run, [server]
+
+        def run_after_restart(what, *arguments):
+            if left:
+                stack.enter_context(restarted(left.pop(), 1, 0, "--workers", "2"))
+                # It comes while the server knows of no provider.
+                others = pool.submit(second.init, "w", 2 * ONES)
+                assert set(others.result(DEADLINE_S).tolist()) == {2.0}
+            return run(what, *arguments)
+
+        monkeypatch.setattr(first._operations, "run", run_after_restart)
+        assert set(first.init("w", 1 * ONES).tolist()) == {2.0}
+        assert set(second.pull("w", None).tolist()) == {2.0}
+
+
+class StoppedError(Exception):
+    """A provider that goes no further."""
+
+
+def stop(*_):
+    raise StoppedError
+
+
+def test_worker_that_waits_for_first_values_connects_again_and_provides_them(monkeypatch):
+    with (
+        ThreadPoolExecutor(1) as pool,
+        server_processes(1, "--workers", "2") as (server,),
+        Client(server.address, worker=0, timeout_s=DEADLINE_S) as chosen,
+        Client(server.address, worker=1, timeout_s=DEADLINE_S) as waits,
+    ):
+        monkeypatch.setattr(chosen._creation, "_provide", stop)
+        with pytest.raises(StoppedError):
+            init(chosen)
+        asked = []
+        before_call(monkeypatch, waits, "WaitModel", lambda: asked.append(True))
+        started = pool.submit(waits.init, "w", 3 * ONES, rule="add", reduce="sum")
+        eventually(lambda: asked, "the wait for first values")
+        with restarted(server, 1, 0, "--workers", "2"):
+            assert set(started.result(DEADLINE_S).tolist()) == {3.0}
+
+
+# --- barrier
+
+
+def members_of(num_workers, restored=()):
+    """A server's, whose workers are alive as long as they are registered."""
+    members = Membership(num_workers, lambda: set(range(num_workers)))
+    members.restore(dict(restored))
+    return members
+
+
+def test_restored_server_waits_for_the_clients_that_were_alive():
+    members = members_of(4, {0: 70, 2: 72})
+    assert members.num_missing() == 4  # nobody has shown that the job goes on
+    members.register(2, incarnation=72, host_name="a")
+    assert members.num_missing() == 1
+    members.register(0, incarnation=99, host_name="b")  # started again meanwhile
+    assert members.num_missing() == 0
+
+
+def test_restored_server_waits_for_all_workers_of_a_job_that_begins_anew():
+    members = members_of(3, {0: 70, 1: 71})
+    for worker, missing in enumerate((2, 1, 0)):
+        members.register(worker, incarnation=worker + 1, host_name="a")
+        assert members.num_missing() == missing
+
+
+def test_incarnations_are_those_of_live_workers():
+    alive = {0, 1}
+    members = Membership(3, lambda: alive)
+    sessions = [members.register(worker, 10 + worker, "a") for worker in range(3)]
+    for session in sessions:
+        session.joined = True
+    members.end(sessions[0], "has left")
+    assert members.incarnations() == {1: 11}
+
+
+def barrier_of_all(pool, clients):
+    for future in [pool.submit(client.barrier) for client in clients]:
+        future.result(DEADLINE_S)
+
+
+def test_barrier_after_a_restart_waits_for_the_living_only(tmp_path):
+    options = ("--workers", "3", "--checkpoint", str(tmp_path), "--checkpoint-every", "1")
+    with (
+        ThreadPoolExecutor(3) as pool,
+        server_processes(1, *options) as (server,),
+        Client(server.address, worker=0, timeout_s=DEADLINE_S) as first,
+        Client(server.address, worker=1, timeout_s=DEADLINE_S) as second,
+    ):
+        with Client(server.address, worker=2, timeout_s=DEADLINE_S) as leaves:
+            for future in [pool.submit(init, client) for client in (first, second, leaves)]:
+                future.result(DEADLINE_S)
+            barrier_of_all(pool, (first, second, leaves))
+        # Without worker 2, which the checkpoint does not have any more.
+        for future in [pool.submit(c.push_pull, "w", ONES) for c in (first, second)]:
+            future.result(DEADLINE_S)
+        eventually(lambda: checkpoint_of(server.address).get("w") == 1, "a checkpoint")
+        with restarted(server, 1, 0, *options):
+            barrier_of_all(pool, (first, second))
+            assert set(first.pull("w", None).tolist()) == {2.0}
+            for client in (first, second):
+                client.close()
+
+
+# --- what is logged
+
+
+def test_restoring_says_how_far_it_is_within_a_model(tmp_path, monkeypatch, caplog):
+    options = {"checkpoint": tmp_path, "checkpoint_every": 1}
+    with servers(**options) as address, Client(address, worker=0) as client:
+        init(client)
+        client.push_pull("w", ONES)
+        eventually(lambda: checkpoint_of(address).get("w") == 1, "a checkpoint")
+    monkeypatch.setattr(background, "PROGRESS_INTERVAL_S", 0.0)
+    monkeypatch.setattr(checkpoint, "CHUNK_BYTES", COUNT)
+    with caplog.at_level(logging.WARNING, logger="dmlcomm"), servers(**options) as address:
+        pass
+    lines = [r.getMessage() for r in caplog.records if "restoring model 1 of 1" in r.getMessage()]
+    shares = [line.split(":")[1].split()[0] for line in lines]
+    assert shares == ["25", "50", "75", "100"]
+    assert f"({COUNT} of {4 * COUNT} bytes)" in lines[0]
+    assert str(next(tmp_path.rglob("*.ckpt"))) in lines[0]
