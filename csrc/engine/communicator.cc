@@ -158,7 +158,6 @@ class CommunicatorImpl final : public Communicator {
     return submit_message(std::move(request), source_or_any, tag, options);
   }
 
-  bool shares_memory_with(int peer) const override { return engine_->shares_memory_with(peer); }
   uint64_t sequence() const override { return engine_->sequence(); }
   void set_timeout(std::chrono::milliseconds timeout) override {
     timeout_ms_.store(timeout.count());

@@ -154,9 +154,6 @@ class Communicator {
   virtual OperationPtr recv(Span data, int source_or_any, uint32_t tag,
                             const OpOptions& options) = 0;
 
-  // Whether messages to `peer` go through shared memory: then the receiver's own time moves them.
-  virtual bool shares_memory_with(int peer) const = 0;
-
   // Collectives started so far.
   virtual uint64_t sequence() const = 0;
 

@@ -63,7 +63,6 @@ class Engine final : public Driver,
   uint64_t sequence() const { return num_collectives_.load(std::memory_order_relaxed); }
   std::string description() const;
   std::vector<transport::RailCounters> rails();
-  bool shares_memory_with(int peer) const { return mesh_->shares_memory(peer); }
   const std::string& host_name() const { return mesh_->host(options_.rank).host_name; }
 
  private:
