@@ -1,7 +1,8 @@
 // The cost model: prices schedules on a topology by simulation, in seconds.
 //
 // A message starts when both sides have reached it. Its sender posts its messages one after the
-// other (`overhead` each); `alpha` later it becomes a flow, and all flows share the resources they
+// other (`overhead` each), and where ranks share cores, all senders together as many at a time as
+// there are cores; `alpha` later it becomes a flow, and all flows share the resources they
 // need by max-min fairness: between hosts the NICs of both hosts (one rail of each on a grid, and
 // of the hosts that relay, for which `alpha` grows; all rails elsewhere), inside a host the
 // receiving rank, and the sending rank too unless the topology has single copy. Messages from one

@@ -19,6 +19,14 @@ double grid_beta_all(const topology::Topology& topology) {
 
 }  // namespace
 
+double CostTerms::tree_latency() const {
+  double seconds = 0;
+  for (double reached = 1; reached < num_ranks; reached *= 2) {
+    seconds += latency_of(std::min(reached, num_ranks - reached));
+  }
+  return seconds;
+}
+
 // k ranks of a host share its NICs. A rank that talks to all others sends the fraction
 // (N - k) / (N - 1) of its bytes through them, k ranks at a time; the rest goes through memory
 // meanwhile. In a ring over ranks in host order, one rank of each host uses the NICs.
@@ -36,7 +44,8 @@ CostTerms cost_terms(const topology::Topology& topology, double bytes) {
   const bool one_host = topology.is_one_host();
   const topology::Link& link = one_host ? topology.intra_host : topology.inter_host;
   terms.alpha = link.alpha_s;
-  terms.overhead = link.overhead_s;
+  terms.crowding = topology.crowding();
+  terms.overhead = link.overhead_s * terms.crowding;
   terms.sender_is_free = one_host && topology.single_copy;
   const double local = topology.intra_host.beta_s_per_byte;
   if (one_host) {

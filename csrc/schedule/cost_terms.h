@@ -18,7 +18,8 @@ struct CostTerms {
   uint32_t num_ranks = 1;
   double bytes = 0;
   double alpha = 0;
-  double overhead = 0;
+  double overhead = 0;  // of one message by every rank at the same time
+  double crowding = 1;  // see Topology
   double gamma = 0;
   // Seconds per byte of a rank that exchanges with all others at once, with its neighbours r - 1
   // and r + 1 only, and with a rank far away while all others of its host do the same.
@@ -35,6 +36,14 @@ struct CostTerms {
 
   // A round in which every rank posts `messages` and waits for as many.
   double latency(double messages = 1) const { return alpha + messages * overhead; }
+  // A round in which only so many of the ranks post. Where ranks share cores, these have the cores
+  // of the others too.
+  double latency_of(double senders, double messages = 1) const {
+    return alpha + messages * overhead * std::max(1 / crowding, senders / num_ranks);
+  }
+  // All rounds of a binomial tree: in round k the 2^k ranks that have the data send, or those that
+  // are left receive.
+  double tree_latency() const;
 
   double all(double sent, double received) const { return beta_all * busier(sent, received); }
   double next(double sent, double received) const { return beta_next * busier(sent, received); }
