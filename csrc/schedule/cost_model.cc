@@ -221,9 +221,14 @@ double relay_seconds(const topology::Topology& topology, const std::vector<Hop>&
 // Resources of a topology: what each rank and each host's rails can send and receive per second.
 class Resources {
  public:
-  // `sharers`: ranks that load a NIC as much as each simulated one does.
-  Resources(const topology::Topology& topology, MaxMinSharing* sharing, double sharers)
-      : topology_(topology), sharing_(sharing), sharers_(sharers) {}
+  // `sharers`: ranks that load a NIC as much as each simulated one does. `cores`: of those that
+  // ranks share, how many the simulated ones have.
+  Resources(const topology::Topology& topology, MaxMinSharing* sharing, double sharers,
+            double cores)
+      : topology_(topology),
+        sharing_(sharing),
+        sharers_(sharers),
+        core_beta_(topology.core_s_per_byte / cores) {}
 
   std::vector<uint32_t> of_hops(const std::vector<Hop>& hops) {
     std::vector<uint32_t> needed;
@@ -231,6 +236,7 @@ class Resources {
       needed.push_back(nic(Side::out, hop.from, hop.rail));
       needed.push_back(nic(Side::in, hop.to, hop.rail));
     }
+    if (core_beta_ > 0) needed.push_back(resource({Kind::core, Side::out, 0, 0}, core_beta_, 1));
     return needed;
   }
 
@@ -244,7 +250,7 @@ class Resources {
   }
 
  private:
-  enum class Kind { rank, nic };
+  enum class Kind { rank, nic, core };
   enum class Side { out, in };
   using Key = std::tuple<Kind, Side, uint32_t, uint8_t>;  // of which rank, or host and rail
 
@@ -263,6 +269,7 @@ class Resources {
   const topology::Topology& topology_;
   MaxMinSharing* sharing_;
   const double sharers_;
+  const double core_beta_;  // of all cores together
   std::map<Key, uint32_t> ids_;
 };
 
@@ -283,7 +290,7 @@ double simulate(const topology::Topology& topology, const std::vector<Schedule>&
   const Matches matches = *match_messages(schedules);
   Work work;
   work.num_cores = num_cores(topology);
-  Resources resources(topology, &work.sharing, 1);
+  Resources resources(topology, &work.sharing, 1, work.num_cores);
   std::vector<uint32_t> first_node;
   for (const Schedule& schedule : schedules) first_node.push_back(work.add_rank(schedule));
   for (uint32_t rank = 0; rank < schedules.size(); ++rank) {
@@ -309,7 +316,8 @@ double simulate_in_lockstep(const topology::Topology& topology, const Schedule& 
                             uint32_t rank, uint32_t element_bytes) {
   Work work;
   work.num_cores = 1;  // what others post meanwhile is in the overhead
-  Resources resources(topology, &work.sharing, topology.max_ranks_per_host());
+  Resources resources(topology, &work.sharing, topology.max_ranks_per_host(),
+                      1 / topology.crowding());
   work.add_rank(schedule);
   std::vector<uint32_t> sends, receipts;
   for (uint32_t i = 0; i < schedule.steps.size(); ++i) {

@@ -26,6 +26,8 @@ struct CostTerms {
   double beta_all = 0;
   double beta_next = 0;
   double beta_far = 0;
+  double beta_far_alone = 0;  // without what shared cores add
+  double beta_core = 0;  // of shared cores, for one rank; the others have it for all ranks at once
   // Sizes of the levels of the grid, empty elsewhere. `alpha` is that of the longest path; to a
   // neighbour a message takes `hop_alpha`, and `beta_of_rail` seconds per byte.
   std::vector<uint32_t> grid;
@@ -42,12 +44,16 @@ struct CostTerms {
     return alpha + messages * overhead * std::max(1 / crowding, senders / num_ranks);
   }
   // All rounds of a binomial tree: in round k the 2^k ranks that have the data send, or those that
-  // are left receive.
-  double tree_latency() const;
+  // are left receive. `link_seconds` is what the links take for the bytes.
+  double tree(double link_seconds) const;
 
   double all(double sent, double received) const { return beta_all * busier(sent, received); }
   double next(double sent, double received) const { return beta_next * busier(sent, received); }
   double far(double sent, double received) const { return beta_far * busier(sent, received); }
+  // The same where few ranks send at a time.
+  double far_alone(double sent, double received) const {
+    return beta_far_alone * busier(sent, received);
+  }
 
  private:
   // Links are full duplex.

@@ -13,6 +13,7 @@
 #include "schedule/max_min_sharing.h"
 #include "schedule/verifier.h"
 #include "tests/schedule_shapes.h"
+#include "tests/schedule_topologies.h"
 
 namespace dmlcomm::schedule {
 namespace {
@@ -107,6 +108,22 @@ TEST(ClosedFormTest, OfSharedCoresAgreesWithTheSimulation) {
                                        " N = ", num_ranks, ": ", closed, " against ", simulation);
       EXPECT_GT(closed, simulation * 0.75) << what;
       EXPECT_LT(closed, simulation * 1.35) << what;
+    }
+  }
+}
+
+// Links are so fast that only cores count: for posting, and for every byte.
+TEST(ClosedFormTest, OfBytesThroughSharedCoresAgreesWithTheSimulation) {
+  for (const char* name : {"direct", "ring", "recursive_doubling", "halving_doubling", "tree"}) {
+    for (uint32_t num_ranks : {4u, 8u, 16u}) {
+      topology::Topology topology = topology::on_shared_cores(
+          topology::flat_network(one_rank_per_host(num_ranks), 1, 1e14, true), num_ranks / 2.0);
+      topology.gamma_s_per_byte = 0;
+      constexpr uint64_t kBytes = 33'600'000;
+      const Algorithm& algorithm = *find_algorithm(OpKind::all_reduce, name);
+      const double simulation = simulate(topology, schedules_of(algorithm, topology, kBytes), 1);
+      const double closed = algorithm.seconds(cost_terms(topology, kBytes));
+      EXPECT_NEAR(closed, simulation, 0.35 * simulation) << name << ", N = " << num_ranks;
     }
   }
 }

@@ -27,6 +27,12 @@ constexpr double kNetworkContention = 1.2;
 // which sleep and are woken, and of the network. 9 hosts on 2 cores took 3.4 ms for the 144
 // messages of a ring or of all pairs, of 1 KiB in all: 47 us of a core for each.
 constexpr double kSharedKernelOverhead = 50e-6;
+// Who is woken waits for a core first: of 64 KiB in these hosts, the 8 rounds of a tree took 3.7
+// ms.
+constexpr double kSharedKernelAlpha = 120e-6;
+// And for each byte: 9 hosts on 2 cores took 70 to 90 ms for an all_reduce of 12.5 MB, in which
+// they send 200 MB, over links without a rate.
+constexpr double kSharedKernelByte = 0.8e-9;
 // Adding or copying out of cache by one core.
 constexpr double kGamma = 1 / 10e9;
 
@@ -91,7 +97,8 @@ Status validate(const Topology& topology) {
   }
   if (!is_legal(topology.intra_host) || !is_legal(topology.inter_host) ||
       !(topology.gamma_s_per_byte >= 0) || !(topology.relay_s >= 0) ||
-      !(topology.ranks_per_core >= 0) || !(topology.contention >= 1)) {
+      !(topology.ranks_per_core >= 0) || !(topology.core_s_per_byte >= 0) ||
+      !(topology.contention >= 1)) {
     return {StatusCode::invalid_argument,
             "a topology's prices must not be negative, and its contention not below 1"};
   }
@@ -137,10 +144,23 @@ Topology grid_network(std::vector<uint32_t> host_of_rank, std::vector<uint32_t> 
   return topology;
 }
 
+Topology at_rates(Topology topology, const std::vector<uint64_t>& bits_per_second) {
+  if (bits_per_second.size() < topology.num_rails) return topology;
+  std::vector<double>& betas = topology.rail_betas_s_per_byte;
+  betas.clear();
+  for (uint32_t rail = 0; rail < topology.num_rails; ++rail) {
+    betas.push_back(8 / static_cast<double>(bits_per_second[rail]));
+  }
+  topology.inter_host.beta_s_per_byte = *std::max_element(betas.begin(), betas.end());
+  return topology;
+}
+
 Topology on_shared_cores(Topology topology, double ranks_per_core) {
   if (ranks_per_core <= 1) return topology;
   topology.ranks_per_core = ranks_per_core;
+  topology.inter_host.alpha_s = kSharedKernelAlpha;
   topology.inter_host.overhead_s = kSharedKernelOverhead;
+  topology.core_s_per_byte = kSharedKernelByte;
   return topology;
 }
 

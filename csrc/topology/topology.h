@@ -46,6 +46,8 @@ struct Topology {
   // post at the same time, one per core goes forward, so `overhead` is paid by all. 0 where each
   // host has its own cores.
   double ranks_per_core = 0;
+  // What a byte between such hosts takes of a core, for both sides and the network. 0 elsewhere.
+  double core_s_per_byte = 0;
 
   // Reduction or local copy of one byte by one rank.
   double gamma_s_per_byte = 0;
@@ -85,6 +87,10 @@ Topology flat_network(std::vector<uint32_t> host_of_rank, uint32_t num_rails,
 // The given hosts on a grid of levels of these `sizes`, each wired on a rail of `bits_per_second`.
 Topology grid_network(std::vector<uint32_t> host_of_rank, std::vector<uint32_t> sizes,
                       double bits_per_second, bool single_copy);
+
+// The same network where rail l has so many bits per second; unchanged where that is not known of
+// every rail. More rates than rails are of rails that this network has as spares only.
+Topology at_rates(Topology topology, const std::vector<uint64_t>& bits_per_second);
 
 // The same network of hosts of one kernel, where so many ranks share a core; unchanged where each
 // rank has one. Messages are then dearer, since they pass through no NIC but through that kernel.
