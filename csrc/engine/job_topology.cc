@@ -10,7 +10,8 @@
 namespace dmlcomm::engine {
 namespace {
 
-// Gigabit Ethernet: only the ratio of latency and bandwidth matters for the choice.
+// Where rates are not known, Gigabit Ethernet: only the ratio of latency and bandwidth matters for
+// the choice.
 constexpr double kBitsPerSecond = 1e9;
 
 // Of hosts with a network between them.
@@ -41,8 +42,10 @@ topology::Topology make_topology(const transport::Mesh& mesh, const EngineOption
     hosts[rank] = static_cast<uint32_t>(it - ids.begin());
   }
   if (ids.size() == 1) return topology::single_host(num_ranks, false);
-  return topology::on_shared_cores(make_network(options, std::move(hosts), ids.size(), num_rails),
-                                   transport::ranks_per_shared_core(mesh.hosts()));
+  return topology::on_shared_cores(
+      topology::at_rates(make_network(options, std::move(hosts), ids.size(), num_rails),
+                         options.rail_rates_bps),
+      transport::ranks_per_shared_core(mesh.hosts()));
 }
 
 std::vector<uint8_t> first_rails(const EngineOptions& options) {
