@@ -235,8 +235,8 @@ def test_nics_of_different_speed_are_both_full(lab_is_possible):
 
 @pytest.mark.parametrize("asked", ["grid:3x2", "auto"])
 def test_groups_that_are_a_part_of_a_grid_use_the_nics_between_their_hosts(lab_is_possible, asked):
-    with Lab("grid:3x2") as lab:
-        result = run(lab, PARTS, "-e", f"DMLCOMM_TOPOLOGY={asked}")
+    with Lab("grid:3x2", rate="500mbit") as lab:
+        result = run(lab, PARTS, "-e", f"DMLCOMM_TOPOLOGY={asked}@500mbit")
     expect_fine(result, 6)
     sent = {name: [] for name in ("row", "column", "square", "diagonal")}
     for words in (line.split()[1:] for line in result.stdout.splitlines()):
