@@ -18,6 +18,7 @@ def create(
     rails: list[tuple[str, str]],
     grid: list[int],
     host_of_rank: list[int],
+    rail_rates_bps: list[int],
     plan: str,
     servers: Any = None,
 ) -> Backend: ...

@@ -147,21 +147,88 @@ def test_one_host_is_flat_with_the_rails_that_it_has():
     assert plan.interfaces_of_rank == (("eth0", "eth1"),) * 4
 
 
-@pytest.mark.parametrize("num_hosts", [2, 4, 5, 7, 8])
-def test_part_of_a_grid_is_flat_without_error(num_hosts):
-    facts = lab_facts("bcube:3,2")[:num_hosts]
-    for network in (AUTO, parse("bcube:3,2")):
-        plan = discover(facts, network, is_whole_job=False)
-        assert plan.grid == ()
-        assert plan.host_of_rank == tuple(range(num_hosts))
-        assert plan.interfaces_of_rank == (("eth0", "eth1"),) * num_hosts
+def part_of(spec, hosts, network=None, job_is_grid=True):
+    facts = lab_facts(spec)
+    network = parse(spec) if network is None else network
+    return discover([facts[host] for host in hosts], network, False, job_is_grid)
 
 
-def test_complete_grid_within_a_grid_is_found():
-    facts = lab_facts("bcube:3,2")
-    plan = discover([facts[h] for h in (1, 2, 4, 5)], parse("bcube:3,2"), is_whole_job=False)
-    assert plan.grid == (2, 2)
-    assert plan.host_of_rank == (0, 1, 2, 3)
+@pytest.mark.parametrize("hosts", [(0, 4), (0, 4, 8), (0, 1, 3), range(4), range(7), range(8)])
+@pytest.mark.parametrize("asked", ["auto", "bcube:3,2"])
+def test_part_of_a_grid_that_is_none_is_flat_without_error(hosts, asked):
+    plan = part_of("bcube:3,2", hosts, parse(asked))
+    assert plan.grid == ()
+    assert plan.host_of_rank == tuple(range(len(hosts)))
+    assert plan.interfaces_of_rank == (("eth0", "eth1"),) * len(hosts)
+
+
+@pytest.mark.parametrize("asked", ["auto", "the same"])
+@pytest.mark.parametrize(
+    ("spec", "hosts", "sizes", "interfaces"),
+    [
+        ("bcube:3,2", (1, 2, 4, 5), (2, 2), ("eth0", "eth1")),
+        ("bcube:3,2", (3, 4, 5), (3,), ("eth0", "eth1")),  # a row
+        ("bcube:3,2", (1, 4, 7), (3,), ("eth1", "eth0")),  # a column
+        ("bcube:3,2", (1, 7), (2,), ("eth1", "eth0")),
+        ("bcube:2,3", (4, 5, 6, 7), (2, 2), ("eth0", "eth1", "eth2")),
+        ("bcube:2,3", (0, 1, 4, 5), (2, 2), ("eth0", "eth2", "eth1")),
+        ("bcube:2,3", (1, 3), (2,), ("eth1", "eth0", "eth2")),
+        ("grid:2x3x4", (0, 2, 4, 18, 20, 22), (3, 2), ("eth1", "eth2", "eth0")),
+    ],
+)
+def test_grid_within_a_grid_is_found_and_its_other_rails_are_spares(
+    spec, hosts, sizes, interfaces, asked
+):
+    plan = part_of(spec, hosts, AUTO if asked == "auto" else parse(spec))
+    assert plan.grid == sizes
+    assert plan.host_of_rank == tuple(range(len(hosts)))
+    assert plan.interfaces_of_rank == (interfaces,) * len(hosts)
+
+
+def test_part_of_a_network_that_may_be_no_grid_keeps_all_its_rails():
+    plan = part_of("bcube:3,2", (3, 4, 5), AUTO, job_is_grid=False)
+    assert plan.grid == ()
+    assert plan.interfaces_of_rank == (("eth0", "eth1"),) * 3
+
+
+# --- rates
+
+
+def with_speeds(facts, *speeds_mbps):
+    """All hosts have NICs of these speeds, but the last one's are half as fast."""
+    return [
+        replace(
+            fact,
+            rails=tuple(
+                replace(rail, speed_mbps=speed and (speed // 2 if fact is facts[-1] else speed))
+                for rail, speed in zip(fact.rails, speeds_mbps, strict=True)
+            ),
+        )
+        for fact in facts
+    ]
+
+
+@pytest.mark.parametrize("spec", ["flat:3,2", "bcube:2,2"])
+def test_rates_are_those_of_the_slowest_host(spec):
+    facts = with_speeds(lab_facts(spec), 10_000, 2_000)
+    assert discover(facts, AUTO, is_whole_job=True).rates_bps == (5 * 10**9, 10**9)
+
+
+def test_rates_are_known_of_all_rails_or_of_none():
+    facts = with_speeds(lab_facts("bcube:2,2"), 10_000, None)
+    assert discover(facts, AUTO, is_whole_job=True).rates_bps == ()
+
+
+def test_rates_that_the_user_gives_go_before_those_of_the_nics():
+    facts = with_speeds(lab_facts("bcube:2,2"), 10_000, 10_000)
+    for text, rates in [("auto@200mbit", (2, 2)), ("bcube:2,2@200mbit,300mbit", (2, 3))]:
+        plan = discover(facts, parse(text), is_whole_job=True)
+        assert plan.rates_bps == tuple(rate * 10**8 for rate in rates)
+
+
+def test_a_part_of_the_job_has_the_slowest_rate_since_its_rails_may_be_any_level():
+    plan = part_of("bcube:3,2", (1, 4, 7), parse("bcube:3,2@200mbit,300mbit"))
+    assert plan.rates_bps == (200 * 10**6,) * 2
 
 
 @pytest.mark.parametrize("spec", ["fattree:4,hosts=10", "flat:3,1"])

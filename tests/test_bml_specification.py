@@ -57,8 +57,30 @@ def test_value_is_read(text, sizes, shown):
 
 
 @pytest.mark.parametrize(
+    ("text", "rates_bps"),
+    [
+        ("auto@10gbit", (10 * 10**9,)),
+        ("flat@200mbit,50mbit", (200 * 10**6, 50 * 10**6)),
+        ("bcube:3,2@200mbit", (200 * 10**6,) * 2),
+        ("grid:4x3@2.5gbit,1gbit", (25 * 10**8, 10**9)),
+    ],
+)
+def test_value_may_have_rates(text, rates_bps):
+    network = parse(text)
+    assert network.rates_bps == rates_bps
+    assert str(network) == text.partition("@")[0]
+    assert network.fingerprint() != parse(str(network)).fingerprint()
+
+
+@pytest.mark.parametrize(
     "text",
     [
+        "flat@",
+        "flat@10",
+        "flat@0mbit",
+        "flat@10gbit,",
+        "@10gbit",
+        "bcube:3,2@1gbit,1gbit,1gbit",
         "",
         "ring",
         "flat:2",

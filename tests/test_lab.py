@@ -131,7 +131,8 @@ def test_ranks_have_torchruns_environment(lab):
     result = lab.run(command, *arguments, capture_output=True, text=True, timeout=DEADLINE_S)
     assert result.returncode == 0, result.stderr
     assert sorted(result.stdout.splitlines()) == [
-        f"[{rank}] {rank} {rank % 2} 6 2 {rank // 2} 10.255.0.1 =eth0,=eth1 flat eth0,eth1 here"
+        f"[{rank}] {rank} {rank % 2} 6 2 {rank // 2} 10.255.0.1 =eth0,=eth1 flat@200mbit,50mbit "
+        "eth0,eth1 here"
         for rank in range(6)
     ]
 

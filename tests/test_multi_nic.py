@@ -74,6 +74,41 @@ say("sent", *[c.bytes_sent for c in nics])
 fine()
 """
 
+# A row, a column, a grid of two by two, and two hosts that have no switch in common. Every rank
+# says what its NICs have sent for each group.
+PARTS = """
+parts = {"row": [0, 1, 2], "column": [1, 4], "square": [0, 1, 3, 4], "diagonal": [2, 3]}
+groups = {name: dist.new_group(ranks) for name, ranks in parts.items()}
+for name, ranks in parts.items():
+    if rank in ranks:
+        tensor = torch.full((300_000,), float(rank))
+        dist.all_reduce(tensor, group=groups[name])
+        assert torch.equal(tensor, torch.full_like(tensor, sum(ranks))), name
+        sent = {c.interface: c.bytes_sent for c in dmlcomm.rails(groups[name])}
+        say(name, sent["eth0"], sent["eth1"])
+fine()
+"""
+
+# The ranks of a row go on until one of them has lost a lane.
+ROW = """
+group = dist.new_group([0, 1, 2])
+repetitions = 0
+while rank < 3:
+    tensor = torch.full((100_000,), 1.0)
+    dist.all_reduce(tensor, group=group)
+    assert torch.equal(tensor, torch.full_like(tensor, 3)), repetitions
+    repetitions += 1
+    lost = torch.tensor(sum(c.lanes_lost for c in dmlcomm.rails(group)))
+    dist.all_reduce(lost, group=group)
+    if rank == 0 and repetitions == 1:
+        say("go")
+    if lost > 0:
+        break
+dist.destroy_process_group()
+if rank < 3:
+    say("fine")
+"""
+
 # Floats whose sum depends on the order: every repetition must give the same bits. Goes on until the
 # test has sent SIGUSR1, and ENOUGH of the ranks' lanes were lost and came back.
 REPETITIONS = """
@@ -196,6 +231,36 @@ def test_nics_of_different_speed_are_both_full(lab_is_possible):
     assert len(counts) == 3, result.stdout + result.stderr
     for fast, slow in counts:
         assert 2.5 < fast / slow < 6
+
+
+@pytest.mark.parametrize("asked", ["grid:3x2", "auto"])
+def test_groups_that_are_a_part_of_a_grid_use_the_nics_between_their_hosts(lab_is_possible, asked):
+    with Lab("grid:3x2", rate="500mbit") as lab:
+        result = run(lab, PARTS, "-e", f"DMLCOMM_TOPOLOGY={asked}@500mbit")
+    expect_fine(result, 6)
+    sent = {name: [] for name in ("row", "column", "square", "diagonal")}
+    for words in (line.split()[1:] for line in result.stdout.splitlines()):
+        if words[0] in sent:
+            sent[words[0]].append((int(words[1]), int(words[2])))
+    assert {name: len(ranks) for name, ranks in sent.items()} == {
+        "row": 3,
+        "column": 2,
+        "square": 4,
+        "diagonal": 2,
+    }
+    assert all(first > 0 and second == 0 for first, second in sent["row"]), sent
+    assert all(first == 0 and second > 0 for first, second in sent["column"]), sent
+    assert all(0.7 < first / second < 1.4 for first, second in sent["square"]), sent
+
+
+def test_a_row_of_a_grid_goes_on_through_other_hosts_when_a_cable_is_pulled(lab_is_possible):
+    with Lab("grid:3x2", rate="500mbit") as lab:
+        process = started(lab, ROW)
+        lab.set("host1:eth0", "down")
+        stdout, stderr = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, stdout + stderr
+    assert stdout.count("fine") == 3, stdout + stderr
+    assert "has lost its carrier" in stderr
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -22,9 +22,9 @@ struct Config {
   // Default: every interface that is up and is not loopback, docker, veth or bridge.
   std::string socket_ifname;
 
-  // DMLCOMM_TOPOLOGY: auto, flat, bcube:n,k, grid:AxB... or file:PATH (YAML): how the NICs of the
-  // hosts are cabled. Default auto: found from their subnets. Only the text is kept here;
-  // dmlcomm/bml checks it, before a group is made.
+  // DMLCOMM_TOPOLOGY: auto, flat, bcube:n,k, grid:AxB..., perhaps with rates (flat@10gbit), or
+  // file:PATH (YAML): how the NICs of the hosts are cabled. Default auto: found from their subnets.
+  // Only the text is kept here; dmlcomm/bml checks it, before a group is made.
   std::string topology = "auto";
 
   // DMLCOMM_TRANSPORT: auto, tcp or shm. auto: shared memory inside a host, TCP between hosts.

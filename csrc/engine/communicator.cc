@@ -1,5 +1,6 @@
 #include "engine/communicator.h"
 
+#include <algorithm>
 #include <cstring>
 #include <numeric>
 #include <utility>
@@ -272,6 +273,10 @@ Status check_options(const CommunicatorOptions& options) {
   if (!options.global_ranks.empty() && options.global_ranks.size() != n) {
     return wrong(str_cat("got ", options.global_ranks.size(), " global ranks for ", n, " ranks"));
   }
+  const auto& rates = options.rail_rates_bps;
+  if (std::find(rates.begin(), rates.end(), 0u) != rates.end()) {
+    return wrong("a rail has a rate of 0 bits per second; leave out what is not known");
+  }
   return Status();
 }
 
@@ -291,6 +296,7 @@ Result<std::shared_ptr<Communicator>> Communicator::create(const CommunicatorOpt
     engine_options.grid = options.grid;
     engine_options.host_of_rank = options.host_of_rank;
   }
+  engine_options.rail_rates_bps = options.rail_rates_bps;
   engine_options.first_rail = options.first_rail;
   engine_options.plan = options.plan;
   engine_options.config = options.config ? *options.config : *process_config();

@@ -48,6 +48,9 @@ struct CommunicatorOptions {
   // number of each rank's host on that grid. Both empty: a flat network.
   std::vector<uint32_t> grid;
   std::vector<uint32_t> host_of_rank;
+  // Bits per second of each rail, of the host that is slowest there; the same on all ranks. Empty:
+  // not known.
+  std::vector<uint64_t> rail_rates_bps;
   // On a flat network: the only rail to use while it works; -1 stripes over all.
   int first_rail = -1;
   // What a plan file says of this group, "op:first_bytes=name,..." (schedule/planner.h); the same

@@ -30,13 +30,6 @@ constexpr size_t kMaxCompiledPlans = 256;
 // cores a 64 KiB all-reduce took 236 us with 1, where sleeping and waking dominate.
 constexpr int64_t kYieldFactor = 20;
 
-int usable_cores() {
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  if (sched_getaffinity(0, sizeof(cores), &cores) != 0) return 1;
-  return std::max(1, CPU_COUNT(&cores));
-}
-
 void relax() {
 #if defined(__x86_64__)
   _mm_pause();
@@ -70,7 +63,7 @@ Result<std::shared_ptr<Engine>> Engine::create(const EngineOptions& options,
   Result<std::unique_ptr<transport::Mesh>> mesh = transport::Mesh::create(mesh_options, directory);
   if (!mesh.ok()) return mesh.status();
   engine->mesh_ = std::move(*mesh);
-  const int cores = usable_cores();
+  const int cores = engine->mesh_->host(options.rank).num_cores;
   engine->oversubscribed_ = engine->mesh_->num_ranks_on_host() > cores;
   const int64_t spin_ns = options.config.spin_us * kNsPerUs;
   engine->poll_ns_ = engine->oversubscribed_ ? kYieldFactor * spin_ns : spin_ns;

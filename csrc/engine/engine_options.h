@@ -14,11 +14,12 @@ struct EngineOptions {
   int num_ranks = 1;
   std::string name;
   std::vector<int> global_ranks;
-  std::vector<std::string> names;      // see CommunicatorOptions
-  std::vector<uint32_t> grid;          // see CommunicatorOptions
-  std::vector<uint32_t> host_of_rank;  // empty where `grid` is
-  int first_rail = -1;                 // see CommunicatorOptions
-  std::string plan;                    // see CommunicatorOptions
+  std::vector<std::string> names;        // see CommunicatorOptions
+  std::vector<uint32_t> grid;            // see CommunicatorOptions
+  std::vector<uint32_t> host_of_rank;    // empty where `grid` is
+  std::vector<uint64_t> rail_rates_bps;  // see CommunicatorOptions
+  int first_rail = -1;                   // see CommunicatorOptions
+  std::string plan;                      // see CommunicatorOptions
   Config config;
 };
 

@@ -33,14 +33,14 @@ class Stream {
     const auto after = order_.parts_after(step);
     for (uint32_t chunk = 0; chunk < kMaxBmlChunks; ++chunk) {
       for (uint32_t p : after) {
-        const auto chunks = chunks_of(step, part(step, p));
+        const auto chunks = chunks_of(step, part(step, p), ChunkOrder::own_first);
         if (chunk < chunks.size()) builder_->send(chunks[chunk], rank_of(step, p));
       }
     }
     std::vector<uint32_t> before;
     for (uint32_t p : order_.parts_before(step)) before.push_back(rank_of(step, p));
     const bool is_last = step + 1 == order_.num_steps();
-    for (const Range& chunk : chunks_of(step, sets_[step + 1])) {
+    for (const Range& chunk : chunks_of(step, sets_[step + 1], ChunkOrder::own_first)) {
       builder_->recv_reduce_run(chunk, chunk, before, is_last);
     }
   }
@@ -52,8 +52,10 @@ class Stream {
     const bool is_last = step + 1 == order_.num_steps();
     const uint32_t num_rounds = order_.num_parts(step) - 1;
     for (uint32_t round = 0; round < num_rounds; ++round) {
-      send_chunks(step, part(step, before(step, round + 1)), before(step, num_rounds));
-      for (const Range& chunk : chunks_of(step, part(step, before(step, round + 2)))) {
+      send_chunks(step, part(step, before(step, round + 1)), ChunkOrder::own_last,
+                  before(step, num_rounds));
+      for (const Range& chunk :
+           chunks_of(step, part(step, before(step, round + 2)), ChunkOrder::own_last)) {
         builder_->recv_reduce(chunk, chunk, rank_of(step, before(step, 1)),
                               is_last && round + 1 == num_rounds);
       }
@@ -64,8 +66,10 @@ class Stream {
     builder_->on(stream_, static_cast<uint8_t>(order_.level(step)));
     const uint32_t num_rounds = order_.num_parts(step) - 1;
     for (uint32_t round = 0; round < num_rounds; ++round) {
-      send_chunks(step, part(step, before(step, round)), before(step, num_rounds));
-      for (const Range& chunk : chunks_of(step, part(step, before(step, round + 1)))) {
+      send_chunks(step, part(step, before(step, round)), ChunkOrder::own_first,
+                  before(step, num_rounds));
+      for (const Range& chunk :
+           chunks_of(step, part(step, before(step, round + 1)), ChunkOrder::own_first)) {
         builder_->recv(chunk, rank_of(step, before(step, 1)));
       }
     }
@@ -76,12 +80,12 @@ class Stream {
   void broadcast(uint32_t step) {
     builder_->on(stream_, static_cast<uint8_t>(order_.level(step)));
     const auto after = order_.parts_after(step), before = order_.parts_before(step);
-    for (const Range& chunk : chunks_of(step, sets_[step + 1])) {
+    for (const Range& chunk : chunks_of(step, sets_[step + 1], ChunkOrder::own_first)) {
       for (uint32_t p : after) builder_->send(chunk, rank_of(step, p));
     }
     for (uint32_t chunk = 0; chunk < kMaxBmlChunks; ++chunk) {
       for (uint32_t p : before) {
-        const auto chunks = chunks_of(step, part(step, p));
+        const auto chunks = chunks_of(step, part(step, p), ChunkOrder::own_first);
         if (chunk < chunks.size()) builder_->recv(chunks[chunk], rank_of(step, p));
       }
     }
@@ -94,8 +98,8 @@ class Stream {
     return (order_.own_part(step) + 2 * n - distance) % n;
   }
 
-  void send_chunks(uint32_t step, const Range& message, uint32_t to_part) {
-    for (const Range& chunk : chunks_of(step, message)) {
+  void send_chunks(uint32_t step, const Range& message, ChunkOrder order, uint32_t to_part) {
+    for (const Range& chunk : chunks_of(step, message, order)) {
       builder_->send(chunk, rank_of(step, to_part));
     }
   }
@@ -114,11 +118,12 @@ class Stream {
     return {range.buffer, range.offset + cuts.begin(first), cuts.length_between(first, last)};
   }
 
-  std::vector<Range> chunks_of(uint32_t step, const Range& message) const {
-    return order_.chunk_ranges(step, message.length * element_bytes_,
-                               [&](uint32_t parts, uint32_t first, uint32_t last) {
-                                 return cut(message, parts, first, last);
-                               });
+  std::vector<Range> chunks_of(uint32_t step, const Range& message, ChunkOrder order) const {
+    const uint32_t count = num_chunks(message.length * element_bytes_, kMaxBmlChunks);
+    return order_.chunks(step, message, count, order,
+                         [this](const Range& range, uint32_t parts, uint32_t first, uint32_t last) {
+                           return cut(range, parts, first, last);
+                         });
   }
 
   ScheduleBuilder* builder_;

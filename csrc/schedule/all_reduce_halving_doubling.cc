@@ -42,11 +42,11 @@ Schedule all_reduce_halving_doubling(const OpShape& shape) {
 double all_reduce_halving_doubling_seconds(const CostTerms& terms) {
   const PowerOfTwoFold fold(0, terms.num_ranks);
   const double moved = terms.bytes * (fold.core_size - 1) / fold.core_size;
-  const double core = 2 * ceil_log2(fold.core_size) * terms.latency() +
+  const double core = 2 * ceil_log2(fold.core_size) * terms.latency_of(fold.core_size) +
                       terms.far(2 * moved, 2 * moved) + terms.gamma * moved;
   if (fold.num_extras == 0) return core;
-  return core + 2 * terms.latency() + terms.far(2 * terms.bytes, 2 * terms.bytes) +
-         terms.gamma * terms.bytes;
+  return core + 2 * terms.latency_of(fold.num_extras) +
+         terms.far(2 * terms.bytes, 2 * terms.bytes) + terms.gamma * terms.bytes;
 }
 
 }  // namespace dmlcomm::schedule

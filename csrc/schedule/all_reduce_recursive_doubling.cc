@@ -39,11 +39,13 @@ Schedule all_reduce_recursive_doubling(const OpShape& shape) {
 
 double all_reduce_recursive_doubling_seconds(const CostTerms& terms) {
   const PowerOfTwoFold fold(0, terms.num_ranks);
-  const double exchange = terms.latency() + terms.far(terms.bytes, terms.bytes);
+  const double move = terms.far(terms.bytes, terms.bytes);
   const double combination = terms.gamma * terms.bytes;
   const uint32_t rounds = ceil_log2(fold.core_size);
-  const double core = rounds * (exchange + combination) + (rounds % 2 == 1 ? combination : 0);
-  return core + (fold.num_extras > 0 ? 2 * exchange + combination : 0);
+  const double core = rounds * (terms.latency_of(fold.core_size) + move + combination) +
+                      (rounds % 2 == 1 ? combination : 0);
+  if (fold.num_extras == 0) return core;
+  return core + 2 * (terms.latency_of(fold.num_extras) + move) + combination;
 }
 
 }  // namespace dmlcomm::schedule

@@ -45,7 +45,7 @@ Schedule broadcast_chain(const OpShape& shape) {
 double broadcast_chain_seconds(const CostTerms& terms) {
   const double segments = num_segments(terms.bytes);
   const double move = terms.next(terms.bytes, terms.bytes) / segments;
-  return (terms.num_ranks - 1) * (terms.latency() + move) +
+  return (terms.num_ranks - 1) * (terms.latency_of(1) + move) +
          (segments - 1) * std::max(terms.overhead, move);
 }
 

@@ -48,7 +48,7 @@ double broadcast_hierarchical_seconds(const CostTerms& terms) {
   const double parts = stages.within.num_ranks;
   const double part = terms.bytes / parts;
   const double scatter =
-      stages.within.latency(parts - 1) + stages.within.all(terms.bytes - part, part);
+      stages.within.latency_of(1, parts - 1) + stages.within.all(terms.bytes - part, part);
   return scatter + broadcast_chain_seconds(stages.across) +
          all_gather_direct_seconds(stages.within);
 }

@@ -21,7 +21,7 @@ Schedule broadcast_tree(const OpShape& shape) {
 double broadcast_tree_seconds(const CostTerms& terms) {
   const double height = ceil_log2(terms.num_ranks);
   const double vectors = terms.sender_is_free ? height : height * (height + 1) / 2;
-  return height * terms.latency() + terms.far(vectors * terms.bytes, vectors * terms.bytes);
+  return terms.tree(terms.far_alone(vectors * terms.bytes, vectors * terms.bytes));
 }
 
 }  // namespace dmlcomm::schedule

@@ -36,6 +36,7 @@ struct Work {
   std::vector<Message> messages;
   MaxMinSharing sharing;
   uint32_t num_ranks = 0;
+  uint32_t num_cores = 0;  // on which all ranks post
 
   // Returns the first node.
   uint32_t add_rank(const Schedule& schedule) {
@@ -65,7 +66,8 @@ class Simulation {
       : work_(std::move(work)),
         gamma_(gamma_s_per_byte),
         element_bytes_(element_bytes),
-        post_free_(work_.num_ranks, 0),
+        posts_waiting_(work_.num_ranks),
+        cores_free_(work_.num_cores),
         compute_free_(work_.num_ranks, 0),
         sides_waiting_(work_.messages.size(), 2) {}
 
@@ -91,7 +93,7 @@ class Simulation {
   }
 
  private:
-  enum class Happening { complete, enter, move };  // of a node; of a message; of a message
+  enum class Happening { complete, posted, enter, move };  // of a node; the others of a message
   struct Event {
     Happening what;
     uint32_t id;
@@ -101,6 +103,7 @@ class Simulation {
   void handle(const Event& event) {
     switch (event.what) {
       case Happening::complete: return complete(event.id);
+      case Happening::posted: return posted(event.id);
       case Happening::enter: return enter(event.id);
       case Happening::move: return move(event.id);
     }
@@ -112,7 +115,7 @@ class Simulation {
     return gamma_ * static_cast<double>(step.range.length) * element_bytes_;
   }
 
-  // One rank's work of one kind, one after the other: returns when this piece is done.
+  // One rank's combining, one range after the other: returns when this one is done.
   static double queue(double* free_from, double now, double seconds) {
     *free_from = std::max(*free_from, now) + seconds;
     return *free_from;
@@ -125,10 +128,33 @@ class Simulation {
                 {Happening::complete, id});
     }
     if (--sides_waiting_[node.message] > 0) return;
-    const Message& message = work_.messages[node.message];
-    const uint32_t sender = work_.nodes[message.send].rank;
-    const double posted = queue(&post_free_[sender], now_, message.overhead_s);
-    at(posted + message.alpha_s, {Happening::enter, node.message});
+    const uint32_t sender = sender_of(node.message);
+    posts_waiting_[sender].push(node.message);
+    if (posts_waiting_[sender].size() == 1) want_core_.push(sender);
+    use_cores();
+  }
+
+  uint32_t sender_of(uint32_t message) const {
+    return work_.nodes[work_.messages[message].send].rank;
+  }
+
+  // Ranks with something to post get cores in turns, for one message at a time.
+  void use_cores() {
+    while (cores_free_ > 0 && !want_core_.empty()) {
+      const uint32_t id = posts_waiting_[want_core_.front()].front();
+      want_core_.pop();
+      --cores_free_;
+      at(now_ + work_.messages[id].overhead_s, {Happening::posted, id});
+    }
+  }
+
+  void posted(uint32_t id) {
+    const uint32_t sender = sender_of(id);
+    ++cores_free_;
+    posts_waiting_[sender].pop();
+    if (!posts_waiting_[sender].empty()) want_core_.push(sender);
+    use_cores();
+    at(now_ + work_.messages[id].alpha_s, {Happening::enter, id});
   }
 
   // One message of a lane moves. Of those that wait, the sender's first step goes next.
@@ -173,7 +199,10 @@ class Simulation {
   const double gamma_;
   const double element_bytes_;
   double now_ = 0;
-  std::vector<double> post_free_, compute_free_;  // per rank: when its queue is empty
+  std::vector<std::queue<uint32_t>> posts_waiting_;  // per rank; the first may have a core
+  std::queue<uint32_t> want_core_;                   // ranks
+  uint32_t cores_free_;
+  std::vector<double> compute_free_;              // per rank: when its queue is empty
   std::vector<uint32_t> sides_waiting_;           // per message
   using Waiting = std::pair<uint32_t, uint32_t>;  // node of the send, message
   struct Lane {
@@ -192,9 +221,14 @@ double relay_seconds(const topology::Topology& topology, const std::vector<Hop>&
 // Resources of a topology: what each rank and each host's rails can send and receive per second.
 class Resources {
  public:
-  // `sharers`: ranks that load a NIC as much as each simulated one does.
-  Resources(const topology::Topology& topology, MaxMinSharing* sharing, double sharers)
-      : topology_(topology), sharing_(sharing), sharers_(sharers) {}
+  // `sharers`: ranks that load a NIC as much as each simulated one does. `cores`: of those that
+  // ranks share, how many the simulated ones have.
+  Resources(const topology::Topology& topology, MaxMinSharing* sharing, double sharers,
+            double cores)
+      : topology_(topology),
+        sharing_(sharing),
+        sharers_(sharers),
+        core_beta_(topology.core_s_per_byte / cores) {}
 
   std::vector<uint32_t> of_hops(const std::vector<Hop>& hops) {
     std::vector<uint32_t> needed;
@@ -202,6 +236,7 @@ class Resources {
       needed.push_back(nic(Side::out, hop.from, hop.rail));
       needed.push_back(nic(Side::in, hop.to, hop.rail));
     }
+    if (core_beta_ > 0) needed.push_back(resource({Kind::core, Side::out, 0, 0}, core_beta_, 1));
     return needed;
   }
 
@@ -215,7 +250,7 @@ class Resources {
   }
 
  private:
-  enum class Kind { rank, nic };
+  enum class Kind { rank, nic, core };
   enum class Side { out, in };
   using Key = std::tuple<Kind, Side, uint32_t, uint8_t>;  // of which rank, or host and rail
 
@@ -234,8 +269,14 @@ class Resources {
   const topology::Topology& topology_;
   MaxMinSharing* sharing_;
   const double sharers_;
+  const double core_beta_;  // of all cores together
   std::map<Key, uint32_t> ids_;
 };
+
+// Those that are shared, as if all ranks were on one kernel.
+uint32_t num_cores(const topology::Topology& topology) {
+  return std::max(1u, static_cast<uint32_t>(topology.num_ranks() / topology.crowding()));
+}
 
 bool receives(const Step& step) {
   return step.kind == StepKind::recv || step.kind == StepKind::recv_reduce;
@@ -248,7 +289,8 @@ double simulate(const topology::Topology& topology, const std::vector<Schedule>&
   DMLCOMM_CHECK(schedules.size() == topology.num_ranks());
   const Matches matches = *match_messages(schedules);
   Work work;
-  Resources resources(topology, &work.sharing, 1);
+  work.num_cores = num_cores(topology);
+  Resources resources(topology, &work.sharing, 1, work.num_cores);
   std::vector<uint32_t> first_node;
   for (const Schedule& schedule : schedules) first_node.push_back(work.add_rank(schedule));
   for (uint32_t rank = 0; rank < schedules.size(); ++rank) {
@@ -273,7 +315,9 @@ double simulate(const topology::Topology& topology, const std::vector<Schedule>&
 double simulate_in_lockstep(const topology::Topology& topology, const Schedule& schedule,
                             uint32_t rank, uint32_t element_bytes) {
   Work work;
-  Resources resources(topology, &work.sharing, topology.max_ranks_per_host());
+  work.num_cores = 1;  // what others post meanwhile is in the overhead
+  Resources resources(topology, &work.sharing, topology.max_ranks_per_host(),
+                      1 / topology.crowding());
   work.add_rank(schedule);
   std::vector<uint32_t> sends, receipts;
   for (uint32_t i = 0; i < schedule.steps.size(); ++i) {
@@ -292,7 +336,7 @@ double simulate_in_lockstep(const topology::Topology& topology, const Schedule& 
     work.add_message({sends[j],
                       receipts[j],
                       static_cast<double>(elements) * element_bytes,
-                      link.overhead_s,
+                      link.overhead_s * topology.crowding(),
                       link.alpha_s + relay_seconds(topology, hops),
                       hops.empty() ? resources.of_memory(rank, rank) : resources.of_hops(hops),
                       {rank, send.peer}});

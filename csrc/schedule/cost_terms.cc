@@ -19,6 +19,16 @@ double grid_beta_all(const topology::Topology& topology) {
 
 }  // namespace
 
+double CostTerms::tree(double link_seconds) const {
+  double latency_s = 0, core_s = 0;
+  for (double reached = 1; reached < num_ranks; reached *= 2) {
+    const double senders = std::min(reached, num_ranks - reached);
+    latency_s += latency_of(senders);
+    core_s += bytes * beta_core * std::max(1.0, crowding * senders / num_ranks);
+  }
+  return latency_s + std::max(link_seconds, core_s);
+}
+
 // k ranks of a host share its NICs. A rank that talks to all others sends the fraction
 // (N - k) / (N - 1) of its bytes through them, k ranks at a time; the rest goes through memory
 // meanwhile. In a ring over ranks in host order, one rank of each host uses the NICs.
@@ -36,17 +46,21 @@ CostTerms cost_terms(const topology::Topology& topology, double bytes) {
   const bool one_host = topology.is_one_host();
   const topology::Link& link = one_host ? topology.intra_host : topology.inter_host;
   terms.alpha = link.alpha_s;
-  terms.overhead = link.overhead_s;
+  terms.crowding = topology.crowding();
+  terms.overhead = link.overhead_s * terms.crowding;
   terms.sender_is_free = one_host && topology.single_copy;
   const double local = topology.intra_host.beta_s_per_byte;
   if (one_host) {
-    terms.beta_all = terms.beta_next = terms.beta_far = local;
+    terms.beta_all = terms.beta_next = terms.beta_far = terms.beta_far_alone = local;
     return terms;
   }
   terms.grid = topology.grid;
   terms.hop_alpha = link.alpha_s;
+  // All ranks send at the same time, on a grid over all rails.
+  terms.beta_core = topology.core_s_per_byte;
+  const double crowded = terms.beta_core * terms.crowding;
   for (uint32_t rail = 0; rail < topology.num_rails; ++rail) {
-    terms.beta_of_rail.push_back(topology.rail_beta(rail));
+    terms.beta_of_rail.push_back(std::max(topology.rail_beta(rail), crowded * topology.num_rails));
   }
   terms.contention = topology.contention;
   const bool is_flat = topology.grid.empty();
@@ -63,7 +77,10 @@ CostTerms cost_terms(const topology::Topology& topology, double bytes) {
   terms.beta_all =
       std::max(remote_share * per_host * nic_all * all_contention, (1 - remote_share) * local);
   terms.beta_next = per_host > 1 ? std::max(nic, local) : nic;
-  terms.beta_far = per_host * nic * far_contention;
+  terms.beta_far_alone = per_host * nic * far_contention;
+  terms.beta_all = std::max(terms.beta_all, crowded);
+  terms.beta_next = std::max(terms.beta_next, crowded);
+  terms.beta_far = std::max(terms.beta_far_alone, crowded);
   return terms;
 }
 

@@ -18,13 +18,16 @@ struct CostTerms {
   uint32_t num_ranks = 1;
   double bytes = 0;
   double alpha = 0;
-  double overhead = 0;
+  double overhead = 0;  // of one message by every rank at the same time
+  double crowding = 1;  // see Topology
   double gamma = 0;
   // Seconds per byte of a rank that exchanges with all others at once, with its neighbours r - 1
   // and r + 1 only, and with a rank far away while all others of its host do the same.
   double beta_all = 0;
   double beta_next = 0;
   double beta_far = 0;
+  double beta_far_alone = 0;  // without what shared cores add
+  double beta_core = 0;  // of shared cores, for one rank; the others have it for all ranks at once
   // Sizes of the levels of the grid, empty elsewhere. `alpha` is that of the longest path; to a
   // neighbour a message takes `hop_alpha`, and `beta_of_rail` seconds per byte.
   std::vector<uint32_t> grid;
@@ -35,10 +38,22 @@ struct CostTerms {
 
   // A round in which every rank posts `messages` and waits for as many.
   double latency(double messages = 1) const { return alpha + messages * overhead; }
+  // A round in which only so many of the ranks post. Where ranks share cores, these have the cores
+  // of the others too.
+  double latency_of(double senders, double messages = 1) const {
+    return alpha + messages * overhead * std::max(1 / crowding, senders / num_ranks);
+  }
+  // All rounds of a binomial tree: in round k the 2^k ranks that have the data send, or those that
+  // are left receive. `link_seconds` is what the links take for the bytes.
+  double tree(double link_seconds) const;
 
   double all(double sent, double received) const { return beta_all * busier(sent, received); }
   double next(double sent, double received) const { return beta_next * busier(sent, received); }
   double far(double sent, double received) const { return beta_far * busier(sent, received); }
+  // The same where few ranks send at a time.
+  double far_alone(double sent, double received) const {
+    return beta_far_alone * busier(sent, received);
+  }
 
  private:
   // Links are full duplex.

@@ -1,5 +1,7 @@
 #include "schedule/reduce_scatter_bml.h"
 
+#include <algorithm>
+
 #include "schedule/bml_cost.h"
 #include "schedule/bml_stream.h"
 #include "schedule/pieces.h"
@@ -91,15 +93,18 @@ class Stream {
             begins_[pieces.last] - begin};
   }
 
-  // The chunks of a message of `step`. In the last step there is nothing left to overlap with.
+  // The chunks of a message of `step`, which are whole pieces. In the last step there is nothing
+  // left to overlap with.
   std::vector<Range> chunks_of(uint32_t step, const PieceRun& message) const {
     if (step + 1 == order_.num_steps()) return {sums(message)};
-    return order_.chunk_ranges(
-        step, sums(message).length * element_bytes_,
-        [&](uint32_t parts, uint32_t first, uint32_t last) {
-          const uint32_t size = message.size() / parts;
-          return sums({message.first + first * size, message.first + last * size});
-        });
+    const uint32_t most = std::min(kMaxBmlChunks, order_.num_parts(step + 1));
+    const uint32_t count = num_chunks(sums(message).length * element_bytes_, most);
+    std::vector<Range> ranges;
+    for (const PieceRun& chunk :
+         order_.chunks(step, message, count, ChunkOrder::own_first, BmlStream::cut_pieces)) {
+      ranges.push_back(sums(chunk));
+    }
+    return ranges;
   }
 
   ScheduleBuilder* builder_;

@@ -49,10 +49,11 @@ double reduce_scatter_halving_seconds(const CostTerms& terms) {
   const double piece = terms.bytes / terms.num_ranks;
   const double moved = terms.bytes * (fold.core_size - 1) / fold.core_size;
   const double copied = terms.bytes + piece;
-  const double core = ceil_log2(fold.core_size) * terms.latency() + terms.far(moved, moved) +
-                      terms.gamma * (moved + copied);
+  const double core = ceil_log2(fold.core_size) * terms.latency_of(fold.core_size) +
+                      terms.far(moved, moved) + terms.gamma * (moved + copied);
   if (fold.num_extras == 0) return core;
-  return core + 2 * terms.latency() + terms.far(copied, copied) + terms.gamma * terms.bytes;
+  return core + 2 * terms.latency_of(fold.num_extras) + terms.far(copied, copied) +
+         terms.gamma * terms.bytes;
 }
 
 }  // namespace dmlcomm::schedule

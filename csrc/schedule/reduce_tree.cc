@@ -26,8 +26,9 @@ Schedule reduce_tree(const OpShape& shape) {
 // A rank of height h has received from its children of heights 0 ... h - 2 when the one of height h
 // - 1 is ready, so each level adds one message and one combination.
 double reduce_tree_seconds(const CostTerms& terms) {
-  return ceil_log2(terms.num_ranks) *
-         (terms.latency() + terms.far(terms.bytes, terms.bytes) + terms.gamma * terms.bytes);
+  const double height = ceil_log2(terms.num_ranks);
+  return terms.tree(height * terms.far_alone(terms.bytes, terms.bytes)) +
+         height * terms.gamma * terms.bytes;
 }
 
 }  // namespace dmlcomm::schedule

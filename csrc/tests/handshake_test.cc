@@ -1,4 +1,5 @@
-// How connections fail before they are trusted: refused, or broken later.
+// What ranks publish of their hosts, and how connections fail before they are trusted: refused, or
+// broken later.
 
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -6,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "base/str_cat.h"
+#include "transport/address.h"
 #include "transport/handshake.h"
 #include "transport/tcp/socket.h"
 
@@ -13,6 +16,37 @@ namespace dmlcomm::transport {
 namespace {
 
 const std::string kLoopback = "127.0.0.1";
+
+HostAddress host_on(const std::string& kernel, int network, int num_cores) {
+  HostAddress host;
+  host.host_id = str_cat(kernel, ":", network);
+  host.host_name = str_cat("h", network);
+  host.unix_name = "socket";
+  host.num_cores = num_cores;
+  return host;
+}
+
+TEST(HostAddressTest, SurvivesTheRendezvous) {
+  const auto decoded = HostAddress::decode(host_on("boot", 7, 12).encode());
+  ASSERT_TRUE(decoded.ok()) << decoded.status();
+  EXPECT_EQ(decoded->host_id, "boot:7");
+  EXPECT_EQ(decoded->machine_id(), "boot");
+  EXPECT_EQ(decoded->num_cores, 12);
+  for (const char* text :
+       {"boot:7 h7 1 socket", "boot:7 h7 1 socket 0", "boot:7 h7 1 socket two"}) {
+    EXPECT_EQ(HostAddress::decode(text).status().code(), StatusCode::protocol_error) << text;
+  }
+}
+
+TEST(HostAddressTest, OnlyHostsOfOneKernelShareItsCores) {
+  EXPECT_EQ(ranks_per_shared_core({host_on("a", 1, 1), host_on("a", 1, 1), host_on("b", 1, 1)}), 0);
+  EXPECT_EQ(ranks_per_shared_core({host_on("a", 1, 2), host_on("a", 2, 2), host_on("a", 2, 2)}),
+            1.5);
+  // The kernel with the fewest cores for its ranks counts, and there the rank that may use most.
+  EXPECT_EQ(ranks_per_shared_core({host_on("a", 1, 8), host_on("a", 2, 8), host_on("b", 3, 1),
+                                   host_on("b", 4, 4), host_on("c", 5, 1)}),
+            0.5);
+}
 
 class HandshakeTest : public testing::Test {
  protected:

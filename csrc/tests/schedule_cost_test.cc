@@ -13,6 +13,7 @@
 #include "schedule/max_min_sharing.h"
 #include "schedule/verifier.h"
 #include "tests/schedule_shapes.h"
+#include "tests/schedule_topologies.h"
 
 namespace dmlcomm::schedule {
 namespace {
@@ -80,6 +81,51 @@ TEST(SimulationTest, RanksOfAHostShareItsNics) {
   EXPECT_NEAR(one_rail, 1.1e-3 + 4e-3, 3e-4);
   topology.num_rails = 2;
   EXPECT_NEAR(simulated(OpKind::all_gather, "direct", topology, 4000), 1.1e-3 + 2e-3, 3e-4);
+}
+
+// 4 ranks post 3 messages each, on 2 cores: 6 times 0.1 ms. The 3 of one sender have a core.
+TEST(SimulationTest, RanksThatShareCoresWaitForEachOthersMessages) {
+  topology::Topology topology = round_prices(4, true);
+  topology.ranks_per_core = 2;
+  EXPECT_NEAR(simulated(OpKind::all_gather, "direct", topology, 4), 1.6e-3, 1e-5);
+  EXPECT_NEAR(simulated(OpKind::scatter, "direct", topology, 4), 1.3e-3, 1e-5);
+  const auto schedules = schedules_of(*find_algorithm(OpKind::all_gather, "direct"), topology, 4);
+  EXPECT_NEAR(simulate_in_lockstep(topology, schedules[0], 0, 1), 1.6e-3, 1e-5);
+}
+
+// Posting is what takes the time. Cores go to ranks in turns, so that what a tree's next round
+// needs may wait for what it does not, which no closed form knows.
+TEST(ClosedFormTest, OfSharedCoresAgreesWithTheSimulation) {
+  for (const Algorithm& algorithm : all_algorithms()) {
+    for (uint32_t num_ranks : {4u, 8u, 16u}) {
+      topology::Topology topology = round_prices(num_ranks, true);
+      topology.intra_host.overhead_s = 2e-3;
+      topology.ranks_per_core = 4;
+      if (!algorithm.applies(topology)) continue;
+      const double simulation = simulate(topology, schedules_of(algorithm, topology, 336), 1);
+      const double closed = algorithm.seconds(cost_terms(topology, 336));
+      const std::string what = str_cat(to_string(algorithm.kind), "_", algorithm.name,
+                                       " N = ", num_ranks, ": ", closed, " against ", simulation);
+      EXPECT_GT(closed, simulation * 0.75) << what;
+      EXPECT_LT(closed, simulation * 1.35) << what;
+    }
+  }
+}
+
+// Links are so fast that only cores count: for posting, and for every byte.
+TEST(ClosedFormTest, OfBytesThroughSharedCoresAgreesWithTheSimulation) {
+  for (const char* name : {"direct", "ring", "recursive_doubling", "halving_doubling", "tree"}) {
+    for (uint32_t num_ranks : {4u, 8u, 16u}) {
+      topology::Topology topology = topology::on_shared_cores(
+          topology::flat_network(one_rank_per_host(num_ranks), 1, 1e14, true), num_ranks / 2.0);
+      topology.gamma_s_per_byte = 0;
+      constexpr uint64_t kBytes = 33'600'000;
+      const Algorithm& algorithm = *find_algorithm(OpKind::all_reduce, name);
+      const double simulation = simulate(topology, schedules_of(algorithm, topology, kBytes), 1);
+      const double closed = algorithm.seconds(cost_terms(topology, kBytes));
+      EXPECT_NEAR(closed, simulation, 0.35 * simulation) << name << ", N = " << num_ranks;
+    }
+  }
 }
 
 // The closed forms are exact in powers of two, but for what overlaps at small

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/schedule_shapes.h"
+#include "tests/schedule_topologies.h"
 
 namespace dmlcomm::schedule {
 namespace {
@@ -74,6 +75,49 @@ TEST(PlannerTest, CrossesTheNicThatRanksShareAsRarelyAsItCan) {
   }
   Planner uneven(topology::flat_network({0, 0, 0, 0, 0, 1, 1, 1}, 1, 10e9, true), "");
   EXPECT_EQ(choice(&uneven, OpKind::all_reduce, 8, 64 * kMiB), "ring");
+}
+
+// 9 hosts on 2 cores: an all_reduce takes 16 messages as a tree, 26 by recursive doubling, and 144
+// with a ring, directly or with BML. From where bytes count more, nothing changes.
+TEST(PlannerTest, SendsFewSmallMessagesWhereHostsShareCores) {
+  constexpr uint32_t kHosts = 9;
+  const auto hosts = one_rank_per_host(kHosts);
+  for (const topology::Topology& network : {topology::grid_network(hosts, {3, 3}, 1e9, true),
+                                            topology::flat_network(hosts, 1, 1e9, true)}) {
+    Planner apart(network, ""), together(topology::on_shared_cores(network, 4.5), "");
+    EXPECT_EQ(choice(&together, OpKind::all_reduce, kHosts, 65536), "recursive_doubling");
+    EXPECT_NE(choice(&apart, OpKind::all_reduce, kHosts, 65536), "recursive_doubling");
+    EXPECT_EQ(choice(&together, OpKind::all_gather, kHosts, 1152), "bruck");
+    const std::string large = network.grid.empty() ? "ring" : "bml_ring";
+    for (uint64_t bytes : {12'500'000u, 100'000'000u}) {
+      EXPECT_EQ(choice(&apart, OpKind::all_reduce, kHosts, bytes), large);
+      EXPECT_EQ(choice(&together, OpKind::all_reduce, kHosts, bytes), large);
+    }
+  }
+}
+
+// 64 KiB on 9 hosts on 2 cores: without a rate worth mentioning messages count, at 200 Mb/s bytes.
+TEST(PlannerTest, SendsFewBytesOverSlowLinksAndFewMessagesOverFastOnes) {
+  const auto of_rate = [](uint64_t bits_per_second) {
+    topology::Topology grid = topology::grid_network(one_rank_per_host(9), {3, 3}, 1e9, true);
+    grid = topology::at_rates(grid, {bits_per_second, bits_per_second});
+    return topology::on_shared_cores(grid, 4.5);
+  };
+  Planner fast(of_rate(10'000'000'000), ""), slow(of_rate(200'000'000), "");
+  EXPECT_EQ(choice(&fast, OpKind::all_reduce, 9, 65536), "tree");
+  EXPECT_EQ(choice(&slow, OpKind::all_reduce, 9, 65536), "bml");
+  EXPECT_EQ(choice(&slow, OpKind::all_reduce, 9, 1'000'000), "bml_ring");
+}
+
+TEST(PlannerTest, ChoosesAsEverWhereEveryRankHasACore) {
+  const topology::Topology network = topology::flat_network(one_rank_per_host(9), 1, 1e9, true);
+  Planner apart(network, ""), together(topology::on_shared_cores(network, 1), "");
+  for (OpKind kind : {OpKind::all_reduce, OpKind::reduce, OpKind::broadcast, OpKind::all_gather,
+                      OpKind::reduce_scatter}) {
+    for (uint64_t bytes = 9; bytes < 256 * kMiB; bytes *= 2) {
+      EXPECT_EQ(choice(&together, kind, 9, bytes), choice(&apart, kind, 9, bytes)) << bytes;
+    }
+  }
 }
 
 TEST(PlannerTest, ChoosesTheSameOnEveryRankAndForEveryRoot) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "topology/grid.h"
 #include "topology/partition.h"
@@ -101,6 +102,19 @@ TEST(TopologyTest, RefusesGridsThatHostsAndRailsDoNotForm) {
   Topology topology = grid_network({0, 1, 2, 3}, {2, 2}, 1e9, true);
   topology.num_rails = 1;
   EXPECT_FALSE(validate(topology).ok());
+}
+
+TEST(TopologyTest, RatesAreThoseOfEveryRailOrOfNone) {
+  const Topology unknown = grid_network({0, 1, 2, 3}, {2, 2}, 1e9, true);
+  for (const std::vector<uint64_t>& rates : {std::vector<uint64_t>{}, {200'000'000}}) {
+    EXPECT_EQ(at_rates(unknown, rates).slowest_rail_beta(), unknown.slowest_rail_beta());
+  }
+  const Topology known = at_rates(unknown, {200'000'000, 50'000'000, 7});  // the third is a spare
+  EXPECT_TRUE(validate(known).ok());
+  EXPECT_DOUBLE_EQ(known.rail_beta(0), 40e-9);
+  EXPECT_DOUBLE_EQ(known.rail_beta(1), 160e-9);
+  EXPECT_DOUBLE_EQ(known.striped_beta(), 32e-9);
+  EXPECT_DOUBLE_EQ(known.inter_host.beta_s_per_byte, 160e-9);
 }
 
 TEST(TopologyTest, RefusesWhatHasNoMeaning) {

@@ -6,6 +6,7 @@
 // what goes further.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -41,6 +42,13 @@ struct Topology {
   // Otherwise both sides pay beta.
   bool single_copy = false;
 
+  // Where hosts run on one kernel: how many ranks share one of its cores. Of messages that they
+  // post at the same time, one per core goes forward, so `overhead` is paid by all. 0 where each
+  // host has its own cores.
+  double ranks_per_core = 0;
+  // What a byte between such hosts takes of a core, for both sides and the network. 0 elsewhere.
+  double core_s_per_byte = 0;
+
   // Reduction or local copy of one byte by one rank.
   double gamma_s_per_byte = 0;
 
@@ -59,6 +67,8 @@ struct Topology {
 
   uint32_t num_hosts() const;
   bool is_one_host() const;
+  // How many ranks wait for each other when all post a message at the same time, 1 or more.
+  double crowding() const { return std::max(1.0, ranks_per_core); }
   uint32_t max_ranks_per_host() const;
 };
 
@@ -77,5 +87,13 @@ Topology flat_network(std::vector<uint32_t> host_of_rank, uint32_t num_rails,
 // The given hosts on a grid of levels of these `sizes`, each wired on a rail of `bits_per_second`.
 Topology grid_network(std::vector<uint32_t> host_of_rank, std::vector<uint32_t> sizes,
                       double bits_per_second, bool single_copy);
+
+// The same network where rail l has so many bits per second; unchanged where that is not known of
+// every rail. More rates than rails are of rails that this network has as spares only.
+Topology at_rates(Topology topology, const std::vector<uint64_t>& bits_per_second);
+
+// The same network of hosts of one kernel, where so many ranks share a core; unchanged where each
+// rank has one. Messages are then dearer, since they pass through no NIC but through that kernel.
+Topology on_shared_cores(Topology topology, double ranks_per_core);
 
 }  // namespace dmlcomm::topology

@@ -1,13 +1,17 @@
 #include "transport/address.h"
 
+#include <sched.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <map>
+#include <set>
 #include <sstream>
 
 #include "base/str_cat.h"
@@ -34,6 +38,13 @@ uint64_t network_namespace() {
   return stat("/proc/self/ns/net", &info) == 0 ? info.st_ino : 0;
 }
 
+int usable_cores() {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  if (sched_getaffinity(0, sizeof(cores), &cores) != 0) return 1;
+  return std::max(1, CPU_COUNT(&cores));
+}
+
 std::string to_hex(const std::byte* bytes, size_t count) {
   static const char kDigits[] = "0123456789abcdef";
   std::string text;
@@ -58,15 +69,38 @@ bool from_hex(const std::string& text, std::byte* bytes, size_t count) {
 }  // namespace
 
 std::string HostAddress::encode() const {
-  return str_cat(host_id, " ", host_name, " ", pid, " ", unix_name);
+  return str_cat(host_id, " ", host_name, " ", pid, " ", unix_name, " ", num_cores);
 }
 
 Result<HostAddress> HostAddress::decode(const std::string& text) {
   HostAddress address;
   std::istringstream in(text);
-  in >> address.host_id >> address.host_name >> address.pid >> address.unix_name;
-  if (!in) return malformed("host address", text);
+  in >> address.host_id >> address.host_name >> address.pid >> address.unix_name >>
+      address.num_cores;
+  if (!in || address.num_cores < 1) return malformed("host address", text);
   return address;
+}
+
+// Ranks of a kernel may be allowed different cores; together they have at least the most of one.
+double ranks_per_shared_core(const std::vector<HostAddress>& hosts) {
+  struct Machine {
+    std::set<std::string> host_ids;
+    int num_ranks = 0;
+    int num_cores = 1;
+  };
+  std::map<std::string, Machine> machines;
+  double most = 0;
+  for (const HostAddress& host : hosts) {
+    Machine& machine = machines[host.machine_id()];
+    machine.host_ids.insert(host.host_id);
+    ++machine.num_ranks;
+    machine.num_cores = std::max(machine.num_cores, host.num_cores);
+  }
+  for (const auto& [id, machine] : machines) {
+    if (machine.host_ids.size() == 1) continue;
+    most = std::max(most, static_cast<double>(machine.num_ranks) / machine.num_cores);
+  }
+  return most;
 }
 
 std::string encode_rails(const std::vector<RailEndpoint>& rails) {
@@ -121,6 +155,7 @@ HostAddress local_host_address() {
   address.host_name = name;
   address.host_id = str_cat(boot_id(), ":", network_namespace());
   address.pid = getpid();
+  address.num_cores = usable_cores();
   return address;
 }
 

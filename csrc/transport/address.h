@@ -17,6 +17,7 @@ struct HostAddress {
   std::string host_name;  // for messages
   int pid = 0;
   std::string unix_name;  // abstract Unix socket of this communicator
+  int num_cores = 1;      // that the process may use
 
   // What names the kernel alone. Hosts of one kernel (containers, a lab) share its cores.
   std::string machine_id() const { return host_id.substr(0, host_id.find(':')); }
@@ -24,6 +25,10 @@ struct HostAddress {
   std::string encode() const;
   static Result<HostAddress> decode(const std::string& text);
 };
+
+// Ranks per core of a kernel that several hosts share, the largest where there are several such
+// kernels; 0 where each host has its own. The same on all ranks, since all know all addresses.
+double ranks_per_shared_core(const std::vector<HostAddress>& hosts);
 
 // Where a rank listens, one per rail.
 struct RailEndpoint {

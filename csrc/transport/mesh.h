@@ -64,6 +64,7 @@ class Mesh {
   int rank() const { return options_.rank; }
   int num_ranks() const { return options_.num_ranks; }
   const HostAddress& host(int peer) const { return hosts_[peer]; }
+  const std::vector<HostAddress>& hosts() const { return hosts_; }  // by rank
   // Whether messages to `peer` go through shared memory.
   bool shares_memory(int peer) const { return local_index_[peer] >= 0; }
   bool all_share_memory() const { return num_local_ == options_.num_ranks; }

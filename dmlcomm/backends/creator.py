@@ -70,6 +70,7 @@ def _create(extension: ModuleType, options: Any, servers: Any) -> Any:
             ],
             grid=list(plan.grid),
             host_of_rank=list(plan.host_of_rank),
+            rail_rates_bps=list(plan.rates_bps),
             plan=plan.choices,
             servers=servers,
         )

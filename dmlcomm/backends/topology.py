@@ -1,7 +1,7 @@
 """How the hosts of a new process group are connected: what its ranks agree on before it is made."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from dmlcomm import _core
 from dmlcomm.backends import nic
@@ -11,6 +11,16 @@ from dmlcomm.bml.plan import Plan, discover
 from dmlcomm.log import get_logger
 from dmlcomm.planning import plan_file
 from dmlcomm.planning.network import PlanError
+
+
+@dataclass
+class _Job:
+    """What the last group of all ranks was found to be; its parts are made after it."""
+
+    is_grid: bool = False
+
+
+_job = _Job()
 
 
 def agree(
@@ -52,9 +62,12 @@ def agree(
         if problem:
             raise specification.TopologyError(problem)
         return discover([own], specification.Network(), is_whole_job=False)
-    plan = discover(exchange(store, rank, size, own, timeout_s), network, is_whole_job)
-    if planned is not None and is_whole_job:
-        plan = _with_choices(plan, planned)
+    facts_of_rank = exchange(store, rank, size, own, timeout_s)
+    plan = discover(facts_of_rank, network, is_whole_job, _job.is_grid)
+    if is_whole_job:
+        _job.is_grid = bool(plan.grid)
+        if planned is not None:
+            plan = _with_choices(plan, planned)
     _log(plan, rank)
     return plan
 
@@ -91,8 +104,11 @@ def _fact_of(rail: nic.Rail) -> facts.Rail:
 
 def _log(plan: Plan, rank: int) -> None:
     shape = "grid " + " x ".join(map(str, plan.grid)) if plan.grid else "flat"
+    rates = ", ".join(f"{rate / 1e6:g} Mb/s" for rate in plan.rates_bps) or "not known"
     rails = ", ".join(plan.interfaces_of_rank[rank]) or "none"
-    get_logger().info("topology: %s (%s); rails of this host: %s", shape, plan.reason, rails)
+    get_logger().info(
+        "topology: %s (%s); rails of this host: %s; rates: %s", shape, plan.reason, rails, rates
+    )
     for speaker, text in plan.warnings:
         if speaker == rank:
             get_logger().warning("%s", text)

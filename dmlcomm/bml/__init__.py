@@ -9,6 +9,7 @@ module                  what it does
 ``hosts``               the ranks' facts, by host and by subnet
 ``recovery``            finds a grid in the subnets
 ``validation``          compares a grid that was asked for with the subnets
+``rates``               how fast the rails are
 ``plan``                ``discover``: all of that into what the engine takes
 ``exchange``            the facts of all ranks, through the store of the group
 ======================  ==========================================================================

@@ -6,10 +6,11 @@ there is one subnet per rail; else rails go by their configured order.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dmlcomm.bml.facts import Facts, Rail, Subnet
-from dmlcomm.bml.hosts import Host, Layout, Rails, by_host, differing_rank
+from dmlcomm.bml.hosts import Host, Layout, Rails, by_host, differing_rank, members
+from dmlcomm.bml.rates import of_rails
 from dmlcomm.bml.recovery import NoGridError, find_grid
 from dmlcomm.bml.specification import Network, TopologyError
 from dmlcomm.bml.validation import fit
@@ -23,8 +24,11 @@ class Plan:
         grid: sizes, level 0 first; empty for a flat network.
         host_of_rank: number of each rank's host: on a grid its place there, else in order of
             first ranks.
-        interfaces_of_rank: names of each rank's rails, the one on level 0 first.
+        interfaces_of_rank: names of each rank's rails, the one on level 0 first; those that are
+            on no level of the grid, and only spares, last.
         reason: how the plan came about, for the log.
+        rates_bps: bits per second of each rail, of the host that is slowest there; empty if one is
+            not known.
         choices: algorithms by operation and size, from a plan file; empty: the cost model's.
         warnings: (the rank that should say it, text).
     """
@@ -34,10 +38,13 @@ class Plan:
     interfaces_of_rank: tuple[tuple[str, ...], ...]
     reason: str
     warnings: tuple[tuple[int, str], ...] = ()
+    rates_bps: tuple[int, ...] = ()
     choices: str = ""
 
 
-def discover(facts: Sequence[Facts], network: Network, is_whole_job: bool) -> Plan:
+def discover(
+    facts: Sequence[Facts], network: Network, is_whole_job: bool, job_is_grid: bool = False
+) -> Plan:
     """How the hosts of a group are connected.
 
     Args:
@@ -45,10 +52,20 @@ def discover(facts: Sequence[Facts], network: Network, is_whole_job: bool) -> Pl
         network: what the user says. A grid is demanded of the whole job only: the hosts of other
             groups are taken as they are, as ``auto`` does.
         is_whole_job: whether the group is all ranks.
+        job_is_grid: whether the network of all ranks is known to be a grid. The network of a part
+            of them is then a part of it.
 
     Raises:
         TopologyError: the network is not the grid that the user says, naming the cables.
     """
+    plan = _connected(facts, network, is_whole_job, job_is_grid)
+    rates = of_rails(facts, plan.interfaces_of_rank, network, is_whole_job)
+    return replace(plan, rates_bps=rates)
+
+
+def _connected(
+    facts: Sequence[Facts], network: Network, is_whole_job: bool, job_is_grid: bool
+) -> Plan:
     hosts = by_host(facts)
     is_demanded = network.is_grid and is_whole_job
     for host in hosts:
@@ -63,12 +80,12 @@ def discover(facts: Sequence[Facts], network: Network, is_whole_job: bool) -> Pl
         return _on_grid(hosts, fit(hosts, network), len(facts), f"{network} as configured")
     if len(hosts) == 1:
         return _by_index(facts, hosts, "one host")
-    return _found(facts, hosts, network)
+    is_part = not is_whole_job and (network.is_grid or job_is_grid)
+    return _found(facts, hosts, network.sizes != (), is_part)
 
 
-def _found(facts: Sequence[Facts], hosts: list[Host], network: Network) -> Plan:
+def _found(facts: Sequence[Facts], hosts: list[Host], may_be_grid: bool, is_part: bool) -> Plan:
     """What the subnets show: with the rails that have carrier, or else with all."""
-    may_be_grid = network.sizes != ()
     reason = ""
     lit = [tuple(rail for rail in host.rails if rail.has_carrier) for host in hosts]
     every = [host.rails for host in hosts]
@@ -80,12 +97,32 @@ def _found(facts: Sequence[Facts], hosts: list[Host], network: Network) -> Plan:
             reason = "the hosts are in different subnets, rails go by their order"
             continue
         try:
-            layout = find_grid([host.name for host in hosts], rails)
+            layout = _part_of_grid(hosts, rails) if is_part else find_grid(_names(hosts), rails)
         except NoGridError as error:
             reason = reason or f"no grid: {error}"
         else:
             return _on_grid(hosts, layout, len(facts), "found from the subnets")
     return _by_index(facts, hosts, reason)
+
+
+def _names(hosts: Sequence[Host]) -> list[str]:
+    return [host.name for host in hosts]
+
+
+def _part_of_grid(hosts: Sequence[Host], rails: Sequence[Rails]) -> Layout:
+    """The levels on which the hosts of a group differ, if they are a grid by themselves.
+
+    Their rails on other levels lead to none of them, but through hosts that forward: these come
+    behind the levels, and are used when a cable is dead. Raises NoGridError.
+    """
+    in_subnet = members(rails)
+    shared = [tuple(rail for rail in own if len(in_subnet[rail.subnet]) > 1) for own in rails]
+    layout = find_grid(_names(hosts), shared)
+    with_spares = [
+        (*levels, *(rail for rail in own if rail not in levels))
+        for levels, own in zip(layout.rails, rails, strict=True)
+    ]
+    return replace(layout, rails=tuple(with_spares))
 
 
 def _matched(rails: Sequence[Rails]) -> list[Rails] | None:
@@ -105,8 +142,8 @@ def _matched(rails: Sequence[Rails]) -> list[Rails] | None:
 
 
 def _on_grid(hosts: list[Host], layout: Layout, num_ranks: int, reason: str) -> Plan:
-    """A grid of one level is a flat network."""
-    if len(layout.sizes) == 1:
+    """A grid of one level is a flat network, unless there are rails that lead elsewhere."""
+    if len(layout.sizes) == 1 and all(len(own) == 1 for own in layout.rails):
         return _flat(hosts, layout.rails, num_ranks, reason)
     return _plan(hosts, layout.rails, num_ranks, layout.sizes, layout.numbers, reason)
 

@@ -9,6 +9,9 @@ text               the hosts are connected by
 ``grid:AxBx...``   BCube with its own number of ports per level: A on level 0, B on level 1, ...
 ``file:PATH``      what a YAML file says (`specification_file`)
 ================== ================================================================================
+
+All but a file may be followed by the rate of the NICs, ``bcube:3,2@10gbit``, or by one for each
+level or rail, ``flat@25gbit,10gbit``.
 """
 
 import json
@@ -18,12 +21,16 @@ from dataclasses import dataclass
 from dmlcomm.bml import grid
 
 VARIABLE = "DMLCOMM_TOPOLOGY"
-FORMS = "auto, flat, bcube:n,k (bcube:3,2), grid:AxB... (grid:4x3) or file:PATH"
+FORMS = (
+    "auto, flat, bcube:n,k (bcube:3,2) or grid:AxB... (grid:4x3), perhaps with rates "
+    "(bcube:3,2@10gbit), or file:PATH"
+)
 
 # A mistyped number should be an error of this variable, not a wait for a million hosts.
 MAX_HOSTS = 1 << 20
 
 _FILE = "file:"
+_RATE_UNITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 
 
 class TopologyError(ValueError):
@@ -38,7 +45,8 @@ class Network:
         sizes: ports of the switches of each level, level 0 first; None for auto, () for flat.
         hosts: host names by number in the grid; empty if they are not named.
         interfaces: the NIC of each level, the same on all hosts; empty if they are not named.
-        rates_bps: rate of the NICs of each level in bits per second, for planning; may be empty.
+        rates_bps: rate of the NICs of each level or rail in bits per second, one for all of them,
+            or none; for planning.
         source: what the user wrote, for messages.
     """
 
@@ -82,7 +90,27 @@ def parse(text: str) -> Network:
         from dmlcomm.bml import specification_file
 
         return specification_file.load(text.removeprefix(_FILE), source)
-    return Network(parse_sizes(text, f'{VARIABLE}="{text}"'), source=source)
+    shape, at, rates = text.partition("@")
+    where = f'{VARIABLE}="{text}"'
+    sizes = parse_sizes(shape, where)
+    if not at:
+        return Network(sizes, source=source)
+    rates_bps = tuple(parse_rate(rate, where) for rate in rates.split(","))
+    if sizes and len(rates_bps) not in (1, len(sizes)):
+        raise TopologyError(
+            f"{where} is not legal: expected one rate, or {len(sizes)}, one per level"
+        )
+    if sizes and len(rates_bps) == 1:
+        rates_bps *= len(sizes)
+    return Network(sizes, rates_bps=rates_bps, source=source)
+
+
+def parse_rate(text: str, where: str) -> int:
+    """Bits per second; ``where`` begins the error."""
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)(kbit|mbit|gbit)", text)
+    if match is None or float(match[1]) == 0:
+        raise TopologyError(f"{where}: expected a rate such as 200mbit or 25gbit, not {text!r}")
+    return round(float(match[1]) * _RATE_UNITS[match[2]])
 
 
 def parse_sizes(text: str, where: str) -> tuple[int, ...] | None:

@@ -12,7 +12,6 @@ Either ``topology`` or ``grid`` is required. ``hosts`` and ``interfaces`` need a
 not understood is an error.
 """
 
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,10 +19,15 @@ from typing import Any
 import yaml
 
 from dmlcomm.bml import grid
-from dmlcomm.bml.specification import Network, TopologyError, checked_sizes, parse_sizes
+from dmlcomm.bml.specification import (
+    Network,
+    TopologyError,
+    checked_sizes,
+    parse_rate,
+    parse_sizes,
+)
 
 _KEYS = ("topology", "grid", "hosts", "interfaces", "rates")
-_UNITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 
 
 def load(path: str, source: str) -> Network:
@@ -141,11 +145,8 @@ def _rates(value: Any, sizes: Sequence[int] | None, path: str) -> tuple[int, ...
     return tuple(_per_level(value, len(sizes or value), where, _rate))
 
 
-def _rate(text: Any, where: str) -> int:
-    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)(kbit|mbit|gbit)", str(text))
-    if match is None or float(match[1]) == 0:
-        raise TopologyError(f"{where}: expected a rate such as 200mbit or 25gbit, not {text!r}")
-    return round(float(match[1]) * _UNITS[match[2]])
+def _rate(value: Any, where: str) -> int:
+    return parse_rate(str(value), where)
 
 
 def _per_level(

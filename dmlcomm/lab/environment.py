@@ -43,11 +43,29 @@ class Job:
     def network(self) -> str:
         """How dmlcomm calls the topology: fat trees and PSNets are one network to it, as flat ones.
 
-        So is a part of a BCube or grid.
+        So is a part of a BCube or grid. The rates are those of the hosts' links, since an interface
+        of a lab does not know its own.
         """
         spec = str(self.graph.graph["spec"])
         is_whole = len(self.hosts) == len(topology.hosts(self.graph))
-        return spec if spec.startswith(("bcube:", "grid:")) and is_whole else "flat"
+        shape = spec if spec.startswith(("bcube:", "grid:")) and is_whole else "flat"
+        rates = [f"{rate / 10**6:.10g}mbit" for rate in self._rates_bps()]
+        if len(set(rates)) == 1:
+            rates = rates[:1]
+        return f"{shape}@{','.join(rates)}" if rates else shape
+
+    def _rates_bps(self) -> list[int]:
+        """Of each interface, on the host where it is slowest; empty if a link has no limit."""
+        of_host = [
+            [link.shape.rate_bps for link in topology.links_of(self.graph, host)]
+            for host in self.hosts
+        ]
+        slowest = [
+            min(rate for rate in rates if rate is not None)
+            for rates in zip(*of_host, strict=False)
+            if None not in rates
+        ]
+        return slowest if len(slowest) == max(map(len, of_host)) else []
 
     @property
     def master_address(self) -> str:
