@@ -83,6 +83,19 @@ def test_init_waits_for_a_server_that_is_gone(monkeypatch):
             assert set(started.result(DEADLINE_S).tolist()) == {0.0}
 
 
+def test_first_values_are_not_put_together_from_two_times():
+    with server_processes(2) as processes:
+        servers = addresses_of(processes)
+        with Client(servers, worker=0, timeout_s=DEADLINE_S) as client:
+            init(client)
+        with (
+            restarted(processes[0], 2, 0),
+            Client(servers, worker=0, timeout_s=DEADLINE_S) as client,
+            pytest.raises(errors.PsServerLostError, match="server 0 was started again without"),
+        ):
+            init(client)
+
+
 def test_init_names_a_server_that_does_not_come_back():
     with (
         server_processes(2) as processes,
@@ -187,10 +200,10 @@ def test_first_values_are_sent_again_when_a_server_is_restarted_meanwhile(monkey
     ):
         run, left = client._operations.run, [processes[victim]]
 
-        def run_after_restart(what, *arguments):
+        def run_after_restart(what, *arguments, **named):
             if left:
                 stack.enter_context(restarted(left.pop(), 2, victim))
-            return run(what, *arguments)
+            return run(what, *arguments, **named)
 
         monkeypatch.setattr(client._operations, "run", run_after_restart)
         given = np.arange(COUNT, dtype=np.float32)
@@ -208,13 +221,13 @@ def test_provider_leaves_it_to_another_worker_that_a_restarted_server_has_chosen
     ):
         run, left = first._operations.run, [server]
 
-        def run_after_restart(what, *arguments):
+        def run_after_restart(what, *arguments, **named):
             if left:
                 stack.enter_context(restarted(left.pop(), 1, 0, "--workers", "2"))
                 # It comes while the server knows of no provider.
                 others = pool.submit(second.init, "w", 2 * ONES)
                 assert set(others.result(DEADLINE_S).tolist()) == {2.0}
-            return run(what, *arguments)
+            return run(what, *arguments, **named)
 
         monkeypatch.setattr(first._operations, "run", run_after_restart)
         assert set(first.init("w", 1 * ONES).tolist()) == {2.0}

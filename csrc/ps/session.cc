@@ -132,6 +132,12 @@ Status Session::carry_out(const Command& command) {
     end(Status());
     return status;
   }
+  // Who connects again while it creates a model names it before it is made here, where making it
+  // counts the worker in.
+  if (command.kind == CommandKind::attach && host_.find_model(command.model) == nullptr) {
+    reply({command, nullptr, {}});
+    return Status();
+  }
   Result<std::shared_ptr<Model>> found = model_for(command);
   if (!found.ok()) return found.status();
   const std::shared_ptr<Model>& model = *found;

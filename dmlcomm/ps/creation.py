@@ -35,6 +35,19 @@ class _Providing:
     elector: int
     interruption: _InterruptedError | None = None
 
+    def check(self) -> None:
+        """Raises what has interrupted it."""
+        if self.interruption is not None:
+            raise self.interruption
+
+
+def _without_its_part(server: int, made: ClientModel) -> errors.PsServerLostError:
+    return errors.PsServerLostError(
+        f'server {server} was started again without its part of model "{made.name}", which '
+        f"other servers have; start servers with --checkpoint, or all of them anew",
+        [server],
+    )
+
 
 class Creation:
     """The first live server elects who provides, see `dmlcomm.ps.models.Models`.
@@ -67,16 +80,18 @@ class Creation:
         timeout_s = self._operations.timeout_s
         deadline = time.monotonic() + timeout_s
         patience = Patience(timeout_s, f'model "{made.name}"')
+        sealed: set[int] = set()
         while True:
             try:
-                return self._create(made, weights, deadline)
+                return self._create(made, weights, deadline, sealed)
             except _InterruptedError as lost:
                 patience.wait(lost.error)
                 self._connections.renew(
                     lost.server, lost.session, self._recreate, lost.error, deadline
                 )
 
-    def _create(self, made: ClientModel, weights: Any, deadline: float) -> None:
+    def _create(self, made: ClientModel, weights: Any, deadline: float, sealed: set[int]) -> None:
+        """One attempt; `sealed` are the servers that may have this worker's values for good."""
         spec = spec_of(made.description)  # ValueError before anything is sent
         self._connections.recover_all(self._recreate)
         first, *others = self._connections.answering_servers()
@@ -86,12 +101,17 @@ class Creation:
         for server in others:
             with self._interruptible(server):
                 replies.append(self._create_on(server, made))
+        has_values = {
+            server for server, reply in zip(others, replies[1:], strict=True) if reply.sealed
+        }
+        if created.provide and not has_values <= sealed:
+            raise _without_its_part(first, made)
         assert self._connections.core is not None
         # Servers may be a little apart. Where the slowest worker is on one of them this one begins.
         clock = max(reply.clock for reply in replies)
         self._connections.core.add_model(made.number, spec, clock)
         if created.provide or (not created.sealed and self._wait(first, made, deadline)):
-            self._provide(made, weights, [*others, first])
+            self._provide(made, weights, [*others, first], sealed)
         else:
             for server in others:
                 with self._interruptible(server):
@@ -100,11 +120,7 @@ class Creation:
     def recreate(self, server: int, made: ClientModel) -> None:
         """Makes the model known to a server that was started again, and must have its values."""
         if not self._create_on(server, made).sealed:
-            raise errors.PsServerLostError(
-                f'server {server} was started again without its part of model "{made.name}", which '
-                f"other servers have; start servers with --checkpoint, or all of them anew",
-                [server],
-            )
+            raise _without_its_part(server, made)
 
     def recreate_unfinished(self, server: int) -> None:
         """The same for a model whose first values this worker provides at the moment.
@@ -115,7 +131,6 @@ class Creation:
         providing = self._providing
         if providing is None:
             return
-        session = self._connections.session(server)
         made = providing.made
         reply = self._create_on(server, made, elect=server == providing.elector)
         if server == providing.elector and not reply.provide:
@@ -123,7 +138,8 @@ class Creation:
                 f"server {server} was started again, and has chosen another worker to provide "
                 f'model "{made.name}"'
             )
-            providing.interruption = _InterruptedError(server, session, problem)
+            # Of no session: the connection is new, and good.
+            providing.interruption = _InterruptedError(server, "", problem)
 
     def _create_on(self, server: int, made: ClientModel, elect: bool = False) -> Any:
         return self._connections.call(server, "CreateModel", model=made.description, elect=elect)
@@ -158,7 +174,9 @@ class Creation:
                 last_line = now
                 get_logger().warning("%s", text)
 
-    def _provide(self, made: ClientModel, weights: Any, order: Sequence[int]) -> None:
+    def _provide(
+        self, made: ClientModel, weights: Any, order: Sequence[int], sealed: set[int]
+    ) -> None:
         get_logger().info(
             'worker %d provides the first values of model "%s": %s',
             self._connections.worker,
@@ -174,12 +192,13 @@ class Creation:
                 lambda core, _: core.start_set(made.number, buffers),
                 nothing,
                 memories,
+                before_retry=providing.check,
             )
         finally:
             self._providing = None
-        if providing.interruption is not None:
-            raise providing.interruption
+        providing.check()
         # The first server last: workers that wait there find the model complete everywhere.
         for server in order:
+            sealed.add(server)
             with self._interruptible(server):
                 self._connections.call(server, "SealModel", model=made.number)

@@ -25,6 +25,10 @@ MAX_RECOVERIES = 3
 SLICE_S = 0.5
 
 
+def nothing() -> None:
+    """What an operation returns that only sends."""
+
+
 @dataclass
 class _Running:
     operation: _core.PsOperation
@@ -33,6 +37,7 @@ class _Running:
     what: str
     deadline: float
     timeout_s: float
+    before_retry: Callable[[], None]
 
 
 class Operations:
@@ -58,14 +63,21 @@ class Operations:
         self._abandoned: list[_Running] = []
 
     def run(
-        self, what: str, start: Start, finish: Callable[[], Result], memory: Any = None
+        self,
+        what: str,
+        start: Start,
+        finish: Callable[[], Result],
+        memory: Any = None,
+        before_retry: Callable[[], None] = nothing,
     ) -> Result:
         """Starts an operation and waits for it; what `finish` returns then.
 
-        `memory` is what the operation reads and writes, if `finish` does not hold it.
+        `memory` is what the operation reads and writes, if `finish` does not hold it. After a
+        reconnection `before_retry` may raise, and nothing is repeated.
         """
         with self._starting:
             running = self._start(what, start, finish, memory, at_once=True)
+            running.before_retry = before_retry
         result: Result = self._complete(running)
         return result
 
@@ -103,7 +115,7 @@ class Operations:
         timeout_s = self.timeout_s
         deadline = time.monotonic() + timeout_s
         operation = start(self._connections.core, at_once)
-        return _Running(operation, finish, memory, what, deadline, timeout_s)
+        return _Running(operation, finish, memory, what, deadline, timeout_s, nothing)
 
     def _finish_all(self) -> None:
         while (item := self._queue.get()) is not None:
@@ -140,6 +152,7 @@ class Operations:
                     raise self._in_vain(running, lost, error) from None
                 recoveries += 1
                 self._connections.recover(lost, self._recreate, str(error))
+                running.before_retry()
                 running.operation.retry()
             if time.monotonic() > running.deadline:
                 raise self._too_late(running)
@@ -175,7 +188,3 @@ def rate(lr: float | None) -> float:
             f"own; is it what a scheduler has computed?"
         )
     return value
-
-
-def nothing() -> None:
-    """What an operation returns that only sends."""
