@@ -211,14 +211,20 @@ def test_first_values_are_sent_again_when_a_server_is_restarted_meanwhile(monkey
         assert left == []
 
 
-def test_provider_leaves_it_to_another_worker_that_a_restarted_server_has_chosen(monkeypatch):
+@contextlib.contextmanager
+def server_of_two_workers():
+    """The server, both clients, and a thread for what one of them waits in."""
     with (
         ThreadPoolExecutor(1) as pool,
         server_processes(1, "--workers", "2") as (server,),
         Client(server.address, worker=0, timeout_s=DEADLINE_S) as first,
         Client(server.address, worker=1, timeout_s=DEADLINE_S) as second,
-        contextlib.ExitStack() as stack,
     ):
+        yield server, first, second, pool
+
+
+def test_provider_leaves_it_to_another_worker_that_a_restarted_server_has_chosen(monkeypatch):
+    with server_of_two_workers() as (server, first, second, pool), contextlib.ExitStack() as stack:
         run, left = first._operations.run, [server]
 
         def run_after_restart(what, *arguments, **named):
@@ -243,12 +249,7 @@ def stop(*_):
 
 
 def test_worker_that_waits_for_first_values_connects_again_and_provides_them(monkeypatch):
-    with (
-        ThreadPoolExecutor(1) as pool,
-        server_processes(1, "--workers", "2") as (server,),
-        Client(server.address, worker=0, timeout_s=DEADLINE_S) as chosen,
-        Client(server.address, worker=1, timeout_s=DEADLINE_S) as waits,
-    ):
+    with server_of_two_workers() as (server, chosen, waits, pool):
         monkeypatch.setattr(chosen._creation, "_provide", stop)
         with pytest.raises(StoppedError):
             init(chosen)

@@ -27,7 +27,8 @@ class Runner {
   // Whether it cannot complete without `peer`.
   virtual bool waits_for(int peer) const = 0;
 
-  // The operation has failed: when this returns nobody touches its memory any more.
+  // The operation has failed: when this returns nobody touches its memory any more, but for joint
+  // copies of messages, which Link::end() stops.
   virtual void stop() {}
 
   // From the links: only takes notes.

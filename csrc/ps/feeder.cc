@@ -6,6 +6,7 @@
 #include "ps/pair.h"
 
 namespace dmlcomm::ps {
+
 void Feeder::add(Item item) {
   {
     std::lock_guard lock(mutex_);

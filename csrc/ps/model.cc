@@ -191,15 +191,9 @@ Result<bool> Model::push(uint32_t shard, size_t piece, const Push& push, BufferP
 // Without a window: every push is an update, or this one is all that was missing of its clock.
 Status Model::push_at_once(Shard& shard, PieceState& state, const Push& push,
                            BufferPool::Buffer& wire) {
-  const Space& space = spec().spaces[state.piece.space];
+  BufferPool::Buffer gradient = shard.take_stored(state.piece, wire, pool_);
   ++state.step;
-  if (space.wire == space.stored()) {
-    DMLCOMM_RETURN_IF_ERROR(update_piece(shard, state, push.learning_rate, wire, 1.0));
-  } else {
-    const uint64_t count = state.piece.count;
-    DMLCOMM_RETURN_IF_ERROR(update(shard, state, push.learning_rate, 0, count,
-                                   shard.stored(state.piece, wire.data(), count), 1.0));
-  }
+  DMLCOMM_RETURN_IF_ERROR(update_piece(shard, state, push.learning_rate, gradient, 1.0));
   if (spec().apply == Apply::at_clock) {
     ++state.version;
     keep(shard, state);

@@ -95,6 +95,15 @@ const std::byte* Shard::stored(const Piece& piece, const std::byte* wire, uint64
   return converted;
 }
 
+BufferPool::Buffer Shard::take_stored(const Piece& piece, BufferPool::Buffer& wire,
+                                      BufferPool& pool) const {
+  const Space& of = space(piece);
+  if (of.wire == of.stored()) return std::move(wire);
+  BufferPool::Buffer converted = pool.take();
+  kernels::convert(converted.data(), of.stored(), wire.data(), of.wire, piece.count);
+  return converted;
+}
+
 void Shard::store(const PieceState& state, uint64_t begin, uint64_t count, const std::byte* wire) {
   const Space& of = space(state.piece);
   kernels::convert(at(state, 0, begin), of.stored(), wire, of.wire, count);
@@ -124,14 +133,11 @@ Window& Shard::window_of(PieceState& state, uint64_t clock, BufferPool& pool) {
 void Shard::add(const PieceState& state, Window& window, BufferPool::Buffer& wire,
                 BufferPool& pool) {
   const Piece& piece = state.piece;
-  const Space& of = space(piece);
-  if (window.num_pushes++ > 0) {
-    add_up(window.sum.data(), stored(piece, wire.data(), piece.count), piece.count, of.stored());
-  } else if (of.wire == of.stored()) {
-    window.sum = std::move(wire);
+  if (window.num_pushes++ == 0) {
+    window.sum = take_stored(piece, wire, pool);
   } else {
-    window.sum = pool.take();
-    kernels::convert(window.sum.data(), of.stored(), wire.data(), of.wire, piece.count);
+    const std::byte* more = stored(piece, wire.data(), piece.count);
+    add_up(window.sum.data(), more, piece.count, space(piece).stored());
   }
 }
 

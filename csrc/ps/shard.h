@@ -74,8 +74,9 @@ class Shard {
   size_t num_slots() const { return num_slots_; }  // of the rule
 
   // --- conversions between messages and what is kept ---
-  // The elements as they are kept: `wire` itself, or converted in memory of this thread.
-  const std::byte* stored(const Piece& piece, const std::byte* wire, uint64_t count) const;
+  // The elements of a whole piece as they are kept: in the memory of `wire` itself, or converted.
+  BufferPool::Buffer take_stored(const Piece& piece, BufferPool::Buffer& wire,
+                                 BufferPool& pool) const;
   void store(const PieceState& state, uint64_t begin, uint64_t count, const std::byte* wire);
   void load(const PieceState& state, uint64_t begin, uint64_t count, std::byte* wire);
 
@@ -119,6 +120,8 @@ class Shard {
     size_t first_piece = 0;
   };
   const Space& space(const Piece& piece) const { return spaces_[piece.space]; }
+  // As take_stored(), of some elements, and converted in memory of this thread.
+  const std::byte* stored(const Piece& piece, const std::byte* wire, uint64_t count) const;
   size_t array_bytes(uint32_t space) const;
 
   const uint32_t number_;

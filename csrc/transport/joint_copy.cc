@@ -91,7 +91,6 @@ void JointCopy::on_share(const SendRequest& request, uint64_t address) {
 // Sequentially consistent, as all of these: either a receiver that gives up sees that we write, or
 // we see that nothing is left to claim.
 Result<JointCopy::Written> JointCopy::write_chunk(Channel& channel) {
-  if (shares_.empty()) return Written();
   Share& share = shares_.front();
   JointMemory& memory = *channel.joint();
   const SendRequest& request = *share.request;

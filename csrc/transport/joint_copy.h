@@ -44,7 +44,7 @@ class JointCopy {
   // The receiver wants the message at `address` of its memory.
   void on_share(const SendRequest& request, uint64_t address);
   bool has_work() const { return !shares_.empty(); }
-  // Writes one chunk of the oldest message, if one is left.
+  // Writes one chunk of the oldest message, if one is left; only if has_work().
   struct Written {
     const SendRequest* finished = nullptr;  // no chunk was left of this one
     uint64_t num_chunks = 0;                // of it that we have written

@@ -34,12 +34,15 @@ bool erase_one(std::vector<T*>& items, T* item) {
   return true;
 }
 
-SendRequest* take_by_id(std::vector<SendRequest*>& items, uint64_t id) {
+SendRequest* find_by_id(const std::vector<SendRequest*>& items, uint64_t id) {
   const auto it =
       std::find_if(items.begin(), items.end(), [id](SendRequest* r) { return r->id == id; });
-  if (it == items.end()) return nullptr;
-  SendRequest* found = *it;
-  items.erase(it);
+  return it == items.end() ? nullptr : *it;
+}
+
+SendRequest* take_by_id(std::vector<SendRequest*>& items, uint64_t id) {
+  SendRequest* found = find_by_id(items, id);
+  if (found != nullptr) erase_one(items, found);
   return found;
 }
 
@@ -543,41 +546,49 @@ void Link::finish_offer(RecvRequest& request) {
 
 Status Link::take_offer(RecvRequest& request, bool* moved, bool* complete) {
   if (state_ == State::failed) return error_;
-  Channel& of = lanes_.any()->channel();
-  if (!can_copy_jointly(of, request.bytes)) {
-    const size_t bytes = std::min(kPullBytes, request.bytes - request.consumed);
-    std::byte* to = request.destination + request.consumed;
-    DMLCOMM_RETURN_IF_ERROR(pull(request, request.consumed, bytes, to));
-    request.consumed += bytes;
-    *moved = true;
-    *complete = request.consumed == request.bytes;
-  } else {
-    if (!request.shared) {
-      if (!joint_copy_.open(*of.joint(), request)) return Status();
-      request.shared = true;
-      push_control(FrameKind::share, request.tag, request.offer_id, request.op,
-                   reinterpret_cast<uintptr_t>(request.destination));
-      // The sender starts while we read; what fails is reported by progress().
-      (void)lanes_.any()->flush(moved);
-    }
-    const Status status = joint_copy_.read_chunk(of, request, moved);
-    if (!status.ok()) {
-      fail(status);
-      return status;
-    }
-    *complete = joint_copy_.complete(request);
-  }
+  Channel& from = lanes_.any()->channel();
+  DMLCOMM_RETURN_IF_ERROR(can_copy_jointly(from, request.bytes)
+                              ? copy_offer_jointly(from, request, moved, complete)
+                              : read_offer(request, moved, complete));
   if (*complete) finish_offer(request);
   return Status();
 }
 
+Status Link::read_offer(RecvRequest& request, bool* moved, bool* complete) {
+  const size_t bytes = std::min(kPullBytes, request.bytes - request.consumed);
+  std::byte* to = request.destination + request.consumed;
+  DMLCOMM_RETURN_IF_ERROR(pull(request, request.consumed, bytes, to));
+  request.consumed += bytes;
+  *moved = true;
+  *complete = request.consumed == request.bytes;
+  return Status();
+}
+
+Status Link::copy_offer_jointly(Channel& channel, RecvRequest& request, bool* moved,
+                                bool* complete) {
+  if (!request.shared) {
+    if (!joint_copy_.open(*channel.joint(), request)) return Status();
+    request.shared = true;
+    push_control(FrameKind::share, request.tag, request.offer_id, request.op,
+                 reinterpret_cast<uintptr_t>(request.destination));
+    // The sender starts while we read; what fails is reported by progress().
+    (void)lanes_.any()->flush(moved);
+  }
+  const Status status = joint_copy_.read_chunk(channel, request, moved);
+  if (!status.ok()) {
+    fail(status);
+    return status;
+  }
+  *complete = joint_copy_.complete(request);
+  return Status();
+}
+
 Status Link::on_share(const FrameHeader& header) {
-  const auto it = std::find_if(offered_.begin(), offered_.end(),
-                               [&](SendRequest* r) { return r->id == header.id; });
-  if (it == offered_.end() || joint() == nullptr) {
+  const SendRequest* request = find_by_id(offered_, header.id);
+  if (request == nullptr || joint() == nullptr) {
     return Status(StatusCode::protocol_error, str_cat("share of unknown message ", header.id));
   }
-  joint_copy_.on_share(**it, header.offset);
+  joint_copy_.on_share(*request, header.offset);
   return Status();
 }
 

@@ -6,7 +6,8 @@
 //
 // How a message travels (its size decides, and whether the peer may read our memory):
 //   small        data frames at once; where no receive is posted yet they are buffered.
-//   offered      a header says where the bytes are; the receiver reads them by itself and acks.
+//   offered      a header says where the bytes are; the receiver reads them by itself, or large
+//                ones together with the sender (joint_copy.h), and acks.
 //   large        data frames, but only after the peer's `open` (collectives) or `grant` (point-to-
 //                point, announced by `request`), so that they never block what is behind them.
 //
@@ -166,6 +167,8 @@ class Link final : private LaneReader {
   Status on_open(const FrameHeader& header);
   Status complete_offer(uint64_t id);
   Status grant_request(uint64_t id);
+  Status read_offer(RecvRequest& request, bool* moved, bool* complete);
+  Status copy_offer_jointly(Channel& channel, RecvRequest& request, bool* moved, bool* complete);
   Status on_share(const FrameHeader& header);
   bool write_shared();
   JointMemory* joint() const {

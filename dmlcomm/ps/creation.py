@@ -95,20 +95,17 @@ class Creation:
         spec = spec_of(made.description)  # ValueError before anything is sent
         self._connections.recover_all(self._recreate)
         first, *others = self._connections.answering_servers()
-        with self._interruptible(first):
-            created = self._create_on(first, made, elect=True)
-        replies = [created]
-        for server in others:
+        replies = {}
+        for server in (first, *others):
             with self._interruptible(server):
-                replies.append(self._create_on(server, made))
-        has_values = {
-            server for server, reply in zip(others, replies[1:], strict=True) if reply.sealed
-        }
+                replies[server] = self._create_on(server, made, elect=server == first)
+        created = replies[first]
+        has_values = {server for server, reply in replies.items() if reply.sealed}
         if created.provide and not has_values <= sealed:
             raise _without_its_part(first, made)
         assert self._connections.core is not None
         # Servers may be a little apart. Where the slowest worker is on one of them this one begins.
-        clock = max(reply.clock for reply in replies)
+        clock = max(reply.clock for reply in replies.values())
         self._connections.core.add_model(made.number, spec, clock)
         if created.provide or (not created.sealed and self._wait(first, made, deadline)):
             self._provide(made, weights, [*others, first], sealed)

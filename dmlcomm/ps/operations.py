@@ -37,7 +37,7 @@ class _Running:
     what: str
     deadline: float
     timeout_s: float
-    before_retry: Callable[[], None]
+    before_retry: Callable[[], None] = nothing
 
 
 class Operations:
@@ -115,7 +115,7 @@ class Operations:
         timeout_s = self.timeout_s
         deadline = time.monotonic() + timeout_s
         operation = start(self._connections.core, at_once)
-        return _Running(operation, finish, memory, what, deadline, timeout_s, nothing)
+        return _Running(operation, finish, memory, what, deadline, timeout_s)
 
     def _finish_all(self) -> None:
         while (item := self._queue.get()) is not None:
