@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-Buffers = list[list[tuple[int, int]]]
-
 class ProbeResult:
     """Whether something works on this machine."""
 
@@ -77,6 +75,19 @@ def probe_congestion_controls() -> CongestionControls: ...
 
 def address_of(array: Any) -> int:
     """Where a NumPy array's elements are."""
+
+class PsMemory:
+    """What operations read or write: by space of the model, (address, elements) of its tensors."""
+
+    def __init__(self, addresses: list[list[tuple[int, int]]]) -> None: ...
+    def addresses(self) -> list[list[tuple[int, int]]]: ...
+
+class PsArrays:
+    """The NumPy arrays that a model consists of: names of element types, shapes, spaces."""
+
+    def __init__(self, arrays: list[tuple[str, tuple[int, ...], int]], num_spaces: int) -> None: ...
+    def memory_of(self, arrays: list[Any], writable: bool) -> PsMemory | None:
+        """None unless all are arrays of these types and shapes that can be used in place."""
 
 class PsSpace:
     """A run of elements of one type in a model: its dense tensors, or one sparse table.
@@ -218,20 +229,20 @@ class PsClient:
     def add_model(self, model: int, spec: PsModelSpec, clock: int = 0) -> None: ...
     def clock_of(self, model: int) -> int: ...
     def lost(self) -> list[int]: ...
-    # Buffers: by space of the model, (address, elements) of its tensors in order. The memory must
-    # live until the operation is done. wait: the caller waits for the operation at once.
-    def start_set(self, model: int, buffers: Buffers) -> PsOperation: ...
+    # The memory must live until the operation is done. wait: the caller waits for the operation at
+    # once.
+    def start_set(self, model: int, memory: PsMemory) -> PsOperation: ...
     def start_push(
-        self, model: int, buffers: Buffers, lr: float = ..., wait: bool = False
+        self, model: int, memory: PsMemory, lr: float = ..., wait: bool = False
     ) -> PsOperation: ...
     def start_pull(
-        self, model: int, buffers: Buffers, staleness: int | None, wait: bool = False
+        self, model: int, memory: PsMemory, staleness: int | None, wait: bool = False
     ) -> PsOperation: ...
     def start_push_pull(
         self,
         model: int,
-        up: Buffers,
-        down: Buffers,
+        up: PsMemory,
+        down: PsMemory,
         staleness: int | None,
         lr: float = ...,
         wait: bool = False,

@@ -115,12 +115,12 @@ def test_dense_tensors_of_one_type_form_a_space():
     found = layout.dense_layout(specs)
     assert found.spaces == (("f32", 11, 0), ("i64", 1, 0))
     memories = [Memory(100 * i, spec.count, None) for i, spec in enumerate(specs)]
-    assert found.buffers(memories) == [[(0, 6), (200, 5)], [(100, 1)]]
+    assert found.memory_of(memories).addresses() == [[(0, 6), (200, 5)], [(100, 1)]]
 
 
 def test_empty_tensor_takes_no_buffer():
     found = layout.dense_layout([TensorSpec((0,), "f32"), TensorSpec((2,), "f32")])
-    assert found.buffers([Memory(0, 0, None), Memory(8, 2, None)]) == [[(8, 2)]]
+    assert found.memory_of([Memory(0, 0, None), Memory(8, 2, None)]).addresses() == [[(8, 2)]]
 
 
 def test_every_table_is_a_space():

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/str_cat.h"
+#include "bindings/ps_memory.h"
 #include "bindings/ps_python.h"
 #include "ps/client.h"
 #include "ps/server.h"
@@ -19,7 +20,6 @@ namespace py = pybind11;
 namespace dmlcomm::bindings {
 namespace {
 
-using ps::Buffers;
 using ps::Client;
 using ps::ModelSpec;
 using ps::Server;
@@ -27,8 +27,6 @@ using ps::Snapshot;
 using ps::Space;
 
 using Rails = std::vector<std::pair<std::string, std::string>>;
-// By space: (address, elements) of each tensor.
-using Addresses = std::vector<std::vector<std::pair<uintptr_t, uint64_t>>>;
 const auto kRelease = py::call_guard<py::gil_scoped_release>();
 
 std::chrono::milliseconds to_ms(double seconds) {
@@ -121,17 +119,6 @@ std::vector<engine::RailAddress> to_rails(const Rails& rails) {
   std::vector<engine::RailAddress> addresses;
   for (const auto& [interface, address] : rails) addresses.push_back({interface, address});
   return addresses;
-}
-
-Buffers to_buffers(const Addresses& addresses) {
-  Buffers buffers;
-  for (const auto& space : addresses) {
-    buffers.emplace_back();
-    for (const auto& [address, elements] : space) {
-      buffers.back().push_back({reinterpret_cast<std::byte*>(address), elements});
-    }
-  }
-  return buffers;
 }
 
 py::dict to_dict(const transport::RailCounters& rail) {
@@ -396,34 +383,35 @@ void bind_starts(py::class_<Client, std::shared_ptr<Client>>& bound) {
   bound
       .def(
           "start_set",
-          [](const ClientPtr& client, uint32_t model, const Addresses& up) {
-            return BoundOperation{client, take(client->set(model, to_buffers(up)))};
+          [](const ClientPtr& client, uint32_t model, const TensorMemory& up) {
+            return BoundOperation{client, take(client->set(model, up.buffers))};
           },
-          kRelease, py::arg("model"), py::arg("buffers"))
+          kRelease, py::arg("model"), py::arg("memory"))
       .def(
           "start_push",
-          [](const ClientPtr& client, uint32_t model, const Addresses& up, double lr, bool wait) {
-            return BoundOperation{
-                client, take(client->push(model, to_buffers(up), call_options(lr, wait)))};
+          [](const ClientPtr& client, uint32_t model, const TensorMemory& up, double lr,
+             bool wait) {
+            return BoundOperation{client,
+                                  take(client->push(model, up.buffers, call_options(lr, wait)))};
           },
-          kRelease, py::arg("model"), py::arg("buffers"), py::arg("lr") = nan,
+          kRelease, py::arg("model"), py::arg("memory"), py::arg("lr") = nan,
           py::arg("wait") = false)
       .def(
           "start_pull",
-          [nan](const ClientPtr& client, uint32_t model, const Addresses& down,
+          [nan](const ClientPtr& client, uint32_t model, const TensorMemory& down,
                 std::optional<int64_t> staleness, bool wait) {
-            return BoundOperation{
-                client, take(client->pull(model, to_buffers(down), to_staleness(staleness),
-                                          call_options(nan, wait)))};
+            return BoundOperation{client,
+                                  take(client->pull(model, down.buffers, to_staleness(staleness),
+                                                    call_options(nan, wait)))};
           },
-          kRelease, py::arg("model"), py::arg("buffers"), py::arg("staleness"),
+          kRelease, py::arg("model"), py::arg("memory"), py::arg("staleness"),
           py::arg("wait") = false)
       .def(
           "start_push_pull",
-          [](const ClientPtr& client, uint32_t model, const Addresses& up, const Addresses& down,
-             std::optional<int64_t> staleness, double lr, bool wait) {
+          [](const ClientPtr& client, uint32_t model, const TensorMemory& up,
+             const TensorMemory& down, std::optional<int64_t> staleness, double lr, bool wait) {
             return BoundOperation{
-                client, take(client->push_pull(model, to_buffers(up), to_buffers(down),
+                client, take(client->push_pull(model, up.buffers, down.buffers,
                                                to_staleness(staleness), call_options(lr, wait)))};
           },
           kRelease, py::arg("model"), py::arg("up"), py::arg("down"), py::arg("staleness"),
@@ -492,10 +480,7 @@ void bind_client(py::module_& module) {
 }  // namespace
 
 void bind_parameter_server(py::module_& module) {
-  module.def(
-      "address_of",
-      [](const py::array& array) { return reinterpret_cast<uintptr_t>(array.data()); },
-      "Where an array's elements are: a tenth of the time that the attribute `ctypes` takes.");
+  bind_memory(module);
   bind_data(module);
   bind_server(module);
   bind_client(module);

@@ -154,6 +154,7 @@ void Engine::take_submitted() {
       start(running);
     }
   }
+  mesh_->flush_deferred();
   if (!abort_reason.ok()) fail(abort_reason);
 }
 
@@ -230,6 +231,7 @@ bool Engine::advance_all() {
     moved |= advance(*it);
     it = it->op == nullptr ? messages_.erase(it) : std::next(it);
   }
+  mesh_->flush_deferred();
   return moved;
 }
 
@@ -330,6 +332,7 @@ void Engine::tick() {
 void Engine::rest(int64_t idle_since_ns, Deadline deadline) {
   const int64_t now = now_ns();
   if (now - idle_since_ns < poll_ns_) {
+    // Whoever we wait for at a socket the kernel may have woken on this very core.
     if (oversubscribed_) {
       sched_yield();
     } else {

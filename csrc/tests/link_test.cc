@@ -130,6 +130,54 @@ TEST_P(LinkTest, MessagesThatComeFirstWaitForTheirReceive) {
   }
 }
 
+TEST_P(LinkTest, SmallMessagesLeaveAndArriveTogether) {
+  connect();
+  const bool in_one = GetParam().max_bytes >= 4096;
+  const auto data = pattern(200);
+  std::vector<SendRequest> out(4, sending(point_to_point_tag(3), data));
+  std::vector<std::byte> got(data.size());
+  std::vector<RecvRequest> in(4, receiving(point_to_point_tag(3), got));
+  auto& writer = static_cast<MemoryChannel&>(*a_.channel());
+  auto& reader = static_cast<MemoryChannel&>(*b_.channel());
+  for (SendRequest& request : out) a_.send(request);
+  EXPECT_EQ(writer.num_writes, 0);
+  a_.flush_deferred();
+  if (in_one) {
+    EXPECT_EQ(writer.num_writes, 1);
+    EXPECT_EQ(notes_a_.num_sent, 4);
+  }
+  for (RecvRequest& request : in) b_.recv(request);
+  settle();
+  EXPECT_EQ(notes_b_.num_arrived, 4);
+  EXPECT_EQ(got, data);
+  if (in_one) {
+    EXPECT_LE(reader.num_reads, 2);  // the second finds nothing
+  }
+}
+
+TEST_P(LinkTest, WhatWasReadAheadWaitsForRoom) {
+  connect();
+  const auto data = pattern(300);
+  SendRequest first = sending(point_to_point_tag(3), data);
+  SendRequest second = sending(point_to_point_tag(4), data);
+  std::vector<std::byte> got_first(300);
+  std::vector<std::byte> got_second(300);
+  RecvRequest in_first = receiving(point_to_point_tag(3), got_first);
+  RecvRequest in_second = receiving(point_to_point_tag(4), got_second);
+  in_first.ready = false;
+  b_.recv(in_first);
+  b_.recv(in_second);
+  a_.send(first);
+  a_.send(second);
+  settle();
+  EXPECT_EQ(notes_b_.num_arrived, 0);  // both, or one behind the other, are held back
+  b_.make_ready(in_first);
+  settle();
+  EXPECT_EQ(notes_b_.num_arrived, 2);
+  EXPECT_EQ(got_first, data);
+  EXPECT_EQ(got_second, data);
+}
+
 TEST_P(LinkTest, WhatIsSentBeforeTheConnectionFlowsAfterIt) {
   const auto data = pattern(500);
   std::vector<std::byte> got(500);

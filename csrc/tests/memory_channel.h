@@ -26,7 +26,11 @@ class MemoryChannel final : public transport::Channel {
       : out_(std::move(out)), in_(std::move(in)), max_bytes_(max_bytes), pulls_(pulls) {}
   ~MemoryChannel() override { out_->closed = true; }
 
+  int num_writes = 0;
+  int num_reads = 0;
+
   Result<size_t> write(const iovec* parts, int num_parts) override {
+    ++num_writes;
     size_t total = 0;
     for (int i = 0; i < num_parts; ++i) {
       const auto* from = static_cast<const std::byte*>(parts[i].iov_base);
@@ -38,6 +42,7 @@ class MemoryChannel final : public transport::Channel {
   }
 
   Result<size_t> read(const iovec* parts, int num_parts) override {
+    ++num_reads;
     if (in_->bytes.empty() && in_->closed) return Status(StatusCode::peer_lost, "closed");
     size_t total = 0;
     for (int i = 0; i < num_parts; ++i) {
@@ -73,7 +78,7 @@ class MemoryChannel final : public transport::Channel {
     return Status();
   }
   int descriptor() const override { return -1; }
-  void descriptor_ready(bool, bool) override {}
+  void descriptor_ready(Ready) override {}
   void shut_down() override { out_->closed = true; }
   std::string description() const override { return "memory"; }
 

@@ -74,7 +74,12 @@ class Channel {
 
   // For epoll, edge-triggered: descriptor_ready() is called with what it says.
   virtual int descriptor() const = 0;
-  virtual void descriptor_ready(bool readable, bool writable) = 0;
+  struct Ready {
+    bool readable = false;
+    bool writable = false;
+    bool ended = false;  // nothing more will come than what is there
+  };
+  virtual void descriptor_ready(Ready ready) = 0;
 
   // Whether silence can only be told from death by heartbeat frames.
   virtual bool needs_heartbeats() const { return true; }

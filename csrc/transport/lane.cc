@@ -1,11 +1,45 @@
 #include "transport/lane.h"
 
+#include <algorithm>
+#include <cstring>
 #include <iterator>
 #include <utility>
 
 #include "base/str_cat.h"
 
 namespace dmlcomm::transport {
+namespace {
+
+// A message of at most so many bytes waits for others that are sent at the same time.
+constexpr size_t kMaxDeferredPayload = 4096;
+// Frames are written together up to so many bytes and parts.
+constexpr size_t kBatchBytes = 64 * 1024;
+constexpr int kMaxParts = 32;
+// A read takes along so many bytes: several small frames, and little to copy of large ones.
+constexpr size_t kAheadBytes = 8192;
+
+size_t bytes_left(const OutFrame& frame) {
+  return kHeaderBytes + frame.header.payload_bytes - frame.written;
+}
+
+// The bytes of the frame that are not written yet, in one or two parts.
+int add_parts(OutFrame& frame, iovec* parts) {
+  int num_parts = 0;
+  if (frame.written < kHeaderBytes) {
+    parts[num_parts++] = {frame.bytes.data() + frame.written, kHeaderBytes - frame.written};
+  }
+  // Frames are moved while they wait, and a short string with them.
+  const std::byte* payload =
+      frame.owned.empty() ? frame.payload : reinterpret_cast<const std::byte*>(frame.owned.data());
+  const size_t done = frame.written > kHeaderBytes ? frame.written - kHeaderBytes : 0;
+  if (done < frame.header.payload_bytes) {
+    parts[num_parts++] = {const_cast<std::byte*>(payload) + done,
+                          frame.header.payload_bytes - done};
+  }
+  return num_parts;
+}
+
+}  // namespace
 
 Lane::Lane(std::unique_ptr<Channel> channel, uint64_t job_id, bool keeps, RailCounters* counters,
            LaneReader* reader)
@@ -13,9 +47,13 @@ Lane::Lane(std::unique_ptr<Channel> channel, uint64_t job_id, bool keeps, RailCo
       job_id_(job_id),
       keeps_(keeps),
       counters_(counters),
-      reader_(reader) {}
+      reader_(reader),
+      ahead_(kAheadBytes) {}
 
 void Lane::push(OutFrame frame) {
+  const bool waits_already = !out_.empty() && !deferred_;
+  deferred_ = !waits_already && frame.header.kind == FrameKind::data &&
+              frame.header.payload_bytes <= kMaxDeferredPayload && queued_bytes_ < kBatchBytes;
   queued_bytes_ += frame.header.payload_bytes;
   // Behind those of the same order, and never before one that is partly written.
   auto place = out_.end();
@@ -24,27 +62,60 @@ void Lane::push(OutFrame frame) {
     --place;
   }
   out_.insert(place, std::move(frame));
-  if (out_.size() == 1 && write_error_.ok()) {
-    bool moved = false;
-    write_error_ = flush(&moved);
-  }
+  if (!waits_already && !deferred_) write_at_once();
+}
+
+void Lane::flush_deferred() {
+  if (deferred_) write_at_once();
+}
+
+void Lane::write_at_once() {
+  bool moved = false;
+  if (write_error_.ok()) write_error_ = flush(&moved);
 }
 
 Status Lane::flush(bool* moved) {
   DMLCOMM_RETURN_IF_ERROR(write_error_);
+  deferred_ = false;
   bool wrote = false;
   while (!out_.empty()) {
-    OutFrame& frame = out_.front();
-    const size_t before = frame.written;
-    Result<bool> complete = write_frame(frame);
+    const uint64_t before = counters_->bytes_sent;
+    Result<bool> complete = write_batch();
     if (!complete.ok()) return complete.status();
-    wrote |= frame.written != before;
+    wrote |= counters_->bytes_sent != before;
     if (!*complete) break;
-    frame_written();
   }
   if (wrote) channel_->notify();
   *moved |= wrote;
   return Status();
+}
+
+// Writes some of the first frames with one call; whether the channel has taken all of these bytes.
+Result<bool> Lane::write_batch() {
+  iovec parts[kMaxParts];
+  int num_parts = 0;
+  size_t total = 0;
+  for (OutFrame& frame : out_) {
+    if (num_parts + 2 > kMaxParts || total >= kBatchBytes) break;
+    if (frame.written == 0) {
+      frame.header.received = num_told_ = num_read_;
+      encode_header(frame.header, frame.bytes);
+    }
+    num_parts += add_parts(frame, parts + num_parts);
+    total += bytes_left(frame);
+  }
+  Result<size_t> wrote = channel_->write(parts, num_parts);
+  if (!wrote.ok()) return wrote.status();
+  counters_->bytes_sent += *wrote;
+  size_t left = *wrote;
+  for (auto frame = out_.begin(); left > 0; ++frame) {
+    const size_t bytes = std::min(left, bytes_left(*frame));
+    frame->written += bytes;
+    left -= bytes;
+  }
+  // Who hears of a request may push another frame.
+  while (!out_.empty() && bytes_left(out_.front()) == 0) frame_written();
+  return *wrote == total;
 }
 
 void Lane::frame_written() {
@@ -110,33 +181,6 @@ void Lane::drop_all() {
   kept_.clear();
 }
 
-Result<bool> Lane::write_frame(OutFrame& frame) {
-  const size_t payload_bytes = frame.header.payload_bytes;
-  const size_t total = kHeaderBytes + payload_bytes;
-  if (frame.written == 0) {
-    frame.header.received = num_told_ = num_read_;
-    encode_header(frame.header, frame.bytes);
-  }
-  iovec parts[2];
-  int num_parts = 0;
-  if (frame.written < kHeaderBytes) {
-    parts[num_parts++] = {frame.bytes.data() + frame.written, kHeaderBytes - frame.written};
-  }
-  // Frames are moved while they wait, and a short string with them.
-  const std::byte* payload =
-      frame.owned.empty() ? frame.payload : reinterpret_cast<const std::byte*>(frame.owned.data());
-  const size_t payload_done = frame.written > kHeaderBytes ? frame.written - kHeaderBytes : 0;
-  if (payload_done < payload_bytes) {
-    parts[num_parts++] = {const_cast<std::byte*>(payload) + payload_done,
-                          payload_bytes - payload_done};
-  }
-  Result<size_t> wrote = channel_->write(parts, num_parts);
-  if (!wrote.ok()) return wrote.status();
-  frame.written += *wrote;
-  counters_->bytes_sent += *wrote;
-  return frame.written == total;
-}
-
 Status Lane::read(size_t max_bytes, bool* moved) {
   size_t total = 0;
   while (total < max_bytes) {
@@ -167,12 +211,9 @@ Status Lane::read(size_t max_bytes, bool* moved) {
 }
 
 Result<bool> Lane::read_header() {
-  const iovec part{in_bytes_.data() + in_header_done_, kHeaderBytes - in_header_done_};
-  Result<size_t> got = channel_->read(&part, 1);
+  Result<size_t> got = take(in_bytes_.data() + in_header_done_, kHeaderBytes - in_header_done_);
   if (!got.ok()) return got.status();
-  heard_ |= *got > 0;
   in_header_done_ += *got;
-  counters_->bytes_received += *got;
   if (in_header_done_ < kHeaderBytes) return false;
   Result<FrameHeader> header = decode_header(in_bytes_, job_id_);
   if (!header.ok()) return header.status();
@@ -186,14 +227,31 @@ Result<size_t> Lane::read_payload() {
   const Sink sink = reader_->room_for_payload(intake_, in_, in_done_);
   held_back_ = sink.bytes == 0;
   if (held_back_) return size_t{0};
-  const iovec part{sink.data, sink.bytes};
-  Result<size_t> got = channel_->read(&part, 1);
+  Result<size_t> got = take(sink.data, sink.bytes);
   if (!got.ok() || *got == 0) return got;
-  heard_ = true;
   in_done_ += *got;
-  counters_->bytes_received += *got;
   reader_->payload_arrived(intake_, in_, in_done_);
   return got;
+}
+
+// The next bytes of the channel, at most so many.
+Result<size_t> Lane::take(std::byte* to, size_t bytes) {
+  if (ahead_bytes_ > 0) {
+    const size_t taken = std::min(bytes, ahead_bytes_);
+    std::memcpy(to, ahead_.data() + ahead_begin_, taken);
+    ahead_begin_ += taken;
+    ahead_bytes_ -= taken;
+    return taken;
+  }
+  const iovec parts[] = {{to, bytes}, {ahead_.data(), ahead_.size()}};
+  Result<size_t> got = channel_->read(parts, 2);
+  if (!got.ok()) return got;
+  heard_ |= *got > 0;
+  counters_->bytes_received += *got;
+  const size_t taken = std::min(bytes, *got);
+  ahead_begin_ = 0;
+  ahead_bytes_ = *got - taken;
+  return taken;
 }
 
 }  // namespace dmlcomm::transport

@@ -1,6 +1,9 @@
 // Lane: frames over one channel. It writes queued frames, and reads frames into places that its
 // owner names. Which message a frame belongs to is Link's business.
 //
+// Small frames cost system calls rather than bytes: those that are queued together leave in one
+// call, and a read takes along what stands behind the bytes that it is for.
+//
 // Where the link has other lanes to fall back on, it keeps what it has written until the peer says
 // that it was read: each header tells the other side how many numbered frames have come over this
 // lane. take_back() returns what is not confirmed.
@@ -76,18 +79,23 @@ class Lane {
   Channel& channel() { return *channel_; }
   Intake& intake() { return intake_; }
 
-  // Queues a frame, and writes what fits. A payload that is not owned by the frame is borrowed
-  // until `completes` is reported.
+  // Queues a frame, and writes what fits; a small message waits for flush_deferred() or for a frame
+  // that does not wait. A payload that is not owned by the frame is borrowed until `completes` is
+  // reported.
   void push(OutFrame frame);
+  void flush_deferred();
 
   // Writes queued frames. Sets `moved` if anything was written.
   Status flush(bool* moved);
   // Reads frames until the channel is empty, the reader has no room, or `max_bytes` have come.
   Status read(size_t max_bytes, bool* moved);
 
+  // A cheap look whether read() may find something.
+  bool maybe_readable() const { return ahead_bytes_ > 0 || channel_->maybe_readable(); }
+
   bool idle() const { return out_.empty(); }
   // Whether a further frame would be written at once.
-  bool has_room() const { return out_.empty() && channel_->maybe_writable(); }
+  bool has_room() const { return (out_.empty() || deferred_) && channel_->maybe_writable(); }
   size_t queued_bytes() const { return queued_bytes_; }
   // Frames that are not written, or not confirmed.
   size_t num_unfinished() const { return out_.size() + kept_.size(); }
@@ -113,11 +121,13 @@ class Lane {
   void drop_all();
 
  private:
-  Result<bool> write_frame(OutFrame& frame);
+  void write_at_once();
+  Result<bool> write_batch();
   void frame_written();
   Status confirm(uint64_t num_frames);
   Result<bool> read_header();
   Result<size_t> read_payload();
+  Result<size_t> take(std::byte* to, size_t bytes);
 
   const std::unique_ptr<Channel> channel_;
   const uint64_t job_id_;
@@ -127,9 +137,15 @@ class Lane {
 
   std::deque<OutFrame> out_;
   size_t queued_bytes_ = 0;
+  bool deferred_ = false;       // all of out_ waits for flush_deferred()
   std::deque<OutFrame> kept_;   // written, not confirmed
   uint64_t num_confirmed_ = 0;  // numbered frames
   Status write_error_;          // of a push; reported by flush()
+
+  // Read, and not yet taken.
+  std::vector<std::byte> ahead_;
+  size_t ahead_begin_ = 0;
+  size_t ahead_bytes_ = 0;
 
   HeaderBytes in_bytes_{};
   size_t in_header_done_ = 0;

@@ -622,7 +622,7 @@ bool Link::progress() {
 bool Link::progress_lane(size_t rail, Lane& lane) {
   bool moved = false;
   Status status = lane.flush(&moved);
-  if (lane.channel().maybe_readable()) {
+  if (lane.maybe_readable()) {
     // What the peer said last (why it aborts, goodbye) is read even where writing has failed.
     Status read_status = lane.read(kReadBudgetBytes, &moved);
     if (!read_status.ok()) status = read_status;
@@ -630,6 +630,7 @@ bool Link::progress_lane(size_t rail, Lane& lane) {
   if (status.ok() && lane.owes_receipt() && lane.idle()) {
     lane.push(OutFrame(header_of(FrameKind::receipt, 0)));
   }
+  lane.flush_deferred();
   if (status.ok() || state_ != State::up) return moved;
   // Its end is in good order; the other lanes still have to say theirs.
   if (lane.intake().said_goodbye) return moved;
@@ -642,6 +643,10 @@ bool Link::progress_lane(size_t rail, Lane& lane) {
     fail(status);
   }
   return moved;
+}
+
+void Link::flush_deferred() {
+  lanes_.for_each_lane([](size_t, Lane& lane) { lane.flush_deferred(); });
 }
 
 void Link::lose_lane(size_t rail, const std::string& reason) {

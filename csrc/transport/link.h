@@ -107,6 +107,8 @@ class Link final : private LaneReader {
 
   // Reads and writes what is possible; true if anything moved.
   bool progress();
+  // Writes the small messages that have waited for each other.
+  void flush_deferred();
   // Bytes wait to be written: epoll has to watch for writability.
   bool wants_to_write() const { return state_ == State::up && !lanes_.idle(); }
   // What has been sent may still get lost with a lane, and would have to be repeated.

@@ -198,7 +198,7 @@ bool Mesh::poll(bool look_at_sockets) {
     epoll_event events[32];
     const int count = epoll_wait(epoll_.get(), events, 32, 0);
     for (int i = 0; i < count; ++i) {
-      on_event(events[i].data.u64, events[i].events & ~EPOLLOUT, events[i].events & EPOLLOUT);
+      on_event(events[i].data.u64, events[i].events);
     }
   }
   bool moved = false;
@@ -213,7 +213,11 @@ bool Mesh::poll(bool look_at_sockets) {
   return moved;
 }
 
-void Mesh::on_event(uint64_t what, bool readable, bool writable) {
+void Mesh::flush_deferred() {
+  for (Link* link : active_) link->flush_deferred();
+}
+
+void Mesh::on_event(uint64_t what, uint32_t events) {
   const auto number = static_cast<uint32_t>(what & kNumberMask);
   switch (what & ~kNumberMask) {
     case kDoorbell: {
@@ -230,7 +234,9 @@ void Mesh::on_event(uint64_t what, bool readable, bool writable) {
     case kLink: {
       Link& link = *links_[number & kPeerMask];
       if (Channel* channel = link.channel(number >> kRailShift)) {
-        channel->descriptor_ready(readable, writable);
+        channel->descriptor_ready({.readable = (events & ~EPOLLOUT) != 0,
+                                   .writable = (events & EPOLLOUT) != 0,
+                                   .ended = (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0});
       }
       break;
     }

@@ -80,6 +80,8 @@ class Mesh {
 
   // Looks at every link and, if `look_at_sockets`, at the kernel's events. True if anything moved.
   bool poll(bool look_at_sockets);
+  // After messages have been given to links: writes those that have waited for each other.
+  void flush_deferred();
   // Whether links exist whose news come through sockets only.
   bool has_socket_links() const { return num_socket_lanes_ > 0 || !handshakes_.empty(); }
 
@@ -138,7 +140,7 @@ class Mesh {
   std::vector<int> own_fds(const Handshake& handshake) const;
   void drop_handshakes_to(int peer, size_t rail);
   void expire_handshakes();
-  void on_event(uint64_t what, bool readable, bool writable);
+  void on_event(uint64_t what, uint32_t events);
   void retry_connects();
   void retry_local(int peer, int64_t now);
   void poll_while(const std::function<bool(Link*)>& busy, double timeout_s);

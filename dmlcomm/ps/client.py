@@ -297,23 +297,22 @@ class Client:
     def _push(self, run: Any, model: str, gradients: Any, lr: float | None) -> Any:
         made, what = self._model(model), f'push to model "{model}"'
         made.expect_dense(what)
-        memories = made.readable(gradients)
-        buffers = made.layout.buffers(memories)
+        memory, owner = made.readable(gradients)
         return run(
             what,
-            lambda core, wait: core.start_push(made.number, buffers, rate(lr), wait),
+            lambda core, wait: core.start_push(made.number, memory, rate(lr), wait),
             nothing,
-            memories,
+            owner,
         )
 
     def _pull(self, run: Any, model: str, staleness: int | None, out: Any) -> Any:
         made, what = self._model(model), f'pull of model "{model}"'
         made.expect_dense(what)
-        buffers, finish = made.writable(out)
+        memory, finish = made.writable(out)
         bound = _check_staleness(staleness)
         return run(
             what,
-            lambda core, wait: core.start_pull(made.number, buffers, bound, wait),
+            lambda core, wait: core.start_pull(made.number, memory, bound, wait),
             finish,
         )
 
@@ -328,8 +327,7 @@ class Client:
     ) -> Any:
         made, what = self._model(model), f'push_pull of model "{model}"'
         made.expect_dense(what)
-        memories = made.readable(gradients)
-        pushed = made.layout.buffers(memories)
+        pushed, owner = made.readable(gradients)
         pulled, finish = made.writable(out)
         bound = _check_staleness(staleness)
         return run(
@@ -338,7 +336,7 @@ class Client:
                 made.number, pushed, pulled, bound, rate(lr), wait
             ),
             finish,
-            memories,
+            owner,
         )
 
     def _recreate(self, server: int) -> None:

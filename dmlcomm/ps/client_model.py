@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dmlcomm import _core
 from dmlcomm.ps import tensors
 from dmlcomm.ps.layout import (
     Layout,
@@ -17,14 +18,14 @@ from dmlcomm.ps.layout import (
 )
 from dmlcomm.ps.protocol import model_number
 
-Buffers = list[list[tuple[int, int]]]
-
 
 @dataclass(frozen=True)
 class ClientModel:
-    """See `make_model`; `like` has an empty tensor for each, of which a pull makes more.
+    """See `make_model`. Either all tensors are tables or none is.
 
-    Either all tensors are tables or none is.
+    Attributes:
+        like: an empty tensor for each, of which a pull makes more.
+        arrays: the usual case of operations; None where the elements are no type of NumPy's.
     """
 
     number: int
@@ -33,6 +34,7 @@ class ClientModel:
     layout: Layout
     description: Any
     like: tuple[Any, ...]
+    arrays: _core.PsArrays | None
     is_tables: bool
 
     def expect_dense(self, what: str) -> None:
@@ -57,23 +59,34 @@ class ClientModel:
                 f"{what}: got table {table}, expected {expected}; tables count in the order of init"
             )
 
-    def readable(self, value: Any) -> list[Memory]:
-        """Memory of tensors that are to be sent. Raises ValueError if they are not this model's."""
-        return [tensors.readable(leaf) for leaf in self._leaves(value)]
+    def readable(self, value: Any) -> tuple[_core.PsMemory, Any]:
+        """Memory of tensors that are to be sent, and its owner.
 
-    def writable(self, out: Any) -> tuple[Buffers, Callable[[], Any]]:
-        """Buffers to receive into, and what then returns the tensors. None: new ones."""
+        Raises ValueError if they are not this model's.
+        """
+        leaves = self._leaves(value)
+        if memory := self._in_place(leaves, False):
+            return memory, leaves
+        self._expect(leaves)
+        memories = [tensors.readable(leaf) for leaf in leaves]
+        return self.layout.memory_of(memories), memories
+
+    def writable(self, out: Any) -> tuple[_core.PsMemory, Callable[[], Any]]:
+        """Memory to receive into, and what then returns the tensors. None: new ones."""
         if out is None:
             specs = zip(self.like, self.layout.tensors, strict=True)
             leaves = [tensors.empty(like, spec.shape) for like, spec in specs]
         else:
             leaves = self._leaves(out)
+        if memory := self._in_place(leaves, True):
+            return memory, lambda: self.structure.rebuild(leaves)
+        self._expect(leaves)
         targets = [tensors.writable(leaf) for leaf in leaves]
 
         def finish() -> Any:
             return self.structure.rebuild([write() for _, write in targets])
 
-        return self.layout.buffers([memory for memory, _ in targets]), finish
+        return self.layout.memory_of([memory for memory, _ in targets]), finish
 
     def row_memory(self, table: int, rows: Memory, values: Any) -> Memory:
         """Memory of the values of rows. Raises ValueError for another shape or element type."""
@@ -85,18 +98,18 @@ class ClientModel:
         return tensors.readable(values)
 
     def _leaves(self, value: Any) -> list[Any]:
+        return self.structure.flatten(value, f'model "{self.name}"')
+
+    def _in_place(self, leaves: list[Any], writable: bool) -> _core.PsMemory | None:
+        return None if self.arrays is None else self.arrays.memory_of(leaves, writable)
+
+    def _expect(self, leaves: list[Any]) -> None:
+        """Raises TypeError or ValueError unless these are the model's tensors."""
         what = f'model "{self.name}"'
-        leaves = self.structure.flatten(value, what)
-        for leaf, spec in zip(leaves, self.layout.tensors, strict=True):
-            if not tensors.fits(leaf, spec):
-                break
-        else:
-            return leaves
         for key, spec, leaf in zip(self.structure.keys, self.layout.tensors, leaves, strict=True):
             actual = tensors.spec_of(leaf, f"{what}, tensor {key}")
             if actual != spec:
                 raise ValueError(f"{what}, tensor {key}: expected {spec}, got {actual}")
-        return leaves
 
 
 def make_model(
@@ -122,5 +135,13 @@ def make_model(
         raise ValueError(f"{what}: rows of tables travel as they are; leave out wire={wire!r}")
     layout = table_layout(specs) if tables else dense_layout(specs)
     description = describe_model(name, structure, layout, wire, options, **fields)
-    like = tuple(tensors.empty(leaf, (0,)) for leaf in leaves)
-    return ClientModel(model_number(name), name, structure, layout, description, like, tables)
+    return ClientModel(
+        number=model_number(name),
+        name=name,
+        structure=structure,
+        layout=layout,
+        description=description,
+        like=tuple(tensors.empty(leaf, (0,)) for leaf in leaves),
+        arrays=tensors.arrays_of(layout),
+        is_tables=tables,
+    )

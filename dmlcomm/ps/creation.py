@@ -180,15 +180,14 @@ class Creation:
             made.name,
             describe(made.description),
         )
-        memories = made.readable(weights)
-        buffers = made.layout.buffers(memories)
+        memory, owner = made.readable(weights)
         self._providing = providing = _Providing(made, elector=order[-1])
         try:
             self._operations.run(
                 f'first values of model "{made.name}"',
-                lambda core, _: core.start_set(made.number, buffers),
+                lambda core, _: core.start_set(made.number, memory),
                 nothing,
-                memories,
+                owner,
                 before_retry=providing.check,
             )
         finally:

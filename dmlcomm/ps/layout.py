@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from dmlcomm import _core
 from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
 
 SINGLE = "single"
@@ -118,13 +119,13 @@ class Layout:
     space_of: tuple[int, ...]
     spaces: tuple[tuple[str, int, int], ...]
 
-    def buffers(self, memories: Sequence[Memory]) -> list[list[tuple[int, int]]]:
-        """(address, elements) of the tensors, by space, as the core wants them."""
+    def memory_of(self, memories: Sequence[Memory]) -> _core.PsMemory:
+        """The memory of the tensors, by space, as the core wants it."""
         buffers: list[list[tuple[int, int]]] = [[] for _ in self.spaces]
         for space, memory in zip(self.space_of, memories, strict=True):
             if memory.num_elements:
                 buffers[space].append((memory.address, memory.num_elements))
-        return buffers
+        return _core.PsMemory(buffers)
 
 
 def dense_layout(tensors: Sequence[TensorSpec]) -> Layout:

@@ -47,13 +47,13 @@ def pull_tables(operations: Operations, made: ClientModel, out: Any) -> Any:
 
     Pushes that come meanwhile may be in some batches of rows, and not in those before.
     """
-    buffers, finish = made.writable(out)
+    memory, finish = made.writable(out)
 
     def keep() -> object:
         # A batch that is given up may still be written to: the memory stays with it.
         return finish
 
-    for table, ((address, _),) in enumerate(buffers):
+    for table, ((address, _),) in enumerate(memory.addresses()):
         spec = made.layout.tensors[table]
         num_rows, row_elements = spec.shape
         row_bytes = row_elements * spec.element_bytes

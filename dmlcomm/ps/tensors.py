@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dmlcomm import _core
-from dmlcomm.ps.layout import Memory, TensorSpec
+from dmlcomm.ps.layout import Layout, Memory, TensorSpec
 
 # The core's names of element types.
 DTYPES = {
@@ -30,7 +30,7 @@ DTYPES = {
     "float64": "f64",
 }
 
-_NATIVE = {np.dtype(name): core for name, core in DTYPES.items() if name != "bfloat16"}
+_NATIVE = {core: name for name, core in DTYPES.items() if name != "bfloat16"}
 
 # Called when what was received is in the memory: brings it to the tensor, and returns that.
 Finish = Callable[[], Any]
@@ -48,16 +48,15 @@ def spec_of(tensor: Any, what: str) -> TensorSpec:
     return TensorSpec(tensor.shape, DTYPES[tensor.dtype.name])
 
 
-def fits(tensor: Any, spec: TensorSpec) -> bool:
-    """Whether it is an array of this shape and type. Quick: it is asked in every operation.
-
-    False does not mean that it does not fit: tensors of torch are left to `spec_of`.
-    """
-    return (
-        type(tensor) is np.ndarray
-        and tensor.shape == spec.shape
-        and _NATIVE.get(tensor.dtype) == spec.dtype
-    )
+def arrays_of(layout: Layout) -> _core.PsArrays | None:
+    """What recognises the arrays of this layout; None where NumPy itself does not know a type."""
+    if any(tensor.dtype not in _NATIVE for tensor in layout.tensors):
+        return None
+    arrays = [
+        (_NATIVE[tensor.dtype], tensor.shape, space)
+        for tensor, space in zip(layout.tensors, layout.space_of, strict=True)
+    ]
+    return _core.PsArrays(arrays, len(layout.spaces))
 
 
 def readable(tensor: Any) -> Memory:

@@ -145,8 +145,8 @@ bool ShmChannel::peer_showed_life() {
   return std::exchange(seen_heartbeat_, heartbeat) != heartbeat;
 }
 
-void ShmChannel::descriptor_ready(bool readable, bool) {
-  if (!readable) return;
+void ShmChannel::descriptor_ready(Ready ready) {
+  if (!ready.readable) return;
   char byte;
   const ssize_t got = recv(peer_.socket.get(), &byte, 1, MSG_DONTWAIT);
   // Nothing is ever sent here after the handshake: only the end of the peer can make it readable.

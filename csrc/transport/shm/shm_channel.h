@@ -41,7 +41,7 @@ class ShmChannel final : public Channel {
   void notify() override;
   bool peer_showed_life() override;
   int descriptor() const override { return peer_.socket.get(); }
-  void descriptor_ready(bool readable, bool writable) override;
+  void descriptor_ready(Ready ready) override;
   bool needs_heartbeats() const override { return false; }
   void shut_down() override;
   std::string description() const override;

@@ -14,9 +14,10 @@ namespace dmlcomm::transport::tcp {
 TcpChannel::TcpChannel(UniqueFd fd, std::string description)
     : fd_(std::move(fd)), description_(std::move(description)) {}
 
-void TcpChannel::descriptor_ready(bool readable, bool writable) {
-  readable_ |= readable;
-  writable_ |= writable;
+void TcpChannel::descriptor_ready(Ready ready) {
+  readable_ |= ready.readable;
+  writable_ |= ready.writable;
+  ended_ |= ready.ended;
 }
 
 Result<size_t> TcpChannel::write(const iovec* parts, int num_parts) {
@@ -32,11 +33,18 @@ Result<size_t> TcpChannel::write(const iovec* parts, int num_parts) {
 }
 
 Result<size_t> TcpChannel::read(const iovec* parts, int num_parts) {
+  if (!readable_) return size_t{0};
   msghdr message{};
   message.msg_iov = const_cast<iovec*>(parts);
   message.msg_iovlen = static_cast<size_t>(num_parts);
+  size_t wanted = 0;
+  for (int i = 0; i < num_parts; ++i) wanted += parts[i].iov_len;
   const ssize_t got = recvmsg(fd_.get(), &message, 0);
-  if (got > 0) return static_cast<size_t>(got);
+  if (got > 0) {
+    // Less than was asked for is all there is: what comes later is an event.
+    readable_ = ended_ || static_cast<size_t>(got) == wanted;
+    return static_cast<size_t>(got);
+  }
   if (got < 0 && errno == EINTR) return size_t{0};
   if (got < 0 && errno == EAGAIN) {
     readable_ = false;

@@ -19,16 +19,17 @@ class TcpChannel final : public Channel {
   bool maybe_writable() const override { return writable_; }
   Confirmed confirmed() const override;
   int descriptor() const override { return fd_.get(); }
-  void descriptor_ready(bool readable, bool writable) override;
+  void descriptor_ready(Ready ready) override;
   void shut_down() override;
   std::string description() const override { return description_; }
 
  private:
   const UniqueFd fd_;
   const std::string description_;
-  // Since epoll said so, and until the system call finds nothing to read, or no room to write.
+  // Since epoll said so, and until the system call leaves nothing to read, or no room to write.
   bool readable_ = true;
   bool writable_ = true;
+  bool ended_ = false;  // epoll does not say again that there is an end to read
 };
 
 }  // namespace dmlcomm::transport::tcp
