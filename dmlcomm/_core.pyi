@@ -195,6 +195,8 @@ class PsServer:
         workers: list[int],
         shards: list[dict[str, Any]],
     ) -> None: ...
+    def give_up(self, worker: int) -> None:
+        """The clocks of a worker that has no connection count no more until it comes."""
     def close(self) -> None: ...
 
 class PsOperation:

@@ -212,11 +212,11 @@ def test_first_values_are_sent_again_when_a_server_is_restarted_meanwhile(monkey
 
 
 @contextlib.contextmanager
-def server_of_two_workers():
-    """The server, both clients, and a thread for what one of them waits in."""
+def server_of_two_workers(*options):
+    """The server, both clients, and threads for what they wait in."""
     with (
-        ThreadPoolExecutor(1) as pool,
-        server_processes(1, "--workers", "2") as (server,),
+        ThreadPoolExecutor(2) as pool,
+        server_processes(1, "--workers", "2", *options) as (server,),
         Client(server.address, worker=0, timeout_s=DEADLINE_S) as first,
         Client(server.address, worker=1, timeout_s=DEADLINE_S) as second,
     ):
@@ -267,7 +267,7 @@ def test_worker_that_waits_for_first_values_connects_again_and_provides_them(mon
 def members_of(num_workers, restored=()):
     """A server's, whose workers are alive as long as they are registered."""
     members = Membership(num_workers, lambda: set(range(num_workers)))
-    members.restore(dict(restored))
+    members.restore(dict(restored), workers=[])
     return members
 
 
@@ -285,6 +285,18 @@ def test_restored_server_waits_for_all_workers_of_a_job_that_begins_anew():
     for worker, missing in enumerate((2, 1, 0)):
         members.register(worker, incarnation=worker + 1, host_name="a")
         assert members.num_missing() == missing
+
+
+def test_restored_workers_that_do_not_come_are_given_up_once():
+    members = Membership(3, lambda: {0, 1, 2}, rejoin_timeout_s=30)
+    members.restore({0: 70, 1: 71}, workers=[0, 1, 2])
+    assert members.take_overdue() == set()  # none has come: the job may not have begun
+    members.register(0, incarnation=70, host_name="a")
+    assert members.take_overdue() == set()
+    members.rejoin_timeout_s = 0
+    assert members.take_overdue() == {1, 2}
+    assert members.num_missing() == 0
+    assert members.take_overdue() == set()
 
 
 def test_incarnations_are_those_of_live_workers():
@@ -323,6 +335,23 @@ def test_barrier_after_a_restart_waits_for_the_living_only(tmp_path):
             assert set(first.pull("w", None).tolist()) == {2.0}
             for client in (first, second):
                 client.close()
+
+
+def test_workers_that_died_with_the_server_hold_nobody_up(tmp_path):
+    options = ("--workers", "2", "--checkpoint", str(tmp_path), "--checkpoint-every", "1")
+    with server_of_two_workers(*options) as (server, stays, dies, pool):
+        for future in [pool.submit(init, dies), pool.submit(init, stays)]:
+            future.result(DEADLINE_S)
+        for future in [pool.submit(client.push_pull, "w", ONES) for client in (stays, dies)]:
+            future.result(DEADLINE_S)
+        eventually(lambda: checkpoint_of(server.address).get("w") == 1, "a checkpoint")
+        server.kill()
+        dies.close(wait=False)
+        with restarted(server, 1, 0, *options, "--rejoin-timeout", "0.5") as again:
+            assert set(stays.push_pull("w", ONES).tolist()) == {3.0}
+            stays.barrier()
+            stays.close()
+            assert "worker 1 was there when the checkpoint was written" in again.terminate()[1]
 
 
 # --- what is logged

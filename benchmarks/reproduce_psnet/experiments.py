@@ -62,10 +62,11 @@ EXPERIMENTS = {
     "nics": Experiment(
         "Push and pull against the NICs of a server",
         tuple(
-            Run(network, (_apart(MODELS[0]),))
-            for network in (psnet(6), psnet(3, 3), psnet(2, 2, 2))
+            Run(psnet(*deployment, rate_bps=rate_bps), (_apart(MODELS[0]),))
+            for rate_bps in RATES_BPS[:2]
+            for deployment in ((6,), (3, 3), (2, 2, 2))
         ),
-        ("NICs", "theory", "push", "push / theory", "pull", "pull / theory", "wrong"),
+        ("B_w", "NICs", "theory", "push", "push / theory", "pull", "pull / theory", "wrong"),
         Figure("nics", "NICs of a server", ("push_s", "pull_s"), ("transfer_theory_s",)),
     ),
     "transfer": Experiment(

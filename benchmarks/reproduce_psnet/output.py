@@ -80,7 +80,7 @@ def _draw(experiment: Experiment, records: Sequence[dict], path: Path) -> Path:
 def _draw_model(axes, figure: Figure, records: Sequence[dict]) -> None:
     """Lines where x is a quantity, with theory dashed; else points, with theory as crosses."""
     is_quantity = all(isinstance(record[figure.x], int | float) for record in records)
-    groups = {"": records} if not is_quantity else _series(records)
+    groups = _series(records, figure.x) if is_quantity else {"": records}
     for series, found in groups.items():
         xs = [record[figure.x] for record in found]
         for key in figure.measured:
@@ -104,10 +104,18 @@ def _draw_model(axes, figure: Figure, records: Sequence[dict]) -> None:
     axes.set_ylim(bottom=0)
 
 
-def _series(records: Sequence[dict]) -> dict[str, list[dict]]:
-    """By kind of network, if there are several."""
-    groups = {kind: [r for r in records if r["network"].startswith(kind)] for kind in SERIES}
-    return {kind: found for kind, found in groups.items() if found}
+def _series(records: Sequence[dict], x: str) -> dict[str, list[dict]]:
+    """By kind of network, and where one has several rates beside each other by rate."""
+    series = {}
+    for kind in SERIES:
+        of_kind = [r for r in records if r["network"].startswith(kind)]
+        rates = sorted({r["rate_bps"] for r in of_kind})
+        if len(rates) < 2 or x == "rate_bps":
+            series[kind] = of_kind
+            continue
+        for rate in rates:
+            series[f"{kind}, {rate / 1e6:g} Mb/s"] = [r for r in of_kind if r["rate_bps"] == rate]
+    return {name: found for name, found in series.items() if found}
 
 
 def _name(key: str) -> str:

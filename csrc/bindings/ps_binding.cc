@@ -321,6 +321,7 @@ void bind_server(py::module_& module) {
           kRelease)
       .def("restore", &restore, py::arg("model"), py::arg("spec"), py::arg("python_rule"),
            py::arg("clock"), py::arg("workers"), py::arg("shards"))
+      .def("give_up", &Server::give_up, kRelease, py::arg("worker"))
       .def("close", &Server::close, kRelease);
 }
 

@@ -91,6 +91,10 @@ bool Server::has_session(uint32_t worker) {
   return it != sessions_.end() && !it->second->ended();
 }
 
+void Server::give_up(uint32_t worker) {
+  if (!has_session(worker)) drop_worker(worker);
+}
+
 void Server::drop_worker(uint32_t worker) {
   std::map<uint32_t, std::shared_ptr<Model>> models;
   {

@@ -80,6 +80,9 @@ class Server final : private SessionHost {
   // Of all sessions, added up by interface.
   std::vector<transport::RailCounters> rails();
 
+  // The clocks of a worker that has no connection count no more until it comes.
+  void give_up(uint32_t worker);
+
   void close();
 
  private:

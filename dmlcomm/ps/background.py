@@ -95,6 +95,8 @@ class Checkpoints:
         numbers = self._directory.models()
         progress = RestoreProgress(len(numbers))
         last_time = 0.0
+        incarnations: dict[int, int] = {}
+        workers: set[int] = set()
         for number in numbers:
             progress.begin_model()
             found, damaged = self._directory.newest(number, progress.note)
@@ -102,21 +104,33 @@ class Checkpoints:
                 log.error("%s; %s is used instead", error, found.path)
             log.info("restoring %s (%d bytes)", found.path, found.path.stat().st_size)
             self._models.restore(found)
+            workers.update(found.workers)
             if found.unix_time >= last_time:
-                last_time = found.unix_time
-                self._membership.restore(found.incarnations)
+                last_time, incarnations = found.unix_time, found.incarnations
             log.info(
                 'model "%s": restored at clock %d from %s',
                 found.description.name,
                 found.clock,
                 found.path,
             )
+        self._membership.restore(incarnations, workers)
 
     def _run(self) -> None:
         while not self._stop.is_set():
             snapshot = self._core.next_snapshot(SNAPSHOT_WAIT_S)
             if snapshot is not None:
                 self._write(snapshot)
+            self._give_up_overdue()
+
+    def _give_up_overdue(self) -> None:
+        for worker in sorted(self._membership.take_overdue()):
+            get_logger().warning(
+                "worker %d was there when the checkpoint was written, and has not come back within "
+                "%g s (--rejoin-timeout); the others go on without it",
+                worker,
+                self._membership.rejoin_timeout_s,
+            )
+            self._core.give_up(worker)
 
     def _write(self, snapshot: _core.PsSnapshot) -> None:
         begin = time.monotonic()

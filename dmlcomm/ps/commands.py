@@ -35,6 +35,10 @@ TlsCa = Annotated[
     Path | None,
     typer.Option(help="Whose signatures count; on a server: demands certificates of workers."),
 ]
+RejoinTimeout = Annotated[
+    float,
+    typer.Option(help="Seconds that workers of a checkpoint may take to come after the first."),
+]
 
 
 @app.command()
@@ -57,6 +61,7 @@ def serve(
         Path | None, typer.Option(help="Directory of checkpoints.", show_default=False)
     ] = None,
     checkpoint_every: Annotated[int, typer.Option(help="Clocks from one to the next.")] = 100,
+    rejoin_timeout: RejoinTimeout = 60.0,
     metrics_port: Annotated[
         int | None, typer.Option(help="Of the Prometheus endpoint; 0 takes a free one.")
     ] = None,
@@ -92,6 +97,7 @@ def serve(
             transport=transport or str(config["transport"]),
             checkpoint=checkpoint,
             checkpoint_every=checkpoint_every,
+            rejoin_timeout_s=rejoin_timeout,
             metrics_port=metrics_port,
             rule=rule,
             tls=_tls(tls_cert, tls_key, tls_ca),

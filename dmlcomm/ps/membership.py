@@ -2,7 +2,8 @@
 
 import secrets
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from dmlcomm.log import get_logger
@@ -10,6 +11,7 @@ from dmlcomm.ps import refusal
 from dmlcomm.ps.rendezvous import Rendezvous
 
 MAX_WORKERS = 4096
+DEFAULT_REJOIN_TIMEOUT_S = 60.0
 
 
 @dataclass
@@ -36,19 +38,45 @@ class Membership:
     Args:
         num_workers: how many the job is waiting for; more may come.
         alive_workers: asks the core whose data connection stands.
+        rejoin_timeout_s: how long after the first one restored workers may take to come.
     """
 
-    def __init__(self, num_workers: int, alive_workers: Callable[[], set[int]]) -> None:
+    def __init__(
+        self,
+        num_workers: int,
+        alive_workers: Callable[[], set[int]],
+        rejoin_timeout_s: float = DEFAULT_REJOIN_TIMEOUT_S,
+    ) -> None:
         self.num_workers = num_workers
+        self.rejoin_timeout_s = rejoin_timeout_s
         self._alive_workers = alive_workers
         self._lock = threading.Lock()
         self._sessions: dict[str, Session] = {}
         self._newest: dict[int, Session] = {}
         self._restored: dict[int, int] = {}
+        self._awaited: set[int] = set()
+        self._first_came: float | None = None
 
-    def restore(self, incarnations: Mapping[int, int]) -> None:
-        """Who was alive, by a checkpoint; see `num_missing`. Before any worker comes."""
+    def restore(self, incarnations: Mapping[int, int], workers: Iterable[int]) -> None:
+        """Who was alive, by a checkpoint, see `num_missing`; and whose clocks a model has.
+
+        Before any worker comes.
+        """
         self._restored = dict(incarnations)
+        self._awaited = self._restored.keys() | set(workers)
+
+    def take_overdue(self) -> set[int]:
+        """Restored workers for which nobody should wait any longer; each is named once."""
+        with self._lock:
+            if self._first_came is None:
+                return set()
+            self._awaited -= self._newest.keys()
+            if time.monotonic() - self._first_came < self.rejoin_timeout_s:
+                return set()
+            overdue, self._awaited = self._awaited, set()
+            for worker in overdue:
+                self._restored.pop(worker, None)
+            return overdue
 
     def incarnations(self) -> dict[int, int]:
         """Of live workers: what tells a client that connects again from another one."""
@@ -83,6 +111,8 @@ class Membership:
                     )
                 self._end(old, "the worker has registered again")
             session = Session(secrets.token_hex(16), worker, incarnation, host_name)
+            if self._first_came is None:
+                self._first_came = time.monotonic()
             self._sessions[session.id] = session
             self._newest[worker] = session
             return session

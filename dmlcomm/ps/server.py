@@ -13,7 +13,7 @@ from dmlcomm.backends import nic
 from dmlcomm.ps._proto import dmlcomm_ps_pb2_grpc as pb_grpc
 from dmlcomm.ps.background import Checkpoints, RateReader
 from dmlcomm.ps.checkpoint import CheckpointDirectory
-from dmlcomm.ps.membership import MAX_WORKERS, Membership
+from dmlcomm.ps.membership import DEFAULT_REJOIN_TIMEOUT_S, MAX_WORKERS, Membership
 from dmlcomm.ps.models import Models
 from dmlcomm.ps.pairing import Nic
 from dmlcomm.ps.protocol import parse_address
@@ -46,6 +46,8 @@ class ServerOptions:
         transport: "auto", "tcp" or "shm".
         checkpoint: directory; None writes no checkpoints.
         checkpoint_every: clocks from one checkpoint to the next.
+        rejoin_timeout_s: how long a restored server waits for workers of the checkpoint, from the
+            first that comes; then the others go on without them.
         metrics_port: of the Prometheus endpoint; None has none.
         rule: for models with rule "python": a function, or "module:function".
         tls: of the control plane; None uses no TLS.
@@ -60,6 +62,7 @@ class ServerOptions:
     transport: str = "auto"
     checkpoint: str | Path | None = None
     checkpoint_every: int = DEFAULT_CHECKPOINT_EVERY
+    rejoin_timeout_s: float = DEFAULT_REJOIN_TIMEOUT_S
     metrics_port: int | None = None
     rule: str | Rule | None = None
     tls: Tls | None = None
@@ -74,6 +77,8 @@ class ServerOptions:
         if self.replicas:
             _expect(self.num_servers > 1, "1 replica on 1 server", "2 servers or more")
         _expect(self.checkpoint_every >= 1, f"every {self.checkpoint_every} clocks", "at least 1")
+        timeout = f"a rejoin timeout of {self.rejoin_timeout_s:g} s"
+        _expect(self.rejoin_timeout_s > 0, timeout, "more than 0")
 
     def _index_range(self) -> str:
         return f"0 to {self.num_servers - 1}, as the job has {self.num_servers} servers"
@@ -120,7 +125,9 @@ class Server:
         view = ServerView(
             core, options.index, options.num_servers, options.workers, options.replicas
         )
-        membership = Membership(options.workers, lambda: alive_workers(core.status()))
+        membership = Membership(
+            options.workers, lambda: alive_workers(core.status()), options.rejoin_timeout_s
+        )
         models = Models(core, options.index, membership, rule)
         if options.checkpoint is not None:
             directory = CheckpointDirectory(options.checkpoint, options.index, options.num_servers)
