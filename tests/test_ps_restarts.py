@@ -261,6 +261,27 @@ def test_worker_that_waits_for_first_values_connects_again_and_provides_them(mon
             assert set(started.result(DEADLINE_S).tolist()) == {3.0}
 
 
+def test_first_values_of_two_workers_are_not_put_together():
+    """The first provider dies when one of two servers has all of its values."""
+    with (
+        ThreadPoolExecutor(1) as pool,
+        server_processes(2, "--workers", "2") as processes,
+        Client(addresses_of(processes), worker=0, timeout_s=DEADLINE_S) as dies,
+        Client(addresses_of(processes), worker=1, timeout_s=DEADLINE_S) as waits,
+        pytest.MonkeyPatch.context() as patched,
+    ):
+        before_call(patched, dies, "SealModel", stop, number=2)
+        with pytest.raises(StoppedError):
+            init(dies)
+        asked = []
+        before_call(patched, waits, "WaitModel", lambda: asked.append(True))
+        started = pool.submit(init, waits)
+        eventually(lambda: asked, "the wait for first values")
+        dies.close(wait=False)
+        with pytest.raises(errors.PsServerLostError, match="server 1 has first values of another"):
+            started.result(DEADLINE_S)
+
+
 # --- barrier
 
 

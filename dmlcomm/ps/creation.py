@@ -100,19 +100,32 @@ class Creation:
             with self._interruptible(server):
                 replies[server] = self._create_on(server, made, elect=server == first)
         created = replies[first]
-        has_values = {server for server, reply in replies.items() if reply.sealed}
-        if created.provide and not has_values <= sealed:
-            raise _without_its_part(first, made)
         assert self._connections.core is not None
         # Servers may be a little apart. Where the slowest worker is on one of them this one begins.
         clock = max(reply.clock for reply in replies.values())
         self._connections.core.add_model(made.number, spec, clock)
         if created.provide or (not created.sealed and self._wait(first, made, deadline)):
+            self._expect_no_values_of_another(first, others, made, sealed)
             self._provide(made, weights, [*others, first], sealed)
         else:
             for server in others:
                 with self._interruptible(server):
                     self.recreate(server, made)
+
+    def _expect_no_values_of_another(
+        self, first: int, others: Sequence[int], made: ClientModel, sealed: set[int]
+    ) -> None:
+        """Asked by who provides: a worker before it may have got far, here or before a restart."""
+        for server in others:
+            with self._interruptible(server):
+                reply = self._create_on(server, made)
+            if reply.sealed and server not in sealed:
+                raise errors.PsServerLostError(
+                    f'model "{made.name}": server {server} has first values of another worker, and '
+                    f"server {first} has none: that worker has ended before it was done, or server "
+                    f"{first} was started again without its part; start the job anew",
+                    [first],
+                )
 
     def recreate(self, server: int, made: ClientModel) -> None:
         """Makes the model known to a server that was started again, and must have its values."""
