@@ -201,7 +201,7 @@ void Engine::drive(std::unique_lock<std::mutex>& lock, OpState* until, Deadline 
       continue;
     }
     if (idle_since_ns == 0) idle_since_ns = now_ns();
-    rest(idle_since_ns, deadline);
+    rest(idle_since_ns, until, deadline);
     if (deadline.expired()) return;
   }
 }
@@ -320,6 +320,8 @@ void Engine::report_ended(std::unique_lock<std::mutex>& lock) {
   num_pending_.fetch_sub(static_cast<uint32_t>(ended.size()), std::memory_order_release);
   lock.unlock();
   for (Ended& item : ended) item.op->complete(item.status);
+  // Whoever drives meanwhile, and waits for one of these, may have gone to sleep.
+  mesh_->wake();
 }
 
 void Engine::tick() {
@@ -329,10 +331,9 @@ void Engine::tick() {
 }
 
 // Nothing moved: poll on for a moment, then sleep.
-void Engine::rest(int64_t idle_since_ns, Deadline deadline) {
+void Engine::rest(int64_t idle_since_ns, const OpState* until, Deadline deadline) {
   const int64_t now = now_ns();
   if (now - idle_since_ns < poll_ns_) {
-    // Whoever we wait for at a socket the kernel may have woken on this very core.
     if (oversubscribed_) {
       sched_yield();
     } else {
@@ -345,7 +346,10 @@ void Engine::rest(int64_t idle_since_ns, Deadline deadline) {
   const int until_deadline_ms = deadline.remaining_poll_ms();
   num_steps_ = 0;  // look at the sockets after waking
   mesh_->sleep(until_deadline_ms < 0 ? timeout_ms : std::min(timeout_ms, until_deadline_ms),
-               [this] { return has_news() || advance_all() || !ended_.empty(); });
+               [this, until] {
+                 const bool is_done = until != nullptr && until->done();
+                 return is_done || has_news() || advance_all() || !ended_.empty();
+               });
 }
 
 bool Engine::has_news() const {

@@ -94,7 +94,7 @@ class Engine final : public Driver,
   void end(Running& running, const Status& status);
   void tick();
   void check_deadlines();
-  void rest(int64_t idle_since_ns, Deadline deadline);
+  void rest(int64_t idle_since_ns, const OpState* until, Deadline deadline);
   bool has_news() const;
   void tell_counters();
   void report_ended(std::unique_lock<std::mutex>& lock);

@@ -2,12 +2,20 @@
 
 #include <gtest/gtest.h>
 
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
 #include <cstring>
+#include <fstream>
+#include <future>
 #include <numeric>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
+#include "base/str_cat.h"
 #include "engine/communicator.h"
 #include "tests/ranks.h"
 
@@ -372,6 +380,46 @@ TEST_P(EngineTest, CountersAreReadWhileAnotherThreadWaits) {
     EXPECT_EQ(in, out);
     EXPECT_EQ(run(comm.barrier({})).to_string(), "ok");
   });
+}
+
+// Whether a thread of this process sleeps in the kernel.
+bool sleeps(pid_t thread) {
+  std::ifstream file(str_cat("/proc/self/task/", thread, "/stat"));
+  std::string text;
+  std::getline(file, text);
+  const size_t name_end = text.rfind(')');
+  return name_end != std::string::npos && text.substr(name_end + 1, 2) == " S";
+}
+
+// Two operations end together. While the first one's callback runs, a thread that waits for the
+// second has nothing to drive and falls asleep; it hears of the end, not of the next tick.
+TEST(EngineWaitTest, WhoDrivesWhileAnotherReportsIsWoken) {
+  int64_t waited_ns = 0;
+  for (int i = 0; i < 8; ++i) {
+    const auto group = make_group(2, Config());
+    float value = 0;
+    const Span memory{&value, sizeof(value)};
+    const auto first = group[0]->recv(memory, 1, 1, {});
+    const auto second = group[0]->recv(memory, 1, 2, {});
+    std::promise<void> reports;
+    std::atomic<pid_t> waiter{0};
+    std::atomic<int64_t> reported_ns{0};
+    first->on_done([&](const Status&) {
+      reports.set_value();
+      while (waiter.load() == 0 || !sleeps(waiter.load())) std::this_thread::yield();
+      reported_ns = now_ns();
+    });
+    std::thread thread([&] {
+      reports.get_future().wait();
+      waiter = static_cast<pid_t>(syscall(SYS_gettid));
+      EXPECT_EQ(run(second).code(), StatusCode::aborted);
+      waited_ns += now_ns() - reported_ns;
+    });
+    group[0]->abort("enough");
+    thread.join();
+  }
+  // Without being woken it sleeps a quarter of a second each time.
+  EXPECT_LT(waited_ns, 8 * 100 * kNsPerMs);
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, EngineTest,
