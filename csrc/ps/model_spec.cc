@@ -36,8 +36,12 @@ Status check_space(const ModelSpec& spec, const Space& space) {
   return Status();
 }
 
-uint64_t elements_per_piece(const Space& space) {
-  const uint64_t elements = kPieceBytes / size_of(space.stored());
+// `held` elements are the shard's.
+uint64_t elements_per_piece(const Space& space, uint64_t held) {
+  const size_t element_bytes = size_of(space.stored());
+  const size_t bytes =
+      std::clamp(held * element_bytes / kPiecesToPipeline, kMinPieceBytes, kMaxPieceBytes);
+  const uint64_t elements = bytes / kPieceGrain * kPieceGrain / element_bytes;
   if (!space.sparse()) return elements;
   return std::max<uint64_t>(1, elements / space.row_elements) * space.row_elements;
 }
@@ -108,7 +112,7 @@ std::vector<Piece> pieces_of(const ModelSpec& spec, uint32_t shard) {
     const Space& space = spec.spaces[index];
     const uint64_t held = shard_count(space, shard, spec.num_servers);
     const uint64_t offset = space.sparse() ? 0 : partition_of(space, spec.num_servers).begin(shard);
-    const uint64_t most = elements_per_piece(space);
+    const uint64_t most = elements_per_piece(space, held);
     for (uint64_t begin = 0; begin < held; begin += most) {
       pieces.push_back({index, begin, std::min(most, held - begin), offset + begin});
     }

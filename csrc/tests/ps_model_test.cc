@@ -318,7 +318,7 @@ TEST(PsModelSpec, ShardsAreEvenAndCoverEverything) {
       for (uint32_t shard = 0; shard < servers; ++shard) {
         most = std::max(most, shard_bytes(spec, shard));
         for (const Piece& piece : pieces_of(spec, shard)) {
-          EXPECT_LE(piece.stored_bytes(spec), kPieceBytes);
+          EXPECT_LE(piece.stored_bytes(spec), kMaxPieceBytes);
           (piece.space == 0 ? dense : rows) += piece.count;
           if (piece.space != 0) continue;
           EXPECT_EQ(piece.first, next);
