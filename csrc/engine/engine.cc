@@ -40,6 +40,11 @@ void relax() {
 
 // How soon rails() looks again whether the driver has left without an answer.
 constexpr std::chrono::milliseconds kCountersRetry{5};
+// What a caller leaves behind the progress thread takes over after so long. At once, the two would
+// take turns for every operation of a caller that waits for many: 40 MB in pieces over TCP took 22
+// ms, not 19.
+constexpr std::chrono::microseconds kHandOverTime{100};
+
 }  // namespace
 
 Engine::Engine(const EngineOptions& options)
@@ -166,7 +171,7 @@ bool Engine::drive_until(OpState& op, Deadline deadline) {
     if (lock.owns_lock()) {
       drive(lock, &op, deadline);
       if (lock.owns_lock()) lock.unlock();
-      if (num_pending_.load(std::memory_order_acquire) > 0) wake_thread();
+      if (num_pending_.load(std::memory_order_acquire) > 0) leave_to_thread();
       if (!op.done() && deadline.expired()) return false;
       continue;
     }
@@ -365,8 +370,11 @@ void Engine::run() {
   while (!stopping_.load()) {
     {
       std::unique_lock idle(idle_mutex_);
-      idle_changed_.wait_for(idle, tick_time, [this] { return has_work_ || stopping_.load(); });
-      has_work_ = false;
+      const auto must_look = [this] { return has_work_ || stopping_.load(); };
+      idle_changed_.wait_for(idle, tick_time, [&] { return must_look() || has_leftovers_; });
+      // Whoever left something comes back in a moment, if he waits for one operation after another.
+      if (!must_look() && has_leftovers_) idle_changed_.wait_for(idle, kHandOverTime, must_look);
+      has_work_ = has_leftovers_ = false;
     }
     // Where a caller drives, it also ticks, and wakes this thread if it leaves something behind.
     {
@@ -378,6 +386,14 @@ void Engine::run() {
     // What came after the last look found the lock taken, and waits for this thread.
     if (num_pending_.load(std::memory_order_acquire) > 0) wake_thread();
   }
+}
+
+void Engine::leave_to_thread() {
+  {
+    std::lock_guard lock(idle_mutex_);
+    if (std::exchange(has_leftovers_, true)) return;
+  }
+  idle_changed_.notify_one();
 }
 
 void Engine::wake_thread() {

@@ -100,6 +100,7 @@ class Engine final : public Driver,
   void report_ended(std::unique_lock<std::mutex>& lock);
   void run();
   void wake_thread();
+  void leave_to_thread();
 
   // --- failure; with the progress lock ---
   void fail(const Status& status);
@@ -168,7 +169,9 @@ class Engine final : public Driver,
   // For the progress thread's sleep.
   std::mutex idle_mutex_;
   std::condition_variable idle_changed_;
-  bool has_work_ = false;  // guarded by idle_mutex_
+  // Guarded by idle_mutex_.
+  bool has_work_ = false;
+  bool has_leftovers_ = false;  // a caller that drove has left while operations were pending
 };
 
 }  // namespace dmlcomm::engine
