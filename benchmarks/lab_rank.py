@@ -1,6 +1,6 @@
 """One rank of ``benchmarks.lab_run``: started on every host of the lab, rank 0 prints the results.
 
-lab_rank.py CASES BACKENDS      a JSON list of cases, a comma list
+lab_rank.py CASES BACKENDS BARRIER      a JSON list of cases, a comma list, a file
 """
 
 import json
@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from benchmarks import operations
+from benchmarks.barrier import Barrier, open_barrier
 from benchmarks.lab_worker import end, over_ranks
 from benchmarks.operations import OPERATIONS
 
@@ -36,8 +37,9 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=TIMEOUT)
     groups = {backend: dist.new_group(backend=backend, timeout=TIMEOUT) for backend in backends}
+    barrier = open_barrier(sys.argv[3], dist.get_rank())
     for case in cases:
-        for result in measure(groups, case):
+        for result in measure(groups, case, barrier):
             if dist.get_rank() == 0:
                 print(json.dumps(result), flush=True)
     for group in groups.values():
@@ -45,7 +47,7 @@ def main() -> None:
     dist.destroy_process_group()
 
 
-def measure(groups: dict[str, dist.ProcessGroup], case: Case) -> list[dict]:
+def measure(groups: dict[str, dist.ProcessGroup], case: Case, barrier: Barrier) -> list[dict]:
     """Seconds of every iteration by backend, in turns, after one that is verified."""
     sized = operations.Case("all_reduce", case.size, torch.float32, dist.get_world_size())
     buffers = OPERATION.buffers(sized, dist.get_rank())
@@ -59,7 +61,7 @@ def measure(groups: dict[str, dist.ProcessGroup], case: Case) -> list[dict]:
         for backend, group in groups.items():
             # Sums of sums would grow beyond what a float holds.
             OPERATION.fill(buffers, sized, dist.get_rank(), seed=1)
-            dist.barrier()
+            barrier.wait()
             begin = time.perf_counter()
             _all_reduce(buffers.output, case.buckets, group)
             seconds[backend].append(time.perf_counter() - begin)

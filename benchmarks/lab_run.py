@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 
 import networkx as nx
 
+from benchmarks.barrier import barrier_file
 from benchmarks.lab_rank import Case
 from benchmarks.operations import OPERATIONS
 from dmlcomm.lab import Lab, Options
@@ -62,9 +63,11 @@ def run(request: Request) -> list[dict]:
         cases = [_case(request, graph, size) for size in request.sizes]
         command = [sys.executable, "-m", "benchmarks.lab_rank"]
         command += [json.dumps([asdict(case) for case in cases]), ",".join(request.backends)]
+        num_ranks = len(topology.hosts(graph)) * request.ranks_per_host
         arguments = ["-m", str(request.ranks_per_host), "--gloo-nics", str(request.gloo_nics)]
         arguments += [word for assignment in request.env for word in ("-e", assignment)]
-        results = json_lines(lab, command, arguments)
+        with barrier_file(num_ranks) as barrier:
+            results = json_lines(lab, [*command, barrier], arguments)
     return [_in_context(result, request, graph) for result in results]
 
 

@@ -16,6 +16,7 @@ from functools import lru_cache
 import torch
 import torch.distributed as dist
 
+from benchmarks.barrier import Barrier
 from benchmarks.operations import OPERATIONS, Buffers, Case
 
 # A pseudo backend: every rank copies as many bytes of its own memory as the operation must at least
@@ -28,22 +29,6 @@ REQUEST_TIMEOUT_S = 300
 
 class RankError(RuntimeError):
     """A rank failed; the text holds its traceback."""
-
-
-class Barrier:
-    """A barrier in shared memory, the same for all backends. A rank waits polling, and yields its
-    core at every look."""
-
-    def __init__(self, slots, rank: int):
-        self._slots = memoryview(slots).cast("B").cast("q")
-        self._rank = rank
-        self._epoch = 0
-
-    def wait(self) -> None:
-        self._epoch += 1
-        self._slots[self._rank] = self._epoch
-        while min(self._slots) < self._epoch:
-            os.sched_yield()
 
 
 class Worker:

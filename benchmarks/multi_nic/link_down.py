@@ -6,6 +6,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 
+from benchmarks.barrier import barrier_file
 from benchmarks.lab_run import all_reduce_bound_s, from_line
 from benchmarks.multi_nic.settings import MTU, RATE
 from dmlcomm.lab import Lab, Options
@@ -52,7 +53,12 @@ def run(spec: str, size: int, iterations_down: int, iterations_up: int) -> Outco
         put_back_at = 0.0
         # gloo, with which the ranks meet, stays off the links that are measured.
         options = ("-e", "GLOO_SOCKET_IFNAME=mgmt0")
-        with lab.popen_run(command, *options, stdout=subprocess.PIPE, text=True) as ranks:
+        with (
+            barrier_file(len(topology.hosts(graph))) as barrier,
+            lab.popen_run(
+                [*command, barrier], *options, stdout=subprocess.PIPE, text=True
+            ) as ranks,
+        ):
             for event in map(from_line, ranks.stdout):
                 if event.get("begins") == pulled_in:
                     time.sleep(MOMENT * bound_s)

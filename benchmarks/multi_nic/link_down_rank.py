@@ -1,6 +1,8 @@
 """One rank of `link_down`: repeats an all_reduce and compares all results bit by bit.
 
-link_down_rank.py SIZE ITERATIONS      bytes of float32; rank 0 prints what happens, a line each
+link_down_rank.py SIZE ITERATIONS BARRIER      bytes of float32; a file of `benchmarks.barrier`
+
+Rank 0 prints what happens, a line each.
 """
 
 import json
@@ -11,23 +13,25 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from benchmarks.barrier import open_barrier
 from benchmarks.lab_worker import end, over_ranks
 
 TIMEOUT = timedelta(minutes=2)
 
 
 def main() -> None:
-    size, iterations = map(int, sys.argv[1:])
+    size, iterations = map(int, sys.argv[1:3])
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=TIMEOUT)
     group = dist.new_group(backend="dmlcomm", timeout=TIMEOUT)
+    barrier = open_barrier(sys.argv[3], dist.get_rank())
     mine = _input(dist.get_rank(), size // 4)
     reference = mine.clone()
     dist.all_reduce(reference, group=group)
     say(wrong=over_ranks([0.0], _wrong(reference))[1])
     for number in range(iterations):
         tensor = mine.clone()
-        dist.barrier()
+        barrier.wait()
         say(begins=number)
         begin = time.perf_counter()
         dist.all_reduce(tensor, group=group)

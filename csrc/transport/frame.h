@@ -100,8 +100,8 @@ struct FrameHeader {
   // not repeated when its lane dies), and how many such frames the sender has read from this lane.
   uint64_t number = 0;
   uint64_t received = 0;
-  uint32_t reserved = 0;
-  uint32_t checksum = 0;  // of all bytes before
+  uint32_t awaits_receipt = 0;  // 1: the sender keeps a request waiting until this frame is read
+  uint32_t checksum = 0;        // of all bytes before
 
   static constexpr uint32_t kMagic = 0x434c4d44;  // "DMLC"
   static constexpr uint8_t kVersion = 1;

@@ -17,6 +17,10 @@ constexpr size_t kBatchBytes = 64 * 1024;
 constexpr int kMaxParts = 32;
 // A read takes along so many bytes: several small frames, and little to copy of large ones.
 constexpr size_t kAheadBytes = 8192;
+// A peer that waits for nothing hears at last after so many frames or bytes what has been read: a
+// receipt wakes it, and it keeps a copy of these.
+constexpr uint64_t kMaxUntoldFrames = 64;
+constexpr size_t kMaxUntoldBytes = 256 * 1024;
 
 size_t bytes_left(const OutFrame& frame) {
   return kHeaderBytes + frame.header.payload_bytes - frame.written;
@@ -52,8 +56,9 @@ Lane::Lane(std::unique_ptr<Channel> channel, uint64_t job_id, bool keeps, RailCo
 
 void Lane::push(OutFrame frame) {
   const bool waits_already = !out_.empty() && !deferred_;
-  deferred_ = !waits_already && frame.header.kind == FrameKind::data &&
-              frame.header.payload_bytes <= kMaxDeferredPayload && queued_bytes_ < kBatchBytes;
+  const bool is_small =
+      frame.header.kind == FrameKind::data && frame.header.payload_bytes <= kMaxDeferredPayload;
+  deferred_ = !waits_already && (is_small || frame.more_follow) && queued_bytes_ < kBatchBytes;
   queued_bytes_ += frame.header.payload_bytes;
   // Behind those of the same order, and never before one that is partly written.
   auto place = out_.end();
@@ -99,6 +104,9 @@ Result<bool> Lane::write_batch() {
     if (num_parts + 2 > kMaxParts || total >= kBatchBytes) break;
     if (frame.written == 0) {
       frame.header.received = num_told_ = num_read_;
+      frame.header.awaits_receipt = keeps_ && frame.completes != nullptr;
+      untold_bytes_ = 0;
+      receipt_awaited_ = false;
       encode_header(frame.header, frame.bytes);
     }
     num_parts += add_parts(frame, parts + num_parts);
@@ -203,11 +211,22 @@ Status Lane::read(size_t max_bytes, bool* moved) {
     }
     if (in_done_ == in_.payload_bytes) {
       in_frame_ = false;
-      if (in_.number != 0) ++num_read_;
+      if (in_.number != 0) note_read();
       DMLCOMM_RETURN_IF_ERROR(reader_->end_frame(intake_, in_));
     }
   }
   return Status();
+}
+
+void Lane::note_read() {
+  ++num_read_;
+  untold_bytes_ += in_.payload_bytes;
+  receipt_awaited_ |= in_.awaits_receipt != 0;
+}
+
+bool Lane::should_confirm() const {
+  return owes_receipt() && (receipt_awaited_ || num_read_ - num_told_ >= kMaxUntoldFrames ||
+                            untold_bytes_ >= kMaxUntoldBytes);
 }
 
 Result<bool> Lane::read_header() {

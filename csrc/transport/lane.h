@@ -66,6 +66,7 @@ struct OutFrame {
   SendRequest* completes = nullptr;    // reported when the frame is through
   std::string owned;                   // the payload, where it is not borrowed
   bool is_part = false;                // of a large message: order does not matter
+  bool more_follow = false;            // at once: then they are written together
   uint64_t order = 0;                  // see SendRequest; control goes first
   size_t written = 0;                  // header included
 };
@@ -99,8 +100,9 @@ class Lane {
   size_t queued_bytes() const { return queued_bytes_; }
   // Frames that are not written, or not confirmed.
   size_t num_unfinished() const { return out_.size() + kept_.size(); }
-  // Frames have come that the peer has not been told of.
+  // Frames have come that the peer has not been told of, and it should hear soon.
   bool owes_receipt() const { return keeps_ && num_read_ != num_told_; }
+  bool should_confirm() const;
   // Bytes have come since the last call.
   bool take_heard() { return std::exchange(heard_, false); }
   // The reader had no room at the last read(): the peer's silence is our doing.
@@ -125,6 +127,7 @@ class Lane {
   Result<bool> write_batch();
   void frame_written();
   Status confirm(uint64_t num_frames);
+  void note_read();
   Result<bool> read_header();
   Result<size_t> read_payload();
   Result<size_t> take(std::byte* to, size_t bytes);
@@ -155,6 +158,8 @@ class Lane {
   size_t in_done_ = 0;     // of the payload
   uint64_t num_read_ = 0;  // numbered frames
   uint64_t num_told_ = 0;  // of these, the last header that left told the peer
+  size_t untold_bytes_ = 0;
+  bool receipt_awaited_ = false;
   bool heard_ = false;
   bool held_back_ = false;
 

@@ -33,6 +33,11 @@ void LaneSet::number(OutFrame& frame) {
   if (has_many_rails()) frame.header.number = next_number_++;
 }
 
+size_t LaneSet::num_alive() const {
+  return static_cast<size_t>(std::count_if(lanes_.begin(), lanes_.end(),
+                                           [](const auto& lane) { return lane != nullptr; }));
+}
+
 Lane* LaneSet::ordered_lane() {
   for (size_t i = 0; i < lanes_.size() && !lanes_[ordered_rail_]; ++i) {
     ordered_rail_ = (ordered_rail_ + 1) % lanes_.size();
@@ -109,7 +114,7 @@ bool LaneSet::feed() {
     if (lane == nullptr) break;
     const auto [header, request] = striped_.front();
     // Parts shrink towards the end, so that all lanes finish together.
-    const size_t share = (request->bytes - request->queued) / (2 * lanes_.size());
+    const size_t share = (request->bytes - request->queued) / (2 * num_alive());
     OutFrame frame = next_part(header, *request, std::clamp(share, kMinPartBytes, kMaxPartBytes));
     if (request->queued == request->bytes) striped_.pop_front();
     number(frame);

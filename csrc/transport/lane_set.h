@@ -70,6 +70,7 @@ class LaneSet {
   };
 
   void number(OutFrame& frame);
+  size_t num_alive() const;
   Lane* ordered_lane();
   Lane* least_busy() const;
   Lane* next_with_room();

@@ -138,7 +138,9 @@ void Link::push_message(SendRequest& request) {
   if (lanes_.has_many_rails() && request.rail == kAnyRail) return lanes_.stripe(header, request);
   const size_t most = lanes_.has_many_rails() ? kMaxKeptPayloadBytes : kMaxPayloadBytes;
   do {
-    lanes_.push(LaneSet::next_part(header, request, most), request.rail);
+    OutFrame part = LaneSet::next_part(header, request, most);
+    part.more_follow = request.queued < request.bytes;
+    lanes_.push(std::move(part), request.rail);
   } while (request.queued < request.bytes);
 }
 
@@ -627,9 +629,7 @@ bool Link::progress_lane(size_t rail, Lane& lane) {
     Status read_status = lane.read(kReadBudgetBytes, &moved);
     if (!read_status.ok()) status = read_status;
   }
-  if (status.ok() && lane.owes_receipt() && lane.idle()) {
-    lane.push(OutFrame(header_of(FrameKind::receipt, 0)));
-  }
+  if (status.ok() && lane.should_confirm()) confirm(lane);
   lane.flush_deferred();
   if (status.ok() || state_ != State::up) return moved;
   // Its end is in good order; the other lanes still have to say theirs.
@@ -643,6 +643,15 @@ bool Link::progress_lane(size_t rail, Lane& lane) {
     fail(status);
   }
   return moved;
+}
+
+void Link::confirm(Lane& lane) {
+  if (lane.owes_receipt() && lane.idle()) lane.push(OutFrame(header_of(FrameKind::receipt, 0)));
+}
+
+void Link::confirm() {
+  if (state_ != State::up) return;
+  lanes_.for_each_lane([this](size_t, Lane& lane) { confirm(lane); });
 }
 
 void Link::flush_deferred() {

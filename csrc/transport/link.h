@@ -32,7 +32,7 @@ namespace dmlcomm::transport {
 
 // Messages up to this size are sent at once when the receiver cannot read them by itself. Large
 // enough to save the wait for `open` where latency counts, small enough to be buffered.
-constexpr size_t kEagerBytes = 32 * 1024;
+constexpr size_t kEagerBytes = 64 * 1024;
 // Messages up to this size are copied through the ring in shared memory, larger ones are offered: a
 // process_vm_readv call costs about as much as copying this twice.
 constexpr size_t kOfferBytes = 8 * 1024;
@@ -107,6 +107,8 @@ class Link final : private LaneReader {
 
   // Reads and writes what is possible; true if anything moved.
   bool progress();
+  // Tells the peer of all that has been read, where it keeps that to repeat it.
+  void confirm();
   // Writes the small messages that have waited for each other.
   void flush_deferred();
   // Bytes wait to be written: epoll has to watch for writability.
@@ -165,6 +167,7 @@ class Link final : private LaneReader {
   void forget(const RecvRequest* request);
   void shut_down();
   bool progress_lane(size_t rail, Lane& lane);
+  void confirm(Lane& lane);
   Status announce(const FrameHeader& header);
   Status on_open(const FrameHeader& header);
   Status complete_offer(uint64_t id);
