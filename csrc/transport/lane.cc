@@ -104,7 +104,6 @@ Result<bool> Lane::write_batch() {
     if (num_parts + 2 > kMaxParts || total >= kBatchBytes) break;
     if (frame.written == 0) {
       frame.header.received = num_told_ = num_read_;
-      frame.header.awaits_receipt = keeps_ && frame.completes != nullptr;
       untold_bytes_ = 0;
       receipt_awaited_ = false;
       encode_header(frame.header, frame.bytes);

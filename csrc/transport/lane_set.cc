@@ -8,7 +8,7 @@ namespace {
 
 // A part of a striped message: large enough to be worth a system call, and small enough that the
 // slowest lane is not the last to finish.
-constexpr size_t kMaxPartBytes = 64 * 1024;
+constexpr size_t kMaxPartBytes = 128 * 1024;
 constexpr size_t kMinPartBytes = 16 * 1024;
 
 }  // namespace

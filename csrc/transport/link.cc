@@ -153,6 +153,7 @@ void Link::push_copy(const FrameHeader& header, SendRequest& request) {
   if (!is_copied) {
     frame.payload = request.data;
     frame.completes = &request;
+    frame.header.awaits_receipt = 1;
     request.queued = request.bytes;
     request.parts_left = 1;
     ++num_writing_;
@@ -443,6 +444,8 @@ Status Link::end_data(Intake& intake, const FrameHeader& header) {
     erase_one(granted_, request);
     forget(request);
     request->arrived = request->bytes;
+    // Its sender waits to hear of all parts, and of none before.
+    if (request->bytes > kEagerBytes) confirm();
     options_.events->on_arrived(*request);
   }
   return Status();
