@@ -320,6 +320,16 @@ def test_restored_workers_that_do_not_come_are_given_up_once():
     assert members.take_overdue() == set()
 
 
+def test_job_that_begins_anew_gives_up_workers_that_it_does_not_have():
+    members = Membership(2, lambda: {0, 1}, rejoin_timeout_s=0)
+    members.restore({0: 70, 1: 71, 2: 72}, workers=[0, 1, 2])
+    members.register(0, incarnation=1, host_name="a")
+    assert members.take_overdue() == {2}
+    assert members.num_missing() == 1
+    members.register(1, incarnation=2, host_name="a")
+    assert members.take_overdue() == set()
+
+
 def test_incarnations_are_those_of_live_workers():
     alive = {0, 1}
     members = Membership(3, lambda: alive)

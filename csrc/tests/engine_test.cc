@@ -406,7 +406,10 @@ TEST(EngineWaitTest, WhoDrivesWhileAnotherReportsIsWoken) {
     std::atomic<int64_t> reported_ns{0};
     first->on_done([&](const Status&) {
       reports.set_value();
-      while (waiter.load() == 0 || !sleeps(waiter.load())) std::this_thread::yield();
+      const Deadline deadline = Deadline::after_s(10);
+      while ((waiter.load() == 0 || !sleeps(waiter.load())) && !deadline.expired()) {
+        std::this_thread::yield();
+      }
       reported_ns = now_ns();
     });
     std::thread thread([&] {

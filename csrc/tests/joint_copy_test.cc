@@ -78,7 +78,7 @@ TEST_F(JointCopyTest, BothEndsCopyAPart) {
   offer(message);
   int steps = 1;
   for (; !take(message); ++steps) a_.progress();
-  EXPECT_LT(steps, 13);  // alone it takes 16
+  EXPECT_LT(steps, 9);  // alone it takes 10
   a_.progress();
   EXPECT_EQ(message.got, message.data);
   EXPECT_EQ(notes_a_.num_sent, 1);
@@ -91,7 +91,7 @@ TEST_F(JointCopyTest, NobodyWaitsForASenderThatDoesSomethingElse) {
   offer(message);
   int steps = 1;
   while (!take(message)) ++steps;
-  EXPECT_EQ(steps, 16);
+  EXPECT_EQ(steps, 10);
   EXPECT_EQ(message.got, message.data);
   const auto before = message.got;
   a_.progress();  // finds the invitation and the receipt at once

@@ -305,6 +305,15 @@ TEST(PsModel, NoPullIsStalerThanItsBoundAndNoPushIsLost) {
   }
 }
 
+TEST(PsModelSpec, PiecesAreManyAndOfGoodSize) {
+  const std::pair<uint64_t, size_t> cases[] = {
+      {1'000'000, kMinPieceBytes}, {10'000'000, 9 * kPieceGrain}, {100'000'000, kMaxPieceBytes}};
+  for (const auto& [count, expected_bytes] : cases) {
+    const ModelSpec spec = spec_of(count, Apply::at_clock, Combine::mean, "sgd");
+    EXPECT_EQ(pieces_of(spec, 0).front().stored_bytes(spec), expected_bytes) << count;
+  }
+}
+
 TEST(PsModelSpec, ShardsAreEvenAndCoverEverything) {
   for (uint32_t servers : {1U, 2U, 3U, 7U}) {
     for (uint64_t count : {uint64_t{1}, uint64_t{5}, uint64_t{100'003}, uint64_t{9'000'001}}) {

@@ -95,6 +95,42 @@ TEST(RailsTest, AStripedMessageUsesEveryRail) {
   }
 }
 
+TEST(RailsTest, MessagesInBothDirectionsAreConfirmedWhenTheyEnd) {
+  std::mt19937 random(1);
+  Pair pair(2, 1000);
+  Message there(collective_tag(1, 0, 0), random_bytes(300'000, random));
+  Message back(collective_tag(1, 0, 1), random_bytes(300'000, random));
+  pair.b.recv(there.in);
+  pair.a.recv(back.in);
+  pair.a.open(1, {});
+  pair.b.open(1, {});
+  pair.a.send(there.out);
+  pair.b.send(back.out);
+  pair.settle();
+  EXPECT_EQ(there.got, there.data);
+  EXPECT_EQ(back.got, back.data);
+  EXPECT_EQ(pair.notes_a.num_sent, 1);
+  EXPECT_EQ(pair.notes_b.num_sent, 1);
+}
+
+TEST(RailsTest, ReceiptsThatNobodyWaitsForComeLateButCome) {
+  std::mt19937 random(1);
+  Pair pair(2, 10'000);
+  std::list<Message> small;
+  for (uint32_t i = 0; i < 10; ++i) {
+    Message& message = small.emplace_back(collective_tag(1, 0, i), random_bytes(100, random));
+    pair.b.recv(message.in);
+    pair.a.send(message.out);
+  }
+  pair.settle();
+  EXPECT_EQ(pair.notes_a.num_sent, 10);  // copied
+  EXPECT_EQ(pair.counters_b[0].bytes_sent + pair.counters_b[1].bytes_sent, 0u);
+  EXPECT_TRUE(pair.a.awaits_receipts());
+  pair.b.confirm_soon();
+  pair.settle();
+  EXPECT_FALSE(pair.a.awaits_receipts());
+}
+
 TEST(RailsTest, AMessageThatNamesARailTakesIt) {
   std::mt19937 random(1);
   Pair pair(3, 10'000);

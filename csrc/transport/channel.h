@@ -40,7 +40,8 @@ class Channel {
   // Hands out as many bytes as are there, possibly none. The end of the stream is `peer_lost`.
   virtual Result<size_t> read(const iovec* parts, int num_parts) = 0;
 
-  // A cheap look whether read() may return something; a channel that is watched by epoll says yes.
+  // A cheap look whether read() may return something. What comes to a channel that is watched by
+  // epoll after its last bytes were read is not seen before descriptor_ready().
   virtual bool maybe_readable() const = 0;
 
   // A cheap look whether write() may take something.

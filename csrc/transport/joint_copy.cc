@@ -11,25 +11,32 @@ namespace dmlcomm::transport {
 namespace {
 
 constexpr size_t kMinJointBytes = 128 * 1024;
-// Large enough for the full rate of process_vm_readv, small enough that both end at the same time.
+// Small enough that both end at the same time. At the beginning each takes several at once, since
+// process_vm_readv is faster with more bytes, and leaves the other end as much as a few turns.
 constexpr size_t kChunkBytes = 64 * 1024;
+constexpr uint64_t kMaxChunksAtOnce = 8;
+constexpr uint64_t kTurnsLeft = 4;
 constexpr int kChunkBits = 24;
 constexpr uint64_t kChunkMask = (uint64_t{1} << kChunkBits) - 1;
 
 uint64_t chunks_in(size_t bytes) { return (bytes + kChunkBytes - 1) / kChunkBytes; }
 
-struct Chunk {
+struct Chunks {
+  uint64_t number;
   size_t begin;
   size_t bytes;
 };
 
-// The next free chunk of message `id`, which is ours then.
-std::optional<Chunk> claim(std::atomic<uint64_t>& claims, uint64_t id, size_t message_bytes) {
+// The next free chunks of message `id`, which are ours then.
+std::optional<Chunks> claim(std::atomic<uint64_t>& claims, uint64_t id, size_t message_bytes) {
+  const uint64_t total = chunks_in(message_bytes);
   uint64_t seen = claims.load();
-  while (seen >> kChunkBits == id && (seen & kChunkMask) < chunks_in(message_bytes)) {
-    if (!claims.compare_exchange_weak(seen, seen + 1)) continue;
-    const size_t begin = (seen & kChunkMask) * kChunkBytes;
-    return Chunk{begin, std::min(kChunkBytes, message_bytes - begin)};
+  while (seen >> kChunkBits == id && (seen & kChunkMask) < total) {
+    const uint64_t first = seen & kChunkMask;
+    const uint64_t number = std::clamp((total - first) / kTurnsLeft, uint64_t{1}, kMaxChunksAtOnce);
+    if (!claims.compare_exchange_weak(seen, seen + number)) continue;
+    const size_t begin = first * kChunkBytes;
+    return Chunks{number, begin, std::min(number * kChunkBytes, message_bytes - begin)};
   }
   return std::nullopt;
 }
@@ -48,13 +55,13 @@ bool JointCopy::open(JointMemory& memory, const RecvRequest& request) {
   return true;
 }
 
-Status JointCopy::read_chunk(Channel& channel, const RecvRequest& request, bool* moved) {
-  const auto chunk = claim(channel.joint()->incoming, request.offer_id, request.bytes);
-  if (!chunk) return Status();
+Status JointCopy::read_chunks(Channel& channel, const RecvRequest& request, bool* moved) {
+  const auto chunks = claim(channel.joint()->incoming, request.offer_id, request.bytes);
+  if (!chunks) return Status();
   *moved = true;
-  DMLCOMM_RETURN_IF_ERROR(channel.pull(request.offer_address + chunk->begin,
-                                       request.destination + chunk->begin, chunk->bytes));
-  return on_shared(request.offer_id, 1);
+  DMLCOMM_RETURN_IF_ERROR(channel.pull(request.offer_address + chunks->begin,
+                                       request.destination + chunks->begin, chunks->bytes));
+  return on_shared(request.offer_id, chunks->number);
 }
 
 Status JointCopy::on_shared(uint64_t id, uint64_t num_chunks) {
@@ -90,20 +97,21 @@ void JointCopy::on_share(const SendRequest& request, uint64_t address) {
 
 // Sequentially consistent, as all of these: either a receiver that gives up sees that we write, or
 // we see that nothing is left to claim.
-Result<JointCopy::Written> JointCopy::write_chunk(Channel& channel) {
+Result<JointCopy::Written> JointCopy::write_chunks(Channel& channel) {
   Share& share = shares_.front();
   JointMemory& memory = *channel.joint();
   const SendRequest& request = *share.request;
   memory.own_writing_to.store(memory.peer_mark);
   Status status;
-  const auto chunk = claim(memory.outgoing, request.id, request.bytes);
-  if (chunk) {
-    status = channel.push(share.address + chunk->begin, request.data + chunk->begin, chunk->bytes);
+  const auto chunks = claim(memory.outgoing, request.id, request.bytes);
+  if (chunks) {
+    status =
+        channel.push(share.address + chunks->begin, request.data + chunks->begin, chunks->bytes);
   }
   memory.own_writing_to.store(0);
   if (!status.ok()) return status;
-  if (chunk) {
-    ++share.num_written;
+  if (chunks) {
+    share.num_written += chunks->number;
     return Written();
   }
   const Written written{share.request, share.num_written};

@@ -1,7 +1,7 @@
 // JointCopy: both ends of a link copy an offered message together, each with its own core.
 //
 // One core moves 40 MB between two processes in 7.3 ms, two cores in 3.7. The receiver invites the
-// sender (frame `share`), and both take chunks of the message, one at a time, until none is left:
+// sender (frame `share`), and both take chunks of the message, some at a time, until none is left:
 // the receiver reads its chunks, the sender writes its own. Who has no time takes none, and is not
 // waited for. A sender that has written says how many chunks (frame `shared`); then the receiver
 // knows whether all are in place.
@@ -31,8 +31,8 @@ class JointCopy {
   // --- the receiver ---
   // Opens the message for both. False while chunks of another one are left: try again.
   bool open(JointMemory& memory, const RecvRequest& request);
-  // Reads one chunk, if one is left.
-  Status read_chunk(Channel& channel, const RecvRequest& request, bool* moved);
+  // Reads some chunks, if any are left.
+  Status read_chunks(Channel& channel, const RecvRequest& request, bool* moved);
   // Whether all chunks are in place; then it is forgotten.
   bool complete(const RecvRequest& request);
   // The sender has written so many chunks.
@@ -44,12 +44,12 @@ class JointCopy {
   // The receiver wants the message at `address` of its memory.
   void on_share(const SendRequest& request, uint64_t address);
   bool has_work() const { return !shares_.empty(); }
-  // Writes one chunk of the oldest message, if one is left; only if has_work().
+  // Writes some chunks of the oldest message, if any are left; only if has_work().
   struct Written {
     const SendRequest* finished = nullptr;  // no chunk was left of this one
     uint64_t num_chunks = 0;                // of it that we have written
   };
-  Result<Written> write_chunk(Channel& channel);
+  Result<Written> write_chunks(Channel& channel);
   // The receiver has the whole message.
   void forget(const SendRequest& request);
 

@@ -83,7 +83,7 @@ Status Lane::flush(bool* moved) {
   DMLCOMM_RETURN_IF_ERROR(write_error_);
   deferred_ = false;
   bool wrote = false;
-  while (!out_.empty()) {
+  while (!out_.empty() && channel_->maybe_writable()) {
     const uint64_t before = counters_->bytes_sent;
     Result<bool> complete = write_batch();
     if (!complete.ok()) return complete.status();
@@ -120,7 +120,7 @@ Result<bool> Lane::write_batch() {
     frame->written += bytes;
     left -= bytes;
   }
-  // Who hears of a request may push another frame.
+  // After the bytes of all frames are noted: frame_written() calls the reader.
   while (!out_.empty() && bytes_left(out_.front()) == 0) frame_written();
   return *wrote == total;
 }
@@ -220,7 +220,8 @@ Status Lane::read(size_t max_bytes, bool* moved) {
 void Lane::note_read() {
   ++num_read_;
   untold_bytes_ += in_.payload_bytes;
-  receipt_awaited_ |= in_.awaits_receipt != 0;
+  // What comes again comes from a sender that has not heard that it came.
+  receipt_awaited_ |= in_.awaits_receipt != 0 || intake_.is_duplicate;
 }
 
 bool Lane::should_confirm() const {

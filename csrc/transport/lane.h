@@ -92,7 +92,9 @@ class Lane {
   Status read(size_t max_bytes, bool* moved);
 
   // A cheap look whether read() may find something.
-  bool maybe_readable() const { return ahead_bytes_ > 0 || channel_->maybe_readable(); }
+  bool maybe_readable() const {
+    return ahead_bytes_ > 0 || held_back_ || channel_->maybe_readable();
+  }
 
   bool idle() const { return out_.empty(); }
   // Whether a further frame would be written at once.
@@ -100,9 +102,12 @@ class Lane {
   size_t queued_bytes() const { return queued_bytes_; }
   // Frames that are not written, or not confirmed.
   size_t num_unfinished() const { return out_.size() + kept_.size(); }
-  // Frames have come that the peer has not been told of, and it should hear soon.
+  // Frames have come that the peer has not been told of.
   bool owes_receipt() const { return keeps_ && num_read_ != num_told_; }
+  // Of these the peer should hear, without waiting for a frame that goes there anyway: they are
+  // many, it waits for them, or confirm_soon() has been called since.
   bool should_confirm() const;
+  void confirm_soon() { receipt_awaited_ |= owes_receipt(); }
   // Bytes have come since the last call.
   bool take_heard() { return std::exchange(heard_, false); }
   // The reader had no room at the last read(): the peer's silence is our doing.

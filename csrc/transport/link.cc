@@ -445,7 +445,7 @@ Status Link::end_data(Intake& intake, const FrameHeader& header) {
     forget(request);
     request->arrived = request->bytes;
     // Its sender waits to hear of all parts, and of none before.
-    if (request->bytes > kEagerBytes) confirm();
+    if (request->bytes > kEagerBytes) confirm_soon();
     options_.events->on_arrived(*request);
   }
   return Status();
@@ -579,7 +579,7 @@ Status Link::copy_offer_jointly(Channel& channel, RecvRequest& request, bool* mo
     // The sender starts while we read; what fails is reported by progress().
     (void)lanes_.any()->flush(moved);
   }
-  const Status status = joint_copy_.read_chunk(channel, request, moved);
+  const Status status = joint_copy_.read_chunks(channel, request, moved);
   if (!status.ok()) {
     fail(status);
     return status;
@@ -597,10 +597,10 @@ Status Link::on_share(const FrameHeader& header) {
   return Status();
 }
 
-// Writes a chunk of what the peer wants written.
+// Writes some of what the peer wants written.
 bool Link::write_shared() {
   if (!joint_copy_.has_work()) return false;
-  const Result<JointCopy::Written> written = joint_copy_.write_chunk(lanes_.any()->channel());
+  const Result<JointCopy::Written> written = joint_copy_.write_chunks(lanes_.any()->channel());
   if (!written.ok()) {
     fail(written.status());
   } else if (written->finished != nullptr && written->num_chunks > 0) {
@@ -632,7 +632,10 @@ bool Link::progress_lane(size_t rail, Lane& lane) {
     Status read_status = lane.read(kReadBudgetBytes, &moved);
     if (!read_status.ok()) status = read_status;
   }
-  if (status.ok() && lane.should_confirm()) confirm(lane);
+  if (status.ok() && lane.should_confirm() && lane.idle()) {
+    lane.push(OutFrame(header_of(FrameKind::receipt, 0)));
+    moved = true;
+  }
   lane.flush_deferred();
   if (status.ok() || state_ != State::up) return moved;
   // Its end is in good order; the other lanes still have to say theirs.
@@ -648,13 +651,8 @@ bool Link::progress_lane(size_t rail, Lane& lane) {
   return moved;
 }
 
-void Link::confirm(Lane& lane) {
-  if (lane.owes_receipt() && lane.idle()) lane.push(OutFrame(header_of(FrameKind::receipt, 0)));
-}
-
-void Link::confirm() {
-  if (state_ != State::up) return;
-  lanes_.for_each_lane([this](size_t, Lane& lane) { confirm(lane); });
+void Link::confirm_soon() {
+  lanes_.for_each_lane([](size_t, Lane& lane) { lane.confirm_soon(); });
 }
 
 void Link::flush_deferred() {

@@ -285,7 +285,7 @@ void Mesh::tick(const std::function<bool(int)>& waits_for) {
     if (link.state() != Link::State::up) continue;
     const bool by_frames = link.channel() == nullptr || link.channel()->needs_heartbeats();
     if (by_frames && says_alive) link.heartbeat();
-    link.confirm();
+    link.confirm_soon();
     int64_t& last_life = last_life_ns_[link.peer()];
     if (link.take_sign_of_life() || paused) last_life = now;
     if (now - last_life < timeout_ns) continue;
@@ -319,7 +319,7 @@ void Mesh::fail_all(const Status& reason) {
 void Mesh::close() {
   if (std::exchange(closed_, true)) return;
   const auto busy = [](Link* link) {
-    link->confirm();
+    link->confirm_soon();
     // A peer that has closed its end reads nothing any more.
     const bool has_last_words = link->flush_last_words() && link->discard_input();
     return link->wants_to_write() || link->awaits_receipts() || has_last_words;
@@ -330,6 +330,7 @@ void Mesh::close() {
     failed |= link->state() == Link::State::failed;
     link->send_goodbye();
   }
+  (void)poll(true);
   // After a failure everybody closes soon, and should hear the reason before the connection goes.
   poll_while([](Link* link) { return link->discard_input(); }, failed ? kFailedCloseTimeoutS : 0);
   handshakes_.clear();

@@ -90,8 +90,9 @@ class Mesh {
   void sleep(int timeout_ms, const std::function<bool()>& has_news);
   void wake();
 
-  // Heartbeats, and the search for silent peers; at least every tick_ms(). `waits_for` says whether
-  // the engine needs the peer now besides the link's own requests.
+  // Heartbeats, receipts that nobody waits for, and the search for silent peers; at least every
+  // tick_ms(). `waits_for` says whether the engine needs the peer now besides the link's own
+  // requests.
   void tick(const std::function<bool(int peer)>& waits_for);
   int tick_ms() const { return tick_ms_; }
 

@@ -66,14 +66,20 @@ class Membership:
         self._awaited = self._restored.keys() | set(workers)
 
     def take_overdue(self) -> set[int]:
-        """Restored workers for which nobody should wait any longer; each is named once."""
+        """Restored workers for which nobody should wait any longer; each is named once.
+
+        Of a job that goes on all that have not come; of one that begins anew those that it does not
+        have: for its own it waits, as every job does.
+        """
         with self._lock:
             if self._first_came is None:
                 return set()
             self._awaited -= self._newest.keys()
             if time.monotonic() - self._first_came < self.rejoin_timeout_s:
                 return set()
-            overdue, self._awaited = self._awaited, set()
+            own = set() if self._goes_on() else set(range(self.num_workers))
+            overdue = self._awaited - own
+            self._awaited -= overdue
             for worker in overdue:
                 self._restored.pop(worker, None)
             return overdue
@@ -156,13 +162,16 @@ class Membership:
         restored, its job goes on: then those that were alive with it.
         """
         with self._lock:
-            goes_on = any(
-                self._restored.get(worker) == session.incarnation
-                for worker, session in self._newest.items()
-            )
-            if goes_on:
+            if self._goes_on():
                 return len(self._restored.keys() - self._newest.keys())
             return max(0, self.num_workers - len(self._newest))
+
+    def _goes_on(self) -> bool:
+        """Whether a client is here that was there before the server was restored."""
+        return any(
+            self._restored.get(worker) == session.incarnation
+            for worker, session in self._newest.items()
+        )
 
     def host_of(self, worker: int) -> str:
         with self._lock:

@@ -67,6 +67,7 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
             pairing = self._pair(session.worker, request)
         except ValueError as error:
             self._membership.end(session, str(error))
+            self._core.give_up(session.worker)  # it may be one of a checkpoint
             raise refusal.illegal(str(error)) from error
         threading.Thread(
             target=self._join,
