@@ -346,7 +346,7 @@ void Engine::rest(int64_t idle_since_ns, const OpState* until, Deadline deadline
     }
     return;
   }
-  if (now >= next_tick_ns_) return tick();  // what it has to say goes out in the next step
+  if (now >= next_tick_ns_) tick();
   const int timeout_ms = mesh_->tick_ms();
   const int until_deadline_ms = deadline.remaining_poll_ms();
   num_steps_ = 0;  // look at the sockets after waking

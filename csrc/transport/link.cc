@@ -632,10 +632,7 @@ bool Link::progress_lane(size_t rail, Lane& lane) {
     Status read_status = lane.read(kReadBudgetBytes, &moved);
     if (!read_status.ok()) status = read_status;
   }
-  if (status.ok() && lane.should_confirm() && lane.idle()) {
-    lane.push(OutFrame(header_of(FrameKind::receipt, 0)));
-    moved = true;
-  }
+  if (status.ok()) moved |= confirm(lane);
   lane.flush_deferred();
   if (status.ok() || state_ != State::up) return moved;
   // Its end is in good order; the other lanes still have to say theirs.
@@ -652,7 +649,17 @@ bool Link::progress_lane(size_t rail, Lane& lane) {
 }
 
 void Link::confirm_soon() {
-  lanes_.for_each_lane([](size_t, Lane& lane) { lane.confirm_soon(); });
+  if (state_ != State::up) return;
+  lanes_.for_each_lane([this](size_t, Lane& lane) {
+    lane.confirm_soon();
+    confirm(lane);
+  });
+}
+
+bool Link::confirm(Lane& lane) {
+  if (!lane.should_confirm() || !lane.idle()) return false;
+  lane.push(OutFrame(header_of(FrameKind::receipt, 0)));
+  return true;
 }
 
 void Link::flush_deferred() {

@@ -107,7 +107,8 @@ class Link final : private LaneReader {
 
   // Reads and writes what is possible; true if anything moved.
   bool progress();
-  // The next progress() that can tells the peer of all that has been read, where it keeps that.
+  // Tells the peer of all that has been read, where it keeps that: now, or in the next progress()
+  // that can.
   void confirm_soon();
   // Writes the small messages that have waited for each other.
   void flush_deferred();
@@ -167,6 +168,7 @@ class Link final : private LaneReader {
   void forget(const RecvRequest* request);
   void shut_down();
   bool progress_lane(size_t rail, Lane& lane);
+  bool confirm(Lane& lane);
   Status announce(const FrameHeader& header);
   Status on_open(const FrameHeader& header);
   Status complete_offer(uint64_t id);
