@@ -113,6 +113,23 @@ TEST(RailsTest, MessagesInBothDirectionsAreConfirmedWhenTheyEnd) {
   EXPECT_EQ(pair.notes_b.num_sent, 1);
 }
 
+// Whoever has its message may not look at its links again for a while.
+TEST(RailsTest, TheReceiptLeavesWithTheStepThatEndsTheMessage) {
+  std::mt19937 random(1);
+  Pair pair(2, 1 << 20);
+  Message message(collective_tag(1, 0, 0), random_bytes(300'000, random));
+  pair.b.recv(message.in);
+  pair.b.open(1, {});
+  pair.settle();
+  pair.a.send(message.out);
+  while (pair.a.progress()) {
+  }
+  while (pair.notes_b.num_arrived == 0) ASSERT_TRUE(pair.b.progress());
+  while (pair.a.progress()) {
+  }
+  EXPECT_EQ(pair.notes_a.num_sent, 1);
+}
+
 TEST(RailsTest, ReceiptsThatNobodyWaitsForComeLateButCome) {
   std::mt19937 random(1);
   Pair pair(2, 10'000);

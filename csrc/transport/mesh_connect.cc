@@ -101,7 +101,7 @@ void Mesh::connect_rail(int peer, size_t rail) {
   connection.number = 2 * ++num_connects_ + (options_.rank > peer ? 1 : 0);
   const std::string what = str_cat("connect from ", local, " (", interface, ") to ", to.address,
                                    " port ", to.port, " (", to.interface, ")");
-  if (!is_local && connections_[peer].size() > 1 && !has_carrier_[rail]) {
+  if (!is_local && connections_[peer].size() > 1 && !tcp::has_carrier(interface)) {
     const Status status(StatusCode::io_error, str_cat(what, ": no carrier"));
     return connect_failed(peer, rail, status, false);
   }

@@ -10,7 +10,7 @@ import errno
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from dmlcomm.lab import graph as topology
 from dmlcomm.lab import namespaces as ns
 from dmlcomm.lab import shaping
 from dmlcomm.lab.errors import LabError
-from dmlcomm.lab.graph import MANAGEMENT_INTERFACE, Link, NodeKind
+from dmlcomm.lab.graph import MANAGEMENT_INTERFACE, End, Link, NodeKind
 from dmlcomm.lab.options import Options
 from dmlcomm.lab.routes import Hop, Table, routing_table
 from dmlcomm.lab.units import Shape
@@ -114,6 +114,7 @@ class Network:
             far = before.other(place.partition(":")[0])
             with self._inside(far.node) as ip:
                 ip.link("set", index=socket.if_nametoindex(far.interface), state="down")
+            self._await_carrier([end for end in before.ends if end != far], False)
         topology.update_link(self.graph, before, shape, up)
         if up != before.up:
             self._update_routes()
@@ -125,13 +126,18 @@ class Network:
         for end in link.ends:
             with self._inside(end.node) as ip:
                 ip.link("set", index=socket.if_nametoindex(end.interface), state="up")
+        self._await_carrier(link.ends, True)
+
+    def _await_carrier(self, ends: Iterable[End], up: bool) -> None:
+        """Returns when the kernel tells whoever asks: it may take a second."""
         deadline = time.monotonic() + _CARRIER_DEADLINE_S
-        for end in link.ends:
+        for end in ends:
             with self._inside(end.node) as ip:
                 index = socket.if_nametoindex(end.interface)
-                while ip.get_links(index)[0].get("operstate") != "UP":
+                while (ip.get_links(index)[0].get("operstate") == "UP") != up:
                     if time.monotonic() > deadline:
-                        raise LabError(f"{end} has no carrier after {_CARRIER_DEADLINE_S} s")
+                        state = "no" if up else "still a"
+                        raise LabError(f"{end} has {state} carrier after {_CARRIER_DEADLINE_S} s")
                     time.sleep(_CARRIER_POLL_S)
 
     def counters(self) -> dict[str, Any]:
