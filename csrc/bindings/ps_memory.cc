@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -45,28 +46,30 @@ uintptr_t address_of(const py::array& array) { return reinterpret_cast<uintptr_t
 // The arrays that a model consists of.
 class ArrayModel {
  public:
-  ArrayModel(const std::vector<std::tuple<std::string, std::vector<py::ssize_t>, size_t>>& arrays,
-             size_t num_spaces)
-      : num_spaces_(num_spaces) {
-    for (const auto& [dtype, shape, space] : arrays) {
+  // NumPy's name of the element type, shape, number of the space.
+  using Spec = std::tuple<std::string, std::vector<py::ssize_t>, size_t>;
+
+  ArrayModel(const std::vector<Spec>& specs, size_t num_spaces) : num_spaces_(num_spaces) {
+    for (const auto& [dtype, shape, space] : specs) {
       arrays_.push_back({py::dtype(dtype).num(), shape, space});
     }
   }
 
   // None where an array is of another kind, shape or type, or cannot be used where it is.
-  py::object memory_of(const py::list& arrays, bool writable) const {
-    if (arrays.size() != arrays_.size()) return py::none();
+  std::optional<TensorMemory> memory_of(const py::list& leaves, bool writable) const {
+    if (leaves.size() != arrays_.size()) return std::nullopt;
     TensorMemory memory;
     memory.buffers.resize(num_spaces_);
     for (size_t i = 0; i < arrays_.size(); ++i) {
-      const py::handle array = arrays[i];
-      if (!fits(array, arrays_[i], writable)) return py::none();
-      const auto fitting = py::reinterpret_borrow<py::array>(array);
-      if (fitting.size() == 0) continue;
-      memory.buffers[arrays_[i].space].push_back({reinterpret_cast<std::byte*>(address_of(fitting)),
-                                                  static_cast<uint64_t>(fitting.size())});
+      const py::handle leaf = leaves[i];
+      if (!py::isinstance<py::array>(leaf)) return std::nullopt;
+      const auto array = py::reinterpret_borrow<py::array>(leaf);
+      if (!fits(array, arrays_[i], writable)) return std::nullopt;
+      if (array.size() == 0) continue;
+      memory.buffers[arrays_[i].space].push_back(
+          {reinterpret_cast<std::byte*>(address_of(array)), static_cast<uint64_t>(array.size())});
     }
-    return py::cast(std::move(memory));
+    return memory;
   }
 
  private:
@@ -76,9 +79,7 @@ class ArrayModel {
     size_t space;
   };
 
-  static bool fits(py::handle object, const Array& expected, bool writable) {
-    if (!py::isinstance<py::array>(object)) return false;
-    const auto array = py::reinterpret_borrow<py::array>(object);
+  static bool fits(const py::array& array, const Array& expected, bool writable) {
     const py::dtype dtype = array.dtype();
     const bool native = dtype.byteorder() == '=' || dtype.byteorder() == '|';
     return dtype.num() == expected.dtype && native &&
@@ -102,9 +103,8 @@ void bind_memory(py::module_& module) {
       .def("addresses", &to_addresses,
            "By space of the model, (address, elements) of its tensors.");
   py::class_<ArrayModel>(module, "PsArrays", "The NumPy arrays that a model consists of.")
-      .def(py::init<const std::vector<std::tuple<std::string, std::vector<py::ssize_t>, size_t>>&,
-                    size_t>(),
-           py::arg("arrays"), py::arg("num_spaces"))
+      .def(py::init<const std::vector<ArrayModel::Spec>&, size_t>(), py::arg("arrays"),
+           py::arg("num_spaces"))
       .def("memory_of", &ArrayModel::memory_of, py::arg("arrays"), py::arg("writable"),
            "None unless all are arrays of these types and shapes that can be used in place.");
 }

@@ -79,6 +79,14 @@ struct Message {
   }
 };
 
+// b waits for the message and has told a so, which has just begun to send.
+void begin_to_send(Pair& pair, Message& message) {
+  pair.b.recv(message.in);
+  pair.b.open(1, {});
+  pair.settle();
+  pair.a.send(message.out);
+}
+
 TEST(RailsTest, AStripedMessageUsesEveryRail) {
   std::mt19937 random(1);
   Pair pair(2, 10'000);
@@ -118,10 +126,7 @@ TEST(RailsTest, TheReceiptLeavesWithTheStepThatEndsTheMessage) {
   std::mt19937 random(1);
   Pair pair(2, 1 << 20);
   Message message(collective_tag(1, 0, 0), random_bytes(300'000, random));
-  pair.b.recv(message.in);
-  pair.b.open(1, {});
-  pair.settle();
-  pair.a.send(message.out);
+  begin_to_send(pair, message);
   while (pair.a.progress()) {
   }
   while (pair.notes_b.num_arrived == 0) ASSERT_TRUE(pair.b.progress());
@@ -167,10 +172,7 @@ TEST(RailsTest, SmallMessagesKeepTheirBytesWhenOthersGoFirst) {
   Message large(collective_tag(1, 0, 0), random_bytes(100'000, random));
   large.out.rail = 0;
   std::list<Message> small;
-  pair.b.recv(large.in);
-  pair.b.open(1, {});
-  pair.settle();
-  pair.a.send(large.out);
+  begin_to_send(pair, large);
   for (int i = 0; i < 20; ++i) pair.a.progress();  // its first frame is partly written
   for (uint32_t i = 0; i < 30; ++i) {
     Message& message = small.emplace_back(collective_tag(1, 0, 1 + i), random_bytes(8, random));
@@ -222,10 +224,7 @@ TEST(RailsTest, WhatArrivesOfAnEndedLinkIsWhatWasSent) {
   const std::vector<std::byte> data = message.data;
   constexpr auto kUntouched = std::byte{0xa5};
   message.got.assign(data.size(), kUntouched);
-  pair.b.recv(message.in);
-  pair.b.open(1, {});
-  pair.settle();
-  pair.a.send(message.out);
+  begin_to_send(pair, message);
   for (int i = 0; i < 30; ++i) pair.step();  // both lanes are inside a frame
   pair.a.end(Status(StatusCode::aborted, "enough"));
   std::fill(message.data.begin(), message.data.end(), std::byte{0});
@@ -244,10 +243,7 @@ TEST(RailsTest, ABorrowedMessageIsSentOnlyWhenThePeerHasIt) {
   std::mt19937 random(1);
   Pair pair(2, 1 << 20);
   Message message(collective_tag(1, 0, 0), random_bytes(100'000, random));
-  pair.b.recv(message.in);
-  pair.b.open(1, {});
-  pair.settle();
-  pair.a.send(message.out);
+  begin_to_send(pair, message);
   for (int i = 0; i < 10; ++i) pair.a.progress();
   EXPECT_EQ(pair.notes_a.num_sent, 0);
   pair.settle();

@@ -84,10 +84,8 @@ Status Lane::flush(bool* moved) {
   deferred_ = false;
   bool wrote = false;
   while (!out_.empty() && channel_->maybe_writable()) {
-    const uint64_t before = counters_->bytes_sent;
-    Result<bool> complete = write_batch();
+    Result<bool> complete = write_batch(&wrote);
     if (!complete.ok()) return complete.status();
-    wrote |= counters_->bytes_sent != before;
     if (!*complete) break;
   }
   if (wrote) channel_->notify();
@@ -96,7 +94,7 @@ Status Lane::flush(bool* moved) {
 }
 
 // Writes some of the first frames with one call; whether the channel has taken all of these bytes.
-Result<bool> Lane::write_batch() {
+Result<bool> Lane::write_batch(bool* wrote_any) {
   iovec parts[kMaxParts];
   int num_parts = 0;
   size_t total = 0;
@@ -113,6 +111,7 @@ Result<bool> Lane::write_batch() {
   }
   Result<size_t> wrote = channel_->write(parts, num_parts);
   if (!wrote.ok()) return wrote.status();
+  *wrote_any |= *wrote > 0;
   counters_->bytes_sent += *wrote;
   size_t left = *wrote;
   for (auto frame = out_.begin(); left > 0; ++frame) {

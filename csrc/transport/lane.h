@@ -102,10 +102,8 @@ class Lane {
   size_t queued_bytes() const { return queued_bytes_; }
   // Frames that are not written, or not confirmed.
   size_t num_unfinished() const { return out_.size() + kept_.size(); }
-  // Frames have come that the peer has not been told of.
-  bool owes_receipt() const { return keeps_ && num_read_ != num_told_; }
-  // Of these the peer should hear, without waiting for a frame that goes there anyway: they are
-  // many, it waits for them, or confirm_soon() has been called since.
+  // Frames have come of which the peer should hear, without waiting for a frame that goes there
+  // anyway: they are many, it waits for them, or confirm_soon() has been called since.
   bool should_confirm() const;
   void confirm_soon() { receipt_awaited_ |= owes_receipt(); }
   // Bytes have come since the last call.
@@ -128,8 +126,10 @@ class Lane {
   void drop_all();
 
  private:
+  // Frames have come that the peer has not been told of.
+  bool owes_receipt() const { return keeps_ && num_read_ != num_told_; }
   void write_at_once();
-  Result<bool> write_batch();
+  Result<bool> write_batch(bool* wrote_any);
   void frame_written();
   Status confirm(uint64_t num_frames);
   void note_read();

@@ -633,7 +633,6 @@ bool Link::progress_lane(size_t rail, Lane& lane) {
     if (!read_status.ok()) status = read_status;
   }
   if (status.ok()) moved |= confirm(lane);
-  lane.flush_deferred();
   if (status.ok() || state_ != State::up) return moved;
   // Its end is in good order; the other lanes still have to say theirs.
   if (lane.intake().said_goodbye) return moved;
