@@ -21,6 +21,7 @@ struct Message {
   double overhead_s, alpha_s;
   std::vector<uint32_t> resources;
   std::pair<uint32_t, uint32_t> lane;  // (sender, receiver)
+  uint32_t origin;                     // a host
 };
 
 // The steps of all simulated ranks, numbered through as *nodes*, and the messages that join them.
@@ -170,7 +171,9 @@ class Simulation {
 
   void move(uint32_t id) {
     const Message& message = work_.messages[id];
-    if (message.bytes > 0) return work_.sharing.add(id, message.bytes, message.resources);
+    if (message.bytes > 0) {
+      return work_.sharing.add(id, message.bytes, message.resources, message.origin);
+    }
     arrive(id, now_);
   }
 
@@ -230,13 +233,17 @@ class Resources {
         sharers_(sharers),
         core_beta_(topology.core_s_per_byte / cores) {}
 
-  std::vector<uint32_t> of_hops(const std::vector<Hop>& hops) {
+  // Of a message that `sender` sends. Alone it has one of the cores that are shared.
+  std::vector<uint32_t> of_hops(const std::vector<Hop>& hops, uint32_t sender) {
     std::vector<uint32_t> needed;
     for (const Hop& hop : hops) {
       needed.push_back(nic(Side::out, hop.from, hop.rail));
       needed.push_back(nic(Side::in, hop.to, hop.rail));
     }
-    if (core_beta_ > 0) needed.push_back(resource({Kind::core, Side::out, 0, 0}, core_beta_, 1));
+    if (core_beta_ > 0) {
+      needed.push_back(resource({Kind::cores, Side::out, 0, 0}, core_beta_, 1));
+      needed.push_back(resource({Kind::core, Side::out, sender, 0}, topology_.core_s_per_byte, 1));
+    }
     return needed;
   }
 
@@ -250,13 +257,14 @@ class Resources {
   }
 
  private:
-  enum class Kind { rank, nic, core };
+  enum class Kind { rank, nic, cores, core };
   enum class Side { out, in };
   using Key = std::tuple<Kind, Side, uint32_t, uint8_t>;  // of which rank, or host and rail
 
   uint32_t nic(Side side, uint32_t host, uint8_t rail) {
     const double beta = rail == kAnyRail ? topology_.striped_beta() : topology_.rail_beta(rail);
-    return resource({Kind::nic, side, host, rail}, beta * sharers_, topology_.contention);
+    const double contention = side == Side::in ? topology_.contention : 1;
+    return resource({Kind::nic, side, host, rail}, beta * sharers_, contention);
   }
 
   uint32_t resource(const Key& key, double beta, double contention) {
@@ -300,13 +308,15 @@ double simulate(const topology::Topology& topology, const std::vector<Schedule>&
       const auto [sender, send] = matches[rank][i];
       const auto hops = route(topology, sender, rank, step.rail);
       const topology::Link& link = topology.link(sender, rank);
-      work.add_message({first_node[sender] + send,
-                        first_node[rank] + i,
-                        static_cast<double>(step.range.length) * element_bytes,
-                        link.overhead_s,
-                        link.alpha_s + relay_seconds(topology, hops),
-                        hops.empty() ? resources.of_memory(sender, rank) : resources.of_hops(hops),
-                        {sender, rank}});
+      work.add_message(
+          {first_node[sender] + send,
+           first_node[rank] + i,
+           static_cast<double>(step.range.length) * element_bytes,
+           link.overhead_s,
+           link.alpha_s + relay_seconds(topology, hops),
+           hops.empty() ? resources.of_memory(sender, rank) : resources.of_hops(hops, sender),
+           {sender, rank},
+           topology.host_of_rank[sender]});
     }
   }
   return Simulation(std::move(work), topology.gamma_s_per_byte, element_bytes).run();
@@ -333,13 +343,15 @@ double simulate_in_lockstep(const topology::Topology& topology, const Schedule& 
     auto hops = route(topology, rank, send.peer, send.rail);
     for (Hop& hop : hops) hop.from = hop.to = host;
     const topology::Link& link = topology.link(rank, send.peer);
-    work.add_message({sends[j],
-                      receipts[j],
-                      static_cast<double>(elements) * element_bytes,
-                      link.overhead_s * topology.crowding(),
-                      link.alpha_s + relay_seconds(topology, hops),
-                      hops.empty() ? resources.of_memory(rank, rank) : resources.of_hops(hops),
-                      {rank, send.peer}});
+    work.add_message(
+        {sends[j],
+         receipts[j],
+         static_cast<double>(elements) * element_bytes,
+         link.overhead_s * topology.crowding(),
+         link.alpha_s + relay_seconds(topology, hops),
+         hops.empty() ? resources.of_memory(rank, rank) : resources.of_hops(hops, rank),
+         {rank, send.peer},
+         topology.host_of_rank[send.peer]});
   }
   return Simulation(std::move(work), topology.gamma_s_per_byte, element_bytes).run();
 }

@@ -71,13 +71,12 @@ CostTerms cost_terms(const topology::Topology& topology, double bytes) {
   const double nic_all = is_flat ? nic : grid_beta_all(topology);
   const double per_host = topology.max_ranks_per_host();
   const double num_remote = terms.num_ranks - per_host;
-  const double all_contention = num_remote * per_host > 1 ? topology.contention : 1;
-  const double far_contention = per_host > 1 ? topology.contention : 1;
+  const double all_contention = num_remote > per_host ? topology.contention : 1;
   const double remote_share = num_remote / (terms.num_ranks - 1.0);
   terms.beta_all =
       std::max(remote_share * per_host * nic_all * all_contention, (1 - remote_share) * local);
   terms.beta_next = per_host > 1 ? std::max(nic, local) : nic;
-  terms.beta_far_alone = per_host * nic * far_contention;
+  terms.beta_far_alone = per_host * nic;
   terms.beta_all = std::max(terms.beta_all, crowded);
   terms.beta_next = std::max(terms.beta_next, crowded);
   terms.beta_far = std::max(terms.beta_far_alone, crowded);

@@ -51,9 +51,8 @@ StageTerms stage_terms(const CostTerms& terms) {
   topology::Topology network = topology;
   network.host_of_rank.resize(topology.num_hosts());
   std::iota(network.host_of_rank.begin(), network.host_of_rank.end(), 0u);
-  const double sharing = per_host * topology.contention;
-  network.inter_host.beta_s_per_byte *= sharing;
-  for (double& beta : network.rail_betas_s_per_byte) beta *= sharing;
+  network.inter_host.beta_s_per_byte *= per_host;
+  for (double& beta : network.rail_betas_s_per_byte) beta *= per_host;
   StageTerms stages{cost_terms(host, terms.bytes), cost_terms(network, terms.bytes / per_host)};
   stages.within.topology = stages.across.topology = nullptr;  // the copies end here
   return stages;

@@ -10,8 +10,9 @@ uint32_t MaxMinSharing::add_resource(double bytes_per_s, double contention) {
   return static_cast<uint32_t>(resources_.size() - 1);
 }
 
-void MaxMinSharing::add(uint32_t flow, double bytes, const std::vector<uint32_t>& resources) {
-  flows_.push_back({flow, bytes, bytes * 1e-9, 0, resources});
+void MaxMinSharing::add(uint32_t flow, double bytes, const std::vector<uint32_t>& resources,
+                        uint32_t origin) {
+  flows_.push_back({flow, bytes, bytes * 1e-9, 0, resources, origin});
   is_shared_ = false;
 }
 
@@ -35,6 +36,23 @@ std::vector<uint32_t> MaxMinSharing::advance(double seconds) {
   return ended;
 }
 
+// Of each resource, for the present flows.
+std::vector<double> MaxMinSharing::capacities() const {
+  std::vector<double> found;
+  for (const Resource& resource : resources_) found.push_back(resource.bytes_per_s);
+  std::vector<const Flow*> first_user(resources_.size(), nullptr);
+  std::vector<bool> contends(resources_.size(), false);
+  for (const Flow& flow : flows_) {
+    for (uint32_t r : flow.resources) {
+      if (first_user[r] == nullptr) first_user[r] = &flow;
+      if (first_user[r]->origin == flow.origin || contends[r]) continue;
+      contends[r] = true;
+      found[r] /= resources_[r].contention;
+    }
+  }
+  return found;
+}
+
 // Progressive filling: the resource that can give each of its flows least is the bottleneck of
 // these flows and fixes their rate; what they take from the others is gone; repeat with the rest.
 void MaxMinSharing::share() {
@@ -44,10 +62,7 @@ void MaxMinSharing::share() {
     flow.bytes_per_s = 0;
     for (uint32_t resource : flow.resources) ++users[resource];
   }
-  std::vector<double> left;
-  for (size_t r = 0; r < resources_.size(); ++r) {
-    left.push_back(resources_[r].bytes_per_s / (users[r] > 1 ? resources_[r].contention : 1));
-  }
+  std::vector<double> left = capacities();
   for (size_t num_open = flows_.size(); num_open > 0;) {
     size_t bottleneck = resources_.size();
     for (size_t r = 0; r < resources_.size(); ++r) {

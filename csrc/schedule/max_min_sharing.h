@@ -13,11 +13,12 @@ namespace dmlcomm::schedule {
 class MaxMinSharing {
  public:
   // Returns the resource's id. Capacity in bytes per second, above 0; `contention` times less while
-  // several flows share it.
+  // flows of several origins share it.
   uint32_t add_resource(double bytes_per_s, double contention = 1);
 
   // A flow of `bytes` > 0 that needs all of `resources`, at least one. Ids are the caller's.
-  void add(uint32_t flow, double bytes, const std::vector<uint32_t>& resources);
+  void add(uint32_t flow, double bytes, const std::vector<uint32_t>& resources,
+           uint32_t origin = 0);
 
   size_t num_flows() const { return flows_.size(); }
 
@@ -34,9 +35,11 @@ class MaxMinSharing {
     double negligible;  // bytes that rounding may leave over
     double bytes_per_s;
     std::vector<uint32_t> resources;
+    uint32_t origin;
   };
 
   void share();
+  std::vector<double> capacities() const;
 
   struct Resource {
     double bytes_per_s;

@@ -215,6 +215,18 @@ TEST(SimulationTest, MessagesThatShareANicTakeLongerWhereThatContends) {
   EXPECT_NEAR(simulate(topology, schedules, 1), 1.5 * alone, 0.01 * alone);
 }
 
+// The same two messages from one host wait for each other before the switch, not at its port.
+TEST(SimulationTest, MessagesOfOneHostDoNotContend) {
+  topology::Topology topology = topology::flat_network({0, 1, 1}, 1, 8e9, true);
+  topology.inter_host.alpha_s = topology.inter_host.overhead_s = 0;
+  const auto schedules =
+      schedules_of(*find_algorithm(OpKind::gather, "direct"), topology, 1'000'000);
+  topology.contention = 1;
+  const double alone = simulate(topology, schedules, 1);
+  topology.contention = 1.5;
+  EXPECT_DOUBLE_EQ(simulate(topology, schedules, 1), alone);
+}
+
 TEST(LockstepTest, PricesGroupsThatAreTooLargeToGenerate) {
   constexpr uint32_t kRanks = 5000;
   std::vector<uint32_t> hosts(kRanks);

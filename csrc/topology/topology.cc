@@ -24,14 +24,13 @@ constexpr double kRelay = 10e-6;
 // ring.
 constexpr double kNetworkContention = 1.2;
 // Between hosts of one kernel whose ranks outnumber its cores: the cores do the work of both sides,
-// which sleep and are woken, and of the network. 9 hosts on 2 cores took 3.4 ms for the 144
-// messages of a ring or of all pairs, of 1 KiB in all: 47 us of a core for each.
-constexpr double kSharedKernelOverhead = 50e-6;
-// Who is woken waits for a core first: of 64 KiB in these hosts, the 8 rounds of a tree took 3.7
-// ms.
+// which sleep and are woken, and of the network; and who is woken waits for a core first. For 1 KiB
+// 9 hosts on 2 cores took 1.2 ms in the 8 rounds of a tree, in which few want a core at a time, and
+// 1.4 ms in the 5 rounds of recursive doubling. Where many messages come at once fewer sleep, and
+// each costs half as much.
+constexpr double kSharedKernelOverhead = 70e-6;
 constexpr double kSharedKernelAlpha = 120e-6;
-// And for each byte: 9 hosts on 2 cores took 70 to 90 ms for an all_reduce of 12.5 MB, in which
-// they send 200 MB, over links without a rate.
+// And for each byte: of 64 KiB the same tree took 1.9 ms.
 constexpr double kSharedKernelByte = 0.8e-9;
 // Adding or copying out of cache by one core.
 constexpr double kGamma = 1 / 10e9;

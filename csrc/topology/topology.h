@@ -35,7 +35,7 @@ struct Topology {
   // Sizes of the grid's levels, level 0 first; empty on a flat network. The numbers in host_of_rank
   // are then the hosts' numbers on the grid, all of them occur, and level l is wired on rail l.
   std::vector<uint32_t> grid;
-  // A NIC that carries several messages at once takes so many times as long per byte.
+  // A NIC to which several hosts send at once takes so many times as long per byte.
   double contention = 1;
 
   // The receiver reads the sender's memory: one copy, which costs the sender nothing.
