@@ -65,6 +65,7 @@ def measure(groups: dict[str, dist.ProcessGroup], case: Case, barrier: Barrier) 
             begin = time.perf_counter()
             _all_reduce(buffers.output, case.buckets, group)
             seconds[backend].append(time.perf_counter() - begin)
+            barrier.leave()
     return [_slowest(case, backend, seconds[backend], wrong[backend]) for backend in groups]
 
 

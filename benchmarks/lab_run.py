@@ -4,6 +4,7 @@ What ``benchmarks.lab``, ``benchmarks.multi_nic`` and ``benchmarks.reproduce_bml
 """
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -16,10 +17,16 @@ from benchmarks.lab_rank import Case
 from benchmarks.operations import OPERATIONS
 from dmlcomm.lab import Lab, Options
 from dmlcomm.lab import graph as topology
+from dmlcomm.lab.units import UNLIMITED
+from dmlcomm.planning import network as planned
+from dmlcomm.planning.pricing import choose
 
 DEADLINE_S = 1800
 MIN_ITERATIONS = 3
 MAX_ITERATIONS = 20
+
+# For the model, where links have no rate: as the backend assumes then.
+FREE_RATE = "30gbit"
 
 
 @dataclass(frozen=True)
@@ -56,19 +63,25 @@ class Request:
 
 
 def run(request: Request) -> list[dict]:
-    """One dictionary per size and backend: what `lab_rank` measures, the request, and, where links
-    have a rate, ``bound_s`` and ``ratio`` to it."""
+    """One dictionary per size and backend: what `lab_rank` measures, the request, ``model_s`` of
+    dmlcomm, and, where links have a rate, ``bound_s`` and ``ratio`` to it."""
     with Lab(request.topology, rate=request.rate, options=Options(mtu=request.mtu)) as lab:
         graph = lab.graph()
         cases = [_case(request, graph, size) for size in request.sizes]
         command = [sys.executable, "-m", "benchmarks.lab_rank"]
         command += [json.dumps([asdict(case) for case in cases]), ",".join(request.backends)]
-        num_ranks = len(topology.hosts(graph)) * request.ranks_per_host
         arguments = ["-m", str(request.ranks_per_host), "--gloo-nics", str(request.gloo_nics)]
         arguments += [word for assignment in request.env for word in ("-e", assignment)]
-        with barrier_file(num_ranks) as barrier:
-            results = json_lines(lab, [*command, barrier], arguments)
+        results = measured_lines(lab, command, arguments, request.ranks_per_host)
     return [_in_context(result, request, graph) for result in results]
+
+
+def measured_lines(
+    lab: Lab, command: Sequence[str], arguments: Sequence[str] = (), ranks_per_host: int = 1
+) -> list[dict]:
+    """`json_lines` of ranks that meet at a barrier, whose file is their last argument."""
+    with barrier_file(len(topology.hosts(lab.graph())) * ranks_per_host) as barrier:
+        return json_lines(lab, [*command, barrier], arguments)
 
 
 def json_lines(lab: Lab, command: Sequence[str], arguments: Sequence[str] = ()) -> list[dict]:
@@ -107,6 +120,30 @@ def all_reduce_bound_s(graph: nx.Graph, size: int) -> float | None:
     return factor * size * 8 / sum(rates) if rates else None
 
 
+def model_s(
+    spec: str, rate: str, size: int, mtu: int, ranks_per_host: int = 1, share: float = 1
+) -> float | None:
+    """What the planner expects of an all_reduce in a lab on this machine, whose cores all share.
+
+    None for topologies that it does not know, such as fat trees.
+
+    Args:
+        share: of each rate that is there, where a host has lost NICs. Its neighbours on all levels
+            then send to those that are left.
+    """
+    rate = FREE_RATE if rate == UNLIMITED else rate
+    try:
+        network = planned.parse(spec, rate, ranks_per_host, mtu)
+    except planned.PlanError:
+        return None
+    if share < 1:
+        share /= network.core().contention
+        network = replace(network, rates_bps=tuple(share * each for each in network.rates_bps))
+    cores = len(os.sched_getaffinity(0))
+    shared = network.core().on_shared_cores(network.num_ranks / cores)
+    return choose(network, shared, "all_reduce", size).chosen.seconds
+
+
 def _case(request: Request, graph: nx.Graph, size: int) -> Case:
     if request.iterations:
         return Case(size, request.iterations, request.buckets)
@@ -128,6 +165,9 @@ def _in_context(result: dict, request: Request, graph: nx.Graph) -> dict:
         "rates_bps": host_rates_bps(graph),
         "bound_s": bound_s,
         "ratio": result["seconds"] / bound_s if bound_s else None,
+        "model_s": model_s(
+            request.topology, request.rate, result["size"], request.mtu, request.ranks_per_host
+        ),
     }
     del context["sizes"], context["backends"], context["seconds"]
     return context | result

@@ -8,6 +8,8 @@ from rich.table import Table
 
 from benchmarks import report
 
+MOST_MODEL_ERROR = 0.1
+
 
 @dataclass(frozen=True)
 class Row:
@@ -17,6 +19,7 @@ class Row:
         seconds: dmlcomm's, as docs/numbers.md has it.
         bound_s: the least that the network allows; None where links have no rate.
         peer, peer_s: who did the same beside it, and how long that took.
+        model_s: what the planner expected.
         wrong: elements of dmlcomm's and the peer's results that are not what they should be.
         remark: what else was measured.
     """
@@ -29,6 +32,7 @@ class Row:
     peer: str | None = None
     peer_s: float | None = None
     least_speedup: float | None = None
+    model_s: float | None = None
     wrong: int = 0
     remark: str = ""
 
@@ -42,6 +46,11 @@ class Row:
         """The peer's time divided by dmlcomm's."""
         return self.peer_s / self.seconds if self.peer_s else None
 
+    @property
+    def model_error(self) -> float | None:
+        """By which share of the time the model is too high."""
+        return self.model_s / self.seconds - 1 if self.model_s else None
+
     def missed(self) -> list[str]:
         """The bars that are missed, in words."""
         what, found = f"{self.experiment}, {self.case}", []
@@ -50,32 +59,37 @@ class Row:
         if self.speedup and self.least_speedup and self.speedup < self.least_speedup:
             lead = f"{self.speedup:.3f} x as fast as {self.peer}"
             found.append(f"{what}: {lead}, at least {self.least_speedup}")
+        if self.model_error and abs(self.model_error) > MOST_MODEL_ERROR:
+            lead = f"the model is {self.model_error:+.1%} off"
+            found.append(f"{what}: {lead}, at most {MOST_MODEL_ERROR:.0%}")
         return found
 
     def as_dict(self) -> dict:
         """For JSON."""
-        return asdict(self) | {"ratio": self.ratio, "speedup": self.speedup}
+        computed = {"ratio": self.ratio, "speedup": self.speedup, "model_error": self.model_error}
+        return asdict(self) | computed
 
 
 def table(rows: list[Row]) -> Table:
     """One line per row; times in milliseconds, every comparison with its bar."""
-    found = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    found = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     found.add_column("case", no_wrap=True)
-    for column in ("dmlcomm", "bound", "ratio", "bar"):
-        found.add_column(column, justify="right")
-    found.add_column("peer")
-    for column in ("its time", "speed-up", "bar", "#wrong"):
-        found.add_column(column, justify="right")
+    has_model = any(row.model_s for row in rows)
+    for column in ("dmlcomm", *(["model"] if has_model else []), "bound", "ratio"):
+        found.add_column(column, justify="right", no_wrap=True)
+    found.add_column("peer", no_wrap=True)
+    for column in ("its time", "speed-up", "#wrong"):
+        found.add_column(column, justify="right", no_wrap=True)
     for row in rows:
         found.add_row(
             row.case,
-            *map(_milliseconds, (row.seconds, row.bound_s)),
-            _number(row.ratio, ".3f"),
-            _number(row.most_of_bound, "g", "≤ "),
+            _milliseconds(row.seconds),
+            *([_number(row.model_error, "+.1%")] if has_model else []),
+            _milliseconds(row.bound_s),
+            _judged(row.ratio, ".3f", row.most_of_bound, "≤"),
             row.peer or "-",
             _milliseconds(row.peer_s),
-            _number(row.speedup, ".2f"),
-            _number(row.least_speedup, "g", "≥ "),
+            _judged(row.speedup, ".2f", row.least_speedup, "≥"),
             str(row.wrong),
         )
     return found
@@ -106,5 +120,10 @@ def _milliseconds(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds * 1000:.1f}"
 
 
-def _number(value: float | None, form: str, relation: str = "") -> str:
-    return "-" if value is None else f"{relation}{value:{form}}"
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else f"{value:{form}}"
+
+
+def _judged(value: float | None, form: str, bar: float | None, relation: str) -> str:
+    """The number, and what it should be."""
+    return _number(value, form) + (f" {relation} {bar:g}" if value and bar else "")

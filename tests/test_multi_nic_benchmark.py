@@ -18,6 +18,10 @@ def test_row_says_which_bars_are_missed():
     ]
     assert Row("bcube", "bcube:3,2", 1.0, 1.0, 1.05, "gloo", 2.0, 1.9).missed() == []
     assert Row("small", "bcube:3,2", 1.0).missed() == []
+    assert Row("small", "bcube:3,2", 1.0, model_s=0.95).missed() == []
+    assert Row("small", "bcube:3,2", 1.0, model_s=1.2).missed() == [
+        "small, bcube:3,2: the model is +20.0% off, at most 10%"
+    ]
 
 
 @pytest.mark.usefixtures("lab_is_possible")

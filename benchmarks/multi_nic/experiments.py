@@ -3,10 +3,11 @@
 import statistics
 from collections.abc import Callable
 
-from benchmarks.lab_run import Request, run
+from benchmarks.lab_run import Request, model_s, run
 from benchmarks.multi_nic import link_down
 from benchmarks.multi_nic.settings import MTU, RATE, UNEQUAL_RATES, Settings
 from benchmarks.row import Row
+from dmlcomm.lab.units import UNLIMITED
 
 SMALL = 64 * 1024  # bytes
 ASYNC_BUCKETS = 4
@@ -68,7 +69,7 @@ def shared_hosts(settings: Settings) -> list[Row]:
 
 def small(settings: Settings) -> list[Row]:
     """Latency: links without a rate, so the processors are what is waited for."""
-    request = Request(settings.bcubes[0], "unlimited", (SMALL,), mtu=MTU)
+    request = Request(settings.bcubes[0], UNLIMITED, (SMALL,), mtu=MTU)
     ours, peer = run(request.but(iterations=settings.small_iterations))
     return [_row("small", ours, peer, "gloo, one NIC", None, LEAST_SPEEDUP_SMALL)]
 
@@ -82,6 +83,7 @@ def link_goes_down(settings: Settings) -> list[Row]:
     found = link_down.run(spec, size, settings.iterations_down, settings.iterations_up)
     nics, bound_s = found.nics, found.bound_s
     before_s, down_s = statistics.median(found.before_s), statistics.median(found.down_s)
+    left = (nics - 1) / nics
     back = "not at full speed again"
     if found.recovery_s is not None:
         back = f"full speed after {found.recovery_s:.2f} s"
@@ -90,7 +92,7 @@ def link_goes_down(settings: Settings) -> list[Row]:
     return [
         Row(case=f"{case}, link up", seconds=before_s, bound_s=bound_s, **shared),
         Row(
-            case=f"{case}, pulled meanwhile",
+            case=f"{case}, pulled now",
             seconds=found.hit_s,
             bound_s=bound_s,
             remark=f"stall {(found.hit_s - before_s) * 1000:.0f} ms",
@@ -99,8 +101,9 @@ def link_goes_down(settings: Settings) -> list[Row]:
         Row(
             case=f"{case}, link down",
             seconds=down_s,
-            bound_s=bound_s * nics / (nics - 1),
+            bound_s=bound_s / left,
             most_of_bound=MOST_OF_BOUND_LINK_DOWN,
+            model_s=model_s(spec, RATE, size, MTU, share=left),
             **shared,
         ),
         Row(
@@ -138,5 +141,6 @@ def _row(
         peer=peer_name,
         peer_s=peer["seconds"],
         least_speedup=least,
+        model_s=ours["model_s"],
         wrong=ours["wrong"] + peer["wrong"],
     )

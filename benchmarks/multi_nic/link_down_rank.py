@@ -36,6 +36,7 @@ def main() -> None:
         begin = time.perf_counter()
         dist.all_reduce(tensor, group=group)
         seconds, at = time.perf_counter() - begin, time.monotonic()
+        barrier.leave()
         slowest, wrong = over_ranks([seconds], _differing(tensor, reference))
         say(ended=number, at=at, seconds=slowest.item(), wrong=wrong)
     dist.destroy_process_group()

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterator
 
-from benchmarks.lab_run import Request, json_lines, run
+from benchmarks.lab_run import Request, measured_lines, run
 from benchmarks.reproduce_bml import theory
 from benchmarks.reproduce_bml.paper import (
     JOB_ITERATIONS,
@@ -72,7 +72,7 @@ def _replay(training: Training, network: Network, flops: float) -> list[dict]:
     command += [str(flops), str(training.scale), str(ITERATIONS), "dmlcomm", "layers"]
     arguments = [word for assignment in network.env for word in ("-e", assignment)]
     with Lab(network.topology, rate=RATE, options=Options(mtu=MTU)) as lab:
-        return json_lines(lab, command, arguments)
+        return measured_lines(lab, command, arguments)
 
 
 def _hardware(network: Network) -> dict:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks import report
 from benchmarks.arguments import comma_list
-from benchmarks.lab_run import json_lines
+from benchmarks.lab_run import json_lines, measured_lines
 from benchmarks.training import output
 from benchmarks.training.models import MODELS
 from benchmarks.training.plan import plan
@@ -86,7 +86,7 @@ def _replay(lab: Lab, contestant: Contestant, options: argparse.Namespace) -> di
     arguments = [options.model, options.batch, options.flops, options.scale]
     arguments += [options.iterations, contestant.backend, "buckets"]
     command = [sys.executable, "-m", "benchmarks.training.rank", *map(str, arguments)]
-    return json_lines(lab, command, contestant.run_options)[-1]
+    return measured_lines(lab, command, contestant.run_options)[-1]
 
 
 def _train_digits(lab: Lab, contestant: Contestant, options: argparse.Namespace) -> dict:
