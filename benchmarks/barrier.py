@@ -10,6 +10,7 @@ from contextlib import contextmanager
 SLOT_BYTES = 8
 PAUSE_S = 1e-4
 LEAVING_PAUSE_S = 2e-3
+DEADLINE_S = 600
 
 
 class Barrier:
@@ -19,7 +20,10 @@ class Barrier:
         slots: zeroed memory, the same for all ranks: `SLOT_BYTES` for each.
         pause_s: a rank sleeps so long between two looks; 0: it only yields its core, and begins as
             soon as the last one comes. Where many ranks share few cores those that yield without
-            end are behind all others afterwards.
+            end are behind all others afterwards. `leave` always sleeps, `LEAVING_PAUSE_S`.
+
+    Raises:
+        TimeoutError: after `DEADLINE_S`, with the ranks that did not come.
     """
 
     def __init__(self, slots, rank: int, pause_s: float = 0.0):
@@ -38,7 +42,11 @@ class Barrier:
     def _meet(self, pause_s: float) -> None:
         self._epoch += 1
         self._slots[self._rank] = self._epoch
+        deadline = time.monotonic() + DEADLINE_S
         while min(self._slots) < self._epoch:
+            if time.monotonic() > deadline:
+                behind = [rank for rank, epoch in enumerate(self._slots) if epoch < self._epoch]
+                raise TimeoutError(f"ranks {behind} did not come to the barrier of a benchmark")
             if pause_s:
                 time.sleep(pause_s)
             else:

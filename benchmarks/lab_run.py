@@ -22,11 +22,11 @@ from dmlcomm.planning import network as planned
 from dmlcomm.planning.pricing import choose
 
 DEADLINE_S = 1800
-MIN_ITERATIONS = 3
+MIN_ITERATIONS = 5
 MAX_ITERATIONS = 20
 
-# For the model, where links have no rate: as the backend assumes then.
-FREE_RATE = "30gbit"
+# What the drivers of links without a rate say (veth).
+FREE_RATE = "10gbit"
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Request:
             waited for.
         ranks_per_host: processes on every host.
         gloo_nics: how many NICs gloo is given; 0 is all.
-        seconds: of measuring, per size and backend, about; from 3 to 20 iterations.
+        seconds: of measuring, per size and backend, about; from 5 to 20 iterations.
         iterations: instead of ``seconds``; needed where links have no rate.
         env: NAME=VALUE for the ranks.
     """
@@ -144,6 +144,13 @@ def model_s(
     return choose(network, shared, "all_reduce", size).chosen.seconds
 
 
+def _model_of(request: Request, size: int) -> float | None:
+    """All buckets count as one. None where the request chooses the algorithm."""
+    if any(assignment.startswith("DMLCOMM_ALGORITHM=") for assignment in request.env):
+        return None
+    return model_s(request.topology, request.rate, size, request.mtu, request.ranks_per_host)
+
+
 def _case(request: Request, graph: nx.Graph, size: int) -> Case:
     if request.iterations:
         return Case(size, request.iterations, request.buckets)
@@ -165,9 +172,7 @@ def _in_context(result: dict, request: Request, graph: nx.Graph) -> dict:
         "rates_bps": host_rates_bps(graph),
         "bound_s": bound_s,
         "ratio": result["seconds"] / bound_s if bound_s else None,
-        "model_s": model_s(
-            request.topology, request.rate, result["size"], request.mtu, request.ranks_per_host
-        ),
+        "model_s": _model_of(request, result["size"]),
     }
     del context["sizes"], context["backends"], context["seconds"]
     return context | result

@@ -71,7 +71,10 @@ class Row:
 
 
 def table(rows: list[Row]) -> Table:
-    """One line per row; times in milliseconds, every comparison with its bar."""
+    """One line per row; times in milliseconds, every comparison with its bar.
+
+    That of the model, which stands in no column, is `MOST_MODEL_ERROR`, either way.
+    """
     found = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     found.add_column("case", no_wrap=True)
     has_model = any(row.model_s for row in rows)

@@ -13,20 +13,18 @@ namespace {
 // Where rates are not known, Gigabit Ethernet: only the ratio of latency and bandwidth matters for
 // the choice.
 constexpr double kBitsPerSecond = 1e9;
-// Between hosts of one kernel that outnumber its cores: no cable, the cores are what is waited for.
-constexpr double kVirtualBitsPerSecond = 30e9;
 
 // Of hosts with a network between them.
 topology::Topology make_network(const EngineOptions& options, std::vector<uint32_t> host_of_rank,
-                                size_t num_hosts, size_t num_rails, double bits_per_second) {
+                                size_t num_hosts, size_t num_rails) {
   if (options.grid.empty()) {
     return topology::flat_network(std::move(host_of_rank), static_cast<uint32_t>(num_rails),
-                                  bits_per_second, true);
+                                  kBitsPerSecond, true);
   }
   if (topology::Grid(options.grid).num_hosts() != num_hosts) {
-    return topology::flat_network(std::move(host_of_rank), 1, bits_per_second, true);
+    return topology::flat_network(std::move(host_of_rank), 1, kBitsPerSecond, true);
   }
-  return topology::grid_network(options.host_of_rank, options.grid, bits_per_second, true);
+  return topology::grid_network(options.host_of_rank, options.grid, kBitsPerSecond, true);
 }
 
 }  // namespace
@@ -44,12 +42,10 @@ topology::Topology make_topology(const transport::Mesh& mesh, const EngineOption
     hosts[rank] = static_cast<uint32_t>(it - ids.begin());
   }
   if (ids.size() == 1) return topology::single_host(num_ranks, false);
-  const double ranks_per_core = transport::ranks_per_shared_core(mesh.hosts());
-  const double assumed = ranks_per_core > 1 ? kVirtualBitsPerSecond : kBitsPerSecond;
-  topology::Topology network =
-      make_network(options, std::move(hosts), ids.size(), num_rails, assumed);
-  return topology::on_shared_cores(topology::at_rates(std::move(network), options.rail_rates_bps),
-                                   ranks_per_core);
+  return topology::on_shared_cores(
+      topology::at_rates(make_network(options, std::move(hosts), ids.size(), num_rails),
+                         options.rail_rates_bps),
+      transport::ranks_per_shared_core(mesh.hosts()));
 }
 
 std::vector<uint8_t> first_rails(const EngineOptions& options) {

@@ -18,7 +18,7 @@ Schedule broadcast_direct(const OpShape& shape) {
 
 double broadcast_direct_seconds(const CostTerms& terms) {
   const double others = terms.num_ranks - 1;
-  return terms.latency_of(1, others) + terms.all(terms.bytes * others, terms.bytes);
+  return terms.latency_of(1, others) + terms.spread(terms.bytes * others, terms.bytes);
 }
 
 }  // namespace dmlcomm::schedule

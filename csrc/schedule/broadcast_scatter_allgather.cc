@@ -33,7 +33,7 @@ double broadcast_scatter_allgather_seconds(const CostTerms& terms) {
   const double members = std::max(1.0, terms.num_ranks - 1.0);
   const double part = terms.bytes / members;
   const double exchanged = terms.bytes - part;
-  const double scatter = terms.latency_of(1, members) + terms.all(terms.bytes, part);
+  const double scatter = terms.latency_of(1, members) + terms.spread(terms.bytes, part);
   if (members == 1) return scatter;
   return scatter + terms.latency(members - 1) + terms.all(exchanged, exchanged);
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <optional>
 #include <queue>
 #include <tuple>
 #include <utility>
@@ -19,9 +20,8 @@ struct Message {
   uint32_t send, receive;  // nodes
   double bytes;
   double overhead_s, alpha_s;
-  std::vector<uint32_t> resources;
+  std::vector<MaxMinSharing::Use> uses;
   std::pair<uint32_t, uint32_t> lane;  // (sender, receiver)
-  uint32_t origin;                     // a host
 };
 
 // The steps of all simulated ranks, numbered through as *nodes*, and the messages that join them.
@@ -171,9 +171,7 @@ class Simulation {
 
   void move(uint32_t id) {
     const Message& message = work_.messages[id];
-    if (message.bytes > 0) {
-      return work_.sharing.add(id, message.bytes, message.resources, message.origin);
-    }
+    if (message.bytes > 0) return work_.sharing.add(id, message.bytes, message.uses);
     arrive(id, now_);
   }
 
@@ -233,33 +231,50 @@ class Resources {
         sharers_(sharers),
         core_beta_(topology.core_s_per_byte / cores) {}
 
-  // Of a message that `sender` sends. Alone it has one of the cores that are shared.
-  std::vector<uint32_t> of_hops(const std::vector<Hop>& hops, uint32_t sender) {
-    std::vector<uint32_t> needed;
+  using Uses = std::vector<MaxMinSharing::Use>;
+
+  // Of a message that `sender` sends. `mirror`: the host on which all hops are, where all hosts do
+  // the same at the same time.
+  Uses of_hops(const std::vector<Hop>& hops, uint32_t sender,
+               std::optional<uint32_t> mirror = std::nullopt) {
+    Uses uses;
     for (const Hop& hop : hops) {
-      needed.push_back(nic(Side::out, hop.from, hop.rail));
-      needed.push_back(nic(Side::in, hop.to, hop.rail));
+      uses.push_back({nic(Side::out, mirror.value_or(hop.from), hop.rail)});
+      uses.push_back(
+          {nic(Side::in, mirror.value_or(hop.to), hop.rail), mirror ? distance(hop) : hop.from});
     }
     if (core_beta_ > 0) {
-      needed.push_back(resource({Kind::cores, Side::out, 0, 0}, core_beta_, 1));
-      needed.push_back(resource({Kind::core, Side::out, sender, 0}, topology_.core_s_per_byte, 1));
+      uses.push_back({resource({Kind::cores, Side::out, 0, 0}, core_beta_, 1)});
+      // All messages of a sender together have one core.
+      uses.push_back({resource({Kind::core, Side::out, sender, 0}, topology_.core_s_per_byte, 1)});
     }
-    return needed;
+    return uses;
   }
 
-  std::vector<uint32_t> of_memory(uint32_t sender, uint32_t receiver) {
+  Uses of_memory(uint32_t sender, uint32_t receiver) {
     const double beta = topology_.intra_host.beta_s_per_byte;
-    std::vector<uint32_t> needed = {resource({Kind::rank, Side::in, receiver, 0}, beta, 1)};
+    Uses uses = {{resource({Kind::rank, Side::in, receiver, 0}, beta, 1)}};
     if (!topology_.single_copy) {
-      needed.push_back(resource({Kind::rank, Side::out, sender, 0}, beta, 1));
+      uses.push_back({resource({Kind::rank, Side::out, sender, 0}, beta, 1)});
     }
-    return needed;
+    return uses;
   }
 
  private:
   enum class Kind { rank, nic, cores, core };
   enum class Side { out, in };
   using Key = std::tuple<Kind, Side, uint32_t, uint8_t>;  // of which rank, or host and rail
+
+  // From where such a hop comes, seen from where it goes: the same for all hosts that do the same.
+  uint32_t distance(const Hop& hop) const {
+    int64_t period = topology_.num_hosts();
+    if (!topology_.grid.empty()) {
+      period = 1;
+      for (uint32_t level = 0; level <= hop.rail; ++level) period *= topology_.grid[level];
+    }
+    const int64_t apart = int64_t{hop.from} - int64_t{hop.to};
+    return static_cast<uint32_t>((apart % period + period) % period);
+  }
 
   uint32_t nic(Side side, uint32_t host, uint8_t rail) {
     const double beta = rail == kAnyRail ? topology_.striped_beta() : topology_.rail_beta(rail);
@@ -315,8 +330,7 @@ double simulate(const topology::Topology& topology, const std::vector<Schedule>&
            link.overhead_s,
            link.alpha_s + relay_seconds(topology, hops),
            hops.empty() ? resources.of_memory(sender, rank) : resources.of_hops(hops, sender),
-           {sender, rank},
-           topology.host_of_rank[sender]});
+           {sender, rank}});
     }
   }
   return Simulation(std::move(work), topology.gamma_s_per_byte, element_bytes).run();
@@ -340,8 +354,7 @@ double simulate_in_lockstep(const topology::Topology& topology, const Schedule& 
     const Step &send = schedule.steps[sends[j]], &receive = schedule.steps[receipts[j]];
     const uint64_t elements = std::max(send.range.length, receive.range.length);
     // What this rank's message costs others on its way, others' messages cost this rank's host.
-    auto hops = route(topology, rank, send.peer, send.rail);
-    for (Hop& hop : hops) hop.from = hop.to = host;
+    const auto hops = route(topology, rank, send.peer, send.rail);
     const topology::Link& link = topology.link(rank, send.peer);
     work.add_message(
         {sends[j],
@@ -349,9 +362,8 @@ double simulate_in_lockstep(const topology::Topology& topology, const Schedule& 
          static_cast<double>(elements) * element_bytes,
          link.overhead_s * topology.crowding(),
          link.alpha_s + relay_seconds(topology, hops),
-         hops.empty() ? resources.of_memory(rank, rank) : resources.of_hops(hops, rank),
-         {rank, send.peer},
-         topology.host_of_rank[send.peer]});
+         hops.empty() ? resources.of_memory(rank, rank) : resources.of_hops(hops, rank, host),
+         {rank, send.peer}});
   }
   return Simulation(std::move(work), topology.gamma_s_per_byte, element_bytes).run();
 }

@@ -4,10 +4,11 @@
 // other (`overhead` each), and where ranks share cores, all senders together as many at a time as
 // there are cores; `alpha` later it becomes a flow, and all flows share the resources they need by
 // max-min fairness: between hosts the NICs of both hosts (one rail of each on a grid, and of the
-// hosts that relay, for which `alpha` grows; all rails elsewhere) and the cores where ranks share
-// them, inside a host the receiving rank, and the sending rank too unless the topology has single
-// copy. Messages from one rank to another follow each other. A rank combines and copies one range
-// at a time, at `gamma`.
+// hosts that relay, for which `alpha` grows; all rails elsewhere), where a NIC to which several
+// hosts send is slower (`contention`), and the cores where ranks share them, of which a sender has
+// one at most; inside a host the receiving rank, and the sending rank too unless the topology has
+// single copy. Messages from one rank to another follow each other. A rank combines and copies one
+// range at a time, at `gamma`.
 //
 // Use: to compare algorithms on machines one does not have, and to keep the closed forms beside the
 // generators honest. The planner uses those: a simulation takes milliseconds to seconds.

@@ -8,11 +8,13 @@ namespace {
 // Seconds per byte of a host that sends as much to every other host, and relays for others what
 // takes several hops: of N - 1 destinations N (1 - 1/n) differ on a level of size n, and by
 // symmetry each host carries as much on its rail there. The rail that is busy longest decides.
-double grid_beta_all(const topology::Topology& topology) {
+double grid_beta_all(const topology::Topology& topology, double contention) {
   const double hosts = topology.num_hosts();
   double longest = 0;
   for (uint32_t level = 0; level < topology.grid.size(); ++level) {
-    longest = std::max(longest, topology.rail_beta(level) * (1 - 1.0 / topology.grid[level]));
+    const double size = topology.grid[level];
+    const double port = size > 2 ? contention : 1;  // of a switch to which others send
+    longest = std::max(longest, port * topology.rail_beta(level) * (1 - 1 / size));
   }
   return longest * hosts / (hosts - 1);
 }
@@ -51,7 +53,8 @@ CostTerms cost_terms(const topology::Topology& topology, double bytes) {
   terms.sender_is_free = one_host && topology.single_copy;
   const double local = topology.intra_host.beta_s_per_byte;
   if (one_host) {
-    terms.beta_all = terms.beta_next = terms.beta_far = terms.beta_far_alone = local;
+    terms.beta_all = terms.beta_spread = terms.beta_next = terms.beta_far = terms.beta_far_alone =
+        local;
     return terms;
   }
   terms.grid = topology.grid;
@@ -68,16 +71,18 @@ CostTerms cost_terms(const topology::Topology& topology, double bytes) {
     terms.alpha += topology.relay_s * (static_cast<double>(topology.grid.size()) - 1);
   }
   const double nic = is_flat ? topology.striped_beta() : topology.slowest_rail_beta();
-  const double nic_all = is_flat ? nic : grid_beta_all(topology);
   const double per_host = topology.max_ranks_per_host();
   const double num_remote = terms.num_ranks - per_host;
-  const double all_contention = num_remote > per_host ? topology.contention : 1;
   const double remote_share = num_remote / (terms.num_ranks - 1.0);
-  terms.beta_all =
-      std::max(remote_share * per_host * nic_all * all_contention, (1 - remote_share) * local);
+  const auto beta_all = [&](double contention) {
+    const double port = topology.num_hosts() > 2 ? contention : 1;
+    const double nic_all = is_flat ? nic * port : grid_beta_all(topology, contention);
+    return std::max({remote_share * per_host * nic_all, (1 - remote_share) * local, crowded});
+  };
+  terms.beta_all = beta_all(topology.contention);
+  terms.beta_spread = beta_all(1);
   terms.beta_next = per_host > 1 ? std::max(nic, local) : nic;
   terms.beta_far_alone = per_host * nic;
-  terms.beta_all = std::max(terms.beta_all, crowded);
   terms.beta_next = std::max(terms.beta_next, crowded);
   terms.beta_far = std::max(terms.beta_far_alone, crowded);
   return terms;

@@ -21,9 +21,11 @@ struct CostTerms {
   double overhead = 0;  // of one message by every rank at the same time
   double crowding = 1;  // see Topology
   double gamma = 0;
-  // Seconds per byte of a rank that exchanges with all others at once, with its neighbours r - 1
-  // and r + 1 only, and with a rank far away while all others of its host do the same.
+  // Seconds per byte of a rank that exchanges with all others at once, that alone sends to them,
+  // that exchanges with its neighbours r - 1 and r + 1 only, and with a rank far away while all
+  // others of its host do the same.
   double beta_all = 0;
+  double beta_spread = 0;
   double beta_next = 0;
   double beta_far = 0;
   double beta_far_alone = 0;  // without what shared cores add
@@ -48,6 +50,7 @@ struct CostTerms {
   double tree(double link_seconds) const;
 
   double all(double sent, double received) const { return beta_all * busier(sent, received); }
+  double spread(double sent, double received) const { return beta_spread * busier(sent, received); }
   double next(double sent, double received) const { return beta_next * busier(sent, received); }
   double far(double sent, double received) const { return beta_far * busier(sent, received); }
   // The same where few ranks send at a time.

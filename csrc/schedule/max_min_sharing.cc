@@ -10,9 +10,8 @@ uint32_t MaxMinSharing::add_resource(double bytes_per_s, double contention) {
   return static_cast<uint32_t>(resources_.size() - 1);
 }
 
-void MaxMinSharing::add(uint32_t flow, double bytes, const std::vector<uint32_t>& resources,
-                        uint32_t origin) {
-  flows_.push_back({flow, bytes, bytes * 1e-9, 0, resources, origin});
+void MaxMinSharing::add(uint32_t flow, double bytes, const std::vector<Use>& uses) {
+  flows_.push_back({flow, bytes, bytes * 1e-9, 0, uses});
   is_shared_ = false;
 }
 
@@ -40,12 +39,13 @@ std::vector<uint32_t> MaxMinSharing::advance(double seconds) {
 std::vector<double> MaxMinSharing::capacities() const {
   std::vector<double> found;
   for (const Resource& resource : resources_) found.push_back(resource.bytes_per_s);
-  std::vector<const Flow*> first_user(resources_.size(), nullptr);
+  std::vector<const Use*> first(resources_.size(), nullptr);
   std::vector<bool> contends(resources_.size(), false);
   for (const Flow& flow : flows_) {
-    for (uint32_t r : flow.resources) {
-      if (first_user[r] == nullptr) first_user[r] = &flow;
-      if (first_user[r]->origin == flow.origin || contends[r]) continue;
+    for (const Use& use : flow.uses) {
+      const uint32_t r = use.resource;
+      if (first[r] == nullptr) first[r] = &use;
+      if (first[r]->origin == use.origin || contends[r]) continue;
       contends[r] = true;
       found[r] /= resources_[r].contention;
     }
@@ -60,7 +60,7 @@ void MaxMinSharing::share() {
   std::vector<uint32_t> users(resources_.size(), 0);
   for (Flow& flow : flows_) {
     flow.bytes_per_s = 0;
-    for (uint32_t resource : flow.resources) ++users[resource];
+    for (const Use& use : flow.uses) ++users[use.resource];
   }
   std::vector<double> left = capacities();
   for (size_t num_open = flows_.size(); num_open > 0;) {
@@ -74,12 +74,14 @@ void MaxMinSharing::share() {
     }
     const double rate = left[bottleneck] / users[bottleneck];
     for (Flow& flow : flows_) {
-      const auto& needed = flow.resources;
       if (flow.bytes_per_s > 0) continue;
-      if (std::find(needed.begin(), needed.end(), bottleneck) == needed.end()) continue;
+      if (std::none_of(flow.uses.begin(), flow.uses.end(),
+                       [&](const Use& use) { return use.resource == bottleneck; })) {
+        continue;
+      }
       flow.bytes_per_s = rate;
       --num_open;
-      for (uint32_t resource : needed) {
+      for (const auto& [resource, origin] : flow.uses) {
         // Rounding must not leave a resource that still has users with nothing at all.
         left[resource] = std::max(left[resource] - rate, resources_[resource].bytes_per_s * 1e-9);
         --users[resource];

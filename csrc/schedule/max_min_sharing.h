@@ -16,9 +16,14 @@ class MaxMinSharing {
   // flows of several origins share it.
   uint32_t add_resource(double bytes_per_s, double contention = 1);
 
-  // A flow of `bytes` > 0 that needs all of `resources`, at least one. Ids are the caller's.
-  void add(uint32_t flow, double bytes, const std::vector<uint32_t>& resources,
-           uint32_t origin = 0);
+  // A resource that a flow needs, and where it comes from to that one.
+  struct Use {
+    uint32_t resource;
+    uint32_t origin = 0;
+  };
+
+  // A flow of `bytes` > 0 with at least one use. Ids are the caller's.
+  void add(uint32_t flow, double bytes, const std::vector<Use>& uses);
 
   size_t num_flows() const { return flows_.size(); }
 
@@ -34,8 +39,7 @@ class MaxMinSharing {
     double bytes_left;
     double negligible;  // bytes that rounding may leave over
     double bytes_per_s;
-    std::vector<uint32_t> resources;
-    uint32_t origin;
+    std::vector<Use> uses;
   };
 
   void share();

@@ -25,7 +25,7 @@ Schedule scatter_direct(const OpShape& shape) {
 double scatter_direct_seconds(const CostTerms& terms) {
   const double others = terms.num_ranks - 1;
   const double piece = terms.bytes / terms.num_ranks;
-  return terms.latency_of(1, others) + terms.all(others * piece, piece);
+  return terms.latency_of(1, others) + terms.spread(others * piece, piece);
 }
 
 }  // namespace dmlcomm::schedule

@@ -2,6 +2,7 @@
 // generators against the simulation.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -50,9 +51,9 @@ double simulated(OpKind kind, const std::string& name, const topology::Topology&
 TEST(MaxMinSharingTest, GivesWhatABottleneckLeavesToTheOthers) {
   MaxMinSharing sharing;
   const uint32_t narrow = sharing.add_resource(2), wide = sharing.add_resource(10);
-  sharing.add(7, 1, {narrow, wide});
-  sharing.add(8, 1, {narrow});
-  sharing.add(9, 18, {wide});  // gets 10 - 1, then 10
+  sharing.add(7, 1, {{narrow}, {wide}});
+  sharing.add(8, 1, {{narrow}});
+  sharing.add(9, 18, {{wide}});  // gets 10 - 1, then 10
   EXPECT_DOUBLE_EQ(sharing.seconds_to_first_end(), 1);
   EXPECT_EQ(sharing.advance(1), (std::vector<uint32_t>{7, 8}));
   EXPECT_DOUBLE_EQ(sharing.seconds_to_first_end(), 0.9);
@@ -225,6 +226,33 @@ TEST(SimulationTest, MessagesOfOneHostDoNotContend) {
   const double alone = simulate(topology, schedules, 1);
   topology.contention = 1.5;
   EXPECT_DOUBLE_EQ(simulate(topology, schedules, 1), alone);
+}
+
+// Each NIC of BCube(2, 2) has one neighbour only, from which relayed messages come, too.
+TEST(SimulationTest, MessagesOfOneNeighbourDoNotContend) {
+  topology::Topology topology = topology::grid_network({0, 1, 2, 3}, {2, 2}, 1e9, true);
+  const Algorithm& direct = *find_algorithm(OpKind::all_gather, "direct");
+  const auto schedules = schedules_of(direct, topology, 1'000'000);
+  const auto seconds = [&] {
+    return std::array{simulate(topology, schedules, 1),
+                      simulate_in_lockstep(topology, schedules[0], 0, 1),
+                      direct.seconds(cost_terms(topology, 1e6))};
+  };
+  topology.contention = 1;
+  const auto alone = seconds();
+  topology.contention = 1.5;
+  EXPECT_EQ(seconds(), alone);
+}
+
+// Who alone sends to all others does not contend, and who receives from them does.
+TEST(ClosedFormTest, OfContentionAgreesWithTheSimulation) {
+  topology::Topology topology = topology::flat_network({0, 1, 2, 3, 4}, 1, 1e9, true);
+  for (OpKind kind : {OpKind::scatter, OpKind::gather, OpKind::broadcast}) {
+    const Algorithm& direct = *find_algorithm(kind, "direct");
+    const double simulated = simulate(topology, schedules_of(direct, topology, 10'000'000), 1);
+    EXPECT_NEAR(direct.seconds(cost_terms(topology, 10e6)), simulated, 0.05 * simulated)
+        << to_string(kind);
+  }
 }
 
 TEST(LockstepTest, PricesGroupsThatAreTooLargeToGenerate) {

@@ -25,12 +25,12 @@ constexpr double kRelay = 10e-6;
 constexpr double kNetworkContention = 1.2;
 // Between hosts of one kernel whose ranks outnumber its cores: the cores do the work of both sides,
 // which sleep and are woken, and of the network; and who is woken waits for a core first. For 1 KiB
-// 9 hosts on 2 cores took 1.2 ms in the 8 rounds of a tree, in which few want a core at a time, and
-// 1.4 ms in the 5 rounds of recursive doubling. Where many messages come at once fewer sleep, and
-// each costs half as much.
+// 9 hosts on 2 cores took 1.1 to 1.3 ms with a tree, in which few want a core at a time, and 1.4 ms
+// with recursive doubling. Where many messages come at once fewer sleep, and each costs half as
+// much.
 constexpr double kSharedKernelOverhead = 70e-6;
 constexpr double kSharedKernelAlpha = 120e-6;
-// And for each byte: of 64 KiB the same tree took 1.9 ms.
+// And for each byte: of 64 KiB the same tree took 1.3 to 2 ms.
 constexpr double kSharedKernelByte = 0.8e-9;
 // Adding or copying out of cache by one core.
 constexpr double kGamma = 1 / 10e9;
@@ -131,8 +131,6 @@ Topology flat_network(std::vector<uint32_t> host_of_rank, uint32_t num_rails,
   return topology;
 }
 
-// A port of a grid's switch joins the few hosts of one level; what meets there has not been seen to
-// lose packets.
 Topology grid_network(std::vector<uint32_t> host_of_rank, std::vector<uint32_t> sizes,
                       double bits_per_second, bool single_copy) {
   const auto num_rails = static_cast<uint32_t>(sizes.size());
