@@ -228,6 +228,7 @@ class Resources {
             double cores)
       : topology_(topology),
         sharing_(sharing),
+        num_hosts_(topology.num_hosts()),
         sharers_(sharers),
         core_beta_(topology.core_s_per_byte / cores) {}
 
@@ -267,7 +268,7 @@ class Resources {
 
   // From where such a hop comes, seen from where it goes: the same for all hosts that do the same.
   uint32_t distance(const Hop& hop) const {
-    int64_t period = topology_.num_hosts();
+    int64_t period = num_hosts_;
     if (!topology_.grid.empty()) {
       period = 1;
       for (uint32_t level = 0; level <= hop.rail; ++level) period *= topology_.grid[level];
@@ -291,6 +292,7 @@ class Resources {
 
   const topology::Topology& topology_;
   MaxMinSharing* sharing_;
+  const uint32_t num_hosts_;  // counting them takes long
   const double sharers_;
   const double core_beta_;  // of all cores together
   std::map<Key, uint32_t> ids_;
