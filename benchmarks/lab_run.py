@@ -4,7 +4,6 @@ What ``benchmarks.lab``, ``benchmarks.multi_nic`` and ``benchmarks.reproduce_bml
 """
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -17,16 +16,10 @@ from benchmarks.lab_rank import Case
 from benchmarks.operations import OPERATIONS
 from dmlcomm.lab import Lab, Options
 from dmlcomm.lab import graph as topology
-from dmlcomm.lab.units import UNLIMITED
-from dmlcomm.planning import network as planned
-from dmlcomm.planning.pricing import choose
 
 DEADLINE_S = 1800
 MIN_ITERATIONS = 5
 MAX_ITERATIONS = 20
-
-# What the drivers of links without a rate say (veth).
-FREE_RATE = "10gbit"
 
 
 @dataclass(frozen=True)
@@ -63,8 +56,8 @@ class Request:
 
 
 def run(request: Request) -> list[dict]:
-    """One dictionary per size and backend: what `lab_rank` measures, the request, ``model_s`` of
-    dmlcomm, and, where links have a rate, ``bound_s`` and ``ratio`` to it."""
+    """One dictionary per size and backend: what `lab_rank` measures, the request, and, where links
+    have a rate, ``bound_s`` and ``ratio`` to it."""
     with Lab(request.topology, rate=request.rate, options=Options(mtu=request.mtu)) as lab:
         graph = lab.graph()
         cases = [_case(request, graph, size) for size in request.sizes]
@@ -120,37 +113,6 @@ def all_reduce_bound_s(graph: nx.Graph, size: int) -> float | None:
     return factor * size * 8 / sum(rates) if rates else None
 
 
-def model_s(
-    spec: str, rate: str, size: int, mtu: int, ranks_per_host: int = 1, share: float = 1
-) -> float | None:
-    """What the planner expects of an all_reduce in a lab on this machine, whose cores all share.
-
-    None for topologies that it does not know, such as fat trees.
-
-    Args:
-        share: of each rate that is there, where a host has lost NICs. Its neighbours on all levels
-            then send to those that are left.
-    """
-    rate = FREE_RATE if rate == UNLIMITED else rate
-    try:
-        network = planned.parse(spec, rate, ranks_per_host, mtu)
-    except planned.PlanError:
-        return None
-    if share < 1:
-        share /= network.core().contention
-        network = replace(network, rates_bps=tuple(share * each for each in network.rates_bps))
-    cores = len(os.sched_getaffinity(0))
-    shared = network.core().on_shared_cores(network.num_ranks / cores)
-    return choose(network, shared, "all_reduce", size).chosen.seconds
-
-
-def _model_of(request: Request, size: int) -> float | None:
-    """All buckets count as one. None where the request chooses the algorithm."""
-    if any(assignment.startswith("DMLCOMM_ALGORITHM=") for assignment in request.env):
-        return None
-    return model_s(request.topology, request.rate, size, request.mtu, request.ranks_per_host)
-
-
 def _case(request: Request, graph: nx.Graph, size: int) -> Case:
     if request.iterations:
         return Case(size, request.iterations, request.buckets)
@@ -172,7 +134,6 @@ def _in_context(result: dict, request: Request, graph: nx.Graph) -> dict:
         "rates_bps": host_rates_bps(graph),
         "bound_s": bound_s,
         "ratio": result["seconds"] / bound_s if bound_s else None,
-        "model_s": _model_of(request, result["size"]),
     }
     del context["sizes"], context["backends"], context["seconds"]
     return context | result

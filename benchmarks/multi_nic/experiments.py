@@ -3,8 +3,9 @@
 import statistics
 from collections.abc import Callable
 
-from benchmarks.lab_run import Request, model_s, run
+from benchmarks.lab_run import Request, run
 from benchmarks.multi_nic import link_down
+from benchmarks.multi_nic.model import model_s
 from benchmarks.multi_nic.settings import MTU, RATE, UNEQUAL_RATES, Settings
 from benchmarks.row import Row
 from dmlcomm.lab.units import UNLIMITED
@@ -141,6 +142,8 @@ def _row(
         peer=peer_name,
         peer_s=peer["seconds"],
         least_speedup=least,
-        model_s=ours["model_s"],
+        model_s=model_s(
+            ours["topology"], ours["rate"], ours["size"], ours["mtu"], ours["ranks_per_host"]
+        ),
         wrong=ours["wrong"] + peer["wrong"],
     )

@@ -8,8 +8,7 @@ namespace {
 // Seconds per byte of a host that sends as much to every other host, and relays for others what
 // takes several hops: of N - 1 destinations N (1 - 1/n) differ on a level of size n, and by
 // symmetry each host carries as much on its rail there. The rail that is busy longest decides.
-double grid_beta_all(const topology::Topology& topology, double contention) {
-  const double hosts = topology.num_hosts();
+double grid_beta_all(const topology::Topology& topology, double hosts, double contention) {
   double longest = 0;
   for (uint32_t level = 0; level < topology.grid.size(); ++level) {
     const double size = topology.grid[level];
@@ -74,9 +73,10 @@ CostTerms cost_terms(const topology::Topology& topology, double bytes) {
   const double per_host = topology.max_ranks_per_host();
   const double num_remote = terms.num_ranks - per_host;
   const double remote_share = num_remote / (terms.num_ranks - 1.0);
+  const double hosts = topology.num_hosts();
   const auto beta_all = [&](double contention) {
-    const double port = topology.num_hosts() > 2 ? contention : 1;
-    const double nic_all = is_flat ? nic * port : grid_beta_all(topology, contention);
+    const double port = hosts > 2 ? contention : 1;
+    const double nic_all = is_flat ? nic * port : grid_beta_all(topology, hosts, contention);
     return std::max({remote_share * per_host * nic_all, (1 - remote_share) * local, crowded});
   };
   terms.beta_all = beta_all(topology.contention);

@@ -204,28 +204,22 @@ TEST(LockstepTest, PricesSymmetricAlgorithmsLikeTheWholeGroup) {
   }
 }
 
-// Both messages arrive through one NIC.
-TEST(SimulationTest, MessagesThatShareANicTakeLongerWhereThatContends) {
-  topology::Topology topology = topology::flat_network({0, 1, 2}, 1, 8e9, true);
+// Two ranks send to the first, through its NIC.
+double seconds_of_two_messages(const std::vector<uint32_t>& hosts, double contention) {
+  topology::Topology topology = topology::flat_network(hosts, 1, 8e9, true);
   topology.inter_host.alpha_s = topology.inter_host.overhead_s = 0;
-  const auto schedules =
-      schedules_of(*find_algorithm(OpKind::gather, "direct"), topology, 1'000'000);
-  topology.contention = 1;
-  const double alone = simulate(topology, schedules, 1);
-  topology.contention = 1.5;
-  EXPECT_NEAR(simulate(topology, schedules, 1), 1.5 * alone, 0.01 * alone);
+  topology.contention = contention;
+  return simulated(OpKind::gather, "direct", topology, 1'000'000);
+}
+
+TEST(SimulationTest, MessagesThatShareANicTakeLongerWhereThatContends) {
+  const double alone = seconds_of_two_messages({0, 1, 2}, 1);
+  EXPECT_NEAR(seconds_of_two_messages({0, 1, 2}, 1.5), 1.5 * alone, 0.01 * alone);
 }
 
 // The same two messages from one host wait for each other before the switch, not at its port.
 TEST(SimulationTest, MessagesOfOneHostDoNotContend) {
-  topology::Topology topology = topology::flat_network({0, 1, 1}, 1, 8e9, true);
-  topology.inter_host.alpha_s = topology.inter_host.overhead_s = 0;
-  const auto schedules =
-      schedules_of(*find_algorithm(OpKind::gather, "direct"), topology, 1'000'000);
-  topology.contention = 1;
-  const double alone = simulate(topology, schedules, 1);
-  topology.contention = 1.5;
-  EXPECT_DOUBLE_EQ(simulate(topology, schedules, 1), alone);
+  EXPECT_DOUBLE_EQ(seconds_of_two_messages({0, 1, 1}, 1.5), seconds_of_two_messages({0, 1, 1}, 1));
 }
 
 // Each NIC of BCube(2, 2) has one neighbour only, from which relayed messages come, too.
@@ -248,10 +242,9 @@ TEST(SimulationTest, MessagesOfOneNeighbourDoNotContend) {
 TEST(ClosedFormTest, OfContentionAgreesWithTheSimulation) {
   topology::Topology topology = topology::flat_network({0, 1, 2, 3, 4}, 1, 1e9, true);
   for (OpKind kind : {OpKind::scatter, OpKind::gather, OpKind::broadcast}) {
-    const Algorithm& direct = *find_algorithm(kind, "direct");
-    const double simulated = simulate(topology, schedules_of(direct, topology, 10'000'000), 1);
-    EXPECT_NEAR(direct.seconds(cost_terms(topology, 10e6)), simulated, 0.05 * simulated)
-        << to_string(kind);
+    const double closed = find_algorithm(kind, "direct")->seconds(cost_terms(topology, 10e6));
+    const double whole = simulated(kind, "direct", topology, 10'000'000);
+    EXPECT_NEAR(closed, whole, 0.05 * whole) << to_string(kind);
   }
 }
 

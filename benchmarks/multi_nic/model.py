@@ -1,0 +1,32 @@
+"""What the planner expects of the experiments."""
+
+import os
+from dataclasses import replace
+
+from dmlcomm.lab.units import UNLIMITED
+from dmlcomm.planning import network as planned
+from dmlcomm.planning.pricing import choose
+
+# What the drivers of links without a rate say (veth).
+FREE_RATE = "10gbit"
+
+
+def model_s(
+    spec: str, rate: str, size: int, mtu: int, ranks_per_host: int = 1, share: float = 1
+) -> float:
+    """What the planner expects of an all_reduce in a lab on this machine, whose cores all share.
+
+    Several buckets count as one tensor.
+
+    Args:
+        share: of each rate that is there, where a host has lost NICs. Its neighbours on all levels
+            then send to those that are left.
+    """
+    rate = FREE_RATE if rate == UNLIMITED else rate
+    network = planned.parse(spec, rate, ranks_per_host, mtu)
+    if share < 1:
+        share /= network.core().contention
+        network = replace(network, rates_bps=tuple(share * each for each in network.rates_bps))
+    cores = len(os.sched_getaffinity(0))
+    shared = network.core().on_shared_cores(network.num_ranks / cores)
+    return choose(network, shared, "all_reduce", size).chosen.seconds
