@@ -104,6 +104,7 @@ class Engine final : public Driver,
 
   // --- failure; with the progress lock ---
   void fail(const Status& status);
+  void end_what_needs_no_more_of(int peer);
   std::string name_of(int peer) const;
   std::string current_text() const;
   Status timed_out(const Running& running) const;

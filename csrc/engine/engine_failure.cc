@@ -131,7 +131,16 @@ void Engine::on_rail_event(int peer, bool lost, const std::string& text) {
   }
 }
 
+// A peer may be through with what still runs here: what it has sent or shown outlives it.
+void Engine::end_what_needs_no_more_of(int peer) {
+  for_each_running([&](Running& running) {
+    while (running.runner && !running.runner->waits_for(peer) && advance(running)) {
+    }
+  });
+}
+
 void Engine::on_failed(int peer, const Status& status, bool reported) {
+  end_what_needs_no_more_of(peer);
   if (reported) return fail(status);
   if (status.code() == StatusCode::mismatch) return fail(status);
   const StatusCode code =

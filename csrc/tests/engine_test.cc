@@ -425,6 +425,29 @@ TEST(EngineWaitTest, WhoDrivesWhileAnotherReportsIsWoken) {
   EXPECT_LT(waited_ns, 8 * 100 * kNsPerMs);
 }
 
+// Rank 0 comes last, so rank 1 has what it needs when rank 0 gives up.
+TEST(EngineAbortTest, DoesNotOvertakeWhatIsComplete) {
+  for (const auto& transport : all_transports()) {
+    Config sleeping = transport.config;
+    sleeping.spin_us = 0;
+    for (int i = 0; i < 20; ++i) {
+      run_ranks(2, sleeping, [&](Communicator& comm) {
+        char token = 0;
+        ASSERT_TRUE(run(comm.barrier({})).ok());
+        if (comm.rank() == 1) {
+          const auto barrier = comm.barrier({});
+          ASSERT_TRUE(run(comm.send({&token, sizeof(token)}, 0, 7, {})).ok());
+          EXPECT_EQ(run(barrier).to_string(), "ok") << transport.name;
+        } else {
+          ASSERT_TRUE(run(comm.recv({&token, sizeof(token)}, 1, 7, {})).ok());
+          ASSERT_TRUE(run(comm.barrier({})).ok());
+          comm.abort("enough");
+        }
+      });
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Transports, EngineTest,
                          testing::Combine(testing::Range(size_t{0}, all_transports().size()),
                                           testing::Values(1, 2, 3, 4, 5, 8)),
