@@ -87,13 +87,7 @@ def _slowest(case: Case, backend: str, seconds: list[float], wrong: int) -> dict
         "least_s": slowest.min().item(),
         "greatest_s": slowest.max().item(),
         "wrong": total_wrong,
-        "congestion": _congestion(),
     }
-
-
-def _congestion() -> str:
-    with open("/proc/sys/net/ipv4/tcp_congestion_control") as file:
-        return file.read().strip()
 
 
 if __name__ == "__main__":

@@ -43,6 +43,7 @@ class Request:
     sizes: tuple[int, ...]
     backends: tuple[str, ...] = ("dmlcomm", "gloo")
     mtu: int = Options().mtu
+    congestion: str = Options().congestion
     buckets: int = 1
     ranks_per_host: int = 1
     gloo_nics: int = 1
@@ -58,7 +59,8 @@ class Request:
 def run(request: Request) -> list[dict]:
     """One dictionary per size and backend: what `lab_rank` measures, the request, and, where links
     have a rate, ``bound_s`` and ``ratio`` to it."""
-    with Lab(request.topology, rate=request.rate, options=Options(mtu=request.mtu)) as lab:
+    settings = Options(request.mtu, request.congestion)
+    with Lab(request.topology, rate=request.rate, options=settings) as lab:
         graph = lab.graph()
         cases = [_case(request, graph, size) for size in request.sizes]
         command = [sys.executable, "-m", "benchmarks.lab_rank"]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from dmlcomm.lab import Lab
+from dmlcomm.lab import Lab, LabError, Options
 from dmlcomm.lab.wire import names_in_use
 
 pytestmark = pytest.mark.usefixtures("lab_is_possible")
@@ -352,25 +352,55 @@ def test_delay_works_or_says_what_the_kernel_lacks(lab):
     assert lab_command(*arguments, "delay=0").returncode == 0
 
 
-@pytest.mark.parametrize("spec", ["bcube:2,2", "fattree:4,hosts=6"])
-def test_hosts_reach_each_other_over_several_hops(spec):
-    with Lab(spec) as lab:
-        last = lab.links()[-1] if "bcube" in spec else None
-        address = "10.1.1.2" if last else "10.1.0.3"
-        serve = (
-            "import socket\n"
-            "server = socket.create_server(('', 5006))\n"
-            "print('ready', flush=True)\n"
-            "print(server.accept()[0].recv(10))\n"
-        )
-        node = "host3" if last else "host5"
-        with running(
-            lab.popen(node, [sys.executable, "-c", serve], stdout=subprocess.PIPE)
-        ) as server:
-            assert server.stdout.readline() == b"ready\n"
-            code = f"import socket; socket.create_connection(('{address}', 5006), 5).send(b'hi')"
-            output(lab, "host0", sys.executable, "-c", code)
-            assert server.stdout.readline() == b"b'hi'\n"
+SERVE = (
+    "import socket\n"
+    "server = socket.create_server(('', 5006))\n"
+    "print('ready', flush=True)\n"
+    "connection = server.accept()[0]\n"
+    "control = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)\n"
+    "print(connection.recv(10), control.rstrip(b'\\0'))\n"
+)
+SAY_HI = (
+    "import socket, sys\n"
+    "connection = socket.create_connection((sys.argv[1], 5006), 5)\n"
+    "connection.send(b'hi')\n"
+    "print(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b'\\0'))\n"
+)
+
+
+def congestion_of_a_connection(lab, node, address):
+    """What the two ends of a connection from host0 to ``node`` use; text has gone over it."""
+    command = [sys.executable, "-c", SERVE]
+    with running(lab.popen(node, command, stdout=subprocess.PIPE, text=True)) as server:
+        assert server.stdout.readline() == "ready\n"
+        ours = output(lab, "host0", sys.executable, "-c", SAY_HI, address).strip()
+        received, theirs = server.stdout.readline().split()
+    assert received == "b'hi'"
+    return [ours, theirs]
+
+
+@pytest.mark.parametrize(
+    ("spec", "node", "address"),
+    [("bcube:2,2", "host3", "10.1.1.2"), ("fattree:4,hosts=6", "host5", "10.1.0.3")],
+)
+def test_hosts_reach_each_other_over_several_hops(spec, node, address):
+    with Lab(spec, options=Options(congestion="reno")) as lab:
+        assert congestion_of_a_connection(lab, node, address) == ["b'reno'"] * 2
+
+
+def test_the_congestion_control_outlives_an_interface():
+    with Lab("flat:2,1", options=Options(congestion="reno")) as lab:
+        link = lab.links()[0]
+        for end in link.ends:
+            lab.set(str(end), "down")
+            lab.set(str(end), "up")
+        assert congestion_of_a_connection(lab, "host1", "10.0.0.2") == ["b'reno'"] * 2
+
+
+def test_an_unknown_congestion_control_is_an_error_that_names_the_known():
+    lab = Lab("flat:2,1", options=Options(congestion="nosuch"))
+    with pytest.raises(LabError, match=r'no congestion control "nosuch"; it has .*reno'), lab:
+        pass
 
 
 def test_it_works_without_privileges():

@@ -7,6 +7,7 @@ sees one.
 
 import contextlib
 import errno
+import ipaddress
 import os
 import socket
 import time
@@ -30,6 +31,8 @@ from dmlcomm.lab.units import Shape
 
 # Data interfaces have the kernel indices from 2 on, in level order: rails come in that order.
 FIRST_INDEX = 2
+
+_CONGESTION_CONTROLS = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 
 _CARRIER_DEADLINE_S = 5.0
 _CARRIER_POLL_S = 0.005
@@ -125,7 +128,7 @@ class Network:
         is back, and drops what is sent before."""
         for end in link.ends:
             with self._inside(end.node) as ip:
-                ip.link("set", index=socket.if_nametoindex(end.interface), state="up")
+                self._activate(ip, end)
         self._await_carrier(link.ends, True)
 
     def _await_carrier(self, ends: Iterable[End], up: bool) -> None:
@@ -188,8 +191,6 @@ class Network:
         # at another ToR learns the wrong Ethernet address there, and uses it when it is back.
         _write_parameter("ipv4/conf/all/arp_ignore", "1")
         _write_parameter("ipv4/conf/all/arp_announce", "2")
-        if self._options.congestion:
-            _write_parameter("ipv4/tcp_congestion_control", self._options.congestion)
 
     def _make_cables(self, node: str) -> None:
         """The links that `node` is the first end of, and its way to the management network."""
@@ -229,7 +230,33 @@ class Network:
         if end.address:
             _add_address(ip, index, end.address)
         shaping.shape_egress(ip, index, self._options.mtu, shape)
+        self._activate(ip, end)
+
+    def _activate(self, ip: IPRoute, end: topology.End) -> None:
+        """The kernel makes the route to the neighbours with the interface, and drops it with it."""
+        index = socket.if_nametoindex(end.interface)
         ip.link("set", index=index, state="up")
+        if not end.address or not self._options.congestion:
+            return
+        address = ipaddress.ip_interface(end.address)
+        network = str(address.network)
+        way = {"oif": index, "scope": _SCOPE_LINK, "prefsrc": str(address.ip), "proto": "kernel"}
+        self._replace_route(ip, network, way)
+
+    def _replace_route(self, ip: IPRoute, network: str, way: dict[str, Any]) -> None:
+        """Routes choose the congestion control: the kernel lets a lab have one there that it does
+        not let it have as the default of its hosts (`net.ipv4.tcp_allowed_congestion_control`)."""
+        name = self._options.congestion
+        metrics = {"metrics": {"cc_algo": name}} if name else {}
+        try:
+            ip.route("replace", dst=network, **way, **metrics)
+        except NetlinkError as error:
+            known = _CONGESTION_CONTROLS.read_text().split()
+            if not name or name in known:
+                raise
+            raise LabError(
+                f'this kernel has no congestion control "{name}"; it has {", ".join(known)}'
+            ) from error
 
     def _shape_arrivals(self, link: Link, before: Shape, shape: Shape) -> None:
         if before.loss == shape.loss:
@@ -248,7 +275,7 @@ class Network:
             with self._inside(node) as ip:
                 for network, hops in table.items():
                     if before.get(network) != hops:
-                        ip.route("replace", dst=network, **_way(network, hops))
+                        self._replace_route(ip, network, _way(network, hops))
                 for network in before.keys() - table.keys():
                     with contextlib.suppress(NetlinkError):  # it went with its interface
                         ip.route("del", dst=network, scope=_SCOPE_ANY)
