@@ -166,6 +166,7 @@ class CommunicatorImpl final : public Communicator {
   void abort(const std::string& reason) override { engine_->abort(reason); }
   void close() override { engine_->close(); }
   Status error() const override { return engine_->error(); }
+  bool shares_memory() const override { return engine_->shares_memory(); }
   std::string description() const override { return engine_->description(); }
   std::vector<transport::RailCounters> rails() override { return engine_->rails(); }
 

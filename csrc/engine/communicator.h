@@ -173,6 +173,9 @@ class Communicator {
   // The first failure, or ok.
   virtual Status error() const = 0;
 
+  // Whether any other rank is reached through shared memory.
+  virtual bool shares_memory() const = 0;
+
   // One line: rank, host, transports and rails in use.
   virtual std::string description() const = 0;
 

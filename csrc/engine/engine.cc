@@ -259,7 +259,7 @@ bool Engine::waits_for(int peer) const {
 void Engine::start(Running& running) {
   OpState& op = *running.op;
   if (placement_ && board_->ready()) placement_->spread();
-  huge_pages_.consider(op.request());
+  if (shares_memory()) huge_pages_.consider(op.request());
   Status status;
   running.runner = make_runner(op, &status);
   if (status.ok() && !op.request().is_point_to_point()) {

@@ -61,6 +61,7 @@ class Engine final : public Driver,
   void close();
   Status error() const;
   uint64_t sequence() const { return num_collectives_.load(std::memory_order_relaxed); }
+  bool shares_memory() const { return mesh_->num_local() > 1; }
   std::string description() const;
   std::vector<transport::RailCounters> rails();
   const std::string& host_name() const { return mesh_->host(options_.rank).host_name; }

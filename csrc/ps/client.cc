@@ -78,8 +78,10 @@ Status Client::connect(const ConnectOptions& options,
            {options_.worker, options.server, options.rails, options.first_rail, options.timeout},
            options_.config, std::move(rendezvous));
   if (!connected.ok()) return connected.status();
+  const bool shares_memory = (*connected)->shares_memory();
   auto link = std::make_shared<ServerLink>(std::move(*connected));
   std::lock_guard starting(start_mutex_);
+  uses_huge_pages_ |= shares_memory;
   for (const auto& [model, state] : models_) {
     const uint64_t clock = oldest_clock(model, state);
     if (clock < state.clock) behind_.emplace(options.server, model);
@@ -317,7 +319,7 @@ Result<Client::OperationPtr> Client::start_pieces(CommandKind kind, uint32_t mod
   }
   if (command.pulls()) DMLCOMM_RETURN_IF_ERROR(check_buffers(state.spec, down, false));
   if (command.closes()) ++state.clock;
-  consider_huge_pages(state.spec, up, down);
+  if (uses_huge_pages_) consider_huge_pages(state.spec, up, down);
   auto parcels = std::make_shared<PieceParcels>();
   parcels->spec = state.spec;
   std::vector<Task> tasks;

@@ -127,6 +127,7 @@ class Client final : private LinkDirectory {
   std::map<uint32_t, ModelState> models_;  // changed with models_mutex_, too
   std::vector<std::weak_ptr<ClientOperation>> unfinished_;
   engine::HugePages huge_pages_;
+  bool uses_huge_pages_ = false;  // a server is reached through shared memory
   // Models whose clock a server believes to be behind, since operations are to be repeated there.
   std::set<std::pair<uint32_t, uint32_t>> behind_;  // server, model
   std::atomic<bool> any_behind_{false};
