@@ -356,7 +356,7 @@ void Mesh::attach(Handshake& handshake) {
   UniqueFd fd = handshake.take_fd();
   const bool is_local = same_host(peer);
   tcp::tune(fd.get(), is_local, socket_options());
-  if (link.num_rails() > 1) tcp::keep_queue_short(fd.get());
+  if (!is_local) tcp::limit_queue(fd.get(), link.num_rails() > 1);
   if (!is_local && !handshake.outgoing()) {
     tcp::hold_to_card(fd.get(), own_endpoints_[rail].interface, endpoints_[peer][rail].address);
   }

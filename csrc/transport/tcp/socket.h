@@ -44,9 +44,9 @@ UniqueFd accept_from(int listener);
 
 // Options of a connection that is used for data.
 void tune(int fd, bool loopback, const SocketOptions& options);
-// Where several connections share the work: the kernel takes little beyond what is on its way, so
-// that none takes more than it will soon carry.
-void keep_queue_short(int fd);
+// How much the kernel takes beyond what is on its way. A short queue is for connections that share
+// the work: none takes more than it will soon carry.
+void limit_queue(int fd, bool short_queue);
 bool is_loopback(const std::string& address);
 // Whether the cable of an interface is in; true where that cannot be told.
 bool has_carrier(const std::string& interface);
