@@ -31,7 +31,7 @@ MAY_INCLUDE = {
     "kernels": ["base"],
     "topology": ["base"],
     "schedule": ["base", "topology"],
-    "transport": ["base"],
+    "transport": ["base", "kernels"],
     "engine": CORE,
     "ps": CORE,
     "bindings": [*CORE, "ps"],

@@ -1,34 +1,26 @@
 // HugeMemory: memory of our own that other processes read and write, on huge pages where it is
-// large.
+// large; in the arena that they may map, if this process has made one.
 #pragma once
-
-#include <sys/mman.h>
 
 #include <cstddef>
 #include <memory>
-#include <new>
 
 namespace dmlcomm {
+
+class SharedArena;
 
 constexpr size_t kHugePageBytes = size_t{2} << 20;
 
 struct FreeHugeMemory {
+  size_t bytes = 0;
   size_t alignment = 0;
-  void operator()(std::byte* memory) const {
-    ::operator delete[](memory, std::align_val_t{alignment});
-  }
+  SharedArena* arena = nullptr;  // null: the heap
+  void operator()(std::byte* memory) const;
 };
 using HugeMemory = std::unique_ptr<std::byte[], FreeHugeMemory>;
 
-// Uninitialised. From one huge page on it begins at one, and the kernel is advised; where it cannot
-// follow, nothing changes.
-inline HugeMemory allocate_huge(size_t bytes, bool advise) {
-  constexpr size_t kCacheLineBytes = 64;
-  const bool is_large = advise && bytes >= kHugePageBytes;
-  const size_t alignment = is_large ? kHugePageBytes : kCacheLineBytes;
-  auto* memory = static_cast<std::byte*>(::operator new[](bytes, std::align_val_t{alignment}));
-  if (is_large) (void)madvise(memory, bytes / kHugePageBytes * kHugePageBytes, MADV_HUGEPAGE);
-  return HugeMemory(memory, FreeHugeMemory{alignment});
-}
+// Uninitialised. The kernel is advised to take huge pages if `advise`; where it cannot, nothing
+// changes.
+HugeMemory allocate_huge(size_t bytes, bool advise);
 
 }  // namespace dmlcomm

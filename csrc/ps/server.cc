@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/shared_arena.h"
 #include "base/str_cat.h"
 
 namespace dmlcomm::ps {
@@ -22,7 +23,11 @@ void add_counters(std::vector<transport::RailCounters>* sums, const transport::R
 
 }  // namespace
 
-Server::Server(ServerOptions options) : options_(std::move(options)) {}
+// Models and pushes lie in the arena from here on, where workers of this host reach them.
+Server::Server(ServerOptions options) : options_(std::move(options)) {
+  const Config& config = options_.config;
+  if (config.transport != TransportChoice::tcp && config.shm_single_copy) (void)SharedArena::make();
+}
 
 Server::~Server() { close(); }
 

@@ -86,6 +86,10 @@ Status Mesh::meet(const Directory& directory) {
       static_cast<uint32_t>(options_.rank), static_cast<uint32_t>(num_local_), slot_bytes);
   if (!segment.ok()) return segment.status();
   segment_ = std::move(*segment);
+  if (arena_ != nullptr) {
+    segment_->header().arena_address = arena_->address();
+    segment_->header().arena_bytes = arena_->bytes();
+  }
   if (all_share_memory()) return Status();
   return open_network(directory);
 }

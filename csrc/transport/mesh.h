@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/config.h"
+#include "base/shared_arena.h"
 #include "base/unique_fd.h"
 #include "transport/address.h"
 #include "transport/handshake.h"
@@ -182,7 +183,9 @@ class Mesh {
   UniqueFd doorbell_;
   UniqueFd unix_listener_;
   std::vector<tcp::Listener> listeners_;
+  // Peers that share memory get both.
   std::shared_ptr<shm::Segment> segment_;
+  SharedArena* const arena_ = SharedArena::existing();
 
   std::vector<std::unique_ptr<Link>> links_;
   std::vector<Link*> active_;  // links that exist, for polling

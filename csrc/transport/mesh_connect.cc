@@ -231,7 +231,9 @@ Hello Mesh::own_hello(uint8_t kind, size_t rail, uint64_t connection) const {
 
 std::vector<int> Mesh::own_fds(const Handshake& handshake) const {
   if (!handshake.local()) return {};
-  return {segment_->fd(), doorbell_.get()};
+  std::vector<int> fds = {segment_->fd(), doorbell_.get()};
+  if (arena_ != nullptr) fds.push_back(arena_->fd());
+  return fds;
 }
 
 void Mesh::accept_all(int listener, bool local) {
@@ -376,7 +378,7 @@ void Mesh::attach(Handshake& handshake) {
 
 void Mesh::attach_local(Handshake& handshake, int peer) {
   std::vector<UniqueFd> fds = handshake.take_received_fds();
-  if (fds.size() != 2) {
+  if (fds.size() != 2 && fds.size() != 3) {
     return links_[peer]->fail(
         Status(StatusCode::protocol_error, "the hello came without shared memory"));
   }
@@ -396,6 +398,12 @@ void Mesh::attach_local(Handshake& handshake, int peer) {
   state.can_pull = options_.config.shm_single_copy && state.pid > 0 &&
                    shm::can_read_process(state.pid, hello.nonce_address, &seen, sizeof(seen)) &&
                    seen == hello.nonce;
+  if (fds.size() == 3) {
+    const shm::Header& header = state.segment->header();
+    Result<MappedArena> arena = MappedArena::map(fds[2], header.arena_address, header.arena_bytes);
+    // Without it the kernel copies.
+    if (arena.ok()) state.arena = std::move(*arena);
+  }
   const int number = state.socket.get();
   links_[peer]->attach(
       0, std::make_unique<shm::ShmChannel>(

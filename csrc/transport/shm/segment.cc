@@ -15,7 +15,7 @@
 namespace dmlcomm::transport::shm {
 namespace {
 
-constexpr uint64_t kMagic = 0x324d4853434c4d44;  // "DMLCSHM2"
+constexpr uint64_t kMagic = 0x334d4853434c4d44;  // "DMLCSHM3"
 constexpr size_t kPageBytes = 4096;
 constexpr int64_t kWriterNs = 500 * kNsPerMs;
 

@@ -34,6 +34,9 @@ struct Header {
   uint32_t num_local;
   uint32_t rank;
   uint64_t slot_bytes;
+  // Of the owner's arena, whose descriptor comes with the segment's (0: there is none).
+  uint64_t arena_address;
+  uint64_t arena_bytes;
 
   // 1 while the owner sleeps or is about to; who changes what it may wait for then wakes it.
   alignas(kCacheLineBytes) std::atomic<uint32_t> sleeping;

@@ -11,8 +11,23 @@
 #include <utility>
 
 #include "base/str_cat.h"
+#include "kernels/copy.h"
 
 namespace dmlcomm::transport::shm {
+namespace {
+
+// From here on it belongs to something that does not fit into the cache.
+constexpr size_t kStreamBytes = 64 * 1024;
+
+void copy_mapped(void* destination, const void* source, size_t bytes) {
+  if (bytes >= kStreamBytes) {
+    kernels::stream_copy(destination, source, bytes);
+  } else {
+    std::memcpy(destination, source, bytes);
+  }
+}
+
+}  // namespace
 
 bool can_read_process(pid_t pid, uint64_t address, void* destination, size_t bytes) {
   const iovec local{destination, bytes};
@@ -109,11 +124,19 @@ bool ShmChannel::maybe_readable() const {
 }
 
 Status ShmChannel::pull(uint64_t address, void* destination, size_t bytes) {
+  if (const std::byte* mapped = peer_.arena.find(address, bytes)) {
+    copy_mapped(destination, mapped, bytes);
+    return Status();
+  }
   if (can_read_process(peer_.pid, address, destination, bytes)) return Status();
   return copy_error("process_vm_readv", bytes);
 }
 
 Status ShmChannel::push(uint64_t address, const void* source, size_t bytes) {
+  if (std::byte* mapped = peer_.arena.find(address, bytes)) {
+    copy_mapped(mapped, source, bytes);
+    return Status();
+  }
   const iovec local{const_cast<void*>(source), bytes};
   const iovec remote{reinterpret_cast<void*>(address), bytes};
   const ssize_t copied = process_vm_writev(peer_.pid, &local, 1, &remote, 1, 0);

@@ -2,13 +2,15 @@
 //
 // The Unix socket through which the segments were exchanged stays open: its end means that the
 // peer's process is gone. Where the kernel permits, each side reads the other's memory by itself
-// (process_vm_readv), in one copy.
+// (process_vm_readv), in one copy; what lies in an arena that the peer has handed over, without the
+// kernel.
 #pragma once
 
 #include <sys/types.h>
 
 #include <memory>
 
+#include "base/shared_arena.h"
 #include "base/unique_fd.h"
 #include "transport/channel.h"
 #include "transport/shm/segment.h"
@@ -20,6 +22,7 @@ struct ShmPeer {
   UniqueFd socket;
   UniqueFd doorbell;  // eventfd of the peer: writing wakes it
   std::shared_ptr<Segment> segment;
+  MappedArena arena;
   uint32_t local_index = 0;
   pid_t pid = 0;
   bool can_pull = false;

@@ -1,0 +1,171 @@
+#include "base/shared_arena.h"
+
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <iterator>
+#include <utility>
+
+#include "base/check.h"
+#include "base/huge_memory.h"
+#include "base/str_cat.h"
+
+namespace dmlcomm {
+namespace {
+
+constexpr size_t kCacheLineBytes = 64;
+
+#ifndef MADV_COLLAPSE  // of Linux 6.1; headers may be older
+#define MADV_COLLAPSE 25
+#endif
+
+size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+// At the beginning of a huge page, as the file is: else the kernel makes no huge pages of it.
+std::byte* map_aligned(int fd, size_t bytes) {
+  void* room = mmap(nullptr, bytes + kHugePageBytes, PROT_NONE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (room == MAP_FAILED) return nullptr;
+  auto* const begin = static_cast<std::byte*>(room);
+  const auto address = reinterpret_cast<uintptr_t>(room);
+  std::byte* const base = begin + (round_up(address, kHugePageBytes) - address);
+  void* mapped =
+      mmap(base, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, fd, 0);
+  if (mapped == MAP_FAILED) {
+    munmap(room, bytes + kHugePageBytes);
+    return nullptr;
+  }
+  if (base > begin) munmap(begin, static_cast<size_t>(base - begin));
+  munmap(base + bytes, kHugePageBytes - static_cast<size_t>(base - begin));
+  return base;
+}
+
+std::atomic<SharedArena*> arena_of_process{nullptr};
+
+}  // namespace
+
+// What the machine has: more cannot be in use.
+std::optional<size_t> SharedArena::wanted_bytes() {
+  const long pages = sysconf(_SC_PHYS_PAGES);
+  const long page_bytes = sysconf(_SC_PAGESIZE);
+  if (pages <= 0 || page_bytes <= 0) return std::nullopt;
+  return round_up(static_cast<size_t>(pages) * static_cast<size_t>(page_bytes), kHugePageBytes);
+}
+
+SharedArena* SharedArena::make() {
+  static SharedArena* const arena = []() -> SharedArena* {
+    const std::optional<size_t> bytes = wanted_bytes();
+    UniqueFd fd(memfd_create("dmlcomm-arena", MFD_CLOEXEC));
+    if (!bytes || !fd.valid() || ftruncate(fd.get(), static_cast<off_t>(*bytes)) != 0) {
+      return nullptr;
+    }
+    std::byte* base = map_aligned(fd.get(), *bytes);
+    return base == nullptr ? nullptr : new SharedArena(std::move(fd), base, *bytes);
+  }();
+  arena_of_process.store(arena);
+  return arena;
+}
+
+SharedArena* SharedArena::existing() { return arena_of_process.load(); }
+
+SharedArena::SharedArena(UniqueFd fd, std::byte* base, size_t bytes)
+    : fd_(std::move(fd)), base_(base), bytes_(bytes), taken_(bytes / kHugePageBytes) {
+  free_.emplace(0, bytes);
+}
+
+std::byte* SharedArena::allocate(size_t bytes, bool huge) {
+  bytes = round_up(bytes, kCacheLineBytes);
+  std::lock_guard lock(mutex_);
+  for (auto it = free_.begin(); it != free_.end(); ++it) {
+    const auto [begin, room] = *it;
+    if (room < bytes) continue;
+    free_.erase(it);
+    if (room > bytes) free_.emplace(begin + bytes, room - bytes);
+    take_pages(begin, begin + bytes, huge);
+    return base_ + begin;
+  }
+  return nullptr;
+}
+
+void SharedArena::free(std::byte* memory, size_t bytes) {
+  bytes = round_up(bytes, kCacheLineBytes);
+  auto begin = static_cast<size_t>(memory - base_);
+  DMLCOMM_CHECK(begin + bytes <= bytes_);
+  std::lock_guard lock(mutex_);
+  const auto next = free_.lower_bound(begin);
+  if (next != free_.end() && next->first == begin + bytes) {
+    bytes += next->second;
+    free_.erase(next);
+  }
+  const auto after = free_.lower_bound(begin);
+  if (after != free_.begin() && std::prev(after)->first + std::prev(after)->second == begin) {
+    begin = std::prev(after)->first;
+    bytes += std::prev(after)->second;
+    free_.erase(begin);
+  }
+  free_.emplace(begin, bytes);
+  give_pages_back(begin, begin + bytes);
+}
+
+// The kernel makes a huge page of one that has something in it.
+void SharedArena::take_pages(size_t begin, size_t end, bool huge) {
+  for (size_t page = begin / kHugePageBytes; page * kHugePageBytes < end; ++page) {
+    const bool is_new = !taken_[page];
+    taken_[page] = true;
+    if (!is_new || !huge) continue;
+    std::byte* const memory = base_ + page * kHugePageBytes;
+    *memory = std::byte{0};
+    (void)madvise(memory, kHugePageBytes, MADV_COLLAPSE);
+  }
+}
+
+// Those that are free from end to end.
+void SharedArena::give_pages_back(size_t begin, size_t end) {
+  for (size_t page = round_up(begin, kHugePageBytes) / kHugePageBytes;
+       (page + 1) * kHugePageBytes <= end; ++page) {
+    if (!taken_[page]) continue;
+    taken_[page] = false;
+    (void)madvise(base_ + page * kHugePageBytes, kHugePageBytes, MADV_REMOVE);
+  }
+}
+
+Result<MappedArena> MappedArena::map(const UniqueFd& fd, uint64_t address, uint64_t bytes) {
+  struct stat info;
+  if (fstat(fd.get(), &info) != 0) return errno_status(StatusCode::io_error, "fstat", errno);
+  if (bytes == 0 || static_cast<uint64_t>(info.st_size) != bytes) {
+    return Status(StatusCode::protocol_error,
+                  str_cat("a shared arena has ", info.st_size, " bytes, its owner says ", bytes));
+  }
+  MappedArena arena;
+  arena.base_ = map_aligned(fd.get(), bytes);
+  if (arena.base_ == nullptr) {
+    return errno_status(StatusCode::io_error, "mmap of a shared arena", errno);
+  }
+  arena.address_ = address;
+  arena.bytes_ = bytes;
+  return arena;
+}
+
+MappedArena::MappedArena(MappedArena&& other) noexcept { *this = std::move(other); }
+
+MappedArena& MappedArena::operator=(MappedArena&& other) noexcept {
+  std::swap(address_, other.address_);
+  std::swap(base_, other.base_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+MappedArena::~MappedArena() {
+  if (base_ != nullptr) munmap(base_, bytes_);
+}
+
+std::byte* MappedArena::find(uint64_t address, size_t bytes) const {
+  if (address < address_ || address - address_ > bytes_) return nullptr;
+  const size_t offset = address - address_;
+  return bytes <= bytes_ - offset ? base_ + offset : nullptr;
+}
+
+}  // namespace dmlcomm

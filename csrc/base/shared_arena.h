@@ -1,0 +1,72 @@
+// SharedArena: memory of this process that other processes of the host may map.
+//
+// A process that maps it copies to and from it without the kernel, at almost twice the speed of
+// process_vm_writev. It is one memfd, mapped at the beginning of a huge page and far larger than
+// what is in use: pages are taken when memory is allocated, and given back with it. Peers receive
+// the descriptor with the handshake of a connection.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "base/status.h"
+#include "base/unique_fd.h"
+
+namespace dmlcomm {
+
+class SharedArena {
+ public:
+  // The arena of this process, which stays to its end; made by the first call. Null where the
+  // kernel gives none.
+  static SharedArena* make();
+  // Null until one was made.
+  static SharedArena* existing();
+
+  // At the beginning of a cache line, and uninitialised. On huge pages if `huge` and the kernel
+  // can. Null if the arena is full.
+  std::byte* allocate(size_t bytes, bool huge);
+  void free(std::byte* memory, size_t bytes);
+
+  int fd() const { return fd_.get(); }
+  uint64_t address() const { return reinterpret_cast<uintptr_t>(base_); }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  SharedArena(UniqueFd fd, std::byte* base, size_t bytes);
+  static std::optional<size_t> wanted_bytes();
+  void take_pages(size_t begin, size_t end, bool huge);
+  void give_pages_back(size_t begin, size_t end);
+
+  const UniqueFd fd_;
+  std::byte* const base_;
+  const size_t bytes_;
+  std::mutex mutex_;
+  // Guarded by mutex_.
+  std::map<size_t, size_t> free_;  // offset -> bytes; neighbours are merged
+  std::vector<bool> taken_;        // by huge page: whether anything in it was ever allocated
+};
+
+// Another process's arena, in this one.
+class MappedArena {
+ public:
+  // `address` and `bytes` are what its owner says of it.
+  static Result<MappedArena> map(const UniqueFd& fd, uint64_t address, uint64_t bytes);
+  MappedArena() = default;
+  MappedArena(MappedArena&& other) noexcept;
+  MappedArena& operator=(MappedArena&& other) noexcept;
+  ~MappedArena();
+
+  // Where `bytes` at `address` of its owner are here; null if they are not all in the arena.
+  std::byte* find(uint64_t address, size_t bytes) const;
+
+ private:
+  uint64_t address_ = 0;
+  std::byte* base_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+}  // namespace dmlcomm
