@@ -27,7 +27,7 @@ class Request:
     """What is measured in one lab, all backends in the same processes and in turns.
 
     Attributes:
-        topology, rate, mtu: of the lab; ``rate`` as for `Lab`, one or one per level.
+        topology, rate, mtu, congestion: of the lab; ``rate`` as for `Lab`, one or one per level.
         sizes: bytes of a rank's tensor.
         buckets: a tensor is reduced in that many equal parts, all started before the first is
             waited for.

@@ -20,7 +20,7 @@
 
 A wrong argument of a call (a dtype that cannot be reduced, a tensor of another shape) is a
 ``ValueError`` or ``TypeError`` before anything is sent. The first failure of a group is kept: its
-pending and later operations raise the same error.
+later operations raise the same error, and so do pending ones that wait for another rank.
 
 The classes of process groups load torch when they are first used; those of the parameter server do
 without it.

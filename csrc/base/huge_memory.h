@@ -1,5 +1,5 @@
-// HugeMemory: memory of our own that other processes read and write, on huge pages where it is
-// large; in the arena that they may map, if this process has made one.
+// HugeMemory: memory of our own that other processes read and write, on huge pages: in the arena
+// that they may map, if this process has made one; else of the heap, where it is large.
 #pragma once
 
 #include <cstddef>
@@ -10,6 +10,7 @@ namespace dmlcomm {
 class SharedArena;
 
 constexpr size_t kHugePageBytes = size_t{2} << 20;
+constexpr int kMadvCollapse = 25;  // MADV_COLLAPSE, of Linux 6.1; headers may be older
 
 struct FreeHugeMemory {
   size_t bytes = 0;
@@ -19,8 +20,7 @@ struct FreeHugeMemory {
 };
 using HugeMemory = std::unique_ptr<std::byte[], FreeHugeMemory>;
 
-// Uninitialised. The kernel is advised to take huge pages if `advise`; where it cannot, nothing
-// changes.
+// Uninitialised. The kernel is asked for huge pages if `advise`; where it cannot, nothing changes.
 HugeMemory allocate_huge(size_t bytes, bool advise);
 
 }  // namespace dmlcomm

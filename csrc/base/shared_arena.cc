@@ -4,12 +4,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <iterator>
 #include <utility>
 
 #include "base/check.h"
+#include "base/fork_guard.h"
 #include "base/huge_memory.h"
 #include "base/str_cat.h"
 
@@ -18,11 +20,23 @@ namespace {
 
 constexpr size_t kCacheLineBytes = 64;
 
-#ifndef MADV_COLLAPSE  // of Linux 6.1; headers may be older
-#define MADV_COLLAPSE 25
-#endif
-
 size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+// Nothing has an address of its own, too.
+size_t block_bytes(size_t bytes) { return round_up(std::max(bytes, size_t{1}), kCacheLineBytes); }
+
+// The kernel makes a huge page of one that has something in it.
+bool make_huge(std::byte* page) {
+  *page = std::byte{0};
+  return madvise(page, kHugePageBytes, kMadvCollapse) == 0;
+}
+
+// Having none just now is as good.
+bool gives_huge_pages(std::byte* page) {
+  const bool can = make_huge(page) || errno != EINVAL;
+  (void)madvise(page, kHugePageBytes, MADV_REMOVE);
+  return can;
+}
 
 // At the beginning of a huge page, as the file is: else the kernel makes no huge pages of it.
 std::byte* map_aligned(int fd, size_t bytes) {
@@ -63,21 +77,35 @@ SharedArena* SharedArena::make() {
       return nullptr;
     }
     std::byte* base = map_aligned(fd.get(), *bytes);
-    return base == nullptr ? nullptr : new SharedArena(std::move(fd), base, *bytes);
+    if (base == nullptr) return nullptr;
+    if (!gives_huge_pages(base)) {
+      munmap(base, *bytes);
+      return nullptr;
+    }
+    return new SharedArena(std::move(fd), base, *bytes);
   }();
-  arena_of_process.store(arena);
-  return arena;
+  if (existing() == nullptr && arena != nullptr && !arena->is_copy()) arena_of_process.store(arena);
+  return existing();
 }
 
-SharedArena* SharedArena::existing() { return arena_of_process.load(); }
+SharedArena* SharedArena::existing() {
+  SharedArena* arena = arena_of_process.load();
+  return arena == nullptr || arena->is_copy() ? nullptr : arena;
+}
+
+bool SharedArena::is_copy() const { return fork_generation_ != fork_generation(); }
 
 SharedArena::SharedArena(UniqueFd fd, std::byte* base, size_t bytes)
-    : fd_(std::move(fd)), base_(base), bytes_(bytes), taken_(bytes / kHugePageBytes) {
+    : fork_generation_(fork_generation()),
+      fd_(std::move(fd)),
+      base_(base),
+      bytes_(bytes),
+      taken_(bytes / kHugePageBytes) {
   free_.emplace(0, bytes);
 }
 
 std::byte* SharedArena::allocate(size_t bytes, bool huge) {
-  bytes = round_up(bytes, kCacheLineBytes);
+  bytes = block_bytes(bytes);
   std::lock_guard lock(mutex_);
   for (auto it = free_.begin(); it != free_.end(); ++it) {
     const auto [begin, room] = *it;
@@ -91,9 +119,12 @@ std::byte* SharedArena::allocate(size_t bytes, bool huge) {
 }
 
 void SharedArena::free(std::byte* memory, size_t bytes) {
-  bytes = round_up(bytes, kCacheLineBytes);
+  if (is_copy()) return;
+  bytes = block_bytes(bytes);
   auto begin = static_cast<size_t>(memory - base_);
   DMLCOMM_CHECK(begin + bytes <= bytes_);
+  const size_t first_page = begin / kHugePageBytes;
+  const size_t last_page = (begin + bytes - 1) / kHugePageBytes;
   std::lock_guard lock(mutex_);
   const auto next = free_.lower_bound(begin);
   if (next != free_.end() && next->first == begin + bytes) {
@@ -107,28 +138,21 @@ void SharedArena::free(std::byte* memory, size_t bytes) {
     free_.erase(begin);
   }
   free_.emplace(begin, bytes);
-  give_pages_back(begin, begin + bytes);
+  // Those that are free from end to end now.
+  for (size_t page = first_page; page <= last_page; ++page) {
+    const size_t at = page * kHugePageBytes;
+    if (at < begin || at + kHugePageBytes > begin + bytes) continue;
+    taken_[page] = false;
+    (void)madvise(base_ + at, kHugePageBytes, MADV_REMOVE);
+  }
 }
 
-// The kernel makes a huge page of one that has something in it.
 void SharedArena::take_pages(size_t begin, size_t end, bool huge) {
   for (size_t page = begin / kHugePageBytes; page * kHugePageBytes < end; ++page) {
     const bool is_new = !taken_[page];
     taken_[page] = true;
     if (!is_new || !huge) continue;
-    std::byte* const memory = base_ + page * kHugePageBytes;
-    *memory = std::byte{0};
-    (void)madvise(memory, kHugePageBytes, MADV_COLLAPSE);
-  }
-}
-
-// Those that are free from end to end.
-void SharedArena::give_pages_back(size_t begin, size_t end) {
-  for (size_t page = round_up(begin, kHugePageBytes) / kHugePageBytes;
-       (page + 1) * kHugePageBytes <= end; ++page) {
-    if (!taken_[page]) continue;
-    taken_[page] = false;
-    (void)madvise(base_ + page * kHugePageBytes, kHugePageBytes, MADV_REMOVE);
+    (void)make_huge(base_ + page * kHugePageBytes);
   }
 }
 

@@ -21,9 +21,9 @@ namespace dmlcomm {
 class SharedArena {
  public:
   // The arena of this process, which stays to its end; made by the first call. Null where the
-  // kernel gives none.
+  // kernel gives none, or no huge pages in it (before Linux 6.1).
   static SharedArena* make();
-  // Null until one was made.
+  // Null until one was made; and in forked children, which must leave it to their parent.
   static SharedArena* existing();
 
   // At the beginning of a cache line, and uninitialised. On huge pages if `huge` and the kernel
@@ -39,8 +39,10 @@ class SharedArena {
   SharedArena(UniqueFd fd, std::byte* base, size_t bytes);
   static std::optional<size_t> wanted_bytes();
   void take_pages(size_t begin, size_t end, bool huge);
-  void give_pages_back(size_t begin, size_t end);
 
+  bool is_copy() const;
+
+  const int fork_generation_;
   const UniqueFd fd_;
   std::byte* const base_;
   const size_t bytes_;

@@ -167,6 +167,7 @@ class CommunicatorImpl final : public Communicator {
   void close() override { engine_->close(); }
   Status error() const override { return engine_->error(); }
   bool shares_memory() const override { return engine_->shares_memory(); }
+  bool has_writer() const override { return engine_->has_writer(); }
   std::string description() const override { return engine_->description(); }
   std::vector<transport::RailCounters> rails() override { return engine_->rails(); }
 

@@ -8,8 +8,9 @@
 // Memory: tensors are named by pointers; the caller keeps them alive until the operation is done.
 // No operation writes to its input. A done operation no longer touches any pointer.
 //
-// Failure: the first failure of a communicator is kept; every pending and every later operation
-// ends with it. abort() makes that happen from any thread. The destructor aborts what is pending.
+// Failure: the first failure of a communicator is kept; every later operation ends with it, and
+// every pending one that waits for another rank. abort() makes that happen from any thread. The
+// destructor aborts what is pending.
 #pragma once
 
 #include <atomic>
@@ -175,6 +176,10 @@ class Communicator {
 
   // Whether any other rank is reached through shared memory.
   virtual bool shares_memory() const = 0;
+
+  // After close(): a rank that was stopped while it wrote to memory of a receive that has failed
+  // will write the rest (512 KiB at most) when it is continued: that must not be used again.
+  virtual bool has_writer() const = 0;
 
   // One line: rank, host, transports and rails in use.
   virtual std::string description() const = 0;

@@ -40,7 +40,8 @@ void DirectRunner::stop() {
     if (rank == this->rank()) continue;
     const bool is_alive = board().mesh().link(rank).state() == transport::Link::State::up;
     if (!is_alive) continue;
-    transport::shm::wait_for_writer(board().header_of(rank), static_cast<uint32_t>(this->rank()));
+    (void)transport::shm::wait_for_writer(board().header_of(rank),
+                                          static_cast<uint32_t>(this->rank()));
   }
 }
 

@@ -265,7 +265,11 @@ void Engine::start(Running& running) {
   if (status.ok() && !op.request().is_point_to_point()) {
     status = disagreement_error(history_.begin(op.sequence(), running.runner->info()));
   }
-  if (status.ok()) status = running.runner->start();
+  if (status.ok()) {
+    in_runner_ = true;
+    status = running.runner->start();
+    in_runner_ = false;
+  }
   if (!status.ok()) return fail(status);
   // A peer that has left in good order will not answer.
   for (int peer = 0; peer < options_.num_ranks; ++peer) {
@@ -302,7 +306,9 @@ std::unique_ptr<Runner> Engine::make_runner(OpState& op, Status* status) {
 bool Engine::advance(Running& running) {
   if (running.op == nullptr || running.runner == nullptr) return false;
   bool moved = false;
+  in_runner_ = true;
   Status status = running.runner->advance(&moved);
+  in_runner_ = false;
   if (!status.ok()) {
     fail(status);
   } else if (running.op != nullptr && running.runner->complete()) {

@@ -62,6 +62,7 @@ class Engine final : public Driver,
   Status error() const;
   uint64_t sequence() const { return num_collectives_.load(std::memory_order_relaxed); }
   bool shares_memory() const { return mesh_->num_local() > 1; }
+  bool has_writer() const { return mesh_->has_writer(); }
   std::string description() const;
   std::vector<transport::RailCounters> rails();
   const std::string& host_name() const { return mesh_->host(options_.rank).host_name; }
@@ -105,7 +106,8 @@ class Engine final : public Driver,
 
   // --- failure; with the progress lock ---
   void fail(const Status& status);
-  void end_what_needs_no_more_of(int peer);
+  void end_what_waits_for_nobody();
+  bool waits_for_nobody(const Runner& runner) const;
   std::string name_of(int peer) const;
   std::string current_text() const;
   Status timed_out(const Running& running) const;
@@ -145,7 +147,9 @@ class Engine final : public Driver,
   std::list<Running> collectives_;  // the first runs, the others wait for their turn
   std::list<Running> messages_;     // point-to-point
   std::vector<Ended> ended_;
-  Status failure_;  // the same as error_, for the driver
+  Status failure_;             // the same as error_, for the driver
+  bool in_runner_ = false;     // a runner's start() or advance() is on the stack
+  bool is_finishing_ = false;  // end_what_waits_for_nobody() is
   uint64_t num_receives_ = 0;
   uint32_t num_steps_ = 0;
   int64_t next_tick_ns_ = 0;

@@ -72,8 +72,8 @@ std::string Engine::name_of(int peer) const {
 }
 
 std::string Engine::current_text() const {
-  if (!collectives_.empty() && collectives_.front().op) {
-    return str_cat("during ", collectives_.front().op->text());
+  for (const Running& running : collectives_) {
+    if (running.op) return str_cat("during ", running.op->text());
   }
   for (const Running& running : messages_) {
     if (running.op) return str_cat("during ", running.op->text());
@@ -131,16 +131,33 @@ void Engine::on_rail_event(int peer, bool lost, const std::string& text) {
   }
 }
 
-// A peer may be through with what still runs here: what it has sent or shown outlives it.
-void Engine::end_what_needs_no_more_of(int peer) {
-  for_each_running([&](Running& running) {
-    while (running.runner && !running.runner->waits_for(peer) && advance(running)) {
+// An operation that waits for no rank has what it needs, and was not asked since: it does not end
+// with the peer that had completed it before. Where it still has to send, or its last bytes are
+// behind the reason on another rail, it does. Runners that fail here end with the communicator.
+void Engine::end_what_waits_for_nobody() {
+  if (in_runner_) return;
+  is_finishing_ = true;
+  for_each_running([this](Running& running) {
+    bool moved = running.runner != nullptr;
+    while (moved && waits_for_nobody(*running.runner)) {
+      moved = false;
+      if (!running.runner->advance(&moved).ok()) break;
     }
+    if (running.runner && running.runner->complete()) end(running, Status());
   });
+  is_finishing_ = false;
+}
+
+bool Engine::waits_for_nobody(const Runner& runner) const {
+  for (int peer = 0; peer < options_.num_ranks; ++peer) {
+    if (peer != options_.rank && runner.waits_for(peer)) return false;
+  }
+  return !runner.complete();
 }
 
 void Engine::on_failed(int peer, const Status& status, bool reported) {
-  end_what_needs_no_more_of(peer);
+  if (is_finishing_) return;  // the first failure ends all
+  end_what_waits_for_nobody();
   if (reported) return fail(status);
   if (status.code() == StatusCode::mismatch) return fail(status);
   const StatusCode code =

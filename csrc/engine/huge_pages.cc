@@ -19,10 +19,6 @@ constexpr size_t kMaxMoveBytes = 64u << 20;
 // it is, after a few tries.
 constexpr int kMaxFailures = 3;
 
-#ifndef MADV_COLLAPSE  // of Linux 6.1; headers may be older
-#define MADV_COLLAPSE 25
-#endif
-
 }  // namespace
 
 void HugePages::begin() {
@@ -57,7 +53,7 @@ void HugePages::consider(Span memory) {
   const uintptr_t bytes = std::min(end - it->moved_to, budget_);
   if (bytes == 0) return;
   budget_ -= bytes;
-  if (madvise(reinterpret_cast<void*>(it->moved_to), bytes, MADV_COLLAPSE) == 0) {
+  if (madvise(reinterpret_cast<void*>(it->moved_to), bytes, kMadvCollapse) == 0) {
     it->moved_to += bytes;
   } else {
     ++it->num_failures;

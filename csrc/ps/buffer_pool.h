@@ -28,6 +28,8 @@ class BufferPool {
       if (data_ != nullptr) pool_->give(data_);
     }
     std::byte* data() const { return data_; }
+    // It never goes back.
+    void keep_out() { data_ = nullptr; }
 
    private:
     friend class BufferPool;
@@ -59,7 +61,7 @@ class BufferPool {
     free_.push_back(data);
   }
 
-  // Small buffers come one at a time, large ones share a huge page.
+  // Small buffers come one at a time, large ones by the huge page.
   void grow() {
     const size_t num = bytes_ < kSmallBytes ? 1 : std::max(size_t{1}, kHugePageBytes / bytes_);
     slabs_.push_back(allocate_huge(num * bytes_, huge_pages_));

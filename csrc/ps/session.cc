@@ -57,6 +57,8 @@ Session::~Session() {
   communicator_->close();
   receiver_.join();
   answerer_.join();
+  if (!communicator_->has_writer()) return;
+  for (Incoming& piece : incoming_) piece.buffer.keep_out();
 }
 
 void Session::end_but_count(const std::string& reason) {

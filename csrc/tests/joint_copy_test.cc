@@ -142,11 +142,25 @@ TEST_F(JointCopyTest, ASenderCannotHaveWrittenMoreThanThereIs) {
   JointCopy copy;
   std::atomic<uint64_t> claims[2]{};
   std::atomic<uint32_t> writing_to{0};
-  JointMemory memory{claims[0], claims[1], writing_to, 1, [] {}};
+  JointMemory memory{claims[0], claims[1], writing_to, 1, [] { return true; }};
   ASSERT_TRUE(copy.open(memory, message.in));
   EXPECT_EQ(copy.on_shared(message.in.offer_id, 17).code(), StatusCode::protocol_error);
   EXPECT_TRUE(copy.on_shared(message.in.offer_id, 16).ok());
   EXPECT_TRUE(copy.complete(message.in));
+}
+
+TEST_F(JointCopyTest, AReceiverHearsOfASenderThatWasStoppedWhileItWrote) {
+  Message message(6);
+  offer(message);
+  std::atomic<uint64_t> claims[2]{};
+  std::atomic<uint32_t> writing_to{0};
+  for (const bool ends : {true, false}) {
+    JointCopy copy;
+    JointMemory memory{claims[0], claims[1], writing_to, 1, [ends] { return ends; }};
+    EXPECT_TRUE(copy.give_up(memory)) << "nothing was being read";
+    ASSERT_TRUE(copy.open(memory, message.in));
+    EXPECT_EQ(copy.give_up(memory), ends);
+  }
 }
 
 }  // namespace

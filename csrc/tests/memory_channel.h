@@ -62,7 +62,7 @@ class MemoryChannel final : public transport::Channel {
   void share(std::shared_ptr<Words> words, uint32_t end) {
     words_ = std::move(words);
     joint_.emplace(transport::JointMemory{words_->claims[1 - end], words_->claims[end],
-                                          words_->writing_to[end], 2 - end, [] {}});
+                                          words_->writing_to[end], 2 - end, [] { return true; }});
   }
   transport::JointMemory* joint() override { return joint_ ? &*joint_ : nullptr; }
   Status push(uint64_t address, const void* source, size_t bytes) override {

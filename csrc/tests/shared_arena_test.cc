@@ -5,6 +5,8 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <random>
@@ -89,6 +91,23 @@ TEST_F(SharedArenaTest, MemoryThatIsFreedGoesBackToTheKernel) {
   EXPECT_EQ(arena_->allocate(arena_->bytes() + 1, false), nullptr);
 }
 
+TEST_F(SharedArenaTest, AForkedChildLeavesItAlone) {
+  const size_t bytes = 2 * kHugePageBytes;
+  HugeMemory memory = allocate_huge(bytes, true);
+  std::memset(memory.get(), 9, bytes);
+  const pid_t child = fork();
+  if (child == 0) {
+    memory.reset();
+    const bool has_one = SharedArena::existing() != nullptr || SharedArena::make() != nullptr;
+    _exit(has_one ? 1 : 0);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(memory[0], std::byte{9});
+  EXPECT_EQ(memory[bytes - 1], std::byte{9});
+}
+
 // Blocks never overlap, keep their bytes, and leave one free range when all are gone.
 TEST_F(SharedArenaTest, RandomAllocationsKeepTheirBytes) {
   struct Block {
@@ -109,7 +128,7 @@ TEST_F(SharedArenaTest, RandomAllocationsKeepTheirBytes) {
     if (!blocks.empty() && random() % 2 == 0) {
       give_back(random() % blocks.size());
     } else {
-      const size_t bytes = 1 + random() % (random() % 8 == 0 ? 3 * kHugePageBytes : 5000);
+      const size_t bytes = 1 + random() % (random() % 8 == 0 ? 3 * kHugePageBytes : 5000) - 1;
       const auto mark = static_cast<std::byte>(random() % 256);
       std::byte* memory = arena_->allocate(bytes, random() % 2 == 0);
       ASSERT_NE(memory, nullptr);

@@ -26,8 +26,9 @@ struct JointMemory {
   // Whose memory we are writing to, and how the peer is called there.
   std::atomic<uint32_t>& own_writing_to;
   const uint32_t peer_mark;
-  // Returns when the peer is not writing to our memory, or not alive.
-  const std::function<void()> wait_for_peers_write;
+  // Returns when the peer is not writing to our memory, or not alive: true. False: it is, and has
+  // made no progress for so long that it must have been stopped.
+  const std::function<bool()> wait_for_peers_write;
 };
 
 class Channel {

@@ -84,11 +84,11 @@ bool JointCopy::complete(const RecvRequest& request) {
   return true;
 }
 
-void JointCopy::give_up(JointMemory& memory) {
-  if (reading_.empty()) return;
+bool JointCopy::give_up(JointMemory& memory) {
+  if (reading_.empty()) return true;
   reading_.clear();
   memory.incoming.store(0);
-  memory.wait_for_peers_write();
+  return memory.wait_for_peers_write();
 }
 
 void JointCopy::on_share(const SendRequest& request, uint64_t address) {

@@ -37,8 +37,9 @@ class JointCopy {
   bool complete(const RecvRequest& request);
   // The sender has written so many chunks.
   Status on_shared(uint64_t id, uint64_t num_chunks);
-  // When it returns nobody writes to the memory of messages that are not complete.
-  void give_up(JointMemory& memory);
+  // When it returns true nobody writes to the memory of messages that are not complete. False: a
+  // sender was stopped while it wrote, and will go on when it is continued.
+  bool give_up(JointMemory& memory);
 
   // --- the sender ---
   // The receiver wants the message at `address` of its memory.

@@ -732,7 +732,7 @@ void Link::fail(const Status& status) {
 
 void Link::end(const Status& reason) {
   if (std::exchange(ended_, true)) return;
-  if (JointMemory* memory = joint()) joint_copy_.give_up(*memory);
+  if (JointMemory* memory = joint()) has_writer_ = !joint_copy_.give_up(*memory);
   lanes_.drop_queued();
   if (has_lane() && state_ != State::left) {
     OutFrame frame(header_of(FrameKind::abort, 0));

@@ -15,7 +15,8 @@
 // ready, has a window for the whole message: no lane ever waits for what another one carries.
 //
 // All calls come with the progress lock held. Until a channel is attached sends queue up.
-// LinkEvents are called from inside these calls; they must only take notes, and not call back.
+// LinkEvents are called from inside these calls; they take notes, and do not call
+// back this link; on_failed() may use others.
 #pragma once
 
 #include <deque>
@@ -132,6 +133,8 @@ class Link final : private LaneReader {
   // the link. The memory of requests is still theirs during the call, and not touched afterwards.
   void end(const Status& reason);
   bool has_ended() const { return ended_; }
+  // After end(): the peer, which has been stopped, may yet write to memory of receives.
+  bool has_writer() const { return has_writer_; }
   // After end(): true while words for the peer are still on their way out.
   bool flush_last_words();
   // After end() or goodbye: throws away what the peer still sends. Two ends with full buffers would
@@ -220,6 +223,7 @@ class Link final : private LaneReader {
   size_t unexpected_bytes_ = 0;
   Coverage numbers_seen_;        // of frames; several rails only
   size_t num_taken_offers_ = 0;  // offered messages the engine is reading
+  bool has_writer_ = false;      // see has_writer()
   JointCopy joint_copy_;         // of offered messages, in and out
 };
 

@@ -320,6 +320,10 @@ void Mesh::fail_all(const Status& reason) {
   unix_listener_.reset();
 }
 
+bool Mesh::has_writer() const {
+  return std::any_of(active_.begin(), active_.end(), [](Link* link) { return link->has_writer(); });
+}
+
 void Mesh::close() {
   if (std::exchange(closed_, true)) return;
   const auto busy = [](Link* link) {

@@ -70,6 +70,8 @@ class Mesh {
   bool shares_memory(int peer) const { return local_index_[peer] >= 0; }
   bool all_share_memory() const { return num_local_ == options_.num_ranks; }
   int num_local() const { return num_local_; }
+  // After fail_all(): see Link::has_writer().
+  bool has_writer() const;
   int num_ranks_on_host() const;
   int num_ranks_on_machine() const;  // hosts of one kernel together
 
@@ -137,6 +139,7 @@ class Mesh {
   void handshake_complete(std::unique_ptr<Handshake> handshake);
   bool welcome(Handshake& handshake);
   void attach(Handshake& handshake);
+  void limit_queue(int fd, const Link& link, bool is_local);
   void attach_local(Handshake& handshake, int peer);
   Hello own_hello(uint8_t kind, size_t rail, uint64_t connection) const;
   std::vector<int> own_fds(const Handshake& handshake) const;

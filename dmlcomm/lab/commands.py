@@ -62,7 +62,7 @@ def up(
     loss: Annotated[str, typer.Option(help="Packets that every link loses, as 1%.")] = "0%",
     mtu: Annotated[int, typer.Option(help="Bytes of an IP packet on data NICs.")] = Options().mtu,
     congestion: Annotated[
-        str, typer.Option(help="TCP congestion control of the hosts; empty: the machine's.")
+        str, typer.Option(help="TCP congestion control between hosts; empty: the machine's.")
     ] = "cubic",
     name: Annotated[str, typer.Option("--name", "-n", help="Name of the lab.")] = DEFAULT_NAME,
 ) -> None:

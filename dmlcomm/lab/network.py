@@ -191,6 +191,10 @@ class Network:
         # at another ToR learns the wrong Ethernet address there, and uses it when it is back.
         _write_parameter("ipv4/conf/all/arp_ignore", "1")
         _write_parameter("ipv4/conf/all/arp_announce", "2")
+        if self._options.congestion:
+            # Connections inside a host have it only where the machine permits it to everybody.
+            with contextlib.suppress(LabError):
+                _write_parameter("ipv4/tcp_congestion_control", self._options.congestion)
 
     def _make_cables(self, node: str) -> None:
         """The links that `node` is the first end of, and its way to the management network."""

@@ -14,9 +14,10 @@ class Options:
 
     Attributes:
         mtu: bytes of an IP packet on data interfaces, from 576 to 65,535. The default is that of
-        clusters for storage and training; see docs/adr/0003. congestion: TCP
-        congestion control of the hosts. The default is Linux's: others pace by their own estimate
-        of the rate, which makes measurements depend on it. Empty leaves what the machine uses.
+        clusters for storage and training; see docs/adr/0003.
+        congestion: TCP congestion control of connections between the hosts. The default is Linux's:
+        others pace by their own estimate of the rate, which makes measurements depend on it. Empty
+        leaves what the machine uses.
     """
 
     mtu: int = 9000

@@ -43,9 +43,13 @@ Result<std::byte*> map_shared(int fd, size_t bytes) {
 
 }  // namespace
 
-void wait_for_writer(const Header& writer, uint32_t rank) {
+bool wait_for_writer(const Header& writer, uint32_t rank) {
   const int64_t give_up = now_ns() + kWriterNs;
-  while (writer.writing_to.load() == rank + 1 && now_ns() < give_up) sched_yield();
+  while (writer.writing_to.load() == rank + 1) {
+    if (now_ns() > give_up) return false;
+    sched_yield();
+  }
+  return true;
 }
 
 Result<std::unique_ptr<Segment>> Segment::create(uint32_t rank, uint32_t num_local,

@@ -70,8 +70,9 @@ struct RingControl {
 };
 
 // Waits until `writer` does not write to the memory of `rank`: far longer than a chunk takes, also
-// where that process has to wait for its core; unless it has been stopped.
-void wait_for_writer(const Header& writer, uint32_t rank);
+// where that process has to wait for its core. False if it has been
+// stopped.
+bool wait_for_writer(const Header& writer, uint32_t rank);
 
 class Segment {
  public:

@@ -50,8 +50,7 @@ ShmChannel::ShmChannel(std::shared_ptr<Segment> own, uint32_t own_index, ShmPeer
       in_(peer_.segment->ring(own_index)),
       joint_{in_control_.claims, out_control_.claims, own_->header().writing_to,
              peer_.segment->header().rank + 1, [this] {
-               if (peer_gone_) return;
-               wait_for_writer(peer_.segment->header(), own_->header().rank);
+               return peer_gone_ || wait_for_writer(peer_.segment->header(), own_->header().rank);
              }} {
   out_control_.owner_can_pull.store(peer_.can_pull ? 1 : 0, std::memory_order_relaxed);
 }

@@ -26,10 +26,6 @@ constexpr size_t kMaxPassedFds = 4;
 
 // Of each direction. 10 Gb/s times 3 ms; and as much as stays in the L2 cache.
 constexpr uint64_t kNetworkBufferBytes = 4u << 20;
-// A rank that begins to send fills this before it does anything else. Where 9 hosts of 200 Mb/s
-// share 2 cores, and filled 4 MiB first, 100 MB took 7187 ms; so they take 7176.
-constexpr int kQueueBytes = 512 * 1024;
-constexpr int kShortQueueBytes = 64 * 1024;
 constexpr uint64_t kLoopbackBufferBytes = 512 * 1024;
 
 struct SocketAddress {
@@ -208,8 +204,8 @@ void tune(int fd, bool loopback, const SocketOptions& options) {
                    static_cast<socklen_t>(congestion.size()));
 }
 
-void limit_queue(int fd, bool short_queue) {
-  set_option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, short_queue ? kShortQueueBytes : kQueueBytes);
+void limit_queue(int fd, size_t bytes) {
+  set_option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, static_cast<int>(bytes));
 }
 
 bool has_carrier(const std::string& interface) {
