@@ -22,7 +22,7 @@ constexpr size_t kStreamBytes = 64 * 1024;
 void copy_mapped(void* destination, const void* source, size_t bytes) {
   if (bytes >= kStreamBytes) {
     kernels::stream_copy(destination, source, bytes);
-  } else {
+  } else if (bytes > 0) {
     std::memcpy(destination, source, bytes);
   }
 }
