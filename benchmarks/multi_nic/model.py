@@ -19,13 +19,13 @@ def model_s(
     Several buckets count as one tensor.
 
     Args:
-        share: of each rate that is there, where a host has lost NICs. Its neighbours on all levels
-            then send to those that are left.
+        share: of each rate that is there, where a host has lost NICs. What they carried comes to
+            those that are left from other neighbours besides, so as much of it contends.
     """
     rate = FREE_RATE if rate == UNLIMITED else rate
     network = planned.parse(spec, rate, ranks_per_host, mtu)
     if share < 1:
-        share /= network.core().contention
+        share /= 1 + (1 - share) * (network.core().contention - 1)
         network = replace(network, rates_bps=tuple(share * each for each in network.rates_bps))
     cores = len(os.sched_getaffinity(0))
     shared = network.core().on_shared_cores(network.num_ranks / cores)

@@ -30,15 +30,18 @@ std::vector<std::byte> random_bytes(size_t bytes, std::mt19937& random) {
 // Two links, joined by pipes that move a few bytes at a time.
 class Pair {
  public:
-  Pair(size_t num_rails, size_t max_bytes)
+  Pair(size_t num_rails, size_t max_bytes, size_t lanes_per_rail = 1, uint8_t first_rail = kAnyRail)
       : counters_a(num_rails),
         counters_b(num_rails),
-        a(LinkOptions{0, 1, kJob, num_rails, &notes_a, counters_a.data()}),
-        b(LinkOptions{1, 0, kJob, num_rails, &notes_b, counters_b.data()}),
+        a(LinkOptions{0, 1, kJob, num_rails, &notes_a, counters_a.data(), lanes_per_rail,
+                      first_rail}),
+        b(LinkOptions{1, 0, kJob, num_rails, &notes_b, counters_b.data(), lanes_per_rail,
+                      first_rail}),
         max_bytes_(max_bytes) {
     for (size_t rail = 0; rail < num_rails; ++rail) connect(rail);
   }
 
+  // Lane `rail` of both links; several lanes of a rail have numbers beyond those of all rails.
   void connect(size_t rail) {
     auto to_b = std::make_shared<MemoryChannel::Pipe>();
     auto to_a = std::make_shared<MemoryChannel::Pipe>();
@@ -101,6 +104,48 @@ TEST(RailsTest, AStripedMessageUsesEveryRail) {
     EXPECT_GT(pair.counters_a[rail].bytes_sent, 200'000u) << rail;
     EXPECT_EQ(pair.counters_a[rail].bytes_sent, pair.counters_b[rail].bytes_received);
   }
+}
+
+TEST(RailsTest, AMessageWhoseRailIsDeadIsStripedOverTheOthers) {
+  std::mt19937 random(1);
+  Pair pair(3, 10'000);
+  pair.a.lose_lane(0, "cut");
+  Message message(collective_tag(1, 0, 0), random_bytes(500'000, random));
+  message.out.rail = 0;
+  begin_to_send(pair, message);
+  pair.settle();
+  EXPECT_EQ(message.got, message.data);
+  EXPECT_LT(pair.counters_a[0].bytes_sent, 1000u);
+  for (size_t rail : {1u, 2u}) EXPECT_GT(pair.counters_a[rail].bytes_sent, 200'000u) << rail;
+}
+
+// Rail 0 leads to the peer; rail 1 is a detour of two lanes, numbers 1 and 3.
+TEST(RailsTest, DetoursCarryWhatMayTakeAnyRailOnlyWhileTheFirstRailIsDead) {
+  std::mt19937 random(1);
+  Pair pair(2, 10'000, 2, 0);
+  pair.connect(3);
+  Message before(collective_tag(1, 0, 0), random_bytes(500'000, random));
+  begin_to_send(pair, before);
+  pair.settle();
+  EXPECT_EQ(before.got, before.data);
+  EXPECT_GT(pair.counters_a[0].bytes_sent, 500'000u);
+  EXPECT_LT(pair.counters_a[1].bytes_sent, 1000u);
+
+  pair.a.lose_lane(0, "cut");
+  Message after(collective_tag(1, 0, 1), random_bytes(500'000, random));
+  begin_to_send(pair, after);
+  pair.settle();
+  EXPECT_EQ(after.got, after.data);
+  EXPECT_GT(pair.counters_a[1].bytes_sent, 500'000u);
+
+  // Of the lanes of a rail, too, the living carry all.
+  pair.a.lose_lane(1, "cut");
+  EXPECT_EQ(pair.counters_a[1].lanes_lost, 1u);
+  Message last(collective_tag(1, 0, 2), random_bytes(500'000, random));
+  begin_to_send(pair, last);
+  pair.settle();
+  EXPECT_EQ(last.got, last.data);
+  EXPECT_GT(pair.counters_a[1].bytes_sent, 1'000'000u);
 }
 
 TEST(RailsTest, MessagesInBothDirectionsAreConfirmedWhenTheyEnd) {

@@ -63,7 +63,7 @@ static_assert(sizeof(OpInfo) == 16);
 //   abort         the communicator has failed; `id` is the status code, payload the reason
 //   goodbye       the peer leaves in good order
 //   receipt       carries `received` where nothing else does
-//   rail_lost     the sender has given up connection `offset` on rail `id`
+//   rail_lost     the sender has given up connection `offset` of lane `id`
 //   share         the sender of the offer with this `id` may write parts of it to `offset`
 //   shared        `offset` chunks of the message with this `id` have been written
 #define DMLCOMM_FRAME_KINDS(X) \
@@ -128,7 +128,7 @@ struct Hello {
   std::array<std::byte, 16> secret{};  // admits the connection
   uint32_t rank = 0;
   uint32_t num_ranks = 0;
-  uint16_t rail = 0;
+  uint16_t lane = 0;     // of the link; rail i modulo the rails
   uint8_t accepted = 0;  // in the answer: 1 welcome, 2 "my own connection to you wins"
   uint8_t reserved = 0;
   uint32_t pid = 0;

@@ -10,12 +10,12 @@
 
 namespace dmlcomm::transport {
 
-Handshake::Handshake(UniqueFd fd, bool local, int peer, size_t rail, std::string what,
+Handshake::Handshake(UniqueFd fd, bool local, int peer, size_t lane, std::string what,
                      Deadline deadline)
     : fd_(std::move(fd)),
       local_(local),
       peer_(peer),
-      rail_(rail),
+      lane_(lane),
       what_(std::move(what)),
       deadline_(deadline),
       connecting_(peer >= 0) {}

@@ -19,8 +19,8 @@ class Handshake {
  public:
   enum class Progress { waiting, connected, received };
 
-  // An outgoing connection to `peer` over `rail`, or (`peer` = -1) one that was accepted.
-  Handshake(UniqueFd fd, bool local, int peer, size_t rail, std::string what, Deadline deadline);
+  // An outgoing connection to `peer` for `lane`, or (`peer` = -1) one that was accepted.
+  Handshake(UniqueFd fd, bool local, int peer, size_t lane, std::string what, Deadline deadline);
 
   // Queues the hello; the descriptors stay the caller's.
   void send(const Hello& hello, const JobKey& key, int rank, std::vector<int> fds);
@@ -33,7 +33,7 @@ class Handshake {
   // Errors of advance() before that are about making the connection; a refused one is `peer_lost`.
   bool connected() const { return !connecting_; }
   int peer() const { return peer_; }
-  size_t rail() const { return rail_; }
+  size_t lane() const { return lane_; }
   int fd() const { return fd_.get(); }
   const std::string& what() const { return what_; }
   const Deadline& deadline() const { return deadline_; }
@@ -50,7 +50,7 @@ class Handshake {
   UniqueFd fd_;
   const bool local_;
   const int peer_;
-  const size_t rail_;
+  const size_t lane_;
   const std::string what_;
   const Deadline deadline_;
 

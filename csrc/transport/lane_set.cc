@@ -13,12 +13,15 @@ constexpr size_t kMinPartBytes = 16 * 1024;
 
 }  // namespace
 
-LaneSet::LaneSet(uint64_t job_id, size_t num_rails, RailCounters* counters, LaneReader* reader)
-    : job_id_(job_id), counters_(counters), reader_(reader), lanes_(num_rails) {}
+LaneSet::LaneSet(const Shape& shape, RailCounters* counters, LaneReader* reader)
+    : shape_(shape),
+      counters_(counters),
+      reader_(reader),
+      lanes_(shape.num_rails * shape.lanes_per_rail) {}
 
-void LaneSet::attach(size_t rail, std::unique_ptr<Channel> channel) {
-  lanes_[rail] = std::make_unique<Lane>(std::move(channel), job_id_, has_many_rails(),
-                                        &counters_[rail], reader_);
+void LaneSet::attach(size_t index, std::unique_ptr<Channel> channel) {
+  lanes_[index] = std::make_unique<Lane>(std::move(channel), shape_.job_id, has_many_rails(),
+                                         &counters_of(index), reader_);
   place_homeless();
 }
 
@@ -38,11 +41,11 @@ size_t LaneSet::num_alive() const {
                                            [](const auto& lane) { return lane != nullptr; }));
 }
 
-Lane* LaneSet::ordered_lane() {
-  for (size_t i = 0; i < lanes_.size() && !lanes_[ordered_rail_]; ++i) {
-    ordered_rail_ = (ordered_rail_ + 1) % lanes_.size();
+Lane* LaneSet::lane_for_ordered() {
+  for (size_t i = 0; i < lanes_.size() && !lanes_[ordered_lane_]; ++i) {
+    ordered_lane_ = (ordered_lane_ + 1) % lanes_.size();
   }
-  return lanes_[ordered_rail_].get();
+  return lanes_[ordered_lane_].get();
 }
 
 Lane* LaneSet::least_busy() const {
@@ -55,7 +58,7 @@ Lane* LaneSet::least_busy() const {
 
 void LaneSet::push_ordered(OutFrame frame) {
   number(frame);
-  Lane* lane = ordered_lane();
+  Lane* lane = lane_for_ordered();
   if (lane == nullptr) return homeless_.push_back(std::move(frame));
   lane->push(std::move(frame));
 }
@@ -97,12 +100,17 @@ void LaneSet::stripe(const FrameHeader& header, SendRequest& request) {
   feed();
 }
 
+Lane* LaneSet::first_lane() const {
+  return shape_.first_rail < lanes_.size() ? lanes_[shape_.first_rail].get() : nullptr;
+}
+
 Lane* LaneSet::next_with_room() {
+  if (Lane* first = first_lane()) return first->has_room() ? first : nullptr;
   for (size_t i = 0; i < lanes_.size(); ++i) {
-    const size_t rail = (next_rail_ + i) % lanes_.size();
-    if (!lanes_[rail] || !lanes_[rail]->has_room()) continue;
-    next_rail_ = (rail + 1) % lanes_.size();
-    return lanes_[rail].get();
+    const size_t index = (next_lane_ + i) % lanes_.size();
+    if (!lanes_[index] || !lanes_[index]->has_room()) continue;
+    next_lane_ = (index + 1) % lanes_.size();
+    return lanes_[index].get();
   }
   return nullptr;
 }
@@ -114,7 +122,8 @@ bool LaneSet::feed() {
     if (lane == nullptr) break;
     const auto [header, request] = striped_.front();
     // Parts shrink towards the end, so that all lanes finish together.
-    const size_t share = (request->bytes - request->queued) / (2 * num_alive());
+    const size_t num_used = first_lane() ? 1 : num_alive();
+    const size_t share = (request->bytes - request->queued) / (2 * num_used);
     OutFrame frame = next_part(header, *request, std::clamp(share, kMinPartBytes, kMaxPartBytes));
     if (request->queued == request->bytes) striped_.pop_front();
     number(frame);
@@ -138,16 +147,16 @@ size_t LaneSet::num_unfinished() const {
 
 // A frame that has its number. Parts of large messages may go anywhere.
 void LaneSet::place(OutFrame frame) {
-  Lane* lane = frame.is_part ? least_busy() : ordered_lane();
+  Lane* lane = frame.is_part ? least_busy() : lane_for_ordered();
   lane->push(std::move(frame));
 }
 
-size_t LaneSet::lose(size_t rail) {
-  std::deque<OutFrame> frames = lanes_[rail]->take_back();
-  lanes_[rail].reset();
+size_t LaneSet::lose(size_t index) {
+  std::deque<OutFrame> frames = lanes_[index]->take_back();
+  lanes_[index].reset();
   const size_t num_frames = frames.size();
-  ++counters_[rail].lanes_lost;
-  counters_[rail].frames_repeated += num_frames;
+  ++counters_of(index).lanes_lost;
+  counters_of(index).frames_repeated += num_frames;
   std::move(frames.begin(), frames.end(), std::back_inserter(homeless_));
   if (any() != nullptr) place_homeless();
   return num_frames;

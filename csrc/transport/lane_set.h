@@ -1,4 +1,5 @@
-// LaneSet: the lanes of one link, one per rail, and which frame goes over which.
+// LaneSet: the lanes of one link, and which frame goes over which. Every rail has a lane, a rail
+// that stands in for the one that leads to the peer may have several.
 //
 // With a single rail frames simply queue on its lane. With several,
 //  - frames whose order matters (control, small messages between two points) share one lane, and
@@ -21,22 +22,33 @@ namespace dmlcomm::transport {
 
 class LaneSet {
  public:
-  // `counters`: one per rail.
-  LaneSet(uint64_t job_id, size_t num_rails, RailCounters* counters, LaneReader* reader);
+  struct Shape {
+    uint64_t job_id;
+    size_t num_rails;
+    size_t lanes_per_rail;  // lane i is on rail i modulo num_rails
+    uint8_t first_rail;     // what may take any rail is not striped over others while it lives
+  };
 
-  size_t num_rails() const { return lanes_.size(); }
+  // `counters`: one per rail.
+  LaneSet(const Shape& shape, RailCounters* counters, LaneReader* reader);
+
+  size_t num_lanes() const { return lanes_.size(); }
   bool has_many_rails() const { return lanes_.size() > 1; }
 
-  void attach(size_t rail, std::unique_ptr<Channel> channel);
-  // Null where the rail is not connected.
-  Lane* lane(size_t rail) const { return lanes_[rail].get(); }
+  void attach(size_t index, std::unique_ptr<Channel> channel);
+  // Null where it is not connected.
+  Lane* lane(size_t index) const { return lanes_[index].get(); }
+  // Whether a message for `rail` goes over all lanes: it may take any, or its own is dead.
+  bool is_striped(uint8_t rail) const {
+    return has_many_rails() && (rail >= lanes_.size() || !lanes_[rail]);
+  }
   // A living lane, or null.
   Lane* any() const;
-  // `visit(rail, lane)` for every living lane; it may give up the one that it is shown.
+  // `visit(index, lane)` for every living lane; it may give up the one that it is shown.
   template <typename Visit>
   void for_each_lane(Visit visit) const {
-    for (size_t rail = 0; rail < lanes_.size(); ++rail) {
-      if (lanes_[rail]) visit(rail, *lanes_[rail]);
+    for (size_t index = 0; index < lanes_.size(); ++index) {
+      if (lanes_[index]) visit(index, *lanes_[index]);
     }
   }
 
@@ -47,7 +59,8 @@ class LaneSet {
   // Over `rail`, or another where that is dead, in any order; in the order of the calls where no
   // rail is named (kAnyRail).
   void push(OutFrame frame, uint8_t rail);
-  // A whole message in parts, over all lanes; `header` is that of its first part.
+  // A whole message in parts, over all lanes, or the one that leads to the peer; `header` is that
+  // of its first part.
   void stripe(const FrameHeader& header, SendRequest& request);
   // The part of `request` of at most `most` bytes that comes next.
   static OutFrame next_part(const FrameHeader& header, SendRequest& request, size_t most);
@@ -59,7 +72,7 @@ class LaneSet {
   // Frames that are not through: not written or, with several rails, not confirmed.
   size_t num_unfinished() const;
   // Gives up a lane; the others take over what it has not delivered. Returns how many frames.
-  size_t lose(size_t rail);
+  size_t lose(size_t index);
   // Gives up what is queued; see Lane.
   void drop_queued();
 
@@ -69,20 +82,22 @@ class LaneSet {
     SendRequest* request;
   };
 
+  RailCounters& counters_of(size_t index) { return counters_[index % shape_.num_rails]; }
   void number(OutFrame& frame);
   size_t num_alive() const;
-  Lane* ordered_lane();
+  Lane* lane_for_ordered();
   Lane* least_busy() const;
+  Lane* first_lane() const;
   Lane* next_with_room();
   void place(OutFrame frame);
   void place_homeless();
 
-  const uint64_t job_id_;
+  const Shape shape_;
   RailCounters* const counters_;
   LaneReader* const reader_;
-  std::vector<std::unique_ptr<Lane>> lanes_;  // by rail
-  size_t ordered_rail_ = 0;
-  size_t next_rail_ = 0;  // takes the next part
+  std::vector<std::unique_ptr<Lane>> lanes_;
+  size_t ordered_lane_ = 0;
+  size_t next_lane_ = 0;  // takes the next part
   uint64_t next_number_ = 1;
   std::deque<Striped> striped_;
   std::deque<OutFrame> homeless_;  // while no lane lives

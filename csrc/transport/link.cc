@@ -50,23 +50,24 @@ SendRequest* take_by_id(std::vector<SendRequest*>& items, uint64_t id) {
 
 Link::Link(const LinkOptions& options)
     : options_(options),
-      lanes_(options.job_id, options.num_rails, options.counters, this),
-      connections_(options.num_rails) {}
+      lanes_({options.job_id, options.num_rails, options.lanes_per_rail, options.first_rail},
+             options.counters, this),
+      connections_(lanes_.num_lanes()) {}
 
 std::string Link::description() const {
   Lane* lane = lanes_.any();
   return lane ? lane->channel().description() : "connecting";
 }
 
-Channel* Link::channel(size_t rail) {
-  Lane* lane = lanes_.lane(rail);
+Channel* Link::channel(size_t index) {
+  Lane* lane = lanes_.lane(index);
   return lane ? &lane->channel() : nullptr;
 }
 
-void Link::attach(size_t rail, std::unique_ptr<Channel> channel, uint64_t connection) {
-  DMLCOMM_CHECK(lanes_.lane(rail) == nullptr);
-  connections_[rail] = connection;
-  lanes_.attach(rail, std::move(channel));
+void Link::attach(size_t index, std::unique_ptr<Channel> channel, uint64_t connection) {
+  DMLCOMM_CHECK(lanes_.lane(index) == nullptr);
+  connections_[index] = connection;
+  lanes_.attach(index, std::move(channel));
   if (state_ != State::connecting) return;
   state_ = State::up;
   for (const auto& [sequence, op] : early_opens_) open(sequence, op);
@@ -135,7 +136,7 @@ void Link::push_message(SendRequest& request) {
   header.message_bytes = request.bytes;
   if (lanes_.has_many_rails() && request.bytes <= kEagerBytes) return push_copy(header, request);
   ++num_writing_;
-  if (lanes_.has_many_rails() && request.rail == kAnyRail) return lanes_.stripe(header, request);
+  if (lanes_.is_striped(request.rail)) return lanes_.stripe(header, request);
   const size_t most = lanes_.has_many_rails() ? kMaxKeptPayloadBytes : kMaxPayloadBytes;
   do {
     OutFrame part = LaneSet::next_part(header, request, most);
@@ -511,8 +512,8 @@ void Link::leave_if_all_said_goodbye() {
 
 // The peer has given up its end of a lane; perhaps there is a new one since.
 Status Link::on_rail_lost(const FrameHeader& header) {
-  if (header.id >= lanes_.num_rails()) {
-    return Status(StatusCode::protocol_error, str_cat("there is no rail ", header.id));
+  if (header.id >= lanes_.num_lanes()) {
+    return Status(StatusCode::protocol_error, str_cat("there is no lane ", header.id));
   }
   if (connections_[header.id] == header.offset) lanes_to_lose_.push_back(header.id);
   return Status();
@@ -615,16 +616,16 @@ bool Link::write_shared() {
 bool Link::progress() {
   if (state_ != State::up) return false;
   bool moved = false;
-  lanes_.for_each_lane([&](size_t rail, Lane& lane) {
-    if (state_ == State::up) moved |= progress_lane(rail, lane);
+  lanes_.for_each_lane([&](size_t index, Lane& lane) {
+    if (state_ == State::up) moved |= progress_lane(index, lane);
   });
   if (state_ == State::up) moved |= write_shared();
   if (!lanes_.has_many_rails() || state_ != State::up) return moved;
-  for (size_t rail : std::exchange(lanes_to_lose_, {})) lose_lane(rail, "the peer gave it up");
+  for (size_t index : std::exchange(lanes_to_lose_, {})) lose_lane(index, "the peer gave it up");
   return lanes_.feed() || moved;
 }
 
-bool Link::progress_lane(size_t rail, Lane& lane) {
+bool Link::progress_lane(size_t index, Lane& lane) {
   bool moved = false;
   Status status = lane.flush(&moved);
   if (lane.maybe_readable()) {
@@ -640,7 +641,7 @@ bool Link::progress_lane(size_t rail, Lane& lane) {
       lanes_.has_many_rails() && !reported_ &&
       (status.code() == StatusCode::peer_lost || status.code() == StatusCode::io_error);
   if (only_this_lane) {
-    lose_lane(rail, status.message());
+    lose_lane(index, status.message());
   } else {
     fail(status);
   }
@@ -665,15 +666,15 @@ void Link::flush_deferred() {
   lanes_.for_each_lane([](size_t, Lane& lane) { lane.flush_deferred(); });
 }
 
-void Link::lose_lane(size_t rail, const std::string& reason) {
-  Lane* lane = lanes_.lane(rail);
+void Link::lose_lane(size_t index, const std::string& reason) {
+  Lane* lane = lanes_.lane(index);
   if (lane == nullptr || state_ != State::up) return;
   const std::string what = lane->channel().description();
-  const size_t num_frames = lanes_.lose(rail);
-  lost_rails_.push_back(rail);
+  const size_t num_frames = lanes_.lose(index);
+  lost_lanes_.push_back(index);
   OutFrame notice(header_of(FrameKind::rail_lost, 0));
-  notice.header.id = rail;
-  notice.header.offset = connections_[rail];
+  notice.header.id = index;
+  notice.header.offset = connections_[index];
   lanes_.push_ordered(std::move(notice));
   options_.events->on_rail_event(
       peer(), true,
@@ -682,11 +683,11 @@ void Link::lose_lane(size_t rail, const std::string& reason) {
 }
 
 void Link::lose_stalled_lanes(int64_t now_ns, int64_t limit_ns) {
-  lanes_.for_each_lane([&](size_t rail, Lane& lane) {
+  lanes_.for_each_lane([&](size_t index, Lane& lane) {
     if (state_ != State::up) return;
     const int64_t since = lane.unconfirmed_since(now_ns);
     if (since == INT64_MAX || now_ns - since < limit_ns) return;
-    lose_lane(rail, str_cat("nothing was confirmed for ", (now_ns - since) / kNsPerMs, " ms"));
+    lose_lane(index, str_cat("nothing was confirmed for ", (now_ns - since) / kNsPerMs, " ms"));
   });
 }
 

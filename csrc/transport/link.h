@@ -1,4 +1,4 @@
-// Link: all messages between this rank and one peer, over one lane per rail.
+// Link: all messages between this rank and one peer, over the lanes of its rails.
 //
 // It matches messages with receives by tag, holds large data back until the peer has begun the
 // operation, and keeps the first failure. It does not reduce, and knows no schedule. Which lane
@@ -49,6 +49,8 @@ struct LinkOptions {
   size_t num_rails = 1;
   LinkEvents* events = nullptr;
   RailCounters* counters = nullptr;  // one per rail
+  size_t lanes_per_rail = 1;         // lane i is on rail i modulo num_rails
+  uint8_t first_rail = kAnyRail;     // leads to the peer; the others are detours
 };
 
 class Link final : private LaneReader {
@@ -65,15 +67,15 @@ class Link final : private LaneReader {
   std::string description() const;
 
   // A connection is there: what is queued flows. Both ends know it by the same number.
-  void attach(size_t rail, std::unique_ptr<Channel> channel, uint64_t connection = 0);
-  // Null where the rail is not connected.
-  Channel* channel(size_t rail = 0);
-  size_t num_rails() const { return lanes_.num_rails(); }
+  void attach(size_t index, std::unique_ptr<Channel> channel, uint64_t connection = 0);
+  // Of lane `index`; null where it is not connected.
+  Channel* channel(size_t index = 0);
+  size_t num_lanes() const { return lanes_.num_lanes(); }
   bool has_lane() const { return lanes_.any() != nullptr; }
-  // The rails whose lanes died since the last call.
-  std::vector<size_t> take_lost_rails() { return std::exchange(lost_rails_, {}); }
+  // The lanes that died since the last call.
+  std::vector<size_t> take_lost_lanes() { return std::exchange(lost_lanes_, {}); }
   // Gives up the lane; the others carry on. Only where the link has several rails.
-  void lose_lane(size_t rail, const std::string& reason);
+  void lose_lane(size_t index, const std::string& reason);
   // Gives up lanes that carry bytes of which none was confirmed for `limit_ns`.
   void lose_stalled_lanes(int64_t now_ns, int64_t limit_ns);
 
@@ -170,7 +172,7 @@ class Link final : private LaneReader {
   Status deliver_unexpected(const FrameHeader& header);
   void forget(const RecvRequest* request);
   void shut_down();
-  bool progress_lane(size_t rail, Lane& lane);
+  bool progress_lane(size_t index, Lane& lane);
   bool confirm(Lane& lane);
   Status announce(const FrameHeader& header);
   Status on_open(const FrameHeader& header);
@@ -203,9 +205,9 @@ class Link final : private LaneReader {
   bool ended_ = false;
   bool is_shut_down_ = false;  // after the last word of an ended link
   LaneSet lanes_;
-  std::vector<size_t> lost_rails_;
+  std::vector<size_t> lost_lanes_;
   std::vector<size_t> lanes_to_lose_;  // the peer has given them up
-  std::vector<uint64_t> connections_;  // by rail: of its lane
+  std::vector<uint64_t> connections_;  // by lane
 
   // Out.
   uint64_t next_id_ = 1;

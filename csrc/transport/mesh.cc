@@ -212,7 +212,7 @@ bool Mesh::poll(bool look_at_sockets) {
       active_[i]->discard_input();
       active_[i]->flush_last_words();
     }
-    for (size_t rail : active_[i]->take_lost_rails()) rail_lost(active_[i]->peer(), rail);
+    for (size_t lane : active_[i]->take_lost_lanes()) lane_lost(active_[i]->peer(), lane);
   }
   return moved;
 }
@@ -237,7 +237,7 @@ void Mesh::on_event(uint64_t what, uint32_t events) {
     case kHandshake: advance_handshake(number); break;
     case kLink: {
       Link& link = *links_[number & kPeerMask];
-      if (Channel* channel = link.channel(number >> kRailShift)) {
+      if (Channel* channel = link.channel(number >> kLaneShift)) {
         channel->descriptor_ready({.readable = (events & ~EPOLLOUT) != 0,
                                    .writable = (events & EPOLLOUT) != 0,
                                    .ended = (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0});
@@ -305,7 +305,7 @@ void Mesh::check_rails(int64_t now, bool paused) {
   check_carriers();
   if (paused) return;
   for (size_t i = 0; i < active_.size(); ++i) {
-    if (active_[i]->num_rails() > 1) active_[i]->lose_stalled_lanes(now, kStallNs);
+    if (active_[i]->num_lanes() > 1) active_[i]->lose_stalled_lanes(now, kStallNs);
   }
 }
 

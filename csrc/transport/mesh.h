@@ -42,7 +42,7 @@ struct MeshOptions {
   int num_ranks = 1;
   std::vector<LocalRail> rails;
   // By peer: the rail that leads there directly, or kAnyRail. Empty: kAnyRail for all. The other
-  // rails are connected when that one fails.
+  // rails are connected when that one fails, each by several lanes.
   std::vector<uint8_t> first_rail;
   Config config;
   LinkEvents* events = nullptr;
@@ -121,17 +121,21 @@ class Mesh {
     return {options_.config.tcp_buffer_bytes, options_.config.tcp_congestion};
   }
   size_t num_rails_to(int peer) const;
+  size_t num_lanes_to(int peer) const;
+  size_t rail_of(int peer, size_t lane) const;
+  bool is_connected_by(int peer, size_t lane) const;
   void make_link(int peer);
   void connect(int peer);
   void connect_all(int peer);
   void connect_local(int peer);
-  void connect_rail(int peer, size_t rail);
+  void connect_lane(int peer, size_t lane);
   void connect_untried(int peer);
-  void connect_failed(int peer, size_t rail, const Status& status, bool refused);
+  void connect_failed(int peer, size_t lane, const Status& status, bool refused);
   static std::string advise(const std::string& problem);
-  void rail_lost(int peer, size_t rail);
+  void lane_lost(int peer, size_t lane);
   void check_rails(int64_t now, bool paused);
   void check_carriers();
+  void retry_now(int peer, size_t lane);
   void accept_all(int listener, bool local);
   void add_handshake(std::unique_ptr<Handshake> handshake);
   void advance_handshake(uint64_t id);
@@ -141,27 +145,27 @@ class Mesh {
   void attach(Handshake& handshake);
   void limit_queue(int fd, const Link& link, bool is_local);
   void attach_local(Handshake& handshake, int peer);
-  Hello own_hello(uint8_t kind, size_t rail, uint64_t connection) const;
+  Hello own_hello(uint8_t kind, size_t lane, uint64_t connection) const;
   std::vector<int> own_fds(const Handshake& handshake) const;
-  void drop_handshakes_to(int peer, size_t rail);
+  void drop_handshakes_to(int peer, size_t lane);
   void expire_handshakes();
   void on_event(uint64_t what, uint32_t events);
   void retry_connects();
   void retry_local(int peer, int64_t now);
   void poll_while(const std::function<bool(Link*)>& busy, double timeout_s);
 
-  // What an epoll event is about: a kind in the upper half, its number in the lower; of a lane, the
-  // rail above the peer.
+  // What an epoll event is about: a kind in the upper half, its number in the lower; of a link,
+  // its lane above the peer.
   static constexpr uint64_t kDoorbell = 1ull << 32;
   static constexpr uint64_t kUnixListener = 2ull << 32;
   static constexpr uint64_t kTcpListener = 3ull << 32;
   static constexpr uint64_t kLink = 4ull << 32;
   static constexpr uint64_t kHandshake = 5ull << 32;
   static constexpr uint64_t kNumberMask = 0xffffffffu;
-  static constexpr int kRailShift = 24;
-  static constexpr uint32_t kPeerMask = (1u << kRailShift) - 1;
+  static constexpr int kLaneShift = 24;
+  static constexpr uint32_t kPeerMask = (1u << kLaneShift) - 1;
 
-  // The way to one peer over one rail.
+  // One way to one peer.
   struct Connection {
     bool attempted = false;  // a handshake of ours is under way
     bool was_up = false;
@@ -194,7 +198,7 @@ class Mesh {
   std::vector<Link*> active_;  // links that exist, for polling
   std::vector<std::shared_ptr<shm::Segment>> peer_segments_;
   std::vector<int64_t> last_life_ns_;
-  std::vector<std::vector<Connection>> connections_;  // by peer and rail
+  std::vector<std::vector<Connection>> connections_;  // by peer and lane
   std::vector<int64_t> connecting_since_ns_;
   std::vector<bool> has_carrier_;       // of the own rails
   std::vector<RailCounters> counters_;  // of the own rails
