@@ -57,34 +57,35 @@ std::byte* map_aligned(int fd, size_t bytes) {
   return base;
 }
 
+// What the machine has: more cannot be in use. 0 where that cannot be told.
+size_t wanted_bytes() {
+  const long pages = sysconf(_SC_PHYS_PAGES);
+  const long page_bytes = sysconf(_SC_PAGESIZE);
+  if (pages <= 0 || page_bytes <= 0) return 0;
+  return round_up(static_cast<size_t>(pages) * static_cast<size_t>(page_bytes), kHugePageBytes);
+}
+
 std::atomic<SharedArena*> arena_of_process{nullptr};
 
 }  // namespace
 
-// What the machine has: more cannot be in use.
-std::optional<size_t> SharedArena::wanted_bytes() {
-  const long pages = sysconf(_SC_PHYS_PAGES);
-  const long page_bytes = sysconf(_SC_PAGESIZE);
-  if (pages <= 0 || page_bytes <= 0) return std::nullopt;
-  return round_up(static_cast<size_t>(pages) * static_cast<size_t>(page_bytes), kHugePageBytes);
-}
-
 SharedArena* SharedArena::make() {
-  static SharedArena* const arena = []() -> SharedArena* {
-    const std::optional<size_t> bytes = wanted_bytes();
+  static const bool once = [] {
+    const size_t bytes = wanted_bytes();
     UniqueFd fd(memfd_create("dmlcomm-arena", MFD_CLOEXEC));
-    if (!bytes || !fd.valid() || ftruncate(fd.get(), static_cast<off_t>(*bytes)) != 0) {
-      return nullptr;
+    if (bytes == 0 || !fd.valid() || ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
+      return false;
     }
-    std::byte* base = map_aligned(fd.get(), *bytes);
-    if (base == nullptr) return nullptr;
+    std::byte* base = map_aligned(fd.get(), bytes);
+    if (base == nullptr) return false;
     if (!gives_huge_pages(base)) {
-      munmap(base, *bytes);
-      return nullptr;
+      munmap(base, bytes);
+      return false;
     }
-    return new SharedArena(std::move(fd), base, *bytes);
+    arena_of_process.store(new SharedArena(std::move(fd), base, bytes));
+    return true;
   }();
-  if (existing() == nullptr && arena != nullptr && !arena->is_copy()) arena_of_process.store(arena);
+  (void)once;
   return existing();
 }
 

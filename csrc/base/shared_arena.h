@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
-#include <optional>
 #include <vector>
 
 #include "base/status.h"
@@ -37,7 +36,6 @@ class SharedArena {
 
  private:
   SharedArena(UniqueFd fd, std::byte* base, size_t bytes);
-  static std::optional<size_t> wanted_bytes();
   void take_pages(size_t begin, size_t end, bool huge);
 
   bool is_copy() const;
