@@ -157,15 +157,15 @@ void SharedArena::take_pages(size_t begin, size_t end, bool huge) {
   }
 }
 
-Result<MappedArena> MappedArena::map(const UniqueFd& fd, uint64_t address, uint64_t bytes) {
+Result<MappedArena> MappedArena::map(int fd, uint64_t address, uint64_t bytes) {
   struct stat info;
-  if (fstat(fd.get(), &info) != 0) return errno_status(StatusCode::io_error, "fstat", errno);
+  if (fstat(fd, &info) != 0) return errno_status(StatusCode::io_error, "fstat", errno);
   if (bytes == 0 || static_cast<uint64_t>(info.st_size) != bytes) {
     return Status(StatusCode::protocol_error,
                   str_cat("a shared arena has ", info.st_size, " bytes, its owner says ", bytes));
   }
   MappedArena arena;
-  arena.base_ = map_aligned(fd.get(), bytes);
+  arena.base_ = map_aligned(fd, bytes);
   if (arena.base_ == nullptr) {
     return errno_status(StatusCode::io_error, "mmap of a shared arena", errno);
   }

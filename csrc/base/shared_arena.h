@@ -53,8 +53,9 @@ class SharedArena {
 // Another process's arena, in this one.
 class MappedArena {
  public:
-  // `address` and `bytes` are what its owner says of it.
-  static Result<MappedArena> map(const UniqueFd& fd, uint64_t address, uint64_t bytes);
+  // `fd` stays the caller's, who may close it afterwards. `address` and `bytes` are what its owner
+  // says of it.
+  static Result<MappedArena> map(int fd, uint64_t address, uint64_t bytes);
   MappedArena() = default;
   MappedArena(MappedArena&& other) noexcept;
   MappedArena& operator=(MappedArena&& other) noexcept;

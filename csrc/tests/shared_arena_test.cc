@@ -2,7 +2,6 @@
 
 #include "base/shared_arena.h"
 
-#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -16,8 +15,6 @@
 
 namespace dmlcomm::tests {
 namespace {
-
-UniqueFd copy_of(int fd) { return UniqueFd(fcntl(fd, F_DUPFD_CLOEXEC, 0)); }
 
 uint64_t address_of(const std::byte* memory) { return reinterpret_cast<uintptr_t>(memory); }
 
@@ -43,7 +40,7 @@ TEST_F(SharedArenaTest, ThereIsOneOfAProcess) {
 }
 
 TEST_F(SharedArenaTest, AnotherMappingShowsTheSameBytes) {
-  auto mapped = MappedArena::map(copy_of(arena_->fd()), arena_->address(), arena_->bytes());
+  auto mapped = MappedArena::map(arena_->fd(), arena_->address(), arena_->bytes());
   ASSERT_TRUE(mapped.ok()) << mapped.status();
   for (const size_t bytes : {size_t{1}, size_t{4096}, 3 * kHugePageBytes + 5}) {
     const HugeMemory memory = allocate_huge(bytes, true);
@@ -60,7 +57,7 @@ TEST_F(SharedArenaTest, AnotherMappingShowsTheSameBytes) {
 TEST_F(SharedArenaTest, OnlyWhatLiesInItIsFound) {
   const uint64_t begin = arena_->address();
   const size_t bytes = arena_->bytes();
-  auto mapped = MappedArena::map(copy_of(arena_->fd()), begin, bytes);
+  auto mapped = MappedArena::map(arena_->fd(), begin, bytes);
   ASSERT_TRUE(mapped.ok()) << mapped.status();
   EXPECT_NE(mapped->find(begin, bytes), nullptr);
   EXPECT_EQ(mapped->find(begin - 1, 1), nullptr);
@@ -74,7 +71,7 @@ TEST_F(SharedArenaTest, OnlyWhatLiesInItIsFound) {
 
 TEST_F(SharedArenaTest, AnArenaOfAnotherSizeIsRefused) {
   const auto mapped =
-      MappedArena::map(copy_of(arena_->fd()), arena_->address(), arena_->bytes() - kHugePageBytes);
+      MappedArena::map(arena_->fd(), arena_->address(), arena_->bytes() - kHugePageBytes);
   ASSERT_FALSE(mapped.ok());
   EXPECT_NE(mapped.status().message().find("its owner says"), std::string::npos);
 }

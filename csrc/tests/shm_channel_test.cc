@@ -2,7 +2,6 @@
 
 #include "transport/shm/shm_channel.h"
 
-#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -49,8 +48,7 @@ ShmPeer peer_with(MappedArena arena) {
 TEST(ShmChannelTest, TheArenaNeedsNoKernel) {
   SharedArena* const arena = SharedArena::make();
   if (arena == nullptr) GTEST_SKIP() << "this kernel gives no arena";
-  const UniqueFd fd(fcntl(arena->fd(), F_DUPFD_CLOEXEC, 0));
-  auto mapped = MappedArena::map(fd, arena->address(), arena->bytes());
+  auto mapped = MappedArena::map(arena->fd(), arena->address(), arena->bytes());
   ASSERT_TRUE(mapped.ok()) << mapped.status();
   ShmChannel channel(segment_of(0), 0, peer_with(std::move(*mapped)));
   const HugeMemory theirs = allocate_huge(kBytes, true);

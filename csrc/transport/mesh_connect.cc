@@ -447,7 +447,8 @@ void Mesh::attach_local(Handshake& handshake, int peer) {
                    seen == hello.nonce;
   if (fds.size() == 3) {
     const shm::Header& header = state.segment->header();
-    Result<MappedArena> arena = MappedArena::map(fds[2], header.arena_address, header.arena_bytes);
+    Result<MappedArena> arena =
+        MappedArena::map(fds[2].get(), header.arena_address, header.arena_bytes);
     // Without it the kernel copies.
     if (arena.ok()) state.arena = std::move(*arena);
   }
