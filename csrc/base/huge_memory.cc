@@ -4,6 +4,7 @@
 
 #include <new>
 
+#include "base/alignment.h"
 #include "base/shared_arena.h"
 
 namespace dmlcomm {
@@ -19,7 +20,6 @@ HugeMemory allocate_huge(size_t bytes, bool advise) {
     std::byte* memory = arena->allocate(bytes, advise);
     if (memory != nullptr) return HugeMemory(memory, FreeHugeMemory{bytes, 0, arena});
   }
-  constexpr size_t kCacheLineBytes = 64;
   const bool is_large = advise && bytes >= kHugePageBytes;
   const size_t alignment = is_large ? kHugePageBytes : kCacheLineBytes;
   auto* memory = static_cast<std::byte*>(::operator new[](bytes, std::align_val_t{alignment}));

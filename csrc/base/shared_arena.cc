@@ -10,6 +10,7 @@
 #include <iterator>
 #include <utility>
 
+#include "base/alignment.h"
 #include "base/check.h"
 #include "base/fork_guard.h"
 #include "base/huge_memory.h"
@@ -17,10 +18,6 @@
 
 namespace dmlcomm {
 namespace {
-
-constexpr size_t kCacheLineBytes = 64;
-
-size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 // Nothing has an address of its own, too.
 size_t block_bytes(size_t bytes) { return round_up(std::max(bytes, size_t{1}), kCacheLineBytes); }

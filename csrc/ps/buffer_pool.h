@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/alignment.h"
 #include "base/huge_memory.h"
 
 namespace dmlcomm::ps {
@@ -40,7 +41,7 @@ class BufferPool {
   };
 
   BufferPool(size_t bytes, bool huge_pages)
-      : bytes_((bytes + kAlignment - 1) / kAlignment * kAlignment), huge_pages_(huge_pages) {}
+      : bytes_(round_up(bytes, kCacheLineBytes)), huge_pages_(huge_pages) {}
 
   bool huge_pages() const { return huge_pages_; }
 
@@ -53,7 +54,6 @@ class BufferPool {
   }
 
  private:
-  static constexpr size_t kAlignment = 64;
   static constexpr size_t kSmallBytes = 32 * 1024;
 
   void give(std::byte* data) {

@@ -10,11 +10,10 @@
 #include <cstdint>
 #include <numeric>
 
+#include "base/alignment.h"
 #include "base/check.h"
 
 namespace dmlcomm::topology {
-
-constexpr uint64_t kCacheLineBytes = 64;
 
 class Partition {
  public:

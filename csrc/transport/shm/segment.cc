@@ -19,8 +19,6 @@ constexpr uint64_t kMagic = 0x334d4853434c4d44;  // "DMLCSHM3"
 constexpr size_t kPageBytes = 4096;
 constexpr int64_t kWriterNs = 500 * kNsPerMs;
 
-constexpr size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
-
 size_t controls_offset() { return round_up(sizeof(Header), kCacheLineBytes); }
 
 size_t slots_offset(uint32_t num_local) {

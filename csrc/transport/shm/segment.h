@@ -15,13 +15,13 @@
 #include <memory>
 #include <span>
 
+#include "base/alignment.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "transport/frame.h"
 
 namespace dmlcomm::transport::shm {
 
-constexpr size_t kCacheLineBytes = 64;
 // Bytes in flight from one rank to another. Large messages do not pass through it where the kernel
 // lets the receiver read the sender's memory; without that 256 KiB keep both sides busy from L2.
 constexpr size_t kRingBytes = 256 * 1024;

@@ -1,0 +1,14 @@
+// What memory is aligned to, and sizes that are whole numbers of it.
+#pragma once
+
+#include <cstddef>
+
+namespace dmlcomm {
+
+// Of x86-64 and of arm64 servers. What different cores write lies in different lines.
+constexpr size_t kCacheLineBytes = 64;
+
+// `bytes`, or an address, up to the next multiple of `unit`.
+constexpr size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+}  // namespace dmlcomm
