@@ -35,6 +35,10 @@ constexpr int64_t kFallbackNs = 500 * kNsPerMs;
 // detours often came by one neighbour, and 12.5 MB took 1.12 to 1.16 times its bound, not 1.03
 // to 1.08.
 constexpr size_t kDetourLanes = 4;
+// What the kernel takes of a connection's data beyond what is on its way, where that is limited.
+constexpr size_t kQueueBytes = 512 * 1024;
+// Of connections that share the work: none takes more than it will soon carry.
+constexpr size_t kShortQueueBytes = 64 * 1024;
 
 }  // namespace
 
@@ -417,9 +421,9 @@ void Mesh::attach(Handshake& handshake) {
 // MB, not 7176. With cores for all a long queue keeps the card busy while they reduce.
 void Mesh::limit_queue(int fd, const Link& link, bool is_local) {
   if (link.num_lanes() > 1) {
-    tcp::limit_queue(fd, tcp::kShortQueueBytes);
+    tcp::limit_queue(fd, kShortQueueBytes);
   } else if (!is_local && num_ranks_on_machine() > hosts_[options_.rank].num_cores) {
-    tcp::limit_queue(fd, tcp::kQueueBytes);
+    tcp::limit_queue(fd, kQueueBytes);
   }
 }
 

@@ -44,11 +44,8 @@ UniqueFd accept_from(int listener);
 
 // Options of a connection that is used for data.
 void tune(int fd, bool loopback, const SocketOptions& options);
-// How much the kernel takes beyond what is on its way. A short queue is for connections that share
-// the work: none takes more than it will soon carry.
+// How much the kernel takes beyond what is on its way.
 void limit_queue(int fd, size_t bytes);
-constexpr size_t kQueueBytes = 512 * 1024;
-constexpr size_t kShortQueueBytes = 64 * 1024;
 bool is_loopback(const std::string& address);
 // Whether the cable of an interface is in; true where that cannot be told.
 bool has_carrier(const std::string& interface);
