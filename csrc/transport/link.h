@@ -15,8 +15,8 @@
 // ready, has a window for the whole message: no lane ever waits for what another one carries.
 //
 // All calls come with the progress lock held. Until a channel is attached sends queue up.
-// LinkEvents are called from inside these calls; they take notes, and do not call
-// back this link; on_failed() may use others.
+// LinkEvents are called from inside these calls; they take notes, and do not call back this link;
+// on_failed() may use others.
 #pragma once
 
 #include <deque>

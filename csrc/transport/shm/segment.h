@@ -70,8 +70,7 @@ struct RingControl {
 };
 
 // Waits until `writer` does not write to the memory of `rank`: far longer than a chunk takes, also
-// where that process has to wait for its core. False if it has been
-// stopped.
+// where that process has to wait for its core. False if it has been stopped.
 bool wait_for_writer(const Header& writer, uint32_t rank);
 
 class Segment {
