@@ -125,7 +125,7 @@ TEST_F(SharedArenaTest, RandomAllocationsKeepTheirBytes) {
     if (!blocks.empty() && random() % 2 == 0) {
       give_back(random() % blocks.size());
     } else {
-      const size_t bytes = 1 + random() % (random() % 8 == 0 ? 3 * kHugePageBytes : 5000) - 1;
+      const size_t bytes = random() % (random() % 8 == 0 ? 3 * kHugePageBytes : 5000);
       const auto mark = static_cast<std::byte>(random() % 256);
       std::byte* memory = arena_->allocate(bytes, random() % 2 == 0);
       ASSERT_NE(memory, nullptr);
