@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 
 from dmlcomm.ps import Client
+from helpers import DEADLINE_S, eventually
 from helpers.parameter_servers import (
-    DEADLINE_S,
     ServerProcess,
     clean_environment,
     command,
-    eventually,
     servers,
 )
 

@@ -9,14 +9,13 @@ import pytest
 
 from dmlcomm import errors
 from dmlcomm.ps import Client
+from helpers import DEADLINE_S, eventually
 from helpers.parameter_servers import (
-    DEADLINE_S,
     ServerProcess,
     WorkerProcess,
     addresses_of,
     checkpoint_of,
     command,
-    eventually,
     server_processes,
     servers,
     status_of,

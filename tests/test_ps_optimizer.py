@@ -17,8 +17,8 @@ from dmlcomm.ps import (
     from_torch,
     ps_hook,
 )
-from helpers import run_ranks
-from helpers.parameter_servers import checkpoint_of, eventually, run_workers, servers
+from helpers import eventually, run_ranks
+from helpers.parameter_servers import checkpoint_of, run_workers, servers
 
 SHAPES = [(17, 5), (1001,), (3, 2, 2), ()]
 STEPS = 5

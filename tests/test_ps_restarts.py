@@ -11,12 +11,11 @@ import pytest
 from dmlcomm import errors
 from dmlcomm.ps import Client, background, checkpoint
 from dmlcomm.ps.membership import Membership
+from helpers import DEADLINE_S, eventually
 from helpers.parameter_servers import (
-    DEADLINE_S,
     ServerProcess,
     addresses_of,
     checkpoint_of,
-    eventually,
     server_processes,
     servers,
 )

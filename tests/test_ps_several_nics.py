@@ -10,7 +10,8 @@ import pytest
 from dmlcomm.lab import Lab, sampling
 from dmlcomm.lab import client as lab_client
 from dmlcomm.lab import graph as topology
-from helpers.parameter_servers import DEADLINE_S, ServerProcess, WorkerProcess, clean_environment
+from helpers import DEADLINE_S
+from helpers.parameter_servers import ServerProcess, WorkerProcess, clean_environment
 
 COUNT = 300_007
 WORKERS = 2

@@ -2,5 +2,14 @@
 
 from helpers.ranks import Ranks, RanksFailedError, report, run_ranks
 from helpers.values import Expectations
+from helpers.waiting import DEADLINE_S, eventually
 
-__all__ = ["Expectations", "Ranks", "RanksFailedError", "report", "run_ranks"]
+__all__ = [
+    "DEADLINE_S",
+    "Expectations",
+    "Ranks",
+    "RanksFailedError",
+    "eventually",
+    "report",
+    "run_ranks",
+]

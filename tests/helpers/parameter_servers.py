@@ -12,7 +12,6 @@ import queue
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,8 +21,7 @@ from dmlcomm.ps import status_view
 from dmlcomm.ps.client import Client
 from dmlcomm.ps.run_command import READY_LINE
 from dmlcomm.ps.server import Server, ServerOptions
-
-DEADLINE_S = 60.0
+from helpers.waiting import DEADLINE_S
 
 Popen = Callable[..., "subprocess.Popen[str]"]
 
@@ -169,16 +167,6 @@ class WorkerProcess:
     def kill(self) -> None:
         self.process.kill()
         self.process.wait(DEADLINE_S)
-
-
-def eventually(holds: Callable[[], Any], what: str) -> Any:
-    """Asks again and again until the answer is true; that answer."""
-    deadline = time.monotonic() + DEADLINE_S
-    while time.monotonic() < deadline:
-        if answer := holds():
-            return answer
-        threading.Event().wait(0.02)
-    raise AssertionError(f"{what} did not happen within {DEADLINE_S:g} s")
 
 
 def command(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
