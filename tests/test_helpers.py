@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from helpers import Ranks, RanksFailedError, report, run_ranks
+from helpers import Ranks, RanksFailedError, eventually, report, run_ranks
 
 
 def _sum(rank, world_size):
@@ -63,3 +63,9 @@ def test_leaving_the_block_kills_every_rank():
         ranks.wait_for("ready")
         pids = [ranks.pid(0), ranks.pid(1)]
     assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+
+
+def test_what_never_happens_is_an_error_at_the_deadline():
+    assert eventually(lambda: 7, "seven") == 7
+    with pytest.raises(AssertionError, match=r"rain did not happen within 0\.1 s"):
+        eventually(lambda: None, "rain", 0.1)

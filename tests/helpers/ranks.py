@@ -13,10 +13,12 @@ When the deadline passes, every rank's Python stacks and the states of its threa
 all are killed. A test that needs to interfere (signals) uses `Ranks` as a context manager.
 """
 
+import contextlib
 import ctypes
 import faulthandler
 import multiprocessing
 import os
+import re
 import signal
 import tempfile
 import time
@@ -31,7 +33,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from helpers.waiting import eventually, thread_state
+
 _PR_SET_PDEATHSIG = 1
+_DUMP_LIMIT_S = 5.0  # for a rank to say where it is
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["torch", "torch.distributed", "dmlcomm.errors", "helpers.ranks"])
@@ -194,12 +199,12 @@ class Ranks:
 
     def _dump_stacks(self) -> None:
         running = [rank for rank in self.ranks if not rank.ended and rank.process.is_alive()]
+        sizes = [_size_of(rank.log) for rank in running]
         for rank in running:
             os.kill(rank.process.pid, signal.SIGCONT)
             os.kill(rank.process.pid, signal.SIGUSR1)
-        if running:
-            time.sleep(0.5)
-        for rank in running:
+        for rank, size in zip(running, sizes, strict=True):
+            _wait_for_stacks(rank.process.pid, rank.log, size)
             with rank.log.open("a") as log:
                 log.write(_thread_states(rank.process.pid))
 
@@ -264,13 +269,38 @@ def _make_group(spec: _Spec, rank: int) -> None:
     )
 
 
+def _wait_for_stacks(pid: int, log: Path, size: int) -> None:
+    """Waits until a process has written its stacks to a log, which had this size before."""
+    # Who cannot say where it is does not silence the others.
+    with contextlib.suppress(AssertionError):
+        eventually(
+            lambda: _size_of(log) > size and not _handles(pid, signal.SIGUSR1),
+            "a dump of stacks",
+            _DUMP_LIMIT_S,
+        )
+
+
+def _size_of(log: Path) -> int:
+    return log.stat().st_size if log.exists() else 0
+
+
+def _handles(pid: int, number: int) -> bool:
+    """Whether a thread is in its handler of this signal, which is blocked meanwhile."""
+    for task in Path(f"/proc/{pid}/task").glob("*"):
+        with contextlib.suppress(OSError):
+            blocked = re.search(r"^SigBlk:\s*(\w+)", (task / "status").read_text(), re.MULTILINE)
+            if blocked and int(blocked[1], 16) >> (number - 1) & 1:
+                return True
+    return False
+
+
 def _thread_states(pid: int) -> str:
     """Name, state and kernel function of each thread: what the Python stacks do not show."""
     lines = ["threads:"]
     for task in sorted(Path(f"/proc/{pid}/task").glob("*")):
         try:
             name = (task / "comm").read_text().strip()
-            state = (task / "stat").read_text().rpartition(")")[2].split()[0]
+            state = thread_state(task)
             where = (task / "wchan").read_text().strip()
         except OSError:
             continue

@@ -3,16 +3,22 @@
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 DEADLINE_S = 60.0
 
 
-def eventually(holds: Callable[[], Any], what: str) -> Any:
+def eventually(holds: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:
     """Asks again and again until the answer is true; that answer."""
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + deadline_s
     while time.monotonic() < deadline:
         if answer := holds():
             return answer
         threading.Event().wait(0.02)
-    raise AssertionError(f"{what} did not happen within {DEADLINE_S:g} s")
+    raise AssertionError(f"{what} did not happen within {deadline_s:g} s")
+
+
+def thread_state(task: Path) -> str:
+    """The kernel's letter for it, of a folder in /proc/<pid>/task."""
+    return (task / "stat").read_text().rpartition(")")[2].split()[0]
