@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 import dmlcomm
-from helpers import Ranks, report, run_ranks
+from helpers import Ranks, report, run_ranks, until_asleep
 
 TRANSPORTS = ["auto", "tcp"]
 SMALL, LARGE = 100, 1_000_000
@@ -91,7 +91,6 @@ def test_survivors_name_the_killed_rank(transport, operation, count):
     env = {"DMLCOMM_TRANSPORT": transport}
     with Ranks(_exchange_endlessly, 3, (operation, count), env=env) as ranks:
         ranks.wait_for("running")
-        time.sleep(0.05)
         killed_at = time.time()
         ranks.send_signal(1, signal.SIGKILL)
         for outcome in ranks.collect(only=[0, 2]):
@@ -174,7 +173,6 @@ def test_survivors_notice_a_frozen_rank_in_every_operation(transport, count):
     env = {"DMLCOMM_TRANSPORT": transport, "DMLCOMM_PEER_TIMEOUT_S": "2"}
     with Ranks(_exchange_in_every_group, 3, (count,), env=env) as ranks:
         ranks.wait_for("running")
-        time.sleep(0.5)
         stopped_at = time.time()
         ranks.send_signal(1, signal.SIGSTOP)
         for outcomes in ranks.collect(only=[0, 2]):
@@ -331,15 +329,17 @@ def test_message_of_another_size_is_an_error(transport):
 
 
 def _abort_from_a_thread(rank, n):
+    store = dist.distributed_c10d._get_default_store()
     dist.barrier()
     if rank == 0:
         threading.Timer(0.3, lambda: dmlcomm.abort("the test wants it")).start()
-    elif rank == 2:
-        time.sleep(1.5)
+    elif rank == 2:  # what the others wait for comes when they wait no longer
+        store.wait(["rank 0 is out", "rank 1 is out"], timedelta(seconds=10))
     started = time.monotonic()
     with pytest.raises(dmlcomm.AbortedError, match="the test wants it"):
         dist.all_reduce(torch.ones(10))
     assert time.monotonic() - started < 1.3
+    store.set(f"rank {rank} is out", "")
     with pytest.raises(dmlcomm.AbortedError):
         dist.barrier()
 
@@ -350,6 +350,7 @@ def test_abort_unblocks_every_rank(transport):
 
 
 def _destroy_while_waiting(rank, n):
+    store = dist.distributed_c10d._get_default_store()
     dist.barrier()
     work = dist.all_reduce(torch.ones(10), async_op=True) if rank == 0 else None
     if rank == 0:
@@ -363,13 +364,14 @@ def _destroy_while_waiting(rank, n):
 
         thread = threading.Thread(target=wait)
         thread.start()
-        time.sleep(0.3)
+        until_asleep(os.getpid(), thread.native_id)
         dist.destroy_process_group()
         thread.join(5)
         assert not thread.is_alive()
         assert [type(error) for error in caught] == [dmlcomm.AbortedError]
+        store.set("rank 0 is out", "")
     else:
-        time.sleep(0.6)
+        store.wait(["rank 0 is out"], timedelta(seconds=10))
 
 
 def test_destroying_a_group_ends_its_operations():
@@ -379,7 +381,7 @@ def test_destroying_a_group_ends_its_operations():
 def _wait_for_interrupt(rank, n, how):
     if rank == 1:
         dist.barrier()
-        time.sleep(3)
+        signal.pause()
         return None
     dist.barrier()
     report("waiting")
@@ -398,7 +400,7 @@ def _wait_for_interrupt(rank, n, how):
 def test_interrupt_works_at_once(how):
     with Ranks(_wait_for_interrupt, 2, (how,)) as ranks:
         ranks.wait_for("waiting", [0])
-        time.sleep(0.3)
+        until_asleep(ranks.pid(0))
         sent_at = time.time()
         ranks.send_signal(0, signal.SIGINT)
         (interrupted_at,) = ranks.collect(only=[0])
@@ -421,7 +423,7 @@ def test_interrupt_works_while_ranks_are_missing(tmp_path):
     path = str(tmp_path / "store")
     with Ranks(_interrupted_in_rendezvous, 1, (path,), make_group=False) as ranks:
         ranks.wait_for("waiting")
-        time.sleep(0.5)
+        until_asleep(ranks.pid(0))
         sent_at = time.time()
         ranks.send_signal(0, signal.SIGINT)
         (interrupted_at,) = ranks.collect()

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from helpers import Ranks, RanksFailedError, eventually, report, run_ranks
+from helpers import Ranks, RanksFailedError, eventually, report, run_ranks, until_asleep
 
 
 def _sum(rank, world_size):
@@ -63,6 +63,22 @@ def test_leaving_the_block_kills_every_rank():
         ranks.wait_for("ready")
         pids = [ranks.pid(0), ranks.pid(1)]
     assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+
+
+def _work_then_pause(rank, world_size):
+    report("working")
+    until = time.monotonic() + 0.3
+    while time.monotonic() < until:
+        pass
+    report("pausing")
+    signal.pause()
+
+
+def test_who_works_is_not_asleep():
+    with Ranks(_work_then_pause, 1, make_group=False) as ranks:
+        ranks.wait_for("working")
+        until_asleep(ranks.pid(0))
+        assert ranks.ranks[0].connection.poll(), "it has not come to its pause"
 
 
 def test_what_never_happens_is_an_error_at_the_deadline():

@@ -2,7 +2,7 @@
 
 from helpers.ranks import Ranks, RanksFailedError, report, run_ranks
 from helpers.values import Expectations
-from helpers.waiting import DEADLINE_S, eventually
+from helpers.waiting import DEADLINE_S, eventually, until_asleep
 
 __all__ = [
     "DEADLINE_S",
@@ -12,4 +12,5 @@ __all__ = [
     "eventually",
     "report",
     "run_ranks",
+    "until_asleep",
 ]

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,21 @@ def eventually(holds: Callable[[], Any], what: str, deadline_s: float = DEADLINE
             return answer
         threading.Event().wait(0.02)
     raise AssertionError(f"{what} did not happen within {deadline_s:g} s")
+
+
+def until_asleep(pid: int, thread_id: int | None = None) -> None:
+    """Waits until a thread (default: the main one) sleeps, as it does while it waits for something.
+
+    Twice in a row: once could be for the interpreter's lock.
+    """
+    task = Path(f"/proc/{pid}/task/{thread_id or pid}")
+    looks: deque[bool] = deque(maxlen=2)
+
+    def sleeps() -> bool:
+        looks.append(thread_state(task) == "S")
+        return len(looks) == 2 and all(looks)
+
+    eventually(sleeps, f"thread {task.name} of process {pid} sleeping")
 
 
 def thread_state(task: Path) -> str:
