@@ -1,6 +1,5 @@
 """``lab check`` and ``lab draw``."""
 
-import json
 import os
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from dmlcomm.lab import Lab, build
 from dmlcomm.lab import graph as topology
 from dmlcomm.lab.load import flows
 from dmlcomm.lab.units import Shape
+from tests.helpers.lab_check import exact_report
 
 RATE_BPS = 20_000_000
 
@@ -44,14 +44,13 @@ def test_links_that_are_down_or_lead_to_nobody_are_not_loaded():
 @pytest.mark.parametrize("spec", ["flat:3,2", "fattree:2"])
 def test_every_link_gives_its_rate_while_all_are_in_use(spec, lab_is_possible):
     with Lab(spec, rate="20mbit") as lab:
-        result = lab_command("check", "--name", lab.name, "--seconds", "2", "--json")
-    assert result.returncode == 0, result.stderr
-    report = json.loads(result.stdout)
+        report = exact_report(lab.name)
     assert len(report["directions"]) == 12
     for direction in report["directions"]:
         assert direction["rate_bps"] == pytest.approx(RATE_BPS, rel=0.05)
-    # Data are 1448 of the 1514 bytes of a frame; acknowledgements share the link.
-    assert report["least_payload_bps"] == pytest.approx(RATE_BPS * 1448 / 1514, rel=0.05)
+    # Of all the time, in some of which the machine may have stood still.
+    assert 0.6 * RATE_BPS < report["least_payload_bps"] < RATE_BPS
+    assert 0 <= report["cpu_stolen"] <= report["cpu_busy"] <= 1
 
 
 def test_a_lab_without_rates_cannot_be_checked(lab_is_possible):

@@ -1,6 +1,5 @@
 """PSNet in the lab: its graph and routes, and links that move while they are in use."""
 
-import json
 import subprocess
 import sys
 
@@ -15,6 +14,7 @@ from dmlcomm.lab.graph import NodeKind
 from dmlcomm.lab.load import flows
 from dmlcomm.lab.routes import Hop, routing_table
 from dmlcomm.lab.units import Shape
+from tests.helpers.lab_check import exact_report
 
 DEADLINE_S = 30
 RATE = Shape(100_000_000)
@@ -320,11 +320,7 @@ def test_a_run_takes_part_on_the_hosts_that_it_names(lab):
 def test_every_link_gives_its_rate_while_all_are_in_use(lab_is_possible):
     with Lab("psnet:2,4,2@1,3", rate="20mbit") as lab:
         lab.set("worker3:eth0", "tor=1")
-        command = [sys.executable, "-m", "dmlcomm.lab", "check", "--name", lab.name]
-        result = subprocess.run(
-            [*command, "--seconds", "2", "--json"], capture_output=True, text=True, timeout=60
-        )
-    report = json.loads(result.stdout)
+        report = exact_report(lab.name)
     assert len(report["directions"]) == 16
     for direction in report["directions"]:
         assert direction["rate_bps"] == pytest.approx(20_000_000, rel=0.05), direction

@@ -1,5 +1,6 @@
 """``lab check``: whether every link gives its rate while all are in use, and what the CPU does."""
 
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,8 +23,27 @@ GIVE_ONE = "give one with lab up --rate or lab set"
 WARM_UP_S = 1.0
 IDLE_S = 0.5
 
+# A machine that stands still for a moment spoils one interval, not the rate.
+INTERVAL_S = 1.0
+
 # What the load costs can be told only where the rest of the machine uses no more than this.
 QUIET = 0.2
+
+# Where a virtual machine lacks more of its CPU's time than this, its rates are not the lab's doing.
+MUCH_STOLEN = 0.05
+
+
+@dataclass(frozen=True)
+class CpuUse:
+    """Shares of all cores' time, 0 to 1.
+
+    Attributes:
+        busy: in use, also by others.
+        stolen: what a virtual machine was not given when it wanted it.
+    """
+
+    busy: float
+    stolen: float
 
 
 @dataclass(frozen=True)
@@ -33,7 +53,7 @@ class Line:
     Attributes:
         sender: the end that sends.
         expected_bps: the rate of its link.
-        measured_bps: what the queue of the sender has let through.
+        measured_bps: what the queue of the sender has let through, the median of intervals.
     """
 
     sender: End
@@ -58,14 +78,14 @@ class Result:
         lines: both directions of all links with a rate that were loaded.
         least_payload_bps: bits per second of data that arrived on the slowest connection: what is
             left of the rate after the headers of TCP, IP and Ethernet.
-        busy: share of the machine's CPU time in use under load, and before.
-        busy_before: the same before the load.
+        cpu: use of the machine's cores under load.
+        cpu_before: the same before the load.
     """
 
     lines: list[Line]
     least_payload_bps: float
-    busy: float
-    busy_before: float
+    cpu: CpuUse
+    cpu_before: CpuUse
 
     @property
     def is_exact(self) -> bool:
@@ -77,8 +97,9 @@ class Result:
             "exact": self.is_exact,
             "tolerance": TOLERANCE,
             "least_payload_bps": round(self.least_payload_bps),
-            "cpu_busy": round(self.busy, 3),
-            "cpu_busy_before": round(self.busy_before, 3),
+            "cpu_busy": round(self.cpu.busy, 3),
+            "cpu_busy_before": round(self.cpu_before.busy, 3),
+            "cpu_stolen": round(self.cpu.stolen, 3),
             "directions": [
                 {
                     "sender": str(line.sender),
@@ -98,21 +119,31 @@ def check(client: Client, seconds: float) -> Result:
     expected = {end: rate for flow in wanted for end, rate in _expected(graph, flow).items()}
     if not expected:
         raise LabError(f"no link in use has a rate to be checked: {GIVE_ONE}")
-    busy_before = _busy_share(lambda: time.sleep(IDLE_S))
+    cpu_before = _cpu_use(lambda: time.sleep(IDLE_S))
     with load.running(client, wanted) as received:
         time.sleep(WARM_UP_S)
         traffic: list[LinkTraffic] = []
+        num_intervals = max(1, int(seconds / INTERVAL_S))
         begin, before = time.monotonic(), received.read()
-        busy = _busy_share(lambda: traffic.extend(sampling.measure(client, seconds)))
+        cpu = _cpu_use(
+            lambda: traffic.extend(
+                entry
+                for _ in range(num_intervals)
+                for entry in sampling.measure(client, seconds / num_intervals)
+            )
+        )
         pairs = zip(before, received.read(), strict=True)
         least = min(last - first for first, last in pairs) * 8 / (time.monotonic() - begin)
+    rates: dict[End, list[float]] = {}
+    for entry in traffic:
+        for direction in entry.directions:
+            rates.setdefault(direction.sender, []).append(direction.rate_bps)
     lines = [
-        Line(direction.sender, expected[direction.sender], direction.rate_bps)
-        for entry in traffic
-        for direction in entry.directions
-        if direction.sender in expected
+        Line(sender, expected[sender], statistics.median(measured))
+        for sender, measured in rates.items()
+        if sender in expected
     ]
-    return Result(lines, least, busy, busy_before)
+    return Result(lines, least, cpu, cpu_before)
 
 
 def find_limit(
@@ -149,12 +180,18 @@ def summary(result: Result) -> str:
         f"{worst.sender} with {format_rate(worst.measured_bps)} of "
         f"{format_rate(worst.expected_bps)} ({worst.share - 1:+.1%}; allowed {TOLERANCE:.0%}). "
         f"The slowest connection received {format_rate(result.least_payload_bps)} of data. "
-        f"CPU in use: {result.busy:.0%} ({result.busy_before:.0%} before)."
+        f"CPU in use: {result.cpu.busy:.0%} ({result.cpu_before.busy:.0%} before)."
     )
-    added = result.busy - result.busy_before
-    if result.is_exact and added > 0 and result.busy_before <= QUIET:
-        most = (1 - result.busy_before) / added * max(line.expected_bps for line in result.lines)
-        text += f" At this cost the CPU would be full at about {format_rate(most)} per link."
+    added = result.cpu.busy - result.cpu_before.busy
+    if result.is_exact and added > 0 and result.cpu_before.busy <= QUIET:
+        most = (1 - result.cpu_before.busy) / added
+        rate = format_rate(most * max(line.expected_bps for line in result.lines))
+        text += f" At this cost the CPU would be full at about {rate} per link."
+    if not result.is_exact and result.cpu.stolen > MUCH_STOLEN:
+        text += (
+            f" This virtual machine was not given {result.cpu.stolen:.0%} of its CPU time when it "
+            "wanted it: check again when its host is less busy."
+        )
     return text
 
 
@@ -173,17 +210,17 @@ def _set_rates(client: Client, links: Sequence[Link], text: str) -> None:
         client.ask("set", place=str(link.a), changes=[f"rate={text}"])
 
 
-def _busy_share(action: Callable[[], None]) -> float:
-    """Share of all cores' time that was in use during ``action``; 0 to 1."""
-    busy_before, total_before = _cpu_times()
+def _cpu_use(action: Callable[[], None]) -> CpuUse:
+    """What all cores did during ``action``."""
+    before = _cpu_ticks()
     action()
-    busy, total = _cpu_times()
-    return (busy - busy_before) / max(total - total_before, 1)
+    ticks = [now - then for now, then in zip(_cpu_ticks(), before, strict=True)]
+    total = max(sum(ticks), 1)
+    idle, waiting, stolen = ticks[3], ticks[4], ticks[7]
+    return CpuUse(1 - (idle + waiting) / total, stolen / total)
 
 
-def _cpu_times() -> tuple[int, int]:
-    """Ticks in use, and all, since the machine started: user nice system idle iowait irq ..."""
+def _cpu_ticks() -> list[int]:
+    """Since the machine started: user nice system idle iowait irq softirq steal."""
     fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
-    numbers = [int(field) for field in fields]
-    idle = numbers[3] + numbers[4]
-    return sum(numbers) - idle, sum(numbers)
+    return [int(field) for field in fields]
