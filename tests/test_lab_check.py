@@ -10,7 +10,7 @@ from dmlcomm.lab import Lab, build
 from dmlcomm.lab import graph as topology
 from dmlcomm.lab.load import flows
 from dmlcomm.lab.units import Shape
-from tests.helpers.lab_check import exact_report
+from helpers.lab_check import exact_report
 
 RATE_BPS = 20_000_000
 

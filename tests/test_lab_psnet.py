@@ -14,7 +14,7 @@ from dmlcomm.lab.graph import NodeKind
 from dmlcomm.lab.load import flows
 from dmlcomm.lab.routes import Hop, routing_table
 from dmlcomm.lab.units import Shape
-from tests.helpers.lab_check import exact_report
+from helpers.lab_check import exact_report
 
 DEADLINE_S = 30
 RATE = Shape(100_000_000)

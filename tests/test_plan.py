@@ -11,9 +11,11 @@ import torch
 import torch.distributed as dist
 
 from dmlcomm import errors
+from dmlcomm.lab import Lab
 from dmlcomm.planning import measure, network, plan_file
 from dmlcomm.planning.network import PlanError
 from dmlcomm.planning.pricing import bound_s, choose
+from dmlcomm.planning.shared_cores import PROBE_BYTES, on_shared_cores
 from helpers import run_ranks
 
 PLAN = """\
@@ -180,3 +182,32 @@ def test_a_fit_finds_latency_and_rate_of_a_line():
     assert found.alpha_s == pytest.approx(50e-6)
     assert found.beta_s_per_byte == pytest.approx(40e-9)
     assert found.error < 1e-6
+
+
+def test_latency_where_cores_are_shared_follows_a_small_all_reduce():
+    planned = network.parse("bcube:3,2", "10gbit", 1, 9000)
+
+    def seconds(topology, size):
+        return choose(planned, topology, "all_reduce", size).chosen.seconds
+
+    assumed = on_shared_cores(planned, 4.5)
+    for probe_s in (1e-3, 2.5e-3):
+        topology = on_shared_cores(planned, 4.5, probe_s)
+        assert seconds(topology, PROBE_BYTES) == pytest.approx(probe_s, rel=0.01)
+        slower = probe_s > seconds(assumed, PROBE_BYTES)
+        assert (seconds(topology, 1 << 16) > seconds(assumed, 1 << 16)) == slower
+    # A core for each: what was measured is not the cores' doing.
+    own = on_shared_cores(planned, 1, 2.5e-3)
+    assert own.alpha_s == planned.core().alpha_s
+
+
+@pytest.mark.usefixtures("lab_is_possible")
+def test_measured_prices_count_the_ranks_on_shared_cores():
+    cores = len(os.sched_getaffinity(0))
+    hosts = cores + 1
+    plan = ["plan", "--measure", "--topology", f"flat:{hosts},1", "--rate", "1gbit"]
+    with Lab(f"flat:{hosts},1") as lab:
+        result = lab.run(
+            [sys.executable, "-m", "dmlcomm", *plan], capture_output=True, text=True, timeout=120
+        )
+    assert f"measured with {hosts / cores:.3g} ranks per core" in result.stdout, result.stderr

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from typing import Annotated
 
 import typer
@@ -18,7 +19,8 @@ SIZE_UNITS = {"": 1, "B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
-console = Console()
+# Lines of a log are wide enough for the table.
+console = Console(width=None if sys.stdout.isatty() else 120)
 
 
 @app.command()

@@ -2,11 +2,14 @@
 
 The model is that of the planner: a message of b bytes takes alpha + b beta. Small messages give
 alpha; beta is the slope of a least-squares line over large ones. Each size counts with the median
-of its repetitions, so that single delays do not matter.
+of its repetitions, so that single delays do not matter. Where ranks of several hosts share cores,
+a small all_reduce gives the latency; see `shared_cores`.
 """
 
+import os
 import statistics
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -15,6 +18,7 @@ import torch.distributed as dist
 
 from dmlcomm import _core
 from dmlcomm.planning.network import PlanError, PlannedNetwork
+from dmlcomm.planning.shared_cores import PROBE_BYTES, on_shared_cores
 
 SMALL_BYTES = (8, 64, 512)
 # Beyond what buffers and token buckets on the way take at once.
@@ -37,29 +41,56 @@ class Fit:
 
 
 @dataclass(frozen=True)
+class Probe:
+    """A small all_reduce of ranks that share cores.
+
+    Attributes:
+        ranks_per_core: of the kernel that several hosts share.
+        seconds: the median time of `PROBE_BYTES`, of the slowest rank.
+    """
+
+    ranks_per_core: float
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Measured:
     """The network with its measured rates, and the fit of each of its levels (one if it is flat).
 
     Rates are those of whole frames, so that the planner's model gives the measured times.
+
+    Attributes:
+        probe: where ranks of several hosts share cores, else None.
     """
 
     network: PlannedNetwork
     fits: tuple[Fit, ...]
+    probe: Probe | None = None
 
     def core(self) -> _core.Topology:
-        """With the median of the latencies; posting takes what the planner assumes."""
+        """With the median of the latencies, posting takes what the planner assumes; or, where cores
+        are shared, with latency and posting as the probe has them."""
+        if self.probe is not None:
+            return on_shared_cores(self.network, self.probe.ranks_per_core, self.probe.seconds)
         topology = self.network.core()
         alpha_s = statistics.median(fit.alpha_s for fit in self.fits)
         topology.alpha_s = max(0.0, alpha_s - topology.overhead_s)
         return topology
 
     def __str__(self) -> str:
-        return "\n".join(
+        lines = [
             f"measured on {'level ' + str(i) if self.network.sizes else 'all rails'}: "
             f"{fit.alpha_s * 1e6:.1f} us + {8e-6 / fit.beta_s_per_byte:.1f} Mb/s of data, "
             f"largest error of the fit {fit.error:.1%}"
             for i, fit in enumerate(self.fits)
-        )
+        ]
+        if self.probe is not None:
+            lines.append(
+                f"measured with {self.probe.ranks_per_core:.3g} ranks per core: an all_reduce of "
+                f"{PROBE_BYTES} bytes takes {self.probe.seconds * 1e3:.2f} ms, which latency and "
+                "posting follow"
+            )
+        return "\n".join(lines)
 
 
 def measure_cluster(network: PlannedNetwork) -> Measured | None:
@@ -78,12 +109,13 @@ def measure_cluster(network: PlannedNetwork) -> Measured | None:
                 f"{dist.get_world_size()} ranks; expected the same, on two hosts or more"
             )
         fits = tuple(_measure_pair(peer) for peer in _neighbours(network))
+        probe = _measure_probe()
     finally:
         dist.destroy_process_group()
     if fits[0] is None:
         return None
     measured = tuple(fit for fit in fits if fit is not None)
-    return Measured(_with_rates(network, measured), measured)
+    return Measured(_with_rates(network, measured), measured, probe)
 
 
 def fit(times_s: dict[int, float]) -> Fit:
@@ -142,6 +174,38 @@ def _one_way_s(size: int, peer: int, repetitions: int) -> float:
             dist.send(buffer, peer)
         seconds.append((time.perf_counter() - begin) / 2)
     return statistics.median(seconds[1:])
+
+
+def _measure_probe() -> Probe | None:
+    """On all ranks, if hosts of one kernel have more ranks than it has cores."""
+    ranks_per_core = _ranks_per_shared_core()
+    if ranks_per_core <= 1:
+        return None
+    tensor = torch.zeros(PROBE_BYTES // 4)
+    seconds = torch.zeros(SMALL_REPETITIONS, dtype=torch.float64)
+    for i in range(SMALL_REPETITIONS):
+        dist.barrier()
+        begin = time.perf_counter()
+        dist.all_reduce(tensor)
+        seconds[i] = time.perf_counter() - begin
+    dist.all_reduce(seconds, op=dist.ReduceOp.MAX)
+    return Probe(ranks_per_core, statistics.median(seconds.tolist()))
+
+
+def _ranks_per_shared_core() -> float:
+    """Of the fullest kernel that several hosts share, as the job's own planner counts; else 0."""
+    mine = (_core.host_id(), len(os.sched_getaffinity(0)))
+    everybody: list[tuple[str, int]] = [mine] * dist.get_world_size()
+    dist.all_gather_object(everybody, mine)
+    kernels = {host: host.partition(":")[0] for host, _ in everybody}
+    num_hosts = Counter(kernels.values())
+    num_ranks = Counter(kernels[host] for host, _ in everybody)
+    cores = {
+        kernel: max(count for host, count in everybody if kernels[host] == kernel)
+        for kernel in num_hosts
+    }
+    shared = [num_ranks[k] / cores[k] for k, hosts in num_hosts.items() if hosts > 1]
+    return max(shared, default=0.0)
 
 
 def _with_rates(network: PlannedNetwork, fits: Sequence[Fit]) -> PlannedNetwork:

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from typing import Any
 
-from tests.helpers.waiting import eventually
+from helpers.waiting import eventually
 
 
 def exact_report(lab_name: str) -> dict[str, Any]:

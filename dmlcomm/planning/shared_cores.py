@@ -1,0 +1,42 @@
+"""Prices between hosts of one kernel whose ranks outnumber its cores, as in a lab.
+
+There the cores take the time of small operations, not the links: they do the work of both sides,
+which sleep and are woken. The planner's prices are those of one machine. A machine's own follow
+from one small all_reduce that all its ranks took part in, as sending to and fro between two ranks
+does while the others sleep says little about all at once.
+"""
+
+from dmlcomm import _core
+from dmlcomm.planning.network import PlannedNetwork
+from dmlcomm.planning.pricing import choose
+
+PROBE_BYTES = 1024
+
+# No machine is that much quicker than what the planner assumes.
+LEAST_FACTOR = 0.05
+
+
+def on_shared_cores(
+    network: PlannedNetwork, ranks_per_core: float, probe_s: float | None = None
+) -> _core.Topology:
+    """The prices of ``network`` where so many ranks share a core; its own where each rank has one.
+
+    Args:
+        probe_s: what an all_reduce of `PROBE_BYTES` took. Latency and overhead are scaled so that
+            the model says the same; what a byte costs stays.
+    """
+
+    def scaled(factor: float) -> _core.Topology:
+        topology = network.core().on_shared_cores(ranks_per_core)
+        topology.alpha_s *= factor
+        topology.overhead_s *= factor
+        return topology
+
+    if probe_s is None or ranks_per_core <= 1:
+        return scaled(1)
+    # Times are linear in the factor.
+    once, twice = (
+        choose(network, scaled(factor), "all_reduce", PROBE_BYTES).chosen.seconds
+        for factor in (1, 2)
+    )
+    return scaled(max(LEAST_FACTOR, 1 + (probe_s - once) / (twice - once)))
