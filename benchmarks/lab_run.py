@@ -16,6 +16,7 @@ from benchmarks.lab_rank import Case
 from benchmarks.operations import OPERATIONS
 from dmlcomm.lab import Lab, Options
 from dmlcomm.lab import graph as topology
+from dmlcomm.lab.cpu import CpuMeter
 
 DEADLINE_S = 1800
 MIN_ITERATIONS = 5
@@ -58,7 +59,8 @@ class Request:
 
 def run(request: Request) -> list[dict]:
     """One dictionary per size and backend: what `lab_rank` measures, the request, and, where links
-    have a rate, ``bound_s`` and ``ratio`` to it."""
+    have a rate, ``bound_s`` and ``ratio`` to it. ``cpu_stolen`` is the share of its cores' time
+    that a virtual machine was not given meanwhile."""
     settings = Options(request.mtu, request.congestion)
     with Lab(request.topology, rate=request.rate, options=settings) as lab:
         graph = lab.graph()
@@ -67,8 +69,10 @@ def run(request: Request) -> list[dict]:
         command += [json.dumps([asdict(case) for case in cases]), ",".join(request.backends)]
         arguments = ["-m", str(request.ranks_per_host), "--gloo-nics", str(request.gloo_nics)]
         arguments += [word for assignment in request.env for word in ("-e", assignment)]
+        meter = CpuMeter()
         results = measured_lines(lab, command, arguments, request.ranks_per_host)
-    return [_in_context(result, request, graph) for result in results]
+        stolen = {"cpu_stolen": meter.use().stolen}
+    return [_in_context(result, request, graph) | stolen for result in results]
 
 
 def measured_lines(

@@ -13,6 +13,9 @@ from dmlcomm.planning.shared_cores import PROBE_BYTES
 
 SMALL = 64 * 1024  # bytes
 SMALL_TURNS = 5
+
+# A share of the CPU's time; without it medians vary by less than the bars ask for.
+MUCH_STOLEN = 0.02
 ASYNC_BUCKETS = 4
 
 # The bars. A NIC more than one is worth what the network gives, less what headers and waiting cost.
@@ -182,4 +185,11 @@ def _row(
             probe_s=probe_s,
         ),
         wrong=ours["wrong"] + peer["wrong"],
+        remark=_disturbance(max(ours["cpu_stolen"], peer["cpu_stolen"])),
     )
+
+
+def _disturbance(stolen: float) -> str:
+    if stolen < MUCH_STOLEN:
+        return ""
+    return f"this virtual machine was not given {stolen:.0%} of its CPU time; measure again"

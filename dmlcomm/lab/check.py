@@ -4,12 +4,12 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from dmlcomm.lab import graph as topology
 from dmlcomm.lab import load, sampling
 from dmlcomm.lab.client import Client
+from dmlcomm.lab.cpu import CpuMeter, CpuUse
 from dmlcomm.lab.errors import LabError
 from dmlcomm.lab.graph import End, Link
 from dmlcomm.lab.sampling import LinkTraffic
@@ -31,19 +31,6 @@ QUIET = 0.2
 
 # Where a virtual machine lacks more of its CPU's time than this, its rates are not the lab's doing.
 MUCH_STOLEN = 0.05
-
-
-@dataclass(frozen=True)
-class CpuUse:
-    """Shares of all cores' time, 0 to 1.
-
-    Attributes:
-        busy: in use, also by others.
-        stolen: what a virtual machine was not given when it wanted it.
-    """
-
-    busy: float
-    stolen: float
 
 
 @dataclass(frozen=True)
@@ -119,19 +106,17 @@ def check(client: Client, seconds: float) -> Result:
     expected = {end: rate for flow in wanted for end, rate in _expected(graph, flow).items()}
     if not expected:
         raise LabError(f"no link in use has a rate to be checked: {GIVE_ONE}")
-    cpu_before = _cpu_use(lambda: time.sleep(IDLE_S))
+    meter = CpuMeter()
+    time.sleep(IDLE_S)
+    cpu_before = meter.use()
     with load.running(client, wanted) as received:
         time.sleep(WARM_UP_S)
         traffic: list[LinkTraffic] = []
         num_intervals = max(1, int(seconds / INTERVAL_S))
-        begin, before = time.monotonic(), received.read()
-        cpu = _cpu_use(
-            lambda: traffic.extend(
-                entry
-                for _ in range(num_intervals)
-                for entry in sampling.measure(client, seconds / num_intervals)
-            )
-        )
+        begin, before, meter = time.monotonic(), received.read(), CpuMeter()
+        for _ in range(num_intervals):
+            traffic += sampling.measure(client, seconds / num_intervals)
+        cpu = meter.use()
         pairs = zip(before, received.read(), strict=True)
         least = min(last - first for first, last in pairs) * 8 / (time.monotonic() - begin)
     rates: dict[End, list[float]] = {}
@@ -208,19 +193,3 @@ def _expected(graph: Any, flow: load.Flow) -> dict[End, int]:
 def _set_rates(client: Client, links: Sequence[Link], text: str) -> None:
     for link in links:
         client.ask("set", place=str(link.a), changes=[f"rate={text}"])
-
-
-def _cpu_use(action: Callable[[], None]) -> CpuUse:
-    """What all cores did during ``action``."""
-    before = _cpu_ticks()
-    action()
-    ticks = [now - then for now, then in zip(_cpu_ticks(), before, strict=True)]
-    total = max(sum(ticks), 1)
-    idle, waiting, stolen = ticks[3], ticks[4], ticks[7]
-    return CpuUse(1 - (idle + waiting) / total, stolen / total)
-
-
-def _cpu_ticks() -> list[int]:
-    """Since the machine started: user nice system idle iowait irq softirq steal."""
-    fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
-    return [int(field) for field in fields]
