@@ -24,6 +24,7 @@ def _raise_on_rank_1(rank, world_size):
 
 def _sleep_on_rank_1(rank, world_size):
     if rank == 1:
+        report("ready")
         time.sleep(60)
 
 
@@ -49,8 +50,12 @@ def test_exception_names_rank_and_reason():
 
 
 def test_deadline_dumps_the_stack_of_who_hangs():
-    with pytest.raises(RanksFailedError, match=r"rank 1 [^$]*_sleep_on_rank_1[^$]*threads:"):
-        run_ranks(_sleep_on_rank_1, 2, make_group=False, deadline_s=2)
+    with Ranks(_sleep_on_rank_1, 2, make_group=False) as ranks:
+        ranks.wait_for("ready", [1])
+        until_asleep(ranks.pid(1))
+        ranks.set_deadline(0.1)
+        with pytest.raises(RanksFailedError, match=r"rank 1 [^$]*_sleep_on_rank_1[^$]*threads:"):
+            ranks.collect()
 
 
 def test_death_is_an_error():

@@ -256,6 +256,14 @@ bool Engine::waits_for(int peer) const {
          std::any_of(messages_.begin(), messages_.end(), waits);
 }
 
+template <typename Call>
+Status Engine::in_runner(Call call) {
+  in_runner_ = true;
+  Status status = call();
+  in_runner_ = false;
+  return status;
+}
+
 void Engine::start(Running& running) {
   OpState& op = *running.op;
   if (placement_ && board_->ready()) placement_->spread();
@@ -266,9 +274,7 @@ void Engine::start(Running& running) {
     status = disagreement_error(history_.begin(op.sequence(), running.runner->info()));
   }
   if (status.ok()) {
-    in_runner_ = true;
-    status = running.runner->start();
-    in_runner_ = false;
+    status = in_runner([&] { return running.runner->start(); });
   }
   if (!status.ok()) return fail(status);
   // A peer that has left in good order will not answer.
@@ -306,9 +312,7 @@ std::unique_ptr<Runner> Engine::make_runner(OpState& op, Status* status) {
 bool Engine::advance(Running& running) {
   if (running.op == nullptr || running.runner == nullptr) return false;
   bool moved = false;
-  in_runner_ = true;
-  Status status = running.runner->advance(&moved);
-  in_runner_ = false;
+  const Status status = in_runner([&] { return running.runner->advance(&moved); });
   if (!status.ok()) {
     fail(status);
   } else if (running.op != nullptr && running.runner->complete()) {

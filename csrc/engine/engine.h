@@ -89,6 +89,9 @@ class Engine final : public Driver,
   void take_submitted();
   bool greeted(bool* moved);
   bool waits_for(int peer) const;
+  // A call of a runner, which may hear of failures while it is on the stack.
+  template <typename Call>
+  Status in_runner(Call call);
   void start(Running& running);
   std::unique_ptr<Runner> make_runner(OpState& op, Status* status);
   bool advance_all();

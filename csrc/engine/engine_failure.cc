@@ -166,7 +166,8 @@ void Engine::on_failed(int peer, const Status& status, bool reported) {
 }
 
 void Engine::on_goodbye(int peer) {
-  if (!waits_for(peer)) return;
+  if (is_finishing_ || !waits_for(peer)) return;
+  end_what_waits_for_nobody();
   fail(Status(StatusCode::peer_lost,
               str_cat("lost ", name_of(peer), " ", current_text(),
                       ": it has left the group; do all ranks call the same operations?")));

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/alignment.h"
 #include "base/huge_memory.h"
 
 namespace dmlcomm::engine {
@@ -36,7 +37,7 @@ void HugePages::consider(const OpRequest& request) {
 void HugePages::consider(Span memory) {
   if (!enabled_) return;
   const auto address = reinterpret_cast<uintptr_t>(memory.data);
-  const uintptr_t begin = (address + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
+  const uintptr_t begin = round_up(address, kHugePageBytes);
   const uintptr_t end = (address + memory.bytes) / kHugePageBytes * kHugePageBytes;
   if (begin >= end) return;
   const auto it = std::find_if(recent_.begin(), recent_.end(), [&](const Range& range) {

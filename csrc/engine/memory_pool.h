@@ -6,6 +6,8 @@
 #include <new>
 #include <vector>
 
+#include "base/alignment.h"
+
 namespace dmlcomm::engine {
 
 class MemoryPool {
@@ -48,7 +50,7 @@ class MemoryPool {
   }
 
  private:
-  static constexpr std::align_val_t kAlignment{64};
+  static constexpr std::align_val_t kAlignment{kCacheLineBytes};
   // Enough for the windows of 32 peers; what one large reduction needed beyond it is returned.
   static constexpr size_t kMaxKeptBytes = 8u << 20;
 

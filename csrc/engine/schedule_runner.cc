@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/alignment.h"
 #include "base/check.h"
 #include "engine/segments.h"
 #include "kernels/reduce.h"
@@ -261,7 +262,7 @@ void ScheduleRunner::on_arrived(RecvRequest& request) {
 }
 
 void ScheduleRunner::provide_window(RecvRequest& request) {
-  const size_t whole = (request.bytes + kMinSegmentBytes - 1) / kMinSegmentBytes * kMinSegmentBytes;
+  const size_t whole = round_up(request.bytes, kMinSegmentBytes);
   request.window_bytes =
       request.scattered ? whole : std::min(whole, kWindowSegments * segment_bytes());
   // A window that is smaller than the message holds whole segments; a larger one never wraps.

@@ -146,6 +146,10 @@ class Ranks:
                     self._fail(f"rank {index} did not report anything")
         return [rank.messages[0] for rank in self.ranks]
 
+    def set_deadline(self, seconds: float) -> None:
+        """From now on, instead of since the ranks were started."""
+        self._deadline = time.monotonic() + seconds
+
     def send_signal(self, index: int, number: int) -> None:
         os.kill(self.ranks[index].process.pid, number)
 
