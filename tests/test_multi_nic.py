@@ -9,6 +9,7 @@ import time
 import pytest
 
 from dmlcomm.lab import Lab
+from dmlcomm.lab.graph import hosts
 from helpers.lab_scripts import run_script, start_script
 
 DEADLINE_S = 120
@@ -288,6 +289,20 @@ def test_a_rail_that_loses_everything_without_losing_its_carrier(loss_is_possibl
     assert "nothing was confirmed for" in stderr
 
 
+# Rank 1 dies between the meeting of the ranks and the first operation.
+DEAD_BEFORE = """
+store = dist.distributed_c10d._get_default_store()
+if dist.get_rank() == 1:
+    store.set("rank 1 dies", b"now")
+    os._exit(0)
+store.wait(["rank 1 dies"])
+try:
+    dist.all_reduce(torch.ones(1000))
+except dmlcomm.CommError as error:
+    say(type(error).__name__)
+os._exit(0)
+"""
+
 # The first operation, which makes the connections, begins when the test has sent SIGUSR1.
 NO_WAY = """
 import threading
@@ -301,6 +316,20 @@ except dmlcomm.CommError:
     say("failed")
 os._exit(0)
 """
+
+
+@pytest.mark.parametrize("spec", ["flat:2,2", "bcube:2,2"])
+def test_a_rank_that_died_before_the_first_operation_is_lost(lab_is_possible, spec):
+    with Lab(spec) as lab:
+        ranks = len(hosts(lab.graph()))
+        # Its port refuses: no need to wait for the peer's timeout, which is longer than the test's.
+        process = start_script(lab, DEAD_BEFORE, "-e", "DMLCOMM_PEER_TIMEOUT_S=300")
+        stdout, stderr = process.communicate(timeout=DEADLINE_S)
+    assert {line.split()[0] for line in stdout.splitlines()} == {
+        f"[{rank}]" for rank in range(ranks) if rank != 1
+    }
+    assert "PeerLostError" in stdout, stdout + stderr
+    assert "TimeoutError" not in stdout, stdout + stderr
 
 
 def test_a_rail_without_carrier_is_reported_once_while_the_others_are_tried(lab_is_possible):

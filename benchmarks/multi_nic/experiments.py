@@ -14,7 +14,7 @@ from dmlcomm.planning.shared_cores import PROBE_BYTES
 SMALL = 64 * 1024  # bytes
 SMALL_TURNS = 5
 
-# A share of the CPU's time; without it medians vary by less than the bars ask for.
+# A share of the CPU's time. Without it medians vary by less than the bars ask for.
 MUCH_STOLEN = 0.02
 ASYNC_BUCKETS = 4
 
@@ -133,6 +133,7 @@ def link_goes_down(settings: Settings) -> list[Row]:
             bound_s=bound_s / left,
             most_of_bound=MOST_OF_BOUND_LINK_DOWN,
             model_s=model_s(spec, RATE, size, MTU, share=left),
+            remark=_disturbance(found.cpu_stolen),
             **shared,
         ),
         Row(

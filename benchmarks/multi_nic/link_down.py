@@ -11,6 +11,7 @@ from benchmarks.lab_run import all_reduce_bound_s, from_line
 from benchmarks.multi_nic.settings import MTU, RATE
 from dmlcomm.lab import Lab, Options
 from dmlcomm.lab import graph as topology
+from dmlcomm.lab.cpu import CpuMeter
 
 PLACE = "host1:eth1"
 ITERATIONS_BEFORE = 4
@@ -28,6 +29,7 @@ class Outcome:
         wrong: elements that differ from the undisturbed result in any bit, over all iterations
             and ranks, and elements of that result that are wrong or not the same on all ranks.
         recovery_s: from the cable being back to the end of the first iteration at full speed.
+        cpu_stolen: share of its cores' time that a virtual machine was not given meanwhile.
     """
 
     nics: int
@@ -38,6 +40,7 @@ class Outcome:
     up_s: list[float] = field(default_factory=list)
     wrong: int = 0
     recovery_s: float | None = None
+    cpu_stolen: float = 0.0
 
 
 def run(spec: str, size: int, iterations_down: int, iterations_up: int) -> Outcome:
@@ -50,7 +53,7 @@ def run(spec: str, size: int, iterations_down: int, iterations_up: int) -> Outco
         graph = lab.graph()
         bound_s = all_reduce_bound_s(graph, size)
         outcome = Outcome(len(topology.interfaces(graph, "host0")), bound_s)
-        put_back_at = 0.0
+        put_back_at, meter = 0.0, CpuMeter()
         # gloo, with which the ranks meet, stays off the links that are measured.
         options = ("-e", "GLOO_SOCKET_IFNAME=mgmt0")
         with (
@@ -71,6 +74,7 @@ def run(spec: str, size: int, iterations_down: int, iterations_up: int) -> Outco
                     _enter(outcome, event, pulled_in, put_back_in, put_back_at)
         if ranks.returncode != 0:
             raise SystemExit(f"the ranks failed with exit code {ranks.returncode}")
+        outcome.cpu_stolen = meter.use().stolen
     return outcome
 
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "schedule/planner.h"
 #include "schedule/pricing.h"
 #include "topology/topology.h"
+#include "transport/address.h"
 
 namespace py = pybind11;
 
@@ -136,6 +138,18 @@ void bind_plan(py::module_& module) {
              py::arg("element_bytes"),
              "What each algorithm of `op` that applies there takes, in the order of the table. "
              "Raises ValueError.");
+  module.def(
+      "ranks_per_shared_core",
+      [](const std::vector<std::pair<std::string, int>>& ranks) {
+        std::vector<transport::HostAddress> hosts(ranks.size());
+        for (size_t i = 0; i < ranks.size(); ++i) {
+          std::tie(hosts[i].host_id, hosts[i].num_cores) = ranks[i];
+        }
+        return transport::ranks_per_shared_core(hosts);
+      },
+      py::arg("ranks"),
+      "Of the fullest kernel that several hosts share, 0 if none does. By rank: its host's id, and "
+      "how many cores it may use.");
   module.def("check_plan", &check_plan, py::arg("text"),
              "Raises ValueError unless \"op:first_bytes=name,...\" is legal.");
 }

@@ -41,12 +41,12 @@ class Pair {
     for (size_t rail = 0; rail < num_rails; ++rail) connect(rail);
   }
 
-  // Lane `rail` of both links; several lanes of a rail have numbers beyond those of all rails.
-  void connect(size_t rail) {
+  // A lane of both links; lane i is on rail i modulo the rails.
+  void connect(size_t lane) {
     auto to_b = std::make_shared<MemoryChannel::Pipe>();
     auto to_a = std::make_shared<MemoryChannel::Pipe>();
-    a.attach(rail, std::make_unique<MemoryChannel>(to_b, to_a, max_bytes_, false), ++number_);
-    b.attach(rail, std::make_unique<MemoryChannel>(to_a, to_b, max_bytes_, false), number_);
+    a.attach(lane, std::make_unique<MemoryChannel>(to_b, to_a, max_bytes_, false), ++number_);
+    b.attach(lane, std::make_unique<MemoryChannel>(to_a, to_b, max_bytes_, false), number_);
   }
 
   bool step() {
@@ -137,6 +137,10 @@ TEST(RailsTest, DetoursCarryWhatMayTakeAnyRailOnlyWhileTheFirstRailIsDead) {
   pair.settle();
   EXPECT_EQ(after.got, after.data);
   EXPECT_GT(pair.counters_a[1].bytes_sent, 500'000u);
+  for (size_t lane : {1u, 3u}) {
+    const auto* channel = dynamic_cast<const MemoryChannel*>(pair.a.channel(lane));
+    EXPECT_GT(channel->num_writes, 10) << lane;  // of at most 10,000 bytes each
+  }
 
   // Of the lanes of a rail, too, the living carry all.
   pair.a.lose_lane(1, "cut");

@@ -16,7 +16,7 @@
 //
 // All calls come with the progress lock held. Until a channel is attached sends queue up.
 // LinkEvents are called from inside these calls; they take notes, and do not call back this link;
-// on_failed() may use others.
+// on_failed() and on_goodbye() may use others.
 #pragma once
 
 #include <deque>

@@ -128,7 +128,8 @@ class RailCounters:
             from each other's memory by themselves is not counted).
         bytes_sent, bytes_received: with the headers of the frames, without those of TCP.
         frames_repeated: frames that took another rail after a connection died on this one.
-        lanes_lost, lanes_back: connections on this rail that died, and that were made anew.
+        lanes_lost, lanes_back: connections on this rail that died, and that were made anew. Where a
+            rail stands in for another it has several per peer.
     """
 
     interface: str

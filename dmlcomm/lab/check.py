@@ -25,6 +25,7 @@ IDLE_S = 0.5
 
 # A machine that stands still for a moment spoils one interval, not the rate.
 INTERVAL_S = 1.0
+LEAST_INTERVALS = 3
 
 # What the load costs can be told only where the rest of the machine uses no more than this.
 QUIET = 0.2
@@ -112,7 +113,7 @@ def check(client: Client, seconds: float) -> Result:
     with load.running(client, wanted) as received:
         time.sleep(WARM_UP_S)
         traffic: list[LinkTraffic] = []
-        num_intervals = max(1, int(seconds / INTERVAL_S))
+        num_intervals = max(LEAST_INTERVALS, int(seconds / INTERVAL_S))
         begin, before, meter = time.monotonic(), received.read(), CpuMeter()
         for _ in range(num_intervals):
             traffic += sampling.measure(client, seconds / num_intervals)

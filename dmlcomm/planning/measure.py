@@ -9,7 +9,6 @@ a small all_reduce gives the latency; see `shared_cores`.
 import os
 import statistics
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -193,19 +192,11 @@ def _measure_probe() -> Probe | None:
 
 
 def _ranks_per_shared_core() -> float:
-    """Of the fullest kernel that several hosts share, as the job's own planner counts; else 0."""
+    """Of the fullest kernel that several hosts share; 0 where each host has its own."""
     mine = (_core.host_id(), len(os.sched_getaffinity(0)))
     everybody: list[tuple[str, int]] = [mine] * dist.get_world_size()
     dist.all_gather_object(everybody, mine)
-    kernels = {host: host.partition(":")[0] for host, _ in everybody}
-    num_hosts = Counter(kernels.values())
-    num_ranks = Counter(kernels[host] for host, _ in everybody)
-    cores = {
-        kernel: max(count for host, count in everybody if kernels[host] == kernel)
-        for kernel in num_hosts
-    }
-    shared = [num_ranks[k] / cores[k] for k, hosts in num_hosts.items() if hosts > 1]
-    return max(shared, default=0.0)
+    return _core.ranks_per_shared_core(everybody)
 
 
 def _with_rates(network: PlannedNetwork, fits: Sequence[Fit]) -> PlannedNetwork:

@@ -14,6 +14,8 @@ PROBE_BYTES = 1024
 
 # No machine is that much quicker than what the planner assumes.
 LEAST_FACTOR = 0.05
+MOST_STEPS = 8
+EXACT = 1e-3
 
 
 def on_shared_cores(
@@ -23,7 +25,7 @@ def on_shared_cores(
 
     Args:
         probe_s: what an all_reduce of `PROBE_BYTES` took. Latency and overhead are scaled so that
-            the model says the same; what a byte costs stays.
+            the model says the same, if the links leave it the time; what a byte costs stays.
     """
 
     def scaled(factor: float) -> _core.Topology:
@@ -34,9 +36,17 @@ def on_shared_cores(
 
     if probe_s is None or ranks_per_core <= 1:
         return scaled(1)
-    # Times are linear in the factor.
-    once, twice = (
-        choose(network, scaled(factor), "all_reduce", PROBE_BYTES).chosen.seconds
-        for factor in (1, 2)
-    )
-    return scaled(max(LEAST_FACTOR, 1 + (probe_s - once) / (twice - once)))
+    # The time of one algorithm is linear in the factor; which is best may change with it.
+    factor = 1.0
+    for _ in range(MOST_STEPS):
+        found, further = (
+            choose(network, scaled(at), "all_reduce", PROBE_BYTES).chosen.seconds
+            for at in (factor, 1.01 * factor)
+        )
+        slope = (further - found) / (0.01 * factor)
+        if slope <= 0:
+            break
+        factor = max(LEAST_FACTOR, factor + (probe_s - found) / slope)
+        if abs(found / probe_s - 1) < EXACT:
+            break
+    return scaled(factor)

@@ -16,6 +16,7 @@ def exact_report(lab_name: str) -> dict[str, Any]:
         result = subprocess.run(
             [*command, "--seconds", "3", "--json"], capture_output=True, text=True, timeout=60
         )
+        assert result.stdout, result.stderr
         found = json.loads(result.stdout)
         assert result.returncode == (0 if found["exact"] else 1), result.stderr
         return found if found["exact"] else None
