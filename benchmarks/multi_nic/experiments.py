@@ -13,10 +13,10 @@ from dmlcomm.planning.shared_cores import PROBE_BYTES
 
 SMALL = 64 * 1024  # bytes
 SMALL_TURNS = 5
+ASYNC_BUCKETS = 4
 
 # A share of the CPU's time. Without it medians vary by less than the bars ask for.
 MUCH_STOLEN = 0.02
-ASYNC_BUCKETS = 4
 
 # The bars. A NIC more than one is worth what the network gives, less what headers and waiting cost.
 MOST_OF_BOUND = 1.05
