@@ -148,6 +148,35 @@ def test_watch_goes_on_until_it_is_interrupted():
         assert watching.returncode == 0
 
 
+# ^C comes while an object is destroyed: Python prints what is raised there, and goes on.
+INTERRUPTED_WHILE_DESTROYING = """
+import os, signal
+from dmlcomm.ps import commands, status_view
+class Call:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        for _ in range(1000):
+            pass
+def ask(controls):
+    Call()
+    return []
+status_view.ask = ask
+commands._watch([], as_json=True)
+"""
+
+
+def test_watch_ends_when_the_interrupt_is_swallowed():
+    result = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_WHILE_DESTROYING],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+    assert result.returncode == 0, result.stderr
+    assert "KeyboardInterrupt" in result.stderr
+    assert result.stdout.count("servers") == 1
+
+
 def test_prometheus_endpoint_has_the_counters():
     with ServerProcess("--metrics-port", "0") as server:
         port = int(server.line.rpartition(" ")[2])

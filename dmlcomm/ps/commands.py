@@ -6,6 +6,7 @@ What a command needs is imported in it: a server listens a fraction of a second 
 import os
 import signal
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -24,6 +25,7 @@ app = typer.Typer(
 )
 
 FAILED = 1
+WATCH_INTERVAL_S = 1.0
 
 Token = Annotated[
     str | None,
@@ -171,14 +173,24 @@ def _watch(controls: list, as_json: bool) -> None:  # type: ignore[type-arg]
 
     from dmlcomm.ps.status_view import ask, view
 
-    pause = threading.Event()
+    is_over = False
+
+    # What is raised while an object is destroyed (gRPC's calls are) is lost; the note is not.
+    def end(*_: object) -> None:
+        nonlocal is_over
+        is_over = True
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, end)
     with suppress(KeyboardInterrupt):
         if as_json:
-            while True:
+            while not is_over:
                 _show(ask(controls), as_json)
-                pause.wait(1.0)
+                time.sleep(WATCH_INTERVAL_S)
+            return
         with Live(view(ask(controls)), auto_refresh=False) as live:
-            while not pause.wait(1.0):
+            while not is_over:
+                time.sleep(WATCH_INTERVAL_S)
                 live.update(view(ask(controls)), refresh=True)
 
 
