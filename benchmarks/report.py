@@ -4,20 +4,17 @@ import json
 import os
 import platform
 import re
-import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from benchmarks.engine import Measurement
+from dmlcomm import terminal
 from dmlcomm.doctor import version_of
 
-# Tables keep their shape where the output is not a terminal.
-_console_width = None if sys.stdout.isatty() else 120
-console = Console(soft_wrap=True, highlight=False, width=_console_width)
+console = terminal.console(soft_wrap=True, highlight=False)
 
 HEADER = (
     f"{'size':>12} {'count':>12} {'type':>9} {'redop':>6} {'time':>10} {'algbw':>8} {'busbw':>8}"

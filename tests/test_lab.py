@@ -16,18 +16,13 @@ import pytest
 
 from dmlcomm.lab import Lab, LabError, Options
 from dmlcomm.lab.wire import names_in_use
+from helpers.lab_scripts import lab_command
 
 pytestmark = pytest.mark.usefixtures("lab_is_possible")
 
 DEADLINE_S = 30
 MARK = "DMLCOMM_TEST_MARK"
 CAP_DAC_READ_SEARCH = "dac_read_search"
-
-
-def lab_command(*arguments, **options):
-    """``dmlcomm lab ...`` as users run it."""
-    command = [sys.executable, "-m", "dmlcomm", "lab", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, **options)
 
 
 @pytest.fixture(scope="module")

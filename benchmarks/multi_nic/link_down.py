@@ -53,7 +53,8 @@ def run(spec: str, size: int, iterations_down: int, iterations_up: int) -> Outco
         graph = lab.graph()
         bound_s = all_reduce_bound_s(graph, size)
         outcome = Outcome(len(topology.interfaces(graph, "host0")), bound_s)
-        put_back_at, meter = 0.0, CpuMeter()
+        put_back_at = 0.0
+        meter = CpuMeter()
         # gloo, with which the ranks meet, stays off the links that are measured.
         options = ("-e", "GLOO_SOCKET_IFNAME=mgmt0")
         with (

@@ -124,7 +124,7 @@ class Mesh {
   size_t num_lanes_to(int peer) const;
   size_t rail_of(int peer, size_t lane) const;
   bool is_connected_by(int peer, size_t lane) const;
-  bool has_tried_all(int peer) const;
+  bool all_have_failed(int peer) const;
   void make_link(int peer);
   void connect(int peer);
   void connect_all(int peer);

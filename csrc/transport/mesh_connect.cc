@@ -158,7 +158,7 @@ void Mesh::connect_failed(int peer, size_t lane, const Status& status, bool refu
   connection.retry_at_ns = now_ns() + connection.wait_ns;
   if (link.has_lane()) return;
   const bool has_ended = connection.was_up && refused;
-  const bool none_works = link.state() == Link::State::connecting && has_tried_all(peer);
+  const bool none_works = link.state() == Link::State::connecting && all_have_failed(peer);
   if (has_ended || none_works) {
     return link.fail(Status(status.code(), advise(status.message())));
   }
@@ -167,7 +167,7 @@ void Mesh::connect_failed(int peer, size_t lane, const Status& status, bool refu
   connect_untried(peer);
 }
 
-bool Mesh::has_tried_all(int peer) const {
+bool Mesh::all_have_failed(int peer) const {
   for (size_t lane = 0; lane < connections_[peer].size(); ++lane) {
     if (is_connected_by(peer, lane) && !connections_[peer][lane].failed) return false;
   }
@@ -358,7 +358,7 @@ void Mesh::handshake_complete(std::unique_ptr<Handshake> handshake) {
   if (!plausible) return;
   const int peer = static_cast<int>(hello.rank);
   if (handshake->local() != shares_memory(peer)) return;
-  if (hello.lane >= std::max<size_t>(1, num_lanes_to(peer))) return;
+  if (hello.lane >= num_lanes_to(peer)) return;
   if (welcome(*handshake)) attach(*handshake);
 }
 

@@ -1,24 +1,22 @@
 """What the commands of ``dmlcomm lab`` show: facts, live tables, a progress bar."""
 
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
+from dmlcomm import terminal
 from dmlcomm.lab import graph as topology
 from dmlcomm.lab import sampling
 from dmlcomm.lab.client import Client
 from dmlcomm.lab.graph import NodeKind
 from dmlcomm.lab.tables import status_table
 
-# Tables keep their shape where the output is not a terminal.
-console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+console = terminal.console(highlight=False)
 
 
 def facts(name: str) -> dict[str, Any]:

@@ -2,13 +2,12 @@
 
 import json
 import re
-import sys
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from dmlcomm import _core
+from dmlcomm import _core, terminal
 from dmlcomm.planning import network as networks
 from dmlcomm.planning import plan_file, report
 from dmlcomm.planning.network import PlanError, PlannedNetwork
@@ -19,8 +18,7 @@ SIZE_UNITS = {"": 1, "B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
-# Lines of a log are wide enough for the table.
-console = Console(width=None if sys.stdout.isatty() else 120)
+console = terminal.console()
 
 
 @app.command()

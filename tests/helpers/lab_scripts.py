@@ -5,6 +5,7 @@ Ranks meet over the management network, which is not shaped and stays up.
 
 import subprocess
 import sys
+from typing import Any
 
 from dmlcomm.lab import Lab
 
@@ -20,6 +21,14 @@ rank, size = dist.get_rank(), dist.get_world_size()
 def say(*words):
     print(*words, flush=True)
 """
+
+
+def lab_command(
+    *arguments: str, deadline_s: float = 30.0, **options: Any
+) -> subprocess.CompletedProcess:
+    """``dmlcomm lab ...`` as users run it."""
+    command = [sys.executable, "-m", "dmlcomm", "lab", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=deadline_s, **options)
 
 
 def run_script(
