@@ -26,6 +26,7 @@ fi
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_stack_use_after_return=1}
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
 export TSAN_OPTIONS=${TSAN_OPTIONS:-halt_on_error=1:second_deadlock_stack=1}
+export GTEST_BRIEF=1  # of thousands of lines only those on failures are of use
 # A plain run has the machine for itself, as its waits and timeouts assume; sanitizers are slow anyway.
 jobs=$([ "$variant" = plain ] && echo 1 || nproc)
 "${launcher[@]}" ctest --test-dir "$build" --output-on-failure --no-tests=error --parallel "$jobs" \

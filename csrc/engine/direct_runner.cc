@@ -124,13 +124,10 @@ bool DirectRunner::all_accept() const {
 
 Status DirectRunner::read(const Place& source, uint64_t position, std::byte* to, size_t bytes) {
   transport::Link& link = board().mesh().link(source.rank);
-  const Status status = link.read_memory(source.address + position, to, bytes);
-  if (status.ok()) return status;
-  // Memory of a rank that has given up may be gone.
-  abandoned_ = !accepts(source.rank);
-  if (abandoned_) return Status();
-  link.fail(status);
-  return status;
+  const Result<bool> got = link.read_memory(source.address + position, to, bytes);
+  if (!got.ok()) return got.status();
+  abandoned_ = abandoned_ || !*got;
+  return Status();
 }
 
 Status DirectRunner::move_segment(const Transfer& transfer, uint64_t position, size_t bytes) {
@@ -191,7 +188,6 @@ Status DirectRunner::write_to(const Place& target, uint64_t position, const std:
   if (accepts(target.rank)) {
     transport::Link& link = board().mesh().link(target.rank);
     status = link.write_memory(target.address + position, data, bytes);
-    if (!status.ok()) link.fail(status);
   } else {
     abandoned_ = true;
   }

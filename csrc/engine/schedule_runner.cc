@@ -200,7 +200,9 @@ Status ScheduleRunner::reduce_some(uint32_t task, bool* moved) {
                 (total > 0 || message.done || message.offered);
   }
   if (!all_there) return Status();
-  if (bytes > 0) DMLCOMM_RETURN_IF_ERROR(reduce_segment(task, position, bytes));
+  bool withdrawn = false;
+  if (bytes > 0) DMLCOMM_RETURN_IF_ERROR(reduce_segment(task, position, bytes, &withdrawn));
+  if (withdrawn) return Status();
   position += bytes;
   *moved = true;
   release_sources(task, position, position == total);
@@ -208,7 +210,9 @@ Status ScheduleRunner::reduce_some(uint32_t task, bool* moved) {
   return Status();
 }
 
-Status ScheduleRunner::reduce_segment(uint32_t task, size_t position, size_t bytes) {
+// A source whose rank has given up leaves the segment as it is.
+Status ScheduleRunner::reduce_segment(uint32_t task, size_t position, size_t bytes,
+                                      bool* withdrawn) {
   const Task& shape = plan_->tasks[task];
   const Step& first = plan_->step(plan_->order[shape.first]);
   const Step& last = plan_->step(plan_->order[shape.first + shape.num_steps - 1]);
@@ -223,6 +227,8 @@ Status ScheduleRunner::reduce_segment(uint32_t task, size_t position, size_t byt
     Result<const std::byte*> data =
         mesh_.link(message.peer).fetch(message, position, bytes, staging_ + i * segment_bytes());
     if (!data.ok()) return data.status();
+    *withdrawn = *data == nullptr;
+    if (*withdrawn) return Status();
     sources[i + 1] = *data;
   }
   if (first.received_first) std::swap(sources[0], sources[1]);

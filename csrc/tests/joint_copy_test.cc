@@ -131,6 +131,21 @@ TEST_F(JointCopyTest, AfterAReceiverHasGivenUpNothingIsWritten) {
   EXPECT_EQ(words_->writing_to[0].load(), 0U);
 }
 
+TEST_F(JointCopyTest, AMessageIsNotCompleteWithChunksOfASenderThatHasGivenUp) {
+  Message message(5);
+  offer(message);
+  EXPECT_FALSE(take(message));
+  a_.end(Status(StatusCode::aborted, "enough"));
+  for (int step = 0; step < 100; ++step) {
+    bool moved = false;
+    bool complete = false;
+    ASSERT_TRUE(b_.take_offer(message.in, &moved, &complete).ok());
+    ASSERT_FALSE(complete);
+  }
+  b_.progress();
+  EXPECT_EQ(notes_b_.failure.message(), "enough");
+}
+
 TEST_F(JointCopyTest, ChunksThatNobodyAskedForAreRefused) {
   JointCopy copy;
   EXPECT_EQ(copy.on_shared(7, 1).code(), StatusCode::protocol_error);

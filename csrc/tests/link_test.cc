@@ -318,6 +318,37 @@ TEST_P(LinkTest, AMessageThatHasBegunEndsWithItsOwnBytes) {
   EXPECT_EQ(notes_b_.failure.message(), "enough");
 }
 
+// Its memory is used for something else, or gone, before the receiver reads why.
+TEST_P(LinkTest, WhatAnEndedPeerHasOfferedIsNotTaken) {
+  if (!GetParam().pulls) GTEST_SKIP() << "nothing is offered";
+  connect();
+  const auto data = pattern(100'000);
+  std::vector<std::byte> got(data.size());
+  RecvRequest whole = receiving(collective_tag(1, 0, 0), got);
+  RecvRequest streamed;
+  streamed.tag = collective_tag(1, 0, 1);
+  streamed.bytes = data.size();
+  SendRequest out = sending(whole.tag, data);
+  SendRequest out_streamed = sending(streamed.tag, data);
+  b_.recv(whole);
+  b_.recv(streamed);
+  a_.send(out);
+  a_.send(out_streamed);
+  settle();
+  ASSERT_TRUE(whole.offered && streamed.offered);
+  a_.end(Status(StatusCode::aborted, "enough"));
+  bool moved = false;
+  bool complete = false;
+  EXPECT_TRUE(b_.take_offer(whole, &moved, &complete).ok());
+  EXPECT_FALSE(moved || complete);
+  const auto piece = b_.fetch(streamed, 0, got.size(), got.data());
+  ASSERT_TRUE(piece.ok());
+  EXPECT_EQ(*piece, nullptr);
+  EXPECT_TRUE(b_.has_outstanding());
+  settle();
+  EXPECT_EQ(notes_b_.failure.message(), "enough");
+}
+
 TEST_P(LinkTest, AnotherOperationIsAMismatch) {
   connect();
   notes_b_.forbidden_kind = 4;

@@ -20,6 +20,7 @@ class MemoryChannel final : public transport::Channel {
   struct Pipe {
     std::deque<std::byte> bytes;
     bool closed = false;
+    bool withdrawn = false;
   };
 
   MemoryChannel(std::shared_ptr<Pipe> out, std::shared_ptr<Pipe> in, size_t max_bytes, bool pulls)
@@ -73,10 +74,11 @@ class MemoryChannel final : public transport::Channel {
   bool maybe_readable() const override { return !in_->bytes.empty() || in_->closed; }
   bool peer_can_pull() const override { return pulls_; }
   bool can_pull() const override { return pulls_; }
-  Status pull(uint64_t address, void* destination, size_t bytes) override {
+  Result<bool> pull(uint64_t address, void* destination, size_t bytes) override {
     std::memcpy(destination, reinterpret_cast<const void*>(address), bytes);
-    return Status();
+    return !in_->withdrawn;
   }
+  void withdraw() override { out_->withdrawn = true; }
   int descriptor() const override { return -1; }
   void descriptor_ready(Ready) override {}
   void shut_down() override { out_->closed = true; }

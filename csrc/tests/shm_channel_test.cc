@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <vector>
 
@@ -30,8 +31,8 @@ std::shared_ptr<Segment> segment_of(uint32_t rank) {
   return std::move(*segment);
 }
 
-// The peer's process does not exist: the kernel copies nothing.
-ShmPeer peer_with(MappedArena arena) {
+// Without a process the kernel copies nothing.
+ShmPeer peer_with(MappedArena arena, pid_t pid = 0) {
   int ends[2] = {-1, -1};
   EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
   const UniqueFd other(ends[1]);
@@ -41,6 +42,7 @@ ShmPeer peer_with(MappedArena arena) {
   peer.segment = segment_of(1);
   peer.arena = std::move(arena);
   peer.local_index = 1;
+  peer.pid = pid;
   peer.can_pull = true;
   return peer;
 }
@@ -67,6 +69,30 @@ TEST(ShmChannelTest, OtherMemoryIsTheKernels) {
   std::vector<std::byte> theirs(kBytes), ours = pattern(kBytes);
   EXPECT_FALSE(channel.push(address_of(theirs.data()), ours.data(), kBytes).ok());
   EXPECT_FALSE(channel.pull(address_of(theirs.data()), ours.data(), kBytes).ok());
+}
+
+TEST(ShmChannelTest, WhatThePeerHasWithdrawnMayBeAnything) {
+  ShmPeer theirs = peer_with({}, getpid());
+  const std::shared_ptr<Segment> segment = theirs.segment;
+  const std::shared_ptr<Segment> own = segment_of(0);
+  ShmChannel channel(own, 0, std::move(theirs));
+  ShmPeer ours = peer_with({}, getpid());
+  ours.segment = own;
+  ours.local_index = 0;
+  ShmChannel peer(segment, 1, std::move(ours));
+
+  const std::vector<std::byte> there = pattern(kBytes);
+  std::vector<std::byte> here(kBytes);
+  constexpr uint64_t kNowhere = 0;
+  const auto pull = [&](uint64_t address) { return channel.pull(address, here.data(), kBytes); };
+  ASSERT_TRUE(pull(address_of(there.data())).ok()) << "the kernel lets a process read its own";
+  EXPECT_TRUE(*pull(address_of(there.data())));
+  EXPECT_EQ(here, there);
+  EXPECT_FALSE(pull(kNowhere).ok());
+  peer.withdraw();
+  EXPECT_FALSE(*pull(address_of(there.data())));
+  ASSERT_TRUE(pull(kNowhere).ok());
+  EXPECT_FALSE(*pull(kNowhere));
 }
 
 }  // namespace

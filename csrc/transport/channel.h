@@ -60,9 +60,12 @@ class Channel {
   virtual bool peer_can_pull() const { return false; }
   virtual bool can_pull() const { return false; }
 
-  // Copies `bytes` from, or to, the peer's memory at `address`; only if can_pull().
-  virtual Status pull(uint64_t address, void* destination, size_t bytes);
+  // Copies `bytes` from, or to, the peer's memory at `address`; only if can_pull(). Pulling gives
+  // false where the peer has withdrawn: then the bytes may be anything, or not there.
+  virtual Result<bool> pull(uint64_t address, void* destination, size_t bytes);
   virtual Status push(uint64_t address, const void* source, size_t bytes);
+  // What the peer pulls from now on is not what was offered.
+  virtual void withdraw() {}
 
   // Null where not both ends reach each other's memory.
   virtual JointMemory* joint() { return nullptr; }
@@ -93,7 +96,7 @@ class Channel {
   virtual std::string description() const = 0;
 };
 
-inline Status Channel::pull(uint64_t, void*, size_t) {
+inline Result<bool> Channel::pull(uint64_t, void*, size_t) {
   return Status(StatusCode::unsupported, "this channel cannot read the peer's memory");
 }
 

@@ -58,9 +58,11 @@ bool JointCopy::open(JointMemory& memory, const RecvRequest& request) {
 Status JointCopy::read_chunks(Channel& channel, const RecvRequest& request, bool* moved) {
   const auto chunks = claim(channel.joint()->incoming, request.offer_id, request.bytes);
   if (!chunks) return Status();
+  const Result<bool> got = channel.pull(request.offer_address + chunks->begin,
+                                        request.destination + chunks->begin, chunks->bytes);
+  if (!got.ok()) return got.status();
+  if (!*got) return Status();  // these will never be in place
   *moved = true;
-  DMLCOMM_RETURN_IF_ERROR(channel.pull(request.offer_address + chunks->begin,
-                                       request.destination + chunks->begin, chunks->bytes));
   return on_shared(request.offer_id, chunks->number);
 }
 

@@ -522,26 +522,25 @@ Status Link::on_rail_lost(const FrameHeader& header) {
 Result<const std::byte*> Link::fetch(RecvRequest& request, size_t position, size_t bytes,
                                      std::byte* scratch) {
   if (!request.offered) return request.window + position % request.window_bytes;
-  DMLCOMM_RETURN_IF_ERROR(pull(request, position, bytes, scratch));
-  return static_cast<const std::byte*>(scratch);
+  const Result<bool> got = read_memory(request.offer_address + position, scratch, bytes);
+  if (!got.ok()) return got.status();
+  return static_cast<const std::byte*>(*got ? scratch : nullptr);
 }
 
 void Link::release(RecvRequest& request, size_t position) { request.consumed = position; }
 
-Status Link::pull(RecvRequest& request, size_t position, size_t bytes, std::byte* destination) {
-  Status status = read_memory(request.offer_address + position, destination, bytes);
-  if (!status.ok()) fail(status);
-  return status;
-}
-
-Status Link::read_memory(uint64_t address, void* destination, size_t bytes) {
+Result<bool> Link::read_memory(uint64_t address, void* destination, size_t bytes) {
   if (state_ == State::failed) return error_;
-  return lanes_.any()->channel().pull(address, destination, bytes);
+  Result<bool> got = lanes_.any()->channel().pull(address, destination, bytes);
+  if (!got.ok()) fail(got.status());
+  return got;
 }
 
 Status Link::write_memory(uint64_t address, const void* source, size_t bytes) {
   if (state_ == State::failed) return error_;
-  return lanes_.any()->channel().push(address, source, bytes);
+  Status status = lanes_.any()->channel().push(address, source, bytes);
+  if (!status.ok()) fail(status);
+  return status;
 }
 
 void Link::finish_offer(RecvRequest& request) {
@@ -562,8 +561,10 @@ Status Link::take_offer(RecvRequest& request, bool* moved, bool* complete) {
 
 Status Link::read_offer(RecvRequest& request, bool* moved, bool* complete) {
   const size_t bytes = std::min(kPullBytes, request.bytes - request.consumed);
-  std::byte* to = request.destination + request.consumed;
-  DMLCOMM_RETURN_IF_ERROR(pull(request, request.consumed, bytes, to));
+  const Result<bool> got = read_memory(request.offer_address + request.consumed,
+                                       request.destination + request.consumed, bytes);
+  if (!got.ok()) return got.status();
+  if (!*got) return Status();
   request.consumed += bytes;
   *moved = true;
   *complete = request.consumed == request.bytes;
@@ -735,6 +736,7 @@ void Link::end(const Status& reason) {
   if (std::exchange(ended_, true)) return;
   if (JointMemory* memory = joint()) has_writer_ = !joint_copy_.give_up(*memory);
   lanes_.drop_queued();
+  lanes_.for_each_lane([](size_t, Lane& lane) { lane.channel().withdraw(); });
   if (has_lane() && state_ != State::left) {
     OutFrame frame(header_of(FrameKind::abort, 0));
     frame.header.id = static_cast<uint64_t>(reason.code());

@@ -91,16 +91,14 @@ class Link final : private LaneReader {
 
   // `bytes` of a streamed message from `position`; consumed <= position, end <= arrived, and no
   // multiple of the window size strictly inside. Returns a pointer into the window, or copies an
-  // offered message to `scratch`.
+  // offered message to `scratch`; null if the peer has withdrawn, whose reason is on its way.
   Result<const std::byte*> fetch(RecvRequest& request, size_t position, size_t bytes,
                                  std::byte* scratch);
   // Frees the window up to `position`.
   void release(RecvRequest& request, size_t position);
-  // Reads `bytes` of an offered message from `position` straight to `destination`.
-  Status pull(RecvRequest& request, size_t position, size_t bytes, std::byte* destination);
-  // Reads or writes the peer's memory by itself, where it has said that this may be done. What an
-  // error means is the caller's to decide.
-  Status read_memory(uint64_t address, void* destination, size_t bytes);
+  // Reads or writes the peer's memory by itself, where it has said that this may be done. Reading
+  // gives false if it has withdrawn, as Channel::pull() does; an error fails the link.
+  Result<bool> read_memory(uint64_t address, void* destination, size_t bytes);
   Status write_memory(uint64_t address, const void* source, size_t bytes);
   // All of an offered message has been taken: the sender's memory is free again.
   void finish_offer(RecvRequest& request);

@@ -65,6 +65,8 @@ struct RingControl {
   alignas(kCacheLineBytes) std::atomic<uint64_t> tail;  // read up to here; by the peer
   // 1: the owner of the segment has read the peer's memory by itself, and offers are welcome.
   alignas(kCacheLineBytes) std::atomic<uint32_t> owner_can_pull;
+  // 1: what the owner has offered is its own again.
+  std::atomic<uint32_t> owner_withdrew;
   // Who copies which part of the message that the owner sends (joint_copy.h); by both.
   alignas(kCacheLineBytes) std::atomic<uint64_t> claims;
 };

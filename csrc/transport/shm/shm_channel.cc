@@ -123,13 +123,26 @@ bool ShmChannel::maybe_readable() const {
                            in_control_.tail.load(std::memory_order_relaxed);
 }
 
-Status ShmChannel::pull(uint64_t address, void* destination, size_t bytes) {
+Result<bool> ShmChannel::pull(uint64_t address, void* destination, size_t bytes) {
   if (const std::byte* mapped = peer_.arena.find(address, bytes)) {
     copy_mapped(destination, mapped, bytes);
-    return Status();
+    return !peer_withdrew();
   }
-  if (can_read_process(peer_.pid, address, destination, bytes)) return Status();
-  return copy_error("process_vm_readv", bytes);
+  if (can_read_process(peer_.pid, address, destination, bytes)) return !peer_withdrew();
+  const Status error = copy_error("process_vm_readv", bytes);
+  if (peer_withdrew()) return false;
+  return error;
+}
+
+// Pairs with the fence of withdraw(): who has read something newer sees that it is.
+bool ShmChannel::peer_withdrew() const {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  return in_control_.owner_withdrew.load(std::memory_order_relaxed) != 0;
+}
+
+void ShmChannel::withdraw() {
+  out_control_.owner_withdrew.store(1, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
 Status ShmChannel::push(uint64_t address, const void* source, size_t bytes) {

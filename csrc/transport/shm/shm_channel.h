@@ -38,8 +38,9 @@ class ShmChannel final : public Channel {
   bool maybe_readable() const override;
   bool peer_can_pull() const override;
   bool can_pull() const override { return peer_.can_pull; }
-  Status pull(uint64_t address, void* destination, size_t bytes) override;
+  Result<bool> pull(uint64_t address, void* destination, size_t bytes) override;
   Status push(uint64_t address, const void* source, size_t bytes) override;
+  void withdraw() override;
   JointMemory* joint() override { return can_pull() && peer_can_pull() ? &joint_ : nullptr; }
   void notify() override;
   bool peer_showed_life() override;
@@ -51,6 +52,7 @@ class ShmChannel final : public Channel {
 
  private:
   Status copy_error(const char* call, size_t bytes) const;
+  bool peer_withdrew() const;
 
   const std::shared_ptr<Segment> own_;
   ShmPeer peer_;
