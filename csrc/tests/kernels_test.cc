@@ -387,12 +387,14 @@ TEST(Reduce, OneSourceIsCopied) {
 }
 
 TEST(StreamCopy, CopiesEveryByteAndNoOther) {
-  std::vector<uint8_t> source(1000);
-  std::iota(source.begin(), source.end(), uint8_t{1});
+  constexpr size_t kBytes = 40'000;
+  std::vector<uint8_t> source(kBytes);
+  for (size_t i = 0; i < kBytes; ++i) source[i] = static_cast<uint8_t>(1 + (i + i / 251) % 255);
   for (size_t from : {0ul, 1ul, 63ul}) {
     for (size_t to : {0ul, 1ul, 40ul, 63ul, 64ul}) {
-      for (size_t bytes : {0ul, 1ul, 63ul, 64ul, 65ul, 127ul, 128ul, 200ul, 700ul}) {
-        std::vector<uint8_t> target(1000, 0);
+      for (size_t bytes : {0ul, 1ul, 63ul, 64ul, 65ul, 127ul, 128ul, 200ul, 700ul, 4096ul, 16'383ul,
+                           16'384ul, 16'385ul, 16'500ul, 39'000ul}) {
+        std::vector<uint8_t> target(kBytes, 0);
         std::vector<uint8_t> expected = target;
         kernels::stream_copy(target.data() + to, source.data() + from, bytes);
         std::copy_n(source.begin() + static_cast<ptrdiff_t>(from), bytes,
