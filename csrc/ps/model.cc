@@ -66,15 +66,11 @@ Model::Model(ModelOptions options, Events& events)
       pool_(largest_piece(options_), options_.huge_pages),
       shards_(make_shards(options_, pool_)),
       clocks_(options_.num_expected, 0),
-      snapshots_(options_.checkpoint_every, count_pieces(shards_), [this] {
-        auto snapshot = std::make_shared<Snapshot>();
-        snapshot->model = options_.model;
-        for (const auto& shard : shards_) snapshot->shards.push_back(shard->empty_snapshot());
-        for (uint32_t worker = 0; worker < clocks_.num_known(); ++worker) {
-          if (clocks_.get(worker) != kGone) snapshot->workers.push_back(worker);
-        }
-        return snapshot;
-      }) {}
+      snapshots_(
+          options_.checkpoint_every, count_pieces(shards_), [this] { return describe_snapshot(); },
+          [this](Snapshot& snapshot) {
+            for (const auto& shard : shards_) snapshot.shards.push_back(shard->empty_snapshot());
+          }) {}
 
 Shard* Model::find(uint32_t number) const {
   for (const auto& shard : shards_) {
@@ -192,11 +188,12 @@ Result<bool> Model::push(uint32_t shard, size_t piece, const Push& push, BufferP
 Status Model::push_at_once(Shard& shard, PieceState& state, const Push& push,
                            BufferPool::Buffer& wire) {
   BufferPool::Buffer gradient = shard.take_stored(state.piece, wire, pool_);
+  if (spec().apply == Apply::at_clock) leave(shard, state);
   ++state.step;
   DMLCOMM_RETURN_IF_ERROR(update_piece(shard, state, push.learning_rate, gradient, 1.0));
   if (spec().apply == Apply::at_clock) {
     ++state.version;
-    keep(shard, state);
+    arrive(shard, state);
   }
   return Status();
 }
@@ -245,20 +242,22 @@ Status Model::push_rows_of_piece(Shard& shard, PieceState& state, const Push& pu
 Status Model::advance(Shard& shard, PieceState& state, bool* moved) {
   const uint64_t closed = closed_clock(state);
   const uint64_t every = snapshots_.every();
+  if (snapshots_.is_filling()) arrive(shard, state);
   while (state.version < closed) {
     *moved = true;
+    leave(shard, state);
     const bool has_window = !state.windows.empty() && state.windows.front().clock < closed;
     const uint64_t until = has_window ? state.windows.front().clock : closed;
     if (until > state.version) {
       state.version = every > 0 ? snapshots_.next_stop(state.version, until) : until;
-      keep(shard, state);
+      arrive(shard, state);
       continue;
     }
     Window window = std::move(state.windows.front());
     state.windows.pop_front();
     DMLCOMM_RETURN_IF_ERROR(apply(shard, state, window));
     ++state.version;
-    keep(shard, state);
+    arrive(shard, state);
   }
   return Status();
 }
@@ -312,10 +311,17 @@ Status Model::update(Shard& shard, PieceState& state, double learning_rate, uint
   return options_.rule->apply(range);
 }
 
-void Model::keep(Shard& shard, PieceState& state) {
-  if (snapshots_.every() == 0 || state.version % snapshots_.every() != 0 || !sealed()) return;
-  const std::shared_ptr<Snapshot> snapshot = snapshots_.at(state.version);
-  if (snapshot == nullptr) return;
+void Model::arrive(Shard& shard, PieceState& state) {
+  if (snapshots_.is_at(state.version) && sealed()) keep(shard, state, snapshots_.at(state.version));
+}
+
+void Model::leave(Shard& shard, PieceState& state) {
+  if (snapshots_.is_at(state.version)) keep(shard, state, snapshots_.leave(state.version));
+}
+
+void Model::keep(Shard& shard, PieceState& state, const std::shared_ptr<Snapshot>& snapshot) {
+  if (snapshot == nullptr || state.kept == state.version) return;
+  state.kept = state.version;
   for (ShardSnapshot& part : snapshot->shards) {
     if (part.shard == shard.number()) shard.save(state, &part);
   }
@@ -395,6 +401,15 @@ Status Model::check_rows(uint32_t shard, const Rows& rows) const {
 }
 
 // --- checkpoints ---
+
+std::shared_ptr<Snapshot> Model::describe_snapshot() const {
+  auto snapshot = std::make_shared<Snapshot>();
+  snapshot->model = options_.model;
+  for (uint32_t worker = 0; worker < clocks_.num_known(); ++worker) {
+    if (clocks_.get(worker) != kGone) snapshot->workers.push_back(worker);
+  }
+  return snapshot;
+}
 
 std::shared_ptr<Snapshot> Model::take_snapshot() {
   if (snapshots_.is_filling()) advance_all([](const Piece&) { return true; });

@@ -112,6 +112,7 @@ class Model {
   template <typename Wanted>
   void advance_all(Wanted wanted);
   Status keep_failure(const Status& status);
+  std::shared_ptr<Snapshot> describe_snapshot() const;
 
   // All of these with the piece's lock.
   uint64_t closed_clock(const PieceState& state) const;
@@ -122,7 +123,9 @@ class Model {
                       BufferPool::Buffer& gradient, double scale);
   Status update(Shard& shard, PieceState& state, double learning_rate, uint64_t begin,
                 uint64_t count, const std::byte* gradient, double scale);
-  void keep(Shard& shard, PieceState& state);
+  void arrive(Shard& shard, PieceState& state);
+  void leave(Shard& shard, PieceState& state);
+  void keep(Shard& shard, PieceState& state, const std::shared_ptr<Snapshot>& snapshot);
   Status push_rows_of_piece(Shard& shard, PieceState& state, const Push& push, const Rows& rows,
                             const std::vector<uint64_t>& chosen, const std::byte* wire);
   Status get_rows_of_piece(Shard& shard, PieceState& state, uint64_t needed, const Rows& rows,

@@ -33,24 +33,38 @@ struct Snapshot {
 
 class SnapshotKeeper {
  public:
-  // `make` makes an empty snapshot; `num_pieces` fill it. Every `every` clocks; 0: never.
-  SnapshotKeeper(uint64_t every, size_t num_pieces, std::function<std::shared_ptr<Snapshot>()> make)
-      : every_(every), num_pieces_(num_pieces), make_(std::move(make)) {}
+  // `describe` makes a snapshot of those who count now, and `allocate` gives it arrays, which
+  // `num_pieces` fill. Every `every` clocks; 0: never.
+  SnapshotKeeper(uint64_t every, size_t num_pieces,
+                 std::function<std::shared_ptr<Snapshot>()> describe,
+                 std::function<void(Snapshot&)> allocate)
+      : every_(every),
+        num_pieces_(num_pieces),
+        describe_(std::move(describe)),
+        allocate_(std::move(allocate)) {}
 
   uint64_t every() const { return every_; }
+  bool is_at(uint64_t version) const { return every_ > 0 && version % every_ == 0; }
 
-  // A piece has reached `clock`. What it copies itself to, or null: while a snapshot waits for
-  // being taken no other begins.
+  // A piece has reached `clock`, or stands at it. What it copies itself to, or null: while a
+  // snapshot waits for being taken no other begins.
   std::shared_ptr<Snapshot> at(uint64_t clock) {
     std::lock_guard lock(mutex_);
-    if (filling_ == nullptr && complete_ == nullptr && clock > last_clock_) {
-      filling_ = make_();
-      filling_->clock = clock;
-      is_filling_.store(true);
-      num_missing_ = num_pieces_;
+    if (clock > last_clock_) {
+      last_clock_ = clock;
+      next_ = describe_();
+      next_->clock = clock;
+      begin_next();
     }
-    last_clock_ = std::max(last_clock_, clock);
-    return filling_ != nullptr && filling_->clock == clock ? filling_ : nullptr;
+    return filling(clock);
+  }
+
+  // A piece goes on from `clock`. What it copies itself to before, if it has not; or null: then no
+  // snapshot of that clock begins any more.
+  std::shared_ptr<Snapshot> leave(uint64_t clock) {
+    std::lock_guard lock(mutex_);
+    if (next_ != nullptr && next_->clock <= clock) next_ = nullptr;
+    return filling(clock);
   }
 
   bool is_filling() const { return is_filling_.load(); }
@@ -66,7 +80,7 @@ class SnapshotKeeper {
     return last > version ? last : until;
   }
 
-  // A piece is in the snapshot that at() has returned; true if it was the last.
+  // A piece is in the snapshot that at() or leave() has returned; true if it was the last.
   bool done(const std::shared_ptr<Snapshot>& snapshot) {
     std::lock_guard lock(mutex_);
     if (snapshot != filling_ || --num_missing_ > 0) return false;
@@ -76,18 +90,38 @@ class SnapshotKeeper {
     return true;
   }
 
+  // The complete one, or null. The next begins if all pieces are still there: the last clock of a
+  // job is not lost because the one before waited to be written.
   std::shared_ptr<Snapshot> take() {
     std::lock_guard lock(mutex_);
-    return std::exchange(complete_, nullptr);
+    std::shared_ptr<Snapshot> taken = std::exchange(complete_, nullptr);
+    begin_next();
+    return taken;
   }
 
  private:
+  // --- with mutex_ held ---
+
+  void begin_next() {
+    if (filling_ != nullptr || complete_ != nullptr || next_ == nullptr) return;
+    filling_ = std::exchange(next_, nullptr);
+    allocate_(*filling_);
+    num_missing_ = num_pieces_;
+    is_filling_.store(true);
+  }
+
+  std::shared_ptr<Snapshot> filling(uint64_t clock) const {
+    return filling_ != nullptr && filling_->clock == clock ? filling_ : nullptr;
+  }
+
   const uint64_t every_;
   const size_t num_pieces_;
-  const std::function<std::shared_ptr<Snapshot>()> make_;
+  const std::function<std::shared_ptr<Snapshot>()> describe_;
+  const std::function<void(Snapshot&)> allocate_;
   std::atomic<bool> is_filling_{false};
   std::mutex mutex_;
   // Guarded by mutex_.
+  std::shared_ptr<Snapshot> next_;  // of last_clock_, without arrays; null: begun, or passed
   std::shared_ptr<Snapshot> filling_;
   std::shared_ptr<Snapshot> complete_;
   uint64_t last_clock_ = 0;  // the highest that any piece has reached

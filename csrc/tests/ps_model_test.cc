@@ -219,6 +219,39 @@ TEST(PsModel, KeepsASnapshotOfExactlyTheClock) {
   EXPECT_TRUE(std::isnan(other.pull(3)));
 }
 
+TEST(PsModel, TheLastClockIsNotLostWhileTheSnapshotBeforeWaits) {
+  ModelUnderTest model(spec_of(70'000, Apply::at_clock, Combine::sum, "add"), 1, 1);
+  const auto push = [&](size_t piece, uint64_t clock) {
+    ASSERT_TRUE(model.push_piece(piece, {0, clock, clock + 1, 0, true, kNoRate}, 1));
+  };
+  for (uint64_t clock = 0; clock < 3; ++clock) {
+    for (size_t piece : {0, 1}) push(piece, clock);
+  }
+  ASSERT_EQ(model->take_snapshot()->clock, 1U);
+  push(0, 3);  // it leaves clock 3, whose snapshot has begun; the other piece stays there
+  const auto snapshot = model->take_snapshot();
+  ASSERT_NE(snapshot, nullptr);
+  EXPECT_EQ(snapshot->clock, 3U);
+  EXPECT_EQ(snapshot->workers, std::vector<uint32_t>{0});
+  const auto* weights = reinterpret_cast<const float*>(snapshot->shards[0].arrays[0].data());
+  for (size_t i = 0; i < 70'000; ++i) ASSERT_EQ(weights[i], 3);
+}
+
+TEST(PsModel, ASnapshotThatWaitedDoesNotBeginOnceAPieceHasGoneOn) {
+  ModelUnderTest model(spec_of(70'000, Apply::at_clock, Combine::sum, "add"), 1, 2);
+  for (uint64_t clock = 0; clock < 5; ++clock) {
+    for (size_t piece : {0, 1}) {
+      ASSERT_TRUE(model.push_piece(piece, {0, clock, clock + 1, 0, true, kNoRate}, 1));
+    }
+  }
+  EXPECT_EQ(model->take_snapshot()->clock, 2U);
+  EXPECT_EQ(model->take_snapshot(), nullptr);  // all are past 4
+  for (size_t piece : {0, 1}) {
+    ASSERT_TRUE(model.push_piece(piece, {0, 5, 6, 0, true, kNoRate}, 1));
+  }
+  EXPECT_EQ(model->take_snapshot()->clock, 6U);
+}
+
 TEST(PsModel, RowsAreAddedUpAndTheRestStays) {
   ModelSpec spec = spec_of(0, Apply::at_clock, Combine::sum, "add");
   spec.spaces[0] = {DType::f32, 8, 2, DType::f32};
