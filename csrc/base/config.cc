@@ -231,6 +231,7 @@ Status read_into(Config* c) {
                                                  &c->shm_board_bytes));
   DMLCOMM_RETURN_IF_ERROR(parse_choice("DMLCOMM_SHM_SINGLE_COPY", kSwitch, &c->shm_single_copy));
   DMLCOMM_RETURN_IF_ERROR(parse_choice("DMLCOMM_HUGE_PAGES", kSwitch, &c->huge_pages));
+  DMLCOMM_RETURN_IF_ERROR(parse_choice("DMLCOMM_SHARE_TENSORS", kSwitch, &c->share_tensors));
   DMLCOMM_RETURN_IF_ERROR(parse_congestion("DMLCOMM_TCP_CONGESTION", &c->tcp_congestion));
   return parse_tcp_buffer("DMLCOMM_TCP_BUFFER_BYTES", &c->tcp_buffer_bytes);
 }

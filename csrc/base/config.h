@@ -85,6 +85,11 @@ struct Config {
   // huge pages. Default 1.
   bool huge_pages = true;
 
+  // DMLCOMM_SHARE_TENSORS: 1 or 0; 1 lets large tensors that are used repeatedly move to memory
+  // that the other ranks of the host map, too. 0 where something else than the program itself keeps
+  // the pages of CPU tensors (cudaHostRegister, RDMA). Default 1.
+  bool share_tensors = true;
+
   // DMLCOMM_TCP_CONGESTION: congestion control of our sockets ("cubic"). Default: cubic on
   // loopback, where pacing ones throttle, else the system's.
   std::string tcp_congestion;

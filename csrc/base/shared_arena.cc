@@ -116,6 +116,26 @@ std::byte* SharedArena::allocate(size_t bytes, bool huge) {
   return nullptr;
 }
 
+std::byte* SharedArena::allocate_like(uintptr_t address, size_t bytes) {
+  std::lock_guard lock(mutex_);
+  for (auto it = free_.begin(); it != free_.end(); ++it) {
+    const auto [first, room] = *it;
+    const size_t begin = first + (address - first) % kHugePageBytes;
+    const size_t end = begin + bytes;
+    if (end > first + room) continue;
+    free_.erase(it);
+    if (begin > first) free_.emplace(first, begin - first);
+    if (end < first + room) free_.emplace(end, first + room - end);
+    take_pages(begin, end, false);
+    for (size_t at = round_up(begin, kHugePageBytes); at + kHugePageBytes <= end;
+         at += kHugePageBytes) {
+      (void)make_huge(base_ + at);
+    }
+    return base_ + begin;
+  }
+  return nullptr;
+}
+
 void SharedArena::free(std::byte* memory, size_t bytes) {
   if (is_copy()) return;
   bytes = block_bytes(bytes);

@@ -28,9 +28,13 @@ class SharedArena {
   // At the beginning of a cache line, and uninitialised. On huge pages if `huge` and the kernel
   // can. Null if the arena is full.
   std::byte* allocate(size_t bytes, bool huge);
+  // Whole pages that take the place of those at `address`: where these fill a huge page, so do
+  // they.
+  std::byte* allocate_like(uintptr_t address, size_t bytes);
   void free(std::byte* memory, size_t bytes);
 
   int fd() const { return fd_.get(); }
+  std::byte* at(size_t offset) const { return base_ + offset; }
   uint64_t address() const { return reinterpret_cast<uintptr_t>(base_); }
   size_t bytes() const { return bytes_; }
 

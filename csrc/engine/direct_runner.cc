@@ -17,8 +17,19 @@ constexpr uint64_t kStreamBytes = 2u << 20;
 
 bool reduces(const Transfer& transfer) { return transfer.sources.size() > 1; }
 
+// Where all ranks see all of it: what has been added up is still in the nearest cache when it is
+// copied. (4 ranks, 16 MiB: 3.8 ms; 4.1 ms with 16 KiB or 128 KiB.)
+constexpr size_t kMappedSegmentBytes = 64 * 1024;
+
+bool is_mapped(const Transfer& transfer) {
+  const auto is_here = [](const Place& place) { return place.here != nullptr; };
+  return std::all_of(transfer.sources.begin(), transfer.sources.end(), is_here) &&
+         std::all_of(transfer.targets.begin(), transfer.targets.end(), is_here);
+}
+
 // What is used again right away stays in the cache; what is only copied is not cut up for that.
 size_t segment_bytes(const Transfer& transfer) {
+  if (is_mapped(transfer)) return kMappedSegmentBytes;
   if (reduces(transfer)) {
     return segment_bytes_for(transfer.sources.size(), kMaxDirectSegmentBytes);
   }
@@ -40,15 +51,19 @@ void DirectRunner::stop() {
     if (rank == this->rank()) continue;
     const bool is_alive = board().mesh().link(rank).state() == transport::Link::State::up;
     if (!is_alive) continue;
-    (void)transport::shm::wait_for_writer(board().header_of(rank),
-                                          static_cast<uint32_t>(this->rank()));
+    const bool is_through = transport::shm::wait_for_writer(board().header_of(rank),
+                                                            static_cast<uint32_t>(this->rank()));
+    if (is_through) continue;
+    for (SharedBlocks::Use& use : uses_) use.abandon();
   }
+  uses_.clear();
 }
 
 void DirectRunner::put() {
   if (round_of_op() == 2) return;
   std::vector<Region>& own = shown_[static_cast<size_t>(rank())];
   own = shown_regions(request(), is_root());
+  use_shared_blocks(own);
   own.resize(static_cast<size_t>(num_ranks()));
   std::memcpy(board().own_slot(round()), own.data(), slot_bytes_for(num_ranks()));
   first_round_ = round();
@@ -73,6 +88,22 @@ Status DirectRunner::all_taken() {
   return Status();
 }
 
+void DirectRunner::use_shared_blocks(std::vector<Region>& regions) {
+  for (size_t i = 0; i < regions.size(); ++i) {
+    Region& region = regions[i];
+    auto use = SharedBlocks::instance().use(reinterpret_cast<const void*>(region.address),
+                                            region.bytes, is_written_by_others(request(), i));
+    if (use.address() == 0) continue;
+    region.address = use.address();
+    uses_.push_back(std::move(use));
+  }
+}
+
+std::byte* DirectRunner::find_here(const Place& place, uint64_t bytes) {
+  if (place.rank == rank()) return reinterpret_cast<std::byte*>(place.address);
+  return board().mesh().link(place.rank).channel()->mapped(place.address, bytes);
+}
+
 Status DirectRunner::prepare() {
   auto transfers = transfers_of(request(), rank(), shown_);
   if (!transfers.ok()) {
@@ -80,6 +111,10 @@ Status DirectRunner::prepare() {
                   str_cat("in ", op().text(), ": ", transfers.status().message()));
   }
   transfers_ = std::move(*transfers);
+  for (Transfer& t : transfers_) {
+    for (Place& source : t.sources) source.here = find_here(source, t.bytes);
+    for (Place& target : t.targets) target.here = find_here(target, t.bytes);
+  }
   // A reduction keeps a segment of each source there, and the result of one that is passed on.
   size_t bytes = 0;
   for (const Transfer& t : transfers_) {
@@ -146,8 +181,8 @@ Result<const std::byte*> DirectRunner::reduce_segment(const Transfer& transfer, 
   std::vector<const void*> sources;
   std::byte* free = staging_.data();
   for (const Place& source : transfer.sources) {
-    if (is_own(source)) {
-      sources.push_back(reinterpret_cast<const std::byte*>(source.address) + position);
+    if (source.here != nullptr) {
+      sources.push_back(source.here + position);
       continue;
     }
     DMLCOMM_RETURN_IF_ERROR(read(source, position, free, bytes));
@@ -164,11 +199,11 @@ Result<const std::byte*> DirectRunner::copy_segment(const Transfer& transfer, ui
                                                     size_t bytes) {
   const Place& source = transfer.sources[0];
   std::byte* result = transfer.result == nullptr ? nullptr : transfer.result + position;
-  if (!is_own(source)) {
+  if (source.here == nullptr) {
     DMLCOMM_RETURN_IF_ERROR(read(source, position, result, bytes));
     return static_cast<const std::byte*>(result);
   }
-  const std::byte* own = reinterpret_cast<const std::byte*>(source.address) + position;
+  const std::byte* own = source.here + position;
   if (result == nullptr || result == own) return own;
   if (transfer.bytes >= kStreamBytes) {
     kernels::stream_copy(result, own, bytes);
@@ -186,8 +221,12 @@ Status DirectRunner::write_to(const Place& target, uint64_t position, const std:
   // it has given up.
   Status status;
   if (accepts(target.rank)) {
-    transport::Link& link = board().mesh().link(target.rank);
-    status = link.write_memory(target.address + position, data, bytes);
+    if (target.here != nullptr) {
+      std::memcpy(target.here + position, data, bytes);
+    } else {
+      transport::Link& link = board().mesh().link(target.rank);
+      status = link.write_memory(target.address + position, data, bytes);
+    }
   } else {
     abandoned_ = true;
   }

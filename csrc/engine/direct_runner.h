@@ -6,6 +6,7 @@
 
 #include <vector>
 
+#include "base/shared_blocks.h"
 #include "engine/board_runner.h"
 #include "engine/direct_transfers.h"
 
@@ -29,7 +30,9 @@ class DirectRunner final : public BoardRunner {
   Status all_taken() override;
   Status work(bool* moved) override;
 
+  void use_shared_blocks(std::vector<Region>& regions);
   Status prepare();
+  std::byte* find_here(const Place& place, uint64_t bytes);
   bool accepts(int rank) const;
   bool all_accept() const;
   Status read(const Place& source, uint64_t position, std::byte* to, size_t bytes);
@@ -38,10 +41,10 @@ class DirectRunner final : public BoardRunner {
                                           size_t bytes);
   Result<const std::byte*> copy_segment(const Transfer& transfer, uint64_t position, size_t bytes);
   Status write_to(const Place& target, uint64_t position, const std::byte* data, size_t bytes);
-  bool is_own(const Place& place) const { return place.rank == rank(); }
 
   MemoryPool& pool_;
   uint64_t first_round_ = 0;  // in which the others accept our writing
+  std::vector<SharedBlocks::Use> uses_;
   std::vector<std::vector<Region>> shown_;
   std::vector<Transfer> transfers_;
   size_t current_ = 0;     // transfer

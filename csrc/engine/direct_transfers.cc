@@ -188,6 +188,16 @@ std::vector<Region> shown_regions(const OpRequest& request, bool is_root) {
   }
 }
 
+bool is_written_by_others(const OpRequest& request, size_t region) {
+  switch (request.shape.kind) {
+    case OpKind::reduce: return region == kRootOutput;
+    case OpKind::reduce_scatter:
+    case OpKind::scatter:
+    case OpKind::all_to_all: return false;
+    default: return true;
+  }
+}
+
 Result<std::vector<Transfer>> transfers_of(const OpRequest& request, int rank,
                                            const std::vector<std::vector<Region>>& shown) {
   return TransferPlanner(request, rank, shown).plan();

@@ -27,10 +27,14 @@ struct Region {
 // What one rank shows the others of its operation: as many regions as there are ranks.
 std::vector<Region> shown_regions(const OpRequest& request, bool is_root);
 
+// Whether the others write to the region with this index, or only read it.
+bool is_written_by_others(const OpRequest& request, size_t region);
+
 // Memory of a rank, this one or another.
 struct Place {
   int rank = 0;
   uint64_t address = 0;
+  std::byte* here = nullptr;  // where this process has it, too
 };
 
 // One run of bytes. Several sources are reduced, in their order.

@@ -7,6 +7,7 @@
 
 #include "base/alignment.h"
 #include "base/huge_memory.h"
+#include "base/shared_blocks.h"
 
 namespace dmlcomm::engine {
 namespace {
@@ -35,7 +36,8 @@ void HugePages::consider(const OpRequest& request) {
 }
 
 void HugePages::consider(Span memory) {
-  if (!enabled_) return;
+  // What is in the arena has them already.
+  if (!enabled_ || SharedBlocks::instance().is_shared(memory.data, memory.bytes)) return;
   const auto address = reinterpret_cast<uintptr_t>(memory.data);
   const uintptr_t begin = round_up(address, kHugePageBytes);
   const uintptr_t end = (address + memory.bytes) / kHugePageBytes * kHugePageBytes;

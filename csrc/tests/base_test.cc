@@ -102,23 +102,13 @@ TEST(DType, NumbersStay) {
 
 // --- configuration
 
-const char* const kVariables[] = {"DMLCOMM_SOCKET_IFNAME",
-                                  "DMLCOMM_TOPOLOGY",
-                                  "DMLCOMM_TRANSPORT",
-                                  "DMLCOMM_ALGORITHM",
-                                  "DMLCOMM_PORT_RANGE",
-                                  "DMLCOMM_PEER_TIMEOUT_S",
-                                  "DMLCOMM_LOG_LEVEL",
-                                  "DMLCOMM_SPIN_US",
-                                  "DMLCOMM_SHM_BOARD_BYTES",
-                                  "DMLCOMM_SHM_SINGLE_COPY",
-                                  "DMLCOMM_HUGE_PAGES",
-                                  "DMLCOMM_TCP_CONGESTION",
-                                  "DMLCOMM_TCP_BUFFER_BYTES",
-                                  "DMLCOMM_PS_SERVERS",
-                                  "DMLCOMM_PS_TOKEN",
-                                  "DMLCOMM_PS_WORKER",
-                                  "RANK"};
+const char* const kVariables[] = {
+    "DMLCOMM_SOCKET_IFNAME",   "DMLCOMM_TOPOLOGY",         "DMLCOMM_TRANSPORT",
+    "DMLCOMM_ALGORITHM",       "DMLCOMM_PORT_RANGE",       "DMLCOMM_PEER_TIMEOUT_S",
+    "DMLCOMM_LOG_LEVEL",       "DMLCOMM_SPIN_US",          "DMLCOMM_SHM_BOARD_BYTES",
+    "DMLCOMM_SHM_SINGLE_COPY", "DMLCOMM_HUGE_PAGES",       "DMLCOMM_SHARE_TENSORS",
+    "DMLCOMM_TCP_CONGESTION",  "DMLCOMM_TCP_BUFFER_BYTES", "DMLCOMM_PS_SERVERS",
+    "DMLCOMM_PS_TOKEN",        "DMLCOMM_PS_WORKER",        "RANK"};
 
 // Every test starts and ends without any of the variables.
 class ConfigTest : public testing::Test {
@@ -283,6 +273,13 @@ TEST_F(ConfigTest, HugePages) {
   const char* name = "DMLCOMM_HUGE_PAGES";
   EXPECT_TRUE(field_of(name, "1", &Config::huge_pages));
   EXPECT_FALSE(field_of(name, "0", &Config::huge_pages));
+  expect_illegal(name, {"always", "2"});
+}
+
+TEST_F(ConfigTest, ShareTensors) {
+  const char* name = "DMLCOMM_SHARE_TENSORS";
+  EXPECT_TRUE(field_of(name, "1", &Config::share_tensors));
+  EXPECT_FALSE(field_of(name, "0", &Config::share_tensors));
   expect_illegal(name, {"always", "2"});
 }
 

@@ -6,7 +6,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <future>
@@ -15,7 +17,10 @@
 #include <thread>
 #include <vector>
 
+#include "base/alignment.h"
 #include "base/clock.h"
+#include "base/shared_arena.h"
+#include "base/shared_blocks.h"
 #include "base/str_cat.h"
 #include "engine/communicator.h"
 #include "tests/ranks.h"
@@ -382,6 +387,88 @@ TEST_P(EngineTest, CountersAreReadWhileAnotherThreadWaits) {
     EXPECT_EQ(run(comm.barrier({})).to_string(), "ok");
   });
 }
+
+// Memory as large tensors have it.
+template <typename T>
+struct BlockAllocator {
+  using value_type = T;
+  BlockAllocator() = default;
+  template <typename Other>
+  BlockAllocator(const BlockAllocator<Other>&) {}
+  T* allocate(size_t count) {
+    void* block = nullptr;
+    const size_t page = SharedBlocks::page_bytes();
+    EXPECT_EQ(posix_memalign(&block, page, round_up(count * sizeof(T), page)), 0);
+    SharedBlocks::instance().add(block, count * sizeof(T));
+    return static_cast<T*>(block);
+  }
+  void deallocate(T* block, size_t) {
+    if (SharedBlocks::instance().remove(block) == SharedBlocks::Removed::ordinary) free(block);
+  }
+  bool operator==(const BlockAllocator&) const { return true; }
+};
+using Blocks = std::vector<float, BlockAllocator<float>>;
+
+class EngineSharedBlocksTest : public testing::TestWithParam<int> {
+ protected:
+  static constexpr size_t kCount = 400'001;
+  void SetUp() override {
+    SharedArena* const arena = SharedArena::make();
+    if (arena == nullptr) GTEST_SKIP() << "this kernel gives no arena";
+    SharedBlocks::instance().enable(arena);
+  }
+  static bool is_shared(const Blocks& data) {
+    return SharedBlocks::instance().is_shared(data.data(), data.size() * sizeof(float));
+  }
+  static void fill(Blocks& data, int rank) {
+    for (size_t i = 0; i < data.size(); ++i) data[i] = value_of(rank, i);
+  }
+};
+
+TEST_P(EngineSharedBlocksTest, OperationsGoThroughTheMapping) {
+  run_ranks(GetParam(), Config(), [](Communicator& comm) {
+    const std::vector<float> all = sums(comm.num_ranks(), kCount);
+    const int last = comm.num_ranks() - 1;
+    Blocks data(kCount);
+    for (int i = 0; i < 4; ++i) {
+      fill(data, comm.rank());
+      const auto operation = comm.all_reduce(data.data(), kCount, DType::f32, ReduceOp::sum, {});
+      ASSERT_EQ(run(operation).to_string(), "ok");
+      ASSERT_TRUE(std::equal(data.begin(), data.end(), all.begin()));
+      ASSERT_EQ(is_shared(data), i > 0);
+      fill(data, comm.rank());
+      ASSERT_EQ(run(comm.broadcast({data.data(), kCount * sizeof(float)}, last, {})).to_string(),
+                "ok");
+      const std::vector<float> sent = values_of(last, kCount);
+      ASSERT_TRUE(std::equal(data.begin(), data.end(), sent.begin()));
+    }
+  });
+}
+
+TEST_P(EngineSharedBlocksTest, AnAbortGivesTheReasonToAll) {
+  run_ranks(GetParam(), Config(), [](Communicator& comm) {
+    const std::vector<float> all = sums(comm.num_ranks(), kCount);
+    Blocks data(kCount);
+    for (int i = 0; i < 1000; ++i) {
+      fill(data, comm.rank());
+      const auto operation = comm.all_reduce(data.data(), kCount, DType::f32, ReduceOp::sum, {});
+      if (comm.rank() == 0 && i == 5) {
+        comm.abort("enough");
+        std::fill(data.begin(), data.end(), 1e30f);
+        return;
+      }
+      const Status status = run(operation);
+      if (!status.ok()) {
+        ASSERT_EQ(status.code(), StatusCode::aborted) << status;
+        return;
+      }
+      ASSERT_TRUE(std::equal(data.begin(), data.end(), all.begin()));
+    }
+    FAIL() << "the abort was never noticed";
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, EngineSharedBlocksTest, testing::Values(2, 3, 4));
 
 // Whether a thread of this process sleeps in the kernel.
 bool sleeps(pid_t thread) {

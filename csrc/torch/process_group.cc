@@ -8,6 +8,7 @@
 #include <optional>
 #include <unordered_set>
 
+#include "torch/block_allocator.h"
 #include "torch/errors.h"
 #include "torch/store_rendezvous.h"
 
@@ -54,6 +55,7 @@ class GilReleasedIfHeld {
 c10::intrusive_ptr<ProcessGroupDmlcomm> ProcessGroupDmlcomm::create(
     c10::intrusive_ptr<c10d::Store> store, engine::CommunicatorOptions options,
     std::shared_ptr<ServerAllReduce> servers) {
+  if (options.num_ranks > 1 && process_config().ok()) share_large_tensors(*process_config());
   auto rendezvous = std::make_shared<StoreRendezvous>(std::move(store));
   auto communicator = engine::Communicator::create(options, rendezvous);
   if (rendezvous->interrupt()) std::rethrow_exception(rendezvous->interrupt());

@@ -64,6 +64,8 @@ class Channel {
   // false where the peer has withdrawn: then the bytes may be anything, or not there.
   virtual Result<bool> pull(uint64_t address, void* destination, size_t bytes);
   virtual Status push(uint64_t address, const void* source, size_t bytes);
+  // Where `bytes` at `address` of the peer's memory are in ours; null if they are not.
+  virtual std::byte* mapped(uint64_t address, size_t bytes) const;
   // What the peer pulls from now on is not what was offered.
   virtual void withdraw() {}
 
@@ -99,6 +101,8 @@ class Channel {
 inline Result<bool> Channel::pull(uint64_t, void*, size_t) {
   return Status(StatusCode::unsupported, "this channel cannot read the peer's memory");
 }
+
+inline std::byte* Channel::mapped(uint64_t, size_t) const { return nullptr; }
 
 inline Status Channel::push(uint64_t, const void*, size_t) {
   return Status(StatusCode::unsupported, "this channel cannot write the peer's memory");

@@ -40,6 +40,9 @@ class ShmChannel final : public Channel {
   bool can_pull() const override { return peer_.can_pull; }
   Result<bool> pull(uint64_t address, void* destination, size_t bytes) override;
   Status push(uint64_t address, const void* source, size_t bytes) override;
+  std::byte* mapped(uint64_t address, size_t bytes) const override {
+    return peer_.arena.find(address, bytes);
+  }
   void withdraw() override;
   JointMemory* joint() override { return can_pull() && peer_can_pull() ? &joint_ : nullptr; }
   void notify() override;
