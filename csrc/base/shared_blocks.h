@@ -28,7 +28,7 @@ class SharedArena;
 class SharedBlocks {
  public:
   // Smaller ones stay where they are: two system calls cost as much as copying them.
-  static constexpr size_t kMinBytes = size_t{1} << 20;
+  static constexpr size_t kMinBytes = size_t{64} << 10;
 
   static size_t page_bytes();
 
