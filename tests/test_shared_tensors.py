@@ -1,14 +1,22 @@
 """Large tensors that come back lie in memory that the other ranks map; nobody else notices."""
 
+import ctypes
 import os
+import platform
+import random
 import re
+import signal
+import struct
+import time
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from helpers import run_ranks
+import dmlcomm
+from helpers import Ranks, report, run_ranks
+from helpers.waiting import eventually
 
 COUNT = 4 * 90_001  # elements of four bytes: more than a mebibyte, no whole number of pages
 ROUNDS = 3  # tensors move when they come the second time
@@ -167,3 +175,78 @@ def _stays(rank, n):
 def test_nothing_moves_where_that_is_forbidden(variable):
     name, value = variable.split("=")
     assert run_ranks(_stays, 2, env={name: value}) == [False, False]
+
+
+def _forbid_copies_by_the_kernel():
+    """From now on process_vm_readv and process_vm_writev are not permitted to any thread."""
+    load_number, equal, answer = 0x20, 0x15, 0x06
+    first, last, permit, refuse = 310, 311, 0x7FFF0000, 0x00050001
+    instructions = [
+        (load_number, 0, 0, 0),
+        (equal, 2, 0, first),
+        (equal, 1, 0, last),
+        (answer, 0, 0, permit),
+        (answer, 0, 0, refuse),
+    ]
+    code = b"".join(struct.pack("HBBI", *instruction) for instruction in instructions)
+    code_memory = ctypes.create_string_buffer(code)
+    program = struct.pack("HxxxxxxP", len(instructions), ctypes.addressof(code_memory))
+    libc = ctypes.CDLL(None, use_errno=True)
+    set_no_new_privileges, seccomp, set_filter, all_threads = 38, 317, 1, 1
+    assert libc.prctl(set_no_new_privileges, 1, 0, 0, 0) == 0
+    assert libc.syscall(seccomp, set_filter, all_threads, program) == 0, ctypes.get_errno()
+
+
+def _without_the_kernel(rank, n):
+    tensors = {name: torch.empty(n * COUNT) for name in ("wide", "other")}
+    tensors["whole"] = torch.empty(COUNT)
+    used = [_all_reduce, _broadcast, _all_gather, _reduce_scatter, _all_to_all]
+    for round_ in range(ROUNDS):
+        for operation in used:
+            operation(rank, n, round_, tensors)
+    if _arena_is_missing():
+        return False
+    _forbid_copies_by_the_kernel()
+    for operation in used:
+        result, expected = operation(rank, n, ROUNDS, tensors)
+        torch.testing.assert_close(result, expected, rtol=0, atol=0, msg=operation.__name__)
+    return True
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="numbers of its system calls")
+def test_what_is_shared_needs_no_copies_by_the_kernel():
+    if not all(run_ranks(_without_the_kernel, 3)):
+        pytest.skip("this kernel gives no arena")
+
+
+def _use_the_tensor_after_a_failure(rank, n, go):
+    tensor = torch.zeros(COUNT * 16)
+    for _ in range(ROUNDS):
+        dist.all_reduce(tensor)
+    report("running")
+    try:
+        while True:
+            dist.all_reduce(tensor)
+    except dmlcomm.CommError:
+        pass
+    if rank == 1:
+        return True  # it was continued, and has come to the end of what it did
+    tensor.fill_(-7)
+    report("failed")
+    eventually(lambda: Path(go).exists(), "the stopped rank has ended")
+    return bool((tensor == -7).all())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_continued_rank_does_not_write_to_tensors_of_failed_operations(seed, tmp_path):
+    go = tmp_path / "go"
+    env = {"DMLCOMM_PEER_TIMEOUT_S": "0.5"}
+    with Ranks(_use_the_tensor_after_a_failure, 3, (str(go),), env=env) as ranks:
+        ranks.wait_for("running")
+        time.sleep(random.Random(seed).uniform(0, 0.1))  # a moment of many operations
+        ranks.send_signal(1, signal.SIGSTOP)
+        ranks.wait_for("failed", [0, 2])
+        ranks.send_signal(1, signal.SIGCONT)
+        assert ranks.collect(only=[1]) == [True]
+        go.touch()
+        assert ranks.collect(only=[0, 2]) == [True, True]

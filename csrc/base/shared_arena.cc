@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <fstream>
 #include <iterator>
 #include <utility>
 
@@ -54,6 +55,14 @@ std::byte* map_aligned(int fd, size_t bytes) {
   return base;
 }
 
+// Where the kernel promises no more memory than there is, a page of a sparse file that it refuses
+// later would end the process.
+bool memory_may_be_refused() {
+  std::ifstream file("/proc/sys/vm/overcommit_memory");
+  int mode = 0;
+  return (file >> mode) && mode == 2;
+}
+
 // What the machine has: more cannot be in use. 0 where that cannot be told.
 size_t wanted_bytes() {
   const long pages = sysconf(_SC_PHYS_PAGES);
@@ -70,7 +79,8 @@ SharedArena* SharedArena::make() {
   static const bool once = [] {
     const size_t bytes = wanted_bytes();
     UniqueFd fd(memfd_create("dmlcomm-arena", MFD_CLOEXEC));
-    if (bytes == 0 || !fd.valid() || ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
+    if (memory_may_be_refused() || bytes == 0 || !fd.valid() ||
+        ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
       return false;
     }
     std::byte* base = map_aligned(fd.get(), bytes);
@@ -116,7 +126,7 @@ std::byte* SharedArena::allocate(size_t bytes, bool huge) {
   return nullptr;
 }
 
-std::byte* SharedArena::allocate_like(uintptr_t address, size_t bytes) {
+std::byte* SharedArena::allocate_like(uintptr_t address, size_t bytes, bool huge) {
   std::lock_guard lock(mutex_);
   for (auto it = free_.begin(); it != free_.end(); ++it) {
     const auto [first, room] = *it;
@@ -127,7 +137,7 @@ std::byte* SharedArena::allocate_like(uintptr_t address, size_t bytes) {
     if (begin > first) free_.emplace(first, begin - first);
     if (end < first + room) free_.emplace(end, first + room - end);
     take_pages(begin, end, false);
-    for (size_t at = round_up(begin, kHugePageBytes); at + kHugePageBytes <= end;
+    for (size_t at = round_up(begin, kHugePageBytes); huge && at + kHugePageBytes <= end;
          at += kHugePageBytes) {
       (void)make_huge(base_ + at);
     }

@@ -29,8 +29,8 @@ class SharedArena {
   // can. Null if the arena is full.
   std::byte* allocate(size_t bytes, bool huge);
   // Whole pages that take the place of those at `address`: where these fill a huge page, so do
-  // they.
-  std::byte* allocate_like(uintptr_t address, size_t bytes);
+  // they, and are one if `huge` and the kernel can.
+  std::byte* allocate_like(uintptr_t address, size_t bytes, bool huge);
   void free(std::byte* memory, size_t bytes);
 
   int fd() const { return fd_.get(); }

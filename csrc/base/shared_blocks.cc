@@ -45,9 +45,10 @@ SharedBlocks::SharedBlocks() {
                        [] { instance().after_fork_in_child(); });
 }
 
-void SharedBlocks::enable(SharedArena* arena) {
+void SharedBlocks::enable(SharedArena* arena, bool huge) {
   std::lock_guard lock(mutex_);
   arena_ = arena;
+  huge_ = huge;
 }
 
 void SharedBlocks::add(void* block, size_t bytes) {
@@ -66,7 +67,7 @@ SharedBlocks::Removed SharedBlocks::remove(void* block) {
   Block& state = it->second;
   bool is_ordinary = true;
   if (state.place != Place::own) {
-    const bool in_use = arena_ != nullptr && state.num_uses > 0;
+    const bool in_use = state.is_written_to || (arena_ != nullptr && state.num_uses > 0);
     is_ordinary = !in_use && make_ordinary(it->first, state.bytes);
     if (is_ordinary && state.place == Place::frozen) leave_generation(state);
     if (is_ordinary && state.place == Place::arena) {
@@ -79,27 +80,29 @@ SharedBlocks::Removed SharedBlocks::remove(void* block) {
 }
 
 void SharedBlocks::consider(const void* memory, size_t bytes) {
-  if (bytes < kMinBytes) return;
+  if (bytes < kMinBytes || bytes > kMaxBytes) return;
   std::lock_guard lock(mutex_);
   if (arena_ == nullptr) return;
   const auto it = blocks_.find(reinterpret_cast<uintptr_t>(memory));
   if (it == blocks_.end() || it->second.bytes != bytes) return;
   Block& state = it->second;
   const bool came_before = std::exchange(state.came_before, true);
-  if (came_before && state.place != Place::arena && !state.stays) move(it->first, state);
+  // Of a block that a fork has frozen the others may still be reading the pages it had.
+  const bool may_move = state.place != Place::arena && state.num_uses == 0 && !state.stays;
+  if (came_before && may_move) move(it->first, state);
 }
 
 // Threads that read the block meanwhile see the same bytes in its old pages and its new ones.
 void SharedBlocks::move(uintptr_t block, Block& state) {
   reclaim();
   const size_t bytes = page_bytes_of(state.bytes);
-  std::byte* const to = arena_->allocate_like(block, bytes);
+  std::byte* const to = arena_->allocate_like(block, bytes, huge_);
   if (to == nullptr) return;
   std::memcpy(to, pointer_to(block), state.bytes);
   Block moved = state;
   moved.offset = static_cast<size_t>(to - arena_->at(0));
   if (!map_arena(block, moved, MAP_SHARED)) {
-    state.stays = true;
+    state.stays = true;  // too many mappings
     return arena_->free(to, bytes);
   }
   if (state.place == Place::frozen) leave_generation(state);
@@ -111,6 +114,16 @@ bool SharedBlocks::map_arena(uintptr_t block, const Block& state, int sharing) c
   return mmap(pointer_to(block), page_bytes_of(state.bytes), PROT_READ | PROT_WRITE,
               sharing | MAP_FIXED | MAP_NORESERVE, arena_->fd(),
               static_cast<off_t>(state.offset)) != MAP_FAILED;
+}
+
+bool SharedBlocks::copy_to_own_pages(uintptr_t block, const Block& state) {
+  const size_t bytes = page_bytes_of(state.bytes);
+  void* const other = map_ordinary(nullptr, bytes, 0);
+  if (other == nullptr) return false;
+  std::memcpy(other, pointer_to(block), state.bytes);
+  void* const moved = mremap(other, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, pointer_to(block));
+  if (moved == MAP_FAILED) munmap(other, bytes);
+  return moved != MAP_FAILED;
 }
 
 bool SharedBlocks::make_ordinary(uintptr_t block, size_t bytes) {
@@ -176,17 +189,12 @@ void SharedBlocks::Use::abandon() {
   std::lock_guard lock(blocks_->mutex_);
   const auto it = blocks_->blocks_.find(block_);
   if (it == blocks_->blocks_.end() || it->second.place != Place::arena) return;
-  const size_t bytes = page_bytes_of(it->second.bytes);
-  void* const other = map_ordinary(nullptr, bytes, 0);
-  if (other == nullptr) return;
-  std::memcpy(other, pointer_to(block_), it->second.bytes);
-  if (mremap(other, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, pointer_to(block_)) ==
-      MAP_FAILED) {
-    munmap(other, bytes);
-    return;
-  }
-  it->second.place = Place::own;
   it->second.stays = true;
+  if (copy_to_own_pages(block_, it->second)) {
+    it->second.place = Place::own;
+  } else {
+    it->second.is_written_to = true;
+  }
 }
 
 // --- forks ---
@@ -217,16 +225,15 @@ void SharedBlocks::before_fork() {
 void SharedBlocks::after_fork_in_child() {
   for (auto& [block, state] : blocks_) {
     if (state.place != Place::arena) continue;
-    (void)map_arena(block, state, MAP_PRIVATE);
-    state.place = Place::frozen;
-    state.generation = generations_.end();
+    // Rather none of it than the parent's.
+    if (!copy_to_own_pages(block, state)) munmap(pointer_to(block), page_bytes_of(state.bytes));
+    state.place = Place::own;
   }
   arena_ = nullptr;
   mutex_.unlock();
 }
 
 void SharedBlocks::leave_generation(Block& state) {
-  if (state.generation == generations_.end()) return;
   if (--state.generation->num_mapped == 0) state.generation->alive_there.reset();
 }
 

@@ -27,16 +27,17 @@ class SharedArena;
 
 class SharedBlocks {
  public:
-  // Smaller ones stay where they are: two system calls cost as much as copying them.
+  // Smaller ones take other ways anyway, and larger ones would hold up everybody while they move.
   static constexpr size_t kMinBytes = size_t{64} << 10;
+  static constexpr size_t kMaxBytes = size_t{1} << 30;
 
   static size_t page_bytes();
 
   // Those of this process.
   static SharedBlocks& instance();
 
-  // From now on blocks may be moved; without it, and where there is no arena, nothing is.
-  void enable(SharedArena* arena);
+  // From now on blocks may be moved, to huge pages if `huge`. Without an arena nothing is.
+  void enable(SharedArena* arena, bool huge);
 
   // `bytes` of `block` are in use; it begins at the beginning of a page, and nothing else lies in
   // its last page.
@@ -79,8 +80,8 @@ class SharedBlocks {
     uint64_t address_ = 0;
     bool writes_ = false;
   };
-  // `writes`: the others write there. A fork leaves it shared then, and what the child sees of it
-  // is undefined.
+  // `writes`: the others write there. A fork leaves it shared then; the child gets a copy of what
+  // it holds by then.
   Use use(const void* memory, size_t bytes, bool writes);
 
  private:
@@ -98,7 +99,8 @@ class SharedBlocks {
     size_t offset = 0;  // in the arena
     Place place = Place::own;
     bool came_before = false;
-    bool stays = false;  // is never moved again
+    bool stays = false;          // is never moved again
+    bool is_written_to = false;  // by a process that was stopped: its memory is never used again
     int num_uses = 0;
     int num_writers = 0;
     std::list<Generation>::iterator generation;  // if frozen
@@ -109,6 +111,7 @@ class SharedBlocks {
   void after_fork_in_child();
 
   bool map_arena(uintptr_t block, const Block& state, int sharing) const;
+  static bool copy_to_own_pages(uintptr_t block, const Block& state);
   static bool make_ordinary(uintptr_t block, size_t bytes);
   void move(uintptr_t block, Block& state);
   void leave_generation(Block& state);
@@ -117,6 +120,7 @@ class SharedBlocks {
 
   std::mutex mutex_;
   // Guarded by mutex_.
+  bool huge_ = false;
   SharedArena* arena_ = nullptr;  // null in forked children, too, where no operation uses anything
   std::map<uintptr_t, Block> blocks_;
   std::list<Generation> generations_;

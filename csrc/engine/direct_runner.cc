@@ -41,7 +41,9 @@ size_t segment_bytes(const Transfer& transfer) {
 DirectRunner::DirectRunner(Board& board, const OpState& op, MemoryPool& pool)
     : BoardRunner(board, op, kDirectAlgorithm),
       pool_(pool),
-      shown_(static_cast<size_t>(board.num_ranks())) {}
+      shown_(static_cast<size_t>(board.num_ranks())) {
+  consider_sharing();
+}
 
 DirectRunner::~DirectRunner() { pool_.give_back(std::move(staging_)); }
 
@@ -49,11 +51,9 @@ void DirectRunner::stop() {
   board().header().accepts_round.store(0);
   for (int rank = 0; rank < num_ranks(); ++rank) {
     if (rank == this->rank()) continue;
-    const bool is_alive = board().mesh().link(rank).state() == transport::Link::State::up;
-    if (!is_alive) continue;
-    const bool is_through = transport::shm::wait_for_writer(board().header_of(rank),
-                                                            static_cast<uint32_t>(this->rank()));
-    if (is_through) continue;
+    // A link that has failed says nothing of the process behind it, which may just be frozen.
+    transport::JointMemory* const memory = board().mesh().link(rank).channel()->joint();
+    if (memory == nullptr || memory->wait_for_peers_write()) continue;
     for (SharedBlocks::Use& use : uses_) use.abandon();
   }
   uses_.clear();
@@ -88,11 +88,28 @@ Status DirectRunner::all_taken() {
   return Status();
 }
 
+// Of what the others use: what fills a block from end to end, perhaps with several pieces.
+void DirectRunner::consider_sharing() const {
+  Region run;
+  const auto consider = [&run] {
+    SharedBlocks::instance().consider(reinterpret_cast<const void*>(run.address), run.bytes);
+  };
+  for (const Region& region : shown_regions(request(), is_root())) {
+    if (run.address + run.bytes != region.address) {
+      consider();
+      run = {region.address, 0};
+    }
+    run.bytes += region.bytes;
+  }
+  consider();
+}
+
 void DirectRunner::use_shared_blocks(std::vector<Region>& regions) {
   for (size_t i = 0; i < regions.size(); ++i) {
     Region& region = regions[i];
-    auto use = SharedBlocks::instance().use(reinterpret_cast<const void*>(region.address),
-                                            region.bytes, is_written_by_others(request(), i));
+    auto use =
+        SharedBlocks::instance().use(reinterpret_cast<const void*>(region.address), region.bytes,
+                                     is_written_by_others(request(), is_root(), i));
     if (use.address() == 0) continue;
     region.address = use.address();
     uses_.push_back(std::move(use));

@@ -1,5 +1,6 @@
-// DirectRunner: an operation that goes straight from tensor to tensor (process_vm_readv, _writev),
-// where all ranks can reach each other's memory. In the first round of the board the slots hold
+// DirectRunner: an operation that goes straight from tensor to tensor, where all ranks can reach
+// each other's memory: as their own where it is in the arena (base/shared_blocks.h), else by
+// process_vm_readv and _writev. In the first round of the board the slots hold
 // addresses; then each rank does its share (direct_transfers.h), segment by segment; the second
 // round says that all is in place.
 #pragma once
@@ -30,6 +31,7 @@ class DirectRunner final : public BoardRunner {
   Status all_taken() override;
   Status work(bool* moved) override;
 
+  void consider_sharing() const;
   void use_shared_blocks(std::vector<Region>& regions);
   Status prepare();
   std::byte* find_here(const Place& place, uint64_t bytes);

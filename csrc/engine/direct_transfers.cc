@@ -188,8 +188,9 @@ std::vector<Region> shown_regions(const OpRequest& request, bool is_root) {
   }
 }
 
-bool is_written_by_others(const OpRequest& request, size_t region) {
+bool is_written_by_others(const OpRequest& request, bool is_root, size_t region) {
   switch (request.shape.kind) {
+    case OpKind::broadcast: return !is_root;
     case OpKind::reduce: return region == kRootOutput;
     case OpKind::reduce_scatter:
     case OpKind::scatter:

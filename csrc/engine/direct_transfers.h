@@ -28,7 +28,7 @@ struct Region {
 std::vector<Region> shown_regions(const OpRequest& request, bool is_root);
 
 // Whether the others write to the region with this index, or only read it.
-bool is_written_by_others(const OpRequest& request, size_t region);
+bool is_written_by_others(const OpRequest& request, bool is_root, size_t region);
 
 // Memory of a rank, this one or another.
 struct Place {

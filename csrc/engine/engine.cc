@@ -7,7 +7,6 @@
 
 #include "base/check.h"
 #include "base/log.h"
-#include "base/shared_blocks.h"
 #include "base/str_cat.h"
 #include "engine/job_topology.h"
 #include "engine/schedule_runner.h"
@@ -268,12 +267,9 @@ Status Engine::in_runner(Call call) {
 void Engine::start(Running& running) {
   OpState& op = *running.op;
   if (placement_ && board_->ready()) placement_->spread();
-  if (shares_memory()) {
-    consider_sharing(op.request());
-    huge_pages_.consider(op.request());
-  }
   Status status;
   running.runner = make_runner(op, &status);
+  if (shares_memory()) huge_pages_.consider(op.request());
   if (status.ok() && !op.request().is_point_to_point()) {
     status = disagreement_error(history_.begin(op.sequence(), running.runner->info()));
   }
@@ -286,23 +282,6 @@ void Engine::start(Running& running) {
     transport::Link* link = peer == options_.rank ? nullptr : mesh_->existing_link(peer);
     if (link == nullptr || link->state() != transport::Link::State::left) continue;
     if (running.runner->waits_for(peer)) return on_goodbye(peer);
-  }
-}
-
-// The blocks that the operation's tensors fill.
-void Engine::consider_sharing(const OpRequest& request) {
-  for (const BufferView* view : {&request.input, &request.output}) {
-    Span run;
-    for (size_t i = 0; i < view->num_pieces(); ++i) {
-      const Span piece = view->piece(i);
-      const bool continues = static_cast<std::byte*>(run.data) + run.bytes == piece.data;
-      if (!continues) {
-        SharedBlocks::instance().consider(run.data, run.bytes);
-        run = {piece.data, 0};
-      }
-      run.bytes += piece.bytes;
-    }
-    SharedBlocks::instance().consider(run.data, run.bytes);
   }
 }
 

@@ -93,7 +93,6 @@ class Engine final : public Driver,
   template <typename Call>
   Status in_runner(Call call);
   void start(Running& running);
-  static void consider_sharing(const OpRequest& request);
   std::unique_ptr<Runner> make_runner(OpState& op, Status* status);
   bool advance_all();
   bool advance(Running& running);

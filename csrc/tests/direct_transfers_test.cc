@@ -152,6 +152,16 @@ void check(OpKind kind, int num_ranks, int root, size_t bytes) {
     ASSERT_TRUE(use.writers == 0 || (use.readers & ~use.writers) == 0)
         << "one rank reads what another writes";
   }
+  // What others write to is known to be written to.
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    for (size_t i = 0; i < shown[static_cast<size_t>(rank)].size(); ++i) {
+      const Region& region = shown[static_cast<size_t>(rank)][i];
+      uint32_t writers = 0;
+      for (uint64_t at = 0; at < region.bytes; ++at) writers |= uses[region.address + at].writers;
+      const bool written = (writers & ~(1u << rank)) != 0;
+      ASSERT_TRUE(!written || is_written_by_others(group.request(rank), rank == root, i));
+    }
+  }
   for (const auto& pieces : group.output) {
     for (size_t i = 0; i < pieces.size(); ++i) {
       ASSERT_EQ(pieces[i], group.expected(i, pieces[i].size()));
@@ -173,6 +183,18 @@ TEST(DirectTransfers, EveryByteOfTheResultIsWrittenOnceAndReadByNobodyElse) {
       }
     }
   }
+}
+
+TEST(DirectTransfers, WhatIsOnlyReadIsKnownToBe) {
+  for (OpKind kind : {OpKind::reduce_scatter, OpKind::scatter, OpKind::all_to_all}) {
+    Group group(kind, 3, 0, 1000);
+    EXPECT_FALSE(is_written_by_others(group.request(0), true, 0)) << to_string(kind);
+  }
+  Group broadcast(OpKind::broadcast, 3, 1, 1000);
+  EXPECT_FALSE(is_written_by_others(broadcast.request(1), true, 0));
+  Group reduce(OpKind::reduce, 3, 1, 1000);
+  EXPECT_FALSE(is_written_by_others(reduce.request(1), true, 0));
+  EXPECT_FALSE(is_written_by_others(reduce.request(0), false, 0));
 }
 
 TEST(DirectTransfers, SizesThatDoNotFitAreNamed) {

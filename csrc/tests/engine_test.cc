@@ -415,7 +415,7 @@ class EngineSharedBlocksTest : public testing::TestWithParam<int> {
   void SetUp() override {
     SharedArena* const arena = SharedArena::make();
     if (arena == nullptr) GTEST_SKIP() << "this kernel gives no arena";
-    SharedBlocks::instance().enable(arena);
+    SharedBlocks::instance().enable(arena, true);
   }
   static bool is_shared(const Blocks& data) {
     return SharedBlocks::instance().is_shared(data.data(), data.size() * sizeof(float));

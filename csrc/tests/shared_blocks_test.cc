@@ -71,7 +71,7 @@ class SharedBlocksTest : public testing::Test {
     auto mapped = MappedArena::map(arena_->fd(), arena_->address(), arena_->bytes());
     ASSERT_TRUE(mapped.ok()) << mapped.status();
     other_process_ = std::move(*mapped);
-    SharedBlocks::instance().enable(arena_);
+    SharedBlocks::instance().enable(arena_, true);
   }
 
   std::byte* seen(const SharedBlocks::Use& use) const {
@@ -215,6 +215,25 @@ TEST_F(SharedBlocksTest, AfterAForkItMovesAgainAndOldMemoryWaitsForTheChild) {
   another.give_back();
   block.give_back();
   EXPECT_LE(used_bytes(), before + kHugePageBytes);
+}
+
+TEST_F(SharedBlocksTest, WhatOthersReadStaysUntilTheyHaveReadIt) {
+  Block block(kBytes);
+  block.move();
+  {
+    auto use = block.use(false);
+    std::byte* const there = seen(use);
+    {
+      Child child([] { return true; });
+    }
+    block.move();
+    EXPECT_EQ(block.use().address(), 0U);
+    Block another(kBytes, std::byte{6});
+    another.move();
+    EXPECT_EQ(*there, std::byte{1});
+  }
+  block.come();
+  EXPECT_NE(block.use().address(), 0U);
 }
 
 TEST_F(SharedBlocksTest, WhatOthersWriteDuringAForkArrives) {

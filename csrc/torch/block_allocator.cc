@@ -57,11 +57,11 @@ void share_large_tensors(const Config& config) {
   const bool may_share =
       config.share_tensors && config.shm_single_copy && config.transport != TransportChoice::tcp;
   if (!may_share) return;
-  static const bool once = [] {
+  static const bool once = [&config] {
     SharedArena* const arena = SharedArena::make();
     c10::Allocator* const others = c10::GetCPUAllocator();
     if (arena == nullptr || others->raw_deleter() == nullptr) return false;
-    SharedBlocks::instance().enable(arena);
+    SharedBlocks::instance().enable(arena, config.huge_pages);
     c10::SetCPUAllocator(new BlockAllocator(others));  // stays to the end of the process
     return true;
   }();
