@@ -13,6 +13,7 @@
 #include <functional>
 #include <optional>
 #include <thread>
+#include <vector>
 
 #include "base/alignment.h"
 #include "base/huge_memory.h"
@@ -40,7 +41,12 @@ class Block {
   SharedBlocks::Removed give_back() {
     if (memory_ == nullptr) return SharedBlocks::Removed::ordinary;
     const auto removed = SharedBlocks::instance().remove(memory_);
-    if (removed == SharedBlocks::Removed::ordinary) free(memory_);
+    if (removed == SharedBlocks::Removed::ordinary) {
+      free(memory_);
+    } else {
+      static auto* const never_freed = new std::vector<void*>;  // reachable, and so no leak
+      never_freed->push_back(memory_);
+    }
     memory_ = nullptr;
     return removed;
   }
