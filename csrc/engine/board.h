@@ -43,7 +43,8 @@ class Board {
   transport::shm::Header& header() { return mesh_.segment().header(); }
   transport::shm::Header& header_of(int rank) { return mesh_.peer_segment(rank)->header(); }
   std::byte* own_slot(uint64_t round) { return mesh_.segment().slot(round); }
-  const std::byte* slot_of(int rank, uint64_t round);
+  std::byte* slot_of(int rank, uint64_t round);
+  size_t slot_bytes() const { return mesh_.segment().slot_bytes(); }
 
   uint64_t round() const { return round_; }  // last one entered
   bool published(int rank, uint64_t round) const;

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/alignment.h"
 #include "base/str_cat.h"
 #include "engine/segments.h"
 #include "kernels/copy.h"
@@ -38,9 +39,10 @@ size_t segment_bytes(const Transfer& transfer) {
 
 }  // namespace
 
-DirectRunner::DirectRunner(Board& board, const OpState& op, MemoryPool& pool)
+DirectRunner::DirectRunner(Board& board, const OpState& op, MemoryPool& pool, bool may_copy)
     : BoardRunner(board, op, kDirectAlgorithm),
       pool_(pool),
+      may_copy_(may_copy),
       shown_(static_cast<size_t>(board.num_ranks())) {
   consider_sharing();
 }
@@ -63,10 +65,12 @@ void DirectRunner::put() {
   if (round_of_op() == 2) return;
   std::vector<Region>& own = shown_[static_cast<size_t>(rank())];
   own = shown_regions(request(), is_root());
-  use_shared_blocks(own);
+  first_round_ = round();
+  for (size_t i = 0; i < own.size(); ++i) {
+    show(own[i], is_written_by_others(request(), is_root(), i));
+  }
   own.resize(static_cast<size_t>(num_ranks()));
   std::memcpy(board().own_slot(round()), own.data(), slot_bytes_for(num_ranks()));
-  first_round_ = round();
   board().header().accepts_round.store(first_round_);
 }
 
@@ -84,6 +88,7 @@ Status DirectRunner::all_taken() {
     return prepare();
   }
   board().header().accepts_round.store(0);
+  if (copy_ != nullptr) std::memcpy(tensor().data, copy_, tensor().bytes);
   finish();
   return Status();
 }
@@ -104,19 +109,36 @@ void DirectRunner::consider_sharing() const {
   consider();
 }
 
-void DirectRunner::use_shared_blocks(std::vector<Region>& regions) {
-  for (size_t i = 0; i < regions.size(); ++i) {
-    Region& region = regions[i];
-    auto use =
-        SharedBlocks::instance().use(reinterpret_cast<const void*>(region.address), region.bytes,
-                                     is_written_by_others(request(), is_root(), i));
-    if (use.address() == 0) continue;
+// Says where the others find the region.
+void DirectRunner::show(Region& region, bool is_result) {
+  auto use = SharedBlocks::instance().use(reinterpret_cast<const void*>(region.address),
+                                          region.bytes, is_result);
+  if (use.address() != 0) {
     region.address = use.address();
     uses_.push_back(std::move(use));
+  } else if (may_copy_) {
+    copy_to_slot(region);
   }
 }
 
-std::byte* DirectRunner::find_here(const Place& place, uint64_t bytes) {
+// Behind the regions.
+void DirectRunner::copy_to_slot(Region& region) {
+  const uint64_t address = round_up(slot_bytes_for(num_ranks()), kCacheLineBytes);
+  copy_ = find_in_slot(rank(), address, region.bytes);
+  if (copy_ == nullptr) return;
+  std::memcpy(copy_, reinterpret_cast<const void*>(region.address), region.bytes);
+  region = {address, region.bytes, 1};
+}
+
+// Null if it does not end inside the slot.
+std::byte* DirectRunner::find_in_slot(int rank, uint64_t address, uint64_t bytes) const {
+  const size_t room = board().slot_bytes();
+  if (address > room || bytes > room - address) return nullptr;
+  return board().slot_of(rank, first_round_) + address;
+}
+
+std::byte* DirectRunner::find_here(const Place& place, uint64_t bytes) const {
+  if (place.in_slot) return find_in_slot(place.rank, place.address, bytes);
   if (place.rank == rank()) return reinterpret_cast<std::byte*>(place.address);
   return board().mesh().link(place.rank).channel()->mapped(place.address, bytes);
 }
@@ -131,6 +153,7 @@ Status DirectRunner::prepare() {
   for (Transfer& t : transfers_) {
     for (Place& source : t.sources) source.here = find_here(source, t.bytes);
     for (Place& target : t.targets) target.here = find_here(target, t.bytes);
+    if (copy_ != nullptr) t.result = copy_ + (t.result - static_cast<std::byte*>(tensor().data));
   }
   // A reduction keeps a segment of each source there, and the result of one that is passed on.
   size_t bytes = 0;

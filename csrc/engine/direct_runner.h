@@ -1,8 +1,8 @@
 // DirectRunner: an operation that goes straight from tensor to tensor, where all ranks can reach
 // each other's memory: as their own where it is in the arena (base/shared_blocks.h), else by
-// process_vm_readv and _writev. In the first round of the board the slots hold
-// addresses; then each rank does its share (direct_transfers.h), segment by segment; the second
-// round says that all is in place.
+// process_vm_readv and _writev, or as a copy in the rank's slot where that is small. In the first
+// round of the board the slots hold addresses; then each rank does its share (direct_transfers.h),
+// segment by segment; the second round says that all is in place.
 #pragma once
 
 #include <vector>
@@ -15,7 +15,8 @@ namespace dmlcomm::engine {
 
 class DirectRunner final : public BoardRunner {
  public:
-  DirectRunner(Board& board, const OpState& op, MemoryPool& pool);
+  // `may_copy`: the tensor of an all_reduce to the slot, if it is not in the arena.
+  DirectRunner(Board& board, const OpState& op, MemoryPool& pool, bool may_copy);
   ~DirectRunner() override;
 
   // What a rank shows the others has to fit into a slot.
@@ -32,9 +33,12 @@ class DirectRunner final : public BoardRunner {
   Status work(bool* moved) override;
 
   void consider_sharing() const;
-  void use_shared_blocks(std::vector<Region>& regions);
+  void show(Region& region, bool is_result);
+  void copy_to_slot(Region& region);
+  std::byte* find_in_slot(int rank, uint64_t address, uint64_t bytes) const;
   Status prepare();
-  std::byte* find_here(const Place& place, uint64_t bytes);
+  std::byte* find_here(const Place& place, uint64_t bytes) const;
+  Span tensor() const { return request().output.piece(0); }
   bool accepts(int rank) const;
   bool all_accept() const;
   Status read(const Place& source, uint64_t position, std::byte* to, size_t bytes);
@@ -45,8 +49,10 @@ class DirectRunner final : public BoardRunner {
   Status write_to(const Place& target, uint64_t position, const std::byte* data, size_t bytes);
 
   MemoryPool& pool_;
+  const bool may_copy_;
   uint64_t first_round_ = 0;  // in which the others accept our writing
   std::vector<SharedBlocks::Use> uses_;
+  std::byte* copy_ = nullptr;  // of the tensor, which gets the result from there
   std::vector<std::vector<Region>> shown_;
   std::vector<Transfer> transfers_;
   size_t current_ = 0;     // transfer

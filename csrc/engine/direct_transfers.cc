@@ -50,7 +50,8 @@ class TransferPlanner {
     return shown_[static_cast<size_t>(rank)][index];
   }
   Place place(int rank, size_t index, uint64_t offset) const {
-    return {rank, region(rank, index).address + offset};
+    const Region& of = region(rank, index);
+    return {rank, of.address + offset, of.in_slot != 0};
   }
   // The other ranks, each beginning with its successor, so that not all work on the same one.
   int other(int i) const { return (rank_ + i) % num_ranks_; }

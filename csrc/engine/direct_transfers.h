@@ -20,8 +20,9 @@ namespace dmlcomm::engine {
 
 // A piece of memory that a rank lets the others read or write.
 struct Region {
-  uint64_t address = 0;
+  uint64_t address = 0;  // from the beginning of the rank's slot, if it is there
   uint64_t bytes = 0;
+  uint64_t in_slot = 0;  // 1: it is a copy in the slot of the first round
 };
 
 // What one rank shows the others of its operation: as many regions as there are ranks.
@@ -34,6 +35,7 @@ bool is_written_by_others(const OpRequest& request, bool is_root, size_t region)
 struct Place {
   int rank = 0;
   uint64_t address = 0;
+  bool in_slot = false;       // as of a region
   std::byte* here = nullptr;  // where this process has it, too
 };
 

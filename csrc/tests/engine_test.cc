@@ -445,6 +445,24 @@ TEST_P(EngineSharedBlocksTest, OperationsGoThroughTheMapping) {
   });
 }
 
+TEST_P(EngineSharedBlocksTest, SharedAndOtherTensorsMeet) {
+  constexpr size_t kSmallCount = 20'001;
+  run_ranks(GetParam(), Config(), [](Communicator& comm) {
+    const std::vector<float> all = sums(comm.num_ranks(), kSmallCount);
+    Blocks block(kSmallCount);
+    std::vector<float> other(kSmallCount);
+    for (int i = 0; i < 2 * comm.num_ranks(); ++i) {
+      const bool is_block = i % comm.num_ranks() != comm.rank();
+      float* const data = is_block ? block.data() : other.data();
+      std::ranges::copy(values_of(comm.rank(), kSmallCount), data);
+      const auto operation = comm.all_reduce(data, kSmallCount, DType::f32, ReduceOp::sum, {});
+      ASSERT_EQ(run(operation).to_string(), "ok");
+      ASSERT_TRUE(std::equal(all.begin(), all.end(), data));
+    }
+    ASSERT_TRUE(is_shared(block));
+  });
+}
+
 TEST_P(EngineSharedBlocksTest, AnAbortGivesTheReasonToAll) {
   run_ranks(GetParam(), Config(), [](Communicator& comm) {
     const std::vector<float> all = sums(comm.num_ranks(), kCount);
