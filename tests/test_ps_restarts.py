@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import logging
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -402,3 +403,40 @@ def test_restoring_says_how_far_it_is_within_a_model(tmp_path, monkeypatch, capl
     assert shares == ["25", "50", "75", "100"]
     assert f"({COUNT} of {4 * COUNT} bytes)" in lines[0]
     assert str(next(tmp_path.rglob("*.ckpt"))) in lines[0]
+
+
+# --- what is in the last checkpoint
+
+
+def test_checkpoint_has_clocks_whose_values_nobody_asked_for(tmp_path):
+    options = {"checkpoint": tmp_path, "checkpoint_every": 2}
+    with servers(**options) as address, Client(address, worker=0) as client:
+        init(client)
+        for _ in range(4):
+            client.push("w", ONES)
+            client.clock()
+        eventually(lambda: checkpoint_of(address).get("w") == 4, "a checkpoint")
+
+
+def test_server_that_is_stopped_writes_the_last_clock(tmp_path, monkeypatch):
+    stopping = threading.Event()
+    write, close = checkpoint.CheckpointDirectory.write, background.Checkpoints.close
+
+    def write_when_stopping(self, *arguments):
+        assert stopping.wait(DEADLINE_S)
+        return write(self, *arguments)
+
+    def close_and_tell(self):
+        self._stop.set()
+        stopping.set()
+        close(self)
+
+    monkeypatch.setattr(checkpoint.CheckpointDirectory, "write", write_when_stopping)
+    monkeypatch.setattr(background.Checkpoints, "close", close_and_tell)
+    options = {"checkpoint": tmp_path, "checkpoint_every": 1}
+    with servers(**options) as address, Client(address, worker=0) as client:
+        init(client)
+        for _ in range(3):
+            client.push_pull("w", ONES)
+    with servers(**options) as address, Client(address, worker=0) as client:
+        assert set(init(client).tolist()) == {3.0}

@@ -32,11 +32,16 @@ class ClockVector {
   void set(uint32_t worker, uint64_t clock) {
     clocks_[worker].store(clock);
     if (clock == kGone) return;
-    uint64_t highest = highest_.load();
-    while (highest < clock && !highest_.compare_exchange_weak(highest, clock)) {
-    }
+    raise_highest(clock);
     uint32_t known = num_known_.load();
     while (known <= worker && !num_known_.compare_exchange_weak(known, worker + 1)) {
+    }
+  }
+
+  // Whoever comes when nobody counts goes on there at least.
+  void raise_highest(uint64_t clock) {
+    uint64_t highest = highest_.load();
+    while (highest < clock && !highest_.compare_exchange_weak(highest, clock)) {
     }
   }
 

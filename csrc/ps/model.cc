@@ -69,6 +69,7 @@ Model::Model(ModelOptions options, Events& events)
       snapshots_(
           options_.checkpoint_every, count_pieces(shards_), [this] { return describe_snapshot(); },
           [this](Snapshot& snapshot) {
+            snapshot.shards.clear();  // of a try for which there was no memory
             for (const auto& shard : shards_) snapshot.shards.push_back(shard->empty_snapshot());
           }) {}
 
@@ -249,7 +250,8 @@ Status Model::advance(Shard& shard, PieceState& state, bool* moved) {
     const bool has_window = !state.windows.empty() && state.windows.front().clock < closed;
     const uint64_t until = has_window ? state.windows.front().clock : closed;
     if (until > state.version) {
-      state.version = every > 0 ? snapshots_.next_stop(state.version, until) : until;
+      const bool may_stop = every > 0 && sealed();
+      state.version = may_stop ? snapshots_.next_stop(state.version, until) : until;
       arrive(shard, state);
       continue;
     }
@@ -412,7 +414,10 @@ std::shared_ptr<Snapshot> Model::describe_snapshot() const {
 }
 
 std::shared_ptr<Snapshot> Model::take_snapshot() {
-  if (snapshots_.is_filling()) advance_all([](const Piece&) { return true; });
+  // Nobody may have asked for the values since the clock was closed.
+  const uint64_t every = snapshots_.every();
+  const bool is_due = every > 0 && min_clock() / every * every > snapshots_.last_clock();
+  if (is_due || snapshots_.is_filling()) advance_all([](const Piece&) { return true; });
   return snapshots_.take();
 }
 
@@ -428,6 +433,7 @@ Status Model::restore(const Snapshot& snapshot) {
   }
   for (uint32_t worker = 0; worker < clocks_.num_known(); ++worker) clocks_.set(worker, kGone);
   for (uint32_t worker : snapshot.workers) clocks_.set(worker, snapshot.clock);
+  clocks_.raise_highest(snapshot.clock);  // where all had gone
   seal();
   return Status();
 }

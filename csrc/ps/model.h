@@ -98,7 +98,7 @@ class Model {
   Status check_rows(uint32_t shard, const Rows& rows) const;
 
   // --- checkpoints ---
-  // The newest complete snapshot that nobody has taken, or null.
+  // The complete snapshot that nobody has taken, or null.
   std::shared_ptr<Snapshot> take_snapshot();
   // Puts back what a snapshot holds, and seals; before any worker attaches. The workers that
   // counted then are expected again.
@@ -123,6 +123,7 @@ class Model {
                       BufferPool::Buffer& gradient, double scale);
   Status update(Shard& shard, PieceState& state, double learning_rate, uint64_t begin,
                 uint64_t count, const std::byte* gradient, double scale);
+  // Of a piece at a clock that snapshots begin with: it has come there, or goes on from there.
   void arrive(Shard& shard, PieceState& state);
   void leave(Shard& shard, PieceState& state);
   void keep(Shard& shard, PieceState& state, const std::shared_ptr<Snapshot>& snapshot);

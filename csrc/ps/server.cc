@@ -212,20 +212,30 @@ void Server::set_checkpoint_every(uint64_t clocks) {
 
 std::shared_ptr<Snapshot> Server::next_snapshot(std::chrono::milliseconds timeout) {
   const Deadline deadline = Deadline::after_ns(timeout.count() * kNsPerMs);
-  while (!deadline.expired()) {
+  for (;;) {
     const uint64_t epoch = events_.epoch();
-    std::vector<std::shared_ptr<Model>> models;
-    {
-      std::lock_guard lock(mutex_);
-      if (closed_) return nullptr;
-      for (const auto& [number, model] : models_) models.push_back(model);
+    const auto models = models_after(last_snapshot_of_);
+    if (!models.has_value()) return nullptr;
+    for (const auto& model : *models) {
+      if (auto snapshot = model->take_snapshot()) {
+        last_snapshot_of_ = snapshot->model;
+        return snapshot;
+      }
     }
-    for (const auto& model : models) {
-      if (auto snapshot = model->take_snapshot()) return snapshot;
-    }
+    if (deadline.expired()) return nullptr;
     (void)events_.wait_past(epoch, std::chrono::nanoseconds(deadline.remaining_ns()));
   }
-  return nullptr;
+}
+
+// All models, the one with this number last; nothing once the server is closed.
+std::optional<std::vector<std::shared_ptr<Model>>> Server::models_after(uint32_t number) {
+  std::lock_guard lock(mutex_);
+  if (closed_) return std::nullopt;
+  std::vector<std::shared_ptr<Model>> models;
+  const auto first = models_.upper_bound(number);
+  for (auto it = first; it != models_.end(); ++it) models.push_back(it->second);
+  for (auto it = models_.begin(); it != first; ++it) models.push_back(it->second);
+  return models;
 }
 
 Status Server::restore(uint32_t model, const ModelSpec& spec, std::shared_ptr<const Rule> rule,

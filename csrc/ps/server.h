@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -68,7 +69,8 @@ class Server final : private SessionHost {
 
   // Of models that are created later.
   void set_checkpoint_every(uint64_t clocks);
-  // The next snapshot that is complete, or null after `timeout`.
+  // The next snapshot that is complete, or null after `timeout`; of all models in turn. Calls come
+  // from one thread.
   std::shared_ptr<Snapshot> next_snapshot(std::chrono::milliseconds timeout);
   // Creates the model with what a snapshot holds.
   Status restore(uint32_t model, const ModelSpec& spec, std::shared_ptr<const Rule> rule,
@@ -92,12 +94,15 @@ class Server final : private SessionHost {
 
   bool has_session(uint32_t worker);
   std::vector<uint32_t> shards_here(const ModelSpec& spec) const;
+  std::optional<std::vector<std::shared_ptr<Model>>> models_after(uint32_t number);
   Status fenced() override;
   void drop_worker(uint32_t worker) override;
 
   const ServerOptions options_;
   Events events_;
   std::atomic<uint64_t> lost_servers_{0};
+
+  uint32_t last_snapshot_of_ = 0;  // model; next_snapshot() goes on behind it
 
   std::mutex mutex_;
   // Guarded by mutex_.

@@ -1,11 +1,10 @@
 // Snapshot: the weights and the rule's state of one model at one clock, for a checkpoint; and
 // SnapshotKeeper, which decides what the pieces put into it.
 //
-// Pieces pass a clock at different times. Each copies itself when it has applied everything before
-// that clock and nothing else, so the whole is what all servers had at that clock.
+// Pieces pass a clock at different times. Each copies itself when it has applied all windows before
+// that clock and none after it, so the whole is what all servers had at that clock.
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -50,12 +49,7 @@ class SnapshotKeeper {
   // snapshot waits for being taken no other begins.
   std::shared_ptr<Snapshot> at(uint64_t clock) {
     std::lock_guard lock(mutex_);
-    if (clock > last_clock_) {
-      last_clock_ = clock;
-      next_ = describe_();
-      next_->clock = clock;
-      begin_next();
-    }
+    reach(clock);
     return filling(clock);
   }
 
@@ -69,15 +63,24 @@ class SnapshotKeeper {
 
   bool is_filling() const { return is_filling_.load(); }
 
+  // The highest clock that a snapshot may begin with and any piece has reached.
+  uint64_t last_clock() {
+    std::lock_guard lock(mutex_);
+    return last_clock_;
+  }
+
   // Where a piece at `version` that goes on to `until` has to stop first: at the clock of the
-  // snapshot that is being filled, or else at the last that one may begin with.
+  // snapshot that is being filled, or else at the last that one may begin with: then none begins
+  // with a clock that it passes by.
   uint64_t next_stop(uint64_t version, uint64_t until) {
     std::lock_guard lock(mutex_);
     if (filling_ != nullptr && filling_->clock > version && filling_->clock <= until) {
       return filling_->clock;
     }
     const uint64_t last = until / every_ * every_;
-    return last > version ? last : until;
+    if (last <= version) return until;
+    reach(last);
+    return last;
   }
 
   // A piece is in the snapshot that at() or leave() has returned; true if it was the last.
@@ -102,10 +105,18 @@ class SnapshotKeeper {
  private:
   // --- with mutex_ held ---
 
+  void reach(uint64_t clock) {
+    if (clock <= last_clock_) return;
+    last_clock_ = clock;
+    next_ = describe_();
+    next_->clock = clock;
+    begin_next();
+  }
+
   void begin_next() {
     if (filling_ != nullptr || complete_ != nullptr || next_ == nullptr) return;
+    allocate_(*next_);
     filling_ = std::exchange(next_, nullptr);
-    allocate_(*filling_);
     num_missing_ = num_pieces_;
     is_filling_.store(true);
   }
@@ -124,7 +135,7 @@ class SnapshotKeeper {
   std::shared_ptr<Snapshot> next_;  // of last_clock_, without arrays; null: begun, or passed
   std::shared_ptr<Snapshot> filling_;
   std::shared_ptr<Snapshot> complete_;
-  uint64_t last_clock_ = 0;  // the highest that any piece has reached
+  uint64_t last_clock_ = 0;
   size_t num_missing_ = 0;
 };
 

@@ -237,6 +237,38 @@ TEST(PsModel, TheLastClockIsNotLostWhileTheSnapshotBeforeWaits) {
   for (size_t i = 0; i < 70'000; ++i) ASSERT_EQ(weights[i], 3);
 }
 
+TEST(PsModel, ASnapshotTakesWhatNobodyAskedFor) {
+  ModelUnderTest model(spec_of(2, Apply::at_clock, Combine::sum, "add"), 1, 2);
+  model->attach(0, 0, 1);
+  model.push(0, 0, 4);
+  model->tick(0, 4);
+  model->drop(0);
+  const auto snapshot = model->take_snapshot();
+  ASSERT_NE(snapshot, nullptr);
+  EXPECT_EQ(snapshot->clock, 4U);
+  EXPECT_EQ(*reinterpret_cast<const float*>(snapshot->shards[0].arrays[0].data()), 4);
+
+  EXPECT_EQ(snapshot->workers, std::vector<uint32_t>());
+  ModelUnderTest other(spec_of(2, Apply::at_clock, Combine::sum, "add"), 1);
+  ASSERT_TRUE(other->restore(*snapshot).ok());
+  EXPECT_EQ(other->min_clock(), 4U);
+}
+
+TEST(PsModel, ASnapshotDoesNotBeginWithAClockThatAPieceSkips) {
+  const auto describe = [] { return std::make_shared<Snapshot>(); };
+  SnapshotKeeper keeper(1, 2, describe, [](Snapshot&) {});
+  const auto snapshot = keeper.at(1);
+  EXPECT_FALSE(keeper.done(snapshot));
+  EXPECT_TRUE(keeper.done(keeper.at(1)));
+  (void)keeper.leave(1);
+  EXPECT_EQ(keeper.at(7), nullptr);
+  (void)keeper.leave(1);
+  EXPECT_EQ(keeper.next_stop(1, 8), 8U);  // a piece without windows, on its way
+  EXPECT_EQ(keeper.take(), snapshot);
+  EXPECT_NE(keeper.at(8), nullptr);
+  EXPECT_EQ(keeper.at(7), nullptr);
+}
+
 TEST(PsModel, ASnapshotThatWaitedDoesNotBeginOnceAPieceHasGoneOn) {
   ModelUnderTest model(spec_of(70'000, Apply::at_clock, Combine::sum, "add"), 1, 2);
   for (uint64_t clock = 0; clock < 5; ++clock) {

@@ -13,6 +13,8 @@ from dmlcomm.ps.protocol import PROGRESS_INTERVAL_S
 from dmlcomm.ps.status import RATE_INTERVAL_S, ServerView
 
 SNAPSHOT_WAIT_S = 0.5
+# A server that is stopped begins no further file after so long.
+LAST_SNAPSHOTS_S = 5.0
 
 
 class RateReader:
@@ -121,6 +123,9 @@ class Checkpoints:
             if snapshot is not None:
                 self._write(snapshot)
             self._give_up_overdue()
+        deadline = time.monotonic() + LAST_SNAPSHOTS_S
+        while time.monotonic() < deadline and (snapshot := self._core.next_snapshot(0)):
+            self._write(snapshot)
 
     def _give_up_overdue(self) -> None:
         for worker in sorted(self._membership.take_overdue()):
