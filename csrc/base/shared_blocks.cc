@@ -51,6 +51,11 @@ void SharedBlocks::enable(SharedArena* arena, bool huge) {
   huge_ = huge;
 }
 
+bool SharedBlocks::enabled() {
+  std::lock_guard lock(mutex_);
+  return arena_ != nullptr;
+}
+
 void SharedBlocks::add(void* block, size_t bytes) {
   const auto address = reinterpret_cast<uintptr_t>(block);
   DMLCOMM_CHECK(address % page_bytes() == 0);

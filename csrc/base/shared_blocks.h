@@ -38,6 +38,7 @@ class SharedBlocks {
 
   // From now on blocks may be moved, to huge pages if `huge`. Without an arena nothing is.
   void enable(SharedArena* arena, bool huge);
+  bool enabled();
 
   // `bytes` of `block` are in use; it begins at the beginning of a page, and nothing else lies in
   // its last page.

@@ -14,7 +14,8 @@ using schedule::OpKind;
 
 // Where ranks reach each other's memory, data goes through the slots if a rank reads at most
 // (N - 1) times this from each other one. Two copies in the cache cost less than a system call and
-// a second wait, and the more ranks there are, the more system calls and waits.
+// a second wait, and the more ranks there are, the more system calls and waits. See
+// may_be_shared().
 constexpr size_t kSlotReadBytes = 16 * 1024;
 
 // All-reduces up to this size take one round, in which every rank adds everything up for itself: it
@@ -42,13 +43,17 @@ void Board::greet(bool* moved) {
       reaches_all = reaches_all && (rank == rank_ || mesh_.link(rank).channel()->can_pull());
     }
     header().reaches_all = reaches_all;
+    header().shares_tensors = SharedBlocks::instance().enabled();
     publish();
     *moved = true;
   }
   if (!all_published(1)) return;
   direct_ = header().reaches_all;
+  shares_tensors_ = header().shares_tensors;
   for (int rank = 0; rank < num_ranks_; ++rank) {
-    if (rank != rank_) direct_ = direct_ && header_of(rank).reaches_all;
+    if (rank == rank_) continue;
+    direct_ = direct_ && header_of(rank).reaches_all;
+    shares_tensors_ = shares_tensors_ && header_of(rank).shares_tensors;
   }
   ready_ = true;
   *moved = true;
@@ -93,18 +98,22 @@ std::unique_ptr<Runner> Board::runner_for(const OpState& op, MemoryPool& pool) {
   const bool goes_direct = direct_ && slot_bytes() >= DirectRunner::slot_bytes_for(num_ranks_);
   const auto num_others = static_cast<size_t>(num_ranks_ - 1);
   const bool fits = fits_slots(op, goes_direct ? kSlotReadBytes * num_others : SIZE_MAX);
-  const bool is_all_reduce = op.request().shape.kind == OpKind::all_reduce;
-  const size_t bytes = op.request().output.bytes();
-  // It would take two rounds in the slots, too, where a tensor in the arena needs no copies.
-  // (4 ranks, 64 KiB: 55 us instead of 87; 106 instead of 97 where no tensor is in the arena.)
-  const bool may_be_shared = is_all_reduce && bytes >= SharedBlocks::kMinBytes;
-  if (goes_direct && (may_be_shared || !fits)) {
+  if (goes_direct && (!fits || may_be_shared(op))) {
     return std::make_unique<DirectRunner>(*this, op, pool, fits);
   }
   if (!fits) return nullptr;
-  const bool is_large = is_all_reduce && bytes > kOneRoundBytes;
+  const bool is_large =
+      op.request().shape.kind == OpKind::all_reduce && op.request().output.bytes() > kOneRoundBytes;
   return std::make_unique<SlotRunner>(*this, op,
                                       is_large ? SlotRunner::Rounds::two : SlotRunner::Rounds::one);
+}
+
+// An all_reduce whose tensor is in the arena needs no copies, and as many rounds as in the slots.
+// (4 ranks, 64 KiB: 55 us instead of 87; 106 instead of 97 where all tensors have to be copied.)
+bool Board::may_be_shared(const OpState& op) const {
+  const size_t bytes = op.request().output.bytes();
+  return shares_tensors_ && op.request().shape.kind == OpKind::all_reduce &&
+         bytes >= SharedBlocks::kMinBytes && DirectRunner::copy_fits(bytes, slot_bytes());
 }
 
 // Whether the data fits into the slots, and no rank reads more than `max_read` from another's.

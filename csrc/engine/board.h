@@ -10,7 +10,8 @@
 //
 // Round 1 belongs to the board itself: the ranks say whether they reach each other's memory. An
 // operation takes one or two rounds, and all ranks count them alike. What goes through the slots is
-// either the data (SlotRunner) or addresses of it (DirectRunner).
+// either the data (SlotRunner) or addresses of it (DirectRunner). In the first round of the latter
+// a slot may hold a copy to which the others write, too: until they publish the second.
 #pragma once
 
 #include <cstdint>
@@ -55,13 +56,15 @@ class Board {
  private:
   bool connected() const;
   bool fits_slots(const OpState& op, size_t max_read) const;
+  bool may_be_shared(const OpState& op) const;
 
   transport::Mesh& mesh_;
   const int rank_;
   const int num_ranks_;
   uint64_t round_ = 0;
   bool ready_ = false;
-  bool direct_ = false;  // all ranks reach each other's memory
+  bool direct_ = false;          // all ranks reach each other's memory
+  bool shares_tensors_ = false;  // on all ranks they may lie in the arena
 };
 
 }  // namespace dmlcomm::engine

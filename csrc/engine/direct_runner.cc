@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "base/alignment.h"
+#include "base/check.h"
 #include "base/str_cat.h"
 #include "engine/segments.h"
 #include "kernels/copy.h"
@@ -69,16 +69,16 @@ void DirectRunner::put() {
   for (size_t i = 0; i < own.size(); ++i) {
     show(own[i], is_written_by_others(request(), is_root(), i));
   }
-  own.resize(static_cast<size_t>(num_ranks()));
-  std::memcpy(board().own_slot(round()), own.data(), slot_bytes_for(num_ranks()));
+  own.resize(num_regions());
+  std::memcpy(board().own_slot(round()), own.data(), own.size() * sizeof(Region));
   board().header().accepts_round.store(first_round_);
 }
 
 Status DirectRunner::take(int rank) {
   if (round_of_op() == 2) return Status();
   std::vector<Region>& theirs = shown_[static_cast<size_t>(rank)];
-  theirs.resize(static_cast<size_t>(num_ranks()));
-  std::memcpy(theirs.data(), board().slot_of(rank, round()), slot_bytes_for(num_ranks()));
+  theirs.resize(num_regions());
+  std::memcpy(theirs.data(), board().slot_of(rank, round()), theirs.size() * sizeof(Region));
   return Status();
 }
 
@@ -121,13 +121,11 @@ void DirectRunner::show(Region& region, bool is_result) {
   }
 }
 
-// Behind the regions.
 void DirectRunner::copy_to_slot(Region& region) {
-  const uint64_t address = round_up(slot_bytes_for(num_ranks()), kCacheLineBytes);
-  copy_ = find_in_slot(rank(), address, region.bytes);
-  if (copy_ == nullptr) return;
+  DMLCOMM_CHECK(copy_fits(region.bytes, board().slot_bytes()));
+  copy_ = board().own_slot(round()) + kCopyOffset;
   std::memcpy(copy_, reinterpret_cast<const void*>(region.address), region.bytes);
-  region = {address, region.bytes, 1};
+  region = {kCopyOffset, region.bytes, 1};
 }
 
 // Null if it does not end inside the slot.

@@ -7,6 +7,7 @@
 
 #include <vector>
 
+#include "base/alignment.h"
 #include "base/shared_blocks.h"
 #include "engine/board_runner.h"
 #include "engine/direct_transfers.h"
@@ -15,7 +16,7 @@ namespace dmlcomm::engine {
 
 class DirectRunner final : public BoardRunner {
  public:
-  // `may_copy`: the tensor of an all_reduce to the slot, if it is not in the arena.
+  // `may_copy`: an all_reduce's tensor to the slot, into which it fits, if it is not in the arena.
   DirectRunner(Board& board, const OpState& op, MemoryPool& pool, bool may_copy);
   ~DirectRunner() override;
 
@@ -24,9 +25,17 @@ class DirectRunner final : public BoardRunner {
     return static_cast<size_t>(num_ranks) * sizeof(Region);
   }
 
+  static bool copy_fits(size_t bytes, size_t slot_bytes) {
+    return slot_bytes >= kCopyOffset && bytes <= slot_bytes - kCopyOffset;
+  }
+
   void stop() override;
 
  private:
+  // In the slot, behind the region that an all_reduce shows.
+  static constexpr size_t kCopyOffset = kCacheLineBytes;
+  static_assert(sizeof(Region) <= kCopyOffset);
+
   void put() override;
   Status take(int rank) override;
   Status all_taken() override;
@@ -38,6 +47,9 @@ class DirectRunner final : public BoardRunner {
   std::byte* find_in_slot(int rank, uint64_t address, uint64_t bytes) const;
   Status prepare();
   std::byte* find_here(const Place& place, uint64_t bytes) const;
+  size_t num_regions() const {
+    return max_regions(request().shape.kind, static_cast<size_t>(num_ranks()));
+  }
   Span tensor() const { return request().output.piece(0); }
   bool accepts(int rank) const;
   bool all_accept() const;

@@ -173,6 +173,15 @@ std::vector<Region> pieces_of(const BufferView& view) {
 
 }  // namespace
 
+size_t max_regions(OpKind kind, size_t num_ranks) {
+  switch (kind) {
+    case OpKind::all_reduce:
+    case OpKind::broadcast: return 1;
+    case OpKind::reduce: return 2;
+    default: return num_ranks;
+  }
+}
+
 std::vector<Region> shown_regions(const OpRequest& request, bool is_root) {
   switch (request.shape.kind) {
     case OpKind::all_reduce:

@@ -25,7 +25,9 @@ struct Region {
   uint64_t in_slot = 0;  // 1: it is a copy in the slot of the first round
 };
 
-// What one rank shows the others of its operation: as many regions as there are ranks.
+// How many regions each rank shows the others of such an operation, at most.
+size_t max_regions(schedule::OpKind kind, size_t num_ranks);
+// What one rank shows the others of its operation.
 std::vector<Region> shown_regions(const OpRequest& request, bool is_root);
 
 // Whether the others write to the region with this index, or only read it.

@@ -6,7 +6,8 @@
 //
 // Layout: Header | one RingControl per local rank | board: two slots | one ring per local rank.
 // Ring i carries bytes from the owner to local rank i. The board slots carry the owner's part of
-// small operations, and addresses for large ones (engine/board.h).
+// small operations, and addresses for large ones, or copies that the others read and write
+// (engine/board.h).
 #pragma once
 
 #include <atomic>
@@ -50,6 +51,8 @@ struct Header {
   OpInfo op[kNumSlots];
   // 1: this rank can read and write the memory of all others; valid from round 1 on.
   uint32_t reaches_all;
+  // 1: tensors of this rank may lie in its arena; the same.
+  uint32_t shares_tensors;
 
   // Writing to another rank's memory by itself. A rank that wants to write to the owner's memory
   // sets `writing_to` in its own header, then looks whether `accepts_round` of the owner is still
