@@ -297,6 +297,30 @@ def test_rule_that_raises_is_an_error_with_its_reason():
             client.push_pull("w", np.ones(5, np.float32))
 
 
+def raises_in_its_second_update(weights, gradient, state, step):
+    if step == 2:
+        raise ArithmeticError("no such thing")
+    weights += gradient
+
+
+def test_checkpoint_has_no_clock_whose_update_has_failed(tmp_path):
+    options = {
+        "rule": raises_in_its_second_update,
+        "checkpoint": tmp_path,
+        "checkpoint_every": 1,
+    }
+    zeros, ones = np.zeros(100_003, np.float32), np.ones(100_003, np.float32)
+    with servers(**options) as address:
+        with Client(address, timeout_s=20) as client:
+            client.init("w", zeros, rule="python")
+            client.push_pull("w", ones)
+            with pytest.raises(errors.PsError, match="no such thing"):
+                client.push_pull("w", ones)
+        eventually(lambda: checkpoint_of(address).get("w") == 1, "a checkpoint")
+    with servers(**options) as address, Client(address, worker=0) as client:
+        assert set(client.init("w", zeros, rule="python").tolist()) == {1.0}
+
+
 def _train_with_ddp(rank, world_size, addresses):
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(10, 300), torch.nn.ReLU(), torch.nn.Linear(300, 3))

@@ -410,11 +410,12 @@ def test_restoring_says_how_far_it_is_within_a_model(tmp_path, monkeypatch, capl
 
 def test_checkpoint_has_clocks_whose_values_nobody_asked_for(tmp_path):
     options = {"checkpoint": tmp_path, "checkpoint_every": 2}
-    with servers(**options) as address, Client(address, worker=0) as client:
-        init(client)
-        for _ in range(4):
-            client.push("w", ONES)
-            client.clock()
+    with servers(**options) as address:
+        with Client(address, worker=0) as client:
+            init(client)
+            for _ in range(4):
+                client.push("w", ONES)
+                client.clock()
         eventually(lambda: checkpoint_of(address).get("w") == 4, "a checkpoint")
 
 

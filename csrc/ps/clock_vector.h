@@ -21,6 +21,7 @@ class ClockVector {
   // Workers 0 to num_expected - 1 are expected at `first_clock`.
   ClockVector(uint32_t num_expected, uint64_t first_clock)
       : clocks_(std::make_unique<std::atomic<uint64_t>[]>(kMaxWorkers)),
+        reached_(std::make_unique<std::atomic<uint64_t>[]>(kMaxWorkers)),
         num_known_(num_expected),
         highest_(first_clock) {
     DMLCOMM_CHECK(num_expected <= kMaxWorkers);
@@ -32,6 +33,7 @@ class ClockVector {
   void set(uint32_t worker, uint64_t clock) {
     clocks_[worker].store(clock);
     if (clock == kGone) return;
+    reached_[worker].store(clock);
     raise_highest(clock);
     uint32_t known = num_known_.load();
     while (known <= worker && !num_known_.compare_exchange_weak(known, worker + 1)) {
@@ -46,6 +48,8 @@ class ClockVector {
   }
 
   uint64_t get(uint32_t worker) const { return clocks_[worker].load(); }
+  // Where it was last, also once it has gone; 0 for one that never came.
+  uint64_t reached(uint32_t worker) const { return reached_[worker].load(); }
   // Workers have smaller numbers.
   uint32_t num_known() const { return num_known_.load(); }
 
@@ -72,6 +76,7 @@ class ClockVector {
 
  private:
   std::unique_ptr<std::atomic<uint64_t>[]> clocks_;
+  std::unique_ptr<std::atomic<uint64_t>[]> reached_;
   std::atomic<uint32_t> num_known_;
   std::atomic<uint64_t> highest_;
 };

@@ -67,9 +67,9 @@ Model::Model(ModelOptions options, Events& events)
       shards_(make_shards(options_, pool_)),
       clocks_(options_.num_expected, 0),
       snapshots_(
-          options_.checkpoint_every, count_pieces(shards_), [this] { return describe_snapshot(); },
+          options_.checkpoint_every, count_pieces(shards_),
+          [this](uint64_t clock) { return describe_snapshot(clock); },
           [this](Snapshot& snapshot) {
-            snapshot.shards.clear();  // of a try for which there was no memory
             for (const auto& shard : shards_) snapshot.shards.push_back(shard->empty_snapshot());
           }) {}
 
@@ -239,8 +239,9 @@ Status Model::push_rows_of_piece(Shard& shard, PieceState& state, const Push& pu
 // --- updates ---
 
 // Goes through the clocks that every worker has closed: applies their windows, and keeps what a
-// snapshot wants.
+// snapshot wants. A piece whose update has failed stays where it was.
 Status Model::advance(Shard& shard, PieceState& state, bool* moved) {
+  if (!sealed() || state.has_failed) return Status();
   const uint64_t closed = closed_clock(state);
   const uint64_t every = snapshots_.every();
   if (snapshots_.is_filling()) arrive(shard, state);
@@ -250,8 +251,7 @@ Status Model::advance(Shard& shard, PieceState& state, bool* moved) {
     const bool has_window = !state.windows.empty() && state.windows.front().clock < closed;
     const uint64_t until = has_window ? state.windows.front().clock : closed;
     if (until > state.version) {
-      const bool may_stop = every > 0 && sealed();
-      state.version = may_stop ? snapshots_.next_stop(state.version, until) : until;
+      state.version = every > 0 ? snapshots_.next_stop(state.version, until) : until;
       arrive(shard, state);
       continue;
     }
@@ -310,7 +310,9 @@ Status Model::update(Shard& shard, PieceState& state, double learning_rate, uint
   range.scale = scale;
   range.step = state.step;
   range.learning_rate = learning_rate;
-  return options_.rule->apply(range);
+  Status status = options_.rule->apply(range);
+  state.has_failed |= !status.ok();
+  return status;
 }
 
 void Model::arrive(Shard& shard, PieceState& state) {
@@ -404,19 +406,23 @@ Status Model::check_rows(uint32_t shard, const Rows& rows) const {
 
 // --- checkpoints ---
 
-std::shared_ptr<Snapshot> Model::describe_snapshot() const {
+// Who has left since it closed the clock is there, too: a job that begins anew has it again.
+std::shared_ptr<Snapshot> Model::describe_snapshot(uint64_t clock) const {
   auto snapshot = std::make_shared<Snapshot>();
   snapshot->model = options_.model;
+  snapshot->clock = clock;
   for (uint32_t worker = 0; worker < clocks_.num_known(); ++worker) {
-    if (clocks_.get(worker) != kGone) snapshot->workers.push_back(worker);
+    const bool counts = clocks_.get(worker) != kGone;
+    if (counts || clocks_.reached(worker) >= clock) snapshot->workers.push_back(worker);
   }
   return snapshot;
 }
 
 std::shared_ptr<Snapshot> Model::take_snapshot() {
-  // Nobody may have asked for the values since the clock was closed.
+  // Where all have left nobody pushes or pulls, which would apply what came last.
   const uint64_t every = snapshots_.every();
-  const bool is_due = every > 0 && min_clock() / every * every > snapshots_.last_clock();
+  const bool is_due = every > 0 && clocks_.num_counting() == 0 &&
+                      min_clock() / every * every > snapshots_.last_clock();
   if (is_due || snapshots_.is_filling()) advance_all([](const Piece&) { return true; });
   return snapshots_.take();
 }
@@ -433,7 +439,8 @@ Status Model::restore(const Snapshot& snapshot) {
   }
   for (uint32_t worker = 0; worker < clocks_.num_known(); ++worker) clocks_.set(worker, kGone);
   for (uint32_t worker : snapshot.workers) clocks_.set(worker, snapshot.clock);
-  clocks_.raise_highest(snapshot.clock);  // where all had gone
+  clocks_.raise_highest(snapshot.clock);
+  snapshots_.restored(snapshot.clock);
   seal();
   return Status();
 }

@@ -112,7 +112,7 @@ class Model {
   template <typename Wanted>
   void advance_all(Wanted wanted);
   Status keep_failure(const Status& status);
-  std::shared_ptr<Snapshot> describe_snapshot() const;
+  std::shared_ptr<Snapshot> describe_snapshot(uint64_t clock) const;
 
   // All of these with the piece's lock.
   uint64_t closed_clock(const PieceState& state) const;

@@ -51,6 +51,7 @@ struct PieceState {
   BufferPool::Buffer weights;  // slot 0
   uint64_t version = 0;        // all windows before it have been applied
   uint64_t step = 0;           // updates so far
+  bool has_failed = false;     // the last of them did
   uint64_t kept = 0;           // the clock of the last snapshot that it is in
   std::deque<Window> windows;  // by clock, none before version
   std::vector<Mark> marks;     // by worker

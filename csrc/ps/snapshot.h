@@ -11,8 +11,11 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <utility>
 #include <vector>
+
+#include "base/log.h"
 
 namespace dmlcomm::ps {
 
@@ -26,16 +29,16 @@ struct ShardSnapshot {
 struct Snapshot {
   uint32_t model = 0;
   uint64_t clock = 0;
-  std::vector<uint32_t> workers;  // that counted
+  std::vector<uint32_t> workers;  // that have closed the clock, or were there
   std::vector<ShardSnapshot> shards;
 };
 
 class SnapshotKeeper {
  public:
-  // `describe` makes a snapshot of those who count now, and `allocate` gives it arrays, which
-  // `num_pieces` fill. Every `every` clocks; 0: never.
+  // `describe` makes the snapshot of a clock that is reached now, and `allocate` gives it arrays,
+  // which `num_pieces` fill. Every `every` clocks; 0: never.
   SnapshotKeeper(uint64_t every, size_t num_pieces,
-                 std::function<std::shared_ptr<Snapshot>()> describe,
+                 std::function<std::shared_ptr<Snapshot>(uint64_t)> describe,
                  std::function<void(Snapshot&)> allocate)
       : every_(every),
         num_pieces_(num_pieces),
@@ -67,6 +70,11 @@ class SnapshotKeeper {
   uint64_t last_clock() {
     std::lock_guard lock(mutex_);
     return last_clock_;
+  }
+  // All pieces begin with `clock`, whose snapshot there is already.
+  void restored(uint64_t clock) {
+    std::lock_guard lock(mutex_);
+    last_clock_ = clock;
   }
 
   // Where a piece at `version` that goes on to `until` has to stop first: at the clock of the
@@ -108,14 +116,19 @@ class SnapshotKeeper {
   void reach(uint64_t clock) {
     if (clock <= last_clock_) return;
     last_clock_ = clock;
-    next_ = describe_();
-    next_->clock = clock;
+    next_ = describe_(clock);
     begin_next();
   }
 
   void begin_next() {
     if (filling_ != nullptr || complete_ != nullptr || next_ == nullptr) return;
-    allocate_(*next_);
+    try {
+      allocate_(*next_);
+    } catch (const std::bad_alloc&) {
+      log_error("no memory for the checkpoint of clock ", next_->clock, ": it is left out");
+      next_ = nullptr;
+      return;
+    }
     filling_ = std::exchange(next_, nullptr);
     num_missing_ = num_pieces_;
     is_filling_.store(true);
@@ -127,7 +140,7 @@ class SnapshotKeeper {
 
   const uint64_t every_;
   const size_t num_pieces_;
-  const std::function<std::shared_ptr<Snapshot>()> describe_;
+  const std::function<std::shared_ptr<Snapshot>(uint64_t)> describe_;
   const std::function<void(Snapshot&)> allocate_;
   std::atomic<bool> is_filling_{false};
   std::mutex mutex_;

@@ -248,14 +248,22 @@ TEST(PsModel, ASnapshotTakesWhatNobodyAskedFor) {
   EXPECT_EQ(snapshot->clock, 4U);
   EXPECT_EQ(*reinterpret_cast<const float*>(snapshot->shards[0].arrays[0].data()), 4);
 
-  EXPECT_EQ(snapshot->workers, std::vector<uint32_t>());
-  ModelUnderTest other(spec_of(2, Apply::at_clock, Combine::sum, "add"), 1);
+  // A job that begins anew waits for it.
+  EXPECT_EQ(snapshot->workers, std::vector<uint32_t>{0});
+  ModelUnderTest other(spec_of(2, Apply::at_clock, Combine::sum, "add"), 1, 2);
   ASSERT_TRUE(other->restore(*snapshot).ok());
   EXPECT_EQ(other->min_clock(), 4U);
+  other->drop(0);
+  EXPECT_EQ(other->min_clock(), 4U);
+  EXPECT_EQ(other->take_snapshot(), nullptr);  // it is the one that there is
 }
 
 TEST(PsModel, ASnapshotDoesNotBeginWithAClockThatAPieceSkips) {
-  const auto describe = [] { return std::make_shared<Snapshot>(); };
+  const auto describe = [](uint64_t clock) {
+    auto snapshot = std::make_shared<Snapshot>();
+    snapshot->clock = clock;
+    return snapshot;
+  };
   SnapshotKeeper keeper(1, 2, describe, [](Snapshot&) {});
   const auto snapshot = keeper.at(1);
   EXPECT_FALSE(keeper.done(snapshot));
