@@ -48,8 +48,7 @@ FOREIGN_HEADERS = {
 }
 # Python files of the package that touch os.environ -> why they must.
 ENVIRONMENT_EXCEPTIONS = {
-    "dmlcomm/lab/environment.py": "ranks inherit the caller's environment, whatever is in it",
-    "dmlcomm/ps/run_command.py": "a command inherits the caller's environment, whatever is in it",
+    "dmlcomm/environment.py": "what is started inherits the caller's, whatever is in it",
 }
 
 # Module that the files of a folder must do without, and files of it that may have it. Labs and

@@ -1,11 +1,11 @@
 """The environment of what runs in a lab: the caller's own, and torchrun's variables."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import networkx as nx
 
+from dmlcomm.environment import inherited
 from dmlcomm.lab import graph as topology
 from dmlcomm.lab.errors import LabError
 from dmlcomm.lab.processes import RUN_MARK
@@ -115,8 +115,3 @@ def parse_assignments(texts: list[str]) -> dict[str, str]:
         if not text.partition("=")[1]:
             raise LabError(f'"{text}" sets no variable: expected NAME=VALUE')
     return {name: value for name, _, value in (text.partition("=") for text in texts)}
-
-
-def inherited() -> dict[str, str]:
-    """The caller's own environment."""
-    return dict(os.environ)

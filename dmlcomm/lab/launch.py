@@ -15,6 +15,7 @@ from typing import Any
 
 import networkx as nx
 
+from dmlcomm.environment import inherited
 from dmlcomm.lab import environment
 from dmlcomm.lab import graph as topology
 from dmlcomm.lab.client import Client
@@ -67,7 +68,7 @@ def run(client: Client, command: Sequence[str], settings: RunSettings) -> int:
 
 def run_one(client: Client, node: str, command: Sequence[str]) -> int:
     """Runs a command on one node with this process's own input and output; its exit code."""
-    process = Entry(client).start(node, command, environment.inherited())
+    process = Entry(client).start(node, command, inherited())
     # A terminal sends its signals to the child, too: they are the child's to handle.
     for number in FORWARDED:
         signal.signal(number, _forward_unless_from_terminal(process))

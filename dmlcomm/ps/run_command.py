@@ -1,7 +1,6 @@
 """``dmlcomm run``: servers on this host, and a command that uses them."""
 
 import contextlib
-import os
 import re
 import secrets
 import selectors
@@ -15,6 +14,8 @@ from types import FrameType
 from typing import Annotated
 
 import typer
+
+from dmlcomm.environment import inherited
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -58,7 +59,7 @@ def run(
         *(("--checkpoint", str(checkpoint)) if checkpoint else ()),
         *(("--rule", rule) if rule else ()),
     ]
-    environment = dict(os.environ)
+    environment = inherited()
     environment.setdefault("DMLCOMM_PS_TOKEN", secrets.token_hex(16))
     with contextlib.ExitStack() as stack:
         started = [
