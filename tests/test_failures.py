@@ -1,6 +1,7 @@
 """When a rank dies, freezes or disagrees: real signals, real processes, bounded times."""
 
 import contextlib
+import itertools
 import multiprocessing
 import os
 import random
@@ -10,6 +11,7 @@ import socket
 import threading
 import time
 from datetime import timedelta
+from pathlib import Path
 
 import psutil
 import pytest
@@ -205,22 +207,29 @@ def test_loss_while_idle_is_noticed_by_the_next_operation(transport, number):
             assert took_s < 0.5, message
 
 
-def _long_pause_within_the_limit(rank, n):
+def _all_reduce_until(rank, n, end):
+    """Until a file is there; all ranks end together, whoever sees it first."""
     dist.all_reduce(torch.ones(10))
     report("running")
-    for _ in range(20):
-        dist.all_reduce(torch.ones(10))
-        time.sleep(0.1)
+    for i in itertools.count():
+        tensor = torch.full((1000,), float(i))
+        tensor[0] = Path(end).exists()
+        dist.all_reduce(tensor)
+        assert tensor[1:].eq(i * n).all()
+        if tensor[0].item() > 0:
+            return
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_short_pause_is_not_a_death(transport):
+def test_short_pause_is_not_a_death(transport, tmp_path):
+    end = tmp_path / "end"
     env = {"DMLCOMM_TRANSPORT": transport, "DMLCOMM_PEER_TIMEOUT_S": "3"}
-    with Ranks(_long_pause_within_the_limit, 3, env=env) as ranks:
+    with Ranks(_all_reduce_until, 3, (str(end),), env=env) as ranks:
         ranks.wait_for("running")
         ranks.send_signal(1, signal.SIGSTOP)
-        time.sleep(1)
+        time.sleep(1)  # the pause
         ranks.send_signal(1, signal.SIGCONT)
+        end.touch()
         ranks.collect()
 
 
@@ -448,22 +457,20 @@ def test_rank_that_never_starts_is_an_error(tmp_path):
     run_ranks(_missing_rank, 1, str(tmp_path / "store"), make_group=False)
 
 
-def _listen_and_exchange(rank, n):
+def _listen_and_exchange(rank, n, end):
     dist.all_reduce(torch.ones(10))
     mine = psutil.Process().net_connections(kind="tcp")
     report([c.laddr.port for c in mine if c.status == psutil.CONN_LISTEN])
-    for i in range(300):
-        tensor = torch.full((1000,), float(i))
-        dist.all_reduce(tensor)
-        assert tensor.eq(i * n).all()
-        time.sleep(0.01)
+    _all_reduce_until(rank, n, end)
 
 
-def test_stranger_changes_nothing():
+def test_stranger_changes_nothing(tmp_path):
+    end = tmp_path / "end"
     noise = random.Random(7)
     greetings = [b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 4096, b"DMLC" + bytes(60)]
     greetings += [noise.randbytes(noise.randrange(1, 5000)) for _ in range(30)]
-    with Ranks(_listen_and_exchange, 2, env={"DMLCOMM_TRANSPORT": "tcp"}) as ranks:
+    env = {"DMLCOMM_TRANSPORT": "tcp"}
+    with Ranks(_listen_and_exchange, 2, (str(end),), env=env) as ranks:
         ports = [port for listening in ranks.first_messages() for port in listening]
         assert ports, "no rank listens: nothing is tested"
         for port in ports:
@@ -472,6 +479,7 @@ def test_stranger_changes_nothing():
                     stranger = socket.create_connection(("127.0.0.1", port), timeout=1)
                     stranger.sendall(greeting)
                     stranger.close()
+        end.touch()
         ranks.collect()
 
 
@@ -479,7 +487,7 @@ def _all_reduce_and_report(rank, n):
     for count in (10, 1_000_000):
         dist.all_reduce(torch.ones(count))
     report("ready")
-    time.sleep(60)
+    threading.Event().wait()
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

@@ -1,5 +1,6 @@
 """Life of groups: registration, new_group, split, options, timeouts, monitored barrier."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 import dmlcomm
-from helpers import run_ranks
+from helpers import eventually, run_ranks
 
 
 def test_all_is_what_is_public():
@@ -157,14 +158,16 @@ def test_options():
 
 
 def _timeout_of_an_operation(rank, n):
+    store = dist.distributed_c10d._get_default_store()
     if rank == 1:
-        time.sleep(3)
+        store.wait(["over"])
         return
     dmlcomm.set_timeout(timedelta(seconds=1))
     started = time.monotonic()
     with pytest.raises(dmlcomm.CommTimeoutError, match=r"all_reduce.*"):
         dist.all_reduce(torch.ones(1))
     assert 0.9 < time.monotonic() - started < 2.5
+    store.set("over", "")
 
 
 @pytest.mark.parametrize("transport", ["auto", "tcp"])
@@ -173,15 +176,18 @@ def test_operation_ends_at_its_deadline(transport):
 
 
 def _monitored(rank, n, absent, wait_all_ranks):
+    store = dist.distributed_c10d._get_default_store()
     dmlcomm.monitored_barrier(timeout=timedelta(seconds=20))
     if rank in absent:
-        time.sleep(2.5)
+        store.wait([f"rank {r} is through" for r in range(n) if r not in absent])
         return None
     try:
         dmlcomm.monitored_barrier(timeout=timedelta(seconds=1), wait_all_ranks=wait_all_ranks)
+        message = ""
     except dmlcomm.CommTimeoutError as error:
-        return str(error)
-    return ""
+        message = str(error)
+    store.set(f"rank {rank} is through", "")
+    return message
 
 
 @pytest.mark.parametrize(
@@ -204,13 +210,15 @@ def test_monitored_barrier_names_the_missing(absent, wait_all_ranks, named):
 
 
 def _monitored_in_a_subgroup(rank, n):
+    store = dist.distributed_c10d._get_default_store()
     group = dist.new_group([0, 2])
     dmlcomm.monitored_barrier(group, timeout=timedelta(seconds=20))
     if rank == 2:
-        time.sleep(1)
+        store.wait(["over"])
     elif rank == 0:
         with pytest.raises(dmlcomm.CommTimeoutError, match=r"rank 1 \(global rank 2\)"):
             dmlcomm.monitored_barrier(group, timeout=timedelta(seconds=0))
+        store.set("over", "")
 
 
 def test_monitored_barrier_of_a_subgroup():
@@ -231,9 +239,9 @@ def _thousand_groups(rank, n, count):
     before = _resources(process)
     for _ in range(count):
         use_one()
-    deadline = time.monotonic() + 5
-    while _resources(process)[:2] != before[:2] and time.monotonic() < deadline:
-        time.sleep(0.1)  # threads that end are counted until the kernel has let go of them
+    with contextlib.suppress(AssertionError):  # those below say more
+        # Threads that end are counted until the kernel has let go of them.
+        eventually(lambda: _resources(process)[:2] == before[:2], "the end of threads", 5)
     after = _resources(process)
     assert after[0] == before[0], f"descriptors: {before[0]} before, {after[0]} after"
     assert after[1] == before[1], f"threads: {before[1]} before, {after[1]} after"
@@ -258,9 +266,15 @@ def _threads_of_one_group(rank, n):
     for _ in range(20):
         dist.all_reduce(torch.ones(10), async_op=True).get_future().wait()
     assert threading.active_count() == before
-    time.sleep(2.5)  # the threads that settle futures leave when they are idle
-    names = [Path(f"/proc/self/task/{t}/comm").read_text() for t in os.listdir("/proc/self/task")]
-    assert "dmlcomm-done\n" not in names
+    eventually(lambda: "dmlcomm-done" not in _thread_names(), "the end of idle threads", 10)
+
+
+def _thread_names():
+    names = []
+    for comm in Path("/proc/self/task").glob("*/comm"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            names.append(comm.read_text().rstrip())
+    return names
 
 
 def test_idle_completion_threads_leave():

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 import time
 
 import pytest
@@ -25,7 +26,7 @@ def _raise_on_rank_1(rank, world_size):
 def _sleep_on_rank_1(rank, world_size):
     if rank == 1:
         report("ready")
-        time.sleep(60)
+        threading.Event().wait()
 
 
 def _die_on_rank_1(rank, world_size):
@@ -35,7 +36,7 @@ def _die_on_rank_1(rank, world_size):
 
 def _report_and_wait(rank, world_size):
     report("ready")
-    time.sleep(60)
+    threading.Event().wait()
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 5])
