@@ -66,9 +66,7 @@ bool memory_may_be_refused() {
 // What the machine has: more cannot be in use. 0 where that cannot be told.
 size_t wanted_bytes() {
   const long pages = sysconf(_SC_PHYS_PAGES);
-  const long page_bytes = sysconf(_SC_PAGESIZE);
-  if (pages <= 0 || page_bytes <= 0) return 0;
-  return round_up(static_cast<size_t>(pages) * static_cast<size_t>(page_bytes), kHugePageBytes);
+  return pages <= 0 ? 0 : round_up(static_cast<size_t>(pages) * page_bytes(), kHugePageBytes);
 }
 
 std::atomic<SharedArena*> arena_of_process{nullptr};
@@ -115,35 +113,38 @@ SharedArena::SharedArena(UniqueFd fd, std::byte* base, size_t bytes)
 std::byte* SharedArena::allocate(size_t bytes, bool huge) {
   bytes = block_bytes(bytes);
   std::lock_guard lock(mutex_);
-  for (auto it = free_.begin(); it != free_.end(); ++it) {
-    const auto [begin, room] = *it;
-    if (room < bytes) continue;
-    free_.erase(it);
-    if (room > bytes) free_.emplace(begin + bytes, room - bytes);
-    take_pages(begin, begin + bytes, huge);
-    return base_ + begin;
-  }
-  return nullptr;
+  const std::optional<size_t> begin = take(bytes, 0, 1);
+  if (!begin.has_value()) return nullptr;
+  take_pages(*begin, *begin + bytes, huge);
+  return base_ + *begin;
 }
 
 std::byte* SharedArena::allocate_like(uintptr_t address, size_t bytes, bool huge) {
   std::lock_guard lock(mutex_);
+  const std::optional<size_t> begin = take(bytes, address, kHugePageBytes);
+  if (!begin.has_value()) return nullptr;
+  const size_t end = *begin + bytes;
+  take_pages(*begin, end, false);
+  for (size_t at = round_up(*begin, kHugePageBytes); huge && at + kHugePageBytes <= end;
+       at += kHugePageBytes) {
+    (void)make_huge(base_ + at);
+  }
+  return base_ + *begin;
+}
+
+// The first free `bytes` that begin at `address` modulo `unit`, or nothing.
+std::optional<size_t> SharedArena::take(size_t bytes, uintptr_t address, size_t unit) {
   for (auto it = free_.begin(); it != free_.end(); ++it) {
     const auto [first, room] = *it;
-    const size_t begin = first + (address - first) % kHugePageBytes;
+    const size_t begin = first + (address - first) % unit;
     const size_t end = begin + bytes;
     if (end > first + room) continue;
     free_.erase(it);
     if (begin > first) free_.emplace(first, begin - first);
     if (end < first + room) free_.emplace(end, first + room - end);
-    take_pages(begin, end, false);
-    for (size_t at = round_up(begin, kHugePageBytes); huge && at + kHugePageBytes <= end;
-         at += kHugePageBytes) {
-      (void)make_huge(base_ + at);
-    }
-    return base_ + begin;
+    return begin;
   }
-  return nullptr;
+  return std::nullopt;
 }
 
 void SharedArena::free(std::byte* memory, size_t bytes) {

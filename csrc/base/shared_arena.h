@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "base/status.h"
@@ -40,6 +41,9 @@ class SharedArena {
 
  private:
   SharedArena(UniqueFd fd, std::byte* base, size_t bytes);
+
+  // With mutex_ held.
+  std::optional<size_t> take(size_t bytes, uintptr_t address, size_t unit);
   void take_pages(size_t begin, size_t end, bool huge);
 
   bool is_copy() const;

@@ -6,8 +6,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <cstring>
-#include <iterator>
 #include <utility>
 
 #include "base/alignment.h"
@@ -17,7 +17,7 @@
 namespace dmlcomm {
 namespace {
 
-size_t page_bytes_of(size_t bytes) { return round_up(bytes, SharedBlocks::page_bytes()); }
+size_t page_bytes_of(size_t bytes) { return round_up(bytes, page_bytes()); }
 
 void* pointer_to(uintptr_t address) { return reinterpret_cast<void*>(address); }
 
@@ -35,11 +35,6 @@ SharedBlocks& SharedBlocks::instance() {
   return *blocks;
 }
 
-size_t SharedBlocks::page_bytes() {
-  static const auto bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  return bytes;
-}
-
 SharedBlocks::SharedBlocks() {
   (void)pthread_atfork([] { instance().before_fork(); }, [] { instance().mutex_.unlock(); },
                        [] { instance().after_fork_in_child(); });
@@ -54,6 +49,13 @@ void SharedBlocks::enable(SharedArena* arena, bool huge) {
 bool SharedBlocks::enabled() {
   std::lock_guard lock(mutex_);
   return arena_ != nullptr;
+}
+
+void* SharedBlocks::allocate(size_t bytes) {
+  void* block = nullptr;
+  if (posix_memalign(&block, page_bytes(), page_bytes_of(bytes)) != 0) return nullptr;
+  add(block, bytes);
+  return block;
 }
 
 void SharedBlocks::add(void* block, size_t bytes) {
@@ -104,21 +106,19 @@ void SharedBlocks::move(uintptr_t block, Block& state) {
   std::byte* const to = arena_->allocate_like(block, bytes, huge_);
   if (to == nullptr) return;
   std::memcpy(to, pointer_to(block), state.bytes);
-  Block moved = state;
-  moved.offset = static_cast<size_t>(to - arena_->at(0));
-  if (!map_arena(block, moved, MAP_SHARED)) {
+  const auto offset = static_cast<size_t>(to - arena_->at(0));
+  if (!map_arena(block, bytes, offset, MAP_SHARED)) {
     state.stays = true;  // too many mappings
     return arena_->free(to, bytes);
   }
   if (state.place == Place::frozen) leave_generation(state);
-  state.offset = moved.offset;
+  state.offset = offset;
   state.place = Place::arena;
 }
 
-bool SharedBlocks::map_arena(uintptr_t block, const Block& state, int sharing) const {
-  return mmap(pointer_to(block), page_bytes_of(state.bytes), PROT_READ | PROT_WRITE,
-              sharing | MAP_FIXED | MAP_NORESERVE, arena_->fd(),
-              static_cast<off_t>(state.offset)) != MAP_FAILED;
+bool SharedBlocks::map_arena(uintptr_t block, size_t bytes, size_t offset, int sharing) const {
+  return mmap(pointer_to(block), bytes, PROT_READ | PROT_WRITE, sharing | MAP_FIXED | MAP_NORESERVE,
+              arena_->fd(), static_cast<off_t>(offset)) != MAP_FAILED;
 }
 
 bool SharedBlocks::copy_to_own_pages(uintptr_t block, const Block& state) {
@@ -211,7 +211,8 @@ void SharedBlocks::before_fork() {
   auto generation = generations_.end();
   for (auto& [block, state] : blocks_) {
     if (state.place != Place::arena || state.num_writers > 0) continue;
-    if (!map_arena(block, state, MAP_PRIVATE)) continue;
+    const size_t bytes = page_bytes_of(state.bytes);
+    if (!map_arena(block, bytes, state.offset, MAP_PRIVATE)) continue;
     if (generation == generations_.end()) {
       generation = generations_.emplace(generations_.end());
       int ends[2];
@@ -220,7 +221,7 @@ void SharedBlocks::before_fork() {
         generation->alive_there = UniqueFd(ends[1]);
       }
     }
-    generation->memory.emplace_back(state.offset, page_bytes_of(state.bytes));
+    generation->memory.emplace_back(state.offset, bytes);
     ++generation->num_mapped;
     state.generation = generation;
     state.place = Place::frozen;

@@ -31,8 +31,6 @@ class SharedBlocks {
   static constexpr size_t kMinBytes = size_t{64} << 10;
   static constexpr size_t kMaxBytes = size_t{1} << 30;
 
-  static size_t page_bytes();
-
   // Those of this process.
   static SharedBlocks& instance();
 
@@ -40,6 +38,9 @@ class SharedBlocks {
   void enable(SharedArena* arena, bool huge);
   bool enabled();
 
+  // A block of the heap that is added; null if there is no memory. After remove() it is freed by
+  // free(), if it may be.
+  void* allocate(size_t bytes);
   // `bytes` of `block` are in use; it begins at the beginning of a page, and nothing else lies in
   // its last page.
   void add(void* block, size_t bytes);
@@ -111,7 +112,7 @@ class SharedBlocks {
   void before_fork();
   void after_fork_in_child();
 
-  bool map_arena(uintptr_t block, const Block& state, int sharing) const;
+  bool map_arena(uintptr_t block, size_t bytes, size_t offset, int sharing) const;
   static bool copy_to_own_pages(uintptr_t block, const Block& state);
   static bool make_ordinary(uintptr_t block, size_t bytes);
   void move(uintptr_t block, Block& state);

@@ -15,6 +15,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "base/alignment.h"
 #include "base/unique_fd.h"
 
 namespace dmlcomm::bindings {
@@ -115,11 +116,11 @@ bool accepts_congestion_control(const std::string& name) {
 }  // namespace
 
 ProbeResult probe_shared_memory() {
-  const long page_bytes = sysconf(_SC_PAGESIZE);
+  const size_t bytes = page_bytes();
   UniqueFd memory(memfd_create("dmlcomm-probe", MFD_CLOEXEC));
   if (!memory.valid()) return failed("memfd_create", errno);
-  if (ftruncate(memory.get(), page_bytes) != 0) return failed("ftruncate", errno);
-  void* mapped = mmap(nullptr, page_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
+  if (ftruncate(memory.get(), static_cast<off_t>(bytes)) != 0) return failed("ftruncate", errno);
+  void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
   if (mapped == MAP_FAILED) return failed("mmap", errno);
 
   auto* word = static_cast<volatile int*>(mapped);
@@ -129,7 +130,7 @@ ProbeResult probe_shared_memory() {
   });
   const int error_number = child < 0 ? errno : result_of_child(child);
   const bool arrived = *word == kSecret;
-  munmap(mapped, page_bytes);
+  munmap(mapped, bytes);
   if (error_number != 0) return failed("writing from a second process", error_number);
   if (!arrived) return {false, "what a second process wrote did not arrive"};
   return {true, "memfd, mapped by two processes"};

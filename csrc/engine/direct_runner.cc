@@ -44,7 +44,9 @@ DirectRunner::DirectRunner(Board& board, const OpState& op, MemoryPool& pool, bo
       pool_(pool),
       may_copy_(may_copy),
       shown_(static_cast<size_t>(board.num_ranks())) {
-  consider_sharing();
+  std::vector<Region>& own = shown_[static_cast<size_t>(rank())];
+  own = shown_regions(request(), is_root());
+  consider_sharing(own);
 }
 
 DirectRunner::~DirectRunner() { pool_.give_back(std::move(staging_)); }
@@ -64,7 +66,6 @@ void DirectRunner::stop() {
 void DirectRunner::put() {
   if (round_of_op() == 2) return;
   std::vector<Region>& own = shown_[static_cast<size_t>(rank())];
-  own = shown_regions(request(), is_root());
   first_round_ = round();
   for (size_t i = 0; i < own.size(); ++i) {
     show(own[i], is_written_by_others(request(), is_root(), i));
@@ -94,12 +95,12 @@ Status DirectRunner::all_taken() {
 }
 
 // Of what the others use: what fills a block from end to end, perhaps with several pieces.
-void DirectRunner::consider_sharing() const {
+void DirectRunner::consider_sharing(const std::vector<Region>& regions) {
   Region run;
   const auto consider = [&run] {
     SharedBlocks::instance().consider(reinterpret_cast<const void*>(run.address), run.bytes);
   };
-  for (const Region& region : shown_regions(request(), is_root())) {
+  for (const Region& region : regions) {
     if (run.address + run.bytes != region.address) {
       consider();
       run = {region.address, 0};

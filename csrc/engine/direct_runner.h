@@ -41,7 +41,7 @@ class DirectRunner final : public BoardRunner {
   Status all_taken() override;
   Status work(bool* moved) override;
 
-  void consider_sharing() const;
+  static void consider_sharing(const std::vector<Region>& regions);
   void show(Region& region, bool is_result);
   void copy_to_slot(Region& region);
   std::byte* find_in_slot(int rank, uint64_t address, uint64_t bytes) const;
@@ -64,8 +64,8 @@ class DirectRunner final : public BoardRunner {
   const bool may_copy_;
   uint64_t first_round_ = 0;  // in which the others accept our writing
   std::vector<SharedBlocks::Use> uses_;
-  std::byte* copy_ = nullptr;  // of the tensor, which gets the result from there
-  std::vector<std::vector<Region>> shown_;
+  std::byte* copy_ = nullptr;               // of the tensor, which gets the result from there
+  std::vector<std::vector<Region>> shown_;  // by rank
   std::vector<Transfer> transfers_;
   size_t current_ = 0;     // transfer
   uint64_t position_ = 0;  // bytes of it that are done

@@ -269,6 +269,7 @@ void Engine::start(Running& running) {
   if (placement_ && board_->ready()) placement_->spread();
   Status status;
   running.runner = make_runner(op, &status);
+  // The runner has moved to the arena what it could.
   if (shares_memory()) huge_pages_.consider(op.request());
   if (status.ok() && !op.request().is_point_to_point()) {
     status = disagreement_error(history_.begin(op.sequence(), running.runner->info()));

@@ -36,12 +36,13 @@ void HugePages::consider(const OpRequest& request) {
 }
 
 void HugePages::consider(Span memory) {
-  // What is in the arena has them already.
-  if (!enabled_ || SharedBlocks::instance().is_shared(memory.data, memory.bytes)) return;
+  if (!enabled_) return;
   const auto address = reinterpret_cast<uintptr_t>(memory.data);
   const uintptr_t begin = round_up(address, kHugePageBytes);
   const uintptr_t end = (address + memory.bytes) / kHugePageBytes * kHugePageBytes;
   if (begin >= end) return;
+  // What is in the arena has them already.
+  if (SharedBlocks::instance().is_shared(memory.data, memory.bytes)) return;
   const auto it = std::find_if(recent_.begin(), recent_.end(), [&](const Range& range) {
     return range.begin == begin && range.end == end;
   });

@@ -243,7 +243,6 @@ Status Model::push_rows_of_piece(Shard& shard, PieceState& state, const Push& pu
 Status Model::advance(Shard& shard, PieceState& state, bool* moved) {
   if (!sealed() || state.has_failed) return Status();
   const uint64_t closed = closed_clock(state);
-  const uint64_t every = snapshots_.every();
   if (snapshots_.is_filling()) arrive(shard, state);
   while (state.version < closed) {
     *moved = true;
@@ -251,7 +250,7 @@ Status Model::advance(Shard& shard, PieceState& state, bool* moved) {
     const bool has_window = !state.windows.empty() && state.windows.front().clock < closed;
     const uint64_t until = has_window ? state.windows.front().clock : closed;
     if (until > state.version) {
-      state.version = every > 0 ? snapshots_.next_stop(state.version, until) : until;
+      state.version = snapshots_.next_stop(state.version, until);
       arrive(shard, state);
       continue;
     }
@@ -420,9 +419,7 @@ std::shared_ptr<Snapshot> Model::describe_snapshot(uint64_t clock) const {
 
 std::shared_ptr<Snapshot> Model::take_snapshot() {
   // Where all have left nobody pushes or pulls, which would apply what came last.
-  const uint64_t every = snapshots_.every();
-  const bool is_due = every > 0 && clocks_.num_counting() == 0 &&
-                      min_clock() / every * every > snapshots_.last_clock();
+  const bool is_due = clocks_.num_counting() == 0 && snapshots_.is_due(min_clock());
   if (is_due || snapshots_.is_filling()) advance_all([](const Piece&) { return true; });
   return snapshots_.take();
 }

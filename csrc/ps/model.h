@@ -101,7 +101,7 @@ class Model {
   // The complete snapshot that nobody has taken, or null.
   std::shared_ptr<Snapshot> take_snapshot();
   // Puts back what a snapshot holds, and seals; before any worker attaches. The workers that
-  // counted then are expected again.
+  // it names are expected again.
   Status restore(const Snapshot& snapshot);
 
   size_t num_open_windows() const;

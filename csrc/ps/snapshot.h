@@ -45,7 +45,6 @@ class SnapshotKeeper {
         describe_(std::move(describe)),
         allocate_(std::move(allocate)) {}
 
-  uint64_t every() const { return every_; }
   bool is_at(uint64_t version) const { return every_ > 0 && version % every_ == 0; }
 
   // A piece has reached `clock`, or stands at it. What it copies itself to, or null: while a
@@ -66,10 +65,10 @@ class SnapshotKeeper {
 
   bool is_filling() const { return is_filling_.load(); }
 
-  // The highest clock that a snapshot may begin with and any piece has reached.
-  uint64_t last_clock() {
+  // Whether a snapshot may begin with a clock up to `clock` to which no piece has come yet.
+  bool is_due(uint64_t clock) {
     std::lock_guard lock(mutex_);
-    return last_clock_;
+    return every_ > 0 && last_up_to(clock) > last_clock_;
   }
   // All pieces begin with `clock`, whose snapshot there is already.
   void restored(uint64_t clock) {
@@ -81,11 +80,12 @@ class SnapshotKeeper {
   // snapshot that is being filled, or else at the last that one may begin with: then none begins
   // with a clock that it passes by.
   uint64_t next_stop(uint64_t version, uint64_t until) {
+    if (every_ == 0) return until;
     std::lock_guard lock(mutex_);
     if (filling_ != nullptr && filling_->clock > version && filling_->clock <= until) {
       return filling_->clock;
     }
-    const uint64_t last = until / every_ * every_;
+    const uint64_t last = last_up_to(until);
     if (last <= version) return until;
     reach(last);
     return last;
@@ -111,6 +111,9 @@ class SnapshotKeeper {
   }
 
  private:
+  // The last clock up to `clock` that a snapshot may begin with.
+  uint64_t last_up_to(uint64_t clock) const { return clock / every_ * every_; }
+
   // --- with mutex_ held ---
 
   void reach(uint64_t clock) {
@@ -148,7 +151,7 @@ class SnapshotKeeper {
   std::shared_ptr<Snapshot> next_;  // of last_clock_, without arrays; null: begun, or passed
   std::shared_ptr<Snapshot> filling_;
   std::shared_ptr<Snapshot> complete_;
-  uint64_t last_clock_ = 0;
+  uint64_t last_clock_ = 0;  // the highest that any piece has reached, or goes to
   size_t num_missing_ = 0;
 };
 

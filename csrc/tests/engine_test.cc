@@ -17,7 +17,6 @@
 #include <thread>
 #include <vector>
 
-#include "base/alignment.h"
 #include "base/clock.h"
 #include "base/shared_arena.h"
 #include "base/shared_blocks.h"
@@ -396,10 +395,8 @@ struct BlockAllocator {
   template <typename Other>
   BlockAllocator(const BlockAllocator<Other>&) {}
   T* allocate(size_t count) {
-    void* block = nullptr;
-    const size_t page = SharedBlocks::page_bytes();
-    EXPECT_EQ(posix_memalign(&block, page, round_up(count * sizeof(T), page)), 0);
-    SharedBlocks::instance().add(block, count * sizeof(T));
+    void* const block = SharedBlocks::instance().allocate(count * sizeof(T));
+    EXPECT_NE(block, nullptr);
     return static_cast<T*>(block);
   }
   void deallocate(T* block, size_t) {

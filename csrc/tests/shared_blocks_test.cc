@@ -28,11 +28,10 @@ constexpr size_t kBytes = 2 * kHugePageBytes + 12'345;
 // What a large tensor is.
 class Block {
  public:
-  explicit Block(size_t bytes, std::byte mark = std::byte{1}) : bytes_(bytes) {
-    const size_t page = SharedBlocks::page_bytes();
-    EXPECT_EQ(posix_memalign(&memory_, page, round_up(bytes, page)), 0);
+  explicit Block(size_t bytes, std::byte mark = std::byte{1})
+      : memory_(SharedBlocks::instance().allocate(bytes)), bytes_(bytes) {
+    EXPECT_NE(memory_, nullptr);
     fill(mark);
-    SharedBlocks::instance().add(memory_, bytes);
   }
   ~Block() { EXPECT_EQ(give_back(), SharedBlocks::Removed::ordinary); }
   Block(const Block&) = delete;
@@ -65,7 +64,7 @@ class Block {
   }
 
  private:
-  void* memory_ = nullptr;
+  void* memory_;
   const size_t bytes_;
 };
 

@@ -5,7 +5,6 @@
 
 #include <cstdlib>
 
-#include "base/alignment.h"
 #include "base/shared_arena.h"
 #include "base/shared_blocks.h"
 
@@ -21,12 +20,9 @@ class BlockAllocator final : public c10::Allocator {
 
   c10::DataPtr allocate(size_t bytes) override {
     if (bytes < SharedBlocks::kMinBytes) return others_->allocate(bytes);
-    const size_t page = SharedBlocks::page_bytes();
-    void* block = nullptr;
-    // Torch says best what is missing.
-    if (posix_memalign(&block, page, round_up(bytes, page)) != 0) return others_->allocate(bytes);
+    void* const block = SharedBlocks::instance().allocate(bytes);
+    if (block == nullptr) return others_->allocate(bytes);  // torch says best what is missing
     c10::profiledCPUMemoryReporter().New(block, bytes);
-    SharedBlocks::instance().add(block, bytes);
     return {block, block, &free_block, c10::Device(c10::DeviceType::CPU)};
   }
 

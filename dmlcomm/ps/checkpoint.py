@@ -5,7 +5,7 @@ A file holds one model at one clock:
     magic            8 bytes, "DMLCPS" and the version of the format, two digits
     header length    4 bytes, little-endian
     header checksum  4 bytes, CRC-32 of the header
-    header           JSON: server, model, clock, workers that counted; when it was written, and
+    header           JSON: server, model, clock, workers of the clock; when it was written, and
                      which clients were alive then (incarnation by worker); of each shard, its
                      steps; size and CRC-32 of each of its arrays
     arrays           one after the other, as the server's core gave them
