@@ -284,7 +284,7 @@ void Mesh::accept_all(int listener, bool local) {
     UniqueFd fd = tcp::accept_from(listener);
     if (!fd.valid()) return;
     if (local && !tcp::peer_is_same_user(fd.get())) continue;
-    if (!local) tcp::tune(fd.get(), false, socket_options());
+    if (!local) tcp::tune(fd.get(), socket_options());
     add_handshake(std::make_unique<Handshake>(std::move(fd), local, -1, 0, "incoming connection",
                                               Deadline::after_s(kStrangerTimeoutS)));
   }
@@ -406,7 +406,7 @@ void Mesh::attach(Handshake& handshake) {
   if (handshake.local()) return attach_local(handshake, peer);
   UniqueFd fd = handshake.take_fd();
   const bool is_local = same_host(peer);
-  tcp::tune(fd.get(), is_local, socket_options());
+  tcp::tune(fd.get(), socket_options());
   limit_queue(fd.get(), link, is_local);
   const size_t rail = rail_of(peer, lane);
   if (!is_local && !handshake.outgoing()) {

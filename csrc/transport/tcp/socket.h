@@ -43,7 +43,7 @@ Status connect_result(int fd, const std::string& what);
 UniqueFd accept_from(int listener);
 
 // Options of a connection that is used for data.
-void tune(int fd, bool loopback, const SocketOptions& options);
+void tune(int fd, const SocketOptions& options);
 // How much the kernel takes beyond what is on its way.
 void limit_queue(int fd, size_t bytes);
 bool is_loopback(const std::string& address);
