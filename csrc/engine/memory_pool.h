@@ -28,9 +28,10 @@ class MemoryPool {
     size_t bytes_ = 0;
   };
 
-  // A kept block of at least `bytes` that is not more than twice as large, or a new one.
+  // A kept block of at least `bytes` that is not more than twice as large, or a new one. The last
+  // that came back is the most likely to be in the cache.
   Block take(size_t bytes) {
-    for (size_t i = 0; i < kept_.size(); ++i) {
+    for (size_t i = kept_.size(); i-- > 0;) {
       if (kept_[i].bytes_ < bytes || kept_[i].bytes_ / 2 > bytes) continue;
       Block block = std::move(kept_[i]);
       kept_.erase(kept_.begin() + static_cast<ptrdiff_t>(i));

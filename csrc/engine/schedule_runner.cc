@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/alignment.h"
 #include "base/check.h"
@@ -39,6 +40,9 @@ ScheduleRunner::ScheduleRunner(transport::Mesh& mesh, MemoryPool& pool, const Op
 
 ScheduleRunner::~ScheduleRunner() {
   for (MemoryPool::Block& block : blocks_) pool_.give_back(std::move(block));
+  for (const auto& message : in_) {
+    if (message != nullptr) pool_.give_back(std::move(message->block));
+  }
 }
 
 Status ScheduleRunner::start() {
@@ -248,6 +252,9 @@ void ScheduleRunner::release_sources(uint32_t task, size_t position, bool comple
     if (!complete) continue;
     message.done = true;
     if (message.offered) link.finish_offer(message);
+    // While it is in the cache, for the next message.
+    pool_.give_back(std::exchange(message.block, {}));
+    message.window = nullptr;
   }
 }
 
@@ -275,8 +282,9 @@ void ScheduleRunner::provide_window(RecvRequest& request) {
   if (request.window_bytes >= request.bytes) {
     request.window_bytes = std::max(whole, segment_bytes());
   }
-  blocks_.push_back(pool_.take(request.window_bytes));
-  request.window = blocks_.back().data();
+  auto& message = static_cast<InMessage&>(request);
+  message.block = pool_.take(request.window_bytes);
+  request.window = message.block.data();
 }
 
 bool ScheduleRunner::waits_for(int peer) const {

@@ -40,6 +40,7 @@ class ScheduleRunner final : public Runner {
     uint32_t task = 0;
     int peer = 0;
     bool done = false;
+    MemoryPool::Block block;  // the window
   };
   struct TaskState {
     uint32_t num_deps_left = 0;
@@ -73,7 +74,7 @@ class ScheduleRunner final : public Runner {
   std::vector<uint32_t> sent_;     // tasks whose message has left; taken down by on_sent()
   std::vector<uint32_t> working_;  // receiving tasks that are active
   size_t num_done_ = 0;
-  std::vector<MemoryPool::Block> blocks_;
+  std::vector<MemoryPool::Block> blocks_;  // scratch and staging
   BufferView scratch_;
   std::byte* staging_ = nullptr;  // where offered segments are read to
 };
