@@ -52,6 +52,8 @@ bool has_one_rank_per_host_of_grid(const Topology& topology) {
 // Row (op, algorithm) refers to op_algorithm and op_algorithm_seconds.
 #define DMLCOMM_ALGORITHM(op, algorithm) \
   {OpKind::op, #algorithm, on_any<op##_##algorithm>, op##_##algorithm##_seconds, always, "nothing"}
+#define DMLCOMM_OF_TOPOLOGY(op, algorithm) \
+  {OpKind::op, #algorithm, op##_##algorithm, op##_##algorithm##_seconds, always, "nothing"}
 #define DMLCOMM_BML(op, algorithm) \
   {OpKind::op,                     \
    #algorithm,                     \
@@ -66,7 +68,7 @@ bool has_one_rank_per_host_of_grid(const Topology& topology) {
 
 const std::vector<Algorithm>& all_algorithms() {
   static const std::vector<Algorithm> table = {
-      DMLCOMM_ALGORITHM(all_reduce, direct),
+      DMLCOMM_OF_TOPOLOGY(all_reduce, direct),
       DMLCOMM_ALGORITHM(all_reduce, ring),
       DMLCOMM_ALGORITHM(all_reduce, recursive_doubling),
       DMLCOMM_ALGORITHM(all_reduce, halving_doubling),
@@ -101,6 +103,7 @@ const std::vector<Algorithm>& all_algorithms() {
 
 #undef DMLCOMM_HIERARCHICAL
 #undef DMLCOMM_BML
+#undef DMLCOMM_OF_TOPOLOGY
 #undef DMLCOMM_ALGORITHM
 
 std::vector<std::string> algorithms_of(OpKind kind) {

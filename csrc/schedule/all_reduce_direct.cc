@@ -1,12 +1,14 @@
 #include "schedule/all_reduce_direct.h"
 
+#include "schedule/blocks.h"
 #include "schedule/rotation.h"
 #include "schedule/schedule_builder.h"
 #include "topology/partition.h"
 
 namespace dmlcomm::schedule {
+namespace {
 
-Schedule all_reduce_direct(const OpShape& shape) {
+Schedule whole_vector(const OpShape& shape) {
   const uint32_t rank = shape.rank;
   const topology::Partition parts(shape.counts[0], shape.num_ranks, shape.element_bytes);
   const auto part = [&](uint32_t p) {
@@ -21,6 +23,13 @@ Schedule all_reduce_direct(const OpShape& shape) {
   for (uint32_t peer : after) builder.send(part(rank), peer);
   for (uint32_t peer : before) builder.recv(part(peer), peer);
   return builder.build();
+}
+
+}  // namespace
+
+Schedule all_reduce_direct(const OpShape& shape, const topology::Topology& topology) {
+  const uint64_t elements = block_elements(shape, topology);
+  return elements == 0 ? whole_vector(shape) : in_blocks(shape, elements, whole_vector);
 }
 
 double all_reduce_direct_seconds(const CostTerms& terms) {

@@ -25,7 +25,7 @@ std::vector<std::vector<uint32_t>> grids_of(uint32_t num_hosts) {
 
 std::vector<topology::Topology> topologies_of(const Algorithm& algorithm, uint32_t num_ranks) {
   const topology::Topology one_host = topology::single_host(num_ranks, true);
-  if (algorithm.applies(one_host)) return {one_host};
+  if (algorithm.applies(one_host)) return {one_host, topology::single_host(num_ranks, false)};
   std::vector<topology::Topology> topologies;
   for (const std::vector<uint32_t>& grid : grids_of(num_ranks)) {
     topologies.push_back(topology::grid_network(one_rank_per_host(num_ranks), grid, 10e9, true));
