@@ -46,12 +46,12 @@ def all_reduce(rank, n, expect):
 
 
 def all_reduce_large(rank, n, expect):
-    """Beyond the largest size that goes through the shared board."""
-    for dtype in (torch.float32, torch.bfloat16):
-        for op in (Op.SUM, Op.MAX):
-            tensor = value(rank, 700_001, dtype)
+    """Beyond the largest size that goes through the shared board, and over TCP in blocks."""
+    for dtype, count in ((torch.float32, 1_100_001), (torch.bfloat16, 2_100_001)):
+        for op in (Op.SUM, Op.MAX, Op.AVG):
+            tensor = value(rank, count, dtype)
             dist.all_reduce(tensor, op=op)
-            expect.equal(tensor, reduced(op, n, 700_001, dtype), op, dtype)
+            expect.equal(tensor, reduced(op, n, count, dtype), op, dtype)
 
 
 def all_reduce_premultiplied(rank, n, expect):
@@ -395,3 +395,16 @@ def test_every_rank_has_the_expected_values(transport, world_size, check):
         raise outcomes
     for rank, outcome in enumerate(outcomes):
         assert not outcome[check], f"rank {rank}: {outcome[check]}"
+
+
+def _sum_many_elements(rank, world_size, count):
+    tensor = torch.full((count,), float(rank))
+    dist.all_reduce(tensor)
+    return {tensor.min().item(), tensor.max().item()} == {sum(range(world_size))}
+
+
+def test_blocks_that_are_longer_than_what_a_rank_takes_ahead_keep_their_order():
+    """On two cores these are over 1024, so they grow; if one overtook another, it would hang."""
+    count = 70_000_000
+    env = {"DMLCOMM_TRANSPORT": "tcp"}
+    assert all(run_ranks(_sum_many_elements, 6, count, env=env, deadline_s=120))

@@ -5,6 +5,7 @@
 #include <string>
 #include <tuple>
 
+#include "base/check.h"
 #include "base/str_cat.h"
 #include "schedule/algorithms.h"
 
@@ -16,10 +17,6 @@ using schedule::Schedule;
 using schedule::Step;
 using schedule::StepKind;
 
-bool same(const Range& a, const Range& b) {
-  return a.buffer == b.buffer && a.offset == b.offset && a.length == b.length;
-}
-
 // Whether step `id` continues the run of reductions that ends with `previous`. Its dependencies
 // must not reach into the run by way of other steps; an edge to the run itself is the order in it.
 bool continues_run(const Schedule& schedule, uint32_t previous, uint32_t id, uint32_t first) {
@@ -27,13 +24,32 @@ bool continues_run(const Schedule& schedule, uint32_t previous, uint32_t id, uin
   const Step& b = schedule.steps[id];
   if (a.kind != StepKind::recv_reduce || b.kind != StepKind::recv_reduce) return false;
   if (schedule.stream_of[previous] != schedule.stream_of[id] || a.finalizes) return false;
-  if (!same(a.range, b.range) || !same(b.source, b.range)) return false;
+  if (a.range != b.range || b.source != b.range) return false;
   if (a.received_first || b.received_first) return false;
   const auto& before = schedule.steps[first].deps;
   return std::all_of(b.deps.begin(), b.deps.end(), [&](uint32_t dep) {
     return (dep >= first && dep <= previous) ||
            std::find(before.begin(), before.end(), dep) != before.end();
   });
+}
+
+std::vector<Source> sources_of(const Schedule& schedule) {
+  std::map<uint32_t, Source> sources;
+  for (const Step& step : schedule.steps) {
+    if (!receives(step.kind)) continue;
+    Source& source = sources[step.peer];
+    source.peer = step.peer;
+    source.longest = std::max(source.longest, step.range.length);
+  }
+  for (const Step& step : schedule.steps) {
+    const auto source = step.kind == StepKind::send ? sources.find(step.peer) : sources.end();
+    if (source == sources.end() || !step.deps.empty()) continue;
+    std::optional<uint64_t>& greeting = source->second.greeting;
+    greeting = std::min(greeting.value_or(step.range.length), step.range.length);
+  }
+  std::vector<Source> list;
+  for (const auto& [peer, source] : sources) list.push_back(source);
+  return list;
 }
 
 uint8_t number_of(const std::string& algorithm) {
@@ -48,6 +64,7 @@ uint8_t number_of(const std::string& algorithm) {
 
 CompiledPlan::CompiledPlan(std::shared_ptr<const Schedule> plan) : schedule(std::move(plan)) {
   const auto num_steps = static_cast<uint32_t>(schedule->steps.size());
+  DMLCOMM_CHECK(num_steps <= kMaxSteps);
   task_of_step.resize(num_steps);
   message_index.resize(num_steps);
   for (uint32_t id = 0; id < num_steps; ++id) {
@@ -70,11 +87,8 @@ CompiledPlan::CompiledPlan(std::shared_ptr<const Schedule> plan) : schedule(std:
     if (s.kind == StepKind::copy) continue;
     const bool sends = s.kind == StepKind::send;
     message_index[id] = messages[{schedule->stream_of[id], s.peer, sends}]++;
-    if (sends) continue;
-    if (std::find(sources.begin(), sources.end(), s.peer) == sources.end()) {
-      sources.push_back(s.peer);
-    }
   }
+  sources = sources_of(*schedule);
   for (const Task& task : tasks) max_sources = std::max(max_sources, task.num_steps);
   algorithm = number_of(schedule->algorithm);
 }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "schedule/schedule.h"
@@ -18,6 +19,17 @@ struct Task {
   uint32_t num_deps = 0;
 };
 
+// Steps of a schedule, which number its messages: in tags, and in the order of what is sent.
+constexpr int kStepBits = 23;
+constexpr uint32_t kMaxSteps = 1u << kStepBits;
+
+// A rank that this one receives from.
+struct Source {
+  uint32_t peer = 0;
+  uint64_t longest = 0;              // message from it, in elements
+  std::optional<uint64_t> greeting;  // shortest message to it that waits for nothing, if any
+};
+
 struct CompiledPlan {
   explicit CompiledPlan(std::shared_ptr<const schedule::Schedule> schedule);
 
@@ -30,9 +42,9 @@ struct CompiledPlan {
   std::vector<std::vector<uint32_t>> successors;  // of a task: tasks, one entry per dependency
   // Per step: which message between the two ranks it is, inside its stream.
   std::vector<uint32_t> message_index;
-  std::vector<uint32_t> sources;  // ranks this one receives from, without repetition
-  uint32_t max_sources = 0;       // of one task
-  uint8_t algorithm = 0;          // its place in schedule::all_algorithms(), from 1
+  std::vector<Source> sources;
+  uint32_t max_sources = 0;  // of one task
+  uint8_t algorithm = 0;     // its place in schedule::all_algorithms(), from 1
 };
 
 }  // namespace dmlcomm::engine

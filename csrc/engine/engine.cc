@@ -24,7 +24,6 @@ using transport::SendRequest;
 // Sockets and the clock are looked at once in so many steps: both cost more than a look at shared
 // memory, and neither is urgent there.
 constexpr uint32_t kStepsPerLook = 64;
-constexpr size_t kMaxCompiledPlans = 256;
 // Where ranks outnumber cores a poller yields, which costs the others little, and what it waits for
 // takes longer: it goes on for so many times DMLCOMM_SPIN_US before it sleeps. With 4 ranks on 2
 // cores a 64 KiB all-reduce took 236 us with 1, where sleeping and waking dominate.
@@ -77,13 +76,15 @@ Result<std::shared_ptr<Engine>> Engine::create(const EngineOptions& options,
   if (!engine->oversubscribed_ && engine->mesh_->num_ranks_on_machine() > cores) {
     engine->poll_ns_ = 0;
   }
-  engine->planner_ = std::make_unique<schedule::Planner>(
-      make_topology(*engine->mesh_, options, num_rails), options.config.algorithm, options.plan);
+  const topology::Topology topology = make_topology(*engine->mesh_, options, num_rails);
+  engine->planner_ =
+      std::make_unique<schedule::Planner>(topology, options.config.algorithm, options.plan);
   DMLCOMM_RETURN_IF_ERROR(engine->planner_->status());
   engine->board_ = std::make_unique<Board>(*engine->mesh_, options.rank, options.num_ranks);
-  if (engine->oversubscribed_ && engine->mesh_->all_share_memory()) {
+  const uint32_t together = topology.ranks_kept_together();
+  if (together > 1 || (engine->oversubscribed_ && engine->mesh_->all_share_memory())) {
     engine->placement_ =
-        std::make_unique<Placement>(*engine->mesh_, options.rank, options.num_ranks);
+        std::make_unique<Placement>(*engine->mesh_, options.rank, options.num_ranks, together);
   }
   // The thread keeps the engine alive until it has ended, even where it is the last to hold it.
   engine->thread_ = std::thread([engine] { engine->run(); });
@@ -266,7 +267,7 @@ Status Engine::in_runner(Call call) {
 
 void Engine::start(Running& running) {
   OpState& op = *running.op;
-  if (placement_ && board_->ready()) placement_->spread();
+  if (placement_ && (board_->ready() || !mesh_->all_share_memory())) placement_->settle();
   Status status;
   running.runner = make_runner(op, &status);
   // The runner has moved to the arena what it could.
@@ -300,12 +301,10 @@ std::unique_ptr<Runner> Engine::make_runner(OpState& op, Status* status) {
     return nullptr;
   }
   std::shared_ptr<const CompiledPlan>& plan = plans_[schedule->get()];
-  if (plan == nullptr || plan->schedule != *schedule) {
-    if (plans_.size() > kMaxCompiledPlans) {
-      plans_.clear();
-      return make_runner(op, status);
-    }
+  if (plan == nullptr) {
     plan = std::make_shared<CompiledPlan>(*schedule);
+    // Those whose schedules the planner has dropped.
+    std::erase_if(plans_, [](const auto& item) { return item.second->schedule.use_count() == 1; });
   }
   return std::make_unique<ScheduleRunner>(*mesh_, pool_, op, plan);
 }

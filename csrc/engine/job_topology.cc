@@ -41,7 +41,10 @@ topology::Topology make_topology(const transport::Mesh& mesh, const EngineOption
     if (it == ids.end()) it = ids.insert(ids.end(), id);
     hosts[rank] = static_cast<uint32_t>(it - ids.begin());
   }
-  if (ids.size() == 1) return topology::single_host(num_ranks, false);
+  if (ids.size() == 1) {
+    return topology::on_shared_cores(topology::single_host(num_ranks, false),
+                                     transport::ranks_per_core_of_host(mesh.hosts()));
+  }
   return topology::on_shared_cores(
       topology::at_rates(make_network(options, std::move(hosts), ids.size(), num_rails),
                          options.rail_rates_bps),

@@ -1,9 +1,10 @@
 // Placement: keeps the ranks of one host evenly spread over its cores where they outnumber these.
 //
 // The kernel seldom moves threads that poll and yield: of 4 ranks on 2 cores it left three on one
-// core for seconds, and every operation took 1.5 times as long. So each rank says on which core it
-// drives, and where another core has at least two ranks less, one moves over there. It is not
-// pinned: its affinity mask is put back right afterwards.
+// core for seconds, and every operation took 1.5 times as long. Where ranks share memory, each says
+// on which core it drives, and where another core has at least two ranks less, one moves over
+// there. Where they talk over loopback, each has its core, which the schedules count on. Nobody is
+// pinned: the affinity mask is put back right after a move.
 //
 // All calls come with the progress lock held.
 #pragma once
@@ -19,21 +20,24 @@ namespace dmlcomm::engine {
 
 class Placement {
  public:
-  Placement(transport::Mesh& mesh, int rank, int num_ranks)
-      : mesh_(mesh), rank_(rank), num_ranks_(num_ranks) {}
+  // `ranks_kept_together`: rank r has core r / this, counted among those that it may use; 1 where
+  // ranks spread by themselves. All of them are on this host.
+  Placement(transport::Mesh& mesh, int rank, int num_ranks, uint32_t ranks_kept_together);
 
-  // At the start of an operation, on the thread that drives. All ranks are on this host.
-  void spread();
+  // At the start of an operation, on the thread that drives.
+  void settle();
 
  private:
   bool leaves(int core) const;
   std::map<int, int> ranks_per_core() const;
+  int emptiest_core(int core, const cpu_set_t& allowed) const;
   void move_from(int core);
 
   transport::Mesh& mesh_;
   const int rank_;
   const int num_ranks_;
-  bool enabled_ = true;
+  const int home_;  // the core that is this rank's, -1 where it has none
+  bool enabled_;
   int64_t next_move_ns_ = 0;
 };
 

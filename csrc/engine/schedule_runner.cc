@@ -23,6 +23,7 @@ using transport::SendRequest;
 constexpr size_t kWindowSegments = 4;
 
 static_assert(schedule::kAnyRail == transport::kAnyRail);
+static_assert(kMaxSteps - 1 <= transport::kMaxTagIndex);
 static_assert(kWindowSegments * kMinSegmentBytes >= transport::kEagerBytes,
               "a message that comes early fits into the window");
 
@@ -59,18 +60,26 @@ Status ScheduleRunner::start() {
   }
   for (uint32_t id = 0; id < num_steps; ++id) {
     const StepKind kind = plan_->step(id).kind;
-    if (kind == StepKind::recv || kind == StepKind::recv_reduce) {
-      post_receive(
-          id, kind == StepKind::recv_reduce || tasks_[plan_->task_of_step[id]].num_deps_left == 0);
-    }
+    if (!receives(kind)) continue;
+    post_receive(
+        id, kind == StepKind::recv_reduce || tasks_[plan_->task_of_step[id]].num_deps_left == 0);
   }
-  for (uint32_t source : plan_->sources) {
-    mesh_.link(static_cast<int>(source)).open(static_cast<uint32_t>(op_.sequence()), info());
+  for (const Source& source : plan_->sources) {
+    if (!must_open(source)) continue;
+    mesh_.link(static_cast<int>(source.peer)).open(static_cast<uint32_t>(op_.sequence()), info());
   }
   for (uint32_t task = 0; task < tasks_.size(); ++task) {
     if (plan_->tasks[task].num_deps == 0 && !tasks_[task].active) activate(task);
   }
   return Status();
+}
+
+// Whether the source has to be told that this rank has begun: it sends a large message, or would
+// hear nothing from this one for as long as it sends nothing itself, and could not tell what the
+// other believes the operation to be.
+bool ScheduleRunner::must_open(const Source& source) const {
+  const uint64_t at_once = transport::kEagerBytes / element_bytes_;  // elements
+  return source.longest > at_once || source.greeting.value_or(UINT64_MAX) > at_once;
 }
 
 void ScheduleRunner::post_receive(uint32_t id, bool ready) {
@@ -111,7 +120,7 @@ void ScheduleRunner::activate(uint32_t task) {
       message.data = at(step.range);
       message.bytes = step.range.length * element_bytes_;
       message.rail = step.rail;
-      message.order = op_.sequence() << 24 | id;
+      message.order = op_.sequence() << kStepBits | id;
       message.owner = this;
       message.task = task;
       message.peer = static_cast<int>(step.peer);
@@ -144,13 +153,13 @@ void ScheduleRunner::finish(uint32_t task) {
 }
 
 Status ScheduleRunner::advance(bool* moved) {
-  while (!sent_.empty()) {
-    const uint32_t task = sent_.back();
-    sent_.pop_back();
-    finish(task);
+  // In the order in which they were sent, which keeps blocks in theirs (schedule/blocks.h).
+  // finish() may append to sent_ and working_ while they are walked.
+  for (size_t i = 0; i < sent_.size(); ++i) {
+    finish(sent_[i]);
     *moved = true;
   }
-  // finish() may append to working_ while it is walked.
+  sent_.clear();
   for (size_t i = 0; i < working_.size();) {
     const uint32_t task = working_[i];
     DMLCOMM_RETURN_IF_ERROR(work(task, moved));

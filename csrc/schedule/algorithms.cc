@@ -9,6 +9,7 @@
 #include "schedule/all_reduce_direct.h"
 #include "schedule/all_reduce_halving_doubling.h"
 #include "schedule/all_reduce_hierarchical.h"
+#include "schedule/all_reduce_leaders.h"
 #include "schedule/all_reduce_recursive_doubling.h"
 #include "schedule/all_reduce_ring.h"
 #include "schedule/all_reduce_tree.h"
@@ -43,6 +44,10 @@ Schedule on_any(const OpShape& shape, const Topology&) {
 
 bool always(const Topology&) { return true; }
 
+bool shares_cores_of_loopback(const Topology& topology) {
+  return topology.ranks_kept_together() > 1;
+}
+
 bool has_one_rank_per_host_of_grid(const Topology& topology) {
   return !topology.grid.empty() && topology.max_ranks_per_host() == 1;
 }
@@ -76,6 +81,8 @@ const std::vector<Algorithm>& all_algorithms() {
       DMLCOMM_BML(all_reduce, bml),
       DMLCOMM_BML(all_reduce, bml_ring),
       DMLCOMM_HIERARCHICAL(all_reduce),
+      {OpKind::all_reduce, "leaders", all_reduce_leaders, all_reduce_leaders_seconds,
+       shares_cores_of_loopback, "ranks of one host over TCP, as many on each core"},
       DMLCOMM_ALGORITHM(reduce, direct),
       DMLCOMM_ALGORITHM(reduce, tree),
       DMLCOMM_ALGORITHM(broadcast, direct),

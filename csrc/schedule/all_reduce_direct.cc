@@ -28,8 +28,7 @@ Schedule whole_vector(const OpShape& shape) {
 }  // namespace
 
 Schedule all_reduce_direct(const OpShape& shape, const topology::Topology& topology) {
-  const uint64_t elements = block_elements(shape, topology);
-  return elements == 0 ? whole_vector(shape) : in_blocks(shape, elements, whole_vector);
+  return in_blocks(shape, topology, shape.num_ranks, whole_vector);
 }
 
 double all_reduce_direct_seconds(const CostTerms& terms) {

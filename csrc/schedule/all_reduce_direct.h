@@ -9,7 +9,7 @@
 // its own; (2) it sends the result to all others. Two rounds, whatever N. On the wire: each rank
 // sends and receives 2 S (N - 1) / N bytes, which is the least possible, in 2 (N - 1) messages.
 // Each element is combined by one rank, so all ranks have identical bits. Long vectors of ranks
-// that talk over loopback go block by block (blocks.h).
+// that talk over loopback go block by block (blocks.h), each in such rounds and messages.
 //
 // Example, N = 3: rank 1 sends part 2 to 2 and part 0 to 0; computes part 1 = ((1 + 0) + 2); sends
 // it to 2 and 0; receives part 0 from 0 and part 2 from 2.

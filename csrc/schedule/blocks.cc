@@ -9,11 +9,22 @@
 namespace dmlcomm::schedule {
 namespace {
 
-// A part with its header fills two packets of the loopback device, which hold 65,483 bytes each.
-// What stands over costs a packet of its own: parts of 128 KiB take a tenth longer.
+// A part with its header fills two packets of the loopback device, which hold 65,483 bytes each,
+// and half a part with its header fits into one. What stands over costs a packet of its own: parts
+// of 128 KiB take a tenth longer.
 constexpr uint64_t kPartBytes = 130'688;
 // Shorter vectors gain nothing: they are in the cache as they are.
 constexpr uint64_t kMinBlocks = 4;
+// Schedules grow with the blocks, and this many take some MB: blocks of longer vectors are longer.
+constexpr uint64_t kMaxBlocks = 1024;
+
+// Whether the next step combines more onto the same range, and so stands for this one, too.
+bool is_inside_run(const Schedule& schedule, uint32_t id) {
+  if (id + 1 == schedule.steps.size()) return false;
+  const Step &step = schedule.steps[id], &next = schedule.steps[id + 1];
+  return step.kind == StepKind::recv_reduce && next.kind == StepKind::recv_reduce &&
+         step.range == next.range;
+}
 
 std::vector<uint32_t> steps_nobody_waits_for(const Schedule& schedule) {
   std::vector<bool> is_awaited(schedule.steps.size());
@@ -22,7 +33,7 @@ std::vector<uint32_t> steps_nobody_waits_for(const Schedule& schedule) {
   }
   std::vector<uint32_t> ids;
   for (uint32_t id = 0; id < schedule.steps.size(); ++id) {
-    if (!is_awaited[id]) ids.push_back(id);
+    if (!is_awaited[id] && !is_inside_run(schedule, id)) ids.push_back(id);
   }
   return ids;
 }
@@ -47,16 +58,21 @@ std::vector<uint32_t> append(Schedule block, uint64_t offset, const std::vector<
 
 }  // namespace
 
-uint64_t block_elements(const OpShape& shape, const topology::Topology& topology) {
+uint64_t block_elements(const OpShape& shape, const topology::Topology& topology,
+                        uint32_t num_parts) {
   const bool is_loopback = topology.is_one_host() && !topology.single_copy;
   if (!is_loopback || shape.num_ranks == 1) return 0;
   const uint64_t part = std::max<uint64_t>(1, kPartBytes / shape.element_bytes);
-  const uint64_t block = part * shape.num_ranks;
-  return shape.counts[0] / kMinBlocks >= block ? block : 0;
+  const uint64_t block = part * num_parts;
+  if (shape.counts[0] / kMinBlocks < block) return 0;
+  return block * (1 + shape.counts[0] / block / kMaxBlocks);
 }
 
-Schedule in_blocks(const OpShape& shape, uint64_t elements, Schedule (*generate)(const OpShape&)) {
-  DMLCOMM_CHECK(shape.kind == OpKind::all_reduce && elements > 0);
+Schedule in_blocks(const OpShape& shape, const topology::Topology& topology, uint32_t num_parts,
+                   const std::function<Schedule(const OpShape&)>& generate) {
+  DMLCOMM_CHECK(shape.kind == OpKind::all_reduce);
+  const uint64_t elements = block_elements(shape, topology, num_parts);
+  if (elements == 0) return generate(shape);
   Schedule whole;
   std::vector<std::vector<uint32_t>> ends;  // last steps of each block
   for (uint64_t begin = 0; begin < shape.counts[0]; begin += elements) {

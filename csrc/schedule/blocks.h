@@ -3,10 +3,14 @@
 // Where the ranks of one host talk over TCP, the kernel's copies are the price, and a copy of what
 // is in the cache takes half as long. In blocks, what comes in is still there when it is combined,
 // and the result when it is passed on. A block begins when the one `kBlocksAtATime` before it is
-// complete on this rank. So there are never more at a time, and windows stay few.
+// complete on this rank. So there are never more at a time: what a rank sends of a block waits for
+// its peers' part in the block two before, so windows stay few as well. Ranks begin what becomes
+// ready in the order in which it does. So messages between two of them are written in the order of
+// the blocks, and none waits behind one that a rank cannot take yet.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "schedule/op_shape.h"
 #include "schedule/schedule.h"
@@ -16,12 +20,14 @@ namespace dmlcomm::schedule {
 
 constexpr uint32_t kBlocksAtATime = 2;
 
-// Elements of a block of an all_reduce in which every rank has one part of each block; 0 where the
-// vector should stay whole.
-uint64_t block_elements(const OpShape& shape, const topology::Topology& topology);
+// Elements of a block of an all_reduce that cuts each block in so many parts; 0 where the vector
+// should stay whole.
+uint64_t block_elements(const OpShape& shape, const topology::Topology& topology,
+                        uint32_t num_parts);
 
-// The schedule of an all_reduce of `shape`, block by block: `generate` makes those of the blocks.
-// All ranks must choose the same length, at least 1.
-Schedule in_blocks(const OpShape& shape, uint64_t elements, Schedule (*generate)(const OpShape&));
+// The schedule of an all_reduce of `shape`, block by block, or of the whole vector where it stays
+// so: `generate` makes that of each.
+Schedule in_blocks(const OpShape& shape, const topology::Topology& topology, uint32_t num_parts,
+                   const std::function<Schedule(const OpShape&)>& generate);
 
 }  // namespace dmlcomm::schedule

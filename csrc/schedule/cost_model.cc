@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <queue>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -229,6 +230,7 @@ class Resources {
       : topology_(topology),
         sharing_(sharing),
         num_hosts_(topology.num_hosts()),
+        ranks_kept_together_(topology.ranks_kept_together()),
         sharers_(sharers),
         core_beta_(topology.core_s_per_byte / cores) {}
 
@@ -258,13 +260,17 @@ class Resources {
     if (!topology_.single_copy) {
       uses.push_back({resource({Kind::rank, Side::out, sender, 0}, beta, 1)});
     }
+    if (ranks_kept_together_ == 1) return uses;
+    for (uint32_t core : std::set{sender / ranks_kept_together_, receiver / ranks_kept_together_}) {
+      uses.push_back({resource({Kind::core, Side::out, core, 0}, topology_.core_s_per_byte, 1)});
+    }
     return uses;
   }
 
  private:
   enum class Kind { rank, nic, cores, core };
   enum class Side { out, in };
-  using Key = std::tuple<Kind, Side, uint32_t, uint8_t>;  // of which rank, or host and rail
+  using Key = std::tuple<Kind, Side, uint32_t, uint8_t>;  // of which rank, core, or host and rail
 
   // From where such a hop comes, seen from where it goes: the same for all hosts that do the same.
   uint32_t distance(const Hop& hop) const {
@@ -292,7 +298,8 @@ class Resources {
 
   const topology::Topology& topology_;
   MaxMinSharing* sharing_;
-  const uint32_t num_hosts_;  // counting them takes long
+  const uint32_t num_hosts_;  // counting them takes long, and so does finding out the next
+  const uint32_t ranks_kept_together_;
   const double sharers_;
   const double core_beta_;  // of all cores together
   std::map<Key, uint32_t> ids_;
@@ -301,10 +308,6 @@ class Resources {
 // Those that are shared, as if all ranks were on one kernel.
 uint32_t num_cores(const topology::Topology& topology) {
   return std::max(1u, static_cast<uint32_t>(topology.num_ranks() / topology.crowding()));
-}
-
-bool receives(const Step& step) {
-  return step.kind == StepKind::recv || step.kind == StepKind::recv_reduce;
 }
 
 }  // namespace
@@ -321,7 +324,7 @@ double simulate(const topology::Topology& topology, const std::vector<Schedule>&
   for (uint32_t rank = 0; rank < schedules.size(); ++rank) {
     for (uint32_t i = 0; i < schedules[rank].steps.size(); ++i) {
       const Step& step = schedules[rank].steps[i];
-      if (!receives(step)) continue;
+      if (!receives(step.kind)) continue;
       const auto [sender, send] = matches[rank][i];
       const auto hops = route(topology, sender, rank, step.rail);
       const topology::Link& link = topology.link(sender, rank);
@@ -348,7 +351,7 @@ double simulate_in_lockstep(const topology::Topology& topology, const Schedule& 
   std::vector<uint32_t> sends, receipts;
   for (uint32_t i = 0; i < schedule.steps.size(); ++i) {
     if (schedule.steps[i].kind == StepKind::send) sends.push_back(i);
-    if (receives(schedule.steps[i])) receipts.push_back(i);
+    if (receives(schedule.steps[i].kind)) receipts.push_back(i);
   }
   DMLCOMM_CHECK(sends.size() == receipts.size());
   const uint32_t host = topology.host_of_rank[rank];

@@ -18,6 +18,19 @@ double grid_beta_all(const topology::Topology& topology, double hosts, double co
   return longest * hosts / (hosts - 1);
 }
 
+// On every core there are as many ranks, neighbours in their order. A byte between two of them
+// takes that core, and one to another core takes both.
+void add_kept_cores(const topology::Topology& topology, CostTerms* terms) {
+  const double together = topology.ranks_kept_together();
+  const double others = terms->num_ranks - 1.0;
+  const double elsewhere = terms->num_ranks - together;
+  const double core = terms->beta_core = topology.core_s_per_byte;
+  const auto at_least = [](double* beta, double core_s) { *beta = std::max(*beta, core_s); };
+  at_least(&terms->beta_all, core * together * (together - 1 + 2 * elsewhere) / others);
+  at_least(&terms->beta_next, core * (elsewhere > 0 ? together + 1 : together));
+  at_least(&terms->beta_far, core * (elsewhere > 0 ? 2 * together : together));
+}
+
 }  // namespace
 
 double CostTerms::tree(double link_seconds) const {
@@ -54,6 +67,7 @@ CostTerms cost_terms(const topology::Topology& topology, double bytes) {
   if (one_host) {
     terms.beta_all = terms.beta_spread = terms.beta_next = terms.beta_far = terms.beta_far_alone =
         local;
+    if (topology.ranks_kept_together() > 1) add_kept_cores(topology, &terms);
     return terms;
   }
   terms.grid = topology.grid;

@@ -12,8 +12,10 @@
 namespace dmlcomm::schedule {
 namespace {
 
-// A training step repeats some tens of shapes; a schedule of 64 ranks has about 30 KiB.
+// A training step repeats some tens of shapes. A schedule of 64 ranks has some hundred steps, of
+// about 120 bytes each; one in blocks has many thousands.
 constexpr size_t kCachedSchedules = 256;
+constexpr size_t kCachedSteps = 128 * 1024;
 
 constexpr OpKind kKinds[] = {
 #define DMLCOMM_OP_KIND_ITEM(name) OpKind::name,
@@ -274,12 +276,15 @@ const Algorithm* Planner::cheapest(OpKind kind, double bytes) const {
 }
 
 std::shared_ptr<const Schedule> Planner::remember(const OpShape& shape, Schedule schedule) {
-  if (recent_.size() == kCachedSchedules) {
+  num_cached_steps_ += schedule.steps.size();
+  recent_.emplace_front(shape, std::make_shared<const Schedule>(std::move(schedule)));
+  cache_[shape] = recent_.begin();
+  while (recent_.size() > 1 &&
+         (recent_.size() > kCachedSchedules || num_cached_steps_ > kCachedSteps)) {
+    num_cached_steps_ -= recent_.back().second->steps.size();
     cache_.erase(recent_.back().first);
     recent_.pop_back();
   }
-  recent_.emplace_front(shape, std::make_shared<const Schedule>(std::move(schedule)));
-  cache_[shape] = recent_.begin();
   return recent_.front().second;
 }
 

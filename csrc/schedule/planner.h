@@ -98,6 +98,7 @@ class Planner {
   // (kind, log2 of the bytes) -> choice. One per size bucket: stays small.
   std::map<std::pair<OpKind, int>, const Algorithm*> choices_;
   std::list<Entry> recent_;  // most recently used first
+  size_t num_cached_steps_ = 0;
   std::unordered_map<OpShape, std::list<Entry>::iterator, ShapeHash> cache_;
 };
 

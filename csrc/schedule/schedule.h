@@ -37,6 +37,8 @@ struct Range {
   BufferId buffer = BufferId::output;
   uint64_t offset = 0;
   uint64_t length = 0;
+
+  bool operator==(const Range&) const = default;
 };
 
 // The transport chooses: the message is striped over all rails that lead to the peer.
@@ -48,6 +50,10 @@ enum class StepKind : uint8_t {
   recv_reduce,  // from `peer`, combined: range = op(source, received)
   copy,         // `source` to `range`, local
 };
+
+constexpr bool receives(StepKind kind) {
+  return kind == StepKind::recv || kind == StepKind::recv_reduce;
+}
 
 struct Step {
   StepKind kind = StepKind::send;

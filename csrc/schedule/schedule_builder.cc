@@ -15,10 +15,6 @@ bool covers(const Range& outer, const Range& inner) {
          inner.offset + inner.length <= outer.offset + outer.length;
 }
 
-bool same(const Range& a, const Range& b) {
-  return a.buffer == b.buffer && a.offset == b.offset && a.length == b.length;
-}
-
 }  // namespace
 
 ScheduleBuilder::ScheduleBuilder(const OpShape& shape, std::string algorithm)
@@ -102,8 +98,8 @@ bool ScheduleBuilder::continues_run(const Step& step) const {
   if (step.kind != StepKind::recv_reduce || schedule_.steps.empty()) return false;
   if (schedule_.stream_of.back() != stream_) return false;
   const Step& last = schedule_.steps.back();
-  return last.kind == StepKind::recv_reduce && same(last.range, step.range) &&
-         same(step.source, step.range);
+  return last.kind == StepKind::recv_reduce && last.range == step.range &&
+         step.source == step.range;
 }
 
 void ScheduleBuilder::note_read(const Range& range, std::vector<uint32_t>* deps) {

@@ -99,17 +99,13 @@ uint64_t count_rounds(const std::vector<Schedule>& schedules) {
   std::vector<std::vector<uint32_t>> nodes(schedules.size());
   for (size_t rank = 0; rank < schedules.size(); ++rank) {
     for (const Step& step : schedules[rank].steps) {
-      const bool is_end = step.kind == StepKind::recv || step.kind == StepKind::recv_reduce;
-      nodes[rank].push_back(is_end ? 0 : waits.add(step.kind == StepKind::send));
+      nodes[rank].push_back(receives(step.kind) ? 0 : waits.add(step.kind == StepKind::send));
     }
   }
   for (size_t rank = 0; rank < schedules.size(); ++rank) {
     for (size_t i = 0; i < nodes[rank].size(); ++i) {
       const auto& [peer, send] = matches[rank][i];
-      const StepKind kind = schedules[rank].steps[i].kind;
-      if (kind == StepKind::recv || kind == StepKind::recv_reduce) {
-        nodes[rank][i] = nodes[peer][send];
-      }
+      if (receives(schedules[rank].steps[i].kind)) nodes[rank][i] = nodes[peer][send];
     }
   }
   for (size_t rank = 0; rank < schedules.size(); ++rank) {
@@ -161,8 +157,7 @@ Traffic count_traffic_in_lockstep(const topology::Topology& topology, const Sche
   }
   size_t receipt = 0;
   for (size_t i = 0; i < nodes.size(); ++i) {
-    const StepKind kind = schedule.steps[i].kind;
-    if (kind == StepKind::recv || kind == StepKind::recv_reduce) nodes[i] = sends.at(receipt++);
+    if (receives(schedule.steps[i].kind)) nodes[i] = sends.at(receipt++);
   }
   add_waits(schedule, nodes, &waits);
   traffic.rounds = waits.longest_chain();

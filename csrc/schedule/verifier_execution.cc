@@ -130,8 +130,7 @@ void Execution::add_edges(uint32_t rank) {
       add_edge(completion_event(predecessor), start_event(step));
     }
     if (units_[rank][id] == id) add_edge(start_event(step), completion_event(step));
-    const StepKind kind = schedule.steps[id].kind;
-    if (kind != StepKind::recv && kind != StepKind::recv_reduce) continue;
+    if (!receives(schedule.steps[id].kind)) continue;
     add_edge(start_event(matches_[rank][id]), completion_event(step));
     add_edge(completion_event(step), completion_event(matches_[rank][id]));
   }

@@ -12,10 +12,6 @@
 namespace dmlcomm::schedule::verifier {
 namespace {
 
-bool same(const Range& a, const Range& b) {
-  return a.buffer == b.buffer && a.offset == b.offset && a.length == b.length;
-}
-
 bool is_reduction(OpKind kind) {
   return kind == OpKind::all_reduce || kind == OpKind::reduce || kind == OpKind::reduce_scatter;
 }
@@ -110,7 +106,7 @@ class FormCheck {
     if (!is_reduction(shape_.kind)) return "combines in an operation that only moves data";
     const bool is_alone = units[id] == id && (id + 1 == units.size() || units[id + 1] != id);
     if (step.received_first && !is_alone) return "exchanges the operands inside a run";
-    if (units[id] != id && !same(step.source, step.range)) {
+    if (units[id] != id && step.source != step.range) {
       return "only the first step of a run may name another source";
     }
     return "";
@@ -241,7 +237,7 @@ std::vector<uint32_t> units_of(const Schedule& schedule) {
     if (i == 0 || schedule.stream_of[i - 1] != schedule.stream_of[i]) continue;
     const Step &previous = schedule.steps[i - 1], &step = schedule.steps[i];
     if (previous.kind == StepKind::recv_reduce && step.kind == StepKind::recv_reduce &&
-        same(previous.range, step.range)) {
+        previous.range == step.range) {
       units[i] = units[i - 1];
     }
   }

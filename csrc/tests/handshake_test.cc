@@ -6,6 +6,7 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/str_cat.h"
 #include "transport/address.h"
@@ -17,12 +18,14 @@ namespace {
 
 const std::string kLoopback = "127.0.0.1";
 
-HostAddress host_on(const std::string& kernel, int network, int num_cores) {
+HostAddress host_on(const std::string& kernel, int network, int num_cores,
+                    const std::string& cores = "f") {
   HostAddress host;
   host.host_id = str_cat(kernel, ":", network);
   host.host_name = str_cat("h", network);
   host.unix_name = "socket";
   host.num_cores = num_cores;
+  host.cores = cores;
   return host;
 }
 
@@ -32,8 +35,9 @@ TEST(HostAddressTest, SurvivesTheRendezvous) {
   EXPECT_EQ(decoded->host_id, "boot:7");
   EXPECT_EQ(decoded->machine_id(), "boot");
   EXPECT_EQ(decoded->num_cores, 12);
+  EXPECT_EQ(decoded->cores, "f");
   for (const char* text :
-       {"boot:7 h7 1 socket", "boot:7 h7 1 socket 0", "boot:7 h7 1 socket two"}) {
+       {"boot:7 h7 1 socket 1", "boot:7 h7 1 socket 0 f", "boot:7 h7 1 socket two f"}) {
     EXPECT_EQ(HostAddress::decode(text).status().code(), StatusCode::protocol_error) << text;
   }
 }
@@ -46,6 +50,26 @@ TEST(HostAddressTest, OnlyHostsOfOneKernelShareItsCores) {
   EXPECT_EQ(ranks_per_shared_core({host_on("a", 1, 8), host_on("a", 2, 8), host_on("b", 3, 1),
                                    host_on("b", 4, 4), host_on("c", 5, 1)}),
             0.5);
+}
+
+TEST(HostAddressTest, RanksOfAHostShareItsCoresEvenlyOrNotAtAll) {
+  const auto four_on = [](int num_cores) {
+    return ranks_per_core_of_host(std::vector<HostAddress>(4, host_on("a", 1, num_cores)));
+  };
+  EXPECT_EQ(four_on(1), 4);
+  EXPECT_EQ(four_on(2), 2);
+  EXPECT_EQ(four_on(3), 0);
+  EXPECT_EQ(four_on(4), 1);
+  EXPECT_EQ(four_on(8), 0);
+  EXPECT_EQ(ranks_per_core_of_host({host_on("a", 1, 1, "1"), host_on("a", 1, 1, "2")}), 0);
+  EXPECT_EQ(ranks_per_core_of_host({host_on("a", 1, 1), host_on("a", 2, 1)}), 0);
+  EXPECT_EQ(ranks_per_core_of_host({host_on("a", 1, 1, "-"), host_on("a", 1, 1, "-")}), 0);
+}
+
+TEST(RailEndpointTest, ARankThatCannotListenSaysWhy) {
+  const Status status = decode_rails(encode_no_rails("no free port")).status();
+  EXPECT_EQ(status.code(), StatusCode::peer_lost);
+  EXPECT_EQ(status.message(), "no free port");
 }
 
 class HandshakeTest : public testing::Test {

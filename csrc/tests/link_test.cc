@@ -208,26 +208,49 @@ TEST_P(LinkTest, AnUnreadyDestinationIsNotTouched) {
   EXPECT_EQ(got, data);
 }
 
+struct LargeAndSmall {
+  const std::vector<std::byte> large = pattern(200'000);
+  const std::vector<std::byte> small = pattern(10, 2);
+  std::vector<std::byte> got_large = std::vector<std::byte>(large.size());
+  std::vector<std::byte> got_small = std::vector<std::byte>(small.size());
+};
+
 TEST_P(LinkTest, LargeDataWaitsForOpenAndLetsOthersPass) {
   if (GetParam().pulls) GTEST_SKIP() << "offers wait by themselves";
   connect();
-  const auto large = pattern(200'000);
-  const auto small = pattern(10, 2);
-  std::vector<std::byte> got_large(large.size());
-  std::vector<std::byte> got_small(small.size());
-  SendRequest out_large = sending(collective_tag(1, 0, 0), large);
-  SendRequest out_small = sending(point_to_point_tag(1), small);
+  LargeAndSmall data;
+  SendRequest out_large = sending(collective_tag(1, 0, 0), data.large);
+  SendRequest out_small = sending(point_to_point_tag(1), data.small);
   a_.send(out_large);
   a_.send(out_small);
-  RecvRequest in_small = receiving(point_to_point_tag(1), got_small);
+  RecvRequest in_small = receiving(point_to_point_tag(1), data.got_small);
   b_.recv(in_small);
   settle();
-  EXPECT_EQ(got_small, small);
-  RecvRequest in_large = receiving(collective_tag(1, 0, 0), got_large);
+  EXPECT_EQ(data.got_small, data.small);
+  RecvRequest in_large = receiving(collective_tag(1, 0, 0), data.got_large);
   b_.recv(in_large);
   b_.open(1, {});
   settle();
-  EXPECT_EQ(got_large, large);
+  EXPECT_EQ(data.got_large, data.large);
+}
+
+TEST_P(LinkTest, DataOfAnOperationOpensItAsWell) {
+  if (GetParam().pulls) GTEST_SKIP() << "offers wait by themselves";
+  connect();
+  LargeAndSmall data;
+  SendRequest out_large = sending(collective_tag(2, 0, 0), data.large);
+  RecvRequest in_large = receiving(collective_tag(2, 0, 0), data.got_large);
+  RecvRequest in_small = receiving(collective_tag(2, 0, 0), data.got_small);
+  b_.recv(in_large);
+  a_.recv(in_small);
+  a_.send(out_large);
+  settle();
+  EXPECT_NE(data.got_large, data.large);
+  SendRequest out_small = sending(collective_tag(2, 0, 0), data.small);
+  b_.send(out_small);
+  settle();
+  EXPECT_EQ(data.got_small, data.small);
+  EXPECT_EQ(data.got_large, data.large);
 }
 
 TEST_P(LinkTest, AStreamedMessagePassesThroughItsWindow) {

@@ -1,14 +1,14 @@
 // Long vectors over loopback: right in blocks of every length, and few blocks at a time.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <vector>
 
-#include "base/str_cat.h"
 #include "schedule/all_reduce_direct.h"
+#include "schedule/all_reduce_leaders.h"
 #include "schedule/blocks.h"
 #include "schedule/verifier.h"
 #include "tests/schedule_shapes.h"
+#include "tests/schedule_topologies.h"
 
 namespace dmlcomm::schedule {
 namespace {
@@ -21,16 +21,33 @@ std::vector<OpShape> shapes_of_blocks(uint32_t num_ranks, uint64_t count) {
   return shapes;
 }
 
+// With blocks of 2 elements for each of `num_parts` parts.
+template <typename Generate>
+void expect_right_for_every_rest(const topology::Topology& topology, uint32_t num_parts,
+                                 Generate generate) {
+  const uint32_t num_ranks = topology.num_ranks();
+  for (uint64_t count = 8 * num_parts; count <= 10 * num_parts; ++count) {
+    const auto shapes = shapes_of_blocks(num_ranks, count);
+    ASSERT_EQ(block_elements(shapes[0], topology, num_parts), 2 * num_parts);
+    std::vector<Schedule> schedules;
+    for (const OpShape& shape : shapes) schedules.push_back(generate(shape, topology));
+    const Status status = verify(shapes, schedules);
+    ASSERT_TRUE(status.ok()) << status.message() << ", N = " << num_ranks << ", " << count;
+  }
+}
+
 TEST(BlocksTest, DirectIsRightForEveryRest) {
   for (uint32_t num_ranks = 2; num_ranks <= 9; ++num_ranks) {
-    const topology::Topology loopback = topology::single_host(num_ranks, false);
-    for (uint64_t count = 8 * num_ranks; count <= 10 * num_ranks; ++count) {
-      const auto shapes = shapes_of_blocks(num_ranks, count);
-      ASSERT_EQ(block_elements(shapes[0], loopback), 2 * num_ranks);
-      std::vector<Schedule> schedules;
-      for (const OpShape& shape : shapes) schedules.push_back(all_reduce_direct(shape, loopback));
-      const Status status = verify(shapes, schedules);
-      ASSERT_TRUE(status.ok()) << status.message() << ", N = " << num_ranks << ", " << count;
+    expect_right_for_every_rest(topology::single_host(num_ranks, false), num_ranks,
+                                all_reduce_direct);
+  }
+}
+
+TEST(BlocksTest, LeadersIsRightForEveryRest) {
+  for (uint32_t per_core = 2; per_core <= 4; ++per_core) {
+    for (uint32_t num_cores = 1; num_cores <= 4; ++num_cores) {
+      expect_right_for_every_rest(loopback_on_cores(per_core * num_cores, per_core), num_cores,
+                                  all_reduce_leaders);
     }
   }
 }
@@ -69,11 +86,18 @@ TEST(BlocksTest, FollowEachOtherInTwoRows) {
 
 TEST(BlocksTest, OnlyLongVectorsOverLoopbackAreCut) {
   const OpShape shape = shapes_of_blocks(4, 32)[0];
-  EXPECT_GT(block_elements(shape, topology::single_host(4, false)), 0u);
-  EXPECT_EQ(block_elements(shape, topology::single_host(4, true)), 0u);
-  EXPECT_EQ(block_elements(shape, topology::flat_network({0, 1, 2, 3}, 1, 1e9, false)), 0u);
-  EXPECT_EQ(block_elements(shapes_of_blocks(4, 31)[0], topology::single_host(4, false)), 0u);
-  EXPECT_EQ(block_elements(shapes_of_blocks(1, 1000)[0], topology::single_host(1, false)), 0u);
+  EXPECT_GT(block_elements(shape, topology::single_host(4, false), 4), 0u);
+  EXPECT_EQ(block_elements(shape, topology::single_host(4, true), 4), 0u);
+  EXPECT_EQ(block_elements(shape, topology::flat_network({0, 1, 2, 3}, 1, 1e9, false), 4), 0u);
+  EXPECT_EQ(block_elements(shapes_of_blocks(4, 31)[0], topology::single_host(4, false), 4), 0u);
+  EXPECT_EQ(block_elements(shapes_of_blocks(1, 1000)[0], topology::single_host(1, false), 1), 0u);
+}
+
+TEST(BlocksTest, OfVeryLongVectorsAreLonger) {
+  const topology::Topology loopback = topology::single_host(4, false);
+  EXPECT_EQ(block_elements(shapes_of_blocks(4, 1023 * 8)[0], loopback, 4), 8u);
+  EXPECT_EQ(block_elements(shapes_of_blocks(4, 1024 * 8)[0], loopback, 4), 16u);
+  EXPECT_EQ(block_elements(shapes_of_blocks(4, 5 * 1024 * 8)[0], loopback, 4), 48u);
 }
 
 }  // namespace

@@ -129,6 +129,20 @@ TEST(ClosedFormTest, OfBytesThroughSharedCoresAgreesWithTheSimulation) {
   }
 }
 
+// Where cores count, and over loopback a byte takes one or two of them.
+TEST(ClosedFormTest, OfCoresOfLoopbackAgreesWithTheSimulation) {
+  for (const char* name : {"direct", "ring", "halving_doubling", "leaders"}) {
+    for (uint32_t per_core : {2u, 4u, 8u}) {
+      const topology::Topology topology = loopback_on_cores(8, per_core);
+      constexpr uint64_t kBytes = 33'600'000;
+      const Algorithm& algorithm = *find_algorithm(OpKind::all_reduce, name);
+      const double simulation = simulate(topology, schedules_of(algorithm, topology, kBytes), 1);
+      const double closed = algorithm.seconds(cost_terms(topology, kBytes));
+      EXPECT_NEAR(closed, simulation, 0.3 * simulation) << name << ", " << per_core << " per core";
+    }
+  }
+}
+
 // The closed forms are exact in powers of two, but for what overlaps at small
 // sizes, and never far off.
 TEST(ClosedFormTest, AgreesWithTheSimulation) {

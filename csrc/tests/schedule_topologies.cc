@@ -23,10 +23,17 @@ std::vector<std::vector<uint32_t>> grids_of(uint32_t num_hosts) {
   return grids;
 }
 
+topology::Topology loopback_on_cores(uint32_t num_ranks, uint32_t per_core) {
+  return topology::on_shared_cores(topology::single_host(num_ranks, false), per_core);
+}
+
 std::vector<topology::Topology> topologies_of(const Algorithm& algorithm, uint32_t num_ranks) {
   const topology::Topology one_host = topology::single_host(num_ranks, true);
   if (algorithm.applies(one_host)) return {one_host, topology::single_host(num_ranks, false)};
   std::vector<topology::Topology> topologies;
+  for (uint32_t per_core = 2; per_core <= num_ranks; ++per_core) {
+    topologies.push_back(loopback_on_cores(num_ranks, per_core));
+  }
   for (const std::vector<uint32_t>& grid : grids_of(num_ranks)) {
     topologies.push_back(topology::grid_network(one_rank_per_host(num_ranks), grid, 10e9, true));
   }

@@ -15,10 +15,13 @@ std::vector<uint32_t> one_rank_per_host(uint32_t num_hosts);
 // Every way to write `num_hosts` as levels of a grid, in every order. None for fewer than 2.
 std::vector<std::vector<uint32_t>> grids_of(uint32_t num_hosts);
 
-// Where an algorithm is to be tried: one host if it applies there, since it is then the same
-// everywhere; else every grid of one rank per host, and of 1 to 4 hosts with 2 to 4 ranks each
-// every grid and flat networks, with ranks in the order of hosts and interleaved; of these, those
-// to which it applies.
+// Ranks of one host that talk over loopback, so many on each core.
+topology::Topology loopback_on_cores(uint32_t num_ranks, uint32_t per_core);
+
+// Where an algorithm is to be tried: one host, with shared memory and over loopback, if it applies
+// there, since it is then the same everywhere; else loopback on fewer cores than ranks, every grid
+// of one rank per host, and of 1 to 4 hosts with 2 to 4 ranks each every grid and flat networks,
+// with ranks in the order of hosts and interleaved; of these, those to which it applies.
 std::vector<topology::Topology> topologies_of(const Algorithm& algorithm, uint32_t num_ranks);
 
 }  // namespace dmlcomm::schedule

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <fstream>
@@ -37,6 +38,8 @@ void expect_from_the_start(const std::string& expected, const SocketOptions& opt
   const auto outgoing = begin_connect("lo", kLoopback, kLoopback, listener->port, options);
   ASSERT_TRUE(outgoing.ok()) << outgoing.status();
   EXPECT_EQ(congestion_of(outgoing->get()), expected);
+  pollfd arrived{listener->fd.get(), POLLIN, 0};
+  ASSERT_EQ(poll(&arrived, 1, 10'000), 1);
   const UniqueFd incoming = accept_from(listener->fd.get());
   ASSERT_TRUE(incoming.valid());
   EXPECT_EQ(congestion_of(incoming.get()), expected);
@@ -51,6 +54,14 @@ TEST(SocketTest, CongestionControlIsTheOneThatWasAskedFor) {
   SocketOptions options;
   options.congestion = "reno";  // every kernel has it, and permits it to all
   expect_from_the_start("reno", options);
+}
+
+TEST(SocketTest, AnUnknownCongestionControlIsAnError) {
+  SocketOptions options;
+  options.congestion = "cubicc";
+  const Status status = listen_on(kLoopback, {29500, 29600}, options).status();
+  EXPECT_EQ(status.code(), StatusCode::invalid_argument);
+  EXPECT_NE(status.message().find("DMLCOMM_TCP_CONGESTION=cubicc"), std::string::npos) << status;
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "topology/grid.h"
@@ -10,6 +11,19 @@
 
 namespace dmlcomm::topology {
 namespace {
+
+TEST(TopologyTest, RanksAreKeptTogetherOverLoopbackWhereEveryCoreHasAsMany) {
+  const auto kept = [](Topology topology, double ranks_per_core) {
+    return on_shared_cores(std::move(topology), ranks_per_core).ranks_kept_together();
+  };
+  EXPECT_EQ(kept(single_host(4, false), 2), 2u);
+  EXPECT_EQ(kept(single_host(4, false), 4), 4u);
+  EXPECT_EQ(kept(single_host(4, false), 1), 1u);
+  EXPECT_EQ(kept(single_host(4, false), 3), 1u);
+  EXPECT_EQ(kept(single_host(5, false), 2.5), 1u);
+  EXPECT_EQ(kept(single_host(4, true), 2), 1u);
+  EXPECT_EQ(kept(flat_network({0, 0, 1, 1}, 1, 1e9, false), 2), 1u);
+}
 
 TEST(PartitionTest, PartsCoverEverythingInOrderAndDifferByOneUnitAtMost) {
   for (uint32_t parts : {1u, 2u, 3u, 7u, 16u}) {

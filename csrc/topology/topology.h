@@ -42,11 +42,12 @@ struct Topology {
   // Otherwise both sides pay beta.
   bool single_copy = false;
 
-  // Where hosts run on one kernel: how many ranks share one of its cores. Of messages that they
-  // post at the same time, one per core goes forward, so `overhead` is paid by all. 0 where each
-  // host has its own cores.
+  // Where hosts run on one kernel, or one host's ranks on too few cores: how many share a core. Of
+  // messages that they post at the same time, one per core goes forward, so `overhead` is paid by
+  // all. 0 where each host has its own cores, and these suffice.
   double ranks_per_core = 0;
-  // What a byte between such hosts takes of a core, for both sides and the network. 0 elsewhere.
+  // What a byte between such hosts takes of a core, for both sides and the network. Over loopback,
+  // what it takes of each of the cores that its sender and its receiver are kept on. 0 elsewhere.
   double core_s_per_byte = 0;
 
   // Reduction or local copy of one byte by one rank.
@@ -70,6 +71,9 @@ struct Topology {
   // How many ranks wait for each other when all post a message at the same time, 1 or more.
   double crowding() const { return std::max(1.0, ranks_per_core); }
   uint32_t max_ranks_per_host() const;
+  // Over loopback, where as many ranks share each core: rank r is kept on core r / this. 1
+  // elsewhere.
+  uint32_t ranks_kept_together() const;
 };
 
 // `invalid_argument` for a topology without ranks or rails, with a negative price, with a price
@@ -94,6 +98,7 @@ Topology at_rates(Topology topology, const std::vector<uint64_t>& bits_per_secon
 
 // The same network of hosts of one kernel, where so many ranks share a core; unchanged where each
 // rank has one. Messages are then dearer, since they pass through no NIC but through that kernel.
+// Also the same host whose ranks talk over loopback.
 Topology on_shared_cores(Topology topology, double ranks_per_core);
 
 }  // namespace dmlcomm::topology

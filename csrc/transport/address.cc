@@ -1,6 +1,5 @@
 #include "transport/address.h"
 
-#include <sched.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -11,13 +10,17 @@
 #include <cstring>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <set>
 #include <sstream>
 
+#include "base/cores.h"
 #include "base/str_cat.h"
 
 namespace dmlcomm::transport {
 namespace {
+
+const std::string kNoRails = ": ";  // no interface has such a name
 
 Status malformed(const char* what, const std::string& text) {
   return Status(StatusCode::protocol_error,
@@ -36,13 +39,6 @@ std::string boot_id() {
 uint64_t network_namespace() {
   struct stat info {};
   return stat("/proc/self/ns/net", &info) == 0 ? info.st_ino : 0;
-}
-
-int usable_cores() {
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  if (sched_getaffinity(0, sizeof(cores), &cores) != 0) return 1;
-  return std::max(1, CPU_COUNT(&cores));
 }
 
 std::string to_hex(const std::byte* bytes, size_t count) {
@@ -66,17 +62,25 @@ bool from_hex(const std::string& text, std::byte* bytes, size_t count) {
   return true;
 }
 
+void note_cores(HostAddress* address) {
+  const std::optional<cpu_set_t> cores = allowed_cores();
+  if (!cores) return;
+  address->num_cores = std::max(1, CPU_COUNT(&*cores));
+  const std::string mask = to_hex(reinterpret_cast<const std::byte*>(&*cores), sizeof(*cores));
+  address->cores = mask.substr(0, mask.find_last_not_of('0') + 1);
+}
+
 }  // namespace
 
 std::string HostAddress::encode() const {
-  return str_cat(host_id, " ", host_name, " ", pid, " ", unix_name, " ", num_cores);
+  return str_cat(host_id, " ", host_name, " ", pid, " ", unix_name, " ", num_cores, " ", cores);
 }
 
 Result<HostAddress> HostAddress::decode(const std::string& text) {
   HostAddress address;
   std::istringstream in(text);
   in >> address.host_id >> address.host_name >> address.pid >> address.unix_name >>
-      address.num_cores;
+      address.num_cores >> address.cores;
   if (!in || address.num_cores < 1) return malformed("host address", text);
   return address;
 }
@@ -103,6 +107,15 @@ double ranks_per_shared_core(const std::vector<HostAddress>& hosts) {
   return most;
 }
 
+int ranks_per_core_of_host(const std::vector<HostAddress>& ranks) {
+  const bool are_the_same = std::all_of(ranks.begin(), ranks.end(), [&](const HostAddress& rank) {
+    return rank.host_id == ranks[0].host_id && rank.cores == ranks[0].cores && rank.cores != "-";
+  });
+  const int num_ranks = static_cast<int>(ranks.size());
+  const bool is_even = are_the_same && num_ranks % ranks[0].num_cores == 0;
+  return is_even ? num_ranks / ranks[0].num_cores : 0;
+}
+
 std::string encode_rails(const std::vector<RailEndpoint>& rails) {
   std::string text;
   for (const RailEndpoint& rail : rails) {
@@ -111,7 +124,12 @@ std::string encode_rails(const std::vector<RailEndpoint>& rails) {
   return text;
 }
 
+std::string encode_no_rails(const std::string& why) { return kNoRails + why; }
+
 Result<std::vector<RailEndpoint>> decode_rails(const std::string& text) {
+  if (text.starts_with(kNoRails)) {
+    return Status(StatusCode::peer_lost, text.substr(kNoRails.size()));
+  }
   std::vector<RailEndpoint> rails;
   std::istringstream in(text);
   for (std::string line; std::getline(in, line);) {
@@ -155,7 +173,7 @@ HostAddress local_host_address() {
   address.host_name = name;
   address.host_id = str_cat(boot_id(), ":", network_namespace());
   address.pid = getpid();
-  address.num_cores = usable_cores();
+  note_cores(&address);
   return address;
 }
 

@@ -16,8 +16,9 @@ struct HostAddress {
   std::string host_id;    // same text: same kernel and same network namespace, joined by a colon
   std::string host_name;  // for messages
   int pid = 0;
-  std::string unix_name;  // abstract Unix socket of this communicator
-  int num_cores = 1;      // that the process may use
+  std::string unix_name;    // abstract Unix socket of this communicator
+  int num_cores = 1;        // that the process may use
+  std::string cores = "-";  // which these are, as a bit mask in hexadecimal; "-": not known
 
   // What names the kernel alone. Hosts of one kernel (containers, a lab) share its cores.
   std::string machine_id() const { return host_id.substr(0, host_id.find(':')); }
@@ -30,6 +31,9 @@ struct HostAddress {
 // kernels; 0 where each host has its own. The same on all ranks, since all know all addresses.
 double ranks_per_shared_core(const std::vector<HostAddress>& hosts);
 
+// Ranks per core of one host, where all may use the same cores, of which each gets as many; else 0.
+int ranks_per_core_of_host(const std::vector<HostAddress>& ranks);
+
 // Where a rank listens, one per rail.
 struct RailEndpoint {
   std::string interface;
@@ -38,6 +42,8 @@ struct RailEndpoint {
 };
 
 std::string encode_rails(const std::vector<RailEndpoint>& rails);
+// Of a rank that cannot listen: decode_rails() fails with `why`, as `peer_lost`.
+std::string encode_no_rails(const std::string& why);
 Result<std::vector<RailEndpoint>> decode_rails(const std::string& text);
 
 // The secret that admits connections, and the number that marks frames of this communicator.

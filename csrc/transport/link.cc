@@ -26,8 +26,8 @@ constexpr size_t kReadBudgetBytes = 4u << 20;
 // communicators share the counter only makes it grow faster.
 std::atomic<uint64_t> arrival_order{1};
 
-template <typename T>
-bool erase_one(std::vector<T*>& items, T* item) {
+template <typename Items, typename T>
+bool erase_one(Items& items, T* item) {
   const auto it = std::find(items.begin(), items.end(), item);
   if (it == items.end()) return false;
   items.erase(it);
@@ -181,9 +181,15 @@ void Link::open(uint32_t sequence, const OpInfo& op) {
 
 Status Link::on_open(const FrameHeader& header) {
   DMLCOMM_RETURN_IF_ERROR(options_.events->check_operation(peer(), header.tag, header.op));
-  opened_sequence_ = std::max<int64_t>(opened_sequence_, sequence_of(header.tag));
-  for (SendRequest* request : std::exchange(waiting_, {})) dispatch(*request);
+  peer_has_begun(header.tag);
   return Status();
+}
+
+// What it sends of an operation shows as much as `open` does: it posts its receives first.
+void Link::peer_has_begun(Tag tag) {
+  if (is_point_to_point(tag) || int64_t{sequence_of(tag)} <= opened_sequence_) return;
+  opened_sequence_ = sequence_of(tag);
+  for (SendRequest* request : std::exchange(waiting_, {})) dispatch(*request);
 }
 
 Status Link::complete_offer(uint64_t id) {
@@ -423,6 +429,7 @@ Status Link::end_frame(Intake& intake, const FrameHeader& header) {
 }
 
 Status Link::end_data(Intake& intake, const FrameHeader& header) {
+  peer_has_begun(header.tag);
   RecvRequest* request = std::exchange(intake.request, nullptr);
   if (request == nullptr && header.number != 0) {
     // The receive may have been posted since, and met the same frame on another lane.
@@ -476,6 +483,7 @@ void Link::forget(const RecvRequest* request) {
 }
 
 Status Link::announce(const FrameHeader& header) {
+  peer_has_begun(header.tag);
   Result<RecvRequest*> request = match(header);
   if (!request.ok()) return request.status();
   if (*request != nullptr) {

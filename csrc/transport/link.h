@@ -174,6 +174,7 @@ class Link final : private LaneReader {
   bool confirm(Lane& lane);
   Status announce(const FrameHeader& header);
   Status on_open(const FrameHeader& header);
+  void peer_has_begun(Tag tag);
   Status complete_offer(uint64_t id);
   Status grant_request(uint64_t id);
   Status read_offer(RecvRequest& request, bool* moved, bool* complete);
@@ -217,7 +218,7 @@ class Link final : private LaneReader {
   size_t num_writing_ = 0;                                // requests whose bytes are queued
 
   // In.
-  std::vector<RecvRequest*> posted_;
+  std::deque<RecvRequest*> posted_;    // many of an operation in blocks, and the first comes first
   std::vector<RecvRequest*> granted_;  // their messages are on the way
   std::deque<Unexpected> unexpected_;
   size_t unexpected_bytes_ = 0;

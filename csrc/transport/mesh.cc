@@ -131,7 +131,7 @@ Status Mesh::read_hosts(const Directory& directory) {
 }
 
 // Listens on every rail, and on loopback for peers of this host where TCP was asked for.
-Status Mesh::open_network(const Directory& directory) {
+Status Mesh::listen_on_rails() {
   const bool any_remote = num_ranks_on_host() < options_.num_ranks;
   std::vector<LocalRail> rails = any_remote ? options_.rails : std::vector<LocalRail>();
   if (any_remote && rails.empty()) {
@@ -148,14 +148,27 @@ Status Mesh::open_network(const Directory& directory) {
     own_endpoints_.push_back({rail.interface, rail.address, listener->port});
     listeners_.push_back(std::move(*listener));
   }
-  DMLCOMM_RETURN_IF_ERROR(
-      directory.set(str_cat("rails/", options_.rank), encode_rails(own_endpoints_)));
+  return Status();
+}
+
+// Ranks that wait for the rails of one that has none are told why.
+Status Mesh::open_network(const Directory& directory) {
+  const Status listening = listen_on_rails();
+  const Status told = directory.set(
+      str_cat("rails/", options_.rank),
+      listening.ok() ? encode_rails(own_endpoints_) : encode_no_rails(listening.message()));
+  DMLCOMM_RETURN_IF_ERROR(listening);
+  DMLCOMM_RETURN_IF_ERROR(told);
   for (int rank = 0; rank < options_.num_ranks; ++rank) {
     if (rank == options_.rank || shares_memory(rank)) continue;
     Result<std::string> text = directory.get(str_cat("rails/", rank));
     if (!text.ok()) return text.status();
     Result<std::vector<RailEndpoint>> endpoints = decode_rails(*text);
-    if (!endpoints.ok()) return endpoints.status();
+    if (!endpoints.ok()) {
+      return Status(endpoints.status().code(),
+                    str_cat("rank ", rank, " on host ", hosts_[rank].host_name, ": ",
+                            endpoints.status().message()));
+    }
     // Loopback leads to the own host only, and there nothing else is needed.
     const bool is_local = same_host(rank);
     std::erase_if(*endpoints,

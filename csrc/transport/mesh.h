@@ -114,6 +114,7 @@ class Mesh {
   Status meet(const Directory& directory);
   Status read_hosts(const Directory& directory);
   Status open_local();
+  Status listen_on_rails();
   Status open_network(const Directory& directory);
   Status watch(int fd, uint64_t what, bool edge);
   bool same_host(int peer) const;

@@ -64,25 +64,36 @@ void set_option(int fd, int level, int name, int value) {
   (void)setsockopt(fd, level, name, &value, sizeof(value));
 }
 
-// An algorithm that is not allowed to this user leaves the system's choice.
-void set_congestion(int fd, const std::string& algorithm) {
-  if (algorithm.empty()) return;
-  (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, algorithm.data(),
-                   static_cast<socklen_t>(algorithm.size()));
+// False where the kernel does not have it, or not for this user.
+bool set_congestion(int fd, const std::string& algorithm) {
+  return setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, algorithm.data(),
+                    static_cast<socklen_t>(algorithm.size())) == 0;
+}
+
+// The kernel goes on pacing a socket that has begun with a pacing algorithm (bbr). That throttles
+// loopback: one stream reaches 17 Gb/s with bbr, 50 with cubic.
+Status choose_congestion(int fd, const std::string& address, const std::string& wanted) {
+  if (wanted.empty()) {
+    if (is_loopback(address)) (void)set_congestion(fd, "cubic");
+    return Status();
+  }
+  if (set_congestion(fd, wanted)) return Status();
+  return Status(StatusCode::invalid_argument,
+                str_cat("DMLCOMM_TCP_CONGESTION=", wanted, ": ", std::strerror(errno),
+                        "; this user may have those in "
+                        "/proc/sys/net/ipv4/tcp_allowed_congestion_control (`dmlcomm doctor`)"));
 }
 
 // What must be set before the connection is made, and is passed on to those that are accepted.
-void prepare(int fd, const std::string& address, const SocketOptions& options) {
-  // The kernel goes on pacing a socket that has begun with a pacing algorithm (bbr). That throttles
-  // loopback: one stream reaches 17 Gb/s with bbr, 50 with cubic.
-  const bool is_free = options.congestion.empty() && is_loopback(address);
-  set_congestion(fd, is_free ? "cubic" : options.congestion);
+Status prepare(int fd, const std::string& address, const SocketOptions& options) {
+  DMLCOMM_RETURN_IF_ERROR(choose_congestion(fd, address, options.congestion));
   // The window scale is agreed on while connecting.
   const uint64_t bytes = options.buffer_bytes.value_or(is_loopback(address) ? kLoopbackBufferBytes
                                                                             : kNetworkBufferBytes);
-  if (bytes == 0) return;
+  if (bytes == 0) return Status();
   set_option(fd, SOL_SOCKET, SO_SNDBUF, static_cast<int>(bytes));
   set_option(fd, SOL_SOCKET, SO_RCVBUF, static_cast<int>(bytes));
+  return Status();
 }
 
 uint16_t port_of(int fd) {
@@ -101,7 +112,7 @@ Result<UniqueFd> try_listen(const std::string& address, uint16_t port,
   Result<UniqueFd> fd = open_socket(parsed->storage.ss_family);
   if (!fd.ok()) return fd;
   set_option(fd->get(), SOL_SOCKET, SO_REUSEADDR, 1);
-  prepare(fd->get(), address, options);
+  DMLCOMM_RETURN_IF_ERROR(prepare(fd->get(), address, options));
   if (bind(fd->get(), parsed->get(), parsed->length) != 0 || listen(fd->get(), kBacklog) != 0) {
     return errno_status(StatusCode::io_error, str_cat("listen on ", address, " port ", port),
                         errno);
@@ -154,6 +165,7 @@ Result<Listener> listen_on(const std::string& address, PortRange ports,
       return Listener{std::move(*fd), bound};
     }
     last = fd.status();
+    if (last.code() == StatusCode::invalid_argument) return last;
   }
   if (ports.first == ports.last) return last;
   return Status(StatusCode::io_error,
@@ -168,7 +180,7 @@ Result<UniqueFd> begin_connect(const std::string& interface, const std::string& 
   if (!to.ok()) return to.status();
   Result<UniqueFd> fd = open_socket(to->storage.ss_family);
   if (!fd.ok()) return fd;
-  prepare(fd->get(), address, options);
+  DMLCOMM_RETURN_IF_ERROR(prepare(fd->get(), address, options));
   if (!local.empty()) {
     Result<SocketAddress> from = parse_address(local, 0);
     if (!from.ok()) return from.status();
@@ -208,7 +220,7 @@ bool is_loopback(const std::string& address) {
 void tune(int fd, const SocketOptions& options) {
   set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   // A route may have brought another algorithm than the listener's.
-  set_congestion(fd, options.congestion);
+  if (!options.congestion.empty()) (void)set_congestion(fd, options.congestion);
 }
 
 void limit_queue(int fd, size_t bytes) {
