@@ -68,8 +68,8 @@ struct Config {
   // --- performance ---
 
   // DMLCOMM_SPIN_US: microseconds (0 to 1000000) a waiting thread polls before it sleeps. More:
-  // lower latency, and a core is busy while waiting. Default 50; when ranks outnumber cores it
-  // yields while it polls, and does so 20 times as long.
+  // lower latency, and a core is busy while waiting. Default 50; where ranks leave no core free
+  // it yields while it polls, and does so 20 times as long.
   uint32_t spin_us = 50;
 
   // DMLCOMM_SHM_BOARD_BYTES: size of the slots of the host's shared board (0 to 67108864). Small

@@ -24,9 +24,10 @@ using transport::SendRequest;
 // Sockets and the clock are looked at once in so many steps: both cost more than a look at shared
 // memory, and neither is urgent there.
 constexpr uint32_t kStepsPerLook = 64;
-// Where ranks outnumber cores a poller yields, which costs the others little, and what it waits for
-// takes longer: it goes on for so many times DMLCOMM_SPIN_US before it sleeps. With 4 ranks on 2
-// cores a 64 KiB all-reduce took 236 us with 1, where sleeping and waking dominate.
+// Where ranks leave no core free a poller yields, which costs the others little, and what it waits
+// for takes longer: it goes on for so many times DMLCOMM_SPIN_US before it sleeps. With 4 ranks on
+// 2 cores a 64 KiB all-reduce took 236 us with 1, where sleeping and waking dominate; and of 2
+// ranks one that slept was often woken on the core of the other, where it stayed.
 constexpr int64_t kYieldFactor = 20;
 
 void relax() {
@@ -43,6 +44,15 @@ constexpr std::chrono::milliseconds kCountersRetry{5};
 // take turns for every operation of a caller that waits for many: 40 MB in pieces over TCP took 22
 // ms, not 19.
 constexpr std::chrono::microseconds kHandOverTime{100};
+
+// None where ranks are on several hosts, or leave cores free.
+std::unique_ptr<Placement> make_placement(transport::Mesh& mesh, const EngineOptions& options,
+                                          bool crowded) {
+  const bool shared = mesh.all_share_memory();
+  const int per_home = shared ? 0 : transport::ranks_per_core_of_host(mesh.hosts());
+  if (shared ? !crowded : per_home == 0) return nullptr;
+  return std::make_unique<Placement>(mesh, options.rank, options.num_ranks, per_home);
+}
 
 }  // namespace
 
@@ -67,28 +77,27 @@ Result<std::shared_ptr<Engine>> Engine::create(const EngineOptions& options,
   Result<std::unique_ptr<transport::Mesh>> mesh = transport::Mesh::create(mesh_options, directory);
   if (!mesh.ok()) return mesh.status();
   engine->mesh_ = std::move(*mesh);
-  const int cores = engine->mesh_->host(options.rank).num_cores;
-  engine->oversubscribed_ = engine->mesh_->num_ranks_on_host() > cores;
-  const int64_t spin_ns = options.config.spin_us * kNsPerUs;
-  engine->poll_ns_ = engine->oversubscribed_ ? kYieldFactor * spin_ns : spin_ns;
-  // Hosts that share the cores of one kernel, as in a lab: who polls takes the time of those it
-  // waits for. 9 hosts on 2 cores took 35 ms for 64 KiB when they polled and yielded, 8 ms asleep.
-  if (!engine->oversubscribed_ && engine->mesh_->num_ranks_on_machine() > cores) {
-    engine->poll_ns_ = 0;
-  }
+  engine->choose_polling();
   const topology::Topology topology = make_topology(*engine->mesh_, options, num_rails);
   engine->planner_ =
       std::make_unique<schedule::Planner>(topology, options.config.algorithm, options.plan);
   DMLCOMM_RETURN_IF_ERROR(engine->planner_->status());
   engine->board_ = std::make_unique<Board>(*engine->mesh_, options.rank, options.num_ranks);
-  const uint32_t together = topology.ranks_kept_together();
-  if (together > 1 || (engine->oversubscribed_ && engine->mesh_->all_share_memory())) {
-    engine->placement_ =
-        std::make_unique<Placement>(*engine->mesh_, options.rank, options.num_ranks, together);
-  }
+  engine->placement_ = make_placement(*engine->mesh_, options, engine->crowded_);
   // The thread keeps the engine alive until it has ended, even where it is the last to hold it.
   engine->thread_ = std::thread([engine] { engine->run(); });
   return engine;
+}
+
+void Engine::choose_polling() {
+  const int cores = mesh_->host(options_.rank).num_cores;
+  const int ranks = mesh_->num_ranks_on_host();
+  const int64_t spin_ns = options_.config.spin_us * kNsPerUs;
+  crowded_ = ranks >= cores;
+  poll_ns_ = crowded_ ? kYieldFactor * spin_ns : spin_ns;
+  // Hosts that share the cores of one kernel, as in a lab: who polls takes the time of those it
+  // waits for. 9 hosts on 2 cores took 35 ms for 64 KiB when they polled and yielded, 8 ms asleep.
+  if (ranks <= cores && mesh_->num_ranks_on_machine() > cores) poll_ns_ = 0;
 }
 
 // A forked child must not touch the rings, which it shares with its parent: the mesh is left to the
@@ -180,7 +189,7 @@ bool Engine::drive_until(OpState& op, Deadline deadline) {
     // operation.
     const int64_t give_up = now_ns() + poll_ns_;
     while (!op.done() && now_ns() < give_up) {
-      if (oversubscribed_) sched_yield();
+      if (crowded_) sched_yield();
       relax();
     }
     // The driver may leave for its own reasons: then the progress thread is woken, and takes over.
@@ -349,7 +358,7 @@ void Engine::tick() {
 void Engine::rest(int64_t idle_since_ns, const OpState* until, Deadline deadline) {
   const int64_t now = now_ns();
   if (now - idle_since_ns < poll_ns_) {
-    if (oversubscribed_) {
+    if (crowded_) {
       sched_yield();
     } else {
       relax();

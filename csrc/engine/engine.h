@@ -82,6 +82,7 @@ class Engine final : public Driver,
 
   // In a forked child there is no progress thread, and no connection.
   bool is_copy() const { return fork_generation() != fork_generation_; }
+  void choose_polling();
 
   // --- driving; with the progress lock ---
   void drive(std::unique_lock<std::mutex>& lock, OpState* until, Deadline deadline);
@@ -133,8 +134,8 @@ class Engine final : public Driver,
   // Constant after create().
   const EngineOptions options_;
   const int fork_generation_;  // of the process that made this object
-  bool oversubscribed_ = false;
-  int64_t poll_ns_ = 0;  // how long to poll before sleeping
+  bool crowded_ = false;       // the ranks of this host leave no core free
+  int64_t poll_ns_ = 0;        // how long to poll before sleeping
   std::unique_ptr<transport::Mesh> mesh_;
   std::thread thread_;
 
@@ -142,7 +143,7 @@ class Engine final : public Driver,
   std::mutex progress_;
   std::unique_ptr<schedule::Planner> planner_;
   std::unique_ptr<Board> board_;
-  std::unique_ptr<Placement> placement_;  // where ranks outnumber cores, all on one host
+  std::unique_ptr<Placement> placement_;  // where all ranks are on one host and fill its cores
   MemoryPool pool_;
   HugePages huge_pages_;
   std::unordered_map<const schedule::Schedule*, std::shared_ptr<const CompiledPlan>> plans_;

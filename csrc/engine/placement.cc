@@ -13,7 +13,7 @@ namespace {
 constexpr int64_t kMinMoveIntervalNs = 10 * kNsPerMs;
 
 // The core of this process before which so many others stand, or -1.
-int nth_core(uint32_t n) {
+int nth_core(int n) {
   const std::optional<cpu_set_t> cores = allowed_cores();
   for (int core = 0; cores && core < CPU_SETSIZE; ++core) {
     if (CPU_ISSET(core, &*cores) && n-- == 0) return core;
@@ -23,13 +23,12 @@ int nth_core(uint32_t n) {
 
 }  // namespace
 
-Placement::Placement(transport::Mesh& mesh, int rank, int num_ranks, uint32_t ranks_kept_together)
+Placement::Placement(transport::Mesh& mesh, int rank, int num_ranks, int ranks_per_home)
     : mesh_(mesh),
       rank_(rank),
       num_ranks_(num_ranks),
-      home_(ranks_kept_together > 1 ? nth_core(static_cast<uint32_t>(rank) / ranks_kept_together)
-                                    : -1),
-      enabled_(ranks_kept_together == 1 || home_ >= 0) {}
+      home_(ranks_per_home > 0 ? nth_core(rank / ranks_per_home) : -1),
+      enabled_(ranks_per_home == 0 || home_ >= 0) {}
 
 void Placement::settle() {
   const int core = sched_getcpu();
