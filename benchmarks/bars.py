@@ -15,9 +15,10 @@ from pathlib import Path
 
 from rich.table import Table
 
-from benchmarks import ddp_step, memory, openmpi, report
+from benchmarks import ddp_step, disturbance, memory, openmpi, report
 from benchmarks.engine import OPENMPI, Measurement, Settings, session
 from benchmarks.report import console, human_bytes
+from dmlcomm.lab.cpu import CpuMeter
 
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = (KIB, 64 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 128 * MIB)
@@ -28,6 +29,8 @@ WHOLE_OF_PIECES = ("all_gather", "reduce_scatter")
 MEMORY_LIMIT_MIB = 64
 # What an allocator may keep after 10,000 operations without being a leak.
 GROWTH_LIMIT_MIB = 2
+# What else the machine does comes and goes within seconds: many short turns meet it alike.
+ROUNDS = 4
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -96,10 +99,12 @@ def run_sweep(sweep: Sweep, num_ranks: int, seconds: float, json_file: Path) -> 
         transport=sweep.transport,
         congestion=sweep.congestion,
         seconds=seconds,
+        rounds=ROUNDS,
     )
     pieces = num_ranks if sweep.operation in WHOLE_OF_PIECES else 1
     by_size: dict[int, dict[str, Measurement]] = {}
     console.print(f"\n# {sweep.name}: {sweep.operation}, {num_ranks} ranks\n#{report.HEADER[1:]}")
+    meter = CpuMeter()
     with session(settings) as running:
         for size in sorted({size for limit in sweep.limits for size in limit.sizes}):
             measurements = running.measure(sweep.operation, size * pieces)
@@ -107,6 +112,8 @@ def run_sweep(sweep: Sweep, num_ranks: int, seconds: float, json_file: Path) -> 
             report.append_json_lines(json_file, [m.as_dict() for m in measurements])
             for measurement in measurements:
                 console.print(report.line(measurement))
+    if remark := disturbance.remark(meter.use().stolen):
+        console.print(f"[yellow]{remark}[/]")
     for limit in sweep.limits:
         yield judge(sweep, num_ranks, limit, by_size)
 
@@ -252,7 +259,7 @@ def main() -> None:
         metavar="NAME",
         help=f"one of: {'; '.join(NAMES)}",
     )
-    parser.add_argument("--seconds", type=float, default=0.5, help="length of a turn")
+    parser.add_argument("--seconds", type=float, default=0.25, help="length of a turn")
     parser.add_argument("--folder", type=Path, default=Path("bench_output"))
     options = parser.parse_args()
     if reason := openmpi.why_not():

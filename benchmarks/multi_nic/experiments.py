@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Callable
 
+from benchmarks import disturbance
 from benchmarks.lab_run import Request, run
 from benchmarks.multi_nic import link_down
 from benchmarks.multi_nic.model import model_s
@@ -14,9 +15,6 @@ from dmlcomm.planning.shared_cores import PROBE_BYTES
 SMALL = 64 * 1024  # bytes
 SMALL_TURNS = 5
 ASYNC_BUCKETS = 4
-
-# A share of the CPU's time. Without it medians vary by less than the bars ask for.
-MUCH_STOLEN = 0.02
 
 # The bars. A NIC more than one is worth what the network gives, less what headers and waiting cost.
 MOST_OF_BOUND = 1.05
@@ -133,7 +131,7 @@ def link_goes_down(settings: Settings) -> list[Row]:
             bound_s=bound_s / left,
             most_of_bound=MOST_OF_BOUND_LINK_DOWN,
             model_s=model_s(spec, RATE, size, MTU, share=left),
-            remark=_disturbance(found.cpu_stolen),
+            remark=disturbance.remark(found.cpu_stolen),
             **shared,
         ),
         Row(
@@ -186,11 +184,5 @@ def _row(
             probe_s=probe_s,
         ),
         wrong=ours["wrong"] + peer["wrong"],
-        remark=_disturbance(max(ours["cpu_stolen"], peer["cpu_stolen"])),
+        remark=disturbance.remark(max(ours["cpu_stolen"], peer["cpu_stolen"])),
     )
-
-
-def _disturbance(stolen: float) -> str:
-    if stolen < MUCH_STOLEN:
-        return ""
-    return f"this virtual machine was not given {stolen:.0%} of its CPU time; measure again"
