@@ -22,9 +22,8 @@ using schedule::StepKind;
 bool continues_run(const Schedule& schedule, uint32_t previous, uint32_t id, uint32_t first) {
   const Step& a = schedule.steps[previous];
   const Step& b = schedule.steps[id];
-  if (a.kind != StepKind::recv_reduce || b.kind != StepKind::recv_reduce) return false;
+  if (!schedule::are_in_a_run(a, b) || b.source != b.range) return false;
   if (schedule.stream_of[previous] != schedule.stream_of[id] || a.finalizes) return false;
-  if (a.range != b.range || b.source != b.range) return false;
   if (a.received_first || b.received_first) return false;
   const auto& before = schedule.steps[first].deps;
   return std::all_of(b.deps.begin(), b.deps.end(), [&](uint32_t dep) {

@@ -20,10 +20,7 @@ constexpr uint64_t kMaxBlocks = 1024;
 
 // Whether the next step combines more onto the same range, and so stands for this one, too.
 bool is_inside_run(const Schedule& schedule, uint32_t id) {
-  if (id + 1 == schedule.steps.size()) return false;
-  const Step &step = schedule.steps[id], &next = schedule.steps[id + 1];
-  return step.kind == StepKind::recv_reduce && next.kind == StepKind::recv_reduce &&
-         step.range == next.range;
+  return id + 1 < schedule.steps.size() && are_in_a_run(schedule.steps[id], schedule.steps[id + 1]);
 }
 
 std::vector<uint32_t> steps_nobody_waits_for(const Schedule& schedule) {

@@ -71,6 +71,12 @@ struct Step {
   bool received_first = false;
 };
 
+// Whether two steps that follow each other in a stream combine onto one range, in one run.
+inline bool are_in_a_run(const Step& previous, const Step& step) {
+  return previous.kind == StepKind::recv_reduce && step.kind == StepKind::recv_reduce &&
+         previous.range == step.range;
+}
+
 // "recv_reduce output[4, 8) from 3", for logs and messages.
 std::string to_string(const Step& step);
 

@@ -95,11 +95,8 @@ void ScheduleBuilder::extend_run(Step step) {
 }
 
 bool ScheduleBuilder::continues_run(const Step& step) const {
-  if (step.kind != StepKind::recv_reduce || schedule_.steps.empty()) return false;
-  if (schedule_.stream_of.back() != stream_) return false;
-  const Step& last = schedule_.steps.back();
-  return last.kind == StepKind::recv_reduce && last.range == step.range &&
-         step.source == step.range;
+  if (schedule_.steps.empty() || schedule_.stream_of.back() != stream_) return false;
+  return are_in_a_run(schedule_.steps.back(), step) && step.source == step.range;
 }
 
 void ScheduleBuilder::note_read(const Range& range, std::vector<uint32_t>* deps) {

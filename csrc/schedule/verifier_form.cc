@@ -235,11 +235,7 @@ std::vector<uint32_t> units_of(const Schedule& schedule) {
   for (uint32_t i = 0; i < schedule.steps.size(); ++i) {
     units.push_back(i);
     if (i == 0 || schedule.stream_of[i - 1] != schedule.stream_of[i]) continue;
-    const Step &previous = schedule.steps[i - 1], &step = schedule.steps[i];
-    if (previous.kind == StepKind::recv_reduce && step.kind == StepKind::recv_reduce &&
-        previous.range == step.range) {
-      units[i] = units[i - 1];
-    }
+    if (are_in_a_run(schedule.steps[i - 1], schedule.steps[i])) units[i] = units[i - 1];
   }
   return units;
 }
