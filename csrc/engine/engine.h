@@ -100,6 +100,7 @@ class Engine final : public Driver,
   void end(Running& running, const Status& status);
   void tick();
   void check_deadlines();
+  void pause(int64_t waited_ns) const;
   void rest(int64_t idle_since_ns, const OpState* until, Deadline deadline);
   bool has_news() const;
   void tell_counters();
@@ -133,9 +134,10 @@ class Engine final : public Driver,
 
   // Constant after create().
   const EngineOptions options_;
-  const int fork_generation_;  // of the process that made this object
-  bool crowded_ = false;       // the ranks of this host leave no core free
-  int64_t poll_ns_ = 0;        // how long to poll before sleeping
+  const int fork_generation_;   // of the process that made this object
+  bool crowded_ = false;        // the ranks of this host leave no core free
+  int64_t poll_ns_ = 0;         // how long to poll before sleeping
+  int64_t yield_after_ns_ = 0;  // where they leave none: how long of that without yielding
   std::unique_ptr<transport::Mesh> mesh_;
   std::thread thread_;
 
