@@ -6,6 +6,7 @@ from typing import Any
 from torch.distributed import Store
 from torch.distributed.distributed_c10d import Backend
 
+RECORDS_FLIGHTS: bool
 TORCH_VERSION: str
 
 def create(

@@ -94,6 +94,7 @@ PYBIND11_MODULE(_c10d, module) {
   remember_main_thread();
   module.attr("TORCH_VERSION") =
       std::to_string(TORCH_VERSION_MAJOR) + "." + std::to_string(TORCH_VERSION_MINOR);
+  module.attr("RECORDS_FLIGHTS") = FlightLog::is_available();
   // The class of what create() returns, and its base, must be known before the first call.
   py::module_::import("torch.distributed");
 

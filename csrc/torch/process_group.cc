@@ -72,6 +72,7 @@ ProcessGroupDmlcomm::ProcessGroupDmlcomm(Communicator communicator,
       communicator_options_(std::move(options)),
       backend_options_(backend_options_of(communicator_options_)),
       servers_(std::move(servers)),
+      flight_log_(*this, communicator_options_.global_ranks),
       owner_(getpid()) {
   init();
   std::lock_guard lock(registry().mutex);
@@ -192,19 +193,30 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::endCoalescing() {
 }
 
 c10::intrusive_ptr<Work> ProcessGroupDmlcomm::make_work(const Call& call, CallTensors tensors,
-                                                        const TensorList& profiled_inputs) const {
-  if (at::hasCallbacks()) [[unlikely]] {
-    return c10::make_intrusive<Work>(rank_, call.type, call.title, profiled_inputs, communicator_,
-                                     std::move(tensors));
-  }
-  return c10::make_intrusive<Work>(rank_, call.type, nullptr, std::nullopt, communicator_,
-                                   std::move(tensors));
+                                                        const TensorList& inputs) {
+  const FlightEntry entry =
+      flight_log_.begin({.title = call.title,
+                         .is_point_to_point = c10d::isP2POp(call.type),
+                         .returns_early = !call.options.inline_wait,
+                         .timeout = call.options.timeout.count() > 0 ? call.options.timeout
+                                                                     : backend_options_->timeout,
+                         .inputs = inputs,
+                         .outputs = tensors.results()});
+  const bool is_profiled = at::hasCallbacks();
+  const auto profiled = is_profiled ? std::optional(inputs) : std::nullopt;
+  auto work = c10::make_intrusive<Work>(rank_, call.type, is_profiled ? call.title : nullptr,
+                                        profiled, communicator_, std::move(tensors));
+  work->set_flight_entry(entry);
+  return work;
 }
 
 ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::finish(const Call& call,
                                                          c10::intrusive_ptr<Work> work) {
   // A caller that waits at once completes the Work itself.
-  if (!call.options.inline_wait && work->needs_completion()) work->watch();
+  if (!call.options.inline_wait) {
+    work->complete_entry_early();
+    if (work->needs_completion()) work->watch();
+  }
   if (coalescing_.load(std::memory_order_relaxed)) [[unlikely]] {
     std::lock_guard lock(coalesced_mutex_);
     coalesced_.push_back(work);

@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "torch/flight_recorder.h"
 #include "torch/server_all_reduce.h"
 #include "torch/work.h"
 
@@ -122,7 +123,7 @@ class ProcessGroupDmlcomm final : public c10d::Backend {
   Call begin(c10d::OpType type, const char* title, const TorchOptions& options) const;
 
   c10::intrusive_ptr<Work> make_work(const Call& call, CallTensors tensors,
-                                     const TensorList& profiled_inputs) const;
+                                     const TensorList& inputs);
 
   // Hands the Work out: to the caller, or to the coalesced block that is open.
   WorkPtr finish(const Call& call, c10::intrusive_ptr<Work> work);
@@ -143,6 +144,7 @@ class ProcessGroupDmlcomm final : public c10d::Backend {
   const engine::CommunicatorOptions communicator_options_;
   const c10::intrusive_ptr<Options> backend_options_;
   const std::shared_ptr<ServerAllReduce> servers_;  // null: all_reduce is the communicator's
+  FlightLog flight_log_;
   const pid_t owner_;  // a forked child has no progress thread and must leave everything alone
 
   std::atomic<bool> coalescing_{false};

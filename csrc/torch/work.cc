@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "torch/completion_pool.h"
 #include "torch/errors.h"
@@ -18,8 +19,11 @@ using std::chrono::steady_clock;
 // How often a waiting thread looks for Ctrl-C.
 constexpr milliseconds kInterruptPeriod{100};
 
-// Waits for `operation` until `deadline`. Its own failure is the result, too.
-Status wait_until(engine::Operation& operation, steady_clock::time_point deadline) {
+// Waits for `operation` until `deadline`. Its own failure is the result, too. A wait that takes
+// long is noted in `entry`.
+Status wait_until(engine::Operation& operation, steady_clock::time_point deadline,
+                  const FlightEntry& entry) {
+  bool is_noted = false;
   while (!operation.done()) {
     const auto left = std::chrono::ceil<milliseconds>(deadline - steady_clock::now());
     if (left.count() <= 0) {
@@ -30,6 +34,7 @@ Status wait_until(engine::Operation& operation, steady_clock::time_point deadlin
     if (operation.done()) break;
     if (!status.ok() && status.code() != StatusCode::timeout) return status;
     check_interrupts();
+    if (!std::exchange(is_noted, true)) entry.add_stack();
   }
   return operation.status();
 }
@@ -102,10 +107,22 @@ const Status& Work::first_failure() const {
   return ok;
 }
 
+void Work::complete_entry_early() {
+  if (flight_entry_.is_empty()) return;
+  const FlightEntry entry = std::exchange(flight_entry_, FlightEntry());
+  auto num_left = std::make_shared<std::atomic<size_t>>(operations_.size());
+  for (auto& operation : operations_) {
+    operation->on_done([num_left, entry](const Status& status) {
+      if (status.ok() && --*num_left == 0) entry.complete();
+    });
+  }
+}
+
 // Entered by whoever sees the last operation done first; the others find it taken.
 void Work::complete() {
   int expected = kPending;
   if (!state_.compare_exchange_strong(expected, kCompleting)) return;
+  if (first_failure().ok()) flight_entry_.complete();
   if (first_failure().ok() && tensors_.needs_finish()) {
     try {
       tensors_.finish();
@@ -164,7 +181,7 @@ void Work::synchronize() { wait(kNoTimeout); }
 bool Work::wait(milliseconds timeout) {
   const auto deadline = deadline_after(timeout);
   for (auto& operation : operations_) {
-    const Status status = wait_until(*operation, deadline);
+    const Status status = wait_until(*operation, deadline, flight_entry_);
     if (!operation->done()) throw_if_error(status);
   }
   complete();

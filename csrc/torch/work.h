@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "engine/communicator.h"
+#include "torch/flight_recorder.h"
 #include "torch/tensors.h"
 
 namespace dmlcomm::adaptor {
@@ -37,6 +38,13 @@ class Work final : public c10d::Work {
 
   // Adds an operation; before the Work is handed out.
   void add(engine::OperationPtr operation) { operations_.push_back(std::move(operation)); }
+
+  // What torch's flight recorder shows of it: completed when the caller has waited.
+  void set_flight_entry(FlightEntry entry) { flight_entry_ = entry; }
+
+  // Completed already when the last operation ends, for callers that may be elsewhere meanwhile.
+  // After the last add().
+  void complete_entry_early();
 
   // Makes complete() happen although nobody waits. Idempotent.
   void watch();
@@ -72,6 +80,8 @@ class Work final : public c10d::Work {
   // Constant once the Work is handed out.
   const Communicator communicator_;
   c10::SmallVector<engine::OperationPtr, 1> operations_;
+
+  FlightEntry flight_entry_;  // empty where the operations complete it
 
   // Touched by complete() only, after that constant.
   CallTensors tensors_;

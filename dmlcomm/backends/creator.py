@@ -35,6 +35,7 @@ def create(options: Any, pg_options: Any = None) -> Any:
             f"pg_options of backend dmlcomm: expected None or Backend.Options, got {pg_options!r}"
         )
     extension = _extension()
+    _record_calls(extension)
     servers = _servers(options)
     try:
         return _create(extension, options, servers)
@@ -42,6 +43,14 @@ def create(options: Any, pg_options: Any = None) -> Any:
         if servers is not None:
             servers.close()
         raise
+
+
+def _record_calls(extension: ModuleType) -> None:
+    """Tells torch, before it has made the group, that dmlcomm feeds its flight recorder itself."""
+    # A torch without the set records, too: everything twice, but nothing is lost.
+    self_recording: set[str] = getattr(c10d, "_FR_SELF_RECORDING_BACKENDS", set())
+    if extension.RECORDS_FLIGHTS:
+        self_recording.add(NAME)
 
 
 def _servers(options: Any) -> Any:
