@@ -53,7 +53,7 @@ def _calls(rank, n):
 def test_each_call_is_one_completed_entry():
     for rank, dump in enumerate(run_ranks(_calls, 2)):
         entries = dump["entries"]
-        message = "send" if rank == 0 else "recv"
+        message = "send 0->1" if rank == 0 else "recv 1<-0"
         names = [entry["profiling_name"] for entry in entries]
         assert names == [
             f"dmlcomm:{name}" for name in ("all_reduce", "all_gather", "barrier", message)
@@ -68,6 +68,40 @@ def test_each_call_is_one_completed_entry():
         assert entries[1]["output_dtypes"] == ["Float"] * 2
         (status,) = dump["pg_status"].values()
         assert status["last_completed_collective"] == "3"
+
+
+def _every_kind(rank, n):
+    whole, part = torch.ones(n), torch.ones(1)
+    parts = list(torch.ones(n, 1))
+    dist.broadcast(part, 0)
+    dist.all_reduce(torch.eye(2).to_sparse())
+    dist.all_reduce_coalesced([torch.ones(2), torch.ones(3)])
+    dist.reduce(part, 0)
+    dist.all_gather_into_tensor(whole, part)
+    dist.gather(part, parts if rank == 0 else None, 0)
+    dist.scatter(part, parts if rank == 0 else None, 0)
+    dist.reduce_scatter(part, parts)
+    dist.reduce_scatter_tensor(part, whole)
+    dist.all_to_all_single(torch.empty(n), whole)
+    dist.all_to_all(list(torch.empty(n, 1)), parts)
+    with dist._coalescing_manager():
+        dist.all_reduce(whole)
+        dist.all_reduce(part)
+    if rank == 0:
+        dist.recv(part)
+    else:
+        dist.send(part, 0)
+    return _entries()
+
+
+def test_torchs_analyser_reads_every_kind_of_call():
+    from torch.distributed.flight_recorder.components.types import Op
+
+    for entries in run_ranks(_every_kind, 2):
+        kinds = [Op(entry, {"all": {0, 1}}, "all").type for entry in entries]
+        assert len(kinds) == 13
+        assert kinds[-1] in ("send", "recv")
+        assert {entry["state"] for entry in entries} == {"completed"}
 
 
 def _groups(rank, n):
@@ -132,6 +166,20 @@ def test_an_asynchronous_call_has_a_stack_and_completes_by_itself():
     has_stack, state = run_ranks(_nobody_waits, 2)[0]
     assert has_stack
     assert state == "scheduled"
+
+
+def _leaves(rank, n):
+    """As a signal handler that raises does: nobody waits for a blocking call any more."""
+    options = dist.AllreduceOptions()
+    options.asyncOp = False
+    tensor = torch.ones(SHAPE)
+    dist.group.WORLD.allreduce([tensor], options)
+    dist.barrier()
+    eventually(lambda: _entries()[0]["state"] == "completed", "the call is completed")
+
+
+def test_a_blocking_call_that_is_left_completes():
+    run_ranks(_leaves, 2)
 
 
 def _fails(rank, n):

@@ -191,9 +191,10 @@ bool Engine::drive_until(OpState& op, Deadline deadline) {
     }
     // Somebody drives. Look for a moment, since sleeping and waking cost more than a short
     // operation.
-    const int64_t begin = now_ns();
-    for (int64_t now = begin; !op.done() && now - begin < poll_ns_; now = now_ns()) {
-      pause(now - begin);
+    const int64_t give_up = now_ns() + poll_ns_;
+    while (!op.done() && now_ns() < give_up) {
+      if (crowded_) sched_yield();
+      relax();
     }
     // The driver may leave for its own reasons: then the progress thread is woken, and takes over.
     if (!op.wait_done(deadline) && deadline.expired()) return op.done();
@@ -357,8 +358,8 @@ void Engine::tick() {
   check_deadlines();
 }
 
-// Between two looks at what is waited for since `waited_ns`.
-void Engine::pause(int64_t waited_ns) const {
+// Between two looks of a driver that has seen nothing for `waited_ns`.
+void Engine::relax_after(int64_t waited_ns) const {
   if (crowded_ && waited_ns >= yield_after_ns_) {
     sched_yield();
   } else {
@@ -369,7 +370,10 @@ void Engine::pause(int64_t waited_ns) const {
 // Nothing moved: poll on for a moment, then sleep.
 void Engine::rest(int64_t idle_since_ns, const OpState* until, Deadline deadline) {
   const int64_t now = now_ns();
-  if (now - idle_since_ns < poll_ns_) return pause(now - idle_since_ns);
+  if (now - idle_since_ns < poll_ns_) {
+    relax_after(now - idle_since_ns);
+    return;
+  }
   if (now >= next_tick_ns_) tick();
   const int timeout_ms = mesh_->tick_ms();
   const int until_deadline_ms = deadline.remaining_poll_ms();

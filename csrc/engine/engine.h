@@ -100,7 +100,7 @@ class Engine final : public Driver,
   void end(Running& running, const Status& status);
   void tick();
   void check_deadlines();
-  void pause(int64_t waited_ns) const;
+  void relax_after(int64_t waited_ns) const;
   void rest(int64_t idle_since_ns, const OpState* until, Deadline deadline);
   bool has_news() const;
   void tell_counters();

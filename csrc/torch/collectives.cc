@@ -113,7 +113,11 @@ bool fits_one_message(const std::vector<at::Tensor>& tensors) {
 template <typename TorchOptions>
 ProcessGroupDmlcomm::Call ProcessGroupDmlcomm::begin(OpType type, const char* title,
                                                      const TorchOptions& options) const {
-  Call call{.type = type, .title = title, .options = {}, .blocking = is_blocking(options)};
+  Call call{.type = type,
+            .title = title,
+            .options = {},
+            .peer = engine::kAnySource,
+            .blocking = is_blocking(options)};
   if (options.timeout.count() > 0) call.options.timeout = options.timeout;
   call.options.inline_wait = call.blocking && !coalescing_.load(std::memory_order_relaxed);
   return call;
@@ -511,26 +515,34 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::alltoall(TensorList& outputs, 
 
 ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::send(TensorList& tensors, int destination,
                                                        int tag) {
-  const Call call{.type = OpType::SEND, .title = "dmlcomm:send", .options = {}, .blocking = false};
-  return start_send_or_recv(call, tensors, check_peer(destination, "send"), tag);
+  const Call call{.type = OpType::SEND,
+                  .title = "dmlcomm:send",
+                  .options = {},
+                  .peer = check_peer(destination, "send"),
+                  .blocking = false};
+  return start_send_or_recv(call, tensors, tag);
 }
 
 ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::recv(TensorList& tensors, int source, int tag) {
-  const Call call{.type = OpType::RECV, .title = "dmlcomm:recv", .options = {}, .blocking = false};
-  return start_send_or_recv(call, tensors, check_peer(source, "recv"), tag);
+  const Call call{.type = OpType::RECV,
+                  .title = "dmlcomm:recv",
+                  .options = {},
+                  .peer = check_peer(source, "recv"),
+                  .blocking = false};
+  return start_send_or_recv(call, tensors, tag);
 }
 
 ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::recvAnysource(TensorList& tensors, int tag) {
   const Call call{.type = OpType::RECVANYSOURCE,
                   .title = "dmlcomm:recvAnySource",
                   .options = {},
+                  .peer = engine::kAnySource,
                   .blocking = false};
-  return start_send_or_recv(call, tensors, engine::kAnySource, tag);
+  return start_send_or_recv(call, tensors, tag);
 }
 
 ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::start_send_or_recv(const Call& call,
-                                                                     TensorList& tensors, int peer,
-                                                                     int tag) {
+                                                                     TensorList& tensors, int tag) {
   const bool sends = call.type == OpType::SEND;
   const char* operation = sends ? "send" : "recv";
   check_list(tensors, operation);
@@ -550,10 +562,10 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::start_send_or_recv(const Call&
   auto work = make_work(call, std::move(buffers), tensors);
   const auto wire_tag = static_cast<uint32_t>(tag);
   for (const auto& source : sources) {
-    work->add(communicator_->send(source, peer, wire_tag, call.options));
+    work->add(communicator_->send(source, call.peer, wire_tag, call.options));
   }
   for (const auto& destination : destinations) {
-    work->add(communicator_->recv(destination, peer, wire_tag, call.options));
+    work->add(communicator_->recv(destination, call.peer, wire_tag, call.options));
   }
   return finish(call, std::move(work));
 }

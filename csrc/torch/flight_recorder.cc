@@ -2,6 +2,9 @@
 
 #include <torch/version.h>
 
+#include "base/fork_guard.h"
+#include "base/str_cat.h"
+
 #define DMLCOMM_HAS_RECORDER_PER_BACKEND \
   (TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 15))
 
@@ -12,6 +15,7 @@
 #include <torch/csrc/distributed/c10d/FlightRecorder.hpp>
 
 #include <algorithm>
+#include <climits>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -45,6 +49,9 @@ const std::string& thread_name() {
   thread_local const std::string name = c10::getThreadName();
   return name;
 }
+
+// Torch reads the size of its buffer as a number without sign: below 0 is off, too.
+bool is_switched_on() { return recorder().enabled_ && recorder().max_entries_ <= INT_MAX; }
 
 // The place of the next entry, which becomes the newest. With the recorder's lock.
 Recorder::Entry& next_entry() {
@@ -85,19 +92,34 @@ void describe(const std::vector<at::Tensor>& tensors, Dims& dims,
 bool FlightLog::is_available() { return true; }
 
 FlightLog::FlightLog(c10d::Backend& backend, const std::vector<int>& global_ranks)
-    : backend_(backend), global_ranks_(global_ranks.begin(), global_ranks.end()) {}
+    : backend_(backend),
+      fork_generation_(fork_generation()),
+      global_ranks_(global_ranks.begin(), global_ranks.end()) {}
+
+// As torch's analyser reads it: "dmlcomm:all_reduce", "dmlcomm:send 0->1", "dmlcomm:recv 1<-?".
+void FlightLog::put_title(const Call& call, std::string& title) const {
+  const int rank = backend_.getRank();
+  switch (call.type) {
+    case c10d::OpType::SEND: title = str_cat("dmlcomm:send ", rank, "->", call.peer); break;
+    case c10d::OpType::RECV: title = str_cat("dmlcomm:recv ", rank, "<-", call.peer); break;
+    case c10d::OpType::RECVANYSOURCE: title = str_cat("dmlcomm:recv ", rank, "<-?"); break;
+    case c10d::OpType::_ALLREDUCE_SPARSE: title = "dmlcomm:all_reduce"; break;
+    default: title = call.title; break;  // in place: no memory is asked for
+  }
+}
 
 FlightEntry FlightLog::begin(const Call& call) {
   Recorder& to = recorder();
-  if (!to.enabled_) return {};
+  if (fork_generation_ != fork_generation() || !is_switched_on()) return {};
+  const bool is_message = c10d::isP2POp(call.type);
   Stack stack = call.returns_early ? gather_stack() : no_stack();
   std::lock_guard lock(to.mutex_);
   if (status_ == nullptr) introduce_group();
-  ++(call.is_point_to_point ? num_messages_ : num_collectives_);
+  ++(is_message ? num_messages_ : num_collectives_);
   FlightEntry result;
   result.group_ = status_.get();
   result.place_ = to.next_;
-  result.sequence_ = call.is_point_to_point ? -1 : num_collectives_;
+  result.sequence_ = is_message ? -1 : num_collectives_;
   Recorder::Entry& entry = next_entry();
   result.id_ = entry.id_;
   result.epoch_ = entry.reset_epoch_;
@@ -106,12 +128,12 @@ FlightEntry FlightLog::begin(const Call& call) {
   entry.collective_seq_id_ = static_cast<size_t>(num_collectives_);
   entry.p2p_seq_id_ = static_cast<size_t>(num_messages_);
   entry.op_id_ = static_cast<size_t>(num_collectives_ + num_messages_);
-  entry.profiling_name_ = call.title;
+  put_title(call, entry.profiling_name_);
   entry.traceback_ = std::move(stack);
   entry.start_ = entry.end_ = nullptr;
   entry.time_created_ = c10::getTime();
   entry.timeout_ms_ = call.timeout.count();
-  entry.isP2P_ = call.is_point_to_point;
+  entry.isP2P_ = is_message;
   entry.duration_.reset();
   entry.time_discovered_started_.reset();
   entry.time_discovered_completed_.reset();
@@ -160,7 +182,8 @@ void FlightEntry::add_stack() const {
 
 bool FlightLog::is_available() { return false; }
 
-FlightLog::FlightLog(c10d::Backend& backend, const std::vector<int>&) : backend_(backend) {}
+FlightLog::FlightLog(c10d::Backend& backend, const std::vector<int>&)
+    : backend_(backend), fork_generation_(fork_generation()) {}
 
 FlightEntry FlightLog::begin(const Call&) { return {}; }
 

@@ -32,7 +32,7 @@ class FlightEntry {
 
   bool is_empty() const { return group_ == nullptr; }
 
-  // The call has succeeded. One that fails or hangs stays as it is: scheduled.
+  // What the call communicates is there. One that fails or hangs stays as it is: scheduled.
   void complete() const;
 
   // Adds the stack of this thread, which must not hold the GIL. Keeps one that is there.
@@ -54,15 +54,16 @@ class FlightLog {
   static bool is_available();
 
   struct Call {
-    const char* title;  // "dmlcomm:all_reduce"
-    bool is_point_to_point;
+    c10d::OpType type;
+    const char* title;   // of a collective: "dmlcomm:all_reduce"
+    int peer;            // of a message; negative: any
     bool returns_early;  // the caller may be elsewhere when the call hangs
     std::chrono::milliseconds timeout;
     const std::vector<at::Tensor>& inputs;
     const std::vector<at::Tensor>& outputs;
   };
 
-  // `backend` outlives the log.
+  // `backend` outlives the log. A forked child's copy records nothing.
   FlightLog(c10d::Backend& backend, const std::vector<int>& global_ranks);
 
   // Must be called without the GIL.
@@ -70,11 +71,13 @@ class FlightLog {
 
  private:
   void introduce_group();
+  void put_title(const Call& call, std::string& title) const;
 
   c10d::Backend& backend_;
+  const int fork_generation_;  // of the process that made it
   const std::vector<uint64_t> global_ranks_;
 
-  // Guarded by the recorder's lock.
+  // Guarded by the recorder's lock, which torch's dumps of groups and their states do without.
   std::shared_ptr<c10d::ProcessGroupStatus> status_;  // null: the recorder does not know the group
   size_t group_id_ = 0;
   std::tuple<std::string, std::string> group_name_;  // name, description

@@ -73,6 +73,7 @@ ProcessGroupDmlcomm::ProcessGroupDmlcomm(Communicator communicator,
       backend_options_(backend_options_of(communicator_options_)),
       servers_(std::move(servers)),
       flight_log_(*this, communicator_options_.global_ranks),
+      timeout_(communicator_options_.timeout),
       owner_(getpid()) {
   init();
   std::lock_guard lock(registry().mutex);
@@ -107,6 +108,7 @@ void ProcessGroupDmlcomm::close_all() {
 
 void ProcessGroupDmlcomm::setTimeout(std::chrono::milliseconds timeout) {
   backend_options_->timeout = timeout;
+  timeout_.store(timeout);
   communicator_->set_timeout(timeout);
   if (servers_) servers_->set_timeout(timeout);
 }
@@ -194,14 +196,14 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::endCoalescing() {
 
 c10::intrusive_ptr<Work> ProcessGroupDmlcomm::make_work(const Call& call, CallTensors tensors,
                                                         const TensorList& inputs) {
-  const FlightEntry entry =
-      flight_log_.begin({.title = call.title,
-                         .is_point_to_point = c10d::isP2POp(call.type),
-                         .returns_early = !call.options.inline_wait,
-                         .timeout = call.options.timeout.count() > 0 ? call.options.timeout
-                                                                     : backend_options_->timeout,
-                         .inputs = inputs,
-                         .outputs = tensors.results()});
+  const FlightEntry entry = flight_log_.begin(
+      {.type = call.type,
+       .title = call.title,
+       .peer = call.peer,
+       .returns_early = !call.options.inline_wait,
+       .timeout = call.options.timeout.count() > 0 ? call.options.timeout : timeout_.load(),
+       .inputs = inputs,
+       .outputs = tensors.results()});
   const bool is_profiled = at::hasCallbacks();
   const auto profiled = is_profiled ? std::optional(inputs) : std::nullopt;
   auto work = c10::make_intrusive<Work>(rank_, call.type, is_profiled ? call.title : nullptr,

@@ -116,6 +116,7 @@ class ProcessGroupDmlcomm final : public c10d::Backend {
     c10d::OpType type;
     const char* title;  // of the profiler range
     engine::OpOptions options;
+    int peer;       // of a message; kAnySource: any
     bool blocking;  // the caller waits at once, and wants no Work inside a coalesced block
   };
 
@@ -136,7 +137,7 @@ class ProcessGroupDmlcomm final : public c10d::Backend {
   engine::OperationPtr start_reduce_scatter(CallTensors& tensors, at::Tensor& output,
                                             const at::Tensor& input, const c10d::ReduceOp& op,
                                             const Call& call, const char* operation);
-  WorkPtr start_send_or_recv(const Call& call, TensorList& tensors, int peer, int tag);
+  WorkPtr start_send_or_recv(const Call& call, TensorList& tensors, int tag);
   int check_root(int64_t root, const char* operation) const;
   int check_peer(int peer, const char* operation) const;
 
@@ -145,6 +146,7 @@ class ProcessGroupDmlcomm final : public c10d::Backend {
   const c10::intrusive_ptr<Options> backend_options_;
   const std::shared_ptr<ServerAllReduce> servers_;  // null: all_reduce is the communicator's
   FlightLog flight_log_;
+  std::atomic<std::chrono::milliseconds> timeout_;  // of calls that name none
   const pid_t owner_;  // a forked child has no progress thread and must leave everything alone
 
   std::atomic<bool> coalescing_{false};

@@ -60,7 +60,10 @@ Work::Work(int rank, c10d::OpType type, const char* profiling_title,
       tensors_(std::move(tensors)) {}
 
 Work::~Work() {
-  if (operations_done()) return;
+  const bool is_done = operations_done();
+  if (is_done && state_.load() == kPending && first_failure().ok()) flight_entry_.complete();
+  if (is_done) return;
+  complete_entry_early();
   // Dropped while running: the engine may still read and write the tensors. They are released in
   // the pool, because the last reference to a tensor may need the GIL.
   auto tensors = std::make_shared<CallTensors>(std::move(tensors_));
@@ -122,7 +125,6 @@ void Work::complete_entry_early() {
 void Work::complete() {
   int expected = kPending;
   if (!state_.compare_exchange_strong(expected, kCompleting)) return;
-  if (first_failure().ok()) flight_entry_.complete();
   if (first_failure().ok() && tensors_.needs_finish()) {
     try {
       tensors_.finish();
@@ -130,6 +132,7 @@ void Work::complete() {
       completion_error_ = std::current_exception();
     }
   }
+  if (first_failure().ok() && !completion_error_) flight_entry_.complete();
   end_profiler_range();
   c10::intrusive_ptr<c10::ivalue::Future> future;
   c10::intrusive_ptr<c10::ivalue::Future> result_future;
