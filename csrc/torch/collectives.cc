@@ -515,34 +515,23 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::alltoall(TensorList& outputs, 
 
 ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::send(TensorList& tensors, int destination,
                                                        int tag) {
-  const Call call{.type = OpType::SEND,
-                  .title = "dmlcomm:send",
-                  .options = {},
-                  .peer = check_peer(destination, "send"),
-                  .blocking = false};
-  return start_send_or_recv(call, tensors, tag);
+  return start_send_or_recv(OpType::SEND, "dmlcomm:send", tensors, check_peer(destination, "send"),
+                            tag);
 }
 
 ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::recv(TensorList& tensors, int source, int tag) {
-  const Call call{.type = OpType::RECV,
-                  .title = "dmlcomm:recv",
-                  .options = {},
-                  .peer = check_peer(source, "recv"),
-                  .blocking = false};
-  return start_send_or_recv(call, tensors, tag);
+  return start_send_or_recv(OpType::RECV, "dmlcomm:recv", tensors, check_peer(source, "recv"), tag);
 }
 
 ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::recvAnysource(TensorList& tensors, int tag) {
-  const Call call{.type = OpType::RECVANYSOURCE,
-                  .title = "dmlcomm:recvAnySource",
-                  .options = {},
-                  .peer = engine::kAnySource,
-                  .blocking = false};
-  return start_send_or_recv(call, tensors, tag);
+  return start_send_or_recv(OpType::RECVANYSOURCE, "dmlcomm:recvAnySource", tensors,
+                            engine::kAnySource, tag);
 }
 
-ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::start_send_or_recv(const Call& call,
-                                                                     TensorList& tensors, int tag) {
+ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::start_send_or_recv(OpType type, const char* title,
+                                                                     TensorList& tensors, int peer,
+                                                                     int tag) {
+  const Call call{.type = type, .title = title, .options = {}, .peer = peer, .blocking = false};
   const bool sends = call.type == OpType::SEND;
   const char* operation = sends ? "send" : "recv";
   check_list(tensors, operation);

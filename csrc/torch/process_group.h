@@ -137,7 +137,8 @@ class ProcessGroupDmlcomm final : public c10d::Backend {
   engine::OperationPtr start_reduce_scatter(CallTensors& tensors, at::Tensor& output,
                                             const at::Tensor& input, const c10d::ReduceOp& op,
                                             const Call& call, const char* operation);
-  WorkPtr start_send_or_recv(const Call& call, TensorList& tensors, int tag);
+  WorkPtr start_send_or_recv(c10d::OpType type, const char* title, TensorList& tensors, int peer,
+                             int tag);
   int check_root(int64_t root, const char* operation) const;
   int check_peer(int peer, const char* operation) const;
 
