@@ -24,14 +24,15 @@ MAX_FILE_LINES = 800
 MAX_FUNCTION_LINES = 70
 MAX_COLUMNS = 100
 
-CORE = ["base", "kernels", "topology", "schedule", "transport", "engine"]
+CORE = ["base", "memory", "kernels", "topology", "schedule", "transport", "engine"]
 # Folder of csrc/ -> folders that it may include, besides itself.
 MAY_INCLUDE = {
     "base": [],
+    "memory": ["base"],
     "kernels": ["base"],
     "topology": ["base"],
     "schedule": ["base", "topology"],
-    "transport": ["base", "kernels"],
+    "transport": ["base", "memory", "kernels"],
     "engine": CORE,
     "ps": CORE,
     "bindings": [*CORE, "ps"],

@@ -11,7 +11,7 @@
 
 #include "base/check.h"
 #include "schedule/planner.h"
-#include "schedule/pricing.h"
+#include "schedule/price/pricing.h"
 #include "topology/topology.h"
 #include "transport/address.h"
 

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "engine/rendezvous.h"
-#include "ps/rule.h"
+#include "ps/rules/rule.h"
 
 namespace dmlcomm::bindings {
 

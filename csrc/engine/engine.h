@@ -25,16 +25,16 @@
 #include <vector>
 
 #include "base/fork_guard.h"
-#include "engine/board.h"
 #include "engine/collective_history.h"
 #include "engine/compiled_plan.h"
 #include "engine/engine_options.h"
 #include "engine/huge_pages.h"
-#include "engine/memory_pool.h"
+#include "engine/local/board.h"
+#include "engine/local/placement.h"
 #include "engine/op_state.h"
-#include "engine/placement.h"
 #include "engine/point_to_point.h"
 #include "engine/runner.h"
+#include "memory/memory_pool.h"
 #include "schedule/planner.h"
 #include "transport/mesh.h"
 

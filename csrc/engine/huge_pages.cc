@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "base/alignment.h"
-#include "base/huge_memory.h"
-#include "base/shared_blocks.h"
+#include "memory/huge_memory.h"
+#include "memory/shared_blocks.h"
 
 namespace dmlcomm::engine {
 namespace {

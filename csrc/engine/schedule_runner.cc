@@ -153,8 +153,9 @@ void ScheduleRunner::finish(uint32_t task) {
 }
 
 Status ScheduleRunner::advance(bool* moved) {
-  // In the order in which they were sent, which keeps blocks in theirs (schedule/blocks.h).
-  // finish() may append to sent_ and working_ while they are walked.
+  // In the order in which they were sent, which keeps blocks in theirs
+  // (schedule/algorithms/blocks.h). finish() may append to sent_ and working_ while they are
+  // walked.
   for (size_t i = 0; i < sent_.size(); ++i) {
     finish(sent_[i]);
     *moved = true;

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "engine/compiled_plan.h"
-#include "engine/memory_pool.h"
 #include "engine/op_state.h"
 #include "engine/runner.h"
+#include "memory/memory_pool.h"
 #include "transport/mesh.h"
 
 namespace dmlcomm::engine {

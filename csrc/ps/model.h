@@ -20,7 +20,7 @@
 #include "ps/clock_vector.h"
 #include "ps/events.h"
 #include "ps/model_spec.h"
-#include "ps/rule.h"
+#include "ps/rules/rule.h"
 #include "ps/shard.h"
 #include "ps/snapshot.h"
 

@@ -4,7 +4,7 @@
 
 #include "base/str_cat.h"
 #include "kernels/convert.h"
-#include "ps/rule.h"
+#include "ps/rules/rule.h"
 #include "topology/partition.h"
 
 namespace dmlcomm::ps {

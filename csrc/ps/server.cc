@@ -5,8 +5,8 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/shared_arena.h"
 #include "base/str_cat.h"
+#include "memory/shared_arena.h"
 
 namespace dmlcomm::ps {
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "ps/model_spec.h"
-#include "ps/rule.h"
+#include "ps/rules/rule.h"
 #include "ps/snapshot.h"
 #include "ps/window.h"
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "ps/buffer_pool.h"
+#include "memory/buffer_pool.h"
 
 namespace dmlcomm::ps {
 

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "schedule/cost_terms.h"
 #include "schedule/op_shape.h"
+#include "schedule/price/cost_terms.h"
 #include "schedule/schedule.h"
 #include "topology/topology.h"
 

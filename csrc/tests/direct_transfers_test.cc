@@ -1,6 +1,6 @@
 // What all ranks together do with their tensors, carried out in one address space.
 
-#include "engine/direct_transfers.h"
+#include "engine/local/direct_transfers.h"
 
 #include <gtest/gtest.h>
 

@@ -18,10 +18,10 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/shared_arena.h"
-#include "base/shared_blocks.h"
 #include "base/str_cat.h"
 #include "engine/communicator.h"
+#include "memory/shared_arena.h"
+#include "memory/shared_blocks.h"
 #include "tests/ranks.h"
 
 namespace dmlcomm::tests {

@@ -1,6 +1,6 @@
 // Update rules: sums of every type, and what make_rule accepts. Those with a learning rate have
 // rule_optimizers_test.cc.
-#include "ps/rule.h"
+#include "ps/rules/rule.h"
 
 #include <gtest/gtest.h>
 

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "ps/rule.h"
+#include "ps/rules/rule.h"
 #include "tests/kernels_reference.h"
 
 namespace dmlcomm::test {

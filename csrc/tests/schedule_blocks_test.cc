@@ -3,10 +3,10 @@
 
 #include <vector>
 
-#include "schedule/all_reduce_direct.h"
-#include "schedule/all_reduce_leaders.h"
-#include "schedule/blocks.h"
-#include "schedule/verifier.h"
+#include "schedule/algorithms/all_reduce_direct.h"
+#include "schedule/algorithms/all_reduce_leaders.h"
+#include "schedule/algorithms/blocks.h"
+#include "schedule/verify/verifier.h"
 #include "tests/schedule_shapes.h"
 #include "tests/schedule_topologies.h"
 

@@ -8,9 +8,9 @@
 
 #include "base/str_cat.h"
 #include "schedule/algorithms.h"
-#include "schedule/cost_model.h"
 #include "schedule/planner.h"
-#include "schedule/verifier.h"
+#include "schedule/price/cost_model.h"
+#include "schedule/verify/verifier.h"
 #include "tests/schedule_shapes.h"
 #include "tests/schedule_topologies.h"
 

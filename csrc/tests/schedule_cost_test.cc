@@ -10,9 +10,9 @@
 
 #include "base/str_cat.h"
 #include "schedule/algorithms.h"
-#include "schedule/cost_model.h"
-#include "schedule/max_min_sharing.h"
-#include "schedule/verifier.h"
+#include "schedule/price/cost_model.h"
+#include "schedule/price/max_min_sharing.h"
+#include "schedule/verify/verifier.h"
 #include "tests/schedule_shapes.h"
 #include "tests/schedule_topologies.h"
 

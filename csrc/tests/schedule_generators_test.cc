@@ -9,7 +9,7 @@
 
 #include "base/str_cat.h"
 #include "schedule/algorithms.h"
-#include "schedule/verifier.h"
+#include "schedule/verify/verifier.h"
 #include "tests/schedule_shapes.h"
 #include "tests/schedule_topologies.h"
 

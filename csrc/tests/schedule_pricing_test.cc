@@ -1,5 +1,5 @@
 // Prices of whole operations, against arithmetic and against what was measured.
-#include "schedule/pricing.h"
+#include "schedule/price/pricing.h"
 
 #include <gtest/gtest.h>
 

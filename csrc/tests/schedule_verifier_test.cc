@@ -1,5 +1,5 @@
 // The verifier refuses every kind of fault: schedules that are right but for one change.
-#include "schedule/verifier.h"
+#include "schedule/verify/verifier.h"
 
 #include <gtest/gtest.h>
 

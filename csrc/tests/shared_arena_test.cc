@@ -1,6 +1,6 @@
 // SharedArena: what two mappings of it show, and that memory which was freed is used again.
 
-#include "base/shared_arena.h"
+#include "memory/shared_arena.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -11,7 +11,7 @@
 #include <random>
 #include <vector>
 
-#include "base/huge_memory.h"
+#include "memory/huge_memory.h"
 
 namespace dmlcomm::tests {
 namespace {

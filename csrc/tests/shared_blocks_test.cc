@@ -1,6 +1,6 @@
 // SharedBlocks: a block that moves to the arena stays what it was to its program, forks included.
 
-#include "base/shared_blocks.h"
+#include "memory/shared_blocks.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "base/alignment.h"
-#include "base/huge_memory.h"
-#include "base/shared_arena.h"
 #include "base/unique_fd.h"
+#include "memory/huge_memory.h"
+#include "memory/shared_arena.h"
 
 namespace dmlcomm::tests {
 namespace {

@@ -9,8 +9,8 @@
 
 #include <vector>
 
-#include "base/huge_memory.h"
-#include "base/shared_arena.h"
+#include "memory/huge_memory.h"
+#include "memory/shared_arena.h"
 
 namespace dmlcomm::transport::shm {
 namespace {

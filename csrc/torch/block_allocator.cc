@@ -5,8 +5,8 @@
 
 #include <cstdlib>
 
-#include "base/shared_arena.h"
-#include "base/shared_blocks.h"
+#include "memory/shared_arena.h"
+#include "memory/shared_blocks.h"
 
 namespace dmlcomm::adaptor {
 namespace {

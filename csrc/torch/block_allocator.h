@@ -1,5 +1,5 @@
 // Large CPU tensors lie in blocks that may be shared with the other ranks of the host
-// (base/shared_blocks.h).
+// (memory/shared_blocks.h).
 #pragma once
 
 #include "base/config.h"

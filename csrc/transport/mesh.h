@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "base/config.h"
-#include "base/shared_arena.h"
 #include "base/unique_fd.h"
+#include "memory/shared_arena.h"
 #include "transport/address.h"
 #include "transport/handshake.h"
 #include "transport/link.h"

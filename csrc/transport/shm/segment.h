@@ -7,7 +7,7 @@
 // Layout: Header | one RingControl per local rank | board: two slots | one ring per local rank.
 // Ring i carries bytes from the owner to local rank i. The board slots carry the owner's part of
 // small operations, and addresses for large ones, or copies that the others read and write
-// (engine/board.h).
+// (engine/local/board.h).
 #pragma once
 
 #include <atomic>
@@ -41,7 +41,7 @@ struct Header {
 
   // 1 while the owner sleeps or is about to; who changes what it may wait for then wakes it.
   alignas(kCacheLineBytes) std::atomic<uint32_t> sleeping;
-  // Core on which the owner has driven last (engine/placement.h), or kNoCore; a hint.
+  // Core on which the owner has driven last (engine/local/placement.h), or kNoCore; a hint.
   std::atomic<int32_t> core;
   // Grows while the owner is alive.
   alignas(kCacheLineBytes) std::atomic<uint64_t> heartbeat;

@@ -10,8 +10,8 @@
 
 #include <memory>
 
-#include "base/shared_arena.h"
 #include "base/unique_fd.h"
+#include "memory/shared_arena.h"
 #include "transport/channel.h"
 #include "transport/shm/segment.h"
 

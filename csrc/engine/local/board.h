@@ -1,0 +1,70 @@
+// Board: where ranks that share one host meet, without messages.
+//
+// Each rank has slots in its own shared memory that the others read, and counts rounds. In round r
+// a rank
+//   enters   writes slot r % 2, and publishes r in its segment's header;
+//   takes    waits for `round >= r` at all others, compares what they do with what it does, and
+//            reads the slots it needs. So a root learns, too, that the others named another one.
+// Slot r % 2 was last used in round r - 2. A peer that has published r - 1 is through with r - 2,
+// so a rank enters r only when all have published r - 1.
+//
+// Round 1 belongs to the board itself: the ranks say whether they reach each other's memory. An
+// operation takes one or two rounds, and all ranks count them alike. What goes through the slots is
+// either the data (SlotRunner) or addresses of it (DirectRunner). In the first round of the latter
+// a slot may hold a copy to which the others write, too: until they publish the second.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "engine/op_state.h"
+#include "engine/runner.h"
+#include "memory/memory_pool.h"
+#include "transport/mesh.h"
+
+namespace dmlcomm::engine {
+
+class Board {
+ public:
+  Board(transport::Mesh& mesh, int rank, int num_ranks);
+
+  // Round 1; to be called until ready().
+  void greet(bool* moved);
+  bool ready() const { return ready_; }
+  bool greeting_waits_for(int peer) const;
+
+  // The runner that carries `op` out on the board, or null if its ranks have to take another way.
+  // Depends on facts only that all ranks share. Once ready().
+  std::unique_ptr<Runner> runner_for(const OpState& op, MemoryPool& pool);
+
+  // --- for the runners ---
+  int rank() const { return rank_; }
+  int num_ranks() const { return num_ranks_; }
+  transport::Mesh& mesh() { return mesh_; }
+  transport::shm::Header& header() { return mesh_.segment().header(); }
+  transport::shm::Header& header_of(int rank) { return mesh_.peer_segment(rank)->header(); }
+  std::byte* own_slot(uint64_t round) { return mesh_.segment().slot(round); }
+  std::byte* slot_of(int rank, uint64_t round);
+  size_t slot_bytes() const { return mesh_.segment().slot_bytes(); }
+
+  uint64_t round() const { return round_; }  // last one entered
+  bool published(int rank, uint64_t round) const;
+  bool all_published(uint64_t round) const;
+  // Enters the next round.
+  void publish();
+
+ private:
+  bool connected() const;
+  bool fits_slots(const OpState& op, size_t max_read) const;
+  bool may_be_shared(const OpState& op) const;
+
+  transport::Mesh& mesh_;
+  const int rank_;
+  const int num_ranks_;
+  uint64_t round_ = 0;
+  bool ready_ = false;
+  bool direct_ = false;          // all ranks reach each other's memory
+  bool shares_tensors_ = false;  // on all ranks they may lie in the arena
+};
+
+}  // namespace dmlcomm::engine

@@ -1,0 +1,79 @@
+// BufferPool: memory for pushes and their sums, in buffers of one size that come back.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "base/alignment.h"
+#include "memory/huge_memory.h"
+
+namespace dmlcomm {
+
+class BufferPool {
+ public:
+  // Goes back to its pool, which outlives it.
+  class Buffer {
+   public:
+    Buffer() = default;
+    Buffer(Buffer&& other) noexcept
+        : pool_(other.pool_), data_(std::exchange(other.data_, nullptr)) {}
+    Buffer& operator=(Buffer&& other) noexcept {
+      std::swap(pool_, other.pool_);
+      std::swap(data_, other.data_);
+      return *this;
+    }
+    ~Buffer() {
+      if (data_ != nullptr) pool_->give(data_);
+    }
+    std::byte* data() const { return data_; }
+    // It never goes back.
+    void keep_out() { data_ = nullptr; }
+
+   private:
+    friend class BufferPool;
+    Buffer(BufferPool* pool, std::byte* data) : pool_(pool), data_(data) {}
+
+    BufferPool* pool_ = nullptr;
+    std::byte* data_ = nullptr;
+  };
+
+  BufferPool(size_t bytes, bool huge_pages)
+      : bytes_(round_up(bytes, kCacheLineBytes)), huge_pages_(huge_pages) {}
+
+  bool huge_pages() const { return huge_pages_; }
+
+  Buffer take() {
+    std::lock_guard lock(mutex_);
+    if (free_.empty()) grow();
+    std::byte* data = free_.back();
+    free_.pop_back();
+    return {this, data};
+  }
+
+ private:
+  static constexpr size_t kSmallBytes = 32 * 1024;
+
+  void give(std::byte* data) {
+    std::lock_guard lock(mutex_);
+    free_.push_back(data);
+  }
+
+  // Small buffers come one at a time, large ones by the huge page.
+  void grow() {
+    const size_t num = bytes_ < kSmallBytes ? 1 : std::max(size_t{1}, kHugePageBytes / bytes_);
+    slabs_.push_back(allocate_huge(num * bytes_, huge_pages_));
+    for (size_t i = num; i-- > 0;) free_.push_back(slabs_.back().get() + i * bytes_);
+  }
+
+  const size_t bytes_;
+  const bool huge_pages_;
+  std::mutex mutex_;
+  // Guarded by mutex_.
+  std::vector<HugeMemory> slabs_;
+  std::vector<std::byte*> free_;
+};
+
+}  // namespace dmlcomm

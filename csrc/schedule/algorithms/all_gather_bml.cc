@@ -1,0 +1,70 @@
+#include "schedule/algorithms/all_gather_bml.h"
+
+#include "schedule/algorithms/bml_stream.h"
+#include "schedule/pieces.h"
+#include "schedule/price/bml_cost.h"
+#include "topology/partition.h"
+
+namespace dmlcomm::schedule {
+namespace {
+
+// Before step w, counted down, a host has the pieces of its set after step w of the aggregation;
+// afterwards those of the set before it. parts[place] is the stream's part of a piece.
+void add_step(ScheduleBuilder* builder, const Group& group, const BmlStream& order, uint32_t step,
+              const std::vector<Range>& parts) {
+  const auto rank_of = [&](uint32_t p) { return group.ranks[order.host_of_part(step, p)]; };
+  for (uint32_t place : order.places(step, order.set(step + 1))) {
+    for (uint32_t p : order.parts_after(step)) builder->send(parts[place], rank_of(p));
+  }
+  for (uint32_t i = 0; i < order.set(step + 1).size(); ++i) {
+    for (uint32_t p : order.parts_before(step)) {
+      builder->recv(parts[order.places(step, order.part(step, p))[i]], rank_of(p));
+    }
+  }
+}
+
+}  // namespace
+
+void add_all_gather_bml(ScheduleBuilder* builder, const Group& group, const topology::Grid& grid,
+                        const Range& own, const std::vector<Range>& pieces,
+                        uint32_t element_bytes) {
+  const uint32_t num_levels = grid.num_levels();
+  std::vector<BmlStream> streams;
+  std::vector<std::vector<Range>> parts(num_levels);
+  for (uint32_t t = 0; t < num_levels; ++t) {
+    streams.emplace_back(grid, group.index, t);
+    for (uint32_t place = 0; place < group.size(); ++place) {
+      const uint32_t owner = streams[t].owner(place);
+      const Range& piece = owner == group.index ? own : pieces[owner];
+      const topology::Partition cuts(piece.length, num_levels, element_bytes);
+      parts[t].push_back({piece.buffer, piece.offset + cuts.begin(t), cuts.length(t)});
+    }
+  }
+  for (uint32_t step = num_levels; step-- > 0;) {
+    for (uint32_t t = 0; t < num_levels; ++t) {
+      builder->on(static_cast<uint16_t>(t), static_cast<uint8_t>(streams[t].level(step)));
+      add_step(builder, group, streams[t], step, parts[t]);
+    }
+  }
+}
+
+Schedule all_gather_bml(const OpShape& shape, const topology::Topology& topology) {
+  const Group group = group_across_hosts(topology, shape.rank);
+  const Pieces all(shape.counts);
+  std::vector<Range> pieces;
+  for (uint32_t rank : group.ranks) pieces.push_back(all.in(BufferId::output, rank));
+  const Range own{BufferId::input, 0, shape.counts[shape.rank]};
+  ScheduleBuilder builder(shape, "all_gather_bml");
+  add_all_gather_bml(&builder, group, topology::Grid(topology.grid), own, pieces,
+                     shape.element_bytes);
+  builder.copy(pieces[group.index], own);
+  return builder.build();
+}
+
+double all_gather_bml_seconds(const CostTerms& terms) {
+  double more_messages = 0;
+  for (uint32_t size : terms.grid) more_messages += terms.num_ranks - size;
+  return bml_stage_seconds(terms) + terms.overhead * more_messages;
+}
+
+}  // namespace dmlcomm::schedule

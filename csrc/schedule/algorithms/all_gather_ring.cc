@@ -1,0 +1,37 @@
+#include "schedule/algorithms/all_gather_ring.h"
+
+#include "schedule/pieces.h"
+#include "schedule/schedule_builder.h"
+
+namespace dmlcomm::schedule {
+
+void add_all_gather_ring(ScheduleBuilder* builder, const Group& group, const Range& own,
+                         const std::vector<Range>& pieces) {
+  const uint32_t index = group.index, size = group.size();
+  const uint32_t next = group.ranks[(index + 1) % size];
+  const uint32_t previous = group.ranks[(index + size - 1) % size];
+  const auto piece_before = [&](uint32_t back) { return pieces[(index + size - back) % size]; };
+  for (uint32_t s = 0; s + 1 < size; ++s) {
+    builder->send(s == 0 ? own : piece_before(s), next);
+    builder->recv(piece_before(s + 1), previous);
+  }
+}
+
+Schedule all_gather_ring(const OpShape& shape) {
+  const Pieces all(shape.counts);
+  std::vector<Range> pieces;
+  for (uint32_t p = 0; p < shape.num_ranks; ++p) pieces.push_back(all.in(BufferId::output, p));
+  const Range own{BufferId::input, 0, shape.counts[shape.rank]};
+  ScheduleBuilder builder(shape, "all_gather_ring");
+  add_all_gather_ring(&builder, group_of_all(shape.rank, shape.num_ranks), own, pieces);
+  builder.copy(pieces[shape.rank], own);
+  return builder.build();
+}
+
+double all_gather_ring_seconds(const CostTerms& terms) {
+  const double others = terms.num_ranks - 1;
+  const double moved = terms.bytes * others / terms.num_ranks;
+  return others * terms.latency() + terms.next(moved, moved);
+}
+
+}  // namespace dmlcomm::schedule

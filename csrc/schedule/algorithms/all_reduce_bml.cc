@@ -1,0 +1,199 @@
+#include "schedule/algorithms/all_reduce_bml.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "schedule/algorithms/bml_stream.h"
+#include "schedule/price/bml_cost.h"
+#include "topology/partition.h"
+
+namespace dmlcomm::schedule {
+namespace {
+
+// One stream of one member: its share of the vector, and the set it has after each step.
+class Stream {
+ public:
+  Stream(ScheduleBuilder* builder, const Group& group, const topology::Grid& grid, uint32_t stream,
+         const Range& share, uint32_t element_bytes)
+      : builder_(builder),
+        group_(group),
+        order_(grid, group.index, stream),
+        stream_(static_cast<uint16_t>(stream)),
+        element_bytes_(element_bytes),
+        sets_{share} {
+    for (uint32_t step = 0; step < order_.num_steps(); ++step) {
+      sets_.push_back(part(step, order_.own_part(step)));
+    }
+  }
+
+  // Invariant: before step w the set of step w has the sum over all hosts that differ from this
+  // one on the levels of steps before w only.
+  void aggregate(uint32_t step) {
+    builder_->on(stream_, static_cast<uint8_t>(order_.level(step)));
+    const auto after = order_.parts_after(step);
+    for (uint32_t chunk = 0; chunk < kMaxBmlChunks; ++chunk) {
+      for (uint32_t p : after) {
+        const auto chunks = chunks_of(step, part(step, p), ChunkOrder::own_first);
+        if (chunk < chunks.size()) builder_->send(chunks[chunk], rank_of(step, p));
+      }
+    }
+    std::vector<uint32_t> before;
+    for (uint32_t p : order_.parts_before(step)) before.push_back(rank_of(step, p));
+    const bool is_last = step + 1 == order_.num_steps();
+    for (const Range& chunk : chunks_of(step, sets_[step + 1], ChunkOrder::own_first)) {
+      builder_->recv_reduce_run(chunk, chunk, before, is_last);
+    }
+  }
+
+  // The same with the neighbours of a level in a ring: in round s the part that a host passes on is
+  // the one that it completed with its own in round s - 1, and after the last it has its own.
+  void aggregate_around(uint32_t step) {
+    builder_->on(stream_, static_cast<uint8_t>(order_.level(step)));
+    const bool is_last = step + 1 == order_.num_steps();
+    const uint32_t num_rounds = order_.num_parts(step) - 1;
+    for (uint32_t round = 0; round < num_rounds; ++round) {
+      send_chunks(step, part(step, before(step, round + 1)), ChunkOrder::own_last,
+                  before(step, num_rounds));
+      for (const Range& chunk :
+           chunks_of(step, part(step, before(step, round + 2)), ChunkOrder::own_last)) {
+        builder_->recv_reduce(chunk, chunk, rank_of(step, before(step, 1)),
+                              is_last && round + 1 == num_rounds);
+      }
+    }
+  }
+
+  void broadcast_around(uint32_t step) {
+    builder_->on(stream_, static_cast<uint8_t>(order_.level(step)));
+    const uint32_t num_rounds = order_.num_parts(step) - 1;
+    for (uint32_t round = 0; round < num_rounds; ++round) {
+      send_chunks(step, part(step, before(step, round)), ChunkOrder::own_first,
+                  before(step, num_rounds));
+      for (const Range& chunk :
+           chunks_of(step, part(step, before(step, round + 1)), ChunkOrder::own_first)) {
+        builder_->recv(chunk, rank_of(step, before(step, 1)));
+      }
+    }
+  }
+
+  // The way back, from the last step to the first. Invariant: before step w the set after step w
+  // is complete; after it the set before step w is.
+  void broadcast(uint32_t step) {
+    builder_->on(stream_, static_cast<uint8_t>(order_.level(step)));
+    const auto after = order_.parts_after(step), before = order_.parts_before(step);
+    for (const Range& chunk : chunks_of(step, sets_[step + 1], ChunkOrder::own_first)) {
+      for (uint32_t p : after) builder_->send(chunk, rank_of(step, p));
+    }
+    for (uint32_t chunk = 0; chunk < kMaxBmlChunks; ++chunk) {
+      for (uint32_t p : before) {
+        const auto chunks = chunks_of(step, part(step, p), ChunkOrder::own_first);
+        if (chunk < chunks.size()) builder_->recv(chunks[chunk], rank_of(step, p));
+      }
+    }
+  }
+
+ private:
+  // The part of the host that stands `distance` places before this one in the ring of the step.
+  uint32_t before(uint32_t step, uint32_t distance) const {
+    const uint32_t n = order_.num_parts(step);
+    return (order_.own_part(step) + 2 * n - distance) % n;
+  }
+
+  void send_chunks(uint32_t step, const Range& message, ChunkOrder order, uint32_t to_part) {
+    for (const Range& chunk : chunks_of(step, message, order)) {
+      builder_->send(chunk, rank_of(step, to_part));
+    }
+  }
+
+  uint32_t rank_of(uint32_t step, uint32_t part) const {
+    return group_.ranks[order_.host_of_part(step, part)];
+  }
+
+  Range part(uint32_t step, uint32_t part) const {
+    return cut(sets_[step], order_.num_parts(step), part, part + 1);
+  }
+
+  // Parts [first, last) of a range in `parts`.
+  Range cut(const Range& range, uint32_t parts, uint32_t first, uint32_t last) const {
+    const topology::Partition cuts(range.length, parts, element_bytes_);
+    return {range.buffer, range.offset + cuts.begin(first), cuts.length_between(first, last)};
+  }
+
+  std::vector<Range> chunks_of(uint32_t step, const Range& message, ChunkOrder order) const {
+    const uint32_t count = num_chunks(message.length * element_bytes_, kMaxBmlChunks);
+    return order_.chunks(step, message, count, order,
+                         [this](const Range& range, uint32_t parts, uint32_t first, uint32_t last) {
+                           return cut(range, parts, first, last);
+                         });
+  }
+
+  ScheduleBuilder* builder_;
+  const Group& group_;
+  const BmlStream order_;
+  const uint16_t stream_;
+  const uint32_t element_bytes_;
+  std::vector<Range> sets_;  // [w]: before step w
+};
+
+}  // namespace
+
+void add_all_reduce_bml(ScheduleBuilder* builder, const Group& group, const topology::Grid& grid,
+                        const Range& all, uint32_t element_bytes, LevelExchange exchange) {
+  const bool is_ring = exchange == LevelExchange::ring;
+  const uint32_t num_levels = grid.num_levels();
+  const topology::Partition shares(all.length, num_levels, element_bytes);
+  std::vector<Stream> streams;
+  for (uint32_t t = 0; t < num_levels; ++t) {
+    const Range share{all.buffer, all.offset + shares.begin(t), shares.length(t)};
+    streams.emplace_back(builder, group, grid, t, share, element_bytes);
+  }
+  // The streams take turns on a rail, and earlier steps go first there. On the way back steps grow:
+  // were a stream ahead, the many bytes of its next step would hold up the few of the stream that
+  // still has this rail, and that one's own rail would be idle later.
+  for (uint32_t step = 0; step < num_levels; ++step) {
+    for (Stream& stream : streams) {
+      is_ring ? stream.aggregate_around(step) : stream.aggregate(step);
+    }
+  }
+  for (uint32_t step = num_levels; step-- > 0;) {
+    for (Stream& stream : streams) {
+      is_ring ? stream.broadcast_around(step) : stream.broadcast(step);
+    }
+  }
+}
+
+namespace {
+
+Schedule all_reduce_with(LevelExchange exchange, const char* name, const OpShape& shape,
+                         const topology::Topology& topology) {
+  ScheduleBuilder builder(shape, name);
+  add_all_reduce_bml(&builder, group_across_hosts(topology, shape.rank),
+                     topology::Grid(topology.grid), {BufferId::output, 0, shape.counts[0]},
+                     shape.element_bytes, exchange);
+  return builder.build();
+}
+
+double seconds_with(LevelExchange exchange, const CostTerms& terms) {
+  const double others = terms.num_ranks - 1;
+  return 2 * bml_stage_seconds(terms, exchange) +
+         terms.gamma * terms.bytes * others / terms.num_ranks;
+}
+
+}  // namespace
+
+Schedule all_reduce_bml(const OpShape& shape, const topology::Topology& topology) {
+  return all_reduce_with(LevelExchange::direct, "all_reduce_bml", shape, topology);
+}
+
+double all_reduce_bml_seconds(const CostTerms& terms) {
+  return seconds_with(LevelExchange::direct, terms);
+}
+
+Schedule all_reduce_bml_ring(const OpShape& shape, const topology::Topology& topology) {
+  return all_reduce_with(LevelExchange::ring, "all_reduce_bml_ring", shape, topology);
+}
+
+double all_reduce_bml_ring_seconds(const CostTerms& terms) {
+  return seconds_with(LevelExchange::ring, terms);
+}
+
+}  // namespace dmlcomm::schedule

@@ -1,0 +1,52 @@
+#include "schedule/algorithms/all_reduce_halving_doubling.h"
+
+#include "schedule/algorithms/power_of_two_fold.h"
+#include "schedule/schedule_builder.h"
+#include "topology/partition.h"
+
+namespace dmlcomm::schedule {
+
+Schedule all_reduce_halving_doubling(const OpShape& shape) {
+  const PowerOfTwoFold fold(shape.rank, shape.num_ranks);
+  const Range all{BufferId::output, 0, shape.counts[0]};
+
+  ScheduleBuilder builder(shape, "all_reduce_halving_doubling");
+  if (fold.is_extra) {
+    builder.send(all, fold.partner);
+    builder.recv(all, fold.partner);
+    return builder.build();
+  }
+  const uint32_t v = fold.core_rank;
+  const topology::Partition parts(shape.counts[0], fold.core_size, shape.element_bytes);
+  // The aligned window of d parts that holds part p.
+  const auto window = [&](uint32_t p, uint32_t d) {
+    const uint32_t first = p & ~(d - 1);
+    return Range{BufferId::output, parts.begin(first), parts.length_between(first, first + d)};
+  };
+
+  if (fold.has_extra) builder.recv_reduce(all, all, fold.partner, false);
+  for (uint32_t d = fold.core_size / 2; d >= 1; d /= 2) {
+    const uint32_t peer = fold.rank_of(v ^ d);
+    builder.send(window(v ^ d, d), peer);
+    builder.recv_reduce(window(v, d), window(v, d), peer, d == 1);
+  }
+  for (uint32_t d = 1; d < fold.core_size; d *= 2) {
+    const uint32_t peer = fold.rank_of(v ^ d);
+    builder.send(window(v, d), peer);
+    builder.recv(window(v ^ d, d), peer);
+  }
+  if (fold.has_extra) builder.send(all, fold.partner);
+  return builder.build();
+}
+
+double all_reduce_halving_doubling_seconds(const CostTerms& terms) {
+  const PowerOfTwoFold fold(0, terms.num_ranks);
+  const double moved = terms.bytes * (fold.core_size - 1) / fold.core_size;
+  const double core = 2 * ceil_log2(fold.core_size) * terms.latency_of(fold.core_size) +
+                      terms.far(2 * moved, 2 * moved) + terms.gamma * moved;
+  if (fold.num_extras == 0) return core;
+  return core + 2 * terms.latency_of(fold.num_extras) +
+         terms.far(2 * terms.bytes, 2 * terms.bytes) + terms.gamma * terms.bytes;
+}
+
+}  // namespace dmlcomm::schedule

@@ -1,0 +1,69 @@
+#include "schedule/algorithms/all_reduce_leaders.h"
+
+#include <vector>
+
+#include "schedule/algorithms/blocks.h"
+#include "schedule/algorithms/rotation.h"
+#include "schedule/schedule_builder.h"
+#include "topology/partition.h"
+
+namespace dmlcomm::schedule {
+namespace {
+
+Schedule whole_vector(const OpShape& shape, uint32_t together) {
+  const uint32_t num_cores = shape.num_ranks / together;
+  const uint32_t core = shape.rank / together;
+  const uint32_t leader = core * together;
+  const topology::Partition parts(shape.counts[0], num_cores, shape.element_bytes);
+  const auto part = [&](uint32_t p) {
+    return Range{BufferId::output, parts.begin(p), parts.length(p)};
+  };
+  const Range all{BufferId::output, 0, shape.counts[0]};
+  const auto after = ranks_after(core, num_cores);
+  const auto before = ranks_before(core, num_cores);
+
+  ScheduleBuilder builder(shape, "all_reduce_leaders");
+  if (shape.rank != leader) {
+    builder.send(all, leader);
+    builder.recv(part(core), leader);
+    for (uint32_t other : before) builder.recv(part(other), leader);
+    return builder.build();
+  }
+  std::vector<uint32_t> helpers, leaders_before;
+  for (uint32_t i = 1; i < together; ++i) helpers.push_back(leader + i);
+  for (uint32_t other : before) leaders_before.push_back(other * together);
+  builder.recv_reduce_run(all, all, helpers, num_cores == 1);
+  for (uint32_t other : after) builder.send(part(other), other * together);
+  builder.recv_reduce_run(part(core), part(core), leaders_before);
+  for (uint32_t other : after) builder.send(part(core), other * together);
+  for (uint32_t helper : helpers) builder.send(part(core), helper);
+  for (uint32_t other : before) {
+    builder.recv(part(other), other * together);
+    for (uint32_t helper : helpers) builder.send(part(other), helper);
+  }
+  return builder.build();
+}
+
+}  // namespace
+
+Schedule all_reduce_leaders(const OpShape& shape, const topology::Topology& topology) {
+  const uint32_t together = topology.ranks_kept_together();
+  return in_blocks(shape, topology, shape.num_ranks / together,
+                   [together](const OpShape& part) { return whole_vector(part, together); });
+}
+
+// The cores are never idle, so their work adds up. As elsewhere, what ranks combine is divided
+// among those of a core.
+double all_reduce_leaders_seconds(const CostTerms& terms) {
+  const double together = terms.topology->ranks_kept_together();
+  const double num_cores = terms.num_ranks / together;
+  const double helpers = together - 1;
+  const double moved = (num_cores - 1) / num_cores;  // by each leader, of the vector
+  double latency = terms.latency_of(terms.num_ranks - num_cores) +
+                   terms.latency_of(num_cores, helpers * num_cores);
+  if (num_cores > 1) latency += 2 * terms.latency_of(num_cores, num_cores - 1);
+  return latency + terms.bytes * terms.beta_core * (2 * helpers + 4 * moved) +
+         terms.bytes * terms.gamma * (helpers + moved) / together;
+}
+
+}  // namespace dmlcomm::schedule

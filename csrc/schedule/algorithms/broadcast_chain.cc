@@ -1,0 +1,52 @@
+#include "schedule/algorithms/broadcast_chain.h"
+
+#include <algorithm>
+
+#include "schedule/schedule_builder.h"
+#include "topology/partition.h"
+
+namespace dmlcomm::schedule {
+
+namespace {
+
+// A segment costs a message; below this size, it costs more than its bytes on all our links.
+constexpr double kSegmentBytes = 256 * 1024;
+// Enough to hide the length of the chain behind the segments up to some tens of ranks.
+constexpr double kMaxSegments = 64;
+
+uint32_t num_segments(double bytes) {
+  return static_cast<uint32_t>(std::clamp(bytes / kSegmentBytes, 1.0, kMaxSegments));
+}
+
+}  // namespace
+
+void add_broadcast_chain(ScheduleBuilder* builder, const Group& group, uint32_t root,
+                         const Range& all, uint32_t element_bytes) {
+  const uint32_t index = group.index, size = group.size();
+  const uint32_t next = (index + 1) % size, previous = (index + size - 1) % size;
+  const double bytes = static_cast<double>(all.length) * element_bytes;
+  const topology::Partition segments(all.length, num_segments(bytes), element_bytes);
+  for (uint32_t k = 0; k < num_segments(bytes); ++k) {
+    const Range segment{all.buffer, all.offset + segments.begin(k), segments.length(k)};
+    if (index != root) builder->recv(segment, group.ranks[previous]);
+    if (next != root) builder->send(segment, group.ranks[next]);
+  }
+}
+
+Schedule broadcast_chain(const OpShape& shape) {
+  ScheduleBuilder builder(shape, "broadcast_chain");
+  add_broadcast_chain(&builder, group_of_all(shape.rank, shape.num_ranks), shape.root,
+                      {BufferId::output, 0, shape.counts[0]}, shape.element_bytes);
+  return builder.build();
+}
+
+// The first segment goes all the way; the others follow it at the pace of the slower
+// of posting and moving one.
+double broadcast_chain_seconds(const CostTerms& terms) {
+  const double segments = num_segments(terms.bytes);
+  const double move = terms.next(terms.bytes, terms.bytes) / segments;
+  return (terms.num_ranks - 1) * (terms.latency_of(1) + move) +
+         (segments - 1) * std::max(terms.overhead, move);
+}
+
+}  // namespace dmlcomm::schedule

@@ -1,0 +1,41 @@
+#include "schedule/algorithms/broadcast_scatter_allgather.h"
+
+#include <algorithm>
+
+#include "schedule/algorithms/rotation.h"
+#include "schedule/schedule_builder.h"
+#include "topology/partition.h"
+
+namespace dmlcomm::schedule {
+
+Schedule broadcast_scatter_allgather(const OpShape& shape) {
+  ScheduleBuilder builder(shape, "broadcast_scatter_allgather");
+  const uint32_t num_members = shape.num_ranks - 1;
+  if (num_members == 0) return builder.build();
+  const topology::Partition parts(shape.counts[0], num_members, shape.element_bytes);
+  const auto part = [&](uint32_t i) {
+    return Range{BufferId::output, parts.begin(i), parts.length(i)};
+  };
+  const auto rank_of = [&](uint32_t member) { return (shape.root + 1 + member) % shape.num_ranks; };
+
+  if (shape.rank == shape.root) {
+    for (uint32_t i = 0; i < num_members; ++i) builder.send(part(i), rank_of(i));
+    return builder.build();
+  }
+  const uint32_t member = (shape.rank + num_members - shape.root) % shape.num_ranks;
+  builder.recv(part(member), shape.root);
+  for (uint32_t i : ranks_after(member, num_members)) builder.send(part(member), rank_of(i));
+  for (uint32_t i : ranks_before(member, num_members)) builder.recv(part(i), rank_of(i));
+  return builder.build();
+}
+
+double broadcast_scatter_allgather_seconds(const CostTerms& terms) {
+  const double members = std::max(1.0, terms.num_ranks - 1.0);
+  const double part = terms.bytes / members;
+  const double exchanged = terms.bytes - part;
+  const double scatter = terms.latency_of(1, members) + terms.spread(terms.bytes, part);
+  if (members == 1) return scatter;
+  return scatter + terms.latency(members - 1) + terms.all(exchanged, exchanged);
+}
+
+}  // namespace dmlcomm::schedule

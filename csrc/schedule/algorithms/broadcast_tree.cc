@@ -1,0 +1,27 @@
+#include "schedule/algorithms/broadcast_tree.h"
+
+#include "schedule/algorithms/binomial_tree.h"
+#include "schedule/schedule_builder.h"
+
+namespace dmlcomm::schedule {
+
+Schedule broadcast_tree(const OpShape& shape) {
+  const BinomialTree tree(shape.rank, shape.num_ranks, shape.root);
+  const Range all{BufferId::output, 0, shape.counts[0]};
+
+  ScheduleBuilder builder(shape, "broadcast_tree");
+  if (!tree.is_root) builder.recv(all, tree.parent);
+  for (uint32_t child : tree.children) builder.send(all, child);
+  return builder.build();
+}
+
+// The longest path takes the first child at each level. A rank at height h sends h messages at
+// once, of which each gets 1/h of the sender's bandwidth: 1 + 2 + ... + height vectors, one after
+// the other. Where sending is free, each level costs one vector.
+double broadcast_tree_seconds(const CostTerms& terms) {
+  const double height = ceil_log2(terms.num_ranks);
+  const double vectors = terms.sender_is_free ? height : height * (height + 1) / 2;
+  return terms.tree(terms.far_alone(vectors * terms.bytes, vectors * terms.bytes));
+}
+
+}  // namespace dmlcomm::schedule

@@ -1,0 +1,30 @@
+#include "schedule/algorithms/gather_direct.h"
+
+#include "schedule/algorithms/rotation.h"
+#include "schedule/pieces.h"
+#include "schedule/schedule_builder.h"
+
+namespace dmlcomm::schedule {
+
+Schedule gather_direct(const OpShape& shape) {
+  const uint32_t rank = shape.rank;
+  const Range own{BufferId::input, 0, shape.counts[rank]};
+  ScheduleBuilder builder(shape, "gather_direct");
+  if (rank != shape.root) {
+    builder.send(own, shape.root);
+    return builder.build();
+  }
+  const Pieces pieces(shape.counts);
+  for (uint32_t peer : ranks_after(rank, shape.num_ranks)) {
+    builder.recv(pieces.in(BufferId::output, peer), peer);
+  }
+  builder.copy(pieces.in(BufferId::output, rank), own);
+  return builder.build();
+}
+
+double gather_direct_seconds(const CostTerms& terms) {
+  const double moved = terms.bytes * (terms.num_ranks - 1) / terms.num_ranks;
+  return terms.latency() + terms.all(0, moved);
+}
+
+}  // namespace dmlcomm::schedule

@@ -1,0 +1,154 @@
+#include "schedule/algorithms/reduce_scatter_bml.h"
+
+#include <algorithm>
+
+#include "schedule/algorithms/bml_stream.h"
+#include "schedule/pieces.h"
+#include "schedule/price/bml_cost.h"
+#include "topology/partition.h"
+
+namespace dmlcomm::schedule {
+namespace {
+
+// The share of one stream of a piece.
+Range share_of(const Range& piece, uint32_t stream, uint32_t num_streams, uint32_t element_bytes) {
+  const topology::Partition shares(piece.length, num_streams, element_bytes);
+  return {piece.buffer, piece.offset + shares.begin(stream), shares.length(stream)};
+}
+
+// One stream of one member.
+class Stream {
+ public:
+  Stream(ScheduleBuilder* builder, const Group& group, const topology::Grid& grid, uint32_t stream,
+         const std::vector<Range>& versions, const Range& result, uint32_t element_bytes)
+      : builder_(builder),
+        group_(group),
+        order_(grid, group.index, stream),
+        stream_(static_cast<uint16_t>(stream)),
+        element_bytes_(element_bytes),
+        result_(share_of(result, stream, grid.num_levels(), element_bytes)),
+        begins_{0} {
+    for (uint32_t place = 0; place < grid.num_hosts(); ++place) {
+      versions_.push_back(
+          share_of(versions[order_.owner(place)], stream, grid.num_levels(), element_bytes));
+      begins_.push_back(begins_.back() + versions_.back().length);
+    }
+    const PieceRun kept = order_.set(1);
+    if (order_.num_steps() > 1) {
+      scratch_ = builder->use_scratch(begins_[kept.last] - begins_[kept.first]);
+    }
+  }
+
+  void first_step() {
+    enter(0);
+    const auto after = order_.parts_after(0);
+    for (uint32_t i = 0; i < order_.part(0, 0).size(); ++i) {
+      for (uint32_t p : after) {
+        builder_->send(versions_[order_.places(0, order_.part(0, p))[i]], rank_of(0, p));
+      }
+    }
+    const bool is_last = order_.num_steps() == 1;
+    for (uint32_t place : order_.places(0, order_.set(1))) {
+      const Range target = is_last ? result_ : sums({place, place + 1});
+      builder_->recv_reduce_run(target, versions_[place], senders(0), is_last);
+    }
+  }
+
+  // Invariant: before step w > 0 scratch has the sums of the set of step w over the hosts that
+  // differ from this one on the levels of steps before w only.
+  void later_step(uint32_t step) {
+    enter(step);
+    const auto after = order_.parts_after(step);
+    for (uint32_t chunk = 0; chunk < kMaxBmlChunks; ++chunk) {
+      for (uint32_t p : after) {
+        const auto chunks = chunks_of(step, order_.part(step, p));
+        if (chunk < chunks.size()) builder_->send(chunks[chunk], rank_of(step, p));
+      }
+    }
+    if (step + 1 == order_.num_steps()) {
+      return builder_->recv_reduce_run(result_, sums(order_.set(step + 1)), senders(step));
+    }
+    for (const Range& chunk : chunks_of(step, order_.set(step + 1))) {
+      builder_->recv_reduce_run(chunk, chunk, senders(step), false);
+    }
+  }
+
+ private:
+  void enter(uint32_t step) { builder_->on(stream_, static_cast<uint8_t>(order_.level(step))); }
+
+  uint32_t rank_of(uint32_t step, uint32_t part) const {
+    return group_.ranks[order_.host_of_part(step, part)];
+  }
+
+  std::vector<uint32_t> senders(uint32_t step) const {
+    std::vector<uint32_t> ranks;
+    for (uint32_t p : order_.parts_before(step)) ranks.push_back(rank_of(step, p));
+    return ranks;
+  }
+
+  // Where the sums of pieces of the set after step 0 lie.
+  Range sums(const PieceRun& pieces) const {
+    const uint64_t begin = begins_[pieces.first];
+    return {BufferId::scratch, scratch_ + begin - begins_[order_.set(1).first],
+            begins_[pieces.last] - begin};
+  }
+
+  // The chunks of a message of `step`, which are whole pieces. In the last step there is nothing
+  // left to overlap with.
+  std::vector<Range> chunks_of(uint32_t step, const PieceRun& message) const {
+    if (step + 1 == order_.num_steps()) return {sums(message)};
+    const uint32_t most = std::min(kMaxBmlChunks, order_.num_parts(step + 1));
+    const uint32_t count = num_chunks(sums(message).length * element_bytes_, most);
+    std::vector<Range> ranges;
+    for (const PieceRun& chunk :
+         order_.chunks(step, message, count, ChunkOrder::own_first, BmlStream::cut_pieces)) {
+      ranges.push_back(sums(chunk));
+    }
+    return ranges;
+  }
+
+  ScheduleBuilder* builder_;
+  const Group& group_;
+  const BmlStream order_;
+  const uint16_t stream_;
+  const uint32_t element_bytes_;
+  const Range result_;
+  std::vector<Range> versions_;   // by place
+  std::vector<uint64_t> begins_;  // of places, if all pieces lay one after the other
+  uint64_t scratch_ = 0;
+};
+
+}  // namespace
+
+void add_reduce_scatter_bml(ScheduleBuilder* builder, const Group& group,
+                            const topology::Grid& grid, const std::vector<Range>& versions,
+                            const Range& result, uint32_t element_bytes) {
+  for (uint32_t t = 0; t < grid.num_levels(); ++t) {
+    Stream stream(builder, group, grid, t, versions, result, element_bytes);
+    stream.first_step();
+    for (uint32_t step = 1; step < grid.num_levels(); ++step) stream.later_step(step);
+  }
+}
+
+Schedule reduce_scatter_bml(const OpShape& shape, const topology::Topology& topology) {
+  const Group group = group_across_hosts(topology, shape.rank);
+  const Pieces pieces(shape.counts);
+  std::vector<Range> versions;
+  for (uint32_t rank : group.ranks) versions.push_back(pieces.in(BufferId::input, rank));
+  ScheduleBuilder builder(shape, "reduce_scatter_bml");
+  add_reduce_scatter_bml(&builder, group, topology::Grid(topology.grid), versions,
+                         {BufferId::output, 0, shape.counts[shape.rank]}, shape.element_bytes);
+  return builder.build();
+}
+
+double reduce_scatter_bml_seconds(const CostTerms& terms) {
+  const double others = terms.num_ranks - 1;
+  double more_messages = 0;
+  for (uint32_t size : terms.grid) {
+    more_messages += (terms.num_ranks / size - 1.0) * (size - 1.0);  // of the stream's first step
+  }
+  return bml_stage_seconds(terms) + terms.overhead * more_messages +
+         terms.gamma * terms.bytes * others / terms.num_ranks;
+}
+
+}  // namespace dmlcomm::schedule

@@ -1,0 +1,49 @@
+#include "schedule/algorithms/reduce_scatter_hierarchical.h"
+
+#include "schedule/algorithms/hierarchy.h"
+#include "schedule/algorithms/reduce_scatter_bml.h"
+#include "schedule/algorithms/reduce_scatter_direct.h"
+#include "schedule/algorithms/reduce_scatter_ring.h"
+#include "schedule/pieces.h"
+
+namespace dmlcomm::schedule {
+
+Schedule reduce_scatter_hierarchical(const OpShape& shape, const topology::Topology& topology) {
+  const Hierarchy ranks(topology, shape.rank);
+  const Pieces pieces(shape.counts);
+  ScheduleBuilder builder(shape, "reduce_scatter_hierarchical");
+
+  ranks.enter_host(&builder);
+  for (uint32_t mate : ranks.mates_after()) {
+    const uint32_t peer = ranks.within.ranks[mate];
+    for (uint32_t owner : group_across_hosts(topology, peer).ranks) {
+      builder.send(pieces.in(BufferId::input, owner), peer);
+    }
+  }
+  std::vector<Range> sums;  // of the host, of the piece of each member of `across`
+  for (uint32_t owner : ranks.across.ranks) {
+    const uint64_t length = pieces.length(owner);
+    sums.push_back({BufferId::scratch, builder.use_scratch(length), length});
+    builder.recv_reduce_run(sums.back(), pieces.in(BufferId::input, owner),
+                            ranks.ranks_of_mates_before(), false);
+  }
+  ranks.leave_host(&builder);
+  const Range result{BufferId::output, 0, shape.counts[shape.rank]};
+  if (topology.grid.empty()) {
+    add_reduce_scatter_ring(&builder, ranks.across, sums, result);
+  } else {
+    add_reduce_scatter_bml(&builder, ranks.across, topology::Grid(topology.grid), sums, result,
+                           shape.element_bytes);
+  }
+  return builder.build();
+}
+
+double reduce_scatter_hierarchical_seconds(const CostTerms& terms) {
+  const StageTerms stages = stage_terms(terms);
+  const double more_messages = (stages.across.num_ranks - 1.0) * (stages.within.num_ranks - 1.0);
+  return reduce_scatter_direct_seconds(stages.within) + stages.within.overhead * more_messages +
+         (stages.across.grid.empty() ? reduce_scatter_ring_seconds(stages.across)
+                                     : reduce_scatter_bml_seconds(stages.across));
+}
+
+}  // namespace dmlcomm::schedule

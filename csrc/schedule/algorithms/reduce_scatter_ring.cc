@@ -1,0 +1,48 @@
+#include "schedule/algorithms/reduce_scatter_ring.h"
+
+#include <algorithm>
+
+#include "schedule/pieces.h"
+#include "schedule/schedule_builder.h"
+
+namespace dmlcomm::schedule {
+
+void add_reduce_scatter_ring(ScheduleBuilder* builder, const Group& group,
+                             const std::vector<Range>& versions, const Range& result) {
+  const uint32_t index = group.index, size = group.size();
+  const uint32_t next = group.ranks[(index + 1) % size];
+  const uint32_t previous = group.ranks[(index + size - 1) % size];
+  uint64_t slot_length = 0;
+  for (const Range& version : versions) slot_length = std::max(slot_length, version.length);
+  const uint64_t slots = size > 2 ? builder->use_scratch(2 * slot_length) : 0;
+  const auto slot = [&](uint32_t round, uint32_t p) {
+    return Range{BufferId::scratch, slots + round % 2 * slot_length, versions[p].length};
+  };
+  if (size == 1) builder->copy(result, versions[index]);
+  for (uint32_t s = 0; s + 1 < size; ++s) {
+    const uint32_t sent = (index + 2 * size - 1 - s) % size;
+    const uint32_t combined = (index + 2 * size - 2 - s) % size;
+    const bool is_last = s + 2 == size;  // then combined == index
+    builder->send(s == 0 ? versions[sent] : slot(s - 1, sent), next);
+    builder->recv_reduce(is_last ? result : slot(s, combined), versions[combined], previous,
+                         is_last);
+  }
+}
+
+Schedule reduce_scatter_ring(const OpShape& shape) {
+  const Pieces pieces(shape.counts);
+  std::vector<Range> versions;
+  for (uint32_t p = 0; p < shape.num_ranks; ++p) versions.push_back(pieces.in(BufferId::input, p));
+  ScheduleBuilder builder(shape, "reduce_scatter_ring");
+  add_reduce_scatter_ring(&builder, group_of_all(shape.rank, shape.num_ranks), versions,
+                          {BufferId::output, 0, shape.counts[shape.rank]});
+  return builder.build();
+}
+
+double reduce_scatter_ring_seconds(const CostTerms& terms) {
+  const double others = terms.num_ranks - 1;
+  const double moved = terms.bytes * others / terms.num_ranks;
+  return others * terms.latency() + terms.next(moved, moved) + terms.gamma * moved;
+}
+
+}  // namespace dmlcomm::schedule

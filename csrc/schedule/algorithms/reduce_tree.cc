@@ -1,0 +1,34 @@
+#include "schedule/algorithms/reduce_tree.h"
+
+#include <vector>
+
+#include "schedule/algorithms/binomial_tree.h"
+#include "schedule/schedule_builder.h"
+
+namespace dmlcomm::schedule {
+
+Schedule reduce_tree(const OpShape& shape) {
+  const BinomialTree tree(shape.rank, shape.num_ranks, shape.root);
+  const Range input{BufferId::input, 0, shape.counts[0]};
+  const Range result{tree.is_root ? BufferId::output : BufferId::scratch, 0, shape.counts[0]};
+
+  ScheduleBuilder builder(shape, "reduce_tree");
+  if (shape.num_ranks == 1) builder.copy(result, input);
+  const std::vector<uint32_t> smallest_first(tree.children.rbegin(), tree.children.rend());
+  builder.recv_reduce_run(result, input, smallest_first, tree.is_root);
+  if (tree.is_root) return builder.build();
+  const bool is_leaf = tree.children.empty();
+  if (!is_leaf) builder.use_scratch(shape.counts[0]);
+  builder.send(is_leaf ? input : result, tree.parent);
+  return builder.build();
+}
+
+// A rank of height h has received from its children of heights 0 ... h - 2 when the one of height h
+// - 1 is ready, so each level adds one message and one combination.
+double reduce_tree_seconds(const CostTerms& terms) {
+  const double height = ceil_log2(terms.num_ranks);
+  return terms.tree(height * terms.far_alone(terms.bytes, terms.bytes)) +
+         height * terms.gamma * terms.bytes;
+}
+
+}  // namespace dmlcomm::schedule

@@ -1,0 +1,31 @@
+#include "schedule/algorithms/scatter_direct.h"
+
+#include "schedule/algorithms/rotation.h"
+#include "schedule/pieces.h"
+#include "schedule/schedule_builder.h"
+
+namespace dmlcomm::schedule {
+
+Schedule scatter_direct(const OpShape& shape) {
+  const uint32_t rank = shape.rank;
+  const Range own{BufferId::output, 0, shape.counts[rank]};
+  ScheduleBuilder builder(shape, "scatter_direct");
+  if (rank != shape.root) {
+    builder.recv(own, shape.root);
+    return builder.build();
+  }
+  const Pieces pieces(shape.counts);
+  for (uint32_t peer : ranks_after(rank, shape.num_ranks)) {
+    builder.send(pieces.in(BufferId::input, peer), peer);
+  }
+  builder.copy(own, pieces.in(BufferId::input, rank));
+  return builder.build();
+}
+
+double scatter_direct_seconds(const CostTerms& terms) {
+  const double others = terms.num_ranks - 1;
+  const double piece = terms.bytes / terms.num_ranks;
+  return terms.latency_of(1, others) + terms.spread(others * piece, piece);
+}
+
+}  // namespace dmlcomm::schedule

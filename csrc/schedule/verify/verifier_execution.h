@@ -1,0 +1,106 @@
+// The part of the verifier that executes schedules symbolically. Private to the verifier.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "schedule/message_matching.h"
+#include "schedule/verify/verifier_form.h"
+
+namespace dmlcomm::schedule::verifier {
+
+// What an element is made of: nothing, an element of one rank at the start,
+// op(a, b), or a final value.
+using ExpressionId = uint32_t;
+constexpr ExpressionId kNothing = 0;
+
+class Expressions {
+ public:
+  // The leaves are numbered first: element e of rank r has an id that leaf() can compute.
+  explicit Expressions(const std::vector<uint64_t>& elements_of_rank);
+
+  ExpressionId leaf(uint32_t rank, uint64_t element) const {
+    return static_cast<ExpressionId>(first_leaf_[rank] + element);
+  }
+  ExpressionId combine(ExpressionId a, ExpressionId b);
+  ExpressionId finalize(ExpressionId a);
+
+  bool is_final(ExpressionId id) const { return nodes_[id].kind == Kind::final; }
+  bool same(ExpressionId a, ExpressionId b) const { return nodes_[a].hash == nodes_[b].hash; }
+
+  // Empty if `id` combines `element` of each of `num_ranks` ranks exactly once and, where there is
+  // something to combine, is final; else what was expected.
+  std::string sum_fault(ExpressionId id, uint64_t element, uint32_t num_ranks) const;
+
+  // "final(((0:7 + 1:7) + 2:7))": rank:element.
+  std::string text(ExpressionId id) const;
+
+ private:
+  enum class Kind : uint8_t { nothing, leaf, combination, final };
+  struct Node {
+    Kind kind = Kind::nothing;
+    uint64_t hash = 0;
+    // leaf: rank, element. combination: the operands. final: the value, 0.
+    uint64_t a = 0, b = 0;
+  };
+  ExpressionId add(Kind kind, uint64_t a, uint64_t b, uint64_t hash);
+
+  std::vector<uint64_t> first_leaf_;
+  std::vector<Node> nodes_;
+};
+
+// Executes all ranks' steps in one order that the dependencies allow, under the strictest reading:
+// a unit starts when the steps it depends on are complete; a receiving unit completes when it and
+// all sends it matches have started; a send completes when its receive has. check_races() makes
+// every other order give the same values.
+class Execution {
+ public:
+  Execution(const std::vector<OpShape>& shapes, const std::vector<Schedule>& schedules,
+            const Matches& matches, Aliasing aliasing);
+
+  // Fails on a deadlock, on reading nothing, and on combining what is final.
+  Status run();
+
+  // After run(): everyone has heard from everyone.
+  Status check_barrier() const;
+
+  const Expressions& expressions() const { return expressions_; }
+  ExpressionId at(uint32_t rank, BufferId buffer, uint64_t offset) const {
+    return cells_[rank][memory_[rank].cell(buffer, offset)];
+  }
+  // The element of the input shares its memory with the output.
+  bool input_is_shared(uint32_t rank, uint64_t offset) const {
+    return memory_[rank].input_is_shared(offset);
+  }
+
+ private:
+  // An event is the start or the completion of a unit; all ranks' events are numbered through.
+  uint32_t start_event(StepRef ref) const;
+  uint32_t completion_event(StepRef ref) const { return start_event(ref) + 1; }
+  void add_edge(uint32_t from, uint32_t to) { successors_[from].push_back(to); }
+  void add_edges(uint32_t rank);
+  Status deadlock(const std::vector<uint32_t>& waiting_for) const;
+
+  Status complete_unit(StepRef first);
+  Status apply(StepRef ref);
+  Status move(StepRef ref, const std::vector<ExpressionId>& values);
+  void spread_knowledge(StepRef ref);
+
+  const std::vector<OpShape>& shapes_;
+  const std::vector<Schedule>& schedules_;
+  const Matches& matches_;
+  std::vector<MemoryMap> memory_;
+  std::vector<std::vector<uint32_t>> units_;
+  std::vector<std::vector<ExpressionId>> cells_;
+  Expressions expressions_;
+
+  std::vector<uint32_t> first_event_;  // of each rank
+  std::vector<StepRef> step_of_event_;
+  std::vector<std::vector<uint32_t>> successors_;
+  // known_[r][i][p]: when step i of rank r is complete, rank p has certainly entered. Barrier only.
+  std::vector<std::vector<std::vector<bool>>> known_;
+};
+
+}  // namespace dmlcomm::schedule::verifier
