@@ -27,6 +27,16 @@ class BufferView {
   size_t num_pieces() const { return pieces_.size(); }
   Span piece(size_t i) const { return {pieces_[i].data, pieces_[i].bytes}; }
 
+  // Whether any byte of memory belongs to both.
+  bool overlaps(const BufferView& other) const {
+    for (const Piece& a : pieces_) {
+      for (const Piece& b : other.pieces_) {
+        if (a.data < b.data + b.bytes && b.data < a.data + a.bytes) return true;
+      }
+    }
+    return false;
+  }
+
   // Where [offset, offset + bytes) lies; it must not cross the border between two pieces.
   std::byte* at(size_t offset, size_t bytes) const {
     if (bytes == 0) return nullptr;

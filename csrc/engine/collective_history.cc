@@ -1,5 +1,7 @@
 #include "engine/collective_history.h"
 
+#include <algorithm>
+
 namespace dmlcomm::engine {
 
 using transport::OpInfo;
@@ -7,22 +9,26 @@ using transport::OpInfo;
 std::optional<CollectiveHistory::Disagreement> CollectiveHistory::begin(uint64_t sequence,
                                                                         const OpInfo& ours) {
   begun_[sequence % kSize] = {sequence, ours};
-  for (const Early& early : early_) {
-    if (early.sequence != static_cast<uint32_t>(sequence) || early.op == ours) continue;
-    return Disagreement{early.sequence, ours, early.peer, early.op};
+  if (const auto found = early_.find(sequence); found != early_.end()) {
+    for (const Early& early : found->second) {
+      if (early.op != ours) return Disagreement{sequence, ours, early.peer, early.op};
+    }
   }
-  std::erase_if(early_, [&](const Early& e) { return e.sequence <= sequence; });
+  early_.erase(early_.begin(), early_.upper_bound(sequence));
   return std::nullopt;
 }
 
-std::optional<CollectiveHistory::Disagreement> CollectiveHistory::hear(int peer, uint32_t sequence,
+std::optional<CollectiveHistory::Disagreement> CollectiveHistory::hear(int peer, uint64_t sequence,
                                                                        const OpInfo& theirs) {
   const auto& [known, ours] = begun_[sequence % kSize];
-  if (static_cast<uint32_t>(known) == sequence && known != 0) {
+  if (known == sequence) {
     if (ours == theirs) return std::nullopt;
     return Disagreement{sequence, ours, peer, theirs};
   }
-  if (sequence > static_cast<uint32_t>(known)) early_.push_back({sequence, peer, theirs});
+  if (sequence < known) return std::nullopt;
+  std::vector<Early>& early = early_[sequence];
+  const auto is_same = [&](const Early& e) { return e.peer == peer && e.op == theirs; };
+  if (std::none_of(early.begin(), early.end(), is_same)) early.push_back({peer, theirs});
   return std::nullopt;
 }
 

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -17,7 +18,7 @@ class CollectiveHistory {
  public:
   // In collective `sequence` this rank does one thing, and `peer` another.
   struct Disagreement {
-    uint32_t sequence;
+    uint64_t sequence;
     transport::OpInfo ours;
     int peer;
     transport::OpInfo theirs;
@@ -26,21 +27,20 @@ class CollectiveHistory {
   // This rank begins a collective.
   std::optional<Disagreement> begin(uint64_t sequence, const transport::OpInfo& ours);
   // A peer says what a collective is. It may not have begun here, or be long past.
-  std::optional<Disagreement> hear(int peer, uint32_t sequence, const transport::OpInfo& theirs);
+  std::optional<Disagreement> hear(int peer, uint64_t sequence, const transport::OpInfo& theirs);
 
  private:
   // What is further back is not compared any more.
   static constexpr size_t kSize = 256;
 
   struct Early {
-    uint32_t sequence;
     int peer;
     transport::OpInfo op;
   };
 
   // By sequence number modulo the size; number 0 is none.
   std::vector<std::pair<uint64_t, transport::OpInfo>> begun_{kSize};
-  std::vector<Early> early_;
+  std::map<uint64_t, std::vector<Early>> early_;  // by sequence number; one of each peer
 };
 
 }  // namespace dmlcomm::engine

@@ -301,6 +301,7 @@ Result<std::shared_ptr<Communicator>> Communicator::create(const CommunicatorOpt
   engine_options.rail_rates_bps = options.rail_rates_bps;
   engine_options.first_rail = options.first_rail;
   engine_options.plan = options.plan;
+  engine_options.first_sequence = options.first_sequence;
   engine_options.config = options.config ? *options.config : *process_config();
   std::vector<transport::LocalRail> rails;
   for (const RailAddress& rail : options.rails) rails.push_back({rail.interface, rail.address});

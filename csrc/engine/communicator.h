@@ -57,6 +57,7 @@ struct CommunicatorOptions {
   // What a plan file says of this group, "op:first_bytes=name,..." (schedule/planner.h); the same
   // on all ranks. Empty: the cost model chooses.
   std::string plan;
+  uint64_t first_sequence = 1;  // number of the first collective; the same on all ranks
   std::chrono::milliseconds timeout{30 * 60 * 1000};
   std::optional<Config> config;  // instead of the process's
 };

@@ -11,50 +11,27 @@ namespace dmlcomm::engine {
 using transport::OpInfo;
 using transport::RecvRequest;
 
-template <typename Visit>
-void Engine::for_each_running(Visit visit) {
-  for (Running& running : collectives_) {
-    if (running.op != nullptr) visit(running);
-  }
-  for (Running& running : messages_) {
-    if (running.op != nullptr) visit(running);
-  }
-}
-
 void Engine::abort(const std::string& reason) {
-  {
-    std::lock_guard lock(submit_mutex_);
-    if (!error_.ok() || !abort_reason_.ok()) return;
-    abort_reason_ =
-        Status(StatusCode::aborted, str_cat(name_of(options_.rank), " aborted: ", reason));
-    has_submitted_.store(true, std::memory_order_release);
-  }
-  // Whoever drives now takes the reason and ends what it drives for; if nobody does, we do.
-  mesh_->wake();
-  std::unique_lock lock(progress_);
-  take_submitted();
-  report_ended(lock);
+  driver_->call([&] {
+    fail(Status(StatusCode::aborted, str_cat(name_of(options_.rank), " aborted: ", reason)));
+  });
 }
 
 void Engine::fail(const Status& status) {
-  {
-    std::lock_guard lock(submit_mutex_);
-    if (!error_.ok()) return;
-    error_ = status;
-  }
+  if (!queue_.set_error(status)) return;
   failure_ = status;
   log_info("group '", options_.name, "' failed: ", status.to_string());
-  for_each_running([&](Running& running) {
+  queue_.for_each([&](Running& running) {
     if (running.runner) running.runner->stop();
-    end(running, status);
+    queue_.end(running, status);
   });
   mesh_->fail_all(status);
-  take_submitted();
+  queue_.take_submitted();
 }
 
 void Engine::check_deadlines() {
   const Running* expired = nullptr;
-  for_each_running([&](const Running& r) {
+  queue_.for_each([&](const Running& r) {
     if (expired == nullptr && r.op->deadline().expired()) expired = &r;
   });
   if (expired != nullptr) fail(timed_out(*expired));
@@ -71,17 +48,13 @@ std::string Engine::name_of(int peer) const {
                  " on host ", host.host_name, " (pid ", host.pid, ")");
 }
 
-std::string Engine::current_text() const {
-  for (const Running& running : collectives_) {
-    if (running.op) return str_cat("during ", running.op->text());
-  }
-  for (const Running& running : messages_) {
-    if (running.op) return str_cat("during ", running.op->text());
-  }
-  return str_cat("after collective #", sequence());
+std::string Engine::current_text() {
+  const OpState* current = nullptr;
+  queue_.for_each([&](const Running& r) { current = current ? current : r.op.get(); });
+  return current ? str_cat("during ", current->text()) : str_cat("after collective #", sequence());
 }
 
-Status Engine::timed_out(const Running& running) const {
+Status Engine::timed_out(const Running& running) {
   std::string waiting;
   for (int peer = 0; peer < options_.num_ranks; ++peer) {
     if (peer == options_.rank ||
@@ -105,7 +78,9 @@ Status Engine::disagreement_error(
 // --- what the links say of failures ---
 
 Status Engine::check_operation(int peer, transport::Tag tag, const OpInfo& theirs) {
-  return disagreement_error(history_.hear(peer, transport::sequence_of(tag), theirs));
+  const uint64_t sequence =
+      transport::widen_sequence(transport::sequence_of(tag), oldest_collective());
+  return disagreement_error(history_.hear(peer, sequence, theirs));
 }
 
 Status Engine::size_mismatch(int peer, const RecvRequest& ours, const OpInfo& theirs,
@@ -137,13 +112,13 @@ void Engine::on_rail_event(int peer, bool lost, const std::string& text) {
 void Engine::end_what_waits_for_nobody() {
   if (in_runner_) return;
   is_finishing_ = true;
-  for_each_running([this](Running& running) {
+  queue_.for_each([this](Running& running) {
     bool moved = running.runner != nullptr;
     while (moved && waits_for_nobody(*running.runner)) {
       moved = false;
       if (!running.runner->advance(&moved).ok()) break;
     }
-    if (running.runner && running.runner->complete()) end(running, Status());
+    if (running.runner && running.runner->complete()) queue_.end(running, Status());
   });
   is_finishing_ = false;
 }

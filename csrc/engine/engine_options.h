@@ -20,6 +20,7 @@ struct EngineOptions {
   std::vector<uint64_t> rail_rates_bps;  // see CommunicatorOptions
   int first_rail = -1;                   // see CommunicatorOptions
   std::string plan;                      // see CommunicatorOptions
+  uint64_t first_sequence = 1;           // see CommunicatorOptions
   Config config;
 };
 

@@ -120,7 +120,7 @@ void ScheduleRunner::activate(uint32_t task) {
       message.data = at(step.range);
       message.bytes = step.range.length * element_bytes_;
       message.rail = step.rail;
-      message.order = op_.sequence() << kStepBits | id;
+      message.order = {.sequence = op_.sequence(), .step = id};
       message.owner = this;
       message.task = task;
       message.peer = static_cast<int>(step.peer);

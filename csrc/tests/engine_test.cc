@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -317,6 +318,69 @@ TEST_P(EngineTest, ManyOperationsInFlightCompleteInAnyWaitingOrder) {
     operations.push_back(comm.barrier({}));
     for (size_t i = operations.size(); i-- > 0;) ASSERT_EQ(run(operations[i]).to_string(), "ok");
     for (auto& b : buffers) ASSERT_EQ(b, sums(comm.num_ranks(), b.size()));
+  });
+}
+
+TEST_P(EngineTest, OperationsOnTheSameMemoryKeepTheirOrder) {
+  run_ranks(num_ranks(), config(), [&](Communicator& comm) {
+    for (size_t count : {size_t{1}, size_t{5000}, kLargeCount}) {
+      std::vector<float> data(count, 1);
+      std::vector<float> copies(count * static_cast<size_t>(comm.num_ranks()));
+      std::vector<Span> outputs;
+      for (int rank = 0; rank < comm.num_ranks(); ++rank) {
+        outputs.push_back({&copies[static_cast<size_t>(rank) * count], count * sizeof(float)});
+      }
+      std::vector<engine::OperationPtr> operations;
+      for (int i = 0; i < 3; ++i) {
+        operations.push_back(comm.all_reduce(data.data(), count, DType::f32, ReduceOp::sum, {}));
+      }
+      operations.push_back(comm.all_gather(bytes_of(std::as_const(data)), outputs, {}));
+      operations.push_back(comm.all_reduce(data.data(), count, DType::f32, ReduceOp::max, {}));
+      for (auto& operation : operations) ASSERT_EQ(run(operation).to_string(), "ok");
+      const auto sum = static_cast<float>(std::pow(comm.num_ranks(), 3));
+      ASSERT_EQ(data, std::vector<float>(count, sum));
+      ASSERT_EQ(copies, std::vector<float>(copies.size(), sum));
+    }
+  });
+}
+
+TEST_P(EngineTest, NumbersOfCollectivesMayExceed32Bits) {
+  constexpr uint64_t kFirst = (uint64_t{1} << 32) - 5;
+  const auto body = [&](Communicator& comm) {
+    std::vector<std::vector<float>> buffers;
+    std::vector<engine::OperationPtr> operations;
+    for (size_t i = 0; i < 12; ++i) {
+      buffers.push_back(values_of(comm.rank(), i % 3 == 0 ? kLargeCount : 10));
+    }
+    for (auto& b : buffers) {
+      operations.push_back(comm.all_reduce(b.data(), b.size(), DType::f32, ReduceOp::sum, {}));
+    }
+    for (auto& operation : operations) ASSERT_EQ(run(operation).to_string(), "ok");
+    for (auto& b : buffers) ASSERT_EQ(b, sums(comm.num_ranks(), b.size()));
+    ASSERT_EQ(comm.sequence(), kFirst + 11);
+  };
+  run_ranks(num_ranks(), config(), body, 60, kFirst);
+}
+
+TEST_P(EngineTest, MessagesAreReceivedInAnyOrder) {
+  if (num_ranks() == 1) GTEST_SKIP() << "needs a peer";
+  run_ranks(num_ranks(), config(), [&](Communicator& comm) {
+    const int next = (comm.rank() + 1) % comm.num_ranks();
+    const int previous = (comm.rank() + comm.num_ranks() - 1) % comm.num_ranks();
+    constexpr uint32_t kNum = 300;
+    constexpr size_t kCount = 16 * 1024;  // the messages together exceed what a peer buffers
+    const std::vector<float> out = values_of(comm.rank(), kCount + kNum);
+    std::vector<engine::OperationPtr> operations;
+    for (uint32_t tag = 0; tag < kNum; ++tag) {
+      operations.push_back(comm.send({&out[tag], kCount * sizeof(float)}, next, tag, {}));
+    }
+    const std::vector<float> expected = values_of(previous, kCount + kNum);
+    std::vector<float> in(kCount);
+    for (uint32_t tag = kNum; tag-- > 0;) {
+      ASSERT_EQ(run(comm.recv(bytes_of(in), previous, tag, {})).to_string(), "ok");
+      ASSERT_TRUE(std::equal(in.begin(), in.end(), expected.begin() + tag)) << tag;
+    }
+    for (auto& operation : operations) ASSERT_EQ(run(operation).to_string(), "ok");
   });
 }
 

@@ -47,7 +47,7 @@ std::string hex(const HeaderBytes& bytes) {
 TEST(FrameTest, BytesAreAsDocumented) {
   EXPECT_EQ(hex(encode(example())),
             "444d4c43"  // magic "DMLC"
-            "01"
+            "02"
             "01"
             "0500"              // version, kind, ticket
             "8877665544332211"  // job id
@@ -62,7 +62,7 @@ TEST(FrameTest, BytesAreAsDocumented) {
             "0000000000000000"
             "0000000000000000"
             "00000000"
-            "0f55224d");
+            "8624e1ec");
 }
 
 TEST(FrameTest, DecodesWhatWasEncoded) {

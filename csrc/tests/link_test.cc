@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <list>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -251,6 +252,108 @@ TEST_P(LinkTest, DataOfAnOperationOpensItAsWell) {
   settle();
   EXPECT_EQ(data.got_small, data.small);
   EXPECT_EQ(data.got_large, data.large);
+}
+
+// a_ sends as much as may leave; what has not left has no byte at b_.
+TEST_P(LinkTest, EachCollectiveIsOpenedForItself) {
+  if (GetParam().pulls) GTEST_SKIP() << "offers wait by themselves";
+  connect();
+  const auto data = pattern(100'000);
+  // The numbers of the last two are 2^32 and 2^32 + 1.
+  notes_a_.oldest = notes_b_.oldest = (uint64_t{1} << 32) - 2;
+  const std::vector<uint32_t> numbers = {0xfffffffe, 0xffffffff, 0, 1};
+  std::list<SendRequest> out;
+  std::list<RecvRequest> in;
+  std::vector<std::vector<std::byte>> got(numbers.size(), std::vector<std::byte>(data.size()));
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    in.push_back(receiving(collective_tag(numbers[i], 0, 0), got[i]));
+    b_.recv(in.back());
+    out.push_back(sending(collective_tag(numbers[i], 0, 0), data));
+    a_.send(out.back());
+  }
+  settle();
+  for (const size_t opened : {2u, 0u, 3u, 1u}) {
+    EXPECT_NE(got[opened], data);
+    b_.open(numbers[opened], {});
+    settle();
+    EXPECT_EQ(got[opened], data);
+  }
+  EXPECT_EQ(notes_b_.num_arrived, 4);
+}
+
+TEST_P(LinkTest, EarlyMessagesBeyondTheBoundAreAnnounced) {
+  if (GetParam().pulls || GetParam().max_bytes < 1000) GTEST_SKIP() << "no data, or too slow";
+  connect();
+  const auto data = pattern(kEagerBytes);
+  constexpr uint32_t kNum = 400;
+  std::vector<SendRequest> out;
+  for (uint32_t i = 0; i < kNum; ++i) out.push_back(sending(point_to_point_tag(i), data));
+  for (SendRequest& request : out) a_.send(request);
+  settle();
+  const auto at_once = static_cast<uint32_t>(kMaxUnexpectedBytes / (kEagerBytes + 256));
+  EXPECT_EQ(notes_a_.num_sent, static_cast<int>(at_once));
+  for (uint32_t i = kNum; i-- > 0;) {
+    std::vector<std::byte> got(data.size());
+    RecvRequest in = receiving(point_to_point_tag(i), got);
+    b_.recv(in);
+    settle();
+    ASSERT_EQ(got, data) << i;
+  }
+  EXPECT_FALSE(a_.has_outstanding());
+  // The bound is free again.
+  std::vector<std::byte> got(data.size());
+  SendRequest again = sending(point_to_point_tag(1), data);
+  a_.send(again);
+  settle();
+  EXPECT_EQ(notes_a_.num_sent, static_cast<int>(kNum) + 1);
+}
+
+TEST_P(LinkTest, EmptyMessagesCountForTheBound) {
+  if (GetParam().pulls || GetParam().max_bytes < 1000) GTEST_SKIP() << "no data, or too slow";
+  connect();
+  std::vector<SendRequest> out(kMaxUnexpectedBytes / kUnexpectedRecordBytes + 10,
+                               sending(point_to_point_tag(7), {}));
+  for (SendRequest& request : out) a_.send(request);
+  settle();
+  EXPECT_EQ(notes_a_.num_sent, static_cast<int>(out.size()) - 10);
+  std::vector<RecvRequest> in(out.size());
+  for (RecvRequest& request : in) {
+    request.tag = point_to_point_tag(7);
+    b_.recv(request);
+  }
+  settle();
+  EXPECT_EQ(notes_b_.num_arrived, static_cast<int>(out.size()));
+  EXPECT_FALSE(a_.has_outstanding());
+}
+
+TEST_P(LinkTest, OfSeveralCollectivesNoneHoldsTheOthersBack) {
+  connect();
+  notes_b_.several = true;
+  const auto data = pattern(300'000);
+  RecvRequest streamed;
+  streamed.tag = collective_tag(1, 0, 0);
+  streamed.bytes = data.size();
+  std::vector<std::byte> got_unready(data.size());
+  RecvRequest unready = receiving(collective_tag(2, 0, 0), got_unready);
+  unready.ready = false;
+  std::vector<std::byte> got(data.size());
+  RecvRequest in = receiving(collective_tag(3, 0, 0), got);
+  std::list<SendRequest> out;
+  for (RecvRequest* request : {&streamed, &unready, &in}) {
+    b_.recv(*request);
+    b_.open(sequence_of(request->tag), {});
+    out.push_back(sending(request->tag, data));
+    a_.send(out.back());
+  }
+  settle();
+  take_offer(b_, in);
+  settle();
+  EXPECT_EQ(got, data) << "nobody has taken what came before";
+  EXPECT_EQ(got_unready, std::vector<std::byte>(data.size()));
+  b_.make_ready(unready);
+  settle();
+  take_offer(b_, unready);
+  EXPECT_EQ(got_unready, data);
 }
 
 TEST_P(LinkTest, AStreamedMessagePassesThroughItsWindow) {

@@ -34,6 +34,8 @@ class Notes final : public LinkEvents {
     return theirs.kind == forbidden_kind ? Status(StatusCode::mismatch, "other operation")
                                          : Status();
   }
+  uint64_t oldest_collective() const override { return oldest; }
+  bool runs_several() const override { return several; }
   Status size_mismatch(int, const RecvRequest& ours, const OpInfo&, uint64_t theirs) override {
     return Status(StatusCode::mismatch, str_cat("expected ", ours.bytes, ", got ", theirs));
   }
@@ -50,6 +52,8 @@ class Notes final : public LinkEvents {
   int num_arrived = 0;
   int num_lost = 0;
   int num_back = 0;
+  bool several = false;
+  uint64_t oldest = 1;
   int forbidden_kind = -1;
   RecvRequest* any = nullptr;
   std::list<std::vector<std::byte>> windows;

@@ -226,7 +226,7 @@ TEST(RailsTest, SmallMessagesKeepTheirBytesWhenOthersGoFirst) {
   for (uint32_t i = 0; i < 30; ++i) {
     Message& message = small.emplace_back(collective_tag(1, 0, 1 + i), random_bytes(8, random));
     message.out.rail = 0;
-    message.out.order = 100 - i;
+    message.out.order.step = 100 - i;
     pair.b.recv(message.in);
     pair.a.send(message.out);
   }

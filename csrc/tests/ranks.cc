@@ -39,6 +39,7 @@ class MemoryRendezvous final : public engine::Rendezvous {
 };
 
 std::shared_ptr<engine::Communicator> join(int rank, int num_ranks, const Config& config,
+                                           uint64_t first_sequence,
                                            const std::shared_ptr<MemoryRendezvous>& rendezvous) {
   engine::CommunicatorOptions options;
   options.rank = rank;
@@ -46,6 +47,7 @@ std::shared_ptr<engine::Communicator> join(int rank, int num_ranks, const Config
   options.name = "test";
   options.config = config;
   options.timeout = std::chrono::seconds(60);
+  options.first_sequence = first_sequence;
   auto communicator = engine::Communicator::create(options, rendezvous);
   EXPECT_TRUE(communicator.ok()) << communicator.status();
   return communicator.ok() ? *communicator : nullptr;
@@ -77,11 +79,13 @@ const std::vector<Transport>& all_transports() {
   return transports;
 }
 
-std::vector<std::shared_ptr<engine::Communicator>> make_group(int num_ranks, const Config& config) {
+std::vector<std::shared_ptr<engine::Communicator>> make_group(int num_ranks, const Config& config,
+                                                              uint64_t first_sequence) {
   auto rendezvous = std::make_shared<MemoryRendezvous>();
   std::vector<std::future<std::shared_ptr<engine::Communicator>>> joining;
   for (int rank = 0; rank < num_ranks; ++rank) {
-    joining.push_back(std::async(std::launch::async, join, rank, num_ranks, config, rendezvous));
+    joining.push_back(
+        std::async(std::launch::async, join, rank, num_ranks, config, first_sequence, rendezvous));
   }
   std::vector<std::shared_ptr<engine::Communicator>> group;
   for (auto& rank : joining) group.push_back(rank.get());
@@ -89,8 +93,9 @@ std::vector<std::shared_ptr<engine::Communicator>> make_group(int num_ranks, con
 }
 
 void run_ranks(int num_ranks, const Config& config,
-               const std::function<void(engine::Communicator&)>& body, double deadline_s) {
-  auto group = make_group(num_ranks, config);
+               const std::function<void(engine::Communicator&)>& body, double deadline_s,
+               uint64_t first_sequence) {
+  auto group = make_group(num_ranks, config, first_sequence);
   std::vector<std::future<void>> running;
   for (auto& communicator : group) {
     // Each rank closes by itself when it has done its part, as processes do.

@@ -28,9 +28,11 @@ const std::vector<Transport>& all_transports();
 // Runs `body` once per rank, each on its own thread with its own communicator, and fails the test
 // if they are not all done within `deadline_s`.
 void run_ranks(int num_ranks, const Config& config,
-               const std::function<void(engine::Communicator&)>& body, double deadline_s = 60);
+               const std::function<void(engine::Communicator&)>& body, double deadline_s = 60,
+               uint64_t first_sequence = 1);
 
 // The communicators of one group, for tests that let ranks live and die one by one.
-std::vector<std::shared_ptr<engine::Communicator>> make_group(int num_ranks, const Config& config);
+std::vector<std::shared_ptr<engine::Communicator>> make_group(int num_ranks, const Config& config,
+                                                              uint64_t first_sequence = 1);
 
 }  // namespace dmlcomm::tests

@@ -39,7 +39,7 @@ Status damaged(const char* field, uint64_t actual, uint64_t expected) {
                 str_cat("frame header has ", field, " ", actual, ", expected ", expected));
 }
 
-bool is_known(FrameKind kind) { return kind <= FrameKind::shared; }
+bool is_known(FrameKind kind) { return kind <= FrameKind::credit; }
 
 uint32_t max_payload_of(FrameKind kind) {
   switch (kind) {
@@ -82,7 +82,7 @@ Result<FrameHeader> decode_header(const HeaderBytes& bytes, uint64_t job_id) {
   if (header.job_id != job_id) return damaged("job id", header.job_id, job_id);
   if (!is_known(header.kind)) {
     return damaged("kind", static_cast<uint64_t>(header.kind),
-                   static_cast<uint64_t>(FrameKind::shared));
+                   static_cast<uint64_t>(FrameKind::credit));
   }
   if (header.payload_bytes > max_payload_of(header.kind)) {
     return damaged("payload length", header.payload_bytes, max_payload_of(header.kind));

@@ -37,6 +37,12 @@ constexpr Tag collective_tag(uint32_t sequence, uint32_t stream, uint32_t index)
 constexpr Tag point_to_point_tag(uint32_t user_tag) { return kTagPointToPoint | user_tag; }
 constexpr bool is_point_to_point(Tag tag) { return (tag & kTagPointToPoint) != 0; }
 constexpr uint32_t sequence_of(Tag tag) { return static_cast<uint32_t>(tag >> kTagSequenceShift); }
+// The number of which `low` are the low 32 bits and that is nearest to `near`, but not below 0.
+constexpr uint64_t widen_sequence(uint32_t low, uint64_t near) {
+  const auto distance = static_cast<int32_t>(low - static_cast<uint32_t>(near));
+  const int64_t wide = static_cast<int64_t>(near) + distance;
+  return wide < 0 ? low : static_cast<uint64_t>(wide);
+}
 
 // What the sender of a frame believes the operation to be. Ranks that disagree are told so.
 struct OpInfo {
@@ -57,7 +63,7 @@ static_assert(sizeof(OpInfo) == 16);
 //   offer         a message that stays in the sender's memory at `offset`, for process_vm_readv
 //   ack           the message of the offer with this `id` has been read
 //   open          the sender of this frame has begun operation `tag`, large data may come
-//   request       a large point-to-point message is waiting
+//   request       a message is waiting that may not be sent unasked
 //   grant         the request with this `id` may send
 //   heartbeat     nothing to say, but alive
 //   abort         the communicator has failed; `id` is the status code, payload the reason
@@ -66,6 +72,7 @@ static_assert(sizeof(OpInfo) == 16);
 //   rail_lost     the sender has given up connection `offset` of lane `id`
 //   share         the sender of the offer with this `id` may write parts of it to `offset`
 //   shared        `offset` chunks of the message with this `id` have been written
+//   credit        small messages that cost `offset` in all have met their receives
 #define DMLCOMM_FRAME_KINDS(X) \
   X(hello)                     \
   X(data)                      \
@@ -73,7 +80,7 @@ static_assert(sizeof(OpInfo) == 16);
   X(ack)                       \
   X(open)                      \
   X(request)                   \
-  X(grant) X(heartbeat) X(abort) X(goodbye) X(receipt) X(rail_lost) X(share) X(shared)
+  X(grant) X(heartbeat) X(abort) X(goodbye) X(receipt) X(rail_lost) X(share) X(shared) X(credit)
 
 enum class FrameKind : uint8_t {
 #define DMLCOMM_FRAME_KIND_ENUM(name) name,
@@ -104,7 +111,7 @@ struct FrameHeader {
   uint32_t checksum = 0;        // of all bytes before
 
   static constexpr uint32_t kMagic = 0x434c4d44;  // "DMLC"
-  static constexpr uint8_t kVersion = 1;
+  static constexpr uint8_t kVersion = 2;
 };
 constexpr size_t kHeaderBytes = 96;
 static_assert(sizeof(FrameHeader) == kHeaderBytes, "the wire header has no padding");

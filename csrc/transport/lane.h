@@ -67,8 +67,8 @@ struct OutFrame {
   std::string owned;                   // the payload, where it is not borrowed
   bool is_part = false;                // of a large message: order does not matter
   bool more_follow = false;            // at once: then they are written together
-  uint64_t order = 0;                  // see SendRequest; control goes first
-  size_t written = 0;                  // header included
+  SendOrder order;
+  size_t written = 0;  // header included
 };
 
 class Lane {

@@ -66,7 +66,7 @@ void LaneSet::push_ordered(OutFrame frame) {
 void LaneSet::push_last(const OutFrame& frame) {
   for_each_lane([&](size_t, Lane& lane) {
     OutFrame copy = frame;
-    copy.order = UINT64_MAX;
+    copy.order = kSendLast;
     lane.push(std::move(copy));
   });
 }
@@ -115,16 +115,20 @@ Lane* LaneSet::next_with_room() {
   return nullptr;
 }
 
+// Parts shrink towards the end, so that all lanes finish together.
+size_t LaneSet::part_bytes(size_t left) const {
+  if (!has_many_rails()) return kMaxPayloadBytes;
+  const size_t num_used = first_lane() ? 1 : num_alive();
+  return std::clamp(left / (2 * num_used), kMinPartBytes, kMaxPartBytes);
+}
+
 bool LaneSet::feed() {
   bool moved = false;
   while (!striped_.empty()) {
     Lane* lane = next_with_room();
     if (lane == nullptr) break;
     const auto [header, request] = striped_.front();
-    // Parts shrink towards the end, so that all lanes finish together.
-    const size_t num_used = first_lane() ? 1 : num_alive();
-    const size_t share = (request->bytes - request->queued) / (2 * num_used);
-    OutFrame frame = next_part(header, *request, std::clamp(share, kMinPartBytes, kMaxPartBytes));
+    OutFrame frame = next_part(header, *request, part_bytes(request->bytes - request->queued));
     if (request->queued == request->bytes) striped_.pop_front();
     number(frame);
     lane->push(std::move(frame));

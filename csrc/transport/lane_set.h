@@ -39,9 +39,7 @@ class LaneSet {
   // Null where it is not connected.
   Lane* lane(size_t index) const { return lanes_[index].get(); }
   // Whether a message for `rail` goes over all lanes: it may take any, or its own is dead.
-  bool is_striped(uint8_t rail) const {
-    return has_many_rails() && (rail >= lanes_.size() || !lanes_[rail]);
-  }
+  bool is_striped(uint8_t rail) const { return rail >= lanes_.size() || !lanes_[rail]; }
   // A living lane, or null.
   Lane* any() const;
   // `visit(index, lane)` for every living lane; it may give up the one that it is shown.
@@ -91,6 +89,7 @@ class LaneSet {
   Lane* next_with_room();
   void place(OutFrame frame);
   void place_homeless();
+  size_t part_bytes(size_t left) const;
 
   const Shape shape_;
   RailCounters* const counters_;

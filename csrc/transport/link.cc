@@ -34,6 +34,8 @@ bool erase_one(Items& items, T* item) {
   return true;
 }
 
+uint64_t cost_of(size_t bytes) { return bytes + kUnexpectedRecordBytes; }
+
 SendRequest* find_by_id(const std::vector<SendRequest*>& items, uint64_t id) {
   const auto it =
       std::find_if(items.begin(), items.end(), [id](SendRequest* r) { return r->id == id; });
@@ -107,25 +109,33 @@ void Link::dispatch(SendRequest& request) {
   FrameHeader header = header_of(FrameKind::data, request.tag);
   header.op = request.op;
   header.message_bytes = request.bytes;
+  request.order.is_large = request.bytes > kEagerBytes;
   Lane* lane = lanes_.any();
   if (request.bytes > kOfferBytes && lane != nullptr && lane->channel().peer_can_pull()) {
-    request.id = header.id = next_id_++;
-    header.kind = FrameKind::offer;
     header.offset = reinterpret_cast<uintptr_t>(request.data);
     offered_.push_back(&request);
-    lanes_.push_ordered(OutFrame(header));
-  } else if (request.bytes <= kEagerBytes) {
+    announce_to_peer(FrameKind::offer, header, request);
+  } else if (may_send_unasked(request)) {
     push_message(request);
-  } else if (is_point_to_point(request.tag)) {
-    request.id = header.id = next_id_++;
-    header.kind = FrameKind::request;
-    requested_.push_back(&request);
-    lanes_.push_ordered(OutFrame(header));
-  } else if (sequence_of(request.tag) <= opened_sequence_) {
-    push_message(request);
-  } else {
+  } else if (request.order.is_large && !is_point_to_point(request.tag)) {
     waiting_.push_back(&request);
+  } else {
+    requested_.push_back(&request);
+    announce_to_peer(FrameKind::request, header, request);
   }
+}
+
+// A collective that has begun at the peer has posted its receives.
+bool Link::may_send_unasked(const SendRequest& request) const {
+  if (!is_point_to_point(request.tag) && begun_.contains(sequence(request.tag))) return true;
+  return !request.order.is_large &&
+         spent_credit_ - returned_credit_ + cost_of(request.bytes) <= kMaxUnexpectedBytes;
+}
+
+void Link::announce_to_peer(FrameKind kind, FrameHeader header, SendRequest& request) {
+  header.kind = kind;
+  header.id = request.id = next_id_++;
+  lanes_.push_ordered(OutFrame(header));
 }
 
 // Cuts the message in frames, which report the request.
@@ -134,9 +144,12 @@ void Link::push_message(SendRequest& request) {
   header.op = request.op;
   header.id = request.id;
   header.message_bytes = request.bytes;
-  if (lanes_.has_many_rails() && request.bytes <= kEagerBytes) return push_copy(header, request);
+  if (!request.order.is_large && request.id == 0) spent_credit_ += cost_of(request.bytes);
+  if (lanes_.has_many_rails() && !request.order.is_large) return push_copy(header, request);
   ++num_writing_;
-  if (lanes_.is_striped(request.rail)) return lanes_.stripe(header, request);
+  if (request.order.is_large && lanes_.is_striped(request.rail)) {
+    return lanes_.stripe(header, request);
+  }
   const size_t most = lanes_.has_many_rails() ? kMaxKeptPayloadBytes : kMaxPayloadBytes;
   do {
     OutFrame part = LaneSet::next_part(header, request, most);
@@ -187,9 +200,30 @@ Status Link::on_open(const FrameHeader& header) {
 
 // What it sends of an operation shows as much as `open` does: it posts its receives first.
 void Link::peer_has_begun(Tag tag) {
-  if (is_point_to_point(tag) || int64_t{sequence_of(tag)} <= opened_sequence_) return;
-  opened_sequence_ = sequence_of(tag);
+  if (is_point_to_point(tag)) return;
+  const uint64_t number = sequence(tag);
+  if (begun_.contains(number)) return;
+  begun_.add(0, options_.events->oldest_collective());  // nothing waits for these any more
+  begun_.add(number, number + 1);
   for (SendRequest* request : std::exchange(waiting_, {})) dispatch(*request);
+}
+
+// A message that was sent unasked has met its receive: the peer may send others.
+void Link::count_taken(const FrameHeader& header) {
+  if (header.id != 0 || header.message_bytes > kEagerBytes) return;
+  taken_credit_ += cost_of(header.message_bytes);
+  if (taken_credit_ - told_credit_ < kMaxUnexpectedBytes / 4 || state_ != State::up) return;
+  told_credit_ = taken_credit_;
+  push_control(FrameKind::credit, 0, 0, {}, taken_credit_);
+}
+
+Status Link::on_credit(uint64_t cost) {
+  if (cost < returned_credit_ || cost > spent_credit_) {
+    return Status(StatusCode::protocol_error,
+                  str_cat("credit for ", cost, " of the ", spent_credit_, " bytes that were sent"));
+  }
+  returned_credit_ = cost;
+  return Status();
 }
 
 Status Link::complete_offer(uint64_t id) {
@@ -241,7 +275,6 @@ bool Link::take_unexpected(RecvRequest& request) {
   if (it == unexpected_.end()) return false;
   const Unexpected message = std::move(*it);
   unexpected_.erase(it);
-  unexpected_bytes_ -= message.bytes.size();
   if (Status status = check_sizes(request, message.header); !status.ok()) {
     fail(status);
     return true;
@@ -251,6 +284,7 @@ bool Link::take_unexpected(RecvRequest& request) {
     accept_announced(request, message.header);
     return true;
   }
+  count_taken(message.header);
   store(request, 0, message.bytes);
   request.arrived = request.bytes;
   options_.events->on_arrived(request);
@@ -356,7 +390,10 @@ Status Link::begin_data(Intake& intake, const FrameHeader& header) {
   }
   intake.request = *request;
   if (intake.request != nullptr) {
-    intake.request->scattered = lanes_.has_many_rails();
+    const bool holds_nobody_back = lanes_.has_many_rails() || options_.events->runs_several();
+    if (header.offset == 0 || lanes_.has_many_rails()) {
+      intake.request->scattered = holds_nobody_back;
+    }
   } else if (header.message_bytes <= kEagerBytes) {
     intake.buffer.resize(header.payload_bytes);
   } else {
@@ -369,13 +406,7 @@ Status Link::begin_data(Intake& intake, const FrameHeader& header) {
 Sink Link::room_for_payload(Intake& intake, const FrameHeader& header, size_t done) {
   const size_t rest = header.payload_bytes - done;
   RecvRequest* request = intake.request;
-  if (request == nullptr) {
-    const bool full = unexpected_bytes_ + intake.buffer.size() > kMaxUnexpectedBytes;
-    // A missing frame may stand behind this one: then it has to be taken.
-    const bool may_wait = header.kind == FrameKind::data && !intake.is_duplicate;
-    if (may_wait && full && !numbers_seen_.has_gaps()) return {};
-    return {intake.buffer.data() + done, rest};
-  }
+  if (request == nullptr) return {intake.buffer.data() + done, rest};
   if (!request->ready && !request->scattered) return {};
   const size_t position = header.offset + done;
   if (request->destination != nullptr && request->ready) {
@@ -421,6 +452,7 @@ Status Link::end_frame(Intake& intake, const FrameHeader& header) {
     case FrameKind::rail_lost: return on_rail_lost(header);
     case FrameKind::share: return on_share(header);
     case FrameKind::shared: return joint_copy_.on_shared(header.id, header.offset);
+    case FrameKind::credit: return on_credit(header.offset);
     case FrameKind::abort: return on_abort(intake, header);
     case FrameKind::goodbye: return on_goodbye(intake);
     case FrameKind::hello: break;
@@ -442,7 +474,6 @@ Status Link::end_data(Intake& intake, const FrameHeader& header) {
     }
   }
   if (request == nullptr) {
-    unexpected_bytes_ += intake.buffer.size();
     unexpected_.push_back({header, std::move(intake.buffer), arrival_order++});
     intake.buffer = {};
     return deliver_unexpected(header);
@@ -452,6 +483,7 @@ Status Link::end_data(Intake& intake, const FrameHeader& header) {
     erase_one(granted_, request);
     forget(request);
     request->arrived = request->bytes;
+    count_taken(header);
     // Its sender waits to hear of all parts, and of none before.
     if (request->bytes > kEagerBytes) confirm_soon();
     options_.events->on_arrived(*request);
@@ -520,8 +552,8 @@ void Link::leave_if_all_said_goodbye() {
 
 // The peer has given up its end of a lane; perhaps there is a new one since.
 Status Link::on_rail_lost(const FrameHeader& header) {
-  if (header.id >= lanes_.num_lanes()) {
-    return Status(StatusCode::protocol_error, str_cat("there is no lane ", header.id));
+  if (header.id >= lanes_.num_lanes() || !lanes_.has_many_rails()) {
+    return Status(StatusCode::protocol_error, str_cat("there is no lane ", header.id, " to lose"));
   }
   if (connections_[header.id] == header.offset) lanes_to_lose_.push_back(header.id);
   return Status();
@@ -629,7 +661,7 @@ bool Link::progress() {
     if (state_ == State::up) moved |= progress_lane(index, lane);
   });
   if (state_ == State::up) moved |= write_shared();
-  if (!lanes_.has_many_rails() || state_ != State::up) return moved;
+  if (state_ != State::up) return moved;
   for (size_t index : std::exchange(lanes_to_lose_, {})) lose_lane(index, "the peer gave it up");
   return lanes_.feed() || moved;
 }

@@ -5,14 +5,18 @@
 // carries what, and what happens when one dies, is LaneSet's business.
 //
 // How a message travels (its size decides, and whether the peer may read our memory):
-//   small        data frames at once; where no receive is posted yet they are buffered.
+//   small        data frames at once; where no receive is posted yet they are buffered. What a
+//                peer may have to buffer is bounded: a message beyond that is announced by
+//                `request`, and follows its `grant`.
 //   offered      a header says where the bytes are; the receiver reads them by itself, or large
 //                ones together with the sender (joint_copy.h), and acks.
 //   large        data frames, but only after the peer's `open` (collectives) or `grant` (point-to-
 //                point, announced by `request`), so that they never block what is behind them.
 //
-// With several rails parts of messages arrive in any order. So a receive that reduces, or is not
-// ready, has a window for the whole message: no lane ever waits for what another one carries.
+// With several rails parts of messages arrive in any order, and several collectives at once have no
+// order among their messages. So a receive that reduces, or is not ready, has a window for the
+// whole message: no lane ever waits for what another one carries. Only where one collective runs
+// alone on one rail its windows are small, and hold the lane back when they are full.
 //
 // All calls come with the progress lock held. Until a channel is attached sends queue up.
 // LinkEvents are called from inside these calls; they take notes, and do not call back this link;
@@ -20,6 +24,7 @@
 #pragma once
 
 #include <deque>
+#include <list>
 #include <memory>
 #include <string>
 #include <vector>
@@ -39,8 +44,9 @@ constexpr size_t kEagerBytes = 64 * 1024;
 constexpr size_t kOfferBytes = 8 * 1024;
 // Bytes of an offered message that are read in one go, so that others get their turn.
 constexpr size_t kPullBytes = 1u << 20;
-// Bytes of early messages that a link buffers before it stops reading.
+// What the early messages of a peer may cost in memory: their bytes, and a record for each.
 constexpr size_t kMaxUnexpectedBytes = 16u << 20;
+constexpr size_t kUnexpectedRecordBytes = 256;
 
 struct LinkOptions {
   int rank = 0;
@@ -161,6 +167,11 @@ class Link final : private LaneReader {
   void push_message(SendRequest& request);
   void push_copy(const FrameHeader& header, SendRequest& request);
   void dispatch(SendRequest& request);
+  uint64_t sequence(Tag tag) const {
+    return widen_sequence(sequence_of(tag), options_.events->oldest_collective());
+  }
+  bool may_send_unasked(const SendRequest& request) const;
+  void announce_to_peer(FrameKind kind, FrameHeader header, SendRequest& request);
   Status begin_data(Intake& intake, const FrameHeader& header);
   Result<RecvRequest*> begun(const FrameHeader& header) const;
   Status end_data(Intake& intake, const FrameHeader& header);
@@ -174,6 +185,8 @@ class Link final : private LaneReader {
   bool confirm(Lane& lane);
   Status announce(const FrameHeader& header);
   Status on_open(const FrameHeader& header);
+  void count_taken(const FrameHeader& header);
+  Status on_credit(uint64_t cost);
   void peer_has_begun(Tag tag);
   Status complete_offer(uint64_t id);
   Status grant_request(uint64_t id);
@@ -214,14 +227,18 @@ class Link final : private LaneReader {
   std::vector<SendRequest*> offered_;                     // for ack
   std::vector<SendRequest*> requested_;                   // for grant
   std::vector<std::pair<uint32_t, OpInfo>> early_opens_;  // open() before attach()
-  int64_t opened_sequence_ = -1;                          // highest the peer has begun
-  size_t num_writing_ = 0;                                // requests whose bytes are queued
+  Coverage begun_;          // collectives that the peer has begun, and those that have ended here
+  size_t num_writing_ = 0;  // requests whose bytes are queued
+  // Cost of the small messages that were sent unasked, and of those that have met their receives.
+  uint64_t spent_credit_ = 0;
+  uint64_t returned_credit_ = 0;
 
   // In.
   std::deque<RecvRequest*> posted_;    // many of an operation in blocks, and the first comes first
   std::vector<RecvRequest*> granted_;  // their messages are on the way
-  std::deque<Unexpected> unexpected_;
-  size_t unexpected_bytes_ = 0;
+  std::list<Unexpected> unexpected_;
+  uint64_t taken_credit_ = 0;    // of the peer: cost of what has met its receive
+  uint64_t told_credit_ = 0;     // what the peer knows of that
   Coverage numbers_seen_;        // of frames; several rails only
   size_t num_taken_offers_ = 0;  // offered messages the engine is reading
   bool has_writer_ = false;      // see has_writer()

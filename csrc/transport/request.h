@@ -2,6 +2,7 @@
 // done or until the link has failed.
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -14,6 +15,20 @@ namespace dmlcomm::transport {
 // Striped over all rails that lead to the peer.
 constexpr uint8_t kAnyRail = 0xff;
 
+// Which of the segments that wait for a lane leaves first: the smallest. Control frames and
+// point-to-point messages have no operation, and go before all collectives. Small messages do not
+// wait for large ones of the same priority: an operation of a few kilobytes beside one of megabytes
+// takes little longer than alone.
+struct SendOrder {
+  uint8_t priority = 0;   // 0 first
+  bool is_large = false;  // more than kEagerBytes; set by the link
+  uint64_t sequence = 0;  // of the collective
+  uint32_t step = 0;      // of its schedule
+
+  auto operator<=>(const SendOrder&) const = default;
+};
+constexpr SendOrder kSendLast{UINT8_MAX, true, UINT64_MAX, UINT32_MAX};
+
 // One message to send. The memory belongs to the caller and must not change until on_sent().
 struct SendRequest {
   Tag tag = 0;
@@ -21,8 +36,8 @@ struct SendRequest {
   const std::byte* data = nullptr;
   size_t bytes = 0;
   uint8_t rail = kAnyRail;  // another one carries it where this one is dead
-  uint64_t order = 0;       // of the messages that wait for a lane the smallest goes first
-  void* owner = nullptr;    // for the engine
+  SendOrder order;
+  void* owner = nullptr;  // for the engine
 
   // --- the link's own ---
   uint64_t id = 0;
@@ -44,8 +59,8 @@ struct RecvRequest {
   std::byte* window = nullptr;
   size_t window_bytes = 0;
   bool ready = true;
-  // Set by a link of several rails: parts come in any order, and wait in the window while the
-  // destination is not ready. The window has to hold the whole message.
+  // Set by the link: the message is taken in whatever comes, in parts of any order, which wait in
+  // the window while the destination is not ready. The window has to hold the whole message.
   bool scattered = false;
   int source = -1;        // rank; set by the link when it matches a receive from any source
   void* owner = nullptr;  // for the engine
@@ -86,6 +101,12 @@ class LinkEvents {
   // A frame of collective `tag` came. Returns an error if this rank does another operation at this
   // place of the sequence, ok if it does the same one or has not come there yet.
   virtual Status check_operation(int peer, Tag tag, const OpInfo& theirs) = 0;
+
+  // The lowest sequence number of a collective that has not ended here. Peers' numbers are near it.
+  virtual uint64_t oldest_collective() const = 0;
+
+  // Whether several collectives run here: then none may hold back the lanes that all share.
+  virtual bool runs_several() const = 0;
 
   // The error for a message whose size is not what the receive expects.
   virtual Status size_mismatch(int peer, const RecvRequest& ours, const OpInfo& theirs,

@@ -1,0 +1,115 @@
+// OperationQueue: the operations of a communicator between their submission and their end. It gives
+// collectives their place in the sequence, says which of them run, and keeps the first failure.
+//
+// Collectives are matched between ranks by their sequence numbers, and start in that order. Several
+// run at once, so that a rail that one of them leaves idle carries another. The next one starts if
+//  - fewer than `max_running` run, and their tensors and its own stay below kMaxRunningBytes, since
+//    data that comes for them may have to wait in windows; and
+//  - it has no memory in common with one that runs, if either writes there.
+// The oldest always runs: so ranks may differ in which others run without waiting in a circle.
+// Point-to-point operations start at once.
+//
+// Locks: operations are completed, and their callbacks run, without any lock.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "engine/op_state.h"
+#include "engine/runner.h"
+
+namespace dmlcomm::engine {
+
+class OperationQueue {
+ public:
+  struct Running {
+    uint64_t sequence = 0;           // of a collective
+    std::shared_ptr<OpState> op;     // null once it has ended
+    std::unique_ptr<Runner> runner;  // null before it has started
+  };
+
+  // `first_sequence`: number of the first collective.
+  explicit OperationQueue(uint64_t first_sequence)
+      : last_taken_(first_sequence - 1), last_sequence_(first_sequence - 1) {}
+
+  // --- from any thread ---
+  // Takes an operation in. After a failure it has ended already.
+  std::shared_ptr<OpState> submit(Driver* driver, OpRequest request, Deadline deadline);
+  // An operation that has ended already.
+  std::shared_ptr<OpState> finished(Driver* driver, OpRequest request, const Status& status);
+  // The first failure, with which all later operations end. False if there is one already.
+  bool set_error(const Status& status);
+  Status error() const;
+  bool has_submitted() const;
+  bool has_pending() const { return num_pending_.load(std::memory_order_acquire) > 0; }
+  uint64_t last_sequence() const { return last_sequence_.load(std::memory_order_relaxed); }
+
+  // --- with the progress lock ---
+  void set_max_running(size_t max_running) { max_running_ = max_running; }
+  // Moves what has been submitted to the lists. True if there was anything.
+  bool take_submitted();
+  // The operation that is to start now, a collective only if those may, or null. It counts as
+  // running from now on.
+  Running* next_to_start(bool may_collect);
+  // Notes the end of an operation, which stays in its list, without the operation, until sweep().
+  void end(Running& running, const Status& status);
+  void sweep();
+  bool has_ended() const { return !ended_.empty(); }
+  // Completes the operations that have ended, and leaves the lock released if there were any.
+  void report_ended(std::unique_lock<std::mutex>& progress_lock);
+  void clear();
+
+  bool has_collectives() const { return !collectives_.empty(); }
+  std::list<Running>& messages() { return messages_; }
+  // `visit(running)` for every operation that has not ended: collectives in their order, then
+  // point-to-point ones. Operations may end meanwhile.
+  template <typename Visit>
+  void for_each(Visit visit) {
+    for (std::list<Running>* list : {&collectives_, &messages_}) {
+      for (Running& running : *list) {
+        if (running.op != nullptr) visit(running);
+      }
+    }
+  }
+  bool runs_several() const { return num_running_ > 1; }
+  // The lowest number of a collective that has not ended.
+  uint64_t oldest_collective() const {
+    return collectives_.empty() ? last_taken_ + 1 : collectives_.front().sequence;
+  }
+
+ private:
+  struct Ended {
+    std::shared_ptr<OpState> op;
+    Status status;
+  };
+
+  bool may_start(const OpRequest& request) const;
+
+  // Guarded by the progress lock.
+  size_t max_running_ = 1;
+  std::list<Running> collectives_;  // in their order
+  std::list<Running> messages_;
+  std::vector<Ended> ended_;
+  std::list<Running>::iterator next_collective_ = collectives_.end();  // to start
+  std::list<Running>::iterator next_message_ = messages_.end();
+  size_t num_running_ = 0;    // collectives
+  size_t running_bytes_ = 0;  // of their tensors
+  bool swept_ = true;         // nothing has ended since
+  uint64_t last_taken_;
+
+  // Guarded by mutex_.
+  mutable std::mutex mutex_;
+  std::vector<std::shared_ptr<OpState>> submitted_;
+  Status error_;
+
+  // Synchronised by themselves.
+  std::atomic<bool> has_submitted_{false};
+  std::atomic<uint32_t> num_pending_{0};
+  std::atomic<uint64_t> last_sequence_;
+};
+
+}  // namespace dmlcomm::engine

@@ -1,0 +1,106 @@
+// ProgressDriver: who makes the operations of a communicator move on, and how they wait.
+//
+// Exactly one thread at a time, the holder of the progress lock, touches links, runners and memory:
+// the progress thread, or a caller that waits. A caller that finds the lock taken sleeps until its
+// operation is done. The progress thread sleeps while there is nothing to do, and looks after
+// heartbeats and newcomers every tick.
+//
+// Locks: the progress lock before calls_mutex_.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "base/config.h"
+#include "engine/operation_queue.h"
+#include "transport/mesh.h"
+
+namespace dmlcomm::engine {
+
+// What is driven; all calls come with the progress lock.
+class Steppable {
+ public:
+  virtual ~Steppable() = default;
+  // Does what can be done now; looks at the sockets if `look`. True if anything moved.
+  virtual bool step(bool look) = 0;
+  // The part of a step that needs no events.
+  virtual bool advance_all() = 0;
+  // At least every Mesh::tick_ms().
+  virtual void tick() = 0;
+};
+
+class ProgressDriver {
+ public:
+  ProgressDriver(transport::Mesh& mesh, OperationQueue& queue, Steppable& steps,
+                 const Config& config);
+
+  // The ranks of this host leave no core free.
+  bool is_crowded() const { return crowded_; }
+
+  // Starts the progress thread, which keeps `owner` alive until it has ended.
+  void start(std::shared_ptr<void> owner);
+  // Ends it. False if that was asked before.
+  bool stop();
+  // In a forked child, where the thread does not exist.
+  void forget_thread() { thread_.detach(); }
+
+  // Helps until `op` is done or `deadline` has passed; true if done.
+  bool drive_until(OpState& op, Deadline deadline);
+  // Something was submitted that no caller waits for.
+  void wake_thread();
+  // The progress lock; waits for as long as another thread drives.
+  std::unique_lock<std::mutex> lock() { return std::unique_lock(progress_); }
+  // Has whoever drives call `task` with the progress lock, and returns when that has happened.
+  void call(const std::function<void()>& task);
+
+ private:
+  void drive(std::unique_lock<std::mutex>& lock, OpState* until, Deadline deadline);
+  bool step();
+  void tick();
+  void relax_after(int64_t waited_ns) const;
+  void rest(int64_t idle_since_ns, const OpState* until, Deadline deadline);
+  bool has_calls() const;
+  void take_calls();
+  void report_ended(std::unique_lock<std::mutex>& lock);
+  void run();
+  void leave_to_thread();
+
+  // Constant after construction.
+  transport::Mesh& mesh_;
+  OperationQueue& queue_;
+  Steppable& steps_;
+  bool crowded_ = false;
+  int64_t poll_ns_ = 0;         // how long to poll before sleeping
+  int64_t yield_after_ns_ = 0;  // where ranks leave no core free: how long of that without yielding
+  std::thread thread_;
+
+  std::mutex progress_;
+  // Guarded by progress_.
+  uint32_t num_steps_ = 0;
+  int64_t next_tick_ns_ = 0;
+
+  mutable std::mutex calls_mutex_;
+  // Guarded by calls_mutex_.
+  std::vector<const std::function<void()>*> calls_;
+  uint64_t num_calls_ = 0;
+  uint64_t num_called_ = 0;
+  std::condition_variable called_;
+
+  // Synchronised by themselves.
+  std::atomic<bool> has_calls_{false};
+  std::atomic<bool> stopping_{false};
+
+  // For the progress thread's sleep.
+  std::mutex idle_mutex_;
+  std::condition_variable idle_changed_;
+  // Guarded by idle_mutex_.
+  bool has_work_ = false;
+  bool has_leftovers_ = false;  // a caller that drove has left while operations were pending
+};
+
+}  // namespace dmlcomm::engine

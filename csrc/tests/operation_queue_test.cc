@@ -1,0 +1,142 @@
+// Which operations run at once, and what early frames say of operations.
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+#include "engine/collective_history.h"
+#include "engine/operation_queue.h"
+
+namespace dmlcomm::engine {
+namespace {
+
+class NoDriver final : public Driver {
+ public:
+  bool drive_until(OpState& op, Deadline) override { return op.done(); }
+};
+
+class IdleRunner final : public Runner {
+ public:
+  IdleRunner() : Runner({}) {}
+  Status start() override { return Status(); }
+  Status advance(bool*) override { return Status(); }
+  bool complete() const override { return false; }
+  bool waits_for(int) const override { return false; }
+  void on_sent(transport::SendRequest&) override {}
+  void on_arrived(transport::RecvRequest&) override {}
+  void provide_window(transport::RecvRequest&) override {}
+};
+
+class OperationQueueTest : public testing::Test {
+ protected:
+  OperationQueueTest() { queue_.set_max_running(4); }
+
+  std::shared_ptr<OpState> all_reduce(float* data, size_t count) {
+    OpRequest request;
+    request.shape.kind = schedule::OpKind::all_reduce;
+    request.shape.counts = {count};
+    request.output = BufferView(Span{data, count * sizeof(float)});
+    return queue_.submit(&driver_, std::move(request), Deadline());
+  }
+  // Starts what may start; their sequence numbers.
+  std::vector<uint64_t> start() {
+    queue_.take_submitted();
+    std::vector<uint64_t> started;
+    while (OperationQueue::Running* running = queue_.next_to_start(true)) {
+      running->runner = std::make_unique<IdleRunner>();
+      started.push_back(running->op->sequence());
+      running_.push_back(running);
+    }
+    return started;
+  }
+  void end(size_t started) {
+    queue_.end(*running_[started], Status());
+    queue_.sweep();
+  }
+
+  using Numbers = std::vector<uint64_t>;
+  NoDriver driver_;
+  OperationQueue queue_{1};
+  std::vector<OperationQueue::Running*> running_;
+  std::vector<float> memory_ = std::vector<float>(100);
+};
+
+TEST_F(OperationQueueTest, AsManyCollectivesRunAsAreAllowed) {
+  for (size_t i = 0; i < 6; ++i) all_reduce(&memory_[i], 1);
+  EXPECT_EQ(start(), (Numbers{1, 2, 3, 4}));
+  EXPECT_TRUE(queue_.runs_several());
+  end(2);
+  EXPECT_EQ(queue_.oldest_collective(), 1u);
+  EXPECT_EQ(start(), (Numbers{5}));
+  end(0);
+  EXPECT_EQ(queue_.oldest_collective(), 2u);
+  EXPECT_EQ(start(), (Numbers{6}));
+}
+
+TEST_F(OperationQueueTest, MemoryInCommonWaitsAndSoDoesWhatComesBehind) {
+  all_reduce(&memory_[0], 10);
+  all_reduce(&memory_[9], 10);
+  all_reduce(&memory_[50], 10);
+  EXPECT_EQ(start(), (Numbers{1}));
+  end(0);
+  EXPECT_EQ(start(), (Numbers{2, 3}));
+}
+
+TEST_F(OperationQueueTest, LargeTensorsRunOneAfterTheOther) {
+  constexpr size_t kCount = 30u << 20;
+  float* const nowhere = nullptr;
+  for (size_t i = 0; i < 3; ++i) all_reduce(nowhere + i * kCount, kCount);
+  EXPECT_EQ(start(), (Numbers{1}));
+  end(0);
+  EXPECT_EQ(start(), (Numbers{2}));
+}
+
+TEST_F(OperationQueueTest, MessagesStartWhileCollectivesMayNot) {
+  all_reduce(&memory_[0], 1);
+  OpRequest request;
+  request.shape.kind = schedule::OpKind::recv;
+  queue_.submit(&driver_, std::move(request), Deadline());
+  queue_.take_submitted();
+  OperationQueue::Running* const running = queue_.next_to_start(false);
+  ASSERT_NE(running, nullptr);
+  EXPECT_TRUE(running->op->request().is_point_to_point());
+  EXPECT_EQ(queue_.next_to_start(false), nullptr);
+  EXPECT_NE(queue_.next_to_start(true), nullptr);
+}
+
+TEST_F(OperationQueueTest, WhatComesAfterAFailureEndsWithTheFirst) {
+  const auto before = all_reduce(&memory_[0], 1);
+  EXPECT_TRUE(queue_.set_error(Status(StatusCode::peer_lost, "gone")));
+  EXPECT_FALSE(queue_.set_error(Status(StatusCode::aborted, "late")));
+  const auto after = all_reduce(&memory_[1], 1);
+  ASSERT_TRUE(after->done());
+  EXPECT_EQ(after->status().code(), StatusCode::peer_lost);
+  EXPECT_EQ(start(), Numbers{});
+  std::mutex mutex;
+  std::unique_lock lock(mutex);
+  queue_.report_ended(lock);
+  ASSERT_TRUE(before->done());
+  EXPECT_EQ(before->status().message(), "gone");
+  EXPECT_FALSE(queue_.has_pending());
+}
+
+TEST(CollectiveHistoryTest, RanksThatDisagreeAreFoundFromBothSides) {
+  transport::OpInfo ours;
+  transport::OpInfo theirs;
+  theirs.count = 7;
+  CollectiveHistory history;
+  EXPECT_FALSE(history.hear(2, 5, theirs));  // not begun here
+  EXPECT_FALSE(history.hear(2, 5, theirs));
+  EXPECT_FALSE(history.begin(4, ours));
+  const auto found = history.begin(5, ours);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->sequence, 5u);
+  EXPECT_EQ(found->peer, 2);
+  EXPECT_EQ(found->theirs.count, 7u);
+  EXPECT_TRUE(history.hear(1, 4, theirs));
+  EXPECT_FALSE(history.hear(1, 4, ours));
+}
+
+}  // namespace
+}  // namespace dmlcomm::engine
