@@ -20,15 +20,20 @@ from benchmarks.operations import OPERATIONS
 
 OPERATION = OPERATIONS["all_reduce"]
 TIMEOUT = timedelta(minutes=5)
+SMALL_BESIDE = 8  # small operations beside a large one
 
 
 @dataclass(frozen=True)
 class Case:
-    """A tensor of ``size`` bytes per rank, in ``buckets`` equal parts that are started at once."""
+    """A tensor of ``size`` bytes per rank, in ``buckets`` equal parts that are started at once.
+
+    While it is reduced, tensors of ``beside`` bytes are, one after the other (0: none).
+    """
 
     size: int
     iterations: int
     buckets: int = 1
+    beside: int = 0
 
 
 def main() -> None:
@@ -39,7 +44,7 @@ def main() -> None:
     groups = {backend: dist.new_group(backend=backend, timeout=TIMEOUT) for backend in backends}
     barrier = open_barrier(sys.argv[3], dist.get_rank())
     for case in cases:
-        for result in measure(groups, case, barrier):
+        for result in (measure_beside if case.beside else measure)(groups, case, barrier):
             if dist.get_rank() == 0:
                 print(json.dumps(result), flush=True)
     for group in groups.values():
@@ -67,6 +72,45 @@ def measure(groups: dict[str, dist.ProcessGroup], case: Case, barrier: Barrier) 
             seconds[backend].append(time.perf_counter() - begin)
             barrier.leave()
     return [_slowest(case, backend, seconds[backend], wrong[backend]) for backend in groups]
+
+
+def measure_beside(
+    groups: dict[str, dist.ProcessGroup], case: Case, barrier: Barrier
+) -> list[dict]:
+    """As `measure`, with the seconds of the small ones: alone, and beside the large one."""
+    large, small = torch.ones(case.size // 4), torch.ones(case.beside // 4)
+    names = ("seconds", "small_s", "small_alone_s")
+    seconds = {backend: {name: [] for name in names} for backend in groups}
+    wrong = dict.fromkeys(groups, 0)
+    for turn in range(case.iterations + 1):  # the first is not counted
+        for backend, group in groups.items():
+            large.fill_(1)
+            barrier.wait()
+            alone = [_timed_all_reduce(small, group) for _ in range(SMALL_BESIDE)]
+            barrier.leave()
+            barrier.wait()
+            begin = time.perf_counter()
+            work = dist.all_reduce(large, group=group, async_op=True)
+            beside = [_timed_all_reduce(small, group) for _ in range(SMALL_BESIDE)]
+            work.wait()
+            found = (time.perf_counter() - begin, statistics.median(beside))
+            barrier.leave()
+            wrong[backend] += int((large != dist.get_world_size()).sum())
+            if turn > 0:
+                for name, value in zip(names, (*found, statistics.median(alone)), strict=True):
+                    seconds[backend][name].append(value)
+    return [
+        _slowest(case, backend, found["seconds"], wrong[backend])
+        | {name: _slowest(case, backend, found[name], 0)["seconds"] for name in names[1:]}
+        for backend, found in seconds.items()
+    ]
+
+
+def _timed_all_reduce(tensor: torch.Tensor, group: dist.ProcessGroup) -> float:
+    tensor.fill_(1)
+    begin = time.perf_counter()
+    dist.all_reduce(tensor, group=group)
+    return time.perf_counter() - begin
 
 
 def _all_reduce(tensor: torch.Tensor, buckets: int, group: dist.ProcessGroup) -> None:

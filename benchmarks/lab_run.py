@@ -32,6 +32,7 @@ class Request:
         sizes: bytes of a rank's tensor.
         buckets: a tensor is reduced in that many equal parts, all started before the first is
             waited for.
+        beside: bytes of the tensors that are reduced meanwhile, one after the other; 0: none.
         ranks_per_host: processes on every host.
         gloo_nics: how many NICs gloo is given; 0 is all.
         seconds: of measuring, per size and backend, about; from 5 to 20 iterations.
@@ -46,6 +47,7 @@ class Request:
     mtu: int = Options().mtu
     congestion: str = Options().congestion
     buckets: int = 1
+    beside: int = 0
     ranks_per_host: int = 1
     gloo_nics: int = 1
     seconds: float = 6.0
@@ -121,12 +123,12 @@ def all_reduce_bound_s(graph: nx.Graph, size: int) -> float | None:
 
 def _case(request: Request, graph: nx.Graph, size: int) -> Case:
     if request.iterations:
-        return Case(size, request.iterations, request.buckets)
+        return Case(size, request.iterations, request.buckets, request.beside)
     bound_s = all_reduce_bound_s(graph, size)
     if bound_s is None:
         raise SystemExit("links without a rate have no bound: set a rate, or the iterations")
     iterations = min(max(int(request.seconds / bound_s), MIN_ITERATIONS), MAX_ITERATIONS)
-    return Case(size, iterations, request.buckets)
+    return Case(size, iterations, request.buckets, request.beside)
 
 
 def _in_context(result: dict, request: Request, graph: nx.Graph) -> dict:

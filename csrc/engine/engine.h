@@ -98,7 +98,7 @@ class Engine final : public Driver,
   transport::RecvRequest* claim_any_source(transport::Tag tag, uint64_t before_order) override;
   Status check_operation(int peer, transport::Tag tag, const transport::OpInfo& theirs) override;
   uint64_t oldest_collective() const override { return queue_.oldest_collective(); }
-  bool runs_several() const override { return queue_.runs_several(); }
+  bool runs_others() const override { return queue_.runs_several(); }
   Status size_mismatch(int peer, const transport::RecvRequest& ours,
                        const transport::OpInfo& theirs, uint64_t their_bytes) override;
   void on_rail_event(int peer, bool lost, const std::string& text) override;

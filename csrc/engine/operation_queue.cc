@@ -8,8 +8,8 @@
 namespace dmlcomm::engine {
 namespace {
 
-// Tensors of the collectives that run beside the oldest. Two buckets of DDP fit, which is enough to
-// fill the gaps that one leaves; what arrives early of all of them may lie in windows.
+// Tensors of all collectives that run. Several buckets of DDP fit, which is enough to fill the gaps
+// that one leaves; what arrives early of all of them may lie in windows.
 constexpr size_t kMaxRunningBytes = 128u << 20;
 
 size_t bytes_of(const OpRequest& request) { return request.input.bytes() + request.output.bytes(); }

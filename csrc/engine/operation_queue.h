@@ -75,7 +75,7 @@ class OperationQueue {
       }
     }
   }
-  bool runs_several() const { return num_running_ > 1; }
+  bool runs_several() const { return num_running_ + messages_.size() > 1; }
   // The lowest number of a collective that has not ended.
   uint64_t oldest_collective() const {
     return collectives_.empty() ? last_taken_ + 1 : collectives_.front().sequence;

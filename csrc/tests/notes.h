@@ -35,7 +35,7 @@ class Notes final : public LinkEvents {
                                          : Status();
   }
   uint64_t oldest_collective() const override { return oldest; }
-  bool runs_several() const override { return several; }
+  bool runs_others() const override { return several; }
   Status size_mismatch(int, const RecvRequest& ours, const OpInfo&, uint64_t theirs) override {
     return Status(StatusCode::mismatch, str_cat("expected ", ours.bytes, ", got ", theirs));
   }

@@ -390,10 +390,7 @@ Status Link::begin_data(Intake& intake, const FrameHeader& header) {
   }
   intake.request = *request;
   if (intake.request != nullptr) {
-    const bool holds_nobody_back = lanes_.has_many_rails() || options_.events->runs_several();
-    if (header.offset == 0 || lanes_.has_many_rails()) {
-      intake.request->scattered = holds_nobody_back;
-    }
+    intake.request->scattered |= lanes_.has_many_rails();
   } else if (header.message_bytes <= kEagerBytes) {
     intake.buffer.resize(header.payload_bytes);
   } else {
@@ -407,16 +404,37 @@ Sink Link::room_for_payload(Intake& intake, const FrameHeader& header, size_t do
   const size_t rest = header.payload_bytes - done;
   RecvRequest* request = intake.request;
   if (request == nullptr) return {intake.buffer.data() + done, rest};
-  if (!request->ready && !request->scattered) return {};
   const size_t position = header.offset + done;
   if (request->destination != nullptr && request->ready) {
     return {request->destination + position, rest};
   }
+  if (!request->scattered && request->ready) {
+    if (request->window == nullptr) options_.events->provide_window(*request);
+    const size_t at = position % request->window_bytes;
+    const size_t free = request->consumed + request->window_bytes - position;
+    if (free > 0) return {request->window + at, std::min({rest, free, request->window_bytes - at})};
+  }
+  if (!request->scattered && !options_.events->runs_others()) return {};
+  if (!request->scattered) stop_holding_back(*request);
   if (request->window == nullptr) options_.events->provide_window(*request);
-  if (request->scattered) return {request->window + position, rest};
-  const size_t at = position % request->window_bytes;
-  const size_t free = request->consumed + request->window_bytes - position;
-  return {request->window + at, std::min({rest, free, request->window_bytes - at})};
+  return {request->window + position, rest};
+}
+
+// Other operations may wait for what is behind this message: it gets a window for all of it.
+void Link::stop_holding_back(RecvRequest& request) {
+  std::vector<std::byte> waiting(request.arrived - request.consumed);
+  const size_t begin = request.consumed % std::max(request.window_bytes, size_t{1});
+  const size_t first = std::min(waiting.size(), request.window_bytes - begin);
+  if (!waiting.empty()) {
+    std::memcpy(waiting.data(), request.window + begin, first);
+    std::memcpy(waiting.data() + first, request.window, waiting.size() - first);
+  }
+  request.scattered = true;
+  request.covered.add(0, request.arrived);
+  options_.events->provide_window(request);
+  if (!waiting.empty()) {
+    std::memcpy(request.window + request.consumed, waiting.data(), waiting.size());
+  }
 }
 
 void Link::payload_arrived(Intake& intake, const FrameHeader& header, size_t done) {

@@ -13,10 +13,10 @@
 //   large        data frames, but only after the peer's `open` (collectives) or `grant` (point-to-
 //                point, announced by `request`), so that they never block what is behind them.
 //
-// With several rails parts of messages arrive in any order, and several collectives at once have no
-// order among their messages. So a receive that reduces, or is not ready, has a window for the
-// whole message: no lane ever waits for what another one carries. Only where one collective runs
-// alone on one rail its windows are small, and hold the lane back when they are full.
+// With several rails parts of messages arrive in any order. So a receive that reduces, or is not
+// ready, has a window for the whole message: no lane ever waits for what another one carries. On one
+// rail the windows are small, and hold the lane back when they are full, while a collective runs
+// alone. As soon as another operation runs they grow: it may wait for what is behind.
 //
 // All calls come with the progress lock held. Until a channel is attached sends queue up.
 // LinkEvents are called from inside these calls; they take notes, and do not call back this link;
@@ -205,6 +205,7 @@ class Link final : private LaneReader {
   Result<RecvRequest*> match(const FrameHeader& header);
   void accept_announced(RecvRequest& request, const FrameHeader& header);
   bool take_unexpected(RecvRequest& request);
+  void stop_holding_back(RecvRequest& request);
   void store(RecvRequest& request, size_t offset, const std::vector<std::byte>& bytes);
   Status check_sizes(const RecvRequest& request, const FrameHeader& header) const;
 

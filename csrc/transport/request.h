@@ -88,7 +88,8 @@ class LinkEvents {
   // The memory of the message may change again.
   virtual void on_sent(SendRequest& request) = 0;
 
-  // Sets window and window_bytes of a request: at least kEagerBytes, or the whole message.
+  // Sets window and window_bytes of a request: at least kEagerBytes, or the whole message. A window
+  // that it had is not used any more.
   virtual void provide_window(RecvRequest& request) = 0;
 
   // More bytes have arrived, or the message has been offered.
@@ -105,8 +106,8 @@ class LinkEvents {
   // The lowest sequence number of a collective that has not ended here. Peers' numbers are near it.
   virtual uint64_t oldest_collective() const = 0;
 
-  // Whether several collectives run here: then none may hold back the lanes that all share.
-  virtual bool runs_several() const = 0;
+  // Whether more than one operation runs here: then none may hold back the lanes that they share.
+  virtual bool runs_others() const = 0;
 
   // The error for a message whose size is not what the receive expects.
   virtual Status size_mismatch(int peer, const RecvRequest& ours, const OpInfo& theirs,

@@ -31,7 +31,7 @@ class Quiet final : public LinkEvents {
   RecvRequest* claim_any_source(Tag, uint64_t) override { return nullptr; }
   Status check_operation(int, Tag, const OpInfo&) override { return Status(); }
   uint64_t oldest_collective() const override { return 1; }
-  bool runs_several() const override { return false; }
+  bool runs_others() const override { return false; }
   Status size_mismatch(int, const RecvRequest&, const OpInfo&, uint64_t) override {
     return Status(StatusCode::mismatch, "size");
   }
