@@ -238,7 +238,8 @@ void Engine::provide_window(RecvRequest& request) {
 
 RecvRequest* Engine::claim_any_source(transport::Tag tag, uint64_t before_order) {
   for (Running& running : queue_.messages()) {
-    if (running.op == nullptr || running.op->request().peer != kAnySource) continue;
+    const bool has_started = running.op != nullptr && running.runner != nullptr;
+    if (!has_started || running.op->request().peer != kAnySource) continue;
     RecvRequest* request = static_cast<PointToPointRunner&>(*running.runner).unclaimed();
     if (request == nullptr || request->source >= 0 || request->tag != tag) continue;
     return request->posted_order < before_order ? request : nullptr;
