@@ -1,7 +1,9 @@
 """The multi-rank helper itself: results, failures, deadlines. On gloo: it tests nothing else."""
 
 import os
+import select
 import signal
+import subprocess
 import threading
 import time
 
@@ -10,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from helpers import Ranks, RanksFailedError, eventually, report, run_ranks, until_asleep
+from helpers.warm_python import warm_command
 
 
 def _sum(rank, world_size):
@@ -91,3 +94,52 @@ def test_what_never_happens_is_an_error_at_the_deadline():
     assert eventually(lambda: 7, "seven") == 7
     with pytest.raises(AssertionError, match=r"rain did not happen within 0\.1 s"):
         eventually(lambda: None, "rain", 0.1)
+
+
+def _start_warm(script):
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(warm_command(script), **pipes, text=True)
+
+
+def test_warm_program_has_its_own_input_output_and_environment(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OF_THE_TEST", "seen")
+    script = (
+        "import os, sys, torch\n"
+        "print(input(), os.getcwd(), os.environ['OF_THE_TEST'], sys.argv, torch.ones(2).tolist())\n"
+        "assert __name__ == '__main__', 'not a script'\n"
+        "raise KeyError('a reason')\n"
+    )
+    with _start_warm(script) as process:
+        stdout, stderr = process.communicate("hello\n", timeout=60)
+    assert stdout == f"hello {tmp_path} seen ['-c'] [1.0, 1.0]\n"
+    assert "KeyError: 'a reason'" in stderr
+    assert process.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [("raise SystemExit(7)", 7), ("import os; os.kill(os.getpid(), 9)", -9), ("pass", 0)],
+)
+def test_warm_program_ends_as_the_script_does(script, code):
+    with _start_warm(script) as process:
+        assert process.wait(60) == code
+
+
+ENDLESS = """
+import os, signal, sys
+signal.signal(signal.SIGUSR1, lambda *_: print("told", flush=True))
+print(os.getpid(), flush=True)
+while True:
+    signal.pause()
+"""
+
+
+def test_warm_program_passes_signals_on_and_takes_the_script_along():
+    with _start_warm(ENDLESS) as process:
+        script = os.pidfd_open(int(process.stdout.readline()))
+        process.send_signal(signal.SIGUSR1)
+        assert process.stdout.readline() == "told\n"
+        process.kill()
+        assert select.select([script], [], [], 60)[0], "the script lives on"
+    os.close(script)

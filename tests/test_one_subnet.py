@@ -9,6 +9,7 @@ from dmlcomm.lab import Lab
 from dmlcomm.lab.graph import End, add_host, add_link, add_switch, new_graph
 from dmlcomm.lab.units import Shape, parse_rate
 from helpers.lab_scripts import SETUP
+from helpers.warm_python import warm_command
 
 DEADLINE_S = 60
 RANKS = 2
@@ -77,7 +78,7 @@ def run_ranks(lab):
             "DMLCOMM_TOPOLOGY": "flat",
         }
         command = ["env", *(f"{name}={value}" for name, value in variables.items())]
-        command += [sys.executable, "-c", SETUP + BYTES_BY_KERNEL]
+        command += warm_command(SETUP + BYTES_BY_KERNEL)
         processes.append(lab.popen(f"host{rank}", command, stdout=-1, stderr=-1, text=True))
     results = [process.communicate(timeout=DEADLINE_S) for process in processes]
     errors = "".join(stderr for _, stderr in results)

@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 from dmlcomm.lab import Lab
+from helpers.warm_python import warm_command
 
 # The operations' timeout is below the deadline of every test, so that a hang explains itself.
 SETUP = """
@@ -36,10 +37,10 @@ def run_script(
 ) -> subprocess.CompletedProcess:
     """``script`` on every host, to its end; ``arguments`` as for ``dmlcomm lab run``."""
     options = {"capture_output": True, "text": True, "timeout": deadline_s}
-    return lab.run([sys.executable, "-c", SETUP + script], *arguments, **options)
+    return lab.run(warm_command(SETUP + script), *arguments, **options)
 
 
 def start_script(lab: Lab, script: str, *arguments: str) -> subprocess.Popen:
     """The same without waiting for the end."""
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return lab.popen_run([sys.executable, "-c", SETUP + script], *arguments, **options)
+    return lab.popen_run(warm_command(SETUP + script), *arguments, **options)
