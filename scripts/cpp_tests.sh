@@ -1,7 +1,11 @@
 #!/bin/bash
-# Builds and runs the C++ tests of the core: scripts/cpp_tests.sh plain|address|thread [build folder]
+# Builds and runs the C++ tests of the core:
+#   scripts/cpp_tests.sh [--compile] plain|address|thread [build folder]
+# With --compile it does not run them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+compile_only=
+if [ "${1:-}" = --compile ]; then compile_only=yes; shift; fi
 variant=${1:?plain, address or thread}
 build=${2:-build/tests-$variant}
 # The others have one thread, in which there are no races to find.
@@ -17,6 +21,7 @@ if [ "$variant" = thread ]; then
   selected=(--tests-regex "^($(IFS='|'; echo "${tests_with_threads[*]}"))$")
 fi
 cmake --build "$build" "${targets[@]}" --parallel "${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}"
+[ -z "$compile_only" ] || exit 0
 
 # ThreadSanitizer cannot map its shadow where the kernel randomises addresses too much.
 launcher=()

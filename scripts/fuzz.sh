@@ -1,5 +1,7 @@
 #!/bin/bash
-# Runs every libFuzzer target for some seconds: scripts/fuzz.sh [seconds each, default 15] [target ...]
+# Runs every libFuzzer target for some seconds, one on each core:
+#   scripts/fuzz.sh [seconds each, default 15] [target ...]
+#   scripts/fuzz.sh --compile    builds them only
 # Inputs found so far are kept in build/fuzz/corpus; seeds come from csrc/tests/fuzz/seeds/<target>/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -11,22 +13,24 @@ cmake -S . -B "$build" -DCMAKE_CXX_COMPILER=clang++ -DDMLCOMM_FUZZ=ON -DDMLCOMM_
   -DDMLCOMM_BUILD_TESTS=OFF >/dev/null
 cmake --build "$build" --target fuzzers --parallel "${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}"
 
+[ "$seconds" != --compile ] || exit 0
+
 # A fuzzer that cannot see a crash proves nothing: this one must fail.
 if "$build/fuzz/expected_crash" -max_total_time=60 -artifact_prefix="$build/" >/dev/null 2>&1; then
   echo "expected_crash did not crash: the fuzzing set-up is broken" >&2
   exit 1
 fi
 
+fuzz() {  # fuzz <folder of the build> <target> <seconds>
+  local corpus=$1/corpus/$2 seeds=csrc/tests/fuzz/seeds/$2
+  mkdir -p "$corpus"
+  echo "fuzz $2 for $3 s"
+  "$1/fuzz/$2" "$corpus" $([ -d "$seeds" ] && echo "$seeds") -max_total_time="$3" \
+    -rss_limit_mb=2048 -timeout=10 -verbosity=0 -print_final_stats=1 -artifact_prefix="$1/" 2>&1
+}
+export -f fuzz
 shift || true
-for target in "${@:-$build/fuzz/*}"; do
-  for binary in $target; do
-    name=$(basename "$binary")
-    [ "$name" != expected_crash ] || continue
-    corpus=$build/corpus/$name
-    mkdir -p "$corpus"
-    seeds=csrc/tests/fuzz/seeds/$name
-    echo "fuzz $name for $seconds s"
-    "$build/fuzz/$name" "$corpus" $([ -d "$seeds" ] && echo "$seeds") -max_total_time="$seconds" \
-      -rss_limit_mb=2048 -timeout=10 -verbosity=0 -print_final_stats=1 -artifact_prefix="$build/"
-  done
-done
+if [ $# = 0 ]; then set -- "$build"/fuzz/*; fi
+for target in "$@"; do
+  [ "$(basename "$target")" = expected_crash ] || basename "$target"
+done | xargs -P "$(nproc)" -I{} bash -c 'fuzz "$@"' - "$build" {} "$seconds"
