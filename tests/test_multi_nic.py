@@ -23,7 +23,13 @@ def total(count):
 def fine():
     dist.barrier()
     say("fine")
-    sys.stdout.flush()
+    # A rank that has ended is a lost peer to those that have not left the barrier; and rank 0 has
+    # the store.
+    store = dist.distributed_c10d._get_default_store()
+    for event, waits in (("has left", True), ("ends", rank == 0)):
+        store.add(event, 1)
+        while waits and store.add(event, 0) < size:
+            time.sleep(0.01)
     os._exit(0)
 """
 
