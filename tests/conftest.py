@@ -1,11 +1,13 @@
 """The tests leave the machine as they found it."""
 
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from dmlcomm.lab import Lab, LabError
+from helpers.warm_python import script_of, warmed
 
 # Labs look at all network namespaces of the system, and the others use all cores or bound times:
 # these run one after the other (`make test-python`).
@@ -48,3 +50,20 @@ def loss_is_possible(lab_is_possible) -> None:
             pass
     except LabError as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture
+def run_python(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """``run_python("-m", module, ...)`` or ``(file, ...)``: as a command, but in this process.
+
+    The Python programs that it runs in labs have torch loaded already.
+    """
+    run = Lab._run
+    monkeypatch.setattr(Lab, "_run", lambda lab, command, more: run(lab, warmed(command), more))
+
+    def start(*arguments: str) -> None:
+        monkeypatch.setattr(sys, "argv", sys.argv)
+        monkeypatch.setattr(sys, "path", ["", *sys.path])
+        exec(script_of(arguments))
+
+    return start

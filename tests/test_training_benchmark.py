@@ -1,8 +1,6 @@
 """The training benchmark: models, buckets, and one run in a lab."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -50,11 +48,11 @@ def test_scale_is_that_of_gradients_and_of_computing():
 
 
 @pytest.mark.usefixtures("lab_is_possible")
-def test_training_is_replayed_with_right_sums_and_drawn(tmp_path):
+def test_training_is_replayed_with_right_sums_and_drawn(tmp_path, run_python):
     pytest.importorskip("matplotlib")
-    command = [sys.executable, "-m", "benchmarks.training", "--model", "lenet5", "--scale", "0.02"]
-    command += ["--topology", "flat:2,1", "--iterations", "2", "--folder", str(tmp_path)]
-    subprocess.run(command, check=True, timeout=120, capture_output=True)
+    arguments = ["--model", "lenet5", "--scale", "0.02", "--topology", "flat:2,1"]
+    arguments += ["--iterations", "2", "--folder", str(tmp_path)]
+    run_python("-m", "benchmarks.training", *arguments)
     lines = [json.loads(line) for line in (tmp_path / "training.json").read_text().splitlines()]
     results = lines[1:]
     assert [r["contestant"] for r in results] == [

@@ -2,11 +2,11 @@
 
     lab.run(warm_command("import torch; print(torch.ones(2))"))
 
-`import torch` takes two seconds of a core, and a test in a lab starts up to nine ranks. The command is a
-small program, which asks a server for a child with torch in it. The child enters the namespaces that
-the program is in, gets its input, output and environment, and runs the script. The program passes
-signals on, ends as the child ends, and takes it along when it is killed. But it can be stopped
-(SIGSTOP) without stopping the child.
+`import torch` takes two seconds of a core, and a test in a lab starts up to nine ranks. The command
+is a small program, which asks a server for a child with torch in it. The child enters the
+namespaces of the program, gets its input, output and environment, and runs the script. The program
+passes signals on, ends as the child ends, and takes it along when it is killed. But it can be
+stopped (SIGSTOP) without stopping the child.
 
 This file is the helper for tests, the small program and the server.
 """
@@ -24,6 +24,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 _PR_SET_PDEATHSIG = 1
@@ -45,6 +46,23 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def warm_command(script: str) -> list[str]:
     """What runs ``script`` as ``python -c`` does, but sooner."""
     return [sys.executable, "-S", __file__, "run", _server(), script]
+
+
+def warmed(command: Sequence[str]) -> list[str]:
+    """A command that starts this interpreter, so that it has torch; others are left as they are."""
+    is_python = command[0] == sys.executable
+    return warm_command(script_of(command[1:])) if is_python else list(command)
+
+
+def script_of(arguments: Sequence[str]) -> str:
+    """What Python does that is started with these arguments: ``-m module ...`` or ``file ...``."""
+    first, *rest = arguments
+    if first == "-m":
+        start, argv = f"runpy.run_module({rest[0]!r}, None, '__main__', alter_sys=True)", rest
+    else:
+        start, argv = f"runpy.run_path({first!r}, None, '__main__')", arguments
+    folder = "" if first == "-m" else os.path.dirname(first)
+    return f"import runpy, sys\nsys.argv, sys.path[0] = {list(argv)!r}, {folder!r}\n{start}\n"
 
 
 @functools.cache
@@ -110,7 +128,7 @@ def _serve(path: str) -> dict[str, Any]:
     """Returns in the children that are asked for only: what a child has to do."""
     _die_with_parent()
     sys.path[0] = ""
-    import torch.distributed
+    import torch.distributed  # noqa: F401
 
     import dmlcomm.errors  # noqa: F401
 
