@@ -58,7 +58,7 @@ test-python: build
 ifdef PYTEST_ARGS
 	$(BIN)/pytest $(PYTEST_ARGS)
 else
-	$(BIN)/pytest -m "not alone" -n $$(nproc)
+	$(BIN)/pytest -m "not alone" -n $$(nproc) --dist loadgroup
 	$(BIN)/pytest -m alone
 endif
 

@@ -386,9 +386,16 @@ def _outcomes(transport, world_size):
         return error
 
 
+# All checks of a run are for the process that has made it, where pytest has several.
+RUNS = [
+    pytest.param(transport, size, marks=pytest.mark.xdist_group(f"{transport}-{size}"))
+    for transport in TRANSPORTS
+    for size in WORLD_SIZES
+]
+
+
 @pytest.mark.parametrize("check", CHECKS)
-@pytest.mark.parametrize("world_size", WORLD_SIZES)
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize(("transport", "world_size"), RUNS)
 def test_every_rank_has_the_expected_values(transport, world_size, check):
     outcomes = _outcomes(transport, world_size)
     if isinstance(outcomes, RanksFailedError):

@@ -13,6 +13,9 @@ from helpers.parameter_servers import run_workers, servers
 
 pytest.importorskip("sklearn", reason="the demo's data comes with scikit-learn")
 
+# One training is compared with the others: they are for one process, where pytest has several.
+pytestmark = pytest.mark.xdist_group("training")
+
 SEED = 7
 WORKERS = 2
 BATCH = 16  # of a worker
