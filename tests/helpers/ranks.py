@@ -39,7 +39,10 @@ _PR_SET_PDEATHSIG = 1
 _DUMP_LIMIT_S = 5.0  # for a rank to say where it is
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch", "torch.distributed", "dmlcomm.errors", "helpers.ranks"])
+_context.set_forkserver_preload(
+    # The third is what an optimizer imports when it is made, in two seconds of a core.
+    ["torch", "torch.distributed", "torch._dynamo", "dmlcomm.errors", "helpers.ranks"]
+)
 
 
 class RanksFailedError(AssertionError):

@@ -128,6 +128,7 @@ def _serve(path: str) -> dict[str, Any]:
     """Returns in the children that are asked for only: what a child has to do."""
     _die_with_parent()
     sys.path[0] = ""
+    import torch._dynamo  # which an optimizer imports when it is made
     import torch.distributed  # noqa: F401
 
     import dmlcomm.errors  # noqa: F401
