@@ -11,10 +11,10 @@ from pathlib import Path
 from rich.table import Table
 
 from benchmarks.engine import Measurement
-from dmlcomm import terminal
+from dmlcomm import _shell
 from dmlcomm.doctor import version_of
 
-console = terminal.console(soft_wrap=True, highlight=False)
+console = _shell.console(soft_wrap=True, highlight=False)
 
 HEADER = (
     f"{'size':>12} {'count':>12} {'type':>9} {'redop':>6} {'time':>10} {'algbw':>8} {'busbw':>8}"

@@ -6,8 +6,10 @@ import platform
 from typing import Any
 
 from dmlcomm import _core
-from dmlcomm.backends import ENTRY_POINT_GROUP, nic
-from dmlcomm.bml import grid, specification
+from dmlcomm.backends import ENTRY_POINT_GROUP
+from dmlcomm.bml import grid
+from dmlcomm.bml.specification import Network, TopologyError
+from dmlcomm.network import nic, setting
 
 Values = dict[str, Any]
 
@@ -80,10 +82,10 @@ def _interfaces(pattern: str, problems: list[str]) -> list[Values]:
 def _topology(text: str, interfaces: list[Values], problems: list[str]) -> Values:
     """The setting, and which interface is on which level as far as this host alone can tell."""
     try:
-        network = specification.parse(text)
-    except specification.TopologyError as error:
+        network = setting.parse(text)
+    except TopologyError as error:
         problems.append(str(error))
-        network = specification.Network()
+        network = Network()
     rails = {i["rail"]: i["name"] for i in interfaces if i["rail"] is not None}
     found = [rails[number] for number in sorted(rails)]
     for name in network.interfaces:

@@ -6,7 +6,10 @@
  4. Files have at most 800 lines, functions at most 70, C++ lines at most 100 columns.
  5. dmlcomm/lab does not import torch, nor does dmlcomm/ps but for its files that are about torch;
     netlink is spoken by the holder of a lab only.
- 6. Nothing names a path of somebody's machine, and nothing is left to be done later.
+ 6. Folders and top-level modules of dmlcomm/ are layers: an import names what stands above it in
+    MAY_IMPORT only, also where it is written into a function, and files import each other in no
+    circle.
+ 7. Nothing names a path of somebody's machine, and nothing is left to be done later.
 
 Prints one line per offence, `file:line: what and why`, and fails if there is any.
 """
@@ -49,7 +52,32 @@ FOREIGN_HEADERS = {
 }
 # Python files of the package that touch os.environ -> why they must.
 ENVIRONMENT_EXCEPTIONS = {
-    "dmlcomm/environment.py": "what is started inherits the caller's, whatever is in it",
+    "dmlcomm/_shell.py": "what is started inherits the caller's, whatever is in it",
+}
+
+# Folder or top-level module of dmlcomm/ -> those that it may import, besides itself: each stands
+# above. A folder that is not here belongs to the one that holds it.
+BASE = ["_core", "errors", "log", "rail", "units"]
+MAY_IMPORT: dict[str, list[str]] = {
+    "_core": [],
+    "_c10d": [],
+    "_shell": [],
+    "errors": [],
+    "log": ["_core"],
+    "rail": [],
+    "units": [],
+    "bml": ["rail"],
+    "topology": [],
+    "network": [*BASE, "bml"],
+    "planning": [*BASE, "_shell", "bml", "network"],
+    "lab": [*BASE, "_shell", "bml", "topology"],
+    "ps": [*BASE, "_shell", "network"],
+    "backends": [*BASE, "_c10d", "bml", "network", "planning", "ps"],
+    "doctor": [*BASE, "backends", "bml", "network"],
+    "doctor_command": ["doctor"],
+    "cli": ["doctor", "doctor_command", "lab", "planning", "ps"],
+    "__init__": ["backends", "errors"],
+    "__main__": ["cli"],
 }
 
 # Module that the files of a folder must do without, and files of it that may have it. Labs and
@@ -61,6 +89,8 @@ RESTRICTED_IMPORTS = [
 ]
 
 IMPORT = re.compile(r"^\s*(?:from|import)\s+(\w+)")
+# A module that is imported later, by its name: "dmlcomm.ps.commands:app".
+MODULE_NAME = re.compile(r"dmlcomm(?:\.\w+)+(?::\w+)?")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 NOT_IN_CODE = re.compile(
     r"(?P<path>(?<![\w.])/(?:work|root|home|Users)/)"
@@ -116,6 +146,69 @@ def check_imports(path: str, lines: list[str]) -> Iterator[Offence]:
             is_here = match is not None and match[1] == module and path.startswith(folder)
             if is_here and path.removeprefix("dmlcomm/") not in allowed:
                 yield Offence(path, number, f"{module} is not for this file")
+
+
+def imported_modules(text: str) -> Iterator[tuple[str, int]]:
+    """(module of dmlcomm, line) of every import, wherever it stands, and of names of modules."""
+    for node in ast.walk(ast.parse(text)):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            names = [node.value.partition(":")[0]] if MODULE_NAME.fullmatch(node.value) else []
+        for name in names:
+            if name.startswith("dmlcomm."):
+                yield name.removeprefix("dmlcomm."), node.lineno
+
+
+def layer_of(module: str) -> str:
+    """The entry of MAY_IMPORT for a module, as "ps.server.models": the longest that begins it."""
+    parts = module.split(".")
+    names = ["/".join(parts[:count]) for count in range(len(parts), 0, -1)]
+    return next((name for name in names if name in MAY_IMPORT), parts[0])
+
+
+def check_layer_imports(path: str, text: str) -> Iterator[Offence]:
+    own = layer_of(module_of(path))
+    if own not in MAY_IMPORT:
+        yield Offence(path, 1, f"{own} is not in MAY_IMPORT: which layer is it?")
+        return
+    for module, line in imported_modules(text):
+        target = layer_of(module)
+        if target != own and target not in MAY_IMPORT[own]:
+            yield Offence(path, line, f"{own} must not import {target}: see MAY_IMPORT")
+
+
+def module_of(path: str) -> str:
+    """ "dmlcomm/ps/client.py" -> "ps.client"; "dmlcomm/ps/__init__.py" -> "ps"."""
+    parts = path.removeprefix("dmlcomm/").removesuffix(".py").split("/")
+    return ".".join(parts[:-1] if len(parts) > 1 and parts[-1] == "__init__" else parts)
+
+
+def check_circles(text_of: dict[str, str]) -> Iterator[Offence]:
+    """Files of dmlcomm/ that import each other, by path and text."""
+    path_of = {module_of(path): path for path in text_of}
+    edges: dict[str, list[str]] = {}
+    for module, path in path_of.items():
+        names = [name for name, _ in imported_modules(text_of[path])]
+        # "ps.client.Client" is a class in ps.client.
+        found = [name if name in path_of else name.rpartition(".")[0] for name in names]
+        edges[module] = [name for name in found if name in path_of and name != module]
+    done: set[str] = set()
+
+    def visit(module: str, trail: list[str]) -> Iterator[Offence]:
+        if module in trail:
+            circle = " -> ".join([*trail[trail.index(module) :], module])
+            yield Offence(path_of[module], 1, f"files import each other: {circle}")
+        elif module not in done:
+            for target in edges[module]:
+                yield from visit(target, [*trail, module])
+            done.add(module)
+
+    for module in edges:
+        yield from visit(module, [])
 
 
 def check_environment(path: str, lines: list[str]) -> Iterator[Offence]:
@@ -194,6 +287,8 @@ def check_file(path: str) -> Iterator[Offence]:
         yield from check_includes(path, lines)
     if path.endswith(".py"):
         yield from check_imports(path, lines)
+        if path.startswith("dmlcomm/"):
+            yield from check_layer_imports(path, text)
     if is_cpp or path.endswith(".py"):
         yield from check_functions(path, text)
     yield from check_environment(path, lines)
@@ -202,12 +297,14 @@ def check_file(path: str) -> Iterator[Offence]:
 
 def offences() -> list[Offence]:
     suffixes = (".h", ".cc", ".py", ".pyi", ".sh", ".toml", ".md", ".yml", ".cmake", ".txt")
+    paths = source_files()
+    package = [path for path in paths if path.startswith("dmlcomm/") and path.endswith(".py")]
     return [
         offence
-        for path in source_files()
+        for path in paths
         if path.endswith(suffixes) or path in ("Makefile", ".ci/run")
         for offence in check_file(path)
-    ]
+    ] + list(check_circles({path: (ROOT / path).read_text() for path in package}))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,13 @@ from dmlcomm.lab.changes import apply
 from dmlcomm.lab.graph import NodeKind
 from dmlcomm.lab.routes import Hop, routing_table
 from dmlcomm.lab.shaping import burst_bytes, packet_bytes, queue_bytes
-from dmlcomm.lab.units import Shape, format_rate, parse_delay_us, parse_loss, parse_rate
+from dmlcomm.lab.units import (
+    Shape,
+    format_link_rate,
+    parse_delay_us,
+    parse_link_rate,
+    parse_loss,
+)
 
 
 def count(graph, kind):
@@ -79,7 +85,7 @@ def test_no_address_is_given_twice(spec):
 
 
 def test_links_above_the_edge_are_slower_by_the_over_subscription():
-    graph = build("fattree:4,r=4", [Shape(parse_rate("200mbit"))])
+    graph = build("fattree:4,r=4", [Shape(parse_link_rate("200mbit"))])
     rates = {(link.level, link.shape.rate_bps) for link in topology.links(graph)}
     assert rates == {(0, 200_000_000), (1, 50_000_000), (2, 50_000_000)}
 
@@ -205,13 +211,13 @@ def test_an_unknown_place_names_what_there_is():
     ],
 )
 def test_rates_are_read(text, rate):
-    assert parse_rate(text) == rate
+    assert parse_link_rate(text) == rate
 
 
 @pytest.mark.parametrize("text", ["", "fast", "200", "200mb", "-1mbit", "1kbit", "100gbit"])
 def test_other_rates_are_refused(text):
     with pytest.raises(LabError, match=r"rate|200mbit"):
-        parse_rate(text)
+        parse_link_rate(text)
 
 
 def test_delay_and_loss_are_read():
@@ -234,7 +240,7 @@ def test_changes_add_up():
 
 
 def test_rates_are_shown_in_the_unit_that_fits():
-    assert [format_rate(r) for r in (None, 50, 2e5, 2e8, 1.5e9)] == [
+    assert [format_link_rate(r) for r in (None, 50, 2e5, 2e8, 1.5e9)] == [
         "unlimited",
         "50 b/s",
         "200 kb/s",

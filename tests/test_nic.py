@@ -4,8 +4,9 @@ import logging
 
 import pytest
 
-from dmlcomm.backends import nic
-from dmlcomm.backends.nic import Interface, InterfaceError, select
+from dmlcomm.network import nic
+from dmlcomm.network.nic import Interface, InterfaceError, select
+from dmlcomm.rail import Rail
 
 
 def interface(name, index, *addresses, **changes):
@@ -61,9 +62,10 @@ def test_order_does_not_depend_on_how_the_system_lists_interfaces():
 
 
 def test_rail_carries_what_the_kernel_says():
-    (rail,) = select("eth1", HOST).rails
-    assert rail == nic.Rail("eth1", 4, "10.0.1.2", 24, 9000, 10_000)
-    assert str(rail) == "eth1 (10.0.1.2/24, MTU 9000, 10000 Mb/s)"
+    selection = select("eth1", HOST)
+    (rail,) = selection.rails
+    assert rail == Rail("eth1", "10.0.1.2", 24, speed_mbps=10_000, mtu=9000)
+    assert "rails: eth1 (10.0.1.2/24, MTU 9000, 10000 Mb/s)" in nic.describe(selection)
 
 
 def test_ipv6_is_taken_where_there_is_no_ipv4_and_link_local_never():

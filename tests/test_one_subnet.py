@@ -7,7 +7,7 @@ import pytest
 
 from dmlcomm.lab import Lab
 from dmlcomm.lab.graph import End, add_host, add_link, add_switch, new_graph
-from dmlcomm.lab.units import Shape, parse_rate
+from dmlcomm.lab.units import Shape, parse_link_rate
 from helpers.lab_scripts import SETUP
 from helpers.warm_python import warm_command
 
@@ -52,7 +52,7 @@ def one_subnet():
     """Two hosts with two cards each, and one that joins the switches of the cards."""
     graph = new_graph("flat:3,2")
     network = ipaddress.ip_network("10.0.0.0/24")
-    shape = Shape(parse_rate("500mbit"), 0, 0)
+    shape = Shape(parse_link_rate("500mbit"), 0, 0)
     for _ in range(RANKS + 1):
         add_host(graph)
     for card in range(2):

@@ -16,16 +16,17 @@ from dmlcomm.ps.commands import _place
 from dmlcomm.ps.description import difference
 from dmlcomm.ps.layout import Memory, TensorSpec
 from dmlcomm.ps.membership import Membership
-from dmlcomm.ps.pairing import STRIPE, Nic
+from dmlcomm.ps.pairing import STRIPE
 from dmlcomm.ps.refusal import Refusal
 from dmlcomm.ps.run_command import READY_LINE, workers_of
 from dmlcomm.ps.status import to_dict
-from dmlcomm.ps.status_view import human_bytes
+from dmlcomm.rail import Rail
+from dmlcomm.units import format_bytes
 
 
 def nics(*addresses):
     return [
-        Nic(f"eth{i}", address.partition("/")[0], int(address.partition("/")[2] or 24))
+        Rail(f"eth{i}", address.partition("/")[0], int(address.partition("/")[2] or 24))
         for i, address in enumerate(addresses)
     ]
 
@@ -386,7 +387,7 @@ def test_ready_line_has_the_address(end):
 
 
 def test_sizes_for_people():
-    assert [human_bytes(n) for n in (0, 999, 1500, 2.5e6, 3e15)] == [
+    assert [format_bytes(n) for n in (0, 999, 1500, 2.5e6, 3e15)] == [
         *("0 B", "999 B", "1.5 kB", "2.5 MB", "3e+03 TB"),
     ]
 

@@ -6,7 +6,7 @@ import itertools
 import pytest
 
 from dmlcomm.topology import psnet
-from dmlcomm.topology.psnet import Job, Phases, TwoModules
+from dmlcomm.topology.psnet import Job, Phases
 
 GIGABIT = 125e6  # bytes per second
 LATENCY_S = 20e-6
@@ -25,12 +25,6 @@ def test_batch_completion_time_is_between_no_and_full_overlap():
     assert Phases(pull_s=1.0, compute_s=4.0, push_s=1.0, update_s=0.5).bct_min_s == 4.5
 
 
-def test_computing_and_updating():
-    # 128 samples over 4 workers of 16 samples/s; 4 workers push 50 MB to each of 2 servers.
-    assert psnet.compute_s(128, workers=4, samples_per_s=16) == 2.0
-    assert psnet.update_s(Job(100e6, servers=2, workers=4), bytes_per_s=1e9) == 0.2
-
-
 @pytest.mark.parametrize(
     ("k", "workers", "seconds"),
     [
@@ -47,14 +41,8 @@ def test_computing_and_updating():
 )
 def test_numerical_evaluation_of_one_module(k, workers, seconds):
     job = Job(200e6, servers=2, workers=workers)
-    assert psnet.transfer_s(job, 3, GIGABIT, k, LATENCY_S) == pytest.approx(seconds + 40e-6)
-
-
-@pytest.mark.parametrize("k", [1, 2, 4])
-def test_an_even_deployment_is_what_the_equation_assumes(k):
-    job = Job(200e6, servers=2, workers=12)
-    even = psnet.deployed_transfer_s(job, (4, 4, 4), GIGABIT, k)
-    assert even == psnet.transfer_s(job, 3, GIGABIT, k)
+    found = psnet.deployed_transfer_s(job, psnet.spread(workers, 3), GIGABIT, k, LATENCY_S)
+    assert found == pytest.approx(seconds + 40e-6)
 
 
 @pytest.mark.parametrize(("k", "seconds"), [(1, 3.2), (2, 1.6), (3, 1.6)])
@@ -63,24 +51,6 @@ def test_uneven_deployment_waits_for_its_fullest_tor(k, seconds):
     job = Job(200e6, servers=2, workers=6)
     found = psnet.deployed_transfer_s(job, (1, 1, 4), GIGABIT, k)
     assert found == pytest.approx(seconds + 40e-6)
-
-
-@pytest.mark.parametrize(
-    ("p1", "w1", "seconds"),
-    [
-        # S/P = 50 MB, R B_s = 375 MB/s, W = 6, P = 4: 62.5 and 31.25 MB/s without the border.
-        (4, 6, 1.6),  # all in one module: nothing crosses
-        (2, 3, 1.6),  # 3 * 2 flows cross each way: 62.5 MB/s
-        (1, 6, 50 / (375 / 18)),  # 6 * (4 - 1) flows; P - 1 and P - P1 agree here only
-        (0, 6, 50 / (375 / 24)),  # 6 * 4 flows; with P - 1 it would be as fast as the line above
-        (4, 0, 50 / (375 / 24)),  # the same, the other way round
-    ],
-)
-def test_two_modules_share_the_links_between_them(p1, w1, seconds):
-    job = Job(200e6, servers=4, workers=6)
-    placement = TwoModules(servers_in_first=p1, workers_in_first=w1, hops=4)
-    found = psnet.two_modules_transfer_s(job, placement, 3, GIGABIT, latency_s=LATENCY_S)
-    assert found == pytest.approx(seconds + 80e-6)
 
 
 @pytest.mark.parametrize(("r", "seconds"), [(1, 4.8), (2, 9.6), (5, 24.0)])
@@ -93,7 +63,7 @@ def test_fat_tree_is_limited_above_its_tors(r, seconds):
 
 def test_one_module_is_three_times_as_fast_as_a_fat_tree():
     job = Job(528e6, servers=2, workers=6)
-    ours = psnet.transfer_s(job, 3, GIGABIT, latency_s=0)
+    ours = psnet.deployed_transfer_s(job, (2, 2, 2), GIGABIT, latency_s=0)
     assert psnet.fat_tree_transfer_s(job, GIGABIT, flows=6, latency_s=0) / ours == pytest.approx(3)
 
 
@@ -133,8 +103,6 @@ def test_what_does_not_fit_is_refused():
     job = Job(1e6, servers=2, workers=6)
     with pytest.raises(ValueError, match="5 of 6 workers"):
         psnet.deployed_transfer_s(job, (2, 2, 1), GIGABIT)
-    with pytest.raises(ValueError, match="more in the first module"):
-        psnet.two_modules_transfer_s(job, TwoModules(3, 1, 4), 3, GIGABIT)
     with pytest.raises(ValueError, match="0 to 2"):
         psnet.moves([0, 3], 3)
     with pytest.raises(ValueError, match="ToRs"):

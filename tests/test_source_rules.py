@@ -68,9 +68,49 @@ def test_every_variable_is_documented_and_no_other():
     assert set(declared) == set(read) - macros
 
 
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("dmlcomm/backends/a.py", "from dmlcomm.lab import Lab"),
+        ("dmlcomm/network/a.py", "def f():\n    import dmlcomm.ps.client"),
+        ("dmlcomm/ps/a.py", "from dmlcomm import backends"),
+        ("dmlcomm/bml/a.py", "if TYPE_CHECKING:\n    from dmlcomm.network.facts import Facts"),
+        ("dmlcomm/errors/a.py", 'HOME = {"app": "dmlcomm.lab.commands:app"}'),
+        ("dmlcomm/new/a.py", ""),
+    ],
+)
+def test_import_of_a_layer_that_is_not_below_is_found(rules, path, text):
+    assert len(list(rules["check_layer_imports"](path, text))) == 1
+
+
+def test_import_of_a_layer_below_is_allowed(rules):
+    text = "import json\nfrom dmlcomm import _core\nfrom dmlcomm.bml.grid import line\nN = 1"
+    assert list(rules["check_layer_imports"]("dmlcomm/network/a.py", text)) == []
+
+
+def test_layers_stand_above_those_that_they_import(rules):
+    seen = set()
+    for layer, below in rules["MAY_IMPORT"].items():
+        assert set(below) <= seen, layer
+        seen.add(layer)
+
+
+def test_files_that_import_each_other_are_found(rules):
+    text_of = {
+        "dmlcomm/ps/a.py": "from dmlcomm.ps.b import B",
+        "dmlcomm/ps/b.py": "def f():\n    from dmlcomm.ps import c",
+        "dmlcomm/ps/c.py": "import dmlcomm.ps.a",
+        "dmlcomm/ps/d.py": "from dmlcomm.ps.a import A",
+    }
+    (offence,) = rules["check_circles"](text_of)
+    assert "ps.a -> ps.b -> ps.c -> ps.a" in str(offence)
+    text_of["dmlcomm/ps/c.py"] = ""
+    assert list(rules["check_circles"](text_of)) == []
+
+
 def test_import_that_a_folder_must_do_without_is_found(rules):
     check = rules["check_imports"]
     assert len(list(check("dmlcomm/lab/lab.py", ["import torch", "from torch import nn"]))) == 2
     assert len(list(check("dmlcomm/lab/lab.py", ["from pyroute2 import IPRoute"]))) == 1
     assert list(check("dmlcomm/lab/network.py", ["from pyroute2 import IPRoute"])) == []
-    assert list(check("dmlcomm/backends/nic.py", ["import torch"])) == []
+    assert list(check("dmlcomm/network/nic.py", ["import torch"])) == []

@@ -23,7 +23,7 @@ from benchmarks.training.models import MODELS
 from benchmarks.training.plan import plan
 from dmlcomm.lab import Lab
 from dmlcomm.lab import graph as topology
-from dmlcomm.lab.units import parse_rate
+from dmlcomm.lab.units import parse_link_rate
 from examples.demo import LOSS_TOLERANCE
 from examples.demo import SCRIPT as DEMO_SCRIPT
 
@@ -55,7 +55,7 @@ CONTESTANTS = {
 
 def main() -> None:
     options = _parse()
-    rate_bps = parse_rate(options.rate)
+    rate_bps = parse_link_rate(options.rate)
     if rate_bps is None:
         raise SystemExit("a bound needs a rate: --rate 200mbit")
     with Lab(options.topology, rate=options.rate) as lab:

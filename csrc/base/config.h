@@ -24,7 +24,7 @@ struct Config {
 
   // DMLCOMM_TOPOLOGY: auto, flat, bcube:n,k, grid:AxB..., perhaps with rates (flat@10gbit), or
   // file:PATH (YAML): how the NICs of the hosts are cabled. Default auto: found from their subnets.
-  // Only the text is kept here; dmlcomm/bml checks it, before a group is made.
+  // Only the text is kept here; dmlcomm/network checks it, before a group is made.
   std::string topology = "auto";
 
   // DMLCOMM_TRANSPORT: auto, tcp or shm. auto: shared memory inside a host, TCP between hosts.

@@ -2,7 +2,7 @@
 
 import atexit
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -10,11 +10,16 @@ from torch._C._distributed_c10d import Backend as C10dBackend
 from torch.distributed import distributed_c10d as c10d
 
 from dmlcomm import _core, errors
-from dmlcomm.backends import nic, topology
-from dmlcomm.bml.facts import FactsError
-from dmlcomm.bml.plan import Plan
 from dmlcomm.bml.specification import TopologyError
 from dmlcomm.log import get_logger
+from dmlcomm.network import nic
+from dmlcomm.network.agreement import agree
+from dmlcomm.network.discovery import NetworkMap
+from dmlcomm.network.facts import FactsError
+from dmlcomm.rail import Rail
+
+if TYPE_CHECKING:
+    from dmlcomm.planning.plan_file import PlanFile
 
 NAME = "dmlcomm"
 
@@ -64,7 +69,7 @@ def _servers(options: Any) -> Any:
 
 def _create(extension: ModuleType, options: Any, servers: Any) -> Any:
     candidates, problem = _candidates()
-    plan = _plan(options, candidates)
+    network, choices = _agree(options, candidates)
     address_of = {rail.interface: rail.address for rail in candidates}
     try:
         return extension.create(
@@ -75,19 +80,19 @@ def _create(extension: ModuleType, options: Any, servers: Any) -> Any:
             name=options.group_id if options.global_ranks_in_group else "default_pg",
             global_ranks=[int(rank) for rank in options.global_ranks_in_group],
             rails=[
-                (name, address_of[name]) for name in plan.interfaces_of_rank[options.group_rank]
+                (name, address_of[name]) for name in network.interfaces_of_rank[options.group_rank]
             ],
-            grid=list(plan.grid),
-            host_of_rank=list(plan.host_of_rank),
-            rail_rates_bps=list(plan.rates_bps),
-            plan=plan.choices,
+            grid=list(network.grid),
+            host_of_rank=list(network.host_of_rank),
+            rail_rates_bps=list(network.rates_bps),
+            plan=choices,
             servers=servers,
         )
     except dist.DistBackendError as error:
         raise error from problem
 
 
-def _candidates() -> tuple[tuple[nic.Rail, ...], Exception | None]:
+def _candidates() -> tuple[tuple[Rail, ...], Exception | None]:
     """The NICs to use between hosts. A wrong choice matters only if there are several hosts."""
     try:
         return nic.select_candidates(str(_core.config()["socket_ifname"])), None
@@ -96,18 +101,22 @@ def _candidates() -> tuple[tuple[nic.Rail, ...], Exception | None]:
         return (), error
 
 
-def _plan(options: Any, candidates: tuple[nic.Rail, ...]) -> Plan:
-    """Which host is where, and which rail leads where. Raises CommError."""
+def _agree(options: Any, candidates: tuple[Rail, ...]) -> tuple[NetworkMap, str]:
+    """How the hosts are connected, and what a plan file chooses. Raises CommError."""
     ranks = options.global_ranks_in_group
+    # Without ranks it is the default group, whose size is the job's.
+    is_whole_job = not ranks or len(ranks) == dist.get_world_size()
+    planned, problem = _plan_file()
     try:
-        return topology.agree(
+        network = agree(
             options.store,
             options.group_rank,
             options.group_size,
             options.timeout.total_seconds(),
             candidates,
-            # Without ranks it is the default group, whose size is the job's.
-            is_whole_job=not ranks or len(ranks) == dist.get_world_size(),
+            is_whole_job,
+            planned.fingerprint if planned else "",
+            problem,
         )
     except TopologyError as error:
         raise errors.CommError(f"invalid_argument: {error}") from error
@@ -115,6 +124,28 @@ def _plan(options: Any, candidates: tuple[nic.Rail, ...]) -> Plan:
         raise errors.CommError(f"protocol_error: {error}") from error
     except TimeoutError as error:
         raise errors.CommTimeoutError(f"timeout: {error}") from error
+    if planned is None or not is_whole_job or options.group_size == 1:
+        return network, ""
+    if not planned.fits(network.grid, network.host_of_rank):
+        raise errors.CommError(
+            f"invalid_argument: DMLCOMM_PLAN: the plan is for {planned}; this job has "
+            f"{len(set(network.host_of_rank))} hosts ({network.shape}) with {options.group_size} "
+            f"ranks: make a plan for it"
+        )
+    return network, planned.choices
+
+
+def _plan_file() -> "tuple[PlanFile | None, str]":
+    """What ``DMLCOMM_PLAN`` names, and why it cannot be used."""
+    path = str(_core.config()["plan"])
+    if not path:
+        return None, ""
+    from dmlcomm.planning import plan_file  # with yaml, which most jobs do without
+
+    try:
+        return plan_file.load(path), ""
+    except ValueError as error:
+        return None, f"DMLCOMM_PLAN: {error}"
 
 
 def _extension() -> ModuleType:

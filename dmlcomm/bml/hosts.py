@@ -1,9 +1,9 @@
-"""The ranks' facts, by host and by subnet."""
+"""Hosts with their rails, and hosts on a grid: which rail is on which level."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dmlcomm.bml.facts import Facts, Rail, Subnet
+from dmlcomm.rail import Rail, Subnet
 
 Rails = tuple[Rail, ...]
 
@@ -30,26 +30,6 @@ class Layout:
     sizes: tuple[int, ...]
     numbers: tuple[int, ...]
     rails: tuple[Rails, ...]
-
-
-def by_host(facts: Sequence[Facts]) -> list[Host]:
-    """The hosts, in the order of their first ranks."""
-    ranks_of: dict[str, list[int]] = {}
-    for rank, fact in enumerate(facts):
-        ranks_of.setdefault(fact.host_id, []).append(rank)
-    return [
-        Host(facts[ranks[0]].host_name, tuple(ranks), facts[ranks[0]].rails)
-        for ranks in ranks_of.values()
-    ]
-
-
-def differing_rank(host: Host, facts: Sequence[Facts]) -> int | None:
-    """A rank of the host that has chosen other interfaces than its first one."""
-    chosen = {(rail.interface, rail.address) for rail in host.rails}
-    for rank in host.ranks:
-        if {(rail.interface, rail.address) for rail in facts[rank].rails} != chosen:
-            return rank
-    return None
 
 
 def members(rails: Iterable[Rails]) -> dict[Subnet, list[int]]:

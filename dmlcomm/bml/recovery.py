@@ -13,8 +13,8 @@ completely. For hosts in grid order the digits come out as they are.
 from collections.abc import Sequence
 
 from dmlcomm.bml import grid
-from dmlcomm.bml.facts import Subnet
 from dmlcomm.bml.hosts import Layout, Rails, members
+from dmlcomm.rail import Subnet
 
 Digits = tuple[int, ...]
 

@@ -1,18 +1,4 @@
-"""What ``DMLCOMM_TOPOLOGY`` says.
-
-================== ================================================================================
-text               the hosts are connected by
-================== ================================================================================
-``auto``           what their subnets show
-``flat``           one network per rail, to which all of them belong
-``bcube:n,k``      BCube(n, k): n^k hosts with k NICs each
-``grid:AxBx...``   BCube with its own number of ports per level: A on level 0, B on level 1, ...
-``file:PATH``      what a YAML file says (`specification_file`)
-================== ================================================================================
-
-All but a file may be followed by the rate of the NICs, ``bcube:3,2@10gbit``, or by one for each
-level or rail, ``flat@25gbit,10gbit``.
-"""
+"""What a user says of the network: the sizes of its levels, and who is where."""
 
 import json
 import re
@@ -28,9 +14,6 @@ FORMS = (
 
 # A mistyped number should be an error of this variable, not a wait for a million hosts.
 MAX_HOSTS = 1 << 20
-
-_FILE = "file:"
-_RATE_UNITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 
 
 class TopologyError(ValueError):
@@ -81,36 +64,6 @@ class Network:
     def fingerprint(self) -> str:
         """The same text for the same network, wherever it was read from."""
         return json.dumps([str(self), self.hosts, self.interfaces, self.rates_bps])
-
-
-def parse(text: str) -> Network:
-    """Reads the value of the variable. Raises TopologyError, also for what is wrong in a file."""
-    source = f"{VARIABLE}={text}"
-    if text.startswith(_FILE):
-        from dmlcomm.bml import specification_file
-
-        return specification_file.load(text.removeprefix(_FILE), source)
-    shape, at, rates = text.partition("@")
-    where = f'{VARIABLE}="{text}"'
-    sizes = parse_sizes(shape, where)
-    if not at:
-        return Network(sizes, source=source)
-    rates_bps = tuple(parse_rate(rate, where) for rate in rates.split(","))
-    if sizes and len(rates_bps) not in (1, len(sizes)):
-        raise TopologyError(
-            f"{where} is not legal: expected one rate, or {len(sizes)}, one per level"
-        )
-    if sizes and len(rates_bps) == 1:
-        rates_bps *= len(sizes)
-    return Network(sizes, rates_bps=rates_bps, source=source)
-
-
-def parse_rate(text: str, where: str) -> int:
-    """Bits per second; ``where`` begins the error."""
-    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)(kbit|mbit|gbit)", text)
-    if match is None or float(match[1]) == 0:
-        raise TopologyError(f"{where}: expected a rate such as 200mbit or 25gbit, not {text!r}")
-    return round(float(match[1]) * _RATE_UNITS[match[2]])
 
 
 def parse_sizes(text: str, where: str) -> tuple[int, ...] | None:

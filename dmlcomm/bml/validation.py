@@ -13,10 +13,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from dmlcomm.bml import grid
-from dmlcomm.bml.facts import Rail, Subnet
 from dmlcomm.bml.hosts import Host, Layout, members
 from dmlcomm.bml.recovery import NoGridError, find_grid
 from dmlcomm.bml.specification import Network, TopologyError
+from dmlcomm.rail import Rail, Subnet
 
 # Cables that one error names: one that is missing shows on few lines, a wrong setting on all.
 MAX_PROBLEMS = 4

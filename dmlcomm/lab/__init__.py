@@ -6,8 +6,8 @@
 (netlink), ``builders``, ``routes`` and ``graph`` (pure). Nothing here imports torch.
 """
 
+from dmlcomm.errors import LabError
 from dmlcomm.lab.builders import build
-from dmlcomm.lab.errors import LabError
 from dmlcomm.lab.lab import Lab
 from dmlcomm.lab.options import Options
 

@@ -31,8 +31,8 @@ from collections.abc import Callable, Iterator, Sequence
 import networkx as nx
 
 from dmlcomm.bml import grid as digits
+from dmlcomm.errors import LabError
 from dmlcomm.lab import psnet
-from dmlcomm.lab.errors import LabError, require
 from dmlcomm.lab.graph import (
     MAX_HOSTS,
     End,
@@ -41,6 +41,7 @@ from dmlcomm.lab.graph import (
     add_router,
     add_switch,
     new_graph,
+    require,
 )
 from dmlcomm.lab.units import Shape
 

@@ -4,8 +4,8 @@ where links can be moved ``tor=2``."""
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dmlcomm.lab.errors import LabError
-from dmlcomm.lab.units import Shape, parse_delay_us, parse_loss, parse_rate
+from dmlcomm.errors import LabError
+from dmlcomm.lab.units import Shape, parse_delay_us, parse_link_rate, parse_loss
 
 
 def apply(changes: Sequence[str], shape: Shape, up: bool) -> tuple[Shape, bool]:
@@ -15,7 +15,7 @@ def apply(changes: Sequence[str], shape: Shape, up: bool) -> tuple[Shape, bool]:
         if change in ("up", "down"):
             up = change == "up"
         elif equals and key == "rate":
-            shape = replace(shape, rate_bps=parse_rate(value))
+            shape = replace(shape, rate_bps=parse_link_rate(value))
         elif equals and key == "delay":
             shape = replace(shape, delay_us=parse_delay_us(value))
         elif equals and key == "loss":

@@ -6,14 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dmlcomm.errors import LabError
 from dmlcomm.lab import graph as topology
 from dmlcomm.lab import load, sampling
 from dmlcomm.lab.client import Client
 from dmlcomm.lab.cpu import CpuMeter, CpuUse
-from dmlcomm.lab.errors import LabError
 from dmlcomm.lab.graph import End, Link
 from dmlcomm.lab.sampling import LinkTraffic
-from dmlcomm.lab.units import MOST_RATE_BPS, format_rate
+from dmlcomm.lab.units import MOST_RATE_BPS
+from dmlcomm.units import format_rate
 
 TOLERANCE = 0.05
 

@@ -7,8 +7,8 @@ import signal
 import socket
 from typing import Any
 
+from dmlcomm.errors import LabError
 from dmlcomm.lab import wire
-from dmlcomm.lab.errors import LabError
 from dmlcomm.lab.wire import Message, Reader
 
 

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from dmlcomm.errors import LabError
 from dmlcomm.lab import check as checks
 from dmlcomm.lab import graph as topology
 from dmlcomm.lab import launch, sampling, wire
@@ -18,12 +19,11 @@ from dmlcomm.lab.builders import build
 from dmlcomm.lab.client import Client
 from dmlcomm.lab.draw import draw as draw_graph
 from dmlcomm.lab.environment import parse_assignments
-from dmlcomm.lab.errors import LabError
 from dmlcomm.lab.lab import shapes_of, start
 from dmlcomm.lab.options import Options
 from dmlcomm.lab.tables import check_table
-from dmlcomm.lab.units import format_rate
 from dmlcomm.lab.views import console, facts, measured, progress_bar, show_live
+from dmlcomm.units import format_rate
 
 app = typer.Typer(
     name="lab",

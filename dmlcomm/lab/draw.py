@@ -5,10 +5,10 @@ from typing import Any
 
 import networkx as nx
 
+from dmlcomm.errors import LabError
 from dmlcomm.lab import graph as topology
-from dmlcomm.lab.errors import LabError
 from dmlcomm.lab.graph import NodeKind
-from dmlcomm.lab.units import format_rate
+from dmlcomm.lab.units import format_link_rate
 
 COLOURS = {NodeKind.HOST: "#2f6f9f", NodeKind.SWITCH: "#d9822b", NodeKind.ROUTER: "#6b8e23"}
 MARKERS = {NodeKind.HOST: "o", NodeKind.SWITCH: "s", NodeKind.ROUTER: "D"}
@@ -94,7 +94,7 @@ def _draw_links(axes: Any, graph: nx.Graph, positions: Positions) -> None:
 def _rates(graph: nx.Graph, level: int) -> str:
     """The rates of a level, each once."""
     rates = [link.shape.rate_bps for link in topology.links(graph) if link.level == level]
-    return ", ".join(format_rate(rate) for rate in dict.fromkeys(rates))
+    return ", ".join(format_link_rate(rate) for rate in dict.fromkeys(rates))
 
 
 def _draw_nodes(axes: Any, graph: nx.Graph, positions: Positions) -> None:

@@ -11,9 +11,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from dmlcomm.errors import LabError
 from dmlcomm.lab import namespaces as ns
 from dmlcomm.lab.client import Client
-from dmlcomm.lab.errors import LabError
 
 _FLAGS = {"user": ns.CLONE_NEWUSER, "mnt": ns.CLONE_NEWNS, "pid": ns.CLONE_NEWPID}
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import networkx as nx
 
-from dmlcomm.environment import inherited
+from dmlcomm._shell import inherited_environment
+from dmlcomm.errors import LabError
 from dmlcomm.lab import graph as topology
-from dmlcomm.lab.errors import LabError
 from dmlcomm.lab.processes import RUN_MARK
 
 # The first run of a lab meets at this port of host 0, the next ones above it.
@@ -80,7 +80,7 @@ def of_host(job: Job, host: int, extra: Mapping[str, str]) -> dict[str, str]:
     """For a process that starts the ranks of a host itself; ``extra`` wins over what is set."""
     interfaces = topology.interfaces(job.graph, job.hosts[host])
     return {
-        **inherited(),
+        **inherited_environment(),
         "DMLCOMM_SOCKET_IFNAME": ",".join(f"={name}" for name in interfaces),
         "DMLCOMM_TOPOLOGY": job.network,
         "GLOO_SOCKET_IFNAME": ",".join(interfaces[: job.gloo_interfaces]),
@@ -104,7 +104,7 @@ def of_rank(job: Job, rank: int, extra: Mapping[str, str]) -> dict[str, str]:
         "ROLE_WORLD_SIZE": world_size,
         "MASTER_ADDR": job.master_address,
         "MASTER_PORT": job.master_port,
-        "OMP_NUM_THREADS": inherited().get("OMP_NUM_THREADS", "1"),
+        "OMP_NUM_THREADS": inherited_environment().get("OMP_NUM_THREADS", "1"),
     }
     return of_host(job, host, {name: str(value) for name, value in variables.items()} | {**extra})
 

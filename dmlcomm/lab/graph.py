@@ -25,7 +25,7 @@ from typing import Any
 
 import networkx as nx
 
-from dmlcomm.lab.errors import LabError
+from dmlcomm.errors import LabError
 from dmlcomm.lab.units import Shape
 
 MANAGEMENT_INTERFACE = "mgmt0"
@@ -79,6 +79,12 @@ class Link:
     def other(self, node: str) -> End:
         """The end that is not at ``node``."""
         return self.b if self.a.node == node else self.a
+
+
+def require(spec: str, holds: bool, expected: str) -> None:
+    """Raises LabError for a topology that cannot be, with what was ``expected``."""
+    if not holds:
+        raise LabError(f'"{spec}" is not possible: {expected}')
 
 
 def new_graph(spec: str) -> nx.Graph:

@@ -18,11 +18,11 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from dmlcomm.errors import LabError
 from dmlcomm.lab import graph as topology
 from dmlcomm.lab import namespaces as ns
 from dmlcomm.lab import wire
 from dmlcomm.lab.changes import apply, take_move
-from dmlcomm.lab.errors import LabError
 from dmlcomm.lab.isolation import isolate, settle
 from dmlcomm.lab.network import Network
 from dmlcomm.lab.options import Options

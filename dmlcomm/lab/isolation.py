@@ -4,8 +4,8 @@ import errno
 import os
 from pathlib import Path
 
+from dmlcomm.errors import LabError
 from dmlcomm.lab import namespaces as ns
-from dmlcomm.lab.errors import LabError
 
 # Sysctl -> value with which unprivileged users may not make user namespaces, and what to do.
 _SWITCHES = {

@@ -11,14 +11,14 @@ from typing import Any
 
 import networkx as nx
 
+from dmlcomm.errors import LabError
 from dmlcomm.lab import graph as topology
 from dmlcomm.lab import wire
 from dmlcomm.lab.builders import build
 from dmlcomm.lab.client import Client
-from dmlcomm.lab.errors import LabError
 from dmlcomm.lab.graph import Link
 from dmlcomm.lab.options import Options
-from dmlcomm.lab.units import Shape, parse_delay_us, parse_loss, parse_rate
+from dmlcomm.lab.units import Shape, parse_delay_us, parse_link_rate, parse_loss
 from dmlcomm.lab.wire import Message, Reader
 
 # Thousands of links are built within a minute; a holder that says nothing for so long hangs.
@@ -121,7 +121,7 @@ class Lab:
 def shapes_of(rate: str, delay: str = "0", loss: str = "0%") -> list[Shape]:
     """One shape per rate of a comma list. Raises LabError."""
     delay_us, share = parse_delay_us(delay), parse_loss(loss)
-    return [Shape(parse_rate(item), delay_us, share) for item in rate.split(",")]
+    return [Shape(parse_link_rate(item), delay_us, share) for item in rate.split(",")]
 
 
 def start(
@@ -174,4 +174,4 @@ def _wait_until_ready(control: socket.socket, progress: Progress | None) -> None
 
 
 def _lab_command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "dmlcomm.lab", *arguments]
+    return [sys.executable, "-m", str(__package__), *arguments]

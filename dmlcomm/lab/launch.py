@@ -15,13 +15,13 @@ from typing import Any
 
 import networkx as nx
 
-from dmlcomm.environment import inherited
+from dmlcomm._shell import inherited_environment
+from dmlcomm.errors import LabError
 from dmlcomm.lab import environment
 from dmlcomm.lab import graph as topology
 from dmlcomm.lab.client import Client
 from dmlcomm.lab.entry import Entry
 from dmlcomm.lab.environment import Job
-from dmlcomm.lab.errors import LabError
 from dmlcomm.lab.output import PrefixedStream
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -68,7 +68,7 @@ def run(client: Client, command: Sequence[str], settings: RunSettings) -> int:
 
 def run_one(client: Client, node: str, command: Sequence[str]) -> int:
     """Runs a command on one node with this process's own input and output; its exit code."""
-    process = Entry(client).start(node, command, inherited())
+    process = Entry(client).start(node, command, inherited_environment())
     # A terminal sends its signals to the child, too: they are the child's to handle.
     for number in FORWARDED:
         signal.signal(number, _forward_unless_from_terminal(process))

@@ -8,7 +8,7 @@ from pyroute2.netlink.nfnetlink.nftsocket import Cmp, Meta, Regs
 from pyroute2.nftables.expressions import genex, verdict
 from pyroute2.nftables.main import NFTables
 
-from dmlcomm.lab.errors import LabError
+from dmlcomm.errors import LabError
 
 _FAMILY_NETDEV = 5
 _HOOK_INGRESS = 0

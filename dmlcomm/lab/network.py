@@ -20,10 +20,10 @@ import networkx as nx
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
+from dmlcomm.errors import LabError
 from dmlcomm.lab import graph as topology
 from dmlcomm.lab import namespaces as ns
 from dmlcomm.lab import shaping
-from dmlcomm.lab.errors import LabError
 from dmlcomm.lab.graph import MANAGEMENT_INTERFACE, End, Link, NodeKind
 from dmlcomm.lab.options import Options
 from dmlcomm.lab.routes import Hop, Table, routing_table

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from dmlcomm.lab.errors import LabError
+from dmlcomm.errors import LabError
 
 LEAST_MTU = 576
 MOST_MTU = 65_535

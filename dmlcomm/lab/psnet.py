@@ -19,10 +19,11 @@ from dataclasses import replace
 
 import networkx as nx
 
-from dmlcomm.lab.errors import LabError, require
-from dmlcomm.lab.graph import End, add_host, add_link, add_switch, new_graph
-from dmlcomm.lab.units import MOST_RATE_BPS, Shape, format_rate
+from dmlcomm.errors import LabError
+from dmlcomm.lab.graph import End, add_host, add_link, add_switch, new_graph, require
+from dmlcomm.lab.units import MOST_RATE_BPS, Shape
 from dmlcomm.topology.psnet import circuit, spread
+from dmlcomm.units import format_rate
 
 FORM = "psnet:P,W,R[,K=x][@i,j,...]"
 MODULE = 1

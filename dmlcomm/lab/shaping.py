@@ -21,8 +21,8 @@ from typing import Any
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
+from dmlcomm.errors import LabError
 from dmlcomm.lab import loss
-from dmlcomm.lab.errors import LabError
 from dmlcomm.lab.units import Shape
 
 BURST_US = 2_000

@@ -6,7 +6,8 @@ from rich.table import Table
 
 from dmlcomm.lab.check import Result
 from dmlcomm.lab.sampling import Direction, LinkTraffic
-from dmlcomm.lab.units import Shape, format_rate
+from dmlcomm.lab.units import Shape
+from dmlcomm.units import format_bytes, format_rate
 
 
 def status_table(title: str, traffic: Sequence[LinkTraffic]) -> Table:
@@ -49,11 +50,3 @@ def _cells(direction: Direction, shape: Shape) -> tuple[str, str]:
     if shape.rate_bps and direction.rate_bps >= 0.9 * shape.rate_bps:
         rate = f"[bold green]{rate}[/]"
     return format_bytes(direction.bytes), rate
-
-
-def format_bytes(count: float) -> str:
-    """1,500,000 -> "1.5 MB"."""
-    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if count >= unit:
-            return f"{count / unit:.3g} {name}"
-    return f"{count:.0f} B"

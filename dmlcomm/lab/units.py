@@ -1,11 +1,11 @@
-"""Rates, times and shares as people write them: ``200mbit``, ``1.5ms``, ``2%``."""
+"""What a link does, as people write it: ``200mbit``, ``1.5ms``, ``2%``."""
 
 import re
 from dataclasses import dataclass
 
-from dmlcomm.lab.errors import LabError
+from dmlcomm.errors import LabError
+from dmlcomm.units import format_rate, parse_rate
 
-RATE_UNITS = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 TIME_UNITS = {"us": 1, "ms": 10**3, "s": 10**6}
 UNLIMITED = "unlimited"
 
@@ -32,7 +32,7 @@ class Shape:
     loss: float = 0.0
 
     def __str__(self) -> str:
-        parts = [format_rate(self.rate_bps)]
+        parts = [format_link_rate(self.rate_bps)]
         if self.delay_us:
             parts.append(f"{self.delay_us / 1000:g} ms")
         if self.loss:
@@ -40,22 +40,33 @@ class Shape:
         return ", ".join(parts)
 
 
-def parse_rate(text: str) -> int | None:
-    """ "200mbit" -> 200,000,000 bits per second; "unlimited" -> None."""
+def parse_link_rate(text: str) -> int | None:
+    """ "200mbit" -> 200,000,000 bits per second; "unlimited" -> None. Raises LabError."""
     if text == UNLIMITED:
         return None
-    rate = round(_number(text, RATE_UNITS, "a rate such as 200mbit, 1.5gbit or unlimited"))
+    try:
+        rate = parse_rate(text)
+    except ValueError as error:
+        raise LabError(str(error)) from error
     if not LEAST_RATE_BPS <= rate <= MOST_RATE_BPS:
         bounds = f"from {format_rate(LEAST_RATE_BPS)} to {format_rate(MOST_RATE_BPS)}"
         raise LabError(f'rate "{text}" is not {bounds}, or unlimited')
     return rate
 
 
+def format_link_rate(rate_bps: float | None) -> str:
+    """200,000,000 -> "200 Mb/s"; None -> "unlimited"."""
+    return UNLIMITED if rate_bps is None else format_rate(rate_bps)
+
+
 def parse_delay_us(text: str) -> int:
     """ "1.5ms" -> 1500 microseconds; a bare 0 is no delay."""
     if text == "0":
         return 0
-    return round(_number(text, TIME_UNITS, "a time such as 50us, 1.5ms or 1s"))
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([a-z]+)", text.lower())
+    if match is None or match[2] not in TIME_UNITS:
+        raise LabError(f'"{text}" is not a time such as 50us, 1.5ms or 1s')
+    return round(float(match[1]) * TIME_UNITS[match[2]])
 
 
 def parse_loss(text: str) -> float:
@@ -64,20 +75,3 @@ def parse_loss(text: str) -> float:
     if match is None or float(match[1]) > 100:
         raise LabError(f'loss "{text}" is not a share of packets from 0% to 100%')
     return float(match[1]) / 100
-
-
-def format_rate(rate_bps: float | None) -> str:
-    """200,000,000 -> "200 Mb/s"."""
-    if rate_bps is None:
-        return UNLIMITED
-    for unit, name in ((1e9, "Gb/s"), (1e6, "Mb/s"), (1e3, "kb/s")):
-        if rate_bps >= unit:
-            return f"{rate_bps / unit:.4g} {name}"
-    return f"{rate_bps:.4g} b/s"
-
-
-def _number(text: str, units: dict[str, int], expected: str) -> float:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([a-z]+)", text.lower())
-    if match is None or match[2] not in units:
-        raise LabError(f'"{text}" is not {expected}')
-    return float(match[1]) * units[match[2]]

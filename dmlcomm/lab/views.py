@@ -9,14 +9,14 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from dmlcomm import terminal
+from dmlcomm import _shell
 from dmlcomm.lab import graph as topology
 from dmlcomm.lab import sampling
 from dmlcomm.lab.client import Client
 from dmlcomm.lab.graph import NodeKind
 from dmlcomm.lab.tables import status_table
 
-console = terminal.console(highlight=False)
+console = _shell.console(highlight=False)
 
 
 def facts(name: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dmlcomm.lab.errors import LabError
+from dmlcomm.errors import LabError
 
 Message = dict[str, Any]
 

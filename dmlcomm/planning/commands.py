@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from dmlcomm import _core, terminal
+from dmlcomm import _core, _shell
 from dmlcomm.planning import network as networks
 from dmlcomm.planning import plan_file, report
 from dmlcomm.planning.network import PlanError, PlannedNetwork
@@ -18,7 +18,7 @@ SIZE_UNITS = {"": 1, "B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
-console = terminal.console()
+console = _shell.console()
 
 
 @app.command()

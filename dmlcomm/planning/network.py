@@ -1,13 +1,12 @@
 """The network that is planned: hosts, rails, rates."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dmlcomm import _core
-from dmlcomm.bml import grid, specification, specification_file
-from dmlcomm.lab.errors import LabError
-from dmlcomm.lab.units import parse_rate
+from dmlcomm.bml import grid, specification
+from dmlcomm.network import topology_file
+from dmlcomm.units import parse_rate
 
 # Of every frame: headers of IP, and of TCP with time stamps; and of Ethernet, which rates count.
 IP_AND_TCP_BYTES = 52
@@ -104,7 +103,7 @@ def _shape(text: str) -> tuple[int, tuple[int, ...], int, tuple[float, ...]]:
     if text.startswith(("bcube:", "grid:")):
         sizes = specification.parse_sizes(text, text)
     elif text.endswith((".yaml", ".yml")):
-        network = specification_file.load(text, "--topology")
+        network = topology_file.load(text, "--topology")
         sizes, rates = network.sizes, network.rates_bps
     else:
         raise PlanError(f'"{text}" is not flat:N,k, bcube:n,k, grid:AxB... or a .yaml file')
@@ -114,10 +113,9 @@ def _shape(text: str) -> tuple[int, tuple[int, ...], int, tuple[float, ...]]:
 
 
 def _rates(text: str) -> tuple[float, ...]:
-    try:
-        rates: Sequence[int | None] = [parse_rate(item) for item in text.split(",")]
-    except LabError as error:
-        raise PlanError(str(error)) from error
-    if None in rates:
+    if "unlimited" in text.split(","):
         raise PlanError("a plan needs rates, and unlimited is none")
-    return tuple(float(rate) for rate in rates if rate is not None)
+    try:
+        return tuple(float(parse_rate(item)) for item in text.split(","))
+    except ValueError as error:
+        raise PlanError(str(error)) from error

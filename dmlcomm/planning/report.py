@@ -5,10 +5,9 @@ from typing import Any
 from rich.table import Table
 
 from dmlcomm import _core
-from dmlcomm.lab.tables import format_bytes
-from dmlcomm.lab.units import format_rate
 from dmlcomm.planning.network import ETHERNET_BYTES, IP_AND_TCP_BYTES, PlannedNetwork
 from dmlcomm.planning.pricing import Choice
+from dmlcomm.units import format_bytes, format_rate
 
 
 def heading(network: PlannedNetwork, op: str, num_bytes: int, choice: Choice) -> str:

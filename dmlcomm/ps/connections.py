@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dmlcomm import _core, errors
-from dmlcomm.backends import nic
 from dmlcomm.log import get_logger
+from dmlcomm.network import nic
 from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
 from dmlcomm.ps.control import Control, NumberTakenError, UnknownSessionError
 from dmlcomm.ps.patience import Patience
@@ -378,12 +378,11 @@ class Connections:
 def _nics() -> list[Any]:
     """This host's; servers of the same host need none."""
     try:
-        candidates = nic.select_candidates(str(_core.config()["socket_ifname"]))
+        rails = nic.own_rails()
     except nic.InterfaceError as error:
         get_logger().info("no NIC is usable between hosts: %s", error)
         return []
     return [
-        pb.Nic(interface=r.interface, address=r.address, prefix_length=r.prefixlen)
-        for r in candidates
-        if r.has_carrier
+        pb.Nic(interface=r.interface, address=r.address, prefix_length=r.prefix_length)
+        for r in rails
     ]

@@ -12,24 +12,12 @@ Between a worker with k NICs and a server with R there are max(k, R) rails:
 Processes of one host need no rail.
 """
 
-import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dmlcomm.rail import Rail
+
 STRIPE = -1
-
-
-@dataclass(frozen=True)
-class Nic:
-    """An interface with the address that it is reached at."""
-
-    interface: str
-    address: str
-    prefix_length: int
-
-    @property
-    def network(self) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
-        return ipaddress.ip_interface(f"{self.address}/{self.prefix_length}").network
 
 
 @dataclass(frozen=True)
@@ -39,11 +27,11 @@ class Pairing:
     `first_rail` carries everything until it dies; STRIPE: messages are cut over all of them.
     """
 
-    pairs: tuple[tuple[Nic, Nic], ...]
+    pairs: tuple[tuple[Rail, Rail], ...]
     first_rail: int
 
 
-def pair(worker: int, worker_nics: Sequence[Nic], server_nics: Sequence[Nic]) -> Pairing:
+def pair(worker: int, worker_nics: Sequence[Rail], server_nics: Sequence[Rail]) -> Pairing:
     """Pairs the NICs. Raises ValueError when no two of them can talk to each other."""
     mine = [nic for nic in worker_nics if any(_can_talk(nic, other) for other in server_nics)]
     theirs = [nic for nic in server_nics if any(_can_talk(nic, other) for other in worker_nics)]
@@ -55,14 +43,14 @@ def pair(worker: int, worker_nics: Sequence[Nic], server_nics: Sequence[Nic]) ->
         )
     if len(mine) == 1:
         reachable = [nic for nic in theirs if _can_talk(mine[0], nic)]
-        near = [i for i, nic in enumerate(reachable) if nic.network == mine[0].network]
+        near = [i for i, nic in enumerate(reachable) if nic.subnet == mine[0].subnet]
         choice = near or list(range(len(reachable)))
         first = choice[worker % len(choice)]
         return Pairing(tuple((mine[0], nic) for nic in reachable), first)
     return Pairing(tuple(_striped(mine, theirs)), STRIPE)
 
 
-def _striped(mine: list[Nic], theirs: list[Nic]) -> list[tuple[Nic, Nic]]:
+def _striped(mine: list[Rail], theirs: list[Rail]) -> list[tuple[Rail, Rail]]:
     """max(k, R) pairs; every NIC is in at least one."""
     num_pairs = max(len(mine), len(theirs))
     free_mine = [mine[i % len(mine)] for i in range(num_pairs)]
@@ -78,13 +66,13 @@ def _striped(mine: list[Nic], theirs: list[Nic]) -> list[tuple[Nic, Nic]]:
     return pairs
 
 
-def _is_near(a: Nic, b: Nic) -> bool:
-    return a.network == b.network
+def _is_near(a: Rail, b: Rail) -> bool:
+    return a.subnet == b.subnet
 
 
-def _can_talk(a: Nic, b: Nic) -> bool:
-    return a.network.version == b.network.version
+def _can_talk(a: Rail, b: Rail) -> bool:
+    return a.subnet.version == b.subnet.version
 
 
-def _listing(nics: Sequence[Nic]) -> str:
-    return ", ".join(f"{n.interface} ({n.address}/{n.prefix_length})" for n in nics) or "none"
+def _listing(nics: Sequence[Rail]) -> str:
+    return ", ".join(map(str, nics)) or "none"

@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from dmlcomm.environment import inherited
+from dmlcomm._shell import inherited_environment
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -59,7 +59,7 @@ def run(
         *(("--checkpoint", str(checkpoint)) if checkpoint else ()),
         *(("--rule", rule) if rule else ()),
     ]
-    environment = inherited()
+    environment = inherited_environment()
     environment.setdefault("DMLCOMM_PS_TOKEN", secrets.token_hex(16))
     with contextlib.ExitStack() as stack:
         started = [

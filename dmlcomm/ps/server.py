@@ -9,13 +9,12 @@ from pathlib import Path
 import grpc
 
 from dmlcomm import _core
-from dmlcomm.backends import nic
+from dmlcomm.network import nic
 from dmlcomm.ps._proto import dmlcomm_ps_pb2_grpc as pb_grpc
 from dmlcomm.ps.background import Checkpoints, RateReader
 from dmlcomm.ps.checkpoint import CheckpointDirectory
 from dmlcomm.ps.membership import DEFAULT_REJOIN_TIMEOUT_S, MAX_WORKERS, Membership
 from dmlcomm.ps.models import Models
-from dmlcomm.ps.pairing import Nic
 from dmlcomm.ps.protocol import parse_address
 from dmlcomm.ps.rules import Rule, check_rule, load_rule
 from dmlcomm.ps.service import Admission, Service
@@ -137,7 +136,7 @@ class Server:
             self._closers.append(checkpoints.close)
         self._closers.append(RateReader(core, view).close)
         self.metrics_port = self._start_metrics(options, lambda: view.status(membership, models))
-        service = Service(core, view, membership, models, _nics)
+        service = Service(core, view, membership, models, nic.own_rails)
         self.address = self._listen(options, service)
         view.ready = True
 
@@ -199,8 +198,3 @@ def _rule(rule: str | Rule | None) -> Rule | None:
     if rule is not None:
         check_rule(rule, getattr(rule, "__name__", "?"))
     return rule
-
-
-def _nics() -> list[Nic]:
-    candidates = nic.select_candidates(str(_core.config()["socket_ifname"]))
-    return [Nic(r.interface, r.address, r.prefixlen) for r in candidates if r.has_carrier]

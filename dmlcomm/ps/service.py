@@ -14,10 +14,11 @@ from dmlcomm.ps._proto import dmlcomm_ps_pb2_grpc as pb_grpc
 from dmlcomm.ps.barrier import Barrier
 from dmlcomm.ps.membership import Membership, Session
 from dmlcomm.ps.models import Models
-from dmlcomm.ps.pairing import STRIPE, Nic, Pairing, pair
+from dmlcomm.ps.pairing import STRIPE, Pairing, pair
 from dmlcomm.ps.protocol import PROTOCOL_KEY, PROTOCOL_VERSION, TOKEN_KEY, same_token
 from dmlcomm.ps.refusal import Refusal
 from dmlcomm.ps.status import ServerView
+from dmlcomm.rail import Rail
 
 # How long a worker that has registered may take to connect.
 JOIN_TIMEOUT_S = 30.0
@@ -45,7 +46,7 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
         view: ServerView,
         membership: Membership,
         models: Models,
-        nics: Callable[[], list[Nic]],
+        nics: Callable[[], list[Rail]],
     ) -> None:
         self._core = core
         self._view = view
@@ -162,7 +163,7 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
     def _pair(self, worker: int, request: Any) -> Pairing:
         if request.host_id == _core.host_id():
             return NO_RAILS
-        theirs = [Nic(nic.interface, nic.address, nic.prefix_length) for nic in request.nics]
+        theirs = [Rail(nic.interface, nic.address, nic.prefix_length) for nic in request.nics]
         return pair(worker, theirs, self._nics())
 
     def _join(self, session: Session, pairing: Pairing) -> None:
@@ -242,7 +243,7 @@ def _slice(wait_ms: int) -> float:
     return min(wait_ms / 1000, MAX_WAIT_S)
 
 
-def _rail(worker: Nic, server: Nic) -> Any:
+def _rail(worker: Rail, server: Rail) -> Any:
     return pb.Rail(
         worker_interface=worker.interface,
         worker_address=worker.address,

@@ -12,10 +12,9 @@ from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
 from dmlcomm.ps.control import Control
 from dmlcomm.ps.status import to_dict
 from dmlcomm.ps.tls import Tls
+from dmlcomm.units import format_bytes
 
 Values = dict[str, Any]
-
-UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 def ask(controls: Sequence[Control]) -> list[Values]:
@@ -39,15 +38,6 @@ def view(answers: Sequence[Values]) -> Group:
     answered = [answer for answer in answers if "error" not in answer]
     tables = [_servers(answers), _workers(answered), _models(answered), _rails(answered)]
     return Group(*(table for table in tables if table.row_count))
-
-
-def human_bytes(count: float) -> str:
-    """ "1.5 MB": decimal units, three digits."""
-    for unit in UNITS:
-        if count < 1000 or unit == UNITS[-1]:
-            return f"{count:.3g} {unit}" if unit != "B" else f"{count:.0f} B"
-        count /= 1000
-    raise AssertionError("the last unit takes any number")
 
 
 def _table(title: str, *columns: str) -> Table:
@@ -96,8 +86,8 @@ def _workers(answers: Sequence[Values]) -> Table:
                 str(answer["server"]),
                 str(worker["clock"]),
                 "[green]alive[/]" if worker["alive"] else lost,
-                human_bytes(worker["bytes_in"]),
-                human_bytes(worker["bytes_out"]),
+                format_bytes(worker["bytes_in"]),
+                format_bytes(worker["bytes_out"]),
                 str(worker["pushes"]),
                 str(worker["pulls"]),
             )
@@ -116,7 +106,7 @@ def _models(answers: Sequence[Values]) -> Table:
                     rule,
                     str(answer["server"]),
                     f"{shard['shard']} (copy)" if is_copy else str(shard["shard"]),
-                    human_bytes(shard["bytes"]),
+                    format_bytes(shard["bytes"]),
                     str(model["clock"]),
                     str(model["open_windows"]),
                 )
@@ -130,9 +120,9 @@ def _rails(answers: Sequence[Values]) -> Table:
             table.add_row(
                 str(answer["server"]),
                 rail["interface"],
-                human_bytes(rail["bytes_sent"]),
-                human_bytes(rail["bytes_received"]),
-                f"{human_bytes(rail['sent_per_second'])}/s",
-                f"{human_bytes(rail['received_per_second'])}/s",
+                format_bytes(rail["bytes_sent"]),
+                format_bytes(rail["bytes_received"]),
+                f"{format_bytes(rail['sent_per_second'])}/s",
+                f"{format_bytes(rail['received_per_second'])}/s",
             )
     return table

@@ -11,7 +11,8 @@ are at each ToR: (2, 2, 2) is the paper's worker(2,2,2).
 Sizes are bytes, bandwidths bytes per second (of one port, one direction), times seconds. A server's
 port has K times the bandwidth of a worker's. Headers of packets are not counted.
 
-    >>> round(transfer_s(Job(200e6, servers=2, workers=6), nics=3, worker_bandwidth=125e6), 5)
+    >>> job = Job(200e6, servers=2, workers=6)
+    >>> round(deployed_transfer_s(job, (2, 2, 2), worker_bandwidth=125e6), 5)
     1.60004
 """
 
@@ -67,35 +68,6 @@ class Phases:
         return max(self.compute_s + self.update_s + self.sync_s, self.pull_s, self.push_s)
 
 
-def compute_s(batch_samples: int, workers: int, samples_per_s: float) -> float:
-    """Equation (3): seconds in which W workers compute a batch; ``samples_per_s`` of one (P_w)."""
-    return batch_samples / (workers * samples_per_s)
-
-
-def update_s(job: Job, bytes_per_s: float) -> float:
-    """Equation (4): seconds in which a server adds up what W workers push to it.
-
-    Args:
-        bytes_per_s: of gradients that one server processes (P_s).
-    """
-    return job.workers * job.shard_bytes / bytes_per_s
-
-
-def transfer_s(
-    job: Job, nics: int, worker_bandwidth: float, k: float = 1.0, latency_s: float = 20e-6
-) -> float:
-    """Equation (5): seconds of a push, and of a pull, in one module with an even deployment.
-
-    Args:
-        nics: R, of a server; as many as ToRs.
-        worker_bandwidth: B_w. A server's port has ``k`` times that (B_s).
-        latency_s: of one link.
-    """
-    server_share = nics * k * worker_bandwidth / job.workers
-    bandwidth = min(server_share, worker_bandwidth / job.servers)
-    return job.shard_bytes / bandwidth + HOPS_IN_MODULE * latency_s
-
-
 def deployed_transfer_s(
     job: Job,
     deployment: Sequence[int],
@@ -103,55 +75,23 @@ def deployed_transfer_s(
     k: float = 1.0,
     latency_s: float = 20e-6,
 ) -> float:
-    """Equation (5) for any deployment: the ToR with the most workers is the last to finish.
+    """Equation (5): seconds of a push, and of a pull, in one module.
 
-    There ``max(deployment)`` workers share each server's port. With an even deployment that is W/R,
-    and the equation is the paper's. Raises ValueError if the deployment is not that of the job.
+    The ToR with the most workers is the last to finish: there ``max(deployment)`` workers share
+    each server's port. With an even deployment that is W/R, and the equation is the paper's.
+
+    Args:
+        deployment: workers at each ToR.
+        worker_bandwidth: B_w. A server's port has ``k`` times that (B_s).
+        latency_s: of one link.
+
+    Raises:
+        ValueError: the deployment is not that of the job.
     """
     if sum(deployment) != job.workers:
         raise ValueError(f"{tuple(deployment)} deploys {sum(deployment)} of {job.workers} workers")
     bandwidth = min(k * worker_bandwidth / max(deployment), worker_bandwidth / job.servers)
     return job.shard_bytes / bandwidth + HOPS_IN_MODULE * latency_s
-
-
-@dataclass(frozen=True)
-class TwoModules:
-    """How a job is placed in two modules.
-
-    Attributes:
-        servers_in_first: P1; the other servers are in the second module.
-        workers_in_first: W1; the other workers are in the second module.
-        hops: alpha, links on the longest path between a worker and a server.
-    """
-
-    servers_in_first: int
-    workers_in_first: int
-    hops: int
-
-
-def two_modules_transfer_s(
-    job: Job,
-    placement: TwoModules,
-    nics: int,
-    worker_bandwidth: float,
-    k: float = 1.0,
-    latency_s: float = 20e-6,
-) -> float:
-    """Equation (6): seconds of a push, and of a pull, between two modules.
-
-    R links of B_s lead from one module to the other. W1 workers reach the P - P1 servers of the
-    other module over them, W - W1 workers reach P1 servers. The paper prints P - 1 in the first of
-    these two terms; P - P1 is what its derivation gives and what is computed here. A term without
-    traffic limits nothing.
-    """
-    p1, w1 = placement.servers_in_first, placement.workers_in_first
-    if not (0 <= p1 <= job.servers and 0 <= w1 <= job.workers):
-        raise ValueError(f"{placement} does not fit {job}: more in the first module than there is")
-    between = nics * k * worker_bandwidth
-    shares = [between / job.workers, worker_bandwidth / job.servers]
-    crossing = (w1 * (job.servers - p1), (job.workers - w1) * p1)
-    shares += [between / flows for flows in crossing if flows]
-    return job.shard_bytes / min(shares) + placement.hops * latency_s
 
 
 def fat_tree_transfer_s(

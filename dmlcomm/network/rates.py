@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from dmlcomm.bml.facts import Facts
 from dmlcomm.bml.specification import Network
+from dmlcomm.network.facts import Facts
 
 
 def of_rails(

@@ -1,6 +1,6 @@
 """`discover`: what all ranks conclude from the facts that all of them have published.
 
-The engine takes a plan: the sizes of the grid, the number of each rank's host, and each rank's
+The engine takes this map: the sizes of the grid, the number of each rank's host, and each rank's
 rails in the order of levels. On a flat network rail l of every host is in the same subnet where
 there is one subnet per rail; else rails go by their configured order.
 """
@@ -8,16 +8,17 @@ there is one subnet per rail; else rails go by their configured order.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dmlcomm.bml.facts import Facts, Rail, Subnet
-from dmlcomm.bml.hosts import Host, Layout, Rails, by_host, differing_rank, members
-from dmlcomm.bml.rates import of_rails
+from dmlcomm.bml.hosts import Host, Layout, Rails, members
 from dmlcomm.bml.recovery import NoGridError, find_grid
 from dmlcomm.bml.specification import Network, TopologyError
 from dmlcomm.bml.validation import fit
+from dmlcomm.network.facts import Facts, by_host, differing_rank
+from dmlcomm.network.rates import of_rails
+from dmlcomm.rail import Rail, Subnet
 
 
 @dataclass(frozen=True)
-class Plan:
+class NetworkMap:
     """The same on all ranks.
 
     Attributes:
@@ -26,10 +27,9 @@ class Plan:
             first ranks.
         interfaces_of_rank: names of each rank's rails, the one on level 0 first; those that are
             on no level of the grid, and only spares, last.
-        reason: how the plan came about, for the log.
+        reason: how the map came about, for the log.
         rates_bps: bits per second of each rail, of the host that is slowest there; empty if one is
             not known.
-        choices: algorithms by operation and size, from a plan file; empty: the cost model's.
         warnings: (the rank that should say it, text).
     """
 
@@ -39,12 +39,16 @@ class Plan:
     reason: str
     warnings: tuple[tuple[int, str], ...] = ()
     rates_bps: tuple[int, ...] = ()
-    choices: str = ""
+
+    @property
+    def shape(self) -> str:
+        """ "flat", or "grid 3 x 2"."""
+        return "grid " + " x ".join(map(str, self.grid)) if self.grid else "flat"
 
 
 def discover(
     facts: Sequence[Facts], network: Network, is_whole_job: bool, job_is_grid: bool = False
-) -> Plan:
+) -> NetworkMap:
     """How the hosts of a group are connected.
 
     Args:
@@ -58,14 +62,14 @@ def discover(
     Raises:
         TopologyError: the network is not the grid that the user says, naming the cables.
     """
-    plan = _connected(facts, network, is_whole_job, job_is_grid)
-    rates = of_rails(facts, plan.interfaces_of_rank, network, is_whole_job)
-    return replace(plan, rates_bps=rates)
+    found = _connected(facts, network, is_whole_job, job_is_grid)
+    rates = of_rails(facts, found.interfaces_of_rank, network, is_whole_job)
+    return replace(found, rates_bps=rates)
 
 
 def _connected(
     facts: Sequence[Facts], network: Network, is_whole_job: bool, job_is_grid: bool
-) -> Plan:
+) -> NetworkMap:
     hosts = by_host(facts)
     is_demanded = network.is_grid and is_whole_job
     for host in hosts:
@@ -84,7 +88,9 @@ def _connected(
     return _found(facts, hosts, network.sizes != (), is_part)
 
 
-def _found(facts: Sequence[Facts], hosts: list[Host], may_be_grid: bool, is_part: bool) -> Plan:
+def _found(
+    facts: Sequence[Facts], hosts: list[Host], may_be_grid: bool, is_part: bool
+) -> NetworkMap:
     """What the subnets show: with the rails that have carrier, or else with all."""
     reason = ""
     lit = [tuple(rail for rail in host.rails if rail.has_carrier) for host in hosts]
@@ -141,25 +147,25 @@ def _matched(rails: Sequence[Rails]) -> list[Rails] | None:
     return matched
 
 
-def _on_grid(hosts: list[Host], layout: Layout, num_ranks: int, reason: str) -> Plan:
+def _on_grid(hosts: list[Host], layout: Layout, num_ranks: int, reason: str) -> NetworkMap:
     """A grid of one level is a flat network, unless there are rails that lead elsewhere."""
     if len(layout.sizes) == 1 and all(len(own) == 1 for own in layout.rails):
         return _flat(hosts, layout.rails, num_ranks, reason)
-    return _plan(hosts, layout.rails, num_ranks, layout.sizes, layout.numbers, reason)
+    return _map(hosts, layout.rails, num_ranks, layout.sizes, layout.numbers, reason)
 
 
-def _flat(hosts: list[Host], rails: Sequence[Rails], num_ranks: int, reason: str) -> Plan:
-    return _plan(hosts, rails, num_ranks, (), range(len(hosts)), reason)
+def _flat(hosts: list[Host], rails: Sequence[Rails], num_ranks: int, reason: str) -> NetworkMap:
+    return _map(hosts, rails, num_ranks, (), range(len(hosts)), reason)
 
 
-def _plan(
+def _map(
     hosts: list[Host],
     rails: Sequence[Rails],
     num_ranks: int,
     sizes: tuple[int, ...],
     numbers: Sequence[int],
     reason: str,
-) -> Plan:
+) -> NetworkMap:
     host_of_rank = [0] * num_ranks
     interfaces_of_rank: list[tuple[str, ...]] = [()] * num_ranks
     warnings = []
@@ -172,13 +178,15 @@ def _plan(
             for level, rail in enumerate(own)
             if not rail.has_carrier
         ]
-    return Plan(sizes, tuple(host_of_rank), tuple(interfaces_of_rank), reason, tuple(warnings))
+    return NetworkMap(
+        sizes, tuple(host_of_rank), tuple(interfaces_of_rank), reason, tuple(warnings)
+    )
 
 
-def _by_index(facts: Sequence[Facts], hosts: list[Host], reason: str) -> Plan:
+def _by_index(facts: Sequence[Facts], hosts: list[Host], reason: str) -> NetworkMap:
     """Every rank has the rails that it has chosen and that have carrier, in their order."""
     host_of_rank = {rank: number for number, host in enumerate(hosts) for rank in host.ranks}
-    return Plan(
+    return NetworkMap(
         grid=(),
         host_of_rank=tuple(host_of_rank[rank] for rank in range(len(facts))),
         interfaces_of_rank=tuple(

@@ -6,9 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from dmlcomm.bml.exchange import exchange
-from dmlcomm.bml.facts import Facts, FactsError, Rail, decode, encode
 from dmlcomm.bml.specification import TopologyError
+from dmlcomm.network.exchange import exchange
+from dmlcomm.network.facts import Facts, FactsError, decode, encode
+from dmlcomm.rail import Rail
 
 RAIL = Rail("eth0", "10.0.0.1", 24, has_carrier=False, speed_mbps=10_000)
 

@@ -5,8 +5,9 @@ import itertools
 import pytest
 
 from dmlcomm.bml import grid
-from dmlcomm.bml.specification import Network, TopologyError, parse
-from dmlcomm.bml.specification_file import parse as parse_file
+from dmlcomm.bml.specification import Network, TopologyError
+from dmlcomm.network.setting import parse
+from dmlcomm.network.topology_file import parse as parse_file
 
 SIZES = [(2,), (3, 2), (2, 2, 2), (4, 3), (2, 3, 4)]
 

@@ -1,36 +1,19 @@
 """What a rank publishes about its host, so that all ranks find out the same about the network."""
 
-import ipaddress
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-Subnet = ipaddress.IPv4Network | ipaddress.IPv6Network
+from dmlcomm.bml.hosts import Host
+from dmlcomm.rail import Rail
 
 # Changes with the format: ranks of different versions get an error instead of a wrong topology.
-VERSION = 2
+VERSION = 3
 
 
 class FactsError(ValueError):
     """What another rank has published is not what this version publishes."""
-
-
-@dataclass(frozen=True)
-class Rail:
-    """An interface that may be used between hosts, with the address it binds to."""
-
-    interface: str
-    address: str
-    prefix_length: int
-    has_carrier: bool = True
-    speed_mbps: int | None = None
-
-    @property
-    def subnet(self) -> Subnet:
-        return ipaddress.ip_interface(f"{self.address}/{self.prefix_length}").network
-
-    def __str__(self) -> str:
-        return f"{self.interface} ({self.address}/{self.prefix_length})"
 
 
 @dataclass(frozen=True)
@@ -80,6 +63,26 @@ def decode(text: str | bytes, rank: int) -> Facts:
         ) from error
 
 
+def by_host(facts: Sequence[Facts]) -> list[Host]:
+    """The hosts, in the order of their first ranks."""
+    ranks_of: dict[str, list[int]] = {}
+    for rank, fact in enumerate(facts):
+        ranks_of.setdefault(fact.host_id, []).append(rank)
+    return [
+        Host(facts[ranks[0]].host_name, tuple(ranks), facts[ranks[0]].rails)
+        for ranks in ranks_of.values()
+    ]
+
+
+def differing_rank(host: Host, facts: Sequence[Facts]) -> int | None:
+    """A rank of the host that has chosen other interfaces than its first one."""
+    chosen = {(rail.interface, rail.address) for rail in host.rails}
+    for rank in host.ranks:
+        if {(rail.interface, rail.address) for rail in facts[rank].rails} != chosen:
+            return rank
+    return None
+
+
 def _rail(values: Any) -> Rail:
     rail = Rail(
         interface=_text(values["interface"]),
@@ -87,6 +90,7 @@ def _rail(values: Any) -> Rail:
         prefix_length=_whole(values["prefix_length"]),
         has_carrier=values["has_carrier"] is True,
         speed_mbps=None if values["speed_mbps"] is None else _whole(values["speed_mbps"]),
+        mtu=None if values["mtu"] is None else _whole(values["mtu"]),
     )
     _ = rail.subnet  # raises ValueError if address and prefix length are none
     return rail

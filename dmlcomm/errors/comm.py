@@ -1,12 +1,12 @@
-"""What process groups raise. The classes are those of ``dmlcomm.errors``, where they are described;
-here because their base is torch's, and the parameter server starts without torch.
-"""
+"""What process groups raise. Apart from the others, since its base class is torch's."""
 
 import torch.distributed as dist
 
+from dmlcomm.errors.base import Error
 
-class CommError(dist.DistBackendError):
-    """Communication failed. The message says who, what and where."""
+
+class CommError(Error, dist.DistBackendError):
+    """Communication failed. The text says who, what and where."""
 
     @property
     def code(self) -> str:

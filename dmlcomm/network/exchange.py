@@ -8,8 +8,8 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
-from dmlcomm.bml.facts import Facts, decode, encode
 from dmlcomm.bml.specification import VARIABLE, TopologyError
+from dmlcomm.network.facts import Facts, decode, encode
 
 PREFIX = "dmlcomm/topology"
 
@@ -26,7 +26,7 @@ class Store(Protocol):
     def check(self, keys: list[str], /) -> bool: ...
 
 
-def exchange(store: Store, rank: int, size: int, own: Facts, timeout_s: float) -> list[Facts]:
+def exchange(store: Store, rank: int, num_ranks: int, own: Facts, timeout_s: float) -> list[Facts]:
     """Publishes ``own`` and returns the facts of all ranks; collective over the group.
 
     Raises:
@@ -38,7 +38,7 @@ def exchange(store: Store, rank: int, size: int, own: Facts, timeout_s: float) -
     store.set(_key(rank), encode(own))
     facts = []
     deadline = time.monotonic() + timeout_s
-    for peer in range(size):
+    for peer in range(num_ranks):
         _wait(store, peer, deadline, timeout_s)
         facts.append(decode(store.get(_key(peer)), peer))
     _check(facts)

@@ -19,13 +19,8 @@ from typing import Any
 import yaml
 
 from dmlcomm.bml import grid
-from dmlcomm.bml.specification import (
-    Network,
-    TopologyError,
-    checked_sizes,
-    parse_rate,
-    parse_sizes,
-)
+from dmlcomm.bml.specification import Network, TopologyError, checked_sizes, parse_sizes
+from dmlcomm.units import parse_rate
 
 _KEYS = ("topology", "grid", "hosts", "interfaces", "rates")
 
@@ -146,7 +141,10 @@ def _rates(value: Any, sizes: Sequence[int] | None, path: str) -> tuple[int, ...
 
 
 def _rate(value: Any, where: str) -> int:
-    return parse_rate(str(value), where)
+    try:
+        return parse_rate(str(value))
+    except ValueError as error:
+        raise TopologyError(f"{where}: {error}") from error
 
 
 def _per_level(

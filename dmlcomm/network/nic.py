@@ -30,7 +30,9 @@ from typing import Any
 
 import psutil
 
+from dmlcomm import _core
 from dmlcomm.log import get_logger
+from dmlcomm.rail import Rail
 
 # Interfaces that lead to containers, virtual machines or tunnels on this host, by the names their
 # makers give them. An item of the list that names one overrides this.
@@ -71,23 +73,6 @@ class Interface:
     is_bridge: bool = False
     is_tunnel: bool = False
     has_carrier: bool = True
-
-
-@dataclass(frozen=True)
-class Rail:
-    """An interface that dmlcomm uses between hosts, with the address it binds to."""
-
-    interface: str
-    index: int
-    address: str
-    prefixlen: int
-    mtu: int
-    speed_mbps: int | None
-    has_carrier: bool = True
-
-    def __str__(self) -> str:
-        speed = f", {self.speed_mbps} Mb/s" if self.speed_mbps else ""
-        return f"{self.interface} ({self.address}/{self.prefixlen}, MTU {self.mtu}{speed})"
 
 
 @dataclass(frozen=True)
@@ -232,12 +217,11 @@ def _best_address(interface: Interface) -> IpInterface | None:
 def _rail(interface: Interface, address: IpInterface) -> Rail:
     return Rail(
         interface=interface.name,
-        index=interface.index,
         address=str(address.ip),
-        prefixlen=address.network.prefixlen,
-        mtu=interface.mtu,
-        speed_mbps=interface.speed_mbps,
+        prefix_length=address.network.prefixlen,
         has_carrier=interface.has_carrier,
+        speed_mbps=interface.speed_mbps,
+        mtu=interface.mtu,
     )
 
 
@@ -249,8 +233,17 @@ def _none_chosen(pattern: str, interfaces: Sequence[Interface], rejected: dict[s
 _logged_choices: set[tuple[Rail, ...]] = set()
 
 
+def own_rails() -> list[Rail]:
+    """The rails of this host, as configured. Raises InterfaceError."""
+    candidates = select_candidates(str(_core.config()["socket_ifname"]))
+    return [rail for rail in candidates if rail.has_carrier]
+
+
 def select_candidates(pattern: str) -> tuple[Rail, ...]:
-    """The candidates of this host for ``pattern``; logs a choice once per process."""
+    """The candidates of this host for ``pattern``; logs a choice once per process.
+
+    Raises InterfaceError.
+    """
     selection = select(pattern, list_interfaces())
     if selection.candidates not in _logged_choices:
         _logged_choices.add(selection.candidates)
@@ -260,6 +253,11 @@ def select_candidates(pattern: str) -> tuple[Rail, ...]:
 
 def describe(selection: Selection) -> str:
     """One line: the rails, and why the others were not taken."""
-    chosen = ", ".join(str(rail) for rail in selection.rails) or "none"
+    chosen = ", ".join(map(_details, selection.rails)) or "none"
     others = ", ".join(f"{name}: {reason}" for name, reason in selection.rejected.items())
     return f"rails: {chosen}" + (f" (not taken: {others})" if others else "")
+
+
+def _details(rail: Rail) -> str:
+    speed = f", {rail.speed_mbps} Mb/s" if rail.speed_mbps else ""
+    return f"{rail.interface} ({rail.address}/{rail.prefix_length}, MTU {rail.mtu}{speed})"
