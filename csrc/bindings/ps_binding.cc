@@ -314,6 +314,7 @@ void bind_server(py::module_& module) {
           },
           kRelease)
       .def("status", &server_status)
+      .def("lost_servers", &Server::lost_servers, kRelease)
       .def("set_checkpoint_every", &Server::set_checkpoint_every, kRelease)
       .def(
           "next_snapshot",
@@ -472,6 +473,7 @@ void bind_client(py::module_& module) {
           "clock_of", [](Client& client, uint32_t model) { return take(client.clock_of(model)); },
           kRelease)
       .def("clock", &Client::clock, kRelease)
+      .def("disconnect", &Client::disconnect, kRelease, py::arg("server"), py::arg("reason"))
       .def("lost", &Client::lost, kRelease)
       .def("rails", &client_rails)
       .def("close", &Client::close, kRelease);

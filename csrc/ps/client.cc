@@ -118,10 +118,15 @@ void Client::lose(uint32_t server, const std::shared_ptr<ServerLink>& link, cons
     std::lock_guard lock(models_mutex_);
     for (const auto& [model, state] : models_) replaced |= state.spec.replicas > 0;
   }
+  if (!replaced) {
+    log_warning("worker ", options_.worker, " has lost server ", server, ": ", reason.message());
+    return;
+  }
   // For good: its replica takes pushes from now on that it does not get.
-  if (replaced) lost_servers_.fetch_or(uint64_t{1} << server);
-  log_warning("worker ", options_.worker, " has lost server ", server,
-              replaced ? ", and goes on with its replica: " : ": ", reason.message());
+  lost_servers_.fetch_or(uint64_t{1} << server);
+  has_news_.store(true);
+  log_error("worker ", options_.worker, " has lost server ", server,
+            " and goes on with its replica; the next loss may end the job: ", reason.message());
 }
 
 void Client::learn_lost_servers(uint64_t lost) {
@@ -139,10 +144,15 @@ void Client::learn_lost_servers(uint64_t lost) {
   }
 }
 
+void Client::disconnect(uint32_t server, const std::string& reason) {
+  if (const auto to = link(server)) to->fail(reason);
+}
+
 std::vector<uint32_t> Client::lost() {
   std::vector<uint32_t> servers;
   for (uint32_t server = 0; server < options_.num_servers; ++server) {
-    if (link(server) == nullptr) servers.push_back(server);
+    const std::shared_ptr<ServerLink> to = link(server);
+    if (to == nullptr || !to->works()) servers.push_back(server);
   }
   return servers;
 }
@@ -177,12 +187,19 @@ void Client::retry(const OperationPtr& operation) {
 }
 
 void Client::on_finished() {
-  if (!any_behind_.load()) return;
+  if (!any_behind_.load() && !has_news_.load()) return;
   std::lock_guard starting(start_mutex_);
+  // The worker may give no command for long, and workers that come meanwhile ask the servers.
+  if (has_news_.exchange(false) && !models_.empty()) {
+    for (uint32_t server = 0; server < options_.num_servers; ++server) {
+      behind_.emplace(server, models_.begin()->first);
+    }
+  }
   catch_up();
 }
 
-// After operations have been repeated: tells servers how far the clock is by now.
+// After operations have been repeated, or a server was lost: tells servers how far the clock is by
+// now, and which servers are lost.
 void Client::catch_up() {
   for (auto it = behind_.begin(); it != behind_.end();) {
     const auto [server, model] = *it;

@@ -58,7 +58,9 @@ class Client final : private LinkDirectory {
   // The worker takes part in the model from `clock` on.
   Status add_model(uint32_t model, const ModelSpec& spec, uint64_t clock);
   Result<uint64_t> clock_of(uint32_t model);
-  std::vector<uint32_t> lost();
+  // Ends the connection to a server that has forgotten this worker.
+  void disconnect(uint32_t server, const std::string& reason);
+  std::vector<uint32_t> lost();  // servers without a connection that works
   // Repeats what is missing of an operation that is stuck, once its servers are connected again.
   void retry(const OperationPtr& operation);
 
@@ -120,6 +122,7 @@ class Client final : private LinkDirectory {
 
   const ClientOptions options_;
   std::atomic<uint64_t> lost_servers_{0};  // for good: their replicas took over
+  std::atomic<bool> has_news_{false};      // of a lost server, for the others
 
   std::mutex start_mutex_;  // of starting operations; before the others
   // Guarded by start_mutex_.

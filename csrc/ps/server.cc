@@ -125,6 +125,14 @@ uint64_t Server::note_lost_servers(uint64_t lost) {
   return before | lost;
 }
 
+std::vector<uint32_t> Server::lost_servers() const {
+  std::vector<uint32_t> lost;
+  for (uint32_t server = 0; server < options_.num_servers; ++server) {
+    if (has_server(lost_servers_.load(), server)) lost.push_back(server);
+  }
+  return lost;
+}
+
 // --- models ---
 
 std::shared_ptr<Model> Server::find_model(uint32_t model) {

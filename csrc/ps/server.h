@@ -82,6 +82,9 @@ class Server final : private SessionHost {
   // Of all sessions, added up by interface.
   std::vector<transport::RailCounters> rails();
 
+  // Servers that workers have found lost.
+  std::vector<uint32_t> lost_servers() const;
+
   // The clocks of a worker that has no connection count no more until it comes.
   void give_up(uint32_t worker);
 

@@ -57,8 +57,6 @@ class Connections:
         self._sessions: dict[int, str] = {}
         self._incarnation = secrets.randbits(63)
         self._recovering = threading.Lock()
-        self._reported: set[int] = set()
-        self._forgotten_by: set[int] = set()
         self.worker = options.worker
         self.num_workers = 0
         self.closed = False
@@ -87,7 +85,7 @@ class Connections:
         if not self.replicas:
             return self.live_servers()
         servers = []
-        for server in sorted(set(self.live_servers()) - self._forgotten_by):
+        for server in self.live_servers():
             try:
                 self._controls[server].call("Health", pb.HealthRequest())
                 servers.append(server)
@@ -291,9 +289,9 @@ class Connections:
     ) -> None:
         """After a call within `session` has failed: connects again, or leaves it to a replica."""
         if self.replicas:
-            if isinstance(error, UnknownSessionError):
+            if isinstance(error, UnknownSessionError) and self.core is not None:
                 # It was started again, and stays out: see `recover`.
-                self._forgotten_by.add(server)
+                self.core.disconnect(server, str(error))
             return
         self._expect_patience([server], str(error))
         with self._recovering:
@@ -331,28 +329,6 @@ class Connections:
                     f"it again with its --checkpoint, or start servers with --replicas 1",
                     [server],
                 ) from error
-
-    def note_losses(self) -> None:
-        """With replicas a loss is no error; it is said once, here and to the other servers."""
-        assert self.core is not None
-        lost = self.core.lost()
-        for server in set(lost) - self._reported if lost else ():
-            self._reported.add(server)
-            get_logger().error(
-                "worker %d has lost server %d (%s) and goes on with its replica; the next loss may "
-                "end the job",
-                self.worker,
-                server,
-                self._controls[server].address,
-            )
-            for other in self.live_servers():
-                self._report(other, server)
-
-    def _report(self, to: int, lost: int) -> None:
-        try:
-            self.call(to, "Report", lost_server=lost, reason="its connection ended")
-        except errors.PsError as error:
-            get_logger().info("server %d was not told that server %d is lost: %s", to, lost, error)
 
     # --- the end ---
 

@@ -135,7 +135,6 @@ class Operations:
             self._abandoned.append(running)
             running.operation.abandon()
             raise
-        self._connections.note_losses()
         return running.finish()
 
     def _wait(self, running: _Running) -> None:

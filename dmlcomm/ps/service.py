@@ -90,19 +90,6 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
         get_logger().info("worker %d (%s) has left", session.worker, session.host_name)
         return pb.LeaveReply()
 
-    def Report(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """A worker has lost a server: workers that come later need not wait for it."""
-        session = self._membership.find(request.session)
-        get_logger().warning(
-            "worker %d (%s) has lost server %d: %s",
-            session.worker,
-            session.host_name,
-            request.lost_server,
-            request.reason,
-        )
-        self._view.add_lost(request.lost_server)
-        return pb.ReportReply()
-
     def Barrier(self, request: Any, context: Any) -> Any:  # noqa: N802
         session = self._membership.find(request.session)
         wait_s = _slice(request.wait_ms)

@@ -29,15 +29,10 @@ class ServerView:
         self._num_workers = num_workers
         self._since = time.monotonic()
         self._lock = threading.Lock()
-        self._lost: set[int] = set()
         self._checkpoints: dict[str, Any] = {}
         self._rates: dict[str, tuple[float, float]] = {}
         self._last_reading: tuple[float, dict[str, tuple[int, int]]] = (self._since, {})
         self.ready = False
-
-    def add_lost(self, server: int) -> None:
-        with self._lock:
-            self._lost.add(server)
 
     def add_checkpoint(self, model: str, clock: int) -> None:
         with self._lock:
@@ -65,22 +60,20 @@ class ServerView:
             self._last_reading = (now, reading)
 
     def health(self) -> Any:
-        with self._lock:
-            return pb.HealthReply(
-                ready=self.ready,
-                version=version(),
-                server=self.server,
-                num_servers=self._num_servers,
-                replicas=self.replicas,
-                lost_servers=sorted(self._lost),
-            )
+        return pb.HealthReply(
+            ready=self.ready,
+            version=version(),
+            server=self.server,
+            num_servers=self._num_servers,
+            replicas=self.replicas,
+            lost_servers=self._core.lost_servers(),
+        )
 
     def status(self, membership: Membership, models: Models) -> Any:
         status = self._core.status()
         with self._lock:
             rates = dict(self._rates)
             checkpoints = list(self._checkpoints.values())
-            lost = sorted(self._lost)
         return pb.StatusReply(
             server=self.server,
             num_servers=self._num_servers,
@@ -94,7 +87,7 @@ class ServerView:
             models=[_model(model, models.descriptions()) for model in status["models"]],
             rails=[_rail(rail, rates) for rail in status["rails"]],
             checkpoints=checkpoints,
-            lost_servers=lost,
+            lost_servers=self._core.lost_servers(),
         )
 
 
