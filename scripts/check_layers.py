@@ -84,7 +84,11 @@ MAY_IMPORT: dict[str, list[str]] = {
 # parameter servers start in a fraction of a second, and one process speaks netlink.
 RESTRICTED_IMPORTS = [
     ("torch", "dmlcomm/lab/", []),
-    ("torch", "dmlcomm/ps/", ["ps/torch_tensors.py", "ps/optimizer.py", "ps/hook.py"]),
+    (
+        "torch",
+        "dmlcomm/ps/",
+        ["ps/torch_tensors.py", "ps/census.py", "ps/optimizer.py", "ps/hook.py"],
+    ),
     ("pyroute2", "dmlcomm/", ["lab/network.py", "lab/shaping.py", "lab/loss.py"]),
 ]
 

@@ -202,16 +202,16 @@ def test_worker_that_comes_after_a_loss_needs_not_wait():
 
 
 def test_servers_hear_of_a_loss_from_a_worker_that_then_does_nothing():
-    with server_processes(3, "--workers", "1", "--replicas", "1") as processes:
-        with Client(addresses_of(processes), worker=0) as client:
-            start(client)
-            processes[0].kill()
-            client.push("w", np.ones(COUNT, np.float32))
-            for process in processes[1:]:
-                eventually(
-                    lambda p=process: status_of(p.address)["lost_servers"] == [0], "the news"
-                )
-            assert client.lost_servers == [0]
+    with (
+        server_processes(3, "--workers", "1", "--replicas", "1") as processes,
+        Client(addresses_of(processes), worker=0) as client,
+    ):
+        start(client)
+        processes[0].kill()
+        client.push("w", np.ones(COUNT, np.float32))
+        for process in processes[1:]:
+            eventually(lambda p=process: status_of(p.address)["lost_servers"] == [0], "the news")
+        assert client.lost_servers == [0]
 
 
 # --- servers with checkpoints

@@ -345,6 +345,34 @@ def _train_with_ddp(rank, world_size, addresses):
     return max(differences)
 
 
+class Bucket:
+    """What a hook gets of DDP."""
+
+    def __init__(self, gradients):
+        self.gradients = gradients
+
+    def buffer(self):
+        return self.gradients
+
+    def index(self):
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("dtype", "wire"), [(torch.float32, ""), (torch.float32, "bf16"), (torch.float64, "bf16")]
+)
+def test_hook_does_not_average_without_a_worker(dtype, wire):
+    buckets = [Bucket(torch.full((1001,), value, dtype=dtype)) for value in (1.0, 2.0)]
+    with servers(2, workers=2) as address, Client(address, worker=0) as client:
+        state = HookState(client, wire=wire)
+        with Client(address, worker=1) as other:
+            states = (state, HookState(other, wire=wire))
+            futures = [ps_hook(*pair) for pair in zip(states, buckets, strict=True)]
+            assert all(set(future.wait().tolist()) == {1.5} for future in futures)
+        with pytest.raises(errors.PeerLostError, match="not all 2 workers"):
+            ps_hook(state, buckets[0]).wait()
+
+
 def test_hook_averages_as_ddp_does():
     with servers(2, workers=2) as addresses:
         differences = run_ranks(_train_with_ddp, 2, addresses, backend="gloo")

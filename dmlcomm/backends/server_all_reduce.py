@@ -2,22 +2,16 @@
 
 An all_reduce is a push_pull of a model with rule "assign": its weights become the sum or the mean
 of what the workers push. One **kind** of call (operator, element type, size) has `SLOTS` models,
-which take turns. A model carries one operation at a time: when a server is lost a pull is repeated,
-and must not find what the next operation has pushed.
+which take turns, since a model carries one operation at a time (`dmlcomm.ps.census`).
 
 The n-th model that a rank makes has to be what the others' n-th is. So models are named by numbers,
 and where ranks call different things the servers refuse the second, with a text that shows both.
-
-**Who took part.** Servers go on without a worker that is lost, but a sum without it would be wrong.
-Therefore every model has a second tensor, the **census**, of which each server has one element and
-which it reduces last: by that, all ranks see whether every rank is in the result.
 """
 
 import functools
 import queue
 import secrets
 import threading
-from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +20,7 @@ import torch
 
 from dmlcomm import _core, errors
 from dmlcomm.log import get_logger
+from dmlcomm.ps.census import CensusModel
 from dmlcomm.ps.client import Client
 from dmlcomm.ps.torch_tensors import DTYPES
 
@@ -66,8 +61,7 @@ class _Call:
 
 @dataclass
 class _Slot:
-    model: str
-    census: torch.Tensor  # what this rank pushes
+    model: CensusModel
     last: "Future[Any] | None" = None
 
 
@@ -121,12 +115,12 @@ def _mention_other_groups(setting: str) -> None:
     )
 
 
-def _check_workers(client: Client, size: int, setting: str) -> None:
-    if client.num_workers != size:
+def _check_workers(client: Client, num_ranks: int, setting: str) -> None:
+    if client.num_workers != num_ranks:
         raise errors.CommError(
             f"invalid_argument: rank {client.worker}: {setting}: the parameter servers are for "
-            f"{client.num_workers} workers, the group has {size} ranks: start them with "
-            f"--workers {size}"
+            f"{client.num_workers} workers, the group has {num_ranks} ranks: start them with "
+            f"--workers {num_ranks}"
         )
 
 
@@ -145,13 +139,13 @@ class ServerAllReduce:
 
     Args:
         client: connected as worker `rank`; it is closed with this object.
-        size: ranks of the group.
+        num_ranks: of the group.
         run: the same on all ranks, and another one in every group.
     """
 
-    def __init__(self, client: Client, size: int, run: str) -> None:
+    def __init__(self, client: Client, num_ranks: int, run: str) -> None:
         self._client = client
-        self._size = size
+        self._num_ranks = num_ranks
         self._run = run
         self._num_models = 0
         self._refused: set[str] = set()
@@ -234,15 +228,11 @@ class ServerAllReduce:
     def _start(self, call: _Call) -> None:
         try:
             slot = self._next_slot(call.kind)
-            # Not the slot's: that may be in use again before this call has looked at it.
-            found = torch.empty_like(slot.census)
-            slot.last = self._client.push_pull_async(
-                slot.model, [call.input, slot.census], out=[call.output, found]
+            slot.last = slot.model.start(
+                call.input, call.output, lambda error: self._end(call, error)
             )
         except Exception as error:
             self._fail(call, error)
-        else:
-            slot.last.add_done_callback(lambda done: self._end(call, found, done))
 
     def _next_slot(self, kind: Kind) -> _Slot:
         """The slot whose turn it is, once its last operation has ended."""
@@ -257,45 +247,23 @@ class ServerAllReduce:
         return slot
 
     def _make_slot(self, kind: Kind) -> _Slot:
-        # Of another type than the tensor: so it is a part of its own, of which each server has one
-        # element, behind the tensor's.
-        dtype = torch.float64 if kind.dtype == torch.float32 else torch.float32
-        share = 1.0 if REDUCE[kind.op] == "sum" or self._client.worker == 0 else 0.0
-        census = torch.full((self._client.num_servers,), share, dtype=dtype)
-        model = f"all_reduce.{self._run}.{self._num_models}"
+        name = f"all_reduce.{self._run}.{self._num_models}"
         self._num_models += 1
-        first_values = [torch.zeros(kind.count, dtype=kind.dtype), torch.zeros_like(census)]
-        self._client.init(model, first_values, rule="assign", reduce=REDUCE[kind.op])
-        return _Slot(model, census)
+        like = torch.empty(kind.count, dtype=kind.dtype)
+        return _Slot(CensusModel(self._client, name, like, REDUCE[kind.op], self._num_ranks))
 
     # --- how operations end ---
 
-    def _end(self, call: _Call, found: torch.Tensor, done: "Future[Any]") -> None:
-        error = done.exception()
-        if error is None:
-            error = self._check_census(call.kind, found.tolist())
+    def _end(self, call: _Call, error: BaseException | None) -> None:
         if error is None:
             call.operation.succeed()
         else:
             self._fail(call, error)
 
-    def _check_census(self, kind: Kind, found: Sequence[float]) -> Exception | None:
-        # A sum counts ranks. Of a mean of n ranks, to which rank 0 gives 1 and others nothing, 1/n
-        # is left; without rank 0 it is 0, with m ranks 1/m. Both are whole multiples of 1/(n * m)
-        # apart from what is expected, m <= n: much more than float32 rounds.
-        expected = float(self._size) if REDUCE[kind.op] == "sum" else 1 / self._size
-        tolerance = expected / (4 * self._size)
-        wrong = [s for s, value in enumerate(found) if abs(value - expected) > tolerance]
-        if not wrong:
-            return None
-        return errors.PeerLostError(
-            f"not all {self._size} ranks are in the result of servers {wrong}: a rank has "
-            f"died, left the group, or was frozen; its own log or `dmlcomm ps status` tells which"
-        )
-
     def _fail(self, call: _Call, error: BaseException) -> None:
         text = f"rank {self._client.worker}: all_reduce ({call.kind}) through the parameter servers"
-        call.operation.fail(*self._stop(_code_of(error), f"{text}: {error}"))
+        reason = str(error).removeprefix("peer_lost: ")
+        call.operation.fail(*self._stop(_code_of(error), f"{text}: {reason}"))
 
     def _stop(self, code: str, text: str) -> tuple[str, str]:
         """Begins to leave the servers; the first failure."""

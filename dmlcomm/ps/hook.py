@@ -1,12 +1,11 @@
 """A communication hook for DistributedDataParallel: buckets are averaged by the servers."""
 
-from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
 
+from dmlcomm.ps.census import CensusModel
 from dmlcomm.ps.client import Client
 
 
@@ -15,14 +14,15 @@ class HookState:
     """What `ps_hook` needs.
 
     Attributes:
-        client: of this worker.
+        client: of this worker; workers have the numbers of their ranks.
         model: what names of the buckets' models begin with; one per DDP module.
-        wire: "bf16" or "f16": how f32 travels.
+        wire: "bf16" or "f16": how f32 travels. Default: as it is.
     """
 
     client: Client
     model: str = "ddp"
     wire: str = ""
+    _models: dict[str, CensusModel] = field(default_factory=dict, init=False, repr=False)
 
 
 def ps_hook(state: HookState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -31,6 +31,15 @@ def ps_hook(state: HookState, bucket: dist.GradBucket) -> torch.futures.Future[t
     DDP makes its buckets anew after the first iteration, so a model is one shape of one bucket.
     Every bucket is a clock of its own: workers meet at each of them.
 
+    Args:
+        state: one per DDP module.
+        bucket: of gradients, f16, bf16, f32 or f64.
+
+    Returns:
+        A future of the mean, a tensor like the bucket. An average without one of the
+        `client.num_workers` workers is never returned: its error is PeerLostError, and PsError
+        when servers fail.
+
     Example:
         >>> state = dmlcomm.ps.HookState(client)
         >>> ddp.register_comm_hook(state, dmlcomm.ps.ps_hook)
@@ -38,25 +47,20 @@ def ps_hook(state: HookState, bucket: dist.GradBucket) -> torch.futures.Future[t
     gradients = bucket.buffer()
     dtype = str(gradients.dtype).removeprefix("torch.")
     name = f"{state.model}.bucket{bucket.index()}.{gradients.numel()}.{dtype}"
-    client = state.client
-    if not client.has_model(name):
-        client.init(
-            name, torch.zeros_like(gradients), rule="assign", reduce="mean", wire=state.wire
-        )
+    model = state._models.get(name)
+    if model is None:
+        workers = state.client.num_workers
+        model = CensusModel(state.client, name, gradients, "mean", workers, state.wire)
+        state._models[name] = model
     # Not into the bucket itself: if a server is lost, gradients are sent again from there.
     averaged = torch.empty_like(gradients)
-    pulled = client.push_pull_async(name, gradients, staleness=0, out=averaged)
-    return _as_torch_future(pulled)
-
-
-def _as_torch_future(future: "Future[Any]") -> torch.futures.Future[torch.Tensor]:
     result: torch.futures.Future[torch.Tensor] = torch.futures.Future()
 
-    def hand_over(done: "Future[Any]") -> None:
-        try:
-            result.set_result(done.result())
-        except Exception as error:
+    def end(error: BaseException | None) -> None:
+        if error is None:
+            result.set_result(averaged)
+        else:
             result.set_exception(error)  # type: ignore[arg-type]
 
-    future.add_done_callback(hand_over)
+    model.start(gradients, averaged, end)
     return result
