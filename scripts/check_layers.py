@@ -58,6 +58,7 @@ ENVIRONMENT_EXCEPTIONS = {
 # Folder or top-level module of dmlcomm/ -> those that it may import, besides itself: each stands
 # above. A folder that is not here belongs to the one that holds it.
 BASE = ["_core", "errors", "log", "rail", "units"]
+PS_SHARED = ["ps/_proto", "ps/description", "ps/pairing", "ps/protocol", "ps/tls"]
 MAY_IMPORT: dict[str, list[str]] = {
     "_core": [],
     "_c10d": [],
@@ -71,8 +72,11 @@ MAY_IMPORT: dict[str, list[str]] = {
     "network": [*BASE, "bml"],
     "planning": [*BASE, "_shell", "bml", "network"],
     "lab": [*BASE, "_shell", "bml", "topology"],
-    "ps": [*BASE, "_shell", "network"],
-    "backends": [*BASE, "_c10d", "bml", "network", "planning", "ps"],
+    **{module: [*BASE, "ps/_proto"] for module in PS_SHARED},
+    "ps/server": [*BASE, *PS_SHARED, "network"],
+    "ps/worker": [*BASE, *PS_SHARED, "network"],
+    "ps": [*BASE, *PS_SHARED, "_shell", "ps/server", "ps/worker"],
+    "backends": [*BASE, "_c10d", "bml", "network", "planning", "ps/worker"],
     "doctor": [*BASE, "backends", "bml", "network"],
     "doctor_command": ["doctor"],
     "cli": ["doctor", "doctor_command", "lab", "planning", "ps"],
@@ -80,15 +84,13 @@ MAY_IMPORT: dict[str, list[str]] = {
     "__main__": ["cli"],
 }
 
+# Files of dmlcomm/ps/worker that import torch.
+ABOUT_TORCH = ["census", "hook", "optimizer", "torch_tensors"]
 # Module that the files of a folder must do without, and files of it that may have it. Labs and
 # parameter servers start in a fraction of a second, and one process speaks netlink.
 RESTRICTED_IMPORTS = [
     ("torch", "dmlcomm/lab/", []),
-    (
-        "torch",
-        "dmlcomm/ps/",
-        ["ps/torch_tensors.py", "ps/census.py", "ps/optimizer.py", "ps/hook.py"],
-    ),
+    ("torch", "dmlcomm/ps/", [f"ps/worker/{name}.py" for name in ABOUT_TORCH]),
     ("pyroute2", "dmlcomm/", ["lab/network.py", "lab/shaping.py", "lab/loss.py"]),
 ]
 

@@ -12,7 +12,7 @@ from dmlcomm import errors
 from dmlcomm.ps import Client, Tls, protocol
 from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
 from dmlcomm.ps._proto import dmlcomm_ps_pb2_grpc as pb_grpc
-from dmlcomm.ps.control import Control, UnknownSessionError
+from dmlcomm.ps.worker.control import Control, UnknownSessionError
 from helpers.parameter_servers import command, servers
 
 SHORT = {"connect_timeout_s": 1.0}

@@ -46,7 +46,7 @@ SILENT_PROVIDER = """
 import sys
 import numpy as np
 from dmlcomm.ps import Client
-from dmlcomm.ps.client_model import make_model
+from dmlcomm.ps.worker.model import make_model
 
 client = Client(sys.argv[1], worker=int(sys.argv[2]))
 model = make_model(

@@ -8,18 +8,20 @@ import numpy as np
 import pytest
 
 from dmlcomm.errors import PsCheckpointError
-from dmlcomm.ps import layout, pairing, protocol, rules
+from dmlcomm.ps import pairing, protocol
 from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
-from dmlcomm.ps.barrier import Barrier
-from dmlcomm.ps.checkpoint import KEPT, CheckpointDirectory
 from dmlcomm.ps.commands import _place
 from dmlcomm.ps.description import difference
-from dmlcomm.ps.layout import Memory, TensorSpec
-from dmlcomm.ps.membership import Membership
 from dmlcomm.ps.pairing import STRIPE
-from dmlcomm.ps.refusal import Refusal
 from dmlcomm.ps.run_command import READY_LINE, workers_of
-from dmlcomm.ps.status import to_dict
+from dmlcomm.ps.server import rules
+from dmlcomm.ps.server.barrier import Barrier
+from dmlcomm.ps.server.checkpoint import KEPT, CheckpointDirectory
+from dmlcomm.ps.server.membership import Membership
+from dmlcomm.ps.server.refusal import Refusal
+from dmlcomm.ps.status_view import to_dict
+from dmlcomm.ps.worker import layout
+from dmlcomm.ps.worker.layout import Memory, TensorSpec
 from dmlcomm.rail import Rail
 from dmlcomm.units import format_bytes
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from dmlcomm import errors
-from dmlcomm.ps import Client, background, checkpoint
-from dmlcomm.ps.membership import Membership
+from dmlcomm.ps import Client
+from dmlcomm.ps.server import background, checkpoint
+from dmlcomm.ps.server.membership import Membership
 from helpers import DEADLINE_S, eventually
 from helpers.parameter_servers import (
     ServerProcess,

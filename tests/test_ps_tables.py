@@ -43,7 +43,7 @@ def tables_of(worker):
 @pytest.mark.parametrize("num_servers", [1, 2, 3])
 @pytest.mark.parametrize("batch_bytes", [1, 200, 1 << 20])  # a row, some rows, all rows at once
 def test_init_gives_all_workers_the_same_tables(monkeypatch, num_servers, batch_bytes):
-    monkeypatch.setattr("dmlcomm.ps.tables.BATCH_BYTES", batch_bytes)
+    monkeypatch.setattr("dmlcomm.ps.worker.tables.BATCH_BYTES", batch_bytes)
 
     def first(client):
         given = tables_of(client.worker)

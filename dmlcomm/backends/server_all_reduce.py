@@ -2,7 +2,7 @@
 
 An all_reduce is a push_pull of a model with rule "assign": its weights become the sum or the mean
 of what the workers push. One **kind** of call (operator, element type, size) has `SLOTS` models,
-which take turns, since a model carries one operation at a time (`dmlcomm.ps.census`).
+which take turns, since a model carries one operation at a time (`dmlcomm.ps.worker.census`).
 
 The n-th model that a rank makes has to be what the others' n-th is. So models are named by numbers,
 and where ranks call different things the servers refuse the second, with a text that shows both.
@@ -20,9 +20,9 @@ import torch
 
 from dmlcomm import _core, errors
 from dmlcomm.log import get_logger
-from dmlcomm.ps.census import CensusModel
-from dmlcomm.ps.client import Client
-from dmlcomm.ps.torch_tensors import DTYPES
+from dmlcomm.ps.worker.census import CensusModel
+from dmlcomm.ps.worker.client import Client
+from dmlcomm.ps.worker.torch_tensors import DTYPES
 
 # How servers reduce, by operator of all_reduce.
 REDUCE = {"sum": "sum", "avg": "mean"}

@@ -12,21 +12,21 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dmlcomm.ps.client import Client
-    from dmlcomm.ps.hook import HookState, ps_hook
-    from dmlcomm.ps.optimizer import DistributedOptimizer, from_torch
-    from dmlcomm.ps.server import Server, ServerOptions
+    from dmlcomm.ps.server.server import Server, ServerOptions
     from dmlcomm.ps.tls import Tls
+    from dmlcomm.ps.worker.client import Client
+    from dmlcomm.ps.worker.hook import HookState, ps_hook
+    from dmlcomm.ps.worker.optimizer import DistributedOptimizer, from_torch
 
 _HOMES = {
-    "Client": "dmlcomm.ps.client",
-    "DistributedOptimizer": "dmlcomm.ps.optimizer",
-    "HookState": "dmlcomm.ps.hook",
-    "Server": "dmlcomm.ps.server",
-    "ServerOptions": "dmlcomm.ps.server",
+    "Client": "dmlcomm.ps.worker.client",
+    "DistributedOptimizer": "dmlcomm.ps.worker.optimizer",
+    "HookState": "dmlcomm.ps.worker.hook",
+    "Server": "dmlcomm.ps.server.server",
+    "ServerOptions": "dmlcomm.ps.server.server",
     "Tls": "dmlcomm.ps.tls",
-    "from_torch": "dmlcomm.ps.optimizer",
-    "ps_hook": "dmlcomm.ps.hook",
+    "from_torch": "dmlcomm.ps.worker.optimizer",
+    "ps_hook": "dmlcomm.ps.worker.hook",
 }
 
 __all__ = [

@@ -83,7 +83,7 @@ def serve(
         stop.also_when_stdin_ends()
     from dmlcomm import _core, errors
     from dmlcomm.log import get_logger
-    from dmlcomm.ps.server import Server, ServerOptions
+    from dmlcomm.ps.server.server import Server, ServerOptions
 
     get_logger().setLevel(log_level.upper())
     try:

@@ -9,9 +9,8 @@ from rich.table import Table
 
 from dmlcomm import errors
 from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
-from dmlcomm.ps.control import Control
-from dmlcomm.ps.status import to_dict
 from dmlcomm.ps.tls import Tls
+from dmlcomm.ps.worker.control import Control
 from dmlcomm.units import format_bytes
 
 Values = dict[str, Any]
@@ -27,6 +26,21 @@ def ask(controls: Sequence[Control]) -> list[Values]:
             answer = {"error": str(error)}
         answers.append({"address": control.address, **answer})
     return answers
+
+
+def to_dict(message: Any) -> Values:
+    """Every field as plain data. Numbers stay numbers, which they do not in JSON of proto3."""
+    values: Values = {}
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(message, field.name)
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            values[field.name] = dict(value)
+        elif field.is_repeated:
+            is_message = field.message_type is not None
+            values[field.name] = [to_dict(item) if is_message else item for item in value]
+        else:
+            values[field.name] = value
+    return values
 
 
 def controls_of(addresses: Sequence[str], token: str, tls: Tls | None) -> list[Control]:

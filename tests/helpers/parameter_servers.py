@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from dmlcomm.ps import status_view
-from dmlcomm.ps.client import Client
 from dmlcomm.ps.run_command import READY_LINE
-from dmlcomm.ps.server import Server, ServerOptions
+from dmlcomm.ps.server.server import Server, ServerOptions
+from dmlcomm.ps.worker.client import Client
 from helpers.waiting import DEADLINE_S
 
 Popen = Callable[..., "subprocess.Popen[str]"]

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from dmlcomm.ps.layout import Memory, TensorSpec
+from dmlcomm.ps.worker.layout import Memory, TensorSpec
 
 DTYPES = {
     torch.uint8: "u8",

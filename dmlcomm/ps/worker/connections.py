@@ -11,10 +11,10 @@ from dmlcomm import _core, errors
 from dmlcomm.log import get_logger
 from dmlcomm.network import nic
 from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
-from dmlcomm.ps.control import Control, NumberTakenError, UnknownSessionError
-from dmlcomm.ps.patience import Patience
 from dmlcomm.ps.protocol import WAIT_SLICE_S
 from dmlcomm.ps.tls import Tls
+from dmlcomm.ps.worker.control import Control, NumberTakenError, UnknownSessionError
+from dmlcomm.ps.worker.patience import Patience
 
 # How long the meeting for a data connection may take.
 CONNECT_TIMEOUT_S = 30.0

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from dmlcomm import errors
-from dmlcomm.ps.client import Client
+from dmlcomm.ps.worker.client import Client
 
 
 class CensusModel:

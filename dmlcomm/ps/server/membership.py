@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from dmlcomm.log import get_logger
-from dmlcomm.ps import refusal
-from dmlcomm.ps.rendezvous import Rendezvous
+from dmlcomm.ps.server import refusal
+from dmlcomm.ps.server.rendezvous import Rendezvous
 
 MAX_WORKERS = 4096
 DEFAULT_REJOIN_TIMEOUT_S = 60.0

@@ -11,14 +11,14 @@ import grpc
 from dmlcomm import _core
 from dmlcomm.network import nic
 from dmlcomm.ps._proto import dmlcomm_ps_pb2_grpc as pb_grpc
-from dmlcomm.ps.background import Checkpoints, RateReader
-from dmlcomm.ps.checkpoint import CheckpointDirectory
-from dmlcomm.ps.membership import DEFAULT_REJOIN_TIMEOUT_S, MAX_WORKERS, Membership
-from dmlcomm.ps.models import Models
 from dmlcomm.ps.protocol import parse_address
-from dmlcomm.ps.rules import Rule, check_rule, load_rule
-from dmlcomm.ps.service import Admission, Service
-from dmlcomm.ps.status import ServerView, alive_workers
+from dmlcomm.ps.server.background import Checkpoints, RateReader
+from dmlcomm.ps.server.checkpoint import CheckpointDirectory
+from dmlcomm.ps.server.membership import DEFAULT_REJOIN_TIMEOUT_S, MAX_WORKERS, Membership
+from dmlcomm.ps.server.models import Models
+from dmlcomm.ps.server.rules import Rule, check_rule, load_rule
+from dmlcomm.ps.server.service import Admission, Service
+from dmlcomm.ps.server.status import ServerView, alive_workers
 from dmlcomm.ps.tls import Tls, server_credentials
 
 # Calls that wait for others hold a thread each: at most this many per worker, and some for status.
@@ -143,7 +143,7 @@ class Server:
     def _start_metrics(self, options: ServerOptions, status: Callable[[], object]) -> int | None:
         if options.metrics_port is None:
             return None
-        from dmlcomm.ps.metrics import MetricsEndpoint  # takes a while to load
+        from dmlcomm.ps.server.metrics import MetricsEndpoint  # takes a while to load
 
         host = options.listen.rpartition(":")[0].strip("[]")
         endpoint = MetricsEndpoint(host, options.metrics_port, status)

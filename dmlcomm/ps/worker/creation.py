@@ -8,13 +8,13 @@ from typing import Any
 
 from dmlcomm import errors
 from dmlcomm.log import get_logger
-from dmlcomm.ps.client_model import ClientModel
-from dmlcomm.ps.connections import Connections
-from dmlcomm.ps.control import UnknownSessionError
 from dmlcomm.ps.description import describe, spec_of
-from dmlcomm.ps.operations import Operations, nothing
-from dmlcomm.ps.patience import Patience
 from dmlcomm.ps.protocol import PROGRESS_INTERVAL_S, WAIT_SLICE_S
+from dmlcomm.ps.worker.connections import Connections
+from dmlcomm.ps.worker.control import UnknownSessionError
+from dmlcomm.ps.worker.model import ClientModel
+from dmlcomm.ps.worker.operations import Operations, nothing
+from dmlcomm.ps.worker.patience import Patience
 
 
 class _InterruptedError(errors.PsError):
@@ -50,7 +50,7 @@ def _without_its_part(server: int, made: ClientModel) -> errors.PsServerLostErro
 
 
 class Creation:
-    """The first live server elects who provides, see `dmlcomm.ps.models.Models`.
+    """The first live server elects who provides, see `dmlcomm.ps.server.models.Models`.
 
     Args:
         connections: to the servers.

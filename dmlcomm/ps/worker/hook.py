@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 import torch
 import torch.distributed as dist
 
-from dmlcomm.ps.census import CensusModel
-from dmlcomm.ps.client import Client
+from dmlcomm.ps.worker.census import CensusModel
+from dmlcomm.ps.worker.client import Client
 
 
 @dataclass

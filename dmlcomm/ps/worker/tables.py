@@ -5,10 +5,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from dmlcomm.ps import tensors
-from dmlcomm.ps.client_model import ClientModel
-from dmlcomm.ps.layout import Memory
-from dmlcomm.ps.operations import Operations
+from dmlcomm.ps.worker import tensors
+from dmlcomm.ps.worker.layout import Memory
+from dmlcomm.ps.worker.model import ClientModel
+from dmlcomm.ps.worker.operations import Operations
 
 Result = TypeVar("Result")
 

@@ -8,12 +8,12 @@ from typing import Any
 from dmlcomm import _core
 from dmlcomm.errors import PsCheckpointError
 from dmlcomm.log import get_logger
-from dmlcomm.ps import refusal
-from dmlcomm.ps.checkpoint import Checkpoint
 from dmlcomm.ps.description import describe, difference, spec_of
-from dmlcomm.ps.membership import Membership, Session
 from dmlcomm.ps.protocol import LIVENESS_INTERVAL_S, model_number
-from dmlcomm.ps.rules import Rule
+from dmlcomm.ps.server import refusal
+from dmlcomm.ps.server.checkpoint import Checkpoint
+from dmlcomm.ps.server.membership import Membership, Session
+from dmlcomm.ps.server.rules import Rule
 
 
 @dataclass

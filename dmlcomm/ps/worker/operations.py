@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from dmlcomm import _core, errors
-from dmlcomm.ps.connections import Connections
+from dmlcomm.ps.worker.connections import Connections
 
 Result = TypeVar("Result")
 

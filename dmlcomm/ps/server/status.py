@@ -1,4 +1,4 @@
-"""How a server is doing: collected on the server, as a message; read as plain data by commands."""
+"""How a server is doing, as a message."""
 
 import importlib.metadata
 import threading
@@ -7,8 +7,8 @@ from typing import Any
 
 from dmlcomm import _core
 from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
-from dmlcomm.ps.membership import Membership
-from dmlcomm.ps.models import Models
+from dmlcomm.ps.server.membership import Membership
+from dmlcomm.ps.server.models import Models
 
 Values = dict[str, Any]
 
@@ -125,18 +125,3 @@ def _model(model: Values, descriptions: dict[int, Any]) -> Any:
 def _rail(rail: Values, rates: dict[str, tuple[float, float]]) -> Any:
     sent, received = rates.get(rail["interface"], (0.0, 0.0))
     return pb.RailStatus(sent_per_second=sent, received_per_second=received, **rail)
-
-
-def to_dict(message: Any) -> Values:
-    """Every field as plain data. Numbers stay numbers, which they do not in JSON of proto3."""
-    values: Values = {}
-    for field in message.DESCRIPTOR.fields:
-        value = getattr(message, field.name)
-        if field.message_type is not None and field.message_type.GetOptions().map_entry:
-            values[field.name] = dict(value)
-        elif field.is_repeated:
-            is_message = field.message_type is not None
-            values[field.name] = [to_dict(item) if is_message else item for item in value]
-        else:
-            values[field.name] = value
-    return values

@@ -8,16 +8,16 @@ import grpc
 
 from dmlcomm import _core
 from dmlcomm.log import get_logger
-from dmlcomm.ps import refusal
 from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
 from dmlcomm.ps._proto import dmlcomm_ps_pb2_grpc as pb_grpc
-from dmlcomm.ps.barrier import Barrier
-from dmlcomm.ps.membership import Membership, Session
-from dmlcomm.ps.models import Models
 from dmlcomm.ps.pairing import STRIPE, Pairing, pair
 from dmlcomm.ps.protocol import PROTOCOL_KEY, PROTOCOL_VERSION, TOKEN_KEY, same_token
-from dmlcomm.ps.refusal import Refusal
-from dmlcomm.ps.status import ServerView
+from dmlcomm.ps.server import refusal
+from dmlcomm.ps.server.barrier import Barrier
+from dmlcomm.ps.server.membership import Membership, Session
+from dmlcomm.ps.server.models import Models
+from dmlcomm.ps.server.refusal import Refusal
+from dmlcomm.ps.server.status import ServerView
 from dmlcomm.rail import Rail
 
 # How long a worker that has registered may take to connect.

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dmlcomm import _core
-from dmlcomm.ps.layout import Layout, Memory, TensorSpec
+from dmlcomm.ps.worker.layout import Layout, Memory, TensorSpec
 
 # The core's names of element types.
 DTYPES = {
@@ -119,6 +119,6 @@ def _torch_side(tensor: Any) -> ModuleType | None:
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(tensor, torch.Tensor):
         return None
-    from dmlcomm.ps import torch_tensors
+    from dmlcomm.ps.worker import torch_tensors
 
     return torch_tensors

@@ -5,14 +5,14 @@ from concurrent.futures import Future
 from typing import Any
 
 from dmlcomm import _core, errors
-from dmlcomm.ps import tensors
-from dmlcomm.ps.client_model import ClientModel, make_model
-from dmlcomm.ps.connections import ConnectionOptions, Connections
-from dmlcomm.ps.creation import Creation
-from dmlcomm.ps.operations import Operations, nothing, rate
 from dmlcomm.ps.protocol import parse_address, parse_servers
-from dmlcomm.ps.tables import pull_rows, pull_tables
 from dmlcomm.ps.tls import Tls
+from dmlcomm.ps.worker import tensors
+from dmlcomm.ps.worker.connections import ConnectionOptions, Connections
+from dmlcomm.ps.worker.creation import Creation
+from dmlcomm.ps.worker.model import ClientModel, make_model
+from dmlcomm.ps.worker.operations import Operations, nothing, rate
+from dmlcomm.ps.worker.tables import pull_rows, pull_tables
 
 
 class Client:

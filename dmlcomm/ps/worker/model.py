@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from dmlcomm import _core
-from dmlcomm.ps import tensors
-from dmlcomm.ps.layout import (
+from dmlcomm.ps.protocol import model_number
+from dmlcomm.ps.worker import tensors
+from dmlcomm.ps.worker.layout import (
     Layout,
     Memory,
     Structure,
@@ -16,7 +17,6 @@ from dmlcomm.ps.layout import (
     structure_of,
     table_layout,
 )
-from dmlcomm.ps.protocol import model_number
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from dmlcomm import _core
 from dmlcomm.log import get_logger
-from dmlcomm.ps.checkpoint import CheckpointDirectory
-from dmlcomm.ps.membership import Membership
-from dmlcomm.ps.models import Models
 from dmlcomm.ps.protocol import PROGRESS_INTERVAL_S
-from dmlcomm.ps.status import RATE_INTERVAL_S, ServerView
+from dmlcomm.ps.server.checkpoint import CheckpointDirectory
+from dmlcomm.ps.server.membership import Membership
+from dmlcomm.ps.server.models import Models
+from dmlcomm.ps.server.status import RATE_INTERVAL_S, ServerView
 
 SNAPSHOT_WAIT_S = 0.5
 # A server that is stopped begins no further file after so long.

@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from dmlcomm.ps.client import Client
-from dmlcomm.ps.operations import rate
+from dmlcomm.ps.worker.client import Client
+from dmlcomm.ps.worker.operations import rate
 
 # torch.optim class -> the servers' rule.
 RULES = {"SGD": "sgd", "Adam": "adam", "AdamW": "adamw", "Adagrad": "adagrad"}
