@@ -2,8 +2,19 @@
 
     torch.distributed.init_process_group("dmlcomm")
 
-is all that a training script needs. What this package adds to the functions of torch.distributed is
-listed in ``__all__``; torch itself is imported when the first of them is used.
+is all that a training script needs. What a program may use besides:
+
+===================  =============================================================================
+`dmlcomm`            functions on process groups that torch.distributed does not have: `abort`,
+                     `describe`, `monitored_barrier`, `rails`, `set_timeout`
+`dmlcomm.errors`     the exceptions, as a tree; all of them are in `dmlcomm`, too, below `Error`
+`dmlcomm.ps`         the parameter server: `dmlcomm.ps.Client`, `Server`, `DistributedOptimizer`
+`dmlcomm.lab`        a cluster emulated on one machine: `dmlcomm.lab.Lab`
+===================  =============================================================================
+
+All other modules are internal. The command ``dmlcomm`` has ``doctor``, ``lab``, ``plan``, ``ps``
+and ``run``. Settings are environment variables, see docs/configuration.md. torch is imported when
+the first name that needs it is used.
 """
 
 import importlib
@@ -18,28 +29,35 @@ if TYPE_CHECKING:
         CollectiveMismatchError,
         CommError,
         CommTimeoutError,
+        Error,
+        LabError,
         PeerLostError,
+        PsCheckpointError,
+        PsConnectionError,
+        PsError,
+        PsModelError,
+        PsRefusedError,
+        PsServerLostError,
+        PsTimeoutError,
     )
-
-_HOMES = {
-    "AbortedError": "dmlcomm.errors",
-    "CollectiveMismatchError": "dmlcomm.errors",
-    "CommError": "dmlcomm.errors",
-    "CommTimeoutError": "dmlcomm.errors",
-    "PeerLostError": "dmlcomm.errors",
-    "abort": "dmlcomm.backends.groups",
-    "describe": "dmlcomm.backends.groups",
-    "monitored_barrier": "dmlcomm.backends.groups",
-    "rails": "dmlcomm.backends.groups",
-    "set_timeout": "dmlcomm.backends.groups",
-}
+    from dmlcomm.rail import RailCounters
 
 __all__ = [
     "AbortedError",
     "CollectiveMismatchError",
     "CommError",
     "CommTimeoutError",
+    "Error",
+    "LabError",
     "PeerLostError",
+    "PsCheckpointError",
+    "PsConnectionError",
+    "PsError",
+    "PsModelError",
+    "PsRefusedError",
+    "PsServerLostError",
+    "PsTimeoutError",
+    "RailCounters",
     "abort",
     "describe",
     "monitored_barrier",
@@ -49,13 +67,17 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'dmlcomm' has no attribute {name!r}")
+    if name not in __all__:
+        raise AttributeError(f"module 'dmlcomm' has no attribute {name!r}")
+    if name.endswith("Error"):
+        home = "dmlcomm.errors"
+    else:
+        home = "dmlcomm.rail" if name == "RailCounters" else "dmlcomm.backends.groups"
+    return getattr(importlib.import_module(home), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return list(__all__)
 
 
 register_at_import()

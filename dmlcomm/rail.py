@@ -1,4 +1,4 @@
-"""What every part of dmlcomm knows of a NIC that carries data between hosts."""
+"""What every part of dmlcomm knows of a NIC that carries data between hosts, and its counters."""
 
 import ipaddress
 from dataclasses import dataclass
@@ -29,3 +29,24 @@ class Rail:
 
     def __str__(self) -> str:
         return f"{self.interface} ({self.address}/{self.prefix_length})"
+
+
+@dataclass(frozen=True)
+class RailCounters:
+    """What has happened on one rail since its connections began: `dmlcomm.rails`, `Client.rails`.
+
+    Attributes:
+        interface: the NIC's name, or "local" for messages to processes of this host (what they read
+            from each other's memory by themselves is not counted).
+        bytes_sent, bytes_received: with the headers of the frames, without those of TCP.
+        frames_repeated: frames that took another rail after a connection died on this one.
+        lanes_lost, lanes_back: connections on this rail that died, and that were made anew. Where a
+            rail stands in for another it has several per peer.
+    """
+
+    interface: str
+    bytes_sent: int
+    bytes_received: int
+    frames_repeated: int
+    lanes_lost: int
+    lanes_back: int

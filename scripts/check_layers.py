@@ -80,7 +80,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "doctor": [*BASE, "backends", "bml", "network"],
     "doctor_command": ["doctor"],
     "cli": ["doctor", "doctor_command", "lab", "planning", "ps"],
-    "__init__": ["backends", "errors"],
+    "__init__": ["backends", "errors", "rail"],
     "__main__": ["cli"],
 }
 

@@ -37,7 +37,7 @@ def step():
     weights = client.push_pull("w", ONES)
     assert set(weights.tolist()) == {{{WORKERS}.0 * steps}}, steps
     counters = client.rails()[0]
-    mine = [sum(rail[key] for rail in counters) for key in ("lanes_lost", "lanes_back")]
+    mine = [sum(getattr(rail, key) for rail in counters) for key in ("lanes_lost", "lanes_back")]
     return client.push_pull("lanes", np.array(mine)).tolist()
 
 def several_steps():

@@ -1,7 +1,6 @@
 """Functions on process groups that torch.distributed has for its own backends only."""
 
 import time
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from dmlcomm import errors
+from dmlcomm.rail import RailCounters
 
 # How much longer the other ranks wait for the verdict of rank 0 than rank 0 waits for them.
 _VERDICT_GRACE_S = 5.0
@@ -34,6 +34,7 @@ def monitored_barrier(
 
     Raises:
         CommTimeoutError: on every rank that has arrived, if another one did not within ``timeout``.
+        TypeError: the group is not one of backend dmlcomm, and no timeout is given.
 
     Example:
         >>> dmlcomm.monitored_barrier(timeout=timedelta(seconds=10), wait_all_ranks=True)
@@ -96,7 +97,18 @@ def _describe_missing(group: dist.ProcessGroup, missing: list[int], wait_s: floa
 
 
 def set_timeout(timeout: timedelta, group: dist.ProcessGroup | None = None) -> None:
-    """Replaces the default deadline of the group's later operations."""
+    """Replaces the default deadline of the group's later operations, on this rank.
+
+    Args:
+        timeout: from the call of an operation to its end.
+        group: the process group; the default one if None.
+
+    Raises:
+        TypeError: the group is not one of backend dmlcomm.
+
+    Example:
+        >>> dmlcomm.set_timeout(timedelta(minutes=5))
+    """
     from dmlcomm import _c10d
 
     _c10d.set_timeout(_backend(group), timeout)
@@ -105,7 +117,17 @@ def set_timeout(timeout: timedelta, group: dist.ProcessGroup | None = None) -> N
 def abort(reason: str = "abort() was called", group: dist.ProcessGroup | None = None) -> None:
     """Ends every pending and later operation of the group with AbortedError, on every rank.
 
-    Safe from any thread; it unblocks threads that wait.
+    Safe from any thread; it unblocks threads that wait. The group can only be destroyed then.
+
+    Args:
+        reason: is in the text of the errors.
+        group: the process group; the default one if None.
+
+    Raises:
+        TypeError: the group is not one of backend dmlcomm.
+
+    Example:
+        >>> signal.signal(signal.SIGTERM, lambda *_: dmlcomm.abort("the job is stopped"))
     """
     from dmlcomm import _c10d
 
@@ -113,35 +135,32 @@ def abort(reason: str = "abort() was called", group: dist.ProcessGroup | None = 
 
 
 def describe(group: dist.ProcessGroup | None = None) -> str:
-    """One line: rank, host, transports and rails in use."""
+    """One line of text: rank, host, transports and rails in use.
+
+    Args:
+        group: the process group; the default one if None.
+
+    Raises:
+        TypeError: the group is not one of backend dmlcomm.
+    """
     from dmlcomm import _c10d
 
     return _c10d.description(_backend(group))
 
 
-@dataclass(frozen=True)
-class RailCounters:
-    """What has happened on one rail of a group since its beginning, on this rank.
-
-    Attributes:
-        interface: the NIC's name, or "local" for messages to ranks of this host (what they read
-            from each other's memory by themselves is not counted).
-        bytes_sent, bytes_received: with the headers of the frames, without those of TCP.
-        frames_repeated: frames that took another rail after a connection died on this one.
-        lanes_lost, lanes_back: connections on this rail that died, and that were made anew. Where a
-            rail stands in for another it has several per peer.
-    """
-
-    interface: str
-    bytes_sent: int
-    bytes_received: int
-    frames_repeated: int
-    lanes_lost: int
-    lanes_back: int
-
-
 def rails(group: dist.ProcessGroup | None = None) -> list[RailCounters]:
-    """The counters of every rail of this rank. Waits while an operation is being driven."""
+    """The counters of every rail of this rank. Waits while an operation is being driven.
+
+    Args:
+        group: the process group; the default one if None.
+
+    Raises:
+        TypeError: the group is not one of backend dmlcomm.
+
+    Example:
+        >>> {rail.interface: rail.bytes_sent for rail in dmlcomm.rails()}
+        {'eth0': 125000000, 'eth1': 124998144}
+    """
     from dmlcomm import _c10d
 
     return [RailCounters(**counters) for counters in _c10d.rails(_backend(group))]

@@ -56,7 +56,15 @@ ROUTER_LINKS = ipaddress.IPv4Network("172.16.0.0/12")
 
 
 def build(spec: str, shapes: Sequence[Shape] = (Shape(),)) -> nx.Graph:
-    """The topology that ``spec`` names. ``shapes``: one for all links, or one per level."""
+    """The topology that a text names, as a graph for `Lab`.
+
+    Args:
+        spec: "bcube:3,2", "grid:4x3", "flat:9,2", "fattree:4", "psnet:2,6,3", ...; see docs/lab.md.
+        shapes: of the links: one for all, or one per level.
+
+    Raises:
+        LabError: there is no such topology; the text says what is possible.
+    """
     name, _, parameters = spec.partition(":")
     if name not in _PARSERS:
         known = ", ".join(_PARSERS)

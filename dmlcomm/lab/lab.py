@@ -42,7 +42,9 @@ class Lab:
         name: of the lab; by default one that no other process uses.
         options: see `Options`.
 
-    Raises LabError when the lab cannot be built here; the text says what to change.
+    Raises:
+        LabError: the lab cannot be built here; the text says what to change. The methods raise it
+            when the lab has ended.
     """
 
     def __init__(
@@ -85,30 +87,50 @@ class Lab:
         return topology.links(self.graph())
 
     def set(self, place: str, *changes: str) -> None:
-        """Changes the link at an interface: ``set("host3:eth1", "down")``, ``"rate=50mbit"``,
-        ``"loss=1%"``, ``"delay=1ms"``, ``"up"``; of a worker of a psnet to a ToR: ``"tor=2"``."""
+        """Changes a link in both directions, also while a job runs.
+
+        Args:
+            place: an interface at one of its ends, as "host3:eth1".
+            changes: "down", "up", "rate=50mbit", "loss=1%", "delay=1ms"; "tor=2" moves the link of
+                a worker of a psnet to that ToR.
+
+        Raises:
+            LabError: there is no such place, or a change is not legal.
+        """
         with Client(self.name) as client:
             client.ask("set", place=place, changes=changes)
 
     def popen(self, node: str, command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-        """Starts a process on a node; ``options`` are those of subprocess.Popen.
+        """Starts a process on a node. What is returned stands for it: signals and exit code pass.
 
-        What is returned stands for it: signals and exit code pass through.
+        Args:
+            node: a host, as "host3"; also a switch or router.
+            command: program and arguments.
+            options: of subprocess.Popen.
         """
         return subprocess.Popen(self._exec(node, command), **options)
 
     def exec(self, node: str, command: Sequence[str], **options: Any) -> Any:
-        """Runs a command on a node; ``options`` and result are those of subprocess.run."""
+        """Runs ``command`` on ``node``; ``options`` and result are those of subprocess.run."""
         return subprocess.run(self._exec(node, command), **options)
 
     def popen_run(
         self, command: Sequence[str], *arguments: str, **options: Any
     ) -> subprocess.Popen[Any]:
-        """Starts ``lab run`` with ``arguments`` for it and ``options`` for subprocess.Popen."""
+        """As `run` of ``command`` with ``arguments``; ``options`` are those of subprocess.Popen."""
         return subprocess.Popen(self._run(command, arguments), **options)
 
     def run(self, command: Sequence[str], *arguments: str, **options: Any) -> Any:
-        """One rank per host, or as ``arguments`` for ``lab run`` say. Result: subprocess.run's."""
+        """Runs a job: one rank per host, with torchrun's environment.
+
+        Args:
+            command: program and arguments of every rank.
+            arguments: of ``dmlcomm lab run``, as "--ranks-per-host", "2".
+            options: of subprocess.run, whose result this returns.
+
+        Example:
+            >>> lab.run([sys.executable, "train.py"], "--ranks-per-host", "2", check=True)
+        """
         return subprocess.run(self._run(command, arguments), **options)
 
     def _exec(self, node: str, command: Sequence[str]) -> list[str]:

@@ -4,8 +4,9 @@
     weights = client.init("net", weights, rule="sgd", lr=0.1)
     weights = client.push_pull("net", gradients, staleness=0)
 
-Servers are started with ``dmlcomm ps serve``, or as a `Server` inside a process. Neither they nor a
-`Client` of NumPy arrays load torch.
+`DistributedOptimizer`, `from_torch` and `ps_hook` put it below a training loop of torch. Servers
+are started with ``dmlcomm ps serve`` or ``dmlcomm run``, or as a `Server` inside a process. Neither
+they nor a `Client` of NumPy arrays load torch. Errors are below `dmlcomm.PsError`.
 """
 
 import importlib
@@ -48,4 +49,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return list(__all__)

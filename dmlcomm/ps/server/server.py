@@ -45,8 +45,8 @@ class ServerOptions:
         transport: "auto", "tcp" or "shm".
         checkpoint: directory; None writes no checkpoints.
         checkpoint_every: clocks from one checkpoint to the next.
-        rejoin_timeout_s: how long a restored server waits for workers of the checkpoint, from the
-            first that comes; then the others go on without them.
+        rejoin_timeout_s: seconds that a restored server waits for workers of the checkpoint, from
+            the first that comes; then the others go on without them.
         metrics_port: of the Prometheus endpoint; None has none.
         rule: for models with rule "python": a function, or "module:function".
         tls: of the control plane; None uses no TLS.
@@ -91,8 +91,13 @@ def _expect(holds: bool, actual: str, expected: str) -> None:
 class Server:
     """A running server. It serves from its construction until `close`; a context manager, too.
 
-    Raises ValueError for options that cannot work, PsCheckpointError for a checkpoint that cannot
-    be used, and OSError if the port is taken.
+    Args:
+        options: see `ServerOptions`.
+
+    Raises:
+        ValueError: options cannot work.
+        PsCheckpointError: a checkpoint cannot be used.
+        OSError: the port is taken.
 
     Attributes:
         address: where it listens, with the real port.
@@ -175,7 +180,7 @@ class Server:
         return f"{options.listen.rpartition(':')[0]}:{port}"
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Until the server has closed; False if the time was over first."""
+        """Waits until the server has closed; False if `timeout_s` seconds were over first."""
         return self._ended.wait(timeout_s)
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ from dmlcomm.ps.worker.creation import Creation
 from dmlcomm.ps.worker.model import ClientModel, make_model
 from dmlcomm.ps.worker.operations import Operations, nothing, rate
 from dmlcomm.ps.worker.tables import pull_rows, pull_tables
+from dmlcomm.rail import RailCounters
 
 
 class Client:
@@ -22,7 +23,16 @@ class Client:
     ``state_dict``. Every worker makes the same models. A worker's *clock* counts its calls of
     `clock`; a push belongs to the clock it is made in; `pull` says how far others may be behind.
 
-    Any thread may call; operations are carried out in the order of the calls.
+    Any thread may call; operations are carried out in the order of the calls. Each raises, beside
+    what its own description says:
+
+    - PsModelError: `init` was not called for this model. ValueError or TypeError: tensors have
+      another structure, shape or element type than the model. Nothing is sent then.
+    - PsServerLostError: a server has died, has no replica, and did not come back in time.
+    - PsTimeoutError: the operation did not end within `timeout_s`.
+    - PsError: the client is closed, or the model's rule has failed on a server.
+
+    Those that return a future raise the first kind at once; the future has the others.
 
     Args:
         servers: "host:port,host:port" or a list, server 0 first. Default: DMLCOMM_PS_SERVERS.
@@ -30,9 +40,9 @@ class Client:
         worker: number of this worker, each once. Default: DMLCOMM_PS_WORKER, else RANK, else the
             servers choose.
         transport: "auto", "tcp" or "shm". Default: DMLCOMM_TRANSPORT.
-        timeout_s: of every operation.
-        connect_timeout_s: how long the servers may take to be there.
-        reconnect_timeout_s: how long a server that died may take to come back; 0: not at all.
+        timeout_s: seconds that an operation may take.
+        connect_timeout_s: seconds that the servers may take to be there.
+        reconnect_timeout_s: seconds that a server that died may take to come back; 0: not at all.
         tls: of the control plane.
 
     Raises:
@@ -83,6 +93,7 @@ class Client:
 
     @property
     def num_servers(self) -> int:
+        """How many servers the job has, with those that are lost."""
         return self._connections.num_servers
 
     @property
@@ -95,12 +106,17 @@ class Client:
         """Servers that this worker has no connection to."""
         return list(self._core.lost())
 
-    def rails(self) -> list[list[dict[str, Any]]]:
-        """By server, what has gone over each NIC of this worker."""
-        return list(self._core.rails())
+    def rails(self) -> list[list[RailCounters]]:
+        """By server, the counters of each NIC of this worker; none for a server that is lost.
+
+        Example:
+            >>> sum(rail.bytes_sent for rails in client.rails() for rail in rails)
+            8000960
+        """
+        return [[RailCounters(**rail) for rail in rails] for rails in self._core.rails()]
 
     def set_timeout(self, timeout_s: float) -> None:
-        """Replaces `timeout_s` for operations that start from now on."""
+        """Replaces `timeout_s`, in seconds, for operations that start from now on."""
         self._operations.timeout_s = timeout_s
 
     # --- models ---
@@ -124,7 +140,8 @@ class Client:
 
         Args:
             model: its name. All workers describe it alike.
-            weights: tensors; they are written.
+            weights: tensors of any shapes; they are written. Elements: integers of 8 to 64 bits,
+                f16, bf16, f32, f64; torch's optimizers as rules take f32 and f64.
             rule: "assign" (weights become the reduced pushes), "add", "sgd", "adam", "adamw",
                 "adagrad", or "python", for what the servers were given as --rule.
             apply: "clock": the pushes of one clock of all workers are one update. "push": each push
@@ -135,8 +152,15 @@ class Client:
                 `pull_rows`); other pushes and pulls of the model are errors.
             options: of the rule, as lr=0.1.
 
+        Returns:
+            The tensors of `weights`, in the same structure.
+
         Raises:
             PsModelError: the servers have another model by this name; the text shows both.
+            ValueError: there are no tensors, or the rule does not have an option.
+
+        Example:
+            >>> client.init("net", net.state_dict(), rule="adamw", lr=1e-3, weight_decay=0.01)
         """
         made = make_model(
             model,
@@ -159,39 +183,60 @@ class Client:
         return self.pull(model, None, out=weights)
 
     def has_model(self, model: str) -> bool:
-        """Whether this client has made it."""
+        """Whether this client has made `model` by `init`."""
         return model in self._models
 
     def push(self, model: str, gradients: Any, *, lr: float | None = None) -> None:
         """Sends gradients (or whatever the model's rule takes); returns when they are safe.
 
-        That is when all servers that hold a copy have them.
+        That is when all servers that hold a copy have them. Raises: see `Client`.
 
         Args:
+            model: its name.
+            gradients: tensors of the structure, shapes and element types of the model.
             lr: learning rate of this push. Default: the rule's.
         """
         self._push(self._operations.run, model, gradients, lr)
 
     def push_async(self, model: str, gradients: Any, *, lr: float | None = None) -> "Future[None]":
-        """As `push`. The gradients must not change until the future is done."""
+        """As `push` of `gradients` to `model` with `lr`, later.
+
+        Returns:
+            A future of None. The gradients must not change until it is done.
+        """
         future: Future[None] = self._push(self._operations.run_later, model, gradients, lr)
         return future
 
     def pull(self, model: str, staleness: int | None = 0, *, out: Any = None) -> Any:
-        """The weights.
+        """The weights. Raises: see `Client`.
 
         Args:
-            staleness: with 0, all workers' pushes of the clocks before this worker's are in them;
-                with s, of those more than s clocks before. It waits for slower workers until that
-                holds. None: whatever is there, at once.
-            out: tensors to write to. Default: new ones.
+            model: its name.
+            staleness: in clocks. With 0, all workers' pushes of the clocks before this worker's
+                are in them; with s, of those more than s clocks before. It waits for slower workers
+                until that holds. None: whatever is there, at once.
+            out: tensors to write to, as the model's. Default: new ones, of the library and device
+                that `init` was given.
+
+        Returns:
+            The tensors, in the structure of the model.
+
+        Raises:
+            ValueError: the staleness is negative, or `out` cannot be written.
+
+        Example:
+            >>> weights = client.pull("net", staleness=2)
         """
         return self._pull(self._operations.run, model, staleness, out)
 
     def pull_async(
         self, model: str, staleness: int | None = 0, *, out: Any = None
     ) -> "Future[Any]":
-        """As `pull`; the result is complete when the future is done."""
+        """As `pull` of `model` with `staleness` to `out`, later.
+
+        Returns:
+            A future of the tensors, which are complete when it is done.
+        """
         future: Future[Any] = self._pull(self._operations.run_later, model, staleness, out)
         return future
 
@@ -204,7 +249,21 @@ class Client:
         lr: float | None = None,
         out: Any = None,
     ) -> Any:
-        """`push`, `clock` and `pull` in one round trip; returns the weights."""
+        """`push`, `clock` of this model and `pull` in one round trip.
+
+        Args:
+            model: its name.
+            gradients: as for `push`.
+            staleness: as for `pull`.
+            lr: as for `push`.
+            out: as for `pull`.
+
+        Returns:
+            The weights, as `pull`.
+
+        Raises:
+            ValueError: see `pull`. Others: see `Client`.
+        """
         return self._push_pull(self._operations.run, model, gradients, staleness, lr, out)
 
     def push_pull_async(
@@ -216,7 +275,11 @@ class Client:
         lr: float | None = None,
         out: Any = None,
     ) -> "Future[Any]":
-        """As `push_pull`. Gradients and `out` must not be the same memory."""
+        """As `push_pull` of `gradients` to `model` with `staleness` and `lr`, later.
+
+        Returns:
+            A future of the weights. Gradients and `out` must not be the same memory.
+        """
         later = self._operations.run_later
         future: Future[Any] = self._push_pull(later, model, gradients, staleness, lr, out)
         return future
@@ -224,12 +287,21 @@ class Client:
     def push_rows(
         self, model: str, indices: Any, values: Any, *, table: int = 0, lr: float | None = None
     ) -> None:
-        """Sends gradients of some rows of a table.
+        """Sends gradients of some rows of a table; returns when they are safe, as `push`.
 
         Args:
-            indices: numbers of the rows; one that comes twice counts twice.
-            values: a matrix, one row for each.
+            model: its name; it was made with tables=True.
+            indices: [n] integers, the numbers of the rows; one that comes twice counts twice.
+            values: [n, row elements] of the table's element type, one row for each.
             table: which one, where the model has several.
+            lr: as for `push`.
+
+        Raises:
+            ValueError: there is no such table, or shapes or element types do not fit. Others: see
+                `Client`.
+
+        Example:
+            >>> client.push_rows("embedding", [3, 7], np.ones((2, 64), np.float32))
         """
         made, what = self._model(model), f'push of rows to model "{model}"'
         made.expect_table(table, f"worker {self.worker}: {what}")
@@ -247,7 +319,20 @@ class Client:
     def pull_rows(
         self, model: str, indices: Any, staleness: int | None = 0, *, table: int = 0
     ) -> Any:
-        """Some rows of a table, as a matrix in the order of `indices`."""
+        """Some rows of a table.
+
+        Args:
+            model: its name; it was made with tables=True.
+            indices: [n] integers, the numbers of the rows.
+            staleness: as for `pull`.
+            table: which one, where the model has several.
+
+        Returns:
+            [n, row elements], in the order of `indices`.
+
+        Raises:
+            ValueError: there is no such table, or a number is no row of it. Others: see `Client`.
+        """
         made = self._model(model)
         made.expect_table(table, f'worker {self.worker}: pull of rows of model "{model}"')
         rows = tensors.indices_of(indices)
@@ -260,17 +345,25 @@ class Client:
     # --- workers together ---
 
     def clock(self) -> None:
-        """Closes this worker's clock of all models: what it has pushed there is complete."""
+        """Closes this worker's clock of all models: what it has pushed there is complete.
+
+        Returns at once.
+        """
         self._core.clock()
 
     def clock_of(self, model: str) -> int:
-        """How far this worker is: clocks that it has closed, counted from where it joined."""
+        """How far this worker is with `model`: clocks closed, with those before it came.
+
+        Raises PsModelError: `init` was not called for it.
+        """
         return int(self._core.clock_of(self._model(model).number))
 
     def barrier(self) -> None:
-        """Waits until every live worker has called it. Raises PsTimeoutError.
+        """Waits until every live worker has called it.
 
-        Raises PsServerLostError when server 0 dies, has no replica and does not come back.
+        Raises:
+            PsTimeoutError: some have not within `timeout_s`; the text names them.
+            PsServerLostError: server 0 has died, has no replica, and did not come back.
         """
         self._connections.barrier(self._operations.timeout_s, self._recreate)
 

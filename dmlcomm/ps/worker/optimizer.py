@@ -38,6 +38,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         lr: learning rate of groups that have none.
         options: of the rule, for groups that have none, as momentum=0.9.
 
+    Raises:
+        ValueError: the rule does not have an option. Others: see `Client.init`.
+
     Example:
         >>> optimizer = dmlcomm.ps.DistributedOptimizer(net.parameters(), client, lr=0.1)
         >>> loss_of(net).backward()
@@ -66,7 +69,17 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One update of all workers: returns when this worker has the new weights."""
+        """One update of all workers: returns when this worker has the new weights.
+
+        Args:
+            closure: computes the loss again, and its gradients.
+
+        Returns:
+            What `closure` returns, or None.
+
+        Raises:
+            ValueError: a learning rate is not a finite number from 0. Others: see `Client`.
+        """
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -85,7 +98,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return loss
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Only while it is made: the servers know the models afterwards."""
+        """Only while it is made: afterwards `param_group` is a ValueError, as the servers know the
+        models.
+        """
         if hasattr(self, "_models"):
             raise ValueError(
                 "a DistributedOptimizer takes no more parameter groups; make it with all of them"
@@ -116,9 +131,16 @@ def from_torch(
     staleness: int | None = 0,
     model: str = "model",
 ) -> DistributedOptimizer:
-    """The same optimizer, on the servers: of SGD, Adam, AdamW or Adagrad, before its first step.
+    """The same optimizer, on the servers.
 
-    Raises ValueError for an optimizer or an option that the servers do not have.
+    Args:
+        optimizer: torch's SGD, Adam, AdamW or Adagrad, before its first step.
+        client: of this worker.
+        staleness: as for `DistributedOptimizer`.
+        model: as for `DistributedOptimizer`.
+
+    Raises:
+        ValueError: the servers do not have the optimizer or an option, or it has made a step.
 
     Example:
         >>> optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
