@@ -44,7 +44,8 @@ demo: build  ## Train LeNet-5 with gloo and with dmlcomm and compare: on this ho
 	$(BIN)/python examples/demo.py
 	$(BIN)/python examples/demo_lab.py
 
-test: test-cpp test-python  ## Every test: C++ (plain, ASan+UBSan, TSan, fuzz), then Python
+test:  ## Everything: checks, C++ tests (plain, ASan+UBSan, TSan, fuzz), Python tests
+	VENV=$(VENV) FUZZ_SECONDS=$(FUZZ_SECONDS) scripts/tests.sh
 
 # The plain tests link what the Python modules are made of, and so lie in the same folder.
 test-cpp: build

@@ -1,0 +1,61 @@
+#!/bin/bash
+# Every check and every test, for `make test`; ends with a table of what took how long.
+#
+# The C++ tests are compiled beside other phases, with the time that these leave the cores: packages
+# have to arrive, and half of the Python tests mostly wait.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+venv=${VENV:-.venv}
+export PATH=$PATH:$PWD/$venv/bin  # cmake and ninja, where the system has none
+set -m  # a process group for each job in the background, so that it can be ended as a whole
+
+times=()
+phase() {  # phase <name> <command...>
+  local name=$1 begin=$SECONDS
+  shift
+  printf '\n=== %s\n' "$name"
+  "$@"
+  times+=("$(printf '%5d s  %s' $((SECONDS - begin)) "$name")")
+}
+
+jobs=()
+compile() {  # compile <name> <script...>: starts it, for cores that have nothing else to do
+  local log=build/$1.log
+  shift
+  mkdir -p build
+  (
+    until cmake --version >/dev/null 2>&1; do sleep 1; done
+    chrt --idle --pid 0 "$BASHPID" >/dev/null 2>&1 || renice -n 19 "$BASHPID" >/dev/null
+    while [ $# != 0 ]; do $1; shift; done
+  ) >"$log" 2>&1 &
+  jobs+=("$! $log")
+}
+compiled() {
+  for job in "${jobs[@]}"; do
+    wait "${job% *}" || { cat "${job#* }"; exit 1; }
+  done
+  jobs=()
+}
+end_jobs() {
+  for job in "${jobs[@]}"; do kill -- "-${job% *}" 2>/dev/null || true; done
+}
+trap end_jobs EXIT
+
+phase "system packages" scripts/system_packages.sh build test
+compile sanitized "scripts/cpp_tests.sh --compile address" "scripts/cpp_tests.sh --compile thread" \
+  "scripts/fuzz.sh --compile"
+phase "environment" make "$venv/.requirements"
+phase "check" make check
+phase "build" make build
+python_build=build/$("$venv/bin/python" -c 'import sys; print(sys.implementation.cache_tag)')
+compile plain "scripts/cpp_tests.sh --compile plain $python_build"
+phase "Python tests that run alone" "$venv/bin/pytest" -m alone
+phase "rest of the compilation" compiled
+phase "C++ tests" scripts/cpp_tests.sh plain "$python_build"
+phase "C++ tests, ASan and UBSan" scripts/cpp_tests.sh address
+phase "C++ tests, TSan" scripts/cpp_tests.sh thread
+phase "fuzzing" scripts/fuzz.sh "${FUZZ_SECONDS:-15}"
+printf '\n=== so far\n'
+printf '%s\n' "${times[@]}" "$(printf '%5d s  in all' "$SECONDS")"
+printf '\n=== the other Python tests\n'
+"$venv/bin/pytest" -m "not alone" -n "$(nproc)" --dist loadgroup
