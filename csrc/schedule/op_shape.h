@@ -1,6 +1,7 @@
 // OpShape: what all ranks agree on (and what one rank knows) about one collective before it runs.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -27,6 +28,10 @@ enum class OpKind : uint8_t {
   DMLCOMM_OP_KINDS(DMLCOMM_OP_KIND_ENUM)
 #undef DMLCOMM_OP_KIND_ENUM
 };
+
+#define DMLCOMM_OP_KIND_COUNT(name) +1
+constexpr size_t kNumOpKinds = 0 DMLCOMM_OP_KINDS(DMLCOMM_OP_KIND_COUNT);
+#undef DMLCOMM_OP_KIND_COUNT
 
 const char* to_string(OpKind kind);
 
@@ -56,6 +61,16 @@ struct OpShape {
 // `invalid_argument` for a shape that no generator takes: a rank or root outside the group, or a
 // number of counts that the kind does not have.
 Status validate(const OpShape& shape);
+
+// Whether the operation combines what ranks contribute.
+bool reduces(OpKind kind);
+
+// Whether each rank knows the counts of all others: not of gather, scatter and all_to_all.
+bool all_ranks_know_counts(OpKind kind);
+
+// Bytes of all counts together where every rank knows them; 0 where some do not. `shape` must be
+// valid.
+uint64_t known_bytes(const OpShape& shape);
 
 // Elements of this rank's buffers; 0 where it has none. `shape` must be valid.
 uint64_t input_elements(const OpShape& shape);

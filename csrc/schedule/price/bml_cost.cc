@@ -5,7 +5,7 @@
 
 namespace dmlcomm::schedule {
 
-double bml_stage_seconds(const CostTerms& terms, LevelExchange exchange) {
+double bml_stage_seconds(const EstimateTerms& terms, LevelExchange exchange) {
   const bool is_ring = exchange == LevelExchange::ring;
   const auto num_levels = static_cast<uint32_t>(terms.grid.size());
   std::vector<double> busy_s(num_levels, 0);  // each rail

@@ -1,7 +1,7 @@
 // The closed form that the BML algorithms share.
 #pragma once
 
-#include "schedule/price/cost_terms.h"
+#include "schedule/price/estimate.h"
 
 namespace dmlcomm::schedule {
 
@@ -12,6 +12,7 @@ enum class LevelExchange { direct, ring };
 // moves (n - 1) / n of a set over level l = (w + t) mod k, of size n, each way; the k streams share
 // a rank's time for posting. Since steps overlap, the rail that is busy longest
 // decides.
-double bml_stage_seconds(const CostTerms& terms, LevelExchange exchange = LevelExchange::direct);
+double bml_stage_seconds(const EstimateTerms& terms,
+                         LevelExchange exchange = LevelExchange::direct);
 
 }  // namespace dmlcomm::schedule

@@ -1,4 +1,4 @@
-#include "schedule/price/cost_terms.h"
+#include "schedule/price/estimate.h"
 
 #include <algorithm>
 
@@ -20,7 +20,7 @@ double grid_beta_all(const topology::Topology& topology, double hosts, double co
 
 // On every core there are as many ranks, neighbours in their order. A byte between two of them
 // takes that core, and one to another core takes both.
-void add_kept_cores(const topology::Topology& topology, CostTerms* terms) {
+void add_kept_cores(const topology::Topology& topology, EstimateTerms* terms) {
   const double together = topology.ranks_kept_together();
   const double others = terms->num_ranks - 1.0;
   const double elsewhere = terms->num_ranks - together;
@@ -33,7 +33,7 @@ void add_kept_cores(const topology::Topology& topology, CostTerms* terms) {
 
 }  // namespace
 
-double CostTerms::tree(double link_seconds) const {
+double EstimateTerms::tree(double link_seconds) const {
   double latency_s = 0, core_s = 0;
   for (double reached = 1; reached < num_ranks; reached *= 2) {
     const double senders = std::min(reached, num_ranks - reached);
@@ -51,8 +51,8 @@ double CostTerms::tree(double link_seconds) const {
 // one other uses one rail, whoever that is, for some of them the slowest: for shifts and pairs the
 // paths of all hosts, lowest level first, share no rail, since from the host that relays and the
 // shift follows who sends.
-CostTerms cost_terms(const topology::Topology& topology, double bytes) {
-  CostTerms terms;
+EstimateTerms estimate_terms(const topology::Topology& topology, double bytes) {
+  EstimateTerms terms;
   terms.topology = &topology;
   terms.num_ranks = topology.num_ranks();
   terms.bytes = bytes;
