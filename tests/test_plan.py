@@ -63,8 +63,8 @@ def test_a_choice_that_the_simulation_does_not_share_is_shown_with_both():
     net = network.parse("flat:9,1", "1gbit")
     found = net.core()
     found.alpha_s = 1e-2  # of which a job does not know
-    choice = choose(net, found, "all_reduce", 65536)
-    assert choice.chosen.name == choose(net, net.core(), "all_reduce", 65536).chosen.name
+    choice = choose(net, found, "all_reduce", 1 << 20)
+    assert choice.chosen.name == choose(net, net.core(), "all_reduce", 1 << 20).chosen.name
     assert choice.fastest.seconds < choice.chosen.seconds
     for name in (choice.chosen.name, choice.fastest.name):
         assert name in f"{choice.chosen.name}: {choice.reason}"

@@ -672,8 +672,8 @@ TEST(EngineChoiceTest, TakesTheNamedWayThroughMemory) {
         }
         // What the ranks disagree about has the name of what they did.
         std::vector<float> data(comm.rank() == 0 ? 64 : 65);
-        const Status status = run(
-            comm.all_reduce(data.data(), data.size(), DType::f32, ReduceOp::sum, {}));
+        const Status status =
+            run(comm.all_reduce(data.data(), data.size(), DType::f32, ReduceOp::sum, {}));
         EXPECT_EQ(status.code(), StatusCode::mismatch);
         EXPECT_NE(status.message().find(name), std::string::npos) << status.message();
       });

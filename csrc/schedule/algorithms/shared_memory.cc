@@ -119,7 +119,8 @@ bool copies_to_slots(const OpShape& shape, const SharedMemory& memory) {
 double slots_seconds(OpKind kind, const EstimateTerms& terms) {
   const auto bytes = static_cast<uint64_t>(terms.bytes);
   const int rounds = kind == OpKind::all_reduce ? rounds_of_all_reduce(bytes) : 1;
-  return rounds * kWaitSeconds + terms.gamma * slot_bytes_touched(kind, terms.num_ranks, terms.bytes);
+  return rounds * kWaitSeconds +
+         terms.gamma * slot_bytes_touched(kind, terms.num_ranks, terms.bytes);
 }
 
 // What all ranks map is combined where it is, and takes no system calls.
