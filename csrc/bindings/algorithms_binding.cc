@@ -2,9 +2,10 @@
 
 #include <pybind11/stl.h>
 
-#include <sstream>
+#include <regex>
 #include <string>
 
+#include "base/str_cat.h"
 #include "schedule/algorithms.h"
 #include "schedule/op_shape.h"
 #include "schedule/planner.h"
@@ -35,25 +36,17 @@ py::dict algorithms() {
 // What is left for the engine.
 std::string without_parameter_servers(const std::string& text) {
   if (text == kParameterServers) return "";
-  std::istringstream items(text);
-  std::string rest;
-  bool is_named = false;
-  for (std::string item; std::getline(items, item, ',');) {
-    if (item == kParameterServersItem) {
-      is_named = true;
-    } else {
-      rest += (rest.empty() ? "" : ",") + item;
-    }
-  }
-  return is_named ? rest : text;
+  static const std::regex item(str_cat("(^|,)", kParameterServersItem, "(?=,|$)"));
+  const std::string rest = std::regex_replace(text, item, "");
+  return rest != text && rest.starts_with(',') ? rest.substr(1) : rest;
 }
 
 // Raises ValueError unless some communicator would accept `text` as DMLCOMM_ALGORITHM.
 void check_algorithm(const std::string& text) {
   const auto overrides = schedule::parse_overrides(without_parameter_servers(text));
   if (overrides.ok()) return;
-  throw py::value_error(overrides.status().message() + "; and " + kParameterServersItem +
-                        ", through the parameter servers");
+  throw py::value_error(str_cat(overrides.status().message(), "; and ", kParameterServersItem,
+                                ", through the parameter servers"));
 }
 
 }  // namespace

@@ -14,16 +14,12 @@ namespace {
 // Of hosts with a network between them.
 topology::Topology make_network(const EngineOptions& options, std::vector<uint32_t> host_of_rank,
                                 size_t num_hosts, size_t num_rails) {
-  const auto& rates = options.rail_rates_bps;
-  if (options.grid.empty()) {
-    return topology::job_network(std::move(host_of_rank), static_cast<uint32_t>(num_rails), {},
-                                 rates);
-  }
-  if (topology::Grid(options.grid).num_hosts() != num_hosts) {
-    return topology::job_network(std::move(host_of_rank), 1, {}, rates);
-  }
-  return topology::job_network(options.host_of_rank, static_cast<uint32_t>(num_rails), options.grid,
-                               rates);
+  const bool is_grid =
+      !options.grid.empty() && topology::Grid(options.grid).num_hosts() == num_hosts;
+  const size_t flat_rails = options.grid.empty() ? num_rails : 1;
+  return topology::job_network(
+      is_grid ? options.host_of_rank : std::move(host_of_rank), static_cast<uint32_t>(flat_rails),
+      is_grid ? options.grid : std::vector<uint32_t>(), options.rail_rates_bps);
 }
 
 }  // namespace

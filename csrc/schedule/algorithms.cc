@@ -1,7 +1,6 @@
 #include "schedule/algorithms.h"
 
 #include <bit>
-#include <type_traits>
 
 #include "base/check.h"
 #include "schedule/algorithms/generators.h"
@@ -50,88 +49,41 @@ constexpr Requirement kPeers{reaches_peers,
 
 constexpr bool kShort = true, kLong = false;
 
-// Most generators look at ranks alone, and do for any topology.
-template <auto kGenerator>
-Schedule generate_with(const OpShape& shape, const Topology& topology) {
-  if constexpr (std::is_invocable_v<decltype(kGenerator), const OpShape&>) {
-    return kGenerator(shape);
-  } else {
-    return kGenerator(shape, topology);
-  }
-}
-
 }  // namespace
 
 // Row (op, algorithm) refers to op_algorithm and op_algorithm_seconds.
-#define DMLCOMM_SCHEDULE(op, algorithm, needs, is_lockstep, length)                 \
-  Algorithm {                                                                       \
-    OpKind::op, #algorithm, needs, op##_##algorithm##_seconds, Execution::schedule, \
-        generate_with<op##_##algorithm>, is_lockstep, length                        \
-  }
-#define DMLCOMM_IN_MEMORY(op, algorithm, needs, can_carry, wins)                           \
-  Algorithm {                                                                              \
-    OpKind::op, #algorithm, needs,                                                         \
-        [](const EstimateTerms& terms) { return algorithm##_seconds(OpKind::op, terms); }, \
-        Execution::algorithm, nullptr, nullptr, kShort, can_carry, wins                    \
-  }
-#define DMLCOMM_SLOTS(op) DMLCOMM_IN_MEMORY(op, slots, kMemory, fits_slots, slots_win)
-#define DMLCOMM_PEER_MEMORY(op) \
-  DMLCOMM_IN_MEMORY(op, peer_memory, kPeers, peers_carry_any, peer_memory_wins)
+#define DMLCOMM_ROW(op, algorithm, needs, is_lockstep, length)                              \
+  Algorithm{OpKind::op,          #algorithm,       needs,       op##_##algorithm##_seconds, \
+            Execution::schedule, op##_##algorithm, is_lockstep, length},
+
+// Ways through memory, and the operations that have them.
+#define DMLCOMM_IN_MEMORY(op, algorithm, needs, can_carry)                                     \
+  Algorithm{OpKind::op,                                                                        \
+            #algorithm,                                                                        \
+            needs,                                                                             \
+            [](const EstimateTerms& terms) { return algorithm##_seconds(OpKind::op, terms); }, \
+            Execution::algorithm,                                                              \
+            nullptr,                                                                           \
+            nullptr,                                                                           \
+            kShort,                                                                            \
+            can_carry,                                                                         \
+            algorithm##_wins},
+#define DMLCOMM_SLOTS(op) DMLCOMM_IN_MEMORY(op, slots, kMemory, fits_slots)
+#define DMLCOMM_PEER_MEMORY(op) DMLCOMM_IN_MEMORY(op, peer_memory, kPeers, nullptr)
+#define DMLCOMM_OF_SLOTS(X) \
+  X(all_reduce) X(reduce) X(broadcast) X(all_gather) X(reduce_scatter) X(barrier)
+#define DMLCOMM_OF_PEER_MEMORY(X) \
+  X(all_reduce)                   \
+  X(reduce) X(broadcast) X(all_gather) X(gather) X(scatter) X(reduce_scatter) X(all_to_all)
 
 const std::vector<Algorithm>& all_algorithms() {
   static const std::vector<Algorithm> table = {
-      DMLCOMM_SCHEDULE(all_reduce, direct, kNothing, always, kLong),
-      DMLCOMM_SCHEDULE(all_reduce, ring, kNothing, in_a_ring, kLong),
-      DMLCOMM_SCHEDULE(all_reduce, recursive_doubling, kNothing, for_powers_of_two, kShort),
-      DMLCOMM_SCHEDULE(all_reduce, halving_doubling, kNothing, for_powers_of_two, kShort),
-      DMLCOMM_SCHEDULE(all_reduce, tree, kNothing, never, kShort),
-      DMLCOMM_SCHEDULE(all_reduce, bml, kGrid, always, kShort),
-      DMLCOMM_SCHEDULE(all_reduce, bml_ring, kGrid, always, kShort),
-      DMLCOMM_SCHEDULE(all_reduce, hierarchical, kHosts, never, kShort),
-      DMLCOMM_SCHEDULE(all_reduce, leaders, kCores, never, kShort),
-      DMLCOMM_SCHEDULE(reduce, direct, kNothing, never, kLong),
-      DMLCOMM_SCHEDULE(reduce, tree, kNothing, never, kLong),
-      DMLCOMM_SCHEDULE(broadcast, direct, kNothing, never, kLong),
-      DMLCOMM_SCHEDULE(broadcast, tree, kNothing, never, kLong),
-      DMLCOMM_SCHEDULE(broadcast, chain, kNothing, never, kLong),
-      DMLCOMM_SCHEDULE(broadcast, scatter_allgather, kNothing, never, kLong),
-      DMLCOMM_SCHEDULE(broadcast, hierarchical, kHosts, never, kLong),
-      DMLCOMM_SCHEDULE(all_gather, direct, kNothing, always, kLong),
-      DMLCOMM_SCHEDULE(all_gather, ring, kNothing, in_a_ring, kLong),
-      DMLCOMM_SCHEDULE(all_gather, bruck, kNothing, always, kLong),
-      DMLCOMM_SCHEDULE(all_gather, bml, kGrid, always, kLong),
-      DMLCOMM_SCHEDULE(all_gather, hierarchical, kHosts, never, kLong),
-      DMLCOMM_SCHEDULE(gather, direct, kNothing, never, kLong),
-      DMLCOMM_SCHEDULE(scatter, direct, kNothing, never, kLong),
-      DMLCOMM_SCHEDULE(reduce_scatter, direct, kNothing, always, kLong),
-      DMLCOMM_SCHEDULE(reduce_scatter, ring, kNothing, in_a_ring, kLong),
-      DMLCOMM_SCHEDULE(reduce_scatter, halving, kNothing, for_powers_of_two, kLong),
-      DMLCOMM_SCHEDULE(reduce_scatter, bml, kGrid, always, kLong),
-      DMLCOMM_SCHEDULE(reduce_scatter, hierarchical, kHosts, never, kLong),
-      DMLCOMM_SCHEDULE(all_to_all, pairwise, kNothing, always, kLong),
-      DMLCOMM_SCHEDULE(barrier, dissemination, kNothing, always, kShort),
-      DMLCOMM_SLOTS(all_reduce),
-      DMLCOMM_SLOTS(reduce),
-      DMLCOMM_SLOTS(broadcast),
-      DMLCOMM_SLOTS(all_gather),
-      DMLCOMM_SLOTS(reduce_scatter),
-      DMLCOMM_SLOTS(barrier),
-      DMLCOMM_PEER_MEMORY(all_reduce),
-      DMLCOMM_PEER_MEMORY(reduce),
-      DMLCOMM_PEER_MEMORY(broadcast),
-      DMLCOMM_PEER_MEMORY(all_gather),
-      DMLCOMM_PEER_MEMORY(gather),
-      DMLCOMM_PEER_MEMORY(scatter),
-      DMLCOMM_PEER_MEMORY(reduce_scatter),
-      DMLCOMM_PEER_MEMORY(all_to_all),
+      DMLCOMM_SCHEDULES(DMLCOMM_ROW)               //
+      DMLCOMM_OF_SLOTS(DMLCOMM_SLOTS)              //
+      DMLCOMM_OF_PEER_MEMORY(DMLCOMM_PEER_MEMORY)  //
   };
   return table;
 }
-
-#undef DMLCOMM_PEER_MEMORY
-#undef DMLCOMM_SLOTS
-#undef DMLCOMM_IN_MEMORY
-#undef DMLCOMM_SCHEDULE
 
 Schedule Algorithm::generate(const OpShape& shape, const Topology& topology) const {
   DMLCOMM_CHECK(is_schedule());

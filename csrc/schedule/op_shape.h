@@ -1,7 +1,6 @@
 // OpShape: what all ranks agree on (and what one rank knows) about one collective before it runs.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -29,9 +28,11 @@ enum class OpKind : uint8_t {
 #undef DMLCOMM_OP_KIND_ENUM
 };
 
-#define DMLCOMM_OP_KIND_COUNT(name) +1
-constexpr size_t kNumOpKinds = 0 DMLCOMM_OP_KINDS(DMLCOMM_OP_KIND_COUNT);
-#undef DMLCOMM_OP_KIND_COUNT
+inline constexpr OpKind kOpKinds[] = {
+#define DMLCOMM_OP_KIND_ITEM(name) OpKind::name,
+    DMLCOMM_OP_KINDS(DMLCOMM_OP_KIND_ITEM)
+#undef DMLCOMM_OP_KIND_ITEM
+};
 
 const char* to_string(OpKind kind);
 

@@ -17,12 +17,6 @@ namespace {
 constexpr size_t kCachedSchedules = 256;
 constexpr size_t kCachedSteps = 128 * 1024;
 
-constexpr OpKind kKinds[] = {
-#define DMLCOMM_OP_KIND_ITEM(name) OpKind::name,
-    DMLCOMM_OP_KINDS(DMLCOMM_OP_KIND_ITEM)
-#undef DMLCOMM_OP_KIND_ITEM
-};
-
 // 0 for no bytes, else 1 + floor(log2(bytes)): bytes in [2^(b-1), 2^b).
 int size_bucket(uint64_t bytes) { return static_cast<int>(std::bit_width(bytes)); }
 
@@ -38,7 +32,7 @@ bool anywhere(const Algorithm&) { return true; }
 template <typename Legal>
 std::string legal_names(Legal legal) {
   std::string text;
-  for (OpKind kind : kKinds) {
+  for (OpKind kind : kOpKinds) {
     std::vector<std::string> names;
     for (const Algorithm& algorithm : all_algorithms()) {
       if (algorithm.kind == kind && legal(algorithm)) names.push_back(algorithm.name);
@@ -57,7 +51,7 @@ Status bad_override(const std::string& what, Legal legal) {
 
 Status override_one(const std::string& kind_name, const std::string& algorithm,
                     Overrides* overrides) {
-  for (OpKind kind : kKinds) {
+  for (OpKind kind : kOpKinds) {
     if (kind_name != to_string(kind)) continue;
     const Algorithm* chosen = find_algorithm(kind, algorithm);
     if (chosen == nullptr) {
@@ -219,7 +213,7 @@ const Algorithm* Planner::named_for(const OpShape& shape) const {
     named = std::prev(next)->algorithm;
   }
   const bool can =
-      named == nullptr || named->is_schedule() || named->can_carry(shape, topology_.memory);
+      named == nullptr || named->can_carry == nullptr || named->can_carry(shape, topology_.memory);
   return can ? named : nullptr;
 }
 

@@ -17,6 +17,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <list>
 #include <map>
 #include <memory>
@@ -103,7 +104,8 @@ class Planner {
   Status status_;
   Overrides overrides_;
   SizedChoices sized_choices_;
-  std::array<std::vector<const Algorithm*>, kNumOpKinds> in_memory_;  // by kind, those that apply
+  std::array<std::vector<const Algorithm*>, std::size(kOpKinds)>
+      in_memory_;  // by kind, those that apply
   // (kind, log2 of the bytes) -> choice. One per size bucket: stays small.
   std::map<std::pair<OpKind, int>, const Algorithm*> choices_;
   std::list<Entry> recent_;  // most recently used first

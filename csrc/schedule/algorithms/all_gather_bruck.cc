@@ -22,7 +22,7 @@
 
 namespace dmlcomm::schedule {
 
-Schedule all_gather_bruck(const OpShape& shape) {
+Schedule all_gather_bruck(const OpShape& shape, const topology::Topology&) {
   const uint32_t rank = shape.rank, num_ranks = shape.num_ranks;
   const Pieces pieces(shape.counts);
   std::vector<uint64_t> block_counts = shape.counts;

@@ -16,7 +16,7 @@
 
 namespace dmlcomm::schedule {
 
-Schedule all_gather_direct(const OpShape& shape) {
+Schedule all_gather_direct(const OpShape& shape, const topology::Topology&) {
   const uint32_t rank = shape.rank;
   const Pieces pieces(shape.counts);
   const Range own{BufferId::input, 0, shape.counts[rank]};

@@ -28,7 +28,7 @@ void add_all_gather_ring(ScheduleBuilder* builder, const Group& group, const Ran
   }
 }
 
-Schedule all_gather_ring(const OpShape& shape) {
+Schedule all_gather_ring(const OpShape& shape, const topology::Topology&) {
   const Pieces all(shape.counts);
   std::vector<Range> pieces;
   for (uint32_t p = 0; p < shape.num_ranks; ++p) pieces.push_back(all.in(BufferId::output, p));

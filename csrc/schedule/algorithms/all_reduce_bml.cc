@@ -36,7 +36,6 @@
 
 #include "schedule/algorithms/bml_stream.h"
 #include "schedule/algorithms/parts.h"
-#include "schedule/price/bml_cost.h"
 #include "topology/partition.h"
 
 namespace dmlcomm::schedule {

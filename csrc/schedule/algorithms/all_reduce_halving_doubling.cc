@@ -23,7 +23,7 @@
 
 namespace dmlcomm::schedule {
 
-Schedule all_reduce_halving_doubling(const OpShape& shape) {
+Schedule all_reduce_halving_doubling(const OpShape& shape, const topology::Topology&) {
   const PowerOfTwoFold fold(shape.rank, shape.num_ranks);
   const Range all{BufferId::output, 0, shape.counts[0]};
 

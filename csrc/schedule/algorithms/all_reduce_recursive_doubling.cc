@@ -24,7 +24,7 @@
 
 namespace dmlcomm::schedule {
 
-Schedule all_reduce_recursive_doubling(const OpShape& shape) {
+Schedule all_reduce_recursive_doubling(const OpShape& shape, const topology::Topology&) {
   const PowerOfTwoFold fold(shape.rank, shape.num_ranks);
   const Range output{BufferId::output, 0, shape.counts[0]};
   const Range scratch{BufferId::scratch, 0, shape.counts[0]};

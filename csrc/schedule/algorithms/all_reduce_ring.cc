@@ -72,7 +72,7 @@ void add_all_reduce_ring(ScheduleBuilder* builder, const Group& group, const Ran
   }
 }
 
-Schedule all_reduce_ring(const OpShape& shape) {
+Schedule all_reduce_ring(const OpShape& shape, const topology::Topology&) {
   ScheduleBuilder builder(shape);
   add_all_reduce_ring(&builder, group_of_all(shape.rank, shape.num_ranks),
                       {BufferId::output, 0, shape.counts[0]}, shape.element_bytes);

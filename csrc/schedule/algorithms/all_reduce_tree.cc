@@ -18,7 +18,7 @@
 
 namespace dmlcomm::schedule {
 
-Schedule all_reduce_tree(const OpShape& shape) {
+Schedule all_reduce_tree(const OpShape& shape, const topology::Topology&) {
   const BinomialTree tree(shape.rank, shape.num_ranks, 0);
   const Range all{BufferId::output, 0, shape.counts[0]};
 

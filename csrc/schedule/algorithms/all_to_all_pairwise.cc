@@ -14,7 +14,7 @@
 
 namespace dmlcomm::schedule {
 
-Schedule all_to_all_pairwise(const OpShape& shape) {
+Schedule all_to_all_pairwise(const OpShape& shape, const topology::Topology&) {
   const uint32_t rank = shape.rank;
   const Pieces sent(shape.counts);
   const Pieces received(shape.recv_counts);

@@ -13,7 +13,7 @@
 
 namespace dmlcomm::schedule {
 
-Schedule barrier_dissemination(const OpShape& shape) {
+Schedule barrier_dissemination(const OpShape& shape, const topology::Topology&) {
   const uint32_t num_ranks = shape.num_ranks;
   ScheduleBuilder builder(shape);
   for (uint64_t distance = 1; distance < num_ranks; distance *= 2) {

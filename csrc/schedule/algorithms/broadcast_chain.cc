@@ -45,7 +45,7 @@ void add_broadcast_chain(ScheduleBuilder* builder, const Group& group, uint32_t 
   }
 }
 
-Schedule broadcast_chain(const OpShape& shape) {
+Schedule broadcast_chain(const OpShape& shape, const topology::Topology&) {
   ScheduleBuilder builder(shape);
   add_broadcast_chain(&builder, group_of_all(shape.rank, shape.num_ranks), shape.root,
                       {BufferId::output, 0, shape.counts[0]}, shape.element_bytes);

@@ -13,7 +13,7 @@
 
 namespace dmlcomm::schedule {
 
-Schedule broadcast_direct(const OpShape& shape) {
+Schedule broadcast_direct(const OpShape& shape, const topology::Topology&) {
   const Range all{BufferId::output, 0, shape.counts[0]};
   ScheduleBuilder builder(shape);
   if (shape.rank != shape.root) {

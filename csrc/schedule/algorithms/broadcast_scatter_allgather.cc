@@ -20,7 +20,7 @@
 
 namespace dmlcomm::schedule {
 
-Schedule broadcast_scatter_allgather(const OpShape& shape) {
+Schedule broadcast_scatter_allgather(const OpShape& shape, const topology::Topology&) {
   ScheduleBuilder builder(shape);
   const uint32_t num_members = shape.num_ranks - 1;
   if (num_members == 0) return builder.build();

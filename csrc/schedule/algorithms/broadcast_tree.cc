@@ -15,7 +15,7 @@
 
 namespace dmlcomm::schedule {
 
-Schedule broadcast_tree(const OpShape& shape) {
+Schedule broadcast_tree(const OpShape& shape, const topology::Topology&) {
   const BinomialTree tree(shape.rank, shape.num_ranks, shape.root);
   const Range all{BufferId::output, 0, shape.counts[0]};
 

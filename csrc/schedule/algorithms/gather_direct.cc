@@ -14,7 +14,7 @@
 
 namespace dmlcomm::schedule {
 
-Schedule gather_direct(const OpShape& shape) {
+Schedule gather_direct(const OpShape& shape, const topology::Topology&) {
   const uint32_t rank = shape.rank;
   const Range own{BufferId::input, 0, shape.counts[rank]};
   ScheduleBuilder builder(shape);

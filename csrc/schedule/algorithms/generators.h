@@ -1,6 +1,8 @@
-// The generators: one function and one estimate per algorithm, as <operation>_<algorithm>.cc
-// describes it: source, steps, bytes on the wire, an example. The table (schedule/algorithms.h)
-// refers to them; who wants a schedule goes through the table or the planner.
+// The schedules of the table, and what stands behind each row in <operation>_<algorithm>.cc:
+// source, steps, bytes on the wire and an example, the generator and the estimate.
+//
+// A row has the operation, the algorithm, what it needs of the topology, where all ranks do the
+// same at the same time, and how its schedule grows with the group (algorithms.h, algorithms.cc).
 #pragma once
 
 #include "schedule/op_shape.h"
@@ -8,96 +10,44 @@
 #include "schedule/schedule.h"
 #include "topology/topology.h"
 
+#define DMLCOMM_SCHEDULES(X)                                             \
+  X(all_reduce, direct, kNothing, always, kLong)                         \
+  X(all_reduce, ring, kNothing, in_a_ring, kLong)                        \
+  X(all_reduce, recursive_doubling, kNothing, for_powers_of_two, kShort) \
+  X(all_reduce, halving_doubling, kNothing, for_powers_of_two, kShort)   \
+  X(all_reduce, tree, kNothing, never, kShort)                           \
+  X(all_reduce, bml, kGrid, always, kShort)                              \
+  X(all_reduce, bml_ring, kGrid, always, kShort)                         \
+  X(all_reduce, hierarchical, kHosts, never, kShort)                     \
+  X(all_reduce, leaders, kCores, never, kShort)                          \
+  X(reduce, direct, kNothing, never, kLong)                              \
+  X(reduce, tree, kNothing, never, kLong)                                \
+  X(broadcast, direct, kNothing, never, kLong)                           \
+  X(broadcast, tree, kNothing, never, kLong)                             \
+  X(broadcast, chain, kNothing, never, kLong)                            \
+  X(broadcast, scatter_allgather, kNothing, never, kLong)                \
+  X(broadcast, hierarchical, kHosts, never, kLong)                       \
+  X(all_gather, direct, kNothing, always, kLong)                         \
+  X(all_gather, ring, kNothing, in_a_ring, kLong)                        \
+  X(all_gather, bruck, kNothing, always, kLong)                          \
+  X(all_gather, bml, kGrid, always, kLong)                               \
+  X(all_gather, hierarchical, kHosts, never, kLong)                      \
+  X(gather, direct, kNothing, never, kLong)                              \
+  X(scatter, direct, kNothing, never, kLong)                             \
+  X(reduce_scatter, direct, kNothing, always, kLong)                     \
+  X(reduce_scatter, ring, kNothing, in_a_ring, kLong)                    \
+  X(reduce_scatter, halving, kNothing, for_powers_of_two, kLong)         \
+  X(reduce_scatter, bml, kGrid, always, kLong)                           \
+  X(reduce_scatter, hierarchical, kHosts, never, kLong)                  \
+  X(all_to_all, pairwise, kNothing, always, kLong)                       \
+  X(barrier, dissemination, kNothing, always, kShort)
+
 namespace dmlcomm::schedule {
 
-Schedule all_reduce_direct(const OpShape& shape, const topology::Topology& topology);
-double all_reduce_direct_seconds(const EstimateTerms& terms);
-
-Schedule all_reduce_ring(const OpShape& shape);
-double all_reduce_ring_seconds(const EstimateTerms& terms);
-
-Schedule all_reduce_recursive_doubling(const OpShape& shape);
-double all_reduce_recursive_doubling_seconds(const EstimateTerms& terms);
-
-Schedule all_reduce_halving_doubling(const OpShape& shape);
-double all_reduce_halving_doubling_seconds(const EstimateTerms& terms);
-
-Schedule all_reduce_tree(const OpShape& shape);
-double all_reduce_tree_seconds(const EstimateTerms& terms);
-
-Schedule all_reduce_bml(const OpShape& shape, const topology::Topology& topology);
-double all_reduce_bml_seconds(const EstimateTerms& terms);
-
-Schedule all_reduce_bml_ring(const OpShape& shape, const topology::Topology& topology);
-double all_reduce_bml_ring_seconds(const EstimateTerms& terms);
-
-Schedule all_reduce_hierarchical(const OpShape& shape, const topology::Topology& topology);
-double all_reduce_hierarchical_seconds(const EstimateTerms& terms);
-
-Schedule all_reduce_leaders(const OpShape& shape, const topology::Topology& topology);
-double all_reduce_leaders_seconds(const EstimateTerms& terms);
-
-Schedule reduce_direct(const OpShape& shape);
-double reduce_direct_seconds(const EstimateTerms& terms);
-
-Schedule reduce_tree(const OpShape& shape);
-double reduce_tree_seconds(const EstimateTerms& terms);
-
-Schedule broadcast_direct(const OpShape& shape);
-double broadcast_direct_seconds(const EstimateTerms& terms);
-
-Schedule broadcast_tree(const OpShape& shape);
-double broadcast_tree_seconds(const EstimateTerms& terms);
-
-Schedule broadcast_chain(const OpShape& shape);
-double broadcast_chain_seconds(const EstimateTerms& terms);
-
-Schedule broadcast_scatter_allgather(const OpShape& shape);
-double broadcast_scatter_allgather_seconds(const EstimateTerms& terms);
-
-Schedule broadcast_hierarchical(const OpShape& shape, const topology::Topology& topology);
-double broadcast_hierarchical_seconds(const EstimateTerms& terms);
-
-Schedule all_gather_direct(const OpShape& shape);
-double all_gather_direct_seconds(const EstimateTerms& terms);
-
-Schedule all_gather_ring(const OpShape& shape);
-double all_gather_ring_seconds(const EstimateTerms& terms);
-
-Schedule all_gather_bruck(const OpShape& shape);
-double all_gather_bruck_seconds(const EstimateTerms& terms);
-
-Schedule all_gather_bml(const OpShape& shape, const topology::Topology& topology);
-double all_gather_bml_seconds(const EstimateTerms& terms);
-
-Schedule all_gather_hierarchical(const OpShape& shape, const topology::Topology& topology);
-double all_gather_hierarchical_seconds(const EstimateTerms& terms);
-
-Schedule gather_direct(const OpShape& shape);
-double gather_direct_seconds(const EstimateTerms& terms);
-
-Schedule scatter_direct(const OpShape& shape);
-double scatter_direct_seconds(const EstimateTerms& terms);
-
-Schedule reduce_scatter_direct(const OpShape& shape);
-double reduce_scatter_direct_seconds(const EstimateTerms& terms);
-
-Schedule reduce_scatter_ring(const OpShape& shape);
-double reduce_scatter_ring_seconds(const EstimateTerms& terms);
-
-Schedule reduce_scatter_halving(const OpShape& shape);
-double reduce_scatter_halving_seconds(const EstimateTerms& terms);
-
-Schedule reduce_scatter_bml(const OpShape& shape, const topology::Topology& topology);
-double reduce_scatter_bml_seconds(const EstimateTerms& terms);
-
-Schedule reduce_scatter_hierarchical(const OpShape& shape, const topology::Topology& topology);
-double reduce_scatter_hierarchical_seconds(const EstimateTerms& terms);
-
-Schedule all_to_all_pairwise(const OpShape& shape);
-double all_to_all_pairwise_seconds(const EstimateTerms& terms);
-
-Schedule barrier_dissemination(const OpShape& shape);
-double barrier_dissemination_seconds(const EstimateTerms& terms);
+#define DMLCOMM_DECLARE(op, algorithm, ...)                                            \
+  Schedule op##_##algorithm(const OpShape& shape, const topology::Topology& topology); \
+  double op##_##algorithm##_seconds(const EstimateTerms& terms);
+DMLCOMM_SCHEDULES(DMLCOMM_DECLARE)
+#undef DMLCOMM_DECLARE
 
 }  // namespace dmlcomm::schedule

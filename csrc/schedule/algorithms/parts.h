@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "schedule/algorithms/group.h"
-#include "schedule/price/bml_cost.h"
+#include "schedule/price/estimate.h"
 #include "schedule/schedule.h"
 #include "schedule/schedule_builder.h"
 #include "topology/grid.h"

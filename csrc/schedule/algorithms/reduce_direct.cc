@@ -18,7 +18,7 @@
 
 namespace dmlcomm::schedule {
 
-Schedule reduce_direct(const OpShape& shape) {
+Schedule reduce_direct(const OpShape& shape, const topology::Topology&) {
   const uint32_t rank = shape.rank;
   const bool is_root = rank == shape.root;
   const topology::Partition parts(shape.counts[0], shape.num_ranks, shape.element_bytes);

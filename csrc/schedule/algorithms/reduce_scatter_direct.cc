@@ -16,7 +16,7 @@
 
 namespace dmlcomm::schedule {
 
-Schedule reduce_scatter_direct(const OpShape& shape) {
+Schedule reduce_scatter_direct(const OpShape& shape, const topology::Topology&) {
   const uint32_t rank = shape.rank;
   const Pieces pieces(shape.counts);
   const Range result{BufferId::output, 0, shape.counts[rank]};

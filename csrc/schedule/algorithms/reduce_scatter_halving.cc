@@ -22,7 +22,7 @@
 
 namespace dmlcomm::schedule {
 
-Schedule reduce_scatter_halving(const OpShape& shape) {
+Schedule reduce_scatter_halving(const OpShape& shape, const topology::Topology&) {
   const uint32_t rank = shape.rank, num_ranks = shape.num_ranks;
   const PowerOfTwoFold fold(rank, num_ranks);
   const Pieces pieces(shape.counts);

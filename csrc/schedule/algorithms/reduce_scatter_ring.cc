@@ -43,7 +43,7 @@ void add_reduce_scatter_ring(ScheduleBuilder* builder, const Group& group,
   }
 }
 
-Schedule reduce_scatter_ring(const OpShape& shape) {
+Schedule reduce_scatter_ring(const OpShape& shape, const topology::Topology&) {
   const Pieces pieces(shape.counts);
   std::vector<Range> versions;
   for (uint32_t p = 0; p < shape.num_ranks; ++p) versions.push_back(pieces.in(BufferId::input, p));

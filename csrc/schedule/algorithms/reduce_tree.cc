@@ -17,7 +17,7 @@
 
 namespace dmlcomm::schedule {
 
-Schedule reduce_tree(const OpShape& shape) {
+Schedule reduce_tree(const OpShape& shape, const topology::Topology&) {
   const BinomialTree tree(shape.rank, shape.num_ranks, shape.root);
   const Range input{BufferId::input, 0, shape.counts[0]};
   const Range result{tree.is_root ? BufferId::output : BufferId::scratch, 0, shape.counts[0]};

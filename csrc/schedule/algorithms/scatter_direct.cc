@@ -15,7 +15,7 @@
 
 namespace dmlcomm::schedule {
 
-Schedule scatter_direct(const OpShape& shape) {
+Schedule scatter_direct(const OpShape& shape, const topology::Topology&) {
   const uint32_t rank = shape.rank;
   const Range own{BufferId::output, 0, shape.counts[rank]};
   ScheduleBuilder builder(shape);

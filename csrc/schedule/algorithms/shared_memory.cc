@@ -93,7 +93,7 @@ bool fits_slots(const OpShape& shape, const SharedMemory& memory) {
   return fits(shape, memory, UINT64_MAX);
 }
 
-bool slots_win(const OpShape& shape, const SharedMemory& memory) {
+bool slots_wins(const OpShape& shape, const SharedMemory& memory) {
   return is_small(shape, memory) && !copies_to_slots(shape, memory);
 }
 
@@ -101,10 +101,8 @@ int rounds_of_slots(const OpShape& shape) {
   return shape.kind == OpKind::all_reduce ? rounds_of_all_reduce(known_bytes(shape)) : 1;
 }
 
-bool peers_carry_any(const OpShape&, const SharedMemory&) { return true; }
-
 bool peer_memory_wins(const OpShape& shape, const SharedMemory& memory) {
-  return !slots_win(shape, memory);
+  return !slots_wins(shape, memory);
 }
 
 // An all_reduce whose tensor all ranks map needs no copies, and as many rounds as in the slots.

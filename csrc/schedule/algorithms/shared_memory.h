@@ -11,12 +11,11 @@
 namespace dmlcomm::schedule {
 
 bool fits_slots(const OpShape& shape, const topology::SharedMemory& memory);
-bool slots_win(const OpShape& shape, const topology::SharedMemory& memory);
+bool slots_wins(const OpShape& shape, const topology::SharedMemory& memory);
 
 // How often the ranks wait for each other in `slots`.
 int rounds_of_slots(const OpShape& shape);
 
-bool peers_carry_any(const OpShape& shape, const topology::SharedMemory& memory);
 bool peer_memory_wins(const OpShape& shape, const topology::SharedMemory& memory);
 
 // Whether `peer_memory` copies a tensor to its rank's slot where it is not in memory that all map.

@@ -85,7 +85,7 @@ Price price_one(const Algorithm& algorithm, const topology::Topology& topology,
 bool can_carry(const Algorithm& algorithm, const OpShape& shape,
                const topology::Topology& topology) {
   if (algorithm.kind != shape.kind || !algorithm.applies(topology)) return false;
-  return algorithm.is_schedule() || algorithm.can_carry(shape, topology.memory);
+  return algorithm.can_carry == nullptr || algorithm.can_carry(shape, topology.memory);
 }
 
 Status check(const topology::Topology& topology, OpKind kind) {
