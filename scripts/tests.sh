@@ -1,5 +1,5 @@
 #!/bin/bash
-# Every check and every test, for `make test`; ends with a table of what took how long.
+# Every check and every test, for `make test`. A table before the last phase says what took how long.
 #
 # The C++ tests are compiled beside other phases, with the time that these leave the cores: packages
 # have to arrive, and half of the Python tests mostly wait.

@@ -46,7 +46,29 @@ def test_the_table_has_every_algorithm_the_bound_and_the_choice():
     assert result.returncode == 0, result.stderr
     assert "bound 444.4 ms" in result.stdout
     assert "1448 of 1514 bytes" in result.stdout
-    assert "bml_ring: the least time" in result.stdout
+    assert "bml_ring: the least time, which a job takes" in result.stdout
+
+
+@pytest.mark.parametrize("arguments", [("--topology", "flat:6,1"), ("--topology", "grid:3x2")])
+def test_schedules_are_verified_on_request(arguments):
+    result = plan(*arguments, "--rate", "1gbit", "--op", "all_gather", "--verify")
+    assert result.returncode == 0, result.stderr
+    assert "schedules of all_gather on" in result.stdout
+    result = plan("--topology", "flat:65,1", "--rate", "1gbit", "--verify")
+    assert result.returncode == 1
+    assert "65 ranks are too many to verify" in result.stderr
+
+
+def test_a_choice_that_the_simulation_does_not_share_is_shown_with_both():
+    net = network.parse("flat:9,1", "1gbit")
+    found = net.core()
+    found.alpha_s = 1e-2  # of which a job does not know
+    choice = choose(net, found, "all_reduce", 1 << 20)
+    assert choice.chosen.name == choose(net, net.core(), "all_reduce", 1 << 20).chosen.name
+    assert choice.fastest.seconds < choice.chosen.seconds
+    for name in (choice.chosen.name, choice.fastest.name):
+        assert name in f"{choice.chosen.name}: {choice.reason}"
+    assert "a plan file names it" in choice.reason
 
 
 def test_json_of_65536_hosts():
@@ -150,6 +172,28 @@ def test_a_job_takes_its_algorithms_from_the_plan(tmp_path):
     message = results[0][1][0]
     assert "ring" in message
     assert "recursive_doubling" in message
+
+
+def _disagreement(rank, _size, num_bytes):
+    """What rank 0 says of an all_reduce that the other rank does not join."""
+    with pytest.raises(errors.CollectiveMismatchError) as caught:
+        dist.all_reduce(torch.ones(num_bytes // 4 if rank == 0 else 1))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("num_bytes", [4096, 65536, 4 << 20])
+def test_a_job_chooses_what_plan_says(num_bytes):
+    on_one_host = network.parse("flat:1,1", "1gbit", 2)
+    name = choose(on_one_host, on_one_host.core(), "all_reduce", num_bytes).chosen.name
+    assert f", {name})" in run_ranks(_disagreement, 2, num_bytes)[0]
+
+
+def test_a_plan_may_name_the_ways_through_memory(tmp_path):
+    path = tmp_path / "plan.yaml"
+    path.write_text(PLAN.replace("recursive_doubling", "peer_memory").replace("ring", "slots"))
+    message = run_ranks(_algorithms, 2, env={"DMLCOMM_PLAN": str(path)})[0][1][0]
+    assert "slots" in message
+    assert "peer_memory" in message
 
 
 def _refused(rank, size, directory):

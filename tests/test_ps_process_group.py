@@ -353,8 +353,12 @@ def test_abort_ends_what_is_pending():
 def test_names_of_the_servers_are_a_legal_algorithm():
     for text in ("ps", "all_reduce=ps", "broadcast=tree,all_reduce=ps"):
         _core.check_algorithm(text)
-        assert _core.names_parameter_servers(text)
-    assert not _core.names_parameter_servers("all_reduce=ring")
+    assert _core.without_parameter_servers("ps") == ""
+    assert _core.without_parameter_servers("all_reduce=ps") == ""
+    assert _core.without_parameter_servers("all_reduce=ps,broadcast=tree") == "broadcast=tree"
+    assert _core.without_parameter_servers("a=b,all_reduce=ps,c=d") == "a=b,c=d"
+    for text in ("", "ring", "all_reduce=ring", "broadcast=ps"):
+        assert _core.without_parameter_servers(text) == text
     assert "ps" in _core.algorithms()["all_reduce"]
     with pytest.raises(ValueError, match="all_reduce=ps"):
         _core.check_algorithm("broadcast=ps")

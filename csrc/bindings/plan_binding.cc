@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/config.h"
+#include "engine/local/board.h"
 #include "schedule/planner.h"
 #include "schedule/price/pricing.h"
 #include "topology/topology.h"
@@ -21,6 +23,7 @@ namespace dmlcomm::bindings {
 
 namespace {
 
+using schedule::Comparison;
 using schedule::OpKind;
 using schedule::Price;
 using schedule::PricedBy;
@@ -28,24 +31,24 @@ using topology::Topology;
 
 // Rank r is on host r / ranks_per_host. An empty grid is a flat network; one of one level, too.
 Topology make_topology(uint32_t num_hosts, uint32_t ranks_per_host, std::vector<uint32_t> grid,
-                       std::vector<double> rail_betas_s_per_byte) {
-  if (num_hosts == 0 || ranks_per_host == 0 || rail_betas_s_per_byte.empty()) {
+                       const std::vector<uint64_t>& rates_bps) {
+  if (num_hosts == 0 || ranks_per_host == 0 || rates_bps.empty()) {
     throw py::value_error("a topology needs hosts, ranks and rails");
+  }
+  if (num_hosts == 1) {
+    const Config config;
+    Topology host = topology::single_host(ranks_per_host, true);
+    host.memory = engine::shared_memory(ranks_per_host, config.shm_board_bytes,
+                                        config.shm_single_copy, config.share_tensors);
+    return host;
   }
   std::vector<uint32_t> hosts(size_t{num_hosts} * ranks_per_host);
   for (size_t rank = 0; rank < hosts.size(); ++rank) {
     hosts[rank] = static_cast<uint32_t>(rank / ranks_per_host);
   }
-  const auto num_rails = static_cast<uint32_t>(rail_betas_s_per_byte.size());
-  const double bits_per_second = 8 / rail_betas_s_per_byte.front();
-  if (num_hosts == 1) {
-    return topology::single_host(ranks_per_host, true);
-  }
-  Topology topology =
-      grid.size() < 2
-          ? topology::flat_network(std::move(hosts), num_rails, bits_per_second, true)
-          : topology::grid_network(std::move(hosts), std::move(grid), bits_per_second, true);
-  topology.rail_betas_s_per_byte = std::move(rail_betas_s_per_byte);
+  if (grid.size() < 2) grid.clear();
+  Topology topology = topology::job_network(
+      std::move(hosts), static_cast<uint32_t>(rates_bps.size()), std::move(grid), rates_bps);
   const Status status = topology::validate(topology);
   if (!status.ok()) throw py::value_error(status.message());
   return topology;
@@ -55,7 +58,7 @@ const char* name_of(PricedBy priced_by) {
   switch (priced_by) {
     case PricedBy::simulation: return "simulation";
     case PricedBy::lockstep: return "lockstep";
-    case PricedBy::formula: return "formula";
+    case PricedBy::estimate: return "estimate";
   }
   DMLCOMM_CHECK(false);
 }
@@ -67,14 +70,23 @@ OpKind kind_of(const std::string& op) {
   throw py::value_error("there is no operation \"" + op + "\"");
 }
 
-std::vector<Price> price(const Topology& topology, const std::string& op, uint64_t bytes,
-                         uint32_t element_bytes) {
+Comparison compare(const Topology& topology, const Topology& job, const std::string& op,
+                   uint64_t bytes, uint32_t element_bytes) {
   const OpKind kind = kind_of(op);
   py::gil_scoped_release released;
-  auto prices = schedule::price_all(topology, kind, bytes, element_bytes);
-  if (prices.ok()) return std::move(*prices);
+  auto comparison = schedule::compare(topology, job, kind, bytes, element_bytes);
+  if (comparison.ok()) return std::move(*comparison);
   py::gil_scoped_acquire acquired;
-  throw py::value_error(prices.status().message());
+  throw py::value_error(comparison.status().message());
+}
+
+void verify(const Topology& topology, const std::string& op) {
+  const OpKind kind = kind_of(op);
+  py::gil_scoped_release released;
+  const Status status = schedule::verify_all(topology, kind);
+  if (status.ok()) return;
+  py::gil_scoped_acquire acquired;
+  throw py::value_error(status.message());
 }
 
 // Raises ValueError unless some communicator would accept `text` as the content of a plan.
@@ -86,7 +98,7 @@ void check_plan(const std::string& text) {
 void bind_topology(py::module_& module) {
   py::class_<Topology>(module, "Topology", "Hosts, their network, and what it costs (seconds).")
       .def(py::init(&make_topology), py::arg("num_hosts"), py::arg("ranks_per_host"),
-           py::arg("grid"), py::arg("rail_betas_s_per_byte"),
+           py::arg("grid"), py::arg("rates_bps"),
            "Rank r is on host r // ranks_per_host; an empty grid is a flat network. The other "
            "prices are those the planner assumes. Raises ValueError.")
       .def_property(
@@ -101,7 +113,7 @@ void bind_topology(py::module_& module) {
       .def_readwrite("contention", &Topology::contention,
                      "How many times as long a NIC takes to which several hosts send at once.")
       .def_readwrite("relay_s", &Topology::relay_s, "What each relaying host adds to a latency.")
-      .def_readonly("rail_betas_s_per_byte", &Topology::rail_betas_s_per_byte)
+      .def_readonly("ranks_per_core", &Topology::ranks_per_core, "Of a shared kernel; 0 of none.")
       .def(
           "on_shared_cores", &topology::on_shared_cores, py::arg("ranks_per_core"),
           "The same network of hosts of one kernel, where so many ranks share a core, as in a lab; "
@@ -124,20 +136,30 @@ void bind_plan(py::module_& module) {
   bind_topology(module);
   py::class_<Price>(module, "Price", "What one algorithm takes.")
       .def_property_readonly("name", [](const Price& p) { return p.algorithm->name; })
+      .def_property_readonly(
+          "is_schedule", [](const Price& p) { return p.algorithm->is_schedule(); },
+          "False of the ways through the memory of one host, which send no messages.")
       .def_readonly("seconds", &Price::seconds)
       .def_property_readonly(
           "priced_by", [](const Price& p) { return name_of(p.priced_by); },
-          "\"simulation\" of all ranks, \"lockstep\" (of one that stands for all) or \"formula\".")
+          "\"simulation\" of all ranks, \"lockstep\" (of one that stands for all) or \"estimate\".")
+      .def_readonly("estimate_s", &Price::estimate_s, "The closed form, which a job compares.")
       .def_property_readonly("messages", counted(&schedule::Traffic::messages),
                              "Sent by the rank that sends most; None where it was not counted.")
       .def_property_readonly("rounds", counted(&schedule::Traffic::rounds),
                              "The longest chain of messages that wait for each other, or None.")
       .def_property_readonly("rail_bytes", counted(&schedule::Traffic::rail_bytes),
                              "By rail: sent by the busiest host there, or None.");
-  module.def("price", &price, py::arg("topology"), py::arg("op"), py::arg("num_bytes"),
-             py::arg("element_bytes"),
-             "What each algorithm of `op` that applies there takes, in the order of the table. "
-             "Raises ValueError.");
+  py::class_<Comparison>(module, "Comparison", "What the algorithms of an operation take.")
+      .def_readonly("prices", &Comparison::prices, "In the order of the table.")
+      .def_readonly("chosen", &Comparison::chosen, "The index of what a job takes.")
+      .def_readonly("fastest", &Comparison::fastest, "The index of the least time.");
+  module.def("compare", &compare, py::arg("topology"), py::arg("job"), py::arg("op"),
+             py::arg("num_bytes"), py::arg("element_bytes"),
+             "What each algorithm of `op` that applies to `topology` takes there, and what a job "
+             "chooses on `job`, the same network as the job knows it. Raises ValueError.");
+  module.def("verify", &verify, py::arg("topology"), py::arg("op"),
+             "Proves the schedules of `op` there. Raises ValueError with the first fault.");
   module.def(
       "ranks_per_shared_core",
       [](const std::vector<std::pair<std::string, int>>& ranks) {

@@ -105,6 +105,7 @@ Config config_with(const std::string& transport) {
   check(process_config().status());
   Config config = *process_config();
   config.shm_board_bytes = 0;
+  config.algorithm.clear();
   if (transport == "tcp") {
     config.transport = TransportChoice::tcp;
   } else if (transport == "shm") {

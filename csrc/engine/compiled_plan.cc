@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <map>
-#include <string>
 #include <tuple>
 
 #include "base/check.h"
-#include "base/str_cat.h"
 #include "schedule/algorithms.h"
 
 namespace dmlcomm::engine {
@@ -51,14 +49,6 @@ std::vector<Source> sources_of(const Schedule& schedule) {
   return list;
 }
 
-uint8_t number_of(const std::string& algorithm) {
-  const auto& all = schedule::all_algorithms();
-  const auto it = std::find_if(all.begin(), all.end(), [&](const schedule::Algorithm& a) {
-    return str_cat(to_string(a.kind), "_", a.name) == algorithm;
-  });
-  return it == all.end() ? 0 : static_cast<uint8_t>(it - all.begin() + 1);
-}
-
 }  // namespace
 
 CompiledPlan::CompiledPlan(std::shared_ptr<const Schedule> plan) : schedule(std::move(plan)) {
@@ -89,7 +79,7 @@ CompiledPlan::CompiledPlan(std::shared_ptr<const Schedule> plan) : schedule(std:
   }
   sources = sources_of(*schedule);
   for (const Task& task : tasks) max_sources = std::max(max_sources, task.num_steps);
-  algorithm = number_of(schedule->algorithm);
+  algorithm = schedule::number_of(*schedule->algorithm);
 }
 
 }  // namespace dmlcomm::engine

@@ -44,7 +44,7 @@ struct CompiledPlan {
   std::vector<uint32_t> message_index;
   std::vector<Source> sources;
   uint32_t max_sources = 0;  // of one task
-  uint8_t algorithm = 0;     // its place in schedule::all_algorithms(), from 1
+  uint8_t algorithm = 0;     // its number in messages
 };
 
 }  // namespace dmlcomm::engine

@@ -118,7 +118,10 @@ bool Engine::advance_all() {
 // Before the first collective of ranks that share one host.
 bool Engine::greeted(bool* moved) {
   if (!mesh_->all_share_memory() || !failure_.ok()) return true;
-  if (!board_->ready()) board_->greet(moved);
+  if (!board_->ready()) {
+    board_->greet(moved);
+    if (board_->ready()) planner_->share_memory(board_->memory());
+  }
   return board_->ready();
 }
 
@@ -166,10 +169,12 @@ std::unique_ptr<Runner> Engine::make_runner(OpState& op, Status* status) {
     transport::LinkEvents& events = *this;
     return std::make_unique<PointToPointRunner>(*mesh_, events, loopback_, op, ++num_receives_);
   }
-  if (board_->ready() && !planner_->is_overridden(op.request().shape.kind)) {
-    if (auto runner = board_->runner_for(op, pool_)) return runner;
+  const schedule::OpShape& shape = op.request().shape;
+  if (planner_->status().ok()) {
+    const schedule::Algorithm& algorithm = planner_->choose(shape);
+    if (!algorithm.is_schedule()) return board_->runner_for(op, algorithm, pool_);
   }
-  auto schedule = planner_->plan(op.request().shape);
+  auto schedule = planner_->plan(shape);
   if (!schedule.ok()) {
     *status = schedule.status();
     return nullptr;

@@ -5,26 +5,21 @@
 #include <utility>
 
 #include "base/str_cat.h"
+#include "engine/local/board.h"
 #include "topology/grid.h"
 
 namespace dmlcomm::engine {
 namespace {
 
-// Where rates are not known, Gigabit Ethernet: only the ratio of latency and bandwidth matters for
-// the choice.
-constexpr double kBitsPerSecond = 1e9;
-
 // Of hosts with a network between them.
 topology::Topology make_network(const EngineOptions& options, std::vector<uint32_t> host_of_rank,
                                 size_t num_hosts, size_t num_rails) {
-  if (options.grid.empty()) {
-    return topology::flat_network(std::move(host_of_rank), static_cast<uint32_t>(num_rails),
-                                  kBitsPerSecond, true);
-  }
-  if (topology::Grid(options.grid).num_hosts() != num_hosts) {
-    return topology::flat_network(std::move(host_of_rank), 1, kBitsPerSecond, true);
-  }
-  return topology::grid_network(options.host_of_rank, options.grid, kBitsPerSecond, true);
+  const bool is_grid =
+      !options.grid.empty() && topology::Grid(options.grid).num_hosts() == num_hosts;
+  const size_t flat_rails = options.grid.empty() ? num_rails : 1;
+  return topology::job_network(
+      is_grid ? options.host_of_rank : std::move(host_of_rank), static_cast<uint32_t>(flat_rails),
+      is_grid ? options.grid : std::vector<uint32_t>(), options.rail_rates_bps);
 }
 
 }  // namespace
@@ -32,7 +27,13 @@ topology::Topology make_network(const EngineOptions& options, std::vector<uint32
 topology::Topology make_topology(const transport::Mesh& mesh, const EngineOptions& options,
                                  size_t num_rails) {
   const auto num_ranks = static_cast<uint32_t>(mesh.num_ranks());
-  if (mesh.all_share_memory()) return topology::single_host(num_ranks, true);
+  if (mesh.all_share_memory()) {
+    topology::Topology host = topology::single_host(num_ranks, true);
+    // What the board finds out later may be less.
+    host.memory = shared_memory(num_ranks, options.config.shm_board_bytes,
+                                options.config.shm_single_copy, options.config.share_tensors);
+    return host;
+  }
   std::vector<uint32_t> hosts(num_ranks);
   std::vector<std::string> ids;
   for (uint32_t rank = 0; rank < num_ranks; ++rank) {
@@ -45,10 +46,8 @@ topology::Topology make_topology(const transport::Mesh& mesh, const EngineOption
     return topology::on_shared_cores(topology::single_host(num_ranks, false),
                                      transport::ranks_per_core_of_host(mesh.hosts()));
   }
-  return topology::on_shared_cores(
-      topology::at_rates(make_network(options, std::move(hosts), ids.size(), num_rails),
-                         options.rail_rates_bps),
-      transport::ranks_per_shared_core(mesh.hosts()));
+  return topology::on_shared_cores(make_network(options, std::move(hosts), ids.size(), num_rails),
+                                   transport::ranks_per_shared_core(mesh.hosts()));
 }
 
 std::vector<uint8_t> first_rails(const EngineOptions& options) {

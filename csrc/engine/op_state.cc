@@ -57,8 +57,7 @@ transport::OpInfo OpRequest::info() const {
 
 std::string describe(const transport::OpInfo& info) {
   const auto kind = static_cast<OpKind>(info.kind);
-  const bool reduces =
-      kind == OpKind::all_reduce || kind == OpKind::reduce || kind == OpKind::reduce_scatter;
+  const bool reduces = schedule::reduces(kind);
   std::string text = str_cat(to_string(kind), "(");
   if (reduces) {
     text += str_cat(dmlcomm::to_string(static_cast<ReduceOp>(info.reduce_op)), ", ",
@@ -77,10 +76,7 @@ std::string describe(const transport::OpInfo& info) {
     text += str_cat(" in uneven pieces (their hash is ", info.root, ")");
   }
   const auto& algorithms = schedule::all_algorithms();
-  if (info.algorithm == kSlotAlgorithm || info.algorithm == kDirectAlgorithm) {
-    const bool through_slots = info.algorithm == kSlotAlgorithm;
-    text += str_cat(text.back() == '(' ? "" : ", ", through_slots ? "board slots" : "board");
-  } else if (info.algorithm > 0 && info.algorithm <= algorithms.size()) {
+  if (info.algorithm > 0 && info.algorithm <= algorithms.size()) {
     text += str_cat(text.back() == '(' ? "" : ", ", algorithms[info.algorithm - 1].name);
   }
   return text + ")";

@@ -31,19 +31,11 @@ struct OpRequest {
   bool is_point_to_point() const {
     return shape.kind == schedule::OpKind::send || shape.kind == schedule::OpKind::recv;
   }
-  bool reduces() const {
-    return shape.kind == schedule::OpKind::all_reduce || shape.kind == schedule::OpKind::reduce ||
-           shape.kind == schedule::OpKind::reduce_scatter;
-  }
+  bool reduces() const { return schedule::reduces(shape.kind); }
   // What goes into the header of every message, so that ranks notice when they disagree. Counts
   // that a rank cannot know of the others (gather, scatter, all_to_all) stay out of it.
   transport::OpInfo info() const;
 };
-
-// OpInfo::algorithm of what the board carries out; others have their place in the table of
-// algorithms.
-constexpr uint8_t kSlotAlgorithm = 255;
-constexpr uint8_t kDirectAlgorithm = 254;
 
 // "all_reduce(sum, f32, 1024 elements, ring)".
 std::string describe(const transport::OpInfo& info);
@@ -55,7 +47,7 @@ Status disagreement(uint64_t sequence, const std::string& us, const transport::O
 class Driver;
 class OpState;
 
-// The operation's info, with the algorithm that was chosen for it.
+// The operation's info, with the number of the algorithm that was chosen for it.
 transport::OpInfo info_of(const OpState& op, uint8_t algorithm);
 
 class OpState final : public Operation {

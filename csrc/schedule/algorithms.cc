@@ -1,117 +1,100 @@
 #include "schedule/algorithms.h"
 
-#include "schedule/algorithms/all_gather_bml.h"
-#include "schedule/algorithms/all_gather_bruck.h"
-#include "schedule/algorithms/all_gather_direct.h"
-#include "schedule/algorithms/all_gather_hierarchical.h"
-#include "schedule/algorithms/all_gather_ring.h"
-#include "schedule/algorithms/all_reduce_bml.h"
-#include "schedule/algorithms/all_reduce_direct.h"
-#include "schedule/algorithms/all_reduce_halving_doubling.h"
-#include "schedule/algorithms/all_reduce_hierarchical.h"
-#include "schedule/algorithms/all_reduce_leaders.h"
-#include "schedule/algorithms/all_reduce_recursive_doubling.h"
-#include "schedule/algorithms/all_reduce_ring.h"
-#include "schedule/algorithms/all_reduce_tree.h"
-#include "schedule/algorithms/all_to_all_pairwise.h"
-#include "schedule/algorithms/barrier_dissemination.h"
-#include "schedule/algorithms/broadcast_chain.h"
-#include "schedule/algorithms/broadcast_direct.h"
-#include "schedule/algorithms/broadcast_hierarchical.h"
-#include "schedule/algorithms/broadcast_scatter_allgather.h"
-#include "schedule/algorithms/broadcast_tree.h"
-#include "schedule/algorithms/gather_direct.h"
+#include <bit>
+
+#include "base/check.h"
+#include "schedule/algorithms/generators.h"
 #include "schedule/algorithms/hierarchy.h"
-#include "schedule/algorithms/reduce_direct.h"
-#include "schedule/algorithms/reduce_scatter_bml.h"
-#include "schedule/algorithms/reduce_scatter_direct.h"
-#include "schedule/algorithms/reduce_scatter_halving.h"
-#include "schedule/algorithms/reduce_scatter_hierarchical.h"
-#include "schedule/algorithms/reduce_scatter_ring.h"
-#include "schedule/algorithms/reduce_tree.h"
-#include "schedule/algorithms/scatter_direct.h"
+#include "schedule/algorithms/shared_memory.h"
 
 namespace dmlcomm::schedule {
 namespace {
 
 using topology::Topology;
 
-// Most generators look at ranks alone, and do for any topology.
-template <Schedule (*kGenerate)(const OpShape&)>
-Schedule on_any(const OpShape& shape, const Topology&) {
-  return kGenerate(shape);
+bool always(const Topology&) { return true; }
+bool never(const Topology&) { return false; }
+
+// Of a host's ranks one sends to the next host, and on a grid the next host is on another level for
+// some ranks.
+bool in_a_ring(const Topology& topology) {
+  return topology.max_ranks_per_host() == 1 && topology.grid.empty();
 }
 
-bool always(const Topology&) { return true; }
-
-bool shares_cores_of_loopback(const Topology& topology) {
-  return topology.ranks_kept_together() > 1;
+// Elsewhere the ranks beyond the power of two are folded.
+bool for_powers_of_two(const Topology& topology) {
+  return std::has_single_bit(topology.num_ranks());
 }
 
 bool has_one_rank_per_host_of_grid(const Topology& topology) {
   return !topology.grid.empty() && topology.max_ranks_per_host() == 1;
 }
 
+bool shares_cores_of_loopback(const Topology& topology) {
+  return topology.ranks_kept_together() > 1;
+}
+
+bool shares_memory(const Topology& topology) { return topology.memory.exists; }
+bool reaches_peers(const Topology& topology) { return topology.memory.reaches_peers; }
+
+constexpr Requirement kNothing{always, "nothing"};
+constexpr Requirement kGrid{has_one_rank_per_host_of_grid, "one rank per host of a grid"};
+constexpr Requirement kHosts{is_hierarchical,
+                             "several hosts with the same number of ranks, more than one each"};
+constexpr Requirement kCores{shares_cores_of_loopback,
+                             "ranks of one host over TCP, the same number on each core"};
+constexpr Requirement kMemory{shares_memory, "ranks that share one host's memory"};
+constexpr Requirement kPeers{reaches_peers,
+                             "ranks that share slots, and read and write each other's memory"};
+
+constexpr bool kShort = true, kLong = false;
+
 }  // namespace
 
 // Row (op, algorithm) refers to op_algorithm and op_algorithm_seconds.
-#define DMLCOMM_ALGORITHM(op, algorithm) \
-  {OpKind::op, #algorithm, on_any<op##_##algorithm>, op##_##algorithm##_seconds, always, "nothing"}
-#define DMLCOMM_OF_TOPOLOGY(op, algorithm) \
-  {OpKind::op, #algorithm, op##_##algorithm, op##_##algorithm##_seconds, always, "nothing"}
-#define DMLCOMM_BML(op, algorithm) \
-  {OpKind::op,                     \
-   #algorithm,                     \
-   op##_##algorithm,               \
-   op##_##algorithm##_seconds,     \
-   has_one_rank_per_host_of_grid,  \
-   "one rank per host of a grid"}
-#define DMLCOMM_HIERARCHICAL(op)                 \
-  {OpKind::op,        "hierarchical",            \
-   op##_hierarchical, op##_hierarchical_seconds, \
-   is_hierarchical,   "several hosts with the same number of ranks, more than one each"}
+#define DMLCOMM_ROW(op, algorithm, needs, is_lockstep, length)                              \
+  Algorithm{OpKind::op,          #algorithm,       needs,       op##_##algorithm##_seconds, \
+            Execution::schedule, op##_##algorithm, is_lockstep, length},
+
+// Ways through memory, and the operations that have them.
+#define DMLCOMM_IN_MEMORY(op, algorithm, needs, can_carry)                                     \
+  Algorithm{OpKind::op,                                                                        \
+            #algorithm,                                                                        \
+            needs,                                                                             \
+            [](const EstimateTerms& terms) { return algorithm##_seconds(OpKind::op, terms); }, \
+            Execution::algorithm,                                                              \
+            nullptr,                                                                           \
+            nullptr,                                                                           \
+            kShort,                                                                            \
+            can_carry,                                                                         \
+            algorithm##_wins},
+#define DMLCOMM_SLOTS(op) DMLCOMM_IN_MEMORY(op, slots, kMemory, fits_slots)
+#define DMLCOMM_PEER_MEMORY(op) DMLCOMM_IN_MEMORY(op, peer_memory, kPeers, nullptr)
+#define DMLCOMM_OF_SLOTS(X) \
+  X(all_reduce) X(reduce) X(broadcast) X(all_gather) X(reduce_scatter) X(barrier)
+#define DMLCOMM_OF_PEER_MEMORY(X) \
+  X(all_reduce)                   \
+  X(reduce) X(broadcast) X(all_gather) X(gather) X(scatter) X(reduce_scatter) X(all_to_all)
 
 const std::vector<Algorithm>& all_algorithms() {
   static const std::vector<Algorithm> table = {
-      DMLCOMM_OF_TOPOLOGY(all_reduce, direct),
-      DMLCOMM_ALGORITHM(all_reduce, ring),
-      DMLCOMM_ALGORITHM(all_reduce, recursive_doubling),
-      DMLCOMM_ALGORITHM(all_reduce, halving_doubling),
-      DMLCOMM_ALGORITHM(all_reduce, tree),
-      DMLCOMM_BML(all_reduce, bml),
-      DMLCOMM_BML(all_reduce, bml_ring),
-      DMLCOMM_HIERARCHICAL(all_reduce),
-      {OpKind::all_reduce, "leaders", all_reduce_leaders, all_reduce_leaders_seconds,
-       shares_cores_of_loopback, "ranks of one host over TCP, as many on each core"},
-      DMLCOMM_ALGORITHM(reduce, direct),
-      DMLCOMM_ALGORITHM(reduce, tree),
-      DMLCOMM_ALGORITHM(broadcast, direct),
-      DMLCOMM_ALGORITHM(broadcast, tree),
-      DMLCOMM_ALGORITHM(broadcast, chain),
-      DMLCOMM_ALGORITHM(broadcast, scatter_allgather),
-      DMLCOMM_HIERARCHICAL(broadcast),
-      DMLCOMM_ALGORITHM(all_gather, direct),
-      DMLCOMM_ALGORITHM(all_gather, ring),
-      DMLCOMM_ALGORITHM(all_gather, bruck),
-      DMLCOMM_BML(all_gather, bml),
-      DMLCOMM_HIERARCHICAL(all_gather),
-      DMLCOMM_ALGORITHM(gather, direct),
-      DMLCOMM_ALGORITHM(scatter, direct),
-      DMLCOMM_ALGORITHM(reduce_scatter, direct),
-      DMLCOMM_ALGORITHM(reduce_scatter, ring),
-      DMLCOMM_ALGORITHM(reduce_scatter, halving),
-      DMLCOMM_BML(reduce_scatter, bml),
-      DMLCOMM_HIERARCHICAL(reduce_scatter),
-      DMLCOMM_ALGORITHM(all_to_all, pairwise),
-      DMLCOMM_ALGORITHM(barrier, dissemination),
+      DMLCOMM_SCHEDULES(DMLCOMM_ROW)               //
+      DMLCOMM_OF_SLOTS(DMLCOMM_SLOTS)              //
+      DMLCOMM_OF_PEER_MEMORY(DMLCOMM_PEER_MEMORY)  //
   };
   return table;
 }
 
-#undef DMLCOMM_HIERARCHICAL
-#undef DMLCOMM_BML
-#undef DMLCOMM_OF_TOPOLOGY
-#undef DMLCOMM_ALGORITHM
+Schedule Algorithm::generate(const OpShape& shape, const Topology& topology) const {
+  DMLCOMM_CHECK(is_schedule());
+  Schedule schedule = generator(shape, topology);
+  schedule.algorithm = this;
+  return schedule;
+}
+
+uint8_t number_of(const Algorithm& algorithm) {
+  return static_cast<uint8_t>(&algorithm - all_algorithms().data() + 1);
+}
 
 std::vector<std::string> algorithms_of(OpKind kind) {
   std::vector<std::string> names;

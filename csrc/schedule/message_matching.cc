@@ -39,7 +39,7 @@ Status step_error(const std::vector<Schedule>& schedules, uint32_t rank, uint32_
                   const std::string& what) {
   const Schedule& schedule = schedules[rank];
   return {StatusCode::invalid_argument,
-          str_cat(schedule.algorithm, ": rank ", rank, " step ", step, " (",
+          str_cat(name_of(schedule), ": rank ", rank, " step ", step, " (",
                   to_string(schedule.steps[step]), "): ", what)};
 }
 

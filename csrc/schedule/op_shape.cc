@@ -56,6 +56,18 @@ Status validate(const OpShape& shape) {
   return invalid(shape, "not a collective");
 }
 
+bool reduces(OpKind kind) {
+  return kind == OpKind::all_reduce || kind == OpKind::reduce || kind == OpKind::reduce_scatter;
+}
+
+bool all_ranks_know_counts(OpKind kind) {
+  return reduces(kind) || kind == OpKind::broadcast || kind == OpKind::all_gather;
+}
+
+uint64_t known_bytes(const OpShape& shape) {
+  return all_ranks_know_counts(shape.kind) ? sum(shape.counts) * shape.element_bytes : 0;
+}
+
 uint64_t input_elements(const OpShape& shape) {
   switch (shape.kind) {
     case OpKind::reduce: return shape.counts[0];

@@ -28,6 +28,12 @@ enum class OpKind : uint8_t {
 #undef DMLCOMM_OP_KIND_ENUM
 };
 
+inline constexpr OpKind kOpKinds[] = {
+#define DMLCOMM_OP_KIND_ITEM(name) OpKind::name,
+    DMLCOMM_OP_KINDS(DMLCOMM_OP_KIND_ITEM)
+#undef DMLCOMM_OP_KIND_ITEM
+};
+
 const char* to_string(OpKind kind);
 
 // Buffers of each kind, in elements (N ranks, this rank r, `counts` has N entries where used):
@@ -56,6 +62,16 @@ struct OpShape {
 // `invalid_argument` for a shape that no generator takes: a rank or root outside the group, or a
 // number of counts that the kind does not have.
 Status validate(const OpShape& shape);
+
+// Whether the operation combines what ranks contribute.
+bool reduces(OpKind kind);
+
+// Whether each rank knows the counts of all others: not of gather, scatter and all_to_all.
+bool all_ranks_know_counts(OpKind kind);
+
+// Bytes of all counts together where every rank knows them; 0 where some do not. `shape` must be
+// valid.
+uint64_t known_bytes(const OpShape& shape);
 
 // Elements of this rank's buffers; 0 where it has none. `shape` must be valid.
 uint64_t input_elements(const OpShape& shape);

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <bit>
 #include <charconv>
-#include <numeric>
 #include <sstream>
 #include <utility>
 
+#include "base/check.h"
 #include "base/str_cat.h"
 
 namespace dmlcomm::schedule {
@@ -16,34 +16,6 @@ namespace {
 // about 120 bytes each; one in blocks has many thousands.
 constexpr size_t kCachedSchedules = 256;
 constexpr size_t kCachedSteps = 128 * 1024;
-
-constexpr OpKind kKinds[] = {
-#define DMLCOMM_OP_KIND_ITEM(name) OpKind::name,
-    DMLCOMM_OP_KINDS(DMLCOMM_OP_KIND_ITEM)
-#undef DMLCOMM_OP_KIND_ITEM
-};
-
-bool all_ranks_know_counts(OpKind kind) {
-  switch (kind) {
-    case OpKind::all_reduce:
-    case OpKind::reduce:
-    case OpKind::broadcast:
-    case OpKind::all_gather:
-    case OpKind::reduce_scatter: return true;
-    default: return false;
-  }
-}
-
-// An algorithm displaces an earlier one of the table only if it is this much cheaper. So rounding
-// cannot decide between two that cost the same, and ranks built by different compilers agree.
-constexpr double kClearlyCheaper = 0.99;
-
-// Bytes that every rank knows, 0 where some do not.
-uint64_t known_bytes(const OpShape& shape) {
-  if (!all_ranks_know_counts(shape.kind)) return 0;
-  return shape.element_bytes *
-         std::accumulate(shape.counts.begin(), shape.counts.end(), uint64_t{0});
-}
 
 // 0 for no bytes, else 1 + floor(log2(bytes)): bytes in [2^(b-1), 2^b).
 int size_bucket(uint64_t bytes) { return static_cast<int>(std::bit_width(bytes)); }
@@ -60,7 +32,7 @@ bool anywhere(const Algorithm&) { return true; }
 template <typename Legal>
 std::string legal_names(Legal legal) {
   std::string text;
-  for (OpKind kind : kKinds) {
+  for (OpKind kind : kOpKinds) {
     std::vector<std::string> names;
     for (const Algorithm& algorithm : all_algorithms()) {
       if (algorithm.kind == kind && legal(algorithm)) names.push_back(algorithm.name);
@@ -74,18 +46,12 @@ std::string legal_names(Legal legal) {
 template <typename Legal>
 Status bad_override(const std::string& what, Legal legal) {
   return {StatusCode::invalid_argument,
-          str_cat("DMLCOMM_ALGORITHM: ", what, "; legal are ", legal_names(legal),
-                  "; and all_reduce=", kParameterServers, ", through the parameter servers")};
-}
-
-// An item of a list.
-bool is_parameter_servers(const std::string& item) {
-  return item == str_cat(to_string(OpKind::all_reduce), "=", kParameterServers);
+          str_cat("DMLCOMM_ALGORITHM: ", what, "; legal are ", legal_names(legal))};
 }
 
 Status override_one(const std::string& kind_name, const std::string& algorithm,
                     Overrides* overrides) {
-  for (OpKind kind : kKinds) {
+  for (OpKind kind : kOpKinds) {
     if (kind_name != to_string(kind)) continue;
     const Algorithm* chosen = find_algorithm(kind, algorithm);
     if (chosen == nullptr) {
@@ -107,7 +73,7 @@ Result<Overrides> override_all(const std::string& algorithm) {
 }
 
 std::string does_not_apply(const Algorithm& algorithm) {
-  return str_cat(to_string(algorithm.kind), "=", algorithm.name, " needs ", algorithm.needs,
+  return str_cat(to_string(algorithm.kind), "=", algorithm.name, " needs ", algorithm.needs.text,
                  ", which this communicator does not have");
 }
 
@@ -153,11 +119,9 @@ bool is_list(const std::string& text) { return text.find('=') != std::string::np
 
 Result<Overrides> parse_overrides(const std::string& text) {
   Overrides overrides;
-  if (text == kParameterServers) return overrides;
   if (!text.empty() && !is_list(text)) return override_all(text);
   std::istringstream items(text);
   for (std::string item; std::getline(items, item, ',');) {
-    if (is_parameter_servers(item)) continue;
     const size_t equals = item.find('=');
     if (equals == std::string::npos) {
       return bad_override(str_cat("\"", item, "\" is not of the form operation=name"), anywhere);
@@ -166,15 +130,6 @@ Result<Overrides> parse_overrides(const std::string& text) {
         override_one(item.substr(0, equals), item.substr(equals + 1), &overrides));
   }
   return overrides;
-}
-
-bool names_parameter_servers(const std::string& text) {
-  if (text == kParameterServers) return true;
-  std::istringstream items(text);
-  for (std::string item; std::getline(items, item, ',');) {
-    if (is_parameter_servers(item)) return true;
-  }
-  return false;
 }
 
 Result<SizedChoices> parse_sized_choices(const std::string& text) {
@@ -186,15 +141,40 @@ Result<SizedChoices> parse_sized_choices(const std::string& text) {
   return choices;
 }
 
+size_t cheapest_of(const std::vector<double>& seconds) {
+  size_t best = 0;
+  for (size_t i = 1; i < seconds.size(); ++i) {
+    if (seconds[i] < kClearlyCheaper * seconds[best]) best = i;
+  }
+  return best;
+}
+
 Planner::Planner(topology::Topology topology, const std::string& algorithm_override,
                  const std::string& sized_choices)
-    : topology_(std::move(topology)), status_(topology::validate(topology_)) {
+    : topology_(std::move(topology)),
+      override_text_(algorithm_override),
+      plan_text_(sized_choices) {
+  status_ = topology::validate(topology_);
+  if (status_.ok()) status_ = configure();
+}
+
+void Planner::share_memory(const topology::SharedMemory& memory) {
   if (!status_.ok()) return;
-  auto overrides = parse_overrides(algorithm_override);
-  status_ = overrides.ok() ? apply(*overrides, is_list(algorithm_override)) : overrides.status();
-  if (!status_.ok()) return;
-  auto choices = parse_sized_choices(sized_choices);
-  status_ = choices.ok() ? apply(std::move(*choices)) : choices.status();
+  topology_.memory = memory;
+  status_ = configure();
+}
+
+Status Planner::configure() {
+  for (auto& of_kind : in_memory_) of_kind.clear();
+  for (const Algorithm& algorithm : all_algorithms()) {
+    if (algorithm.is_schedule() || !algorithm.applies(topology_)) continue;
+    in_memory_[static_cast<size_t>(algorithm.kind)].push_back(&algorithm);
+  }
+  auto overrides = parse_overrides(override_text_);
+  if (!overrides.ok()) return overrides.status();
+  DMLCOMM_RETURN_IF_ERROR(apply(*overrides, is_list(override_text_)));
+  auto choices = parse_sized_choices(plan_text_);
+  return choices.ok() ? apply(std::move(*choices)) : choices.status();
 }
 
 Result<std::shared_ptr<const Schedule>> Planner::plan(const OpShape& shape) {
@@ -207,24 +187,34 @@ Result<std::shared_ptr<const Schedule>> Planner::plan(const OpShape& shape) {
 }
 
 const Algorithm& Planner::choose(const OpShape& shape) {
-  if (const auto chosen = overrides_.find(shape.kind); chosen != overrides_.end()) {
-    return *chosen->second;
+  if (const Algorithm* named = named_for(shape); named != nullptr) return *named;
+  for (const Algorithm* algorithm : in_memory_[static_cast<size_t>(shape.kind)]) {
+    if (algorithm->wins(shape, topology_.memory)) return *algorithm;
   }
-  const uint64_t bytes = known_bytes(shape);
-  if (const auto planned = sized_choices_.find(shape.kind); planned != sized_choices_.end()) {
-    const std::vector<SizedChoice>& choices = planned->second;
-    const auto next = std::upper_bound(
-        choices.begin(), choices.end(), bytes,
-        [](uint64_t value, const SizedChoice& choice) { return value < choice.first_bytes; });
-    return *std::prev(next)->algorithm;
-  }
-  const int bucket = size_bucket(bytes);
+  const int bucket = size_bucket(known_bytes(shape));
   const Algorithm*& choice = choices_[{shape.kind, bucket}];
   if (choice == nullptr) {
     choice =
         cheapest(shape.kind, bucket == 0 ? 0 : static_cast<double>(uint64_t{1} << (bucket - 1)));
   }
   return *choice;
+}
+
+const Algorithm* Planner::named_for(const OpShape& shape) const {
+  const Algorithm* named = nullptr;
+  if (const auto chosen = overrides_.find(shape.kind); chosen != overrides_.end()) {
+    named = chosen->second;
+  } else if (const auto of_kind = sized_choices_.find(shape.kind);
+             of_kind != sized_choices_.end()) {
+    const std::vector<SizedChoice>& choices = of_kind->second;
+    const auto next = std::upper_bound(
+        choices.begin(), choices.end(), known_bytes(shape),
+        [](uint64_t value, const SizedChoice& choice) { return value < choice.first_bytes; });
+    named = std::prev(next)->algorithm;
+  }
+  const bool can =
+      named == nullptr || named->can_carry == nullptr || named->can_carry(shape, topology_.memory);
+  return can ? named : nullptr;
 }
 
 Status Planner::check(const OpShape& shape) const {
@@ -238,6 +228,7 @@ Status Planner::check(const OpShape& shape) const {
 
 Status Planner::apply(const Overrides& overrides, bool is_list) {
   const auto applies = [&](const Algorithm& algorithm) { return algorithm.applies(topology_); };
+  overrides_.clear();
   for (const auto& [kind, algorithm] : overrides) {
     if (applies(*algorithm)) {
       overrides_[kind] = algorithm;
@@ -261,18 +252,17 @@ Status Planner::apply(SizedChoices choices) {
 }
 
 const Algorithm* Planner::cheapest(OpKind kind, double bytes) const {
-  const CostTerms terms = cost_terms(topology_, bytes);
-  const Algorithm* best = nullptr;
-  double best_seconds = 0;
-  for (const Algorithm& candidate : all_algorithms()) {
-    if (candidate.kind != kind || !candidate.applies(topology_)) continue;
-    const double seconds = candidate.seconds(terms);
-    if (best != nullptr && seconds >= kClearlyCheaper * best_seconds) continue;
-    best = &candidate;
-    best_seconds = seconds;
+  const EstimateTerms terms = estimate_terms(topology_, bytes);
+  std::vector<const Algorithm*> candidates;
+  std::vector<double> seconds;
+  for (const Algorithm& algorithm : all_algorithms()) {
+    if (algorithm.kind != kind || !algorithm.is_schedule() || !algorithm.applies(topology_))
+      continue;
+    candidates.push_back(&algorithm);
+    seconds.push_back(algorithm.estimate(terms));
   }
-  DMLCOMM_CHECK(best != nullptr);
-  return best;
+  DMLCOMM_CHECK(!candidates.empty());
+  return candidates[cheapest_of(seconds)];
 }
 
 std::shared_ptr<const Schedule> Planner::remember(const OpShape& shape, Schedule schedule) {

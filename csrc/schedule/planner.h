@@ -1,5 +1,9 @@
 // Planner: chooses the algorithm of each collective, generates this rank's schedule, and keeps it.
 //
+// The choice. What the user has named comes first, where it can carry the operation. Else ranks
+// that share memory take `slots` or `peer_memory`, of which each says which shapes it wins. Among
+// schedules the one with the lowest estimate is taken.
+//
 // Every rank plans alone, and all must choose the same algorithm: the choice depends only on what
 // they share. That is the topology, the override, the plan file, and of the shape: kind, number of
 // ranks, element size and, for kinds whose counts every rank knows (all_reduce, reduce, broadcast,
@@ -10,13 +14,17 @@
 // as the caller holds them, also after the cache has dropped them.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <list>
 #include <map>
 #include <memory>
 #include <string>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "base/status.h"
 #include "schedule/algorithms.h"
@@ -29,17 +37,16 @@ namespace dmlcomm::schedule {
 // The algorithms that the user has chosen.
 using Overrides = std::map<OpKind, const Algorithm*>;
 
-// What DMLCOMM_ALGORITHM may name besides, for all_reduce. It is no schedule between the ranks: who
-// makes the group sends all_reduce through the servers, and what they do not take is planned here.
-inline constexpr char kParameterServers[] = "ps";
-
 // Reads DMLCOMM_ALGORITHM: empty; or one name, for every operation that has it; or
 // "op=name,op=name". `invalid_argument` where there is no such operation or algorithm at all.
-// kParameterServers is legal and overrides nothing.
 Result<Overrides> parse_overrides(const std::string& text);
 
-// Whether a legal DMLCOMM_ALGORITHM names kParameterServers.
-bool names_parameter_servers(const std::string& text);
+// An algorithm displaces an earlier one of the table only if it is this much cheaper. So rounding
+// cannot decide between two that cost the same, and ranks built by different compilers agree.
+constexpr double kClearlyCheaper = 0.99;
+
+// The index of the least, or of an earlier one that is about as cheap. `seconds` is not empty.
+size_t cheapest_of(const std::vector<double>& seconds);
 
 // From so many bytes on, this algorithm: what a plan file says of one operation, in ascending order
 // and from 0 on. Bytes are those of the whole vector, or of all ranks' pieces together.
@@ -67,16 +74,15 @@ class Planner {
   // plan() fails with it too.
   const Status& status() const { return status_; }
 
-  // The schedule of rank `shape.rank`. Fails where the shape is malformed or its
-  // group is not the topology's.
+  // The schedule of rank `shape.rank`, where choose() names one. Fails where the shape is malformed
+  // or its group is not the topology's.
   Result<std::shared_ptr<const Schedule>> plan(const OpShape& shape);
 
-  // Whether the user has chosen the algorithm of these operations, by name or by a plan file.
-  bool is_overridden(OpKind kind) const {
-    return overrides_.contains(kind) || sized_choices_.contains(kind);
-  }
+  // What the ranks have found out about the memory that they share, on all of them the same. It
+  // replaces the topology's; status() fails if what the user has named does not apply any more.
+  void share_memory(const topology::SharedMemory& memory);
 
-  // The algorithm that plan() takes. `shape` must be valid.
+  // `shape` must be valid, and status() ok.
   const Algorithm& choose(const OpShape& shape);
 
  private:
@@ -85,16 +91,21 @@ class Planner {
   };
   using Entry = std::pair<OpShape, std::shared_ptr<const Schedule>>;
 
+  Status configure();
   Status check(const OpShape& shape) const;
   Status apply(const Overrides& overrides, bool is_list);
   Status apply(SizedChoices choices);
+  const Algorithm* named_for(const OpShape& shape) const;
   const Algorithm* cheapest(OpKind kind, double bytes) const;
   std::shared_ptr<const Schedule> remember(const OpShape& shape, Schedule schedule);
 
-  const topology::Topology topology_;
+  topology::Topology topology_;
+  const std::string override_text_, plan_text_;
   Status status_;
   Overrides overrides_;
   SizedChoices sized_choices_;
+  std::array<std::vector<const Algorithm*>, std::size(kOpKinds)>
+      in_memory_;  // by kind, those that apply
   // (kind, log2 of the bytes) -> choice. One per size bucket: stays small.
   std::map<std::pair<OpKind, int>, const Algorithm*> choices_;
   std::list<Entry> recent_;  // most recently used first

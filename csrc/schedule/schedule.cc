@@ -1,6 +1,7 @@
 #include "schedule/schedule.h"
 
 #include "base/str_cat.h"
+#include "schedule/algorithms.h"
 
 namespace dmlcomm::schedule {
 namespace {
@@ -22,6 +23,11 @@ std::string to_string(const Step& step) {
     case StepKind::copy: return str_cat("copy ", range_text(step.source), " to ", range);
   }
   return "unknown step";
+}
+
+std::string name_of(const Schedule& schedule) {
+  if (schedule.algorithm == nullptr) return "a schedule";
+  return str_cat(to_string(schedule.algorithm->kind), "_", schedule.algorithm->name);
 }
 
 }  // namespace dmlcomm::schedule

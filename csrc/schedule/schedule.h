@@ -1,8 +1,14 @@
 // Schedule: what one rank does in one collective, as plain data.
 //
 // A generator (one file each) is a pure function (shape, topology) -> Schedule. The verifier
-// proves a set of schedules right, the cost model prices it, the engine executes it. Nothing here
+// proves a set of schedules right, the simulator prices it, the engine executes it. Nothing here
 // knows sockets, threads or memory.
+//
+// Every operation that sends messages is a schedule. Two ways of ranks that share one host's memory
+// are not, and the verifier does not know them: `slots` and `peer_memory` (shared_memory.cc). They
+// are rows of the same table, and the planner chooses them as it chooses schedules. What each rank
+// does in `peer_memory` is a pure function with a test of its own (direct_transfers_test.cc); the
+// rest of both is tested end to end, on ranks that run (engine_test.cc).
 //
 // Vocabulary: an operation works on up to three *buffers* of elements: `input`, `output`,
 // `scratch`. In-place operations (all_reduce, broadcast) use `output` and scratch alone. A *range*
@@ -29,6 +35,8 @@
 #include <vector>
 
 namespace dmlcomm::schedule {
+
+struct Algorithm;
 
 enum class BufferId : uint8_t { input, output, scratch };
 
@@ -88,8 +96,11 @@ struct Schedule {
   uint16_t num_streams = 1;
   // Elements of scratch memory this rank needs.
   uint64_t scratch_elements = 0;
-  // Name of the generator, for logs: "all_reduce_ring".
-  std::string algorithm;
+  // The row of the table that made it; null where none did.
+  const Algorithm* algorithm = nullptr;
 };
+
+// "all_reduce_ring", for messages.
+std::string name_of(const Schedule& schedule);
 
 }  // namespace dmlcomm::schedule

@@ -17,10 +17,8 @@ bool covers(const Range& outer, const Range& inner) {
 
 }  // namespace
 
-ScheduleBuilder::ScheduleBuilder(const OpShape& shape, std::string algorithm)
-    : rank_(shape.rank), output_may_be_input_(shape.kind == OpKind::reduce) {
-  schedule_.algorithm = std::move(algorithm);
-}
+ScheduleBuilder::ScheduleBuilder(const OpShape& shape)
+    : rank_(shape.rank), output_may_be_input_(shape.kind == OpKind::reduce) {}
 
 void ScheduleBuilder::on(uint16_t stream, uint8_t rail) {
   stream_ = stream;

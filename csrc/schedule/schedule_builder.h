@@ -11,7 +11,6 @@
 
 #include <cstdint>
 #include <map>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -22,7 +21,7 @@ namespace dmlcomm::schedule {
 
 class ScheduleBuilder {
  public:
-  ScheduleBuilder(const OpShape& shape, std::string algorithm);
+  explicit ScheduleBuilder(const OpShape& shape);
 
   // The steps that follow stand in `stream`, and their messages go through `rail`.
   void on(uint16_t stream, uint8_t rail);

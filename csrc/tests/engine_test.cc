@@ -654,6 +654,33 @@ TEST(EngineAbortTest, GoodbyeDoesNotOvertakeWhatIsComplete) {
       [&] { EXPECT_EQ(run(message).code(), StatusCode::peer_lost); }, [](Communicator&) {});
 }
 
+// Whichever of the two ways through memory is named, it is taken where it can be, and sums right.
+TEST(EngineChoiceTest, TakesTheNamedWayThroughMemory) {
+  for (const char* name : {"slots", "peer_memory"}) {
+    Config config;
+    config.algorithm = name;
+    for (int num_ranks : {2, 3}) {
+      run_ranks(num_ranks, config, [&](Communicator& comm) {
+        for (size_t count : kCounts) {
+          std::vector<float> data = values_of(comm.rank(), count);
+          const auto sum = comm.all_reduce(data.data(), count, DType::f32, ReduceOp::sum, {});
+          ASSERT_EQ(run(sum).to_string(), "ok");
+          ASSERT_EQ(data, sums(comm.num_ranks(), count)) << name << " " << count;
+          data = values_of(comm.rank(), count);
+          ASSERT_EQ(run(comm.broadcast(bytes_of(data), 1, {})).to_string(), "ok");
+          ASSERT_EQ(data, values_of(1, count)) << name << " " << count;
+        }
+        // What the ranks disagree about has the name of what they did.
+        std::vector<float> data(comm.rank() == 0 ? 64 : 65);
+        const Status status =
+            run(comm.all_reduce(data.data(), data.size(), DType::f32, ReduceOp::sum, {}));
+        EXPECT_EQ(status.code(), StatusCode::mismatch);
+        EXPECT_NE(status.message().find(name), std::string::npos) << status.message();
+      });
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Transports, EngineTest,
                          testing::Combine(testing::Range(size_t{0}, all_transports().size()),
                                           testing::Values(1, 2, 3, 4, 5, 8)),

@@ -3,9 +3,8 @@
 
 #include <vector>
 
-#include "schedule/algorithms/all_reduce_direct.h"
-#include "schedule/algorithms/all_reduce_leaders.h"
 #include "schedule/algorithms/blocks.h"
+#include "schedule/algorithms/generators.h"
 #include "schedule/verify/verifier.h"
 #include "tests/schedule_shapes.h"
 #include "tests/schedule_topologies.h"

@@ -9,7 +9,7 @@
 #include "base/str_cat.h"
 #include "schedule/algorithms.h"
 #include "schedule/planner.h"
-#include "schedule/price/cost_model.h"
+#include "schedule/price/simulator.h"
 #include "schedule/verify/verifier.h"
 #include "tests/schedule_shapes.h"
 #include "tests/schedule_topologies.h"
@@ -126,7 +126,7 @@ TEST(BmlTest, TakesTheTimeOfThePaper) {
     const auto schedules = schedules_of(topology, OpKind::all_reduce, shapes);
     EXPECT_NEAR(simulate(topology, schedules, 1), bound, 0.02 * bound) << n << ", " << k;
     EXPECT_NEAR(simulate_in_lockstep(topology, schedules[1], 1, 1), bound, 0.02 * bound);
-    EXPECT_NEAR(bml.seconds(cost_terms(topology, kBytes)), bound, 0.02 * bound);
+    EXPECT_NEAR(bml.estimate(estimate_terms(topology, kBytes)), bound, 0.02 * bound);
   }
 }
 
@@ -142,7 +142,7 @@ TEST(BmlTest, RingsInTheLevelsTakeTheSameTimeAndNoContention) {
       schedules.push_back(ring.generate(shape, topology));
     }
     EXPECT_NEAR(simulate(topology, schedules, 1), bound, 0.02 * bound) << n << ", " << k;
-    EXPECT_NEAR(ring.seconds(cost_terms(topology, kBytes)), bound, 0.02 * bound);
+    EXPECT_NEAR(ring.estimate(estimate_terms(topology, kBytes)), bound, 0.02 * bound);
   }
 }
 
@@ -173,8 +173,8 @@ TEST(BmlTest, ClosedFormsAgreeWithTheSimulation) {
         const uint64_t count = kind == OpKind::all_reduce ? bytes : bytes / topology.num_ranks();
         const auto shapes = even_shapes(kind, topology.num_ranks(), 0, count);
         const double simulation = simulate(topology, schedules_of(topology, kind, shapes), 1);
-        const double closed =
-            find_algorithm(kind, "bml")->seconds(cost_terms(topology, static_cast<double>(bytes)));
+        const double closed = find_algorithm(kind, "bml")
+                                  ->estimate(estimate_terms(topology, static_cast<double>(bytes)));
         // Small messages are posted while others are under way, which the closed forms leave out.
         EXPECT_GT(closed, 0.8 * simulation) << to_string(kind) << ", " << bytes;
         EXPECT_LT(closed, (bytes < 10'000 ? 1.6 : 1.1) * simulation)
@@ -196,7 +196,8 @@ TEST(GridCostTest, ClosedFormsOfFlatAlgorithmsStayCloseToTheSimulation) {
         schedules.push_back(algorithm.generate(shape, topology));
       }
       const double simulation = simulate(topology, schedules, 1);
-      EXPECT_NEAR(algorithm.seconds(cost_terms(topology, 1'600'000)), simulation, 0.25 * simulation)
+      EXPECT_NEAR(algorithm.estimate(estimate_terms(topology, 1'600'000)), simulation,
+                  0.25 * simulation)
           << name << " on " << sizes.size() << " levels";
     }
   }

@@ -10,8 +10,8 @@
 
 #include "base/str_cat.h"
 #include "schedule/algorithms.h"
-#include "schedule/price/cost_model.h"
 #include "schedule/price/max_min_sharing.h"
+#include "schedule/price/simulator.h"
 #include "schedule/verify/verifier.h"
 #include "tests/schedule_shapes.h"
 #include "tests/schedule_topologies.h"
@@ -97,14 +97,14 @@ TEST(SimulationTest, RanksThatShareCoresWaitForEachOthersMessages) {
 // Posting is what takes the time. Cores go to ranks in turns, so that what a tree's next round
 // needs may wait for what it does not, which no closed form knows.
 TEST(ClosedFormTest, OfSharedCoresAgreesWithTheSimulation) {
-  for (const Algorithm& algorithm : all_algorithms()) {
+  for (const Algorithm& algorithm : all_schedules()) {
     for (uint32_t num_ranks : {4u, 8u, 16u}) {
       topology::Topology topology = round_prices(num_ranks, true);
       topology.intra_host.overhead_s = 2e-3;
       topology.ranks_per_core = 4;
       if (!algorithm.applies(topology)) continue;
       const double simulation = simulate(topology, schedules_of(algorithm, topology, 336), 1);
-      const double closed = algorithm.seconds(cost_terms(topology, 336));
+      const double closed = algorithm.estimate(estimate_terms(topology, 336));
       const std::string what = str_cat(to_string(algorithm.kind), "_", algorithm.name,
                                        " N = ", num_ranks, ": ", closed, " against ", simulation);
       EXPECT_GT(closed, simulation * 0.75) << what;
@@ -123,7 +123,7 @@ TEST(ClosedFormTest, OfBytesThroughSharedCoresAgreesWithTheSimulation) {
       constexpr uint64_t kBytes = 33'600'000;
       const Algorithm& algorithm = *find_algorithm(OpKind::all_reduce, name);
       const double simulation = simulate(topology, schedules_of(algorithm, topology, kBytes), 1);
-      const double closed = algorithm.seconds(cost_terms(topology, kBytes));
+      const double closed = algorithm.estimate(estimate_terms(topology, kBytes));
       EXPECT_NEAR(closed, simulation, 0.35 * simulation) << name << ", N = " << num_ranks;
     }
   }
@@ -137,7 +137,7 @@ TEST(ClosedFormTest, OfCoresOfLoopbackAgreesWithTheSimulation) {
       constexpr uint64_t kBytes = 33'600'000;
       const Algorithm& algorithm = *find_algorithm(OpKind::all_reduce, name);
       const double simulation = simulate(topology, schedules_of(algorithm, topology, kBytes), 1);
-      const double closed = algorithm.seconds(cost_terms(topology, kBytes));
+      const double closed = algorithm.estimate(estimate_terms(topology, kBytes));
       EXPECT_NEAR(closed, simulation, 0.3 * simulation) << name << ", " << per_core << " per core";
     }
   }
@@ -147,14 +147,14 @@ TEST(ClosedFormTest, OfCoresOfLoopbackAgreesWithTheSimulation) {
 // sizes, and never far off.
 TEST(ClosedFormTest, AgreesWithTheSimulation) {
   for (bool single_copy : {false, true}) {
-    for (const Algorithm& algorithm : all_algorithms()) {
+    for (const Algorithm& algorithm : all_schedules()) {
       for (uint32_t num_ranks : {2u, 3u, 4u, 7u, 8u, 16u}) {
         const topology::Topology topology = round_prices(num_ranks, single_copy);
         if (!algorithm.applies(topology)) continue;
         for (uint64_t bytes : {uint64_t{336}, uint64_t{33'600'000}}) {
           const bool is_power = (num_ranks & (num_ranks - 1)) == 0;
           const double simulation = simulate(topology, schedules_of(algorithm, topology, bytes), 1);
-          const double closed = algorithm.seconds(cost_terms(topology, bytes));
+          const double closed = algorithm.estimate(estimate_terms(topology, bytes));
           const std::string what =
               str_cat(to_string(algorithm.kind), "_", algorithm.name, " N = ", num_ranks, ", ",
                       bytes, " bytes: ", closed, " against ", simulation);
@@ -177,7 +177,7 @@ TEST(ClosedFormTest, OfStagesAgreesWithTheSimulation) {
       const Algorithm& algorithm = *find_algorithm(kind, "hierarchical");
       constexpr uint64_t kBytes = 16'000'000;
       const double simulation = simulate(topology, schedules_of(algorithm, topology, kBytes), 1);
-      const double closed = algorithm.seconds(cost_terms(topology, kBytes));
+      const double closed = algorithm.estimate(estimate_terms(topology, kBytes));
       EXPECT_NEAR(closed, simulation, 0.3 * simulation) << to_string(kind);
     }
   }
@@ -244,7 +244,7 @@ TEST(SimulationTest, MessagesOfOneNeighbourDoNotContend) {
   const auto seconds = [&] {
     return std::array{simulate(topology, schedules, 1),
                       simulate_in_lockstep(topology, schedules[0], 0, 1),
-                      direct.seconds(cost_terms(topology, 1e6))};
+                      direct.estimate(estimate_terms(topology, 1e6))};
   };
   topology.contention = 1;
   const auto alone = seconds();
@@ -256,7 +256,7 @@ TEST(SimulationTest, MessagesOfOneNeighbourDoNotContend) {
 TEST(ClosedFormTest, OfContentionAgreesWithTheSimulation) {
   topology::Topology topology = topology::flat_network({0, 1, 2, 3, 4}, 1, 1e9, true);
   for (OpKind kind : {OpKind::scatter, OpKind::gather, OpKind::broadcast}) {
-    const double closed = find_algorithm(kind, "direct")->seconds(cost_terms(topology, 10e6));
+    const double closed = find_algorithm(kind, "direct")->estimate(estimate_terms(topology, 10e6));
     const double whole = simulated(kind, "direct", topology, 10'000'000);
     EXPECT_NEAR(closed, whole, 0.05 * whole) << to_string(kind);
   }
@@ -276,7 +276,7 @@ TEST(LockstepTest, PricesGroupsThatAreTooLargeToGenerate) {
     one.counts = {bytes};
     return one;
   }();
-  const double expected = ring.seconds(cost_terms(topology, static_cast<double>(bytes)));
+  const double expected = ring.estimate(estimate_terms(topology, static_cast<double>(bytes)));
   EXPECT_NEAR(simulate_in_lockstep(topology, ring.generate(shape, topology), 0, 1), expected,
               0.01 * expected);
 }

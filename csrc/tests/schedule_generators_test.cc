@@ -37,7 +37,7 @@ class GeneratorTest : public testing::TestWithParam<Algorithm> {
                                << (aliasing == Aliasing::in_place ? ", in place" : "");
     }
     for (uint32_t rank = 0; rank < shapes.size(); ++rank) {
-      EXPECT_EQ(schedules[rank].algorithm,
+      EXPECT_EQ(name_of(schedules[rank]),
                 str_cat(to_string(GetParam().kind), "_", GetParam().name));
       if (shapes[0].kind != OpKind::barrier) expect_no_signals(schedules[rank], what);
     }
@@ -92,12 +92,13 @@ TEST_P(GeneratorTest, IsRightForLargeElements) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, GeneratorTest, testing::ValuesIn(all_algorithms()), name_of);
+INSTANTIATE_TEST_SUITE_P(All, GeneratorTest, testing::ValuesIn(all_schedules()), name_of);
 
 // What a rank does may depend only on counts it knows, or ranks would plan different messages.
 TEST(GeneratorTest, UsesOnlyTheCountsThatItsRankKnows) {
   for (OpKind kind : {OpKind::gather, OpKind::scatter}) {
-    for (const std::string& name : algorithms_of(kind)) {
+    for (const Algorithm& algorithm : all_schedules()) {
+      if (algorithm.kind != kind) continue;
       auto shapes = even_shapes(kind, 5, 3, 9);
       for (OpShape& shape : shapes) {
         if (shape.rank == shape.root) continue;
@@ -105,8 +106,7 @@ TEST(GeneratorTest, UsesOnlyTheCountsThatItsRankKnows) {
       }
       std::vector<Schedule> schedules;
       for (const OpShape& shape : shapes) {
-        schedules.push_back(
-            find_algorithm(kind, name)->generate(shape, topology::single_host(5, true)));
+        schedules.push_back(algorithm.generate(shape, topology::single_host(5, true)));
       }
       const Status status = verify(shapes, schedules);
       EXPECT_TRUE(status.ok()) << status.message();

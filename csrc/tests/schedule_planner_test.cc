@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -159,26 +160,14 @@ TEST(PlannerTest, AListOverridesSingleOperations) {
   EXPECT_EQ(choice(&planner, OpKind::all_gather, 4, 64 * kMiB), "direct");
 }
 
-TEST(PlannerTest, ParameterServersAreLegalForAllReduceAndOverrideNothing) {
-  for (const char* text : {"ps", "all_reduce=ps", "all_reduce=ps,broadcast=chain"}) {
-    EXPECT_TRUE(names_parameter_servers(text)) << text;
-    Planner planner(topology::single_host(4, true), text);
-    ASSERT_TRUE(planner.status().ok()) << planner.status();
-    EXPECT_FALSE(planner.is_overridden(OpKind::all_reduce)) << text;
-  }
-  for (const char* text : {"", "ring", "all_reduce=ring", "broadcast=ps"}) {
-    EXPECT_FALSE(names_parameter_servers(text)) << text;
-  }
-  expect_refused("broadcast=ps", "broadcast has no algorithm \"ps\"");
-  EXPECT_FALSE(parse_sized_choices("all_reduce:0=ps").ok());
-}
-
 TEST(PlannerTest, AWrongOverrideNamesTheLegalOnes) {
   expect_refused("rings", "no operation has an algorithm \"rings\"");
   expect_refused("all_reduce=chain", "all_reduce has no algorithm \"chain\"");
   expect_refused("allreduce=ring", "there is no operation \"allreduce\"");
   expect_refused("all_reduce=ring,tree", "\"tree\" is not of the form operation=name");
   expect_refused("send=direct", "send has no algorithm \"direct\"");
+  expect_refused("all_reduce=ps", "all_reduce has no algorithm \"ps\"");
+  expect_refused("all_reduce=slots", "needs ranks that share one host's memory");
 }
 
 TEST(PlannerTest, APlanChoosesBySizeWhereNoOverrideDoes) {
@@ -189,8 +178,6 @@ TEST(PlannerTest, APlanChoosesBySizeWhereNoOverrideDoes) {
   EXPECT_EQ(choice(&planner, OpKind::all_reduce, 4, 999), "tree");
   EXPECT_EQ(choice(&planner, OpKind::all_reduce, 4, 1000), "ring");
   EXPECT_EQ(choice(&planner, OpKind::broadcast, 4, 1000), "direct");
-  EXPECT_TRUE(planner.is_overridden(OpKind::all_reduce));
-  EXPECT_FALSE(planner.is_overridden(OpKind::all_gather));
 }
 
 TEST(PlannerTest, AWrongPlanSaysWhatIsWrong) {
@@ -205,6 +192,88 @@ TEST(PlannerTest, AWrongPlanSaysWhatIsWrong) {
   EXPECT_NE(message("all_reduce:1k=ring").find("no number of bytes"), std::string::npos);
   EXPECT_NE(message("all_reduce:0=rings").find("no algorithm \"rings\""), std::string::npos);
   EXPECT_NE(message("all_reduce:0=bml").find("needs one rank per host"), std::string::npos);
+}
+
+topology::Topology sharing_memory(uint32_t num_ranks, uint64_t slot_bytes, bool reaches_peers,
+                                  bool shares_tensors) {
+  topology::Topology topology = topology::single_host(num_ranks, true);
+  topology.memory.exists = true;
+  topology.memory.slot_bytes = slot_bytes;
+  topology.memory.reaches_peers = reaches_peers;
+  if (shares_tensors) {
+    topology.memory.least_mapped_bytes = 64 * 1024;
+    topology.memory.most_mapped_bytes = slot_bytes - 64;
+  }
+  return topology;
+}
+
+// What small operations gain was measured at the borders of these rules.
+std::string expected_in_memory(const topology::SharedMemory& memory, const OpShape& shape) {
+  const uint64_t others = shape.num_ranks - 1;
+  const uint64_t most = memory.reaches_peers ? 16 * 1024 * others : UINT64_MAX;
+  const uint64_t bytes = known_bytes(shape);
+  bool fits = bytes <= std::min(most, memory.slot_bytes);
+  if (shape.kind == OpKind::all_reduce || shape.kind == OpKind::reduce_scatter) {
+    fits = bytes <= memory.slot_bytes && bytes / shape.num_ranks <= most;
+  } else if (shape.kind == OpKind::all_gather) {
+    fits = shape.counts[0] * shape.element_bytes <= std::min(most, memory.slot_bytes);
+  } else if (!all_ranks_know_counts(shape.kind)) {
+    fits = shape.kind == OpKind::barrier;
+  }
+  const bool is_mapped = shape.kind == OpKind::all_reduce && bytes >= memory.least_mapped_bytes &&
+                         bytes <= memory.most_mapped_bytes;
+  if (memory.reaches_peers && (!fits || is_mapped)) return "peer_memory";
+  return fits ? "slots" : "a schedule";
+}
+
+TEST(PlannerTest, ThroughSharedMemoryThresholdsDecideToTheByte) {
+  for (uint32_t num_ranks : {2u, 3u, 4u, 7u, 16u}) {
+    for (const bool reaches : {false, true}) {
+      for (const bool shares : {false, true}) {
+        const auto topology = sharing_memory(num_ranks, kMiB, reaches, shares);
+        Planner planner(topology, "");
+        for (OpKind kind : {OpKind::all_reduce, OpKind::reduce, OpKind::broadcast,
+                            OpKind::all_gather, OpKind::gather, OpKind::scatter,
+                            OpKind::reduce_scatter, OpKind::all_to_all, OpKind::barrier}) {
+          for (uint64_t size = 1; size <= 4 * kMiB; size *= 2) {
+            for (uint64_t count : {size - 1, size, size + 1, size * 3 / 2, size * num_ranks}) {
+              const OpShape shape = even_shapes(kind, num_ranks, 0, count)[0];
+              const Algorithm& chosen = planner.choose(shape);
+              EXPECT_EQ(chosen.is_schedule() ? "a schedule" : chosen.name,
+                        expected_in_memory(topology.memory, shape))
+                  << to_string(kind) << " of " << count << ", N = " << num_ranks;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(PlannerTest, ANamedWayThroughMemoryIsTakenWhereItCanCarryTheShape) {
+  Planner slots(sharing_memory(4, kMiB, true, true), "slots");
+  ASSERT_TRUE(slots.status().ok()) << slots.status();
+  EXPECT_EQ(choice(&slots, OpKind::all_reduce, 4, kMiB), "slots");
+  EXPECT_EQ(choice(&slots, OpKind::all_reduce, 4, kMiB + 1), "peer_memory");
+  EXPECT_EQ(choice(&slots, OpKind::gather, 4, 8), "peer_memory");
+  Planner peers(sharing_memory(4, kMiB, true, false), "all_reduce=peer_memory");
+  EXPECT_EQ(choice(&peers, OpKind::all_reduce, 4, 4), "peer_memory");
+  EXPECT_EQ(choice(&peers, OpKind::reduce, 4, 4), "slots");
+  Planner plan(sharing_memory(4, kMiB, true, true), "", "all_reduce:0=ring,all_reduce:64=slots");
+  EXPECT_EQ(choice(&plan, OpKind::all_reduce, 4, 63), "ring");
+  EXPECT_EQ(choice(&plan, OpKind::all_reduce, 4, 64), "slots");
+  EXPECT_EQ(choice(&plan, OpKind::broadcast, 4, 64), "slots");
+}
+
+TEST(PlannerTest, ANameThatTurnsOutNotToApplyIsAnError) {
+  Planner planner(sharing_memory(4, kMiB, true, true), "all_reduce=peer_memory");
+  ASSERT_TRUE(planner.status().ok()) << planner.status();
+  planner.share_memory(sharing_memory(4, kMiB, false, false).memory);
+  EXPECT_EQ(planner.status().code(), StatusCode::invalid_argument);
+  Planner any(sharing_memory(4, kMiB, true, true), "");
+  EXPECT_EQ(choice(&any, OpKind::all_reduce, 4, kMiB), "peer_memory");
+  any.share_memory(sharing_memory(4, kMiB, false, false).memory);
+  EXPECT_EQ(choice(&any, OpKind::all_reduce, 4, kMiB), "slots");
 }
 
 TEST(PlannerTest, RefusesMalformedShapes) {
@@ -232,7 +301,7 @@ TEST(PlannerTest, KeepsSchedulesAndForgetsTheLeastRecentlyUsed) {
   for (uint64_t count = 2; count < 257; ++count) plan(count);  // 257 shapes; 1 is the oldest
   EXPECT_EQ(first, plan(0));
   EXPECT_NE(second, plan(1));
-  EXPECT_EQ(second->algorithm, "all_reduce_recursive_doubling");  // still the caller's
+  EXPECT_EQ(name_of(*second), "all_reduce_recursive_doubling");  // still the caller's
 }
 
 // Schedules in blocks have many steps: few of them are kept.

@@ -7,6 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "schedule/planner.h"
+#include "tests/schedule_shapes.h"
+
 namespace dmlcomm::schedule {
 namespace {
 
@@ -21,8 +24,8 @@ topology::Topology network(uint32_t num_hosts, std::vector<uint32_t> grid) {
 
 Price price_of(const topology::Topology& topology, OpKind kind, const std::string& name,
                uint64_t bytes) {
-  const auto prices = price_all(topology, kind, bytes, 4);
-  for (const Price& price : *prices) {
+  const auto compared = compare(topology, topology, kind, bytes, 4);
+  for (const Price& price : compared->prices) {
     if (price.algorithm->name == name) return price;
   }
   ADD_FAILURE() << name << " does not apply";
@@ -71,7 +74,7 @@ TEST(PricingTest, OneRankStandsForAllWhereTheyAreManyAndAlike) {
     EXPECT_NEAR(bytes, 2 * 4095.0 / 4096 / 3 * 1e8, 1e6);
   }
   const auto tree = price_of(network(4096, {16, 16, 16}), OpKind::all_reduce, "tree", 100'000'000);
-  EXPECT_EQ(tree.priced_by, PricedBy::formula);
+  EXPECT_EQ(tree.priced_by, PricedBy::estimate);
   EXPECT_FALSE(tree.traffic.has_value());
 }
 
@@ -83,7 +86,7 @@ TEST(PricingTest, RailsMayDifferInSpeed) {
     const double even = price_of(network(9, {3, 3}), OpKind::all_reduce, name, 12'500'000).seconds;
     const Price price = price_of(slow, OpKind::all_reduce, name, 12'500'000);
     EXPECT_NEAR(price.seconds, 4 * even, 0.05 * price.seconds) << name;
-    const double closed = price.algorithm->seconds(cost_terms(slow, 12'500'000));
+    const double closed = price.algorithm->estimate(estimate_terms(slow, 12'500'000));
     EXPECT_NEAR(closed, price.seconds, 0.1 * price.seconds) << name;
   }
   topology::Topology striped = topology::flat_network({0, 1, 2, 3}, 2, 1e9, true);
@@ -93,12 +96,46 @@ TEST(PricingTest, RailsMayDifferInSpeed) {
   EXPECT_NEAR(ring.traffic->rail_bytes[1], 1'500'000, 1'000);
 }
 
+// The choice of a job is that of its planner, whatever the prices to count with.
+TEST(PricingTest, NamesTheChoiceOfAJob) {
+  size_t num_others = 0;
+  for (const std::vector<uint32_t>& grid : {std::vector<uint32_t>{}, {3, 3}, {9}}) {
+    const topology::Topology job = network(9, grid);
+    topology::Topology counted = job;
+    counted.inter_host.alpha_s = 1e-3;
+    Planner planner(job, "");
+    for (OpKind kind : {OpKind::all_reduce, OpKind::broadcast, OpKind::all_gather,
+                        OpKind::reduce_scatter, OpKind::reduce}) {
+      for (uint64_t bytes = 36; bytes < 40'000'000; bytes *= 10) {
+        const auto compared = compare(counted, job, kind, bytes, 4);
+        const bool has_pieces = kind == OpKind::all_gather || kind == OpKind::reduce_scatter;
+        auto shape = even_shapes(kind, 9, 0, bytes / 4 / (has_pieces ? 9 : 1))[0];
+        shape.element_bytes = 4;
+        EXPECT_EQ(compared->prices[compared->chosen].algorithm, &planner.choose(shape)) << bytes;
+        for (const Price& price : compared->prices) {
+          EXPECT_GE(price.seconds, compared->prices[compared->fastest].seconds * 0.98);
+        }
+        num_others += compared->chosen != compared->fastest ? 1 : 0;
+      }
+    }
+  }
+  EXPECT_GT(num_others, 0u);  // the comparison of the two can fail
+}
+
+TEST(PricingTest, ProvesTheSchedulesOfANetwork) {
+  EXPECT_TRUE(verify_all(network(9, {3, 3}), OpKind::all_reduce).ok());
+  EXPECT_TRUE(verify_all(network(5, {}), OpKind::all_to_all).ok());
+  EXPECT_TRUE(verify_all(network(5, {}), OpKind::barrier).ok());
+  EXPECT_FALSE(verify_all(network(65, {}), OpKind::all_reduce).ok());
+  EXPECT_FALSE(verify_all(network(4, {}), OpKind::send).ok());
+}
+
 TEST(PricingTest, RefusesWhatIsNoTopologyAndNoOperation) {
   topology::Topology topology = network(4, {});
-  EXPECT_FALSE(price_all(topology, OpKind::send, 1, 1).ok());
-  EXPECT_FALSE(price_all(topology, OpKind::all_reduce, 1, 0).ok());
+  EXPECT_FALSE(compare(topology, topology, OpKind::send, 1, 1).ok());
+  EXPECT_FALSE(compare(topology, topology, OpKind::all_reduce, 1, 0).ok());
   topology.rail_betas_s_per_byte = {1, 1};
-  EXPECT_FALSE(price_all(topology, OpKind::all_reduce, 1, 1).ok());
+  EXPECT_FALSE(compare(topology, topology, OpKind::all_reduce, 1, 1).ok());
 }
 
 }  // namespace

@@ -4,6 +4,12 @@
 
 namespace dmlcomm::schedule {
 
+std::vector<Algorithm> all_schedules() {
+  std::vector<Algorithm> algorithms = all_algorithms();
+  std::erase_if(algorithms, [](const Algorithm& algorithm) { return !algorithm.is_schedule(); });
+  return algorithms;
+}
+
 std::vector<uint32_t> one_rank_per_host(uint32_t num_hosts) {
   std::vector<uint32_t> hosts(num_hosts);
   std::iota(hosts.begin(), hosts.end(), 0u);

@@ -9,6 +9,9 @@
 
 namespace dmlcomm::schedule {
 
+// The rows of the table that have generators.
+std::vector<Algorithm> all_schedules();
+
 // 0, 1, ..., N - 1: one rank per host, in their order.
 std::vector<uint32_t> one_rank_per_host(uint32_t num_hosts);
 

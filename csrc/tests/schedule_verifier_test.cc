@@ -324,21 +324,21 @@ TEST(VerifierTest, RefusesRailsThatLeadElsewhereOrAreShared) {
 
 // No generator does more than it must: without any one step, the rest is wrong, and seen to be.
 TEST(VerifierTest, RefusesEveryScheduleThatLacksAStep) {
-  for (const Algorithm& algorithm : all_algorithms()) {
+  for (const Algorithm& algorithm : all_schedules()) {
     const Group whole(algorithm.kind, algorithm.name, 4, 10);
     for (uint32_t rank = 0; rank < 4; ++rank) {
       for (uint32_t id = 0; id < whole.schedules[rank].steps.size(); ++id) {
         Group damaged = whole;
         damaged.remove(rank, id);
         EXPECT_FALSE(verify(damaged.shapes, damaged.schedules).ok())
-            << whole.schedules[rank].algorithm << " rank " << rank << " without step " << id;
+            << name_of(whole.schedules[rank]) << " rank " << rank << " without step " << id;
       }
     }
   }
 }
 
 TEST(VerifierTest, RefusesEveryShiftedRange) {
-  for (const Algorithm& algorithm : all_algorithms()) {
+  for (const Algorithm& algorithm : all_schedules()) {
     if (algorithm.kind == OpKind::barrier) continue;
     const Group whole(algorithm.kind, algorithm.name, 4, 10);
     for (uint32_t rank = 0; rank < 4; ++rank) {
@@ -347,7 +347,7 @@ TEST(VerifierTest, RefusesEveryShiftedRange) {
           Group damaged = whole;
           damaged.step(rank, id).range.offset += shift;
           EXPECT_FALSE(verify(damaged.shapes, damaged.schedules).ok())
-              << whole.schedules[rank].algorithm << " rank " << rank << " step " << id;
+              << name_of(whole.schedules[rank]) << " rank " << rank << " step " << id;
         }
       }
     }

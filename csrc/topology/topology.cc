@@ -35,6 +35,9 @@ constexpr double kSharedKernelByte = 0.8e-9;
 // Over loopback, for each byte and core: 4 ranks on 2 cores took 0.27 ns of both for each byte that
 // passed from one to the other.
 constexpr double kSharedLoopbackByte = 0.27e-9;
+// Where rates are not known, Gigabit Ethernet: only the ratio of latency and bandwidth matters for
+// the choice.
+constexpr double kAssumedBitsPerSecond = 1e9;
 // Adding or copying out of cache by one core.
 constexpr double kGamma = 1 / 10e9;
 
@@ -148,6 +151,15 @@ Topology grid_network(std::vector<uint32_t> host_of_rank, std::vector<uint32_t> 
   topology.grid = std::move(sizes);
   topology.relay_s = kRelay;
   return topology;
+}
+
+Topology job_network(std::vector<uint32_t> host_of_rank, uint32_t num_rails,
+                     std::vector<uint32_t> grid, const std::vector<uint64_t>& bits_per_second) {
+  Topology topology =
+      grid.empty()
+          ? flat_network(std::move(host_of_rank), num_rails, kAssumedBitsPerSecond, true)
+          : grid_network(std::move(host_of_rank), std::move(grid), kAssumedBitsPerSecond, true);
+  return at_rates(std::move(topology), bits_per_second);
 }
 
 Topology at_rates(Topology topology, const std::vector<uint64_t>& bits_per_second) {

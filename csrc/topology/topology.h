@@ -23,6 +23,18 @@ struct Link {
   double beta_s_per_byte = 0;
 };
 
+// What ranks that share one host's memory have beside messages.
+struct SharedMemory {
+  bool exists = false;  // all ranks meet there
+  // Of each rank's slot, which it fills and the others read.
+  uint64_t slot_bytes = 0;
+  // Each rank reads and writes the memory of all others, and the slots hold the addresses.
+  bool reaches_peers = false;
+  // Tensors from `least` to `most` bytes may be in memory that all ranks map, and fit into a slot.
+  uint64_t least_mapped_bytes = 1;
+  uint64_t most_mapped_bytes = 0;
+};
+
 struct Topology {
   std::vector<uint32_t> host_of_rank;
   Link intra_host;
@@ -52,6 +64,8 @@ struct Topology {
 
   // Reduction or local copy of one byte by one rank.
   double gamma_s_per_byte = 0;
+
+  SharedMemory memory;
 
   uint32_t num_ranks() const { return static_cast<uint32_t>(host_of_rank.size()); }
   bool same_host(uint32_t a, uint32_t b) const { return host_of_rank[a] == host_of_rank[b]; }
@@ -91,6 +105,11 @@ Topology flat_network(std::vector<uint32_t> host_of_rank, uint32_t num_rails,
 // The given hosts on a grid of levels of these `sizes`, each wired on a rail of `bits_per_second`.
 Topology grid_network(std::vector<uint32_t> host_of_rank, std::vector<uint32_t> sizes,
                       double bits_per_second, bool single_copy);
+
+// The network of a job, as far as it knows it: a grid of levels of these sizes, or flat where
+// `grid` is empty. Rates as of at_rates(); where they are not known, 1 Gb/s.
+Topology job_network(std::vector<uint32_t> host_of_rank, uint32_t num_rails,
+                     std::vector<uint32_t> grid, const std::vector<uint64_t>& bits_per_second);
 
 // The same network where rail l has so many bits per second; unchanged where that is not known of
 // every rail. More rates than rails are of rails that this network has as spares only.

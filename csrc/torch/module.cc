@@ -31,7 +31,7 @@ c10::intrusive_ptr<c10d::Backend> create(c10::intrusive_ptr<c10d::Store> store, 
                                          std::vector<uint32_t> grid,
                                          std::vector<uint32_t> host_of_rank,
                                          std::vector<uint64_t> rail_rates_bps, std::string plan,
-                                         const py::object& servers) {
+                                         std::string algorithm, const py::object& servers) {
   std::shared_ptr<ServerAllReduce> all_reduce;
   if (!servers.is_none()) all_reduce = std::make_shared<ServerAllReduce>(servers.ptr());
   const py::gil_scoped_release release;
@@ -49,6 +49,10 @@ c10::intrusive_ptr<c10d::Backend> create(c10::intrusive_ptr<c10d::Store> store, 
   options.host_of_rank = std::move(host_of_rank);
   options.rail_rates_bps = std::move(rail_rates_bps);
   options.plan = std::move(plan);
+  if (process_config().ok()) {
+    options.config = *process_config();
+    options.config->algorithm = std::move(algorithm);
+  }
   return ProcessGroupDmlcomm::create(std::move(store), std::move(options), std::move(all_reduce));
 }
 
@@ -103,7 +107,7 @@ PYBIND11_MODULE(_c10d, module) {
   module.def("create", &create, py::arg("store"), py::arg("rank"), py::arg("size"),
              py::arg("timeout"), py::arg("name"), py::arg("global_ranks"), py::arg("rails"),
              py::arg("grid"), py::arg("host_of_rank"), py::arg("rail_rates_bps"), py::arg("plan"),
-             py::arg("servers") = py::none(),
+             py::arg("algorithm"), py::arg("servers") = py::none(),
              "Makes the backend of one process group; collective over its ranks.");
   module.def(
       "set_timeout",

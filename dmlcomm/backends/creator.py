@@ -41,9 +41,11 @@ def create(options: Any, pg_options: Any = None) -> Any:
         )
     extension = _extension()
     _record_calls(extension)
-    servers = _servers(options)
+    setting = str(_core.config()["algorithm"])
+    algorithm = _core.without_parameter_servers(setting)
+    servers = _servers(options) if algorithm != setting else None
     try:
-        return _create(extension, options, servers)
+        return _create(extension, options, algorithm, servers)
     except BaseException:
         if servers is not None:
             servers.close()
@@ -59,15 +61,13 @@ def _record_calls(extension: ModuleType) -> None:
 
 
 def _servers(options: Any) -> Any:
-    """The parameter servers' side of all_reduce, where DMLCOMM_ALGORITHM asks for it; else None."""
-    if not _core.names_parameter_servers(str(_core.config()["algorithm"])):
-        return None
+    """The parameter servers' side of all_reduce, for which DMLCOMM_ALGORITHM asks."""
     from dmlcomm.backends import server_all_reduce  # with gRPC, which others need not load
 
     return server_all_reduce.for_group(options)
 
 
-def _create(extension: ModuleType, options: Any, servers: Any) -> Any:
+def _create(extension: ModuleType, options: Any, algorithm: str, servers: Any) -> Any:
     candidates, problem = _candidates()
     network, choices = _agree(options, candidates)
     address_of = {rail.interface: rail.address for rail in candidates}
@@ -86,6 +86,7 @@ def _create(extension: ModuleType, options: Any, servers: Any) -> Any:
             host_of_rank=list(network.host_of_rank),
             rail_rates_bps=list(network.rates_bps),
             plan=choices,
+            algorithm=algorithm,
             servers=servers,
         )
     except dist.DistBackendError as error:

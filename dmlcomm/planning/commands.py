@@ -51,6 +51,10 @@ def plan(
     output: Annotated[
         str, typer.Option(help="Write a plan file, for DMLCOMM_PLAN, to this path.")
     ] = "",
+    verify: Annotated[
+        bool,
+        typer.Option("--verify", help="Prove the schedules of the operation for this network."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Predict what each algorithm of an operation takes on a network, and which one is best.
@@ -60,6 +64,8 @@ def plan(
     try:
         network = networks.parse(topology, rate, ranks_per_host, mtu)
         num_bytes, element_bytes = parse_size(size), _element_bytes(dtype)
+        if verify:
+            _core.verify(network.core(), op)
         core = None
         if measure:
             # torch is needed here only, and takes a second to load.
@@ -71,6 +77,8 @@ def plan(
             network, core = measured.network, measured.core()
             console.print(str(measured), highlight=False, soft_wrap=True)
         _report(network, core or network.core(), op, num_bytes, element_bytes, output, as_json)
+        if verify and not as_json:
+            console.print(f"The schedules of {op} on {network} are verified.", highlight=False)
     except (PlanError, ValueError) as error:
         Console(stderr=True).print(f"[bold red]error:[/] {error}", highlight=False)
         raise typer.Exit(1) from error

@@ -51,21 +51,22 @@ class PlannedNetwork:
         """Share of a full frame that is data: 1448 of 1514 bytes at MTU 1500."""
         return (self.mtu - IP_AND_TCP_BYTES) / (self.mtu + ETHERNET_BYTES)
 
-    @property
-    def betas_s_per_byte(self) -> list[float]:
-        """Seconds per byte of data on each rail."""
-        return [8 / (rate * self.efficiency) for rate in self.rates_bps]
-
     def __str__(self) -> str:
         if not self.sizes:
             return f"flat:{self.num_hosts},{len(self.rates_bps)}"
         return str(specification.Network(self.sizes))
 
     def core(self) -> _core.Topology:
-        """With the prices that the planner assumes beside the rates."""
-        return _core.Topology(
-            self.num_hosts, self.ranks_per_host, list(self.sizes), self.betas_s_per_byte
-        )
+        """With the prices that the planner assumes, and rates of data, without headers."""
+        return self._topology(self.efficiency)
+
+    def of_job(self) -> _core.Topology:
+        """The same as a job knows it, which takes the rates of the NICs as they are."""
+        return self._topology(1)
+
+    def _topology(self, share: float) -> _core.Topology:
+        rates = [round(rate * share) for rate in self.rates_bps]
+        return _core.Topology(self.num_hosts, self.ranks_per_host, list(self.sizes), rates)
 
 
 def parse(text: str, rate: str, ranks_per_host: int = 1, mtu: int = 1500) -> PlannedNetwork:

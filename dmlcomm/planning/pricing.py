@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from dmlcomm import _core
 from dmlcomm.planning.network import PlannedNetwork
 
-# An algorithm displaces an earlier one of the table only if it is this much cheaper, as in the job.
-CLEARLY_CHEAPER = 0.99
-
 # Operations whose size every rank knows, so that a plan may choose by it.
 SIZED_OPERATIONS = ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter")
 
 # Plan files choose at powers of two up to this.
 MOST_PLANNED_BYTES = 1 << 30
+
+# Times that differ by less count as equal, as in the core.
+ABOUT_EQUAL = 0.01
 
 
 @dataclass(frozen=True)
@@ -20,25 +20,37 @@ class Choice:
     """What every algorithm takes, and the one to use.
 
     Attributes:
+        chosen: what a job without a plan file takes.
+        fastest: the least predicted time, which a plan file names.
         bound_s: the least time that the hosts' NICs allow, without headers; 0 where nothing has to
             be sent.
     """
 
     prices: list[_core.Price]
     chosen: _core.Price
+    fastest: _core.Price
     bound_s: float
 
     @property
     def reason(self) -> str:
-        """Why this algorithm: how far the next one is."""
+        """How the choice of a job compares with the others."""
+        if self.fastest is not self.chosen:
+            return (
+                f"what a job takes, by estimates of {_ms(self.chosen.estimate_s)} and "
+                f"{_ms(self.fastest.estimate_s)} for {self.fastest.name}; but {self.fastest.name} "
+                f"is predicted to take {1 - self.fastest.seconds / self.chosen.seconds:.1%} less, "
+                "and a plan file names it"
+            )
+        if not self.chosen.is_schedule:
+            return "what a job takes for this size, by thresholds that were measured"
         others = [price for price in self.prices if price is not self.chosen]
         if not others:
             return "the only one that applies"
         second = min(others, key=lambda price: price.seconds)
         more = second.seconds / self.chosen.seconds - 1
-        if more < 1 / CLEARLY_CHEAPER - 1:
-            return f"as fast as {second.name} within 1 %, and earlier in the table"
-        return f"the least time; {second.name}, the next, takes {more:.1%} more"
+        if more < ABOUT_EQUAL:
+            return f"as fast as {second.name} within 1 %, and what a job takes"
+        return f"the least time, which a job takes; {second.name}, the next, takes {more:.1%} more"
 
 
 def choose(
@@ -48,13 +60,17 @@ def choose(
     num_bytes: int,
     element_bytes: int = 4,
 ) -> Choice:
-    """Prices ``op``. ``num_bytes``: see `bound_s`. Raises ValueError for an unknown operation."""
-    prices = _core.price(topology, op, num_bytes, element_bytes)
-    chosen = prices[0]
-    for price in prices[1:]:
-        if price.seconds < CLEARLY_CHEAPER * chosen.seconds:
-            chosen = price
-    return Choice(prices, chosen, bound_s(network, op, num_bytes))
+    """Prices ``op``. ``num_bytes``: see `bound_s`. Raises ValueError for an unknown operation.
+
+    ``topology`` is the network with the prices to count with. A job chooses with prices of its own,
+    which are those of the planner.
+    """
+    job = network.of_job().on_shared_cores(topology.ranks_per_core)
+    found = _core.compare(topology, job, op, num_bytes, element_bytes)
+    prices = found.prices
+    return Choice(
+        prices, prices[found.chosen], prices[found.fastest], bound_s(network, op, num_bytes)
+    )
 
 
 def bound_s(network: PlannedNetwork, op: str, num_bytes: int) -> float:
@@ -86,8 +102,12 @@ def size_ranges(
     last = ""
     size = 1 << 10
     while size <= MOST_PLANNED_BYTES:
-        name = choose(network, topology, op, size, element_bytes).chosen.name
+        name = choose(network, topology, op, size, element_bytes).fastest.name
         if name != last:
             ranges[size if ranges else 0] = last = name
         size *= 2
     return ranges
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.4g} ms"

@@ -32,7 +32,7 @@ def table(network: PlannedNetwork, choice: Choice) -> Table:
         found.add_column(column, justify="right", no_wrap=True)
     for number in range(len(network.rates_bps)):
         found.add_column(f"{rail} {number}", justify="right", no_wrap=True)
-    for column in ("time", "x bound", "priced by"):
+    for column in ("time", "x bound", "estimate", "priced by"):
         found.add_column(column, justify="right", no_wrap=True)
     for price in choice.prices:
         style = "bold green" if price is choice.chosen else ""
@@ -52,12 +52,14 @@ def as_json(network: PlannedNetwork, op: str, num_bytes: int, choice: Choice) ->
         "bytes": num_bytes,
         "bound_s": choice.bound_s,
         "chosen": choice.chosen.name,
+        "fastest": choice.fastest.name,
         "reason": choice.reason,
         "algorithms": [
             {
                 "name": price.name,
                 "seconds": price.seconds,
                 "priced_by": price.priced_by,
+                "estimate_s": price.estimate_s,
                 "messages": price.messages,
                 "rounds": price.rounds,
                 "rail_bytes": price.rail_bytes,
@@ -78,6 +80,7 @@ def _cells(network: PlannedNetwork, price: _core.Price, bound_s: float) -> list[
         ),
         _time(price.seconds),
         f"{price.seconds / bound_s:.3f}" if bound_s else "-",
+        _time(price.estimate_s),
         price.priced_by,
     ]
 

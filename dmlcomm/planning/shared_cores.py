@@ -36,7 +36,7 @@ def on_shared_cores(
 
     if probe_s is None or ranks_per_core <= 1:
         return scaled(1)
-    # The time of one algorithm is linear in the factor; which is best may change with it.
+    # Linear in the factor, unless it is the links that take the time.
     factor = 1.0
     for _ in range(MOST_STEPS):
         found, further = (

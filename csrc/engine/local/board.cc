@@ -1,6 +1,5 @@
 #include "engine/local/board.h"
 
-#include <algorithm>
 #include <cstdint>
 
 #include "engine/local/direct_runner.h"
@@ -8,26 +7,6 @@
 #include "memory/shared_blocks.h"
 
 namespace dmlcomm::engine {
-namespace {
-
-using schedule::OpKind;
-
-// Where ranks reach each other's memory, data goes through the slots if a rank reads at most
-// (N - 1) times this from each other one. Two copies in the cache cost less than a system call and
-// a second wait, and the more ranks there are, the more system calls and waits. See
-// may_be_shared().
-constexpr size_t kSlotReadBytes = 16 * 1024;
-
-// All-reduces up to this size take one round, in which every rank adds everything up for itself: it
-// spares the second wait, and costs N - 1 times the reading.
-constexpr size_t kOneRoundBytes = 16 * 1024;
-
-size_t largest_piece(const OpRequest& request) {
-  const auto& counts = request.shape.counts;
-  return *std::max_element(counts.begin(), counts.end()) * size_of(request.dtype);
-}
-
-}  // namespace
 
 Board::Board(transport::Mesh& mesh, int rank, int num_ranks)
     : mesh_(mesh), rank_(rank), num_ranks_(num_ranks) {}
@@ -48,13 +27,15 @@ void Board::greet(bool* moved) {
     *moved = true;
   }
   if (!all_published(1)) return;
-  direct_ = header().reaches_all;
-  shares_tensors_ = header().shares_tensors;
+  bool reaches_all = header().reaches_all;
+  bool shares_tensors = header().shares_tensors;
   for (int rank = 0; rank < num_ranks_; ++rank) {
     if (rank == rank_) continue;
-    direct_ = direct_ && header_of(rank).reaches_all;
-    shares_tensors_ = shares_tensors_ && header_of(rank).shares_tensors;
+    reaches_all = reaches_all && header_of(rank).reaches_all;
+    shares_tensors = shares_tensors && header_of(rank).shares_tensors;
   }
+  memory_ =
+      shared_memory(static_cast<uint32_t>(num_ranks_), slot_bytes(), reaches_all, shares_tensors);
   ready_ = true;
   *moved = true;
 }
@@ -94,42 +75,26 @@ void Board::publish() {
   }
 }
 
-std::unique_ptr<Runner> Board::runner_for(const OpState& op, MemoryPool& pool) {
-  const bool goes_direct = direct_ && slot_bytes() >= DirectRunner::slot_bytes_for(num_ranks_);
-  const auto num_others = static_cast<size_t>(num_ranks_ - 1);
-  const bool fits = fits_slots(op, goes_direct ? kSlotReadBytes * num_others : SIZE_MAX);
-  if (goes_direct && (!fits || may_be_shared(op))) {
-    return std::make_unique<DirectRunner>(*this, op, pool, fits);
+std::unique_ptr<Runner> Board::runner_for(const OpState& op, const schedule::Algorithm& algorithm,
+                                          MemoryPool& pool) {
+  if (algorithm.execution == schedule::Execution::peer_memory) {
+    return std::make_unique<DirectRunner>(*this, op, algorithm, pool);
   }
-  if (!fits) return nullptr;
-  const bool is_large =
-      op.request().shape.kind == OpKind::all_reduce && op.request().output.bytes() > kOneRoundBytes;
-  return std::make_unique<SlotRunner>(*this, op,
-                                      is_large ? SlotRunner::Rounds::two : SlotRunner::Rounds::one);
+  return std::make_unique<SlotRunner>(*this, op, algorithm);
 }
 
-// An all_reduce whose tensor is in the arena needs no copies, and as many rounds as in the slots.
-// (4 ranks, 64 KiB: 55 us instead of 87; 106 instead of 97 where all tensors have to be copied.)
-bool Board::may_be_shared(const OpState& op) const {
-  const size_t bytes = op.request().output.bytes();
-  return shares_tensors_ && op.request().shape.kind == OpKind::all_reduce &&
-         bytes >= SharedBlocks::kMinBytes && DirectRunner::copy_fits(bytes, slot_bytes());
-}
-
-// Whether the data fits into the slots, and no rank reads more than `max_read` from another's.
-bool Board::fits_slots(const OpState& op, size_t max_read) const {
-  const OpRequest& request = op.request();
-  const size_t bytes = op.info().count * size_of(request.dtype);
-  switch (request.shape.kind) {
-    case OpKind::barrier: return true;
-    case OpKind::all_reduce:
-    case OpKind::reduce_scatter:
-      return bytes <= slot_bytes() && bytes / static_cast<size_t>(num_ranks_) <= max_read;
-    case OpKind::reduce:
-    case OpKind::broadcast: return bytes <= std::min(slot_bytes(), max_read);
-    case OpKind::all_gather: return largest_piece(request) <= std::min(slot_bytes(), max_read);
-    default: return false;  // sizes that not every rank knows
+topology::SharedMemory shared_memory(uint32_t num_ranks, size_t slot_bytes, bool reaches_all,
+                                     bool shares_tensors) {
+  topology::SharedMemory memory;
+  memory.exists = true;
+  memory.slot_bytes = slot_bytes;
+  memory.reaches_peers =
+      reaches_all && slot_bytes >= DirectRunner::slot_bytes_for(static_cast<int>(num_ranks));
+  if (shares_tensors) {
+    memory.least_mapped_bytes = SharedBlocks::kMinBytes;
+    memory.most_mapped_bytes = DirectRunner::most_copied_bytes(slot_bytes);
   }
+  return memory;
 }
 
 }  // namespace dmlcomm::engine

@@ -10,7 +10,8 @@
 //
 // Round 1 belongs to the board itself: the ranks say whether they reach each other's memory. An
 // operation takes one or two rounds, and all ranks count them alike. What goes through the slots is
-// either the data (SlotRunner) or addresses of it (DirectRunner). In the first round of the latter
+// either the data (SlotRunner, algorithm `slots`) or addresses of it (DirectRunner, `peer_memory`);
+// the planner chooses (schedule/algorithms/shared_memory.cc). In the first round of the latter
 // a slot may hold a copy to which the others write, too: until they publish the second.
 #pragma once
 
@@ -20,6 +21,8 @@
 #include "engine/op_state.h"
 #include "engine/runner.h"
 #include "memory/memory_pool.h"
+#include "schedule/algorithms.h"
+#include "topology/topology.h"
 #include "transport/mesh.h"
 
 namespace dmlcomm::engine {
@@ -33,9 +36,12 @@ class Board {
   bool ready() const { return ready_; }
   bool greeting_waits_for(int peer) const;
 
-  // The runner that carries `op` out on the board, or null if its ranks have to take another way.
-  // Depends on facts only that all ranks share. Once ready().
-  std::unique_ptr<Runner> runner_for(const OpState& op, MemoryPool& pool);
+  // What the ranks have found out about each other, the same on all of them. Once ready().
+  const topology::SharedMemory& memory() const { return memory_; }
+
+  // Carries `op` out; `algorithm` is no schedule. Once ready().
+  std::unique_ptr<Runner> runner_for(const OpState& op, const schedule::Algorithm& algorithm,
+                                     MemoryPool& pool);
 
   // --- for the runners ---
   int rank() const { return rank_; }
@@ -55,16 +61,18 @@ class Board {
 
  private:
   bool connected() const;
-  bool fits_slots(const OpState& op, size_t max_read) const;
-  bool may_be_shared(const OpState& op) const;
 
   transport::Mesh& mesh_;
   const int rank_;
   const int num_ranks_;
   uint64_t round_ = 0;
   bool ready_ = false;
-  bool direct_ = false;          // all ranks reach each other's memory
-  bool shares_tensors_ = false;  // on all ranks they may lie in the arena
+  topology::SharedMemory memory_;
 };
+
+// What ranks with slots of so many bytes have beside messages. `reaches_all`: each one the memory
+// of all others; `shares_tensors`: on all of them tensors may lie in the arena.
+topology::SharedMemory shared_memory(uint32_t num_ranks, size_t slot_bytes, bool reaches_all,
+                                     bool shares_tensors);
 
 }  // namespace dmlcomm::engine

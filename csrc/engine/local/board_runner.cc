@@ -7,8 +7,8 @@
 
 namespace dmlcomm::engine {
 
-BoardRunner::BoardRunner(Board& board, const OpState& op, uint8_t algorithm)
-    : Runner(info_of(op, algorithm)), board_(board), op_(op) {}
+BoardRunner::BoardRunner(Board& board, const OpState& op, const schedule::Algorithm& algorithm)
+    : Runner(info_of(op, schedule::number_of(algorithm))), board_(board), op_(op) {}
 
 Status BoardRunner::start() {
   enter();

@@ -4,13 +4,14 @@
 #include <vector>
 
 #include "engine/local/board.h"
+#include "schedule/algorithms.h"
 
 namespace dmlcomm::engine {
 
 class BoardRunner : public Runner {
  public:
-  // `algorithm` differs between runners, so that ranks that take different ones notice.
-  BoardRunner(Board& board, const OpState& op, uint8_t algorithm);
+  // Ranks that take different algorithms notice by their numbers.
+  BoardRunner(Board& board, const OpState& op, const schedule::Algorithm& algorithm);
 
   Status start() final;
   Status advance(bool* moved) final;

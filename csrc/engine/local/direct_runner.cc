@@ -9,6 +9,7 @@
 #include "engine/segments.h"
 #include "kernels/copy.h"
 #include "kernels/reduce.h"
+#include "schedule/algorithms/shared_memory.h"
 
 namespace dmlcomm::engine {
 namespace {
@@ -39,10 +40,11 @@ size_t segment_bytes(const Transfer& transfer) {
 
 }  // namespace
 
-DirectRunner::DirectRunner(Board& board, const OpState& op, MemoryPool& pool, bool may_copy)
-    : BoardRunner(board, op, kDirectAlgorithm),
+DirectRunner::DirectRunner(Board& board, const OpState& op, const schedule::Algorithm& algorithm,
+                           MemoryPool& pool)
+    : BoardRunner(board, op, algorithm),
       pool_(pool),
-      may_copy_(may_copy),
+      may_copy_(schedule::copies_to_slots(op.request().shape, board.memory())),
       shown_(static_cast<size_t>(board.num_ranks())) {
   std::vector<Region>& own = shown_[static_cast<size_t>(rank())];
   own = shown_regions(request(), is_root());
@@ -123,7 +125,7 @@ void DirectRunner::show(Region& region, bool is_result) {
 }
 
 void DirectRunner::copy_to_slot(Region& region) {
-  DMLCOMM_CHECK(copy_fits(region.bytes, board().slot_bytes()));
+  DMLCOMM_CHECK(region.bytes <= most_copied_bytes(board().slot_bytes()));
   copy_ = board().own_slot(round()) + kCopyOffset;
   std::memcpy(copy_, reinterpret_cast<const void*>(region.address), region.bytes);
   region = {kCopyOffset, region.bytes, 1};

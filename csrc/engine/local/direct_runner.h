@@ -16,8 +16,8 @@ namespace dmlcomm::engine {
 
 class DirectRunner final : public BoardRunner {
  public:
-  // `may_copy`: an all_reduce's tensor to the slot, into which it fits, if it is not in the arena.
-  DirectRunner(Board& board, const OpState& op, MemoryPool& pool, bool may_copy);
+  DirectRunner(Board& board, const OpState& op, const schedule::Algorithm& algorithm,
+               MemoryPool& pool);
   ~DirectRunner() override;
 
   // What a rank shows the others has to fit into a slot.
@@ -25,8 +25,9 @@ class DirectRunner final : public BoardRunner {
     return static_cast<size_t>(num_ranks) * sizeof(Region);
   }
 
-  static bool copy_fits(size_t bytes, size_t slot_bytes) {
-    return slot_bytes >= kCopyOffset && bytes <= slot_bytes - kCopyOffset;
+  // The largest tensor of which a slot holds a copy.
+  static size_t most_copied_bytes(size_t slot_bytes) {
+    return slot_bytes >= kCopyOffset ? slot_bytes - kCopyOffset : 0;
   }
 
   void stop() override;
@@ -61,7 +62,7 @@ class DirectRunner final : public BoardRunner {
   Status write_to(const Place& target, uint64_t position, const std::byte* data, size_t bytes);
 
   MemoryPool& pool_;
-  const bool may_copy_;
+  const bool may_copy_;       // to the slot, a tensor that is not in the arena
   uint64_t first_round_ = 0;  // in which the others accept our writing
   std::vector<SharedBlocks::Use> uses_;
   std::byte* copy_ = nullptr;               // of the tensor, which gets the result from there

@@ -14,7 +14,7 @@ using schedule::OpKind;
 // The result of the first round of two is in the slot of the second already.
 void SlotRunner::put() {
   if (round_of_op() == 2) return;
-  if (rounds_ == Rounds::two || request().shape.kind == OpKind::reduce_scatter) {
+  if (num_rounds_ == 2 || request().shape.kind == OpKind::reduce_scatter) {
     put_parts_of_others();
   } else {
     put_input();
@@ -33,7 +33,7 @@ SlotRunner::Part SlotRunner::part_of(int rank) const {
     const uint64_t before = std::accumulate(counts.begin(), counts.begin() + rank, uint64_t{0});
     return {before * element, counts[r] * element};
   }
-  if (rounds_ == Rounds::one) return {0, request().output.bytes()};
+  if (num_rounds_ == 1) return {0, request().output.bytes()};
   const topology::Partition cuts(counts[0], static_cast<uint32_t>(num_ranks()),
                                  static_cast<uint32_t>(element));
   return {cuts.begin(static_cast<uint32_t>(rank)) * element,
@@ -86,7 +86,7 @@ Status SlotRunner::take(int rank) {
 
 Status SlotRunner::all_taken() {
   if (combines()) combine();
-  if (rounds_ == Rounds::two && round_of_op() == 1) {
+  if (num_rounds_ == 2 && round_of_op() == 1) {
     enter();
   } else {
     finish();
@@ -109,7 +109,7 @@ void SlotRunner::combine() {
   std::byte* result =
       request().output.at(kind == OpKind::reduce_scatter ? 0 : part.offset, part.bytes);
   // The result of the first round of two goes to the slot of the second, where the others fetch it.
-  std::byte* shared = rounds_ == Rounds::two ? board().own_slot(round() + 1) + part.offset : result;
+  std::byte* shared = num_rounds_ == 2 ? board().own_slot(round() + 1) + part.offset : result;
   kernels::reduce(shared, sources.data(), sources.size(), part.bytes / size_of(request().dtype),
                   request().dtype, request().reduce_op, divisor());
   if (shared != result) std::memcpy(result, shared, part.bytes);

@@ -6,15 +6,15 @@
 #pragma once
 
 #include "engine/local/board_runner.h"
+#include "schedule/algorithms/shared_memory.h"
 
 namespace dmlcomm::engine {
 
 class SlotRunner final : public BoardRunner {
  public:
-  enum class Rounds { one, two };
-
-  SlotRunner(Board& board, const OpState& op, Rounds rounds)
-      : BoardRunner(board, op, kSlotAlgorithm), rounds_(rounds) {}
+  SlotRunner(Board& board, const OpState& op, const schedule::Algorithm& algorithm)
+      : BoardRunner(board, op, algorithm),
+        num_rounds_(schedule::rounds_of_slots(op.request().shape)) {}
 
  private:
   // A part of the operation's buffer, and of every slot.
@@ -35,7 +35,7 @@ class SlotRunner final : public BoardRunner {
   void keep_own_part();
   void combine();
 
-  const Rounds rounds_;
+  const int num_rounds_;
 };
 
 }  // namespace dmlcomm::engine

@@ -1,8 +1,20 @@
-#include "schedule/algorithms/all_gather_bml.h"
+// all_gather, BML: the broadcast of the BML all_reduce, level by level on all rails at once.
+//
+// Source, vocabulary and requirements: all_reduce_bml.cc. Here the pieces are given: rank p has
+// piece p, pieces may differ in length, and stream t moves the t-th of k parts of every piece.
+//
+// Steps: k, in the order of levels opposite to the aggregation's: a host sends every piece that it
+// has of its set to each neighbour on the step's level. Pieces may be separate tensors, and go one
+// by one, each as soon as it is there: N - 1 messages per stream. On the wire: (N - 1) / (k N) S
+// bytes per rail, 1 / k of the least that one rail allows.
+//
+// Example, BCube(2, 2), stream 0 on host 0: sends its part of piece 0 to host 2 on rail 1, and gets
+// that of piece 2; sends both to host 1 on rail 0, and gets those of 1 and 3.
+#include "schedule/algorithms/generators.h"
 
 #include "schedule/algorithms/bml_stream.h"
+#include "schedule/algorithms/parts.h"
 #include "schedule/pieces.h"
-#include "schedule/price/bml_cost.h"
 #include "topology/partition.h"
 
 namespace dmlcomm::schedule {
@@ -54,14 +66,14 @@ Schedule all_gather_bml(const OpShape& shape, const topology::Topology& topology
   std::vector<Range> pieces;
   for (uint32_t rank : group.ranks) pieces.push_back(all.in(BufferId::output, rank));
   const Range own{BufferId::input, 0, shape.counts[shape.rank]};
-  ScheduleBuilder builder(shape, "all_gather_bml");
+  ScheduleBuilder builder(shape);
   add_all_gather_bml(&builder, group, topology::Grid(topology.grid), own, pieces,
                      shape.element_bytes);
   builder.copy(pieces[group.index], own);
   return builder.build();
 }
 
-double all_gather_bml_seconds(const CostTerms& terms) {
+double all_gather_bml_seconds(const EstimateTerms& terms) {
   double more_messages = 0;
   for (uint32_t size : terms.grid) more_messages += terms.num_ranks - size;
   return bml_stage_seconds(terms) + terms.overhead * more_messages;

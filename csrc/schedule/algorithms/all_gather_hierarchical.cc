@@ -1,9 +1,16 @@
-#include "schedule/algorithms/all_gather_hierarchical.h"
+// all_gather, hierarchical: once through the network, and through shared memory inside hosts.
+//
+// Source: the second half of all_reduce_hierarchical.cc. Pieces may differ in length.
+//
+// Steps: (1) an all_gather among the ranks that have the same place on their hosts, by BML on a
+// grid and in a ring elsewhere; (2) inside each host every rank sends what it has to all others.
+// Through the NICs of a host pass S (H - 1) / H bytes for H hosts.
+//
+// Example, 2 hosts of 2 ranks: 0 gets piece 2 from 2; sends 0 and 2 to 1, and gets 1 and 3.
+#include "schedule/algorithms/generators.h"
 
-#include "schedule/algorithms/all_gather_bml.h"
-#include "schedule/algorithms/all_gather_direct.h"
-#include "schedule/algorithms/all_gather_ring.h"
 #include "schedule/algorithms/hierarchy.h"
+#include "schedule/algorithms/parts.h"
 #include "schedule/pieces.h"
 
 namespace dmlcomm::schedule {
@@ -15,7 +22,7 @@ Schedule all_gather_hierarchical(const OpShape& shape, const topology::Topology&
   std::vector<Range> pieces;  // of `across`
   for (uint32_t rank : ranks.across.ranks) pieces.push_back(all.in(BufferId::output, rank));
 
-  ScheduleBuilder builder(shape, "all_gather_hierarchical");
+  ScheduleBuilder builder(shape);
   if (topology.grid.empty()) {
     add_all_gather_ring(&builder, ranks.across, own, pieces);
   } else {
@@ -38,7 +45,7 @@ Schedule all_gather_hierarchical(const OpShape& shape, const topology::Topology&
   return builder.build();
 }
 
-double all_gather_hierarchical_seconds(const CostTerms& terms) {
+double all_gather_hierarchical_seconds(const EstimateTerms& terms) {
   const StageTerms stages = stage_terms(terms);
   const double more_messages = (stages.across.num_ranks - 1.0) * (stages.within.num_ranks - 1.0);
   return (stages.across.grid.empty() ? all_gather_ring_seconds(stages.across)

@@ -1,5 +1,16 @@
-#include "schedule/algorithms/all_gather_ring.h"
+// all_gather, ring: pieces travel once around a ring of neighbours.
+//
+// Source: folklore; Thakur, Rabenseifner, Gropp 2005. Pieces may differ in length.
+//
+// Steps: N - 1 rounds; in round s rank r sends piece r - s to r + 1 and receives piece
+// r - s - 1 from r - 1. On the wire: each rank receives S (N - 1) / N bytes, the least
+// possible, and talks to neighbours only.
+//
+// Example, N = 3: rank 1 sends piece 1 to 2 and receives piece 0 from 0; then sends piece 0 to
+// 2 and receives piece 2 from 0.
+#include "schedule/algorithms/generators.h"
 
+#include "schedule/algorithms/parts.h"
 #include "schedule/pieces.h"
 #include "schedule/schedule_builder.h"
 
@@ -17,18 +28,18 @@ void add_all_gather_ring(ScheduleBuilder* builder, const Group& group, const Ran
   }
 }
 
-Schedule all_gather_ring(const OpShape& shape) {
+Schedule all_gather_ring(const OpShape& shape, const topology::Topology&) {
   const Pieces all(shape.counts);
   std::vector<Range> pieces;
   for (uint32_t p = 0; p < shape.num_ranks; ++p) pieces.push_back(all.in(BufferId::output, p));
   const Range own{BufferId::input, 0, shape.counts[shape.rank]};
-  ScheduleBuilder builder(shape, "all_gather_ring");
+  ScheduleBuilder builder(shape);
   add_all_gather_ring(&builder, group_of_all(shape.rank, shape.num_ranks), own, pieces);
   builder.copy(pieces[shape.rank], own);
   return builder.build();
 }
 
-double all_gather_ring_seconds(const CostTerms& terms) {
+double all_gather_ring_seconds(const EstimateTerms& terms) {
   const double others = terms.num_ranks - 1;
   const double moved = terms.bytes * others / terms.num_ranks;
   return others * terms.latency() + terms.next(moved, moved);

@@ -1,4 +1,21 @@
-#include "schedule/algorithms/all_reduce_halving_doubling.h"
+// all_reduce, halving and doubling: a reduce-scatter by recursive halving and an
+// all-gather by recursive doubling.
+//
+// Source: Rabenseifner, "Optimization of collective reduction operations", 2004; Thakur,
+// Rabenseifner, Gropp 2005. For core, extra and partner, see power_of_two_fold.h.
+//
+// Vocabulary: the vector is cut into P *parts*; a *window* is a run of parts. Core rank v ends
+// up with the window [v, v + 1).
+//
+// Steps: extras hand their vector to their partner. Halving: the window starts as [0, P); with d =
+// P/2, P/4, ..., 1, ranks v and v xor d, which have the same window, each keep the half that holds
+// their own part and send the other. Doubling: the same exchanges backwards. Partners hand the
+// result back. On the wire: 2 S (P - 1) / P bytes per core rank in 2 log2 P rounds; extras add 2 S
+// and two rounds. Each element is finished by one rank, so all have identical bits.
+//
+// Example, N = 4: 0 sends parts 2, 3 to 2 and gets its 0, 1; sends part 1 to 1 and gets its 0; has
+// part 0 of the sum. Then 0 and 1 exchange parts 0 and 1; 0 and 2 exchange 0, 1 and 2, 3.
+#include "schedule/algorithms/generators.h"
 
 #include "schedule/algorithms/power_of_two_fold.h"
 #include "schedule/schedule_builder.h"
@@ -6,11 +23,11 @@
 
 namespace dmlcomm::schedule {
 
-Schedule all_reduce_halving_doubling(const OpShape& shape) {
+Schedule all_reduce_halving_doubling(const OpShape& shape, const topology::Topology&) {
   const PowerOfTwoFold fold(shape.rank, shape.num_ranks);
   const Range all{BufferId::output, 0, shape.counts[0]};
 
-  ScheduleBuilder builder(shape, "all_reduce_halving_doubling");
+  ScheduleBuilder builder(shape);
   if (fold.is_extra) {
     builder.send(all, fold.partner);
     builder.recv(all, fold.partner);
@@ -39,7 +56,7 @@ Schedule all_reduce_halving_doubling(const OpShape& shape) {
   return builder.build();
 }
 
-double all_reduce_halving_doubling_seconds(const CostTerms& terms) {
+double all_reduce_halving_doubling_seconds(const EstimateTerms& terms) {
   const PowerOfTwoFold fold(0, terms.num_ranks);
   const double moved = terms.bytes * (fold.core_size - 1) / fold.core_size;
   const double core = 2 * ceil_log2(fold.core_size) * terms.latency_of(fold.core_size) +

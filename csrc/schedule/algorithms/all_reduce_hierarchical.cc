@@ -1,10 +1,19 @@
-#include "schedule/algorithms/all_reduce_hierarchical.h"
+// all_reduce, hierarchical: through shared memory inside hosts, and once through the network.
+//
+// Source: Jia et al., "Highly scalable deep learning training system with mixed-precision: training
+// ImageNet in four minutes", 2018. Several hosts with m ranks each; stages in hierarchy.h.
+//
+// Steps: (1) a direct reduce_scatter inside each host leaves every rank with 1 / m of the host's
+// sum; (2) an all_reduce of this part with the ranks in the same place on the other hosts, by BML
+// on a grid and in a ring elsewhere; (3) a direct all_gather inside each host. Through the NICs of
+// a host pass 2 S (H - 1) / H bytes for H hosts, as if it had one rank.
+//
+// Example, 2 hosts of 2 ranks: 0 gets half 0 of 1 and adds it; exchanges quarters with 2; sends
+// half 0 to 1 and gets half 1.
+#include "schedule/algorithms/generators.h"
 
-#include "schedule/algorithms/all_gather_direct.h"
-#include "schedule/algorithms/all_reduce_bml.h"
-#include "schedule/algorithms/all_reduce_ring.h"
 #include "schedule/algorithms/hierarchy.h"
-#include "schedule/algorithms/reduce_scatter_direct.h"
+#include "schedule/algorithms/parts.h"
 
 namespace dmlcomm::schedule {
 
@@ -13,7 +22,7 @@ Schedule all_reduce_hierarchical(const OpShape& shape, const topology::Topology&
   const auto part = [&](uint32_t member) { return ranks.part_of_output(shape, member); };
   const Range own = part(ranks.within.index);
 
-  ScheduleBuilder builder(shape, "all_reduce_hierarchical");
+  ScheduleBuilder builder(shape);
   ranks.enter_host(&builder);
   for (uint32_t mate : ranks.mates_after()) builder.send(part(mate), ranks.within.ranks[mate]);
   builder.recv_reduce_run(own, own, ranks.ranks_of_mates_before(), false);
@@ -30,7 +39,7 @@ Schedule all_reduce_hierarchical(const OpShape& shape, const topology::Topology&
   return builder.build();
 }
 
-double all_reduce_hierarchical_seconds(const CostTerms& terms) {
+double all_reduce_hierarchical_seconds(const EstimateTerms& terms) {
   const StageTerms stages = stage_terms(terms);
   const double between = stages.across.grid.empty() ? all_reduce_ring_seconds(stages.across)
                                                     : all_reduce_bml_seconds(stages.across);

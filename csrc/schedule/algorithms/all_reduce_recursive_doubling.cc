@@ -1,16 +1,35 @@
-#include "schedule/algorithms/all_reduce_recursive_doubling.h"
+// all_reduce, recursive doubling: in round k a rank exchanges its whole vector with the rank
+// whose number differs in bit k.
+//
+// Source: Thakur, Rabenseifner, Gropp 2005. For the words core, extra and partner,
+// which make it work for any N, see power_of_two_fold.h.
+//
+// Steps: extras hand their vector to their partner; log2 P rounds in the core; partners
+// hand the result back. On the wire: S log2 P bytes per rank: for small vectors, where the
+// number of rounds is what counts.
+//
+// Identical bits: after round k all 2^(k + 1) core ranks that agree in the bits above k hold the
+// same expression. For, before the round those with bit k clear hold x and those with bit k set
+// hold y (k = 0: their own vectors), and both sides then compute op(x, y): the upper side takes
+// what it received as the first operand.
+//
+// Memory: the two sides of an exchange send and receive at the same time, so the result of a round
+// goes where its operand is not: output and scratch take turns.
+//
+// Example, N = 3: 1 sends to 0; 0 and 2 exchange (0 + 1) and 2; 0 sends the sum to 1.
+#include "schedule/algorithms/generators.h"
 
 #include "schedule/algorithms/power_of_two_fold.h"
 #include "schedule/schedule_builder.h"
 
 namespace dmlcomm::schedule {
 
-Schedule all_reduce_recursive_doubling(const OpShape& shape) {
+Schedule all_reduce_recursive_doubling(const OpShape& shape, const topology::Topology&) {
   const PowerOfTwoFold fold(shape.rank, shape.num_ranks);
   const Range output{BufferId::output, 0, shape.counts[0]};
   const Range scratch{BufferId::scratch, 0, shape.counts[0]};
 
-  ScheduleBuilder builder(shape, "all_reduce_recursive_doubling");
+  ScheduleBuilder builder(shape);
   if (fold.is_extra) {
     builder.send(output, fold.partner);
     builder.recv(output, fold.partner);
@@ -37,7 +56,7 @@ Schedule all_reduce_recursive_doubling(const OpShape& shape) {
   return builder.build();
 }
 
-double all_reduce_recursive_doubling_seconds(const CostTerms& terms) {
+double all_reduce_recursive_doubling_seconds(const EstimateTerms& terms) {
   const PowerOfTwoFold fold(0, terms.num_ranks);
   const double move = terms.far(terms.bytes, terms.bytes);
   const double combination = terms.gamma * terms.bytes;

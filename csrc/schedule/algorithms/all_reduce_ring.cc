@@ -1,8 +1,24 @@
-#include "schedule/algorithms/all_reduce_ring.h"
+// all_reduce, ring: a reduce-scatter and an all-gather around a ring of neighbours.
+//
+// Source: Patarasuk, Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
+// workstations", 2009. Vocabulary: the vector is cut into N *parts*. Rank r sends to r + 1
+// and receives from r - 1 only.
+//
+// Steps: N - 1 rounds in which part p travels from rank p to rank p - 1 and collects every
+// rank's contribution on its way; then N - 1 rounds in which the finished parts travel once
+// around. On the wire: each rank sends and receives 2 S (N - 1) / N bytes, the least
+// possible, in 2 (N - 1) rounds of messages that wait for each other. Large parts go in two
+// chunks, so that one is on the wire while the other is added up and passed on. Each element is
+// finished by one rank, so all have identical bits.
+//
+// Example, N = 3: part 0 goes from rank 0 to 1 (1 + 0) to 2 (2 + (1 + 0)), which has
+// finished it; then to 0 and 1.
+#include "schedule/algorithms/generators.h"
 
 #include <vector>
 
 #include "schedule/algorithms/chunk_size.h"
+#include "schedule/algorithms/parts.h"
 #include "schedule/schedule_builder.h"
 #include "topology/partition.h"
 
@@ -56,14 +72,14 @@ void add_all_reduce_ring(ScheduleBuilder* builder, const Group& group, const Ran
   }
 }
 
-Schedule all_reduce_ring(const OpShape& shape) {
-  ScheduleBuilder builder(shape, "all_reduce_ring");
+Schedule all_reduce_ring(const OpShape& shape, const topology::Topology&) {
+  ScheduleBuilder builder(shape);
   add_all_reduce_ring(&builder, group_of_all(shape.rank, shape.num_ranks),
                       {BufferId::output, 0, shape.counts[0]}, shape.element_bytes);
   return builder.build();
 }
 
-double all_reduce_ring_seconds(const CostTerms& terms) {
+double all_reduce_ring_seconds(const EstimateTerms& terms) {
   const double others = terms.num_ranks - 1;
   const double moved = terms.bytes * others / terms.num_ranks;
   return 2 * others * terms.latency() + terms.next(2 * moved, 2 * moved) + terms.gamma * moved;

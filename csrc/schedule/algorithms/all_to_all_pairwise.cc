@@ -1,16 +1,25 @@
-#include "schedule/algorithms/all_to_all_pairwise.h"
+// all_to_all, pairwise: in step i rank r sends to r + i and receives from r - i.
+//
+// Source: Thakur, Rabenseifner, Gropp 2005 (pairwise exchange). A rank knows only its
+// own row of counts (what it sends to each) and column (what it receives from each).
+//
+// Steps: N - 1 disjoint pairings, all posted at once; their order keeps any rank from being
+// everyone's target. On the wire: each rank sends its input without its own piece, once.
+//
+// Example, N = 4: rank 1 sends to 2, 3, 0 and receives from 0, 3, 2, in these orders.
+#include "schedule/algorithms/generators.h"
 
 #include "schedule/pieces.h"
 #include "schedule/schedule_builder.h"
 
 namespace dmlcomm::schedule {
 
-Schedule all_to_all_pairwise(const OpShape& shape) {
+Schedule all_to_all_pairwise(const OpShape& shape, const topology::Topology&) {
   const uint32_t rank = shape.rank;
   const Pieces sent(shape.counts);
   const Pieces received(shape.recv_counts);
 
-  ScheduleBuilder builder(shape, "all_to_all_pairwise");
+  ScheduleBuilder builder(shape);
   for (uint32_t i = 1; i < shape.num_ranks; ++i) {
     const uint32_t to = (rank + i) % shape.num_ranks;
     const uint32_t from = (rank + shape.num_ranks - i) % shape.num_ranks;
@@ -21,7 +30,7 @@ Schedule all_to_all_pairwise(const OpShape& shape) {
   return builder.build();
 }
 
-double all_to_all_pairwise_seconds(const CostTerms& terms) {
+double all_to_all_pairwise_seconds(const EstimateTerms& terms) {
   const double others = terms.num_ranks - 1;
   const double moved = terms.bytes * others / terms.num_ranks;
   return terms.latency(others) + terms.all(moved, moved);

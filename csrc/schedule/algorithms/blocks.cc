@@ -77,7 +77,6 @@ Schedule in_blocks(const OpShape& shape, const topology::Topology& topology, uin
     of_block.counts = {std::min(elements, shape.counts[0] - begin)};
     Schedule block = generate(of_block);
     DMLCOMM_CHECK(block.num_streams == 1 && block.scratch_elements == 0);
-    whole.algorithm = block.algorithm;
     const bool waits = ends.size() >= kBlocksAtATime;
     const auto before = waits ? ends[ends.size() - kBlocksAtATime] : std::vector<uint32_t>();
     ends.push_back(append(std::move(block), begin, before, &whole));

@@ -1,7 +1,19 @@
-#include "schedule/algorithms/broadcast_chain.h"
+// broadcast, chain: segments follow each other from rank to rank.
+//
+// Source: folklore; the linear pipeline of MPI implementations. Vocabulary: the vector is cut into
+// K *segments*; ranks are ordered root, root + 1, ..., root - 1 (mod N).
+//
+// Steps: each rank receives segment after segment from its predecessor and passes each on as soon
+// as it has it: N - 2 + K rounds of S / K bytes. On the wire: every rank sends and receives S bytes
+// at most, the least possible; time tends to S beta when K is large against N.
+//
+// Example, N = 3, K = 2: 0 sends segment 0 to 1; then segment 1 to 1 while 1 sends segment 0 to
+// 2; then 1 sends segment 1 to 2.
+#include "schedule/algorithms/generators.h"
 
 #include <algorithm>
 
+#include "schedule/algorithms/parts.h"
 #include "schedule/schedule_builder.h"
 #include "topology/partition.h"
 
@@ -33,8 +45,8 @@ void add_broadcast_chain(ScheduleBuilder* builder, const Group& group, uint32_t 
   }
 }
 
-Schedule broadcast_chain(const OpShape& shape) {
-  ScheduleBuilder builder(shape, "broadcast_chain");
+Schedule broadcast_chain(const OpShape& shape, const topology::Topology&) {
+  ScheduleBuilder builder(shape);
   add_broadcast_chain(&builder, group_of_all(shape.rank, shape.num_ranks), shape.root,
                       {BufferId::output, 0, shape.counts[0]}, shape.element_bytes);
   return builder.build();
@@ -42,7 +54,7 @@ Schedule broadcast_chain(const OpShape& shape) {
 
 // The first segment goes all the way; the others follow it at the pace of the slower
 // of posting and moving one.
-double broadcast_chain_seconds(const CostTerms& terms) {
+double broadcast_chain_seconds(const EstimateTerms& terms) {
   const double segments = num_segments(terms.bytes);
   const double move = terms.next(terms.bytes, terms.bytes) / segments;
   return (terms.num_ranks - 1) * (terms.latency_of(1) + move) +

@@ -1,13 +1,21 @@
-#include "schedule/algorithms/broadcast_direct.h"
+// broadcast, direct: the root sends to everyone.
+//
+// Source: folklore. Best where sending is free (single copy in shared memory: all receivers read
+// the root's memory at the same time); the baseline elsewhere.
+//
+// Steps: one round. On the wire: the root sends S (N - 1) bytes in N - 1 messages.
+//
+// Example, N = 3, root 1: 1 sends to 2 and 0.
+#include "schedule/algorithms/generators.h"
 
 #include "schedule/algorithms/rotation.h"
 #include "schedule/schedule_builder.h"
 
 namespace dmlcomm::schedule {
 
-Schedule broadcast_direct(const OpShape& shape) {
+Schedule broadcast_direct(const OpShape& shape, const topology::Topology&) {
   const Range all{BufferId::output, 0, shape.counts[0]};
-  ScheduleBuilder builder(shape, "broadcast_direct");
+  ScheduleBuilder builder(shape);
   if (shape.rank != shape.root) {
     builder.recv(all, shape.root);
     return builder.build();
@@ -16,7 +24,7 @@ Schedule broadcast_direct(const OpShape& shape) {
   return builder.build();
 }
 
-double broadcast_direct_seconds(const CostTerms& terms) {
+double broadcast_direct_seconds(const EstimateTerms& terms) {
   const double others = terms.num_ranks - 1;
   return terms.latency_of(1, others) + terms.spread(terms.bytes * others, terms.bytes);
 }

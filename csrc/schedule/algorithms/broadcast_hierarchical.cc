@@ -1,10 +1,20 @@
-#include "schedule/algorithms/broadcast_hierarchical.h"
+// broadcast, hierarchical: once through the network, and through shared memory inside hosts.
+//
+// Source: folklore; the scatter and all_gather of van de Geijn, with a broadcast between hosts in
+// the middle. Several hosts with m ranks each; stages in hierarchy.h.
+//
+// Steps: (1) the root scatters m parts over the ranks of its host; (2) each of them passes its part
+// along a chain of the ranks in the same place on the other hosts; (3) inside each host every rank
+// sends its part to the others. Through the NIC of a host pass S bytes, out and in.
+//
+// Example, 2 hosts of 2 ranks, root 0: 0 sends half 1 to 1; 0 and 1 send their halves to 2 and 3;
+// 2 and 3 exchange them, and 0 sends half 0 to 1.
+#include "schedule/algorithms/generators.h"
 
 #include <algorithm>
 
-#include "schedule/algorithms/all_gather_direct.h"
-#include "schedule/algorithms/broadcast_chain.h"
 #include "schedule/algorithms/hierarchy.h"
+#include "schedule/algorithms/parts.h"
 
 namespace dmlcomm::schedule {
 namespace {
@@ -24,7 +34,7 @@ Schedule broadcast_hierarchical(const OpShape& shape, const topology::Topology& 
   const auto part = [&](uint32_t member) { return ranks.part_of_output(shape, member); };
   const Range own = part(ranks.within.index);
 
-  ScheduleBuilder builder(shape, "broadcast_hierarchical");
+  ScheduleBuilder builder(shape);
   ranks.enter_host(&builder);
   if (is_root) {
     for (uint32_t mate : ranks.mates_after()) builder.send(part(mate), ranks.within.ranks[mate]);
@@ -43,7 +53,7 @@ Schedule broadcast_hierarchical(const OpShape& shape, const topology::Topology& 
   return builder.build();
 }
 
-double broadcast_hierarchical_seconds(const CostTerms& terms) {
+double broadcast_hierarchical_seconds(const EstimateTerms& terms) {
   const StageTerms stages = stage_terms(terms);
   const double parts = stages.within.num_ranks;
   const double part = terms.bytes / parts;

@@ -1,4 +1,16 @@
-#include "schedule/algorithms/broadcast_scatter_allgather.h"
+// broadcast, scatter and all-gather: the root deals out parts, and the others exchange them.
+//
+// Source: van de Geijn's broadcast (Thakur, Rabenseifner, Gropp 2005), with direct
+// exchange in both phases, and without the root in the second: it has everything. Vocabulary: the
+// *members* are the M = N - 1 ranks other than the root, member i being rank root + 1 + i (mod N);
+// the vector is cut into M *parts*.
+//
+// Steps: (1) the root sends part i to member i; (2) each member sends its part to the other
+// members. On the wire: the root sends S bytes, a member S (M - 1) / M, both about the
+// least possible; two rounds.
+//
+// Example, N = 3, root 0: 0 sends part 0 to 1 and part 1 to 2; 1 and 2 exchange their parts.
+#include "schedule/algorithms/generators.h"
 
 #include <algorithm>
 
@@ -8,8 +20,8 @@
 
 namespace dmlcomm::schedule {
 
-Schedule broadcast_scatter_allgather(const OpShape& shape) {
-  ScheduleBuilder builder(shape, "broadcast_scatter_allgather");
+Schedule broadcast_scatter_allgather(const OpShape& shape, const topology::Topology&) {
+  ScheduleBuilder builder(shape);
   const uint32_t num_members = shape.num_ranks - 1;
   if (num_members == 0) return builder.build();
   const topology::Partition parts(shape.counts[0], num_members, shape.element_bytes);
@@ -29,7 +41,7 @@ Schedule broadcast_scatter_allgather(const OpShape& shape) {
   return builder.build();
 }
 
-double broadcast_scatter_allgather_seconds(const CostTerms& terms) {
+double broadcast_scatter_allgather_seconds(const EstimateTerms& terms) {
   const double members = std::max(1.0, terms.num_ranks - 1.0);
   const double part = terms.bytes / members;
   const double exchanged = terms.bytes - part;

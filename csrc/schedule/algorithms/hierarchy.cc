@@ -42,7 +42,7 @@ Range Hierarchy::part_of_output(const OpShape& shape, uint32_t member) const {
   return {BufferId::output, parts.begin(member), parts.length(member)};
 }
 
-StageTerms stage_terms(const CostTerms& terms) {
+StageTerms stage_terms(const EstimateTerms& terms) {
   const topology::Topology& topology = *terms.topology;
   const uint32_t per_host = topology.max_ranks_per_host();
   topology::Topology host = topology;
@@ -53,7 +53,8 @@ StageTerms stage_terms(const CostTerms& terms) {
   std::iota(network.host_of_rank.begin(), network.host_of_rank.end(), 0u);
   network.inter_host.beta_s_per_byte *= per_host;
   for (double& beta : network.rail_betas_s_per_byte) beta *= per_host;
-  StageTerms stages{cost_terms(host, terms.bytes), cost_terms(network, terms.bytes / per_host)};
+  StageTerms stages{estimate_terms(host, terms.bytes),
+                    estimate_terms(network, terms.bytes / per_host)};
   stages.within.topology = stages.across.topology = nullptr;  // the copies end here
   return stages;
 }

@@ -10,7 +10,7 @@
 
 #include "schedule/algorithms/group.h"
 #include "schedule/op_shape.h"
-#include "schedule/price/cost_terms.h"
+#include "schedule/price/estimate.h"
 #include "schedule/schedule_builder.h"
 #include "topology/topology.h"
 
@@ -43,9 +43,9 @@ class Hierarchy {
 };
 
 struct StageTerms {
-  CostTerms within;  // a stage inside a host, of all bytes
-  CostTerms across;  // a stage between hosts: a rank has its part of the bytes and of the NICs
+  EstimateTerms within;  // a stage inside a host, of all bytes
+  EstimateTerms across;  // a stage between hosts: a rank has its part of the bytes and of the NICs
 };
-StageTerms stage_terms(const CostTerms& terms);
+StageTerms stage_terms(const EstimateTerms& terms);
 
 }  // namespace dmlcomm::schedule

@@ -1,4 +1,16 @@
-#include "schedule/algorithms/reduce_direct.h"
+// reduce, direct: a reduce-scatter and a gather to the root, in which every pair of ranks talks.
+//
+// Source: Rabenseifner's reduce (Thakur, Rabenseifner, Gropp 2005) with the pairwise
+// exchange. Vocabulary: the vector is cut into N *parts*; rank r combines part r.
+//
+// Steps: (1) every rank sends part p to p and combines its own part, the root in its output,
+// the others in scratch; (2) the others send their result to the root. On the wire:
+// S (N - 1) / N bytes sent per rank in the first round, S / N in the second, S (N - 1) / N
+// received by the root in each.
+//
+// Example, N = 3, root 1: rank 2 sends part 0 to 0 and part 1 to 1, computes part 2 =
+// ((2 + 1) + 0) in scratch and sends it to 1.
+#include "schedule/algorithms/generators.h"
 
 #include "schedule/algorithms/rotation.h"
 #include "schedule/schedule_builder.h"
@@ -6,7 +18,7 @@
 
 namespace dmlcomm::schedule {
 
-Schedule reduce_direct(const OpShape& shape) {
+Schedule reduce_direct(const OpShape& shape, const topology::Topology&) {
   const uint32_t rank = shape.rank;
   const bool is_root = rank == shape.root;
   const topology::Partition parts(shape.counts[0], shape.num_ranks, shape.element_bytes);
@@ -18,7 +30,7 @@ Schedule reduce_direct(const OpShape& shape) {
   const Range result =
       is_root ? part(BufferId::output, rank) : Range{BufferId::scratch, 0, own.length};
 
-  ScheduleBuilder builder(shape, "reduce_direct");
+  ScheduleBuilder builder(shape);
   if (!is_root) builder.use_scratch(own.length);
   if (shape.num_ranks == 1) builder.copy(result, own);
   for (uint32_t peer : ranks_after(rank, shape.num_ranks)) {
@@ -33,7 +45,7 @@ Schedule reduce_direct(const OpShape& shape) {
   return builder.build();
 }
 
-double reduce_direct_seconds(const CostTerms& terms) {
+double reduce_direct_seconds(const EstimateTerms& terms) {
   const double others = terms.num_ranks - 1;
   const double moved = terms.bytes * others / terms.num_ranks;
   return terms.latency(others) + terms.latency() + 2 * terms.all(moved, moved) +

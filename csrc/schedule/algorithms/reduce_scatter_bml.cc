@@ -1,10 +1,22 @@
-#include "schedule/algorithms/reduce_scatter_bml.h"
+// reduce_scatter, BML: the aggregation of the BML all_reduce, level by level on all rails at once.
+//
+// Source, vocabulary and requirements: all_reduce_bml.cc. Here the pieces are given: rank p owns
+// piece p, pieces may differ in length, and stream t works on the t-th of k parts of every piece.
+//
+// Steps: k. In the first the input's pieces, which may be separate tensors, go one by one: N - N /
+// n messages per stream; partial sums lie in scratch from then on, in the order of the stream, so
+// that what goes to a neighbour is one range. On the wire: (N - 1) / (k N) S bytes per rail, 1 / k
+// of the least that one rail allows. Scratch: S / n elements.
+//
+// Example, BCube(2, 2), stream 0 on host 0: sends its parts of pieces 1 and 3 to host 1 on rail 0,
+// and combines 0 and 2 in scratch; sends the sum of 2 to host 2 on rail 1, and finishes 0.
+#include "schedule/algorithms/generators.h"
 
 #include <algorithm>
 
 #include "schedule/algorithms/bml_stream.h"
+#include "schedule/algorithms/parts.h"
 #include "schedule/pieces.h"
-#include "schedule/price/bml_cost.h"
 #include "topology/partition.h"
 
 namespace dmlcomm::schedule {
@@ -135,13 +147,13 @@ Schedule reduce_scatter_bml(const OpShape& shape, const topology::Topology& topo
   const Pieces pieces(shape.counts);
   std::vector<Range> versions;
   for (uint32_t rank : group.ranks) versions.push_back(pieces.in(BufferId::input, rank));
-  ScheduleBuilder builder(shape, "reduce_scatter_bml");
+  ScheduleBuilder builder(shape);
   add_reduce_scatter_bml(&builder, group, topology::Grid(topology.grid), versions,
                          {BufferId::output, 0, shape.counts[shape.rank]}, shape.element_bytes);
   return builder.build();
 }
 
-double reduce_scatter_bml_seconds(const CostTerms& terms) {
+double reduce_scatter_bml_seconds(const EstimateTerms& terms) {
   const double others = terms.num_ranks - 1;
   double more_messages = 0;
   for (uint32_t size : terms.grid) {

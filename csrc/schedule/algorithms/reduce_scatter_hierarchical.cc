@@ -1,9 +1,17 @@
-#include "schedule/algorithms/reduce_scatter_hierarchical.h"
+// reduce_scatter, hierarchical: through shared memory inside hosts, and once through the network.
+//
+// Source: the first half of all_reduce_hierarchical.cc. Pieces may differ in length.
+//
+// Steps: (1) inside each host every rank collects in scratch the host's sums of the pieces of those
+// ranks that have its place on their hosts; (2) a reduce_scatter among these, by BML on a grid and
+// in a ring elsewhere. Through the NICs of a host pass S (H - 1) / H bytes for H hosts. Scratch:
+// the pieces of H ranks, and what stage 2 needs.
+//
+// Example, 2 hosts of 2 ranks: 0 gets pieces 0 and 2 of 1 and adds them; sends 2 to 2, and gets 0.
+#include "schedule/algorithms/generators.h"
 
 #include "schedule/algorithms/hierarchy.h"
-#include "schedule/algorithms/reduce_scatter_bml.h"
-#include "schedule/algorithms/reduce_scatter_direct.h"
-#include "schedule/algorithms/reduce_scatter_ring.h"
+#include "schedule/algorithms/parts.h"
 #include "schedule/pieces.h"
 
 namespace dmlcomm::schedule {
@@ -11,7 +19,7 @@ namespace dmlcomm::schedule {
 Schedule reduce_scatter_hierarchical(const OpShape& shape, const topology::Topology& topology) {
   const Hierarchy ranks(topology, shape.rank);
   const Pieces pieces(shape.counts);
-  ScheduleBuilder builder(shape, "reduce_scatter_hierarchical");
+  ScheduleBuilder builder(shape);
 
   ranks.enter_host(&builder);
   for (uint32_t mate : ranks.mates_after()) {
@@ -38,7 +46,7 @@ Schedule reduce_scatter_hierarchical(const OpShape& shape, const topology::Topol
   return builder.build();
 }
 
-double reduce_scatter_hierarchical_seconds(const CostTerms& terms) {
+double reduce_scatter_hierarchical_seconds(const EstimateTerms& terms) {
   const StageTerms stages = stage_terms(terms);
   const double more_messages = (stages.across.num_ranks - 1.0) * (stages.within.num_ranks - 1.0);
   return reduce_scatter_direct_seconds(stages.within) + stages.within.overhead * more_messages +

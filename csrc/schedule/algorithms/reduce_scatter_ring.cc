@@ -1,7 +1,21 @@
-#include "schedule/algorithms/reduce_scatter_ring.h"
+// reduce_scatter, ring: each piece travels around a ring of neighbours and collects contributions.
+//
+// Source: the first half of the ring all_reduce (Patarasuk, Yuan 2009).
+// Pieces may differ in length.
+//
+// Steps: N - 1 rounds; piece p starts at rank p + 1 and ends at rank p. In round s rank r sends
+// piece r - 1 - s to r + 1, and combines piece r - 2 - s from r - 1 with its own. On the wire: each
+// rank sends S (N - 1) / N bytes, the least possible, and talks to neighbours only.
+//
+// Memory: the input is preserved, so partial sums lie in scratch, in two *slots* that take turns:
+// one is sent while the other is filled.
+//
+// Example, N = 3: piece 0 goes from 1 to 2 (2 + 1) to 0 (0 + (2 + 1)).
+#include "schedule/algorithms/generators.h"
 
 #include <algorithm>
 
+#include "schedule/algorithms/parts.h"
 #include "schedule/pieces.h"
 #include "schedule/schedule_builder.h"
 
@@ -29,17 +43,17 @@ void add_reduce_scatter_ring(ScheduleBuilder* builder, const Group& group,
   }
 }
 
-Schedule reduce_scatter_ring(const OpShape& shape) {
+Schedule reduce_scatter_ring(const OpShape& shape, const topology::Topology&) {
   const Pieces pieces(shape.counts);
   std::vector<Range> versions;
   for (uint32_t p = 0; p < shape.num_ranks; ++p) versions.push_back(pieces.in(BufferId::input, p));
-  ScheduleBuilder builder(shape, "reduce_scatter_ring");
+  ScheduleBuilder builder(shape);
   add_reduce_scatter_ring(&builder, group_of_all(shape.rank, shape.num_ranks), versions,
                           {BufferId::output, 0, shape.counts[shape.rank]});
   return builder.build();
 }
 
-double reduce_scatter_ring_seconds(const CostTerms& terms) {
+double reduce_scatter_ring_seconds(const EstimateTerms& terms) {
   const double others = terms.num_ranks - 1;
   const double moved = terms.bytes * others / terms.num_ranks;
   return others * terms.latency() + terms.next(moved, moved) + terms.gamma * moved;

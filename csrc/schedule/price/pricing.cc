@@ -1,10 +1,11 @@
 #include "schedule/price/pricing.h"
 
-#include <bit>
-#include <string>
+#include <utility>
 
 #include "base/str_cat.h"
-#include "schedule/price/cost_model.h"
+#include "schedule/planner.h"
+#include "schedule/price/simulator.h"
+#include "schedule/verify/verifier.h"
 
 namespace dmlcomm::schedule {
 namespace {
@@ -17,6 +18,9 @@ constexpr uint64_t kMostLockstepMessages = 1024;
 constexpr uint32_t kMostCountedRanks = 256;
 // Building a schedule takes the square of its steps.
 constexpr uint32_t kMostRanksOfLongSchedules = 1024;
+// Verifying takes the elements times the steps of all ranks.
+constexpr uint32_t kMostVerifiedRanks = 64;
+constexpr uint64_t kVerifiedElements = 3;  // of each rank; the last one has fewer
 
 bool has_one_count(OpKind kind) {
   return kind == OpKind::all_reduce || kind == OpKind::reduce || kind == OpKind::broadcast;
@@ -45,39 +49,13 @@ OpShape shape_of_rank(OpShape shape, uint32_t rank) {
   return shape;
 }
 
-// Whether all ranks do the same at the same time, so that one of them stands for all.
-bool is_lockstep(const Algorithm& algorithm, const topology::Topology& topology) {
-  switch (algorithm.kind) {
-    case OpKind::all_reduce:
-    case OpKind::all_gather:
-    case OpKind::reduce_scatter:
-    case OpKind::all_to_all:
-    case OpKind::barrier: break;
-    default: return false;  // the root does something else
-  }
-  const std::string name = algorithm.name;
-  // Of a host's ranks one sends to the next host, and on a grid the next host is on another level
-  // for some ranks.
-  if (name == "ring") return topology.max_ranks_per_host() == 1 && topology.grid.empty();
-  // Others fold the ranks beyond the power of two.
-  if (name == "recursive_doubling" || name == "halving_doubling" || name == "halving") {
-    return std::has_single_bit(topology.num_ranks());
-  }
-  return name == "direct" || name == "bml" || name == "bml_ring" || name == "bruck" ||
-         name == "pairwise" || name == "dissemination";
-}
-
-// Whether one rank's schedule grows slower than the group: 16 steps where others take 65,536.
-bool has_short_schedule(const Algorithm& algorithm) {
-  const std::string name = algorithm.name;
-  if (algorithm.kind == OpKind::barrier) return true;
-  return algorithm.kind == OpKind::all_reduce && name != "direct" && name != "ring";
-}
-
-// The algorithm's closed form, and what its schedules tell where there are not too many.
+// What the schedules tell, where there are not too many, else the estimate.
 Price price_one(const Algorithm& algorithm, const topology::Topology& topology,
                 const OpShape& shape, uint64_t bytes) {
-  Price price{&algorithm, 0, PricedBy::formula, std::nullopt};
+  Price price;
+  price.algorithm = &algorithm;
+  price.seconds = algorithm.estimate(estimate_terms(topology, static_cast<double>(bytes)));
+  if (!algorithm.is_schedule()) return price;
   if (shape.num_ranks <= kMostCountedRanks) {
     std::vector<Schedule> schedules;
     for (uint32_t rank = 0; rank < shape.num_ranks; ++rank) {
@@ -90,9 +68,8 @@ Price price_one(const Algorithm& algorithm, const topology::Topology& topology,
       return price;
     }
   }
-  const bool is_small =
-      shape.num_ranks <= kMostRanksOfLongSchedules || has_short_schedule(algorithm);
-  if (is_small && is_lockstep(algorithm, topology)) {
+  const bool is_small = shape.num_ranks <= kMostRanksOfLongSchedules || algorithm.is_short;
+  if (is_small && algorithm.is_lockstep(topology)) {
     const Schedule schedule = algorithm.generate(shape_of_rank(shape, 0), topology);
     if (!price.traffic) {
       price.traffic = count_traffic_in_lockstep(topology, schedule, 0, shape.element_bytes);
@@ -100,29 +77,72 @@ Price price_one(const Algorithm& algorithm, const topology::Topology& topology,
     if (price.traffic->messages <= kMostLockstepMessages) {
       price.priced_by = PricedBy::lockstep;
       price.seconds = simulate_in_lockstep(topology, schedule, 0, shape.element_bytes);
-      return price;
     }
   }
-  price.seconds = algorithm.seconds(cost_terms(topology, static_cast<double>(bytes)));
   return price;
+}
+
+bool can_carry(const Algorithm& algorithm, const OpShape& shape,
+               const topology::Topology& topology) {
+  if (algorithm.kind != shape.kind || !algorithm.applies(topology)) return false;
+  return algorithm.can_carry == nullptr || algorithm.can_carry(shape, topology.memory);
+}
+
+Status check(const topology::Topology& topology, OpKind kind) {
+  DMLCOMM_RETURN_IF_ERROR(topology::validate(topology));
+  if (!algorithms_of(kind).empty()) return {};
+  return {StatusCode::invalid_argument, str_cat(to_string(kind), " has no algorithm")};
 }
 
 }  // namespace
 
-Result<std::vector<Price>> price_all(const topology::Topology& topology, OpKind kind,
-                                     uint64_t bytes, uint32_t element_bytes) {
-  DMLCOMM_RETURN_IF_ERROR(topology::validate(topology));
+Result<Comparison> compare(const topology::Topology& topology, const topology::Topology& job,
+                           OpKind kind, uint64_t bytes, uint32_t element_bytes) {
+  DMLCOMM_RETURN_IF_ERROR(check(topology, kind));
   if (element_bytes == 0) {
     return Status(StatusCode::invalid_argument, "an element has one byte or more");
   }
+  Planner planner(job, "");
+  DMLCOMM_RETURN_IF_ERROR(planner.status());
   const OpShape shape = shape_of(kind, topology.num_ranks(), bytes, element_bytes);
-  std::vector<Price> prices;
+  const Algorithm& chosen = planner.choose(shape_of_rank(shape, 0));
+  const EstimateTerms terms = estimate_terms(job, static_cast<double>(bytes));
+  Comparison comparison;
+  std::vector<double> seconds;
   for (const Algorithm& algorithm : all_algorithms()) {
-    if (algorithm.kind != kind || !algorithm.applies(topology)) continue;
-    prices.push_back(price_one(algorithm, topology, shape, bytes));
+    if (!can_carry(algorithm, shape, topology)) continue;
+    if (&algorithm == &chosen) comparison.chosen = comparison.prices.size();
+    Price price = price_one(algorithm, topology, shape, bytes);
+    price.estimate_s = algorithm.estimate(terms);
+    seconds.push_back(price.seconds);
+    comparison.prices.push_back(std::move(price));
   }
-  if (!prices.empty()) return prices;
-  return Status(StatusCode::invalid_argument, str_cat(to_string(kind), " has no algorithm"));
+  comparison.fastest = chosen.is_schedule() ? cheapest_of(seconds) : comparison.chosen;
+  return comparison;
+}
+
+Status verify_all(const topology::Topology& topology, OpKind kind) {
+  DMLCOMM_RETURN_IF_ERROR(check(topology, kind));
+  const uint32_t num_ranks = topology.num_ranks();
+  if (num_ranks > kMostVerifiedRanks) {
+    return {
+        StatusCode::invalid_argument,
+        str_cat(num_ranks, " ranks are too many to verify; up to ", kMostVerifiedRanks, " are")};
+  }
+  std::vector<OpShape> shapes;
+  for (uint32_t rank = 0; rank < num_ranks; ++rank) {
+    shapes.push_back(
+        shape_of_rank(shape_of(kind, num_ranks, kVerifiedElements * num_ranks - 1, 1), rank));
+  }
+  for (const Algorithm& algorithm : all_algorithms()) {
+    if (algorithm.kind != kind || !algorithm.is_schedule() || !algorithm.applies(topology))
+      continue;
+    std::vector<Schedule> schedules;
+    for (const OpShape& shape : shapes) schedules.push_back(algorithm.generate(shape, topology));
+    DMLCOMM_RETURN_IF_ERROR(check_rails(topology, schedules));
+    DMLCOMM_RETURN_IF_ERROR(verify(shapes, schedules));
+  }
+  return {};
 }
 
 }  // namespace dmlcomm::schedule

@@ -121,14 +121,14 @@ class ResultCheck {
       const ExpressionId found = execution_.at(rank, BufferId::input, i);
       if (found == execution_.expressions().leaf(rank, i)) continue;
       return refuse(
-          str_cat(schedules_[rank].algorithm, ": rank ", rank, " input[", i, "] is not preserved"));
+          str_cat(name_of(schedules_[rank]), ": rank ", rank, " input[", i, "] is not preserved"));
     }
     return {};
   }
 
   Status wrong(uint32_t rank, uint64_t element, ExpressionId found,
                const std::string& expected) const {
-    return refuse(str_cat(schedules_[rank].algorithm, ": rank ", rank, " output[", element,
+    return refuse(str_cat(name_of(schedules_[rank]), ": rank ", rank, " output[", element,
                           "]: expected ", expected, ", got ",
                           execution_.expressions().text(found)));
   }

@@ -267,7 +267,7 @@ Status Execution::check_barrier() const {
     for (uint32_t peer = 0; peer < known.size(); ++peer) {
       if (known[peer]) continue;
       return {StatusCode::invalid_argument,
-              str_cat(schedules_[rank].algorithm, ": rank ", rank, " may leave before rank ", peer,
+              str_cat(name_of(schedules_[rank]), ": rank ", rank, " may leave before rank ", peer,
                       " has entered")};
     }
   }

@@ -259,7 +259,7 @@ Status check_form(const std::vector<OpShape>& shapes, const std::vector<Schedule
     const Schedule& schedule = schedules[rank];
     if (schedule.stream_of.size() != schedule.steps.size()) {
       return {StatusCode::invalid_argument,
-              str_cat(schedule.algorithm, ": rank ", rank, " has ", schedule.steps.size(),
+              str_cat(name_of(schedule), ": rank ", rank, " has ", schedule.steps.size(),
                       " steps and ", schedule.stream_of.size(), " entries in stream_of")};
     }
     const FormCheck check(shapes[rank], schedule);

@@ -1,5 +1,5 @@
-// CostTerms: the few numbers in which each algorithm states its price, as a closed form that stands
-// beside its generator. The planner compares these; the simulation in cost_model.h checks them.
+// The estimate of an algorithm is its price as a closed form, which stands beside its generator and
+// is stated in these few numbers. The planner compares estimates; the simulator checks them.
 //
 // Vocabulary: N ranks; S bytes of the whole vector (all_reduce, reduce, broadcast) or of all pieces
 // together (all_gather, reduce_scatter); alpha, overhead (o), beta and gamma as in topology.h.
@@ -13,7 +13,7 @@
 
 namespace dmlcomm::schedule {
 
-struct CostTerms {
+struct EstimateTerms {
   const topology::Topology* topology = nullptr;  // of which these are the terms
   uint32_t num_ranks = 1;
   double bytes = 0;
@@ -66,7 +66,7 @@ struct CostTerms {
 };
 
 // The terms of `bytes` on `topology`, on which they are exact with one host or one rank per host.
-CostTerms cost_terms(const topology::Topology& topology, double bytes);
+EstimateTerms estimate_terms(const topology::Topology& topology, double bytes);
 
 // Smallest k with 2^k >= n: rounds of a tree or of dissemination.
 inline uint32_t ceil_log2(uint32_t n) {
@@ -74,5 +74,15 @@ inline uint32_t ceil_log2(uint32_t n) {
   while ((uint64_t{1} << k) < n) ++k;
   return k;
 }
+
+// How the hosts at one switch exchange their parts: each sends to all others, or to the next one.
+enum class LevelExchange { direct, ring };
+
+// Seconds of one stage of BML, aggregation or broadcast, without the combining. In step w stream t
+// moves (n - 1) / n of a set over level l = (w + t) mod k, of size n, each way; the k streams share
+// a rank's time for posting. Since steps overlap, the rail that is busy longest
+// decides.
+double bml_stage_seconds(const EstimateTerms& terms,
+                         LevelExchange exchange = LevelExchange::direct);
 
 }  // namespace dmlcomm::schedule

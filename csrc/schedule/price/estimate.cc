@@ -1,4 +1,4 @@
-#include "schedule/price/cost_terms.h"
+#include "schedule/price/estimate.h"
 
 #include <algorithm>
 
@@ -20,7 +20,7 @@ double grid_beta_all(const topology::Topology& topology, double hosts, double co
 
 // On every core there are as many ranks, neighbours in their order. A byte between two of them
 // takes that core, and one to another core takes both.
-void add_kept_cores(const topology::Topology& topology, CostTerms* terms) {
+void add_kept_cores(const topology::Topology& topology, EstimateTerms* terms) {
   const double together = topology.ranks_kept_together();
   const double others = terms->num_ranks - 1.0;
   const double elsewhere = terms->num_ranks - together;
@@ -33,7 +33,7 @@ void add_kept_cores(const topology::Topology& topology, CostTerms* terms) {
 
 }  // namespace
 
-double CostTerms::tree(double link_seconds) const {
+double EstimateTerms::tree(double link_seconds) const {
   double latency_s = 0, core_s = 0;
   for (double reached = 1; reached < num_ranks; reached *= 2) {
     const double senders = std::min(reached, num_ranks - reached);
@@ -51,8 +51,8 @@ double CostTerms::tree(double link_seconds) const {
 // one other uses one rail, whoever that is, for some of them the slowest: for shifts and pairs the
 // paths of all hosts, lowest level first, share no rail, since from the host that relays and the
 // shift follows who sends.
-CostTerms cost_terms(const topology::Topology& topology, double bytes) {
-  CostTerms terms;
+EstimateTerms estimate_terms(const topology::Topology& topology, double bytes) {
+  EstimateTerms terms;
   terms.topology = &topology;
   terms.num_ranks = topology.num_ranks();
   terms.bytes = bytes;
@@ -100,6 +100,28 @@ CostTerms cost_terms(const topology::Topology& topology, double bytes) {
   terms.beta_next = std::max(terms.beta_next, crowded);
   terms.beta_far = std::max(terms.beta_far_alone, crowded);
   return terms;
+}
+
+double bml_stage_seconds(const EstimateTerms& terms, LevelExchange exchange) {
+  const bool is_ring = exchange == LevelExchange::ring;
+  const auto num_levels = static_cast<uint32_t>(terms.grid.size());
+  std::vector<double> busy_s(num_levels, 0);  // each rail
+  double messages = 0;                        // of one step
+  double rounds = 0;
+  for (uint32_t t = 0; t < num_levels; ++t) {
+    double set = terms.bytes / num_levels;
+    messages += terms.grid[t] - 1;
+    rounds += is_ring ? terms.grid[t] - 1 : 1;
+    for (uint32_t step = 0; step < num_levels; ++step) {
+      const uint32_t level = (step + t) % num_levels;
+      const double contention = is_ring || terms.grid[level] <= 2 ? 1 : terms.contention;
+      busy_s[level] += terms.beta_of_rail[level] * set * contention * (terms.grid[level] - 1) /
+                       terms.grid[level];
+      set /= terms.grid[level];
+    }
+  }
+  const double longest = busy_s.empty() ? 0 : *std::max_element(busy_s.begin(), busy_s.end());
+  return rounds * terms.hop_alpha + num_levels * messages * terms.overhead + longest;
 }
 
 }  // namespace dmlcomm::schedule

@@ -1,4 +1,4 @@
-#include "schedule/price/cost_model.h"
+#include "schedule/price/simulator.h"
 
 #include <algorithm>
 #include <functional>

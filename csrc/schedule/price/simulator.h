@@ -1,4 +1,4 @@
-// The cost model: prices schedules on a topology by simulation, in seconds.
+// The simulator: what schedules take on a topology, in seconds.
 //
 // A message starts when both sides have reached it. Its sender posts its messages one after the
 // other (`overhead` each), and where ranks share cores, all senders together as many at a time as
