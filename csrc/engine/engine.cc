@@ -49,12 +49,11 @@ constexpr std::chrono::milliseconds kCountersRetry{5};
 constexpr std::chrono::microseconds kHandOverTime{100};
 
 // None where ranks are on several hosts, or leave cores free.
-std::unique_ptr<Placement> make_placement(transport::Mesh& mesh, const EngineOptions& options,
-                                          bool crowded) {
+std::unique_ptr<Placement> make_placement(const transport::Mesh& mesh, Board& board, bool crowded) {
   const bool shared = mesh.all_share_memory();
   const int per_home = shared ? 0 : transport::ranks_per_core_of_host(mesh.hosts());
   if (shared ? !crowded : per_home == 0) return nullptr;
-  return std::make_unique<Placement>(mesh, options.rank, options.num_ranks, per_home);
+  return std::make_unique<Placement>(board, per_home);
 }
 
 }  // namespace
@@ -76,6 +75,8 @@ Result<std::shared_ptr<Engine>> Engine::create(const EngineOptions& options,
   mesh_options.first_rail = first_rails(options);
   mesh_options.rails = std::move(rails);
   mesh_options.config = options.config;
+  const size_t slot_bytes = options.config.shm_board_bytes;
+  mesh_options.shared_area_bytes = Board::area_bytes(slot_bytes);
   mesh_options.events = engine.get();
   Result<std::unique_ptr<transport::Mesh>> mesh = transport::Mesh::create(mesh_options, directory);
   if (!mesh.ok()) return mesh.status();
@@ -85,8 +86,9 @@ Result<std::shared_ptr<Engine>> Engine::create(const EngineOptions& options,
   engine->planner_ =
       std::make_unique<schedule::Planner>(topology, options.config.algorithm, options.plan);
   DMLCOMM_RETURN_IF_ERROR(engine->planner_->status());
-  engine->board_ = std::make_unique<Board>(*engine->mesh_, options.rank, options.num_ranks);
-  engine->placement_ = make_placement(*engine->mesh_, options, engine->crowded_);
+  engine->board_ =
+      std::make_unique<Board>(*engine->mesh_, options.rank, options.num_ranks, slot_bytes);
+  engine->placement_ = make_placement(*engine->mesh_, *engine->board_, engine->crowded_);
   // The thread keeps the engine alive until it has ended, even where it is the last to hold it.
   engine->thread_ = std::thread([engine] { engine->run(); });
   return engine;

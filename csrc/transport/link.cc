@@ -107,13 +107,18 @@ void Link::dispatch(SendRequest& request) {
   FrameHeader header = header_of(FrameKind::data, request.tag);
   header.op = request.op;
   header.message_bytes = request.bytes;
-  Lane* lane = lanes_.any();
-  if (request.bytes > kOfferBytes && lane != nullptr && lane->channel().peer_can_pull()) {
+  RemoteMemory* const memory = request.bytes > kOfferBytes ? this->memory() : nullptr;
+  if (memory != nullptr && memory->peer_reaches_us()) {
     request.id = header.id = next_id_++;
     header.kind = FrameKind::offer;
     header.offset = reinterpret_cast<uintptr_t>(request.data);
     offered_.push_back(&request);
-    lanes_.push_ordered(OutFrame(header));
+    OutFrame frame(header);
+    if (const uint64_t key = memory->key_for(request.data, request.bytes); key != 0) {
+      frame.owned.assign(reinterpret_cast<const char*>(&key), kKeyBytes);
+      frame.header.payload_bytes = kKeyBytes;
+    }
+    lanes_.push_ordered(std::move(frame));
   } else if (request.bytes <= kEagerBytes) {
     push_message(request);
   } else if (is_point_to_point(request.tag)) {
@@ -248,7 +253,7 @@ bool Link::take_unexpected(RecvRequest& request) {
   }
   request.source = peer();
   if (message.header.kind != FrameKind::data) {
-    accept_announced(request, message.header);
+    accept_announced(request, message);
     return true;
   }
   store(request, 0, message.bytes);
@@ -268,12 +273,16 @@ void Link::store(RecvRequest& request, size_t offset, const std::vector<std::byt
 }
 
 // An offer or a request has met its receive.
-void Link::accept_announced(RecvRequest& request, const FrameHeader& header) {
+void Link::accept_announced(RecvRequest& request, const Unexpected& message) {
+  const FrameHeader& header = message.header;
   request.source = peer();
   request.offer_id = header.id;
   if (header.kind == FrameKind::offer) {
     request.offered = true;
-    request.offer_address = header.offset;
+    request.offer = {header.offset};
+    if (!message.bytes.empty()) {
+      std::memcpy(&request.offer.key, message.bytes.data(), kKeyBytes);
+    }
     request.arrived = request.bytes;
     ++num_taken_offers_;
     options_.events->on_arrived(request);
@@ -412,7 +421,7 @@ Status Link::end_frame(Intake& intake, const FrameHeader& header) {
   switch (header.kind) {
     case FrameKind::data: return end_data(intake, header);
     case FrameKind::offer:
-    case FrameKind::request: return announce(header);
+    case FrameKind::request: return announce(intake, header);
     case FrameKind::ack: return complete_offer(header.id);
     case FrameKind::open: return on_open(header);
     case FrameKind::grant: return grant_request(header.id);
@@ -482,14 +491,22 @@ void Link::forget(const RecvRequest* request) {
   });
 }
 
-Status Link::announce(const FrameHeader& header) {
+Status Link::announce(Intake& intake, const FrameHeader& header) {
+  if (header.payload_bytes != 0 && header.payload_bytes != kKeyBytes) {
+    return Status(StatusCode::protocol_error, "an offer whose key has a wrong size");
+  }
+  if (header.kind == FrameKind::offer && memory() == nullptr) {
+    return Status(StatusCode::protocol_error, "an offer of memory that cannot be reached");
+  }
   peer_has_begun(header.tag);
   Result<RecvRequest*> request = match(header);
   if (!request.ok()) return request.status();
+  Unexpected message{header, std::exchange(intake.buffer, {}), arrival_order++};
   if (*request != nullptr) {
-    accept_announced(**request, header);
+    accept_announced(**request, message);
   } else {
-    unexpected_.push_back({header, {}, arrival_order++});
+    unexpected_bytes_ += message.bytes.size();
+    unexpected_.push_back(std::move(message));
   }
   return Status();
 }
@@ -530,23 +547,27 @@ Status Link::on_rail_lost(const FrameHeader& header) {
 Result<const std::byte*> Link::fetch(RecvRequest& request, size_t position, size_t bytes,
                                      std::byte* scratch) {
   if (!request.offered) return request.window + position % request.window_bytes;
-  const Result<bool> got = read_memory(request.offer_address + position, scratch, bytes);
-  if (!got.ok()) return got.status();
-  return static_cast<const std::byte*>(*got ? scratch : nullptr);
+  if (request.access == Access::idle) {
+    DMLCOMM_RETURN_IF_ERROR(read_memory(request.offer + position, scratch, bytes, &request.access));
+  }
+  return static_cast<const std::byte*>(request.access == Access::done ? scratch : nullptr);
 }
 
-void Link::release(RecvRequest& request, size_t position) { request.consumed = position; }
-
-Result<bool> Link::read_memory(uint64_t address, void* destination, size_t bytes) {
-  if (state_ == State::failed) return error_;
-  Result<bool> got = lanes_.any()->channel().pull(address, destination, bytes);
-  if (!got.ok()) fail(got.status());
-  return got;
+void Link::release(RecvRequest& request, size_t position) {
+  request.consumed = position;
+  request.access = Access::idle;
 }
 
-Status Link::write_memory(uint64_t address, const void* source, size_t bytes) {
+Status Link::read_memory(RemoteAddress from, void* to, size_t bytes, Access* access) {
   if (state_ == State::failed) return error_;
-  Status status = lanes_.any()->channel().push(address, source, bytes);
+  Status status = memory()->read(from, to, bytes, access);
+  if (!status.ok()) fail(status);
+  return status;
+}
+
+Status Link::write_memory(RemoteAddress to, const void* from, size_t bytes, Access* access) {
+  if (state_ == State::failed) return error_;
+  Status status = memory()->write(to, from, bytes, access);
   if (!status.ok()) fail(status);
   return status;
 }
@@ -559,9 +580,8 @@ void Link::finish_offer(RecvRequest& request) {
 
 Status Link::take_offer(RecvRequest& request, bool* moved, bool* complete) {
   if (state_ == State::failed) return error_;
-  Channel& from = lanes_.any()->channel();
-  DMLCOMM_RETURN_IF_ERROR(can_copy_jointly(from, request.bytes)
-                              ? copy_offer_jointly(from, request, moved, complete)
+  DMLCOMM_RETURN_IF_ERROR(can_copy_jointly(*memory(), request.bytes)
+                              ? copy_offer_jointly(request, moved, complete)
                               : read_offer(request, moved, complete));
   if (*complete) finish_offer(request);
   return Status();
@@ -569,27 +589,28 @@ Status Link::take_offer(RecvRequest& request, bool* moved, bool* complete) {
 
 Status Link::read_offer(RecvRequest& request, bool* moved, bool* complete) {
   const size_t bytes = std::min(kPullBytes, request.bytes - request.consumed);
-  const Result<bool> got = read_memory(request.offer_address + request.consumed,
-                                       request.destination + request.consumed, bytes);
-  if (!got.ok()) return got.status();
-  if (!*got) return Status();
-  request.consumed += bytes;
+  if (request.access == Access::idle) {
+    DMLCOMM_RETURN_IF_ERROR(read_memory(request.offer + request.consumed,
+                                        request.destination + request.consumed, bytes,
+                                        &request.access));
+  }
+  if (request.access != Access::done) return Status();
+  release(request, request.consumed + bytes);
   *moved = true;
   *complete = request.consumed == request.bytes;
   return Status();
 }
 
-Status Link::copy_offer_jointly(Channel& channel, RecvRequest& request, bool* moved,
-                                bool* complete) {
+Status Link::copy_offer_jointly(RecvRequest& request, bool* moved, bool* complete) {
   if (!request.shared) {
-    if (!joint_copy_.open(*channel.joint(), request)) return Status();
+    if (!joint_copy_.open(*joint(), request)) return Status();
     request.shared = true;
     push_control(FrameKind::share, request.tag, request.offer_id, request.op,
                  reinterpret_cast<uintptr_t>(request.destination));
     // The sender starts while we read; what fails is reported by progress().
     (void)lanes_.any()->flush(moved);
   }
-  const Status status = joint_copy_.read_chunks(channel, request, moved);
+  const Status status = joint_copy_.read_chunks(*memory(), request, moved);
   if (!status.ok()) {
     fail(status);
     return status;
@@ -610,7 +631,7 @@ Status Link::on_share(const FrameHeader& header) {
 // Writes some of what the peer wants written.
 bool Link::write_shared() {
   if (!joint_copy_.has_work()) return false;
-  const Result<JointCopy::Written> written = joint_copy_.write_chunks(lanes_.any()->channel());
+  const Result<JointCopy::Written> written = joint_copy_.write_chunks(*memory());
   if (!written.ok()) {
     fail(written.status());
   } else if (written->finished != nullptr && written->num_chunks > 0) {
@@ -742,9 +763,9 @@ void Link::fail(const Status& status) {
 
 void Link::end(const Status& reason) {
   if (std::exchange(ended_, true)) return;
-  if (JointMemory* memory = joint()) has_writer_ = !joint_copy_.give_up(*memory);
+  if (JointMemory* words = joint()) has_writer_ = !joint_copy_.give_up(*words);
   lanes_.drop_queued();
-  lanes_.for_each_lane([](size_t, Lane& lane) { lane.channel().withdraw(); });
+  if (memory() != nullptr) memory()->withdraw();
   if (has_lane() && state_ != State::left) {
     OutFrame frame(header_of(FrameKind::abort, 0));
     frame.header.id = static_cast<uint64_t>(reason.code());

@@ -44,6 +44,7 @@ Mesh::Mesh(const MeshOptions& options)
   local_index_.assign(n, -1);
   links_.resize(n);
   peer_segments_.resize(n);
+  areas_.resize(n);
   last_life_ns_.assign(n, 0);
   connections_.resize(n);
   connecting_since_ns_.assign(n, 0);
@@ -81,11 +82,12 @@ Status Mesh::meet(const Directory& directory) {
   key_ = *key;
   DMLCOMM_RETURN_IF_ERROR(open_local());
   DMLCOMM_RETURN_IF_ERROR(read_hosts(directory));
-  const size_t slot_bytes = num_local_ > 1 ? options_.config.shm_board_bytes : 0;
-  Result<std::unique_ptr<shm::Segment>> segment = shm::Segment::create(
-      static_cast<uint32_t>(options_.rank), static_cast<uint32_t>(num_local_), slot_bytes);
+  Result<std::unique_ptr<shm::Segment>> segment =
+      shm::Segment::create(static_cast<uint32_t>(options_.rank), static_cast<uint32_t>(num_local_),
+                           options_.shared_area_bytes);
   if (!segment.ok()) return segment.status();
   segment_ = std::move(*segment);
+  areas_[options_.rank] = segment_->area();
   if (arena_ != nullptr) {
     segment_->header().arena_address = arena_->address();
     segment_->header().arena_bytes = arena_->bytes();
@@ -201,8 +203,6 @@ int Mesh::num_ranks_on_machine() const {
 bool Mesh::same_host(int peer) const {
   return hosts_[peer].host_id == hosts_[options_.rank].host_id;
 }
-
-shm::Segment* Mesh::peer_segment(int peer) { return peer_segments_[peer].get(); }
 
 void Mesh::notify(int peer) {
   if (links_[peer] && links_[peer]->channel()) links_[peer]->channel()->notify();

@@ -45,6 +45,7 @@ struct MeshOptions {
   // rails are connected when that one fails, each by several lanes.
   std::vector<uint8_t> first_rail;
   Config config;
+  size_t shared_area_bytes = 0;
   LinkEvents* events = nullptr;
 };
 
@@ -75,9 +76,10 @@ class Mesh {
   int num_ranks_on_host() const;
   int num_ranks_on_machine() const;  // hosts of one kernel together
 
-  shm::Segment& segment() { return *segment_; }
-  // The segment of a local peer once its link is up, or null.
-  shm::Segment* peer_segment(int peer);
+  // Memory that `rank`, this one or a local peer, shares with the others of its host: zeros at
+  // first, for the engine to lay out, and there until the mesh is destroyed. Null for a peer whose
+  // link is not up.
+  std::byte* shared_area(int rank) const { return areas_[rank]; }
   // Wakes a local peer if it sleeps.
   void notify(int peer);
 
@@ -199,6 +201,7 @@ class Mesh {
   std::vector<std::unique_ptr<Link>> links_;
   std::vector<Link*> active_;  // links that exist, for polling
   std::vector<std::shared_ptr<shm::Segment>> peer_segments_;
+  std::vector<std::byte*> areas_;  // by rank
   std::vector<int64_t> last_life_ns_;
   std::vector<std::vector<Connection>> connections_;  // by peer and lane
   std::vector<int64_t> connecting_since_ns_;

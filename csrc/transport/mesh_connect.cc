@@ -445,9 +445,10 @@ void Mesh::attach_local(Handshake& handshake, int peer) {
   }
   Result<std::unique_ptr<shm::Segment>> segment =
       shm::Segment::map(std::move(fds[0]), static_cast<uint32_t>(peer),
-                        static_cast<uint32_t>(num_local_), segment_->slot_bytes());
+                        static_cast<uint32_t>(num_local_), segment_->area_bytes());
   if (!segment.ok()) return links_[peer]->fail(segment.status());
   peer_segments_[peer] = std::move(*segment);
+  areas_[peer] = peer_segments_[peer]->area();
   shm::ShmPeer state;
   state.socket = handshake.take_fd();
   state.doorbell = std::move(fds[1]);
@@ -456,9 +457,9 @@ void Mesh::attach_local(Handshake& handshake, int peer) {
   state.pid = tcp::peer_pid(state.socket.get());
   const Hello& hello = handshake.received();
   uint64_t seen = 0;
-  state.can_pull = options_.config.shm_single_copy && state.pid > 0 &&
-                   shm::can_read_process(state.pid, hello.nonce_address, &seen, sizeof(seen)) &&
-                   seen == hello.nonce;
+  state.is_readable = options_.config.shm_single_copy && state.pid > 0 &&
+                      shm::can_read_process(state.pid, hello.nonce_address, &seen, sizeof(seen)) &&
+                      seen == hello.nonce;
   if (fds.size() == 3) {
     const shm::Header& header = state.segment->header();
     Result<MappedArena> arena =

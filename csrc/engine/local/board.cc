@@ -22,6 +22,9 @@ constexpr size_t kSlotReadBytes = 16 * 1024;
 // spares the second wait, and costs N - 1 times the reading.
 constexpr size_t kOneRoundBytes = 16 * 1024;
 
+constexpr size_t kPageBytes = 4096;
+static_assert(sizeof(BoardHeader) <= kPageBytes);
+
 size_t largest_piece(const OpRequest& request) {
   const auto& counts = request.shape.counts;
   return *std::max_element(counts.begin(), counts.end()) * size_of(request.dtype);
@@ -29,8 +32,12 @@ size_t largest_piece(const OpRequest& request) {
 
 }  // namespace
 
-Board::Board(transport::Mesh& mesh, int rank, int num_ranks)
-    : mesh_(mesh), rank_(rank), num_ranks_(num_ranks) {}
+size_t Board::area_bytes(size_t slot_bytes) {
+  return kPageBytes + BoardHeader::kNumSlots * round_up(slot_bytes, kPageBytes);
+}
+
+Board::Board(transport::Mesh& mesh, int rank, int num_ranks, size_t slot_bytes)
+    : mesh_(mesh), rank_(rank), num_ranks_(num_ranks), slot_bytes_(slot_bytes) {}
 
 void Board::greet(bool* moved) {
   if (round_ == 0) {
@@ -40,7 +47,7 @@ void Board::greet(bool* moved) {
     }
     if (!connected()) return;
     for (int rank = 0; rank < num_ranks_; ++rank) {
-      reaches_all = reaches_all && (rank == rank_ || mesh_.link(rank).channel()->can_pull());
+      reaches_all = reaches_all && (rank == rank_ || link(rank).memory()->reaches_peer());
     }
     header().reaches_all = reaches_all;
     header().shares_tensors = SharedBlocks::instance().enabled();
@@ -60,24 +67,25 @@ void Board::greet(bool* moved) {
 }
 
 bool Board::greeting_waits_for(int peer) const {
-  return !ready_ && (mesh_.peer_segment(peer) == nullptr || !published(peer, 1));
+  return !ready_ && (mesh_.shared_area(peer) == nullptr || !published(peer, 1));
 }
 
 bool Board::connected() const {
   for (int rank = 0; rank < num_ranks_; ++rank) {
-    if (rank != rank_ && mesh_.peer_segment(rank) == nullptr) return false;
+    if (mesh_.shared_area(rank) == nullptr) return false;
   }
   return true;
 }
 
-std::byte* Board::slot_of(int rank, uint64_t round) {
-  return rank == rank_ ? own_slot(round) : mesh_.peer_segment(rank)->slot(round);
+std::byte* Board::slot_of(int rank, uint64_t round) const {
+  return mesh_.shared_area(rank) + kPageBytes +
+         round % BoardHeader::kNumSlots * round_up(slot_bytes_, kPageBytes);
 }
 
 bool Board::published(int rank, uint64_t round) const {
   if (rank == rank_) return true;
   // Pairs with the release in publish(): the slot of that round is filled.
-  return mesh_.peer_segment(rank)->header().round.load(std::memory_order_acquire) >= round;
+  return header_of(rank).round.load(std::memory_order_acquire) >= round;
 }
 
 bool Board::all_published(uint64_t round) const {
