@@ -51,7 +51,7 @@ constexpr std::chrono::microseconds kHandOverTime{100};
 // None where ranks are on several hosts, or leave cores free.
 std::unique_ptr<Placement> make_placement(const transport::Mesh& mesh, Board& board, bool crowded) {
   const bool shared = mesh.all_share_memory();
-  const int per_home = shared ? 0 : transport::ranks_per_core_of_host(mesh.hosts());
+  const int per_home = shared ? 0 : transport::ranks_per_core_of_host(mesh.job().hosts);
   if (shared ? !crowded : per_home == 0) return nullptr;
   return std::make_unique<Placement>(board, per_home);
 }
@@ -64,30 +64,29 @@ Engine::Engine(const EngineOptions& options)
       huge_pages_(options.config.huge_pages) {}
 
 Result<std::shared_ptr<Engine>> Engine::create(const EngineOptions& options,
-                                               std::vector<transport::LocalRail> rails,
-                                               const transport::Directory& directory) {
+                                               const std::vector<transport::RailAddress>& rails,
+                                               transport::Rendezvous& rendezvous,
+                                               std::chrono::milliseconds timeout) {
   std::shared_ptr<Engine> engine(new Engine(options));
   transport::MeshOptions mesh_options;
   mesh_options.rank = options.rank;
   mesh_options.num_ranks = options.num_ranks;
-  const size_t num_rails = rails.size();
-  DMLCOMM_RETURN_IF_ERROR(check_grid(options, num_rails));
+  DMLCOMM_RETURN_IF_ERROR(check_grid(options, rails.size()));
   mesh_options.first_rail = first_rails(options);
-  mesh_options.rails = std::move(rails);
+  mesh_options.rails = rails;
+  mesh_options.timeout = timeout;
   mesh_options.config = options.config;
-  const size_t slot_bytes = options.config.shm_board_bytes;
-  mesh_options.shared_area_bytes = Board::area_bytes(slot_bytes);
+  mesh_options.shared_area_bytes = Board::area_bytes(options.config.shm_board_bytes);
   mesh_options.events = engine.get();
-  Result<std::unique_ptr<transport::Mesh>> mesh = transport::Mesh::create(mesh_options, directory);
+  Result<std::unique_ptr<transport::Mesh>> mesh = transport::Mesh::create(mesh_options, rendezvous);
   if (!mesh.ok()) return mesh.status();
   engine->mesh_ = std::move(*mesh);
   engine->choose_polling();
-  const topology::Topology topology = make_topology(*engine->mesh_, options, num_rails);
+  const topology::Topology topology = make_topology(*engine->mesh_, options, rails.size());
   engine->planner_ =
       std::make_unique<schedule::Planner>(topology, options.config.algorithm, options.plan);
   DMLCOMM_RETURN_IF_ERROR(engine->planner_->status());
-  engine->board_ =
-      std::make_unique<Board>(*engine->mesh_, options.rank, options.num_ranks, slot_bytes);
+  engine->board_ = std::make_unique<Board>(*engine->mesh_);
   engine->placement_ = make_placement(*engine->mesh_, *engine->board_, engine->crowded_);
   // The thread keeps the engine alive until it has ended, even where it is the last to hold it.
   engine->thread_ = std::thread([engine] { engine->run(); });
@@ -95,15 +94,16 @@ Result<std::shared_ptr<Engine>> Engine::create(const EngineOptions& options,
 }
 
 void Engine::choose_polling() {
-  const int cores = mesh_->host(options_.rank).num_cores;
-  const int ranks = mesh_->num_ranks_on_host();
+  const transport::Job& job = mesh_->job();
+  const int cores = job.own_host().num_cores;
+  const int ranks = job.num_ranks_on_host();
   const int64_t spin_ns = options_.config.spin_us * kNsPerUs;
   crowded_ = ranks >= cores;
   poll_ns_ = crowded_ ? kYieldFactor * spin_ns : spin_ns;
   yield_after_ns_ = ranks > cores ? 0 : kYieldAfterNs;
   // Hosts that share the cores of one kernel, as in a lab: who polls takes the time of those it
   // waits for. 9 hosts on 2 cores took 35 ms for 64 KiB when they polled and yielded, 8 ms asleep.
-  if (ranks <= cores && mesh_->num_ranks_on_machine() > cores) poll_ns_ = 0;
+  if (ranks <= cores && job.num_ranks_on_machine() > cores) poll_ns_ = 0;
 }
 
 // A forked child must not touch the rings, which it shares with its parent: the mesh is left to the

@@ -51,7 +51,7 @@ class Channel {
   // sends can tell.
   virtual bool peer_showed_life() { return false; }
 
-  // For epoll, edge-triggered: descriptor_ready() is called with what it says.
+  // For epoll, edge-triggered: descriptor_ready() is called with what it says. -1: there is none.
   virtual int descriptor() const = 0;
   struct Ready {
     bool readable = false;
@@ -59,6 +59,10 @@ class Channel {
     bool ended = false;  // nothing more will come than what is there
   };
   virtual void descriptor_ready(Ready ready) = 0;
+
+  // Whether the event loop alone sees what comes. Else maybe_readable() does at any time, and the
+  // peer rings our doorbell, or the transport is polled.
+  virtual bool needs_epoll() const { return true; }
 
   // Whether silence can only be told from death by heartbeat frames.
   virtual bool needs_heartbeats() const { return true; }

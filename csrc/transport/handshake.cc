@@ -10,10 +10,10 @@
 
 namespace dmlcomm::transport {
 
-Handshake::Handshake(UniqueFd fd, bool local, int peer, size_t lane, std::string what,
+Handshake::Handshake(UniqueFd fd, Transport* transport, int peer, size_t lane, std::string what,
                      Deadline deadline)
     : fd_(std::move(fd)),
-      local_(local),
+      transport_(transport),
       peer_(peer),
       lane_(lane),
       what_(std::move(what)),

@@ -36,8 +36,13 @@ size_t Board::area_bytes(size_t slot_bytes) {
   return kPageBytes + BoardHeader::kNumSlots * round_up(slot_bytes, kPageBytes);
 }
 
-Board::Board(transport::Mesh& mesh, int rank, int num_ranks, size_t slot_bytes)
-    : mesh_(mesh), rank_(rank), num_ranks_(num_ranks), slot_bytes_(slot_bytes) {}
+Board::Board(transport::Mesh& mesh)
+    : mesh_(mesh),
+      rank_(mesh.rank()),
+      num_ranks_(mesh.num_ranks()),
+      headers_(static_cast<size_t>(num_ranks_)) {
+  find_headers();
+}
 
 void Board::greet(bool* moved) {
   if (round_ == 0) {
@@ -45,7 +50,7 @@ void Board::greet(bool* moved) {
     for (int rank = 0; rank < num_ranks_; ++rank) {
       if (rank != rank_) mesh_.link(rank);
     }
-    if (!connected()) return;
+    if (!find_headers()) return;
     for (int rank = 0; rank < num_ranks_; ++rank) {
       reaches_all = reaches_all && (rank == rank_ || link(rank).memory()->reaches_peer());
     }
@@ -67,19 +72,23 @@ void Board::greet(bool* moved) {
 }
 
 bool Board::greeting_waits_for(int peer) const {
-  return !ready_ && (mesh_.shared_area(peer) == nullptr || !published(peer, 1));
+  return !ready_ && (headers_[peer] == nullptr || !published(peer, 1));
 }
 
-bool Board::connected() const {
+// True if all are there.
+bool Board::find_headers() {
+  bool found_all = true;
   for (int rank = 0; rank < num_ranks_; ++rank) {
-    if (mesh_.shared_area(rank) == nullptr) return false;
+    BoardHeader*& header = headers_[rank];
+    header = reinterpret_cast<BoardHeader*>(mesh_.shared_area(rank));
+    found_all = found_all && header != nullptr;
   }
-  return true;
+  return found_all;
 }
 
 std::byte* Board::slot_of(int rank, uint64_t round) const {
-  return mesh_.shared_area(rank) + kPageBytes +
-         round % BoardHeader::kNumSlots * round_up(slot_bytes_, kPageBytes);
+  return reinterpret_cast<std::byte*>(&header_of(rank)) + kPageBytes +
+         round % BoardHeader::kNumSlots * round_up(slot_bytes(), kPageBytes);
 }
 
 bool Board::published(int rank, uint64_t round) const {

@@ -20,6 +20,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "base/alignment.h"
 #include "engine/op_state.h"
@@ -51,7 +52,7 @@ class Board {
   // Of the shared area.
   static size_t area_bytes(size_t slot_bytes);
 
-  Board(transport::Mesh& mesh, int rank, int num_ranks, size_t slot_bytes);
+  explicit Board(transport::Mesh& mesh);
 
   // Round 1; to be called until ready().
   void greet(bool* moved);
@@ -67,12 +68,10 @@ class Board {
   int num_ranks() const { return num_ranks_; }
   transport::Link& link(int rank) { return mesh_.link(rank); }
   BoardHeader& header() { return header_of(rank_); }
-  BoardHeader& header_of(int rank) const {
-    return *reinterpret_cast<BoardHeader*>(mesh_.shared_area(rank));
-  }
+  BoardHeader& header_of(int rank) const { return *headers_[rank]; }
   std::byte* own_slot(uint64_t round) const { return slot_of(rank_, round); }
   std::byte* slot_of(int rank, uint64_t round) const;
-  size_t slot_bytes() const { return slot_bytes_; }
+  size_t slot_bytes() const { return mesh_.job().config.shm_board_bytes; }
 
   uint64_t round() const { return round_; }  // last one entered
   bool published(int rank, uint64_t round) const;
@@ -81,14 +80,14 @@ class Board {
   void publish();
 
  private:
-  bool connected() const;
+  bool find_headers();
   bool fits_slots(const OpState& op, size_t max_read) const;
   bool may_be_shared(const OpState& op) const;
 
   transport::Mesh& mesh_;
   const int rank_;
   const int num_ranks_;
-  const size_t slot_bytes_;
+  std::vector<BoardHeader*> headers_;  // by rank; null until its link is up
   uint64_t round_ = 0;
   bool ready_ = false;
   bool direct_ = false;          // all ranks reach each other's memory

@@ -3,7 +3,6 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -12,6 +11,7 @@
 
 #include "base/str_cat.h"
 #include "kernels/copy.h"
+#include "transport/event_loop.h"
 
 namespace dmlcomm::transport::shm {
 namespace {
@@ -170,13 +170,7 @@ Status ShmChannel::copy_error(const char* call, size_t bytes) const {
 }
 
 void ShmChannel::notify() {
-  // Pairs with the fence before the last look around of a thread that goes to sleep: either it sees
-  // what we wrote, or we see that it sleeps.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (peer_.segment->header().sleeping.load(std::memory_order_relaxed) == 0) return;
-  const uint64_t one = 1;
-  // A full counter (EAGAIN) wakes as well.
-  (void)!::write(peer_.doorbell.get(), &one, sizeof(one));
+  EventLoop::ring(peer_.doorbell.get(), peer_.segment->header().sleeping);
 }
 
 bool ShmChannel::peer_showed_life() {

@@ -40,6 +40,7 @@ class ShmChannel final : public Channel, private RemoteMemory {
   bool peer_showed_life() override;
   int descriptor() const override { return peer_.socket.get(); }
   void descriptor_ready(Ready ready) override;
+  bool needs_epoll() const override { return false; }
   bool needs_heartbeats() const override { return false; }
   void shut_down() override;
   std::string description() const override;
