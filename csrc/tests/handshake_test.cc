@@ -11,6 +11,7 @@
 #include "base/str_cat.h"
 #include "transport/address.h"
 #include "transport/handshake.h"
+#include "transport/socket.h"
 #include "transport/tcp/socket.h"
 
 namespace dmlcomm::transport {
@@ -119,7 +120,7 @@ TEST_F(HandshakeTest, AConnectionThatIsClosedBeforeTheHelloWasMade) {
   Handshake handshake = connect();
   pollfd ready{listener_.fd.get(), POLLIN, 0};
   ASSERT_EQ(poll(&ready, 1, 10'000), 1);
-  tcp::accept_from(listener_.fd.get()).reset();
+  accept_from(listener_.fd.get()).reset();
   EXPECT_EQ(failure_of(handshake).code(), StatusCode::peer_lost);
   EXPECT_TRUE(handshake.connected());
 }

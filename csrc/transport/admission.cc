@@ -7,7 +7,7 @@
 
 #include "base/log.h"
 #include "base/str_cat.h"
-#include "transport/tcp/socket.h"
+#include "transport/socket.h"
 
 namespace dmlcomm::transport {
 namespace {
@@ -40,7 +40,7 @@ void Admission::accept_all(uint32_t listener) {
   // An event may come for a listener that was closed since.
   while (listener < listeners_.size()) {
     Transport* const transport = listeners_[listener].transport;
-    UniqueFd fd = tcp::accept_from(listeners_[listener].fd.get());
+    UniqueFd fd = accept_from(listeners_[listener].fd.get());
     if (!fd.valid()) return;
     if (!transport->accepts(fd.get())) continue;
     add(std::make_unique<Handshake>(std::move(fd), transport, -1, 0, "incoming connection",

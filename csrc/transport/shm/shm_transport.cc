@@ -6,7 +6,7 @@
 #include "base/str_cat.h"
 #include "transport/admission.h"
 #include "transport/shm/shm_channel.h"
-#include "transport/tcp/socket.h"
+#include "transport/socket.h"
 
 namespace dmlcomm::transport::shm {
 
@@ -17,7 +17,7 @@ bool ShmTransport::reaches(int peer) const {
 
 Status ShmTransport::listen(Admission& admission) {
   if (job_.config.transport == TransportChoice::tcp || job_.num_ranks == 1) return Status();
-  Result<UniqueFd> listener = tcp::listen_unix(job_.own_host().unix_name);
+  Result<UniqueFd> listener = listen_unix(job_.own_host().unix_name);
   if (!listener.ok()) return listener.status();
   if (job_.config.shm_single_copy) permit_single_copy();
   return admission.listen(std::move(*listener), *this);
@@ -43,10 +43,10 @@ uint32_t ShmTransport::local_index(int rank) const {
   return static_cast<uint32_t>(std::find(ranks_.begin(), ranks_.end(), rank) - ranks_.begin());
 }
 
-bool ShmTransport::accepts(int fd) { return tcp::peer_is_same_user(fd); }
+bool ShmTransport::accepts(int fd) { return peer_is_same_user(fd); }
 
 Result<UniqueFd> ShmTransport::connect(int peer, size_t) {
-  return tcp::connect_unix(job_.hosts[peer].unix_name);
+  return connect_unix(job_.hosts[peer].unix_name);
 }
 
 std::string ShmTransport::route(int peer, size_t) const {
@@ -75,7 +75,7 @@ Result<std::unique_ptr<Channel>> ShmTransport::open(int peer, size_t, bool, Hand
   state.doorbell = std::move(fds[1]);
   state.segment = theirs;
   state.local_index = local_index(peer);
-  state.pid = tcp::peer_pid(state.socket.get());
+  state.pid = peer_pid(state.socket.get());
   const Hello& hello = handshake.received();
   uint64_t seen = 0;
   state.is_readable = job_.config.shm_single_copy && state.pid > 0 &&
