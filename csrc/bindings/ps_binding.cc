@@ -116,8 +116,8 @@ Config config_with(const std::string& transport) {
   return config;
 }
 
-std::vector<engine::RailAddress> to_rails(const Rails& rails) {
-  std::vector<engine::RailAddress> addresses;
+std::vector<transport::RailAddress> to_rails(const Rails& rails) {
+  std::vector<transport::RailAddress> addresses;
   for (const auto& [interface, address] : rails) addresses.push_back({interface, address});
   return addresses;
 }

@@ -27,7 +27,7 @@ class SharedObject {
   py::object object_;
 };
 
-class PythonRendezvous final : public engine::Rendezvous {
+class PythonRendezvous final : public transport::Rendezvous {
  public:
   PythonRendezvous(py::object set, py::object get) : set_(std::move(set)), get_(std::move(get)) {}
 
@@ -138,7 +138,7 @@ class PythonRule final : public ps::Rule {
 
 }  // namespace
 
-std::shared_ptr<engine::Rendezvous> make_rendezvous(py::object set, py::object get) {
+std::shared_ptr<transport::Rendezvous> make_rendezvous(py::object set, py::object get) {
   return std::make_shared<PythonRendezvous>(std::move(set), std::move(get));
 }
 

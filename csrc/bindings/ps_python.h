@@ -8,13 +8,13 @@
 #include <memory>
 #include <string>
 
-#include "engine/rendezvous.h"
 #include "ps/rules/rule.h"
+#include "transport/rendezvous.h"
 
 namespace dmlcomm::bindings {
 
 // set(key, value) and get(key) -> value, which waits as long as it sees fit.
-std::shared_ptr<engine::Rendezvous> make_rendezvous(pybind11::object set, pybind11::object get);
+std::shared_ptr<transport::Rendezvous> make_rendezvous(pybind11::object set, pybind11::object get);
 
 // function(weights, gradient, state, step): one-dimensional arrays of one piece, to be changed in
 // place; a dict that belongs to the piece; the number of the update, from 1. What the function's

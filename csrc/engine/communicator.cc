@@ -284,8 +284,8 @@ Status check_options(const CommunicatorOptions& options) {
 
 }  // namespace
 
-Result<std::shared_ptr<Communicator>> Communicator::create(const CommunicatorOptions& options,
-                                                           std::shared_ptr<Rendezvous> rendezvous) {
+Result<std::shared_ptr<Communicator>> Communicator::create(
+    const CommunicatorOptions& options, std::shared_ptr<transport::Rendezvous> rendezvous) {
   DMLCOMM_RETURN_IF_ERROR(check_options(options));
   if (!options.config && !process_config().ok()) return process_config().status();
   EngineOptions engine_options;
@@ -303,15 +303,8 @@ Result<std::shared_ptr<Communicator>> Communicator::create(const CommunicatorOpt
   engine_options.plan = options.plan;
   engine_options.first_sequence = options.first_sequence;
   engine_options.config = options.config ? *options.config : *process_config();
-  std::vector<transport::LocalRail> rails;
-  for (const RailAddress& rail : options.rails) rails.push_back({rail.interface, rail.address});
-  transport::Directory directory;
-  directory.set = [&](const std::string& key, const std::string& value) {
-    return rendezvous->set(key, value);
-  };
-  directory.get = [&](const std::string& key) { return rendezvous->get(key, options.timeout); };
   Result<std::shared_ptr<Engine>> engine =
-      Engine::create(engine_options, std::move(rails), directory);
+      Engine::create(engine_options, options.rails, *rendezvous, options.timeout);
   if (!engine.ok()) {
     return Status(engine.status().code(), str_cat("group '", options.name, "', rank ", options.rank,
                                                   ": ", engine.status().message()));

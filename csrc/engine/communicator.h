@@ -25,16 +25,11 @@
 #include "base/config.h"
 #include "base/dtype.h"
 #include "base/status.h"
-#include "engine/rendezvous.h"
+#include "transport/address.h"
 #include "transport/rail_counters.h"
+#include "transport/rendezvous.h"
 
 namespace dmlcomm::engine {
-
-// A NIC this rank may use between hosts.
-struct RailAddress {
-  std::string interface;  // "eth1"
-  std::string address;    // "10.0.1.7" or "fd00::7"
-};
 
 struct CommunicatorOptions {
   int rank = 0;
@@ -44,7 +39,7 @@ struct CommunicatorOptions {
   // What messages call the members ("worker 3"); empty: "rank 3". Named members are no ranks of a
   // job: the log keeps the identity that it has.
   std::vector<std::string> names;
-  std::vector<RailAddress> rails;  // may be empty when every rank is on one host
+  std::vector<transport::RailAddress> rails;  // may be empty when every rank is on one host
   // How the hosts are wired (topology/grid.h): the sizes of the levels, level l on rail l, and the
   // number of each rank's host on that grid. Both empty: a flat network.
   std::vector<uint32_t> grid;
@@ -110,8 +105,8 @@ constexpr int kAnySource = -1;
 class Communicator {
  public:
   // Publishes this rank's addresses and reads those of the others. Collective.
-  static Result<std::shared_ptr<Communicator>> create(const CommunicatorOptions& options,
-                                                      std::shared_ptr<Rendezvous> rendezvous);
+  static Result<std::shared_ptr<Communicator>> create(
+      const CommunicatorOptions& options, std::shared_ptr<transport::Rendezvous> rendezvous);
   virtual ~Communicator() = default;
 
   virtual int rank() const = 0;

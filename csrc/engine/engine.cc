@@ -20,12 +20,11 @@ using transport::SendRequest;
 constexpr size_t kMaxRunning = 16;
 
 // None where ranks are on several hosts, or leave cores free.
-std::unique_ptr<Placement> make_placement(transport::Mesh& mesh, const EngineOptions& options,
-                                          bool crowded) {
+std::unique_ptr<Placement> make_placement(const transport::Mesh& mesh, Board& board, bool crowded) {
   const bool shared = mesh.all_share_memory();
-  const int per_home = shared ? 0 : transport::ranks_per_core_of_host(mesh.hosts());
+  const int per_home = shared ? 0 : transport::ranks_per_core_of_host(mesh.job().hosts);
   if (shared ? !crowded : per_home == 0) return nullptr;
-  return std::make_unique<Placement>(mesh, options.rank, options.num_ranks, per_home);
+  return std::make_unique<Placement>(board, per_home);
 }
 
 }  // namespace
@@ -37,19 +36,21 @@ Engine::Engine(const EngineOptions& options)
       queue_(options.first_sequence) {}
 
 Result<std::shared_ptr<Engine>> Engine::create(const EngineOptions& options,
-                                               std::vector<transport::LocalRail> rails,
-                                               const transport::Directory& directory) {
+                                               const std::vector<transport::RailAddress>& rails,
+                                               transport::Rendezvous& rendezvous,
+                                               std::chrono::milliseconds timeout) {
   std::shared_ptr<Engine> engine(new Engine(options));
   transport::MeshOptions mesh_options;
   mesh_options.rank = options.rank;
   mesh_options.num_ranks = options.num_ranks;
-  const size_t num_rails = rails.size();
-  DMLCOMM_RETURN_IF_ERROR(check_grid(options, num_rails));
+  DMLCOMM_RETURN_IF_ERROR(check_grid(options, rails.size()));
   mesh_options.first_rail = first_rails(options);
-  mesh_options.rails = std::move(rails);
+  mesh_options.rails = rails;
+  mesh_options.timeout = timeout;
   mesh_options.config = options.config;
+  mesh_options.shared_area_bytes = Board::area_bytes(options.config.shm_board_bytes);
   mesh_options.events = engine.get();
-  Result<std::unique_ptr<transport::Mesh>> mesh = transport::Mesh::create(mesh_options, directory);
+  Result<std::unique_ptr<transport::Mesh>> mesh = transport::Mesh::create(mesh_options, rendezvous);
   if (!mesh.ok()) return mesh.status();
   engine->mesh_ = std::move(*mesh);
   Steppable& steps = *engine;
@@ -57,12 +58,13 @@ Result<std::shared_ptr<Engine>> Engine::create(const EngineOptions& options,
       std::make_unique<ProgressDriver>(*engine->mesh_, engine->queue_, steps, options.config);
   // Inside one host no rail is left idle, and operations share the board and the cores.
   engine->queue_.set_max_running(engine->mesh_->all_share_memory() ? 1 : kMaxRunning);
-  const topology::Topology topology = make_topology(*engine->mesh_, options, num_rails);
+  const topology::Topology topology = make_topology(*engine->mesh_, options, rails.size());
   engine->planner_ =
       std::make_unique<schedule::Planner>(topology, options.config.algorithm, options.plan);
   DMLCOMM_RETURN_IF_ERROR(engine->planner_->status());
-  engine->board_ = std::make_unique<Board>(*engine->mesh_, options.rank, options.num_ranks);
-  engine->placement_ = make_placement(*engine->mesh_, options, engine->driver_->is_crowded());
+  engine->board_ = std::make_unique<Board>(*engine->mesh_);
+  engine->placement_ =
+      make_placement(*engine->mesh_, *engine->board_, engine->driver_->is_crowded());
   engine->driver_->start(engine);
   return engine;
 }

@@ -36,8 +36,9 @@ class Engine final : public Driver,
  public:
   // Meets the other ranks and starts the progress thread.
   static Result<std::shared_ptr<Engine>> create(const EngineOptions& options,
-                                                std::vector<transport::LocalRail> rails,
-                                                const transport::Directory& directory);
+                                                const std::vector<transport::RailAddress>& rails,
+                                                transport::Rendezvous& rendezvous,
+                                                std::chrono::milliseconds timeout);
   ~Engine() override;
 
   // Takes an operation in. Never blocks; a failure is the operation's.
@@ -53,11 +54,11 @@ class Engine final : public Driver,
   void close();
   Status error() const { return queue_.error(); }
   uint64_t sequence() const { return queue_.last_sequence(); }
-  bool shares_memory() const { return mesh_->num_local() > 1; }
+  bool shares_memory() const { return mesh_->num_sharing() > 1; }
   bool has_writer() const { return mesh_->has_writer(); }
   std::string description() const;
   std::vector<transport::RailCounters> rails();
-  const std::string& host_name() const { return mesh_->host(options_.rank).host_name; }
+  const std::string& host_name() const { return mesh_->job().own_host().host_name; }
 
  private:
   using Running = OperationQueue::Running;

@@ -40,7 +40,7 @@ void Engine::check_deadlines() {
 // --- texts ---
 
 std::string Engine::name_of(int peer) const {
-  const transport::HostAddress& host = mesh_->host(peer);
+  const transport::HostAddress& host = mesh_->job().hosts[peer];
   const auto p = static_cast<size_t>(peer);
   const bool renamed = p < options_.global_ranks.size() && options_.global_ranks[p] != peer;
   return str_cat(options_.names.empty() ? str_cat("rank ", peer) : options_.names[p],

@@ -37,17 +37,17 @@ topology::Topology make_topology(const transport::Mesh& mesh, const EngineOption
   std::vector<uint32_t> hosts(num_ranks);
   std::vector<std::string> ids;
   for (uint32_t rank = 0; rank < num_ranks; ++rank) {
-    const std::string& id = mesh.host(static_cast<int>(rank)).host_id;
+    const std::string& id = mesh.job().hosts[rank].host_id;
     auto it = std::find(ids.begin(), ids.end(), id);
     if (it == ids.end()) it = ids.insert(ids.end(), id);
     hosts[rank] = static_cast<uint32_t>(it - ids.begin());
   }
   if (ids.size() == 1) {
     return topology::on_shared_cores(topology::single_host(num_ranks, false),
-                                     transport::ranks_per_core_of_host(mesh.hosts()));
+                                     transport::ranks_per_core_of_host(mesh.job().hosts));
   }
   return topology::on_shared_cores(make_network(options, std::move(hosts), ids.size(), num_rails),
-                                   transport::ranks_per_shared_core(mesh.hosts()));
+                                   transport::ranks_per_shared_core(mesh.job().hosts));
 }
 
 std::vector<uint8_t> first_rails(const EngineOptions& options) {

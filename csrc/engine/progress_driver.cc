@@ -43,8 +43,9 @@ void relax() {
 ProgressDriver::ProgressDriver(transport::Mesh& mesh, OperationQueue& queue, Steppable& steps,
                                const Config& config)
     : mesh_(mesh), queue_(queue), steps_(steps) {
-  const int cores = mesh.host(mesh.rank()).num_cores;
-  const int ranks = mesh.num_ranks_on_host();
+  const transport::Job& job = mesh.job();
+  const int cores = job.own_host().num_cores;
+  const int ranks = job.num_ranks_on_host();
   const int64_t spin_ns = config.spin_us * kNsPerUs;
   crowded_ = ranks >= cores;
   poll_ns_ = crowded_ ? kYieldFactor * spin_ns : spin_ns;
@@ -52,7 +53,7 @@ ProgressDriver::ProgressDriver(transport::Mesh& mesh, OperationQueue& queue, Ste
   // Hosts that share the cores of one kernel, as in a lab: a rank that polls takes the time of
   // those it waits for. 9 hosts on 2 cores took 35 ms for 64 KiB when they polled and yielded, 8 ms
   // asleep.
-  if (ranks <= cores && mesh.num_ranks_on_machine() > cores) poll_ns_ = 0;
+  if (ranks <= cores && job.num_ranks_on_machine() > cores) poll_ns_ = 0;
 }
 
 void ProgressDriver::start(std::shared_ptr<void> owner) {

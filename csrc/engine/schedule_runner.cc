@@ -214,9 +214,9 @@ Status ScheduleRunner::reduce_some(uint32_t task, bool* moved) {
                 (total > 0 || message.done || message.offered);
   }
   if (!all_there) return Status();
-  bool withdrawn = false;
-  if (bytes > 0) DMLCOMM_RETURN_IF_ERROR(reduce_segment(task, position, bytes, &withdrawn));
-  if (withdrawn) return Status();
+  bool missing = false;
+  if (bytes > 0) DMLCOMM_RETURN_IF_ERROR(reduce_segment(task, position, bytes, &missing));
+  if (missing) return Status();
   position += bytes;
   *moved = true;
   release_sources(task, position, position == total);
@@ -224,9 +224,8 @@ Status ScheduleRunner::reduce_some(uint32_t task, bool* moved) {
   return Status();
 }
 
-// A source whose rank has given up leaves the segment as it is.
-Status ScheduleRunner::reduce_segment(uint32_t task, size_t position, size_t bytes,
-                                      bool* withdrawn) {
+// A source that is still being read, or whose rank has given up, leaves the segment as it is.
+Status ScheduleRunner::reduce_segment(uint32_t task, size_t position, size_t bytes, bool* missing) {
   const Task& shape = plan_->tasks[task];
   const Step& first = plan_->step(plan_->order[shape.first]);
   const Step& last = plan_->step(plan_->order[shape.first + shape.num_steps - 1]);
@@ -241,10 +240,10 @@ Status ScheduleRunner::reduce_segment(uint32_t task, size_t position, size_t byt
     Result<const std::byte*> data =
         mesh_.link(message.peer).fetch(message, position, bytes, staging_ + i * segment_bytes());
     if (!data.ok()) return data.status();
-    *withdrawn = *data == nullptr;
-    if (*withdrawn) return Status();
+    *missing = *missing || *data == nullptr;
     sources[i + 1] = *data;
   }
+  if (*missing) return Status();
   if (first.received_first) std::swap(sources[0], sources[1]);
   const bool divides = request_.reduce_op == ReduceOp::avg && last.finalizes;
   kernels::reduce(at(first.range) + position, sources.data(), sources.size(),

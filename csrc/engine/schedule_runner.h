@@ -56,7 +56,7 @@ class ScheduleRunner final : public Runner {
   Status work(uint32_t task, bool* moved);
   Status pull_some(uint32_t task, InMessage& message, bool* moved);
   Status reduce_some(uint32_t task, bool* moved);
-  Status reduce_segment(uint32_t task, size_t position, size_t bytes, bool* withdrawn);
+  Status reduce_segment(uint32_t task, size_t position, size_t bytes, bool* missing);
   bool must_open(const Source& source) const;
   void release_sources(uint32_t task, size_t position, bool complete);
   size_t segment_bytes() const;

@@ -67,16 +67,14 @@ Client::~Client() { close(); }
 
 // --- connections ---
 
-Status Client::connect(const ConnectOptions& options,
-                       std::shared_ptr<engine::Rendezvous> rendezvous) {
-  if (options.server >= options_.num_servers) {
+Status Client::connect(const PairOptions& options,
+                       std::shared_ptr<transport::Rendezvous> rendezvous) {
+  if (options.other >= options_.num_servers) {
     return Status(StatusCode::invalid_argument,
-                  str_cat("server ", options.server, " of ", options_.num_servers));
+                  str_cat("server ", options.other, " of ", options_.num_servers));
   }
   auto connected =
-      meet(kWorkerRank,
-           {options_.worker, options.server, options.rails, options.first_rail, options.timeout},
-           options_.config, std::move(rendezvous));
+      meet(kWorkerRank, options_.worker, options, options_.config, std::move(rendezvous));
   if (!connected.ok()) return connected.status();
   const bool shares_memory = (*connected)->shares_memory();
   auto link = std::make_shared<ServerLink>(std::move(*connected));
@@ -84,12 +82,12 @@ Status Client::connect(const ConnectOptions& options,
   uses_huge_pages_ |= shares_memory;
   for (const auto& [model, state] : models_) {
     const uint64_t clock = oldest_clock(model, state);
-    if (clock < state.clock) behind_.emplace(options.server, model);
+    if (clock < state.clock) behind_.emplace(options.other, model);
     send_command(link, attach_command(model, clock), true, [] {});
   }
   any_behind_.store(!behind_.empty());
   std::lock_guard lock(mutex_);
-  links_[options.server] = std::move(link);
+  links_[options.other] = std::move(link);
   return Status();
 }
 

@@ -19,9 +19,9 @@
 
 #include "base/config.h"
 #include "engine/huge_pages.h"
-#include "engine/rendezvous.h"
 #include "ps/client_memory.h"
 #include "ps/client_operation.h"
+#include "ps/pair.h"
 
 namespace dmlcomm::ps {
 
@@ -30,13 +30,6 @@ struct ClientOptions {
   uint32_t num_servers = 1;
   uint64_t first_sequence = 1;  // larger than any that this worker has used before
   Config config;
-};
-
-struct ConnectOptions {
-  uint32_t server = 0;
-  std::vector<engine::RailAddress> rails;  // the i-th meets the server's i-th
-  int first_rail = -1;                     // see CommunicatorOptions::first_rail
-  std::chrono::milliseconds timeout{30'000};
 };
 
 // How an operation waits and what it sends besides; the same for all.
@@ -53,7 +46,7 @@ class Client final : private LinkDirectory {
   ~Client() override;
 
   // Meets a server; again after it was lost.
-  Status connect(const ConnectOptions& options, std::shared_ptr<engine::Rendezvous> rendezvous);
+  Status connect(const PairOptions& options, std::shared_ptr<transport::Rendezvous> rendezvous);
 
   // The worker takes part in the model from `clock` on.
   Status add_model(uint32_t model, const ModelSpec& spec, uint64_t clock);

@@ -6,13 +6,15 @@
 
 namespace dmlcomm::ps {
 
-Result<std::shared_ptr<engine::Communicator>> meet(int rank, const PairOptions& options,
-                                                   const Config& config,
-                                                   std::shared_ptr<engine::Rendezvous> rendezvous) {
+Result<std::shared_ptr<engine::Communicator>> meet(
+    int rank, uint32_t own, const PairOptions& options, const Config& config,
+    std::shared_ptr<transport::Rendezvous> rendezvous) {
   engine::CommunicatorOptions communicator;
   communicator.rank = rank;
   communicator.num_ranks = 2;
-  communicator.names = {str_cat("worker ", options.worker), str_cat("server ", options.server)};
+  const bool is_worker = rank == kWorkerRank;
+  communicator.names = {str_cat("worker ", is_worker ? own : options.other),
+                        str_cat("server ", is_worker ? options.other : own)};
   communicator.name = str_cat(communicator.names[0], " - ", communicator.names[1]);
   communicator.rails = options.rails;
   communicator.first_rail = options.first_rail;

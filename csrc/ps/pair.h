@@ -8,7 +8,7 @@
 
 #include "base/config.h"
 #include "engine/communicator.h"
-#include "engine/rendezvous.h"
+#include "transport/rendezvous.h"
 
 namespace dmlcomm::ps {
 
@@ -20,16 +20,15 @@ constexpr int kServerRank = 1;
 constexpr std::chrono::hours kForever{24 * 365};
 
 struct PairOptions {
-  uint32_t worker = 0;
-  uint32_t server = 0;
-  std::vector<engine::RailAddress> rails;  // the i-th meets the other side's i-th
-  int first_rail = -1;                     // see CommunicatorOptions::first_rail
+  uint32_t other = 0;                         // number of the server, or of the worker
+  std::vector<transport::RailAddress> rails;  // the i-th meets the other side's i-th
+  int first_rail = -1;                        // see CommunicatorOptions::first_rail
   std::chrono::milliseconds timeout{30'000};
 };
 
-// Meets the other side; `rank` is kWorkerRank or kServerRank.
-Result<std::shared_ptr<engine::Communicator>> meet(int rank, const PairOptions& options,
-                                                   const Config& config,
-                                                   std::shared_ptr<engine::Rendezvous> rendezvous);
+// Meets the other side; `rank` is kWorkerRank or kServerRank, `own` this side's number.
+Result<std::shared_ptr<engine::Communicator>> meet(
+    int rank, uint32_t own, const PairOptions& options, const Config& config,
+    std::shared_ptr<transport::Rendezvous> rendezvous);
 
 }  // namespace dmlcomm::ps

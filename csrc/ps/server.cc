@@ -53,40 +53,38 @@ Status Server::fenced() {
                         "with all servers to have two copies again"));
 }
 
-Status Server::join(const JoinOptions& options, std::shared_ptr<engine::Rendezvous> rendezvous) {
+Status Server::join(const PairOptions& options, std::shared_ptr<transport::Rendezvous> rendezvous) {
   DMLCOMM_RETURN_IF_ERROR(fenced());
-  if (options.worker >= kMaxWorkers) {
+  if (options.other >= kMaxWorkers) {
     return Status(StatusCode::invalid_argument,
-                  str_cat("worker ", options.worker, ": expected less than ", kMaxWorkers));
+                  str_cat("worker ", options.other, ": expected less than ", kMaxWorkers));
   }
   std::shared_ptr<Session> old;
   {
     std::lock_guard lock(mutex_);
-    const auto it = sessions_.find(options.worker);
+    const auto it = sessions_.find(options.other);
     if (it != sessions_.end()) old = std::exchange(it->second, nullptr);
     if (it != sessions_.end()) sessions_.erase(it);
   }
   if (old != nullptr) old->end_but_count("the worker connects anew");
   old.reset();
   auto connected =
-      meet(kServerRank,
-           {options.worker, options_.server, options.rails, options.first_rail, options.timeout},
-           options_.config, std::move(rendezvous));
+      meet(kServerRank, options_.server, options, options_.config, std::move(rendezvous));
   if (!connected.ok()) {
-    if (!has_session(options.worker)) drop_worker(options.worker);
+    if (!has_session(options.other)) drop_worker(options.other);
     return connected.status();
   }
   {
     std::lock_guard lock(mutex_);
-    gone_.erase(options.worker);
+    gone_.erase(options.other);
   }
-  auto session = std::make_shared<Session>(options.worker, std::move(*connected),
+  auto session = std::make_shared<Session>(options.other, std::move(*connected),
                                            static_cast<SessionHost&>(*this));
-  log_info("worker ", options.worker, " has joined server ", options_.server);
+  log_info("worker ", options.other, " has joined server ", options_.server);
   // What is replaced ends after the lock: its threads may be about to take it.
   std::lock_guard lock(mutex_);
   if (closed_) return Status(StatusCode::aborted, "the server is closing");
-  session.swap(sessions_[options.worker]);
+  session.swap(sessions_[options.other]);
   return Status();
 }
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/config.h"
-#include "engine/rendezvous.h"
+#include "ps/pair.h"
 #include "ps/session.h"
 
 namespace dmlcomm::ps {
@@ -23,13 +23,6 @@ struct ServerOptions {
   uint32_t num_servers = 1;
   uint32_t num_workers = 1;  // that are expected: nothing is applied before they have come
   Config config;             // of the connections
-};
-
-struct JoinOptions {
-  uint32_t worker = 0;
-  std::vector<engine::RailAddress> rails;  // the i-th meets the worker's i-th
-  int first_rail = -1;                     // see CommunicatorOptions::first_rail
-  std::chrono::milliseconds timeout{30'000};
 };
 
 struct SessionStatus {
@@ -56,7 +49,7 @@ class Server final : private SessionHost {
   ~Server() override;
 
   // Meets a worker and serves it from then on. A session that it still has ends first.
-  Status join(const JoinOptions& options, std::shared_ptr<engine::Rendezvous> rendezvous);
+  Status join(const PairOptions& options, std::shared_ptr<transport::Rendezvous> rendezvous);
 
   // The same spec again is no error; another one is, and the text shows both.
   Status create_model(uint32_t model, const ModelSpec& spec, std::shared_ptr<const Rule> rule);

@@ -11,6 +11,7 @@
 #include "base/str_cat.h"
 #include "transport/address.h"
 #include "transport/handshake.h"
+#include "transport/socket.h"
 #include "transport/tcp/socket.h"
 
 namespace dmlcomm::transport {
@@ -83,7 +84,7 @@ class HandshakeTest : public testing::Test {
   Handshake connect() {
     auto fd = tcp::begin_connect("lo", kLoopback, kLoopback, listener_.port, {});
     EXPECT_TRUE(fd.ok()) << fd.status();
-    Handshake handshake(std::move(*fd), false, 1, 0, "connect", Deadline::after_s(10));
+    Handshake handshake(std::move(*fd), nullptr, 1, 0, "connect", Deadline::after_s(10));
     handshake.send(Hello{}, key_, 0, {});
     return handshake;
   }
@@ -110,7 +111,7 @@ TEST_F(HandshakeTest, ARefusedConnectionWasNeverMade) {
     EXPECT_EQ(fd.status().code(), StatusCode::peer_lost) << "the kernel may say so at once";
     return;
   }
-  Handshake handshake(std::move(*fd), false, 1, 0, "connect", Deadline::after_s(10));
+  Handshake handshake(std::move(*fd), nullptr, 1, 0, "connect", Deadline::after_s(10));
   EXPECT_EQ(failure_of(handshake).code(), StatusCode::peer_lost);
   EXPECT_FALSE(handshake.connected());
 }
@@ -119,7 +120,7 @@ TEST_F(HandshakeTest, AConnectionThatIsClosedBeforeTheHelloWasMade) {
   Handshake handshake = connect();
   pollfd ready{listener_.fd.get(), POLLIN, 0};
   ASSERT_EQ(poll(&ready, 1, 10'000), 1);
-  tcp::accept_from(listener_.fd.get()).reset();
+  accept_from(listener_.fd.get()).reset();
   EXPECT_EQ(failure_of(handshake).code(), StatusCode::peer_lost);
   EXPECT_TRUE(handshake.connected());
 }

@@ -494,6 +494,51 @@ TEST_P(LinkTest, WhatAnEndedPeerHasOfferedIsNotTaken) {
   EXPECT_EQ(notes_b_.failure.message(), "enough");
 }
 
+TEST_P(LinkTest, OffersCarryAKeyAndReadsMayEndLater) {
+  if (!GetParam().pulls) GTEST_SKIP() << "nothing is offered";
+  connect();
+  auto& sender = static_cast<MemoryChannel&>(*a_.channel());
+  auto& reader = static_cast<MemoryChannel&>(*b_.channel());
+  sender.read_later(7);
+  reader.read_later(7);
+  const auto data = pattern(100'000);
+  std::vector<std::byte> got(data.size());
+  std::vector<std::byte> scratch(data.size());
+  RecvRequest whole = receiving(point_to_point_tag(0), got);
+  RecvRequest streamed;
+  streamed.tag = point_to_point_tag(1);
+  streamed.bytes = data.size();
+  SendRequest out = sending(whole.tag, data);
+  SendRequest out_streamed = sending(streamed.tag, data);
+  b_.recv(whole);
+  a_.send(out);
+  a_.send(out_streamed);
+  settle();
+  b_.recv(streamed);  // its offer, with the key, has waited
+  ASSERT_TRUE(whole.offered && streamed.offered);
+  const auto fetch = [&] { return *b_.fetch(streamed, 0, data.size(), scratch.data()); };
+  bool moved = false;
+  bool complete = false;
+  for (int turn = 0; turn < 3; ++turn) {
+    ASSERT_TRUE(b_.take_offer(whole, &moved, &complete).ok());
+    EXPECT_FALSE(moved || complete);
+    EXPECT_EQ(fetch(), nullptr);
+  }
+  EXPECT_EQ(notes_a_.num_sent, 0);
+  reader.finish_reads();
+  ASSERT_TRUE(b_.take_offer(whole, &moved, &complete).ok());
+  EXPECT_TRUE(moved && complete);
+  EXPECT_EQ(fetch(), scratch.data());
+  EXPECT_EQ(fetch(), scratch.data()) << "it is not read again";
+  b_.release(streamed, data.size());
+  b_.finish_offer(streamed);
+  settle();
+  EXPECT_EQ(got, data);
+  EXPECT_EQ(scratch, data);
+  EXPECT_EQ(notes_a_.num_sent, 2);
+  EXPECT_FALSE(b_.has_outstanding());
+}
+
 TEST_P(LinkTest, AnotherOperationIsAMismatch) {
   connect();
   notes_b_.forbidden_kind = 4;

@@ -6,16 +6,18 @@
 #include <atomic>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "transport/channel.h"
 
 namespace dmlcomm::tests {
 
-class MemoryChannel final : public transport::Channel {
+class MemoryChannel final : public transport::Channel, private transport::RemoteMemory {
  public:
   struct Pipe {
     std::deque<std::byte> bytes;
@@ -24,7 +26,11 @@ class MemoryChannel final : public transport::Channel {
   };
 
   MemoryChannel(std::shared_ptr<Pipe> out, std::shared_ptr<Pipe> in, size_t max_bytes, bool pulls)
-      : out_(std::move(out)), in_(std::move(in)), max_bytes_(max_bytes), pulls_(pulls) {}
+      : Channel(static_cast<RemoteMemory*>(this)),
+        out_(std::move(out)),
+        in_(std::move(in)),
+        max_bytes_(max_bytes),
+        pulls_(pulls) {}
   ~MemoryChannel() override { out_->closed = true; }
 
   int num_writes = 0;
@@ -65,32 +71,59 @@ class MemoryChannel final : public transport::Channel {
     joint_.emplace(transport::JointMemory{words_->claims[1 - end], words_->claims[end],
                                           words_->writing_to[end], 2 - end, [] { return true; }});
   }
-  transport::JointMemory* joint() override { return joint_ ? &*joint_ : nullptr; }
-  Status push(uint64_t address, const void* source, size_t bytes) override {
-    std::memcpy(reinterpret_cast<void*>(address), source, bytes);
-    return Status();
-  }
 
   bool maybe_readable() const override { return !in_->bytes.empty() || in_->closed; }
-  bool peer_can_pull() const override { return pulls_; }
-  bool can_pull() const override { return pulls_; }
-  Result<bool> pull(uint64_t address, void* destination, size_t bytes) override {
-    std::memcpy(destination, reinterpret_cast<const void*>(address), bytes);
-    return !in_->withdrawn;
-  }
-  void withdraw() override { out_->withdrawn = true; }
   int descriptor() const override { return -1; }
   void descriptor_ready(Ready) override {}
   void shut_down() override { out_->closed = true; }
   std::string description() const override { return "memory"; }
 
+  // From now on the peer's memory is reached with this key only, and later than asked for.
+  void read_later(uint64_t key) { key_ = key; }
+  // Ends what is pending.
+  void finish_reads() {
+    for (const auto& read : std::exchange(pending_, {})) read();
+  }
+
  private:
+  transport::JointMemory* joint() override { return joint_ ? &*joint_ : nullptr; }
+  bool peer_reaches_us() const override { return pulls_; }
+  bool reaches_peer() const override { return pulls_; }
+  uint64_t key_for(const void*, size_t) override { return key_; }
+  Status read(transport::RemoteAddress from, void* to, size_t bytes,
+              transport::Access* access) override {
+    if (from.key != key_) return Status(StatusCode::io_error, "wrong key");
+    const auto copy = [this, from, to, bytes, access] {
+      std::memcpy(to, reinterpret_cast<const void*>(from.address), bytes);
+      *access = in_->withdrawn ? transport::Access::withdrawn : transport::Access::done;
+    };
+    if (key_ == 0) {
+      copy();
+    } else {
+      *access = transport::Access::pending;
+      pending_.push_back(copy);
+    }
+    return Status();
+  }
+  Status write(transport::RemoteAddress to, const void* from, size_t bytes,
+               transport::Access* access) override {
+    std::memcpy(reinterpret_cast<void*>(to.address), from, bytes);
+    *access = transport::Access::done;
+    return Status();
+  }
+  void withdraw() override {
+    out_->withdrawn = true;
+    pending_.clear();
+  }
+
   const std::shared_ptr<Pipe> out_;
   const std::shared_ptr<Pipe> in_;
   const size_t max_bytes_;
   const bool pulls_;
   std::shared_ptr<Words> words_;
   std::optional<transport::JointMemory> joint_;
+  uint64_t key_ = 0;
+  std::vector<std::function<void()>> pending_;
 };
 
 }  // namespace dmlcomm::tests

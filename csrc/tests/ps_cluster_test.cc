@@ -41,12 +41,12 @@ class Cluster {
 
   void connect(uint32_t worker, uint32_t server) {
     const auto rendezvous = tests::memory_rendezvous();
-    JoinOptions join;
-    join.worker = worker;
+    PairOptions join;
+    join.other = worker;
     auto joined =
         std::async(std::launch::async, [&] { return servers[server]->join(join, rendezvous); });
-    ConnectOptions connect;
-    connect.server = server;
+    PairOptions connect;
+    connect.other = server;
     const Status status = clients[worker]->connect(connect, rendezvous);
     EXPECT_TRUE(status.ok()) << status;
     EXPECT_TRUE(joined.get().ok());
@@ -236,7 +236,7 @@ TEST_P(PsCluster, WithoutAReplicaItSaysWhichServerIsGoneAndGoesOnWhenThatIsBack)
   // The connection is cut, the server lives.
   const auto rendezvous = tests::memory_rendezvous();
   auto cut = std::async(std::launch::async, [&] {
-    JoinOptions join;
+    PairOptions join;
     join.timeout = std::chrono::milliseconds(100);
     return cluster.servers[1]->join(join, rendezvous);
   });

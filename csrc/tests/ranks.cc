@@ -10,12 +10,12 @@
 #include <thread>
 
 #include "base/str_cat.h"
-#include "engine/rendezvous.h"
+#include "transport/rendezvous.h"
 
 namespace dmlcomm::tests {
 namespace {
 
-class MemoryRendezvous final : public engine::Rendezvous {
+class MemoryRendezvous final : public transport::Rendezvous {
  public:
   Status set(const std::string& key, const std::string& value) override {
     std::lock_guard lock(mutex_);
@@ -55,7 +55,7 @@ std::shared_ptr<engine::Communicator> join(int rank, int num_ranks, const Config
 
 }  // namespace
 
-std::shared_ptr<engine::Rendezvous> memory_rendezvous() {
+std::shared_ptr<transport::Rendezvous> memory_rendezvous() {
   return std::make_shared<MemoryRendezvous>();
 }
 

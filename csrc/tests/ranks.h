@@ -10,12 +10,12 @@
 
 #include "base/config.h"
 #include "engine/communicator.h"
-#include "engine/rendezvous.h"
+#include "transport/rendezvous.h"
 
 namespace dmlcomm::tests {
 
 // A rendezvous within this process.
-std::shared_ptr<engine::Rendezvous> memory_rendezvous();
+std::shared_ptr<transport::Rendezvous> memory_rendezvous();
 
 // Ways of carrying data, as configurations.
 struct Transport {

@@ -43,8 +43,20 @@ ShmPeer peer_with(MappedArena arena, pid_t pid = 0) {
   peer.arena = std::move(arena);
   peer.local_index = 1;
   peer.pid = pid;
-  peer.can_pull = true;
+  peer.is_readable = true;
   return peer;
+}
+
+Result<Access> read(Channel& channel, uint64_t address, std::byte* to, size_t bytes) {
+  Access access = Access::idle;
+  DMLCOMM_RETURN_IF_ERROR(channel.memory()->read({address}, to, bytes, &access));
+  return access;
+}
+
+Result<Access> write(Channel& channel, uint64_t address, const std::byte* from, size_t bytes) {
+  Access access = Access::idle;
+  DMLCOMM_RETURN_IF_ERROR(channel.memory()->write({address}, from, bytes, &access));
+  return access;
 }
 
 TEST(ShmChannelTest, TheArenaNeedsNoKernel) {
@@ -56,10 +68,10 @@ TEST(ShmChannelTest, TheArenaNeedsNoKernel) {
   const HugeMemory theirs = allocate_huge(kBytes, true);
   for (const size_t bytes : {size_t{0}, size_t{1}, size_t{65'535}, kBytes}) {
     const std::vector<std::byte> sent = pattern(bytes);
-    ASSERT_TRUE(channel.push(address_of(theirs.get()), sent.data(), bytes).ok());
+    ASSERT_TRUE(write(channel, address_of(theirs.get()), sent.data(), bytes).ok());
     EXPECT_TRUE(std::equal(sent.begin(), sent.end(), theirs.get()));
     std::vector<std::byte> received(bytes);
-    ASSERT_TRUE(channel.pull(address_of(theirs.get()), received.data(), bytes).ok());
+    ASSERT_TRUE(read(channel, address_of(theirs.get()), received.data(), bytes).ok());
     EXPECT_EQ(received, sent);
   }
 }
@@ -67,8 +79,8 @@ TEST(ShmChannelTest, TheArenaNeedsNoKernel) {
 TEST(ShmChannelTest, OtherMemoryIsTheKernels) {
   ShmChannel channel(segment_of(0), 0, peer_with({}));
   std::vector<std::byte> theirs(kBytes), ours = pattern(kBytes);
-  EXPECT_FALSE(channel.push(address_of(theirs.data()), ours.data(), kBytes).ok());
-  EXPECT_FALSE(channel.pull(address_of(theirs.data()), ours.data(), kBytes).ok());
+  EXPECT_FALSE(write(channel, address_of(theirs.data()), ours.data(), kBytes).ok());
+  EXPECT_FALSE(read(channel, address_of(theirs.data()), ours.data(), kBytes).ok());
 }
 
 TEST(ShmChannelTest, WhatThePeerHasWithdrawnMayBeAnything) {
@@ -84,15 +96,15 @@ TEST(ShmChannelTest, WhatThePeerHasWithdrawnMayBeAnything) {
   const std::vector<std::byte> there = pattern(kBytes);
   std::vector<std::byte> here(kBytes);
   constexpr uint64_t kNowhere = 0;
-  const auto pull = [&](uint64_t address) { return channel.pull(address, here.data(), kBytes); };
+  const auto pull = [&](uint64_t address) { return read(channel, address, here.data(), kBytes); };
   ASSERT_TRUE(pull(address_of(there.data())).ok()) << "the kernel lets a process read its own";
-  EXPECT_TRUE(*pull(address_of(there.data())));
+  EXPECT_EQ(*pull(address_of(there.data())), Access::done);
   EXPECT_EQ(here, there);
   EXPECT_FALSE(pull(kNowhere).ok());
-  peer.withdraw();
-  EXPECT_FALSE(*pull(address_of(there.data())));
+  peer.memory()->withdraw();
+  EXPECT_EQ(*pull(address_of(there.data())), Access::withdrawn);
   ASSERT_TRUE(pull(kNowhere).ok());
-  EXPECT_FALSE(*pull(kNowhere));
+  EXPECT_EQ(*pull(kNowhere), Access::withdrawn);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <string>
 
+#include "transport/socket.h"
 #include "transport/tcp/socket.h"
 
 namespace dmlcomm::transport::tcp {

@@ -6,11 +6,11 @@
 #include <exception>
 #include <string>
 
-#include "engine/rendezvous.h"
+#include "transport/rendezvous.h"
 
 namespace dmlcomm::adaptor {
 
-class StoreRendezvous final : public engine::Rendezvous {
+class StoreRendezvous final : public transport::Rendezvous {
  public:
   // `store` is prefixed per group by torch already, which makes keys private to the communicator.
   explicit StoreRendezvous(c10::intrusive_ptr<c10d::Store> store) : store_(std::move(store)) {}

@@ -34,6 +34,12 @@ double ranks_per_shared_core(const std::vector<HostAddress>& hosts);
 // Ranks per core of one host, where all may use the same cores, of which each gets as many; else 0.
 int ranks_per_core_of_host(const std::vector<HostAddress>& ranks);
 
+// An interface of this host that may carry data between hosts.
+struct RailAddress {
+  std::string interface;  // "eth1"
+  std::string address;    // "10.0.1.7" or "fd00::7"
+};
+
 // Where a rank listens, one per rail.
 struct RailEndpoint {
   std::string interface;

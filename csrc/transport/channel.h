@@ -7,29 +7,14 @@
 
 #include <sys/uio.h>
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <string>
 
 #include "base/status.h"
+#include "transport/remote_memory.h"
 
 namespace dmlcomm::transport {
-
-// Words in shared memory, through which two ends that reach each other's memory agree who copies
-// what (joint_copy.h).
-struct JointMemory {
-  // Claims on the chunks of the message that comes in, and of the one that goes out.
-  std::atomic<uint64_t>& incoming;
-  std::atomic<uint64_t>& outgoing;
-  // Whose memory we are writing to, and how the peer is called there.
-  std::atomic<uint32_t>& own_writing_to;
-  const uint32_t peer_mark;
-  // Returns when the peer is not writing to our memory, or not alive: true. False: it is, and has
-  // made no progress for so long that it must have been stopped.
-  const std::function<bool()> wait_for_peers_write;
-};
 
 class Channel {
  public:
@@ -56,21 +41,8 @@ class Channel {
   };
   virtual Confirmed confirmed() const { return {}; }
 
-  // Whether the peer can reach our memory by itself (then offers are sent), and we the peer's.
-  virtual bool peer_can_pull() const { return false; }
-  virtual bool can_pull() const { return false; }
-
-  // Copies `bytes` from, or to, the peer's memory at `address`; only if can_pull(). Pulling gives
-  // false where the peer has withdrawn: then the bytes may be anything, or not there.
-  virtual Result<bool> pull(uint64_t address, void* destination, size_t bytes);
-  virtual Status push(uint64_t address, const void* source, size_t bytes);
-  // Where `bytes` at `address` of the peer's memory are in ours; null if they are not.
-  virtual std::byte* mapped(uint64_t address, size_t bytes) const;
-  // What the peer pulls from now on is not what was offered.
-  virtual void withdraw() {}
-
-  // Null where not both ends reach each other's memory.
-  virtual JointMemory* joint() { return nullptr; }
+  // Null where neither end reaches the other's memory.
+  RemoteMemory* memory() const { return memory_; }
 
   // Wakes the peer if it sleeps; called after writes that it may be waiting for.
   virtual void notify() {}
@@ -79,7 +51,7 @@ class Channel {
   // sends can tell.
   virtual bool peer_showed_life() { return false; }
 
-  // For epoll, edge-triggered: descriptor_ready() is called with what it says.
+  // For epoll, edge-triggered: descriptor_ready() is called with what it says. -1: there is none.
   virtual int descriptor() const = 0;
   struct Ready {
     bool readable = false;
@@ -87,6 +59,10 @@ class Channel {
     bool ended = false;  // nothing more will come than what is there
   };
   virtual void descriptor_ready(Ready ready) = 0;
+
+  // Whether the event loop alone sees what comes. Else maybe_readable() does at any time, and the
+  // peer rings our doorbell, or the transport is polled.
+  virtual bool needs_epoll() const { return true; }
 
   // Whether silence can only be told from death by heartbeat frames.
   virtual bool needs_heartbeats() const { return true; }
@@ -96,16 +72,12 @@ class Channel {
 
   // "tcp 10.0.0.1:4711 -> 10.0.0.2:1234 (eth0)" or "shm".
   virtual std::string description() const = 0;
+
+ protected:
+  explicit Channel(RemoteMemory* memory = nullptr) : memory_(memory) {}
+
+ private:
+  RemoteMemory* const memory_;
 };
-
-inline Result<bool> Channel::pull(uint64_t, void*, size_t) {
-  return Status(StatusCode::unsupported, "this channel cannot read the peer's memory");
-}
-
-inline std::byte* Channel::mapped(uint64_t, size_t) const { return nullptr; }
-
-inline Status Channel::push(uint64_t, const void*, size_t) {
-  return Status(StatusCode::unsupported, "this channel cannot write the peer's memory");
-}
 
 }  // namespace dmlcomm::transport

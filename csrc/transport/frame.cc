@@ -46,6 +46,7 @@ uint32_t max_payload_of(FrameKind kind) {
     case FrameKind::hello: return sizeof(Hello);
     case FrameKind::data: return kMaxPayloadBytes;
     case FrameKind::abort: return kMaxReasonBytes;
+    case FrameKind::offer: return kKeyBytes;
     default: return 0;
   }
 }

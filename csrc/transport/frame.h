@@ -60,7 +60,7 @@ static_assert(sizeof(OpInfo) == 16);
 // One list makes enum and names.
 //   hello         first frame of a connection; payload is a Hello
 //   data          a part of a message
-//   offer         a message that stays in the sender's memory at `offset`, for process_vm_readv
+//   offer         a message that stays in the sender's memory at `offset`; payload: a key, or none
 //   ack           the message of the offer with this `id` has been read
 //   open          the sender of this frame has begun operation `tag`, large data may come
 //   request       a message is waiting that may not be sent unasked
@@ -121,6 +121,8 @@ static_assert(sizeof(FrameHeader) == kHeaderBytes, "the wire header has no paddi
 constexpr uint32_t kMaxPayloadBytes = 1u << 20;
 // Payload of an abort frame at most; longer reasons are cut.
 constexpr uint32_t kMaxReasonBytes = 4096;
+// Payload of an offer whose transport needs a key (remote_memory.h).
+constexpr uint32_t kKeyBytes = 8;
 
 using HeaderBytes = std::array<std::byte, kHeaderBytes>;
 

@@ -6,14 +6,14 @@
 #include <utility>
 
 #include "base/str_cat.h"
-#include "transport/tcp/socket.h"
+#include "transport/socket.h"
 
 namespace dmlcomm::transport {
 
-Handshake::Handshake(UniqueFd fd, bool local, int peer, size_t lane, std::string what,
+Handshake::Handshake(UniqueFd fd, Transport* transport, int peer, size_t lane, std::string what,
                      Deadline deadline)
     : fd_(std::move(fd)),
-      local_(local),
+      transport_(transport),
       peer_(peer),
       lane_(lane),
       what_(std::move(what)),
@@ -38,7 +38,7 @@ Result<Handshake::Progress> Handshake::advance(const JobKey& key) {
   if (connecting_) {
     pollfd ready{fd_.get(), POLLOUT, 0};
     if (poll(&ready, 1, 0) != 1) return Progress::waiting;
-    DMLCOMM_RETURN_IF_ERROR(tcp::connect_result(fd_.get(), what_));
+    DMLCOMM_RETURN_IF_ERROR(connect_result(fd_.get(), what_));
     connecting_ = false;
   }
   DMLCOMM_RETURN_IF_ERROR(send_rest());
@@ -49,7 +49,7 @@ Result<Handshake::Progress> Handshake::advance(const JobKey& key) {
 
 Status Handshake::send_rest() {
   while (!out_.empty()) {
-    Result<size_t> sent = tcp::send_some(fd_.get(), out_, out_fds_);
+    Result<size_t> sent = send_some(fd_.get(), out_, out_fds_);
     if (!sent.ok()) return sent.status();
     if (*sent == 0) return Status();
     out_fds_.clear();  // they go with the first byte
@@ -61,7 +61,7 @@ Status Handshake::send_rest() {
 // Reads no byte beyond the hello: what follows belongs to the link.
 Result<bool> Handshake::receive_rest(const JobKey& key) {
   while (in_done_ < kFrameBytes) {
-    Result<size_t> got = tcp::recv_some(
+    Result<size_t> got = recv_some(
         fd_.get(), std::span(in_.data() + in_done_, kFrameBytes - in_done_), &received_fds_);
     if (!got.ok()) return got.status();
     if (*got == 0) return false;

@@ -15,12 +15,15 @@
 
 namespace dmlcomm::transport {
 
+class Transport;
+
 class Handshake {
  public:
   enum class Progress { waiting, connected, received };
 
   // An outgoing connection to `peer` for `lane`, or (`peer` = -1) one that was accepted.
-  Handshake(UniqueFd fd, bool local, int peer, size_t lane, std::string what, Deadline deadline);
+  Handshake(UniqueFd fd, Transport* transport, int peer, size_t lane, std::string what,
+            Deadline deadline);
 
   // Queues the hello; the descriptors stay the caller's.
   void send(const Hello& hello, const JobKey& key, int rank, std::vector<int> fds);
@@ -29,7 +32,7 @@ class Handshake {
   Result<Progress> advance(const JobKey& key);
 
   bool outgoing() const { return peer_ >= 0; }
-  bool local() const { return local_; }
+  Transport* transport() const { return transport_; }
   // Errors of advance() before that are about making the connection; a refused one is `peer_lost`.
   bool connected() const { return !connecting_; }
   int peer() const { return peer_; }
@@ -48,7 +51,7 @@ class Handshake {
   Result<bool> receive_rest(const JobKey& key);
 
   UniqueFd fd_;
-  const bool local_;
+  Transport* const transport_;
   const int peer_;
   const size_t lane_;
   const std::string what_;

@@ -43,25 +43,25 @@ std::optional<Chunks> claim(std::atomic<uint64_t>& claims, uint64_t id, size_t m
 
 }  // namespace
 
-bool can_copy_jointly(Channel& channel, size_t bytes) {
-  return bytes >= kMinJointBytes && chunks_in(bytes) < kChunkMask && channel.joint() != nullptr;
+bool can_copy_jointly(RemoteMemory& memory, size_t bytes) {
+  return bytes >= kMinJointBytes && chunks_in(bytes) < kChunkMask && memory.joint() != nullptr;
 }
 
-bool JointCopy::open(JointMemory& memory, const RecvRequest& request) {
-  if ((memory.incoming.load() & kChunkMask) < num_chunks_opened_) return false;
+bool JointCopy::open(JointMemory& joint, const RecvRequest& request) {
+  if ((joint.incoming.load() & kChunkMask) < num_chunks_opened_) return false;
   num_chunks_opened_ = chunks_in(request.bytes);
   reading_.push_back({&request, num_chunks_opened_});
-  memory.incoming.store(request.offer_id << kChunkBits);
+  joint.incoming.store(request.offer_id << kChunkBits);
   return true;
 }
 
-Status JointCopy::read_chunks(Channel& channel, const RecvRequest& request, bool* moved) {
-  const auto chunks = claim(channel.joint()->incoming, request.offer_id, request.bytes);
+Status JointCopy::read_chunks(RemoteMemory& memory, const RecvRequest& request, bool* moved) {
+  const auto chunks = claim(memory.joint()->incoming, request.offer_id, request.bytes);
   if (!chunks) return Status();
-  const Result<bool> got = channel.pull(request.offer_address + chunks->begin,
-                                        request.destination + chunks->begin, chunks->bytes);
-  if (!got.ok()) return got.status();
-  if (!*got) return Status();  // these will never be in place
+  Access access = Access::idle;
+  DMLCOMM_RETURN_IF_ERROR(memory.read(request.offer + chunks->begin,
+                                      request.destination + chunks->begin, chunks->bytes, &access));
+  if (access != Access::done) return Status();  // these will never be in place
   *moved = true;
   return on_shared(request.offer_id, chunks->number);
 }
@@ -86,35 +86,30 @@ bool JointCopy::complete(const RecvRequest& request) {
   return true;
 }
 
-bool JointCopy::give_up(JointMemory& memory) {
+bool JointCopy::give_up(JointMemory& joint) {
   if (reading_.empty()) return true;
   reading_.clear();
-  memory.incoming.store(0);
-  return memory.wait_for_peers_write();
+  joint.incoming.store(0);
+  return joint.wait_for_peers_write();
 }
 
 void JointCopy::on_share(const SendRequest& request, uint64_t address) {
   shares_.push_back({&request, address});
 }
 
-// Sequentially consistent, as all of these: either a receiver that gives up sees that we write, or
-// we see that nothing is left to claim.
-Result<JointCopy::Written> JointCopy::write_chunks(Channel& channel) {
+Result<JointCopy::Written> JointCopy::write_chunks(RemoteMemory& memory) {
   Share& share = shares_.front();
-  JointMemory& memory = *channel.joint();
+  JointMemory& joint = *memory.joint();
   const SendRequest& request = *share.request;
-  memory.own_writing_to.store(memory.peer_mark);
-  Status status;
-  const auto chunks = claim(memory.outgoing, request.id, request.bytes);
-  if (chunks) {
-    status =
-        channel.push(share.address + chunks->begin, request.data + chunks->begin, chunks->bytes);
-  }
-  memory.own_writing_to.store(0);
-  if (!status.ok()) return status;
-  if (chunks) {
-    share.num_written += chunks->number;
-    return Written();
+  {
+    const WriteGuard guard(joint);
+    if (const auto chunks = claim(joint.outgoing, request.id, request.bytes)) {
+      Access access = Access::idle;
+      DMLCOMM_RETURN_IF_ERROR(memory.write({share.address + chunks->begin},
+                                           request.data + chunks->begin, chunks->bytes, &access));
+      share.num_written += chunks->number;
+      return Written();
+    }
   }
   const Written written{share.request, share.num_written};
   shares_.pop_front();

@@ -18,28 +18,28 @@
 #include <vector>
 
 #include "base/status.h"
-#include "transport/channel.h"
+#include "transport/remote_memory.h"
 #include "transport/request.h"
 
 namespace dmlcomm::transport {
 
 // Whether it pays: less is read by the receiver alone, since the frames cost as much.
-bool can_copy_jointly(Channel& channel, size_t bytes);
+bool can_copy_jointly(RemoteMemory& memory, size_t bytes);
 
 class JointCopy {
  public:
   // --- the receiver ---
   // Opens the message for both. False while chunks of another one are left: try again.
-  bool open(JointMemory& memory, const RecvRequest& request);
+  bool open(JointMemory& joint, const RecvRequest& request);
   // Reads some chunks, if any are left.
-  Status read_chunks(Channel& channel, const RecvRequest& request, bool* moved);
+  Status read_chunks(RemoteMemory& memory, const RecvRequest& request, bool* moved);
   // Whether all chunks are in place; then it is forgotten.
   bool complete(const RecvRequest& request);
   // The sender has written so many chunks.
   Status on_shared(uint64_t id, uint64_t num_chunks);
   // When it returns true nobody writes to the memory of messages that are not complete. False: a
   // sender was stopped while it wrote, and will go on when it is continued.
-  bool give_up(JointMemory& memory);
+  bool give_up(JointMemory& joint);
 
   // --- the sender ---
   // The receiver wants the message at `address` of its memory.
@@ -50,7 +50,7 @@ class JointCopy {
     const SendRequest* finished = nullptr;  // no chunk was left of this one
     uint64_t num_chunks = 0;                // of it that we have written
   };
-  Result<Written> write_chunks(Channel& channel);
+  Result<Written> write_chunks(RemoteMemory& memory);
   // The receiver has the whole message.
   void forget(const SendRequest& request);
 

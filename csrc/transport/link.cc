@@ -36,15 +36,12 @@ bool erase_one(Items& items, T* item) {
 
 uint64_t cost_of(size_t bytes) { return bytes + kUnexpectedRecordBytes; }
 
-SendRequest* find_by_id(const std::vector<SendRequest*>& items, uint64_t id) {
+SendRequest* take_by_id(std::vector<SendRequest*>& items, uint64_t id) {
   const auto it =
       std::find_if(items.begin(), items.end(), [id](SendRequest* r) { return r->id == id; });
-  return it == items.end() ? nullptr : *it;
-}
-
-SendRequest* take_by_id(std::vector<SendRequest*>& items, uint64_t id) {
-  SendRequest* found = find_by_id(items, id);
-  if (found != nullptr) erase_one(items, found);
+  if (it == items.end()) return nullptr;
+  SendRequest* const found = *it;
+  items.erase(it);
   return found;
 }
 
@@ -110,18 +107,15 @@ void Link::dispatch(SendRequest& request) {
   header.op = request.op;
   header.message_bytes = request.bytes;
   request.order.is_large = request.bytes > kEagerBytes;
-  Lane* lane = lanes_.any();
-  if (request.bytes > kOfferBytes && lane != nullptr && lane->channel().peer_can_pull()) {
-    header.offset = reinterpret_cast<uintptr_t>(request.data);
-    offered_.push_back(&request);
-    announce_to_peer(FrameKind::offer, header, request);
+  RemoteMemory* const memory = request.bytes > kOfferBytes ? this->memory() : nullptr;
+  if (memory != nullptr && memory->peer_reaches_us()) {
+    offer(*memory, header, request);
   } else if (may_send_unasked(request)) {
     push_message(request);
   } else if (request.order.is_large && !is_point_to_point(request.tag)) {
     waiting_.push_back(&request);
   } else {
-    requested_.push_back(&request);
-    announce_to_peer(FrameKind::request, header, request);
+    ask_to_send(header, request);
   }
 }
 
@@ -132,10 +126,24 @@ bool Link::may_send_unasked(const SendRequest& request) const {
          spent_credit_ - returned_credit_ + cost_of(request.bytes) <= kMaxUnexpectedBytes;
 }
 
-void Link::announce_to_peer(FrameKind kind, FrameHeader header, SendRequest& request) {
-  header.kind = kind;
+void Link::ask_to_send(FrameHeader header, SendRequest& request) {
+  header.kind = FrameKind::request;
   header.id = request.id = next_id_++;
+  requested_.push_back(&request);
   lanes_.push_ordered(OutFrame(header));
+}
+
+void Link::offer(RemoteMemory& memory, FrameHeader header, SendRequest& request) {
+  header.kind = FrameKind::offer;
+  header.id = request.id = next_id_++;
+  header.offset = reinterpret_cast<uintptr_t>(request.data);
+  offered_.push_back(&request);
+  OutFrame frame(header);
+  if (const uint64_t key = memory.key_for(request.data, request.bytes); key != 0) {
+    frame.owned.assign(reinterpret_cast<const char*>(&key), kKeyBytes);
+    frame.header.payload_bytes = kKeyBytes;
+  }
+  lanes_.push_ordered(std::move(frame));
 }
 
 // Cuts the message in frames, which report the request.
@@ -281,7 +289,7 @@ bool Link::take_unexpected(RecvRequest& request) {
   }
   request.source = peer();
   if (message.header.kind != FrameKind::data) {
-    accept_announced(request, message.header);
+    accept_announced(request, message);
     return true;
   }
   count_taken(message.header);
@@ -302,12 +310,16 @@ void Link::store(RecvRequest& request, size_t offset, const std::vector<std::byt
 }
 
 // An offer or a request has met its receive.
-void Link::accept_announced(RecvRequest& request, const FrameHeader& header) {
+void Link::accept_announced(RecvRequest& request, const Unexpected& message) {
+  const FrameHeader& header = message.header;
   request.source = peer();
   request.offer_id = header.id;
   if (header.kind == FrameKind::offer) {
     request.offered = true;
-    request.offer_address = header.offset;
+    request.offer = {header.offset};
+    if (!message.bytes.empty()) {
+      std::memcpy(&request.offer.key, message.bytes.data(), kKeyBytes);
+    }
     request.arrived = request.bytes;
     ++num_taken_offers_;
     options_.events->on_arrived(request);
@@ -461,7 +473,7 @@ Status Link::end_frame(Intake& intake, const FrameHeader& header) {
   switch (header.kind) {
     case FrameKind::data: return end_data(intake, header);
     case FrameKind::offer:
-    case FrameKind::request: return announce(header);
+    case FrameKind::request: return announce(intake, header);
     case FrameKind::ack: return complete_offer(header.id);
     case FrameKind::open: return on_open(header);
     case FrameKind::grant: return grant_request(header.id);
@@ -532,14 +544,22 @@ void Link::forget(const RecvRequest* request) {
   });
 }
 
-Status Link::announce(const FrameHeader& header) {
+Status Link::announce(Intake& intake, const FrameHeader& header) {
+  if (header.payload_bytes != 0 && header.payload_bytes != kKeyBytes) {
+    return Status(StatusCode::protocol_error, "an offer whose key has a wrong size");
+  }
+  if (header.kind == FrameKind::offer && memory() == nullptr) {
+    return Status(StatusCode::protocol_error, "an offer of memory that cannot be reached");
+  }
   peer_has_begun(header.tag);
   Result<RecvRequest*> request = match(header);
   if (!request.ok()) return request.status();
+  Unexpected message{header, std::exchange(intake.buffer, {}), arrival_order++};
   if (*request != nullptr) {
-    accept_announced(**request, header);
+    accept_announced(**request, message);
   } else {
-    unexpected_.push_back({header, {}, arrival_order++});
+    unexpected_bytes_ += message.bytes.size();
+    unexpected_.push_back(std::move(message));
   }
   return Status();
 }
@@ -575,99 +595,6 @@ Status Link::on_rail_lost(const FrameHeader& header) {
   }
   if (connections_[header.id] == header.offset) lanes_to_lose_.push_back(header.id);
   return Status();
-}
-
-Result<const std::byte*> Link::fetch(RecvRequest& request, size_t position, size_t bytes,
-                                     std::byte* scratch) {
-  if (!request.offered) return request.window + position % request.window_bytes;
-  const Result<bool> got = read_memory(request.offer_address + position, scratch, bytes);
-  if (!got.ok()) return got.status();
-  return static_cast<const std::byte*>(*got ? scratch : nullptr);
-}
-
-void Link::release(RecvRequest& request, size_t position) { request.consumed = position; }
-
-Result<bool> Link::read_memory(uint64_t address, void* destination, size_t bytes) {
-  if (state_ == State::failed) return error_;
-  Result<bool> got = lanes_.any()->channel().pull(address, destination, bytes);
-  if (!got.ok()) fail(got.status());
-  return got;
-}
-
-Status Link::write_memory(uint64_t address, const void* source, size_t bytes) {
-  if (state_ == State::failed) return error_;
-  Status status = lanes_.any()->channel().push(address, source, bytes);
-  if (!status.ok()) fail(status);
-  return status;
-}
-
-void Link::finish_offer(RecvRequest& request) {
-  DMLCOMM_CHECK(request.offered);
-  --num_taken_offers_;
-  if (state_ == State::up) push_control(FrameKind::ack, request.tag, request.offer_id, request.op);
-}
-
-Status Link::take_offer(RecvRequest& request, bool* moved, bool* complete) {
-  if (state_ == State::failed) return error_;
-  Channel& from = lanes_.any()->channel();
-  DMLCOMM_RETURN_IF_ERROR(can_copy_jointly(from, request.bytes)
-                              ? copy_offer_jointly(from, request, moved, complete)
-                              : read_offer(request, moved, complete));
-  if (*complete) finish_offer(request);
-  return Status();
-}
-
-Status Link::read_offer(RecvRequest& request, bool* moved, bool* complete) {
-  const size_t bytes = std::min(kPullBytes, request.bytes - request.consumed);
-  const Result<bool> got = read_memory(request.offer_address + request.consumed,
-                                       request.destination + request.consumed, bytes);
-  if (!got.ok()) return got.status();
-  if (!*got) return Status();
-  request.consumed += bytes;
-  *moved = true;
-  *complete = request.consumed == request.bytes;
-  return Status();
-}
-
-Status Link::copy_offer_jointly(Channel& channel, RecvRequest& request, bool* moved,
-                                bool* complete) {
-  if (!request.shared) {
-    if (!joint_copy_.open(*channel.joint(), request)) return Status();
-    request.shared = true;
-    push_control(FrameKind::share, request.tag, request.offer_id, request.op,
-                 reinterpret_cast<uintptr_t>(request.destination));
-    // The sender starts while we read; what fails is reported by progress().
-    (void)lanes_.any()->flush(moved);
-  }
-  const Status status = joint_copy_.read_chunks(channel, request, moved);
-  if (!status.ok()) {
-    fail(status);
-    return status;
-  }
-  *complete = joint_copy_.complete(request);
-  return Status();
-}
-
-Status Link::on_share(const FrameHeader& header) {
-  const SendRequest* request = find_by_id(offered_, header.id);
-  if (request == nullptr || joint() == nullptr) {
-    return Status(StatusCode::protocol_error, str_cat("share of unknown message ", header.id));
-  }
-  joint_copy_.on_share(*request, header.offset);
-  return Status();
-}
-
-// Writes some of what the peer wants written.
-bool Link::write_shared() {
-  if (!joint_copy_.has_work()) return false;
-  const Result<JointCopy::Written> written = joint_copy_.write_chunks(lanes_.any()->channel());
-  if (!written.ok()) {
-    fail(written.status());
-  } else if (written->finished != nullptr && written->num_chunks > 0) {
-    const SendRequest& request = *written->finished;
-    push_control(FrameKind::shared, request.tag, request.id, request.op, written->num_chunks);
-  }
-  return true;
 }
 
 // --- progress and the end ---
@@ -792,9 +719,9 @@ void Link::fail(const Status& status) {
 
 void Link::end(const Status& reason) {
   if (std::exchange(ended_, true)) return;
-  if (JointMemory* memory = joint()) has_writer_ = !joint_copy_.give_up(*memory);
+  if (JointMemory* words = joint()) has_writer_ = !joint_copy_.give_up(*words);
   lanes_.drop_queued();
-  lanes_.for_each_lane([](size_t, Lane& lane) { lane.channel().withdraw(); });
+  if (memory() != nullptr) memory()->withdraw();
   if (has_lane() && state_ != State::left) {
     OutFrame frame(header_of(FrameKind::abort, 0));
     frame.header.id = static_cast<uint64_t>(reason.code());

@@ -14,9 +14,9 @@
 //                point, announced by `request`), so that they never block what is behind them.
 //
 // With several rails parts of messages arrive in any order. So a receive that reduces, or is not
-// ready, has a window for the whole message: no lane ever waits for what another one carries. On one
-// rail the windows are small, and hold the lane back when they are full, while a collective runs
-// alone. As soon as another operation runs they grow: it may wait for what is behind.
+// ready, has a window for the whole message: no lane ever waits for what another one carries. On
+// one rail the windows are small, and hold the lane back when they are full, while a collective
+// runs alone. As soon as another operation runs they grow: it may wait for what is behind.
 //
 // All calls come with the progress lock held. Until a channel is attached sends queue up.
 // LinkEvents are called from inside these calls; they take notes, and do not call back this link;
@@ -97,15 +97,20 @@ class Link final : private LaneReader {
 
   // `bytes` of a streamed message from `position`; consumed <= position, end <= arrived, and no
   // multiple of the window size strictly inside. Returns a pointer into the window, or copies an
-  // offered message to `scratch`; null if the peer has withdrawn, whose reason is on its way.
+  // offered message to `scratch`; null while that takes time (ask again, with the same arguments),
+  // and if the peer has withdrawn, whose reason is on its way.
   Result<const std::byte*> fetch(RecvRequest& request, size_t position, size_t bytes,
                                  std::byte* scratch);
   // Frees the window up to `position`.
   void release(RecvRequest& request, size_t position);
-  // Reads or writes the peer's memory by itself, where it has said that this may be done. Reading
-  // gives false if it has withdrawn, as Channel::pull() does; an error fails the link.
-  Result<bool> read_memory(uint64_t address, void* destination, size_t bytes);
-  Status write_memory(uint64_t address, const void* source, size_t bytes);
+  // The peer's memory, where it can be reached; null else.
+  RemoteMemory* memory() const {
+    Lane* lane = lanes_.any();
+    return lane == nullptr ? nullptr : lane->channel().memory();
+  }
+  // Reads or writes it, where it has said that this may be done; an error fails the link.
+  Status read_memory(RemoteAddress from, void* to, size_t bytes, Access* access);
+  Status write_memory(RemoteAddress to, const void* from, size_t bytes, Access* access);
   // All of an offered message has been taken: the sender's memory is free again.
   void finish_offer(RecvRequest& request);
   // Brings some of an offered message to its destination, together with the sender where that pays,
@@ -171,7 +176,8 @@ class Link final : private LaneReader {
     return widen_sequence(sequence_of(tag), options_.events->oldest_collective());
   }
   bool may_send_unasked(const SendRequest& request) const;
-  void announce_to_peer(FrameKind kind, FrameHeader header, SendRequest& request);
+  void ask_to_send(FrameHeader header, SendRequest& request);
+  void offer(RemoteMemory& memory, FrameHeader header, SendRequest& request);
   Status begin_data(Intake& intake, const FrameHeader& header);
   Result<RecvRequest*> begun(const FrameHeader& header) const;
   Status end_data(Intake& intake, const FrameHeader& header);
@@ -183,7 +189,7 @@ class Link final : private LaneReader {
   void shut_down();
   bool progress_lane(size_t index, Lane& lane);
   bool confirm(Lane& lane);
-  Status announce(const FrameHeader& header);
+  Status announce(Intake& intake, const FrameHeader& header);
   Status on_open(const FrameHeader& header);
   void count_taken(const FrameHeader& header);
   Status on_credit(uint64_t cost);
@@ -191,19 +197,16 @@ class Link final : private LaneReader {
   Status complete_offer(uint64_t id);
   Status grant_request(uint64_t id);
   Status read_offer(RecvRequest& request, bool* moved, bool* complete);
-  Status copy_offer_jointly(Channel& channel, RecvRequest& request, bool* moved, bool* complete);
+  Status copy_offer_jointly(RecvRequest& request, bool* moved, bool* complete);
   Status on_share(const FrameHeader& header);
   bool write_shared();
-  JointMemory* joint() const {
-    Lane* lane = lanes_.any();
-    return lane == nullptr ? nullptr : lane->channel().joint();
-  }
+  JointMemory* joint() const { return memory() == nullptr ? nullptr : memory()->joint(); }
   Status on_abort(const Intake& intake, const FrameHeader& header);
   Status on_rail_lost(const FrameHeader& header);
   Status on_goodbye(Intake& intake);
   void leave_if_all_said_goodbye();
   Result<RecvRequest*> match(const FrameHeader& header);
-  void accept_announced(RecvRequest& request, const FrameHeader& header);
+  void accept_announced(RecvRequest& request, const Unexpected& message);
   bool take_unexpected(RecvRequest& request);
   void stop_holding_back(RecvRequest& request);
   void store(RecvRequest& request, size_t offset, const std::vector<std::byte>& bytes);

@@ -1,17 +1,10 @@
 #include "transport/mesh.h"
 
-#include <poll.h>
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <utility>
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "base/log.h"
 #include "base/str_cat.h"
 
 namespace dmlcomm::transport {
@@ -30,194 +23,134 @@ int choose_heartbeat_ms(double peer_timeout_s) {
   return std::clamp(static_cast<int>(peer_timeout_s * 1000 / 8), 10, 250);
 }
 
+// In each direction each rank may connect all lanes, also over loopback.
+size_t max_connections(const MeshOptions& options) {
+  return 2 * kDetourLanes * (options.rails.size() + 1) * static_cast<size_t>(options.num_ranks);
+}
+
 }  // namespace
 
 Mesh::Mesh(const MeshOptions& options)
-    : options_(options),
+    : job_{options, {}, {}},
       heartbeat_ms_(choose_heartbeat_ms(options.config.peer_timeout_s)),
       tick_ms_(options.rails.size() > 1 ? std::min(kRailCheckMs, heartbeat_ms_) : heartbeat_ms_),
-      nonce_(static_cast<uint64_t>(now_ns()) * 0x9e3779b97f4a7c15u ^
-             static_cast<uint64_t>(getpid())) {
-  const size_t n = static_cast<size_t>(options.num_ranks);
-  hosts_.resize(n);
-  endpoints_.resize(n);
-  local_index_.assign(n, -1);
-  links_.resize(n);
-  peer_segments_.resize(n);
-  last_life_ns_.assign(n, 0);
-  connections_.resize(n);
-  connecting_since_ns_.assign(n, 0);
-  has_carrier_.assign(options.rails.size(), true);
-  for (const LocalRail& rail : options.rails) counters_.push_back({.interface = rail.interface});
+      peers_(static_cast<size_t>(options.num_ranks)),
+      repair_(job_, loop_, admission_, peers_, [this](int peer) { make_link(peer); }),
+      admission_(job_, loop_, repair_, max_connections(options)),
+      last_life_ns_(peers_.size()) {
+  for (const RailAddress& rail : options.rails) {
+    counters_.push_back({.interface = rail.interface});
+  }
+  counters_.push_back({.interface = "local"});
   last_tick_ns_ = now_ns();
 }
 
 Mesh::~Mesh() { close(); }
 
-Result<std::unique_ptr<Mesh>> Mesh::create(const MeshOptions& options, const Directory& directory) {
+Result<std::unique_ptr<Mesh>> Mesh::create(const MeshOptions& options, Rendezvous& rendezvous) {
   std::unique_ptr<Mesh> mesh(new Mesh(options));
-  DMLCOMM_RETURN_IF_ERROR(mesh->meet(directory));
-  return mesh;
+  Status status = mesh->meet(rendezvous);
+  if (status.ok()) return mesh;
+  mesh->admission_.close();
+  return status;
 }
 
 // --- how ranks find each other ---
 
-Status Mesh::meet(const Directory& directory) {
-  epoll_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
-  doorbell_ = UniqueFd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-  if (!epoll_.valid() || !doorbell_.valid()) {
-    return errno_status(StatusCode::io_error, "epoll and eventfd", errno);
-  }
-  DMLCOMM_RETURN_IF_ERROR(watch(doorbell_.get(), kDoorbell, false));
-  if (options_.rank == 0) {
+Status Mesh::meet(Rendezvous& rendezvous) {
+  DMLCOMM_RETURN_IF_ERROR(loop_.open());
+  if (job_.rank == 0) {
     Result<JobKey> key = JobKey::random();
     if (!key.ok()) return key.status();
-    DMLCOMM_RETURN_IF_ERROR(directory.set("job", key->encode()));
+    DMLCOMM_RETURN_IF_ERROR(rendezvous.set("job", key->encode()));
   }
-  Result<std::string> text = directory.get("job");
+  Result<std::string> text = rendezvous.get("job", job_.timeout);
   if (!text.ok()) return text.status();
   Result<JobKey> key = JobKey::decode(*text);
   if (!key.ok()) return key.status();
-  key_ = *key;
-  DMLCOMM_RETURN_IF_ERROR(open_local());
-  DMLCOMM_RETURN_IF_ERROR(read_hosts(directory));
-  const size_t slot_bytes = num_local_ > 1 ? options_.config.shm_board_bytes : 0;
-  Result<std::unique_ptr<shm::Segment>> segment = shm::Segment::create(
-      static_cast<uint32_t>(options_.rank), static_cast<uint32_t>(num_local_), slot_bytes);
-  if (!segment.ok()) return segment.status();
-  segment_ = std::move(*segment);
-  if (arena_ != nullptr) {
-    segment_->header().arena_address = arena_->address();
-    segment_->header().arena_bytes = arena_->bytes();
+  job_.key = *key;
+  job_.hosts.resize(peers_.size());
+  HostAddress& own = job_.hosts[job_.rank];
+  own = local_host_address();
+  own.unix_name = str_cat("dmlcomm-", job_.key.job_id, "-", job_.rank);
+  transports_ = make_transports(job_, loop_);
+  for (const auto& transport : transports_) {
+    DMLCOMM_RETURN_IF_ERROR(transport->listen(admission_));
   }
-  if (all_share_memory()) return Status();
-  return open_network(directory);
+  DMLCOMM_RETURN_IF_ERROR(read_hosts(rendezvous));
+  return choose_transports(rendezvous);
 }
 
-Status Mesh::open_local() {
-  hosts_[options_.rank] = local_host_address();
-  HostAddress& own = hosts_[options_.rank];
-  own.unix_name = str_cat("dmlcomm-", key_.job_id, "-", options_.rank);
-  if (options_.config.transport == TransportChoice::tcp || options_.num_ranks == 1) return Status();
-  Result<UniqueFd> listener = tcp::listen_unix(own.unix_name);
-  if (!listener.ok()) return listener.status();
-  unix_listener_ = std::move(*listener);
-  if (options_.config.shm_single_copy) shm::permit_single_copy();
-  return watch(unix_listener_.get(), kUnixListener, false);
-}
-
-Status Mesh::read_hosts(const Directory& directory) {
-  const HostAddress own = hosts_[options_.rank];
-  DMLCOMM_RETURN_IF_ERROR(directory.set(str_cat("host/", options_.rank), own.encode()));
-  for (int rank = 0; rank < options_.num_ranks; ++rank) {
-    if (rank != options_.rank) {
-      Result<std::string> text = directory.get(str_cat("host/", rank));
-      if (!text.ok()) return text.status();
-      Result<HostAddress> host = HostAddress::decode(*text);
-      if (!host.ok()) return host.status();
-      hosts_[rank] = *host;
-    }
-    if (same_host(rank) &&
-        (options_.config.transport != TransportChoice::tcp || rank == options_.rank)) {
-      local_index_[rank] = num_local_++;
-    } else if (!same_host(rank) && options_.config.transport == TransportChoice::shm) {
+Status Mesh::read_hosts(Rendezvous& rendezvous) {
+  DMLCOMM_RETURN_IF_ERROR(rendezvous.set(str_cat("host/", job_.rank), job_.own_host().encode()));
+  for (int rank = 0; rank < job_.num_ranks; ++rank) {
+    if (rank == job_.rank) continue;
+    Result<std::string> text = rendezvous.get(str_cat("host/", rank), job_.timeout);
+    if (!text.ok()) return text.status();
+    Result<HostAddress> host = HostAddress::decode(*text);
+    if (!host.ok()) return host.status();
+    job_.hosts[rank] = *host;
+    if (!job_.same_host(rank) && job_.config.transport == TransportChoice::shm) {
       return Status(
           StatusCode::invalid_argument,
-          str_cat("DMLCOMM_TRANSPORT=shm, but rank ", rank, " is on host ", hosts_[rank].host_name,
-                  " and rank ", options_.rank, " on ", own.host_name, "; use auto or tcp"));
+          str_cat("DMLCOMM_TRANSPORT=shm, but rank ", rank, " is on host ", host->host_name,
+                  " and rank ", job_.rank, " on ", job_.own_host().host_name, "; use auto or tcp"));
     }
   }
   return Status();
 }
 
-// Listens on every rail, and on loopback for peers of this host where TCP was asked for.
-Status Mesh::listen_on_rails() {
-  const bool any_remote = num_ranks_on_host() < options_.num_ranks;
-  std::vector<LocalRail> rails = any_remote ? options_.rails : std::vector<LocalRail>();
-  if (any_remote && rails.empty()) {
-    return Status(StatusCode::invalid_argument,
-                  "the ranks are on several hosts, but no network interface of this one is usable; "
-                  "`dmlcomm doctor` says why, DMLCOMM_SOCKET_IFNAME chooses");
-  }
-  if (options_.config.transport == TransportChoice::tcp) rails.push_back({"lo", "127.0.0.1"});
-  for (const LocalRail& rail : rails) {
-    Result<tcp::Listener> listener = tcp::listen_on(
-        rail.address, {options_.config.port_first, options_.config.port_last}, socket_options());
-    if (!listener.ok()) return listener.status();
-    DMLCOMM_RETURN_IF_ERROR(watch(listener->fd.get(), kTcpListener | listeners_.size(), false));
-    own_endpoints_.push_back({rail.interface, rail.address, listener->port});
-    listeners_.push_back(std::move(*listener));
-  }
-  return Status();
-}
-
-// Ranks that wait for the rails of one that has none are told why.
-Status Mesh::open_network(const Directory& directory) {
-  const Status listening = listen_on_rails();
-  const Status told = directory.set(
-      str_cat("rails/", options_.rank),
-      listening.ok() ? encode_rails(own_endpoints_) : encode_no_rails(listening.message()));
-  DMLCOMM_RETURN_IF_ERROR(listening);
-  DMLCOMM_RETURN_IF_ERROR(told);
-  for (int rank = 0; rank < options_.num_ranks; ++rank) {
-    if (rank == options_.rank || shares_memory(rank)) continue;
-    Result<std::string> text = directory.get(str_cat("rails/", rank));
-    if (!text.ok()) return text.status();
-    Result<std::vector<RailEndpoint>> endpoints = decode_rails(*text);
-    if (!endpoints.ok()) {
-      return Status(endpoints.status().code(),
-                    str_cat("rank ", rank, " on host ", hosts_[rank].host_name, ": ",
-                            endpoints.status().message()));
+// The first one that reaches a peer carries what goes there. This rank counts as one of its peers.
+Status Mesh::choose_transports(Rendezvous& rendezvous) {
+  for (const auto& transport : transports_) {
+    std::vector<int> reached;
+    for (int rank = 0; rank < job_.num_ranks; ++rank) {
+      Peer& peer = peers_[rank];
+      if (peer.transport != nullptr || !transport->reaches(rank)) continue;
+      peer.transport = transport.get();
+      peer.counters = job_.same_host(rank) ? &counters_.back() : counters_.data();
+      reached.push_back(rank);
     }
-    // Loopback leads to the own host only, and there nothing else is needed.
-    const bool is_local = same_host(rank);
-    std::erase_if(*endpoints,
-                  [&](const RailEndpoint& e) { return tcp::is_loopback(e.address) != is_local; });
-    endpoints_[rank] = std::move(*endpoints);
+    if (reached.empty()) continue;
+    if (transport->has_shared_areas()) num_sharing_ = static_cast<int>(reached.size());
+    if (transport->needs_poll()) polled_.push_back(transport.get());
+    DMLCOMM_RETURN_IF_ERROR(transport->meet(reached, rendezvous, admission_));
   }
   return Status();
 }
 
-Status Mesh::watch(int fd, uint64_t what, bool edge) {
-  epoll_event event{};
-  event.events = edge ? EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET : EPOLLIN;
-  event.data.u64 = what;
-  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0) return Status();
-  return errno_status(StatusCode::io_error, "epoll_ctl", errno);
+Link& Mesh::link(int peer) {
+  Peer& to = peers_[peer];
+  if (!to.link) {
+    DMLCOMM_CHECK(peer != job_.rank);
+    make_link(peer);
+    if (end_reason_.ok()) repair_.connect(peer);
+  }
+  return *to.link;
 }
 
-int Mesh::num_ranks_on_host() const {
-  int count = 0;
-  for (int rank = 0; rank < options_.num_ranks; ++rank) count += same_host(rank) ? 1 : 0;
-  return count;
+void Mesh::make_link(int peer) {
+  Peer& to = peers_[peer];
+  to.link = std::make_unique<Link>(repair_.link_options(peer));
+  to.connections.resize(to.link->num_lanes());
+  active_.push_back(to.link.get());
+  last_life_ns_[peer] = to.connecting_since_ns = now_ns();
+  // The communicator has failed: nobody looks after new requests any more.
+  if (!end_reason_.ok()) to.link->end(end_reason_);
 }
 
-int Mesh::num_ranks_on_machine() const {
-  const std::string own = hosts_[options_.rank].machine_id();
-  return static_cast<int>(std::count_if(
-      hosts_.begin(), hosts_.end(), [&](const HostAddress& h) { return h.machine_id() == own; }));
-}
-
-bool Mesh::same_host(int peer) const {
-  return hosts_[peer].host_id == hosts_[options_.rank].host_id;
-}
-
-shm::Segment* Mesh::peer_segment(int peer) { return peer_segments_[peer].get(); }
+std::byte* Mesh::shared_area(int rank) const { return peers_[rank].transport->shared_area(rank); }
 
 void Mesh::notify(int peer) {
-  if (links_[peer] && links_[peer]->channel()) links_[peer]->channel()->notify();
+  Link* const link = existing_link(peer);
+  if (link && link->channel()) link->channel()->notify();
 }
 
 // --- events ---
 
 bool Mesh::poll(bool look_at_sockets) {
-  if (look_at_sockets) {
-    epoll_event events[32];
-    const int count = epoll_wait(epoll_.get(), events, 32, 0);
-    for (int i = 0; i < count; ++i) {
-      on_event(events[i].data.u64, events[i].events);
-    }
-  }
+  if (look_at_sockets) loop_.look();
+  for (Transport* transport : polled_) transport->poll();
   bool moved = false;
   for (size_t i = 0; i < active_.size(); ++i) {
     moved |= active_[i]->progress();
@@ -225,7 +158,7 @@ bool Mesh::poll(bool look_at_sockets) {
       active_[i]->discard_input();
       active_[i]->flush_last_words();
     }
-    for (size_t lane : active_[i]->take_lost_lanes()) lane_lost(active_[i]->peer(), lane);
+    for (size_t lane : active_[i]->take_lost_lanes()) repair_.lane_lost(active_[i]->peer(), lane);
   }
   return moved;
 }
@@ -234,88 +167,58 @@ void Mesh::flush_deferred() {
   for (Link* link : active_) link->flush_deferred();
 }
 
-void Mesh::on_event(uint64_t what, uint32_t events) {
-  const auto number = static_cast<uint32_t>(what & kNumberMask);
-  switch (what & ~kNumberMask) {
-    case kDoorbell: {
-      uint64_t count;
-      (void)!read(doorbell_.get(), &count, sizeof(count));
-      break;
-    }
-    case kUnixListener: accept_all(unix_listener_.get(), true); break;
-    case kTcpListener:
-      // An event may come for a listener that was closed since.
-      if (number < listeners_.size()) accept_all(listeners_[number].fd.get(), false);
-      break;
-    case kHandshake: advance_handshake(number); break;
-    case kLink: {
-      Link& link = *links_[number & kPeerMask];
-      if (Channel* channel = link.channel(number >> kLaneShift)) {
-        channel->descriptor_ready({.readable = (events & ~EPOLLOUT) != 0,
-                                   .writable = (events & EPOLLOUT) != 0,
-                                   .ended = (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0});
-      }
-      break;
-    }
-    default: DMLCOMM_CHECK(false);
-  }
-}
-
 void Mesh::sleep(int timeout_ms, const std::function<bool()>& has_news) {
-  auto& sleeping = segment_->header().sleeping;
-  sleeping.store(1, std::memory_order_relaxed);
-  // Pairs with the fence in wake() and ShmChannel::notify().
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  bool news = has_news();
-  for (Link* link : active_) {
-    const Channel* channel = link->state() == Link::State::up ? link->channel() : nullptr;
-    news = news || (channel && !channel->needs_heartbeats() && channel->maybe_readable());
-  }
-  if (!news) {
-    pollfd ready{epoll_.get(), POLLIN, 0};
-    (void)::poll(&ready, 1, timeout_ms);
-  }
-  sleeping.store(0, std::memory_order_relaxed);
-}
-
-void Mesh::wake() {
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (segment_->header().sleeping.load(std::memory_order_relaxed) == 0) return;
-  const uint64_t one = 1;
-  (void)!write(doorbell_.get(), &one, sizeof(one));
+  loop_.sleep(polled_.empty() ? timeout_ms : std::min(timeout_ms, 1), [&] {
+    bool news = has_news();
+    for (Link* link : active_) {
+      const Channel* channel = link->state() == Link::State::up ? link->channel() : nullptr;
+      news = news || (channel && !channel->needs_epoll() && channel->maybe_readable());
+    }
+    return news;
+  });
 }
 
 void Mesh::tick(const std::function<bool(int)>& waits_for) {
   const int64_t now = now_ns();
-  segment_->header().heartbeat.fetch_add(1, std::memory_order_relaxed);
+  for (const auto& transport : transports_) transport->show_life();
   // A process that was stopped itself must not blame its peers for the pause.
   const bool paused = now - last_tick_ns_ > 4 * heartbeat_ms_ * kNsPerMs;
   last_tick_ns_ = now;
-  expire_handshakes();
-  if (options_.rails.size() > 1) check_rails(now, paused);
-  retry_connects();
+  admission_.tick();
+  if (job_.rails.size() > 1) check_rails(now, paused);
+  repair_.tick(now);
   const bool says_alive = now >= next_heartbeat_ns_;
   if (says_alive) next_heartbeat_ns_ = now + heartbeat_ms_ * kNsPerMs;
-  const auto timeout_ns = static_cast<int64_t>(options_.config.peer_timeout_s * kNsPerS);
   for (size_t i = 0; i < active_.size(); ++i) {
     Link& link = *active_[i];
-    if (link.state() != Link::State::up) continue;
-    const bool by_frames = link.channel() == nullptr || link.channel()->needs_heartbeats();
-    if (by_frames && says_alive) link.heartbeat();
-    link.confirm_soon();
-    int64_t& last_life = last_life_ns_[link.peer()];
-    if (link.take_sign_of_life() || paused) last_life = now;
-    if (now - last_life < timeout_ns) continue;
-    if (!link.has_outstanding() && !waits_for(link.peer())) continue;
-    link.fail(Status(StatusCode::peer_lost,
-                     str_cat("no sign of life for ", options_.config.peer_timeout_s,
-                             " s (DMLCOMM_PEER_TIMEOUT_S); it is frozen, or cut off")));
+    if (link.state() == Link::State::up) {
+      const bool by_frames = link.channel() == nullptr || link.channel()->needs_heartbeats();
+      if (by_frames && says_alive) link.heartbeat();
+      link.confirm_soon();
+    }
+    check_life(link, now, paused, waits_for);
   }
+}
+
+void Mesh::check_life(Link& link, int64_t now, bool paused,
+                      const std::function<bool(int)>& waits_for) {
+  int64_t& last_life = last_life_ns_[static_cast<size_t>(link.peer())];
+  if (link.take_sign_of_life() || paused) last_life = now;
+  const double timeout_s = job_.config.peer_timeout_s;
+  if (now - last_life < static_cast<int64_t>(timeout_s * kNsPerS)) return;
+  if (!link.has_outstanding() && !waits_for(link.peer())) return;
+  link.fail(Status(StatusCode::peer_lost,
+                   str_cat("no sign of life for ", timeout_s,
+                           " s (DMLCOMM_PEER_TIMEOUT_S); it is frozen, or cut off")));
 }
 
 // Gives up rails that do not carry any more.
 void Mesh::check_rails(int64_t now, bool paused) {
-  check_carriers();
+  for (const auto& transport : transports_) {
+    for (const Transport::RailChange& change : transport->changed_rails()) {
+      repair_.rail_changed(*transport, change);
+    }
+  }
   if (paused) return;
   for (size_t i = 0; i < active_.size(); ++i) {
     if (active_[i]->num_lanes() > 1) active_[i]->lose_stalled_lanes(now, kStallNs);
@@ -324,13 +227,11 @@ void Mesh::check_rails(int64_t now, bool paused) {
 
 // --- the end ---
 
+// Ranks that have not met us yet find nobody.
 void Mesh::fail_all(const Status& reason) {
   end_reason_ = reason;
   for (Link* link : active_) link->end(reason);
-  handshakes_.clear();
-  // Ranks that have not met us yet find nobody.
-  listeners_.clear();
-  unix_listener_.reset();
+  admission_.close();
 }
 
 bool Mesh::has_writer() const {
@@ -354,11 +255,9 @@ void Mesh::close() {
   (void)poll(true);
   // After a failure everybody closes soon, and should hear the reason before the connection goes.
   poll_while([](Link* link) { return link->discard_input(); }, failed ? kFailedCloseTimeoutS : 0);
-  handshakes_.clear();
-  links_.clear();
   active_.clear();
-  listeners_.clear();
-  unix_listener_.reset();
+  admission_.close();
+  for (Peer& peer : peers_) peer.link.reset();
 }
 
 // Until `busy` is true of no link.
@@ -369,19 +268,11 @@ void Mesh::poll_while(const std::function<bool(Link*)>& busy, double timeout_s) 
   }
 }
 
-std::vector<RailCounters> Mesh::counters() const {
-  std::vector<RailCounters> all = counters_;
-  all.push_back(local_counters_);
-  return all;
-}
-
 std::string Mesh::description() const {
-  std::string text = str_cat("host ", hosts_[options_.rank].host_name, ", ", num_local_ - 1,
-                             " peers through shared memory, ", options_.num_ranks - num_local_,
-                             " over the network");
-  for (const RailEndpoint& rail : own_endpoints_) {
-    text += str_cat(", ", rail.interface, " ", rail.address, ":", rail.port);
-  }
+  std::string text =
+      str_cat("host ", job_.own_host().host_name, ", ", num_sharing_ - 1,
+              " peers through shared memory, ", job_.num_ranks - num_sharing_, " over the network");
+  for (const auto& transport : transports_) text += transport->description();
   return text;
 }
 

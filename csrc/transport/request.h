@@ -9,6 +9,7 @@
 
 #include "transport/coverage.h"
 #include "transport/frame.h"
+#include "transport/remote_memory.h"
 
 namespace dmlcomm::transport {
 
@@ -73,10 +74,11 @@ struct RecvRequest {
 
   // --- the link's own ---
   uint64_t offer_id = 0;
-  uint64_t offer_address = 0;
-  bool shared = false;        // the sender has been asked to write parts of it
-  uint64_t posted_order = 0;  // of receives from any source against others
-  Coverage covered;           // scattered: bytes that are in place
+  RemoteAddress offer;
+  Access access = Access::idle;  // to what is read of it
+  bool shared = false;           // the sender has been asked to write parts of it
+  uint64_t posted_order = 0;     // of receives from any source against others
+  Coverage covered;              // scattered: bytes that are in place
 };
 
 // What a link tells the engine. Called inside Link calls and Mesh::poll(), with the progress lock

@@ -7,9 +7,24 @@
 #include "memory/shared_blocks.h"
 
 namespace dmlcomm::engine {
+namespace {
 
-Board::Board(transport::Mesh& mesh, int rank, int num_ranks)
-    : mesh_(mesh), rank_(rank), num_ranks_(num_ranks) {}
+constexpr size_t kPageBytes = 4096;
+static_assert(sizeof(BoardHeader) <= kPageBytes);
+
+}  // namespace
+
+size_t Board::area_bytes(size_t slot_bytes) {
+  return kPageBytes + BoardHeader::kNumSlots * round_up(slot_bytes, kPageBytes);
+}
+
+Board::Board(transport::Mesh& mesh)
+    : mesh_(mesh),
+      rank_(mesh.rank()),
+      num_ranks_(mesh.num_ranks()),
+      headers_(static_cast<size_t>(num_ranks_)) {
+  find_headers();
+}
 
 void Board::greet(bool* moved) {
   if (round_ == 0) {
@@ -17,9 +32,9 @@ void Board::greet(bool* moved) {
     for (int rank = 0; rank < num_ranks_; ++rank) {
       if (rank != rank_) mesh_.link(rank);
     }
-    if (!connected()) return;
+    if (!find_headers()) return;
     for (int rank = 0; rank < num_ranks_; ++rank) {
-      reaches_all = reaches_all && (rank == rank_ || mesh_.link(rank).channel()->can_pull());
+      reaches_all = reaches_all && (rank == rank_ || link(rank).memory()->reaches_peer());
     }
     header().reaches_all = reaches_all;
     header().shares_tensors = SharedBlocks::instance().enabled();
@@ -41,24 +56,29 @@ void Board::greet(bool* moved) {
 }
 
 bool Board::greeting_waits_for(int peer) const {
-  return !ready_ && (mesh_.peer_segment(peer) == nullptr || !published(peer, 1));
+  return !ready_ && (headers_[peer] == nullptr || !published(peer, 1));
 }
 
-bool Board::connected() const {
+// True if all are there.
+bool Board::find_headers() {
+  bool found_all = true;
   for (int rank = 0; rank < num_ranks_; ++rank) {
-    if (rank != rank_ && mesh_.peer_segment(rank) == nullptr) return false;
+    BoardHeader*& header = headers_[rank];
+    header = reinterpret_cast<BoardHeader*>(mesh_.shared_area(rank));
+    found_all = found_all && header != nullptr;
   }
-  return true;
+  return found_all;
 }
 
-std::byte* Board::slot_of(int rank, uint64_t round) {
-  return rank == rank_ ? own_slot(round) : mesh_.peer_segment(rank)->slot(round);
+std::byte* Board::slot_of(int rank, uint64_t round) const {
+  return reinterpret_cast<std::byte*>(&header_of(rank)) + kPageBytes +
+         round % BoardHeader::kNumSlots * round_up(slot_bytes(), kPageBytes);
 }
 
 bool Board::published(int rank, uint64_t round) const {
   if (rank == rank_) return true;
   // Pairs with the release in publish(): the slot of that round is filled.
-  return mesh_.peer_segment(rank)->header().round.load(std::memory_order_acquire) >= round;
+  return header_of(rank).round.load(std::memory_order_acquire) >= round;
 }
 
 bool Board::all_published(uint64_t round) const {

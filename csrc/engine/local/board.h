@@ -13,11 +13,17 @@
 // either the data (SlotRunner, algorithm `slots`) or addresses of it (DirectRunner, `peer_memory`);
 // the planner chooses (schedule/algorithms/shared_memory.cc). In the first round of the latter
 // a slot may hold a copy to which the others write, too: until they publish the second.
+//
+// All of this lies in the area that each rank shares with the others of its host: BoardHeader, and
+// from the next page on the two slots.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
+#include "base/alignment.h"
 #include "engine/op_state.h"
 #include "engine/runner.h"
 #include "memory/memory_pool.h"
@@ -27,9 +33,29 @@
 
 namespace dmlcomm::engine {
 
+// At the begin of the shared area, all zeros at first. Written by the owner only.
+struct BoardHeader {
+  // 1 + the core on which the owner has driven last (placement.h), 0: none; a hint.
+  std::atomic<int32_t> core_plus_one;
+  // Last round the owner has entered; its slot `round % kNumSlots` is filled. Released by the owner
+  // after the slot and `op` have been written, acquired by the others before they read.
+  alignas(kCacheLineBytes) std::atomic<uint64_t> round;
+  static constexpr int kNumSlots = 2;
+  transport::OpInfo op[kNumSlots];
+  // 1: this rank can read and write the memory of all others; valid from round 1 on.
+  uint32_t reaches_all;
+  // 1: tensors of this rank may lie in its arena; the same.
+  uint32_t shares_tensors;
+  // The round in which the others may write to the owner's memory (transport::WriteGuard), 0: none.
+  alignas(kCacheLineBytes) std::atomic<uint64_t> accepts_round;
+};
+
 class Board {
  public:
-  Board(transport::Mesh& mesh, int rank, int num_ranks);
+  // Of the shared area.
+  static size_t area_bytes(size_t slot_bytes);
+
+  explicit Board(transport::Mesh& mesh);
 
   // Round 1; to be called until ready().
   void greet(bool* moved);
@@ -46,12 +72,12 @@ class Board {
   // --- for the runners ---
   int rank() const { return rank_; }
   int num_ranks() const { return num_ranks_; }
-  transport::Mesh& mesh() { return mesh_; }
-  transport::shm::Header& header() { return mesh_.segment().header(); }
-  transport::shm::Header& header_of(int rank) { return mesh_.peer_segment(rank)->header(); }
-  std::byte* own_slot(uint64_t round) { return mesh_.segment().slot(round); }
-  std::byte* slot_of(int rank, uint64_t round);
-  size_t slot_bytes() const { return mesh_.segment().slot_bytes(); }
+  transport::Link& link(int rank) { return mesh_.link(rank); }
+  BoardHeader& header() { return header_of(rank_); }
+  BoardHeader& header_of(int rank) const { return *headers_[rank]; }
+  std::byte* own_slot(uint64_t round) const { return slot_of(rank_, round); }
+  std::byte* slot_of(int rank, uint64_t round) const;
+  size_t slot_bytes() const { return mesh_.job().config.shm_board_bytes; }
 
   uint64_t round() const { return round_; }  // last one entered
   bool published(int rank, uint64_t round) const;
@@ -60,11 +86,12 @@ class Board {
   void publish();
 
  private:
-  bool connected() const;
+  bool find_headers();
 
   transport::Mesh& mesh_;
   const int rank_;
   const int num_ranks_;
+  std::vector<BoardHeader*> headers_;  // by rank; null until its link is up
   uint64_t round_ = 0;
   bool ready_ = false;
   topology::SharedMemory memory_;

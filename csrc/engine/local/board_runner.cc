@@ -39,7 +39,7 @@ void BoardRunner::enter() {
   DMLCOMM_CHECK(board_.all_published(board_.round()));
   round_ = board_.round() + 1;
   ++round_of_op_;
-  board_.header().op[round_ % transport::shm::kNumSlots] = info();
+  board_.header().op[round_ % BoardHeader::kNumSlots] = info();
   put();
   board_.publish();
   for (int rank = 0; rank < num_ranks(); ++rank) {
@@ -67,7 +67,7 @@ Status BoardRunner::take_published(bool* moved) {
 Status BoardRunner::check(int rank) const {
   // A rank that is a round ahead has seen ours, and so agreed with us; its slot of this round
   // stays.
-  const transport::OpInfo& theirs = board_.header_of(rank).op[round_ % transport::shm::kNumSlots];
+  const transport::OpInfo& theirs = board_.header_of(rank).op[round_ % BoardHeader::kNumSlots];
   if (theirs == info()) return Status();
   return disagreement(op_.sequence(), str_cat("rank ", this->rank()), info(),
                       str_cat("rank ", rank), theirs);

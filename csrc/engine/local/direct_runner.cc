@@ -58,8 +58,8 @@ void DirectRunner::stop() {
   for (int rank = 0; rank < num_ranks(); ++rank) {
     if (rank == this->rank()) continue;
     // A link that has failed says nothing of the process behind it, which may just be frozen.
-    transport::JointMemory* const memory = board().mesh().link(rank).channel()->joint();
-    if (memory == nullptr || memory->wait_for_peers_write()) continue;
+    transport::JointMemory* const words = board().link(rank).memory()->joint();
+    if (words == nullptr || words->wait_for_peers_write()) continue;
     for (SharedBlocks::Use& use : uses_) use.abandon();
   }
   uses_.clear();
@@ -141,7 +141,7 @@ std::byte* DirectRunner::find_in_slot(int rank, uint64_t address, uint64_t bytes
 std::byte* DirectRunner::find_here(const Place& place, uint64_t bytes) const {
   if (place.in_slot) return find_in_slot(place.rank, place.address, bytes);
   if (place.rank == rank()) return reinterpret_cast<std::byte*>(place.address);
-  return board().mesh().link(place.rank).channel()->mapped(place.address, bytes);
+  return board().link(place.rank).memory()->mapped({place.address}, bytes);
 }
 
 Status DirectRunner::prepare() {
@@ -199,11 +199,11 @@ bool DirectRunner::all_accept() const {
 }
 
 Status DirectRunner::read(const Place& source, uint64_t position, std::byte* to, size_t bytes) {
-  transport::Link& link = board().mesh().link(source.rank);
-  const Result<bool> got = link.read_memory(source.address + position, to, bytes);
-  if (!got.ok()) return got.status();
-  abandoned_ = abandoned_ || !*got;
-  return Status();
+  transport::Access access{};
+  Status status =
+      board().link(source.rank).read_memory({source.address + position}, to, bytes, &access);
+  abandoned_ = abandoned_ || access == transport::Access::withdrawn;
+  return status;
 }
 
 Status DirectRunner::move_segment(const Transfer& transfer, uint64_t position, size_t bytes) {
@@ -256,23 +256,17 @@ Result<const std::byte*> DirectRunner::copy_segment(const Transfer& transfer, ui
 
 Status DirectRunner::write_to(const Place& target, uint64_t position, const std::byte* data,
                               size_t bytes) {
-  auto& writing_to = board().header().writing_to;
-  writing_to.store(static_cast<uint32_t>(target.rank) + 1);
-  // Sequentially consistent, as all of these: either the other sees that we write, or we see that
-  // it has given up.
-  Status status;
-  if (accepts(target.rank)) {
-    if (target.here != nullptr) {
-      std::memcpy(target.here + position, data, bytes);
-    } else {
-      transport::Link& link = board().mesh().link(target.rank);
-      status = link.write_memory(target.address + position, data, bytes);
-    }
-  } else {
+  transport::Link& link = board().link(target.rank);
+  const transport::WriteGuard guard(*link.memory()->joint());
+  if (!accepts(target.rank)) {
     abandoned_ = true;
+  } else if (target.here != nullptr) {
+    std::memcpy(target.here + position, data, bytes);
+  } else {
+    transport::Access access{};
+    return link.write_memory({target.address + position}, data, bytes, &access);
   }
-  writing_to.store(0);
-  return status;
+  return Status();
 }
 
 }  // namespace dmlcomm::engine

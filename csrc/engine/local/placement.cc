@@ -23,19 +23,19 @@ int nth_core(int n) {
 
 }  // namespace
 
-Placement::Placement(transport::Mesh& mesh, int rank, int num_ranks, int ranks_per_home)
-    : mesh_(mesh),
-      rank_(rank),
-      num_ranks_(num_ranks),
-      home_(ranks_per_home > 0 ? nth_core(rank / ranks_per_home) : -1),
+Placement::Placement(Board& board, int ranks_per_home)
+    : board_(board),
+      home_(ranks_per_home > 0 ? nth_core(board.rank() / ranks_per_home) : -1),
       enabled_(ranks_per_home == 0 || home_ >= 0) {}
 
 void Placement::settle() {
   const int core = sched_getcpu();
   if (core < 0 || !enabled_ || core == home_) return;
   if (home_ < 0) {
-    auto& own = mesh_.segment().header().core;
-    if (own.load(std::memory_order_relaxed) != core) own.store(core, std::memory_order_relaxed);
+    auto& own = board_.header().core_plus_one;
+    if (own.load(std::memory_order_relaxed) != core + 1) {
+      own.store(core + 1, std::memory_order_relaxed);
+    }
     if (!leaves(core)) return;
   }
   const int64_t now = now_ns();
@@ -46,20 +46,20 @@ void Placement::settle() {
 
 // Of the ranks on a core only the highest moves: they shall not all follow the same thought.
 bool Placement::leaves(int core) const {
-  for (int rank = rank_ + 1; rank < num_ranks_; ++rank) {
-    if (mesh_.peer_segment(rank)->header().core.load(std::memory_order_relaxed) == core) {
-      return false;
-    }
+  for (int rank = board_.rank() + 1; rank < board_.num_ranks(); ++rank) {
+    if (core_of(rank) == core) return false;
   }
   return true;
 }
 
+int Placement::core_of(int rank) const {
+  return board_.header_of(rank).core_plus_one.load(std::memory_order_relaxed) - 1;
+}
+
 std::map<int, int> Placement::ranks_per_core() const {
   std::map<int, int> counts;
-  for (int rank = 0; rank < num_ranks_; ++rank) {
-    transport::shm::Segment& segment = rank == rank_ ? mesh_.segment() : *mesh_.peer_segment(rank);
-    const int core = segment.header().core.load(std::memory_order_relaxed);
-    if (core != transport::shm::kNoCore) ++counts[core];
+  for (int rank = 0; rank < board_.num_ranks(); ++rank) {
+    if (const int core = core_of(rank); core >= 0) ++counts[core];
   }
   return counts;
 }
@@ -87,7 +87,7 @@ void Placement::move_from(int core) {
     enabled_ = false;  // the mask was changed from outside meanwhile: what holds now is theirs
     log_warning("cannot restore the CPU affinity; ranks are not spread over the cores any more");
   }
-  mesh_.segment().header().core.store(best, std::memory_order_relaxed);
+  board_.header().core_plus_one.store(best + 1, std::memory_order_relaxed);
 }
 
 }  // namespace dmlcomm::engine

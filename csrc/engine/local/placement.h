@@ -15,7 +15,7 @@
 #include <cstdint>
 #include <map>
 
-#include "transport/mesh.h"
+#include "engine/local/board.h"
 
 namespace dmlcomm::engine {
 
@@ -23,20 +23,19 @@ class Placement {
  public:
   // `ranks_per_home`: rank r has core r / this, counted among those that it may use; 0 where ranks
   // spread by themselves. All of them are on this host.
-  Placement(transport::Mesh& mesh, int rank, int num_ranks, int ranks_per_home);
+  Placement(Board& board, int ranks_per_home);
 
   // At the start of an operation, on the thread that drives.
   void settle();
 
  private:
   bool leaves(int core) const;
+  int core_of(int rank) const;
   std::map<int, int> ranks_per_core() const;
   int emptiest_core(int core, const cpu_set_t& allowed) const;
   void move_from(int core);
 
-  transport::Mesh& mesh_;
-  const int rank_;
-  const int num_ranks_;
+  Board& board_;
   const int home_;  // the core that is this rank's, -1 where it has none
   bool enabled_;
   int64_t next_move_ns_ = 0;

@@ -15,28 +15,34 @@
 namespace dmlcomm::transport::shm {
 namespace {
 
-constexpr uint64_t kMagic = 0x334d4853434c4d44;  // "DMLCSHM3"
+constexpr uint64_t kMagic = 0x344d4853434c4d44;  // "DMLCSHM4"
 constexpr size_t kPageBytes = 4096;
 constexpr int64_t kWriterNs = 500 * kNsPerMs;
 
 size_t controls_offset() { return round_up(sizeof(Header), kCacheLineBytes); }
 
-size_t slots_offset(uint32_t num_local) {
+size_t area_offset(uint32_t num_local) {
   return round_up(controls_offset() + num_local * sizeof(RingControl), kPageBytes);
 }
 
-size_t rings_offset(uint32_t num_local, size_t slot_bytes) {
-  return slots_offset(num_local) + kNumSlots * round_up(slot_bytes, kPageBytes);
+size_t rings_offset(uint32_t num_local, size_t area_bytes) {
+  return area_offset(num_local) + round_up(area_bytes, kPageBytes);
 }
 
-size_t total_bytes(uint32_t num_local, size_t slot_bytes) {
-  return rings_offset(num_local, slot_bytes) + num_local * kRingBytes;
+size_t total_bytes(uint32_t num_local, size_t area_bytes) {
+  return rings_offset(num_local, area_bytes) + num_local * kRingBytes;
 }
 
 Result<std::byte*> map_shared(int fd, size_t bytes) {
   void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (base == MAP_FAILED) return errno_status(StatusCode::io_error, "mmap of shared memory", errno);
   return static_cast<std::byte*>(base);
+}
+
+Status wrong_size(uint32_t rank, size_t bytes, size_t expected) {
+  return Status(StatusCode::protocol_error,
+                str_cat("shared memory of rank ", rank, " has ", bytes, " bytes, expected ",
+                        expected, "; DMLCOMM_SHM_BOARD_BYTES must be the same on all ranks"));
 }
 
 }  // namespace
@@ -51,10 +57,10 @@ bool wait_for_writer(const Header& writer, uint32_t rank) {
 }
 
 Result<std::unique_ptr<Segment>> Segment::create(uint32_t rank, uint32_t num_local,
-                                                 size_t slot_bytes) {
+                                                 size_t area_bytes) {
   UniqueFd fd(memfd_create("dmlcomm", MFD_CLOEXEC));
   if (!fd.valid()) return errno_status(StatusCode::io_error, "memfd_create", errno);
-  const size_t bytes = total_bytes(num_local, slot_bytes);
+  const size_t bytes = total_bytes(num_local, area_bytes);
   if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
     return errno_status(StatusCode::io_error, str_cat("ftruncate of a memfd to ", bytes, " bytes"),
                         errno);
@@ -65,47 +71,37 @@ Result<std::unique_ptr<Segment>> Segment::create(uint32_t rank, uint32_t num_loc
   header->magic = kMagic;
   header->num_local = num_local;
   header->rank = rank;
-  header->slot_bytes = slot_bytes;
-  header->core = kNoCore;
-  std::unique_ptr<Segment> segment(new Segment(std::move(fd), *base, bytes, num_local, slot_bytes));
+  header->area_bytes = area_bytes;
+  std::unique_ptr<Segment> segment(new Segment(std::move(fd), *base, bytes, num_local, area_bytes));
   for (uint32_t i = 0; i < num_local; ++i) new (&segment->ring_control(i)) RingControl{};
   return segment;
 }
 
 Result<std::unique_ptr<Segment>> Segment::map(UniqueFd fd, uint32_t rank, uint32_t num_local,
-                                              size_t slot_bytes) {
-  const size_t bytes = total_bytes(num_local, slot_bytes);
+                                              size_t area_bytes) {
+  const size_t bytes = total_bytes(num_local, area_bytes);
   struct stat info;
   if (fstat(fd.get(), &info) != 0) return errno_status(StatusCode::io_error, "fstat", errno);
-  if (static_cast<size_t>(info.st_size) != bytes) {
-    return Status(
-        StatusCode::protocol_error,
-        str_cat("shared memory of rank ", rank, " has ", info.st_size, " bytes, expected ", bytes,
-                "; DMLCOMM_SHM_BOARD_BYTES must be the same on all ranks"));
-  }
+  const auto size = static_cast<size_t>(info.st_size);
+  if (size != bytes) return wrong_size(rank, size, bytes);
   Result<std::byte*> base = map_shared(fd.get(), bytes);
   if (!base.ok()) return base.status();
-  std::unique_ptr<Segment> segment(new Segment(std::move(fd), *base, bytes, num_local, slot_bytes));
+  std::unique_ptr<Segment> segment(new Segment(std::move(fd), *base, bytes, num_local, area_bytes));
   const Header& header = segment->header();
   if (header.magic != kMagic || header.rank != rank || header.num_local != num_local) {
     return Status(StatusCode::protocol_error,
                   str_cat("shared memory handed over by rank ", rank, " is not a dmlcomm segment"));
   }
-  if (header.slot_bytes != slot_bytes) {
-    return Status(StatusCode::protocol_error,
-                  str_cat("the board's slots have ", header.slot_bytes, " bytes on rank ", rank,
-                          ", expected ", slot_bytes,
-                          "; DMLCOMM_SHM_BOARD_BYTES must be the same on all ranks"));
-  }
+  if (header.area_bytes != area_bytes) return wrong_size(rank, header.area_bytes, area_bytes);
   return segment;
 }
 
-Segment::Segment(UniqueFd fd, std::byte* base, size_t bytes, uint32_t num_local, size_t slot_bytes)
+Segment::Segment(UniqueFd fd, std::byte* base, size_t bytes, uint32_t num_local, size_t area_bytes)
     : fd_(std::move(fd)),
       base_(base),
       bytes_(bytes),
       num_local_(num_local),
-      slot_bytes_(slot_bytes) {}
+      area_bytes_(area_bytes) {}
 
 Segment::~Segment() { munmap(base_, bytes_); }
 
@@ -116,11 +112,9 @@ RingControl& Segment::ring_control(uint32_t local_index) {
 
 std::byte* Segment::ring(uint32_t local_index) {
   DMLCOMM_CHECK(local_index < num_local_);
-  return base_ + rings_offset(num_local_, slot_bytes_) + local_index * kRingBytes;
+  return base_ + rings_offset(num_local_, area_bytes_) + local_index * kRingBytes;
 }
 
-std::byte* Segment::slot(uint64_t round) {
-  return base_ + slots_offset(num_local_) + round % kNumSlots * round_up(slot_bytes_, kPageBytes);
-}
+std::byte* Segment::area() { return base_ + area_offset(num_local_); }
 
 }  // namespace dmlcomm::transport::shm

@@ -4,10 +4,9 @@
 // last process that maps it is gone, however that one ended. Its owner creates it, peers receive
 // the descriptor through a Unix socket.
 //
-// Layout: Header | one RingControl per local rank | board: two slots | one ring per local rank.
-// Ring i carries bytes from the owner to local rank i. The board slots carry the owner's part of
-// small operations, and addresses for large ones, or copies that the others read and write
-// (engine/local/board.h).
+// Layout: Header | one RingControl per local rank | area | one ring per local rank.
+// Ring i carries bytes from the owner to local rank i. The area is the communicator's: it begins at
+// a page, and holds zeros until its owner writes there.
 #pragma once
 
 #include <atomic>
@@ -19,47 +18,30 @@
 #include "base/alignment.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
-#include "transport/frame.h"
 
 namespace dmlcomm::transport::shm {
 
 // Bytes in flight from one rank to another. Large messages do not pass through it where the kernel
 // lets the receiver read the sender's memory; without that 256 KiB keep both sides busy from L2.
 constexpr size_t kRingBytes = 256 * 1024;
-constexpr int kNumSlots = 2;
-constexpr int32_t kNoCore = -1;
 
 // Written by the owner only, read by the peers.
 struct Header {
   uint64_t magic;
   uint32_t num_local;
   uint32_t rank;
-  uint64_t slot_bytes;
+  uint64_t area_bytes;
   // Of the owner's arena, whose descriptor comes with the segment's (0: there is none).
   uint64_t arena_address;
   uint64_t arena_bytes;
 
   // 1 while the owner sleeps or is about to; who changes what it may wait for then wakes it.
   alignas(kCacheLineBytes) std::atomic<uint32_t> sleeping;
-  // Core on which the owner has driven last (engine/local/placement.h), or kNoCore; a hint.
-  std::atomic<int32_t> core;
   // Grows while the owner is alive.
   alignas(kCacheLineBytes) std::atomic<uint64_t> heartbeat;
-  // Last board round the owner has entered; its slot `round % kNumSlots` is filled. Released by the
-  // owner after the slot and `op` have been written, acquired by the peers before they read.
-  alignas(kCacheLineBytes) std::atomic<uint64_t> round;
-  OpInfo op[kNumSlots];
-  // 1: this rank can read and write the memory of all others; valid from round 1 on.
-  uint32_t reaches_all;
-  // 1: tensors of this rank may lie in its arena; the same.
-  uint32_t shares_tensors;
-
-  // Writing to another rank's memory by itself. A rank that wants to write to the owner's memory
-  // sets `writing_to` in its own header, then looks whether `accepts_round` of the owner is still
-  // the round it works in (or, of a message, whether chunks are left). An owner that gives up
-  // clears accepts_round, then waits until nobody is writing to it.
-  alignas(kCacheLineBytes) std::atomic<uint64_t> accepts_round;
-  alignas(kCacheLineBytes) std::atomic<uint32_t> writing_to;  // rank + 1; 0: nobody
+  // Rank + 1 of whose memory the owner may be writing to, 0: nobody's. It sets this, then looks
+  // whether the other still accepts that; who gives up says so, then waits until nobody writes.
+  alignas(kCacheLineBytes) std::atomic<uint32_t> writing_to;
 };
 
 // Positions only grow; the index in the ring is position % kRingBytes.
@@ -67,7 +49,7 @@ struct RingControl {
   alignas(kCacheLineBytes) std::atomic<uint64_t> head;  // written up to here; by the owner
   alignas(kCacheLineBytes) std::atomic<uint64_t> tail;  // read up to here; by the peer
   // 1: the owner of the segment has read the peer's memory by itself, and offers are welcome.
-  alignas(kCacheLineBytes) std::atomic<uint32_t> owner_can_pull;
+  alignas(kCacheLineBytes) std::atomic<uint32_t> owner_can_read;
   // 1: what the owner has offered is its own again.
   std::atomic<uint32_t> owner_withdrew;
   // Who copies which part of the message that the owner sends (joint_copy.h); by both.
@@ -82,10 +64,10 @@ class Segment {
  public:
   // The owner's segment, zeroed; memory is taken when first touched.
   static Result<std::unique_ptr<Segment>> create(uint32_t rank, uint32_t num_local,
-                                                 size_t slot_bytes);
-  // A peer's segment; fails if it is not what `rank`, `num_local` and `slot_bytes` say.
+                                                 size_t area_bytes);
+  // A peer's segment; fails if it is not what `rank`, `num_local` and `area_bytes` say.
   static Result<std::unique_ptr<Segment>> map(UniqueFd fd, uint32_t rank, uint32_t num_local,
-                                              size_t slot_bytes);
+                                              size_t area_bytes);
   ~Segment();
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;
@@ -94,17 +76,17 @@ class Segment {
   Header& header() { return *reinterpret_cast<Header*>(base_); }
   RingControl& ring_control(uint32_t local_index);
   std::byte* ring(uint32_t local_index);
-  std::byte* slot(uint64_t round);
-  size_t slot_bytes() const { return slot_bytes_; }
+  std::byte* area();
+  size_t area_bytes() const { return area_bytes_; }
 
  private:
-  Segment(UniqueFd fd, std::byte* base, size_t bytes, uint32_t num_local, size_t slot_bytes);
+  Segment(UniqueFd fd, std::byte* base, size_t bytes, uint32_t num_local, size_t area_bytes);
 
   const UniqueFd fd_;
   std::byte* const base_;
   const size_t bytes_;
   const uint32_t num_local_;
-  const size_t slot_bytes_;
+  const size_t area_bytes_;
 };
 
 }  // namespace dmlcomm::transport::shm

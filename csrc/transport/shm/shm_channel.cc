@@ -3,7 +3,6 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -12,6 +11,7 @@
 
 #include "base/str_cat.h"
 #include "kernels/copy.h"
+#include "transport/event_loop.h"
 
 namespace dmlcomm::transport::shm {
 namespace {
@@ -43,7 +43,8 @@ void permit_single_copy() {
 }
 
 ShmChannel::ShmChannel(std::shared_ptr<Segment> own, uint32_t own_index, ShmPeer peer)
-    : own_(std::move(own)),
+    : Channel(static_cast<RemoteMemory*>(this)),
+      own_(std::move(own)),
       peer_(std::move(peer)),
       out_control_(own_->ring_control(peer_.local_index)),
       out_(own_->ring(peer_.local_index)),
@@ -53,12 +54,12 @@ ShmChannel::ShmChannel(std::shared_ptr<Segment> own, uint32_t own_index, ShmPeer
              peer_.segment->header().rank + 1, [this] {
                return peer_gone_ || wait_for_writer(peer_.segment->header(), own_->header().rank);
              }} {
-  out_control_.owner_can_pull.store(peer_.can_pull ? 1 : 0, std::memory_order_relaxed);
+  out_control_.owner_can_read.store(peer_.is_readable ? 1 : 0, std::memory_order_relaxed);
 }
 
 // Relaxed, and possibly late: until the peer has said so, messages take the ring.
-bool ShmChannel::peer_can_pull() const {
-  return in_control_.owner_can_pull.load(std::memory_order_relaxed) != 0;
+bool ShmChannel::peer_reaches_us() const {
+  return in_control_.owner_can_read.load(std::memory_order_relaxed) != 0;
 }
 
 Result<size_t> ShmChannel::write(const iovec* parts, int num_parts) {
@@ -123,15 +124,16 @@ bool ShmChannel::maybe_readable() const {
                            in_control_.tail.load(std::memory_order_relaxed);
 }
 
-Result<bool> ShmChannel::pull(uint64_t address, void* destination, size_t bytes) {
-  if (const std::byte* mapped = peer_.arena.find(address, bytes)) {
-    copy_mapped(destination, mapped, bytes);
-    return !peer_withdrew();
+Status ShmChannel::read(RemoteAddress from, void* to, size_t bytes, Access* access) {
+  Status status;
+  if (const std::byte* source = mapped(from, bytes)) {
+    copy_mapped(to, source, bytes);
+  } else if (!can_read_process(peer_.pid, from.address, to, bytes)) {
+    status = copy_error("process_vm_readv", bytes);
   }
-  if (can_read_process(peer_.pid, address, destination, bytes)) return !peer_withdrew();
-  const Status error = copy_error("process_vm_readv", bytes);
-  if (peer_withdrew()) return false;
-  return error;
+  const bool withdrew = peer_withdrew();
+  *access = withdrew ? Access::withdrawn : Access::done;
+  return withdrew ? Status() : status;
 }
 
 // Pairs with the fence of withdraw(): who has read something newer sees that it is.
@@ -145,13 +147,14 @@ void ShmChannel::withdraw() {
   std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
-Status ShmChannel::push(uint64_t address, const void* source, size_t bytes) {
-  if (std::byte* mapped = peer_.arena.find(address, bytes)) {
-    copy_mapped(mapped, source, bytes);
+Status ShmChannel::write(RemoteAddress to, const void* from, size_t bytes, Access* access) {
+  *access = Access::done;
+  if (std::byte* target = mapped(to, bytes)) {
+    copy_mapped(target, from, bytes);
     return Status();
   }
-  const iovec local{const_cast<void*>(source), bytes};
-  const iovec remote{reinterpret_cast<void*>(address), bytes};
+  const iovec local{const_cast<void*>(from), bytes};
+  const iovec remote{reinterpret_cast<void*>(to.address), bytes};
   const ssize_t copied = process_vm_writev(peer_.pid, &local, 1, &remote, 1, 0);
   if (copied == static_cast<ssize_t>(bytes)) return Status();
   return copy_error("process_vm_writev", bytes);
@@ -167,13 +170,7 @@ Status ShmChannel::copy_error(const char* call, size_t bytes) const {
 }
 
 void ShmChannel::notify() {
-  // Pairs with the fence before the last look around of a thread that goes to sleep: either it sees
-  // what we wrote, or we see that it sleeps.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (peer_.segment->header().sleeping.load(std::memory_order_relaxed) == 0) return;
-  const uint64_t one = 1;
-  // A full counter (EAGAIN) wakes as well.
-  (void)!::write(peer_.doorbell.get(), &one, sizeof(one));
+  EventLoop::ring(peer_.doorbell.get(), peer_.segment->header().sleeping);
 }
 
 bool ShmChannel::peer_showed_life() {
@@ -195,7 +192,7 @@ void ShmChannel::shut_down() {
 }
 
 std::string ShmChannel::description() const {
-  return str_cat("shared memory", peer_can_pull() && can_pull() ? ", single copy" : "");
+  return str_cat("shared memory", peer_reaches_us() && reaches_peer() ? ", single copy" : "");
 }
 
 }  // namespace dmlcomm::transport::shm

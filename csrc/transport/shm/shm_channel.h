@@ -25,10 +25,10 @@ struct ShmPeer {
   MappedArena arena;
   uint32_t local_index = 0;
   pid_t pid = 0;
-  bool can_pull = false;
+  bool is_readable = false;  // its memory, by this process
 };
 
-class ShmChannel final : public Channel {
+class ShmChannel final : public Channel, private RemoteMemory {
  public:
   // `own` is this rank's segment, and `own_index` its index among the ranks of the host.
   ShmChannel(std::shared_ptr<Segment> own, uint32_t own_index, ShmPeer peer);
@@ -36,24 +36,26 @@ class ShmChannel final : public Channel {
   Result<size_t> write(const iovec* parts, int num_parts) override;
   Result<size_t> read(const iovec* parts, int num_parts) override;
   bool maybe_readable() const override;
-  bool peer_can_pull() const override;
-  bool can_pull() const override { return peer_.can_pull; }
-  Result<bool> pull(uint64_t address, void* destination, size_t bytes) override;
-  Status push(uint64_t address, const void* source, size_t bytes) override;
-  std::byte* mapped(uint64_t address, size_t bytes) const override {
-    return peer_.arena.find(address, bytes);
-  }
-  void withdraw() override;
-  JointMemory* joint() override { return can_pull() && peer_can_pull() ? &joint_ : nullptr; }
   void notify() override;
   bool peer_showed_life() override;
   int descriptor() const override { return peer_.socket.get(); }
   void descriptor_ready(Ready ready) override;
+  bool needs_epoll() const override { return false; }
   bool needs_heartbeats() const override { return false; }
   void shut_down() override;
   std::string description() const override;
 
  private:
+  bool peer_reaches_us() const override;
+  bool reaches_peer() const override { return peer_.is_readable; }
+  Status read(RemoteAddress from, void* to, size_t bytes, Access* access) override;
+  Status write(RemoteAddress to, const void* from, size_t bytes, Access* access) override;
+  std::byte* mapped(RemoteAddress at, size_t bytes) const override {
+    return peer_.arena.find(at.address, bytes);
+  }
+  void withdraw() override;
+  JointMemory* joint() override { return reaches_peer() && peer_reaches_us() ? &joint_ : nullptr; }
+
   Status copy_error(const char* call, size_t bytes) const;
   bool peer_withdrew() const;
 

@@ -7,22 +7,17 @@
 #include <netinet/tcp.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 
-#include "base/check.h"
-#include "base/fork_guard.h"
 #include "base/str_cat.h"
+#include "transport/socket.h"
 #include "transport/tcp/device.h"
 
 namespace dmlcomm::transport::tcp {
 namespace {
-
-constexpr int kBacklog = 512;  // a whole job may connect to one rank at once
-constexpr size_t kMaxPassedFds = 4;
 
 // Of each direction. 10 Gb/s times 3 ms; and as much as stays in the L2 cache.
 constexpr uint64_t kNetworkBufferBytes = 4u << 20;
@@ -51,13 +46,6 @@ Result<SocketAddress> parse_address(const std::string& text, uint16_t port) {
                   str_cat("'", text, "' is no numeric IPv4 or IPv6 address"));
   }
   return address;
-}
-
-Result<UniqueFd> open_socket(int family) {
-  UniqueFd fd(socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!fd.valid()) return errno_status(StatusCode::io_error, "socket", errno);
-  drop_in_children(fd.get());
-  return fd;
 }
 
 void set_option(int fd, int level, int name, int value) {
@@ -120,39 +108,6 @@ Result<UniqueFd> try_listen(const std::string& address, uint16_t port,
   return fd;
 }
 
-sockaddr_un unix_address(const std::string& name, socklen_t* length) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  // An abstract name begins with a zero byte.
-  DMLCOMM_CHECK(name.size() + 1 <= sizeof(address.sun_path));
-  std::memcpy(address.sun_path + 1, name.data(), name.size());
-  *length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  return address;
-}
-
-Result<ucred> credentials(int fd) {
-  ucred result{};
-  socklen_t length = sizeof(result);
-  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &result, &length) != 0) {
-    return errno_status(StatusCode::io_error, "SO_PEERCRED", errno);
-  }
-  return result;
-}
-
-void take_fds(const msghdr& message, std::vector<UniqueFd>* fds) {
-  msghdr* header = const_cast<msghdr*>(&message);
-  for (cmsghdr* c = CMSG_FIRSTHDR(header); c != nullptr; c = CMSG_NXTHDR(header, c)) {
-    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
-    const size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (size_t i = 0; i < count; ++i) {
-      int fd;
-      std::memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
-      fds->emplace_back(fd);
-      drop_in_children(fd);
-    }
-  }
-}
-
 }  // namespace
 
 Result<Listener> listen_on(const std::string& address, PortRange ports,
@@ -198,21 +153,6 @@ Result<UniqueFd> begin_connect(const std::string& interface, const std::string& 
   return fd;
 }
 
-Status connect_result(int fd, const std::string& what) {
-  int error = 0;
-  socklen_t length = sizeof(error);
-  if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) != 0) error = errno;
-  if (error == 0) return Status();
-  return errno_status(error == ECONNREFUSED ? StatusCode::peer_lost : StatusCode::io_error, what,
-                      error);
-}
-
-UniqueFd accept_from(int listener) {
-  UniqueFd fd(accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  drop_in_children(fd.get());
-  return fd;
-}
-
 bool is_loopback(const std::string& address) {
   return address.starts_with("127.") || address == "::1";
 }
@@ -233,81 +173,6 @@ bool has_carrier(const std::string& interface) {
   interface.copy(request.ifr_name, sizeof(request.ifr_name) - 1);
   if (!fd.valid() || ioctl(fd.get(), SIOCGIFFLAGS, &request) != 0) return errno != ENODEV;
   return (request.ifr_flags & IFF_RUNNING) != 0;
-}
-
-Result<UniqueFd> listen_unix(const std::string& name) {
-  Result<UniqueFd> fd = open_socket(AF_UNIX);
-  if (!fd.ok()) return fd;
-  socklen_t length;
-  sockaddr_un address = unix_address(name, &length);
-  if (bind(fd->get(), reinterpret_cast<sockaddr*>(&address), length) != 0 ||
-      listen(fd->get(), kBacklog) != 0) {
-    return errno_status(StatusCode::io_error, str_cat("listen on Unix socket @", name), errno);
-  }
-  return fd;
-}
-
-Result<UniqueFd> connect_unix(const std::string& name) {
-  Result<UniqueFd> fd = open_socket(AF_UNIX);
-  if (!fd.ok()) return fd;
-  socklen_t length;
-  sockaddr_un address = unix_address(name, &length);
-  if (connect(fd->get(), reinterpret_cast<sockaddr*>(&address), length) != 0) {
-    const int error = errno;
-    return errno_status(error == ECONNREFUSED ? StatusCode::peer_lost : StatusCode::io_error,
-                        str_cat("connect to Unix socket @", name), error);
-  }
-  return fd;
-}
-
-int peer_pid(int fd) {
-  Result<ucred> peer = credentials(fd);
-  return peer.ok() ? peer->pid : 0;
-}
-
-bool peer_is_same_user(int fd) {
-  Result<ucred> peer = credentials(fd);
-  return peer.ok() && (peer->uid == geteuid() || peer->uid == 0);
-}
-
-Result<size_t> send_some(int fd, std::span<const std::byte> bytes, std::span<const int> fds) {
-  DMLCOMM_CHECK(fds.size() <= kMaxPassedFds);
-  iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  alignas(cmsghdr) char control[CMSG_SPACE(kMaxPassedFds * sizeof(int))] = {};
-  if (!fds.empty()) {
-    message.msg_control = control;
-    message.msg_controllen = CMSG_SPACE(fds.size() * sizeof(int));
-    cmsghdr* c = CMSG_FIRSTHDR(&message);
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
-    std::memcpy(CMSG_DATA(c), fds.data(), fds.size() * sizeof(int));
-  }
-  const ssize_t sent = sendmsg(fd, &message, MSG_NOSIGNAL);
-  if (sent >= 0) return static_cast<size_t>(sent);
-  if (errno == EAGAIN || errno == EINTR) return size_t{0};
-  return errno_status(StatusCode::peer_lost, "send", errno);
-}
-
-Result<size_t> recv_some(int fd, std::span<std::byte> bytes, std::vector<UniqueFd>* fds) {
-  iovec part{bytes.data(), bytes.size()};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  alignas(cmsghdr) char control[CMSG_SPACE(kMaxPassedFds * sizeof(int))] = {};
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  const ssize_t got = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
-  if (got > 0) {
-    take_fds(message, fds);
-    return static_cast<size_t>(got);
-  }
-  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return size_t{0};
-  if (got == 0) return Status(StatusCode::peer_lost, "the connection was closed");
-  return errno_status(StatusCode::peer_lost, "receive", errno);
 }
 
 }  // namespace dmlcomm::transport::tcp

@@ -1,12 +1,9 @@
-// Sockets: the system calls of TCP and Unix-domain sockets that the transport needs, non-blocking,
-// with errors that name the addresses.
+// Sockets of TCP: listening, connecting, and their options, with errors that name the addresses.
 #pragma once
 
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
-#include <vector>
 
 #include "base/status.h"
 #include "base/unique_fd.h"
@@ -37,10 +34,6 @@ Result<Listener> listen_on(const std::string& address, PortRange ports,
 Result<UniqueFd> begin_connect(const std::string& interface, const std::string& local,
                                const std::string& address, uint16_t port,
                                const SocketOptions& options);
-Status connect_result(int fd, const std::string& what);
-
-// The next waiting connection, or an invalid descriptor if there is none.
-UniqueFd accept_from(int listener);
 
 // Options of a connection that is used for data.
 void tune(int fd, const SocketOptions& options);
@@ -49,19 +42,5 @@ void limit_queue(int fd, size_t bytes);
 bool is_loopback(const std::string& address);
 // Whether the cable of an interface is in; true where that cannot be told.
 bool has_carrier(const std::string& interface);
-
-// Unix sockets in the abstract namespace, which belongs to the network namespace and leaves no
-// file.
-Result<UniqueFd> listen_unix(const std::string& name);
-Result<UniqueFd> connect_unix(const std::string& name);
-// Process id of the other end as this process sees it; 0 if it is in an unknown pid namespace.
-int peer_pid(int fd);
-// Whether the other end runs as the same user, or as root.
-bool peer_is_same_user(int fd);
-
-// Sends or receives bytes, with descriptors beside them on Unix sockets. Returns the bytes moved, 0
-// if none could be, and `peer_lost` at the end of the stream.
-Result<size_t> send_some(int fd, std::span<const std::byte> bytes, std::span<const int> fds);
-Result<size_t> recv_some(int fd, std::span<std::byte> bytes, std::vector<UniqueFd>* fds);
 
 }  // namespace dmlcomm::transport::tcp

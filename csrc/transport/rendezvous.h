@@ -7,7 +7,7 @@
 
 #include "base/status.h"
 
-namespace dmlcomm::engine {
+namespace dmlcomm::transport {
 
 class Rendezvous {
  public:
@@ -20,4 +20,4 @@ class Rendezvous {
   virtual Result<std::string> get(const std::string& key, std::chrono::milliseconds timeout) = 0;
 };
 
-}  // namespace dmlcomm::engine
+}  // namespace dmlcomm::transport

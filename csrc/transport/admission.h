@@ -1,0 +1,75 @@
+// Admission: connections before they are trusted. It accepts what comes to the listeners, shakes
+// hands (handshake.h), and drops strangers: those that do not know the job's secret, say nothing,
+// or are too many. Who may connect when is the business of its owner.
+//
+// All calls come with the progress lock held.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "transport/event_loop.h"
+#include "transport/handshake.h"
+#include "transport/transport.h"
+
+namespace dmlcomm::transport {
+
+class Admission {
+ public:
+  // What becomes of connections. Called inside calls of Admission and EventLoop::look().
+  class Owner {
+   public:
+    virtual ~Owner() = default;
+    // Decides about a peer's connection. `none`: there is no such connection.
+    enum class Answer { none, welcome, yield };
+    virtual Answer answer(const Handshake& handshake) = 0;
+    // Both ends want this connection.
+    virtual void admitted(Handshake& handshake) = 0;
+    // The peer's own connection to us is to be used instead.
+    virtual void yielded(int peer, size_t lane) = 0;
+    // A connection of ours; `refused`: nobody listens there.
+    virtual void failed(int peer, size_t lane, const Status& status, bool refused) = 0;
+  };
+
+  // `max_expected`: more connections at once are strangers'.
+  Admission(const Job& job, EventLoop& loop, Owner& owner, size_t max_expected);
+
+  Status listen(UniqueFd listener, Transport& transport);
+  // Shakes hands over a connection of ours that has been begun. Both ends call it `connection`;
+  // errors begin with `what`.
+  void enter(UniqueFd fd, Transport& transport, int peer, size_t lane, std::string what,
+             uint64_t connection, double timeout_s);
+  void tick();
+  // Nobody is let in any more.
+  void close();
+  bool is_busy() const { return !handshakes_.empty(); }
+
+ private:
+  struct Listener {
+    UniqueFd fd;
+    Transport* transport;
+  };
+
+  void accept_all(uint32_t listener);
+  void add(std::unique_ptr<Handshake> handshake);
+  void advance(uint32_t id);
+  void fail(const Handshake& handshake, const Status& status);
+  void complete(Handshake& handshake);
+  void send_hello(Handshake& handshake, uint8_t kind, size_t lane, uint64_t connection);
+
+  const Job& job_;
+  EventLoop& loop_;
+  Owner& owner_;
+  const size_t max_expected_;
+  const uint64_t nonce_;  // which peers read, if they can
+  const uint32_t listener_source_;
+  const uint32_t handshake_source_;
+  std::vector<Listener> listeners_;
+  std::map<uint32_t, std::unique_ptr<Handshake>> handshakes_;
+  uint32_t next_id_ = 0;
+};
+
+}  // namespace dmlcomm::transport

@@ -1,0 +1,43 @@
+// TcpTransport: TCP between hosts, over all their rails, and over loopback inside a host where TCP
+// was asked for. Rail i of this host reaches rail i of the peer.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "transport/tcp/socket.h"
+#include "transport/transport.h"
+
+namespace dmlcomm::transport::tcp {
+
+class TcpTransport final : public Transport {
+ public:
+  explicit TcpTransport(const Job& job) : job_(job), has_carrier_(job.rails.size(), true) {}
+
+  bool reaches(int) const override { return true; }
+  Status meet(const std::vector<int>& peers, Rendezvous& rendezvous, Admission& admission) override;
+  bool accepts(int fd) override;
+  size_t num_rails(int peer) const override;
+  Result<UniqueFd> connect(int peer, size_t rail) override;
+  std::string route(int peer, size_t rail) const override;
+  std::string advice() const override;
+  Result<std::unique_ptr<Channel>> open(int peer, size_t rail, bool is_alone,
+                                        Handshake& handshake) override;
+  std::vector<RailChange> changed_rails() override;
+  std::string description() const override;
+
+ private:
+  SocketOptions socket_options() const {
+    return {job_.config.tcp_buffer_bytes, job_.config.tcp_congestion};
+  }
+  Status listen_on_rails(Admission& admission);
+  // Of a connection to `peer`: loopback inside a host.
+  RailAddress own_end(int peer, size_t rail) const;
+
+  const Job& job_;
+  std::vector<RailEndpoint> own_endpoints_;
+  std::vector<std::vector<RailEndpoint>> endpoints_;  // by rank
+  std::vector<bool> has_carrier_;                     // of the own rails
+};
+
+}  // namespace dmlcomm::transport::tcp

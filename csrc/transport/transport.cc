@@ -1,0 +1,29 @@
+#include "transport/transport.h"
+
+#include <algorithm>
+
+#include "transport/shm/shm_transport.h"
+#include "transport/tcp/tcp_transport.h"
+
+namespace dmlcomm::transport {
+
+int Job::num_ranks_on_host() const {
+  return static_cast<int>(std::count_if(hosts.begin(), hosts.end(), [this](const HostAddress& h) {
+    return h.host_id == own_host().host_id;
+  }));
+}
+
+int Job::num_ranks_on_machine() const {
+  const std::string own = own_host().machine_id();
+  return static_cast<int>(std::count_if(
+      hosts.begin(), hosts.end(), [&](const HostAddress& h) { return h.machine_id() == own; }));
+}
+
+std::vector<std::unique_ptr<Transport>> make_transports(const Job& job, EventLoop& loop) {
+  std::vector<std::unique_ptr<Transport>> transports;
+  transports.push_back(std::make_unique<shm::ShmTransport>(job, loop));
+  transports.push_back(std::make_unique<tcp::TcpTransport>(job));
+  return transports;
+}
+
+}  // namespace dmlcomm::transport
