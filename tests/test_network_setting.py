@@ -30,7 +30,7 @@ def test_neighbours_on_a_level_differ_in_that_digit_only_and_share_the_switch(si
     for a, level in itertools.product(hosts, range(len(sizes))):
         differ = [b for b in hosts if differing_levels(a, b, sizes) == [level]]
         switch = grid.switch_of(a, level, sizes)
-        assert grid.neighbours(a, level, sizes) == differ
+        assert [b for b in grid.line(a, level, sizes) if b != a] == differ
         assert [b for b in hosts if grid.switch_of(b, level, sizes) == switch and b != a] == differ
         assert grid.line(a, level, sizes)[grid.to_digits(a, sizes)[level]] == a
 

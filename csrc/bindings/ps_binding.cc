@@ -252,11 +252,11 @@ void restore(Server& server, uint32_t model, const ModelSpec& spec, const py::ob
 
 void bind_data(py::module_& module) {
   py::class_<Space>(module, "PsSpace", "A run of elements of one type in a model.")
-      .def(py::init(&make_space), py::arg("dtype"), py::arg("count"), py::arg("row") = 0,
+      .def(py::init(&make_space), py::arg("dtype"), py::arg("count"), py::arg("row_elements") = 0,
            py::arg("wire") = "")
       .def_property_readonly("dtype", [](const Space& s) { return to_string(s.dtype); })
       .def_readonly("count", &Space::count)
-      .def_readonly("row", &Space::row_elements)
+      .def_readonly("row_elements", &Space::row_elements)
       .def_property_readonly("wire", [](const Space& s) { return to_string(s.wire); });
   py::class_<ModelSpec>(module, "PsModelSpec", "What a model is to the parameter server.")
       .def(py::init(&make_spec), py::arg("name"), py::arg("spaces"), py::arg("num_servers"),
@@ -307,13 +307,6 @@ void bind_server(py::module_& module) {
           },
           kRelease)
       .def("model_clock", &Server::model_clock, kRelease)
-      .def(
-          "spec_of",
-          [](Server& server, uint32_t model) -> std::optional<ModelSpec> {
-            const auto found = server.find_model(model);
-            return found == nullptr ? std::nullopt : std::optional(found->spec());
-          },
-          kRelease)
       .def("status", &server_status)
       .def("lost_servers", &Server::lost_servers, kRelease)
       .def("set_checkpoint_every", &Server::set_checkpoint_every, kRelease)

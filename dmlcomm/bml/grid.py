@@ -59,11 +59,6 @@ def line(host: int, level: int, sizes: Sequence[int]) -> list[int]:
     return [first + digit * step for digit in range(sizes[level])]
 
 
-def neighbours(host: int, level: int, sizes: Sequence[int]) -> list[int]:
-    """The other hosts at the switch of ``host`` on a level."""
-    return [other for other in line(host, level, sizes) if other != host]
-
-
 def switch_of(host: int, level: int, sizes: Sequence[int]) -> int:
     """The number, on its level, of the switch that NIC ``level`` of the host is at.
 

@@ -15,8 +15,6 @@ from dmlcomm.errors import LabError
 from dmlcomm.lab import namespaces as ns
 from dmlcomm.lab.client import Client
 
-_FLAGS = {"user": ns.CLONE_NEWUSER, "mnt": ns.CLONE_NEWNS, "pid": ns.CLONE_NEWPID}
-
 # What a shell exits with for a command that it cannot start.
 CANNOT_START = 126
 

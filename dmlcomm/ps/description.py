@@ -11,7 +11,7 @@ NAMED_TENSORS = 4
 
 def spec_of(model: Any) -> _core.PsModelSpec:
     """The core's view. Raises ValueError for what it cannot keep."""
-    spaces = [_core.PsSpace(s.dtype, s.count, s.row, s.wire) for s in model.spaces]
+    spaces = [_core.PsSpace(s.dtype, s.count, s.row_elements, s.wire) for s in model.spaces]
     return _core.PsModelSpec(
         name=model.name,
         spaces=spaces,
@@ -33,7 +33,7 @@ def describe(model: Any) -> str:
     rule = f"{model.rule} ({options})" if options else model.rule
     wires = {space.wire for space in model.spaces if space.wire}
     wire = f", {'/'.join(sorted(wires))} on the wire" if wires else ""
-    rows = ", by rows" if any(space.row for space in model.spaces) else ""
+    rows = ", by rows" if any(space.row_elements for space in model.spaces) else ""
     return f"{tensors}; rule {rule}, apply {model.apply}, reduce {model.reduce}{rows}{wire}"
 
 

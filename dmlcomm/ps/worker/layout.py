@@ -162,8 +162,13 @@ def describe_model(
     return pb.Model(
         name=name,
         spaces=[
-            pb.Space(dtype=dtype, count=count, row=row, wire=wire if dtype == "f32" else "")
-            for dtype, count, row in layout.spaces
+            pb.Space(
+                dtype=dtype,
+                count=count,
+                row_elements=row_elements,
+                wire=wire if dtype == "f32" else "",
+            )
+            for dtype, count, row_elements in layout.spaces
         ],
         tensors=[
             pb.Tensor(key=key, shape=tensor.shape, dtype=tensor.dtype)
