@@ -558,7 +558,6 @@ Status Link::announce(Intake& intake, const FrameHeader& header) {
   if (*request != nullptr) {
     accept_announced(**request, message);
   } else {
-    unexpected_bytes_ += message.bytes.size();
     unexpected_.push_back(std::move(message));
   }
   return Status();
