@@ -39,8 +39,7 @@ struct Algorithm {
   // Whether one rank's steps grow slower than the group: 16 steps where others take 65,536.
   bool is_short = false;
 
-  // Of the others: whether an operation of this shape can go there (null: any), and whether it
-  // should.
+  // Of the others: whether such an operation can go there (null: always), and whether it should.
   bool (*can_carry)(const OpShape& shape, const topology::SharedMemory& memory) = nullptr;
   bool (*wins)(const OpShape& shape, const topology::SharedMemory& memory) = nullptr;
 

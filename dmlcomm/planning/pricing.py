@@ -36,8 +36,8 @@ class Choice:
         """How the choice of a job compares with the others."""
         if self.fastest is not self.chosen:
             return (
-                f"what a job takes, by estimates of {_ms(self.chosen.estimate_s)} and "
-                f"{_ms(self.fastest.estimate_s)} for {self.fastest.name}; but {self.fastest.name} "
+                f"what a job takes, by estimates of {self.chosen.estimate_s * 1e3:.4g} ms and "
+                f"{self.fastest.estimate_s * 1e3:.4g} ms for {self.fastest.name}; but that "
                 f"is predicted to take {1 - self.fastest.seconds / self.chosen.seconds:.1%} less, "
                 "and a plan file names it"
             )
@@ -107,7 +107,3 @@ def size_ranges(
             ranges[size if ranges else 0] = last = name
         size *= 2
     return ranges
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.4g} ms"
