@@ -29,6 +29,7 @@ class BufferView {
 
   // Whether any byte of memory belongs to both.
   bool overlaps(const BufferView& other) const {
+    if (first_ >= other.last_ || other.first_ >= last_) return false;
     for (const Piece& a : pieces_) {
       for (const Piece& b : other.pieces_) {
         if (a.data < b.data + b.bytes && b.data < a.data + a.bytes) return true;
@@ -55,10 +56,17 @@ class BufferView {
   };
 
   void add(Span piece) {
-    pieces_.push_back({static_cast<std::byte*>(piece.data), piece.bytes, bytes() + piece.bytes});
+    auto* const data = static_cast<std::byte*>(piece.data);
+    pieces_.push_back({data, piece.bytes, bytes() + piece.bytes});
+    if (piece.bytes == 0) return;
+    first_ = last_ == nullptr ? data : std::min(first_, data);
+    last_ = std::max(last_, data + piece.bytes);
   }
 
   std::vector<Piece> pieces_;
+  // All bytes lie between.
+  std::byte* first_ = nullptr;
+  std::byte* last_ = nullptr;
 };
 
 }  // namespace dmlcomm::engine

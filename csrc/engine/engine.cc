@@ -210,8 +210,14 @@ void Engine::tick() {
 void Engine::close() {
   if (closed_.exchange(true)) return;
   if (is_copy()) return driver_->forget_thread();
-  if (queue_.has_pending()) abort("the group was closed while operations were pending");
-  queue_.set_error(Status(StatusCode::aborted, str_cat("group '", options_.name, "' was closed")));
+  driver_->call([this] {
+    if (queue_.has_pending()) {
+      fail(aborted("the group was closed while operations were pending"));
+    } else {
+      queue_.set_error(
+          Status(StatusCode::aborted, str_cat("group '", options_.name, "' was closed")));
+    }
+  });
   driver_->stop();
   const auto lock = driver_->lock();
   queue_.clear();
@@ -225,6 +231,7 @@ std::string Engine::description() const {
 
 std::vector<transport::RailCounters> Engine::rails() {
   std::vector<transport::RailCounters> counters;
+  if (is_copy()) return counters;
   driver_->call([&] { counters = mesh_->counters(); });
   return counters;
 }

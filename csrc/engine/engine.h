@@ -89,6 +89,7 @@ class Engine final : public Driver,
   bool waits_for_nobody(const Runner& runner) const;
   std::string name_of(int peer) const;
   std::string current_text();
+  Status aborted(const std::string& reason) const;
   Status timed_out(const Running& running);
   Status disagreement_error(const std::optional<CollectiveHistory::Disagreement>& found) const;
 

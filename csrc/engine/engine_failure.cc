@@ -12,9 +12,12 @@ using transport::OpInfo;
 using transport::RecvRequest;
 
 void Engine::abort(const std::string& reason) {
-  driver_->call([&] {
-    fail(Status(StatusCode::aborted, str_cat(name_of(options_.rank), " aborted: ", reason)));
-  });
+  if (is_copy()) return;
+  driver_->call([&] { fail(aborted(reason)); });
+}
+
+Status Engine::aborted(const std::string& reason) const {
+  return Status(StatusCode::aborted, str_cat(name_of(options_.rank), " aborted: ", reason));
 }
 
 void Engine::fail(const Status& status) {

@@ -3,10 +3,10 @@
 //
 // Collectives are matched between ranks by their sequence numbers, and start in that order. Several
 // run at once, so that a rail that one of them leaves idle carries another. The next one starts if
-//  - fewer than `max_running` run, and their tensors and its own stay below kMaxRunningBytes, since
-//    data that comes for them may have to wait in windows; and
+//  - it is the oldest; or fewer than `max_running` run, and their tensors and its own stay below
+//    kMaxRunningBytes, since data that comes for them may have to wait in windows; and
 //  - it has no memory in common with one that runs, if either writes there.
-// The oldest always runs: so ranks may differ in which others run without waiting in a circle.
+// So ranks may differ in which others run without waiting in a circle.
 // Point-to-point operations start at once.
 //
 // Locks: operations are completed, and their callbacks run, without any lock.
@@ -59,7 +59,7 @@ class OperationQueue {
   void end(Running& running, const Status& status);
   void sweep();
   bool has_ended() const { return !ended_.empty(); }
-  // Completes the operations that have ended, and leaves the lock released if there were any.
+  // Releases the lock, and completes the operations that have ended.
   void report_ended(std::unique_lock<std::mutex>& progress_lock);
   void clear();
 

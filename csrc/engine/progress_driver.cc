@@ -181,6 +181,8 @@ void ProgressDriver::call(const std::function<void()>& task) {
     if (lock.owns_lock()) {
       take_calls();
       report_ended(lock);
+      // Others that found the lock taken count on its holder to go on.
+      if (queue_.has_pending()) wake_thread();
     }
     calls.lock();
     if (num_called_ < number) called_.wait_for(calls, kCallRetry);

@@ -292,7 +292,7 @@ void ScheduleRunner::provide_window(RecvRequest& request) {
     request.window_bytes = std::max(whole, segment_bytes());
   }
   auto& message = static_cast<InMessage&>(request);
-  message.block = pool_.take(request.window_bytes);
+  pool_.give_back(std::exchange(message.block, pool_.take(request.window_bytes)));
   request.window = message.block.data();
 }
 

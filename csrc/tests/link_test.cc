@@ -308,6 +308,39 @@ TEST_P(LinkTest, EarlyMessagesBeyondTheBoundAreAnnounced) {
   EXPECT_EQ(notes_a_.num_sent, static_cast<int>(kNum) + 1);
 }
 
+TEST_P(LinkTest, AnnouncedMessagesKeepTheirPlaceAmongThoseOfTheirTag) {
+  if (GetParam().pulls || GetParam().max_bytes < 1000) GTEST_SKIP() << "no data, or too slow";
+  connect();
+  const auto filling = pattern(kEagerBytes);
+  std::vector<SendRequest> fill(kMaxUnexpectedBytes / (kEagerBytes + kUnexpectedRecordBytes),
+                                sending(point_to_point_tag(1), filling));
+  for (SendRequest& request : fill) a_.send(request);
+  const auto first = pattern(kEagerBytes, 2);
+  const auto second = pattern(kEagerBytes, 3);
+  SendRequest announced = sending(point_to_point_tag(2), first);
+  a_.send(announced);
+  settle();
+  for (size_t i = 0; i < fill.size(); ++i) {
+    std::vector<std::byte> got(kEagerBytes);
+    RecvRequest in = receiving(point_to_point_tag(1), got);
+    b_.recv(in);
+    settle();
+  }
+  SendRequest at_once = sending(point_to_point_tag(2), second);
+  a_.send(at_once);
+  settle();
+  EXPECT_EQ(notes_a_.num_sent, static_cast<int>(fill.size()) + 1) << "the announced one waits";
+  std::vector<std::byte> got_first(kEagerBytes);
+  std::vector<std::byte> got_second(kEagerBytes);
+  RecvRequest in_first = receiving(point_to_point_tag(2), got_first);
+  RecvRequest in_second = receiving(point_to_point_tag(2), got_second);
+  b_.recv(in_first);
+  b_.recv(in_second);
+  settle();
+  EXPECT_EQ(got_first, first);
+  EXPECT_EQ(got_second, second);
+}
+
 TEST_P(LinkTest, EmptyMessagesCountForTheBound) {
   if (GetParam().pulls || GetParam().max_bytes < 1000) GTEST_SKIP() << "no data, or too slow";
   connect();

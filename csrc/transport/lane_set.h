@@ -1,12 +1,11 @@
 // LaneSet: the lanes of one link, and which frame goes over which. Every rail has a lane, a rail
 // that stands in for the one that leads to the peer may have several.
 //
-// With a single rail frames simply queue on its lane. With several,
+// A large message is cut into parts, and a lane takes the next part whenever it has room: a lane that
+// is twice as fast carries twice as much, without anybody measuring. With several rails,
 //  - frames whose order matters (control, small messages between two points) share one lane, and
 //    move to another only when that dies;
 //  - a message that names a rail takes its lane while that lives;
-//  - a striped message is cut into parts, and a lane takes the next part whenever it has room: a
-//    lane that is twice as fast carries twice as much, without anybody measuring;
 //  - every frame has a number and stays here until the peer has confirmed it. What a dying lane
 //    leaves unconfirmed goes over the others; the receiver drops what it has by its number.
 #pragma once

@@ -129,7 +129,7 @@ bool Link::may_send_unasked(const SendRequest& request) const {
 void Link::ask_to_send(FrameHeader header, SendRequest& request) {
   header.kind = FrameKind::request;
   header.id = request.id = next_id_++;
-  requested_.push_back(&request);
+  requested_.emplace(header.id, &request);
   lanes_.push_ordered(OutFrame(header));
 }
 
@@ -245,11 +245,11 @@ Status Link::complete_offer(uint64_t id) {
 }
 
 Status Link::grant_request(uint64_t id) {
-  SendRequest* request = take_by_id(requested_, id);
-  if (request == nullptr) {
+  const auto found = requested_.extract(id);
+  if (found.empty()) {
     return Status(StatusCode::protocol_error, str_cat("grant of unknown message ", id));
   }
-  push_message(*request);
+  push_message(*found.mapped());
   return Status();
 }
 
@@ -270,19 +270,17 @@ void Link::make_ready(RecvRequest& request) {
 }
 
 uint64_t Link::oldest_unexpected(Tag tag) const {
-  for (const Unexpected& message : unexpected_) {
-    if (message.header.tag == tag) return message.order;
-  }
-  return 0;
+  const auto found = unexpected_.find(tag);
+  return found == unexpected_.end() ? 0 : found->second.front().order;
 }
 
 // Gives the oldest waiting message with the request's tag to it.
 bool Link::take_unexpected(RecvRequest& request) {
-  const auto it = std::find_if(unexpected_.begin(), unexpected_.end(),
-                               [&](const Unexpected& m) { return m.header.tag == request.tag; });
-  if (it == unexpected_.end()) return false;
-  const Unexpected message = std::move(*it);
-  unexpected_.erase(it);
+  const auto found = unexpected_.find(request.tag);
+  if (found == unexpected_.end()) return false;
+  const Unexpected message = std::move(found->second.front());
+  found->second.pop_front();
+  if (found->second.empty()) unexpected_.erase(found);
   if (Status status = check_sizes(request, message.header); !status.ok()) {
     fail(status);
     return true;
@@ -302,10 +300,9 @@ bool Link::take_unexpected(RecvRequest& request) {
 // Puts what waited in a buffer where the request wants it.
 void Link::store(RecvRequest& request, size_t offset, const std::vector<std::byte>& bytes) {
   if (bytes.empty()) return;
-  if (request.destination == nullptr && request.window == nullptr) {
-    options_.events->provide_window(request);
-  }
-  std::byte* to = request.destination ? request.destination : request.window;
+  const bool is_direct = request.destination != nullptr && request.ready;
+  if (!is_direct && request.window == nullptr) options_.events->provide_window(request);
+  std::byte* to = is_direct ? request.destination : request.window;
   std::memcpy(to + offset, bytes.data(), bytes.size());
 }
 
@@ -426,7 +423,9 @@ Sink Link::room_for_payload(Intake& intake, const FrameHeader& header, size_t do
     const size_t free = request->consumed + request->window_bytes - position;
     if (free > 0) return {request->window + at, std::min({rest, free, request->window_bytes - at})};
   }
-  if (!request->scattered && !options_.events->runs_others()) return {};
+  // The grant of a message of its own may be behind it, too.
+  const bool may_hold_back = requested_.empty() && !options_.events->runs_others();
+  if (!request->scattered && may_hold_back) return {};
   if (!request->scattered) stop_holding_back(*request);
   if (request->window == nullptr) options_.events->provide_window(*request);
   return {request->window + position, rest};
@@ -496,7 +495,7 @@ Status Link::end_data(Intake& intake, const FrameHeader& header) {
   if (request == nullptr && header.number != 0) {
     // The receive may have been posted since, and met the same frame on another lane.
     Result<RecvRequest*> met = begun(header);
-    if (met.ok() && *met != nullptr && (*met)->ready && (*met)->scattered) {
+    if (met.ok() && *met != nullptr && (*met)->scattered) {
       request = *met;
       store(*request, header.offset, intake.buffer);
       request->covered.add(header.offset, header.offset + header.payload_bytes);
@@ -504,7 +503,7 @@ Status Link::end_data(Intake& intake, const FrameHeader& header) {
     }
   }
   if (request == nullptr) {
-    unexpected_.push_back({header, std::move(intake.buffer), arrival_order++});
+    unexpected_[header.tag].push_back({header, std::move(intake.buffer), arrival_order++});
     intake.buffer = {};
     return deliver_unexpected(header);
   }
@@ -558,7 +557,7 @@ Status Link::announce(Intake& intake, const FrameHeader& header) {
   if (*request != nullptr) {
     accept_announced(**request, message);
   } else {
-    unexpected_.push_back(std::move(message));
+    unexpected_[header.tag].push_back(std::move(message));
   }
   return Status();
 }

@@ -25,8 +25,10 @@
 
 #include <deque>
 #include <list>
+#include <map>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "base/status.h"
@@ -229,7 +231,7 @@ class Link final : private LaneReader {
   uint64_t next_id_ = 1;
   std::vector<SendRequest*> waiting_;                     // before attach(), or for open
   std::vector<SendRequest*> offered_;                     // for ack
-  std::vector<SendRequest*> requested_;                   // for grant
+  std::map<uint64_t, SendRequest*> requested_;            // for grant, by id
   std::vector<std::pair<uint32_t, OpInfo>> early_opens_;  // open() before attach()
   Coverage begun_;          // collectives that the peer has begun, and those that have ended here
   size_t num_writing_ = 0;  // requests whose bytes are queued
@@ -240,7 +242,7 @@ class Link final : private LaneReader {
   // In.
   std::deque<RecvRequest*> posted_;    // many of an operation in blocks, and the first comes first
   std::vector<RecvRequest*> granted_;  // their messages are on the way
-  std::list<Unexpected> unexpected_;
+  std::unordered_map<Tag, std::list<Unexpected>> unexpected_;  // no list is empty
   uint64_t taken_credit_ = 0;    // of the peer: cost of what has met its receive
   uint64_t told_credit_ = 0;     // what the peer knows of that
   Coverage numbers_seen_;        // of frames; several rails only

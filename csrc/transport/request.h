@@ -16,10 +16,10 @@ namespace dmlcomm::transport {
 // Striped over all rails that lead to the peer.
 constexpr uint8_t kAnyRail = 0xff;
 
-// Which of the segments that wait for a lane leaves first: the smallest. Control frames and
-// point-to-point messages have no operation, and go before all collectives. Small messages do not
-// wait for large ones of the same priority: an operation of a few kilobytes beside one of megabytes
-// takes little longer than alone.
+// Which of the segments that wait for a lane leaves first: the smallest. Small messages do not wait
+// for large ones of the same priority: an operation of a few kilobytes beside one of megabytes takes
+// little longer than alone. Control frames, and point-to-point messages of the same size class, have
+// no operation, and go before those of collectives.
 struct SendOrder {
   uint8_t priority = 0;   // 0 first
   bool is_large = false;  // more than kEagerBytes; set by the link

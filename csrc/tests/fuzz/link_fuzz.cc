@@ -30,8 +30,8 @@ class Quiet final : public LinkEvents {
   }
   RecvRequest* claim_any_source(Tag, uint64_t) override { return nullptr; }
   Status check_operation(int, Tag, const OpInfo&) override { return Status(); }
-  uint64_t oldest_collective() const override { return 1; }
-  bool runs_others() const override { return false; }
+  uint64_t oldest_collective() const override { return oldest; }
+  bool runs_others() const override { return others; }
   Status size_mismatch(int, const RecvRequest&, const OpInfo&, uint64_t) override {
     return Status(StatusCode::mismatch, "size");
   }
@@ -39,6 +39,8 @@ class Quiet final : public LinkEvents {
   void on_rail_event(int, bool, const std::string&) override {}
   void on_goodbye(int) override {}
 
+  uint64_t oldest = 1;
+  bool others = false;
   std::list<std::vector<std::byte>> windows;
 };
 
@@ -76,6 +78,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   while (size >= kHeaderBytes) {
     FrameHeader header;
     std::memcpy(static_cast<void*>(&header), data, kHeaderBytes);
+    // The place of the magic number says how the engine stands.
+    events.others = header.magic & 1;
+    events.oldest = header.magic >> 1;
     data += kHeaderBytes;
     size -= kHeaderBytes;
     header.magic = FrameHeader::kMagic;
