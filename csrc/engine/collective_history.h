@@ -30,7 +30,7 @@ class CollectiveHistory {
   std::optional<Disagreement> hear(int peer, uint64_t sequence, const transport::OpInfo& theirs);
 
  private:
-  // What is further back is not compared any more.
+  // Older collectives are not compared any more.
   static constexpr size_t kSize = 256;
 
   struct Early {

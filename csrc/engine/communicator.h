@@ -1,4 +1,4 @@
-// Communicator: one group of ranks and every operation between them. What the torch adaptor wraps.
+// Communicator: one group of ranks and every operation between them. The torch adaptor wraps it.
 //
 // Threads: any thread may call any method; calls that start collectives must come in the same order
 // on every rank. A call returns an Operation at once. Work is driven by the communicator's progress
@@ -36,7 +36,7 @@ struct CommunicatorOptions {
   int num_ranks = 1;
   std::string name;               // for messages and logs: "default_pg"
   std::vector<int> global_ranks;  // rank in this group -> rank in the job; empty: the same
-  // What messages call the members ("worker 3"); empty: "rank 3". Named members are no ranks of a
+  // The members' names in messages ("worker 3"); empty: "rank 3". Named members are no ranks of a
   // job: the log keeps the identity that it has.
   std::vector<std::string> names;
   std::vector<transport::RailAddress> rails;  // may be empty when every rank is on one host
@@ -180,7 +180,7 @@ class Communicator {
   // One line: rank, host, transports and rails in use.
   virtual std::string description() const = 0;
 
-  // What has happened on each rail, and ("local") between ranks of this host through the links.
+  // Counters of each rail, and ("local") of the links between ranks of this host.
   virtual std::vector<transport::RailCounters> rails() = 0;
 };
 
