@@ -2,7 +2,7 @@
 //
 // A line is written by one system call, so that the lines of several threads and processes do not
 // mix. Every function may be called from any thread. Nothing here reports an operating error: that
-// travels as a Status to whoever can act on it.
+// travels as a Status to a caller that can act on it.
 #pragma once
 
 #include <string_view>

@@ -49,8 +49,8 @@ struct CommunicatorOptions {
   std::vector<uint64_t> rail_rates_bps;
   // On a flat network: the only rail to use while it works; -1 stripes over all.
   int first_rail = -1;
-  // What a plan file says of this group, "op:first_bytes=name,..." (schedule/planner.h); the same
-  // on all ranks. Empty: the cost model chooses.
+  // The choices of a plan file for this group, "op:first_bytes=name,..." (schedule/planner.h); the
+  // same on all ranks. Empty: the cost model chooses.
   std::string plan;
   uint64_t first_sequence = 1;  // number of the first collective; the same on all ranks
   std::chrono::milliseconds timeout{30 * 60 * 1000};
@@ -70,8 +70,7 @@ struct Span {
 struct OpOptions {
   std::chrono::milliseconds timeout{0};  // 0: the communicator's
   bool inline_wait = false;              // the caller waits for this operation at once
-  // What the bytes of a data movement are; ranks that say different things notice. Empty: just
-  // bytes.
+  // The type of the bytes of a data movement; ranks notice a difference. Empty: just bytes.
   std::optional<DType> element;
 };
 

@@ -111,7 +111,7 @@ class ProcessGroupDmlcomm final : public c10d::Backend {
 #pragma GCC diagnostic pop
 
  private:
-  // What the start of every call decides once.
+  // Decisions at the start of every call.
   struct Call {
     c10d::OpType type;
     const char* title;  // of the profiler range

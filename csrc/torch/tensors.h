@@ -87,7 +87,7 @@ struct Reduction {
 // Throws TypeError for an element type, ValueError for an operator that is not defined for it.
 Reduction reduction_of(const at::Tensor& tensor, const c10d::ReduceOp& op, const char* operation);
 
-// What every tensor of every call must be: on the CPU and strided.
+// Every tensor of every call must be on the CPU and strided.
 void check_tensor(const at::Tensor& tensor, const char* operation);
 void check_tensors(const std::vector<at::Tensor>& tensors, const char* operation);
 

@@ -11,7 +11,7 @@
 
 namespace dmlcomm::transport {
 
-// Where a rank runs. Published first: it decides who shares memory with whom.
+// The place of a rank. Published first: it decides who shares memory with whom.
 struct HostAddress {
   std::string host_id;    // same text: same kernel and same network namespace, joined by a colon
   std::string host_name;  // for messages
@@ -41,7 +41,7 @@ struct RailAddress {
   std::string address;    // "10.0.1.7" or "fd00::7"
 };
 
-// Where a rank listens, one per rail.
+// The address at which a rank listens, one per rail.
 struct RailEndpoint {
   std::string interface;
   std::string address;

@@ -44,7 +44,7 @@ constexpr uint64_t widen_sequence(uint32_t low, uint64_t near) {
   return wide < 0 ? low : static_cast<uint64_t>(wide);
 }
 
-// What the sender of a frame believes the operation to be. Ranks that disagree are told so.
+// The sender's view of the operation of a frame. Ranks that disagree get an error.
 struct OpInfo {
   uint8_t kind = 0;       // schedule::OpKind
   uint8_t dtype = 0;      // DType; for data movement 1 + DType where it is known, else 0

@@ -9,7 +9,7 @@
 
 namespace dmlcomm::ps {
 
-// What an option may be, besides finite.
+// The values that an option may have, besides being finite.
 enum class OptionDomain {
   not_negative,
   below_one,   // from 0, and less than 1

@@ -1,4 +1,4 @@
-// What the hierarchical algorithms share. They run in stages: inside each host through shared
+// Common parts of the hierarchical algorithms. They run in stages: inside each host through shared
 // memory, and between hosts, where all ranks of a host work at once, each with one rank of every
 // other host: BML on a grid, a ring or a chain on a flat network.
 //

@@ -21,7 +21,7 @@ namespace {
 
 using topology::SharedMemory;
 
-// Where ranks reach each other's memory, data goes through the slots if a rank reads at most
+// If ranks reach each other's memory, data goes through the slots if a rank reads at most
 // (N - 1) times this from each other one. Two copies in the cache cost less than a system call and
 // a second wait, and the more ranks there are, the more system calls and waits. See
 // copies_to_slots().
@@ -121,7 +121,7 @@ double slots_seconds(OpKind kind, const EstimateTerms& terms) {
          terms.gamma * slot_bytes_touched(kind, terms.num_ranks, terms.bytes);
 }
 
-// What all ranks map is combined where it is, and takes no system calls.
+// Memory that all ranks map is combined in place, without system calls.
 double peer_memory_seconds(OpKind kind, const EstimateTerms& terms) {
   const SharedMemory& memory = terms.topology->memory;
   const auto least = static_cast<double>(memory.least_mapped_bytes);

@@ -40,7 +40,7 @@ struct EstimateTerms {
 
   // A round in which every rank posts `messages` and waits for as many.
   double latency(double messages = 1) const { return alpha + messages * overhead; }
-  // A round in which only so many of the ranks post. Where ranks share cores, these have the cores
+  // A round in which only `senders` of the ranks post. If ranks share cores, these have the cores
   // of the others too.
   double latency_of(double senders, double messages = 1) const {
     return alpha + messages * overhead * std::max(1 / crowding, senders / num_ranks);

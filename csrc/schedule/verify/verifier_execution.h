@@ -11,7 +11,7 @@
 
 namespace dmlcomm::schedule::verifier {
 
-// What an element is made of: nothing, an element of one rank at the start,
+// The expression of an element: nothing, an element of one rank at the start,
 // op(a, b), or a final value.
 using ExpressionId = uint32_t;
 constexpr ExpressionId kNothing = 0;

@@ -52,7 +52,7 @@ struct RingControl {
   alignas(kCacheLineBytes) std::atomic<uint32_t> owner_can_read;
   // 1: what the owner has offered is its own again.
   std::atomic<uint32_t> owner_withdrew;
-  // Who copies which part of the message that the owner sends (joint_copy.h); by both.
+  // Claims on chunks of the message that the owner sends (joint_copy.h); written by both.
   alignas(kCacheLineBytes) std::atomic<uint64_t> claims;
 };
 
