@@ -10,7 +10,7 @@
 //
 // Failure: the first failure of a communicator is kept; every later operation ends with it, and
 // every pending one that waits for another rank. abort() makes that happen from any thread. The
-// destructor aborts what is pending.
+// destructor aborts pending operations.
 #pragma once
 
 #include <atomic>

@@ -23,7 +23,7 @@ struct OpRequest {
   ReduceOp reduce_op = ReduceOp::sum;
   BufferView input;
   BufferView output;
-  std::optional<DType> element;  // data movement: what the bytes are, if the caller says so
+  std::optional<DType> element;  // data movement: the type of the bytes, if the caller says so
   // Point-to-point only.
   int peer = 0;
   uint32_t tag = 0;

@@ -87,7 +87,7 @@ class SharedBlocks {
   Use use(const void* memory, size_t bytes, bool writes);
 
  private:
-  // Children that were forked while blocks were in the arena, and what they may see of it.
+  // Children that were forked while blocks were in the arena, and their view of it.
   struct Generation {
     UniqueFd alive_here;  // readable, and at its end, when no process has the other one
     UniqueFd

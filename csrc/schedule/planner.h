@@ -48,8 +48,8 @@ constexpr double kClearlyCheaper = 0.99;
 // The index of the least, or of an earlier one that is about as cheap. `seconds` is not empty.
 size_t cheapest_of(const std::vector<double>& seconds);
 
-// From so many bytes on, this algorithm: what a plan file says of one operation, in ascending order
-// and from 0 on. Bytes are those of the whole vector, or of all ranks' pieces together.
+// From `first_bytes` on, this algorithm: a plan file's choices for one operation, in ascending
+// order and from 0 on. Bytes are those of the whole vector, or of all ranks' pieces together.
 struct SizedChoice {
   uint64_t first_bytes = 0;
   const Algorithm* algorithm = nullptr;

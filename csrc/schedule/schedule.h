@@ -1,4 +1,4 @@
-// Schedule: what one rank does in one collective, as plain data.
+// Schedule: one rank's part of one collective, as plain data.
 //
 // A generator (one file each) is a pure function (shape, topology) -> Schedule. The verifier
 // proves a set of schedules right, the simulator prices it, the engine executes it. Nothing here
@@ -69,7 +69,7 @@ struct Step {
   uint8_t rail = kAnyRail;
   uint32_t peer = 0;  // rank; own rank for copy
   Range range;
-  // copy: what is copied. recv_reduce: the local operand, `range` itself to combine in place; in a
+  // copy: the source. recv_reduce: the local operand, `range` itself to combine in place; in a
   // run onto one range only the first step may name another one. Same length as `range`.
   Range source;
   std::vector<uint32_t> deps;  // ids of steps of this rank that must be complete before

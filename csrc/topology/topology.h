@@ -1,4 +1,4 @@
-// Topology: what the planner and the cost model know about the machines of one communicator.
+// Topology: the machines of one communicator, to the planner and the simulator.
 //
 // Plain data. Every rank must hold the same value, since each chooses its algorithms alone. The
 // network between hosts is flat, where any host reaches any other at full speed on every rail, or a
@@ -86,7 +86,7 @@ struct Topology {
   // How many ranks wait for each other when all post a message at the same time, 1 or more.
   double crowding() const { return std::max(1.0, ranks_per_core); }
   uint32_t max_ranks_per_host() const;
-  // Over loopback, where as many ranks share each core: rank r is kept on core r / this. 1
+  // Over loopback, if all cores have the same number of ranks: rank r is kept on core r / this. 1
   // elsewhere.
   uint32_t ranks_kept_together() const;
 };

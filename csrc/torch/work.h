@@ -1,4 +1,4 @@
-// Work: what a c10d call returns, over one or several operations of the engine.
+// Work: the result of a c10d call, over one or several operations of the engine.
 //
 // The plain case allocates nothing beyond itself: wait() drives the operations. Costlier parts are
 // attached only on demand: a Future at the first getFuture(), copies back to tensors that were

@@ -1,4 +1,4 @@
-// The wire header: what stands in front of every payload on every channel. See docs/wire-format.md.
+// The wire header, in front of every payload on every channel. See docs/wire-format.md.
 //
 // 96 bytes, little-endian, reserved bytes zero. The checksum covers the header, so that a length
 // can be trusted before the payload is there. decode_header() trusts nothing: a header that is

@@ -241,7 +241,7 @@ class Link final : private LaneReader {
   std::deque<RecvRequest*> posted_;    // many of an operation in blocks, and the first comes first
   std::vector<RecvRequest*> granted_;  // their messages are on the way
   std::list<Unexpected> unexpected_;
-  uint64_t taken_credit_ = 0;    // of the peer: cost of what has met its receive
+  uint64_t taken_credit_ = 0;    // of the peer: cost of messages that have met their receives
   uint64_t told_credit_ = 0;     // what the peer knows of that
   Coverage numbers_seen_;        // of frames; several rails only
   size_t num_taken_offers_ = 0;  // offered messages the engine is reading

@@ -1,5 +1,6 @@
 // The transfers of each rank of one host between the tensors of all, when an operation goes
-// straight from tensor to tensor. A pure function of what the ranks have shown each other.
+// straight from tensor to tensor. A pure function of the regions that the ranks have shown each
+// other.
 //
 // Work is dealt out evenly, and every byte that is fetched is used while it is in the cache:
 //   all_reduce, reduce  rank r adds up part r of the vector, and writes it to all (to the root)

@@ -1,4 +1,4 @@
-// Options of update rules: which a rule has, what they may be, and the values for one rule.
+// Options of update rules: their names and domains by rule, and the values for one rule.
 #pragma once
 
 #include <map>

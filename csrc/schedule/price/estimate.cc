@@ -18,7 +18,7 @@ double grid_beta_all(const topology::Topology& topology, double hosts, double co
   return longest * hosts / (hosts - 1);
 }
 
-// On every core there are as many ranks, neighbours in their order. A byte between two of them
+// All cores have the same number of ranks, neighbours in their order. A byte between two of them
 // takes that core, and one to another core takes both.
 void add_kept_cores(const topology::Topology& topology, EstimateTerms* terms) {
   const double together = topology.ranks_kept_together();

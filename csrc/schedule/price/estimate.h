@@ -46,7 +46,7 @@ struct EstimateTerms {
     return alpha + messages * overhead * std::max(1 / crowding, senders / num_ranks);
   }
   // All rounds of a binomial tree: in round k the 2^k ranks that have the data send, or those that
-  // are left receive. `link_seconds` is what the links take for the bytes.
+  // are left receive. `link_seconds` is the links' time for the bytes.
   double tree(double link_seconds) const;
 
   double all(double sent, double received) const { return beta_all * busier(sent, received); }

@@ -2,8 +2,8 @@
 //
 // The Unix socket through which the segments were exchanged stays open: its end means that the
 // peer's process is gone. If the kernel permits, each side reads the other's memory by itself
-// (process_vm_readv), in one copy; what lies in an arena that the peer has handed over, without the
-// kernel.
+// (process_vm_readv), in one copy; memory in an arena that the peer has handed over is read without
+// the kernel.
 #pragma once
 
 #include <sys/types.h>
