@@ -6,7 +6,7 @@
 // core if that has at least two ranks less. Over loopback each rank has its core, which the
 // schedules rely on. Nobody is pinned: the affinity mask is put back right after a move.
 //
-// All calls come with the progress lock held.
+// All calls require the progress lock.
 #pragma once
 
 #include <sched.h>
