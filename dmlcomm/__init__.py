@@ -2,7 +2,7 @@
 
     torch.distributed.init_process_group("dmlcomm")
 
-is all that a training script needs. What a program may use besides:
+is all that a training script needs. A program may also use:
 
 ===================  =============================================================================
 `dmlcomm`            functions on process groups that torch.distributed does not have: `abort`,

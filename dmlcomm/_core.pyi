@@ -42,7 +42,7 @@ class Topology:
     def num_ranks(self) -> int: ...
 
 class Price:
-    """What one algorithm takes; None where it was not counted."""
+    """The price of one algorithm; None where it was not counted."""
 
     @property
     def name(self) -> str: ...
@@ -62,7 +62,7 @@ class Price:
     def rail_bytes(self) -> list[float] | None: ...
 
 class Comparison:
-    """What the algorithms of an operation take; `chosen` and `fastest` are indexes."""
+    """The prices of the algorithms of an operation; `chosen` and `fastest` are indexes."""
 
     @property
     def prices(self) -> list[Price]: ...
@@ -96,7 +96,7 @@ def address_of(array: Any) -> int:
     """Where a NumPy array's elements are."""
 
 class PsMemory:
-    """What operations read or write: by space of the model, (address, elements) of its tensors."""
+    """The memory of operations: by space of the model, (address, elements) of its tensors."""
 
     def __init__(self, addresses: list[list[tuple[int, int]]]) -> None: ...
     def addresses(self) -> list[list[tuple[int, int]]]: ...
@@ -126,7 +126,7 @@ class PsSpace:
     def wire(self) -> str: ...
 
 class PsModelSpec:
-    """What a model is to the parameter server. ValueError where it makes no sense."""
+    """The description of a model for the parameter server. ValueError if it is not legal."""
 
     def __init__(
         self,

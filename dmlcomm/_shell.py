@@ -1,4 +1,4 @@
-"""What commands share: the console that they print to, and the environment that they hand on."""
+"""Common parts of commands: the console for their output, and the environment that they pass on."""
 
 import os
 import sys

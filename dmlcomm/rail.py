@@ -1,4 +1,4 @@
-"""What every part of dmlcomm knows of a NIC that carries data between hosts, and its counters."""
+"""A NIC that carries data between hosts, as every part of dmlcomm knows it, and its counters."""
 
 import ipaddress
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class Rail:
 
 @dataclass(frozen=True)
 class RailCounters:
-    """What has happened on one rail since its connections began: `dmlcomm.rails`, `Client.rails`.
+    """Counters of one rail since its connections began: `dmlcomm.rails`, `Client.rails`.
 
     Attributes:
         interface: the NIC's name, or "local" for messages to processes of this host (what they read

@@ -1,4 +1,4 @@
-// What memory is aligned to, and sizes that are whole numbers of it.
+// Alignments of memory, and sizes rounded to them.
 #pragma once
 
 #include <unistd.h>
@@ -9,7 +9,7 @@
 
 namespace dmlcomm {
 
-// Of x86-64 and of arm64 servers. What different cores write lies in different lines.
+// Of x86-64 and of arm64 servers. Different cores write to different lines.
 constexpr size_t kCacheLineBytes = 64;
 
 // Of this kernel.

@@ -18,7 +18,7 @@ class Deadline {
   // Never expires.
   Deadline() = default;
 
-  // What lies beyond the clock's range (292 years) is never; a negative duration has expired.
+  // Beyond the clock's range (292 years) it never expires; a negative duration has expired.
   static Deadline after_ns(int64_t duration_ns);
   static Deadline after_s(double duration_s);
   static Deadline at_ns(int64_t time_ns) { return Deadline(time_ns); }

@@ -51,7 +51,7 @@ struct Config {
   // first. dmlcomm/ps checks it. Default: none.
   std::string ps_servers;
 
-  // DMLCOMM_PS_TOKEN: what servers ask a worker for before they let it in. Default: none.
+  // DMLCOMM_PS_TOKEN: the secret that a worker shows to servers. Default: none.
   std::string ps_token;
 
   // DMLCOMM_PS_WORKER: number of this worker (0 to 4095). Default: RANK, as torchrun sets it; -1,
@@ -95,7 +95,7 @@ struct Config {
   std::string tcp_congestion;
 
   // DMLCOMM_TCP_BUFFER_BYTES: socket buffers (0 to 1073741824; 0: the kernel's autotuning).
-  // Default: 4 MiB, and 512 KiB on loopback, where what is on its way should stay in the cache.
+  // Default: 4 MiB, and 512 KiB on loopback, where bytes on their way should stay in the cache.
   std::optional<uint64_t> tcp_buffer_bytes;
 };
 

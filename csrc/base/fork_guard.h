@@ -1,4 +1,4 @@
-// What happens to our descriptors and threads when the process forks, as DataLoader workers do.
+// Handles our descriptors and threads when the process forks, as DataLoader workers do.
 //
 // A child that keeps a copy of a connection keeps it open: the peers of a killed rank would not
 // notice its end while its workers live. So children lose guarded descriptors at once; their

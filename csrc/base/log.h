@@ -2,7 +2,7 @@
 //
 // A line is written by one system call, so that the lines of several threads and processes do not
 // mix. Every function may be called from any thread. Nothing here reports an operating error: that
-// travels as a Status to whoever can act on it.
+// travels as a Status to a caller that can act on it.
 #pragma once
 
 #include <string_view>
@@ -19,7 +19,7 @@ void set_log_identity(int rank, std::string_view host);
 // Overrides DMLCOMM_LOG_LEVEL. Before that, a wrong environment means the default level.
 void set_log_level(LogLevel level);
 
-// Whether lines of this level are written; guards what is expensive to format.
+// Whether lines of this level are written; guards expensive formatting.
 bool log_enabled(LogLevel level);
 
 // Writes the line if its level is enabled. Control characters (a peer may have sent the text)

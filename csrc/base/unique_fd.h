@@ -24,8 +24,8 @@ class UniqueFd {
   // Gives the descriptor away: the caller closes it, and forked children keep it.
   [[nodiscard]] int release();
 
-  // Closes what is held and takes `fd`. errno stays as it was, so that cleaning up after a failed
-  // call does not hide why it failed. EINTR is not retried: Linux has closed the descriptor by
+  // Closes its descriptor and takes `fd`. errno stays unchanged, so that a clean-up after a failed
+  // call does not hide the cause. EINTR is not retried: Linux has closed the descriptor by
   // then.
   void reset(int fd = -1);
 

@@ -33,7 +33,7 @@ py::dict algorithms() {
   return names;
 }
 
-// What is left for the engine.
+// The rest of the setting, for the engine.
 std::string without_parameter_servers(const std::string& text) {
   if (text == kParameterServers) return "";
   static const std::regex item(str_cat("(^|,)", kParameterServersItem, "(?=,|$)"));

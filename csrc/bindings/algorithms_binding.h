@@ -1,4 +1,4 @@
-// algorithms() and check_algorithm(): what DMLCOMM_ALGORITHM may say, for Python.
+// algorithms() and check_algorithm(): the legal values of DMLCOMM_ALGORITHM, for Python.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -1,4 +1,4 @@
-// Topology, compare(), verify() and check_plan(): what `dmlcomm plan` needs of the core.
+// Topology, compare(), verify() and check_plan(): the core for `dmlcomm plan`.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -1,4 +1,4 @@
-// Probes: what this machine lets us do, found out by doing it. For `dmlcomm doctor`.
+// Probes: find out by trial which features this machine permits. For `dmlcomm doctor`.
 //
 // No probe trusts a version, a flag or a name. Each may fork short-lived children, leaves nothing
 // behind, and takes milliseconds. A child calls only what POSIX permits after fork in a process

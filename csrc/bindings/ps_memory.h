@@ -9,7 +9,7 @@
 
 namespace dmlcomm::bindings {
 
-// What operations of the client read or write, as Python holds it.
+// The memory that operations of the client read or write, as Python holds it.
 struct TensorMemory {
   ps::Buffers buffers;
 };

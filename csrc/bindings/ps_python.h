@@ -17,9 +17,9 @@ namespace dmlcomm::bindings {
 std::shared_ptr<transport::Rendezvous> make_rendezvous(pybind11::object set, pybind11::object get);
 
 // function(weights, gradient, state, step): one-dimensional arrays of one piece, to be changed in
-// place; a dict that belongs to the piece; the number of the update, from 1. What the function's
-// attribute state_arrays names are arrays in that dict, a slot of the rule each: of the weights'
-// type and size, zeros at first, and part of checkpoints. Other entries are not.
+// place; a dict that belongs to the piece; the number of the update, from 1. The function's
+// attribute state_arrays names arrays in that dict, each a slot of the rule: of the weights' type
+// and size, zeros at first, and part of checkpoints. Other entries are not.
 std::shared_ptr<const ps::Rule> make_python_rule(pybind11::object function);
 
 }  // namespace dmlcomm::bindings

@@ -1,6 +1,5 @@
-// CollectiveHistory: what the last collectives of this rank were, and what peers have said of ones
-// that have not begun here. It finds out which ranks disagree; what they are told is the engine's
-// business.
+// CollectiveHistory: the last collectives of this rank, and those that only peers have begun. It
+// finds out which ranks disagree; the engine makes the error.
 #pragma once
 
 #include <cstddef>
@@ -26,11 +25,11 @@ class CollectiveHistory {
 
   // This rank begins a collective.
   std::optional<Disagreement> begin(uint64_t sequence, const transport::OpInfo& ours);
-  // A peer says what a collective is. It may not have begun here, or be long past.
+  // A peer's view of a collective, which may not have begun here, or be long past.
   std::optional<Disagreement> hear(int peer, uint64_t sequence, const transport::OpInfo& theirs);
 
  private:
-  // What is further back is not compared any more.
+  // Older collectives are not compared any more.
   static constexpr size_t kSize = 256;
 
   struct Early {

@@ -1,4 +1,4 @@
-// Communicator: one group of ranks and every operation between them. What the torch adaptor wraps.
+// Communicator: one group of ranks and every operation between them. The torch adaptor wraps it.
 //
 // Threads: any thread may call any method; calls that start collectives must come in the same order
 // on every rank. A call returns an Operation at once. Work is driven by the communicator's progress
@@ -10,7 +10,7 @@
 //
 // Failure: the first failure of a communicator is kept; every later operation ends with it, and
 // every pending one that waits for another rank. abort() makes that happen from any thread. The
-// destructor aborts what is pending.
+// destructor aborts pending operations.
 #pragma once
 
 #include <atomic>
@@ -36,7 +36,7 @@ struct CommunicatorOptions {
   int num_ranks = 1;
   std::string name;               // for messages and logs: "default_pg"
   std::vector<int> global_ranks;  // rank in this group -> rank in the job; empty: the same
-  // What messages call the members ("worker 3"); empty: "rank 3". Named members are no ranks of a
+  // The members' names in messages ("worker 3"); empty: "rank 3". Named members are no ranks of a
   // job: the log keeps the identity that it has.
   std::vector<std::string> names;
   std::vector<transport::RailAddress> rails;  // may be empty when every rank is on one host
@@ -49,8 +49,8 @@ struct CommunicatorOptions {
   std::vector<uint64_t> rail_rates_bps;
   // On a flat network: the only rail to use while it works; -1 stripes over all.
   int first_rail = -1;
-  // What a plan file says of this group, "op:first_bytes=name,..." (schedule/planner.h); the same
-  // on all ranks. Empty: the cost model chooses.
+  // The choices of a plan file for this group, "op:first_bytes=name,..." (schedule/planner.h); the
+  // same on all ranks. Empty: the cost model chooses.
   std::string plan;
   uint64_t first_sequence = 1;  // number of the first collective; the same on all ranks
   std::chrono::milliseconds timeout{30 * 60 * 1000};
@@ -70,8 +70,7 @@ struct Span {
 struct OpOptions {
   std::chrono::milliseconds timeout{0};  // 0: the communicator's
   bool inline_wait = false;              // the caller waits for this operation at once
-  // What the bytes of a data movement are; ranks that say different things notice. Empty: just
-  // bytes.
+  // The type of the bytes of a data movement; ranks notice a difference. Empty: just bytes.
   std::optional<DType> element;
 };
 
@@ -180,7 +179,7 @@ class Communicator {
   // One line: rank, host, transports and rails in use.
   virtual std::string description() const = 0;
 
-  // What has happened on each rail, and ("local") between ranks of this host through the links.
+  // Counters of each rail, and ("local") of the links between ranks of this host.
   virtual std::vector<transport::RailCounters> rails() = 0;
 };
 

@@ -19,7 +19,7 @@ struct Task {
   uint32_t num_deps = 0;
 };
 
-// Steps of a schedule, which number its messages: in tags, and in the order of what is sent.
+// Bits of a step's number, which numbers its messages: in tags, and in the order of sends.
 constexpr int kStepBits = 23;
 constexpr uint32_t kMaxSteps = 1u << kStepBits;
 

@@ -1,7 +1,7 @@
-// Engine: the heart of a communicator. It starts operations as the OperationQueue says, has them
-// carried out by runners, and fails them all with the first failure. The ProgressDriver calls it.
+// Engine: the heart of a communicator. It starts operations in the order of the OperationQueue,
+// runs them with runners, and fails them all with the first failure. The ProgressDriver calls it.
 //
-// All private methods come with the progress lock held.
+// All private methods require the progress lock.
 #pragma once
 
 #include <atomic>
@@ -41,7 +41,7 @@ class Engine final : public Driver,
                                                 std::chrono::milliseconds timeout);
   ~Engine() override;
 
-  // Takes an operation in. Never blocks; a failure is the operation's.
+  // Adds an operation. Never blocks; the operation carries any failure.
   OperationPtr submit(OpRequest request, Deadline deadline, bool inline_wait);
   // An operation that has ended already.
   OperationPtr finished(OpRequest request, const Status& status);

@@ -110,8 +110,8 @@ void Engine::on_rail_event(int peer, bool lost, const std::string& text) {
 }
 
 // An operation that waits for no rank has what it needs, and was not asked since: it does not end
-// with the peer that had completed it before. Where it still has to send, or its last bytes are
-// behind the reason on another rail, it does. Runners that fail here end with the communicator.
+// with the peer that had completed it before. It does if it still has to send, or if its last
+// bytes are behind the reason on another rail. Runners that fail here end with the communicator.
 void Engine::end_what_waits_for_nobody() {
   if (in_runner_) return;
   is_finishing_ = true;

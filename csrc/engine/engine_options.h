@@ -1,4 +1,4 @@
-// EngineOptions: what a communicator knows of itself when it is made.
+// EngineOptions: a communicator's knowledge of itself when it is made.
 #pragma once
 
 #include <cstdint>

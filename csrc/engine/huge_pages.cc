@@ -17,8 +17,8 @@ constexpr size_t kMaxRanges = 256;
 // Moved for one operation, so that none is held up for long (about 10 ms).
 constexpr size_t kMaxMoveBytes = 64u << 20;
 
-// Where the kernel cannot (too old, memory fragmented or in use, a mapped file) the tensor stays as
-// it is, after a few tries.
+// If the kernel cannot (too old, memory fragmented or in use, a mapped file) the tensor stays as it
+// is, after a few tries.
 constexpr int kMaxFailures = 3;
 
 }  // namespace
@@ -41,7 +41,7 @@ void HugePages::consider(Span memory) {
   const uintptr_t begin = round_up(address, kHugePageBytes);
   const uintptr_t end = (address + memory.bytes) / kHugePageBytes * kHugePageBytes;
   if (begin >= end) return;
-  // What is in the arena has them already.
+  // Tensors in the arena have them already.
   if (SharedBlocks::instance().is_shared(memory.data, memory.bytes)) return;
   const auto it = std::find_if(recent_.begin(), recent_.end(), [&](const Range& range) {
     return range.begin == begin && range.end == end;

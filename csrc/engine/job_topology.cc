@@ -29,7 +29,7 @@ topology::Topology make_topology(const transport::Mesh& mesh, const EngineOption
   const auto num_ranks = static_cast<uint32_t>(mesh.num_ranks());
   if (mesh.all_share_memory()) {
     topology::Topology host = topology::single_host(num_ranks, true);
-    // What the board finds out later may be less.
+    // The board may later find out that less is possible.
     host.memory = shared_memory(num_ranks, options.config.shm_board_bytes,
                                 options.config.shm_single_copy, options.config.share_tensors);
     return host;

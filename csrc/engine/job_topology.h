@@ -19,8 +19,8 @@ Status check_grid(const EngineOptions& options, size_t num_rails);
 // where there is no grid.
 std::vector<uint8_t> first_rails(const EngineOptions& options);
 
-// What schedules are generated and priced for. Where the job's network is a grid, a group has a
-// grid if it covers all hosts; other groups are priced as a flat network of one rail.
+// The topology for which schedules are generated and priced. On a grid, a group has a grid if it
+// covers all hosts; other groups are priced as a flat network of one rail.
 topology::Topology make_topology(const transport::Mesh& mesh, const EngineOptions& options,
                                  size_t num_rails);
 

@@ -1,4 +1,4 @@
-// OpState: one operation between its call and its end. What the caller sees of it is Operation.
+// OpState: one operation between its call and its end. The caller sees it as an Operation.
 #pragma once
 
 #include <condition_variable>
@@ -16,14 +16,14 @@
 
 namespace dmlcomm::engine {
 
-// What an operation is about; constant once the operation has been submitted.
+// The arguments of an operation; constant once it has been submitted.
 struct OpRequest {
   schedule::OpShape shape;
   DType dtype = DType::u8;
   ReduceOp reduce_op = ReduceOp::sum;
   BufferView input;
   BufferView output;
-  std::optional<DType> element;  // data movement: what the bytes are, if the caller says so
+  std::optional<DType> element;  // data movement: the type of the bytes, if the caller says so
   // Point-to-point only.
   int peer = 0;
   uint32_t tag = 0;
@@ -32,15 +32,15 @@ struct OpRequest {
     return shape.kind == schedule::OpKind::send || shape.kind == schedule::OpKind::recv;
   }
   bool reduces() const { return schedule::reduces(shape.kind); }
-  // What goes into the header of every message, so that ranks notice when they disagree. Counts
-  // that a rank cannot know of the others (gather, scatter, all_to_all) stay out of it.
+  // The header of every message carries this, so that ranks notice when they disagree. Counts that
+  // a rank cannot know of the others (gather, scatter, all_to_all) are left out.
   transport::OpInfo info() const;
 };
 
 // "all_reduce(sum, f32, 1024 elements, ring)".
 std::string describe(const transport::OpInfo& info);
 
-// Two ranks called different things in the same place; `us` and `them` name the ranks.
+// The error of two ranks that disagree about an operation; `us` and `them` name the ranks.
 Status disagreement(uint64_t sequence, const std::string& us, const transport::OpInfo& ours,
                     const std::string& them, const transport::OpInfo& theirs);
 
@@ -52,7 +52,7 @@ transport::OpInfo info_of(const OpState& op, uint8_t algorithm);
 
 class OpState final : public Operation {
  public:
-  // `driver` outlives the operation as long as that is not done.
+  // `driver` lives at least until the operation is done.
   OpState(Driver* driver, OpRequest request, uint64_t sequence, Deadline deadline);
 
   bool done() const override { return done_.load(std::memory_order_acquire); }
@@ -93,7 +93,7 @@ class OpState final : public Operation {
   std::vector<std::function<void(const Status&)>> callbacks_;  // guarded by mutex_
 };
 
-// Who makes operations progress.
+// Makes operations progress.
 class Driver {
  public:
   virtual ~Driver() = default;

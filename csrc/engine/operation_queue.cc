@@ -9,7 +9,7 @@ namespace dmlcomm::engine {
 namespace {
 
 // Tensors of all collectives that run. Several buckets of DDP fit, which is enough to fill the gaps
-// that one leaves; what arrives early of all of them may lie in windows.
+// that one leaves; early data of all of them may lie in windows.
 constexpr size_t kMaxRunningBytes = 128u << 20;
 
 size_t bytes_of(const OpRequest& request) { return request.input.bytes() + request.output.bytes(); }
@@ -60,7 +60,7 @@ Status OperationQueue::error() const {
   return error_;
 }
 
-// With the lock, not by the flag alone: whoever sleeps after this has missed nothing.
+// With the lock, not by the flag alone: a thread that sleeps after this has missed nothing.
 bool OperationQueue::has_submitted() const {
   std::lock_guard lock(mutex_);
   return !submitted_.empty();

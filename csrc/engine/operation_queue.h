@@ -1,5 +1,5 @@
 // OperationQueue: the operations of a communicator between their submission and their end. It gives
-// collectives their place in the sequence, says which of them run, and keeps the first failure.
+// collectives their place in the sequence, decides which of them run, and keeps the first failure.
 //
 // Collectives are matched between ranks by their sequence numbers, and start in that order. Several
 // run at once, so that a rail that one of them leaves idle carries another. The next one starts if
@@ -37,11 +37,11 @@ class OperationQueue {
       : last_taken_(first_sequence - 1), last_sequence_(first_sequence - 1) {}
 
   // --- from any thread ---
-  // Takes an operation in. After a failure it has ended already.
+  // Adds an operation. After a failure it has ended already.
   std::shared_ptr<OpState> submit(Driver* driver, OpRequest request, Deadline deadline);
   // An operation that has ended already.
   std::shared_ptr<OpState> finished(Driver* driver, OpRequest request, const Status& status);
-  // The first failure, with which all later operations end. False if there is one already.
+  // Sets the first failure, which ends all later operations. False if there is one already.
   bool set_error(const Status& status);
   Status error() const;
   bool has_submitted() const;
@@ -50,10 +50,10 @@ class OperationQueue {
 
   // --- with the progress lock ---
   void set_max_running(size_t max_running) { max_running_ = max_running; }
-  // Moves what has been submitted to the lists. True if there was anything.
+  // Moves submitted operations to the lists. True if there were any.
   bool take_submitted();
-  // The operation that is to start now, a collective only if those may, or null. It counts as
-  // running from now on.
+  // The operation to start now, or null; a collective only if `may_collect`. It counts as running
+  // from now on.
   Running* next_to_start(bool may_collect);
   // Notes the end of an operation, which stays in its list, without the operation, until sweep().
   void end(Running& running, const Status& status);

@@ -15,19 +15,19 @@ namespace {
 // Sockets and the clock are looked at once in so many steps: both cost more than a look at shared
 // memory, and neither is urgent there.
 constexpr uint32_t kStepsPerLook = 64;
-// Where ranks leave no core free a poller yields, which costs the others little, and what it waits
-// for takes longer: it goes on for so many times DMLCOMM_SPIN_US before it sleeps. With 4 ranks on
+// If ranks leave no core free a poller yields, which costs the others little, and waits longer: it
+// polls for so many times DMLCOMM_SPIN_US before it sleeps. With 4 ranks on
 // 2 cores a 64 KiB all-reduce took 236 us with 1, where sleeping and waking dominate; and of 2
 // ranks one that slept was often woken on the core of the other, where it stayed.
 constexpr int64_t kYieldFactor = 20;
-// Where there are as many ranks as cores, each has one most of the time, and yielding only makes it
-// see later what it waits for: it begins after this time. (2 ranks, 64 KiB: 19.2 us, not 21.5.)
+// With one rank per core each has its core most of the time, and yielding only delays its news: it
+// begins after this time. (2 ranks, 64 KiB: 19.2 us, not 21.5.)
 constexpr int64_t kYieldAfterNs = 5 * kNsPerUs;
 // How soon call() looks again whether the driver has left without an answer.
 constexpr std::chrono::milliseconds kCallRetry{5};
-// What a caller leaves behind the progress thread takes over after so long. At once, the two would
-// take turns for every operation of a caller that waits for many: 40 MB in pieces over TCP took 22
-// ms, not 19.
+// After this time the progress thread takes over the operations that a caller leaves behind. At
+// once, the two would take turns for every operation of a caller that waits for many: 40 MB in
+// pieces over TCP took 22 ms, not 19.
 constexpr std::chrono::microseconds kHandOverTime{100};
 
 void relax() {
@@ -161,7 +161,7 @@ void ProgressDriver::rest(int64_t idle_since_ns, const OpState* until, Deadline 
 
 void ProgressDriver::report_ended(std::unique_lock<std::mutex>& lock) {
   queue_.report_ended(lock);
-  // Whoever drives meanwhile, and waits for one of these, may have gone to sleep.
+  // A thread that drives meanwhile, and waits for one of these, may have gone to sleep.
   mesh_.wake();
 }
 
@@ -189,7 +189,7 @@ void ProgressDriver::call(const std::function<void()>& task) {
   }
 }
 
-// With the lock, not by the flag alone: whoever sleeps after this has missed nothing.
+// With the lock, not by the flag alone: a thread that sleeps after this has missed nothing.
 bool ProgressDriver::has_calls() const {
   std::lock_guard lock(calls_mutex_);
   return !calls_.empty();
@@ -219,14 +219,14 @@ void ProgressDriver::run() {
       if (!must_look() && has_leftovers_) idle_changed_.wait_for(idle, kHandOverTime, must_look);
       has_work_ = has_leftovers_ = false;
     }
-    // Where a caller drives, it also ticks, and wakes this thread if it leaves something behind.
+    // A caller that drives also ticks, and wakes this thread if it leaves operations behind.
     {
       std::unique_lock lock(progress_, std::try_to_lock);
       if (!lock.owns_lock()) continue;
       num_steps_ = 0;
       drive(lock, nullptr, Deadline());
     }
-    // What came after the last look found the lock taken, and waits for this thread.
+    // Operations that came after the last look found the lock taken, and wait for this thread.
     if (queue_.has_pending()) wake_thread();
   }
 }

@@ -1,4 +1,5 @@
-// ProgressDriver: who makes the operations of a communicator move on, and how they wait.
+// ProgressDriver: chooses the thread that drives the operations of a communicator, and how the
+// other threads wait.
 //
 // Exactly one thread at a time, the holder of the progress lock, touches links, runners and memory:
 // the progress thread, or a caller that waits. A caller that finds the lock taken sleeps until its
@@ -22,11 +23,11 @@
 
 namespace dmlcomm::engine {
 
-// What is driven; all calls come with the progress lock.
+// The engine, to its driver; all calls require the progress lock.
 class Steppable {
  public:
   virtual ~Steppable() = default;
-  // Does what can be done now; looks at the sockets if `look`. True if anything moved.
+  // Moves all operations as far as possible; looks at the sockets if `look`. True if any moved.
   virtual bool step(bool look) = 0;
   // The part of a step that needs no events.
   virtual bool advance_all() = 0;
@@ -44,18 +45,18 @@ class ProgressDriver {
 
   // Starts the progress thread, which keeps `owner` alive until it has ended.
   void start(std::shared_ptr<void> owner);
-  // Ends it. False if that was asked before.
+  // Ends the progress thread. False if stop() was called before.
   bool stop();
-  // In a forked child, where the thread does not exist.
+  // For a forked child, in which the thread does not exist.
   void forget_thread() { thread_.detach(); }
 
   // Helps until `op` is done or `deadline` has passed; true if done.
   bool drive_until(OpState& op, Deadline deadline);
-  // Something was submitted that no caller waits for.
+  // To be called after the submission of an operation that no caller waits for.
   void wake_thread();
   // The progress lock; waits for as long as another thread drives.
   std::unique_lock<std::mutex> lock() { return std::unique_lock(progress_); }
-  // Has whoever drives call `task` with the progress lock, and returns when that has happened.
+  // Lets the driving thread call `task` with the progress lock, and returns after that call.
   void call(const std::function<void()>& task);
 
  private:
@@ -76,7 +77,7 @@ class ProgressDriver {
   Steppable& steps_;
   bool crowded_ = false;
   int64_t poll_ns_ = 0;         // how long to poll before sleeping
-  int64_t yield_after_ns_ = 0;  // where ranks leave no core free: how long of that without yielding
+  int64_t yield_after_ns_ = 0;  // if ranks leave no core free: the part of that without yielding
   std::thread thread_;
 
   std::mutex progress_;

@@ -1,5 +1,5 @@
-// Runner: one way of carrying out one operation. The engine starts it, and asks it to move on until
-// it is complete. All calls come with the progress lock held.
+// Runner: carries out one operation in one way. The engine starts it, and advances it until it is
+// complete. All calls require the progress lock.
 #pragma once
 
 #include "base/status.h"
@@ -9,7 +9,7 @@ namespace dmlcomm::engine {
 
 class Runner {
  public:
-  // `info` goes out with every message: what this rank believes to be doing.
+  // Every message carries `info`, this rank's view of the operation.
   explicit Runner(const transport::OpInfo& info) : info_(info) {}
   virtual ~Runner() = default;
   Runner(const Runner&) = delete;
@@ -20,14 +20,14 @@ class Runner {
   // Posts the first messages. An error ends the communicator.
   virtual Status start() = 0;
 
-  // Does what can be done now, one bounded piece of work at most. Sets `moved` if anything was.
+  // Does at most one bounded piece of the work that is possible now. Sets `moved` if there was any.
   virtual Status advance(bool* moved) = 0;
   virtual bool complete() const = 0;
 
   // Whether it cannot complete without `peer`.
   virtual bool waits_for(int peer) const = 0;
 
-  // The operation has failed: when this returns nobody touches its memory any more, but for joint
+  // The operation has failed: afterwards nobody touches its memory any more, except for joint
   // copies of messages, which Link::end() stops.
   virtual void stop() {}
 

@@ -15,7 +15,7 @@ bool supports_convert(DType to, DType from);
 
 // dst[i] = src[i] as the other type, for i in [0, count); dst and src do not overlap.
 //
-// Rounds to nearest even; what is too large becomes infinity; subnormal numbers stay. Every NaN
+// Rounds to nearest even; too large numbers become infinity; subnormal numbers stay. Every NaN
 // becomes the quiet one without a sign (f16 0x7e00, bf16 0x7fc0, f32 0x7fc00000), so that all
 // instruction sets give the same bits. A type to itself is a copy, bit by bit.
 void convert(void* dst, DType to, const void* src, DType from, size_t count);

@@ -92,7 +92,7 @@ struct ComplexNumber {
   T imaginary;
 };
 
-// Every byte but 0 is true; what is stored is 0 or 1.
+// Every byte but 0 is true; 0 or 1 is stored.
 struct Boolean : Plain<uint8_t> {
   DMLCOMM_ALWAYS_INLINE static Value load(const uint8_t* from) {
     const Value bytes = load_as<Value>(from);
@@ -172,9 +172,9 @@ struct BFloat16InOrder {
 };
 
 // A small format with a sign, kExponentBits with the usual bias and kMantissaBits with subnormal
-// numbers. kHasInfinity: the highest exponent holds infinity and NaN, as in IEEE 754, and what is
-// too large becomes infinity; otherwise that exponent holds numbers too, only the code with every
-// bit set is NaN (the "fn" formats), and what is too large becomes the largest number. kNan: the
+// numbers. kHasInfinity: the highest exponent holds infinity and NaN, as in IEEE 754, and too
+// large numbers become infinity; otherwise that exponent holds numbers too, only the code with
+// every bit set is NaN (the "fn" formats), and too large numbers become the largest one. kNan: the
 // code for NaN.
 template <typename Code, int kExponentBits, int kMantissaBits, bool kHasInfinity, uint32_t kNan>
 struct SmallFloat {
@@ -192,7 +192,7 @@ struct SmallFloat {
   static constexpr uint32_t kF32Infinity = 0xffu << 23;
   static constexpr uint32_t kInfinity = ((1u << kExponentBits) - 1) << kMantissaBits;
   static constexpr uint32_t kOverflow = kHasInfinity ? kInfinity : kNan - 1;
-  // As f32: from here on a number becomes kOverflow. With infinity what is half a step below has
+  // As f32: from here on a number becomes kOverflow. With infinity a number half a step below has
   // been rounded to its code already; without, it must not be rounded up to the code of NaN.
   static constexpr uint32_t kTooLarge =
       (kOverflow << kShift) + kRebias + (kHasInfinity ? 0 : 1u << (kShift - 1));

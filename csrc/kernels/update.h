@@ -5,8 +5,8 @@
 // and the arrays of a call do not overlap. Everything is computed in the type of the arrays; all
 // instruction sets give the same bits, except which bits a NaN has.
 //
-// A step holds what is the same for all elements, worked out once by the caller. w, g, and the
-// state are elements; g is the gradient, multiplied with `scale` on the way in.
+// A step holds the values that are the same for all elements; the caller computes them once. w, g,
+// and the state are elements; g is the gradient, multiplied with `scale` on the way in.
 #pragma once
 
 #include <cstddef>

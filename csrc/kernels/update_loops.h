@@ -1,4 +1,4 @@
-// The loops of updates: what happens to one pack of every array, and the pass over all of them. See
+// The loops of updates: the update of one pack of every array, and the pass over all of them. See
 // elements.h for the rules, update.h for the formulas.
 #pragma once
 

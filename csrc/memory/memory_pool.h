@@ -52,7 +52,7 @@ class MemoryPool {
 
  private:
   static constexpr std::align_val_t kAlignment{kCacheLineBytes};
-  // Enough for the windows of 32 peers; what one large reduction needed beyond it is returned.
+  // Enough for the windows of 32 peers; memory of one large reduction beyond it is returned.
   static constexpr size_t kMaxKeptBytes = 8u << 20;
 
   std::vector<Block> kept_;

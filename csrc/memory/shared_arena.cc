@@ -63,7 +63,7 @@ bool memory_may_be_refused() {
   return (file >> mode) && mode == 2;
 }
 
-// What the machine has: more cannot be in use. 0 where that cannot be told.
+// The memory of the machine: more cannot be in use. 0 if that is unknown.
 size_t wanted_bytes() {
   const long pages = sysconf(_SC_PHYS_PAGES);
   return pages <= 0 ? 0 : round_up(static_cast<size_t>(pages) * page_bytes(), kHugePageBytes);

@@ -204,8 +204,8 @@ void SharedBlocks::Use::abandon() {
 
 // --- forks ---
 
-// What a child inherits is a private view of pages that nobody writes to any more; so is what this
-// process keeps. Where operations write to a block just now, their bytes have to arrive.
+// A child inherits a private view of pages that nobody writes to any more; this process keeps one,
+// too. The bytes of operations that are writing to a block have to arrive first.
 void SharedBlocks::before_fork() {
   mutex_.lock();
   auto generation = generations_.end();

@@ -67,7 +67,7 @@ class SharedBlocks {
     Use& operator=(Use&& other) noexcept;
     ~Use() { release(); }
 
-    // Where the memory is for other processes that know the arena; 0: it is not in the arena.
+    // The address of the memory in the arena, for other processes; 0: it is not in the arena.
     uint64_t address() const { return address_; }
     // A process that was stopped may yet write to it: the block gets other memory, with the same
     // bytes, and that of the arena is never used again.
@@ -87,7 +87,7 @@ class SharedBlocks {
   Use use(const void* memory, size_t bytes, bool writes);
 
  private:
-  // Children that were forked while blocks were in the arena, and what they may see of it.
+  // Children that were forked while blocks were in the arena, and their view of it.
   struct Generation {
     UniqueFd alive_here;  // readable, and at its end, when no process has the other one
     UniqueFd

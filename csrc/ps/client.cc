@@ -14,7 +14,7 @@ namespace {
 // A server that does not confirm the goodbye of a worker within this time is left anyway.
 constexpr double kLeaveTimeoutS = 5.0;
 
-// What an operation over pieces keeps alive until it is done.
+// The memory that an operation over pieces keeps alive until it is done.
 struct PieceParcels {
   ModelSpec spec;
   std::vector<PieceMemory> down_memory;  // by task

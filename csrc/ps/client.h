@@ -1,9 +1,9 @@
-// Client: a worker's side of the parameter server. It holds the connections to all servers, the
-// models and their clocks, and makes operations of them.
+// Client: a worker's side of the parameter server. It holds the connections to all servers, and the
+// models and their clocks, and starts operations on them.
 //
-// Operations are started by one thread at a time, and reach every server in that order. They may be
-// waited for in any order and from any thread. Memory that is named by an operation is not touched
-// any more once that is done, or the client closed.
+// One thread at a time starts operations; they reach every server in that order. Any thread may
+// wait for them, in any order. An operation touches its memory no more once it is done, or the
+// client closed.
 #pragma once
 
 #include <atomic>
@@ -32,7 +32,7 @@ struct ClientOptions {
   Config config;
 };
 
-// How an operation waits and what it sends besides; the same for all.
+// Options of all operations.
 struct CallOptions {
   double learning_rate = std::numeric_limits<double>::quiet_NaN();  // NaN: the rule's
   bool inline_wait = false;  // the caller waits for the operation at once
@@ -45,7 +45,7 @@ class Client final : private LinkDirectory {
   explicit Client(ClientOptions options);
   ~Client() override;
 
-  // Meets a server; again after it was lost.
+  // Connects to a server; again after it was lost.
   Status connect(const PairOptions& options, std::shared_ptr<transport::Rendezvous> rendezvous);
 
   // The worker takes part in the model from `clock` on.
@@ -53,8 +53,8 @@ class Client final : private LinkDirectory {
   Result<uint64_t> clock_of(uint32_t model);
   // Ends the connection to a server that has forgotten this worker.
   void disconnect(uint32_t server, const std::string& reason);
-  std::vector<uint32_t> lost();  // servers without a connection that works
-  // Repeats what is missing of an operation that is stuck, once its servers are connected again.
+  std::vector<uint32_t> lost();  // servers without a working connection
+  // Repeats the missing tasks of a stuck operation, once its servers are connected again.
   void retry(const OperationPtr& operation);
 
   // First values, from all tensors and tables.
@@ -115,16 +115,16 @@ class Client final : private LinkDirectory {
 
   const ClientOptions options_;
   std::atomic<uint64_t> lost_servers_{0};  // for good: their replicas took over
-  std::atomic<bool> has_news_{false};      // of a lost server, for the others
+  std::atomic<bool> has_news_{false};      // another server does not know of a lost one yet
 
-  std::mutex start_mutex_;  // of starting operations; before the others
+  std::mutex start_mutex_;  // held to start operations; locked before the others
   // Guarded by start_mutex_.
   uint64_t next_sequence_;
   std::map<uint32_t, ModelState> models_;  // changed with models_mutex_, too
   std::vector<std::weak_ptr<ClientOperation>> unfinished_;
   engine::HugePages huge_pages_;
   bool uses_huge_pages_ = false;  // a server is reached through shared memory
-  // Models whose clock a server believes to be behind, since operations are to be repeated there.
+  // Models whose clock is behind on a server, because operations have to be repeated there.
   std::set<std::pair<uint32_t, uint32_t>> behind_;  // server, model
   std::atomic<bool> any_behind_{false};
 

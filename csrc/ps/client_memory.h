@@ -1,8 +1,8 @@
-// How the memory of a worker becomes the pieces of a shard, and back.
+// PieceMemory: turns the tensors of a worker into the pieces of a shard, and back.
 //
-// A piece that lies within one tensor, and travels as it is, is sent from there and received there.
-// Others are put together: pieces at the border of two tensors, pieces that travel as another type,
-// and the rows of sparse tables.
+// A piece that lies within one tensor, and travels in its own type, is sent and received in place.
+// Others are staged: pieces at the border of two tensors, pieces that travel as another type, and
+// the rows of sparse tables.
 #pragma once
 
 #include <cstddef>
@@ -36,9 +36,9 @@ class PieceMemory {
   PieceMemory(const ModelSpec& spec, uint32_t shard, Buffers buffers)
       : spec_(spec), shard_(shard), buffers_(std::move(buffers)) {}
 
-  // What to send: holds the elements now.
+  // The message to send, with its elements.
   Parcel outgoing(const Piece& piece) const;
-  // Where to receive; take_in() brings it to the tensors if that is another place.
+  // Memory to receive into; take_in() copies a staged piece to the tensors.
   Parcel incoming(const Piece& piece) const;
   void take_in(const Piece& piece, const Parcel& parcel) const;
 

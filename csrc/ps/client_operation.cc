@@ -9,12 +9,12 @@
 namespace dmlcomm::ps {
 namespace {
 
-// What a server does that only takes the push of a push_pull.
+// The command for a server that only takes the push of a push_pull.
 CommandKind without_pull(CommandKind kind) {
   return kind == CommandKind::push_pull ? CommandKind::push_close : kind;
 }
 
-// What a server does that has the push of a push_pull already.
+// The command for a server that has the push of a push_pull already.
 CommandKind without_push(CommandKind kind) {
   return kind == CommandKind::push_pull ? CommandKind::pull : kind;
 }
@@ -133,7 +133,7 @@ void ClientOperation::settle_attempt(Progress& progress, Attempt& attempt) {
     return;
   }
   progress.pushed = true;
-  // What a server says that others have found lost may lack their pushes.
+  // The answer of a server that others have found lost may lack their pushes.
   progress.pulled |= attempt.pulls && !has_server(links_.lost_servers(), attempt.server);
 }
 

@@ -1,11 +1,13 @@
 // ClientOperation: a push, a pull or both of one model, on all servers.
 //
-// It consists of tasks, one per shard (and per batch of rows): the command, the elements that go up
-// and the place of those that come down. A task is attempted on the servers that hold the shard:
-// pushes on all of them, the pull on the first that lives. A push is acknowledged when every server
-// that lives has it; if the server of a pull dies, another that holds the shard is asked. Only when
-// no server with a shard is left is the operation stuck: wait() says which are gone, and retry()
-// repeats, once they are back, what is missing. Servers recognise what they have already.
+// It consists of tasks, one per shard (and per batch of rows): the command, the elements to send
+// and the memory for those to receive. A task is attempted on the servers that hold the shard:
+// pushes on all of them, the pull on the first that lives.
+//  - A push is acknowledged when every live server of the shard has it.
+//  - If the server of a pull dies, another that holds the shard is asked.
+//  - The operation is stuck when no server with a shard is left: wait() fails, lost() names the
+//    servers, and retry() repeats the missing tasks once they are back. Servers recognise pushes
+//    that they have already.
 #pragma once
 
 #include <atomic>
@@ -24,7 +26,7 @@
 
 namespace dmlcomm::ps {
 
-// What operations need of their client.
+// The client, to its operations.
 class LinkDirectory {
  public:
   virtual ~LinkDirectory() = default;
@@ -50,8 +52,8 @@ struct Task {
 
 class ClientOperation : public std::enable_shared_from_this<ClientOperation> {
  public:
-  // `finish` brings what came down to its place; called once, by who waits. `memory` lives as long
-  // as the operation.
+  // `finish` copies received elements to the tensors; the waiting thread calls it, once. `memory`
+  // lives as long as the operation.
   ClientOperation(LinkDirectory& links, std::vector<Task> tasks, std::function<void()> finish,
                   std::shared_ptr<void> memory, bool inline_wait);
 
@@ -62,7 +64,7 @@ class ClientOperation : public std::enable_shared_from_this<ClientOperation> {
   bool finished() const { return finished_.load(); }
   // After peer_lost, and after the servers have been connected again.
   void retry();
-  // Nobody waits for it any more: it is not repeated, and holds up no clock.
+  // Nobody waits for it any more: it is not repeated, and delays no clock.
   void abandon();
   // Servers without which the operation cannot end.
   std::vector<uint32_t> lost();
@@ -87,7 +89,7 @@ class ClientOperation : public std::enable_shared_from_this<ClientOperation> {
   };
   struct Progress {
     Task task;
-    std::deque<std::shared_ptr<Attempt>> attempts;  // under way, or ended and not looked at
+    std::deque<std::shared_ptr<Attempt>> attempts;  // pending, or ended and not settled
     bool pushed = false;                            // by one server at least
     bool pulled = false;
     Status failure;  // of the last server

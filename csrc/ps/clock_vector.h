@@ -1,7 +1,7 @@
-// ClockVector: how far every worker of a model has come.
+// ClockVector: the clocks of all workers of a model.
 //
-// A worker that is expected but has not come yet counts with clock 0: nothing is applied without
-// it. One that has left or was lost does not count until it attaches again.
+// An expected worker that has not come yet counts with clock 0: nothing is applied without it. A
+// worker that has left or was lost does not count until it attaches again.
 #pragma once
 
 #include <algorithm>
@@ -40,7 +40,7 @@ class ClockVector {
     }
   }
 
-  // Whoever comes when nobody counts goes on there at least.
+  // Raises the clock at which the next worker begins if none counts.
   void raise_highest(uint64_t clock) {
     uint64_t highest = highest_.load();
     while (highest < clock && !highest_.compare_exchange_weak(highest, clock)) {
@@ -48,13 +48,13 @@ class ClockVector {
   }
 
   uint64_t get(uint32_t worker) const { return clocks_[worker].load(); }
-  // Where it was last, also once it has gone; 0 for one that never came.
+  // The worker's last clock, also once it has gone; 0 for a worker that never came.
   uint64_t reached(uint32_t worker) const { return reached_[worker].load(); }
-  // Workers have smaller numbers.
+  // All workers have smaller numbers.
   uint32_t num_known() const { return num_known_.load(); }
 
-  // The smallest clock, where worker w counts with at_least(w) if that is more. If nobody counts,
-  // the highest that any worker has reached: there whoever comes next goes on.
+  // The smallest clock; worker w counts with at_least(w) if that is more. If no worker counts, the
+  // highest clock that any has reached, at which the next worker begins.
   template <typename AtLeast>
   uint64_t min(AtLeast at_least) const {
     uint64_t smallest = kGone;

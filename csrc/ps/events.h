@@ -1,8 +1,8 @@
-// Events: lets threads sleep until something that they wait for may have happened.
+// Events: lets threads sleep until their condition may have changed (an eventcount).
 //
-// A waiter reads epoch(), looks whether its condition holds, and if not calls wait_past(epoch). Who
-// makes a condition true calls signal() afterwards: either the waiter saw the change, or the epoch
-// has moved. Signals cost one atomic addition while nobody sleeps.
+// A waiter reads epoch(), tests its condition, and if that does not hold calls wait_past(epoch). A
+// thread that makes a condition true calls signal() afterwards: either the waiter saw the change,
+// or the epoch has moved. A signal costs one atomic addition while nobody sleeps.
 #pragma once
 
 #include <atomic>
@@ -24,7 +24,7 @@ class Events {
     changed_.notify_all();
   }
 
-  // False if the time was over first.
+  // False after `time`.
   bool wait_past(uint64_t epoch, std::chrono::nanoseconds time) {
     std::unique_lock lock(mutex_);
     num_waiting_.fetch_add(1);

@@ -1,8 +1,8 @@
 // Feeder: sends or receives any number of messages of one tag in order, a few at a time.
 //
-// Each operation of a communicator that is under way costs every step of its engine a little; a
-// model of a thousand pieces must not be a thousand of them. When one is done the next is started,
-// by whichever thread finished it.
+// Each pending operation of a communicator costs every step of its engine a little; a model of a
+// thousand pieces must not be a thousand of them. The thread that finishes one message starts the
+// next.
 #pragma once
 
 #include <deque>
@@ -36,7 +36,7 @@ class Feeder : public std::enable_shared_from_this<Feeder> {
 
   void add(Item item);
 
-  // The operation that ends first of those under way, or null.
+  // The first of the pending operations to end, or null.
   engine::OperationPtr oldest() const;
 
  private:

@@ -103,7 +103,7 @@ void Model::set(uint32_t shard, size_t piece, const std::byte* wire) {
   Shard& of = *find(shard);
   PieceState& state = of.state(piece);
   std::lock_guard lock(state.mutex);
-  // Who was to provide the first values, and was replaced, may come late.
+  // A provider of first values that was replaced may come late.
   if (sealed()) return;
   of.store(state, 0, state.piece.count, wire);
 }
@@ -115,8 +115,8 @@ void Model::seal() {
 
 // --- clocks ---
 
-// Windows that are complete now are applied by whoever next pushes to their piece or pulls it: so a
-// pull sends one piece while it applies the next, and several pulls share the work. Only those of
+// The next push or pull of a piece applies its windows that are complete now. So a pull sends one
+// piece while it applies the next, and several pulls share the work. Only those of
 // tables are applied here: their mean is over the workers that count now.
 void Model::tick(uint32_t worker, uint64_t clock) {
   clocks_.set(worker, clock);
@@ -283,7 +283,7 @@ Status Model::apply(Shard& shard, PieceState& state, Window& window) {
   return Status();
 }
 
-// Where the rule does not look at the old weights the gradient's memory becomes the weights'.
+// If the rule ignores the old weights the gradient's memory becomes the weights'.
 Status Model::update_piece(Shard& shard, PieceState& state, double learning_rate,
                            BufferPool::Buffer& gradient, double scale) {
   const bool replaces = options_.rule->replaces();
@@ -405,7 +405,8 @@ Status Model::check_rows(uint32_t shard, const Rows& rows) const {
 
 // --- checkpoints ---
 
-// Who has left since it closed the clock is there, too: a job that begins anew has it again.
+// It also names workers that have left since they closed the clock: a job that begins anew has them
+// again.
 std::shared_ptr<Snapshot> Model::describe_snapshot(uint64_t clock) const {
   auto snapshot = std::make_shared<Snapshot>();
   snapshot->model = options_.model;
@@ -418,7 +419,7 @@ std::shared_ptr<Snapshot> Model::describe_snapshot(uint64_t clock) const {
 }
 
 std::shared_ptr<Snapshot> Model::take_snapshot() {
-  // Where all have left nobody pushes or pulls, which would apply what came last.
+  // If all have left nobody pushes or pulls, which would apply the last windows.
   const bool is_due = clocks_.num_counting() == 0 && snapshots_.is_due(min_clock());
   if (is_due || snapshots_.is_filling()) advance_all([](const Piece&) { return true; });
   return snapshots_.take();

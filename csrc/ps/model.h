@@ -9,8 +9,8 @@
 // a piece can be updated and pulled while the next ones are still on their way.
 //
 // Threads: any thread may call any method at any time. Pieces have a lock each; clocks are atomic.
-// What a pull may wait for is followed by a signal of the server's Events. The first failure of the
-// rule is kept, and every later push and pull returns it.
+// Every change that a pull may wait for signals the server's Events. The first failure of the rule
+// is kept, and every later push and pull returns it.
 #pragma once
 
 #include <memory>
@@ -26,7 +26,8 @@
 
 namespace dmlcomm::ps {
 
-// Clocks that a worker may be ahead of the slowest one before its pushes wait: windows take memory.
+// Bound on the clocks that a worker is ahead of the slowest one: windows take memory. Beyond it,
+// its pushes wait.
 constexpr uint64_t kMaxWindows = 64;
 
 struct Push {
@@ -72,7 +73,7 @@ class Model {
   void tick(uint32_t worker, uint64_t clock);
   // The worker takes part from `clock` on. Another incarnation counts its pushes anew.
   void attach(uint32_t worker, uint64_t clock, uint64_t incarnation);
-  // The worker has left or is lost: nothing waits for it any more.
+  // The worker has left or is lost: its clock counts no more.
   void drop(uint32_t worker) { tick(worker, kGone); }
   const ClockVector& clocks() const { return clocks_; }
   // All windows before this clock are closed.
@@ -81,15 +82,15 @@ class Model {
   // --- pushes and pulls ---
   // Memory to receive any piece; the model outlives it.
   BufferPool::Buffer take_buffer() { return pool_.take(); }
-  // Adds what came from a worker. Of what was here before (after a worker has sent a push again)
-  // nothing is added twice; pushes of a clock that is over go to the first that is not. False: the
-  // worker is too far ahead; wait for an event and try again. The model may keep the buffer.
+  // Adds a worker's push. A repeated push is not added twice; a push of a clock that is over goes
+  // to the first clock that is not. False: the worker is too far ahead; wait for an event and try
+  // again. The model may keep the buffer.
   Result<bool> push(uint32_t shard, size_t piece, const Push& push, BufferPool::Buffer& wire);
   Result<bool> push_rows(uint32_t shard, const Push& push, const Rows& rows, const std::byte* wire);
 
-  // Whether the piece contains all windows before `needed`. Then `*data` is what to send: `scratch`
-  // (at least Piece::wire_bytes), or, where `in_place`, the weights themselves. These do not change
-  // before the asking worker has closed another clock, if it asked for all windows before its own.
+  // Whether the piece contains all windows before `needed`. Then `*data` is the answer: `scratch`
+  // (at least Piece::wire_bytes), or, with `in_place`, the weights themselves. If the worker asked
+  // for all windows before its own clock, these do not change before it closes another clock.
   Result<bool> pull(uint32_t shard, size_t piece, uint64_t needed, bool in_place,
                     std::byte* scratch, const std::byte** data);
   Result<bool> pull_rows(uint32_t shard, uint64_t needed, const Rows& rows, std::byte* wire);
@@ -98,10 +99,10 @@ class Model {
   Status check_rows(uint32_t shard, const Rows& rows) const;
 
   // --- checkpoints ---
-  // The complete snapshot that nobody has taken, or null.
+  // The complete snapshot, each once, or null.
   std::shared_ptr<Snapshot> take_snapshot();
-  // Puts back what a snapshot holds, and seals; before any worker attaches. The workers that
-  // it names are expected again.
+  // Restores the weights and state of a snapshot, and seals; before any worker attaches. The
+  // workers that it names are expected again.
   Status restore(const Snapshot& snapshot);
 
   size_t num_open_windows() const;
@@ -123,7 +124,7 @@ class Model {
                       BufferPool::Buffer& gradient, double scale);
   Status update(Shard& shard, PieceState& state, double learning_rate, uint64_t begin,
                 uint64_t count, const std::byte* gradient, double scale);
-  // Of a piece at a clock that snapshots begin with: it has come there, or goes on from there.
+  // The piece has reached, or leaves, a clock at which a snapshot may be taken.
   void arrive(Shard& shard, PieceState& state);
   void leave(Shard& shard, PieceState& state);
   void keep(Shard& shard, PieceState& state, const std::shared_ptr<Snapshot>& snapshot);

@@ -1,11 +1,11 @@
-// ModelSpec: what a model is to the parameter server: spaces of elements, how they are cut over the
-// servers, and what is done with pushes. Plain data, the same on all workers and servers.
+// ModelSpec: the description of a model: spaces of elements, their distribution over the servers,
+// and the treatment of pushes. Plain data, the same on all workers and servers.
 //
 //   model   a list of spaces.
 //   space   a run of elements of one type: all dense tensors of that type, one after the other, or
 //           one sparse table, whose rows are pushed and pulled singly.
-//   shard   what one server holds of every space: an even range of the elements, or of a sparse
-//           table every num_servers-th row.
+//   shard   one server's part of every space: an even range of the elements, or of a sparse table
+//           every num_servers-th row.
 //   piece   the unit of messages, locks and updates: a range of one space within one shard.
 //
 // Balance follows from cutting spaces and not tensors: shards differ by less than a cache line.
@@ -27,14 +27,14 @@ enum class Apply : uint8_t {
   at_push,   // each by itself, when it arrives
 };
 
-// What the pushes of a window become.
+// The reduction of the pushes of a window.
 enum class Combine : uint8_t { mean, sum };
 
 struct Space {
   DType dtype = DType::f32;
   uint64_t count = 0;         // elements
   uint32_t row_elements = 0;  // of a sparse table; 0: dense
-  DType wire = DType::f32;    // what messages carry: dtype, or a 16-bit float in the place of f32
+  DType wire = DType::f32;    // in messages: dtype, or a 16-bit float in the place of f32
 
   // Servers keep 16-bit floats as f32: small updates would be rounded away.
   DType stored() const;
@@ -67,7 +67,7 @@ uint64_t shard_count(const Space& space, uint32_t shard, uint32_t num_servers);
 // Bytes of weights of a shard as the servers keep them.
 uint64_t shard_bytes(const ModelSpec& spec, uint32_t shard);
 
-// Elements [begin, begin + count) of what the shard holds of the space; in a dense space they are
+// Elements [begin, begin + count) of the shard's part of the space; in a dense space they are
 // elements [first, first + count) of the space itself.
 struct Piece {
   uint32_t space = 0;
@@ -79,12 +79,12 @@ struct Piece {
   size_t stored_bytes(const ModelSpec& spec) const;
 };
 
-// Bytes of a piece on a server, about. Every piece costs some 25 us in messages and hand-overs, so
-// those of large models are larger: 40 MB take 22 ms in pieces of 1 MiB and 27 ms in pieces of
-// 256 KiB. But there have to be many, so that pushes, updates and pulls overlap.
+// Approximate bytes of a piece on a server. Every piece costs some 25 us in messages and
+// hand-overs, so large models have larger ones: 40 MB take 22 ms in pieces of 1 MiB and 27 ms in
+// pieces of 256 KiB. But there have to be many, so that pushes, updates and pulls overlap.
 constexpr size_t kMinPieceBytes = 256 * 1024;
 constexpr size_t kMaxPieceBytes = 1024 * 1024;
-constexpr size_t kPieceGrain = 64 * 1024;   // bytes; what both ends copy in turns is whole
+constexpr size_t kPieceGrain = 64 * 1024;   // bytes; chunks of joint copies stay whole
 constexpr uint64_t kPiecesToPipeline = 64;  // of a shard's part of a space
 
 // Of all spaces, in order; the pieces of sparse tables are whole rows.

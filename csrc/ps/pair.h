@@ -1,5 +1,4 @@
-// The communicator of two ranks that joins a worker and a server, made in the same way on both
-// sides.
+// The communicator of two ranks that connects a worker and a server; both sides make it alike.
 #pragma once
 
 #include <chrono>
@@ -15,13 +14,13 @@ namespace dmlcomm::ps {
 constexpr int kWorkerRank = 0;
 constexpr int kServerRank = 1;
 
-// Of single messages: an idle worker may be silent for years, and how long an operation may take is
-// up to whoever waits for it. That the peer lives is the connection's to watch.
+// Timeout of single messages: an idle worker may be silent for years, and the thread that waits for
+// an operation limits its time. The connection itself notices a dead peer.
 constexpr std::chrono::hours kForever{24 * 365};
 
 struct PairOptions {
   uint32_t other = 0;                         // number of the server, or of the worker
-  std::vector<transport::RailAddress> rails;  // the i-th meets the other side's i-th
+  std::vector<transport::RailAddress> rails;  // the i-th connects to the other side's i-th
   int first_rail = -1;                        // see CommunicatorOptions::first_rail
   std::chrono::milliseconds timeout{30'000};
 };

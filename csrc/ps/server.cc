@@ -81,7 +81,7 @@ Status Server::join(const PairOptions& options, std::shared_ptr<transport::Rende
   auto session = std::make_shared<Session>(options.other, std::move(*connected),
                                            static_cast<SessionHost&>(*this));
   log_info("worker ", options.other, " has joined server ", options_.server);
-  // What is replaced ends after the lock: its threads may be about to take it.
+  // A replaced session ends after the lock: its threads may be about to take it.
   std::lock_guard lock(mutex_);
   if (closed_) return Status(StatusCode::aborted, "the server is closing");
   session.swap(sessions_[options.other]);

@@ -1,7 +1,7 @@
 // Server: the models that one parameter server holds, and the sessions of its workers.
 //
-// It opens no port of its own: a worker is met through a rendezvous that the control plane carries,
-// and gets a communicator of two ranks with the server. All methods from any thread.
+// It opens no port of its own: the control plane carries the rendezvous with a worker, which
+// results in a communicator of two ranks. Any thread may call any method.
 #pragma once
 
 #include <map>
@@ -21,7 +21,7 @@ namespace dmlcomm::ps {
 struct ServerOptions {
   uint32_t server = 0;
   uint32_t num_servers = 1;
-  uint32_t num_workers = 1;  // that are expected: nothing is applied before they have come
+  uint32_t num_workers = 1;  // expected: nothing is applied before they have come
   Config config;             // of the connections
 };
 
@@ -48,24 +48,24 @@ class Server final : private SessionHost {
   explicit Server(ServerOptions options);
   ~Server() override;
 
-  // Meets a worker and serves it from then on. A session that it still has ends first.
+  // Connects to a worker and serves it from then on. An earlier session of the worker ends first.
   Status join(const PairOptions& options, std::shared_ptr<transport::Rendezvous> rendezvous);
 
-  // The same spec again is no error; another one is, and the text shows both.
+  // The same spec again is no error; a different one is, and the text shows both.
   Status create_model(uint32_t model, const ModelSpec& spec, std::shared_ptr<const Rule> rule);
   Status seal(uint32_t model);
   bool is_sealed(uint32_t model);
-  // False if that takes longer.
+  // False after `timeout`.
   bool wait_sealed(uint32_t model, std::chrono::milliseconds timeout);
-  // The smallest clock of the workers that count: where one that joins later begins.
+  // The smallest clock of the workers that count, at which later workers begin.
   uint64_t model_clock(uint32_t model);
 
-  // Of models that are created later.
+  // For models that are created later.
   void set_checkpoint_every(uint64_t clocks);
   // The next snapshot that is complete, or null after `timeout`; of all models in turn. Calls come
   // from one thread.
   std::shared_ptr<Snapshot> next_snapshot(std::chrono::milliseconds timeout);
-  // Creates the model with what a snapshot holds.
+  // Creates the model from a snapshot.
   Status restore(uint32_t model, const ModelSpec& spec, std::shared_ptr<const Rule> rule,
                  const Snapshot& snapshot);
   std::shared_ptr<Model> find_model(uint32_t model) override;
@@ -78,7 +78,7 @@ class Server final : private SessionHost {
   // Servers that workers have found lost.
   std::vector<uint32_t> lost_servers() const;
 
-  // The clocks of a worker that has no connection count no more until it comes.
+  // The clocks of a worker without a connection count no more until it comes.
   void give_up(uint32_t worker);
 
   void close();
@@ -98,7 +98,7 @@ class Server final : private SessionHost {
   Events events_;
   std::atomic<uint64_t> lost_servers_{0};
 
-  uint32_t last_snapshot_of_ = 0;  // model; next_snapshot() goes on behind it
+  uint32_t last_snapshot_of_ = 0;  // model; next_snapshot() continues after it
 
   std::mutex mutex_;
   // Guarded by mutex_.

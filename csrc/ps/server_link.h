@@ -17,7 +17,7 @@ class ServerLink {
         up_(feeder(Feeder::Direction::send, kUp)),
         answers_(feeder(Feeder::Direction::receive, kAnswer)),
         down_(feeder(Feeder::Direction::receive, kDown)) {}
-  // Ends what is under way: no memory is touched afterwards.
+  // Ends pending operations: no memory is touched afterwards.
   ~ServerLink() { communicator_->close(); }
 
   Feeder& commands() { return *commands_; }
@@ -30,7 +30,7 @@ class ServerLink {
   void fail(const std::string& reason) { communicator_->abort(reason); }
   std::vector<transport::RailCounters> rails() { return communicator_->rails(); }
 
-  // Something to wait for: what ends last of a command comes first.
+  // An operation to wait for; the streams that end a command last come first.
   engine::OperationPtr oldest() const {
     for (const Feeder* feeder : {down_.get(), answers_.get(), up_.get(), commands_.get()}) {
       if (engine::OperationPtr op = feeder->oldest()) return op;

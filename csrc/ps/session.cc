@@ -12,7 +12,7 @@ namespace {
 // Pieces of one worker that are on their way at once, in either direction: enough to hide the round
 // trip of asking and granting, few enough to stay in the cache.
 constexpr size_t kPiecesInFlight = 8;
-// Who waits for an event looks this often whether the worker still lives.
+// A thread that waits for an event checks this often whether the worker still lives.
 constexpr std::chrono::milliseconds kLookAtWorker{250};
 
 engine::OpOptions patient() {
@@ -134,8 +134,8 @@ Status Session::carry_out(const Command& command) {
     end(Status());
     return status;
   }
-  // Who connects again while it creates a model names it before it is made here, where making it
-  // counts the worker in.
+  // A worker that connects again while it creates a model may name it before it is made here; then
+  // the creation counts the worker in.
   if (command.kind == CommandKind::attach && host_.find_model(command.model) == nullptr) {
     reply({command, nullptr, {}});
     return Status();

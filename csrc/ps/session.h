@@ -1,17 +1,19 @@
 // Session: one worker's connection to this server, and the two threads that serve it.
 //
-// The receiving thread carries out commands in their order. What a pull has to wait for would hold
-// up the pushes behind it, so pulls are answered by a second thread, in their order; a pull of a
-// push_pull is answered piece by piece while later pieces of the push still come in. Where nothing
-// waits and one message is all, the receiving thread answers by itself: waking another thread costs
-// as much as the answer. So it does where the worker gives no other command before it has the
-// answer: two threads of one connection stand in each other's way.
+//  - The receiving thread carries out commands in their order.
+//  - A pull may have to wait, and would delay the pushes behind it. So a second thread answers
+//    pulls, in their order. It answers a push_pull piece by piece while later pieces of the push
+//    still come in.
+//  - The receiving thread answers by itself if nothing waits and the answer is one message, because
+//    a wake-up of the other thread costs as much as the answer. It does so, too, if the worker
+//    gives no other command before it has the answer: two threads of one connection hinder each
+//    other.
 //
 // A worker never sees its own later pushes in an exact pull (staleness 0): these wait until the
-// pull has been answered. This is also why exact pulls can be sent from the weights in place.
+// pull has been answered. So exact pulls can be sent from the weights in place.
 //
-// The session ends when the worker leaves, when its connection fails, or when it says what makes no
-// sense. Then it counts no longer in the clocks of any model.
+// The session ends when the worker leaves, when its connection fails, or at an illegal command.
+// Then the worker counts no longer in the clocks of any model.
 #pragma once
 
 #include <atomic>
@@ -30,19 +32,19 @@
 
 namespace dmlcomm::ps {
 
-// What sessions need of their server.
+// The server, to its sessions.
 class SessionHost {
  public:
   virtual ~SessionHost() = default;
   virtual std::shared_ptr<Model> find_model(uint32_t model) = 0;
   virtual Events& events() = 0;
-  // A worker says which servers are lost; returns all that are known to be.
+  // A worker has found `lost` servers; returns all that are known to be lost.
   virtual uint64_t note_lost_servers(uint64_t lost) = 0;
   // Not ok once workers have found this server lost: it answers no more.
   virtual Status fenced() = 0;
-  // Nothing waits for the worker any more, in any model.
+  // The worker's clocks count no more, in any model.
   virtual void drop_worker(uint32_t worker) = 0;
-  // The worker left or was lost (then `reason` says how); without locks of the session.
+  // The worker left or was lost (`reason`); called without locks of the session.
   virtual void on_session_ended(uint32_t worker, const Status& reason) = 0;
 };
 
@@ -59,8 +61,8 @@ class Session {
   // Ends the session and its threads.
   ~Session();
 
-  // Ends the session, but its worker goes on to count in the clocks: it comes back, or the whole
-  // server ends.
+  // Ends the session, but its worker still counts in the clocks: it comes back, or the whole server
+  // ends.
   void end_but_count(const std::string& reason);
 
   uint32_t worker() const { return worker_; }
@@ -77,7 +79,7 @@ class Session {
     BufferPool::Buffer buffer;
     engine::OperationPtr op;
   };
-  // What the answering thread has to send.
+  // An answer that the answering thread has to send.
   struct Reply {
     Command command;
     std::shared_ptr<Model> model;
@@ -102,8 +104,8 @@ class Session {
 
   // --- answers ---
   enum class Mode {
-    try_once,  // by the receiving thread, if one message is all and nothing has to be awaited
-    alone,     // by the receiving thread, while it receives nothing
+    try_once,         // by the receiving thread, if it is one message and need not wait
+    alone,            // by the receiving thread, while it receives nothing
     beside_receiver,  // by the answering thread
   };
   void reply(Reply reply);
@@ -128,7 +130,7 @@ class Session {
   std::atomic<bool> ended_{false};
   std::atomic<bool> counts_on_{false};
 
-  // The receiving thread's. What is on its way when the session fails is kept to its end.
+  // The receiving thread's. Pieces on their way when the session fails are kept to its end.
   std::deque<Incoming> incoming_;
   std::vector<std::byte> incoming_rows_;
 
@@ -140,7 +142,7 @@ class Session {
   std::multiset<uint32_t> exact_pulls_;  // models
   Status reason_;
 
-  // Of whoever answers: one thread at a time.
+  // The answering thread's; one thread answers at a time.
   std::vector<std::byte> outgoing_;
 
   std::thread receiver_;

@@ -1,6 +1,7 @@
-// Shard: the memory of what one server holds of a model, piece by piece.
+// Shard: the memory of one server's part of a model, piece by piece.
 //
-// Model says when a window is applied; here is where everything lies, and how pushes are added up.
+// Model decides when a window is applied; Shard knows the places of weights and state, and adds up
+// pushes.
 #pragma once
 
 #include <algorithm>
@@ -16,11 +17,10 @@
 
 namespace dmlcomm::ps {
 
-// The pushes of a worker that it may repeat, because it has not heard that they are through. They
-// come again in any order.
+// The pushes of a worker that it may repeat, in any order, because they are not acknowledged.
 class RecentPushes {
  public:
-  // Whether this push is new; it is not afterwards. The worker repeats none before `unfinished`.
+  // True for a new push, and only once. The worker repeats no push before `unfinished`.
   bool take(uint64_t sequence, uint64_t unfinished) {
     std::erase_if(sequences_, [&](uint64_t one) { return one < unfinished; });
     if (contains(sequence)) return false;
@@ -36,7 +36,7 @@ class RecentPushes {
   std::vector<uint64_t> sequences_;
 };
 
-// What a worker has done to a piece.
+// A worker's pushes to a piece.
 struct Mark {
   RecentPushes pushes;
   uint64_t closed = 0;  // it pushes nothing before this clock any more
@@ -75,8 +75,8 @@ class Shard {
   std::byte* at(const PieceState& state, size_t slot, uint64_t begin);
   size_t num_slots() const { return num_slots_; }  // of the rule
 
-  // --- conversions between messages and what is kept ---
-  // The elements of a whole piece as they are kept: in the memory of `wire` itself, or converted.
+  // --- conversions between messages and the stored type ---
+  // The elements of a whole piece in the stored type: in the memory of `wire` itself, or converted.
   BufferPool::Buffer take_stored(const Piece& piece, BufferPool::Buffer& wire,
                                  BufferPool& pool) const;
   void store(const PieceState& state, uint64_t begin, uint64_t count, const std::byte* wire);
@@ -85,7 +85,7 @@ class Shard {
   // --- windows; with the piece's lock ---
   // The window of `clock`, made if there is none.
   Window& window_of(PieceState& state, uint64_t clock, BufferPool& pool);
-  // Keeps the memory of `wire` where the sum can begin with it.
+  // Keeps the memory of `wire` if it can become the sum.
   void add(const PieceState& state, Window& window, BufferPool::Buffer& wire, BufferPool& pool);
   void add_row(const PieceState& state, Window& window, uint64_t row_of_piece,
                const std::byte* wire);
@@ -102,11 +102,11 @@ class Shard {
   size_t row_elements(const Piece& piece) const { return space(piece).row_elements; }
   size_t wire_row_bytes(uint32_t space) const;
 
-  // As RecentPushes::take(), of rows.
+  // As RecentPushes::take(), for rows.
   bool take_row_push(uint32_t worker, uint64_t sequence, uint64_t unfinished);
 
-  // The worker begins at `clock`, whatever it had closed; pushes of another incarnation are no
-  // repetitions.
+  // The worker begins at `clock`, also if it had closed later ones; pushes of another incarnation
+  // are no repetitions.
   void attach(uint32_t worker, uint64_t clock, uint64_t incarnation);
 
   // --- snapshots ---
@@ -122,7 +122,7 @@ class Shard {
     size_t first_piece = 0;
   };
   const Space& space(const Piece& piece) const { return spaces_[piece.space]; }
-  // As take_stored(), of some elements, and converted in memory of this thread.
+  // As take_stored(), for some elements, converted in memory of this thread.
   const std::byte* stored(const Piece& piece, const std::byte* wire, uint64_t count) const;
   size_t array_bytes(uint32_t space) const;
 

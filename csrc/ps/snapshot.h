@@ -1,8 +1,8 @@
 // Snapshot: the weights and the rule's state of one model at one clock, for a checkpoint; and
-// SnapshotKeeper, which decides what the pieces put into it.
+// SnapshotKeeper, which tells each piece when to copy itself into it.
 //
 // Pieces pass a clock at different times. Each copies itself when it has applied all windows before
-// that clock and none after it, so the whole is what all servers had at that clock.
+// that clock and none after it, so the whole is the state of all servers at that clock.
 #pragma once
 
 #include <atomic>
@@ -47,16 +47,16 @@ class SnapshotKeeper {
 
   bool is_at(uint64_t version) const { return every_ > 0 && version % every_ == 0; }
 
-  // A piece has reached `clock`, or stands at it. What it copies itself to, or null: while a
-  // snapshot waits for being taken no other begins.
+  // A piece has reached `clock`, or stands at it. Returns the snapshot to copy itself into, or
+  // null: while a complete snapshot has not been taken no other begins.
   std::shared_ptr<Snapshot> at(uint64_t clock) {
     std::lock_guard lock(mutex_);
     reach(clock);
     return filling(clock);
   }
 
-  // A piece goes on from `clock`. What it copies itself to before, if it has not; or null: then no
-  // snapshot of that clock begins any more.
+  // A piece leaves `clock`. Returns the snapshot to copy itself into before, unless it has; or
+  // null: then no snapshot of that clock begins any more.
   std::shared_ptr<Snapshot> leave(uint64_t clock) {
     std::lock_guard lock(mutex_);
     if (next_ != nullptr && next_->clock <= clock) next_ = nullptr;
@@ -70,15 +70,15 @@ class SnapshotKeeper {
     std::lock_guard lock(mutex_);
     return every_ > 0 && last_up_to(clock) > last_clock_;
   }
-  // All pieces begin with `clock`, whose snapshot there is already.
+  // All pieces begin at `clock`, which has a snapshot already.
   void restored(uint64_t clock) {
     std::lock_guard lock(mutex_);
     last_clock_ = clock;
   }
 
-  // Where a piece at `version` that goes on to `until` has to stop first: at the clock of the
-  // snapshot that is being filled, or else at the last that one may begin with: then none begins
-  // with a clock that it passes by.
+  // The first stop of a piece at `version` on its way to `until`: the clock of the snapshot that is
+  // being filled, or else the last clock at which one may begin. Then none begins at a clock that
+  // the piece has passed.
   uint64_t next_stop(uint64_t version, uint64_t until) {
     if (every_ == 0) return until;
     std::lock_guard lock(mutex_);
@@ -101,8 +101,8 @@ class SnapshotKeeper {
     return true;
   }
 
-  // The complete one, or null. The next begins if all pieces are still there: the last clock of a
-  // job is not lost because the one before waited to be written.
+  // The complete one, or null. The next begins if all pieces are still at its clock: so the last
+  // clock of a job gets a snapshot although the one before waited to be written.
   std::shared_ptr<Snapshot> take() {
     std::lock_guard lock(mutex_);
     std::shared_ptr<Snapshot> taken = std::exchange(complete_, nullptr);

@@ -1,6 +1,6 @@
-// What workers and servers say to each other, beside the elements themselves.
+// The protocol between workers and servers, beside the elements themselves.
 //
-// Everything travels as messages of a communicator of two, the worker (rank 0) and the server (rank
+// All messages pass through a communicator of two ranks, the worker (rank 0) and the server (rank
 // 1). A worker sends commands, which the server carries out in order:
 //
 //   tag kCommand  worker -> server   one Command
@@ -8,7 +8,8 @@
 //   tag kAnswer   server -> worker   one Answer to every command that is not answered by elements
 //   tag kDown     server -> worker   elements of a pull, piece by piece
 //
-// Both sides know the model, and so the number and sizes of the pieces. Integers are little-endian.
+// Both sides know the model, so they know the number and sizes of pieces. Integers are
+// little-endian.
 #pragma once
 
 #include <array>
@@ -63,7 +64,7 @@ struct Command {
   bool ends_clock = false;
   bool waits = false;  // the worker gives no other command before it has the answer
   double learning_rate = std::numeric_limits<double>::quiet_NaN();  // NaN: the rule's
-  uint64_t lost_servers = 0;  // bit i: server i is lost, says the sender
+  uint64_t lost_servers = 0;  // bit i: server i is lost, to the sender's knowledge
 
   // Pulls: the weights must contain all windows before this one.
   uint64_t needed() const {
@@ -84,7 +85,7 @@ struct Command {
 constexpr size_t kCommandBytes = 80;
 using CommandBytes = std::array<std::byte, kCommandBytes>;
 CommandBytes encode(const Command& command);
-// Trusts nothing: protocol_error says what is wrong.
+// Trusts nothing: protocol_error names the fault.
 Result<Command> decode_command(const CommandBytes& bytes);
 
 struct Answer {
@@ -97,12 +98,12 @@ using AnswerBytes = std::array<std::byte, kAnswerBytes>;
 AnswerBytes encode(const Answer& answer);
 Result<Answer> decode_answer(const AnswerBytes& bytes);
 
-// Which of a shard's pieces travel with a command: first values come for all, pushes and pulls are
-// of dense spaces, and rows of tables are pushed and pulled singly.
+// The pieces of a shard that travel with a command: all for first values, those of dense spaces for
+// pushes and pulls. Rows of tables are pushed and pulled singly.
 std::vector<size_t> chosen_pieces(CommandKind kind, const ModelSpec& spec,
                                   const std::vector<Piece>& pieces);
 
-// Rows that one command carries at most, so that what a server receives in one go is bounded.
+// Bound on the bytes of the rows of one command, which a server receives in one go.
 constexpr uint64_t kMaxRowBytes = 4u << 20;
 uint64_t max_rows(uint64_t row_bytes);
 

@@ -19,7 +19,7 @@ enum class Execution : uint8_t {
   peer_memory,  // ranks read and write each other's tensors
 };
 
-// What an algorithm asks of the topology, and the same in words: "one rank per host of a grid".
+// An algorithm's demand on the topology, and the same in words: "one rank per host of a grid".
 struct Requirement {
   bool (*holds)(const topology::Topology& topology);
   const char* text;

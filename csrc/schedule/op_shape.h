@@ -1,4 +1,4 @@
-// OpShape: what all ranks agree on (and what one rank knows) about one collective before it runs.
+// OpShape: one collective before it runs: facts that all ranks agree on, and those of one rank.
 #pragma once
 
 #include <cstdint>

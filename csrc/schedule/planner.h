@@ -1,8 +1,8 @@
 // Planner: chooses the algorithm of each collective, generates this rank's schedule, and keeps it.
 //
-// The choice. What the user has named comes first, where it can carry the operation. Else ranks
-// that share memory take `slots` or `peer_memory`, of which each says which shapes it wins. Among
-// schedules the one with the lowest estimate is taken.
+// The choice. The user's choice comes first, if it can carry the operation. Otherwise ranks that
+// share memory take `slots` or `peer_memory` for the shapes at which that wins. Everything else
+// takes the schedule with the lowest estimate.
 //
 // Every rank plans alone, and all must choose the same algorithm: the choice depends only on what
 // they share. That is the topology, the override, the plan file, and of the shape: kind, number of
@@ -48,8 +48,8 @@ constexpr double kClearlyCheaper = 0.99;
 // The index of the least, or of an earlier one that is about as cheap. `seconds` is not empty.
 size_t cheapest_of(const std::vector<double>& seconds);
 
-// From so many bytes on, this algorithm: what a plan file says of one operation, in ascending order
-// and from 0 on. Bytes are those of the whole vector, or of all ranks' pieces together.
+// From `first_bytes` on, this algorithm: a plan file's choices for one operation, in ascending
+// order and from 0 on. Bytes are those of the whole vector, or of all ranks' pieces together.
 struct SizedChoice {
   uint64_t first_bytes = 0;
   const Algorithm* algorithm = nullptr;
@@ -78,8 +78,8 @@ class Planner {
   // or its group is not the topology's.
   Result<std::shared_ptr<const Schedule>> plan(const OpShape& shape);
 
-  // What the ranks have found out about the memory that they share, on all of them the same. It
-  // replaces the topology's; status() fails if what the user has named does not apply any more.
+  // The memory that the ranks share, found out by the ranks, the same on all of them. It replaces
+  // the topology's; status() fails if the user's choice does not apply any more.
   void share_memory(const topology::SharedMemory& memory);
 
   // `shape` must be valid, and status() ok.

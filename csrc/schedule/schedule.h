@@ -1,14 +1,15 @@
-// Schedule: what one rank does in one collective, as plain data.
+// Schedule: one rank's part of one collective, as plain data.
 //
 // A generator (one file each) is a pure function (shape, topology) -> Schedule. The verifier
 // proves a set of schedules right, the simulator prices it, the engine executes it. Nothing here
 // knows sockets, threads or memory.
 //
-// Every operation that sends messages is a schedule. Two ways of ranks that share one host's memory
-// are not, and the verifier does not know them: `slots` and `peer_memory` (shared_memory.cc). They
-// are rows of the same table, and the planner chooses them as it chooses schedules. What each rank
-// does in `peer_memory` is a pure function with a test of its own (direct_transfers_test.cc); the
-// rest of both is tested end to end, on ranks that run (engine_test.cc).
+// Every operation that sends messages is a schedule. Two algorithms of ranks that share one host's
+// memory are not, and the verifier does not know them: `slots` and `peer_memory`
+// (shared_memory.cc). They are rows of the same table, and the planner chooses them as it chooses
+// schedules. A pure function with a test of its own (direct_transfers_test.cc) has the transfers of
+// each rank in `peer_memory`; the rest of both is tested end to end, on running ranks
+// (engine_test.cc).
 //
 // Vocabulary: an operation works on up to three *buffers* of elements: `input`, `output`,
 // `scratch`. In-place operations (all_reduce, broadcast) use `output` and scratch alone. A *range*
@@ -24,8 +25,8 @@
 //  - recv_reduce steps of one stream onto the same range are applied in the order in which they
 //    stand (so that sums have one fixed order); a run of adjacent ones may be applied in one pass.
 //  - A send is complete when its range may be overwritten.
-//  - Where several sends wait for one rail to a peer, that of the smallest id goes first: a
-//    generator writes first what is needed first.
+//  - If several sends wait for one rail to a peer, the smallest id goes first: a generator writes
+//    the most urgent send first.
 //  - A copy of a range onto the same memory (an in-place operation) does nothing.
 #pragma once
 
@@ -49,7 +50,7 @@ struct Range {
   bool operator==(const Range&) const = default;
 };
 
-// The transport chooses: the message is striped over all rails that lead to the peer.
+// The transport stripes the message over all rails that lead to the peer.
 constexpr uint8_t kAnyRail = 0xff;
 
 enum class StepKind : uint8_t {
@@ -68,7 +69,7 @@ struct Step {
   uint8_t rail = kAnyRail;
   uint32_t peer = 0;  // rank; own rank for copy
   Range range;
-  // copy: what is copied. recv_reduce: the local operand, `range` itself to combine in place; in a
+  // copy: the source. recv_reduce: the local operand, `range` itself to combine in place; in a
   // run onto one range only the first step may name another one. Same length as `range`.
   Range source;
   std::vector<uint32_t> deps;  // ids of steps of this rank that must be complete before

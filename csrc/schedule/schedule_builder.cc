@@ -105,7 +105,7 @@ void ScheduleBuilder::note_read(const Range& range, std::vector<uint32_t>* deps)
   live_.push_back({read, next_id(), false});
 }
 
-// A covered access needs no memory of its own: whoever conflicts with it conflicts with
+// A covered access needs no memory of its own: a step that conflicts with it conflicts with
 // this write, which waits for it.
 void ScheduleBuilder::note_write(const Range& range, std::vector<uint32_t>* deps) {
   const Range written = placed(range);

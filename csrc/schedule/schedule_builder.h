@@ -1,10 +1,10 @@
 // ScheduleBuilder: writes one rank's schedule as if its steps ran one after the other, and finds
 // the dependencies that keep that meaning when they run concurrently.
 //
-// A step depends on every earlier step that writes what it reads, or that reads or writes what
-// it writes. Steps stand in stream 0 on any rail until on() says otherwise. Steps of zero length
-// are left out: the lengths of a message agree on both sides, so both sides leave it out. Signals
-// are the messages that have no length on purpose.
+// A step depends on every earlier step that writes what it reads, or that reads or writes its
+// target. Steps stand in stream 0 on any rail until on() says otherwise. Steps of zero length are
+// left out: the lengths of a message agree on both sides, so both sides leave it out. Signals are
+// the messages that have no length on purpose.
 //
 // Generators use it on their own stack; the verifier does not know it.
 #pragma once

@@ -2,7 +2,7 @@
 // alignment allows. Part i is [begin(i), end(i)); the parts cover [0, count) in order, and some
 // are empty where count < parts.
 //
-// Where parts are large, each begins at a multiple of a cache line, so that two ranks that write
+// Large parts each begin at a multiple of a cache line, so that two ranks that write
 // neighbouring parts of one aligned tensor never share a line, and vector loops start aligned.
 #pragma once
 

@@ -26,7 +26,7 @@ constexpr double kNetworkContention = 1.2;
 // Between hosts of one kernel whose ranks outnumber its cores: the cores do the work of both sides,
 // which sleep and are woken, and of the network; and who is woken waits for a core first. For 1 KiB
 // 9 hosts on 2 cores took 1.1 to 1.3 ms with a tree, in which few want a core at a time, and 1.4 ms
-// with recursive doubling. Where many messages come at once fewer sleep, and each costs half as
+// with recursive doubling. If many messages come at once fewer ranks sleep, and each costs half as
 // much.
 constexpr double kSharedKernelOverhead = 70e-6;
 constexpr double kSharedKernelAlpha = 120e-6;
@@ -35,7 +35,7 @@ constexpr double kSharedKernelByte = 0.8e-9;
 // Over loopback, for each byte and core: 4 ranks on 2 cores took 0.27 ns of both for each byte that
 // passed from one to the other.
 constexpr double kSharedLoopbackByte = 0.27e-9;
-// Where rates are not known, Gigabit Ethernet: only the ratio of latency and bandwidth matters for
+// Without known rates, Gigabit Ethernet: only the ratio of latency and bandwidth matters for
 // the choice.
 constexpr double kAssumedBitsPerSecond = 1e9;
 // Adding or copying out of cache by one core.

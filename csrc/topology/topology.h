@@ -1,4 +1,4 @@
-// Topology: what the planner and the cost model know about the machines of one communicator.
+// Topology: the machines of one communicator, to the planner and the simulator.
 //
 // Plain data. Every rank must hold the same value, since each chooses its algorithms alone. The
 // network between hosts is flat, where any host reaches any other at full speed on every rail, or a
@@ -23,7 +23,7 @@ struct Link {
   double beta_s_per_byte = 0;
 };
 
-// What ranks that share one host's memory have beside messages.
+// The memory that ranks of one host share, beside messages.
 struct SharedMemory {
   bool exists = false;  // all ranks meet there
   // Of each rank's slot, which it fills and the others read.
@@ -42,7 +42,7 @@ struct Topology {
   uint32_t num_rails = 1;
   // Seconds per byte of each rail, where they differ in speed; empty: inter_host's on all of them.
   std::vector<double> rail_betas_s_per_byte;
-  // What each host that relays a message on a grid adds to its latency.
+  // The latency that each relaying host on a grid adds to a message.
   double relay_s = 0;
   // Sizes of the grid's levels, level 0 first; empty on a flat network. The numbers in host_of_rank
   // are then the hosts' numbers on the grid, all of them occur, and level l is wired on rail l.
@@ -54,12 +54,13 @@ struct Topology {
   // Otherwise both sides pay beta.
   bool single_copy = false;
 
-  // Where hosts run on one kernel, or one host's ranks on too few cores: how many share a core. Of
-  // messages that they post at the same time, one per core goes forward, so `overhead` is paid by
-  // all. 0 where each host has its own cores, and these suffice.
+  // If hosts run on one kernel, or one host's ranks on too few cores: the ranks per core. Of
+  // messages that they post at the same time, one per core goes forward, so all pay `overhead`. 0
+  // if each host has its own cores, and these suffice.
   double ranks_per_core = 0;
-  // What a byte between such hosts takes of a core, for both sides and the network. Over loopback,
-  // what it takes of each of the cores that its sender and its receiver are kept on. 0 elsewhere.
+  // The time of a core for a byte between such hosts, for both sides and the network. Over
+  // loopback, the time of each of the two cores that its sender and its receiver are kept on. 0
+  // elsewhere.
   double core_s_per_byte = 0;
 
   // Reduction or local copy of one byte by one rank.
@@ -85,7 +86,7 @@ struct Topology {
   // How many ranks wait for each other when all post a message at the same time, 1 or more.
   double crowding() const { return std::max(1.0, ranks_per_core); }
   uint32_t max_ranks_per_host() const;
-  // Over loopback, where as many ranks share each core: rank r is kept on core r / this. 1
+  // Over loopback, if all cores have the same number of ranks: rank r is kept on core r / this. 1
   // elsewhere.
   uint32_t ranks_kept_together() const;
 };

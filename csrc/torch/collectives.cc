@@ -94,7 +94,7 @@ std::vector<int64_t> row_splits(const at::Tensor& tensor, const std::vector<int6
   return splits;
 }
 
-// What the parameter servers are asked for.
+// The request to the parameter servers.
 std::string server_op_of(const Reduction& reduction) {
   return reduction.factor ? "premul_sum" : to_string(reduction.op);
 }

@@ -32,7 +32,7 @@ class FlightEntry {
 
   bool is_empty() const { return group_ == nullptr; }
 
-  // What the call communicates is there. One that fails or hangs stays as it is: scheduled.
+  // The call's data is there. A call that fails or hangs stays `scheduled`.
   void complete() const;
 
   // Adds the stack of this thread, which must not hold the GIL. Keeps one that is there.

@@ -134,7 +134,7 @@ PYBIND11_MODULE(_c10d, module) {
         }
         return found;
       },
-      py::arg("backend"), "What has happened on each rail of the group.");
+      py::arg("backend"), "Counters of each rail of the group.");
   module.def(
       "abort",
       [](const c10::intrusive_ptr<c10d::Backend>& backend, const std::string& reason) {

@@ -39,7 +39,7 @@ class ProcessGroupDmlcomm final : public c10d::Backend {
                       std::shared_ptr<ServerAllReduce> servers);
   ~ProcessGroupDmlcomm() override;
 
-  // Closes every living group of this process: what the interpreter's exit calls.
+  // Closes every living group of this process; the interpreter's exit calls it.
   static void close_all();
 
   const Communicator& communicator() const { return communicator_; }
@@ -111,7 +111,7 @@ class ProcessGroupDmlcomm final : public c10d::Backend {
 #pragma GCC diagnostic pop
 
  private:
-  // What the start of every call decides once.
+  // Decisions at the start of every call.
   struct Call {
     c10d::OpType type;
     const char* title;  // of the profiler range

@@ -49,7 +49,7 @@ class ServerAllReduce {
   ServerAllReduce(const ServerAllReduce&) = delete;
   ServerAllReduce& operator=(const ServerAllReduce&) = delete;
 
-  // Whether the servers do this; what they do not is said once in the log. The answer is the same
+  // Whether the servers do this; if not, the log says so once. The answer is the same
   // on all ranks that ask the same questions in the same order.
   bool takes(const std::string& op, const at::Tensor& tensor);
 
@@ -61,7 +61,7 @@ class ServerAllReduce {
   // Replaces the deadline of operations that start from now on. Any thread.
   void set_timeout(std::chrono::milliseconds timeout);
 
-  // Ends what is pending with `reason`, and leaves the servers. Idempotent.
+  // Ends pending operations with `reason`, and leaves the servers. Idempotent.
   void close(const Status& reason);
 
  private:

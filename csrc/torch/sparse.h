@@ -43,7 +43,7 @@ class SparseSum final : public SettledOperation, public std::enable_shared_from_
  private:
   static constexpr size_t kMaxDims = 12;
 
-  // What a rank tells the others about its tensor.
+  // A rank's description of its tensor, for the others.
   struct Header {
     int64_t num_nonzero = 0;
     int64_t scalar_type = 0;

@@ -1,7 +1,7 @@
 // Tensors as the engine sees them: memory ranges, element types and operators.
 //
 // Everything here checks its arguments and throws c10::ValueError / c10::TypeError (ValueError and
-// TypeError in Python) with who, what was expected and what came.
+// TypeError in Python) that name the operation, the expected and the actual value.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -21,13 +21,13 @@ namespace dmlcomm::adaptor {
 // memory.
 //
 // A tensor that is not plain (strided, conjugated, negated) is staged through a contiguous
-// temporary; what was written is copied back by finish().
+// temporary; finish() copies results back.
 class CallTensors {
  public:
   // Memory with the tensor's values. The engine reads it.
   engine::ConstSpan read(const at::Tensor& tensor);
 
-  // Memory that becomes the tensor's values; what it holds now is not read.
+  // Memory that becomes the tensor's values; its present contents are not read.
   engine::Span write(const at::Tensor& tensor);
 
   // Memory with the tensor's values that the engine changes in place.
@@ -87,7 +87,7 @@ struct Reduction {
 // Throws TypeError for an element type, ValueError for an operator that is not defined for it.
 Reduction reduction_of(const at::Tensor& tensor, const c10d::ReduceOp& op, const char* operation);
 
-// What every tensor of every call must be: on the CPU and strided.
+// Every tensor of every call must be on the CPU and strided.
 void check_tensor(const at::Tensor& tensor, const char* operation);
 void check_tensors(const std::vector<at::Tensor>& tensors, const char* operation);
 

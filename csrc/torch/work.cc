@@ -121,7 +121,7 @@ void Work::complete_entry_early() {
   }
 }
 
-// Entered by whoever sees the last operation done first; the others find it taken.
+// The first thread that sees the last operation done enters; the others find it taken.
 void Work::complete() {
   int expected = kPending;
   if (!state_.compare_exchange_strong(expected, kCompleting)) return;

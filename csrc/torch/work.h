@@ -1,7 +1,7 @@
-// Work: what a c10d call returns, over one or several operations of the engine.
+// Work: the result of a c10d call, over one or several operations of the engine.
 //
-// The plain case allocates nothing beyond itself: wait() drives the operations. What costs more is
-// attached only when asked for: a Future at the first getFuture(), copies back to tensors that were
+// The plain case allocates nothing beyond itself: wait() drives the operations. Costlier parts are
+// attached only on demand: a Future at the first getFuture(), copies back to tensors that were
 // staged, the end of a profiler range. With any of those, complete() runs exactly once after the
 // last operation, in the thread that waits, or in the CompletionPool if nobody does.
 //

@@ -1,4 +1,4 @@
-// Addresses: what a rank publishes so that the others find it.
+// Addresses: a rank publishes them, and the others connect to them.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@
 
 namespace dmlcomm::transport {
 
-// Where a rank runs. Published first: it decides who shares memory with whom.
+// The place of a rank. Published first: it decides who shares memory with whom.
 struct HostAddress {
   std::string host_id;    // same text: same kernel and same network namespace, joined by a colon
   std::string host_name;  // for messages
@@ -20,18 +20,19 @@ struct HostAddress {
   int num_cores = 1;        // that the process may use
   std::string cores = "-";  // which these are, as a bit mask in hexadecimal; "-": not known
 
-  // What names the kernel alone. Hosts of one kernel (containers, a lab) share its cores.
+  // The part of host_id that names the kernel. Hosts of one kernel (containers, a lab) share its
+  // cores.
   std::string machine_id() const { return host_id.substr(0, host_id.find(':')); }
 
   std::string encode() const;
   static Result<HostAddress> decode(const std::string& text);
 };
 
-// Ranks per core of a kernel that several hosts share, the largest where there are several such
-// kernels; 0 where each host has its own. The same on all ranks, since all know all addresses.
+// Ranks per core of a kernel that several hosts share, the largest if there are several such
+// kernels; 0 if each host has its own. The same on all ranks, since all know all addresses.
 double ranks_per_shared_core(const std::vector<HostAddress>& hosts);
 
-// Ranks per core of one host, where all may use the same cores, of which each gets as many; else 0.
+// Ranks per core of one host, if all may use the same cores and divide evenly among them; else 0.
 int ranks_per_core_of_host(const std::vector<HostAddress>& ranks);
 
 // An interface of this host that may carry data between hosts.
@@ -40,7 +41,7 @@ struct RailAddress {
   std::string address;    // "10.0.1.7" or "fd00::7"
 };
 
-// Where a rank listens, one per rail.
+// The address at which a rank listens, one per rail.
 struct RailEndpoint {
   std::string interface;
   std::string address;

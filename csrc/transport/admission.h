@@ -1,8 +1,8 @@
-// Admission: connections before they are trusted. It accepts what comes to the listeners, shakes
+// Admission: connections before they are trusted. It accepts connections at the listeners, shakes
 // hands (handshake.h), and drops strangers: those that do not know the job's secret, say nothing,
-// or are too many. Who may connect when is the business of its owner.
+// or are too many. Its owner decides who may connect when.
 //
-// All calls come with the progress lock held.
+// All calls require the progress lock.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,8 @@ namespace dmlcomm::transport {
 
 class Admission {
  public:
-  // What becomes of connections. Called inside calls of Admission and EventLoop::look().
+  // Decides about connections and takes them. Called inside calls of Admission and
+  // EventLoop::look().
   class Owner {
    public:
     virtual ~Owner() = default;
@@ -28,13 +29,13 @@ class Admission {
     virtual Answer answer(const Handshake& handshake) = 0;
     // Both ends want this connection.
     virtual void admitted(Handshake& handshake) = 0;
-    // The peer's own connection to us is to be used instead.
+    // The peer's own connection to us replaces this one.
     virtual void yielded(int peer, size_t lane) = 0;
     // A connection of ours; `refused`: nobody listens there.
     virtual void failed(int peer, size_t lane, const Status& status, bool refused) = 0;
   };
 
-  // `max_expected`: more connections at once are strangers'.
+  // `max_expected`: further connections at the same time are strangers.
   Admission(const Job& job, EventLoop& loop, Owner& owner, size_t max_expected);
 
   Status listen(UniqueFd listener, Transport& transport);

@@ -1,7 +1,7 @@
 // Channel: one ordered, reliable pipe of bytes to one peer. A TCP connection, or a ring in shared
-// memory. What the bytes mean is Link's business.
+// memory. Link interprets the bytes.
 //
-// Calls come from one thread at a time (the holder of the communicator's progress lock). Nothing
+// One thread at a time calls it (the holder of the communicator's progress lock). Nothing
 // blocks. After an error every call returns an error. Destroying the channel closes it.
 #pragma once
 
@@ -26,45 +26,44 @@ class Channel {
   // Hands out as many bytes as are there, possibly none. The end of the stream is `peer_lost`.
   virtual Result<size_t> read(const iovec* parts, int num_parts) = 0;
 
-  // A cheap look whether read() may return something. What comes to a channel that is watched by
-  // epoll after its last bytes were read is not seen before descriptor_ready().
+  // A cheap test whether read() may return bytes. If epoll watches the channel, bytes that come
+  // after the last read() are not seen before descriptor_ready().
   virtual bool maybe_readable() const = 0;
 
-  // A cheap look whether write() may take something.
+  // A cheap test whether write() may take bytes.
   virtual bool maybe_writable() const { return true; }
 
-  // Bytes that are on their way and not confirmed by the other end's kernel, and how many have been
-  // confirmed in all. Nothing on its way where only the process itself can tell.
+  // Whether bytes are on their way that the other end's kernel has not confirmed, and how many it
+  // has confirmed in all. Never any on their way if no kernel confirms them.
   struct Confirmed {
     bool some_on_the_way = false;
     uint64_t bytes = 0;
   };
   virtual Confirmed confirmed() const { return {}; }
 
-  // Null where neither end reaches the other's memory.
+  // Null if neither end reaches the other's memory.
   RemoteMemory* memory() const { return memory_; }
 
   // Wakes the peer if it sleeps; called after writes that it may be waiting for.
   virtual void notify() {}
 
-  // Whether the peer's process showed life since the last call. False where only bytes that it
-  // sends can tell.
+  // Whether the peer's process showed life since the last call. False if only its bytes can tell.
   virtual bool peer_showed_life() { return false; }
 
-  // For epoll, edge-triggered: descriptor_ready() is called with what it says. -1: there is none.
+  // For epoll, edge-triggered: descriptor_ready() is called with its events. -1: there is none.
   virtual int descriptor() const = 0;
   struct Ready {
     bool readable = false;
     bool writable = false;
-    bool ended = false;  // nothing more will come than what is there
+    bool ended = false;  // no bytes follow those that are there
   };
   virtual void descriptor_ready(Ready ready) = 0;
 
-  // Whether the event loop alone sees what comes. Else maybe_readable() does at any time, and the
-  // peer rings our doorbell, or the transport is polled.
+  // Whether only the event loop sees new bytes. Otherwise maybe_readable() sees them at any time,
+  // and the peer rings our doorbell, or the transport is polled.
   virtual bool needs_epoll() const { return true; }
 
-  // Whether silence can only be told from death by heartbeat frames.
+  // Whether only heartbeat frames can tell silence from death.
   virtual bool needs_heartbeats() const { return true; }
 
   // Ends our side in good order, once everything written is on its way.

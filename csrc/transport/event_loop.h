@@ -1,10 +1,10 @@
-// EventLoop: where a communicator waits, for descriptors and for its doorbell.
+// EventLoop: a communicator waits here, for descriptors and for its doorbell.
 //
-// Whoever sleeps says so in a word that those who may wake it can see, looks once more whether
-// there is news, and then waits in the kernel. Who brings news looks at that word, and rings the
-// doorbell only if somebody sleeps. Nobody rings in vain, and no news is slept through.
+// A thread that is about to sleep sets a word that its wakers can see, looks for news once more,
+// and then waits in the kernel. A waker publishes its news, reads that word, and rings the doorbell
+// only if it is set. So no ring is in vain, and no news is missed.
 //
-// All calls come with the progress lock held, except wake(), which any thread may call.
+// All calls require the progress lock, except wake(), which any thread may call.
 #pragma once
 
 #include <atomic>
@@ -20,25 +20,25 @@ namespace dmlcomm::transport {
 
 class EventLoop {
  public:
-  // Is told which of its descriptors is ready, by the number that it gave to watch(). What it says
-  // may come late: the number may have been given up since.
+  // Called for each descriptor that is ready, with the number that was given to watch(). The call
+  // may come late: the owner may have given up the number since.
   using Source = std::function<void(uint32_t number, Channel::Ready ready)>;
 
   Status open();
-  // For good: sources stay as long as the loop.
+  // Adds a source, which stays as long as the loop.
   uint32_t add(Source source);
-  // Until the descriptor is closed, or forgotten. With `edge` it is told of news only.
+  // Watches until the descriptor is closed, or forgotten. With `edge` only changes are reported.
   Status watch(int fd, uint32_t source, uint32_t number, bool edge);
   void forget(int fd);
 
-  // Tells the sources what is ready now.
+  // Calls the sources of all descriptors that are ready now.
   void look();
-  // Until something is ready, wake(), or `timeout_ms`. `has_news` is asked after everybody can see
-  // that we sleep; true cancels it.
+  // Sleeps until a descriptor is ready, wake(), or `timeout_ms`. `has_news` is called after all
+  // wakers can see that we sleep; true cancels the sleep.
   void sleep(int timeout_ms, const std::function<bool()>& has_news);
   void wake() { ring(doorbell_.get(), *sleeping_); }
 
-  // For peers that share memory with us: `word` says that we sleep, writing to doorbell() wakes us.
+  // For peers that share memory with us: `word` shows that we sleep, a write to doorbell() wakes.
   void show_sleep_in(std::atomic<uint32_t>& word) { sleeping_ = &word; }
   int doorbell() const { return doorbell_.get(); }
   // Wakes the loop behind these two if it sleeps.

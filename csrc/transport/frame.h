@@ -1,4 +1,4 @@
-// The wire header: what stands in front of every payload on every channel. See docs/wire-format.md.
+// The wire header, in front of every payload on every channel. See docs/wire-format.md.
 //
 // 96 bytes, little-endian, reserved bytes zero. The checksum covers the header, so that a length
 // can be trusted before the payload is there. decode_header() trusts nothing: a header that is
@@ -44,7 +44,7 @@ constexpr uint64_t widen_sequence(uint32_t low, uint64_t near) {
   return wide < 0 ? low : static_cast<uint64_t>(wide);
 }
 
-// What the sender of a frame believes the operation to be. Ranks that disagree are told so.
+// The sender's view of the operation of a frame. Ranks that disagree get an error.
 struct OpInfo {
   uint8_t kind = 0;       // schedule::OpKind
   uint8_t dtype = 0;      // DType; for data movement 1 + DType where it is known, else 0

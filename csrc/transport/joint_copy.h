@@ -2,16 +2,16 @@
 //
 // One core moves 40 MB between two processes in 7.3 ms, two cores in 3.7. The receiver invites the
 // sender (frame `share`), and both take chunks of the message, some at a time, until none is left:
-// the receiver reads its chunks, the sender writes its own. Who has no time takes none, and is not
-// waited for. A sender that has written says how many chunks (frame `shared`); then the receiver
-// knows whether all are in place.
+// the receiver reads its chunks, the sender writes its own. A busy side takes none, and the other
+// does not wait for it. A sender that has written says how many chunks (frame `shared`); then the
+// receiver knows whether all are in place.
 //
 // The claims are one word in shared memory: number of the message, and its next free chunk. A
 // message is opened when all chunks of the one before are taken. A receiver that gives up closes
-// the claims, and waits for a sender that is writing just then: a sender first says that it writes,
-// then claims.
+// the claims, and waits for a sender that is writing at that moment: a sender first announces that
+// it writes, then claims.
 //
-// All calls come with the progress lock held.
+// All calls require the progress lock.
 #pragma once
 
 #include <deque>
@@ -23,7 +23,7 @@
 
 namespace dmlcomm::transport {
 
-// Whether it pays: less is read by the receiver alone, since the frames cost as much.
+// Whether it pays: the receiver reads short messages alone, because the frames cost as much.
 bool can_copy_jointly(RemoteMemory& memory, size_t bytes);
 
 class JointCopy {
@@ -37,8 +37,8 @@ class JointCopy {
   bool complete(const RecvRequest& request);
   // The sender has written so many chunks.
   Status on_shared(uint64_t id, uint64_t num_chunks);
-  // When it returns true nobody writes to the memory of messages that are not complete. False: a
-  // sender was stopped while it wrote, and will go on when it is continued.
+  // True: nobody writes to the memory of incomplete messages any more. False: a sender was stopped
+  // while it wrote, and will go on when it is continued.
   bool give_up(JointMemory& joint);
 
   // --- the sender ---

@@ -219,7 +219,7 @@ Status Lane::read(size_t max_bytes, bool* moved) {
 void Lane::note_read() {
   ++num_read_;
   untold_bytes_ += in_.payload_bytes;
-  // What comes again comes from a sender that has not heard that it came.
+  // A sender that repeats a frame has not got its receipt.
   receipt_awaited_ |= in_.awaits_receipt != 0 || intake_.is_duplicate;
 }
 

@@ -1,15 +1,14 @@
 // Lane: frames over one channel. It writes queued frames, and reads frames into places that its
-// owner names. Which message a frame belongs to is Link's business.
+// owner names. Link knows which message a frame belongs to.
 //
-// Small frames cost system calls rather than bytes: those that are queued together leave in one
-// call, and a read takes along what stands behind the bytes that it is for.
+// Small frames cost system calls rather than bytes: frames that are queued together leave in one
+// call, and a read for one frame also takes the bytes behind it.
 //
-// Where the link has other lanes to fall back on, it keeps what it has written until the peer says
-// that it was read: each header tells the other side how many numbered frames have come over this
-// lane. take_back() returns what is not confirmed.
+// If the link has other lanes to fall back on, this one keeps frames until the peer has confirmed
+// them: each header tells the other side how many numbered frames have come over this lane.
+// take_back() returns the unconfirmed ones.
 //
-// All calls come with the progress lock held. Errors are returned, and the lane is unusable after
-// one.
+// All calls require the progress lock. Errors are returned, and the lane is unusable after one.
 #pragma once
 
 #include <deque>
@@ -25,7 +24,7 @@
 
 namespace dmlcomm::transport {
 
-// Where the next bytes of the payload that is being read go. Empty memory means: not now.
+// Memory for the next bytes of the payload that is being read. Empty: not now.
 struct Sink {
   std::byte* data = nullptr;
   size_t bytes = 0;
@@ -52,7 +51,7 @@ class LaneReader {
   virtual void payload_arrived(Intake& intake, const FrameHeader& header, size_t done) = 0;
   // The frame is complete.
   virtual Status end_frame(Intake& intake, const FrameHeader& header) = 0;
-  // All bytes of the request have been given to the channel, and confirmed where that is kept.
+  // All bytes of the request have been given to the channel, and confirmed if frames are kept.
   virtual void request_written(SendRequest& request) = 0;
 };
 
@@ -62,9 +61,9 @@ struct OutFrame {
 
   FrameHeader header;
   HeaderBytes bytes{};
-  const std::byte* payload = nullptr;  // borrowed; unused where `owned` is not empty
+  const std::byte* payload = nullptr;  // borrowed; unused if `owned` is not empty
   SendRequest* completes = nullptr;    // reported when the frame is through
-  std::string owned;                   // the payload, where it is not borrowed
+  std::string owned;                   // the payload, if it is not borrowed
   bool is_part = false;                // of a large message: order does not matter
   bool more_follow = false;            // at once: then they are written together
   SendOrder order;
@@ -80,9 +79,9 @@ class Lane {
   Channel& channel() { return *channel_; }
   Intake& intake() { return intake_; }
 
-  // Queues a frame, and writes what fits; a small message waits for flush_deferred() or for a frame
-  // that does not wait. A payload that is not owned by the frame is borrowed until `completes` is
-  // reported.
+  // Queues a frame, and writes as many bytes as fit; a small message waits for flush_deferred() or
+  // for a frame that does not wait. A payload that the frame does not own is borrowed until
+  // `completes` is reported.
   void push(OutFrame frame);
   void flush_deferred();
 
@@ -91,7 +90,7 @@ class Lane {
   // Reads frames until the channel is empty, the reader has no room, or `max_bytes` have come.
   Status read(size_t max_bytes, bool* moved);
 
-  // A cheap look whether read() may find something.
+  // A cheap test whether read() may find bytes.
   bool maybe_readable() const {
     return ahead_bytes_ > 0 || held_back_ || channel_->maybe_readable();
   }
@@ -102,31 +101,31 @@ class Lane {
   size_t queued_bytes() const { return queued_bytes_; }
   // Frames that are not written, or not confirmed.
   size_t num_unfinished() const { return out_.size() + kept_.size(); }
-  // Frames have come of which the peer should hear, without waiting for a frame that goes there
-  // anyway: they are many, it waits for them, or confirm_soon() has been called since.
+  // Whether to confirm the frames that have come in a frame of its own: they are many, the peer
+  // waits for the receipt, or confirm_soon() has been called since.
   bool should_confirm() const;
   void confirm_soon() { receipt_awaited_ |= owes_receipt(); }
   // Bytes have come since the last call.
   bool take_heard() { return std::exchange(heard_, false); }
-  // The reader had no room at the last read(): the peer's silence is our doing.
+  // The reader had no room at the last read(): we cause the peer's silence.
   bool held_back() const { return held_back_; }
 
-  // Since when bytes are on their way and none has been confirmed by the other end's kernel;
-  // INT64_MAX where nothing waits. To be asked regularly.
+  // The time since which bytes are on their way without any confirmation of the other end's kernel;
+  // INT64_MAX if nothing waits. To be called regularly.
   int64_t unconfirmed_since(int64_t now_ns);
 
   // The numbered frames that are not confirmed, oldest first. The lane must not be used again.
   std::deque<OutFrame> take_back();
 
-  // Gives up what is queued without touching the memory of requests after this call. A frame that
-  // is partly written is copied and completed, at most kMaxPayloadBytes: with anything but its own
-  // bytes the peer could finish a receive that is wrong. The others are dropped.
+  // Drops the queue, and touches no memory of requests after this call. A frame that is partly
+  // written is copied and completed, at most kMaxPayloadBytes: with other bytes than its own the
+  // peer could finish a receive with wrong data.
   void drop_queued();
-  // Gives up everything: the channel takes no more.
+  // Drops everything: the channel takes no more.
   void drop_all();
 
  private:
-  // Frames have come that the peer has not been told of.
+  // Frames have come that the peer does not know of.
   bool owes_receipt() const { return keeps_ && num_read_ != num_told_; }
   void write_at_once();
   Result<bool> write_batch(bool* wrote_any);

@@ -1,13 +1,13 @@
-// LaneSet: the lanes of one link, and which frame goes over which. Every rail has a lane, a rail
+// LaneSet: the lanes of one link. It chooses the lane of each frame. Every rail has a lane; a rail
 // that stands in for the one that leads to the peer may have several.
 //
-// A large message is cut into parts, and a lane takes the next part whenever it has room: a lane that
-// is twice as fast carries twice as much, without anybody measuring. With several rails,
+// A large message is cut into parts, and a lane takes the next part whenever it has room: a lane
+// that is twice as fast carries twice as much, without anybody measuring. With several rails,
 //  - frames whose order matters (control, small messages between two points) share one lane, and
 //    move to another only when that dies;
 //  - a message that names a rail takes its lane while that lives;
-//  - every frame has a number and stays here until the peer has confirmed it. What a dying lane
-//    leaves unconfirmed goes over the others; the receiver drops what it has by its number.
+//  - every frame has a number and stays here until the peer has confirmed it. The unconfirmed
+//    frames of a dying lane go over the others; the receiver drops numbers that it has.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ class LaneSet {
     uint64_t job_id;
     size_t num_rails;
     size_t lanes_per_rail;  // lane i is on rail i modulo num_rails
-    uint8_t first_rail;     // what may take any rail is not striped over others while it lives
+    uint8_t first_rail;     // while it lives, messages for any rail are not striped over others
   };
 
   // `counters`: one per rail.
@@ -35,7 +35,7 @@ class LaneSet {
   bool has_many_rails() const { return lanes_.size() > 1; }
 
   void attach(size_t index, std::unique_ptr<Channel> channel);
-  // Null where it is not connected.
+  // Null if it is not connected.
   Lane* lane(size_t index) const { return lanes_[index].get(); }
   // Whether a message for `rail` goes over all lanes: it may take any, or its own is dead.
   bool is_striped(uint8_t rail) const { return rail >= lanes_.size() || !lanes_[rail]; }
@@ -53,24 +53,24 @@ class LaneSet {
   void push_ordered(OutFrame frame);
   // On every living lane, behind everything else, and not repeated.
   void push_last(const OutFrame& frame);
-  // Over `rail`, or another where that is dead, in any order; in the order of the calls where no
-  // rail is named (kAnyRail).
+  // Over `rail`, or another if that is dead, in any order; without a named rail (kAnyRail) in the
+  // order of the calls.
   void push(OutFrame frame, uint8_t rail);
   // A whole message in parts, over all lanes, or the one that leads to the peer; `header` is that
   // of its first part.
   void stripe(const FrameHeader& header, SendRequest& request);
-  // The part of `request` of at most `most` bytes that comes next.
+  // The next part of `request`, of at most `most` bytes.
   static OutFrame next_part(const FrameHeader& header, SendRequest& request, size_t most);
 
   // Gives parts of striped messages to lanes that have room.
   bool feed();
-  // Everything that was given has been written.
+  // All frames have been written.
   bool idle() const;
   // Frames that are not through: not written or, with several rails, not confirmed.
   size_t num_unfinished() const;
-  // Gives up a lane; the others take over what it has not delivered. Returns how many frames.
+  // Gives up a lane; the others take over its undelivered frames. Returns how many.
   size_t lose(size_t index);
-  // Gives up what is queued; see Lane.
+  // Drops the queues; see Lane.
   void drop_queued();
 
  private:

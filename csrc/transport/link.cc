@@ -15,8 +15,8 @@ namespace {
 // Payload of a frame that is kept until confirmed, at most: the memory of a message is free only
 // when all its frames are confirmed.
 constexpr size_t kMaxKeptPayloadBytes = 256 * 1024;
-// Frames of a link under way from which on small messages are no longer copied: whoever sends
-// faster than the peer reads has to wait.
+// Frames on their way beyond which a link copies no small messages: a sender that is faster than
+// its reader has to wait.
 constexpr size_t kMaxCopiesUnderWay = 256;
 // Bytes one progress() call reads from a lane, so that one busy peer does not starve the others.
 constexpr size_t kReadBudgetBytes = 4u << 20;
@@ -206,7 +206,7 @@ Status Link::on_open(const FrameHeader& header) {
   return Status();
 }
 
-// What it sends of an operation shows as much as `open` does: it posts its receives first.
+// A message of an operation shows as much as `open`: the peer posts its receives first.
 void Link::peer_has_begun(Tag tag) {
   if (is_point_to_point(tag)) return;
   const uint64_t number = sequence(tag);
@@ -613,7 +613,7 @@ bool Link::progress_lane(size_t index, Lane& lane) {
   bool moved = false;
   Status status = lane.flush(&moved);
   if (lane.maybe_readable()) {
-    // What the peer said last (why it aborts, goodbye) is read even where writing has failed.
+    // The peer's last frames (its reason to abort, goodbye) are read even if writing has failed.
     Status read_status = lane.read(kReadBudgetBytes, &moved);
     if (!read_status.ok()) status = read_status;
   }
@@ -733,7 +733,7 @@ void Link::end(const Status& reason) {
   flush_last_words();
 }
 
-// Where writing fails the peer notices the closed connection.
+// If writing fails the peer notices the closed connection.
 bool Link::flush_last_words() {
   if (!ended_ || is_shut_down_) return false;
   bool moved = false;

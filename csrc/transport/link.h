@@ -1,26 +1,26 @@
 // Link: all messages between this rank and one peer, over the lanes of its rails.
 //
 // It matches messages with receives by tag, holds large data back until the peer has begun the
-// operation, and keeps the first failure. It does not reduce, and knows no schedule. Which lane
-// carries what, and what happens when one dies, is LaneSet's business.
+// operation, and keeps the first failure. It does not reduce, and knows no schedule. LaneSet
+// chooses the lane of each frame, and replaces a lane that dies.
 //
-// How a message travels (its size decides, and whether the peer may read our memory):
-//   small        data frames at once; where no receive is posted yet they are buffered. What a
-//                peer may have to buffer is bounded: a message beyond that is announced by
+// A message travels in one of three ways, by its size and by the peer's access to our memory:
+//   small        data frames at once; the peer buffers them until the receive is posted. The bytes
+//                that a peer may have to buffer are bounded: a message beyond that is announced by
 //                `request`, and follows its `grant`.
 //   offered      a header says where the bytes are; the receiver reads them by itself, or large
 //                ones together with the sender (joint_copy.h), and acks.
 //   large        data frames, but only after the peer's `open` (collectives) or `grant` (point-to-
-//                point, announced by `request`), so that they never block what is behind them.
+//                point, announced by `request`), so they never block the frames behind them.
 //
 // With several rails parts of messages arrive in any order. So a receive that reduces, or is not
-// ready, has a window for the whole message: no lane ever waits for what another one carries. On
-// one rail the windows are small, and hold the lane back when they are full, while a collective
-// runs alone. As soon as another operation runs they grow: it may wait for what is behind.
+// ready, has a window for the whole message: no lane ever waits for another one. On one rail, while
+// a collective runs alone, windows are small and hold the lane back when they are full. As soon as
+// another operation runs they grow, because it may need the frames behind.
 //
-// All calls come with the progress lock held. Until a channel is attached sends queue up.
-// LinkEvents are called from inside these calls; they take notes, and do not call back this link;
-// on_failed() and on_goodbye() may use others.
+// All calls require the progress lock. Until a channel is attached sends queue up. LinkEvents are
+// called from inside these calls; they take notes, and do not call back this link; on_failed() and
+// on_goodbye() may use other links.
 #pragma once
 
 #include <deque>
@@ -46,7 +46,7 @@ constexpr size_t kEagerBytes = 64 * 1024;
 constexpr size_t kOfferBytes = 8 * 1024;
 // Bytes of an offered message that are read in one go, so that others get their turn.
 constexpr size_t kPullBytes = 1u << 20;
-// What the early messages of a peer may cost in memory: their bytes, and a record for each.
+// Bound on the memory for early messages of a peer: their bytes, and a record for each.
 constexpr size_t kMaxUnexpectedBytes = 16u << 20;
 constexpr size_t kUnexpectedRecordBytes = 256;
 
@@ -74,9 +74,9 @@ class Link final : private LaneReader {
   const Status& error() const { return error_; }
   std::string description() const;
 
-  // A connection is there: what is queued flows. Both ends know it by the same number.
+  // A connection is open: queued sends leave. Both ends know it by the same number.
   void attach(size_t index, std::unique_ptr<Channel> channel, uint64_t connection = 0);
-  // Of lane `index`; null where it is not connected.
+  // Of lane `index`; null if it is not connected.
   Channel* channel(size_t index = 0);
   size_t num_lanes() const { return lanes_.num_lanes(); }
   bool has_lane() const { return lanes_.any() != nullptr; }
@@ -99,36 +99,36 @@ class Link final : private LaneReader {
 
   // `bytes` of a streamed message from `position`; consumed <= position, end <= arrived, and no
   // multiple of the window size strictly inside. Returns a pointer into the window, or copies an
-  // offered message to `scratch`; null while that takes time (ask again, with the same arguments),
-  // and if the peer has withdrawn, whose reason is on its way.
+  // offered message to `scratch`. Null while that copy is pending (ask again, with the same
+  // arguments), and if the peer has withdrawn; the reason is then on its way.
   Result<const std::byte*> fetch(RecvRequest& request, size_t position, size_t bytes,
                                  std::byte* scratch);
   // Frees the window up to `position`.
   void release(RecvRequest& request, size_t position);
-  // The peer's memory, where it can be reached; null else.
+  // The peer's memory; null if it cannot be reached.
   RemoteMemory* memory() const {
     Lane* lane = lanes_.any();
     return lane == nullptr ? nullptr : lane->channel().memory();
   }
-  // Reads or writes it, where it has said that this may be done; an error fails the link.
+  // Reads or writes the peer's memory, with its permission; an error fails the link.
   Status read_memory(RemoteAddress from, void* to, size_t bytes, Access* access);
   Status write_memory(RemoteAddress to, const void* from, size_t bytes, Access* access);
   // All of an offered message has been taken: the sender's memory is free again.
   void finish_offer(RecvRequest& request);
-  // Brings some of an offered message to its destination, together with the sender where that pays,
-  // and finishes the offer after the last.
+  // Copies a part of an offered message to its destination, jointly with the sender if that is
+  // faster, and finishes the offer after the last part.
   Status take_offer(RecvRequest& request, bool* moved, bool* complete);
 
-  // Reads and writes what is possible; true if anything moved.
+  // Reads and writes as much as possible; true if anything moved.
   bool progress();
-  // Tells the peer of all that has been read, where it keeps that: now, or in the next progress()
+  // Confirms all frames that have been read, if the peer keeps them: now, or in the next progress()
   // that can.
   void confirm_soon();
-  // Writes the small messages that have waited for each other.
+  // Writes the small messages that were held back to leave together.
   void flush_deferred();
   // Bytes wait to be written: epoll has to watch for writability.
   bool wants_to_write() const { return state_ == State::up && !lanes_.idle(); }
-  // What has been sent may still get lost with a lane, and would have to be repeated.
+  // Frames that have been sent may still be lost with a lane, and would have to be repeated.
   bool awaits_receipts() const { return state_ == State::up && lanes_.num_unfinished() > 0; }
   // Requests of the engine wait for the peer.
   bool has_outstanding() const;
@@ -140,19 +140,19 @@ class Link final : private LaneReader {
 
   // Says goodbye, as far as possible without blocking.
   void send_goodbye();
-  // Something is wrong with the link: on_failed() reports it.
+  // The link is unusable: on_failed() reports it.
   void fail(const Status& status);
   // The communicator has failed: tells the peer why, as far as possible without blocking, and ends
-  // the link. The memory of requests is still theirs during the call, and not touched afterwards.
+  // the link. The link may touch the memory of requests during the call, and not afterwards.
   void end(const Status& reason);
   bool has_ended() const { return ended_; }
   // After end(): the peer, which has been stopped, may yet write to memory of receives.
   bool has_writer() const { return has_writer_; }
-  // After end(): true while words for the peer are still on their way out.
+  // After end(): true while the last frames for the peer are still queued.
   bool flush_last_words();
-  // After end() or goodbye: throws away what the peer still sends. Two ends with full buffers would
-  // wait for each other else, and closing would reset the connection under what we sent. False once
-  // the peer has closed as well.
+  // After end() or goodbye: discards all input. Otherwise two ends with full buffers would wait for
+  // each other, and closing would reset the connection before our last bytes arrive. False once the
+  // peer has closed as well.
   bool discard_input();
 
  private:
@@ -243,7 +243,7 @@ class Link final : private LaneReader {
   std::deque<RecvRequest*> posted_;    // many of an operation in blocks, and the first comes first
   std::vector<RecvRequest*> granted_;  // their messages are on the way
   std::unordered_map<Tag, std::list<Unexpected>> unexpected_;  // no list is empty
-  uint64_t taken_credit_ = 0;    // of the peer: cost of what has met its receive
+  uint64_t taken_credit_ = 0;    // of the peer: cost of messages that have met their receives
   uint64_t told_credit_ = 0;     // what the peer knows of that
   Coverage numbers_seen_;        // of frames; several rails only
   size_t num_taken_offers_ = 0;  // offered messages the engine is reading

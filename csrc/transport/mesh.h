@@ -2,10 +2,10 @@
 //   transports   (transport.h)    carry bytes; the first one that reaches a peer is taken
 //   EventLoop    (event_loop.h)   waits
 //   Admission    (admission.h)    lets connections in that know the job's secret
-//   RailRepair   (rail_repair.h)  makes connections, and makes them anew
+//   RailRepair   (rail_repair.h)  makes connections, and replaces lost ones
 // and notices itself which peers ended or fell silent.
 //
-// All methods come with the progress lock held, except wake(), which any thread may call.
+// All methods require the progress lock, except wake(), which any thread may call.
 #pragma once
 
 #include <functional>
@@ -29,15 +29,15 @@ class Mesh {
   Mesh(const Mesh&) = delete;
   Mesh& operator=(const Mesh&) = delete;
 
-  // Begins to connect unless that has happened. A failure is reported by LinkEvents::on_failed().
+  // The link to `peer`; the first call begins to connect. LinkEvents::on_failed() reports failures.
   Link& link(int peer);
-  // The link if anything was ever asked of it, or null.
+  // The link if it has been made, or null.
   Link* existing_link(int peer) { return peers_[peer].link.get(); }
 
   const Job& job() const { return job_; }
   int rank() const { return job_.rank; }
   int num_ranks() const { return job_.num_ranks; }
-  // How many ranks, this one included, share areas of memory.
+  // Number of ranks, this one included, that share areas of memory.
   int num_sharing() const { return num_sharing_; }
   bool all_share_memory() const { return num_sharing_ == job_.num_ranks; }
   // See Transport::shared_area().
@@ -49,9 +49,9 @@ class Mesh {
 
   // Looks at every link and, if `look_at_sockets`, at the kernel's events. True if anything moved.
   bool poll(bool look_at_sockets);
-  // After messages have been given to links: writes those that have waited for each other.
+  // After messages have been given to links: writes those that were held back to leave together.
   void flush_deferred();
-  // Whether links exist whose news come through sockets only.
+  // Whether some links can be read only after events of their sockets.
   bool has_socket_links() const { return repair_.has_watched() || admission_.is_busy(); }
 
   // Sleeps until an event, wake(), or `timeout_ms`; see EventLoop.

@@ -1,4 +1,4 @@
-// RailCounters: what has happened on one rail of a communicator, to all peers together.
+// RailCounters: counters of one rail of a communicator, over all peers.
 #pragma once
 
 #include <cstdint>

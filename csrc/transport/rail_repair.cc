@@ -17,7 +17,7 @@ constexpr double kRepairTimeoutS = 1.0;
 // The other rails are tried as well when the first one takes longer.
 constexpr int64_t kFallbackNs = 500 * kNsPerMs;
 
-// What an event of a channel is about: its lane above the peer.
+// The number of an event of a channel: its lane above the peer.
 constexpr int kLaneShift = 24;
 constexpr uint32_t kPeerMask = (1u << kLaneShift) - 1;
 
@@ -105,7 +105,7 @@ void RailRepair::connect_lane(int peer, size_t lane) {
                    is_first ? job_.config.peer_timeout_s : kRepairTimeoutS);
 }
 
-// Where it is refused nobody listens any more. A connection that broke later may do better next
+// If it is refused nobody listens any more. A connection that broke later may do better next
 // time.
 void RailRepair::failed(int peer, size_t lane, const Status& status, bool refused) {
   Link& link = *peers_[peer].link;

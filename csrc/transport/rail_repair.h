@@ -1,11 +1,11 @@
-// RailRepair: makes the connections to peers, one per lane, and makes them anew.
+// RailRepair: makes the connections to peers, one per lane, and replaces those that are lost.
 //
-// The first ones are made by whoever needs them. Any side may begin; where both do, the higher
-// rank's connection wins. A rail that dies while others live is connected anew by the higher rank,
-// in the background; a link without any lane by both sides, over all rails. A peer that no rail
-// reaches within DMLCOMM_PEER_TIMEOUT_S, or whose process refuses, has failed: the link says so.
+// The first side that needs a connection makes it; if both do, the higher rank's connection wins.
+// If a rail dies while others live, the higher rank connects it again, in the background. If a link
+// has no lane left, both sides connect, over all rails. A peer that no rail reaches within
+// DMLCOMM_PEER_TIMEOUT_S, or whose process refuses, has failed: the link reports that.
 //
-// It owns no link. All calls come with the progress lock held.
+// It owns no link. All calls require the progress lock.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +19,9 @@
 
 namespace dmlcomm::transport {
 
-// Where a rail stands in for the one that leads to a peer, so many connections are made over it:
-// they choose among equal paths by their ports. With one, all that a host of bcube:3,2 got by
-// detours often came by one neighbour, and 12.5 MB took 1.12 to 1.18 times its bound, not 1.04
-// to 1.12.
+// Number of connections over a rail that stands in for the one that leads to a peer: they choose
+// among equal paths by their ports. With one connection, all detours of a host of bcube:3,2 often
+// led through one neighbour, and 12.5 MB took 1.12 to 1.18 times its bound, not 1.04 to 1.12.
 constexpr size_t kDetourLanes = 4;
 
 // One way to one peer.
@@ -30,7 +29,7 @@ struct Connection {
   bool attempted = false;  // a handshake of ours is under way
   bool was_up = false;
   bool failed = false;      // the last attempt
-  bool is_watched = false;  // it is up, and what comes is seen by the event loop only
+  bool is_watched = false;  // it is up, and only the event loop sees its bytes
   int64_t retry_at_ns = 0;  // 0: not planned
   int64_t wait_ns = 0;      // before the last attempt
 };
@@ -53,13 +52,13 @@ class RailRepair final : public Admission::Owner {
   LinkOptions link_options(int peer) const;
   // Begins to connect a link that is new. A failure is reported by the link.
   void connect(int peer);
-  // The engine has been told; here the lane is repaired.
+  // Repairs a lane that was lost; the engine knows of the loss.
   void lane_lost(int peer, size_t lane);
   // The rail has lost its carrier, or has it back.
   void rail_changed(const Transport& transport, Transport::RailChange change);
-  // Attempts whose time has come.
+  // Makes the attempts that are due.
   void tick(int64_t now);
-  // Whether connections are up whose news the event loop alone sees.
+  // Whether connections are up that only the event loop watches.
   bool has_watched() const { return num_watched_ > 0; }
 
  private:
@@ -80,7 +79,7 @@ class RailRepair final : public Admission::Owner {
   Admission& admission_;
   std::vector<Peer>& peers_;
   const std::function<void(int)> make_link_;
-  const uint32_t source_;  // of what channels have to say
+  const uint32_t source_;  // of channels' events
   int num_watched_ = 0;
   uint64_t num_connects_ = 0;
 };

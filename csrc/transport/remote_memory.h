@@ -1,16 +1,16 @@
-// RemoteMemory: reading and writing the memory of one peer without its help. A channel has one
-// where its transport can do that (Channel::memory()), and none else.
+// RemoteMemory: reading and writing the memory of one peer without its help. A channel has one only
+// if its transport can do that (Channel::memory()).
 //
 // How a message is offered: the sender asks key_for() and sends address and key (in the frame
-// `offer`; the address is its `offset`, a key other than 0 its payload). The receiver reads, as
-// often as it likes, and acknowledges. From then on the memory is the sender's again.
+// `offer`; the address is its `offset`, a key other than 0 its payload). The receiver reads, any
+// number of times, and acknowledges. Then the memory is the sender's again.
 //
 // Reads and writes end at once or later. In the second case they set `access` to `pending`, and a
-// later call of the transport sets it to how it ended; until then `access` and the memory here stay
-// in place. An error of a pending access ends the channel: its next read() returns it. Where there
-// is joint memory or a shared area, all accesses end at once.
+// later call of the transport sets it to the result; until then `access` and the local memory stay
+// in place. An error of a pending access ends the channel: its next read() returns it. With joint
+// memory or a shared area, all accesses end at once.
 //
-// Calls come from the thread that calls the channel, which owns this object.
+// The thread that calls the channel calls this object, which the channel owns.
 #pragma once
 
 #include <atomic>
@@ -22,7 +22,7 @@
 
 namespace dmlcomm::transport {
 
-// Memory of another process. What `key` means is known to the transport alone.
+// Memory of another process. Only the transport knows the meaning of `key`.
 struct RemoteAddress {
   uint64_t address = 0;
   uint64_t key = 0;
@@ -30,26 +30,26 @@ struct RemoteAddress {
   RemoteAddress operator+(size_t bytes) const { return {address + bytes, key}; }
 };
 
-// How a read or write stands. `withdrawn`: the peer had withdrawn what was read, and the bytes may
-// be anything.
+// The state of a read or write. `withdrawn`: the peer had withdrawn the memory, and the bytes that
+// were read may be anything.
 enum class Access : uint8_t { idle, pending, done, withdrawn };
 
-// Words in shared memory, through which two ends that reach each other's memory agree who copies
-// what (joint_copy.h).
+// Words in shared memory, through which two ends that reach each other's memory divide the chunks
+// of a copy (joint_copy.h).
 struct JointMemory {
-  // Claims on the chunks of the message that comes in, and of the one that goes out.
+  // Claims on the chunks of the incoming message, and of the outgoing one.
   std::atomic<uint64_t>& incoming;
   std::atomic<uint64_t>& outgoing;
-  // Whose memory we are writing to, and how the peer is called there.
+  // Marks the rank whose memory we are writing to, and the peer's mark in such a word.
   std::atomic<uint32_t>& own_writing_to;
   const uint32_t peer_mark;
-  // Returns when the peer is not writing to our memory, or not alive: true. False: it is, and has
-  // made no progress for so long that it must have been stopped.
+  // Waits until the peer is not writing to our memory, or is dead, and returns true. False: it is
+  // still writing, and must have been stopped, since it has made no progress for long.
   const std::function<bool()> wait_for_peers_write;
 };
 
-// While it lives the peer can see that we may write to its memory. Sequentially consistent, as the
-// look at whether the peer still accepts that: either we see that it has given up, or it sees that
+// While it exists the peer can see that we may write to its memory. Sequentially consistent, as our
+// test whether the peer still accepts writes: either we see that it has given up, or it sees that
 // we write, and waits.
 class WriteGuard {
  public:
@@ -72,20 +72,20 @@ class RemoteMemory {
   virtual bool peer_reaches_us() const = 0;
   virtual bool reaches_peer() const = 0;
 
-  // What the peer needs beside the address to reach this memory of ours.
+  // The key that the peer needs beside the address to reach this memory of ours.
   virtual uint64_t key_for(const void* /*data*/, size_t /*bytes*/) { return 0; }
 
   // Only if reaches_peer().
   virtual Status read(RemoteAddress from, void* to, size_t bytes, Access* access) = 0;
   virtual Status write(RemoteAddress to, const void* from, size_t bytes, Access* access) = 0;
-  // Where `bytes` of the peer's memory are in ours; null if they are not.
+  // The local mapping of `bytes` of the peer's memory; null without one.
   virtual std::byte* mapped(RemoteAddress, size_t /*bytes*/) const { return nullptr; }
 
-  // What the peer reads from now on is not what was offered. Accesses of ours that are pending stay
-  // so for ever, and touch no memory any more.
+  // From now on the peer's reads do not return the offered bytes. Pending accesses of ours stay so
+  // for ever, and touch no memory any more.
   virtual void withdraw() = 0;
 
-  // Null where not both ends reach each other's memory, or share no words.
+  // Null unless both ends reach each other's memory, and share words.
   virtual JointMemory* joint() { return nullptr; }
 };
 

@@ -1,5 +1,5 @@
-// Requests: what the engine asks of a Link. They are owned by the engine, and stay in place until
-// done or until the link has failed.
+// Requests: messages that the engine gives to a Link to send or receive. The engine owns them, and
+// keeps them in place until they are done or the link has failed.
 #pragma once
 
 #include <compare>
@@ -17,9 +17,9 @@ namespace dmlcomm::transport {
 constexpr uint8_t kAnyRail = 0xff;
 
 // Which of the segments that wait for a lane leaves first: the smallest. Small messages do not wait
-// for large ones of the same priority: an operation of a few kilobytes beside one of megabytes takes
-// little longer than alone. Control frames, and point-to-point messages of the same size class, have
-// no operation, and go before those of collectives.
+// for large ones of the same priority: an operation of a few kilobytes beside one of megabytes
+// takes little longer than alone. Control frames, and point-to-point messages of the same size
+// class, have no operation, and go before those of collectives.
 struct SendOrder {
   uint8_t priority = 0;   // 0 first
   bool is_large = false;  // more than kEagerBytes; set by the link
@@ -60,8 +60,8 @@ struct RecvRequest {
   std::byte* window = nullptr;
   size_t window_bytes = 0;
   bool ready = true;
-  // Set by the link: the message is taken in whatever comes, in parts of any order, which wait in
-  // the window while the destination is not ready. The window has to hold the whole message.
+  // Set by the link: parts of the message arrive in any order, and wait in the window while the
+  // destination is not ready. The window has to hold the whole message.
   bool scattered = false;
   int source = -1;        // rank; set by the link when it matches a receive from any source
   void* owner = nullptr;  // for the engine
@@ -75,14 +75,14 @@ struct RecvRequest {
   // --- the link's own ---
   uint64_t offer_id = 0;
   RemoteAddress offer;
-  Access access = Access::idle;  // to what is read of it
+  Access access = Access::idle;  // of the pending read
   bool shared = false;           // the sender has been asked to write parts of it
   uint64_t posted_order = 0;     // of receives from any source against others
   Coverage covered;              // scattered: bytes that are in place
 };
 
-// What a link tells the engine. Called inside Link calls and Mesh::poll(), with the progress lock
-// held.
+// Events of a link, for the engine. Called inside Link calls and Mesh::poll(), with the progress
+// lock held.
 class LinkEvents {
  public:
   virtual ~LinkEvents() = default;
@@ -90,8 +90,8 @@ class LinkEvents {
   // The memory of the message may change again.
   virtual void on_sent(SendRequest& request) = 0;
 
-  // Sets window and window_bytes of a request: at least kEagerBytes, or the whole message. A window
-  // that it had is not used any more.
+  // Sets window and window_bytes of a request: at least kEagerBytes, or the whole message. An
+  // earlier window is not used any more.
   virtual void provide_window(RecvRequest& request) = 0;
 
   // More bytes have arrived, or the message has been offered.
@@ -111,18 +111,18 @@ class LinkEvents {
   // Whether more than one operation runs here: then none may hold back the lanes that they share.
   virtual bool runs_others() const = 0;
 
-  // The error for a message whose size is not what the receive expects.
+  // The error for a message of another size than the receive expects.
   virtual Status size_mismatch(int peer, const RecvRequest& ours, const OpInfo& theirs,
                                uint64_t their_bytes) = 0;
 
-  // A rail to the peer died, or came back; others carry on. `text` says which and why.
+  // A rail to the peer died, or came back; others carry on. `text` names it and the cause.
   virtual void on_rail_event(int peer, bool lost, const std::string& text) = 0;
 
   // The link is unusable. `reported`: the peer's communicator has failed, and `status` is its
-  // reason; else `status` is what happened to the link. Called once per link.
+  // reason; else `status` is the link's own error. Called once per link.
   virtual void on_failed(int peer, const Status& status, bool reported) = 0;
 
-  // The peer has left in good order; what it sent before has been delivered.
+  // The peer has left in good order; all its earlier messages have been delivered.
   virtual void on_goodbye(int peer) = 0;
 };
 

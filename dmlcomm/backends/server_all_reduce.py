@@ -165,7 +165,7 @@ class ServerAllReduce:
         self._thread.start()
 
     def takes(self, op: str, tensor: torch.Tensor) -> bool:
-        """Whether the servers do this. What they do not is said in the log, once by reason."""
+        """Whether the servers do this. If not, the log says why, once for each reason."""
         kind = Kind(op, tensor.dtype, tensor.numel())
         if kind.count == 0:
             return False
@@ -208,7 +208,7 @@ class ServerAllReduce:
         self._client.set_timeout(timeout_s)
 
     def close(self) -> None:
-        """Leaves the servers. What is pending is given up. Idempotent."""
+        """Leaves the servers. Pending operations are given up. Idempotent."""
         self._stop("aborted", "the group was closed")
         self._leaving.join()
         self._thread.join()

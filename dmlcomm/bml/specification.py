@@ -1,4 +1,4 @@
-"""What a user says of the network: the sizes of its levels, and who is where."""
+"""The user's description of the network: the sizes of its levels, and the places of hosts."""
 
 import json
 import re

@@ -6,7 +6,7 @@ digit l. Which of a host's rails that is follows from the subnets, unless the fi
 beyond the levels (a management network) are left out. If hosts are not named and do not fit in
 their order, an order in which they do is looked for.
 
-What does not fit is stated per cable: level, switch, host, interface, address.
+Errors are stated per cable: level, switch, host, interface, address.
 """
 
 from collections import Counter
@@ -70,7 +70,7 @@ class _Attempt:
     def _best(self, host: int) -> Assignment:
         """Each level gets the rail whose subnet has the most hosts of its line and fewest others.
 
-        What is equally good goes by the configured order.
+        The configured order decides between equally good ones.
         """
         scores = []
         for level in range(len(self.sizes)):
@@ -112,7 +112,7 @@ class _Attempt:
                     switch_of[subnet] = switch
 
     def _subnet(self, hosts: list[int], level: int) -> Subnet | None:
-        """What most rails at the switch say; of equally many, what the first does."""
+        """The subnet of most rails at the switch; of equally frequent ones, that of the first."""
         rails = [self.assigned[host][level] for host in hosts]
         counts = Counter(rail.subnet for rail in rails if rail is not None)
         return counts.most_common(1)[0][0] if counts else None

@@ -1,4 +1,4 @@
-"""What dmlcomm raises.
+"""The exceptions of dmlcomm.
 
 ::
 

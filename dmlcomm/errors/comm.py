@@ -1,4 +1,4 @@
-"""What process groups raise. Apart from the others, since its base class is torch's."""
+"""The exceptions of process groups. Apart from the others, since their base class is torch's."""
 
 import torch.distributed as dist
 

@@ -1,4 +1,4 @@
-"""What the parameter server raises, in clients and in servers."""
+"""The exceptions of the parameter server, in clients and in servers."""
 
 from collections.abc import Sequence
 

@@ -45,7 +45,7 @@ from dmlcomm.lab.graph import (
 )
 from dmlcomm.lab.units import Shape
 
-# What one byte of an address holds: ports of a switch, switches of a level, levels below the
+# Limits of one byte of an address: ports of a switch, switches of a level, levels below the
 # management network's 255.
 MAX_PORTS = 254
 MAX_SWITCHES = 256

@@ -28,10 +28,10 @@ IDLE_S = 0.5
 INTERVAL_S = 1.0
 LEAST_INTERVALS = 3
 
-# What the load costs can be told only where the rest of the machine uses no more than this.
+# The cost of the load can be told only if the rest of the machine uses no more than this.
 QUIET = 0.2
 
-# Where a virtual machine lacks more of its CPU's time than this, its rates are not the lab's doing.
+# If a virtual machine lacks more of its CPU time than this, the lab does not cause its rates.
 MUCH_STOLEN = 0.05
 
 

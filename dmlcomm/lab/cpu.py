@@ -1,4 +1,4 @@
-"""What the cores of this machine did over a time."""
+"""The use of this machine's cores over a time."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -15,7 +15,7 @@ from dmlcomm.errors import LabError
 from dmlcomm.lab import namespaces as ns
 from dmlcomm.lab.client import Client
 
-# What a shell exits with for a command that it cannot start.
+# The exit code of a shell for a command that it cannot start.
 CANNOT_START = 126
 
 _HOLDER_IN_THE_LAB = 1
@@ -57,7 +57,7 @@ class Entry:
 
 
 def _enter(mnt: int, net: int, uts: int, folder: str) -> None:
-    """Runs in the child before the command. What fails here can be told through stderr only."""
+    """Runs in the child before the command. Only stderr can tell of a failure here."""
     try:
         ns.setns(mnt, ns.CLONE_NEWNS)
         ns.setns(net, ns.CLONE_NEWNET)

@@ -17,7 +17,7 @@ NUM_PORTS = 1_000
 
 @dataclass(frozen=True)
 class Job:
-    """What all ranks of a run have in common.
+    """The common settings of all ranks of a run.
 
     Attributes:
         graph: the topology.

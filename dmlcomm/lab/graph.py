@@ -36,7 +36,7 @@ MAX_HOSTS = 1024
 
 
 class NodeKind(enum.StrEnum):
-    """What a node does with packets."""
+    """The way in which a node handles packets."""
 
     HOST = "host"
     SWITCH = "switch"  # forwards by Ethernet address: a bridge

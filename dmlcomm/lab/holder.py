@@ -4,7 +4,7 @@ It holds the namespaces of the lab, and is the first process of the lab's PID na
 everything runs that is started in the lab. When it ends, however it ends, the kernel kills those
 processes, and with the last descriptor the namespaces, interfaces and bridges go.
 
-FD is one end of a socket pair. What to build comes in; progress, then "ready" or "error" goes out.
+FD is one end of a socket pair. The graph comes in; progress, then "ready" or "error" goes out.
 After that the holder answers requests (see `wire`), one after the other, until it is killed, which
 is how a lab is taken down, or the process that owns the lab is gone.
 """
@@ -180,7 +180,7 @@ def _become_daemon() -> None:
 
 
 def _silence() -> None:
-    """What started the lab may be waiting for the end of its output."""
+    """Closes the output: the process that started the lab may be waiting for its end."""
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)
@@ -237,7 +237,7 @@ def main() -> None:
         wire.send(control, {"error": str(error)})
         os._exit(1)
     except BrokenPipeError:
-        os._exit(1)  # whoever wanted the lab is gone
+        os._exit(1)  # the process that wanted the lab is gone
     control.close()
     _silence()
     holder.serve()

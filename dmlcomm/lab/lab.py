@@ -101,7 +101,7 @@ class Lab:
             client.ask("set", place=place, changes=changes)
 
     def popen(self, node: str, command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-        """Starts a process on a node. What is returned stands for it: signals and exit code pass.
+        """Starts a process on a node. The result stands for it: signals and exit code pass.
 
         Args:
             node: a host, as "host3"; also a switch or router.

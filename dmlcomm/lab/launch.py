@@ -137,7 +137,7 @@ class _Processes:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._streams = 0
         self._first_failure: int | None = None
-        # What is to be done next to end the others, and when.
+        # The next signal to end the others, and its time.
         self._next: tuple[float, int] | None = None
         self._selector = selectors.DefaultSelector()
         self._selector.register(client, selectors.EVENT_READ, self._lab_is_gone)

@@ -64,7 +64,7 @@ def die_with_parent() -> None:
 
 
 def show_interfaces_of_this_namespace() -> None:
-    """Makes /sys/class/net show this process's interfaces: it shows those of whoever mounted /sys.
+    """Makes /sys/class/net show this process's interfaces, not those of the mounter.
 
     In a mount namespace of its own. Raises OSError.
     """

@@ -132,7 +132,7 @@ class Network:
         self._await_carrier(link.ends, True)
 
     def _await_carrier(self, ends: Iterable[End], up: bool) -> None:
-        """Returns when the kernel tells whoever asks: it may take a second."""
+        """Waits until the kernel reports the carrier's state: that may take a second."""
         deadline = time.monotonic() + _CARRIER_DEADLINE_S
         for end in ends:
             with self._inside(end.node) as ip:

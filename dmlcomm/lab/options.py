@@ -1,4 +1,4 @@
-"""What holds for a whole lab."""
+"""Options of a whole lab."""
 
 from dataclasses import dataclass
 

@@ -5,7 +5,7 @@ graph alone, `routing_table` says for each node which neighbours lead to each ne
 attached to. In BCube this makes hosts relay for those that are not their neighbours, one digit
 corrected per hop; in a fat tree it gives the usual up and down with all equal paths.
 
-Where links can be moved (see `psnet`), a network says nothing about where somebody is: 10.1.1.3 may
+If links can be moved (see `psnet`), a network does not tell the place of a host: 10.1.1.3 may
 be at ToR 2 while the rest of 10.1.1.0/24 is at ToR 1. There every host has a route per address that
 its own networks would lead astray. No such route depends on what the kernel has learned before a
 move: its gateway is an address of an interface at the very switch that it leads to.
@@ -68,7 +68,7 @@ def _table_by_address(graph: nx.Graph) -> dict[str, Table]:
         for end in attached[target]:
             for node in neighbours.keys() & distance.keys() - {target}:
                 hops = _hops_to(end, distance, node, neighbours[node])
-                # What the kernel does by itself: the neighbour is in the network of an interface.
+                # The kernel does this by itself: the neighbour is in the network of an interface.
                 near = [e for e in attached[node] if _network(e) == _network(end)]
                 if [Hop(end.ip, e.interface) for e in near] != list(hops):
                     tables[node][f"{end.ip}/32"] = hops
@@ -88,7 +88,7 @@ Neighbours = dict[str, list[tuple[str, Hop]]]
 
 
 def _neighbours(graph: nx.Graph) -> tuple[Neighbours, dict[str, set[str]]]:
-    """Who reaches whom directly, and the networks that need a route with who is attached."""
+    """The direct neighbours of each node, and the networks that need a route with their nodes."""
     neighbours: Neighbours = {
         node: [] for kind in (NodeKind.HOST, NodeKind.ROUTER) for node in nodes_of_kind(graph, kind)
     }

@@ -11,7 +11,7 @@ from dmlcomm.lab.graph import End, Link
 
 @dataclass(frozen=True)
 class Direction:
-    """What one end of a link has sent. ``rate_bps``: of whole frames, between two readings."""
+    """Traffic from one end of a link. ``rate_bps``: of whole frames, between two readings."""
 
     sender: End
     bytes: int

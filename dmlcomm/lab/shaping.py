@@ -53,14 +53,14 @@ def packet_bytes(rate_bps: int | None, mtu: int) -> int:
 
 
 def burst_bytes(rate_bps: int, mtu: int) -> int:
-    """What may be sent at once: BURST_US of the rate, and in any case one largest packet."""
+    """Bytes that may be sent at once: BURST_US of the rate, but at least one largest packet."""
     largest = packet_bytes(rate_bps, mtu)
     frames = -(-largest // (mtu - HEADERS_BYTES))
     return max(rate_bps * BURST_US // 8_000_000, largest + (frames + 1) * HEADERS_BYTES)
 
 
 def queue_bytes(rate_bps: int) -> int:
-    """What may wait, beside the burst."""
+    """Bytes that may wait, beside the burst."""
     return max(rate_bps * QUEUE_US // 8_000_000, LEAST_QUEUE_BYTES)
 
 

@@ -1,4 +1,4 @@
-"""What a link does, as people write it: ``200mbit``, ``1.5ms``, ``2%``."""
+"""The shape of a link, as people write it: ``200mbit``, ``1.5ms``, ``2%``."""
 
 import re
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ MOST_RATE_BPS = 30_000_000_000
 
 @dataclass(frozen=True)
 class Shape:
-    """What a link does to each of its two directions.
+    """The shape of each of a link's two directions.
 
     Attributes:
         rate_bps: bits per second of whole Ethernet frames; None is as fast as the machine.

@@ -1,4 +1,4 @@
-"""What the commands of ``dmlcomm lab`` show: facts, live tables, a progress bar."""
+"""The output of the commands of ``dmlcomm lab``: facts, live tables, a progress bar."""
 
 import time
 from collections.abc import Iterator

@@ -30,7 +30,7 @@ NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,40}"
 
 @dataclass(frozen=True)
 class Credentials:
-    """Who is at the other end of a Unix socket."""
+    """The process at the other end of a Unix socket."""
 
     pid: int
     uid: int

@@ -15,7 +15,7 @@ from dmlcomm.rail import Rail
 
 @dataclass
 class _Job:
-    """What the last group of all ranks was found to be; its parts are made after it."""
+    """The network of the last group of all ranks; groups of some ranks are made after it."""
 
     is_grid: bool = False
 

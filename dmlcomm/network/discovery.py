@@ -91,7 +91,7 @@ def _connected(
 def _found(
     facts: Sequence[Facts], hosts: list[Host], may_be_grid: bool, is_part: bool
 ) -> NetworkMap:
-    """What the subnets show: with the rails that have carrier, or else with all."""
+    """The network that the subnets show: with the rails that have carrier, or else with all."""
     reason = ""
     lit = [tuple(rail for rail in host.rails if rail.has_carrier) for host in hosts]
     every = [host.rails for host in hosts]

@@ -19,7 +19,7 @@ _LONGEST_PAUSE_S = 0.05
 
 
 class Store(Protocol):
-    """What is used of ``torch.distributed.Store``."""
+    """The methods of ``torch.distributed.Store`` that are used."""
 
     def set(self, key: str, value: str, /) -> None: ...
     def get(self, key: str, /) -> bytes: ...

@@ -1,4 +1,4 @@
-"""What a rank publishes about its host, so that all ranks find out the same about the network."""
+"""The facts that a rank publishes about its host, so that all ranks find the same network."""
 
 import json
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ VERSION = 3
 
 
 class FactsError(ValueError):
-    """What another rank has published is not what this version publishes."""
+    """Another rank has published facts in a format that this version does not have."""
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ class Interface:
 
 @dataclass(frozen=True)
 class Selection:
-    """What the pattern chooses, in order, and why each other interface was not taken.
+    """The interfaces that the pattern chooses, in order, and why each other one was not taken.
 
     A candidate without carrier is no rail, unless the topology shows that its cable is only pulled.
     """

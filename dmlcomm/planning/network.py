@@ -17,7 +17,7 @@ MOST_MTU = 65_535
 
 
 class PlanError(ValueError):
-    """What is to be planned, or a plan file, is not legal."""
+    """The network or operation to plan, or a plan file, is not legal."""
 
 
 @dataclass(frozen=True)

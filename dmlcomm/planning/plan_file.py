@@ -14,8 +14,8 @@
         0: recursive_doubling
         65536: bml_ring
 
-Sizes are bytes of the vector, or of all ranks' pieces together, and begin at 0. Whatever is not
-understood is an error that names the file and the line.
+Sizes are bytes of the vector, or of all ranks' pieces together, and begin at 0. Everything
+else is an error that names the file and the line.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ _KEYS = ("plan", "hosts", "ranks_per_host", "grid", "prices", "algorithms")
 
 @dataclass(frozen=True)
 class PlanFile:
-    """What the file says.
+    """The contents of the file.
 
     Attributes:
         algorithms: operation -> first bytes -> name.
@@ -49,7 +49,7 @@ class PlanFile:
 
     @property
     def choices(self) -> str:
-        """What the engine takes: "op:first_bytes=name,..."."""
+        """The choices in the engine's format: "op:first_bytes=name,..."."""
         return ",".join(
             f"{op}:{first}={name}"
             for op, ranges in self.algorithms.items()

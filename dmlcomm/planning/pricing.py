@@ -17,10 +17,10 @@ ABOUT_EQUAL = 0.01
 
 @dataclass(frozen=True)
 class Choice:
-    """What every algorithm takes, and the one to use.
+    """The price of every algorithm, and the one to use.
 
     Attributes:
-        chosen: what a job without a plan file takes.
+        chosen: the choice of a job without a plan file.
         fastest: the least predicted time, which a plan file names.
         bound_s: the least time that the hosts' NICs allow, without headers; 0 where nothing has to
             be sent.

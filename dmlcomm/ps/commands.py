@@ -1,6 +1,6 @@
 """``dmlcomm ps``: the command line of the parameter server.
 
-What a command needs is imported in it: a server listens a fraction of a second after its start.
+Each command imports its own modules: a server listens a fraction of a second after its start.
 """
 
 import os
@@ -175,7 +175,7 @@ def _watch(controls: list, as_json: bool) -> None:  # type: ignore[type-arg]
 
     is_over = False
 
-    # What is raised while an object is destroyed (gRPC's calls are) is lost; the note is not.
+    # An exception in the destruction of an object (gRPC's calls) is lost; the note is not.
     def end(*_: object) -> None:
         nonlocal is_over
         is_over = True
@@ -225,7 +225,7 @@ class _StopSignals:
         signal.pthread_sigmask(signal.SIG_BLOCK, self._numbers)
 
     def also_when_stdin_ends(self) -> None:
-        """Whoever has started the server holds the other end, and may die without a word."""
+        """Ends the server with its parent, which holds the other end, and may die silently."""
 
         def watch() -> None:
             while os.read(0, 4096):  # no lock of sys.stdin, which would hold up the end

@@ -1,4 +1,4 @@
-"""What a model is, as a message; equal on all workers and servers."""
+"""The description of a model, as a message; equal on all workers and servers."""
 
 from typing import Any
 
@@ -42,7 +42,7 @@ def _tensor(tensor: Any) -> str:
 
 
 def difference(ours: Any, theirs: Any) -> str:
-    """What an error says about two models of one name that are not equal."""
+    """The text of an error about two models of one name that are not equal."""
     text = f"here {describe(ours)}; there {describe(theirs)}"
     for mine, other in zip(ours.tensors, theirs.tensors, strict=False):
         if mine != other:

@@ -4,7 +4,7 @@ Between a worker with k NICs and a server with R there are max(k, R) rails:
 
 - k = 1: one rail to each NIC of the server. One of them carries everything until it dies: the
   server's NIC in the worker's own subnet if there is one. Then the others are connected, and share
-  the work with it when it is back. Where several would do, worker w takes the one at place w, so
+  the work with it when it is back. If several would do, worker w takes the one at place w, so
   that workers spread evenly (PSNet).
 - k > 1: NICs that share a subnet are paired first, the rest in order; the side with fewer NICs goes
   round. Messages are striped over all rails.

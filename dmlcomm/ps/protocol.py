@@ -1,4 +1,4 @@
-"""What workers and servers agree on before they talk: versions, addresses, numbers of models."""
+"""Conventions of workers and servers: versions, addresses, numbers of models."""
 
 import hashlib
 import hmac
@@ -13,7 +13,7 @@ TOKEN_KEY = "dmlcomm-token-bin"
 # Deadline of a call that does not wait for others, and what is added to one that does.
 CALL_TIMEOUT_S = 10.0
 
-# A call that waits for others is asked in slices, so that whoever waits can look around meanwhile.
+# A call that waits for others is asked in slices: between them the caller can check other things.
 WAIT_SLICE_S = 2.0
 
 # How often a waiting server looks whether those it waits for are still alive.

@@ -115,7 +115,7 @@ def _server(
 
 
 def _address(index: int, process: "subprocess.Popen[str]") -> str:
-    """Where the server says that it listens."""
+    """The address at which the server says that it listens."""
     assert process.stdout is not None
     deadline = time.monotonic() + START_TIMEOUT_S
     with selectors.DefaultSelector() as selector:

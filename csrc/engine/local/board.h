@@ -1,18 +1,18 @@
-// Board: where ranks that share one host meet, without messages.
+// Board: the ranks of one host meet here, without messages.
 //
 // Each rank has slots in its own shared memory that the others read, and counts rounds. In round r
 // a rank
-//   enters   writes slot r % 2, and publishes r in its segment's header;
-//   takes    waits for `round >= r` at all others, compares what they do with what it does, and
-//            reads the slots it needs. So a root learns, too, that the others named another one.
+//   enters   writes slot r % 2, and publishes r in its BoardHeader;
+//   takes    waits for `round >= r` at all others, compares their operation with its own, and reads
+//            the slots it needs. So a root also learns that the others named another root.
 // Slot r % 2 was last used in round r - 2. A peer that has published r - 1 is through with r - 2,
 // so a rank enters r only when all have published r - 1.
 //
 // Round 1 belongs to the board itself: the ranks say whether they reach each other's memory. An
-// operation takes one or two rounds, and all ranks count them alike. What goes through the slots is
-// either the data (SlotRunner, algorithm `slots`) or addresses of it (DirectRunner, `peer_memory`);
-// the planner chooses (schedule/algorithms/shared_memory.cc). In the first round of the latter
-// a slot may hold a copy to which the others write, too: until they publish the second.
+// operation takes one or two rounds, and all ranks count them alike. The slots carry either the
+// data (SlotRunner, algorithm `slots`) or addresses of it (DirectRunner, `peer_memory`); the
+// planner chooses (schedule/algorithms/shared_memory.cc). In the first round of `peer_memory` a
+// slot may hold a copy. The others write to it, too, until they publish the second round.
 //
 // All of this lies in the area that each rank shares with the others of its host: BoardHeader, and
 // from the next page on the two slots.
@@ -57,12 +57,12 @@ class Board {
 
   explicit Board(transport::Mesh& mesh);
 
-  // Round 1; to be called until ready().
+  // Carries out round 1; to be called until ready().
   void greet(bool* moved);
   bool ready() const { return ready_; }
   bool greeting_waits_for(int peer) const;
 
-  // What the ranks have found out about each other, the same on all of them. Once ready().
+  // The ranks' access to each other's memory, the same on all of them. Once ready().
   const topology::SharedMemory& memory() const { return memory_; }
 
   // Carries `op` out; `algorithm` is no schedule. Once ready().
@@ -97,8 +97,8 @@ class Board {
   topology::SharedMemory memory_;
 };
 
-// What ranks with slots of so many bytes have beside messages. `reaches_all`: each one the memory
-// of all others; `shares_tensors`: on all of them tensors may lie in the arena.
+// The shared memory of ranks with slots of `slot_bytes`. `reaches_all`: each rank reaches the
+// memory of all others; `shares_tensors`: on all of them tensors may lie in the arena.
 topology::SharedMemory shared_memory(uint32_t num_ranks, size_t slot_bytes, bool reaches_all,
                                      bool shares_tensors);
 

@@ -1,4 +1,4 @@
-// BoardRunner: what all operations on the board have in common, the walk through rounds (board.h).
+// BoardRunner: the common part of all operations on the board, the walk through rounds (board.h).
 #pragma once
 
 #include <vector>

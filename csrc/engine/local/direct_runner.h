@@ -20,7 +20,7 @@ class DirectRunner final : public BoardRunner {
                MemoryPool& pool);
   ~DirectRunner() override;
 
-  // What a rank shows the others has to fit into a slot.
+  // The regions that a rank shows to the others have to fit into a slot.
   static size_t slot_bytes_for(int num_ranks) {
     return static_cast<size_t>(num_ranks) * sizeof(Region);
   }

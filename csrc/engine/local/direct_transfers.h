@@ -1,5 +1,6 @@
-// What each rank of one host does with the tensors of all, when an operation goes straight from
-// tensor to tensor. A pure function of what the ranks have shown each other.
+// The transfers of each rank of one host between the tensors of all, when an operation goes
+// straight from tensor to tensor. A pure function of the regions that the ranks have shown each
+// other.
 //
 // Work is dealt out evenly, and every byte that is fetched is used while it is in the cache:
 //   all_reduce, reduce  rank r adds up part r of the vector, and writes it to all (to the root)
@@ -27,7 +28,7 @@ struct Region {
 
 // How many regions each rank shows the others of such an operation, at most.
 size_t max_regions(schedule::OpKind kind, size_t num_ranks);
-// What one rank shows the others of its operation.
+// The regions of an operation that one rank shows to the others.
 std::vector<Region> shown_regions(const OpRequest& request, bool is_root);
 
 // Whether the others write to the region with this index, or only read it.

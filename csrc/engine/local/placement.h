@@ -2,12 +2,11 @@
 //
 // The kernel seldom moves threads that wake each other, or that poll and yield: of 2 ranks on 2
 // cores it left both on one for seconds, where an operation that takes 40 us took 250; of 4 ranks
-// three on one core. Where ranks share memory, each says on which core it drives, and where another
-// core has at least two ranks less, one moves over there. Where they talk over loopback, each has
-// its core, which the schedules count on. Nobody is pinned: the affinity mask is put back right
-// after a move.
+// three on one core. Ranks that share memory say on which core they drive, and one moves to another
+// core if that has at least two ranks less. Over loopback each rank has its core, which the
+// schedules rely on. Nobody is pinned: the affinity mask is put back right after a move.
 //
-// All calls come with the progress lock held.
+// All calls require the progress lock.
 #pragma once
 
 #include <sched.h>

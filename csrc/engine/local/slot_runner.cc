@@ -22,7 +22,7 @@ void SlotRunner::put() {
   if (request().shape.kind == OpKind::all_gather) keep_own_part();
 }
 
-// What belongs to `rank`: an even cut of an all-reduce, a piece as the caller named it, or
+// The part of `rank`: an even cut of an all-reduce, a piece as the caller named it, or
 // everything.
 SlotRunner::Part SlotRunner::part_of(int rank) const {
   const size_t element = size_of(request().dtype);

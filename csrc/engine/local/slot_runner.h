@@ -1,8 +1,8 @@
 // SlotRunner: an operation whose data goes through the slots of the board: each rank writes its
 // part to its slot, and the others read it there. Two copies, no system call.
 //
-// In one round every rank adds up what it needs. An all-reduce may take two: each rank adds up its
-// N-th, and fetches the others' in the second. Sums are in rank order on every rank.
+// In one round every rank adds up its whole result. An all-reduce may take two: each rank adds up
+// its N-th, and fetches the others' in the second. Sums are in rank order on every rank.
 #pragma once
 
 #include "engine/local/board_runner.h"

@@ -1,4 +1,4 @@
-// Update rules: what a parameter server does with the weights when the gradients of a window have
+// Update rules: a parameter server applies one to the weights when the gradients of a window have
 // come in. A rule is pure arithmetic on ranges of memory; it holds its options, and neither weights
 // nor state.
 //
@@ -36,7 +36,7 @@ class Rule {
   // Arrays of state per element, of the weights' type.
   virtual size_t num_slots() const = 0;
 
-  // What the slot's elements hold before the first update.
+  // The value of the slot's elements before the first update.
   virtual double first_value(size_t slot) const = 0;
 
   virtual bool supports(DType dtype) const = 0;
@@ -45,9 +45,9 @@ class Rule {
   // be the same memory.
   virtual bool replaces() const { return false; }
 
-  // Any thread; ranges that overlap never at once. Whatever fails has changed nothing: unsupported
-  // for a type that the rule does not support, invalid_argument for a learning rate or (integers) a
-  // scale that it cannot use.
+  // Any thread; overlapping ranges never at once. A failure has changed nothing: unsupported for a
+  // type that the rule does not support, invalid_argument for a learning rate or (integers) a scale
+  // that it cannot use.
   virtual Status apply(const UpdateRange& range) const = 0;
 };
 

@@ -1,4 +1,4 @@
-// The rules with a learning rate, for f32 and f64: rule.h says what they do.
+// The rules with a learning rate, for f32 and f64; rule.h defines them.
 //
 // Each takes a value for every option that rule.cc lists for it.
 #pragma once

@@ -1,4 +1,4 @@
-// Options of update rules: which a rule has, what they may be, and the values for one rule.
+// Options of update rules: their names and domains by rule, and the values for one rule.
 #pragma once
 
 #include <map>
@@ -9,7 +9,7 @@
 
 namespace dmlcomm::ps {
 
-// What an option may be, besides finite.
+// The values that an option may have, besides being finite.
 enum class OptionDomain {
   not_negative,
   below_one,   // from 0, and less than 1

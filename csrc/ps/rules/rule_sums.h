@@ -1,4 +1,4 @@
-// The rules without a learning rate, for integers too: rule.h says what they do.
+// The rules without a learning rate, for integers too; rule.h defines them.
 #pragma once
 
 #include <memory>

@@ -10,7 +10,7 @@ namespace dmlcomm::schedule {
 namespace {
 
 // A part with its header fills two packets of the loopback device, which hold 65,483 bytes each,
-// and half a part with its header fits into one. What stands over costs a packet of its own: parts
+// and half a part with its header fits into one. An excess costs a packet of its own: parts
 // of 128 KiB take a tenth longer.
 constexpr uint64_t kPartBytes = 130'688;
 // Shorter vectors gain nothing: they are in the cache as they are.

@@ -1,11 +1,11 @@
 // Blocks: a long vector as a row of short ones, each with a schedule of its own, few at a time.
 //
-// Where the ranks of one host talk over TCP, the kernel's copies are the price, and a copy of what
-// is in the cache takes half as long. In blocks, what comes in is still there when it is combined,
-// and the result when it is passed on. A block begins when the one `kBlocksAtATime` before it is
-// complete on this rank. So there are never more at a time: what a rank sends of a block waits for
-// its peers' part in the block two before, so windows stay few as well. Ranks begin what becomes
-// ready in the order in which it does. So messages between two of them are written in the order of
+// If the ranks of one host talk over TCP, the kernel's copies are the price, and a copy from the
+// cache takes half as long. In blocks, received data is still in the cache when it is combined, and
+// the result when it is passed on. A block begins when the one `kBlocksAtATime` before it is
+// complete on this rank. So there are never more at a time: a rank's messages of a block wait for
+// its peers' part in the block two before, so windows stay few as well. Ranks begin steps in the
+// order in which they become ready. So messages between two of them are written in the order of
 // the blocks, and none waits behind one that a rank cannot take yet.
 #pragma once
 

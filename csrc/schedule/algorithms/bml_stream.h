@@ -26,10 +26,10 @@ constexpr uint32_t kMaxBmlChunks = 4;
 // In which order the chunks of a message follow each other, so that the next step has begun when
 // the last of them arrives. Parts count down, as they come around a ring.
 enum class ChunkOrder {
-  // The part of the next step that is the host's own: where all neighbours exchange at once, it is
-  // what they all wait for; in a broadcast it is what the host has had for longest.
+  // The part of the next step that is the host's own: if all neighbours exchange at once, they all
+  // wait for it; in a broadcast the host has had it for longest.
   own_first,
-  // Around a ring the own part is what the next step needs last, and the one below it first.
+  // Around a ring the next step needs the own part last, and the one below it first.
   own_last,
 };
 
@@ -101,7 +101,7 @@ class BmlStream {
     return cut_pieces(pieces, parts, part, part + 1);
   }
 
-  // A message of `step` is sent in *chunks*, so that what has arrived can be passed on, or combined
+  // A message of `step` is sent in *chunks*, so that arrived data can be passed on, or combined
   // for the next step, while the rest is on the wire. Chunks are cut where the next step cuts:
   // either they are runs of its parts, or each part is cut as the next step would cut it. Sender
   // and receiver agree on all of this, since they differ on the level of `step` only. In the last

@@ -1,7 +1,7 @@
-// The schedules of the table, and what stands behind each row in <operation>_<algorithm>.cc:
-// source, steps, bytes on the wire and an example, the generator and the estimate.
+// The schedules of the table. <operation>_<algorithm>.cc has, for each row: source, steps, bytes on
+// the wire and an example, the generator and the estimate.
 //
-// A row has the operation, the algorithm, what it needs of the topology, where all ranks do the
+// A row has the operation, the algorithm, its demand on the topology, where all ranks do the
 // same at the same time, and how its schedule grows with the group (algorithms.h, algorithms.cc).
 #pragma once
 

@@ -34,9 +34,8 @@ inline Group group_within_host(const topology::Topology& topology, uint32_t rank
   return group;
 }
 
-// One rank of each host, ordered by the numbers of the hosts, so that on a grid member h is the
-// rank on host h: of the ranks of a host that one which comes as late among them as `rank` does
-// among those of its own. Every host has the same number of ranks.
+// The ranks with the same index within their host as `rank`, ordered by the numbers of the hosts,
+// so that on a grid member h is on host h. Every host has the same number of ranks.
 inline Group group_across_hosts(const topology::Topology& topology, uint32_t rank) {
   const auto& hosts = topology.host_of_rank;
   std::vector<uint32_t> seen(*std::max_element(hosts.begin(), hosts.end()) + size_t{1}, 0);

@@ -1,9 +1,9 @@
-// What the hierarchical algorithms share. They run in stages: inside each host through shared
+// Common parts of the hierarchical algorithms. They run in stages: inside each host through shared
 // memory, and between hosts, where all ranks of a host work at once, each with one rank of every
 // other host: BML on a grid, a ring or a chain on a flat network.
 //
-// The stages inside a host have a stream of their own. In the same one, what they combine could
-// form one run with what a stage between hosts combines in the same place, and wait for it.
+// The stages inside a host have a stream of their own. In the same one, their combining
+// steps could form one run with those of a stage between hosts in the same place, and wait for it.
 #pragma once
 
 #include <vector>

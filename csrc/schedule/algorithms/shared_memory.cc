@@ -21,7 +21,7 @@ namespace {
 
 using topology::SharedMemory;
 
-// Where ranks reach each other's memory, data goes through the slots if a rank reads at most
+// If ranks reach each other's memory, data goes through the slots if a rank reads at most
 // (N - 1) times this from each other one. Two copies in the cache cost less than a system call and
 // a second wait, and the more ranks there are, the more system calls and waits. See
 // copies_to_slots().
@@ -105,8 +105,9 @@ bool peer_memory_wins(const OpShape& shape, const SharedMemory& memory) {
   return !slots_wins(shape, memory);
 }
 
-// An all_reduce whose tensor all ranks map needs no copies, and as many rounds as in the slots.
-// (4 ranks, 64 KiB: 55 us instead of 87; 106 instead of 97 where all tensors have to be copied.)
+// An all_reduce whose tensor all ranks map needs no copies, and the same number of rounds as in the
+// slots. (4 ranks, 64 KiB: 55 us instead of 87; 106 instead of 97 where all tensors have to be
+// copied.)
 bool copies_to_slots(const OpShape& shape, const SharedMemory& memory) {
   if (shape.kind != OpKind::all_reduce || !memory.reaches_peers) return false;
   const uint64_t bytes = known_bytes(shape);
@@ -121,7 +122,7 @@ double slots_seconds(OpKind kind, const EstimateTerms& terms) {
          terms.gamma * slot_bytes_touched(kind, terms.num_ranks, terms.bytes);
 }
 
-// What all ranks map is combined where it is, and takes no system calls.
+// Memory that all ranks map is combined in place, without system calls.
 double peer_memory_seconds(OpKind kind, const EstimateTerms& terms) {
   const SharedMemory& memory = terms.topology->memory;
   const auto least = static_cast<double>(memory.least_mapped_bytes);

@@ -1,7 +1,7 @@
 // slots and peer_memory, the algorithms of ranks that share one host's memory; see
-// shared_memory.cc. Which shapes they carry, which they should carry, and what that takes.
+// shared_memory.cc: the shapes that they can carry, those that they should carry, and their price.
 //
-// All ranks have to come to the same answers: these depend on what all ranks know.
+// All ranks have to come to the same answers: these depend on facts that all ranks know.
 #pragma once
 
 #include "schedule/op_shape.h"

@@ -18,7 +18,7 @@ double grid_beta_all(const topology::Topology& topology, double hosts, double co
   return longest * hosts / (hosts - 1);
 }
 
-// On every core there are as many ranks, neighbours in their order. A byte between two of them
+// All cores have the same number of ranks, neighbours in their order. A byte between two of them
 // takes that core, and one to another core takes both.
 void add_kept_cores(const topology::Topology& topology, EstimateTerms* terms) {
   const double together = topology.ranks_kept_together();
@@ -47,8 +47,8 @@ double EstimateTerms::tree(double link_seconds) const {
 // (N - k) / (N - 1) of its bytes through them, k ranks at a time; the rest goes through memory
 // meanwhile. In a ring over ranks in host order, one rank of each host uses the NICs.
 //
-// On a grid a message takes one path, and all rails of a flat network. A host that exchanges with
-// one other uses one rail, whoever that is, for some of them the slowest: for shifts and pairs the
+// On a grid a message takes one path, on a flat network all rails. A host on a grid that exchanges
+// with one other host uses one rail, for some of them the slowest: for shifts and pairs the
 // paths of all hosts, lowest level first, share no rail, since from the host that relays and the
 // shift follows who sends.
 EstimateTerms estimate_terms(const topology::Topology& topology, double bytes) {

@@ -40,13 +40,13 @@ struct EstimateTerms {
 
   // A round in which every rank posts `messages` and waits for as many.
   double latency(double messages = 1) const { return alpha + messages * overhead; }
-  // A round in which only so many of the ranks post. Where ranks share cores, these have the cores
+  // A round in which only `senders` of the ranks post. If ranks share cores, these have the cores
   // of the others too.
   double latency_of(double senders, double messages = 1) const {
     return alpha + messages * overhead * std::max(1 / crowding, senders / num_ranks);
   }
   // All rounds of a binomial tree: in round k the 2^k ranks that have the data send, or those that
-  // are left receive. `link_seconds` is what the links take for the bytes.
+  // are left receive. `link_seconds` is the links' time for the bytes.
   double tree(double link_seconds) const;
 
   double all(double sent, double received) const { return beta_all * busier(sent, received); }

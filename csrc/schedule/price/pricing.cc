@@ -49,7 +49,7 @@ OpShape shape_of_rank(OpShape shape, uint32_t rank) {
   return shape;
 }
 
-// What the schedules tell, where there are not too many, else the estimate.
+// From the schedules, unless there are too many; then the estimate.
 Price price_one(const Algorithm& algorithm, const topology::Topology& topology,
                 const OpShape& shape, uint64_t bytes) {
   Price price;

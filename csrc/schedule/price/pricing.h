@@ -1,4 +1,4 @@
-// Pricing: what each algorithm of an operation takes on a topology, for people who plan.
+// Pricing: the time of each algorithm of an operation on a topology, for people who plan.
 //
 // The planner compares estimates, since it has microseconds. Here time is counted in seconds, so
 // the schedules themselves are simulated wherever that ends in time. The two may choose

@@ -358,7 +358,8 @@ double simulate_in_lockstep(const topology::Topology& topology, const Schedule& 
   for (size_t j = 0; j < sends.size(); ++j) {
     const Step &send = schedule.steps[sends[j]], &receive = schedule.steps[receipts[j]];
     const uint64_t elements = std::max(send.range.length, receive.range.length);
-    // What this rank's message costs others on its way, others' messages cost this rank's host.
+    // The cost of this rank's message for relaying hosts is the cost of others' messages for this
+    // rank's host.
     const auto hops = route(topology, rank, send.peer, send.rail);
     const topology::Link& link = topology.link(rank, send.peer);
     work.add_message(

@@ -1,8 +1,8 @@
-// The simulator: what schedules take on a topology, in seconds.
+// The simulator: the time of schedules on a topology, in seconds.
 //
 // A message starts when both sides have reached it. Its sender posts its messages one after the
-// other (`overhead` each), and where ranks share cores, all senders together as many at a time as
-// there are cores; `alpha` later it becomes a flow, and all flows share the resources they need by
+// other (`overhead` each), and if ranks share cores, all senders together one message per
+// core at a time; `alpha` later it becomes a flow, and all flows share the resources they need by
 // max-min fairness: between hosts the NICs of both hosts (one rail of each on a grid, and of the
 // hosts that relay, for which `alpha` grows; all rails elsewhere), where a NIC to which several
 // hosts send is slower (`contention`), and the cores where ranks share them, of which a sender has

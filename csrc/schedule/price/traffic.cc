@@ -138,7 +138,8 @@ Traffic count_traffic(const topology::Topology& topology, const std::vector<Sche
   return traffic;
 }
 
-// What this rank's messages cost hosts that relay them, others' messages cost this rank's host.
+// The cost of this rank's messages for relaying hosts is the cost of others' messages for this
+// rank's host.
 Traffic count_traffic_in_lockstep(const topology::Topology& topology, const Schedule& schedule,
                                   uint32_t rank, uint32_t element_bytes) {
   Traffic traffic;

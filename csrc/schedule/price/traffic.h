@@ -1,4 +1,4 @@
-// Traffic: what an algorithm sends, counted in its schedules: messages, rounds, and bytes on NICs.
+// Traffic of an algorithm, counted in its schedules: messages, rounds, and bytes on NICs.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ struct Traffic {
   uint64_t messages = 0;
   // The longest chain of messages of which each has to wait for the one before.
   uint64_t rounds = 0;
-  // By rail: what the host that sends most there sends, including what it relays for others.
+  // By rail: the bytes of the host that sends most there, including those that it relays.
   // Messages that are striped count on each rail by its speed.
   std::vector<double> rail_bytes;
 };

@@ -2,10 +2,10 @@
 // an element is the expression that made it, and order is what dependencies guarantee, not what a
 // run happened to do. A verified set is right in every interleaving.
 //
-// What it proves:
+// It proves:
 //  - Form: dependencies name earlier steps in ascending order; ranges lie inside their buffers and
-//    cross no border between pieces; nobody writes to the input; what is sent has the length
-//    that is received, message by message on each (sender, receiver, stream), which has one rail.
+//    cross no border between pieces; nobody writes to the input; each message has the same length
+//    at its sender and receiver, in order on each (sender, receiver, stream), which has one rail.
 //  - No race: two steps of one rank that touch the same element, one of them writing, are ordered
 //    by that rank's own dependencies (or are recv_reduce steps of one stream onto one range).
 //  - No deadlock: it holds even where a send completes only with its receive, and where a run of

@@ -11,7 +11,7 @@
 
 namespace dmlcomm::schedule::verifier {
 
-// What an element is made of: nothing, an element of one rank at the start,
+// The expression of an element: nothing, an element of one rank at the start,
 // op(a, b), or a final value.
 using ExpressionId = uint32_t;
 constexpr ExpressionId kNothing = 0;
@@ -31,7 +31,7 @@ class Expressions {
   bool same(ExpressionId a, ExpressionId b) const { return nodes_[a].hash == nodes_[b].hash; }
 
   // Empty if `id` combines `element` of each of `num_ranks` ranks exactly once and, where there is
-  // something to combine, is final; else what was expected.
+  // something to combine, is final; else the expected expression.
   std::string sum_fault(ExpressionId id, uint64_t element, uint32_t num_ranks) const;
 
   // "final(((0:7 + 1:7) + 2:7))": rank:element.
@@ -60,7 +60,7 @@ class Execution {
   Execution(const std::vector<OpShape>& shapes, const std::vector<Schedule>& schedules,
             const Matches& matches, Aliasing aliasing);
 
-  // Fails on a deadlock, on reading nothing, and on combining what is final.
+  // Fails on a deadlock, on reading nothing, and on combining a final value.
   Status run();
 
   // After run(): everyone has heard from everyone.

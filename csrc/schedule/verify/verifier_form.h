@@ -37,7 +37,7 @@ class MemoryMap {
   uint64_t alias_begin_ = 0, alias_length_ = 0;
 };
 
-// Units: what starts and completes together. A maximal run of adjacent recv_reduce steps
+// Units: steps that start and complete together. A maximal run of adjacent recv_reduce steps
 // of one stream onto one range is a unit, any other step is one by itself. unit_of[i] is
 // the first step of i's unit.
 std::vector<uint32_t> units_of(const Schedule& schedule);

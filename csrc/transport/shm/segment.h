@@ -35,7 +35,7 @@ struct Header {
   uint64_t arena_address;
   uint64_t arena_bytes;
 
-  // 1 while the owner sleeps or is about to; who changes what it may wait for then wakes it.
+  // 1 while the owner sleeps or is about to; a peer that changes its condition then wakes it.
   alignas(kCacheLineBytes) std::atomic<uint32_t> sleeping;
   // Grows while the owner is alive.
   alignas(kCacheLineBytes) std::atomic<uint64_t> heartbeat;
@@ -50,9 +50,9 @@ struct RingControl {
   alignas(kCacheLineBytes) std::atomic<uint64_t> tail;  // read up to here; by the peer
   // 1: the owner of the segment has read the peer's memory by itself, and offers are welcome.
   alignas(kCacheLineBytes) std::atomic<uint32_t> owner_can_read;
-  // 1: what the owner has offered is its own again.
+  // 1: the owner has withdrawn all its offers.
   std::atomic<uint32_t> owner_withdrew;
-  // Who copies which part of the message that the owner sends (joint_copy.h); by both.
+  // Claims on chunks of the message that the owner sends (joint_copy.h); written by both.
   alignas(kCacheLineBytes) std::atomic<uint64_t> claims;
 };
 

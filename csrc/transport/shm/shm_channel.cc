@@ -16,8 +16,8 @@
 namespace dmlcomm::transport::shm {
 namespace {
 
-// From here on copies go past the cache. What does not fit into it may come in parts that are no
-// larger than this (chunks of joint_copy.cc); but so does what would fit.
+// From here on copies go past the cache. Messages that do not fit into it may come in parts of this
+// size (chunks of joint_copy.cc); but so do smaller ones.
 constexpr size_t kStreamBytes = 64 * 1024;
 
 void copy_mapped(void* destination, const void* source, size_t bytes) {

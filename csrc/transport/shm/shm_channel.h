@@ -1,9 +1,9 @@
 // ShmChannel: a channel to another rank of the same host, over two rings in shared memory.
 //
 // The Unix socket through which the segments were exchanged stays open: its end means that the
-// peer's process is gone. Where the kernel permits, each side reads the other's memory by itself
-// (process_vm_readv), in one copy; what lies in an arena that the peer has handed over, without the
-// kernel.
+// peer's process is gone. If the kernel permits, each side reads the other's memory by itself
+// (process_vm_readv), in one copy; memory in an arena that the peer has handed over is read without
+// the kernel.
 #pragma once
 
 #include <sys/types.h>
@@ -17,7 +17,7 @@
 
 namespace dmlcomm::transport::shm {
 
-// What both sides know after the handshake.
+// The knowledge of both sides after the handshake.
 struct ShmPeer {
   UniqueFd socket;
   UniqueFd doorbell;  // eventfd of the peer: writing wakes it

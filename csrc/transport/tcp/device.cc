@@ -49,8 +49,8 @@ int parameter(const std::string& interface, const char* name) {
   return greatest;
 }
 
-// What keeps packets for the address of one card from reaching it; empty where nothing does. IPv6
-// has neither.
+// The setting that keeps packets for the address of one card from reaching it, or empty. IPv6 has
+// neither.
 std::string obstacle(const std::vector<std::string>& cards, const std::string& peer) {
   if (peer.find(':') != std::string::npos) return "";
   for (const std::string& card : cards) {

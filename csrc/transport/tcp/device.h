@@ -30,7 +30,7 @@ std::vector<std::string> cards_beside(const std::vector<CardAddress>& cards,
                                       const std::string& interface, const std::string& peer);
 
 // Lets a socket to `peer` send and receive by `interface` alone, if another card would be taken
-// else. Where the host is not set up for it (docs/topology.md), or the kernel refuses (before
+// otherwise. If the host is not set up for it (docs/topology.md), or the kernel refuses (before
 // Linux 5.7 to ordinary users), the socket stays as it is, and the log says so once.
 void hold_to_card(int fd, const std::string& interface, const std::string& peer);
 

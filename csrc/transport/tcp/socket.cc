@@ -72,7 +72,7 @@ Status choose_congestion(int fd, const std::string& address, const std::string& 
                         "/proc/sys/net/ipv4/tcp_allowed_congestion_control (`dmlcomm doctor`)"));
 }
 
-// What must be set before the connection is made, and is passed on to those that are accepted.
+// Options that must be set before the connection is made; accepted connections inherit them.
 Status prepare(int fd, const std::string& address, const SocketOptions& options) {
   DMLCOMM_RETURN_IF_ERROR(choose_congestion(fd, address, options.congestion));
   // The window scale is agreed on while connecting.

@@ -11,7 +11,7 @@
 namespace dmlcomm::transport::tcp {
 
 struct SocketOptions {
-  std::optional<uint64_t> buffer_bytes;  // 0: the kernel's autotuning; empty: what is best here
+  std::optional<uint64_t> buffer_bytes;  // 0: the kernel's autotuning; empty: the best value here
   std::string congestion;                // empty: cubic on loopback, else the system's
 };
 
@@ -37,7 +37,7 @@ Result<UniqueFd> begin_connect(const std::string& interface, const std::string& 
 
 // Options of a connection that is used for data.
 void tune(int fd, const SocketOptions& options);
-// How much the kernel takes beyond what is on its way.
+// Limits the bytes that the kernel queues beyond those on their way.
 void limit_queue(int fd, size_t bytes);
 bool is_loopback(const std::string& address);
 // Whether the cable of an interface is in; true where that cannot be told.

@@ -11,7 +11,7 @@
 namespace dmlcomm::transport::tcp {
 namespace {
 
-// What the kernel takes of a connection's data beyond what is on its way, where that is limited.
+// Bound on the bytes that the kernel queues beyond those on their way, if it is limited.
 constexpr size_t kQueueBytes = 512 * 1024;
 // Of connections that share the work: none takes more than it will soon carry.
 constexpr size_t kShortQueueBytes = 64 * 1024;

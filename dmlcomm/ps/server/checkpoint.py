@@ -51,7 +51,7 @@ Shard = dict[str, Any]
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a file holds. The arrays of the shards are views of the file.
+    """The contents of a file. The arrays of the shards are views of the file.
 
     `incarnations`, by worker, are of the clients that were alive when it was written.
     """

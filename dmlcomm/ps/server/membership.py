@@ -1,4 +1,4 @@
-"""Who takes part: the sessions of one server, and which workers are alive."""
+"""Membership: the sessions of one server, and which workers are alive."""
 
 import secrets
 import threading
@@ -58,7 +58,7 @@ class Membership:
         self._first_came: float | None = None
 
     def restore(self, incarnations: Mapping[int, int], workers: Iterable[int]) -> None:
-        """Who was alive, by a checkpoint, see `num_missing`; and whose clocks a model has.
+        """Takes over a checkpoint's clients, see `num_missing`, and the workers of its clocks.
 
         Before any worker comes.
         """

@@ -30,7 +30,7 @@ class Created:
 
 
 class Models:
-    """What this server knows of models beside their values. Any thread may call.
+    """The server's knowledge of models beside their values. Any thread may call.
 
     The first live server elects one worker per model to provide the first values: it sets them on
     all servers, seals the model on the others, and here last. So a model that is sealed here is

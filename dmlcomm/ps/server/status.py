@@ -17,7 +17,7 @@ RATE_INTERVAL_S = 1.0
 
 
 class ServerView:
-    """What the server is, and what it has counted. Any thread may call."""
+    """The state and the counters of the server. Any thread may call."""
 
     def __init__(
         self, core: _core.PsServer, server: int, num_servers: int, num_workers: int, replicas: int

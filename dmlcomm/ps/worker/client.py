@@ -382,7 +382,7 @@ class Client:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # Where something has gone wrong, others may never do what a pull waits for.
+        # After an error, a pull may wait for pushes that never come.
         self.close(wait=kind is None)
 
     # --- operations, now (run) or later (run_later) ---

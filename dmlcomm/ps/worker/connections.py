@@ -20,7 +20,7 @@ from dmlcomm.ps.worker.patience import Patience
 CONNECT_TIMEOUT_S = 30.0
 
 
-# What is different a moment later: a server that starts, or has not noticed a death yet.
+# Errors that may pass: of a server that starts, or has not noticed a death yet.
 MAY_PASS = (
     errors.PsConnectionError,
     errors.PsTimeoutError,

@@ -101,7 +101,7 @@ class Creation:
                 replies[server] = self._create_on(server, made, elect=server == first)
         created = replies[first]
         assert self._connections.core is not None
-        # Servers may be a little apart. Where the slowest worker is on one of them this one begins.
+        # Servers may differ a little: this worker begins at the highest of their clocks.
         clock = max(reply.clock for reply in replies.values())
         self._connections.core.add_model(made.number, spec, clock)
         if created.provide or (not created.sealed and self._wait(first, made, deadline)):

@@ -14,7 +14,7 @@ DICT = "dict"
 
 @dataclass(frozen=True)
 class Structure:
-    """What the caller handed over: one tensor, a list of them, or a dict.
+    """The structure of the caller's weights: one tensor, a list of them, or a dict.
 
     Attributes:
         kind: SINGLE, LIST or DICT.
@@ -96,7 +96,7 @@ class TensorSpec:
 
 
 class Memory(NamedTuple):
-    """Where the elements of one tensor are; `owner` keeps them there."""
+    """The place of one tensor's elements; `owner` keeps them there."""
 
     address: int
     num_elements: int

@@ -17,8 +17,8 @@ Result = TypeVar("Result")
 # Starts an operation of the core's client; True if the caller waits for it at once.
 Start = Callable[[Any, bool], Any]
 
-# What fails again after so many reconnections is no matter of connections: a rule that raises, for
-# instance, ends a session whenever it is asked.
+# An operation that fails again after so many reconnections has another fault than connections: a
+# rule that raises, for instance, ends every session.
 MAX_RECOVERIES = 3
 
 # A waiting thread returns to the interpreter this often: for signals, as Ctrl-C.
@@ -26,7 +26,7 @@ SLICE_S = 0.5
 
 
 def nothing() -> None:
-    """What an operation returns that only sends."""
+    """The result of an operation that only sends."""
 
 
 @dataclass

@@ -12,7 +12,7 @@ from dmlcomm.ps.worker.operations import Operations
 
 Result = TypeVar("Result")
 
-# What pulling a whole table takes beside the table, at most: rows arrive in memory of the core's.
+# Bound on the memory to pull a whole table, beside the table: rows arrive in memory of the core.
 BATCH_BYTES = 64 << 20
 
 # Of a row in that memory, beside its elements: its number, twice, and its place.

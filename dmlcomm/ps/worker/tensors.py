@@ -49,7 +49,7 @@ def spec_of(tensor: Any, what: str) -> TensorSpec:
 
 
 def arrays_of(layout: Layout) -> _core.PsArrays | None:
-    """What recognises the arrays of this layout; None where NumPy itself does not know a type."""
+    """Recognises the arrays of this layout; None if NumPy itself does not know a type."""
     if any(tensor.dtype not in _NATIVE for tensor in layout.tensors):
         return None
     arrays = [
