@@ -1,5 +1,7 @@
 #include "schedule/algorithms.h"
 
+#include <algorithm>
+
 #include <bit>
 
 #include "base/check.h"
@@ -83,6 +85,18 @@ const std::vector<Algorithm>& all_algorithms() {
       DMLCOMM_OF_PEER_MEMORY(DMLCOMM_PEER_MEMORY)  //
   };
   return table;
+}
+
+double Algorithm::seconds(const Topology& topology, double bytes) const {
+  if (topology.ranks_per_core <= 1 || topology.is_one_host()) {
+    return estimate(estimate_terms(topology, bytes));
+  }
+  Topology cores = topology, links = topology;
+  cores.inter_host.beta_s_per_byte = 0;
+  cores.rail_betas_s_per_byte.clear();
+  links.inter_host.alpha_s = links.inter_host.overhead_s = 0;
+  links.ranks_per_core = links.core_s_per_byte = 0;
+  return std::max(estimate(estimate_terms(cores, bytes)), estimate(estimate_terms(links, bytes)));
 }
 
 Schedule Algorithm::generate(const OpShape& shape, const Topology& topology) const {

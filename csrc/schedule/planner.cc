@@ -252,14 +252,13 @@ Status Planner::apply(SizedChoices choices) {
 }
 
 const Algorithm* Planner::cheapest(OpKind kind, double bytes) const {
-  const EstimateTerms terms = estimate_terms(topology_, bytes);
   std::vector<const Algorithm*> candidates;
   std::vector<double> seconds;
   for (const Algorithm& algorithm : all_algorithms()) {
     if (algorithm.kind != kind || !algorithm.is_schedule() || !algorithm.applies(topology_))
       continue;
     candidates.push_back(&algorithm);
-    seconds.push_back(algorithm.estimate(terms));
+    seconds.push_back(algorithm.seconds(topology_, bytes));
   }
   DMLCOMM_CHECK(!candidates.empty());
   return candidates[cheapest_of(seconds)];

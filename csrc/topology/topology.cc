@@ -26,9 +26,9 @@ constexpr double kNetworkContention = 1.2;
 // Between hosts of one kernel whose ranks outnumber its cores: the cores do the work of both sides,
 // which sleep and are woken, and of the network; and who is woken waits for a core first. For 1 KiB
 // 9 hosts on 2 cores took 1.1 to 1.3 ms with a tree, in which few want a core at a time, and 1.4 ms
-// with recursive doubling. If many messages come at once fewer ranks sleep, and each costs half as
-// much.
-constexpr double kSharedKernelOverhead = 70e-6;
+// with recursive doubling. If many messages come at once fewer ranks sleep: each of the 16 of
+// `direct` took 55 us.
+constexpr double kSharedKernelOverhead = 55e-6;
 constexpr double kSharedKernelAlpha = 120e-6;
 // And for each byte: of 64 KiB the same tree took 1.3 to 2 ms.
 constexpr double kSharedKernelByte = 0.8e-9;

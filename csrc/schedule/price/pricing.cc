@@ -54,7 +54,7 @@ Price price_one(const Algorithm& algorithm, const topology::Topology& topology,
                 const OpShape& shape, uint64_t bytes) {
   Price price;
   price.algorithm = &algorithm;
-  price.seconds = algorithm.estimate(estimate_terms(topology, static_cast<double>(bytes)));
+  price.seconds = algorithm.seconds(topology, static_cast<double>(bytes));
   if (!algorithm.is_schedule()) return price;
   if (shape.num_ranks <= kMostCountedRanks) {
     std::vector<Schedule> schedules;
@@ -106,14 +106,13 @@ Result<Comparison> compare(const topology::Topology& topology, const topology::T
   DMLCOMM_RETURN_IF_ERROR(planner.status());
   const OpShape shape = shape_of(kind, topology.num_ranks(), bytes, element_bytes);
   const Algorithm& chosen = planner.choose(shape_of_rank(shape, 0));
-  const EstimateTerms terms = estimate_terms(job, static_cast<double>(bytes));
   Comparison comparison;
   std::vector<double> seconds;
   for (const Algorithm& algorithm : all_algorithms()) {
     if (!can_carry(algorithm, shape, topology)) continue;
     if (&algorithm == &chosen) comparison.chosen = comparison.prices.size();
     Price price = price_one(algorithm, topology, shape, bytes);
-    price.estimate_s = algorithm.estimate(terms);
+    price.estimate_s = algorithm.seconds(job, static_cast<double>(bytes));
     seconds.push_back(price.seconds);
     comparison.prices.push_back(std::move(price));
   }
