@@ -22,7 +22,6 @@ import networkx as nx
 from dmlcomm.errors import LabError
 from dmlcomm.lab.graph import End, add_host, add_link, add_switch, new_graph, require
 from dmlcomm.lab.units import MOST_RATE_BPS, Shape
-from dmlcomm.topology.psnet import circuit, spread
 from dmlcomm.units import format_rate
 
 FORM = "psnet:P,W,R[,K=x][@i,j,...]"
@@ -89,6 +88,27 @@ def parse(spec: str, text: str, shapes: Sequence[Shape]) -> nx.Graph:
             f"{num_tors} numbers behind the @ with the sum {num_workers}: workers at each ToR",
         )
     return psnet(num_servers, deployment, shapes, float(match[4] or 1), spec)
+
+
+def spread(workers: int, tors: int) -> tuple[int, ...]:
+    """The even deployment, which the topology controller asks for: the first ToRs have one more.
+
+    >>> spread(7, 3)
+    (3, 2, 2)
+    """
+    if workers < 0 or tors < 1:
+        raise ValueError(f"{workers} workers on {tors} ToRs: expected at least 0 on at least 1")
+    each, more = divmod(workers, tors)
+    return tuple(each + (tor < more) for tor in range(tors))
+
+
+def circuit(deployment: Sequence[int]) -> tuple[int, ...]:
+    """By worker, the index of its ToR; workers are numbered ToR by ToR.
+
+    >>> circuit((1, 1, 4))
+    (0, 1, 2, 2, 2, 2)
+    """
+    return tuple(tor for tor, count in enumerate(deployment) for _ in range(count))
 
 
 def _network(level: int) -> str:
