@@ -19,7 +19,8 @@ process borders as JSON.
 
 import enum
 import ipaddress
-from collections.abc import Iterator
+import itertools
+import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -85,6 +86,14 @@ def require(spec: str, holds: bool, expected: str) -> None:
     """Raises LabError for a topology that cannot be, with what was ``expected``."""
     if not holds:
         raise LabError(f'"{spec}" is not possible: {expected}')
+
+
+def matched(spec: str, text: str, pattern: str, form: str) -> re.Match[str]:
+    """The parameters in ``text``, as ``pattern`` finds them. Raises LabError with the ``form``."""
+    match = re.fullmatch(pattern, text)
+    if match is None:
+        raise LabError(f'"{spec}" is not of the form {form}')
+    return match
 
 
 def new_graph(spec: str) -> nx.Graph:
@@ -232,10 +241,5 @@ def _link(u: str, v: str, data: dict[str, Any]) -> Link:
 
 
 def _sample(graph: nx.Graph) -> str:
-    names = list(_first(graph, 8))
+    names = list(itertools.islice(graph, 8))
     return "there are " + ", ".join(names) + (", ..." if len(graph) > len(names) else "")
-
-
-def _first(graph: nx.Graph, count: int) -> Iterator[str]:
-    for node, _ in zip(graph, range(count), strict=False):
-        yield node
