@@ -21,8 +21,7 @@ from dmlcomm.lab.draw import draw as draw_graph
 from dmlcomm.lab.environment import parse_assignments
 from dmlcomm.lab.lab import shapes_of, start
 from dmlcomm.lab.options import Options
-from dmlcomm.lab.tables import check_table
-from dmlcomm.lab.views import console, facts, measured, progress_bar, show_live
+from dmlcomm.lab.views import check_table, console, facts, measured, progress_bar, show_live
 from dmlcomm.units import format_rate
 
 app = typer.Typer(

@@ -22,11 +22,11 @@ from dmlcomm.errors import LabError
 from dmlcomm.lab import graph as topology
 from dmlcomm.lab import namespaces as ns
 from dmlcomm.lab import wire
-from dmlcomm.lab.changes import apply, take_move
 from dmlcomm.lab.isolation import isolate, settle
 from dmlcomm.lab.network import Network
 from dmlcomm.lab.options import Options
 from dmlcomm.lab.processes import kill_marked
+from dmlcomm.lab.units import apply_changes, take_move
 from dmlcomm.lab.wire import Message, Reader
 
 Answer = tuple[Message, tuple[int, ...]]
@@ -118,7 +118,7 @@ class Holder:
     def _set(self, _: socket.socket, request: Message) -> Answer:
         link = topology.find_link(self._network.graph, request["place"])
         switch, changes = take_move(request["changes"])
-        shape, up = apply(changes, link.shape, link.up)
+        shape, up = apply_changes(changes, link.shape, link.up)
         if switch is not None:
             self._network.move_link(request["place"], switch)
         self._network.set_link(request["place"], shape, up)

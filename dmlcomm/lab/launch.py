@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any
+from typing import Any, BinaryIO
 
 import networkx as nx
 
@@ -22,10 +22,14 @@ from dmlcomm.lab import graph as topology
 from dmlcomm.lab.client import Client
 from dmlcomm.lab.entry import Entry
 from dmlcomm.lab.environment import Job
-from dmlcomm.lab.output import PrefixedStream
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 LAB_IS_GONE = 1
+
+CHUNK_BYTES = 1 << 16
+
+# A line that never ends is passed on in parts of this size.
+MAX_LINE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -128,6 +132,27 @@ def _torchrun(job: Job, host: int) -> list[str]:
     ]
 
 
+class _PrefixedStream:
+    """Copies what arrives at descriptor ``source`` to ``target``, whole lines with a prefix."""
+
+    def __init__(self, source: int, target: BinaryIO, prefix: str) -> None:
+        self._source = source
+        self._target = target
+        self._prefix = prefix.encode()
+        self._rest = b""
+
+    def copy(self) -> bool:
+        """Copies what is there; False at the end."""
+        data = os.read(self._source, CHUNK_BYTES)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if self._rest and (not data or len(self._rest) > MAX_LINE_BYTES):
+            lines.append(self._rest)
+            self._rest = b""
+        self._target.write(b"".join(self._prefix + line + b"\n" for line in lines))
+        self._target.flush()
+        return bool(data)
+
+
 class _Processes:
     """The processes of one run: passes on output and signals until all have ended."""
 
@@ -153,7 +178,7 @@ class _Processes:
         self._selector.register(pidfd, selectors.EVENT_READ, lambda: self._ended(label, pidfd))
         for source, target in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
             assert source is not None
-            stream = PrefixedStream(source.fileno(), target.buffer, f"[{label}] ")
+            stream = _PrefixedStream(source.fileno(), target.buffer, f"[{label}] ")
             self._selector.register(source, selectors.EVENT_READ, self._copier(stream, source))
             self._streams += 1
 
@@ -178,7 +203,7 @@ class _Processes:
         with contextlib.suppress(LabError):  # they end with the lab as well
             self._client.ask("end_run")
 
-    def _copier(self, stream: PrefixedStream, source: Any) -> Callable[[], None]:
+    def _copier(self, stream: _PrefixedStream, source: Any) -> Callable[[], None]:
         def copy() -> None:
             if not stream.copy():
                 self._selector.unregister(source)
