@@ -77,8 +77,8 @@ MAY_IMPORT: dict[str, list[str]] = {
     "ps": [*BASE, *PS_SHARED, "_shell", "ps/server", "ps/worker"],
     "backends": [*BASE, "_c10d", "bml", "network", "planning", "ps/worker"],
     "doctor": [*BASE, "backends", "bml", "network"],
-    "doctor_command": ["doctor"],
-    "cli": ["doctor", "doctor_command", "lab", "planning", "ps"],
+    "doctor_command": ["_shell", "doctor"],
+    "cli": ["_shell", "doctor", "doctor_command", "lab", "planning", "ps"],
     "__init__": ["backends", "errors", "rail"],
     "__main__": ["cli"],
 }

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from dmlcomm._shell import FAILED, AsJson, Command, application
 from dmlcomm.errors import LabError
 from dmlcomm.lab import check as checks
 from dmlcomm.lab import graph as topology
@@ -24,23 +25,14 @@ from dmlcomm.lab.options import Options
 from dmlcomm.lab.views import check_table, console, facts, measured, progress_bar, show_live
 from dmlcomm.units import format_rate
 
-app = typer.Typer(
-    name="lab",
-    help="An emulated cluster with several NICs per host, on this machine.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+app = application(help="An emulated cluster with several NICs per host, on this machine.")
 
 DEFAULT_NAME = "lab"
-FAILED = 1
 
 Name = Annotated[
     str | None,
     typer.Option("--name", "-n", help="Which lab, where there are several.", show_default=False),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-Command = Annotated[list[str], typer.Argument(help="The command, after --.", show_default=False)]
 
 
 @app.command()

@@ -10,12 +10,11 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Any, BinaryIO
 
 import networkx as nx
 
-from dmlcomm._shell import inherited_environment
+from dmlcomm._shell import FORWARDED, exit_code, inherited_environment, wait_for
 from dmlcomm.errors import LabError
 from dmlcomm.lab import environment
 from dmlcomm.lab import graph as topology
@@ -23,8 +22,10 @@ from dmlcomm.lab.client import Client
 from dmlcomm.lab.entry import Entry
 from dmlcomm.lab.environment import Job
 
-FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 LAB_IS_GONE = 1
+
+# How long processes may take to end after SIGTERM, before SIGKILL.
+GRACE_S = 5.0
 
 CHUNK_BYTES = 1 << 16
 
@@ -42,7 +43,6 @@ class RunSettings:
         gloo_interfaces: how many data interfaces gloo is given; 0 is all.
         linger_s: how long the other ranks may go on after the first failure.
         on: the hosts that take part: names, * and ? stand for others, as in a shell.
-        grace_s: how long they may take to end after SIGTERM, before SIGKILL.
         extra: variables that win over what the lab sets.
     """
 
@@ -51,7 +51,6 @@ class RunSettings:
     gloo_interfaces: int = 1
     linger_s: float = 1.0
     on: str = "*"
-    grace_s: float = 5.0
     extra: dict[str, str] = field(default_factory=dict)
 
 
@@ -72,11 +71,7 @@ def run(client: Client, command: Sequence[str], settings: RunSettings) -> int:
 
 def run_one(client: Client, node: str, command: Sequence[str]) -> int:
     """Runs a command on one node with this process's own input and output; its exit code."""
-    process = Entry(client).start(node, command, inherited_environment())
-    # A terminal sends its signals to the child, too: they are the child's to handle.
-    for number in FORWARDED:
-        signal.signal(number, _forward_unless_from_terminal(process))
-    return _exit_code(process.wait())
+    return wait_for(Entry(client).start(node, command, inherited_environment()))
 
 
 _PIPES: dict[str, Any] = {
@@ -215,7 +210,7 @@ class _Processes:
     def _ended(self, label: str, pidfd: int) -> None:
         self._selector.unregister(pidfd)
         os.close(pidfd)
-        code = _exit_code(self._running.pop(label).wait())
+        code = exit_code(self._running.pop(label).wait())
         if code != 0 and self._first_failure is None:
             self._first_failure = code
             _say(f"[{label}] ended with exit code {code}")
@@ -226,7 +221,7 @@ class _Processes:
 
     def _end_others(self, number: int) -> None:
         self._send_all(number)
-        again = (time.monotonic() + self._settings.grace_s, signal.SIGKILL)
+        again = (time.monotonic() + GRACE_S, signal.SIGKILL)
         self._next = again if number == signal.SIGTERM else None
 
     def _seconds_to_next(self) -> float | None:
@@ -247,20 +242,5 @@ class _Processes:
         self._first_failure = self._first_failure or LAB_IS_GONE
 
 
-def _forward_unless_from_terminal(
-    process: subprocess.Popen[bytes],
-) -> Callable[[int, FrameType | None], None]:
-    def forward(number: int, _: FrameType | None) -> None:
-        if not (number == signal.SIGINT and sys.stdin.isatty()):
-            process.send_signal(number)
-
-    return forward
-
-
 def _say(text: str) -> None:
     print(f"dmlcomm lab: {text}", file=sys.stderr, flush=True)
-
-
-def _exit_code(returned: int) -> int:
-    """As shells report it: 128 + n for a process that signal n has ended."""
-    return 128 - returned if returned < 0 else returned

@@ -39,7 +39,7 @@ def facts(name: str) -> dict[str, Any]:
 
 def _status_table(client: Client, traffic: Sequence[LinkTraffic]) -> Table:
     """One row per link, with the traffic from each of its ends."""
-    table = Table(title=f'lab "{client.name}"', title_justify="left", title_style="bold")
+    table = _shell.new_table(f'lab "{client.name}"')
     for column in ("link", "shape"):
         table.add_column(column, no_wrap=True)
     for column in ("sent ->", "rate ->", "sent <-", "rate <-", "drops"):
