@@ -11,6 +11,22 @@ SINGLE = "single"
 LIST = "list"
 DICT = "dict"
 
+# The core's names of element types.
+DTYPES = {
+    "uint8": "u8",
+    "int8": "i8",
+    "uint16": "u16",
+    "int16": "i16",
+    "uint32": "u32",
+    "int32": "i32",
+    "uint64": "u64",
+    "int64": "i64",
+    "float16": "f16",
+    "bfloat16": "bf16",  # of the package ml_dtypes
+    "float32": "f32",
+    "float64": "f64",
+}
+
 
 @dataclass(frozen=True)
 class Structure:
