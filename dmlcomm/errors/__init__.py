@@ -35,8 +35,9 @@ Example:
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from dmlcomm.errors.base import Error, LabError
-from dmlcomm.errors.ps import (
+from dmlcomm.errors.base import (
+    Error,
+    LabError,
     PsCheckpointError,
     PsConnectionError,
     PsError,
