@@ -103,7 +103,7 @@ class Result:
 
 def check(client: Client, seconds: float) -> Result:
     """Loads all links at once for ``seconds``. Raises LabError, also if no link has a rate."""
-    graph = topology.from_json(client.ask("describe")["graph"])
+    graph = client.graph()
     wanted = load.flows(graph)
     expected = {end: rate for flow in wanted for end, rate in _expected(graph, flow).items()}
     if not expected:
@@ -138,7 +138,7 @@ def find_limit(
 ) -> int | None:
     """The highest rate of all links, of those that were tried, at which the lab is exact; None
     when it is not exact at its own. Doubles the rates, and restores them. Raises LabError."""
-    links = topology.links(topology.from_json(client.ask("describe")["graph"]))
+    links = topology.links(client.graph())
     rates = [link.shape.rate_bps for link in links if link.shape.rate_bps]
     if not rates:
         raise LabError(f"no link has a rate to begin with: {GIVE_ONE}")

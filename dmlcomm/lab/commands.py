@@ -99,7 +99,7 @@ def run(
     Output has the rank in front. Signals are passed on. The exit code is that of the first process
     that fails; the others are stopped then.
     """
-    with _errors(), _client(name) as client:
+    with _errors(), Client(_name(name)) as client:
         settings = launch.RunSettings(
             ranks_per_host=ranks_per_host,
             torchrun=torchrun,
@@ -119,7 +119,7 @@ def exec_(
     name: Name = None,
 ) -> None:
     """Run one command on one node, with this terminal."""
-    with _errors(), _client(name) as client:
+    with _errors(), Client(_name(name)) as client:
         code = launch.run_one(client, node, command)
     raise typer.Exit(code)
 
@@ -137,7 +137,7 @@ def set_(
 
     In a psnet "tor=2" moves the link of a worker to another ToR; its connections survive.
     """
-    with _errors(), _client(name) as client:
+    with _errors(), Client(_name(name)) as client:
         client.ask("set", place=place, changes=changes)
 
 
@@ -149,12 +149,11 @@ def status(
     name: Name = None,
 ) -> None:
     """Show bytes and rate of every link, live in a terminal until Ctrl-C."""
-    with _errors(), _client(name) as client:
+    with _errors(), Client(_name(name)) as client:
         if as_json:
             links = [entry.as_dict() for entry in sampling.measure(client, interval)]
-            print(
-                json.dumps({"name": client.name, "interval_s": interval, "links": links}, indent=2)
-            )
+            report = {"name": client.name, "interval_s": interval, "links": links}
+            print(json.dumps(report, indent=2))
         elif once or not console.is_terminal:
             console.print(measured(client, interval))
         else:
@@ -174,7 +173,7 @@ def check(
 
     The exit code is 1 when a link is further than 5 % from its rate.
     """
-    with _errors(), _client(name) as client:
+    with _errors(), Client(_name(name)) as client:
         if limit:
             _check_limit(client, seconds)
             return
@@ -202,8 +201,8 @@ def draw(
         if spec is not None:
             graph = build(spec, shapes_of(rate))
         else:
-            with _client(name) as client:
-                graph = topology.from_json(client.ask("describe")["graph"])
+            with Client(_name(name)) as client:
+                graph = client.graph()
         draw_graph(graph, file)
     console.print(f"{file}: {graph.graph['spec']}")
 
@@ -256,10 +255,6 @@ def _errors() -> Iterator[None]:
     except LabError as error:
         print(f"dmlcomm lab: {error}", file=sys.stderr)
         raise typer.Exit(FAILED) from error
-
-
-def _client(name: str | None) -> Client:
-    return Client(_name(name))
 
 
 def _name(name: str | None) -> str:

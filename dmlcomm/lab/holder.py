@@ -109,8 +109,7 @@ class Holder:
         return {"kinds": _kinds_to_enter(self._facts)}, self._own
 
     def _namespaces(self, _: socket.socket, request: Message) -> Answer:
-        namespaces = self._network.namespaces(request["node"])
-        return {}, (namespaces.net, namespaces.uts)
+        return {}, self._network.namespaces(request["node"])
 
     def _counters(self, _: socket.socket, __: Message) -> Answer:
         return {"nodes": self._network.counters()}, ()
@@ -208,12 +207,7 @@ def _build(
         wire.send(control, {"progress": what, "done": done, "total": total})
 
     network = Network(graph, Options(**request["options"]), progress)
-    facts = {
-        "name": request["name"],
-        "options": request["options"],
-        "user_namespace": user_namespace,
-    }
-    return network, facts
+    return network, {"name": request["name"], "user_namespace": user_namespace}
 
 
 def main() -> None:

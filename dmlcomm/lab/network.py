@@ -12,9 +12,8 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import networkx as nx
 from pyroute2 import IPRoute
@@ -49,8 +48,7 @@ _MANAGEMENT = "management"  # no node of the graph: the switch of the management
 Progress = Callable[[str, int, int], None]
 
 
-@dataclass(frozen=True)
-class Namespaces:
+class Namespaces(NamedTuple):
     """Descriptors of a node's network and host name."""
 
     net: int
@@ -203,10 +201,10 @@ class Network:
                 if link.a.node == node:
                     self._add_pair(ip, link.a.interface, FIRST_INDEX + position, link.b)
             if self.graph.nodes[node]["kind"] == NodeKind.HOST:
-                peer = topology.End(_MANAGEMENT, f"port{self.graph.nodes[node]['rank']}", None)
+                peer = End(_MANAGEMENT, f"port{self.graph.nodes[node]['rank']}", None)
                 self._add_pair(ip, MANAGEMENT_INTERFACE, None, peer)
 
-    def _add_pair(self, ip: IPRoute, interface: str, index: int | None, peer: topology.End) -> None:
+    def _add_pair(self, ip: IPRoute, interface: str, index: int | None, peer: End) -> None:
         where = {"ifname": peer.interface, "net_ns_fd": self._namespaces[peer.node].net}
         chosen = {} if index is None else {"index": index}
         ip.link("add", ifname=interface, kind="veth", peer=where, **chosen)
@@ -228,7 +226,7 @@ class Network:
                 _add_address(ip, index, self.graph.nodes[node]["management"])
                 ip.link("set", index=index, state="up")
 
-    def _set_up_end(self, ip: IPRoute, end: topology.End, shape: Shape) -> None:
+    def _set_up_end(self, ip: IPRoute, end: End, shape: Shape) -> None:
         index = socket.if_nametoindex(end.interface)
         ip.link("set", index=index, mtu=self._options.mtu)
         if end.address:
@@ -236,7 +234,7 @@ class Network:
         shaping.shape_egress(ip, index, self._options.mtu, shape)
         self._activate(ip, end)
 
-    def _activate(self, ip: IPRoute, end: topology.End) -> None:
+    def _activate(self, ip: IPRoute, end: End) -> None:
         """The kernel makes the route to the neighbours with the interface, and drops it with it."""
         index = socket.if_nametoindex(end.interface)
         ip.link("set", index=index, state="up")
