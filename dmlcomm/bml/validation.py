@@ -59,7 +59,6 @@ class _Attempt:
         ]
 
     def layout(self) -> Layout:
-        """For an attempt without problems."""
         rails = tuple(tuple(r for r in own if r is not None) for own in self.assigned)
         return Layout(self.sizes, self.numbers, rails)
 
@@ -145,7 +144,6 @@ class _Attempt:
 
 
 def _numbers(hosts: Sequence[Host], network: Network) -> tuple[int, ...]:
-    """The number of each host in the grid."""
     if not network.hosts:
         return tuple(range(len(hosts)))
     given: dict[int, str] = {}
@@ -166,7 +164,6 @@ def _numbers(hosts: Sequence[Host], network: Network) -> tuple[int, ...]:
 
 
 def _named(host: Host, network: Network) -> Assignment:
-    """The interfaces that the file names."""
     rail_of = {rail.interface: rail for rail in host.rails}
     return tuple(rail_of.get(name) for name in network.interfaces)
 

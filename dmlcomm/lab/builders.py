@@ -212,7 +212,6 @@ def _route(
 
 
 def _by_level(spec: str, shapes: Sequence[Shape], levels: int) -> list[Shape]:
-    """The shape of each level's links."""
     expected = f"rates: one, or {levels}" if levels > 1 else "rates: one"
     require(spec, len(shapes) in (1, levels), f"{expected}, not {len(shapes)}")
     return list(shapes) if len(shapes) == levels else [shapes[0]] * levels

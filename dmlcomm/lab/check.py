@@ -37,13 +37,7 @@ MUCH_STOLEN = 0.05
 
 @dataclass(frozen=True)
 class Line:
-    """One direction of a link under load. Rates in bits per second of whole frames.
-
-    Attributes:
-        sender: the end that sends.
-        expected_bps: the rate of its link.
-        measured_bps: what the queue of the sender has let through, the median of intervals.
-    """
+    """One direction of a link under load. Rates: of whole frames; the median of intervals."""
 
     sender: End
     expected_bps: int
@@ -51,7 +45,6 @@ class Line:
 
     @property
     def share(self) -> float:
-        """Measured rate over expected rate."""
         return self.measured_bps / self.expected_bps
 
     @property
@@ -159,7 +152,6 @@ def find_limit(
 
 
 def summary(result: Result) -> str:
-    """One or two sentences for people."""
     worst = max(result.lines, key=lambda line: abs(line.share - 1))
     verdict = "exact" if result.is_exact else "NOT exact"
     text = (

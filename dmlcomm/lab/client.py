@@ -66,7 +66,6 @@ class Client:
         return answer
 
     def graph(self) -> nx.Graph:
-        """The topology with the present state of every link. Raises LabError."""
         return topology.from_json(self.ask("describe")["graph"])
 
     def descriptors(self, op: str, **arguments: Any) -> tuple[Message, list[int]]:

@@ -24,7 +24,6 @@ class CpuMeter:
         self._begin = _ticks()
 
     def use(self) -> CpuUse:
-        """Up to now."""
         ticks = [now - then for now, then in zip(_ticks(), self._begin, strict=True)]
         total = max(sum(ticks), 1)
         idle, waiting, stolen = ticks[3], ticks[4], ticks[7]

@@ -167,7 +167,7 @@ def _watch(owner: int | None) -> int | None:
 
 
 def _become_daemon() -> None:
-    """The first process of the PID namespace; it ends on SIGTERM and lets orphans go."""
+    """It ends on SIGTERM, and lets orphans go."""
     os.setsid()
     os.chdir("/")
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -35,16 +35,7 @@ MAX_LINE_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class RunSettings:
-    """How a run is started and ended.
-
-    Attributes:
-        ranks_per_host: m.
-        torchrun: start torchrun on every host, which starts the m ranks, instead of the ranks.
-        gloo_interfaces: how many data interfaces gloo is given; 0 is all.
-        linger_s: how long the other ranks may go on after the first failure.
-        on: the hosts that take part: names, * and ? stand for others, as in a shell.
-        extra: variables that win over what the lab sets.
-    """
+    """The options of ``lab run``; ``extra`` are variables that win over what the lab sets."""
 
     ranks_per_host: int = 1
     torchrun: bool = False
@@ -55,7 +46,7 @@ class RunSettings:
 
 
 def run(client: Client, command: Sequence[str], settings: RunSettings) -> int:
-    """Runs a command on the hosts; the exit code of the first process that failed, else 0."""
+    """The exit code of the first process that failed, else 0."""
     description = client.ask("describe")
     graph = topology.from_json(description["graph"])
     hosts = _chosen(graph, settings.on)

@@ -48,7 +48,6 @@ def setns(fd: int, kind: int) -> None:
 
 
 def mount(source: str, target: str, kind: str, flags: int = 0) -> None:
-    """mount(2) without data. Raises OSError."""
     arguments = (source.encode(), target.encode(), kind.encode() or None, flags, None)
     _check(_libc.mount(*arguments), f"mount {kind or source} on {target}")
 

@@ -100,7 +100,6 @@ class Network:
         self._update_routes()
 
     def set_link(self, place: str, shape: Shape, up: bool) -> Link:
-        """Changes the link at ``place`` ("host3:eth1") while it is in use."""
         before = topology.find_link(self.graph, place)
         if shape != before.shape:
             for end in before.ends:
@@ -268,7 +267,6 @@ class Network:
             shaping.shape_ingress(end.interface, shape)
 
     def _update_routes(self) -> None:
-        """Brings the routes of every node to what the graph says now."""
         tables = routing_table(self.graph)
         for node, table in tables.items():
             before = self._tables.get(node, {})

@@ -35,7 +35,6 @@ MAX_TORS = 16
 
 
 def build(spec: str, text: str, shapes: Sequence[Shape]) -> nx.Graph:
-    """The topology of ``text``, what follows ``psnet:``. Raises LabError."""
     pattern = r"(\d+),(\d+),(\d+)(?:,K=(\d+(?:\.\d+)?))?(?:@(\d+(?:,\d+)*))?"
     match = matched(spec, text, pattern, f"{FORM} (servers, workers, NICs of a server)")
     num_servers, num_workers, num_tors = (int(number) for number in match.groups()[:3])

@@ -49,7 +49,6 @@ Reading = dict[str, dict[str, Any]]
 
 
 def read(client: Client) -> Reading:
-    """Asks the holder for all counters. Raises LabError."""
     return dict(client.ask("counters")["nodes"])
 
 
@@ -61,7 +60,6 @@ def measure(client: Client, interval_s: float) -> list[LinkTraffic]:
 
 
 def between(client: Client, before: Reading, after: Reading) -> list[LinkTraffic]:
-    """Traffic of every link from one reading to the next."""
     links = topology.links(client.graph())
     return [
         LinkTraffic(link, (_direction(link.a, before, after), _direction(link.b, before, after)))

@@ -38,7 +38,6 @@ def facts(name: str) -> dict[str, Any]:
 
 
 def _status_table(client: Client, traffic: Sequence[LinkTraffic]) -> Table:
-    """One row per link, with the traffic from each of its ends."""
     table = _shell.new_table(f'lab "{client.name}"')
     for column in ("link", "shape"):
         table.add_column(column, no_wrap=True)
@@ -59,7 +58,6 @@ def _status_table(client: Client, traffic: Sequence[LinkTraffic]) -> Table:
 
 
 def check_table(result: Result) -> Table:
-    """One row per direction of a link under load."""
     table = Table("sender", "expected", "measured", "difference")
     for line in result.lines:
         difference = f"{line.share - 1:+.1%}"

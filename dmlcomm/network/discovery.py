@@ -41,7 +41,6 @@ class NetworkMap:
 
     @property
     def shape(self) -> str:
-        """ "flat", or "grid 3 x 2"."""
         return "grid " + " x ".join(map(str, self.grid)) if self.grid else "flat"
 
 

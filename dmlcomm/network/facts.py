@@ -38,7 +38,6 @@ class Facts:
 
 
 def encode(facts: Facts) -> str:
-    """One JSON object."""
     return json.dumps({"version": VERSION, **asdict(facts)})
 
 

@@ -26,7 +26,6 @@ _KEYS = ("topology", "grid", "hosts", "interfaces", "rates")
 
 
 def load(path: str, source: str) -> Network:
-    """Reads the file. Raises TopologyError that names it."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -89,7 +88,6 @@ def _sizes(values: dict[Any, Any], path: str) -> tuple[int, ...] | None:
 
 
 def _hosts(value: Any, sizes: Sequence[int], path: str) -> tuple[str, ...]:
-    """Names by number."""
     where, expected = f"{path}: hosts", grid.num_hosts(sizes)
     if not isinstance(value, list | dict):
         raise TopologyError(f"{where}: expected a list of names, or a mapping from name to digits")

@@ -41,12 +41,7 @@ class Fit:
 
 @dataclass(frozen=True)
 class Probe:
-    """A small all_reduce of ranks that share cores.
-
-    Attributes:
-        ranks_per_core: of the kernel that several hosts share.
-        seconds: the median time of `PROBE_BYTES`, of the slowest rank.
-    """
+    """A small all_reduce of ranks that share cores: its time is the median, on the slowest rank."""
 
     ranks_per_core: float
     seconds: float

@@ -11,7 +11,6 @@ from dmlcomm.units import format_bytes, format_rate
 
 
 def heading(network: PlannedNetwork, op: str, num_bytes: int, choice: Choice) -> str:
-    """The network, the bound, and what times include."""
     rates = ", ".join(map(format_rate, network.rates_bps))
     data, frame = network.mtu - IP_AND_TCP_BYTES, network.mtu + ETHERNET_BYTES
     return (
@@ -24,7 +23,6 @@ def heading(network: PlannedNetwork, op: str, num_bytes: int, choice: Choice) ->
 
 
 def table(network: PlannedNetwork, choice: Choice) -> Table:
-    """One row per algorithm."""
     rail = "level" if network.sizes else "rail"
     found = Table()
     found.add_column("algorithm", no_wrap=True)

@@ -104,7 +104,6 @@ def _server(
 
 
 def _address(index: int, process: "subprocess.Popen[str]") -> str:
-    """The address at which the server says that it listens."""
     assert process.stdout is not None
     deadline = time.monotonic() + START_TIMEOUT_S
     with selectors.DefaultSelector() as selector:
@@ -118,7 +117,6 @@ def _address(index: int, process: "subprocess.Popen[str]") -> str:
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Runs the command to its end; its exit code as shells report it."""
     try:
         process = subprocess.Popen(command, env=environment)
     except OSError as error:

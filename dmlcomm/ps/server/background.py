@@ -48,7 +48,6 @@ class RestoreProgress:
         self._model += 1
 
     def note(self, path: Path, done: int, total: int) -> None:
-        """See `checkpoint.Progress`."""
         now = time.monotonic()
         if now < self._next_line:
             return

@@ -127,7 +127,6 @@ class CheckpointDirectory:
         return path
 
     def models(self) -> list[int]:
-        """Models that have a file."""
         names = [FILE_NAME.fullmatch(path.name) for path in self.path.iterdir()]
         return sorted({int(name["model"], 16) for name in names if name})
 
@@ -188,7 +187,6 @@ class CheckpointDirectory:
 
 
 def _read_header(path: Path, data: Bytes) -> tuple[dict[str, Any], int]:
-    """The header, and where the arrays begin."""
     if len(data) < PREFIX.size:
         raise _damaged(path, f"has {len(data)} bytes, less than any checkpoint")
     magic, length, checksum = PREFIX.unpack(data[: PREFIX.size])

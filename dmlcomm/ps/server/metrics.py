@@ -29,12 +29,7 @@ SHARD_GAUGES = {"shard_bytes": ("bytes", "Weights of the shard")}
 
 
 class MetricsEndpoint:
-    """Serves /metrics over HTTP. Every request reads the status anew.
-
-    Args:
-        port: 0 takes a free one.
-        status: the server's StatusReply.
-    """
+    """Serves /metrics over HTTP. Every request reads the status anew. Port 0 takes a free one."""
 
     def __init__(self, host: str, port: int, status: Callable[[], Any]) -> None:
         registry = CollectorRegistry()

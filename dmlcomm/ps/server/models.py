@@ -69,10 +69,7 @@ class Models:
             return Created(number, sealed, provide)
 
     def restore(self, found: Checkpoint) -> None:
-        """Puts back what a checkpoint holds, before any worker comes.
-
-        Raises PsCheckpointError for one whose rule keeps something else; Refusal without a rule.
-        """
+        """Puts back a checkpoint before any worker comes. Raises PsCheckpointError, Refusal."""
         rule = self.rule_of(found.description)
         spec = spec_of(found.description)
         try:

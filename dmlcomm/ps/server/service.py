@@ -32,13 +32,7 @@ NO_RAILS = Pairing((), 0)
 
 
 class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
-    """One method per call; each may raise Refusal, which `Admission` turns into the answer.
-
-    Args:
-        core: carries the data.
-        view: what the server is and how it is doing.
-        nics: asks which NICs of this host carry data.
-    """
+    """One method per call; each may raise Refusal, which `Admission` turns into the answer."""
 
     def __init__(
         self,

@@ -30,12 +30,7 @@ DTYPES = {
 
 @dataclass(frozen=True)
 class Structure:
-    """The structure of the caller's weights: one tensor, a list of them, or a dict.
-
-    Attributes:
-        kind: SINGLE, LIST or DICT.
-        keys: names of the tensors, in order.
-    """
+    """The structure of the caller's weights: one tensor, a list of them, or a dict."""
 
     kind: str
     keys: tuple[str, ...]
@@ -136,7 +131,6 @@ class Layout:
     spaces: tuple[tuple[str, int, int], ...]
 
     def memory_of(self, memories: Sequence[Memory]) -> _core.PsMemory:
-        """The memory of the tensors, by space, as the core wants it."""
         buffers: list[list[tuple[int, int]]] = [[] for _ in self.spaces]
         for space, memory in zip(self.space_of, memories, strict=True):
             if memory.num_elements:
