@@ -130,17 +130,17 @@ def status(
     from dmlcomm import _core
     from dmlcomm.ps import status_view
     from dmlcomm.ps.protocol import parse_servers
+    from dmlcomm.ps.worker.control import Control
 
     try:
         config = _core.config()
         given = ",".join(addresses or []) or str(config["ps_servers"])
         if not given:
             raise ValueError("which servers? Give their addresses, or set DMLCOMM_PS_SERVERS")
-        controls = status_view.controls_of(
-            parse_servers(given),
-            str(config["ps_token"]) if token is None else token,
-            _tls(tls_cert, tls_key, tls_ca),
-        )
+        secret = str(config["ps_token"]) if token is None else token
+        tls = _tls(tls_cert, tls_key, tls_ca)
+        servers = enumerate(parse_servers(given))
+        controls = [Control(number, address, secret, tls) for number, address in servers]
     except (ValueError, OSError) as error:
         fail(error)
     if watch:

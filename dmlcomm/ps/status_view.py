@@ -10,7 +10,6 @@ from rich.table import Table
 from dmlcomm import errors
 from dmlcomm._shell import new_table
 from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
-from dmlcomm.ps.tls import Tls
 from dmlcomm.ps.worker.control import Control
 from dmlcomm.units import format_bytes
 
@@ -42,10 +41,6 @@ def to_dict(message: Any) -> Values:
         else:
             values[field.name] = value
     return values
-
-
-def controls_of(addresses: Sequence[str], token: str, tls: Tls | None) -> list[Control]:
-    return [Control(number, address, token, tls) for number, address in enumerate(addresses)]
 
 
 def view(answers: Sequence[Values]) -> Group:

@@ -112,13 +112,7 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
 
     def CreateModel(self, request: Any, context: Any) -> Any:  # noqa: N802
         session = self._membership.find(request.session)
-        created = self._models.create(session, request.model, request.elect)
-        return pb.CreateModelReply(
-            model=created.number,
-            sealed=created.sealed,
-            provide=created.provide,
-            clock=self._core.model_clock(created.number),
-        )
+        return self._models.create(session, request.model, request.elect)
 
     def SealModel(self, request: Any, context: Any) -> Any:  # noqa: N802
         self._models.seal(self._membership.find(request.session), request.model)
