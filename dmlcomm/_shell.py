@@ -58,7 +58,7 @@ def fail(error: Exception) -> NoReturn:
 
 
 def inherited_environment() -> dict[str, str]:
-    """A copy of the caller's, whatever is in it. Settings of dmlcomm are read by the core."""
+    """A copy of the caller's, with all variables. The core reads the settings of dmlcomm."""
     return dict(os.environ)
 
 

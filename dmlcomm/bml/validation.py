@@ -2,7 +2,7 @@
 
 Each host gets a number: the one that the file gives it, else its place in the order of first
 ranks. Rail l of a host has to be in the subnet of exactly those hosts that differ from it in
-digit l. Which of a host's rails that is follows from the subnets, unless the file names it; rails
+digit l. The subnets tell which of a host's rails that is, unless the file names it; rails
 beyond the levels (a management network) are left out. If hosts are not named and do not fit in
 their order, an order in which they do is looked for.
 
@@ -169,7 +169,7 @@ def _named(host: Host, network: Network) -> Assignment:
 
 
 def _in_another_order(hosts: Sequence[Host], network: Network) -> Layout | None:
-    """The hosts on a grid of the same sizes, whatever their order; None if they form no such."""
+    """The hosts on a grid of the same sizes, in any order; None if they form no such grid."""
     shared = {s for s, h in members(host.rails for host in hosts).items() if len(h) == len(hosts)}
     own = [
         tuple(rail for rail in host.rails if _may_lead(rail, host, shared, network))

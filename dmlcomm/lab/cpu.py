@@ -10,7 +10,7 @@ class CpuUse:
 
     Attributes:
         busy: in use, also by others.
-        stolen: what a virtual machine was not given when it wanted it.
+        stolen: withheld from this virtual machine when it wanted to run.
     """
 
     busy: float

@@ -36,7 +36,7 @@ _CONGESTION_CONTROLS = Path("/proc/sys/net/ipv4/tcp_available_congestion_control
 _CARRIER_DEADLINE_S = 5.0
 _CARRIER_POLL_S = 0.005
 
-# As the kernel numbers them: a route to a neighbour, a route of whatever scope, and a gateway that
+# As the kernel numbers them: a route to a neighbour, a route of any scope, and a gateway that
 # is a neighbour in any case.
 _SCOPE_LINK = 253
 _SCOPE_ANY = 255

@@ -8,8 +8,8 @@
     interfaces: {0: eth2, 1: ens5}      # NIC of each level, the same on all hosts
     rates: {0: 10gbit, 1: 25gbit}       # of each level; or one for all:  rates: 10gbit
 
-Either ``topology`` or ``grid`` is required. ``hosts`` and ``interfaces`` need a grid. Whatever is
-not understood is an error.
+Either ``topology`` or ``grid`` is required. ``hosts`` and ``interfaces`` need a grid. Any
+other content is an error.
 """
 
 from collections.abc import Callable, Sequence

@@ -93,7 +93,7 @@ def measure_cluster(network: PlannedNetwork) -> Measured | None:
     Every rank has to be started by torchrun or `dmlcomm lab run`.
 
     Raises:
-        PlanError: the job does not have as many ranks as the network, or one host only.
+        PlanError: the numbers of ranks of job and network differ, or there is one host only.
     """
     dist.init_process_group("dmlcomm")
     try:

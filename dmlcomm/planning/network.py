@@ -77,7 +77,7 @@ def parse(text: str, rate: str, ranks_per_host: int = 1, mtu: int = 1500) -> Pla
             has rates.
 
     Raises:
-        PlanError: for whatever is not legal.
+        PlanError: the text, a rate or the MTU is not legal.
     """
     try:
         num_hosts, sizes, num_rails, rates = _shape(text)

@@ -38,7 +38,7 @@ class PlanFile:
 
     Attributes:
         algorithms: operation -> first bytes -> name.
-        prices: what the choice was made with.
+        prices: those that the choice was made with.
     """
 
     hosts: int

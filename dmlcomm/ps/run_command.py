@@ -28,7 +28,7 @@ def run(
     servers: Annotated[int, typer.Option(min=1, help="How many to start.")] = 1,
     workers: Annotated[
         int | None,
-        typer.Option(min=1, help="Workers; default: as many as torchrun is told, else 1."),
+        typer.Option(min=1, help="Workers; default: the number that torchrun is told, else 1."),
     ] = None,
     replicas: Replicas = 0,
     checkpoint: CheckpointFolder = None,
@@ -79,7 +79,7 @@ def workers_of(command: Sequence[str]) -> int:
 def _server(
     index: int, options: Sequence[str], environment: Mapping[str, str]
 ) -> Iterator["subprocess.Popen[str]"]:
-    """One server; it ends with this block, or with this process, whatever ends that."""
+    """One server; it ends with this block, or with this process in any case."""
     process = subprocess.Popen(
         [
             *(sys.executable, "-m", "dmlcomm", "ps", "serve"),

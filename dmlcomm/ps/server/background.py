@@ -64,7 +64,7 @@ class RestoreProgress:
 
 
 class Checkpoints:
-    """Restores what a directory holds, then writes to it whatever the core has ready."""
+    """Restores the models of a directory, then writes snapshots of the core to it."""
 
     def __init__(
         self,

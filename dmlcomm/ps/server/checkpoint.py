@@ -131,7 +131,7 @@ class CheckpointDirectory:
     def newest(
         self, model: int, progress: Progress | None = None
     ) -> tuple[Checkpoint, list[PsCheckpointError]]:
-        """The newest file that is whole, and what is wrong with those that are newer.
+        """The newest file that is whole, and the errors of those that are newer.
 
         Raises PsCheckpointError if none is: without its weights a model must not start silently.
         """

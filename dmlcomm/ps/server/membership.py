@@ -175,7 +175,7 @@ class Membership:
         """Sessions whose data connection stood, and stands no more."""
         with self._lock:
             joined = [session for session in self._newest.values() if session.joined]
-        # Asked last: who joins meanwhile is not lost.
+        # Asked last: a worker that joins meanwhile is not lost.
         alive = self._alive_workers()
         return {session.id for session in joined if session.worker not in alive}
 

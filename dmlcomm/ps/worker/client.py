@@ -136,7 +136,7 @@ class Client:
         """Makes the model on the servers, and returns its valid weights.
 
         One worker's weights become the first values; which one's, the servers choose. All get the
-        same, also in place. A worker that comes later gets what training has made of them.
+        same, also in place. A worker that comes later gets the trained ones.
 
         Args:
             model: its name. All workers describe it alike.
@@ -187,7 +187,7 @@ class Client:
         return model in self._models
 
     def push(self, model: str, gradients: Any, *, lr: float | None = None) -> None:
-        """Sends gradients (or whatever the model's rule takes); returns when they are safe.
+        """Sends gradients, or other input of the model's rule; returns when they are safe.
 
         That is when all servers that hold a copy have them. Raises: see `Client`.
 
@@ -214,7 +214,7 @@ class Client:
             model: its name.
             staleness: in clocks. With 0, all workers' pushes of the clocks before this worker's
                 are in them; with s, of those more than s clocks before. It waits for slower workers
-                until that holds. None: whatever is there, at once.
+                until that holds. None: the present weights, at once.
             out: tensors to write to, as the model's. Default: new ones, of the library and device
                 that `init` was given.
 
@@ -345,7 +345,7 @@ class Client:
     # --- workers together ---
 
     def clock(self) -> None:
-        """Closes this worker's clock of all models: what it has pushed there is complete.
+        """Closes this worker's clock of all models: its pushes there are complete.
 
         Returns at once.
         """

@@ -119,7 +119,7 @@ class Connections:
             self._connect_patiently(server)
 
     def _wait_until_healthy(self) -> dict[int, Any]:
-        """By server, what each says that is not lost according to another one."""
+        """The answers of all servers but those that another one calls lost, by server."""
         patience = Patience(self._options.connect_timeout_s, "the parameter servers")
         healths: dict[int, Any] = {}
         while True:
