@@ -54,8 +54,6 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
         self._membership.close()
         self._barrier.close()
 
-    # --- membership ---
-
     def Register(self, request: Any, context: Any) -> Any:  # noqa: N802
         session = self._membership.register(request.worker, request.incarnation, request.host_name)
         try:
@@ -94,8 +92,6 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
             not_yet_registered=self._membership.num_missing(),
         )
 
-    # --- rendezvous ---
-
     def Publish(self, request: Any, context: Any) -> Any:  # noqa: N802
         self._membership.find(request.session).rendezvous.set(request.key, request.value)
         return pb.PublishReply()
@@ -107,8 +103,6 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
         except RuntimeError as error:
             raise Refusal(grpc.StatusCode.ABORTED, str(error)) from error
         return pb.LookupReply(found=value is not None, value=value or b"")
-
-    # --- models ---
 
     def CreateModel(self, request: Any, context: Any) -> Any:  # noqa: N802
         session = self._membership.find(request.session)
@@ -125,15 +119,11 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
         )
         return pb.WaitModelReply(sealed=sealed, provide=provide, provider=provider)
 
-    # --- observation ---
-
     def Health(self, request: Any, context: Any) -> Any:  # noqa: N802
         return self._view.health()
 
     def Status(self, request: Any, context: Any) -> Any:  # noqa: N802
         return self._view.status(self._membership, self._models)
-
-    # --- one data connection ---
 
     def _pair(self, worker: int, request: Any) -> Pairing:
         if request.host_id == _core.host_id():

@@ -84,8 +84,6 @@ class Client:
         self._operations = Operations(self._connections, self._recreate, timeout_s)
         self._creation = Creation(self._connections, self._operations, self._recreate)
 
-    # --- what it is ---
-
     @property
     def worker(self) -> int:
         """The number of this worker."""
@@ -118,8 +116,6 @@ class Client:
     def set_timeout(self, timeout_s: float) -> None:
         """Replaces `timeout_s`, in seconds, for operations that start from now on."""
         self._operations.timeout_s = timeout_s
-
-    # --- models ---
 
     def init(
         self,
@@ -342,8 +338,6 @@ class Client:
         bound = _check_staleness(staleness)
         return pull_rows(self._operations, made, table, rows, memory.address, bound, finish)
 
-    # --- workers together ---
-
     def clock(self) -> None:
         """Closes this worker's clock of all models: its pushes there are complete.
 
@@ -384,8 +378,6 @@ class Client:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         # After an error, a pull may wait for pushes that never come.
         self.close(wait=kind is None)
-
-    # --- operations, now (run) or later (run_later) ---
 
     def _push(self, run: Any, model: str, gradients: Any, lr: float | None) -> Any:
         made, what = self._model(model), f'push to model "{model}"'
@@ -437,8 +429,6 @@ class Client:
         for made in self._models.values():
             self._creation.recreate(server, made)
         self._creation.recreate_unfinished(server)
-
-    # --- what they work on ---
 
     @property
     def _core(self) -> _core.PsClient:
