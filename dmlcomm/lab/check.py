@@ -126,9 +126,7 @@ def check(client: Client, seconds: float) -> Result:
     return Result(lines, least, cpu, cpu_before)
 
 
-def find_limit(
-    client: Client, seconds: float, progress: Callable[[Result, int], None]
-) -> int | None:
+def find_limit(client: Client, seconds: float, progress: Callable[[Result], None]) -> int | None:
     """The highest rate of all links, of those that were tried, at which the lab is exact; None
     when it is not exact at its own. Doubles the rates, and restores them. Raises LabError."""
     links = topology.links(client.graph())
@@ -140,7 +138,7 @@ def find_limit(
         while rate <= MOST_RATE_BPS:
             _set_rates(client, links, f"{rate}bit")
             result = check(client, seconds)
-            progress(result, rate)
+            progress(result)
             if not result.is_exact:
                 break
             exact, rate = rate, 2 * rate

@@ -270,10 +270,7 @@ def _name(name: str | None) -> str:
 
 
 def _check_limit(client: Client, seconds: float) -> None:
-    def show(result: checks.Result, _: int) -> None:
-        console.print(checks.summary(result))
-
-    rate = checks.find_limit(client, seconds, show)
+    rate = checks.find_limit(client, seconds, lambda r: console.print(checks.summary(r)))
     if rate is None:
         console.print("This lab is not exact at its own rates on this machine.")
         raise typer.Exit(FAILED)

@@ -22,13 +22,8 @@ _MNT_DETACH = 2
 _PR_SET_PDEATHSIG = 1
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_libc.mount.argtypes = (
-    ctypes.c_char_p,
-    ctypes.c_char_p,
-    ctypes.c_char_p,
-    ctypes.c_ulong,
-    ctypes.c_char_p,
-)
+_text = ctypes.c_char_p
+_libc.mount.argtypes = (_text, _text, _text, ctypes.c_ulong, _text)
 
 
 def _check(result: int, call: str) -> None:

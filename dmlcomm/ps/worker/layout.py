@@ -1,5 +1,6 @@
 """How a model's tensors become spaces, and a caller's structure of tensors a flat list. Pure."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -92,10 +93,7 @@ class TensorSpec:
 
     @property
     def count(self) -> int:
-        count = 1
-        for size in self.shape:
-            count *= size
-        return count
+        return math.prod(self.shape)
 
     @property
     def element_bytes(self) -> int:
