@@ -20,59 +20,24 @@ the first name that needs it is used.
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from dmlcomm import errors
 from dmlcomm.backends import register_at_import
 
 if TYPE_CHECKING:
     from dmlcomm.backends.groups import abort, describe, monitored_barrier, rails, set_timeout
-    from dmlcomm.errors import (
-        AbortedError,
-        CollectiveMismatchError,
-        CommError,
-        CommTimeoutError,
-        Error,
-        LabError,
-        PeerLostError,
-        PsCheckpointError,
-        PsConnectionError,
-        PsError,
-        PsModelError,
-        PsRefusedError,
-        PsServerLostError,
-        PsTimeoutError,
-    )
+    from dmlcomm.errors import *  # noqa: F403
     from dmlcomm.rail import RailCounters
 
-__all__ = [
-    "AbortedError",
-    "CollectiveMismatchError",
-    "CommError",
-    "CommTimeoutError",
-    "Error",
-    "LabError",
-    "PeerLostError",
-    "PsCheckpointError",
-    "PsConnectionError",
-    "PsError",
-    "PsModelError",
-    "PsRefusedError",
-    "PsServerLostError",
-    "PsTimeoutError",
-    "RailCounters",
-    "abort",
-    "describe",
-    "monitored_barrier",
-    "rails",
-    "set_timeout",
-]
+__all__ = ["RailCounters", "abort", "describe", "monitored_barrier", "rails", "set_timeout"]
+__all__ += errors.__all__
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'dmlcomm' has no attribute {name!r}")
-    if name.endswith("Error"):
-        home = "dmlcomm.errors"
-    else:
-        home = "dmlcomm.rail" if name == "RailCounters" else "dmlcomm.backends.groups"
+    if name in errors.__all__:
+        return getattr(errors, name)
+    home = "dmlcomm.rail" if name == "RailCounters" else "dmlcomm.backends.groups"
     return getattr(importlib.import_module(home), name)
 
 

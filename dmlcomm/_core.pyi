@@ -1,33 +1,25 @@
 """The core without torch: configuration, probes, names, the parameter server."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 class ProbeResult:
     """Whether something works on this machine."""
 
-    @property
-    def works(self) -> bool: ...
-    @property
-    def detail(self) -> str:
-        """How, or the reason why not."""
+    works: Final[bool]
+    detail: Final[str]  # How, or the reason why not
 
 class CongestionControls:
-    @property
-    def system_default(self) -> str: ...
-    @property
-    def usable(self) -> list[str]: ...
-    @property
-    def refused(self) -> list[str]: ...
+    system_default: Final[str]
+    usable: Final[list[str]]
+    refused: Final[list[str]]
 
 class Topology:
     """Hosts, their network, and what it costs (seconds)."""
 
     alpha_s: float
     overhead_s: float
-    gamma_s_per_byte: float
     contention: float
-    relay_s: float
     def __init__(
         self,
         num_hosts: int,
@@ -36,40 +28,26 @@ class Topology:
         rates_bps: list[int],
     ) -> None: ...
     def on_shared_cores(self, ranks_per_core: float) -> Topology: ...
-    @property
-    def ranks_per_core(self) -> float: ...
-    @property
-    def num_ranks(self) -> int: ...
+    ranks_per_core: Final[float]
 
 class Price:
     """The price of one algorithm; None where it was not counted."""
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def is_schedule(self) -> bool: ...
-    @property
-    def seconds(self) -> float: ...
-    @property
-    def priced_by(self) -> str: ...
-    @property
-    def estimate_s(self) -> float: ...
-    @property
-    def messages(self) -> int | None: ...
-    @property
-    def rounds(self) -> int | None: ...
-    @property
-    def rail_bytes(self) -> list[float] | None: ...
+    name: Final[str]
+    is_schedule: Final[bool]
+    seconds: Final[float]
+    priced_by: Final[str]
+    estimate_s: Final[float]
+    messages: Final[int | None]
+    rounds: Final[int | None]
+    rail_bytes: Final[list[float] | None]
 
 class Comparison:
     """The prices of the algorithms of an operation; `chosen` and `fastest` are indexes."""
 
-    @property
-    def prices(self) -> list[Price]: ...
-    @property
-    def chosen(self) -> int: ...
-    @property
-    def fastest(self) -> int: ...
+    prices: Final[list[Price]]
+    chosen: Final[int]
+    fastest: Final[int]
 
 def compare(
     topology: Topology, job: Topology, op: str, num_bytes: int, element_bytes: int
@@ -89,9 +67,6 @@ def probe_shared_memory() -> ProbeResult: ...
 def probe_single_copy() -> ProbeResult: ...
 def probe_tcp() -> ProbeResult: ...
 def probe_congestion_controls() -> CongestionControls: ...
-
-# --- the parameter server: memory by address, plain data else ---
-
 def address_of(array: Any) -> int:
     """Where a NumPy array's elements are."""
 
@@ -116,14 +91,6 @@ class PsSpace:
     """
 
     def __init__(self, dtype: str, count: int, row_elements: int = 0, wire: str = "") -> None: ...
-    @property
-    def dtype(self) -> str: ...
-    @property
-    def count(self) -> int: ...
-    @property
-    def row_elements(self) -> int: ...
-    @property
-    def wire(self) -> str: ...
 
 class PsModelSpec:
     """The description of a model for the parameter server. ValueError if it is not legal."""
@@ -139,35 +106,13 @@ class PsModelSpec:
         rule: str = "assign",
         options: dict[str, float] = ...,
     ) -> None: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def spaces(self) -> list[PsSpace]: ...
-    @property
-    def num_servers(self) -> int: ...
-    @property
-    def replicas(self) -> int: ...
-    @property
-    def apply(self) -> str: ...
-    @property
-    def reduce(self) -> str: ...
-    @property
-    def rule(self) -> str: ...
-    @property
-    def options(self) -> dict[str, float]: ...
-    def shard_bytes(self) -> list[int]:
-        """Bytes of weights per server."""
 
 class PsSnapshot:
     """A model at one clock, for a checkpoint."""
 
-    @property
-    def model(self) -> int: ...
-    @property
-    def clock(self) -> int: ...
-    @property
-    def workers(self) -> list[int]:
-        """Whose clocks counted then."""
+    model: Final[int]
+    clock: Final[int]
+    workers: Final[list[int]]  # Whose clocks counted then
     def shards(self) -> list[dict[str, Any]]:
         """Each {"shard", "arrays": uint8 arrays without a copy, "steps": updates per piece}."""
 

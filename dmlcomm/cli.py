@@ -10,6 +10,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from dmlcomm._shell import application
+
 # Command -> where its typer application is.
 COMMANDS = {
     "doctor": "dmlcomm.doctor_command:app",
@@ -35,13 +37,10 @@ class _LazyGroup(TyperGroup):
         return command
 
 
-app = typer.Typer(
+app = application(
     name="dmlcomm",
     cls=_LazyGroup,
     help="Communication for data-parallel training on machines with several NICs.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
 )
 
 

@@ -140,10 +140,11 @@ def _congestion_controls(wanted: str, problems: list[str]) -> Values:
 
 
 def _versions() -> dict[str, str]:
+    registered = importlib.metadata.entry_points(group=ENTRY_POINT_GROUP, name="dmlcomm")
     return {
         "dmlcomm": version_of("dmlcomm"),
         "torch": version_of("torch"),
-        "torch finds the backend": "yes" if _is_registered() else "after import dmlcomm",
+        "torch finds the backend": "yes" if registered else "after import dmlcomm",
         "python": platform.python_version(),
         "kernel": platform.release(),
         "machine": platform.machine(),
@@ -156,7 +157,3 @@ def version_of(distribution: str) -> str:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
         return "not installed"
-
-
-def _is_registered() -> bool:
-    return bool(importlib.metadata.entry_points(group=ENTRY_POINT_GROUP, name="dmlcomm"))

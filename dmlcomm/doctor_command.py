@@ -1,24 +1,23 @@
 """``dmlcomm doctor``: the command line."""
 
 import json
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from dmlcomm import doctor as _doctor
+from dmlcomm._shell import FAILED, AsJson, application, new_table
 from dmlcomm.doctor import Values
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = application()
 
 console = Console()
 
 
 @app.command()
-def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-) -> None:
+def doctor(as_json: AsJson = False) -> None:
     """Show what dmlcomm uses on this machine, what it does not, and why.
 
     The exit code is 1 when the configuration cannot work here.
@@ -34,7 +33,7 @@ def doctor(
         if not report["problems"]:
             console.print("[bold green]No problem found.[/]")
     if report["problems"]:
-        raise typer.Exit(1)
+        raise typer.Exit(FAILED)
 
 
 def _tables(report: Values) -> list[Table]:
@@ -48,15 +47,8 @@ def _tables(report: Values) -> list[Table]:
     ]
 
 
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
-
-
 def _system(report: Values) -> Table:
-    table = _table("System", "what", "value")
+    table = new_table("System", "what", "value")
     for name, version in report["versions"].items():
         table.add_row(name, version)
     table.add_row("cores", str(report["cpu"]["cores"]))
@@ -65,7 +57,7 @@ def _system(report: Values) -> Table:
 
 
 def _interfaces(interfaces: list[Values]) -> Table:
-    table = _table("Interfaces", "name", "addresses", "MTU", "Mb/s", "used as")
+    table = new_table("Interfaces", "name", "addresses", "MTU", "Mb/s", "used as")
     for interface in interfaces:
         chosen = interface["rail"] is not None
         table.add_row(
@@ -79,7 +71,7 @@ def _interfaces(interfaces: list[Values]) -> Table:
 
 
 def _topology(topology: Values) -> Table:
-    table = _table("Topology (DMLCOMM_TOPOLOGY)", "what", "value")
+    table = new_table("Topology (DMLCOMM_TOPOLOGY)", "what", "value")
     table.add_row("setting", topology["setting"])
     if topology["network"] != topology["setting"]:
         table.add_row("network", topology["network"])
@@ -92,7 +84,7 @@ def _topology(topology: Values) -> Table:
 
 
 def _transports(report: Values) -> Table:
-    table = _table("Transports", "name", "works", "how, or why not")
+    table = new_table("Transports", "name", "works", "how, or why not")
     for transport in report["transports"]:
         works = "[green]yes[/]" if transport["works"] else "[red]no[/]"
         table.add_row(transport["name"], works, transport["detail"])
@@ -105,14 +97,14 @@ def _transports(report: Values) -> Table:
 
 
 def _algorithms(algorithms: dict[str, list[str]]) -> Table:
-    table = _table("Algorithms (DMLCOMM_ALGORITHM)", "operation", "names")
+    table = new_table("Algorithms (DMLCOMM_ALGORITHM)", "operation", "names")
     for operation, names in algorithms.items():
         table.add_row(operation, ", ".join(names) or "-")
     return table
 
 
 def _configuration(entries: list[Values]) -> Table:
-    table = _table("Configuration", "variable", "value", "default")
+    table = new_table("Configuration", "variable", "value", "default")
     for entry in entries:
         style = "bold yellow" if entry["changed"] else ""
         default = _shown(entry["default"]) if entry["changed"] else "the same"

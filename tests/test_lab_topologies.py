@@ -8,12 +8,12 @@ import pytest
 
 from dmlcomm.lab import LabError, build
 from dmlcomm.lab import graph as topology
-from dmlcomm.lab.changes import apply
 from dmlcomm.lab.graph import NodeKind
 from dmlcomm.lab.routes import Hop, routing_table
 from dmlcomm.lab.shaping import burst_bytes, packet_bytes, queue_bytes
 from dmlcomm.lab.units import (
     Shape,
+    apply_changes,
     format_link_rate,
     parse_delay_us,
     parse_link_rate,
@@ -233,10 +233,10 @@ def test_delay_and_loss_are_read():
 
 
 def test_changes_add_up():
-    shape, up = apply(["rate=50mbit", "loss=1%", "down"], Shape(200_000_000), True)
+    shape, up = apply_changes(["rate=50mbit", "loss=1%", "down"], Shape(200_000_000), True)
     assert (shape, up) == (Shape(50_000_000, 0, 0.01), False)
     with pytest.raises(LabError, match="sideways"):
-        apply(["sideways"], Shape(), True)
+        apply_changes(["sideways"], Shape(), True)
 
 
 def test_rates_are_shown_in_the_unit_that_fits():

@@ -7,7 +7,12 @@ with 3 ToR switches and in a fat tree with 4-port switches.
 
 from dataclasses import dataclass
 
-from dmlcomm.topology.psnet import Job, Phases, deployed_transfer_s, fat_tree_transfer_s
+from benchmarks.reproduce_psnet.equations import (
+    Job,
+    Phases,
+    deployed_transfer_s,
+    fat_tree_transfer_s,
+)
 
 SERVERS = 2
 RATE_BPS = 200_000_000

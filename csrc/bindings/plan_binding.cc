@@ -109,16 +109,13 @@ void bind_topology(py::module_& module) {
           "overhead_s", [](const Topology& t) { return t.inter_host.overhead_s; },
           [](Topology& t, double value) { t.inter_host.overhead_s = value; },
           "What posting a message between hosts occupies its sender for.")
-      .def_readwrite("gamma_s_per_byte", &Topology::gamma_s_per_byte, "Reducing or copying.")
       .def_readwrite("contention", &Topology::contention,
                      "How many times as long a NIC takes to which several hosts send at once.")
-      .def_readwrite("relay_s", &Topology::relay_s, "What each relaying host adds to a latency.")
       .def_readonly("ranks_per_core", &Topology::ranks_per_core, "Of a shared kernel; 0 of none.")
       .def(
           "on_shared_cores", &topology::on_shared_cores, py::arg("ranks_per_core"),
           "The same network of hosts of one kernel, where so many ranks share a core, as in a lab; "
-          "unchanged where each rank has one.")
-      .def_property_readonly("num_ranks", &Topology::num_ranks);
+          "unchanged where each rank has one.");
 }
 
 // A property of what the schedules were counted for; None where they were not.

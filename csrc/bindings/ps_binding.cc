@@ -91,14 +91,6 @@ ModelSpec make_spec(std::string name, std::vector<Space> spaces, uint32_t num_se
   return spec;
 }
 
-std::vector<uint64_t> all_shard_bytes(const ModelSpec& spec) {
-  std::vector<uint64_t> bytes;
-  for (uint32_t shard = 0; shard < spec.num_servers; ++shard) {
-    bytes.push_back(ps::shard_bytes(spec, shard));
-  }
-  return bytes;
-}
-
 // The process's configuration, with what a connection of the parameter server needs: it has no
 // use for memory in which many ranks meet.
 Config config_with(const std::string& transport) {
@@ -253,30 +245,11 @@ void restore(Server& server, uint32_t model, const ModelSpec& spec, const py::ob
 void bind_data(py::module_& module) {
   py::class_<Space>(module, "PsSpace", "A run of elements of one type in a model.")
       .def(py::init(&make_space), py::arg("dtype"), py::arg("count"), py::arg("row_elements") = 0,
-           py::arg("wire") = "")
-      .def_property_readonly("dtype", [](const Space& s) { return to_string(s.dtype); })
-      .def_readonly("count", &Space::count)
-      .def_readonly("row_elements", &Space::row_elements)
-      .def_property_readonly("wire", [](const Space& s) { return to_string(s.wire); });
+           py::arg("wire") = "");
   py::class_<ModelSpec>(module, "PsModelSpec", "What a model is to the parameter server.")
       .def(py::init(&make_spec), py::arg("name"), py::arg("spaces"), py::arg("num_servers"),
            py::arg("replicas") = 0, py::arg("apply") = "clock", py::arg("reduce") = "mean",
-           py::arg("rule") = "assign", py::arg("options") = std::map<std::string, double>())
-      .def_readonly("name", &ModelSpec::name)
-      .def_readonly("spaces", &ModelSpec::spaces)
-      .def_readonly("num_servers", &ModelSpec::num_servers)
-      .def_readonly("replicas", &ModelSpec::replicas)
-      .def_readonly("rule", &ModelSpec::rule)
-      .def_readonly("options", &ModelSpec::options)
-      .def_property_readonly(
-          "apply",
-          [](const ModelSpec& s) { return s.apply == ps::Apply::at_clock ? "clock" : "push"; })
-      .def_property_readonly(
-          "reduce",
-          [](const ModelSpec& s) { return s.combine == ps::Combine::mean ? "mean" : "sum"; })
-      .def("shard_bytes", &all_shard_bytes, "Bytes of weights per server.")
-      .def("__eq__", [](const ModelSpec& a, const ModelSpec& b) { return a == b; })
-      .def("__repr__", [](const ModelSpec& s) { return ps::describe(s); });
+           py::arg("rule") = "assign", py::arg("options") = std::map<std::string, double>());
   py::class_<Snapshot, std::shared_ptr<Snapshot>>(module, "PsSnapshot", "A model at one clock.")
       .def_readonly("model", &Snapshot::model)
       .def_readonly("clock", &Snapshot::clock)

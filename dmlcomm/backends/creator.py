@@ -43,7 +43,11 @@ def create(options: Any, pg_options: Any = None) -> Any:
     _record_calls(extension)
     setting = str(_core.config()["algorithm"])
     algorithm = _core.without_parameter_servers(setting)
-    servers = _servers(options) if algorithm != setting else None
+    servers = None
+    if algorithm != setting:
+        from dmlcomm.backends import server_all_reduce  # with gRPC, which others need not load
+
+        servers = server_all_reduce.for_group(options)
     try:
         return _create(extension, options, algorithm, servers)
     except BaseException:
@@ -58,13 +62,6 @@ def _record_calls(extension: ModuleType) -> None:
     self_recording: set[str] = getattr(c10d, "_FR_SELF_RECORDING_BACKENDS", set())
     if extension.RECORDS_FLIGHTS:
         self_recording.add(NAME)
-
-
-def _servers(options: Any) -> Any:
-    """The parameter servers' side of all_reduce, for which DMLCOMM_ALGORITHM asks."""
-    from dmlcomm.backends import server_all_reduce  # with gRPC, which others need not load
-
-    return server_all_reduce.for_group(options)
 
 
 def _create(extension: ModuleType, options: Any, algorithm: str, servers: Any) -> Any:
@@ -164,14 +161,10 @@ def _extension() -> ModuleType:
         ) from error
     if running != _c10d.TORCH_VERSION:
         raise ImportError(f"dmlcomm._c10d was built for torch {_c10d.TORCH_VERSION}; {advice}")
-    _close_at_exit(_c10d)
+    # Groups that nobody destroyed must not keep threads that outlive the interpreter.
+    atexit.unregister(_c10d.close_all)
+    atexit.register(_c10d.close_all)
     return _c10d
-
-
-def _close_at_exit(extension: ModuleType) -> None:
-    """Groups that nobody destroyed must not keep threads that outlive the interpreter."""
-    atexit.unregister(extension.close_all)
-    atexit.register(extension.close_all)
 
 
 def _warn_if_bypassed() -> None:

@@ -213,8 +213,6 @@ class ServerAllReduce:
         self._leaving.join()
         self._thread.join()
 
-    # --- the thread that starts operations ---
-
     def _work(self) -> None:
         while (call := self._queue.get()) is not None:
             self._start(call)
@@ -251,8 +249,6 @@ class ServerAllReduce:
         self._num_models += 1
         like = torch.empty(kind.count, dtype=kind.dtype)
         return _Slot(CensusModel(self._client, name, like, REDUCE[kind.op], self._num_ranks))
-
-    # --- how operations end ---
 
     def _end(self, call: _Call, error: BaseException | None) -> None:
         if error is None:

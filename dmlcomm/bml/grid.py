@@ -14,7 +14,6 @@ from collections.abc import Sequence
 
 
 def num_hosts(sizes: Sequence[int]) -> int:
-    """How many hosts the grid has."""
     return math.prod(sizes)
 
 

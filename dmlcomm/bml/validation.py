@@ -2,7 +2,7 @@
 
 Each host gets a number: the one that the file gives it, else its place in the order of first
 ranks. Rail l of a host has to be in the subnet of exactly those hosts that differ from it in
-digit l. Which of a host's rails that is follows from the subnets, unless the file names it; rails
+digit l. The subnets tell which of a host's rails that is, unless the file names it; rails
 beyond the levels (a management network) are left out. If hosts are not named and do not fit in
 their order, an order in which they do is looked for.
 
@@ -59,7 +59,6 @@ class _Attempt:
         ]
 
     def layout(self) -> Layout:
-        """For an attempt without problems."""
         rails = tuple(tuple(r for r in own if r is not None) for own in self.assigned)
         return Layout(self.sizes, self.numbers, rails)
 
@@ -145,7 +144,6 @@ class _Attempt:
 
 
 def _numbers(hosts: Sequence[Host], network: Network) -> tuple[int, ...]:
-    """The number of each host in the grid."""
     if not network.hosts:
         return tuple(range(len(hosts)))
     given: dict[int, str] = {}
@@ -166,13 +164,12 @@ def _numbers(hosts: Sequence[Host], network: Network) -> tuple[int, ...]:
 
 
 def _named(host: Host, network: Network) -> Assignment:
-    """The interfaces that the file names."""
     rail_of = {rail.interface: rail for rail in host.rails}
     return tuple(rail_of.get(name) for name in network.interfaces)
 
 
 def _in_another_order(hosts: Sequence[Host], network: Network) -> Layout | None:
-    """The hosts on a grid of the same sizes, whatever their order; None if they form no such."""
+    """The hosts on a grid of the same sizes, in any order; None if they form no such grid."""
     shared = {s for s, h in members(host.rails for host in hosts).items() if len(h) == len(hosts)}
     own = [
         tuple(rail for rail in host.rails if _may_lead(rail, host, shared, network))

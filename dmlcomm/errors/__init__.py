@@ -11,7 +11,7 @@
         │   └── AbortedError             abort() was called, here or elsewhere, or the group closed
         ├── PsError                      any failure of the parameter server; a RuntimeError, too
         │   ├── PsConnectionError        a server does not answer
-        │   ├── PsServerLostError        a server died, and what it had is needed; see `servers`
+        │   ├── PsServerLostError        a server died, and its part is needed; see `servers`
         │   ├── PsRefusedError           not let in: token, version, TLS, a number that is taken
         │   ├── PsModelError             the model is unknown, or another one than the servers have
         │   ├── PsTimeoutError           an operation's deadline has passed; a TimeoutError, too
@@ -35,8 +35,9 @@ Example:
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from dmlcomm.errors.base import Error, LabError
-from dmlcomm.errors.ps import (
+from dmlcomm.errors.base import (
+    Error,
+    LabError,
     PsCheckpointError,
     PsConnectionError,
     PsError,

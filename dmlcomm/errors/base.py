@@ -1,4 +1,6 @@
-"""The base of all errors, and the one of the lab."""
+"""The exceptions that do without torch: the base of all, and those of the lab and of servers."""
+
+from collections.abc import Sequence
 
 
 class Error(Exception):
@@ -6,15 +8,63 @@ class Error(Exception):
     try.
     """
 
+    _code = "error"
+
     @property
     def code(self) -> str:
         """The cause in one word, as "peer_lost", "timeout" or "connection"."""
-        return "error"
+        return self._code
 
 
 class LabError(Error):
     """A lab cannot do what was asked. The text says what, where, and what to try."""
 
-    @property
-    def code(self) -> str:
-        return "lab"
+    _code = "lab"
+
+
+class PsError(Error, RuntimeError):
+    """The parameter server failed. The text says who, what, and what to try."""
+
+
+class PsConnectionError(PsError):
+    """A server does not answer at its address."""
+
+    _code = "connection"
+
+
+class PsServerLostError(PsError):
+    """A server died, and with it something that is still needed.
+
+    Attributes:
+        servers: which ones.
+    """
+
+    _code = "server_lost"
+
+    def __init__(self, message: str, servers: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.servers = list(servers)
+
+
+class PsRefusedError(PsError):
+    """A server does not let this worker in: token, version, TLS, or a number that is taken."""
+
+    _code = "refused"
+
+
+class PsModelError(PsError):
+    """The servers do not know the model, or know another one by this name."""
+
+    _code = "model"
+
+
+class PsTimeoutError(PsError, TimeoutError):
+    """An operation did not end before its deadline."""
+
+    _code = "timeout"
+
+
+class PsCheckpointError(PsError):
+    """A checkpoint cannot be used: it is damaged, or of another server or model."""
+
+    _code = "checkpoint"

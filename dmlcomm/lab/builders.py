@@ -25,12 +25,12 @@ SIGCOMM 2008.
 
 import ipaddress
 import itertools
-import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import networkx as nx
 
-from dmlcomm.bml import grid as digits
+from dmlcomm.bml import grid
 from dmlcomm.errors import LabError
 from dmlcomm.lab import psnet
 from dmlcomm.lab.graph import (
@@ -40,6 +40,7 @@ from dmlcomm.lab.graph import (
     add_link,
     add_router,
     add_switch,
+    matched,
     new_graph,
     require,
 )
@@ -66,97 +67,105 @@ def build(spec: str, shapes: Sequence[Shape] = (Shape(),)) -> nx.Graph:
         LabError: there is no such topology; the text says what is possible.
     """
     name, _, parameters = spec.partition(":")
-    if name not in _PARSERS:
-        known = ", ".join(_PARSERS)
+    if name not in _BUILDERS:
+        known = ", ".join(_BUILDERS)
         raise LabError(f'"{spec}" is not a topology: expected one of {known}, as in bcube:3,2')
-    return _PARSERS[name](spec, parameters, shapes)
+    return _BUILDERS[name](spec, parameters, shapes)
 
 
-def flat(num_hosts: int, num_nics: int, shapes: Sequence[Shape], spec: str = "") -> nx.Graph:
-    """``num_hosts`` hosts; NIC l of all of them is at switch l.0."""
-    spec = spec or f"flat:{num_hosts},{num_nics}"
+def _flat(spec: str, text: str, shapes: Sequence[Shape]) -> nx.Graph:
+    """NIC l of all hosts is at switch l.0."""
+    match = matched(spec, text, r"(\d+),(\d+)", "flat:N,k (hosts, NICs of each)")
+    num_hosts, num_nics = map(int, match.groups())
     require(spec, 1 <= num_hosts <= MAX_PORTS, f"hosts: from 1 to {MAX_PORTS}")
     require(spec, 1 <= num_nics <= MAX_LEVELS, f"NICs: from 1 to {MAX_LEVELS}")
     graph = new_graph(spec)
     for _ in range(num_hosts):
         add_host(graph)
-    for level in range(num_nics):
+    for level, shape in enumerate(_by_level(spec, shapes, num_nics)):
         switch = add_switch(graph, f"switch{level}.0")
         for host in range(num_hosts):
-            _plug(graph, host, level, switch, 0, port=host, shape=_of_level(shapes, level, spec))
-    _require_one_or_each(spec, shapes, num_nics)
+            _plug(graph, host, level, switch, 0, port=host, shape=shape)
     return graph
 
 
-def grid(sizes: Sequence[int], shapes: Sequence[Shape], spec: str = "") -> nx.Graph:
+def _bcube(spec: str, text: str, shapes: Sequence[Shape]) -> nx.Graph:
+    """A grid with the same size on every level."""
+    match = matched(spec, text, r"(\d+),(\d+)", "bcube:n,k (ports, NICs of each host)")
+    ports, levels = map(int, match.groups())
+    require(spec, 1 <= levels <= MAX_LEVELS, f"levels: from 1 to {MAX_LEVELS}")
+    return _grid_of(spec, [ports] * levels, shapes)
+
+
+def _grid(spec: str, text: str, shapes: Sequence[Shape]) -> nx.Graph:
+    matched(spec, text, r"\d+(x\d+)*", "grid:AxBx... (ports on level 0, 1, ...)")
+    return _grid_of(spec, [int(size) for size in text.split("x")], shapes)
+
+
+def _grid_of(spec: str, sizes: Sequence[int], shapes: Sequence[Shape]) -> nx.Graph:
     """Hosts are numbers with the digits v_l < sizes[l]; v_0 counts fastest.
 
     Switch s of level l connects the hosts that have the same digits but v_l; s is the number that
     these other digits form.
     """
-    spec = spec or "grid:" + "x".join(map(str, sizes))
-    num_hosts = digits.num_hosts(sizes)
+    num_hosts = grid.num_hosts(sizes)
     require(spec, 1 <= len(sizes) <= MAX_LEVELS, f"levels: from 1 to {MAX_LEVELS}")
     require(spec, all(2 <= n <= MAX_PORTS for n in sizes), f"ports: from 2 to {MAX_PORTS}")
     require(spec, num_hosts <= MAX_HOSTS, f"hosts: at most {MAX_HOSTS}, not {num_hosts}")
     least = min(sizes)
     require(spec, num_hosts // least <= MAX_SWITCHES, f"switches a level: at most {MAX_SWITCHES}")
-    _require_one_or_each(spec, shapes, len(sizes))
     graph = new_graph(spec)
     for host in range(num_hosts):
-        add_host(graph, digits=list(digits.to_digits(host, sizes)))
-    for level in range(len(sizes)):
+        add_host(graph, digits=list(grid.to_digits(host, sizes)))
+    for level, shape in enumerate(_by_level(spec, shapes, len(sizes))):
         for host in range(num_hosts):
-            index = digits.switch_of(host, level, sizes)
+            index = grid.switch_of(host, level, sizes)
             switch = f"switch{level}.{index}"
             if switch not in graph:
                 add_switch(graph, switch)
-            shape = _of_level(shapes, level, spec)
-            port = digits.to_digits(host, sizes)[level]
+            port = grid.to_digits(host, sizes)[level]
             _plug(graph, host, level, switch, index, port=port, shape=shape)
     return graph
 
 
-def bcube(ports: int, levels: int, shapes: Sequence[Shape], spec: str = "") -> nx.Graph:
-    """BCube(ports, levels): a grid with the same size on every level."""
-    spec = spec or f"bcube:{ports},{levels}"
-    require(spec, 1 <= levels <= MAX_LEVELS, f"levels: from 1 to {MAX_LEVELS}")
-    return grid([ports] * levels, shapes, spec)
-
-
-def fattree(
-    ports: int,
-    shapes: Sequence[Shape],
-    over_subscription: float = 1.0,
-    num_hosts: int | None = None,
-    deployment: Sequence[int] = (),
-    spec: str = "",
-) -> nx.Graph:
+def _fattree(spec: str, text: str, shapes: Sequence[Shape]) -> nx.Graph:
     """p pods of p/2 edge and p/2 aggregation switches, (p/2)^2 core switches; all are routed.
 
     Aggregation switch a of every pod is connected to the core switches a p/2, ..., a p/2 + p/2 - 1.
-
-    Args:
-        deployment: workers at each of the first edges; the other hosts there are servers.
     """
-    spec = spec or f"fattree:{ports}"
+    match = matched(
+        spec,
+        text,
+        r"(\d+)(?:,r=(\d+(?:\.\d+)?))?(?:,hosts=(\d+)|@(\d+(?:,\d+)*))?",
+        "fattree:p[,r=R][,hosts=H] or fattree:p[,r=R]@i,j,...",
+    )
+    ports, over_subscription = int(match[1]), float(match[2] or 1)
     half = ports // 2
     most = ports**3 // 4
+    # Workers at each of the first edges; the other hosts there are servers.
+    deployment = [int(number) for number in match[4].split(",")] if match[4] else []
     if deployment:
         fits = max(deployment) <= half and sum(deployment) >= 1
         require(spec, fits, f"workers at an edge: at most {half}, and at least 1 of all")
-        num_hosts = len(deployment) * half
-    num_hosts = most if num_hosts is None else num_hosts
+        roles = [role for i in deployment for role in ["server"] * (half - i) + ["worker"] * i]
+    else:
+        roles = ["host"] * (int(match[3]) if match[3] else most)
     require(spec, ports % 2 == 0 and 2 <= ports <= 16, "ports: an even number from 2 to 16")
-    require(spec, 1 <= num_hosts <= most, f"hosts: from 1 to {most}")
+    require(spec, 1 <= len(roles) <= most, f"hosts: from 1 to {most}")
     require(spec, over_subscription >= 1, "r: at least 1")
-    _require_one_or_each(spec, shapes, 1)
-    graph = new_graph(spec)
-    roles = [role for i in deployment for role in ["server"] * (half - i) + ["worker"] * i]
-    hosts = iter([add_host(graph, role) for role in roles or ["host"] * num_hosts])
-    shape = shapes[0]
+    (shape,) = _by_level(spec, shapes, 1)
     rate = shape.rate_bps and round(shape.rate_bps / over_subscription)
-    above = Shape(rate, shape.delay_us, shape.loss)
+    graph = new_graph(spec)
+    hosts = iter([add_host(graph, role) for role in roles])
+    _add_tree(graph, ports, hosts, shape, above=replace(shape, rate_bps=rate))
+    return graph
+
+
+def _add_tree(
+    graph: nx.Graph, ports: int, hosts: Iterator[str], shape: Shape, above: Shape
+) -> None:
+    """The switches of a fat tree, and its links: those of hosts, and those above the edges."""
+    half = ports // 2
     for core in range(half * half):
         add_router(graph, f"core{core}")
     networks = ROUTER_LINKS.subnets(new_prefix=31)
@@ -168,19 +177,16 @@ def fattree(
                 agg_end = (f"agg{pod}.{index}", f"port{half + port}")
                 _route(graph, agg_end, core_end, networks, LEVEL_OF_CORE, above)
         for index in range(half):
-            edge = add_router(graph, f"edge{pod}.{index}", prefix=f"10.{pod}.{index}.0/24")
+            network = f"10.{pod}.{index}"
+            edge = add_router(graph, f"edge{pod}.{index}", prefix=f"{network}.0/24")
             for port, host in enumerate(itertools.islice(hosts, half)):
-                network = f"10.{pod}.{index}"
                 a = End(host, "eth0", f"{network}.{2 * port + 1}/31")
                 b = End(edge, f"port{port}", f"{network}.{2 * port}/31")
                 add_link(graph, a, b, LEVEL_OF_EDGE, shape)
             for port in range(half):
-                edge_end, agg_end = (
-                    (edge, f"port{half + port}"),
-                    (f"agg{pod}.{port}", f"port{index}"),
-                )
+                edge_end = (edge, f"port{half + port}")
+                agg_end = (f"agg{pod}.{port}", f"port{index}")
                 _route(graph, edge_end, agg_end, networks, LEVEL_OF_AGGREGATION, above)
-    return graph
 
 
 def _plug(
@@ -205,62 +211,16 @@ def _route(
     add_link(graph, ends[0], ends[1], level, shape)
 
 
-def _of_level(shapes: Sequence[Shape], level: int, spec: str) -> Shape:
-    if len(shapes) > 1 and level >= len(shapes):
-        raise LabError(f"{spec} has more levels than the {len(shapes)} rates given")
-    return shapes[level] if len(shapes) > 1 else shapes[0]
-
-
-def _require_one_or_each(spec: str, shapes: Sequence[Shape], levels: int) -> None:
+def _by_level(spec: str, shapes: Sequence[Shape], levels: int) -> list[Shape]:
     expected = f"rates: one, or {levels}" if levels > 1 else "rates: one"
     require(spec, len(shapes) in (1, levels), f"{expected}, not {len(shapes)}")
+    return list(shapes) if len(shapes) == levels else [shapes[0]] * levels
 
 
-def _parse_flat(spec: str, text: str, shapes: Sequence[Shape]) -> nx.Graph:
-    num_hosts, num_nics = _numbers(spec, text, r"(\d+),(\d+)", "flat:N,k (hosts, NICs of each)")
-    return flat(num_hosts, num_nics, shapes, spec)
-
-
-def _parse_bcube(spec: str, text: str, shapes: Sequence[Shape]) -> nx.Graph:
-    ports, levels = _numbers(spec, text, r"(\d+),(\d+)", "bcube:n,k (ports, NICs of each host)")
-    return bcube(ports, levels, shapes, spec)
-
-
-def _parse_grid(spec: str, text: str, shapes: Sequence[Shape]) -> nx.Graph:
-    if not re.fullmatch(r"\d+(x\d+)*", text):
-        raise LabError(f'"{spec}" is not of the form grid:AxBx... (ports on level 0, 1, ...)')
-    return grid([int(size) for size in text.split("x")], shapes, spec)
-
-
-def _parse_fattree(spec: str, text: str, shapes: Sequence[Shape]) -> nx.Graph:
-    pattern = r"(\d+)(?:,r=(\d+(?:\.\d+)?))?(?:,hosts=(\d+)|@(\d+(?:,\d+)*))?"
-    match = re.fullmatch(pattern, text)
-    if match is None:
-        raise LabError(
-            f'"{spec}" is not of the form fattree:p[,r=R][,hosts=H] or fattree:p[,r=R]@i,j,...'
-        )
-    ports, over_subscription, num_hosts, deployment = match.groups()
-    return fattree(
-        int(ports),
-        shapes,
-        float(over_subscription or 1),
-        int(num_hosts) if num_hosts else None,
-        [int(number) for number in deployment.split(",")] if deployment else (),
-        spec,
-    )
-
-
-def _numbers(spec: str, text: str, pattern: str, form: str) -> list[int]:
-    match = re.fullmatch(pattern, text)
-    if match is None:
-        raise LabError(f'"{spec}" is not of the form {form}')
-    return [int(number) for number in match.groups()]
-
-
-_PARSERS: dict[str, Callable[[str, str, Sequence[Shape]], nx.Graph]] = {
-    "flat": _parse_flat,
-    "bcube": _parse_bcube,
-    "grid": _parse_grid,
-    "fattree": _parse_fattree,
-    "psnet": psnet.parse,
+_BUILDERS: dict[str, Callable[[str, str, Sequence[Shape]], nx.Graph]] = {
+    "flat": _flat,
+    "bcube": _bcube,
+    "grid": _grid,
+    "fattree": _fattree,
+    "psnet": psnet.build,
 }

@@ -37,13 +37,7 @@ MUCH_STOLEN = 0.05
 
 @dataclass(frozen=True)
 class Line:
-    """One direction of a link under load. Rates in bits per second of whole frames.
-
-    Attributes:
-        sender: the end that sends.
-        expected_bps: the rate of its link.
-        measured_bps: what the queue of the sender has let through, the median of intervals.
-    """
+    """One direction of a link under load. Rates: of whole frames; the median of intervals."""
 
     sender: End
     expected_bps: int
@@ -51,7 +45,6 @@ class Line:
 
     @property
     def share(self) -> float:
-        """Measured rate over expected rate."""
         return self.measured_bps / self.expected_bps
 
     @property
@@ -103,7 +96,7 @@ class Result:
 
 def check(client: Client, seconds: float) -> Result:
     """Loads all links at once for ``seconds``. Raises LabError, also if no link has a rate."""
-    graph = topology.from_json(client.ask("describe")["graph"])
+    graph = client.graph()
     wanted = load.flows(graph)
     expected = {end: rate for flow in wanted for end, rate in _expected(graph, flow).items()}
     if not expected:
@@ -133,12 +126,10 @@ def check(client: Client, seconds: float) -> Result:
     return Result(lines, least, cpu, cpu_before)
 
 
-def find_limit(
-    client: Client, seconds: float, progress: Callable[[Result, int], None]
-) -> int | None:
+def find_limit(client: Client, seconds: float, progress: Callable[[Result], None]) -> int | None:
     """The highest rate of all links, of those that were tried, at which the lab is exact; None
     when it is not exact at its own. Doubles the rates, and restores them. Raises LabError."""
-    links = topology.links(topology.from_json(client.ask("describe")["graph"]))
+    links = topology.links(client.graph())
     rates = [link.shape.rate_bps for link in links if link.shape.rate_bps]
     if not rates:
         raise LabError(f"no link has a rate to begin with: {GIVE_ONE}")
@@ -147,7 +138,7 @@ def find_limit(
         while rate <= MOST_RATE_BPS:
             _set_rates(client, links, f"{rate}bit")
             result = check(client, seconds)
-            progress(result, rate)
+            progress(result)
             if not result.is_exact:
                 break
             exact, rate = rate, 2 * rate
@@ -159,7 +150,6 @@ def find_limit(
 
 
 def summary(result: Result) -> str:
-    """One or two sentences for people."""
     worst = max(result.lines, key=lambda line: abs(line.share - 1))
     verdict = "exact" if result.is_exact else "NOT exact"
     text = (

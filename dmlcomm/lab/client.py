@@ -1,14 +1,15 @@
 """A connection to the holder of a running lab."""
 
-import contextlib
 import os
-import select
-import signal
 import socket
 from typing import Any
 
+import networkx as nx
+
 from dmlcomm.errors import LabError
+from dmlcomm.lab import graph as topology
 from dmlcomm.lab import wire
+from dmlcomm.lab.processes import kill
 from dmlcomm.lab.wire import Message, Reader
 
 
@@ -64,6 +65,9 @@ class Client:
             raise LabError(answer["error"])
         return answer
 
+    def graph(self) -> nx.Graph:
+        return topology.from_json(self.ask("describe")["graph"])
+
     def descriptors(self, op: str, **arguments: Any) -> tuple[Message, list[int]]:
         """As `ask`, with the descriptors that came along; the caller closes them."""
         answer = self.ask(op, **arguments)
@@ -77,17 +81,8 @@ class Client:
         and with the last descriptor the network goes. So a holder that is stopped or hangs is no
         obstacle.
         """
-        with contextlib.suppress(ProcessLookupError):
-            descriptor = os.pidfd_open(self.holder.pid)
-            try:
-                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-                poll = select.poll()
-                poll.register(descriptor, select.POLLIN)
-                if not poll.poll(int(wire.ANSWER_TIMEOUT_S * 1000)):
-                    raise LabError(
-                        f'the lab "{self.name}" (process {self.holder.pid}) was killed and has not '
-                        f"ended after {wire.ANSWER_TIMEOUT_S:g} s: a process in it may hang in the "
-                        "kernel"
-                    )
-            finally:
-                os.close(descriptor)
+        if not kill(self.holder.pid, wire.ANSWER_TIMEOUT_S):
+            raise LabError(
+                f'the lab "{self.name}" (process {self.holder.pid}) was killed and has not ended '
+                f"after {wire.ANSWER_TIMEOUT_S:g} s: a process in it may hang in the kernel"
+            )

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from dmlcomm._shell import FAILED, AsJson, Command, application
 from dmlcomm.errors import LabError
 from dmlcomm.lab import check as checks
 from dmlcomm.lab import graph as topology
@@ -21,27 +22,17 @@ from dmlcomm.lab.draw import draw as draw_graph
 from dmlcomm.lab.environment import parse_assignments
 from dmlcomm.lab.lab import shapes_of, start
 from dmlcomm.lab.options import Options
-from dmlcomm.lab.tables import check_table
-from dmlcomm.lab.views import console, facts, measured, progress_bar, show_live
+from dmlcomm.lab.views import check_table, console, facts, measured, progress_bar, show_live
 from dmlcomm.units import format_rate
 
-app = typer.Typer(
-    name="lab",
-    help="An emulated cluster with several NICs per host, on this machine.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+app = application(help="An emulated cluster with several NICs per host, on this machine.")
 
 DEFAULT_NAME = "lab"
-FAILED = 1
 
 Name = Annotated[
     str | None,
     typer.Option("--name", "-n", help="Which lab, where there are several.", show_default=False),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-Command = Annotated[list[str], typer.Argument(help="The command, after --.", show_default=False)]
 
 
 @app.command()
@@ -108,7 +99,7 @@ def run(
     Output has the rank in front. Signals are passed on. The exit code is that of the first process
     that fails; the others are stopped then.
     """
-    with _errors(), _client(name) as client:
+    with _errors(), Client(_name(name)) as client:
         settings = launch.RunSettings(
             ranks_per_host=ranks_per_host,
             torchrun=torchrun,
@@ -128,7 +119,7 @@ def exec_(
     name: Name = None,
 ) -> None:
     """Run one command on one node, with this terminal."""
-    with _errors(), _client(name) as client:
+    with _errors(), Client(_name(name)) as client:
         code = launch.run_one(client, node, command)
     raise typer.Exit(code)
 
@@ -146,7 +137,7 @@ def set_(
 
     In a psnet "tor=2" moves the link of a worker to another ToR; its connections survive.
     """
-    with _errors(), _client(name) as client:
+    with _errors(), Client(_name(name)) as client:
         client.ask("set", place=place, changes=changes)
 
 
@@ -158,12 +149,11 @@ def status(
     name: Name = None,
 ) -> None:
     """Show bytes and rate of every link, live in a terminal until Ctrl-C."""
-    with _errors(), _client(name) as client:
+    with _errors(), Client(_name(name)) as client:
         if as_json:
             links = [entry.as_dict() for entry in sampling.measure(client, interval)]
-            print(
-                json.dumps({"name": client.name, "interval_s": interval, "links": links}, indent=2)
-            )
+            report = {"name": client.name, "interval_s": interval, "links": links}
+            print(json.dumps(report, indent=2))
         elif once or not console.is_terminal:
             console.print(measured(client, interval))
         else:
@@ -183,7 +173,7 @@ def check(
 
     The exit code is 1 when a link is further than 5 % from its rate.
     """
-    with _errors(), _client(name) as client:
+    with _errors(), Client(_name(name)) as client:
         if limit:
             _check_limit(client, seconds)
             return
@@ -211,8 +201,8 @@ def draw(
         if spec is not None:
             graph = build(spec, shapes_of(rate))
         else:
-            with _client(name) as client:
-                graph = topology.from_json(client.ask("describe")["graph"])
+            with Client(_name(name)) as client:
+                graph = client.graph()
         draw_graph(graph, file)
     console.print(f"{file}: {graph.graph['spec']}")
 
@@ -267,10 +257,6 @@ def _errors() -> Iterator[None]:
         raise typer.Exit(FAILED) from error
 
 
-def _client(name: str | None) -> Client:
-    return Client(_name(name))
-
-
 def _name(name: str | None) -> str:
     """The lab that is meant: the given one, else the only one."""
     if name is not None:
@@ -284,10 +270,7 @@ def _name(name: str | None) -> str:
 
 
 def _check_limit(client: Client, seconds: float) -> None:
-    def show(result: checks.Result, _: int) -> None:
-        console.print(checks.summary(result))
-
-    rate = checks.find_limit(client, seconds, show)
+    rate = checks.find_limit(client, seconds, lambda r: console.print(checks.summary(r)))
     if rate is None:
         console.print("This lab is not exact at its own rates on this machine.")
         raise typer.Exit(FAILED)

@@ -10,7 +10,7 @@ class CpuUse:
 
     Attributes:
         busy: in use, also by others.
-        stolen: what a virtual machine was not given when it wanted it.
+        stolen: withheld from this virtual machine when it wanted to run.
     """
 
     busy: float
@@ -24,7 +24,6 @@ class CpuMeter:
         self._begin = _ticks()
 
     def use(self) -> CpuUse:
-        """Up to now."""
         ticks = [now - then for now, then in zip(_ticks(), self._begin, strict=True)]
         total = max(sum(ticks), 1)
         idle, waiting, stolen = ticks[3], ticks[4], ticks[7]

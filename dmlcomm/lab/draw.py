@@ -92,7 +92,6 @@ def _draw_links(axes: Any, graph: nx.Graph, positions: Positions) -> None:
 
 
 def _rates(graph: nx.Graph, level: int) -> str:
-    """The rates of a level, each once."""
     rates = [link.shape.rate_bps for link in topology.links(graph) if link.level == level]
     return ", ".join(format_link_rate(rate) for rate in dict.fromkeys(rates))
 

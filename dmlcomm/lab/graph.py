@@ -19,7 +19,8 @@ process borders as JSON.
 
 import enum
 import ipaddress
-from collections.abc import Iterator
+import itertools
+import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -56,7 +57,6 @@ class End:
 
     @property
     def ip(self) -> str:
-        """The address without its prefix length."""
         if self.address is None:
             raise LabError(f"{self} is a port of a switch: it has no address")
         return self.address.partition("/")[0]
@@ -77,7 +77,6 @@ class Link:
         return self.a, self.b
 
     def other(self, node: str) -> End:
-        """The end that is not at ``node``."""
         return self.b if self.a.node == node else self.a
 
 
@@ -87,8 +86,15 @@ def require(spec: str, holds: bool, expected: str) -> None:
         raise LabError(f'"{spec}" is not possible: {expected}')
 
 
+def matched(spec: str, text: str, pattern: str, form: str) -> re.Match[str]:
+    """The parameters in ``text``, as ``pattern`` finds them. Raises LabError with the ``form``."""
+    match = re.fullmatch(pattern, text)
+    if match is None:
+        raise LabError(f'"{spec}" is not of the form {form}')
+    return match
+
+
 def new_graph(spec: str) -> nx.Graph:
-    """An empty topology."""
     return nx.Graph(spec=spec)
 
 
@@ -173,7 +179,6 @@ def interfaces(graph: nx.Graph, node: str) -> list[str]:
 
 
 def find_link(graph: nx.Graph, place: str) -> Link:
-    """The link at ``node:interface``."""
     node, _, interface = place.partition(":")
     if node not in graph:
         raise LabError(f'there is no node "{node}" in {graph.graph["spec"]}: {_sample(graph)}')
@@ -185,7 +190,6 @@ def find_link(graph: nx.Graph, place: str) -> Link:
 
 
 def update_link(graph: nx.Graph, link: Link, shape: Shape, up: bool) -> None:
-    """Writes the state of a link into the graph."""
     graph.edges[link.a.node, link.b.node].update(asdict(shape), up=up)
 
 
@@ -214,12 +218,10 @@ def move_link(graph: nx.Graph, link: Link, target: str) -> Link:
 
 
 def to_json(graph: nx.Graph) -> dict[str, Any]:
-    """Plain data for `from_json`."""
     return dict(nx.node_link_data(graph, edges="links"))
 
 
 def from_json(data: dict[str, Any]) -> nx.Graph:
-    """The graph that `to_json` described."""
     return nx.node_link_graph(data, edges="links")
 
 
@@ -232,10 +234,5 @@ def _link(u: str, v: str, data: dict[str, Any]) -> Link:
 
 
 def _sample(graph: nx.Graph) -> str:
-    names = list(_first(graph, 8))
+    names = list(itertools.islice(graph, 8))
     return "there are " + ", ".join(names) + (", ..." if len(graph) > len(names) else "")
-
-
-def _first(graph: nx.Graph, count: int) -> Iterator[str]:
-    for node, _ in zip(graph, range(count), strict=False):
-        yield node

@@ -22,11 +22,11 @@ from dmlcomm.errors import LabError
 from dmlcomm.lab import graph as topology
 from dmlcomm.lab import namespaces as ns
 from dmlcomm.lab import wire
-from dmlcomm.lab.changes import apply, take_move
 from dmlcomm.lab.isolation import isolate, settle
 from dmlcomm.lab.network import Network
 from dmlcomm.lab.options import Options
 from dmlcomm.lab.processes import kill_marked
+from dmlcomm.lab.units import apply_changes, take_move
 from dmlcomm.lab.wire import Message, Reader
 
 Answer = tuple[Message, tuple[int, ...]]
@@ -109,8 +109,7 @@ class Holder:
         return {"kinds": _kinds_to_enter(self._facts)}, self._own
 
     def _namespaces(self, _: socket.socket, request: Message) -> Answer:
-        namespaces = self._network.namespaces(request["node"])
-        return {}, (namespaces.net, namespaces.uts)
+        return {}, self._network.namespaces(request["node"])
 
     def _counters(self, _: socket.socket, __: Message) -> Answer:
         return {"nodes": self._network.counters()}, ()
@@ -118,7 +117,7 @@ class Holder:
     def _set(self, _: socket.socket, request: Message) -> Answer:
         link = topology.find_link(self._network.graph, request["place"])
         switch, changes = take_move(request["changes"])
-        shape, up = apply(changes, link.shape, link.up)
+        shape, up = apply_changes(changes, link.shape, link.up)
         if switch is not None:
             self._network.move_link(request["place"], switch)
         self._network.set_link(request["place"], shape, up)
@@ -168,7 +167,7 @@ def _watch(owner: int | None) -> int | None:
 
 
 def _become_daemon() -> None:
-    """The first process of the PID namespace; it ends on SIGTERM and lets orphans go."""
+    """It ends on SIGTERM, and lets orphans go."""
     os.setsid()
     os.chdir("/")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -208,12 +207,7 @@ def _build(
         wire.send(control, {"progress": what, "done": done, "total": total})
 
     network = Network(graph, Options(**request["options"]), progress)
-    facts = {
-        "name": request["name"],
-        "options": request["options"],
-        "user_namespace": user_namespace,
-    }
-    return network, facts
+    return network, {"name": request["name"], "user_namespace": user_namespace}
 
 
 def main() -> None:

@@ -80,7 +80,7 @@ class Lab:
     def graph(self) -> nx.Graph:
         """The topology with the present state of every link."""
         with Client(self.name) as client:
-            return topology.from_json(client.ask("describe")["graph"])
+            return client.graph()
 
     def links(self) -> list[Link]:
         """All links with their present state."""
@@ -134,10 +134,13 @@ class Lab:
         return subprocess.run(self._run(command, arguments), **options)
 
     def _exec(self, node: str, command: Sequence[str]) -> list[str]:
-        return _lab_command("exec", "--name", self.name, node, "--", *command)
+        return self._command("exec", node, "--", *command)
 
     def _run(self, command: Sequence[str], arguments: Sequence[str]) -> list[str]:
-        return _lab_command("run", "--name", self.name, *arguments, "--", *command)
+        return self._command("run", *arguments, "--", *command)
+
+    def _command(self, name: str, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", str(__package__), name, "--name", self.name, *arguments]
 
 
 def shapes_of(rate: str, delay: str = "0", loss: str = "0%") -> list[Shape]:
@@ -193,7 +196,3 @@ def _wait_until_ready(control: socket.socket, progress: Progress | None) -> None
             return
         if progress:
             progress(message["progress"], message["done"], message["total"])
-
-
-def _lab_command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", str(__package__), *arguments]

@@ -10,49 +10,43 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import FrameType
-from typing import Any
+from typing import Any, BinaryIO
 
 import networkx as nx
 
-from dmlcomm._shell import inherited_environment
+from dmlcomm._shell import FORWARDED, exit_code, inherited_environment, wait_for
 from dmlcomm.errors import LabError
 from dmlcomm.lab import environment
 from dmlcomm.lab import graph as topology
 from dmlcomm.lab.client import Client
 from dmlcomm.lab.entry import Entry
 from dmlcomm.lab.environment import Job
-from dmlcomm.lab.output import PrefixedStream
 
-FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 LAB_IS_GONE = 1
+
+# How long processes may take to end after SIGTERM, before SIGKILL.
+GRACE_S = 5.0
+
+CHUNK_BYTES = 1 << 16
+
+# A line that never ends is passed on in parts of this size.
+MAX_LINE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
 class RunSettings:
-    """How a run is started and ended.
-
-    Attributes:
-        ranks_per_host: m.
-        torchrun: start torchrun on every host, which starts the m ranks, instead of the ranks.
-        gloo_interfaces: how many data interfaces gloo is given; 0 is all.
-        linger_s: how long the other ranks may go on after the first failure.
-        on: the hosts that take part: names, * and ? stand for others, as in a shell.
-        grace_s: how long they may take to end after SIGTERM, before SIGKILL.
-        extra: variables that win over what the lab sets.
-    """
+    """The options of ``lab run``; ``extra`` are variables that win over what the lab sets."""
 
     ranks_per_host: int = 1
     torchrun: bool = False
     gloo_interfaces: int = 1
     linger_s: float = 1.0
     on: str = "*"
-    grace_s: float = 5.0
     extra: dict[str, str] = field(default_factory=dict)
 
 
 def run(client: Client, command: Sequence[str], settings: RunSettings) -> int:
-    """Runs a command on the hosts; the exit code of the first process that failed, else 0."""
+    """The exit code of the first process that failed, else 0."""
     description = client.ask("describe")
     graph = topology.from_json(description["graph"])
     hosts = _chosen(graph, settings.on)
@@ -68,11 +62,7 @@ def run(client: Client, command: Sequence[str], settings: RunSettings) -> int:
 
 def run_one(client: Client, node: str, command: Sequence[str]) -> int:
     """Runs a command on one node with this process's own input and output; its exit code."""
-    process = Entry(client).start(node, command, inherited_environment())
-    # A terminal sends its signals to the child, too: they are the child's to handle.
-    for number in FORWARDED:
-        signal.signal(number, _forward_unless_from_terminal(process))
-    return _exit_code(process.wait())
+    return wait_for(Entry(client).start(node, command, inherited_environment()))
 
 
 _PIPES: dict[str, Any] = {
@@ -128,6 +118,27 @@ def _torchrun(job: Job, host: int) -> list[str]:
     ]
 
 
+class _PrefixedStream:
+    """Copies what arrives at descriptor ``source`` to ``target``, whole lines with a prefix."""
+
+    def __init__(self, source: int, target: BinaryIO, prefix: str) -> None:
+        self._source = source
+        self._target = target
+        self._prefix = prefix.encode()
+        self._rest = b""
+
+    def copy(self) -> bool:
+        """Copies what is there; False at the end."""
+        data = os.read(self._source, CHUNK_BYTES)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if self._rest and (not data or len(self._rest) > MAX_LINE_BYTES):
+            lines.append(self._rest)
+            self._rest = b""
+        self._target.write(b"".join(self._prefix + line + b"\n" for line in lines))
+        self._target.flush()
+        return bool(data)
+
+
 class _Processes:
     """The processes of one run: passes on output and signals until all have ended."""
 
@@ -153,7 +164,7 @@ class _Processes:
         self._selector.register(pidfd, selectors.EVENT_READ, lambda: self._ended(label, pidfd))
         for source, target in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
             assert source is not None
-            stream = PrefixedStream(source.fileno(), target.buffer, f"[{label}] ")
+            stream = _PrefixedStream(source.fileno(), target.buffer, f"[{label}] ")
             self._selector.register(source, selectors.EVENT_READ, self._copier(stream, source))
             self._streams += 1
 
@@ -178,7 +189,7 @@ class _Processes:
         with contextlib.suppress(LabError):  # they end with the lab as well
             self._client.ask("end_run")
 
-    def _copier(self, stream: PrefixedStream, source: Any) -> Callable[[], None]:
+    def _copier(self, stream: _PrefixedStream, source: Any) -> Callable[[], None]:
         def copy() -> None:
             if not stream.copy():
                 self._selector.unregister(source)
@@ -190,7 +201,7 @@ class _Processes:
     def _ended(self, label: str, pidfd: int) -> None:
         self._selector.unregister(pidfd)
         os.close(pidfd)
-        code = _exit_code(self._running.pop(label).wait())
+        code = exit_code(self._running.pop(label).wait())
         if code != 0 and self._first_failure is None:
             self._first_failure = code
             _say(f"[{label}] ended with exit code {code}")
@@ -201,7 +212,7 @@ class _Processes:
 
     def _end_others(self, number: int) -> None:
         self._send_all(number)
-        again = (time.monotonic() + self._settings.grace_s, signal.SIGKILL)
+        again = (time.monotonic() + GRACE_S, signal.SIGKILL)
         self._next = again if number == signal.SIGTERM else None
 
     def _seconds_to_next(self) -> float | None:
@@ -222,20 +233,5 @@ class _Processes:
         self._first_failure = self._first_failure or LAB_IS_GONE
 
 
-def _forward_unless_from_terminal(
-    process: subprocess.Popen[bytes],
-) -> Callable[[int, FrameType | None], None]:
-    def forward(number: int, _: FrameType | None) -> None:
-        if not (number == signal.SIGINT and sys.stdin.isatty()):
-            process.send_signal(number)
-
-    return forward
-
-
 def _say(text: str) -> None:
     print(f"dmlcomm lab: {text}", file=sys.stderr, flush=True)
-
-
-def _exit_code(returned: int) -> int:
-    """As shells report it: 128 + n for a process that signal n has ended."""
-    return 128 - returned if returned < 0 else returned

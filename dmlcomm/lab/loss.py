@@ -37,7 +37,6 @@ def lose(interface: str, share: float) -> None:
 
 
 def keep(interface: str) -> None:
-    """No loss at ``interface``, whatever there was."""
     try:
         with contextlib.closing(NFTables(nfgen_family=_FAMILY_NETDEV)) as nft:
             nft.table("del", name=_table(interface))

@@ -22,13 +22,8 @@ _MNT_DETACH = 2
 _PR_SET_PDEATHSIG = 1
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_libc.mount.argtypes = (
-    ctypes.c_char_p,
-    ctypes.c_char_p,
-    ctypes.c_char_p,
-    ctypes.c_ulong,
-    ctypes.c_char_p,
-)
+_text = ctypes.c_char_p
+_libc.mount.argtypes = (_text, _text, _text, ctypes.c_ulong, _text)
 
 
 def _check(result: int, call: str) -> None:
@@ -48,7 +43,6 @@ def setns(fd: int, kind: int) -> None:
 
 
 def mount(source: str, target: str, kind: str, flags: int = 0) -> None:
-    """mount(2) without data. Raises OSError."""
     arguments = (source.encode(), target.encode(), kind.encode() or None, flags, None)
     _check(_libc.mount(*arguments), f"mount {kind or source} on {target}")
 

@@ -12,9 +12,8 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import networkx as nx
 from pyroute2 import IPRoute
@@ -37,7 +36,7 @@ _CONGESTION_CONTROLS = Path("/proc/sys/net/ipv4/tcp_available_congestion_control
 _CARRIER_DEADLINE_S = 5.0
 _CARRIER_POLL_S = 0.005
 
-# As the kernel numbers them: a route to a neighbour, a route of whatever scope, and a gateway that
+# As the kernel numbers them: a route to a neighbour, a route of any scope, and a gateway that
 # is a neighbour in any case.
 _SCOPE_LINK = 253
 _SCOPE_ANY = 255
@@ -49,8 +48,7 @@ _MANAGEMENT = "management"  # no node of the graph: the switch of the management
 Progress = Callable[[str, int, int], None]
 
 
-@dataclass(frozen=True)
-class Namespaces:
+class Namespaces(NamedTuple):
     """Descriptors of a node's network and host name."""
 
     net: int
@@ -102,7 +100,6 @@ class Network:
         self._update_routes()
 
     def set_link(self, place: str, shape: Shape, up: bool) -> Link:
-        """Changes the link at ``place`` ("host3:eth1") while it is in use."""
         before = topology.find_link(self.graph, place)
         if shape != before.shape:
             for end in before.ends:
@@ -203,10 +200,10 @@ class Network:
                 if link.a.node == node:
                     self._add_pair(ip, link.a.interface, FIRST_INDEX + position, link.b)
             if self.graph.nodes[node]["kind"] == NodeKind.HOST:
-                peer = topology.End(_MANAGEMENT, f"port{self.graph.nodes[node]['rank']}", None)
+                peer = End(_MANAGEMENT, f"port{self.graph.nodes[node]['rank']}", None)
                 self._add_pair(ip, MANAGEMENT_INTERFACE, None, peer)
 
-    def _add_pair(self, ip: IPRoute, interface: str, index: int | None, peer: topology.End) -> None:
+    def _add_pair(self, ip: IPRoute, interface: str, index: int | None, peer: End) -> None:
         where = {"ifname": peer.interface, "net_ns_fd": self._namespaces[peer.node].net}
         chosen = {} if index is None else {"index": index}
         ip.link("add", ifname=interface, kind="veth", peer=where, **chosen)
@@ -228,7 +225,7 @@ class Network:
                 _add_address(ip, index, self.graph.nodes[node]["management"])
                 ip.link("set", index=index, state="up")
 
-    def _set_up_end(self, ip: IPRoute, end: topology.End, shape: Shape) -> None:
+    def _set_up_end(self, ip: IPRoute, end: End, shape: Shape) -> None:
         index = socket.if_nametoindex(end.interface)
         ip.link("set", index=index, mtu=self._options.mtu)
         if end.address:
@@ -236,7 +233,7 @@ class Network:
         shaping.shape_egress(ip, index, self._options.mtu, shape)
         self._activate(ip, end)
 
-    def _activate(self, ip: IPRoute, end: topology.End) -> None:
+    def _activate(self, ip: IPRoute, end: End) -> None:
         """The kernel makes the route to the neighbours with the interface, and drops it with it."""
         index = socket.if_nametoindex(end.interface)
         ip.link("set", index=index, state="up")
@@ -270,7 +267,6 @@ class Network:
             shaping.shape_ingress(end.interface, shape)
 
     def _update_routes(self) -> None:
-        """Brings the routes of every node to what the graph says now."""
         tables = routing_table(self.graph)
         for node, table in tables.items():
             before = self._tables.get(node, {})

@@ -13,7 +13,7 @@ from pathlib import Path
 RUN_MARK = "DMLCOMM_LAB_RUN"
 
 # How long the kernel may take to end a process that was killed.
-DEATH_TIMEOUT_MS = 5_000
+DEATH_TIMEOUT_S = 5.0
 
 
 def kill_marked(run: str) -> None:
@@ -24,7 +24,7 @@ def kill_marked(run: str) -> None:
     mark = f"{RUN_MARK}={run}".encode()
     while found := [pid for pid in _processes() if _carries(pid, mark)]:
         for pid in found:
-            _kill(pid)
+            kill(pid, DEATH_TIMEOUT_S)
 
 
 def _processes() -> list[int]:
@@ -38,13 +38,17 @@ def _carries(pid: int, mark: bytes) -> bool:
         return False  # it has ended
 
 
-def _kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
+def kill(pid: int, timeout_s: float) -> bool:
+    """Kills a process, and waits for its end; False if the time is over first."""
+    try:
         descriptor = os.pidfd_open(pid)
-        try:
+    except ProcessLookupError:
+        return True
+    try:
+        with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-            poll = select.poll()
-            poll.register(descriptor, select.POLLIN)
-            poll.poll(DEATH_TIMEOUT_MS)
-        finally:
-            os.close(descriptor)
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        return bool(poll.poll(int(timeout_s * 1000)))
+    finally:
+        os.close(descriptor)

@@ -13,16 +13,13 @@ workers and server NICs that meet at a ToR are in one network.
 Source: "PSNet" (JNCA 2020), sections 3.1 and 3.2.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 
 import networkx as nx
 
-from dmlcomm.errors import LabError
-from dmlcomm.lab.graph import End, add_host, add_link, add_switch, new_graph, require
+from dmlcomm.lab.graph import End, add_host, add_link, add_switch, matched, new_graph, require
 from dmlcomm.lab.units import MOST_RATE_BPS, Shape
-from dmlcomm.topology.psnet import circuit, spread
 from dmlcomm.units import format_rate
 
 FORM = "psnet:P,W,R[,K=x][@i,j,...]"
@@ -37,26 +34,29 @@ MAX_WORKERS_OF_TOR = 200
 MAX_TORS = 16
 
 
-def psnet(
-    num_servers: int,
-    deployment: Sequence[int],
-    shapes: Sequence[Shape],
-    k: float = 1.0,
-    spec: str = "",
-) -> nx.Graph:
-    """One ToR per number in ``deployment``, which says how many workers start there."""
-    num_tors = len(deployment)
-    spec = spec or f"psnet:{num_servers},{sum(deployment)},{num_tors}"
-    require(spec, 1 <= num_servers <= MAX_SERVERS, f"servers: from 1 to {MAX_SERVERS}")
+def build(spec: str, text: str, shapes: Sequence[Shape]) -> nx.Graph:
+    pattern = r"(\d+),(\d+),(\d+)(?:,K=(\d+(?:\.\d+)?))?(?:@(\d+(?:,\d+)*))?"
+    match = matched(spec, text, pattern, f"{FORM} (servers, workers, NICs of a server)")
+    num_servers, num_workers, num_tors = (int(number) for number in match.groups()[:3])
+    k = float(match[4] or 1)
     require(spec, 1 <= num_tors <= MAX_TORS, f"ToRs: from 1 to {MAX_TORS}")
-    require(spec, sum(deployment) >= 1, "workers: at least 1")
+    deployment = spread(num_workers, num_tors)
+    if match[5]:
+        deployment = tuple(int(number) for number in match[5].split(","))
+        require(
+            spec,
+            len(deployment) == num_tors and sum(deployment) == num_workers,
+            f"{num_tors} numbers behind the @ with the sum {num_workers}: workers at each ToR",
+        )
+    require(spec, 1 <= num_servers <= MAX_SERVERS, f"servers: from 1 to {MAX_SERVERS}")
+    require(spec, num_workers >= 1, "workers: at least 1")
     most = MAX_WORKERS_OF_TOR
     require(spec, max(deployment) <= most, f"workers at a ToR: at most {most}")
     require(spec, k > 0, "K: more than 0")
     require(spec, len(shapes) == 1, f"rates: one, that of workers, not {len(shapes)}")
     graph = new_graph(spec)
     servers = [add_host(graph, SERVER) for _ in range(num_servers)]
-    workers = [add_host(graph, WORKER) for _ in range(sum(deployment))]
+    workers = [add_host(graph, WORKER) for _ in range(num_workers)]
     tors = [add_switch(graph, f"tor{t + 1}", FABRIC) for t in range(num_tors)]
     of_server = _of_servers(shapes[0], k, spec)
     for index, server in enumerate(servers):
@@ -72,23 +72,25 @@ def psnet(
     return graph
 
 
-def parse(spec: str, text: str, shapes: Sequence[Shape]) -> nx.Graph:
-    """The topology of ``text``, what follows ``psnet:``. Raises LabError."""
-    pattern = r"(\d+),(\d+),(\d+)(?:,K=(\d+(?:\.\d+)?))?(?:@(\d+(?:,\d+)*))?"
-    match = re.fullmatch(pattern, text)
-    if match is None:
-        raise LabError(f'"{spec}" is not of the form {FORM} (servers, workers, NICs of a server)')
-    num_servers, num_workers, num_tors = (int(number) for number in match.groups()[:3])
-    require(spec, 1 <= num_tors <= MAX_TORS, f"ToRs: from 1 to {MAX_TORS}")
-    deployment = spread(num_workers, num_tors)
-    if match[5]:
-        deployment = tuple(int(number) for number in match[5].split(","))
-        require(
-            spec,
-            len(deployment) == num_tors and sum(deployment) == num_workers,
-            f"{num_tors} numbers behind the @ with the sum {num_workers}: workers at each ToR",
-        )
-    return psnet(num_servers, deployment, shapes, float(match[4] or 1), spec)
+def spread(workers: int, tors: int) -> tuple[int, ...]:
+    """The even deployment, which the topology controller asks for: the first ToRs have one more.
+
+    >>> spread(7, 3)
+    (3, 2, 2)
+    """
+    if workers < 0 or tors < 1:
+        raise ValueError(f"{workers} workers on {tors} ToRs: expected at least 0 on at least 1")
+    each, more = divmod(workers, tors)
+    return tuple(each + (tor < more) for tor in range(tors))
+
+
+def circuit(deployment: Sequence[int]) -> tuple[int, ...]:
+    """By worker, the index of its ToR; workers are numbered ToR by ToR.
+
+    >>> circuit((1, 1, 4))
+    (0, 1, 2, 2, 2, 2)
+    """
+    return tuple(tor for tor, count in enumerate(deployment) for _ in range(count))
 
 
 def _network(level: int) -> str:

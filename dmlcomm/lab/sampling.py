@@ -49,7 +49,6 @@ Reading = dict[str, dict[str, Any]]
 
 
 def read(client: Client) -> Reading:
-    """Asks the holder for all counters. Raises LabError."""
     return dict(client.ask("counters")["nodes"])
 
 
@@ -61,13 +60,9 @@ def measure(client: Client, interval_s: float) -> list[LinkTraffic]:
 
 
 def between(client: Client, before: Reading, after: Reading) -> list[LinkTraffic]:
-    """Traffic of every link from one reading to the next."""
-    links = topology.links(topology.from_json(client.ask("describe")["graph"]))
+    links = topology.links(client.graph())
     return [
-        LinkTraffic(
-            link,
-            (_direction(link.a, before, after), _direction(link.b, before, after)),
-        )
+        LinkTraffic(link, (_direction(link.a, before, after), _direction(link.b, before, after)))
         for link in links
     ]
 
@@ -83,8 +78,5 @@ def _direction(end: End, before: Reading, after: Reading) -> Direction:
 
 
 def _plain(direction: Direction) -> dict[str, float]:
-    return {
-        "bytes": direction.bytes,
-        "drops": direction.drops,
-        "rate_bps": round(direction.rate_bps),
-    }
+    rate_bps = round(direction.rate_bps)
+    return {"bytes": direction.bytes, "drops": direction.drops, "rate_bps": rate_bps}

@@ -45,7 +45,6 @@ _NETEM_QUEUE_PACKETS = 100_000
 
 
 def packet_bytes(rate_bps: int | None, mtu: int) -> int:
-    """The largest packet that an interface of this rate makes."""
     if rate_bps is None:
         return LARGEST_PACKET_BYTES
     least = LEAST_FRAMES * (mtu + FRAME_HEADER_BYTES)
@@ -60,7 +59,6 @@ def burst_bytes(rate_bps: int, mtu: int) -> int:
 
 
 def queue_bytes(rate_bps: int) -> int:
-    """Bytes that may wait, beside the burst."""
     return max(rate_bps * QUEUE_US // 8_000_000, LEAST_QUEUE_BYTES)
 
 

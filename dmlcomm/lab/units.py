@@ -1,7 +1,8 @@
-"""The shape of a link, as people write it: ``200mbit``, ``1.5ms``, ``2%``."""
+"""The shape of a link and its changes, as people write them: ``200mbit``, ``1.5ms``, ``2%``."""
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from dmlcomm.errors import LabError
 from dmlcomm.units import format_rate, parse_rate
@@ -75,3 +76,39 @@ def parse_loss(text: str) -> float:
     if match is None or float(match[1]) > 100:
         raise LabError(f'loss "{text}" is not a share of packets from 0% to 100%')
     return float(match[1]) / 100
+
+
+def apply_changes(changes: Sequence[str], shape: Shape, up: bool) -> tuple[Shape, bool]:
+    """The state of a link after ``changes``. Raises LabError for a word that is none."""
+    for change in changes:
+        key, equals, value = change.partition("=")
+        if change in ("up", "down"):
+            up = change == "up"
+        elif equals and key == "rate":
+            shape = replace(shape, rate_bps=parse_link_rate(value))
+        elif equals and key == "delay":
+            shape = replace(shape, delay_us=parse_delay_us(value))
+        elif equals and key == "loss":
+            shape = replace(shape, loss=parse_loss(value))
+        else:
+            raise LabError(
+                f'"{change}" is no change of a link: expected up, down, rate=50mbit, delay=1ms, '
+                "loss=1% or tor=2"
+            )
+    return shape, up
+
+
+def take_move(changes: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The switch to which ``changes`` move a link ("tor2", the last that is named), and the rest.
+
+    Raises LabError for a ToR that is no number.
+    """
+    target, rest = None, []
+    for change in changes:
+        if not change.startswith("tor="):
+            rest.append(change)
+        elif change.removeprefix("tor=").isdecimal():
+            target = change.replace("=", "")
+        else:
+            raise LabError(f'"{change}" names no ToR: expected a number from 1, as in tor=2')
+    return target, rest

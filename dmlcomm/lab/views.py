@@ -1,7 +1,7 @@
-"""The output of the commands of ``dmlcomm lab``: facts, live tables, a progress bar."""
+"""The output of the commands of ``dmlcomm lab``: facts, tables, a progress bar."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,9 +12,11 @@ from rich.table import Table
 from dmlcomm import _shell
 from dmlcomm.lab import graph as topology
 from dmlcomm.lab import sampling
+from dmlcomm.lab.check import Result
 from dmlcomm.lab.client import Client
-from dmlcomm.lab.graph import NodeKind
-from dmlcomm.lab.tables import status_table
+from dmlcomm.lab.sampling import Direction, LinkTraffic
+from dmlcomm.lab.units import Shape
+from dmlcomm.units import format_bytes, format_rate
 
 console = _shell.console(highlight=False)
 
@@ -28,17 +30,56 @@ def facts(name: str) -> dict[str, Any]:
     return {
         "name": name,
         "topology": graph.graph["spec"],
-        "hosts": len(topology.nodes_of_kind(graph, NodeKind.HOST)),
+        "hosts": len(topology.hosts(graph)),
         "links": graph.number_of_edges(),
         "pid": pid,
         "user_namespace": description["user_namespace"],
     }
 
 
+def _status_table(client: Client, traffic: Sequence[LinkTraffic]) -> Table:
+    table = _shell.new_table(f'lab "{client.name}"')
+    for column in ("link", "shape"):
+        table.add_column(column, no_wrap=True)
+    for column in ("sent ->", "rate ->", "sent <-", "rate <-", "drops"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for entry in traffic:
+        link = entry.link
+        shape = str(link.shape) if link.up else "[bold red]down[/]"
+        there, back = entry.directions
+        table.add_row(
+            f"{link.a} - {link.b}",
+            shape,
+            *_cells(there, link.shape),
+            *_cells(back, link.shape),
+            str(there.drops + back.drops),
+        )
+    return table
+
+
+def check_table(result: Result) -> Table:
+    table = Table("sender", "expected", "measured", "difference")
+    for line in result.lines:
+        difference = f"{line.share - 1:+.1%}"
+        table.add_row(
+            str(line.sender),
+            format_rate(line.expected_bps),
+            format_rate(line.measured_bps),
+            difference if line.is_exact else f"[bold red]{difference}[/]",
+        )
+    return table
+
+
+def _cells(direction: Direction, shape: Shape) -> tuple[str, str]:
+    rate = format_rate(direction.rate_bps)
+    if shape.rate_bps and direction.rate_bps >= 0.9 * shape.rate_bps:
+        rate = f"[bold green]{rate}[/]"
+    return format_bytes(direction.bytes), rate
+
+
 def measured(client: Client, interval_s: float) -> Table:
     """The table of ``lab status``, over the next ``interval_s`` seconds. Raises LabError."""
-    traffic = sampling.measure(client, interval_s)
-    return status_table(f'lab "{client.name}"', traffic)
+    return _status_table(client, sampling.measure(client, interval_s))
 
 
 def show_live(client: Client, interval_s: float) -> None:
@@ -49,7 +90,7 @@ def show_live(client: Client, interval_s: float) -> None:
             time.sleep(interval_s)
             after = sampling.read(client)
             traffic = sampling.between(client, before, after)
-            live.update(status_table(f'lab "{client.name}"', traffic), refresh=True)
+            live.update(_status_table(client, traffic), refresh=True)
             before = after
 
 

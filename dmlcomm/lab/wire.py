@@ -85,7 +85,6 @@ class Reader:
         return bool(data)
 
     def line(self) -> Message | None:
-        """The next whole message, if it is there."""
         head, newline, rest = self._bytes.partition(b"\n")
         if not newline:
             return None

@@ -1,4 +1,4 @@
-"""How the hosts of a new process group are connected: what its ranks agree on before it is made."""
+"""The ranks of a new process group agree on the network of their hosts before it is made."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

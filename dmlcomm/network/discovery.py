@@ -13,7 +13,6 @@ from dmlcomm.bml.recovery import NoGridError, find_grid
 from dmlcomm.bml.specification import Network, TopologyError
 from dmlcomm.bml.validation import fit
 from dmlcomm.network.facts import Facts, by_host, differing_rank
-from dmlcomm.network.rates import of_rails
 from dmlcomm.rail import Rail, Subnet
 
 
@@ -42,7 +41,6 @@ class NetworkMap:
 
     @property
     def shape(self) -> str:
-        """ "flat", or "grid 3 x 2"."""
         return "grid " + " x ".join(map(str, self.grid)) if self.grid else "flat"
 
 
@@ -63,7 +61,7 @@ def discover(
         TopologyError: the network is not the grid that the user says, naming the cables.
     """
     found = _connected(facts, network, is_whole_job, job_is_grid)
-    rates = of_rails(facts, found.interfaces_of_rank, network, is_whole_job)
+    rates = _rates(facts, found.interfaces_of_rank, network, is_whole_job)
     return replace(found, rates_bps=rates)
 
 
@@ -194,3 +192,38 @@ def _by_index(facts: Sequence[Facts], hosts: list[Host], reason: str) -> Network
         ),
         reason=reason,
     )
+
+
+def _rates(
+    facts: Sequence[Facts],
+    interfaces_of_rank: Sequence[Sequence[str]],
+    network: Network,
+    is_whole_job: bool,
+) -> tuple[int, ...]:
+    """Bits per second of each rail, of the host that is slowest there; () if one is not known.
+
+    What the user says comes first, since a NIC only knows what it has agreed on with its switch.
+    The rails of a part of the job may be any of the levels: there the slowest one counts for all.
+    """
+    num_rails = {len(names) for names in interfaces_of_rank}
+    if len(num_rails) != 1 or num_rails == {0}:
+        return ()
+    (count,) = num_rails
+    told = network.rates_bps
+    if told:
+        return told if is_whole_job and len(told) == count else (min(told),) * count
+    speeds = [
+        [
+            _speed_mbps(fact, names[rail])
+            for fact, names in zip(facts, interfaces_of_rank, strict=True)
+        ]
+        for rail in range(count)
+    ]
+    if not all(speed for of_rail in speeds for speed in of_rail):
+        return ()
+    return tuple(10**6 * min(of_rail) for of_rail in speeds)
+
+
+def _speed_mbps(fact: Facts, interface: str) -> int:
+    """As the NIC's driver says; 0 if it does not."""
+    return next((rail.speed_mbps or 0 for rail in fact.rails if rail.interface == interface), 0)

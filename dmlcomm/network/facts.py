@@ -11,6 +11,8 @@ from dmlcomm.rail import Rail
 # Changes with the format: ranks of different versions get an error instead of a wrong topology.
 VERSION = 3
 
+_TEXTS = ("host_id", "host_name", "network", "plan", "problem")
+
 
 class FactsError(ValueError):
     """Another rank has published facts in a format that this version does not have."""
@@ -38,7 +40,6 @@ class Facts:
 
 
 def encode(facts: Facts) -> str:
-    """One JSON object."""
     return json.dumps({"version": VERSION, **asdict(facts)})
 
 
@@ -49,12 +50,8 @@ def decode(text: str | bytes, rank: int) -> Facts:
         if values["version"] != VERSION:
             raise ValueError(f"version {values['version']!r}, expected {VERSION}")
         return Facts(
-            host_id=_text(values["host_id"]),
-            host_name=_text(values["host_name"]),
             rails=tuple(_rail(rail) for rail in values["rails"]),
-            network=_text(values["network"]),
-            plan=_text(values["plan"]),
-            problem=_text(values["problem"]),
+            **{name: _checked(values[name], str) for name in _TEXTS},
         )
     except (ValueError, KeyError, TypeError) as error:
         raise FactsError(
@@ -85,24 +82,19 @@ def differing_rank(host: Host, facts: Sequence[Facts]) -> int | None:
 
 def _rail(values: Any) -> Rail:
     rail = Rail(
-        interface=_text(values["interface"]),
-        address=_text(values["address"]),
-        prefix_length=_whole(values["prefix_length"]),
+        interface=_checked(values["interface"], str),
+        address=_checked(values["address"], str),
+        prefix_length=_checked(values["prefix_length"], int),
         has_carrier=values["has_carrier"] is True,
-        speed_mbps=None if values["speed_mbps"] is None else _whole(values["speed_mbps"]),
-        mtu=None if values["mtu"] is None else _whole(values["mtu"]),
+        speed_mbps=_checked(values["speed_mbps"], int | None),
+        mtu=_checked(values["mtu"], int | None),
     )
     _ = rail.subnet  # raises ValueError if address and prefix length are none
     return rail
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"expected text, not {value!r}")
-    return value
-
-
-def _whole(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise TypeError(f"expected a whole number, not {value!r}")
+def _checked(value: Any, kind: Any) -> Any:
+    is_number = isinstance(value, int)
+    if not isinstance(value, kind) or isinstance(value, bool) or (is_number and value < 0):
+        raise TypeError(f"{value!r} is not legal there")
     return value

@@ -91,7 +91,6 @@ class Selection:
 
 
 def list_interfaces() -> list[Interface]:
-    """The interfaces of this host, by kernel index."""
     addresses = psutil.net_if_addrs()
     found = []
     for name, stats in psutil.net_if_stats().items():

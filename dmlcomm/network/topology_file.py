@@ -8,8 +8,8 @@
     interfaces: {0: eth2, 1: ens5}      # NIC of each level, the same on all hosts
     rates: {0: 10gbit, 1: 25gbit}       # of each level; or one for all:  rates: 10gbit
 
-Either ``topology`` or ``grid`` is required. ``hosts`` and ``interfaces`` need a grid. Whatever is
-not understood is an error.
+Either ``topology`` or ``grid`` is required. ``hosts`` and ``interfaces`` need a grid. Any
+other content is an error.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +26,6 @@ _KEYS = ("topology", "grid", "hosts", "interfaces", "rates")
 
 
 def load(path: str, source: str) -> Network:
-    """Reads the file. Raises TopologyError that names it."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -89,7 +88,6 @@ def _sizes(values: dict[Any, Any], path: str) -> tuple[int, ...] | None:
 
 
 def _hosts(value: Any, sizes: Sequence[int], path: str) -> tuple[str, ...]:
-    """Names by number."""
     where, expected = f"{path}: hosts", grid.num_hosts(sizes)
     if not isinstance(value, list | dict):
         raise TopologyError(f"{where}: expected a list of names, or a mapping from name to digits")

@@ -5,7 +5,6 @@ import re
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from dmlcomm import _core, _shell
 from dmlcomm.planning import network as networks
@@ -16,7 +15,7 @@ from dmlcomm.planning.pricing import SIZED_OPERATIONS, choose, size_ranges
 ELEMENT_BYTES = {"i8": 1, "u8": 1, "f16": 2, "bf16": 2, "f32": 4, "i32": 4, "f64": 8, "i64": 8}
 SIZE_UNITS = {"": 1, "B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20}
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = _shell.application()
 
 console = _shell.console()
 
@@ -55,7 +54,7 @@ def plan(
         bool,
         typer.Option("--verify", help="Prove the schedules of the operation for this network."),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: _shell.AsJson = False,
 ) -> None:
     """Predict what each algorithm of an operation takes on a network, and which one is best.
 
@@ -80,8 +79,7 @@ def plan(
         if verify and not as_json:
             console.print(f"The schedules of {op} on {network} are verified.", highlight=False)
     except (PlanError, ValueError) as error:
-        Console(stderr=True).print(f"[bold red]error:[/] {error}", highlight=False)
-        raise typer.Exit(1) from error
+        _shell.fail(error)
 
 
 def _report(

@@ -41,12 +41,7 @@ class Fit:
 
 @dataclass(frozen=True)
 class Probe:
-    """A small all_reduce of ranks that share cores.
-
-    Attributes:
-        ranks_per_core: of the kernel that several hosts share.
-        seconds: the median time of `PROBE_BYTES`, of the slowest rank.
-    """
+    """A small all_reduce of ranks that share cores: its time is the median, on the slowest rank."""
 
     ranks_per_core: float
     seconds: float
@@ -98,7 +93,7 @@ def measure_cluster(network: PlannedNetwork) -> Measured | None:
     Every rank has to be started by torchrun or `dmlcomm lab run`.
 
     Raises:
-        PlanError: the job does not have as many ranks as the network, or one host only.
+        PlanError: the numbers of ranks of job and network differ, or there is one host only.
     """
     dist.init_process_group("dmlcomm")
     try:

@@ -77,7 +77,7 @@ def parse(text: str, rate: str, ranks_per_host: int = 1, mtu: int = 1500) -> Pla
             has rates.
 
     Raises:
-        PlanError: for whatever is not legal.
+        PlanError: the text, a rate or the MTU is not legal.
     """
     try:
         num_hosts, sizes, num_rails, rates = _shape(text)
@@ -94,7 +94,6 @@ def parse(text: str, rate: str, ranks_per_host: int = 1, mtu: int = 1500) -> Pla
 
 
 def _shape(text: str) -> tuple[int, tuple[int, ...], int, tuple[float, ...]]:
-    """Hosts, levels, rails, and rates if a file has them."""
     if match := re.fullmatch(r"flat:(\d{1,7}),(\d{1,2})", text):
         num_hosts, num_rails = map(int, match.groups())
         if num_hosts < 1 or num_rails < 1:

@@ -38,7 +38,7 @@ class PlanFile:
 
     Attributes:
         algorithms: operation -> first bytes -> name.
-        prices: what the choice was made with.
+        prices: those that the choice was made with.
     """
 
     hosts: int
@@ -99,7 +99,6 @@ def load(path: str) -> PlanFile:
 
 
 def parse(text: str, path: str) -> PlanFile:
-    """Reads the text of a file; ``path`` is for messages."""
     try:
         root = yaml.compose(text, yaml.SafeLoader)
     except yaml.YAMLError as error:

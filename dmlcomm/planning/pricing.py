@@ -36,20 +36,20 @@ class Choice:
         """How the choice of a job compares with the others."""
         if self.fastest is not self.chosen:
             return (
-                f"what a job takes, by estimates of {self.chosen.estimate_s * 1e3:.4g} ms and "
+                f"the choice of a job, by estimates of {self.chosen.estimate_s * 1e3:.4g} ms and "
                 f"{self.fastest.estimate_s * 1e3:.4g} ms for {self.fastest.name}; but that "
                 f"is predicted to take {1 - self.fastest.seconds / self.chosen.seconds:.1%} less, "
                 "and a plan file names it"
             )
         if not self.chosen.is_schedule:
-            return "what a job takes for this size, by thresholds that were measured"
+            return "the choice of a job for this size, by thresholds that were measured"
         others = [price for price in self.prices if price is not self.chosen]
         if not others:
             return "the only one that applies"
         second = min(others, key=lambda price: price.seconds)
         more = second.seconds / self.chosen.seconds - 1
         if more < ABOUT_EQUAL:
-            return f"as fast as {second.name} within 1 %, and what a job takes"
+            return f"as fast as {second.name} within 1 %, and the choice of a job"
         return f"the least time, which a job takes; {second.name}, the next, takes {more:.1%} more"
 
 

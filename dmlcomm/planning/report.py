@@ -9,9 +9,10 @@ from dmlcomm.planning.network import ETHERNET_BYTES, IP_AND_TCP_BYTES, PlannedNe
 from dmlcomm.planning.pricing import Choice
 from dmlcomm.units import format_bytes, format_rate
 
+PRICE_KEYS = ["name", "seconds", "priced_by", "estimate_s", "messages", "rounds", "rail_bytes"]
+
 
 def heading(network: PlannedNetwork, op: str, num_bytes: int, choice: Choice) -> str:
-    """The network, the bound, and what times include."""
     rates = ", ".join(map(format_rate, network.rates_bps))
     data, frame = network.mtu - IP_AND_TCP_BYTES, network.mtu + ETHERNET_BYTES
     return (
@@ -24,15 +25,11 @@ def heading(network: PlannedNetwork, op: str, num_bytes: int, choice: Choice) ->
 
 
 def table(network: PlannedNetwork, choice: Choice) -> Table:
-    """One row per algorithm."""
     rail = "level" if network.sizes else "rail"
     found = Table()
     found.add_column("algorithm", no_wrap=True)
-    for column in ("messages", "rounds"):
-        found.add_column(column, justify="right", no_wrap=True)
-    for number in range(len(network.rates_bps)):
-        found.add_column(f"{rail} {number}", justify="right", no_wrap=True)
-    for column in ("time", "x bound", "estimate", "priced by"):
+    rails = [f"{rail} {number}" for number in range(len(network.rates_bps))]
+    for column in ("messages", "rounds", *rails, "time", "x bound", "estimate", "priced by"):
         found.add_column(column, justify="right", no_wrap=True)
     for price in choice.prices:
         style = "bold green" if price is choice.chosen else ""
@@ -54,18 +51,7 @@ def as_json(network: PlannedNetwork, op: str, num_bytes: int, choice: Choice) ->
         "chosen": choice.chosen.name,
         "fastest": choice.fastest.name,
         "reason": choice.reason,
-        "algorithms": [
-            {
-                "name": price.name,
-                "seconds": price.seconds,
-                "priced_by": price.priced_by,
-                "estimate_s": price.estimate_s,
-                "messages": price.messages,
-                "rounds": price.rounds,
-                "rail_bytes": price.rail_bytes,
-            }
-            for price in choice.prices
-        ],
+        "algorithms": [{key: getattr(price, key) for key in PRICE_KEYS} for price in choice.prices],
     }
 
 

@@ -25,7 +25,7 @@ def on_shared_cores(
 
     Args:
         probe_s: what an all_reduce of `PROBE_BYTES` took. Latency and overhead are scaled so that
-            the model says the same, if the links leave it the time; what a byte costs stays.
+            the model says the same, if the links leave it the time; the cost of a byte stays.
     """
 
     def scaled(factor: float) -> _core.Topology:

@@ -9,22 +9,17 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from dmlcomm._shell import FAILED, AsJson, application, fail
 
 if TYPE_CHECKING:
     from dmlcomm.ps.tls import Tls
 
-app = typer.Typer(
-    name="ps",
-    help="The parameter server: start one, or look how it is doing.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+app = application(help="The parameter server: start one, or look how it is doing.")
 
-FAILED = 1
 WATCH_INTERVAL_S = 1.0
 
 Token = Annotated[
@@ -37,10 +32,16 @@ TlsCa = Annotated[
     Path | None,
     typer.Option(help="Whose signatures count; on a server: demands certificates of workers."),
 ]
+Replicas = Annotated[int, typer.Option(help="1: a copy of every shard on the next server.")]
+CheckpointFolder = Annotated[
+    Path | None, typer.Option(help="Directory of checkpoints.", show_default=False)
+]
+CheckpointEvery = Annotated[int, typer.Option(help="Clocks from one to the next.")]
 RejoinTimeout = Annotated[
     float,
     typer.Option(help="Seconds that workers of a checkpoint may take to come after the first."),
 ]
+RuleName = Annotated[str | None, typer.Option(help="MODULE:FUNCTION, for models with rule python.")]
 
 
 @app.command()
@@ -56,20 +57,16 @@ def serve(
         int | None,
         typer.Option(help="Which of them this is; default: the one with the address of --listen."),
     ] = None,
-    replicas: Annotated[int, typer.Option(help="1: a copy of every shard on the next server.")] = 0,
+    replicas: Replicas = 0,
     token: Token = None,
     transport: Annotated[str, typer.Option(help="auto, tcp or shm; default: as configured.")] = "",
-    checkpoint: Annotated[
-        Path | None, typer.Option(help="Directory of checkpoints.", show_default=False)
-    ] = None,
-    checkpoint_every: Annotated[int, typer.Option(help="Clocks from one to the next.")] = 100,
+    checkpoint: CheckpointFolder = None,
+    checkpoint_every: CheckpointEvery = 100,
     rejoin_timeout: RejoinTimeout = 60.0,
     metrics_port: Annotated[
         int | None, typer.Option(help="Of the Prometheus endpoint; 0 takes a free one.")
     ] = None,
-    rule: Annotated[
-        str | None, typer.Option(help="MODULE:FUNCTION, for models with rule python.")
-    ] = None,
+    rule: RuleName = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
     tls_ca: TlsCa = None,
@@ -110,7 +107,7 @@ def serve(
             print(f"dmlcomm ps: {place} listens on {server.address}{metrics}", flush=True)
             stop.wait()
     except (ValueError, OSError, errors.PsError) as error:
-        _fail(error)
+        fail(error)
 
 
 @app.command()
@@ -119,7 +116,7 @@ def status(
         list[str] | None,
         typer.Argument(help="Of the servers; default: DMLCOMM_PS_SERVERS.", show_default=False),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
     watch: Annotated[bool, typer.Option("--watch", help="Again every second, until ^C.")] = False,
     token: Token = None,
     tls_cert: TlsCert = None,
@@ -133,19 +130,19 @@ def status(
     from dmlcomm import _core
     from dmlcomm.ps import status_view
     from dmlcomm.ps.protocol import parse_servers
+    from dmlcomm.ps.worker.control import Control
 
     try:
         config = _core.config()
         given = ",".join(addresses or []) or str(config["ps_servers"])
         if not given:
             raise ValueError("which servers? Give their addresses, or set DMLCOMM_PS_SERVERS")
-        controls = status_view.controls_of(
-            parse_servers(given),
-            str(config["ps_token"]) if token is None else token,
-            _tls(tls_cert, tls_key, tls_ca),
-        )
+        secret = str(config["ps_token"]) if token is None else token
+        tls = _tls(tls_cert, tls_key, tls_ca)
+        servers = enumerate(parse_servers(given))
+        controls = [Control(number, address, secret, tls) for number, address in servers]
     except (ValueError, OSError) as error:
-        _fail(error)
+        fail(error)
     if watch:
         _watch(controls, as_json)
         return
@@ -236,10 +233,3 @@ class _StopSignals:
 
     def wait(self) -> None:
         signal.sigwait(self._numbers)
-
-
-def _fail(error: Exception) -> NoReturn:
-    from rich.console import Console
-
-    Console(stderr=True).print(f"[bold red]error:[/] {error}", highlight=False, soft_wrap=True)
-    raise typer.Exit(FAILED) from error

@@ -3,7 +3,6 @@
 from typing import Any
 
 from dmlcomm import _core
-from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
 
 # Tensors that an error names one by one; of larger models it names these and the number.
 NAMED_TENSORS = 4
@@ -50,8 +49,3 @@ def difference(ours: Any, theirs: Any) -> str:
     if len(ours.tensors) != len(theirs.tensors):
         return f"{text}; {len(ours.tensors)} tensors against {len(theirs.tensors)}"
     return text
-
-
-def parse(data: bytes) -> Any:
-    """A model that was kept with ``SerializeToString``."""
-    return pb.Model.FromString(data)

@@ -19,7 +19,7 @@ WAIT_SLICE_S = 2.0
 # How often a waiting server looks whether those it waits for are still alive.
 LIVENESS_INTERVAL_S = 0.1
 
-# How long may be waited in silence; then, and again and again, a log line says for what.
+# Seconds of silence of a caller that waits; then, again and again, a log line names the cause.
 PROGRESS_INTERVAL_S = 5.0
 
 

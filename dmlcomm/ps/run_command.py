@@ -4,47 +4,36 @@ import contextlib
 import re
 import secrets
 import selectors
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 import typer
 
-from dmlcomm._shell import inherited_environment
+from dmlcomm._shell import FAILED, Command, application, inherited_environment, wait_for
+from dmlcomm.ps.commands import CheckpointEvery, CheckpointFolder, Replicas, RuleName
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-
-FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+app = application()
 
 READY_LINE = re.compile(r"dmlcomm ps: server \d+ of \d+ listens on (\S+?),?(\s.*)?")
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 30.0  # a server may be writing its last checkpoint
-FAILED = 1
 
 
 @app.command()
 def run(
-    command: Annotated[
-        list[str], typer.Argument(help="The command, after --.", show_default=False)
-    ],
+    command: Command,
     servers: Annotated[int, typer.Option(min=1, help="How many to start.")] = 1,
     workers: Annotated[
         int | None,
-        typer.Option(min=1, help="Workers; default: as many as torchrun is told, else 1."),
+        typer.Option(min=1, help="Workers; default: the number that torchrun is told, else 1."),
     ] = None,
-    replicas: Annotated[int, typer.Option(help="1: a copy of every shard on the next server.")] = 0,
-    checkpoint: Annotated[
-        Path | None, typer.Option(help="Directory of checkpoints.", show_default=False)
-    ] = None,
-    checkpoint_every: Annotated[int, typer.Option(help="Clocks from one to the next.")] = 100,
-    rule: Annotated[
-        str | None, typer.Option(help="MODULE:FUNCTION, for models with rule python.")
-    ] = None,
+    replicas: Replicas = 0,
+    checkpoint: CheckpointFolder = None,
+    checkpoint_every: CheckpointEvery = 100,
+    rule: RuleName = None,
 ) -> None:
     """Start parameter servers on this host, and a command that finds them in its environment.
 
@@ -90,7 +79,7 @@ def workers_of(command: Sequence[str]) -> int:
 def _server(
     index: int, options: Sequence[str], environment: Mapping[str, str]
 ) -> Iterator["subprocess.Popen[str]"]:
-    """One server; it ends with this block, or with this process, whatever ends that."""
+    """One server; it ends with this block, or with this process in any case."""
     process = subprocess.Popen(
         [
             *(sys.executable, "-m", "dmlcomm", "ps", "serve"),
@@ -115,7 +104,6 @@ def _server(
 
 
 def _address(index: int, process: "subprocess.Popen[str]") -> str:
-    """The address at which the server says that it listens."""
     assert process.stdout is not None
     deadline = time.monotonic() + START_TIMEOUT_S
     with selectors.DefaultSelector() as selector:
@@ -129,19 +117,9 @@ def _address(index: int, process: "subprocess.Popen[str]") -> str:
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Runs the command to its end; its exit code as shells report it."""
     try:
         process = subprocess.Popen(command, env=environment)
     except OSError as error:
         print(f"dmlcomm run: {command[0]}: {error.strerror}", file=sys.stderr, flush=True)
         return 127
-
-    def forward(number: int, _: FrameType | None) -> None:
-        # A terminal sends its signals to the command, too.
-        if not (number == signal.SIGINT and sys.stdin.isatty()):
-            process.send_signal(number)
-
-    for number in FORWARDED:
-        signal.signal(number, forward)
-    returned = process.wait()
-    return 128 - returned if returned < 0 else returned
+    return wait_for(process)

@@ -8,8 +8,8 @@ from rich.console import Group
 from rich.table import Table
 
 from dmlcomm import errors
+from dmlcomm._shell import new_table
 from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
-from dmlcomm.ps.tls import Tls
 from dmlcomm.ps.worker.control import Control
 from dmlcomm.units import format_bytes
 
@@ -43,10 +43,6 @@ def to_dict(message: Any) -> Values:
     return values
 
 
-def controls_of(addresses: Sequence[str], token: str, tls: Tls | None) -> list[Control]:
-    return [Control(number, address, token, tls) for number, address in enumerate(addresses)]
-
-
 def view(answers: Sequence[Values]) -> Group:
     """All servers in four tables; errors below."""
     answered = [answer for answer in answers if "error" not in answer]
@@ -54,15 +50,8 @@ def view(answers: Sequence[Values]) -> Group:
     return Group(*(table for table in tables if table.row_count))
 
 
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
-
-
 def _servers(answers: Sequence[Values]) -> Table:
-    table = _table("Servers", "server", "address", "up", "workers", "queue", "last checkpoint")
+    table = new_table("Servers", "server", "address", "up", "workers", "queue", "last checkpoint")
     for answer in answers:
         if "error" in answer:
             table.add_row("?", answer["address"], f"[red]{answer['error']}[/]", "", "", "")
@@ -88,7 +77,7 @@ def _last_checkpoint(checkpoints: Sequence[Values]) -> str:
 
 
 def _workers(answers: Sequence[Values]) -> Table:
-    table = _table(
+    table = new_table(
         "Workers", "worker", "host", "server", "clock", "state", "in", "out", "pushes", "pulls"
     )
     for answer in answers:
@@ -109,7 +98,7 @@ def _workers(answers: Sequence[Values]) -> Table:
 
 
 def _models(answers: Sequence[Values]) -> Table:
-    table = _table("Shards", "model", "rule", "server", "shard", "size", "clock", "open")
+    table = new_table("Shards", "model", "rule", "server", "shard", "size", "clock", "open")
     for answer in answers:
         for model in answer["models"]:
             rule = f"{model['rule']}, each {model['apply']}" if model["sealed"] else "no values yet"
@@ -128,7 +117,7 @@ def _models(answers: Sequence[Values]) -> Table:
 
 
 def _rails(answers: Sequence[Values]) -> Table:
-    table = _table("NICs", "server", "interface", "sent", "received", "sending", "receiving")
+    table = new_table("NICs", "server", "interface", "sent", "received", "sending", "receiving")
     for answer in answers:
         for rail in answer["rails"]:
             table.add_row(

@@ -21,6 +21,7 @@ from dmlcomm.ps import status_view
 from dmlcomm.ps.run_command import READY_LINE
 from dmlcomm.ps.server.server import Server, ServerOptions
 from dmlcomm.ps.worker.client import Client
+from dmlcomm.ps.worker.control import Control
 from helpers.waiting import DEADLINE_S
 
 Popen = Callable[..., "subprocess.Popen[str]"]
@@ -202,7 +203,7 @@ def server_processes(
 
 def status_of(address: str) -> dict[str, Any]:
     """What `dmlcomm ps status` has of a server."""
-    controls = status_view.controls_of([address], "", None)
+    controls = [Control(0, address, "", None)]
     (answer,) = status_view.ask(controls)
     controls[0].close()
     return answer

@@ -48,7 +48,6 @@ class RestoreProgress:
         self._model += 1
 
     def note(self, path: Path, done: int, total: int) -> None:
-        """See `checkpoint.Progress`."""
         now = time.monotonic()
         if now < self._next_line:
             return
@@ -65,7 +64,7 @@ class RestoreProgress:
 
 
 class Checkpoints:
-    """Restores what a directory holds, then writes to it whatever the core has ready."""
+    """Restores the models of a directory, then writes snapshots of the core to it."""
 
     def __init__(
         self,

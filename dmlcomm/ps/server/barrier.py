@@ -47,7 +47,6 @@ class Barrier:
             return True
 
     def close(self) -> None:
-        """Ends every wait."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

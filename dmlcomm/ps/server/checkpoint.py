@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from dmlcomm.errors import PsCheckpointError
-from dmlcomm.ps.description import parse
+from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
 
 MAGIC = b"DMLCPS01"
 PREFIX = struct.Struct("<8sII")
@@ -36,8 +36,6 @@ MAX_HEADER_BYTES = 64 << 20
 KEPT = 2
 
 FILE_NAME = re.compile(r"model-(?P<model>[0-9a-f]{8})-clock-(?P<clock>\d{12})\.ckpt")
-
-Bytes = memoryview
 
 # Told while a file is read: the file, bytes that were checked, bytes of all arrays.
 Progress = Callable[[Path, int, int], None]
@@ -127,14 +125,13 @@ class CheckpointDirectory:
         return path
 
     def models(self) -> list[int]:
-        """Models that have a file."""
         names = [FILE_NAME.fullmatch(path.name) for path in self.path.iterdir()]
         return sorted({int(name["model"], 16) for name in names if name})
 
     def newest(
         self, model: int, progress: Progress | None = None
     ) -> tuple[Checkpoint, list[PsCheckpointError]]:
-        """The newest file that is whole, and what is wrong with those that are newer.
+        """The newest file that is whole, and the errors of those that are newer.
 
         Raises PsCheckpointError if none is: without its weights a model must not start silently.
         """
@@ -166,7 +163,7 @@ class CheckpointDirectory:
         return Checkpoint(
             path=path,
             model=header["model"],
-            description=parse(base64.b64decode(header["description"])),
+            description=pb.Model.FromString(base64.b64decode(header["description"])),
             clock=header["clock"],
             workers=header["workers"],
             shards=_read_shards(path, data[begin:], header["shards"], progress),
@@ -187,8 +184,7 @@ class CheckpointDirectory:
             os.close(directory)
 
 
-def _read_header(path: Path, data: Bytes) -> tuple[dict[str, Any], int]:
-    """The header, and where the arrays begin."""
+def _read_header(path: Path, data: memoryview) -> tuple[dict[str, Any], int]:
     if len(data) < PREFIX.size:
         raise _damaged(path, f"has {len(data)} bytes, less than any checkpoint")
     magic, length, checksum = PREFIX.unpack(data[: PREFIX.size])
@@ -207,7 +203,7 @@ def _read_header(path: Path, data: Bytes) -> tuple[dict[str, Any], int]:
 
 
 def _read_shards(
-    path: Path, data: Bytes, listed: Sequence[dict[str, Any]], progress: Progress | None
+    path: Path, data: memoryview, listed: Sequence[dict[str, Any]], progress: Progress | None
 ) -> list[Shard]:
     expected = sum(array["bytes"] for shard in listed for array in shard["arrays"])
     if len(data) != expected:
@@ -233,7 +229,7 @@ def _read_shards(
     return shards
 
 
-def _checksum(content: Bytes, advance: Callable[[int], None]) -> int:
+def _checksum(content: memoryview, advance: Callable[[int], None]) -> int:
     """CRC-32. This is what reads the file, whose memory is mapped: hence the reports."""
     checksum = 0
     for begin in range(0, len(content), CHUNK_BYTES):

@@ -33,13 +33,7 @@ class Session:
 
 
 class Membership:
-    """The sessions. Any thread may call.
-
-    Args:
-        num_workers: how many the job is waiting for; more may come.
-        alive_workers: asks the core whose data connection stands.
-        rejoin_timeout_s: how long after the first one restored workers may take to come.
-    """
+    """The sessions. Any thread may call. More workers may come than `num_workers`."""
 
     def __init__(
         self,
@@ -139,7 +133,6 @@ class Membership:
             self._end(session, reason)
 
     def close(self) -> None:
-        """Ends all sessions."""
         with self._lock:
             for session in list(self._sessions.values()):
                 self._end(session, "the server closes")
@@ -182,7 +175,7 @@ class Membership:
         """Sessions whose data connection stood, and stands no more."""
         with self._lock:
             joined = [session for session in self._newest.values() if session.joined]
-        # Asked last: who joins meanwhile is not lost.
+        # Asked last: a worker that joins meanwhile is not lost.
         alive = self._alive_workers()
         return {session.id for session in joined if session.worker not in alive}
 

@@ -7,7 +7,9 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-# Counters per worker: name -> (field of the status, help).
+# Name -> (field of the status, help).
+WORKER_GAUGES = {"worker_clock": ("clock", "Clocks that the worker has closed")}
+
 WORKER_COUNTERS = {
     "received_bytes": ("bytes_in", "Bytes received from the worker"),
     "sent_bytes": ("bytes_out", "Bytes sent to the worker"),
@@ -29,12 +31,7 @@ SHARD_GAUGES = {"shard_bytes": ("bytes", "Weights of the shard")}
 
 
 class MetricsEndpoint:
-    """Serves /metrics over HTTP. Every request reads the status anew.
-
-    Args:
-        port: 0 takes a free one.
-        status: the server's StatusReply.
-    """
+    """Serves /metrics over HTTP. Every request reads the status anew. Port 0 takes a free one."""
 
     def __init__(self, host: str, port: int, status: Callable[[], Any]) -> None:
         registry = CollectorRegistry()
@@ -58,30 +55,19 @@ class _StatusCollector(Collector):
         yield _gauge("uptime_seconds", "Since the server started", status.uptime_s)
         alive = sum(worker.alive for worker in status.workers)
         yield _gauge("workers_alive", "Workers whose connection stands", alive)
-        yield from _workers(status.workers)
-        yield from _families(CounterMetricFamily, RAIL_COUNTERS, ["interface"], _rails(status))
+        workers = [([str(worker.worker)], worker) for worker in status.workers]
+        yield from _families(GaugeMetricFamily, WORKER_GAUGES, ["worker"], workers)
+        yield from _families(CounterMetricFamily, WORKER_COUNTERS, ["worker"], workers)
+        rails = [([rail.interface], rail) for rail in status.rails]
+        yield from _families(CounterMetricFamily, RAIL_COUNTERS, ["interface"], rails)
         models = [([model.name], model) for model in status.models]
         yield from _families(GaugeMetricFamily, MODEL_GAUGES, ["model"], models)
-        yield from _families(GaugeMetricFamily, SHARD_GAUGES, ["model", "shard"], _shards(status))
+        shards = [([m.name, str(s.shard)], s) for m in status.models for s in m.shards]
+        yield from _families(GaugeMetricFamily, SHARD_GAUGES, ["model", "shard"], shards)
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:
     return GaugeMetricFamily(f"dmlcomm_ps_{name}", text, value=value)
-
-
-def _workers(workers: Any) -> Iterator[Metric]:
-    labelled = [([str(worker.worker)], worker) for worker in workers]
-    gauges = {"worker_clock": ("clock", "Clocks that the worker has closed")}
-    yield from _families(GaugeMetricFamily, gauges, ["worker"], labelled)
-    yield from _families(CounterMetricFamily, WORKER_COUNTERS, ["worker"], labelled)
-
-
-def _rails(status: Any) -> list[tuple[list[str], Any]]:
-    return [([rail.interface], rail) for rail in status.rails]
-
-
-def _shards(status: Any) -> list[tuple[list[str], Any]]:
-    return [([m.name, str(shard.shard)], shard) for m in status.models for shard in m.shards]
 
 
 def _families(

@@ -8,6 +8,7 @@ from typing import Any
 from dmlcomm import _core
 from dmlcomm.errors import PsCheckpointError
 from dmlcomm.log import get_logger
+from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
 from dmlcomm.ps.description import describe, difference, spec_of
 from dmlcomm.ps.protocol import LIVENESS_INTERVAL_S, model_number
 from dmlcomm.ps.server import refusal
@@ -20,13 +21,6 @@ from dmlcomm.ps.server.rules import Rule
 class _Entry:
     description: Any
     provider: Session | None = None
-
-
-@dataclass(frozen=True)
-class Created:
-    number: int
-    sealed: bool
-    provide: bool
 
 
 class Models:
@@ -48,7 +42,7 @@ class Models:
         self._lock = threading.Lock()
         self._entries: dict[int, _Entry] = {}
 
-    def create(self, session: Session, description: Any, elect: bool) -> Created:
+    def create(self, session: Session, description: Any, elect: bool) -> Any:
         """Creates the model, or checks that it is the one that is here. Raises Refusal."""
         number = model_number(description.name)
         with self._lock:
@@ -66,13 +60,11 @@ class Models:
                 raise refusal.illegal(self._conflict(session, entry.description, description))
             sealed = bool(self._core.is_sealed(number))
             provide = elect and not sealed and self._elect(entry, session)
-            return Created(number, sealed, provide)
+            clock = self._core.model_clock(number)
+            return pb.CreateModelReply(model=number, sealed=sealed, provide=provide, clock=clock)
 
     def restore(self, found: Checkpoint) -> None:
-        """Puts back what a checkpoint holds, before any worker comes.
-
-        Raises PsCheckpointError for one whose rule keeps something else; Refusal without a rule.
-        """
+        """Puts back a checkpoint before any worker comes. Raises PsCheckpointError, Refusal."""
         rule = self.rule_of(found.description)
         spec = spec_of(found.description)
         try:

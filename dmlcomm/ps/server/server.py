@@ -70,7 +70,8 @@ class ServerOptions:
         """Raises ValueError."""
         parse_address(self.listen)
         _expect(self.num_servers >= 1, f"{self.num_servers} servers", "at least 1")
-        _expect(0 <= self.index < self.num_servers, f"server {self.index}", self._index_range())
+        indexes = f"0 to {self.num_servers - 1}, as the job has {self.num_servers} servers"
+        _expect(0 <= self.index < self.num_servers, f"server {self.index}", indexes)
         _expect(1 <= self.workers <= MAX_WORKERS, f"{self.workers} workers", f"1 to {MAX_WORKERS}")
         _expect(self.replicas in (0, 1), f"{self.replicas} replicas", "0 or 1")
         if self.replicas:
@@ -78,9 +79,6 @@ class ServerOptions:
         _expect(self.checkpoint_every >= 1, f"every {self.checkpoint_every} clocks", "at least 1")
         timeout = f"a rejoin timeout of {self.rejoin_timeout_s:g} s"
         _expect(self.rejoin_timeout_s > 0, timeout, "more than 0")
-
-    def _index_range(self) -> str:
-        return f"0 to {self.num_servers - 1}, as the job has {self.num_servers} servers"
 
 
 def _expect(holds: bool, actual: str, expected: str) -> None:

@@ -32,13 +32,7 @@ NO_RAILS = Pairing((), 0)
 
 
 class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
-    """One method per call; each may raise Refusal, which `Admission` turns into the answer.
-
-    Args:
-        core: carries the data.
-        view: what the server is and how it is doing.
-        nics: asks which NICs of this host carry data.
-    """
+    """One method per call; each may raise Refusal, which `Admission` turns into the answer."""
 
     def __init__(
         self,
@@ -59,8 +53,6 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
         """Ends every wait, so that no call keeps the process."""
         self._membership.close()
         self._barrier.close()
-
-    # --- membership ---
 
     def Register(self, request: Any, context: Any) -> Any:  # noqa: N802
         session = self._membership.register(request.worker, request.incarnation, request.host_name)
@@ -100,8 +92,6 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
             not_yet_registered=self._membership.num_missing(),
         )
 
-    # --- rendezvous ---
-
     def Publish(self, request: Any, context: Any) -> Any:  # noqa: N802
         self._membership.find(request.session).rendezvous.set(request.key, request.value)
         return pb.PublishReply()
@@ -114,17 +104,9 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
             raise Refusal(grpc.StatusCode.ABORTED, str(error)) from error
         return pb.LookupReply(found=value is not None, value=value or b"")
 
-    # --- models ---
-
     def CreateModel(self, request: Any, context: Any) -> Any:  # noqa: N802
         session = self._membership.find(request.session)
-        created = self._models.create(session, request.model, request.elect)
-        return pb.CreateModelReply(
-            model=created.number,
-            sealed=created.sealed,
-            provide=created.provide,
-            clock=self._core.model_clock(created.number),
-        )
+        return self._models.create(session, request.model, request.elect)
 
     def SealModel(self, request: Any, context: Any) -> Any:  # noqa: N802
         self._models.seal(self._membership.find(request.session), request.model)
@@ -137,15 +119,11 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
         )
         return pb.WaitModelReply(sealed=sealed, provide=provide, provider=provider)
 
-    # --- observation ---
-
     def Health(self, request: Any, context: Any) -> Any:  # noqa: N802
         return self._view.health()
 
     def Status(self, request: Any, context: Any) -> Any:  # noqa: N802
         return self._view.status(self._membership, self._models)
-
-    # --- one data connection ---
 
     def _pair(self, worker: int, request: Any) -> Pairing:
         if request.host_id == _core.host_id():

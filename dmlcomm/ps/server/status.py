@@ -1,4 +1,4 @@
-"""How a server is doing, as a message."""
+"""The state of a server, as a message."""
 
 import importlib.metadata
 import threading

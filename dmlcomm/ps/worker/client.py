@@ -84,8 +84,6 @@ class Client:
         self._operations = Operations(self._connections, self._recreate, timeout_s)
         self._creation = Creation(self._connections, self._operations, self._recreate)
 
-    # --- what it is ---
-
     @property
     def worker(self) -> int:
         """The number of this worker."""
@@ -119,8 +117,6 @@ class Client:
         """Replaces `timeout_s`, in seconds, for operations that start from now on."""
         self._operations.timeout_s = timeout_s
 
-    # --- models ---
-
     def init(
         self,
         model: str,
@@ -136,7 +132,7 @@ class Client:
         """Makes the model on the servers, and returns its valid weights.
 
         One worker's weights become the first values; which one's, the servers choose. All get the
-        same, also in place. A worker that comes later gets what training has made of them.
+        same, also in place. A worker that comes later gets the trained ones.
 
         Args:
             model: its name. All workers describe it alike.
@@ -187,7 +183,7 @@ class Client:
         return model in self._models
 
     def push(self, model: str, gradients: Any, *, lr: float | None = None) -> None:
-        """Sends gradients (or whatever the model's rule takes); returns when they are safe.
+        """Sends gradients, or other input of the model's rule; returns when they are safe.
 
         That is when all servers that hold a copy have them. Raises: see `Client`.
 
@@ -214,7 +210,7 @@ class Client:
             model: its name.
             staleness: in clocks. With 0, all workers' pushes of the clocks before this worker's
                 are in them; with s, of those more than s clocks before. It waits for slower workers
-                until that holds. None: whatever is there, at once.
+                until that holds. None: the present weights, at once.
             out: tensors to write to, as the model's. Default: new ones, of the library and device
                 that `init` was given.
 
@@ -342,10 +338,8 @@ class Client:
         bound = _check_staleness(staleness)
         return pull_rows(self._operations, made, table, rows, memory.address, bound, finish)
 
-    # --- workers together ---
-
     def clock(self) -> None:
-        """Closes this worker's clock of all models: what it has pushed there is complete.
+        """Closes this worker's clock of all models: its pushes there are complete.
 
         Returns at once.
         """
@@ -384,8 +378,6 @@ class Client:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         # After an error, a pull may wait for pushes that never come.
         self.close(wait=kind is None)
-
-    # --- operations, now (run) or later (run_later) ---
 
     def _push(self, run: Any, model: str, gradients: Any, lr: float | None) -> Any:
         made, what = self._model(model), f'push to model "{model}"'
@@ -437,8 +429,6 @@ class Client:
         for made in self._models.values():
             self._creation.recreate(server, made)
         self._creation.recreate_unfinished(server)
-
-    # --- what they work on ---
 
     @property
     def _core(self) -> _core.PsClient:

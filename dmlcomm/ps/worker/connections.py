@@ -108,8 +108,6 @@ class Connections:
             request.wait_ms = int(wait_s * 1000)
         return self._controls[server].call(name, request, wait_s)
 
-    # --- the beginning ---
-
     def _connect_all(self) -> None:
         healths = self._wait_until_healthy()
         self.replicas = min(healths.items())[1].replicas
@@ -119,7 +117,7 @@ class Connections:
             self._connect_patiently(server)
 
     def _wait_until_healthy(self) -> dict[int, Any]:
-        """By server, what each says that is not lost according to another one."""
+        """The answers of all servers but those that another one calls lost, by server."""
         patience = Patience(self._options.connect_timeout_s, "the parameter servers")
         healths: dict[int, Any] = {}
         while True:
@@ -147,8 +145,6 @@ class Connections:
                 f"{text.format(*expected)}: give the addresses of all servers of one job, in their "
                 f"order"
             )
-
-    # --- one server ---
 
     def _connect_patiently(self, server: int) -> None:
         """A number may be taken for a moment by a process that has just died."""
@@ -209,8 +205,6 @@ class Connections:
             f"data connection within {CONNECT_TIMEOUT_S:g} s"
         )
 
-    # --- workers together ---
-
     def barrier(self, timeout_s: float, recreate: Callable[[int], None]) -> None:
         """Raises PsTimeoutError, which names who has not come, and what `recover` raises.
 
@@ -240,8 +234,6 @@ class Connections:
                 raise errors.PsTimeoutError(
                     f"worker {self.worker}: barrier did not pass within {timeout_s:g} s: {missing}"
                 )
-
-    # --- losses ---
 
     def recover(self, servers: Sequence[int], recreate: Callable[[int], None], reason: str) -> None:
         """Connects again to lost servers; `recreate` then makes the models known to each.
@@ -329,8 +321,6 @@ class Connections:
                     f"it again with its --checkpoint, or start servers with --replicas 1",
                     [server],
                 ) from error
-
-    # --- the end ---
 
     def close(self) -> None:
         """Leaves all servers. Idempotent."""

@@ -33,13 +33,7 @@ class NumberTakenError(errors.PsRefusedError):
 
 
 class Control:
-    """Calls to one server. Any thread may call.
-
-    Args:
-        address: "host:port".
-        token: shown with every call.
-        tls: None talks without TLS.
-    """
+    """Calls to one server, with its token. Any thread may call."""
 
     def __init__(self, server: int, address: str, token: str, tls: Tls | None) -> None:
         self.server = server

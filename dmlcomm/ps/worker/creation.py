@@ -36,7 +36,6 @@ class _Providing:
     interruption: _InterruptedError | None = None
 
     def check(self) -> None:
-        """Raises what has interrupted it."""
         if self.interruption is not None:
             raise self.interruption
 
@@ -50,13 +49,7 @@ def _without_its_part(server: int, made: ClientModel) -> errors.PsServerLostErro
 
 
 class Creation:
-    """The first live server elects who provides, see `dmlcomm.ps.server.models.Models`.
-
-    Args:
-        connections: to the servers.
-        operations: send the first values; a creation may take as long as one of them.
-        recreate: makes all models that are complete known to a server that was started again.
-    """
+    """The first live server elects who provides, see `dmlcomm.ps.server.models.Models`."""
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from dmlcomm.ps.worker.client import Client
 
 @dataclass
 class HookState:
-    """What `ps_hook` needs.
+    """The settings of `ps_hook`, and its models.
 
     Attributes:
         client: of this worker; workers have the numbers of their ranks.

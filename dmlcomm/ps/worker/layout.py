@@ -1,5 +1,6 @@
 """How a model's tensors become spaces, and a caller's structure of tensors a flat list. Pure."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -11,15 +12,26 @@ SINGLE = "single"
 LIST = "list"
 DICT = "dict"
 
+# The core's names of element types.
+DTYPES = {
+    "uint8": "u8",
+    "int8": "i8",
+    "uint16": "u16",
+    "int16": "i16",
+    "uint32": "u32",
+    "int32": "i32",
+    "uint64": "u64",
+    "int64": "i64",
+    "float16": "f16",
+    "bfloat16": "bf16",  # of the package ml_dtypes
+    "float32": "f32",
+    "float64": "f64",
+}
+
 
 @dataclass(frozen=True)
 class Structure:
-    """The structure of the caller's weights: one tensor, a list of them, or a dict.
-
-    Attributes:
-        kind: SINGLE, LIST or DICT.
-        keys: names of the tensors, in order.
-    """
+    """The structure of the caller's weights: one tensor, a list of them, or a dict."""
 
     kind: str
     keys: tuple[str, ...]
@@ -81,10 +93,7 @@ class TensorSpec:
 
     @property
     def count(self) -> int:
-        count = 1
-        for size in self.shape:
-            count *= size
-        return count
+        return math.prod(self.shape)
 
     @property
     def element_bytes(self) -> int:
@@ -120,7 +129,6 @@ class Layout:
     spaces: tuple[tuple[str, int, int], ...]
 
     def memory_of(self, memories: Sequence[Memory]) -> _core.PsMemory:
-        """The memory of the tensors, by space, as the core wants it."""
         buffers: list[list[tuple[int, int]]] = [[] for _ in self.spaces]
         for space, memory in zip(self.space_of, memories, strict=True):
             if memory.num_elements:

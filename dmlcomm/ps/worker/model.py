@@ -104,7 +104,6 @@ class ClientModel:
         return None if self.arrays is None else self.arrays.memory_of(leaves, writable)
 
     def _expect(self, leaves: list[Any]) -> None:
-        """Raises TypeError or ValueError unless these are the model's tensors."""
         what = f'model "{self.name}"'
         for key, spec, leaf in zip(self.structure.keys, self.layout.tensors, leaves, strict=True):
             actual = tensors.spec_of(leaf, f"{what}, tensor {key}")

@@ -41,13 +41,7 @@ class _Running:
 
 
 class Operations:
-    """Starts operations one at a time, waits for them in any thread.
-
-    Args:
-        connections: to the servers; their core's client starts operations.
-        recreate: makes all models known to a server that has come back.
-        timeout_s: how long an operation may take; of those that start later it may be changed.
-    """
+    """Starts operations one at a time, waits for them in any thread."""
 
     def __init__(
         self, connections: Connections, recreate: Callable[[int], None], timeout_s: float

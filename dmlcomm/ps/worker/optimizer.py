@@ -160,7 +160,6 @@ def from_torch(
 
 
 def _options(rule: str, group: dict[str, Any]) -> dict[str, float]:
-    """A group's options as the rule calls them."""
     for name in MUST_BE_OFF:
         if group.get(name):
             raise ValueError(f"{name}={group[name]}: the servers do not have this option")

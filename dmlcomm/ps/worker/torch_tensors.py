@@ -4,22 +4,10 @@ from typing import Any
 
 import torch
 
+from dmlcomm.ps.worker.layout import DTYPES as NAMES
 from dmlcomm.ps.worker.layout import Memory, TensorSpec
 
-DTYPES = {
-    torch.uint8: "u8",
-    torch.int8: "i8",
-    torch.uint16: "u16",
-    torch.int16: "i16",
-    torch.uint32: "u32",
-    torch.int32: "i32",
-    torch.uint64: "u64",
-    torch.int64: "i64",
-    torch.float16: "f16",
-    torch.bfloat16: "bf16",
-    torch.float32: "f32",
-    torch.float64: "f64",
-}
+DTYPES = {getattr(torch, name): core for name, core in NAMES.items()}
 
 
 def spec_of(tensor: torch.Tensor, what: str) -> TensorSpec:

@@ -1,4 +1,4 @@
-"""PSNet: how long a batch takes with parameter servers of several NICs, and the circuit to set.
+"""PSNet's equations: the time of a batch with parameter servers of several NICs, and its moves.
 
 Source: "PSNet: Reconfigurable network topology design for accelerating parameter server
 architecture based distributed machine learning", JNCA 2020, sections 3 and 4; the numbers of the
@@ -18,6 +18,8 @@ port has K times the bandwidth of a worker's. Headers of packets are not counted
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from dmlcomm.lab.psnet import spread
 
 # A packet passes two links between a worker and a server of its module: at the ToR there is one
 # switch, and a circuit switch is a wire.
@@ -113,27 +115,6 @@ def fat_tree_transfer_s(
     above = worker_bandwidth / over_subscription
     shares = (k * worker_bandwidth / job.workers, worker_bandwidth / job.servers, above / flows)
     return job.shard_bytes / min(shares) + hops * latency_s
-
-
-def spread(workers: int, tors: int) -> tuple[int, ...]:
-    """The even deployment, which the topology controller asks for: the first ToRs have one more.
-
-    >>> spread(7, 3)
-    (3, 2, 2)
-    """
-    if workers < 0 or tors < 1:
-        raise ValueError(f"{workers} workers on {tors} ToRs: expected at least 0 on at least 1")
-    each, more = divmod(workers, tors)
-    return tuple(each + (tor < more) for tor in range(tors))
-
-
-def circuit(deployment: Sequence[int]) -> tuple[int, ...]:
-    """By worker, the index of its ToR; workers are numbered ToR by ToR.
-
-    >>> circuit((1, 1, 4))
-    (0, 1, 2, 2, 2, 2)
-    """
-    return tuple(tor for tor, count in enumerate(deployment) for _ in range(count))
 
 
 def moves(tor_of_worker: Sequence[int], tors: int) -> list[tuple[int, int]]:
