@@ -1,27 +1,28 @@
 #!/bin/bash
 # Builds and runs the C++ tests of the core:
-#   scripts/cpp_tests.sh [--compile] plain|address|thread [build folder]
-# With --compile it does not run them.
+#   scripts/cpp_tests.sh [--compile|--run] plain|address|thread [build folder]
+# --compile does not run them, --run takes what has been compiled.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-compile_only=
-if [ "${1:-}" = --compile ]; then compile_only=yes; shift; fi
+part=both
+if [[ "${1:-}" = --* ]]; then part=${1#--}; shift; fi
 variant=${1:?plain, address or thread}
 build=${2:-build/tests-$variant}
 # The others have one thread, in which there are no races to find.
 tests_with_threads=(base_test engine_test ps_cluster_test ps_model_test)
-sanitize=${variant/plain/}
-
-if command -v ninja >/dev/null; then export CMAKE_GENERATOR=Ninja; fi
-cmake -S . -B "$build" -DDMLCOMM_SANITIZE="$sanitize" -DDMLCOMM_BUILD_TESTS=ON >/dev/null
 targets=()
 selected=()
 if [ "$variant" = thread ]; then
   targets=(--target "${tests_with_threads[@]}")
-  selected=(--tests-regex "^($(IFS='|'; echo "${tests_with_threads[*]}"))$")
+  selected=(--tests-regex "^($(IFS='|'; echo "${tests_with_threads[*]}"))(_[0-9]+)?$")
 fi
-cmake --build "$build" "${targets[@]}" --parallel "${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}"
-[ -z "$compile_only" ] || exit 0
+
+if [ "$part" != run ]; then
+  if command -v ninja >/dev/null; then export CMAKE_GENERATOR=Ninja; fi
+  cmake -S . -B "$build" -DDMLCOMM_SANITIZE="${variant/plain/}" -DDMLCOMM_BUILD_TESTS=ON >/dev/null
+  cmake --build "$build" "${targets[@]}" --parallel "${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}"
+fi
+[ "$part" != compile ] || exit 0
 
 # ThreadSanitizer cannot map its shadow where the kernel randomises addresses too much.
 launcher=()

@@ -1,19 +1,23 @@
 #!/bin/bash
 # Runs every libFuzzer target for some seconds, one on each core:
-#   scripts/fuzz.sh [seconds each, default 15] [target ...]
-#   scripts/fuzz.sh --compile    builds them only
+#   scripts/fuzz.sh [--run] [seconds each, default 15] [target ...]
+#   scripts/fuzz.sh --compile
+# --compile does not run them, --run takes what has been compiled.
 # Inputs found so far are kept in build/fuzz/corpus; seeds come from csrc/tests/fuzz/seeds/<target>/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+part=both
+if [[ "${1:-}" = --* ]]; then part=${1#--}; shift; fi
 seconds=${1:-15}
 build=build/fuzz
 
-if command -v ninja >/dev/null; then export CMAKE_GENERATOR=Ninja; fi
-cmake -S . -B "$build" -DCMAKE_CXX_COMPILER=clang++ -DDMLCOMM_FUZZ=ON -DDMLCOMM_SANITIZE=address \
-  -DDMLCOMM_BUILD_TESTS=OFF >/dev/null
-cmake --build "$build" --target fuzzers --parallel "${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}"
-
-[ "$seconds" != --compile ] || exit 0
+if [ "$part" != run ]; then
+  if command -v ninja >/dev/null; then export CMAKE_GENERATOR=Ninja; fi
+  cmake -S . -B "$build" -DCMAKE_CXX_COMPILER="$(command -v clang++)" -DDMLCOMM_FUZZ=ON \
+    -DDMLCOMM_SANITIZE=address -DDMLCOMM_BUILD_TESTS=OFF >/dev/null
+  cmake --build "$build" --target fuzzers --parallel "${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}"
+fi
+[ "$part" != compile ] || exit 0
 
 # A fuzzer that cannot see a crash proves nothing: this one must fail.
 if "$build/fuzz/expected_crash" -max_total_time=60 -artifact_prefix="$build/" >/dev/null 2>&1; then

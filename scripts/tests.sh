@@ -51,10 +51,10 @@ python_build=build/$("$venv/bin/python" -c 'import sys; print(sys.implementation
 compile plain "scripts/cpp_tests.sh --compile plain $python_build"
 phase "Python tests that run alone" "$venv/bin/pytest" -m alone
 phase "rest of the compilation" compiled
-phase "C++ tests" scripts/cpp_tests.sh plain "$python_build"
-phase "C++ tests, ASan and UBSan" scripts/cpp_tests.sh address
-phase "C++ tests, TSan" scripts/cpp_tests.sh thread
-phase "fuzzing" scripts/fuzz.sh "${FUZZ_SECONDS:-15}"
+phase "C++ tests" scripts/cpp_tests.sh --run plain "$python_build"
+phase "C++ tests, ASan and UBSan" scripts/cpp_tests.sh --run address
+phase "C++ tests, TSan" scripts/cpp_tests.sh --run thread
+phase "fuzzing" scripts/fuzz.sh --run "${FUZZ_SECONDS:-15}"
 printf '\n=== so far\n'
 printf '%s\n' "${times[@]}" "$(printf '%5d s  in all' "$SECONDS")"
 printf '\n=== the other Python tests\n'
