@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Callable
+from dataclasses import replace
 
 from benchmarks import disturbance
 from benchmarks.lab_run import Request, run
@@ -25,6 +26,8 @@ LEAST_SPEEDUP_BY_NICS = {2: 1.9, 3: 2.8}
 LEAST_SPEEDUP_ONE_BUCKET = 1.9
 LEAST_SPEEDUP_BUCKETS = 1.0
 LEAST_SPEEDUP_SMALL = 5.0
+LEAST_SPEEDUP_BESIDE = 1.0
+MOST_OF_TIME_ALONE = 3.0
 
 
 def bcube(settings: Settings) -> list[Row]:
@@ -55,6 +58,30 @@ def buckets(settings: Settings) -> list[Row]:
         ours, peer = run(request.but(seconds=settings.seconds))
         rows.append(_row("buckets", ours, peer, "gloo, all NICs", None, least))
     return rows
+
+
+def beside(settings: Settings) -> list[Row]:
+    """Small operations while a bucket is reduced, and the bucket; gloo is given both NICs.
+
+    The bound of a small one is its time alone.
+    """
+    size = settings.sizes[0]
+    request = Request(settings.flat, RATE, (size,), mtu=MTU, gloo_nics=0, beside=SMALL)
+    ours, peer = run(request.but(seconds=settings.seconds))
+    large = _row("beside", ours, peer, "gloo, all NICs", None, LEAST_SPEEDUP_BESIDE)
+    small_size = f"{SMALL >> 10} KiB"
+    small = Row(
+        experiment="beside",
+        case=f"{ours['topology']}, {small_size} beside {size / 1e6:g} MB",
+        seconds=ours["small_s"],
+        bound_s=ours["small_alone_s"],
+        most_of_bound=MOST_OF_TIME_ALONE,
+        peer="gloo, all NICs",
+        peer_s=peer["small_s"],
+        least_speedup=LEAST_SPEEDUP_BESIDE,
+        remark=f"the bound is its time alone, gloo's is {peer['small_alone_s'] * 1e3:.3g} ms",
+    )
+    return [replace(large, case=f"{large.case} beside {small_size}"), small]
 
 
 def unequal(settings: Settings) -> list[Row]:
@@ -147,6 +174,7 @@ def link_goes_down(settings: Settings) -> list[Row]:
 EXPERIMENTS: dict[str, Callable[[Settings], list[Row]]] = {
     "bcube": bcube,
     "buckets": buckets,
+    "beside": beside,
     "unequal": unequal,
     "shared-hosts": shared_hosts,
     "link-down": link_goes_down,
