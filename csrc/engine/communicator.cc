@@ -34,13 +34,13 @@ Status wrong(std::string text) { return Status(StatusCode::invalid_argument, std
 // The communicator's face: checks arguments, and turns each call into an OpRequest.
 class CommunicatorImpl final : public Communicator {
  public:
-  CommunicatorImpl(const CommunicatorOptions& options, std::shared_ptr<Engine> engine)
-      : options_(options), engine_(std::move(engine)), timeout_ms_(options.timeout.count()) {}
+  explicit CommunicatorImpl(std::shared_ptr<Engine> engine)
+      : engine_(std::move(engine)), timeout_ms_(engine_->options().timeout.count()) {}
 
   ~CommunicatorImpl() override { close(); }
 
-  int rank() const override { return options_.rank; }
-  int num_ranks() const override { return options_.num_ranks; }
+  int rank() const override { return engine_->options().rank; }
+  int num_ranks() const override { return engine_->options().num_ranks; }
 
   OperationPtr all_reduce(void* data, size_t count, DType dtype, ReduceOp op,
                           const OpOptions& options) override {
@@ -257,7 +257,6 @@ class CommunicatorImpl final : public Communicator {
     if (to != from) std::memmove(to, from, bytes);
   }
 
-  const CommunicatorOptions options_;
   const std::shared_ptr<Engine> engine_;
   std::atomic<int64_t> timeout_ms_;
 };
@@ -288,23 +287,9 @@ Result<std::shared_ptr<Communicator>> Communicator::create(
     const CommunicatorOptions& options, std::shared_ptr<transport::Rendezvous> rendezvous) {
   DMLCOMM_RETURN_IF_ERROR(check_options(options));
   if (!options.config && !process_config().ok()) return process_config().status();
-  EngineOptions engine_options;
-  engine_options.rank = options.rank;
-  engine_options.num_ranks = options.num_ranks;
-  engine_options.name = options.name;
-  engine_options.global_ranks = options.global_ranks;
-  engine_options.names = options.names;
-  if (!options.grid.empty()) {
-    engine_options.grid = options.grid;
-    engine_options.host_of_rank = options.host_of_rank;
-  }
-  engine_options.rail_rates_bps = options.rail_rates_bps;
-  engine_options.first_rail = options.first_rail;
-  engine_options.plan = options.plan;
-  engine_options.first_sequence = options.first_sequence;
-  engine_options.config = options.config ? *options.config : *process_config();
-  Result<std::shared_ptr<Engine>> engine =
-      Engine::create(engine_options, options.rails, *rendezvous, options.timeout);
+  CommunicatorOptions complete = options;
+  if (!options.config) complete.config = *process_config();
+  Result<std::shared_ptr<Engine>> engine = Engine::create(std::move(complete), *rendezvous);
   if (!engine.ok()) {
     return Status(engine.status().code(), str_cat("group '", options.name, "', rank ", options.rank,
                                                   ": ", engine.status().message()));
@@ -315,8 +300,7 @@ Result<std::shared_ptr<Communicator>> Communicator::create(
                      (*engine)->host_name());
   }
   log_info((*engine)->description());
-  return std::shared_ptr<Communicator>(
-      std::make_shared<CommunicatorImpl>(options, std::move(*engine)));
+  return std::shared_ptr<Communicator>(std::make_shared<CommunicatorImpl>(std::move(*engine)));
 }
 
 }  // namespace dmlcomm::engine

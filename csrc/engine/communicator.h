@@ -54,7 +54,7 @@ struct CommunicatorOptions {
   std::string plan;
   uint64_t first_sequence = 1;  // number of the first collective; the same on all ranks
   std::chrono::milliseconds timeout{30 * 60 * 1000};
-  std::optional<Config> config;  // instead of the process's
+  std::optional<Config> config;  // empty: the process's
 };
 
 // Memory to read, and memory to write, in bytes.

@@ -13,8 +13,8 @@
 
 #include "base/fork_guard.h"
 #include "engine/collective_history.h"
+#include "engine/communicator.h"
 #include "engine/compiled_plan.h"
-#include "engine/engine_options.h"
 #include "engine/huge_pages.h"
 #include "engine/local/board.h"
 #include "engine/local/placement.h"
@@ -29,16 +29,11 @@
 
 namespace dmlcomm::engine {
 
-class Engine final : public Driver,
-                     private Steppable,
-                     private transport::LinkEvents,
-                     public std::enable_shared_from_this<Engine> {
+class Engine final : private Steppable, private transport::LinkEvents {
  public:
-  // Meets the other ranks and starts the progress thread.
-  static Result<std::shared_ptr<Engine>> create(const EngineOptions& options,
-                                                const std::vector<transport::RailAddress>& rails,
-                                                transport::Rendezvous& rendezvous,
-                                                std::chrono::milliseconds timeout);
+  // Meets the other ranks and starts the progress thread. `options` have a configuration.
+  static Result<std::shared_ptr<Engine>> create(CommunicatorOptions options,
+                                                transport::Rendezvous& rendezvous);
   ~Engine() override;
 
   // Adds an operation. Never blocks; the operation carries any failure.
@@ -46,10 +41,7 @@ class Engine final : public Driver,
   // An operation that has ended already.
   OperationPtr finished(OpRequest request, const Status& status);
 
-  bool drive_until(OpState& op, Deadline deadline) override {
-    return driver_->drive_until(op, deadline);
-  }
-
+  const CommunicatorOptions& options() const { return options_; }
   void abort(const std::string& reason);
   void close();
   Status error() const { return queue_.error(); }
@@ -63,7 +55,7 @@ class Engine final : public Driver,
  private:
   using Running = OperationQueue::Running;
 
-  explicit Engine(const EngineOptions& options);
+  explicit Engine(CommunicatorOptions options);
 
   // In a forked child there is no progress thread, and no connection.
   bool is_copy() const { return fork_generation() != fork_generation_; }
@@ -108,7 +100,7 @@ class Engine final : public Driver,
   void on_goodbye(int peer) override;
 
   // Constant after create().
-  const EngineOptions options_;
+  const CommunicatorOptions options_;
   const int fork_generation_;  // of the process that made this object
   std::unique_ptr<transport::Mesh> mesh_;
   // Guarded by the progress lock.
