@@ -115,49 +115,11 @@ std::string OpState::text() const {
 }
 
 Status OpState::wait(std::chrono::milliseconds timeout) {
-  if (!done()) {
-    const Deadline deadline =
-        timeout.count() > 0 ? Deadline::after_ns(timeout.count() * kNsPerMs) : Deadline();
-    if (!driver_->drive_until(*this, deadline)) {
-      return Status(StatusCode::timeout,
-                    str_cat("wait() gave up after ", timeout.count(), " ms; ", text(), " goes on"));
-    }
+  if (!done() && !driver_->drive_until(*this, deadline_of_wait(timeout))) {
+    return Status(StatusCode::timeout,
+                  str_cat("wait() gave up after ", timeout.count(), " ms; ", text(), " goes on"));
   }
-  return status_;
-}
-
-void OpState::on_done(std::function<void(const Status&)> callback) {
-  {
-    std::lock_guard lock(mutex_);
-    if (!done()) {
-      callbacks_.push_back(std::move(callback));
-      return;
-    }
-  }
-  callback(status_);
-}
-
-void OpState::complete(const Status& status) {
-  std::vector<std::function<void(const Status&)>> callbacks;
-  {
-    std::lock_guard lock(mutex_);
-    if (done()) return;
-    status_ = status;
-    done_.store(true, std::memory_order_release);
-    callbacks.swap(callbacks_);
-  }
-  changed_.notify_all();
-  for (auto& callback : callbacks) callback(status_);
-}
-
-bool OpState::wait_done(Deadline deadline) {
-  std::unique_lock lock(mutex_);
-  const auto is_done = [this] { return done(); };
-  if (deadline.is_never()) {
-    changed_.wait(lock, is_done);
-    return true;
-  }
-  return changed_.wait_for(lock, std::chrono::nanoseconds(deadline.remaining_ns()), is_done);
+  return status();
 }
 
 }  // namespace dmlcomm::engine
