@@ -11,7 +11,6 @@
 
 #include "torch/completion_pool.h"
 #include "torch/errors.h"
-#include "torch/interrupts.h"
 #include "torch/process_group.h"
 #include "torch/server_all_reduce.h"
 
