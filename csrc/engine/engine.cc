@@ -1,10 +1,7 @@
 #include "engine/engine.h"
 
-#include <algorithm>
 #include <utility>
 
-#include "base/check.h"
-#include "base/log.h"
 #include "base/str_cat.h"
 #include "engine/job_topology.h"
 #include "engine/schedule_runner.h"
@@ -78,10 +75,9 @@ Engine::~Engine() {
 OperationPtr Engine::submit(OpRequest request, Deadline deadline, bool inline_wait) {
   if (is_copy()) {
     return finished(std::move(request),
-                    Status(StatusCode::unsupported,
-                           str_cat("group '", options_.name,
-                                   "' belongs to the parent of this forked process; a child that "
-                                   "communicates needs a group of its own")));
+                    Status(StatusCode::unsupported, "group '", options_.name,
+                           "' belongs to the parent of this forked process; a child that "
+                           "communicates needs a group of its own"));
   }
   OperationPtr op = queue_.submit(driver_.get(), std::move(request), deadline);
   mesh_->wake();
@@ -129,9 +125,16 @@ bool Engine::waits_for(int peer) {
   if (queue_.has_collectives() && mesh_->all_share_memory() && board_->greeting_waits_for(peer)) {
     return true;
   }
-  bool waits = false;
-  queue_.for_each([&](const Running& r) { waits |= r.runner && r.runner->waits_for(peer); });
-  return waits;
+  return queue_.find_if([&](const Running& running) {
+    return running.runner && running.runner->waits_for(peer);
+  }) != nullptr;
+}
+
+void Engine::consider_huge_pages(const OpRequest& request) {
+  huge_pages_.begin();
+  for (const BufferView* buffer : {&request.input, &request.output}) {
+    for (size_t i = 0; i < buffer->num_pieces(); ++i) huge_pages_.consider(buffer->piece(i));
+  }
 }
 
 template <typename Call>
@@ -148,7 +151,7 @@ void Engine::start(Running& running) {
   Status status;
   running.runner = make_runner(op, &status);
   // The runner has moved to the arena what it could.
-  if (shares_memory()) huge_pages_.consider(op.request());
+  if (shares_memory()) consider_huge_pages(op.request());
   if (status.ok() && !op.request().is_point_to_point()) {
     status = disagreement_error(history_.begin(op.sequence(), running.runner->info()));
   }
@@ -212,8 +215,7 @@ void Engine::close() {
     if (queue_.has_pending()) {
       fail(aborted("the group was closed while operations were pending"));
     } else {
-      queue_.set_error(
-          Status(StatusCode::aborted, str_cat("group '", options_.name, "' was closed")));
+      queue_.set_error(Status(StatusCode::aborted, "group '", options_.name, "' was closed"));
     }
   });
   driver_->stop();

@@ -15,7 +15,6 @@
 #include "engine/collective_history.h"
 #include "engine/communicator.h"
 #include "engine/compiled_plan.h"
-#include "engine/huge_pages.h"
 #include "engine/local/board.h"
 #include "engine/local/placement.h"
 #include "engine/op_state.h"
@@ -23,6 +22,7 @@
 #include "engine/point_to_point.h"
 #include "engine/progress_driver.h"
 #include "engine/runner.h"
+#include "memory/huge_pages.h"
 #include "memory/memory_pool.h"
 #include "schedule/planner.h"
 #include "transport/mesh.h"
@@ -71,6 +71,7 @@ class Engine final : private Steppable, private transport::LinkEvents {
   template <typename Call>
   Status in_runner(Call call);
   void start(Running& running);
+  void consider_huge_pages(const OpRequest& request);
   std::unique_ptr<Runner> make_runner(OpState& op, Status* status);
   bool advance(Running& running);
   void check_deadlines();

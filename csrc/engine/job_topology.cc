@@ -4,7 +4,6 @@
 #include <string>
 #include <utility>
 
-#include "base/str_cat.h"
 #include "engine/local/board.h"
 #include "topology/grid.h"
 
@@ -76,10 +75,9 @@ Status check_grid(const CommunicatorOptions& options) {
                     *std::max_element(hosts.begin(), hosts.end()) < num_hosts &&
                     options.grid.size() <= options.rails.size();
   if (fits) return Status();
-  return Status(StatusCode::invalid_argument,
-                str_cat("a grid of ", num_hosts, " hosts and ", options.grid.size(),
-                        " levels does not fit ", hosts.size(), " host numbers of ",
-                        options.num_ranks, " ranks with ", options.rails.size(), " rails"));
+  return Status(StatusCode::invalid_argument, "a grid of ", num_hosts, " hosts and ",
+                options.grid.size(), " levels does not fit ", hosts.size(), " host numbers of ",
+                options.num_ranks, " ranks with ", options.rails.size(), " rails");
 }
 
 }  // namespace dmlcomm::engine

@@ -25,10 +25,6 @@ uint32_t hash_of_uneven(const std::vector<uint64_t>& counts) {
   return std::max(hash, 1u);
 }
 
-bool has_pieces(OpKind kind) {
-  return kind == OpKind::all_gather || kind == OpKind::reduce_scatter;
-}
-
 }  // namespace
 
 transport::OpInfo OpRequest::info() const {
@@ -72,7 +68,7 @@ std::string describe(const transport::OpInfo& info) {
       kind == OpKind::scatter) {
     text += str_cat(text.back() == '(' ? "" : ", ", "root ", info.root);
   }
-  if (has_pieces(kind) && info.root != 0) {
+  if ((kind == OpKind::all_gather || kind == OpKind::reduce_scatter) && info.root != 0) {
     text += str_cat(" in uneven pieces (their hash is ", info.root, ")");
   }
   const auto& algorithms = schedule::all_algorithms();
@@ -84,10 +80,9 @@ std::string describe(const transport::OpInfo& info) {
 
 Status disagreement(uint64_t sequence, const std::string& us, const transport::OpInfo& ours,
                     const std::string& them, const transport::OpInfo& theirs) {
-  return Status(StatusCode::mismatch,
-                str_cat("ranks disagree about collective #", sequence, ": ", us, " called ",
-                        describe(ours), ", ", them, " called ", describe(theirs),
-                        "; every rank must call the same operations in the same order"));
+  return Status(StatusCode::mismatch, "ranks disagree about collective #", sequence, ": ", us,
+                " called ", describe(ours), ", ", them, " called ", describe(theirs),
+                "; every rank must call the same operations in the same order");
 }
 
 transport::OpInfo info_of(const OpState& op, uint8_t algorithm) {
@@ -116,8 +111,8 @@ std::string OpState::text() const {
 
 Status OpState::wait(std::chrono::milliseconds timeout) {
   if (!done() && !driver_->drive_until(*this, deadline_of_wait(timeout))) {
-    return Status(StatusCode::timeout,
-                  str_cat("wait() gave up after ", timeout.count(), " ms; ", text(), " goes on"));
+    return Status(StatusCode::timeout, "wait() gave up after ", timeout.count(), " ms; ", text(),
+                  " goes on");
   }
   return status();
 }

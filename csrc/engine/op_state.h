@@ -1,7 +1,6 @@
 // OpState: one operation between its call and its end. The caller sees it as an Operation.
 #pragma once
 
-#include <memory>
 #include <optional>
 #include <string>
 

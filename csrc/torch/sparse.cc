@@ -5,6 +5,7 @@
 #include <string>
 
 #include "torch/completion_pool.h"
+#include "torch/tensors.h"
 
 namespace dmlcomm::adaptor {
 namespace {
@@ -15,13 +16,7 @@ uint32_t tag_of(uint64_t sequence) {
   return 0x80000000u | (static_cast<uint32_t>(sequence << 1) & 0x7ffffffeu);
 }
 
-engine::ConstSpan readable(const at::Tensor& tensor) {
-  return {tensor.const_data_ptr(), tensor.nbytes()};
-}
-
-engine::Span writable(const at::Tensor& tensor) {
-  return {tensor.mutable_data_ptr(), tensor.nbytes()};
-}
+Span readable(const at::Tensor& tensor) { return {tensor.const_data_ptr(), tensor.nbytes()}; }
 
 }  // namespace
 
@@ -68,7 +63,7 @@ SparseSum::SparseSum(std::shared_ptr<engine::Communicator> communicator, const a
 }
 
 void SparseSum::exchange_headers() {
-  std::vector<engine::Span> outputs;
+  std::vector<Span> outputs;
   for (auto& header : headers_) outputs.push_back({&header, sizeof(Header)});
   const Header* own = &headers_[static_cast<size_t>(communicator_->rank())];
   headers_operation_ = communicator_->all_gather(
