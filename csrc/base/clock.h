@@ -21,11 +21,9 @@ class Deadline {
   // Beyond the clock's range (292 years) it never expires; a negative duration has expired.
   static Deadline after_ns(int64_t duration_ns);
   static Deadline after_s(double duration_s);
-  static Deadline at_ns(int64_t time_ns) { return Deadline(time_ns); }
 
   bool is_never() const { return time_ns_ == kNever; }
   bool expired() const { return !is_never() && now_ns() >= time_ns_; }
-  int64_t time_ns() const { return time_ns_; }
 
   // 0 when expired; INT64_MAX for never.
   int64_t remaining_ns() const;
@@ -33,8 +31,6 @@ class Deadline {
   // For poll() and epoll_wait(): rounded up, so that the caller does not wake just before the
   // deadline and spin; 0 when expired; -1 for never; at most INT_MAX.
   int remaining_poll_ms() const;
-
-  friend bool operator<(Deadline a, Deadline b) { return a.time_ns_ < b.time_ns_; }
 
  private:
   static constexpr int64_t kNever = INT64_MAX;

@@ -3,7 +3,6 @@
 #include <array>
 #include <charconv>
 #include <cstdlib>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -33,8 +32,8 @@ struct Variable {
   bool is_set() const { return !text.empty(); }
 
   Status illegal(std::string_view legal) const {
-    return Status(StatusCode::invalid_argument,
-                  str_cat(name, "=\"", text, "\" is not legal: expected ", legal));
+    return Status(StatusCode::invalid_argument, name, "=\"", text, "\" is not legal: expected ",
+                  legal);
   }
 
   std::string_view name;
@@ -212,6 +211,15 @@ constexpr std::array<std::pair<std::string_view, LogLevel>, 4> kLogLevels{{
 
 constexpr std::array<std::pair<std::string_view, bool>, 2> kSwitch{{{"1", true}, {"0", false}}};
 
+// The table has every value.
+template <typename Value, size_t N>
+std::string_view choice_name(const std::array<std::pair<std::string_view, Value>, N>& choices,
+                             Value value) {
+  size_t i = 0;
+  while (choices[i].second != value) ++i;
+  return choices[i].first;
+}
+
 Status read_into(Config* c) {
   DMLCOMM_RETURN_IF_ERROR(parse_interfaces("DMLCOMM_SOCKET_IFNAME", &c->socket_ifname));
   read_text("DMLCOMM_TOPOLOGY", &c->topology);
@@ -237,6 +245,9 @@ Status read_into(Config* c) {
 }
 
 }  // namespace
+
+std::string_view to_string(TransportChoice choice) { return choice_name(kTransports, choice); }
+std::string_view to_string(LogLevel level) { return choice_name(kLogLevels, level); }
 
 Result<Config> read_config() {
   Config config;

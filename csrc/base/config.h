@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "base/status.h"
 
@@ -13,6 +14,10 @@ namespace dmlcomm {
 
 enum class TransportChoice { automatic, tcp, shm };
 enum class LogLevel { error, warning, info, debug };
+
+// The words of the environment: "auto", "tcp"; "warning", "info".
+std::string_view to_string(TransportChoice choice);
+std::string_view to_string(LogLevel level);
 
 struct Config {
   // --- behaviour ---

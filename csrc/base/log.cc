@@ -40,16 +40,6 @@ std::atomic<LogLevel>& current_level() {
   return level;
 }
 
-std::string_view name_of(LogLevel level) {
-  switch (level) {
-    case LogLevel::error: return "error";
-    case LogLevel::warning: return "warning";
-    case LogLevel::info: return "info";
-    case LogLevel::debug: return "debug";
-  }
-  return "unknown";
-}
-
 }  // namespace
 
 void set_log_identity(int rank, std::string_view host) {
@@ -73,7 +63,7 @@ void log_line(LogLevel level, std::string_view text) {
     const std::lock_guard lock(self.mutex);
     line = self.prefix;
   }
-  append_text(&line, name_of(level));
+  append_text(&line, to_string(level));
   line.append("] ").append(text);
   for (char& c : line) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';

@@ -46,9 +46,4 @@ void log_info(const Args&... args) {
   log_text(LogLevel::info, args...);
 }
 
-template <typename... Args>
-void log_debug(const Args&... args) {
-  log_text(LogLevel::debug, args...);
-}
-
 }  // namespace dmlcomm

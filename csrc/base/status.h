@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/str_cat.h"
 
 namespace dmlcomm {
 
@@ -37,7 +38,10 @@ const char* to_string(StatusCode code);
 class [[nodiscard]] Status {
  public:
   Status() = default;
-  Status(StatusCode code, std::string message) : code_(code), message_(std::move(message)) {}
+  // The message is the text of all arguments, one after the other (str_cat).
+  template <typename First, typename... More>
+  Status(StatusCode code, const First& first, const More&... more)
+      : code_(code), message_(str_cat(first, more...)) {}
 
   bool ok() const { return code_ == StatusCode::ok; }
   StatusCode code() const { return code_; }

@@ -1,4 +1,4 @@
-#include "bindings/algorithms_binding.h"
+#include "bindings/bindings.h"
 
 #include <pybind11/stl.h>
 

@@ -1,4 +1,4 @@
-#include "bindings/config_binding.h"
+#include "bindings/bindings.h"
 
 #include <pybind11/stl.h>
 
@@ -12,36 +12,17 @@ namespace dmlcomm::bindings {
 
 namespace {
 
-const char* name_of(TransportChoice choice) {
-  switch (choice) {
-    case TransportChoice::automatic: return "auto";
-    case TransportChoice::tcp: return "tcp";
-    case TransportChoice::shm: return "shm";
-  }
-  DMLCOMM_CHECK(false);
-}
-
-const char* name_of(LogLevel level) {
-  switch (level) {
-    case LogLevel::error: return "error";
-    case LogLevel::warning: return "warning";
-    case LogLevel::info: return "info";
-    case LogLevel::debug: return "debug";
-  }
-  DMLCOMM_CHECK(false);
-}
-
 std::string port_range_of(const Config& config) {
   if (config.port_first == 0) return "";
   return std::to_string(config.port_first) + "-" + std::to_string(config.port_last);
 }
 
 // One key per environment variable: its name without "DMLCOMM_", in lower case.
-py::dict to_dict(const Config& config) {
+py::dict dict_of(const Config& config) {
   py::dict values;
   values["socket_ifname"] = config.socket_ifname;
   values["topology"] = config.topology;
-  values["transport"] = name_of(config.transport);
+  values["transport"] = to_string(config.transport);
   values["algorithm"] = config.algorithm;
   values["plan"] = config.plan;
   values["port_range"] = port_range_of(config);
@@ -49,7 +30,7 @@ py::dict to_dict(const Config& config) {
   values["ps_token"] = config.ps_token;
   values["ps_worker"] = config.ps_worker;
   values["peer_timeout_s"] = config.peer_timeout_s;
-  values["log_level"] = name_of(config.log_level);
+  values["log_level"] = to_string(config.log_level);
   values["spin_us"] = config.spin_us;
   values["shm_board_bytes"] = config.shm_board_bytes;
   values["shm_single_copy"] = config.shm_single_copy;
@@ -62,7 +43,7 @@ py::dict to_dict(const Config& config) {
 py::dict process_config_dict() {
   Result<Config> config = process_config();
   if (!config.ok()) throw py::value_error(config.status().message());
-  return to_dict(*config);
+  return dict_of(*config);
 }
 
 }  // namespace
@@ -72,7 +53,7 @@ void bind_config(py::module_& module) {
              "The process's configuration: one key per variable DMLCOMM_<KEY>. Raises ValueError "
              "when the environment is wrong.");
   module.def(
-      "config_defaults", [] { return to_dict(Config{}); },
+      "config_defaults", [] { return dict_of(Config{}); },
       "What config() returns when no variable is set.");
 }
 

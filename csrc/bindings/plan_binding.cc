@@ -1,4 +1,4 @@
-#include "bindings/plan_binding.h"
+#include "bindings/bindings.h"
 
 #include <pybind11/stl.h>
 
@@ -29,6 +29,17 @@ using schedule::Price;
 using schedule::PricedBy;
 using topology::Topology;
 
+void check_legal(const Status& status) {
+  if (!status.ok()) throw py::value_error(status.message());
+}
+
+// Calls without the interpreter's lock.
+template <typename Call>
+auto released(Call call) {
+  const py::gil_scoped_release release;
+  return call();
+}
+
 // Rank r is on host r / ranks_per_host. An empty grid is a flat network; one of one level, too.
 Topology make_topology(uint32_t num_hosts, uint32_t ranks_per_host, std::vector<uint32_t> grid,
                        const std::vector<uint64_t>& rates_bps) {
@@ -49,8 +60,7 @@ Topology make_topology(uint32_t num_hosts, uint32_t ranks_per_host, std::vector<
   if (grid.size() < 2) grid.clear();
   Topology topology = topology::job_network(
       std::move(hosts), static_cast<uint32_t>(rates_bps.size()), std::move(grid), rates_bps);
-  const Status status = topology::validate(topology);
-  if (!status.ok()) throw py::value_error(status.message());
+  check_legal(topology::validate(topology));
   return topology;
 }
 
@@ -73,26 +83,20 @@ OpKind kind_of(const std::string& op) {
 Comparison compare(const Topology& topology, const Topology& job, const std::string& op,
                    uint64_t bytes, uint32_t element_bytes) {
   const OpKind kind = kind_of(op);
-  py::gil_scoped_release released;
-  auto comparison = schedule::compare(topology, job, kind, bytes, element_bytes);
-  if (comparison.ok()) return std::move(*comparison);
-  py::gil_scoped_acquire acquired;
-  throw py::value_error(comparison.status().message());
+  auto comparison =
+      released([&] { return schedule::compare(topology, job, kind, bytes, element_bytes); });
+  check_legal(comparison.status());
+  return std::move(*comparison);
 }
 
 void verify(const Topology& topology, const std::string& op) {
   const OpKind kind = kind_of(op);
-  py::gil_scoped_release released;
-  const Status status = schedule::verify_all(topology, kind);
-  if (status.ok()) return;
-  py::gil_scoped_acquire acquired;
-  throw py::value_error(status.message());
+  check_legal(released([&] { return schedule::verify_all(topology, kind); }));
 }
 
 // Raises ValueError unless some communicator would accept `text` as the content of a plan.
 void check_plan(const std::string& text) {
-  const auto choices = schedule::parse_sized_choices(text);
-  if (!choices.ok()) throw py::value_error(choices.status().message());
+  check_legal(schedule::parse_sized_choices(text).status());
 }
 
 void bind_topology(py::module_& module) {

@@ -1,4 +1,4 @@
-#include "bindings/ps_binding.h"
+#include "bindings/bindings.h"
 
 #include <pybind11/functional.h>
 #include <pybind11/numpy.h>
@@ -10,7 +10,6 @@
 
 #include "base/clock.h"
 #include "base/str_cat.h"
-#include "bindings/ps_memory.h"
 #include "bindings/ps_python.h"
 #include "ps/client.h"
 #include "ps/server.h"
@@ -115,14 +114,10 @@ std::vector<transport::RailAddress> to_rails(const Rails& rails) {
 }
 
 py::dict to_dict(const transport::RailCounters& rail) {
-  py::dict dict;
-  dict["interface"] = rail.interface;
-  dict["bytes_sent"] = rail.bytes_sent;
-  dict["bytes_received"] = rail.bytes_received;
-  dict["frames_repeated"] = rail.frames_repeated;
-  dict["lanes_lost"] = rail.lanes_lost;
-  dict["lanes_back"] = rail.lanes_back;
-  return dict;
+  return py::dict(py::arg("interface") = rail.interface, py::arg("bytes_sent") = rail.bytes_sent,
+                  py::arg("bytes_received") = rail.bytes_received,
+                  py::arg("frames_repeated") = rail.frames_repeated,
+                  py::arg("lanes_lost") = rail.lanes_lost, py::arg("lanes_back") = rail.lanes_back);
 }
 
 // --- server ---
@@ -165,37 +160,24 @@ py::dict server_status(Server& server) {
   }
   py::list worker_list;
   for (const ps::SessionStatus& session : sessions) {
-    py::dict dict;
-    dict["worker"] = session.worker;
-    dict["connected"] = session.connected;
-    dict["reason"] = session.reason;
-    dict["bytes_in"] = session.bytes_in;
-    dict["bytes_out"] = session.bytes_out;
-    dict["pushes"] = session.pushes;
-    dict["pulls"] = session.pulls;
-    dict["queued"] = session.queued;
-    worker_list.append(dict);
+    worker_list.append(
+        py::dict(py::arg("worker") = session.worker, py::arg("connected") = session.connected,
+                 py::arg("reason") = session.reason, py::arg("bytes_in") = session.bytes_in,
+                 py::arg("bytes_out") = session.bytes_out, py::arg("pushes") = session.pushes,
+                 py::arg("pulls") = session.pulls, py::arg("queued") = session.queued));
   }
   py::list model_list;
   for (const ps::ModelStatus& model : models) {
-    py::dict dict;
-    dict["model"] = model.model;
-    dict["name"] = model.name;
-    dict["sealed"] = model.sealed;
-    dict["clock"] = model.clock;
-    dict["clocks"] = std::map<uint32_t, uint64_t>(model.clocks.begin(), model.clocks.end());
-    dict["shard_bytes"] =
-        std::map<uint32_t, uint64_t>(model.shard_bytes.begin(), model.shard_bytes.end());
-    dict["open_windows"] = model.open_windows;
-    model_list.append(dict);
+    model_list.append(py::dict(py::arg("model") = model.model, py::arg("name") = model.name,
+                               py::arg("sealed") = model.sealed, py::arg("clock") = model.clock,
+                               py::arg("clocks") = model.clocks,
+                               py::arg("shard_bytes") = model.shard_bytes,
+                               py::arg("open_windows") = model.open_windows));
   }
   py::list rail_list;
   for (const auto& rail : rails) rail_list.append(to_dict(rail));
-  py::dict status;
-  status["workers"] = worker_list;
-  status["models"] = model_list;
-  status["rails"] = rail_list;
-  return status;
+  return py::dict(py::arg("workers") = worker_list, py::arg("models") = model_list,
+                  py::arg("rails") = rail_list);
 }
 
 // A shard's arrays as NumPy sees them, without a copy; the snapshot lives as long as they do.
@@ -210,11 +192,8 @@ py::list snapshot_shards(const std::shared_ptr<Snapshot>& snapshot) {
       arrays.append(py::array_t<uint8_t>({array.size()}, {1},
                                          reinterpret_cast<const uint8_t*>(array.data()), owner));
     }
-    py::dict dict;
-    dict["shard"] = shard.shard;
-    dict["arrays"] = arrays;
-    dict["steps"] = shard.steps;
-    shards.append(dict);
+    shards.append(py::dict(py::arg("shard") = shard.shard, py::arg("arrays") = arrays,
+                           py::arg("steps") = shard.steps));
   }
   return shards;
 }
@@ -310,13 +289,6 @@ struct BoundOperation {
   }
 };
 
-ps::CallOptions call_options(double lr, bool wait) {
-  ps::CallOptions options;
-  options.learning_rate = lr;
-  options.inline_wait = wait;
-  return options;
-}
-
 int64_t to_staleness(std::optional<int64_t> staleness) { return staleness.value_or(ps::kNoBound); }
 
 Client::RowMemory to_rows(uint32_t space, uintptr_t numbers, uint64_t num_rows, uintptr_t values) {
@@ -361,7 +333,7 @@ void bind_starts(py::class_<Client, std::shared_ptr<Client>>& bound) {
           [](const ClientPtr& client, uint32_t model, const TensorMemory& up, double lr,
              bool wait) {
             return BoundOperation{client,
-                                  take(client->push(model, up.buffers, call_options(lr, wait)))};
+                                  take(client->push(model, up.buffers, ps::CallOptions{lr, wait}))};
           },
           kRelease, py::arg("model"), py::arg("memory"), py::arg("lr") = nan,
           py::arg("wait") = false)
@@ -371,7 +343,7 @@ void bind_starts(py::class_<Client, std::shared_ptr<Client>>& bound) {
                 std::optional<int64_t> staleness, bool wait) {
             return BoundOperation{client,
                                   take(client->pull(model, down.buffers, to_staleness(staleness),
-                                                    call_options(nan, wait)))};
+                                                    ps::CallOptions{nan, wait}))};
           },
           kRelease, py::arg("model"), py::arg("memory"), py::arg("staleness"),
           py::arg("wait") = false)
@@ -379,9 +351,9 @@ void bind_starts(py::class_<Client, std::shared_ptr<Client>>& bound) {
           "start_push_pull",
           [](const ClientPtr& client, uint32_t model, const TensorMemory& up,
              const TensorMemory& down, std::optional<int64_t> staleness, double lr, bool wait) {
-            return BoundOperation{
-                client, take(client->push_pull(model, up.buffers, down.buffers,
-                                               to_staleness(staleness), call_options(lr, wait)))};
+            return BoundOperation{client, take(client->push_pull(model, up.buffers, down.buffers,
+                                                                 to_staleness(staleness),
+                                                                 ps::CallOptions{lr, wait}))};
           },
           kRelease, py::arg("model"), py::arg("up"), py::arg("down"), py::arg("staleness"),
           py::arg("lr") = nan, py::arg("wait") = false)
@@ -391,7 +363,7 @@ void bind_starts(py::class_<Client, std::shared_ptr<Client>>& bound) {
              uint64_t num_rows, uintptr_t values, double lr) {
             return BoundOperation{
                 client, take(client->push_rows(model, to_rows(space, numbers, num_rows, values),
-                                               call_options(lr, false)))};
+                                               ps::CallOptions{lr, false}))};
           },
           kRelease, py::arg("model"), py::arg("space"), py::arg("numbers"), py::arg("num_rows"),
           py::arg("values"), py::arg("lr") = nan)
@@ -400,8 +372,9 @@ void bind_starts(py::class_<Client, std::shared_ptr<Client>>& bound) {
           [nan](const ClientPtr& client, uint32_t model, uint32_t space, uintptr_t numbers,
                 uint64_t num_rows, uintptr_t values, std::optional<int64_t> staleness) {
             return BoundOperation{
-                client, take(client->pull_rows(model, to_rows(space, numbers, num_rows, values),
-                                               to_staleness(staleness), call_options(nan, false)))};
+                client,
+                take(client->pull_rows(model, to_rows(space, numbers, num_rows, values),
+                                       to_staleness(staleness), ps::CallOptions{nan, false}))};
           },
           kRelease, py::arg("model"), py::arg("space"), py::arg("numbers"), py::arg("num_rows"),
           py::arg("values"), py::arg("staleness"));
@@ -449,7 +422,7 @@ void bind_client(py::module_& module) {
 
 }  // namespace
 
-void bind_parameter_server(py::module_& module) {
+void bind_ps(py::module_& module) {
   bind_memory(module);
   bind_data(module);
   bind_server(module);

@@ -1,5 +1,3 @@
-#include "bindings/ps_memory.h"
-
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
@@ -10,6 +8,8 @@
 #include <tuple>
 #include <utility>
 #include <vector>
+
+#include "bindings/ps_python.h"
 
 namespace py = pybind11;
 

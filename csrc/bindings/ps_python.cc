@@ -4,8 +4,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/str_cat.h"
-
 namespace py = pybind11;
 
 namespace dmlcomm::bindings {
@@ -49,7 +47,7 @@ class PythonRendezvous final : public transport::Rendezvous {
       body();
       return Status();
     } catch (const std::exception& error) {
-      return Status(StatusCode::io_error, str_cat("the rendezvous failed: ", error.what()));
+      return Status(StatusCode::io_error, "the rendezvous failed: ", error.what());
     }
   }
 
@@ -115,8 +113,8 @@ class PythonRule final : public ps::Rule {
       }
       return Status();
     } catch (const std::exception& error) {
-      return Status(StatusCode::invalid_argument, str_cat("the Python rule failed on ", range.count,
-                                                          " elements: ", error.what()));
+      return Status(StatusCode::invalid_argument, "the Python rule failed on ", range.count,
+                    " elements: ", error.what());
     }
   }
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "engine/communicator.h"
+#include "memory/span.h"
 
 namespace dmlcomm::engine {
 
@@ -15,23 +15,19 @@ class BufferView {
  public:
   BufferView() = default;
   explicit BufferView(Span whole) { add(whole); }
-  explicit BufferView(ConstSpan whole) { add({const_cast<void*>(whole.data), whole.bytes}); }
   explicit BufferView(const std::vector<Span>& pieces) {
     for (const Span& piece : pieces) add(piece);
-  }
-  explicit BufferView(const std::vector<ConstSpan>& pieces) {
-    for (const ConstSpan& p : pieces) add({const_cast<void*>(p.data), p.bytes});
   }
 
   size_t bytes() const { return pieces_.empty() ? 0 : pieces_.back().end; }
   size_t num_pieces() const { return pieces_.size(); }
-  Span piece(size_t i) const { return {pieces_[i].data, pieces_[i].bytes}; }
+  Span piece(size_t i) const { return pieces_[i].memory; }
 
   // Whether any byte of memory belongs to both.
   bool overlaps(const BufferView& other) const {
     if (first_ >= other.last_ || other.first_ >= last_) return false;
-    for (const Piece& a : pieces_) {
-      for (const Piece& b : other.pieces_) {
+    for (const auto& [a, a_end] : pieces_) {
+      for (const auto& [b, b_end] : other.pieces_) {
         if (a.data < b.data + b.bytes && b.data < a.data + a.bytes) return true;
       }
     }
@@ -45,22 +41,20 @@ class BufferView {
     const auto it = std::upper_bound(pieces_.begin(), pieces_.end(), offset,
                                      [](size_t at, const Piece& piece) { return at < piece.end; });
     DMLCOMM_CHECK(it != pieces_.end() && offset + bytes <= it->end);
-    return it->data + (it->bytes - (it->end - offset));
+    return it->memory.data + (it->memory.bytes - (it->end - offset));
   }
 
  private:
   struct Piece {
-    std::byte* data;
-    size_t bytes;
-    size_t end;  // of this piece in the buffer
+    Span memory;
+    size_t end;  // in the buffer
   };
 
   void add(Span piece) {
-    auto* const data = static_cast<std::byte*>(piece.data);
-    pieces_.push_back({data, piece.bytes, bytes() + piece.bytes});
+    pieces_.push_back({piece, bytes() + piece.bytes});
     if (piece.bytes == 0) return;
-    first_ = last_ == nullptr ? data : std::min(first_, data);
-    last_ = std::max(last_, data + piece.bytes);
+    first_ = last_ == nullptr ? piece.data : std::min(first_, piece.data);
+    last_ = std::max(last_, piece.data + piece.bytes);
   }
 
   std::vector<Piece> pieces_;

@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 #include <utility>
 
 #include "base/log.h"
-#include "base/str_cat.h"
 #include "engine/engine.h"
 #include "kernels/reduce.h"
 
@@ -23,24 +21,21 @@ std::vector<uint64_t> sizes_of(const std::vector<Span>& spans) {
   return sizes;
 }
 
-std::vector<uint64_t> sizes_of(const std::vector<ConstSpan>& spans) {
-  std::vector<uint64_t> sizes;
-  for (const ConstSpan& span : spans) sizes.push_back(span.bytes);
-  return sizes;
+template <typename... Text>
+Status wrong(const Text&... text) {
+  return Status(StatusCode::invalid_argument, text...);
 }
-
-Status wrong(std::string text) { return Status(StatusCode::invalid_argument, std::move(text)); }
 
 // The communicator's face: checks arguments, and turns each call into an OpRequest.
 class CommunicatorImpl final : public Communicator {
  public:
-  CommunicatorImpl(const CommunicatorOptions& options, std::shared_ptr<Engine> engine)
-      : options_(options), engine_(std::move(engine)), timeout_ms_(options.timeout.count()) {}
+  explicit CommunicatorImpl(std::shared_ptr<Engine> engine)
+      : engine_(std::move(engine)), timeout_ms_(engine_->options().timeout.count()) {}
 
   ~CommunicatorImpl() override { close(); }
 
-  int rank() const override { return options_.rank; }
-  int num_ranks() const override { return options_.num_ranks; }
+  int rank() const override { return engine_->options().rank; }
+  int num_ranks() const override { return engine_->options().num_ranks; }
 
   OperationPtr all_reduce(void* data, size_t count, DType dtype, ReduceOp op,
                           const OpOptions& options) override {
@@ -54,7 +49,7 @@ class CommunicatorImpl final : public Communicator {
                       int root, const OpOptions& options) override {
     OpRequest request = reduction(OpKind::reduce, dtype, op);
     request.shape.counts = {count};
-    request.input = BufferView(ConstSpan{input, count * size_of(dtype)});
+    request.input = BufferView(Span{input, count * size_of(dtype)});
     if (rank() == root) request.output = BufferView(Span{output, count * size_of(dtype)});
     return submit_rooted(std::move(request), root, options);
   }
@@ -66,7 +61,7 @@ class CommunicatorImpl final : public Communicator {
     return submit_rooted(std::move(request), root, options);
   }
 
-  OperationPtr all_gather(ConstSpan input, std::vector<Span> outputs,
+  OperationPtr all_gather(Span input, std::vector<Span> outputs,
                           const OpOptions& options) override {
     OpRequest request = movement(OpKind::all_gather);
     request.shape.counts = sizes_of(outputs);
@@ -76,7 +71,7 @@ class CommunicatorImpl final : public Communicator {
     return status.ok() ? submit(std::move(request), options) : ended(std::move(request), status);
   }
 
-  OperationPtr gather(ConstSpan input, std::vector<Span> outputs, int root,
+  OperationPtr gather(Span input, std::vector<Span> outputs, int root,
                       const OpOptions& options) override {
     OpRequest request = movement(OpKind::gather);
     request.shape.counts.assign(static_cast<size_t>(num_ranks()), input.bytes);
@@ -90,7 +85,7 @@ class CommunicatorImpl final : public Communicator {
     return submit_rooted(std::move(request), root, options);
   }
 
-  OperationPtr scatter(std::vector<ConstSpan> inputs, Span output, int root,
+  OperationPtr scatter(std::vector<Span> inputs, Span output, int root,
                        const OpOptions& options) override {
     OpRequest request = movement(OpKind::scatter);
     request.shape.counts.assign(static_cast<size_t>(num_ranks()), output.bytes);
@@ -104,14 +99,14 @@ class CommunicatorImpl final : public Communicator {
     return submit_rooted(std::move(request), root, options);
   }
 
-  OperationPtr reduce_scatter(std::vector<ConstSpan> inputs, Span output, DType dtype, ReduceOp op,
+  OperationPtr reduce_scatter(std::vector<Span> inputs, Span output, DType dtype, ReduceOp op,
                               const OpOptions& options) override {
     OpRequest request = reduction(OpKind::reduce_scatter, dtype, op);
     Status status = check_own_piece(inputs.size(), output.bytes, sizes_of(inputs));
-    for (const ConstSpan& input : inputs) {
+    for (const Span& input : inputs) {
       if (input.bytes % size_of(dtype) != 0) {
-        status = wrong(str_cat("reduce_scatter: an input of ", input.bytes,
-                               " bytes is no multiple of ", to_string(dtype)));
+        status = wrong("reduce_scatter: an input of ", input.bytes, " bytes is no multiple of ",
+                       to_string(dtype));
       }
       request.shape.counts.push_back(input.bytes / size_of(dtype));
     }
@@ -120,7 +115,7 @@ class CommunicatorImpl final : public Communicator {
     return status.ok() ? submit(std::move(request), options) : ended(std::move(request), status);
   }
 
-  OperationPtr all_to_all(std::vector<ConstSpan> inputs, std::vector<Span> outputs,
+  OperationPtr all_to_all(std::vector<Span> inputs, std::vector<Span> outputs,
                           const OpOptions& options) override {
     OpRequest request = movement(OpKind::all_to_all);
     request.shape.counts = sizes_of(inputs);
@@ -130,14 +125,14 @@ class CommunicatorImpl final : public Communicator {
     const auto n = static_cast<size_t>(num_ranks());
     if (inputs.size() != n || outputs.size() != n) {
       return ended(std::move(request),
-                   wrong(str_cat("all_to_all: ", inputs.size(), " inputs and ", outputs.size(),
-                                 " outputs, expected ", n, " of each (one per rank)")));
+                   wrong("all_to_all: ", inputs.size(), " inputs and ", outputs.size(),
+                         " outputs, expected ", n, " of each (one per rank)"));
     }
     const auto own = static_cast<size_t>(rank());
     if (inputs[own].bytes != outputs[own].bytes) {
       return ended(std::move(request),
-                   wrong(str_cat("all_to_all: rank ", rank(), " sends itself ", inputs[own].bytes,
-                                 " bytes and expects ", outputs[own].bytes)));
+                   wrong("all_to_all: rank ", rank(), " sends itself ", inputs[own].bytes,
+                         " bytes and expects ", outputs[own].bytes));
     }
     return submit(std::move(request), options);
   }
@@ -146,8 +141,7 @@ class CommunicatorImpl final : public Communicator {
     return submit(movement(OpKind::barrier), options);
   }
 
-  OperationPtr send(ConstSpan data, int destination, uint32_t tag,
-                    const OpOptions& options) override {
+  OperationPtr send(Span data, int destination, uint32_t tag, const OpOptions& options) override {
     OpRequest request = movement(OpKind::send);
     request.input = BufferView(data);
     return submit_message(std::move(request), destination, tag, options);
@@ -191,12 +185,12 @@ class CommunicatorImpl final : public Communicator {
   Status check_own_piece(size_t num_pieces, size_t own_bytes,
                          const std::vector<uint64_t>& sizes) const {
     if (num_pieces != static_cast<size_t>(num_ranks())) {
-      return wrong(str_cat("got ", num_pieces, " tensors on rank ", rank(), ", expected ",
-                           num_ranks(), " (one per rank)"));
+      return wrong("got ", num_pieces, " tensors on rank ", rank(), ", expected ", num_ranks(),
+                   " (one per rank)");
     }
     if (sizes[static_cast<size_t>(rank())] == own_bytes) return Status();
-    return wrong(str_cat("piece ", rank(), " has ", sizes[static_cast<size_t>(rank())],
-                         " bytes, but rank ", rank(), "'s own tensor has ", own_bytes));
+    return wrong("piece ", rank(), " has ", sizes[static_cast<size_t>(rank())], " bytes, but rank ",
+                 rank(), "'s own tensor has ", own_bytes);
   }
 
   OperationPtr ended(OpRequest request, const Status& status) {
@@ -211,9 +205,8 @@ class CommunicatorImpl final : public Communicator {
   OperationPtr submit(OpRequest request, const OpOptions& options) {
     request.element = options.element;
     if (request.reduces() && !kernels::supports(request.dtype, request.reduce_op)) {
-      const Status status =
-          wrong(str_cat(to_string(request.shape.kind), ": ", to_string(request.reduce_op),
-                        " is not defined for ", to_string(request.dtype)));
+      const Status status = wrong(to_string(request.shape.kind), ": ", to_string(request.reduce_op),
+                                  " is not defined for ", to_string(request.dtype));
       return ended(std::move(request), status);
     }
     if (num_ranks() == 1) {
@@ -226,9 +219,8 @@ class CommunicatorImpl final : public Communicator {
 
   OperationPtr submit_rooted(OpRequest request, int root, const OpOptions& options) {
     if (root < 0 || root >= num_ranks()) {
-      const Status status =
-          wrong(str_cat(to_string(request.shape.kind), ": root ", root,
-                        " is not a rank of this group (0 to ", num_ranks() - 1, ")"));
+      const Status status = wrong(to_string(request.shape.kind), ": root ", root,
+                                  " is not a rank of this group (0 to ", num_ranks() - 1, ")");
       return ended(std::move(request), status);
     }
     request.shape.root = static_cast<uint32_t>(root);
@@ -238,9 +230,8 @@ class CommunicatorImpl final : public Communicator {
   OperationPtr submit_message(OpRequest request, int peer, uint32_t tag, const OpOptions& options) {
     const bool any = peer == kAnySource && request.shape.kind == OpKind::recv;
     if (!any && (peer < 0 || peer >= num_ranks())) {
-      const Status status =
-          wrong(str_cat(to_string(request.shape.kind), ": ", peer,
-                        " is not a rank of this group (0 to ", num_ranks() - 1, ")"));
+      const Status status = wrong(to_string(request.shape.kind), ": ", peer,
+                                  " is not a rank of this group (0 to ", num_ranks() - 1, ")");
       return ended(std::move(request), status);
     }
     request.peer = peer;
@@ -257,7 +248,6 @@ class CommunicatorImpl final : public Communicator {
     if (to != from) std::memmove(to, from, bytes);
   }
 
-  const CommunicatorOptions options_;
   const std::shared_ptr<Engine> engine_;
   std::atomic<int64_t> timeout_ms_;
 };
@@ -266,14 +256,14 @@ Status check_options(const CommunicatorOptions& options) {
   const auto n = static_cast<uint64_t>(options.num_ranks);
   if (options.num_ranks < 1 || n > kMaxRanks || options.rank < 0 ||
       options.rank >= options.num_ranks) {
-    return wrong(str_cat("rank ", options.rank, " of ", options.num_ranks,
-                         " ranks: expected 0 <= rank < number of ranks <= ", kMaxRanks));
+    return wrong("rank ", options.rank, " of ", options.num_ranks,
+                 " ranks: expected 0 <= rank < number of ranks <= ", kMaxRanks);
   }
   if (!options.names.empty() && options.names.size() != n) {
-    return wrong(str_cat("got ", options.names.size(), " names for ", n, " ranks"));
+    return wrong("got ", options.names.size(), " names for ", n, " ranks");
   }
   if (!options.global_ranks.empty() && options.global_ranks.size() != n) {
-    return wrong(str_cat("got ", options.global_ranks.size(), " global ranks for ", n, " ranks"));
+    return wrong("got ", options.global_ranks.size(), " global ranks for ", n, " ranks");
   }
   const auto& rates = options.rail_rates_bps;
   if (std::find(rates.begin(), rates.end(), 0u) != rates.end()) {
@@ -288,26 +278,12 @@ Result<std::shared_ptr<Communicator>> Communicator::create(
     const CommunicatorOptions& options, std::shared_ptr<transport::Rendezvous> rendezvous) {
   DMLCOMM_RETURN_IF_ERROR(check_options(options));
   if (!options.config && !process_config().ok()) return process_config().status();
-  EngineOptions engine_options;
-  engine_options.rank = options.rank;
-  engine_options.num_ranks = options.num_ranks;
-  engine_options.name = options.name;
-  engine_options.global_ranks = options.global_ranks;
-  engine_options.names = options.names;
-  if (!options.grid.empty()) {
-    engine_options.grid = options.grid;
-    engine_options.host_of_rank = options.host_of_rank;
-  }
-  engine_options.rail_rates_bps = options.rail_rates_bps;
-  engine_options.first_rail = options.first_rail;
-  engine_options.plan = options.plan;
-  engine_options.first_sequence = options.first_sequence;
-  engine_options.config = options.config ? *options.config : *process_config();
-  Result<std::shared_ptr<Engine>> engine =
-      Engine::create(engine_options, options.rails, *rendezvous, options.timeout);
+  CommunicatorOptions complete = options;
+  if (!options.config) complete.config = *process_config();
+  Result<std::shared_ptr<Engine>> engine = Engine::create(std::move(complete), *rendezvous);
   if (!engine.ok()) {
-    return Status(engine.status().code(), str_cat("group '", options.name, "', rank ", options.rank,
-                                                  ": ", engine.status().message()));
+    return Status(engine.status().code(), "group '", options.name, "', rank ", options.rank, ": ",
+                  engine.status().message());
   }
   if (options.names.empty()) {
     const auto own = static_cast<size_t>(options.rank);
@@ -315,8 +291,7 @@ Result<std::shared_ptr<Communicator>> Communicator::create(
                      (*engine)->host_name());
   }
   log_info((*engine)->description());
-  return std::shared_ptr<Communicator>(
-      std::make_shared<CommunicatorImpl>(options, std::move(*engine)));
+  return std::shared_ptr<Communicator>(std::make_shared<CommunicatorImpl>(std::move(*engine)));
 }
 
 }  // namespace dmlcomm::engine

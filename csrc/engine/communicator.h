@@ -13,7 +13,6 @@
 // destructor aborts pending operations.
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -25,6 +24,7 @@
 #include "base/config.h"
 #include "base/dtype.h"
 #include "base/status.h"
+#include "memory/span.h"
 #include "transport/address.h"
 #include "transport/rail_counters.h"
 #include "transport/rendezvous.h"
@@ -54,17 +54,7 @@ struct CommunicatorOptions {
   std::string plan;
   uint64_t first_sequence = 1;  // number of the first collective; the same on all ranks
   std::chrono::milliseconds timeout{30 * 60 * 1000};
-  std::optional<Config> config;  // instead of the process's
-};
-
-// Memory to read, and memory to write, in bytes.
-struct ConstSpan {
-  const void* data = nullptr;
-  size_t bytes = 0;
-};
-struct Span {
-  void* data = nullptr;
-  size_t bytes = 0;
+  std::optional<Config> config;  // empty: the process's
 };
 
 struct OpOptions {
@@ -123,24 +113,24 @@ class Communicator {
 
   // outputs[p] receives rank p's input; outputs[rank()].data may be equal to input.data.
   // Sizes may differ between ranks; every rank passes the same sizes.
-  virtual OperationPtr all_gather(ConstSpan input, std::vector<Span> outputs,
+  virtual OperationPtr all_gather(Span input, std::vector<Span> outputs,
                                   const OpOptions& options) = 0;
 
   // outputs: one per rank on the root, empty elsewhere.
-  virtual OperationPtr gather(ConstSpan input, std::vector<Span> outputs, int root,
+  virtual OperationPtr gather(Span input, std::vector<Span> outputs, int root,
                               const OpOptions& options) = 0;
 
   // inputs: one per rank on the root, empty elsewhere.
-  virtual OperationPtr scatter(std::vector<ConstSpan> inputs, Span output, int root,
+  virtual OperationPtr scatter(std::vector<Span> inputs, Span output, int root,
                                const OpOptions& options) = 0;
 
   // inputs[p] is this rank's contribution to rank p; output is the sum of all contributions to this
   // rank. Bytes must be multiples of the element; sizes may differ between ranks.
-  virtual OperationPtr reduce_scatter(std::vector<ConstSpan> inputs, Span output, DType dtype,
+  virtual OperationPtr reduce_scatter(std::vector<Span> inputs, Span output, DType dtype,
                                       ReduceOp op, const OpOptions& options) = 0;
 
   // inputs[p] goes to rank p, outputs[p] comes from rank p.
-  virtual OperationPtr all_to_all(std::vector<ConstSpan> inputs, std::vector<Span> outputs,
+  virtual OperationPtr all_to_all(std::vector<Span> inputs, std::vector<Span> outputs,
                                   const OpOptions& options) = 0;
 
   virtual OperationPtr barrier(const OpOptions& options) = 0;
@@ -148,8 +138,7 @@ class Communicator {
   // Point-to-point, also to oneself. Messages of one (source, destination, tag) arrive in the order
   // they were sent.
   // A receive whose size differs from its message's fails, on both sides.
-  virtual OperationPtr send(ConstSpan data, int destination, uint32_t tag,
-                            const OpOptions& options) = 0;
+  virtual OperationPtr send(Span data, int destination, uint32_t tag, const OpOptions& options) = 0;
   virtual OperationPtr recv(Span data, int source_or_any, uint32_t tag,
                             const OpOptions& options) = 0;
 

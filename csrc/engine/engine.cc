@@ -1,10 +1,7 @@
 #include "engine/engine.h"
 
-#include <algorithm>
 #include <utility>
 
-#include "base/check.h"
-#include "base/log.h"
 #include "base/str_cat.h"
 #include "engine/job_topology.h"
 #include "engine/schedule_runner.h"
@@ -29,38 +26,36 @@ std::unique_ptr<Placement> make_placement(const transport::Mesh& mesh, Board& bo
 
 }  // namespace
 
-Engine::Engine(const EngineOptions& options)
-    : options_(options),
+Engine::Engine(CommunicatorOptions options)
+    : options_(std::move(options)),
       fork_generation_(fork_generation()),
-      huge_pages_(options.config.huge_pages),
-      queue_(options.first_sequence) {}
+      huge_pages_(options_.config->huge_pages),
+      queue_(options_.first_sequence) {}
 
-Result<std::shared_ptr<Engine>> Engine::create(const EngineOptions& options,
-                                               const std::vector<transport::RailAddress>& rails,
-                                               transport::Rendezvous& rendezvous,
-                                               std::chrono::milliseconds timeout) {
-  std::shared_ptr<Engine> engine(new Engine(options));
+Result<std::shared_ptr<Engine>> Engine::create(CommunicatorOptions given,
+                                               transport::Rendezvous& rendezvous) {
+  std::shared_ptr<Engine> engine(new Engine(std::move(given)));
+  const CommunicatorOptions& options = engine->options_;
+  const Config& config = *options.config;
+  DMLCOMM_RETURN_IF_ERROR(check_grid(options));
   transport::MeshOptions mesh_options;
   mesh_options.rank = options.rank;
   mesh_options.num_ranks = options.num_ranks;
-  DMLCOMM_RETURN_IF_ERROR(check_grid(options, rails.size()));
   mesh_options.first_rail = first_rails(options);
-  mesh_options.rails = rails;
-  mesh_options.timeout = timeout;
-  mesh_options.config = options.config;
-  mesh_options.shared_area_bytes = Board::area_bytes(options.config.shm_board_bytes);
+  mesh_options.rails = options.rails;
+  mesh_options.timeout = options.timeout;
+  mesh_options.config = config;
+  mesh_options.shared_area_bytes = Board::area_bytes(config.shm_board_bytes);
   mesh_options.events = engine.get();
   Result<std::unique_ptr<transport::Mesh>> mesh = transport::Mesh::create(mesh_options, rendezvous);
   if (!mesh.ok()) return mesh.status();
   engine->mesh_ = std::move(*mesh);
   Steppable& steps = *engine;
-  engine->driver_ =
-      std::make_unique<ProgressDriver>(*engine->mesh_, engine->queue_, steps, options.config);
+  engine->driver_ = std::make_unique<ProgressDriver>(*engine->mesh_, engine->queue_, steps, config);
   // Inside one host no rail is left idle, and operations share the board and the cores.
   engine->queue_.set_max_running(engine->mesh_->all_share_memory() ? 1 : kMaxRunning);
-  const topology::Topology topology = make_topology(*engine->mesh_, options, rails.size());
-  engine->planner_ =
-      std::make_unique<schedule::Planner>(topology, options.config.algorithm, options.plan);
+  engine->planner_ = std::make_unique<schedule::Planner>(make_topology(*engine->mesh_, options),
+                                                         config.algorithm, options.plan);
   DMLCOMM_RETURN_IF_ERROR(engine->planner_->status());
   engine->board_ = std::make_unique<Board>(*engine->mesh_);
   engine->placement_ =
@@ -80,19 +75,18 @@ Engine::~Engine() {
 OperationPtr Engine::submit(OpRequest request, Deadline deadline, bool inline_wait) {
   if (is_copy()) {
     return finished(std::move(request),
-                    Status(StatusCode::unsupported,
-                           str_cat("group '", options_.name,
-                                   "' belongs to the parent of this forked process; a child that "
-                                   "communicates needs a group of its own")));
+                    Status(StatusCode::unsupported, "group '", options_.name,
+                           "' belongs to the parent of this forked process; a child that "
+                           "communicates needs a group of its own"));
   }
-  OperationPtr op = queue_.submit(this, std::move(request), deadline);
+  OperationPtr op = queue_.submit(driver_.get(), std::move(request), deadline);
   mesh_->wake();
   if (!inline_wait) driver_->wake_thread();
   return op;
 }
 
 OperationPtr Engine::finished(OpRequest request, const Status& status) {
-  return queue_.finished(this, std::move(request), status);
+  return queue_.finished(driver_.get(), std::move(request), status);
 }
 
 // --- driving ---
@@ -131,9 +125,16 @@ bool Engine::waits_for(int peer) {
   if (queue_.has_collectives() && mesh_->all_share_memory() && board_->greeting_waits_for(peer)) {
     return true;
   }
-  bool waits = false;
-  queue_.for_each([&](const Running& r) { waits |= r.runner && r.runner->waits_for(peer); });
-  return waits;
+  return queue_.find_if([&](const Running& running) {
+    return running.runner && running.runner->waits_for(peer);
+  }) != nullptr;
+}
+
+void Engine::consider_huge_pages(const OpRequest& request) {
+  huge_pages_.begin();
+  for (const BufferView* buffer : {&request.input, &request.output}) {
+    for (size_t i = 0; i < buffer->num_pieces(); ++i) huge_pages_.consider(buffer->piece(i));
+  }
 }
 
 template <typename Call>
@@ -150,7 +151,7 @@ void Engine::start(Running& running) {
   Status status;
   running.runner = make_runner(op, &status);
   // The runner has moved to the arena what it could.
-  if (shares_memory()) huge_pages_.consider(op.request());
+  if (shares_memory()) consider_huge_pages(op.request());
   if (status.ok() && !op.request().is_point_to_point()) {
     status = disagreement_error(history_.begin(op.sequence(), running.runner->info()));
   }
@@ -214,8 +215,7 @@ void Engine::close() {
     if (queue_.has_pending()) {
       fail(aborted("the group was closed while operations were pending"));
     } else {
-      queue_.set_error(
-          Status(StatusCode::aborted, str_cat("group '", options_.name, "' was closed")));
+      queue_.set_error(Status(StatusCode::aborted, "group '", options_.name, "' was closed"));
     }
   });
   driver_->stop();

@@ -13,9 +13,8 @@
 
 #include "base/fork_guard.h"
 #include "engine/collective_history.h"
+#include "engine/communicator.h"
 #include "engine/compiled_plan.h"
-#include "engine/engine_options.h"
-#include "engine/huge_pages.h"
 #include "engine/local/board.h"
 #include "engine/local/placement.h"
 #include "engine/op_state.h"
@@ -23,22 +22,18 @@
 #include "engine/point_to_point.h"
 #include "engine/progress_driver.h"
 #include "engine/runner.h"
+#include "memory/huge_pages.h"
 #include "memory/memory_pool.h"
 #include "schedule/planner.h"
 #include "transport/mesh.h"
 
 namespace dmlcomm::engine {
 
-class Engine final : public Driver,
-                     private Steppable,
-                     private transport::LinkEvents,
-                     public std::enable_shared_from_this<Engine> {
+class Engine final : private Steppable, private transport::LinkEvents {
  public:
-  // Meets the other ranks and starts the progress thread.
-  static Result<std::shared_ptr<Engine>> create(const EngineOptions& options,
-                                                const std::vector<transport::RailAddress>& rails,
-                                                transport::Rendezvous& rendezvous,
-                                                std::chrono::milliseconds timeout);
+  // Meets the other ranks and starts the progress thread. `options` have a configuration.
+  static Result<std::shared_ptr<Engine>> create(CommunicatorOptions options,
+                                                transport::Rendezvous& rendezvous);
   ~Engine() override;
 
   // Adds an operation. Never blocks; the operation carries any failure.
@@ -46,10 +41,7 @@ class Engine final : public Driver,
   // An operation that has ended already.
   OperationPtr finished(OpRequest request, const Status& status);
 
-  bool drive_until(OpState& op, Deadline deadline) override {
-    return driver_->drive_until(op, deadline);
-  }
-
+  const CommunicatorOptions& options() const { return options_; }
   void abort(const std::string& reason);
   void close();
   Status error() const { return queue_.error(); }
@@ -63,7 +55,7 @@ class Engine final : public Driver,
  private:
   using Running = OperationQueue::Running;
 
-  explicit Engine(const EngineOptions& options);
+  explicit Engine(CommunicatorOptions options);
 
   // In a forked child there is no progress thread, and no connection.
   bool is_copy() const { return fork_generation() != fork_generation_; }
@@ -79,6 +71,7 @@ class Engine final : public Driver,
   template <typename Call>
   Status in_runner(Call call);
   void start(Running& running);
+  void consider_huge_pages(const OpRequest& request);
   std::unique_ptr<Runner> make_runner(OpState& op, Status* status);
   bool advance(Running& running);
   void check_deadlines();
@@ -108,7 +101,7 @@ class Engine final : public Driver,
   void on_goodbye(int peer) override;
 
   // Constant after create().
-  const EngineOptions options_;
+  const CommunicatorOptions options_;
   const int fork_generation_;  // of the process that made this object
   std::unique_ptr<transport::Mesh> mesh_;
   // Guarded by the progress lock.

@@ -1,6 +1,5 @@
 // How an engine fails, and what it says about it: every text that names ranks, hosts and
 // operations.
-#include <utility>
 
 #include "base/log.h"
 #include "base/str_cat.h"
@@ -17,7 +16,7 @@ void Engine::abort(const std::string& reason) {
 }
 
 Status Engine::aborted(const std::string& reason) const {
-  return Status(StatusCode::aborted, str_cat(name_of(options_.rank), " aborted: ", reason));
+  return Status(StatusCode::aborted, name_of(options_.rank), " aborted: ", reason);
 }
 
 void Engine::fail(const Status& status) {
@@ -33,10 +32,8 @@ void Engine::fail(const Status& status) {
 }
 
 void Engine::check_deadlines() {
-  const Running* expired = nullptr;
-  queue_.for_each([&](const Running& r) {
-    if (expired == nullptr && r.op->deadline().expired()) expired = &r;
-  });
+  const Running* expired =
+      queue_.find_if([](const Running& running) { return running.op->deadline().expired(); });
   if (expired != nullptr) fail(timed_out(*expired));
 }
 
@@ -52,9 +49,9 @@ std::string Engine::name_of(int peer) const {
 }
 
 std::string Engine::current_text() {
-  const OpState* current = nullptr;
-  queue_.for_each([&](const Running& r) { current = current ? current : r.op.get(); });
-  return current ? str_cat("during ", current->text()) : str_cat("after collective #", sequence());
+  const Running* current = queue_.find_if([](const Running&) { return true; });
+  return current ? str_cat("during ", current->op->text())
+                 : str_cat("after collective #", sequence());
 }
 
 Status Engine::timed_out(const Running& running) {
@@ -66,9 +63,8 @@ Status Engine::timed_out(const Running& running) {
     }
     waiting += str_cat(waiting.empty() ? "" : ", ", name_of(peer));
   }
-  return Status(StatusCode::timeout,
-                str_cat(running.op->text(), " timed out on ", name_of(options_.rank),
-                        waiting.empty() ? ", before its turn came" : "; it waits for ", waiting));
+  return Status(StatusCode::timeout, running.op->text(), " timed out on ", name_of(options_.rank),
+                waiting.empty() ? ", before its turn came" : "; it waits for ", waiting);
 }
 
 Status Engine::disagreement_error(
@@ -89,24 +85,19 @@ Status Engine::check_operation(int peer, transport::Tag tag, const OpInfo& their
 Status Engine::size_mismatch(int peer, const RecvRequest& ours, const OpInfo& theirs,
                              uint64_t their_bytes) {
   if (transport::is_point_to_point(ours.tag)) {
-    return Status(
-        StatusCode::mismatch,
-        str_cat("recv of tag ", static_cast<uint32_t>(ours.tag), " on ", name_of(options_.rank),
-                " expects ", ours.bytes, " bytes, but ", name_of(peer), " sent ", their_bytes));
+    return Status(StatusCode::mismatch, "recv of tag ", static_cast<uint32_t>(ours.tag), " on ",
+                  name_of(options_.rank), " expects ", ours.bytes, " bytes, but ", name_of(peer),
+                  " sent ", their_bytes);
   }
-  return Status(
-      StatusCode::mismatch,
-      str_cat("in collective #", transport::sequence_of(ours.tag), " ", describe(theirs), ", ",
-              name_of(options_.rank), " expects ", ours.bytes, " bytes from ", name_of(peer),
-              ", which sends ", their_bytes, "; sizes must fit between the ranks"));
+  return Status(StatusCode::mismatch, "in collective #", transport::sequence_of(ours.tag), " ",
+                describe(theirs), ", ", name_of(options_.rank), " expects ", ours.bytes,
+                " bytes from ", name_of(peer), ", which sends ", their_bytes,
+                "; sizes must fit between the ranks");
 }
 
 void Engine::on_rail_event(int peer, bool lost, const std::string& text) {
-  if (lost) {
-    log_warning("group '", options_.name, "', ", name_of(peer), ": ", text);
-  } else {
-    log_info("group '", options_.name, "', ", name_of(peer), ": ", text);
-  }
+  log_text(lost ? LogLevel::warning : LogLevel::info, "group '", options_.name, "', ",
+           name_of(peer), ": ", text);
 }
 
 // An operation that waits for no rank has what it needs, and was not asked since: it does not end
@@ -140,15 +131,14 @@ void Engine::on_failed(int peer, const Status& status, bool reported) {
   if (status.code() == StatusCode::mismatch) return fail(status);
   const StatusCode code =
       status.code() == StatusCode::io_error ? StatusCode::peer_lost : status.code();
-  fail(Status(code, str_cat("lost ", name_of(peer), " ", current_text(), ": ", status.message())));
+  fail(Status(code, "lost ", name_of(peer), " ", current_text(), ": ", status.message()));
 }
 
 void Engine::on_goodbye(int peer) {
   if (is_finishing_ || !waits_for(peer)) return;
   end_what_waits_for_nobody();
-  fail(Status(StatusCode::peer_lost,
-              str_cat("lost ", name_of(peer), " ", current_text(),
-                      ": it has left the group; do all ranks call the same operations?")));
+  fail(Status(StatusCode::peer_lost, "lost ", name_of(peer), " ", current_text(),
+              ": it has left the group; do all ranks call the same operations?"));
 }
 
 }  // namespace dmlcomm::engine

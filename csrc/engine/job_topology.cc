@@ -4,7 +4,6 @@
 #include <string>
 #include <utility>
 
-#include "base/str_cat.h"
 #include "engine/local/board.h"
 #include "topology/grid.h"
 
@@ -12,11 +11,11 @@ namespace dmlcomm::engine {
 namespace {
 
 // Of hosts with a network between them.
-topology::Topology make_network(const EngineOptions& options, std::vector<uint32_t> host_of_rank,
-                                size_t num_hosts, size_t num_rails) {
+topology::Topology make_network(const CommunicatorOptions& options,
+                                std::vector<uint32_t> host_of_rank, size_t num_hosts) {
   const bool is_grid =
       !options.grid.empty() && topology::Grid(options.grid).num_hosts() == num_hosts;
-  const size_t flat_rails = options.grid.empty() ? num_rails : 1;
+  const size_t flat_rails = options.grid.empty() ? options.rails.size() : 1;
   return topology::job_network(
       is_grid ? options.host_of_rank : std::move(host_of_rank), static_cast<uint32_t>(flat_rails),
       is_grid ? options.grid : std::vector<uint32_t>(), options.rail_rates_bps);
@@ -24,14 +23,14 @@ topology::Topology make_network(const EngineOptions& options, std::vector<uint32
 
 }  // namespace
 
-topology::Topology make_topology(const transport::Mesh& mesh, const EngineOptions& options,
-                                 size_t num_rails) {
+topology::Topology make_topology(const transport::Mesh& mesh, const CommunicatorOptions& options) {
   const auto num_ranks = static_cast<uint32_t>(mesh.num_ranks());
   if (mesh.all_share_memory()) {
     topology::Topology host = topology::single_host(num_ranks, true);
     // The board may later find out that less is possible.
-    host.memory = shared_memory(num_ranks, options.config.shm_board_bytes,
-                                options.config.shm_single_copy, options.config.share_tensors);
+    const Config& config = *options.config;
+    host.memory = shared_memory(num_ranks, config.shm_board_bytes, config.shm_single_copy,
+                                config.share_tensors);
     return host;
   }
   std::vector<uint32_t> hosts(num_ranks);
@@ -46,11 +45,11 @@ topology::Topology make_topology(const transport::Mesh& mesh, const EngineOption
     return topology::on_shared_cores(topology::single_host(num_ranks, false),
                                      transport::ranks_per_core_of_host(mesh.job().hosts));
   }
-  return topology::on_shared_cores(make_network(options, std::move(hosts), ids.size(), num_rails),
+  return topology::on_shared_cores(make_network(options, std::move(hosts), ids.size()),
                                    transport::ranks_per_shared_core(mesh.job().hosts));
 }
 
-std::vector<uint8_t> first_rails(const EngineOptions& options) {
+std::vector<uint8_t> first_rails(const CommunicatorOptions& options) {
   std::vector<uint8_t> rails;
   if (options.grid.empty()) {
     if (options.first_rail >= 0) {
@@ -67,19 +66,18 @@ std::vector<uint8_t> first_rails(const EngineOptions& options) {
   return rails;
 }
 
-Status check_grid(const EngineOptions& options, size_t num_rails) {
+Status check_grid(const CommunicatorOptions& options) {
   if (options.grid.empty()) return Status();
   uint64_t num_hosts = 1;
   for (uint32_t size : options.grid) num_hosts = size == 0 ? 0 : num_hosts * size;
   const auto& hosts = options.host_of_rank;
   const bool fits = num_hosts > 0 && hosts.size() == static_cast<size_t>(options.num_ranks) &&
                     *std::max_element(hosts.begin(), hosts.end()) < num_hosts &&
-                    options.grid.size() <= num_rails;
+                    options.grid.size() <= options.rails.size();
   if (fits) return Status();
-  return Status(StatusCode::invalid_argument,
-                str_cat("a grid of ", num_hosts, " hosts and ", options.grid.size(),
-                        " levels does not fit ", hosts.size(), " host numbers of ",
-                        options.num_ranks, " ranks with ", num_rails, " rails"));
+  return Status(StatusCode::invalid_argument, "a grid of ", num_hosts, " hosts and ",
+                options.grid.size(), " levels does not fit ", hosts.size(), " host numbers of ",
+                options.num_ranks, " ranks with ", options.rails.size(), " rails");
 }
 
 }  // namespace dmlcomm::engine

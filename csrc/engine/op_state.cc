@@ -25,10 +25,6 @@ uint32_t hash_of_uneven(const std::vector<uint64_t>& counts) {
   return std::max(hash, 1u);
 }
 
-bool has_pieces(OpKind kind) {
-  return kind == OpKind::all_gather || kind == OpKind::reduce_scatter;
-}
-
 }  // namespace
 
 transport::OpInfo OpRequest::info() const {
@@ -72,7 +68,7 @@ std::string describe(const transport::OpInfo& info) {
       kind == OpKind::scatter) {
     text += str_cat(text.back() == '(' ? "" : ", ", "root ", info.root);
   }
-  if (has_pieces(kind) && info.root != 0) {
+  if ((kind == OpKind::all_gather || kind == OpKind::reduce_scatter) && info.root != 0) {
     text += str_cat(" in uneven pieces (their hash is ", info.root, ")");
   }
   const auto& algorithms = schedule::all_algorithms();
@@ -84,10 +80,9 @@ std::string describe(const transport::OpInfo& info) {
 
 Status disagreement(uint64_t sequence, const std::string& us, const transport::OpInfo& ours,
                     const std::string& them, const transport::OpInfo& theirs) {
-  return Status(StatusCode::mismatch,
-                str_cat("ranks disagree about collective #", sequence, ": ", us, " called ",
-                        describe(ours), ", ", them, " called ", describe(theirs),
-                        "; every rank must call the same operations in the same order"));
+  return Status(StatusCode::mismatch, "ranks disagree about collective #", sequence, ": ", us,
+                " called ", describe(ours), ", ", them, " called ", describe(theirs),
+                "; every rank must call the same operations in the same order");
 }
 
 transport::OpInfo info_of(const OpState& op, uint8_t algorithm) {
@@ -115,49 +110,11 @@ std::string OpState::text() const {
 }
 
 Status OpState::wait(std::chrono::milliseconds timeout) {
-  if (!done()) {
-    const Deadline deadline =
-        timeout.count() > 0 ? Deadline::after_ns(timeout.count() * kNsPerMs) : Deadline();
-    if (!driver_->drive_until(*this, deadline)) {
-      return Status(StatusCode::timeout,
-                    str_cat("wait() gave up after ", timeout.count(), " ms; ", text(), " goes on"));
-    }
+  if (!done() && !driver_->drive_until(*this, deadline_of_wait(timeout))) {
+    return Status(StatusCode::timeout, "wait() gave up after ", timeout.count(), " ms; ", text(),
+                  " goes on");
   }
-  return status_;
-}
-
-void OpState::on_done(std::function<void(const Status&)> callback) {
-  {
-    std::lock_guard lock(mutex_);
-    if (!done()) {
-      callbacks_.push_back(std::move(callback));
-      return;
-    }
-  }
-  callback(status_);
-}
-
-void OpState::complete(const Status& status) {
-  std::vector<std::function<void(const Status&)>> callbacks;
-  {
-    std::lock_guard lock(mutex_);
-    if (done()) return;
-    status_ = status;
-    done_.store(true, std::memory_order_release);
-    callbacks.swap(callbacks_);
-  }
-  changed_.notify_all();
-  for (auto& callback : callbacks) callback(status_);
-}
-
-bool OpState::wait_done(Deadline deadline) {
-  std::unique_lock lock(mutex_);
-  const auto is_done = [this] { return done(); };
-  if (deadline.is_never()) {
-    changed_.wait(lock, is_done);
-    return true;
-  }
-  return changed_.wait_for(lock, std::chrono::nanoseconds(deadline.remaining_ns()), is_done);
+  return status();
 }
 
 }  // namespace dmlcomm::engine

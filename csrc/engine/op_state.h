@@ -1,16 +1,12 @@
 // OpState: one operation between its call and its end. The caller sees it as an Operation.
 #pragma once
 
-#include <condition_variable>
-#include <functional>
-#include <memory>
-#include <mutex>
+#include <optional>
 #include <string>
-#include <vector>
 
 #include "base/clock.h"
 #include "engine/buffer_view.h"
-#include "engine/communicator.h"
+#include "engine/completion.h"
 #include "schedule/op_shape.h"
 #include "transport/frame.h"
 
@@ -50,15 +46,12 @@ class OpState;
 // The operation's info, with the number of the algorithm that was chosen for it.
 transport::OpInfo info_of(const OpState& op, uint8_t algorithm);
 
-class OpState final : public Operation {
+class OpState final : public Completion {
  public:
   // `driver` lives at least until the operation is done.
   OpState(Driver* driver, OpRequest request, uint64_t sequence, Deadline deadline);
 
-  bool done() const override { return done_.load(std::memory_order_acquire); }
-  const Status& status() const override { return status_; }
   Status wait(std::chrono::milliseconds timeout) override;
-  void on_done(std::function<void(const Status&)> callback) override;
   int source_rank() const override { return source_; }
   uint64_t sequence() const override { return sequence_; }
 
@@ -68,29 +61,16 @@ class OpState final : public Operation {
   // "all_reduce #17 (sum, f32, 1024 elements)".
   std::string text() const;
 
-  // --- for the engine ---
+  // For the engine; before complete().
   void set_source(int rank) { source_ = rank; }
-  // Ends the operation and calls the callbacks; without the progress lock.
-  void complete(const Status& status);
-  // Sleeps until done or `deadline`; true if done.
-  bool wait_done(Deadline deadline);
 
  private:
-  // Constant after construction.
   Driver* const driver_;
   const OpRequest request_;
   const transport::OpInfo info_;
   const uint64_t sequence_;
   const Deadline deadline_;
-
-  // Written by the engine before done_, read after it.
   int source_ = -1;
-  Status status_;
-  std::atomic<bool> done_{false};
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<std::function<void(const Status&)>> callbacks_;  // guarded by mutex_
 };
 
 // Makes operations progress.

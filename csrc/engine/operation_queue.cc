@@ -1,7 +1,6 @@
 #include "engine/operation_queue.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "base/str_cat.h"
 
@@ -145,11 +144,10 @@ void OperationQueue::sweep() {
 }
 
 void OperationQueue::report_ended(std::unique_lock<std::mutex>& progress_lock) {
-  std::vector<Ended> ended;
-  ended.swap(ended_);
+  const auto ended = std::exchange(ended_, {});
   num_pending_.fetch_sub(static_cast<uint32_t>(ended.size()), std::memory_order_release);
   progress_lock.unlock();
-  for (Ended& item : ended) item.op->complete(item.status);
+  for (const auto& [op, status] : ended) op->complete(status);
 }
 
 void OperationQueue::clear() {

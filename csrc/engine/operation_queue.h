@@ -17,6 +17,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "engine/op_state.h"
@@ -75,6 +76,17 @@ class OperationQueue {
       }
     }
   }
+  // The first of these for which `test(running)` holds, or null.
+  template <typename Test>
+  Running* find_if(Test test) {
+    Running* found = nullptr;
+    for (std::list<Running>* list : {&collectives_, &messages_}) {
+      for (auto it = list->begin(); it != list->end() && found == nullptr; ++it) {
+        if (it->op != nullptr && test(*it)) found = &*it;
+      }
+    }
+    return found;
+  }
   bool runs_several() const { return num_running_ + messages_.size() > 1; }
   // The lowest number of a collective that has not ended.
   uint64_t oldest_collective() const {
@@ -82,18 +94,13 @@ class OperationQueue {
   }
 
  private:
-  struct Ended {
-    std::shared_ptr<OpState> op;
-    Status status;
-  };
-
   bool may_start(const OpRequest& request) const;
 
   // Guarded by the progress lock.
   size_t max_running_ = 1;
   std::list<Running> collectives_;  // in their order
   std::list<Running> messages_;
-  std::vector<Ended> ended_;
+  std::vector<std::pair<std::shared_ptr<OpState>, Status>> ended_;
   std::list<Running>::iterator next_collective_ = collectives_.end();  // to start
   std::list<Running>::iterator next_message_ = messages_.end();
   size_t num_running_ = 0;    // collectives

@@ -35,7 +35,7 @@ class Steppable {
   virtual void tick() = 0;
 };
 
-class ProgressDriver {
+class ProgressDriver final : public Driver {
  public:
   ProgressDriver(transport::Mesh& mesh, OperationQueue& queue, Steppable& steps,
                  const Config& config);
@@ -50,8 +50,7 @@ class ProgressDriver {
   // For a forked child, in which the thread does not exist.
   void forget_thread() { thread_.detach(); }
 
-  // Helps until `op` is done or `deadline` has passed; true if done.
-  bool drive_until(OpState& op, Deadline deadline);
+  bool drive_until(OpState& op, Deadline deadline) override;
   // To be called after the submission of an operation that no caller waits for.
   void wake_thread();
   // The progress lock; waits for as long as another thread drives.

@@ -53,7 +53,7 @@ Status ScheduleRunner::start() {
   in_.resize(num_steps);
   if (const size_t bytes = plan_->schedule->scratch_elements * element_bytes_; bytes > 0) {
     blocks_.push_back(pool_.take(bytes));
-    scratch_ = BufferView(Span{blocks_.back().data(), bytes});
+    scratch_ = BufferView(Span{blocks_.back().get(), bytes});
   }
   for (uint32_t task = 0; task < tasks_.size(); ++task) {
     tasks_[task].num_deps_left = plan_->tasks[task].num_deps;
@@ -86,8 +86,7 @@ void ScheduleRunner::post_receive(uint32_t id, bool ready) {
   const Step& step = plan_->step(id);
   in_[id] = std::make_unique<InMessage>();
   InMessage& message = *in_[id];
-  message.tag = transport::collective_tag(static_cast<uint32_t>(op_.sequence()),
-                                          plan_->schedule->stream_of[id], plan_->message_index[id]);
+  message.tag = tag_of(id);
   message.op = info();
   message.bytes = step.range.length * element_bytes_;
   message.owner = this;
@@ -96,6 +95,11 @@ void ScheduleRunner::post_receive(uint32_t id, bool ready) {
   message.ready = ready;
   if (step.kind == StepKind::recv) message.destination = at(step.range);
   mesh_.link(message.peer).recv(message);
+}
+
+transport::Tag ScheduleRunner::tag_of(uint32_t id) const {
+  return transport::collective_tag(static_cast<uint32_t>(op_.sequence()),
+                                   plan_->schedule->stream_of[id], plan_->message_index[id]);
 }
 
 std::byte* ScheduleRunner::at(const Range& range) const {
@@ -113,9 +117,7 @@ void ScheduleRunner::activate(uint32_t task) {
     case StepKind::send: {
       out_[id] = std::make_unique<OutMessage>();
       OutMessage& message = *out_[id];
-      message.tag =
-          transport::collective_tag(static_cast<uint32_t>(op_.sequence()),
-                                    plan_->schedule->stream_of[id], plan_->message_index[id]);
+      message.tag = tag_of(id);
       message.op = info();
       message.data = at(step.range);
       message.bytes = step.range.length * element_bytes_;
@@ -231,7 +233,7 @@ Status ScheduleRunner::reduce_segment(uint32_t task, size_t position, size_t byt
   const Step& last = plan_->step(plan_->order[shape.first + shape.num_steps - 1]);
   if (staging_ == nullptr) {
     blocks_.push_back(pool_.take(plan_->max_sources * segment_bytes()));
-    staging_ = blocks_.back().data();
+    staging_ = blocks_.back().get();
   }
   std::vector<const void*> sources(shape.num_steps + 1);
   sources[0] = at(first.source) + position;
@@ -293,7 +295,7 @@ void ScheduleRunner::provide_window(RecvRequest& request) {
   }
   auto& message = static_cast<InMessage&>(request);
   pool_.give_back(std::exchange(message.block, pool_.take(request.window_bytes)));
-  request.window = message.block.data();
+  request.window = message.block.get();
 }
 
 bool ScheduleRunner::waits_for(int peer) const {

@@ -49,6 +49,7 @@ class ScheduleRunner final : public Runner {
     size_t position = 0;  // bytes of the range that are finished
   };
 
+  transport::Tag tag_of(uint32_t id) const;  // of a step
   void post_receive(uint32_t id, bool ready);
   std::byte* at(const schedule::Range& range) const;
   void activate(uint32_t task);

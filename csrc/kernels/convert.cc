@@ -10,12 +10,8 @@ namespace {
 
 // nullptr for what is not defined (a copy has no function), and for numbers that name no type.
 ConvertFunction find_convert(DType to, DType from) {
-  const auto to_index = static_cast<size_t>(to);
-  const auto from_index = static_cast<size_t>(from);
-  if (to_index >= kNumDTypes || from_index >= kNumDTypes) return nullptr;
-  if (to == DType::f32) return best_table().to_f32[from_index];
-  if (from == DType::f32) return best_table().from_f32[to_index];
-  return nullptr;
+  if (to == DType::f32) return find(best_table().to_f32, from);
+  return from == DType::f32 ? find(best_table().from_f32, to) : nullptr;
 }
 
 }  // namespace

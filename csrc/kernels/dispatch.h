@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/check.h"
 #include "base/dtype.h"
 #include "kernels/update.h"
 
@@ -57,5 +58,19 @@ std::vector<const KernelTable*> runnable_tables();
 
 // The last of them.
 const KernelTable& best_table();
+
+// One type's entry of a table; nullptr for numbers that name no type, too.
+template <typename Function>
+Function find(const Function (&functions)[kNumDTypes], DType dtype) {
+  const auto row = static_cast<size_t>(dtype);
+  return row < kNumDTypes ? functions[row] : nullptr;
+}
+// The same, where there must be one.
+template <typename Function>
+Function get(const Function (&functions)[kNumDTypes], DType dtype) {
+  const Function function = find(functions, dtype);
+  DMLCOMM_CHECK(function != nullptr);
+  return function;
+}
 
 }  // namespace dmlcomm::kernels

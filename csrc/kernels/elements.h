@@ -1,10 +1,11 @@
 // Elements: how a type lies in memory, and the vector of values that the loops compute with.
 //
 // An element type has
-//   Value      a vector of kLanes elements in the form they are computed in (f16, bf16 and float8:
-//   f32) Scalar     one lane of it kRawBytes  the size of one element in memory load       kLanes
-//   elements from memory, of any alignment store      kLanes elements to memory, rounded to nearest
-//   even
+//   Value      a vector of kLanes elements in the form they are computed in (small floats: f32)
+//   Scalar     one lane of it
+//   kRawBytes  the size of one element in memory
+//   load       kLanes elements from memory, of any alignment
+//   store      kLanes elements to memory, rounded to nearest even
 //
 // Included only by the files that are compiled for one instruction set. Whatever is here must stay
 // in the unnamed namespace, and nothing inline may come from elsewhere (also not from std): the

@@ -16,16 +16,11 @@ ReduceFunction find_reduce(DType dtype, ReduceOp op) {
   return best_table().reduce[row][column];
 }
 
-ScaleFunction find_scale(DType dtype) {
-  const auto row = static_cast<size_t>(dtype);
-  return row < kNumDTypes ? best_table().scale[row] : nullptr;
-}
-
 }  // namespace
 
 bool supports(DType dtype, ReduceOp op) { return find_reduce(dtype, op) != nullptr; }
 
-bool supports_scale(DType dtype) { return find_scale(dtype) != nullptr; }
+bool supports_scale(DType dtype) { return find(best_table().scale, dtype) != nullptr; }
 
 void reduce(void* dst, const void* const* srcs, size_t num_srcs, size_t count, DType dtype,
             ReduceOp op, uint64_t divisor) {
@@ -43,9 +38,7 @@ void reduce(void* dst, const void* const* srcs, size_t num_srcs, size_t count, D
 }
 
 void scale(void* dst, const void* src, size_t count, DType dtype, double factor) {
-  const ScaleFunction function = find_scale(dtype);
-  DMLCOMM_CHECK(function != nullptr);
-  function(dst, src, count, factor);
+  get(best_table().scale, dtype)(dst, src, count, factor);
 }
 
 const char* isa_name() { return best_table().isa; }

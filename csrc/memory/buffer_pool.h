@@ -3,42 +3,23 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <memory>
 #include <mutex>
-#include <utility>
 #include <vector>
 
 #include "base/alignment.h"
-#include "memory/huge_memory.h"
+#include "memory/huge_pages.h"
 
 namespace dmlcomm {
 
 class BufferPool {
  public:
-  // Goes back to its pool, which outlives it.
-  class Buffer {
-   public:
-    Buffer() = default;
-    Buffer(Buffer&& other) noexcept
-        : pool_(other.pool_), data_(std::exchange(other.data_, nullptr)) {}
-    Buffer& operator=(Buffer&& other) noexcept {
-      std::swap(pool_, other.pool_);
-      std::swap(data_, other.data_);
-      return *this;
-    }
-    ~Buffer() {
-      if (data_ != nullptr) pool_->give(data_);
-    }
-    std::byte* data() const { return data_; }
-    // It never goes back.
-    void keep_out() { data_ = nullptr; }
-
-   private:
-    friend class BufferPool;
-    Buffer(BufferPool* pool, std::byte* data) : pool_(pool), data_(data) {}
-
-    BufferPool* pool_ = nullptr;
-    std::byte* data_ = nullptr;
+  struct GiveBack {
+    BufferPool* pool;
+    void operator()(std::byte* data) const { pool->give(data); }
   };
+  // Goes back to its pool, which outlives it.
+  using Buffer = std::unique_ptr<std::byte[], GiveBack>;
 
   BufferPool(size_t bytes, bool huge_pages)
       : bytes_(round_up(bytes, kCacheLineBytes)), huge_pages_(huge_pages) {}
@@ -50,7 +31,7 @@ class BufferPool {
     if (free_.empty()) grow();
     std::byte* data = free_.back();
     free_.pop_back();
-    return {this, data};
+    return Buffer(data, GiveBack{this});
   }
 
  private:

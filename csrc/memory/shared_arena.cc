@@ -14,8 +14,7 @@
 #include "base/alignment.h"
 #include "base/check.h"
 #include "base/fork_guard.h"
-#include "base/str_cat.h"
-#include "memory/huge_memory.h"
+#include "memory/huge_pages.h"
 
 namespace dmlcomm {
 namespace {
@@ -189,36 +188,26 @@ Result<MappedArena> MappedArena::map(int fd, uint64_t address, uint64_t bytes) {
   struct stat info;
   if (fstat(fd, &info) != 0) return errno_status(StatusCode::io_error, "fstat", errno);
   if (bytes == 0 || static_cast<uint64_t>(info.st_size) != bytes) {
-    return Status(StatusCode::protocol_error,
-                  str_cat("a shared arena has ", info.st_size, " bytes, its owner says ", bytes));
+    return Status(StatusCode::protocol_error, "a shared arena has ", info.st_size,
+                  " bytes, its owner says ", bytes);
   }
-  MappedArena arena;
-  arena.base_ = map_aligned(fd, bytes);
-  if (arena.base_ == nullptr) {
+  std::byte* const base = map_aligned(fd, bytes);
+  if (base == nullptr) {
     return errno_status(StatusCode::io_error, "mmap of a shared arena", errno);
   }
+  MappedArena arena;
   arena.address_ = address;
-  arena.bytes_ = bytes;
+  arena.memory_ = {base, Unmap{bytes}};
   return arena;
 }
 
-MappedArena::MappedArena(MappedArena&& other) noexcept { *this = std::move(other); }
-
-MappedArena& MappedArena::operator=(MappedArena&& other) noexcept {
-  std::swap(address_, other.address_);
-  std::swap(base_, other.base_);
-  std::swap(bytes_, other.bytes_);
-  return *this;
-}
-
-MappedArena::~MappedArena() {
-  if (base_ != nullptr) munmap(base_, bytes_);
-}
+void MappedArena::Unmap::operator()(std::byte* base) const { munmap(base, bytes); }
 
 std::byte* MappedArena::find(uint64_t address, size_t bytes) const {
-  if (address < address_ || address - address_ > bytes_) return nullptr;
+  const size_t room = memory_.get_deleter().bytes;
+  if (memory_ == nullptr || address < address_ || address - address_ > room) return nullptr;
   const size_t offset = address - address_;
-  return bytes <= bytes_ - offset ? base_ + offset : nullptr;
+  return bytes <= room - offset ? memory_.get() + offset : nullptr;
 }
 
 }  // namespace dmlcomm

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <vector>
@@ -64,18 +65,16 @@ class MappedArena {
   // `fd` stays the caller's, who may close it afterwards. `address` and `bytes` are what its owner
   // says of it.
   static Result<MappedArena> map(int fd, uint64_t address, uint64_t bytes);
-  MappedArena() = default;
-  MappedArena(MappedArena&& other) noexcept;
-  MappedArena& operator=(MappedArena&& other) noexcept;
-  ~MappedArena();
-
   // Where `bytes` at `address` of its owner are here; null if they are not all in the arena.
   std::byte* find(uint64_t address, size_t bytes) const;
 
  private:
+  struct Unmap {
+    size_t bytes;
+    void operator()(std::byte* base) const;
+  };
   uint64_t address_ = 0;
-  std::byte* base_ = nullptr;
-  size_t bytes_ = 0;
+  std::unique_ptr<std::byte[], Unmap> memory_;
 };
 
 }  // namespace dmlcomm

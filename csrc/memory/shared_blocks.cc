@@ -8,7 +8,6 @@
 
 #include <cstdlib>
 #include <cstring>
-#include <utility>
 
 #include "base/alignment.h"
 #include "base/check.h"

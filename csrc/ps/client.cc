@@ -1,12 +1,11 @@
 #include "ps/client.h"
 
 #include <algorithm>
-#include <condition_variable>
 #include <utility>
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/str_cat.h"
+#include "ps/events.h"
 
 namespace dmlcomm::ps {
 namespace {
@@ -42,12 +41,10 @@ uint32_t last_shard_of(const ModelSpec& spec, uint32_t server) {
   return spec.replicas > 0 && server == 0 ? spec.num_servers - 1 : server;
 }
 
-engine::Span span_of(const Parcel& parcel) { return {parcel.data, parcel.bytes}; }
-
 Status check_table(const ModelSpec& spec, uint32_t space) {
   if (space >= spec.spaces.size() || !spec.spaces[space].sparse()) {
-    return Status(StatusCode::invalid_argument,
-                  str_cat("space ", space, " of model '", spec.name, "' is no sparse table"));
+    return Status(StatusCode::invalid_argument, "space ", space, " of model '", spec.name,
+                  "' is no sparse table");
   }
   if (spec.spaces[space].wire != spec.spaces[space].dtype) {
     return Status(StatusCode::unsupported, "rows of sparse tables travel as they are");
@@ -70,8 +67,8 @@ Client::~Client() { close(); }
 Status Client::connect(const PairOptions& options,
                        std::shared_ptr<transport::Rendezvous> rendezvous) {
   if (options.other >= options_.num_servers) {
-    return Status(StatusCode::invalid_argument,
-                  str_cat("server ", options.other, " of ", options_.num_servers));
+    return Status(StatusCode::invalid_argument, "server ", options.other, " of ",
+                  options_.num_servers);
   }
   auto connected =
       meet(kWorkerRank, options_.worker, options, options_.config, std::move(rendezvous));
@@ -83,7 +80,7 @@ Status Client::connect(const PairOptions& options,
   for (const auto& [model, state] : models_) {
     const uint64_t clock = oldest_clock(model, state);
     if (clock < state.clock) behind_.emplace(options.other, model);
-    send_command(link, attach_command(model, clock), true, [] {});
+    send_command(link, clock_command(CommandKind::attach, model, clock), true);
   }
   any_behind_.store(!behind_.empty());
   std::lock_guard lock(mutex_);
@@ -91,9 +88,10 @@ Status Client::connect(const PairOptions& options,
   return Status();
 }
 
-Command Client::attach_command(uint32_t model, uint64_t clock) const {
+// `attach` and `clock`.
+Command Client::clock_command(CommandKind kind, uint32_t model, uint64_t clock) const {
   Command command;
-  command.kind = CommandKind::attach;
+  command.kind = kind;
   command.model = model;
   command.clock = clock;
   command.sequence = options_.first_sequence;
@@ -202,12 +200,11 @@ void Client::catch_up() {
   for (auto it = behind_.begin(); it != behind_.end();) {
     const auto [server, model] = *it;
     const ModelState& state = models_.at(model);
-    Command command;
-    command.kind = CommandKind::clock;
-    command.model = model;
-    command.clock = oldest_clock(model, state);
-    if (const auto to = link(server)) send_command(to, command, false, [] {});
-    it = command.clock == state.clock ? behind_.erase(it) : std::next(it);
+    const uint64_t clock = oldest_clock(model, state);
+    if (const auto to = link(server)) {
+      send_command(to, clock_command(CommandKind::clock, model, clock), false);
+    }
+    it = clock == state.clock ? behind_.erase(it) : std::next(it);
   }
   any_behind_.store(!behind_.empty());
 }
@@ -227,18 +224,15 @@ Status Client::add_model(uint32_t model, const ModelSpec& spec, uint64_t clock) 
     std::lock_guard lock(models_mutex_);
     models_[model] = std::move(state);
   }
-  const Command command = attach_command(model, clock);
-  for (uint32_t server = 0; server < options_.num_servers; ++server) {
-    if (const auto to = link(server)) send_command(to, command, true, [] {});
-  }
+  send_to_all(clock_command(CommandKind::attach, model, clock), true);
   return Status();
 }
 
 Result<Client::ModelState*> Client::find(uint32_t model) {
   const auto it = models_.find(model);
   if (it != models_.end()) return &it->second;
-  return Status(StatusCode::invalid_argument,
-                str_cat("model number ", model, " is not known to this client; call init() first"));
+  return Status(StatusCode::invalid_argument, "model number ", model,
+                " is not known to this client; call init() first");
 }
 
 Result<uint64_t> Client::clock_of(uint32_t model) {
@@ -259,23 +253,24 @@ void Client::send_command(const std::shared_ptr<ServerLink>& link, const Command
   with_news.lost_servers = lost_servers_.load();
   memory->command = encode(with_news);
   if (answered) {
-    link->answers().add({memory->answer.data(), kAnswerBytes, false,
+    link->answers().add({{memory->answer.data(), kAnswerBytes},
+                         false,
                          [memory, link, done = std::move(done)](const Status&) { done(); }});
   }
   link->commands().add(
-      {memory->command.data(), kCommandBytes, false, [memory, link](const Status&) {}});
+      {{memory->command.data(), kCommandBytes}, false, [memory, link](const Status&) {}});
+}
+
+void Client::send_to_all(const Command& command, bool answered) {
+  for (uint32_t server = 0; server < options_.num_servers; ++server) {
+    if (const auto to = link(server)) send_command(to, command, answered);
+  }
 }
 
 void Client::clock() {
   std::lock_guard starting(start_mutex_);
   for (auto& [model, state] : models_) {
-    Command command;
-    command.kind = CommandKind::clock;
-    command.model = model;
-    command.clock = ++state.clock;
-    for (uint32_t server = 0; server < options_.num_servers; ++server) {
-      if (const auto to = link(server)) send_command(to, command, false, [] {});
-    }
+    send_to_all(clock_command(CommandKind::clock, model, ++state.clock), false);
   }
 }
 
@@ -355,11 +350,11 @@ Result<Client::OperationPtr> Client::start_pieces(CommandKind kind, uint32_t mod
       const Piece& piece = state.pieces[shard][i];
       if (pushes) {
         parcels->up.push_back(up_memory.outgoing(piece));
-        task.up.push_back(span_of(parcels->up.back()));
+        task.up.push_back(parcels->up.back().memory);
       }
       if (task.pulls) {
         parcels->down.back().emplace_back(piece, parcels->down_memory.back().incoming(piece));
-        task.down.push_back(span_of(parcels->down.back().back().second));
+        task.down.push_back(parcels->down.back().back().second.memory);
       }
     }
     tasks.push_back(std::move(task));
@@ -372,26 +367,6 @@ Result<Client::OperationPtr> Client::start_pieces(CommandKind kind, uint32_t mod
     }
   };
   return start(std::move(tasks), finish, parcels, can_wait_inline(options));
-}
-
-Result<Client::OperationPtr> Client::set(uint32_t model, Buffers buffers) {
-  return start_pieces(CommandKind::set, model, std::move(buffers), {}, kNoBound, CallOptions());
-}
-
-Result<Client::OperationPtr> Client::push(uint32_t model, Buffers buffers,
-                                          const CallOptions& options) {
-  return start_pieces(CommandKind::push, model, std::move(buffers), {}, kNoBound, options);
-}
-
-Result<Client::OperationPtr> Client::pull(uint32_t model, Buffers buffers, int64_t staleness,
-                                          const CallOptions& options) {
-  return start_pieces(CommandKind::pull, model, {}, std::move(buffers), staleness, options);
-}
-
-Result<Client::OperationPtr> Client::push_pull(uint32_t model, Buffers up, Buffers down,
-                                               int64_t staleness, const CallOptions& options) {
-  return start_pieces(CommandKind::push_pull, model, std::move(up), std::move(down), staleness,
-                      options);
 }
 
 Result<Client::OperationPtr> Client::start_rows(CommandKind kind, uint32_t model,
@@ -413,9 +388,8 @@ Result<Client::OperationPtr> Client::start_rows(CommandKind kind, uint32_t model
   for (uint64_t i = 0; i < rows.num_rows; ++i) {
     const int64_t number = rows.numbers[i];
     if (number < 0 || static_cast<uint64_t>(number) >= space.num_rows()) {
-      return Status(StatusCode::invalid_argument,
-                    str_cat("row ", number, " of a table of ", space.num_rows(), " rows in model '",
-                            spec.name, "'"));
+      return Status(StatusCode::invalid_argument, "row ", number, " of a table of ",
+                    space.num_rows(), " rows in model '", spec.name, "'");
     }
     const auto shard = static_cast<uint32_t>(static_cast<uint64_t>(number) % spec.num_servers);
     if (open[shard] == nullptr || open[shard]->numbers.size() == max_rows(row_bytes)) {
@@ -463,16 +437,6 @@ Result<Client::OperationPtr> Client::start_rows(CommandKind kind, uint32_t model
   return start(std::move(tasks), finish, batches, can_wait_inline(options));
 }
 
-Result<Client::OperationPtr> Client::push_rows(uint32_t model, const RowMemory& rows,
-                                               const CallOptions& options) {
-  return start_rows(CommandKind::push_rows, model, rows, kNoBound, options);
-}
-
-Result<Client::OperationPtr> Client::pull_rows(uint32_t model, const RowMemory& rows,
-                                               int64_t staleness, const CallOptions& options) {
-  return start_rows(CommandKind::pull_rows, model, rows, staleness, options);
-}
-
 std::vector<std::vector<transport::RailCounters>> Client::rails() {
   std::vector<std::vector<transport::RailCounters>> all;
   for (uint32_t server = 0; server < options_.num_servers; ++server) {
@@ -484,9 +448,8 @@ std::vector<std::vector<transport::RailCounters>> Client::rails() {
 
 void Client::close() {
   struct Farewell {
-    std::mutex mutex;
-    std::condition_variable changed;
-    size_t num_missing = 0;
+    std::atomic<size_t> num_missing{0};
+    Events answered;
   };
   auto farewell = std::make_shared<Farewell>();
   std::vector<std::shared_ptr<ServerLink>> links;
@@ -497,23 +460,14 @@ void Client::close() {
   }
   for (const auto& link : links) {
     if (link == nullptr || !link->works()) continue;
-    {
-      std::lock_guard lock(farewell->mutex);
-      ++farewell->num_missing;
-    }
+    ++farewell->num_missing;
     send_command(link, Command(), true, [farewell] {
-      {
-        std::lock_guard lock(farewell->mutex);
-        --farewell->num_missing;
-      }
-      farewell->changed.notify_all();
+      --farewell->num_missing;
+      farewell->answered.signal();
     });
   }
-  {
-    std::unique_lock lock(farewell->mutex);
-    (void)farewell->changed.wait_for(lock, std::chrono::duration<double>(kLeaveTimeoutS),
-                                     [&] { return farewell->num_missing == 0; });
-  }
+  (void)farewell->answered.wait_until(Deadline::after_s(kLeaveTimeoutS),
+                                      [&] { return farewell->num_missing.load() == 0; });
   for (const auto& link : links) {
     if (link != nullptr) link->close();
   }

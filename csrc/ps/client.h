@@ -12,13 +12,12 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "base/config.h"
-#include "engine/huge_pages.h"
+#include "memory/huge_pages.h"
 #include "ps/client_memory.h"
 #include "ps/client_operation.h"
 #include "ps/pair.h"
@@ -58,13 +57,22 @@ class Client final : private LinkDirectory {
   void retry(const OperationPtr& operation);
 
   // First values, from all tensors and tables.
-  Result<OperationPtr> set(uint32_t model, Buffers buffers);
-  Result<OperationPtr> push(uint32_t model, Buffers buffers, const CallOptions& options);
-  Result<OperationPtr> pull(uint32_t model, Buffers buffers, int64_t staleness,
-                            const CallOptions& options);
+  Result<OperationPtr> set(uint32_t model, Buffers up) {
+    return start_pieces(CommandKind::set, model, std::move(up), {}, kNoBound, CallOptions());
+  }
+  Result<OperationPtr> push(uint32_t model, Buffers up, const CallOptions& options) {
+    return start_pieces(CommandKind::push, model, std::move(up), {}, kNoBound, options);
+  }
+  Result<OperationPtr> pull(uint32_t model, Buffers down, int64_t staleness,
+                            const CallOptions& options) {
+    return start_pieces(CommandKind::pull, model, {}, std::move(down), staleness, options);
+  }
   // A push, the end of this worker's clock of the model, and a pull.
   Result<OperationPtr> push_pull(uint32_t model, Buffers up, Buffers down, int64_t staleness,
-                                 const CallOptions& options);
+                                 const CallOptions& options) {
+    return start_pieces(CommandKind::push_pull, model, std::move(up), std::move(down), staleness,
+                        options);
+  }
   // Ends this worker's clock of all models.
   void clock();
 
@@ -75,9 +83,14 @@ class Client final : private LinkDirectory {
     uint64_t num_rows = 0;
     std::byte* values = nullptr;
   };
-  Result<OperationPtr> push_rows(uint32_t model, const RowMemory& rows, const CallOptions& options);
+  Result<OperationPtr> push_rows(uint32_t model, const RowMemory& rows,
+                                 const CallOptions& options) {
+    return start_rows(CommandKind::push_rows, model, rows, kNoBound, options);
+  }
   Result<OperationPtr> pull_rows(uint32_t model, const RowMemory& rows, int64_t staleness,
-                                 const CallOptions& options);
+                                 const CallOptions& options) {
+    return start_rows(CommandKind::pull_rows, model, rows, staleness, options);
+  }
 
   std::vector<std::vector<transport::RailCounters>> rails();  // by server; empty: lost
   // Leaves all servers: they do not wait for this worker any more.
@@ -104,10 +117,12 @@ class Client final : private LinkDirectory {
                                   int64_t staleness, const CallOptions& options);
   OperationPtr start(std::vector<Task> tasks, std::function<void()> finish,
                      std::shared_ptr<void> memory, bool inline_wait);
-  void send_command(const std::shared_ptr<ServerLink>& link, const Command& command, bool answered,
-                    std::function<void()> done);
+  void send_command(
+      const std::shared_ptr<ServerLink>& link, const Command& command, bool answered,
+      std::function<void()> done = [] {});
+  void send_to_all(const Command& command, bool answered);
   void on_finished() override;
-  Command attach_command(uint32_t model, uint64_t clock) const;
+  Command clock_command(CommandKind kind, uint32_t model, uint64_t clock) const;
   uint64_t oldest_clock(uint32_t model, const ModelState& state);
   uint64_t oldest_sequence() const;
   void catch_up();
@@ -122,7 +137,7 @@ class Client final : private LinkDirectory {
   uint64_t next_sequence_;
   std::map<uint32_t, ModelState> models_;  // changed with models_mutex_, too
   std::vector<std::weak_ptr<ClientOperation>> unfinished_;
-  engine::HugePages huge_pages_;
+  HugePages huge_pages_;
   bool uses_huge_pages_ = false;  // a server is reached through shared memory
   // Models whose clock is behind on a server, because operations have to be repeated there.
   std::set<std::pair<uint32_t, uint32_t>> behind_;  // server, model

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "base/str_cat.h"
 #include "kernels/convert.h"
 
 namespace dmlcomm::ps {
@@ -61,11 +60,10 @@ std::byte* PieceMemory::whole(const Piece& piece) const {
 
 Parcel PieceMemory::incoming(const Piece& piece) const {
   Parcel parcel;
-  parcel.bytes = piece.wire_bytes(spec_);
-  parcel.data = whole(piece);
-  if (parcel.data == nullptr) {
-    parcel.copy = std::make_unique_for_overwrite<std::byte[]>(parcel.bytes);
-    parcel.data = parcel.copy.get();
+  parcel.memory = Span(whole(piece), piece.wire_bytes(spec_));
+  if (parcel.memory.data == nullptr) {
+    parcel.copy = std::make_unique_for_overwrite<std::byte[]>(parcel.memory.bytes);
+    parcel.memory.data = parcel.copy.get();
   }
   return parcel;
 }
@@ -75,7 +73,7 @@ Parcel PieceMemory::outgoing(const Piece& piece) const {
   if (parcel.copy == nullptr) return parcel;
   const Space& space = spec_.spaces[piece.space];
   for_each_run(piece, [&](std::byte* run, uint64_t elements, uint64_t done) {
-    kernels::convert(parcel.data + done * size_of(space.wire), space.wire, run, space.dtype,
+    kernels::convert(parcel.memory.data + done * size_of(space.wire), space.wire, run, space.dtype,
                      elements);
   });
   return parcel;
@@ -85,25 +83,23 @@ void PieceMemory::take_in(const Piece& piece, const Parcel& parcel) const {
   if (parcel.copy == nullptr) return;
   const Space& space = spec_.spaces[piece.space];
   for_each_run(piece, [&](std::byte* run, uint64_t elements, uint64_t done) {
-    kernels::convert(run, space.dtype, parcel.data + done * size_of(space.wire), space.wire,
+    kernels::convert(run, space.dtype, parcel.memory.data + done * size_of(space.wire), space.wire,
                      elements);
   });
 }
 
 Status check_buffers(const ModelSpec& spec, const Buffers& buffers, bool tables_too) {
   if (buffers.size() != spec.spaces.size()) {
-    return Status(StatusCode::invalid_argument,
-                  str_cat("model '", spec.name, "' has ", spec.spaces.size(),
-                          " spaces, got memory of ", buffers.size()));
+    return Status(StatusCode::invalid_argument, "model '", spec.name, "' has ", spec.spaces.size(),
+                  " spaces, got memory of ", buffers.size());
   }
   for (size_t i = 0; i < buffers.size(); ++i) {
     if (spec.spaces[i].sparse() && !tables_too) continue;
     uint64_t elements = 0;
     for (const Extent& extent : buffers[i]) elements += extent.elements;
     if (elements == spec.spaces[i].count) continue;
-    return Status(StatusCode::invalid_argument,
-                  str_cat("space ", i, " of model '", spec.name, "' has ", spec.spaces[i].count,
-                          " elements, got memory of ", elements));
+    return Status(StatusCode::invalid_argument, "space ", i, " of model '", spec.name, "' has ",
+                  spec.spaces[i].count, " elements, got memory of ", elements);
   }
   return Status();
 }

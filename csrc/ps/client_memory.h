@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "memory/span.h"
 #include "ps/model_spec.h"
 
 namespace dmlcomm::ps {
@@ -25,8 +26,7 @@ using Buffers = std::vector<std::vector<Extent>>;
 
 // One message.
 struct Parcel {
-  std::byte* data = nullptr;  // in a tensor, or `copy`
-  size_t bytes = 0;
+  Span memory;  // in a tensor, or `copy`
   std::unique_ptr<std::byte[]> copy;
 };
 

@@ -3,9 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/check.h"
-#include "base/str_cat.h"
-
 namespace dmlcomm::ps {
 namespace {
 
@@ -69,31 +66,26 @@ void ClientOperation::attempt(Progress& progress, uint32_t server, bool pushes, 
   progress.attempts.push_back(attempt);
   // Places to receive come first: what is sent is granted at once.
   if (pulls) {
-    for (const engine::Span& span : task.down) {
-      add_message(attempt, attempt->link->down(), static_cast<std::byte*>(span.data), span.bytes);
-    }
+    for (Span span : task.down) add_message(attempt, attempt->link->down(), span);
   } else {
-    add_message(attempt, attempt->link->answers(), attempt->answer.data(), kAnswerBytes);
+    add_message(attempt, attempt->link->answers(), {attempt->answer.data(), kAnswerBytes});
   }
-  add_message(attempt, attempt->link->commands(), attempt->command.data(), kCommandBytes);
+  add_message(attempt, attempt->link->commands(), {attempt->command.data(), kCommandBytes});
   if (!sends_up) return;
-  for (const engine::Span& span : task.up) {
-    add_message(attempt, attempt->link->up(), static_cast<std::byte*>(span.data), span.bytes);
-  }
+  for (Span span : task.up) add_message(attempt, attempt->link->up(), span);
 }
 
 void ClientOperation::add_message(const std::shared_ptr<Attempt>& attempt, Feeder& feeder,
-                                  std::byte* data, size_t bytes) {
+                                  Span memory) {
   // The operation, whose memory this is, lives until the last message is through.
-  feeder.add(
-      {data, bytes, inline_wait_, [self = shared_from_this(), attempt](const Status& status) {
-         {
-           std::lock_guard lock(self->mutex_);
-           --attempt->num_missing;
-           if (!status.ok() && attempt->status.ok()) attempt->status = status;
-         }
-         self->changed_.notify_all();
-       }});
+  feeder.add({memory, inline_wait_, [self = shared_from_this(), attempt](const Status& status) {
+                {
+                  std::lock_guard lock(self->mutex_);
+                  --attempt->num_missing;
+                  if (!status.ok() && attempt->status.ok()) attempt->status = status;
+                }
+                self->changed_.notify_all();
+              }});
 }
 
 // True once all of its messages are through or have failed.
@@ -151,9 +143,8 @@ Status ClientOperation::settle(Progress& progress) {
   begin(progress);
   if (!progress.attempts.empty()) return Status(StatusCode::timeout, "another server is asked");
   const std::string why = progress.failure.ok() ? "it was lost before" : progress.failure.message();
-  return Status(StatusCode::peer_lost,
-                str_cat("no server with shard ", progress.task.command.shard, " of model number ",
-                        progress.task.command.model, " is left: ", why));
+  return Status(StatusCode::peer_lost, "no server with shard ", progress.task.command.shard,
+                " of model number ", progress.task.command.model, " is left: ", why);
 }
 
 Status ClientOperation::wait(Deadline deadline) {

@@ -16,7 +16,6 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <string>
 #include <vector>
 
 #include "base/clock.h"
@@ -44,8 +43,8 @@ struct Task {
   Command command;
   std::vector<uint32_t> servers;  // that hold the shard, first the one to pull from
   std::vector<bool> ends_clock;   // by server: Command::ends_clock
-  std::vector<engine::Span> up;   // only read
-  std::vector<engine::Span> down;
+  std::vector<Span> up;
+  std::vector<Span> down;
   bool pushes = false;
   bool pulls = false;
 };
@@ -98,8 +97,7 @@ class ClientOperation : public std::enable_shared_from_this<ClientOperation> {
 
   void begin(Progress& progress);
   void attempt(Progress& progress, uint32_t server, bool pushes, bool pulls);
-  void add_message(const std::shared_ptr<Attempt>& attempt, Feeder& feeder, std::byte* data,
-                   size_t bytes);
+  void add_message(const std::shared_ptr<Attempt>& attempt, Feeder& feeder, Span memory);
   Status wait_for_all(Deadline deadline);
   Status settle(Progress& progress);
   void settle_attempt(Progress& progress, Attempt& attempt);

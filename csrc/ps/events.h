@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <mutex>
 
+#include "base/clock.h"
+
 namespace dmlcomm::ps {
 
 class Events {
@@ -31,6 +33,17 @@ class Events {
     const bool moved = changed_.wait_for(lock, time, [&] { return epoch_.load() != epoch; });
     num_waiting_.fetch_sub(1);
     return moved;
+  }
+
+  // True when `test()` holds, false after `deadline`.
+  template <typename Test>
+  bool wait_until(Deadline deadline, Test test) {
+    for (;;) {
+      const uint64_t before = epoch();
+      if (test()) return true;
+      if (deadline.expired()) return false;
+      (void)wait_past(before, std::chrono::nanoseconds(deadline.remaining_ns()));
+    }
   }
 
  private:

@@ -1,6 +1,5 @@
 #include "ps/feeder.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "ps/pair.h"
@@ -21,12 +20,10 @@ engine::OperationPtr Feeder::oldest() const {
 }
 
 engine::OperationPtr Feeder::start(const Item& item) {
-  engine::OpOptions options;
-  options.timeout = kForever;
-  options.inline_wait = item.inline_wait;
-  return direction_ == Direction::send
-             ? communicator_.send({item.data, item.bytes}, peer_, tag_, options)
-             : communicator_.recv({item.data, item.bytes}, peer_, tag_, options);
+  const engine::OpOptions options{
+      .timeout = kForever, .inline_wait = item.inline_wait, .element = std::nullopt};
+  return direction_ == Direction::send ? communicator_.send(item.memory, peer_, tag_, options)
+                                       : communicator_.recv(item.memory, peer_, tag_, options);
 }
 
 // Operations that fail at once call back from within on_done(): `feeding_` keeps that from becoming

@@ -19,8 +19,7 @@ class Feeder : public std::enable_shared_from_this<Feeder> {
   enum class Direction { send, receive };
 
   struct Item {
-    std::byte* data = nullptr;  // only read where the direction is `send`
-    size_t bytes = 0;
+    Span memory;
     bool inline_wait = false;                 // see engine::OpOptions
     std::function<void(const Status&)> done;  // after the next item has been started
   };

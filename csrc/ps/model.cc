@@ -1,12 +1,9 @@
 #include "ps/model.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
-#include "base/check.h"
 #include "base/log.h"
-#include "base/str_cat.h"
 
 namespace dmlcomm::ps {
 namespace {
@@ -267,7 +264,7 @@ Status Model::apply(Shard& shard, PieceState& state, Window& window) {
   ++state.step;
   const bool is_mean = spec().combine == Combine::mean && spec().apply == Apply::at_clock;
   const Space& space = spec().spaces[state.piece.space];
-  const std::byte* sum = window.sum.data();
+  const std::byte* sum = window.sum.get();
   if (!space.sparse()) {
     const double scale = is_mean ? 1.0 / window.num_pushes : 1.0;
     return update_piece(shard, state, window.learning_rate, window.sum, scale);
@@ -288,7 +285,7 @@ Status Model::update_piece(Shard& shard, PieceState& state, double learning_rate
                            BufferPool::Buffer& gradient, double scale) {
   const bool replaces = options_.rule->replaces();
   if (replaces) std::swap(state.weights, gradient);
-  const std::byte* from = replaces ? state.weights.data() : gradient.data();
+  const std::byte* from = replaces ? state.weights.get() : gradient.get();
   const Status status = update(shard, state, learning_rate, 0, state.piece.count, from, scale);
   if (replaces && !status.ok()) std::swap(state.weights, gradient);
   return status;
@@ -389,16 +386,14 @@ Status Model::get_rows_of_piece(Shard& shard, PieceState& state, uint64_t needed
 Status Model::check_rows(uint32_t shard, const Rows& rows) const {
   const Shard* of = find(shard);
   if (of == nullptr || rows.space >= spec().spaces.size() || !spec().spaces[rows.space].sparse()) {
-    return Status(StatusCode::protocol_error,
-                  str_cat("rows of space ", rows.space, " in shard ", shard, " of model '",
-                          spec().name, "': there is no such table here"));
+    return Status(StatusCode::protocol_error, "rows of space ", rows.space, " in shard ", shard,
+                  " of model '", spec().name, "': there is no such table here");
   }
   for (uint64_t i = 0; i < rows.count; ++i) {
     if (of->holds_row(rows.space, rows.numbers[i])) continue;
-    return Status(
-        StatusCode::invalid_argument,
-        str_cat("row ", rows.numbers[i], " is not in shard ", shard, " of model '", spec().name,
-                "', whose table has ", spec().spaces[rows.space].num_rows(), " rows"));
+    return Status(StatusCode::invalid_argument, "row ", rows.numbers[i], " is not in shard ", shard,
+                  " of model '", spec().name, "', whose table has ",
+                  spec().spaces[rows.space].num_rows(), " rows");
   }
   return Status();
 }
@@ -430,8 +425,7 @@ Status Model::restore(const Snapshot& snapshot) {
     const auto part = std::find_if(snapshot.shards.begin(), snapshot.shards.end(),
                                    [&](const auto& s) { return s.shard == shard->number(); });
     if (part == snapshot.shards.end()) {
-      return Status(StatusCode::invalid_argument,
-                    str_cat("the checkpoint has no shard ", shard->number()));
+      return Status(StatusCode::invalid_argument, "the checkpoint has no shard ", shard->number());
     }
     DMLCOMM_RETURN_IF_ERROR(shard->restore(*part, snapshot.clock));
   }

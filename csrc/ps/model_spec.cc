@@ -12,26 +12,27 @@ namespace {
 
 bool is_half(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; }
 
-Status wrong(const ModelSpec& spec, const std::string& text) {
-  return Status(StatusCode::invalid_argument, str_cat("model '", spec.name, "': ", text));
+template <typename... Text>
+Status wrong(const ModelSpec& spec, const Text&... text) {
+  return Status(StatusCode::invalid_argument, "model '", spec.name, "': ", text...);
 }
 
 Status check_space(const ModelSpec& spec, const Space& space) {
   if (space.sparse() && space.count % space.row_elements != 0) {
-    return wrong(spec, str_cat("a table of ", space.count,
-                               " elements has no whole number of rows of ", space.row_elements));
+    return wrong(spec, "a table of ", space.count, " elements has no whole number of rows of ",
+                 space.row_elements);
   }
   const DType stored = space.stored();
   if (!kernels::supports_convert(stored, space.wire) ||
       !kernels::supports_convert(space.wire, stored)) {
-    return wrong(spec, str_cat(to_string(space.dtype), " cannot travel as ", to_string(space.wire),
-                               "; f32 can as f16 or bf16, all others as they are"));
+    return wrong(spec, to_string(space.dtype), " cannot travel as ", to_string(space.wire),
+                 "; f32 can as f16 or bf16, all others as they are");
   }
   if (spec.rule == "python") return Status();
   auto rule = make_rule(spec.rule, spec.options);
   if (!rule.ok()) return wrong(spec, rule.status().message());
   if (!(*rule)->supports(stored)) {
-    return wrong(spec, str_cat("rule ", spec.rule, " is not defined for ", to_string(stored)));
+    return wrong(spec, "rule ", spec.rule, " is not defined for ", to_string(stored));
   }
   return Status();
 }
@@ -73,11 +74,11 @@ std::string describe(const ModelSpec& spec) {
 
 Status check(const ModelSpec& spec) {
   if (spec.num_servers == 0 || spec.num_servers > 64) {
-    return wrong(spec, str_cat(spec.num_servers, " servers; expected 1 to 64"));
+    return wrong(spec, spec.num_servers, " servers; expected 1 to 64");
   }
   if (spec.replicas > 1 || spec.replicas >= spec.num_servers) {
-    return wrong(spec, str_cat(spec.replicas, " replicas on ", spec.num_servers,
-                               " servers; expected 0, or 1 where there are two servers or more"));
+    return wrong(spec, spec.replicas, " replicas on ", spec.num_servers,
+                 " servers; expected 0, or 1 where there are two servers or more");
   }
   if (spec.spaces.empty()) return wrong(spec, "it has no tensors");
   for (const Space& space : spec.spaces) DMLCOMM_RETURN_IF_ERROR(check_space(spec, space));

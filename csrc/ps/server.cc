@@ -5,7 +5,6 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/str_cat.h"
 #include "memory/shared_arena.h"
 
 namespace dmlcomm::ps {
@@ -47,17 +46,16 @@ void Server::close() {
 
 Status Server::fenced() {
   if (!has_server(lost_servers_.load(), options_.server)) return Status();
-  return Status(StatusCode::peer_lost,
-                str_cat("server ", options_.server,
-                        " was found lost by workers, which use its replica now; start a new job "
-                        "with all servers to have two copies again"));
+  return Status(StatusCode::peer_lost, "server ", options_.server,
+                " was found lost by workers, which use its replica now; start a new job "
+                "with all servers to have two copies again");
 }
 
 Status Server::join(const PairOptions& options, std::shared_ptr<transport::Rendezvous> rendezvous) {
   DMLCOMM_RETURN_IF_ERROR(fenced());
   if (options.other >= kMaxWorkers) {
-    return Status(StatusCode::invalid_argument,
-                  str_cat("worker ", options.other, ": expected less than ", kMaxWorkers));
+    return Status(StatusCode::invalid_argument, "worker ", options.other, ": expected less than ",
+                  kMaxWorkers);
   }
   std::shared_ptr<Session> old;
   {
@@ -151,18 +149,16 @@ Status Server::create_model(uint32_t model, const ModelSpec& spec,
                             std::shared_ptr<const Rule> rule) {
   DMLCOMM_RETURN_IF_ERROR(check(spec));
   if (spec.num_servers != options_.num_servers) {
-    return Status(StatusCode::invalid_argument,
-                  str_cat("model '", spec.name, "' is for ", spec.num_servers,
-                          " servers; there are ", options_.num_servers));
+    return Status(StatusCode::invalid_argument, "model '", spec.name, "' is for ", spec.num_servers,
+                  " servers; there are ", options_.num_servers);
   }
   std::lock_guard lock(mutex_);
   const auto it = models_.find(model);
   if (it != models_.end()) {
     if (it->second->spec() == spec) return Status();
-    return Status(StatusCode::mismatch,
-                  str_cat("model '", spec.name, "' exists already as ",
-                          describe(it->second->spec()), "; a worker asks for ", describe(spec),
-                          "; all workers must give the same tensors, rule and options"));
+    return Status(StatusCode::mismatch, "model '", spec.name, "' exists already as ",
+                  describe(it->second->spec()), "; a worker asks for ", describe(spec),
+                  "; all workers must give the same tensors, rule and options");
   }
   ModelOptions options;
   options.model = model;
@@ -181,7 +177,7 @@ Status Server::create_model(uint32_t model, const ModelSpec& spec,
 Status Server::seal(uint32_t model) {
   const std::shared_ptr<Model> of = find_model(model);
   if (of == nullptr) {
-    return Status(StatusCode::invalid_argument, str_cat("there is no model number ", model));
+    return Status(StatusCode::invalid_argument, "there is no model number ", model);
   }
   of->seal();
   return Status();
@@ -194,14 +190,7 @@ bool Server::is_sealed(uint32_t model) {
 
 bool Server::wait_sealed(uint32_t model, std::chrono::milliseconds timeout) {
   const Deadline deadline = Deadline::after_ns(timeout.count() * kNsPerMs);
-  for (;;) {
-    const uint64_t epoch = events_.epoch();
-    if (is_sealed(model)) return true;
-    if (!events_.wait_past(epoch, std::chrono::nanoseconds(deadline.remaining_ns())) &&
-        deadline.expired()) {
-      return is_sealed(model);
-    }
-  }
+  return events_.wait_until(deadline, [&] { return is_sealed(model); });
 }
 
 uint64_t Server::model_clock(uint32_t model) {
@@ -218,19 +207,17 @@ void Server::set_checkpoint_every(uint64_t clocks) {
 
 std::shared_ptr<Snapshot> Server::next_snapshot(std::chrono::milliseconds timeout) {
   const Deadline deadline = Deadline::after_ns(timeout.count() * kNsPerMs);
-  for (;;) {
-    const uint64_t epoch = events_.epoch();
+  std::shared_ptr<Snapshot> snapshot;
+  (void)events_.wait_until(deadline, [&] {
     const auto models = models_after(last_snapshot_of_);
-    if (!models.has_value()) return nullptr;
+    if (!models.has_value()) return true;
     for (const auto& model : *models) {
-      if (auto snapshot = model->take_snapshot()) {
-        last_snapshot_of_ = snapshot->model;
-        return snapshot;
-      }
+      if ((snapshot = model->take_snapshot()) != nullptr) break;
     }
-    if (deadline.expired()) return nullptr;
-    (void)events_.wait_past(epoch, std::chrono::nanoseconds(deadline.remaining_ns()));
-  }
+    return snapshot != nullptr;
+  });
+  if (snapshot != nullptr) last_snapshot_of_ = snapshot->model;
+  return snapshot;
 }
 
 // All models, the one with this number last; nothing once the server is closed.
@@ -279,10 +266,10 @@ std::vector<ModelStatus> Server::model_status() {
     status.clock = model->min_clock();
     for (uint32_t worker = 0; worker < model->clocks().num_known(); ++worker) {
       const uint64_t clock = model->clocks().get(worker);
-      if (clock != kGone) status.clocks.emplace_back(worker, clock);
+      if (clock != kGone) status.clocks.emplace(worker, clock);
     }
     for (uint32_t shard : model->options().shards) {
-      status.shard_bytes.emplace_back(shard, shard_bytes(model->spec(), shard));
+      status.shard_bytes.emplace(shard, shard_bytes(model->spec(), shard));
     }
     status.open_windows = model->num_open_windows();
     all.push_back(std::move(status));

@@ -37,9 +37,9 @@ struct ModelStatus {
   uint32_t model = 0;
   std::string name;
   bool sealed = false;
-  uint64_t clock = 0;                                      // smallest of its workers
-  std::vector<std::pair<uint32_t, uint64_t>> clocks;       // worker, clock
-  std::vector<std::pair<uint32_t, uint64_t>> shard_bytes;  // shard, bytes of weights
+  uint64_t clock = 0;                        // smallest of its workers
+  std::map<uint32_t, uint64_t> clocks;       // by worker
+  std::map<uint32_t, uint64_t> shard_bytes;  // of weights, by shard
   size_t open_windows = 0;
 };
 

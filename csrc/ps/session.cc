@@ -3,9 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/log.h"
-#include "base/str_cat.h"
-
 namespace dmlcomm::ps {
 namespace {
 
@@ -14,12 +11,10 @@ namespace {
 constexpr size_t kPiecesInFlight = 8;
 // A thread that waits for an event checks this often whether the worker still lives.
 constexpr std::chrono::milliseconds kLookAtWorker{250};
+constexpr std::chrono::milliseconds kNoLimit{0};  // the connection itself ends a wait
 
 engine::OpOptions patient() {
-  engine::OpOptions options;
-  options.timeout = kForever;
-  options.inline_wait = true;
-  return options;
+  return {.timeout = kForever, .inline_wait = true, .element = std::nullopt};
 }
 
 size_t largest_wire_piece(const ModelSpec& spec, const Shard& shard) {
@@ -33,14 +28,12 @@ Rows rows_of(const Command& command, const std::vector<int64_t>& numbers) {
 }
 
 Push push_of(const Command& command, uint32_t worker) {
-  Push push;
-  push.worker = worker;
-  push.clock = command.clock;
-  push.sequence = command.sequence;
-  push.unfinished = command.unfinished;
-  push.closes = command.closes();
-  push.learning_rate = command.learning_rate;
-  return push;
+  return {.worker = worker,
+          .clock = command.clock,
+          .sequence = command.sequence,
+          .unfinished = command.unfinished,
+          .closes = command.closes(),
+          .learning_rate = command.learning_rate};
 }
 
 }  // namespace
@@ -58,7 +51,7 @@ Session::~Session() {
   receiver_.join();
   answerer_.join();
   if (!communicator_->has_writer()) return;
-  for (Incoming& piece : incoming_) piece.buffer.keep_out();
+  for (Incoming& piece : incoming_) (void)piece.buffer.release();
 }
 
 void Session::end_but_count(const std::string& reason) {
@@ -98,7 +91,7 @@ void Session::receive_loop() {
     CommandBytes bytes;
     Status status =
         communicator_->recv({bytes.data(), bytes.size()}, kWorkerRank, kCommand, patient())
-            ->wait(std::chrono::milliseconds(0));
+            ->wait(kNoLimit);
     if (!status.ok()) {
       end(status);
       break;
@@ -114,14 +107,13 @@ void Session::receive_loop() {
 Result<std::shared_ptr<Model>> Session::model_for(const Command& command) {
   std::shared_ptr<Model> model = host_.find_model(command.model);
   if (model == nullptr) {
-    return Status(StatusCode::invalid_argument,
-                  str_cat("this server has no model number ", command.model,
-                          "; has it been restarted without a checkpoint?"));
+    return Status(StatusCode::invalid_argument, "this server has no model number ", command.model,
+                  "; has it been restarted without a checkpoint?");
   }
   const bool of_model = command.kind == CommandKind::attach || command.kind == CommandKind::clock;
   if (!of_model && model->shard(command.shard) == nullptr) {
-    return Status(StatusCode::protocol_error, str_cat("shard ", command.shard, " of model '",
-                                                      model->spec().name, "' is not here"));
+    return Status(StatusCode::protocol_error, "shard ", command.shard, " of model '",
+                  model->spec().name, "' is not here");
   }
   return model;
 }
@@ -196,10 +188,10 @@ Status Session::take_pieces(const Command& command, const std::shared_ptr<Model>
     for (; posted < std::min(i + kPiecesInFlight, chosen.size()); ++posted) {
       const size_t bytes = shard.pieces()[chosen[posted]].wire_bytes(model->spec());
       Incoming& next = incoming_.emplace_back(Incoming{model, model->take_buffer(), nullptr});
-      next.op = communicator_->recv({next.buffer.data(), bytes}, kWorkerRank, kUp, patient());
+      next.op = communicator_->recv({next.buffer.get(), bytes}, kWorkerRank, kUp, patient());
     }
     Incoming& oldest = incoming_.front();
-    DMLCOMM_RETURN_IF_ERROR(oldest.op->wait(std::chrono::milliseconds(0)));
+    DMLCOMM_RETURN_IF_ERROR(oldest.op->wait(kNoLimit));
     counters_.bytes_in.fetch_add(shard.pieces()[chosen[i]].wire_bytes(model->spec()));
     DMLCOMM_RETURN_IF_ERROR(take_piece(command, *model, chosen[i], oldest.buffer));
     incoming_.pop_front();
@@ -210,7 +202,7 @@ Status Session::take_pieces(const Command& command, const std::shared_ptr<Model>
 Status Session::take_piece(const Command& command, Model& model, size_t piece,
                            BufferPool::Buffer& wire) {
   if (command.kind == CommandKind::set) {
-    model.set(command.shard, piece, wire.data());
+    model.set(command.shard, piece, wire.get());
     return Status();
   }
   const Push push = push_of(command, worker_);
@@ -222,9 +214,8 @@ Status Session::take_rows(const Command& command, const std::shared_ptr<Model>& 
   const auto& spaces = model->spec().spaces;
   if (command.space >= spaces.size() || !spaces[command.space].sparse() ||
       command.num_rows > max_rows(model->shard(command.shard)->wire_row_bytes(command.space))) {
-    return Status(StatusCode::protocol_error,
-                  str_cat(command.num_rows, " rows of space ", command.space, " of model '",
-                          model->spec().name, "' make no sense"));
+    return Status(StatusCode::protocol_error, command.num_rows, " rows of space ", command.space,
+                  " of model '", model->spec().name, "' make no sense");
   }
   if (pushes) DMLCOMM_RETURN_IF_ERROR(wait_for_exact_pulls(command.model));
   std::vector<int64_t> numbers(command.num_rows);
@@ -248,8 +239,7 @@ Status Session::take_rows(const Command& command, const std::shared_ptr<Model>& 
 
 Status Session::receive(void* data, size_t bytes) {
   counters_.bytes_in.fetch_add(bytes);
-  return communicator_->recv({data, bytes}, kWorkerRank, kUp, patient())
-      ->wait(std::chrono::milliseconds(0));
+  return communicator_->recv({data, bytes}, kWorkerRank, kUp, patient())->wait(kNoLimit);
 }
 
 // Tries again after every event until it works or the session ends. Now and then it looks whether
@@ -352,10 +342,10 @@ Status Session::send_pieces(const Reply& reply, bool* ready, Mode mode) {
   const size_t slot_bytes = largest_wire_piece(model.spec(), shard);
   const size_t num_slots = std::min(kPiecesInFlight, chosen.size());
   if (outgoing_.size() < slot_bytes * num_slots) outgoing_.resize(slot_bytes * num_slots);
-  Ops ops;
+  std::deque<engine::OperationPtr> ops;
   for (size_t i = 0; i < chosen.size(); ++i) {
     if (ops.size() == num_slots) {
-      DMLCOMM_RETURN_IF_ERROR(ops.front()->wait(std::chrono::milliseconds(0)));
+      DMLCOMM_RETURN_IF_ERROR(ops.front()->wait(kNoLimit));
       ops.pop_front();
     }
     const Piece& piece = shard.pieces()[chosen[i]];
@@ -377,7 +367,7 @@ Status Session::send_pieces(const Reply& reply, bool* ready, Mode mode) {
   }
   *ready = true;
   for (const engine::OperationPtr& op : ops) {
-    DMLCOMM_RETURN_IF_ERROR(op->wait(std::chrono::milliseconds(0)));
+    DMLCOMM_RETURN_IF_ERROR(op->wait(kNoLimit));
   }
   return Status();
 }
@@ -408,8 +398,7 @@ Status Session::send_answer(const Command& command) {
 }
 
 Status Session::send(const void* data, size_t bytes, uint32_t tag) {
-  return communicator_->send({data, bytes}, kWorkerRank, tag, patient())
-      ->wait(std::chrono::milliseconds(0));
+  return communicator_->send({data, bytes}, kWorkerRank, tag, patient())->wait(kNoLimit);
 }
 
 }  // namespace dmlcomm::ps

@@ -85,7 +85,6 @@ class Session {
     std::shared_ptr<Model> model;
     std::vector<int64_t> rows;
   };
-  using Ops = std::deque<engine::OperationPtr>;
 
   // --- the receiving thread ---
   void receive_loop();

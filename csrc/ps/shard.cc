@@ -1,12 +1,10 @@
 #include "ps/shard.h"
 
-#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <utility>
 
 #include "base/check.h"
-#include "base/str_cat.h"
 #include "kernels/convert.h"
 #include "kernels/reduce.h"
 
@@ -71,7 +69,7 @@ Shard::Shard(const ModelSpec& spec, uint32_t number, const Rule& rule, BufferPoo
     states_[i].piece = pieces_[i];
     states_[i].index = i;
     states_[i].weights = pool.take();
-    std::memset(states_[i].weights.data(), 0, pieces_[i].stored_bytes(spec));
+    std::memset(states_[i].weights.get(), 0, pieces_[i].stored_bytes(spec));
     if (pieces_[i].begin == 0) data_[pieces_[i].space].first_piece = i;
   }
 }
@@ -83,7 +81,7 @@ size_t Shard::array_bytes(uint32_t space) const {
 std::byte* Shard::at(const PieceState& state, size_t slot, uint64_t begin) {
   const Piece& piece = state.piece;
   const size_t element_bytes = size_of(space(piece).stored());
-  if (slot == 0) return state.weights.data() + begin * element_bytes;
+  if (slot == 0) return state.weights.get() + begin * element_bytes;
   return data_[piece.space].slots[slot - 1].get() + (piece.begin + begin) * element_bytes;
 }
 
@@ -100,7 +98,7 @@ BufferPool::Buffer Shard::take_stored(const Piece& piece, BufferPool::Buffer& wi
   const Space& of = space(piece);
   if (of.wire == of.stored()) return std::move(wire);
   BufferPool::Buffer converted = pool.take();
-  kernels::convert(converted.data(), of.stored(), wire.data(), of.wire, piece.count);
+  kernels::convert(converted.get(), of.stored(), wire.get(), of.wire, piece.count);
   return converted;
 }
 
@@ -125,7 +123,7 @@ Window& Shard::window_of(PieceState& state, uint64_t clock, BufferPool& pool) {
   if (of.sparse()) {
     window.rows.resize(state.piece.count / of.row_elements);
     window.sum = pool.take();
-    std::memset(window.sum.data(), 0, state.piece.count * size_of(of.stored()));
+    std::memset(window.sum.get(), 0, state.piece.count * size_of(of.stored()));
   }
   return *state.windows.insert(it, std::move(window));
 }
@@ -136,15 +134,15 @@ void Shard::add(const PieceState& state, Window& window, BufferPool::Buffer& wir
   if (window.num_pushes++ == 0) {
     window.sum = take_stored(piece, wire, pool);
   } else {
-    const std::byte* more = stored(piece, wire.data(), piece.count);
-    add_up(window.sum.data(), more, piece.count, space(piece).stored());
+    const std::byte* more = stored(piece, wire.get(), piece.count);
+    add_up(window.sum.get(), more, piece.count, space(piece).stored());
   }
 }
 
 void Shard::add_row(const PieceState& state, Window& window, uint64_t row, const std::byte* wire) {
   const Space& of = space(state.piece);
   const size_t elements = of.row_elements;
-  std::byte* sum = window.sum.data() + row * elements * size_of(of.stored());
+  std::byte* sum = window.sum.get() + row * elements * size_of(of.stored());
   add_up(sum, stored(state.piece, wire, elements), elements, of.stored());
   window.rows[row] = true;
 }
@@ -212,17 +210,15 @@ void Shard::save(const PieceState& state, ShardSnapshot* snapshot) {
 Status Shard::restore(const ShardSnapshot& snapshot, uint64_t clock) {
   const size_t num_arrays = spaces_.size() * (num_slots_ + 1);
   if (snapshot.arrays.size() != num_arrays || snapshot.steps.size() != pieces_.size()) {
-    return Status(StatusCode::invalid_argument,
-                  str_cat("the checkpoint holds ", snapshot.arrays.size(), " arrays and ",
-                          snapshot.steps.size(), " pieces of shard ", number_, "; expected ",
-                          num_arrays, " and ", pieces_.size()));
+    return Status(StatusCode::invalid_argument, "the checkpoint holds ", snapshot.arrays.size(),
+                  " arrays and ", snapshot.steps.size(), " pieces of shard ", number_,
+                  "; expected ", num_arrays, " and ", pieces_.size());
   }
   for (size_t i = 0; i < num_arrays; ++i) {
     const size_t expected = array_bytes(static_cast<uint32_t>(i / (num_slots_ + 1)));
     if (snapshot.arrays[i].size() != expected) {
-      return Status(StatusCode::invalid_argument,
-                    str_cat("array ", i, " of shard ", number_, " has ", snapshot.arrays[i].size(),
-                            " bytes in the checkpoint; expected ", expected));
+      return Status(StatusCode::invalid_argument, "array ", i, " of shard ", number_, " has ",
+                    snapshot.arrays[i].size(), " bytes in the checkpoint; expected ", expected);
     }
   }
   for (size_t i = 0; i < pieces_.size(); ++i) {

@@ -10,10 +10,10 @@
 #include <mutex>
 #include <vector>
 
+#include "memory/buffer_pool.h"
 #include "ps/model_spec.h"
 #include "ps/rules/rule.h"
 #include "ps/snapshot.h"
-#include "ps/window.h"
 
 namespace dmlcomm::ps {
 
@@ -40,6 +40,15 @@ class RecentPushes {
 struct Mark {
   RecentPushes pushes;
   uint64_t closed = 0;  // it pushes nothing before this clock any more
+};
+
+// The pushes of one clock to one piece, added up until they are applied.
+struct Window {
+  uint64_t clock = 0;
+  uint32_t num_pushes = 0;
+  double learning_rate = 0;  // of the last push that named one; NaN: none did
+  BufferPool::Buffer sum;    // of the stored type
+  std::vector<bool> rows;    // sparse: those that have been pushed
 };
 
 struct PieceState {

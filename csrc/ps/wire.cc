@@ -4,8 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-
-#include "base/str_cat.h"
+#include <type_traits>
 
 namespace dmlcomm::ps {
 namespace {
@@ -67,13 +66,28 @@ Status check_head(Reader* in, uint8_t* kind) {
     return Status(StatusCode::protocol_error, "what came is no message of the parameter server");
   }
   if (version != kVersion) {
-    return Status(StatusCode::protocol_error,
-                  str_cat("the peer speaks version ", version,
-                          " of the parameter server's format, "
-                          "this process version ",
-                          kVersion, "; install the same dmlcomm on both"));
+    return Status(StatusCode::protocol_error, "the peer speaks version ", version,
+                  " of the parameter server's format, "
+                  "this process version ",
+                  kVersion, "; install the same dmlcomm on both");
   }
   return Status();
+}
+
+// The fields behind the head, in their order.
+template <typename SomeCommand, typename Flags, typename Visit>
+void visit_fields(SomeCommand& command, Flags& flags, Visit visit) {
+  visit(command.model);
+  visit(command.shard);
+  visit(command.space);
+  visit(flags);
+  visit(command.clock);
+  visit(command.sequence);
+  visit(command.unfinished);
+  visit(command.staleness);
+  visit(command.num_rows);
+  visit(command.learning_rate);
+  visit(command.lost_servers);
 }
 
 }  // namespace
@@ -81,18 +95,8 @@ Status check_head(Reader* in, uint8_t* kind) {
 CommandBytes encode(const Command& command) {
   Writer<kCommandBytes> out;
   put_head(&out, static_cast<uint8_t>(command.kind));
-  out.put(command.model);
-  out.put(command.shard);
-  out.put(command.space);
-  out.put(
-      static_cast<uint32_t>((command.ends_clock ? kEndsClock : 0) | (command.waits ? kWaits : 0)));
-  out.put(command.clock);
-  out.put(command.sequence);
-  out.put(command.unfinished);
-  out.put(command.staleness);
-  out.put(command.num_rows);
-  out.put(command.learning_rate);
-  out.put(command.lost_servers);
+  const uint32_t flags = (command.ends_clock ? kEndsClock : 0) | (command.waits ? kWaits : 0);
+  visit_fields(command, flags, [&](const auto& field) { out.put(field); });
   return out.bytes();
 }
 
@@ -102,34 +106,25 @@ Result<Command> decode_command(const CommandBytes& bytes) {
   DMLCOMM_RETURN_IF_ERROR(check_head(&in, &kind));
   if (kind < static_cast<uint8_t>(CommandKind::attach) ||
       kind > static_cast<uint8_t>(CommandKind::leave)) {
-    return Status(StatusCode::protocol_error, str_cat("there is no command ", kind));
+    return Status(StatusCode::protocol_error, "there is no command ", kind);
   }
   Command command;
   command.kind = static_cast<CommandKind>(kind);
-  command.model = in.take<uint32_t>();
-  command.shard = in.take<uint32_t>();
-  command.space = in.take<uint32_t>();
-  const auto flags = in.take<uint32_t>();
+  uint32_t flags = 0;
+  visit_fields(command, flags,
+               [&](auto& field) { field = in.take<std::decay_t<decltype(field)>>(); });
   command.ends_clock = (flags & kEndsClock) != 0;
   command.waits = (flags & kWaits) != 0;
-  command.clock = in.take<uint64_t>();
-  command.sequence = in.take<uint64_t>();
-  command.unfinished = in.take<uint64_t>();
-  command.staleness = in.take<int64_t>();
-  command.num_rows = in.take<uint64_t>();
-  command.learning_rate = in.take<double>();
-  command.lost_servers = in.take<uint64_t>();
   // The last clock stands for workers that have left.
   if (flags > (kEndsClock | kWaits) || command.staleness < kNoBound ||
       command.clock >= UINT64_MAX / 2) {
-    return Status(StatusCode::protocol_error,
-                  str_cat("flags ", flags, ", staleness ", command.staleness, " or clock ",
-                          command.clock, " of a command are out of range"));
+    return Status(StatusCode::protocol_error, "flags ", flags, ", staleness ", command.staleness,
+                  " or clock ", command.clock, " of a command are out of range");
   }
   const double rate = command.learning_rate;
   if (!std::isnan(rate) && !(rate >= 0 && std::isfinite(rate))) {
-    return Status(StatusCode::protocol_error,
-                  str_cat("a learning rate of ", rate, "; expected one that is finite and >= 0"));
+    return Status(StatusCode::protocol_error, "a learning rate of ", rate,
+                  "; expected one that is finite and >= 0");
   }
   return command;
 }

@@ -39,8 +39,15 @@ Status step_error(const std::vector<Schedule>& schedules, uint32_t rank, uint32_
                   const std::string& what) {
   const Schedule& schedule = schedules[rank];
   return {StatusCode::invalid_argument,
-          str_cat(name_of(schedule), ": rank ", rank, " step ", step, " (",
-                  to_string(schedule.steps[step]), "): ", what)};
+          name_of(schedule),
+          ": rank ",
+          rank,
+          " step ",
+          step,
+          " (",
+          to_string(schedule.steps[step]),
+          "): ",
+          what};
 }
 
 Result<Matches> match_messages(const std::vector<Schedule>& schedules) {

@@ -2,8 +2,6 @@
 
 #include <numeric>
 
-#include "base/str_cat.h"
-
 namespace dmlcomm::schedule {
 namespace {
 
@@ -11,15 +9,15 @@ uint64_t sum(const std::vector<uint64_t>& counts) {
   return std::accumulate(counts.begin(), counts.end(), uint64_t{0});
 }
 
-Status invalid(const OpShape& shape, const std::string& what) {
-  return {StatusCode::invalid_argument, str_cat(to_string(shape.kind), ": ", what)};
+template <typename... Text>
+Status invalid(const OpShape& shape, const Text&... text) {
+  return {StatusCode::invalid_argument, to_string(shape.kind), ": ", text...};
 }
 
 Status check_num_counts(const OpShape& shape, size_t counts, size_t recv_counts) {
   if (shape.counts.size() == counts && shape.recv_counts.size() == recv_counts) return {};
-  return invalid(shape,
-                 str_cat("expected ", counts, " counts and ", recv_counts, " recv_counts, got ",
-                         shape.counts.size(), " and ", shape.recv_counts.size()));
+  return invalid(shape, "expected ", counts, " counts and ", recv_counts, " recv_counts, got ",
+                 shape.counts.size(), " and ", shape.recv_counts.size());
 }
 
 }  // namespace
@@ -36,8 +34,8 @@ const char* to_string(OpKind kind) {
 
 Status validate(const OpShape& shape) {
   if (shape.rank >= shape.num_ranks || shape.root >= shape.num_ranks) {
-    return invalid(shape, str_cat("rank ", shape.rank, " or root ", shape.root,
-                                  " is outside a group of ", shape.num_ranks));
+    return invalid(shape, "rank ", shape.rank, " or root ", shape.root, " is outside a group of ",
+                   shape.num_ranks);
   }
   if (shape.element_bytes == 0) return invalid(shape, "elements of 0 bytes");
   switch (shape.kind) {

@@ -1,10 +1,12 @@
 // Pieces: where each rank's piece lies in a buffer that holds one piece per rank, rank after rank.
+// Parts: a range that is cut evenly.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "schedule/schedule.h"
+#include "topology/partition.h"
 
 namespace dmlcomm::schedule {
 
@@ -27,6 +29,22 @@ class Pieces {
 
  private:
   std::vector<uint64_t> begins_;
+};
+
+class Parts {
+ public:
+  Parts(const Range& whole, uint32_t num_parts, uint32_t element_bytes)
+      : whole_(whole), cuts_(whole.length, num_parts, element_bytes) {}
+
+  Range operator()(uint32_t part) const { return run(part, part + 1); }
+  // Parts [first, last) as one range.
+  Range run(uint32_t first, uint32_t last) const {
+    return {whole_.buffer, whole_.offset + cuts_.begin(first), cuts_.length_between(first, last)};
+  }
+
+ private:
+  Range whole_;
+  topology::Partition cuts_;
 };
 
 }  // namespace dmlcomm::schedule

@@ -4,13 +4,14 @@
 #include <bit>
 #include <charconv>
 #include <sstream>
-#include <utility>
 
 #include "base/check.h"
 #include "base/str_cat.h"
 
 namespace dmlcomm::schedule {
 namespace {
+
+using topology::Topology;
 
 // A training step repeats some tens of shapes. A schedule of 64 ranks has some hundred steps, of
 // about 120 bytes each; one in blocks has many thousands.
@@ -20,93 +21,82 @@ constexpr size_t kCachedSteps = 128 * 1024;
 // 0 for no bytes, else 1 + floor(log2(bytes)): bytes in [2^(b-1), 2^b).
 int size_bucket(uint64_t bytes) { return static_cast<int>(std::bit_width(bytes)); }
 
-std::string joined(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += str_cat(text.empty() ? "" : ", ", word);
-  return text;
-}
-
-bool anywhere(const Algorithm&) { return true; }
-
 // "all_reduce: direct, ring; reduce: direct, tree; ...", of the algorithms that are `legal`.
 template <typename Legal>
 std::string legal_names(Legal legal) {
   std::string text;
   for (OpKind kind : kOpKinds) {
-    std::vector<std::string> names;
+    std::string names;
     for (const Algorithm& algorithm : all_algorithms()) {
-      if (algorithm.kind == kind && legal(algorithm)) names.push_back(algorithm.name);
+      if (algorithm.kind != kind || !legal(algorithm)) continue;
+      names += str_cat(names.empty() ? "" : ", ", algorithm.name);
     }
     if (names.empty()) continue;
-    text += str_cat(text.empty() ? "" : "; ", to_string(kind), ": ", joined(names));
+    text += str_cat(text.empty() ? "" : "; ", to_string(kind), ": ", names);
   }
   return text;
 }
 
-template <typename Legal>
-Status bad_override(const std::string& what, Legal legal) {
+// `setting`: where the user has chosen.
+constexpr char kOverride[] = "DMLCOMM_ALGORITHM";
+constexpr char kPlanFile[] = "the plan file";
+
+template <typename... Text>
+Status illegal(const char* setting, const Text&... what) {
   return {StatusCode::invalid_argument,
-          str_cat("DMLCOMM_ALGORITHM: ", what, "; legal are ", legal_names(legal))};
+          setting,
+          ": ",
+          what...,
+          "; legal are ",
+          legal_names([](const Algorithm&) { return true; })};
 }
 
-Status override_one(const std::string& kind_name, const std::string& algorithm,
-                    Overrides* overrides) {
+Status does_not_apply(const char* setting, const Algorithm& algorithm, const Topology& topology) {
+  return {StatusCode::invalid_argument,
+          setting,
+          ": ",
+          to_string(algorithm.kind),
+          "=",
+          algorithm.name,
+          " needs ",
+          algorithm.needs.text,
+          ", which this communicator does not have; legal are ",
+          legal_names([&](const Algorithm& other) { return other.applies(topology); })};
+}
+
+Result<const Algorithm*> find_named(const char* setting, const std::string& op,
+                                    const std::string& algorithm) {
   for (OpKind kind : kOpKinds) {
-    if (kind_name != to_string(kind)) continue;
-    const Algorithm* chosen = find_algorithm(kind, algorithm);
-    if (chosen == nullptr) {
-      return bad_override(str_cat(kind_name, " has no algorithm \"", algorithm, "\""), anywhere);
-    }
-    (*overrides)[kind] = chosen;
-    return {};
+    if (op != to_string(kind)) continue;
+    if (const Algorithm* found = find_algorithm(kind, algorithm)) return found;
+    return illegal(setting, op, " has no algorithm \"", algorithm, "\"");
   }
-  return bad_override(str_cat("there is no operation \"", kind_name, "\""), anywhere);
-}
-
-Result<Overrides> override_all(const std::string& algorithm) {
-  Overrides overrides;
-  for (const Algorithm& candidate : all_algorithms()) {
-    if (candidate.name == algorithm) overrides[candidate.kind] = &candidate;
-  }
-  if (!overrides.empty()) return overrides;
-  return bad_override(str_cat("no operation has an algorithm \"", algorithm, "\""), anywhere);
-}
-
-std::string does_not_apply(const Algorithm& algorithm) {
-  return str_cat(to_string(algorithm.kind), "=", algorithm.name, " needs ", algorithm.needs.text,
-                 ", which this communicator does not have");
-}
-
-template <typename Legal>
-Status bad_plan(const std::string& what, Legal legal) {
-  return {StatusCode::invalid_argument,
-          str_cat("the plan file: ", what, "; legal are ", legal_names(legal))};
+  return illegal(setting, "there is no operation \"", op, "\"");
 }
 
 // Reads "op:first_bytes=name" into *choices.
 Status add_sized_choice(const std::string& item, SizedChoices* choices) {
   const size_t colon = item.find(':'), equals = item.find('=');
   if (colon == std::string::npos || equals == std::string::npos || equals < colon) {
-    return bad_plan(str_cat("\"", item, "\" is not of the form operation:bytes=name"), anywhere);
+    return illegal(kPlanFile, "\"", item, "\" is not of the form operation:bytes=name");
   }
   SizedChoice choice;
   const char* const end = item.data() + equals;
   const auto [stop, error] = std::from_chars(item.data() + colon + 1, end, choice.first_bytes);
   if (error != std::errc() || stop != end) {
-    return bad_plan(str_cat("\"", item, "\" has no number of bytes"), anywhere);
+    return illegal(kPlanFile, "\"", item, "\" has no number of bytes");
   }
-  Overrides named;
-  DMLCOMM_RETURN_IF_ERROR(override_one(item.substr(0, colon), item.substr(equals + 1), &named));
-  const auto& [kind, algorithm] = *named.begin();
-  choice.algorithm = algorithm;
+  const auto named = find_named(kPlanFile, item.substr(0, colon), item.substr(equals + 1));
+  if (!named.ok()) return named.status();
+  choice.algorithm = *named;
+  const OpKind kind = choice.algorithm->kind;
   std::vector<SizedChoice>& of_kind = (*choices)[kind];
   const bool ascends = of_kind.empty() ? choice.first_bytes == 0
                                        : choice.first_bytes > of_kind.back().first_bytes &&
                                              all_ranks_know_counts(kind);
   if (!ascends) {
-    return bad_plan(str_cat("\"", item, "\": sizes ascend from 0, which is the only one of an ",
-                            "operation whose size not every rank knows"),
-                    anywhere);
+    return illegal(kPlanFile, "\"", item, "\": sizes ascend from 0, which is the only one of an ",
+                   "operation whose size not every rank knows");
   }
   of_kind.push_back(choice);
   return {};
@@ -119,15 +109,22 @@ bool is_list(const std::string& text) { return text.find('=') != std::string::np
 
 Result<Overrides> parse_overrides(const std::string& text) {
   Overrides overrides;
-  if (!text.empty() && !is_list(text)) return override_all(text);
+  if (!text.empty() && !is_list(text)) {
+    for (const Algorithm& candidate : all_algorithms()) {
+      if (candidate.name == text) overrides[candidate.kind] = &candidate;
+    }
+    if (!overrides.empty()) return overrides;
+    return illegal(kOverride, "no operation has an algorithm \"", text, "\"");
+  }
   std::istringstream items(text);
   for (std::string item; std::getline(items, item, ',');) {
     const size_t equals = item.find('=');
     if (equals == std::string::npos) {
-      return bad_override(str_cat("\"", item, "\" is not of the form operation=name"), anywhere);
+      return illegal(kOverride, "\"", item, "\" is not of the form operation=name");
     }
-    DMLCOMM_RETURN_IF_ERROR(
-        override_one(item.substr(0, equals), item.substr(equals + 1), &overrides));
+    const auto named = find_named(kOverride, item.substr(0, equals), item.substr(equals + 1));
+    if (!named.ok()) return named.status();
+    overrides[(*named)->kind] = *named;
   }
   return overrides;
 }
@@ -172,9 +169,9 @@ Status Planner::configure() {
   }
   auto overrides = parse_overrides(override_text_);
   if (!overrides.ok()) return overrides.status();
-  DMLCOMM_RETURN_IF_ERROR(apply(*overrides, is_list(override_text_)));
+  DMLCOMM_RETURN_IF_ERROR(apply(*overrides));
   auto choices = parse_sized_choices(plan_text_);
-  return choices.ok() ? apply(std::move(*choices)) : choices.status();
+  return choices.ok() ? apply(*choices) : choices.status();
 }
 
 Result<std::shared_ptr<const Schedule>> Planner::plan(const OpShape& shape) {
@@ -201,19 +198,14 @@ const Algorithm& Planner::choose(const OpShape& shape) {
 }
 
 const Algorithm* Planner::named_for(const OpShape& shape) const {
-  const Algorithm* named = nullptr;
-  if (const auto chosen = overrides_.find(shape.kind); chosen != overrides_.end()) {
-    named = chosen->second;
-  } else if (const auto of_kind = sized_choices_.find(shape.kind);
-             of_kind != sized_choices_.end()) {
-    const std::vector<SizedChoice>& choices = of_kind->second;
-    const auto next = std::upper_bound(
-        choices.begin(), choices.end(), known_bytes(shape),
-        [](uint64_t value, const SizedChoice& choice) { return value < choice.first_bytes; });
-    named = std::prev(next)->algorithm;
-  }
-  const bool can =
-      named == nullptr || named->can_carry == nullptr || named->can_carry(shape, topology_.memory);
+  const auto of_kind = named_.find(shape.kind);
+  if (of_kind == named_.end()) return nullptr;
+  const std::vector<SizedChoice>& choices = of_kind->second;
+  const auto next = std::upper_bound(
+      choices.begin(), choices.end(), known_bytes(shape),
+      [](uint64_t value, const SizedChoice& choice) { return value < choice.first_bytes; });
+  const Algorithm* named = std::prev(next)->algorithm;
+  const bool can = named->can_carry == nullptr || named->can_carry(shape, topology_.memory);
   return can ? named : nullptr;
 }
 
@@ -221,33 +213,31 @@ Status Planner::check(const OpShape& shape) const {
   if (!status_.ok()) return status_;
   DMLCOMM_RETURN_IF_ERROR(validate(shape));
   if (shape.num_ranks == topology_.num_ranks()) return {};
-  return {StatusCode::invalid_argument,
-          str_cat(to_string(shape.kind), ": the shape has ", shape.num_ranks,
-                  " ranks, the topology ", topology_.num_ranks())};
+  return {StatusCode::invalid_argument, to_string(shape.kind), ": the shape has ", shape.num_ranks,
+          " ranks, the topology ",      topology_.num_ranks()};
 }
 
-Status Planner::apply(const Overrides& overrides, bool is_list) {
-  const auto applies = [&](const Algorithm& algorithm) { return algorithm.applies(topology_); };
-  overrides_.clear();
+Status Planner::apply(const Overrides& overrides) {
+  named_.clear();
   for (const auto& [kind, algorithm] : overrides) {
-    if (applies(*algorithm)) {
-      overrides_[kind] = algorithm;
-    } else if (is_list) {
-      return bad_override(does_not_apply(*algorithm), applies);
+    if (algorithm->applies(topology_)) {
+      named_[kind] = {{0, algorithm}};
+    } else if (is_list(override_text_)) {
+      return does_not_apply(kOverride, *algorithm, topology_);
     }
   }
-  if (!overrides_.empty() || overrides.empty()) return {};
-  return bad_override(does_not_apply(*overrides.begin()->second), applies);
+  if (!named_.empty() || overrides.empty()) return {};
+  return does_not_apply(kOverride, *overrides.begin()->second, topology_);
 }
 
-Status Planner::apply(SizedChoices choices) {
-  const auto applies = [&](const Algorithm& algorithm) { return algorithm.applies(topology_); };
+Status Planner::apply(const SizedChoices& choices) {
   for (const auto& [kind, of_kind] : choices) {
     for (const SizedChoice& choice : of_kind) {
-      if (!applies(*choice.algorithm)) return bad_plan(does_not_apply(*choice.algorithm), applies);
+      if (choice.algorithm->applies(topology_)) continue;
+      return does_not_apply(kPlanFile, *choice.algorithm, topology_);
     }
+    named_.emplace(kind, of_kind);
   }
-  sized_choices_ = std::move(choices);
   return {};
 }
 

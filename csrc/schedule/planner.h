@@ -93,8 +93,8 @@ class Planner {
 
   Status configure();
   Status check(const OpShape& shape) const;
-  Status apply(const Overrides& overrides, bool is_list);
-  Status apply(SizedChoices choices);
+  Status apply(const Overrides& overrides);
+  Status apply(const SizedChoices& choices);
   const Algorithm* named_for(const OpShape& shape) const;
   const Algorithm* cheapest(OpKind kind, double bytes) const;
   std::shared_ptr<const Schedule> remember(const OpShape& shape, Schedule schedule);
@@ -102,8 +102,7 @@ class Planner {
   topology::Topology topology_;
   const std::string override_text_, plan_text_;
   Status status_;
-  Overrides overrides_;
-  SizedChoices sized_choices_;
+  SizedChoices named_;  // by the user: overrides, else the plan file's
   std::array<std::vector<const Algorithm*>, std::size(kOpKinds)>
       in_memory_;  // by kind, those that apply
   // (kind, log2 of the bytes) -> choice. One per size bucket: stays small.

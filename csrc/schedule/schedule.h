@@ -30,7 +30,6 @@
 //  - A copy of a range onto the same memory (an in-place operation) does nothing.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>

@@ -1,7 +1,6 @@
 #include "schedule/schedule_builder.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace dmlcomm::schedule {
 namespace {

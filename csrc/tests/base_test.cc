@@ -336,7 +336,7 @@ TEST(Log, LeavesOutWhatIsBelowTheLevel) {
   set_log_level(LogLevel::warning);
   testing::internal::CaptureStderr();
   log_info("not this");
-  log_debug("nor this");
+  log_text(LogLevel::debug, "nor this");
   log_line(LogLevel::debug, "nor this");
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
   EXPECT_TRUE(log_enabled(LogLevel::error));
@@ -354,20 +354,19 @@ TEST(Deadline, DefaultNeverExpires) {
 }
 
 TEST(Deadline, ExpiresAtItsTime) {
-  const Deadline past = Deadline::at_ns(now_ns());
+  const Deadline past = Deadline::after_ns(0);
   EXPECT_TRUE(past.expired());
   EXPECT_EQ(past.remaining_ns(), 0);
   EXPECT_EQ(past.remaining_poll_ms(), 0);
   EXPECT_TRUE(Deadline::after_s(-1).expired());
   const Deadline later = Deadline::after_s(3600);
   EXPECT_FALSE(later.expired());
-  EXPECT_TRUE(past < later);
   EXPECT_GT(later.remaining_ns(), 3000 * kNsPerS);
 }
 
 TEST(Deadline, PollTimeIsRoundedUpAndBounded) {
   EXPECT_EQ(Deadline::after_ns(10 * kNsPerS - 1).remaining_poll_ms() > 0, true);
-  EXPECT_EQ(Deadline::at_ns(now_ns() + 365 * 86400 * kNsPerS).remaining_poll_ms(), INT_MAX);
+  EXPECT_EQ(Deadline::after_ns(365 * 86400 * kNsPerS).remaining_poll_ms(), INT_MAX);
   // Less than a millisecond is left: 0 would make the caller poll again and again.
   const Deadline soon = Deadline::after_ns(kNsPerMs);
   const int poll_ms = soon.remaining_poll_ms();

@@ -29,9 +29,7 @@ namespace dmlcomm::tests {
 namespace {
 
 using engine::Communicator;
-using engine::ConstSpan;
 using engine::OpOptions;
-using engine::Span;
 
 #if defined(__SANITIZE_THREAD__)
 // Making and comparing elements is what takes the time there, and no race needs many.
@@ -63,8 +61,7 @@ std::vector<float> sums(int num_ranks, size_t count) {
   return result;
 }
 
-ConstSpan bytes_of(const std::vector<float>& v) { return {v.data(), v.size() * sizeof(float)}; }
-Span bytes_of(std::vector<float>& v) { return {v.data(), v.size() * sizeof(float)}; }
+Span bytes_of(const std::vector<float>& v) { return {v.data(), v.size() * sizeof(float)}; }
 
 using Case = std::tuple<size_t, int>;  // transport, ranks
 
@@ -161,7 +158,7 @@ TEST_P(EngineTest, GatherAndScatterAreInverse) {
       std::vector<std::vector<float>> pieces(comm.rank() == root ? comm.num_ranks() : 0,
                                              std::vector<float>(count, -1));
       std::vector<Span> outputs;
-      std::vector<ConstSpan> inputs;
+      std::vector<Span> inputs;
       for (auto& piece : pieces) outputs.push_back(bytes_of(piece));
       ASSERT_EQ(run(comm.gather(bytes_of(input), outputs, root, {})).to_string(), "ok");
       for (size_t p = 0; p < pieces.size(); ++p) {
@@ -179,7 +176,7 @@ TEST_P(EngineTest, ReduceScatterKeepsInputsAndSumsOwnPiece) {
   run_ranks(num_ranks(), config(), [&](Communicator& comm) {
     for (size_t count : kCounts) {
       std::vector<std::vector<float>> pieces;
-      std::vector<ConstSpan> inputs;
+      std::vector<Span> inputs;
       for (int p = 0; p < comm.num_ranks(); ++p) {
         pieces.push_back(values_of(comm.rank(), piece_count(p, count)));
       }
@@ -204,7 +201,7 @@ TEST_P(EngineTest, AllToAllExchangesUnevenPieces) {
     for (size_t count : kCounts) {
       std::vector<std::vector<float>> in;
       std::vector<std::vector<float>> out;
-      std::vector<ConstSpan> inputs;
+      std::vector<Span> inputs;
       std::vector<Span> outputs;
       for (int p = 0; p < comm.num_ranks(); ++p) {
         in.push_back(values_of(comm.rank() * 10 + p, count_between(comm.rank(), p, count)));
@@ -244,7 +241,7 @@ TEST_P(EngineTest, InputsMayBeTheOutputsInPlace) {
       }
 
       for (auto& piece : pieces) piece = values_of(comm.rank(), count);
-      std::vector<ConstSpan> inputs;
+      std::vector<Span> inputs;
       for (auto& piece : pieces) inputs.push_back(bytes_of(std::as_const(piece)));
       ASSERT_EQ(
           run(comm.reduce_scatter(inputs, bytes_of(pieces[own]), DType::f32, ReduceOp::sum, {}))
@@ -264,7 +261,7 @@ TEST_P(EngineTest, PiecesOfOtherSizesWithTheSameSumAreNoticed) {
     std::vector<float> values(n);
     std::vector<Span> places;
     for (float& v : values) places.push_back({&v, sizeof(v)});
-    const std::vector<ConstSpan> sources(n, ConstSpan{&value, sizeof(value)});
+    const std::vector<Span> sources(n, Span{&value, sizeof(value)});
     Status status = run(comm.all_to_all(sources, places, {}));
 
     std::vector<std::vector<float>> pieces(n, std::vector<float>(5000));

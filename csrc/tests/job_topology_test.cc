@@ -9,8 +9,10 @@
 namespace dmlcomm::engine {
 namespace {
 
-EngineOptions on_grid(std::vector<uint32_t> grid, std::vector<uint32_t> host_of_rank, int rank) {
-  EngineOptions options;
+CommunicatorOptions on_grid(std::vector<uint32_t> grid, std::vector<uint32_t> host_of_rank,
+                            int rank, size_t num_rails = 0) {
+  CommunicatorOptions options;
+  options.rails.resize(num_rails);
   options.rank = rank;
   options.num_ranks = static_cast<int>(host_of_rank.size());
   options.grid = std::move(grid);
@@ -19,10 +21,10 @@ EngineOptions on_grid(std::vector<uint32_t> grid, std::vector<uint32_t> host_of_
 }
 
 TEST(JobTopologyTest, AGridMayHaveFewerLevelsThanThereAreRails) {
-  EXPECT_TRUE(check_grid(on_grid({3}, {0, 1, 2}, 0), 2).ok());
-  EXPECT_TRUE(check_grid(on_grid({2, 2}, {0, 1, 2, 3}, 0), 3).ok());
-  EXPECT_EQ(check_grid(on_grid({2, 2}, {0, 1, 2, 3}, 0), 1).code(), StatusCode::invalid_argument);
-  EXPECT_EQ(check_grid(on_grid({2}, {0, 1, 2}, 0), 2).code(), StatusCode::invalid_argument);
+  EXPECT_TRUE(check_grid(on_grid({3}, {0, 1, 2}, 0, 2)).ok());
+  EXPECT_TRUE(check_grid(on_grid({2, 2}, {0, 1, 2, 3}, 0, 3)).ok());
+  EXPECT_EQ(check_grid(on_grid({2, 2}, {0, 1, 2, 3}, 0, 1)).code(), StatusCode::invalid_argument);
+  EXPECT_EQ(check_grid(on_grid({2}, {0, 1, 2}, 0, 2)).code(), StatusCode::invalid_argument);
 }
 
 // Rails beyond the levels are spares: no connection begins with them.

@@ -23,9 +23,6 @@ class IdleRunner final : public Runner {
   Status advance(bool*) override { return Status(); }
   bool complete() const override { return false; }
   bool waits_for(int) const override { return false; }
-  void on_sent(transport::SendRequest&) override {}
-  void on_arrived(transport::RecvRequest&) override {}
-  void provide_window(transport::RecvRequest&) override {}
 };
 
 class OperationQueueTest : public testing::Test {

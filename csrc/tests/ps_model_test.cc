@@ -56,7 +56,7 @@ class ModelUnderTest {
   }
   bool push_piece(size_t piece, const Push& push, float value) {
     BufferPool::Buffer buffer = model_->take_buffer();
-    std::fill_n(reinterpret_cast<float*>(buffer.data()), model_->shard(0)->pieces()[piece].count,
+    std::fill_n(reinterpret_cast<float*>(buffer.get()), model_->shard(0)->pieces()[piece].count,
                 value);
     return model_->push(0, piece, push, buffer).value();
   }

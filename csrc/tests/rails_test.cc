@@ -250,6 +250,19 @@ TEST(RailsTest, GoodbyeWaitsForWhatOtherLanesBring) {
   EXPECT_EQ(pair.notes_b.num_lost, 0);
 }
 
+TEST(RailsTest, APeerThatHasOurGoodbyeMayCloseWithoutItsOwn) {
+  Pair pair(2, 100);
+  pair.a.send_goodbye();
+  while (pair.b.progress()) {
+  }
+  ASSERT_TRUE(pair.notes_b.goodbye);
+  for (size_t lane = 0; lane < 2; ++lane) pair.b.channel(lane)->shut_down();
+  while (pair.a.progress()) {
+  }
+  EXPECT_EQ(pair.notes_a.num_lost, 0);
+  EXPECT_NE(pair.a.state(), Link::State::failed);
+}
+
 TEST(RailsTest, TheReasonOfAnEndIsReadBeforeAnyLaneSeemsLost) {
   Pair pair(3, 100);
   pair.a.lose_lane(0, "test");  // what is in order goes over the next lane from now on

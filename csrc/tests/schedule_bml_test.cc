@@ -11,6 +11,7 @@
 #include "schedule/planner.h"
 #include "schedule/price/simulator.h"
 #include "schedule/verify/verifier.h"
+#include "tests/schedule_rails.h"
 #include "tests/schedule_shapes.h"
 #include "tests/schedule_topologies.h"
 

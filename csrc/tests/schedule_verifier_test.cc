@@ -8,6 +8,7 @@
 
 #include "base/str_cat.h"
 #include "schedule/algorithms.h"
+#include "tests/schedule_rails.h"
 #include "tests/schedule_shapes.h"
 #include "tests/schedule_topologies.h"
 

@@ -11,7 +11,7 @@
 #include <random>
 #include <vector>
 
-#include "memory/huge_memory.h"
+#include "memory/huge_pages.h"
 
 namespace dmlcomm::tests {
 namespace {

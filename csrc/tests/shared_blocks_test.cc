@@ -17,7 +17,7 @@
 
 #include "base/alignment.h"
 #include "base/unique_fd.h"
-#include "memory/huge_memory.h"
+#include "memory/huge_pages.h"
 #include "memory/shared_arena.h"
 
 namespace dmlcomm::tests {

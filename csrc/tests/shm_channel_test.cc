@@ -9,7 +9,7 @@
 
 #include <vector>
 
-#include "memory/huge_memory.h"
+#include "memory/huge_pages.h"
 #include "memory/shared_arena.h"
 
 namespace dmlcomm::transport::shm {

@@ -1,11 +1,8 @@
 #include "topology/topology.h"
 
-#include <algorithm>
 #include <map>
 #include <set>
 #include <utility>
-
-#include "base/str_cat.h"
 
 namespace dmlcomm::topology {
 namespace {
@@ -55,13 +52,13 @@ Status check_grid(const Topology& topology) {
   }
   const std::set<uint32_t> hosts(topology.host_of_rank.begin(), topology.host_of_rank.end());
   if (hosts.size() != product || *hosts.rbegin() + uint64_t{1} != product) {
-    return {StatusCode::invalid_argument,
-            str_cat("the grid's levels do not multiply to its ", hosts.size(),
-                    " hosts, or these are not numbered from 0")};
+    return {StatusCode::invalid_argument, "the grid's levels do not multiply to its ", hosts.size(),
+            " hosts, or these are not numbered from 0"};
   }
   if (topology.grid.size() == topology.num_rails) return {};
-  return {StatusCode::invalid_argument, str_cat("a grid of ", topology.grid.size(), " levels has ",
-                                                topology.num_rails, " rails, not one per level")};
+  return {StatusCode::invalid_argument, "a grid of ",
+          topology.grid.size(),         " levels has ",
+          topology.num_rails,           " rails, not one per level"};
 }
 
 }  // namespace
@@ -102,9 +99,8 @@ uint32_t Topology::ranks_kept_together() const {
 
 Status validate(const Topology& topology) {
   if (topology.num_ranks() == 0 || topology.num_rails == 0) {
-    return {StatusCode::invalid_argument,
-            str_cat("a topology needs ranks and rails, and has ", topology.num_ranks(), " and ",
-                    topology.num_rails)};
+    return {StatusCode::invalid_argument, "a topology needs ranks and rails, and has ",
+            topology.num_ranks(), " and ", topology.num_rails};
   }
   if (!is_legal(topology.intra_host) || !is_legal(topology.inter_host) ||
       !(topology.gamma_s_per_byte >= 0) || !(topology.relay_s >= 0) ||
@@ -116,9 +112,8 @@ Status validate(const Topology& topology) {
   const std::vector<double>& betas = topology.rail_betas_s_per_byte;
   const bool are_legal = std::all_of(betas.begin(), betas.end(), [](double b) { return b >= 0; });
   if (!are_legal || (!betas.empty() && betas.size() != topology.num_rails)) {
-    return {StatusCode::invalid_argument,
-            str_cat("a topology of ", topology.num_rails, " rails has prices of ", betas.size(),
-                    " rails, or a negative one")};
+    return {StatusCode::invalid_argument, "a topology of ", topology.num_rails,
+            " rails has prices of ",      betas.size(),     " rails, or a negative one"};
   }
   return topology.grid.empty() ? Status() : check_grid(topology);
 }

@@ -9,8 +9,6 @@
 namespace dmlcomm::adaptor {
 namespace {
 
-using engine::ConstSpan;
-using engine::Span;
 using OpType = c10d::OpType;
 
 // all_reduce_coalesced sends lists up to this size as one message: below it the cost of a message
@@ -30,15 +28,14 @@ bool is_blocking(const TorchOptions& options) {
   }
 }
 
-void scale(void* destination, ConstSpan source, const Reduction& reduction) {
+void scale(void* destination, Span source, const Reduction& reduction) {
   kernels::scale(destination, source.data, source.bytes / size_of(reduction.dtype), reduction.dtype,
                  *reduction.factor);
 }
 
 // The values that enter the reduction: the tensor's memory, or for PREMUL_SUM a scaled copy.
-ConstSpan reduction_input(CallTensors& tensors, const at::Tensor& tensor,
-                          const Reduction& reduction) {
-  const ConstSpan span = tensors.read(tensor);
+Span reduction_input(CallTensors& tensors, const at::Tensor& tensor, const Reduction& reduction) {
+  const Span span = tensors.read(tensor);
   if (!reduction.factor) return span;
   auto scaled =
       at::empty(tensor.sizes(), tensor.options().memory_format(at::MemoryFormat::Contiguous));
@@ -50,12 +47,12 @@ ConstSpan reduction_input(CallTensors& tensors, const at::Tensor& tensor,
 Span update_for_reduction(CallTensors& tensors, const at::Tensor& tensor,
                           const Reduction& reduction) {
   const Span span = tensors.update(tensor);
-  if (reduction.factor) scale(span.data, {span.data, span.bytes}, reduction);
+  if (reduction.factor) scale(span.data, span, reduction);
   return span;
 }
 
-std::vector<ConstSpan> read_all(CallTensors& tensors, const std::vector<at::Tensor>& list) {
-  std::vector<ConstSpan> spans;
+std::vector<Span> read_all(CallTensors& tensors, const std::vector<at::Tensor>& list) {
+  std::vector<Span> spans;
   spans.reserve(list.size());
   for (const auto& tensor : list) spans.push_back(tensors.read(tensor));
   return spans;
@@ -123,22 +120,16 @@ ProcessGroupDmlcomm::Call ProcessGroupDmlcomm::begin(OpType type, const char* ti
   return call;
 }
 
-int ProcessGroupDmlcomm::check_root(int64_t root, const char* operation) const {
-  TORCH_CHECK_VALUE(root >= 0 && root < size_, "dmlcomm ", operation, ": root ", root,
+int ProcessGroupDmlcomm::check_rank(int64_t rank, const char* operation, const char* name) const {
+  TORCH_CHECK_VALUE(rank >= 0 && rank < size_, "dmlcomm ", operation, ": ", name, " ", rank,
                     " is not in the group of ", size_, " ranks");
-  return static_cast<int>(root);
-}
-
-int ProcessGroupDmlcomm::check_peer(int peer, const char* operation) const {
-  TORCH_CHECK_VALUE(peer >= 0 && peer < size_, "dmlcomm ", operation, ": rank ", peer,
-                    " is not in the group of ", size_, " ranks");
-  return peer;
+  return static_cast<int>(rank);
 }
 
 ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::broadcast(TensorList& tensors,
                                                             const c10d::BroadcastOptions& options) {
   check_list(tensors, "broadcast");
-  const int root = check_root(options.rootRank, "broadcast");
+  const int root = check_rank(options.rootRank, "broadcast", "root");
   const Call call = begin(OpType::BROADCAST, "dmlcomm:broadcast", options);
   CallTensors buffers;
   c10::SmallVector<Span, 1> spans;
@@ -245,7 +236,7 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::allreduce_flattened(const Call
   }
   const auto reduction = reduction_of(flat, op, "all_reduce_coalesced");
   const Span span{flat.mutable_data_ptr(), flat.nbytes()};
-  if (reduction.factor) scale(span.data, {span.data, span.bytes}, reduction);
+  if (reduction.factor) scale(span.data, span, reduction);
   buffers.keep(flat);
   auto work = make_work(call, std::move(buffers), tensors);
   work->add(communicator_->all_reduce(span.data, static_cast<size_t>(count), reduction.dtype,
@@ -256,10 +247,10 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::allreduce_flattened(const Call
 ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::reduce(TensorList& tensors,
                                                          const c10d::ReduceOptions& options) {
   check_list(tensors, "reduce");
-  const int root = check_root(options.rootRank, "reduce");
+  const int root = check_rank(options.rootRank, "reduce", "root");
   const Call call = begin(OpType::REDUCE, "dmlcomm:reduce", options);
   struct Part {
-    ConstSpan input;
+    Span input;
     void* output;
     Reduction reduction;
   };
@@ -269,7 +260,7 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::reduce(TensorList& tensors,
     const auto reduction = reduction_of(tensor, options.reduceOp, "reduce");
     if (rank_ == root) {
       const Span span = update_for_reduction(buffers, tensor, reduction);
-      parts.push_back({{span.data, span.bytes}, span.data, reduction});
+      parts.push_back({span, span.data, reduction});
     } else {
       buffers.add_result(tensor);
       parts.push_back({reduction_input(buffers, tensor, reduction), nullptr, reduction});
@@ -290,7 +281,7 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::allgather(std::vector<TensorLi
   check_counts(outputs.size(), inputs.size(), "all_gather");
   const Call call = begin(OpType::ALLGATHER, "dmlcomm:all_gather", options);
   CallTensors buffers;
-  c10::SmallVector<std::pair<ConstSpan, std::vector<Span>>, 1> parts;
+  c10::SmallVector<std::pair<Span, std::vector<Span>>, 1> parts;
   for (size_t i = 0; i < inputs.size(); ++i) {
     check_parts(outputs[i], inputs[i], size_, "all_gather", "the output list");
     check_same(outputs[i][rank_], inputs[i], 1, "all_gather");
@@ -333,10 +324,10 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::allgather_into_tensor_coalesce
   check_tensors(outputs, "all_gather_into_tensor");
   const Call call = begin(OpType::_ALLGATHER_BASE, "dmlcomm:_all_gather_base", options);
   CallTensors buffers;
-  c10::SmallVector<std::pair<ConstSpan, std::vector<Span>>, 1> parts;
+  c10::SmallVector<std::pair<Span, std::vector<Span>>, 1> parts;
   for (size_t i = 0; i < inputs.size(); ++i) {
     check_same(outputs[i], inputs[i], size_, "all_gather_into_tensor");
-    const ConstSpan input = buffers.read(inputs[i]);
+    const Span input = buffers.read(inputs[i]);
     parts.emplace_back(input, split_evenly(buffers.write(outputs[i]), size_));
   }
   auto work = make_work(call, std::move(buffers), inputs);
@@ -352,10 +343,10 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::gather(std::vector<TensorList>
                                                          const c10d::GatherOptions& options) {
   check_list(inputs, "gather");
   TORCH_CHECK_VALUE(inputs.size() == 1, "dmlcomm gather: expected one input, got ", inputs.size());
-  const int root = check_root(options.rootRank, "gather");
+  const int root = check_rank(options.rootRank, "gather", "root");
   const Call call = begin(OpType::GATHER, "dmlcomm:gather", options);
   CallTensors buffers;
-  const ConstSpan input = buffers.read(inputs[0]);
+  const Span input = buffers.read(inputs[0]);
   std::vector<Span> spans;
   if (rank_ == root) {
     check_counts(outputs.size(), inputs.size(), "gather");
@@ -374,10 +365,10 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::gather(std::vector<TensorList>
 ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::gather_into_tensor(
     at::Tensor& output, at::Tensor& input, const c10d::GatherOptions& options) {
   check_tensor(input, "gather_into_tensor");
-  const int root = check_root(options.rootRank, "gather_into_tensor");
+  const int root = check_rank(options.rootRank, "gather_into_tensor", "root");
   const Call call = begin(OpType::GATHER, "dmlcomm:gather", options);
   CallTensors buffers;
-  const ConstSpan span = buffers.read(input);
+  const Span span = buffers.read(input);
   std::vector<Span> spans;
   if (rank_ == root) {
     check_tensor(output, "gather_into_tensor");
@@ -395,11 +386,11 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::scatter(TensorList& outputs,
   check_list(outputs, "scatter");
   TORCH_CHECK_VALUE(outputs.size() == 1, "dmlcomm scatter: expected one output, got ",
                     outputs.size());
-  const int root = check_root(options.rootRank, "scatter");
+  const int root = check_rank(options.rootRank, "scatter", "root");
   const Call call = begin(OpType::SCATTER, "dmlcomm:scatter", options);
   CallTensors buffers;
   const Span output = buffers.write(outputs[0]);
-  std::vector<ConstSpan> spans;
+  std::vector<Span> spans;
   if (rank_ == root) {
     check_counts(outputs.size(), inputs.size(), "scatter");
     check_parts(inputs[0], outputs[0], size_, "scatter", "the input list of the root");
@@ -422,7 +413,7 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::reduce_scatter(
   check_counts(outputs.size(), inputs.size(), "reduce_scatter");
   const Call call = begin(OpType::REDUCE_SCATTER, "dmlcomm:reduce_scatter", options);
   struct Part {
-    std::vector<ConstSpan> inputs;
+    std::vector<Span> inputs;
     Span output;
     Reduction reduction;
   };
@@ -432,7 +423,7 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::reduce_scatter(
     check_parts(inputs[i], outputs[i], size_, "reduce_scatter", "the input list");
     check_same(inputs[i][rank_], outputs[i], 1, "reduce_scatter");
     const auto reduction = reduction_of(outputs[i], options.reduceOp, "reduce_scatter");
-    std::vector<ConstSpan> spans;
+    std::vector<Span> spans;
     for (const auto& input : inputs[i]) spans.push_back(reduction_input(buffers, input, reduction));
     parts.push_back({std::move(spans), buffers.write(outputs[i]), reduction});
   }
@@ -458,7 +449,7 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::reduce_scatter_tensor_coalesce
   check_tensors(outputs, "reduce_scatter_tensor");
   const Call call = begin(OpType::_REDUCE_SCATTER_BASE, "dmlcomm:_reduce_scatter_base", options);
   struct Part {
-    std::vector<ConstSpan> inputs;
+    std::vector<Span> inputs;
     Span output;
     Reduction reduction;
   };
@@ -467,7 +458,7 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::reduce_scatter_tensor_coalesce
   for (size_t i = 0; i < outputs.size(); ++i) {
     check_same(inputs[i], outputs[i], size_, "reduce_scatter_tensor");
     const auto reduction = reduction_of(outputs[i], options.reduceOp, "reduce_scatter_tensor");
-    const ConstSpan input = reduction_input(buffers, inputs[i], reduction);
+    const Span input = reduction_input(buffers, inputs[i], reduction);
     parts.push_back({split_evenly(input, size_), buffers.write(outputs[i]), reduction});
   }
   auto work = make_work(call, std::move(buffers), inputs);
@@ -515,12 +506,13 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::alltoall(TensorList& outputs, 
 
 ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::send(TensorList& tensors, int destination,
                                                        int tag) {
-  return start_send_or_recv(OpType::SEND, "dmlcomm:send", tensors, check_peer(destination, "send"),
-                            tag);
+  return start_send_or_recv(OpType::SEND, "dmlcomm:send", tensors,
+                            check_rank(destination, "send", "rank"), tag);
 }
 
 ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::recv(TensorList& tensors, int source, int tag) {
-  return start_send_or_recv(OpType::RECV, "dmlcomm:recv", tensors, check_peer(source, "recv"), tag);
+  return start_send_or_recv(OpType::RECV, "dmlcomm:recv", tensors,
+                            check_rank(source, "recv", "rank"), tag);
 }
 
 ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::recvAnysource(TensorList& tensors, int tag) {
@@ -538,7 +530,7 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::start_send_or_recv(OpType type
   TORCH_CHECK_VALUE(tag >= 0 && tag <= kMaxTag, "dmlcomm ", operation,
                     ": expected a tag from 0 to ", kMaxTag, ", got ", tag);
   CallTensors buffers;
-  c10::SmallVector<ConstSpan, 1> sources;
+  c10::SmallVector<Span, 1> sources;
   c10::SmallVector<Span, 1> destinations;
   for (const auto& tensor : tensors) {
     if (sends) {

@@ -2,34 +2,18 @@
 
 #include <pybind11/pybind11.h>
 
+#include <map>
+
 namespace py = pybind11;
 
 namespace dmlcomm::adaptor {
 namespace {
 
-// Python classes by cause. Never released: exceptions may be translated until the process ends.
-struct ErrorClasses {
-  PyObject* comm_error = nullptr;
-  PyObject* peer_lost = nullptr;
-  PyObject* mismatch = nullptr;
-  PyObject* timeout = nullptr;
-  PyObject* aborted = nullptr;
-};
-
-ErrorClasses& error_classes() {
-  static ErrorClasses classes;
-  return classes;
-}
-
-PyObject* class_of(StatusCode code) {
-  const ErrorClasses& classes = error_classes();
-  switch (code) {
-    case StatusCode::peer_lost: return classes.peer_lost;
-    case StatusCode::mismatch: return classes.mismatch;
-    case StatusCode::timeout: return classes.timeout;
-    case StatusCode::aborted: return classes.aborted;
-    default: return classes.comm_error;
-  }
+// Python classes by cause; CommError, under `ok`, is that of all others. Never released: exceptions
+// may be translated until the process ends.
+std::map<StatusCode, PyObject*>& error_classes() {
+  static auto* const classes = new std::map<StatusCode, PyObject*>;
+  return *classes;
 }
 
 void translate(std::exception_ptr error) {
@@ -40,12 +24,20 @@ void translate(std::exception_ptr error) {
   }
 }
 
+unsigned long& main_thread() {
+  static unsigned long id = 0;
+  return id;
+}
+
 }  // namespace
 
 CommException::CommException(const Status& status)
     : PyTorchError(status.to_string()), code_(status.code()) {}
 
-PyObject* CommException::python_type() { return class_of(code_); }
+PyObject* CommException::python_type() {
+  const auto found = error_classes().find(code_);
+  return found != error_classes().end() ? found->second : error_classes().at(StatusCode::ok);
+}
 
 std::exception_ptr to_exception(const Status& status) {
   return std::make_exception_ptr(CommException(status));
@@ -58,14 +50,23 @@ void throw_if_error(const Status& status) {
 void register_errors() {
   auto errors = py::module_::import("dmlcomm.errors");
   auto look_up = [&](const char* name) { return py::object(errors.attr(name)).release().ptr(); };
-  error_classes() = ErrorClasses{
-      .comm_error = look_up("CommError"),
-      .peer_lost = look_up("PeerLostError"),
-      .mismatch = look_up("CollectiveMismatchError"),
-      .timeout = look_up("CommTimeoutError"),
-      .aborted = look_up("AbortedError"),
-  };
+  error_classes() = {{StatusCode::ok, look_up("CommError")},
+                     {StatusCode::peer_lost, look_up("PeerLostError")},
+                     {StatusCode::mismatch, look_up("CollectiveMismatchError")},
+                     {StatusCode::timeout, look_up("CommTimeoutError")},
+                     {StatusCode::aborted, look_up("AbortedError")}};
   py::register_exception_translator(&translate);
+}
+
+void remember_main_thread() {
+  auto thread = py::module_::import("threading").attr("main_thread")();
+  main_thread() = thread.attr("ident").cast<unsigned long>();
+}
+
+void check_interrupts() {
+  if (PyThread_get_thread_ident() != main_thread() || !Py_IsInitialized()) return;
+  py::gil_scoped_acquire gil;
+  if (PyErr_CheckSignals() != 0) throw py::error_already_set();
 }
 
 }  // namespace dmlcomm::adaptor

@@ -1,5 +1,5 @@
 // Errors on their way from the engine to Python: Status -> C++ exception -> class of
-// dmlcomm.errors.
+// dmlcomm.errors; and Ctrl-C on its way to C++ that waits.
 //
 // CommException derives from torch::PyTorchError and not from c10::Error: that is the one base for
 // which both of torch's ways into Python (pybind11's translators and HANDLE_TH_ERRORS, through
@@ -9,7 +9,6 @@
 #include <torch/csrc/Exceptions.h>
 
 #include <exception>
-#include <string>
 
 #include "base/status.h"
 
@@ -34,5 +33,13 @@ void throw_if_error(const Status& status);
 
 // Looks up the classes of dmlcomm.errors and registers the translator. Once, at import.
 void register_errors();
+
+// Remembers which thread is Python's main thread. Once, at import.
+void remember_main_thread();
+
+// On the main thread, the only one on which Python runs signal handlers: runs those of signals that
+// have arrived, taking the GIL for it; throws py::error_already_set (KeyboardInterrupt) if one
+// raised. Elsewhere: nothing.
+void check_interrupts();
 
 }  // namespace dmlcomm::adaptor

@@ -11,7 +11,6 @@
 
 #include "torch/completion_pool.h"
 #include "torch/errors.h"
-#include "torch/interrupts.h"
 #include "torch/process_group.h"
 #include "torch/server_all_reduce.h"
 
@@ -75,7 +74,9 @@ StatusCode code_of(const std::string& name) {
 void bind_server_operation(py::module_& module) {
   py::class_<ServerOperation, std::shared_ptr<ServerOperation>>(
       module, "ServerOperation", "An all_reduce that the parameter servers carry out.")
-      .def("succeed", &ServerOperation::succeed, py::call_guard<py::gil_scoped_release>())
+      .def(
+          "succeed", [](ServerOperation& operation) { operation.complete(Status()); },
+          py::call_guard<py::gil_scoped_release>())
       .def(
           "fail",
           [](ServerOperation& operation, const std::string& code, const std::string& message) {

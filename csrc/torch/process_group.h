@@ -134,13 +134,9 @@ class ProcessGroupDmlcomm final : public c10d::Backend {
                                     const c10d::ReduceOp& op);
   WorkPtr allreduce_flattened(const Call& call, const TensorList& tensors,
                               const c10d::ReduceOp& op);
-  engine::OperationPtr start_reduce_scatter(CallTensors& tensors, at::Tensor& output,
-                                            const at::Tensor& input, const c10d::ReduceOp& op,
-                                            const Call& call, const char* operation);
   WorkPtr start_send_or_recv(c10d::OpType type, const char* title, TensorList& tensors, int peer,
                              int tag);
-  int check_root(int64_t root, const char* operation) const;
-  int check_peer(int peer, const char* operation) const;
+  int check_rank(int64_t rank, const char* operation, const char* name) const;
 
   const Communicator communicator_;
   const engine::CommunicatorOptions communicator_options_;

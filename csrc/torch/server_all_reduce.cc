@@ -13,18 +13,16 @@ ServerOperation::ServerOperation(std::shared_ptr<engine::Communicator> communica
     : communicator_(std::move(communicator)) {}
 
 Status ServerOperation::wait(std::chrono::milliseconds timeout) {
-  const Status status = SettledOperation::wait(timeout);
+  const Status status = Completion::wait(timeout);
   if (!done()) {
-    if (const Status error = communicator_->error(); !error.ok()) finish(error);
+    if (const Status error = communicator_->error(); !error.ok()) complete(error);
   }
   return status;
 }
 
-void ServerOperation::succeed() { finish(Status()); }
-
 void ServerOperation::fail(const Status& status) {
   if (done()) return;
-  finish(status);
+  complete(status);
   communicator_->abort(status.message());
 }
 
@@ -71,7 +69,7 @@ void ServerAllReduce::close(const Status& reason) {
     pending.swap(pending_);
   }
   for (const auto& weak : pending) {
-    if (const auto operation = weak.lock()) operation->end(reason);
+    if (const auto operation = weak.lock()) operation->complete(reason);
   }
   if (!Py_IsInitialized()) return;
   const py::gil_scoped_acquire gil;

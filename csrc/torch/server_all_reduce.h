@@ -16,12 +16,12 @@
 #include <string>
 #include <vector>
 
-#include "torch/settled_operation.h"
+#include "engine/completion.h"
 
 namespace dmlcomm::adaptor {
 
 // One all_reduce that the servers carry out. Python ends it, or a failure of the group.
-class ServerOperation final : public SettledOperation {
+class ServerOperation final : public engine::Completion {
  public:
   explicit ServerOperation(std::shared_ptr<engine::Communicator> communicator);
 
@@ -31,11 +31,8 @@ class ServerOperation final : public SettledOperation {
   // Collectives of the engine are numbered, these are not among them.
   uint64_t sequence() const override { return 0; }
 
-  void succeed();
   // The group fails with it: ranks that do not take part any more are out of step.
   void fail(const Status& status);
-  // Ends this operation alone.
-  void end(const Status& status) { finish(status); }
 
  private:
   const std::shared_ptr<engine::Communicator> communicator_;

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "torch/completion_pool.h"
+#include "torch/tensors.h"
 
 namespace dmlcomm::adaptor {
 namespace {
@@ -15,13 +16,7 @@ uint32_t tag_of(uint64_t sequence) {
   return 0x80000000u | (static_cast<uint32_t>(sequence << 1) & 0x7ffffffeu);
 }
 
-engine::ConstSpan readable(const at::Tensor& tensor) {
-  return {tensor.const_data_ptr(), tensor.nbytes()};
-}
-
-engine::Span writable(const at::Tensor& tensor) {
-  return {tensor.mutable_data_ptr(), tensor.nbytes()};
-}
+Span readable(const at::Tensor& tensor) { return {tensor.const_data_ptr(), tensor.nbytes()}; }
 
 }  // namespace
 
@@ -68,7 +63,7 @@ SparseSum::SparseSum(std::shared_ptr<engine::Communicator> communicator, const a
 }
 
 void SparseSum::exchange_headers() {
-  std::vector<engine::Span> outputs;
+  std::vector<Span> outputs;
   for (auto& header : headers_) outputs.push_back({&header, sizeof(Header)});
   const Header* own = &headers_[static_cast<size_t>(communicator_->rank())];
   headers_operation_ = communicator_->all_gather(
@@ -76,26 +71,27 @@ void SparseSum::exchange_headers() {
       {.timeout = timeout_, .inline_wait = false, .element = std::nullopt});
   // The next stage allocates tensors: not on the engine's thread.
   headers_operation_->on_done([self = shared_from_this()](const Status& status) {
-    if (!status.ok()) return self->finish(status);
+    if (!status.ok()) return self->complete(status);
     CompletionPool::instance().submit([self] { self->exchange_parts(); });
   });
 }
 
 void SparseSum::exchange_parts() {
-  if (Status status = check_headers(); !status.ok()) return finish(std::move(status));
+  if (Status status = check_headers(); !status.ok()) return complete(status);
   const uint32_t tag = tag_of(headers_operation_->sequence());
   std::vector<engine::OperationPtr> operations;
   for (int peer = 0; peer < communicator_->num_ranks(); ++peer) {
     if (peer != communicator_->rank()) exchange_part(peer, tag, operations);
   }
-  // One more than operations, released below: finish() must not run while callbacks are registered.
+  // One more than operations, released below: complete() must not run while callbacks are
+  // registered.
   num_running_ = operations.size() + 1;
   auto on_one_done = [self = shared_from_this()](const Status& status) {
-    if (!status.ok()) self->finish(status);
-    if (--self->num_running_ == 0) self->finish({});
+    if (!status.ok()) self->complete(status);
+    if (--self->num_running_ == 0) self->complete(Status());
   };
   for (auto& operation : operations) operation->on_done(on_one_done);
-  on_one_done({});
+  on_one_done(Status());
 }
 
 void SparseSum::exchange_part(int peer, uint32_t tag,

@@ -17,15 +17,14 @@
 #include <memory>
 #include <vector>
 
-#include "engine/communicator.h"
-#include "torch/settled_operation.h"
+#include "engine/completion.h"
 
 namespace dmlcomm::adaptor {
 
 // Throws ValueError unless `tensor` is a sparse COO tensor on the CPU and `op` is SUM.
 void check_sparse(const at::Tensor& tensor, const c10d::ReduceOp& op);
 
-class SparseSum final : public SettledOperation, public std::enable_shared_from_this<SparseSum> {
+class SparseSum final : public engine::Completion, public std::enable_shared_from_this<SparseSum> {
  public:
   static std::shared_ptr<SparseSum> start(std::shared_ptr<engine::Communicator> communicator,
                                           const at::Tensor& tensor,

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <thread>
 
-#include "torch/interrupts.h"
+#include "torch/errors.h"
 
 namespace dmlcomm::adaptor {
 namespace {

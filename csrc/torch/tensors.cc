@@ -21,10 +21,6 @@ at::Tensor contiguous_copy(const at::Tensor& tensor) {
   return copy;
 }
 
-engine::Span writable(const at::Tensor& tensor) {
-  return {tensor.mutable_data_ptr(), tensor.nbytes()};
-}
-
 std::optional<DType> dtype_of(at::ScalarType type) {
   switch (type) {
     case at::kByte: return DType::u8;
@@ -76,42 +72,14 @@ double premul_factor(const c10d::ReduceOp& op, const char* operation) {
   return supplement->tensor_factor.item<double>();
 }
 
-template <typename AnySpan>
-std::vector<AnySpan> split_bytes_evenly(AnySpan span, int parts) {
-  const size_t bytes = span.bytes / static_cast<size_t>(parts);
-  std::vector<AnySpan> result;
-  result.reserve(static_cast<size_t>(parts));
-  using Byte = std::conditional_t<std::is_same_v<AnySpan, engine::Span>, char, const char>;
-  auto* data = static_cast<Byte*>(span.data);
-  for (int part = 0; part < parts; ++part) result.push_back({data + part * bytes, bytes});
-  return result;
-}
-
-template <typename AnySpan>
-std::vector<AnySpan> split_bytes_by_rows(AnySpan span, const at::Tensor& tensor,
-                                         const std::vector<int64_t>& rows) {
-  const int64_t num_rows = tensor.dim() == 0 ? 1 : tensor.size(0);
-  const size_t row_bytes = num_rows == 0 ? 0 : span.bytes / static_cast<size_t>(num_rows);
-  std::vector<AnySpan> result;
-  result.reserve(rows.size());
-  using Byte = std::conditional_t<std::is_same_v<AnySpan, engine::Span>, char, const char>;
-  auto* data = static_cast<Byte*>(span.data);
-  for (int64_t part : rows) {
-    const size_t bytes = static_cast<size_t>(part) * row_bytes;
-    result.push_back({data, bytes});
-    data += bytes;
-  }
-  return result;
-}
-
 }  // namespace
 
-engine::ConstSpan CallTensors::read(const at::Tensor& tensor) {
+Span CallTensors::read(const at::Tensor& tensor) {
   kept_.push_back(is_plain(tensor) ? tensor : contiguous_copy(tensor));
   return {kept_.back().const_data_ptr(), kept_.back().nbytes()};
 }
 
-engine::Span CallTensors::write(const at::Tensor& tensor) {
+Span CallTensors::write(const at::Tensor& tensor) {
   results_.push_back(tensor);
   if (is_plain(tensor)) return writable(tensor);
   auto temporary =
@@ -120,7 +88,7 @@ engine::Span CallTensors::write(const at::Tensor& tensor) {
   return writable(temporary);
 }
 
-engine::Span CallTensors::update(const at::Tensor& tensor) {
+Span CallTensors::update(const at::Tensor& tensor) {
   results_.push_back(tensor);
   if (is_plain(tensor)) return writable(tensor);
   copies_.emplace_back(contiguous_copy(tensor), tensor);
@@ -144,22 +112,26 @@ void CallTensors::finish() {
   finisher_ = nullptr;
 }
 
-std::vector<engine::ConstSpan> split_evenly(engine::ConstSpan span, int parts) {
-  return split_bytes_evenly(span, parts);
+std::vector<Span> split_evenly(Span span, int parts) {
+  const size_t bytes = span.bytes / static_cast<size_t>(parts);
+  std::vector<Span> result;
+  result.reserve(static_cast<size_t>(parts));
+  for (int part = 0; part < parts; ++part) result.emplace_back(span.data + part * bytes, bytes);
+  return result;
 }
 
-std::vector<engine::Span> split_evenly(engine::Span span, int parts) {
-  return split_bytes_evenly(span, parts);
-}
-
-std::vector<engine::ConstSpan> split_rows(engine::ConstSpan span, const at::Tensor& tensor,
-                                          const std::vector<int64_t>& rows) {
-  return split_bytes_by_rows(span, tensor, rows);
-}
-
-std::vector<engine::Span> split_rows(engine::Span span, const at::Tensor& tensor,
-                                     const std::vector<int64_t>& rows) {
-  return split_bytes_by_rows(span, tensor, rows);
+std::vector<Span> split_rows(Span span, const at::Tensor& tensor,
+                             const std::vector<int64_t>& rows) {
+  const int64_t num_rows = tensor.dim() == 0 ? 1 : tensor.size(0);
+  const size_t row_bytes = num_rows == 0 ? 0 : span.bytes / static_cast<size_t>(num_rows);
+  std::vector<Span> result;
+  result.reserve(rows.size());
+  for (int64_t part : rows) {
+    const size_t bytes = static_cast<size_t>(part) * row_bytes;
+    result.emplace_back(span.data, bytes);
+    span.data += bytes;
+  }
+  return result;
 }
 
 engine::OpOptions moving(engine::OpOptions options, const at::Tensor& tensor) {

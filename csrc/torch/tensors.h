@@ -25,13 +25,13 @@ namespace dmlcomm::adaptor {
 class CallTensors {
  public:
   // Memory with the tensor's values. The engine reads it.
-  engine::ConstSpan read(const at::Tensor& tensor);
+  Span read(const at::Tensor& tensor);
 
   // Memory that becomes the tensor's values; its present contents are not read.
-  engine::Span write(const at::Tensor& tensor);
+  Span write(const at::Tensor& tensor);
 
   // Memory with the tensor's values that the engine changes in place.
-  engine::Span update(const at::Tensor& tensor);
+  Span update(const at::Tensor& tensor);
 
   // The tensor's values in one dimension: its own memory, or a copy.
   at::Tensor flat(const at::Tensor& tensor);
@@ -63,15 +63,16 @@ class CallTensors {
   std::function<void()> finisher_;
 };
 
+// The tensor's own memory.
+inline Span writable(const at::Tensor& tensor) {
+  return {tensor.mutable_data_ptr(), tensor.nbytes()};
+}
+
 // Splits memory into `parts` equal ranges. The caller has checked that it divides.
-std::vector<engine::ConstSpan> split_evenly(engine::ConstSpan span, int parts);
-std::vector<engine::Span> split_evenly(engine::Span span, int parts);
+std::vector<Span> split_evenly(Span span, int parts);
 
 // Splits memory by rows of the tensor's first dimension.
-std::vector<engine::ConstSpan> split_rows(engine::ConstSpan span, const at::Tensor& tensor,
-                                          const std::vector<int64_t>& rows);
-std::vector<engine::Span> split_rows(engine::Span span, const at::Tensor& tensor,
-                                     const std::vector<int64_t>& rows);
+std::vector<Span> split_rows(Span span, const at::Tensor& tensor, const std::vector<int64_t>& rows);
 
 // The options of an operation that only moves `tensor`'s bytes: ranks that disagree on what they
 // are notice. Types that the core has no name for are just bytes.

@@ -3,12 +3,10 @@
 #include <ATen/core/ivalue.h>
 
 #include <algorithm>
-#include <string>
 #include <utility>
 
 #include "torch/completion_pool.h"
 #include "torch/errors.h"
-#include "torch/interrupts.h"
 
 namespace dmlcomm::adaptor {
 namespace {

@@ -619,8 +619,9 @@ bool Link::progress_lane(size_t index, Lane& lane) {
   }
   if (status.ok()) moved |= confirm(lane);
   if (status.ok() || state_ != State::up) return moved;
-  // Its end is in good order; the other lanes still have to say theirs.
-  if (lane.intake().said_goodbye) return moved;
+  // Its end is in good order; the other lanes still have to say theirs. A peer that has our goodbye
+  // may close without one of its own.
+  if (lane.intake().said_goodbye || said_goodbye_) return moved;
   const bool only_this_lane =
       lanes_.has_many_rails() && !reported_ &&
       (status.code() == StatusCode::peer_lost || status.code() == StatusCode::io_error);
@@ -699,6 +700,7 @@ bool Link::take_sign_of_life() {
 
 void Link::send_goodbye() {
   if (state_ != State::up) return;
+  said_goodbye_ = true;
   lanes_.push_last(OutFrame(header_of(FrameKind::goodbye, 0)));
   shut_down();
 }

@@ -221,6 +221,7 @@ class Link final : private LaneReader {
   Status error_;
   bool reported_ = false;  // error_ is the peer's
   bool ended_ = false;
+  bool said_goodbye_ = false;
   bool is_shut_down_ = false;  // after the last word of an ended link
   LaneSet lanes_;
   std::vector<size_t> lost_lanes_;

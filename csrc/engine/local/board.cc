@@ -1,7 +1,5 @@
 #include "engine/local/board.h"
 
-#include <cstdint>
-
 #include "engine/local/direct_runner.h"
 #include "engine/local/slot_runner.h"
 #include "memory/shared_blocks.h"

@@ -17,9 +17,6 @@ class BoardRunner : public Runner {
   Status advance(bool* moved) final;
   bool complete() const final { return phase_ == Phase::done; }
   bool waits_for(int peer) const final;
-  void on_sent(transport::SendRequest&) final {}
-  void on_arrived(transport::RecvRequest&) final {}
-  void provide_window(transport::RecvRequest&) final {}
 
  protected:
   // Fills the own slot of the round that is entered next.

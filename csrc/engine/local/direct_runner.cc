@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/str_cat.h"
 #include "engine/segments.h"
 #include "kernels/copy.h"
 #include "kernels/reduce.h"
@@ -147,14 +146,14 @@ std::byte* DirectRunner::find_here(const Place& place, uint64_t bytes) const {
 Status DirectRunner::prepare() {
   auto transfers = transfers_of(request(), rank(), shown_);
   if (!transfers.ok()) {
-    return Status(transfers.status().code(),
-                  str_cat("in ", op().text(), ": ", transfers.status().message()));
+    return Status(transfers.status().code(), "in ", op().text(), ": ",
+                  transfers.status().message());
   }
   transfers_ = std::move(*transfers);
   for (Transfer& t : transfers_) {
     for (Place& source : t.sources) source.here = find_here(source, t.bytes);
     for (Place& target : t.targets) target.here = find_here(target, t.bytes);
-    if (copy_ != nullptr) t.result = copy_ + (t.result - static_cast<std::byte*>(tensor().data));
+    if (copy_ != nullptr) t.result = copy_ + (t.result - tensor().data);
   }
   // A reduction keeps a segment of each source there, and the result of one that is passed on.
   size_t bytes = 0;
@@ -220,7 +219,7 @@ Status DirectRunner::move_segment(const Transfer& transfer, uint64_t position, s
 Result<const std::byte*> DirectRunner::reduce_segment(const Transfer& transfer, uint64_t position,
                                                       size_t bytes) {
   std::vector<const void*> sources;
-  std::byte* free = staging_.data();
+  std::byte* free = staging_.get();
   for (const Place& source : transfer.sources) {
     if (source.here != nullptr) {
       sources.push_back(source.here + position);

@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "base/str_cat.h"
 #include "topology/partition.h"
 
 namespace dmlcomm::engine {
@@ -31,8 +30,8 @@ class TransferPlanner {
 
   Result<std::vector<Transfer>> plan() {
     switch (request_.shape.kind) {
-      case OpKind::all_reduce: plan_all_reduce(); break;
-      case OpKind::reduce: plan_reduce(); break;
+      case OpKind::all_reduce:
+      case OpKind::reduce: plan_reduction(); break;
       case OpKind::reduce_scatter: plan_reduce_scatter(); break;
       case OpKind::broadcast: plan_broadcast(); break;
       case OpKind::all_gather:
@@ -69,38 +68,29 @@ class TransferPlanner {
     return {cuts.begin(r) * element, cuts.length(r) * element};
   }
 
-  void plan_all_reduce() {
-    const auto [offset, bytes] = own_part();
-    Transfer t{bytes, {}, nullptr, {}};
-    if (bytes > 0) t.result = request_.output.at(offset, bytes);
-    for (int rank = 0; rank < num_ranks_; ++rank) {
-      t.sources.push_back(place(rank, kInput, offset));
-    }
-    for (int i = 1; i < num_ranks_; ++i) t.targets.push_back(place(other(i), kInput, offset));
-    add(std::move(t));
+  // The same place of every rank, in rank order.
+  std::vector<Place> places(size_t index, uint64_t offset) const {
+    std::vector<Place> all;
+    for (int rank = 0; rank < num_ranks_; ++rank) all.push_back(place(rank, index, offset));
+    return all;
   }
 
-  void plan_reduce() {
+  void plan_reduction() {
+    const bool to_all = request_.shape.kind == OpKind::all_reduce;
     const auto [offset, bytes] = own_part();
-    Transfer t{bytes, {}, nullptr, {}};
-    for (int rank = 0; rank < num_ranks_; ++rank) {
-      t.sources.push_back(place(rank, kInput, offset));
-    }
-    if (rank_ != root_) {
-      t.targets.push_back(place(root_, kRootOutput, offset));
-    } else if (bytes > 0) {
-      t.result = request_.output.at(offset, bytes);
+    Transfer t{bytes, places(kInput, offset), nullptr, {}};
+    if (bytes > 0 && (to_all || rank_ == root_)) t.result = request_.output.at(offset, bytes);
+    for (int i = 1; i < num_ranks_; ++i) {
+      if (to_all) t.targets.push_back(place(other(i), kInput, offset));
+      if (!to_all && other(i) == root_) t.targets.push_back(place(root_, kRootOutput, offset));
     }
     add(std::move(t));
   }
 
   void plan_reduce_scatter() {
-    Transfer t{request_.output.bytes(), {}, nullptr, {}};
+    Transfer t{request_.output.bytes(), places(static_cast<size_t>(rank_), 0), nullptr, {}};
     if (t.bytes > 0) t.result = request_.output.at(0, t.bytes);
-    for (int rank = 0; rank < num_ranks_; ++rank) {
-      expect(rank, t.bytes);
-      t.sources.push_back(place(rank, static_cast<size_t>(rank_), 0));
-    }
+    for (int rank = 0; rank < num_ranks_; ++rank) expect(rank, t.bytes);
     add(std::move(t));
   }
 
@@ -124,7 +114,7 @@ class TransferPlanner {
     const auto input = reinterpret_cast<uint64_t>(request_.input.at(0, t.bytes));
     t.sources.push_back({rank_, input});
     if (to_all || rank_ == root_) {
-      t.result = static_cast<std::byte*>(request_.output.piece(own).data);
+      t.result = request_.output.piece(own).data;
     }
     for (int i = 1; i < num_ranks_; ++i) {
       if (!to_all && other(i) != root_) continue;
@@ -142,7 +132,7 @@ class TransferPlanner {
       if (!from_all && source != root_) continue;
       const Span piece = request_.output.piece(from_all ? static_cast<size_t>(source) : 0);
       expect(source, piece.bytes);
-      add({piece.bytes, {place(source, own, 0)}, static_cast<std::byte*>(piece.data), {}});
+      add({piece.bytes, {place(source, own, 0)}, piece.data, {}});
     }
   }
 
@@ -150,10 +140,9 @@ class TransferPlanner {
   void expect(int rank, uint64_t bytes) {
     const uint64_t theirs = region(rank, static_cast<size_t>(rank_)).bytes;
     if (theirs == bytes || !status_.ok()) return;
-    status_ = Status(StatusCode::mismatch,
-                     str_cat("the piece between rank ", rank_, " and rank ", rank, " has ", bytes,
-                             " bytes on rank ", rank_, " and ", theirs, " bytes on rank ", rank,
-                             "; sizes must fit between the ranks"));
+    status_ = Status(StatusCode::mismatch, "the piece between rank ", rank_, " and rank ", rank,
+                     " has ", bytes, " bytes on rank ", rank_, " and ", theirs, " bytes on rank ",
+                     rank, "; sizes must fit between the ranks");
   }
 
   const OpRequest& request_;

@@ -3,15 +3,11 @@
 #include <algorithm>
 #include <vector>
 
-#include "base/str_cat.h"
-#include "ps/rules/rule_optimizers.h"
 #include "ps/rules/rule_options.h"
-#include "ps/rules/rule_sums.h"
 
 namespace dmlcomm::ps {
 namespace {
 
-using Domain = OptionDomain;
 using Make = std::unique_ptr<Rule> (*)(const OptionValues& options);
 
 struct RuleSpec {
@@ -20,37 +16,33 @@ struct RuleSpec {
   Make make;
 };
 
+std::vector<OptionSpec> adam_options(double weight_decay) {
+  return {{"lr", 1e-3, &kNotNegative},
+          {"beta1", 0.9, &kBelowOne},
+          {"beta2", 0.999, &kBelowOne},
+          {"eps", 1e-8, &kNotNegative},
+          {"weight_decay", weight_decay, &kNotNegative}};
+}
+
 const std::vector<RuleSpec>& rule_specs() {
   static const std::vector<RuleSpec> specs = {
       {"assign", {}, make_assign},
       {"add", {}, make_add},
       {"sgd",
-       {{"lr", 1e-3, Domain::not_negative},
-        {"momentum", 0, Domain::not_negative},
-        {"dampening", 0, Domain::up_to_one},
-        {"nesterov", 0, Domain::zero_or_one},
-        {"weight_decay", 0, Domain::not_negative}},
+       {{"lr", 1e-3, &kNotNegative},
+        {"momentum", 0, &kNotNegative},
+        {"dampening", 0, &kUpToOne},
+        {"nesterov", 0, &kZeroOrOne},
+        {"weight_decay", 0, &kNotNegative}},
        make_sgd},
-      {"adam",
-       {{"lr", 1e-3, Domain::not_negative},
-        {"beta1", 0.9, Domain::below_one},
-        {"beta2", 0.999, Domain::below_one},
-        {"eps", 1e-8, Domain::not_negative},
-        {"weight_decay", 0, Domain::not_negative}},
-       make_adam},
-      {"adamw",
-       {{"lr", 1e-3, Domain::not_negative},
-        {"beta1", 0.9, Domain::below_one},
-        {"beta2", 0.999, Domain::below_one},
-        {"eps", 1e-8, Domain::not_negative},
-        {"weight_decay", 1e-2, Domain::not_negative}},
-       make_adamw},
+      {"adam", adam_options(0), make_adam},
+      {"adamw", adam_options(1e-2), make_adamw},
       {"adagrad",
-       {{"lr", 1e-2, Domain::not_negative},
-        {"lr_decay", 0, Domain::not_negative},
-        {"eps", 1e-10, Domain::not_negative},
-        {"initial_accumulator_value", 0, Domain::not_negative},
-        {"weight_decay", 0, Domain::not_negative}},
+       {{"lr", 1e-2, &kNotNegative},
+        {"lr_decay", 0, &kNotNegative},
+        {"eps", 1e-10, &kNotNegative},
+        {"initial_accumulator_value", 0, &kNotNegative},
+        {"weight_decay", 0, &kNotNegative}},
        make_adagrad},
   };
   return specs;
@@ -62,8 +54,8 @@ Status unknown_rule(const std::string& name) {
     if (!names.empty()) names += ", ";
     names += spec.name;
   }
-  return Status(StatusCode::invalid_argument,
-                str_cat("there is no update rule '", name, "'; choose one of ", names));
+  return Status(StatusCode::invalid_argument, "there is no update rule '", name,
+                "'; choose one of ", names);
 }
 
 // Options that are allowed each by itself, but not together.
@@ -71,9 +63,9 @@ Status check_together(const std::string& name, const OptionValues& options) {
   if (name != "sgd" || options.at("nesterov") == 0) return Status();
   if (options.at("momentum") > 0 && options.at("dampening") == 0) return Status();
   return Status(StatusCode::invalid_argument,
-                str_cat("update rule 'sgd': nesterov needs momentum above 0 and dampening 0, but "
-                        "momentum is ",
-                        options.at("momentum"), " and dampening is ", options.at("dampening")));
+                "update rule 'sgd': nesterov needs momentum above 0 and dampening 0, but "
+                "momentum is ",
+                options.at("momentum"), " and dampening is ", options.at("dampening"));
 }
 
 }  // namespace

@@ -1,9 +1,8 @@
-#include "ps/rules/rule_optimizers.h"
+#include "ps/rules/rule_options.h"
 
 #include <cmath>
 
 #include "base/check.h"
-#include "base/str_cat.h"
 #include "kernels/update.h"
 
 namespace dmlcomm::ps {
@@ -23,17 +22,16 @@ class Optimizer : public Rule {
     DMLCOMM_CHECK(std::isfinite(range.scale));
     DMLCOMM_CHECK(range.step >= 1);
     if (!supports(range.dtype)) {
-      return Status(StatusCode::unsupported,
-                    str_cat("update rule '", name_, "' does not support ", to_string(range.dtype),
-                            "; it supports f32 and f64, and 'assign' and 'add' support integers, "
-                            "f16 and bf16 too"));
+      return Status(StatusCode::unsupported, "update rule '", name_, "' does not support ",
+                    to_string(range.dtype),
+                    "; it supports f32 and f64, and 'assign' and 'add' support integers, "
+                    "f16 and bf16 too");
     }
     const double rate = std::isnan(range.learning_rate) ? learning_rate_ : range.learning_rate;
     if (!std::isfinite(rate) || rate < 0) {
-      return Status(StatusCode::invalid_argument,
-                    str_cat("update rule '", name_, "': the learning rate is ", rate,
-                            ", but must be finite and at least 0; NaN stands for the rule's own, ",
-                            learning_rate_));
+      return Status(
+          StatusCode::invalid_argument, "update rule '", name_, "': the learning rate is ", rate,
+          ", but must be finite and at least 0; NaN stands for the rule's own, ", learning_rate_);
     }
     update(range, rate);
     return Status();

@@ -8,34 +8,12 @@
 namespace dmlcomm::ps {
 namespace {
 
-const char* describe(OptionDomain domain) {
-  switch (domain) {
-    case OptionDomain::not_negative: return "at least 0";
-    case OptionDomain::below_one: return "at least 0 and less than 1";
-    case OptionDomain::up_to_one: return "from 0 to 1";
-    case OptionDomain::zero_or_one: return "0 or 1";
-  }
-  return "any";
-}
-
-bool contains(OptionDomain domain, double value) {
-  if (!std::isfinite(value) || value < 0) return false;
-  switch (domain) {
-    case OptionDomain::not_negative: return true;
-    case OptionDomain::below_one: return value < 1;
-    case OptionDomain::up_to_one: return value <= 1;
-    case OptionDomain::zero_or_one: return value == 0 || value == 1;
-  }
-  return false;
-}
-
 std::string list_options(const std::vector<OptionSpec>& specs) {
   if (specs.empty()) return "it has none";
   std::string list = "its options are ";
   for (const OptionSpec& spec : specs) {
     if (&spec != &specs.front()) list += "; ";
-    append_text(&list, str_cat(spec.name, " (", describe(spec.domain), ", default ",
-                               spec.default_value, ")"));
+    list += str_cat(spec.name, " (", spec.domain->text, ", default ", spec.default_value, ")");
   }
   return list;
 }
@@ -51,14 +29,12 @@ Result<OptionValues> read_options(const std::string& rule, const std::vector<Opt
       return name == known.name;
     });
     if (spec == specs.end()) {
-      return Status(
-          StatusCode::invalid_argument,
-          str_cat("update rule '", rule, "' has no option '", name, "'; ", list_options(specs)));
+      return Status(StatusCode::invalid_argument, "update rule '", rule, "' has no option '", name,
+                    "'; ", list_options(specs));
     }
-    if (!contains(spec->domain, value)) {
-      return Status(StatusCode::invalid_argument,
-                    str_cat("update rule '", rule, "': ", name, " is ", value, ", but must be ",
-                            describe(spec->domain), "; ", list_options(specs)));
+    if (!std::isfinite(value) || value < 0 || !spec->domain->holds(value)) {
+      return Status(StatusCode::invalid_argument, "update rule '", rule, "': ", name, " is ", value,
+                    ", but must be ", spec->domain->text, "; ", list_options(specs));
     }
     values[name] = value;
   }

@@ -1,10 +1,9 @@
-#include "ps/rules/rule_sums.h"
+#include "ps/rules/rule_options.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "base/check.h"
-#include "base/str_cat.h"
 #include "kernels/reduce.h"
 #include "kernels/update.h"
 
@@ -48,16 +47,15 @@ class SumRule : public Rule {
   Status apply(const UpdateRange& range) const override {
     DMLCOMM_CHECK(std::isfinite(range.scale));
     if (!supports(range.dtype)) {
-      return Status(StatusCode::unsupported,
-                    str_cat("update rule '", name_, "' does not support ", to_string(range.dtype),
-                            "; it supports integers, f16, bf16, f32 and f64"));
+      return Status(StatusCode::unsupported, "update rule '", name_, "' does not support ",
+                    to_string(range.dtype), "; it supports integers, f16, bf16, f32 and f64");
     }
     const uint64_t divisor = is_integer(range.dtype) ? divisor_of(range.scale) : 1;
     if (divisor == 0) {
-      return Status(StatusCode::invalid_argument,
-                    str_cat("update rule '", name_, "': ", to_string(range.dtype),
-                            " can be scaled by 1/n only (n whole, at most 2^32), but the scale is ",
-                            range.scale, "; use a mean or a sum, or push floating-point numbers"));
+      return Status(StatusCode::invalid_argument, "update rule '", name_,
+                    "': ", to_string(range.dtype),
+                    " can be scaled by 1/n only (n whole, at most 2^32), but the scale is ",
+                    range.scale, "; use a mean or a sum, or push floating-point numbers");
     }
     combine(range, divisor);
     return Status();

@@ -13,9 +13,6 @@
 #include "schedule/algorithms/generators.h"
 
 #include "schedule/algorithms/bml_stream.h"
-#include "schedule/algorithms/parts.h"
-#include "schedule/pieces.h"
-#include "topology/partition.h"
 
 namespace dmlcomm::schedule {
 namespace {
@@ -48,8 +45,7 @@ void add_all_gather_bml(ScheduleBuilder* builder, const Group& group, const topo
     for (uint32_t place = 0; place < group.size(); ++place) {
       const uint32_t owner = streams[t].owner(place);
       const Range& piece = owner == group.index ? own : pieces[owner];
-      const topology::Partition cuts(piece.length, num_levels, element_bytes);
-      parts[t].push_back({piece.buffer, piece.offset + cuts.begin(t), cuts.length(t)});
+      parts[t].push_back(Parts(piece, num_levels, element_bytes)(t));
     }
   }
   for (uint32_t step = num_levels; step-- > 0;) {

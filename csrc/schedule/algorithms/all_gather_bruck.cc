@@ -15,10 +15,6 @@
 #include "schedule/algorithms/generators.h"
 
 #include <algorithm>
-#include <vector>
-
-#include "schedule/pieces.h"
-#include "schedule/schedule_builder.h"
 
 namespace dmlcomm::schedule {
 

@@ -10,10 +10,6 @@
 // receives piece 0 from 0 and piece 2 from 2.
 #include "schedule/algorithms/generators.h"
 
-#include "schedule/algorithms/rotation.h"
-#include "schedule/pieces.h"
-#include "schedule/schedule_builder.h"
-
 namespace dmlcomm::schedule {
 
 Schedule all_gather_direct(const OpShape& shape, const topology::Topology&) {
@@ -31,9 +27,7 @@ Schedule all_gather_direct(const OpShape& shape, const topology::Topology&) {
 }
 
 double all_gather_direct_seconds(const EstimateTerms& terms) {
-  const double others = terms.num_ranks - 1;
-  const double moved = terms.bytes * others / terms.num_ranks;
-  return terms.latency(others) + terms.all(moved, moved);
+  return terms.latency(terms.others()) + terms.all(terms.bytes_of_others());
 }
 
 }  // namespace dmlcomm::schedule

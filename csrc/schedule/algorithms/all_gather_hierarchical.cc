@@ -10,8 +10,6 @@
 #include "schedule/algorithms/generators.h"
 
 #include "schedule/algorithms/hierarchy.h"
-#include "schedule/algorithms/parts.h"
-#include "schedule/pieces.h"
 
 namespace dmlcomm::schedule {
 

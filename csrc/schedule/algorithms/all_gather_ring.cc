@@ -10,21 +10,15 @@
 // 2 and receives piece 2 from 0.
 #include "schedule/algorithms/generators.h"
 
-#include "schedule/algorithms/parts.h"
-#include "schedule/pieces.h"
-#include "schedule/schedule_builder.h"
-
 namespace dmlcomm::schedule {
 
 void add_all_gather_ring(ScheduleBuilder* builder, const Group& group, const Range& own,
                          const std::vector<Range>& pieces) {
   const uint32_t index = group.index, size = group.size();
-  const uint32_t next = group.ranks[(index + 1) % size];
-  const uint32_t previous = group.ranks[(index + size - 1) % size];
   const auto piece_before = [&](uint32_t back) { return pieces[(index + size - back) % size]; };
   for (uint32_t s = 0; s + 1 < size; ++s) {
-    builder->send(s == 0 ? own : piece_before(s), next);
-    builder->recv(piece_before(s + 1), previous);
+    builder->send(s == 0 ? own : piece_before(s), group.next());
+    builder->recv(piece_before(s + 1), group.previous());
   }
 }
 
@@ -40,9 +34,7 @@ Schedule all_gather_ring(const OpShape& shape, const topology::Topology&) {
 }
 
 double all_gather_ring_seconds(const EstimateTerms& terms) {
-  const double others = terms.num_ranks - 1;
-  const double moved = terms.bytes * others / terms.num_ranks;
-  return others * terms.latency() + terms.next(moved, moved);
+  return terms.others() * terms.latency() + terms.next(terms.bytes_of_others());
 }
 
 }  // namespace dmlcomm::schedule

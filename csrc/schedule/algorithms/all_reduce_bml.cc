@@ -31,27 +31,17 @@
 // times the GST of above instead of 1.097; of 100 MB both take 1.05 times it.
 #include "schedule/algorithms/generators.h"
 
-#include <algorithm>
-#include <vector>
-
 #include "schedule/algorithms/bml_stream.h"
-#include "schedule/algorithms/parts.h"
-#include "topology/partition.h"
 
 namespace dmlcomm::schedule {
 namespace {
 
 // One stream of one member: its share of the vector, and the set it has after each step.
-class Stream {
+class ReducingStream : BmlMember {
  public:
-  Stream(ScheduleBuilder* builder, const Group& group, const topology::Grid& grid, uint32_t stream,
-         const Range& share, uint32_t element_bytes)
-      : builder_(builder),
-        group_(group),
-        order_(grid, group.index, stream),
-        stream_(static_cast<uint16_t>(stream)),
-        element_bytes_(element_bytes),
-        sets_{share} {
+  ReducingStream(ScheduleBuilder* builder, const Group& group, const topology::Grid& grid,
+                 uint32_t stream, const Range& share, uint32_t element_bytes)
+      : BmlMember(builder, group, grid, stream, element_bytes), sets_{share} {
     for (uint32_t step = 0; step < order_.num_steps(); ++step) {
       sets_.push_back(part(step, order_.own_part(step)));
     }
@@ -60,7 +50,7 @@ class Stream {
   // Invariant: before step w the set of step w has the sum over all hosts that differ from this
   // one on the levels of steps before w only.
   void aggregate(uint32_t step) {
-    builder_->on(stream_, static_cast<uint8_t>(order_.level(step)));
+    enter(step);
     const auto after = order_.parts_after(step);
     for (uint32_t chunk = 0; chunk < kMaxBmlChunks; ++chunk) {
       for (uint32_t p : after) {
@@ -68,18 +58,16 @@ class Stream {
         if (chunk < chunks.size()) builder_->send(chunks[chunk], rank_of(step, p));
       }
     }
-    std::vector<uint32_t> before;
-    for (uint32_t p : order_.parts_before(step)) before.push_back(rank_of(step, p));
     const bool is_last = step + 1 == order_.num_steps();
     for (const Range& chunk : chunks_of(step, sets_[step + 1], ChunkOrder::own_first)) {
-      builder_->recv_reduce_run(chunk, chunk, before, is_last);
+      builder_->recv_reduce_run(chunk, chunk, senders(step), is_last);
     }
   }
 
   // The same with the neighbours of a level in a ring: in round s the part that a host passes on is
   // the one that it completed with its own in round s - 1, and after the last it has its own.
   void aggregate_around(uint32_t step) {
-    builder_->on(stream_, static_cast<uint8_t>(order_.level(step)));
+    enter(step);
     const bool is_last = step + 1 == order_.num_steps();
     const uint32_t num_rounds = order_.num_parts(step) - 1;
     for (uint32_t round = 0; round < num_rounds; ++round) {
@@ -94,7 +82,7 @@ class Stream {
   }
 
   void broadcast_around(uint32_t step) {
-    builder_->on(stream_, static_cast<uint8_t>(order_.level(step)));
+    enter(step);
     const uint32_t num_rounds = order_.num_parts(step) - 1;
     for (uint32_t round = 0; round < num_rounds; ++round) {
       send_chunks(step, part(step, before(step, round)), ChunkOrder::own_first,
@@ -109,7 +97,7 @@ class Stream {
   // The way back, from the last step to the first. Invariant: before step w the set after step w
   // is complete; after it the set before step w is.
   void broadcast(uint32_t step) {
-    builder_->on(stream_, static_cast<uint8_t>(order_.level(step)));
+    enter(step);
     const auto after = order_.parts_after(step), before = order_.parts_before(step);
     for (const Range& chunk : chunks_of(step, sets_[step + 1], ChunkOrder::own_first)) {
       for (uint32_t p : after) builder_->send(chunk, rank_of(step, p));
@@ -135,33 +123,18 @@ class Stream {
     }
   }
 
-  uint32_t rank_of(uint32_t step, uint32_t part) const {
-    return group_.ranks[order_.host_of_part(step, part)];
-  }
-
   Range part(uint32_t step, uint32_t part) const {
-    return cut(sets_[step], order_.num_parts(step), part, part + 1);
-  }
-
-  // Parts [first, last) of a range in `parts`.
-  Range cut(const Range& range, uint32_t parts, uint32_t first, uint32_t last) const {
-    const topology::Partition cuts(range.length, parts, element_bytes_);
-    return {range.buffer, range.offset + cuts.begin(first), cuts.length_between(first, last)};
+    return Parts(sets_[step], order_.num_parts(step), element_bytes_)(part);
   }
 
   std::vector<Range> chunks_of(uint32_t step, const Range& message, ChunkOrder order) const {
     const uint32_t count = num_chunks(message.length * element_bytes_, kMaxBmlChunks);
     return order_.chunks(step, message, count, order,
                          [this](const Range& range, uint32_t parts, uint32_t first, uint32_t last) {
-                           return cut(range, parts, first, last);
+                           return Parts(range, parts, element_bytes_).run(first, last);
                          });
   }
 
-  ScheduleBuilder* builder_;
-  const Group& group_;
-  const BmlStream order_;
-  const uint16_t stream_;
-  const uint32_t element_bytes_;
   std::vector<Range> sets_;  // [w]: before step w
 };
 
@@ -171,22 +144,21 @@ void add_all_reduce_bml(ScheduleBuilder* builder, const Group& group, const topo
                         const Range& all, uint32_t element_bytes, LevelExchange exchange) {
   const bool is_ring = exchange == LevelExchange::ring;
   const uint32_t num_levels = grid.num_levels();
-  const topology::Partition shares(all.length, num_levels, element_bytes);
-  std::vector<Stream> streams;
+  const Parts share(all, num_levels, element_bytes);
+  std::vector<ReducingStream> streams;
   for (uint32_t t = 0; t < num_levels; ++t) {
-    const Range share{all.buffer, all.offset + shares.begin(t), shares.length(t)};
-    streams.emplace_back(builder, group, grid, t, share, element_bytes);
+    streams.emplace_back(builder, group, grid, t, share(t), element_bytes);
   }
   // The streams take turns on a rail, and earlier steps go first there. On the way back steps grow:
   // were a stream ahead, the many bytes of its next step would hold up the few of the stream that
   // still has this rail, and that one's own rail would be idle later.
   for (uint32_t step = 0; step < num_levels; ++step) {
-    for (Stream& stream : streams) {
+    for (ReducingStream& stream : streams) {
       is_ring ? stream.aggregate_around(step) : stream.aggregate(step);
     }
   }
   for (uint32_t step = num_levels; step-- > 0;) {
-    for (Stream& stream : streams) {
+    for (ReducingStream& stream : streams) {
       is_ring ? stream.broadcast_around(step) : stream.broadcast(step);
     }
   }
@@ -204,9 +176,7 @@ Schedule all_reduce_with(LevelExchange exchange, const OpShape& shape,
 }
 
 double seconds_with(LevelExchange exchange, const EstimateTerms& terms) {
-  const double others = terms.num_ranks - 1;
-  return 2 * bml_stage_seconds(terms, exchange) +
-         terms.gamma * terms.bytes * others / terms.num_ranks;
+  return 2 * bml_stage_seconds(terms, exchange) + terms.gamma * terms.bytes_of_others();
 }
 
 }  // namespace

@@ -16,19 +16,13 @@
 #include "schedule/algorithms/generators.h"
 
 #include "schedule/algorithms/blocks.h"
-#include "schedule/algorithms/rotation.h"
-#include "schedule/schedule_builder.h"
-#include "topology/partition.h"
 
 namespace dmlcomm::schedule {
 namespace {
 
 Schedule whole_vector(const OpShape& shape) {
   const uint32_t rank = shape.rank;
-  const topology::Partition parts(shape.counts[0], shape.num_ranks, shape.element_bytes);
-  const auto part = [&](uint32_t p) {
-    return Range{BufferId::output, parts.begin(p), parts.length(p)};
-  };
+  const Parts part({BufferId::output, 0, shape.counts[0]}, shape.num_ranks, shape.element_bytes);
   const auto after = ranks_after(rank, shape.num_ranks);
   const auto before = ranks_before(rank, shape.num_ranks);
 
@@ -47,9 +41,8 @@ Schedule all_reduce_direct(const OpShape& shape, const topology::Topology& topol
 }
 
 double all_reduce_direct_seconds(const EstimateTerms& terms) {
-  const double others = terms.num_ranks - 1;
-  const double moved = terms.bytes * others / terms.num_ranks;
-  return 2 * (terms.latency(others) + terms.all(moved, moved)) + terms.gamma * moved;
+  const double moved = terms.bytes_of_others();
+  return 2 * (terms.latency(terms.others()) + terms.all(moved)) + terms.gamma * moved;
 }
 
 }  // namespace dmlcomm::schedule

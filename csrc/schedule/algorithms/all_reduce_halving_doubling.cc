@@ -18,8 +18,6 @@
 #include "schedule/algorithms/generators.h"
 
 #include "schedule/algorithms/power_of_two_fold.h"
-#include "schedule/schedule_builder.h"
-#include "topology/partition.h"
 
 namespace dmlcomm::schedule {
 
@@ -34,11 +32,11 @@ Schedule all_reduce_halving_doubling(const OpShape& shape, const topology::Topol
     return builder.build();
   }
   const uint32_t v = fold.core_rank;
-  const topology::Partition parts(shape.counts[0], fold.core_size, shape.element_bytes);
+  const Parts parts(all, fold.core_size, shape.element_bytes);
   // The aligned window of d parts that holds part p.
   const auto window = [&](uint32_t p, uint32_t d) {
     const uint32_t first = p & ~(d - 1);
-    return Range{BufferId::output, parts.begin(first), parts.length_between(first, first + d)};
+    return parts.run(first, first + d);
   };
 
   if (fold.has_extra) builder.recv_reduce(all, all, fold.partner, false);

@@ -13,7 +13,6 @@
 #include "schedule/algorithms/generators.h"
 
 #include "schedule/algorithms/hierarchy.h"
-#include "schedule/algorithms/parts.h"
 
 namespace dmlcomm::schedule {
 

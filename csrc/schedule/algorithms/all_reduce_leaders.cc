@@ -18,25 +18,17 @@
 // who gets the other part as well, when it comes.
 #include "schedule/algorithms/generators.h"
 
-#include <vector>
-
 #include "schedule/algorithms/blocks.h"
-#include "schedule/algorithms/rotation.h"
-#include "schedule/schedule_builder.h"
-#include "topology/partition.h"
 
 namespace dmlcomm::schedule {
 namespace {
 
-Schedule whole_vector(const OpShape& shape, uint32_t together) {
+Schedule through_leaders(const OpShape& shape, uint32_t together) {
   const uint32_t num_cores = shape.num_ranks / together;
   const uint32_t core = shape.rank / together;
   const uint32_t leader = core * together;
-  const topology::Partition parts(shape.counts[0], num_cores, shape.element_bytes);
-  const auto part = [&](uint32_t p) {
-    return Range{BufferId::output, parts.begin(p), parts.length(p)};
-  };
   const Range all{BufferId::output, 0, shape.counts[0]};
+  const Parts part(all, num_cores, shape.element_bytes);
   const auto after = ranks_after(core, num_cores);
   const auto before = ranks_before(core, num_cores);
 
@@ -67,7 +59,7 @@ Schedule whole_vector(const OpShape& shape, uint32_t together) {
 Schedule all_reduce_leaders(const OpShape& shape, const topology::Topology& topology) {
   const uint32_t together = topology.ranks_kept_together();
   return in_blocks(shape, topology, shape.num_ranks / together,
-                   [together](const OpShape& part) { return whole_vector(part, together); });
+                   [together](const OpShape& part) { return through_leaders(part, together); });
 }
 
 // The cores are never idle, so their work adds up. As elsewhere, what ranks combine is divided

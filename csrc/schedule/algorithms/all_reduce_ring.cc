@@ -15,13 +15,6 @@
 // finished it; then to 0 and 1.
 #include "schedule/algorithms/generators.h"
 
-#include <vector>
-
-#include "schedule/algorithms/chunk_size.h"
-#include "schedule/algorithms/parts.h"
-#include "schedule/schedule_builder.h"
-#include "topology/partition.h"
-
 namespace dmlcomm::schedule {
 namespace {
 
@@ -30,11 +23,9 @@ constexpr uint32_t kMaxChunks = 2;
 // The chunks of a part. Every rank cuts it in the same way.
 std::vector<Range> chunks_of(const Range& part, uint32_t element_bytes) {
   const uint32_t count = num_chunks(part.length * element_bytes, kMaxChunks);
-  const topology::Partition cuts(part.length, count, element_bytes);
+  const Parts chunk(part, count, element_bytes);
   std::vector<Range> chunks;
-  for (uint32_t i = 0; i < count; ++i) {
-    chunks.push_back({part.buffer, part.offset + cuts.begin(i), cuts.length(i)});
-  }
+  for (uint32_t i = 0; i < count; ++i) chunks.push_back(chunk(i));
   return chunks;
 }
 
@@ -43,31 +34,26 @@ std::vector<Range> chunks_of(const Range& part, uint32_t element_bytes) {
 void add_all_reduce_ring(ScheduleBuilder* builder, const Group& group, const Range& all,
                          uint32_t element_bytes) {
   const uint32_t index = group.index, size = group.size();
-  const uint32_t next = group.ranks[(index + 1) % size];
-  const uint32_t previous = group.ranks[(index + size - 1) % size];
-  const topology::Partition parts(all.length, size, element_bytes);
+  const Parts part(all, size, element_bytes);
   // Part r - back (mod N), for back from -1 to N.
-  const auto part_before = [&](uint32_t back) {
-    const uint32_t p = (index + 2 * size - back) % size;
-    return Range{all.buffer, all.offset + parts.begin(p), parts.length(p)};
-  };
+  const auto part_before = [&](uint32_t back) { return part((index + 2 * size - back) % size); };
   // In round s the part that member r passes on is r - s, which it completed in round s - 1; the
   // part it combines is the one its predecessor passes on, r - 1 - s. It finishes r + 1.
   for (uint32_t s = 0; s + 1 < size; ++s) {
     for (const Range& chunk : chunks_of(part_before(s), element_bytes)) {
-      builder->send(chunk, next);
+      builder->send(chunk, group.next());
     }
     for (const Range& chunk : chunks_of(part_before(s + 1), element_bytes)) {
-      builder->recv_reduce(chunk, chunk, previous, s + 2 == size);
+      builder->recv_reduce(chunk, chunk, group.previous(), s + 2 == size);
     }
   }
   // The same, one part on: it starts by passing on r + 1.
   for (uint32_t s = 0; s + 1 < size; ++s) {
     for (const Range& chunk : chunks_of(part_before(s + size - 1), element_bytes)) {
-      builder->send(chunk, next);
+      builder->send(chunk, group.next());
     }
     for (const Range& chunk : chunks_of(part_before(s), element_bytes)) {
-      builder->recv(chunk, previous);
+      builder->recv(chunk, group.previous());
     }
   }
 }
@@ -80,9 +66,8 @@ Schedule all_reduce_ring(const OpShape& shape, const topology::Topology&) {
 }
 
 double all_reduce_ring_seconds(const EstimateTerms& terms) {
-  const double others = terms.num_ranks - 1;
-  const double moved = terms.bytes * others / terms.num_ranks;
-  return 2 * others * terms.latency() + terms.next(2 * moved, 2 * moved) + terms.gamma * moved;
+  const double moved = terms.bytes_of_others();
+  return 2 * terms.others() * terms.latency() + terms.next(2 * moved) + terms.gamma * moved;
 }
 
 }  // namespace dmlcomm::schedule

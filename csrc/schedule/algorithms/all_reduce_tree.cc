@@ -11,10 +11,7 @@
 // sends it to 2 and 1; 2 sends it to 3.
 #include "schedule/algorithms/generators.h"
 
-#include <vector>
-
 #include "schedule/algorithms/binomial_tree.h"
-#include "schedule/schedule_builder.h"
 
 namespace dmlcomm::schedule {
 

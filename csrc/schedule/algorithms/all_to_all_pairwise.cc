@@ -9,9 +9,6 @@
 // Example, N = 4: rank 1 sends to 2, 3, 0 and receives from 0, 3, 2, in these orders.
 #include "schedule/algorithms/generators.h"
 
-#include "schedule/pieces.h"
-#include "schedule/schedule_builder.h"
-
 namespace dmlcomm::schedule {
 
 Schedule all_to_all_pairwise(const OpShape& shape, const topology::Topology&) {
@@ -31,9 +28,7 @@ Schedule all_to_all_pairwise(const OpShape& shape, const topology::Topology&) {
 }
 
 double all_to_all_pairwise_seconds(const EstimateTerms& terms) {
-  const double others = terms.num_ranks - 1;
-  const double moved = terms.bytes * others / terms.num_ranks;
-  return terms.latency(others) + terms.all(moved, moved);
+  return terms.latency(terms.others()) + terms.all(terms.bytes_of_others());
 }
 
 }  // namespace dmlcomm::schedule

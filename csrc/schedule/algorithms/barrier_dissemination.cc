@@ -9,8 +9,6 @@
 // Example, N = 3: round 0: 0 to 1, 1 to 2, 2 to 0. Round 1: 0 to 2, 1 to 0, 2 to 1.
 #include "schedule/algorithms/generators.h"
 
-#include "schedule/schedule_builder.h"
-
 namespace dmlcomm::schedule {
 
 Schedule barrier_dissemination(const OpShape& shape, const topology::Topology&) {

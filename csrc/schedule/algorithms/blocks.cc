@@ -18,19 +18,17 @@ constexpr uint64_t kMinBlocks = 4;
 // Schedules grow with the blocks, and this many take some MB: blocks of longer vectors are longer.
 constexpr uint64_t kMaxBlocks = 1024;
 
-// Whether the next step combines more onto the same range, and so stands for this one, too.
-bool is_inside_run(const Schedule& schedule, uint32_t id) {
-  return id + 1 < schedule.steps.size() && are_in_a_run(schedule.steps[id], schedule.steps[id + 1]);
-}
-
 std::vector<uint32_t> steps_nobody_waits_for(const Schedule& schedule) {
   std::vector<bool> is_awaited(schedule.steps.size());
   for (const Step& step : schedule.steps) {
     for (uint32_t dep : step.deps) is_awaited[dep] = true;
   }
+  const std::vector<Step>& steps = schedule.steps;
   std::vector<uint32_t> ids;
-  for (uint32_t id = 0; id < schedule.steps.size(); ++id) {
-    if (!is_awaited[id] && !is_inside_run(schedule, id)) ids.push_back(id);
+  for (uint32_t id = 0; id < steps.size(); ++id) {
+    // The next step may combine more onto the same range, and so stand for this one, too.
+    const bool is_inside_run = id + 1 < steps.size() && are_in_a_run(steps[id], steps[id + 1]);
+    if (!is_awaited[id] && !is_inside_run) ids.push_back(id);
   }
   return ids;
 }

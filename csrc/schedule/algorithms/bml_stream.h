@@ -12,10 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "schedule/algorithms/chunk_size.h"
-#include "schedule/algorithms/rotation.h"
-#include "schedule/schedule.h"
-#include "topology/grid.h"
+#include "schedule/algorithms/generators.h"
 
 namespace dmlcomm::schedule {
 
@@ -160,6 +157,38 @@ class BmlStream {
   const topology::Grid& grid_;
   uint32_t host_;
   uint32_t stream_;
+};
+
+// What streams of all_reduce and reduce_scatter have in common: one stream of one member of a
+// group, which adds its steps to a schedule.
+class BmlMember {
+ protected:
+  BmlMember(ScheduleBuilder* builder, const Group& group, const topology::Grid& grid,
+            uint32_t stream, uint32_t element_bytes)
+      : builder_(builder),
+        group_(group),
+        order_(grid, group.index, stream),
+        stream_(static_cast<uint16_t>(stream)),
+        element_bytes_(element_bytes) {}
+
+  // The steps that follow are those of `step`.
+  void enter(uint32_t step) { builder_->on(stream_, static_cast<uint8_t>(order_.level(step))); }
+
+  uint32_t rank_of(uint32_t step, uint32_t part) const {
+    return group_.ranks[order_.host_of_part(step, part)];
+  }
+
+  std::vector<uint32_t> senders(uint32_t step) const {
+    std::vector<uint32_t> ranks;
+    for (uint32_t p : order_.parts_before(step)) ranks.push_back(rank_of(step, p));
+    return ranks;
+  }
+
+  ScheduleBuilder* builder_;
+  const Group& group_;
+  const BmlStream order_;
+  const uint16_t stream_;
+  const uint32_t element_bytes_;
 };
 
 }  // namespace dmlcomm::schedule

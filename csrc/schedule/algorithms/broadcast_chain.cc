@@ -13,12 +13,7 @@
 
 #include <algorithm>
 
-#include "schedule/algorithms/parts.h"
-#include "schedule/schedule_builder.h"
-#include "topology/partition.h"
-
 namespace dmlcomm::schedule {
-
 namespace {
 
 // A segment costs a message; below this size, it costs more than its bytes on all our links.
@@ -35,13 +30,11 @@ uint32_t num_segments(double bytes) {
 void add_broadcast_chain(ScheduleBuilder* builder, const Group& group, uint32_t root,
                          const Range& all, uint32_t element_bytes) {
   const uint32_t index = group.index, size = group.size();
-  const uint32_t next = (index + 1) % size, previous = (index + size - 1) % size;
   const double bytes = static_cast<double>(all.length) * element_bytes;
-  const topology::Partition segments(all.length, num_segments(bytes), element_bytes);
+  const Parts segment(all, num_segments(bytes), element_bytes);
   for (uint32_t k = 0; k < num_segments(bytes); ++k) {
-    const Range segment{all.buffer, all.offset + segments.begin(k), segments.length(k)};
-    if (index != root) builder->recv(segment, group.ranks[previous]);
-    if (next != root) builder->send(segment, group.ranks[next]);
+    if (index != root) builder->recv(segment(k), group.previous());
+    if ((index + 1) % size != root) builder->send(segment(k), group.next());
   }
 }
 

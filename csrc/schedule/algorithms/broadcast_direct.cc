@@ -8,9 +8,6 @@
 // Example, N = 3, root 1: 1 sends to 2 and 0.
 #include "schedule/algorithms/generators.h"
 
-#include "schedule/algorithms/rotation.h"
-#include "schedule/schedule_builder.h"
-
 namespace dmlcomm::schedule {
 
 Schedule broadcast_direct(const OpShape& shape, const topology::Topology&) {
@@ -25,8 +22,8 @@ Schedule broadcast_direct(const OpShape& shape, const topology::Topology&) {
 }
 
 double broadcast_direct_seconds(const EstimateTerms& terms) {
-  const double others = terms.num_ranks - 1;
-  return terms.latency_of(1, others) + terms.spread(terms.bytes * others, terms.bytes);
+  return terms.latency_of(1, terms.others()) +
+         terms.spread(terms.bytes * terms.others(), terms.bytes);
 }
 
 }  // namespace dmlcomm::schedule

@@ -14,7 +14,6 @@
 #include <algorithm>
 
 #include "schedule/algorithms/hierarchy.h"
-#include "schedule/algorithms/parts.h"
 
 namespace dmlcomm::schedule {
 namespace {

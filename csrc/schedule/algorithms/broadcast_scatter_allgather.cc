@@ -14,20 +14,13 @@
 
 #include <algorithm>
 
-#include "schedule/algorithms/rotation.h"
-#include "schedule/schedule_builder.h"
-#include "topology/partition.h"
-
 namespace dmlcomm::schedule {
 
 Schedule broadcast_scatter_allgather(const OpShape& shape, const topology::Topology&) {
   ScheduleBuilder builder(shape);
   const uint32_t num_members = shape.num_ranks - 1;
   if (num_members == 0) return builder.build();
-  const topology::Partition parts(shape.counts[0], num_members, shape.element_bytes);
-  const auto part = [&](uint32_t i) {
-    return Range{BufferId::output, parts.begin(i), parts.length(i)};
-  };
+  const Parts part({BufferId::output, 0, shape.counts[0]}, num_members, shape.element_bytes);
   const auto rank_of = [&](uint32_t member) { return (shape.root + 1 + member) % shape.num_ranks; };
 
   if (shape.rank == shape.root) {

@@ -11,7 +11,6 @@
 #include "schedule/algorithms/generators.h"
 
 #include "schedule/algorithms/binomial_tree.h"
-#include "schedule/schedule_builder.h"
 
 namespace dmlcomm::schedule {
 

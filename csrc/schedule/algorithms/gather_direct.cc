@@ -8,10 +8,6 @@
 // Example, N = 3, root 1: 0 and 2 send to 1, which copies its own input to piece 1 of the output.
 #include "schedule/algorithms/generators.h"
 
-#include "schedule/algorithms/rotation.h"
-#include "schedule/pieces.h"
-#include "schedule/schedule_builder.h"
-
 namespace dmlcomm::schedule {
 
 Schedule gather_direct(const OpShape& shape, const topology::Topology&) {
@@ -31,8 +27,7 @@ Schedule gather_direct(const OpShape& shape, const topology::Topology&) {
 }
 
 double gather_direct_seconds(const EstimateTerms& terms) {
-  const double moved = terms.bytes * (terms.num_ranks - 1) / terms.num_ranks;
-  return terms.latency() + terms.all(0, moved);
+  return terms.latency() + terms.all(0, terms.bytes_of_others());
 }
 
 }  // namespace dmlcomm::schedule

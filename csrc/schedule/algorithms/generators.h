@@ -5,9 +5,18 @@
 // same at the same time, and how its schedule grows with the group (algorithms.h, algorithms.cc).
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "schedule/algorithms/group.h"
 #include "schedule/op_shape.h"
+#include "schedule/pieces.h"
 #include "schedule/price/estimate.h"
 #include "schedule/schedule.h"
+#include "schedule/schedule_builder.h"
+#include "topology/grid.h"
+#include "topology/partition.h"
 #include "topology/topology.h"
 
 #define DMLCOMM_SCHEDULES(X)                                             \
@@ -49,5 +58,48 @@ namespace dmlcomm::schedule {
   double op##_##algorithm##_seconds(const EstimateTerms& terms);
 DMLCOMM_SCHEDULES(DMLCOMM_DECLARE)
 #undef DMLCOMM_DECLARE
+
+// Messages of pipelined algorithms are cut in chunks, so that one is on the wire while another is
+// combined and passed on. Smaller ones than this take longer to post than to send.
+constexpr uint64_t kMinChunkBytes = 32 * 1024;
+
+// Into how many chunks a message of `bytes` is cut, at most `most`.
+inline uint32_t num_chunks(uint64_t bytes, uint32_t most) {
+  return static_cast<uint32_t>(std::clamp<uint64_t>(bytes / kMinChunkBytes, 1, most));
+}
+
+// --- algorithms among a group of the ranks, of which the hierarchical ones are made; each adds its
+// steps to a schedule
+
+// all_reduce of `all`.
+void add_all_reduce_ring(ScheduleBuilder* builder, const Group& group, const Range& all,
+                         uint32_t element_bytes);
+
+// all_reduce of `all`. Member h is host h of the grid.
+void add_all_reduce_bml(ScheduleBuilder* builder, const Group& group, const topology::Grid& grid,
+                        const Range& all, uint32_t element_bytes,
+                        LevelExchange exchange = LevelExchange::ring);
+
+// broadcast of `all` from member `root`.
+void add_broadcast_chain(ScheduleBuilder* builder, const Group& group, uint32_t root,
+                         const Range& all, uint32_t element_bytes);
+
+// all_gather: pieces[i] is that of member i, and `own` is where this rank's is at the start. The
+// caller copies it to its place among the pieces.
+void add_all_gather_ring(ScheduleBuilder* builder, const Group& group, const Range& own,
+                         const std::vector<Range>& pieces);
+
+// The same. Member h is host h of the grid.
+void add_all_gather_bml(ScheduleBuilder* builder, const Group& group, const topology::Grid& grid,
+                        const Range& own, const std::vector<Range>& pieces, uint32_t element_bytes);
+
+// reduce_scatter: versions[i] is this rank's version of the piece of member i, and is preserved.
+void add_reduce_scatter_ring(ScheduleBuilder* builder, const Group& group,
+                             const std::vector<Range>& versions, const Range& result);
+
+// The same. Member h is host h of the grid.
+void add_reduce_scatter_bml(ScheduleBuilder* builder, const Group& group,
+                            const topology::Grid& grid, const std::vector<Range>& versions,
+                            const Range& result, uint32_t element_bytes);
 
 }  // namespace dmlcomm::schedule

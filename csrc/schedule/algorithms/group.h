@@ -1,4 +1,5 @@
-// Group: the ranks among which one part of a collective runs; member i is rank ranks[i].
+// The ranks that a rank talks to, in an order that spreads load, and Group, the ranks among which
+// one part of a collective runs.
 #pragma once
 
 #include <algorithm>
@@ -6,16 +7,35 @@
 #include <utility>
 #include <vector>
 
-#include "base/check.h"
 #include "topology/topology.h"
 
 namespace dmlcomm::schedule {
 
+// In step i every rank talks to a different peer.
+//
+// r + 1, r + 2, ..., r + N - 1 (mod N): whom rank r sends to in step 1, 2, ...
+inline std::vector<uint32_t> ranks_after(uint32_t rank, uint32_t num_ranks) {
+  std::vector<uint32_t> ranks;
+  for (uint32_t i = 1; i < num_ranks; ++i) ranks.push_back((rank + i) % num_ranks);
+  return ranks;
+}
+
+// r - 1, r - 2, ..., r - N + 1 (mod N): who sends to rank r in step 1, 2, ...
+inline std::vector<uint32_t> ranks_before(uint32_t rank, uint32_t num_ranks) {
+  std::vector<uint32_t> ranks;
+  for (uint32_t i = 1; i < num_ranks; ++i) ranks.push_back((rank + num_ranks - i) % num_ranks);
+  return ranks;
+}
+
+// Member i is rank ranks[i].
 struct Group {
   uint32_t index = 0;  // of this rank
   std::vector<uint32_t> ranks;
 
   uint32_t size() const { return static_cast<uint32_t>(ranks.size()); }
+  // The ranks of its neighbours, where the members form a ring.
+  uint32_t next() const { return ranks[(index + 1) % size()]; }
+  uint32_t previous() const { return ranks[(index + size() - 1) % size()]; }
 };
 
 inline Group group_of_all(uint32_t rank, uint32_t num_ranks) {

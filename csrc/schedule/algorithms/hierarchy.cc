@@ -4,8 +4,7 @@
 #include <map>
 #include <numeric>
 
-#include "schedule/algorithms/rotation.h"
-#include "topology/partition.h"
+#include "schedule/pieces.h"
 
 namespace dmlcomm::schedule {
 
@@ -38,8 +37,7 @@ std::vector<uint32_t> Hierarchy::ranks_of_mates_before() const {
 }
 
 Range Hierarchy::part_of_output(const OpShape& shape, uint32_t member) const {
-  const topology::Partition parts(shape.counts[0], within.size(), shape.element_bytes);
-  return {BufferId::output, parts.begin(member), parts.length(member)};
+  return Parts({BufferId::output, 0, shape.counts[0]}, within.size(), shape.element_bytes)(member);
 }
 
 StageTerms stage_terms(const EstimateTerms& terms) {

@@ -12,43 +12,34 @@
 // ((2 + 1) + 0) in scratch and sends it to 1.
 #include "schedule/algorithms/generators.h"
 
-#include "schedule/algorithms/rotation.h"
-#include "schedule/schedule_builder.h"
-#include "topology/partition.h"
-
 namespace dmlcomm::schedule {
 
 Schedule reduce_direct(const OpShape& shape, const topology::Topology&) {
   const uint32_t rank = shape.rank;
   const bool is_root = rank == shape.root;
-  const topology::Partition parts(shape.counts[0], shape.num_ranks, shape.element_bytes);
-  const auto part = [&](BufferId buffer, uint32_t p) {
-    return Range{buffer, parts.begin(p), parts.length(p)};
-  };
+  const uint64_t count = shape.counts[0];
+  const Parts input({BufferId::input, 0, count}, shape.num_ranks, shape.element_bytes);
+  const Parts output({BufferId::output, 0, count}, shape.num_ranks, shape.element_bytes);
   const auto before = ranks_before(rank, shape.num_ranks);
-  const Range own = part(BufferId::input, rank);
-  const Range result =
-      is_root ? part(BufferId::output, rank) : Range{BufferId::scratch, 0, own.length};
+  const Range own = input(rank);
+  const Range result = is_root ? output(rank) : Range{BufferId::scratch, 0, own.length};
 
   ScheduleBuilder builder(shape);
   if (!is_root) builder.use_scratch(own.length);
   if (shape.num_ranks == 1) builder.copy(result, own);
-  for (uint32_t peer : ranks_after(rank, shape.num_ranks)) {
-    builder.send(part(BufferId::input, peer), peer);
-  }
+  for (uint32_t peer : ranks_after(rank, shape.num_ranks)) builder.send(input(peer), peer);
   builder.recv_reduce_run(result, own, before);
   if (!is_root) {
     builder.send(result, shape.root);
     return builder.build();
   }
-  for (uint32_t peer : before) builder.recv(part(BufferId::output, peer), peer);
+  for (uint32_t peer : before) builder.recv(output(peer), peer);
   return builder.build();
 }
 
 double reduce_direct_seconds(const EstimateTerms& terms) {
-  const double others = terms.num_ranks - 1;
-  const double moved = terms.bytes * others / terms.num_ranks;
-  return terms.latency(others) + terms.latency() + 2 * terms.all(moved, moved) +
+  const double moved = terms.bytes_of_others();
+  return terms.latency(terms.others()) + terms.latency() + 2 * terms.all(moved) +
          terms.gamma * moved;
 }
 

@@ -15,34 +15,22 @@
 #include <algorithm>
 
 #include "schedule/algorithms/bml_stream.h"
-#include "schedule/algorithms/parts.h"
-#include "schedule/pieces.h"
-#include "topology/partition.h"
 
 namespace dmlcomm::schedule {
 namespace {
 
-// The share of one stream of a piece.
-Range share_of(const Range& piece, uint32_t stream, uint32_t num_streams, uint32_t element_bytes) {
-  const topology::Partition shares(piece.length, num_streams, element_bytes);
-  return {piece.buffer, piece.offset + shares.begin(stream), shares.length(stream)};
-}
-
 // One stream of one member.
-class Stream {
+class ScatteringStream : BmlMember {
  public:
-  Stream(ScheduleBuilder* builder, const Group& group, const topology::Grid& grid, uint32_t stream,
-         const std::vector<Range>& versions, const Range& result, uint32_t element_bytes)
-      : builder_(builder),
-        group_(group),
-        order_(grid, group.index, stream),
-        stream_(static_cast<uint16_t>(stream)),
-        element_bytes_(element_bytes),
-        result_(share_of(result, stream, grid.num_levels(), element_bytes)),
+  ScatteringStream(ScheduleBuilder* builder, const Group& group, const topology::Grid& grid,
+                   uint32_t stream, const std::vector<Range>& versions, const Range& result,
+                   uint32_t element_bytes)
+      : BmlMember(builder, group, grid, stream, element_bytes),
+        result_(Parts(result, grid.num_levels(), element_bytes)(stream)),
         begins_{0} {
     for (uint32_t place = 0; place < grid.num_hosts(); ++place) {
-      versions_.push_back(
-          share_of(versions[order_.owner(place)], stream, grid.num_levels(), element_bytes));
+      const Range& version = versions[order_.owner(place)];
+      versions_.push_back(Parts(version, grid.num_levels(), element_bytes)(stream));
       begins_.push_back(begins_.back() + versions_.back().length);
     }
     const PieceRun kept = order_.set(1);
@@ -86,18 +74,6 @@ class Stream {
   }
 
  private:
-  void enter(uint32_t step) { builder_->on(stream_, static_cast<uint8_t>(order_.level(step))); }
-
-  uint32_t rank_of(uint32_t step, uint32_t part) const {
-    return group_.ranks[order_.host_of_part(step, part)];
-  }
-
-  std::vector<uint32_t> senders(uint32_t step) const {
-    std::vector<uint32_t> ranks;
-    for (uint32_t p : order_.parts_before(step)) ranks.push_back(rank_of(step, p));
-    return ranks;
-  }
-
   // Where the sums of pieces of the set after step 0 lie.
   Range sums(const PieceRun& pieces) const {
     const uint64_t begin = begins_[pieces.first];
@@ -119,11 +95,6 @@ class Stream {
     return ranges;
   }
 
-  ScheduleBuilder* builder_;
-  const Group& group_;
-  const BmlStream order_;
-  const uint16_t stream_;
-  const uint32_t element_bytes_;
   const Range result_;
   std::vector<Range> versions_;   // by place
   std::vector<uint64_t> begins_;  // of places, if all pieces lay one after the other
@@ -136,7 +107,7 @@ void add_reduce_scatter_bml(ScheduleBuilder* builder, const Group& group,
                             const topology::Grid& grid, const std::vector<Range>& versions,
                             const Range& result, uint32_t element_bytes) {
   for (uint32_t t = 0; t < grid.num_levels(); ++t) {
-    Stream stream(builder, group, grid, t, versions, result, element_bytes);
+    ScatteringStream stream(builder, group, grid, t, versions, result, element_bytes);
     stream.first_step();
     for (uint32_t step = 1; step < grid.num_levels(); ++step) stream.later_step(step);
   }
@@ -154,13 +125,12 @@ Schedule reduce_scatter_bml(const OpShape& shape, const topology::Topology& topo
 }
 
 double reduce_scatter_bml_seconds(const EstimateTerms& terms) {
-  const double others = terms.num_ranks - 1;
   double more_messages = 0;
   for (uint32_t size : terms.grid) {
     more_messages += (terms.num_ranks / size - 1.0) * (size - 1.0);  // of the stream's first step
   }
   return bml_stage_seconds(terms) + terms.overhead * more_messages +
-         terms.gamma * terms.bytes * others / terms.num_ranks;
+         terms.gamma * terms.bytes_of_others();
 }
 
 }  // namespace dmlcomm::schedule

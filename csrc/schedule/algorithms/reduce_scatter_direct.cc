@@ -10,10 +10,6 @@
 // Example, N = 3: rank 1 sends piece 2 to 2 and piece 0 to 0, and computes output = ((1 + 0) + 2).
 #include "schedule/algorithms/generators.h"
 
-#include "schedule/algorithms/rotation.h"
-#include "schedule/pieces.h"
-#include "schedule/schedule_builder.h"
-
 namespace dmlcomm::schedule {
 
 Schedule reduce_scatter_direct(const OpShape& shape, const topology::Topology&) {
@@ -32,9 +28,8 @@ Schedule reduce_scatter_direct(const OpShape& shape, const topology::Topology&) 
 }
 
 double reduce_scatter_direct_seconds(const EstimateTerms& terms) {
-  const double others = terms.num_ranks - 1;
-  const double moved = terms.bytes * others / terms.num_ranks;
-  return terms.latency(others) + terms.all(moved, moved) + terms.gamma * moved;
+  const double moved = terms.bytes_of_others();
+  return terms.latency(terms.others()) + terms.all(moved) + terms.gamma * moved;
 }
 
 }  // namespace dmlcomm::schedule

@@ -17,8 +17,6 @@
 #include "schedule/algorithms/generators.h"
 
 #include "schedule/algorithms/power_of_two_fold.h"
-#include "schedule/pieces.h"
-#include "schedule/schedule_builder.h"
 
 namespace dmlcomm::schedule {
 

@@ -15,17 +15,11 @@
 
 #include <algorithm>
 
-#include "schedule/algorithms/parts.h"
-#include "schedule/pieces.h"
-#include "schedule/schedule_builder.h"
-
 namespace dmlcomm::schedule {
 
 void add_reduce_scatter_ring(ScheduleBuilder* builder, const Group& group,
                              const std::vector<Range>& versions, const Range& result) {
   const uint32_t index = group.index, size = group.size();
-  const uint32_t next = group.ranks[(index + 1) % size];
-  const uint32_t previous = group.ranks[(index + size - 1) % size];
   uint64_t slot_length = 0;
   for (const Range& version : versions) slot_length = std::max(slot_length, version.length);
   const uint64_t slots = size > 2 ? builder->use_scratch(2 * slot_length) : 0;
@@ -37,8 +31,8 @@ void add_reduce_scatter_ring(ScheduleBuilder* builder, const Group& group,
     const uint32_t sent = (index + 2 * size - 1 - s) % size;
     const uint32_t combined = (index + 2 * size - 2 - s) % size;
     const bool is_last = s + 2 == size;  // then combined == index
-    builder->send(s == 0 ? versions[sent] : slot(s - 1, sent), next);
-    builder->recv_reduce(is_last ? result : slot(s, combined), versions[combined], previous,
+    builder->send(s == 0 ? versions[sent] : slot(s - 1, sent), group.next());
+    builder->recv_reduce(is_last ? result : slot(s, combined), versions[combined], group.previous(),
                          is_last);
   }
 }
@@ -54,9 +48,8 @@ Schedule reduce_scatter_ring(const OpShape& shape, const topology::Topology&) {
 }
 
 double reduce_scatter_ring_seconds(const EstimateTerms& terms) {
-  const double others = terms.num_ranks - 1;
-  const double moved = terms.bytes * others / terms.num_ranks;
-  return others * terms.latency() + terms.next(moved, moved) + terms.gamma * moved;
+  const double moved = terms.bytes_of_others();
+  return terms.others() * terms.latency() + terms.next(moved) + terms.gamma * moved;
 }
 
 }  // namespace dmlcomm::schedule

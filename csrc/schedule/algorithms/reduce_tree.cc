@@ -10,10 +10,7 @@
 // Example, N = 4, root 0: 1 sends to 0, 3 to 2; 2 sends (2 + 3) to 0.
 #include "schedule/algorithms/generators.h"
 
-#include <vector>
-
 #include "schedule/algorithms/binomial_tree.h"
-#include "schedule/schedule_builder.h"
 
 namespace dmlcomm::schedule {
 

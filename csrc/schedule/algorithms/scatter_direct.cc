@@ -9,10 +9,6 @@
 // piece 1 to its own output.
 #include "schedule/algorithms/generators.h"
 
-#include "schedule/algorithms/rotation.h"
-#include "schedule/pieces.h"
-#include "schedule/schedule_builder.h"
-
 namespace dmlcomm::schedule {
 
 Schedule scatter_direct(const OpShape& shape, const topology::Topology&) {

@@ -1,7 +1,5 @@
 #include "schedule/price/estimate.h"
 
-#include <algorithm>
-
 namespace dmlcomm::schedule {
 namespace {
 

@@ -38,6 +38,10 @@ struct EstimateTerms {
   double contention = 1;        // see Topology; where several send to one port
   bool sender_is_free = false;  // single copy: only the receiver spends time
 
+  double others() const { return num_ranks - 1.0; }
+  // The bytes without one of N equal parts.
+  double bytes_of_others() const { return bytes * others() / num_ranks; }
+
   // A round in which every rank posts `messages` and waits for as many.
   double latency(double messages = 1) const { return alpha + messages * overhead; }
   // A round in which only `senders` of the ranks post. If ranks share cores, these have the cores
@@ -53,6 +57,9 @@ struct EstimateTerms {
   double spread(double sent, double received) const { return beta_spread * busier(sent, received); }
   double next(double sent, double received) const { return beta_next * busier(sent, received); }
   double far(double sent, double received) const { return beta_far * busier(sent, received); }
+  // The same number of bytes each way.
+  double all(double bytes_each_way) const { return beta_all * bytes_each_way; }
+  double next(double bytes_each_way) const { return beta_next * bytes_each_way; }
   // The same where few ranks send at a time.
   double far_alone(double sent, double received) const {
     return beta_far_alone * busier(sent, received);

@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "base/str_cat.h"
 #include "schedule/planner.h"
 #include "schedule/price/simulator.h"
 #include "schedule/verify/verifier.h"
@@ -91,7 +90,7 @@ bool can_carry(const Algorithm& algorithm, const OpShape& shape,
 Status check(const topology::Topology& topology, OpKind kind) {
   DMLCOMM_RETURN_IF_ERROR(topology::validate(topology));
   if (!algorithms_of(kind).empty()) return {};
-  return {StatusCode::invalid_argument, str_cat(to_string(kind), " has no algorithm")};
+  return {StatusCode::invalid_argument, to_string(kind), " has no algorithm"};
 }
 
 }  // namespace
@@ -124,9 +123,8 @@ Status verify_all(const topology::Topology& topology, OpKind kind) {
   DMLCOMM_RETURN_IF_ERROR(check(topology, kind));
   const uint32_t num_ranks = topology.num_ranks();
   if (num_ranks > kMostVerifiedRanks) {
-    return {
-        StatusCode::invalid_argument,
-        str_cat(num_ranks, " ranks are too many to verify; up to ", kMostVerifiedRanks, " are")};
+    return {StatusCode::invalid_argument, num_ranks, " ranks are too many to verify; up to ",
+            kMostVerifiedRanks, " are"};
   }
   std::vector<OpShape> shapes;
   for (uint32_t rank = 0; rank < num_ranks; ++rank) {

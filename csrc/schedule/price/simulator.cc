@@ -12,7 +12,7 @@
 #include "base/check.h"
 #include "schedule/message_matching.h"
 #include "schedule/price/max_min_sharing.h"
-#include "schedule/price/route.h"
+#include "schedule/price/traffic.h"
 
 namespace dmlcomm::schedule {
 namespace {

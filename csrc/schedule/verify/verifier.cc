@@ -1,14 +1,12 @@
 #include "schedule/verify/verifier.h"
 
-#include <algorithm>
-#include <numeric>
 #include <string>
 
 #include "base/str_cat.h"
 #include "schedule/message_matching.h"
 #include "schedule/pieces.h"
-#include "schedule/verify/verifier_execution.h"
-#include "schedule/verify/verifier_form.h"
+#include "schedule/verify/verifier_parts.h"
+#include "topology/grid.h"
 
 namespace dmlcomm::schedule {
 namespace {
@@ -16,7 +14,10 @@ namespace {
 using verifier::Execution;
 using verifier::ExpressionId;
 
-Status refuse(const std::string& what) { return {StatusCode::invalid_argument, what}; }
+template <typename... Text>
+Status refuse(const Text&... text) {
+  return {StatusCode::invalid_argument, text...};
+}
 
 // The shapes describe one collective: the ranks agree on what they share, and what one sends
 // another is what that one expects.
@@ -26,8 +27,8 @@ Status check_shapes(const std::vector<OpShape>& shapes) {
     DMLCOMM_RETURN_IF_ERROR(validate(shape));
     if (shape.rank != rank || shape.num_ranks != shapes.size() || shape.kind != first.kind ||
         shape.root != first.root) {
-      return refuse(str_cat("shape ", rank, " is not that of rank ", rank, " of ", shapes.size(),
-                            " in one collective"));
+      return refuse("shape ", rank, " is not that of rank ", rank, " of ", shapes.size(),
+                    " in one collective");
     }
     if (shape.kind != OpKind::all_to_all) continue;
     for (uint32_t peer = 0; peer < rank; ++peer) {
@@ -35,7 +36,7 @@ Status check_shapes(const std::vector<OpShape>& shapes) {
           shape.recv_counts[peer] == shapes[peer].counts[rank]) {
         continue;
       }
-      return refuse(str_cat("ranks ", peer, " and ", rank, " disagree on their counts"));
+      return refuse("ranks ", peer, " and ", rank, " disagree on their counts");
     }
   }
   return {};
@@ -120,17 +121,15 @@ class ResultCheck {
       if (execution_.input_is_shared(rank, i)) continue;
       const ExpressionId found = execution_.at(rank, BufferId::input, i);
       if (found == execution_.expressions().leaf(rank, i)) continue;
-      return refuse(
-          str_cat(name_of(schedules_[rank]), ": rank ", rank, " input[", i, "] is not preserved"));
+      return refuse(name_of(schedules_[rank]), ": rank ", rank, " input[", i, "] is not preserved");
     }
     return {};
   }
 
   Status wrong(uint32_t rank, uint64_t element, ExpressionId found,
                const std::string& expected) const {
-    return refuse(str_cat(name_of(schedules_[rank]), ": rank ", rank, " output[", element,
-                          "]: expected ", expected, ", got ",
-                          execution_.expressions().text(found)));
+    return refuse(name_of(schedules_[rank]), ": rank ", rank, " output[", element, "]: expected ",
+                  expected, ", got ", execution_.expressions().text(found));
   }
 
   const std::vector<OpShape>& shapes_;
@@ -140,10 +139,27 @@ class ResultCheck {
 
 }  // namespace
 
+Status check_rails(const topology::Topology& topology, const std::vector<Schedule>& schedules) {
+  const topology::Grid grid(topology.grid);
+  for (uint32_t rank = 0; rank < schedules.size(); ++rank) {
+    for (uint32_t id = 0; id < schedules[rank].steps.size(); ++id) {
+      const Step& step = schedules[rank].steps[id];
+      if (step.rail == kAnyRail) continue;
+      if (step.rail < grid.num_levels() &&
+          grid.are_neighbours(topology.host_of_rank[rank], topology.host_of_rank[step.peer],
+                              step.rail)) {
+        continue;
+      }
+      return step_error(schedules, rank, id, "its peer is not reached on its rail");
+    }
+  }
+  return {};
+}
+
 Status verify(const std::vector<OpShape>& shapes, const std::vector<Schedule>& schedules,
               Aliasing aliasing) {
   if (shapes.empty() || shapes.size() != schedules.size()) {
-    return refuse(str_cat(shapes.size(), " shapes and ", schedules.size(), " schedules"));
+    return refuse(shapes.size(), " shapes and ", schedules.size(), " schedules");
   }
   DMLCOMM_RETURN_IF_ERROR(check_shapes(shapes));
   DMLCOMM_RETURN_IF_ERROR(verifier::check_form(shapes, schedules));

@@ -42,8 +42,4 @@ Status verify(const std::vector<OpShape>& shapes, const std::vector<Schedule>& s
 // A step that names a rail goes to a neighbour there.
 Status check_rails(const topology::Topology& topology, const std::vector<Schedule>& schedules);
 
-// No two streams of a rank send on one rail in the same step, where a step of a stream lasts as
-// long as it stays on one rail. For schedules in which no stream lacks a message for want of bytes.
-Status check_rails_are_not_shared(const std::vector<Schedule>& schedules);
-
 }  // namespace dmlcomm::schedule

@@ -1,4 +1,4 @@
-#include "schedule/verify/verifier_execution.h"
+#include "schedule/verify/verifier_parts.h"
 
 #include <algorithm>
 
@@ -267,8 +267,12 @@ Status Execution::check_barrier() const {
     for (uint32_t peer = 0; peer < known.size(); ++peer) {
       if (known[peer]) continue;
       return {StatusCode::invalid_argument,
-              str_cat(name_of(schedules_[rank]), ": rank ", rank, " may leave before rank ", peer,
-                      " has entered")};
+              name_of(schedules_[rank]),
+              ": rank ",
+              rank,
+              " may leave before rank ",
+              peer,
+              " has entered"};
     }
   }
   return {};

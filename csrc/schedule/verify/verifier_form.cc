@@ -1,7 +1,8 @@
-#include "schedule/verify/verifier_form.h"
+#include "schedule/verify/verifier_parts.h"
 
-#include <algorithm>
+#include <iterator>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <tuple>
 
@@ -12,39 +13,23 @@
 namespace dmlcomm::schedule::verifier {
 namespace {
 
-bool is_reduction(OpKind kind) {
-  return kind == OpKind::all_reduce || kind == OpKind::reduce || kind == OpKind::reduce_scatter;
-}
-
 bool has_source(const Step& step) {
   return step.kind == StepKind::copy || step.kind == StepKind::recv_reduce;
 }
 
-// Borders between pieces of `buffer`; empty where it is one piece.
-std::vector<uint64_t> borders(const OpShape& shape, BufferId buffer) {
-  const bool is_input = buffer == BufferId::input;
-  const bool is_output = buffer == BufferId::output;
-  std::vector<uint64_t> ends;
-  const std::vector<uint64_t>* counts = nullptr;
+// The lengths of the pieces of `buffer`, or null where it is one piece.
+const std::vector<uint64_t>* piece_counts(const OpShape& shape, BufferId buffer) {
+  const bool is_input = buffer == BufferId::input, is_output = buffer == BufferId::output;
   switch (shape.kind) {
     case OpKind::all_gather:
-    case OpKind::gather:
-      if (is_output) counts = &shape.counts;
-      break;
+    case OpKind::gather: return is_output ? &shape.counts : nullptr;
     case OpKind::scatter:
-    case OpKind::reduce_scatter:
-      if (is_input) counts = &shape.counts;
-      break;
+    case OpKind::reduce_scatter: return is_input ? &shape.counts : nullptr;
     case OpKind::all_to_all:
-      if (is_input) counts = &shape.counts;
-      if (is_output) counts = &shape.recv_counts;
-      break;
-    default: break;
+      if (is_input) return &shape.counts;
+      return is_output ? &shape.recv_counts : nullptr;
+    default: return nullptr;
   }
-  if (counts == nullptr) return ends;
-  uint64_t end = 0;
-  for (uint64_t count : *counts) ends.push_back(end += count);
-  return ends;
 }
 
 // Checks one rank's steps, each by itself.
@@ -53,7 +38,10 @@ class FormCheck {
   FormCheck(const OpShape& shape, const Schedule& schedule)
       : shape_(shape), schedule_(schedule), memory_(shape, schedule, Aliasing::separate) {
     for (BufferId buffer : {BufferId::input, BufferId::output, BufferId::scratch}) {
-      borders_.push_back(borders(shape, buffer));
+      std::vector<uint64_t>& borders = borders_.emplace_back();
+      const std::vector<uint64_t>* counts = piece_counts(shape, buffer);
+      if (counts != nullptr)
+        std::partial_sum(counts->begin(), counts->end(), std::back_inserter(borders));
     }
   }
 
@@ -103,7 +91,7 @@ class FormCheck {
     if (step.source.length != step.range.length) return "source and range differ in length";
     if (std::string text = range_fault(step.source); !text.empty()) return "source: " + text;
     if (step.kind != StepKind::recv_reduce) return "";
-    if (!is_reduction(shape_.kind)) return "combines in an operation that only moves data";
+    if (!reduces(shape_.kind)) return "combines in an operation that only moves data";
     const bool is_alone = units[id] == id && (id + 1 == units.size() || units[id + 1] != id);
     if (step.received_first && !is_alone) return "exchanges the operands inside a run";
     if (units[id] != id && step.source != step.range) {
@@ -259,8 +247,14 @@ Status check_form(const std::vector<OpShape>& shapes, const std::vector<Schedule
     const Schedule& schedule = schedules[rank];
     if (schedule.stream_of.size() != schedule.steps.size()) {
       return {StatusCode::invalid_argument,
-              str_cat(name_of(schedule), ": rank ", rank, " has ", schedule.steps.size(),
-                      " steps and ", schedule.stream_of.size(), " entries in stream_of")};
+              name_of(schedule),
+              ": rank ",
+              rank,
+              " has ",
+              schedule.steps.size(),
+              " steps and ",
+              schedule.stream_of.size(),
+              " entries in stream_of"};
     }
     const FormCheck check(shapes[rank], schedule);
     const auto units = units_of(schedule);

@@ -1,9 +1,13 @@
-#include "bindings/probes.h"
-
+// Probes: find out by trial which features this machine permits. For `dmlcomm doctor`.
+//
+// No probe trusts a version, a flag or a name. Each may fork short-lived children, leaves nothing
+// behind, and takes milliseconds. A child calls only what POSIX permits after fork in a process
+// with threads. Call from one thread at a time.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <pybind11/stl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -14,13 +18,28 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <string>
+#include <vector>
 
 #include "base/alignment.h"
 #include "base/unique_fd.h"
+#include "bindings/bindings.h"
+
+namespace py = pybind11;
 
 namespace dmlcomm::bindings {
-
 namespace {
+
+struct ProbeResult {
+  bool works = false;
+  std::string detail;  // how, or the reason why not
+};
+
+struct CongestionControls {
+  std::string system_default;
+  std::vector<std::string> usable;   // a socket of this process accepts it
+  std::vector<std::string> refused;  // the kernel has it, but not for this user
+};
 
 constexpr int kSecret = 0x5ec2e7;
 
@@ -113,8 +132,7 @@ bool accepts_congestion_control(const std::string& name) {
                                          static_cast<socklen_t>(name.size())) == 0;
 }
 
-}  // namespace
-
+// Whether memory of an unlinked file (memfd) can be shared between processes.
 ProbeResult probe_shared_memory() {
   const size_t bytes = page_bytes();
   UniqueFd memory(memfd_create("dmlcomm-probe", MFD_CLOEXEC));
@@ -136,6 +154,8 @@ ProbeResult probe_shared_memory() {
   return {true, "memfd, mapped by two processes"};
 }
 
+// Whether a process may read its sibling's memory with process_vm_readv, as ranks that one launcher
+// started would.
 ProbeResult probe_single_copy() {
   int error_number = try_single_copy(/*permit_all=*/false);
   if (error_number == 0) return {true, "process_vm_readv between siblings"};
@@ -151,6 +171,7 @@ ProbeResult probe_single_copy() {
   return result;
 }
 
+// Whether a TCP connection over loopback can be made.
 ProbeResult probe_tcp() {
   UniqueFd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!listener.valid()) return failed("socket", errno);
@@ -177,6 +198,26 @@ CongestionControls probe_congestion_controls() {
     (accepts_congestion_control(name) ? result.usable : result.refused).push_back(name);
   }
   return result;
+}
+
+}  // namespace
+
+void bind_probes(py::module_& module) {
+  py::class_<ProbeResult>(module, "ProbeResult", "Whether something works on this machine.")
+      .def_readonly("works", &ProbeResult::works)
+      .def_readonly("detail", &ProbeResult::detail, "How, or the reason why not.");
+  py::class_<CongestionControls>(module, "CongestionControls")
+      .def_readonly("system_default", &CongestionControls::system_default)
+      .def_readonly("usable", &CongestionControls::usable)
+      .def_readonly("refused", &CongestionControls::refused);
+
+  // The probes fork; with the interpreter's lock released, another thread's wait does not delay
+  // them.
+  const auto release = py::call_guard<py::gil_scoped_release>();
+  module.def("probe_shared_memory", &probe_shared_memory, release);
+  module.def("probe_single_copy", &probe_single_copy, release);
+  module.def("probe_tcp", &probe_tcp, release);
+  module.def("probe_congestion_controls", &probe_congestion_controls, release);
 }
 
 }  // namespace dmlcomm::bindings

@@ -1,15 +1,16 @@
-#include "engine/huge_pages.h"
+#include "memory/huge_pages.h"
 
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "base/alignment.h"
-#include "memory/huge_memory.h"
+#include "memory/shared_arena.h"
 #include "memory/shared_blocks.h"
 
-namespace dmlcomm::engine {
+namespace dmlcomm {
 namespace {
 
 // Tensors that are remembered: a step of training uses a few dozen buckets.
@@ -23,16 +24,27 @@ constexpr int kMaxFailures = 3;
 
 }  // namespace
 
+void FreeHugeMemory::operator()(std::byte* memory) const {
+  if (arena != nullptr) return arena->free(memory, bytes);
+  ::operator delete[](memory, std::align_val_t{alignment});
+}
+
+// On the heap it begins at a huge page if it has one.
+HugeMemory allocate_huge(size_t bytes, bool advise) {
+  if (SharedArena* arena = SharedArena::existing()) {
+    std::byte* memory = arena->allocate(bytes, advise);
+    if (memory != nullptr) return HugeMemory(memory, FreeHugeMemory{bytes, 0, arena});
+  }
+  const bool is_large = advise && bytes >= kHugePageBytes;
+  const size_t alignment = is_large ? kHugePageBytes : kCacheLineBytes;
+  auto* memory = static_cast<std::byte*>(::operator new[](bytes, std::align_val_t{alignment}));
+  if (is_large) (void)madvise(memory, bytes / kHugePageBytes * kHugePageBytes, MADV_HUGEPAGE);
+  return HugeMemory(memory, FreeHugeMemory{bytes, alignment, nullptr});
+}
+
 void HugePages::begin() {
   ++num_requests_;
   budget_ = kMaxMoveBytes;
-}
-
-void HugePages::consider(const OpRequest& request) {
-  if (!enabled_) return;
-  begin();
-  for (size_t i = 0; i < request.input.num_pieces(); ++i) consider(request.input.piece(i));
-  for (size_t i = 0; i < request.output.num_pieces(); ++i) consider(request.output.piece(i));
 }
 
 void HugePages::consider(Span memory) {
@@ -64,4 +76,4 @@ void HugePages::consider(Span memory) {
   }
 }
 
-}  // namespace dmlcomm::engine
+}  // namespace dmlcomm

@@ -1,11 +1,9 @@
+#include "tests/schedule_rails.h"
+
 #include <algorithm>
-#include <string>
-#include <vector>
 
 #include "base/str_cat.h"
 #include "schedule/message_matching.h"
-#include "schedule/verify/verifier.h"
-#include "topology/grid.h"
 
 namespace dmlcomm::schedule {
 namespace {
@@ -42,23 +40,6 @@ Status check_sharing(const std::vector<Schedule>& schedules, uint32_t rank) {
 }
 
 }  // namespace
-
-Status check_rails(const topology::Topology& topology, const std::vector<Schedule>& schedules) {
-  const topology::Grid grid(topology.grid);
-  for (uint32_t rank = 0; rank < schedules.size(); ++rank) {
-    for (uint32_t id = 0; id < schedules[rank].steps.size(); ++id) {
-      const Step& step = schedules[rank].steps[id];
-      if (step.rail == kAnyRail) continue;
-      if (step.rail < grid.num_levels() &&
-          grid.are_neighbours(topology.host_of_rank[rank], topology.host_of_rank[step.peer],
-                              step.rail)) {
-        continue;
-      }
-      return step_error(schedules, rank, id, str_cat("its peer is not reached on its rail"));
-    }
-  }
-  return {};
-}
 
 Status check_rails_are_not_shared(const std::vector<Schedule>& schedules) {
   for (uint32_t rank = 0; rank < schedules.size(); ++rank) {

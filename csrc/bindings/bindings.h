@@ -1,0 +1,19 @@
+// The parts of the module; <name>_binding.cc has bind_<name>().
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace dmlcomm::bindings {
+
+// algorithms() and check_algorithm(): the legal values of DMLCOMM_ALGORITHM.
+void bind_algorithms(pybind11::module_& module);
+// config() and config_defaults(): the process's Config.
+void bind_config(pybind11::module_& module);
+// Topology, compare(), verify() and check_plan(): the core for `dmlcomm plan`.
+void bind_plan(pybind11::module_& module);
+// Probes, which find out by trial which features this machine permits.
+void bind_probes(pybind11::module_& module);
+// The parameter server: plain data in and out, memory by address.
+void bind_ps(pybind11::module_& module);
+
+}  // namespace dmlcomm::bindings
