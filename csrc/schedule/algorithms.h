@@ -45,7 +45,7 @@ struct Algorithm {
 
   bool applies(const topology::Topology& topology) const { return needs.holds(topology); }
   // The estimate on `topology`. Where ranks of several hosts share cores, these post messages while
-  // the links carry others: the longer of the two counts.
+  // the links carry others: the longer of the two counts, and a part of the shorter.
   double seconds(const topology::Topology& topology, double bytes) const;
   bool is_schedule() const { return execution == Execution::schedule; }
   // The schedule of rank shape.rank, which refers to this row. Only of a schedule, and only where

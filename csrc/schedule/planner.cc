@@ -18,8 +18,11 @@ using topology::Topology;
 constexpr size_t kCachedSchedules = 256;
 constexpr size_t kCachedSteps = 128 * 1024;
 
-// 0 for no bytes, else 1 + floor(log2(bytes)): bytes in [2^(b-1), 2^b).
-int size_bucket(uint64_t bytes) { return static_cast<int>(std::bit_width(bytes)); }
+// The three leading bits: a fifth too small at most, and 4 sizes from one power of two to the next.
+uint64_t rounded(uint64_t bytes) {
+  const int dropped = std::max(0, static_cast<int>(std::bit_width(bytes)) - 3);
+  return bytes >> dropped << dropped;
+}
 
 // "all_reduce: direct, ring; reduce: direct, tree; ...", of the algorithms that are `legal`.
 template <typename Legal>
@@ -188,12 +191,9 @@ const Algorithm& Planner::choose(const OpShape& shape) {
   for (const Algorithm* algorithm : in_memory_[static_cast<size_t>(shape.kind)]) {
     if (algorithm->wins(shape, topology_.memory)) return *algorithm;
   }
-  const int bucket = size_bucket(known_bytes(shape));
-  const Algorithm*& choice = choices_[{shape.kind, bucket}];
-  if (choice == nullptr) {
-    choice =
-        cheapest(shape.kind, bucket == 0 ? 0 : static_cast<double>(uint64_t{1} << (bucket - 1)));
-  }
+  const uint64_t bytes = rounded(known_bytes(shape));
+  const Algorithm*& choice = choices_[{shape.kind, bytes}];
+  if (choice == nullptr) choice = cheapest(shape.kind, static_cast<double>(bytes));
   return *choice;
 }
 

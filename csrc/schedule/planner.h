@@ -7,8 +7,8 @@
 // Every rank plans alone, and all must choose the same algorithm: the choice depends only on what
 // they share. That is the topology, the override, the plan file, and of the shape: kind, number of
 // ranks, element size and, for kinds whose counts every rank knows (all_reduce, reduce, broadcast,
-// all_gather, reduce_scatter), the bytes rounded down to a power of two. The root and the rank do
-// not matter.
+// all_gather, reduce_scatter), the bytes rounded down to three leading bits. The root and the rank
+// do not matter.
 //
 // Not thread-safe; the communicator calls it under its own lock. Schedules stay valid for as long
 // as the caller holds them, also after the cache has dropped them.
@@ -105,8 +105,8 @@ class Planner {
   SizedChoices named_;  // by the user: overrides, else the plan file's
   std::array<std::vector<const Algorithm*>, std::size(kOpKinds)>
       in_memory_;  // by kind, those that apply
-  // (kind, log2 of the bytes) -> choice. One per size bucket: stays small.
-  std::map<std::pair<OpKind, int>, const Algorithm*> choices_;
+  // (kind, rounded bytes) -> choice; at most 4 per power of two.
+  std::map<std::pair<OpKind, uint64_t>, const Algorithm*> choices_;
   std::list<Entry> recent_;  // most recently used first
   size_t num_cached_steps_ = 0;
   std::unordered_map<OpShape, std::list<Entry>::iterator, ShapeHash> cache_;
