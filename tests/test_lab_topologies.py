@@ -178,6 +178,8 @@ def test_a_host_has_no_route_to_its_own_network_while_its_cable_is_pulled():
         ("bcube:20,4", "1024"),
         ("grid:3xx", "grid:AxBx"),
         ("fattree:3", "even"),
+        ("fattree:3000", "from 2 to 16"),
+        ("fattree:4,hosts=5000000000", "from 1 to 16"),
         ("fattree:4,hosts=17", "16"),
         ("fattree:4,r=0.5", "r: at least 1"),
         ("fattree:4,x=2", "fattree:p"),

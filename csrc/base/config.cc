@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "base/str_cat.h"
 
 namespace dmlcomm {
@@ -215,9 +216,11 @@ constexpr std::array<std::pair<std::string_view, bool>, 2> kSwitch{{{"1", true},
 template <typename Value, size_t N>
 std::string_view choice_name(const std::array<std::pair<std::string_view, Value>, N>& choices,
                              Value value) {
-  size_t i = 0;
-  while (choices[i].second != value) ++i;
-  return choices[i].first;
+  for (const auto& [name, choice] : choices) {
+    if (choice == value) return name;
+  }
+  DMLCOMM_CHECK(false);
+  return {};
 }
 
 Status read_into(Config* c) {

@@ -41,8 +41,8 @@ std::vector<Source> sources_of(const Schedule& schedule) {
   for (const Step& step : schedule.steps) {
     const auto source = step.kind == StepKind::send ? sources.find(step.peer) : sources.end();
     if (source == sources.end() || !step.deps.empty()) continue;
-    std::optional<uint64_t>& greeting = source->second.greeting;
-    greeting = std::min(greeting.value_or(step.range.length), step.range.length);
+    std::optional<uint64_t>& first_message = source->second.first_message;
+    first_message = std::min(first_message.value_or(step.range.length), step.range.length);
   }
   std::vector<Source> list;
   for (const auto& [peer, source] : sources) list.push_back(source);

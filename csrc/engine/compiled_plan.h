@@ -26,8 +26,8 @@ constexpr uint32_t kMaxSteps = 1u << kStepBits;
 // A rank that this one receives from.
 struct Source {
   uint32_t peer = 0;
-  uint64_t longest = 0;              // message from it, in elements
-  std::optional<uint64_t> greeting;  // shortest message to it that waits for nothing, if any
+  uint64_t longest = 0;                   // message from it, in elements
+  std::optional<uint64_t> first_message;  // shortest message to it that waits for nothing, if any
 };
 
 struct CompiledPlan {

@@ -100,7 +100,7 @@ bool Engine::step(bool look) {
 
 bool Engine::advance_all() {
   bool moved = false;
-  const bool may_collect = !queue_.has_collectives() || greeted(&moved);
+  const bool may_collect = !queue_.has_collectives() || exchanged_capabilities(&moved);
   while (Running* running = queue_.next_to_start(may_collect)) {
     start(*running);
     moved = true;
@@ -112,17 +112,18 @@ bool Engine::advance_all() {
 }
 
 // Before the first collective of ranks that share one host.
-bool Engine::greeted(bool* moved) {
+bool Engine::exchanged_capabilities(bool* moved) {
   if (!mesh_->all_share_memory() || !failure_.ok()) return true;
   if (!board_->ready()) {
-    board_->greet(moved);
+    board_->exchange_capabilities(moved);
     if (board_->ready()) planner_->share_memory(board_->memory());
   }
   return board_->ready();
 }
 
 bool Engine::waits_for(int peer) {
-  if (queue_.has_collectives() && mesh_->all_share_memory() && board_->greeting_waits_for(peer)) {
+  if (queue_.has_collectives() && mesh_->all_share_memory() &&
+      board_->capabilities_wait_for(peer)) {
     return true;
   }
   return queue_.find_if([&](const Running& running) {

@@ -65,7 +65,7 @@ class Engine final : private Steppable, private transport::LinkEvents {
   bool advance_all() override;
   void tick() override;
 
-  bool greeted(bool* moved);
+  bool exchanged_capabilities(bool* moved);
   bool waits_for(int peer);
   // A call of a runner, which may hear of failures while it is on the stack.
   template <typename Call>

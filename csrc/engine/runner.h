@@ -27,7 +27,7 @@ class Runner {
   // Whether it cannot complete without `peer`.
   virtual bool waits_for(int peer) const = 0;
 
-  // The operation has failed: afterwards nobody touches its memory any more, except for joint
+  // The operation has failed: afterwards nobody touches its memory any more, except for cooperative
   // copies of messages, which Link::end() stops.
   virtual void stop() {}
 

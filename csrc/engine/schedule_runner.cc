@@ -79,7 +79,7 @@ Status ScheduleRunner::start() {
 // other believes the operation to be.
 bool ScheduleRunner::must_open(const Source& source) const {
   const uint64_t at_once = transport::kEagerBytes / element_bytes_;  // elements
-  return source.longest > at_once || source.greeting.value_or(UINT64_MAX) > at_once;
+  return source.longest > at_once || source.first_message.value_or(UINT64_MAX) > at_once;
 }
 
 void ScheduleRunner::post_receive(uint32_t id, bool ready) {

@@ -5,7 +5,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "ps/events.h"
+#include "ps/event_count.h"
 
 namespace dmlcomm::ps {
 namespace {
@@ -14,11 +14,11 @@ namespace {
 constexpr double kLeaveTimeoutS = 5.0;
 
 // The memory that an operation over pieces keeps alive until it is done.
-struct PieceParcels {
+struct StagedPieces {
   ModelSpec spec;
   std::vector<PieceMemory> down_memory;  // by task
-  std::vector<std::vector<std::pair<Piece, Parcel>>> down;
-  std::vector<Parcel> up;
+  std::vector<std::vector<std::pair<Piece, StagedPiece>>> down;
+  std::vector<StagedPiece> up;
 };
 
 // The rows of one command.
@@ -94,7 +94,7 @@ Command Client::clock_command(CommandKind kind, uint32_t model, uint64_t clock) 
   command.kind = kind;
   command.model = model;
   command.clock = clock;
-  command.sequence = options_.first_sequence;
+  if (kind == CommandKind::attach) command.sequence = options_.first_sequence;
   return command;
 }
 
@@ -330,8 +330,8 @@ Result<Client::OperationPtr> Client::start_pieces(CommandKind kind, uint32_t mod
   if (command.pulls()) DMLCOMM_RETURN_IF_ERROR(check_buffers(state.spec, down, false));
   if (command.closes()) ++state.clock;
   if (uses_huge_pages_) consider_huge_pages(state.spec, up, down);
-  auto parcels = std::make_shared<PieceParcels>();
-  parcels->spec = state.spec;
+  auto staged = std::make_shared<StagedPieces>();
+  staged->spec = state.spec;
   std::vector<Task> tasks;
   for (uint32_t shard = 0; shard < state.spec.num_servers; ++shard) {
     Task task;
@@ -343,30 +343,30 @@ Result<Client::OperationPtr> Client::start_pieces(CommandKind kind, uint32_t mod
     }
     task.pushes = pushes;
     task.pulls = command.pulls();
-    const PieceMemory up_memory(parcels->spec, shard, up);
-    parcels->down_memory.emplace_back(parcels->spec, shard, down);
-    parcels->down.emplace_back();
+    const PieceMemory up_memory(staged->spec, shard, up);
+    staged->down_memory.emplace_back(staged->spec, shard, down);
+    staged->down.emplace_back();
     for (size_t i : chosen_pieces(kind, state.spec, state.pieces[shard])) {
       const Piece& piece = state.pieces[shard][i];
       if (pushes) {
-        parcels->up.push_back(up_memory.outgoing(piece));
-        task.up.push_back(parcels->up.back().memory);
+        staged->up.push_back(up_memory.outgoing(piece));
+        task.up.push_back(staged->up.back().memory);
       }
       if (task.pulls) {
-        parcels->down.back().emplace_back(piece, parcels->down_memory.back().incoming(piece));
-        task.down.push_back(parcels->down.back().back().second.memory);
+        staged->down.back().emplace_back(piece, staged->down_memory.back().incoming(piece));
+        task.down.push_back(staged->down.back().back().second.memory);
       }
     }
     tasks.push_back(std::move(task));
   }
-  const auto finish = [raw = parcels.get()] {
+  const auto finish = [raw = staged.get()] {
     for (size_t task = 0; task < raw->down.size(); ++task) {
-      for (const auto& [piece, parcel] : raw->down[task]) {
-        raw->down_memory[task].take_in(piece, parcel);
+      for (const auto& [piece, staged] : raw->down[task]) {
+        raw->down_memory[task].take_in(piece, staged);
       }
     }
   };
-  return start(std::move(tasks), finish, parcels, can_wait_inline(options));
+  return start(std::move(tasks), finish, staged, can_wait_inline(options));
 }
 
 Result<Client::OperationPtr> Client::start_rows(CommandKind kind, uint32_t model,
@@ -449,7 +449,7 @@ std::vector<std::vector<transport::RailCounters>> Client::rails() {
 void Client::close() {
   struct Farewell {
     std::atomic<size_t> num_missing{0};
-    Events answered;
+    EventCount answered;
   };
   auto farewell = std::make_shared<Farewell>();
   std::vector<std::shared_ptr<ServerLink>> links;

@@ -58,32 +58,32 @@ std::byte* PieceMemory::whole(const Piece& piece) const {
   return memory;
 }
 
-Parcel PieceMemory::incoming(const Piece& piece) const {
-  Parcel parcel;
-  parcel.memory = Span(whole(piece), piece.wire_bytes(spec_));
-  if (parcel.memory.data == nullptr) {
-    parcel.copy = std::make_unique_for_overwrite<std::byte[]>(parcel.memory.bytes);
-    parcel.memory.data = parcel.copy.get();
+StagedPiece PieceMemory::incoming(const Piece& piece) const {
+  StagedPiece staged;
+  staged.memory = Span(whole(piece), piece.wire_bytes(spec_));
+  if (staged.memory.data == nullptr) {
+    staged.copy = std::make_unique_for_overwrite<std::byte[]>(staged.memory.bytes);
+    staged.memory.data = staged.copy.get();
   }
-  return parcel;
+  return staged;
 }
 
-Parcel PieceMemory::outgoing(const Piece& piece) const {
-  Parcel parcel = incoming(piece);
-  if (parcel.copy == nullptr) return parcel;
+StagedPiece PieceMemory::outgoing(const Piece& piece) const {
+  StagedPiece staged = incoming(piece);
+  if (staged.copy == nullptr) return staged;
   const Space& space = spec_.spaces[piece.space];
   for_each_run(piece, [&](std::byte* run, uint64_t elements, uint64_t done) {
-    kernels::convert(parcel.memory.data + done * size_of(space.wire), space.wire, run, space.dtype,
+    kernels::convert(staged.memory.data + done * size_of(space.wire), space.wire, run, space.dtype,
                      elements);
   });
-  return parcel;
+  return staged;
 }
 
-void PieceMemory::take_in(const Piece& piece, const Parcel& parcel) const {
-  if (parcel.copy == nullptr) return;
+void PieceMemory::take_in(const Piece& piece, const StagedPiece& staged) const {
+  if (staged.copy == nullptr) return;
   const Space& space = spec_.spaces[piece.space];
   for_each_run(piece, [&](std::byte* run, uint64_t elements, uint64_t done) {
-    kernels::convert(run, space.dtype, parcel.memory.data + done * size_of(space.wire), space.wire,
+    kernels::convert(run, space.dtype, staged.memory.data + done * size_of(space.wire), space.wire,
                      elements);
   });
 }

@@ -25,7 +25,7 @@ struct Extent {
 using Buffers = std::vector<std::vector<Extent>>;
 
 // One message.
-struct Parcel {
+struct StagedPiece {
   Span memory;  // in a tensor, or `copy`
   std::unique_ptr<std::byte[]> copy;
 };
@@ -37,10 +37,10 @@ class PieceMemory {
       : spec_(spec), shard_(shard), buffers_(std::move(buffers)) {}
 
   // The message to send, with its elements.
-  Parcel outgoing(const Piece& piece) const;
+  StagedPiece outgoing(const Piece& piece) const;
   // Memory to receive into; take_in() copies a staged piece to the tensors.
-  Parcel incoming(const Piece& piece) const;
-  void take_in(const Piece& piece, const Parcel& parcel) const;
+  StagedPiece incoming(const Piece& piece) const;
+  void take_in(const Piece& piece, const StagedPiece& staged) const;
 
  private:
   template <typename Visit>

@@ -57,7 +57,7 @@ Status for_each_piece(const Shard& shard, const Rows& rows, Visit visit) {
 
 }  // namespace
 
-Model::Model(ModelOptions options, Events& events)
+Model::Model(ModelOptions options, EventCount& events)
     : options_(std::move(options)),
       events_(events),
       pool_(largest_piece(options_), options_.huge_pages),

@@ -9,8 +9,8 @@
 // a piece can be updated and pulled while the next ones are still on their way.
 //
 // Threads: any thread may call any method at any time. Pieces have a lock each; clocks are atomic.
-// Every change that a pull may wait for signals the server's Events. The first failure of the rule
-// is kept, and every later push and pull returns it.
+// Every change that a pull may wait for signals the server's EventCount. The first failure of the
+// rule is kept, and every later push and pull returns it.
 #pragma once
 
 #include <memory>
@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "ps/clock_vector.h"
-#include "ps/events.h"
+#include "ps/event_count.h"
 #include "ps/model_spec.h"
 #include "ps/rules/rule.h"
 #include "ps/shard.h"
@@ -57,7 +57,7 @@ struct ModelOptions {
 
 class Model {
  public:
-  Model(ModelOptions options, Events& events);
+  Model(ModelOptions options, EventCount& events);
 
   const ModelSpec& spec() const { return options_.spec; }
   const ModelOptions& options() const { return options_; }
@@ -134,7 +134,7 @@ class Model {
                            const std::vector<uint64_t>& chosen, std::byte* wire, bool* ready);
 
   const ModelOptions options_;
-  Events& events_;
+  EventCount& events_;
   BufferPool pool_;
   const std::vector<std::unique_ptr<Shard>> shards_;
   ClockVector clocks_;

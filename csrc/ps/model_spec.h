@@ -84,7 +84,7 @@ struct Piece {
 // pieces of 256 KiB. But there have to be many, so that pushes, updates and pulls overlap.
 constexpr size_t kMinPieceBytes = 256 * 1024;
 constexpr size_t kMaxPieceBytes = 1024 * 1024;
-constexpr size_t kPieceGrain = 64 * 1024;   // bytes; chunks of joint copies stay whole
+constexpr size_t kPieceGrain = 64 * 1024;   // bytes; chunks of cooperative copies stay whole
 constexpr uint64_t kPiecesToPipeline = 64;  // of a shard's part of a space
 
 // Of all spaces, in order; the pieces of sparse tables are whole rows.

@@ -84,7 +84,7 @@ class Server final : private SessionHost {
   void close();
 
  private:
-  Events& events() override { return events_; }
+  EventCount& events() override { return events_; }
   uint64_t note_lost_servers(uint64_t lost) override;
   void on_session_ended(uint32_t worker, const Status& reason) override;
 
@@ -95,7 +95,7 @@ class Server final : private SessionHost {
   void drop_worker(uint32_t worker) override;
 
   const ServerOptions options_;
-  Events events_;
+  EventCount events_;
   std::atomic<uint64_t> lost_servers_{0};
 
   uint32_t last_snapshot_of_ = 0;  // model; next_snapshot() continues after it

@@ -37,7 +37,7 @@ class SessionHost {
  public:
   virtual ~SessionHost() = default;
   virtual std::shared_ptr<Model> find_model(uint32_t model) = 0;
-  virtual Events& events() = 0;
+  virtual EventCount& events() = 0;
   // A worker has found `lost` servers; returns all that are known to be lost.
   virtual uint64_t note_lost_servers(uint64_t lost) = 0;
   // Not ok once workers have found this server lost: it answers no more.

@@ -1,7 +1,5 @@
 #include "schedule/algorithms.h"
 
-#include <algorithm>
-
 #include <bit>
 
 #include "base/check.h"
@@ -85,25 +83,6 @@ const std::vector<Algorithm>& all_algorithms() {
       DMLCOMM_OF_PEER_MEMORY(DMLCOMM_PEER_MEMORY)  //
   };
   return table;
-}
-
-// Of what the cores and the links take, the share of the shorter that is not beside the longer:
-// with a half, `direct` for 64 KiB on 9 hosts at 200 Mb/s is 5.7 ms (4.9 measured), `bml` 5.4
-// (3.9).
-constexpr double kNotOverlapped = 0.5;
-
-double Algorithm::seconds(const Topology& topology, double bytes) const {
-  if (topology.ranks_per_core <= 1 || topology.is_one_host()) {
-    return estimate(estimate_terms(topology, bytes));
-  }
-  Topology cores = topology, links = topology;
-  cores.inter_host.beta_s_per_byte = 0;
-  cores.rail_betas_s_per_byte.clear();
-  links.inter_host.alpha_s = links.inter_host.overhead_s = 0;
-  links.ranks_per_core = links.core_s_per_byte = 0;
-  const double cores_s = estimate(estimate_terms(cores, bytes));
-  const double links_s = estimate(estimate_terms(links, bytes));
-  return std::max(cores_s, links_s) + kNotOverlapped * std::min(cores_s, links_s);
 }
 
 Schedule Algorithm::generate(const OpShape& shape, const Topology& topology) const {

@@ -29,7 +29,7 @@ struct Algorithm {
   OpKind kind;
   const char* name;  // "ring"; its generator is "all_reduce_ring"
   Requirement needs;
-  double (*estimate)(const EstimateTerms& terms);  // seconds, as a closed form; see seconds()
+  double (*estimate)(const EstimateTerms& terms);  // seconds, as a closed form
   Execution execution = Execution::schedule;
 
   // Of a schedule.
@@ -44,9 +44,6 @@ struct Algorithm {
   bool (*wins)(const OpShape& shape, const topology::SharedMemory& memory) = nullptr;
 
   bool applies(const topology::Topology& topology) const { return needs.holds(topology); }
-  // The estimate on `topology`. Where ranks of several hosts share cores, these post messages while
-  // the links carry others: the longer of the two counts, and a part of the shorter.
-  double seconds(const topology::Topology& topology, double bytes) const;
   bool is_schedule() const { return execution == Execution::schedule; }
   // The schedule of rank shape.rank, which refers to this row. Only of a schedule, and only where
   // it applies. `shape` has the topology's ranks.

@@ -242,13 +242,14 @@ Status Planner::apply(const SizedChoices& choices) {
 }
 
 const Algorithm* Planner::cheapest(OpKind kind, double bytes) const {
+  const Estimates estimates(topology_, bytes);
   std::vector<const Algorithm*> candidates;
   std::vector<double> seconds;
   for (const Algorithm& algorithm : all_algorithms()) {
     if (algorithm.kind != kind || !algorithm.is_schedule() || !algorithm.applies(topology_))
       continue;
     candidates.push_back(&algorithm);
-    seconds.push_back(algorithm.seconds(topology_, bytes));
+    seconds.push_back(estimates.seconds(algorithm.estimate));
   }
   DMLCOMM_CHECK(!candidates.empty());
   return candidates[cheapest_of(seconds)];

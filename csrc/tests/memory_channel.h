@@ -22,7 +22,7 @@ class MemoryChannel final : public transport::Channel, private transport::Remote
   struct Pipe {
     std::deque<std::byte> bytes;
     bool closed = false;
-    bool withdrawn = false;
+    bool revoked = false;
   };
 
   MemoryChannel(std::shared_ptr<Pipe> out, std::shared_ptr<Pipe> in, size_t max_bytes, bool pulls)
@@ -68,8 +68,9 @@ class MemoryChannel final : public transport::Channel, private transport::Remote
   };
   void share(std::shared_ptr<Words> words, uint32_t end) {
     words_ = std::move(words);
-    joint_.emplace(transport::JointMemory{words_->claims[1 - end], words_->claims[end],
-                                          words_->writing_to[end], 2 - end, [] { return true; }});
+    cooperative_.emplace(transport::CooperativeMemory{words_->claims[1 - end], words_->claims[end],
+                                                      words_->writing_to[end], 2 - end,
+                                                      [] { return true; }});
   }
 
   bool maybe_readable() const override { return !in_->bytes.empty() || in_->closed; }
@@ -86,7 +87,9 @@ class MemoryChannel final : public transport::Channel, private transport::Remote
   }
 
  private:
-  transport::JointMemory* joint() override { return joint_ ? &*joint_ : nullptr; }
+  transport::CooperativeMemory* cooperative() override {
+    return cooperative_ ? &*cooperative_ : nullptr;
+  }
   bool peer_reaches_us() const override { return pulls_; }
   bool reaches_peer() const override { return pulls_; }
   uint64_t key_for(const void*, size_t) override { return key_; }
@@ -95,7 +98,7 @@ class MemoryChannel final : public transport::Channel, private transport::Remote
     if (from.key != key_) return Status(StatusCode::io_error, "wrong key");
     const auto copy = [this, from, to, bytes, access] {
       std::memcpy(to, reinterpret_cast<const void*>(from.address), bytes);
-      *access = in_->withdrawn ? transport::Access::withdrawn : transport::Access::done;
+      *access = in_->revoked ? transport::Access::revoked : transport::Access::done;
     };
     if (key_ == 0) {
       copy();
@@ -111,8 +114,8 @@ class MemoryChannel final : public transport::Channel, private transport::Remote
     *access = transport::Access::done;
     return Status();
   }
-  void withdraw() override {
-    out_->withdrawn = true;
+  void revoke() override {
+    out_->revoked = true;
     pending_.clear();
   }
 
@@ -121,7 +124,7 @@ class MemoryChannel final : public transport::Channel, private transport::Remote
   const size_t max_bytes_;
   const bool pulls_;
   std::shared_ptr<Words> words_;
-  std::optional<transport::JointMemory> joint_;
+  std::optional<transport::CooperativeMemory> cooperative_;
   uint64_t key_ = 0;
   std::vector<std::function<void()>> pending_;
 };

@@ -71,7 +71,7 @@ class ModelUnderTest {
   }
 
  private:
-  Events events_;
+  EventCount events_;
   std::unique_ptr<Model> model_;
   uint64_t sequence_ = 0;
 };

@@ -83,7 +83,7 @@ TEST(ShmChannelTest, OtherMemoryIsTheKernels) {
   EXPECT_FALSE(read(channel, address_of(theirs.data()), ours.data(), kBytes).ok());
 }
 
-TEST(ShmChannelTest, WhatThePeerHasWithdrawnMayBeAnything) {
+TEST(ShmChannelTest, WhatThePeerHasRevokedMayBeAnything) {
   ShmPeer theirs = peer_with({}, getpid());
   const std::shared_ptr<Segment> segment = theirs.segment;
   const std::shared_ptr<Segment> own = segment_of(0);
@@ -101,10 +101,10 @@ TEST(ShmChannelTest, WhatThePeerHasWithdrawnMayBeAnything) {
   EXPECT_EQ(*pull(address_of(there.data())), Access::done);
   EXPECT_EQ(here, there);
   EXPECT_FALSE(pull(kNowhere).ok());
-  peer.memory()->withdraw();
-  EXPECT_EQ(*pull(address_of(there.data())), Access::withdrawn);
+  peer.memory()->revoke();
+  EXPECT_EQ(*pull(address_of(there.data())), Access::revoked);
   ASSERT_TRUE(pull(kNowhere).ok());
-  EXPECT_EQ(*pull(kNowhere), Access::withdrawn);
+  EXPECT_EQ(*pull(kNowhere), Access::revoked);
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ LaneSet::LaneSet(const Shape& shape, RailCounters* counters, LaneReader* reader)
 void LaneSet::attach(size_t index, std::unique_ptr<Channel> channel) {
   lanes_[index] = std::make_unique<Lane>(std::move(channel), shape_.job_id, has_many_rails(),
                                          &counters_of(index), reader_);
-  place_homeless();
+  place_orphaned();
 }
 
 Lane* LaneSet::any() const {
@@ -59,7 +59,7 @@ Lane* LaneSet::least_busy() const {
 void LaneSet::push_ordered(OutFrame frame) {
   number(frame);
   Lane* lane = lane_for_ordered();
-  if (lane == nullptr) return homeless_.push_back(std::move(frame));
+  if (lane == nullptr) return orphaned_.push_back(std::move(frame));
   lane->push(std::move(frame));
 }
 
@@ -76,7 +76,7 @@ void LaneSet::push(OutFrame frame, uint8_t rail) {
   number(frame);
   Lane* lane = rail < lanes_.size() ? lanes_[rail].get() : nullptr;
   if (lane == nullptr) lane = least_busy();
-  if (lane == nullptr) return homeless_.push_back(std::move(frame));
+  if (lane == nullptr) return orphaned_.push_back(std::move(frame));
   lane->push(std::move(frame));
 }
 
@@ -139,12 +139,12 @@ bool LaneSet::feed() {
 
 bool LaneSet::idle() const {
   const auto is_idle = [](const auto& lane) { return !lane || lane->idle(); };
-  return striped_.empty() && homeless_.empty() &&
+  return striped_.empty() && orphaned_.empty() &&
          std::all_of(lanes_.begin(), lanes_.end(), is_idle);
 }
 
 size_t LaneSet::num_unfinished() const {
-  size_t count = striped_.size() + homeless_.size();
+  size_t count = striped_.size() + orphaned_.size();
   for_each_lane([&](size_t, Lane& lane) { count += lane.num_unfinished(); });
   return count;
 }
@@ -161,18 +161,18 @@ size_t LaneSet::lose(size_t index) {
   const size_t num_frames = frames.size();
   ++counters_of(index).lanes_lost;
   counters_of(index).frames_repeated += num_frames;
-  std::move(frames.begin(), frames.end(), std::back_inserter(homeless_));
-  if (any() != nullptr) place_homeless();
+  std::move(frames.begin(), frames.end(), std::back_inserter(orphaned_));
+  if (any() != nullptr) place_orphaned();
   return num_frames;
 }
 
-void LaneSet::place_homeless() {
-  for (OutFrame& frame : std::exchange(homeless_, {})) place(std::move(frame));
+void LaneSet::place_orphaned() {
+  for (OutFrame& frame : std::exchange(orphaned_, {})) place(std::move(frame));
 }
 
 void LaneSet::drop_queued() {
   striped_.clear();
-  homeless_.clear();
+  orphaned_.clear();
   for_each_lane([](size_t, Lane& lane) { lane.drop_queued(); });
 }
 

@@ -87,7 +87,7 @@ class LaneSet {
   Lane* first_lane() const;
   Lane* next_with_room();
   void place(OutFrame frame);
-  void place_homeless();
+  void place_orphaned();
   size_t part_bytes(size_t left) const;
 
   const Shape shape_;
@@ -98,7 +98,7 @@ class LaneSet {
   size_t next_lane_ = 0;  // takes the next part
   uint64_t next_number_ = 1;
   std::deque<Striped> striped_;
-  std::deque<OutFrame> homeless_;  // while no lane lives
+  std::deque<OutFrame> orphaned_;  // while no lane lives
 };
 
 }  // namespace dmlcomm::transport

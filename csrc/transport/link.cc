@@ -239,7 +239,7 @@ Status Link::complete_offer(uint64_t id) {
   if (request == nullptr) {
     return Status(StatusCode::protocol_error, str_cat("ack of unknown message ", id));
   }
-  joint_copy_.forget(*request);
+  cooperative_copy_.forget(*request);
   options_.events->on_sent(*request);
   return Status();
 }
@@ -480,7 +480,7 @@ Status Link::end_frame(Intake& intake, const FrameHeader& header) {
     case FrameKind::receipt: return Status();
     case FrameKind::rail_lost: return on_rail_lost(header);
     case FrameKind::share: return on_share(header);
-    case FrameKind::shared: return joint_copy_.on_shared(header.id, header.offset);
+    case FrameKind::shared: return cooperative_copy_.on_shared(header.id, header.offset);
     case FrameKind::credit: return on_credit(header.offset);
     case FrameKind::abort: return on_abort(intake, header);
     case FrameKind::goodbye: return on_goodbye(intake);
@@ -719,9 +719,9 @@ void Link::fail(const Status& status) {
 
 void Link::end(const Status& reason) {
   if (std::exchange(ended_, true)) return;
-  if (JointMemory* words = joint()) has_writer_ = !joint_copy_.give_up(*words);
+  if (CooperativeMemory* words = cooperative()) has_writer_ = !cooperative_copy_.give_up(*words);
   lanes_.drop_queued();
-  if (memory() != nullptr) memory()->withdraw();
+  if (memory() != nullptr) memory()->revoke();
   if (has_lane() && state_ != State::left) {
     OutFrame frame(header_of(FrameKind::abort, 0));
     frame.header.id = static_cast<uint64_t>(reason.code());

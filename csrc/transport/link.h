@@ -9,7 +9,7 @@
 //                that a peer may have to buffer are bounded: a message beyond that is announced by
 //                `request`, and follows its `grant`.
 //   offered      a header says where the bytes are; the receiver reads them by itself, or large
-//                ones together with the sender (joint_copy.h), and acks.
+//                ones together with the sender (cooperative_copy.h), and acks.
 //   large        data frames, but only after the peer's `open` (collectives) or `grant` (point-to-
 //                point, announced by `request`), so they never block the frames behind them.
 //
@@ -32,7 +32,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "transport/joint_copy.h"
+#include "transport/cooperative_copy.h"
 #include "transport/lane_set.h"
 #include "transport/request.h"
 
@@ -100,7 +100,7 @@ class Link final : private LaneReader {
   // `bytes` of a streamed message from `position`; consumed <= position, end <= arrived, and no
   // multiple of the window size strictly inside. Returns a pointer into the window, or copies an
   // offered message to `scratch`. Null while that copy is pending (ask again, with the same
-  // arguments), and if the peer has withdrawn; the reason is then on its way.
+  // arguments), and if the peer has revoked it; the reason is then on its way.
   Result<const std::byte*> fetch(RecvRequest& request, size_t position, size_t bytes,
                                  std::byte* scratch);
   // Frees the window up to `position`.
@@ -115,7 +115,7 @@ class Link final : private LaneReader {
   Status write_memory(RemoteAddress to, const void* from, size_t bytes, Access* access);
   // All of an offered message has been taken: the sender's memory is free again.
   void finish_offer(RecvRequest& request);
-  // Copies a part of an offered message to its destination, jointly with the sender if that is
+  // Copies a part of an offered message to its destination, together with the sender if that is
   // faster, and finishes the offer after the last part.
   Status take_offer(RecvRequest& request, bool* moved, bool* complete);
 
@@ -199,10 +199,12 @@ class Link final : private LaneReader {
   Status complete_offer(uint64_t id);
   Status grant_request(uint64_t id);
   Status read_offer(RecvRequest& request, bool* moved, bool* complete);
-  Status copy_offer_jointly(RecvRequest& request, bool* moved, bool* complete);
+  Status copy_offer_together(RecvRequest& request, bool* moved, bool* complete);
   Status on_share(const FrameHeader& header);
   bool write_shared();
-  JointMemory* joint() const { return memory() == nullptr ? nullptr : memory()->joint(); }
+  CooperativeMemory* cooperative() const {
+    return memory() == nullptr ? nullptr : memory()->cooperative();
+  }
   Status on_abort(const Intake& intake, const FrameHeader& header);
   Status on_rail_lost(const FrameHeader& header);
   Status on_goodbye(Intake& intake);
@@ -244,12 +246,12 @@ class Link final : private LaneReader {
   std::deque<RecvRequest*> posted_;    // many of an operation in blocks, and the first comes first
   std::vector<RecvRequest*> granted_;  // their messages are on the way
   std::unordered_map<Tag, std::list<Unexpected>> unexpected_;  // no list is empty
-  uint64_t taken_credit_ = 0;    // of the peer: cost of messages that have met their receives
-  uint64_t told_credit_ = 0;     // what the peer knows of that
-  Coverage numbers_seen_;        // of frames; several rails only
-  size_t num_taken_offers_ = 0;  // offered messages the engine is reading
-  bool has_writer_ = false;      // see has_writer()
-  JointCopy joint_copy_;         // of offered messages, in and out
+  uint64_t taken_credit_ = 0;         // of the peer: cost of messages that have met their receives
+  uint64_t told_credit_ = 0;          // what the peer knows of that
+  Coverage numbers_seen_;             // of frames; several rails only
+  size_t num_taken_offers_ = 0;       // offered messages the engine is reading
+  bool has_writer_ = false;           // see has_writer()
+  CooperativeCopy cooperative_copy_;  // of offered messages, in and out
 };
 
 }  // namespace dmlcomm::transport

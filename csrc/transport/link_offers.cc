@@ -44,8 +44,8 @@ void Link::finish_offer(RecvRequest& request) {
 
 Status Link::take_offer(RecvRequest& request, bool* moved, bool* complete) {
   if (state_ == State::failed) return error_;
-  DMLCOMM_RETURN_IF_ERROR(can_copy_jointly(*memory(), request.bytes)
-                              ? copy_offer_jointly(request, moved, complete)
+  DMLCOMM_RETURN_IF_ERROR(can_copy_together(*memory(), request.bytes)
+                              ? copy_offer_together(request, moved, complete)
                               : read_offer(request, moved, complete));
   if (*complete) finish_offer(request);
   return Status();
@@ -65,38 +65,38 @@ Status Link::read_offer(RecvRequest& request, bool* moved, bool* complete) {
   return Status();
 }
 
-Status Link::copy_offer_jointly(RecvRequest& request, bool* moved, bool* complete) {
+Status Link::copy_offer_together(RecvRequest& request, bool* moved, bool* complete) {
   if (!request.shared) {
-    if (!joint_copy_.open(*joint(), request)) return Status();
+    if (!cooperative_copy_.open(*cooperative(), request)) return Status();
     request.shared = true;
     push_control(FrameKind::share, request.tag, request.offer_id, request.op,
                  reinterpret_cast<uintptr_t>(request.destination));
     // The sender starts while we read; what fails is reported by progress().
     (void)lanes_.any()->flush(moved);
   }
-  const Status status = joint_copy_.read_chunks(*memory(), request, moved);
+  const Status status = cooperative_copy_.read_chunks(*memory(), request, moved);
   if (!status.ok()) {
     fail(status);
     return status;
   }
-  *complete = joint_copy_.complete(request);
+  *complete = cooperative_copy_.complete(request);
   return Status();
 }
 
 Status Link::on_share(const FrameHeader& header) {
   const auto it = std::find_if(offered_.begin(), offered_.end(),
                                [&](SendRequest* r) { return r->id == header.id; });
-  if (it == offered_.end() || joint() == nullptr) {
+  if (it == offered_.end() || cooperative() == nullptr) {
     return Status(StatusCode::protocol_error, str_cat("share of unknown message ", header.id));
   }
-  joint_copy_.on_share(**it, header.offset);
+  cooperative_copy_.on_share(**it, header.offset);
   return Status();
 }
 
 // Writes some of what the peer wants written.
 bool Link::write_shared() {
-  if (!joint_copy_.has_work()) return false;
-  const Result<JointCopy::Written> written = joint_copy_.write_chunks(*memory());
+  if (!cooperative_copy_.has_work()) return false;
+  const Result<CooperativeCopy::Written> written = cooperative_copy_.write_chunks(*memory());
   if (!written.ok()) {
     fail(written.status());
   } else if (written->finished != nullptr && written->num_chunks > 0) {

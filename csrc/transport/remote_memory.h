@@ -30,13 +30,13 @@ struct RemoteAddress {
   RemoteAddress operator+(size_t bytes) const { return {address + bytes, key}; }
 };
 
-// The state of a read or write. `withdrawn`: the peer had withdrawn the memory, and the bytes that
+// The state of a read or write. `revoked`: the peer had revoked the memory, and the bytes that
 // were read may be anything.
-enum class Access : uint8_t { idle, pending, done, withdrawn };
+enum class Access : uint8_t { idle, pending, done, revoked };
 
 // Words in shared memory, through which two ends that reach each other's memory divide the chunks
-// of a copy (joint_copy.h).
-struct JointMemory {
+// of a copy (cooperative_copy.h).
+struct CooperativeMemory {
   // Claims on the chunks of the incoming message, and of the outgoing one.
   std::atomic<uint64_t>& incoming;
   std::atomic<uint64_t>& outgoing;
@@ -53,7 +53,7 @@ struct JointMemory {
 // we write, and waits.
 class WriteGuard {
  public:
-  explicit WriteGuard(JointMemory& memory) : writing_to_(memory.own_writing_to) {
+  explicit WriteGuard(CooperativeMemory& memory) : writing_to_(memory.own_writing_to) {
     writing_to_.store(memory.peer_mark);
   }
   ~WriteGuard() { writing_to_.store(0); }
@@ -83,10 +83,10 @@ class RemoteMemory {
 
   // From now on the peer's reads do not return the offered bytes. Pending accesses of ours stay so
   // for ever, and touch no memory any more.
-  virtual void withdraw() = 0;
+  virtual void revoke() = 0;
 
   // Null unless both ends reach each other's memory, and share words.
-  virtual JointMemory* joint() { return nullptr; }
+  virtual CooperativeMemory* cooperative() { return nullptr; }
 };
 
 }  // namespace dmlcomm::transport

@@ -140,6 +140,7 @@ def _fattree(spec: str, text: str, shapes: Sequence[Shape]) -> nx.Graph:
         "fattree:p[,r=R][,hosts=H] or fattree:p[,r=R]@i,j,...",
     )
     ports, over_subscription = int(match[1]), float(match[2] or 1)
+    require(spec, ports % 2 == 0 and 2 <= ports <= 16, "ports: an even number from 2 to 16")
     half = ports // 2
     most = ports**3 // 4
     # Workers at each of the first edges; the other hosts there are servers.
@@ -147,12 +148,12 @@ def _fattree(spec: str, text: str, shapes: Sequence[Shape]) -> nx.Graph:
     if deployment:
         fits = max(deployment) <= half and sum(deployment) >= 1
         require(spec, fits, f"workers at an edge: at most {half}, and at least 1 of all")
-        roles = [role for i in deployment for role in ["server"] * (half - i) + ["worker"] * i]
-    else:
-        roles = ["host"] * (int(match[3]) if match[3] else most)
-    require(spec, ports % 2 == 0 and 2 <= ports <= 16, "ports: an even number from 2 to 16")
-    require(spec, 1 <= len(roles) <= most, f"hosts: from 1 to {most}")
+    num_hosts = len(deployment) * half or int(match[3] or most)
+    require(spec, 1 <= num_hosts <= most, f"hosts: from 1 to {most}")
     require(spec, over_subscription >= 1, "r: at least 1")
+    roles = ["host"] * num_hosts
+    if deployment:
+        roles = [role for i in deployment for role in ["server"] * (half - i) + ["worker"] * i]
     (shape,) = _by_level(spec, shapes, 1)
     rate = shape.rate_bps and round(shape.rate_bps / over_subscription)
     graph = new_graph(spec)

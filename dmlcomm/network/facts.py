@@ -96,5 +96,5 @@ def _rail(values: Any) -> Rail:
 def _checked(value: Any, kind: Any) -> Any:
     is_number = isinstance(value, int)
     if not isinstance(value, kind) or isinstance(value, bool) or (is_number and value < 0):
-        raise TypeError(f"{value!r} is not legal there")
+        raise TypeError(f"expected {getattr(kind, '__name__', kind)}, not {value!r}")
     return value

@@ -24,7 +24,7 @@ Board::Board(transport::Mesh& mesh)
   find_headers();
 }
 
-void Board::greet(bool* moved) {
+void Board::exchange_capabilities(bool* moved) {
   if (round_ == 0) {
     bool reaches_all = true;
     for (int rank = 0; rank < num_ranks_; ++rank) {
@@ -53,7 +53,7 @@ void Board::greet(bool* moved) {
   *moved = true;
 }
 
-bool Board::greeting_waits_for(int peer) const {
+bool Board::capabilities_wait_for(int peer) const {
   return !ready_ && (headers_[peer] == nullptr || !published(peer, 1));
 }
 

@@ -58,9 +58,9 @@ class Board {
   explicit Board(transport::Mesh& mesh);
 
   // Carries out round 1; to be called until ready().
-  void greet(bool* moved);
+  void exchange_capabilities(bool* moved);
   bool ready() const { return ready_; }
-  bool greeting_waits_for(int peer) const;
+  bool capabilities_wait_for(int peer) const;
 
   // The ranks' access to each other's memory, the same on all of them. Once ready().
   const topology::SharedMemory& memory() const { return memory_; }

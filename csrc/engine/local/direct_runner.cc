@@ -57,7 +57,7 @@ void DirectRunner::stop() {
   for (int rank = 0; rank < num_ranks(); ++rank) {
     if (rank == this->rank()) continue;
     // A link that has failed says nothing of the process behind it, which may just be frozen.
-    transport::JointMemory* const words = board().link(rank).memory()->joint();
+    transport::CooperativeMemory* const words = board().link(rank).memory()->cooperative();
     if (words == nullptr || words->wait_for_peers_write()) continue;
     for (SharedBlocks::Use& use : uses_) use.abandon();
   }
@@ -201,7 +201,7 @@ Status DirectRunner::read(const Place& source, uint64_t position, std::byte* to,
   transport::Access access{};
   Status status =
       board().link(source.rank).read_memory({source.address + position}, to, bytes, &access);
-  abandoned_ = abandoned_ || access == transport::Access::withdrawn;
+  abandoned_ = abandoned_ || access == transport::Access::revoked;
   return status;
 }
 
@@ -256,7 +256,7 @@ Result<const std::byte*> DirectRunner::copy_segment(const Transfer& transfer, ui
 Status DirectRunner::write_to(const Place& target, uint64_t position, const std::byte* data,
                               size_t bytes) {
   transport::Link& link = board().link(target.rank);
-  const transport::WriteGuard guard(*link.memory()->joint());
+  const transport::WriteGuard guard(*link.memory()->cooperative());
   if (!accepts(target.rank)) {
     abandoned_ = true;
   } else if (target.here != nullptr) {

@@ -29,6 +29,24 @@ void add_kept_cores(const topology::Topology& topology, EstimateTerms* terms) {
   at_least(&terms->beta_far, core * (elsewhere > 0 ? 2 * together : together));
 }
 
+// Of the times of cores and links, the share of the shorter that is not beside the longer: with a
+// half, `direct` for 64 KiB on 9 hosts at 200 Mb/s is 6.0 ms (4.9 measured).
+constexpr double kNotOverlapped = 0.5;
+
+topology::Topology cores_of(topology::Topology topology) {
+  topology.inter_host.beta_s_per_byte = 0;
+  topology.rail_betas_s_per_byte.clear();
+  return topology;
+}
+
+topology::Topology links_of(topology::Topology topology) {
+  topology.intra_host = {};
+  topology.inter_host.alpha_s = topology.inter_host.overhead_s = 0;
+  topology.relay_s = topology.gamma_s_per_byte = 0;
+  topology.ranks_per_core = topology.core_s_per_byte = 0;
+  return topology;
+}
+
 }  // namespace
 
 double EstimateTerms::tree(double link_seconds) const {
@@ -98,6 +116,20 @@ EstimateTerms estimate_terms(const topology::Topology& topology, double bytes) {
   terms.beta_next = std::max(terms.beta_next, crowded);
   terms.beta_far = std::max(terms.beta_far_alone, crowded);
   return terms;
+}
+
+Estimates::Estimates(const topology::Topology& topology, double bytes)
+    : shares_cores_(topology.ranks_per_core > 1 && !topology.is_one_host()),
+      cores_(shares_cores_ ? cores_of(topology) : topology),
+      links_(shares_cores_ ? links_of(topology) : topology),
+      of_cores_(estimate_terms(cores_, bytes)),
+      of_links_(estimate_terms(links_, bytes)) {}
+
+double Estimates::seconds(double (*form)(const EstimateTerms& terms)) const {
+  const double cores_s = form(of_cores_);
+  if (!shares_cores_) return cores_s;
+  const double links_s = form(of_links_);
+  return std::max(cores_s, links_s) + kNotOverlapped * std::min(cores_s, links_s);
 }
 
 double bml_stage_seconds(const EstimateTerms& terms, LevelExchange exchange) {

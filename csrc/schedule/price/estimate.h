@@ -75,6 +75,24 @@ struct EstimateTerms {
 // The terms of `bytes` on `topology`, on which they are exact with one host or one rank per host.
 EstimateTerms estimate_terms(const topology::Topology& topology, double bytes);
 
+// The estimates of algorithms for one size. Where ranks of several hosts share cores, these post
+// messages while the links carry others: the longer of the two counts, and a part of the shorter.
+class Estimates {
+ public:
+  Estimates(const topology::Topology& topology, double bytes);
+  Estimates(const Estimates&) = delete;
+  Estimates& operator=(const Estimates&) = delete;
+
+  // `form` is the closed form of an algorithm.
+  double seconds(double (*form)(const EstimateTerms& terms)) const;
+
+ private:
+  const bool shares_cores_;
+  const topology::Topology cores_,
+      links_;  // what the time of cores, or of links alone is read from
+  const EstimateTerms of_cores_, of_links_;
+};
+
 // Smallest k with 2^k >= n: rounds of a tree or of dissemination.
 inline uint32_t ceil_log2(uint32_t n) {
   uint32_t k = 0;

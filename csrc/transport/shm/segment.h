@@ -50,9 +50,9 @@ struct RingControl {
   alignas(kCacheLineBytes) std::atomic<uint64_t> tail;  // read up to here; by the peer
   // 1: the owner of the segment has read the peer's memory by itself, and offers are welcome.
   alignas(kCacheLineBytes) std::atomic<uint32_t> owner_can_read;
-  // 1: the owner has withdrawn all its offers.
-  std::atomic<uint32_t> owner_withdrew;
-  // Claims on chunks of the message that the owner sends (joint_copy.h); written by both.
+  // 1: the owner has revoked all its offers.
+  std::atomic<uint32_t> owner_revoked;
+  // Claims on chunks of the message that the owner sends (cooperative_copy.h); written by both.
   alignas(kCacheLineBytes) std::atomic<uint64_t> claims;
 };
 

@@ -17,7 +17,7 @@ namespace dmlcomm::transport::shm {
 namespace {
 
 // From here on copies go past the cache. Messages that do not fit into it may come in parts of this
-// size (chunks of joint_copy.cc); but so do smaller ones.
+// size (chunks of cooperative_copy.cc); but so do smaller ones.
 constexpr size_t kStreamBytes = 64 * 1024;
 
 void copy_mapped(void* destination, const void* source, size_t bytes) {
@@ -50,10 +50,11 @@ ShmChannel::ShmChannel(std::shared_ptr<Segment> own, uint32_t own_index, ShmPeer
       out_(own_->ring(peer_.local_index)),
       in_control_(peer_.segment->ring_control(own_index)),
       in_(peer_.segment->ring(own_index)),
-      joint_{in_control_.claims, out_control_.claims, own_->header().writing_to,
-             peer_.segment->header().rank + 1, [this] {
-               return peer_gone_ || wait_for_writer(peer_.segment->header(), own_->header().rank);
-             }} {
+      cooperative_{in_control_.claims, out_control_.claims, own_->header().writing_to,
+                   peer_.segment->header().rank + 1, [this] {
+                     return peer_gone_ ||
+                            wait_for_writer(peer_.segment->header(), own_->header().rank);
+                   }} {
   out_control_.owner_can_read.store(peer_.is_readable ? 1 : 0, std::memory_order_relaxed);
 }
 
@@ -131,19 +132,19 @@ Status ShmChannel::read(RemoteAddress from, void* to, size_t bytes, Access* acce
   } else if (!can_read_process(peer_.pid, from.address, to, bytes)) {
     status = copy_error("process_vm_readv", bytes);
   }
-  const bool withdrew = peer_withdrew();
-  *access = withdrew ? Access::withdrawn : Access::done;
-  return withdrew ? Status() : status;
+  const bool is_revoked = peer_revoked();
+  *access = is_revoked ? Access::revoked : Access::done;
+  return is_revoked ? Status() : status;
 }
 
-// Pairs with the fence of withdraw(): who has read something newer sees that it is.
-bool ShmChannel::peer_withdrew() const {
+// Pairs with the fence of revoke(): who has read something newer sees that it is.
+bool ShmChannel::peer_revoked() const {
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  return in_control_.owner_withdrew.load(std::memory_order_relaxed) != 0;
+  return in_control_.owner_revoked.load(std::memory_order_relaxed) != 0;
 }
 
-void ShmChannel::withdraw() {
-  out_control_.owner_withdrew.store(1, std::memory_order_relaxed);
+void ShmChannel::revoke() {
+  out_control_.owner_revoked.store(1, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 

@@ -53,11 +53,13 @@ class ShmChannel final : public Channel, private RemoteMemory {
   std::byte* mapped(RemoteAddress at, size_t bytes) const override {
     return peer_.arena.find(at.address, bytes);
   }
-  void withdraw() override;
-  JointMemory* joint() override { return reaches_peer() && peer_reaches_us() ? &joint_ : nullptr; }
+  void revoke() override;
+  CooperativeMemory* cooperative() override {
+    return reaches_peer() && peer_reaches_us() ? &cooperative_ : nullptr;
+  }
 
   Status copy_error(const char* call, size_t bytes) const;
-  bool peer_withdrew() const;
+  bool peer_revoked() const;
 
   const std::shared_ptr<Segment> own_;
   ShmPeer peer_;
@@ -68,7 +70,7 @@ class ShmChannel final : public Channel, private RemoteMemory {
   RingControl& in_control_;
   const std::byte* const in_;
 
-  JointMemory joint_;
+  CooperativeMemory cooperative_;
   uint64_t seen_heartbeat_ = 0;
   bool peer_gone_ = false;
 };

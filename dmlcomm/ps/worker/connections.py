@@ -13,8 +13,8 @@ from dmlcomm.network import nic
 from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
 from dmlcomm.ps.protocol import WAIT_SLICE_S
 from dmlcomm.ps.tls import Tls
+from dmlcomm.ps.worker.backoff import Backoff
 from dmlcomm.ps.worker.control import Control, NumberTakenError, UnknownSessionError
-from dmlcomm.ps.worker.patience import Patience
 
 # How long the meeting for a data connection may take.
 CONNECT_TIMEOUT_S = 30.0
@@ -118,7 +118,7 @@ class Connections:
 
     def _wait_until_healthy(self) -> dict[int, Any]:
         """The answers of all servers but those that another one calls lost, by server."""
-        patience = Patience(self._options.connect_timeout_s, "the parameter servers")
+        backoff = Backoff(self._options.connect_timeout_s, "the parameter servers")
         healths: dict[int, Any] = {}
         while True:
             problem: errors.PsError | None = None
@@ -132,7 +132,7 @@ class Connections:
             lost = {server for health in healths.values() for server in health.lost_servers}
             if healths and lost | healths.keys() >= set(range(self.num_servers)):
                 return {server: healths[server] for server in healths.keys() - lost}
-            patience.wait(problem)
+            backoff.wait(problem)
 
     def _check(self, server: int, health: Any) -> None:
         """Raises PsRefusedError when this is not the server of the job that the address is for."""
@@ -148,12 +148,12 @@ class Connections:
 
     def _connect_patiently(self, server: int) -> None:
         """A number may be taken for a moment by a process that has just died."""
-        patience = Patience(self._options.connect_timeout_s, f"server {server}")
+        backoff = Backoff(self._options.connect_timeout_s, f"server {server}")
         while True:
             try:
                 return self._connect(server)
             except MAY_PASS as error:
-                patience.wait(error)
+                backoff.wait(error)
 
     def _connect(self, server: int) -> None:
         control = self._controls[server]
@@ -211,7 +211,7 @@ class Connections:
         Workers that wait here send nothing that would tell them of a server's death: the call
         itself tells, and they connect anew to a server that was started again meanwhile.
         """
-        patience = Patience(timeout_s, "the barrier")
+        backoff = Backoff(timeout_s, "the barrier")
         ticket = secrets.randbits(63)
         deadline = time.monotonic() + timeout_s
         while True:
@@ -222,7 +222,7 @@ class Connections:
                 session = self._sessions[first]
                 reply = self.call(first, "Barrier", wait_s=wait_s, ticket=ticket)
             except (errors.PsConnectionError, UnknownSessionError) as error:
-                patience.wait(error)
+                backoff.wait(error)
                 self.renew(first, session, recreate, error, deadline)
                 continue
             if reply.passed:
@@ -248,7 +248,7 @@ class Connections:
                 f"and it can be started again; else the job has to be",
                 servers,
             )
-        self._expect_patience(servers, reason)
+        self._expect_reconnection(servers, reason)
         with self._recovering:
             assert self.core is not None
             for server in servers:
@@ -263,7 +263,7 @@ class Connections:
         if lost:
             self.recover(lost, recreate, "the connection has ended")
 
-    def _expect_patience(self, servers: Sequence[int], reason: str) -> None:
+    def _expect_reconnection(self, servers: Sequence[int], reason: str) -> None:
         if self._options.reconnect_timeout_s == 0:
             raise errors.PsServerLostError(
                 f"worker {self.worker} has lost servers {list(servers)}, and does not connect "
@@ -285,7 +285,7 @@ class Connections:
                 # It was started again, and stays out: see `recover`.
                 self.core.disconnect(server, str(error))
             return
-        self._expect_patience([server], str(error))
+        self._expect_reconnection([server], str(error))
         with self._recovering:
             if self._sessions[server] == session:  # else another thread was faster
                 remaining_s = max(0.0, deadline - time.monotonic())
@@ -303,7 +303,7 @@ class Connections:
             reason,
             limit_s,
         )
-        patience = Patience(limit_s, where)
+        backoff = Backoff(limit_s, where)
         assert self.core is not None
         while True:
             try:
@@ -314,7 +314,7 @@ class Connections:
             except MAY_PASS as error:
                 problem: errors.PsError = error
             try:
-                patience.wait(problem)
+                backoff.wait(problem)
             except errors.PsError as error:
                 raise errors.PsServerLostError(
                     f"{where} is lost, and did not come back within {limit_s:g} s: {error}; start "

@@ -10,11 +10,11 @@ from dmlcomm import errors
 from dmlcomm.log import get_logger
 from dmlcomm.ps.description import describe, spec_of
 from dmlcomm.ps.protocol import PROGRESS_INTERVAL_S, WAIT_SLICE_S
+from dmlcomm.ps.worker.backoff import Backoff
 from dmlcomm.ps.worker.connections import Connections
 from dmlcomm.ps.worker.control import UnknownSessionError
 from dmlcomm.ps.worker.model import ClientModel
 from dmlcomm.ps.worker.operations import Operations, nothing
-from dmlcomm.ps.worker.patience import Patience
 
 
 class _InterruptedError(errors.PsError):
@@ -72,13 +72,13 @@ class Creation:
         """
         timeout_s = self._operations.timeout_s
         deadline = time.monotonic() + timeout_s
-        patience = Patience(timeout_s, f'model "{made.name}"')
+        backoff = Backoff(timeout_s, f'model "{made.name}"')
         sealed: set[int] = set()
         while True:
             try:
                 return self._create(made, weights, deadline, sealed)
             except _InterruptedError as lost:
-                patience.wait(lost.error)
+                backoff.wait(lost.error)
                 self._connections.renew(
                     lost.server, lost.session, self._recreate, lost.error, deadline
                 )

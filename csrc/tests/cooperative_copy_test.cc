@@ -1,5 +1,5 @@
 // Messages that both ends of a link copy together.
-#include "transport/joint_copy.h"
+#include "transport/cooperative_copy.h"
 
 #include <gtest/gtest.h>
 
@@ -19,9 +19,9 @@ using tests::Notes;
 constexpr size_t kBytes = 1'000'003;
 constexpr Tag kTag = point_to_point_tag(5);
 
-class JointCopyTest : public testing::Test {
+class CooperativeCopyTest : public testing::Test {
  protected:
-  JointCopyTest()
+  CooperativeCopyTest()
       : a_(LinkOptions{0, 1, 42, 1, &notes_a_, &counters_}),
         b_(LinkOptions{1, 0, 42, 1, &notes_b_, &counters_}) {
     auto to_b = std::make_shared<MemoryChannel::Pipe>();
@@ -73,7 +73,7 @@ class JointCopyTest : public testing::Test {
   Link b_;
 };
 
-TEST_F(JointCopyTest, BothEndsCopyAPart) {
+TEST_F(CooperativeCopyTest, BothEndsCopyAPart) {
   Message message(1);
   offer(message);
   int steps = 1;
@@ -86,7 +86,7 @@ TEST_F(JointCopyTest, BothEndsCopyAPart) {
   EXPECT_FALSE(b_.has_outstanding());
 }
 
-TEST_F(JointCopyTest, NobodyWaitsForASenderThatDoesSomethingElse) {
+TEST_F(CooperativeCopyTest, NobodyWaitsForASenderThatDoesSomethingElse) {
   Message message(2);
   offer(message);
   int steps = 1;
@@ -100,7 +100,7 @@ TEST_F(JointCopyTest, NobodyWaitsForASenderThatDoesSomethingElse) {
   EXPECT_EQ(message.got, before);
 }
 
-TEST_F(JointCopyTest, TheNextMessageBeginsWhenAllChunksAreTaken) {
+TEST_F(CooperativeCopyTest, TheNextMessageBeginsWhenAllChunksAreTaken) {
   Message first(3);
   Message second(4);
   offer(first);
@@ -120,7 +120,7 @@ TEST_F(JointCopyTest, TheNextMessageBeginsWhenAllChunksAreTaken) {
   EXPECT_EQ(notes_a_.num_sent, 2);
 }
 
-TEST_F(JointCopyTest, AfterAReceiverHasGivenUpNothingIsWritten) {
+TEST_F(CooperativeCopyTest, AfterAReceiverHasGivenUpNothingIsWritten) {
   Message message(5);
   offer(message);
   take(message);
@@ -131,7 +131,7 @@ TEST_F(JointCopyTest, AfterAReceiverHasGivenUpNothingIsWritten) {
   EXPECT_EQ(words_->writing_to[0].load(), 0U);
 }
 
-TEST_F(JointCopyTest, AMessageIsNotCompleteWithChunksOfASenderThatHasGivenUp) {
+TEST_F(CooperativeCopyTest, AMessageIsNotCompleteWithChunksOfASenderThatHasGivenUp) {
   Message message(5);
   offer(message);
   EXPECT_FALSE(take(message));
@@ -146,32 +146,32 @@ TEST_F(JointCopyTest, AMessageIsNotCompleteWithChunksOfASenderThatHasGivenUp) {
   EXPECT_EQ(notes_b_.failure.message(), "enough");
 }
 
-TEST_F(JointCopyTest, ChunksThatNobodyAskedForAreRefused) {
-  JointCopy copy;
+TEST_F(CooperativeCopyTest, ChunksThatNobodyAskedForAreRefused) {
+  CooperativeCopy copy;
   EXPECT_EQ(copy.on_shared(7, 1).code(), StatusCode::protocol_error);
 }
 
-TEST_F(JointCopyTest, ASenderCannotHaveWrittenMoreThanThereIs) {
+TEST_F(CooperativeCopyTest, ASenderCannotHaveWrittenMoreThanThereIs) {
   Message message(6);
   offer(message);
-  JointCopy copy;
+  CooperativeCopy copy;
   std::atomic<uint64_t> claims[2]{};
   std::atomic<uint32_t> writing_to{0};
-  JointMemory memory{claims[0], claims[1], writing_to, 1, [] { return true; }};
+  CooperativeMemory memory{claims[0], claims[1], writing_to, 1, [] { return true; }};
   ASSERT_TRUE(copy.open(memory, message.in));
   EXPECT_EQ(copy.on_shared(message.in.offer_id, 17).code(), StatusCode::protocol_error);
   EXPECT_TRUE(copy.on_shared(message.in.offer_id, 16).ok());
   EXPECT_TRUE(copy.complete(message.in));
 }
 
-TEST_F(JointCopyTest, AReceiverHearsOfASenderThatWasStoppedWhileItWrote) {
+TEST_F(CooperativeCopyTest, AReceiverHearsOfASenderThatWasStoppedWhileItWrote) {
   Message message(6);
   offer(message);
   std::atomic<uint64_t> claims[2]{};
   std::atomic<uint32_t> writing_to{0};
   for (const bool ends : {true, false}) {
-    JointCopy copy;
-    JointMemory memory{claims[0], claims[1], writing_to, 1, [ends] { return ends; }};
+    CooperativeCopy copy;
+    CooperativeMemory memory{claims[0], claims[1], writing_to, 1, [ends] { return ends; }};
     EXPECT_TRUE(copy.give_up(memory)) << "nothing was being read";
     ASSERT_TRUE(copy.open(memory, message.in));
     EXPECT_EQ(copy.give_up(memory), ends);

@@ -1,4 +1,4 @@
-#include "transport/joint_copy.h"
+#include "transport/cooperative_copy.h"
 
 #include <algorithm>
 #include <atomic>
@@ -10,7 +10,7 @@
 namespace dmlcomm::transport {
 namespace {
 
-constexpr size_t kMinJointBytes = 128 * 1024;
+constexpr size_t kMinCooperativeBytes = 128 * 1024;
 // Small enough that both end at the same time. At the beginning each takes several at once, since
 // process_vm_readv is faster with more bytes, and leaves the other end as much as a few turns.
 constexpr size_t kChunkBytes = 64 * 1024;
@@ -43,20 +43,21 @@ std::optional<Chunks> claim(std::atomic<uint64_t>& claims, uint64_t id, size_t m
 
 }  // namespace
 
-bool can_copy_jointly(RemoteMemory& memory, size_t bytes) {
-  return bytes >= kMinJointBytes && chunks_in(bytes) < kChunkMask && memory.joint() != nullptr;
+bool can_copy_together(RemoteMemory& memory, size_t bytes) {
+  return bytes >= kMinCooperativeBytes && chunks_in(bytes) < kChunkMask &&
+         memory.cooperative() != nullptr;
 }
 
-bool JointCopy::open(JointMemory& joint, const RecvRequest& request) {
-  if ((joint.incoming.load() & kChunkMask) < num_chunks_opened_) return false;
+bool CooperativeCopy::open(CooperativeMemory& shared, const RecvRequest& request) {
+  if ((shared.incoming.load() & kChunkMask) < num_chunks_opened_) return false;
   num_chunks_opened_ = chunks_in(request.bytes);
   reading_.push_back({&request, num_chunks_opened_});
-  joint.incoming.store(request.offer_id << kChunkBits);
+  shared.incoming.store(request.offer_id << kChunkBits);
   return true;
 }
 
-Status JointCopy::read_chunks(RemoteMemory& memory, const RecvRequest& request, bool* moved) {
-  const auto chunks = claim(memory.joint()->incoming, request.offer_id, request.bytes);
+Status CooperativeCopy::read_chunks(RemoteMemory& memory, const RecvRequest& request, bool* moved) {
+  const auto chunks = claim(memory.cooperative()->incoming, request.offer_id, request.bytes);
   if (!chunks) return Status();
   Access access = Access::idle;
   DMLCOMM_RETURN_IF_ERROR(memory.read(request.offer + chunks->begin,
@@ -66,7 +67,7 @@ Status JointCopy::read_chunks(RemoteMemory& memory, const RecvRequest& request, 
   return on_shared(request.offer_id, chunks->number);
 }
 
-Status JointCopy::on_shared(uint64_t id, uint64_t num_chunks) {
+Status CooperativeCopy::on_shared(uint64_t id, uint64_t num_chunks) {
   const auto it = std::find_if(reading_.begin(), reading_.end(),
                                [id](const Reading& r) { return r.request->offer_id == id; });
   if (it == reading_.end() || num_chunks > it->num_chunks - it->in_place) {
@@ -77,7 +78,7 @@ Status JointCopy::on_shared(uint64_t id, uint64_t num_chunks) {
   return Status();
 }
 
-bool JointCopy::complete(const RecvRequest& request) {
+bool CooperativeCopy::complete(const RecvRequest& request) {
   const auto it = std::find_if(reading_.begin(), reading_.end(),
                                [&](const Reading& r) { return r.request == &request; });
   DMLCOMM_CHECK(it != reading_.end());
@@ -86,24 +87,24 @@ bool JointCopy::complete(const RecvRequest& request) {
   return true;
 }
 
-bool JointCopy::give_up(JointMemory& joint) {
+bool CooperativeCopy::give_up(CooperativeMemory& shared) {
   if (reading_.empty()) return true;
   reading_.clear();
-  joint.incoming.store(0);
-  return joint.wait_for_peers_write();
+  shared.incoming.store(0);
+  return shared.wait_for_peers_write();
 }
 
-void JointCopy::on_share(const SendRequest& request, uint64_t address) {
+void CooperativeCopy::on_share(const SendRequest& request, uint64_t address) {
   shares_.push_back({&request, address});
 }
 
-Result<JointCopy::Written> JointCopy::write_chunks(RemoteMemory& memory) {
+Result<CooperativeCopy::Written> CooperativeCopy::write_chunks(RemoteMemory& memory) {
   Share& share = shares_.front();
-  JointMemory& joint = *memory.joint();
+  CooperativeMemory& shared = *memory.cooperative();
   const SendRequest& request = *share.request;
   {
-    const WriteGuard guard(joint);
-    if (const auto chunks = claim(joint.outgoing, request.id, request.bytes)) {
+    const WriteGuard guard(shared);
+    if (const auto chunks = claim(shared.outgoing, request.id, request.bytes)) {
       Access access = Access::idle;
       DMLCOMM_RETURN_IF_ERROR(memory.write({share.address + chunks->begin},
                                            request.data + chunks->begin, chunks->bytes, &access));
@@ -116,7 +117,7 @@ Result<JointCopy::Written> JointCopy::write_chunks(RemoteMemory& memory) {
   return written;
 }
 
-void JointCopy::forget(const SendRequest& request) {
+void CooperativeCopy::forget(const SendRequest& request) {
   std::erase_if(shares_, [&](const Share& share) { return share.request == &request; });
 }
 

@@ -1,4 +1,4 @@
-// Events: lets threads sleep until their condition may have changed (an eventcount).
+// EventCount: lets threads sleep until their condition may have changed.
 //
 // A waiter reads epoch(), tests its condition, and if that does not hold calls wait_past(epoch). A
 // thread that makes a condition true calls signal() afterwards: either the waiter saw the change,
@@ -15,7 +15,7 @@
 
 namespace dmlcomm::ps {
 
-class Events {
+class EventCount {
  public:
   uint64_t epoch() const { return epoch_.load(); }
 

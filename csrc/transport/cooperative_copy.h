@@ -1,4 +1,4 @@
-// JointCopy: both ends of a link copy an offered message together, each with its own core.
+// CooperativeCopy: both ends of a link copy an offered message together, each with its own core.
 //
 // One core moves 40 MB between two processes in 7.3 ms, two cores in 3.7. The receiver invites the
 // sender (frame `share`), and both take chunks of the message, some at a time, until none is left:
@@ -24,13 +24,13 @@
 namespace dmlcomm::transport {
 
 // Whether it pays: the receiver reads short messages alone, because the frames cost as much.
-bool can_copy_jointly(RemoteMemory& memory, size_t bytes);
+bool can_copy_together(RemoteMemory& memory, size_t bytes);
 
-class JointCopy {
+class CooperativeCopy {
  public:
   // --- the receiver ---
   // Opens the message for both. False while chunks of another one are left: try again.
-  bool open(JointMemory& joint, const RecvRequest& request);
+  bool open(CooperativeMemory& shared, const RecvRequest& request);
   // Reads some chunks, if any are left.
   Status read_chunks(RemoteMemory& memory, const RecvRequest& request, bool* moved);
   // Whether all chunks are in place; then it is forgotten.
@@ -39,7 +39,7 @@ class JointCopy {
   Status on_shared(uint64_t id, uint64_t num_chunks);
   // True: nobody writes to the memory of incomplete messages any more. False: a sender was stopped
   // while it wrote, and will go on when it is continued.
-  bool give_up(JointMemory& joint);
+  bool give_up(CooperativeMemory& shared);
 
   // --- the sender ---
   // The receiver wants the message at `address` of its memory.

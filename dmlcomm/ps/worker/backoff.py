@@ -11,7 +11,7 @@ FIRST_BACKOFF_S = 0.05
 MAX_BACKOFF_S = 1.0
 
 
-class Patience:
+class Backoff:
     """Waits longer and longer between attempts, says so, and gives up after a time.
 
     Raises, when the time is over, the error that was the reason to wait.
