@@ -5,7 +5,10 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 part=both
-if [[ "${1:-}" = --* ]]; then part=${1#--}; shift; fi
+case "${1:-}" in
+  --compile | --run) part=${1#--}; shift ;;
+  --*) echo "$0: there is no option $1" >&2; exit 2 ;;
+esac
 variant=${1:?plain, address or thread}
 build=${2:-build/tests-$variant}
 # The others have one thread, in which there are no races to find.

@@ -7,7 +7,10 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 part=both
-if [[ "${1:-}" = --* ]]; then part=${1#--}; shift; fi
+case "${1:-}" in
+  --compile | --run) part=${1#--}; shift ;;
+  --*) echo "$0: there is no option $1" >&2; exit 2 ;;
+esac
 seconds=${1:-15}
 build=build/fuzz
 

@@ -118,17 +118,19 @@ EstimateTerms estimate_terms(const topology::Topology& topology, double bytes) {
   return terms;
 }
 
-Estimates::Estimates(const topology::Topology& topology, double bytes)
-    : shares_cores_(topology.ranks_per_core > 1 && !topology.is_one_host()),
-      cores_(shares_cores_ ? cores_of(topology) : topology),
-      links_(shares_cores_ ? links_of(topology) : topology),
-      of_cores_(estimate_terms(cores_, bytes)),
-      of_links_(estimate_terms(links_, bytes)) {}
+Estimates::Estimates(const topology::Topology& topology, double bytes) : cores_(topology) {
+  if (topology.ranks_per_core > 1 && !topology.is_one_host()) {
+    cores_ = cores_of(topology);
+    links_ = links_of(topology);
+    of_links_ = estimate_terms(*links_, bytes);
+  }
+  of_cores_ = estimate_terms(cores_, bytes);
+}
 
 double Estimates::seconds(double (*form)(const EstimateTerms& terms)) const {
   const double cores_s = form(of_cores_);
-  if (!shares_cores_) return cores_s;
-  const double links_s = form(of_links_);
+  if (!of_links_) return cores_s;
+  const double links_s = form(*of_links_);
   return std::max(cores_s, links_s) + kNotOverlapped * std::min(cores_s, links_s);
 }
 

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "topology/topology.h"
@@ -87,10 +88,10 @@ class Estimates {
   double seconds(double (*form)(const EstimateTerms& terms)) const;
 
  private:
-  const bool shares_cores_;
-  const topology::Topology cores_,
-      links_;  // what the time of cores, or of links alone is read from
-  const EstimateTerms of_cores_, of_links_;
+  topology::Topology cores_;
+  std::optional<topology::Topology> links_;  // apart only where ranks share cores
+  EstimateTerms of_cores_;                   // or of both
+  std::optional<EstimateTerms> of_links_;
 };
 
 // Smallest k with 2^k >= n: rounds of a tree or of dissemination.
