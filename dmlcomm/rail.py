@@ -42,6 +42,10 @@ class RailCounters:
         frames_repeated: frames that took another rail after a connection died on this one.
         lanes_lost, lanes_back: connections on this rail that died, and that were made anew. Where a
             rail stands in for another it has several per peer.
+        bits_per_second: what collectives have shown the rail to carry for this rank; 0 if they have
+            not yet.
+        round_trip_us: the shortest round trip of late on this rail, in microseconds; 0 if unknown.
+        bytes_resent: what TCP has sent again, as lost, in the collectives that were measured.
     """
 
     interface: str
@@ -50,3 +54,6 @@ class RailCounters:
     frames_repeated: int
     lanes_lost: int
     lanes_back: int
+    bits_per_second: float = 0
+    round_trip_us: float = 0
+    bytes_resent: int = 0

@@ -229,6 +229,7 @@ Status read_into(Config* c) {
   read_text("DMLCOMM_PLAN", &c->plan);
   DMLCOMM_RETURN_IF_ERROR(parse_choice("DMLCOMM_TRANSPORT", kTransports, &c->transport));
   DMLCOMM_RETURN_IF_ERROR(parse_algorithm("DMLCOMM_ALGORITHM", &c->algorithm));
+  DMLCOMM_RETURN_IF_ERROR(parse_choice("DMLCOMM_AUTOTUNE", kSwitch, &c->autotune));
   DMLCOMM_RETURN_IF_ERROR(parse_port_range("DMLCOMM_PORT_RANGE", &c->port_first, &c->port_last));
   read_text("DMLCOMM_PS_SERVERS", &c->ps_servers);
   read_text("DMLCOMM_PS_TOKEN", &c->ps_token);

@@ -47,6 +47,10 @@ struct Config {
   // is kept here; dmlcomm/planning reads the file, before a group is made. Default: none.
   std::string plan;
 
+  // DMLCOMM_AUTOTUNE: 1 or 0; 1 lets the ranks measure the rates of their rails, and choose
+  // algorithms by them instead of by the drivers' rates. 0 on one rank counts for all. Default 1.
+  bool autotune = true;
+
   // DMLCOMM_PORT_RANGE: "first-last" (1 to 65535), inclusive; listeners take a free port of it.
   // Default: any port, and both fields are 0.
   uint16_t port_first = 0;
@@ -95,8 +99,9 @@ struct Config {
   // the pages of CPU tensors (cudaHostRegister, RDMA). Default 1.
   bool share_tensors = true;
 
-  // DMLCOMM_TCP_CONGESTION: congestion control of our sockets ("cubic"). Default: cubic on
-  // loopback, where pacing ones throttle, else the system's.
+  // DMLCOMM_TCP_CONGESTION: congestion control of our sockets ("cubic"). Default: the system's, or
+  // cubic or reno where that is bbr, and on loopback: pacing ones throttle there, and lose the
+  // beginning of bursts between hosts.
   std::string tcp_congestion;
 
   // DMLCOMM_TCP_BUFFER_BYTES: socket buffers (0 to 1073741824; 0: the kernel's autotuning).

@@ -34,6 +34,7 @@ py::dict dict_of(const Config& config) {
   values["spin_us"] = config.spin_us;
   values["shm_board_bytes"] = config.shm_board_bytes;
   values["shm_single_copy"] = config.shm_single_copy;
+  values["autotune"] = config.autotune;
   values["huge_pages"] = config.huge_pages;
   values["tcp_congestion"] = config.tcp_congestion;
   values["tcp_buffer_bytes"] = config.tcp_buffer_bytes;

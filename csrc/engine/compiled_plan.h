@@ -45,6 +45,7 @@ struct CompiledPlan {
   std::vector<Source> sources;
   uint32_t max_sources = 0;  // of one task
   uint8_t algorithm = 0;     // its number in messages
+  double latency_s = 0;      // Planner::latency_s()
 };
 
 }  // namespace dmlcomm::engine

@@ -12,10 +12,6 @@ namespace {
 using transport::RecvRequest;
 using transport::SendRequest;
 
-// Collectives of ranks on several hosts that run at once: enough to hide the waits of small ones
-// behind each other.
-constexpr size_t kMaxRunning = 16;
-
 // None where ranks are on several hosts, or leave cores free.
 std::unique_ptr<Placement> make_placement(const transport::Mesh& mesh, Board& board, bool crowded) {
   const bool shared = mesh.all_share_memory();
@@ -52,11 +48,10 @@ Result<std::shared_ptr<Engine>> Engine::create(CommunicatorOptions given,
   engine->mesh_ = std::move(*mesh);
   Steppable& steps = *engine;
   engine->driver_ = std::make_unique<ProgressDriver>(*engine->mesh_, engine->queue_, steps, config);
-  // Inside one host no rail is left idle, and operations share the board and the cores.
-  engine->queue_.set_max_running(engine->mesh_->all_share_memory() ? 1 : kMaxRunning);
   engine->planner_ = std::make_unique<schedule::Planner>(make_topology(*engine->mesh_, options),
                                                          config.algorithm, options.plan);
   DMLCOMM_RETURN_IF_ERROR(engine->planner_->status());
+  engine->tuner_ = std::make_unique<Tuner>(options, *engine->mesh_, *engine->planner_);
   engine->board_ = std::make_unique<Board>(*engine->mesh_);
   engine->placement_ =
       make_placement(*engine->mesh_, *engine->board_, engine->driver_->is_crowded());
@@ -101,7 +96,11 @@ bool Engine::step(bool look) {
 bool Engine::advance_all() {
   bool moved = false;
   const bool may_collect = !queue_.has_collectives() || exchanged_capabilities(&moved);
-  while (Running* running = queue_.next_to_start(may_collect)) {
+  const auto window = [&] {
+    const OpState* next = may_collect ? queue_.next_collective() : nullptr;
+    return next == nullptr ? 0 : tuner_->window(next->request().shape);
+  };
+  while (Running* running = queue_.next_to_start(window())) {
     start(*running);
     moved = true;
   }
@@ -150,6 +149,7 @@ void Engine::start(Running& running) {
   OpState& op = *running.op;
   if (placement_ && (board_->ready() || !mesh_->all_share_memory())) placement_->settle();
   Status status;
+  if (!op.request().is_point_to_point()) tuner_->prepare(op);
   running.runner = make_runner(op, &status);
   // The runner has moved to the arena what it could.
   if (shares_memory()) consider_huge_pages(op.request());
@@ -185,11 +185,13 @@ std::unique_ptr<Runner> Engine::make_runner(OpState& op, Status* status) {
   }
   std::shared_ptr<const CompiledPlan>& plan = plans_[schedule->get()];
   if (plan == nullptr) {
-    plan = std::make_shared<CompiledPlan>(*schedule);
+    auto compiled = std::make_shared<CompiledPlan>(*schedule);
+    compiled->latency_s = planner_->latency_s(*(*schedule)->algorithm, shape);
+    plan = std::move(compiled);
     // Those whose schedules the planner has dropped.
     std::erase_if(plans_, [](const auto& item) { return item.second->schedule.use_count() == 1; });
   }
-  return std::make_unique<ScheduleRunner>(*mesh_, pool_, op, plan);
+  return std::make_unique<ScheduleRunner>(*mesh_, pool_, op, plan, tuner_->own_report());
 }
 
 bool Engine::advance(Running& running) {
@@ -199,6 +201,7 @@ bool Engine::advance(Running& running) {
   if (!status.ok()) {
     fail(status);
   } else if (running.op != nullptr && running.runner->complete()) {
+    if (running.sequence > 0) tuner_->ended(running.sequence, *running.runner);
     queue_.end(running, Status());
   }
   return moved;

@@ -22,6 +22,7 @@
 #include "engine/point_to_point.h"
 #include "engine/progress_driver.h"
 #include "engine/runner.h"
+#include "engine/tuner.h"
 #include "memory/huge_pages.h"
 #include "memory/memory_pool.h"
 #include "schedule/planner.h"
@@ -106,6 +107,7 @@ class Engine final : private Steppable, private transport::LinkEvents {
   std::unique_ptr<transport::Mesh> mesh_;
   // Guarded by the progress lock.
   std::unique_ptr<schedule::Planner> planner_;
+  std::unique_ptr<Tuner> tuner_;
   std::unique_ptr<Board> board_;
   std::unique_ptr<Placement> placement_;  // where all ranks are on one host and fill its cores
   MemoryPool pool_;

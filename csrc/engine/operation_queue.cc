@@ -88,30 +88,33 @@ bool OperationQueue::take_submitted() {
   return true;
 }
 
-bool OperationQueue::may_start(const OpRequest& request) const {
-  if (num_running_ == 0) return true;
-  if (num_running_ >= max_running_ || running_bytes_ + bytes_of(request) > kMaxRunningBytes) {
-    return false;
-  }
+bool OperationQueue::may_start(const Running& next, uint64_t window) const {
+  if (num_running_ == 0) return window > 0;
+  const OpRequest& request = next.op->request();
+  if (next.sequence - oldest_collective() >= window) return false;
+  if (running_bytes_ + bytes_of(request) > kMaxRunningBytes) return false;
   return std::none_of(collectives_.begin(), std::list<Running>::const_iterator(next_collective_),
                       [&](const Running& running) {
                         return running.op != nullptr && collide(running.op->request(), request);
                       });
 }
 
-OperationQueue::Running* OperationQueue::next_to_start(bool may_collect) {
+const OpState* OperationQueue::next_collective() {
+  while (next_collective_ != collectives_.end() && next_collective_->op == nullptr) {
+    ++next_collective_;
+  }
+  return next_collective_ == collectives_.end() ? nullptr : next_collective_->op.get();
+}
+
+OperationQueue::Running* OperationQueue::next_to_start(uint64_t window) {
   while (next_message_ != messages_.end()) {
     Running& next = *next_message_++;
     if (next.op != nullptr) return &next;
   }
-  while (next_collective_ != collectives_.end() && next_collective_->op == nullptr) {
-    ++next_collective_;
-  }
-  if (!may_collect || next_collective_ == collectives_.end()) return nullptr;
-  const OpRequest& request = next_collective_->op->request();
-  if (!may_start(request)) return nullptr;
+  if (next_collective() == nullptr) return nullptr;
+  if (!may_start(*next_collective_, window)) return nullptr;
   ++num_running_;
-  running_bytes_ += bytes_of(request);
+  running_bytes_ += bytes_of(next_collective_->op->request());
   return &*next_collective_++;
 }
 

@@ -3,8 +3,9 @@
 //
 // Collectives are matched between ranks by their sequence numbers, and start in that order. Several
 // run at once, so that a rail that one of them leaves idle carries another. The next one starts if
-//  - it is the oldest; or fewer than `max_running` run, and their tensors and its own stay below
-//    kMaxRunningBytes, since data that comes for them may have to wait in windows; and
+//  - it is the oldest; or fewer than `window` places behind it, and the tensors of those that run
+//    and its own stay below kMaxRunningBytes, since data that comes for them may have to wait in
+//    windows; and
 //  - it has no memory in common with one that runs, if either writes there.
 // So ranks may differ in which others run without waiting in a circle.
 // Point-to-point operations start at once.
@@ -50,12 +51,13 @@ class OperationQueue {
   uint64_t last_sequence() const { return last_sequence_.load(std::memory_order_relaxed); }
 
   // --- with the progress lock ---
-  void set_max_running(size_t max_running) { max_running_ = max_running; }
+  // The next one to start, or null.
+  const OpState* next_collective();
   // Moves submitted operations to the lists. True if there were any.
   bool take_submitted();
-  // The operation to start now, or null; a collective only if `may_collect`. It counts as running
-  // from now on.
-  Running* next_to_start(bool may_collect);
+  // The operation to start now, or null; a collective only if it is fewer than `window` places
+  // behind the oldest one. It counts as running from now on.
+  Running* next_to_start(uint64_t window);
   // Notes the end of an operation, which stays in its list, without the operation, until sweep().
   void end(Running& running, const Status& status);
   void sweep();
@@ -94,10 +96,9 @@ class OperationQueue {
   }
 
  private:
-  bool may_start(const OpRequest& request) const;
+  bool may_start(const Running& next, uint64_t window) const;
 
   // Guarded by the progress lock.
-  size_t max_running_ = 1;
   std::list<Running> collectives_;  // in their order
   std::list<Running> messages_;
   std::vector<std::pair<std::shared_ptr<OpState>, Status>> ended_;

@@ -7,6 +7,8 @@
 
 namespace dmlcomm::engine {
 
+struct CompiledPlan;
+
 class Runner {
  public:
   // Every message carries `info`, this rank's view of the operation.
@@ -23,6 +25,9 @@ class Runner {
   // Does at most one bounded piece of the work that is possible now. Sets `moved` if there was any.
   virtual Status advance(bool* moved) = 0;
   virtual bool complete() const = 0;
+  // Of a schedule: what it carries out, and the reports of this rank and of all messages so far.
+  virtual const CompiledPlan* plan() const { return nullptr; }
+  virtual transport::RankReport report() const { return {}; }
 
   // Whether it cannot complete without `peer`.
   virtual bool waits_for(int peer) const = 0;

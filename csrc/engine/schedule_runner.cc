@@ -30,14 +30,16 @@ static_assert(kWindowSegments * kMinSegmentBytes >= transport::kEagerBytes,
 }  // namespace
 
 ScheduleRunner::ScheduleRunner(transport::Mesh& mesh, MemoryPool& pool, const OpState& op,
-                               std::shared_ptr<const CompiledPlan> plan)
+                               std::shared_ptr<const CompiledPlan> plan,
+                               const transport::RankReport& report)
     : Runner(info_of(op, plan->algorithm)),
       mesh_(mesh),
       pool_(pool),
       op_(op),
       request_(op.request()),
       plan_(std::move(plan)),
-      element_bytes_(size_of(request_.dtype)) {}
+      element_bytes_(size_of(request_.dtype)),
+      report_(report) {}
 
 ScheduleRunner::~ScheduleRunner() {
   for (MemoryPool::Block& block : blocks_) pool_.give_back(std::move(block));
@@ -123,6 +125,7 @@ void ScheduleRunner::activate(uint32_t task) {
       message.bytes = step.range.length * element_bytes_;
       message.rail = step.rail;
       message.order = {.sequence = op_.sequence(), .step = id};
+      message.report = report_;
       message.owner = this;
       message.task = task;
       message.peer = static_cast<int>(step.peer);
@@ -149,6 +152,10 @@ void ScheduleRunner::finish(uint32_t task) {
   DMLCOMM_CHECK(!tasks_[task].done);
   tasks_[task].done = true;
   ++num_done_;
+  const Task& shape = plan_->tasks[task];
+  for (uint32_t i = 0; i < shape.num_steps; ++i) {
+    if (const auto& message = in_[plan_->order[shape.first + i]]) report_.merge(message->report);
+  }
   for (uint32_t next : plan_->successors[task]) {
     if (--tasks_[next].num_deps_left == 0) activate(next);
   }

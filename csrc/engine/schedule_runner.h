@@ -18,13 +18,16 @@ namespace dmlcomm::engine {
 
 class ScheduleRunner final : public Runner {
  public:
+  // `report`: of this rank.
   ScheduleRunner(transport::Mesh& mesh, MemoryPool& pool, const OpState& op,
-                 std::shared_ptr<const CompiledPlan> plan);
+                 std::shared_ptr<const CompiledPlan> plan, const transport::RankReport& report);
   ~ScheduleRunner() override;
 
   Status start() override;
   Status advance(bool* moved) override;
   bool complete() const override { return num_done_ == plan_->tasks.size(); }
+  const CompiledPlan* plan() const override { return plan_.get(); }
+  transport::RankReport report() const override { return report_; }
   bool waits_for(int peer) const override;
   void on_sent(transport::SendRequest& request) override;
   void on_arrived(transport::RecvRequest& request) override;
@@ -76,6 +79,7 @@ class ScheduleRunner final : public Runner {
   std::vector<uint32_t> sent_;     // tasks whose message has left; taken down by on_sent()
   std::vector<uint32_t> working_;  // receiving tasks that are active
   size_t num_done_ = 0;
+  transport::RankReport report_;
   std::vector<MemoryPool::Block> blocks_;  // scratch and staging
   BufferView scratch_;
   std::byte* staging_ = nullptr;  // where offered segments are read to

@@ -48,13 +48,21 @@ constexpr Requirement kPeers{reaches_peers,
                              "ranks that share slots, and read and write each other's memory"};
 
 constexpr bool kShort = true, kLong = false;
+constexpr bool kEven = true, kUneven = false;
 
 }  // namespace
 
 // Row (op, algorithm) refers to op_algorithm and op_algorithm_seconds.
-#define DMLCOMM_ROW(op, algorithm, needs, is_lockstep, length)                              \
-  Algorithm{OpKind::op,          #algorithm,       needs,       op##_##algorithm##_seconds, \
-            Execution::schedule, op##_##algorithm, is_lockstep, length},
+#define DMLCOMM_ROW(op, algorithm, needs, is_lockstep, length, traffic) \
+  Algorithm{OpKind::op,                                                 \
+            #algorithm,                                                 \
+            needs,                                                      \
+            op##_##algorithm##_seconds,                                 \
+            Execution::schedule,                                        \
+            op##_##algorithm,                                           \
+            is_lockstep,                                                \
+            length,                                                     \
+            traffic},
 
 // Ways through memory, and the operations that have them.
 #define DMLCOMM_IN_MEMORY(op, algorithm, needs, can_carry)                                     \
@@ -66,6 +74,7 @@ constexpr bool kShort = true, kLong = false;
             nullptr,                                                                           \
             nullptr,                                                                           \
             kShort,                                                                            \
+            kUneven,                                                                           \
             can_carry,                                                                         \
             algorithm##_wins},
 #define DMLCOMM_SLOTS(op) DMLCOMM_IN_MEMORY(op, slots, kMemory, fits_slots)

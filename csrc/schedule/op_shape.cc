@@ -1,9 +1,13 @@
 #include "schedule/op_shape.h"
 
+#include <algorithm>
 #include <numeric>
 
 namespace dmlcomm::schedule {
 namespace {
+
+// Of fewer some pieces may be empty, and no message carries those.
+constexpr uint64_t kElementsPerRank = 64;
 
 uint64_t sum(const std::vector<uint64_t>& counts) {
   return std::accumulate(counts.begin(), counts.end(), uint64_t{0});
@@ -64,6 +68,18 @@ bool all_ranks_know_counts(OpKind kind) {
 
 uint64_t known_bytes(const OpShape& shape) {
   return all_ranks_know_counts(shape.kind) ? sum(shape.counts) * shape.element_bytes : 0;
+}
+
+bool joins_all(const OpShape& shape) {
+  const auto is_enough = [](uint64_t count) { return count >= kElementsPerRank; };
+  switch (shape.kind) {
+    case OpKind::barrier: return true;
+    case OpKind::all_reduce: return shape.counts[0] >= kElementsPerRank * shape.num_ranks;
+    case OpKind::all_gather:
+    case OpKind::reduce_scatter:
+      return std::all_of(shape.counts.begin(), shape.counts.end(), is_enough);
+    default: return false;
+  }
 }
 
 uint64_t input_elements(const OpShape& shape) {

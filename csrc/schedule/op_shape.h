@@ -73,6 +73,10 @@ bool all_ranks_know_counts(OpKind kind);
 // valid.
 uint64_t known_bytes(const OpShape& shape);
 
+// Whether messages bring word of every rank to every other one before such an operation ends, in
+// any algorithm. Ranks agree on the answer.
+bool joins_all(const OpShape& shape);
+
 // Elements of this rank's buffers; 0 where it has none. `shape` must be valid.
 uint64_t input_elements(const OpShape& shape);
 uint64_t output_elements(const OpShape& shape);

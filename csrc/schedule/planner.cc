@@ -152,6 +152,7 @@ size_t cheapest_of(const std::vector<double>& seconds) {
 Planner::Planner(topology::Topology topology, const std::string& algorithm_override,
                  const std::string& sized_choices)
     : topology_(std::move(topology)),
+      assumed_alpha_s_(topology_.inter_host.alpha_s),
       override_text_(algorithm_override),
       plan_text_(sized_choices) {
   status_ = topology::validate(topology_);
@@ -162,6 +163,25 @@ void Planner::share_memory(const topology::SharedMemory& memory) {
   if (!status_.ok()) return;
   topology_.memory = memory;
   status_ = configure();
+}
+
+void Planner::learn(const std::vector<uint64_t>& rail_rates_bps, double alpha_s) {
+  topology_ = topology::at_rates(std::move(topology_), rail_rates_bps);
+  topology_.inter_host.alpha_s = std::max(assumed_alpha_s_, alpha_s);
+  for (auto& [key, trials] : choices_) {
+    trials.estimate(estimate(schedules_of(key.first), key.second));
+  }
+  cache_.clear();
+  recent_.clear();
+  num_cached_steps_ = 0;
+}
+
+double Planner::latency_s(const Algorithm& algorithm, const OpShape& shape) const {
+  Topology fast = topology_;
+  fast.inter_host.beta_s_per_byte = fast.intra_host.beta_s_per_byte = 0;
+  fast.rail_betas_s_per_byte.clear();
+  fast.gamma_s_per_byte = fast.core_s_per_byte = 0;
+  return algorithm.estimate(estimate_terms(fast, static_cast<double>(known_bytes(shape))));
 }
 
 Status Planner::configure() {
@@ -178,12 +198,13 @@ Status Planner::configure() {
 }
 
 Result<std::shared_ptr<const Schedule>> Planner::plan(const OpShape& shape) {
-  if (const auto cached = cache_.find(shape); cached != cache_.end()) {
+  if (Status status = check(shape); !status.ok()) return status;
+  const Key key{shape, &choose(shape)};
+  if (const auto cached = cache_.find(key); cached != cache_.end()) {
     recent_.splice(recent_.begin(), recent_, cached->second);
     return cached->second->second;
   }
-  if (Status status = check(shape); !status.ok()) return status;
-  return remember(shape, choose(shape).generate(shape, topology_));
+  return remember(key, key.algorithm->generate(shape, topology_));
 }
 
 const Algorithm& Planner::choose(const OpShape& shape) {
@@ -191,10 +212,18 @@ const Algorithm& Planner::choose(const OpShape& shape) {
   for (const Algorithm* algorithm : in_memory_[static_cast<size_t>(shape.kind)]) {
     if (algorithm->wins(shape, topology_.memory)) return *algorithm;
   }
+  return trials_of(shape).next();
+}
+
+Trials& Planner::trials_of(const OpShape& shape) {
   const uint64_t bytes = rounded(known_bytes(shape));
-  const Algorithm*& choice = choices_[{shape.kind, bytes}];
-  if (choice == nullptr) choice = cheapest(shape.kind, static_cast<double>(bytes));
-  return *choice;
+  const auto [it, is_new] = choices_.try_emplace({shape.kind, bytes});
+  if (is_new) {
+    std::vector<const Algorithm*> candidates = schedules_of(shape.kind);
+    const std::vector<double> seconds = estimate(candidates, bytes);
+    it->second = Trials(std::move(candidates), seconds);
+  }
+  return it->second;
 }
 
 const Algorithm* Planner::named_for(const OpShape& shape) const {
@@ -241,24 +270,30 @@ Status Planner::apply(const SizedChoices& choices) {
   return {};
 }
 
-const Algorithm* Planner::cheapest(OpKind kind, double bytes) const {
-  const Estimates estimates(topology_, bytes);
-  std::vector<const Algorithm*> candidates;
-  std::vector<double> seconds;
+std::vector<const Algorithm*> Planner::schedules_of(OpKind kind) const {
+  std::vector<const Algorithm*> found;
   for (const Algorithm& algorithm : all_algorithms()) {
     if (algorithm.kind != kind || !algorithm.is_schedule() || !algorithm.applies(topology_))
       continue;
-    candidates.push_back(&algorithm);
-    seconds.push_back(estimates.seconds(algorithm.estimate));
+    found.push_back(&algorithm);
   }
-  DMLCOMM_CHECK(!candidates.empty());
-  return candidates[cheapest_of(seconds)];
+  return found;
 }
 
-std::shared_ptr<const Schedule> Planner::remember(const OpShape& shape, Schedule schedule) {
+std::vector<double> Planner::estimate(const std::vector<const Algorithm*>& candidates,
+                                      uint64_t bytes) const {
+  const Estimates estimates(topology_, static_cast<double>(bytes));
+  std::vector<double> seconds;
+  for (const Algorithm* algorithm : candidates) {
+    seconds.push_back(estimates.seconds(algorithm->estimate));
+  }
+  return seconds;
+}
+
+std::shared_ptr<const Schedule> Planner::remember(const Key& key, Schedule schedule) {
   num_cached_steps_ += schedule.steps.size();
-  recent_.emplace_front(shape, std::make_shared<const Schedule>(std::move(schedule)));
-  cache_[shape] = recent_.begin();
+  recent_.emplace_front(key, std::make_shared<const Schedule>(std::move(schedule)));
+  cache_[key] = recent_.begin();
   while (recent_.size() > 1 &&
          (recent_.size() > kCachedSchedules || num_cached_steps_ > kCachedSteps)) {
     num_cached_steps_ -= recent_.back().second->steps.size();
@@ -268,13 +303,15 @@ std::shared_ptr<const Schedule> Planner::remember(const OpShape& shape, Schedule
   return recent_.front().second;
 }
 
-size_t Planner::ShapeHash::operator()(const OpShape& shape) const {
+size_t Planner::KeyHash::operator()(const Key& key) const {
+  const OpShape& shape = key.shape;
   uint64_t hash = 0;
   // The golden ratio's bits: spreads small differences over the whole word.
   const auto mix = [&](uint64_t value) {
     hash = (std::rotl(hash, 23) ^ value) * 0x9e3779b97f4a7c15u;
   };
   mix(static_cast<uint64_t>(shape.kind));
+  mix(number_of(*key.algorithm));
   mix(shape.rank);
   mix(shape.num_ranks);
   mix(shape.root);

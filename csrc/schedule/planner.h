@@ -30,6 +30,7 @@
 #include "schedule/algorithms.h"
 #include "schedule/op_shape.h"
 #include "schedule/schedule.h"
+#include "schedule/trials.h"
 #include "topology/topology.h"
 
 namespace dmlcomm::schedule {
@@ -82,34 +83,53 @@ class Planner {
   // the topology's; status() fails if the user's choice does not apply any more.
   void share_memory(const topology::SharedMemory& memory);
 
+  // What the network has turned out to be: bits per second of each rail, and the time that a
+  // message takes at least. Later operations are planned for it.
+  void learn(const std::vector<uint64_t>& rail_rates_bps, double alpha_s);
+
   // `shape` must be valid, and status() ok.
   const Algorithm& choose(const OpShape& shape);
 
+  // The choice among schedules for shapes of about this size, which learns from times.
+  Trials& trials_of(const OpShape& shape);
+
+  // The estimate of an algorithm if bytes took no time: messages alone.
+  double latency_s(const Algorithm& algorithm, const OpShape& shape) const;
+
  private:
-  struct ShapeHash {
-    size_t operator()(const OpShape& shape) const;
+  struct Key {
+    OpShape shape;
+    const Algorithm* algorithm;
+
+    bool operator==(const Key&) const = default;
   };
-  using Entry = std::pair<OpShape, std::shared_ptr<const Schedule>>;
+  struct KeyHash {
+    size_t operator()(const Key& key) const;
+  };
+  using Entry = std::pair<Key, std::shared_ptr<const Schedule>>;
 
   Status configure();
   Status check(const OpShape& shape) const;
   Status apply(const Overrides& overrides);
   Status apply(const SizedChoices& choices);
   const Algorithm* named_for(const OpShape& shape) const;
-  const Algorithm* cheapest(OpKind kind, double bytes) const;
-  std::shared_ptr<const Schedule> remember(const OpShape& shape, Schedule schedule);
+  std::vector<const Algorithm*> schedules_of(OpKind kind) const;
+  std::vector<double> estimate(const std::vector<const Algorithm*>& candidates,
+                               uint64_t bytes) const;
+  std::shared_ptr<const Schedule> remember(const Key& key, Schedule schedule);
 
   topology::Topology topology_;
+  const double assumed_alpha_s_;  // between hosts
   const std::string override_text_, plan_text_;
   Status status_;
   SizedChoices named_;  // by the user: overrides, else the plan file's
   std::array<std::vector<const Algorithm*>, std::size(kOpKinds)>
       in_memory_;  // by kind, those that apply
   // (kind, rounded bytes) -> choice; at most 4 per power of two.
-  std::map<std::pair<OpKind, uint64_t>, const Algorithm*> choices_;
+  std::map<std::pair<OpKind, uint64_t>, Trials> choices_;
   std::list<Entry> recent_;  // most recently used first
   size_t num_cached_steps_ = 0;
-  std::unordered_map<OpShape, std::list<Entry>::iterator, ShapeHash> cache_;
+  std::unordered_map<Key, std::list<Entry>::iterator, KeyHash> cache_;
 };
 
 }  // namespace dmlcomm::schedule

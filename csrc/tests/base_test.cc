@@ -276,6 +276,13 @@ TEST_F(ConfigTest, HugePages) {
   expect_illegal(name, {"always", "2"});
 }
 
+TEST_F(ConfigTest, Autotune) {
+  const char* name = "DMLCOMM_AUTOTUNE";
+  EXPECT_TRUE(field_of(name, "1", &Config::autotune));
+  EXPECT_FALSE(field_of(name, "0", &Config::autotune));
+  expect_illegal(name, {"on", "2"});
+}
+
 TEST_F(ConfigTest, ShareTensors) {
   const char* name = "DMLCOMM_SHARE_TENSORS";
   EXPECT_TRUE(field_of(name, "1", &Config::share_tensors));

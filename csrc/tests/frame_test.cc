@@ -24,6 +24,10 @@ FrameHeader example() {
   header.offset = 2048;
   header.message_bytes = 4096;
   header.op = {0, 10, 1, 0, 0, 1024};
+  header.report.add_rate(0, 200e6);
+  header.report.add_rate(1, 220e6);
+  header.report.add_round_trip(100);
+  header.report.set_time(1, 1e-3);
   return header;
 }
 
@@ -47,7 +51,7 @@ std::string hex(const HeaderBytes& bytes) {
 TEST(FrameTest, BytesAreAsDocumented) {
   EXPECT_EQ(hex(encode(example())),
             "444d4c43"  // magic "DMLC"
-            "02"
+            "03"
             "01"
             "0500"              // version, kind, ticket
             "8877665544332211"  // job id
@@ -59,10 +63,13 @@ TEST(FrameTest, BytesAreAsDocumented) {
             "0010000000000000"  // message bytes
             "000a010000000000"
             "0004000000000000"  // op: all_reduce, f32, avg, root 0, 1024 elements
+            "595aff"            // report: rates of two rails,
+            "ffffffffff"        // none of others
+            "c900ffff27350000"  // round trip, times, the first unknown
             "0000000000000000"
             "0000000000000000"
             "00000000"
-            "8624e1ec");
+            "42bebfab");
 }
 
 TEST(FrameTest, DecodesWhatWasEncoded) {

@@ -27,8 +27,6 @@ class IdleRunner final : public Runner {
 
 class OperationQueueTest : public testing::Test {
  protected:
-  OperationQueueTest() { queue_.set_max_running(4); }
-
   std::shared_ptr<OpState> all_reduce(float* data, size_t count) {
     OpRequest request;
     request.shape.kind = schedule::OpKind::all_reduce;
@@ -40,7 +38,7 @@ class OperationQueueTest : public testing::Test {
   std::vector<uint64_t> start() {
     queue_.take_submitted();
     std::vector<uint64_t> started;
-    while (OperationQueue::Running* running = queue_.next_to_start(true)) {
+    while (OperationQueue::Running* running = queue_.next_to_start(4)) {
       running->runner = std::make_unique<IdleRunner>();
       started.push_back(running->op->sequence());
       running_.push_back(running);
@@ -59,15 +57,18 @@ class OperationQueueTest : public testing::Test {
   std::vector<float> memory_ = std::vector<float>(100);
 };
 
-TEST_F(OperationQueueTest, AsManyCollectivesRunAsAreAllowed) {
+TEST_F(OperationQueueTest, CollectivesRunThatAreInsideTheWindowOfTheOldest) {
   for (size_t i = 0; i < 6; ++i) all_reduce(&memory_[i], 1);
   EXPECT_EQ(start(), (Numbers{1, 2, 3, 4}));
   EXPECT_TRUE(queue_.runs_several());
   end(2);
   EXPECT_EQ(queue_.oldest_collective(), 1u);
-  EXPECT_EQ(start(), (Numbers{5}));
+  EXPECT_EQ(start(), (Numbers{}));
   end(0);
   EXPECT_EQ(queue_.oldest_collective(), 2u);
+  EXPECT_EQ(start(), (Numbers{5}));
+  end(1);
+  EXPECT_EQ(queue_.oldest_collective(), 4u);
   EXPECT_EQ(start(), (Numbers{6}));
 }
 
@@ -95,11 +96,11 @@ TEST_F(OperationQueueTest, MessagesStartWhileCollectivesMayNot) {
   request.shape.kind = schedule::OpKind::recv;
   queue_.submit(&driver_, std::move(request), Deadline());
   queue_.take_submitted();
-  OperationQueue::Running* const running = queue_.next_to_start(false);
+  OperationQueue::Running* const running = queue_.next_to_start(0);
   ASSERT_NE(running, nullptr);
   EXPECT_TRUE(running->op->request().is_point_to_point());
-  EXPECT_EQ(queue_.next_to_start(false), nullptr);
-  EXPECT_NE(queue_.next_to_start(true), nullptr);
+  EXPECT_EQ(queue_.next_to_start(0), nullptr);
+  EXPECT_NE(queue_.next_to_start(4), nullptr);
 }
 
 TEST_F(OperationQueueTest, WhatComesAfterAFailureEndsWithTheFirst) {

@@ -251,7 +251,7 @@ TEST(RailsTest, GoodbyeWaitsForWhatOtherLanesBring) {
 }
 
 TEST(RailsTest, APeerThatHasOurGoodbyeMayCloseWithoutItsOwn) {
-  Pair pair(2, 100);
+  Pair pair(2, 2 * kHeaderBytes);
   pair.a.send_goodbye();
   while (pair.b.progress()) {
   }

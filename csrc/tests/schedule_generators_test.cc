@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "base/str_cat.h"
 #include "schedule/algorithms.h"
+#include "schedule/message_matching.h"
 #include "schedule/verify/verifier.h"
 #include "tests/schedule_shapes.h"
 #include "tests/schedule_topologies.h"
@@ -71,6 +73,52 @@ TEST_P(GeneratorTest, IsRightForUnevenCountsWithZeros) {
       const uint32_t root = random() % num_ranks;
       expect_right(uneven_shapes(GetParam().kind, num_ranks, root, &random),
                    str_cat("root ", root, ", repetition ", repetition));
+    }
+  }
+}
+
+// What messages bring to each rank: of which ranks it has heard at the end.
+std::vector<std::set<uint32_t>> heard_of(const std::vector<Schedule>& schedules) {
+  const Matches matches = *match_messages(schedules);
+  std::vector<std::vector<std::set<uint32_t>>> after(schedules.size());
+  std::vector<std::set<uint32_t>> at_end(schedules.size());
+  for (uint32_t rank = 0; rank < schedules.size(); ++rank) {
+    after[rank].resize(schedules[rank].steps.size(), {rank});
+    at_end[rank] = {rank};
+  }
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (uint32_t rank = 0; rank < schedules.size(); ++rank) {
+      for (size_t id = 0; id < after[rank].size(); ++id) {
+        const Step& step = schedules[rank].steps[id];
+        std::set<uint32_t>& set = after[rank][id];
+        const size_t before = set.size();
+        for (uint32_t dep : step.deps) set.insert(after[rank][dep].begin(), after[rank][dep].end());
+        if (id > 0 && are_in_a_run(schedules[rank].steps[id - 1], step)) {
+          set.insert(after[rank][id - 1].begin(), after[rank][id - 1].end());
+        }
+        if (receives(step.kind)) {
+          const auto& [peer, send] = matches[rank][id];
+          set.insert(after[peer][send].begin(), after[peer][send].end());
+        }
+        at_end[rank].insert(set.begin(), set.end());
+        changed |= set.size() != before;
+      }
+    }
+  }
+  return at_end;
+}
+
+TEST_P(GeneratorTest, BringsWordOfAllRanksWhereThatIsPromised) {
+  for (uint32_t num_ranks : {2u, 3u, 4u, 6u, 8u, 9u, 16u}) {
+    const bool counts_are_totals = GetParam().kind == OpKind::all_reduce;
+    const uint64_t count = 64 * (counts_are_totals ? num_ranks : 1);
+    const std::vector<OpShape> shapes = even_shapes(GetParam().kind, num_ranks, 0, count);
+    if (!joins_all(shapes[0])) continue;
+    for (const topology::Topology& topology : topologies_of(GetParam(), num_ranks)) {
+      std::vector<Schedule> schedules;
+      for (const OpShape& shape : shapes) schedules.push_back(GetParam().generate(shape, topology));
+      for (const auto& ranks : heard_of(schedules)) EXPECT_EQ(ranks.size(), num_ranks);
     }
   }
 }

@@ -33,13 +33,18 @@ class Channel {
   // A cheap test whether write() may take bytes.
   virtual bool maybe_writable() const { return true; }
 
-  // Whether bytes are on their way that the other end's kernel has not confirmed, and how many it
-  // has confirmed in all. Never any on their way if no kernel confirms them.
-  struct Confirmed {
-    bool some_on_the_way = false;
-    uint64_t bytes = 0;
+  // What the kernel says of the way to the other end, since the connection began. All 0 if no
+  // kernel confirms bytes.
+  struct Flow {
+    bool some_on_the_way = false;  // bytes that the other end's kernel has not confirmed
+    uint64_t confirmed_bytes = 0;
+    uint64_t busy_us = 0;  // while bytes were waiting or on their way
+    uint64_t bytes_resent = 0;
+    uint32_t min_rtt_us = 0;      // the shortest round trip of late
+    uint64_t queued_bytes = 0;    // waiting or on their way now
+    double bytes_per_second = 0;  // at which bytes were confirmed of late
   };
-  virtual Confirmed confirmed() const { return {}; }
+  virtual Flow flow() const { return {}; }
 
   // Null if neither end reaches the other's memory.
   RemoteMemory* memory() const { return memory_; }

@@ -1,6 +1,6 @@
 // The wire header, in front of every payload on every channel. See docs/wire-format.md.
 //
-// 96 bytes, little-endian, reserved bytes zero. The checksum covers the header, so that a length
+// 112 bytes, little-endian, reserved bytes zero. The checksum covers the header, so that a length
 // can be trusted before the payload is there. decode_header() trusts nothing: a header that is
 // damaged, of another version or of another job is an error, and the connection is closed by its
 // owner.
@@ -13,6 +13,7 @@
 
 #include "base/dtype.h"
 #include "base/status.h"
+#include "transport/rank_report.h"
 
 namespace dmlcomm::transport {
 
@@ -103,6 +104,7 @@ struct FrameHeader {
   uint64_t offset = 0;         // data: position in the message; offer: address at the sender
   uint64_t message_bytes = 0;  // whole message
   OpInfo op;
+  RankReport report;  // data and offers of collectives
   // Links of several rails only: the place of this frame among all of its link from 1 on (0: it is
   // not repeated when its lane dies), and how many such frames the sender has read from this lane.
   uint64_t number = 0;
@@ -111,9 +113,9 @@ struct FrameHeader {
   uint32_t checksum = 0;        // of all bytes before
 
   static constexpr uint32_t kMagic = 0x434c4d44;  // "DMLC"
-  static constexpr uint8_t kVersion = 2;
+  static constexpr uint8_t kVersion = 3;
 };
-constexpr size_t kHeaderBytes = 96;
+constexpr size_t kHeaderBytes = 112;
 static_assert(sizeof(FrameHeader) == kHeaderBytes, "the wire header has no padding");
 
 // Payload of one data frame at most: large enough to amortise a system call (one TCP stream on

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/str_cat.h"
 
 namespace dmlcomm::transport {
@@ -21,6 +22,8 @@ constexpr size_t kAheadBytes = 8192;
 // receipt wakes it, and it keeps a copy of these.
 constexpr uint64_t kMaxUntoldFrames = 64;
 constexpr size_t kMaxUntoldBytes = 256 * 1024;
+// A look at the kernel's queue of a lane holds for so long.
+constexpr int64_t kProspectNs = 1 * kNsPerMs;
 
 size_t bytes_left(const OutFrame& frame) {
   return kHeaderBytes + frame.header.payload_bytes - frame.written;
@@ -112,6 +115,8 @@ Result<bool> Lane::write_batch(bool* wrote_any) {
   Result<size_t> wrote = channel_->write(parts, num_parts);
   if (!wrote.ok()) return wrote.status();
   *wrote_any |= *wrote > 0;
+  has_carried_ |= *wrote > 0;
+  bytes_since_prospect_ += *wrote;
   counters_->bytes_sent += *wrote;
   size_t left = *wrote;
   for (auto frame = out_.begin(); left > 0; ++frame) {
@@ -150,14 +155,32 @@ Status Lane::confirm(uint64_t num_frames) {
 }
 
 int64_t Lane::unconfirmed_since(int64_t now_ns) {
-  const Channel::Confirmed confirmed = channel_->confirmed();
-  if (!confirmed.some_on_the_way) {
+  const Channel::Flow flow = channel_->flow();
+  if (!flow.some_on_the_way) {
     unconfirmed_since_ns_ = INT64_MAX;
-  } else if (unconfirmed_since_ns_ == INT64_MAX || confirmed.bytes != confirmed_bytes_) {
+  } else if (unconfirmed_since_ns_ == INT64_MAX || flow.confirmed_bytes != confirmed_bytes_) {
     unconfirmed_since_ns_ = now_ns;
   }
-  confirmed_bytes_ = confirmed.bytes;
+  confirmed_bytes_ = flow.confirmed_bytes;
   return unconfirmed_since_ns_;
+}
+
+Lane::Prospect Lane::prospect(int64_t now_ns) {
+  if (now_ns - prospect_ns_ > kProspectNs) {
+    const Channel::Flow flow = channel_->flow();
+    prospect_ = {static_cast<double>(flow.queued_bytes), flow.bytes_per_second};
+    prospect_ns_ = now_ns;
+    bytes_since_prospect_ = 0;
+  }
+  const auto added = static_cast<double>(bytes_since_prospect_ + queued_bytes_);
+  return {prospect_.queued_bytes + added, prospect_.bytes_per_second};
+}
+
+void Lane::measure(RailMeter* meter) {
+  if (!std::exchange(has_carried_, false)) return;
+  const Channel::Flow flow = channel_->flow();
+  meter->add(measured_, flow);
+  measured_ = flow;
 }
 
 std::deque<OutFrame> Lane::take_back() {

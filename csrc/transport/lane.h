@@ -20,6 +20,7 @@
 #include "transport/channel.h"
 #include "transport/frame.h"
 #include "transport/rail_counters.h"
+#include "transport/rail_meter.h"
 #include "transport/request.h"
 
 namespace dmlcomm::transport {
@@ -99,6 +100,13 @@ class Lane {
   // Whether a further frame would be written at once.
   bool has_room() const { return (out_.empty() || deferred_) && channel_->maybe_writable(); }
   size_t queued_bytes() const { return queued_bytes_; }
+  // Bytes that have not arrived, and the rate at which they do, as far as the kernel knows; a rate
+  // of 0 is not known.
+  struct Prospect {
+    double queued_bytes = 0;
+    double bytes_per_second = 0;
+  };
+  Prospect prospect(int64_t now_ns);
   // Frames that are not written, or not confirmed.
   size_t num_unfinished() const { return out_.size() + kept_.size(); }
   // Whether to confirm the frames that have come in a frame of its own: they are many, the peer
@@ -113,6 +121,9 @@ class Lane {
   // The time since which bytes are on their way without any confirmation of the other end's kernel;
   // INT64_MAX if nothing waits. To be called regularly.
   int64_t unconfirmed_since(int64_t now_ns);
+
+  // Adds what the channel has carried since the last call.
+  void measure(RailMeter* meter);
 
   // The numbered frames that are not confirmed, oldest first. The lane must not be used again.
   std::deque<OutFrame> take_back();
@@ -166,6 +177,13 @@ class Lane {
   bool receipt_awaited_ = false;
   bool heard_ = false;
   bool held_back_ = false;
+
+  Channel::Flow measured_;    // at the last measure()
+  bool has_carried_ = false;  // bytes since
+
+  Prospect prospect_;  // at prospect_ns_
+  int64_t prospect_ns_ = 0;
+  size_t bytes_since_prospect_ = 0;
 
   uint64_t confirmed_bytes_ = 0;
   int64_t unconfirmed_since_ns_ = INT64_MAX;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/clock.h"
+
 namespace dmlcomm::transport {
 namespace {
 
@@ -104,15 +106,41 @@ Lane* LaneSet::first_lane() const {
   return shape_.first_rail < lanes_.size() ? lanes_[shape_.first_rail].get() : nullptr;
 }
 
-Lane* LaneSet::next_with_room() {
+// `left`: bytes of the message whose next part it takes.
+Lane* LaneSet::next_with_room(size_t left) {
   if (Lane* first = first_lane()) return first->has_room() ? first : nullptr;
   for (size_t i = 0; i < lanes_.size(); ++i) {
     const size_t index = (next_lane_ + i) % lanes_.size();
     if (!lanes_[index] || !lanes_[index]->has_room()) continue;
+    if (would_be_last(index, part_bytes(left), left)) continue;
     next_lane_ = (index + 1) % lanes_.size();
     return lanes_[index].get();
   }
   return nullptr;
+}
+
+// Whether the other lanes would carry all that is left before this one has carried the next part,
+// and one of them that part alone. So the lane that would be first takes it, now or as soon as it
+// has room.
+bool LaneSet::would_be_last(size_t index, size_t part, size_t left) const {
+  const int64_t now = now_ns();
+  const auto seconds = [part](const Lane::Prospect& prospect) {
+    return (prospect.queued_bytes + static_cast<double>(part)) / prospect.bytes_per_second;
+  };
+  const Lane::Prospect own = lanes_[index]->prospect(now);
+  if (own.bytes_per_second <= 0) return false;
+  const double own_s = seconds(own);
+  double queued = static_cast<double>(left), rate = 0;
+  bool is_first = true;
+  for (size_t other = 0; other < lanes_.size(); ++other) {
+    if (other == index || !lanes_[other]) continue;
+    const Lane::Prospect prospect = lanes_[other]->prospect(now);
+    if (prospect.bytes_per_second <= 0) continue;
+    queued += prospect.queued_bytes;
+    rate += prospect.bytes_per_second;
+    is_first = is_first && own_s <= seconds(prospect);
+  }
+  return !is_first && own_s > queued / rate;
 }
 
 // Parts shrink towards the end, so that all lanes finish together.
@@ -125,9 +153,9 @@ size_t LaneSet::part_bytes(size_t left) const {
 bool LaneSet::feed() {
   bool moved = false;
   while (!striped_.empty()) {
-    Lane* lane = next_with_room();
-    if (lane == nullptr) break;
     const auto [header, request] = striped_.front();
+    Lane* lane = next_with_room(request->bytes - request->queued);
+    if (lane == nullptr) break;
     OutFrame frame = next_part(header, *request, part_bytes(request->bytes - request->queued));
     if (request->queued == request->bytes) striped_.pop_front();
     number(frame);

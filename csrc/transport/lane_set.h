@@ -2,7 +2,8 @@
 // that stands in for the one that leads to the peer may have several.
 //
 // A large message is cut into parts, and a lane takes the next part whenever it has room: a lane
-// that is twice as fast carries twice as much, without anybody measuring. With several rails,
+// that is twice as fast carries twice as much. At the end of a message a slow lane takes none that
+// the others would have carried before. With several rails,
 //  - frames whose order matters (control, small messages between two points) share one lane, and
 //    move to another only when that dies;
 //  - a message that names a rail takes its lane while that lives;
@@ -85,7 +86,8 @@ class LaneSet {
   Lane* lane_for_ordered();
   Lane* least_busy() const;
   Lane* first_lane() const;
-  Lane* next_with_room();
+  Lane* next_with_room(size_t left);
+  bool would_be_last(size_t index, size_t part, size_t left) const;
   void place(OutFrame frame);
   void place_orphaned();
   size_t part_bytes(size_t left) const;

@@ -105,6 +105,7 @@ void Link::send(SendRequest& request) {
 void Link::dispatch(SendRequest& request) {
   FrameHeader header = header_of(FrameKind::data, request.tag);
   header.op = request.op;
+  header.report = request.report;
   header.message_bytes = request.bytes;
   request.order.is_large = request.bytes > kEagerBytes;
   RemoteMemory* const memory = request.bytes > kOfferBytes ? this->memory() : nullptr;
@@ -150,6 +151,7 @@ void Link::offer(RemoteMemory& memory, FrameHeader header, SendRequest& request)
 void Link::push_message(SendRequest& request) {
   FrameHeader header = header_of(FrameKind::data, request.tag);
   header.op = request.op;
+  header.report = request.report;
   header.id = request.id;
   header.message_bytes = request.bytes;
   if (!request.order.is_large && request.id == 0) spent_credit_ += cost_of(request.bytes);
@@ -290,6 +292,7 @@ bool Link::take_unexpected(RecvRequest& request) {
     accept_announced(request, message);
     return true;
   }
+  request.report.merge(message.header.report);
   count_taken(message.header);
   store(request, 0, message.bytes);
   request.arrived = request.bytes;
@@ -310,6 +313,7 @@ void Link::store(RecvRequest& request, size_t offset, const std::vector<std::byt
 void Link::accept_announced(RecvRequest& request, const Unexpected& message) {
   const FrameHeader& header = message.header;
   request.source = peer();
+  request.report.merge(header.report);
   request.offer_id = header.id;
   if (header.kind == FrameKind::offer) {
     request.offered = true;
@@ -399,6 +403,7 @@ Status Link::begin_data(Intake& intake, const FrameHeader& header) {
   }
   intake.request = *request;
   if (intake.request != nullptr) {
+    intake.request->report.merge(header.report);
     intake.request->scattered |= lanes_.has_many_rails();
   } else if (header.message_bytes <= kEagerBytes) {
     intake.buffer.resize(header.payload_bytes);
@@ -674,6 +679,11 @@ void Link::lose_stalled_lanes(int64_t now_ns, int64_t limit_ns) {
     if (since == INT64_MAX || now_ns - since < limit_ns) return;
     lose_lane(index, str_cat("nothing was confirmed for ", (now_ns - since) / kNsPerMs, " ms"));
   });
+}
+
+void Link::measure(std::vector<RailMeter>& meters) {
+  lanes_.for_each_lane(
+      [&](size_t index, Lane& lane) { lane.measure(&meters[index % options_.num_rails]); });
 }
 
 bool Link::has_outstanding() const {

@@ -86,6 +86,8 @@ class Link final : private LaneReader {
   void lose_lane(size_t index, const std::string& reason);
   // Gives up lanes that carry bytes of which none was confirmed for `limit_ns`.
   void lose_stalled_lanes(int64_t now_ns, int64_t limit_ns);
+  // Adds what its lanes have carried since the last call; one meter per rail.
+  void measure(std::vector<RailMeter>& meters);
 
   void send(SendRequest& request);
   void recv(RecvRequest& request);

@@ -42,6 +42,7 @@ Mesh::Mesh(const MeshOptions& options)
     counters_.push_back({.interface = rail.interface});
   }
   counters_.push_back({.interface = "local"});
+  meters_.resize(options.rails.size());
   last_tick_ns_ = now_ns();
 }
 
@@ -223,6 +224,23 @@ void Mesh::check_rails(int64_t now, bool paused) {
   for (size_t i = 0; i < active_.size(); ++i) {
     if (active_[i]->num_lanes() > 1) active_[i]->lose_stalled_lanes(now, kStallNs);
   }
+}
+
+std::vector<RailCounters> Mesh::counters() const {
+  std::vector<RailCounters> counters = counters_;
+  for (size_t rail = 0; rail < meters_.size(); ++rail) {
+    counters[rail].bits_per_second = meters_[rail].bits_per_second();
+    counters[rail].round_trip_us = meters_[rail].round_trip_us();
+    counters[rail].bytes_resent = meters_[rail].bytes_resent();
+  }
+  return counters;
+}
+
+void Mesh::measure_rails(int64_t active_ns, double latency_s, bool is_even) {
+  for (Link* link : active_) {
+    if (!job_.same_host(link->peer())) link->measure(meters_);
+  }
+  for (RailMeter& meter : meters_) meter.end_period(active_ns, latency_s, is_even);
 }
 
 // --- the end ---

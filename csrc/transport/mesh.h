@@ -71,7 +71,12 @@ class Mesh {
 
   std::string description() const;
   // One per rail, and one for the peers of this host.
-  std::vector<RailCounters> counters() const { return counters_; }
+  std::vector<RailCounters> counters() const;
+
+  // Reads what the connections to other hosts have carried since the last call, in operations that
+  // ran for `active_ns`; see RailMeter::end_period().
+  void measure_rails(int64_t active_ns, double latency_s, bool is_even);
+  const std::vector<RailMeter>& meters() const { return meters_; }  // one per rail
 
  private:
   explicit Mesh(const MeshOptions& options);
@@ -92,6 +97,7 @@ class Mesh {
   std::vector<std::unique_ptr<Transport>> transports_;
   std::vector<Transport*> polled_;  // of these
   std::vector<RailCounters> counters_;
+  std::vector<RailMeter> meters_;
   std::vector<Peer> peers_;  // by rank
   RailRepair repair_;
   Admission admission_;

@@ -1,6 +1,7 @@
 // RailCounters: counters of one rail of a communicator, over all peers.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -13,6 +14,10 @@ struct RailCounters {
   uint64_t frames_repeated = 0;  // over other rails, after a lane died here
   uint64_t lanes_lost = 0;
   uint64_t lanes_back = 0;
+  // Measured, 0 where that is not known: what the rail carries, and the shortest round trip.
+  double bits_per_second = 0;
+  double round_trip_us = 0;
+  uint64_t bytes_resent = 0;  // by TCP
 
   // The same rail of another communicator.
   void add(const RailCounters& other) {
@@ -21,6 +26,9 @@ struct RailCounters {
     frames_repeated += other.frames_repeated;
     lanes_lost += other.lanes_lost;
     lanes_back += other.lanes_back;
+    bits_per_second = std::max(bits_per_second, other.bits_per_second);
+    round_trip_us = std::max(round_trip_us, other.round_trip_us);
+    bytes_resent += other.bytes_resent;
   }
 };
 

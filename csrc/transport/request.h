@@ -38,6 +38,7 @@ struct SendRequest {
   size_t bytes = 0;
   uint8_t rail = kAnyRail;  // another one carries it where this one is dead
   SendOrder order;
+  RankReport report;
   void* owner = nullptr;  // for the engine
 
   // --- the link's own ---
@@ -71,6 +72,7 @@ struct RecvRequest {
   size_t arrived = 0;
   size_t consumed = 0;  // streamed: freed by release(); offered: copied by take_offer()
   bool offered = false;
+  RankReport report;  // of the frames that have come
 
   // --- the link's own ---
   uint64_t offer_id = 0;

@@ -54,11 +54,21 @@ Result<size_t> TcpChannel::read(const iovec* parts, int num_parts) {
   return errno_status(StatusCode::peer_lost, str_cat("read from ", description_), errno);
 }
 
-Channel::Confirmed TcpChannel::confirmed() const {
+Channel::Flow TcpChannel::flow() const {
   tcp_info info{};
   socklen_t length = sizeof(info);
   if (getsockopt(fd_.get(), IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return {};
-  return {info.tcpi_unacked > 0, info.tcpi_bytes_acked};
+  // A connection that has not measured a round trip says "for ever".
+  const uint32_t rtt_us = info.tcpi_min_rtt == UINT32_MAX ? 0 : info.tcpi_min_rtt;
+  Flow flow;
+  flow.some_on_the_way = info.tcpi_unacked > 0;
+  flow.confirmed_bytes = info.tcpi_bytes_acked;
+  flow.busy_us = info.tcpi_busy_time;
+  flow.bytes_resent = info.tcpi_bytes_retrans;
+  flow.min_rtt_us = rtt_us;
+  flow.queued_bytes = info.tcpi_notsent_bytes + uint64_t{info.tcpi_unacked} * info.tcpi_snd_mss;
+  flow.bytes_per_second = static_cast<double>(info.tcpi_delivery_rate);
+  return flow;
 }
 
 void TcpChannel::shut_down() { shutdown(fd_.get(), SHUT_WR); }

@@ -17,7 +17,7 @@ class TcpChannel final : public Channel {
   Result<size_t> read(const iovec* parts, int num_parts) override;
   bool maybe_readable() const override { return readable_; }
   bool maybe_writable() const override { return writable_; }
-  Confirmed confirmed() const override;
+  Flow flow() const override;
   int descriptor() const override { return fd_.get(); }
   void descriptor_ready(Ready ready) override;
   void shut_down() override;

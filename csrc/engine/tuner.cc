@@ -1,0 +1,210 @@
+#include "engine/tuner.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/str_cat.h"
+#include "engine/compiled_plan.h"
+
+namespace dmlcomm::engine {
+namespace {
+
+using transport::RankReport;
+
+// Collectives between hosts that run at once: enough to hide the waits of small ones behind each
+// other.
+constexpr uint64_t kWindow = 8;
+// The first ones of a size run alone, so that what they show counts at once.
+constexpr size_t kFirstOfSize = 8;
+// A rate is taken over if it differs by 30 % from the one in use in several reports in a row, or is
+// half of it or twice. In eighths of powers of two, as reports have it.
+constexpr int kHysteresis = 3;
+constexpr int kMuch = 8;
+constexpr int kConfirmations = 4;
+// Shorter round trips are less than what calls and waking up take.
+constexpr double kLeastRoundTripUs = 50;
+// A reading costs a system call for each connection: later ones are not so frequent.
+constexpr uint64_t kFrequentMeasurements = 16;
+constexpr int64_t kMeasureNs = 10 * kNsPerMs;
+// A message needs half a round trip, and so much for calls and waking up.
+constexpr double kCallsAlpha = 10e-6;
+constexpr double kAssumedBitsPerSecond = 1e9;
+
+// The times in a report: of the operation before, and of the one kWindow places before.
+constexpr size_t kBefore = 0, kEarly = 1;
+
+// How far apart two figures are; 0 where the new one is not known.
+int distance(uint8_t figure, uint8_t in_use) {
+  return figure == RankReport::kUnknown ? 0 : std::abs(figure - in_use);
+}
+
+}  // namespace
+
+Tuner::Tuner(const CommunicatorOptions& options, transport::Mesh& mesh, schedule::Planner& planner)
+    : options_(options),
+      mesh_(mesh),
+      planner_(planner),
+      is_on_(options.config->autotune),
+      num_learnt_(options.first_sequence - 1) {
+  const transport::Job& job = mesh.job();
+  if (job.num_ranks_on_host() == job.num_ranks) return;
+  for (size_t rail = 0; rail < options.rails.size(); ++rail) {
+    const bool is_known = rail < options.rail_rates_bps.size();
+    assumed_bps_.push_back(is_known ? static_cast<double>(options.rail_rates_bps[rail])
+                                    : kAssumedBitsPerSecond);
+    in_use_.add_rate(rail, assumed_bps_.back());
+  }
+}
+
+uint64_t Tuner::window(const schedule::OpShape& shape) const {
+  if (mesh_.all_share_memory()) return 1;
+  const bool may_learn = measures() && schedule::joins_all(shape);
+  return may_learn && planner_.trials_of(shape).num_started() < kFirstOfSize ? 1 : kWindow;
+}
+
+RankReport Tuner::own_report() const {
+  RankReport report;
+  if (!is_on_) report.rates.fill(RankReport::kOff);
+  if (!measures()) return report;
+  // The ranks of a host share its rails.
+  const double sharers = mesh_.job().num_ranks_on_host();
+  double round_trip_us = 0;
+  for (size_t rail = 0; rail < assumed_bps_.size(); ++rail) {
+    const transport::RailMeter& meter = mesh_.meters()[rail];
+    if (meter.bits_per_second() > 0) report.add_rate(rail, sharers * meter.bits_per_second());
+    round_trip_us = std::max(round_trip_us, meter.round_trip_us());
+  }
+  if (round_trip_us > 0) report.add_round_trip(std::max(round_trip_us, kLeastRoundTripUs));
+  const uint64_t sequence = past_.back().sequence;
+  const Past* const before = past_.back().window == 1 ? find(sequence - 1) : nullptr;
+  if (before != nullptr) report.set_time(kBefore, before->seconds);
+  if (const Past* early = find(sequence - kWindow)) report.set_time(kEarly, early->seconds);
+  return report;
+}
+
+Tuner::Past* Tuner::find(uint64_t sequence) {
+  if (past_.empty() || sequence < past_.front().sequence) return nullptr;
+  const uint64_t place = sequence - past_.front().sequence;
+  return place < past_.size() ? &past_[place] : nullptr;
+}
+
+void Tuner::prepare(const OpState& op) {
+  const int64_t now = now_ns();
+  if (num_running_++ == 0) active_since_ns_ = now;
+  if (!measures()) return;
+  const schedule::OpShape& shape = op.request().shape;
+  Past next;
+  next.sequence = op.sequence();
+  next.window = window(shape);
+  next.shape = shape;
+  next.joins_all = schedule::joins_all(shape);
+  next.started_ns = now;
+  next.was_alone = num_running_ == 1;
+  if (!next.was_alone) {
+    for (Past& past : past_) past.was_alone = false;
+  }
+  while (is_on_ && num_learnt_ + next.window < next.sequence) {
+    ++num_learnt_;
+    if (const Past* from = find(num_learnt_)) learn(*from);
+  }
+  next.algorithm = &planner_.choose(shape);
+  planner_.trials_of(shape).started();
+  past_.push_back(std::move(next));
+  if (past_.size() > 4 * kWindow) past_.pop_front();
+}
+
+void Tuner::ended(uint64_t sequence, const Runner& runner) {
+  const int64_t now = now_ns();
+  if (--num_running_ == 0) active_ns_ += now - active_since_ns_;
+  const CompiledPlan* const plan = runner.plan();
+  Past* const past = find(sequence);
+  if (past == nullptr || plan == nullptr) return;
+  is_even_ = is_even_ && plan->schedule->algorithm->is_even;
+  latency_s_ += plan->latency_s;
+  if (num_running_ == 0) measure(now);
+  past->report = runner.report();
+  if (past->joins_all && past->was_alone) {
+    past->seconds = static_cast<double>(now - past->started_ns) / kNsPerS;
+  }
+}
+
+// What all ranks know at the end of an operation.
+void Tuner::learn(const Past& from) {
+  const uint64_t sequence = from.sequence;
+  if (from.joins_all) {
+    consider(from.report);
+    if (!is_on_) return;
+    if (from.window == 1) tell(sequence - 1, from.report.seconds(kBefore));
+    tell(sequence - kWindow, from.report.seconds(kEarly));
+  } else {
+    tell(sequence - kWindow, 0);
+  }
+}
+
+void Tuner::tell(uint64_t sequence, double seconds) {
+  Past* const past = find(sequence);
+  if (past == nullptr || !past->joins_all || std::exchange(past->is_told, true)) return;
+  planner_.trials_of(past->shape).ended(*past->algorithm, seconds);
+}
+
+void Tuner::measure(int64_t now) {
+  if (num_measured_ >= kFrequentMeasurements && now - last_measured_ns_ < kMeasureNs) return;
+  mesh_.measure_rails(active_ns_, latency_s_, is_even_);
+  active_ns_ = 0;
+  latency_s_ = 0;
+  is_even_ = true;
+  ++num_measured_;
+  last_measured_ns_ = now;
+}
+
+// All ranks come to the same result.
+void Tuner::consider(const RankReport& report) {
+  if (report.rates.front() == RankReport::kOff) {
+    is_on_ = false;
+    log_info("a rank has DMLCOMM_AUTOTUNE=0: rates stay as they are");
+    return;
+  }
+  int difference = distance(report.nearness, in_use_.nearness);
+  for (size_t i = 0; i < RankReport::kMaxRails; ++i) {
+    difference = std::max(difference, distance(report.rates[i], in_use_.rates[i]));
+  }
+  num_others_ = difference < kHysteresis ? 0 : num_others_ + 1;
+  if (difference >= kMuch || num_others_ >= kConfirmations) use(report);
+}
+
+// Rails that have shown nothing yet are as far from what was assumed as the others.
+void Tuner::use(const RankReport& report) {
+  double log_ratio = 0;
+  int num_known = 0;
+  for (size_t rail = 0; rail < assumed_bps_.size(); ++rail) {
+    const uint8_t rate = report.rates[std::min(rail, RankReport::kMaxRails - 1)];
+    if (rate == RankReport::kUnknown) continue;
+    log_ratio += std::log(RankReport::bits_per_second(rate) / assumed_bps_[rail]);
+    ++num_known;
+  }
+  const double ratio = num_known > 0 ? std::exp(log_ratio / num_known) : 1;
+  std::vector<uint64_t> rates;
+  std::string text;
+  for (size_t rail = 0; rail < assumed_bps_.size(); ++rail) {
+    const uint8_t rate = report.rates[std::min(rail, RankReport::kMaxRails - 1)];
+    const bool is_known = rate != RankReport::kUnknown;
+    const double bps = is_known ? RankReport::bits_per_second(rate) : ratio * assumed_bps_[rail];
+    rates.push_back(static_cast<uint64_t>(bps));
+    text += str_cat(text.empty() ? "" : ", ", options_.rails[rail].interface, " ",
+                    std::llround(bps / 1e6), " Mb/s", is_known ? "" : " (not measured)");
+  }
+  planner_.learn(rates, kCallsAlpha + report.round_trip_us() / 2 * 1e-6);
+  in_use_ = report;
+  num_others_ = 0;
+  if (options_.rank == 0) {
+    log_info("group '", options_.name, "': measured rates of the slowest host: ", text,
+             ", round trip ", std::llround(report.round_trip_us()),
+             " us; algorithms are chosen anew");
+  }
+}
+
+}  // namespace dmlcomm::engine

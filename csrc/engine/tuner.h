@@ -1,0 +1,84 @@
+// Tuner: makes the planner use the rates that the rails have shown, and the times that operations
+// have taken.
+//
+// All ranks must choose the same algorithm, so they have to learn the same, at the same operation.
+// A rank puts what it has measured into the messages of each collective (rank_report.h), and at the
+// end of an operation that needs all ranks all hold the same report. Operation s is planned with
+// the reports of those that are window(s) places before it or more, which have ended wherever s
+// starts. So the ranks agree without a message of their own.
+//
+// All calls require the progress lock.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "engine/communicator.h"
+#include "engine/op_state.h"
+#include "engine/runner.h"
+#include "schedule/planner.h"
+#include "transport/mesh.h"
+
+namespace dmlcomm::engine {
+
+class Tuner {
+ public:
+  // `options` have a configuration.
+  Tuner(const CommunicatorOptions& options, transport::Mesh& mesh, schedule::Planner& planner);
+
+  // How many places an operation of this shape may start behind the oldest one that runs.
+  uint64_t window(const schedule::OpShape& shape) const;
+
+  // A collective starts. First the planner learns what this operation has to be planned with.
+  void prepare(const OpState& op);
+  // This rank's part of the report of that operation.
+  transport::RankReport own_report() const;
+  // A collective has ended well.
+  void ended(uint64_t sequence, const Runner& runner);
+
+ private:
+  // An operation that has started.
+  struct Past {
+    uint64_t sequence = 0;
+    uint64_t window = 1;
+    schedule::OpShape shape;
+    const schedule::Algorithm* algorithm = nullptr;
+    bool joins_all = false;
+    int64_t started_ns = 0;
+    bool was_alone = true;  // no other one ran meanwhile
+    double seconds = 0;     // 0: not known, or not to be compared
+    transport::RankReport report;
+    bool is_told = false;  // the planner knows its time
+  };
+
+  bool measures() const { return is_on_ && !assumed_bps_.empty(); }
+  Past* find(uint64_t sequence);
+  const Past* find(uint64_t sequence) const { return const_cast<Tuner*>(this)->find(sequence); }
+  void learn(const Past& from);
+  void tell(uint64_t sequence, double seconds);
+  void consider(const transport::RankReport& report);
+  void use(const transport::RankReport& report);
+  void measure(int64_t now);
+
+  const CommunicatorOptions& options_;
+  transport::Mesh& mesh_;
+  schedule::Planner& planner_;
+  bool is_on_;
+  std::vector<double> assumed_bps_;  // by rail; empty where no rank is on another host
+  transport::RankReport in_use_;
+  int num_others_ = 0;     // reports in a row that differ from it
+  std::deque<Past> past_;  // in their order, without gaps
+  uint64_t num_learnt_;    // the report of this one is learnt, and of all before
+
+  size_t num_running_ = 0;
+  int64_t active_since_ns_ = 0;
+  int64_t active_ns_ = 0;  // since the last measurement
+  double latency_s_ = 0;
+  bool is_even_ = true;
+  uint64_t num_measured_ = 0;
+  int64_t last_measured_ns_ = 0;
+};
+
+}  // namespace dmlcomm::engine

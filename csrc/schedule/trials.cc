@@ -1,0 +1,110 @@
+#include "schedule/trials.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "schedule/planner.h"
+
+namespace dmlcomm::schedule {
+namespace {
+
+// Operations of a trial: the first one also connects ranks that have not met before.
+constexpr size_t kTrialOperations = 2;
+// Another algorithm has to be, or to promise to be, so much faster.
+constexpr double kWorthwhile = 0.9;
+// When so many operations in a row take twice as long or half, the network has changed, and all
+// times are forgotten.
+constexpr double kMuch = 2;
+constexpr size_t kSlowOperations = 6;
+
+}  // namespace
+
+Trials::Trials(std::vector<const Algorithm*> candidates, const std::vector<double>& estimates_s) {
+  DMLCOMM_CHECK(!candidates.empty() && candidates.size() == estimates_s.size());
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    candidates_.push_back({.algorithm = candidates[i], .estimate_s = estimates_s[i]});
+  }
+  usual_ = next_ = cheapest_of(estimates_s);
+  candidates_[usual_].was_tried = true;
+}
+
+double Trials::Candidate::shortest_s() const {
+  double shortest = 0;
+  for (double time : seconds) {
+    if (time > 0 && (shortest == 0 || time < shortest)) shortest = time;
+  }
+  return shortest;
+}
+
+void Trials::estimate(const std::vector<double>& estimates_s) {
+  const double before = candidates_[usual_].estimate_s, now = estimates_s[usual_];
+  for (size_t i = 0; i < candidates_.size(); ++i) candidates_[i].estimate_s = estimates_s[i];
+  if (now > kMuch * before || kMuch * now < before) forget_times();
+  if (candidates_[usual_].num_times > 0 || is_trying()) return;
+  usual_ = next_ = cheapest_of(estimates_s);
+  candidates_[usual_].was_tried = true;
+}
+
+void Trials::forget_times() {
+  num_slow_ = 0;
+  for (Candidate& each : candidates_) {
+    each.seconds = {};
+    each.num_times = 0;
+    each.was_tried = &each == &candidates_[usual_];
+  }
+}
+
+void Trials::started() {
+  ++num_started_;
+  if (trials_to_start_ > 0 && --trials_to_start_ == 0) next_ = usual_;
+}
+
+void Trials::ended(const Algorithm& algorithm, double seconds) {
+  const auto it = std::find_if(candidates_.begin(), candidates_.end(),
+                               [&](const Candidate& c) { return c.algorithm == &algorithm; });
+  if (it == candidates_.end()) return;
+  if (trials_to_end_ > 0 && &*it == &candidates_[trial_]) --trials_to_end_;
+  if (seconds > 0) {
+    notice_change(*it, seconds);
+    it->seconds[it->num_times++ % it->seconds.size()] = seconds;
+  }
+  choose();
+}
+
+void Trials::notice_change(const Candidate& candidate, double seconds) {
+  const double before = candidate.shortest_s();
+  const bool is_far = before > 0 && (seconds > kMuch * before || kMuch * seconds < before);
+  num_slow_ = is_far ? num_slow_ + 1 : 0;
+  if (num_slow_ >= kSlowOperations) forget_times();
+}
+
+size_t Trials::best_known() const {
+  size_t best = usual_;
+  for (size_t i = 0; i < candidates_.size(); ++i) {
+    const double time = candidates_[i].shortest_s();
+    const double limit = candidates_[best].shortest_s() * (best == usual_ ? kWorthwhile : 1);
+    if (time > 0 && time < limit) best = i;
+  }
+  return best;
+}
+
+void Trials::choose() {
+  const size_t best = best_known();
+  if (is_trying() && best == usual_) return;
+  trials_to_start_ = trials_to_end_ = 0;
+  usual_ = next_ = best;
+  if (candidates_[usual_].num_times < kTrialOperations) return;
+  double limit = kWorthwhile * candidates_[usual_].shortest_s();
+  for (size_t i = 0; i < candidates_.size(); ++i) {
+    if (candidates_[i].was_tried || candidates_[i].estimate_s >= limit) continue;
+    limit = candidates_[i].estimate_s;
+    next_ = i;
+  }
+  if (next_ == usual_) return;
+  trial_ = next_;
+  candidates_[trial_].was_tried = true;
+  trials_to_start_ = trials_to_end_ = kTrialOperations;
+}
+
+}  // namespace dmlcomm::schedule

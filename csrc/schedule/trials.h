@@ -1,0 +1,66 @@
+// Trials: which of several algorithms to take for operations of one size, by estimates at first,
+// and by measured times as soon as there are any.
+//
+// An estimate is a promise. The algorithm with the lowest one is taken. If it turns out slower than
+// another one promises, that one is tried, for a few operations, while the better of those that are
+// known carries the rest. So an algorithm that is estimated too high is not found, and one that is
+// estimated too low costs a few operations.
+//
+// All ranks make the same calls in the same order, and so the same choices.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <vector>
+
+namespace dmlcomm::schedule {
+
+struct Algorithm;
+
+class Trials {
+ public:
+  Trials() = default;
+  // `estimates_s` of `candidates`, one each; there is one or more.
+  Trials(std::vector<const Algorithm*> candidates, const std::vector<double>& estimates_s);
+
+  // New estimates of the same candidates.
+  void estimate(const std::vector<double>& estimates_s);
+
+  // What the next operation takes; the same until started().
+  const Algorithm& next() const { return *candidates_[next_].algorithm; }
+  // An operation has taken it.
+  void started();
+  // Operations that have started.
+  size_t num_started() const { return num_started_; }
+  // An operation with this algorithm has taken `seconds` (0: that is not known). Every operation
+  // that has started is told once.
+  void ended(const Algorithm& algorithm, double seconds);
+
+ private:
+  struct Candidate {
+    const Algorithm* algorithm = nullptr;
+    double estimate_s = 0;
+    std::array<double, 4> seconds{};  // the last times; 0: none yet
+    size_t num_times = 0;
+    bool was_tried = false;
+
+    double shortest_s() const;
+  };
+
+  bool is_trying() const { return trials_to_start_ > 0 || trials_to_end_ > 0; }
+  void forget_times();
+  void choose();
+  void notice_change(const Candidate& candidate, double seconds);
+  size_t best_known() const;
+
+  std::vector<Candidate> candidates_;
+  size_t usual_ = 0;
+  size_t next_ = 0;
+  size_t trial_ = 0;  // the last one that was tried
+  size_t num_started_ = 0;
+  size_t trials_to_start_ = 0;
+  size_t trials_to_end_ = 0;
+  size_t num_slow_ = 0;  // operations in a row that took much longer than before
+};
+
+}  // namespace dmlcomm::schedule

@@ -1,0 +1,130 @@
+// What ranks tell each other of rails and times, and how a rail's rate is found.
+#include <gtest/gtest.h>
+
+#include "base/clock.h"
+#include "transport/rail_meter.h"
+#include "transport/rank_report.h"
+
+namespace dmlcomm::transport {
+namespace {
+
+TEST(RankReportTest, FiguresAreKeptToTheirPrecision) {
+  for (double bps : {200e3, 48e6, 1e9, 95e9, 1.6e12}) {
+    RankReport report;
+    report.add_rate(1, bps);
+    EXPECT_NEAR(RankReport::bits_per_second(report.rates[1]) / bps, 1, 0.05);
+    EXPECT_EQ(report.rates[0], RankReport::kUnknown);
+  }
+  for (double us : {1.0, 60.0, 10'000.0}) {
+    RankReport report;
+    report.add_round_trip(us);
+    EXPECT_NEAR(report.round_trip_us() / us, 1, 0.05);
+  }
+  for (double seconds : {2e-6, 0.4, 900.0}) {
+    RankReport report;
+    report.set_time(1, seconds);
+    EXPECT_NEAR(report.seconds(1) / seconds, 1, 0.001);
+    EXPECT_EQ(report.seconds(0), 0);
+  }
+}
+
+TEST(RankReportTest, TheSlowestRateTheLongestRoundTripAndTheShortestTimeRemain) {
+  RankReport a, b;
+  a.add_rate(0, 1e9);
+  b.add_rate(0, 50e6);
+  a.add_round_trip(900);
+  b.add_round_trip(60);
+  a.set_time(0, 2.0);
+  b.set_time(0, 0.5);
+  RankReport ab = a, ba = b;
+  ab.merge(b);
+  ba.merge(a);
+  EXPECT_EQ(ab, ba);
+  EXPECT_EQ(ab.rates, b.rates);
+  EXPECT_NEAR(ab.round_trip_us(), 900, 45);
+  EXPECT_NEAR(ab.seconds(0), 0.5, 0.001);
+}
+
+TEST(RankReportTest, UnknownChangesNothingAndOffReplacesAll) {
+  RankReport report, off;
+  report.add_rate(0, 1e9);
+  RankReport merged = report;
+  merged.merge({});
+  EXPECT_EQ(merged, report);
+  off.rates.fill(RankReport::kOff);
+  merged.merge(off);
+  EXPECT_EQ(merged.rates.front(), RankReport::kOff);
+}
+
+TEST(RankReportTest, RailsBeyondTheLastCountAsTheLast) {
+  RankReport report;
+  report.add_rate(RankReport::kMaxRails + 3, 1e9);
+  EXPECT_NE(report.rates.back(), RankReport::kUnknown);
+}
+
+class RailMeterTest : public testing::Test {
+ protected:
+  // One connection carries `bytes` at `bps` in an operation of that length.
+  void carry(uint64_t bytes, double bps, double latency_s = 0, bool is_even = true) {
+    Channel::Flow now = flow_;
+    const double seconds = 8 * static_cast<double>(bytes) / bps;
+    now.confirmed_bytes += bytes;
+    now.busy_us += static_cast<uint64_t>(seconds * 1e6);
+    now.min_rtt_us = 80;
+    meter_.add(flow_, now);
+    flow_ = now;
+    meter_.end_period(static_cast<int64_t>(seconds * kNsPerS), latency_s, is_even);
+  }
+
+  Channel::Flow flow_;
+  RailMeter meter_;
+};
+
+TEST_F(RailMeterTest, TheBestOfTheLastPeriodsCountsAndOlderOnesAreForgotten) {
+  EXPECT_EQ(meter_.bits_per_second(), 0);
+  carry(1'000'000, 200e6);
+  carry(1'000'000, 150e6);
+  EXPECT_NEAR(meter_.bits_per_second(), 200e6, 1e6);
+  for (int i = 0; i < 4; ++i) carry(1'000'000, 50e6);
+  EXPECT_NEAR(meter_.bits_per_second(), 50e6, 1e6);
+  carry(1'000'000, 200e6);
+  EXPECT_NEAR(meter_.bits_per_second(), 200e6, 1e6);
+  EXPECT_EQ(meter_.round_trip_us(), 80);
+}
+
+TEST_F(RailMeterTest, MessagesThatLatencyFillsOnlyShowThatTheRailIsFasterThanThat) {
+  carry(1'000'000, 200e6);
+  for (int i = 0; i < 8; ++i) carry(20'000, 10e6, 0.01);
+  EXPECT_NEAR(meter_.bits_per_second(), 200e6, 1e6);
+  carry(20'000, 400e6, 1);
+  EXPECT_NEAR(meter_.bits_per_second(), 400e6, 2e6);
+}
+
+TEST_F(RailMeterTest, TrafficThatMeetsAtOnePortCountsUntilThereIsBetter) {
+  carry(1'000'000, 25e6, 0, false);
+  EXPECT_NEAR(meter_.bits_per_second(), 25e6, 1e6);
+  carry(1'000'000, 200e6);
+  for (int i = 0; i < 8; ++i) carry(1'000'000, 25e6, 0, false);
+  EXPECT_NEAR(meter_.bits_per_second(), 200e6, 1e6);
+}
+
+TEST_F(RailMeterTest, SmallMessagesAddUp) {
+  for (int i = 0; i < 3; ++i) carry(5'000, 100e6);
+  EXPECT_EQ(meter_.bits_per_second(), 0);
+  carry(5'000, 100e6);
+  EXPECT_NEAR(meter_.bits_per_second(), 100e6, 1e6);
+}
+
+// Two connections of one rail at the same time: the rail carries both.
+TEST_F(RailMeterTest, ConnectionsOfOneTimeAddUp) {
+  Channel::Flow flow;
+  flow.confirmed_bytes = 1'000'000;
+  flow.busy_us = 80'000;
+  meter_.add({}, flow);
+  meter_.add({}, flow);
+  meter_.end_period(80 * kNsPerMs, 0, true);
+  EXPECT_NEAR(meter_.bits_per_second(), 200e6, 1e6);
+}
+
+}  // namespace
+}  // namespace dmlcomm::transport

@@ -1,0 +1,102 @@
+// The choice among algorithms by estimates and times.
+#include "schedule/trials.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "schedule/algorithms.h"
+
+namespace dmlcomm::schedule {
+namespace {
+
+const Algorithm* algorithm(const std::string& name) {
+  return find_algorithm(OpKind::all_reduce, name);
+}
+
+const Algorithm* const kRing = algorithm("ring");
+const Algorithm* const kTree = algorithm("tree");
+const Algorithm* const kDirect = algorithm("direct");
+
+using Times = std::map<const Algorithm*, double>;
+
+// Runs operations one after the other; how many times each algorithm was taken.
+std::map<const Algorithm*, int> run(Trials* trials, const Times& times, int num_operations) {
+  std::map<const Algorithm*, int> taken;
+  for (int i = 0; i < num_operations; ++i) {
+    const Algorithm* next = &trials->next();
+    trials->started();
+    ++taken[next];
+    trials->ended(*next, times.at(next));
+  }
+  return taken;
+}
+
+TEST(TrialsTest, AnEstimateThatHoldsIsKept) {
+  Trials trials({kRing, kTree, kDirect}, {2, 1, 3});
+  const auto taken = run(&trials, {{kTree, 1.05}}, 20);
+  EXPECT_EQ(taken.at(kTree), 20);
+}
+
+TEST(TrialsTest, ATimeAboveAnotherEstimateHasThatTried) {
+  Trials trials({kRing, kTree, kDirect}, {2, 1, 3});
+  auto taken = run(&trials, {{kTree, 10}, {kRing, 2.5}}, 20);
+  EXPECT_LE(taken.at(kTree), 3);
+  EXPECT_EQ(&trials.next(), kRing);
+  EXPECT_EQ(taken.count(kDirect), 0u);
+}
+
+TEST(TrialsTest, ATrialThatFailsIsShort) {
+  Trials trials({kRing, kTree, kDirect}, {2, 3, 9});
+  const auto taken = run(&trials, {{kRing, 5}, {kTree, 8}}, 40);
+  EXPECT_EQ(taken.at(kTree), 2);
+  EXPECT_EQ(&trials.next(), kRing);
+}
+
+TEST(TrialsTest, TimesThatAreNotKnownChangeNothing) {
+  Trials trials({kRing, kTree}, {2, 1});
+  EXPECT_EQ(run(&trials, {{kTree, 0}}, 20).at(kTree), 20);
+}
+
+TEST(TrialsTest, OneSlowOperationIsNoReasonToChange) {
+  Trials trials({kRing, kTree}, {2, 1});
+  run(&trials, {{kTree, 1}}, 4);
+  run(&trials, {{kTree, 50}}, 3);
+  EXPECT_EQ(&trials.next(), kTree);
+  EXPECT_EQ(run(&trials, {{kTree, 1}}, 4).at(kTree), 4);
+}
+
+TEST(TrialsTest, ANetworkThatChangesIsExploredAnew) {
+  Trials trials({kRing, kTree}, {1, 2});
+  run(&trials, {{kRing, 10}, {kTree, 30}}, 10);
+  ASSERT_EQ(&trials.next(), kRing);
+  run(&trials, {{kRing, 100}, {kTree, 20}}, 20);
+  EXPECT_EQ(&trials.next(), kTree);
+}
+
+TEST(TrialsTest, NewEstimatesCountWhereThereIsNoTime) {
+  Trials trials({kRing, kTree}, {2, 1});
+  trials.estimate({1, 4});
+  EXPECT_EQ(&trials.next(), kRing);
+  run(&trials, {{kRing, 1.1}}, 4);
+  trials.estimate({1, 1.05});
+  EXPECT_EQ(&trials.next(), kRing);
+}
+
+// The times of operations come many operations later where several run at once.
+TEST(TrialsTest, TimesMayComeLate) {
+  Trials trials({kRing, kTree, kDirect}, {1, 2, 9});
+  const Times times{{kRing, 20}, {kTree, 3}};
+  std::vector<const Algorithm*> started;
+  for (size_t i = 0; i < 64; ++i) {
+    if (i >= 16) trials.ended(*started[i - 16], times.at(started[i - 16]));
+    started.push_back(&trials.next());
+    trials.started();
+  }
+  EXPECT_EQ(started.back(), kTree);
+}
+
+}  // namespace
+}  // namespace dmlcomm::schedule

@@ -1,0 +1,49 @@
+// RailMeter: the rate and the round trip of one rail, learned from what its connections carry.
+//
+// The rate of a period is the bytes that the peers' kernels have confirmed, over the time in which
+// they could have been on their way: that of the running operations, or, if it is shorter, that of
+// all connections one after the other. So it is a lower bound, and close where operations keep the
+// rail busy. The highest of the last few periods counts: operations wait for late ranks, too.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "transport/channel.h"
+
+namespace dmlcomm::transport {
+
+class RailMeter {
+ public:
+  // What one connection has carried between two readings.
+  void add(const Channel::Flow& before, const Channel::Flow& now);
+  // `active_ns` have passed in operations, which would have taken `latency_s` if bytes took no
+  // time. The period ends if it has bytes enough to tell a rate. Where not all hosts sent as much
+  // as they received (`is_even`), the rail may have waited for the port of another one: that counts
+  // only until there is something better.
+  void end_period(int64_t active_ns, double latency_s, bool is_even);
+
+  // 0: not known.
+  double bits_per_second() const;
+  double round_trip_us() const { return min_rtt_us_; }
+  uint64_t bytes_resent() const { return bytes_resent_; }
+
+ private:
+  struct Period {
+    uint64_t bytes = 0;
+    int64_t busy_us = 0;
+    int64_t active_ns = 0;
+    double latency_s = 0;
+    bool is_even = true;
+  };
+
+  Period period_;
+  std::array<double, 4> rates_{};  // of the last periods
+  size_t num_periods_ = 0;
+  bool knows_even_ = false;
+  uint32_t min_rtt_us_ = 0;
+  uint64_t bytes_resent_ = 0;
+};
+
+}  // namespace dmlcomm::transport

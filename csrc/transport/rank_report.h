@@ -1,0 +1,82 @@
+// RankReport: what a rank has measured, in a few bytes that every frame of a collective carries:
+// the rates of its rails, and how long earlier operations took.
+//
+// Ranks combine reports by the minimum, which does not depend on the order. A rank puts its own
+// report and all that it has received for the operation into each message. So at the end of an
+// operation whose result needs all ranks, all of them hold the same report.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+namespace dmlcomm::transport {
+
+struct RankReport {
+  // Rails beyond count as the last one.
+  static constexpr size_t kMaxRails = 8;
+  static constexpr uint8_t kUnknown = 255;
+  // A rank that must not change its choices: then no rank does.
+  static constexpr uint8_t kOff = 0;
+
+  // Eighths of powers of two, so that neighbours differ by 9 %.
+  std::array<uint8_t, kMaxRails> rates = unknown();
+  // The longest round trip has the smallest number.
+  uint8_t nearness = kUnknown;
+  uint8_t reserved = 0;
+  // Of two earlier operations; the shortest time is that of the rank that came last.
+  std::array<uint16_t, 2> times{kNoTime, kNoTime};
+  uint16_t reserved_too = 0;
+
+  void merge(const RankReport& other) {
+    for (size_t i = 0; i < kMaxRails; ++i) rates[i] = std::min(rates[i], other.rates[i]);
+    nearness = std::min(nearness, other.nearness);
+    for (size_t i = 0; i < times.size(); ++i) times[i] = std::min(times[i], other.times[i]);
+  }
+
+  void add_rate(size_t rail, double bits_per_second) {
+    uint8_t& rate = rates[std::min(rail, kMaxRails - 1)];
+    rate = std::min(rate, code(bits_per_second / kLeastBitsPerSecond));
+  }
+  void add_round_trip(double microseconds) {
+    nearness = std::min<uint8_t>(nearness, kUnknown - code(microseconds));
+  }
+  static double bits_per_second(uint8_t rate) { return kLeastBitsPerSecond * value(rate); }
+  double round_trip_us() const { return nearness == kUnknown ? 0 : value(kUnknown - nearness); }
+
+  // 0 s: not known.
+  void set_time(size_t which, double seconds) {
+    if (seconds <= 0) return;
+    const double steps = kTimeStepsPerOctave * std::log2(std::max(seconds / kLeastSeconds, 1.0));
+    times[which] = static_cast<uint16_t>(std::min(std::round(steps), kNoTime - 1.0));
+  }
+  double seconds(size_t which) const {
+    if (times[which] == kNoTime) return 0;
+    return kLeastSeconds * std::exp2(times[which] / kTimeStepsPerOctave);
+  }
+
+  bool operator==(const RankReport&) const = default;
+
+ private:
+  static constexpr double kLeastBitsPerSecond = 1e5;
+  static constexpr double kStepsPerOctave = 8;
+  static constexpr uint16_t kNoTime = 65535;
+  static constexpr double kLeastSeconds = 1e-7;
+  static constexpr double kTimeStepsPerOctave = 1024;
+
+  static constexpr std::array<uint8_t, kMaxRails> unknown() {
+    std::array<uint8_t, kMaxRails> all{};
+    all.fill(kUnknown);
+    return all;
+  }
+  static uint8_t code(double ratio) {
+    const double steps = std::round(kStepsPerOctave * std::log2(std::max(ratio, 1.0)));
+    return static_cast<uint8_t>(std::min(1 + steps, kUnknown - 1.0));
+  }
+  static double value(uint8_t code) { return std::exp2((code - 1) / kStepsPerOctave); }
+};
+static_assert(sizeof(RankReport) == 16);
+
+}  // namespace dmlcomm::transport
