@@ -40,12 +40,15 @@ class RelayTest : public testing::Test {
     relay_ = std::make_unique<Relay>(std::move(inner[0]), std::move(inner[1]));
   }
 
-  // As the event loop does after any change of a socket.
+  // As the event loop does after a change of a socket: one event may tell of bytes and, another one,
+  // of the end behind them.
   void advance() {
-    for (size_t i = 0; i < 2; ++i) {
-      relay_->end(i).descriptor_ready({.readable = true, .writable = true});
-    }
-    while (relay_->advance(scratch_)) {
+    for (int event = 0; event < 2; ++event) {
+      for (size_t i = 0; i < 2; ++i) {
+        relay_->end(i).descriptor_ready({.readable = true, .writable = true});
+      }
+      while (relay_->advance(scratch_)) {
+      }
     }
   }
 

@@ -49,7 +49,8 @@
   X(reduce_scatter, bml, kGrid, always, kLong)                           \
   X(reduce_scatter, hierarchical, kHosts, never, kLong)                  \
   X(all_to_all, pairwise, kNothing, always, kLong)                       \
-  X(barrier, dissemination, kNothing, always, kShort)
+  X(barrier, dissemination, kNothing, always, kShort)                    \
+  X(barrier, levels, kGrid, always, kShort)
 
 namespace dmlcomm::schedule {
 

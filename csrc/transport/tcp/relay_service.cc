@@ -249,7 +249,8 @@ void RelayService::run() {
       tick();
     }
     if (!busy_.empty()) continue;
-    loop_.sleep(guests_.empty() ? -1 : kTickMs, [&] { return stopping_.load() && end.is_never(); });
+    const bool is_idle = guests_.empty() && end.is_never();
+    loop_.sleep(is_idle ? -1 : kTickMs, [&] { return stopping_.load() && end.is_never(); });
   }
   guests_.clear();
 }
