@@ -31,20 +31,20 @@ class RelayRouteTest : public testing::TestWithParam<std::vector<uint32_t>> {
 };
 
 TEST_P(RelayRouteTest, GoesFromNeighbourToNeighbourAndEndsThere) {
-  for_each_route([&](uint32_t from, uint32_t to, uint32_t level, uint32_t,
-                     const std::vector<GridHop>& route) {
-    ASSERT_FALSE(route.empty());
-    EXPECT_EQ(route.front().level, level);
-    EXPECT_EQ(route.back().host, to);
-    std::set<uint32_t> visited{from};
-    uint32_t at = from;
-    for (const GridHop& hop : route) {
-      EXPECT_TRUE(grid_.are_neighbours(at, hop.host, hop.level)) << at << " -> " << hop.host;
-      EXPECT_TRUE(visited.insert(hop.host).second) << "no host twice";
-      at = hop.host;
-    }
-    EXPECT_LE(route.size(), grid_.num_levels() + 1);
-  });
+  for_each_route(
+      [&](uint32_t from, uint32_t to, uint32_t level, uint32_t, const std::vector<GridHop>& route) {
+        ASSERT_FALSE(route.empty());
+        EXPECT_EQ(route.front().level, level);
+        EXPECT_EQ(route.back().host, to);
+        std::set<uint32_t> visited{from};
+        uint32_t at = from;
+        for (const GridHop& hop : route) {
+          EXPECT_TRUE(grid_.are_neighbours(at, hop.host, hop.level)) << at << " -> " << hop.host;
+          EXPECT_TRUE(visited.insert(hop.host).second) << "no host twice";
+          at = hop.host;
+        }
+        EXPECT_LE(route.size(), grid_.num_levels() + 1);
+      });
 }
 
 TEST_P(RelayRouteTest, TheFirstOnTheLowestDifferingLevelCorrectsOneDigitPerHop) {
@@ -60,22 +60,22 @@ TEST_P(RelayRouteTest, TheFirstOnTheLowestDifferingLevelCorrectsOneDigitPerHop) 
 }
 
 TEST_P(RelayRouteTest, ADetourAvoidsTheSwitchOfTheNeighbours) {
-  for_each_route([&](uint32_t from, uint32_t to, uint32_t level, uint32_t,
-                     const std::vector<GridHop>& route) {
-    const uint32_t direct = grid_.lowest_difference(from, to);
-    if (level == direct || !grid_.are_neighbours(from, to, direct)) return;
-    EXPECT_EQ(route.size(), 3u);
-    EXPECT_EQ(route.front().level, level);
-    EXPECT_EQ(route.back().level, level) << "the cable of either end may be the dead one";
-  });
+  for_each_route(
+      [&](uint32_t from, uint32_t to, uint32_t level, uint32_t, const std::vector<GridHop>& route) {
+        const uint32_t direct = grid_.lowest_difference(from, to);
+        if (level == direct || !grid_.are_neighbours(from, to, direct)) return;
+        EXPECT_EQ(route.size(), 3u);
+        EXPECT_EQ(route.front().level, level);
+        EXPECT_EQ(route.back().level, level) << "the cable of either end may be the dead one";
+      });
 }
 
 TEST_P(RelayRouteTest, RoutesOfOneLevelBeginAtDifferentNeighbours) {
   std::set<std::vector<uint32_t>> seen;
-  for_each_route([&](uint32_t from, uint32_t to, uint32_t level, uint32_t,
-                     const std::vector<GridHop>& route) {
-    EXPECT_TRUE(seen.insert({from, to, level, route.front().host}).second);
-  });
+  for_each_route(
+      [&](uint32_t from, uint32_t to, uint32_t level, uint32_t, const std::vector<GridHop>& route) {
+        EXPECT_TRUE(seen.insert({from, to, level, route.front().host}).second);
+      });
 }
 
 TEST_P(RelayRouteTest, TheFirstRoutesOfTheLevelsMeetInNoHostInBetween) {
@@ -87,7 +87,8 @@ TEST_P(RelayRouteTest, TheFirstRoutesOfTheLevelsMeetInNoHostInBetween) {
         auto route = relay_route(grid_, from, to, level, 0);
         route.pop_back();
         for (const GridHop& hop : route) {
-          EXPECT_TRUE(between.insert(hop.host).second) << from << " to " << to << " by " << hop.host;
+          EXPECT_TRUE(between.insert(hop.host).second)
+              << from << " to " << to << " by " << hop.host;
         }
       }
     }
@@ -96,7 +97,8 @@ TEST_P(RelayRouteTest, TheFirstRoutesOfTheLevelsMeetInNoHostInBetween) {
 
 INSTANTIATE_TEST_SUITE_P(Grids, RelayRouteTest,
                          testing::Values(std::vector<uint32_t>{2, 2}, std::vector<uint32_t>{3, 3},
-                                         std::vector<uint32_t>{3, 2}, std::vector<uint32_t>{2, 2, 2},
+                                         std::vector<uint32_t>{3, 2},
+                                         std::vector<uint32_t>{2, 2, 2},
                                          std::vector<uint32_t>{4, 3, 2},
                                          std::vector<uint32_t>{3, 3, 3}));
 

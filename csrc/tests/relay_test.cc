@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "transport/socket.h"
 #include "transport/relay_preamble.h"
+#include "transport/socket.h"
 #include "transport/tcp/tcp_channel.h"
 
 namespace dmlcomm::transport {
@@ -40,8 +40,8 @@ class RelayTest : public testing::Test {
     relay_ = std::make_unique<Relay>(std::move(inner[0]), std::move(inner[1]));
   }
 
-  // As the event loop does after a change of a socket: one event may tell of bytes and, another one,
-  // of the end behind them.
+  // As the event loop does after a change of a socket: one event may tell of bytes and, another
+  // one, of the end behind them.
   void advance() {
     for (int event = 0; event < 2; ++event) {
       for (size_t i = 0; i < 2; ++i) {
@@ -145,7 +145,6 @@ TEST_F(RelayTest, BytesThatWaitAreNotLostWithTheirSender) {
 
 // --- what is said before ---
 
-
 RelayPreamble example() {
   RelayPreamble preamble;
   preamble.secret.fill(std::byte{0x5a});
@@ -171,8 +170,7 @@ TEST(RelayPreambleTest, AnythingElseIsRefused) {
     bad[i] ^= std::byte{0x80};
     const auto size = relay_preamble_bytes(std::span(bad).first(kRelayHeaderBytes));
     const bool is_secret = i >= 8 && i < kRelayHeaderBytes;
-    EXPECT_TRUE(is_secret || !size.ok() || *size != good.size() ||
-                !decode_relay_preamble(bad).ok())
+    EXPECT_TRUE(is_secret || !size.ok() || *size != good.size() || !decode_relay_preamble(bad).ok())
         << i;
   }
   RelayPreamble empty = example();

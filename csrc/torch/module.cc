@@ -28,9 +28,9 @@ c10::intrusive_ptr<c10d::Backend> create(c10::intrusive_ptr<c10d::Store> store, 
                                          std::chrono::milliseconds timeout, std::string name,
                                          std::vector<int> global_ranks, const Rails& rails,
                                          std::vector<uint32_t> grid,
-                                         std::vector<uint32_t> host_of_rank,
-                                         bool is_whole_job, std::vector<uint64_t> rail_rates_bps,
-                                         std::string plan, std::string algorithm, const py::object& servers) {
+                                         std::vector<uint32_t> host_of_rank, bool is_whole_job,
+                                         std::vector<uint64_t> rail_rates_bps, std::string plan,
+                                         std::string algorithm, const py::object& servers) {
   std::shared_ptr<ServerAllReduce> all_reduce;
   if (!servers.is_none()) all_reduce = std::make_shared<ServerAllReduce>(servers.ptr());
   const py::gil_scoped_release release;
@@ -108,8 +108,9 @@ PYBIND11_MODULE(_c10d, module) {
 
   module.def("create", &create, py::arg("store"), py::arg("rank"), py::arg("size"),
              py::arg("timeout"), py::arg("name"), py::arg("global_ranks"), py::arg("rails"),
-             py::arg("grid"), py::arg("host_of_rank"), py::arg("is_whole_job"), py::arg("rail_rates_bps"), py::arg("plan"),
-             py::arg("algorithm"), py::arg("servers") = py::none(),
+             py::arg("grid"), py::arg("host_of_rank"), py::arg("is_whole_job"),
+             py::arg("rail_rates_bps"), py::arg("plan"), py::arg("algorithm"),
+             py::arg("servers") = py::none(),
              "Makes the backend of one process group; collective over its ranks.");
   module.def(
       "set_timeout",

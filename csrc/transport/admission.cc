@@ -50,8 +50,8 @@ void Admission::accept_all(uint32_t listener) {
   }
 }
 
-void Admission::enter(Attempt attempt, Transport& transport, int peer, size_t lane, std::string what,
-                      uint64_t connection, double timeout_s) {
+void Admission::enter(Attempt attempt, Transport& transport, int peer, size_t lane,
+                      std::string what, uint64_t connection, double timeout_s) {
   auto handshake = std::make_unique<Handshake>(std::move(attempt), &transport, peer, lane,
                                                std::move(what), Deadline::after_s(timeout_s));
   send_hello(*handshake, kHelloRequest, lane, connection);

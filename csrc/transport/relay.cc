@@ -22,9 +22,7 @@ bool Relay::advance(std::span<std::byte> scratch) {
   return has_more && !is_over();
 }
 
-bool Relay::is_over() const {
-  return failed_ || (directions_[0].closed && directions_[1].closed);
-}
+bool Relay::is_over() const { return failed_ || (directions_[0].closed && directions_[1].closed); }
 
 // True if the budget ended it.
 bool Relay::flow(Direction& direction, std::span<std::byte> scratch) {

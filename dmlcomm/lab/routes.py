@@ -1,9 +1,10 @@
 """Which way packets go: every shortest path, over the links that are up.
 
 Hosts and routers forward; switches do not have addresses and are seen as one network. In a lab
-without forwarding only routers do. From the graph alone, `routing_table` says for each node which neighbours lead to each network that it is not
-attached to. In BCube this makes hosts relay for those that are not their neighbours, one digit
-corrected per hop; in a fat tree it gives the usual up and down with all equal paths.
+without forwarding only routers do. From the graph alone, `routing_table` says for each node which
+neighbours lead to each network that it is not attached to. In BCube this makes hosts relay for
+those that are not their neighbours, one digit corrected per hop; in a fat tree it gives the usual
+up and down with all equal paths.
 
 If links can be moved (see `psnet`), a network does not tell the place of a host: 10.1.1.3 may
 be at ToR 2 while the rest of 10.1.1.0/24 is at ToR 1. There every host has a route per address that
@@ -122,9 +123,7 @@ def _network(end: End) -> str:
     return str(ipaddress.ip_interface(str(end.address)).network)
 
 
-def _distances(
-    neighbours: Neighbours, sources: set[str], forwarders: set[str]
-) -> dict[str, int]:
+def _distances(neighbours: Neighbours, sources: set[str], forwarders: set[str]) -> dict[str, int]:
     """Hops to the nearest of `sources`, for every node that reaches one through `forwarders`."""
     distance = dict.fromkeys(sources, 0)
     queue = deque(sources)

@@ -94,8 +94,7 @@ uint32_t RelayNetwork::num_routes(uint32_t level) const {
 
 std::optional<RelayNetwork::Route> RelayNetwork::route(int peer, uint32_t level,
                                                        uint32_t index) const {
-  auto hops =
-      topology::relay_route(options_.grid, host(options_.rank), host(peer), level, index);
+  auto hops = topology::relay_route(options_.grid, host(options_.rank), host(peer), level, index);
   Route route;
   route.last_level = hops.back().level;
   hops.pop_back();

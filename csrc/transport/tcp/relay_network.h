@@ -1,6 +1,6 @@
-// RelayNetwork: what this process knows of the hosts of its job on a grid, and of the relay services
-// there: the ways from this rank to any other one. Made by a group of all ranks, constant from then
-// on. Groups of some ranks use the newest one that lives.
+// RelayNetwork: what this process knows of the hosts of its job on a grid, and of the relay
+// services there: the ways from this rank to any other one. Made by a group of all ranks, constant
+// from then on. Groups of some ranks use the newest one that lives.
 #pragma once
 
 #include <array>

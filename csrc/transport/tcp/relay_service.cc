@@ -25,7 +25,7 @@ constexpr int kTickMs = 50;
 constexpr double kLingerS = 1.0;
 constexpr size_t kScratchBytes = 256 * 1024;
 // What the kernel queues beyond the bytes on their way: what is here already delays what comes.
-constexpr size_t kQueueBytes = 128 * 1024;
+constexpr size_t kRelayQueueBytes = 128 * 1024;
 // More connections than this at the same time are refused.
 constexpr size_t kMaxGuests = 4096;
 
@@ -148,7 +148,7 @@ class RelayService::Guest {
     for (const int fd : fds) {
       service_.loop_.forget(fd);
       tune(fd, service_.options_);
-      limit_queue(fd, kQueueBytes);
+      limit_queue(fd, kRelayQueueBytes);
     }
     relay_ = std::make_unique<Relay>(std::make_unique<TcpChannel>(std::move(from_), "relayed"),
                                      std::make_unique<TcpChannel>(std::move(to_), "relayed"));
@@ -185,13 +185,12 @@ Result<std::shared_ptr<RelayService>> RelayService::create(PortRange ports,
   RelayService* const self = service.get();
   service->listener_source_ =
       service->loop_.add([self](uint32_t number, auto) { self->accept_all(number); });
-  service->guest_source_ =
-      service->loop_.add([self](uint32_t number, Channel::Ready ready) {
-        const auto it = self->guests_.find(number / kEnds);
-        if (it == self->guests_.end()) return;  // it has ended since
-        it->second->ready(number % kEnds, ready);
-        self->advance(number / kEnds);
-      });
+  service->guest_source_ = service->loop_.add([self](uint32_t number, Channel::Ready ready) {
+    const auto it = self->guests_.find(number / kEnds);
+    if (it == self->guests_.end()) return;  // it has ended since
+    it->second->ready(number % kEnds, ready);
+    self->advance(number / kEnds);
+  });
   service->thread_ = std::thread([self] { self->run(); });
   return service;
 }

@@ -39,8 +39,7 @@ std::optional<uint32_t> Ways::next(const Lane& lane, uint32_t level, uint64_t tr
   return is_left(kForwarded) ? std::optional(kForwarded) : std::nullopt;
 }
 
-std::optional<Ways::Way> Ways::relayed_way(const Lane& lane, uint32_t level,
-                                           uint32_t index) const {
+std::optional<Ways::Way> Ways::relayed_way(const Lane& lane, uint32_t level, uint32_t index) const {
   const int peer = global_rank(lane.peer);
   auto route = network_->route(peer, level, index);
   if (!route || route->ranks.empty()) return std::nullopt;
