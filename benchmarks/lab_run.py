@@ -29,7 +29,8 @@ class Request:
 
     Attributes:
         topology, rate, mtu, congestion, forwarding: of the lab; ``rate`` as for `Lab`, one or one
-            per level.
+            per level. gloo, with which ranks meet, needs forwarding on a grid, or
+            ``env=("GLOO_SOCKET_IFNAME=mgmt0",)``.
         sizes: bytes of a rank's tensor.
         buckets: a tensor is reduced in that many equal parts, all started before the first is
             waited for.
