@@ -28,7 +28,9 @@ class Request:
     """What is measured in one lab, all backends in the same processes and in turns.
 
     Attributes:
-        topology, rate, mtu, congestion: of the lab; ``rate`` as for `Lab`, one or one per level.
+        topology, rate, mtu, congestion, forwarding: of the lab; ``rate`` as for `Lab`, one or one
+            per level. gloo, with which ranks meet, needs forwarding on a grid, or
+            ``env=("GLOO_SOCKET_IFNAME=mgmt0",)``.
         sizes: bytes of a rank's tensor.
         buckets: a tensor is reduced in that many equal parts, all started before the first is
             waited for.
@@ -46,6 +48,7 @@ class Request:
     backends: tuple[str, ...] = ("dmlcomm", "gloo")
     mtu: int = Options().mtu
     congestion: str = Options().congestion
+    forwarding: bool = True
     buckets: int = 1
     beside: int = 0
     ranks_per_host: int = 1
@@ -63,7 +66,7 @@ def run(request: Request) -> list[dict]:
     """One dictionary per size and backend: what `lab_rank` measures, the request, and, where links
     have a rate, ``bound_s`` and ``ratio`` to it. ``cpu_stolen`` is the share of its cores' time
     that a virtual machine was not given meanwhile."""
-    settings = Options(request.mtu, request.congestion)
+    settings = Options(request.mtu, request.congestion, request.forwarding)
     with Lab(request.topology, rate=request.rate, options=settings) as lab:
         graph = lab.graph()
         cases = [_case(request, graph, size) for size in request.sizes]

@@ -35,7 +35,7 @@ MAY_INCLUDE = {
     "kernels": ["base"],
     "topology": ["base"],
     "schedule": ["base", "topology"],
-    "transport": ["base", "memory", "kernels"],
+    "transport": ["base", "memory", "kernels", "topology"],
     "engine": CORE,
     "ps": CORE,
     "bindings": [*CORE, "ps"],

@@ -141,6 +141,15 @@ def test_every_host_reaches_every_address_by_a_shortest_path(spec):
             assert hops <= (via // 2 + 1 if switches else via)
 
 
+def test_without_forwarding_hosts_know_their_own_networks_only_and_routers_go_on():
+    assert not any(routing_table(build("bcube:2,2"), hosts_forward=False).values())
+    # The other NIC of the server is at the server itself.
+    of_worker = routing_table(build("psnet:1,2,2"), hosts_forward=False)["worker0"]
+    assert of_worker == {"10.1.2.201/32": (Hop("10.1.1.201", "eth0"),)}
+    fat_tree = build("fattree:4")
+    assert routing_table(fat_tree, hosts_forward=False) == routing_table(fat_tree)
+
+
 def test_fat_tree_uses_all_equal_paths():
     tables = routing_table(build("fattree:4"))
     assert len(tables["edge0.0"]["10.3.1.0/24"]) == 2

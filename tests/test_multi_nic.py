@@ -10,68 +10,20 @@ import pytest
 
 from dmlcomm.lab import Lab
 from dmlcomm.lab.graph import hosts
-from helpers.lab_scripts import run_script, start_script
+from helpers.lab_scripts import start_script
+from helpers.multi_nic import (
+    DEADLINE_S,
+    ENOUGH_LOST,
+    ENOUGH_LOST_AND_BACK,
+    EVERY_OPERATION,
+    REPETITIONS,
+    expect_fine,
+    run,
+    started,
+    stopped,
+)
 
-DEADLINE_S = 120
 SEEDS = [1, 2]
-
-VALUES = """
-def data(count, of_rank):
-    return torch.arange(count, dtype=torch.float32) % 97 + of_rank
-def total(count):
-    return size * (torch.arange(count) % 97).float() + size * (size - 1) // 2
-def fine():
-    dist.barrier()
-    say("fine")
-    # A rank that has ended is a lost peer to those that have not left the barrier; and rank 0 has
-    # the store.
-    store = dist.distributed_c10d._get_default_store()
-    for event, waits in (("has left", True), ("ends", rank == 0)):
-        store.add(event, 1)
-        while waits and store.add(event, 0) < size:
-            time.sleep(0.01)
-    os._exit(0)
-"""
-
-# Sizes that do not divide, below and above what is sent at once.
-EVERY_OPERATION = """
-for count in (1, 7, 1000, 70_001, 400_003):
-    tensor = data(count, rank)
-    dist.all_reduce(tensor)
-    assert torch.equal(tensor, total(count)), ("all_reduce", count)
-    for root in (0, size - 1):
-        tensor = data(count, rank)
-        dist.broadcast(tensor, root)
-        assert torch.equal(tensor, data(count, root)), ("broadcast", count)
-        tensor = data(count, rank)
-        dist.reduce(tensor, root)
-        assert rank != root or torch.equal(tensor, total(count)), ("reduce", count)
-    parts = [torch.empty(count) for _ in range(size)]
-    dist.all_gather(parts, data(count, rank))
-    assert all(torch.equal(part, data(count, p)) for p, part in enumerate(parts)), "all_gather"
-    own = torch.empty(count)
-    dist.reduce_scatter(own, [data(count, rank) + p for p in range(size)])
-    assert torch.equal(own, total(count) + size * rank), ("reduce_scatter", count)
-    received = [torch.empty(count) for _ in range(size)]
-    dist.all_to_all(received, [data(count, rank) + 3 * p for p in range(size)])
-    assert all(torch.equal(r, data(count, p) + 3 * rank) for p, r in enumerate(received))
-    gathered = [torch.empty(count) for _ in range(size)] if rank == 1 else None
-    dist.gather(data(count, rank), gathered, dst=1)
-    assert rank != 1 or all(torch.equal(g, data(count, p)) for p, g in enumerate(gathered))
-    dist.scatter(own, [data(count, p) for p in range(size)] if rank == 1 else None, src=1)
-    assert torch.equal(own, data(count, rank)), ("scatter", count)
-    dist.barrier()
-    # Messages of one tag arrive in the order in which they were sent, whatever their sizes.
-    others = [p for p in range(size) if p != rank]
-    sent = [dist.isend(data(count + i, rank), p) for p in others for i in range(3)]
-    for p in others:
-        for i in range(3):
-            message = torch.empty(count + i)
-            dist.recv(message, p)
-            assert torch.equal(message, data(count + i, p)), ("recv", count)
-    for work in sent:
-        work.wait()
-"""
 
 BYTES_PER_NIC = """
 tensor = torch.ones(2_000_000)
@@ -116,36 +68,6 @@ if rank < 3:
     say("fine")
 """
 
-# Floats whose sum depends on the order: every repetition must give the same bits. Goes on until the
-# test has sent SIGUSR1, and ENOUGH of the ranks' lanes were lost and came back.
-REPETITIONS = """
-stop = []
-signal.signal(signal.SIGUSR1, lambda *_: stop.append(True))
-generator = torch.Generator().manual_seed(rank)
-values = torch.rand(200_000, generator=generator)
-expected = None
-repetitions = 0
-while True:
-    tensor = values.clone()
-    dist.all_reduce(tensor)
-    expected = tensor.clone() if expected is None else expected
-    assert torch.equal(tensor.view(torch.int32), expected.view(torch.int32)), repetitions
-    repetitions += 1
-    lanes = [(c.lanes_lost, c.lanes_back) for c in dmlcomm.rails()]
-    state = torch.tensor([*map(sum, zip(*lanes)), len(stop)])
-    dist.all_reduce(state)
-    lost, back, told = state.tolist()
-    if rank == 0 and repetitions == 1:
-        say("go")
-    if told and ENOUGH(lost, back):
-        break
-say("repeated", repetitions)
-fine()
-"""
-
-ENOUGH_LOST = "ENOUGH = lambda lost, back: lost > 0\n"
-ENOUGH_LOST_AND_BACK = "ENOUGH = lambda lost, back: 0 < lost == back\n"
-
 LAST_RAIL = """
 tensor = torch.ones(100_000)
 dist.all_reduce(tensor)
@@ -175,34 +97,6 @@ except dmlcomm.PeerLostError as error:
     say("lost after", time.monotonic() - begin, error)
 os._exit(0)
 """
-
-
-def run(lab, script, *arguments):
-    return run_script(lab, VALUES + script, *arguments, deadline_s=DEADLINE_S)
-
-
-def started(lab, script, *arguments):
-    """The run, once rank 0 has finished its first operation."""
-    process = start_script(lab, VALUES + script, *arguments)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "[0] go\n"
-    return process
-
-
-def stopped(process):
-    """How often each rank repeated, and stderr, of a run of REPETITIONS that ends now."""
-    os.kill(process.pid, signal.SIGUSR1)
-    stdout, stderr = process.communicate(timeout=DEADLINE_S)
-    assert process.returncode == 0, stdout + stderr
-    counts = [int(line.split()[2]) for line in stdout.splitlines() if "repeated" in line]
-    assert counts, stdout
-    return counts, stderr
-
-
-def expect_fine(result, num_ranks):
-    assert result.returncode == 0, result.stdout + result.stderr
-    finished = [line for line in result.stdout.splitlines() if line.endswith("fine")]
-    assert sorted(finished) == sorted(f"[{rank}] fine" for rank in range(num_ranks))
 
 
 @pytest.mark.parametrize(

@@ -43,13 +43,15 @@ class Outcome:
     cpu_stolen: float = 0.0
 
 
-def run(spec: str, size: int, iterations_down: int, iterations_up: int) -> Outcome:
+def run(
+    spec: str, size: int, iterations_down: int, iterations_up: int, forwarding: bool = True
+) -> Outcome:
     """Runs in a lab of its own. Ends the program if a rank fails."""
     pulled_in = ITERATIONS_BEFORE
     put_back_in = pulled_in + 1 + iterations_down
     total = put_back_in + iterations_up
     command = [sys.executable, "-m", "benchmarks.multi_nic.link_down_rank", str(size), str(total)]
-    with Lab(spec, rate=RATE, options=Options(mtu=MTU)) as lab:
+    with Lab(spec, rate=RATE, options=Options(mtu=MTU, forwarding=forwarding)) as lab:
         graph = lab.graph()
         bound_s = all_reduce_bound_s(graph, size)
         outcome = Outcome(len(topology.interfaces(graph, "host0")), bound_s)

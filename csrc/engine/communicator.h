@@ -27,6 +27,7 @@
 #include "memory/span.h"
 #include "transport/address.h"
 #include "transport/rail_counters.h"
+#include "transport/relaying.h"
 #include "transport/rendezvous.h"
 
 namespace dmlcomm::engine {
@@ -44,6 +45,9 @@ struct CommunicatorOptions {
   // number of each rank's host on that grid. Both empty: a flat network.
   std::vector<uint32_t> grid;
   std::vector<uint32_t> host_of_rank;
+  // Whether this group is the whole job, whose ranks relay for each other on a grid, or a part of
+  // such a job.
+  transport::Relaying relaying = transport::Relaying::none;
   // Bits per second of each rail, of the host that is slowest there; the same on all ranks. Empty:
   // not known.
   std::vector<uint64_t> rail_rates_bps;

@@ -39,6 +39,10 @@ Result<std::shared_ptr<Engine>> Engine::create(CommunicatorOptions given,
   mesh_options.num_ranks = options.num_ranks;
   mesh_options.first_rail = first_rails(options);
   mesh_options.rails = options.rails;
+  mesh_options.relaying = options.relaying;
+  mesh_options.global_ranks = options.global_ranks;
+  mesh_options.grid = options.grid;
+  mesh_options.host_of_rank = options.host_of_rank;
   mesh_options.timeout = options.timeout;
   mesh_options.config = config;
   mesh_options.shared_area_bytes = Board::area_bytes(config.shm_board_bytes);

@@ -84,14 +84,15 @@ class HandshakeTest : public testing::Test {
   Handshake connect() {
     auto fd = tcp::begin_connect("lo", kLoopback, kLoopback, listener_.port, {});
     EXPECT_TRUE(fd.ok()) << fd.status();
-    Handshake handshake(std::move(*fd), nullptr, 1, 0, "connect", Deadline::after_s(10));
+    Handshake handshake({std::move(*fd), {}, {}, {}}, nullptr, 1, 0, "connect",
+                        Deadline::after_s(10));
     handshake.send(Hello{}, key_, 0, {});
     return handshake;
   }
 
   // Until it fails.
   Status failure_of(Handshake& handshake) {
-    while (!handshake.deadline().expired()) {
+    while (!handshake.expired()) {
       const auto progress = handshake.advance(key_);
       if (!progress.ok()) return progress.status();
       pollfd ready{handshake.fd(), POLLIN, 0};
@@ -111,7 +112,8 @@ TEST_F(HandshakeTest, ARefusedConnectionWasNeverMade) {
     EXPECT_EQ(fd.status().code(), StatusCode::peer_lost) << "the kernel may say so at once";
     return;
   }
-  Handshake handshake(std::move(*fd), nullptr, 1, 0, "connect", Deadline::after_s(10));
+  Handshake handshake({std::move(*fd), {}, {}, {}}, nullptr, 1, 0, "connect",
+                      Deadline::after_s(10));
   EXPECT_EQ(failure_of(handshake).code(), StatusCode::peer_lost);
   EXPECT_FALSE(handshake.connected());
 }

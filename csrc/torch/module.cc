@@ -28,7 +28,7 @@ c10::intrusive_ptr<c10d::Backend> create(c10::intrusive_ptr<c10d::Store> store, 
                                          std::chrono::milliseconds timeout, std::string name,
                                          std::vector<int> global_ranks, const Rails& rails,
                                          std::vector<uint32_t> grid,
-                                         std::vector<uint32_t> host_of_rank,
+                                         std::vector<uint32_t> host_of_rank, bool is_whole_job,
                                          std::vector<uint64_t> rail_rates_bps, std::string plan,
                                          std::string algorithm, const py::object& servers) {
   std::shared_ptr<ServerAllReduce> all_reduce;
@@ -46,6 +46,7 @@ c10::intrusive_ptr<c10d::Backend> create(c10::intrusive_ptr<c10d::Store> store, 
   for (const auto& [interface, address] : rails) options.rails.push_back({interface, address});
   options.grid = std::move(grid);
   options.host_of_rank = std::move(host_of_rank);
+  options.relaying = is_whole_job ? transport::Relaying::whole_job : transport::Relaying::part;
   options.rail_rates_bps = std::move(rail_rates_bps);
   options.plan = std::move(plan);
   if (process_config().ok()) {
@@ -107,8 +108,9 @@ PYBIND11_MODULE(_c10d, module) {
 
   module.def("create", &create, py::arg("store"), py::arg("rank"), py::arg("size"),
              py::arg("timeout"), py::arg("name"), py::arg("global_ranks"), py::arg("rails"),
-             py::arg("grid"), py::arg("host_of_rank"), py::arg("rail_rates_bps"), py::arg("plan"),
-             py::arg("algorithm"), py::arg("servers") = py::none(),
+             py::arg("grid"), py::arg("host_of_rank"), py::arg("is_whole_job"),
+             py::arg("rail_rates_bps"), py::arg("plan"), py::arg("algorithm"),
+             py::arg("servers") = py::none(),
              "Makes the backend of one process group; collective over its ranks.");
   module.def(
       "set_timeout",

@@ -148,6 +148,7 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupDmlcomm::split(
   child.global_ranks.clear();
   child.host_of_rank.clear();
   child.plan.clear();  // it is for the ranks of the parent
+  child.relaying = transport::Relaying::part;
   for (int rank : ranks) {
     TORCH_CHECK_VALUE(rank >= 0 && rank < size_, "dmlcomm split: rank ", rank,
                       " is not in the parent group of ", size_, " ranks");
@@ -173,6 +174,7 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupDmlcomm::merge(
   // Nobody has said how the hosts of the newcomers are wired.
   merged.grid.clear();
   merged.host_of_rank.clear();
+  merged.relaying = transport::Relaying::none;
   merged.plan.clear();
   for (int r = 0; r < size; ++r) merged.global_ranks.push_back(r);
   if (options) {

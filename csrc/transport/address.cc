@@ -119,7 +119,7 @@ int ranks_per_core_of_host(const std::vector<HostAddress>& ranks) {
 std::string encode_rails(const std::vector<RailEndpoint>& rails) {
   std::string text;
   for (const RailEndpoint& rail : rails) {
-    text += str_cat(rail.interface, " ", rail.address, " ", rail.port, "\n");
+    text += str_cat(rail.interface, " ", rail.address, " ", rail.port, " ", rail.relay_port, "\n");
   }
   return text;
 }
@@ -135,7 +135,7 @@ Result<std::vector<RailEndpoint>> decode_rails(const std::string& text) {
   for (std::string line; std::getline(in, line);) {
     RailEndpoint rail;
     std::istringstream fields(line);
-    fields >> rail.interface >> rail.address >> rail.port;
+    fields >> rail.interface >> rail.address >> rail.port >> rail.relay_port;
     if (!fields) return malformed("list of network addresses", text);
     rails.push_back(rail);
   }

@@ -46,6 +46,7 @@ struct RailEndpoint {
   std::string interface;
   std::string address;
   uint16_t port = 0;
+  uint16_t relay_port = 0;  // of its relay service; 0: it has none
 };
 
 std::string encode_rails(const std::vector<RailEndpoint>& rails);

@@ -43,14 +43,16 @@ void Admission::accept_all(uint32_t listener) {
     UniqueFd fd = accept_from(listeners_[listener].fd.get());
     if (!fd.valid()) return;
     if (!transport->accepts(fd.get())) continue;
-    add(std::make_unique<Handshake>(std::move(fd), transport, -1, 0, "incoming connection",
+    Attempt incoming;
+    incoming.fd = std::move(fd);
+    add(std::make_unique<Handshake>(std::move(incoming), transport, -1, 0, "incoming connection",
                                     Deadline::after_s(kStrangerTimeoutS)));
   }
 }
 
-void Admission::enter(UniqueFd fd, Transport& transport, int peer, size_t lane, std::string what,
-                      uint64_t connection, double timeout_s) {
-  auto handshake = std::make_unique<Handshake>(std::move(fd), &transport, peer, lane,
+void Admission::enter(Attempt attempt, Transport& transport, int peer, size_t lane,
+                      std::string what, uint64_t connection, double timeout_s) {
+  auto handshake = std::make_unique<Handshake>(std::move(attempt), &transport, peer, lane,
                                                std::move(what), Deadline::after_s(timeout_s));
   send_hello(*handshake, kHelloRequest, lane, connection);
   add(std::move(handshake));
@@ -138,16 +140,17 @@ void Admission::complete(Handshake& handshake) {
 void Admission::tick() {
   std::vector<uint32_t> expired;
   for (const auto& [id, handshake] : handshakes_) {
-    if (handshake->deadline().expired()) expired.push_back(id);
+    if (handshake->expired()) expired.push_back(id);
   }
   for (uint32_t id : expired) {
     const auto it = handshakes_.find(id);
     if (it == handshakes_.end()) continue;  // went with the failure of another one
     const std::unique_ptr<Handshake> handshake = std::move(it->second);
     handshakes_.erase(it);
-    fail(*handshake,
-         Status(StatusCode::io_error, str_cat("no answer within ", job_.config.peer_timeout_s,
-                                              " s (DMLCOMM_PEER_TIMEOUT_S)")));
+    fail(*handshake, handshake->connected()
+                         ? Status(StatusCode::io_error, "no answer within ",
+                                  job_.config.peer_timeout_s, " s (DMLCOMM_PEER_TIMEOUT_S)")
+                         : Status(StatusCode::io_error, "no connection in time"));
   }
 }
 

@@ -41,7 +41,7 @@ class Admission {
   Status listen(UniqueFd listener, Transport& transport);
   // Shakes hands over a connection of ours that has been begun. Both ends call it `connection`;
   // errors begin with `what`.
-  void enter(UniqueFd fd, Transport& transport, int peer, size_t lane, std::string what,
+  void enter(Attempt attempt, Transport& transport, int peer, size_t lane, std::string what,
              uint64_t connection, double timeout_s);
   void tick();
   // Nobody is let in any more.

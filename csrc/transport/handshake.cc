@@ -10,15 +10,19 @@
 
 namespace dmlcomm::transport {
 
-Handshake::Handshake(UniqueFd fd, Transport* transport, int peer, size_t lane, std::string what,
+Handshake::Handshake(Attempt attempt, Transport* transport, int peer, size_t lane, std::string what,
                      Deadline deadline)
-    : fd_(std::move(fd)),
+    : fd_(std::move(attempt.fd)),
       transport_(transport),
       peer_(peer),
       lane_(lane),
       what_(std::move(what)),
       deadline_(deadline),
-      connecting_(peer >= 0) {}
+      connect_by_(attempt.connect_by),
+      answer_by_(attempt.answer_by),
+      connecting_(peer >= 0),
+      awaits_relays_(!attempt.preamble.empty()),
+      out_(std::move(attempt.preamble)) {}
 
 void Handshake::send(const Hello& hello, const JobKey& key, int rank, std::vector<int> fds) {
   FrameHeader header;
@@ -28,7 +32,7 @@ void Handshake::send(const Hello& hello, const JobKey& key, int rank, std::vecto
   header.payload_bytes = sizeof(Hello);
   HeaderBytes bytes;
   encode_header(header, bytes);
-  out_.assign(bytes.begin(), bytes.end());
+  out_.insert(out_.end(), bytes.begin(), bytes.end());
   const auto* payload = reinterpret_cast<const std::byte*>(&hello);
   out_.insert(out_.end(), payload, payload + sizeof(Hello));
   out_fds_ = std::move(fds);
@@ -38,13 +42,43 @@ Result<Handshake::Progress> Handshake::advance(const JobKey& key) {
   if (connecting_) {
     pollfd ready{fd_.get(), POLLOUT, 0};
     if (poll(&ready, 1, 0) != 1) return Progress::waiting;
-    DMLCOMM_RETURN_IF_ERROR(connect_result(fd_.get(), what_));
-    connecting_ = false;
+    DMLCOMM_RETURN_IF_ERROR(finish_connecting());
   }
   DMLCOMM_RETURN_IF_ERROR(send_rest());
+  if (awaits_relays_) {
+    const Result<bool> is_there = receive_answer();
+    if (!is_there.ok()) return is_there.status();
+    if (!*is_there) return Progress::waiting;
+  }
   Result<bool> complete = receive_rest(key);
   if (!complete.ok()) return complete.status();
   return *complete ? Progress::received : Progress::connected;
+}
+
+bool Handshake::expired() const {
+  return deadline_.expired() || (connecting_ && connect_by_.expired()) ||
+         (awaits_relays_ && answer_by_.expired());
+}
+
+// A relay that refuses is not the peer.
+Status Handshake::finish_connecting() {
+  const Status status = connect_result(fd_.get(), what_);
+  if (!status.ok() && awaits_relays_) return Status(StatusCode::io_error, status.message());
+  connecting_ = !status.ok();
+  return status;
+}
+
+Result<bool> Handshake::receive_answer() {
+  while (answer_done_ < answer_.size()) {
+    const auto room = std::span(answer_).subspan(answer_done_);
+    const Result<size_t> got = recv_some(fd_.get(), room, nullptr);
+    if (!got.ok()) return Status(StatusCode::io_error, got.status().message());
+    if (*got == 0) return false;
+    answer_done_ += *got;
+  }
+  DMLCOMM_RETURN_IF_ERROR(check_relay_answer(answer_));
+  awaits_relays_ = false;
+  return true;
 }
 
 Status Handshake::send_rest() {

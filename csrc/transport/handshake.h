@@ -12,17 +12,29 @@
 #include "base/unique_fd.h"
 #include "transport/address.h"
 #include "transport/frame.h"
+#include "transport/relay_preamble.h"
 
 namespace dmlcomm::transport {
 
 class Transport;
+
+// A connection that has been begun.
+struct Attempt {
+  UniqueFd fd;
+  // For relays on the way (relay_preamble.h), before the hello; their answer comes before the
+  // peer's hello. Empty: there are none.
+  std::vector<std::byte> preamble;
+  // Beside the handshake's own deadline: of the connection, and of the answer of relays.
+  Deadline connect_by;
+  Deadline answer_by;
+};
 
 class Handshake {
  public:
   enum class Progress { waiting, connected, received };
 
   // An outgoing connection to `peer` for `lane`, or (`peer` = -1) one that was accepted.
-  Handshake(UniqueFd fd, Transport* transport, int peer, size_t lane, std::string what,
+  Handshake(Attempt attempt, Transport* transport, int peer, size_t lane, std::string what,
             Deadline deadline);
 
   // Queues the hello; the descriptors stay the caller's.
@@ -33,13 +45,14 @@ class Handshake {
 
   bool outgoing() const { return peer_ >= 0; }
   Transport* transport() const { return transport_; }
-  // Errors of advance() before that are about making the connection; a refused one is `peer_lost`.
-  bool connected() const { return !connecting_; }
+  // Errors of advance() before that are about making the connection; `peer_lost` is one that was
+  // refused where the peer should be.
+  bool connected() const { return !connecting_ && !awaits_relays_; }
   int peer() const { return peer_; }
   size_t lane() const { return lane_; }
   int fd() const { return fd_.get(); }
   const std::string& what() const { return what_; }
-  const Deadline& deadline() const { return deadline_; }
+  bool expired() const;
   const Hello& received() const { return received_; }
   UniqueFd take_fd() { return std::move(fd_); }
   std::vector<UniqueFd> take_received_fds() { return std::move(received_fds_); }
@@ -47,7 +60,9 @@ class Handshake {
  private:
   static constexpr size_t kFrameBytes = kHeaderBytes + sizeof(Hello);
 
+  Status finish_connecting();
   Status send_rest();
+  Result<bool> receive_answer();
   Result<bool> receive_rest(const JobKey& key);
 
   UniqueFd fd_;
@@ -56,8 +71,13 @@ class Handshake {
   const size_t lane_;
   const std::string what_;
   const Deadline deadline_;
+  const Deadline connect_by_;
+  const Deadline answer_by_;
 
   bool connecting_;
+  bool awaits_relays_;
+  RelayAnswerBytes answer_{};
+  size_t answer_done_ = 0;
   std::vector<std::byte> out_;
   std::vector<int> out_fds_;
   std::array<std::byte, kFrameBytes> in_{};

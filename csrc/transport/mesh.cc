@@ -276,6 +276,7 @@ void Mesh::close() {
   active_.clear();
   admission_.close();
   for (Peer& peer : peers_) peer.link.reset();
+  for (const auto& transport : transports_) transport->close();
 }
 
 // Until `busy` is true of no link.

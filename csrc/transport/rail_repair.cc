@@ -90,18 +90,17 @@ void RailRepair::connect_missing(int peer, bool again) {
 
 void RailRepair::connect_lane(int peer, size_t lane) {
   Transport& transport = *peers_[peer].transport;
-  const size_t rail = lane % num_rails(peer);
   Connection& connection = peers_[peer].connections[lane];
   connection.attempted = true;
   connection.retry_at_ns = 0;
-  Result<UniqueFd> fd = transport.connect(peer, rail);
-  if (!fd.ok()) {
-    return failed(peer, lane, fd.status(), fd.status().code() == StatusCode::peer_lost);
+  Result<Attempt> attempt = transport.connect(peer, lane);
+  if (!attempt.ok()) {
+    return failed(peer, lane, attempt.status(), attempt.status().code() == StatusCode::peer_lost);
   }
   const bool is_first = peers_[peer].link->state() == Link::State::connecting;
   // Odd numbers are those of the higher rank: the two sides never give the same one.
   const uint64_t number = 2 * ++num_connects_ + (job_.rank > peer ? 1 : 0);
-  admission_.enter(std::move(*fd), transport, peer, lane, transport.route(peer, rail), number,
+  admission_.enter(std::move(*attempt), transport, peer, lane, transport.route(peer, lane), number,
                    is_first ? job_.config.peer_timeout_s : kRepairTimeoutS);
 }
 
@@ -112,6 +111,10 @@ void RailRepair::failed(int peer, size_t lane, const Status& status, bool refuse
   if (!is_open(link)) return;
   Connection& connection = peers_[peer].connections[lane];
   connection.attempted = false;
+  if (peers_[peer].transport->has_other_way(peer, lane, &refused) && !link.channel(lane)) {
+    log_info(status.message(), "; trying another way");
+    return connect_lane(peer, lane);
+  }
   const bool has_failed_before = std::exchange(connection.failed, true);
   connection.wait_ns = std::clamp(2 * connection.wait_ns, kRetryNs, kMaxRetryNs);
   connection.retry_at_ns = now_ns() + connection.wait_ns;

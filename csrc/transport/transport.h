@@ -30,6 +30,8 @@
 #include "base/unique_fd.h"
 #include "transport/address.h"
 #include "transport/channel.h"
+#include "transport/handshake.h"
+#include "transport/relaying.h"
 #include "transport/rendezvous.h"
 #include "transport/request.h"
 
@@ -37,12 +39,17 @@ namespace dmlcomm::transport {
 
 class Admission;
 class EventLoop;
-class Handshake;
 
 struct MeshOptions {
   int rank = 0;
   int num_ranks = 1;
   std::vector<RailAddress> rails;
+  Relaying relaying = Relaying::none;
+  std::vector<int> global_ranks;  // by rank: in the job; empty: the same
+  // Of the whole job: sizes of the levels, level l on rail l, and each rank's host; empty where
+  // there is no grid.
+  std::vector<uint32_t> grid;
+  std::vector<uint32_t> host_of_rank;
   // By peer: the rail that leads there directly, or kAnyRail. Empty: kAnyRail for all. The other
   // rails are connected when that one fails, each by several lanes.
   std::vector<uint8_t> first_rail;
@@ -81,10 +88,18 @@ class Transport {
 
   // Rails to `peer`: the number of connections that can carry different messages at the same time.
   virtual size_t num_rails(int peer) const = 0;
-  // Begins a connection; `peer_lost` if nobody listens there. It is complete when it is writable.
-  virtual Result<UniqueFd> connect(int peer, size_t rail) = 0;
-  // "connect from ... to ...", for errors.
-  virtual std::string route(int peer, size_t rail) const = 0;
+  // Begins a connection for a lane, which is on rail `lane` modulo num_rails(); `peer_lost` if
+  // nobody listens there. It is complete when it is writable, and relays, if there are any on the
+  // way, have answered.
+  virtual Result<Attempt> connect(int peer, size_t lane) = 0;
+  // The last attempt for the lane came to nothing; `refused`: nobody listened at its end. True if
+  // connect() has another way there, which is worth an attempt at once. If not, `refused` says
+  // whether it is the peer that has refused.
+  virtual bool has_other_way(int /*peer*/, size_t /*lane*/, bool* /*refused*/) { return false; }
+  // "connect from ... to ...", for errors: the way of the next attempt, or of the one under way.
+  virtual std::string route(int peer, size_t lane) = 0;
+  // All links have ended: releases what is of use to others, after a moment for what is under way.
+  virtual void close() {}
   // Advice for an error; begins with a semicolon unless empty.
   virtual std::string advice() const { return ""; }
   // Descriptors that the hello carries.

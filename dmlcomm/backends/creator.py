@@ -81,6 +81,7 @@ def _create(extension: ModuleType, options: Any, algorithm: str, servers: Any) -
             ],
             grid=list(network.grid),
             host_of_rank=list(network.host_of_rank),
+            is_whole_job=_is_whole_job(options),
             rail_rates_bps=list(network.rates_bps),
             plan=choices,
             algorithm=algorithm,
@@ -101,9 +102,7 @@ def _candidates() -> tuple[tuple[Rail, ...], Exception | None]:
 
 def _agree(options: Any, candidates: tuple[Rail, ...]) -> tuple[NetworkMap, str]:
     """How the hosts are connected, and what a plan file chooses. Raises CommError."""
-    ranks = options.global_ranks_in_group
-    # Without ranks it is the default group, whose size is the job's.
-    is_whole_job = not ranks or len(ranks) == dist.get_world_size()
+    is_whole_job = _is_whole_job(options)
     planned, problem = _plan_file()
     try:
         network = agree(
@@ -131,6 +130,12 @@ def _agree(options: Any, candidates: tuple[Rail, ...]) -> tuple[NetworkMap, str]
             f"ranks: make a plan for it"
         )
     return network, planned.choices
+
+
+def _is_whole_job(options: Any) -> bool:
+    """Without ranks it is the default group, whose size is the job's."""
+    ranks = options.global_ranks_in_group
+    return not ranks or len(ranks) == dist.get_world_size()
 
 
 def _plan_file() -> "tuple[PlanFile | None, str]":

@@ -55,6 +55,9 @@ def up(
     congestion: Annotated[
         str, typer.Option(help="TCP congestion control between hosts; empty: the machine's.")
     ] = "cubic",
+    forwarding: Annotated[
+        bool, typer.Option(help="Hosts forward packets of others, with routes through them.")
+    ] = True,
     name: Annotated[str, typer.Option("--name", "-n", help="Name of the lab.")] = DEFAULT_NAME,
 ) -> None:
     """Build a lab. It stays until `dmlcomm lab down`, and needs root or user namespaces."""
@@ -62,7 +65,7 @@ def up(
         begin = time.monotonic()
         graph = build(spec, shapes_of(rate, delay, loss))
         with progress_bar() as progress:
-            start(name, graph, Options(mtu, congestion), progress=progress)
+            start(name, graph, Options(mtu, congestion, forwarding), progress=progress)
         seconds = time.monotonic() - begin
         num_hosts, num_links = len(topology.hosts(graph)), graph.number_of_edges()
         console.print(

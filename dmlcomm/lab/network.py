@@ -182,7 +182,8 @@ class Network:
         _write_parameter("ipv6/conf/default/disable_ipv6", "1", required=False)
         if node == _MANAGEMENT or self.graph.nodes[node]["kind"] == NodeKind.SWITCH:
             return
-        _write_parameter("ipv4/ip_forward", "1")
+        is_router = self.graph.nodes[node]["kind"] == NodeKind.ROUTER
+        _write_parameter("ipv4/ip_forward", "1" if is_router or self._options.forwarding else "0")
         _write_parameter("ipv4/fib_multipath_hash_policy", "1", required=False)
         # An address is announced and answered for on its own interface only. Else a worker that is
         # at another ToR learns the wrong Ethernet address there, and uses it when it is back.
@@ -267,7 +268,7 @@ class Network:
             shaping.shape_ingress(end.interface, shape)
 
     def _update_routes(self) -> None:
-        tables = routing_table(self.graph)
+        tables = routing_table(self.graph, self._options.forwarding)
         for node, table in tables.items():
             before = self._tables.get(node, {})
             if table == before:

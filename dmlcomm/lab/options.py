@@ -18,10 +18,13 @@ class Options:
         congestion: TCP congestion control of connections between the hosts. The default is Linux's:
         others pace by their own estimate of the rate, which makes measurements depend on it. Empty
         leaves what the machine uses.
+        forwarding: whether the kernels of hosts forward packets of others. If not, a host reaches
+        those that it shares a switch or a router with, and has routes to no others.
     """
 
     mtu: int = 9000
     congestion: str = "cubic"
+    forwarding: bool = True
 
     def __post_init__(self) -> None:
         if not LEAST_MTU <= self.mtu <= MOST_MTU:

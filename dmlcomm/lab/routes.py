@@ -1,9 +1,10 @@
 """Which way packets go: every shortest path, over the links that are up.
 
-Hosts and routers forward; switches do not have addresses and are seen as one network. From the
-graph alone, `routing_table` says for each node which neighbours lead to each network that it is not
-attached to. In BCube this makes hosts relay for those that are not their neighbours, one digit
-corrected per hop; in a fat tree it gives the usual up and down with all equal paths.
+Hosts and routers forward; switches do not have addresses and are seen as one network. In a lab
+without forwarding only routers do. From the graph alone, `routing_table` says for each node which
+neighbours lead to each network that it is not attached to. In BCube this makes hosts relay for
+those that are not their neighbours, one digit corrected per hop; in a fat tree it gives the usual
+up and down with all equal paths.
 
 If links can be moved (see `psnet`), a network does not tell the place of a host: 10.1.1.3 may
 be at ToR 2 while the rest of 10.1.1.0/24 is at ToR 1. There every host has a route per address that
@@ -34,15 +35,16 @@ class Hop:
 Table = dict[str, tuple[Hop, ...]]
 
 
-def routing_table(graph: nx.Graph) -> dict[str, Table]:
+def routing_table(graph: nx.Graph, hosts_forward: bool = True) -> dict[str, Table]:
     """The routes of every host and router, beside its own networks."""
+    forwarders = {*nodes_of_kind(graph, NodeKind.ROUTER), *(hosts(graph) if hosts_forward else ())}
     if any(graph.nodes[node]["fabric"] for node in nodes_of_kind(graph, NodeKind.SWITCH)):
-        return _table_by_address(graph)
+        return _table_by_address(graph, forwarders)
     neighbours, members = _neighbours(graph)
     own = {node: {_network(e) for e in ends_of(graph, node) if e.address} for node in neighbours}
     tables: dict[str, Table] = {node: {} for node in neighbours}
     for network, attached in members.items():
-        distance = _distances(neighbours, attached)
+        distance = _distances(neighbours, attached, forwarders)
         for node, hops in neighbours.items():
             # Linux keeps the route to a network of its own also while the cable is pulled.
             if node in attached or network in own[node] or node not in distance:
@@ -54,7 +56,7 @@ def routing_table(graph: nx.Graph) -> dict[str, Table]:
     return tables
 
 
-def _table_by_address(graph: nx.Graph) -> dict[str, Table]:
+def _table_by_address(graph: nx.Graph, forwarders: set[str]) -> dict[str, Table]:
     """As `routing_table`, with a network of one address for each that needs it.
 
     In psnet:1,2,2 worker 0 (10.1.1.1), moved to ToR 2, reaches 10.1.1.201, the first NIC of the
@@ -64,7 +66,7 @@ def _table_by_address(graph: nx.Graph) -> dict[str, Table]:
     tables: dict[str, Table] = {node: {} for node in neighbours}
     attached = {node: [e for e in ends_of(graph, node) if e.address] for node in neighbours}
     for target in hosts(graph):
-        distance = _distances(neighbours, {target})
+        distance = _distances(neighbours, {target}, forwarders | {target})
         for end in attached[target]:
             for node in neighbours.keys() & distance.keys() - {target}:
                 hops = _hops_to(end, distance, node, neighbours[node])
@@ -121,12 +123,14 @@ def _network(end: End) -> str:
     return str(ipaddress.ip_interface(str(end.address)).network)
 
 
-def _distances(neighbours: Neighbours, sources: set[str]) -> dict[str, int]:
-    """Hops to the nearest of `sources`, for every node that reaches one."""
+def _distances(neighbours: Neighbours, sources: set[str], forwarders: set[str]) -> dict[str, int]:
+    """Hops to the nearest of `sources`, for every node that reaches one through `forwarders`."""
     distance = dict.fromkeys(sources, 0)
     queue = deque(sources)
     while queue:
         node = queue.popleft()
+        if node not in forwarders:
+            continue
         for peer, _ in neighbours[node]:
             if peer not in distance:
                 distance[peer] = distance[node] + 1

@@ -116,7 +116,7 @@ def _names(hosts: Sequence[Host]) -> list[str]:
 def _part_of_grid(hosts: Sequence[Host], rails: Sequence[Rails]) -> Layout:
     """The levels on which the hosts of a group differ, if they are a grid by themselves.
 
-    Their rails on other levels lead to none of them, but through hosts that forward: these come
+    Their rails on other levels lead to none of them, but through hosts in between: these come
     behind the levels, and are used when a cable is dead. Raises NoGridError.
     """
     in_subnet = members(rails)

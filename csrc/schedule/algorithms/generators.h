@@ -50,7 +50,8 @@
   X(reduce_scatter, bml, kGrid, always, kLong, kEven)                           \
   X(reduce_scatter, hierarchical, kHosts, never, kLong, kEven)                  \
   X(all_to_all, pairwise, kNothing, always, kLong, kEven)                       \
-  X(barrier, dissemination, kNothing, always, kShort, kUneven)
+  X(barrier, dissemination, kNothing, always, kShort, kUneven)                  \
+  X(barrier, levels, kGrid, always, kShort, kUneven)
 
 namespace dmlcomm::schedule {
 

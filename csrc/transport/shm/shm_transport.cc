@@ -45,11 +45,13 @@ uint32_t ShmTransport::local_index(int rank) const {
 
 bool ShmTransport::accepts(int fd) { return peer_is_same_user(fd); }
 
-Result<UniqueFd> ShmTransport::connect(int peer, size_t) {
-  return connect_unix(job_.hosts[peer].unix_name);
+Result<Attempt> ShmTransport::connect(int peer, size_t) {
+  Result<UniqueFd> fd = connect_unix(job_.hosts[peer].unix_name);
+  if (!fd.ok()) return fd.status();
+  return Attempt{std::move(*fd), {}, {}, {}};
 }
 
-std::string ShmTransport::route(int peer, size_t) const {
+std::string ShmTransport::route(int peer, size_t) {
   return str_cat("connect to Unix socket @", job_.hosts[peer].unix_name);
 }
 

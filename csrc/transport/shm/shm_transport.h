@@ -24,8 +24,8 @@ class ShmTransport final : public Transport {
   Status meet(const std::vector<int>& peers, Rendezvous&, Admission&) override;
   bool accepts(int fd) override;
   size_t num_rails(int) const override { return 1; }
-  Result<UniqueFd> connect(int peer, size_t rail) override;
-  std::string route(int peer, size_t rail) const override;
+  Result<Attempt> connect(int peer, size_t lane) override;
+  std::string route(int peer, size_t lane) override;
   std::vector<int> descriptors() const override;
   Result<std::unique_ptr<Channel>> open(int peer, size_t rail, bool is_alone,
                                         Handshake& handshake) override;

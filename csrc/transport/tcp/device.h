@@ -3,7 +3,7 @@
 // The kernel chooses it by the address they go to, not by the one they come from: where two cards
 // of a host are in one subnet, everything leaves by one of them. There a socket has to be bound to
 // its card. It must not be anywhere else: between hosts of a grid that are no neighbours, packets
-// come and go by whatever card leads to the next host.
+// that kernels forward come and go by whatever card leads to the next host.
 #pragma once
 
 #include <array>

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/log.h"
 #include "base/str_cat.h"
 #include "transport/admission.h"
 #include "transport/tcp/device.h"
@@ -18,6 +19,9 @@ constexpr size_t kShortQueueBytes = 64 * 1024;
 
 const RailAddress kLoopback{"lo", "127.0.0.1"};
 
+// Relays answer within the time of their hops; beside that they have to get a core.
+constexpr double kRelayTurnS = 2.0;
+
 }  // namespace
 
 Status TcpTransport::listen_on_rails(Admission& admission) {
@@ -28,15 +32,49 @@ Status TcpTransport::listen_on_rails(Admission& admission) {
                   "the ranks are on several hosts, but no network interface of this one is usable; "
                   "`dmlcomm doctor` says why, DMLCOMM_SOCKET_IFNAME chooses");
   }
+  if (any_remote) begin_to_relay();
   if (job_.config.transport == TransportChoice::tcp) rails.push_back(kLoopback);
   for (const RailAddress& rail : rails) {
     Result<Listener> listener =
         listen_on(rail.address, {job_.config.port_first, job_.config.port_last}, socket_options());
     if (!listener.ok()) return listener.status();
-    own_endpoints_.push_back({rail.interface, rail.address, listener->port});
+    own_endpoints_.push_back({rail.interface, rail.address, listener->port, 0});
     DMLCOMM_RETURN_IF_ERROR(admission.listen(std::move(listener->fd), *this));
+    if (!relay_duty_ || own_endpoints_.size() > job_.grid.size()) continue;
+    const Result<uint16_t> port = relay_duty_->listen(rail.address);
+    if (port.ok()) own_endpoints_.back().relay_port = *port;
+    if (!port.ok()) log_warning("this rank relays for no others: ", port.status().message());
   }
   return Status();
+}
+
+// Before the others know the address, so that nobody is refused. All hosts of one level share a
+// switch: there is nothing to relay.
+void TcpTransport::begin_to_relay() {
+  if (job_.relaying != Relaying::whole_job || job_.grid.size() < 2) return;
+  Result<std::shared_ptr<RelayService>> service =
+      shared_relay_service({job_.config.port_first, job_.config.port_last}, socket_options());
+  if (!service.ok()) {
+    return log_warning("this rank relays for no others: ", service.status().message());
+  }
+  relay_duty_ = std::make_unique<RelayDuty>(std::move(*service), job_.key.secret);
+}
+
+void TcpTransport::learn_ways() {
+  std::shared_ptr<RelayNetwork> network;
+  if (job_.relaying == Relaying::part) network = RelayNetwork::newest();
+  if (job_.relaying == Relaying::whole_job && job_.grid.size() > 1) {
+    RelayNetwork::Options options{topology::Grid(job_.grid), job_.host_of_rank, job_.rank,
+                                  endpoints_, job_.key.secret};
+    options.levels[static_cast<size_t>(job_.rank)] = own_endpoints_;
+    network = std::make_shared<RelayNetwork>(std::move(options), std::move(relay_duty_));
+    RelayNetwork::publish(network);
+  }
+  std::vector<int> global_ranks = job_.global_ranks;
+  for (int rank = static_cast<int>(global_ranks.size()); rank < job_.num_ranks; ++rank) {
+    global_ranks.push_back(rank);
+  }
+  ways_.emplace(std::move(network), std::move(global_ranks));
 }
 
 // Ranks that wait for the rails of one that has none are told why.
@@ -64,6 +102,7 @@ Status TcpTransport::meet(const std::vector<int>& peers, Rendezvous& rendezvous,
                   [&](const RailEndpoint& e) { return is_loopback(e.address) != is_local; });
     endpoints_[peer] = std::move(*endpoints);
   }
+  learn_ways();
   return Status();
 }
 
@@ -82,24 +121,56 @@ RailAddress TcpTransport::own_end(int peer, size_t rail) const {
   return job_.same_host(peer) ? kLoopback : job_.rails[rail];
 }
 
-std::string TcpTransport::route(int peer, size_t rail) const {
+Ways::Lane TcpTransport::lane_to(int peer, size_t lane) const {
+  const size_t rails = num_rails(peer);
+  const size_t rail = lane % rails;
+  return {peer, lane, lane / rails, own_end(peer, rail).address, &endpoints_[peer], rail};
+}
+
+std::string TcpTransport::route(int peer, size_t lane) {
+  const size_t rail = lane % num_rails(peer);
   const RailAddress own = own_end(peer, rail);
   const RailEndpoint& to = endpoints_[peer][rail];
+  std::string through;
+  for (const int rank : ways_->choose(lane_to(peer, lane)).relays) {
+    through += str_cat(through.empty() ? " through rank " : ", ", rank);
+  }
   return str_cat("connect from ", own.address, " (", own.interface, ") to ", to.address, " port ",
-                 to.port, " (", to.interface, ")");
+                 to.port, " (", to.interface, ")", through);
 }
 
 std::string TcpTransport::advice() const {
   return "; `dmlcomm doctor` lists interfaces, DMLCOMM_SOCKET_IFNAME chooses";
 }
 
-Result<UniqueFd> TcpTransport::connect(int peer, size_t rail) {
+Result<Attempt> TcpTransport::connect(int peer, size_t lane) {
+  const size_t rail = lane % num_rails(peer);
   const RailAddress own = own_end(peer, rail);
   if (num_rails(peer) > 1 && !has_carrier(own.interface)) {
-    return Status(StatusCode::io_error, str_cat(route(peer, rail), ": no carrier"));
+    return Status(StatusCode::io_error, str_cat(route(peer, lane), ": no carrier"));
   }
-  const RailEndpoint& to = endpoints_[peer][rail];
-  return begin_connect(own.interface, own.address, to.address, to.port, socket_options());
+  Ways::Way way = ways_->choose(lane_to(peer, lane));
+  const RailEndpoint& end = endpoints_[peer][rail];
+  const RelayHop to = way.hops.empty() ? RelayHop{end.address, end.port} : way.hops.front();
+  Result<UniqueFd> fd =
+      begin_connect(own.interface, own.address, to.address, to.port, socket_options());
+  if (!fd.ok()) return fd.status();
+  Attempt attempt{std::move(*fd), std::move(way.preamble), {}, {}};
+  if (way.may_be_forwarded || !way.hops.empty()) {
+    const auto num_hops = static_cast<double>(way.hops.size());
+    attempt.connect_by = Deadline::after_s(kHopTimeoutS);
+    attempt.answer_by = Deadline::after_s(kHopTimeoutS * num_hops + kRelayTurnS);
+  }
+  return attempt;
+}
+
+bool TcpTransport::has_other_way(int peer, size_t lane, bool* refused) {
+  return num_rails(peer) > 0 && ways_->has_other(lane_to(peer, lane), refused);
+}
+
+void TcpTransport::close() {
+  ways_.reset();
+  relay_duty_.reset();
 }
 
 // A rank that begins to send fills the queue before it does anything else, which delays those that
@@ -116,6 +187,7 @@ Result<std::unique_ptr<Channel>> TcpTransport::open(int peer, size_t rail, bool 
     limit_queue(fd.get(), kQueueBytes);
   }
   const std::string interface = own_end(peer, rail).interface;
+  if (handshake.outgoing()) ways_->succeeded(lane_to(peer, handshake.lane()));
   if (!is_local && !handshake.outgoing()) {
     hold_to_card(fd.get(), interface, endpoints_[peer][rail].address);
   }

@@ -1,0 +1,93 @@
+#include "transport/relay.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace dmlcomm::transport {
+namespace {
+
+// Bytes of one direction in one call, so that a busy relay does not starve the others.
+constexpr size_t kBudgetBytes = 1u << 20;
+
+}  // namespace
+
+Relay::Relay(std::unique_ptr<Channel> first, std::unique_ptr<Channel> second)
+    : ends_{std::move(first), std::move(second)},
+      directions_{Direction{ends_[0].get(), ends_[1].get(), {}},
+                  Direction{ends_[1].get(), ends_[0].get(), {}}} {}
+
+bool Relay::advance(std::span<std::byte> scratch) {
+  bool has_more = false;
+  for (Direction& direction : directions_) has_more |= flow(direction, scratch);
+  return has_more && !is_over();
+}
+
+bool Relay::is_over() const { return failed_ || (directions_[0].closed && directions_[1].closed); }
+
+// True if the budget ended it.
+bool Relay::flow(Direction& direction, std::span<std::byte> scratch) {
+  for (size_t moved = 0; moved < kBudgetBytes && !failed_ && !direction.closed;) {
+    if (!write_waiting(direction)) return false;
+    if (direction.ended) {
+      direction.closed = true;
+      direction.to->shut_down();
+      return false;
+    }
+    const iovec part{scratch.data(), scratch.size()};
+    const Result<size_t> got = direction.from->read(&part, 1);
+    if (!got.ok()) {
+      direction.ended = true;
+      continue;
+    }
+    if (*got == 0) {
+      if (!direction.from->maybe_readable()) return false;
+      continue;
+    }
+    moved += *got;
+    const auto rest = scratch.first(*got).subspan(write(*direction.to, scratch.first(*got)));
+    direction.waiting.assign(rest.begin(), rest.end());
+    direction.written = 0;
+  }
+  return !failed_ && !direction.closed;
+}
+
+// True if nothing waits any more.
+bool Relay::write_waiting(Direction& direction) {
+  const std::span<const std::byte> waiting = direction.waiting;
+  direction.written += write(*direction.to, waiting.subspan(direction.written));
+  if (direction.written < direction.waiting.size()) return false;
+  direction.waiting.clear();
+  direction.written = 0;
+  return true;
+}
+
+// How many of the bytes there was room for.
+size_t Relay::write(Channel& to, std::span<const std::byte> bytes) {
+  size_t written = 0;
+  while (written < bytes.size()) {
+    const iovec part{const_cast<std::byte*>(bytes.data()) + written, bytes.size() - written};
+    const Result<size_t> taken = to.write(&part, 1);
+    failed_ |= !taken.ok();
+    if (failed_ || (*taken == 0 && !to.maybe_writable())) break;
+    written += *taken;
+  }
+  return written;
+}
+
+int64_t Relay::stalled_ns(int64_t now_ns) {
+  int64_t longest = 0;
+  for (Direction& direction : directions_) {
+    const Channel::Confirmed confirmed = direction.to->confirmed();
+    if (!confirmed.some_on_the_way) {
+      direction.unconfirmed_since_ns = INT64_MAX;
+    } else if (direction.unconfirmed_since_ns == INT64_MAX ||
+               confirmed.bytes != direction.confirmed_bytes) {
+      direction.unconfirmed_since_ns = now_ns;
+    }
+    direction.confirmed_bytes = confirmed.bytes;
+    longest = std::max(longest, now_ns - std::min(now_ns, direction.unconfirmed_since_ns));
+  }
+  return longest;
+}
+
+}  // namespace dmlcomm::transport

@@ -1,0 +1,56 @@
+// Relay: copies bytes between two channels, both ways, until both ends have closed.
+//
+// It takes from one channel what the other has room for, so a slow receiver slows its sender down
+// and nothing piles up here: at most one read of each direction waits. The end of one direction is
+// passed on, the other goes on. A channel that fails ends both.
+//
+// One thread calls it. It knows nothing of frames.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "transport/channel.h"
+
+namespace dmlcomm::transport {
+
+class Relay {
+ public:
+  Relay(std::unique_ptr<Channel> first, std::unique_ptr<Channel> second);
+
+  // Moves what can be moved, a bounded number of bytes; true if more could be at once. `scratch` is
+  // used during the call.
+  bool advance(std::span<std::byte> scratch);
+  // Both ends have closed, or one has failed.
+  bool is_over() const;
+  // For how long the other kernel of an end has confirmed none of the bytes on the way there; asked
+  // from time to time.
+  int64_t stalled_ns(int64_t now_ns);
+  Channel& end(size_t index) { return *ends_[index]; }
+
+ private:
+  struct Direction {
+    Channel* from;
+    Channel* to;
+    std::vector<std::byte> waiting;  // read, and `to` had no room
+    size_t written = 0;              // of these
+    bool ended = false;              // nothing more can be read
+    bool closed = false;             // and `to` has been told
+    int64_t unconfirmed_since_ns = INT64_MAX;
+    uint64_t confirmed_bytes = 0;
+  };
+
+  bool flow(Direction& direction, std::span<std::byte> scratch);
+  bool write_waiting(Direction& direction);
+  size_t write(Channel& to, std::span<const std::byte> bytes);
+
+  const std::array<std::unique_ptr<Channel>, 2> ends_;
+  std::array<Direction, 2> directions_;
+  bool failed_ = false;
+};
+
+}  // namespace dmlcomm::transport

@@ -1,0 +1,220 @@
+"""BCubes and grids whose hosts forward nothing: ranks relay for each other."""
+
+import pytest
+
+from dmlcomm.lab import Lab, Options
+from helpers.multi_nic import (
+    ENOUGH_LOST,
+    ENOUGH_LOST_AND_BACK,
+    EVERY_OPERATION,
+    REPETITIONS,
+    expect_fine,
+    run,
+    started,
+    stopped,
+)
+
+NEIGHBOURS_ONLY = Options(forwarding=False)
+
+OBJECTS = """
+objects = [None] * size
+dist.all_gather_object(objects, ("x" * 1000 * rank, rank))
+assert objects == [("x" * 1000 * p, p) for p in range(size)]
+"""
+
+# Pairs that share no switch, in groups of their own: the relays are no members.
+PAIRS = """
+for first in range(size):
+    last = size - 1 - first
+    if first >= last:
+        break
+    group = dist.new_group([first, last])
+    if rank in (first, last):
+        tensor = torch.full((300_000,), float(rank))
+        dist.all_reduce(tensor, group=group)
+        assert torch.equal(tensor, torch.full_like(tensor, size - 1)), (first, last)
+        dist.barrier(group)
+"""
+
+# A pair goes on until it has lost a lane, and the test has sent SIGUSR1.
+PAIR_ONLY = """
+pair = dist.new_group([0, size - 1])
+stop = []
+signal.signal(signal.SIGUSR1, lambda *_: stop.append(True))
+values = torch.rand(200_000, generator=torch.Generator().manual_seed(rank))
+expected = None
+repetitions = 0
+while rank in (0, size - 1):
+    tensor = values.clone()
+    dist.all_reduce(tensor, group=pair)
+    expected = tensor.clone() if expected is None else expected
+    assert torch.equal(tensor.view(torch.int32), expected.view(torch.int32)), repetitions
+    repetitions += 1
+    state = torch.tensor([sum(c.lanes_lost for c in dmlcomm.rails(pair)), len(stop)])
+    dist.all_reduce(state, group=pair)
+    if rank == 0 and repetitions == 1:
+        say("go")
+    if min(state.tolist()) > 0:
+        break
+if rank in (0, size - 1):
+    say("repeated", repetitions)
+fine()
+"""
+
+# The relay of a pair ends; the pair goes on through another host.
+RELAY_ENDS = """
+pair = dist.new_group([0, size - 1])
+store = dist.distributed_c10d._get_default_store()
+def exchange():
+    tensor = torch.full((300_000,), float(rank))
+    dist.all_reduce(tensor, group=pair)
+    assert torch.equal(tensor, torch.full_like(tensor, size - 1))
+if rank in (0, size - 1):
+    exchange()
+    store.add("first", 1)
+while store.add("first", 0) < 2:
+    time.sleep(0.01)
+if rank == 1:
+    store.add("relay ended", 1)
+    os._exit(0)
+while store.add("relay ended", 0) < 1:
+    time.sleep(0.01)
+if rank in (0, size - 1):
+    for _ in range(20):
+        exchange()
+    store.add("last", 1)
+while store.add("last", 0) < 2:
+    time.sleep(0.01)
+say("fine")
+if rank == 0:
+    time.sleep(1)  # the others have asked the store of this rank
+os._exit(0)
+"""
+
+LEAVING = """
+def sockets():
+    names = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")
+             if os.path.exists(f"/proc/self/fd/{fd}")]
+    return [name for name in names if name.startswith("socket:")]
+pair = dist.new_group([0, size - 1])
+if rank in (0, size - 1):
+    dist.all_reduce(torch.ones(10), group=pair)
+dist.barrier()
+store = dist.distributed_c10d._get_default_store()
+before = len(sockets())
+dist.destroy_process_group()
+assert len(sockets()) < before
+say("fine")
+"""
+
+
+@pytest.mark.parametrize(
+    ("topology", "ranks_per_host"),
+    [("bcube:2,2", 1), ("bcube:3,2", 1), ("bcube:2,3", 1), ("bcube:2,2", 2)],
+)
+def test_every_operation_where_hosts_reach_neighbours_only(
+    lab_is_possible, topology, ranks_per_host
+):
+    num_hosts = {"bcube:2,2": 4, "bcube:3,2": 9, "bcube:2,3": 8}[topology]
+    with Lab(topology, options=NEIGHBOURS_ONLY) as lab:
+        script = OBJECTS + PAIRS + EVERY_OPERATION + "fine()"
+        result = run(lab, script, "-m", str(ranks_per_host))
+    expect_fine(result, num_hosts * ranks_per_host)
+
+
+# Kernels that drop what is not for them, though there are routes; and hosts that send everything
+# unknown to a gateway.
+SILENT = "sysctl -w net.ipv4.ip_forward=0"
+DEFAULT_ROUTE = "ip route add default via 10.255.0.1 dev mgmt0"
+
+
+@pytest.mark.parametrize("forwarding", [True, False])
+def test_packets_that_nobody_forwards(lab_is_possible, forwarding):
+    with Lab("bcube:2,2", options=Options(forwarding=forwarding)) as lab:
+        for host in range(4):
+            if forwarding:
+                lab.exec(f"host{host}", SILENT.split(), check=True)
+            elif host != 0:
+                lab.exec(f"host{host}", DEFAULT_ROUTE.split(), check=True)
+        result = run(lab, OBJECTS + PAIRS + EVERY_OPERATION + "fine()")
+    expect_fine(result, 4)
+
+
+@pytest.mark.parametrize("topology", ["bcube:2,2", "bcube:3,2"])
+def test_results_have_the_same_bits_when_a_cable_is_pulled(lab_is_possible, topology):
+    with Lab(topology, rate="500mbit", options=NEIGHBOURS_ONLY) as lab:
+        process = started(lab, ENOUGH_LOST + REPETITIONS)
+        lab.set("host1:eth0", "down")
+        counts, stderr = stopped(process)
+    assert all(count >= 2 for count in counts), counts
+    assert "has lost its carrier" in stderr
+
+
+def test_a_cable_comes_back(lab_is_possible):
+    with Lab("bcube:2,2", rate="500mbit", options=NEIGHBOURS_ONLY) as lab:
+        process = started(lab, ENOUGH_LOST_AND_BACK + REPETITIONS)
+        lab.set("host2:eth1", "down")
+        lab.set("host2:eth1", "up")
+        stopped(process)
+
+
+def test_every_operation_with_a_dead_cable(lab_is_possible):
+    with Lab("bcube:3,2", options=NEIGHBOURS_ONLY) as lab:
+        lab.set("host4:eth0", "down")
+        result = run(lab, OBJECTS + PAIRS + EVERY_OPERATION + "fine()")
+    expect_fine(result, 9)
+
+
+def test_a_pair_without_common_switch_survives_a_cable_between_relays(lab_is_possible):
+    with Lab("bcube:2,2", rate="500mbit", options=NEIGHBOURS_ONLY) as lab:
+        process = started(lab, PAIR_ONLY)
+        # Neither end of the pair sees this carrier go: the relay on host 1 has no way on.
+        lab.set("host1:eth1", "down")
+        counts, _ = stopped(process)
+    assert len(counts) == 2
+
+
+def test_a_pair_goes_on_through_another_host_when_its_relay_has_ended(lab_is_possible):
+    with Lab("bcube:2,2", options=NEIGHBOURS_ONLY) as lab:
+        result = run(lab, RELAY_ENDS)
+    finished = [line for line in result.stdout.splitlines() if line.endswith("fine")]
+    assert sorted(finished) == [f"[{rank}] fine" for rank in (0, 2, 3)], (
+        result.stdout + result.stderr
+    )
+
+
+def test_nothing_is_left_when_the_groups_are_destroyed(lab_is_possible):
+    with Lab("bcube:2,2", options=NEIGHBOURS_ONLY) as lab:
+        result = run(lab, LEAVING)
+    expect_fine(result, 4)
+
+
+# What rank 1 kills is found out by the others: those that reach it through relays are told that it
+# refuses.
+DEAD_BEFORE = """
+store = dist.distributed_c10d._get_default_store()
+if rank == 1:
+    store.set("rank 1 dies", b"now")
+    os._exit(0)
+store.wait(["rank 1 dies"])
+try:
+    dist.recv(torch.ones(1000), 1)
+except dmlcomm.CommError as error:
+    say(type(error).__name__, error)
+os._exit(0)
+"""
+
+
+def test_a_dead_rank_is_noticed_through_relays(lab_is_possible):
+    with Lab("bcube:2,2", options=NEIGHBOURS_ONLY) as lab:
+        result = run(lab, DEAD_BEFORE, "-e", "DMLCOMM_PEER_TIMEOUT_S=300", "--linger", "20")
+    lost = [line for line in result.stdout.splitlines() if "PeerLostError" in line]
+    assert len(lost) == 3, result.stdout + result.stderr
+
+
+def test_hosts_that_forward_need_no_relay(lab_is_possible):
+    script = OBJECTS + PAIRS + "fine()"
+    with Lab("bcube:2,2") as lab:
+        result = run(lab, script, "-e", "DMLCOMM_LOG_LEVEL=info")
+    expect_fine(result, 4)
+    assert "trying another way" not in result.stderr
