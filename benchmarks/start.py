@@ -12,14 +12,14 @@ from rich.table import Table
 
 from benchmarks.arguments import comma_list
 from benchmarks.report import console
-from benchmarks.start_ranks import Start, measure
+from benchmarks.start_ranks import Span, Start, measure
 
 BACKENDS = ("dmlcomm", "gloo")
 
 
 @dataclass(frozen=True)
 class Row:
-    """Starts with one backend; times are of the slowest rank, medians over the starts."""
+    """Starts with one backend; times are medians over the starts."""
 
     start_s: float
     barrier_s: float
@@ -32,19 +32,24 @@ class Row:
     def of(cls, starts: list[list[Start]]) -> "Row":
         ranks = [rank for start in starts for rank in start]
         return cls(
-            statistics.median(
-                max(r.has_group for r in start) - min(r.began for r in start) for start in starts
-            ),
-            statistics.median(max(r.barrier_s for r in start) for start in starts),
-            statistics.median(max(r.all_reduce_s for r in start) for start in starts),
+            _median_s([[rank.start for rank in start] for start in starts]),
+            _median_s([[rank.barrier for rank in start] for start in starts]),
+            _median_s([[rank.all_reduce for rank in start] for start in starts]),
             (max(r.open_files[0] for r in ranks), max(r.open_files[1] for r in ranks)),
             max(r.calls.total() - r.calls["check"] for r in ranks),
             max(r.calls["check"] for r in ranks),
         )
 
 
+def _median_s(starts: list[list[Span]]) -> float:
+    """From the first rank that begins to the last one that is done."""
+    return statistics.median(
+        max(span.end for span in spans) - min(span.begin for span in spans) for spans in starts
+    )
+
+
 def _table() -> Table:
-    table = Table(title="Start: times in ms, of the slowest rank", title_justify="left")
+    table = Table(title="Start: times in ms", title_justify="left")
     names = ("ranks", "backend", "start", "barrier", "all_reduce", "open files", "store calls")
     for name in (*names, "checks", "gloo / start"):
         table.add_column(name, justify="left" if name == "backend" else "right", no_wrap=True)

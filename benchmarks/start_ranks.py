@@ -5,14 +5,14 @@ import os
 import time
 import traceback
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
 import torch.distributed as dist
-
-from benchmarks.barrier import PAUSE_S, Barrier
 
 TIMEOUT_S = 300
 
@@ -65,102 +65,122 @@ class CountingStore(dist.Store):
 
 
 @dataclass(frozen=True)
-class Start:
-    """What one rank saw; times of CLOCK_MONOTONIC, which all processes share."""
+class Span:
+    """Times of CLOCK_MONOTONIC, which all processes share."""
 
-    began: float
-    has_group: float
-    barrier_s: float
-    all_reduce_s: float
-    open_files: tuple[int, int]  # after the start, and after an all_reduce
+    begin: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Start:
+    """What one rank saw.
+
+    Attributes:
+        open_files: after the start, and after an all_reduce.
+    """
+
+    start: Span
+    barrier: Span
+    all_reduce: Span
+    open_files: tuple[int, int]
     calls: Counter
 
 
-def _run(backend: str, rank: int, num_ranks: int, port: int, slots) -> Start:
-    torch.set_num_threads(1)
-    limit = timedelta(seconds=TIMEOUT_S)
-    store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=limit)
-    meeting = Barrier(slots, rank, PAUSE_S)
-    before = _open_files()
+class _Rank:
+    """One process. ``connection`` leads to the parent, through which the ranks meet asleep."""
 
-    def start(prefix: str, store: dist.Store) -> None:
+    def __init__(self, connection: Connection, backend: str, rank: int, num_ranks: int, port: int):
+        self._connection, self._backend = connection, backend
+        self._rank, self._num_ranks = rank, num_ranks
+        self._limit = timedelta(seconds=TIMEOUT_S)
+        self._store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=self._limit)
+
+    def run(self) -> Start:
+        torch.set_num_threads(1)
+        before = _open_files()
+        start = self._together(lambda: self._start("timed", self._store))
+        after_start = _open_files() - before
+        barrier = self._together(dist.barrier)
+        data = torch.ones(1_000_000)
+        all_reduce = self._together(lambda: dist.all_reduce(data))
+        assert data[0] == data[-1] == self._num_ranks
+        after_all_reduce = _open_files() - before
+        self._together(dist.destroy_process_group)
+        counting = CountingStore(self._store)
+        self._together(lambda: self._start("counted", counting))
+        self._together(dist.destroy_process_group)
+        return Start(start, barrier, all_reduce, (after_start, after_all_reduce), counting.calls)
+
+    def _together(self, operation: Callable[[], None]) -> Span:
+        """All ranks begin at once."""
+        self._connection.send(None)
+        self._connection.recv()
+        begin = time.monotonic()
+        operation()
+        return Span(begin, time.monotonic())
+
+    def _start(self, prefix: str, store: dist.Store) -> None:
         dist.init_process_group(
-            backend,
+            self._backend,
             store=dist.PrefixStore(prefix, store),
-            rank=rank,
-            world_size=num_ranks,
-            timeout=limit,
+            rank=self._rank,
+            world_size=self._num_ranks,
+            timeout=self._limit,
         )
-
-    meeting.wait()
-    began = time.monotonic()
-    start("timed", store)
-    has_group = time.monotonic()
-    after_start = _open_files() - before
-    meeting.leave()
-    barrier_s = _seconds(dist.barrier)
-    meeting.leave()
-    data = torch.ones(1_000_000)
-    all_reduce_s = _seconds(lambda: dist.all_reduce(data))
-    assert data[0] == data[-1] == num_ranks
-    after_all_reduce = _open_files() - before
-    meeting.leave()
-    dist.destroy_process_group()
-    counting = CountingStore(store)
-    start("counted", counting)
-    meeting.leave()
-    dist.destroy_process_group()
-    return Start(
-        began, has_group, barrier_s, all_reduce_s, (after_start, after_all_reduce), counting.calls
-    )
 
 
 def _open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def _seconds(operation) -> float:
-    begin = time.monotonic()
-    operation()
-    return time.monotonic() - begin
-
-
-def _main(connection, environment: dict[str, str], *arguments) -> None:
+def _main(connection: Connection, environment: dict[str, str], *arguments: Any) -> None:
     os.environ.update(environment)
     try:
-        connection.send(_run(*arguments))
+        connection.send(_Rank(connection, *arguments).run())
     except BaseException:
         connection.send(traceback.format_exc())
 
 
-def measure(backend: str, num_ranks: int, environment: dict[str, str] | None = None) -> list[Start]:
+def measure(
+    backend: str, num_ranks: int, environment: dict[str, str] | None = None
+) -> list[Start]:
     """One start of ``num_ranks`` processes. Raises RuntimeError if a rank fails."""
     # gloo would resolve the host's name and may fail; all ranks are on this host.
     environment = {"GLOO_SOCKET_IFNAME": "lo"} | (environment or {})
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    slots = context.RawArray("q", num_ranks)
     processes, connections = [], []
     for rank in range(num_ranks):
         ours, theirs = context.Pipe()
-        arguments = (theirs, environment, backend, rank, num_ranks, store.port, slots)
+        arguments = (theirs, environment, backend, rank, num_ranks, store.port)
         processes.append(context.Process(target=_main, args=arguments, daemon=True))
         processes[-1].start()
         theirs.close()
         connections.append(ours)
     try:
-        return [_answer(rank, connection) for rank, connection in enumerate(connections)]
+        return _serve(connections)
     finally:
         for process in processes:
             process.kill()
             process.join()
 
 
-def _answer(rank: int, connection) -> Start:
+def _serve(connections: list[Connection]) -> list[Start]:
+    """Lets the ranks meet, again and again, until they have their results."""
+    while True:
+        answers = [_answer(rank, connection) for rank, connection in enumerate(connections)]
+        if answers[0] is not None:
+            return answers
+        for connection in connections:
+            connection.send(None)
+
+
+def _answer(rank: int, connection: Connection) -> Start | None:
     if not connection.poll(TIMEOUT_S):
         raise RuntimeError(f"rank {rank} is not done after {TIMEOUT_S} s")
     answer = connection.recv()
-    if not isinstance(answer, Start):
+    if isinstance(answer, str):
         raise RuntimeError(f"rank {rank} failed:\n{answer}")
     return answer
