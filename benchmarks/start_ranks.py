@@ -142,9 +142,7 @@ def _main(connection: Connection, environment: dict[str, str], *arguments: Any) 
         connection.send(traceback.format_exc())
 
 
-def measure(
-    backend: str, num_ranks: int, environment: dict[str, str] | None = None
-) -> list[Start]:
+def measure(backend: str, num_ranks: int, environment: dict[str, str] | None = None) -> list[Start]:
     """One start of ``num_ranks`` processes. Raises RuntimeError if a rank fails."""
     # gloo would resolve the host's name and may fail; all ranks are on this host.
     environment = {"GLOO_SOCKET_IFNAME": "lo"} | (environment or {})
