@@ -90,7 +90,7 @@ ABOUT_TORCH = ["census", "hook", "optimizer", "torch_tensors"]
 RESTRICTED_IMPORTS = [
     ("torch", "dmlcomm/lab/", []),
     ("torch", "dmlcomm/ps/", [f"ps/worker/{name}.py" for name in ABOUT_TORCH]),
-    ("pyroute2", "dmlcomm/", ["lab/network.py", "lab/shaping.py", "lab/loss.py"]),
+    ("pyroute2", "dmlcomm/", ["lab/network.py", "lab/neighbours.py", "lab/shaping.py", "lab/loss.py"]),
 ]
 
 IMPORT = re.compile(r"^\s*(?:from|import)\s+(\w+)")
