@@ -85,12 +85,14 @@ MAY_IMPORT: dict[str, list[str]] = {
 
 # Files of dmlcomm/ps/worker that import torch.
 ABOUT_TORCH = ["census", "hook", "optimizer", "torch_tensors"]
+# Files of dmlcomm/lab that make the kernel's networks.
+ABOUT_NETLINK = ["loss", "neighbours", "network", "shaping"]
 # Module that the files of a folder must do without, and files of it that may have it. Labs and
 # parameter servers start in a fraction of a second, and one process speaks netlink.
 RESTRICTED_IMPORTS = [
     ("torch", "dmlcomm/lab/", []),
     ("torch", "dmlcomm/ps/", [f"ps/worker/{name}.py" for name in ABOUT_TORCH]),
-    ("pyroute2", "dmlcomm/", ["lab/network.py", "lab/shaping.py", "lab/loss.py"]),
+    ("pyroute2", "dmlcomm/", [f"lab/{name}.py" for name in ABOUT_NETLINK]),
 ]
 
 IMPORT = re.compile(r"^\s*(?:from|import)\s+(\w+)")

@@ -218,6 +218,18 @@ os._exit(0)
 """
 
 
+# Of 16 hosts, where 64 take half a minute: enough for a lab that writes neighbours down.
+def test_many_hosts_reach_each_other_without_learning_addresses(lab_is_possible):
+    with Lab("flat:16,2") as lab:
+        table = lab.exec("host3", ["cat", "/proc/net/arp"], capture_output=True, text=True).stdout
+        permanent = [line.split()[0] for line in table.splitlines() if " 0x6 " in line]
+        assert sorted(permanent) == sorted(
+            f"10.{rail}.0.{host + 1}" for rail in (0, 1) for host in range(16) if host != 3
+        )
+        result = run(lab, EVERY_OPERATION + "fine()")
+    expect_fine(result, 16)
+
+
 @pytest.mark.parametrize("spec", ["flat:2,2", "bcube:2,2"])
 def test_a_rank_that_died_before_the_first_operation_is_lost(lab_is_possible, spec):
     with Lab(spec) as lab:

@@ -5,9 +5,10 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import torch.distributed as dist
 
 from dmlcomm.bml.specification import TopologyError
-from dmlcomm.network.exchange import exchange
+from dmlcomm.network.exchange import PREFIX, exchange
 from dmlcomm.network.facts import Facts, FactsError, decode, encode
 from dmlcomm.rail import Rail
 
@@ -23,9 +24,14 @@ class DictStore:
         with self.lock:
             self.values[key] = value.encode()
 
-    def get(self, key):
+    def add(self, key, amount):
         with self.lock:
+            self.values[key] = self.values.get(key, 0) + amount
             return self.values[key]
+
+    def multi_get(self, keys):
+        with self.lock:
+            return [self.values[key] for key in keys]
 
     def check(self, keys):
         with self.lock:
@@ -37,12 +43,13 @@ def facts_of(rank, **changes):
     return Facts(**(values | {"network": "auto"} | changes))
 
 
-def exchange_all(own):
+def exchange_all(own, store_of=None):
     """What every rank gets: facts, or the exception."""
-    store = DictStore()
+    shared = DictStore()
 
     def one(rank):
         try:
+            store = store_of(rank) if store_of else shared
             return exchange(store, rank, len(own), own[rank], timeout_s=10)
         except Exception as error:
             return error
@@ -55,6 +62,30 @@ def exchange_all(own):
 def test_every_rank_reads_what_every_rank_has_published(size):
     own = [facts_of(rank) for rank in range(size)]
     assert exchange_all(own) == [own] * size
+
+
+def hash_stores(_):
+    return [dist.HashStore()] * 5
+
+
+def file_stores(folder):
+    return [dist.FileStore(str(folder / "store"), 5) for _ in range(5)]
+
+
+def tcp_stores(_, libuv=True):
+    first = dist.TCPStore("localhost", 0, None, True, use_libuv=libuv, wait_for_workers=False)
+    return [first, *(dist.TCPStore("localhost", first.port, use_libuv=libuv) for _ in range(4))]
+
+
+def old_tcp_stores(_):
+    return tcp_stores(_, libuv=False)
+
+
+@pytest.mark.parametrize("stores", [hash_stores, file_stores, tcp_stores, old_tcp_stores])
+def test_ranks_meet_in_every_store_of_torch(stores, tmp_path):
+    own = [facts_of(rank) for rank in range(5)]
+    prefixed = [dist.PrefixStore("group", store) for store in stores(tmp_path)]
+    assert exchange_all(own, prefixed.__getitem__) == [own] * 5
 
 
 def test_a_problem_of_one_rank_is_an_error_of_all():
@@ -72,8 +103,25 @@ def test_different_settings_are_an_error_of_all():
 
 def test_a_rank_that_does_not_come_is_named():
     store = DictStore()
-    with pytest.raises(TimeoutError, match="rank 1 has not published"):
-        exchange(store, 0, 2, facts_of(0), timeout_s=0.05)
+    with pytest.raises(TimeoutError, match="rank 1, 2 of 3 has not published"):
+        exchange(store, 0, 3, facts_of(0), timeout_s=0.05)
+
+
+def test_a_rank_that_was_started_again_does_not_count_for_two():
+    store = DictStore()
+    for _ in range(2):
+        with pytest.raises(TimeoutError, match="rank 1 of 2"):
+            exchange(store, 0, 2, facts_of(0), timeout_s=0.01)
+    own = [facts_of(0), facts_of(1)]
+    assert exchange(store, 1, 2, own[1], timeout_s=10) == own
+    assert exchange(store, 0, 2, own[0], timeout_s=10) == own
+
+
+def test_the_last_rank_may_die_before_its_word():
+    store = DictStore()
+    own = [facts_of(0), facts_of(1)]
+    store.set(f"{PREFIX}/1", encode(own[1]))
+    assert exchange(store, 0, 2, own[0], timeout_s=0.01) == own
 
 
 def test_facts_survive_the_store():

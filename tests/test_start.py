@@ -1,10 +1,12 @@
-"""What a process loads: a job only what its settings need, and no torch where it can be without."""
+"""What a job loads (only what its settings need), and what its ranks ask of the store."""
 
 import os
 import subprocess
 import sys
 
 import pytest
+
+from benchmarks.start_ranks import measure
 
 # What a job of one network without servers has no use for.
 HEAVY = (
@@ -64,3 +66,19 @@ def test_process_group_loads_yaml_for_the_files_that_it_is_given(tmp_path):
 def test_torch_is_not_loaded_for(module):
     program = f"import sys, dmlcomm.errors, dmlcomm.lab, dmlcomm.ps; {module}; print(*sys.modules)"
     assert "torch.distributed" not in modules_after(program)
+
+
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
+def test_calls_of_the_store_do_not_depend_on_the_number_of_ranks(transport):
+    counts = set()
+    for num_ranks in (4, 16):
+        starts = measure("dmlcomm", num_ranks, {"DMLCOMM_TRANSPORT": transport})
+        calls = [start.calls for start in starts]
+        # How often a rank looks depends on how late the others are; the last one looks at once.
+        assert all(call["check"] > 0 for call in calls)
+        counts |= {call.total() - call["check"] for call in calls}
+    # One exchange of facts, one of hosts and over TCP one of ports: publish, count, read; and of
+    # each exchange one rank tells the others that it is complete.
+    num_exchanges = 2 if transport == "auto" else 3
+    fewest = 3 * num_exchanges
+    assert counts <= set(range(fewest, fewest + num_exchanges + 1))

@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/str_cat.h"
+
 namespace py = pybind11;
 
 namespace dmlcomm::bindings {
@@ -29,14 +31,19 @@ class PythonRendezvous final : public transport::Rendezvous {
  public:
   PythonRendezvous(py::object set, py::object get) : set_(std::move(set)), get_(std::move(get)) {}
 
-  Status set(const std::string& key, const std::string& value) override {
-    return call([&] { set_.get()(py::str(key), py::bytes(value)); });
-  }
-
-  Result<std::string> get(const std::string& key, std::chrono::milliseconds) override {
-    std::string value;
-    DMLCOMM_RETURN_IF_ERROR(call([&] { value = py::cast<std::string>(get_.get()(py::str(key))); }));
-    return value;
+  Result<std::vector<std::string>> exchange(const std::string& name, int rank, int num_ranks,
+                                            const std::string& value,
+                                            std::chrono::milliseconds) override {
+    std::vector<std::string> values;
+    DMLCOMM_RETURN_IF_ERROR(call([&] {
+      set_.get()(py::str(str_cat(name, "/", rank)), py::bytes(value));
+      for (int peer = 0; peer < num_ranks; ++peer) {
+        values.push_back(
+            peer == rank ? value
+                         : py::cast<std::string>(get_.get()(py::str(str_cat(name, "/", peer)))));
+      }
+    }));
+    return values;
   }
 
  private:

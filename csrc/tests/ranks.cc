@@ -17,25 +17,26 @@ namespace {
 
 class MemoryRendezvous final : public transport::Rendezvous {
  public:
-  Status set(const std::string& key, const std::string& value) override {
-    std::lock_guard lock(mutex_);
-    values_[key] = value;
-    changed_.notify_all();
-    return Status();
-  }
-
-  Result<std::string> get(const std::string& key, std::chrono::milliseconds timeout) override {
+  Result<std::vector<std::string>> exchange(const std::string& name, int rank, int num_ranks,
+                                            const std::string& value,
+                                            std::chrono::milliseconds timeout) override {
     std::unique_lock lock(mutex_);
-    if (!changed_.wait_for(lock, timeout, [&] { return values_.contains(key); })) {
-      return Status(StatusCode::timeout, str_cat("no key ", key));
+    std::map<int, std::string>& values = values_[name];
+    values[rank] = value;
+    changed_.notify_all();
+    const auto all = static_cast<size_t>(num_ranks);
+    if (!changed_.wait_for(lock, timeout, [&] { return values.size() == all; })) {
+      return Status(StatusCode::timeout, str_cat("not all ranks have published '", name, "'"));
     }
-    return values_[key];
+    std::vector<std::string> by_rank;
+    for (const auto& [_, each] : values) by_rank.push_back(each);
+    return by_rank;
   }
 
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<std::string, std::string> values_;
+  std::map<std::string, std::map<int, std::string>> values_;  // by name and rank
 };
 
 std::shared_ptr<engine::Communicator> join(int rank, int num_ranks, const Config& config,

@@ -3,52 +3,74 @@
 #include <algorithm>
 #include <thread>
 
+#include "base/str_cat.h"
 #include "torch/errors.h"
 
 namespace dmlcomm::adaptor {
 namespace {
 
-// A waiting get() asks the store again after these pauses, and looks for Ctrl-C in between.
+// A waiting rank asks the store again after these pauses, and looks for Ctrl-C in between.
 // Store::wait() would have to be cut into slices for that, each of which c10d reports on stderr as
 // a timeout.
 constexpr std::chrono::milliseconds kFirstPause{1};
 constexpr std::chrono::milliseconds kLongestPause{50};
 
-Status store_status(const std::string& key, const std::exception& error) {
-  return {StatusCode::io_error,
-          "the store of the process group failed at key '" + key + "': " + error.what()};
-}
-
 }  // namespace
 
-Status StoreRendezvous::set(const std::string& key, const std::string& value) {
+Result<std::vector<std::string>> StoreRendezvous::exchange(const std::string& name, int rank,
+                                                           int num_ranks, const std::string& value,
+                                                           std::chrono::milliseconds timeout) {
+  Keys keys;
+  for (int r = 0; r < num_ranks; ++r) keys.push_back(str_cat(name, "/", r));
   try {
-    store_->set(key, value);
-    return {};
+    store_->set(keys[rank], value);
+    const bool is_last = store_->add(str_cat(name, "/arrived"), 1) >= num_ranks;
+    DMLCOMM_RETURN_IF_ERROR(meet(name, keys, is_last, timeout));
+    std::vector<std::string> values;
+    for (const std::vector<uint8_t>& each : store_->multiGet(keys)) {
+      values.emplace_back(each.begin(), each.end());
+    }
+    return values;
   } catch (const std::exception& error) {
-    return store_status(key, error);
+    return Status(StatusCode::io_error, str_cat("the store of the process group failed at keys '",
+                                                name, "/...': ", error.what()));
   }
 }
 
-Result<std::string> StoreRendezvous::get(const std::string& key,
-                                         std::chrono::milliseconds timeout) {
+// A rank that was started again has counted twice. So the last one looks for the values, too; and
+// who waited in vain, since the last one may have died before its word.
+Status StoreRendezvous::meet(const std::string& name, const Keys& keys, bool is_last,
+                             std::chrono::milliseconds timeout) {
+  const std::string complete = str_cat(name, "/complete");
+  const Status waited = wait(is_last ? keys : Keys{complete}, timeout);
+  if (waited.code() == StatusCode::timeout) return missing(name, keys, timeout);
+  DMLCOMM_RETURN_IF_ERROR(waited);
+  if (is_last) store_->set(complete, std::string("1"));
+  return Status();
+}
+
+Status StoreRendezvous::wait(const Keys& keys, std::chrono::milliseconds timeout) {
   const auto deadline = std::chrono::steady_clock::now() + timeout;
-  for (auto pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
-    try {
-      if (store_->check({key})) return store_->get_to_str(key);
-    } catch (const std::exception& error) {
-      return store_status(key, error);
-    }
+  for (auto pause = kFirstPause; !store_->check(keys); pause = std::min(2 * pause, kLongestPause)) {
     if (interrupted()) return Status(StatusCode::aborted, "interrupted");
-    if (std::chrono::steady_clock::now() >= deadline) {
-      return Status(StatusCode::timeout,
-                    "no rank has published '" + key + "' within " +
-                        std::to_string(timeout.count()) +
-                        " ms; check that every rank has started and creates the same groups in the "
-                        "same order");
-    }
+    if (std::chrono::steady_clock::now() >= deadline) return Status(StatusCode::timeout, "");
     std::this_thread::sleep_for(pause);
   }
+  return Status();
+}
+
+Status StoreRendezvous::missing(const std::string& name, const Keys& keys,
+                                std::chrono::milliseconds timeout) {
+  std::string ranks;
+  for (size_t rank = 0; rank < keys.size(); ++rank) {
+    if (!store_->check({keys[rank]})) ranks += str_cat(ranks.empty() ? "" : ", ", rank);
+  }
+  if (ranks.empty()) return Status();
+  return Status(StatusCode::timeout,
+                str_cat("rank ", ranks, " of ", keys.size(), " has not published its '", name,
+                        "' within ", timeout.count(),
+                        " ms; check that every rank has started and creates the same groups in the "
+                        "same order"));
 }
 
 bool StoreRendezvous::interrupted() {

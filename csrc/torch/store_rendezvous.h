@@ -1,10 +1,15 @@
-// StoreRendezvous: the engine's key-value store on the c10d::Store that torch hands to a backend.
+// StoreRendezvous: the engine's rendezvous on the c10d::Store that torch hands to a backend.
+//
+// An exchange costs a rank the same few calls for any number of ranks. It publishes its value and
+// counts itself. The last one finds all values there and says so; the others look for its word,
+// which is one short key. Then each reads all values in one call.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <exception>
 #include <string>
+#include <vector>
 
 #include "transport/rendezvous.h"
 
@@ -15,13 +20,21 @@ class StoreRendezvous final : public transport::Rendezvous {
   // `store` is prefixed per group by torch already, which makes keys private to the communicator.
   explicit StoreRendezvous(c10::intrusive_ptr<c10d::Store> store) : store_(std::move(store)) {}
 
-  Status set(const std::string& key, const std::string& value) override;
-  Result<std::string> get(const std::string& key, std::chrono::milliseconds timeout) override;
+  Result<std::vector<std::string>> exchange(const std::string& name, int rank, int num_ranks,
+                                            const std::string& value,
+                                            std::chrono::milliseconds timeout) override;
 
-  // The KeyboardInterrupt that ended a get() with `aborted`, to be rethrown by who asked; or null.
+  // The KeyboardInterrupt that ended an exchange with `aborted`, to be rethrown by who asked; or
+  // null.
   std::exception_ptr interrupt() const { return interrupt_; }
 
  private:
+  using Keys = std::vector<std::string>;
+
+  Status meet(const std::string& name, const Keys& keys, bool is_last,
+              std::chrono::milliseconds timeout);
+  Status wait(const Keys& keys, std::chrono::milliseconds timeout);
+  Status missing(const std::string& name, const Keys& keys, std::chrono::milliseconds timeout);
   bool interrupted();
 
   c10::intrusive_ptr<c10d::Store> store_;

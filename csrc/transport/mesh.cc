@@ -60,14 +60,7 @@ Result<std::unique_ptr<Mesh>> Mesh::create(const MeshOptions& options, Rendezvou
 
 Status Mesh::meet(Rendezvous& rendezvous) {
   DMLCOMM_RETURN_IF_ERROR(loop_.open());
-  if (job_.rank == 0) {
-    Result<JobKey> key = JobKey::random();
-    if (!key.ok()) return key.status();
-    DMLCOMM_RETURN_IF_ERROR(rendezvous.set("job", key->encode()));
-  }
-  Result<std::string> text = rendezvous.get("job", job_.timeout);
-  if (!text.ok()) return text.status();
-  Result<JobKey> key = JobKey::decode(*text);
+  Result<JobKey> key = JobKey::random();
   if (!key.ok()) return key.status();
   job_.key = *key;
   job_.hosts.resize(peers_.size());
@@ -82,13 +75,20 @@ Status Mesh::meet(Rendezvous& rendezvous) {
   return choose_transports(rendezvous);
 }
 
+// Every rank publishes a key beside its address, and that of rank 0 is the job's: so one exchange
+// is enough.
 Status Mesh::read_hosts(Rendezvous& rendezvous) {
-  DMLCOMM_RETURN_IF_ERROR(rendezvous.set(str_cat("host/", job_.rank), job_.own_host().encode()));
+  const std::string own = str_cat(job_.key.encode(), "\n", job_.own_host().encode());
+  Result<std::vector<std::string>> texts =
+      rendezvous.exchange("host", job_.rank, job_.num_ranks, own, job_.timeout);
+  if (!texts.ok()) return texts.status();
+  Result<JobKey> key = JobKey::decode(texts->front());
+  if (!key.ok()) return key.status();
+  job_.key = *key;
   for (int rank = 0; rank < job_.num_ranks; ++rank) {
     if (rank == job_.rank) continue;
-    Result<std::string> text = rendezvous.get(str_cat("host/", rank), job_.timeout);
-    if (!text.ok()) return text.status();
-    Result<HostAddress> host = HostAddress::decode(*text);
+    const std::string& text = (*texts)[rank];
+    Result<HostAddress> host = HostAddress::decode(text.substr(text.find('\n') + 1));
     if (!host.ok()) return host.status();
     job_.hosts[rank] = *host;
     if (!job_.same_host(rank) && job_.config.transport == TransportChoice::shm) {

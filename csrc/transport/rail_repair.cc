@@ -101,11 +101,11 @@ void RailRepair::connect_lane(int peer, size_t lane) {
   // Odd numbers are those of the higher rank: the two sides never give the same one.
   const uint64_t number = 2 * ++num_connects_ + (job_.rank > peer ? 1 : 0);
   admission_.enter(std::move(*attempt), transport, peer, lane, transport.route(peer, lane), number,
-                   is_first ? job_.config.peer_timeout_s : kRepairTimeoutS);
+                   is_first ? time_left_s(peer) : kRepairTimeoutS);
 }
 
-// If it is refused nobody listens any more. A connection that broke later may do better next
-// time.
+// A peer that has published its addresses listens: if it refuses, it is gone. Everything else (a
+// reset, a full port table, an unreachable host) may do better next time.
 void RailRepair::failed(int peer, size_t lane, const Status& status, bool refused) {
   Link& link = *peers_[peer].link;
   if (!is_open(link)) return;
@@ -120,14 +120,34 @@ void RailRepair::failed(int peer, size_t lane, const Status& status, bool refuse
   connection.retry_at_ns = now_ns() + connection.wait_ns;
   if (link.has_lane()) return;
   const bool is_first = link.state() == Link::State::connecting;
+  const bool may_recover =
+      !refused && (status.code() == StatusCode::io_error || status.code() == StatusCode::peer_lost);
   const bool has_ended = connection.was_up && refused;
-  if (has_ended || (is_first && all_have_failed(peer))) {
+  const bool no_way_is_left = is_first && all_have_failed(peer);
+  if (has_ended || (no_way_is_left && !may_recover)) {
     return link.fail(
         Status(status.code(), str_cat(status.message(), peers_[peer].transport->advice())));
   }
   if (!is_first) return;
-  if (!has_failed_before) log_warning(status.message(), "; trying the other rails");
+  peers_[peer].last_failure = status;
+  if (!has_failed_before) {
+    log_warning(status.message(), no_way_is_left ? "; trying again" : "; trying the other rails");
+  }
   connect_missing(peer, false);
+}
+
+// Of the time that a link has to be connected.
+double RailRepair::time_left_s(int peer) const {
+  const int64_t waited_ns = now_ns() - peers_[peer].connecting_since_ns;
+  const double waited_s = static_cast<double>(waited_ns) / static_cast<double>(kNsPerS);
+  return std::max(0.0, job_.config.peer_timeout_s - waited_s);
+}
+
+void RailRepair::give_up(int peer) {
+  const Status& failure = peers_[peer].last_failure;
+  peers_[peer].link->fail(Status(
+      failure.code(), str_cat(failure.message(), "; tried again for ", job_.config.peer_timeout_s,
+                              " s (DMLCOMM_PEER_TIMEOUT_S)", peers_[peer].transport->advice())));
 }
 
 bool RailRepair::all_have_failed(int peer) const {
@@ -153,6 +173,10 @@ void RailRepair::tick(int64_t now) {
     if (!peers_[peer].link || !is_open(*peers_[peer].link)) continue;
     Link& link = *peers_[peer].link;
     const bool is_first = link.state() == Link::State::connecting;
+    if (is_first && all_have_failed(peer) && time_left_s(peer) <= 0) {
+      give_up(peer);
+      continue;
+    }
     if (is_first && now - peers_[peer].connecting_since_ns > kFallbackNs)
       connect_missing(peer, false);
     for (size_t lane = 0; lane < peers_[peer].connections.size(); ++lane) {

@@ -2,8 +2,9 @@
 //
 // The first side that needs a connection makes it; if both do, the higher rank's connection wins.
 // If a rail dies while others live, the higher rank connects it again, in the background. If a link
-// has no lane left, both sides connect, over all rails. A peer that no rail reaches within
-// DMLCOMM_PEER_TIMEOUT_S, or whose process refuses, has failed: the link reports that.
+// has no lane left, both sides connect, over all rails. Attempts that fail are repeated. A peer
+// that no rail reaches within DMLCOMM_PEER_TIMEOUT_S, or whose process refuses, has failed: the
+// link reports that.
 //
 // It owns no link. All calls require the progress lock.
 #pragma once
@@ -40,6 +41,7 @@ struct Peer {
   std::unique_ptr<Link> link;           // once anything was asked of it
   std::vector<Connection> connections;  // by lane; lane i is on rail i modulo the rails
   int64_t connecting_since_ns = 0;
+  Status last_failure;  // of an attempt, while the link has never been up
 };
 
 class RailRepair final : public Admission::Owner {
@@ -73,6 +75,8 @@ class RailRepair final : public Admission::Owner {
   void connect_lane(int peer, size_t lane);
   void connect_missing(int peer, bool again);
   bool all_have_failed(int peer) const;
+  double time_left_s(int peer) const;
+  void give_up(int peer);
 
   const Job& job_;
   EventLoop& loop_;

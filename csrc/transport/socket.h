@@ -10,7 +10,8 @@
 
 namespace dmlcomm::transport {
 
-constexpr int kBacklog = 512;  // a whole job may connect to one rank at once
+// A whole job may connect to one rank at once; the kernel takes at most net.core.somaxconn.
+constexpr int kBacklog = 4096;
 
 Result<UniqueFd> open_socket(int family);
 // How a connection was made that is writable now.

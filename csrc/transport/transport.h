@@ -80,7 +80,8 @@ class Transport {
 
   // Listens for peers that need only the HostAddress, before that is published.
   virtual Status listen(Admission&) { return Status(); }
-  // Listens, publishes its addresses, and waits until all of `peers` have done so.
+  // Listens, publishes its addresses, and waits until all ranks have done so. Reads those of
+  // `peers`. Either all ranks of a job call it, or none.
   virtual Status meet(const std::vector<int>& peers, Rendezvous& rendezvous,
                       Admission& admission) = 0;
   // Prepares a connection that a listener has accepted; false drops it.

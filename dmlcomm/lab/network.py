@@ -22,7 +22,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 from dmlcomm.errors import LabError
 from dmlcomm.lab import graph as topology
 from dmlcomm.lab import namespaces as ns
-from dmlcomm.lab import shaping
+from dmlcomm.lab import neighbours, shaping
 from dmlcomm.lab.graph import MANAGEMENT_INTERFACE, End, Link, NodeKind
 from dmlcomm.lab.options import Options
 from dmlcomm.lab.routes import Hop, Table, routing_table
@@ -78,6 +78,7 @@ class Network:
             progress("addresses and rates", done + 1, len(nodes))
         for link in topology.links(graph):
             self._shape_arrivals(link, Shape(), link.shape)
+        neighbours.write_down(graph, self._inside)
         self._update_routes()
 
     def namespaces(self, node: str) -> Namespaces:

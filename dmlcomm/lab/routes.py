@@ -95,7 +95,7 @@ def _neighbours(graph: nx.Graph) -> tuple[Neighbours, dict[str, set[str]]]:
         node: [] for kind in (NodeKind.HOST, NodeKind.ROUTER) for node in nodes_of_kind(graph, kind)
     }
     members: dict[str, set[str]] = defaultdict(set)
-    for ends in _segments(graph):
+    for ends in segments(graph):
         for end in ends:
             neighbours[end.node] += [
                 (peer.node, Hop(peer.ip, end.interface)) for peer in ends if peer.node != end.node
@@ -108,7 +108,7 @@ def _neighbours(graph: nx.Graph) -> tuple[Neighbours, dict[str, set[str]]]:
     return neighbours, members
 
 
-def _segments(graph: nx.Graph) -> list[list[End]]:
+def segments(graph: nx.Graph) -> list[list[End]]:
     """The ends with an address that reach each other directly, over links that are up."""
     segments = []
     for switch in nodes_of_kind(graph, NodeKind.SWITCH):

@@ -22,45 +22,71 @@ class Store(Protocol):
     """The methods of ``torch.distributed.Store`` that are used."""
 
     def set(self, key: str, value: str, /) -> None: ...
-    def get(self, key: str, /) -> bytes: ...
+    def add(self, key: str, amount: int, /) -> int: ...
     def check(self, keys: list[str], /) -> bool: ...
+    def multi_get(self, keys: list[str], /) -> list[bytes]: ...
 
 
 def exchange(store: Store, rank: int, num_ranks: int, own: Facts, timeout_s: float) -> list[Facts]:
     """Publishes ``own`` and returns the facts of all ranks; collective over the group.
 
+    It costs a rank the same few calls of the store for any number of ranks.
+
     Raises:
         TopologyError: on every rank, if a rank has a problem, or if ranks were told different
             networks or have different plan files.
         FactsError: a rank has published something else.
-        TimeoutError: a rank has not published within ``timeout_s``.
+        TimeoutError: ranks have not published within ``timeout_s``.
     """
-    store.set(_key(rank), encode(own))
-    facts = []
-    deadline = time.monotonic() + timeout_s
-    for peer in range(num_ranks):
-        _wait(store, peer, deadline, timeout_s)
-        facts.append(decode(store.get(_key(peer)), peer))
+    keys = [f"{PREFIX}/{peer}" for peer in range(num_ranks)]
+    store.set(keys[rank], encode(own))
+    is_last = store.add(f"{PREFIX}/arrived", 1) >= num_ranks
+    _meet(store, keys, is_last, timeout_s)
+    facts = _decode_all(store.multi_get(keys))
     _check(facts)
     return facts
 
 
-def _key(rank: int) -> str:
-    return f"{PREFIX}/{rank}"
+def _meet(store: Store, keys: list[str], is_last: bool, timeout_s: float) -> None:
+    """Waits until all keys are there.
+
+    The last rank looks at all of them, and says so; the others look for its word, one short key. A
+    rank that was started again has counted twice, and the last one may die before its word: so it
+    is the keys that decide.
+    """
+    complete = f"{PREFIX}/complete"
+    if _wait(store, keys if is_last else [complete], timeout_s):
+        if is_last:
+            store.set(complete, "1")
+        return
+    missing = [str(rank) for rank, key in enumerate(keys) if not store.check([key])]
+    if missing:
+        raise TimeoutError(
+            f"rank {', '.join(missing)} of {len(keys)} has not published its network interfaces "
+            f"('{PREFIX}/...') within {round(timeout_s * 1000)} ms; check that every rank has "
+            "started and creates the same groups in the same order"
+        )
 
 
-def _wait(store: Store, rank: int, deadline: float, timeout_s: float) -> None:
+def _wait(store: Store, keys: list[str], timeout_s: float) -> bool:
     """Store.wait would say on stderr that it has timed out, and not let Ctrl-C through."""
+    deadline = time.monotonic() + timeout_s
     pause_s = _FIRST_PAUSE_S
-    while not store.check([_key(rank)]):
+    while not store.check(keys):
         if time.monotonic() >= deadline:
-            raise TimeoutError(
-                f"rank {rank} has not published its network interfaces ('{_key(rank)}') within "
-                f"{round(timeout_s * 1000)} ms; check that every rank has started and creates the "
-                "same groups in the same order"
-            )
+            return False
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+    return True
+
+
+def _decode_all(texts: Sequence[bytes]) -> list[Facts]:
+    """Ranks of one host mostly publish the same text, which is decoded once."""
+    decoded: dict[bytes, Facts] = {}
+    for rank, text in enumerate(texts):
+        if text not in decoded:
+            decoded[text] = decode(text, rank)
+    return [decoded[text] for text in texts]
 
 
 def _check(facts: Sequence[Facts]) -> None:

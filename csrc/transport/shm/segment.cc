@@ -86,7 +86,7 @@ Result<std::unique_ptr<Segment>> Segment::map(UniqueFd fd, uint32_t rank, uint32
   if (size != bytes) return wrong_size(rank, size, bytes);
   Result<std::byte*> base = map_shared(fd.get(), bytes);
   if (!base.ok()) return base.status();
-  std::unique_ptr<Segment> segment(new Segment(std::move(fd), *base, bytes, num_local, area_bytes));
+  std::unique_ptr<Segment> segment(new Segment(UniqueFd(), *base, bytes, num_local, area_bytes));
   const Header& header = segment->header();
   if (header.magic != kMagic || header.rank != rank || header.num_local != num_local) {
     return Status(StatusCode::protocol_error,

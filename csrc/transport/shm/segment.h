@@ -72,6 +72,7 @@ class Segment {
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;
 
+  // Of the owner's segment. A peer's is mapped and needs none.
   int fd() const { return fd_.get(); }
   Header& header() { return *reinterpret_cast<Header*>(base_); }
   RingControl& ring_control(uint32_t local_index);

@@ -81,16 +81,15 @@ void TcpTransport::learn_ways() {
 Status TcpTransport::meet(const std::vector<int>& peers, Rendezvous& rendezvous,
                           Admission& admission) {
   const Status listening = listen_on_rails(admission);
-  const Status told = rendezvous.set(
-      str_cat("rails/", job_.rank),
-      listening.ok() ? encode_rails(own_endpoints_) : encode_no_rails(listening.message()));
+  Result<std::vector<std::string>> texts = rendezvous.exchange(
+      "rails", job_.rank, job_.num_ranks,
+      listening.ok() ? encode_rails(own_endpoints_) : encode_no_rails(listening.message()),
+      job_.timeout);
   DMLCOMM_RETURN_IF_ERROR(listening);
-  DMLCOMM_RETURN_IF_ERROR(told);
+  if (!texts.ok()) return texts.status();
   endpoints_.resize(static_cast<size_t>(job_.num_ranks));
   for (int peer : peers) {
-    Result<std::string> text = rendezvous.get(str_cat("rails/", peer), job_.timeout);
-    if (!text.ok()) return text.status();
-    Result<std::vector<RailEndpoint>> endpoints = decode_rails(*text);
+    Result<std::vector<RailEndpoint>> endpoints = decode_rails((*texts)[peer]);
     if (!endpoints.ok()) {
       return Status(endpoints.status().code(),
                     str_cat("rank ", peer, " on host ", job_.hosts[peer].host_name, ": ",

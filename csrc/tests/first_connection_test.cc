@@ -1,0 +1,209 @@
+// The first connection to a peer: repeated while it may still come about, given up at once if
+// nobody listens.
+
+#include <gtest/gtest.h>
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <functional>
+#include <future>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/unique_fd.h"
+#include "engine/communicator.h"
+#include "tests/ranks.h"
+#include "transport/address.h"
+
+namespace dmlcomm::tests {
+namespace {
+
+using engine::Communicator;
+using transport::RailEndpoint;
+
+constexpr int kNumRanks = 2;
+constexpr int kWithoutEnd = 1 << 20;
+
+sockaddr_in loopback(uint16_t port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(port);
+  return address;
+}
+
+// A port of loopback that leads to another one, but resets the first connections.
+class Relay {
+ public:
+  Relay(uint16_t target, int num_resets) : target_(target), num_resets_(num_resets) {
+    sockaddr_in address = loopback(0);
+    socklen_t length = sizeof(address);
+    auto* any = reinterpret_cast<sockaddr*>(&address);
+    EXPECT_EQ(bind(listener_.get(), any, length), 0);
+    EXPECT_EQ(listen(listener_.get(), 16), 0);
+    EXPECT_EQ(getsockname(listener_.get(), any, &length), 0);
+    port_ = ntohs(address.sin_port);
+    threads_.emplace_back([this] { accept_all(); });
+  }
+
+  // The ranks have closed their ends.
+  ~Relay() {
+    shutdown(listener_.get(), SHUT_RDWR);
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  uint16_t port() const { return port_; }
+  int num_accepted() const { return num_accepted_; }
+
+ private:
+  void accept_all() {
+    for (;;) {
+      UniqueFd from(accept(listener_.get(), nullptr, nullptr));
+      if (!from.valid()) return;
+      if (num_accepted_++ < num_resets_) {
+        const linger reset{1, 0};
+        setsockopt(from.get(), SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
+        continue;
+      }
+      UniqueFd to(socket(AF_INET, SOCK_STREAM, 0));
+      const sockaddr_in address = loopback(target_);
+      if (connect(to.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+        continue;
+      }
+      sockets_.push_back(std::move(from));
+      const int a = sockets_.back().get();
+      sockets_.push_back(std::move(to));
+      const int b = sockets_.back().get();
+      threads_.emplace_back([a, b] { copy(a, b); });
+      threads_.emplace_back([a, b] { copy(b, a); });
+    }
+  }
+
+  static void copy(int from, int to) {
+    std::array<char, 4096> bytes;
+    for (;;) {
+      const ssize_t got = read(from, bytes.data(), bytes.size());
+      if (got <= 0 || send(to, bytes.data(), static_cast<size_t>(got), MSG_NOSIGNAL) != got) break;
+    }
+    shutdown(from, SHUT_RD);
+    shutdown(to, SHUT_WR);
+  }
+
+  const uint16_t target_;
+  const int num_resets_;
+  const UniqueFd listener_{socket(AF_INET, SOCK_STREAM, 0)};
+  uint16_t port_ = 0;
+  std::atomic<int> num_accepted_ = 0;
+  std::list<UniqueFd> sockets_;     // of the first thread
+  std::list<std::thread> threads_;  // the first one adds others
+};
+
+// Gives the ranks other ports of each other than they publish.
+class OtherPorts final : public transport::Rendezvous {
+ public:
+  using Change = std::function<uint16_t(uint16_t port)>;
+  explicit OtherPorts(Change change) : change_(std::move(change)) {}
+
+  Result<std::vector<std::string>> exchange(const std::string& name, int rank, int num_ranks,
+                                            const std::string& value,
+                                            std::chrono::milliseconds timeout) override {
+    if (name != "rails") return inner_->exchange(name, rank, num_ranks, value, timeout);
+    std::vector<RailEndpoint> rails = transport::decode_rails(value).value();
+    for (RailEndpoint& rail : rails) rail.port = change_(rail.port);
+    return inner_->exchange(name, rank, num_ranks, transport::encode_rails(rails), timeout);
+  }
+
+ private:
+  const Change change_;
+  const std::shared_ptr<transport::Rendezvous> inner_ = memory_rendezvous();
+};
+
+std::vector<std::shared_ptr<Communicator>> join(double peer_timeout_s, OtherPorts::Change change) {
+  Config config;
+  config.transport = TransportChoice::tcp;
+  config.peer_timeout_s = peer_timeout_s;
+  const auto rendezvous = std::make_shared<OtherPorts>(std::move(change));
+  std::vector<std::future<std::shared_ptr<Communicator>>> joining;
+  for (int rank = 0; rank < kNumRanks; ++rank) {
+    engine::CommunicatorOptions options;
+    options.rank = rank;
+    options.num_ranks = kNumRanks;
+    options.name = "test";
+    options.config = config;
+    options.timeout = std::chrono::seconds(60);
+    joining.push_back(std::async(std::launch::async, [options, rendezvous] {
+      return Communicator::create(options, rendezvous).value();
+    }));
+  }
+  std::vector<std::shared_ptr<Communicator>> group;
+  for (auto& rank : joining) group.push_back(rank.get());
+  return group;
+}
+
+// What every rank gets of an all_reduce of ones.
+std::vector<Status> all_reduce(const std::vector<std::shared_ptr<Communicator>>& group) {
+  std::vector<std::vector<float>> data(group.size(), std::vector<float>(1000, 1));
+  std::vector<engine::OperationPtr> operations;
+  for (size_t rank = 0; rank < group.size(); ++rank) {
+    operations.push_back(
+        group[rank]->all_reduce(data[rank].data(), 1000, DType::f32, ReduceOp::sum, {}));
+  }
+  std::vector<Status> statuses;
+  for (size_t rank = 0; rank < group.size(); ++rank) {
+    statuses.push_back(operations[rank]->wait(std::chrono::milliseconds(0)));
+    if (!statuses.back().ok()) continue;
+    EXPECT_EQ(data[rank], std::vector<float>(1000, kNumRanks));
+  }
+  return statuses;
+}
+
+TEST(FirstConnectionTest, IsMadeAgainAfterResets) {
+  std::mutex mutex;
+  std::list<Relay> relays;
+  auto group = join(30, [&](uint16_t port) {
+    std::lock_guard lock(mutex);
+    return relays.emplace_back(port, 3).port();
+  });
+  for (const Status& status : all_reduce(group)) EXPECT_TRUE(status.ok()) << status;
+  int num_accepted = 0;
+  for (const Relay& relay : relays) num_accepted += relay.num_accepted();
+  EXPECT_GT(num_accepted, 3);
+  for (auto& rank : group) rank->close();
+}
+
+TEST(FirstConnectionTest, IsGivenUpAfterThePeersTimeout) {
+  std::mutex mutex;
+  std::list<Relay> relays;
+  auto group = join(0.5, [&](uint16_t port) {
+    std::lock_guard lock(mutex);
+    return relays.emplace_back(port, kWithoutEnd).port();
+  });
+  for (const Status& status : all_reduce(group)) {
+    EXPECT_EQ(status.code(), StatusCode::peer_lost) << status;
+    EXPECT_NE(status.message().find("DMLCOMM_PEER_TIMEOUT_S"), std::string::npos) << status;
+  }
+  for (auto& rank : group) rank->close();
+}
+
+// The test would last an hour if it waited for the peer's timeout.
+TEST(FirstConnectionTest, IsGivenUpAtOnceIfNobodyListens) {
+  constexpr uint16_t kNobody = 1;
+  auto group = join(3600, [&](uint16_t) { return kNobody; });
+  for (const Status& status : all_reduce(group)) {
+    EXPECT_EQ(status.code(), StatusCode::peer_lost) << status;
+    EXPECT_NE(status.message().find("refused"), std::string::npos) << status;
+  }
+  for (auto& rank : group) rank->close();
+}
+
+}  // namespace
+}  // namespace dmlcomm::tests
