@@ -12,7 +12,7 @@ namespace {
 // Operations of a trial: the first one also connects ranks that have not met before.
 constexpr size_t kTrialOperations = 2;
 // Another algorithm has to be, or to promise to be, so much faster.
-constexpr double kWorthwhile = 0.9;
+constexpr double kWorthwhile = 0.95;
 // When so many operations in a row take twice as long or half, the network has changed, and all
 // times are forgotten.
 constexpr double kMuch = 2;
@@ -29,12 +29,12 @@ Trials::Trials(std::vector<const Algorithm*> candidates, const std::vector<doubl
   candidates_[usual_].was_tried = true;
 }
 
-double Trials::Candidate::shortest_s() const {
-  double shortest = 0;
-  for (double time : seconds) {
-    if (time > 0 && (shortest == 0 || time < shortest)) shortest = time;
-  }
-  return shortest;
+// The second shortest of the last times: neither luck nor an interruption.
+double Trials::Candidate::usual_s() const {
+  std::array<double, 4> sorted = seconds;
+  const size_t known = std::min(num_times, sorted.size());
+  std::sort(sorted.begin(), sorted.begin() + static_cast<ptrdiff_t>(known));
+  return known == 0 ? 0 : sorted[known > 2 ? 1 : 0];
 }
 
 void Trials::estimate(const std::vector<double>& estimates_s) {
@@ -73,7 +73,7 @@ void Trials::ended(const Algorithm& algorithm, double seconds) {
 }
 
 void Trials::notice_change(const Candidate& candidate, double seconds) {
-  const double before = candidate.shortest_s();
+  const double before = candidate.usual_s();
   const bool is_far = before > 0 && (seconds > kMuch * before || kMuch * seconds < before);
   num_slow_ = is_far ? num_slow_ + 1 : 0;
   if (num_slow_ >= kSlowOperations) forget_times();
@@ -82,8 +82,8 @@ void Trials::notice_change(const Candidate& candidate, double seconds) {
 size_t Trials::best_known() const {
   size_t best = usual_;
   for (size_t i = 0; i < candidates_.size(); ++i) {
-    const double time = candidates_[i].shortest_s();
-    const double limit = candidates_[best].shortest_s() * (best == usual_ ? kWorthwhile : 1);
+    const double time = candidates_[i].usual_s();
+    const double limit = candidates_[best].usual_s() * (best == usual_ ? kWorthwhile : 1);
     if (time > 0 && time < limit) best = i;
   }
   return best;
@@ -95,7 +95,7 @@ void Trials::choose() {
   trials_to_start_ = trials_to_end_ = 0;
   usual_ = next_ = best;
   if (candidates_[usual_].num_times < kTrialOperations) return;
-  double limit = kWorthwhile * candidates_[usual_].shortest_s();
+  double limit = kWorthwhile * candidates_[usual_].usual_s();
   for (size_t i = 0; i < candidates_.size(); ++i) {
     if (candidates_[i].was_tried || candidates_[i].estimate_s >= limit) continue;
     limit = candidates_[i].estimate_s;

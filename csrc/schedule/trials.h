@@ -44,7 +44,7 @@ class Trials {
     size_t num_times = 0;
     bool was_tried = false;
 
-    double shortest_s() const;
+    double usual_s() const;
   };
 
   bool is_trying() const { return trials_to_start_ > 0 || trials_to_end_ > 0; }
