@@ -155,6 +155,11 @@ void Engine::start(Running& running) {
   Status status;
   if (!op.request().is_point_to_point()) tuner_->prepare(op);
   running.runner = make_runner(op, &status);
+  if (op.request().is_point_to_point()) {
+    tuner_->message_started();
+  } else {
+    tuner_->started(op);
+  }
   // The runner has moved to the arena what it could.
   if (shares_memory()) consider_huge_pages(op.request());
   if (status.ok() && !op.request().is_point_to_point()) {

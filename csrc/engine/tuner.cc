@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/str_cat.h"
@@ -52,7 +53,8 @@ Tuner::Tuner(const CommunicatorOptions& options, transport::Mesh& mesh, schedule
       num_learnt_(options.first_sequence - 1) {
   const transport::Job& job = mesh.job();
   if (job.num_ranks_on_host() == job.num_ranks) return;
-  for (size_t rail = 0; rail < options.rails.size(); ++rail) {
+  // Some hosts may have spare rails beyond these.
+  for (uint32_t rail = 0; rail < planner.topology().num_rails; ++rail) {
     const bool is_known = rail < options.rail_rates_bps.size();
     assumed_bps_.push_back(is_known ? static_cast<double>(options.rail_rates_bps[rail])
                                     : kAssumedBitsPerSecond);
@@ -62,8 +64,9 @@ Tuner::Tuner(const CommunicatorOptions& options, transport::Mesh& mesh, schedule
 
 uint64_t Tuner::window(const schedule::OpShape& shape) const {
   if (mesh_.all_share_memory()) return 1;
-  const bool may_learn = measures() && schedule::joins_all(shape);
-  return may_learn && planner_.trials_of(shape).num_started() < kFirstOfSize ? 1 : kWindow;
+  if (!measures() || !schedule::joins_all(shape)) return kWindow;
+  const schedule::Trials& trials = planner_.trials_of(shape);
+  return trials.num_started() < kFirstOfSize || trials.is_trying() ? 1 : kWindow;
 }
 
 RankReport Tuner::own_report() const {
@@ -87,9 +90,9 @@ RankReport Tuner::own_report() const {
 }
 
 Tuner::Past* Tuner::find(uint64_t sequence) {
-  if (past_.empty() || sequence < past_.front().sequence) return nullptr;
-  const uint64_t place = sequence - past_.front().sequence;
-  return place < past_.size() ? &past_[place] : nullptr;
+  const auto it = std::lower_bound(past_.begin(), past_.end(), sequence,
+                                   [](const Past& past, uint64_t s) { return past.sequence < s; });
+  return it == past_.end() || it->sequence != sequence ? nullptr : &*it;
 }
 
 void Tuner::prepare(const OpState& op) {
@@ -109,12 +112,15 @@ void Tuner::prepare(const OpState& op) {
   }
   while (is_on_ && num_learnt_ + next.window < next.sequence) {
     ++num_learnt_;
-    if (const Past* from = find(num_learnt_)) learn(*from);
+    learn(num_learnt_);
   }
   next.algorithm = &planner_.choose(shape);
-  planner_.trials_of(shape).started();
   past_.push_back(std::move(next));
   if (past_.size() > 4 * kWindow) past_.pop_front();
+}
+
+void Tuner::started(const OpState& op) {
+  if (measures()) planner_.trials_of(op.request().shape).started();
 }
 
 void Tuner::ended(uint64_t sequence, const Runner& runner) {
@@ -123,7 +129,8 @@ void Tuner::ended(uint64_t sequence, const Runner& runner) {
   const CompiledPlan* const plan = runner.plan();
   Past* const past = find(sequence);
   if (past == nullptr || plan == nullptr) return;
-  is_even_ = is_even_ && plan->schedule->algorithm->is_even;
+  DMLCOMM_CHECK(past->algorithm == plan->schedule->algorithm);
+  is_even_ = is_even_ && past->algorithm->is_even(planner_.topology());
   latency_s_ += plan->latency_s;
   if (num_running_ == 0) measure(now);
   past->report = runner.report();
@@ -133,16 +140,13 @@ void Tuner::ended(uint64_t sequence, const Runner& runner) {
 }
 
 // What all ranks know at the end of an operation.
-void Tuner::learn(const Past& from) {
-  const uint64_t sequence = from.sequence;
-  if (from.joins_all) {
-    consider(from.report);
-    if (!is_on_) return;
-    if (from.window == 1) tell(sequence - 1, from.report.seconds(kBefore));
-    tell(sequence - kWindow, from.report.seconds(kEarly));
-  } else {
-    tell(sequence - kWindow, 0);
-  }
+void Tuner::learn(uint64_t sequence) {
+  const Past* const from = find(sequence);
+  if (from == nullptr || !from->joins_all) return tell(sequence - kWindow, 0);
+  consider(from->report);
+  if (!is_on_) return;
+  if (from->window == 1) tell(sequence - 1, from->report.seconds(kBefore));
+  tell(sequence - kWindow, from->report.seconds(kEarly));
 }
 
 void Tuner::tell(uint64_t sequence, double seconds) {
@@ -153,10 +157,13 @@ void Tuner::tell(uint64_t sequence, double seconds) {
 
 void Tuner::measure(int64_t now) {
   if (num_measured_ >= kFrequentMeasurements && now - last_measured_ns_ < kMeasureNs) return;
-  mesh_.measure_rails(active_ns_, latency_s_, is_even_);
+  using Traffic = transport::RailMeter::Traffic;
+  const Traffic traffic = is_even_ ? Traffic::even : Traffic::uneven;
+  mesh_.measure_rails(active_ns_, latency_s_, has_messages_ ? Traffic::mixed : traffic);
   active_ns_ = 0;
   latency_s_ = 0;
   is_even_ = true;
+  has_messages_ = false;
   ++num_measured_;
   last_measured_ns_ = now;
 }

@@ -35,6 +35,10 @@ class Tuner {
   void prepare(const OpState& op);
   // This rank's part of the report of that operation.
   transport::RankReport own_report() const;
+  // It has been planned, as the planner chose in prepare().
+  void started(const OpState& op);
+  // A message between two points has started: its bytes pass beside the operations.
+  void message_started() { has_messages_ = true; }
   // A collective has ended well.
   void ended(uint64_t sequence, const Runner& runner);
 
@@ -56,7 +60,7 @@ class Tuner {
   bool measures() const { return is_on_ && !assumed_bps_.empty(); }
   Past* find(uint64_t sequence);
   const Past* find(uint64_t sequence) const { return const_cast<Tuner*>(this)->find(sequence); }
-  void learn(const Past& from);
+  void learn(uint64_t sequence);
   void tell(uint64_t sequence, double seconds);
   void consider(const transport::RankReport& report);
   void use(const transport::RankReport& report);
@@ -66,10 +70,11 @@ class Tuner {
   transport::Mesh& mesh_;
   schedule::Planner& planner_;
   bool is_on_;
-  std::vector<double> assumed_bps_;  // by rail; empty where no rank is on another host
+  std::vector<double>
+      assumed_bps_;  // by rail of the topology; empty where no rank is on another host
   transport::RankReport in_use_;
   int num_others_ = 0;     // reports in a row that differ from it
-  std::deque<Past> past_;  // in their order, without gaps
+  std::deque<Past> past_;  // in their order; calls that were refused are not there
   uint64_t num_learnt_;    // the report of this one is learnt, and of all before
 
   size_t num_running_ = 0;
@@ -77,6 +82,7 @@ class Tuner {
   int64_t active_ns_ = 0;  // since the last measurement
   double latency_s_ = 0;
   bool is_even_ = true;
+  bool has_messages_ = false;
   uint64_t num_measured_ = 0;
   int64_t last_measured_ns_ = 0;
 };

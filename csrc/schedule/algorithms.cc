@@ -21,6 +21,9 @@ bool in_a_ring(const Topology& topology) {
   return topology.max_ranks_per_host() == 1 && topology.grid.empty();
 }
 
+// Of several ranks of a host only one sends to the next host.
+bool on_single_ranks(const Topology& topology) { return topology.max_ranks_per_host() == 1; }
+
 // Elsewhere the ranks beyond the power of two are folded.
 bool for_powers_of_two(const Topology& topology) {
   return std::has_single_bit(topology.num_ranks());
@@ -48,7 +51,6 @@ constexpr Requirement kPeers{reaches_peers,
                              "ranks that share slots, and read and write each other's memory"};
 
 constexpr bool kShort = true, kLong = false;
-constexpr bool kEven = true, kUneven = false;
 
 }  // namespace
 
@@ -74,7 +76,7 @@ constexpr bool kEven = true, kUneven = false;
             nullptr,                                                                           \
             nullptr,                                                                           \
             kShort,                                                                            \
-            kUneven,                                                                           \
+            never,                                                                             \
             can_carry,                                                                         \
             algorithm##_wins},
 #define DMLCOMM_SLOTS(op) DMLCOMM_IN_MEMORY(op, slots, kMemory, fits_slots)

@@ -75,6 +75,8 @@ class Planner {
   // plan() fails with it too.
   const Status& status() const { return status_; }
 
+  const topology::Topology& topology() const { return topology_; }
+
   // The schedule of rank `shape.rank`, where choose() names one. Fails where the shape is malformed
   // or its group is not the topology's.
   Result<std::shared_ptr<const Schedule>> plan(const OpShape& shape);

@@ -98,7 +98,7 @@ void Trials::choose() {
   double limit = kWorthwhile * candidates_[usual_].usual_s();
   for (size_t i = 0; i < candidates_.size(); ++i) {
     if (candidates_[i].was_tried || candidates_[i].estimate_s >= limit) continue;
-    limit = candidates_[i].estimate_s;
+    limit = kClearlyCheaper * candidates_[i].estimate_s;
     next_ = i;
   }
   if (next_ == usual_) return;

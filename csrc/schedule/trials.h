@@ -32,6 +32,8 @@ class Trials {
   void started();
   // Operations that have started.
   size_t num_started() const { return num_started_; }
+  // An algorithm is tried, or its time is awaited.
+  bool is_trying() const { return trials_to_start_ > 0 || trials_to_end_ > 0; }
   // An operation with this algorithm has taken `seconds` (0: that is not known). Every operation
   // that has started is told once.
   void ended(const Algorithm& algorithm, double seconds);
@@ -47,7 +49,6 @@ class Trials {
     double usual_s() const;
   };
 
-  bool is_trying() const { return trials_to_start_ > 0 || trials_to_end_ > 0; }
   void forget_times();
   void choose();
   void notice_change(const Candidate& candidate, double seconds);

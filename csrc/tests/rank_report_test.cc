@@ -65,15 +65,16 @@ TEST(RankReportTest, RailsBeyondTheLastCountAsTheLast) {
 class RailMeterTest : public testing::Test {
  protected:
   // One connection carries `bytes` at `bps` in an operation of that length.
-  void carry(uint64_t bytes, double bps, double latency_s = 0, bool is_even = true) {
+  void carry(uint64_t bytes, double bps, double latency_s = 0,
+             RailMeter::Traffic traffic = RailMeter::Traffic::even) {
     Channel::Flow now = flow_;
     const double seconds = 8 * static_cast<double>(bytes) / bps;
     now.confirmed_bytes += bytes;
     now.busy_us += static_cast<uint64_t>(seconds * 1e6);
     now.min_rtt_us = 80;
-    meter_.add(flow_, now);
+    meter_.add(flow_, now, bytes);
     flow_ = now;
-    meter_.end_period(static_cast<int64_t>(seconds * kNsPerS), latency_s, is_even);
+    meter_.end_period(static_cast<int64_t>(seconds * kNsPerS), latency_s, traffic);
   }
 
   Channel::Flow flow_;
@@ -101,10 +102,22 @@ TEST_F(RailMeterTest, MessagesThatLatencyFillsOnlyShowThatTheRailIsFasterThanTha
 }
 
 TEST_F(RailMeterTest, TrafficThatMeetsAtOnePortCountsUntilThereIsBetter) {
-  carry(1'000'000, 25e6, 0, false);
+  carry(1'000'000, 25e6, 0, RailMeter::Traffic::uneven);
   EXPECT_NEAR(meter_.bits_per_second(), 25e6, 1e6);
   carry(1'000'000, 200e6);
-  for (int i = 0; i < 8; ++i) carry(1'000'000, 25e6, 0, false);
+  for (int i = 0; i < 8; ++i) carry(1'000'000, 25e6, 0, RailMeter::Traffic::uneven);
+  EXPECT_NEAR(meter_.bits_per_second(), 200e6, 1e6);
+}
+
+TEST_F(RailMeterTest, BytesThatBelongToNoOperationTellNothing) {
+  carry(1'000'000, 200e6);
+  for (int i = 0; i < 8; ++i) carry(1'000'000, 9e9, 0, RailMeter::Traffic::mixed);
+  EXPECT_NEAR(meter_.bits_per_second(), 200e6, 1e6);
+  // Some of these bytes were given before.
+  Channel::Flow now = flow_;
+  now.confirmed_bytes += 1'000'000;
+  meter_.add(flow_, now, 20'000);
+  meter_.end_period(1 * kNsPerMs, 0, RailMeter::Traffic::even);
   EXPECT_NEAR(meter_.bits_per_second(), 200e6, 1e6);
 }
 
@@ -120,9 +133,9 @@ TEST_F(RailMeterTest, ConnectionsOfOneTimeAddUp) {
   Channel::Flow flow;
   flow.confirmed_bytes = 1'000'000;
   flow.busy_us = 80'000;
-  meter_.add({}, flow);
-  meter_.add({}, flow);
-  meter_.end_period(80 * kNsPerMs, 0, true);
+  meter_.add({}, flow, flow.confirmed_bytes);
+  meter_.add({}, flow, flow.confirmed_bytes);
+  meter_.end_period(80 * kNsPerMs, 0, RailMeter::Traffic::even);
   EXPECT_NEAR(meter_.bits_per_second(), 200e6, 1e6);
 }
 

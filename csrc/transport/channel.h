@@ -42,7 +42,7 @@ class Channel {
     uint64_t bytes_resent = 0;
     uint32_t min_rtt_us = 0;      // the shortest round trip of late
     uint64_t queued_bytes = 0;    // waiting or on their way now
-    double bytes_per_second = 0;  // at which bytes were confirmed of late
+    double bytes_per_second = 0;  // at which bytes were confirmed of late; 0: not known
   };
   virtual Flow flow() const { return {}; }
 

@@ -24,6 +24,8 @@ constexpr uint64_t kMaxUntoldFrames = 64;
 constexpr size_t kMaxUntoldBytes = 256 * 1024;
 // A look at the kernel's queue of a lane holds for so long.
 constexpr int64_t kProspectNs = 1 * kNsPerMs;
+// The rate of a lane that has carried nothing for so long is not known any more.
+constexpr int64_t kProspectAgeNs = 1 * kNsPerS;
 
 size_t bytes_left(const OutFrame& frame) {
   return kHeaderBytes + frame.header.payload_bytes - frame.written;
@@ -115,7 +117,7 @@ Result<bool> Lane::write_batch(bool* wrote_any) {
   Result<size_t> wrote = channel_->write(parts, num_parts);
   if (!wrote.ok()) return wrote.status();
   *wrote_any |= *wrote > 0;
-  has_carried_ |= *wrote > 0;
+  given_bytes_ += *wrote;
   bytes_since_prospect_ += *wrote;
   counters_->bytes_sent += *wrote;
   size_t left = *wrote;
@@ -168,7 +170,9 @@ int64_t Lane::unconfirmed_since(int64_t now_ns) {
 Lane::Prospect Lane::prospect(int64_t now_ns) {
   if (now_ns - prospect_ns_ > kProspectNs) {
     const Channel::Flow flow = channel_->flow();
-    prospect_ = {static_cast<double>(flow.queued_bytes), flow.bytes_per_second};
+    if (bytes_since_prospect_ > kMaxDeferredPayload) carried_ns_ = now_ns;
+    const bool is_old = now_ns - carried_ns_ > kProspectAgeNs;
+    prospect_ = {static_cast<double>(flow.queued_bytes), is_old ? 0 : flow.bytes_per_second};
     prospect_ns_ = now_ns;
     bytes_since_prospect_ = 0;
   }
@@ -177,9 +181,9 @@ Lane::Prospect Lane::prospect(int64_t now_ns) {
 }
 
 void Lane::measure(RailMeter* meter) {
-  if (!std::exchange(has_carried_, false)) return;
+  if (given_bytes_ == 0) return;
   const Channel::Flow flow = channel_->flow();
-  meter->add(measured_, flow);
+  meter->add(measured_, flow, std::exchange(given_bytes_, 0));
   measured_ = flow;
 }
 

@@ -179,11 +179,12 @@ class Lane {
   bool held_back_ = false;
 
   Channel::Flow measured_;    // at the last measure()
-  bool has_carried_ = false;  // bytes since
+  uint64_t given_bytes_ = 0;  // to the channel since
 
   Prospect prospect_;  // at prospect_ns_
   int64_t prospect_ns_ = 0;
   size_t bytes_since_prospect_ = 0;
+  int64_t carried_ns_ = 0;  // when it was last seen to carry more than small messages
 
   uint64_t confirmed_bytes_ = 0;
   int64_t unconfirmed_since_ns_ = INT64_MAX;

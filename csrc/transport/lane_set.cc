@@ -123,6 +123,7 @@ Lane* LaneSet::next_with_room(size_t left) {
 // and one of them that part alone. So the lane that would be first takes it, now or as soon as it
 // has room.
 bool LaneSet::would_be_last(size_t index, size_t part, size_t left) const {
+  if (!has_many_rails()) return false;
   const int64_t now = now_ns();
   const auto seconds = [part](const Lane::Prospect& prospect) {
     return (prospect.queued_bytes + static_cast<double>(part)) / prospect.bytes_per_second;

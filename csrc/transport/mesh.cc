@@ -236,11 +236,11 @@ std::vector<RailCounters> Mesh::counters() const {
   return counters;
 }
 
-void Mesh::measure_rails(int64_t active_ns, double latency_s, bool is_even) {
+void Mesh::measure_rails(int64_t active_ns, double latency_s, RailMeter::Traffic traffic) {
   for (Link* link : active_) {
     if (!job_.same_host(link->peer())) link->measure(meters_);
   }
-  for (RailMeter& meter : meters_) meter.end_period(active_ns, latency_s, is_even);
+  for (RailMeter& meter : meters_) meter.end_period(active_ns, latency_s, traffic);
 }
 
 // --- the end ---

@@ -75,7 +75,7 @@ class Mesh {
 
   // Reads what the connections to other hosts have carried since the last call, in operations that
   // ran for `active_ns`; see RailMeter::end_period().
-  void measure_rails(int64_t active_ns, double latency_s, bool is_even);
+  void measure_rails(int64_t active_ns, double latency_s, RailMeter::Traffic traffic);
   const std::vector<RailMeter>& meters() const { return meters_; }  // one per rail
 
  private:

@@ -10,30 +10,35 @@ namespace {
 
 // Fewer bytes tell of latencies only.
 constexpr uint64_t kLeastBytes = 16 * 1024;
+// The kernel counts the time in which a connection is busy in ticks of up to 10 ms.
+constexpr double kLeastBusyS = 0.04;
 // A period that messages would fill to this share without their bytes tells only that the rail has
 // at least its rate.
 constexpr double kMostLatency = 0.5;
 
 }  // namespace
 
-void RailMeter::add(const Channel::Flow& before, const Channel::Flow& now) {
-  period_.bytes += now.confirmed_bytes - before.confirmed_bytes;
+// Bytes that an earlier period has left on their way do not count for this one.
+void RailMeter::add(const Channel::Flow& before, const Channel::Flow& now, uint64_t given_bytes) {
+  period_.bytes += std::min(now.confirmed_bytes - before.confirmed_bytes, given_bytes);
   period_.busy_us += static_cast<int64_t>(now.busy_us - before.busy_us);
   bytes_resent_ += now.bytes_resent - before.bytes_resent;
   if (now.min_rtt_us == 0) return;
   min_rtt_us_ = min_rtt_us_ == 0 ? now.min_rtt_us : std::min(min_rtt_us_, now.min_rtt_us);
 }
 
-void RailMeter::end_period(int64_t active_ns, double latency_s, bool is_even) {
+void RailMeter::end_period(int64_t active_ns, double latency_s, Traffic traffic) {
   period_.active_ns += active_ns;
   period_.latency_s += latency_s;
-  period_.is_even = period_.is_even && is_even;
-  if (!period_.is_even && knows_even_) period_ = {};
+  period_.is_even = period_.is_even && traffic == Traffic::even;
+  const bool is_of_use = period_.is_even || !knows_even_;
+  if (traffic == Traffic::mixed || !is_of_use) period_ = {};
   if (period_.bytes < kLeastBytes) return;
   const Period period = period_;
   period_ = {};
   const double busy_s = static_cast<double>(period.busy_us) * 1e-6;
-  const double seconds = std::min(static_cast<double>(period.active_ns) / kNsPerS, busy_s);
+  double seconds = static_cast<double>(period.active_ns) / kNsPerS;
+  if (busy_s >= kLeastBusyS) seconds = std::min(seconds, busy_s);
   if (seconds <= 0) return;
   const double rate = 8 * static_cast<double>(period.bytes) / seconds;
   if (period.latency_s > kMostLatency * seconds && rate <= bits_per_second()) return;

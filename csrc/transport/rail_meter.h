@@ -16,13 +16,17 @@ namespace dmlcomm::transport {
 
 class RailMeter {
  public:
-  // What one connection has carried between two readings.
-  void add(const Channel::Flow& before, const Channel::Flow& now);
+  // The bytes of a period: those of operations in which all hosts send as much as they receive, of
+  // others, or also bytes that belong to none.
+  enum class Traffic { even, uneven, mixed };
+
+  // What one connection has carried between two readings, in which it was given `given_bytes`.
+  void add(const Channel::Flow& before, const Channel::Flow& now, uint64_t given_bytes);
   // `active_ns` have passed in operations, which would have taken `latency_s` if bytes took no
-  // time. The period ends if it has bytes enough to tell a rate. Where not all hosts sent as much
-  // as they received (`is_even`), the rail may have waited for the port of another one: that counts
-  // only until there is something better.
-  void end_period(int64_t active_ns, double latency_s, bool is_even);
+  // time. The period ends if it has bytes enough to tell a rate. With uneven traffic the rail may
+  // have waited for the port of another one: that counts only until there is something better.
+  // Mixed traffic tells nothing.
+  void end_period(int64_t active_ns, double latency_s, Traffic traffic);
 
   // 0: not known.
   double bits_per_second() const;

@@ -2,8 +2,8 @@
 // the wire and an example, the generator and the estimate.
 //
 // A row has the operation, the algorithm, its demand on the topology, where all ranks do the
-// same at the same time, how its schedule grows with the group, and whether all hosts send about as
-// much as they receive (algorithms.h, algorithms.cc).
+// same at the same time, how its schedule grows with the group, and where all ranks send about as
+// much to other hosts as they receive (algorithms.h, algorithms.cc).
 #pragma once
 
 #include <algorithm>
@@ -20,38 +20,38 @@
 #include "topology/partition.h"
 #include "topology/topology.h"
 
-#define DMLCOMM_SCHEDULES(X)                                                    \
-  X(all_reduce, direct, kNothing, always, kLong, kEven)                         \
-  X(all_reduce, ring, kNothing, in_a_ring, kLong, kEven)                        \
-  X(all_reduce, recursive_doubling, kNothing, for_powers_of_two, kShort, kEven) \
-  X(all_reduce, halving_doubling, kNothing, for_powers_of_two, kShort, kEven)   \
-  X(all_reduce, tree, kNothing, never, kShort, kUneven)                         \
-  X(all_reduce, bml, kGrid, always, kShort, kEven)                              \
-  X(all_reduce, bml_ring, kGrid, always, kShort, kEven)                         \
-  X(all_reduce, hierarchical, kHosts, never, kShort, kEven)                     \
-  X(all_reduce, leaders, kCores, never, kShort, kEven)                          \
-  X(reduce, direct, kNothing, never, kLong, kUneven)                            \
-  X(reduce, tree, kNothing, never, kLong, kUneven)                              \
-  X(broadcast, direct, kNothing, never, kLong, kUneven)                         \
-  X(broadcast, tree, kNothing, never, kLong, kUneven)                           \
-  X(broadcast, chain, kNothing, never, kLong, kUneven)                          \
-  X(broadcast, scatter_allgather, kNothing, never, kLong, kUneven)              \
-  X(broadcast, hierarchical, kHosts, never, kLong, kUneven)                     \
-  X(all_gather, direct, kNothing, always, kLong, kEven)                         \
-  X(all_gather, ring, kNothing, in_a_ring, kLong, kEven)                        \
-  X(all_gather, bruck, kNothing, always, kLong, kEven)                          \
-  X(all_gather, bml, kGrid, always, kLong, kEven)                               \
-  X(all_gather, hierarchical, kHosts, never, kLong, kEven)                      \
-  X(gather, direct, kNothing, never, kLong, kUneven)                            \
-  X(scatter, direct, kNothing, never, kLong, kUneven)                           \
-  X(reduce_scatter, direct, kNothing, always, kLong, kEven)                     \
-  X(reduce_scatter, ring, kNothing, in_a_ring, kLong, kEven)                    \
-  X(reduce_scatter, halving, kNothing, for_powers_of_two, kLong, kEven)         \
-  X(reduce_scatter, bml, kGrid, always, kLong, kEven)                           \
-  X(reduce_scatter, hierarchical, kHosts, never, kLong, kEven)                  \
-  X(all_to_all, pairwise, kNothing, always, kLong, kEven)                       \
-  X(barrier, dissemination, kNothing, always, kShort, kUneven)                  \
-  X(barrier, levels, kGrid, always, kShort, kUneven)
+#define DMLCOMM_SCHEDULES(X)                                                     \
+  X(all_reduce, direct, kNothing, always, kLong, always)                         \
+  X(all_reduce, ring, kNothing, in_a_ring, kLong, on_single_ranks)               \
+  X(all_reduce, recursive_doubling, kNothing, for_powers_of_two, kShort, always) \
+  X(all_reduce, halving_doubling, kNothing, for_powers_of_two, kShort, always)   \
+  X(all_reduce, tree, kNothing, never, kShort, never)                            \
+  X(all_reduce, bml, kGrid, always, kShort, always)                              \
+  X(all_reduce, bml_ring, kGrid, always, kShort, always)                         \
+  X(all_reduce, hierarchical, kHosts, never, kShort, always)                     \
+  X(all_reduce, leaders, kCores, never, kShort, always)                          \
+  X(reduce, direct, kNothing, never, kLong, never)                               \
+  X(reduce, tree, kNothing, never, kLong, never)                                 \
+  X(broadcast, direct, kNothing, never, kLong, never)                            \
+  X(broadcast, tree, kNothing, never, kLong, never)                              \
+  X(broadcast, chain, kNothing, never, kLong, never)                             \
+  X(broadcast, scatter_allgather, kNothing, never, kLong, never)                 \
+  X(broadcast, hierarchical, kHosts, never, kLong, never)                        \
+  X(all_gather, direct, kNothing, always, kLong, always)                         \
+  X(all_gather, ring, kNothing, in_a_ring, kLong, on_single_ranks)               \
+  X(all_gather, bruck, kNothing, always, kLong, always)                          \
+  X(all_gather, bml, kGrid, always, kLong, always)                               \
+  X(all_gather, hierarchical, kHosts, never, kLong, always)                      \
+  X(gather, direct, kNothing, never, kLong, never)                               \
+  X(scatter, direct, kNothing, never, kLong, never)                              \
+  X(reduce_scatter, direct, kNothing, always, kLong, always)                     \
+  X(reduce_scatter, ring, kNothing, in_a_ring, kLong, on_single_ranks)           \
+  X(reduce_scatter, halving, kNothing, for_powers_of_two, kLong, always)         \
+  X(reduce_scatter, bml, kGrid, always, kLong, always)                           \
+  X(reduce_scatter, hierarchical, kHosts, never, kLong, always)                  \
+  X(all_to_all, pairwise, kNothing, always, kLong, always)                       \
+  X(barrier, dissemination, kNothing, always, kShort, never)                     \
+  X(barrier, levels, kGrid, always, kShort, never)
 
 namespace dmlcomm::schedule {
 

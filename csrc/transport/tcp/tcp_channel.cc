@@ -67,7 +67,9 @@ Channel::Flow TcpChannel::flow() const {
   flow.bytes_resent = info.tcpi_bytes_retrans;
   flow.min_rtt_us = rtt_us;
   flow.queued_bytes = info.tcpi_notsent_bytes + uint64_t{info.tcpi_unacked} * info.tcpi_snd_mss;
-  flow.bytes_per_second = static_cast<double>(info.tcpi_delivery_rate);
+  // With too little to send, the rate is what there was to send.
+  const bool is_known = info.tcpi_delivery_rate_app_limited == 0;
+  flow.bytes_per_second = is_known ? static_cast<double>(info.tcpi_delivery_rate) : 0;
   return flow;
 }
 
