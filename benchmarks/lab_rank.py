@@ -27,13 +27,15 @@ SMALL_BESIDE = 8  # small operations beside a large one
 class Case:
     """A tensor of ``size`` bytes per rank, in ``buckets`` equal parts that are started at once.
 
-    While it is reduced, tensors of ``beside`` bytes are, one after the other (0: none).
+    While it is reduced, tensors of ``beside`` bytes are, one after the other (0: none). The first
+    ``warm_up`` iterations are not counted.
     """
 
     size: int
     iterations: int
     buckets: int = 1
     beside: int = 0
+    warm_up: int = 0
 
 
 def main() -> None:
@@ -62,14 +64,15 @@ def measure(groups: dict[str, dist.ProcessGroup], case: Case, barrier: Barrier) 
         OPERATION.fill(buffers, sized, dist.get_rank(), seed=1)
         _all_reduce(buffers.output, case.buckets, group)
         wrong[backend] = OPERATION.count_wrong(buffers, sized, dist.get_rank(), seed=1)
-    for _ in range(case.iterations):
+    for iteration in range(-case.warm_up, case.iterations):
         for backend, group in groups.items():
             # Sums of sums would grow beyond what a float holds.
             OPERATION.fill(buffers, sized, dist.get_rank(), seed=1)
             barrier.wait()
             begin = time.perf_counter()
             _all_reduce(buffers.output, case.buckets, group)
-            seconds[backend].append(time.perf_counter() - begin)
+            if iteration >= 0:
+                seconds[backend].append(time.perf_counter() - begin)
             barrier.leave()
     return [_slowest(case, backend, seconds[backend], wrong[backend]) for backend in groups]
 

@@ -38,6 +38,7 @@ class Request:
         ranks_per_host: processes on every host.
         gloo_nics: how many NICs gloo is given; 0 is all.
         seconds: of measuring, per size and backend, about; from 5 to 20 iterations.
+        warm_up: iterations before, which do not count.
         iterations: instead of ``seconds``; needed where links have no rate.
         env: NAME=VALUE for the ranks.
     """
@@ -54,6 +55,7 @@ class Request:
     ranks_per_host: int = 1
     gloo_nics: int = 1
     seconds: float = 6.0
+    warm_up: int = 0
     iterations: int | None = None
     env: tuple[str, ...] = ()
 
@@ -125,13 +127,13 @@ def all_reduce_bound_s(graph: nx.Graph, size: int) -> float | None:
 
 
 def _case(request: Request, graph: nx.Graph, size: int) -> Case:
-    if request.iterations:
-        return Case(size, request.iterations, request.buckets, request.beside)
-    bound_s = all_reduce_bound_s(graph, size)
-    if bound_s is None:
-        raise SystemExit("links without a rate have no bound: set a rate, or the iterations")
-    iterations = min(max(int(request.seconds / bound_s), MIN_ITERATIONS), MAX_ITERATIONS)
-    return Case(size, iterations, request.buckets, request.beside)
+    iterations = request.iterations
+    if not iterations:
+        bound_s = all_reduce_bound_s(graph, size)
+        if bound_s is None:
+            raise SystemExit("links without a rate have no bound: set a rate, or the iterations")
+        iterations = min(max(int(request.seconds / bound_s), MIN_ITERATIONS), MAX_ITERATIONS)
+    return Case(size, iterations, request.buckets, request.beside, request.warm_up)
 
 
 def _in_context(result: dict, request: Request, graph: nx.Graph) -> dict:

@@ -17,6 +17,7 @@ from helpers.multi_nic import (
     ENOUGH_LOST_AND_BACK,
     EVERY_OPERATION,
     REPETITIONS,
+    SAME_ORDER,
     expect_fine,
     run,
     started,
@@ -169,7 +170,7 @@ def test_a_row_of_a_grid_goes_on_through_other_hosts_when_a_cable_is_pulled(lab_
 def test_results_have_the_same_bits_while_links_flap(lab_is_possible, topology, seed):
     chance = random.Random(seed)
     with Lab(topology, rate="500mbit") as lab:
-        process = started(lab, ENOUGH_LOST_AND_BACK + REPETITIONS)
+        process = started(lab, ENOUGH_LOST_AND_BACK + REPETITIONS, *SAME_ORDER)
         for _ in range(3):
             place = f"host{chance.randrange(3)}:eth{chance.randrange(2)}"
             time.sleep(chance.uniform(0.1, 0.6))  # the cable is pulled at any moment...
@@ -183,7 +184,7 @@ def test_results_have_the_same_bits_while_links_flap(lab_is_possible, topology, 
 
 def test_a_rail_that_loses_everything_without_losing_its_carrier(loss_is_possible):
     with Lab("flat:3,2", rate="500mbit") as lab:
-        process = started(lab, ENOUGH_LOST + REPETITIONS)
+        process = started(lab, ENOUGH_LOST + REPETITIONS, *SAME_ORDER)
         lab.set("host1:eth1", "loss=100%")
         _, stderr = stopped(process)
     assert "nothing was confirmed for" in stderr
@@ -276,7 +277,7 @@ def test_results_have_the_same_bits_when_a_cable_carries_one_way_only(
     loss_is_possible, topology, meanwhile
 ):
     with Lab(topology, rate="500mbit") as lab:
-        process = started(lab, ENOUGH_LOST + REPETITIONS)
+        process = started(lab, ENOUGH_LOST + REPETITIONS, *SAME_ORDER)
         for host, script in {"host1": DEAF, **meanwhile}.items():
             lab.exec(host, [sys.executable, "-c", script], check=True)
         _, stderr = stopped(process)

@@ -8,6 +8,7 @@ from helpers.multi_nic import (
     ENOUGH_LOST_AND_BACK,
     EVERY_OPERATION,
     REPETITIONS,
+    SAME_ORDER,
     expect_fine,
     run,
     started,
@@ -143,7 +144,7 @@ def test_packets_that_nobody_forwards(lab_is_possible, forwarding):
 @pytest.mark.parametrize("topology", ["bcube:2,2", "bcube:3,2"])
 def test_results_have_the_same_bits_when_a_cable_is_pulled(lab_is_possible, topology):
     with Lab(topology, rate="500mbit", options=NEIGHBOURS_ONLY) as lab:
-        process = started(lab, ENOUGH_LOST + REPETITIONS)
+        process = started(lab, ENOUGH_LOST + REPETITIONS, *SAME_ORDER)
         lab.set("host1:eth0", "down")
         counts, stderr = stopped(process)
     assert all(count >= 2 for count in counts), counts
@@ -152,7 +153,7 @@ def test_results_have_the_same_bits_when_a_cable_is_pulled(lab_is_possible, topo
 
 def test_a_cable_comes_back(lab_is_possible):
     with Lab("bcube:2,2", rate="500mbit", options=NEIGHBOURS_ONLY) as lab:
-        process = started(lab, ENOUGH_LOST_AND_BACK + REPETITIONS)
+        process = started(lab, ENOUGH_LOST_AND_BACK + REPETITIONS, *SAME_ORDER)
         lab.set("host2:eth1", "down")
         lab.set("host2:eth1", "up")
         stopped(process)

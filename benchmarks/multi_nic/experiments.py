@@ -16,11 +16,18 @@ from dmlcomm.planning.shared_cores import PROBE_BYTES
 SMALL = 64 * 1024  # bytes
 SMALL_TURNS = 5
 ASYNC_BUCKETS = 4
+OF_FLAT, OF_GRIDS = ("ring",), ("bml", "bml_ring")
+WARM_UP = 9  # calls in which ranks find out rates
+# Frames of Ethernet at MTU 1500, and the bytes of a message in each.
+ETHERNET_MTU = 1500
+FRAME_BYTES, DATA_BYTES = 1514, 1448
 
 # The bars. A NIC more than one is worth what the network gives, less what headers and waiting cost.
 MOST_OF_BOUND = 1.05
 MOST_OF_BOUND_UNEQUAL = 1.1
 MOST_OF_BOUND_SHARED_HOSTS = 1.1
+MOST_OF_BOUND_UNKNOWN_UNEQUAL = 1.08
+MOST_OF_BEST_ALGORITHM = 1.1
 MOST_OF_BOUND_LINK_DOWN = 1.15
 LEAST_SPEEDUP_BY_NICS = {2: 1.9, 3: 2.8}
 LEAST_SPEEDUP_ONE_BUCKET = 1.9
@@ -89,6 +96,52 @@ def unequal(settings: Settings) -> list[Row]:
     request = Request(settings.unequal, UNEQUAL_RATES, settings.sizes[:1], mtu=MTU, gloo_nics=0)
     ours, peer = run(request.but(seconds=settings.seconds))
     return [_row("unequal", ours, peer, "gloo, all NICs", MOST_OF_BOUND_UNEQUAL, None)]
+
+
+def unknown_rates(settings: Settings) -> list[Row]:
+    """Rates that nobody gives: the lab's interfaces claim 10 Gb/s, MTU 1500, and the congestion
+    control is that of the machine. From the tenth call on; the bound counts headers.
+
+    The bound of a small tensor is the time of the best algorithm, each forced by hand.
+    """
+    rows = []
+    for spec, rate in settings.unknown:
+        shape = spec if spec.startswith("bcube") else "flat"
+        request = Request(spec, rate, (settings.sizes[0], SMALL), ("dmlcomm",), mtu=ETHERNET_MTU)
+        request = request.but(congestion="", warm_up=WARM_UP, seconds=settings.seconds)
+        large, small = run(request.but(env=(f"DMLCOMM_TOPOLOGY={shape}",)))
+        large["bound_s"] *= FRAME_BYTES / DATA_BYTES
+        most = MOST_OF_BOUND_UNKNOWN_UNEQUAL if "," in rate else MOST_OF_BOUND
+        rows.append(_of_unknown(large, most))
+        best_s, best = min(_forced(request.but(sizes=(SMALL,)), settings.by_hand))
+        small["bound_s"] = best_s
+        row = _of_unknown(small, MOST_OF_BEST_ALGORITHM)
+        rows.append(replace(row, remark=f"the bound is {best}, forced"))
+    return rows
+
+
+def _forced(request: Request, algorithms: tuple[str, ...]) -> list[tuple[float, str]]:
+    """The time of every algorithm that applies, with its name."""
+    is_grid = request.topology.startswith("bcube")
+    return [
+        (run(request.but(env=(f"DMLCOMM_ALGORITHM=all_reduce={name}",)))[0]["seconds"], name)
+        for name in algorithms
+        if name not in (OF_FLAT if is_grid else OF_GRIDS)
+    ]
+
+
+def _of_unknown(result: dict, most: float) -> Row:
+    size = result["size"]
+    shown = f"{size / 1e6:g} MB" if size >= 10**6 else f"{size >> 10} KiB"
+    return Row(
+        experiment="unknown rates",
+        case=f"{result['topology']} at {result['rate']}, {shown}",
+        seconds=result["seconds"],
+        bound_s=result["bound_s"],
+        most_of_bound=most,
+        wrong=result["wrong"],
+        remark=disturbance.remark(result["cpu_stolen"]),
+    )
 
 
 def shared_hosts(settings: Settings) -> list[Row]:
@@ -176,6 +229,7 @@ EXPERIMENTS: dict[str, Callable[[Settings], list[Row]]] = {
     "buckets": buckets,
     "beside": beside,
     "unequal": unequal,
+    "unknown-rates": unknown_rates,
     "shared-hosts": shared_hosts,
     "link-down": link_goes_down,
     "small": small,

@@ -20,6 +20,8 @@ class Settings:
         sizes: of one bucket.
         flat, unequal: topologies with two NICs for the peer with both, and with unequal rates.
         shared: topology of the hosts with two ranks each.
+        unknown: topologies and rates for the measurement of rates that ranks have to find out.
+        by_hand: algorithms to compare with there, where they apply.
         seconds: of measuring, per case and backend, about.
         small_iterations: of the small all_reduce.
         iterations_down, iterations_up: with the link down, and after it is put back.
@@ -30,6 +32,8 @@ class Settings:
     flat: str
     unequal: str
     shared: str
+    unknown: tuple[tuple[str, str], ...]
+    by_hand: tuple[str, ...]
     seconds: float
     small_iterations: int
     iterations_down: int
@@ -42,6 +46,16 @@ FULL = Settings(
     flat="flat:9,2",
     unequal="flat:4,2",
     shared="bcube:2,2",
+    unknown=(
+        ("bcube:3,2", RATE),
+        ("bcube:2,3", RATE),
+        ("bcube:4,2", RATE),
+        ("flat:9,2", RATE),
+        ("flat:9,1", RATE),
+        ("flat:4,2", UNEQUAL_RATES),
+        ("flat:4,3", "200mbit,100mbit,20mbit"),
+    ),
+    by_hand=("direct", "halving_doubling", "recursive_doubling", "tree", "ring", "bml", "bml_ring"),
     seconds=6.0,
     small_iterations=200,
     iterations_down=5,
@@ -56,6 +70,8 @@ QUICK = Settings(
     flat="flat:2,2",
     unequal="flat:2,2",
     shared="flat:2,2",
+    unknown=(("flat:2,2", RATE),),
+    by_hand=("direct",),
     seconds=0.2,
     small_iterations=20,
     iterations_down=3,

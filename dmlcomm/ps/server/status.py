@@ -124,4 +124,14 @@ def _model(model: Values, descriptions: dict[int, Any]) -> Any:
 
 def _rail(rail: Values, rates: dict[str, tuple[float, float]]) -> Any:
     sent, received = rates.get(rail["interface"], (0.0, 0.0))
-    return pb.RailStatus(sent_per_second=sent, received_per_second=received, **rail)
+    # The other figures are those of collectives.
+    keys = (
+        "interface",
+        "bytes_sent",
+        "bytes_received",
+        "frames_repeated",
+        "lanes_lost",
+        "lanes_back",
+    )
+    counters = {key: rail[key] for key in keys}
+    return pb.RailStatus(sent_per_second=sent, received_per_second=received, **counters)
