@@ -87,9 +87,7 @@ if rank in (0, size - 1):
 while store.add("last", 0) < 2:
     time.sleep(0.01)
 say("fine")
-if rank == 0:
-    time.sleep(1)  # the others have asked the store of this rank
-os._exit(0)
+end(size - 1)
 """
 
 LEAVE = """
@@ -208,7 +206,7 @@ try:
     dist.recv(torch.ones(1000), 1)
 except dmlcomm.CommError as error:
     say(type(error).__name__, error)
-os._exit(0)
+end(size - 1)
 """
 
 
@@ -220,7 +218,7 @@ def test_a_dead_rank_is_noticed_through_relays(lab_is_possible):
 
 
 def test_hosts_that_forward_need_no_relay(lab_is_possible):
-    # Ranks leave in good order: one that just ends is a peer that refuses, and is tried in all ways.
+    # Ranks leave in good order: one that just ends refuses, and is tried in all ways.
     script = OBJECTS + PAIRS + LEAVE
     with Lab("bcube:2,2") as lab:
         result = run(lab, script, "-e", "DMLCOMM_LOG_LEVEL=info")

@@ -15,14 +15,12 @@ def total(count):
 def fine():
     dist.barrier()
     say("fine")
-    # A rank that has ended is a lost peer to those that have not left the barrier; and rank 0 has
-    # the store.
+    # A rank that has ended is a lost peer to those that have not left the barrier.
     store = dist.distributed_c10d._get_default_store()
-    for event, waits in (("has left", True), ("ends", rank == 0)):
-        store.add(event, 1)
-        while waits and store.add(event, 0) < size:
-            time.sleep(0.01)
-    os._exit(0)
+    store.add("has left", 1)
+    while store.add("has left", 0) < size:
+        time.sleep(0.01)
+    end()
 """
 
 # Sizes that do not divide, below and above what is sent at once.

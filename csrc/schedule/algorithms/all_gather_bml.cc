@@ -1,7 +1,7 @@
 // all_gather, BML: the broadcast of the BML all_reduce, level by level on all rails at once.
 //
 // Source, vocabulary and requirements: all_reduce_bml.cc. Here the pieces are given: rank p has
-// piece p, pieces may differ in length, and stream t moves the t-th of k parts of every piece.
+// piece p, pieces may differ in length, and stream t moves its share of every piece.
 //
 // Steps: k, in the order of levels opposite to the aggregation's: a host sends every piece that it
 // has of its set to each neighbour on the step's level. Pieces may be separate tensors, and go one
@@ -12,6 +12,7 @@
 // that of piece 2; sends both to host 1 on rail 0, and gets those of 1 and 3.
 #include "schedule/algorithms/generators.h"
 
+#include "schedule/algorithms/bml_shares.h"
 #include "schedule/algorithms/bml_stream.h"
 
 namespace dmlcomm::schedule {
@@ -34,10 +35,12 @@ void add_step(ScheduleBuilder* builder, const Group& group, const BmlStream& ord
 
 }  // namespace
 
-void add_all_gather_bml(ScheduleBuilder* builder, const Group& group, const topology::Grid& grid,
-                        const Range& own, const std::vector<Range>& pieces,
-                        uint32_t element_bytes) {
+void add_all_gather_bml(ScheduleBuilder* builder, const Group& group,
+                        const topology::Topology& topology, const Range& own,
+                        const std::vector<Range>& pieces, uint32_t element_bytes) {
+  const topology::Grid grid(topology.grid);
   const uint32_t num_levels = grid.num_levels();
+  const BmlShares shares(topology);
   std::vector<BmlStream> streams;
   std::vector<std::vector<Range>> parts(num_levels);
   for (uint32_t t = 0; t < num_levels; ++t) {
@@ -45,7 +48,7 @@ void add_all_gather_bml(ScheduleBuilder* builder, const Group& group, const topo
     for (uint32_t place = 0; place < group.size(); ++place) {
       const uint32_t owner = streams[t].owner(place);
       const Range& piece = owner == group.index ? own : pieces[owner];
-      parts[t].push_back(Parts(piece, num_levels, element_bytes)(t));
+      parts[t].push_back(shares.cut(piece, t, element_bytes));
     }
   }
   for (uint32_t step = num_levels; step-- > 0;) {
@@ -63,8 +66,7 @@ Schedule all_gather_bml(const OpShape& shape, const topology::Topology& topology
   for (uint32_t rank : group.ranks) pieces.push_back(all.in(BufferId::output, rank));
   const Range own{BufferId::input, 0, shape.counts[shape.rank]};
   ScheduleBuilder builder(shape);
-  add_all_gather_bml(&builder, group, topology::Grid(topology.grid), own, pieces,
-                     shape.element_bytes);
+  add_all_gather_bml(&builder, group, topology, own, pieces, shape.element_bytes);
   builder.copy(pieces[group.index], own);
   return builder.build();
 }

@@ -24,8 +24,7 @@ Schedule all_gather_hierarchical(const OpShape& shape, const topology::Topology&
   if (topology.grid.empty()) {
     add_all_gather_ring(&builder, ranks.across, own, pieces);
   } else {
-    add_all_gather_bml(&builder, ranks.across, topology::Grid(topology.grid), own, pieces,
-                       shape.element_bytes);
+    add_all_gather_bml(&builder, ranks.across, topology, own, pieces, shape.element_bytes);
   }
   ranks.enter_host(&builder);
   builder.copy(all.in(BufferId::output, shape.rank), own);

@@ -5,8 +5,9 @@
 // whose levels differ in size. One rank per host; a host's number has one digit per level, and
 // rail l leads to its neighbours on level l (grid.h).
 //
-// Vocabulary: k levels; *stream* t of k has 1/k of the vector, in N *pieces*, each owned by one
-// host; level, step, set and chunk as in bml_stream.h.
+// Vocabulary: k levels; *stream* t of k has 1/k of the vector, or its share where levels differ
+// (bml_shares.h), in N *pieces*, each owned by one host; level, step, set and chunk as in
+// bml_stream.h.
 //
 // Steps, of each stream: k steps of aggregation; in each a host sends every neighbour on the step's
 // level that part of its set for which the neighbour is responsible from now on, and combines with
@@ -31,6 +32,7 @@
 // times the GST of above instead of 1.097; of 100 MB both take 1.05 times it.
 #include "schedule/algorithms/generators.h"
 
+#include "schedule/algorithms/bml_shares.h"
 #include "schedule/algorithms/bml_stream.h"
 
 namespace dmlcomm::schedule {
@@ -40,8 +42,8 @@ namespace {
 class ReducingStream : BmlMember {
  public:
   ReducingStream(ScheduleBuilder* builder, const Group& group, const topology::Grid& grid,
-                 uint32_t stream, const Range& share, uint32_t element_bytes)
-      : BmlMember(builder, group, grid, stream, element_bytes), sets_{share} {
+                 uint32_t stream, uint32_t segment, const Range& share, uint32_t element_bytes)
+      : BmlMember(builder, group, grid, stream, segment, element_bytes), sets_{share} {
     for (uint32_t step = 0; step < order_.num_steps(); ++step) {
       sets_.push_back(part(step, order_.own_part(step)));
     }
@@ -140,14 +142,21 @@ class ReducingStream : BmlMember {
 
 }  // namespace
 
-void add_all_reduce_bml(ScheduleBuilder* builder, const Group& group, const topology::Grid& grid,
-                        const Range& all, uint32_t element_bytes, LevelExchange exchange) {
+void add_all_reduce_bml(ScheduleBuilder* builder, const Group& group,
+                        const topology::Topology& topology, const Range& all,
+                        uint32_t element_bytes, LevelExchange exchange) {
   const bool is_ring = exchange == LevelExchange::ring;
+  const topology::Grid grid(topology.grid);
   const uint32_t num_levels = grid.num_levels();
-  const Parts share(all, num_levels, element_bytes);
+  const BmlShares shares(topology);
   std::vector<ReducingStream> streams;
   for (uint32_t t = 0; t < num_levels; ++t) {
-    streams.emplace_back(builder, group, grid, t, share(t), element_bytes);
+    const Range share = shares.cut(all, t, element_bytes);
+    const uint32_t num_segments = shares.num_segments(share.length * element_bytes);
+    const Parts segments(share, num_segments, element_bytes);
+    for (uint32_t segment = 0; segment < num_segments; ++segment) {
+      streams.emplace_back(builder, group, grid, t, segment, segments(segment), element_bytes);
+    }
   }
   // The streams take turns on a rail, and earlier steps go first there. On the way back steps grow:
   // were a stream ahead, the many bytes of its next step would hold up the few of the stream that
@@ -169,9 +178,8 @@ namespace {
 Schedule all_reduce_with(LevelExchange exchange, const OpShape& shape,
                          const topology::Topology& topology) {
   ScheduleBuilder builder(shape);
-  add_all_reduce_bml(&builder, group_across_hosts(topology, shape.rank),
-                     topology::Grid(topology.grid), {BufferId::output, 0, shape.counts[0]},
-                     shape.element_bytes, exchange);
+  add_all_reduce_bml(&builder, group_across_hosts(topology, shape.rank), topology,
+                     {BufferId::output, 0, shape.counts[0]}, shape.element_bytes, exchange);
   return builder.build();
 }
 

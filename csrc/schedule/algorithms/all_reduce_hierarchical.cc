@@ -29,8 +29,7 @@ Schedule all_reduce_hierarchical(const OpShape& shape, const topology::Topology&
   if (topology.grid.empty()) {
     add_all_reduce_ring(&builder, ranks.across, own, shape.element_bytes);
   } else {
-    add_all_reduce_bml(&builder, ranks.across, topology::Grid(topology.grid), own,
-                       shape.element_bytes);
+    add_all_reduce_bml(&builder, ranks.across, topology, own, shape.element_bytes);
   }
   ranks.enter_host(&builder);
   for (uint32_t mate : ranks.mates_after()) builder.send(own, ranks.within.ranks[mate]);

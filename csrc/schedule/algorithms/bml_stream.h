@@ -164,11 +164,11 @@ class BmlStream {
 class BmlMember {
  protected:
   BmlMember(ScheduleBuilder* builder, const Group& group, const topology::Grid& grid,
-            uint32_t stream, uint32_t element_bytes)
+            uint32_t stream, uint32_t segment, uint32_t element_bytes)
       : builder_(builder),
         group_(group),
         order_(grid, group.index, stream),
-        stream_(static_cast<uint16_t>(stream)),
+        stream_(static_cast<uint16_t>(segment * grid.num_levels() + stream)),
         element_bytes_(element_bytes) {}
 
   // The steps that follow are those of `step`.

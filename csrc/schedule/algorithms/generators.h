@@ -77,10 +77,10 @@ inline uint32_t num_chunks(uint64_t bytes, uint32_t most) {
 void add_all_reduce_ring(ScheduleBuilder* builder, const Group& group, const Range& all,
                          uint32_t element_bytes);
 
-// all_reduce of `all`. Member h is host h of the grid.
-void add_all_reduce_bml(ScheduleBuilder* builder, const Group& group, const topology::Grid& grid,
-                        const Range& all, uint32_t element_bytes,
-                        LevelExchange exchange = LevelExchange::ring);
+// all_reduce of `all`. Member h is host h of the grid of the topology.
+void add_all_reduce_bml(ScheduleBuilder* builder, const Group& group,
+                        const topology::Topology& topology, const Range& all,
+                        uint32_t element_bytes, LevelExchange exchange = LevelExchange::ring);
 
 // broadcast of `all` from member `root`.
 void add_broadcast_chain(ScheduleBuilder* builder, const Group& group, uint32_t root,
@@ -91,17 +91,18 @@ void add_broadcast_chain(ScheduleBuilder* builder, const Group& group, uint32_t 
 void add_all_gather_ring(ScheduleBuilder* builder, const Group& group, const Range& own,
                          const std::vector<Range>& pieces);
 
-// The same. Member h is host h of the grid.
-void add_all_gather_bml(ScheduleBuilder* builder, const Group& group, const topology::Grid& grid,
-                        const Range& own, const std::vector<Range>& pieces, uint32_t element_bytes);
+// The same. Member h is host h of the grid of the topology.
+void add_all_gather_bml(ScheduleBuilder* builder, const Group& group,
+                        const topology::Topology& topology, const Range& own,
+                        const std::vector<Range>& pieces, uint32_t element_bytes);
 
 // reduce_scatter: versions[i] is this rank's version of the piece of member i, and is preserved.
 void add_reduce_scatter_ring(ScheduleBuilder* builder, const Group& group,
                              const std::vector<Range>& versions, const Range& result);
 
-// The same. Member h is host h of the grid.
+// The same. Member h is host h of the grid of the topology.
 void add_reduce_scatter_bml(ScheduleBuilder* builder, const Group& group,
-                            const topology::Grid& grid, const std::vector<Range>& versions,
+                            const topology::Topology& topology, const std::vector<Range>& versions,
                             const Range& result, uint32_t element_bytes);
 
 }  // namespace dmlcomm::schedule

@@ -1,5 +1,7 @@
 #include "schedule/algorithms/hierarchy.h"
 
+#include "schedule/algorithms/bml_shares.h"
+
 #include <algorithm>
 #include <map>
 #include <numeric>
@@ -20,7 +22,7 @@ bool is_hierarchical(const topology::Topology& topology) {
 Hierarchy::Hierarchy(const topology::Topology& topology, uint32_t rank)
     : within(group_within_host(topology, rank)),
       across(group_across_hosts(topology, rank)),
-      host_stream_(static_cast<uint16_t>(std::max<size_t>(1, topology.grid.size()))) {}
+      host_stream_(static_cast<uint16_t>(kMaxBmlSegments * std::max<size_t>(1, topology.grid.size()))) {}
 
 std::vector<uint32_t> Hierarchy::mates_after() const {
   return ranks_after(within.index, within.size());

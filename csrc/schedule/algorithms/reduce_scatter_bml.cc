@@ -14,6 +14,7 @@
 
 #include <algorithm>
 
+#include "schedule/algorithms/bml_shares.h"
 #include "schedule/algorithms/bml_stream.h"
 
 namespace dmlcomm::schedule {
@@ -23,14 +24,14 @@ namespace {
 class ScatteringStream : BmlMember {
  public:
   ScatteringStream(ScheduleBuilder* builder, const Group& group, const topology::Grid& grid,
-                   uint32_t stream, const std::vector<Range>& versions, const Range& result,
-                   uint32_t element_bytes)
-      : BmlMember(builder, group, grid, stream, element_bytes),
-        result_(Parts(result, grid.num_levels(), element_bytes)(stream)),
+                   const BmlShares& shares, uint32_t stream, const std::vector<Range>& versions,
+                   const Range& result, uint32_t element_bytes)
+      : BmlMember(builder, group, grid, stream, 0, element_bytes),
+        result_(shares.cut(result, stream, element_bytes)),
         begins_{0} {
     for (uint32_t place = 0; place < grid.num_hosts(); ++place) {
       const Range& version = versions[order_.owner(place)];
-      versions_.push_back(Parts(version, grid.num_levels(), element_bytes)(stream));
+      versions_.push_back(shares.cut(version, stream, element_bytes));
       begins_.push_back(begins_.back() + versions_.back().length);
     }
     const PieceRun kept = order_.set(1);
@@ -104,10 +105,12 @@ class ScatteringStream : BmlMember {
 }  // namespace
 
 void add_reduce_scatter_bml(ScheduleBuilder* builder, const Group& group,
-                            const topology::Grid& grid, const std::vector<Range>& versions,
+                            const topology::Topology& topology, const std::vector<Range>& versions,
                             const Range& result, uint32_t element_bytes) {
+  const topology::Grid grid(topology.grid);
+  const BmlShares shares(topology);
   for (uint32_t t = 0; t < grid.num_levels(); ++t) {
-    ScatteringStream stream(builder, group, grid, t, versions, result, element_bytes);
+    ScatteringStream stream(builder, group, grid, shares, t, versions, result, element_bytes);
     stream.first_step();
     for (uint32_t step = 1; step < grid.num_levels(); ++step) stream.later_step(step);
   }
@@ -119,7 +122,7 @@ Schedule reduce_scatter_bml(const OpShape& shape, const topology::Topology& topo
   std::vector<Range> versions;
   for (uint32_t rank : group.ranks) versions.push_back(pieces.in(BufferId::input, rank));
   ScheduleBuilder builder(shape);
-  add_reduce_scatter_bml(&builder, group, topology::Grid(topology.grid), versions,
+  add_reduce_scatter_bml(&builder, group, topology, versions,
                          {BufferId::output, 0, shape.counts[shape.rank]}, shape.element_bytes);
   return builder.build();
 }

@@ -38,8 +38,7 @@ Schedule reduce_scatter_hierarchical(const OpShape& shape, const topology::Topol
   if (topology.grid.empty()) {
     add_reduce_scatter_ring(&builder, ranks.across, sums, result);
   } else {
-    add_reduce_scatter_bml(&builder, ranks.across, topology::Grid(topology.grid), sums, result,
-                           shape.element_bytes);
+    add_reduce_scatter_bml(&builder, ranks.across, topology, sums, result, shape.element_bytes);
   }
   return builder.build();
 }

@@ -1,5 +1,7 @@
 #include "schedule/price/estimate.h"
 
+#include "schedule/algorithms/bml_shares.h"
+
 namespace dmlcomm::schedule {
 namespace {
 
@@ -136,24 +138,24 @@ double Estimates::seconds(double (*form)(const EstimateTerms& terms)) const {
 
 double bml_stage_seconds(const EstimateTerms& terms, LevelExchange exchange) {
   const bool is_ring = exchange == LevelExchange::ring;
-  const auto num_levels = static_cast<uint32_t>(terms.grid.size());
-  std::vector<double> busy_s(num_levels, 0);  // each rail
-  double messages = 0;                        // of one step
+  const BmlShares shares(*terms.topology);
+  std::vector<double> busy_s(terms.grid.size(), 0);  // each rail
+  double messages = 0;                               // of one step
   double rounds = 0;
-  for (uint32_t t = 0; t < num_levels; ++t) {
-    double set = terms.bytes / num_levels;
+  for (uint32_t t = 0; t < shares.num_streams(); ++t) {
+    if (shares.of(t) == 0) continue;
     messages += terms.grid[t] - 1;
     rounds += is_ring ? terms.grid[t] - 1 : 1;
-    for (uint32_t step = 0; step < num_levels; ++step) {
-      const uint32_t level = (step + t) % num_levels;
+    const std::vector<double> loads = bml_loads(terms.grid, t);
+    for (size_t level = 0; level < loads.size(); ++level) {
       const double contention = is_ring || terms.grid[level] <= 2 ? 1 : terms.contention;
-      busy_s[level] += terms.beta_of_rail[level] * set * contention * (terms.grid[level] - 1) /
-                       terms.grid[level];
-      set /= terms.grid[level];
+      busy_s[level] +=
+          terms.beta_of_rail[level] * contention * terms.bytes * shares.of(t) * loads[level];
     }
   }
   const double longest = busy_s.empty() ? 0 : *std::max_element(busy_s.begin(), busy_s.end());
-  return rounds * terms.hop_alpha + num_levels * messages * terms.overhead + longest;
+  const auto num_steps = static_cast<double>(terms.grid.size());
+  return rounds * terms.hop_alpha + num_steps * messages * terms.overhead + longest;
 }
 
 }  // namespace dmlcomm::schedule
