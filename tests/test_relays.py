@@ -13,6 +13,7 @@ from helpers.multi_nic import (
     run,
     started,
     stopped,
+    wait_for_loss,
 )
 
 NEIGHBOURS_ONLY = Options(forwarding=False)
@@ -159,6 +160,7 @@ def test_a_cable_comes_back(lab_is_possible):
     with Lab("bcube:2,2", rate="500mbit", options=NEIGHBOURS_ONLY) as lab:
         process = started(lab, ENOUGH_LOST_AND_BACK + REPETITIONS, *SAME_ORDER)
         lab.set("host2:eth1", "down")
+        wait_for_loss(process)
         lab.set("host2:eth1", "up")
         stopped(process)
 

@@ -2,12 +2,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "base/str_cat.h"
 #include "schedule/algorithms.h"
+#include "schedule/algorithms/bml_shares.h"
 #include "schedule/planner.h"
 #include "schedule/price/simulator.h"
 #include "schedule/verify/verifier.h"
@@ -45,6 +47,7 @@ void expect_right(const topology::Topology& topology, OpKind kind, uint64_t coun
   const Status status = verify(shapes, schedules, Aliasing::in_place);
   EXPECT_TRUE(status.ok()) << status << "\n" << topology.grid.size() << " levels, count " << count;
   EXPECT_TRUE(check_rails(topology, schedules).ok()) << check_rails(topology, schedules);
+  if (!BmlShares(topology).are_equal()) return;
   const size_t num_pieces = topology.num_ranks() * topology.grid.size();
   if (count < (kind == OpKind::all_reduce ? num_pieces : topology.grid.size())) return;
   EXPECT_TRUE(check_rails_are_not_shared(schedules).ok()) << check_rails_are_not_shared(schedules);
@@ -80,6 +83,87 @@ TEST(BmlTest, IsRightInChunks) {
        {std::vector<uint32_t>{3, 2}, {6, 2}, {2, 6}, {2, 3, 2}, {2, 2, 2}, {2, 2, 3}, {5}}) {
     for (OpKind kind : kKinds) expect_right(grid(sizes), kind, 61, 1 << 16);
     expect_right(grid(sizes), OpKind::all_reduce, 61, 1 << 16, "bml_ring");
+  }
+}
+
+// What every host has to send each way over the cut around those that share a digit of the level.
+double seconds_of_cut(const topology::Topology& topology, uint64_t bytes, uint32_t level) {
+  const double size = topology.grid[level];
+  const double hosts_inside = topology.num_ranks() / size;
+  return 2 * (size - 1) / size * static_cast<double>(bytes) * topology.rail_beta(level) /
+         hosts_inside;
+}
+
+TEST(BmlSharesTest, AreEqualWhereLevelsAre) {
+  for (uint32_t k = 2; k <= 4; ++k) EXPECT_TRUE(BmlShares(bcube(3, k)).are_equal()) << k;
+  // As close as measurements of one rate may be.
+  EXPECT_TRUE(BmlShares(at_rates(bcube(3, 2), {200'000'000, 183'000'000})).are_equal());
+}
+
+TEST(BmlSharesTest, GiveASlowLevelLessToMove) {
+  const BmlShares slow_level(at_rates(bcube(3, 2), {200'000'000, 50'000'000}));
+  EXPECT_EQ(slow_level.of(0), 1);
+  EXPECT_EQ(slow_level.of(1), 0);
+  const BmlShares half(at_rates(bcube(3, 2), {100'000'000, 200'000'000}));
+  EXPECT_NEAR(half.of(1), 5.0 / 6, 0.01);
+  const BmlShares sizes(grid({4, 2}));
+  EXPECT_NEAR(sizes.of(0), 1.0 / 6, 0.01);
+}
+
+TEST(BmlSharesTest, CoverTheRangeInOrder) {
+  const BmlShares shares(at_rates(bcube(2, 3), {200'000'000, 100'000'000, 100'000'000}));
+  for (uint64_t count : {0, 1, 7, 119, 120, 12'345, 3'000'000}) {
+    uint64_t begin = 0;
+    double largest_error = 0;
+    for (uint32_t t = 0; t < shares.num_streams(); ++t) {
+      const Range share = shares.cut({BufferId::output, 10, count}, t, 4);
+      EXPECT_EQ(share.offset, begin + 10);
+      begin += share.length;
+      largest_error = std::max(largest_error, std::abs(static_cast<double>(share.length) -
+                                                       shares.of(t) * static_cast<double>(count)));
+    }
+    EXPECT_EQ(begin, count);
+    EXPECT_LE(largest_error, 120 * 16);
+  }
+}
+
+TEST(BmlTest, IsRightWhereRatesDiffer) {
+  for (const std::vector<uint32_t>& sizes :
+       {std::vector<uint32_t>{3, 3}, {2, 4}, {2, 2, 2}, {2, 3, 2}}) {
+    std::vector<uint64_t> rates{100'000'000, 300'000'000, 20'000'000};
+    rates.resize(sizes.size());
+    const topology::Topology topology = at_rates(grid(sizes), rates);
+    ASSERT_FALSE(BmlShares(topology).are_equal());
+    for (OpKind kind : kKinds) {
+      for (uint64_t count : {0, 1, 7, 301}) expect_right(topology, kind, count);
+      expect_right(topology, kind, 61, 1 << 16);
+    }
+    expect_right(topology, OpKind::all_reduce, 301, 1 << 16, "bml_ring");
+  }
+}
+
+// No algorithm sends less over the cuts between the parts of a level.
+TEST(BmlTest, IsCloseToTheBoundOfTheSlowestLevel) {
+  constexpr uint64_t kBytes = 12'500'000;
+  struct Case {
+    std::vector<uint32_t> sizes;
+    std::vector<uint64_t> rates;
+  };
+  for (const auto& [sizes, rates] :
+       {Case{{3, 3}, {200'000'000, 50'000'000}}, Case{{3, 3}, {50'000'000, 200'000'000}},
+        Case{{4, 4}, {200'000'000, 50'000'000}},
+        Case{{2, 2, 2}, {200'000'000, 200'000'000, 50'000'000}}}) {
+    const topology::Topology topology = at_rates(grid(sizes), rates);
+    double bound = 0;
+    for (uint32_t level = 0; level < sizes.size(); ++level) {
+      bound = std::max(bound, seconds_of_cut(topology, kBytes, level));
+    }
+    const auto shapes = even_shapes(OpKind::all_reduce, topology.num_ranks(), 0, kBytes);
+    const auto schedules = schedules_of(topology, OpKind::all_reduce, shapes, "bml_ring");
+    const double closed =
+        find_algorithm(OpKind::all_reduce, "bml_ring")->estimate(estimate_terms(topology, kBytes));
+    EXPECT_LT(simulate(topology, schedules, 1), 1.15 * bound);
+    EXPECT_NEAR(closed, bound, 0.03 * bound);
   }
 }
 

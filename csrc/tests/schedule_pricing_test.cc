@@ -82,10 +82,11 @@ TEST(PricingTest, RailsMayDifferInSpeed) {
   topology::Topology slow = network(9, {3, 3});
   slow.rail_betas_s_per_byte = {slow.inter_host.beta_s_per_byte,
                                 4 * slow.inter_host.beta_s_per_byte};
-  for (const char* name : {"bml", "bml_ring", "ring"}) {
+  // A ring takes the slow rail as often as the other; BML moves half as much there as before.
+  for (const auto& [name, factor] : {std::pair("bml", 2.0), {"bml_ring", 2.0}, {"ring", 4.0}}) {
     const double even = price_of(network(9, {3, 3}), OpKind::all_reduce, name, 12'500'000).seconds;
     const Price price = price_of(slow, OpKind::all_reduce, name, 12'500'000);
-    EXPECT_NEAR(price.seconds, 4 * even, 0.05 * price.seconds) << name;
+    EXPECT_NEAR(price.seconds, factor * even, 0.05 * price.seconds) << name;
     const double closed = price.algorithm->estimate(estimate_terms(slow, 12'500'000));
     EXPECT_NEAR(closed, price.seconds, 0.1 * price.seconds) << name;
   }

@@ -72,6 +72,7 @@ generator = torch.Generator().manual_seed(rank)
 values = torch.rand(200_000, generator=generator)
 expected = None
 repetitions = 0
+has_lost = False
 while True:
     tensor = values.clone()
     dist.all_reduce(tensor)
@@ -84,6 +85,9 @@ while True:
     lost, back, told = state.tolist()
     if rank == 0 and repetitions == 1:
         say("go")
+    if rank == 0 and lost > 0 and not has_lost:
+        say("lost a lane")
+    has_lost = lost > 0
     if told and ENOUGH(lost, back):
         break
 say("repeated", repetitions)
@@ -107,6 +111,11 @@ def started(lab, script, *arguments):
     assert process.stdout is not None
     assert process.stdout.readline() == "[0] go\n"
     return process
+
+
+def wait_for_loss(process):
+    """Until a run of REPETITIONS has noticed that a lane is lost."""
+    assert process.stdout.readline() == "[0] lost a lane\n"
 
 
 def stopped(process):

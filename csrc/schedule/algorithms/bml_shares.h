@@ -10,8 +10,9 @@
 // for the first step of the stream that has most, and at the end for its last. So the share is cut
 // in *segments*, which follow each other through the steps as streams of their own.
 //
-// Example, sizes {3, 3}, rail 1 four times as slow: equal shares keep it busy for 1.78 times as long
-// as a vector takes on rail 0, in each stage; all in stream 0 keeps it busy for 0.89 times as long.
+// Example, sizes {3, 3}, rail 1 four times as slow: equal shares keep it busy for 1.78 times as
+// long as a vector takes on rail 0, in each stage; all in stream 0 keeps it busy for 0.89 times as
+// long.
 #pragma once
 
 #include <cstdint>

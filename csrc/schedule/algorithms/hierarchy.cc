@@ -22,7 +22,8 @@ bool is_hierarchical(const topology::Topology& topology) {
 Hierarchy::Hierarchy(const topology::Topology& topology, uint32_t rank)
     : within(group_within_host(topology, rank)),
       across(group_across_hosts(topology, rank)),
-      host_stream_(static_cast<uint16_t>(kMaxBmlSegments * std::max<size_t>(1, topology.grid.size()))) {}
+      host_stream_(
+          static_cast<uint16_t>(kMaxBmlSegments * std::max<size_t>(1, topology.grid.size()))) {}
 
 std::vector<uint32_t> Hierarchy::mates_after() const {
   return ranks_after(within.index, within.size());

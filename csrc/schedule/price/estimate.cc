@@ -100,6 +100,8 @@ EstimateTerms estimate_terms(const topology::Topology& topology, double bytes) {
   const bool is_flat = topology.grid.empty();
   if (!is_flat) {
     terms.alpha += topology.relay_s * (static_cast<double>(topology.grid.size()) - 1);
+    const BmlShares shares(topology);
+    for (uint32_t t = 0; t < shares.num_streams(); ++t) terms.bml_shares.push_back(shares.of(t));
   }
   const double nic = is_flat ? topology.striped_beta() : topology.slowest_rail_beta();
   const double per_host = topology.max_ranks_per_host();
@@ -138,19 +140,18 @@ double Estimates::seconds(double (*form)(const EstimateTerms& terms)) const {
 
 double bml_stage_seconds(const EstimateTerms& terms, LevelExchange exchange) {
   const bool is_ring = exchange == LevelExchange::ring;
-  const BmlShares shares(*terms.topology);
   std::vector<double> busy_s(terms.grid.size(), 0);  // each rail
   double messages = 0;                               // of one step
   double rounds = 0;
-  for (uint32_t t = 0; t < shares.num_streams(); ++t) {
-    if (shares.of(t) == 0) continue;
+  for (uint32_t t = 0; t < terms.grid.size(); ++t) {
+    if (terms.bml_shares[t] == 0) continue;
     messages += terms.grid[t] - 1;
     rounds += is_ring ? terms.grid[t] - 1 : 1;
     const std::vector<double> loads = bml_loads(terms.grid, t);
     for (size_t level = 0; level < loads.size(); ++level) {
       const double contention = is_ring || terms.grid[level] <= 2 ? 1 : terms.contention;
       busy_s[level] +=
-          terms.beta_of_rail[level] * contention * terms.bytes * shares.of(t) * loads[level];
+          terms.beta_of_rail[level] * contention * terms.bytes * terms.bml_shares[t] * loads[level];
     }
   }
   const double longest = busy_s.empty() ? 0 : *std::max_element(busy_s.begin(), busy_s.end());

@@ -36,8 +36,9 @@ struct EstimateTerms {
   std::vector<uint32_t> grid;
   double hop_alpha = 0;
   std::vector<double> beta_of_rail;
-  double contention = 1;        // see Topology; where several send to one port
-  bool sender_is_free = false;  // single copy: only the receiver spends time
+  std::vector<double> bml_shares;  // of the bytes, by stream; see bml_shares.h
+  double contention = 1;           // see Topology; where several send to one port
+  bool sender_is_free = false;     // single copy: only the receiver spends time
 
   double others() const { return num_ranks - 1.0; }
   // The bytes without one of N equal parts.
