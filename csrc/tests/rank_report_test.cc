@@ -74,7 +74,7 @@ class RailMeterTest : public testing::Test {
     now.min_rtt_us = 80;
     meter_.add(flow_, now, bytes);
     flow_ = now;
-    meter_.end_period(static_cast<int64_t>(seconds * kNsPerS), latency_s, traffic);
+    meter_.end_period(0, static_cast<int64_t>(seconds * kNsPerS), latency_s, traffic);
   }
 
   Channel::Flow flow_;
@@ -117,7 +117,7 @@ TEST_F(RailMeterTest, BytesThatBelongToNoOperationTellNothing) {
   Channel::Flow now = flow_;
   now.confirmed_bytes += 1'000'000;
   meter_.add(flow_, now, 20'000);
-  meter_.end_period(1 * kNsPerMs, 0, RailMeter::Traffic::even);
+  meter_.end_period(0, 1 * kNsPerMs, 0, RailMeter::Traffic::even);
   EXPECT_NEAR(meter_.bits_per_second(), 200e6, 1e6);
 }
 
@@ -128,6 +128,37 @@ TEST_F(RailMeterTest, SmallMessagesAddUp) {
   EXPECT_NEAR(meter_.bits_per_second(), 100e6, 1e6);
 }
 
+// A rail that waits for another one carries frames in between: 1 MB in 0.04 s.
+TEST_F(RailMeterTest, TheTimeOfLargeFramesCountsIfItIsShorter) {
+  Channel::Flow flow;
+  flow.confirmed_bytes = 1'050'000;
+  flow.busy_us = 170'000;
+  meter_.add({}, flow, flow.confirmed_bytes);
+  meter_.begin_frame(10 * kNsPerMs);
+  meter_.begin_frame(20 * kNsPerMs);  // of another connection, at the same time
+  meter_.end_frame(25 * kNsPerMs, 500'000);
+  meter_.end_frame(30 * kNsPerMs, 250'000);
+  meter_.begin_frame(150 * kNsPerMs);
+  meter_.end_frame(170 * kNsPerMs, 250'000);
+  meter_.end_period(170 * kNsPerMs, 170 * kNsPerMs, 0, RailMeter::Traffic::even);
+  EXPECT_NEAR(meter_.bits_per_second(), 210e6, 1e6);
+}
+
+TEST_F(RailMeterTest, FramesMayOutlastThePeriod) {
+  Channel::Flow flow;
+  meter_.begin_frame(0);
+  meter_.begin_frame(0);
+  for (int period = 1; period <= 2; ++period) {
+    Channel::Flow now = flow;
+    now.confirmed_bytes += 1'000'000;
+    meter_.add(flow, now, 1'000'000);
+    flow = now;
+    meter_.end_frame(period * 20 * kNsPerMs, 1'000'000);
+    meter_.end_period(period * 40 * kNsPerMs, 100 * kNsPerMs, 0, RailMeter::Traffic::even);
+  }
+  EXPECT_NEAR(meter_.bits_per_second(), 200e6, 1e6);
+}
+
 // Two connections of one rail at the same time: the rail carries both.
 TEST_F(RailMeterTest, ConnectionsOfOneTimeAddUp) {
   Channel::Flow flow;
@@ -135,7 +166,7 @@ TEST_F(RailMeterTest, ConnectionsOfOneTimeAddUp) {
   flow.busy_us = 80'000;
   meter_.add({}, flow, flow.confirmed_bytes);
   meter_.add({}, flow, flow.confirmed_bytes);
-  meter_.end_period(80 * kNsPerMs, 0, RailMeter::Traffic::even);
+  meter_.end_period(0, 80 * kNsPerMs, 0, RailMeter::Traffic::even);
   EXPECT_NEAR(meter_.bits_per_second(), 200e6, 1e6);
 }
 

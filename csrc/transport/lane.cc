@@ -13,6 +13,8 @@ namespace {
 
 // A message of at most so many bytes waits for others that are sent at the same time.
 constexpr size_t kMaxDeferredPayload = 4096;
+// Larger frames are confirmed as soon as their message has come.
+constexpr size_t kLargeFrameBytes = 16 * 1024;
 // Frames are written together up to so many bytes and parts.
 constexpr size_t kBatchBytes = 64 * 1024;
 constexpr int kMaxParts = 32;
@@ -51,11 +53,12 @@ int add_parts(OutFrame& frame, iovec* parts) {
 }  // namespace
 
 Lane::Lane(std::unique_ptr<Channel> channel, uint64_t job_id, bool keeps, RailCounters* counters,
-           LaneReader* reader)
+           RailMeter* meter, LaneReader* reader)
     : channel_(std::move(channel)),
       job_id_(job_id),
       keeps_(keeps),
       counters_(counters),
+      meter_(meter),
       reader_(reader),
       ahead_(kAheadBytes) {}
 
@@ -123,6 +126,7 @@ Result<bool> Lane::write_batch(bool* wrote_any) {
   size_t left = *wrote;
   for (auto frame = out_.begin(); left > 0; ++frame) {
     const size_t bytes = std::min(left, bytes_left(*frame));
+    if (frame->written == 0 && is_metered(*frame)) meter_->begin_frame(now_ns());
     frame->written += bytes;
     left -= bytes;
   }
@@ -149,11 +153,23 @@ Status Lane::confirm(uint64_t num_frames) {
                     str_cat("receipt of ", num_frames, " frames, ", num_confirmed_, " were sent"));
     }
     SendRequest* completes = kept_.front().completes;
+    end_metered(kept_.front());
     kept_.pop_front();
     ++num_confirmed_;
     if (completes != nullptr) reader_->request_written(*completes);
   }
   return Status();
+}
+
+bool Lane::is_metered(const OutFrame& frame) const {
+  return meter_ != nullptr && keeps_ && frame.header.number != 0 &&
+         frame.header.payload_bytes >= kLargeFrameBytes;
+}
+
+void Lane::end_metered(const OutFrame& frame) {
+  if (frame.written > 0 && is_metered(frame)) {
+    meter_->end_frame(now_ns(), frame.header.payload_bytes);
+  }
 }
 
 int64_t Lane::unconfirmed_since(int64_t now_ns) {
@@ -180,14 +196,15 @@ Lane::Prospect Lane::prospect(int64_t now_ns) {
   return {prospect_.queued_bytes + added, prospect_.bytes_per_second};
 }
 
-void Lane::measure(RailMeter* meter) {
-  if (given_bytes_ == 0) return;
+void Lane::measure() {
+  if (given_bytes_ == 0 || meter_ == nullptr) return;
   const Channel::Flow flow = channel_->flow();
-  meter->add(measured_, flow, std::exchange(given_bytes_, 0));
+  meter_->add(measured_, flow, std::exchange(given_bytes_, 0));
   measured_ = flow;
 }
 
 std::deque<OutFrame> Lane::take_back() {
+  end_all_metered();
   std::deque<OutFrame> frames = std::move(kept_);
   for (OutFrame& frame : out_) {
     if (frame.header.number != 0) frames.push_back(std::move(frame));
@@ -197,7 +214,14 @@ std::deque<OutFrame> Lane::take_back() {
   return frames;
 }
 
+void Lane::end_all_metered() {
+  for (const OutFrame& frame : kept_) end_metered(frame);
+  if (!out_.empty()) end_metered(out_.front());
+  meter_ = nullptr;
+}
+
 void Lane::drop_queued() {
+  end_all_metered();
   kept_.clear();
   while (out_.size() > 1) out_.pop_back();
   if (out_.empty()) return;
@@ -210,6 +234,7 @@ void Lane::drop_queued() {
 }
 
 void Lane::drop_all() {
+  end_all_metered();
   out_.clear();
   kept_.clear();
 }

@@ -73,9 +73,10 @@ struct OutFrame {
 
 class Lane {
  public:
-  // `keeps`: numbered frames are kept until the peer has confirmed them.
+  // `keeps`: numbered frames are kept until the peer has confirmed them. `meter`: that of the rail,
+  // or null.
   Lane(std::unique_ptr<Channel> channel, uint64_t job_id, bool keeps, RailCounters* counters,
-       LaneReader* reader);
+       RailMeter* meter, LaneReader* reader);
 
   Channel& channel() { return *channel_; }
   Intake& intake() { return intake_; }
@@ -122,8 +123,8 @@ class Lane {
   // INT64_MAX if nothing waits. To be called regularly.
   int64_t unconfirmed_since(int64_t now_ns);
 
-  // Adds what the channel has carried since the last call.
-  void measure(RailMeter* meter);
+  // Tells the meter what the channel has carried since the last call.
+  void measure();
 
   // The numbered frames that are not confirmed, oldest first. The lane must not be used again.
   std::deque<OutFrame> take_back();
@@ -142,6 +143,10 @@ class Lane {
   Result<bool> write_batch(bool* wrote_any);
   void frame_written();
   Status confirm(uint64_t num_frames);
+  // The meter is told when a frame begins and ends.
+  bool is_metered(const OutFrame& frame) const;
+  void end_metered(const OutFrame& frame);
+  void end_all_metered();
   void note_read();
   Result<bool> read_header();
   Result<size_t> read_payload();
@@ -151,6 +156,7 @@ class Lane {
   const uint64_t job_id_;
   const bool keeps_;
   RailCounters* const counters_;
+  RailMeter* meter_;  // null: nothing is measured
   LaneReader* const reader_;
 
   std::deque<OutFrame> out_;

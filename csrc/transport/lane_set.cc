@@ -15,15 +15,17 @@ constexpr size_t kMinPartBytes = 16 * 1024;
 
 }  // namespace
 
-LaneSet::LaneSet(const Shape& shape, RailCounters* counters, LaneReader* reader)
+LaneSet::LaneSet(const Shape& shape, RailCounters* counters, RailMeter* meters, LaneReader* reader)
     : shape_(shape),
       counters_(counters),
+      meters_(meters),
       reader_(reader),
       lanes_(shape.num_rails * shape.lanes_per_rail) {}
 
 void LaneSet::attach(size_t index, std::unique_ptr<Channel> channel) {
+  RailMeter* const meter = meters_ == nullptr ? nullptr : &meters_[index % shape_.num_rails];
   lanes_[index] = std::make_unique<Lane>(std::move(channel), shape_.job_id, has_many_rails(),
-                                         &counters_of(index), reader_);
+                                         &counters_of(index), meter, reader_);
   place_orphaned();
 }
 

@@ -29,8 +29,8 @@ class LaneSet {
     uint8_t first_rail;     // while it lives, messages for any rail are not striped over others
   };
 
-  // `counters`: one per rail.
-  LaneSet(const Shape& shape, RailCounters* counters, LaneReader* reader);
+  // `counters` and `meters`: one per rail; `meters` may be null.
+  LaneSet(const Shape& shape, RailCounters* counters, RailMeter* meters, LaneReader* reader);
 
   size_t num_lanes() const { return lanes_.size(); }
   bool has_many_rails() const { return lanes_.size() > 1; }
@@ -94,6 +94,7 @@ class LaneSet {
 
   const Shape shape_;
   RailCounters* const counters_;
+  RailMeter* const meters_;
   LaneReader* const reader_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   size_t ordered_lane_ = 0;

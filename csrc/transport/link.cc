@@ -50,7 +50,7 @@ SendRequest* take_by_id(std::vector<SendRequest*>& items, uint64_t id) {
 Link::Link(const LinkOptions& options)
     : options_(options),
       lanes_({options.job_id, options.num_rails, options.lanes_per_rail, options.first_rail},
-             options.counters, this),
+             options.counters, options.meters, this),
       connections_(lanes_.num_lanes()) {}
 
 std::string Link::description() const {
@@ -681,9 +681,8 @@ void Link::lose_stalled_lanes(int64_t now_ns, int64_t limit_ns) {
   });
 }
 
-void Link::measure(std::vector<RailMeter>& meters) {
-  lanes_.for_each_lane(
-      [&](size_t index, Lane& lane) { lane.measure(&meters[index % options_.num_rails]); });
+void Link::measure() {
+  lanes_.for_each_lane([](size_t, Lane& lane) { lane.measure(); });
 }
 
 bool Link::has_outstanding() const {

@@ -59,6 +59,7 @@ struct LinkOptions {
   RailCounters* counters = nullptr;  // one per rail
   size_t lanes_per_rail = 1;         // lane i is on rail i modulo num_rails
   uint8_t first_rail = kAnyRail;     // leads to the peer; the others are detours
+  RailMeter* meters = nullptr;       // one per rail, or null
 };
 
 class Link final : private LaneReader {
@@ -86,8 +87,8 @@ class Link final : private LaneReader {
   void lose_lane(size_t index, const std::string& reason);
   // Gives up lanes that carry bytes of which none was confirmed for `limit_ns`.
   void lose_stalled_lanes(int64_t now_ns, int64_t limit_ns);
-  // Adds what its lanes have carried since the last call; one meter per rail.
-  void measure(std::vector<RailMeter>& meters);
+  // Tells the meters what its lanes have carried since the last call.
+  void measure();
 
   void send(SendRequest& request);
   void recv(RecvRequest& request);

@@ -110,6 +110,7 @@ Status Mesh::choose_transports(Rendezvous& rendezvous) {
       if (peer.transport != nullptr || !transport->reaches(rank)) continue;
       peer.transport = transport.get();
       peer.counters = job_.same_host(rank) ? &counters_.back() : counters_.data();
+      peer.meters = job_.same_host(rank) ? nullptr : meters_.data();
       reached.push_back(rank);
     }
     if (reached.empty()) continue;
@@ -237,10 +238,9 @@ std::vector<RailCounters> Mesh::counters() const {
 }
 
 void Mesh::measure_rails(int64_t active_ns, double latency_s, RailMeter::Traffic traffic) {
-  for (Link* link : active_) {
-    if (!job_.same_host(link->peer())) link->measure(meters_);
-  }
-  for (RailMeter& meter : meters_) meter.end_period(active_ns, latency_s, traffic);
+  for (Link* link : active_) link->measure();
+  const int64_t now = now_ns();
+  for (RailMeter& meter : meters_) meter.end_period(now, active_ns, latency_s, traffic);
 }
 
 // --- the end ---

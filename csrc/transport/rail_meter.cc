@@ -15,8 +15,19 @@ constexpr double kLeastBusyS = 0.04;
 // A period that messages would fill to this share without their bytes tells only that the rail has
 // at least its rate.
 constexpr double kMostLatency = 0.5;
+// Of the bytes of a period: then the time of large frames is that of all.
+constexpr double kMostOf = 0.9;
 
 }  // namespace
+
+void RailMeter::begin_frame(int64_t now_ns) {
+  if (num_frames_++ == 0) frames_since_ns_ = now_ns;
+}
+
+void RailMeter::end_frame(int64_t now_ns, uint64_t bytes) {
+  period_.frame_bytes += bytes;
+  if (--num_frames_ == 0) period_.frames_ns += now_ns - frames_since_ns_;
+}
 
 // Bytes that an earlier period has left on their way do not count for this one.
 void RailMeter::add(const Channel::Flow& before, const Channel::Flow& now, uint64_t given_bytes) {
@@ -27,7 +38,8 @@ void RailMeter::add(const Channel::Flow& before, const Channel::Flow& now, uint6
   min_rtt_us_ = min_rtt_us_ == 0 ? now.min_rtt_us : std::min(min_rtt_us_, now.min_rtt_us);
 }
 
-void RailMeter::end_period(int64_t active_ns, double latency_s, Traffic traffic) {
+void RailMeter::end_period(int64_t now_ns, int64_t active_ns, double latency_s, Traffic traffic) {
+  if (num_frames_ > 0) period_.frames_ns += now_ns - std::exchange(frames_since_ns_, now_ns);
   period_.active_ns += active_ns;
   period_.latency_s += latency_s;
   period_.is_even = period_.is_even && traffic == Traffic::even;
@@ -39,6 +51,9 @@ void RailMeter::end_period(int64_t active_ns, double latency_s, Traffic traffic)
   const double busy_s = static_cast<double>(period.busy_us) * 1e-6;
   double seconds = static_cast<double>(period.active_ns) / kNsPerS;
   if (busy_s >= kLeastBusyS) seconds = std::min(seconds, busy_s);
+  if (static_cast<double>(period.frame_bytes) >= kMostOf * static_cast<double>(period.bytes)) {
+    seconds = std::min(seconds, static_cast<double>(period.frames_ns) / kNsPerS);
+  }
   if (seconds <= 0) return;
   const double rate = 8 * static_cast<double>(period.bytes) / seconds;
   if (period.latency_s > kMostLatency * seconds && rate <= bits_per_second()) return;

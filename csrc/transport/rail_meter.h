@@ -1,9 +1,10 @@
 // RailMeter: the rate and the round trip of one rail, learned from what its connections carry.
 //
 // The rate of a period is the bytes that the peers' kernels have confirmed, over the time in which
-// they could have been on their way: that of the running operations, or, if it is shorter, that of
-// all connections one after the other. So it is a lower bound, and close where operations keep the
-// rail busy. The highest of the last few periods counts: operations wait for late ranks, too.
+// they could have been on their way: the shortest of that of the running operations, of that in
+// which the rail had large frames without a receipt, and of that of all connections one after the
+// other. So it is a lower bound, and close where operations keep the rail busy, or frames are
+// large. The highest of the last few periods counts: operations wait for late ranks, too.
 #pragma once
 
 #include <array>
@@ -22,11 +23,14 @@ class RailMeter {
 
   // What one connection has carried between two readings, in which it was given `given_bytes`.
   void add(const Channel::Flow& before, const Channel::Flow& now, uint64_t given_bytes);
-  // `active_ns` have passed in operations, which would have taken `latency_s` if bytes took no
-  // time. The period ends if it has bytes enough to tell a rate. With uneven traffic the rail may
-  // have waited for the port of another one: that counts only until there is something better.
-  // Mixed traffic tells nothing.
-  void end_period(int64_t active_ns, double latency_s, Traffic traffic);
+  // A connection begins to send a large frame; one has been confirmed, or is given up.
+  void begin_frame(int64_t now_ns);
+  void end_frame(int64_t now_ns, uint64_t bytes);
+  // Until `now_ns`, `active_ns` have passed in operations, which would have taken `latency_s` if
+  // bytes took no time. The period ends if it has bytes enough to tell a rate. With uneven traffic
+  // the rail may have waited for the port of another one: that counts only until there is something
+  // better. Mixed traffic tells nothing.
+  void end_period(int64_t now_ns, int64_t active_ns, double latency_s, Traffic traffic);
 
   // 0: not known.
   double bits_per_second() const;
@@ -37,12 +41,16 @@ class RailMeter {
   struct Period {
     uint64_t bytes = 0;
     int64_t busy_us = 0;
+    uint64_t frame_bytes = 0;  // of large frames
+    int64_t frames_ns = 0;     // in which there were some without a receipt
     int64_t active_ns = 0;
     double latency_s = 0;
     bool is_even = true;
   };
 
   Period period_;
+  size_t num_frames_ = 0;  // large ones without a receipt
+  int64_t frames_since_ns_ = 0;
   std::array<double, 4> rates_{};  // of the last periods
   size_t num_periods_ = 0;
   bool knows_even_ = false;

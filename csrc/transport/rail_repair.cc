@@ -55,6 +55,7 @@ LinkOptions RailRepair::link_options(int peer) const {
   options.num_rails = num_rails(peer);
   options.events = job_.events;
   options.counters = peers_[peer].counters;
+  options.meters = peers_[peer].meters;
   options.lanes_per_rail = job_.first_rail.empty() || options.num_rails < 2 ? 1 : kDetourLanes;
   options.first_rail = first_rail(peer);
   return options;

@@ -38,6 +38,7 @@ struct Connection {
 struct Peer {
   Transport* transport = nullptr;
   RailCounters* counters = nullptr;     // one per rail
+  RailMeter* meters = nullptr;          // one per rail; null on the own host
   std::unique_ptr<Link> link;           // once anything was asked of it
   std::vector<Connection> connections;  // by lane; lane i is on rail i modulo the rails
   int64_t connecting_since_ns = 0;
