@@ -6,8 +6,8 @@
 namespace dmlcomm::schedule {
 namespace {
 
-// Unequal shares have to promise so much: measured rates are off by some percent.
-constexpr double kWorthwhile = 0.9;
+// Unequal shares have to promise so much: measured rates are off by up to a fifth.
+constexpr double kWorthwhile = 0.85;
 // A shift that wins less is an effect of rounding, in which ranks might differ.
 constexpr double kClearly = 1 - 1e-6;
 
