@@ -13,6 +13,10 @@ namespace {
 constexpr size_t kTrialOperations = 2;
 // Another algorithm has to be, or to promise to be, so much faster.
 constexpr double kWorthwhile = 0.95;
+// Estimates are no more than that: where a network carries bursts faster than its rate, a small
+// vector takes a third of the time. A trial that costs at most so much is made without a promise.
+constexpr double kMostTimesSlower = 4;
+constexpr double kMostSecondsSlower = 10e-3;
 // When so many operations in a row take twice as long or half, the network has changed, and all
 // times are forgotten.
 constexpr double kMuch = 2;
@@ -95,7 +99,9 @@ void Trials::choose() {
   trials_to_start_ = trials_to_end_ = 0;
   usual_ = next_ = best;
   if (candidates_[usual_].num_times < kTrialOperations) return;
-  double limit = kWorthwhile * candidates_[usual_].usual_s();
+  const double usual_s = candidates_[usual_].usual_s();
+  const double affordable = std::min(kMostTimesSlower * usual_s, usual_s + kMostSecondsSlower);
+  double limit = std::max(kWorthwhile * usual_s, affordable);
   for (size_t i = 0; i < candidates_.size(); ++i) {
     if (candidates_[i].was_tried || candidates_[i].estimate_s >= limit) continue;
     limit = kClearlyCheaper * candidates_[i].estimate_s;

@@ -3,8 +3,9 @@
 //
 // An estimate is a promise. The algorithm with the lowest one is taken. If it turns out slower than
 // another one promises, that one is tried, for a few operations, while the better of those that are
-// known carries the rest. So an algorithm that is estimated too high is not found, and one that is
-// estimated too low costs a few operations.
+// known carries the rest; so is one whose trial costs some milliseconds at most. So a large vector
+// does not find an algorithm that is estimated too high, and one that is estimated too low costs a
+// few operations.
 //
 // All ranks make the same calls in the same order, and so the same choices.
 #pragma once

@@ -55,6 +55,15 @@ TEST(TrialsTest, ATrialThatFailsIsShort) {
   EXPECT_EQ(&trials.next(), kRing);
 }
 
+TEST(TrialsTest, ATrialThatCostsLittleNeedsNoPromise) {
+  Trials small({kRing, kTree, kDirect}, {2e-3, 5e-3, 90e-3});
+  const auto taken = run(&small, {{kRing, 2e-3}, {kTree, 1.5e-3}}, 20);
+  EXPECT_EQ(&small.next(), kTree);
+  EXPECT_EQ(taken.count(kDirect), 0u);
+  Trials large({kRing, kTree}, {200e-3, 500e-3});
+  EXPECT_EQ(run(&large, {{kRing, 200e-3}, {kTree, 150e-3}}, 20).count(kTree), 0u);
+}
+
 TEST(TrialsTest, TimesThatAreNotKnownChangeNothing) {
   Trials trials({kRing, kTree}, {2, 1});
   EXPECT_EQ(run(&trials, {{kTree, 0}}, 20).at(kTree), 20);
