@@ -152,7 +152,7 @@ void Tuner::learn(uint64_t sequence) {
 void Tuner::tell(uint64_t sequence, double seconds) {
   Past* const past = find(sequence);
   if (past == nullptr || !past->joins_all || std::exchange(past->is_told, true)) return;
-  planner_.trials_of(past->shape).ended(*past->algorithm, seconds);
+  planner_.trials_of(past->shape).ended(*past->algorithm, past->is_outdated ? 0 : seconds);
 }
 
 void Tuner::measure(int64_t now) {
@@ -205,6 +205,7 @@ void Tuner::use(const RankReport& report) {
                     std::llround(bps / 1e6), " Mb/s", is_known ? "" : " (not measured)");
   }
   planner_.learn(rates, kCallsAlpha + report.round_trip_us() / 2 * 1e-6);
+  for (Past& past : past_) past.is_outdated = true;
   in_use_ = report;
   num_others_ = 0;
   if (options_.rank == 0) {

@@ -54,7 +54,8 @@ class Tuner {
     bool was_alone = true;  // no other one ran meanwhile
     double seconds = 0;     // 0: not known, or not to be compared
     transport::RankReport report;
-    bool is_told = false;  // the planner knows its time
+    bool is_told = false;      // the planner knows its time
+    bool is_outdated = false;  // it began before the rates that are in use now
   };
 
   bool measures() const { return is_on_ && !assumed_bps_.empty(); }

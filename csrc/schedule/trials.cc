@@ -20,6 +20,8 @@ constexpr double kMostSecondsSlower = 10e-3;
 // When so many operations in a row take twice as long or half, the network has changed, and all
 // times are forgotten.
 constexpr double kMuch = 2;
+// With an estimate that has changed so much, the times of before tell nothing.
+constexpr double kOther = 1.2;
 constexpr size_t kSlowOperations = 6;
 
 }  // namespace
@@ -42,21 +44,20 @@ double Trials::Candidate::usual_s() const {
 }
 
 void Trials::estimate(const std::vector<double>& estimates_s) {
-  const double before = candidates_[usual_].estimate_s, now = estimates_s[usual_];
-  for (size_t i = 0; i < candidates_.size(); ++i) candidates_[i].estimate_s = estimates_s[i];
-  if (now > kMuch * before || kMuch * now < before) forget_times();
+  for (size_t i = 0; i < candidates_.size(); ++i) {
+    const double before = std::exchange(candidates_[i].estimate_s, estimates_s[i]);
+    const double change = estimates_s[i] / before;
+    if (change > kOther || change * kOther < 1) forget_times(i);
+  }
   if (candidates_[usual_].num_times > 0 || is_trying()) return;
   usual_ = next_ = cheapest_of(estimates_s);
   candidates_[usual_].was_tried = true;
 }
 
-void Trials::forget_times() {
-  num_slow_ = 0;
-  for (Candidate& each : candidates_) {
-    each.seconds = {};
-    each.num_times = 0;
-    each.was_tried = &each == &candidates_[usual_];
-  }
+void Trials::forget_times(size_t candidate) {
+  candidates_[candidate].seconds = {};
+  candidates_[candidate].num_times = 0;
+  candidates_[candidate].was_tried = candidate == usual_;
 }
 
 void Trials::started() {
@@ -80,7 +81,9 @@ void Trials::notice_change(const Candidate& candidate, double seconds) {
   const double before = candidate.usual_s();
   const bool is_far = before > 0 && (seconds > kMuch * before || kMuch * seconds < before);
   num_slow_ = is_far ? num_slow_ + 1 : 0;
-  if (num_slow_ >= kSlowOperations) forget_times();
+  if (num_slow_ < kSlowOperations) return;
+  num_slow_ = 0;
+  for (size_t i = 0; i < candidates_.size(); ++i) forget_times(i);
 }
 
 size_t Trials::best_known() const {

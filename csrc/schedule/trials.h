@@ -50,7 +50,7 @@ class Trials {
     double usual_s() const;
   };
 
-  void forget_times();
+  void forget_times(size_t candidate);
   void choose();
   void notice_change(const Candidate& candidate, double seconds);
   size_t best_known() const;

@@ -94,6 +94,15 @@ TEST(TrialsTest, NewEstimatesCountWhereThereIsNoTime) {
   EXPECT_EQ(&trials.next(), kRing);
 }
 
+TEST(TrialsTest, TimesOfBeforeDoNotBeatNewEstimates) {
+  Trials trials({kRing, kTree, kDirect}, {1, 0.9, 9});
+  run(&trials, {{kTree, 2}, {kRing, 1}}, 10);
+  ASSERT_EQ(&trials.next(), kRing);
+  // The network has become slower, and more so for the tree.
+  trials.estimate({3, 8, 30});
+  EXPECT_EQ(run(&trials, {{kRing, 3}}, 10).at(kRing), 10);
+}
+
 // The times of operations come many operations later where several run at once.
 TEST(TrialsTest, TimesMayComeLate) {
   Trials trials({kRing, kTree, kDirect}, {1, 2, 9});
