@@ -77,15 +77,7 @@ size_t Relay::write(Channel& to, std::span<const std::byte> bytes) {
 int64_t Relay::stalled_ns(int64_t now_ns) {
   int64_t longest = 0;
   for (Direction& direction : directions_) {
-    const Channel::Flow flow = direction.to->flow();
-    if (!flow.some_on_the_way) {
-      direction.unconfirmed_since_ns = INT64_MAX;
-    } else if (direction.unconfirmed_since_ns == INT64_MAX ||
-               flow.confirmed_bytes != direction.confirmed_bytes) {
-      direction.unconfirmed_since_ns = now_ns;
-    }
-    direction.confirmed_bytes = flow.confirmed_bytes;
-    longest = std::max(longest, now_ns - std::min(now_ns, direction.unconfirmed_since_ns));
+    longest = std::max(longest, direction.stall_watch.stalled_ns(*direction.to, now_ns));
   }
   return longest;
 }

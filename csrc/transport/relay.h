@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "transport/channel.h"
+#include "transport/stall_watch.h"
 
 namespace dmlcomm::transport {
 
@@ -27,8 +28,7 @@ class Relay {
   bool advance(std::span<std::byte> scratch);
   // Both ends have closed, or one has failed.
   bool is_over() const;
-  // For how long the other kernel of an end has confirmed none of the bytes on the way there; asked
-  // from time to time.
+  // Of the end that has stalled longer; see StallWatch.
   int64_t stalled_ns(int64_t now_ns);
   Channel& end(size_t index) { return *ends_[index]; }
 
@@ -40,8 +40,7 @@ class Relay {
     size_t written = 0;              // of these
     bool ended = false;              // nothing more can be read
     bool closed = false;             // and `to` has been told
-    int64_t unconfirmed_since_ns = INT64_MAX;
-    uint64_t confirmed_bytes = 0;
+    StallWatch stall_watch{};
   };
 
   bool flow(Direction& direction, std::span<std::byte> scratch);

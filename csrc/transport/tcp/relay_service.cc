@@ -18,8 +18,6 @@ namespace {
 
 // Who connects and does not say what it wants is dropped after this time.
 constexpr double kPreambleTimeoutS = 5.0;
-// As for lanes: bytes of which none is confirmed for so long are on a dead cable.
-constexpr int64_t kStallNs = 500 * kNsPerMs;
 constexpr int kTickMs = 50;
 // The destructor gives relayed connections this long to end.
 constexpr double kLingerS = 1.0;
