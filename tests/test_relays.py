@@ -1,6 +1,9 @@
 """BCubes and grids whose hosts forward nothing: ranks relay for each other."""
 
+import inspect
+
 import pytest
+import torch.distributed as dist
 
 from dmlcomm.lab import Lab, Options
 from helpers.multi_nic import (
@@ -35,6 +38,15 @@ for first in range(size):
         dist.all_reduce(tensor, group=group)
         assert torch.equal(tensor, torch.full_like(tensor, size - 1)), (first, last)
         dist.barrier(group)
+"""
+
+# Groups of all ranks in another order, and pairs behind them.
+OTHER_ORDER = """
+everyone = dist.new_group(range(size)[::-1], sort_ranks=False)
+assert dist.get_group_rank(everyone, rank) == size - 1 - rank
+parts = [torch.empty(1000) for _ in range(size)]
+dist.all_to_all(parts, [torch.full((1000,), float(rank))] * size, group=everyone)
+assert [part[0] for part in parts] == list(range(size))[::-1]
 """
 
 # A pair goes on until it has lost a lane, and the test has sent SIGUSR1.
@@ -146,6 +158,16 @@ def test_every_operation_where_hosts_reach_neighbours_only(
         script = OBJECTS + PAIRS + EVERY_OPERATION + "fine()"
         result = run(lab, script, "-m", str(ranks_per_host))
     expect_fine(result, num_hosts * ranks_per_host)
+
+
+@pytest.mark.skipif(
+    "sort_ranks" not in inspect.signature(dist.new_group).parameters,
+    reason="this torch sorts the ranks of every group",
+)
+def test_groups_of_all_ranks_in_another_order(lab_is_possible):
+    with Lab("bcube:3,2", options=NEIGHBOURS_ONLY) as lab:
+        result = run(lab, OTHER_ORDER + PAIRS + "fine()")
+    expect_fine(result, 9)
 
 
 # Kernels that drop what is not for them, though there are routes; and hosts that send everything

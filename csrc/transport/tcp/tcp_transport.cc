@@ -61,20 +61,31 @@ void TcpTransport::begin_to_relay() {
 }
 
 void TcpTransport::learn_ways() {
-  std::shared_ptr<RelayNetwork> network;
-  if (job_.relaying == Relaying::part) network = RelayNetwork::newest();
-  if (job_.relaying == Relaying::whole_job && job_.grid.size() > 1) {
-    RelayNetwork::Options options{topology::Grid(job_.grid), job_.host_of_rank, job_.rank,
-                                  endpoints_, job_.key.secret};
-    options.levels[static_cast<size_t>(job_.rank)] = own_endpoints_;
-    network = std::make_shared<RelayNetwork>(std::move(options), std::move(relay_duty_));
-    RelayNetwork::publish(network);
-  }
   std::vector<int> global_ranks = job_.global_ranks;
   for (int rank = static_cast<int>(global_ranks.size()); rank < job_.num_ranks; ++rank) {
     global_ranks.push_back(rank);
   }
+  std::shared_ptr<RelayNetwork> network;
+  if (job_.relaying == Relaying::part) network = RelayNetwork::newest();
+  if (job_.relaying == Relaying::whole_job && job_.grid.size() > 1) {
+    network = whole_network(global_ranks);
+    RelayNetwork::publish(network);
+  }
   ways_.emplace(std::move(network), std::move(global_ranks));
+}
+
+// Groups of all ranks may have them in any order; others know the network by ranks of the job.
+std::shared_ptr<RelayNetwork> TcpTransport::whole_network(const std::vector<int>& global_ranks) {
+  RelayNetwork::Options options{
+      topology::Grid(job_.grid), {}, global_ranks[job_.rank], {}, job_.key.secret};
+  options.host_of_rank.resize(global_ranks.size());
+  options.levels.resize(global_ranks.size());
+  for (int rank = 0; rank < job_.num_ranks; ++rank) {
+    const auto in_job = static_cast<size_t>(global_ranks[rank]);
+    options.host_of_rank[in_job] = job_.host_of_rank[rank];
+    options.levels[in_job] = rank == job_.rank ? own_endpoints_ : endpoints_[rank];
+  }
+  return std::make_shared<RelayNetwork>(std::move(options), std::move(relay_duty_));
 }
 
 // Ranks that wait for the rails of one that has none are told why.
