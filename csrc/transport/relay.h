@@ -2,7 +2,8 @@
 //
 // It takes from one channel what the other has room for, so a slow receiver slows its sender down
 // and nothing piles up here: at most one read of each direction waits. The end of one direction is
-// passed on, the other goes on. A channel that fails ends both.
+// passed on, the other goes on. What an end that has failed would get is dropped; what came from it
+// is passed on, and its end.
 //
 // One thread calls it. It knows nothing of frames.
 #pragma once
@@ -26,7 +27,7 @@ class Relay {
   // Moves what can be moved, a bounded number of bytes; true if more could be at once. `scratch` is
   // used during the call.
   bool advance(std::span<std::byte> scratch);
-  // Both ends have closed, or one has failed.
+  // Both ends have closed or failed.
   bool is_over() const;
   // Of the end that has stalled longer; see StallWatch.
   int64_t stalled_ns(int64_t now_ns);
@@ -49,7 +50,6 @@ class Relay {
 
   const std::array<std::unique_ptr<Channel>, 2> ends_;
   std::array<Direction, 2> directions_;
-  bool failed_ = false;
 };
 
 }  // namespace dmlcomm::transport

@@ -164,6 +164,8 @@ Result<Attempt> TcpTransport::connect(int peer, size_t lane) {
   const RelayHop to = way.hops.empty() ? RelayHop{end.address, end.port} : way.hops.front();
   Result<UniqueFd> fd =
       begin_connect(own.interface, own.address, to.address, to.port, socket_options());
+  // A relay that refuses is not the peer.
+  if (!fd.ok() && !way.hops.empty()) return Status(StatusCode::io_error, fd.status().message());
   if (!fd.ok()) return fd.status();
   Attempt attempt{std::move(*fd), std::move(way.preamble), {}, {}};
   if (way.may_be_forwarded || !way.hops.empty()) {
