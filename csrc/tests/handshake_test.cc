@@ -123,7 +123,7 @@ TEST_F(HandshakeTest, AConnectionThatIsClosedBeforeTheHelloWasMade) {
   Handshake handshake = connect();
   pollfd ready{listener_.fd.get(), POLLIN, 0};
   ASSERT_EQ(poll(&ready, 1, 10'000), 1);
-  accept_from(listener_.fd.get()).reset();
+  std::move(*accept_from(listener_.fd.get())).reset();
   EXPECT_EQ(failure_of(handshake).code(), StatusCode::peer_lost);
   EXPECT_TRUE(handshake.connected());
 }
@@ -136,7 +136,7 @@ TEST_F(HandshakeTest, ARelayThatResetsTheConnectionIsNotThePeer) {
                       Deadline::after_s(10));
   pollfd ready{listener_.fd.get(), POLLIN, 0};
   ASSERT_EQ(poll(&ready, 1, 10'000), 1);
-  UniqueFd relay = accept_from(listener_.fd.get());
+  UniqueFd relay = std::move(*accept_from(listener_.fd.get()));
   const auto progress = handshake.advance(key_);
   ASSERT_TRUE(progress.ok()) << progress.status();
   const linger reset{1, 0};

@@ -1,6 +1,7 @@
 #include "transport/tcp/tcp_transport.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "base/log.h"
@@ -80,11 +81,14 @@ std::shared_ptr<RelayNetwork> TcpTransport::whole_network(const std::vector<int>
       topology::Grid(job_.grid), {}, global_ranks[job_.rank], {}, job_.key.secret};
   options.host_of_rank.resize(global_ranks.size());
   options.levels.resize(global_ranks.size());
+  std::set<std::string> addresses;
   for (int rank = 0; rank < job_.num_ranks; ++rank) {
     const auto in_job = static_cast<size_t>(global_ranks[rank]);
     options.host_of_rank[in_job] = job_.host_of_rank[rank];
     options.levels[in_job] = rank == job_.rank ? own_endpoints_ : endpoints_[rank];
+    for (const RailEndpoint& end : endpoints_[rank]) addresses.insert(end.address);
   }
+  if (relay_duty_) relay_duty_->allow(addresses);
   return std::make_shared<RelayNetwork>(std::move(options), std::move(relay_duty_));
 }
 
