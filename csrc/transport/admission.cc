@@ -151,10 +151,9 @@ void Admission::tick() {
     if (it == handshakes_.end()) continue;  // went with the failure of another one
     const std::unique_ptr<Handshake> handshake = std::move(it->second);
     handshakes_.erase(it);
-    fail(*handshake, handshake->connected()
-                         ? Status(StatusCode::io_error, "no answer within ",
-                                  job_.config.peer_timeout_s, " s (DMLCOMM_PEER_TIMEOUT_S)")
-                         : Status(StatusCode::io_error, "no connection in time"));
+    fail(*handshake,
+         Status(StatusCode::io_error,
+                handshake->connected() ? "no answer in time" : "no connection in time"));
   }
 }
 

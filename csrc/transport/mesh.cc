@@ -180,8 +180,9 @@ void Mesh::tick(const std::function<bool(int)>& waits_for) {
   const int64_t now = now_ns();
   for (const auto& transport : transports_) transport->show_life();
   // A process that was stopped itself must not blame its peers for the pause.
-  const bool paused = now - last_tick_ns_ > 4 * heartbeat_ms_ * kNsPerMs;
-  last_tick_ns_ = now;
+  const int64_t since_ns = now - std::exchange(last_tick_ns_, now);
+  const bool paused = since_ns > 4 * heartbeat_ms_ * kNsPerMs;
+  if (paused) repair_.give_more_time(since_ns);
   admission_.tick();
   if (job_.rails.size() > 1) check_rails(now, paused);
   repair_.tick(now);
