@@ -464,6 +464,58 @@ def test_rank_that_never_starts_is_an_error(tmp_path):
     run_ranks(_missing_rank, 1, str(tmp_path / "store"), make_group=False)
 
 
+class _NobodyIsLast(dist.Store):
+    """As if the last rank of the exchange of hosts had died before it could tell the others."""
+
+    def __init__(self, store):
+        super().__init__()
+        self._store = store
+
+    def set(self, key, value):
+        self._store.set(key, value)
+
+    def get(self, key):
+        return self._store.get(key)
+
+    def add(self, key, value):
+        count = self._store.add(key, value)
+        return 1 if key.endswith("host/arrived") else count
+
+    def check(self, keys):
+        return self._store.check(keys)
+
+    def wait(self, keys, *timeout):
+        self._store.wait(keys, *timeout)
+
+    def multi_get(self, keys):
+        return self._store.multi_get(keys)
+
+    def has_extended_api(self):
+        return True
+
+    def clone(self):
+        return self
+
+
+def _wait_for_the_last_word(rank, n, path):
+    dist.init_process_group(
+        "dmlcomm",
+        store=_NobodyIsLast(dist.FileStore(path, n)),
+        rank=rank,
+        world_size=n,
+        timeout=timedelta(hours=1),
+    )
+    tensor = torch.ones(10)
+    dist.all_reduce(tensor)
+    return tensor[0].item()
+
+
+# Who waited for the word would wait for an hour.
+def test_ranks_meet_without_the_word_of_the_last_one(tmp_path):
+    path = str(tmp_path / "store")
+    assert run_ranks(_wait_for_the_last_word, 2, path, make_group=False) == [2, 2]
+
+
 def _listen_and_exchange(rank, n, end):
     dist.all_reduce(torch.ones(10))
     mine = psutil.Process().net_connections(kind="tcp")

@@ -1,6 +1,9 @@
 """BCubes and grids whose hosts forward nothing: ranks relay for each other."""
 
+import inspect
+
 import pytest
+import torch.distributed as dist
 
 from dmlcomm.lab import Lab, Options
 from helpers.multi_nic import (
@@ -38,6 +41,15 @@ for first in range(size):
         dist.barrier(group)
 """
 
+# Groups of all ranks in another order, and pairs behind them.
+OTHER_ORDER = """
+everyone = dist.new_group(range(size)[::-1], sort_ranks=False)
+assert dist.get_group_rank(everyone, rank) == size - 1 - rank
+parts = [torch.empty(1000) for _ in range(size)]
+dist.all_to_all(parts, [torch.full((1000,), float(rank))] * size, group=everyone)
+assert [part[0] for part in parts] == list(range(size))[::-1]
+"""
+
 # A pair goes on until it has lost a lane, and the test has sent SIGUSR1.
 PAIR_ONLY = """
 pair = dist.new_group([0, size - 1])
@@ -63,38 +75,63 @@ if rank in (0, size - 1):
 fine()
 """
 
-# The relay of a pair ends; the pair goes on through another host.
-RELAY_ENDS = """
+# The relay of a pair is gone, as GO says; the pair goes on through another host.
+RELAY_GOES = """
 pair = dist.new_group([0, size - 1])
 store = dist.distributed_c10d._get_default_store()
 def exchange():
     tensor = torch.full((300_000,), float(rank))
     dist.all_reduce(tensor, group=pair)
     assert torch.equal(tensor, torch.full_like(tensor, size - 1))
+def wait_for(event, count):
+    while store.add(event, 0) < count:
+        time.sleep(0.01)
+def is_gone(process):
+    try:
+        with open(f"/proc/{process}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] in "TZ"
+    except FileNotFoundError:
+        return True
 if rank in (0, size - 1):
     exchange()
     store.add("first", 1)
-while store.add("first", 0) < 2:
-    time.sleep(0.01)
+wait_for("first", 2)
 if rank == 1:
-    store.add("relay ended", 1)
-    os._exit(0)
-while store.add("relay ended", 0) < 1:
-    time.sleep(0.01)
+    store.set("relay", str(os.getpid()))
+    GO()
+relay = int(store.get("relay"))
 if rank in (0, size - 1):
+    while not is_gone(relay):
+        time.sleep(0.01)
     for _ in range(20):
         exchange()
+    assert sum(rail.lanes_lost for rail in dmlcomm.rails(pair)) > 0
     store.add("last", 1)
-while store.add("last", 0) < 2:
-    time.sleep(0.01)
+wait_for("last", 2)
 say("fine")
-end(size - 1)
+if rank == 0:
+    COME_BACK(relay)
+end(NUM_LEFT)
 """
 
 LEAVE = """
 dist.barrier()
 dist.destroy_process_group()
 say("fine")
+"""
+ENDS = """
+NUM_LEFT = size - 1
+def GO():
+    os._exit(0)
+def COME_BACK(_):
+    pass
+"""
+STOPS = """
+NUM_LEFT = size
+def GO():
+    os.kill(os.getpid(), signal.SIGSTOP)
+def COME_BACK(relay):
+    os.kill(relay, signal.SIGCONT)
 """
 
 LEAVING = """
@@ -126,6 +163,16 @@ def test_every_operation_where_hosts_reach_neighbours_only(
         script = OBJECTS + PAIRS + EVERY_OPERATION + "fine()"
         result = run(lab, script, "-m", str(ranks_per_host))
     expect_fine(result, num_hosts * ranks_per_host)
+
+
+@pytest.mark.skipif(
+    "sort_ranks" not in inspect.signature(dist.new_group).parameters,
+    reason="this torch sorts the ranks of every group",
+)
+def test_groups_of_all_ranks_in_another_order(lab_is_possible):
+    with Lab("bcube:3,2", options=NEIGHBOURS_ONLY) as lab:
+        result = run(lab, OTHER_ORDER + PAIRS + "fine()")
+    expect_fine(result, 9)
 
 
 # Kernels that drop what is not for them, though there are routes; and hosts that send everything
@@ -181,13 +228,14 @@ def test_a_pair_without_common_switch_survives_a_cable_between_relays(lab_is_pos
     assert len(counts) == 2
 
 
-def test_a_pair_goes_on_through_another_host_when_its_relay_has_ended(lab_is_possible):
+@pytest.mark.parametrize(
+    ("how", "finished"), [(ENDS, (0, 2, 3)), (STOPS, (0, 1, 2, 3))], ids=["ended", "stopped"]
+)
+def test_a_pair_goes_on_through_another_host_when_its_relay_is_gone(lab_is_possible, how, finished):
     with Lab("bcube:2,2", options=NEIGHBOURS_ONLY) as lab:
-        result = run(lab, RELAY_ENDS)
-    finished = [line for line in result.stdout.splitlines() if line.endswith("fine")]
-    assert sorted(finished) == [f"[{rank}] fine" for rank in (0, 2, 3)], (
-        result.stdout + result.stderr
-    )
+        result = run(lab, how + RELAY_GOES)
+    fine = [line for line in result.stdout.splitlines() if line.endswith("fine")]
+    assert sorted(fine) == [f"[{rank}] fine" for rank in finished], result.stdout + result.stderr
 
 
 def test_nothing_is_left_when_the_groups_are_destroyed(lab_is_possible):

@@ -19,10 +19,13 @@
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/unique_fd.h"
 #include "engine/communicator.h"
+#include "tests/notes.h"
 #include "tests/ranks.h"
 #include "transport/address.h"
+#include "transport/rail_repair.h"
 
 namespace dmlcomm::tests {
 namespace {
@@ -203,6 +206,57 @@ TEST(FirstConnectionTest, IsGivenUpAtOnceIfNobodyListens) {
     EXPECT_NE(status.message().find("refused"), std::string::npos) << status;
   }
   for (auto& rank : group) rank->close();
+}
+
+// Nobody is ever reached.
+class NoTransport final : public transport::Transport {
+ public:
+  bool reaches(int) const override { return true; }
+  Status meet(const std::vector<int>&, transport::Rendezvous&, transport::Admission&) override {
+    return Status();
+  }
+  bool accepts(int) override { return false; }
+  size_t num_rails(int) const override { return 1; }
+  Result<transport::Attempt> connect(int, size_t) override {
+    return Status(StatusCode::io_error, "no route");
+  }
+  std::string route(int, size_t) override { return "connect"; }
+  Result<std::unique_ptr<transport::Channel>> open(int, size_t, bool,
+                                                   transport::Handshake&) override {
+    return Status(StatusCode::io_error, "no route");
+  }
+};
+
+TEST(FirstConnectionTest, IsNotGivenUpForTheTimeInWhichTheProcessWasStopped) {
+  constexpr int64_t kHour = 3600 * kNsPerS;
+  transport::Job job;
+  job.num_ranks = kNumRanks;
+  job.config.peer_timeout_s = 1800;
+  Notes notes;
+  job.events = &notes;
+  NoTransport nobody;
+  std::vector<transport::RailCounters> counters(1);
+  std::vector<transport::Peer> peers(kNumRanks);
+  transport::Peer& peer = peers[1];
+  transport::EventLoop loop;
+  ASSERT_TRUE(loop.open().ok());
+  struct Parts {
+    transport::RailRepair repair;
+    transport::Admission admission;
+  };
+  Parts parts{{job, loop, parts.admission, peers, [](int) {}}, {job, loop, parts.repair, 1}};
+  peer.transport = &nobody;
+  peer.counters = counters.data();
+  peer.link = std::make_unique<transport::Link>(parts.repair.link_options(1));
+  peer.connections.resize(1);
+  peer.connecting_since_ns = now_ns() - kHour;
+  parts.repair.connect(1);
+  parts.repair.give_more_time(kHour);
+  parts.repair.tick(now_ns());
+  EXPECT_EQ(peer.link->state(), transport::Link::State::connecting);
+  peer.connecting_since_ns -= kHour;
+  parts.repair.tick(now_ns());
+  EXPECT_EQ(peer.link->state(), transport::Link::State::failed);
 }
 
 }  // namespace

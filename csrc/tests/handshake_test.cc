@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/socket.h>
 
 #include <string>
 #include <utility>
@@ -122,9 +123,30 @@ TEST_F(HandshakeTest, AConnectionThatIsClosedBeforeTheHelloWasMade) {
   Handshake handshake = connect();
   pollfd ready{listener_.fd.get(), POLLIN, 0};
   ASSERT_EQ(poll(&ready, 1, 10'000), 1);
-  accept_from(listener_.fd.get()).reset();
+  std::move(*accept_from(listener_.fd.get())).reset();
   EXPECT_EQ(failure_of(handshake).code(), StatusCode::peer_lost);
   EXPECT_TRUE(handshake.connected());
+}
+
+TEST_F(HandshakeTest, ARelayThatResetsTheConnectionIsNotThePeer) {
+  auto fd = tcp::begin_connect("lo", kLoopback, kLoopback, listener_.port, {});
+  ASSERT_TRUE(fd.ok()) << fd.status();
+  const RelayPreamble preamble{{}, {{kLoopback, 1}}};
+  Handshake handshake({std::move(*fd), encode(preamble), {}, {}}, nullptr, 1, 0, "connect",
+                      Deadline::after_s(10));
+  pollfd ready{listener_.fd.get(), POLLIN, 0};
+  ASSERT_EQ(poll(&ready, 1, 10'000), 1);
+  UniqueFd relay = std::move(*accept_from(listener_.fd.get()));
+  const auto progress = handshake.advance(key_);
+  ASSERT_TRUE(progress.ok()) << progress.status();
+  const linger reset{1, 0};
+  ASSERT_EQ(setsockopt(relay.get(), SOL_SOCKET, SO_LINGER, &reset, sizeof(reset)), 0);
+  relay.reset();
+  pollfd end{handshake.fd(), POLLIN, 0};
+  ASSERT_EQ(poll(&end, 1, 10'000), 1);
+  handshake.send(Hello{}, key_, 0, {});
+  EXPECT_EQ(failure_of(handshake).code(), StatusCode::io_error);
+  EXPECT_FALSE(handshake.connected());
 }
 
 }  // namespace

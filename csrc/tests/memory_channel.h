@@ -22,6 +22,7 @@ class MemoryChannel final : public transport::Channel, private transport::Remote
   struct Pipe {
     std::deque<std::byte> bytes;
     bool closed = false;
+    bool stopped = false;  // takes bytes, and hands none out
     bool revoked = false;
   };
 
@@ -50,6 +51,7 @@ class MemoryChannel final : public transport::Channel, private transport::Remote
 
   Result<size_t> read(const iovec* parts, int num_parts) override {
     ++num_reads;
+    if (in_->stopped) return size_t{0};
     if (in_->bytes.empty() && in_->closed) return Status(StatusCode::peer_lost, "closed");
     size_t total = 0;
     for (int i = 0; i < num_parts; ++i) {
@@ -73,11 +75,16 @@ class MemoryChannel final : public transport::Channel, private transport::Remote
                                                       [] { return true; }});
   }
 
-  bool maybe_readable() const override { return !in_->bytes.empty() || in_->closed; }
+  bool maybe_readable() const override {
+    return !in_->stopped && (!in_->bytes.empty() || in_->closed);
+  }
   int descriptor() const override { return -1; }
   void descriptor_ready(Ready) override {}
   void shut_down() override { out_->closed = true; }
   std::string description() const override { return "memory"; }
+
+  // As behind a host in between that is stopped.
+  void stop() { in_->stopped = out_->stopped = true; }
 
   // From now on the peer's memory is reached with this key only, and later than asked for.
   void read_later(uint64_t key) { key_ = key; }

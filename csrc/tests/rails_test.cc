@@ -8,6 +8,7 @@
 #include <random>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/str_cat.h"
 #include "tests/memory_channel.h"
 #include "tests/notes.h"
@@ -150,6 +151,44 @@ TEST(RailsTest, DetoursCarryWhatMayTakeAnyRailOnlyWhileTheFirstRailIsDead) {
   pair.settle();
   EXPECT_EQ(last.got, last.data);
   EXPECT_GT(pair.counters_a[1].bytes_sent, 1'000'000u);
+}
+
+constexpr int64_t kBetweenHeartbeats = 250 * kNsPerMs;
+
+TEST(RailsTest, ALaneThatIsSilentWhileAnotherIsHeardIsGivenUp) {
+  std::mt19937 random(1);
+  Pair pair(2, 10'000);
+  Message message(collective_tag(1, 0, 0), random_bytes(500'000, random));
+  begin_to_send(pair, message);
+  dynamic_cast<MemoryChannel*>(pair.a.channel(0))->stop();
+  pair.settle();
+  EXPECT_EQ(pair.notes_b.num_arrived, 0);
+  for (int i = 0; i < 100 && pair.notes_a.num_lost == 0; ++i) {
+    pair.b.heartbeat();
+    pair.settle();
+    EXPECT_TRUE(pair.a.take_sign_of_life(kBetweenHeartbeats));
+  }
+  EXPECT_EQ(pair.notes_a.num_lost, 1);
+  EXPECT_EQ(pair.a.channel(0), nullptr);
+  pair.settle();
+  EXPECT_EQ(message.got, message.data);
+}
+
+TEST(RailsTest, APeerThatIsSilentEverywhereKeepsItsLanes) {
+  Pair pair(2, 10'000);
+  const auto tell = [](Link& from, size_t lane) {
+    const HeaderBytes none{};
+    const iovec part{const_cast<std::byte*>(none.data()), 1};
+    EXPECT_EQ(*from.channel(lane)->write(&part, 1), 1u);
+  };
+  pair.settle();
+  (void)pair.a.take_sign_of_life(0);
+  for (int i = 0; i < 100; ++i) EXPECT_FALSE(pair.a.take_sign_of_life(i * kBetweenHeartbeats));
+  // It is there again, and its lanes are heard one after the other.
+  tell(pair.b, 1);
+  (void)pair.a.progress();
+  EXPECT_TRUE(pair.a.take_sign_of_life(3600 * kNsPerS));
+  EXPECT_EQ(pair.notes_a.num_lost, 0);
 }
 
 TEST(RailsTest, MessagesInBothDirectionsAreConfirmedWhenTheyEnd) {

@@ -5,9 +5,11 @@
 
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <cstring>
+#include <ctime>
 #include <memory>
 #include <string>
 #include <vector>
@@ -60,6 +62,7 @@ class RelayServiceTest : public testing::Test {
     auto port = (*service)->listen(kLoopback);
     ASSERT_TRUE(port.ok()) << port.status();
     (*service)->admit(secret_);
+    (*service)->allow(secret_, {kLoopback});
     services_.push_back(std::move(*service));
     ports_.push_back(*port);
   }
@@ -87,7 +90,7 @@ class RelayServiceTest : public testing::Test {
 
   UniqueFd accept_peer() {
     EXPECT_TRUE(wait_readable(peer_.fd.get()));
-    return accept_from(peer_.fd.get());
+    return std::move(*accept_from(peer_.fd.get()));
   }
 
   RelayService::Secret secret_{};
@@ -129,6 +132,68 @@ TEST_F(RelayServiceTest, StrangersAreDropped) {
   EXPECT_EQ(read_text(ask(peer_.port, secret_).get(), 1), "");
 }
 
+TEST_F(RelayServiceTest, NobodyIsConnectedToWhatIsNoAddressOfTheJob) {
+  services_[0]->allow(secret_, {"127.0.0.2"});
+  EXPECT_EQ(read_text(ask(peer_.port, secret_).get(), 1), "");
+  pollfd nobody{peer_.fd.get(), POLLIN, 0};
+  EXPECT_EQ(poll(&nobody, 1, 0), 0);
+}
+
+TEST_F(RelayServiceTest, WhoIsFasterWaitsUntilTheAddressesAreKnown) {
+  services_[0]->dismiss(secret_);
+  services_[0]->admit(secret_);
+  const UniqueFd near = ask(peer_.port, secret_);
+  services_[0]->allow(secret_, {kLoopback});
+  EXPECT_TRUE(answer(near.get()).ok());
+  EXPECT_TRUE(accept_peer().valid());
+}
+
+TEST_F(RelayServiceTest, StrangersAreDroppedWhenTheyAreTooMany) {
+  std::vector<UniqueFd> strangers;
+  for (int i = 0; i < 200; ++i) {
+    auto fd = begin_connect("lo", kLoopback, kLoopback, ports_[0], {});
+    ASSERT_TRUE(fd.ok()) << fd.status();
+    strangers.push_back(std::move(*fd));
+  }
+  EXPECT_EQ(read_text(strangers.front().get(), 1), "");
+  EXPECT_TRUE(answer(ask(peer_.port, secret_).get()).ok());
+}
+
+// Descriptors of this process, as far as it may have any.
+class Exhaustion {
+ public:
+  Exhaustion() {
+    EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &before_), 0);
+    rlimit few = before_;
+    few.rlim_cur = 256;
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+    for (;;) {
+      UniqueFd fd(socket(AF_UNIX, SOCK_STREAM, 0));
+      if (!fd.valid()) break;
+      fds_.push_back(std::move(fd));
+    }
+    EXPECT_FALSE(fds_.empty());
+  }
+  ~Exhaustion() { EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before_), 0); }
+  void free(size_t count) { fds_.resize(fds_.size() - count); }
+
+ private:
+  rlimit before_{};
+  std::vector<UniqueFd> fds_;
+};
+
+TEST_F(RelayServiceTest, WithoutDescriptorsConnectionsWaitAndTheServiceRests) {
+  Exhaustion exhaustion;
+  exhaustion.free(1);
+  const UniqueFd near = ask(peer_.port, secret_);
+  const clock_t before = clock();
+  pollfd nothing{near.get(), POLLIN, 0};
+  EXPECT_EQ(poll(&nothing, 1, 500), 0);
+  EXPECT_LT(clock() - before, CLOCKS_PER_SEC / 4) << "of the time that a core had";
+  exhaustion.free(3);
+  EXPECT_TRUE(answer(near.get()).ok());
+}
+
 TEST_F(RelayServiceTest, TheEndWaitsForLastWordsButNotForEver) {
   const UniqueFd near = ask(peer_.port, secret_);
   const UniqueFd far = accept_peer();
@@ -155,8 +220,9 @@ TEST_F(RelayServiceTest, AHandshakeGoesThrough) {
     ASSERT_TRUE(progress.ok()) << progress.status();
     if (*progress == Handshake::Progress::received) break;
     if (!incoming && wait_readable(peer_.fd.get())) {
-      incoming = std::make_unique<Handshake>(Attempt{accept_from(peer_.fd.get()), {}, {}, {}},
-                                             nullptr, -1, 0, "incoming", Deadline::after_s(10));
+      incoming =
+          std::make_unique<Handshake>(Attempt{std::move(*accept_from(peer_.fd.get())), {}, {}, {}},
+                                      nullptr, -1, 0, "incoming", Deadline::after_s(10));
     }
     const auto theirs = incoming->advance(key);
     ASSERT_TRUE(theirs.ok()) << theirs.status();
@@ -247,7 +313,13 @@ TEST_F(WaysTest, KernelsComeFirstThenEachRouteOnce) {
   std::vector<std::vector<int>> relays;
   while (has_other(lane(4, 0))) relays.push_back(ways_.choose(lane(4, 0)).relays);
   EXPECT_EQ(relays, (std::vector<std::vector<int>>{{1}, {2, 5}}));
-  EXPECT_FALSE(ways_.choose(lane(8, 0)).may_be_forwarded) << "known to fail, also to other peers";
+  EXPECT_TRUE(ways_.choose(lane(8, 0)).may_be_forwarded) << "the peer may be dead, or the NIC";
+}
+
+TEST_F(WaysTest, KernelsAreKnownToFailWhereARelayLeadsThereAfterThem) {
+  ASSERT_TRUE(has_other(lane(4, 0)));
+  ways_.succeeded(lane(4, 0));
+  EXPECT_FALSE(ways_.choose(lane(8, 0)).may_be_forwarded) << "also to other peers";
 }
 
 TEST_F(WaysTest, ARouteEndsAtTheNicOfItsLastLevel) {
@@ -274,7 +346,6 @@ TEST_F(WaysTest, AWayThatWorksIsKeptAndOnesThatHaveFailedComeAgain) {
   EXPECT_EQ(ways_.choose(lane(4, 0)).relays, (std::vector<int>{1}));
   while (has_other(lane(4, 0))) {
   }
-  EXPECT_FALSE(ways_.choose(lane(4, 0)).may_be_forwarded);
   EXPECT_EQ(ways_.choose(lane(4, 0)).relays, (std::vector<int>{1})) << "from the beginning";
 }
 

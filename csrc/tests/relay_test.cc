@@ -122,9 +122,17 @@ TEST_F(RelayTest, TheEndOfOneDirectionIsPassedOnAndTheOtherGoesOn) {
   EXPECT_TRUE(relay_->is_over());
 }
 
-TEST_F(RelayTest, AnEndThatIsGoneEndsBoth) {
+TEST_F(RelayTest, TheLastBytesOfAnEndThatIsGonePassAndThenItsEnd) {
+  const Bytes last = random_bytes(1000);
+  EXPECT_EQ(*send_some(outer_[1].get(), last, {}), last.size());
   outer_[1].reset();
   EXPECT_EQ(*send_some(outer_[0].get(), random_bytes(1000), {}), 1000u);
+  advance();
+  Bytes received;
+  EXPECT_FALSE(read(0, &received)) << "the end";
+  EXPECT_EQ(received, last);
+  EXPECT_EQ(*send_some(outer_[0].get(), random_bytes(1000), {}), 1000u) << "for nobody";
+  outer_[0].reset();
   advance();
   EXPECT_TRUE(relay_->is_over());
 }

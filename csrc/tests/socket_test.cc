@@ -41,7 +41,7 @@ void expect_from_the_start(const std::string& expected, const SocketOptions& opt
   EXPECT_EQ(congestion_of(outgoing->get()), expected);
   pollfd arrived{listener->fd.get(), POLLIN, 0};
   ASSERT_EQ(poll(&arrived, 1, 10'000), 1);
-  const UniqueFd incoming = accept_from(listener->fd.get());
+  const UniqueFd incoming = std::move(*accept_from(listener->fd.get()));
   ASSERT_TRUE(incoming.valid());
   EXPECT_EQ(congestion_of(incoming.get()), expected);
 }

@@ -14,6 +14,8 @@ namespace {
 // a timeout.
 constexpr std::chrono::milliseconds kFirstPause{1};
 constexpr std::chrono::milliseconds kLongestPause{50};
+// ...and after this time for all values, which is a long question where ranks are many.
+constexpr std::chrono::steady_clock::duration kPatience = std::chrono::seconds(5);
 
 }  // namespace
 
@@ -37,23 +39,28 @@ Result<std::vector<std::string>> StoreRendezvous::exchange(const std::string& na
   }
 }
 
-// A rank that was started again has counted twice. So the last one looks for the values, too; and
-// who waited in vain, since the last one may have died before its word.
+// A rank that was started again has counted twice, and the last one may die before its word. So it
+// is the values that decide: the last one looks for them, and who waits does so now and then.
 Status StoreRendezvous::meet(const std::string& name, const Keys& keys, bool is_last,
                              std::chrono::milliseconds timeout) {
   const std::string complete = str_cat(name, "/complete");
-  const Status waited = wait(is_last ? keys : Keys{complete}, timeout);
-  if (waited.code() == StatusCode::timeout) return missing(name, keys, timeout);
-  DMLCOMM_RETURN_IF_ERROR(waited);
-  if (is_last) store_->set(complete, std::string("1"));
-  return Status();
+  const Clock::time_point deadline = Clock::now() + timeout;
+  for (auto patience = is_last ? Clock::duration::zero() : kPatience;; patience = kPatience) {
+    const Status waited = wait(complete, std::min(deadline, Clock::now() + patience));
+    if (waited.code() != StatusCode::timeout) return waited;
+    if (store_->check(keys)) {
+      store_->set(complete, std::string("1"));
+      return Status();
+    }
+    if (Clock::now() >= deadline) return missing(name, keys, timeout);
+  }
 }
 
-Status StoreRendezvous::wait(const Keys& keys, std::chrono::milliseconds timeout) {
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
-  for (auto pause = kFirstPause; !store_->check(keys); pause = std::min(2 * pause, kLongestPause)) {
+Status StoreRendezvous::wait(const std::string& key, Clock::time_point deadline) {
+  for (auto pause = kFirstPause; !store_->check({key});
+       pause = std::min(2 * pause, kLongestPause)) {
     if (interrupted()) return Status(StatusCode::aborted, "interrupted");
-    if (std::chrono::steady_clock::now() >= deadline) return Status(StatusCode::timeout, "");
+    if (Clock::now() >= deadline) return Status(StatusCode::timeout, "");
     std::this_thread::sleep_for(pause);
   }
   return Status();

@@ -2,11 +2,12 @@
 //
 // An exchange costs a rank the same few calls for any number of ranks. It publishes its value and
 // counts itself. The last one finds all values there and says so; the others look for its word,
-// which is one short key. Then each reads all values in one call.
+// which is one short key, and now and then for the values. Then each reads all values in one call.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include <chrono>
 #include <exception>
 #include <string>
 #include <vector>
@@ -30,10 +31,11 @@ class StoreRendezvous final : public transport::Rendezvous {
 
  private:
   using Keys = std::vector<std::string>;
+  using Clock = std::chrono::steady_clock;
 
   Status meet(const std::string& name, const Keys& keys, bool is_last,
               std::chrono::milliseconds timeout);
-  Status wait(const Keys& keys, std::chrono::milliseconds timeout);
+  Status wait(const std::string& key, Clock::time_point deadline);
   Status missing(const std::string& name, const Keys& keys, std::chrono::milliseconds timeout);
   bool interrupted();
 

@@ -31,7 +31,7 @@ Admission::Admission(const Job& job, EventLoop& loop, Owner& owner, size_t max_e
 
 Status Admission::listen(UniqueFd listener, Transport& transport) {
   const auto number = static_cast<uint32_t>(listeners_.size());
-  DMLCOMM_RETURN_IF_ERROR(loop_.watch(listener.get(), listener_source_, number, false));
+  DMLCOMM_RETURN_IF_ERROR(loop_.watch(listener.get(), listener_source_, number, true));
   listeners_.push_back({std::move(listener), &transport});
   return Status();
 }
@@ -40,11 +40,12 @@ void Admission::accept_all(uint32_t listener) {
   // An event may come for a listener that was closed since.
   while (listener < listeners_.size()) {
     Transport* const transport = listeners_[listener].transport;
-    UniqueFd fd = accept_from(listeners_[listener].fd.get());
-    if (!fd.valid()) return;
-    if (!transport->accepts(fd.get())) continue;
+    Result<UniqueFd> fd = accept_from(listeners_[listener].fd.get());
+    listeners_[listener].is_short = !fd.ok();
+    if (!fd.ok() || !fd->valid()) return;
+    if (!transport->accepts(fd->get())) continue;
     Attempt incoming;
-    incoming.fd = std::move(fd);
+    incoming.fd = std::move(*fd);
     add(std::make_unique<Handshake>(std::move(incoming), transport, -1, 0, "incoming connection",
                                     Deadline::after_s(kStrangerTimeoutS)));
   }
@@ -138,6 +139,9 @@ void Admission::complete(Handshake& handshake) {
 }
 
 void Admission::tick() {
+  for (uint32_t listener = 0; listener < listeners_.size(); ++listener) {
+    if (listeners_[listener].is_short) accept_all(listener);
+  }
   std::vector<uint32_t> expired;
   for (const auto& [id, handshake] : handshakes_) {
     if (handshake->expired()) expired.push_back(id);
@@ -147,10 +151,9 @@ void Admission::tick() {
     if (it == handshakes_.end()) continue;  // went with the failure of another one
     const std::unique_ptr<Handshake> handshake = std::move(it->second);
     handshakes_.erase(it);
-    fail(*handshake, handshake->connected()
-                         ? Status(StatusCode::io_error, "no answer within ",
-                                  job_.config.peer_timeout_s, " s (DMLCOMM_PEER_TIMEOUT_S)")
-                         : Status(StatusCode::io_error, "no connection in time"));
+    fail(*handshake,
+         Status(StatusCode::io_error,
+                handshake->connected() ? "no answer in time" : "no connection in time"));
   }
 }
 

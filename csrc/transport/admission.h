@@ -52,6 +52,7 @@ class Admission {
   struct Listener {
     UniqueFd fd;
     Transport* transport;
+    bool is_short = false;  // of descriptors: connections wait for the next tick
   };
 
   void accept_all(uint32_t listener);

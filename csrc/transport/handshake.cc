@@ -44,12 +44,15 @@ Result<Handshake::Progress> Handshake::advance(const JobKey& key) {
     if (poll(&ready, 1, 0) != 1) return Progress::waiting;
     DMLCOMM_RETURN_IF_ERROR(finish_connecting());
   }
-  DMLCOMM_RETURN_IF_ERROR(send_rest());
+  const Status sent = send_rest();
   if (awaits_relays_) {
+    // Also if nothing can be sent any more: the answer may have come before.
     const Result<bool> is_there = receive_answer();
     if (!is_there.ok()) return is_there.status();
+    if (!*is_there && !sent.ok()) return Status(StatusCode::io_error, sent.message());
     if (!*is_there) return Progress::waiting;
   }
+  DMLCOMM_RETURN_IF_ERROR(sent);
   Result<bool> complete = receive_rest(key);
   if (!complete.ok()) return complete.status();
   return *complete ? Progress::received : Progress::connected;
@@ -60,7 +63,7 @@ bool Handshake::expired() const {
          (awaits_relays_ && answer_by_.expired());
 }
 
-// A relay that refuses is not the peer.
+// A relay that refuses, or resets the connection, is not the peer.
 Status Handshake::finish_connecting() {
   const Status status = connect_result(fd_.get(), what_);
   if (!status.ok() && awaits_relays_) return Status(StatusCode::io_error, status.message());

@@ -172,15 +172,11 @@ void Lane::end_metered(const OutFrame& frame) {
   }
 }
 
-int64_t Lane::unconfirmed_since(int64_t now_ns) {
-  const Channel::Flow flow = channel_->flow();
-  if (!flow.some_on_the_way) {
-    unconfirmed_since_ns_ = INT64_MAX;
-  } else if (unconfirmed_since_ns_ == INT64_MAX || flow.confirmed_bytes != confirmed_bytes_) {
-    unconfirmed_since_ns_ = now_ns;
-  }
-  confirmed_bytes_ = flow.confirmed_bytes;
-  return unconfirmed_since_ns_;
+bool Lane::take_sign_of_life() {
+  const bool heard = std::exchange(heard_, false);
+  const bool is_alive = channel_->peer_showed_life() || heard || held_back_;
+  if (is_alive) silent_ns_ = 0;
+  return is_alive;
 }
 
 Lane::Prospect Lane::prospect(int64_t now_ns) {

@@ -22,6 +22,7 @@
 #include "transport/rail_counters.h"
 #include "transport/rail_meter.h"
 #include "transport/request.h"
+#include "transport/stall_watch.h"
 
 namespace dmlcomm::transport {
 
@@ -114,14 +115,12 @@ class Lane {
   // waits for the receipt, or confirm_soon() has been called since.
   bool should_confirm() const;
   void confirm_soon() { receipt_awaited_ |= owes_receipt(); }
-  // Bytes have come since the last call.
-  bool take_heard() { return std::exchange(heard_, false); }
-  // The reader had no room at the last read(): we cause the peer's silence.
-  bool held_back() const { return held_back_; }
-
-  // The time since which bytes are on their way without any confirmation of the other end's kernel;
-  // INT64_MAX if nothing waits. To be called regularly.
-  int64_t unconfirmed_since(int64_t now_ns);
+  // Whether the peer showed life since the last call, or the reader had no room at the last read():
+  // then we cause its silence. Ends the lane's silence.
+  bool take_sign_of_life();
+  // Nothing has come for another `ns`, while other lanes were heard; for how long in all.
+  int64_t add_silence(int64_t ns) { return silent_ns_ += ns; }
+  int64_t stalled_ns(int64_t now_ns) { return stall_watch_.stalled_ns(*channel_, now_ns); }
 
   // Tells the meter what the channel has carried since the last call.
   void measure();
@@ -192,8 +191,8 @@ class Lane {
   size_t bytes_since_prospect_ = 0;
   int64_t carried_ns_ = 0;  // when it was last seen to carry more than small messages
 
-  uint64_t confirmed_bytes_ = 0;
-  int64_t unconfirmed_since_ns_ = INT64_MAX;
+  StallWatch stall_watch_;
+  int64_t silent_ns_ = 0;
 };
 
 }  // namespace dmlcomm::transport

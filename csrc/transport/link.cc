@@ -20,6 +20,11 @@ constexpr size_t kMaxKeptPayloadBytes = 256 * 1024;
 constexpr size_t kMaxCopiesUnderWay = 256;
 // Bytes one progress() call reads from a lane, so that one busy peer does not starve the others.
 constexpr size_t kReadBudgetBytes = 4u << 20;
+// A lane over which nothing comes for so long, while others bring heartbeats, leads nowhere.
+constexpr int64_t kSilenceNs = 5 * kNsPerS;
+// What counts of that time between two signs of life. Heartbeats come at least every 250 ms: a peer
+// that was away for longer has been silent everywhere, and its lanes are heard one after the other.
+constexpr int64_t kMaxSilenceStepNs = 500 * kNsPerMs;
 
 // Gives every message that arrives before its receive its place in time, across links: a receive
 // from any source takes the oldest. Guarded by the progress lock of the communicator; that several
@@ -672,12 +677,11 @@ void Link::lose_lane(size_t index, const std::string& reason) {
   if (state_ == State::up) leave_if_all_said_goodbye();
 }
 
-void Link::lose_stalled_lanes(int64_t now_ns, int64_t limit_ns) {
+void Link::lose_stalled_lanes(int64_t now_ns) {
   lanes_.for_each_lane([&](size_t index, Lane& lane) {
-    if (state_ != State::up) return;
-    const int64_t since = lane.unconfirmed_since(now_ns);
-    if (since == INT64_MAX || now_ns - since < limit_ns) return;
-    lose_lane(index, str_cat("nothing was confirmed for ", (now_ns - since) / kNsPerMs, " ms"));
+    const int64_t stalled_ns = lane.stalled_ns(now_ns);
+    if (stalled_ns < kStallNs) return;
+    lose_lane(index, str_cat("nothing was confirmed for ", stalled_ns / kNsPerMs, " ms"));
   });
 }
 
@@ -697,14 +701,26 @@ void Link::heartbeat() {
   });
 }
 
-bool Link::take_sign_of_life() {
+bool Link::take_sign_of_life(int64_t silent_ns) {
   if (state_ != State::up) return true;
-  bool alive = false;
-  lanes_.for_each_lane([&](size_t, Lane& lane) {
-    const bool heard = lane.take_heard();
-    alive |= lane.channel().peer_showed_life() || heard || lane.held_back();
+  std::vector<size_t> silent;
+  bool is_alive = false;
+  lanes_.for_each_lane([&](size_t index, Lane& lane) {
+    const bool is_heard = lane.take_sign_of_life();
+    is_alive |= is_heard;
+    if (!is_heard) silent.push_back(index);
   });
-  return alive;
+  if (is_alive) lose_silent_lanes(silent, std::min(silent_ns, kMaxSilenceStepNs));
+  return is_alive;
+}
+
+// Their kernels confirm bytes, and the peer lives: a host in between is stopped.
+void Link::lose_silent_lanes(const std::vector<size_t>& silent, int64_t ns) {
+  for (const size_t index : silent) {
+    const int64_t silent_ns = lanes_.lane(index)->add_silence(ns);
+    if (silent_ns < kSilenceNs) continue;
+    lose_lane(index, str_cat("nothing came over it for ", silent_ns / kNsPerMs, " ms"));
+  }
 }
 
 void Link::send_goodbye() {

@@ -85,8 +85,8 @@ class Link final : private LaneReader {
   std::vector<size_t> take_lost_lanes() { return std::exchange(lost_lanes_, {}); }
   // Gives up the lane; the others carry on. Only where the link has several rails.
   void lose_lane(size_t index, const std::string& reason);
-  // Gives up lanes that carry bytes of which none was confirmed for `limit_ns`.
-  void lose_stalled_lanes(int64_t now_ns, int64_t limit_ns);
+  // Gives up lanes that carry bytes of which none was confirmed for a while (stall_watch.h).
+  void lose_stalled_lanes(int64_t now_ns);
   // Tells the meters what its lanes have carried since the last call.
   void measure();
 
@@ -138,8 +138,9 @@ class Link final : private LaneReader {
 
   // Sends a heartbeat if nothing else is on its way.
   void heartbeat();
-  // Whether the peer showed life since the last call.
-  bool take_sign_of_life();
+  // Whether the peer showed life since the last call, and if so, `silent_ns` after it did before.
+  // Gives up lanes over which nothing comes while others show that the peer lives.
+  bool take_sign_of_life(int64_t silent_ns);
 
   // Says goodbye, as far as possible without blocking.
   void send_goodbye();
@@ -194,6 +195,7 @@ class Link final : private LaneReader {
   void shut_down();
   bool progress_lane(size_t index, Lane& lane);
   bool confirm(Lane& lane);
+  void lose_silent_lanes(const std::vector<size_t>& silent, int64_t ns);
   Status announce(Intake& intake, const FrameHeader& header);
   Status on_open(const FrameHeader& header);
   void count_taken(const FrameHeader& header);

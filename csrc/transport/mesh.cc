@@ -10,9 +10,6 @@
 namespace dmlcomm::transport {
 namespace {
 
-// A lane that carries bytes of which none is confirmed for so long is dead. The kernel repeats a
-// lost packet after 200 ms, and after another 400 ms.
-constexpr int64_t kStallNs = 500 * kNsPerMs;
 constexpr int kRailCheckMs = 50;
 // close() gives bytes on their way this long to leave.
 constexpr double kCloseTimeoutS = 1.0;
@@ -184,8 +181,9 @@ void Mesh::tick(const std::function<bool(int)>& waits_for) {
   const int64_t now = now_ns();
   for (const auto& transport : transports_) transport->show_life();
   // A process that was stopped itself must not blame its peers for the pause.
-  const bool paused = now - last_tick_ns_ > 4 * heartbeat_ms_ * kNsPerMs;
-  last_tick_ns_ = now;
+  const int64_t since_ns = now - std::exchange(last_tick_ns_, now);
+  const bool paused = since_ns > 4 * heartbeat_ms_ * kNsPerMs;
+  if (paused) repair_.give_more_time(since_ns);
   admission_.tick();
   if (job_.rails.size() > 1) check_rails(now, paused);
   repair_.tick(now);
@@ -205,7 +203,8 @@ void Mesh::tick(const std::function<bool(int)>& waits_for) {
 void Mesh::check_life(Link& link, int64_t now, bool paused,
                       const std::function<bool(int)>& waits_for) {
   int64_t& last_life = last_life_ns_[static_cast<size_t>(link.peer())];
-  if (link.take_sign_of_life() || paused) last_life = now;
+  if (paused) last_life = now;
+  if (link.take_sign_of_life(now - last_life)) last_life = now;
   const double timeout_s = job_.config.peer_timeout_s;
   if (now - last_life < static_cast<int64_t>(timeout_s * kNsPerS)) return;
   if (!link.has_outstanding() && !waits_for(link.peer())) return;
@@ -223,7 +222,7 @@ void Mesh::check_rails(int64_t now, bool paused) {
   }
   if (paused) return;
   for (size_t i = 0; i < active_.size(); ++i) {
-    if (active_[i]->num_lanes() > 1) active_[i]->lose_stalled_lanes(now, kStallNs);
+    if (active_[i]->num_lanes() > 1) active_[i]->lose_stalled_lanes(now);
   }
 }
 

@@ -144,6 +144,13 @@ double RailRepair::time_left_s(int peer) const {
   return std::max(0.0, job_.config.peer_timeout_s - waited_s);
 }
 
+void RailRepair::give_more_time(int64_t ns) {
+  const int64_t now = now_ns();
+  for (Peer& peer : peers_) {
+    peer.connecting_since_ns = std::min(peer.connecting_since_ns + ns, now);
+  }
+}
+
 void RailRepair::give_up(int peer) {
   const Status& failure = peers_[peer].last_failure;
   peers_[peer].link->fail(Status(

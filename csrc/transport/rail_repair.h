@@ -59,6 +59,8 @@ class RailRepair final : public Admission::Owner {
   void lane_lost(int peer, size_t lane);
   // The rail has lost its carrier, or has it back.
   void rail_changed(const Transport& transport, Transport::RailChange change);
+  // To peers that are not connected: this process was stopped for so long.
+  void give_more_time(int64_t ns);
   // Makes the attempts that are due.
   void tick(int64_t now);
   // Whether connections are up that only the event loop watches.

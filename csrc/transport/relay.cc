@@ -22,11 +22,11 @@ bool Relay::advance(std::span<std::byte> scratch) {
   return has_more && !is_over();
 }
 
-bool Relay::is_over() const { return failed_ || (directions_[0].closed && directions_[1].closed); }
+bool Relay::is_over() const { return directions_[0].closed && directions_[1].closed; }
 
 // True if the budget ended it.
 bool Relay::flow(Direction& direction, std::span<std::byte> scratch) {
-  for (size_t moved = 0; moved < kBudgetBytes && !failed_ && !direction.closed;) {
+  for (size_t moved = 0; moved < kBudgetBytes && !direction.closed;) {
     if (!write_waiting(direction)) return false;
     if (direction.ended) {
       direction.closed = true;
@@ -48,7 +48,7 @@ bool Relay::flow(Direction& direction, std::span<std::byte> scratch) {
     direction.waiting.assign(rest.begin(), rest.end());
     direction.written = 0;
   }
-  return !failed_ && !direction.closed;
+  return !direction.closed;
 }
 
 // True if nothing waits any more.
@@ -61,14 +61,15 @@ bool Relay::write_waiting(Direction& direction) {
   return true;
 }
 
-// How many of the bytes there was room for.
+// How many of the bytes there was room for: all, where nobody takes them any more. What has come
+// from there before still passes, and then the end.
 size_t Relay::write(Channel& to, std::span<const std::byte> bytes) {
   size_t written = 0;
   while (written < bytes.size()) {
     const iovec part{const_cast<std::byte*>(bytes.data()) + written, bytes.size() - written};
     const Result<size_t> taken = to.write(&part, 1);
-    failed_ |= !taken.ok();
-    if (failed_ || (*taken == 0 && !to.maybe_writable())) break;
+    if (!taken.ok()) return bytes.size();
+    if (*taken == 0 && !to.maybe_writable()) break;
     written += *taken;
   }
   return written;
@@ -77,15 +78,7 @@ size_t Relay::write(Channel& to, std::span<const std::byte> bytes) {
 int64_t Relay::stalled_ns(int64_t now_ns) {
   int64_t longest = 0;
   for (Direction& direction : directions_) {
-    const Channel::Flow flow = direction.to->flow();
-    if (!flow.some_on_the_way) {
-      direction.unconfirmed_since_ns = INT64_MAX;
-    } else if (direction.unconfirmed_since_ns == INT64_MAX ||
-               flow.confirmed_bytes != direction.confirmed_bytes) {
-      direction.unconfirmed_since_ns = now_ns;
-    }
-    direction.confirmed_bytes = flow.confirmed_bytes;
-    longest = std::max(longest, now_ns - std::min(now_ns, direction.unconfirmed_since_ns));
+    longest = std::max(longest, direction.stall_watch.stalled_ns(*direction.to, now_ns));
   }
   return longest;
 }

@@ -2,7 +2,8 @@
 //
 // It takes from one channel what the other has room for, so a slow receiver slows its sender down
 // and nothing piles up here: at most one read of each direction waits. The end of one direction is
-// passed on, the other goes on. A channel that fails ends both.
+// passed on, the other goes on. What an end that has failed would get is dropped; what came from it
+// is passed on, and its end.
 //
 // One thread calls it. It knows nothing of frames.
 #pragma once
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "transport/channel.h"
+#include "transport/stall_watch.h"
 
 namespace dmlcomm::transport {
 
@@ -25,10 +27,9 @@ class Relay {
   // Moves what can be moved, a bounded number of bytes; true if more could be at once. `scratch` is
   // used during the call.
   bool advance(std::span<std::byte> scratch);
-  // Both ends have closed, or one has failed.
+  // Both ends have closed or failed.
   bool is_over() const;
-  // For how long the other kernel of an end has confirmed none of the bytes on the way there; asked
-  // from time to time.
+  // Of the end that has stalled longer; see StallWatch.
   int64_t stalled_ns(int64_t now_ns);
   Channel& end(size_t index) { return *ends_[index]; }
 
@@ -40,8 +41,7 @@ class Relay {
     size_t written = 0;              // of these
     bool ended = false;              // nothing more can be read
     bool closed = false;             // and `to` has been told
-    int64_t unconfirmed_since_ns = INT64_MAX;
-    uint64_t confirmed_bytes = 0;
+    StallWatch stall_watch{};
   };
 
   bool flow(Direction& direction, std::span<std::byte> scratch);
@@ -50,7 +50,6 @@ class Relay {
 
   const std::array<std::unique_ptr<Channel>, 2> ends_;
   std::array<Direction, 2> directions_;
-  bool failed_ = false;
 };
 
 }  // namespace dmlcomm::transport

@@ -67,10 +67,30 @@ Status connect_result(int fd, const std::string& what) {
                       error);
 }
 
-UniqueFd accept_from(int listener) {
-  UniqueFd fd(accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  drop_in_children(fd.get());
-  return fd;
+Result<UniqueFd> accept_from(int listener) {
+  for (;;) {
+    UniqueFd fd(accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (fd.valid()) {
+      drop_in_children(fd.get());
+      return fd;
+    }
+    switch (errno) {
+      case EMFILE:
+      case ENFILE:
+      case ENOBUFS:
+      case ENOMEM: return errno_status(StatusCode::io_error, "accept", errno);
+      // Of a connection that has failed since; the next one may wait behind it.
+      case ECONNABORTED:
+      case EINTR:
+      case EPROTO:
+      case EPERM:
+      case ENETDOWN:
+      case ENETUNREACH:
+      case EHOSTDOWN:
+      case EHOSTUNREACH: continue;
+      default: return UniqueFd();
+    }
+  }
 }
 
 Result<UniqueFd> listen_unix(const std::string& name) {

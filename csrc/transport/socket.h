@@ -17,8 +17,9 @@ Result<UniqueFd> open_socket(int family);
 // How a connection was made that is writable now.
 Status connect_result(int fd, const std::string& what);
 
-// The next waiting connection, or an invalid descriptor if there is none.
-UniqueFd accept_from(int listener);
+// The next waiting connection, or an invalid descriptor if there is none; an error if one waits,
+// but the process or the machine has no descriptor or memory left for it.
+Result<UniqueFd> accept_from(int listener);
 
 // Unix sockets in the abstract namespace, which belongs to the network namespace and leaves no
 // file.

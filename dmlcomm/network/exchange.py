@@ -16,6 +16,8 @@ PREFIX = "dmlcomm/topology"
 # A waiting rank asks the store again after these pauses.
 _FIRST_PAUSE_S = 0.001
 _LONGEST_PAUSE_S = 0.05
+# ...and after this time for all keys, which is a long question where ranks are many.
+_PATIENCE_S = 5.0
 
 
 class Store(Protocol):
@@ -52,27 +54,33 @@ def _meet(store: Store, keys: list[str], is_last: bool, timeout_s: float) -> Non
 
     The last rank looks at all of them, and says so; the others look for its word, one short key. A
     rank that was started again has counted twice, and the last one may die before its word: so it
-    is the keys that decide.
+    is the keys that decide, and who waits looks at them now and then.
     """
     complete = f"{PREFIX}/complete"
-    if _wait(store, keys if is_last else [complete], timeout_s):
-        if is_last:
-            store.set(complete, "1")
-        return
-    missing = [str(rank) for rank, key in enumerate(keys) if not store.check([key])]
-    if missing:
-        raise TimeoutError(
-            f"rank {', '.join(missing)} of {len(keys)} has not published its network interfaces "
-            f"('{PREFIX}/...') within {round(timeout_s * 1000)} ms; check that every rank has "
-            "started and creates the same groups in the same order"
-        )
-
-
-def _wait(store: Store, keys: list[str], timeout_s: float) -> bool:
-    """Store.wait would say on stderr that it has timed out, and not let Ctrl-C through."""
     deadline = time.monotonic() + timeout_s
+    patience_s = 0.0 if is_last else _PATIENCE_S
+    while not _wait(store, complete, min(deadline, time.monotonic() + patience_s)):
+        if store.check(keys):
+            store.set(complete, "1")
+            return
+        if time.monotonic() >= deadline:
+            raise TimeoutError(_missing(store, keys, timeout_s))
+        patience_s = _PATIENCE_S
+
+
+def _missing(store: Store, keys: list[str], timeout_s: float) -> str:
+    missing = [str(rank) for rank, key in enumerate(keys) if not store.check([key])]
+    return (
+        f"rank {', '.join(missing)} of {len(keys)} has not published its network interfaces "
+        f"('{PREFIX}/...') within {round(timeout_s * 1000)} ms; check that every rank has started "
+        "and creates the same groups in the same order"
+    )
+
+
+def _wait(store: Store, key: str, deadline: float) -> bool:
+    """Store.wait would say on stderr that it has timed out, and not let Ctrl-C through."""
     pause_s = _FIRST_PAUSE_S
-    while not store.check(keys):
+    while not store.check([key]):
         if time.monotonic() >= deadline:
             return False
         time.sleep(pause_s)

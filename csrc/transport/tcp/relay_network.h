@@ -26,7 +26,7 @@ class RelayNetwork {
  public:
   struct Options {
     topology::Grid grid;
-    std::vector<uint32_t> host_of_rank;
+    std::vector<uint32_t> host_of_rank;  // ranks are those of the job
     int rank = 0;
     // By rank, the NIC of each level; none of ranks that are on this host. Ports of relay services
     // are 0 where there is none.

@@ -16,18 +16,18 @@
 namespace dmlcomm::transport::tcp {
 namespace {
 
-// Who connects and does not say what it wants is dropped after this time.
+// Who connects and does not say what it wants is dropped after this time...
 constexpr double kPreambleTimeoutS = 5.0;
-// As for lanes: bytes of which none is confirmed for so long are on a dead cable.
-constexpr int64_t kStallNs = 500 * kNsPerMs;
+// ...and when more than this wait beside the ranks of the job, the oldest is dropped at once.
+constexpr size_t kMaxStrangers = 64;
+// Ranks of the job that may connect at once, per address.
+constexpr size_t kExpectedPerAddress = 4;
 constexpr int kTickMs = 50;
 // The destructor gives relayed connections this long to end.
 constexpr double kLingerS = 1.0;
 constexpr size_t kScratchBytes = 256 * 1024;
 // What the kernel queues beyond the bytes on their way: what is here already delays what comes.
 constexpr size_t kRelayQueueBytes = 128 * 1024;
-// More connections than this at the same time are refused.
-constexpr size_t kMaxGuests = 4096;
 
 // The number of an event: the guest above the end.
 constexpr uint32_t kEnds = 2;
@@ -46,22 +46,30 @@ class RelayService::Guest {
   enum class Progress { waiting, busy, over };
 
   Progress advance() {
-    Progress progress = Progress::waiting;
-    if (!preamble_) progress = read_preamble();
-    if (preamble_ && !relay_ && progress != Progress::over) progress = connect_next();
-    if (relay_ && progress != Progress::over) progress = relay_bytes();
-    return progress;
+    if (relay_) return relay_bytes();
+    if (!preamble_) {
+      const Progress progress = read_preamble();
+      if (!preamble_) return progress;
+    }
+    if (!to_.valid()) {
+      const Progress progress = begin_connect();
+      if (!to_.valid()) return progress;
+    }
+    return connect_next();
   }
+
+  // It has not said what it wants.
+  bool is_stranger() const { return !preamble_; }
 
   void ready(uint32_t end, Channel::Ready ready) {
     if (relay_) relay_->end(end).descriptor_ready(ready);
   }
 
-  // What takes too long ends.
+  // Looked at from time to time: what takes too long ends.
   Progress check(int64_t now) {
     if (relay_) return relay_->stalled_ns(now) > kStallNs ? Progress::over : Progress::waiting;
-    if (!deadline_.expired()) return Progress::waiting;
-    return preamble_ ? refuse(RelayAnswer::unreachable) : Progress::over;
+    if (deadline_.expired()) return preamble_ ? refuse(RelayAnswer::unreachable) : Progress::over;
+    return advance();
   }
 
  private:
@@ -79,20 +87,21 @@ class RelayService::Guest {
     }
     Result<RelayPreamble> preamble = decode_relay_preamble(in_);
     if (!preamble.ok()) return drop(preamble.status());
-    if (!service_.is_admitted(preamble->secret)) {
-      return drop(Status(StatusCode::protocol_error, "it does not know this job's secret"));
-    }
     preamble_ = std::move(*preamble);
-    return begin_connect();
+    return Progress::waiting;
   }
 
   static Progress drop(const Status& status) {
-    log_info("dropped a stranger that wants to be relayed: ", status.message());
+    log_info("dropped a connection that wants to be relayed: ", status.message());
     return Progress::over;
   }
 
+  // Ranks that were faster wait until this one knows the addresses, too.
   Progress begin_connect() {
     const RelayHop next = preamble_->hops.front();
+    const Result<bool> may_connect = service_.may_connect(preamble_->secret, next.address);
+    if (!may_connect.ok()) return drop(may_connect.status());
+    if (!*may_connect) return Progress::waiting;
     preamble_->hops.erase(preamble_->hops.begin());
     // On a grid the subnet says by which card the next hop is reached.
     Result<UniqueFd> to = tcp::begin_connect("", "", next.address, next.port, service_.options_);
@@ -125,14 +134,12 @@ class RelayService::Guest {
       // It fits into the empty buffer of a fresh connection.
       const RelayAnswerBytes answer = encode(RelayAnswer::connected);
       if (!send_some(from_.get(), answer, {}).ok()) return Progress::over;
-      begin_relay();
-      return Progress::busy;
+      return begin_relay();
     }
     // The next relay answers to who began the connection.
     const Result<size_t> sent = send_some(to_.get(), out_, {});
     if (!sent.ok() || *sent < out_.size()) return refuse(RelayAnswer::unreachable);
-    begin_relay();
-    return Progress::busy;
+    return begin_relay();
   }
 
   // Bytes that nobody has read would turn the end into a reset, which may overtake the answer.
@@ -143,7 +150,7 @@ class RelayService::Guest {
   }
 
   // Watched anew, since an event that came before is not seen by the channels.
-  void begin_relay() {
+  Progress begin_relay() {
     const std::array<int, kEnds> fds{from_.get(), to_.get()};
     for (const int fd : fds) {
       service_.loop_.forget(fd);
@@ -153,8 +160,11 @@ class RelayService::Guest {
     relay_ = std::make_unique<Relay>(std::make_unique<TcpChannel>(std::move(from_), "relayed"),
                                      std::make_unique<TcpChannel>(std::move(to_), "relayed"));
     for (uint32_t end = 0; end < kEnds; ++end) {
-      (void)service_.loop_.watch(fds[end], service_.guest_source_, kEnds * id_ + end, true);
+      const uint32_t number = kEnds * id_ + end;
+      const Status watched = service_.loop_.watch(fds[end], service_.guest_source_, number, true);
+      if (!watched.ok()) return drop(watched);
     }
+    return Progress::busy;
   }
 
   Progress relay_bytes() {
@@ -212,7 +222,7 @@ Result<uint16_t> RelayService::listen(const std::string& address) {
   Result<Listener> listener = listen_on(address, ports_, options_);
   if (!listener.ok()) return listener.status();
   const auto number = static_cast<uint32_t>(listeners_.size());
-  DMLCOMM_RETURN_IF_ERROR(loop_.watch(listener->fd.get(), listener_source_, number, false));
+  DMLCOMM_RETURN_IF_ERROR(loop_.watch(listener->fd.get(), listener_source_, number, true));
   listeners_.push_back(std::move(listener->fd));
   ports_of_addresses_[address] = listener->port;
   return listener->port;
@@ -220,17 +230,37 @@ Result<uint16_t> RelayService::listen(const std::string& address) {
 
 void RelayService::admit(const Secret& secret) {
   std::lock_guard lock(mutex_);
-  secrets_.insert(secret);
+  ++permits_[secret].num_duties;
+}
+
+void RelayService::allow(const Secret& secret, const std::set<std::string>& addresses) {
+  std::lock_guard lock(mutex_);
+  permits_[secret].addresses = addresses;
 }
 
 void RelayService::dismiss(const Secret& secret) {
   std::lock_guard lock(mutex_);
-  if (const auto it = secrets_.find(secret); it != secrets_.end()) secrets_.erase(it);
+  const auto permit = permits_.find(secret);
+  if (permit != permits_.end() && --permit->second.num_duties == 0) permits_.erase(permit);
 }
 
-bool RelayService::is_admitted(const Secret& secret) const {
+Result<bool> RelayService::may_connect(const Secret& secret, const std::string& address) const {
   std::lock_guard lock(mutex_);
-  return secrets_.contains(secret);
+  const auto permit = permits_.find(secret);
+  if (permit == permits_.end()) {
+    return Status(StatusCode::protocol_error, "it does not know this job's secret");
+  }
+  const std::set<std::string>& addresses = permit->second.addresses;
+  if (addresses.empty()) return false;
+  if (addresses.contains(address)) return true;
+  return Status(StatusCode::protocol_error, address, " is no address of the job");
+}
+
+size_t RelayService::max_strangers() const {
+  std::lock_guard lock(mutex_);
+  size_t max = kMaxStrangers;
+  for (const auto& [_, permit] : permits_) max += kExpectedPerAddress * permit.addresses.size();
+  return max;
 }
 
 // --- the thread ---
@@ -244,35 +274,47 @@ void RelayService::run() {
     loop_.look();
     for (const uint32_t id : std::exchange(busy_, {})) advance(id);
     if (const int64_t now = now_ns(); now >= next_tick_ns) {
+      // Was this process stopped, the time says nothing of the others.
+      const bool is_late = now - next_tick_ns > kStallNs;
       next_tick_ns = now + kTickMs * kNsPerMs;
-      tick();
+      if (!is_late) tick();
     }
     if (!busy_.empty()) continue;
-    const bool is_idle = guests_.empty() && end.is_never();
+    const bool is_idle = guests_.empty() && waiting_listeners_.empty() && end.is_never();
     loop_.sleep(is_idle ? -1 : kTickMs, [&] { return stopping_.load() && end.is_never(); });
   }
   guests_.clear();
 }
 
+Result<UniqueFd> RelayService::accept(uint32_t listener) {
+  std::lock_guard lock(mutex_);
+  if (listener >= listeners_.size()) return UniqueFd();
+  return accept_from(listeners_[listener].get());
+}
+
 void RelayService::accept_all(uint32_t listener) {
   for (;;) {
-    UniqueFd fd;
-    {
-      std::lock_guard lock(mutex_);
-      if (listener >= listeners_.size()) return;
-      fd = accept_from(listeners_[listener].get());
-    }
-    if (!fd.valid()) return;
-    if (guests_.size() >= kMaxGuests) continue;
+    Result<UniqueFd> fd = accept(listener);
+    if (!fd.ok()) waiting_listeners_.insert(listener);
+    if (!fd.ok() || !fd->valid()) return;
+    drop_oldest_stranger();
     const uint32_t id = next_id_++ % (UINT32_MAX / kEnds);
-    const int watched = fd.get();
-    guests_[id] = std::make_unique<Guest>(std::move(fd), *this, id);
+    const int watched = fd->get();
+    guests_[id] = std::make_unique<Guest>(std::move(*fd), *this, id);
     if (loop_.watch(watched, guest_source_, kEnds * id, true).ok()) {
       advance(id);
     } else {
       guests_.erase(id);
     }
   }
+}
+
+// If there are too many of them.
+void RelayService::drop_oldest_stranger() {
+  const auto is_stranger = [](const auto& item) { return item.second->is_stranger(); };
+  const auto num_strangers = std::count_if(guests_.begin(), guests_.end(), is_stranger);
+  if (static_cast<size_t>(num_strangers) < max_strangers()) return;
+  guests_.erase(std::find_if(guests_.begin(), guests_.end(), is_stranger));
 }
 
 void RelayService::advance(uint32_t id) {
@@ -290,6 +332,7 @@ void RelayService::tick() {
   std::erase_if(guests_, [now](const auto& item) {
     return item.second->check(now) == Guest::Progress::over;
   });
+  for (const uint32_t listener : std::exchange(waiting_listeners_, {})) accept_all(listener);
 }
 
 }  // namespace dmlcomm::transport::tcp

@@ -3,7 +3,7 @@
 // drives it, because the ranks in between may be busy with anything, or idle.
 //
 // It listens on the addresses that it is told, and admits those who know a secret. It connects
-// where they say, a hop at a time: whoever knows the secret is a rank of the job.
+// where they say, a hop at a time, but only to addresses of the job that the secret belongs to.
 //
 // The destructor listens no more, and gives the connections that it relays a moment to end, since
 // those who leave together say their last words through each other. Any thread may call.
@@ -42,22 +42,32 @@ class RelayService {
 
   // The port at which it listens on this address from now on.
   Result<uint16_t> listen(const std::string& address);
-  // Admits those who know `secret`, until dismiss().
+  // Admits those who know `secret`, until dismiss() is called as often. They wait until allow()
+  // says where they may be connected to: numeric addresses, as they write them.
   void admit(const Secret& secret);
-  // Those who are admitted already stay.
+  void allow(const Secret& secret, const std::set<std::string>& addresses);
+  // Those who are connected already stay.
   void dismiss(const Secret& secret);
 
  private:
   class Guest;
+  struct Permit {
+    int num_duties = 0;
+    std::set<std::string> addresses;
+  };
 
   RelayService(PortRange ports, const SocketOptions& options);
 
   // The thread:
   void run();
   void accept_all(uint32_t listener);
+  Result<UniqueFd> accept(uint32_t listener);
+  void drop_oldest_stranger();
   void advance(uint32_t id);
   void tick();
-  bool is_admitted(const Secret& secret) const;
+  // An error if it may not; false as long as that is not known.
+  Result<bool> may_connect(const Secret& secret, const std::string& address) const;
+  size_t max_strangers() const;
 
   // Constant after create().
   const PortRange ports_;
@@ -73,16 +83,18 @@ class RelayService {
   // Guarded by mutex_.
   std::vector<UniqueFd> listeners_;
   std::map<std::string, uint16_t> ports_of_addresses_;
-  std::multiset<Secret> secrets_;
+  std::map<Secret, Permit> permits_;
 
   // The thread's.
   std::map<uint32_t, std::unique_ptr<Guest>> guests_;
-  std::set<uint32_t> busy_;  // have more to move
+  std::set<uint32_t> busy_;               // have more to move
+  std::set<uint32_t> waiting_listeners_;  // there was no descriptor for their next connection
   std::vector<std::byte> scratch_;
   uint32_t next_id_ = 0;
 };
 
-// Holds the service of a process, and lets those in who know a secret, for as long as it lives.
+// Holds the service of a process, and lets those in who know a secret, for as long as it lives; see
+// RelayService.
 class RelayDuty {
  public:
   RelayDuty(std::shared_ptr<RelayService> service, const RelayService::Secret& secret)
@@ -94,6 +106,7 @@ class RelayDuty {
   RelayDuty& operator=(const RelayDuty&) = delete;
 
   Result<uint16_t> listen(const std::string& address) { return service_->listen(address); }
+  void allow(const std::set<std::string>& addresses) { service_->allow(secret_, addresses); }
 
  private:
   const std::shared_ptr<RelayService> service_;

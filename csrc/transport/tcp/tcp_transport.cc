@@ -1,6 +1,7 @@
 #include "transport/tcp/tcp_transport.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "base/log.h"
@@ -61,20 +62,34 @@ void TcpTransport::begin_to_relay() {
 }
 
 void TcpTransport::learn_ways() {
-  std::shared_ptr<RelayNetwork> network;
-  if (job_.relaying == Relaying::part) network = RelayNetwork::newest();
-  if (job_.relaying == Relaying::whole_job && job_.grid.size() > 1) {
-    RelayNetwork::Options options{topology::Grid(job_.grid), job_.host_of_rank, job_.rank,
-                                  endpoints_, job_.key.secret};
-    options.levels[static_cast<size_t>(job_.rank)] = own_endpoints_;
-    network = std::make_shared<RelayNetwork>(std::move(options), std::move(relay_duty_));
-    RelayNetwork::publish(network);
-  }
   std::vector<int> global_ranks = job_.global_ranks;
   for (int rank = static_cast<int>(global_ranks.size()); rank < job_.num_ranks; ++rank) {
     global_ranks.push_back(rank);
   }
+  std::shared_ptr<RelayNetwork> network;
+  if (job_.relaying == Relaying::part) network = RelayNetwork::newest();
+  if (job_.relaying == Relaying::whole_job && job_.grid.size() > 1) {
+    network = whole_network(global_ranks);
+    RelayNetwork::publish(network);
+  }
   ways_.emplace(std::move(network), std::move(global_ranks));
+}
+
+// Groups of all ranks may have them in any order; others know the network by ranks of the job.
+std::shared_ptr<RelayNetwork> TcpTransport::whole_network(const std::vector<int>& global_ranks) {
+  RelayNetwork::Options options{
+      topology::Grid(job_.grid), {}, global_ranks[job_.rank], {}, job_.key.secret};
+  options.host_of_rank.resize(global_ranks.size());
+  options.levels.resize(global_ranks.size());
+  std::set<std::string> addresses;
+  for (int rank = 0; rank < job_.num_ranks; ++rank) {
+    const auto in_job = static_cast<size_t>(global_ranks[rank]);
+    options.host_of_rank[in_job] = job_.host_of_rank[rank];
+    options.levels[in_job] = rank == job_.rank ? own_endpoints_ : endpoints_[rank];
+    for (const RailEndpoint& end : endpoints_[rank]) addresses.insert(end.address);
+  }
+  if (relay_duty_) relay_duty_->allow(addresses);
+  return std::make_shared<RelayNetwork>(std::move(options), std::move(relay_duty_));
 }
 
 // Ranks that wait for the rails of one that has none are told why.
@@ -153,6 +168,8 @@ Result<Attempt> TcpTransport::connect(int peer, size_t lane) {
   const RelayHop to = way.hops.empty() ? RelayHop{end.address, end.port} : way.hops.front();
   Result<UniqueFd> fd =
       begin_connect(own.interface, own.address, to.address, to.port, socket_options());
+  // A relay that refuses is not the peer.
+  if (!fd.ok() && !way.hops.empty()) return Status(StatusCode::io_error, fd.status().message());
   if (!fd.ok()) return fd.status();
   Attempt attempt{std::move(*fd), std::move(way.preamble), {}, {}};
   if (way.may_be_forwarded || !way.hops.empty()) {

@@ -39,6 +39,7 @@ class TcpTransport final : public Transport {
   Status listen_on_rails(Admission& admission);
   void begin_to_relay();
   void learn_ways();
+  std::shared_ptr<RelayNetwork> whole_network(const std::vector<int>& global_ranks);
   Ways::Lane lane_to(int peer, size_t lane) const;
   // Of a connection to `peer`: loopback inside a host.
   RailAddress own_end(int peer, size_t rail) const;

@@ -76,8 +76,7 @@ bool Ways::has_other(const Lane& lane, bool* refused) {
   state.tried |= uint64_t{1} << failed;
   if (failed == kForwarded) {
     // Another host may have refused, which the packets were never meant for.
-    const bool is_cut_off = !*refused && !network_->are_neighbours(global_rank(lane.peer));
-    if (is_cut_off) network_->forwarding_failed();
+    state.kernels_failed = !*refused && !network_->are_neighbours(global_rank(lane.peer));
     *refused = false;
   }
   state.way = *refused ? std::nullopt : next(lane, *level, state.tried);
@@ -90,7 +89,13 @@ void Ways::succeeded(const Lane& lane) {
   if (!relayed_level(lane)) return;
   State& state = states_[{lane.peer, lane.index}];
   state.tried = 0;
-  if (state.way == kForwarded) network_->forwarding_worked();
+  // Relays have led there from the same NIC: neither that was dead nor the peer.
+  const bool only_relays_work = std::exchange(state.kernels_failed, false);
+  if (state.way == kForwarded) {
+    network_->forwarding_worked();
+  } else if (only_relays_work) {
+    network_->forwarding_failed();
+  }
 }
 
 }  // namespace dmlcomm::transport::tcp

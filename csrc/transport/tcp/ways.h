@@ -47,7 +47,8 @@ class Ways {
   // Way 0 is that of the kernels, and way i + 1 the i-th route of the network.
   struct State {
     std::optional<uint32_t> way;
-    uint64_t tried = 0;  // bits of ways that have failed, since one was chosen from all
+    uint64_t tried = 0;           // bits of ways that have failed, since one was chosen from all
+    bool kernels_failed = false;  // to forward, since then
   };
 
   // The level of the own NIC, if there are ways through relays.

@@ -1,0 +1,35 @@
+// StallWatch: for how long the other kernel of a channel has confirmed none of the bytes that are
+// on the way there. Asked regularly, by one thread.
+#pragma once
+
+#include <cstdint>
+
+#include "base/clock.h"
+#include "transport/channel.h"
+
+namespace dmlcomm::transport {
+
+// Bytes of which none is confirmed for so long are on a dead cable. The kernel repeats a lost
+// packet after 200 ms, and after another 400 ms.
+constexpr int64_t kStallNs = 500 * kNsPerMs;
+
+class StallWatch {
+ public:
+  // 0 if some have been confirmed since the last call, or none is on the way.
+  int64_t stalled_ns(const Channel& channel, int64_t now_ns) {
+    const Channel::Flow flow = channel.flow();
+    const bool has_moved = flow.confirmed_bytes != confirmed_bytes_;
+    confirmed_bytes_ = flow.confirmed_bytes;
+    if (!flow.some_on_the_way) since_ns_ = kNever;
+    if (flow.some_on_the_way && (has_moved || since_ns_ == kNever)) since_ns_ = now_ns;
+    return since_ns_ == kNever ? 0 : now_ns - since_ns_;
+  }
+
+ private:
+  static constexpr int64_t kNever = INT64_MAX;
+
+  int64_t since_ns_ = kNever;
+  uint64_t confirmed_bytes_ = 0;
+};
+
+}  // namespace dmlcomm::transport
