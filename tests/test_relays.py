@@ -119,6 +119,7 @@ dist.barrier()
 dist.destroy_process_group()
 say("fine")
 """
+
 ENDS = """
 NUM_LEFT = size - 1
 def GO():
@@ -126,6 +127,7 @@ def GO():
 def COME_BACK(_):
     pass
 """
+
 STOPS = """
 NUM_LEFT = size
 def GO():
