@@ -11,7 +11,7 @@ namespace {
 
 // Operations of a trial: the first one also connects ranks that have not met before.
 constexpr size_t kTrialOperations = 2;
-// Another algorithm has to be, or to promise to be, so much faster.
+// Another algorithm has to be so much faster.
 constexpr double kWorthwhile = 0.95;
 // Estimates are no more than that: where a network carries bursts faster than its rate, a small
 // vector takes a third of the time. A trial that costs at most so much is made without a promise.
@@ -103,8 +103,7 @@ void Trials::choose() {
   usual_ = next_ = best;
   if (candidates_[usual_].num_times < kTrialOperations) return;
   const double usual_s = candidates_[usual_].usual_s();
-  const double affordable = std::min(kMostTimesSlower * usual_s, usual_s + kMostSecondsSlower);
-  double limit = std::max(kWorthwhile * usual_s, affordable);
+  double limit = std::min(kMostTimesSlower * usual_s, usual_s + kMostSecondsSlower);
   for (size_t i = 0; i < candidates_.size(); ++i) {
     if (candidates_[i].was_tried || candidates_[i].estimate_s >= limit) continue;
     limit = kClearlyCheaper * candidates_[i].estimate_s;

@@ -61,8 +61,8 @@ bool Relay::write_waiting(Direction& direction) {
   return true;
 }
 
-// How many of the bytes there was room for: all, where nobody takes them any more. What has come
-// from there before still passes, and then the end.
+// Returns how many of the bytes there was room for. If the peer takes no more, these are all of
+// them; what it has sent before still passes, and then the end.
 size_t Relay::write(Channel& to, std::span<const std::byte> bytes) {
   size_t written = 0;
   while (written < bytes.size()) {

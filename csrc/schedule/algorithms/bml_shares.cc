@@ -32,7 +32,7 @@ class Search {
   }
 
   // Takes ever fewer units from one stream for another, while that helps.
-  std::vector<uint32_t> shift(std::vector<uint32_t> units, uint32_t most) const {
+  std::vector<uint32_t> shift(std::vector<uint32_t> units, uint32_t most) {
     scale_ = 1 / longest(units);
     for (uint32_t count = most; count > 0; count /= 2) {
       while (shift_once(&units, count)) {
@@ -84,7 +84,7 @@ class Search {
   }
 
   std::vector<std::vector<double>> loads_;  // seconds per byte, by stream and level
-  mutable double scale_ = 1;
+  double scale_ = 1;  // of busy times in cost(): 1 is the longest at the start
 };
 
 }  // namespace
@@ -94,7 +94,7 @@ BmlShares::BmlShares(const topology::Topology& topology) {
   for (uint32_t t = 0; t < num_streams; ++t) {
     units_.push_back(kUnits * (t + 1) / num_streams - kUnits * t / num_streams);
   }
-  const Search search(topology);
+  Search search(topology);
   const double equal = search.longest(units_);
   if (num_streams < 2 || equal <= 0) return;
   std::vector<uint32_t> shifted = search.shift(units_, kUnits / num_streams);
