@@ -6,7 +6,8 @@ is all that a training script needs. A program may also use:
 
 ===================  =============================================================================
 `dmlcomm`            functions on process groups that torch.distributed does not have: `abort`,
-                     `describe`, `monitored_barrier`, `rails`, `set_timeout`
+                     `describe`, `monitored_barrier`, `rails`, `set_timeout`; and `ticket`, which
+                     says what goes first
 `dmlcomm.errors`     the exceptions, as a tree; all of them are in `dmlcomm`, too, below `Error`
 `dmlcomm.ps`         the parameter server: `dmlcomm.ps.Client`, `Server`, `DistributedOptimizer`
 `dmlcomm.lab`        a cluster emulated on one machine: `dmlcomm.lab.Lab`
@@ -26,9 +27,18 @@ from dmlcomm.backends import register_at_import
 if TYPE_CHECKING:
     from dmlcomm.backends.groups import abort, describe, monitored_barrier, rails, set_timeout
     from dmlcomm.errors import *  # noqa: F403
+    from dmlcomm.prio import ticket
     from dmlcomm.rail import RailCounters
 
-__all__ = ["RailCounters", "abort", "describe", "monitored_barrier", "rails", "set_timeout"]
+__all__ = [
+    "RailCounters",
+    "abort",
+    "describe",
+    "monitored_barrier",
+    "rails",
+    "set_timeout",
+    "ticket",
+]
 __all__ += errors.__all__
 
 
@@ -37,8 +47,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'dmlcomm' has no attribute {name!r}")
     if name in errors.__all__:
         return getattr(errors, name)
-    home = "dmlcomm.rail" if name == "RailCounters" else "dmlcomm.backends.groups"
-    return getattr(importlib.import_module(home), name)
+    homes = {"RailCounters": "dmlcomm.rail", "ticket": "dmlcomm.prio"}
+    return getattr(importlib.import_module(homes.get(name, "dmlcomm.backends.groups")), name)
 
 
 def __dir__() -> list[str]:

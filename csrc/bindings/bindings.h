@@ -3,6 +3,8 @@
 
 #include <pybind11/pybind11.h>
 
+#include <cstdint>
+
 namespace dmlcomm::bindings {
 
 // algorithms() and check_algorithm(): the legal values of DMLCOMM_ALGORITHM.
@@ -15,5 +17,8 @@ void bind_plan(pybind11::module_& module);
 void bind_probes(pybind11::module_& module);
 // The parameter server: plain data in and out, memory by address.
 void bind_ps(pybind11::module_& module);
+// The ticket of the calling thread.
+void bind_ticket(pybind11::module_& module);
+uint8_t current_ticket();
 
 }  // namespace dmlcomm::bindings

@@ -291,6 +291,10 @@ struct BoundOperation {
   }
 };
 
+ps::CallOptions options_of(double learning_rate, bool wait) {
+  return {.learning_rate = learning_rate, .inline_wait = wait, .ticket = current_ticket()};
+}
+
 int64_t to_staleness(std::optional<int64_t> staleness) { return staleness.value_or(ps::kNoBound); }
 
 Client::RowMemory to_rows(uint32_t space, uintptr_t numbers, uint64_t num_rows, uintptr_t values) {
@@ -335,7 +339,7 @@ void bind_starts(py::class_<Client, std::shared_ptr<Client>>& bound) {
           [](const ClientPtr& client, uint32_t model, const TensorMemory& up, double lr,
              bool wait) {
             return BoundOperation{client,
-                                  take(client->push(model, up.buffers, ps::CallOptions{lr, wait}))};
+                                  take(client->push(model, up.buffers, options_of(lr, wait)))};
           },
           kRelease, py::arg("model"), py::arg("memory"), py::arg("lr") = nan,
           py::arg("wait") = false)
@@ -345,7 +349,7 @@ void bind_starts(py::class_<Client, std::shared_ptr<Client>>& bound) {
                 std::optional<int64_t> staleness, bool wait) {
             return BoundOperation{client,
                                   take(client->pull(model, down.buffers, to_staleness(staleness),
-                                                    ps::CallOptions{nan, wait}))};
+                                                    options_of(nan, wait)))};
           },
           kRelease, py::arg("model"), py::arg("memory"), py::arg("staleness"),
           py::arg("wait") = false)
@@ -353,9 +357,9 @@ void bind_starts(py::class_<Client, std::shared_ptr<Client>>& bound) {
           "start_push_pull",
           [](const ClientPtr& client, uint32_t model, const TensorMemory& up,
              const TensorMemory& down, std::optional<int64_t> staleness, double lr, bool wait) {
-            return BoundOperation{client, take(client->push_pull(model, up.buffers, down.buffers,
-                                                                 to_staleness(staleness),
-                                                                 ps::CallOptions{lr, wait}))};
+            return BoundOperation{
+                client, take(client->push_pull(model, up.buffers, down.buffers,
+                                               to_staleness(staleness), options_of(lr, wait)))};
           },
           kRelease, py::arg("model"), py::arg("up"), py::arg("down"), py::arg("staleness"),
           py::arg("lr") = nan, py::arg("wait") = false)
@@ -365,7 +369,7 @@ void bind_starts(py::class_<Client, std::shared_ptr<Client>>& bound) {
              uint64_t num_rows, uintptr_t values, double lr) {
             return BoundOperation{
                 client, take(client->push_rows(model, to_rows(space, numbers, num_rows, values),
-                                               ps::CallOptions{lr, false}))};
+                                               options_of(lr, false)))};
           },
           kRelease, py::arg("model"), py::arg("space"), py::arg("numbers"), py::arg("num_rows"),
           py::arg("values"), py::arg("lr") = nan)
@@ -374,9 +378,8 @@ void bind_starts(py::class_<Client, std::shared_ptr<Client>>& bound) {
           [nan](const ClientPtr& client, uint32_t model, uint32_t space, uintptr_t numbers,
                 uint64_t num_rows, uintptr_t values, std::optional<int64_t> staleness) {
             return BoundOperation{
-                client,
-                take(client->pull_rows(model, to_rows(space, numbers, num_rows, values),
-                                       to_staleness(staleness), ps::CallOptions{nan, false}))};
+                client, take(client->pull_rows(model, to_rows(space, numbers, num_rows, values),
+                                               to_staleness(staleness), options_of(nan, false)))};
           },
           kRelease, py::arg("model"), py::arg("space"), py::arg("numbers"), py::arg("num_rows"),
           py::arg("values"), py::arg("staleness"));

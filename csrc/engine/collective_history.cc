@@ -7,14 +7,16 @@ namespace dmlcomm::engine {
 using transport::OpInfo;
 
 std::optional<CollectiveHistory::Disagreement> CollectiveHistory::begin(uint64_t sequence,
-                                                                        const OpInfo& ours) {
+                                                                        const OpInfo& ours,
+                                                                        uint64_t oldest) {
   begun_[sequence % kSize] = {sequence, ours};
   if (const auto found = early_.find(sequence); found != early_.end()) {
     for (const Early& early : found->second) {
       if (early.op != ours) return Disagreement{sequence, ours, early.peer, early.op};
     }
   }
-  early_.erase(early_.begin(), early_.upper_bound(sequence));
+  early_.erase(sequence);
+  early_.erase(early_.begin(), early_.lower_bound(oldest));
   return std::nullopt;
 }
 

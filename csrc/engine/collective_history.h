@@ -23,8 +23,9 @@ class CollectiveHistory {
     transport::OpInfo theirs;
   };
 
-  // This rank begins a collective.
-  std::optional<Disagreement> begin(uint64_t sequence, const transport::OpInfo& ours);
+  // This rank begins a collective; those before `oldest` have ended.
+  std::optional<Disagreement> begin(uint64_t sequence, const transport::OpInfo& ours,
+                                    uint64_t oldest);
   // A peer's view of a collective, which may not have begun here, or be long past.
   std::optional<Disagreement> hear(int peer, uint64_t sequence, const transport::OpInfo& theirs);
 

@@ -204,6 +204,7 @@ class CommunicatorImpl final : public Communicator {
 
   OperationPtr submit(OpRequest request, const OpOptions& options) {
     request.element = options.element;
+    request.ticket = options.ticket;
     if (request.reduces() && !kernels::supports(request.dtype, request.reduce_op)) {
       const Status status = wrong(to_string(request.shape.kind), ": ", to_string(request.reduce_op),
                                   " is not defined for ", to_string(request.dtype));
@@ -236,6 +237,7 @@ class CommunicatorImpl final : public Communicator {
     }
     request.peer = peer;
     request.tag = tag;
+    request.ticket = options.ticket;
     return engine_->submit(std::move(request), deadline_of(options), options.inline_wait);
   }
 

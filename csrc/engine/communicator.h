@@ -24,6 +24,7 @@
 #include "base/config.h"
 #include "base/dtype.h"
 #include "base/status.h"
+#include "base/ticket.h"
 #include "memory/span.h"
 #include "transport/address.h"
 #include "transport/rail_counters.h"
@@ -66,6 +67,8 @@ struct OpOptions {
   bool inline_wait = false;              // the caller waits for this operation at once
   // The type of the bytes of a data movement; ranks notice a difference. Empty: just bytes.
   std::optional<DType> element;
+  // How soon it is needed: the smallest goes first. Ranks may differ.
+  uint8_t ticket = kDefaultTicket;
 };
 
 // A running operation. Shared between the caller and the engine; all methods from any thread.

@@ -99,12 +99,8 @@ bool Engine::step(bool look) {
 
 bool Engine::advance_all() {
   bool moved = false;
-  const bool may_collect = !queue_.has_collectives() || exchanged_capabilities(&moved);
-  const auto window = [&] {
-    const OpState* next = may_collect ? queue_.next_collective() : nullptr;
-    return next == nullptr ? 0 : tuner_->window(next->request().shape);
-  };
-  while (Running* running = queue_.next_to_start(window())) {
+  plan_collectives(&moved);
+  while (Running* running = queue_.next_to_start()) {
     start(*running);
     moved = true;
   }
@@ -112,6 +108,41 @@ bool Engine::advance_all() {
   queue_.sweep();
   mesh_->flush_deferred();
   return moved;
+}
+
+void Engine::plan_collectives(bool* moved) {
+  if (queue_.has_collectives() && !exchanged_capabilities(moved)) return;
+  while (Running* next = queue_.next_to_plan()) {
+    if (queue_.distance(*next) >= tuner_->window(next->op->request().shape)) return;
+    const Status status = plan(*next);
+    if (!status.ok()) return fail(status);
+    queue_.planned(*next);
+  }
+}
+
+// All ranks come to the same algorithm.
+Status Engine::plan(Running& running) {
+  const OpState& op = *running.op;
+  const schedule::OpShape& shape = op.request().shape;
+  DMLCOMM_RETURN_IF_ERROR(planner_->status());
+  tuner_->plan(op);
+  running.algorithm = &planner_->choose(shape);
+  if (running.algorithm->is_schedule()) {
+    auto schedule = planner_->plan(shape);
+    if (!schedule.ok()) return schedule.status();
+    std::shared_ptr<const CompiledPlan>& plan = plans_[schedule->get()];
+    if (plan == nullptr) {
+      auto compiled = std::make_shared<CompiledPlan>(*schedule);
+      compiled->latency_s = planner_->latency_s(*(*schedule)->algorithm, shape);
+      plan = std::move(compiled);
+      // Those whose schedules the planner has dropped.
+      std::erase_if(plans_,
+                    [](const auto& item) { return item.second->schedule.use_count() == 1; });
+    }
+    running.plan = plan;
+  }
+  tuner_->planned(op);
+  return Status();
 }
 
 // Before the first collective of ranks that share one host.
@@ -152,18 +183,18 @@ Status Engine::in_runner(Call call) {
 void Engine::start(Running& running) {
   OpState& op = *running.op;
   if (placement_ && (board_->ready() || !mesh_->all_share_memory())) placement_->settle();
-  Status status;
-  if (!op.request().is_point_to_point()) tuner_->prepare(op);
-  running.runner = make_runner(op, &status);
   if (op.request().is_point_to_point()) {
     tuner_->message_started();
   } else {
     tuner_->started(op);
   }
+  running.runner = make_runner(running);
   // The runner has moved to the arena what it could.
   if (shares_memory()) consider_huge_pages(op.request());
-  if (status.ok() && !op.request().is_point_to_point()) {
-    status = disagreement_error(history_.begin(op.sequence(), running.runner->info()));
+  Status status;
+  if (!op.request().is_point_to_point()) {
+    status = disagreement_error(
+        history_.begin(op.sequence(), running.runner->info(), oldest_collective()));
   }
   if (status.ok()) {
     status = in_runner([&] { return running.runner->start(); });
@@ -177,30 +208,15 @@ void Engine::start(Running& running) {
   }
 }
 
-std::unique_ptr<Runner> Engine::make_runner(OpState& op, Status* status) {
+std::unique_ptr<Runner> Engine::make_runner(const Running& running) {
+  OpState& op = *running.op;
   if (op.request().is_point_to_point()) {
     transport::LinkEvents& events = *this;
     return std::make_unique<PointToPointRunner>(*mesh_, events, loopback_, op, ++num_receives_);
   }
-  const schedule::OpShape& shape = op.request().shape;
-  if (planner_->status().ok()) {
-    const schedule::Algorithm& algorithm = planner_->choose(shape);
-    if (!algorithm.is_schedule()) return board_->runner_for(op, algorithm, pool_);
-  }
-  auto schedule = planner_->plan(shape);
-  if (!schedule.ok()) {
-    *status = schedule.status();
-    return nullptr;
-  }
-  std::shared_ptr<const CompiledPlan>& plan = plans_[schedule->get()];
-  if (plan == nullptr) {
-    auto compiled = std::make_shared<CompiledPlan>(*schedule);
-    compiled->latency_s = planner_->latency_s(*(*schedule)->algorithm, shape);
-    plan = std::move(compiled);
-    // Those whose schedules the planner has dropped.
-    std::erase_if(plans_, [](const auto& item) { return item.second->schedule.use_count() == 1; });
-  }
-  return std::make_unique<ScheduleRunner>(*mesh_, pool_, op, plan, tuner_->own_report());
+  if (running.plan == nullptr) return board_->runner_for(op, *running.algorithm, pool_);
+  return std::make_unique<ScheduleRunner>(*mesh_, pool_, op, running.plan,
+                                          tuner_->own_report(op, queue_.has_tickets()));
 }
 
 bool Engine::advance(Running& running) {

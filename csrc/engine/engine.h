@@ -1,5 +1,6 @@
-// Engine: the heart of a communicator. It starts operations in the order of the OperationQueue,
-// runs them with runners, and fails them all with the first failure. The ProgressDriver calls it.
+// Engine: the heart of a communicator. It plans and starts operations in the orders of the
+// OperationQueue, runs them with runners, and fails them all with the first failure. The
+// ProgressDriver calls it.
 //
 // All private methods require the progress lock.
 #pragma once
@@ -71,9 +72,11 @@ class Engine final : private Steppable, private transport::LinkEvents {
   // A call of a runner, which may hear of failures while it is on the stack.
   template <typename Call>
   Status in_runner(Call call);
+  void plan_collectives(bool* moved);
+  Status plan(Running& running);
   void start(Running& running);
   void consider_huge_pages(const OpRequest& request);
-  std::unique_ptr<Runner> make_runner(OpState& op, Status* status);
+  std::unique_ptr<Runner> make_runner(const Running& running);
   bool advance(Running& running);
   void check_deadlines();
 

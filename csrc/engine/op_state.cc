@@ -96,7 +96,8 @@ OpState::OpState(Driver* driver, OpRequest request, uint64_t sequence, Deadline 
       request_(std::move(request)),
       info_(request_.info()),
       sequence_(sequence),
-      deadline_(deadline) {}
+      deadline_(deadline),
+      ticket_(request_.ticket) {}
 
 std::string OpState::text() const {
   if (request_.is_point_to_point()) {

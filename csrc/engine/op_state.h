@@ -1,10 +1,12 @@
 // OpState: one operation between its call and its end. The caller sees it as an Operation.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <string>
 
 #include "base/clock.h"
+#include "base/ticket.h"
 #include "engine/buffer_view.h"
 #include "engine/completion.h"
 #include "schedule/op_shape.h"
@@ -20,6 +22,7 @@ struct OpRequest {
   BufferView input;
   BufferView output;
   std::optional<DType> element;  // data movement: the type of the bytes, if the caller says so
+  uint8_t ticket = kDefaultTicket;
   // Point-to-point only.
   int peer = 0;
   uint32_t tag = 0;
@@ -61,8 +64,11 @@ class OpState final : public Completion {
   // "all_reduce #17 (sum, f32, 1024 elements)".
   std::string text() const;
 
-  // For the engine; before complete().
+  // For the engine; before complete(), with the progress lock.
   void set_source(int rank) { source_ = rank; }
+  // The request's, or that of a later operation which waits for the end of this one.
+  uint8_t ticket() const { return ticket_; }
+  void hurry(uint8_t ticket) { ticket_ = std::min(ticket_, ticket); }
 
  private:
   Driver* const driver_;
@@ -71,6 +77,7 @@ class OpState final : public Completion {
   const uint64_t sequence_;
   const Deadline deadline_;
   int source_ = -1;
+  uint8_t ticket_;
 };
 
 // Makes operations progress.

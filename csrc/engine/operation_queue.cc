@@ -2,14 +2,20 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "base/str_cat.h"
 
 namespace dmlcomm::engine {
 namespace {
 
-// Tensors of all collectives that run. Several buckets of DDP fit, which is enough to fill the gaps
-// that one leaves; early data of all of them may lie in windows.
+// Collectives that run at once, of those with the same ticket or smaller ones: enough to hide the
+// waits of small ones behind each other.
+constexpr size_t kMaxRunning = 8;
+// Tensors of these. Several buckets of DDP fit, which is enough to fill the gaps that one leaves;
+// early data of all of them may lie in windows.
 constexpr size_t kMaxRunningBytes = 128u << 20;
+// Tensors of all collectives that run, but for the oldest.
+constexpr size_t kMaxBytesBesideOldest = 2 * kMaxRunningBytes;
 
 size_t bytes_of(const OpRequest& request) { return request.input.bytes() + request.output.bytes(); }
 
@@ -78,52 +84,108 @@ bool OperationQueue::take_submitted() {
   for (std::shared_ptr<OpState>& op : taken) {
     const bool is_message = op->request().is_point_to_point();
     auto& list = is_message ? messages_ : collectives_;
-    auto& next = is_message ? next_message_ : next_collective_;
-    const uint64_t sequence = op->sequence();
-    const auto added = list.insert(list.end(), {sequence, std::move(op), nullptr});
+    auto& next = is_message ? next_message_ : next_to_plan_;
+    const auto added = list.emplace(list.end());
+    added->sequence = op->sequence();
+    added->op = std::move(op);
     if (next == list.end()) next = added;
-    if (!is_message) last_taken_ = sequence;
+    if (!is_message) {
+      last_taken_ = added->sequence;
+      has_tickets_ |= added->op->ticket() != kDefaultTicket;
+      hurry_those_before(*added);
+    }
     if (!error.ok()) end(*added, error);
   }
   return true;
 }
 
-bool OperationQueue::may_start(const Running& next, uint64_t window) const {
-  if (num_running_ == 0) return window > 0;
-  const OpRequest& request = next.op->request();
-  if (next.sequence - oldest_collective() >= window) return false;
-  if (running_bytes_ + bytes_of(request) > kMaxRunningBytes) return false;
-  return std::none_of(collectives_.begin(), std::list<Running>::const_iterator(next_collective_),
-                      [&](const Running& running) {
-                        return running.op != nullptr && collide(running.op->request(), request);
-                      });
-}
-
-const OpState* OperationQueue::next_collective() {
-  while (next_collective_ != collectives_.end() && next_collective_->op == nullptr) {
-    ++next_collective_;
+// Those whose end it needs, and in turn those whose end these need.
+void OperationQueue::hurry_those_before(Running& added) {
+  const uint8_t ticket = added.op->ticket();
+  const auto is_later = [&](const Running& r) { return r.op && r.op->ticket() > ticket; };
+  if (std::none_of(collectives_.begin(), collectives_.end(), is_later)) return;
+  std::vector<const OpRequest*> needed{&added.op->request()};
+  for (auto it = std::prev(collectives_.end()); it != collectives_.begin();) {
+    --it;
+    if (it->op == nullptr) continue;
+    const OpRequest& request = it->op->request();
+    const auto needs = [&](const OpRequest* one) { return collide(*one, request); };
+    if (std::none_of(needed.begin(), needed.end(), needs)) continue;
+    it->op->hurry(ticket);
+    may_have_startable_ = true;
+    needed.push_back(&request);
   }
-  return next_collective_ == collectives_.end() ? nullptr : next_collective_->op.get();
 }
 
-OperationQueue::Running* OperationQueue::next_to_start(uint64_t window) {
+OperationQueue::Running* OperationQueue::next_to_plan() {
+  while (next_to_plan_ != collectives_.end() && next_to_plan_->op == nullptr) ++next_to_plan_;
+  return next_to_plan_ == collectives_.end() ? nullptr : &*next_to_plan_;
+}
+
+void OperationQueue::planned(Running& running) {
+  DMLCOMM_CHECK(&running == &*next_to_plan_);
+  ++next_to_plan_;
+  may_have_startable_ = true;
+}
+
+// Of those that are planned and have not started.
+OperationQueue::Running* OperationQueue::most_urgent() {
+  Running* found = nullptr;
+  for (auto it = collectives_.begin(); it != next_to_plan_; ++it) {
+    if (it->op == nullptr || it->has_started) continue;
+    if (found == nullptr || it->op->ticket() < found->op->ticket()) found = &*it;
+  }
+  return found;
+}
+
+OperationQueue::Running* OperationQueue::oldest() {
+  const auto it = std::find_if(collectives_.begin(), collectives_.end(),
+                               [](const Running& running) { return running.op != nullptr; });
+  return it == collectives_.end() ? nullptr : &*it;
+}
+
+bool OperationQueue::may_start(const Running& next) {
+  const Running* const oldest = this->oldest();
+  const OpRequest& request = next.op->request();
+  size_t num_as_urgent = 0;
+  size_t bytes_as_urgent = bytes_of(request);
+  size_t bytes_beside_oldest = bytes_as_urgent;
+  for (const Running& other : collectives_) {
+    if (other.op == nullptr || &other == &next) continue;
+    if (other.sequence < next.sequence && collide(other.op->request(), request)) return false;
+    if (!other.has_started) continue;
+    const size_t bytes = bytes_of(other.op->request());
+    if (&other != oldest) bytes_beside_oldest += bytes;
+    if (other.op->ticket() > next.op->ticket()) continue;
+    ++num_as_urgent;
+    bytes_as_urgent += bytes;
+  }
+  return num_as_urgent < kMaxRunning && bytes_as_urgent <= kMaxRunningBytes &&
+         bytes_beside_oldest <= kMaxBytesBesideOldest;
+}
+
+OperationQueue::Running* OperationQueue::next_to_start() {
   while (next_message_ != messages_.end()) {
     Running& next = *next_message_++;
     if (next.op != nullptr) return &next;
   }
-  if (next_collective() == nullptr) return nullptr;
-  if (!may_start(*next_collective_, window)) return nullptr;
+  if (!may_have_startable_) return nullptr;
+  Running* next = most_urgent();
+  if (next != nullptr && !may_start(*next)) {
+    Running* const oldest = this->oldest();
+    next = oldest->has_started ? nullptr : oldest;
+  }
+  may_have_startable_ = next != nullptr;
+  if (next == nullptr) return nullptr;
+  next->has_started = true;
   ++num_running_;
-  running_bytes_ += bytes_of(next_collective_->op->request());
-  return &*next_collective_++;
+  return next;
 }
 
 void OperationQueue::end(Running& running, const Status& status) {
   if (running.op == nullptr) return;
-  if (running.runner != nullptr && !running.op->request().is_point_to_point()) {
-    --num_running_;
-    running_bytes_ -= bytes_of(running.op->request());
-  }
+  if (running.has_started) --num_running_;
+  may_have_startable_ = true;
   ended_.push_back({std::move(running.op), status});
   running.op = nullptr;
   if (status.ok()) running.runner.reset();
@@ -142,7 +204,7 @@ void OperationQueue::sweep() {
       it = list.erase(it);
     }
   };
-  sweep_list(collectives_, next_collective_);
+  sweep_list(collectives_, next_to_plan_);
   sweep_list(messages_, next_message_);
 }
 
@@ -156,7 +218,7 @@ void OperationQueue::report_ended(std::unique_lock<std::mutex>& progress_lock) {
 void OperationQueue::clear() {
   collectives_.clear();
   messages_.clear();
-  next_collective_ = collectives_.end();
+  next_to_plan_ = collectives_.end();
   next_message_ = messages_.end();
 }
 

@@ -1,14 +1,17 @@
 // OperationQueue: the operations of a communicator between their submission and their end. It gives
 // collectives their place in the sequence, decides which of them run, and keeps the first failure.
 //
-// Collectives are matched between ranks by their sequence numbers, and start in that order. Several
-// run at once, so that a rail that one of them leaves idle carries another. The next one starts if
-//  - it is the oldest; or fewer than `window` places behind it, and the tensors of those that run
-//    and its own stay below kMaxRunningBytes, since data that comes for them may have to wait in
-//    windows; and
-//  - it has no memory in common with one that runs, if either writes there.
-// So ranks may differ in which others run without waiting in a circle.
-// Point-to-point operations start at once.
+// Collectives are matched between ranks by their sequence numbers, and planned in that order, each
+// when it is fewer than its window of places behind the oldest. Of those that are planned, that
+// with the smallest ticket starts next, or the earlier one of two. Several run at once, so that a
+// rail that one of them leaves idle carries another. The next one starts if
+//  - it is the oldest; or fewer than kMaxRunning others with its ticket or a smaller one run, and
+//    their tensors and its own stay below kMaxRunningBytes, since data that comes for them may have
+//    to wait in windows; and
+//  - it has no memory in common with an earlier one that has not ended, if either writes there. If
+//    it has, the earlier one takes over its ticket.
+// The oldest always runs. So ranks may differ in tickets, and in which others run, without waiting
+// in a circle. Point-to-point operations start at once.
 //
 // Locks: operations are completed, and their callbacks run, without any lock.
 #pragma once
@@ -21,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/compiled_plan.h"
 #include "engine/op_state.h"
 #include "engine/runner.h"
 
@@ -29,9 +33,12 @@ namespace dmlcomm::engine {
 class OperationQueue {
  public:
   struct Running {
-    uint64_t sequence = 0;           // of a collective
-    std::shared_ptr<OpState> op;     // null once it has ended
-    std::unique_ptr<Runner> runner;  // null before it has started
+    uint64_t sequence = 0;                           // of a collective
+    std::shared_ptr<OpState> op;                     // null once it has ended
+    std::unique_ptr<Runner> runner;                  // null before it has started
+    const schedule::Algorithm* algorithm = nullptr;  // of a collective that has been planned
+    std::shared_ptr<const CompiledPlan> plan;        // the same; null if it is no schedule
+    bool has_started = false;
   };
 
   // `first_sequence`: number of the first collective.
@@ -51,13 +58,16 @@ class OperationQueue {
   uint64_t last_sequence() const { return last_sequence_.load(std::memory_order_relaxed); }
 
   // --- with the progress lock ---
-  // The next one to start, or null.
-  const OpState* next_collective();
   // Moves submitted operations to the lists. True if there were any.
   bool take_submitted();
-  // The operation to start now, or null; a collective only if it is fewer than `window` places
-  // behind the oldest one. It counts as running from now on.
-  Running* next_to_start(uint64_t window);
+  // The next collective to plan, or null.
+  Running* next_to_plan();
+  // How many places it is behind the oldest one.
+  uint64_t distance(const Running& running) const { return running.sequence - oldest_collective(); }
+  // It has its algorithm now, and may start.
+  void planned(Running& running);
+  // The operation to start now, or null. It counts as running from now on.
+  Running* next_to_start();
   // Notes the end of an operation, which stays in its list, without the operation, until sweep().
   void end(Running& running, const Status& status);
   void sweep();
@@ -89,6 +99,8 @@ class OperationQueue {
     }
     return found;
   }
+  // Whether any collective so far had another ticket than the default.
+  bool has_tickets() const { return has_tickets_; }
   bool runs_several() const { return num_running_ + messages_.size() > 1; }
   // The lowest number of a collective that has not ended.
   uint64_t oldest_collective() const {
@@ -96,17 +108,22 @@ class OperationQueue {
   }
 
  private:
-  bool may_start(const Running& next, uint64_t window) const;
+  void hurry_those_before(Running& added);
+  Running* most_urgent();
+  bool may_start(const Running& next);
+  // That has not ended, or null.
+  Running* oldest();
 
   // Guarded by the progress lock.
   std::list<Running> collectives_;  // in their order
   std::list<Running> messages_;
   std::vector<std::pair<std::shared_ptr<OpState>, Status>> ended_;
-  std::list<Running>::iterator next_collective_ = collectives_.end();  // to start
-  std::list<Running>::iterator next_message_ = messages_.end();
-  size_t num_running_ = 0;    // collectives
-  size_t running_bytes_ = 0;  // of their tensors
-  bool swept_ = true;         // nothing has ended since
+  std::list<Running>::iterator next_to_plan_ = collectives_.end();
+  std::list<Running>::iterator next_message_ = messages_.end();  // to start
+  size_t num_running_ = 0;                                       // collectives
+  bool has_tickets_ = false;
+  bool may_have_startable_ = true;  // something has changed
+  bool swept_ = true;               // nothing has ended since
   uint64_t last_taken_;
 
   // Guarded by mutex_.

@@ -124,7 +124,7 @@ void ScheduleRunner::activate(uint32_t task) {
       message.data = at(step.range);
       message.bytes = step.range.length * element_bytes_;
       message.rail = step.rail;
-      message.order = {.sequence = op_.sequence(), .step = id};
+      message.order = {.priority = op_.ticket(), .sequence = op_.sequence(), .step = id};
       message.report = report_;
       message.owner = this;
       message.task = task;

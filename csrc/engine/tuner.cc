@@ -16,9 +16,10 @@ namespace {
 
 using transport::RankReport;
 
-// Collectives between hosts that run at once: enough to hide the waits of small ones behind each
-// other.
+// How far collectives between hosts are planned ahead: as many as run at once. Where tickets
+// differ, so many that one which is needed soon is seen behind the buckets of a whole model.
 constexpr uint64_t kWindow = 8;
+constexpr uint64_t kWindowOfTickets = 64;
 // The first ones of a size run alone, so that what they show counts at once.
 constexpr size_t kFirstOfSize = 8;
 // A rate is taken over if it differs by 30 % from the one in use in several reports in a row, or is
@@ -64,14 +65,17 @@ Tuner::Tuner(const CommunicatorOptions& options, transport::Mesh& mesh, schedule
 
 uint64_t Tuner::window(const schedule::OpShape& shape) const {
   if (mesh_.all_share_memory()) return 1;
-  if (!measures() || !schedule::joins_all(shape)) return kWindow;
+  // Nothing is learnt, or nobody may have to wait for an operation that runs alone.
+  if (!measures() || tickets_differ_) return kWindowOfTickets;
+  if (!schedule::joins_all(shape)) return kWindow;
   const schedule::Trials& trials = planner_.trials_of(shape);
   return trials.num_started() < kFirstOfSize || trials.is_trying() ? 1 : kWindow;
 }
 
-RankReport Tuner::own_report() const {
+RankReport Tuner::own_report(const OpState& op, bool tickets_differ) const {
   RankReport report;
   if (!is_on_) report.rates.fill(RankReport::kOff);
+  if (tickets_differ) report.tickets = RankReport::kDiffer;
   if (!measures()) return report;
   // The ranks of a host share its rails.
   const double sharers = mesh_.job().num_ranks_on_host();
@@ -82,8 +86,8 @@ RankReport Tuner::own_report() const {
     round_trip_us = std::max(round_trip_us, meter.round_trip_us());
   }
   if (round_trip_us > 0) report.add_round_trip(std::max(round_trip_us, kLeastRoundTripUs));
-  const uint64_t sequence = past_.back().sequence;
-  const Past* const before = past_.back().window == 1 ? find(sequence - 1) : nullptr;
+  const uint64_t sequence = op.sequence();
+  const Past* const before = find(sequence)->window == 1 ? find(sequence - 1) : nullptr;
   if (before != nullptr) report.set_time(kBefore, before->seconds);
   if (const Past* early = find(sequence - kWindow)) report.set_time(kEarly, early->seconds);
   return report;
@@ -95,9 +99,7 @@ Tuner::Past* Tuner::find(uint64_t sequence) {
   return it == past_.end() || it->sequence != sequence ? nullptr : &*it;
 }
 
-void Tuner::prepare(const OpState& op) {
-  const int64_t now = now_ns();
-  if (num_running_++ == 0) active_since_ns_ = now;
+void Tuner::plan(const OpState& op) {
   if (!measures()) return;
   const schedule::OpShape& shape = op.request().shape;
   Past next;
@@ -105,22 +107,28 @@ void Tuner::prepare(const OpState& op) {
   next.window = window(shape);
   next.shape = shape;
   next.joins_all = schedule::joins_all(shape);
-  next.started_ns = now;
-  next.was_alone = num_running_ == 1;
-  if (!next.was_alone) {
-    for (Past& past : past_) past.was_alone = false;
-  }
   while (is_on_ && num_learnt_ + next.window < next.sequence) {
     ++num_learnt_;
     learn(num_learnt_);
   }
   next.algorithm = &planner_.choose(shape);
   past_.push_back(std::move(next));
-  if (past_.size() > 4 * kWindow) past_.pop_front();
+  if (past_.size() > (tickets_differ_ ? 2 * kWindowOfTickets : 4 * kWindow)) past_.pop_front();
+}
+
+void Tuner::planned(const OpState& op) {
+  if (measures()) planner_.trials_of(op.request().shape).started();
 }
 
 void Tuner::started(const OpState& op) {
-  if (measures()) planner_.trials_of(op.request().shape).started();
+  const int64_t now = now_ns();
+  if (num_running_++ == 0) active_since_ns_ = now;
+  Past* const started = find(op.sequence());
+  if (started == nullptr) return;
+  started->started_ns = now;
+  started->was_alone = num_running_ == 1;
+  if (started->was_alone) return;
+  for (Past& past : past_) past.was_alone = false;
 }
 
 void Tuner::ended(uint64_t sequence, const Runner& runner) {
@@ -143,6 +151,7 @@ void Tuner::ended(uint64_t sequence, const Runner& runner) {
 void Tuner::learn(uint64_t sequence) {
   const Past* const from = find(sequence);
   if (from == nullptr || !from->joins_all) return tell(sequence - kWindow, 0);
+  tickets_differ_ |= from->report.tickets == RankReport::kDiffer;
   consider(from->report);
   if (!is_on_) return;
   if (from->window == 1) tell(sequence - 1, from->report.seconds(kBefore));

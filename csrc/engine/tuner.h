@@ -5,7 +5,7 @@
 // A rank puts what it has measured into the messages of each collective (rank_report.h), and at the
 // end of an operation that needs all ranks all hold the same report. Operation s is planned with
 // the reports of those that are window(s) places before it or more, which have ended wherever s
-// starts. So the ranks agree without a message of their own.
+// is planned. So the ranks agree without a message of their own.
 //
 // All calls require the progress lock.
 #pragma once
@@ -28,22 +28,23 @@ class Tuner {
   // `options` have a configuration.
   Tuner(const CommunicatorOptions& options, transport::Mesh& mesh, schedule::Planner& planner);
 
-  // How many places an operation of this shape may start behind the oldest one that runs.
+  // How many places an operation of this shape may be planned behind the oldest one that runs.
   uint64_t window(const schedule::OpShape& shape) const;
 
-  // A collective starts. First the planner learns what this operation has to be planned with.
-  void prepare(const OpState& op);
-  // This rank's part of the report of that operation.
-  transport::RankReport own_report() const;
-  // It has been planned, as the planner chose in prepare().
+  // A collective is about to be planned, in its turn: the planner learns what it has to know.
+  void plan(const OpState& op);
+  // It has been, as the planner chooses now.
+  void planned(const OpState& op);
   void started(const OpState& op);
+  // This rank's part of its report.
+  transport::RankReport own_report(const OpState& op, bool tickets_differ) const;
   // A message between two points has started: its bytes pass beside the operations.
   void message_started() { has_messages_ = true; }
   // A collective has ended well.
   void ended(uint64_t sequence, const Runner& runner);
 
  private:
-  // An operation that has started.
+  // An operation that has been planned.
   struct Past {
     uint64_t sequence = 0;
     uint64_t window = 1;
@@ -71,6 +72,7 @@ class Tuner {
   transport::Mesh& mesh_;
   schedule::Planner& planner_;
   bool is_on_;
+  bool tickets_differ_ = false;  // on some rank
   std::vector<double>
       assumed_bps_;  // by rail of the topology; empty where no rank is on another host
   transport::RankReport in_use_;

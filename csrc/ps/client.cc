@@ -255,10 +255,13 @@ void Client::send_command(const std::shared_ptr<ServerLink>& link, const Command
   if (answered) {
     link->answers().add({{memory->answer.data(), kAnswerBytes},
                          false,
-                         [memory, link, done = std::move(done)](const Status&) { done(); }});
+                         [memory, link, done = std::move(done)](const Status&) { done(); },
+                         command.ticket});
   }
-  link->commands().add(
-      {{memory->command.data(), kCommandBytes}, false, [memory, link](const Status&) {}});
+  link->commands().add({{memory->command.data(), kCommandBytes},
+                        false,
+                        [memory, link](const Status&) {},
+                        command.ticket});
 }
 
 void Client::send_to_all(const Command& command, bool answered) {
@@ -321,6 +324,7 @@ Result<Client::OperationPtr> Client::start_pieces(CommandKind kind, uint32_t mod
   command.staleness = staleness;
   command.learning_rate = options.learning_rate;
   command.waits = options.inline_wait;
+  command.ticket = options.ticket;
   const bool pushes = command.sends_pieces();
   if (pushes) {
     DMLCOMM_RETURN_IF_ERROR(check_buffers(state.spec, up, kind == CommandKind::set));
@@ -416,6 +420,7 @@ Result<Client::OperationPtr> Client::start_rows(CommandKind kind, uint32_t model
     task.command.staleness = staleness;
     task.command.num_rows = batch.numbers.size();
     task.command.learning_rate = options.learning_rate;
+    task.command.ticket = options.ticket;
     task.command.unfinished = oldest_sequence();
     task.command.sequence = pushes ? next_sequence_++ : 0;
     task.servers = holders(spec, shards[i]);

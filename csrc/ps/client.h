@@ -35,6 +35,7 @@ struct ClientOptions {
 struct CallOptions {
   double learning_rate = std::numeric_limits<double>::quiet_NaN();  // NaN: the rule's
   bool inline_wait = false;  // the caller waits for the operation at once
+  uint8_t ticket = kDefaultTicket;
 };
 
 class Client final : private LinkDirectory {

@@ -61,6 +61,7 @@ void ClientOperation::attempt(Progress& progress, uint32_t server, bool pushes, 
     if (task.command.kind == CommandKind::push_pull) ++command.clock;
   }
   attempt->command = encode(command);
+  attempt->ticket = command.ticket;
   const bool sends_up = pushes || command.kind == CommandKind::pull_rows;
   attempt->num_missing = 1 + (sends_up ? task.up.size() : 0) + (pulls ? task.down.size() : 1);
   progress.attempts.push_back(attempt);
@@ -78,14 +79,16 @@ void ClientOperation::attempt(Progress& progress, uint32_t server, bool pushes, 
 void ClientOperation::add_message(const std::shared_ptr<Attempt>& attempt, Feeder& feeder,
                                   Span memory) {
   // The operation, whose memory this is, lives until the last message is through.
-  feeder.add({memory, inline_wait_, [self = shared_from_this(), attempt](const Status& status) {
+  feeder.add({memory, inline_wait_,
+              [self = shared_from_this(), attempt](const Status& status) {
                 {
                   std::lock_guard lock(self->mutex_);
                   --attempt->num_missing;
                   if (!status.ok() && attempt->status.ok()) attempt->status = status;
                 }
                 self->changed_.notify_all();
-              }});
+              },
+              attempt->ticket});
 }
 
 // True once all of its messages are through or have failed.

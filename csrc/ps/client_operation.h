@@ -79,6 +79,7 @@ class ClientOperation : public std::enable_shared_from_this<ClientOperation> {
     uint32_t server = 0;
     std::shared_ptr<ServerLink> link;
     bool pulls = false;
+    uint8_t ticket = kDefaultTicket;
     CommandBytes command;
     AnswerBytes answer;
     // Guarded by mutex_.

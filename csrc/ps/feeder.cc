@@ -20,8 +20,10 @@ engine::OperationPtr Feeder::oldest() const {
 }
 
 engine::OperationPtr Feeder::start(const Item& item) {
-  const engine::OpOptions options{
-      .timeout = kForever, .inline_wait = item.inline_wait, .element = std::nullopt};
+  const engine::OpOptions options{.timeout = kForever,
+                                  .inline_wait = item.inline_wait,
+                                  .element = std::nullopt,
+                                  .ticket = item.ticket};
   return direction_ == Direction::send ? communicator_.send(item.memory, peer_, tag_, options)
                                        : communicator_.recv(item.memory, peer_, tag_, options);
 }

@@ -22,6 +22,7 @@ class Feeder : public std::enable_shared_from_this<Feeder> {
     Span memory;
     bool inline_wait = false;                 // see engine::OpOptions
     std::function<void(const Status&)> done;  // after the next item has been started
+    uint8_t ticket = kDefaultTicket;
   };
 
   // With `peer`, at most `in_flight` at once.

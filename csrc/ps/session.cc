@@ -13,8 +13,8 @@ constexpr size_t kPiecesInFlight = 8;
 constexpr std::chrono::milliseconds kLookAtWorker{250};
 constexpr std::chrono::milliseconds kNoLimit{0};  // the connection itself ends a wait
 
-engine::OpOptions patient() {
-  return {.timeout = kForever, .inline_wait = true, .element = std::nullopt};
+engine::OpOptions patient(uint8_t ticket = kDefaultTicket) {
+  return {.timeout = kForever, .inline_wait = true, .element = std::nullopt, .ticket = ticket};
 }
 
 size_t largest_wire_piece(const ModelSpec& spec, const Shard& shard) {
@@ -361,7 +361,7 @@ Status Session::send_pieces(const Reply& reply, bool* ready, Mode mode) {
     if (!*done) return Status();
     const size_t bytes = piece.wire_bytes(model.spec());
     counters_.bytes_out.fetch_add(bytes);
-    engine::OpOptions options = patient();
+    engine::OpOptions options = patient(reply.command.ticket);
     options.inline_wait = mode != Mode::beside_receiver || i + 1 == chosen.size();
     ops.push_back(communicator_->send({data, bytes}, kWorkerRank, kDown, options));
   }
@@ -386,7 +386,7 @@ Status Session::send_rows(const Reply& reply, bool* ready, Mode mode) {
   if (!*done) return Status();
   *ready = true;
   counters_.bytes_out.fetch_add(bytes);
-  return send(outgoing_.data(), bytes, kDown);
+  return send(outgoing_.data(), bytes, kDown, command.ticket);
 }
 
 Status Session::send_answer(const Command& command) {
@@ -394,11 +394,11 @@ Status Session::send_answer(const Command& command) {
   answer.sequence = command.kind == CommandKind::attach ? command.clock : command.sequence;
   answer.lost_servers = host_.note_lost_servers(0);
   const AnswerBytes bytes = encode(answer);
-  return send(bytes.data(), bytes.size(), kAnswer);
+  return send(bytes.data(), bytes.size(), kAnswer, command.ticket);
 }
 
-Status Session::send(const void* data, size_t bytes, uint32_t tag) {
-  return communicator_->send({data, bytes}, kWorkerRank, tag, patient())->wait(kNoLimit);
+Status Session::send(const void* data, size_t bytes, uint32_t tag, uint8_t ticket) {
+  return communicator_->send({data, bytes}, kWorkerRank, tag, patient(ticket))->wait(kNoLimit);
 }
 
 }  // namespace dmlcomm::ps

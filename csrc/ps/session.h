@@ -115,7 +115,7 @@ class Session {
   Status send_pieces(const Reply& reply, bool* ready, Mode mode);
   Status send_rows(const Reply& reply, bool* ready, Mode mode);
   Status send_answer(const Command& command);
-  Status send(const void* data, size_t bytes, uint32_t tag);
+  Status send(const void* data, size_t bytes, uint32_t tag, uint8_t ticket);
   void finish(const Reply& reply);
 
   // Ends the session, and tells the worker why.

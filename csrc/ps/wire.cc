@@ -10,11 +10,13 @@ namespace dmlcomm::ps {
 namespace {
 
 constexpr uint32_t kMagic = 0x53504d44;  // "DMPS"
-constexpr uint8_t kVersion = 1;
+constexpr uint8_t kVersion = 2;
 
-// Flags of a command.
+// Flags of a command, and its ticket.
 constexpr uint32_t kEndsClock = 1;
 constexpr uint32_t kWaits = 2;
+constexpr uint32_t kTicketShift = 8;
+constexpr uint32_t kTicketMask = 0xffu << kTicketShift;
 
 static_assert(std::endian::native == std::endian::little, "the format is little-endian");
 
@@ -95,7 +97,8 @@ void visit_fields(SomeCommand& command, Flags& flags, Visit visit) {
 CommandBytes encode(const Command& command) {
   Writer<kCommandBytes> out;
   put_head(&out, static_cast<uint8_t>(command.kind));
-  const uint32_t flags = (command.ends_clock ? kEndsClock : 0) | (command.waits ? kWaits : 0);
+  const uint32_t flags = (command.ends_clock ? kEndsClock : 0) | (command.waits ? kWaits : 0) |
+                         uint32_t{command.ticket} << kTicketShift;
   visit_fields(command, flags, [&](const auto& field) { out.put(field); });
   return out.bytes();
 }
@@ -115,8 +118,9 @@ Result<Command> decode_command(const CommandBytes& bytes) {
                [&](auto& field) { field = in.take<std::decay_t<decltype(field)>>(); });
   command.ends_clock = (flags & kEndsClock) != 0;
   command.waits = (flags & kWaits) != 0;
+  command.ticket = static_cast<uint8_t>((flags & kTicketMask) >> kTicketShift);
   // The last clock stands for workers that have left.
-  if (flags > (kEndsClock | kWaits) || command.staleness < kNoBound ||
+  if ((flags & ~(kEndsClock | kWaits | kTicketMask)) != 0 || command.staleness < kNoBound ||
       command.clock >= UINT64_MAX / 2) {
     return Status(StatusCode::protocol_error, "flags ", flags, ", staleness ", command.staleness,
                   " or clock ", command.clock, " of a command are out of range");

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "base/ticket.h"
 #include "ps/model_spec.h"
 #include "ps/pair.h"
 
@@ -62,7 +63,8 @@ struct Command {
   // The last command of a push_pull to this server: the worker's clock of the model ends. (A server
   // that holds a replica, too, gets one command per shard.)
   bool ends_clock = false;
-  bool waits = false;  // the worker gives no other command before it has the answer
+  bool waits = false;               // the worker gives no other command before it has the answer
+  uint8_t ticket = kDefaultTicket;  // of all messages of the command, and of its answer
   double learning_rate = std::numeric_limits<double>::quiet_NaN();  // NaN: the rule's
   uint64_t lost_servers = 0;  // bit i: server i is lost, to the sender's knowledge
 

@@ -51,7 +51,7 @@ std::string hex(const HeaderBytes& bytes) {
 TEST(FrameTest, BytesAreAsDocumented) {
   EXPECT_EQ(hex(encode(example())),
             "444d4c43"  // magic "DMLC"
-            "03"
+            "04"
             "01"
             "0500"              // version, kind, ticket
             "8877665544332211"  // job id
@@ -65,11 +65,11 @@ TEST(FrameTest, BytesAreAsDocumented) {
             "0004000000000000"  // op: all_reduce, f32, avg, root 0, 1024 elements
             "595aff"            // report: rates of two rails,
             "ffffffffff"        // none of others
-            "c900ffff27350000"  // round trip, times, the first unknown
+            "c9ffffff27350000"  // round trip, tickets, times, the first unknown
             "0000000000000000"
             "0000000000000000"
             "00000000"
-            "42bebfab");
+            "078f11ab");
 }
 
 TEST(FrameTest, DecodesWhatWasEncoded) {

@@ -111,6 +111,28 @@ TEST_P(LinkTest, PostedMessagesArrive) {
   EXPECT_EQ(notes_b_.num_arrived, static_cast<int>(kSizes.size()));
 }
 
+TEST_P(LinkTest, MessagesOfOneTagMeetTheirReceivesInOrderWhateverTheirTickets) {
+  const std::vector<size_t> sizes = {3, 100'000, kOfferBytes + 1, 20, 100'000, 5};
+  std::list<std::vector<std::byte>> data, got;
+  std::list<SendRequest> out;
+  std::list<RecvRequest> in;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    data.push_back(pattern(sizes[i], static_cast<unsigned>(i)));
+    got.emplace_back(sizes[i]);
+    out.push_back(sending(point_to_point_tag(3), data.back()));
+    out.back().order.priority = static_cast<uint8_t>(200 - 30 * i);
+    a_.send(out.back());  // waits for the connection, and is queued with the others
+    in.push_back(receiving(point_to_point_tag(3), got.back()));
+    b_.recv(in.back());
+  }
+  connect();
+  settle();
+  for (RecvRequest& request : in) take_offer(b_, request);
+  settle();
+  EXPECT_EQ(got, data);  // or their sizes would not fit
+  EXPECT_TRUE(notes_b_.failure.ok());
+}
+
 TEST_P(LinkTest, MessagesThatComeFirstWaitForTheirReceive) {
   connect();
   for (size_t bytes : kSizes) {

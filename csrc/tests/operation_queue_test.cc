@@ -27,18 +27,24 @@ class IdleRunner final : public Runner {
 
 class OperationQueueTest : public testing::Test {
  protected:
-  std::shared_ptr<OpState> all_reduce(float* data, size_t count) {
+  std::shared_ptr<OpState> all_reduce(float* data, size_t count, uint8_t ticket = kDefaultTicket) {
     OpRequest request;
+    request.ticket = ticket;
     request.shape.kind = schedule::OpKind::all_reduce;
     request.shape.counts = {count};
     request.output = BufferView(Span{data, count * sizeof(float)});
     return queue_.submit(&driver_, std::move(request), Deadline());
   }
-  // Starts what may start; their sequence numbers.
-  std::vector<uint64_t> start() {
+  // Plans up to `window` places behind the oldest, and starts what may start; their sequence
+  // numbers.
+  std::vector<uint64_t> start(uint64_t window = 4) {
     queue_.take_submitted();
+    while (OperationQueue::Running* next = queue_.next_to_plan()) {
+      if (queue_.distance(*next) >= window) break;
+      queue_.planned(*next);
+    }
     std::vector<uint64_t> started;
-    while (OperationQueue::Running* running = queue_.next_to_start(4)) {
+    while (OperationQueue::Running* running = queue_.next_to_start()) {
       running->runner = std::make_unique<IdleRunner>();
       started.push_back(running->op->sequence());
       running_.push_back(running);
@@ -47,6 +53,10 @@ class OperationQueueTest : public testing::Test {
   }
   void end(size_t started) {
     queue_.end(*running_[started], Status());
+    queue_.sweep();
+  }
+  void end_collective(uint64_t sequence) {
+    queue_.end(*queue_.find_if([&](const auto& r) { return r.sequence == sequence; }), Status());
     queue_.sweep();
   }
 
@@ -96,11 +106,69 @@ TEST_F(OperationQueueTest, MessagesStartWhileCollectivesMayNot) {
   request.shape.kind = schedule::OpKind::recv;
   queue_.submit(&driver_, std::move(request), Deadline());
   queue_.take_submitted();
-  OperationQueue::Running* const running = queue_.next_to_start(0);
+  OperationQueue::Running* const running = queue_.next_to_start();
   ASSERT_NE(running, nullptr);
   EXPECT_TRUE(running->op->request().is_point_to_point());
-  EXPECT_EQ(queue_.next_to_start(0), nullptr);
-  EXPECT_NE(queue_.next_to_start(4), nullptr);
+  EXPECT_EQ(queue_.next_to_start(), nullptr);
+  EXPECT_EQ(start(), (Numbers{1}));
+}
+
+TEST_F(OperationQueueTest, TheSmallestTicketStartsNextHoweverFarBehind) {
+  for (size_t i = 0; i < 12; ++i) all_reduce(&memory_[i], 1);
+  EXPECT_EQ(start(64), (Numbers{1, 2, 3, 4, 5, 6, 7, 8}));
+  EXPECT_FALSE(queue_.has_tickets());
+  all_reduce(&memory_[20], 1, 7);
+  all_reduce(&memory_[21], 1, 9);
+  all_reduce(&memory_[22], 1, 8);
+  all_reduce(&memory_[23], 1, 200);
+  EXPECT_TRUE(queue_.take_submitted());
+  EXPECT_TRUE(queue_.has_tickets());
+  EXPECT_EQ(start(64), (Numbers{13, 15, 14}));
+  end_collective(8);
+  EXPECT_EQ(start(64), Numbers{});  // of ticket 128 or less, 10 run
+  for (uint64_t sequence : {5, 6, 7}) end_collective(sequence);
+  EXPECT_EQ(start(64), (Numbers{9}));
+  for (uint64_t sequence : {1, 2, 3, 4, 9}) end_collective(sequence);
+  EXPECT_EQ(start(64), (Numbers{10, 11, 12, 16}));
+}
+
+TEST_F(OperationQueueTest, TheOldestRunsWhateverItsTicketIs) {
+  all_reduce(&memory_[0], 1, 255);
+  for (size_t i = 1; i < 10; ++i) all_reduce(&memory_[i], 1, 0);
+  EXPECT_EQ(start(64), (Numbers{2, 3, 4, 5, 6, 7, 8, 9, 1}));
+}
+
+TEST_F(OperationQueueTest, WhatAnUrgentOneWaitsForTakesOverItsTicket) {
+  all_reduce(&memory_[0], 1);
+  const auto middle = all_reduce(&memory_[10], 10, 200);
+  const auto before = all_reduce(&memory_[19], 2, 200);
+  const auto other = all_reduce(&memory_[40], 1, 200);
+  all_reduce(&memory_[20], 10, 3);
+  queue_.take_submitted();
+  EXPECT_EQ(middle->ticket(), 3);
+  EXPECT_EQ(before->ticket(), 3);
+  EXPECT_EQ(other->ticket(), 200);
+  EXPECT_EQ(start(64), (Numbers{2, 1}));
+  end_collective(2);
+  EXPECT_EQ(start(64), (Numbers{3}));
+  end_collective(3);
+  EXPECT_EQ(start(64), (Numbers{5, 4}));
+}
+
+TEST_F(OperationQueueTest, AnUrgentOneStartsBesideLargeTensors) {
+  constexpr size_t kCount = 30u << 20;
+  float* const nowhere = nullptr;
+  for (size_t i = 0; i < 2; ++i) all_reduce(nowhere + i * kCount, kCount);
+  all_reduce(nowhere + 2 * kCount, kCount, 6);
+  all_reduce(nowhere + 3 * kCount, kCount, 5);
+  EXPECT_EQ(start(64), (Numbers{4, 1}));
+  all_reduce(nowhere + 4 * kCount, kCount, 4);
+  EXPECT_EQ(start(64), (Numbers{5}));
+  // 256 MiB beside the oldest are the limit, whatever the ticket is.
+  all_reduce(nowhere + 5 * kCount, kCount, 3);
+  EXPECT_EQ(start(64), Numbers{});
+  all_reduce(&memory_[0], 1, 2);
+  EXPECT_EQ(start(64), (Numbers{7}));
 }
 
 TEST_F(OperationQueueTest, WhatComesAfterAFailureEndsWithTheFirst) {
@@ -126,14 +194,24 @@ TEST(CollectiveHistoryTest, RanksThatDisagreeAreFoundFromBothSides) {
   CollectiveHistory history;
   EXPECT_FALSE(history.hear(2, 5, theirs));  // not begun here
   EXPECT_FALSE(history.hear(2, 5, theirs));
-  EXPECT_FALSE(history.begin(4, ours));
-  const auto found = history.begin(5, ours);
+  EXPECT_FALSE(history.begin(4, ours, 4));
+  const auto found = history.begin(5, ours, 4);
   ASSERT_TRUE(found);
   EXPECT_EQ(found->sequence, 5u);
   EXPECT_EQ(found->peer, 2);
   EXPECT_EQ(found->theirs.count, 7u);
   EXPECT_TRUE(history.hear(1, 4, theirs));
   EXPECT_FALSE(history.hear(1, 4, ours));
+}
+
+TEST(CollectiveHistoryTest, WhatBeginsAfterALaterOneIsComparedToo) {
+  transport::OpInfo ours;
+  transport::OpInfo theirs;
+  theirs.count = 7;
+  CollectiveHistory history;
+  history.hear(2, 5, theirs);
+  EXPECT_FALSE(history.begin(9, ours, 5));
+  EXPECT_TRUE(history.begin(5, ours, 5));
 }
 
 }  // namespace

@@ -274,6 +274,26 @@ TEST(RailsTest, SmallMessagesKeepTheirBytesWhenOthersGoFirst) {
   for (const Message& message : small) EXPECT_EQ(message.got, message.data);
 }
 
+TEST(RailsTest, OfLargeMessagesTheSmallestTicketGoesFirst) {
+  std::mt19937 random(1);
+  Pair pair(2, 2000);
+  Message slow(collective_tag(1, 0, 0), random_bytes(3'000'000, random));
+  Message urgent(collective_tag(2, 0, 0), random_bytes(300'000, random));
+  slow.out.order.priority = 128;
+  urgent.out.order.priority = 127;
+  urgent.out.order.sequence = 1;
+  pair.b.recv(urgent.in);
+  pair.b.open(2, {});
+  begin_to_send(pair, slow);
+  for (int i = 0; i < 20; ++i) pair.step();
+  pair.a.send(urgent.out);
+  while (pair.notes_b.num_arrived == 0) ASSERT_TRUE(pair.step());
+  EXPECT_EQ(urgent.got, urgent.data);
+  EXPECT_LT(slow.in.arrived, 1'000'000u);
+  pair.settle();
+  EXPECT_EQ(slow.got, slow.data);
+}
+
 TEST(RailsTest, GoodbyeWaitsForWhatOtherLanesBring) {
   std::mt19937 random(1);
   Pair pair(2, 100);

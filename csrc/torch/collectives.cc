@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "kernels/reduce.h"
+#include "torch/current_ticket.h"
 #include "torch/process_group.h"
 #include "torch/sparse.h"
 
@@ -117,6 +118,7 @@ ProcessGroupDmlcomm::Call ProcessGroupDmlcomm::begin(OpType type, const char* ti
             .blocking = is_blocking(options)};
   if (options.timeout.count() > 0) call.options.timeout = options.timeout;
   call.options.inline_wait = call.blocking && !coalescing_.load(std::memory_order_relaxed);
+  call.options.ticket = current_ticket();
   return call;
 }
 
@@ -201,7 +203,7 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::allreduce_sparse(
   check_sparse(tensors.front(), options.reduceOp);
   if (servers_) (void)servers_->takes("sum", tensors.front());  // never: for the line in the log
   const Call call = begin(OpType::_ALLREDUCE_SPARSE, "dmlcomm:sparse_all_reduce", options);
-  auto sum = SparseSum::start(communicator_, tensors.front(), call.options.timeout);
+  auto sum = SparseSum::start(communicator_, tensors.front(), call.options);
   CallTensors buffers;
   buffers.add_result(tensors.front());
   buffers.set_finisher([sum, result = tensors.front()]() mutable { sum->store_into(result); });
@@ -523,7 +525,8 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::recvAnysource(TensorList& tens
 ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::start_send_or_recv(OpType type, const char* title,
                                                                      TensorList& tensors, int peer,
                                                                      int tag) {
-  const Call call{.type = type, .title = title, .options = {}, .peer = peer, .blocking = false};
+  Call call{.type = type, .title = title, .options = {}, .peer = peer, .blocking = false};
+  call.options.ticket = current_ticket();
   const bool sends = call.type == OpType::SEND;
   const char* operation = sends ? "send" : "recv";
   check_list(tensors, operation);

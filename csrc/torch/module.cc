@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "torch/completion_pool.h"
+#include "torch/current_ticket.h"
 #include "torch/errors.h"
 #include "torch/process_group.h"
 #include "torch/server_all_reduce.h"
@@ -98,6 +99,7 @@ PYBIND11_MODULE(_c10d, module) {
   module.doc() = "dmlcomm's backend of torch.distributed; use it through dmlcomm.";
   register_errors();
   remember_main_thread();
+  find_tickets();
   module.attr("TORCH_VERSION") =
       std::to_string(TORCH_VERSION_MAJOR) + "." + std::to_string(TORCH_VERSION_MINOR);
   module.attr("RECORDS_FLIGHTS") = FlightLog::is_available();

@@ -35,16 +35,19 @@ bool SparseSum::Header::same_shape(const Header& other) const {
 
 std::shared_ptr<SparseSum> SparseSum::start(std::shared_ptr<engine::Communicator> communicator,
                                             const at::Tensor& tensor,
-                                            std::chrono::milliseconds timeout) {
-  auto sum = std::make_shared<SparseSum>(std::move(communicator), tensor, timeout);
+                                            const engine::OpOptions& options) {
+  auto sum = std::make_shared<SparseSum>(std::move(communicator), tensor, options);
   sum->exchange_headers();
   return sum;
 }
 
 SparseSum::SparseSum(std::shared_ptr<engine::Communicator> communicator, const at::Tensor& tensor,
-                     std::chrono::milliseconds timeout)
+                     const engine::OpOptions& options)
     : communicator_(std::move(communicator)),
-      timeout_(timeout),
+      options_{.timeout = options.timeout,
+               .inline_wait = false,
+               .element = std::nullopt,
+               .ticket = options.ticket},
       sizes_(tensor.sizes().vec()),
       parts_(static_cast<size_t>(communicator_->num_ranks())),
       headers_(parts_.size()) {
@@ -66,9 +69,8 @@ void SparseSum::exchange_headers() {
   std::vector<Span> outputs;
   for (auto& header : headers_) outputs.push_back({&header, sizeof(Header)});
   const Header* own = &headers_[static_cast<size_t>(communicator_->rank())];
-  headers_operation_ = communicator_->all_gather(
-      {own, sizeof(Header)}, std::move(outputs),
-      {.timeout = timeout_, .inline_wait = false, .element = std::nullopt});
+  headers_operation_ =
+      communicator_->all_gather({own, sizeof(Header)}, std::move(outputs), options_);
   // The next stage allocates tensors: not on the engine's thread.
   headers_operation_->on_done([self = shared_from_this()](const Status& status) {
     if (!status.ok()) return self->complete(status);
@@ -96,20 +98,18 @@ void SparseSum::exchange_parts() {
 
 void SparseSum::exchange_part(int peer, uint32_t tag,
                               std::vector<engine::OperationPtr>& operations) {
-  const engine::OpOptions options{
-      .timeout = timeout_, .inline_wait = false, .element = std::nullopt};
   const Part& own = parts_[static_cast<size_t>(communicator_->rank())];
   if (own.indices.size(1) > 0) {
-    operations.push_back(communicator_->send(readable(own.indices), peer, tag, options));
-    operations.push_back(communicator_->send(readable(own.values), peer, tag | 1u, options));
+    operations.push_back(communicator_->send(readable(own.indices), peer, tag, options_));
+    operations.push_back(communicator_->send(readable(own.values), peer, tag | 1u, options_));
   }
   const Header& header = headers_[static_cast<size_t>(peer)];
   Part& part = parts_[static_cast<size_t>(peer)];
   part.indices = at::empty({header.sparse_dims, header.num_nonzero}, own.indices.options());
   part.values = at::empty(sizes_of_values(header.num_nonzero), own.values.options());
   if (header.num_nonzero > 0) {
-    operations.push_back(communicator_->recv(writable(part.indices), peer, tag, options));
-    operations.push_back(communicator_->recv(writable(part.values), peer, tag | 1u, options));
+    operations.push_back(communicator_->recv(writable(part.indices), peer, tag, options_));
+    operations.push_back(communicator_->recv(writable(part.values), peer, tag | 1u, options_));
   }
 }
 

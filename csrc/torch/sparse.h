@@ -13,7 +13,6 @@
 
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <memory>
 #include <vector>
 
@@ -28,11 +27,11 @@ class SparseSum final : public engine::Completion, public std::enable_shared_fro
  public:
   static std::shared_ptr<SparseSum> start(std::shared_ptr<engine::Communicator> communicator,
                                           const at::Tensor& tensor,
-                                          std::chrono::milliseconds timeout);
+                                          const engine::OpOptions& options);
 
   // Use start().
   SparseSum(std::shared_ptr<engine::Communicator> communicator, const at::Tensor& tensor,
-            std::chrono::milliseconds timeout);
+            const engine::OpOptions& options);
 
   // After success: computes the sum and replaces the contents of `tensor` with it.
   void store_into(at::Tensor& tensor) const;
@@ -66,7 +65,7 @@ class SparseSum final : public engine::Completion, public std::enable_shared_fro
   std::vector<int64_t> sizes_of_values(int64_t num_nonzero) const;
 
   const std::shared_ptr<engine::Communicator> communicator_;
-  const std::chrono::milliseconds timeout_;
+  const engine::OpOptions options_;  // of all its operations
   const std::vector<int64_t> sizes_;
   std::vector<Part> parts_;      // by rank
   std::vector<Header> headers_;  // by rank

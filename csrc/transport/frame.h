@@ -95,7 +95,7 @@ struct FrameHeader {
   uint32_t magic = kMagic;
   uint8_t version = kVersion;
   FrameKind kind = FrameKind::data;
-  uint16_t ticket = 0;         // layer id for schedulers on the way; 0: none
+  uint16_t ticket = 0;         // messages: 1 + that of their operation; 0: none
   uint64_t job_id = 0;         // from the rendezvous; the same on all ranks of a communicator
   uint32_t source = 0;         // rank of the sender
   uint32_t payload_bytes = 0;  // bytes that follow this header
@@ -113,7 +113,7 @@ struct FrameHeader {
   uint32_t checksum = 0;        // of all bytes before
 
   static constexpr uint32_t kMagic = 0x434c4d44;  // "DMLC"
-  static constexpr uint8_t kVersion = 3;
+  static constexpr uint8_t kVersion = 4;
 };
 constexpr size_t kHeaderBytes = 112;
 static_assert(sizeof(FrameHeader) == kHeaderBytes, "the wire header has no padding");

@@ -50,6 +50,18 @@ int add_parts(OutFrame& frame, iovec* parts) {
   return num_parts;
 }
 
+// The frame that begins or announces a message.
+bool begins_message(const FrameHeader& header) {
+  return header.kind == FrameKind::offer || header.kind == FrameKind::request ||
+         (header.kind == FrameKind::data && header.id == 0);
+}
+
+// Messages of one tag between two points meet their receives in the order in which they begin.
+bool meets_before(const OutFrame& first, const OutFrame& second) {
+  return is_point_to_point(second.header.tag) && first.header.tag == second.header.tag &&
+         begins_message(first.header) && begins_message(second.header);
+}
+
 }  // namespace
 
 Lane::Lane(std::unique_ptr<Channel> channel, uint64_t job_id, bool keeps, RailCounters* counters,
@@ -73,6 +85,9 @@ void Lane::push(OutFrame frame) {
   while (place != out_.begin() && std::prev(place)->order > frame.order &&
          std::prev(place)->written == 0) {
     --place;
+    if (!meets_before(*place, frame)) continue;
+    frame.order = place->order;
+    place = out_.end();
   }
   out_.insert(place, std::move(frame));
   if (!waits_already && !deferred_) write_at_once();

@@ -107,11 +107,18 @@ void Link::send(SendRequest& request) {
   // On a link that is down the engine has been told, and ends the operation.
 }
 
-void Link::dispatch(SendRequest& request) {
+FrameHeader Link::header_of(const SendRequest& request) const {
   FrameHeader header = header_of(FrameKind::data, request.tag);
+  header.ticket = static_cast<uint16_t>(1 + request.order.priority);
   header.op = request.op;
   header.report = request.report;
+  header.id = request.id;
   header.message_bytes = request.bytes;
+  return header;
+}
+
+void Link::dispatch(SendRequest& request) {
+  const FrameHeader header = header_of(request);
   request.order.is_large = request.bytes > kEagerBytes;
   RemoteMemory* const memory = request.bytes > kOfferBytes ? this->memory() : nullptr;
   if (memory != nullptr && memory->peer_reaches_us()) {
@@ -132,11 +139,19 @@ bool Link::may_send_unasked(const SendRequest& request) const {
          spent_credit_ - returned_credit_ + cost_of(request.bytes) <= kMaxUnexpectedBytes;
 }
 
+// Goes with the small messages of its operation.
+OutFrame Link::announcement(const FrameHeader& header, const SendRequest& request) {
+  OutFrame frame(header);
+  frame.order = request.order;
+  frame.order.is_large = false;
+  return frame;
+}
+
 void Link::ask_to_send(FrameHeader header, SendRequest& request) {
   header.kind = FrameKind::request;
   header.id = request.id = next_id_++;
   requested_.emplace(header.id, &request);
-  lanes_.push_ordered(OutFrame(header));
+  lanes_.push_ordered(announcement(header, request));
 }
 
 void Link::offer(RemoteMemory& memory, FrameHeader header, SendRequest& request) {
@@ -144,7 +159,7 @@ void Link::offer(RemoteMemory& memory, FrameHeader header, SendRequest& request)
   header.id = request.id = next_id_++;
   header.offset = reinterpret_cast<uintptr_t>(request.data);
   offered_.push_back(&request);
-  OutFrame frame(header);
+  OutFrame frame = announcement(header, request);
   if (const uint64_t key = memory.key_for(request.data, request.bytes); key != 0) {
     frame.owned.assign(reinterpret_cast<const char*>(&key), kKeyBytes);
     frame.header.payload_bytes = kKeyBytes;
@@ -154,11 +169,7 @@ void Link::offer(RemoteMemory& memory, FrameHeader header, SendRequest& request)
 
 // Cuts the message in frames, which report the request.
 void Link::push_message(SendRequest& request) {
-  FrameHeader header = header_of(FrameKind::data, request.tag);
-  header.op = request.op;
-  header.report = request.report;
-  header.id = request.id;
-  header.message_bytes = request.bytes;
+  const FrameHeader header = header_of(request);
   if (!request.order.is_large && request.id == 0) spent_credit_ += cost_of(request.bytes);
   if (lanes_.has_many_rails() && !request.order.is_large) return push_copy(header, request);
   ++num_writing_;

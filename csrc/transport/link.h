@@ -174,6 +174,8 @@ class Link final : private LaneReader {
   void request_written(SendRequest& request) override;
 
   FrameHeader header_of(FrameKind kind, Tag tag) const;
+  FrameHeader header_of(const SendRequest& request) const;
+  static OutFrame announcement(const FrameHeader& header, const SendRequest& request);
   void push_control(FrameKind kind, Tag tag, uint64_t id, const OpInfo& op, uint64_t offset = 0);
   void push_message(SendRequest& request);
   void push_copy(const FrameHeader& header, SendRequest& request);

@@ -1,5 +1,5 @@
 // RankReport: what a rank has measured, in a few bytes that every frame of a collective carries:
-// the rates of its rails, and how long earlier operations took.
+// the rates of its rails, how long earlier operations took, and whether its tickets differ.
 //
 // Ranks combine reports by the minimum, which does not depend on the order. A rank puts its own
 // report and all that it has received for the operation into each message. So at the end of an
@@ -20,12 +20,15 @@ struct RankReport {
   static constexpr uint8_t kUnknown = 255;
   // A rank that must not change its choices: then no rank does.
   static constexpr uint8_t kOff = 0;
+  // Of `tickets`: they do.
+  static constexpr uint8_t kDiffer = 0;
 
   // Eighths of powers of two, so that neighbours differ by 9 %.
   std::array<uint8_t, kMaxRails> rates = unknown();
   // The longest round trip has the smallest number.
   uint8_t nearness = kUnknown;
-  uint8_t reserved = 0;
+  // Whether operations of a rank differ in their tickets.
+  uint8_t tickets = kUnknown;
   // Of two earlier operations; the shortest time is that of the rank that came last.
   std::array<uint16_t, 2> times{kNoTime, kNoTime};
   uint16_t reserved_too = 0;
@@ -33,6 +36,7 @@ struct RankReport {
   void merge(const RankReport& other) {
     for (size_t i = 0; i < kMaxRails; ++i) rates[i] = std::min(rates[i], other.rates[i]);
     nearness = std::min(nearness, other.nearness);
+    tickets = std::min(tickets, other.tickets);
     for (size_t i = 0; i < times.size(); ++i) times[i] = std::min(times[i], other.times[i]);
   }
 

@@ -17,11 +17,11 @@ namespace dmlcomm::transport {
 constexpr uint8_t kAnyRail = 0xff;
 
 // Which of the segments that wait for a lane leaves first: the smallest. Small messages do not wait
-// for large ones of the same priority: an operation of a few kilobytes beside one of megabytes
-// takes little longer than alone. Control frames, and point-to-point messages of the same size
-// class, have no operation, and go before those of collectives.
+// for large ones of the same ticket: an operation of a few kilobytes beside one of megabytes takes
+// little longer than alone. Control frames go first. Point-to-point messages have no sequence, and
+// go before those of collectives with the same ticket and size class.
 struct SendOrder {
-  uint8_t priority = 0;   // 0 first
+  uint8_t priority = 0;   // the ticket
   bool is_large = false;  // more than kEagerBytes; set by the link
   uint64_t sequence = 0;  // of the collective
   uint32_t step = 0;      // of its schedule

@@ -5,6 +5,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from dmlcomm import _core, errors
+from dmlcomm.prio import ticket_or_same
 from dmlcomm.ps.protocol import parse_address, parse_servers
 from dmlcomm.ps.tls import Tls
 from dmlcomm.ps.worker import tensors
@@ -182,7 +183,9 @@ class Client:
         """Whether this client has made `model` by `init`."""
         return model in self._models
 
-    def push(self, model: str, gradients: Any, *, lr: float | None = None) -> None:
+    def push(
+        self, model: str, gradients: Any, *, lr: float | None = None, ticket: int | None = None
+    ) -> None:
         """Sends gradients, or other input of the model's rule; returns when they are safe.
 
         That is when all servers that hold a copy have them. Raises: see `Client`.
@@ -191,19 +194,32 @@ class Client:
             model: its name.
             gradients: tensors of the structure, shapes and element types of the model.
             lr: learning rate of this push. Default: the rule's.
+            ticket: how soon it is needed, see `dmlcomm.ticket`. Default: that of the block around
+                the call.
         """
-        self._push(self._operations.run, model, gradients, lr)
+        with ticket_or_same(ticket):
+            self._push(self._operations.run, model, gradients, lr)
 
-    def push_async(self, model: str, gradients: Any, *, lr: float | None = None) -> "Future[None]":
-        """As `push` of `gradients` to `model` with `lr`, later.
+    def push_async(
+        self, model: str, gradients: Any, *, lr: float | None = None, ticket: int | None = None
+    ) -> "Future[None]":
+        """As `push` of `gradients` to `model` with `lr` and `ticket`, later.
 
         Returns:
             A future of None. The gradients must not change until it is done.
         """
-        future: Future[None] = self._push(self._operations.run_later, model, gradients, lr)
+        with ticket_or_same(ticket):
+            future: Future[None] = self._push(self._operations.run_later, model, gradients, lr)
         return future
 
-    def pull(self, model: str, staleness: int | None = 0, *, out: Any = None) -> Any:
+    def pull(
+        self,
+        model: str,
+        staleness: int | None = 0,
+        *,
+        out: Any = None,
+        ticket: int | None = None,
+    ) -> Any:
         """The weights. Raises: see `Client`.
 
         Args:
@@ -213,6 +229,7 @@ class Client:
                 until that holds. None: the present weights, at once.
             out: tensors to write to, as the model's. Default: new ones, of the library and device
                 that `init` was given.
+            ticket: as for `push`; of the answer, too.
 
         Returns:
             The tensors, in the structure of the model.
@@ -223,17 +240,24 @@ class Client:
         Example:
             >>> weights = client.pull("net", staleness=2)
         """
-        return self._pull(self._operations.run, model, staleness, out)
+        with ticket_or_same(ticket):
+            return self._pull(self._operations.run, model, staleness, out)
 
     def pull_async(
-        self, model: str, staleness: int | None = 0, *, out: Any = None
+        self,
+        model: str,
+        staleness: int | None = 0,
+        *,
+        out: Any = None,
+        ticket: int | None = None,
     ) -> "Future[Any]":
-        """As `pull` of `model` with `staleness` to `out`, later.
+        """As `pull` of `model` with `staleness` and `ticket` to `out`, later.
 
         Returns:
             A future of the tensors, which are complete when it is done.
         """
-        future: Future[Any] = self._pull(self._operations.run_later, model, staleness, out)
+        with ticket_or_same(ticket):
+            future: Future[Any] = self._pull(self._operations.run_later, model, staleness, out)
         return future
 
     def push_pull(
@@ -244,6 +268,7 @@ class Client:
         *,
         lr: float | None = None,
         out: Any = None,
+        ticket: int | None = None,
     ) -> Any:
         """`push`, `clock` of this model and `pull` in one round trip.
 
@@ -253,6 +278,7 @@ class Client:
             staleness: as for `pull`.
             lr: as for `push`.
             out: as for `pull`.
+            ticket: as for `pull`.
 
         Returns:
             The weights, as `pull`.
@@ -260,7 +286,8 @@ class Client:
         Raises:
             ValueError: see `pull`. Others: see `Client`.
         """
-        return self._push_pull(self._operations.run, model, gradients, staleness, lr, out)
+        with ticket_or_same(ticket):
+            return self._push_pull(self._operations.run, model, gradients, staleness, lr, out)
 
     def push_pull_async(
         self,
@@ -270,14 +297,16 @@ class Client:
         *,
         lr: float | None = None,
         out: Any = None,
+        ticket: int | None = None,
     ) -> "Future[Any]":
-        """As `push_pull` of `gradients` to `model` with `staleness` and `lr`, later.
+        """As `push_pull` of `gradients` to `model` with `staleness`, `lr` and `ticket`, later.
 
         Returns:
             A future of the weights. Gradients and `out` must not be the same memory.
         """
         later = self._operations.run_later
-        future: Future[Any] = self._push_pull(later, model, gradients, staleness, lr, out)
+        with ticket_or_same(ticket):
+            future: Future[Any] = self._push_pull(later, model, gradients, staleness, lr, out)
         return future
 
     def push_rows(

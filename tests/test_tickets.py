@@ -1,0 +1,115 @@
+"""Tickets: how they are given, and that no order which they make hangs or changes a result."""
+
+import random
+import threading
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import dmlcomm
+from dmlcomm import prio
+from helpers import run_ranks
+
+NUM_OPERATIONS = 700
+MAX_PENDING = 40
+SIZES = [1, 7, 1000, 20_000, 20_000, 300_000]  # of int64
+
+
+def test_blocks_are_nested_and_count_for_their_thread():
+    others = []
+    assert prio.current_ticket() == prio.DEFAULT_TICKET == 128
+    with dmlcomm.ticket(7):
+        with dmlcomm.ticket(0):
+            assert prio.current_ticket() == 0
+            thread = threading.Thread(target=lambda: others.append(prio.current_ticket()))
+            thread.start()
+            thread.join()
+        assert prio.current_ticket() == 7
+        with pytest.raises(ZeroDivisionError), dmlcomm.ticket(255):
+            1 / 0  # noqa: B018
+        assert prio.current_ticket() == 7
+    assert prio.current_ticket() == 128
+    assert others == [128]
+
+
+@pytest.mark.parametrize(
+    ("number", "error"),
+    [(256, ValueError), (-1, ValueError), (1.0, TypeError), ("1", TypeError), (True, TypeError)],
+)
+def test_what_is_no_ticket_is_refused(number, error):
+    with pytest.raises(error, match="expected a ticket from 0"):
+        dmlcomm.ticket(number)
+    assert prio.current_ticket() == 128
+
+
+class _Operations:
+    """The same operations on all ranks, each rank with tickets of its own; checks every result."""
+
+    def __init__(self, rank: int, num_ranks: int, seed: int) -> None:
+        self._rank = rank
+        self._n = num_ranks
+        self._common = random.Random(seed)
+        self._own = random.Random(1000 * seed + rank)
+        self._pending: list[tuple[dist.Work, torch.Tensor, torch.Tensor]] = []
+
+    def run(self, count: int) -> None:
+        for number in range(count):
+            size = self._common.choice(SIZES)
+            start = self._common.choice(
+                [self._all_reduce, self._all_reduce, self._all_gather, self._broadcast, self._send]
+            )
+            with dmlcomm.ticket(self._own.choice([0, 5, 128, self._own.randrange(256)])):
+                start(number, size)
+            # Ranks wait for different operations, in another order than that of the calls.
+            while len(self._pending) > self._own.randrange(MAX_PENDING):
+                self._finish(self._own.randrange(len(self._pending)))
+        while self._pending:
+            self._finish(len(self._pending) - 1)
+
+    def _finish(self, index: int) -> None:
+        work, got, expected = self._pending.pop(index)
+        work.wait()
+        assert torch.equal(got, expected)
+
+    def _value(self, rank: int, number: int, size: int) -> torch.Tensor:
+        return torch.full((size,), 1000 * number + rank, dtype=torch.int64)
+
+    def _all_reduce(self, number: int, size: int) -> None:
+        tensor = self._value(self._rank, number, size)
+        expected = sum(self._value(rank, number, size) for rank in range(self._n))
+        self._pending.append((dist.all_reduce(tensor, async_op=True), tensor, expected))
+
+    def _all_gather(self, number: int, size: int) -> None:
+        got = torch.empty(self._n, size, dtype=torch.int64)
+        own = self._value(self._rank, number, size)
+        expected = torch.stack([self._value(rank, number, size) for rank in range(self._n)])
+        work = dist.all_gather(list(got), own, async_op=True)
+        self._pending.append((work, got, expected))
+
+    def _broadcast(self, number: int, size: int) -> None:
+        root = self._common.randrange(self._n)
+        tensor = self._value(self._rank, number, size)
+        work = dist.broadcast(tensor, root, async_op=True)
+        self._pending.append((work, tensor, self._value(root, number, size)))
+
+    def _send(self, number: int, size: int) -> None:
+        """All messages of a pair have one tag: they meet their receives in the order of calls."""
+        source = self._common.randrange(self._n)
+        destination = (source + self._common.randrange(1, self._n)) % self._n
+        expected = self._value(source, number, size)
+        if self._rank == source:
+            self._pending.append((dist.isend(expected, destination), expected, expected.clone()))
+        elif self._rank == destination:
+            got = torch.empty_like(expected)
+            self._pending.append((dist.irecv(got, source), got, expected))
+
+
+def _random_tickets(rank: int, n: int) -> None:
+    _Operations(rank, n, seed=n).run(NUM_OPERATIONS)
+
+
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
+@pytest.mark.parametrize("world_size", [2, 3, 5])
+def test_random_tickets_on_each_rank(world_size, transport):
+    run_ranks(_random_tickets, world_size, env={"DMLCOMM_TRANSPORT": transport})
