@@ -5,7 +5,7 @@
  3. The environment is read in csrc/base/config.cc only; Python asks the `_core` module.
  4. Files have at most 800 lines, functions at most 70, C++ lines at most 100 columns.
  5. dmlcomm/lab does not import torch, nor does dmlcomm/ps but for its files that are about torch;
-    netlink is spoken by the holder of a lab only.
+    netlink is spoken by the holder of a lab and the process of a switch only.
  6. Folders and top-level modules of dmlcomm/ are layers: an import names what stands above it in
     MAY_IMPORT only, also where it is written into a function, and files import each other in no
     circle.
@@ -72,6 +72,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "network": [*BASE, "bml"],
     "planning": [*BASE, "_shell", "bml", "network"],
     "lab": [*BASE, "_shell", "bml"],
+    "prio/switch": [*BASE, "_shell", "lab"],
     **{module: [*BASE, "ps/_proto"] for module in PS_SHARED},
     "ps/server": [*BASE, *PS_SHARED, "network"],
     "ps/worker": [*BASE, *PS_SHARED, "network", "prio"],
@@ -79,7 +80,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "backends": [*BASE, "_c10d", "bml", "network", "planning", "ps/worker"],
     "doctor": [*BASE, "backends", "bml", "network"],
     "doctor_command": ["_shell", "doctor"],
-    "cli": ["_shell", "doctor", "doctor_command", "lab", "planning", "ps"],
+    "cli": ["_shell", "doctor", "doctor_command", "lab", "planning", "prio/switch", "ps"],
     "__init__": ["backends", "errors", "prio", "rail"],
     "__main__": ["cli"],
 }
@@ -88,12 +89,19 @@ MAY_IMPORT: dict[str, list[str]] = {
 ABOUT_TORCH = ["census", "hook", "optimizer", "torch_tensors"]
 # Files of dmlcomm/lab that make the kernel's networks.
 ABOUT_NETLINK = ["loss", "neighbours", "network", "shaping"]
+# Files of dmlcomm/prio/switch that change the ports of a bridge.
+ABOUT_PORTS = ["daemon", "filters", "port", "queues"]
 # Module that the files of a folder must do without, and files of it that may have it. Labs and
 # parameter servers start in a fraction of a second, and one process speaks netlink.
 RESTRICTED_IMPORTS = [
     ("torch", "dmlcomm/lab/", []),
     ("torch", "dmlcomm/ps/", [f"ps/worker/{name}.py" for name in ABOUT_TORCH]),
-    ("pyroute2", "dmlcomm/", [f"lab/{name}.py" for name in ABOUT_NETLINK]),
+    (
+        "pyroute2",
+        "dmlcomm/",
+        [f"lab/{name}.py" for name in ABOUT_NETLINK]
+        + [f"prio/switch/{name}.py" for name in ABOUT_PORTS],
+    ),
 ]
 
 IMPORT = re.compile(r"^\s*(?:from|import)\s+(\w+)")

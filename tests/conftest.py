@@ -12,6 +12,7 @@ from helpers.warm_python import script_of, warmed
 # Labs look at all network namespaces of the system, and the others use all cores or bound times:
 # these run one after the other (`make test-python`).
 ALONE = (
+    "test_switch",
     *("test_lab", "test_multi_nic", "test_one_subnet", "test_ps_several_nics", "test_reproduce"),
     *("test_examples", "test_against_gloo", "test_failures", "test_ps_failures", "test_relays"),
 )

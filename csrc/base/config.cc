@@ -203,6 +203,12 @@ constexpr std::array<std::pair<std::string_view, TransportChoice>, 3> kTransport
     {"shm", TransportChoice::shm},
 }};
 
+constexpr std::array<std::pair<std::string_view, TicketMarking>, 3> kTicketMarkings{{
+    {"dscp", TicketMarking::dscp},
+    {"ip-option", TicketMarking::ip_option},
+    {"none", TicketMarking::none},
+}};
+
 constexpr std::array<std::pair<std::string_view, LogLevel>, 4> kLogLevels{{
     {"error", LogLevel::error},
     {"warning", LogLevel::warning},
@@ -228,6 +234,7 @@ Status read_into(Config* c) {
   read_text("DMLCOMM_TOPOLOGY", &c->topology);
   read_text("DMLCOMM_PLAN", &c->plan);
   DMLCOMM_RETURN_IF_ERROR(parse_choice("DMLCOMM_TRANSPORT", kTransports, &c->transport));
+  DMLCOMM_RETURN_IF_ERROR(parse_choice("DMLCOMM_TICKET_MARK", kTicketMarkings, &c->ticket_mark));
   DMLCOMM_RETURN_IF_ERROR(parse_algorithm("DMLCOMM_ALGORITHM", &c->algorithm));
   DMLCOMM_RETURN_IF_ERROR(parse_choice("DMLCOMM_AUTOTUNE", kSwitch, &c->autotune));
   DMLCOMM_RETURN_IF_ERROR(parse_port_range("DMLCOMM_PORT_RANGE", &c->port_first, &c->port_last));
@@ -251,6 +258,7 @@ Status read_into(Config* c) {
 }  // namespace
 
 std::string_view to_string(TransportChoice choice) { return choice_name(kTransports, choice); }
+std::string_view to_string(TicketMarking marking) { return choice_name(kTicketMarkings, marking); }
 std::string_view to_string(LogLevel level) { return choice_name(kLogLevels, level); }
 
 Result<Config> read_config() {

@@ -13,10 +13,12 @@
 namespace dmlcomm {
 
 enum class TransportChoice { automatic, tcp, shm };
+enum class TicketMarking { dscp, ip_option, none };
 enum class LogLevel { error, warning, info, debug };
 
-// The words of the environment: "auto", "tcp"; "warning", "info".
+// The words of the environment: "auto", "tcp"; "dscp", "ip-option"; "warning", "info".
 std::string_view to_string(TransportChoice choice);
+std::string_view to_string(TicketMarking marking);
 std::string_view to_string(LogLevel level);
 
 struct Config {
@@ -35,6 +37,11 @@ struct Config {
   // DMLCOMM_TRANSPORT: auto, tcp or shm. auto: shared memory inside a host, TCP between hosts.
   // tcp: TCP everywhere. shm: fail if a rank is on another host. Default auto.
   TransportChoice transport = TransportChoice::automatic;
+
+  // DMLCOMM_TICKET_MARK: dscp, ip-option or none: how packets between hosts show switches the
+  // ticket of what they carry. ip-option is of IPv4 alone, and needs root or CAP_NET_RAW. Default
+  // dscp.
+  TicketMarking ticket_mark = TicketMarking::dscp;
 
   // DMLCOMM_ALGORITHM: "op=name[,op=name]" or "name", as `dmlcomm doctor` lists them. Default: the
   // cost model's choice. A name that an operation does not have is an error, not ignored,

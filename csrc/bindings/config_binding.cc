@@ -23,6 +23,7 @@ py::dict dict_of(const Config& config) {
   values["socket_ifname"] = config.socket_ifname;
   values["topology"] = config.topology;
   values["transport"] = to_string(config.transport);
+  values["ticket_mark"] = to_string(config.ticket_mark);
   values["algorithm"] = config.algorithm;
   values["plan"] = config.plan;
   values["port_range"] = port_range_of(config);

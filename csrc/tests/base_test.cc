@@ -102,25 +102,16 @@ TEST(DType, NumbersStay) {
 
 // --- configuration
 
-const char* const kVariables[] = {"DMLCOMM_SOCKET_IFNAME",
-                                  "DMLCOMM_TOPOLOGY",
-                                  "DMLCOMM_TRANSPORT",
-                                  "DMLCOMM_ALGORITHM",
-                                  "DMLCOMM_AUTOTUNE",
-                                  "DMLCOMM_PORT_RANGE",
-                                  "DMLCOMM_PEER_TIMEOUT_S",
-                                  "DMLCOMM_LOG_LEVEL",
-                                  "DMLCOMM_SPIN_US",
-                                  "DMLCOMM_SHM_BOARD_BYTES",
-                                  "DMLCOMM_SHM_SINGLE_COPY",
-                                  "DMLCOMM_HUGE_PAGES",
-                                  "DMLCOMM_SHARE_TENSORS",
-                                  "DMLCOMM_TCP_CONGESTION",
-                                  "DMLCOMM_TCP_BUFFER_BYTES",
-                                  "DMLCOMM_PS_SERVERS",
-                                  "DMLCOMM_PS_TOKEN",
-                                  "DMLCOMM_PS_WORKER",
-                                  "RANK"};
+const char* const kVariables[] = {"DMLCOMM_SOCKET_IFNAME",   "DMLCOMM_TOPOLOGY",
+                                  "DMLCOMM_TRANSPORT",       "DMLCOMM_TICKET_MARK",
+                                  "DMLCOMM_ALGORITHM",       "DMLCOMM_AUTOTUNE",
+                                  "DMLCOMM_PORT_RANGE",      "DMLCOMM_PEER_TIMEOUT_S",
+                                  "DMLCOMM_LOG_LEVEL",       "DMLCOMM_SPIN_US",
+                                  "DMLCOMM_SHM_BOARD_BYTES", "DMLCOMM_SHM_SINGLE_COPY",
+                                  "DMLCOMM_HUGE_PAGES",      "DMLCOMM_SHARE_TENSORS",
+                                  "DMLCOMM_TCP_CONGESTION",  "DMLCOMM_TCP_BUFFER_BYTES",
+                                  "DMLCOMM_PS_SERVERS",      "DMLCOMM_PS_TOKEN",
+                                  "DMLCOMM_PS_WORKER",       "RANK"};
 
 // Every test starts and ends without any of the variables.
 class ConfigTest : public testing::Test {
@@ -164,6 +155,7 @@ TEST_F(ConfigTest, WithoutVariablesEverythingIsAtItsDefault) {
   EXPECT_EQ(config->socket_ifname, "");
   EXPECT_EQ(config->topology, "auto");
   EXPECT_EQ(config->transport, TransportChoice::automatic);
+  EXPECT_EQ(config->ticket_mark, TicketMarking::dscp);
   EXPECT_EQ(config->algorithm, "");
   EXPECT_EQ(config->port_first, 0);
   EXPECT_EQ(config->port_last, 0);

@@ -23,6 +23,10 @@ class Channel {
   // Takes as many bytes as fit now, possibly none. The memory is free again on return.
   virtual Result<size_t> write(const iovec* parts, int num_parts) = 0;
 
+  // The bytes of the next writes have this ticket, from 0 on. A channel through switches may show
+  // it to them.
+  virtual void set_ticket(uint8_t /*ticket*/) {}
+
   // Hands out as many bytes as are there, possibly none. The end of the stream is `peer_lost`.
   virtual Result<size_t> read(const iovec* parts, int num_parts) = 0;
 

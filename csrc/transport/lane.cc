@@ -121,8 +121,13 @@ Result<bool> Lane::write_batch(bool* wrote_any) {
   iovec parts[kMaxParts];
   int num_parts = 0;
   size_t total = 0;
+  uint16_t ticket = 0;  // that the frames of this batch have, if they have any
   for (OutFrame& frame : out_) {
     if (num_parts + 2 > kMaxParts || total >= kBatchBytes) break;
+    if (frame.header.ticket != 0) {
+      if (ticket != 0 && frame.header.ticket != ticket) break;
+      ticket = frame.header.ticket;
+    }
     if (frame.written == 0) {
       frame.header.received = num_told_ = num_read_;
       untold_bytes_ = 0;
@@ -132,6 +137,7 @@ Result<bool> Lane::write_batch(bool* wrote_any) {
     num_parts += add_parts(frame, parts + num_parts);
     total += bytes_left(frame);
   }
+  if (ticket != 0) channel_->set_ticket(static_cast<uint8_t>(ticket - 1));
   Result<size_t> wrote = channel_->write(parts, num_parts);
   if (!wrote.ok()) return wrote.status();
   *wrote_any |= *wrote > 0;

@@ -16,7 +16,8 @@
         │   ├── PsModelError             the model is unknown, or another one than the servers have
         │   ├── PsTimeoutError           an operation's deadline has passed; a TimeoutError, too
         │   └── PsCheckpointError        a checkpoint is damaged, or of another job
-        └── LabError                     a lab cannot do what was asked
+        ├── LabError                     a lab cannot do what was asked
+        └── SwitchError                  a switch cannot schedule as asked
 
 A wrong argument of a call (a dtype that cannot be reduced, a tensor of another shape) is a
 ``ValueError`` or ``TypeError`` before anything is sent. The first failure of a process group is
@@ -45,6 +46,7 @@ from dmlcomm.errors.base import (
     PsRefusedError,
     PsServerLostError,
     PsTimeoutError,
+    SwitchError,
 )
 
 if TYPE_CHECKING:
@@ -71,6 +73,7 @@ __all__ = [
     "PsRefusedError",
     "PsServerLostError",
     "PsTimeoutError",
+    "SwitchError",
 ]
 
 

@@ -1,4 +1,4 @@
-"""The exceptions that do without torch: the base of all, and those of the lab and of servers."""
+"""The exceptions that do without torch: the base, and those of labs, switches and servers."""
 
 from collections.abc import Sequence
 
@@ -20,6 +20,12 @@ class LabError(Error):
     """A lab cannot do what was asked. The text says what, where, and what to try."""
 
     _code = "lab"
+
+
+class SwitchError(Error):
+    """A switch cannot schedule as asked. The text says what, where, and what to try."""
+
+    _code = "switch"
 
 
 class PsError(Error, RuntimeError):

@@ -157,8 +157,9 @@ class RelayService::Guest {
       tune(fd, service_.options_);
       limit_queue(fd, kRelayQueueBytes);
     }
-    relay_ = std::make_unique<Relay>(std::make_unique<TcpChannel>(std::move(from_), "relayed"),
-                                     std::make_unique<TcpChannel>(std::move(to_), "relayed"));
+    relay_ = std::make_unique<Relay>(
+        std::make_unique<TcpChannel>(std::move(from_), TicketMarking::none, "relayed"),
+        std::make_unique<TcpChannel>(std::move(to_), TicketMarking::none, "relayed"));
     for (uint32_t end = 0; end < kEnds; ++end) {
       const uint32_t number = kEnds * id_ + end;
       const Status watched = service_.loop_.watch(fds[end], service_.guest_source_, number, true);

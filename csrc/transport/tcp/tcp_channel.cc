@@ -11,8 +11,14 @@
 
 namespace dmlcomm::transport::tcp {
 
-TcpChannel::TcpChannel(UniqueFd fd, std::string description)
-    : fd_(std::move(fd)), description_(std::move(description)) {}
+TcpChannel::TcpChannel(UniqueFd fd, TicketMarking marking, std::string description)
+    : fd_(std::move(fd)), description_(std::move(description)) {
+  if (marking != TicketMarking::none) mark_.emplace(marking, fd_.get());
+}
+
+void TcpChannel::set_ticket(uint8_t ticket) {
+  if (mark_) mark_->set_ticket(ticket);
+}
 
 void TcpChannel::descriptor_ready(Ready ready) {
   readable_ |= ready.readable;
@@ -22,11 +28,15 @@ void TcpChannel::descriptor_ready(Ready ready) {
 
 Result<size_t> TcpChannel::write(const iovec* parts, int num_parts) {
   if (!writable_) return size_t{0};
+  if (mark_) mark_->before_write();
   msghdr message{};
   message.msg_iov = const_cast<iovec*>(parts);
   message.msg_iovlen = static_cast<size_t>(num_parts);
   const ssize_t sent = sendmsg(fd_.get(), &message, MSG_NOSIGNAL);
-  if (sent >= 0) return static_cast<size_t>(sent);
+  if (sent >= 0) {
+    if (mark_) mark_->wrote(static_cast<uint64_t>(sent));
+    return static_cast<size_t>(sent);
+  }
   if (errno == EAGAIN) writable_ = false;
   if (errno == EAGAIN || errno == EINTR) return size_t{0};
   return errno_status(StatusCode::peer_lost, str_cat("write to ", description_), errno);

@@ -1,19 +1,22 @@
 // TcpChannel: a channel over one TCP connection.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "base/unique_fd.h"
 #include "transport/channel.h"
+#include "transport/tcp/ticket_mark.h"
 
 namespace dmlcomm::transport::tcp {
 
 class TcpChannel final : public Channel {
  public:
   // `description` names both ends and the interface.
-  TcpChannel(UniqueFd fd, std::string description);
+  TcpChannel(UniqueFd fd, TicketMarking marking, std::string description);
 
   Result<size_t> write(const iovec* parts, int num_parts) override;
+  void set_ticket(uint8_t ticket) override;
   Result<size_t> read(const iovec* parts, int num_parts) override;
   bool maybe_readable() const override { return readable_; }
   bool maybe_writable() const override { return writable_; }
@@ -26,6 +29,7 @@ class TcpChannel final : public Channel {
  private:
   const UniqueFd fd_;
   const std::string description_;
+  std::optional<TicketMark> mark_;
   // Since epoll said so, and until the system call leaves nothing to read, or no room to write.
   bool readable_ = true;
   bool writable_ = true;

@@ -33,6 +33,9 @@ Status TcpTransport::listen_on_rails(Admission& admission) {
                   "the ranks are on several hosts, but no network interface of this one is usable; "
                   "`dmlcomm doctor` says why, DMLCOMM_SOCKET_IFNAME chooses");
   }
+  for (const RailAddress& rail : rails) {
+    DMLCOMM_RETURN_IF_ERROR(check_mark(job_.config.ticket_mark, rail.address));
+  }
   if (any_remote) begin_to_relay();
   if (job_.config.transport == TransportChoice::tcp) rails.push_back(kLoopback);
   for (const RailAddress& rail : rails) {
@@ -207,8 +210,9 @@ Result<std::unique_ptr<Channel>> TcpTransport::open(int peer, size_t rail, bool 
   if (!is_local && !handshake.outgoing()) {
     hold_to_card(fd.get(), interface, endpoints_[peer][rail].address);
   }
+  const TicketMarking marking = is_local ? TicketMarking::none : job_.config.ticket_mark;
   return std::unique_ptr<Channel>(std::make_unique<TcpChannel>(
-      std::move(fd), str_cat("tcp to ", job_.hosts[peer].host_name, " over ", interface)));
+      std::move(fd), marking, str_cat("tcp to ", job_.hosts[peer].host_name, " over ", interface)));
 }
 
 std::vector<Transport::RailChange> TcpTransport::changed_rails() {

@@ -1,0 +1,179 @@
+"""The queues of a port: strict priorities behind its rate, through netlink.
+
+A token bucket (htb) has the port's rate. Below it queue 0 is served first, then queue 1, and so on:
+each has next to no rate of its own and borrows what the port has, which htb lends by priority.
+Packets without a mark come last, but have a share of the rate of their own, so they never starve.
+
+What was there before, a token bucket (tbf) of the lab or the kernel's default, is put back.
+"""
+
+import contextlib
+import errno
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyroute2 import IPRoute
+from pyroute2.netlink.exceptions import NetlinkError
+from pyroute2.netlink.rtnl.tcmsg import plugins, sched_pfifo
+from pyroute2.netlink.rtnl.tcmsg.common import tick_in_usec
+
+from dmlcomm.errors import SwitchError
+from dmlcomm.prio.switch.settings import MOST_QUEUES
+
+# A queue of bytes has the same parameters as one of packets, which pyroute2 knows.
+plugins.setdefault("bfifo", sched_pfifo)
+
+# Of our htb, by which it is recognised. The ids of its classes begin with it.
+HANDLE = 0x0D3C0000
+FIRST_QUEUE = HANDLE | 0x10
+UNMARKED = HANDLE | 0x20
+_ROOT_CLASS = HANDLE | 0x1
+_TC_H_ROOT = 0xFFFFFFFF
+
+# htb serves what a class may send by its own rate before it lends by priority.
+_LEAST_RATE_BYTES = 1_000
+_MOST_RATE_BPS = 8 * ((1 << 32) - 1)
+
+# Where there was no token bucket: what may leave at once covers the time by which the kernel wakes
+# a queue late, and every queue holds what the port sends in 20 ms.
+_BURST_US = 2_000
+_QUEUE_US = 20_000
+_LEAST_QUEUE_BYTES = 256 * 1024
+_LARGEST_PACKET_BYTES = 65_536
+_QUANTUM_BYTES = 65_536
+
+# Kinds that the kernel makes by itself, and makes again when ours goes.
+_DEFAULT_KINDS = ("noqueue", "pfifo_fast", "fq_codel", "fq", "mq")
+
+
+@dataclass(frozen=True)
+class Before:
+    """What was at the place of our queues. ``rate_bytes`` is None for the kernel's default."""
+
+    parent: int = _TC_H_ROOT
+    handle: int = 0
+    rate_bytes: int | None = None
+    burst_bytes: int = 0
+    limit_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class QueueCounters:
+    """Of one queue: what it has sent and dropped, and what waits."""
+
+    sent_bytes: int
+    drops: int
+    backlog_bytes: int
+
+
+def has_queues(qdiscs: list[Any]) -> bool:
+    return any(qdisc["handle"] == HANDLE for qdisc in qdiscs)
+
+
+def find_before(port: str, qdiscs: list[Any]) -> Before:
+    """What our queues replace. Raises SwitchError for what could not be put back."""
+    for qdisc in qdiscs:
+        if qdisc.get_attr("TCA_KIND") == "tbf":
+            parms = qdisc.get_nested("TCA_OPTIONS", "TCA_TBF_PARMS")
+            burst = round(parms["buffer"] / tick_in_usec * parms["rate"] / 1_000_000)
+            place = qdisc["parent"], qdisc["handle"]
+            return Before(*place, parms["rate"], burst, parms["limit"])
+    for qdisc in qdiscs:
+        kind = qdisc.get_attr("TCA_KIND")
+        if qdisc["handle"] != 0 and kind not in _DEFAULT_KINDS:
+            raise SwitchError(
+                f'port {port} has a queueing discipline "{kind}" that could not be put back '
+                f"afterwards: remove it (tc qdisc del dev {port} root), then start again"
+            )
+    return Before()
+
+
+def rate_of(port: str, before: Before, given_bps: int | None) -> int:
+    """Bits per second of a port: the given ones, its token bucket's, or its driver's."""
+    rate = given_bps or (before.rate_bytes or 0) * 8 or _driver_rate(port)
+    if rate is None:
+        raise SwitchError(
+            f"port {port} does not know its rate: say it, as --rate 10gbit, or a little less than "
+            "the link has, so that packets wait here and not behind"
+        )
+    if rate > _MOST_RATE_BPS:
+        raise SwitchError(f"--rate: at most 34 Gb/s, which is htb's limit; port {port}: {rate} b/s")
+    return rate
+
+
+def _driver_rate(port: str) -> int | None:
+    try:
+        megabits = int(Path(f"/sys/class/net/{port}/speed").read_text())
+    except (OSError, ValueError):
+        return None
+    return megabits * 1_000_000 if megabits > 0 else None
+
+
+def take(
+    ip: IPRoute, index: int, before: Before, rate_bps: int, num_queues: int, share: float
+) -> None:
+    """Puts our queues in the place of ``before``. Raises NetlinkError."""
+    rate = rate_bps // 8
+    _remove(ip, index, before)
+    burst = before.burst_bytes or max(rate * _BURST_US // 1_000_000, _LARGEST_PACKET_BYTES)
+    limit = before.limit_bytes or max(rate * _QUEUE_US // 1_000_000, _LEAST_QUEUE_BYTES)
+    common = {"burst": burst, "cburst": burst, "quantum": _QUANTUM_BYTES}
+    ip.tc("add", "htb", index=index, handle=HANDLE, parent=before.parent, default=UNMARKED & 0xFFFF)
+    ip.tc("add-class", "htb", index, _ROOT_CLASS, parent=HANDLE, rate=rate, ceil=rate, **common)
+    unmarked = max(round(rate * share), _LEAST_RATE_BYTES)
+    classes = [(FIRST_QUEUE + queue, queue, _LEAST_RATE_BYTES) for queue in range(num_queues)]
+    for handle, priority, own_rate in [*classes, (UNMARKED, MOST_QUEUES, unmarked)]:
+        # What a class has saved up for itself is served before anything else.
+        own = common if handle == UNMARKED else common | {"burst": 1}
+        ip.tc(
+            "add-class",
+            "htb",
+            index,
+            handle,
+            parent=_ROOT_CLASS,
+            rate=own_rate,
+            ceil=rate,
+            prio=priority,
+            **own,
+        )
+        leaf = (0x0D40 + (handle & 0xFF)) << 16
+        ip.tc("add", "bfifo", index=index, handle=leaf, parent=handle, limit=limit)
+
+
+def give_back(ip: IPRoute, index: int, before: Before) -> None:
+    """Puts back what was there. Raises NetlinkError."""
+    _remove(ip, index, before)
+    if before.rate_bytes is not None:
+        options = {"rate": before.rate_bytes, "burst": before.burst_bytes}
+        options["limit"] = before.limit_bytes
+        place = {"handle": before.handle, "parent": before.parent}
+        ip.tc("add", "tbf", index=index, **place, **options)
+
+
+def counters(ip: IPRoute, index: int) -> dict[int, QueueCounters]:
+    """By the id of the class."""
+    found = {}
+    for entry in ip.get_classes(index=index):
+        if entry["handle"] & 0xFFFF0000 == HANDLE:
+            basic = entry.get_nested("TCA_STATS2", "TCA_STATS_BASIC")
+            queue = entry.get_nested("TCA_STATS2", "TCA_STATS_QUEUE")
+            counts = QueueCounters(basic["bytes"], queue["drops"], queue["backlog"])
+            found[entry["handle"]] = counts
+    return found
+
+
+def _remove(ip: IPRoute, index: int, before: Before) -> None:
+    with _absent_is_fine():
+        ip.tc("del", index=index, parent=before.parent)
+
+
+@contextlib.contextmanager
+def _absent_is_fine() -> Iterator[None]:
+    try:
+        yield
+    except NetlinkError as error:
+        # The kernel's default, or an interface that has just gone.
+        if error.code not in (errno.ENOENT, errno.EINVAL, errno.ENODEV):
+            raise

@@ -1,0 +1,447 @@
+"""Switches that send packets of urgent operations first: the window, and bridges of a lab."""
+
+import contextlib
+import json
+import os
+import random
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dmlcomm.lab import Lab
+from dmlcomm.prio.switch import filters, kernel, program
+from dmlcomm.prio.switch.marks import OPTION, OPTION_BYTES, Mark, dscp_of, dscp_of_layer
+from dmlcomm.prio.switch.window import DRAIN_SHIFT, PriorityWindow, WindowSettings
+from helpers.lab_scripts import run_script
+from helpers.waiting import eventually
+
+DEADLINE_S = 30
+SWITCH = "switch0.0"
+TRAFFIC = str(Path(__file__).parent / "helpers" / "marked_traffic.py")
+NEVER_NS = 2_000_000_000
+REFUSED = kernel.why_not_permitted()
+
+needs_bpf = pytest.mark.skipif(REFUSED is not None, reason=f"no eBPF here: {REFUSED}")
+CLASSIFIERS = [pytest.param("ebpf", marks=needs_bpf), "u32"]
+
+
+def window_at(base, num_queues=4, slide_bytes=10_000, drain=None):
+    """A window that begins with a small packet of the layer."""
+    window = PriorityWindow(WindowSettings(num_queues, slide_bytes, NEVER_NS, drain))
+    window.classify(base, 0, 1)
+    return window
+
+
+# --- marks
+
+
+def test_marks_are_those_of_the_sender():
+    assert [dscp_of(ticket) for ticket in (0, 31, 32, 39, 40, 255)] == [1, 32, 33, 33, 34, 60]
+    assert (Mark.DSCP.num_layers, Mark.IP_OPTION.num_layers) == (60, 256)
+    tickets = [Mark.DSCP.tickets(layer) for layer in (0, 31, 32, 59)]
+    assert tickets == ["0", "31", "32-39", "248-255"]
+    assert Mark.IP_OPTION.tickets(200) == "200"
+
+
+# --- the priority window
+
+
+def test_a_layer_below_the_window_moves_it_down():
+    """The paper's figure 5: layers 1 to 4 have queues; layer 0 comes, and layer 4 is above."""
+    window = window_at(1)
+    assert [window.classify(layer, 100, 1) for layer in (1, 2, 3, 4)] == [0, 1, 2, 3]
+    assert window.classify(0, 100, 1) == 0
+    assert [window.classify(layer, 100, 1) for layer in (1, 2, 3, 4, 50)] == [1, 2, 3, 3, 3]
+
+
+def test_the_window_moves_ahead_when_its_highest_queue_has_sent_enough():
+    window = window_at(5)
+    assert [window.classify(5, 4_000, 1) for _ in range(3)] == [0, 0, 0]
+    assert window.base == 4
+    assert window.classify(5, 100, 1) == 1
+    assert window.classify(4, 100, 1) == 0  # an empty queue
+
+
+def test_the_window_does_not_move_ahead_of_bytes_that_wait():
+    drain = 1 << DRAIN_SHIFT  # a byte per ns
+    window = window_at(5, drain=drain)
+    for _ in range(10):
+        window.classify(5, 4_000, 1)
+    assert window.base == 5
+    window.classify(5, 1, 10_001)  # of 40,000 bytes 10,000 have left
+    assert window.base == 4
+
+
+def test_the_window_ends_at_layer_0():
+    window = window_at(0)
+    for _ in range(10):
+        assert window.classify(0, 20_000, 1) == 0
+    assert window.base == 0
+
+
+def test_the_window_rises_after_layer_0():
+    window = window_at(3)
+    window.classify(0, 1_000, 1)
+    assert window.is_rising
+    assert [window.classify(6, 5_000, 1) for _ in range(2)] == [3, 3]
+    assert window.base == 1
+    while window.base < 6:
+        window.classify(6, 5_000, 1)
+    assert window.classify(6, 50_000, 1) == 0
+    assert window.base == 6
+
+
+def test_urgent_packets_keep_the_window_from_rising():
+    window = window_at(0)
+    for _ in range(10):
+        window.classify(0, 100, 1)
+        window.classify(6, 9_000, 1)
+    assert window.base == 0
+
+
+def test_the_window_begins_anew_after_a_pause():
+    window = window_at(0)
+    assert window.classify(9, 100, 2 * NEVER_NS) == 0
+    assert not window.is_rising
+
+
+# --- classifiers: the program in the kernel, and filters
+
+
+def frame(layer, mark, num_bytes=1_000, version=4):
+    """An Ethernet frame with the mark of a layer, or with none."""
+    dscp = 0 if layer is None else dscp_of_layer(layer)
+    if version == 6:
+        head = b"\x86\xdd" + struct.pack(">I", 6 << 28 | dscp << 22)
+    else:
+        option = b""
+        if mark is Mark.IP_OPTION:
+            dscp, option = 0, bytes([OPTION, OPTION_BYTES, layer or 0, 0]) * (layer is not None)
+        begin = (0x45 + len(option) // 4, dscp << 2, num_bytes - 14, 0, 0, 64, 6, 0, 1, 2)
+        head = b"\x08\x00" + struct.pack(">BBHHHBBHII", *begin) + option
+    return (bytes(12) + head).ljust(num_bytes, b"\0")
+
+
+def versions_of(mark):
+    return (4, 6) if mark is Mark.DSCP else (4,)
+
+
+@contextlib.contextmanager
+def loaded(mark, settings):
+    values = kernel.create_map(program.STATE_BYTES)
+    code = kernel.load_program(program.build(mark, settings, values, 100))
+    try:
+        yield code, lambda: program.decode_state(kernel.read_map(values, program.STATE_BYTES))
+    finally:
+        os.close(code)
+        os.close(values)
+
+
+@needs_bpf
+@pytest.mark.parametrize("mark", Mark)
+def test_the_kernels_program_is_the_window(mark):
+    settings = WindowSettings(4, 5_000, NEVER_NS, None)
+    draw = random.Random(7)
+    window, counts = PriorityWindow(settings), [0] * 256
+    with loaded(mark, settings) as (code, state):
+        for number in range(2_000):
+            layer = draw.randrange(draw.choice([3, 8, mark.num_layers]))
+            num_bytes, version = draw.randrange(60, 1_500), draw.choice(versions_of(mark))
+            got, _ = kernel.run_program(code, frame(layer, mark, num_bytes, version))
+            assert got == 100 + window.classify(layer, num_bytes, number)
+            counts[layer] += num_bytes
+        found = state()
+    assert (found.base, found.is_rising, found.num_moves) == (
+        window.base,
+        window.is_rising,
+        window.num_moves,
+    )
+    assert list(found.layer_bytes) == counts
+    assert found.num_moves > 100
+
+
+@needs_bpf
+@pytest.mark.parametrize("mark", Mark)
+def test_the_kernels_program_leaves_other_packets_alone(mark):
+    other = Mark.IP_OPTION if mark is Mark.DSCP else Mark.DSCP
+    with loaded(mark, WindowSettings(4, 5_000, NEVER_NS, None)) as (code, state):
+        for packet in (frame(None, mark), frame(3, other), bytes(60), b"\x08\x06".rjust(60, b"\0")):
+            assert kernel.run_program(code, packet)[0] == 0
+        assert sum(state().layer_bytes) == 0
+
+
+@needs_bpf
+@pytest.mark.parametrize(("drain", "base"), [(0, 5), (1 << 30, 0)], ids=["stuck", "fast"])
+def test_the_kernels_program_counts_what_has_left(drain, base):
+    with loaded(Mark.DSCP, WindowSettings(4, 5_000, NEVER_NS, drain)) as (code, state):
+        kernel.run_program(code, frame(5, Mark.DSCP))
+        for _ in range(100):
+            kernel.run_program(code, frame(state().base, Mark.DSCP))
+        assert state().base == base
+
+
+def matches(packet, protocol, keys):
+    """Whether a u32 filter takes a frame."""
+    if int.from_bytes(packet[12:14], "big") != protocol:
+        return False
+    for key in keys:
+        value, mask, place = (int(part, 0) for part in key.replace("/", "+").split("+"))
+        word = int.from_bytes(packet[14 + place : 18 + place], "big")
+        if word & mask != value:
+            return False
+    return True
+
+
+@pytest.mark.parametrize("mark", Mark)
+def test_filters_and_the_daemon_read_marks_alike(mark):
+    layers = range(mark.num_layers)
+    every = [(layer, f) for layer in layers for f in filters.filters_of(layer, mark)]
+    for layer in (0, 1, 31, 32, mark.num_layers - 1):
+        for version in versions_of(mark):
+            packet = frame(layer, mark, version=version)
+            assert filters.layer_of(packet, mark) == layer
+            assert [number for number, f in every if matches(packet, *f)] == [layer]
+    unmarked = frame(None, mark)
+    assert filters.layer_of(unmarked, mark) is None
+    assert not any(matches(unmarked, *f) for _, f in every)
+
+
+# --- bridges of a lab
+
+
+@pytest.fixture(scope="module")
+def lab(lab_is_possible):
+    with Lab("flat:3,1", rate="50mbit") as built:
+        yield built
+
+
+def command(*arguments):
+    words = [sys.executable, "-m", "dmlcomm", "switch", *arguments]
+    return subprocess.run(words, capture_output=True, text=True, timeout=DEADLINE_S)
+
+
+def on_switch(lab, *words):
+    result = lab.exec(SWITCH, words, capture_output=True, text=True, timeout=DEADLINE_S)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+@contextlib.contextmanager
+def scheduled(lab, *options):
+    begun = command("start", "--lab", lab.name, *options)
+    assert begun.returncode == 0, begun.stderr
+    try:
+        yield
+    finally:
+        ended = command("stop", "--lab", lab.name)
+        assert ended.returncode == 0, ended.stderr
+
+
+def status(lab):
+    """By port."""
+    answer = json.loads(
+        on_switch(lab, sys.executable, "-m", "dmlcomm.prio.switch.ask", "br0", "status")
+    )
+    return {port["port"]: port for port in answer["ports"]}
+
+
+class Traffic:
+    """Connections to host 0; `events` are the receiver's lines."""
+
+    def __init__(self, lab, num_connections, mark="dscp"):
+        self._lab = lab
+        self._mark = mark
+        words = [sys.executable, TRAFFIC, "receive", str(num_connections)]
+        self._processes = [lab.popen("host0", words, stdout=subprocess.PIPE, text=True, bufsize=1)]
+
+    def __enter__(self):
+        self.wait_for("listens")
+        return self
+
+    def __exit__(self, *_):
+        for process in self._processes:
+            process.kill()
+            process.wait()
+            if process.stdout:
+                process.stdout.close()
+
+    def send(self, host, ticket, num_bytes):
+        words = ["10.0.0.1", str(ticket).lower(), str(num_bytes), self._mark]
+        words = [sys.executable, TRAFFIC, "send", *words]
+        # A receiver that has seen enough resets the connection.
+        self._processes.append(self._lab.popen(host, words, stderr=subprocess.DEVNULL))
+
+    def wait_for(self, event):
+        for line in self._processes[0].stdout:
+            report = json.loads(line)
+            if report["event"] == event:
+                return report
+        raise AssertionError(f"the receiver ended before {event}")
+
+
+def bytes_beside(lab, bulk_ticket, mark="dscp"):
+    """What a connection that has begun before brought while 3 MB of ticket 0 came."""
+    with Traffic(lab, 2, mark) as traffic:
+        traffic.send("host1", bulk_ticket, 1 << 30)
+        traffic.wait_for("flows")
+        traffic.send("host2", 0, 3_000_000)
+        ended = traffic.wait_for("ended")
+        assert ended["number"] == 1
+        return ended["bytes"][0]
+
+
+@pytest.mark.parametrize("classifier", CLASSIFIERS)
+def test_urgent_packets_overtake(lab, classifier):
+    """Side by side both would bring 3 MB."""
+    with scheduled(lab, "--classifier", classifier):
+        assert bytes_beside(lab, 6) < 1_000_000
+
+
+def test_packets_with_the_papers_option_are_told_apart(lab):
+    with scheduled(lab, "--mark", "ip-option"):
+        with Traffic(lab, 1, "ip-option") as traffic:
+            traffic.send("host1", 200, 100_000)
+            traffic.wait_for("ended")
+        port = eventually(lambda: [p for p in [status(lab)["port0"]] if p["layers"]], "bytes")[0]
+    assert [layer["tickets"] for layer in port["layers"]] == ["200"]
+    assert sum(queue["sent_bytes"] for queue in port["queues"]) > 100_000
+
+
+def test_packets_without_a_mark_keep_their_share(lab):
+    """40 % of the rate would be 2 MB beside 3."""
+    with scheduled(lab, "--unmarked-share", "0.4"):
+        assert 700_000 < bytes_beside(lab, None) < 2_900_000
+
+
+@pytest.mark.parametrize("classifier", CLASSIFIERS)
+def test_the_window_follows_the_layers(lab, classifier):
+    options = ("--classifier", classifier, "--idle-ms", "600000", "--slide-bytes", "100000")
+    with scheduled(lab, *options):
+        with Traffic(lab, 4) as traffic:
+            for ticket, num_bytes in ((9, 50_000), (7, 50_000), (0, 50_000), (4, 2_000_000)):
+                traffic.send("host1", ticket, num_bytes)
+                traffic.wait_for("ended")
+                if ticket == 0:
+                    eventually(
+                        lambda: status(lab)["port0"]["window"]["first"] == "0", "window at 0"
+                    )
+        eventually(lambda: status(lab)["port0"]["window"]["first"] == "4", "window at 4")
+        port = status(lab)["port0"]
+    counted = {entry["tickets"]: entry["bytes"] for entry in port["layers"]}
+    assert list(counted) == ["0", "4", "7", "9"]
+    assert counted["0"] > 50_000
+    assert counted["4"] > 2_000_000
+    assert sum(queue["sent_bytes"] for queue in port["queues"]) > 2_150_000
+    assert port["window"]["is_rising"]
+    assert port["window"]["moves"] >= 6
+
+
+def queues_of(lab):
+    return sorted(on_switch(lab, "tc", "qdisc", "show").splitlines())
+
+
+@pytest.mark.parametrize("classifier", CLASSIFIERS)
+def test_ports_that_come_back_are_scheduled_again(lab, classifier):
+    before = queues_of(lab)
+    with scheduled(lab, "--classifier", classifier):
+        assert list(status(lab)) == ["port0", "port1", "port2"]
+        on_switch(lab, "ip", "link", "set", "port1", "nomaster")
+        eventually(lambda: "port1" not in status(lab), "port1 let go")
+        assert [q for q in queues_of(lab) if "port1" in q] == [q for q in before if "port1" in q]
+        on_switch(lab, "ip", "link", "set", "port1", "master", "br0")
+        eventually(lambda: "port1" in status(lab), "port1 taken again")
+        lab.set("host2:eth0", "rate=20mbit")
+        eventually(lambda: status(lab)["port2"]["rate_bps"] == 20_000_000, "port2 at its new rate")
+        lab.set("host2:eth0", "down")
+        lab.set("host2:eth0", "up", "rate=50mbit")
+        eventually(lambda: status(lab)["port2"]["rate_bps"] == 50_000_000, "port2 at its old rate")
+    assert queues_of(lab) == before
+
+
+def test_status_says_how_it_is_to_people(lab):
+    with scheduled(lab, "--queues", "2"):
+        shown = command("status", "--lab", lab.name).stdout
+        (switch,) = json.loads(command("status", "--lab", lab.name, "--json").stdout)["switches"]
+    assert [port["window"]["first"] for port in switch["ports"]] == ["0", "0", "0"]
+    assert f"{SWITCH} port0: 50 Mb/s, window 0 to 1" in shown.replace("\n", " ")
+
+
+def test_starting_twice_and_stopping_what_does_not_run_are_errors(lab):
+    with scheduled(lab):
+        again = command("start", "--lab", lab.name)
+        assert (again.returncode, "scheduled already" in again.stderr) == (1, True)
+        assert len(status(lab)) == 3
+    for operation in ("stop", "status"):
+        result = command(operation, "--lab", lab.name)
+        assert (result.returncode, "is not scheduled" in result.stderr) == (1, True)
+
+
+def test_queues_that_could_not_be_put_back_are_refused(lab):
+    on_switch(lab, "tc", "qdisc", "replace", "dev", "port1", "root", "handle", "5:", "pfifo")
+    before = queues_of(lab)
+    result = command("start", "--lab", lab.name)
+    assert result.returncode == 1
+    assert 'port port1 has a queueing discipline "pfifo"' in result.stderr
+    assert queues_of(lab) == before
+    lab.set("host1:eth0", "rate=40mbit")
+    lab.set("host1:eth0", "rate=50mbit")
+
+
+def test_without_rights_the_error_names_them(lab):
+    words = ["setpriv", "--bounding-set", "-net_admin", sys.executable, "-m", "dmlcomm", "switch"]
+    result = lab.exec(
+        SWITCH,
+        [*words, "start", "--bridge", "br0"],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+    assert result.returncode == 1
+    assert "CAP_NET_ADMIN" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ((), "--bridge br0 of this machine, or --lab NAME"),
+        (("--bridge", "br0", "--switch", "switch0.0"), "needs --lab"),
+        (("--bridge", "there-is-none"), "there is no interface there-is-none here"),
+        (("--lab", "there-is-none"), 'the lab "there-is-none" does not exist'),
+        (("--bridge", "br0", "--rate", "fast"), "expected a rate"),
+    ],
+)
+def test_wrong_places_are_errors(arguments, text):
+    result = command("start", *arguments)
+    assert result.returncode == 1
+    assert text in result.stderr.replace("\n", " ")
+
+
+# A large message with a ticket, one with the default ticket, one of each side.
+SENDS = """
+tensor = torch.zeros(400_000)
+group = dist.group.WORLD
+for ticket in (3, 128):
+    with dmlcomm.ticket(ticket):
+        (dist.send if rank == 1 else dist.recv)(tensor, 1 - rank)
+end()
+"""
+
+
+@pytest.mark.parametrize("marking", ["dscp", "ip-option", "none"])
+def test_a_jobs_packets_carry_its_tickets(lab, marking):
+    mark = "dscp" if marking == "none" else marking
+    with scheduled(lab, "--mark", mark):
+        arguments = ("--on", "host[01]", "-e", f"DMLCOMM_TICKET_MARK={marking}")
+        done = run_script(lab, SENDS, *arguments, deadline_s=60)
+        assert done.returncode == 0, done.stderr
+        port = status(lab)["port0"]
+    layers = {entry["tickets"]: entry["bytes"] for entry in port["layers"]}
+    if marking == "none":
+        assert layers == {}
+    else:
+        assert list(layers) == ["3"]
+        assert 1_600_000 < layers["3"] < 3_000_000
+    assert port["unmarked"]["sent_bytes"] > 1_600_000
