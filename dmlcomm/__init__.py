@@ -6,8 +6,9 @@ is all that a training script needs. A program may also use:
 
 ===================  =============================================================================
 `dmlcomm`            functions on process groups that torch.distributed does not have: `abort`,
-                     `describe`, `monitored_barrier`, `rails`, `set_timeout`; and `ticket`, which
-                     says what goes first
+                     `describe`, `monitored_barrier`, `rails`, `set_timeout`; `ticket`, which says
+                     what goes first, and `DistributedOptimizer`, which gives tickets to gradients
+`dmlcomm.prio`       tickets for DDP and FSDP2: `dmlcomm.prio.comm_hook`, `ticket_fsdp`
 `dmlcomm.errors`     the exceptions, as a tree; all of them are in `dmlcomm`, too, below `Error`
 `dmlcomm.ps`         the parameter server: `dmlcomm.ps.Client`, `Server`, `DistributedOptimizer`
 `dmlcomm.lab`        a cluster emulated on one machine: `dmlcomm.lab.Lab`
@@ -27,10 +28,12 @@ from dmlcomm.backends import register_at_import
 if TYPE_CHECKING:
     from dmlcomm.backends.groups import abort, describe, monitored_barrier, rails, set_timeout
     from dmlcomm.errors import *  # noqa: F403
-    from dmlcomm.prio import ticket
+    from dmlcomm.prio import DistributedOptimizer
+    from dmlcomm.prio.ticket import ticket
     from dmlcomm.rail import RailCounters
 
 __all__ = [
+    "DistributedOptimizer",
     "RailCounters",
     "abort",
     "describe",
@@ -47,7 +50,11 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'dmlcomm' has no attribute {name!r}")
     if name in errors.__all__:
         return getattr(errors, name)
-    homes = {"RailCounters": "dmlcomm.rail", "ticket": "dmlcomm.prio"}
+    homes = {
+        "DistributedOptimizer": "dmlcomm.prio",
+        "RailCounters": "dmlcomm.rail",
+        "ticket": "dmlcomm.prio",
+    }
     return getattr(importlib.import_module(homes.get(name, "dmlcomm.backends.groups")), name)
 
 

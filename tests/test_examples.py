@@ -49,6 +49,11 @@ def test_fsdp2_example_learns():
     assert last < first / 10
 
 
+def test_distributed_optimizer_example_learns():
+    first, last = losses(torchrun("distributed_optimizer.py", 2))
+    assert last < first / 10
+
+
 def test_minimal_example_gives_the_same_losses_with_gloo(minimal_losses):
     # gloo's threads may outlive the script and end it with "terminate called without an active
     # exception" (torch 2.15), after it has done its work.

@@ -10,10 +10,11 @@ import torch.distributed as dist
 import dmlcomm
 import dmlcomm.errors
 import dmlcomm.lab
+import dmlcomm.prio
 import dmlcomm.ps
 from dmlcomm.errors import base, comm
 
-PUBLIC = [dmlcomm, dmlcomm.errors, dmlcomm.lab, dmlcomm.ps]
+PUBLIC = [dmlcomm, dmlcomm.errors, dmlcomm.lab, dmlcomm.prio, dmlcomm.ps]
 
 
 def functions_of(module):

@@ -5,7 +5,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from dmlcomm import _core, errors
-from dmlcomm.prio import ticket_or_same
+from dmlcomm.prio.ticket import ticket_or_same
 from dmlcomm.ps.protocol import parse_address, parse_servers
 from dmlcomm.ps.tls import Tls
 from dmlcomm.ps.worker import tensors

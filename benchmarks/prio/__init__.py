@@ -1,0 +1,1 @@
+"""What tickets bring, beside bounds, peers and bars; see ``__main__``."""

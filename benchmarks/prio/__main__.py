@@ -1,0 +1,58 @@
+"""What tickets bring: every claim beside its bound, its peer and its bar.
+
+    python -m benchmarks.prio [--quick] [--only steps] [--models vgg19] [--json FILE] [--strict]
+
+Builds labs (docs/lab.md) with links of 200 Mb/s and MTU 9000 and measures, results verified:
+
+steps         a training step with DDP, with the hook, and with the schedules of
+              `dmlcomm.DistributedOptimizer`, where communication takes as long as computing
+auto          "auto" where nothing is to be gained: tiny models on one host
+
+The exit code is 1 when a result is wrong, or with --strict when a bar is missed. docs/numbers.md
+says what the numbers are.
+"""
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks import report
+from benchmarks.arguments import comma_list
+from benchmarks.prio.experiments import EXPERIMENTS
+from benchmarks.prio.settings import FULL, QUICK
+from benchmarks.row import Row, conclude
+
+
+def main() -> None:
+    options = _parse()
+    settings = QUICK if options.quick else FULL
+    if options.models:
+        settings = replace(settings, models=tuple(options.models))
+    rows: list[Row] = []
+    for name in options.only:
+        report.console.print(f"{name} …")
+        rows += EXPERIMENTS[name](settings)
+    conclude("Times in ms.", rows, options.json, options.strict)
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.prio", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument("--quick", action="store_true", help="two hosts and few steps")
+    parser.add_argument(
+        "--only",
+        type=comma_list(EXPERIMENTS, "experiment"),
+        default=list(EXPERIMENTS),
+        help="a comma list of experiments",
+    )
+    parser.add_argument(
+        "--models", type=comma_list(FULL.models, "model"), help="a comma list, for steps"
+    )
+    parser.add_argument("--json", type=Path, help="file for JSON lines")
+    parser.add_argument("--strict", action="store_true", help="exit with 1 when a bar is missed")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,12 @@
+"""The experiments: each is a function from settings to rows."""
+
+from collections.abc import Callable
+
+from benchmarks.prio.settings import Settings
+from benchmarks.prio.steps import auto_on_one_host, steps
+from benchmarks.row import Row
+
+EXPERIMENTS: dict[str, Callable[[Settings], list[Row]]] = {
+    "steps": steps,
+    "auto": auto_on_one_host,
+}

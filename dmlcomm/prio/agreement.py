@@ -1,0 +1,77 @@
+"""What all ranks take from rank 0 after the first step: the order of gradients and of reads."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from dmlcomm.prio.forward_order import ForwardOrder
+
+# Position of a parameter that has a gradient although no module reads it: other code does.
+EARLY = -1
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """The same on all ranks.
+
+    Attributes:
+        order: parameters, by number, in the order in which their gradients become ready.
+        positions: by parameter: when the forward pass reads it first. `EARLY`, or the number of
+            parameters for one that is not used.
+    """
+
+    order: list[int]
+    positions: list[int]
+
+
+def agree(
+    process_group: dist.ProcessGroup,
+    device: torch.device,
+    order: Sequence[int],
+    positions: Sequence[int],
+) -> Agreement:
+    """Rank 0 tells the others. All ranks call it, with as many parameters.
+
+    Args:
+        process_group: the ranks.
+        device: on which the group communicates.
+        order: parameters that had a gradient, in its order. Others follow, last ones first.
+        positions: see `Agreement`.
+    """
+    seen = set(order)
+    rest = [number for number in reversed(range(len(positions))) if number not in seen]
+    table = torch.tensor([[*order, *rest], list(positions)], dtype=torch.int64, device=device)
+    dist.broadcast(table, dist.get_global_rank(process_group, 0), group=process_group)
+    return Agreement(*table.tolist())
+
+
+def positions_of(
+    parameters: Sequence[nn.Parameter], has_gradient: Sequence[bool], forward: ForwardOrder | None
+) -> list[int]:
+    """By parameter, see `Agreement`. Without `forward` all are the same."""
+    if forward is None:
+        return [0] * len(parameters)
+    seen = forward.positions()
+    for parameter, has in zip(parameters, has_gradient, strict=True):
+        if has and parameter not in seen:
+            forward.assign(parameter)
+    seen = forward.positions()
+    return [
+        seen.get(parameter, EARLY if has else len(parameters))
+        for parameter, has in zip(parameters, has_gradient, strict=True)
+    ]
+
+
+def broadcast_weights(process_group: dist.ProcessGroup, tensors: Sequence[torch.Tensor]) -> None:
+    """Gives all ranks the values of rank 0."""
+    root = dist.get_global_rank(process_group, 0)
+    works: list[Any] = [
+        dist.broadcast(tensor.detach(), root, group=process_group, async_op=True)
+        for tensor in tensors
+    ]
+    for work in works:
+        work.wait()

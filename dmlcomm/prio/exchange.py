@@ -1,0 +1,277 @@
+"""From the gradients of backward passes to their averages, group by group, and to the updates."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from dmlcomm.prio.agreement import EARLY, Agreement, agree, positions_of
+from dmlcomm.prio.arrivals import Arrivals
+from dmlcomm.prio.forward_order import ForwardOrder, ticket_at
+from dmlcomm.prio.fused_group import FusedGroup
+from dmlcomm.prio.grouping import make_groups
+from dmlcomm.prio.module_hooks import ModuleHooks
+from dmlcomm.prio.optimizer_part import options_of
+from dmlcomm.prio.reduction import AllReduce, ScatterGather
+from dmlcomm.prio.ticket import DEFAULT_TICKET
+from dmlcomm.prio.updates import DeferredUpdates
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How gradients travel, and when parameters are updated.
+
+    Attributes:
+        reduction: of the gradients of a group.
+        is_deferred: updates are made when the forward pass needs them, and not in the step.
+        group_mb: the usual size of a group, in MiB.
+    """
+
+    reduction: type[AllReduce] | type[ScatterGather]
+    is_deferred: bool
+    group_mb: float
+
+
+SCHEDULES = {
+    "plain": Schedule(AllReduce, is_deferred=False, group_mb=25),  # as in DDP
+    "cross": Schedule(AllReduce, is_deferred=True, group_mb=4),
+    "dear": Schedule(ScatterGather, is_deferred=True, group_mb=4),
+}
+
+
+class Exchange:
+    """The gradients of one optimizer.
+
+    In the first step nothing is sent before the end: it shows the order of gradients and of reads.
+    Afterwards groups are posted in the order of the first step, which is the same on all ranks.
+    Each is posted as soon as its gradients are there and all groups before it have been. What is
+    missing at the end of a step, because this rank has no gradient, is sent as zeros then. The
+    first step comes again when other parameters require gradients.
+
+    Attributes:
+        is_local: backward passes are not counted, and nothing is sent.
+        is_averaged: the gradients are the averages of this step.
+
+    Args:
+        optimizer: the user's.
+        model: None if no schedule is deferred.
+        process_group: the ranks.
+        name_of: of a parameter, for errors.
+        passes: backward passes per step.
+        schedule: a key of SCHEDULES.
+        may_change: `change_schedule` will be called.
+        group_mb: size of groups in MiB; None: that of the schedule.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        model: nn.Module | None,
+        process_group: dist.ProcessGroup,
+        name_of: Callable[[nn.Parameter], str],
+        passes: int,
+        schedule: str,
+        may_change: bool,
+        group_mb: float | None,
+    ) -> None:
+        self._optimizer = optimizer
+        self._model = model
+        self._process_group = process_group
+        self._name_of = name_of
+        self._passes = passes
+        self._group_mb = group_mb
+        self._forward = None if model is None else ForwardOrder(model)
+        self._hooks: ModuleHooks | None = None
+        self.is_local = False
+        self.is_averaged = False
+        self._has_begun = False
+        self._set_schedule(schedule, may_change)
+        self._watch()
+
+    # --- what the optimizer asks for -------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Posts all that is left of a step. All ranks call it."""
+        self._begin()
+        if not self._arrivals.watches_all:
+            self._arrivals.take_all()
+        self._arrivals.check_unchanged()
+        if self._agreement is None:
+            self._learn()
+        while self._next < len(self._groups):
+            self._post_next()
+        self._reduction.complete(self._groups)
+        self._arrivals.reset()
+        self._reset_step()
+
+    def average(self) -> bool:
+        """After `finish`: the averages become the gradients. False: no rank has any."""
+        has_any = False
+        for group in self._groups:
+            group.wait()
+            has_any = has_any or bool(group.averages())
+            group.write_gradients()
+        return has_any
+
+    def defer(self) -> None:
+        """After `finish`: parameters are updated later, with the options of now."""
+        self._updates.defer(options_of(self._optimizer))
+
+    def flush(self) -> None:
+        """Makes the updates that wait. Does not depend on other ranks' calls."""
+        self._updates.flush()
+
+    def forget(self) -> None:
+        """Before gradients are removed.
+
+        Raises:
+            RuntimeError: some are on their way.
+        """
+        if self._arrivals.order:
+            raise RuntimeError(
+                "gradients are removed that have been sent: call step() first, or synchronize() on "
+                "all ranks"
+            )
+        self._arrivals.reset()
+
+    def change_schedule(self, schedule: str, may_change: bool) -> None:
+        """From the next step on. After a step; all ranks call it.
+
+        Args:
+            schedule: a key of SCHEDULES.
+            may_change: there will be another call.
+        """
+        self.flush()
+        self._set_schedule(schedule, may_change)
+        self._regroup()
+
+    @property
+    def is_deferred(self) -> bool:
+        return self._schedule.is_deferred
+
+    # --- learning --------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """Begins anew, with the parameters that require gradients now."""
+        self._parameters = _trained(self._optimizer)
+        self._agreement: Agreement | None = None
+        self._arrivals = Arrivals(self._parameters, self._name_of, self._passes)
+        self._arrivals.watch(self._arrived)
+        self._set_groups([])
+
+    def _learn(self) -> None:
+        self._arrivals.take_all()
+        if not self._parameters:
+            raise RuntimeError("no parameter of the optimizer requires a gradient")
+        positions = positions_of(self._parameters, self._arrivals.has_gradient, self._forward)
+        device = self._parameters[0].device
+        self._agreement = agree(self._process_group, device, self._arrivals.order, positions)
+        self._regroup()
+
+    def _set_schedule(self, schedule: str, may_change: bool) -> None:
+        self._schedule = SCHEDULES[schedule]
+        self._may_change = may_change
+        self._reduction = self._schedule.reduction(self._process_group)
+
+    def _regroup(self) -> None:
+        """Makes groups for the schedule from what was agreed, and has the hooks that it needs."""
+        assert self._agreement is not None
+        if self._forward is not None:
+            self._forward.stop()
+        self._set_groups(self._make_groups(self._agreement))
+        if self._hooks is not None:
+            self._hooks.remove()
+            self._hooks = None
+        if self._schedule.is_deferred and self._model is not None:
+            self._hooks = ModuleHooks(self._model, self._before_forward, None, self.flush)
+        elif len(self._groups) == 1 and not self._may_change:
+            # Nothing can be sent before the end of backward: one gradient shows what is called.
+            self._arrivals.watch_only(self._agreement.order[0])
+
+    def _set_groups(self, groups: list[FusedGroup]) -> None:
+        self._groups = groups
+        self._updates = DeferredUpdates(self._optimizer, groups, self._name_of)
+        reads = {} if self._forward is None else self._forward.reads()
+        own = set(self._parameters)
+        self._reads = {m: [p for p in found if p in own] for m, found in reads.items()}
+        self._group_of = {n: i for i, group in enumerate(groups) for n in group.numbers}
+        self._reset_step()
+
+    def _make_groups(self, agreement: Agreement) -> list[FusedGroup]:
+        parameters, positions = self._parameters, agreement.positions
+        mb = self._schedule.group_mb if self._group_mb is None else self._group_mb
+        numbers = make_groups(
+            agreement.order,
+            lambda n: parameters[n].numel() * parameters[n].element_size(),
+            lambda n: (parameters[n].dtype, parameters[n].device, positions[n] == EARLY),
+            mb * 2**20,
+        )
+        size = dist.get_world_size(self._process_group)
+        groups = [FusedGroup(found, [parameters[n] for n in found], size) for found in numbers]
+        first = [min(positions[n] for n in group.numbers) for group in groups]
+        places = {position: i for i, position in enumerate(sorted(set(first)))}
+        for group, position in zip(groups, first, strict=True):
+            group.is_early = position == EARLY
+            group.ticket = DEFAULT_TICKET
+            if self._schedule.is_deferred:
+                group.ticket = ticket_at(places[position], len(places))
+        return groups
+
+    # --- a step ----------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """The first gradient of a step, or its end."""
+        if not self._has_begun:
+            self._has_begun = True
+            if not _are_same(self._parameters, _trained(self._optimizer)):
+                self.flush()
+                self._arrivals.unwatch()
+                self._watch()
+                self._has_begun = True
+
+    def _arrived(self, parameter: nn.Parameter) -> None:
+        if self.is_averaged:
+            raise RuntimeError(
+                "backward() after synchronize(): call step() or zero_grad() of the optimizer before"
+            )
+        self._updates.check_not_stale(parameter)
+        self._begin()
+        number = self._arrivals.take(parameter, self.is_local)
+        if number is None or self._agreement is None:
+            return
+        self._missing[self._group_of[number]] -= 1
+        while self._next < len(self._groups) and self._missing[self._next] == 0:
+            self._post_next()
+
+    def _post_next(self) -> None:
+        group = self._groups[self._next]
+        self._updates.apply(group)  # that of the last step, if nobody has needed it
+        group.fill(self._arrivals.has_gradient)
+        self._reduction.post(group)
+        self._next += 1
+
+    def _reset_step(self) -> None:
+        self._next = 0
+        self._missing = [len(group.numbers) for group in self._groups]
+        self._has_begun = False
+
+    def _before_forward(self, module: nn.Module) -> None:
+        if not self._updates.are_wanted:
+            return
+        reads = self._reads.get(module)
+        is_training = torch.is_grad_enabled() and self._model is not None and self._model.training
+        if reads is None or not is_training:
+            # What it reads is not known, or nobody waits for it to be fast.
+            self.flush()
+        else:
+            self._updates.refresh(reads)
+
+
+def _trained(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+    return [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+
+
+def _are_same(first: Sequence[nn.Parameter], second: Sequence[nn.Parameter]) -> bool:
+    return len(first) == len(second) and all(a is b for a, b in zip(first, second, strict=True))

@@ -1,0 +1,262 @@
+"""An optimizer whose communication goes on across the border between two steps."""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from dmlcomm.prio.agreement import broadcast_weights
+from dmlcomm.prio.exchange import SCHEDULES, Exchange
+from dmlcomm.prio.refusals import check_model, check_optimizer, check_parameters
+from dmlcomm.prio.schedule_choice import CANDIDATES, ScheduleChoice
+
+AUTO = "auto"
+
+
+class DistributedOptimizer(torch.optim.Optimizer):
+    """Averages gradients over all ranks in the background, also while the next step has begun.
+
+    It takes the place of `torch.nn.parallel.DistributedDataParallel` and of the optimizer that it
+    is given: the model stays as it is, and what was done with the optimizer is done with this one.
+    Learning-rate schedulers take either. docs/tickets.md says what works with it.
+
+    - ``plain``: `step` waits for all averages, as DDP does.
+    - ``cross``: `step` returns at once. A module waits for its own parameters when it runs, and
+      gradients of the first modules overtake the others on their way.
+    - ``dear``: gradients are half reduced in the backward pass; the rest is done beside the forward
+      pass.
+    - ``auto``: measures these during the first steps, and keeps the fastest.
+
+    Weights and buffers of rank 0 are broadcast at once. The weights that code outside of the
+    model's modules reads may be one step old, unless it calls `flush` before; reading
+    `state_dict`, evaluation, and copies of the model do that by themselves.
+
+    Args:
+        optimizer: the user's, any of torch.optim or alike whose step needs no closure.
+        model: whose parameters it updates; not wrapped by DDP or FSDP. Only "plain" does without.
+        named_parameters: names for errors; default: those of the model.
+        backward_passes_per_step: gradients of so many passes are added up, then averaged.
+        schedule: "cross", "dear", "plain" or "auto".
+        group_mb: how many MiB of gradients travel as one tensor; None: as the schedule needs it.
+        process_group: the ranks; None: all.
+
+    Raises:
+        TypeError: `optimizer` is none.
+        ValueError: something cannot work with it; the message says what.
+
+    Example:
+        >>> optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        >>> optimizer = dmlcomm.DistributedOptimizer(optimizer, model=model)
+        >>> loss_of(model).backward()
+        >>> optimizer.step()
+    """
+
+    # GradScaler leaves the scale to this class, so `step` sees that it is used.
+    _step_supports_amp_scaling = True
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        model: nn.Module | None = None,
+        named_parameters: Iterable[tuple[str, nn.Parameter]] | None = None,
+        backward_passes_per_step: int = 1,
+        schedule: str = "cross",
+        group_mb: float | None = None,
+        process_group: dist.ProcessGroup | None = None,
+    ) -> None:
+        check_optimizer(optimizer)
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        check_parameters(parameters)
+        _check_options(model, backward_passes_per_step, schedule, group_mb)
+        if model is not None:
+            check_model(model)
+            model = model._modules.get("_orig_mod") or model  # of torch.compile
+            named_parameters = named_parameters or model.named_parameters()
+        names = {parameter: name for name, parameter in named_parameters or ()}
+        group = process_group or dist.group.WORLD
+        if group is None:
+            raise ValueError("no process group: call torch.distributed.init_process_group() first")
+        buffers = [] if model is None else [*model.parameters(), *model.buffers()]
+        broadcast_weights(group, list(dict.fromkeys([*parameters, *buffers])))
+        self._optimizer = optimizer
+        self._choice = ScheduleChoice(group) if schedule == AUTO else None
+        self._exchange = Exchange(
+            optimizer,
+            model if schedule != "plain" else None,
+            group,
+            lambda parameter: names.get(parameter, "a parameter without a name"),
+            backward_passes_per_step,
+            CANDIDATES[0] if schedule == AUTO else schedule,
+            schedule == AUTO,
+            group_mb,
+        )
+        self._skips = False
+        optimizer.register_state_dict_pre_hook(lambda _: self.flush())
+        optimizer.register_load_state_dict_pre_hook(lambda *_: self.flush())
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One update, on all ranks. Its averages may still be on their way when it returns.
+
+        Args:
+            closure: computes the loss, and its gradients.
+
+        Returns:
+            What `closure` returns, or None.
+
+        Raises:
+            RuntimeError: gradients were changed after backward without `synchronize`.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        is_scaled = "found_inf" in self.__dict__
+        if (is_scaled or self._skips) and not self._exchange.is_averaged:
+            raise RuntimeError(
+                "the gradients are not averaged yet: call synchronize() before GradScaler or "
+                "skip_synchronize()"
+            )
+        if self._exchange.is_averaged:
+            self._exchange.is_averaged = False
+            if not is_scaled or self._unscale():
+                self._optimizer.step()
+        else:
+            self._exchange.finish()
+            self._update()
+        self._try_schedules()
+        return loss
+
+    def synchronize(self) -> None:
+        """Waits until the parameters' gradients are the averages. All ranks call it.
+
+        Then they may be clipped, unscaled or looked at, and `step` takes them as they are.
+        """
+        self._exchange.flush()
+        if not self._exchange.is_averaged:
+            self._exchange.finish()
+            self._exchange.is_averaged = self._exchange.average()
+
+    @contextlib.contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Inside, `step` must find averages, those of `synchronize`. Horovod's programs say so."""
+        self._skips = True
+        try:
+            yield
+        finally:
+            self._skips = False
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Backward passes inside only add to the gradients of this rank, as with DDP."""
+        self._exchange.is_local = True
+        try:
+            yield
+        finally:
+            self._exchange.is_local = False
+
+    def flush(self) -> None:
+        """Makes the updates of the last step, wherever they are not made yet.
+
+        Afterwards all weights are those after the last step. A rank may call it alone.
+        """
+        self._exchange.flush()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As of the user's optimizer; what was averaged by `synchronize` is dropped.
+
+        Args:
+            set_to_none: the gradients, instead of filling them with zeros.
+
+        Raises:
+            RuntimeError: gradients are on their way: neither `step` nor `synchronize` was called.
+        """
+        if self._exchange.is_averaged:
+            self._exchange.is_averaged = False
+        else:
+            self._exchange.forget()
+        self._optimizer.zero_grad(set_to_none)
+
+    def state_dict(self) -> dict[str, Any]:
+        """That of the user's optimizer, after the last step."""
+        return self._optimizer.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Loads `state_dict` into the user's optimizer."""
+        self._optimizer.load_state_dict(state_dict)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As of the user's optimizer; all ranks add the same `param_group`, between steps."""
+        self._exchange.flush()
+        self._optimizer.add_param_group(param_group)
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        return self._optimizer.param_groups
+
+    @property
+    def state(self) -> Any:  # type: ignore[override]
+        return self._optimizer.state
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_optimizer":  # not made yet
+            raise AttributeError(name)
+        return getattr(self._optimizer, name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise TypeError("a DistributedOptimizer cannot be copied or saved: save its state_dict()")
+
+    def __repr__(self) -> str:
+        return f"DistributedOptimizer({self._optimizer!r})"
+
+    def _update(self) -> None:
+        inner = self._optimizer
+        if self._exchange.is_deferred and not _has_step_hooks(inner):
+            self._exchange.defer()
+            # For a scheduler of the inner optimizer, which wants to see steps before its own.
+            inner._opt_called = True  # type: ignore[attr-defined]
+        else:
+            self._exchange.average()
+            inner.step()
+
+    def _unscale(self) -> bool:
+        """What GradScaler leaves to an optimizer. False: a gradient is not finite."""
+        if bool(self.__dict__["found_inf"].item()):
+            return False
+        scale = self.__dict__.get("grad_scale")
+        if scale is not None:
+            inverse = float(scale.double().reciprocal().float())
+            gradients = [
+                p.grad for group in self.param_groups for p in group["params"] if p.grad is not None
+            ]
+            torch._foreach_mul_(gradients, inverse)
+        return True
+
+    def _try_schedules(self) -> None:
+        if self._choice is None:
+            return
+        schedule = self._choice.after_step()
+        if schedule is not None:
+            self._exchange.change_schedule(schedule, not self._choice.has_ended)
+        if self._choice.has_ended:
+            self._choice = None
+
+
+def _has_step_hooks(optimizer: torch.optim.Optimizer) -> bool:
+    """Hooks that the user has given: they see an optimizer whose step is done."""
+    return bool(optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks)
+
+
+def _check_options(
+    model: nn.Module | None, passes: int, schedule: str, group_mb: float | None
+) -> None:
+    if schedule not in (*SCHEDULES, AUTO):
+        raise ValueError(f"schedule={schedule!r}: expected one of {', '.join([*SCHEDULES, AUTO])}")
+    if model is None and schedule != "plain":
+        raise ValueError(f'schedule="{schedule}" waits in the modules of the model: give model=')
+    if passes < 1:
+        raise ValueError(f"backward_passes_per_step={passes}: expected 1 or more")
+    if group_mb is not None and not group_mb > 0:
+        raise ValueError(f"group_mb={group_mb}: expected more than 0")

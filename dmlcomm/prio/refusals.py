@@ -1,0 +1,53 @@
+"""What `DistributedOptimizer` cannot work with, said before anything is done."""
+
+import inspect
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+WRAPPERS = (DataParallel, DistributedDataParallel, FullyShardedDataParallel, FSDPModule)
+
+
+def check_optimizer(optimizer: object) -> None:
+    """
+    Raises:
+        TypeError: it is not an optimizer of torch.
+        ValueError: it needs the loss again in a step, so its gradients cannot be sent before.
+    """
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(f"expected a torch.optim.Optimizer, got {type(optimizer).__name__}")
+    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise ValueError(
+            f"{type(optimizer).__name__} computes the loss several times per step: "
+            f"expected an optimizer whose step() needs no closure"
+        )
+
+
+def check_model(model: nn.Module) -> None:
+    """
+    Raises:
+        ValueError: something else synchronises its gradients.
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, WRAPPERS):
+            raise ValueError(
+                f"{name or 'the model'} is a {type(module).__name__}, which synchronises gradients "
+                f"itself: pass the model without it"
+            )
+
+
+def check_parameters(parameters: Iterable[torch.Tensor]) -> None:
+    """
+    Raises:
+        ValueError: a parameter is spread over ranks, or is no leaf.
+    """
+    for parameter in parameters:
+        if isinstance(parameter, DTensor):
+            raise ValueError("a parameter is a DTensor: expected parameters that are whole")
+        if not parameter.is_leaf:
+            raise ValueError("a parameter is the result of a computation: expected leaves")

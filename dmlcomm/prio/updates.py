@@ -1,0 +1,82 @@
+"""Updates that wait until their parameters are needed."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from torch import nn
+
+from dmlcomm.prio.fused_group import FusedGroup
+from dmlcomm.prio.optimizer_part import OptimizerPart, Options
+
+
+class DeferredUpdates:
+    """After a step: the groups whose parameters are not updated yet.
+
+    A parameter is **stale** from the step until the module that reads it has waited for its update,
+    or all updates were made. A gradient of a stale parameter comes from the old weight.
+
+    Args:
+        optimizer: the user's.
+        groups: all of its groups.
+        name_of: of a parameter, for errors.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        groups: Sequence[FusedGroup],
+        name_of: Callable[[nn.Parameter], str],
+    ) -> None:
+        self._name_of = name_of
+        self._parts = {group: OptimizerPart(optimizer, group.parameters) for group in groups}
+        self._group_of = {p: group for group in groups for p in group.parameters}
+        self._pending: dict[FusedGroup, Options] = {}
+        # Single parameters: an update of a group for one of them proves nothing of the others.
+        self._stale: set[nn.Parameter] = set()
+
+    def defer(self, options: Options) -> None:
+        """All groups have been posted: updates them later, with these options."""
+        self._pending = dict.fromkeys(self._parts, options)
+        self._stale = set(self._group_of)
+        for group in self._parts:
+            if group.is_early:
+                self.refresh(group.parameters)
+
+    @property
+    def are_wanted(self) -> bool:
+        """Whether a parameter is stale."""
+        return bool(self._stale)
+
+    def refresh(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Before these parameters are read: waits for their averages and updates them."""
+        for parameter in parameters:
+            if parameter in self._stale:
+                self.apply(self._group_of[parameter])
+                self._stale.discard(parameter)
+
+    def flush(self) -> None:
+        """Makes all updates."""
+        for group in list(self._pending):
+            self.apply(group)
+        self._stale.clear()
+
+    def apply(self, group: FusedGroup) -> None:
+        """Updates the parameters of one group, if that is to be done."""
+        options = self._pending.pop(group, None)
+        if options is not None:
+            group.wait()
+            self._parts[group].step(options, group.averages())
+
+    def check_not_stale(self, parameter: nn.Parameter) -> None:
+        """`parameter` has a gradient.
+
+        Raises:
+            RuntimeError: it was read before its last update.
+        """
+        if parameter in self._stale:
+            raise RuntimeError(
+                f"{self._name_of(parameter)} was read before its last update: by code outside of "
+                f"the modules of the model, or by a module that did not read it in the first step. "
+                f"Call flush() of the optimizer before such a forward pass, "
+                f'or use schedule="plain"'
+            )

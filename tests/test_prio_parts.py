@@ -1,0 +1,131 @@
+"""The parts of `dmlcomm.prio` that need no ranks."""
+
+import pytest
+import torch
+from torch import nn
+
+from dmlcomm.prio import schedule_choice
+from dmlcomm.prio.forward_order import ForwardOrder, ticket_at
+from dmlcomm.prio.grouping import make_groups
+
+
+def _order_of(model, *inputs):
+    """Names of the parameters in the order in which a forward pass reads them."""
+    order = ForwardOrder(model)
+    model(*inputs)
+    order.stop()
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    places = order.positions()
+    return [names[parameter] for parameter in sorted(places, key=lambda p: places[p])]
+
+
+class _Wait(nn.Module):
+    """Has a parameter, and reads it by no function of torch."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+
+    def forward(self, x):
+        return x
+
+
+class _Turned(nn.Module):
+    """Runs its modules from the last to the first."""
+
+    def __init__(self, *modules):
+        super().__init__()
+        self.layers = nn.ModuleList(modules)
+
+    def forward(self, x):
+        for layer in reversed(self.layers):
+            x = layer(x)
+        return x
+
+
+def test_order_is_that_of_the_forward_pass():
+    model = _Turned(nn.Linear(3, 3), nn.Linear(3, 3, bias=False), _Wait())
+    assert _order_of(model, torch.ones(2, 3)) == [
+        "layers.2.weight",
+        "layers.1.weight",
+        "layers.0.weight",
+        "layers.0.bias",
+    ]
+
+
+def test_a_shared_parameter_counts_where_it_is_read_first():
+    first, middle, last = nn.Linear(3, 3, bias=False), _Wait(), nn.Linear(3, 3, bias=False)
+    last.weight = first.weight
+    assert _order_of(nn.Sequential(first, middle, last), torch.ones(2, 3)) == [
+        "0.weight",
+        "1.weight",
+    ]
+
+
+def test_a_module_reads_what_it_takes_from_others():
+    attention = nn.MultiheadAttention(4, 1)
+    model = nn.Sequential(_First(attention), nn.LSTM(4, 2))
+    order = ForwardOrder(model)
+    model(torch.ones(2, 4))
+    assert attention.out_proj.weight in set(order.reads()[attention])
+    assert attention.out_proj not in order.reads()
+    assert set(model[1].parameters()) == set(order.reads()[model[1]])
+    order.stop()
+
+
+class _First(nn.Module):
+    def __init__(self, attention):
+        super().__init__()
+        self.attention = attention
+
+    def forward(self, x):
+        return self.attention(x, x, x)[0]
+
+
+def test_what_is_read_unseen_belongs_to_the_nearest_module_that_ran():
+    model = nn.Sequential(_Wait())
+    model[0].inner = nn.Linear(2, 2)
+    order = ForwardOrder(model)
+    model(torch.ones(1))
+    assert order.assign(model[0].inner.weight)
+    assert model[0].inner.weight in set(order.reads()[model[0]])
+    assert not order.assign(nn.Parameter(torch.ones(1)))
+    order.stop()
+
+
+def test_a_forward_pass_that_fails_ends_as_others_do():
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(5, 3))
+    order = ForwardOrder(model)
+    with pytest.raises(RuntimeError, match="shapes"):
+        model(torch.ones(2, 3))
+    assert torch.overrides._get_current_function_mode_stack() == []
+    model[0](torch.ones(2, 3))
+    assert len(order.positions()) == 4
+    order.stop()
+
+
+def test_tickets_are_places_until_there_are_too_many():
+    assert [ticket_at(place, 3) for place in range(3)] == [0, 1, 2]
+    many = [ticket_at(place, 1000) for place in range(1000)]
+    assert many == sorted(many)
+    assert (many[0], many[-1]) == (0, 255)
+
+
+def test_groups_are_neighbours_of_one_kind_up_to_a_size():
+    sizes = [4, 4, 4, 100, 1, 1]
+    kinds = "aabaab"
+    groups = make_groups([5, 4, 3, 2, 1, 0], sizes.__getitem__, kinds.__getitem__, 8)
+    assert groups == [[4], [3], [5, 2], [1, 0]]
+    assert make_groups([0, 1], sizes.__getitem__, kinds.__getitem__, 1) == [[0], [1]]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "kept"),
+    [
+        ({"plain": 1.0, "cross": 0.9, "dear": 0.95}, "cross"),
+        ({"plain": 1.0, "cross": 0.99, "dear": 0.99}, "plain"),
+        ({"plain": 1.0, "cross": 1.5, "dear": 0.5}, "dear"),
+    ],
+)
+def test_the_fastest_schedule_is_kept_if_it_is_worth_it(seconds, kept):
+    assert schedule_choice.choose(seconds) == kept

@@ -1,0 +1,118 @@
+"""Tickets below DDP and FSDP2: the same weights, and tickets in the order of the forward pass."""
+
+import contextlib
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import dmlcomm.prio
+from helpers import run_ranks
+
+pytestmark = pytest.mark.xdist_group("prio_training")
+
+STEPS = 4
+
+
+class _Turned(nn.Module):
+    """Runs its modules from the last to the first: the first bucket of DDP is needed last."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(4))
+
+    def forward(self, x):
+        for layer in reversed(self.layers):
+            x = layer(x).relu()
+        return x
+
+
+def _model():
+    torch.manual_seed(1)
+    return _Turned()
+
+
+def _train(model, rank):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for step in range(STEPS):
+        generator = torch.Generator().manual_seed(10 * step + rank)
+        optimizer.zero_grad()
+        model(torch.randn(3, 16, generator=generator)).square().mean().backward()
+        optimizer.step()
+
+
+def _noted_tickets(module):
+    seen = []
+
+    def note(number):
+        seen.append(number)
+        return contextlib.nullcontext()
+
+    module.ticket = note
+    return seen
+
+
+def _hooked(rank, n):
+    from dmlcomm.prio import ddp_hook
+
+    expected = DistributedDataParallel(_model(), bucket_cap_mb=0.001)
+    _train(expected, rank)
+    model = DistributedDataParallel(_model(), bucket_cap_mb=0.001)
+    model.register_comm_hook(dmlcomm.prio.HookState(model), dmlcomm.prio.comm_hook)
+    _train(model, rank)
+    for ours, theirs in zip(model.parameters(), expected.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+    seen = _noted_tickets(ddp_hook)
+    _train(model, rank)
+    return seen[: len(seen) // STEPS]
+
+
+def test_hook_averages_as_ddp_and_gives_tickets_in_the_order_of_the_forward_pass():
+    for seen in run_ranks(_hooked, 3, deadline_s=150):
+        assert seen[-1] == 0  # what comes last in backward is read first
+        assert len(set(seen)) == len(seen) > 1
+        assert seen == sorted(seen, reverse=True)
+
+
+def test_hook_needs_ddp():
+    with pytest.raises(TypeError, match="expected DistributedDataParallel, got Linear"):
+        dmlcomm.prio.HookState(nn.Linear(1, 1))
+
+
+def _sharded(rank, n):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    from dmlcomm.prio import fsdp
+
+    mesh = init_device_mesh("cpu", (n,))
+    weights = []
+    seen = _noted_tickets(fsdp)
+    for has_tickets in (False, True):
+        model = _model()
+        for layer in model.layers:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        if has_tickets:
+            dmlcomm.prio.ticket_fsdp(model)
+        _train(model, rank)
+        weights.append([p.full_tensor() for p in model.parameters()])
+    for ours, theirs in zip(*weights, strict=True):
+        assert torch.equal(ours, theirs)
+    return seen
+
+
+def test_fsdp2_with_tickets_gives_the_same_weights():
+    from dmlcomm.prio.fsdp import LAST_GATHER, REDUCE_SCATTER
+
+    for seen in run_ranks(_sharded, 2, deadline_s=150):
+        gathers = {number for number in seen if number != REDUCE_SCATTER}
+        # The second layer goes first among those of the forward pass, last among the others.
+        assert {2, LAST_GATHER - 2} <= gathers
+        assert REDUCE_SCATTER in seen
+
+
+def test_fsdp2_is_needed_for_its_tickets():
+    with pytest.raises(ValueError, match="fully_shard"):
+        dmlcomm.prio.ticket_fsdp(nn.Linear(1, 1))
