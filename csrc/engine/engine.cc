@@ -56,6 +56,8 @@ Result<std::shared_ptr<Engine>> Engine::create(CommunicatorOptions given,
                                                          config.algorithm, options.plan);
   DMLCOMM_RETURN_IF_ERROR(engine->planner_->status());
   engine->tuner_ = std::make_unique<Tuner>(options, *engine->mesh_, *engine->planner_);
+  engine->rail_sharing_ = std::make_unique<RailSharing>(
+      engine->queue_, [mesh = engine->mesh_.get()](double share) { mesh->share_rails(share); });
   engine->board_ = std::make_unique<Board>(*engine->mesh_);
   engine->placement_ =
       make_placement(*engine->mesh_, *engine->board_, engine->driver_->is_crowded());
@@ -106,6 +108,7 @@ bool Engine::advance_all() {
   }
   queue_.for_each([&](Running& running) { moved |= advance(running); });
   queue_.sweep();
+  rail_sharing_->update();
   mesh_->flush_deferred();
   return moved;
 }

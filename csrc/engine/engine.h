@@ -22,6 +22,7 @@
 #include "engine/operation_queue.h"
 #include "engine/point_to_point.h"
 #include "engine/progress_driver.h"
+#include "engine/rail_sharing.h"
 #include "engine/runner.h"
 #include "engine/tuner.h"
 #include "memory/huge_pages.h"
@@ -117,7 +118,8 @@ class Engine final : private Steppable, private transport::LinkEvents {
   HugePages huge_pages_;
   std::unordered_map<const schedule::Schedule*, std::shared_ptr<const CompiledPlan>> plans_;
   Loopback loopback_;
-  OperationQueue queue_;       // after what its runners use; submission is synchronised by itself
+  OperationQueue queue_;  // after what its runners use; submission is synchronised by itself
+  std::unique_ptr<RailSharing> rail_sharing_;
   Status failure_;             // the same as error(), for the driver
   bool in_runner_ = false;     // a runner's start() or advance() is on the stack
   bool is_finishing_ = false;  // end_what_waits_for_nobody() is

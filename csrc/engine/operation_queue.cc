@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/str_cat.h"
+#include "transport/link.h"
 
 namespace dmlcomm::engine {
 namespace {
@@ -18,6 +19,12 @@ constexpr size_t kMaxRunningBytes = 128u << 20;
 constexpr size_t kMaxBytesBesideOldest = 2 * kMaxRunningBytes;
 
 size_t bytes_of(const OpRequest& request) { return request.input.bytes() + request.output.bytes(); }
+
+// That of its messages, as far as priority and size go.
+transport::SendOrder order_of(const OpState& op) {
+  const size_t bytes = std::max(op.request().input.bytes(), op.request().output.bytes());
+  return {.priority = op.ticket(), .is_large = bytes > transport::kEagerBytes};
+}
 
 // One writes what the other uses.
 bool collide(const OpRequest& a, const OpRequest& b) {
@@ -179,15 +186,28 @@ OperationQueue::Running* OperationQueue::next_to_start() {
   if (next == nullptr) return nullptr;
   next->has_started = true;
   ++num_running_;
+  note_orders();
   return next;
+}
+
+void OperationQueue::note_orders() {
+  small_ = large_ = transport::kSendLast;
+  for (auto it = collectives_.begin(); it != next_to_plan_; ++it) {
+    if (it->op == nullptr || !it->has_started) continue;
+    const transport::SendOrder order = order_of(*it->op);
+    transport::SendOrder& first = order.is_large ? large_ : small_;
+    first = std::min(first, order);
+  }
 }
 
 void OperationQueue::end(Running& running, const Status& status) {
   if (running.op == nullptr) return;
+  const bool is_collective = !running.op->request().is_point_to_point();
   if (running.has_started) --num_running_;
   may_have_startable_ = true;
   ended_.push_back({std::move(running.op), status});
   running.op = nullptr;
+  if (is_collective) note_orders();
   if (status.ok()) running.runner.reset();
   swept_ = false;
 }

@@ -101,6 +101,9 @@ class OperationQueue {
   }
   // Whether any collective so far had another ticket than the default.
   bool has_tickets() const { return has_tickets_; }
+  // A collective of large messages runs; and one of small messages, which go before all large ones.
+  bool runs_large() const { return large_ < transport::kSendLast; }
+  bool runs_small_beside_large() const { return runs_large() && small_ < large_; }
   bool runs_several() const { return num_running_ + messages_.size() > 1; }
   // The lowest number of a collective that has not ended.
   uint64_t oldest_collective() const {
@@ -113,6 +116,7 @@ class OperationQueue {
   bool may_start(const Running& next);
   // That has not ended, or null.
   Running* oldest();
+  void note_orders();
 
   // Guarded by the progress lock.
   std::list<Running> collectives_;  // in their order
@@ -123,7 +127,9 @@ class OperationQueue {
   size_t num_running_ = 0;                                       // collectives
   bool has_tickets_ = false;
   bool may_have_startable_ = true;  // something has changed
-  bool swept_ = true;               // nothing has ended since
+  // Of those that run, by ticket and size: the first small one, and the first large one.
+  transport::SendOrder small_ = transport::kSendLast, large_ = transport::kSendLast;
+  bool swept_ = true;  // nothing has ended since
   uint64_t last_taken_;
 
   // Guarded by mutex_.

@@ -7,6 +7,8 @@
 
 #include "engine/collective_history.h"
 #include "engine/operation_queue.h"
+#include "engine/rail_sharing.h"
+#include "transport/link.h"
 
 namespace dmlcomm::engine {
 namespace {
@@ -80,6 +82,59 @@ TEST_F(OperationQueueTest, CollectivesRunThatAreInsideTheWindowOfTheOldest) {
   end(1);
   EXPECT_EQ(queue_.oldest_collective(), 4u);
   EXPECT_EQ(start(), (Numbers{6}));
+}
+
+// Large operations leave room for small ones, and for a while after the last of these.
+class RailSharingTest : public OperationQueueTest {
+ protected:
+  static constexpr size_t kLargeCount = transport::kEagerBytes / sizeof(float) + 1;
+
+  double share_after_ms(int64_t ms) {
+    now_ns_ += ms * kNsPerMs;
+    start();
+    sharing_.update();
+    return share_;
+  }
+
+  double share_ = 1;
+  int64_t now_ns_ = kNsPerS;
+  RailSharing sharing_{queue_, [this](double share) { share_ = share; },
+                       [this] { return now_ns_; }};
+  std::vector<float> large_ = std::vector<float>(2 * kLargeCount);
+};
+
+TEST_F(RailSharingTest, LargeOperationsLeaveRoomWhileSmallOnesRunBesideThemAndALittleLonger) {
+  all_reduce(&large_[0], kLargeCount);
+  EXPECT_EQ(share_after_ms(0), 1);
+  all_reduce(&memory_[0], 1);
+  EXPECT_LT(share_after_ms(0), 1);
+  EXPECT_LT(share_after_ms(1000), 1);
+  end_collective(2);
+  EXPECT_LT(share_after_ms(10), 1);
+  all_reduce(&memory_[0], 1);
+  EXPECT_LT(share_after_ms(10), 1);
+  end_collective(3);
+  EXPECT_LT(share_after_ms(25), 1);
+  EXPECT_EQ(share_after_ms(25), 1);
+}
+
+TEST_F(RailSharingTest, WithoutALargeOperationNothingLeavesRoom) {
+  all_reduce(&memory_[0], 1);
+  EXPECT_EQ(share_after_ms(0), 1);
+  all_reduce(&large_[0], kLargeCount);
+  EXPECT_LT(share_after_ms(0), 1);
+  end_collective(2);
+  EXPECT_EQ(share_after_ms(0), 1);
+}
+
+TEST_F(RailSharingTest, SmallOperationsThatComeLaterByTheirTicketsGetNoRoom) {
+  all_reduce(&large_[0], kLargeCount, kDefaultTicket - 1);
+  all_reduce(&memory_[0], 1);
+  EXPECT_EQ(share_after_ms(0), 1);
+  all_reduce(&large_[kLargeCount], kLargeCount);
+  EXPECT_EQ(share_after_ms(0), 1);
+  end_collective(1);
+  EXPECT_LT(share_after_ms(0), 1);
 }
 
 TEST_F(OperationQueueTest, MemoryInCommonWaitsAndSoDoesWhatComesBehind) {

@@ -31,11 +31,12 @@ std::vector<std::byte> random_bytes(size_t bytes, std::mt19937& random) {
 // Two links, joined by pipes that move a few bytes at a time.
 class Pair {
  public:
-  Pair(size_t num_rails, size_t max_bytes, size_t lanes_per_rail = 1, uint8_t first_rail = kAnyRail)
+  Pair(size_t num_rails, size_t max_bytes, size_t lanes_per_rail = 1, uint8_t first_rail = kAnyRail,
+       RailMeter* meters_of_a = nullptr)
       : counters_a(num_rails),
         counters_b(num_rails),
         a(LinkOptions{0, 1, kJob, num_rails, &notes_a, counters_a.data(), lanes_per_rail,
-                      first_rail}),
+                      first_rail, meters_of_a}),
         b(LinkOptions{1, 0, kJob, num_rails, &notes_b, counters_b.data(), lanes_per_rail,
                       first_rail}),
         max_bytes_(max_bytes) {
@@ -105,6 +106,50 @@ TEST(RailsTest, AStripedMessageUsesEveryRail) {
     EXPECT_GT(pair.counters_a[rail].bytes_sent, 200'000u) << rail;
     EXPECT_EQ(pair.counters_a[rail].bytes_sent, pair.counters_b[rail].bytes_received);
   }
+}
+
+// Meters that know a rate of a kilobyte per second.
+std::vector<RailMeter> slow_meters(size_t num_rails) {
+  std::vector<RailMeter> meters(num_rails);
+  Channel::Flow flow;
+  flow.confirmed_bytes = 100'000;
+  for (RailMeter& meter : meters) {
+    meter.add({}, flow, flow.confirmed_bytes);
+    meter.end_period(0, 100 * kNsPerS, 0, RailMeter::Traffic::even);
+  }
+  return meters;
+}
+
+TEST(RailsTest, LargeMessagesLeaveRoomAndSmallOnesPassThem) {
+  std::mt19937 random(1);
+  std::vector<RailMeter> meters = slow_meters(2);
+  Pair pair(2, 1u << 20, 1, kAnyRail, meters.data());
+  for (RailMeter& meter : meters) meter.share(0.5);
+  Message large(collective_tag(1, 0, 0), random_bytes(500'000, random));
+  begin_to_send(pair, large);
+  pair.settle();
+  // One small part took the budget of its rail for many seconds.
+  for (size_t rail : {0u, 1u}) EXPECT_LT(pair.counters_a[rail].bytes_sent, 20'000u) << rail;
+  EXPECT_TRUE(pair.a.has_outstanding());
+
+  std::list<Message> small;
+  for (uint32_t step = 0; step < 4; ++step) {
+    Message& message = small.emplace_back(collective_tag(2, step, 0), random_bytes(8000, random));
+    message.out.order.sequence = 2;
+    pair.b.recv(message.in);
+    pair.a.send(message.out);
+  }
+  pair.a.flush_deferred();
+  pair.settle();
+  for (const Message& message : small) EXPECT_EQ(message.got, message.data);
+  // They took both rails.
+  for (size_t rail : {0u, 1u}) EXPECT_GT(pair.counters_a[rail].bytes_sent, 2 * 16'000u) << rail;
+  EXPECT_NE(large.got, large.data);
+
+  for (RailMeter& meter : meters) meter.share(1);
+  pair.settle();
+  EXPECT_EQ(large.got, large.data);
+  EXPECT_FALSE(pair.a.has_outstanding());
 }
 
 TEST(RailsTest, AMessageWhoseRailIsDeadIsStripedOverTheOthers) {

@@ -121,6 +121,40 @@ TEST_F(RailMeterTest, BytesThatBelongToNoOperationTellNothing) {
   EXPECT_NEAR(meter_.bits_per_second(), 200e6, 1e6);
 }
 
+TEST_F(RailMeterTest, LargeMessagesThatLeaveRoomOnlyShowThatTheRailIsFasterThanThat) {
+  carry(1'000'000, 200e6);
+  for (int i = 0; i < 8; ++i) carry(1'000'000, 100e6, 0, RailMeter::Traffic::slowed);
+  EXPECT_NEAR(meter_.bits_per_second(), 200e6, 1e6);
+}
+
+TEST_F(RailMeterTest, SmallMessagesTakeRailsAsTheirRatesAre) {
+  std::vector<RailMeter> rails(2);
+  EXPECT_EQ(RailMeter::next_for_small(rails, 8000), std::nullopt);
+  carry(1'000'000, 200e6);
+  rails[0] = meter_;
+  EXPECT_EQ(RailMeter::next_for_small(rails, 8000), std::nullopt);
+  for (int i = 0; i < 4; ++i) carry(1'000'000, 50e6);
+  rails[1] = meter_;
+  std::array<int, 2> num_messages{};
+  for (int i = 0; i < 50; ++i) ++num_messages.at(*RailMeter::next_for_small(rails, 8000));
+  EXPECT_EQ(num_messages, (std::array{40, 10}));
+}
+
+TEST_F(RailMeterTest, ABudgetFillsWithTheShareOfTheRate) {
+  carry(1'000'000, 80e6);
+  EXPECT_TRUE(meter_.budget().take(1u << 20, 0));
+  const double rate = meter_.bits_per_second() / 8;
+  meter_.share(0.5);
+  EXPECT_EQ(meter_.budget().frame_bytes(1u << 20), 16u * 1024);
+  // A frame of 50 ms of the share, beyond the 2 ms that had come together.
+  const auto bytes = static_cast<size_t>(rate * 0.5 * 0.05);
+  EXPECT_TRUE(meter_.budget().take(bytes, 1 * kNsPerS));
+  EXPECT_FALSE(meter_.budget().take(bytes, 1 * kNsPerS + 47 * kNsPerMs));
+  EXPECT_TRUE(meter_.budget().take(bytes, 1 * kNsPerS + 49 * kNsPerMs));
+  meter_.share(1);
+  EXPECT_TRUE(meter_.budget().take(bytes, 1 * kNsPerS + 49 * kNsPerMs));
+}
+
 TEST_F(RailMeterTest, SmallMessagesAddUp) {
   for (int i = 0; i < 3; ++i) carry(5'000, 100e6);
   EXPECT_EQ(meter_.bits_per_second(), 0);

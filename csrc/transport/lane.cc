@@ -89,8 +89,10 @@ void Lane::push(OutFrame frame) {
     frame.order = place->order;
     place = out_.end();
   }
+  // It may go before a large one that waits for its budget.
+  const bool is_next = place == out_.begin();
   out_.insert(place, std::move(frame));
-  if (!waits_already && !deferred_) write_at_once();
+  if ((!waits_already || is_next) && !deferred_) write_at_once();
 }
 
 void Lane::flush_deferred() {
@@ -116,6 +118,13 @@ Status Lane::flush(bool* moved) {
   return Status();
 }
 
+// Large frames leave room for small ones, where the rail's budget is limited.
+bool Lane::may_leave(OutFrame& frame) {
+  if (!frame.order.is_large || meter_ == nullptr || !meter_->budget().is_limited()) return true;
+  if (frame.has_budget || frame.written > 0) return true;
+  return frame.has_budget = meter_->budget().take(frame.header.payload_bytes, now_ns());
+}
+
 // Writes some of the first frames with one call; whether the channel has taken all of these bytes.
 Result<bool> Lane::write_batch(bool* wrote_any) {
   iovec parts[kMaxParts];
@@ -123,7 +132,7 @@ Result<bool> Lane::write_batch(bool* wrote_any) {
   size_t total = 0;
   uint16_t ticket = 0;  // that the frames of this batch have, if they have any
   for (OutFrame& frame : out_) {
-    if (num_parts + 2 > kMaxParts || total >= kBatchBytes) break;
+    if (num_parts + 2 > kMaxParts || total >= kBatchBytes || !may_leave(frame)) break;
     if (frame.header.ticket != 0) {
       if (ticket != 0 && frame.header.ticket != ticket) break;
       ticket = frame.header.ticket;
@@ -137,6 +146,7 @@ Result<bool> Lane::write_batch(bool* wrote_any) {
     num_parts += add_parts(frame, parts + num_parts);
     total += bytes_left(frame);
   }
+  if (num_parts == 0) return false;
   if (ticket != 0) channel_->set_ticket(static_cast<uint8_t>(ticket - 1));
   Result<size_t> wrote = channel_->write(parts, num_parts);
   if (!wrote.ok()) return wrote.status();

@@ -68,6 +68,7 @@ struct OutFrame {
   std::string owned;                   // the payload, if it is not borrowed
   bool is_part = false;                // of a large message: order does not matter
   bool more_follow = false;            // at once: then they are written together
+  bool has_budget = false;             // a large one; see RailBudget
   SendOrder order;
   size_t written = 0;  // header included
 };
@@ -139,6 +140,7 @@ class Lane {
   // Frames have come that the peer does not know of.
   bool owes_receipt() const { return keeps_ && num_read_ != num_told_; }
   void write_at_once();
+  bool may_leave(OutFrame& frame);
   Result<bool> write_batch(bool* wrote_any);
   void frame_written();
   Status confirm(uint64_t num_frames);

@@ -12,6 +12,12 @@ namespace {
 // slowest lane is not the last to finish.
 constexpr size_t kMaxPartBytes = 128 * 1024;
 constexpr size_t kMinPartBytes = 16 * 1024;
+// Payload of a frame that is kept until confirmed, at most: the memory of a message is free only
+// when all its frames are confirmed.
+constexpr size_t kMaxKeptPayloadBytes = 256 * 1024;
+// A small message of a collective takes any rail from this size on. Smaller ones leave together on
+// one, in one system call.
+constexpr size_t kLeastSpreadBytes = 4 * 1024;
 
 }  // namespace
 
@@ -84,6 +90,28 @@ void LaneSet::push(OutFrame frame, uint8_t rail) {
   lane->push(std::move(frame));
 }
 
+uint8_t LaneSet::rail_for_small(const SendRequest& request) {
+  const bool in_any_order = !is_point_to_point(request.tag) && request.bytes >= kLeastSpreadBytes;
+  const bool may_choose = has_many_rails() && meters_ != nullptr && shape_.lanes_per_rail == 1;
+  if (!in_any_order || !may_choose || request.rail != kAnyRail) return request.rail;
+  if (num_alive() < lanes_.size()) return kAnyRail;
+  return RailMeter::next_for_small({meters_, lanes_.size()}, request.bytes).value_or(kAnyRail);
+}
+
+// A small message is one frame.
+size_t LaneSet::frame_bytes(const SendRequest& request) const {
+  const size_t most = has_many_rails() ? kMaxKeptPayloadBytes : kMaxPayloadBytes;
+  return request.order.is_large ? within_budget(most) : most;
+}
+
+// Frames are short while large messages leave room for small ones.
+size_t LaneSet::within_budget(size_t bytes) const {
+  for (size_t rail = 0; meters_ != nullptr && rail < shape_.num_rails; ++rail) {
+    bytes = meters_[rail].budget().frame_bytes(bytes);
+  }
+  return bytes;
+}
+
 OutFrame LaneSet::next_part(const FrameHeader& header, SendRequest& request, size_t most) {
   OutFrame frame(header);
   const size_t bytes = std::min(most, request.bytes - request.queued);
@@ -148,9 +176,9 @@ bool LaneSet::would_be_last(size_t index, size_t part, size_t left) const {
 
 // Parts shrink towards the end, so that all lanes finish together.
 size_t LaneSet::part_bytes(size_t left) const {
-  if (!has_many_rails()) return kMaxPayloadBytes;
+  if (!has_many_rails()) return within_budget(kMaxPayloadBytes);
   const size_t num_used = first_lane() ? 1 : num_alive();
-  return std::clamp(left / (2 * num_used), kMinPartBytes, kMaxPartBytes);
+  return std::clamp(left / (2 * num_used), kMinPartBytes, within_budget(kMaxPartBytes));
 }
 
 bool LaneSet::feed() {

@@ -60,6 +60,11 @@ class LaneSet {
   // A whole message in parts, over all lanes, or the one that leads to the peer; `header` is that
   // of its first part.
   void stripe(const FrameHeader& header, SendRequest& request);
+  // The rail of a small message. One that may take any, in any order, has kAnyRail only if it is
+  // very small, the rates are not known, a rail is dead, or one alone leads to the peer.
+  uint8_t rail_for_small(const SendRequest& request);
+  // The most that a frame of this message may have.
+  size_t frame_bytes(const SendRequest& request) const;
   // The next part of `request`, of at most `most` bytes.
   static OutFrame next_part(const FrameHeader& header, SendRequest& request, size_t most);
 
@@ -90,6 +95,7 @@ class LaneSet {
   bool would_be_last(size_t index, size_t part, size_t left) const;
   void place(OutFrame frame);
   void place_orphaned();
+  size_t within_budget(size_t bytes) const;
   size_t part_bytes(size_t left) const;
 
   const Shape shape_;

@@ -12,9 +12,6 @@
 namespace dmlcomm::transport {
 namespace {
 
-// Payload of a frame that is kept until confirmed, at most: the memory of a message is free only
-// when all its frames are confirmed.
-constexpr size_t kMaxKeptPayloadBytes = 256 * 1024;
 // Frames on their way beyond which a link copies no small messages: a sender that is faster than
 // its reader has to wait.
 constexpr size_t kMaxCopiesUnderWay = 256;
@@ -176,9 +173,8 @@ void Link::push_message(SendRequest& request) {
   if (request.order.is_large && lanes_.is_striped(request.rail)) {
     return lanes_.stripe(header, request);
   }
-  const size_t most = lanes_.has_many_rails() ? kMaxKeptPayloadBytes : kMaxPayloadBytes;
   do {
-    OutFrame part = LaneSet::next_part(header, request, most);
+    OutFrame part = LaneSet::next_part(header, request, lanes_.frame_bytes(request));
     part.more_follow = request.queued < request.bytes;
     lanes_.push(std::move(part), request.rail);
   } while (request.queued < request.bytes);
@@ -200,7 +196,7 @@ void Link::push_copy(const FrameHeader& header, SendRequest& request) {
   } else if (request.bytes > 0) {
     frame.owned.assign(reinterpret_cast<const char*>(request.data), request.bytes);
   }
-  lanes_.push(std::move(frame), request.rail);
+  lanes_.push(std::move(frame), lanes_.rail_for_small(request));
   if (is_copied) options_.events->on_sent(request);
 }
 

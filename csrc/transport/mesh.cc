@@ -167,7 +167,9 @@ void Mesh::flush_deferred() {
 }
 
 void Mesh::sleep(int timeout_ms, const std::function<bool()>& has_news) {
-  loop_.sleep(polled_.empty() ? timeout_ms : std::min(timeout_ms, 1), [&] {
+  // A budget that is used up fills with time.
+  const bool is_short = !polled_.empty() || share_ < 1;
+  loop_.sleep(is_short ? std::min(timeout_ms, 1) : timeout_ms, [&] {
     bool news = has_news();
     for (Link* link : active_) {
       const Channel* channel = link->state() == Link::State::up ? link->channel() : nullptr;
@@ -239,7 +241,16 @@ std::vector<RailCounters> Mesh::counters() const {
 void Mesh::measure_rails(int64_t active_ns, double latency_s, RailMeter::Traffic traffic) {
   for (Link* link : active_) link->measure();
   const int64_t now = now_ns();
+  if (std::exchange(was_shared_, share_ < 1) && traffic != RailMeter::Traffic::mixed) {
+    traffic = RailMeter::Traffic::slowed;
+  }
   for (RailMeter& meter : meters_) meter.end_period(now, active_ns, latency_s, traffic);
+}
+
+void Mesh::share_rails(double share) {
+  share_ = share;
+  was_shared_ |= share < 1;
+  for (RailMeter& meter : meters_) meter.share(share);
 }
 
 // --- the end ---

@@ -76,6 +76,9 @@ class Mesh {
   // Reads what the connections to other hosts have carried since the last call, in operations that
   // ran for `active_ns`; see RailMeter::end_period().
   void measure_rails(int64_t active_ns, double latency_s, RailMeter::Traffic traffic);
+  // Large messages to other hosts take this share of the rails' measured rates at most, and leave
+  // the rest to small ones; 1: all that they get.
+  void share_rails(double share);
   const std::vector<RailMeter>& meters() const { return meters_; }  // one per rail
 
  private:
@@ -104,7 +107,9 @@ class Mesh {
 
   std::vector<Link*> active_;  // links that exist, for polling
   std::vector<int64_t> last_life_ns_;
-  Status end_reason_;  // of fail_all()
+  double share_ = 1;         // of the rails, for large messages
+  bool was_shared_ = false;  // since the last measurement
+  Status end_reason_;        // of fail_all()
   int64_t last_tick_ns_ = 0;
   int64_t next_heartbeat_ns_ = 0;
   bool closed_ = false;

@@ -12,6 +12,8 @@ namespace {
 constexpr uint64_t kLeastBytes = 16 * 1024;
 // The kernel counts the time in which a connection is busy in ticks of up to 10 ms.
 constexpr double kLeastBusyS = 0.04;
+// By so much a rail may be behind others with its small messages.
+constexpr double kMostSmallDebtS = 5e-3;
 // A period that messages would fill to this share without their bytes tells only that the rail has
 // at least its rate.
 constexpr double kMostLatency = 0.5;
@@ -43,6 +45,7 @@ void RailMeter::end_period(int64_t now_ns, int64_t active_ns, double latency_s, 
   period_.active_ns += active_ns;
   period_.latency_s += latency_s;
   period_.is_even = period_.is_even && traffic == Traffic::even;
+  period_.is_slowed = period_.is_slowed || traffic == Traffic::slowed;
   const bool is_of_use = period_.is_even || !knows_even_;
   if (traffic == Traffic::mixed || !is_of_use) period_ = {};
   if (period_.bytes < kLeastBytes) return;
@@ -56,9 +59,27 @@ void RailMeter::end_period(int64_t now_ns, int64_t active_ns, double latency_s, 
   }
   if (seconds <= 0) return;
   const double rate = 8 * static_cast<double>(period.bytes) / seconds;
-  if (period.latency_s > kMostLatency * seconds && rate <= bits_per_second()) return;
+  const bool may_be_slow = period.is_slowed || period.latency_s > kMostLatency * seconds;
+  if (may_be_slow && rate <= bits_per_second()) return;
   if (period.is_even && !std::exchange(knows_even_, true)) rates_ = {};
   rates_[num_periods_++ % rates_.size()] = rate;
+}
+
+std::optional<uint8_t> RailMeter::next_for_small(std::span<RailMeter> rails, size_t bytes) {
+  size_t found = rails.size();
+  double found_s = 0, most_s = 0;
+  for (size_t rail = 0; rail < rails.size(); ++rail) {
+    const double rate = rails[rail].bits_per_second();
+    if (rate <= 0) return std::nullopt;
+    const double end_s = rails[rail].small_s_ + 8 * static_cast<double>(bytes) / rate;
+    most_s = std::max(most_s, rails[rail].small_s_);
+    if (found < rails.size() && end_s >= found_s) continue;
+    found = rail;
+    found_s = end_s;
+  }
+  // What a rail did not carry while it was dead is not made up for.
+  rails[found].small_s_ = std::max(found_s, most_s - kMostSmallDebtS);
+  return static_cast<uint8_t>(found);
 }
 
 double RailMeter::bits_per_second() const {

@@ -10,16 +10,19 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <span>
 
 #include "transport/channel.h"
+#include "transport/rail_budget.h"
 
 namespace dmlcomm::transport {
 
 class RailMeter {
  public:
   // The bytes of a period: those of operations in which all hosts send as much as they receive, of
-  // others, or also bytes that belong to none.
-  enum class Traffic { even, uneven, mixed };
+  // others, or also bytes that belong to none. Slowed: large frames left room for others.
+  enum class Traffic { even, uneven, slowed, mixed };
 
   // What one connection has carried between two readings, in which it was given `given_bytes`.
   void add(const Channel::Flow& before, const Channel::Flow& now, uint64_t given_bytes);
@@ -29,8 +32,17 @@ class RailMeter {
   // Until `now_ns`, `active_ns` have passed in operations, which would have taken `latency_s` if
   // bytes took no time. The period ends if it has bytes enough to tell a rate. With uneven traffic
   // the rail may have waited for the port of another one: that counts only until there is something
-  // better. Mixed traffic tells nothing.
+  // better. Slowed traffic tells only that the rail has at least its rate, mixed traffic nothing.
   void end_period(int64_t now_ns, int64_t active_ns, double latency_s, Traffic traffic);
+
+  // Which rail carries a small message that may take any: the one that is through first with it
+  // and with those that it was given before. None where a rate is not known.
+  static std::optional<uint8_t> next_for_small(std::span<RailMeter> rails, size_t bytes);
+
+  // Large frames take this share of the rate at most; 1, or if that is not known: all that they
+  // get.
+  void share(double share) { budget_.limit(share < 1 ? share * bits_per_second() / 8 : 0); }
+  RailBudget& budget() { return budget_; }
 
   // 0: not known.
   double bits_per_second() const;
@@ -46,14 +58,17 @@ class RailMeter {
     int64_t active_ns = 0;
     double latency_s = 0;
     bool is_even = true;
+    bool is_slowed = false;
   };
 
+  RailBudget budget_;
   Period period_;
   size_t num_frames_ = 0;  // large ones without a receipt
   int64_t frames_since_ns_ = 0;
   std::array<double, 4> rates_{};  // of the last periods
   size_t num_periods_ = 0;
   bool knows_even_ = false;
+  double small_s_ = 0;  // time of the small messages that it was given
   uint32_t min_rtt_us_ = 0;
   uint64_t bytes_resent_ = 0;
 };
