@@ -16,3 +16,15 @@ def test_quick_run_measures_steps_with_right_weights(tmp_path, run_python):
     assert all(row["wrong"] == 0 for row in rows)
     # A burst of the shaper goes at once; computing alone takes most of a bound.
     assert all(row["ratio"] > 0.8 for row in rows if row["ratio"])
+
+
+@pytest.mark.usefixtures("lab_is_possible")
+def test_quick_run_measures_the_papers_layers_at_a_switch(tmp_path, run_python):
+    file = tmp_path / "result.json"
+    run_python("-m", "benchmarks.prio", "--quick", "--only", "switch", "--json", str(file))
+    _, *rows = map(json.loads, file.read_text().splitlines())
+    contestants = ("plain", "host", "connections", "network", "both")
+    assert [row["case"] for row in rows] == [
+        f"layer {layer}, {name}" for name in contestants for layer in range(3)
+    ]
+    assert all(row["wrong"] == 0 and row["seconds"] > 0 for row in rows)

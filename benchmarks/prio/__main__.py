@@ -7,6 +7,7 @@ Builds labs (docs/lab.md) with links of 200 Mb/s and MTU 9000 and measures, resu
 steps         a training step with DDP, with the hook, and with the schedules of
               `dmlcomm.DistributedOptimizer`, where communication takes as long as computing
 auto          "auto" where nothing is to be gained: tiny models on one host
+switch        the table of the TensorExpress paper: one server and three workers at a switch
 
 The exit code is 1 when a result is wrong, or with --strict when a bar is missed. docs/numbers.md
 says what the numbers are.

@@ -20,6 +20,7 @@ class Settings:
         rounds: in each of which every contestant has its turn.
         steps: of a turn; the first one is not counted.
         tiny_steps, tiny_rounds: of a model whose steps take milliseconds.
+        switch_rounds: of the TensorExpress paper's table, in each of which all have their turn.
     """
 
     flat: str
@@ -30,6 +31,7 @@ class Settings:
     steps: int
     tiny_rounds: int
     tiny_steps: int
+    switch_rounds: int
 
 
 FULL = Settings(
@@ -41,6 +43,7 @@ FULL = Settings(
     steps=6,
     tiny_rounds=40,
     tiny_steps=40,
+    switch_rounds=7,
 )
 
 QUICK = Settings(
@@ -52,4 +55,5 @@ QUICK = Settings(
     steps=3,
     tiny_rounds=2,
     tiny_steps=5,
+    switch_rounds=1,
 )

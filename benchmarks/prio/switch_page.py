@@ -1,0 +1,115 @@
+"""The table and the picture of `switch` for docs/reproduction.md.
+
+    python -m benchmarks.prio.switch_page --folder docs --page docs/reproduction.md     # measures
+    python -m benchmarks.prio.switch_page --folder docs --draw     # the picture alone
+
+Writes reproduction-tickets.json (JSON lines) and the picture to the folder, and the table to the
+page. The exit code is 1 when a byte is wrong.
+"""
+
+import argparse
+import json
+import re
+from pathlib import Path
+
+from benchmarks import report
+from benchmarks.prio.settings import FULL
+from benchmarks.prio.switch import CONTESTANTS, NUM_LAYERS, NUM_WORKERS, REFERENCE, measure
+from benchmarks.prio.switch_rank import BIN_S
+
+FILE = "reproduction-tickets.json"
+PICTURE = "reproduction-tickets.png"
+DRAWN = (REFERENCE, "network")
+COLORS = ("tab:red", "tab:orange", "tab:blue")
+NO_MARK = "0.6"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.prio.switch_page")
+    parser.add_argument("--folder", type=Path, default=Path("bench_output"))
+    parser.add_argument("--page", type=Path, help="a Markdown file with marks for the table")
+    parser.add_argument("--draw", action="store_true", help="measure nothing: draw the file")
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    file = options.folder / FILE
+    if not options.draw:
+        file.unlink(missing_ok=True)
+        report.append_json_lines(file, [report.environment(), *_measured()])
+    records = [json.loads(line) for line in file.read_text().splitlines()]
+    records = [record for record in records if "contestant" in record]
+    print(_table(records))
+    if options.page:
+        _write_table(options.page, _table(records))
+    report.console.print(str(_draw(records, options.folder / PICTURE)))
+    if any(record["wrong"] for record in records):
+        raise SystemExit(1)
+
+
+def _measured() -> list[dict]:
+    return [
+        {
+            "contestant": name,
+            "rounds": len(outcome.delays_s),
+            "median_ms": [
+                [round(outcome.median_s(w, layer) * 1e3, 1) for layer in range(NUM_LAYERS)]
+                for w in range(NUM_WORKERS)
+            ],
+            "mean_ms": [round(outcome.mean_s(layer) * 1e3, 1) for layer in range(NUM_LAYERS)],
+            "wrong": outcome.wrong,
+            "wire": outcome.typical_wire(),
+        }
+        for name, outcome in measure(FULL.switch_rounds).items()
+    ]
+
+
+def _table(records: list[dict]) -> str:
+    reference = next(r for r in records if r["contestant"] == REFERENCE)
+    lines = ["| | workers' layer 0 | layer 0 | layer 1 | layer 2 |", "|---|---|---|---|---|"]
+    for record in sorted(records, key=lambda r: list(CONTESTANTS).index(r["contestant"])):
+        workers = " / ".join(f"{delays[0]:.0f}" for delays in record["median_ms"])
+        cells = [
+            f"{mean:.0f} ms" + ("" if record is reference else f" ({mean / before - 1:+.0%})")
+            for mean, before in zip(record["mean_ms"], reference["mean_ms"], strict=True)
+        ]
+        lines.append(f"| {record['contestant']} | {workers} ms | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _write_table(page: Path, table: str) -> None:
+    pattern = r"(<!-- tickets -->\n).*?(<!-- end -->)"
+    text, found = re.subn(pattern, rf"\g<1>\n{table}\n\n\g<2>", page.read_text(), flags=re.DOTALL)
+    if found != 1:
+        raise ValueError(f"{page} has {found} places for the table: expected 1")
+    page.write_text(text)
+
+
+def _draw(records: list[dict], path: Path) -> Path:
+    """Who was on the wire to the server when: a row per worker, a color per layer."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+    from matplotlib.patches import Patch
+
+    drawn = [next(r for r in records if r["contestant"] == name) for name in DRAWN]
+    size = {"figsize": (10, 4.5), "sharex": True, "layout": "constrained"}
+    figure, rows = pyplot.subplots(len(drawn), 1, **size)
+    for axes, record in zip(rows, drawn, strict=True):
+        most = max(entry["bytes"] for entry in record["wire"])
+        for entry in record["wire"]:
+            color = NO_MARK if entry["layer"] is None else COLORS[min(entry["layer"], 2)]
+            height = 0.9 * entry["bytes"] / most
+            below = entry["worker"] - 0.45
+            axes.bar(entry["bin"] * BIN_S * 1e3, height, BIN_S * 1e3, below, color=color)
+        axes.set(title=record["contestant"], ylabel="worker", yticks=range(1, NUM_WORKERS + 1))
+    rows[-1].set_xlabel("ms")
+    legend = [Patch(color=color, label=f"layer {i}") for i, color in enumerate(COLORS)]
+    legend.append(Patch(color=NO_MARK, label="no mark"))
+    figure.legend(handles=legend, loc="outside lower center", ncols=4, fontsize="small")
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+    return path
+
+
+if __name__ == "__main__":
+    main()
