@@ -46,6 +46,10 @@ class RailCounters:
             not yet.
         round_trip_us: the shortest round trip of late on this rail, in microseconds; 0 if unknown.
         bytes_resent: what TCP has sent again, as lost, in the collectives that were measured.
+        blocking_us: how long an urgent operation waits at most for what has left our queues for
+            this rail, in microseconds: a part of a large message on every connection, what the
+            kernel queues, and what is on its way. 0 before there were large messages, or if the
+            rate is not known.
     """
 
     interface: str
@@ -57,3 +61,4 @@ class RailCounters:
     bits_per_second: float = 0
     round_trip_us: float = 0
     bytes_resent: int = 0
+    blocking_us: float = 0

@@ -77,7 +77,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "ps/server": [*BASE, *PS_SHARED, "network"],
     "ps/worker": [*BASE, *PS_SHARED, "network", "prio"],
     "ps": [*BASE, *PS_SHARED, "_shell", "ps/server", "ps/worker"],
-    "backends": [*BASE, "_c10d", "bml", "network", "planning", "ps/worker"],
+    "backends": [*BASE, "_c10d", "bml", "network", "planning", "prio", "ps/worker"],
     "doctor": [*BASE, "backends", "bml", "network"],
     "doctor_command": ["_shell", "doctor"],
     "cli": ["_shell", "doctor", "doctor_command", "lab", "planning", "prio/switch", "ps"],

@@ -8,11 +8,11 @@ import pytest
 @pytest.mark.usefixtures("lab_is_possible")
 def test_quick_run_measures_steps_with_right_weights(tmp_path, run_python):
     file = tmp_path / "result.json"
-    arguments = ("--quick", "--only", "steps,auto", "--json", str(file))
+    arguments = ("--quick", "--only", "preempt,steps,auto", "--json", str(file))
     run_python("-m", "benchmarks.prio", *arguments)
     environment, *rows = map(json.loads, file.read_text().splitlines())
     assert environment["environment"]["cores"] >= 1
-    assert {row["experiment"] for row in rows} == {"steps", "auto"}
+    assert {row["experiment"] for row in rows} == {"preempt", "steps", "auto"}
     assert all(row["wrong"] == 0 for row in rows)
     # A burst of the shaper goes at once; computing alone takes most of a bound.
     assert all(row["ratio"] > 0.8 for row in rows if row["ratio"])

@@ -1,5 +1,6 @@
 """Tickets: how they are given, and that no order which they make hangs or changes a result."""
 
+import inspect
 import random
 import threading
 
@@ -9,11 +10,13 @@ import torch.distributed as dist
 
 import dmlcomm
 from dmlcomm import prio
+from dmlcomm.lab import Lab
 from helpers import run_ranks
+from helpers.lab_scripts import run_script
 
-NUM_OPERATIONS = 700
-MAX_PENDING = 40
-SIZES = [1, 7, 1000, 20_000, 20_000, 300_000]  # of int64
+NUM_OPERATIONS = 500
+NUM_IN_LAB = 150
+DEADLINE_S = 60
 
 
 def test_blocks_are_nested_and_count_for_their_thread():
@@ -46,26 +49,34 @@ def test_what_is_no_ticket_is_refused(number, error):
 class _Operations:
     """The same operations on all ranks, each rank with tickets of its own; checks every result."""
 
+    MAX_PENDING = 90
+    SIZES = (1, 7, 1000, 20_000, 20_000, 300_000)  # of int64
+
     def __init__(self, rank: int, num_ranks: int, seed: int) -> None:
         self._rank = rank
         self._n = num_ranks
         self._common = random.Random(seed)
         self._own = random.Random(1000 * seed + rank)
         self._pending: list[tuple[dist.Work, torch.Tensor, torch.Tensor]] = []
+        self._shared = torch.zeros(num_ranks, 1000, dtype=torch.int64)
+        self._last = self._shared
 
-    def run(self, count: int) -> None:
+    def run(self, count: int, first_ticket: int = 0) -> None:
         for number in range(count):
-            size = self._common.choice(SIZES)
-            start = self._common.choice(
-                [self._all_reduce, self._all_reduce, self._all_gather, self._broadcast, self._send]
-            )
-            with dmlcomm.ticket(self._own.choice([0, 5, 128, self._own.randrange(256)])):
+            size = self._common.choice(self.SIZES)
+            kinds = ["all_reduce", "all_reduce", "all_gather", "broadcast", "send", "share"]
+            start = getattr(self, "_" + self._common.choice(kinds))
+            ticket = 128
+            if number >= first_ticket:
+                ticket = self._own.choice([0, 5, 128, self._own.randrange(256)])
+            with dmlcomm.ticket(ticket):
                 start(number, size)
             # Ranks wait for different operations, in another order than that of the calls.
-            while len(self._pending) > self._own.randrange(MAX_PENDING):
+            while len(self._pending) > self._own.randrange(self.MAX_PENDING):
                 self._finish(self._own.randrange(len(self._pending)))
         while self._pending:
             self._finish(len(self._pending) - 1)
+        assert torch.equal(self._shared, self._last)
 
     def _finish(self, index: int) -> None:
         work, got, expected = self._pending.pop(index)
@@ -93,6 +104,13 @@ class _Operations:
         work = dist.broadcast(tensor, root, async_op=True)
         self._pending.append((work, tensor, self._value(root, number, size)))
 
+    def _share(self, number: int, size: int) -> None:
+        """All of these write to one tensor, so they run in the order of their calls."""
+        own = self._value(self._rank, number, self._shared.shape[1])
+        self._last = torch.stack([torch.full_like(own, 1000 * number + r) for r in range(self._n)])
+        work = dist.all_gather_into_tensor(self._shared, own, async_op=True)
+        self._pending.append((work, own, own))
+
     def _send(self, number: int, size: int) -> None:
         """All messages of a pair have one tag: they meet their receives in the order of calls."""
         source = self._common.randrange(self._n)
@@ -113,3 +131,20 @@ def _random_tickets(rank: int, n: int) -> None:
 @pytest.mark.parametrize("world_size", [2, 3, 5])
 def test_random_tickets_on_each_rank(world_size, transport):
     run_ranks(_random_tickets, world_size, env={"DMLCOMM_TRANSPORT": transport})
+
+
+@pytest.mark.usefixtures("lab_is_possible")
+def test_ranks_that_begin_to_give_tickets_in_the_middle():
+    """Half of the ranks do, from operation 40 on: all learn it at the same operation."""
+    script = f"""
+import random
+{inspect.getsource(_Operations)}
+first_ticket = 40 if rank % 2 == 0 else {NUM_IN_LAB}
+_Operations(rank, size, seed=1).run({NUM_IN_LAB}, first_ticket)
+assert dmlcomm.rails()[0].bytes_sent > 0
+say("fine")
+end()
+"""
+    with Lab("flat:3,1") as lab:
+        found = run_script(lab, script, deadline_s=DEADLINE_S)
+    assert found.stdout.count("fine") == 3, found.stderr

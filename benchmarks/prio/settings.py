@@ -13,7 +13,10 @@ class Settings:
     """Topologies, models, and how long.
 
     Attributes:
-        flat: topology of the training.
+        flat: topology of the training, and of `preempt`.
+        large, small: bytes of the all_reduce that runs in `preempt`, and of the urgent one.
+        delay_s: from the call of the large one to that of the urgent one.
+        preempt_rounds: that count; one more goes before.
         models: whose steps are measured.
         gradient_mb: of a replay; the model is scaled to that.
         warm_up: steps of each contestant before; "auto" makes its trials in them.
@@ -24,6 +27,10 @@ class Settings:
     """
 
     flat: str
+    large: int
+    small: int
+    delay_s: float
+    preempt_rounds: int
     models: tuple[str, ...]
     gradient_mb: float
     warm_up: int
@@ -36,6 +43,10 @@ class Settings:
 
 FULL = Settings(
     flat="flat:4,1",
+    large=100_000_000,
+    small=1_000_000,
+    delay_s=0.2,
+    preempt_rounds=3,
     models=("vgg19", "vgg16", "resnet50", TRANSFORMER),
     gradient_mb=6.0,
     warm_up=36,
@@ -48,6 +59,10 @@ FULL = Settings(
 
 QUICK = Settings(
     flat="flat:2,1",
+    large=5_000_000,
+    small=100_000,
+    delay_s=0.05,
+    preempt_rounds=1,
     models=("vgg19",),
     gradient_mb=0.5,
     warm_up=34,

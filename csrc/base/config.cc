@@ -20,7 +20,8 @@ constexpr size_t kMaxCongestionName = 15;
 constexpr int32_t kMaxPsWorker = 4095;
 
 // setsockopt takes an int, and the kernel doubles it.
-constexpr uint64_t kMaxTcpBufferBytes = 1u << 30;
+constexpr uint64_t kMaxBufferBytes = 1u << 30;
+constexpr uint64_t kMinCreditBytes = 16 * 1024;
 
 // One variable: its name and its text. Every parser below leaves *out alone, so at the default,
 // when the variable is not set.
@@ -192,9 +193,10 @@ Status parse_ps_worker(const char* name, int32_t* out) {
   return {};
 }
 
-Status parse_tcp_buffer(const char* name, std::optional<uint64_t>* out) {
+// Left empty without a value.
+Status parse_bytes(const char* name, uint64_t least, std::optional<uint64_t>* out) {
   if (!Variable(name).is_set()) return {};
-  return parse_number<uint64_t>(name, 0, kMaxTcpBufferBytes, "bytes", &out->emplace());
+  return parse_number<uint64_t>(name, least, kMaxBufferBytes, "bytes", &out->emplace());
 }
 
 constexpr std::array<std::pair<std::string_view, TransportChoice>, 3> kTransports{{
@@ -252,7 +254,8 @@ Status read_into(Config* c) {
   DMLCOMM_RETURN_IF_ERROR(parse_choice("DMLCOMM_HUGE_PAGES", kSwitch, &c->huge_pages));
   DMLCOMM_RETURN_IF_ERROR(parse_choice("DMLCOMM_SHARE_TENSORS", kSwitch, &c->share_tensors));
   DMLCOMM_RETURN_IF_ERROR(parse_congestion("DMLCOMM_TCP_CONGESTION", &c->tcp_congestion));
-  return parse_tcp_buffer("DMLCOMM_TCP_BUFFER_BYTES", &c->tcp_buffer_bytes);
+  DMLCOMM_RETURN_IF_ERROR(parse_bytes("DMLCOMM_CREDIT_BYTES", kMinCreditBytes, &c->credit_bytes));
+  return parse_bytes("DMLCOMM_TCP_BUFFER_BYTES", 0, &c->tcp_buffer_bytes);
 }
 
 }  // namespace

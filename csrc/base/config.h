@@ -106,6 +106,13 @@ struct Config {
   // the pages of CPU tensors (cudaHostRegister, RDMA). Default 1.
   bool share_tensors = true;
 
+  // DMLCOMM_CREDIT_BYTES: bytes of large messages (16384 to 1073741824) that a connection to
+  // another host takes at a time, and that its kernel may queue beyond those on their way. Fewer:
+  // an urgent operation waits less for what has been handed down. More: the rail stays busy while
+  // the process does not run. Default: once an operation has another ticket than 128, as many as
+  // the connection carries in some milliseconds; before, without a limit on its own.
+  std::optional<uint64_t> credit_bytes;
+
   // DMLCOMM_TCP_CONGESTION: congestion control of our sockets ("cubic"). Default: the system's, or
   // cubic or reno where that is bbr, and on loopback: pacing ones throttle there, and lose the
   // beginning of bursts between hosts.

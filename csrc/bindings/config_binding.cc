@@ -37,6 +37,7 @@ py::dict dict_of(const Config& config) {
   values["shm_single_copy"] = config.shm_single_copy;
   values["autotune"] = config.autotune;
   values["huge_pages"] = config.huge_pages;
+  values["credit_bytes"] = config.credit_bytes;
   values["tcp_congestion"] = config.tcp_congestion;
   values["tcp_buffer_bytes"] = config.tcp_buffer_bytes;
   return values;

@@ -30,8 +30,8 @@ class CollectiveHistory {
   std::optional<Disagreement> hear(int peer, uint64_t sequence, const transport::OpInfo& theirs);
 
  private:
-  // Older collectives are not compared any more.
-  static constexpr size_t kSize = 256;
+  // Older collectives are not compared any more. More than ranks plan ahead (tuner.cc).
+  static constexpr size_t kSize = 1024;
 
   struct Early {
     int peer;

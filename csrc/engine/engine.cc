@@ -59,6 +59,7 @@ Result<std::shared_ptr<Engine>> Engine::create(CommunicatorOptions given,
   engine->rail_sharing_ = std::make_unique<RailSharing>(
       engine->queue_, [mesh = engine->mesh_.get()](double share) { mesh->share_rails(share); });
   engine->board_ = std::make_unique<Board>(*engine->mesh_);
+  engine->agenda_.emplace(*engine->board_);
   engine->placement_ =
       make_placement(*engine->mesh_, *engine->board_, engine->driver_->is_crowded());
   engine->driver_->start(engine);
@@ -94,6 +95,8 @@ OperationPtr Engine::finished(OpRequest request, const Status& status) {
 
 bool Engine::step(bool look) {
   bool moved = queue_.take_submitted();
+  if (queue_.has_tickets()) mesh_->limit_credit();
+  board_->set_uses_tickets(queue_.has_tickets());
   moved |= mesh_->poll(look || mesh_->has_socket_links());
   moved |= advance_all();
   return moved;
@@ -102,7 +105,7 @@ bool Engine::step(bool look) {
 bool Engine::advance_all() {
   bool moved = false;
   plan_collectives(&moved);
-  while (Running* running = queue_.next_to_start()) {
+  while (Running* running = next_to_start()) {
     start(*running);
     moved = true;
   }
@@ -116,10 +119,34 @@ bool Engine::advance_all() {
 void Engine::plan_collectives(bool* moved) {
   if (queue_.has_collectives() && !exchanged_capabilities(moved)) return;
   while (Running* next = queue_.next_to_plan()) {
-    if (queue_.distance(*next) >= tuner_->window(next->op->request().shape)) return;
+    const uint64_t window =
+        agenda_->is_used() ? AgendaWords::kPlaces : tuner_->window(next->op->request().shape);
+    if (queue_.distance(*next) >= window) return;
     const Status status = plan(*next);
     if (!status.ok()) return fail(status);
     queue_.planned(*next);
+  }
+}
+
+OperationQueue::Running* Engine::next_to_start() {
+  if (!agenda_->is_used()) return queue_.next_to_start();
+  agenda_->show(queue_);
+  if (Running* message = queue_.next_message()) return message;
+  if (queue_.runs_collective() || !queue_.has_collectives()) return nullptr;
+  const Result<Running*> next = agenda_->next(queue_);
+  if (!next.ok()) {
+    fail(next.status());
+    return nullptr;
+  }
+  if (*next == nullptr) notice_left_peers();
+  return *next;
+}
+
+// Peers that have left in good order before they called what this rank waits for.
+void Engine::notice_left_peers() {
+  for (int peer = 0; peer < options_.num_ranks; ++peer) {
+    transport::Link* link = peer == options_.rank ? nullptr : mesh_->existing_link(peer);
+    if (link != nullptr && link->state() == transport::Link::State::left) on_goodbye(peer);
   }
 }
 
@@ -161,6 +188,10 @@ bool Engine::exchanged_capabilities(bool* moved) {
 bool Engine::waits_for(int peer) {
   if (queue_.has_collectives() && mesh_->all_share_memory() &&
       board_->capabilities_wait_for(peer)) {
+    return true;
+  }
+  if (agenda_->is_used() && queue_.has_collectives() && !queue_.runs_collective() &&
+      agenda_->waits_for(peer, oldest_collective())) {
     return true;
   }
   return queue_.find_if([&](const Running& running) {
@@ -222,6 +253,15 @@ std::unique_ptr<Runner> Engine::make_runner(const Running& running) {
                                           tuner_->own_report(op, queue_.has_tickets()));
 }
 
+// At the end of an operation that needed all ranks of this host.
+void Engine::learn_of_tickets(const Running& running) {
+  const bool joins_all =
+      running.plan == nullptr || schedule::joins_all(running.op->request().shape);
+  const bool is_used = running.runner->report().tickets == transport::RankReport::kUsed;
+  if (!mesh_->all_share_memory() || agenda_->is_used() || !joins_all || !is_used) return;
+  agenda_->begin(running.sequence + 1);
+}
+
 bool Engine::advance(Running& running) {
   if (running.runner == nullptr) return false;
   bool moved = false;
@@ -229,7 +269,10 @@ bool Engine::advance(Running& running) {
   if (!status.ok()) {
     fail(status);
   } else if (running.op != nullptr && running.runner->complete()) {
-    if (running.sequence > 0) tuner_->ended(running.sequence, *running.runner);
+    if (running.sequence > 0) {
+      tuner_->ended(running.sequence, *running.runner);
+      learn_of_tickets(running);
+    }
     queue_.end(running, Status());
   }
   return moved;

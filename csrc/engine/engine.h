@@ -16,6 +16,7 @@
 #include "engine/collective_history.h"
 #include "engine/communicator.h"
 #include "engine/compiled_plan.h"
+#include "engine/local/agenda.h"
 #include "engine/local/board.h"
 #include "engine/local/placement.h"
 #include "engine/op_state.h"
@@ -75,10 +76,13 @@ class Engine final : private Steppable, private transport::LinkEvents {
   Status in_runner(Call call);
   void plan_collectives(bool* moved);
   Status plan(Running& running);
+  Running* next_to_start();
+  void notice_left_peers();
   void start(Running& running);
   void consider_huge_pages(const OpRequest& request);
   std::unique_ptr<Runner> make_runner(const Running& running);
   bool advance(Running& running);
+  void learn_of_tickets(const Running& running);
   void check_deadlines();
 
   // --- failure ---
@@ -113,6 +117,7 @@ class Engine final : private Steppable, private transport::LinkEvents {
   std::unique_ptr<schedule::Planner> planner_;
   std::unique_ptr<Tuner> tuner_;
   std::unique_ptr<Board> board_;
+  std::optional<Agenda> agenda_;          // on the board
   std::unique_ptr<Placement> placement_;  // where all ranks are on one host and fill its cores
   MemoryPool pool_;
   HugePages huge_pages_;

@@ -91,11 +91,13 @@ transport::OpInfo info_of(const OpState& op, uint8_t algorithm) {
   return info;
 }
 
-OpState::OpState(Driver* driver, OpRequest request, uint64_t sequence, Deadline deadline)
+OpState::OpState(Driver* driver, OpRequest request, uint64_t sequence, uint64_t age,
+                 Deadline deadline)
     : driver_(driver),
       request_(std::move(request)),
       info_(request_.info()),
       sequence_(sequence),
+      age_(age),
       deadline_(deadline),
       ticket_(request_.ticket) {}
 

@@ -52,7 +52,8 @@ transport::OpInfo info_of(const OpState& op, uint8_t algorithm);
 class OpState final : public Completion {
  public:
   // `driver` lives at least until the operation is done.
-  OpState(Driver* driver, OpRequest request, uint64_t sequence, Deadline deadline);
+  // `age`: grows from one operation to the next, of any kind.
+  OpState(Driver* driver, OpRequest request, uint64_t sequence, uint64_t age, Deadline deadline);
 
   Status wait(std::chrono::milliseconds timeout) override;
   int source_rank() const override { return source_; }
@@ -60,6 +61,7 @@ class OpState final : public Completion {
 
   const OpRequest& request() const { return request_; }
   const transport::OpInfo& info() const { return info_; }
+  uint64_t age() const { return age_; }
   const Deadline& deadline() const { return deadline_; }
   // "all_reduce #17 (sum, f32, 1024 elements)".
   std::string text() const;
@@ -75,6 +77,7 @@ class OpState final : public Completion {
   const OpRequest request_;
   const transport::OpInfo info_;
   const uint64_t sequence_;
+  const uint64_t age_;
   const Deadline deadline_;
   int source_ = -1;
   uint8_t ticket_;

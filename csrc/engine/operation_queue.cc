@@ -18,12 +18,15 @@ constexpr size_t kMaxRunningBytes = 128u << 20;
 // Tensors of all collectives that run, but for the oldest.
 constexpr size_t kMaxBytesBesideOldest = 2 * kMaxRunningBytes;
 
+// Of those that wait, the first so many and the oldest are looked at.
+constexpr size_t kMaxTried = 8;
+
 size_t bytes_of(const OpRequest& request) { return request.input.bytes() + request.output.bytes(); }
 
-// That of its messages, as far as priority and size go.
+// That of its messages, as far as ticket and size go.
 transport::SendOrder order_of(const OpState& op) {
   const size_t bytes = std::max(op.request().input.bytes(), op.request().output.bytes());
-  return {.priority = op.ticket(), .is_large = bytes > transport::kEagerBytes};
+  return {.ticket = op.ticket(), .is_large = bytes > transport::kEagerBytes};
 }
 
 // One writes what the other uses.
@@ -39,7 +42,8 @@ std::shared_ptr<OpState> OperationQueue::submit(Driver* driver, OpRequest reques
   std::unique_lock lock(mutex_);
   const uint64_t sequence =
       is_collective ? last_sequence_.fetch_add(1, std::memory_order_relaxed) + 1 : 0;
-  auto op = std::make_shared<OpState>(driver, std::move(request), sequence, deadline);
+  auto op =
+      std::make_shared<OpState>(driver, std::move(request), sequence, ++num_submitted_, deadline);
   if (error_.ok()) {
     submitted_.push_back(op);
     num_pending_.fetch_add(1, std::memory_order_relaxed);
@@ -55,7 +59,7 @@ std::shared_ptr<OpState> OperationQueue::submit(Driver* driver, OpRequest reques
 std::shared_ptr<OpState> OperationQueue::finished(Driver* driver, OpRequest request,
                                                   const Status& status) {
   const uint64_t sequence = request.is_point_to_point() ? 0 : ++last_sequence_;
-  auto op = std::make_shared<OpState>(driver, std::move(request), sequence, Deadline());
+  auto op = std::make_shared<OpState>(driver, std::move(request), sequence, 0, Deadline());
   op->complete(status);
   return op;
 }
@@ -96,9 +100,9 @@ bool OperationQueue::take_submitted() {
     added->sequence = op->sequence();
     added->op = std::move(op);
     if (next == list.end()) next = added;
+    has_tickets_ |= added->op->ticket() != kDefaultTicket;
     if (!is_message) {
       last_taken_ = added->sequence;
-      has_tickets_ |= added->op->ticket() != kDefaultTicket;
       hurry_those_before(*added);
     }
     if (!error.ok()) end(*added, error);
@@ -106,15 +110,15 @@ bool OperationQueue::take_submitted() {
   return true;
 }
 
-// Those whose end it needs, and in turn those whose end these need.
+// Those whose end it needs, and in turn those whose end these need. What has started keeps its
+// ticket: the messages of an operation leave in the order of its schedule.
 void OperationQueue::hurry_those_before(Running& added) {
+  if (!has_tickets_) return;
   const uint8_t ticket = added.op->ticket();
-  const auto is_later = [&](const Running& r) { return r.op && r.op->ticket() > ticket; };
-  if (std::none_of(collectives_.begin(), collectives_.end(), is_later)) return;
   std::vector<const OpRequest*> needed{&added.op->request()};
   for (auto it = std::prev(collectives_.end()); it != collectives_.begin();) {
     --it;
-    if (it->op == nullptr) continue;
+    if (it->op == nullptr || it->has_started) continue;
     const OpRequest& request = it->op->request();
     const auto needs = [&](const OpRequest* one) { return collide(*one, request); };
     if (std::none_of(needed.begin(), needed.end(), needs)) continue;
@@ -135,12 +139,13 @@ void OperationQueue::planned(Running& running) {
   may_have_startable_ = true;
 }
 
-// Of those that are planned and have not started.
-OperationQueue::Running* OperationQueue::most_urgent() {
+OperationQueue::Running* OperationQueue::next_by_ticket(const Running* last) {
+  const auto place = [](const Running& r) { return std::pair(r.op->ticket(), r.sequence); };
   Running* found = nullptr;
   for (auto it = collectives_.begin(); it != next_to_plan_; ++it) {
     if (it->op == nullptr || it->has_started) continue;
-    if (found == nullptr || it->op->ticket() < found->op->ticket()) found = &*it;
+    if (last != nullptr && place(*it) <= place(*last)) continue;
+    if (found == nullptr || place(*it) < place(*found)) found = &*it;
   }
   return found;
 }
@@ -153,41 +158,76 @@ OperationQueue::Running* OperationQueue::oldest() {
 
 bool OperationQueue::may_start(const Running& next) {
   const Running* const oldest = this->oldest();
+  if (&next == oldest) return true;
   const OpRequest& request = next.op->request();
-  size_t num_as_urgent = 0;
-  size_t bytes_as_urgent = bytes_of(request);
-  size_t bytes_beside_oldest = bytes_as_urgent;
-  for (const Running& other : collectives_) {
+  size_t num_as_urgent = 0, num_beside_oldest = 0;
+  size_t bytes_as_urgent = bytes_of(request), bytes_beside_oldest = bytes_of(request);
+  for (auto it = collectives_.begin(); it != next_to_plan_; ++it) {
+    const Running& other = *it;
     if (other.op == nullptr || &other == &next) continue;
     if (other.sequence < next.sequence && collide(other.op->request(), request)) return false;
     if (!other.has_started) continue;
     const size_t bytes = bytes_of(other.op->request());
-    if (&other != oldest) bytes_beside_oldest += bytes;
-    if (other.op->ticket() > next.op->ticket()) continue;
-    ++num_as_urgent;
-    bytes_as_urgent += bytes;
+    if (&other != oldest) {
+      ++num_beside_oldest;
+      bytes_beside_oldest += bytes;
+    }
+    if (other.op->ticket() <= next.op->ticket()) {
+      ++num_as_urgent;
+      bytes_as_urgent += bytes;
+    }
   }
-  return num_as_urgent < kMaxRunning && bytes_as_urgent <= kMaxRunningBytes &&
-         bytes_beside_oldest <= kMaxBytesBesideOldest;
+  return num_as_urgent < kMaxRunning &&
+         (num_as_urgent == 0 || bytes_as_urgent <= kMaxRunningBytes) &&
+         (num_beside_oldest == 0 || bytes_beside_oldest <= kMaxBytesBesideOldest);
 }
 
-OperationQueue::Running* OperationQueue::next_to_start() {
+OperationQueue::Running* OperationQueue::next_message() {
   while (next_message_ != messages_.end()) {
     Running& next = *next_message_++;
     if (next.op != nullptr) return &next;
   }
+  return nullptr;
+}
+
+bool OperationQueue::waits_for_earlier(uint64_t sequence) const {
+  const auto found = std::find_if(collectives_.begin(), collectives_.end(),
+                                  [&](const Running& r) { return r.sequence == sequence; });
+  if (found == collectives_.end() || found->op == nullptr) return false;
+  return std::any_of(collectives_.begin(), found, [&](const Running& earlier) {
+    return earlier.op != nullptr && collide(earlier.op->request(), found->op->request());
+  });
+}
+
+OperationQueue::Running* OperationQueue::begin(Running* collective) {
+  collective->has_started = true;
+  ++num_running_;
+  note_orders();
+  return collective;
+}
+
+OperationQueue::Running* OperationQueue::start(uint64_t sequence) {
+  Running* const found = find_if([&](const Running& r) { return r.sequence == sequence; });
+  if (found == nullptr) return nullptr;
+  DMLCOMM_CHECK(found->algorithm != nullptr && !found->has_started);
+  return begin(found);
+}
+
+OperationQueue::Running* OperationQueue::next_to_start() {
+  if (Running* message = next_message()) return message;
   if (!may_have_startable_) return nullptr;
-  Running* next = most_urgent();
-  if (next != nullptr && !may_start(*next)) {
+  Running* next = next_by_ticket(nullptr);
+  for (size_t i = 1; next != nullptr && !may_start(*next); ++i) {
+    next = i < kMaxTried ? next_by_ticket(next) : nullptr;
+  }
+  if (next == nullptr) {
     Running* const oldest = this->oldest();
-    next = oldest->has_started ? nullptr : oldest;
+    const bool may_run = oldest != nullptr && !oldest->has_started && oldest != next_to_plan();
+    next = may_run ? oldest : nullptr;
   }
   may_have_startable_ = next != nullptr;
   if (next == nullptr) return nullptr;
-  next->has_started = true;
-  ++num_running_;
-  note_orders();
-  return next;
+  return begin(next);
 }
 
 void OperationQueue::note_orders() {

@@ -2,14 +2,15 @@
 // collectives their place in the sequence, decides which of them run, and keeps the first failure.
 //
 // Collectives are matched between ranks by their sequence numbers, and planned in that order, each
-// when it is fewer than its window of places behind the oldest. Of those that are planned, that
-// with the smallest ticket starts next, or the earlier one of two. Several run at once, so that a
-// rail that one of them leaves idle carries another. The next one starts if
+// when it is fewer than its window of places behind the oldest. Several run at once, so that a rail
+// that one of them leaves idle carries another. Of those that are planned, the first by ticket and
+// number starts for which it is true that
 //  - it is the oldest; or fewer than kMaxRunning others with its ticket or a smaller one run, and
-//    their tensors and its own stay below kMaxRunningBytes, since data that comes for them may have
-//    to wait in windows; and
+//    their tensors and its own stay below kMaxRunningBytes (one may have more if there is no
+//    other), since data that comes for them may have to wait in windows; and all but the oldest
+//    stay below kMaxBytesBesideOldest; and
 //  - it has no memory in common with an earlier one that has not ended, if either writes there. If
-//    it has, the earlier one takes over its ticket.
+//    it has, and the earlier one has not started, that takes over its ticket.
 // The oldest always runs. So ranks may differ in tickets, and in which others run, without waiting
 // in a circle. Point-to-point operations start at once.
 //
@@ -68,6 +69,12 @@ class OperationQueue {
   void planned(Running& running);
   // The operation to start now, or null. It counts as running from now on.
   Running* next_to_start();
+  // The same, of messages.
+  Running* next_message();
+  // Starts this collective, which has been planned; null if there is none.
+  Running* start(uint64_t sequence);
+  // Whether collective `sequence` has memory in common with an earlier one, if either writes there.
+  bool waits_for_earlier(uint64_t sequence) const;
   // Notes the end of an operation, which stays in its list, without the operation, until sweep().
   void end(Running& running, const Status& status);
   void sweep();
@@ -77,6 +84,9 @@ class OperationQueue {
   void clear();
 
   bool has_collectives() const { return !collectives_.empty(); }
+  bool runs_collective() const { return num_running_ > 0; }
+  // The last collective that has been taken.
+  uint64_t last_taken() const { return last_taken_; }
   std::list<Running>& messages() { return messages_; }
   // `visit(running)` for every operation that has not ended: collectives in their order, then
   // point-to-point ones. Operations may end meanwhile.
@@ -86,6 +96,13 @@ class OperationQueue {
       for (Running& running : *list) {
         if (running.op != nullptr) visit(running);
       }
+    }
+  }
+  // `visit(running)` for every collective that has not ended, in their order.
+  template <typename Visit>
+  void for_each_collective(Visit visit) const {
+    for (const Running& running : collectives_) {
+      if (running.op != nullptr) visit(running);
     }
   }
   // The first of these for which `test(running)` holds, or null.
@@ -99,7 +116,7 @@ class OperationQueue {
     }
     return found;
   }
-  // Whether any collective so far had another ticket than the default.
+  // Whether any operation so far had another ticket than the default.
   bool has_tickets() const { return has_tickets_; }
   // A collective of large messages runs; and one of small messages, which go before all large ones.
   bool runs_large() const { return large_ < transport::kSendLast; }
@@ -112,10 +129,13 @@ class OperationQueue {
 
  private:
   void hurry_those_before(Running& added);
-  Running* most_urgent();
+  // The next one by ticket and number, behind `last` (null: the first), of those that are planned
+  // and have not started.
+  Running* next_by_ticket(const Running* last);
   bool may_start(const Running& next);
   // That has not ended, or null.
   Running* oldest();
+  Running* begin(Running* collective);
   void note_orders();
 
   // Guarded by the progress lock.
@@ -135,6 +155,7 @@ class OperationQueue {
   // Guarded by mutex_.
   mutable std::mutex mutex_;
   std::vector<std::shared_ptr<OpState>> submitted_;
+  uint64_t num_submitted_ = 0;
   Status error_;
 
   // Synchronised by themselves.

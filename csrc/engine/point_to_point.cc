@@ -14,7 +14,8 @@ PointToPointRunner::PointToPointRunner(transport::Mesh& mesh, transport::LinkEve
   const transport::Tag tag = transport::point_to_point_tag(request.tag);
   out_.tag = in_.tag = tag;
   out_.op = in_.op = op.info();
-  out_.order.priority = op.ticket();
+  out_.order.ticket = op.ticket();
+  out_.age = op.age();
   out_.owner = in_.owner = this;
   if (sends()) {
     out_.bytes = request.input.bytes();

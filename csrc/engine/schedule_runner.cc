@@ -124,7 +124,8 @@ void ScheduleRunner::activate(uint32_t task) {
       message.data = at(step.range);
       message.bytes = step.range.length * element_bytes_;
       message.rail = step.rail;
-      message.order = {.priority = op_.ticket(), .sequence = op_.sequence(), .step = id};
+      message.order = {.ticket = op_.ticket(), .sequence = op_.sequence(), .step = id};
+      message.age = op_.age();
       message.report = report_;
       message.owner = this;
       message.task = task;

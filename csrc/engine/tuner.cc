@@ -16,10 +16,10 @@ namespace {
 
 using transport::RankReport;
 
-// How far collectives between hosts are planned ahead: as many as run at once. Where tickets
-// differ, so many that one which is needed soon is seen behind the buckets of a whole model.
+// How far collectives between hosts are planned ahead: as many as run at once. Where tickets are
+// given, so many that one which is needed soon is seen behind the tensors of a whole model.
 constexpr uint64_t kWindow = 8;
-constexpr uint64_t kWindowOfTickets = 64;
+constexpr uint64_t kWindowOfTickets = 256;
 // The first ones of a size run alone, so that what they show counts at once.
 constexpr size_t kFirstOfSize = 8;
 // A rate is taken over if it differs by 30 % from the one in use in several reports in a row, or is
@@ -66,16 +66,16 @@ Tuner::Tuner(const CommunicatorOptions& options, transport::Mesh& mesh, schedule
 uint64_t Tuner::window(const schedule::OpShape& shape) const {
   if (mesh_.all_share_memory()) return 1;
   // Nothing is learnt, or nobody may have to wait for an operation that runs alone.
-  if (!measures() || tickets_differ_) return kWindowOfTickets;
+  if (!measures() || uses_tickets_) return kWindowOfTickets;
   if (!schedule::joins_all(shape)) return kWindow;
   const schedule::Trials& trials = planner_.trials_of(shape);
   return trials.num_started() < kFirstOfSize || trials.is_trying() ? 1 : kWindow;
 }
 
-RankReport Tuner::own_report(const OpState& op, bool tickets_differ) const {
+RankReport Tuner::own_report(const OpState& op, bool uses_tickets) const {
   RankReport report;
   if (!is_on_) report.rates.fill(RankReport::kOff);
-  if (tickets_differ) report.tickets = RankReport::kDiffer;
+  if (uses_tickets) report.tickets = RankReport::kUsed;
   if (!measures()) return report;
   // The ranks of a host share its rails.
   const double sharers = mesh_.job().num_ranks_on_host();
@@ -113,7 +113,7 @@ void Tuner::plan(const OpState& op) {
   }
   next.algorithm = &planner_.choose(shape);
   past_.push_back(std::move(next));
-  if (past_.size() > (tickets_differ_ ? 2 * kWindowOfTickets : 4 * kWindow)) past_.pop_front();
+  if (past_.size() > (uses_tickets_ ? 2 * kWindowOfTickets : 4 * kWindow)) past_.pop_front();
 }
 
 void Tuner::planned(const OpState& op) {
@@ -151,7 +151,7 @@ void Tuner::ended(uint64_t sequence, const Runner& runner) {
 void Tuner::learn(uint64_t sequence) {
   const Past* const from = find(sequence);
   if (from == nullptr || !from->joins_all) return tell(sequence - kWindow, 0);
-  tickets_differ_ |= from->report.tickets == RankReport::kDiffer;
+  uses_tickets_ |= from->report.tickets == RankReport::kUsed;
   consider(from->report);
   if (!is_on_) return;
   if (from->window == 1) tell(sequence - 1, from->report.seconds(kBefore));

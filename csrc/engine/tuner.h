@@ -37,7 +37,7 @@ class Tuner {
   void planned(const OpState& op);
   void started(const OpState& op);
   // This rank's part of its report.
-  transport::RankReport own_report(const OpState& op, bool tickets_differ) const;
+  transport::RankReport own_report(const OpState& op, bool uses_tickets) const;
   // A message between two points has started: its bytes pass beside the operations.
   void message_started() { has_messages_ = true; }
   // A collective has ended well.
@@ -72,7 +72,7 @@ class Tuner {
   transport::Mesh& mesh_;
   schedule::Planner& planner_;
   bool is_on_;
-  bool tickets_differ_ = false;  // on some rank
+  bool uses_tickets_ = false;  // on some rank
   std::vector<double>
       assumed_bps_;  // by rail of the topology; empty where no rank is on another host
   transport::RankReport in_use_;

@@ -102,16 +102,14 @@ TEST(DType, NumbersStay) {
 
 // --- configuration
 
-const char* const kVariables[] = {"DMLCOMM_SOCKET_IFNAME",   "DMLCOMM_TOPOLOGY",
-                                  "DMLCOMM_TRANSPORT",       "DMLCOMM_TICKET_MARK",
-                                  "DMLCOMM_ALGORITHM",       "DMLCOMM_AUTOTUNE",
-                                  "DMLCOMM_PORT_RANGE",      "DMLCOMM_PEER_TIMEOUT_S",
-                                  "DMLCOMM_LOG_LEVEL",       "DMLCOMM_SPIN_US",
-                                  "DMLCOMM_SHM_BOARD_BYTES", "DMLCOMM_SHM_SINGLE_COPY",
-                                  "DMLCOMM_HUGE_PAGES",      "DMLCOMM_SHARE_TENSORS",
-                                  "DMLCOMM_TCP_CONGESTION",  "DMLCOMM_TCP_BUFFER_BYTES",
-                                  "DMLCOMM_PS_SERVERS",      "DMLCOMM_PS_TOKEN",
-                                  "DMLCOMM_PS_WORKER",       "RANK"};
+const char* const kVariables[] = {
+    "DMLCOMM_SOCKET_IFNAME",   "DMLCOMM_TOPOLOGY",         "DMLCOMM_TRANSPORT",
+    "DMLCOMM_TICKET_MARK",     "DMLCOMM_CREDIT_BYTES",     "DMLCOMM_ALGORITHM",
+    "DMLCOMM_AUTOTUNE",        "DMLCOMM_PORT_RANGE",       "DMLCOMM_PEER_TIMEOUT_S",
+    "DMLCOMM_LOG_LEVEL",       "DMLCOMM_SPIN_US",          "DMLCOMM_SHM_BOARD_BYTES",
+    "DMLCOMM_SHM_SINGLE_COPY", "DMLCOMM_HUGE_PAGES",       "DMLCOMM_SHARE_TENSORS",
+    "DMLCOMM_TCP_CONGESTION",  "DMLCOMM_TCP_BUFFER_BYTES", "DMLCOMM_PS_SERVERS",
+    "DMLCOMM_PS_TOKEN",        "DMLCOMM_PS_WORKER",        "RANK"};
 
 // Every test starts and ends without any of the variables.
 class ConfigTest : public testing::Test {
@@ -166,6 +164,7 @@ TEST_F(ConfigTest, WithoutVariablesEverythingIsAtItsDefault) {
   EXPECT_TRUE(config->shm_single_copy);
   EXPECT_TRUE(config->huge_pages);
   EXPECT_EQ(config->tcp_congestion, "");
+  EXPECT_FALSE(config->credit_bytes.has_value());
   EXPECT_FALSE(config->tcp_buffer_bytes.has_value());
 }
 
@@ -292,6 +291,13 @@ TEST_F(ConfigTest, ShareTensors) {
   EXPECT_TRUE(field_of(name, "1", &Config::share_tensors));
   EXPECT_FALSE(field_of(name, "0", &Config::share_tensors));
   expect_illegal(name, {"always", "2"});
+}
+
+TEST_F(ConfigTest, CreditBytes) {
+  const char* name = "DMLCOMM_CREDIT_BYTES";
+  EXPECT_EQ(field_of(name, "16384", &Config::credit_bytes), 16384u);
+  EXPECT_EQ(field_of(name, "1073741824", &Config::credit_bytes), 1073741824u);
+  expect_illegal(name, {"16383", "1073741825", "0", "64k"});
 }
 
 TEST_F(ConfigTest, TcpCongestion) {

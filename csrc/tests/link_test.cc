@@ -120,7 +120,7 @@ TEST_P(LinkTest, MessagesOfOneTagMeetTheirReceivesInOrderWhateverTheirTickets) {
     data.push_back(pattern(sizes[i], static_cast<unsigned>(i)));
     got.emplace_back(sizes[i]);
     out.push_back(sending(point_to_point_tag(3), data.back()));
-    out.back().order.priority = static_cast<uint8_t>(200 - 30 * i);
+    out.back().order.ticket = static_cast<uint8_t>(200 - 30 * i);
     a_.send(out.back());  // waits for the connection, and is queued with the others
     in.push_back(receiving(point_to_point_tag(3), got.back()));
     b_.recv(in.back());

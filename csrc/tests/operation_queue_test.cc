@@ -137,13 +137,13 @@ TEST_F(RailSharingTest, SmallOperationsThatComeLaterByTheirTicketsGetNoRoom) {
   EXPECT_LT(share_after_ms(0), 1);
 }
 
-TEST_F(OperationQueueTest, MemoryInCommonWaitsAndSoDoesWhatComesBehind) {
+TEST_F(OperationQueueTest, MemoryInCommonWaitsAndNothingElseDoes) {
   all_reduce(&memory_[0], 10);
   all_reduce(&memory_[9], 10);
   all_reduce(&memory_[50], 10);
-  EXPECT_EQ(start(), (Numbers{1}));
+  EXPECT_EQ(start(), (Numbers{1, 3}));
   end(0);
-  EXPECT_EQ(start(), (Numbers{2, 3}));
+  EXPECT_EQ(start(), (Numbers{2}));
 }
 
 TEST_F(OperationQueueTest, LargeTensorsRunOneAfterTheOther) {
@@ -203,11 +203,27 @@ TEST_F(OperationQueueTest, WhatAnUrgentOneWaitsForTakesOverItsTicket) {
   EXPECT_EQ(middle->ticket(), 3);
   EXPECT_EQ(before->ticket(), 3);
   EXPECT_EQ(other->ticket(), 200);
-  EXPECT_EQ(start(64), (Numbers{2, 1}));
+  EXPECT_EQ(start(64), (Numbers{2, 1, 4}));
   end_collective(2);
   EXPECT_EQ(start(64), (Numbers{3}));
   end_collective(3);
-  EXPECT_EQ(start(64), (Numbers{5, 4}));
+  EXPECT_EQ(start(64), (Numbers{5}));
+}
+
+TEST_F(OperationQueueTest, WhatRunsKeepsItsTicket) {
+  const auto running = all_reduce(&memory_[0], 1);
+  start();
+  all_reduce(&memory_[0], 1, 3);
+  queue_.take_submitted();
+  EXPECT_EQ(running->ticket(), 128);
+}
+
+TEST_F(OperationQueueTest, AnUrgentOneStartsAtOnceHoweverLarge) {
+  constexpr size_t kCount = 40u << 20;
+  float* const nowhere = nullptr;
+  for (size_t i = 0; i < 4; ++i) all_reduce(&memory_[i], 1);
+  all_reduce(nowhere + 1000, kCount, 0);
+  EXPECT_EQ(start(64), (Numbers{5, 1}));
 }
 
 TEST_F(OperationQueueTest, AnUrgentOneStartsBesideLargeTensors) {

@@ -324,8 +324,8 @@ TEST(RailsTest, OfLargeMessagesTheSmallestTicketGoesFirst) {
   Pair pair(2, 2000);
   Message slow(collective_tag(1, 0, 0), random_bytes(3'000'000, random));
   Message urgent(collective_tag(2, 0, 0), random_bytes(300'000, random));
-  slow.out.order.priority = 128;
-  urgent.out.order.priority = 127;
+  slow.out.order.ticket = 128;
+  urgent.out.order.ticket = 127;
   urgent.out.order.sequence = 1;
   pair.b.recv(urgent.in);
   pair.b.open(2, {});
@@ -337,6 +337,45 @@ TEST(RailsTest, OfLargeMessagesTheSmallestTicketGoesFirst) {
   EXPECT_LT(slow.in.arrived, 1'000'000u);
   pair.settle();
   EXPECT_EQ(slow.got, slow.data);
+}
+
+TEST(RailsTest, OnePartInSixteenIsTheOldestOperations) {
+  std::mt19937 random(1);
+  Pair pair(2, 2000);
+  Message old(collective_tag(1, 0, 0), random_bytes(4'000'000, random));
+  Message urgent(collective_tag(2, 0, 0), random_bytes(30'000'000, random));
+  old.out.order.ticket = 255;
+  old.out.age = 1;
+  urgent.out.age = 2;
+  pair.b.recv(urgent.in);
+  pair.b.open(2, {});
+  begin_to_send(pair, old);
+  pair.a.send(urgent.out);
+  while (pair.notes_b.num_arrived == 0) ASSERT_TRUE(pair.step());
+  EXPECT_EQ(urgent.got, urgent.data);
+  EXPECT_GT(old.in.arrived, urgent.data.size() / 18);
+  EXPECT_LT(old.in.arrived, urgent.data.size() / 12);
+}
+
+TEST(RailsTest, ALargeMessagePassesSmallOnesThatAreLessUrgent) {
+  std::mt19937 random(1);
+  Pair pair(2, 2000);
+  Message urgent(collective_tag(2, 0, 0), random_bytes(300'000, random));
+  std::list<Message> small;
+  pair.b.recv(urgent.in);
+  pair.b.open(2, {});
+  pair.settle();
+  for (uint32_t i = 0; i < 200; ++i) {
+    Message& message = small.emplace_back(collective_tag(1, 0, i), random_bytes(10'000, random));
+    message.out.order.ticket = 1;
+    pair.b.recv(message.in);
+    pair.a.send(message.out);
+  }
+  pair.a.send(urgent.out);
+  while (urgent.in.arrived < urgent.data.size()) ASSERT_TRUE(pair.step());
+  EXPECT_LT(pair.notes_b.num_arrived, 100);
+  pair.settle();
+  for (const Message& message : small) EXPECT_EQ(message.got, message.data);
 }
 
 TEST(RailsTest, GoodbyeWaitsForWhatOtherLanesBring) {

@@ -35,7 +35,8 @@ class RelayTest : public testing::Test {
       int fds[2];
       ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
       outer_[i] = UniqueFd(fds[0]);
-      inner[i] = std::make_unique<tcp::TcpChannel>(UniqueFd(fds[1]), TicketMarking::none, "test");
+      inner[i] =
+          std::make_unique<tcp::TcpChannel>(UniqueFd(fds[1]), TicketMarking::none, 0, "test");
     }
     relay_ = std::make_unique<Relay>(std::move(inner[0]), std::move(inner[1]));
   }

@@ -97,7 +97,7 @@ class TicketMarkTest : public testing::Test {
     ASSERT_TRUE(receiver_.valid());
     pollfd connected{outgoing->get(), POLLOUT, 0};
     ASSERT_EQ(poll(&connected, 1, 10'000), 1);
-    channel_ = std::make_unique<TcpChannel>(std::move(*outgoing), marking, "test");
+    channel_ = std::make_unique<TcpChannel>(std::move(*outgoing), marking, 0, "test");
   }
 
   void write(uint8_t ticket, size_t bytes) {

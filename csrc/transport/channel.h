@@ -26,6 +26,7 @@ class Channel {
   // The bytes of the next writes have this ticket, from 0 on. A channel through switches may show
   // it to them.
   virtual void set_ticket(uint8_t /*ticket*/) {}
+  virtual bool shows_tickets() const { return false; }
 
   // Hands out as many bytes as are there, possibly none. The end of the stream is `peer_lost`.
   virtual Result<size_t> read(const iovec* parts, int num_parts) = 0;
@@ -44,11 +45,16 @@ class Channel {
     uint64_t confirmed_bytes = 0;
     uint64_t busy_us = 0;  // while bytes were waiting or on their way
     uint64_t bytes_resent = 0;
-    uint32_t min_rtt_us = 0;      // the shortest round trip of late
-    uint64_t queued_bytes = 0;    // waiting or on their way now
-    double bytes_per_second = 0;  // at which bytes were confirmed of late; 0: not known
+    uint32_t min_rtt_us = 0;         // the shortest round trip of late
+    uint64_t queued_bytes = 0;       // waiting or on their way now
+    uint64_t most_queued_bytes = 0;  // that wait, and that are on their way, at most
+    double bytes_per_second = 0;     // at which bytes were confirmed of late; 0: not known
   };
   virtual Flow flow() const { return {}; }
+
+  // From now on about so many bytes wait at most, beyond those on their way. Without effect where
+  // no kernel queues them.
+  virtual void limit_queue(size_t /*bytes*/) {}
 
   // Null if neither end reaches the other's memory.
   RemoteMemory* memory() const { return memory_; }

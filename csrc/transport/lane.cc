@@ -26,6 +26,14 @@ constexpr uint64_t kMaxUntoldFrames = 64;
 constexpr size_t kMaxUntoldBytes = 256 * 1024;
 // A look at the kernel's queue of a lane holds for so long.
 constexpr int64_t kProspectNs = 1 * kNsPerMs;
+// A small message that so many have passed keeps its place.
+constexpr uint32_t kMostPassed = 64;
+// The credit: so many bytes wait for no longer than this. Half of it is the part that a lane has
+// begun, and half the kernel's queue.
+constexpr double kCreditS = 2e-3;
+constexpr size_t kMinCreditBytes = 32 * 1024;
+// Another one is worth a system call if it differs by so much.
+constexpr double kOtherCredit = 1.25;
 // The rate of a lane that has carried nothing for so long is not known any more.
 constexpr int64_t kProspectAgeNs = 1 * kNsPerS;
 
@@ -62,6 +70,13 @@ bool meets_before(const OutFrame& first, const OutFrame& second) {
          begins_message(first.header) && begins_message(second.header);
 }
 
+// Parts of large messages are seen to when they are given to the lane.
+bool may_pass(const OutFrame& frame, const OutFrame& waiting) {
+  if (waiting.order <= frame.order || waiting.written > 0) return false;
+  const bool is_control = frame.header.ticket == 0;
+  return is_control || waiting.order.is_large || waiting.num_passed < kMostPassed;
+}
+
 }  // namespace
 
 Lane::Lane(std::unique_ptr<Channel> channel, uint64_t job_id, bool keeps, RailCounters* counters,
@@ -78,12 +93,12 @@ void Lane::push(OutFrame frame) {
   const bool waits_already = !out_.empty() && !deferred_;
   const bool is_small =
       frame.header.kind == FrameKind::data && frame.header.payload_bytes <= kMaxDeferredPayload;
-  deferred_ = !waits_already && (is_small || frame.more_follow) && queued_bytes_ < kBatchBytes;
+  deferred_ = !waits_already && is_small && queued_bytes_ < kBatchBytes;
+  num_large_ += frame.order.is_large ? 1 : 0;
   queued_bytes_ += frame.header.payload_bytes;
   // Behind those of the same order, and never before one that is partly written.
   auto place = out_.end();
-  while (place != out_.begin() && std::prev(place)->order > frame.order &&
-         std::prev(place)->written == 0) {
+  while (place != out_.begin() && may_pass(frame, *std::prev(place))) {
     --place;
     if (!meets_before(*place, frame)) continue;
     frame.order = place->order;
@@ -91,6 +106,7 @@ void Lane::push(OutFrame frame) {
   }
   // It may go before a large one that waits for its budget.
   const bool is_next = place == out_.begin();
+  std::for_each(place, out_.end(), [](OutFrame& passed) { ++passed.num_passed; });
   out_.insert(place, std::move(frame));
   if ((!waits_already || is_next) && !deferred_) write_at_once();
 }
@@ -133,7 +149,7 @@ Result<bool> Lane::write_batch(bool* wrote_any) {
   uint16_t ticket = 0;  // that the frames of this batch have, if they have any
   for (OutFrame& frame : out_) {
     if (num_parts + 2 > kMaxParts || total >= kBatchBytes || !may_leave(frame)) break;
-    if (frame.header.ticket != 0) {
+    if (frame.header.ticket != 0 && channel_->shows_tickets()) {
       if (ticket != 0 && frame.header.ticket != ticket) break;
       ticket = frame.header.ticket;
     }
@@ -169,6 +185,7 @@ Result<bool> Lane::write_batch(bool* wrote_any) {
 void Lane::frame_written() {
   OutFrame& frame = out_.front();
   queued_bytes_ -= frame.header.payload_bytes;
+  num_large_ -= frame.order.is_large ? 1 : 0;
   SendRequest* completes = frame.completes;
   const bool is_kept = keeps_ && frame.header.number != 0;
   if (is_kept) kept_.push_back(std::move(frame));
@@ -221,6 +238,31 @@ Lane::Prospect Lane::prospect(int64_t now_ns) {
   }
   const auto added = static_cast<double>(bytes_since_prospect_ + queued_bytes_);
   return {prospect_.queued_bytes + added, prospect_.bytes_per_second};
+}
+
+void Lane::limit_credit(size_t bytes) {
+  adapts_credit_ = bytes == 0;
+  credit_ = adapts_credit_ ? kMinCreditBytes : bytes;
+  channel_->limit_queue(credit_);
+}
+
+size_t Lane::credit(int64_t now_ns) {
+  was_large_ = true;
+  if (!adapts_credit_ || now_ns - credit_ns_ < kProspectNs) return credit_;
+  credit_ns_ = now_ns;
+  const double rate = prospect(now_ns).bytes_per_second;
+  const auto now = static_cast<double>(credit_);
+  const double wanted =
+      std::clamp<double>(rate > 0 ? kCreditS * rate : 2 * now, kMinCreditBytes, kMaxPayloadBytes);
+  if (wanted < kOtherCredit * now && now < kOtherCredit * wanted) return credit_;
+  credit_ = static_cast<size_t>(wanted);
+  channel_->limit_queue(credit_);
+  return credit_;
+}
+
+uint64_t Lane::blocking_bytes() const {
+  if (!was_large_) return 0;
+  return kHeaderBytes + std::max(credit_, kBatchBytes) + channel_->flow().most_queued_bytes;
 }
 
 void Lane::measure() {

@@ -67,10 +67,10 @@ struct OutFrame {
   SendRequest* completes = nullptr;    // reported when the frame is through
   std::string owned;                   // the payload, if it is not borrowed
   bool is_part = false;                // of a large message: order does not matter
-  bool more_follow = false;            // at once: then they are written together
   bool has_budget = false;             // a large one; see RailBudget
   SendOrder order;
-  size_t written = 0;  // header included
+  uint32_t num_passed = 0;  // frames that have gone before it since it waits
+  size_t written = 0;       // header included
 };
 
 class Lane {
@@ -100,8 +100,11 @@ class Lane {
   }
 
   bool idle() const { return out_.empty(); }
-  // Whether a further frame would be written at once.
-  bool has_room() const { return (out_.empty() || deferred_) && channel_->maybe_writable(); }
+  // Whether a part of a large message would be written at once, or before what waits for room.
+  bool has_room(const SendOrder& order) const {
+    if ((out_.empty() || deferred_) && channel_->maybe_writable()) return true;
+    return !out_.empty() && num_large_ == 0 && out_.back().order.ticket > order.ticket;
+  }
   size_t queued_bytes() const { return queued_bytes_; }
   // Bytes that have not arrived, and the rate at which they do, as far as the kernel knows; a rate
   // of 0 is not known.
@@ -122,6 +125,15 @@ class Lane {
   // Nothing has come for another `ns`, while other lanes were heard; for how long in all.
   int64_t add_silence(int64_t ns) { return silent_ns_ += ns; }
   int64_t stalled_ns(int64_t now_ns) { return stall_watch_.stalled_ns(*channel_, now_ns); }
+
+  // From now on parts of large messages, and the channel's queue, have so many bytes at most; 0: as
+  // many as the channel carries in some milliseconds. More where it had too little to send: then a
+  // rail may have been idle.
+  void limit_credit(size_t bytes);
+  size_t credit(int64_t now_ns);
+  // An urgent message waits for so many bytes at most: those of a part or of a small message that
+  // has begun, of the channel's queue, and on their way. 0 while no large message was there.
+  uint64_t blocking_bytes() const;
 
   // Tells the meter what the channel has carried since the last call.
   void measure();
@@ -162,6 +174,7 @@ class Lane {
 
   std::deque<OutFrame> out_;
   size_t queued_bytes_ = 0;
+  size_t num_large_ = 0;        // parts of large messages in out_
   bool deferred_ = false;       // all of out_ waits for flush_deferred()
   std::deque<OutFrame> kept_;   // written, not confirmed
   uint64_t num_confirmed_ = 0;  // numbered frames
@@ -192,6 +205,12 @@ class Lane {
   int64_t prospect_ns_ = 0;
   size_t bytes_since_prospect_ = 0;
   int64_t carried_ns_ = 0;  // when it was last seen to carry more than small messages
+
+  // Of large messages. While the credit is not limited, parts have the size that suits them.
+  size_t credit_ = kMaxPayloadBytes;
+  bool adapts_credit_ = false;
+  int64_t credit_ns_ = 0;  // when it was adapted last
+  bool was_large_ = false;
 
   StallWatch stall_watch_;
   int64_t silent_ns_ = 0;

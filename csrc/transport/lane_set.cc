@@ -12,12 +12,11 @@ namespace {
 // slowest lane is not the last to finish.
 constexpr size_t kMaxPartBytes = 128 * 1024;
 constexpr size_t kMinPartBytes = 16 * 1024;
-// Payload of a frame that is kept until confirmed, at most: the memory of a message is free only
-// when all its frames are confirmed.
-constexpr size_t kMaxKeptPayloadBytes = 256 * 1024;
 // A small message of a collective takes any rail from this size on. Smaller ones leave together on
 // one, in one system call.
 constexpr size_t kLeastSpreadBytes = 4 * 1024;
+// One part in so many is the oldest operation's.
+constexpr size_t kPartsPerOldest = 16;
 
 }  // namespace
 
@@ -26,12 +25,14 @@ LaneSet::LaneSet(const Shape& shape, RailCounters* counters, RailMeter* meters, 
       counters_(counters),
       meters_(meters),
       reader_(reader),
-      lanes_(shape.num_rails * shape.lanes_per_rail) {}
+      lanes_(shape.num_rails * shape.lanes_per_rail),
+      limits_credit_(shape.credit_bytes > 0) {}
 
 void LaneSet::attach(size_t index, std::unique_ptr<Channel> channel) {
   RailMeter* const meter = meters_ == nullptr ? nullptr : &meters_[index % shape_.num_rails];
   lanes_[index] = std::make_unique<Lane>(std::move(channel), shape_.job_id, has_many_rails(),
                                          &counters_of(index), meter, reader_);
+  if (limits_credit_) lanes_[index]->limit_credit(shape_.credit_bytes);
   place_orphaned();
 }
 
@@ -98,12 +99,6 @@ uint8_t LaneSet::rail_for_small(const SendRequest& request) {
   return RailMeter::next_for_small({meters_, lanes_.size()}, request.bytes).value_or(kAnyRail);
 }
 
-// A small message is one frame.
-size_t LaneSet::frame_bytes(const SendRequest& request) const {
-  const size_t most = has_many_rails() ? kMaxKeptPayloadBytes : kMaxPayloadBytes;
-  return request.order.is_large ? within_budget(most) : most;
-}
-
 // Frames are short while large messages leave room for small ones.
 size_t LaneSet::within_budget(size_t bytes) const {
   for (size_t rail = 0; meters_ != nullptr && rail < shape_.num_rails; ++rail) {
@@ -126,9 +121,9 @@ OutFrame LaneSet::next_part(const FrameHeader& header, SendRequest& request, siz
   return frame;
 }
 
-void LaneSet::stripe(const FrameHeader& header, SendRequest& request) {
-  const auto goes_later = [&](const Striped& s) { return s.request->order > request.order; };
-  striped_.insert(std::find_if(striped_.begin(), striped_.end(), goes_later), {header, &request});
+void LaneSet::push_large(const FrameHeader& header, SendRequest& request) {
+  const auto goes_later = [&](const Large& m) { return m.request->order > request.order; };
+  large_.insert(std::find_if(large_.begin(), large_.end(), goes_later), {header, &request});
   feed();
 }
 
@@ -136,13 +131,16 @@ Lane* LaneSet::first_lane() const {
   return shape_.first_rail < lanes_.size() ? lanes_[shape_.first_rail].get() : nullptr;
 }
 
-// `left`: bytes of the message whose next part it takes.
-Lane* LaneSet::next_with_room(size_t left) {
-  if (Lane* first = first_lane()) return first->has_room() ? first : nullptr;
+// For the next part of the message.
+Lane* LaneSet::next_with_room(const Large& message) {
+  const SendOrder& order = message.request->order;
+  Lane* only =
+      is_striped(message.request->rail) ? first_lane() : lanes_[message.request->rail].get();
+  if (only != nullptr) return only->has_room(order) ? only : nullptr;
   for (size_t i = 0; i < lanes_.size(); ++i) {
     const size_t index = (next_lane_ + i) % lanes_.size();
-    if (!lanes_[index] || !lanes_[index]->has_room()) continue;
-    if (would_be_last(index, part_bytes(left), left)) continue;
+    if (!lanes_[index] || !lanes_[index]->has_room(order)) continue;
+    if (would_be_last(index, part_bytes(message), message.left())) continue;
     next_lane_ = (index + 1) % lanes_.size();
     return lanes_[index].get();
   }
@@ -175,20 +173,42 @@ bool LaneSet::would_be_last(size_t index, size_t part, size_t left) const {
 }
 
 // Parts shrink towards the end, so that all lanes finish together.
-size_t LaneSet::part_bytes(size_t left) const {
+size_t LaneSet::part_bytes(const Large& message) const {
   if (!has_many_rails()) return within_budget(kMaxPayloadBytes);
-  const size_t num_used = first_lane() ? 1 : num_alive();
-  return std::clamp(left / (2 * num_used), kMinPartBytes, within_budget(kMaxPartBytes));
+  const bool has_one_lane = first_lane() != nullptr || !is_striped(message.request->rail);
+  const size_t num_used = has_one_lane ? 1 : num_alive();
+  return std::clamp(message.left() / (2 * num_used), kMinPartBytes, within_budget(kMaxPartBytes));
+}
+
+std::pair<size_t, Lane*> LaneSet::next_large() {
+  if (num_parts_ % kPartsPerOldest == kPartsPerOldest - 1) {
+    const auto is_older = [](const Large& a, const Large& b) {
+      return a.request->age < b.request->age;
+    };
+    const auto oldest = std::min_element(large_.begin(), large_.end(), is_older);
+    if (Lane* lane = next_with_room(*oldest)) return {oldest - large_.begin(), lane};
+  }
+  for (size_t i = 0; i < large_.size(); ++i) {
+    if (Lane* lane = next_with_room(large_[i])) return {i, lane};
+  }
+  return {0, nullptr};
+}
+
+void LaneSet::limit_credit() {
+  if (meters_ == nullptr || std::exchange(limits_credit_, true)) return;
+  for_each_lane([this](size_t, Lane& lane) { lane.limit_credit(shape_.credit_bytes); });
 }
 
 bool LaneSet::feed() {
   bool moved = false;
-  while (!striped_.empty()) {
-    const auto [header, request] = striped_.front();
-    Lane* lane = next_with_room(request->bytes - request->queued);
+  while (!large_.empty()) {
+    const auto [index, lane] = next_large();
     if (lane == nullptr) break;
-    OutFrame frame = next_part(header, *request, part_bytes(request->bytes - request->queued));
-    if (request->queued == request->bytes) striped_.pop_front();
+    const Large& message = large_[index];
+    const size_t most = std::min(part_bytes(message), lane->credit(now_ns()));
+    OutFrame frame = next_part(message.header, *message.request, most);
+    ++num_parts_;
+    if (message.left() == 0) large_.erase(large_.begin() + static_cast<ptrdiff_t>(index));
     number(frame);
     lane->push(std::move(frame));
     moved = true;
@@ -198,12 +218,11 @@ bool LaneSet::feed() {
 
 bool LaneSet::idle() const {
   const auto is_idle = [](const auto& lane) { return !lane || lane->idle(); };
-  return striped_.empty() && orphaned_.empty() &&
-         std::all_of(lanes_.begin(), lanes_.end(), is_idle);
+  return large_.empty() && orphaned_.empty() && std::all_of(lanes_.begin(), lanes_.end(), is_idle);
 }
 
 size_t LaneSet::num_unfinished() const {
-  size_t count = striped_.size() + orphaned_.size();
+  size_t count = large_.size() + orphaned_.size();
   for_each_lane([&](size_t, Lane& lane) { count += lane.num_unfinished(); });
   return count;
 }
@@ -230,7 +249,7 @@ void LaneSet::place_orphaned() {
 }
 
 void LaneSet::drop_queued() {
-  striped_.clear();
+  large_.clear();
   orphaned_.clear();
   for_each_lane([](size_t, Lane& lane) { lane.drop_queued(); });
 }

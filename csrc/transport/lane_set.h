@@ -2,8 +2,10 @@
 // that stands in for the one that leads to the peer may have several.
 //
 // A large message is cut into parts, and a lane takes the next part whenever it has room: a lane
-// that is twice as fast carries twice as much. At the end of a message a slow lane takes none that
-// the others would have carried before. With several rails,
+// that is twice as fast carries twice as much. The next part is one of the message that goes first
+// (SendOrder), and every sixteenth one of the oldest operation, so that none waits for ever. At the
+// end of a message a slow lane takes none that the others would have carried before. With several
+// rails,
 //  - frames whose order matters (control, small messages between two points) share one lane, and
 //    move to another only when that dies;
 //  - a message that names a rail takes its lane while that lives;
@@ -14,6 +16,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "transport/lane.h"
@@ -27,6 +30,7 @@ class LaneSet {
     size_t num_rails;
     size_t lanes_per_rail;  // lane i is on rail i modulo num_rails
     uint8_t first_rail;     // while it lives, messages for any rail are not striped over others
+    size_t credit_bytes;    // of each lane; 0: by its rate, once it is limited
   };
 
   // `counters` and `meters`: one per rail; `meters` may be null.
@@ -57,18 +61,19 @@ class LaneSet {
   // Over `rail`, or another if that is dead, in any order; without a named rail (kAnyRail) in the
   // order of the calls.
   void push(OutFrame frame, uint8_t rail);
-  // A whole message in parts, over all lanes, or the one that leads to the peer; `header` is that
-  // of its first part.
-  void stripe(const FrameHeader& header, SendRequest& request);
+  // A large message in parts, over the rail that it names, or the one that leads to the peer, or
+  // all lanes; `header` is that of its first part.
+  void push_large(const FrameHeader& header, SendRequest& request);
   // The rail of a small message. One that may take any, in any order, has kAnyRail only if it is
   // very small, the rates are not known, a rail is dead, or one alone leads to the peer.
   uint8_t rail_for_small(const SendRequest& request);
-  // The most that a frame of this message may have.
-  size_t frame_bytes(const SendRequest& request) const;
   // The next part of `request`, of at most `most` bytes.
   static OutFrame next_part(const FrameHeader& header, SendRequest& request, size_t most);
 
-  // Gives parts of striped messages to lanes that have room.
+  // See Lane::limit_credit(). Without effect on lanes inside a host, which have no meters.
+  void limit_credit();
+
+  // Gives parts of large messages to lanes that have room.
   bool feed();
   // All frames have been written.
   bool idle() const;
@@ -80,9 +85,11 @@ class LaneSet {
   void drop_queued();
 
  private:
-  struct Striped {
+  struct Large {
     FrameHeader header;
     SendRequest* request;
+
+    size_t left() const { return request->bytes - request->queued; }
   };
 
   RailCounters& counters_of(size_t index) { return counters_[index % shape_.num_rails]; }
@@ -91,12 +98,14 @@ class LaneSet {
   Lane* lane_for_ordered();
   Lane* least_busy() const;
   Lane* first_lane() const;
-  Lane* next_with_room(size_t left);
+  Lane* next_with_room(const Large& message);
+  // The next one to take a part of, and the lane that takes it; or no lane.
+  std::pair<size_t, Lane*> next_large();
   bool would_be_last(size_t index, size_t part, size_t left) const;
   void place(OutFrame frame);
   void place_orphaned();
   size_t within_budget(size_t bytes) const;
-  size_t part_bytes(size_t left) const;
+  size_t part_bytes(const Large& message) const;
 
   const Shape shape_;
   RailCounters* const counters_;
@@ -106,7 +115,9 @@ class LaneSet {
   size_t ordered_lane_ = 0;
   size_t next_lane_ = 0;  // takes the next part
   uint64_t next_number_ = 1;
-  std::deque<Striped> striped_;
+  std::deque<Large> large_;  // in the order in which they go
+  size_t num_parts_ = 0;     // that have been given to lanes
+  bool limits_credit_;
   std::deque<OutFrame> orphaned_;  // while no lane lives
 };
 

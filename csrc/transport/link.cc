@@ -51,7 +51,8 @@ SendRequest* take_by_id(std::vector<SendRequest*>& items, uint64_t id) {
 
 Link::Link(const LinkOptions& options)
     : options_(options),
-      lanes_({options.job_id, options.num_rails, options.lanes_per_rail, options.first_rail},
+      lanes_({options.job_id, options.num_rails, options.lanes_per_rail, options.first_rail,
+              options.credit_bytes},
              options.counters, options.meters, this),
       connections_(lanes_.num_lanes()) {}
 
@@ -106,7 +107,7 @@ void Link::send(SendRequest& request) {
 
 FrameHeader Link::header_of(const SendRequest& request) const {
   FrameHeader header = header_of(FrameKind::data, request.tag);
-  header.ticket = static_cast<uint16_t>(1 + request.order.priority);
+  header.ticket = static_cast<uint16_t>(1 + request.order.ticket);
   header.op = request.op;
   header.report = request.report;
   header.id = request.id;
@@ -170,14 +171,8 @@ void Link::push_message(SendRequest& request) {
   if (!request.order.is_large && request.id == 0) spent_credit_ += cost_of(request.bytes);
   if (lanes_.has_many_rails() && !request.order.is_large) return push_copy(header, request);
   ++num_writing_;
-  if (request.order.is_large && lanes_.is_striped(request.rail)) {
-    return lanes_.stripe(header, request);
-  }
-  do {
-    OutFrame part = LaneSet::next_part(header, request, lanes_.frame_bytes(request));
-    part.more_follow = request.queued < request.bytes;
-    lanes_.push(std::move(part), request.rail);
-  } while (request.queued < request.bytes);
+  if (request.order.is_large) return lanes_.push_large(header, request);
+  lanes_.push(LaneSet::next_part(header, request, request.bytes), request.rail);
 }
 
 // Nobody waits for the receipt of a small message, unless many are under way already.

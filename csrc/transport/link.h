@@ -60,6 +60,7 @@ struct LinkOptions {
   size_t lanes_per_rail = 1;         // lane i is on rail i modulo num_rails
   uint8_t first_rail = kAnyRail;     // leads to the peer; the others are detours
   RailMeter* meters = nullptr;       // one per rail, or null
+  size_t credit_bytes = 0;           // see Lane::limit_credit(); 0: no limit at first
 };
 
 class Link final : private LaneReader {
@@ -89,6 +90,15 @@ class Link final : private LaneReader {
   void lose_stalled_lanes(int64_t now_ns);
   // Tells the meters what its lanes have carried since the last call.
   void measure();
+  // See Lane::limit_credit(); of lanes to other hosts.
+  void limit_credit() { lanes_.limit_credit(); }
+  // `visit(rail, bytes)` for every lane: the bytes that an urgent message there has to wait for.
+  template <typename Visit>
+  void for_each_blocking(Visit visit) const {
+    lanes_.for_each_lane([&](size_t index, Lane& lane) {
+      visit(index % options_.num_rails, lane.blocking_bytes());
+    });
+  }
 
   void send(SendRequest& request);
   void recv(RecvRequest& request);

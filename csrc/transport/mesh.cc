@@ -132,6 +132,7 @@ void Mesh::make_link(int peer) {
   Peer& to = peers_[peer];
   to.link = std::make_unique<Link>(repair_.link_options(peer));
   to.connections.resize(to.link->num_lanes());
+  if (limits_credit_) to.link->limit_credit();
   active_.push_back(to.link.get());
   last_life_ns_[peer] = to.connecting_since_ns = now_ns();
   // The communicator has failed: nobody looks after new requests any more.
@@ -228,9 +229,24 @@ void Mesh::check_rails(int64_t now, bool paused) {
   }
 }
 
+// By rail; of all links to other hosts together, which share it.
+std::vector<uint64_t> Mesh::blocking_bytes() const {
+  std::vector<uint64_t> bytes(meters_.size());
+  for (const Link* link : active_) {
+    if (job_.same_host(link->peer())) continue;
+    link->for_each_blocking([&](size_t rail, uint64_t of_lane) { bytes[rail] += of_lane; });
+  }
+  return bytes;
+}
+
 std::vector<RailCounters> Mesh::counters() const {
   std::vector<RailCounters> counters = counters_;
+  const std::vector<uint64_t> blocking = blocking_bytes();
   for (size_t rail = 0; rail < meters_.size(); ++rail) {
+    const double bits_per_us = meters_[rail].bits_per_second() * 1e-6;
+    if (bits_per_us > 0) {
+      counters[rail].blocking_us = 8 * static_cast<double>(blocking[rail]) / bits_per_us;
+    }
     counters[rail].bits_per_second = meters_[rail].bits_per_second();
     counters[rail].round_trip_us = meters_[rail].round_trip_us();
     counters[rail].bytes_resent = meters_[rail].bytes_resent();
@@ -251,6 +267,11 @@ void Mesh::share_rails(double share) {
   share_ = share;
   was_shared_ |= share < 1;
   for (RailMeter& meter : meters_) meter.share(share);
+}
+
+void Mesh::limit_credit() {
+  if (std::exchange(limits_credit_, true)) return;
+  for (Link* link : active_) link->limit_credit();
 }
 
 // --- the end ---

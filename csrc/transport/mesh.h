@@ -79,6 +79,9 @@ class Mesh {
   // Large messages to other hosts take this share of the rails' measured rates at most, and leave
   // the rest to small ones; 1: all that they get.
   void share_rails(double share);
+  // Large messages to other hosts leave little below their queue from now on: see
+  // Lane::limit_credit().
+  void limit_credit();
   const std::vector<RailMeter>& meters() const { return meters_; }  // one per rail
 
  private:
@@ -90,6 +93,7 @@ class Mesh {
   void make_link(int peer);
   void check_rails(int64_t now, bool paused);
   void check_life(Link& link, int64_t now, bool paused, const std::function<bool(int)>& waits_for);
+  std::vector<uint64_t> blocking_bytes() const;
   void poll_while(const std::function<bool(Link*)>& busy, double timeout_s);
 
   Job job_;  // constant after create()
@@ -109,7 +113,8 @@ class Mesh {
   std::vector<int64_t> last_life_ns_;
   double share_ = 1;         // of the rails, for large messages
   bool was_shared_ = false;  // since the last measurement
-  Status end_reason_;        // of fail_all()
+  bool limits_credit_ = false;
+  Status end_reason_;  // of fail_all()
   int64_t last_tick_ns_ = 0;
   int64_t next_heartbeat_ns_ = 0;
   bool closed_ = false;

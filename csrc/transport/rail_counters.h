@@ -18,6 +18,8 @@ struct RailCounters {
   double bits_per_second = 0;
   double round_trip_us = 0;
   uint64_t bytes_resent = 0;  // by TCP
+  // The most that an urgent message waits for what has been handed down; 0: not known.
+  double blocking_us = 0;
 
   // The same rail of another communicator.
   void add(const RailCounters& other) {
@@ -29,6 +31,7 @@ struct RailCounters {
     bits_per_second = std::max(bits_per_second, other.bits_per_second);
     round_trip_us = std::max(round_trip_us, other.round_trip_us);
     bytes_resent += other.bytes_resent;
+    blocking_us = std::max(blocking_us, other.blocking_us);
   }
 };
 

@@ -58,6 +58,7 @@ LinkOptions RailRepair::link_options(int peer) const {
   options.meters = peers_[peer].meters;
   options.lanes_per_rail = job_.first_rail.empty() || options.num_rails < 2 ? 1 : kDetourLanes;
   options.first_rail = first_rail(peer);
+  options.credit_bytes = job_.same_host(peer) ? 0 : job_.config.credit_bytes.value_or(0);
   return options;
 }
 

@@ -1,5 +1,5 @@
 // RankReport: what a rank has measured, in a few bytes that every frame of a collective carries:
-// the rates of its rails, how long earlier operations took, and whether its tickets differ.
+// the rates of its rails, how long earlier operations took, and whether it gives tickets.
 //
 // Ranks combine reports by the minimum, which does not depend on the order. A rank puts its own
 // report and all that it has received for the operation into each message. So at the end of an
@@ -20,14 +20,14 @@ struct RankReport {
   static constexpr uint8_t kUnknown = 255;
   // A rank that must not change its choices: then no rank does.
   static constexpr uint8_t kOff = 0;
-  // Of `tickets`: they do.
-  static constexpr uint8_t kDiffer = 0;
+  // Of `tickets`.
+  static constexpr uint8_t kUsed = 0;
 
   // Eighths of powers of two, so that neighbours differ by 9 %.
   std::array<uint8_t, kMaxRails> rates = unknown();
   // The longest round trip has the smallest number.
   uint8_t nearness = kUnknown;
-  // Whether operations of a rank differ in their tickets.
+  // Whether a rank gives tickets other than the default.
   uint8_t tickets = kUnknown;
   // Of two earlier operations; the shortest time is that of the rank that came last.
   std::array<uint16_t, 2> times{kNoTime, kNoTime};

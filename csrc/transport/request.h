@@ -21,7 +21,7 @@ constexpr uint8_t kAnyRail = 0xff;
 // little longer than alone. Control frames go first. Point-to-point messages have no sequence, and
 // go before those of collectives with the same ticket and size class.
 struct SendOrder {
-  uint8_t priority = 0;   // the ticket
+  uint8_t ticket = 0;     // of its operation
   bool is_large = false;  // more than kEagerBytes; set by the link
   uint64_t sequence = 0;  // of the collective
   uint32_t step = 0;      // of its schedule
@@ -38,6 +38,7 @@ struct SendRequest {
   size_t bytes = 0;
   uint8_t rail = kAnyRail;  // another one carries it where this one is dead
   SendOrder order;
+  uint64_t age = 0;  // of its operation: of two, the one that was called first has the smaller one
   RankReport report;
   void* owner = nullptr;  // for the engine
 

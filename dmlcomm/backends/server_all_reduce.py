@@ -20,6 +20,7 @@ import torch
 
 from dmlcomm import _core, errors
 from dmlcomm.log import get_logger
+from dmlcomm.prio.ticket import current_ticket, ticket
 from dmlcomm.ps.worker.census import CensusModel
 from dmlcomm.ps.worker.client import Client
 from dmlcomm.ps.worker.torch_tensors import DTYPES
@@ -57,6 +58,7 @@ class _Call:
     input: torch.Tensor
     output: torch.Tensor
     operation: Any  # _c10d.ServerOperation
+    ticket: int
 
 
 @dataclass
@@ -195,7 +197,8 @@ class ServerAllReduce:
 
     def start(self, op: str, tensor: torch.Tensor, output: torch.Tensor, operation: Any) -> None:
         """Reduces `tensor` into `output`, then ends `operation`. Both have one dimension."""
-        call = _Call(Kind(op, tensor.dtype, tensor.numel()), tensor, output, operation)
+        kind = Kind(op, tensor.dtype, tensor.numel())
+        call = _Call(kind, tensor, output, operation, current_ticket())
         with self._lock:
             failure = self._failure
             if failure is None:
@@ -226,9 +229,10 @@ class ServerAllReduce:
     def _start(self, call: _Call) -> None:
         try:
             slot = self._next_slot(call.kind)
-            slot.last = slot.model.start(
-                call.input, call.output, lambda error: self._end(call, error)
-            )
+            with ticket(call.ticket):
+                slot.last = slot.model.start(
+                    call.input, call.output, lambda error: self._end(call, error)
+                )
         except Exception as error:
             self._fail(call, error)
 

@@ -42,8 +42,8 @@ def ticket(number: int) -> AbstractContextManager[None]:
     the same, and only the order differs. Receives of messages need no ticket: that of the sender
     counts.
 
-    The block counts for the thread that runs it. A communication hook of
-    DistributedDataParallel runs in a thread of autograd, and opens its block there.
+    The block counts for the thread that runs it; it must not be left from another one, nor hold
+    an ``await`` or a ``yield`` at which other code of the thread goes on.
 
     Args:
         number: 0 (first) to 255 (last). Outside of all blocks operations have 128.

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "base/alignment.h"
+#include "engine/local/agenda.h"
 #include "engine/op_state.h"
 #include "engine/runner.h"
 #include "memory/memory_pool.h"
@@ -42,12 +43,15 @@ struct BoardHeader {
   alignas(kCacheLineBytes) std::atomic<uint64_t> round;
   static constexpr int kNumSlots = 2;
   transport::OpInfo op[kNumSlots];
+  // 1: the owner gives tickets (agenda.h).
+  uint8_t uses_tickets[kNumSlots];
   // 1: this rank can read and write the memory of all others; valid from round 1 on.
   uint32_t reaches_all;
   // 1: tensors of this rank may lie in its arena; the same.
   uint32_t shares_tensors;
   // The round in which the others may write to the owner's memory (transport::WriteGuard), 0: none.
   alignas(kCacheLineBytes) std::atomic<uint64_t> accepts_round;
+  AgendaWords agenda;
 };
 
 class Board {
@@ -84,6 +88,11 @@ class Board {
   bool all_published(uint64_t round) const;
   // Enters the next round.
   void publish();
+  void notify(int rank) { mesh_.notify(rank); }
+
+  // Whether this rank gives tickets; the others learn it with the next operation.
+  bool uses_tickets() const { return uses_tickets_; }
+  void set_uses_tickets(bool uses) { uses_tickets_ = uses; }
 
  private:
   bool find_headers();
@@ -94,6 +103,7 @@ class Board {
   std::vector<BoardHeader*> headers_;  // by rank; null until its link is up
   uint64_t round_ = 0;
   bool ready_ = false;
+  bool uses_tickets_ = false;
   topology::SharedMemory memory_;
 };
 

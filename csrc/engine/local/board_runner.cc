@@ -39,7 +39,10 @@ void BoardRunner::enter() {
   DMLCOMM_CHECK(board_.all_published(board_.round()));
   round_ = board_.round() + 1;
   ++round_of_op_;
-  board_.header().op[round_ % BoardHeader::kNumSlots] = info();
+  const uint64_t slot = round_ % BoardHeader::kNumSlots;
+  board_.header().op[slot] = info();
+  board_.header().uses_tickets[slot] = board_.uses_tickets();
+  if (board_.uses_tickets()) report_.tickets = transport::RankReport::kUsed;
   put();
   board_.publish();
   for (int rank = 0; rank < num_ranks(); ++rank) {
@@ -64,10 +67,14 @@ Status BoardRunner::take_published(bool* moved) {
 }
 
 // The rank that published this round did so for the same operation.
-Status BoardRunner::check(int rank) const {
+Status BoardRunner::check(int rank) {
   // A rank that is a round ahead has seen ours, and so agreed with us; its slot of this round
   // stays.
-  const transport::OpInfo& theirs = board_.header_of(rank).op[round_ % BoardHeader::kNumSlots];
+  const uint64_t slot = round_ % BoardHeader::kNumSlots;
+  if (board_.header_of(rank).uses_tickets[slot]) {
+    report_.tickets = transport::RankReport::kUsed;
+  }
+  const transport::OpInfo& theirs = board_.header_of(rank).op[slot];
   if (theirs == info()) return Status();
   return disagreement(op_.sequence(), str_cat("rank ", this->rank()), info(),
                       str_cat("rank ", rank), theirs);

@@ -17,6 +17,7 @@ class BoardRunner : public Runner {
   Status advance(bool* moved) final;
   bool complete() const final { return phase_ == Phase::done; }
   bool waits_for(int peer) const final;
+  transport::RankReport report() const final { return report_; }
 
  protected:
   // Fills the own slot of the round that is entered next.
@@ -46,11 +47,12 @@ class BoardRunner : public Runner {
   enum class Phase { take, work, done };
 
   Status take_published(bool* moved);
-  Status check(int rank) const;
+  Status check(int rank);
 
   Board& board_;
   const OpState& op_;
   Phase phase_ = Phase::take;
+  transport::RankReport report_;  // of all ranks
   uint64_t round_ = 0;
   int round_of_op_ = 0;
   std::vector<int> pending_;  // ranks whose slots of this round are still to be taken

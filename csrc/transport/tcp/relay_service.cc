@@ -155,11 +155,12 @@ class RelayService::Guest {
     for (const int fd : fds) {
       service_.loop_.forget(fd);
       tune(fd, service_.options_);
-      limit_queue(fd, kRelayQueueBytes);
     }
-    relay_ = std::make_unique<Relay>(
-        std::make_unique<TcpChannel>(std::move(from_), TicketMarking::none, "relayed"),
-        std::make_unique<TcpChannel>(std::move(to_), TicketMarking::none, "relayed"));
+    const auto channel = [](UniqueFd& fd) {
+      return std::make_unique<TcpChannel>(std::move(fd), TicketMarking::none, kRelayQueueBytes,
+                                          "relayed");
+    };
+    relay_ = std::make_unique<Relay>(channel(from_), channel(to_));
     for (uint32_t end = 0; end < kEnds; ++end) {
       const uint32_t number = kEnds * id_ + end;
       const Status watched = service_.loop_.watch(fds[end], service_.guest_source_, number, true);

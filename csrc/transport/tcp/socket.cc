@@ -183,6 +183,13 @@ void limit_queue(int fd, size_t bytes) {
   set_option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, static_cast<int>(bytes));
 }
 
+size_t send_buffer_bytes(int fd) {
+  int bytes = 0;
+  socklen_t length = sizeof(bytes);
+  (void)getsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, &length);
+  return static_cast<size_t>(bytes);
+}
+
 bool has_carrier(const std::string& interface) {
   UniqueFd fd(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   ifreq request{};

@@ -39,6 +39,8 @@ Result<UniqueFd> begin_connect(const std::string& interface, const std::string& 
 void tune(int fd, const SocketOptions& options);
 // Limits the bytes that the kernel queues beyond those on their way.
 void limit_queue(int fd, size_t bytes);
+// The most that the kernel keeps of what is sent.
+size_t send_buffer_bytes(int fd);
 bool is_loopback(const std::string& address);
 // Whether the cable of an interface is in; true where that cannot be told.
 bool has_carrier(const std::string& interface);

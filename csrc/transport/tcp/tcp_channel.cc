@@ -8,16 +8,26 @@
 #include <utility>
 
 #include "base/str_cat.h"
+#include "transport/tcp/socket.h"
 
 namespace dmlcomm::transport::tcp {
 
-TcpChannel::TcpChannel(UniqueFd fd, TicketMarking marking, std::string description)
-    : fd_(std::move(fd)), description_(std::move(description)) {
+TcpChannel::TcpChannel(UniqueFd fd, TicketMarking marking, size_t queue_bytes,
+                       std::string description)
+    : fd_(std::move(fd)),
+      description_(std::move(description)),
+      queue_bytes_(send_buffer_bytes(fd_.get())) {
   if (marking != TicketMarking::none) mark_.emplace(marking, fd_.get());
+  if (queue_bytes > 0) limit_queue(queue_bytes);
 }
 
 void TcpChannel::set_ticket(uint8_t ticket) {
   if (mark_) mark_->set_ticket(ticket);
+}
+
+void TcpChannel::limit_queue(size_t bytes) {
+  queue_bytes_ = bytes;
+  tcp::limit_queue(fd_.get(), bytes);
 }
 
 void TcpChannel::descriptor_ready(Ready ready) {
@@ -77,6 +87,7 @@ Channel::Flow TcpChannel::flow() const {
   flow.bytes_resent = info.tcpi_bytes_retrans;
   flow.min_rtt_us = rtt_us;
   flow.queued_bytes = info.tcpi_notsent_bytes + uint64_t{info.tcpi_unacked} * info.tcpi_snd_mss;
+  flow.most_queued_bytes = queue_bytes_ + uint64_t{info.tcpi_snd_cwnd} * info.tcpi_snd_mss;
   // With too little to send, the rate is what there was to send.
   const bool is_known = info.tcpi_delivery_rate_app_limited == 0;
   flow.bytes_per_second = is_known ? static_cast<double>(info.tcpi_delivery_rate) : 0;

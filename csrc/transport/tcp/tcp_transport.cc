@@ -200,11 +200,9 @@ Result<std::unique_ptr<Channel>> TcpTransport::open(int peer, size_t rail, bool 
   UniqueFd fd = handshake.take_fd();
   const bool is_local = job_.same_host(peer);
   tune(fd.get(), socket_options());
-  if (!is_alone) {
-    limit_queue(fd.get(), kShortQueueBytes);
-  } else if (!is_local && job_.num_ranks_on_machine() > job_.own_host().num_cores) {
-    limit_queue(fd.get(), kQueueBytes);
-  }
+  const bool shares_cores = job_.num_ranks_on_machine() > job_.own_host().num_cores;
+  size_t queue_bytes = is_alone ? 0 : kShortQueueBytes;
+  if (is_alone && !is_local && shares_cores) queue_bytes = kQueueBytes;
   const std::string interface = own_end(peer, rail).interface;
   if (handshake.outgoing()) ways_->succeeded(lane_to(peer, handshake.lane()));
   if (!is_local && !handshake.outgoing()) {
@@ -212,7 +210,8 @@ Result<std::unique_ptr<Channel>> TcpTransport::open(int peer, size_t rail, bool 
   }
   const TicketMarking marking = is_local ? TicketMarking::none : job_.config.ticket_mark;
   return std::unique_ptr<Channel>(std::make_unique<TcpChannel>(
-      std::move(fd), marking, str_cat("tcp to ", job_.hosts[peer].host_name, " over ", interface)));
+      std::move(fd), marking, queue_bytes,
+      str_cat("tcp to ", job_.hosts[peer].host_name, " over ", interface)));
 }
 
 std::vector<Transport::RailChange> TcpTransport::changed_rails() {
