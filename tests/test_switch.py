@@ -14,7 +14,7 @@ import pytest
 from dmlcomm.lab import Lab
 from dmlcomm.prio.switch import filters, kernel, program
 from dmlcomm.prio.switch.marks import OPTION, OPTION_BYTES, Mark, dscp_of, dscp_of_layer
-from dmlcomm.prio.switch.window import DRAIN_SHIFT, PriorityWindow, WindowSettings
+from dmlcomm.prio.switch.window import DRAIN_SHIFT, LEAST_BYTES, PriorityWindow, WindowSettings
 from helpers.lab_scripts import run_script
 from helpers.waiting import eventually
 
@@ -31,7 +31,7 @@ CLASSIFIERS = [pytest.param("ebpf", marks=needs_bpf), "u32"]
 def window_at(base, num_queues=4, slide_bytes=10_000, drain=None):
     """A window that begins with a small packet of the layer."""
     window = PriorityWindow(WindowSettings(num_queues, slide_bytes, NEVER_NS, drain))
-    window.classify(base, 0, 1)
+    window.classify(base, LEAST_BYTES, 1)
     return window
 
 
@@ -39,11 +39,11 @@ def window_at(base, num_queues=4, slide_bytes=10_000, drain=None):
 
 
 def test_marks_are_those_of_the_sender():
-    assert [dscp_of(ticket) for ticket in (0, 31, 32, 39, 40, 255)] == [1, 32, 33, 33, 34, 60]
-    assert (Mark.DSCP.num_layers, Mark.IP_OPTION.num_layers) == (60, 256)
-    tickets = [Mark.DSCP.tickets(layer) for layer in (0, 31, 32, 59)]
-    assert tickets == ["0", "31", "32-39", "248-255"]
-    assert Mark.IP_OPTION.tickets(200) == "200"
+    assert [dscp_of(ticket) for ticket in (0, 31, 32, 39, 40, 127)] == [1, 32, 33, 33, 34, 44]
+    assert (Mark.DSCP.num_layers, Mark.IP_OPTION.num_layers) == (44, 128)
+    tickets = [Mark.DSCP.tickets(layer) for layer in (0, 31, 32, 43)]
+    assert tickets == ["0", "31", "32-39", "120-127"]
+    assert Mark.IP_OPTION.tickets(100) == "100"
 
 
 # --- the priority window
@@ -52,17 +52,17 @@ def test_marks_are_those_of_the_sender():
 def test_a_layer_below_the_window_moves_it_down():
     """The paper's figure 5: layers 1 to 4 have queues; layer 0 comes, and layer 4 is above."""
     window = window_at(1)
-    assert [window.classify(layer, 100, 1) for layer in (1, 2, 3, 4)] == [0, 1, 2, 3]
-    assert window.classify(0, 100, 1) == 0
-    assert [window.classify(layer, 100, 1) for layer in (1, 2, 3, 4, 50)] == [1, 2, 3, 3, 3]
+    assert [window.classify(layer, 150, 1) for layer in (1, 2, 3, 4)] == [0, 1, 2, 3]
+    assert window.classify(0, 150, 1) == 0
+    assert [window.classify(layer, 150, 1) for layer in (1, 2, 3, 4, 50)] == [1, 2, 3, 3, 3]
 
 
 def test_the_window_moves_ahead_when_its_highest_queue_has_sent_enough():
     window = window_at(5)
     assert [window.classify(5, 4_000, 1) for _ in range(3)] == [0, 0, 0]
     assert window.base == 4
-    assert window.classify(5, 100, 1) == 1
-    assert window.classify(4, 100, 1) == 0  # an empty queue
+    assert window.classify(5, 150, 1) == 1
+    assert window.classify(4, 150, 1) == 0  # an empty queue
 
 
 def test_the_window_does_not_move_ahead_of_bytes_that_wait():
@@ -71,7 +71,7 @@ def test_the_window_does_not_move_ahead_of_bytes_that_wait():
     for _ in range(10):
         window.classify(5, 4_000, 1)
     assert window.base == 5
-    window.classify(5, 1, 10_001)  # of 40,000 bytes 10,000 have left
+    window.classify(5, LEAST_BYTES, 10_001)  # of 40,000 bytes 10,000 have left
     assert window.base == 4
 
 
@@ -97,15 +97,33 @@ def test_the_window_rises_after_layer_0():
 def test_urgent_packets_keep_the_window_from_rising():
     window = window_at(0)
     for _ in range(10):
-        window.classify(0, 100, 1)
+        window.classify(0, 150, 1)
         window.classify(6, 9_000, 1)
     assert window.base == 0
 
 
 def test_the_window_begins_anew_after_a_pause():
     window = window_at(0)
-    assert window.classify(9, 100, 2 * NEVER_NS) == 0
+    assert window.classify(9, 150, 2 * NEVER_NS) == 0
     assert not window.is_rising
+
+
+def test_the_next_iteration_needs_no_pause():
+    window = window_at(11)
+    for iteration in (1, 2):
+        for layer in range(11, -1, -1):
+            queues = [window.classify(layer, 1_500, iteration) for _ in range(200)]
+            if layer < 11:
+                assert queues == [0] * 200 if layer == 0 else queues[0] == 0
+                assert window.base == max(0, layer - 1)
+        assert window.is_rising
+
+
+def test_packets_without_payload_do_not_move_the_window():
+    window = window_at(5)
+    for layer, queue in ((0, 0), (6, 1), (20, 3)):
+        assert window.classify(layer, LEAST_BYTES - 1, 2 * NEVER_NS) == queue
+    assert (window.base, window.is_rising, window.num_moves) == (5, False, 1)
 
 
 # --- classifiers: the program in the kernel, and filters
@@ -123,6 +141,11 @@ def frame(layer, mark, num_bytes=1_000, version=4):
         begin = (0x45 + len(option) // 4, dscp << 2, num_bytes - 14, 0, 0, 64, 6, 0, 1, 2)
         head = b"\x08\x00" + struct.pack(">BBHHHBBHII", *begin) + option
     return (bytes(12) + head).ljust(num_bytes, b"\0")
+
+
+def late(mark):
+    """A frame with what would be the mark of ticket 128, or of a later one."""
+    return frame(mark.num_layers, mark)
 
 
 def versions_of(mark):
@@ -145,7 +168,7 @@ def loaded(mark, settings):
 def test_the_kernels_program_is_the_window(mark):
     settings = WindowSettings(4, 5_000, NEVER_NS, None)
     draw = random.Random(7)
-    window, counts = PriorityWindow(settings), [0] * 256
+    window, counts = PriorityWindow(settings), [0] * 128
     with loaded(mark, settings) as (code, state):
         for number in range(2_000):
             layer = draw.randrange(draw.choice([3, 8, mark.num_layers]))
@@ -168,7 +191,13 @@ def test_the_kernels_program_is_the_window(mark):
 def test_the_kernels_program_leaves_other_packets_alone(mark):
     other = Mark.IP_OPTION if mark is Mark.DSCP else Mark.DSCP
     with loaded(mark, WindowSettings(4, 5_000, NEVER_NS, None)) as (code, state):
-        for packet in (frame(None, mark), frame(3, other), bytes(60), b"\x08\x06".rjust(60, b"\0")):
+        for packet in (
+            frame(None, mark),
+            late(mark),
+            frame(3, other),
+            bytes(60),
+            b"\x08\x06".rjust(60, b"\0"),
+        ):
             assert kernel.run_program(code, packet)[0] == 0
         assert sum(state().layer_bytes) == 0
 
@@ -204,9 +233,9 @@ def test_filters_and_the_daemon_read_marks_alike(mark):
             packet = frame(layer, mark, version=version)
             assert filters.layer_of(packet, mark) == layer
             assert [number for number, f in every if matches(packet, *f)] == [layer]
-    unmarked = frame(None, mark)
-    assert filters.layer_of(unmarked, mark) is None
-    assert not any(matches(unmarked, *f) for _, f in every)
+    for unmarked in (frame(None, mark), late(mark)):
+        assert filters.layer_of(unmarked, mark) is None
+        assert not any(matches(unmarked, *f) for _, f in every)
 
 
 # --- bridges of a lab
@@ -303,10 +332,10 @@ def test_urgent_packets_overtake(lab, classifier):
 def test_packets_with_the_papers_option_are_told_apart(lab):
     with scheduled(lab, "--mark", "ip-option"):
         with Traffic(lab, 1, "ip-option") as traffic:
-            traffic.send("host1", 200, 100_000)
+            traffic.send("host1", 100, 100_000)
             traffic.wait_for("ended")
         port = eventually(lambda: [p for p in [status(lab)["port0"]] if p["layers"]], "bytes")[0]
-    assert [layer["tickets"] for layer in port["layers"]] == ["200"]
+    assert [layer["tickets"] for layer in port["layers"]] == ["100"]
     assert sum(queue["sent_bytes"] for queue in port["queues"]) > 100_000
 
 
@@ -341,6 +370,19 @@ def test_the_window_follows_the_layers(lab, classifier):
 
 def queues_of(lab):
     return sorted(on_switch(lab, "tc", "qdisc", "show").splitlines())
+
+
+@pytest.mark.parametrize("classifier", CLASSIFIERS)
+def test_a_start_after_a_killed_process_takes_its_queues_over(lab, classifier):
+    before = queues_of(lab)
+    options = ("--lab", lab.name, "--classifier", classifier)
+    assert command("start", *options, "--rate", "30mbit").returncode == 0
+    ask = (sys.executable, "-m", "dmlcomm.prio.switch.ask", "br0", "status")
+    on_switch(lab, "kill", "-KILL", str(json.loads(on_switch(lab, *ask))["pid"]))
+    assert "htb" in "".join(queues_of(lab))
+    with scheduled(lab, "--classifier", classifier):
+        assert {port["rate_bps"] for port in status(lab).values()} == {50_000_000}
+    assert queues_of(lab) == before
 
 
 @pytest.mark.parametrize("classifier", CLASSIFIERS)
@@ -379,12 +421,13 @@ def test_starting_twice_and_stopping_what_does_not_run_are_errors(lab):
         assert (result.returncode, "is not scheduled" in result.stderr) == (1, True)
 
 
-def test_queues_that_could_not_be_put_back_are_refused(lab):
-    on_switch(lab, "tc", "qdisc", "replace", "dev", "port1", "root", "handle", "5:", "pfifo")
+@pytest.mark.parametrize("kind", ["pfifo", "pfifo_fast"])
+def test_queues_that_could_not_be_put_back_are_refused(lab, kind):
+    on_switch(lab, "tc", "qdisc", "replace", "dev", "port1", "root", "handle", "5:", kind)
     before = queues_of(lab)
     result = command("start", "--lab", lab.name)
     assert result.returncode == 1
-    assert 'port port1 has a queueing discipline "pfifo"' in result.stderr
+    assert f'port port1 has a queueing discipline "{kind}"' in result.stderr
     assert queues_of(lab) == before
     lab.set("host1:eth0", "rate=40mbit")
     lab.set("host1:eth0", "rate=50mbit")
@@ -419,13 +462,15 @@ def test_wrong_places_are_errors(arguments, text):
     assert text in result.stderr.replace("\n", " ")
 
 
-# A large message with a ticket, one with the default ticket, one of each side.
+# A large message with a ticket, and one with a late ticket. The sender ends after the receiver.
 SENDS = """
 tensor = torch.zeros(400_000)
 group = dist.group.WORLD
-for ticket in (3, 128):
+for ticket in (3, 200):
     with dmlcomm.ticket(ticket):
         (dist.send if rank == 1 else dist.recv)(tensor, 1 - rank)
+store = dist.distributed_c10d._get_default_store()
+store.set("received", "") if rank == 0 else store.wait(["received"])
 end()
 """
 

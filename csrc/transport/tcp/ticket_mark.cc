@@ -47,7 +47,7 @@ void set_dscp(int fd, bool is_v6, uint8_t dscp) {
 }  // namespace
 
 uint8_t dscp_of(uint8_t ticket) {
-  if (ticket == kDefaultTicket) return 0;
+  if (ticket >= kDefaultTicket) return 0;
   if (ticket < kOwnTickets) return static_cast<uint8_t>(1 + ticket);
   return static_cast<uint8_t>(1 + kOwnTickets + (ticket - kOwnTickets) / kSharedTickets);
 }

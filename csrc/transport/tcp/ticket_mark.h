@@ -1,11 +1,15 @@
 // TicketMark: the packets of a TCP connection show switches the ticket of the bytes that they carry
 // (docs/tickets.md). The kernel marks a packet when it leaves, with what the socket says then. So
 // the mark follows the bytes that the kernel has not sent yet: it is that of the most urgent of
-// these, because the others of the connection leave before them or with them.
+// these, because the others of the connection leave before them or with them. It is looked at when
+// something is written: bytes that were written behind urgent ones, and before the next write,
+// keep the urgent mark, at most as many as the send buffer holds. Bytes that are sent again have
+// the mark of then.
 //
 // A connection whose ticket does not change makes no system call. One thread at a time calls it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <string>
@@ -21,8 +25,8 @@ namespace dmlcomm::transport::tcp {
 constexpr uint8_t kTicketOption = 0x9e;
 constexpr uint8_t kTicketOptionBytes = 3;
 
-// 0, no mark, for the default ticket. The first 32 tickets have one each from 1 on; from there on
-// eight share one, up to 60.
+// 0, no mark, for the default ticket and later ones: switches serve packets without a mark last.
+// The first 32 tickets have one each from 1 on; from there on eight share one, up to 44.
 uint8_t dscp_of(uint8_t ticket);
 
 // Whether connections from `address` can be marked so; an error says what to change.
@@ -56,8 +60,8 @@ class TicketMark {
   // `fd` outlives this object.
   TicketMark(TicketMarking marking, int fd);
 
-  // The bytes of the next writes have this ticket.
-  void set_ticket(uint8_t ticket) { ticket_ = ticket; }
+  // The bytes of the next writes have this ticket. Those later than the default one are as it is.
+  void set_ticket(uint8_t ticket) { ticket_ = std::min(ticket, kDefaultTicket); }
   // Before and after each write of the connection.
   void before_write();
   void wrote(uint64_t bytes);

@@ -20,7 +20,7 @@ from dmlcomm.prio.switch import kernel, program
 from dmlcomm.prio.switch.marks import OPTION, OPTION_BYTES, Mark, dscp_of_layer, layer_of_dscp
 from dmlcomm.prio.switch.program import State
 from dmlcomm.prio.switch.queues import FIRST_QUEUE, HANDLE
-from dmlcomm.prio.switch.window import PriorityWindow, WindowSettings
+from dmlcomm.prio.switch.window import PriorityWindow, WindowSettings, queue_of
 
 _ETH_P_ALL = 0x0003
 _ETH_P_IP = 0x0800
@@ -38,6 +38,7 @@ _PACKET_AUXDATA = 8
 _NOTE_BYTES = 20  # of struct tpacket_auxdata
 _SNAP_BYTES = 38
 _TAP_BUFFER_BYTES = 1 << 20
+_PACKETS_AT_ONCE = 256  # then the filters follow, and the daemon does what else is to be done
 
 
 class Classifier(Protocol):
@@ -65,7 +66,13 @@ class BpfClassifier:
 
     def __init__(self, ip: IPRoute, index: int, mark: Mark, settings: WindowSettings) -> None:
         self._map = kernel.create_map(program.STATE_BYTES)
-        code = program.build(mark, settings, self._map, FIRST_QUEUE)
+        try:
+            self._add_filter(ip, index, program.build(mark, settings, self._map, FIRST_QUEUE))
+        except BaseException:
+            os.close(self._map)
+            raise
+
+    def _add_filter(self, ip: IPRoute, index: int, code: bytes) -> None:
         loaded = kernel.load_program(code)
         try:
             ip.tc(
@@ -105,10 +112,10 @@ class U32Classifier:
         self._ip = ip
         self._index = index
         self._mark = mark
-        self._num_queues = settings.num_queues
+        self._lowest = settings.num_queues - 1
         self._window = PriorityWindow(settings)
         self._layer_bytes = [0] * mark.num_layers
-        self._queues = [queue_of(layer, 0, self._num_queues) for layer in range(mark.num_layers)]
+        self._queues = [queue_of(layer, 0, self._lowest) for layer in range(mark.num_layers)]
         self._moves_us: list[float] = []
         for layer, queue in enumerate(self._queues):
             self._set_filters("add-filter", layer, queue)
@@ -117,7 +124,10 @@ class U32Classifier:
 
     def ready(self) -> None:
         base, num_moves = self._window.base, self._window.num_moves
-        while (seen := _next_packet(self._tap)) is not None:
+        for _ in range(_PACKETS_AT_ONCE):
+            seen = _next_packet(self._tap)
+            if seen is None:
+                break
             packet, num_bytes, now_ns = seen
             layer = layer_of(packet, self._mark)
             if layer is not None:
@@ -139,7 +149,7 @@ class U32Classifier:
     def _follow_window(self) -> None:
         begin = time.monotonic()
         for layer, before in enumerate(self._queues):
-            queue = queue_of(layer, self._window.base, self._num_queues)
+            queue = queue_of(layer, self._window.base, self._lowest)
             if queue != before:
                 self._set_filters("replace-filter", layer, queue)
                 self._queues[layer] = queue
@@ -163,11 +173,6 @@ class U32Classifier:
             )
 
 
-def queue_of(layer: int, base: int, num_queues: int) -> int:
-    """Layers below the window are as urgent as its first."""
-    return min(max(layer - base, 0), num_queues - 1)
-
-
 def filters_of(layer: int, mark: Mark) -> list[tuple[int, list[str]]]:
     """(protocol, keys) of u32, whose positions count from the IP header."""
     if mark is Mark.IP_OPTION:
@@ -186,7 +191,8 @@ def layer_of(packet: bytes, mark: Mark) -> int | None:
     protocol = int.from_bytes(packet[12:14], "big")
     if mark is Mark.IP_OPTION:
         is_ours = protocol == _ETH_P_IP and packet[34:36] == bytes([OPTION, OPTION_BYTES])
-        return packet[36] if is_ours and packet[14] & 0xF > 5 else None
+        is_marked = is_ours and packet[14] & 0xF > 5 and packet[36] < mark.num_layers
+        return packet[36] if is_marked else None
     if protocol == _ETH_P_IP:
         dscp = packet[15] >> 2
     elif protocol == _ETH_P_IPV6:

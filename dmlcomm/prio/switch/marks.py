@@ -7,7 +7,8 @@ DSCP, a ticket up to 31 and a group of eight from there on.
 
 from enum import Enum
 
-NUM_TICKETS = 256
+# Packets of the default ticket, 128, and of later ones have no mark, and go last.
+NUM_MARKED_TICKETS = 128
 
 # IPv4 option 30 with the "copied" flag (RFC 4727: for experiments), its length, then the ticket.
 OPTION = 0x9E
@@ -26,8 +27,8 @@ class Mark(Enum):
     @property
     def num_layers(self) -> int:
         if self is Mark.IP_OPTION:
-            return NUM_TICKETS
-        return layer_of_dscp(dscp_of(NUM_TICKETS - 1)) + 1
+            return NUM_MARKED_TICKETS
+        return layer_of_dscp(dscp_of(NUM_MARKED_TICKETS - 1)) + 1
 
     def tickets(self, layer: int) -> str:
         """The tickets of a layer: "7", or "40-47"."""
@@ -38,7 +39,7 @@ class Mark(Enum):
 
 
 def dscp_of(ticket: int) -> int:
-    """The DSCP of packets of a ticket from 0 to 255."""
+    """The DSCP of packets of a ticket from 0 to 127."""
     if ticket < _OWN_TICKETS:
         return 1 + ticket
     return 1 + _OWN_TICKETS + (ticket - _OWN_TICKETS) // _SHARED_TICKETS

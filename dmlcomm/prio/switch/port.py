@@ -21,7 +21,7 @@ class Port:
         self.name = name
         self._ip = ip
         self._settings = settings
-        self.before = queues.find_before(name, ip.get_qdiscs(index=index))
+        self.before = queues.find_before(ip, index, name)
         self.rate_bps = queues.rate_of(name, self.before, settings.rate_bps)
         try:
             queues.take(

@@ -9,12 +9,12 @@ import struct
 from dataclasses import dataclass
 
 from dmlcomm.prio.switch.assembler import R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, Assembler
-from dmlcomm.prio.switch.marks import NUM_TICKETS, OPTION, OPTION_BYTES, Mark
-from dmlcomm.prio.switch.window import DRAIN_SHIFT, IDLE_SHIFT, WindowSettings
+from dmlcomm.prio.switch.marks import NUM_MARKED_TICKETS, OPTION, OPTION_BYTES, Mark
+from dmlcomm.prio.switch.window import DRAIN_SHIFT, IDLE_SHIFT, LEAST_BYTES, WindowSettings
 
 # Fields of the state, 8 bytes each.
 _BASE, _RISING, _MOVES, _LAST, _TOP, _BACKLOG, _BEHIND, _LAYERS = range(0, 64, 8)
-STATE_BYTES = _LAYERS + 8 * NUM_TICKETS
+STATE_BYTES = _LAYERS + 8 * NUM_MARKED_TICKETS
 
 # Positions in an Ethernet frame without VLAN tags, and values.
 _ETHERTYPE, _IP, _IPV4_TOS, _IPV4_OPTIONS = 12, 14, 15, 34
@@ -50,6 +50,7 @@ def build(mark: Mark, settings: WindowSettings, map_descriptor: int, first_class
     code.load_map_value(R7, map_descriptor)
     code.load(R9, R6, _CONTEXT_LEN, 4)
     _count_layer(code)
+    code.jump_if(R9, "<", LEAST_BYTES, "no_payload")
     _arrive(code, settings)
     code.alu_register("mov", R5, R8)  # the distance from the base
     code.alu_register("sub", R5, R3)
@@ -57,6 +58,8 @@ def build(mark: Mark, settings: WindowSettings, map_descriptor: int, first_class
     _count_top(code, settings, first_class)
     code.label("below")
     _count_behind(code, settings, first_class)
+    code.label("no_payload")
+    _only_class(code, settings, first_class)
     code.label("unmarked")
     code.alu("mov", R0, 0)
     code.exit()
@@ -77,6 +80,7 @@ def _read_mark(code: Assembler, mark: Mark) -> None:
         code.alu_register("mov", R8, R0)
         code.alu("rsh", R8, 8)
         code.alu("and", R8, 0xFF)
+        code.jump_if(R8, ">=", mark.num_layers, "unmarked")
         return
     code.jump_if(R0, "==", _IPV4, "ipv4")
     code.jump_if(R0, "!=", _IPV6, "unmarked")
@@ -96,7 +100,7 @@ def _read_mark(code: Assembler, mark: Mark) -> None:
 
 def _count_layer(code: Assembler) -> None:
     code.alu_register("mov", R1, R8)
-    code.alu("and", R1, 0xFF)  # which the kernel's verifier then knows
+    code.alu("and", R1, NUM_MARKED_TICKETS - 1)  # which the kernel's verifier then knows
     code.alu("lsh", R1, 3)
     code.alu_register("add", R1, R7)
     code.load(R2, R1, _LAYERS)
@@ -118,9 +122,9 @@ def _arrive(code: Assembler, settings: WindowSettings) -> None:
     code.jump_if_register(R8, "<", R3, "move_down")
     code.jump("placed")
     code.label("begin")
-    code.store_value(R7, _RISING, 0)
     code.store_value(R7, _BACKLOG, 0)
     code.label("move_down")
+    code.store_value(R7, _RISING, 0)
     code.alu_register("mov", R3, R8)
     _store_move(code)
     code.label("placed")
@@ -160,12 +164,7 @@ def _count_top(code: Assembler, settings: WindowSettings, first_class: int) -> N
 
 
 def _count_behind(code: Assembler, settings: WindowSettings, first_class: int) -> None:
-    lowest = settings.num_queues - 1
-    code.alu_register("mov", R0, R5)
-    code.jump_if(R0, "<=", lowest, "in_window")
-    code.alu("mov", R0, lowest)
-    code.label("in_window")
-    code.alu("add", R0, first_class)
+    _class_of_distance(code, settings, first_class, "in_window")
     code.load(R2, R7, _RISING)
     code.jump_if(R2, "==", 0, "stay_behind")
     code.load(R1, R7, _BEHIND)
@@ -176,6 +175,30 @@ def _count_behind(code: Assembler, settings: WindowSettings, first_class: int) -
     _store_move(code)
     code.label("stay_behind")
     code.exit()
+
+
+def _only_class(code: Assembler, settings: WindowSettings, first_class: int) -> None:
+    """Ends the program with the class of R8 = layer, and changes nothing."""
+    code.alu("mov", R5, 0)
+    code.load(R3, R7, _BASE)
+    code.jump_if_register(R8, "<", R3, "in_first")
+    code.alu_register("mov", R5, R8)
+    code.alu_register("sub", R5, R3)
+    code.label("in_first")
+    _class_of_distance(code, settings, first_class, "classified")
+    code.exit()
+
+
+def _class_of_distance(
+    code: Assembler, settings: WindowSettings, first_class: int, label: str
+) -> None:
+    """R0 = the class of R5 = the distance from the base."""
+    lowest = settings.num_queues - 1
+    code.alu_register("mov", R0, R5)
+    code.jump_if(R0, "<=", lowest, label)
+    code.alu("mov", R0, lowest)
+    code.label(label)
+    code.alu("add", R0, first_class)
 
 
 def _store_move(code: Assembler) -> None:

@@ -31,6 +31,11 @@ FIRST_QUEUE = HANDLE | 0x10
 UNMARKED = HANDLE | 0x20
 _ROOT_CLASS = HANDLE | 0x1
 _TC_H_ROOT = 0xFFFFFFFF
+_TC_H_INGRESS = 0xFFFFFFF1
+
+# A class that no packet comes to. For a process that follows a killed one it keeps what was there:
+# the rate and burst of the token bucket, and as quantum the upper half of its handle.
+_BEFORE = HANDLE | 0x2
 
 # htb serves what a class may send by its own rate before it lends by priority.
 _LEAST_RATE_BYTES = 1_000
@@ -43,9 +48,6 @@ _QUEUE_US = 20_000
 _LEAST_QUEUE_BYTES = 256 * 1024
 _LARGEST_PACKET_BYTES = 65_536
 _QUANTUM_BYTES = 65_536
-
-# Kinds that the kernel makes by itself, and makes again when ours goes.
-_DEFAULT_KINDS = ("noqueue", "pfifo_fast", "fq_codel", "fq", "mq")
 
 
 @dataclass(frozen=True)
@@ -72,22 +74,51 @@ def has_queues(qdiscs: list[Any]) -> bool:
     return any(qdisc["handle"] == HANDLE for qdisc in qdiscs)
 
 
-def find_before(port: str, qdiscs: list[Any]) -> Before:
-    """What our queues replace. Raises SwitchError for what could not be put back."""
+def find_before(ip: IPRoute, index: int, port: str) -> Before:
+    """What our queues replace. Raises SwitchError for what could not be put back.
+
+    Queues that a killed process has left are as good as what they have replaced.
+    """
+    qdiscs = [qdisc for qdisc in ip.get_qdiscs(index=index) if qdisc["parent"] != _TC_H_INGRESS]
     for qdisc in qdiscs:
-        if qdisc.get_attr("TCA_KIND") == "tbf":
-            parms = qdisc.get_nested("TCA_OPTIONS", "TCA_TBF_PARMS")
-            burst = round(parms["buffer"] / tick_in_usec * parms["rate"] / 1_000_000)
-            place = qdisc["parent"], qdisc["handle"]
-            return Before(*place, parms["rate"], burst, parms["limit"])
-    for qdisc in qdiscs:
-        kind = qdisc.get_attr("TCA_KIND")
-        if qdisc["handle"] != 0 and kind not in _DEFAULT_KINDS:
-            raise SwitchError(
-                f'port {port} has a queueing discipline "{kind}" that could not be put back '
-                f"afterwards: remove it (tc qdisc del dev {port} root), then start again"
-            )
-    return Before()
+        if qdisc["handle"] == HANDLE:
+            return _left_behind(ip, index, qdisc["parent"])
+    made = [qdisc for qdisc in qdiscs if qdisc["handle"] != 0]  # the kernel's own have no handle
+    kinds = [qdisc.get_attr("TCA_KIND") for qdisc in made]
+    if not made:
+        return Before()
+    if kinds == ["tbf"] or sorted(kinds) == ["netem", "tbf"]:
+        bucket = made[kinds.index("tbf")]
+        root = made[kinds.index("netem")] if "netem" in kinds else bucket
+        if root["parent"] == _TC_H_ROOT:
+            parms = bucket.get_nested("TCA_OPTIONS", "TCA_TBF_PARMS")
+            burst = _burst_bytes(parms)
+            return Before(bucket["parent"], bucket["handle"], parms["rate"], burst, parms["limit"])
+    raise SwitchError(
+        f'port {port} has a queueing discipline "{", ".join(kinds)}" that could not be put back '
+        f"afterwards: remove it (tc qdisc del dev {port} root), then start again"
+    )
+
+
+def _left_behind(ip: IPRoute, index: int, parent: int) -> Before:
+    for entry in ip.get_classes(index=index):
+        if entry["handle"] == _BEFORE:
+            parms = entry.get_nested("TCA_OPTIONS", "TCA_HTB_PARMS")
+            place = parent, parms["quantum"] << 16
+            return Before(*place, parms["rate"], _burst_bytes(parms), _limit_bytes(ip, index))
+    return Before(parent)
+
+
+def _burst_bytes(parms: Any) -> int:
+    duration_us: float = parms["buffer"] / tick_in_usec
+    rate_bytes: int = parms["rate"]
+    return round(duration_us * rate_bytes / 1_000_000)
+
+
+def _limit_bytes(ip: IPRoute, index: int) -> int:
+    """What a queue of ours holds."""
+    leaf = next(q for q in ip.get_qdiscs(index=index) if q["parent"] == UNMARKED)
+    return int(leaf.get_attr("TCA_OPTIONS")["limit"])
 
 
 def rate_of(port: str, before: Before, given_bps: int | None) -> int:
@@ -122,6 +153,11 @@ def take(
     common = {"burst": burst, "cburst": burst, "quantum": _QUANTUM_BYTES}
     ip.tc("add", "htb", index=index, handle=HANDLE, parent=before.parent, default=UNMARKED & 0xFFFF)
     ip.tc("add-class", "htb", index, _ROOT_CLASS, parent=HANDLE, rate=rate, ceil=rate, **common)
+    if before.rate_bytes is not None:
+        bucket = {"rate": before.rate_bytes, "ceil": before.rate_bytes}
+        bucket |= {"burst": before.burst_bytes, "cburst": before.burst_bytes}
+        bucket["quantum"] = before.handle >> 16
+        ip.tc("add-class", "htb", index, _BEFORE, parent=HANDLE, **bucket)
     unmarked = max(round(rate * share), _LEAST_RATE_BYTES)
     classes = [(FIRST_QUEUE + queue, queue, _LEAST_RATE_BYTES) for queue in range(num_queues)]
     for handle, priority, own_rate in [*classes, (UNMARKED, MOST_QUEUES, unmarked)]:

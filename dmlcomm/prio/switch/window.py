@@ -12,6 +12,9 @@ next iteration needs first, comes last:
   down, so the next layer finds an empty highest queue.
 - Rising: once layer 0 has passed, what is left are layers that are needed later. When `slide_bytes`
   of other layers have come since a packet of the highest queue, the window moves one layer up.
+- A packet below the window, but not of layer 0, ends rising: the next iteration has begun.
+- Packets without payload are put into queues, and change nothing: they have the mark that their
+  connection had when it last sent bytes.
 - A port that has carried no marked packet for `idle_ns` begins anew, with the next layer to come.
 
 `program` is the same in the kernel's instructions.
@@ -23,6 +26,8 @@ from dataclasses import dataclass
 DRAIN_SHIFT = 20
 # Pauses are compared in units of 2^10 ns: the program's numbers have 32 bits.
 IDLE_SHIFT = 10
+# Of an Ethernet frame. Shorter ones have next to no payload.
+LEAST_BYTES = 128
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,11 @@ def drain_of(rate_bps: int) -> int:
     return rate_bps * (1 << DRAIN_SHIFT) // 8_000_000_000
 
 
+def queue_of(layer: int, base: int, lowest: int) -> int:
+    """Layers below the window are as urgent as its first. ``lowest``: the last queue."""
+    return min(max(layer - base, 0), lowest)
+
+
 class PriorityWindow:
     """The window of one port.
 
@@ -69,26 +79,28 @@ class PriorityWindow:
 
     def classify(self, layer: int, num_bytes: int, now_ns: int) -> int:
         """The queue of a packet, which may move the window."""
+        lowest = self._settings.num_queues - 1
+        if num_bytes < LEAST_BYTES:
+            return queue_of(layer, self.base, lowest)
         self._arrive(layer, now_ns)
         if layer == 0:
             self.is_rising = True
-        distance = layer - self.base
-        if distance == 0:
+        queue = queue_of(layer, self.base, lowest)
+        if layer == self.base:
             self._count_top(num_bytes)
         elif self.is_rising:
             self._count_behind(num_bytes)
-        return min(distance, self._settings.num_queues - 1)
+        return queue
 
     def _arrive(self, layer: int, now_ns: int) -> None:
         passed = None if self._last_ns is None else now_ns - self._last_ns
         self._last_ns = now_ns
         idle = self._settings.idle_ns >> IDLE_SHIFT
         if passed is None or passed >> IDLE_SHIFT > idle:
-            self.is_rising = False
             self._backlog = 0
-            self._move(layer)
+            self._move_down(layer)
         elif layer < self.base:
-            self._move(layer)
+            self._move_down(layer)
         if passed is not None and self._settings.drain is not None:
             drained = passed * self._settings.drain >> DRAIN_SHIFT
             self._backlog = max(0, self._backlog - drained)
@@ -106,6 +118,10 @@ class PriorityWindow:
         self._behind += num_bytes
         if self._behind >= self._settings.slide_bytes:
             self._move(self.base + 1)
+
+    def _move_down(self, base: int) -> None:
+        self.is_rising = False
+        self._move(base)
 
     def _move(self, base: int) -> None:
         self.base = base
