@@ -14,8 +14,10 @@ def test_quick_run_measures_steps_with_right_weights(tmp_path, run_python):
     assert environment["environment"]["cores"] >= 1
     assert {row["experiment"] for row in rows} == {"preempt", "steps", "auto"}
     assert all(row["wrong"] == 0 for row in rows)
-    # A burst of the shaper goes at once; computing alone takes most of a bound.
-    assert all(row["ratio"] > 0.8 for row in rows if row["ratio"])
+    # A burst of the shaper goes at once; computing alone takes most of a bound. The bounds of
+    # "preempt" are times of single operations, and say nothing on a loaded machine.
+    steps = [row for row in rows if row["experiment"] != "preempt"]
+    assert all(row["ratio"] > 0.8 for row in steps if row["ratio"])
 
 
 @pytest.mark.usefixtures("lab_is_possible")
