@@ -372,15 +372,14 @@ def queues_of(lab):
     return sorted(on_switch(lab, "tc", "qdisc", "show").splitlines())
 
 
-@pytest.mark.parametrize("classifier", CLASSIFIERS)
-def test_a_start_after_a_killed_process_takes_its_queues_over(lab, classifier):
+def test_a_start_after_a_killed_process_takes_its_queues_over(lab):
     before = queues_of(lab)
-    options = ("--lab", lab.name, "--classifier", classifier)
+    options = ("--lab", lab.name)
     assert command("start", *options, "--rate", "30mbit").returncode == 0
     ask = (sys.executable, "-m", "dmlcomm.prio.switch.ask", "br0", "status")
     on_switch(lab, "kill", "-KILL", str(json.loads(on_switch(lab, *ask))["pid"]))
     assert "htb" in "".join(queues_of(lab))
-    with scheduled(lab, "--classifier", classifier):
+    with scheduled(lab):
         assert {port["rate_bps"] for port in status(lab).values()} == {50_000_000}
     assert queues_of(lab) == before
 
@@ -419,6 +418,44 @@ def test_starting_twice_and_stopping_what_does_not_run_are_errors(lab):
     for operation in ("stop", "status"):
         result = command(operation, "--lab", lab.name)
         assert (result.returncode, "is not scheduled" in result.stderr) == (1, True)
+
+
+def test_the_process_ends_with_its_bridge(lab):
+    for words in ("br9 type bridge", "left9 type veth peer name right9"):
+        on_switch(lab, "ip", "link", "add", *words.split())
+    on_switch(lab, "ip", "link", "set", "left9", "master", "br9")
+    begin = (
+        sys.executable,
+        "-m",
+        "dmlcomm",
+        "switch",
+        "start",
+        "--bridge",
+        "br9",
+        "--rate",
+        "1gbit",
+    )
+    assert "br9 is scheduled: 1 ports" in on_switch(lab, *begin)
+    assert "htb" in on_switch(lab, "tc", "qdisc", "show", "dev", "left9")
+    on_switch(lab, "ip", "link", "del", "br9")
+    ask = (sys.executable, "-m", "dmlcomm.prio.switch.ask", "br9", "status")
+    eventually(lambda: "br9 is not scheduled" in on_switch(lab, *ask), "the end of the process")
+    assert "htb" not in on_switch(lab, "tc", "qdisc", "show", "dev", "left9")
+    on_switch(lab, "ip", "link", "del", "left9")
+
+
+def test_of_several_switches_an_error_at_one_holds_up_no_other(lab_is_possible):
+    with Lab("flat:2,2", rate="50mbit") as two:
+        assert command("start", "--lab", two.name, "--switch", "switch1.0").returncode == 0
+        begun = command("start", "--lab", two.name)
+        assert (begun.returncode, "switch1.0: br0 is scheduled already" in begun.stderr) == (
+            1,
+            True,
+        )
+        assert "switch0.0 is not scheduled any more" in begun.stdout
+        ended = command("stop", "--lab", two.name)
+        assert (ended.returncode, "switch0.0: br0 is not scheduled" in ended.stderr) == (1, True)
+        assert "switch1.0 is not scheduled any more" in ended.stdout
 
 
 @pytest.mark.parametrize("kind", ["pfifo", "pfifo_fast"])

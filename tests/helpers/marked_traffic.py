@@ -48,7 +48,10 @@ def receive(num_connections: int) -> None:
         selector.register(listener, selectors.EVENT_READ)
         ended = 0
         while ended < num_connections:
-            for key, _ in selector.select(TIMEOUT_S):
+            ready = selector.select(TIMEOUT_S)
+            if not ready:
+                sys.exit(f"nothing came for {TIMEOUT_S} s: {ended} of {num_connections} have ended")
+            for key, _ in ready:
                 if key.fileobj is listener:
                     connection, _ = listener.accept()
                     selector.register(connection, selectors.EVENT_READ)

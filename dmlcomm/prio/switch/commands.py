@@ -86,9 +86,15 @@ def start(
             "rate_bps": _rate(rate),
             "classifier": classifier.value,
         }
+        begun: list[_Place] = []
         for place in _places(bridge, lab, switch):
             settings = asdict(_DEFAULT) | options | {"bridge": place.bridge}
-            report = place.run("daemon", json.dumps(settings))
+            try:
+                report = place.run("daemon", json.dumps(settings))
+            except SwitchError:
+                _stop_all(begun)
+                raise
+            begun.append(place)
             print(
                 f"{place.name} is scheduled: {report['ports']} ports, {queues} queues each, "
                 f"{report['classifier']}"
@@ -114,9 +120,20 @@ def status(
 def stop(bridge: BridgeName = None, lab: LabName = None, switch: Nodes = None) -> None:
     """End it: ports have the queues again that they had before."""
     with _errors():
-        for place in _places(bridge, lab, switch):
+        _stop_all(_places(bridge, lab, switch))
+
+
+def _stop_all(places: Sequence["_Place"]) -> None:
+    """Stops each that can be stopped. Raises SwitchError for the others, when all are done."""
+    errors = []
+    for place in places:
+        try:
             place.run("ask", place.bridge, "stop")
             print(f"{place.name} is not scheduled any more")
+        except SwitchError as error:
+            errors.append(str(error))
+    if errors:
+        raise SwitchError("; ".join(errors))
 
 
 class _Place:

@@ -7,6 +7,7 @@ only line of output, in JSON, says that it is ready or why not. After that it li
 """
 
 import contextlib
+import errno
 import json
 import os
 import selectors
@@ -37,8 +38,10 @@ _GROUP_LINK, _GROUP_TC = 0x1, 0x8
 _MESSAGES = (16, 17, 36, 37)  # a link or a queueing discipline is new, or gone
 _HEADER = struct.Struct("=IHHII")
 
-# Changes come in bursts: one look for all that come within so long.
+# Changes come in bursts: one look for all that come within so long. To try a port is a change as
+# well, so after a refusal the next look is a while off.
 _SETTLE_S = 0.02
+_AFTER_REFUSAL_S = 5.0
 
 
 class Daemon:
@@ -54,6 +57,8 @@ class Daemon:
         self._wakeup, signalled = socket.socketpair()
         signalled.setblocking(False)
         signal.set_wakeup_fd(signalled.fileno())
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: None)  # which wakes the selector
         self._signalled = signalled
         self._readers: dict[socket.socket, Reader] = {}
         self._selector = selectors.DefaultSelector()
@@ -76,14 +81,23 @@ class Daemon:
                 key.data(key.fileobj)
             if self._look_at is not None and time.monotonic() >= self._look_at:
                 self._look_at = None
-                self._look()
+                self._look_again()
+
+    def _look_again(self) -> None:
+        try:
+            self._look()
+        except SwitchError:  # the bridge is gone, and all ports with it
+            self.stop()
+        except NetlinkError:  # something changed meanwhile
+            self._look_soon()
 
     def stop(self) -> None:
         self._is_stopping = True
 
-    def release_all(self) -> None:
-        for index in list(self._ports):
-            self._release(index)
+    def release_all(self) -> list[str]:
+        """What the kernel has refused to put back, by port."""
+        refused = (self._release(index) for index in list(self._ports))
+        return [reason for reason in refused if reason]
 
     def num_ports(self) -> int:
         return len(self._ports)
@@ -103,16 +117,12 @@ class Daemon:
 
     def _look_soon(self) -> None:
         if self._look_at is None:
-            self._look_at = time.monotonic() + _SETTLE_S
+            wait = _AFTER_REFUSAL_S if self._refused else _SETTLE_S
+            self._look_at = time.monotonic() + wait
 
     def _look(self) -> None:
         """Takes the ports that the bridge has now, and lets go of the others."""
-        try:
-            members = self._members()
-        except SwitchError:
-            if not self._ports:
-                raise
-            members = {}
+        members = self._members()
         for index in list(self._ports):
             if members.get(index) != self._ports[index].name:
                 self._release(index)
@@ -155,9 +165,15 @@ class Daemon:
         except NetlinkError:  # somebody has replaced the queues
             self._look_soon()
 
-    def _release(self, index: int) -> None:
-        with contextlib.suppress(NetlinkError):  # it has gone
-            self._pop(index).release()
+    def _release(self, index: int) -> str | None:
+        """What the kernel says if it refuses to put back what was there."""
+        port = self._pop(index)
+        try:
+            port.release()
+        except NetlinkError as error:
+            if error.code != errno.ENODEV:  # the port has gone
+                return f"port {port.name}: {os.strerror(error.code)}"
+        return None
 
     def _pop(self, index: int) -> Port:
         port = self._ports.pop(index)
@@ -180,7 +196,7 @@ class Daemon:
             is_open = reader.receive()
             while (request := reader.line()) is not None:
                 wire.send(connection, self._answer(request))
-        except OSError:
+        except (OSError, ValueError, TypeError):  # the last two: it is no message
             is_open = False
         if not is_open:
             self._selector.unregister(connection)
@@ -189,10 +205,13 @@ class Daemon:
 
     def _answer(self, request: Message) -> Message:
         if request.get("op") == "stop":
-            self.release_all()
+            refused = self.release_all()
             self._listener.close()  # so that another may follow at once
             self.stop()
-            return {}
+            if not refused:
+                return {}
+            reasons = "; ".join(refused)
+            return {"error": f"ended, but the kernel did not put all old queues back: {reasons}"}
         settings = asdict(self._settings) | {"mark": self._settings.mark.value}
         try:
             ports = [port.status() for port in self._ports.values()]
@@ -205,7 +224,10 @@ def _reason(name: str, error: Exception) -> str:
     if isinstance(error, SwitchError):
         return str(error)
     code = getattr(error, "code", None) or getattr(error, "errno", None) or 0
-    advice = "it needs root or CAP_NET_ADMIN of this network namespace, and a kernel with sch_htb"
+    advice = (
+        "it needs root, or CAP_NET_ADMIN and CAP_NET_RAW of this network namespace, and a kernel "
+        "with sch_htb and cls_bpf (without the latter: --classifier u32, which needs cls_u32)"
+    )
     return f"port {name}: the kernel refuses its queues ({os.strerror(code)}): {advice}"
 
 
@@ -265,8 +287,6 @@ def main() -> None:
         except SwitchError as error:
             _live_on({"error": str(error)})
             os._exit(1)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: None)  # which wakes the selector
         _live_on({"classifier": settings.classifier, "ports": daemon.num_ports()})
         try:
             daemon.serve()

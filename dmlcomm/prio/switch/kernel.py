@@ -6,6 +6,7 @@ import os
 import platform
 
 from dmlcomm.errors import SwitchError
+from dmlcomm.prio.switch.assembler import Assembler
 
 _NUMBERS = {"x86_64": 321, "aarch64": 280}
 _MAP_CREATE, _MAP_LOOKUP, _PROG_LOAD, _TEST_RUN = 0, 1, 5, 10
@@ -64,11 +65,18 @@ def _bpf(command: int, attributes: ctypes.Structure) -> int:
 
 
 def why_not_permitted() -> str | None:
-    """The kernel's reason to refuse this process a map, else None."""
+    """The kernel's reason to refuse this process a map, or a classifier that asks for the time,
+    else None."""
+    code = Assembler()
+    code.call_clock()
+    code.exit()
     try:
         os.close(create_map(8))
+        os.close(load_program(code.assemble()))
     except OSError as error:
         return error.strerror or str(error)
+    except SwitchError as error:
+        return str(error)
     return None
 
 

@@ -90,8 +90,8 @@ def find_before(ip: IPRoute, index: int, port: str) -> Before:
     if kinds == ["tbf"] or sorted(kinds) == ["netem", "tbf"]:
         bucket = made[kinds.index("tbf")]
         root = made[kinds.index("netem")] if "netem" in kinds else bucket
-        if root["parent"] == _TC_H_ROOT:
-            parms = bucket.get_nested("TCA_OPTIONS", "TCA_TBF_PARMS")
+        parms = bucket.get_nested("TCA_OPTIONS", "TCA_TBF_PARMS")
+        if root["parent"] == _TC_H_ROOT and parms["peak"] == 0:
             burst = _burst_bytes(parms)
             return Before(bucket["parent"], bucket["handle"], parms["rate"], burst, parms["limit"])
     raise SwitchError(
@@ -130,7 +130,10 @@ def rate_of(port: str, before: Before, given_bps: int | None) -> int:
             "the link has, so that packets wait here and not behind"
         )
     if rate > _MOST_RATE_BPS:
-        raise SwitchError(f"--rate: at most 34 Gb/s, which is htb's limit; port {port}: {rate} b/s")
+        raise SwitchError(
+            f"port {port} has {rate} b/s, but at most 34 Gb/s can be scheduled: say less, as "
+            "--rate 34gbit"
+        )
     return rate
 
 
