@@ -157,26 +157,28 @@ def loaded(mark, settings):
     values = kernel.create_map(program.STATE_BYTES)
     code = kernel.load_program(program.build(mark, settings, values, 100))
     try:
-        yield code, lambda: program.decode_state(kernel.read_map(values, program.STATE_BYTES))
+        yield code, lambda decode: decode(kernel.read_map(values, program.STATE_BYTES))
     finally:
         os.close(code)
         os.close(values)
 
 
 @needs_bpf
+@pytest.mark.parametrize("drain", [None, 40_000])
 @pytest.mark.parametrize("mark", Mark)
-def test_the_kernels_program_is_the_window(mark):
-    settings = WindowSettings(4, 5_000, NEVER_NS, None)
+def test_the_kernels_program_is_the_window(mark, drain):
+    settings = WindowSettings(4, 5_000, NEVER_NS, drain)
     draw = random.Random(7)
     window, counts = PriorityWindow(settings), [0] * 128
-    with loaded(mark, settings) as (code, state):
-        for number in range(2_000):
+    with loaded(mark, settings) as (code, read):
+        for _ in range(2_000):
             layer = draw.randrange(draw.choice([3, 8, mark.num_layers]))
             num_bytes, version = draw.randrange(60, 1_500), draw.choice(versions_of(mark))
             got, _ = kernel.run_program(code, frame(layer, mark, num_bytes, version))
-            assert got == 100 + window.classify(layer, num_bytes, number)
+            now_ns = read(program.decode_last_ns)
+            assert got == 100 + window.classify(layer, num_bytes, now_ns)
             counts[layer] += num_bytes
-        found = state()
+        found = read(program.decode_state)
     assert (found.base, found.is_rising, found.num_moves) == (
         window.base,
         window.is_rising,
@@ -190,7 +192,7 @@ def test_the_kernels_program_is_the_window(mark):
 @pytest.mark.parametrize("mark", Mark)
 def test_the_kernels_program_leaves_other_packets_alone(mark):
     other = Mark.IP_OPTION if mark is Mark.DSCP else Mark.DSCP
-    with loaded(mark, WindowSettings(4, 5_000, NEVER_NS, None)) as (code, state):
+    with loaded(mark, WindowSettings(4, 5_000, NEVER_NS, None)) as (code, read):
         for packet in (
             frame(None, mark),
             late(mark),
@@ -199,17 +201,17 @@ def test_the_kernels_program_leaves_other_packets_alone(mark):
             b"\x08\x06".rjust(60, b"\0"),
         ):
             assert kernel.run_program(code, packet)[0] == 0
-        assert sum(state().layer_bytes) == 0
+        assert sum(read(program.decode_state).layer_bytes) == 0
 
 
 @needs_bpf
 @pytest.mark.parametrize(("drain", "base"), [(0, 5), (1 << 30, 0)], ids=["stuck", "fast"])
 def test_the_kernels_program_counts_what_has_left(drain, base):
-    with loaded(Mark.DSCP, WindowSettings(4, 5_000, NEVER_NS, drain)) as (code, state):
+    with loaded(Mark.DSCP, WindowSettings(4, 5_000, NEVER_NS, drain)) as (code, read):
         kernel.run_program(code, frame(5, Mark.DSCP))
         for _ in range(100):
-            kernel.run_program(code, frame(state().base, Mark.DSCP))
-        assert state().base == base
+            kernel.run_program(code, frame(read(program.decode_state).base, Mark.DSCP))
+        assert read(program.decode_state).base == base
 
 
 def matches(packet, protocol, keys):

@@ -39,6 +39,11 @@ def decode_state(value: bytes) -> State:
     return State(words[0], bool(words[1]), words[2], words[_LAYERS // 8 :])
 
 
+def decode_last_ns(value: bytes) -> int:
+    """When the last packet with payload came, by the kernel's monotonic clock."""
+    return int(struct.unpack_from("<Q", value, _LAST)[0])
+
+
 def build(mark: Mark, settings: WindowSettings, map_descriptor: int, first_class: int) -> bytes:
     """The instructions; ``first_class`` is the id of queue 0, the others follow.
 
