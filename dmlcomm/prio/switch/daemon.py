@@ -39,9 +39,9 @@ _MESSAGES = (16, 17, 36, 37)  # a link or a queueing discipline is new, or gone
 _HEADER = struct.Struct("=IHHII")
 
 # Changes come in bursts: one look for all that come within so long. To try a port is a change as
-# well, so after a refusal the next look is a while off.
+# well, so after each look that ends with a refused port the next one waits twice as long.
 _SETTLE_S = 0.02
-_AFTER_REFUSAL_S = 5.0
+_MOST_DOUBLINGS = 8  # 5 s
 
 
 class Daemon:
@@ -52,6 +52,7 @@ class Daemon:
         self._ip = ip
         self._ports: dict[int, Port] = {}
         self._refused: dict[str, str] = {}  # by name of a port: why it is not scheduled
+        self._num_refusals = 0  # looks in a row that ended with refused ports
         self._look_at: float | None = None
         self._is_stopping = False
         self._wakeup, signalled = socket.socketpair()
@@ -117,8 +118,8 @@ class Daemon:
 
     def _look_soon(self) -> None:
         if self._look_at is None:
-            wait = _AFTER_REFUSAL_S if self._refused else _SETTLE_S
-            self._look_at = time.monotonic() + wait
+            doublings = min(self._num_refusals, _MOST_DOUBLINGS)
+            self._look_at = time.monotonic() + _SETTLE_S * (1 << doublings)
 
     def _look(self) -> None:
         """Takes the ports that the bridge has now, and lets go of the others."""
@@ -132,6 +133,7 @@ class Daemon:
         for index, name in members.items():
             if index not in self._ports:
                 self._take(index, name)
+        self._num_refusals = self._num_refusals + 1 if self._refused else 0
 
     def _members(self) -> dict[int, str]:
         try:
