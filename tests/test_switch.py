@@ -386,10 +386,9 @@ def test_a_start_after_a_killed_process_takes_its_queues_over(lab):
     assert queues_of(lab) == before
 
 
-@pytest.mark.parametrize("classifier", CLASSIFIERS)
-def test_ports_that_come_back_are_scheduled_again(lab, classifier):
+def test_ports_that_come_back_are_scheduled_again(lab):
     before = queues_of(lab)
-    with scheduled(lab, "--classifier", classifier):
+    with scheduled(lab, "--classifier", "u32"):  # which has a descriptor that comes and goes too
         assert list(status(lab)) == ["port0", "port1", "port2"]
         on_switch(lab, "ip", "link", "set", "port1", "nomaster")
         eventually(lambda: "port1" not in status(lab), "port1 let go")
@@ -460,13 +459,13 @@ def test_of_several_switches_an_error_at_one_holds_up_no_other(lab_is_possible):
         assert "switch1.0 is not scheduled any more" in ended.stdout
 
 
-@pytest.mark.parametrize("kind", ["pfifo", "pfifo_fast"])
-def test_queues_that_could_not_be_put_back_are_refused(lab, kind):
-    on_switch(lab, "tc", "qdisc", "replace", "dev", "port1", "root", "handle", "5:", kind)
+def test_queues_that_could_not_be_put_back_are_refused(lab):
+    """One of the kernel's kinds, which somebody has set."""
+    on_switch(lab, "tc", "qdisc", "replace", "dev", "port1", "root", "handle", "5:", "pfifo_fast")
     before = queues_of(lab)
     result = command("start", "--lab", lab.name)
     assert result.returncode == 1
-    assert f'port port1 has a queueing discipline "{kind}"' in result.stderr
+    assert 'port port1 has a queueing discipline "pfifo_fast"' in result.stderr
     assert queues_of(lab) == before
     lab.set("host1:eth0", "rate=40mbit")
     lab.set("host1:eth0", "rate=50mbit")
