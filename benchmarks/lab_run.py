@@ -41,6 +41,8 @@ class Request:
         warm_up: iterations before, which do not count.
         iterations: instead of ``seconds``; needed where links have no rate.
         env: NAME=VALUE for the ranks.
+        changes: of links, before the ranks start: an interface of all hosts ("eth1") or of one
+            ("host1:eth1"), and a change as for `Lab.set`.
     """
 
     topology: str
@@ -58,6 +60,7 @@ class Request:
     warm_up: int = 0
     iterations: int | None = None
     env: tuple[str, ...] = ()
+    changes: tuple[tuple[str, str], ...] = ()
 
     def but(self, **changes: object) -> "Request":
         """The same with changes."""
@@ -70,6 +73,12 @@ def run(request: Request) -> list[dict]:
     that a virtual machine was not given meanwhile."""
     settings = Options(request.mtu, request.congestion, request.forwarding)
     with Lab(request.topology, rate=request.rate, options=settings) as lab:
+        for place, change in request.changes:
+            places = (
+                [place] if ":" in place else [f"{h}:{place}" for h in topology.hosts(lab.graph())]
+            )
+            for each in places:
+                lab.set(each, change)
         graph = lab.graph()
         cases = [_case(request, graph, size) for size in request.sizes]
         command = [sys.executable, "-m", "benchmarks.lab_rank"]
@@ -110,7 +119,7 @@ def from_line(line: str) -> dict:
 def host_rates_bps(graph: nx.Graph) -> list[int] | None:
     """Rates of the NICs of the slowest host, in level order; None if one of them has no limit."""
     rates = [
-        [link.shape.rate_bps for link in topology.links_of(graph, host)]
+        [link.shape.least_rate_bps for link in topology.links_of(graph, host)]
         for host in topology.hosts(graph)
     ]
     return None if any(None in host for host in rates) else min(rates, key=sum)

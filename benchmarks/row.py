@@ -1,6 +1,6 @@
 """`Row`: one result of a benchmark that has bars, with what it is compared with."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from rich import box
@@ -50,6 +50,10 @@ class Row:
     def model_error(self) -> float | None:
         """By which share of the time the model is too high."""
         return self.model_s / self.seconds - 1 if self.model_s else None
+
+    def beside(self, peer: str, seconds: float, wrong: int) -> "Row":
+        """The same with a peer, and what was wrong of its results."""
+        return replace(self, peer=peer, peer_s=seconds, wrong=self.wrong + wrong)
 
     def missed(self) -> list[str]:
         """The bars that are missed, in words."""

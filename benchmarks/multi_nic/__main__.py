@@ -9,6 +9,7 @@ buckets       one bucket, and four at once, against gloo that is given both NICs
 beside        64 KiB while a bucket is reduced, against 64 KiB alone, and the bucket against gloo
 unequal       NICs of 200 and 50 Mb/s, against the bound of both
 unknown-rates rates that nobody gives, MTU 1500: 12.5 MB, and 64 KiB against algorithms by hand
+unkind        rates that change, traffic of others, loss, slow directions, no forwarding, as above
 shared-hosts  two ranks on every host, against the bound of the hosts
 link-down     a cable is pulled during an all_reduce and put back: stall, speed, bits of the result
 small         64 KiB on links without a rate, against gloo

@@ -6,9 +6,17 @@ from dataclasses import replace
 
 from benchmarks import disturbance
 from benchmarks.lab_run import Request, run
-from benchmarks.multi_nic import link_down
+from benchmarks.multi_nic import link_down, unkind
 from benchmarks.multi_nic.model import model_s
-from benchmarks.multi_nic.settings import MTU, RATE, UNEQUAL_RATES, Settings
+from benchmarks.multi_nic.settings import (
+    ETHERNET_MTU,
+    MTU,
+    RATE,
+    UNEQUAL_RATES,
+    WARM_UP,
+    WITH_HEADERS,
+    Settings,
+)
 from benchmarks.row import Row
 from dmlcomm.lab.units import UNLIMITED
 from dmlcomm.planning.shared_cores import PROBE_BYTES
@@ -17,10 +25,6 @@ SMALL = 64 * 1024  # bytes
 SMALL_TURNS = 5
 ASYNC_BUCKETS = 4
 OF_FLAT, OF_GRIDS = ("ring",), ("bml", "bml_ring")
-WARM_UP = 9  # calls in which ranks find out rates
-# Frames of Ethernet at MTU 1500, and the bytes of a message in each.
-ETHERNET_MTU = 1500
-FRAME_BYTES, DATA_BYTES = 1514, 1448
 
 # The bars. A NIC more than one is worth what the network gives, less what headers and waiting cost.
 MOST_OF_BOUND = 1.05
@@ -110,7 +114,7 @@ def unknown_rates(settings: Settings) -> list[Row]:
         request = Request(spec, rate, (settings.sizes[0], SMALL), ("dmlcomm",), mtu=ETHERNET_MTU)
         request = request.but(congestion="", warm_up=WARM_UP, seconds=settings.seconds)
         large, small = run(request.but(env=(f"DMLCOMM_TOPOLOGY={shape}",)))
-        large["bound_s"] *= FRAME_BYTES / DATA_BYTES
+        large["bound_s"] *= WITH_HEADERS
         most = MOST_OF_BOUND_UNKNOWN_UNEQUAL if "," in rate else MOST_OF_BOUND
         rows.append(_of_unknown(large, most))
         best_s, best = min(_forced(request.but(sizes=(SMALL,)), settings.by_hand))
@@ -230,6 +234,7 @@ EXPERIMENTS: dict[str, Callable[[Settings], list[Row]]] = {
     "beside": beside,
     "unequal": unequal,
     "unknown-rates": unknown_rates,
+    "unkind": unkind.rows,
     "shared-hosts": shared_hosts,
     "link-down": link_goes_down,
     "small": small,

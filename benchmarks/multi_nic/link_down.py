@@ -50,7 +50,8 @@ def run(
     pulled_in = ITERATIONS_BEFORE
     put_back_in = pulled_in + 1 + iterations_down
     total = put_back_in + iterations_up
-    command = [sys.executable, "-m", "benchmarks.multi_nic.link_down_rank", str(size), str(total)]
+    command = [sys.executable, "-m", "benchmarks.multi_nic.repeat_rank"]
+    command += [str(size), str(total), "random"]
     with Lab(spec, rate=RATE, options=Options(mtu=MTU, forwarding=forwarding)) as lab:
         graph = lab.graph()
         bound_s = all_reduce_bound_s(graph, size)

@@ -6,6 +6,10 @@ RATE = "200mbit"
 RATE_BPS = 200_000_000
 UNEQUAL_RATES = "200mbit,50mbit"
 MTU = 9000
+# Frames of Ethernet at MTU 1500 have 1514 bytes, 1448 of them of messages.
+ETHERNET_MTU = 1500
+WITH_HEADERS = 1514 / 1448
+WARM_UP = 9  # calls in which ranks find out rates
 
 LENET5 = 12_500_000  # bytes: the gradient of the BML paper's smaller model
 LARGE = 100_000_000
@@ -22,6 +26,11 @@ class Settings:
         shared: topology of the hosts with two ranks each.
         unknown: topologies and rates for the measurement of rates that ranks have to find out.
         by_hand: algorithms to compare with there, where they apply.
+        changing: topologies with a rail that changes in the middle of a job; the first for the
+            other unkind networks of two NICs, too.
+        lossy: topologies with two NICs, one of which loses packets.
+        four_rates: a topology with four NICs.
+        settled: calls that count, after the first ones under a condition.
         seconds: of measuring, per case and backend, about.
         small_iterations: of the small all_reduce.
         iterations_down, iterations_up: with the link down, and after it is put back.
@@ -34,6 +43,10 @@ class Settings:
     shared: str
     unknown: tuple[tuple[str, str], ...]
     by_hand: tuple[str, ...]
+    changing: tuple[str, ...]
+    lossy: tuple[str, ...]
+    four_rates: str
+    settled: int
     seconds: float
     small_iterations: int
     iterations_down: int
@@ -56,6 +69,10 @@ FULL = Settings(
         ("flat:4,3", "200mbit,100mbit,20mbit"),
     ),
     by_hand=("direct", "halving_doubling", "recursive_doubling", "tree", "ring", "bml", "bml_ring"),
+    changing=("flat:4,2", "bcube:3,2"),
+    lossy=("flat:2,2", "flat:4,2"),
+    four_rates="flat:4,4",
+    settled=10,
     seconds=6.0,
     small_iterations=200,
     iterations_down=5,
@@ -72,6 +89,10 @@ QUICK = Settings(
     shared="flat:2,2",
     unknown=(("flat:2,2", RATE),),
     by_hand=("direct",),
+    changing=("flat:2,2",),
+    lossy=("flat:2,2",),
+    four_rates="flat:2,4",
+    settled=3,
     seconds=0.2,
     small_iterations=20,
     iterations_down=3,

@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +11,9 @@ from dmlcomm.lab import graph as topology
 from dmlcomm.lab import load, sampling
 from dmlcomm.lab.client import Client
 from dmlcomm.lab.cpu import CpuMeter, CpuUse
-from dmlcomm.lab.graph import End, Link
+from dmlcomm.lab.graph import End
 from dmlcomm.lab.sampling import LinkTraffic
-from dmlcomm.lab.units import MOST_RATE_BPS
+from dmlcomm.lab.units import MOST_RATE_BPS, UNLIMITED
 from dmlcomm.units import format_rate
 
 TOLERANCE = 0.05
@@ -130,13 +130,14 @@ def find_limit(client: Client, seconds: float, progress: Callable[[Result], None
     """The highest rate of all links, of those that were tried, at which the lab is exact; None
     when it is not exact at its own. Doubles the rates, and restores them. Raises LabError."""
     links = topology.links(client.graph())
-    rates = [link.shape.rate_bps for link in links if link.shape.rate_bps]
+    rates = [link.shape.least_rate_bps for link in links if link.shape.least_rate_bps]
     if not rates:
         raise LabError(f"no link has a rate to begin with: {GIVE_ONE}")
     rate, exact = min(rates), None
     try:
         while rate <= MOST_RATE_BPS:
-            _set_rates(client, links, f"{rate}bit")
+            for link in links:
+                client.ask("set", place=str(link.a), changes=[f"rate={_text(rate)}"])
             result = check(client, seconds)
             progress(result)
             if not result.is_exact:
@@ -144,8 +145,8 @@ def find_limit(client: Client, seconds: float, progress: Callable[[Result], None
             exact, rate = rate, 2 * rate
     finally:
         for link in links:
-            text = f"{link.shape.rate_bps}bit" if link.shape.rate_bps else "unlimited"
-            _set_rates(client, [link], text)
+            out, back = map(_text, (link.shape.rate_bps, link.shape.back.rate_bps))
+            client.ask("set", place=str(link.a), changes=[f"out={out}", f"in={back}"])
     return exact
 
 
@@ -177,11 +178,13 @@ def _expected(graph: Any, flow: load.Flow) -> dict[End, int]:
 
     Empty if nothing limits it. `load.flows` connects links of one rate only.
     """
-    last = topology.find_link(graph, str(flow.target)).other(flow.target.node)
-    rate = topology.find_link(graph, str(flow.source)).shape.rate_bps
+    into = topology.find_link(graph, str(flow.target))
+    last = into.other(flow.target.node)
+    out = topology.find_link(graph, str(flow.source))
+    shapes = out.shape_from(flow.source.node), into.shape_from(last.node)
+    rate = min((shape.rate_bps for shape in shapes if shape.rate_bps), default=None)
     return dict.fromkeys((flow.source, last), rate) if rate else {}
 
 
-def _set_rates(client: Client, links: Sequence[Link], text: str) -> None:
-    for link in links:
-        client.ask("set", place=str(link.a), changes=[f"rate={text}"])
+def _text(rate_bps: int | None) -> str:
+    return f"{rate_bps}bit" if rate_bps else UNLIMITED

@@ -4,7 +4,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -13,15 +13,16 @@ from rich.table import Table
 
 from dmlcomm._shell import FAILED, AsJson, Command, application
 from dmlcomm.errors import LabError
+from dmlcomm.lab import background, launch, sampling, wire
 from dmlcomm.lab import check as checks
 from dmlcomm.lab import graph as topology
-from dmlcomm.lab import launch, sampling, wire
 from dmlcomm.lab.builders import build
 from dmlcomm.lab.client import Client
 from dmlcomm.lab.draw import draw as draw_graph
 from dmlcomm.lab.environment import parse_assignments
 from dmlcomm.lab.lab import shapes_of, start
 from dmlcomm.lab.options import Options
+from dmlcomm.lab.units import parse_link_rate
 from dmlcomm.lab.views import check_table, console, facts, measured, progress_bar, show_live
 from dmlcomm.units import format_rate
 
@@ -132,16 +133,45 @@ def set_(
     place: Annotated[str, typer.Argument(help="host3:eth1", show_default=False)],
     changes: Annotated[
         list[str],
-        typer.Argument(help="down, up, rate=50mbit, delay=1ms, loss=1%, tor=2", show_default=False),
+        typer.Argument(
+            help="down, up, rate=50mbit, out=50mbit, in=50mbit, mtu=1500, delay=1ms, loss=1%, "
+            "tor=2",
+            show_default=False,
+        ),
     ],
     name: Name = None,
 ) -> None:
     """Change a link, in both directions, also while a job runs. "down" pulls the cable.
 
+    "out" and "in" are the rates of what that interface sends and receives.
+
     In a psnet "tor=2" moves the link of a worker to another ToR; its connections survive.
     """
     with _errors(), Client(_name(name)) as client:
         client.ask("set", place=place, changes=changes)
+
+
+@app.command("load")
+def load_(
+    interface: Annotated[str, typer.Argument(help="eth1", show_default=False)],
+    rate: Annotated[str, typer.Option(help="Of every host, as 100mbit.", show_default=False)],
+    name: Name = None,
+) -> None:
+    """Load one NIC of all hosts with background traffic that does not give way, until Ctrl-C.
+
+    Every host sends to the next one at the same switch. The rate counts whole frames.
+    """
+    with _errors(), Client(_name(name)) as client, suppress(KeyboardInterrupt):
+        rate_bps = parse_link_rate(rate)
+        if rate_bps is None:
+            raise LabError("a load needs a rate, as 100mbit")
+        say = "{} hosts send {} from {} each, until Ctrl-C"
+        background.run(
+            client,
+            interface,
+            rate_bps,
+            lambda hosts: print(say.format(hosts, format_rate(rate_bps), interface), flush=True),
+        )
 
 
 @app.command()

@@ -57,7 +57,7 @@ class Job:
     def _rates_bps(self) -> list[int]:
         """Of each interface, on the host where it is slowest; empty if a link has no limit."""
         of_host = [
-            [link.shape.rate_bps for link in topology.links_of(self.graph, host)]
+            [link.shape.least_rate_bps for link in topology.links_of(self.graph, host)]
             for host in self.hosts
         ]
         slowest = [

@@ -8,8 +8,8 @@ node        ``kind``: a NodeKind; hosts also have ``rank`` (their number), ``man
             address on the management network), and where a job gives them one ``role``; a router
             may have ``prefix``, the addresses behind it that other routers need one route for; a
             switch may have ``fabric``: the links of switches of one fabric can be moved among them
-edge        ``level``, ``rate_bps``, ``delay_us``, ``loss``, ``up``, and by node name ``interfaces``
-            and, where an end has an address, ``addresses`` ("10.0.0.1/24")
+edge        ``level``, the fields of a `Shape`, ``up``, and by node name ``interfaces`` and, where
+            an end has an address, ``addresses`` ("10.0.0.1/24")
 ==========  =====================================================================================
 
 A new topology is a function that makes such a graph with `add_host`, `add_switch`, `add_router` and
@@ -21,7 +21,7 @@ import enum
 import ipaddress
 import itertools
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import networkx as nx
@@ -78,6 +78,10 @@ class Link:
 
     def other(self, node: str) -> End:
         return self.b if self.a.node == node else self.a
+
+    def shape_from(self, node: str) -> Shape:
+        """Of what the end at ``node`` sends."""
+        return self.shape if self.a.node == node else self.shape.back
 
 
 def require(spec: str, holds: bool, expected: str) -> None:
@@ -229,7 +233,7 @@ def _link(u: str, v: str, data: dict[str, Any]) -> Link:
     if data["first"] != u:
         u, v = v, u
     a, b = (End(node, data["interfaces"][node], data["addresses"].get(node)) for node in (u, v))
-    shape = Shape(data["rate_bps"], data["delay_us"], data["loss"])
+    shape = Shape(**{field.name: data[field.name] for field in fields(Shape)})
     return Link(a, b, data["level"], shape, data["up"])
 
 

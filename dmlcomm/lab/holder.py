@@ -117,7 +117,8 @@ class Holder:
     def _set(self, _: socket.socket, request: Message) -> Answer:
         link = topology.find_link(self._network.graph, request["place"])
         switch, changes = take_move(request["changes"])
-        shape, up = apply_changes(changes, link.shape, link.up)
+        is_first = request["place"] == str(link.a)
+        shape, up = apply_changes(changes, link.shape, link.up, is_first)
         if switch is not None:
             self._network.move_link(request["place"], switch)
         self._network.set_link(request["place"], shape, up)

@@ -1,11 +1,12 @@
 """`Lab`: a running lab, as Python sees it."""
 
+import contextlib
 import itertools
 import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -87,18 +88,34 @@ class Lab:
         return topology.links(self.graph())
 
     def set(self, place: str, *changes: str) -> None:
-        """Changes a link in both directions, also while a job runs.
+        """Changes a link, in both directions unless a change says otherwise, also while a job runs.
 
         Args:
             place: an interface at one of its ends, as "host3:eth1".
-            changes: "down", "up", "rate=50mbit", "loss=1%", "delay=1ms"; "tor=2" moves the link of
-                a worker of a psnet to that ToR.
+            changes: "down", "up", "rate=50mbit", "loss=1%", "delay=1ms", "mtu=1500"; "out=50mbit"
+                and "in=50mbit" are rates of what ``place`` sends and receives; "tor=2" moves the
+                link of a worker of a psnet to that ToR.
 
         Raises:
             LabError: there is no such place, or a change is not legal.
         """
         with Client(self.name) as client:
             client.ask("set", place=place, changes=changes)
+
+    @contextlib.contextmanager
+    def load(self, interface: str, rate: str) -> Iterator[None]:
+        """Background traffic while the block runs: every host sends at ``rate`` from ``interface``
+        to the next one at the same switch. Raises LabError.
+        """
+        command = self._command("load", interface, "--rate", rate)
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                assert process.stdout is not None
+                if not process.stdout.readline():
+                    raise LabError(f"no load of {rate} on {interface}: see the output above")
+                yield
+            finally:
+                process.terminate()
 
     def popen(self, node: str, command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
         """Starts a process on a node. The result stands for it: signals and exit code pass.

@@ -42,15 +42,16 @@ def flows(graph: nx.Graph) -> list[Flow]:
 
     The hosts at a switch form a ring, so each sends to one and receives from one. Where rates
     differ, those of one rate form a ring, since a faster link could not be filled through a slower
-    one; a link that is alone with its rate is left out. A link between two addresses carries a flow
-    each way.
+    one; a link that is alone with its rates is left out. A link between two addresses carries a
+    flow each way.
     """
     found = []
     for switch in topology.nodes_of_kind(graph, NodeKind.SWITCH):
-        rings: dict[int | None, list[End]] = {}
+        rings: dict[tuple[int | None, int | None], list[End]] = {}
         for link in topology.links_of(graph, switch):
             if link.up:
-                rings.setdefault(link.shape.rate_bps, []).append(link.other(switch))
+                rates = link.shape.rate_bps, link.shape.back.rate_bps
+                rings.setdefault(rates, []).append(link.other(switch))
         for ends in rings.values():
             if len(ends) > 1:
                 found += [Flow(ends[i - 1], end) for i, end in enumerate(ends)]
@@ -79,12 +80,7 @@ def running(client: Client, wanted: list[Flow]) -> Iterator[Received]:
 
     Raises LabError or OSError when a connection cannot be made.
     """
-    answer, descriptors = client.descriptors("enter")
-    if "user" in answer["kinds"]:
-        with contextlib.suppress(OSError):  # this process is inside already
-            ns.setns(descriptors[0], ns.CLONE_NEWUSER)
-    for descriptor in descriptors:
-        os.close(descriptor)
+    enter_lab(client)
     pairs = _connect(client, wanted)
     received = Received(len(wanted))
     child = os.fork()
@@ -100,13 +96,31 @@ def running(client: Client, wanted: list[Flow]) -> Iterator[Received]:
         os.waitpid(child, 0)
 
 
+def enter_lab(client: Client) -> None:
+    """For good: the network namespaces of the lab's nodes can be entered then."""
+    answer, descriptors = client.descriptors("enter")
+    if "user" in answer["kinds"]:
+        with contextlib.suppress(OSError):  # this process is inside already
+            ns.setns(descriptors[0], ns.CLONE_NEWUSER)
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def enter_node(client: Client, node: str) -> None:
+    """This process is in the network namespace of ``node``."""
+    _, (net, uts) = client.descriptors("namespaces", node=node)
+    ns.setns(net, ns.CLONE_NEWNET)
+    os.close(net)
+    os.close(uts)
+
+
 def _connect(client: Client, wanted: list[Flow]) -> list[tuple[socket.socket, socket.socket]]:
     """A connected pair, sender and receiver, per flow."""
     pairs = []
     for flow in wanted:
-        _enter(client, flow.target.node)
+        enter_node(client, flow.target.node)
         with socket.create_server((flow.target.ip, 0)) as listener:
-            _enter(client, flow.source.node)
+            enter_node(client, flow.source.node)
             sender = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
             sender.settimeout(CONNECT_TIMEOUT_S)
             sender.bind((flow.source.ip, 0))
@@ -117,13 +131,6 @@ def _connect(client: Client, wanted: list[Flow]) -> list[tuple[socket.socket, so
         receiver.setblocking(False)
         pairs.append((sender, receiver))
     return pairs
-
-
-def _enter(client: Client, node: str) -> None:
-    _, (net, uts) = client.descriptors("namespaces", node=node)
-    ns.setns(net, ns.CLONE_NEWNET)
-    os.close(net)
-    os.close(uts)
 
 
 def _pump_until_killed(

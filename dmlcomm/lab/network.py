@@ -103,10 +103,9 @@ class Network:
     def set_link(self, place: str, shape: Shape, up: bool) -> Link:
         before = topology.find_link(self.graph, place)
         if shape != before.shape:
-            for end in before.ends:
+            for end, sends in zip(before.ends, (shape, shape.back), strict=True):
                 with self._inside(end.node) as ip:
-                    index = socket.if_nametoindex(end.interface)
-                    shaping.shape_egress(ip, index, self._options.mtu, shape)
+                    self._shape(ip, socket.if_nametoindex(end.interface), sends)
             self._shape_arrivals(before, before.shape, shape)
         if up and not before.up:
             self._plug_in(before)
@@ -221,7 +220,7 @@ class Network:
             if self.graph.nodes[node]["kind"] == NodeKind.SWITCH:
                 _bridge(ip, self._bridge_of(node), ports)
             for link in topology.links_of(self.graph, node):
-                self._set_up_end(ip, link.other(link.other(node).node), link.shape)
+                self._set_up_end(ip, link.other(link.other(node).node), link.shape_from(node))
             if self.graph.nodes[node]["kind"] == NodeKind.HOST:
                 index = socket.if_nametoindex(MANAGEMENT_INTERFACE)
                 _add_address(ip, index, self.graph.nodes[node]["management"])
@@ -229,11 +228,16 @@ class Network:
 
     def _set_up_end(self, ip: IPRoute, end: End, shape: Shape) -> None:
         index = socket.if_nametoindex(end.interface)
-        ip.link("set", index=index, mtu=self._options.mtu)
+        self._shape(ip, index, shape)
         if end.address:
             _add_address(ip, index, end.address)
-        shaping.shape_egress(ip, index, self._options.mtu, shape)
         self._activate(ip, end)
+
+    def _shape(self, ip: IPRoute, index: int, shape: Shape) -> None:
+        """MTU of the interface, and rate and delay of what it sends."""
+        mtu = shape.mtu or self._options.mtu
+        ip.link("set", index=index, mtu=mtu)
+        shaping.shape_egress(ip, index, mtu, shape)
 
     def _activate(self, ip: IPRoute, end: End) -> None:
         """The kernel makes the route to the neighbours with the interface, and drops it with it."""

@@ -2,10 +2,7 @@
 
 from dataclasses import dataclass
 
-from dmlcomm.errors import LabError
-
-LEAST_MTU = 576
-MOST_MTU = 65_535
+from dmlcomm.lab.units import parse_mtu
 
 
 @dataclass(frozen=True)
@@ -27,5 +24,4 @@ class Options:
     forwarding: bool = True
 
     def __post_init__(self) -> None:
-        if not LEAST_MTU <= self.mtu <= MOST_MTU:
-            raise LabError(f"MTU {self.mtu} is not from {LEAST_MTU} to {MOST_MTU}")
+        parse_mtu(str(self.mtu))

@@ -35,6 +35,7 @@ class LinkTraffic:
             "level": link.level,
             "up": link.up,
             "set_rate_bps": link.shape.rate_bps,
+            "set_back_rate_bps": link.shape.back.rate_bps,
             "delay_us": link.shape.delay_us,
             "loss": link.shape.loss,
             "a_to_b": _plain(self.directions[0]),

@@ -17,23 +17,55 @@ LEAST_RATE_BPS = 100_000
 # tbf's rate is a 32-bit number of bytes per second.
 MOST_RATE_BPS = 30_000_000_000
 
+LEAST_MTU = 576
+MOST_MTU = 65_535
+
+# Of the other direction of a link: the rate is that of the first one.
+SAME = 0
+
 
 @dataclass(frozen=True)
 class Shape:
-    """The shape of each of a link's two directions.
+    """The shape of a link: of each of its two directions, but for the rate.
 
     Attributes:
         rate_bps: bits per second of whole Ethernet frames; None is as fast as the machine.
         delay_us: one-way delay in microseconds.
         loss: share of the packets that is lost, from 0 to 1.
+        back_rate_bps: rate of what the end sends that is named second; `SAME`: ``rate_bps``.
+        mtu: bytes of an IP packet, on both interfaces; 0: as in the whole lab.
     """
 
     rate_bps: int | None = None
     delay_us: int = 0
     loss: float = 0.0
+    back_rate_bps: int | None = SAME
+    mtu: int = 0
+
+    @property
+    def back(self) -> "Shape":
+        """The shape of what the second end sends, where this is that of the first."""
+        rate = self.rate_bps if self.back_rate_bps == SAME else self.back_rate_bps
+        return replace(self, rate_bps=rate, back_rate_bps=SAME)
+
+    @property
+    def least_rate_bps(self) -> int | None:
+        """Of the slower direction."""
+        rates = [rate for rate in (self.rate_bps, self.back.rate_bps) if rate is not None]
+        return min(rates, default=None)
+
+    def with_rate(self, rate_bps: int | None, *, first: bool) -> "Shape":
+        """Another rate of what the first end sends, or of what the second sends."""
+        other = self.back.rate_bps if first else self.rate_bps
+        there, back = (rate_bps, other) if first else (other, rate_bps)
+        return replace(self, rate_bps=there, back_rate_bps=SAME if there == back else back)
 
     def __str__(self) -> str:
         parts = [format_link_rate(self.rate_bps)]
+        if self.back_rate_bps != SAME:
+            parts[0] += f" ->, {format_link_rate(self.back_rate_bps)} <-"
+        if self.mtu:
+            parts.append(f"MTU {self.mtu}")
         if self.delay_us:
             parts.append(f"{self.delay_us / 1000:g} ms")
         if self.loss:
@@ -78,22 +110,39 @@ def parse_loss(text: str) -> float:
     return float(match[1]) / 100
 
 
-def apply_changes(changes: Sequence[str], shape: Shape, up: bool) -> tuple[Shape, bool]:
-    """The state of a link after ``changes``. Raises LabError for a word that is none."""
+def parse_mtu(text: str) -> int:
+    """ "1500" -> 1500. Raises LabError."""
+    if not text.isdecimal() or not LEAST_MTU <= int(text) <= MOST_MTU:
+        raise LabError(f"MTU {text} is not from {LEAST_MTU} to {MOST_MTU}")
+    return int(text)
+
+
+def apply_changes(
+    changes: Sequence[str], shape: Shape, up: bool, first: bool = True
+) -> tuple[Shape, bool]:
+    """The state of a link after ``changes``. Raises LabError for a word that is none.
+
+    Args:
+        first: the changes are seen from the end of the link that is named first.
+    """
     for change in changes:
         key, equals, value = change.partition("=")
         if change in ("up", "down"):
             up = change == "up"
         elif equals and key == "rate":
-            shape = replace(shape, rate_bps=parse_link_rate(value))
+            shape = replace(shape, rate_bps=parse_link_rate(value), back_rate_bps=SAME)
+        elif equals and key in ("out", "in"):
+            shape = shape.with_rate(parse_link_rate(value), first=first == (key == "out"))
+        elif equals and key == "mtu":
+            shape = replace(shape, mtu=parse_mtu(value))
         elif equals and key == "delay":
             shape = replace(shape, delay_us=parse_delay_us(value))
         elif equals and key == "loss":
             shape = replace(shape, loss=parse_loss(value))
         else:
             raise LabError(
-                f'"{change}" is no change of a link: expected up, down, rate=50mbit, delay=1ms, '
-                "loss=1% or tor=2"
+                f'"{change}" is no change of a link: expected up, down, rate=50mbit, out=50mbit, '
+                "in=50mbit, delay=1ms, loss=1%, mtu=1500 or tor=2"
             )
     return shape, up
 

@@ -51,7 +51,7 @@ def _status_table(client: Client, traffic: Sequence[LinkTraffic]) -> Table:
             f"{link.a} - {link.b}",
             shape,
             *_cells(there, link.shape),
-            *_cells(back, link.shape),
+            *_cells(back, link.shape.back),
             str(there.drops + back.drops),
         )
     return table
