@@ -17,6 +17,7 @@ import pytest
 from dmlcomm.lab import Lab, LabError, Options
 from dmlcomm.lab.wire import names_in_use
 from helpers.lab_scripts import lab_command
+from helpers.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("lab_is_possible")
 
@@ -291,6 +292,47 @@ def test_status_reports_every_link_with_its_rate(lab):
     assert links["host2:eth1"]["set_rate_bps"] == 20_000_000
     assert "host2:eth1" in lab_command("status", "--name", lab.name, "--once").stdout
     lab.set("host2:eth1", "rate=50mbit")
+
+
+def link_of(lab, place):
+    result = lab_command("status", "--name", lab.name, "--interval", "0.1", "--json")
+    return next(entry for entry in json.loads(result.stdout)["links"] if entry["a"] == place)
+
+
+def test_the_directions_of_a_link_have_rates_of_their_own(lab):
+    lab.set("host0:eth1", "out=20mbit")
+    link = link_of(lab, "host0:eth1")
+    assert (link["set_rate_bps"], link["set_back_rate_bps"]) == (20_000_000, 50_000_000)
+    assert "rate 20Mbit" in output(lab, "host0", "tc", "qdisc", "show", "dev", "eth1")
+    lab.set("host0:eth1", "in=10mbit")
+    assert link_of(lab, "host0:eth1")["set_back_rate_bps"] == 10_000_000
+    lab.set("host0:eth1", "rate=50mbit")
+    link = link_of(lab, "host0:eth1")
+    assert (link["set_rate_bps"], link["set_back_rate_bps"]) == (50_000_000, 50_000_000)
+
+
+def test_a_link_has_an_mtu_of_its_own(lab):
+    mtu = ("cat", "/sys/class/net/eth1/mtu")
+    before = output(lab, "host0", *mtu).strip()
+    lab.set("host0:eth1", "mtu=1400")
+    assert output(lab, "host0", *mtu) == "1400\n"
+    assert output(lab, "host1", *mtu).strip() == before
+    lab.set("host0:eth1", f"mtu={before}")
+    assert output(lab, "host0", *mtu).strip() == before
+    with pytest.raises(LabError, match="MTU 20"):
+        lab.set("host0:eth1", "mtu=20")
+
+
+def test_background_traffic_flows_until_its_block_ends(lab):
+    def received_bps(place):
+        return link_of(lab, place)["b_to_a"]["rate_bps"]
+
+    places = [f"host{number}:eth1" for number in range(3)]
+    with lab.load("eth1", "10mbit"):
+        eventually(lambda: all(received_bps(place) > 5e6 for place in places), "traffic")
+    eventually(lambda: all(received_bps(place) < 1e6 for place in places), "silence")
+    with pytest.raises(LabError, match="no load"), lab.load("eth7", "10mbit"):
+        pass
 
 
 def test_a_pulled_cable_takes_the_carrier_away(lab):
