@@ -31,8 +31,8 @@ def test_quick_run_measures_every_experiment_with_right_results(tmp_path, run_py
     assert len({row["experiment"] for row in rows}) == len(EXPERIMENTS)
     assert all(row["wrong"] == 0 for row in rows)
     # A burst goes at once, and so a small tensor may be ahead of its bound. The one beside a large
-    # tensor has its own time alone for a bound, and one at unknown rates another algorithm's. That of
-    # a lossy rail is the time without it.
+    # tensor has its own time alone for a bound, and one at unknown rates another algorithm's. With
+    # a lossy rail it is the time without that rail.
     others = ("beside", "unknown rates", "unkind")
     bounded = [row for row in rows if row["ratio"] and row["experiment"] not in others]
     assert all(row["ratio"] > 0.9 for row in bounded)
