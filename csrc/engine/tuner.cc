@@ -36,12 +36,20 @@ constexpr int64_t kMeasureNs = 10 * kNsPerMs;
 constexpr double kCallsAlpha = 10e-6;
 constexpr double kAssumedBitsPerSecond = 1e9;
 
-// The times in a report: of the operation before, and of the one kWindow places before.
-constexpr size_t kBefore = 0, kEarly = 1;
+// The time of an operation is that of the rank that waits longest, as far as the others' part in it
+// explains that, not their coming late.
+constexpr double kMostTimesLonger = 2;
+constexpr double kMostSecondsLonger = 10e-3;
 
 // How far apart two figures are; 0 where the new one is not known.
 int distance(uint8_t figure, uint8_t in_use) {
   return figure == RankReport::kUnknown ? 0 : std::abs(figure - in_use);
+}
+
+double seconds_of(const RankReport& report) {
+  const double shortest = report.shortest_s();
+  const double most = std::min(kMostTimesLonger * shortest, shortest + kMostSecondsLonger);
+  return std::min(report.longest_s(), most);
 }
 
 }  // namespace
@@ -68,8 +76,9 @@ uint64_t Tuner::window(const schedule::OpShape& shape) const {
   // Nothing is learnt, or nobody may have to wait for an operation that runs alone.
   if (!measures() || uses_tickets_) return kWindowOfTickets;
   if (!schedule::joins_all(shape)) return kWindow;
-  const schedule::Trials& trials = planner_.trials_of(shape);
-  return trials.num_started() < kFirstOfSize || trials.is_trying() ? 1 : kWindow;
+  const schedule::Trials* const trials = planner_.trials_of(shape);
+  if (trials == nullptr) return kWindow;
+  return trials->num_started() < kFirstOfSize || trials->is_trying() ? 1 : kWindow;
 }
 
 RankReport Tuner::own_report(const OpState& op, bool uses_tickets) const {
@@ -86,10 +95,7 @@ RankReport Tuner::own_report(const OpState& op, bool uses_tickets) const {
     round_trip_us = std::max(round_trip_us, meter.round_trip_us());
   }
   if (round_trip_us > 0) report.add_round_trip(std::max(round_trip_us, kLeastRoundTripUs));
-  const uint64_t sequence = op.sequence();
-  const Past* const before = find(sequence)->window == 1 ? find(sequence - 1) : nullptr;
-  if (before != nullptr) report.set_time(kBefore, before->seconds);
-  if (const Past* early = find(sequence - kWindow)) report.set_time(kEarly, early->seconds);
+  if (const Past* before = find(op.sequence() - 1)) report.set_time(before->seconds);
   return report;
 }
 
@@ -104,12 +110,10 @@ void Tuner::plan(const OpState& op) {
   const schedule::OpShape& shape = op.request().shape;
   Past next;
   next.sequence = op.sequence();
-  next.window = window(shape);
   next.shape = shape;
   next.joins_all = schedule::joins_all(shape);
-  while (is_on_ && num_learnt_ + next.window < next.sequence) {
-    ++num_learnt_;
-    learn(num_learnt_);
+  for (const uint64_t places = window(shape); num_learnt_ + places < next.sequence && is_on_;) {
+    learn(++num_learnt_);
   }
   next.algorithm = &planner_.choose(shape);
   past_.push_back(std::move(next));
@@ -117,7 +121,8 @@ void Tuner::plan(const OpState& op) {
 }
 
 void Tuner::planned(const OpState& op) {
-  if (measures()) planner_.trials_of(op.request().shape).started();
+  if (!measures()) return;
+  if (schedule::Trials* trials = planner_.trials_of(op.request().shape)) trials->started();
 }
 
 void Tuner::started(const OpState& op) {
@@ -150,18 +155,25 @@ void Tuner::ended(uint64_t sequence, const Runner& runner) {
 // What all ranks know at the end of an operation.
 void Tuner::learn(uint64_t sequence) {
   const Past* const from = find(sequence);
-  if (from == nullptr || !from->joins_all) return tell(sequence - kWindow, 0);
+  if (from == nullptr || !from->joins_all) return tell(sequence - 1, 0);
   uses_tickets_ |= from->report.tickets == RankReport::kUsed;
   consider(from->report);
-  if (!is_on_) return;
-  if (from->window == 1) tell(sequence - 1, from->report.seconds(kBefore));
-  tell(sequence - kWindow, from->report.seconds(kEarly));
+  if (is_on_) tell(sequence - 1, seconds_of(from->report));
 }
 
 void Tuner::tell(uint64_t sequence, double seconds) {
-  Past* const past = find(sequence);
-  if (past == nullptr || !past->joins_all || std::exchange(past->is_told, true)) return;
-  planner_.trials_of(past->shape).ended(*past->algorithm, past->is_outdated ? 0 : seconds);
+  const Past* const past = find(sequence);
+  if (past == nullptr || !past->joins_all) return;
+  schedule::Trials* const trials = planner_.trials_of(past->shape);
+  if (trials == nullptr) return;
+  const schedule::Algorithm& before = trials->usual();
+  const double before_s = trials->usual_s();
+  trials->ended(*past->algorithm, past->is_outdated ? 0 : seconds);
+  if (options_.rank != 0 || &trials->usual() == &before) return;
+  log_info("group '", options_.name, "': ", to_string(past->shape.kind), " of about ",
+           schedule::known_bytes(past->shape), " bytes: ", trials->usual().name, ", ",
+           std::llround(trials->usual_s() * 1e6), " us, instead of ", before.name, ", ",
+           std::llround(before_s * 1e6), " us");
 }
 
 void Tuner::measure(int64_t now) {

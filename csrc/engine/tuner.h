@@ -47,7 +47,6 @@ class Tuner {
   // An operation that has been planned.
   struct Past {
     uint64_t sequence = 0;
-    uint64_t window = 1;
     schedule::OpShape shape;
     const schedule::Algorithm* algorithm = nullptr;
     bool joins_all = false;
@@ -55,7 +54,6 @@ class Tuner {
     bool was_alone = true;  // no other one ran meanwhile
     double seconds = 0;     // 0: not known, or not to be compared
     transport::RankReport report;
-    bool is_told = false;      // the planner knows its time
     bool is_outdated = false;  // it began before the rates that are in use now
   };
 

@@ -162,12 +162,14 @@ Planner::Planner(topology::Topology topology, const std::string& algorithm_overr
 void Planner::share_memory(const topology::SharedMemory& memory) {
   if (!status_.ok()) return;
   topology_.memory = memory;
+  estimates_.reset();
   status_ = configure();
 }
 
 void Planner::learn(const std::vector<uint64_t>& rail_rates_bps, double alpha_s) {
   topology_ = topology::at_rates(std::move(topology_), rail_rates_bps);
   topology_.inter_host.alpha_s = std::max(assumed_alpha_s_, alpha_s);
+  estimates_.reset();
   for (auto& [key, trials] : choices_) {
     trials.estimate(estimate(schedules_of(key.first), key.second));
   }
@@ -212,10 +214,11 @@ const Algorithm& Planner::choose(const OpShape& shape) {
   for (const Algorithm* algorithm : in_memory_[static_cast<size_t>(shape.kind)]) {
     if (algorithm->wins(shape, topology_.memory)) return *algorithm;
   }
-  return trials_of(shape).next();
+  return trials_of(shape)->next();
 }
 
-Trials& Planner::trials_of(const OpShape& shape) {
+Trials* Planner::trials_of(const OpShape& shape) {
+  if (named_for(shape) != nullptr) return nullptr;
   const uint64_t bytes = rounded(known_bytes(shape));
   const auto [it, is_new] = choices_.try_emplace({shape.kind, bytes});
   if (is_new) {
@@ -223,7 +226,7 @@ Trials& Planner::trials_of(const OpShape& shape) {
     const std::vector<double> seconds = estimate(candidates, bytes);
     it->second = Trials(std::move(candidates), seconds);
   }
-  return it->second;
+  return &it->second;
 }
 
 const Algorithm* Planner::named_for(const OpShape& shape) const {
@@ -281,11 +284,11 @@ std::vector<const Algorithm*> Planner::schedules_of(OpKind kind) const {
 }
 
 std::vector<double> Planner::estimate(const std::vector<const Algorithm*>& candidates,
-                                      uint64_t bytes) const {
-  const Estimates estimates(topology_, static_cast<double>(bytes));
+                                      uint64_t bytes) {
+  if (estimates_ == nullptr) estimates_ = std::make_unique<Estimates>(topology_);
   std::vector<double> seconds;
   for (const Algorithm* algorithm : candidates) {
-    seconds.push_back(estimates.seconds(algorithm->estimate));
+    seconds.push_back(estimates_->seconds(algorithm->estimate, static_cast<double>(bytes)));
   }
   return seconds;
 }

@@ -29,6 +29,7 @@
 #include "base/status.h"
 #include "schedule/algorithms.h"
 #include "schedule/op_shape.h"
+#include "schedule/price/estimate.h"
 #include "schedule/schedule.h"
 #include "schedule/trials.h"
 #include "topology/topology.h"
@@ -92,8 +93,9 @@ class Planner {
   // `shape` must be valid, and status() ok.
   const Algorithm& choose(const OpShape& shape);
 
-  // The choice among schedules for shapes of about this size, which learns from times.
-  Trials& trials_of(const OpShape& shape);
+  // The choice among schedules for shapes of about this size, which learns from times; null where
+  // the user has chosen.
+  Trials* trials_of(const OpShape& shape);
 
   // The estimate of an algorithm if bytes took no time: messages alone.
   double latency_s(const Algorithm& algorithm, const OpShape& shape) const;
@@ -116,8 +118,7 @@ class Planner {
   Status apply(const SizedChoices& choices);
   const Algorithm* named_for(const OpShape& shape) const;
   std::vector<const Algorithm*> schedules_of(OpKind kind) const;
-  std::vector<double> estimate(const std::vector<const Algorithm*>& candidates,
-                               uint64_t bytes) const;
+  std::vector<double> estimate(const std::vector<const Algorithm*>& candidates, uint64_t bytes);
   std::shared_ptr<const Schedule> remember(const Key& key, Schedule schedule);
 
   topology::Topology topology_;
@@ -126,7 +127,8 @@ class Planner {
   Status status_;
   SizedChoices named_;  // by the user: overrides, else the plan file's
   std::array<std::vector<const Algorithm*>, std::size(kOpKinds)>
-      in_memory_;  // by kind, those that apply
+      in_memory_;                        // by kind, those that apply
+  std::unique_ptr<Estimates> estimates_;  // of the topology, as soon as one is asked for
   // (kind, rounded bytes) -> choice; at most 4 per power of two.
   std::map<std::pair<OpKind, uint64_t>, Trials> choices_;
   std::list<Entry> recent_;  // most recently used first

@@ -11,12 +11,19 @@ namespace {
 
 // Operations of a trial: the first one also connects ranks that have not met before.
 constexpr size_t kTrialOperations = 2;
-// Another algorithm has to be so much faster.
+// Another algorithm has to be so much faster; later times are compared with those of the trials,
+// when other things went on.
 constexpr double kWorthwhile = 0.95;
+constexpr double kWorthwhileLater = 0.8;
 // Estimates are no more than that: where a network carries bursts faster than its rate, a small
 // vector takes a third of the time. A trial that costs at most so much is made without a promise.
 constexpr double kMostTimesSlower = 4;
 constexpr double kMostSecondsSlower = 10e-3;
+// Operations that take no longer than this are short beside what disturbs them. Of these, algorithms
+// that are nearly the best are tried so many times each.
+constexpr double kShortSeconds = 20e-3;
+constexpr double kNearlyBest = 1.4;
+constexpr size_t kMostTrials = 4;
 // When so many operations in a row take twice as long or half, the network has changed, and all
 // times are forgotten.
 constexpr double kMuch = 2;
@@ -32,15 +39,16 @@ Trials::Trials(std::vector<const Algorithm*> candidates, const std::vector<doubl
     candidates_.push_back({.algorithm = candidates[i], .estimate_s = estimates_s[i]});
   }
   usual_ = next_ = cheapest_of(estimates_s);
-  candidates_[usual_].was_tried = true;
+  candidates_[usual_].num_trials = 1;
 }
 
-// The second shortest of the last times: neither luck nor an interruption.
+// The median, of an even number the shorter one: neither luck nor an interruption, and not the
+// first operation of a trial.
 double Trials::Candidate::usual_s() const {
-  std::array<double, 4> sorted = seconds;
+  auto sorted = seconds;
   const size_t known = std::min(num_times, sorted.size());
   std::sort(sorted.begin(), sorted.begin() + static_cast<ptrdiff_t>(known));
-  return known == 0 ? 0 : sorted[known > 2 ? 1 : 0];
+  return known == 0 ? 0 : sorted[(known - 1) / 2];
 }
 
 void Trials::estimate(const std::vector<double>& estimates_s) {
@@ -51,13 +59,14 @@ void Trials::estimate(const std::vector<double>& estimates_s) {
   }
   if (candidates_[usual_].num_times > 0 || is_trying()) return;
   usual_ = next_ = cheapest_of(estimates_s);
-  candidates_[usual_].was_tried = true;
+  candidates_[usual_].num_trials = 1;
 }
 
 void Trials::forget_times(size_t candidate) {
   candidates_[candidate].seconds = {};
   candidates_[candidate].num_times = 0;
-  candidates_[candidate].was_tried = candidate == usual_;
+  candidates_[candidate].num_trials = candidate == usual_ ? 1 : 0;
+  is_settled_ = false;
 }
 
 void Trials::started() {
@@ -87,13 +96,42 @@ void Trials::notice_change(const Candidate& candidate, double seconds) {
 }
 
 size_t Trials::best_known() const {
+  const double worthwhile = is_settled_ ? kWorthwhileLater : kWorthwhile;
   size_t best = usual_;
   for (size_t i = 0; i < candidates_.size(); ++i) {
     const double time = candidates_[i].usual_s();
-    const double limit = candidates_[best].usual_s() * (best == usual_ ? kWorthwhile : 1);
+    const double limit = candidates_[best].usual_s() * (best == usual_ ? worthwhile : 1);
     if (time > 0 && time < limit) best = i;
   }
   return best;
+}
+
+// Of those that were not tried; the usual one if no trial is cheap.
+size_t Trials::most_promising() const {
+  size_t found = usual_;
+  double limit = std::min(kMostTimesSlower * usual_s(), usual_s() + kMostSecondsSlower);
+  for (size_t i = 0; i < candidates_.size(); ++i) {
+    if (candidates_[i].num_trials > 0 || candidates_[i].estimate_s >= limit) continue;
+    limit = kClearlyCheaper * candidates_[i].estimate_s;
+    found = i;
+  }
+  return found;
+}
+
+// Of those that take a short time; the usual one if the others were tried often enough.
+size_t Trials::least_tried_of_best() const {
+  size_t found = usual_;
+  size_t least = kMostTrials;
+  if (usual_s() > kShortSeconds) return found;
+  for (size_t i = 0; i < candidates_.size(); ++i) {
+    const Candidate& candidate = candidates_[i];
+    const double time = candidate.usual_s();
+    if (i == usual_ || candidate.num_trials >= least) continue;
+    if (time == 0 || time > kNearlyBest * usual_s()) continue;
+    least = candidate.num_trials;
+    found = i;
+  }
+  return found;
 }
 
 void Trials::choose() {
@@ -102,16 +140,12 @@ void Trials::choose() {
   trials_to_start_ = trials_to_end_ = 0;
   usual_ = next_ = best;
   if (candidates_[usual_].num_times < kTrialOperations) return;
-  const double usual_s = candidates_[usual_].usual_s();
-  double limit = std::min(kMostTimesSlower * usual_s, usual_s + kMostSecondsSlower);
-  for (size_t i = 0; i < candidates_.size(); ++i) {
-    if (candidates_[i].was_tried || candidates_[i].estimate_s >= limit) continue;
-    limit = kClearlyCheaper * candidates_[i].estimate_s;
-    next_ = i;
-  }
-  if (next_ == usual_) return;
+  next_ = most_promising();
+  if (next_ == usual_) next_ = least_tried_of_best();
+  is_settled_ = next_ == usual_;
+  if (is_settled_) return;
   trial_ = next_;
-  candidates_[trial_].was_tried = true;
+  ++candidates_[trial_].num_trials;
   trials_to_start_ = trials_to_end_ = kTrialOperations;
 }
 

@@ -7,6 +7,10 @@
 // does not find an algorithm that is estimated too high, and one that is estimated too low costs a
 // few operations.
 //
+// Small operations are short beside what disturbs them, and cheap. So those that are nearly the
+// best are tried in turns until each has been seen several times, and then the better median counts.
+// After that only a large difference changes the choice, or a network that is another one.
+//
 // All ranks make the same calls in the same order, and so the same choices.
 #pragma once
 
@@ -31,6 +35,10 @@ class Trials {
   const Algorithm& next() const { return *candidates_[next_].algorithm; }
   // An operation has taken it.
   void started();
+  // What operations take while nothing is tried.
+  const Algorithm& usual() const { return *candidates_[usual_].algorithm; }
+  // Of that one; 0: not known.
+  double usual_s() const { return candidates_[usual_].usual_s(); }
   // Operations that have started.
   size_t num_started() const { return num_started_; }
   // An algorithm is tried, or its time is awaited.
@@ -43,9 +51,9 @@ class Trials {
   struct Candidate {
     const Algorithm* algorithm = nullptr;
     double estimate_s = 0;
-    std::array<double, 4> seconds{};  // the last times; 0: none yet
+    std::array<double, 8> seconds{};  // the last times; 0: none yet
     size_t num_times = 0;
-    bool was_tried = false;
+    size_t num_trials = 0;  // of the usual one, 1 for being usual
 
     double usual_s() const;
   };
@@ -54,6 +62,8 @@ class Trials {
   void choose();
   void notice_change(const Candidate& candidate, double seconds);
   size_t best_known() const;
+  size_t most_promising() const;
+  size_t least_tried_of_best() const;
 
   std::vector<Candidate> candidates_;
   size_t usual_ = 0;
@@ -62,7 +72,8 @@ class Trials {
   size_t num_started_ = 0;
   size_t trials_to_start_ = 0;
   size_t trials_to_end_ = 0;
-  size_t num_slow_ = 0;  // operations in a row that took much longer than before
+  size_t num_slow_ = 0;      // operations in a row that took much longer than before
+  bool is_settled_ = false;  // nothing was left to try, and no time has been forgotten since
 };
 
 }  // namespace dmlcomm::schedule

@@ -27,7 +27,7 @@ FrameHeader example() {
   header.report.add_rate(0, 200e6);
   header.report.add_rate(1, 220e6);
   header.report.add_round_trip(100);
-  header.report.set_time(1, 1e-3);
+  header.report.set_time(1e-3);
   return header;
 }
 
@@ -65,11 +65,11 @@ TEST(FrameTest, BytesAreAsDocumented) {
             "0004000000000000"  // op: all_reduce, f32, avg, root 0, 1024 elements
             "595aff"            // report: rates of two rails,
             "ffffffffff"        // none of others
-            "c9ffffff27350000"  // round trip, tickets, times, the first unknown
+            "c9ff2735d7ca0000"  // round trip, tickets, shortest and longest time
             "0000000000000000"
             "0000000000000000"
             "00000000"
-            "078f11ab");
+            "458b3546");
 }
 
 TEST(FrameTest, DecodesWhatWasEncoded) {

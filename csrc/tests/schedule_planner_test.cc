@@ -160,6 +160,17 @@ TEST(PlannerTest, AListOverridesSingleOperations) {
   EXPECT_EQ(choice(&planner, OpKind::all_gather, 4, 64 * kMiB), "direct");
 }
 
+TEST(PlannerTest, TriesNothingWhereTheUserHasChosen) {
+  const OpShape all_reduce = even_shapes(OpKind::all_reduce, 4, 0, kMiB)[0];
+  const OpShape broadcast = even_shapes(OpKind::broadcast, 4, 0, kMiB)[0];
+  Planner named(network(4), "all_reduce=tree");
+  EXPECT_EQ(named.trials_of(all_reduce), nullptr);
+  EXPECT_NE(named.trials_of(broadcast), nullptr);
+  Planner planned(network(4), "", "all_reduce:0=direct");
+  EXPECT_EQ(planned.trials_of(all_reduce), nullptr);
+  EXPECT_NE(planned.trials_of(broadcast), nullptr);
+}
+
 TEST(PlannerTest, AWrongOverrideNamesTheLegalOnes) {
   expect_refused("rings", "no operation has an algorithm \"rings\"");
   expect_refused("all_reduce=chain", "all_reduce has no algorithm \"chain\"");

@@ -64,6 +64,45 @@ TEST(TrialsTest, ATrialThatCostsLittleNeedsNoPromise) {
   EXPECT_EQ(run(&large, {{kRing, 200e-3}, {kTree, 150e-3}}, 20).count(kTree), 0u);
 }
 
+// Every time is up to a quarter longer than it should be, which is more than the differences.
+TEST(TrialsTest, TheBestOfShortOperationsIsFoundInNoise) {
+  for (int shift = 0; shift < 11; ++shift) {
+    Trials trials({kRing, kTree, kDirect}, {3e-3, 2e-3, 9e-3});
+    const Times times{{kRing, 3.4e-3}, {kTree, 4e-3}, {kDirect, 3e-3}};
+    for (int i = 0; i < 40; ++i) {
+      const Algorithm* next = &trials.next();
+      trials.started();
+      trials.ended(*next, times.at(next) * (1 + (i * 7 + shift) % 11 / 40.0));
+    }
+    EXPECT_EQ(&trials.next(), kDirect) << shift;
+    EXPECT_FALSE(trials.is_trying());
+  }
+}
+
+TEST(TrialsTest, ShortOperationsAreTriedForALimitedNumberOfTimes) {
+  Trials trials({kRing, kTree, kDirect}, {3e-3, 2e-3, 4e-3});
+  const auto taken = run(&trials, {{kRing, 3e-3}, {kTree, 3e-3}, {kDirect, 5e-3}}, 200);
+  EXPECT_EQ(taken.at(kRing), 8);
+  EXPECT_EQ(taken.at(kDirect), 2);
+  EXPECT_FALSE(trials.is_trying());
+}
+
+TEST(TrialsTest, TrialsWithoutTimesEnd) {
+  Trials trials({kRing, kTree}, {3e-3, 2e-3});
+  run(&trials, {{kRing, 3e-3}, {kTree, 3e-3}}, 7);
+  run(&trials, {{kRing, 0}, {kTree, 0}}, 40);
+  EXPECT_FALSE(trials.is_trying());
+}
+
+// Times of the trials are compared with later ones, of a time when something else may go on.
+TEST(TrialsTest, AfterTheTrialsOnlyALargeDifferenceCounts) {
+  Trials trials({kRing, kTree}, {3e-3, 2e-3});
+  run(&trials, {{kRing, 3.3e-3}, {kTree, 3e-3}}, 40);
+  EXPECT_EQ(run(&trials, {{kTree, 3.7e-3}}, 40).at(kTree), 40);
+  run(&trials, {{kRing, 3.3e-3}, {kTree, 4.5e-3}}, 40);
+  EXPECT_EQ(&trials.next(), kRing);
+}
+
 TEST(TrialsTest, TimesThatAreNotKnownChangeNothing) {
   Trials trials({kRing, kTree}, {2, 1});
   EXPECT_EQ(run(&trials, {{kTree, 0}}, 20).at(kTree), 20);

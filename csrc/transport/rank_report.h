@@ -1,5 +1,5 @@
 // RankReport: what a rank has measured, in a few bytes that every frame of a collective carries:
-// the rates of its rails, how long earlier operations took, and whether it gives tickets.
+// the rates of its rails, how long the operation before took, and whether it gives tickets.
 //
 // Ranks combine reports by the minimum, which does not depend on the order. A rank puts its own
 // report and all that it has received for the operation into each message. So at the end of an
@@ -29,15 +29,18 @@ struct RankReport {
   uint8_t nearness = kUnknown;
   // Whether a rank gives tickets other than the default.
   uint8_t tickets = kUnknown;
-  // Of two earlier operations; the shortest time is that of the rank that came last.
-  std::array<uint16_t, 2> times{kNoTime, kNoTime};
+  // Of the operation before. The shortest time is that of the rank that came last. The longest has
+  // the smallest number.
+  uint16_t shortest = kNoTime;
+  uint16_t briefness = kNoTime;
   uint16_t reserved_too = 0;
 
   void merge(const RankReport& other) {
     for (size_t i = 0; i < kMaxRails; ++i) rates[i] = std::min(rates[i], other.rates[i]);
     nearness = std::min(nearness, other.nearness);
     tickets = std::min(tickets, other.tickets);
-    for (size_t i = 0; i < times.size(); ++i) times[i] = std::min(times[i], other.times[i]);
+    shortest = std::min(shortest, other.shortest);
+    briefness = std::min(briefness, other.briefness);
   }
 
   void add_rate(size_t rail, double bits_per_second) {
@@ -51,15 +54,14 @@ struct RankReport {
   double round_trip_us() const { return nearness == kUnknown ? 0 : value(kUnknown - nearness); }
 
   // 0 s: not known.
-  void set_time(size_t which, double seconds) {
+  void set_time(double seconds) {
     if (seconds <= 0) return;
     const double steps = kTimeStepsPerOctave * std::log2(std::max(seconds / kLeastSeconds, 1.0));
-    times[which] = static_cast<uint16_t>(std::min(std::round(steps), kNoTime - 1.0));
+    shortest = static_cast<uint16_t>(std::min(std::round(steps), kMostTime));
+    briefness = static_cast<uint16_t>(kMostTime - shortest);
   }
-  double seconds(size_t which) const {
-    if (times[which] == kNoTime) return 0;
-    return kLeastSeconds * std::exp2(times[which] / kTimeStepsPerOctave);
-  }
+  double shortest_s() const { return shortest == kNoTime ? 0 : seconds(shortest); }
+  double longest_s() const { return briefness == kNoTime ? 0 : seconds(kMostTime - briefness); }
 
   bool operator==(const RankReport&) const = default;
 
@@ -67,6 +69,7 @@ struct RankReport {
   static constexpr double kLeastBitsPerSecond = 1e5;
   static constexpr double kStepsPerOctave = 8;
   static constexpr uint16_t kNoTime = 65535;
+  static constexpr double kMostTime = kNoTime - 1;
   static constexpr double kLeastSeconds = 1e-7;
   static constexpr double kTimeStepsPerOctave = 1024;
 
@@ -78,6 +81,9 @@ struct RankReport {
   static uint8_t code(double ratio) {
     const double steps = std::round(kStepsPerOctave * std::log2(std::max(ratio, 1.0)));
     return static_cast<uint8_t>(std::min(1 + steps, kUnknown - 1.0));
+  }
+  static double seconds(double steps) {
+    return kLeastSeconds * std::exp2(steps / kTimeStepsPerOctave);
   }
   static double value(uint8_t code) { return std::exp2((code - 1) / kStepsPerOctave); }
 };

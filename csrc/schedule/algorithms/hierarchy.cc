@@ -55,7 +55,7 @@ StageTerms stage_terms(const EstimateTerms& terms) {
   network.inter_host.beta_s_per_byte *= per_host;
   for (double& beta : network.rail_betas_s_per_byte) beta *= per_host;
   StageTerms stages{estimate_terms(host, terms.bytes),
-                    estimate_terms(network, terms.bytes / per_host)};
+                    estimate_terms(network, terms.bytes / per_host, terms.bml_shares)};
   stages.within.topology = stages.across.topology = nullptr;  // the copies end here
   return stages;
 }

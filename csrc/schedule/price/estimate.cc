@@ -1,5 +1,7 @@
 #include "schedule/price/estimate.h"
 
+#include <utility>
+
 #include "schedule/algorithms/bml_shares.h"
 
 namespace dmlcomm::schedule {
@@ -69,7 +71,8 @@ double EstimateTerms::tree(double link_seconds) const {
 // with one other host uses one rail, for some of them the slowest: for shifts and pairs the
 // paths of all hosts, lowest level first, share no rail, since from the host that relays and the
 // shift follows who sends.
-EstimateTerms estimate_terms(const topology::Topology& topology, double bytes) {
+EstimateTerms estimate_terms(const topology::Topology& topology, double bytes,
+                             std::vector<double> bml_shares) {
   EstimateTerms terms;
   terms.topology = &topology;
   terms.num_ranks = topology.num_ranks();
@@ -100,8 +103,7 @@ EstimateTerms estimate_terms(const topology::Topology& topology, double bytes) {
   const bool is_flat = topology.grid.empty();
   if (!is_flat) {
     terms.alpha += topology.relay_s * (static_cast<double>(topology.grid.size()) - 1);
-    const BmlShares shares(topology);
-    for (uint32_t t = 0; t < shares.num_streams(); ++t) terms.bml_shares.push_back(shares.of(t));
+    terms.bml_shares = std::move(bml_shares);
   }
   const double nic = is_flat ? topology.striped_beta() : topology.slowest_rail_beta();
   const double per_host = topology.max_ranks_per_host();
@@ -122,18 +124,29 @@ EstimateTerms estimate_terms(const topology::Topology& topology, double bytes) {
   return terms;
 }
 
-Estimates::Estimates(const topology::Topology& topology, double bytes) : cores_(topology) {
+EstimateTerms estimate_terms(const topology::Topology& topology, double bytes) {
+  std::vector<double> found;
+  if (!topology.grid.empty()) {
+    const BmlShares shares(topology);
+    for (uint32_t t = 0; t < shares.num_streams(); ++t) found.push_back(shares.of(t));
+  }
+  return estimate_terms(topology, bytes, std::move(found));
+}
+
+Estimates::Estimates(const topology::Topology& topology) : cores_(topology) {
   if (topology.ranks_per_core > 1 && !topology.is_one_host()) {
     cores_ = cores_of(topology);
     links_ = links_of(topology);
-    of_links_ = estimate_terms(*links_, bytes);
+    of_links_ = estimate_terms(*links_, 0);
   }
-  of_cores_ = estimate_terms(cores_, bytes);
+  of_cores_ = estimate_terms(cores_, 0);
 }
 
-double Estimates::seconds(double (*form)(const EstimateTerms& terms)) const {
+double Estimates::seconds(double (*form)(const EstimateTerms& terms), double bytes) {
+  of_cores_.bytes = bytes;
   const double cores_s = form(of_cores_);
   if (!of_links_) return cores_s;
+  of_links_->bytes = bytes;
   const double links_s = form(*of_links_);
   return std::max(cores_s, links_s) + kNotOverlapped * std::min(cores_s, links_s);
 }

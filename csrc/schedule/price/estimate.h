@@ -76,17 +76,20 @@ struct EstimateTerms {
 
 // The terms of `bytes` on `topology`, on which they are exact with one host or one rank per host.
 EstimateTerms estimate_terms(const topology::Topology& topology, double bytes);
+// The same with these shares of BML's streams, which take a search.
+EstimateTerms estimate_terms(const topology::Topology& topology, double bytes,
+                             std::vector<double> bml_shares);
 
-// The estimates of algorithms for one size. Where ranks of several hosts share cores, these post
+// The estimates of algorithms on one topology. Where ranks of several hosts share cores, these post
 // messages while the links carry others: the longer of the two counts, and a part of the shorter.
 class Estimates {
  public:
-  Estimates(const topology::Topology& topology, double bytes);
+  explicit Estimates(const topology::Topology& topology);
   Estimates(const Estimates&) = delete;
   Estimates& operator=(const Estimates&) = delete;
 
   // `form` is the closed form of an algorithm.
-  double seconds(double (*form)(const EstimateTerms& terms)) const;
+  double seconds(double (*form)(const EstimateTerms& terms), double bytes);
 
  private:
   topology::Topology cores_;

@@ -50,10 +50,10 @@ OpShape shape_of_rank(OpShape shape, uint32_t rank) {
 
 // From the schedules, unless there are too many; then the estimate.
 Price price_one(const Algorithm& algorithm, const topology::Topology& topology,
-                const OpShape& shape, const Estimates& estimates) {
+                const OpShape& shape, double estimate_s) {
   Price price;
   price.algorithm = &algorithm;
-  price.seconds = estimates.seconds(algorithm.estimate);
+  price.seconds = estimate_s;
   if (!algorithm.is_schedule()) return price;
   if (shape.num_ranks <= kMostCountedRanks) {
     std::vector<Schedule> schedules;
@@ -105,15 +105,16 @@ Result<Comparison> compare(const topology::Topology& topology, const topology::T
   DMLCOMM_RETURN_IF_ERROR(planner.status());
   const OpShape shape = shape_of(kind, topology.num_ranks(), bytes, element_bytes);
   const Algorithm& chosen = planner.choose(shape_of_rank(shape, 0));
-  const Estimates estimates(topology, static_cast<double>(bytes));
-  const Estimates of_job(job, static_cast<double>(bytes));
+  Estimates estimates(topology), of_job(job);
+  const auto size = static_cast<double>(bytes);
   Comparison comparison;
   std::vector<double> seconds;
   for (const Algorithm& algorithm : all_algorithms()) {
     if (!can_carry(algorithm, shape, topology)) continue;
     if (&algorithm == &chosen) comparison.chosen = comparison.prices.size();
-    Price price = price_one(algorithm, topology, shape, estimates);
-    price.estimate_s = of_job.seconds(algorithm.estimate);
+    Price price =
+        price_one(algorithm, topology, shape, estimates.seconds(algorithm.estimate, size));
+    price.estimate_s = of_job.seconds(algorithm.estimate, size);
     seconds.push_back(price.seconds);
     comparison.prices.push_back(std::move(price));
   }
