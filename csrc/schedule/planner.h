@@ -127,7 +127,7 @@ class Planner {
   Status status_;
   SizedChoices named_;  // by the user: overrides, else the plan file's
   std::array<std::vector<const Algorithm*>, std::size(kOpKinds)>
-      in_memory_;                        // by kind, those that apply
+      in_memory_;                         // by kind, those that apply
   std::unique_ptr<Estimates> estimates_;  // of the topology, as soon as one is asked for
   // (kind, rounded bytes) -> choice; at most 4 per power of two.
   std::map<std::pair<OpKind, uint64_t>, Trials> choices_;

@@ -19,8 +19,8 @@ constexpr double kWorthwhileLater = 0.8;
 // vector takes a third of the time. A trial that costs at most so much is made without a promise.
 constexpr double kMostTimesSlower = 4;
 constexpr double kMostSecondsSlower = 10e-3;
-// Operations that take no longer than this are short beside what disturbs them. Of these, algorithms
-// that are nearly the best are tried so many times each.
+// Operations that take no longer than this are short beside what disturbs them. Of these,
+// algorithms that are nearly the best are tried so many times each.
 constexpr double kShortSeconds = 20e-3;
 constexpr double kNearlyBest = 1.4;
 constexpr size_t kMostTrials = 4;

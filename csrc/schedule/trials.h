@@ -8,8 +8,8 @@
 // few operations.
 //
 // Small operations are short beside what disturbs them, and cheap. So those that are nearly the
-// best are tried in turns until each has been seen several times, and then the better median counts.
-// After that only a large difference changes the choice, or a network that is another one.
+// best are tried in turns until each has been seen several times, and then the better median
+// counts. After that only a large difference changes the choice, or a network that is another one.
 //
 // All ranks make the same calls in the same order, and so the same choices.
 #pragma once
