@@ -231,6 +231,7 @@ TEST(FirstConnectionTest, IsNotGivenUpForTheTimeInWhichTheProcessWasStopped) {
   constexpr int64_t kHour = 3600 * kNsPerS;
   transport::Job job;
   job.num_ranks = kNumRanks;
+  job.hosts.resize(kNumRanks);
   job.config.peer_timeout_s = 1800;
   Notes notes;
   job.events = &notes;
