@@ -15,105 +15,36 @@ from torch.nn.parallel import DistributedDataParallel
 
 import dmlcomm
 from helpers import run_ranks
+from helpers.prio import (
+    DEFERRED,
+    GROUP_MB,
+    OPTIMIZERS,
+    SCHEDULES,
+    STEPS,
+    assert_as_ddp,
+    assert_equal_bits,
+    loss_of,
+    make_model,
+    plain_step,
+    trained_with_ddp,
+    wrapped,
+)
 
 pytestmark = pytest.mark.xdist_group("prio_optimizer")
 
 DEADLINE_S = 200
-GROUP_MB = 0.0005  # several groups
-DEFERRED = ("cross", "dear")
-SCHEDULES = ("plain", *DEFERRED)
-OPTIMIZERS = {
-    "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9),
-    "Adam": lambda parameters: torch.optim.Adam(parameters, lr=0.01),
-    "AdamW": lambda parameters: torch.optim.AdamW(parameters, lr=0.01),
-}
-STEPS = 5
-
-
-class _Model(nn.Module):
-    """Reads parameters in an order of its own: registered last, read first; an attention that reads
-    the weights of its inner module; a weight that two modules share; one that it reads itself; and
-    a branch that is used when `branch` says so."""
-
-    def __init__(self):
-        super().__init__()
-        self.last = nn.Linear(8, 12)
-        self.branch = nn.Linear(8, 8)
-        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
-        self.scale = nn.Parameter(torch.ones(8))
-        self.first = nn.Embedding(12, 8)
-        self.last.weight = self.first.weight
-
-    def forward(self, tokens, branch=False):
-        x = self.first(tokens)
-        if branch:
-            x = x + self.branch(x)
-        x = x + self.attention(x, x, x, need_weights=False)[0] * self.scale
-        return self.last(x)
-
-
-def _model():
-    torch.manual_seed(1)
-    return _Model()
-
-
-def _loss(model, rank, step, **options):
-    generator = torch.Generator().manual_seed(100 * step + rank)
-    tokens = torch.randint(0, 12, (4, 5), generator=generator)
-    found = model(tokens, **options)
-    return nn.functional.cross_entropy(found.flatten(0, 1), tokens.roll(1, 1).flatten())
-
-
-def _plain_step(model, optimizer, rank, step, **options):
-    optimizer.zero_grad(set_to_none=step % 2 == 0)
-    _loss(model, rank, step, **options).backward()
-    optimizer.step()
-
-
-def _ddp(rank, make=OPTIMIZERS["SGD"], steps=STEPS, one_step=_plain_step, prepare=None):
-    """The weights that DDP gives. `prepare` makes what `one_step` is called with, too."""
-    model = DistributedDataParallel(_model(), bucket_cap_mb=GROUP_MB, find_unused_parameters=True)
-    optimizer = make(model.parameters())
-    more = prepare(optimizer) if prepare else ()
-    for step in range(steps):
-        one_step(model, optimizer, rank, step, *more)
-    return model.module
-
-
-def _ours(model, make=OPTIMIZERS["SGD"], schedule="cross", **options):
-    options = {"group_mb": GROUP_MB} | options
-    optimizer = make(model.parameters())
-    return dmlcomm.DistributedOptimizer(optimizer, model=model, schedule=schedule, **options)
-
-
-def _assert_equal_bits(model, expected, *what):
-    for (name, ours), theirs in zip(model.named_parameters(), expected.parameters(), strict=True):
-        assert torch.equal(ours, theirs), (name, *what)
-
-
-def _assert_as_ddp(rank, one_step=_plain_step, theirs=None, prepare=None, make=OPTIMIZERS["SGD"]):
-    """All schedules give DDP's bits. `theirs` is DDP's step, where it differs."""
-    expected = _ddp(rank, make, one_step=theirs or one_step, prepare=prepare)
-    for schedule in SCHEDULES:
-        model = _model()
-        optimizer = _ours(model, make, schedule)
-        more = prepare(optimizer) if prepare else ()
-        for step in range(STEPS):
-            one_step(model, optimizer, rank, step, *more)
-        optimizer.flush()
-        _assert_equal_bits(model, expected, schedule)
 
 
 def _equal_bits(rank, n, steps, schedules):
     for make in OPTIMIZERS.values():
-        expected = _ddp(rank, make, steps)
+        expected = trained_with_ddp(rank, make, steps)
         for schedule in schedules:
-            model = _model()
-            optimizer = _ours(model, make, schedule)
+            model = make_model()
+            optimizer = wrapped(model, make, schedule)
             for step in range(steps):
-                _plain_step(model, optimizer, rank, step)
+                plain_step(model, optimizer, rank, step)
             optimizer.flush()
-            _assert_equal_bits(model, expected, schedule)
+            assert_equal_bits(model, expected, schedule)
 
 
 @pytest.mark.parametrize(
@@ -144,49 +75,49 @@ def schedulers_reach_every_update(rank):
         return (torch.optim.lr_scheduler.ExponentialLR(inner, 0.5),)
 
     def one_step(model, optimizer, rank, step, scheduler):
-        _plain_step(model, optimizer, rank, step)
+        plain_step(model, optimizer, rank, step)
         scheduler.step()
 
-    _assert_as_ddp(rank, one_step, prepare=prepare)
+    assert_as_ddp(rank, one_step, prepare=prepare)
     # And of the wrapper.
-    model = _model()
-    optimizer = _ours(model)
+    model = make_model()
+    optimizer = wrapped(model)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
     for step in range(STEPS):
         one_step(model, optimizer, rank, step, scheduler)
     optimizer.flush()
-    _assert_equal_bits(model, _ddp(rank, one_step=one_step, prepare=prepare))
+    assert_equal_bits(model, trained_with_ddp(rank, one_step=one_step, prepare=prepare))
 
 
 def gradients_are_accumulated(rank):
     def two_passes(model, optimizer, rank, step):
         optimizer.zero_grad()
         with getattr(model, "no_sync", contextlib.nullcontext)():
-            _loss(model, rank, 2 * step).backward()
-        _loss(model, rank, 2 * step + 1).backward()
+            loss_of(model, rank, 2 * step).backward()
+        loss_of(model, rank, 2 * step + 1).backward()
         optimizer.step()
 
     def without_sending(model, optimizer, rank, step):
         optimizer.zero_grad()
         with optimizer.no_sync():
-            _loss(model, rank, 2 * step).backward()
-        _loss(model, rank, 2 * step + 1).backward()
+            loss_of(model, rank, 2 * step).backward()
+        loss_of(model, rank, 2 * step + 1).backward()
         optimizer.step()
 
-    expected = _ddp(rank, one_step=two_passes)
-    _assert_as_ddp(rank, without_sending, theirs=two_passes)
-    model = _model()
-    optimizer = _ours(model, backward_passes_per_step=2)
+    expected = trained_with_ddp(rank, one_step=two_passes)
+    assert_as_ddp(rank, without_sending, theirs=two_passes)
+    model = make_model()
+    optimizer = wrapped(model, backward_passes_per_step=2)
     for step in range(STEPS):
         two_passes(model, optimizer, rank, step)
     optimizer.flush()
-    _assert_equal_bits(model, expected)
+    assert_equal_bits(model, expected)
 
 
 def gradients_are_clipped(rank):
     def theirs(model, optimizer, rank, step):
         optimizer.zero_grad()
-        loss = _loss(model, rank, step)
+        loss = loss_of(model, rank, step)
         # The last rank has nothing to learn from in odd steps.
         (loss * 0 if rank and step % 2 else loss).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 0.1)
@@ -195,13 +126,13 @@ def gradients_are_clipped(rank):
     def ours(model, optimizer, rank, step):
         optimizer.zero_grad()
         if not (rank and step % 2):
-            _loss(model, rank, step).backward()
+            loss_of(model, rank, step).backward()
         optimizer.synchronize()
         nn.utils.clip_grad_norm_(model.parameters(), 0.1)
         with optimizer.skip_synchronize():
             optimizer.step()
 
-    _assert_as_ddp(rank, ours, theirs=theirs)
+    assert_as_ddp(rank, ours, theirs=theirs)
 
 
 def scaled_losses(rank):
@@ -212,7 +143,7 @@ def scaled_losses(rank):
         optimizer.zero_grad()
         # One rank has gradients that are not finite: all of them leave this step out.
         factor = float("inf") if rank and step == 1 else 1.0
-        scaler.scale(_loss(model, rank, step) * factor).backward()
+        scaler.scale(loss_of(model, rank, step) * factor).backward()
         if hasattr(optimizer, "synchronize"):
             optimizer.synchronize()
         if step % 2:
@@ -221,16 +152,16 @@ def scaled_losses(rank):
         scaler.update()
         assert scaler.get_scale() == (1024 if step == 0 else 512)
 
-    _assert_as_ddp(rank, one_step, prepare=prepare)
+    assert_as_ddp(rank, one_step, prepare=prepare)
 
 
 def parameters_that_are_not_used(rank):
     def one_step(model, optimizer, rank, step):
         # By nobody, by all, by one rank.
-        _plain_step(model, optimizer, rank, step, branch=step in (2, 3) or (step == 4 and not rank))
+        plain_step(model, optimizer, rank, step, branch=step in (2, 3) or (step == 4 and not rank))
 
-    _assert_as_ddp(rank, one_step)
-    _assert_as_ddp(rank, one_step, make=OPTIMIZERS["AdamW"])
+    assert_as_ddp(rank, one_step)
+    assert_as_ddp(rank, one_step, make=OPTIMIZERS["AdamW"])
 
 
 def parameters_that_are_frozen_meanwhile(rank):
@@ -240,32 +171,32 @@ def parameters_that_are_frozen_meanwhile(rank):
     def ours(model, optimizer, rank, step):
         if step in (0, 2):
             frozen(model).requires_grad_(step == 2)
-        _plain_step(model, optimizer, rank, step)
+        plain_step(model, optimizer, rank, step)
 
     def theirs(model, optimizer, rank, step):
         # DDP does not see it, so it gets no gradient of the frozen ones.
-        _plain_step(model, optimizer, rank, step)
+        plain_step(model, optimizer, rank, step)
 
     for schedule in SCHEDULES:
-        model = _model()
-        optimizer = _ours(model, schedule=schedule)
+        model = make_model()
+        optimizer = wrapped(model, schedule=schedule)
         for step in range(STEPS):
             ours(model, optimizer, rank, step)
         optimizer.flush()
         # A DDP from each point in time on, with the same optimizer.
-        expected = _model()
+        expected = make_model()
         inner = OPTIMIZERS["SGD"](expected.parameters())
         for begin, end in ((0, 2), (2, STEPS)):
             expected.attention.requires_grad_(begin == 2)
             ddp = DistributedDataParallel(expected, find_unused_parameters=True)
             for step in range(begin, end):
                 theirs(ddp, inner, rank, step)
-        _assert_equal_bits(model, expected, schedule)
+        assert_equal_bits(model, expected, schedule)
 
 
 def groups_of_parameters_that_are_added(rank):
     for schedule in SCHEDULES:
-        model, expected = _model(), _model()
+        model, expected = make_model(), make_model()
         own, rest = [model.scale], [p for p in model.parameters() if p is not model.scale]
         inner = torch.optim.SGD(rest, lr=0.05)
         optimizer = dmlcomm.DistributedOptimizer(inner, model=model, schedule=schedule)
@@ -277,13 +208,13 @@ def groups_of_parameters_that_are_added(rank):
             if step == 2:
                 optimizer.add_param_group({"params": own, "lr": 0.5})
                 reference.add_param_group({"params": [expected.scale], "lr": 0.5})
-            _plain_step(model, optimizer, rank, step)
+            plain_step(model, optimizer, rank, step)
             expected.zero_grad()
-            _loss(ddp, rank, step).backward()
+            loss_of(ddp, rank, step).backward()
             reference.step()
             model.scale.grad = None
         optimizer.flush()
-        _assert_equal_bits(model, expected, schedule)
+        assert_equal_bits(model, expected, schedule)
 
 
 def mixed_precision(rank):
@@ -291,22 +222,22 @@ def mixed_precision(rank):
         # The update of the last step is made inside, by the modules.
         with torch.autocast("cpu", dtype=torch.bfloat16):
             optimizer.zero_grad()
-            loss = _loss(model, rank, step)
+            loss = loss_of(model, rank, step)
         loss.backward()
         optimizer.step()
 
-    _assert_as_ddp(rank, one_step, make=OPTIMIZERS["AdamW"])
+    assert_as_ddp(rank, one_step, make=OPTIMIZERS["AdamW"])
 
 
 def one_group_of_all_gradients(rank):
-    expected = _ddp(rank)
+    expected = trained_with_ddp(rank)
     for schedule in SCHEDULES:
-        model = _model()
-        optimizer = _ours(model, schedule=schedule, group_mb=None)
+        model = make_model()
+        optimizer = wrapped(model, schedule=schedule, group_mb=None)
         for step in range(STEPS):
-            _plain_step(model, optimizer, rank, step, branch=False)
+            plain_step(model, optimizer, rank, step, branch=False)
         optimizer.flush()
-        _assert_equal_bits(model, expected, schedule)
+        assert_equal_bits(model, expected, schedule)
 
 
 def normalised_weights_and_frozen_statistics(rank):
@@ -338,12 +269,12 @@ def normalised_weights_and_frozen_statistics(rank):
             optimizer = OPTIMIZERS["SGD"](model.parameters())
             train(model, optimizer, DistributedDataParallel(model))
         else:
-            optimizer = _ours(model, schedule=schedule, group_mb=1e-5)
+            optimizer = wrapped(model, schedule=schedule, group_mb=1e-5)
             train(model, optimizer, model)
             optimizer.flush()
         models.append(model)
     for model in models[1:]:
-        _assert_equal_bits(model, models[0])
+        assert_equal_bits(model, models[0])
 
 
 def closures_and_hooks_of_the_optimizer(rank):
@@ -357,13 +288,13 @@ def closures_and_hooks_of_the_optimizer(rank):
     def one_step(model, optimizer, rank, step):
         def closure():
             optimizer.zero_grad()
-            loss = _loss(model, rank, step)
+            loss = loss_of(model, rank, step)
             loss.backward()
             return loss
 
         assert optimizer.step(closure) > 0
 
-    _assert_as_ddp(rank, one_step, prepare=prepare)
+    assert_as_ddp(rank, one_step, prepare=prepare)
     assert len(seen) == STEPS * (1 + len(SCHEDULES))
 
 
@@ -380,7 +311,7 @@ def gradients_that_come_in_another_order_on_each_rank(rank):
     for schedule in SCHEDULES:
         torch.manual_seed(1)
         model = Branches()
-        optimizer = _ours(model, schedule=schedule)
+        optimizer = wrapped(model, schedule=schedule)
         for step in range(STEPS):
             optimizer.zero_grad()
             x = torch.full((2, 4), float(rank + step))
@@ -394,15 +325,43 @@ def gradients_that_come_in_another_order_on_each_rank(rank):
 
 
 def a_compiled_model(rank):
-    expected = _ddp(rank)
-    model = _model()
+    expected = trained_with_ddp(rank)
+    model = make_model()
     compiled = torch.compile(model, backend="aot_eager")
-    optimizer = _ours(compiled)
+    optimizer = wrapped(compiled)
     for step in range(STEPS):
-        _plain_step(compiled, optimizer, rank, step)
+        plain_step(compiled, optimizer, rank, step)
     optimizer.flush()
     for ours, theirs in zip(model.parameters(), expected.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+def operations_of_the_user_between_backward_and_step(rank):
+    """Only one rank has a gradient of the branch, so ranks post at different times."""
+
+    def one_step(model, optimizer, rank, step):
+        optimizer.zero_grad()
+        loss = loss_of(model, rank, step, branch=rank == 0)
+        loss.backward()
+        losses = torch.tensor([0.0, 0.0])
+        losses[rank] = loss.detach()
+        dist.all_reduce(losses)
+        assert losses[rank] == loss
+        assert losses.all()
+        optimizer.step()
+
+    assert_as_ddp(rank, one_step)
+
+
+def gradients_of_zeros_are_gradients(rank):
+    """A branch that was used once has zeros afterwards: momentum goes on."""
+
+    def one_step(model, optimizer, rank, step):
+        optimizer.zero_grad(set_to_none=False)
+        loss_of(model, rank, step, branch=step == 1).backward()
+        optimizer.step()
+
+    assert_as_ddp(rank, one_step)
 
 
 WORKS = [
@@ -411,6 +370,8 @@ WORKS = [
     gradients_are_clipped,
     scaled_losses,
     parameters_that_are_not_used,
+    operations_of_the_user_between_backward_and_step,
+    gradients_of_zeros_are_gradients,
     parameters_that_are_frozen_meanwhile,
     groups_of_parameters_that_are_added,
     mixed_precision,
@@ -438,10 +399,10 @@ def _after_a_step(rank, schedule):
     """(model, optimizer) whose updates are not made yet, and a model with all of them."""
     pairs = []
     for _ in range(2):
-        model = _model()
-        optimizer = _ours(model, schedule=schedule)
+        model = make_model()
+        optimizer = wrapped(model, schedule=schedule)
         for step in range(3):
-            _plain_step(model, optimizer, rank, step)
+            plain_step(model, optimizer, rank, step)
         pairs.append((model, optimizer))
     pairs[1][1].flush()
     return *pairs[0], pairs[1][0]
@@ -484,16 +445,37 @@ def readers_see_the_last_step(rank):
                 assert torch.equal(value, values[key]), (schedule, name, key)
 
 
+def weights_that_are_loaded_stay(rank):
+    for schedule in DEFERRED:
+        model, optimizer, _ = _after_a_step(rank, schedule)
+        loaded = make_model()
+        model.load_state_dict(loaded.state_dict())
+        optimizer.flush()
+        assert_equal_bits(model, loaded, schedule)
+
+
+def weights_that_are_tied_later_are_up_to_date(rank):
+    models = []
+    for schedule in SCHEDULES:
+        model, optimizer, _ = _after_a_step(rank, schedule)
+        model.branch.weight = model.attention.out_proj.weight
+        plain_step(model, optimizer, rank, 3, branch=True)
+        optimizer.flush()
+        models.append(model)
+    for model, schedule in zip(models, SCHEDULES, strict=True):
+        assert_equal_bits(model, models[0], schedule)
+
+
 def a_copy_of_the_model_is_a_model_of_its_own(rank):
     for schedule in DEFERRED:
         model, optimizer, _ = _after_a_step(rank, schedule)
         other = copy.deepcopy(model)
-        loss = _loss(other, rank, 0)
+        loss = loss_of(other, rank, 0)
         loss.backward()
         assert all(p.grad is None or p.grad.any() for p in other.parameters())
-        _plain_step(model, optimizer, rank, 3)
-        other_optimizer = _ours(other, schedule=schedule)
-        _plain_step(other, other_optimizer, rank, 3)
+        plain_step(model, optimizer, rank, 3)
+        other_optimizer = wrapped(other, schedule=schedule)
+        plain_step(other, other_optimizer, rank, 3)
 
 
 def one_rank_alone_may_read_weights(rank):
@@ -501,26 +483,26 @@ def one_rank_alone_may_read_weights(rank):
         model, optimizer, _ = _after_a_step(rank, schedule)
         if rank == 0:
             model.eval()
-            _loss(model, rank, 0)
+            loss_of(model, rank, 0)
             model.train()
         dist.barrier()
-        _plain_step(model, optimizer, rank, 3)
+        plain_step(model, optimizer, rank, 3)
         optimizer.flush()
 
 
 def training_goes_on_from_a_checkpoint(rank):
     for schedule in SCHEDULES:
         for name, make in OPTIMIZERS.items():
-            model = _model()
-            optimizer = _ours(model, make, schedule)
+            model = make_model()
+            optimizer = wrapped(model, make, schedule)
             for step in range(3):
-                _plain_step(model, optimizer, rank, step)
+                plain_step(model, optimizer, rank, step)
             file = io.BytesIO()
             torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
             file.seek(0)
             saved = torch.load(file)
             # The checkpoint is that of the plain optimizer.
-            other = _model()
+            other = make_model()
             inner = make(other.parameters())
             inner.load_state_dict(copy.deepcopy(saved["optimizer"]))
             other.load_state_dict(saved["model"])
@@ -528,23 +510,25 @@ def training_goes_on_from_a_checkpoint(rank):
                 inner, model=other, schedule=schedule, group_mb=GROUP_MB
             )
             for step in range(3, 6):
-                _plain_step(model, optimizer, rank, step)
-                _plain_step(other, resumed, rank, step)
+                plain_step(model, optimizer, rank, step)
+                plain_step(other, resumed, rank, step)
             # And back to the checkpoint, in the middle of training.
             optimizer.flush()
             resumed.flush()
-            _assert_equal_bits(model, other, schedule, name)
+            assert_equal_bits(model, other, schedule, name)
             expected = copy.deepcopy(other)
             optimizer.load_state_dict(saved["optimizer"])
             model.load_state_dict(saved["model"])
             for step in range(3, 6):
-                _plain_step(model, optimizer, rank, step)
+                plain_step(model, optimizer, rank, step)
             optimizer.flush()
-            _assert_equal_bits(model, expected, schedule, name)
+            assert_equal_bits(model, expected, schedule, name)
 
 
 READS = [
     readers_see_the_last_step,
+    weights_that_are_loaded_stay,
+    weights_that_are_tied_later_are_up_to_date,
     a_copy_of_the_model_is_a_model_of_its_own,
     one_rank_alone_may_read_weights,
     training_goes_on_from_a_checkpoint,
@@ -569,39 +553,39 @@ def gradients_that_are_changed_too_early(rank):
 
 def _loss_of_new_pass(model, optimizer, rank):
     optimizer.zero_grad()
-    _loss(model, rank, 3).backward()
+    loss_of(model, rank, 3).backward()
 
 
 def scalers_before_the_averages(rank):
-    model = _model()
-    optimizer = _ours(model)
+    model = make_model()
+    optimizer = wrapped(model)
     scaler = torch.amp.GradScaler("cpu")
-    scaler.scale(_loss(model, rank, 0)).backward()
+    scaler.scale(loss_of(model, rank, 0)).backward()
     with pytest.raises(RuntimeError, match=r"call synchronize\(\) before GradScaler"):
         scaler.step(optimizer)
 
 
 def more_backward_passes_than_were_said(rank):
-    model = _model()
-    optimizer = _ours(model)
-    _loss(model, rank, 0).backward()
+    model = make_model()
+    optimizer = wrapped(model)
+    loss_of(model, rank, 0).backward()
     with pytest.raises(RuntimeError, match="backward_passes_per_step is 1"):
-        _loss(model, rank, 1).backward()
+        loss_of(model, rank, 1).backward()
     with pytest.raises(RuntimeError, match="call step"):
         optimizer.zero_grad()
 
 
 def backward_passes_between_averages_and_step(rank):
     for group_mb in (GROUP_MB, 25):  # all gradients in one group are not watched one by one
-        model = _model()
-        optimizer = _ours(model, schedule="plain", group_mb=group_mb)
-        _plain_step(model, optimizer, rank, 0)
+        model = make_model()
+        optimizer = wrapped(model, schedule="plain", group_mb=group_mb)
+        plain_step(model, optimizer, rank, 0)
         _loss_of_new_pass(model, optimizer, rank)
         optimizer.synchronize()
         with pytest.raises(RuntimeError, match=r"after synchronize\(\)"):
-            _loss(model, rank, 1).backward()
+            loss_of(model, rank, 1).backward()
         optimizer.zero_grad()
-        _plain_step(model, optimizer, rank, 1)
+        plain_step(model, optimizer, rank, 1)
 
 
 def weights_that_were_read_too_early(rank):
@@ -615,7 +599,7 @@ def weights_that_were_read_too_early(rank):
 
 
 def optimizers_and_models_that_cannot_work(rank):
-    model = _model()
+    model = make_model()
     parameters = list(model.parameters())
     sgd = torch.optim.SGD(parameters, lr=0.1)
     wrap = dmlcomm.DistributedOptimizer
@@ -642,6 +626,22 @@ def optimizers_and_models_that_cannot_work(rank):
     del optimizer
 
 
+class _Outer(torch.optim.SGD):
+    """Leaves its updates to another optimizer."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, lr=0.1)
+        self.inner = torch.optim.SGD(parameters, lr=0.1)
+
+
+def optimizers_of_optimizers(rank):
+    model = make_model()
+    outer = _Outer(list(model.parameters()))
+    with pytest.raises(ValueError, match=r'_Outer leaves its updates to.*inner.*"plain"'):
+        dmlcomm.DistributedOptimizer(outer, model=model)
+    dmlcomm.DistributedOptimizer(outer, model=model, schedule="plain")
+
+
 class _Counting(torch.optim.SGD):
     """Keeps a count in its parameter groups, as some optimizers do."""
 
@@ -656,13 +656,13 @@ class _Counting(torch.optim.SGD):
 
 
 def optimizers_with_state_in_their_groups(rank):
-    model, expected = _model(), _model()
-    optimizer = _ours(model, _Counting)
-    _plain_step(model, optimizer, rank, 0)
+    model, expected = make_model(), make_model()
+    optimizer = wrapped(model, _Counting)
+    plain_step(model, optimizer, rank, 0)
     with pytest.raises(RuntimeError, match=r'_Counting changes its param_groups.*"plain"'):
         optimizer.flush()
-    optimizer = _ours(expected, _Counting, "plain")
-    _plain_step(expected, optimizer, rank, 0)
+    optimizer = wrapped(expected, _Counting, "plain")
+    plain_step(expected, optimizer, rank, 0)
     assert optimizer.param_groups[0]["count"] == 1
 
 
@@ -674,6 +674,7 @@ REFUSALS = [
     weights_that_were_read_too_early,
     optimizers_and_models_that_cannot_work,
     optimizers_with_state_in_their_groups,
+    optimizers_of_optimizers,
 ]
 
 
@@ -706,13 +707,13 @@ def test_refusals_say_what_to_do():
 
 def _automatic(rank, n):
     steps = 40
-    expected = _ddp(rank, steps=steps)
-    model = _model()
-    optimizer = _ours(model, schedule="auto")
+    expected = trained_with_ddp(rank, steps=steps)
+    model = make_model()
+    optimizer = wrapped(model, schedule="auto")
     for step in range(steps):
-        _plain_step(model, optimizer, rank, step)
+        plain_step(model, optimizer, rank, step)
     optimizer.flush()
-    _assert_equal_bits(model, expected)
+    assert_equal_bits(model, expected)
     return optimizer._exchange.is_deferred
 
 
@@ -733,7 +734,7 @@ def _given_tickets(rank, n):
     reduction.ticket = note
     torch.manual_seed(1)
     model = nn.Sequential(*(nn.Linear(16, 16) for _ in range(5)))
-    optimizer = _ours(model)
+    optimizer = wrapped(model)
     for _ in range(2):
         seen.clear()
         optimizer.zero_grad()

@@ -6,7 +6,10 @@ from torch import nn
 
 from dmlcomm.prio import schedule_choice
 from dmlcomm.prio.forward_order import ForwardOrder, ticket_at
+from dmlcomm.prio.fused_group import FusedGroup
 from dmlcomm.prio.grouping import make_groups
+from dmlcomm.prio.optimizer_part import options_of
+from dmlcomm.prio.updates import DeferredUpdates
 
 
 def _order_of(model, *inputs):
@@ -129,3 +132,23 @@ def test_groups_are_neighbours_of_one_kind_up_to_a_size():
 )
 def test_the_fastest_schedule_is_kept_if_it_is_worth_it(seconds, kept):
     assert schedule_choice.choose(seconds) == kept
+
+
+class _Lost:
+    """Communication that has failed."""
+
+    def wait(self):
+        raise RuntimeError("the peer is lost")
+
+
+def test_an_update_that_failed_is_not_taken_for_made():
+    weight = nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    group = FusedGroup([0], [weight], world_size=1)
+    updates = DeferredUpdates(optimizer, [group], lambda _: "weight")
+    updates.defer(options_of(optimizer))
+    group.works = [_Lost()]
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="the peer is lost"):
+            updates.flush()
+        assert updates.are_wanted

@@ -66,6 +66,31 @@ def positions_of(
     ]
 
 
+def private_group(process_group: dist.ProcessGroup | None) -> dist.ProcessGroup:
+    """A group of the same ranks, in the same order; all of them call it.
+
+    When gradients are posted depends on the rank, so operations of the user's group, such as the
+    all_reduce of a loss before a step, could meet them in another order there.
+
+    Args:
+        process_group: None: all ranks.
+
+    Raises:
+        ValueError: there is no group, or this rank is no member.
+    """
+    if process_group is None and not dist.is_initialized():
+        raise ValueError("no process group: call torch.distributed.init_process_group() first")
+    if dist.get_rank(process_group) < 0:
+        raise ValueError("this rank is no member of process_group: only members make the optimizer")
+    found = dist.new_group(
+        dist.get_process_group_ranks(process_group),
+        backend=dist.get_backend_config(process_group),
+        use_local_synchronization=True,
+    )
+    assert isinstance(found, dist.ProcessGroup)
+    return found
+
+
 def broadcast_weights(process_group: dist.ProcessGroup, tensors: Sequence[torch.Tensor]) -> None:
     """Gives all ranks the values of rank 0."""
     root = dist.get_global_rank(process_group, 0)

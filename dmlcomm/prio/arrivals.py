@@ -1,6 +1,6 @@
 """Which gradients of a step are there."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -95,8 +95,12 @@ class Arrivals:
 
     def take_all(self) -> None:
         """Every gradient that is there counts, also that of a parameter that is not watched."""
-        for number, parameter in enumerate(self._parameters):
-            self.has_gradient[number] = parameter.grad is not None
+        self.take_present(range(len(self._parameters)))
+
+    def take_present(self, numbers: Iterable[int]) -> None:
+        """As `take_all`, of some parameters."""
+        for number in numbers:
+            self.has_gradient[number] = self._parameters[number].grad is not None
 
     def check_unchanged(self) -> None:
         """The gradients that were sent are still the parameters' gradients."""

@@ -100,6 +100,9 @@ class Exchange:
         self._arrivals.check_unchanged()
         if self._agreement is None:
             self._learn()
+        for group in self._groups[self._next :]:
+            # Also zeros that are left of the step before, and what code has written itself.
+            self._arrivals.take_present(group.numbers)
         while self._next < len(self._groups):
             self._post_next()
         self._reduction.complete(self._groups)
@@ -266,7 +269,9 @@ class Exchange:
             # What it reads is not known, or nobody waits for it to be fast.
             self.flush()
         else:
-            self._updates.refresh(reads)
+            # Also parameters that it has been given since the first step, as by tying weights.
+            own = (p for p in module._parameters.values() if p is not None)
+            self._updates.refresh([*reads, *own])
 
 
 def _trained(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:

@@ -63,9 +63,9 @@ class FusedGroup:
 
     def wait(self) -> None:
         """Until the buffer has the averages."""
-        works, self.works = self.works, []
-        for work in works:
+        for work in self.works:
             work.wait()
+        self.works = []
 
     def averages(self) -> dict[nn.Parameter, torch.Tensor]:
         """Averaged gradient by parameter, without those for which no rank has one. After `wait`."""

@@ -46,7 +46,7 @@ class ModuleHooks:
         model: whose modules get them.
         enter: called with a module before its forward.
         leave: called with it afterwards, also if the forward has raised; None: no hook.
-        before_read: called before the state of a module is read or the module is copied.
+        before_read: called before the state of a module is read or loaded, or the module is copied.
     """
 
     def __init__(
@@ -67,6 +67,8 @@ class ModuleHooks:
                 self._handles.append(module.register_forward_hook(after, always_call=True))
             if before_read is not None:
                 register: Any = module.register_state_dict_pre_hook
+                self._handles.append(register(ModuleHook(lambda _: before_read())))
+                register = module.register_load_state_dict_pre_hook
                 self._handles.append(register(ModuleHook(lambda _: before_read())))
                 _copy_hooks_first(module)
 

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from dmlcomm.prio.agreement import broadcast_weights
+from dmlcomm.prio.agreement import broadcast_weights, private_group
 from dmlcomm.prio.exchange import SCHEDULES, Exchange
 from dmlcomm.prio.refusals import check_model, check_optimizer, check_parameters
 from dmlcomm.prio.schedule_choice import CANDIDATES, ScheduleChoice
@@ -41,7 +41,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         backward_passes_per_step: gradients of so many passes are added up, then averaged.
         schedule: "cross", "dear", "plain" or "auto".
         group_mb: how many MiB of gradients travel as one tensor; None: as the schedule needs it.
-        process_group: the ranks; None: all.
+        process_group: the ranks; None: all. Gradients travel in a group of their own with these
+            ranks, which all of them make here.
 
     Raises:
         TypeError: `optimizer` is none.
@@ -67,7 +68,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         group_mb: float | None = None,
         process_group: dist.ProcessGroup | None = None,
     ) -> None:
-        check_optimizer(optimizer)
+        check_optimizer(optimizer, updates_parts=schedule != "plain")
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         check_parameters(parameters)
         _check_options(model, backward_passes_per_step, schedule, group_mb)
@@ -76,9 +77,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             model = model._modules.get("_orig_mod") or model  # of torch.compile
             named_parameters = named_parameters or model.named_parameters()
         names = {parameter: name for name, parameter in named_parameters or ()}
-        group = process_group or dist.group.WORLD
-        if group is None:
-            raise ValueError("no process group: call torch.distributed.init_process_group() first")
+        group = private_group(process_group)
         buffers = [] if model is None else [*model.parameters(), *model.buffers()]
         broadcast_weights(group, list(dict.fromkeys([*parameters, *buffers])))
         self._optimizer = optimizer

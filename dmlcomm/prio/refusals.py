@@ -12,11 +12,16 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 WRAPPERS = (DataParallel, DistributedDataParallel, FullyShardedDataParallel, FSDPModule)
 
 
-def check_optimizer(optimizer: object) -> None:
+def check_optimizer(optimizer: object, updates_parts: bool) -> None:
     """
+    Args:
+        optimizer: the user's.
+        updates_parts: it will be asked for updates of some of its parameters at a time.
+
     Raises:
         TypeError: it is not an optimizer of torch.
-        ValueError: it needs the loss again in a step, so its gradients cannot be sent before.
+        ValueError: it needs the loss again in a step, so its gradients cannot be sent before; or
+            another optimizer makes its updates, of which it cannot make parts.
     """
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"expected a torch.optim.Optimizer, got {type(optimizer).__name__}")
@@ -26,6 +31,16 @@ def check_optimizer(optimizer: object) -> None:
             f"{type(optimizer).__name__} computes the loss several times per step: "
             f"expected an optimizer whose step() needs no closure"
         )
+    inner = [name for name, value in vars(optimizer).items() if _is_optimizer(value)]
+    if updates_parts and inner:
+        raise ValueError(
+            f"{type(optimizer).__name__} leaves its updates to another optimizer ({inner[0]}): "
+            f'use schedule="plain", or wrap the inner one'
+        )
+
+
+def _is_optimizer(value: object) -> bool:
+    return isinstance(value, torch.optim.Optimizer)
 
 
 def check_model(model: nn.Module) -> None:

@@ -62,10 +62,11 @@ class DeferredUpdates:
 
     def apply(self, group: FusedGroup) -> None:
         """Updates the parameters of one group, if that is to be done."""
-        options = self._pending.pop(group, None)
+        options = self._pending.get(group)
         if options is not None:
             group.wait()
             self._parts[group].step(options, group.averages())
+            del self._pending[group]  # not before: after a failure it still waits, and fails again
 
     def check_not_stale(self, parameter: nn.Parameter) -> None:
         """`parameter` has a gradient.
