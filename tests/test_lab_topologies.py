@@ -248,6 +248,19 @@ def test_changes_add_up():
     assert (shape, up) == (Shape(50_000_000, 0, 0.01), False)
     with pytest.raises(LabError, match="sideways"):
         apply_changes(["sideways"], Shape(), True)
+    with pytest.raises(LabError, match="MTU 100"):
+        apply_changes(["mtu=100"], Shape(), True)
+
+
+def test_a_direction_has_a_rate_of_its_own_until_both_are_set():
+    shape, _ = apply_changes(["out=500kbit", "mtu=1500"], Shape(2_000_000), True, first=False)
+    assert (shape.rate_bps, shape.back.rate_bps, shape.mtu) == (2_000_000, 500_000, 1500)
+    assert shape.least_rate_bps == shape.back.least_rate_bps == 500_000
+    shape, _ = apply_changes(["out=unlimited"], shape, True)
+    assert (shape.rate_bps, shape.back.rate_bps) == (None, 500_000)
+    assert str(shape) == "unlimited ->, 500 kb/s <-, MTU 1500"
+    assert apply_changes(["in=unlimited"], shape, True)[0] == Shape(None, mtu=1500)
+    assert apply_changes(["rate=1mbit"], shape, True)[0] == Shape(1_000_000, mtu=1500)
 
 
 def test_rates_are_shown_in_the_unit_that_fits():
