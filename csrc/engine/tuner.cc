@@ -168,7 +168,8 @@ void Tuner::tell(uint64_t sequence, double seconds) {
   if (trials == nullptr) return;
   const schedule::Algorithm& before = trials->usual();
   const double before_s = trials->usual_s();
-  trials->ended(*past->algorithm, past->is_outdated ? 0 : seconds);
+  const bool counts = !past->is_outdated || seconds <= schedule::kShortSeconds;
+  trials->ended(*past->algorithm, counts ? seconds : 0);
   if (options_.rank != 0 || &trials->usual() == &before) return;
   log_info("group '", options_.name, "': ", to_string(past->shape.kind), " of about ",
            schedule::known_bytes(past->shape), " bytes: ", trials->usual().name, ", ",

@@ -19,9 +19,7 @@ constexpr double kWorthwhileLater = 0.8;
 // vector takes a third of the time. A trial that costs at most so much is made without a promise.
 constexpr double kMostTimesSlower = 4;
 constexpr double kMostSecondsSlower = 10e-3;
-// Operations that take no longer than this are short beside what disturbs them. Of these,
-// algorithms that are nearly the best are tried so many times each.
-constexpr double kShortSeconds = 20e-3;
+// Of short operations, algorithms that are nearly the best are tried so many times each.
 constexpr double kNearlyBest = 1.4;
 constexpr size_t kMostTrials = 4;
 // When so many operations in a row take twice as long or half, the network has changed, and all
@@ -52,10 +50,12 @@ double Trials::Candidate::usual_s() const {
 }
 
 void Trials::estimate(const std::vector<double>& estimates_s) {
+  // Rates hardly change the times of short operations.
+  const bool is_short = usual_s() > 0 && usual_s() <= kShortSeconds;
   for (size_t i = 0; i < candidates_.size(); ++i) {
     const double before = std::exchange(candidates_[i].estimate_s, estimates_s[i]);
     const double change = estimates_s[i] / before;
-    if (change > kOther || change * kOther < 1) forget_times(i);
+    if (!is_short && (change > kOther || change * kOther < 1)) forget_times(i);
   }
   if (candidates_[usual_].num_times > 0 || is_trying()) return;
   usual_ = next_ = cheapest_of(estimates_s);

@@ -22,6 +22,9 @@ namespace dmlcomm::schedule {
 
 struct Algorithm;
 
+// Operations that take no longer are short beside what disturbs them, and say little of rates.
+constexpr double kShortSeconds = 20e-3;
+
 class Trials {
  public:
   Trials() = default;

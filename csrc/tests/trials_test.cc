@@ -142,6 +142,14 @@ TEST(TrialsTest, TimesOfBeforeDoNotBeatNewEstimates) {
   EXPECT_EQ(run(&trials, {{kRing, 3}}, 10).at(kRing), 10);
 }
 
+TEST(TrialsTest, TimesOfShortOperationsOutliveNewEstimates) {
+  Trials trials({kRing, kTree}, {3e-3, 2e-3});
+  const Times times{{kRing, 2e-3}, {kTree, 4e-3}};
+  run(&trials, times, 40);
+  trials.estimate({9e-3, 1e-3});
+  EXPECT_EQ(run(&trials, times, 20).at(kRing), 20);
+}
+
 // The times of operations come many operations later where several run at once.
 TEST(TrialsTest, TimesMayComeLate) {
   Trials trials({kRing, kTree, kDirect}, {1, 2, 9});
