@@ -46,8 +46,8 @@ class Exchange:
 
     In the first step nothing is sent before the end: it shows the order of gradients and of reads.
     Afterwards groups are posted in the order of the first step, which is the same on all ranks.
-    Each is posted as soon as its gradients are there and all groups before it have been. What is
-    missing at the end of a step, because this rank has no gradient, is sent as zeros then. The
+    Each is posted as soon as its gradients are there and all groups before it have been. A gradient
+    that this rank lacks at the end of a step is sent as zeros then. The
     first step comes again when other parameters require gradients.
 
     Attributes:
@@ -266,7 +266,7 @@ class Exchange:
         reads = self._reads.get(module)
         is_training = torch.is_grad_enabled() and self._model is not None and self._model.training
         if reads is None or not is_training:
-            # What it reads is not known, or nobody waits for it to be fast.
+            # Its reads are not known, or nobody waits for it to be fast.
             self.flush()
         else:
             # Also parameters that it has been given since the first step, as by tying weights.
