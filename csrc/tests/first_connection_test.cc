@@ -8,8 +8,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <future>
 #include <list>
@@ -44,10 +46,12 @@ sockaddr_in loopback(uint16_t port) {
   return address;
 }
 
-// A port of loopback that leads to another one, but resets the first connections.
+// A port of loopback that leads to another one, but resets the first connections, and says nothing
+// before `opens`.
 class Relay {
  public:
-  Relay(uint16_t target, int num_resets) : target_(target), num_resets_(num_resets) {
+  Relay(uint16_t target, int num_resets, std::shared_future<void> opens = {})
+      : target_(target), num_resets_(num_resets), opens_(std::move(opens)) {
     sockaddr_in address = loopback(0);
     socklen_t length = sizeof(address);
     auto* any = reinterpret_cast<sockaddr*>(&address);
@@ -77,6 +81,7 @@ class Relay {
         setsockopt(from.get(), SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
         continue;
       }
+      if (opens_.valid()) opens_.wait();
       UniqueFd to(socket(AF_INET, SOCK_STREAM, 0));
       const sockaddr_in address = loopback(target_);
       if (connect(to.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
@@ -103,6 +108,7 @@ class Relay {
 
   const uint16_t target_;
   const int num_resets_;
+  const std::shared_future<void> opens_;
   const UniqueFd listener_{socket(AF_INET, SOCK_STREAM, 0)};
   uint16_t port_ = 0;
   std::atomic<int> num_accepted_ = 0;
@@ -180,6 +186,28 @@ TEST(FirstConnectionTest, IsMadeAgainAfterResets) {
   int num_accepted = 0;
   for (const Relay& relay : relays) num_accepted += relay.num_accepted();
   EXPECT_GT(num_accepted, 3);
+  for (auto& rank : group) rank->close();
+}
+
+TEST(FirstConnectionTest, IsMadeWhenThePeerIsLate) {
+  std::promise<void> comes;
+  const std::shared_future<void> opens = comes.get_future().share();
+  std::mutex mutex;
+  std::list<Relay> relays;
+  auto group = join(30, [&](uint16_t port) {
+    std::lock_guard lock(mutex);
+    return relays.emplace_back(port, 0, opens).port();
+  });
+  auto statuses = std::async(std::launch::async, [&] { return all_reduce(group); });
+  const Deadline deadline = Deadline::after_s(30);
+  const auto has_come = [](const Relay& relay) { return relay.num_accepted() > 0; };
+  while (std::none_of(relays.begin(), relays.end(), has_come) && !deadline.expired()) {
+    std::this_thread::yield();
+  }
+  EXPECT_FALSE(deadline.expired());
+  EXPECT_EQ(statuses.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
+  comes.set_value();
+  for (const Status& status : statuses.get()) EXPECT_TRUE(status.ok()) << status;
   for (auto& rank : group) rank->close();
 }
 

@@ -10,9 +10,13 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <string_view>
+#include <thread>
 
+#include "base/clock.h"
+#include "base/log.h"
 #include "base/str_cat.h"
 #include "transport/socket.h"
 #include "transport/tcp/device.h"
@@ -24,6 +28,10 @@ namespace {
 constexpr uint64_t kNetworkBufferBytes = 4u << 20;
 constexpr uint64_t kLoopbackBufferBytes = 512 * 1024;
 constexpr size_t kMaxCongestionName = 16;
+// Between two looks for a free port.
+constexpr auto kPortPause = std::chrono::milliseconds(50);
+constexpr const char* kNoPort =
+    "; no port of net.ipv4.ip_local_port_range is free: end what takes so many, or widen it";
 
 struct SocketAddress {
   sockaddr_storage storage{};
@@ -109,8 +117,19 @@ uint16_t port_of(int fd) {
                    : reinterpret_cast<sockaddr_in6*>(&bound.storage)->sin6_port);
 }
 
-Result<UniqueFd> try_listen(const std::string& address, uint16_t port,
-                            const SocketOptions& options) {
+Result<Listener> as_listener(Result<UniqueFd> fd) {
+  if (!fd.ok()) return fd.status();
+  const uint16_t port = port_of(fd->get());
+  return Listener{std::move(*fd), port};
+}
+
+Status with_advice(const Status& status, bool is_full) {
+  return is_full ? Status(status.code(), status.message(), kNoPort) : status;
+}
+
+// `is_full`: the kernel has no port left, which may change.
+Result<UniqueFd> try_listen(const std::string& address, uint16_t port, const SocketOptions& options,
+                            bool* is_full) {
   Result<SocketAddress> parsed = parse_address(address, port);
   if (!parsed.ok()) return parsed.status();
   Result<UniqueFd> fd = open_socket(parsed->storage.ss_family);
@@ -118,23 +137,40 @@ Result<UniqueFd> try_listen(const std::string& address, uint16_t port,
   set_option(fd->get(), SOL_SOCKET, SO_REUSEADDR, 1);
   DMLCOMM_RETURN_IF_ERROR(prepare(fd->get(), address, options));
   if (bind(fd->get(), parsed->get(), parsed->length) != 0 || listen(fd->get(), kBacklog) != 0) {
-    return errno_status(StatusCode::io_error, str_cat("listen on ", address, " port ", port),
-                        errno);
+    const int error = errno;
+    const std::string what = str_cat("listen on ", address, " port ", port);
+    *is_full = port == 0 && error == EADDRINUSE;
+    return with_advice(errno_status(StatusCode::io_error, what, error), *is_full);
   }
   return fd;
+}
+
+// On any port. Programs that take all ports for a while must not end a job that begins meanwhile.
+Result<UniqueFd> listen_patiently(const std::string& address, const SocketOptions& options) {
+  const Deadline deadline = Deadline::after_s(options.port_timeout_s);
+  for (bool has_waited = false;; has_waited = true) {
+    bool is_full = false;
+    Result<UniqueFd> fd = try_listen(address, 0, options, &is_full);
+    if (!is_full) return fd;
+    if (deadline.expired()) {
+      return Status(fd.status().code(), fd.status().message(), "; tried for ",
+                    options.port_timeout_s, " s (DMLCOMM_PEER_TIMEOUT_S)");
+    }
+    if (!has_waited) log_warning(fd.status().message(), "; trying again");
+    std::this_thread::sleep_for(kPortPause);
+  }
 }
 
 }  // namespace
 
 Result<Listener> listen_on(const std::string& address, PortRange ports,
                            const SocketOptions& options) {
+  if (ports.first == 0) return as_listener(listen_patiently(address, options));
   Status last;
   for (uint32_t port = ports.first; port <= ports.last; ++port) {
-    Result<UniqueFd> fd = try_listen(address, static_cast<uint16_t>(port), options);
-    if (fd.ok()) {
-      const uint16_t bound = port_of(fd->get());
-      return Listener{std::move(*fd), bound};
-    }
+    bool is_full = false;
+    Result<UniqueFd> fd = try_listen(address, static_cast<uint16_t>(port), options, &is_full);
+    if (fd.ok()) return as_listener(std::move(fd));
     last = fd.status();
     if (last.code() == StatusCode::invalid_argument) return last;
   }
@@ -163,8 +199,9 @@ Result<UniqueFd> begin_connect(const std::string& interface, const std::string& 
   hold_to_card(fd->get(), interface, address);
   if (connect(fd->get(), to->get(), to->length) != 0 && errno != EINPROGRESS) {
     const int error = errno;
-    return errno_status(error == ECONNREFUSED ? StatusCode::peer_lost : StatusCode::io_error,
-                        str_cat("connect from ", local, " to ", address, " port ", port), error);
+    const StatusCode code = error == ECONNREFUSED ? StatusCode::peer_lost : StatusCode::io_error;
+    const std::string what = str_cat("connect from ", local, " to ", address, " port ", port);
+    return with_advice(errno_status(code, what, error), error == EADDRNOTAVAIL);
   }
   return fd;
 }

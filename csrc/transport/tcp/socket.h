@@ -13,6 +13,7 @@ namespace dmlcomm::transport::tcp {
 struct SocketOptions {
   std::optional<uint64_t> buffer_bytes;  // 0: the kernel's autotuning; empty: the best value here
   std::string congestion;                // empty: cubic on loopback, else the system's
+  double port_timeout_s = 0;             // how long to wait for a port where all are taken
 };
 
 struct PortRange {
@@ -25,7 +26,8 @@ struct Listener {
   uint16_t port = 0;
 };
 
-// Listens on a numeric IPv4 or IPv6 address, on a free port of the range.
+// Listens on a numeric IPv4 or IPv6 address, on a free port of the range. Where any port will do,
+// and the kernel has none left, it waits for one.
 Result<Listener> listen_on(const std::string& address, PortRange ports,
                            const SocketOptions& options);
 
