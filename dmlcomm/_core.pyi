@@ -1,6 +1,6 @@
 """The core without torch: configuration, probes, names, the parameter server."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 class ProbeResult:
@@ -55,6 +55,12 @@ def compare(
 def verify(topology: Topology, op: str) -> None: ...
 def ranks_per_shared_core(ranks: list[tuple[str, int]]) -> float: ...
 def check_plan(text: str) -> None: ...
+def max_min_rates(
+    paths: Sequence[Sequence[int]],
+    capacities: Sequence[float],
+    weights: Sequence[float],
+    priorities: Sequence[int],
+) -> list[float]: ...
 
 DEFAULT_TICKET: Final[int]
 

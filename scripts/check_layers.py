@@ -34,13 +34,14 @@ MAY_INCLUDE = {
     "memory": ["base"],
     "kernels": ["base"],
     "topology": ["base"],
+    "sim": ["base"],
     "schedule": ["base", "topology"],
     "transport": ["base", "memory", "kernels", "topology"],
     "engine": CORE,
     "ps": CORE,
-    "bindings": [*CORE, "ps"],
+    "bindings": [*CORE, "ps", "sim"],
     "torch": [*CORE, "ps"],
-    "tests": [*CORE, "ps"],
+    "tests": [*CORE, "ps", "sim"],
 }
 # Foreign header prefix -> folders of csrc/ that may include it.
 FOREIGN_HEADERS = {
@@ -72,6 +73,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "network": [*BASE, "bml"],
     "planning": [*BASE, "_shell", "bml", "network"],
     "lab": [*BASE, "_shell", "bml"],
+    "sim": ["_core"],
     "prio/switch": [*BASE, "_shell", "lab"],
     **{module: [*BASE, "ps/_proto"] for module in PS_SHARED},
     "ps/server": [*BASE, *PS_SHARED, "network"],

@@ -12,9 +12,10 @@ import dmlcomm.errors
 import dmlcomm.lab
 import dmlcomm.prio
 import dmlcomm.ps
+import dmlcomm.sim
 from dmlcomm.errors import base, comm
 
-PUBLIC = [dmlcomm, dmlcomm.errors, dmlcomm.lab, dmlcomm.prio, dmlcomm.ps]
+PUBLIC = [dmlcomm, dmlcomm.errors, dmlcomm.lab, dmlcomm.prio, dmlcomm.ps, dmlcomm.sim]
 
 
 def functions_of(module):

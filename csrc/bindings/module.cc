@@ -21,5 +21,6 @@ PYBIND11_MODULE(_core, module) {
   dmlcomm::bindings::bind_plan(module);
   dmlcomm::bindings::bind_probes(module);
   dmlcomm::bindings::bind_ps(module);
+  dmlcomm::bindings::bind_sim(module);
   dmlcomm::bindings::bind_ticket(module);
 }

@@ -1,0 +1,31 @@
+// max_min_rates: what flows get of links at one moment.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "sim/fair_shares.h"
+
+namespace dmlcomm::sim {
+
+// Priorities are tickets: 0 goes first, 255 last.
+constexpr int64_t kLastPriority = 255;
+
+// A flow's path, weight and priority as users give them. `who` begins the message: "flow 3".
+Status check_path(const std::string& who, const std::vector<int64_t>& path, size_t num_links);
+Status check_weight(const std::string& who, double weight);
+Status check_priority(const std::string& who, int64_t priority);
+// Capacities in bit/s, by link: finite, 0 or more.
+Status check_capacities(const std::vector<double>& capacities);
+
+// The rates of all flows, by flow: max-min fair with weights among the flows of one priority, which
+// share what flows of smaller priorities leave. A flow without links has an infinite rate.
+// `weights` and `priorities` are empty, for 1 and 0 each, or have one entry per flow.
+Result<std::vector<double>> max_min_rates(const std::vector<std::vector<int64_t>>& paths,
+                                          const std::vector<double>& capacities,
+                                          const std::vector<double>& weights,
+                                          const std::vector<int64_t>& priorities);
+
+}  // namespace dmlcomm::sim
