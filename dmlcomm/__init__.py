@@ -20,13 +20,14 @@ and ``run``. Settings are environment variables, see docs/configuration.md. torc
 the first name that needs it is used.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dmlcomm import errors
 from dmlcomm.backends import register_at_import
+from dmlcomm.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from dmlcomm import lab, prio, ps  # noqa: F401
     from dmlcomm.backends.groups import abort, describe, monitored_barrier, rails, set_timeout
     from dmlcomm.errors import *  # noqa: F403
     from dmlcomm.prio import DistributedOptimizer
@@ -46,21 +47,20 @@ __all__ = [
 __all__ += errors.__all__
 
 
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'dmlcomm' has no attribute {name!r}")
-    if name in errors.__all__:
-        return getattr(errors, name)
-    homes = {
-        "DistributedOptimizer": "dmlcomm.prio",
-        "RailCounters": "dmlcomm.rail",
-        "ticket": "dmlcomm.prio",
-    }
-    return getattr(importlib.import_module(homes.get(name, "dmlcomm.backends.groups")), name)
+_HOMES = {
+    **dict.fromkeys(errors.__all__, "dmlcomm.errors"),
+    **dict.fromkeys(
+        ("abort", "describe", "monitored_barrier", "rails", "set_timeout"),
+        "dmlcomm.backends.groups",
+    ),
+    "DistributedOptimizer": "dmlcomm.prio",
+    "RailCounters": "dmlcomm.rail",
+    "lab": "dmlcomm.lab",
+    "prio": "dmlcomm.prio",
+    "ps": "dmlcomm.ps",
+    "ticket": "dmlcomm.prio",
+}
 
-
-def __dir__() -> list[str]:
-    return list(__all__)
-
+__getattr__, __dir__ = lazy_names(__name__, __all__, _HOMES)
 
 register_at_import()

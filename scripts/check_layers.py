@@ -58,13 +58,14 @@ ENVIRONMENT_EXCEPTIONS = {
 
 # Folder or top-level module of dmlcomm/ -> those that it may import, besides itself: each stands
 # above. A folder that is not here belongs to the one that holds it.
-BASE = ["_core", "errors", "log", "rail", "units"]
+BASE = ["_core", "errors", "lazy", "log", "rail", "units"]
 PS_SHARED = ["ps/_proto", "ps/description", "ps/pairing", "ps/protocol", "ps/tls"]
 MAY_IMPORT: dict[str, list[str]] = {
     "_core": [],
     "_c10d": [],
     "_shell": [],
-    "errors": [],
+    "lazy": [],
+    "errors": ["lazy"],
     "log": ["_core"],
     "rail": [],
     "units": [],
@@ -83,7 +84,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "doctor": [*BASE, "backends", "bml", "network"],
     "doctor_command": ["_shell", "doctor"],
     "cli": ["_shell", "doctor", "doctor_command", "lab", "planning", "prio/switch", "ps"],
-    "__init__": ["backends", "errors", "prio", "rail"],
+    "__init__": ["backends", "errors", "lab", "lazy", "prio", "ps", "rail"],
     "__main__": ["cli"],
 }
 

@@ -3,6 +3,8 @@
 import inspect
 import pydoc
 import re
+import subprocess
+import sys
 
 import pytest
 import torch.distributed as dist
@@ -50,6 +52,11 @@ def test_help_shows_what_may_be_called_and_nothing_else(module):
     hidden = ["__getattr__", "__dir__", "register_at_import"]
     hidden += ["terminal", "environment"] if module is dmlcomm else []
     assert not [name for name in hidden if re.search(rf"^ +{name}\b", text, re.MULTILINE)]
+
+
+def test_parts_of_the_package_need_no_import_of_their_own():
+    names = "dmlcomm.prio.ticket_fsdp, dmlcomm.ps.Client, dmlcomm.lab.Lab, dmlcomm.errors.PsError"
+    subprocess.run([sys.executable, "-c", f"import dmlcomm; print({names})"], check=True)
 
 
 def test_help_says_where_the_rest_is():

@@ -18,39 +18,15 @@ The exit code is 1 when a result is wrong, or with --strict when a bar is missed
 says what the numbers are.
 """
 
-import argparse
-from pathlib import Path
-
-from benchmarks import report
-from benchmarks.arguments import comma_list
+from benchmarks.experiments import parser_of, run_experiments
 from benchmarks.multi_nic.experiments import EXPERIMENTS
 from benchmarks.multi_nic.settings import FULL, QUICK
-from benchmarks.row import Row, conclude
 
 
 def main() -> None:
-    options = _parse()
-    rows: list[Row] = []
-    for name in options.only:
-        report.console.print(f"{name} …")
-        rows += EXPERIMENTS[name](QUICK if options.quick else FULL)
-    conclude("Times in ms.", rows, options.json, options.strict)
-
-
-def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.multi_nic", description=__doc__.splitlines()[0]
-    )
-    parser.add_argument("--quick", action="store_true", help="four hosts and small tensors")
-    parser.add_argument(
-        "--only",
-        type=comma_list(EXPERIMENTS, "experiment"),
-        default=list(EXPERIMENTS),
-        help="a comma list of experiments",
-    )
-    parser.add_argument("--json", type=Path, help="file for JSON lines")
-    parser.add_argument("--strict", action="store_true", help="exit with 1 when a bar is missed")
-    return parser.parse_args()
+    quick = "four hosts and small tensors"
+    options = parser_of("benchmarks.multi_nic", __doc__, EXPERIMENTS, quick).parse_args()
+    run_experiments(options, EXPERIMENTS, QUICK if options.quick else FULL)
 
 
 if __name__ == "__main__":

@@ -15,46 +15,24 @@ The exit code is 1 when a result is wrong, or with --strict when a bar is missed
 says what the numbers are.
 """
 
-import argparse
 from dataclasses import replace
-from pathlib import Path
 
-from benchmarks import report
 from benchmarks.arguments import comma_list
+from benchmarks.experiments import parser_of, run_experiments
 from benchmarks.prio.experiments import EXPERIMENTS
 from benchmarks.prio.settings import FULL, QUICK
-from benchmarks.row import Row, conclude
 
 
 def main() -> None:
-    options = _parse()
-    settings = QUICK if options.quick else FULL
-    if options.models:
-        settings = replace(settings, models=tuple(options.models))
-    rows: list[Row] = []
-    for name in options.only:
-        report.console.print(f"{name} …")
-        rows += EXPERIMENTS[name](settings)
-    conclude("Times in ms.", rows, options.json, options.strict)
-
-
-def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.prio", description=__doc__.splitlines()[0]
-    )
-    parser.add_argument("--quick", action="store_true", help="two hosts and few steps")
-    parser.add_argument(
-        "--only",
-        type=comma_list(EXPERIMENTS, "experiment"),
-        default=list(EXPERIMENTS),
-        help="a comma list of experiments",
-    )
+    parser = parser_of("benchmarks.prio", __doc__, EXPERIMENTS, "two hosts and few steps")
     parser.add_argument(
         "--models", type=comma_list(FULL.models, "model"), help="a comma list, for steps"
     )
-    parser.add_argument("--json", type=Path, help="file for JSON lines")
-    parser.add_argument("--strict", action="store_true", help="exit with 1 when a bar is missed")
-    return parser.parse_args()
+    options = parser.parse_args()
+    settings = QUICK if options.quick else FULL
+    if options.models:
+        settings = replace(settings, models=tuple(options.models))
+    run_experiments(options, EXPERIMENTS, settings)
 
 
 if __name__ == "__main__":

@@ -33,8 +33,7 @@ Example:
     ...     print(error)  # which rank, on which host, in which operation
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dmlcomm.errors.base import (
     Error,
@@ -48,6 +47,7 @@ from dmlcomm.errors.base import (
     PsTimeoutError,
     SwitchError,
 )
+from dmlcomm.lazy import lazy_names
 
 if TYPE_CHECKING:
     from dmlcomm.errors.comm import (
@@ -77,11 +77,8 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in __all__:
-        return getattr(importlib.import_module("dmlcomm.errors.comm"), name)
-    raise AttributeError(f"module 'dmlcomm.errors' has no attribute {name!r}")
+_OF_TORCH = [name for name in __all__ if name not in globals()]
 
-
-def __dir__() -> list[str]:
-    return list(__all__)
+__getattr__, __dir__ = lazy_names(
+    __name__, __all__, dict.fromkeys(_OF_TORCH, "dmlcomm.errors.comm")
+)

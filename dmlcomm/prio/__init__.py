@@ -4,9 +4,9 @@
 torch is imported when a name that needs it is used.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from dmlcomm.lazy import lazy_names
 from dmlcomm.prio.ticket import current_ticket, ticket
 
 if TYPE_CHECKING:
@@ -31,11 +31,4 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'dmlcomm.prio' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return list(__all__)
+__getattr__, __dir__ = lazy_names(__name__, __all__, _HOMES)

@@ -9,8 +9,9 @@ are started with ``dmlcomm ps serve`` or ``dmlcomm run``, or as a `Server` insid
 they nor a `Client` of NumPy arrays load torch. Errors are below `dmlcomm.PsError`.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dmlcomm.lazy import lazy_names
 
 if TYPE_CHECKING:
     from dmlcomm.ps.server.server import Server, ServerOptions
@@ -42,11 +43,4 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'dmlcomm.ps' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return list(__all__)
+__getattr__, __dir__ = lazy_names(__name__, __all__, _HOMES)
