@@ -12,7 +12,7 @@ is all that a training script needs. A program may also use:
 `dmlcomm.errors`     the exceptions, as a tree; all of them are in `dmlcomm`, too, below `Error`
 `dmlcomm.ps`         the parameter server: `dmlcomm.ps.Client`, `Server`, `DistributedOptimizer`
 `dmlcomm.lab`        a cluster emulated on one machine: `dmlcomm.lab.Lab`
-`dmlcomm.sim`        flows that share links, without a network: `dmlcomm.sim.max_min_rates`
+`dmlcomm.sim`        flows on simulated links: `dmlcomm.sim.max_min_rates`, `Simulation`
 ===================  =============================================================================
 
 All other modules are internal. The command ``dmlcomm`` has ``doctor``, ``lab``, ``plan``, ``ps``

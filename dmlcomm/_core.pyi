@@ -62,6 +62,32 @@ def max_min_rates(
     priorities: Sequence[int],
 ) -> list[float]: ...
 
+class SimOutcome:
+    """When tasks began and ended, and what links carried."""
+
+    makespan_s: Final[float]
+    starts_s: Final[list[float]]
+    ends_s: Final[list[float]]
+    link_bytes: Final[list[float]]
+
+class Simulation:
+    """Flows and computations, in bits/s and seconds."""
+
+    num_tasks: Final[int]
+    def __init__(self, capacities: Sequence[float], latencies_s: Sequence[float]) -> None: ...
+    def add_flow(
+        self,
+        path: Sequence[int],
+        num_bytes: float,
+        start_s: float,
+        after: Sequence[int],
+        weight: float,
+        priority: int,
+    ) -> int: ...
+    def add_compute(self, seconds: float, start_s: float, after: Sequence[int]) -> int: ...
+    def change_capacity(self, link: int, time_s: float, capacity: float, dark_s: float) -> None: ...
+    def run(self, progress: Callable[[int], None] | None) -> SimOutcome: ...
+
 DEFAULT_TICKET: Final[int]
 
 def current_ticket() -> int: ...

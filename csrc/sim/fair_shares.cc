@@ -11,7 +11,7 @@ constexpr double kNothing = 1e-9;
 
 }  // namespace
 
-size_t FairShares::PathHash::operator()(const Path& path) const {
+size_t PathHash::operator()(const Path& path) const {
   uint64_t hash = path.size();
   for (uint32_t link : path) {
     hash = (hash ^ link) * 0x9e3779b97f4a7c15;

@@ -18,6 +18,10 @@ namespace dmlcomm::sim {
 
 using Path = std::vector<uint32_t>;  // links
 
+struct PathHash {
+  size_t operator()(const Path& path) const;
+};
+
 class FairShares {
  public:
   // Capacities: 0 or more, by link.
@@ -38,9 +42,6 @@ class FairShares {
   const std::vector<uint32_t>& changed_groups() const { return changed_groups_; }
 
  private:
-  struct PathHash {
-    size_t operator()(const Path& path) const;
-  };
   struct Layer {
     ShareLayer shares;
     std::vector<uint32_t> local_link;  // by link

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <utility>
 
@@ -71,8 +72,12 @@ void ShareLayer::update() {
   now_ = 0;
   apply_changes();
   while (!events_.empty()) {
-    const Event event = events_.top();
-    events_.pop();
+    const Event event = events_.front();
+    // Links that are too full already come first, at level 0; the others matter to open groups
+    // only.
+    if (num_open_ == 0 && event.level > 0) break;
+    std::pop_heap(events_.begin(), events_.end(), std::greater<>());
+    events_.pop_back();
     now_ = std::max(now_, event.level);
     if (event.what == What::full) {
       on_full(event.link, event.level);
@@ -80,7 +85,13 @@ void ShareLayer::update() {
       on_passed(links_[event.link]);
     }
   }
+  events_.clear();
   finish();
+}
+
+void ShareLayer::push(const Event& event) {
+  events_.push_back(event);
+  std::push_heap(events_.begin(), events_.end(), std::greater<>());
 }
 
 // All weights change before any link is touched: touching opens groups, with the weight they have.
@@ -112,6 +123,7 @@ void ShareLayer::apply_weight(Group* group) {
   if (group->weight == 0 && group->new_weight > 0) {
     group->state = State::open;
     opened_groups_.push_back(group);
+    ++num_open_;
   }
   const bool ends = group->weight > 0 && group->new_weight == 0;
   group->weight = group->new_weight;
@@ -142,7 +154,7 @@ void ShareLayer::touch(uint32_t id) {
   link.queued = kInfinity;
   touched_links_.push_back(id);
   if (old_level < kInfinity) {
-    events_.push({old_level * (1 + 2 * kNegligible), What::passed, id});
+    push({old_level * (1 + 2 * kNegligible), What::passed, id});
   }
   queue_full(id);
 }
@@ -150,6 +162,7 @@ void ShareLayer::touch(uint32_t id) {
 void ShareLayer::open(Group* group) {
   group->state = State::open;
   opened_groups_.push_back(group);
+  ++num_open_;
   for (uint32_t hop = 0; hop < group->num_hops; ++hop) {
     const Hop& at = hops_of(*group)[hop];
     Link& link = links_[at.link];
@@ -167,7 +180,7 @@ void ShareLayer::queue_full(uint32_t id) {
   const double level = full_at(link);
   if (level >= link.queued) return;
   link.queued = level;
-  events_.push({level, What::full, id});
+  push({level, What::full, id});
 }
 
 void ShareLayer::on_full(uint32_t id, double level) {
@@ -206,6 +219,7 @@ void ShareLayer::freeze(uint32_t id, uint32_t hop, double level) {
     changed_groups_.push_back(id);
   }
   group.state = State::frozen;
+  --num_open_;
   set_bottleneck(&group, hop);
   for (uint32_t i = 0; i < group.num_hops; ++i) {
     const Hop& at = hops_of(group)[i];
@@ -241,6 +255,7 @@ void ShareLayer::delist(Group* group) {
   set_bottleneck(group, kNone);
   group->level = 0;
   group->state = State::frozen;
+  --num_open_;
   for (uint32_t hop = 0; hop < group->num_hops; ++hop) {
     const Hop& at = hops_of(*group)[hop];
     Link& link = links_[at.link];

@@ -21,7 +21,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <queue>
 #include <vector>
 
 namespace dmlcomm::sim {
@@ -112,6 +111,7 @@ class ShareLayer {
   void on_full(uint32_t link, double level);
   void on_passed(const Link& link);
   void queue_full(uint32_t link);
+  void push(const Event& event);
 
   void enlist(uint32_t group);
   void delist(Group* group);
@@ -128,8 +128,9 @@ class ShareLayer {
   std::vector<uint32_t> dirty_groups_, dirty_links_;
 
   // Of one update.
-  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
-  double now_ = 0;  // the level that the filling has reached
+  std::vector<Event> events_;  // a heap, the lowest level first
+  double now_ = 0;             // the level that the filling has reached
+  size_t num_open_ = 0;
   std::vector<uint32_t> touched_links_, changed_groups_;
   std::vector<Group*> opened_groups_;
 };

@@ -14,10 +14,11 @@ from typing import Any
 import simgrid
 from simgrid import this_actor
 
-# Plain max-min sharing: no model of TCP, and no acknowledgements.
+# Plain max-min sharing: no model of TCP, and no acknowledgements. Flows get shares in inverse
+# proportion to their latencies, which therefore have to be equal.
 OPTIONS = (
     *("network/model:CM02", "network/TCP-gamma:0", "network/crosstraffic:0"),
-    *("maxmin/precision:1e-9", "surf/precision:1e-9", "contexts/stack-size:128"),
+    *("maxmin/precision:1e-9", "surf/precision:1e-9"),
 )
 ENDLESS_BYTES = 10**13
 

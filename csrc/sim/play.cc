@@ -1,0 +1,226 @@
+#include "sim/play.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <utility>
+
+namespace dmlcomm::sim {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+// Of a flow: as good as nothing.
+constexpr double kNegligible = 1e-9;
+constexpr double kBitsPerByte = 8;
+// Moments between two questions whether to go on.
+constexpr uint32_t kPatience = 256;
+
+}  // namespace
+
+Play::Play(const Simulation& simulation)
+    : of_(simulation),
+      shares_(simulation.capacities_),
+      capacities_(simulation.capacities_),
+      ends_(0) {
+  const size_t num_tasks = of_.tasks_.size();
+  outcome_.starts_s.resize(num_tasks, 0);
+  outcome_.ends_s.resize(num_tasks, 0);
+  outcome_.link_bytes.resize(of_.capacities_.size(), 0);
+  group_of_.resize(num_tasks, kNone);
+  for (uint32_t id = 0; id < num_tasks; ++id) {
+    const auto& task = of_.tasks_[id];
+    waits_for_.push_back(task.num_after);
+    if (task.path == Simulation::kNoPath) continue;
+    group_of_[id] = shares_.group(of_.paths_[task.path], task.priority);
+  }
+  groups_.resize(shares_.num_groups());
+  ends_ = Earliest(groups_.size());
+  join_dependents();
+}
+
+void Play::join_dependents() {
+  const size_t num_tasks = of_.tasks_.size();
+  first_dependent_.resize(num_tasks + 1, 0);
+  for (TaskId task : of_.after_) ++first_dependent_[static_cast<size_t>(task) + 1];
+  for (size_t i = 0; i < num_tasks; ++i) first_dependent_[i + 1] += first_dependent_[i];
+  std::vector<uint32_t> next(first_dependent_.begin(), first_dependent_.end() - 1);
+  dependents_.resize(of_.after_.size());
+  for (uint32_t id = 0; id < num_tasks; ++id) {
+    const auto& task = of_.tasks_[id];
+    for (uint32_t i = 0; i < task.num_after; ++i) {
+      const auto before = static_cast<size_t>(of_.after_[task.first_after + i]);
+      dependents_[next[before]++] = id;
+    }
+  }
+}
+
+Result<Outcome> Play::run(const std::function<bool(size_t num_ended)>& may_go_on) {
+  for (uint32_t i = 0; i < of_.changes_.size(); ++i) {
+    events_.push({of_.changes_[i].time_s, What::change, i});
+  }
+  for (uint32_t id = 0; id < of_.tasks_.size(); ++id) {
+    if (waits_for_[id] == 0) begin_when_ready(id);
+  }
+  for (uint32_t moment = 1; num_ended_ < of_.tasks_.size(); ++moment) {
+    if (moment % kPatience == 0 && !may_go_on(num_ended_)) {
+      return Status(StatusCode::aborted, "the simulation was stopped");
+    }
+    if (next_time() == kInfinity) return stalled();
+    step();
+  }
+  return outcome();
+}
+
+double Play::next_time() const {
+  double time_s = events_.empty() ? kInfinity : events_.top().time_s;
+  if (ends_.time() < kInfinity) {
+    time_s = std::min(time_s, end_of_first(groups_[ends_.index()]));
+  }
+  return std::max(time_s, now_s_);
+}
+
+// One moment: everything that happens at the same time.
+void Play::step() {
+  now_s_ = next_time();
+  while (ends_.time() <= now_s_) end_flows(ends_.index());
+  while (!events_.empty() && events_.top().time_s <= now_s_) {
+    const Event event = events_.top();
+    events_.pop();
+    handle(event);
+  }
+  if (std::exchange(has_changed_, false)) share();
+}
+
+void Play::handle(const Event& event) {
+  switch (event.what) {
+    case What::change: {
+      const auto& change = of_.changes_[event.id];
+      capacities_[change.link] = change.capacity;
+      shares_.set_capacity(change.link, change.capacity);
+      has_changed_ = true;
+      return;
+    }
+    case What::begin: {
+      outcome_.starts_s[event.id] = now_s_;
+      events_.push({now_s_ + of_.tasks_[event.id].seconds, What::delayed, event.id});
+      return;
+    }
+    case What::delayed: {
+      const bool shares_links = group_of_[event.id] != kNone && of_.tasks_[event.id].bytes > 0;
+      return shares_links ? enter(event.id) : end(event.id);
+    }
+  }
+}
+
+void Play::begin_when_ready(uint32_t task) {
+  events_.push({std::max(now_s_, of_.tasks_[task].start_s), What::begin, task});
+}
+
+void Play::end(uint32_t task) {
+  outcome_.ends_s[task] = now_s_;
+  ++num_ended_;
+  for (uint32_t i = first_dependent_[task]; i < first_dependent_[task + 1]; ++i) {
+    if (--waits_for_[dependents_[i]] == 0) begin_when_ready(dependents_[i]);
+  }
+}
+
+// Brings the service of a group up to now.
+void Play::serve(Group* group) const {
+  group->service += group->level * (now_s_ - group->time_s);
+  group->time_s = now_s_;
+}
+
+void Play::mark_stale(uint32_t id) {
+  has_changed_ = true;
+  if (std::exchange(groups_[id].is_stale, true)) return;
+  stale_groups_.push_back(id);
+}
+
+void Play::enter(uint32_t id) {
+  const auto& task = of_.tasks_[id];
+  Group& group = groups_[group_of_[id]];
+  serve(&group);
+  if (group.flows.empty()) group.service = 0;  // small numbers are exact
+  const double need = task.bytes * kBitsPerByte / task.weight;
+  const double done = group.service + need;
+  group.flows.push({done - kNegligible * need, done, id});
+  group.weight += task.weight;
+  mark_stale(group_of_[id]);
+}
+
+void Play::end_flows(uint32_t id) {
+  Group& group = groups_[id];
+  // The first one is nearly done, by its time; rounding must not say otherwise.
+  serve(&group);
+  group.service = std::max(group.service, group.flows.top().nearly_done);
+  while (!group.flows.empty() && group.flows.top().nearly_done <= group.service) {
+    const uint32_t task = group.flows.top().task;
+    group.flows.pop();
+    group.weight -= of_.tasks_[task].weight;
+    end(task);
+  }
+  if (group.flows.empty()) group.weight = 0;
+  ends_.set(id, kInfinity);
+  mark_stale(id);
+}
+
+void Play::share() {
+  for (uint32_t id : stale_groups_) shares_.set_weight(id, groups_[id].weight);
+  shares_.update();
+  for (uint32_t id : shares_.changed_groups()) {
+    if (groups_[id].is_stale) continue;
+    serve(&groups_[id]);
+    groups_[id].level = shares_.level(id);
+    queue_end(id);
+  }
+  for (uint32_t id : stale_groups_) {
+    Group& group = groups_[id];
+    group.is_stale = false;
+    group.level = shares_.level(id);  // 0 for a group whose flows have all ended
+    if (!group.flows.empty()) {
+      group.nearly_done = group.flows.top().nearly_done;
+      group.done = group.flows.top().done;
+    }
+    queue_end(id);
+  }
+  stale_groups_.clear();
+}
+
+double Play::end_of_first(const Group& group) const {
+  const double left = group.done - group.service;
+  return group.time_s + left / group.level;
+}
+
+void Play::queue_end(uint32_t id) {
+  const Group& group = groups_[id];
+  if (group.level == 0) return ends_.set(id, kInfinity);
+  const double left = group.nearly_done - group.service;
+  ends_.set(id, group.time_s + std::max(0.0, left) / group.level);
+}
+
+Status Play::stalled() const {
+  for (const Group& group : groups_) {
+    if (group.flows.empty()) continue;
+    const uint32_t task = group.flows.top().task;
+    for (uint32_t link : of_.paths_[of_.tasks_[task].path]) {
+      if (capacities_[link] > 0) continue;
+      return Status(StatusCode::invalid_argument, of_.tasks_.size() - num_ended_, " of ",
+                    of_.tasks_.size(), " tasks never end: flow ", task, " waits for link ", link,
+                    ", which has no capacity from ", now_s_,
+                    " s on; give it one, or change it later");
+    }
+  }
+  DMLCOMM_CHECK(false);  // tasks come after earlier ones only, so nothing else can wait for ever
+}
+
+Outcome Play::outcome() {
+  outcome_.makespan_s = 0;
+  for (double end_s : outcome_.ends_s) outcome_.makespan_s = std::max(outcome_.makespan_s, end_s);
+  for (const auto& task : of_.tasks_) {
+    if (task.path == Simulation::kNoPath) continue;
+    for (uint32_t link : of_.paths_[task.path]) outcome_.link_bytes[link] += task.bytes;
+  }
+  return std::move(outcome_);
+}
+
+}  // namespace dmlcomm::sim

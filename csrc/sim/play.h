@@ -1,0 +1,89 @@
+// Play: one run of a Simulation. It is private to simulation.cc.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <queue>
+#include <vector>
+
+#include "sim/earliest.h"
+#include "sim/fair_shares.h"
+#include "sim/simulation.h"
+
+namespace dmlcomm::sim {
+
+class Play {
+ public:
+  explicit Play(const Simulation& simulation);
+
+  Result<Outcome> run(const std::function<bool(size_t num_ended)>& may_go_on);
+
+ private:
+  // What happens at a time; smaller ones go first. Bytes of flows end beside these (`ends_`).
+  enum class What : uint8_t { change, begin, delayed };
+  struct Event {
+    double time_s;
+    What what;
+    uint32_t id;  // of a change; of a task that begins, or whose `seconds` are over
+    bool operator>(const Event& other) const {
+      if (time_s != other.time_s) return time_s > other.time_s;
+      return what != other.what ? what > other.what : id > other.id;
+    }
+  };
+
+  // A flow in its group. Service is what a flow of weight 1 has got since the beginning, in bits.
+  struct Flow {
+    double nearly_done,
+        done;  // service of the group at which at most a part in 10^9, nothing is left
+    uint32_t task;
+    bool operator>(const Flow& other) const {
+      if (nearly_done != other.nearly_done) return nearly_done > other.nearly_done;
+      return task > other.task;
+    }
+  };
+  struct Group {
+    double service = 0;  // at time_s
+    double time_s = 0;
+    double level = 0;  // since then
+    double weight = 0;
+    double nearly_done = 0, done = 0;  // of the first of the flows
+    bool is_stale = false;
+    std::priority_queue<Flow, std::vector<Flow>, std::greater<>> flows;
+  };
+
+  static constexpr uint32_t kNone = UINT32_MAX;
+
+  void join_dependents();
+  void step();
+  double next_time() const;
+  void handle(const Event& event);
+  void begin_when_ready(uint32_t task);
+  void enter(uint32_t task);
+  void end_flows(uint32_t group);
+  void end(uint32_t task);
+  void share();
+  void serve(Group* group) const;
+  void mark_stale(uint32_t group);
+  double end_of_first(const Group& group) const;
+  void queue_end(uint32_t group);
+  Status stalled() const;
+  Outcome outcome();
+
+  const Simulation& of_;
+  FairShares shares_;
+  std::vector<uint32_t> group_of_;    // by task
+  std::vector<uint32_t> waits_for_;   // by task: tasks that have to end before it
+  std::vector<uint32_t> dependents_;  // of task t: from first_dependent_[t] to [t + 1]
+  std::vector<uint32_t> first_dependent_;
+  std::vector<Group> groups_;
+  std::vector<uint32_t> stale_groups_;  // whose flows have changed at now_s_
+  std::vector<double> capacities_;      // now
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  Earliest ends_;  // by group: when its first flow is nearly done
+  double now_s_ = 0;
+  bool has_changed_ = false;  // something that shares_ has to know
+  size_t num_ended_ = 0;
+  Outcome outcome_;
+};
+
+}  // namespace dmlcomm::sim
