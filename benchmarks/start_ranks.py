@@ -1,4 +1,6 @@
-"""The ranks of ``benchmarks.start``, and a store that counts their calls."""
+"""The ranks of ``benchmarks.start``, on this host or on those of a lab, and a store that counts
+their calls.
+"""
 
 import multiprocessing
 import os
@@ -6,15 +8,26 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from benchmarks.operations import OPERATIONS, Case
+from dmlcomm.lab import Lab
+from dmlcomm.lab import graph as topology
+from dmlcomm.lab.client import Client
+from dmlcomm.lab.entry import Entry
+from dmlcomm.lab.environment import Job, of_rank
+
 TIMEOUT_S = 300
+
+# Every collective runs with a vector of each: small and large ones take different algorithms.
+SIZES = (1 << 12, 1 << 20)
 
 # A rank has them when its time begins.
 PRELOADED = ["benchmarks.start_ranks", "dmlcomm.backends.creator", "dmlcomm._c10d"]
@@ -77,24 +90,64 @@ class Start:
     """What one rank saw.
 
     Attributes:
-        open_files: after the start, and after an all_reduce.
+        collectives: of each that `OPERATIONS` has, in each of `SIZES`.
+        wrong: elements of their results.
+        open_files: after the start, and after every collective.
     """
 
     start: Span
     barrier: Span
     all_reduce: Span
+    collectives: list[Span]
+    wrong: int
     open_files: tuple[int, int]
     calls: Counter
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a rank runs, and where it finds the store.
+
+    Attributes:
+        lab, node: empty for this host.
+        has_store: whether the rank itself serves the store.
+    """
+
+    address: str
+    port: int
+    has_store: bool = False
+    lab: str = ""
+    node: str = ""
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def enter(self) -> None:
+        """In a lab it returns in a child, to whose end this process stays."""
+        os.environ.update(self.environment)
+        if not self.lab:
+            return
+        with Client(self.lab) as client:
+            process = Entry(client).fork(self.node)
+        if process != 0:
+            _, status = os.waitpid(process, 0)
+            os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
 
 
 class _Rank:
     """One process. ``connection`` leads to the parent, through which the ranks meet asleep."""
 
-    def __init__(self, connection: Connection, backend: str, rank: int, num_ranks: int, port: int):
+    def __init__(
+        self, connection: Connection, backend: str, rank: int, num_ranks: int, place: Place
+    ):
         self._connection, self._backend = connection, backend
         self._rank, self._num_ranks = rank, num_ranks
         self._limit = timedelta(seconds=TIMEOUT_S)
-        self._store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=self._limit)
+        self._store = dist.TCPStore(
+            place.address,
+            place.port,
+            is_master=place.has_store,
+            timeout=self._limit,
+            wait_for_workers=False,
+        )
 
     def run(self) -> Start:
         torch.set_num_threads(1)
@@ -105,12 +158,26 @@ class _Rank:
         data = torch.ones(1_000_000)
         all_reduce = self._together(lambda: dist.all_reduce(data))
         assert data[0] == data[-1] == self._num_ranks
-        after_all_reduce = _open_files() - before
+        collectives, wrong = self._every_collective()
+        open_files = (after_start, _open_files() - before)
         self._together(dist.destroy_process_group)
         counting = CountingStore(self._store)
         self._together(lambda: self._start("counted", counting))
         self._together(dist.destroy_process_group)
-        return Start(start, barrier, all_reduce, (after_start, after_all_reduce), counting.calls)
+        return Start(start, barrier, all_reduce, collectives, wrong, open_files, counting.calls)
+
+    def _every_collective(self) -> tuple[list[Span], int]:
+        """Their spans, and how many elements of the results are wrong."""
+        spans, wrong = [], 0
+        for name, operation in OPERATIONS.items():
+            for size in SIZES:
+                case = Case(name, size, torch.float32, self._num_ranks)
+                buffers = operation.buffers(case, self._rank)
+                operation.fill(buffers, case, self._rank, seed=1)
+                run = partial(operation.run, buffers, case, dist.group.WORLD)
+                spans.append(self._together(run))
+                wrong += operation.count_wrong(buffers, case, self._rank, seed=1)
+        return spans, wrong
 
     def _together(self, operation: Callable[[], None]) -> Span:
         """All ranks begin at once."""
@@ -134,25 +201,46 @@ def _open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def _main(connection: Connection, environment: dict[str, str], *arguments: Any) -> None:
-    os.environ.update(environment)
+def _main(connection: Connection, place: Place, *arguments: Any) -> None:
     try:
-        connection.send(_Rank(connection, *arguments).run())
+        place.enter()
+        connection.send(_Rank(connection, *arguments, place).run())
     except BaseException:
         connection.send(traceback.format_exc())
 
 
 def measure(backend: str, num_ranks: int, environment: dict[str, str] | None = None) -> list[Start]:
-    """One start of ``num_ranks`` processes. Raises RuntimeError if a rank fails."""
-    # gloo would resolve the host's name and may fail; all ranks are on this host.
+    """One start of ``num_ranks`` processes of this host. Raises RuntimeError if a rank fails."""
+    # gloo would resolve the host's name and may fail.
     environment = {"GLOO_SOCKET_IFNAME": "lo"} | (environment or {})
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    place = Place("127.0.0.1", store.port, environment=environment)
+    return _start_at([place] * num_ranks, backend)
+
+
+def measure_in_lab(backend: str, lab: Lab) -> list[Start]:
+    """One start of one process on every host of a lab. Raises RuntimeError if a rank fails."""
+    with Client(lab.name) as client:
+        number = client.ask("run")["number"]
+    graph = lab.graph()
+    job = Job(graph, topology.hosts(graph), 1, "", number)
+    places = [
+        Place(
+            job.master_address, job.master_port, rank == 0, lab.name, host, of_rank(job, rank, {})
+        )
+        for rank, host in enumerate(job.hosts)
+    ]
+    return _start_at(places, backend)
+
+
+def _start_at(places: list[Place], backend: str) -> list[Start]:
+    """One rank at each place."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     processes, connections = [], []
-    for rank in range(num_ranks):
+    for rank, place in enumerate(places):
         ours, theirs = context.Pipe()
-        arguments = (theirs, environment, backend, rank, num_ranks, store.port)
+        arguments = (theirs, place, backend, rank, len(places))
         processes.append(context.Process(target=_main, args=arguments, daemon=True))
         processes[-1].start()
         theirs.close()

@@ -1,15 +1,20 @@
 """``dmlcomm doctor``: the command line."""
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from dmlcomm import doctor as _doctor
-from dmlcomm._shell import FAILED, AsJson, application, new_table
+from dmlcomm._shell import FAILED, AsJson, application, fail, new_table
 from dmlcomm.doctor import Values
+from dmlcomm.errors import Error
+from dmlcomm.planning import report as planned
+
+if TYPE_CHECKING:
+    from dmlcomm.planning.measure import Measured
 
 app = application()
 
@@ -17,23 +22,56 @@ console = Console()
 
 
 @app.command()
-def doctor(as_json: AsJson = False) -> None:
+def doctor(
+    measure: Annotated[
+        bool,
+        typer.Option(
+            "--measure",
+            help="Also show what each NIC carries between the hosts, beside its driver's figure. "
+            "Start the command on every host, with `torchrun --nnodes ... -m dmlcomm doctor "
+            "--measure` or `dmlcomm lab run -- python -m dmlcomm doctor --measure`: for some "
+            "seconds all ranks send to each other, and rank 0 reports.",
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """Show what dmlcomm uses on this machine, what it does not, and why.
 
     The exit code is 1 when the configuration cannot work here.
     """
+    measured = None
+    if measure:
+        measured = _measure()
+        if measured is None:
+            return  # rank 0 prints
     report = _doctor.examine()
     if as_json:
-        print(json.dumps(report, indent=2))
+        print(json.dumps(report | _rails(measured), indent=2))
     else:
         for table in _tables(report):
             console.print(table)
+        if measured is not None:
+            console.print(planned.rails_table(measured))
         for problem in report["problems"]:
             console.print(f"[bold red]problem:[/] {problem}", highlight=False)
         if not report["problems"]:
             console.print("[bold green]No problem found.[/]")
     if report["problems"]:
         raise typer.Exit(FAILED)
+
+
+def _measure() -> "Measured | None":
+    # With torch, which takes a second to load.
+    from dmlcomm.planning.measure import measure_cluster
+
+    try:
+        return measure_cluster(None, None)
+    except (ValueError, Error) as error:
+        fail(error)
+
+
+def _rails(measured: "Measured | None") -> Values:
+    return {} if measured is None else {"rails": planned.rails_as_json(measured.rails)}
 
 
 def _tables(report: Values) -> list[Table]:
@@ -57,14 +95,14 @@ def _system(report: Values) -> Table:
 
 
 def _interfaces(interfaces: list[Values]) -> Table:
-    table = new_table("Interfaces", "name", "addresses", "MTU", "Mb/s", "used as")
+    table = new_table("Interfaces", "name", "addresses", "MTU", "driver", "used as")
     for interface in interfaces:
         chosen = interface["rail"] is not None
         table.add_row(
             interface["name"],
             "\n".join(interface["addresses"]) or "-",
             str(interface["mtu"]),
-            str(interface["speed_mbps"] or "unknown"),
+            f"{interface['speed_mbps']} Mb/s" if interface["speed_mbps"] else "unknown",
             f"[green]rail {interface['rail']}[/]" if chosen else f"no: {interface['why_not']}",
         )
     return table

@@ -17,6 +17,7 @@ from dmlcomm.planning.network import PlanError
 from dmlcomm.planning.pricing import bound_s, choose
 from dmlcomm.planning.shared_cores import PROBE_BYTES, on_shared_cores
 from helpers import run_ranks
+from helpers.warm_python import warmed
 
 PLAN = """\
 plan: 1
@@ -30,15 +31,23 @@ algorithms:
 """
 
 
-def plan(*arguments):
+# A job of one rank.
+ALONE = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+
+
+def run_command(*arguments, **environment):
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("DMLCOMM_")}
     return subprocess.run(
-        [sys.executable, "-m", "dmlcomm", "plan", *arguments],
-        env=inherited | {"COLUMNS": "140"},
+        [sys.executable, "-m", "dmlcomm", *arguments],
+        env=inherited | environment | {"COLUMNS": "140"},
         capture_output=True,
         text=True,
         timeout=60,
     )
+
+
+def plan(*arguments):
+    return run_command("plan", *arguments)
 
 
 def test_the_table_has_every_algorithm_the_bound_and_the_choice():
@@ -86,6 +95,7 @@ def test_json_of_65536_hosts():
     [
         (("--topology", "torus:3", "--rate", "1gbit"), "is not flat:N,k"),
         (("--topology", "bcube:3,2"), "give --rate"),
+        (("--rate", "1gbit"), "give --topology"),
         (("--topology", "bcube:3,2", "--rate", "1gbit,1gbit,1gbit"), "has 2 rails"),
         (("--topology", "bcube:3,2", "--rate", "unlimited"), "needs rates"),
         (("--topology", "bcube:3,2", "--rate", "1gbit", "--size", "1TB"), "is not a size"),
@@ -245,13 +255,63 @@ def test_latency_where_cores_are_shared_follows_a_small_all_reduce():
     assert own.alpha_s == planned.core().alpha_s
 
 
-@pytest.mark.usefixtures("lab_is_possible")
-def test_measured_prices_count_the_ranks_on_shared_cores():
-    cores = len(os.sched_getaffinity(0))
-    hosts = cores + 1
-    plan = ["plan", "--measure", "--topology", f"flat:{hosts},1", "--rate", "1gbit"]
-    with Lab(f"flat:{hosts},1") as lab:
-        result = lab.run(
-            [sys.executable, "-m", "dmlcomm", *plan], capture_output=True, text=True, timeout=120
-        )
-    assert f"measured with {hosts / cores:.3g} ranks per core" in result.stdout, result.stderr
+CORES = len(os.sched_getaffinity(0))
+NUM_HOSTS = CORES + 1
+
+
+@pytest.fixture(scope="module")
+def slow_lab(lab_is_possible):
+    """NICs that claim 10 Gb/s, and hosts that share cores."""
+    with Lab(f"flat:{NUM_HOSTS},2", rate="200mbit,50mbit") as lab:
+        yield lab
+
+
+def in_lab(lab, *arguments):
+    """The command on all hosts, which are not told how they are connected."""
+    command = warmed([sys.executable, "-m", "dmlcomm", *arguments])
+    options = {"capture_output": True, "text": True, "timeout": 120}
+    return lab.run(command, "-e", "DMLCOMM_TOPOLOGY=auto", "-e", "COLUMNS=140", **options)
+
+
+def test_the_cluster_is_found_and_measured(slow_lab):
+    result = in_lab(slow_lab, "plan", "--measure")
+    assert result.returncode == 0, result.stderr
+    assert f"measured with {NUM_HOSTS / CORES:.3g} ranks per core" in result.stdout
+    assert f"flat:{NUM_HOSTS},2: {NUM_HOSTS} hosts, 1 ranks each" in result.stdout
+    assert re.search(r"\b1\W+eth1\W+10 Gb/s\W+[\d.]+ Mb/s, host\d", result.stdout)
+    assert "9014 bytes of a frame" in result.stdout  # the MTU of the NICs
+
+
+def test_doctor_shows_what_nics_carry_beside_what_drivers_say(slow_lab):
+    result = in_lab(slow_lab, "doctor", "--measure", "--json")
+    assert result.returncode == 0, result.stderr
+    lines = [line.removeprefix("[0] ") for line in result.stdout.splitlines()]
+    fast, slow = json.loads("\n".join(lines))["rails"]
+    assert len(fast["hosts"]) == len(slow["hosts"]) == NUM_HOSTS
+    for at_fast, at_slow in zip(fast["hosts"], slow["hosts"], strict=True):
+        assert at_fast["driver_bps"] == at_slow["driver_bps"] == 10e9
+        assert 0 < at_slow["shown_bps"] < 75e6
+        assert at_slow["shown_bps"] < at_fast["shown_bps"] < 300e6
+        assert at_fast["round_trip_us"] > 0
+    assert fast["message_s"] > 0
+
+
+def test_a_cluster_that_is_another_one_is_an_error(slow_lab):
+    result = in_lab(slow_lab, "plan", "--measure", "--topology", "bcube:2,2")
+    assert result.returncode == 1
+    assert f"the job is flat:{NUM_HOSTS},2 with 1 ranks on each host" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["plan", "doctor"])
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ({}, "RANK is not set: start the command on every host"),
+        (ALONE, "all 1 ranks are on one host"),
+        (ALONE | {"DMLCOMM_AUTOTUNE": "0"}, "unset it for --measure"),
+    ],
+)
+def test_measuring_needs_a_job_of_several_hosts(command, environment, said):
+    result = run_command(command, "--measure", **environment)
+    assert result.returncode == 1
+    assert said in " ".join(result.stderr.split())

@@ -1,4 +1,4 @@
-"""What a job loads (only what its settings need), and what its ranks ask of the store."""
+"""What a job loads (only what its settings need), and what its ranks ask of the store and open."""
 
 import os
 import subprocess
@@ -6,7 +6,9 @@ import sys
 
 import pytest
 
-from benchmarks.start_ranks import measure
+from benchmarks.operations import OPERATIONS
+from benchmarks.start_ranks import SIZES, measure, measure_in_lab
+from dmlcomm.lab import Lab
 
 # What a job of one network without servers has no use for.
 HEAVY = (
@@ -68,17 +70,36 @@ def test_torch_is_not_loaded_for(module):
     assert "torch.distributed" not in modules_after(program)
 
 
+def counted_calls(starts):
+    """Of the store, by rank; how often a rank looks depends on how late the others are."""
+    # The last one looks at once.
+    assert all(start.calls["check"] > 0 for start in starts)
+    return {start.calls.total() - start.calls["check"] for start in starts}
+
+
+def possible_calls(num_exchanges):
+    """Publish, count, read; and of each exchange one rank tells the others that it is complete."""
+    fewest = 3 * num_exchanges
+    return set(range(fewest, fewest + num_exchanges + 1))
+
+
 @pytest.mark.parametrize("transport", ["auto", "tcp"])
 def test_calls_of_the_store_do_not_depend_on_the_number_of_ranks(transport):
-    counts = set()
+    # One exchange of facts, one of hosts and over TCP one of ports.
+    expected = possible_calls(2 if transport == "auto" else 3)
     for num_ranks in (4, 16):
         starts = measure("dmlcomm", num_ranks, {"DMLCOMM_TRANSPORT": transport})
-        calls = [start.calls for start in starts]
-        # How often a rank looks depends on how late the others are; the last one looks at once.
-        assert all(call["check"] > 0 for call in calls)
-        counts |= {call.total() - call["check"] for call in calls}
-    # One exchange of facts, one of hosts and over TCP one of ports: publish, count, read; and of
-    # each exchange one rank tells the others that it is complete.
-    num_exchanges = 2 if transport == "auto" else 3
-    fewest = 3 * num_exchanges
-    assert counts <= set(range(fewest, fewest + num_exchanges + 1))
+        assert counted_calls(starts) <= expected
+
+
+@pytest.mark.parametrize(("spec", "num_hosts"), [("flat:4,2", 4), ("bcube:3,2", 9)])
+def test_every_collective_of_many_hosts(lab_is_possible, spec, num_hosts):
+    with Lab(spec) as lab:
+        starts = measure_in_lab("dmlcomm", lab)
+    assert len(starts) == num_hosts
+    assert counted_calls(starts) <= possible_calls(3)
+    for start in starts:
+        assert start.wrong == 0
+        assert len(start.collectives) == len(OPERATIONS) * len(SIZES)
+        # After an all_to_all a rank is connected to all others.
+        assert start.open_files[1] >= start.open_files[0] + num_hosts - 1

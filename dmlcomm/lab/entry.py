@@ -1,4 +1,4 @@
-"""The way into a lab: starts processes on its nodes.
+"""The way into a lab: starts processes on its nodes, or forks into them.
 
 A process that goes through here has one thread, and is one of the command line's: entering the user
 namespace and starting children in the PID namespace cannot be undone.
@@ -42,8 +42,7 @@ class Entry:
 
         Raises LabError when the command does not exist.
         """
-        _, descriptors = self._client.descriptors("namespaces", node=node)
-        net, uts = descriptors
+        net, uts = self._namespaces_of(node)
         enter = functools.partial(_enter, self._descriptors["mnt"], net, uts, os.getcwd())
         try:
             return subprocess.Popen(command, env=environment, preexec_fn=enter, **options)
@@ -54,6 +53,20 @@ class Entry:
         finally:
             os.close(net)
             os.close(uts)
+
+    def fork(self, node: str) -> int:
+        """As `os.fork`: the child is a process of the node. It is killed when this one ends."""
+        net, uts = self._namespaces_of(node)
+        process = os.fork()
+        if process == 0:
+            _enter(self._descriptors["mnt"], net, uts, os.getcwd())
+        os.close(net)
+        os.close(uts)
+        return process
+
+    def _namespaces_of(self, node: str) -> tuple[int, int]:
+        _, (net, uts) = self._client.descriptors("namespaces", node=node)
+        return net, uts
 
 
 def _enter(mnt: int, net: int, uts: int, folder: str) -> None:

@@ -2,15 +2,20 @@
 
 import json
 import re
-from typing import Annotated
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dmlcomm import _core, _shell
+from dmlcomm.errors import Error
 from dmlcomm.planning import network as networks
 from dmlcomm.planning import plan_file, report
 from dmlcomm.planning.network import PlanError, PlannedNetwork
 from dmlcomm.planning.pricing import SIZED_OPERATIONS, choose, size_ranges
+
+if TYPE_CHECKING:
+    from dmlcomm.planning.measure import Measured
 
 ELEMENT_BYTES = {"i8": 1, "u8": 1, "f16": 2, "bf16": 2, "f32": 4, "i32": 4, "f64": 8, "i64": 8}
 SIZE_UNITS = {"": 1, "B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20}
@@ -23,11 +28,17 @@ console = _shell.console()
 @app.command()
 def plan(
     topology: Annotated[
-        str, typer.Option(help="flat:N,k (hosts, NICs), bcube:n,k, grid:AxB..., or a .yaml file.")
-    ],
+        str,
+        typer.Option(
+            help="flat:N,k (hosts, NICs), bcube:n,k, grid:AxB..., a .yaml file; --measure finds it."
+        ),
+    ] = "",
     rate: Annotated[
         str,
-        typer.Option(help="Of every NIC, as 200mbit; or a comma list, one per level or rail."),
+        typer.Option(
+            help="Of every NIC, as 200mbit; or a comma list, one per level or rail. Measured rates "
+            "replace it."
+        ),
     ] = "",
     size: Annotated[
         str, typer.Option(help="Of the vector, or of all pieces together: 12.5MB, 64MiB.")
@@ -36,15 +47,24 @@ def plan(
         "all_reduce"
     ),
     ranks_per_host: Annotated[
-        int, typer.Option("--ranks-per-host", "-m", min=1, help="Ranks on every host.")
+        int,
+        typer.Option("--ranks-per-host", "-m", min=1, help="Ranks on every host of --topology."),
     ] = 1,
-    mtu: Annotated[int, typer.Option(help="Bytes of an IP packet.")] = 1500,
+    mtu: Annotated[
+        int | None,
+        typer.Option(
+            help="Bytes of an IP packet; by default 1500, with --measure that of the NICs."
+        ),
+    ] = None,
     dtype: Annotated[str, typer.Option(help=f"Of {', '.join(ELEMENT_BYTES)}.")] = "f32",
     measure: Annotated[
         bool,
         typer.Option(
             "--measure",
-            help="Measure latency and rates of the running cluster; start on all its ranks.",
+            help="Measure the cluster: start the command on every host, with `torchrun --nnodes "
+            "... -m dmlcomm plan --measure` or `dmlcomm lab run -- python -m dmlcomm plan "
+            "--measure`. For some seconds all ranks send to each other. Rank 0 shows what each NIC "
+            "has carried, beside its driver's figure, and plans with what it measured.",
         ),
     ] = False,
     output: Annotated[
@@ -61,45 +81,65 @@ def plan(
     Rates count whole Ethernet frames, so predicted times include headers; the bound does not.
     """
     try:
-        network = networks.parse(topology, rate, ranks_per_host, mtu)
         num_bytes, element_bytes = parse_size(size), _element_bytes(dtype)
+        priced = _priced(topology, rate, ranks_per_host, mtu, measure)
+        if priced is None:
+            return  # rank 0 prints
+        network = priced.network
         if verify:
             _core.verify(network.core(), op)
-        core = None
-        if measure:
-            # torch is needed here only, and takes a second to load.
-            from dmlcomm.planning.measure import measure_cluster
-
-            measured = measure_cluster(network)
-            if measured is None:
-                return  # rank 0 prints
-            network, core = measured.network, measured.core()
-            console.print(str(measured), highlight=False, soft_wrap=True)
-        _report(network, core or network.core(), op, num_bytes, element_bytes, output, as_json)
+        choice = choose(network, priced.core, op, num_bytes, element_bytes)
+        _report(report.Planned(network, op, num_bytes, choice), priced.measured, as_json)
+        if output:
+            plan_file.write(_plan(network, priced.core), output)
         if verify and not as_json:
             console.print(f"The schedules of {op} on {network} are verified.", highlight=False)
-    except (PlanError, ValueError) as error:
+    except (ValueError, Error) as error:
         _shell.fail(error)
 
 
-def _report(
-    network: PlannedNetwork,
-    core: _core.Topology,
-    op: str,
-    num_bytes: int,
-    element_bytes: int,
-    output: str,
-    as_json: bool,
-) -> None:
-    choice = choose(network, core, op, num_bytes, element_bytes)
+@dataclass(frozen=True)
+class _Priced:
+    """A network with the prices to count with, and where they come from if they were measured."""
+
+    network: PlannedNetwork
+    core: _core.Topology
+    measured: "Measured | None" = None
+
+
+def _priced(
+    topology: str, rate: str, ranks_per_host: int, mtu: int | None, measure: bool
+) -> _Priced | None:
+    """None on ranks other than 0 of a job that is measured."""
+    if not measure:
+        network = networks.parse(topology, rate, ranks_per_host, mtu or networks.DEFAULT_MTU)
+        return _Priced(network, network.core())
+    # torch is needed here only, and takes a second to load.
+    from dmlcomm.planning.measure import measure_cluster
+
+    expected = None
+    if topology:
+        expected = networks.parse(topology, rate, ranks_per_host, needs_rates=False)
+    measured = measure_cluster(expected, mtu)
+    if measured is None:
+        return None
+    return _Priced(measured.network, measured.core(), measured)
+
+
+def _report(planned: report.Planned, measured: "Measured | None", as_json: bool) -> None:
     if as_json:
-        print(json.dumps(report.as_json(network, op, num_bytes, choice), indent=2))
-    else:
-        console.print(report.heading(network, op, num_bytes, choice), highlight=False)
-        console.print(report.table(network, choice))
-        console.print(f"[bold]{choice.chosen.name}[/]: {choice.reason}", highlight=False)
-    if output:
-        plan_file.write(_plan(network, core), output)
+        values = report.as_json(planned)
+        if measured is not None:
+            values["rails"] = report.rails_as_json(measured.rails)
+        print(json.dumps(values, indent=2))
+        return
+    if measured is not None:
+        console.print(report.rails_table(measured))
+        console.print(str(measured), highlight=False, soft_wrap=True)
+    console.print(report.heading(planned), highlight=False)
+    console.print(report.table(planned))
+    choice = planned.choice
+    console.print(f"[bold]{choice.chosen.name}[/]: {choice.reason}", highlight=False)
 
 
 def _plan(network: PlannedNetwork, core: _core.Topology) -> plan_file.PlanFile:

@@ -1,4 +1,7 @@
-"""Latency and rates of the running cluster: rank 0 and its neighbours send to and fro.
+"""The running cluster: what its rails show, and latency and rates between neighbours.
+
+The rails show what all ranks send at once (`rails`). The plan counts with messages that rank 0 and
+its neighbours send to and fro.
 
 The model is that of the planner: a message of b bytes takes alpha + b beta. Small messages give
 alpha; beta is the slope of a least-squares line over large ones. Each size counts with the median
@@ -9,15 +12,23 @@ a small all_reduce gives the latency; see `shared_cores`.
 import os
 import statistics
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 import torch.distributed as dist
 
-from dmlcomm import _core
-from dmlcomm.planning.network import PlanError, PlannedNetwork
+from dmlcomm import _core, _shell
+from dmlcomm.bml import grid
+from dmlcomm.network import nic
+from dmlcomm.network.agreement import agree
+from dmlcomm.network.discovery import NetworkMap
+from dmlcomm.planning import rails
+from dmlcomm.planning.network import ASSUMED_BPS, MOST_MTU, PlanError, PlannedNetwork
+from dmlcomm.planning.rails import ShownRail
 from dmlcomm.planning.shared_cores import PROBE_BYTES, on_shared_cores
+from dmlcomm.rail import Rail
 
 SMALL_BYTES = (8, 64, 512)
 # Beyond what buffers and token buckets on the way take at once.
@@ -54,11 +65,13 @@ class Measured:
     Rates are those of whole frames, so that the planner's model gives the measured times.
 
     Attributes:
+        rails: what each has shown while all ranks sent.
         probe: where ranks of several hosts share cores, else None.
     """
 
     network: PlannedNetwork
     fits: tuple[Fit, ...]
+    rails: tuple[ShownRail, ...] = ()
     probe: Probe | None = None
 
     def core(self) -> _core.Topology:
@@ -87,29 +100,116 @@ class Measured:
         return "\n".join(lines)
 
 
-def measure_cluster(network: PlannedNetwork) -> Measured | None:
-    """Measures from rank 0, which gets the result; the other ranks get None. Collective.
+def measure_cluster(expected: PlannedNetwork | None, mtu: int | None) -> Measured | None:
+    """Measures the job of this process; rank 0 gets the result, other ranks get None. Collective.
 
-    Every rank has to be started by torchrun or `dmlcomm lab run`.
+    Every rank has to be started by torchrun or `dmlcomm lab run`. It takes some seconds; longer
+    where links are slower than 100 Mb/s.
+
+    Args:
+        expected: what the network has to be, apart from its rates; None: as it is found.
+        mtu: to count headers with; that of the NICs if None.
 
     Raises:
-        PlanError: the numbers of ranks of job and network differ, or there is one host only.
+        PlanError: this is no rank of a job, the network is another one than ``expected``, or there
+            is one host only.
+        CommError: the ranks do not reach each other.
     """
+    _check_job()
+    candidates = _candidates()
     dist.init_process_group("dmlcomm")
     try:
-        if dist.get_world_size() != network.num_ranks or network.num_hosts < 2:
-            raise PlanError(
-                f"{network} has {network.num_hosts} hosts and {network.num_ranks} ranks, the job "
-                f"{dist.get_world_size()} ranks; expected the same, on two hosts or more"
-            )
-        fits = tuple(_measure_pair(peer) for peer in _neighbours(network))
+        found = _network_map(candidates)
+        network = _planned(found, _common_mtu(candidates) if mtu is None else mtu)
+        if expected is not None:
+            _check_expected(network, expected)
+        shown = rails.show_rails(candidates, len(network.rates_bps))
+        fits = tuple(_measure_pair(peer) for peer in _neighbours(network, found.host_of_rank))
         probe = _measure_probe()
     finally:
         dist.destroy_process_group()
     if fits[0] is None:
         return None
     measured = tuple(fit for fit in fits if fit is not None)
-    return Measured(_with_rates(network, measured), measured, probe)
+    shown = _with_messages(shown, measured)
+    return Measured(_with_rates(network, measured, shown), measured, shown, probe)
+
+
+def _check_job() -> None:
+    variables = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    missing = [name for name in variables if name not in _shell.inherited_environment()]
+    if missing:
+        raise PlanError(
+            f"--measure needs a job of all hosts, and {missing[0]} is not set: start the command "
+            "on every host, as `torchrun --nnodes ... -m dmlcomm ...`, or in a lab, as `dmlcomm "
+            "lab run -- python -m dmlcomm ...`"
+        )
+    if not _core.config()["autotune"]:
+        raise PlanError("DMLCOMM_AUTOTUNE=0: rails measure nothing; unset it for --measure")
+
+
+def _candidates() -> tuple[Rail, ...]:
+    """None where no NIC is usable: ranks of several hosts are told by the process group."""
+    try:
+        return nic.select_candidates(str(_core.config()["socket_ifname"]))
+    except nic.InterfaceError:
+        return ()
+
+
+def _network_map(candidates: Sequence[Rail]) -> NetworkMap:
+    """The network as a job finds it, with the rates that it assumes."""
+    store = dist.PrefixStore("dmlcomm/measure", dist.distributed_c10d._get_default_store())
+    timeout_s = dist.distributed_c10d.default_pg_timeout.total_seconds()
+    rank, num_ranks = dist.get_rank(), dist.get_world_size()
+    return agree(store, rank, num_ranks, timeout_s, candidates, is_whole_job=True)
+
+
+def _common_mtu(candidates: Sequence[Rail]) -> int:
+    """The least of all hosts' rails."""
+    own = min((rail.mtu for rail in candidates if rail.mtu), default=MOST_MTU)
+    mtus: list[int] = [own] * dist.get_world_size()
+    dist.all_gather_object(mtus, own)
+    return min(*mtus, MOST_MTU)
+
+
+def _planned(found: NetworkMap, mtu: int) -> PlannedNetwork:
+    """Raises PlanError if there is one host only, or hosts have different numbers of ranks."""
+    ranks_of = Counter(found.host_of_rank)
+    fewest, most = min(ranks_of.values()), max(ranks_of.values())
+    if len(ranks_of) < 2:
+        raise PlanError(
+            f"all {most} ranks are on one host, whose NICs carry nothing between them: measure on "
+            "two hosts or more, or in a lab (`dmlcomm lab up`)"
+        )
+    if fewest < most:
+        raise PlanError(f"hosts have from {fewest} to {most} ranks: expected as many on each")
+    return PlannedNetwork(len(ranks_of), found.grid, _assumed_rates(found), most, mtu)
+
+
+def _assumed_rates(found: NetworkMap) -> tuple[float, ...]:
+    if found.rates_bps:
+        return tuple(map(float, found.rates_bps))
+    num_rails = min(map(len, found.interfaces_of_rank))
+    return (ASSUMED_BPS,) * (len(found.grid) or num_rails)
+
+
+def _check_expected(found: PlannedNetwork, expected: PlannedNetwork) -> None:
+    def shape(network: PlannedNetwork) -> str:
+        return f"{network} with {network.ranks_per_host} ranks on each host"
+
+    if shape(found) != shape(expected):
+        raise PlanError(
+            f"the job is {shape(found)}, expected {shape(expected)}: leave --topology and "
+            "--ranks-per-host out to take what is there"
+        )
+
+
+def _with_messages(shown: Sequence[ShownRail], fits: Sequence[Fit]) -> tuple[ShownRail, ...]:
+    """One fit per level; on a flat network messages may take any rail."""
+    each = fits if len(fits) == len(shown) else list(fits) * len(shown)
+    return tuple(
+        replace(rail, message_s=fit.alpha_s) for rail, fit in zip(shown, each, strict=True)
+    )
 
 
 def fit(times_s: dict[int, float]) -> Fit:
@@ -131,15 +231,13 @@ def fit(times_s: dict[int, float]) -> Fit:
     return Fit(alpha, beta, error)
 
 
-def _neighbours(network: PlannedNetwork) -> Sequence[int]:
-    """The first rank of a neighbour of host 0 on each level; of host 1 on a flat network."""
+def _neighbours(network: PlannedNetwork, host_of_rank: Sequence[int]) -> Sequence[int]:
+    """The first rank of a neighbour of rank 0's host on each level; of any on a flat network."""
+    own = host_of_rank[0]
     if not network.sizes:
-        return [network.ranks_per_host]
-    peers, stride = [], network.ranks_per_host
-    for size in network.sizes:
-        peers.append(stride)
-        stride *= size
-    return peers
+        return [next(rank for rank, host in enumerate(host_of_rank) if host != own)]
+    lines = [grid.line(own, level, network.sizes) for level in range(len(network.sizes))]
+    return [host_of_rank.index(next(host for host in line if host != own)) for line in lines]
 
 
 def _measure_pair(peer: int) -> Fit | None:
@@ -194,10 +292,16 @@ def _ranks_per_shared_core() -> float:
     return _core.ranks_per_shared_core(everybody)
 
 
-def _with_rates(network: PlannedNetwork, fits: Sequence[Fit]) -> PlannedNetwork:
-    """One fit per level of a grid; on a flat network the rails share one, in equal parts."""
+def _with_rates(
+    network: PlannedNetwork, fits: Sequence[Fit], shown: Sequence[ShownRail]
+) -> PlannedNetwork:
+    """One fit per level of a grid; on a flat network the rails share one, by what they have shown.
+
+    If a rail has shown nothing, they share it in equal parts.
+    """
     rates = [8 / (one.beta_s_per_byte * network.efficiency) for one in fits]
     if not network.sizes:
-        rates = rates * len(network.rates_bps)
-        rates = [rate / len(rates) for rate in rates]
+        parts = [rail.slowest.shown_bps for rail in shown]
+        parts = parts if all(parts) else [1] * len(parts)
+        rates = [rates[0] * part / sum(parts) for part in parts]
     return replace(network, rates_bps=tuple(rates))

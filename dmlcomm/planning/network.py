@@ -12,6 +12,10 @@ from dmlcomm.units import parse_rate
 IP_AND_TCP_BYTES = 52
 ETHERNET_BYTES = 14
 
+# Of a rail whose rate nobody gives, as in a job.
+ASSUMED_BPS = 1e9
+
+DEFAULT_MTU = 1500
 LEAST_MTU = 576
 MOST_MTU = 65_535
 
@@ -34,7 +38,7 @@ class PlannedNetwork:
     sizes: tuple[int, ...]
     rates_bps: tuple[float, ...]
     ranks_per_host: int = 1
-    mtu: int = 1500
+    mtu: int = DEFAULT_MTU
 
     def __post_init__(self) -> None:
         if not LEAST_MTU <= self.mtu <= MOST_MTU:
@@ -69,12 +73,19 @@ class PlannedNetwork:
         return _core.Topology(self.num_hosts, self.ranks_per_host, list(self.sizes), rates)
 
 
-def parse(text: str, rate: str, ranks_per_host: int = 1, mtu: int = 1500) -> PlannedNetwork:
+def parse(
+    text: str,
+    rate: str,
+    ranks_per_host: int = 1,
+    mtu: int = DEFAULT_MTU,
+    needs_rates: bool = True,
+) -> PlannedNetwork:
     """Reads ``flat:N,k``, ``bcube:n,k``, ``grid:AxB...`` or the path of a topology file.
 
     Args:
         rate: "200mbit", or one per level or rail, "200mbit,50mbit"; may be empty for a file that
             has rates.
+        needs_rates: whether it is an error if nobody gives them.
 
     Raises:
         PlanError: the text, a rate or the MTU is not legal.
@@ -85,8 +96,9 @@ def parse(text: str, rate: str, ranks_per_host: int = 1, mtu: int = 1500) -> Pla
         raise PlanError(str(error)) from error
     if rate:
         rates = _rates(rate)
-    if not rates:
+    if not rates and needs_rates:
         raise PlanError(f"{text} has no rates: give --rate, as 200mbit")
+    rates = rates or (ASSUMED_BPS,)
     if len(rates) not in (1, num_rails):
         raise PlanError(f"{text} has {num_rails} rails: expected one rate, or {num_rails}")
     all_rates = rates * num_rails if len(rates) == 1 else rates
@@ -94,6 +106,8 @@ def parse(text: str, rate: str, ranks_per_host: int = 1, mtu: int = 1500) -> Pla
 
 
 def _shape(text: str) -> tuple[int, tuple[int, ...], int, tuple[float, ...]]:
+    if not text:
+        raise PlanError("give --topology, as bcube:3,2, or --measure the network of a job")
     if match := re.fullmatch(r"flat:(\d{1,7}),(\d{1,2})", text):
         num_hosts, num_rails = map(int, match.groups())
         if num_hosts < 1 or num_rails < 1:
