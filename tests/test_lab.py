@@ -6,6 +6,7 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from dmlcomm.lab import Lab, LabError, Options
+from dmlcomm.lab import Lab, LabError, Options, wire
+from dmlcomm.lab.client import Client
 from dmlcomm.lab.wire import names_in_use
 from helpers.lab_scripts import lab_command
 from helpers.waiting import eventually
@@ -203,6 +205,17 @@ def test_killing_the_holder_ends_the_lab_and_its_runs(mark):
             assert "has ended" in run.stderr.read()
     assert lab.name not in names_in_use()
     assert network_namespaces() <= before
+
+
+def test_what_is_no_request_ends_its_connection_and_nothing_else(lab):
+    for text in (b"this is no JSON\n", b"[1, 2]\n"):
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(DEADLINE_S)
+            connection.connect(wire.address(lab.name))
+            connection.sendall(text)
+            assert connection.recv(1) == b""
+    with Client(lab.name) as client:
+        assert len(client.graph()) > 3
 
 
 def labs():

@@ -7,20 +7,24 @@ import random
 import struct
 import subprocess
 import sys
-from pathlib import Path
+from dataclasses import asdict
 
 import pytest
 
 from dmlcomm.lab import Lab
 from dmlcomm.prio.switch import filters, kernel, program
 from dmlcomm.prio.switch.marks import OPTION, OPTION_BYTES, Mark, dscp_of, dscp_of_layer
+from dmlcomm.prio.switch.settings import Settings
 from dmlcomm.prio.switch.window import DRAIN_SHIFT, LEAST_BYTES, PriorityWindow, WindowSettings
+from helpers.lab_agent import Agent
 from helpers.lab_scripts import run_script
 from helpers.waiting import eventually
 
 DEADLINE_S = 30
 SWITCH = "switch0.0"
-TRAFFIC = str(Path(__file__).parent / "helpers" / "marked_traffic.py")
+BRIDGE = "br0"
+DAEMON, ASK = "dmlcomm.prio.switch.daemon", "dmlcomm.prio.switch.ask"
+TRAFFIC = "marked_traffic"
 NEVER_NS = 2_000_000_000
 REFUSED = kernel.why_not_permitted()
 
@@ -249,73 +253,81 @@ def lab(lab_is_possible):
         yield built
 
 
+@pytest.fixture(scope="module")
+def agent(lab):
+    agent = Agent(lab.name, [DAEMON, ASK, TRAFFIC])
+    yield agent
+    agent.close()
+
+
 def command(*arguments):
     words = [sys.executable, "-m", "dmlcomm", "switch", *arguments]
     return subprocess.run(words, capture_output=True, text=True, timeout=DEADLINE_S)
 
 
-def on_switch(lab, *words):
-    result = lab.exec(SWITCH, words, capture_output=True, text=True, timeout=DEADLINE_S)
-    assert result.returncode == 0, result.stderr
-    return result.stdout
+def ask(agent, operation, bridge=BRIDGE):
+    return json.loads(agent.main(SWITCH, ASK, bridge, operation))
+
+
+def start(agent, **options):
+    settings = asdict(Settings(BRIDGE)) | {"mark": "dscp", "classifier": "auto"} | options
+    report = json.loads(agent.main(SWITCH, DAEMON, json.dumps(settings)))
+    assert "error" not in report, report
 
 
 @contextlib.contextmanager
-def scheduled(lab, *options):
-    begun = command("start", "--lab", lab.name, *options)
-    assert begun.returncode == 0, begun.stderr
+def scheduled(agent, **options):
+    start(agent, **options)
     try:
         yield
     finally:
-        ended = command("stop", "--lab", lab.name)
-        assert ended.returncode == 0, ended.stderr
+        answer = ask(agent, "stop")
+        assert "error" not in answer, answer
 
 
-def status(lab):
-    """By port."""
-    answer = json.loads(
-        on_switch(lab, sys.executable, "-m", "dmlcomm.prio.switch.ask", "br0", "status")
-    )
-    return {port["port"]: port for port in answer["ports"]}
+def status(agent):
+    """By port, when none is changing."""
+
+    def answer():
+        found = ask(agent, "status")
+        return None if "ask again" in found.get("error", "") else found
+
+    return {port["port"]: port for port in eventually(answer, "status")["ports"]}
 
 
 class Traffic:
     """Connections to host 0; `events` are the receiver's lines."""
 
-    def __init__(self, lab, num_connections, mark="dscp"):
-        self._lab = lab
+    def __init__(self, agent, num_connections, mark="dscp"):
+        self._agent = agent
         self._mark = mark
-        words = [sys.executable, TRAFFIC, "receive", str(num_connections)]
-        self._processes = [lab.popen("host0", words, stdout=subprocess.PIPE, text=True, bufsize=1)]
+        self._stack = contextlib.ExitStack()
+        self._lines = self._start("host0", "receive", num_connections)
+        self.wait_for("listens")
 
     def __enter__(self):
-        self.wait_for("listens")
         return self
 
     def __exit__(self, *_):
-        for process in self._processes:
-            process.kill()
-            process.wait()
-            if process.stdout:
-                process.stdout.close()
+        self._stack.close()
+
+    def _start(self, host, name, *arguments):
+        return self._stack.enter_context(self._agent.started(host, f"{TRAFFIC}:{name}", *arguments))
 
     def send(self, host, ticket, num_bytes):
-        words = ["10.0.0.1", str(ticket).lower(), str(num_bytes), self._mark]
-        words = [sys.executable, TRAFFIC, "send", *words]
-        # A receiver that has seen enough resets the connection.
-        self._processes.append(self._lab.popen(host, words, stderr=subprocess.DEVNULL))
+        self._start(host, "send", "10.0.0.1", ticket, num_bytes, self._mark)
 
     def wait_for(self, event):
-        for line in self._processes[0].stdout:
+        for line in self._lines:
             report = json.loads(line)
             if report["event"] == event:
                 return report
         raise AssertionError(f"the receiver ended before {event}")
 
 
-def bytes_beside(lab, bulk_ticket, mark="dscp"):
+def bytes_beside(agent, bulk_ticket, mark="dscp"):
     """What a connection that has begun before brought while 3 MB of ticket 0 came."""
-    with Traffic(lab, 2, mark) as traffic:
+    with Traffic(agent, 2, mark) as traffic:
         traffic.send("host1", bulk_ticket, 1 << 30)
         traffic.wait_for("flows")
         traffic.send("host2", 0, 3_000_000)
@@ -325,42 +337,41 @@ def bytes_beside(lab, bulk_ticket, mark="dscp"):
 
 
 @pytest.mark.parametrize("classifier", CLASSIFIERS)
-def test_urgent_packets_overtake(lab, classifier):
+def test_urgent_packets_overtake(agent, classifier):
     """Side by side both would bring 3 MB."""
-    with scheduled(lab, "--classifier", classifier):
-        assert bytes_beside(lab, 6) < 1_000_000
+    with scheduled(agent, classifier=classifier):
+        assert bytes_beside(agent, 6) < 1_000_000
 
 
-def test_packets_with_the_papers_option_are_told_apart(lab):
-    with scheduled(lab, "--mark", "ip-option"):
-        with Traffic(lab, 1, "ip-option") as traffic:
+def test_packets_with_the_papers_option_are_told_apart(agent):
+    with scheduled(agent, mark="ip-option"):
+        with Traffic(agent, 1, "ip-option") as traffic:
             traffic.send("host1", 100, 100_000)
             traffic.wait_for("ended")
-        port = eventually(lambda: [p for p in [status(lab)["port0"]] if p["layers"]], "bytes")[0]
+        port = eventually(lambda: [p for p in [status(agent)["port0"]] if p["layers"]], "bytes")[0]
     assert [layer["tickets"] for layer in port["layers"]] == ["100"]
     assert sum(queue["sent_bytes"] for queue in port["queues"]) > 100_000
 
 
-def test_packets_without_a_mark_keep_their_share(lab):
+def test_packets_without_a_mark_keep_their_share(agent):
     """40 % of the rate would be 2 MB beside 3."""
-    with scheduled(lab, "--unmarked-share", "0.4"):
-        assert 700_000 < bytes_beside(lab, None) < 2_900_000
+    with scheduled(agent, unmarked_share=0.4):
+        assert 700_000 < bytes_beside(agent, None) < 2_900_000
 
 
 @pytest.mark.parametrize("classifier", CLASSIFIERS)
-def test_the_window_follows_the_layers(lab, classifier):
-    options = ("--classifier", classifier, "--idle-ms", "600000", "--slide-bytes", "100000")
-    with scheduled(lab, *options):
-        with Traffic(lab, 4) as traffic:
+def test_the_window_follows_the_layers(agent, classifier):
+    with scheduled(agent, classifier=classifier, idle_ms=600_000, slide_bytes=100_000):
+        with Traffic(agent, 4) as traffic:
             for ticket, num_bytes in ((9, 50_000), (7, 50_000), (0, 50_000), (4, 2_000_000)):
                 traffic.send("host1", ticket, num_bytes)
                 traffic.wait_for("ended")
                 if ticket == 0:
                     eventually(
-                        lambda: status(lab)["port0"]["window"]["first"] == "0", "window at 0"
+                        lambda: status(agent)["port0"]["window"]["first"] == "0", "window at 0"
                     )
-        eventually(lambda: status(lab)["port0"]["window"]["first"] == "4", "window at 4")
-        port = status(lab)["port0"]
+        eventually(lambda: status(agent)["port0"]["window"]["first"] == "4", "window at 4")
+        port = status(agent)["port0"]
     counted = {entry["tickets"]: entry["bytes"] for entry in port["layers"]}
     assert list(counted) == ["0", "4", "7", "9"]
     assert counted["0"] > 50_000
@@ -370,79 +381,93 @@ def test_the_window_follows_the_layers(lab, classifier):
     assert port["window"]["moves"] >= 6
 
 
-def queues_of(lab):
-    return sorted(on_switch(lab, "tc", "qdisc", "show").splitlines())
+def queues_of(agent):
+    return sorted(agent.run(SWITCH, "tc", "-d", "qdisc", "show").splitlines())
 
 
-def test_a_start_after_a_killed_process_takes_its_queues_over(lab):
-    before = queues_of(lab)
-    options = ("--lab", lab.name)
-    assert command("start", *options, "--rate", "30mbit").returncode == 0
-    ask = (sys.executable, "-m", "dmlcomm.prio.switch.ask", "br0", "status")
-    on_switch(lab, "kill", "-KILL", str(json.loads(on_switch(lab, *ask))["pid"]))
-    assert "htb" in "".join(queues_of(lab))
-    with scheduled(lab):
-        assert {port["rate_bps"] for port in status(lab).values()} == {50_000_000}
-    assert queues_of(lab) == before
+def test_a_start_after_a_killed_process_takes_its_queues_over(lab, agent):
+    """Token buckets come back as they were, also one whose burst is rounded when it is read, one
+    with bytes more per packet, and one of more than 34 Gb/s."""
+    for port, options in (
+        ("port1", "rate 45mbit burst 33333 limit 300000 overhead 24 mpu 64"),
+        ("port2", "rate 40gbit burst 10mb limit 20mb"),
+    ):
+        words = f"tc qdisc replace dev {port} root handle 5: tbf {options}"
+        agent.run(SWITCH, *words.split())
+    before = queues_of(agent)
+    start(agent, rate_bps=100_000_000_000)
+    found = ask(agent, "status")
+    assert {port["rate_bps"] for port in found["ports"]} == {100_000_000_000}
+    agent.run(SWITCH, "kill", "-KILL", str(found["pid"]))
+    assert "htb" in "".join(queues_of(agent))
+    with scheduled(agent):
+        rates = [port["rate_bps"] for port in status(agent).values()]
+        assert rates == [50_000_000, 45_000_000, 40_000_000_000]
+        assert "overhead 24" in agent.run(SWITCH, "tc", "-d", "class", "show", "dev", "port1")
+    assert queues_of(agent) == before
+    for host in (1, 2):
+        lab.set(f"host{host}:eth0", "rate=40mbit")
+        lab.set(f"host{host}:eth0", "rate=50mbit")
 
 
-def test_ports_that_come_back_are_scheduled_again(lab):
-    before = queues_of(lab)
-    with scheduled(lab, "--classifier", "u32"):  # which has a descriptor that comes and goes too
-        assert list(status(lab)) == ["port0", "port1", "port2"]
-        on_switch(lab, "ip", "link", "set", "port1", "nomaster")
-        eventually(lambda: "port1" not in status(lab), "port1 let go")
-        assert [q for q in queues_of(lab) if "port1" in q] == [q for q in before if "port1" in q]
-        on_switch(lab, "ip", "link", "set", "port1", "master", "br0")
-        eventually(lambda: "port1" in status(lab), "port1 taken again")
+def test_ports_that_come_back_are_scheduled_again(lab, agent):
+    before = queues_of(agent)
+    with scheduled(agent, classifier="u32"):  # which has a descriptor that comes and goes too
+        assert list(status(agent)) == ["port0", "port1", "port2"]
+        agent.run(SWITCH, "ip", "link", "set", "port1", "nomaster")
+        eventually(lambda: "port1" not in status(agent), "port1 let go")
+        assert [q for q in queues_of(agent) if "port1" in q] == [q for q in before if "port1" in q]
+        agent.run(SWITCH, "ip", "link", "set", "port1", "master", "br0")
+        eventually(lambda: "port1" in status(agent), "port1 taken again")
         lab.set("host2:eth0", "rate=20mbit")
-        eventually(lambda: status(lab)["port2"]["rate_bps"] == 20_000_000, "port2 at its new rate")
+        eventually(
+            lambda: status(agent)["port2"]["rate_bps"] == 20_000_000, "port2 at its new rate"
+        )
         lab.set("host2:eth0", "down")
         lab.set("host2:eth0", "up", "rate=50mbit")
-        eventually(lambda: status(lab)["port2"]["rate_bps"] == 50_000_000, "port2 at its old rate")
-    assert queues_of(lab) == before
+        eventually(
+            lambda: status(agent)["port2"]["rate_bps"] == 50_000_000, "port2 at its old rate"
+        )
+    assert queues_of(agent) == before
 
 
-def test_status_says_how_it_is_to_people(lab):
-    with scheduled(lab, "--queues", "2"):
-        shown = command("status", "--lab", lab.name).stdout
-        (switch,) = json.loads(command("status", "--lab", lab.name, "--json").stdout)["switches"]
-    assert [port["window"]["first"] for port in switch["ports"]] == ["0", "0", "0"]
-    assert f"{SWITCH} port0: 50 Mb/s, window 0 to 1" in shown.replace("\n", " ")
+OPTIONS = (
+    "--mark ip-option --queues 2 --slide-bytes 5000 --idle-ms 300 --unmarked-share 0.2 "
+    "--rate 40mbit --classifier u32"
+)
 
 
-def test_starting_twice_and_stopping_what_does_not_run_are_errors(lab):
-    with scheduled(lab):
-        again = command("start", "--lab", lab.name)
-        assert (again.returncode, "scheduled already" in again.stderr) == (1, True)
-        assert len(status(lab)) == 3
+def test_the_command_starts_shows_and_stops(lab, agent):
+    place = ("--lab", lab.name)
+    begun = command("start", *place, *OPTIONS.split())
+    assert begun.stdout == f"{SWITCH} is scheduled: 3 ports, 2 queues each, u32\n", begun.stderr
+    shown = command("status", *place).stdout
+    assert f"{SWITCH} port0: 40 Mb/s, window 0 to 1" in shown.replace("\n", " ")
+    (switch,) = json.loads(command("status", *place, "--json").stdout)["switches"]
+    settings = ["ip-option", 2, 5000, 300, 0.2, 40_000_000, "u32"]
+    names = "mark num_queues slide_bytes idle_ms unmarked_share rate_bps classifier"
+    assert [switch[name] for name in names.split()] == settings
+    again = command("start", *place)
+    assert (again.returncode, "scheduled already" in again.stderr) == (1, True)
+    assert len(status(agent)) == 3
+    assert command("stop", *place).returncode == 0
     for operation in ("stop", "status"):
-        result = command(operation, "--lab", lab.name)
-        assert (result.returncode, "is not scheduled" in result.stderr) == (1, True)
+        assert "is not scheduled" in ask(agent, operation)["error"]
 
 
-def test_the_process_ends_with_its_bridge(lab):
+def test_the_process_ends_with_its_bridge(agent):
     for words in ("br9 type bridge", "left9 type veth peer name right9"):
-        on_switch(lab, "ip", "link", "add", *words.split())
-    on_switch(lab, "ip", "link", "set", "left9", "master", "br9")
-    begin = (
-        sys.executable,
-        "-m",
-        "dmlcomm",
-        "switch",
-        "start",
-        "--bridge",
-        "br9",
-        "--rate",
-        "1gbit",
+        agent.run(SWITCH, "ip", "link", "add", *words.split())
+    agent.run(SWITCH, "ip", "link", "set", "left9", "master", "br9")
+    start(agent, bridge="br9", rate_bps=1_000_000_000)
+    assert "htb" in agent.run(SWITCH, "tc", "qdisc", "show", "dev", "left9")
+    agent.run(SWITCH, "ip", "link", "del", "br9")
+    eventually(
+        lambda: "br9 is not scheduled" in ask(agent, "status", "br9").get("error", ""),
+        "the end of the process",
     )
-    assert "br9 is scheduled: 1 ports" in on_switch(lab, *begin)
-    assert "htb" in on_switch(lab, "tc", "qdisc", "show", "dev", "left9")
-    on_switch(lab, "ip", "link", "del", "br9")
-    ask = (sys.executable, "-m", "dmlcomm.prio.switch.ask", "br9", "status")
-    eventually(lambda: "br9 is not scheduled" in on_switch(lab, *ask), "the end of the process")
-    assert "htb" not in on_switch(lab, "tc", "qdisc", "show", "dev", "left9")
-    on_switch(lab, "ip", "link", "del", "left9")
+    assert "htb" not in agent.run(SWITCH, "tc", "qdisc", "show", "dev", "left9")
+    agent.run(SWITCH, "ip", "link", "del", "left9")
 
 
 def test_of_several_switches_an_error_at_one_holds_up_no_other(lab_is_possible):
@@ -459,14 +484,15 @@ def test_of_several_switches_an_error_at_one_holds_up_no_other(lab_is_possible):
         assert "switch1.0 is not scheduled any more" in ended.stdout
 
 
-def test_queues_that_could_not_be_put_back_are_refused(lab):
+def test_queues_that_could_not_be_put_back_are_refused(lab, agent):
     """One of the kernel's kinds, which somebody has set."""
-    on_switch(lab, "tc", "qdisc", "replace", "dev", "port1", "root", "handle", "5:", "pfifo_fast")
-    before = queues_of(lab)
-    result = command("start", "--lab", lab.name)
-    assert result.returncode == 1
-    assert 'port port1 has a queueing discipline "pfifo_fast"' in result.stderr
-    assert queues_of(lab) == before
+    agent.run(
+        SWITCH, "tc", "qdisc", "replace", "dev", "port1", "root", "handle", "5:", "pfifo_fast"
+    )
+    before = queues_of(agent)
+    with pytest.raises(AssertionError, match='port1 has a queueing discipline "pfifo_fast"'):
+        start(agent)
+    assert queues_of(agent) == before
     lab.set("host1:eth0", "rate=40mbit")
     lab.set("host1:eth0", "rate=50mbit")
 
@@ -514,13 +540,13 @@ end()
 
 
 @pytest.mark.parametrize("marking", ["dscp", "ip-option", "none"])
-def test_a_jobs_packets_carry_its_tickets(lab, marking):
+def test_a_jobs_packets_carry_its_tickets(lab, agent, marking):
     mark = "dscp" if marking == "none" else marking
-    with scheduled(lab, "--mark", mark):
+    with scheduled(agent, mark=mark):
         arguments = ("--on", "host[01]", "-e", f"DMLCOMM_TICKET_MARK={marking}")
         done = run_script(lab, SENDS, *arguments, deadline_s=60)
         assert done.returncode == 0, done.stderr
-        port = status(lab)["port0"]
+        port = status(agent)["port0"]
     layers = {entry["tickets"]: entry["bytes"] for entry in port["layers"]}
     if marking == "none":
         assert layers == {}

@@ -5,8 +5,8 @@
 
 `Lab` is the way in from Python, ``dmlcomm lab`` from a shell. Layers, from the top: ``commands``
 (the command line), ``lab`` and ``launch`` (what a user's process does), ``client`` and ``wire``
-(how it speaks to the lab), ``holder`` (the process that a lab is), ``network`` and ``shaping``
-(netlink), ``builders``, ``routes`` and ``graph`` (pure). Nothing here imports torch.
+(how it speaks to the lab), ``holder`` and ``requests`` (the process that a lab is), ``network`` and
+``shaping`` (netlink), ``builders``, ``routes`` and ``graph`` (pure). Nothing here imports torch.
 """
 
 from dmlcomm.errors import LabError

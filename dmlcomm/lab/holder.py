@@ -26,10 +26,9 @@ from dmlcomm.lab.isolation import isolate, settle
 from dmlcomm.lab.network import Network
 from dmlcomm.lab.options import Options
 from dmlcomm.lab.processes import kill_marked
+from dmlcomm.lab.requests import Answer, RequestServer
 from dmlcomm.lab.units import apply_changes, take_move
 from dmlcomm.lab.wire import Message, Reader
-
-Answer = tuple[Message, tuple[int, ...]]
 
 
 class Holder:
@@ -40,10 +39,8 @@ class Holder:
     ) -> None:
         self._network = network
         self._facts = facts
-        self._listener = listener
         self._own = tuple(ns.open_own(kind) for kind in _kinds_to_enter(facts))
         self._num_runs = 0
-        self._readers: dict[socket.socket, Reader] = {}
         self._runs: dict[socket.socket, str] = {}
         self._operations: dict[str, Callable[[socket.socket, Message], Answer]] = {
             "describe": self._describe,
@@ -55,9 +52,9 @@ class Holder:
             "end_run": self._end_run,
         }
         self._selector = selectors.DefaultSelector()
-        self._selector.register(listener, selectors.EVENT_READ, self._accept)
+        RequestServer(self._selector, listener, [os.geteuid()], self._answer, self._end)
         if owner is not None:
-            self._selector.register(owner, selectors.EVENT_READ, _end)
+            self._selector.register(owner, selectors.EVENT_READ, _exit)
 
     def serve(self) -> None:
         """Never returns: the process ends."""
@@ -65,32 +62,7 @@ class Holder:
             for key, _ in self._selector.select():
                 key.data(key.fileobj)
 
-    def _accept(self, _: Any) -> None:
-        connection, _ = self._listener.accept()
-        # User ids arrive as they look in the holder's user namespace: another user's differs.
-        if wire.credentials(connection).uid != os.geteuid():
-            connection.close()
-            return
-        connection.settimeout(wire.ANSWER_TIMEOUT_S)
-        self._readers[connection] = Reader(connection)
-        self._selector.register(connection, selectors.EVENT_READ, self._read)
-
-    def _read(self, connection: socket.socket) -> None:
-        reader = self._readers[connection]
-        try:
-            open_still = reader.receive()
-            while (request := reader.line()) is not None:
-                answer, descriptors = self._answer(connection, request)
-                wire.send(connection, answer, descriptors)
-        except OSError:
-            open_still = False
-        if not open_still:
-            self._close(connection)
-
-    def _close(self, connection: socket.socket) -> None:
-        self._selector.unregister(connection)
-        del self._readers[connection]
-        connection.close()
+    def _end(self, connection: socket.socket) -> None:
         if run := self._runs.pop(connection, None):
             kill_marked(run)
 
@@ -130,8 +102,7 @@ class Holder:
         return {"run": self._runs[connection], "number": self._num_runs}, ()
 
     def _end_run(self, connection: socket.socket, _: Message) -> Answer:
-        if run := self._runs.pop(connection, None):
-            kill_marked(run)
+        self._end(connection)
         return {}, ()
 
 
@@ -140,7 +111,7 @@ def _kinds_to_enter(facts: Message) -> list[str]:
     return ["user", "mnt", "pid"] if facts["user_namespace"] else ["mnt", "pid"]
 
 
-def _end(_: Any) -> None:
+def _exit(_: Any) -> None:
     os._exit(0)
 
 
@@ -225,7 +196,6 @@ def main() -> None:
             os._exit(0)
         _become_daemon()
         network, facts = _build(control, request, user_namespace)
-        listener.listen()
         holder = Holder(listener, network, facts, owner)
         wire.send(control, {"ready": True})
     except LabError as error:

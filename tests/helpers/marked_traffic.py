@@ -1,4 +1,4 @@
-"""Plain TCP with marks, as processes in a lab: ``marked_traffic.py receive`` and ``... send``."""
+"""Plain TCP with marks, between the hosts of a lab."""
 
 import json
 import selectors
@@ -78,11 +78,3 @@ def receive(num_connections: int) -> None:
 
 def say(report: dict) -> None:
     print(json.dumps(report), flush=True)
-
-
-if __name__ == "__main__":
-    if sys.argv[1] == "receive":
-        receive(int(sys.argv[2]))
-    else:
-        address, ticket, num_bytes, mark = sys.argv[2:]
-        send(address, None if ticket == "none" else int(ticket), int(num_bytes), mark)

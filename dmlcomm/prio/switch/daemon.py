@@ -23,8 +23,8 @@ from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
 from dmlcomm.errors import SwitchError
-from dmlcomm.lab import wire
-from dmlcomm.lab.wire import Message, Reader
+from dmlcomm.lab.requests import Answer, RequestServer
+from dmlcomm.lab.wire import Message
 from dmlcomm.prio.switch import kernel
 from dmlcomm.prio.switch.ask import address
 from dmlcomm.prio.switch.marks import Mark
@@ -61,13 +61,13 @@ class Daemon:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: None)  # which wakes the selector
         self._signalled = signalled
-        self._readers: dict[socket.socket, Reader] = {}
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wakeup, selectors.EVENT_READ, lambda _: self.stop())
         self._events = _open_events()
         self._selector.register(self._events, selectors.EVENT_READ, self._changed)
-        self._listener = _listen(settings.bridge)
-        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        users = {0, os.geteuid()}
+        listener = _bind(settings.bridge)
+        self._requests = RequestServer(self._selector, listener, users, self._answer)
         self._look()
         if self._refused or not self._ports:
             self.release_all()
@@ -183,37 +183,19 @@ class Daemon:
             self._selector.unregister(port.classifier.descriptor)
         return port
 
-    def _accept(self, _: Any) -> None:
-        connection, _ = self._listener.accept()
-        if wire.credentials(connection).uid not in (0, os.geteuid()):
-            connection.close()
-            return
-        connection.settimeout(wire.ANSWER_TIMEOUT_S)
-        self._readers[connection] = Reader(connection)
-        self._selector.register(connection, selectors.EVENT_READ, self._read)
+    def _answer(self, _: socket.socket, request: Message) -> Answer:
+        return self._stop_as_asked() if request.get("op") == "stop" else self._status(), ()
 
-    def _read(self, connection: socket.socket) -> None:
-        reader = self._readers[connection]
-        try:
-            is_open = reader.receive()
-            while (request := reader.line()) is not None:
-                wire.send(connection, self._answer(request))
-        except (OSError, ValueError, TypeError):  # the last two: it is no message
-            is_open = False
-        if not is_open:
-            self._selector.unregister(connection)
-            del self._readers[connection]
-            connection.close()
+    def _stop_as_asked(self) -> Message:
+        refused = self.release_all()
+        self._requests.close()  # so that another may follow at once
+        self.stop()
+        if not refused:
+            return {}
+        reasons = "; ".join(refused)
+        return {"error": f"ended, but the kernel did not put all old queues back: {reasons}"}
 
-    def _answer(self, request: Message) -> Message:
-        if request.get("op") == "stop":
-            refused = self.release_all()
-            self._listener.close()  # so that another may follow at once
-            self.stop()
-            if not refused:
-                return {}
-            reasons = "; ".join(refused)
-            return {"error": f"ended, but the kernel did not put all old queues back: {reasons}"}
+    def _status(self) -> Message:
         settings = asdict(self._settings) | {"mark": self._settings.mark.value}
         try:
             ports = [port.status() for port in self._ports.values()]
@@ -249,7 +231,7 @@ def _open_events() -> socket.socket:
     return events
 
 
-def _listen(bridge: str) -> socket.socket:
+def _bind(bridge: str) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listener.bind(address(bridge))
@@ -258,7 +240,6 @@ def _listen(bridge: str) -> socket.socket:
             f'{bridge} is scheduled already: "dmlcomm switch stop" ends that, and '
             '"dmlcomm switch status" shows it'
         ) from error
-    listener.listen()
     return listener
 
 

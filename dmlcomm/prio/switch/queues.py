@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from pyroute2 import IPRoute
+from pyroute2.netlink import NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST
 from pyroute2.netlink.exceptions import NetlinkError
-from pyroute2.netlink.rtnl.tcmsg import plugins, sched_pfifo
+from pyroute2.netlink.rtnl import RTM_NEWQDISC, RTM_NEWTCLASS
+from pyroute2.netlink.rtnl.tcmsg import plugins, sched_pfifo, sched_tbf, tcmsg
 from pyroute2.netlink.rtnl.tcmsg.common import tick_in_usec
 
 from dmlcomm.errors import SwitchError
@@ -24,6 +26,9 @@ from dmlcomm.prio.switch.settings import MOST_QUEUES
 
 # A queue of bytes has the same parameters as one of packets, which pyroute2 knows.
 plugins.setdefault("bfifo", sched_pfifo)
+# Of the options of a token bucket pyroute2 knows the first four: this one is for 34 Gb/s and more.
+if len(sched_tbf.options.nla_map) == 4:
+    sched_tbf.options.nla_map += (("TCA_TBF_RATE64", "uint64"),)
 
 # Of our htb, by which it is recognised. The ids of its classes begin with it.
 HANDLE = 0x0D3C0000
@@ -34,12 +39,14 @@ _TC_H_ROOT = 0xFFFFFFFF
 _TC_H_INGRESS = 0xFFFFFFF1
 
 # A class that no packet comes to. For a process that follows a killed one it keeps what was there:
-# the rate and burst of the token bucket, and as quantum the upper half of its handle.
+# the `Bucket`, and as quantum the upper half of its handle.
 _BEFORE = HANDLE | 0x2
 
 # htb serves what a class may send by its own rate before it lends by priority.
 _LEAST_RATE_BYTES = 1_000
-_MOST_RATE_BPS = 8 * ((1 << 32) - 1)
+
+# Rates of so many bytes per second do not fit into the field for them.
+_RATE64 = 1 << 32
 
 # Where there was no token bucket: what may leave at once covers the time by which the kernel wakes
 # a queue late, and every queue holds what the port sends in 20 ms.
@@ -51,13 +58,54 @@ _QUANTUM_BYTES = 65_536
 
 
 @dataclass(frozen=True)
+class Bucket:
+    """Of a token bucket, in the kernel's units: what it does not round when it is put back.
+
+    Attributes:
+        rate_bytes: per second.
+        buffer_ticks: the burst, as the time that it takes.
+        overhead, mpu, linklayer: what a packet counts for: bytes more than it has, at least so
+            many, and by which kind of link (``tc-stab(8)``).
+    """
+
+    rate_bytes: int
+    buffer_ticks: int
+    overhead: int
+    mpu: int
+    linklayer: int
+
+    @property
+    def burst_bytes(self) -> int:
+        duration_us: float = self.buffer_ticks / tick_in_usec
+        return round(duration_us * self.rate_bytes / 1_000_000)
+
+    def fields(self, name: str) -> dict[str, int]:
+        """Of a netlink message, for a rate of this name."""
+        return {
+            name: min(self.rate_bytes, _RATE64 - 1),
+            f"{name}_overhead": self.overhead,
+            f"{name}_mpu": self.mpu,
+            f"{name}___reserved": self.linklayer,
+        }
+
+
+def _bucket(options: Any, parms: Any, rate64: str) -> Bucket:
+    return Bucket(
+        options.get_attr(rate64) or parms["rate"],
+        parms["buffer"],
+        parms["rate_overhead"],
+        parms["rate_mpu"],
+        parms["rate___reserved"],
+    )
+
+
+@dataclass(frozen=True)
 class Before:
-    """What was at the place of our queues. ``rate_bytes`` is None for the kernel's default."""
+    """What was at the place of our queues. ``bucket`` is None for the kernel's default."""
 
     parent: int = _TC_H_ROOT
     handle: int = 0
-    rate_bytes: int | None = None
-    burst_bytes: int = 0
+    bucket: Bucket | None = None
     limit_bytes: int = 0
 
 
@@ -90,10 +138,11 @@ def find_before(ip: IPRoute, index: int, port: str) -> Before:
     if kinds == ["tbf"] or sorted(kinds) == ["netem", "tbf"]:
         bucket = made[kinds.index("tbf")]
         root = made[kinds.index("netem")] if "netem" in kinds else bucket
-        parms = bucket.get_nested("TCA_OPTIONS", "TCA_TBF_PARMS")
+        options = bucket.get_attr("TCA_OPTIONS")
+        parms = options.get_attr("TCA_TBF_PARMS")
         if root["parent"] == _TC_H_ROOT and parms["peak"] == 0:
-            burst = _burst_bytes(parms)
-            return Before(bucket["parent"], bucket["handle"], parms["rate"], burst, parms["limit"])
+            found = _bucket(options, parms, "TCA_TBF_RATE64")
+            return Before(bucket["parent"], bucket["handle"], found, parms["limit"])
     raise SwitchError(
         f'port {port} has a queueing discipline "{", ".join(kinds)}" that could not be put back '
         f"afterwards: remove it (tc qdisc del dev {port} root), then start again"
@@ -103,16 +152,11 @@ def find_before(ip: IPRoute, index: int, port: str) -> Before:
 def _left_behind(ip: IPRoute, index: int, parent: int) -> Before:
     for entry in ip.get_classes(index=index):
         if entry["handle"] == _BEFORE:
-            parms = entry.get_nested("TCA_OPTIONS", "TCA_HTB_PARMS")
-            place = parent, parms["quantum"] << 16
-            return Before(*place, parms["rate"], _burst_bytes(parms), _limit_bytes(ip, index))
+            options = entry.get_attr("TCA_OPTIONS")
+            parms = options.get_attr("TCA_HTB_PARMS")
+            found = _bucket(options, parms, "TCA_HTB_RATE64")
+            return Before(parent, parms["quantum"] << 16, found, _limit_bytes(ip, index))
     return Before(parent)
-
-
-def _burst_bytes(parms: Any) -> int:
-    duration_us: float = parms["buffer"] / tick_in_usec
-    rate_bytes: int = parms["rate"]
-    return round(duration_us * rate_bytes / 1_000_000)
 
 
 def _limit_bytes(ip: IPRoute, index: int) -> int:
@@ -123,16 +167,11 @@ def _limit_bytes(ip: IPRoute, index: int) -> int:
 
 def rate_of(port: str, before: Before, given_bps: int | None) -> int:
     """Bits per second of a port: the given ones, its token bucket's, or its driver's."""
-    rate = given_bps or (before.rate_bytes or 0) * 8 or _driver_rate(port)
+    rate = given_bps or (before.bucket.rate_bytes * 8 if before.bucket else _driver_rate(port))
     if rate is None:
         raise SwitchError(
             f"port {port} does not know its rate: say it, as --rate 10gbit, or a little less than "
             "the link has, so that packets wait here and not behind"
-        )
-    if rate > _MOST_RATE_BPS:
-        raise SwitchError(
-            f"port {port} has {rate} b/s, but at most 34 Gb/s can be scheduled: say less, as "
-            "--rate 34gbit"
         )
     return rate
 
@@ -151,16 +190,17 @@ def take(
     """Puts our queues in the place of ``before``. Raises NetlinkError."""
     rate = rate_bps // 8
     _remove(ip, index, before)
-    burst = before.burst_bytes or max(rate * _BURST_US // 1_000_000, _LARGEST_PACKET_BYTES)
+    burst = max(rate * _BURST_US // 1_000_000, _LARGEST_PACKET_BYTES)
     limit = before.limit_bytes or max(rate * _QUEUE_US // 1_000_000, _LEAST_QUEUE_BYTES)
-    common = {"burst": burst, "cburst": burst, "quantum": _QUANTUM_BYTES}
+    common: dict[str, int] = {"quantum": _QUANTUM_BYTES}
+    if before.bucket is not None:
+        burst = before.bucket.burst_bytes
+        common |= {"overhead": before.bucket.overhead, "mpu": before.bucket.mpu}
+    common |= {"burst": burst, "cburst": burst}
     ip.tc("add", "htb", index=index, handle=HANDLE, parent=before.parent, default=UNMARKED & 0xFFFF)
     ip.tc("add-class", "htb", index, _ROOT_CLASS, parent=HANDLE, rate=rate, ceil=rate, **common)
-    if before.rate_bytes is not None:
-        bucket = {"rate": before.rate_bytes, "ceil": before.rate_bytes}
-        bucket |= {"burst": before.burst_bytes, "cburst": before.burst_bytes}
-        bucket["quantum"] = before.handle >> 16
-        ip.tc("add-class", "htb", index, _BEFORE, parent=HANDLE, **bucket)
+    if before.bucket is not None:
+        _keep(ip, index, before.bucket, before.handle)
     unmarked = max(round(rate * share), _LEAST_RATE_BYTES)
     classes = [(FIRST_QUEUE + queue, queue, _LEAST_RATE_BYTES) for queue in range(num_queues)]
     for handle, priority, own_rate in [*classes, (UNMARKED, MOST_QUEUES, unmarked)]:
@@ -181,14 +221,45 @@ def take(
         ip.tc("add", "bfifo", index=index, handle=leaf, parent=handle, limit=limit)
 
 
+def _keep(ip: IPRoute, index: int, bucket: Bucket, handle: int) -> None:
+    """Adds the class `_BEFORE`."""
+    buffers = {"buffer": bucket.buffer_ticks, "cbuffer": bucket.buffer_ticks}
+    parms = bucket.fields("rate") | bucket.fields("ceil") | buffers | {"quantum": handle >> 16}
+    options: list[tuple[str, Any]] = [("TCA_HTB_PARMS", parms)]
+    options += [("TCA_HTB_RTAB", True), ("TCA_HTB_CTAB", True)]
+    if bucket.rate_bytes >= _RATE64:
+        options += [("TCA_HTB_RATE64", bucket.rate_bytes), ("TCA_HTB_CEIL64", bucket.rate_bytes)]
+    _add(ip, RTM_NEWTCLASS, "htb", (index, HANDLE, _BEFORE), options)
+
+
 def give_back(ip: IPRoute, index: int, before: Before) -> None:
     """Puts back what was there. Raises NetlinkError."""
     _remove(ip, index, before)
-    if before.rate_bytes is not None:
-        options = {"rate": before.rate_bytes, "burst": before.burst_bytes}
-        options["limit"] = before.limit_bytes
-        place = {"handle": before.handle, "parent": before.parent}
-        ip.tc("add", "tbf", index=index, **place, **options)
+    bucket = before.bucket
+    if bucket is None:
+        return
+    sizes = {"buffer": bucket.buffer_ticks, "limit": before.limit_bytes}
+    options: list[tuple[str, Any]] = [("TCA_TBF_PARMS", bucket.fields("rate") | sizes)]
+    options.append(("TCA_TBF_RTAB", True))
+    if bucket.rate_bytes >= _RATE64:
+        options.append(("TCA_TBF_RATE64", bucket.rate_bytes))
+    _add(ip, RTM_NEWQDISC, "tbf", (index, before.parent, before.handle), options)
+
+
+def _add(
+    ip: IPRoute,
+    message_type: int,
+    kind: str,
+    place: tuple[int, int, int],
+    options: list[tuple[str, Any]],
+) -> None:
+    """Adds a queue or class with these options as they are, which `IPRoute.tc` would round."""
+    message = tcmsg()
+    message["index"], message["parent"], message["handle"] = place
+    message["attrs"] = [("TCA_KIND", kind), ("TCA_OPTIONS", {"attrs": options})]
+    message["header"]["type"] = message_type
+    message["header"]["flags"] = NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL
+    ip.nlm_request_batch([message])
 
 
 def counters(ip: IPRoute, index: int) -> dict[int, QueueCounters]:
