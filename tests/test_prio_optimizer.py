@@ -5,13 +5,16 @@ Ranks carry out several cases in one group, since most of a test is the start of
 
 import contextlib
 import copy
+import gc
 import io
+import weakref
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import dmlcomm
 from helpers import run_ranks
@@ -21,8 +24,10 @@ from helpers.prio import (
     OPTIMIZERS,
     SCHEDULES,
     STEPS,
+    after_a_step,
     assert_as_ddp,
     assert_equal_bits,
+    carry_out,
     loss_of,
     make_model,
     plain_step,
@@ -278,11 +283,26 @@ def normalised_weights_and_frozen_statistics(rank):
 
 
 def closures_and_hooks_of_the_optimizer(rank):
+    """Its own hooks, those of all optimizers, and a step in the place of its own."""
     seen = []
+
+    def note(optimizer, *_):
+        seen.append(sum(len(group["params"]) for group in optimizer.param_groups))
 
     def prepare(optimizer):
         inner = getattr(optimizer, "_optimizer", optimizer)
-        inner.register_step_post_hook(lambda *_: seen.append(len(seen)))
+        inner.register_step_post_hook(note)
+        return ()
+
+    def replace(optimizer):
+        inner = getattr(optimizer, "_optimizer", optimizer)
+        own = inner.step
+
+        def step(*arguments):
+            note(inner)
+            return own(*arguments)
+
+        inner.step = step
         return ()
 
     def one_step(model, optimizer, rank, step):
@@ -295,7 +315,11 @@ def closures_and_hooks_of_the_optimizer(rank):
         assert optimizer.step(closure) > 0
 
     assert_as_ddp(rank, one_step, prepare=prepare)
-    assert len(seen) == STEPS * (1 + len(SCHEDULES))
+    assert_as_ddp(rank, prepare=replace)
+    handle = register_optimizer_step_post_hook(note)
+    assert_as_ddp(rank)
+    handle.remove()
+    assert seen == [len(list(make_model().parameters()))] * (3 * STEPS * (1 + len(SCHEDULES)))
 
 
 def gradients_that_come_in_another_order_on_each_rank(rank):
@@ -334,6 +358,86 @@ def a_compiled_model(rank):
     optimizer.flush()
     for ours, theirs in zip(model.parameters(), expected.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+def a_model_compiled_as_one_graph(rank):
+    """Its modules cannot wait, and the error says what to do."""
+    expected = trained_with_ddp(rank)
+    model = make_model()
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    with (
+        wrapped(compiled),
+        pytest.raises(RuntimeError, match=r'without fullgraph=True, or use schedule="plain"'),
+    ):
+        loss_of(compiled, rank, 0)
+    torch.compiler.reset()
+    optimizer = wrapped(compiled, schedule="plain")
+    for step in range(STEPS):
+        plain_step(compiled, optimizer, rank, step)
+    for ours, theirs in zip(model.parameters(), expected.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def blocks_that_are_computed_again(rank):
+    """In forward passes without gradients, too, which then wait for all weights."""
+    models = []
+    for schedule in SCHEDULES:
+        torch.manual_seed(1)
+        model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3)))
+        optimizer = wrapped(model, schedule=schedule, group_mb=1e-5)
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            x = torch.full((2, 4), float(rank + step), requires_grad=True)
+            for layer in model:
+                x = torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=True)
+            x.square().mean().backward()
+            optimizer.step()
+        optimizer.flush()
+        models.append(model)
+    for model in models[1:]:
+        assert_equal_bits(model, models[0])
+
+
+def parameters_that_are_taken_away(rank):
+    for schedule in SCHEDULES:
+        model, optimizer, _ = after_a_step(rank, schedule)
+        (group,) = optimizer.param_groups
+        group["params"] = [p for p in group["params"] if p is not model.last.bias]
+        optimizer.flush()
+        before = model.last.bias.detach().clone()
+        for step in (3, 4):
+            plain_step(model, optimizer, rank, step)
+            model.last.bias.grad = None
+        optimizer.flush()
+        assert torch.equal(model.last.bias, before)
+
+
+def a_closed_optimizer_leaves_the_model_to_others(rank):
+    for schedule in SCHEDULES:
+        model, optimizer, expected = after_a_step(rank, schedule)
+        with pytest.raises(ValueError, match=r"another DistributedOptimizer: call close\(\)"):
+            wrapped(model, schedule=schedule)
+        with optimizer:
+            pass
+        assert_equal_bits(model, expected, schedule)
+        with pytest.raises(RuntimeError, match="it is closed"):
+            optimizer.step()
+        assert not any(m._forward_pre_hooks or m._forward_hooks for m in model.modules())
+        for _ in range(2):
+            loss_of(model, rank, 0).backward()
+        model.zero_grad()
+        other = wrapped(model, schedule=schedule)
+        plain_step(model, other, rank, 3)
+        other.flush()
+
+
+def models_are_freed(rank):
+    for schedule in SCHEDULES:
+        model, optimizer, _ = after_a_step(rank, schedule)
+        seen = weakref.ref(model), weakref.ref(model.first.weight)
+        del model, optimizer
+        gc.collect()
+        assert [found() for found in seen] == [None, None], schedule
 
 
 def operations_of_the_user_between_backward_and_step(rank):
@@ -380,32 +484,19 @@ WORKS = [
     closures_and_hooks_of_the_optimizer,
     gradients_that_come_in_another_order_on_each_rank,
     a_compiled_model,
+    a_model_compiled_as_one_graph,
+    blocks_that_are_computed_again,
+    parameters_that_are_taken_away,
+    a_closed_optimizer_leaves_the_model_to_others,
+    models_are_freed,
 ]
 
 
-def _carry_out(rank, n, cases):
-    for case in cases:
-        case(rank)
-
-
 def test_works_like_ddp():
-    run_ranks(_carry_out, 2, WORKS, deadline_s=DEADLINE_S)
+    run_ranks(carry_out, 2, WORKS, deadline_s=DEADLINE_S)
 
 
 # --- who reads weights after a step --------------------------------------------------------------
-
-
-def _after_a_step(rank, schedule):
-    """(model, optimizer) whose updates are not made yet, and a model with all of them."""
-    pairs = []
-    for _ in range(2):
-        model = make_model()
-        optimizer = wrapped(model, schedule=schedule)
-        for step in range(3):
-            plain_step(model, optimizer, rank, step)
-        pairs.append((model, optimizer))
-    pairs[1][1].flush()
-    return *pairs[0], pairs[1][0]
 
 
 def readers_see_the_last_step(rank):
@@ -439,7 +530,7 @@ def readers_see_the_last_step(rank):
     }
     for schedule in DEFERRED:
         for name, read in readers.items():
-            model, _, expected = _after_a_step(rank, schedule)
+            model, _, expected = after_a_step(rank, schedule)
             values = expected.state_dict()
             for key, value in read(model).items():
                 assert torch.equal(value, values[key]), (schedule, name, key)
@@ -447,7 +538,7 @@ def readers_see_the_last_step(rank):
 
 def weights_that_are_loaded_stay(rank):
     for schedule in DEFERRED:
-        model, optimizer, _ = _after_a_step(rank, schedule)
+        model, optimizer, _ = after_a_step(rank, schedule)
         loaded = make_model()
         model.load_state_dict(loaded.state_dict())
         optimizer.flush()
@@ -457,7 +548,7 @@ def weights_that_are_loaded_stay(rank):
 def weights_that_are_tied_later_are_up_to_date(rank):
     models = []
     for schedule in SCHEDULES:
-        model, optimizer, _ = _after_a_step(rank, schedule)
+        model, optimizer, _ = after_a_step(rank, schedule)
         model.branch.weight = model.attention.out_proj.weight
         plain_step(model, optimizer, rank, 3, branch=True)
         optimizer.flush()
@@ -468,7 +559,7 @@ def weights_that_are_tied_later_are_up_to_date(rank):
 
 def a_copy_of_the_model_is_a_model_of_its_own(rank):
     for schedule in DEFERRED:
-        model, optimizer, _ = _after_a_step(rank, schedule)
+        model, optimizer, _ = after_a_step(rank, schedule)
         other = copy.deepcopy(model)
         loss = loss_of(other, rank, 0)
         loss.backward()
@@ -480,7 +571,7 @@ def a_copy_of_the_model_is_a_model_of_its_own(rank):
 
 def one_rank_alone_may_read_weights(rank):
     for schedule in DEFERRED:
-        model, optimizer, _ = _after_a_step(rank, schedule)
+        model, optimizer, _ = after_a_step(rank, schedule)
         if rank == 0:
             model.eval()
             loss_of(model, rank, 0)
@@ -536,170 +627,7 @@ READS = [
 
 
 def test_weights_that_are_read_are_those_after_the_last_step():
-    run_ranks(_carry_out, 2, READS, deadline_s=DEADLINE_S)
-
-
-# --- what is refused -----------------------------------------------------------------------------
-
-
-def gradients_that_are_changed_too_early(rank):
-    for schedule in SCHEDULES:
-        model, optimizer, _ = _after_a_step(rank, schedule)
-        _loss_of_new_pass(model, optimizer, rank)
-        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-        with pytest.raises(RuntimeError, match=r"was changed after backward.*synchronize\(\)"):
-            optimizer.step()
-
-
-def _loss_of_new_pass(model, optimizer, rank):
-    optimizer.zero_grad()
-    loss_of(model, rank, 3).backward()
-
-
-def scalers_before_the_averages(rank):
-    model = make_model()
-    optimizer = wrapped(model)
-    scaler = torch.amp.GradScaler("cpu")
-    scaler.scale(loss_of(model, rank, 0)).backward()
-    with pytest.raises(RuntimeError, match=r"call synchronize\(\) before GradScaler"):
-        scaler.step(optimizer)
-
-
-def more_backward_passes_than_were_said(rank):
-    model = make_model()
-    optimizer = wrapped(model)
-    loss_of(model, rank, 0).backward()
-    with pytest.raises(RuntimeError, match="backward_passes_per_step is 1"):
-        loss_of(model, rank, 1).backward()
-    with pytest.raises(RuntimeError, match="call step"):
-        optimizer.zero_grad()
-
-
-def backward_passes_between_averages_and_step(rank):
-    for group_mb in (GROUP_MB, 25):  # all gradients in one group are not watched one by one
-        model = make_model()
-        optimizer = wrapped(model, schedule="plain", group_mb=group_mb)
-        plain_step(model, optimizer, rank, 0)
-        _loss_of_new_pass(model, optimizer, rank)
-        optimizer.synchronize()
-        with pytest.raises(RuntimeError, match=r"after synchronize\(\)"):
-            loss_of(model, rank, 1).backward()
-        optimizer.zero_grad()
-        plain_step(model, optimizer, rank, 1)
-
-
-def weights_that_were_read_too_early(rank):
-    """By code outside of the modules; first at once, then through a module that ran as well."""
-    model, optimizer, _ = _after_a_step(rank, "cross")
-    optimizer.zero_grad()
-    with pytest.raises(RuntimeError, match=r"scale was read before its last update.*flush"):
-        (model.scale.sum() ** 2).backward()
-    optimizer.flush()
-    (model.scale.sum() ** 2).backward()
-
-
-def optimizers_and_models_that_cannot_work(rank):
-    model = make_model()
-    parameters = list(model.parameters())
-    sgd = torch.optim.SGD(parameters, lr=0.1)
-    wrap = dmlcomm.DistributedOptimizer
-    with pytest.raises(ValueError, match=r"LBFGS computes the loss several times"):
-        wrap(torch.optim.LBFGS(parameters), model=model)
-    with pytest.raises(TypeError, match=r"expected a torch.optim.Optimizer, got Linear"):
-        wrap(model.last, model=model)
-    with pytest.raises(ValueError, match=r"a DistributedDataParallel, which synchronises"):
-        wrap(sgd, model=DistributedDataParallel(model))
-    with pytest.raises(ValueError, match="schedule='fast': expected one of plain, cross, dear"):
-        wrap(sgd, model=model, schedule="fast")
-    with pytest.raises(ValueError, match="give model="):
-        wrap(sgd)
-    with pytest.raises(ValueError, match="backward_passes_per_step=0"):
-        wrap(sgd, model=model, backward_passes_per_step=0)
-    with pytest.raises(ValueError, match="group_mb=0"):
-        wrap(sgd, model=model, group_mb=0)
-    with pytest.raises(TypeError, match="save its state_dict"):
-        copy.deepcopy(wrap(sgd, model=model))
-    sparse = nn.Embedding(4, 4, sparse=True)
-    optimizer = wrap(torch.optim.SGD(sparse.parameters(), lr=0.1), model=sparse)
-    with pytest.raises(RuntimeError, match="weight has a sparse gradient"):
-        sparse(torch.arange(3)).sum().backward()
-    del optimizer
-
-
-class _Outer(torch.optim.SGD):
-    """Leaves its updates to another optimizer."""
-
-    def __init__(self, parameters):
-        super().__init__(parameters, lr=0.1)
-        self.inner = torch.optim.SGD(parameters, lr=0.1)
-
-
-def optimizers_of_optimizers(rank):
-    model = make_model()
-    outer = _Outer(list(model.parameters()))
-    with pytest.raises(ValueError, match=r'_Outer leaves its updates to.*inner.*"plain"'):
-        dmlcomm.DistributedOptimizer(outer, model=model)
-    dmlcomm.DistributedOptimizer(outer, model=model, schedule="plain")
-
-
-class _Counting(torch.optim.SGD):
-    """Keeps a count in its parameter groups, as some optimizers do."""
-
-    def step(self, closure=None):
-        super().step(closure)
-        for group in self.param_groups:
-            group["count"] = group.get("count", 0) + 1
-
-    def __init__(self, parameters):
-        super().__init__(parameters, lr=0.1)
-        self.param_groups[0]["count"] = 0
-
-
-def optimizers_with_state_in_their_groups(rank):
-    model, expected = make_model(), make_model()
-    optimizer = wrapped(model, _Counting)
-    plain_step(model, optimizer, rank, 0)
-    with pytest.raises(RuntimeError, match=r'_Counting changes its param_groups.*"plain"'):
-        optimizer.flush()
-    optimizer = wrapped(expected, _Counting, "plain")
-    plain_step(expected, optimizer, rank, 0)
-    assert optimizer.param_groups[0]["count"] == 1
-
-
-REFUSALS = [
-    gradients_that_are_changed_too_early,
-    scalers_before_the_averages,
-    more_backward_passes_than_were_said,
-    backward_passes_between_averages_and_step,
-    weights_that_were_read_too_early,
-    optimizers_and_models_that_cannot_work,
-    optimizers_with_state_in_their_groups,
-    optimizers_of_optimizers,
-]
-
-
-def _fsdp_is_refused(rank, n):
-    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
-
-    model = fully_shard(nn.Linear(4, 4))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with pytest.raises(ValueError, match="a parameter is a DTensor"):
-        dmlcomm.DistributedOptimizer(optimizer, model=model)
-    # FSDP1 makes none on CPUs.
-    model = FullyShardedDataParallel.__new__(FullyShardedDataParallel)
-    nn.Module.__init__(model)
-    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)
-    with pytest.raises(ValueError, match="FullyShardedDataParallel, which synchronises"):
-        dmlcomm.DistributedOptimizer(optimizer, model=model)
-
-
-def _refuse(rank, n):
-    _carry_out(rank, n, REFUSALS)
-    _fsdp_is_refused(rank, n)
-
-
-def test_refusals_say_what_to_do():
-    run_ranks(_refuse, 2, deadline_s=DEADLINE_S)
+    run_ranks(carry_out, 2, READS, deadline_s=DEADLINE_S)
 
 
 # --- schedules -----------------------------------------------------------------------------------

@@ -152,3 +152,17 @@ def test_an_update_that_failed_is_not_taken_for_made():
         with pytest.raises(RuntimeError, match="the peer is lost"):
             updates.flush()
         assert updates.are_wanted
+
+
+def test_times_are_compared_on_the_device_of_the_gradients(monkeypatch):
+    class SentError(Exception):
+        pass
+
+    def send(tensor, *_, **__):
+        raise SentError(tensor.device.type)
+
+    monkeypatch.setattr(schedule_choice.dist, "all_reduce", send)
+    choice = schedule_choice.ScheduleChoice(None, torch.device("meta"))
+    with pytest.raises(SentError, match="meta"):
+        while not choice.has_ended:
+            choice.after_step()

@@ -1,6 +1,8 @@
 """Tickets below DDP and FSDP2: the same weights, and tickets in the order of the forward pass."""
 
 import contextlib
+import gc
+import weakref
 
 import pytest
 import torch
@@ -65,6 +67,10 @@ def _hooked(rank, n):
         assert torch.equal(ours, theirs)
     seen = _noted_tickets(ddp_hook)
     _train(model, rank)
+    freed = weakref.ref(model)
+    del model
+    gc.collect()
+    assert freed() is None
     return seen[: len(seen) // STEPS]
 
 
@@ -97,20 +103,24 @@ def _sharded(rank, n):
         if has_tickets:
             dmlcomm.prio.ticket_fsdp(model)
         _train(model, rank)
+        assert not any("ModuleHook" in str(m._forward_pre_hooks) for m in model.modules())
         weights.append([p.full_tensor() for p in model.parameters()])
     for ours, theirs in zip(*weights, strict=True):
         assert torch.equal(ours, theirs)
     return seen
 
 
-def test_fsdp2_with_tickets_gives_the_same_weights():
+def test_fsdp2_with_tickets_gives_the_same_weights_and_goes_by_the_forward_pass():
     from dmlcomm.prio.fsdp import LAST_GATHER, REDUCE_SCATTER
 
     for seen in run_ranks(_sharded, 2, deadline_s=150):
-        gathers = {number for number in seen if number != REDUCE_SCATTER}
-        # The second layer goes first among those of the forward pass, last among the others.
-        assert {2, LAST_GATHER - 2} <= gathers
-        assert REDUCE_SCATTER in seen
+        of_a_step = seen[-len(seen) // STEPS :]
+        gathers = [number for number in of_a_step if number != REDUCE_SCATTER]
+        # The model itself has no parameters. Its layers run in another order than they have, and
+        # the last one keeps its weights for the backward pass.
+        forward = [1, 2, 3, 4]
+        assert gathers == forward + [LAST_GATHER - place for place in reversed(forward)]
+        assert of_a_step.count(REDUCE_SCATTER) == 4
 
 
 def test_fsdp2_is_needed_for_its_tickets():

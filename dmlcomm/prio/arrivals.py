@@ -1,10 +1,36 @@
 """Which gradients of a step are there."""
 
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import nn
+
+
+class ArrivalHook:
+    """Of a parameter: calls a bound method when its gradient has been accumulated.
+
+    The garbage collector does not see hooks of tensors, so this one keeps nothing alive.
+    """
+
+    def __init__(self, arrived: Callable[[nn.Parameter], None]) -> None:
+        self._arrived: weakref.WeakMethod[Any] = weakref.WeakMethod(arrived)
+
+    @property
+    def is_in_use(self) -> bool:
+        return self._arrived() is not None
+
+    def __call__(self, parameter: nn.Parameter) -> None:
+        arrived = self._arrived()
+        if arrived is not None:
+            arrived(parameter)
+
+
+def is_watched(parameter: torch.Tensor) -> bool:
+    """Whether there are `Arrivals` that count its gradients."""
+    hooks = parameter._post_accumulate_grad_hooks or {}
+    return any(isinstance(hook, ArrivalHook) and hook.is_in_use for hook in hooks.values())
 
 
 class Arrivals:
@@ -27,7 +53,6 @@ class Arrivals:
         self._name_of = name_of
         self._number = {parameter: i for i, parameter in enumerate(parameters)}
         self._handles: dict[nn.Parameter, Any] = {}
-        self.watches_all = True
         self.reset()
 
     def reset(self) -> None:
@@ -39,18 +64,12 @@ class Arrivals:
         self._complete: dict[int, tuple[torch.Tensor, int]] = {}
 
     def watch(self, arrived: Callable[[nn.Parameter], None]) -> None:
-        """Calls `arrived` when a gradient has been accumulated."""
+        """Calls `arrived`, a bound method, when a gradient has been accumulated."""
+        hook = ArrivalHook(arrived)
         for parameter in self._parameters:
             if parameter.requires_grad and parameter not in self._handles:
                 register: Any = parameter.register_post_accumulate_grad_hook
-                self._handles[parameter] = register(arrived)
-
-    def watch_only(self, number: int) -> None:
-        """From now on one parameter stands for all: `take_all` has to ask for gradients."""
-        self.watches_all = False
-        for parameter in list(self._handles):
-            if self._number[parameter] != number:
-                self._handles.pop(parameter).remove()
+                self._handles[parameter] = register(hook)
 
     def unwatch(self) -> None:
         for handle in self._handles.values():
@@ -72,7 +91,9 @@ class Arrivals:
         Returns:
             The parameter's number if this was its last pass, else None.
         """
-        number = self._number[parameter]
+        number = self._number.get(parameter)
+        if number is None:  # it is the optimizer's no more
+            return None
         gradient = parameter.grad
         if gradient is None:  # another hook has taken it
             return None
@@ -94,7 +115,7 @@ class Arrivals:
         return number
 
     def take_all(self) -> None:
-        """Every gradient that is there counts, also that of a parameter that is not watched."""
+        """Every gradient that is there counts, also one that code has written itself."""
         self.take_present(range(len(self._parameters)))
 
     def take_present(self, numbers: Iterable[int]) -> None:
@@ -110,5 +131,6 @@ class Arrivals:
                 raise RuntimeError(
                     f"the gradient of {self._name_of(parameter)} was changed after backward, when "
                     f"it had been sent already. Call synchronize() of the optimizer first, then "
-                    f"clip, unscale or change gradients, then call step()"
+                    f"clip, unscale or change gradients, then call step(). To go on after this "
+                    f"error, call synchronize() and zero_grad() on all ranks"
                 )

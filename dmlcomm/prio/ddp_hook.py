@@ -18,6 +18,9 @@ class HookState:
     Args:
         model: wrapped by DistributedDataParallel.
 
+    Attributes:
+        process_group: that of the model.
+
     Raises:
         TypeError: it is not.
     """
@@ -25,14 +28,10 @@ class HookState:
     def __init__(self, model: DistributedDataParallel) -> None:
         if not isinstance(model, DistributedDataParallel):
             raise TypeError(f"expected DistributedDataParallel, got {type(model).__name__}")
-        self._model = model
+        # Not the model, whose reducer keeps this state alive unseen by the garbage collector.
+        self.process_group: dist.ProcessGroup = model.process_group
         self._forward: ForwardOrder | None = ForwardOrder(model.module)
         self._positions: dict[torch.Tensor, int] = {}
-
-    @property
-    def process_group(self) -> dist.ProcessGroup:
-        """That of the model."""
-        return self._model.process_group
 
     def ticket_of(self, bucket: dist.GradBucket) -> int:
         """That of the parameter in `bucket` that is read first.

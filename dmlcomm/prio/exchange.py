@@ -61,7 +61,6 @@ class Exchange:
         name_of: of a parameter, for errors.
         passes: backward passes per step.
         schedule: a key of SCHEDULES.
-        may_change: `change_schedule` will be called.
         group_mb: size of groups in MiB; None: that of the schedule.
     """
 
@@ -73,7 +72,6 @@ class Exchange:
         name_of: Callable[[nn.Parameter], str],
         passes: int,
         schedule: str,
-        may_change: bool,
         group_mb: float | None,
     ) -> None:
         self._optimizer = optimizer
@@ -87,17 +85,26 @@ class Exchange:
         self.is_local = False
         self.is_averaged = False
         self._has_begun = False
-        self._set_schedule(schedule, may_change)
+        self._has_told_of_change = False
+        self._set_schedule(schedule)
         self._watch()
 
     # --- what the optimizer asks for -------------------------------------------------------------
 
-    def finish(self) -> None:
-        """Posts all that is left of a step. All ranks call it."""
+    def finish(self, goes_on: bool = False) -> None:
+        """Posts all that is left of a step. All ranks call it.
+
+        Args:
+            goes_on: also after it has raised.
+
+        Raises:
+            RuntimeError: a gradient was changed that had been sent.
+        """
         self._begin()
-        if not self._arrivals.watches_all:
-            self._arrivals.take_all()
-        self._arrivals.check_unchanged()
+        if not (goes_on and self._has_told_of_change):
+            self._has_told_of_change = True
+            self._arrivals.check_unchanged()
+        self._has_told_of_change = False
         if self._agreement is None:
             self._learn()
         for group in self._groups[self._next :]:
@@ -132,22 +139,31 @@ class Exchange:
         Raises:
             RuntimeError: some are on their way.
         """
-        if self._arrivals.order:
+        if self._arrivals.order and self._agreement is not None:  # in the first step none is sent
             raise RuntimeError(
                 "gradients are removed that have been sent: call step() first, or synchronize() on "
                 "all ranks"
             )
+        self._has_told_of_change = False
         self._arrivals.reset()
 
-    def change_schedule(self, schedule: str, may_change: bool) -> None:
+    def close(self) -> None:
+        """Makes the updates that wait, and leaves the model as it was before."""
+        self.flush()
+        self._arrivals.unwatch()
+        if self._forward is not None:
+            self._forward.stop()
+        if self._hooks is not None:
+            self._hooks.remove()
+
+    def change_schedule(self, schedule: str) -> None:
         """From the next step on. After a step; all ranks call it.
 
         Args:
             schedule: a key of SCHEDULES.
-            may_change: there will be another call.
         """
         self.flush()
-        self._set_schedule(schedule, may_change)
+        self._set_schedule(schedule)
         self._regroup()
 
     @property
@@ -173,9 +189,8 @@ class Exchange:
         self._agreement = agree(self._process_group, device, self._arrivals.order, positions)
         self._regroup()
 
-    def _set_schedule(self, schedule: str, may_change: bool) -> None:
+    def _set_schedule(self, schedule: str) -> None:
         self._schedule = SCHEDULES[schedule]
-        self._may_change = may_change
         self._reduction = self._schedule.reduction(self._process_group)
 
     def _regroup(self) -> None:
@@ -189,9 +204,6 @@ class Exchange:
             self._hooks = None
         if self._schedule.is_deferred and self._model is not None:
             self._hooks = ModuleHooks(self._model, self._before_forward, None, self.flush)
-        elif len(self._groups) == 1 and not self._may_change:
-            # Nothing can be sent before the end of backward: one gradient shows what is called.
-            self._arrivals.watch_only(self._agreement.order[0])
 
     def _set_groups(self, groups: list[FusedGroup]) -> None:
         self._groups = groups

@@ -1,6 +1,7 @@
 """Tickets for the all_gathers and reduce_scatters of FSDP2."""
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -8,6 +9,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
+from dmlcomm.prio.module_hooks import ModuleHook
 from dmlcomm.prio.ticket import ticket
 
 # Weights that are missing stop a rank. Gradients are needed at the end of backward.
@@ -20,8 +22,8 @@ def ticket_fsdp(model: nn.Module) -> None:
 
     Of gathers that are on their way together, because FSDP prefetches, the next one that is needed
     goes first: in the forward pass that of the earlier module, in the backward pass that of the
-    later one. Gathers go before reduce_scatters. Modules run in the order in which they are
-    registered; if not, only the tickets are less good.
+    later one. Gathers go before reduce_scatters. The order is that of the first forward pass, until
+    then the one in which modules are registered.
 
     Call it after `fully_shard`. It uses `set_custom_all_gather` and `set_custom_reduce_scatter`, so
     it replaces what was set by these.
@@ -41,10 +43,22 @@ def ticket_fsdp(model: nn.Module) -> None:
     modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
     if not modules:
         raise ValueError("no module was given to torch.distributed.fsdp.fully_shard")
+    order = itertools.count()
     for position, module in enumerate(modules):
-        forward = position * (LAST_GATHER + 1) // max(len(modules), LAST_GATHER + 1)
-        module.set_custom_all_gather(_Gather(forward, LAST_GATHER - forward))  # type: ignore[arg-type]
+        gather = _Gather(position, len(modules))
+        module.set_custom_all_gather(gather)  # type: ignore[arg-type]
         module.set_custom_reduce_scatter(_ReduceScatter())  # type: ignore[arg-type]
+        _place_when_it_runs(module, gather, order)
+
+
+def _place_when_it_runs(module: nn.Module, gather: "_Gather", order: Iterator[int]) -> None:
+    """In the order of the first runs, before FSDP gathers the weights for it."""
+
+    def place(_: nn.Module) -> None:
+        handle.remove()
+        gather.position = next(order)
+
+    handle = module.register_forward_pre_hook(ModuleHook(place), prepend=True)
 
 
 class _Comm:
@@ -57,9 +71,15 @@ class _Comm:
 
 
 class _Gather(_Comm):
-    def __init__(self, in_forward: int, in_backward: int) -> None:
-        self._in_forward = in_forward
-        self._in_backward = in_backward
+    """Of the module at a position in the forward pass, of `count` modules."""
+
+    def __init__(self, position: int, count: int) -> None:
+        self.position = position
+        self._count = count
+
+    def ticket(self, is_backward: bool) -> int:
+        forward = self.position * (LAST_GATHER + 1) // max(self._count, LAST_GATHER + 1)
+        return LAST_GATHER - forward if is_backward else forward
 
     def __call__(
         self,
@@ -69,8 +89,7 @@ class _Gather(_Comm):
         async_op: bool = False,
     ) -> dist.Work | None:
         # Of a thread that carries out a backward pass.
-        is_backward = torch._C._current_graph_task_id() != -1
-        with ticket(self._in_backward if is_backward else self._in_forward):
+        with ticket(self.ticket(is_backward=torch._C._current_graph_task_id() != -1)):
             return dist.all_gather_into_tensor(
                 output_tensor, input_tensor, group=group, async_op=async_op
             )

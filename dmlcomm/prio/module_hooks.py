@@ -6,6 +6,13 @@ from typing import Any
 import torch
 from torch import nn
 
+_disable: Any = torch.compiler.disable
+# Ends torch's error where a compiled model cannot call a hook as it is.
+_REASON = (
+    "DistributedOptimizer waits for weights in front of modules, between parts that are compiled: "
+    'compile without fullgraph=True, or use schedule="plain"'
+)
+
 
 class ModuleHook:
     """A forward hook of a module that calls `function(module)`; a copy of it does nothing.
@@ -22,9 +29,11 @@ class ModuleHook:
         self._function = function
         self._before_copy = before_copy
 
-    def __call__(self, module: nn.Module, *_: Any) -> None:
+    def _call(self, module: nn.Module, *_: Any) -> None:
         if self._function is not None:
             self._function(module)
+
+    __call__: Callable[..., None] = _disable(_call, reason=_REASON)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "ModuleHook":
         self._prepare_copy()
@@ -56,14 +65,13 @@ class ModuleHooks:
         leave: Callable[[nn.Module], None] | None = None,
         before_read: Callable[[], None] | None = None,
     ) -> None:
-        disable: Any = torch.compiler.disable  # a compiled model calls them uncompiled
-        before = ModuleHook(disable(enter), before_read)
+        before = ModuleHook(enter, before_read)
         self._handles: list[Any] = []
         for module in model.modules():
             # Before hooks that read weights, as those of spectral_norm.
             self._handles.append(module.register_forward_pre_hook(before, prepend=True))
             if leave is not None:
-                after = ModuleHook(disable(leave))
+                after = ModuleHook(leave)
                 self._handles.append(module.register_forward_hook(after, always_call=True))
             if before_read is not None:
                 register: Any = module.register_state_dict_pre_hook

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.optim import optimizer as of_all
 
 from dmlcomm.prio.agreement import broadcast_weights, private_group
 from dmlcomm.prio.exchange import SCHEDULES, Exchange
@@ -81,7 +82,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         buffers = [] if model is None else [*model.parameters(), *model.buffers()]
         broadcast_weights(group, list(dict.fromkeys([*parameters, *buffers])))
         self._optimizer = optimizer
-        self._choice = ScheduleChoice(group) if schedule == AUTO else None
+        self._choice = ScheduleChoice(group, parameters[0].device) if schedule == AUTO else None
         self._exchange = Exchange(
             optimizer,
             model if schedule != "plain" else None,
@@ -89,12 +90,15 @@ class DistributedOptimizer(torch.optim.Optimizer):
             lambda parameter: names.get(parameter, "a parameter without a name"),
             backward_passes_per_step,
             CANDIDATES[0] if schedule == AUTO else schedule,
-            schedule == AUTO,
             group_mb,
         )
         self._skips = False
-        optimizer.register_state_dict_pre_hook(lambda _: self.flush())
-        optimizer.register_load_state_dict_pre_hook(lambda *_: self.flush())
+        self._is_closed = False
+        self._found_no_gradient = False  # by `synchronize`, on no rank
+        self._handles = [
+            optimizer.register_state_dict_pre_hook(lambda _: self.flush()),
+            optimizer.register_load_state_dict_pre_hook(lambda *_: self.flush()),
+        ]
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One update, on all ranks. Its averages may still be on their way when it returns.
@@ -106,14 +110,26 @@ class DistributedOptimizer(torch.optim.Optimizer):
             What `closure` returns, or None.
 
         Raises:
-            RuntimeError: gradients were changed after backward without `synchronize`.
+            RuntimeError: gradients were changed after backward without `synchronize`; or the
+                optimizer is closed.
         """
+        try:
+            return self._step(closure)
+        except BaseException:
+            # A GradScaler takes back what it has set only if there is no error.
+            for name in ("found_inf", "grad_scale"):
+                self.__dict__.pop(name, None)
+            raise
+
+    def _step(self, closure: Callable[[], Any] | None) -> Any:
+        self._check_open()
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         is_scaled = "found_inf" in self.__dict__
-        if (is_scaled or self._skips) and not self._exchange.is_averaged:
+        is_known = self._exchange.is_averaged or self._found_no_gradient
+        if (is_scaled or self._skips) and not is_known:
             raise RuntimeError(
                 "the gradients are not averaged yet: call synchronize() before GradScaler or "
                 "skip_synchronize()"
@@ -125,18 +141,25 @@ class DistributedOptimizer(torch.optim.Optimizer):
         else:
             self._exchange.finish()
             self._update()
+        self._found_no_gradient = False
         self._try_schedules()
         return loss
 
     def synchronize(self) -> None:
         """Waits until the parameters' gradients are the averages. All ranks call it.
 
-        Then they may be clipped, unscaled or looked at, and `step` takes them as they are.
+        Then they may be clipped, unscaled or looked at, and `step` takes them as they are. After
+        the error for a gradient that was changed too early, it ends that step: `zero_grad` is next.
+
+        Raises:
+            RuntimeError: gradients were changed after backward; or the optimizer is closed.
         """
+        self._check_open()
         self._exchange.flush()
         if not self._exchange.is_averaged:
-            self._exchange.finish()
+            self._exchange.finish(goes_on=True)
             self._exchange.is_averaged = self._exchange.average()
+            self._found_no_gradient = not self._exchange.is_averaged
 
     @contextlib.contextmanager
     def skip_synchronize(self) -> Iterator[None]:
@@ -163,6 +186,22 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """
         self._exchange.flush()
 
+    def close(self) -> None:
+        """Makes all updates, and leaves the model to the user's optimizer, or to another one.
+
+        After a step; all ranks call it. Leaving a ``with`` block of the optimizer does it, too.
+        """
+        self._is_closed = True
+        self._exchange.close()
+        for handle in self._handles:
+            handle.remove()
+
+    def __enter__(self) -> "DistributedOptimizer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As of the user's optimizer; what was averaged by `synchronize` is dropped.
 
@@ -176,6 +215,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self._exchange.is_averaged = False
         else:
             self._exchange.forget()
+        self._found_no_gradient = False
         self._optimizer.zero_grad(set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
@@ -210,6 +250,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def __repr__(self) -> str:
         return f"DistributedOptimizer({self._optimizer!r})"
 
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise RuntimeError("it is closed: use the optimizer that it was made of")
+
     def _update(self) -> None:
         inner = self._optimizer
         if self._exchange.is_deferred and not _has_step_hooks(inner):
@@ -238,14 +282,25 @@ class DistributedOptimizer(torch.optim.Optimizer):
             return
         schedule = self._choice.after_step()
         if schedule is not None:
-            self._exchange.change_schedule(schedule, not self._choice.has_ended)
+            self._exchange.change_schedule(schedule)
         if self._choice.has_ended:
             self._choice = None
 
 
 def _has_step_hooks(optimizer: torch.optim.Optimizer) -> bool:
-    """Hooks that the user has given: they see an optimizer whose step is done."""
-    return bool(optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks)
+    """What the user has given to be called with a step, which sees the step of all parameters.
+
+    Hooks of this optimizer or of all, and a `step` in the place of that of the class. That of
+    learning-rate schedulers only counts.
+    """
+    step = vars(optimizer).get("step")
+    return bool(
+        optimizer._optimizer_step_pre_hooks
+        or optimizer._optimizer_step_post_hooks
+        or of_all._global_optimizer_pre_hooks
+        or of_all._global_optimizer_post_hooks
+        or (step is not None and not getattr(step, "_wrapped_by_lr_sched", False))
+    )
 
 
 def _check_options(

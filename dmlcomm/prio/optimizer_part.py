@@ -3,12 +3,18 @@
 import contextlib
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
 
 Options = list[dict[str, Any]]
+
+# Attributes of an optimizer, in a way that shows changes; versions of parameters.
+_Seen = tuple[dict[str, Any], list[int]]
+
+# Attributes of any optimizer of torch that do not count.
+_NOT_SEEN = ("param_groups", "state", "_opt_called", "_warned_capturable_if_run_uncaptured")
 
 
 def options_of(optimizer: torch.optim.Optimizer) -> Options:
@@ -43,6 +49,9 @@ class OptimizerPart:
         self._part._optimizer_step_pre_hooks = OrderedDict()
         self._part._optimizer_step_post_hooks = OrderedDict()
         own = set(parameters)
+        self._others = [p for g in optimizer.param_groups for p in g["params"] if p not in own]
+        # Torch's own keep nothing in attributes that a step computes with.
+        self._is_known = type(optimizer).__module__.startswith("torch.optim.")
         self._parameters = [
             [parameter for parameter in group["params"] if parameter in own]
             for group in optimizer.param_groups
@@ -56,7 +65,7 @@ class OptimizerPart:
             averages: gradients; parameters without one are left as they are.
 
         Raises:
-            RuntimeError: the optimizer keeps state in its parameter groups.
+            RuntimeError: the optimizer keeps state outside of `state`, or updates other parameters.
         """
         part = self._part
         part.state = self._optimizer.state
@@ -71,17 +80,54 @@ class OptimizerPart:
         with _as_in_a_step(next(iter(averages)).device.type):
             for parameter, average in averages.items():
                 parameter.grad = average
+            before = None if self._is_known else self._seen()
+            options_before = [_seen_of(own) for own in options]
             try:
                 part.step()
             finally:
                 for parameter, gradient in local.items():
                     parameter.grad = gradient
-        for before, after in zip(options, groups, strict=True):
-            if any(after.get(key) is not value for key, value in before.items()):
-                raise RuntimeError(
-                    f"{type(part).__name__} changes its param_groups in step(), so it cannot "
-                    f'update parameters one after the other: use schedule="plain"'
-                )
+        for seen, group in zip(options_before, groups, strict=True):
+            if _seen_of({key: value for key, value in group.items() if key != "params"}) != seen:
+                self._refuse("param_groups")
+        if before is not None:
+            self._check_first_step(before)
+
+    def _seen(self) -> "_Seen":
+        attributes = {k: v for k, v in vars(self._part).items() if k not in _NOT_SEEN}
+        return _seen_of(attributes), [parameter._version for parameter in self._others]
+
+    def _check_first_step(self, before: "_Seen") -> None:
+        """Other steps change what the first one does."""
+        after = self._seen()
+        names = before[0].keys() | after[0].keys()
+        changed = sorted(k for k in names if before[0].get(k, ()) != after[0].get(k, ()))
+        if changed:
+            self._refuse(f'attribute "{changed[0]}"')
+        if before[1] != after[1]:
+            self._refuse("other parameters than those of its param_groups")
+        self._is_known = True
+
+    def _refuse(self, what: str) -> NoReturn:
+        which = what if what.startswith("other") else f"its {what}"
+        raise RuntimeError(
+            f"{type(self._part).__name__} changes {which} in step(), so it cannot update "
+            f'parameters one after the other: use schedule="plain"'
+        )
+
+
+def _seen_of(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """By name: the value, its identity, and what is in it: a tensor's version, or the values of a
+    list, set or dictionary."""
+    seen = {}
+    for name, value in attributes.items():
+        inside: Any = None
+        if isinstance(value, torch.Tensor):
+            inside = value._version
+        elif isinstance(value, list | set | dict):
+            inside = [id(item) for item in (value.values() if isinstance(value, dict) else value)]
+        seen[name] = (id(value), inside)
+    return seen
 
 
 @contextlib.contextmanager

@@ -8,6 +8,9 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.nn.parameter import is_lazy
+
+from dmlcomm.prio.arrivals import is_watched
 
 WRAPPERS = (DataParallel, DistributedDataParallel, FullyShardedDataParallel, FSDPModule)
 
@@ -59,10 +62,18 @@ def check_model(model: nn.Module) -> None:
 def check_parameters(parameters: Iterable[torch.Tensor]) -> None:
     """
     Raises:
-        ValueError: a parameter is spread over ranks, or is no leaf.
+        ValueError: a parameter is spread over ranks, has no shape yet, is no leaf, or has an
+            optimizer of this kind already.
     """
     for parameter in parameters:
+        if is_lazy(parameter):
+            raise ValueError("a parameter has no shape yet: run the model once before")
         if isinstance(parameter, DTensor):
             raise ValueError("a parameter is a DTensor: expected parameters that are whole")
         if not parameter.is_leaf:
             raise ValueError("a parameter is the result of a computation: expected leaves")
+        if is_watched(parameter):
+            raise ValueError(
+                "a parameter belongs to another DistributedOptimizer: call close() of that one "
+                "before"
+            )

@@ -20,10 +20,12 @@ class ScheduleChoice:
 
     Args:
         process_group: all of its ranks make the same steps.
+        device: on which the group communicates.
     """
 
-    def __init__(self, process_group: dist.ProcessGroup) -> None:
+    def __init__(self, process_group: dist.ProcessGroup, device: torch.device) -> None:
         self._process_group = process_group
+        self._device = device
         self._seconds: dict[str, list[float]] = {name: [] for name in CANDIDATES}
         self._current = CANDIDATES[0]
         self._steps = -1  # the first step learns
@@ -52,10 +54,11 @@ class ScheduleChoice:
 
     def _decide(self) -> str:
         self.has_ended = True
-        own = [statistics.median(self._seconds[name]) for name in CANDIDATES]
-        slowest = torch.tensor(own, dtype=torch.float64)
-        dist.all_reduce(slowest, dist.ReduceOp.MAX, group=self._process_group)
-        return choose(dict(zip(CANDIDATES, slowest.tolist(), strict=True)))
+        own = [round(statistics.median(self._seconds[name]) * 1e9) for name in CANDIDATES]
+        slowest_ns = torch.tensor(own, dtype=torch.int64, device=self._device)
+        dist.all_reduce(slowest_ns, dist.ReduceOp.MAX, group=self._process_group)
+        seconds = [value / 1e9 for value in slowest_ns.tolist()]
+        return choose(dict(zip(CANDIDATES, seconds, strict=True)))
 
 
 def choose(seconds: dict[str, float]) -> str:

@@ -91,3 +91,21 @@ def assert_as_ddp(rank, one_step=plain_step, theirs=None, prepare=None, make=OPT
             one_step(model, optimizer, rank, step, *more)
         optimizer.flush()
         assert_equal_bits(model, expected, schedule)
+
+
+def after_a_step(rank, schedule):
+    """(model, optimizer) whose updates are not made yet, and a model with all of them."""
+    pairs = []
+    for _ in range(2):
+        model = make_model()
+        optimizer = wrapped(model, schedule=schedule)
+        for step in range(3):
+            plain_step(model, optimizer, rank, step)
+        pairs.append((model, optimizer))
+    pairs[1][1].flush()
+    return *pairs[0], pairs[1][0]
+
+
+def carry_out(rank, n, cases):
+    for case in cases:
+        case(rank)

@@ -1,0 +1,326 @@
+"""What `dmlcomm.DistributedOptimizer` refuses, and how it goes on after an error."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import dmlcomm
+from helpers import run_ranks
+from helpers.prio import (
+    GROUP_MB,
+    SCHEDULES,
+    after_a_step,
+    assert_equal_bits,
+    carry_out,
+    loss_of,
+    make_model,
+    plain_step,
+    wrapped,
+)
+
+pytestmark = pytest.mark.xdist_group("prio_optimizer")
+
+DEADLINE_S = 200
+
+
+def gradients_that_are_changed_too_early(rank):
+    """And the way back."""
+    models = []
+    for schedule in SCHEDULES:
+        model, optimizer, _ = after_a_step(rank, schedule)
+        _loss_of_new_pass(model, optimizer, rank)
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match=r"was changed after backward.*synchronize\(\)"):
+                optimizer.step()
+        optimizer.synchronize()
+        plain_step(model, optimizer, rank, 3)
+        optimizer.flush()
+        models.append(model)
+    for model in models[1:]:
+        assert_equal_bits(model, models[0])
+    # In the first step nothing has been sent.
+    model = make_model()
+    optimizer = wrapped(model)
+    _loss_of_new_pass(model, optimizer, rank)
+    nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    with pytest.raises(RuntimeError, match="was changed after backward"):
+        optimizer.step()
+    plain_step(model, optimizer, rank, 0)
+
+
+def gradients_of_some_that_are_changed_too_early(rank):
+    """The parameters whose gradients came first in the first step have none later."""
+
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x, is_short):
+            return self.first(x) if is_short else self.last(self.first(x))
+
+    model = Two()
+    optimizer = wrapped(model, schedule="plain", group_mb=None)
+    for is_short in (False, True):
+        optimizer.zero_grad()
+        model(torch.ones(2, 4), is_short).sum().backward()
+        if is_short:
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            with pytest.raises(RuntimeError, match=r"first\.bias was changed after backward"):
+                optimizer.step()
+        else:
+            optimizer.step()
+    optimizer.synchronize()
+    with pytest.raises(RuntimeError, match=r"after synchronize\(\)"):
+        model(torch.ones(2, 4), True).sum().backward()
+
+
+def _loss_of_new_pass(model, optimizer, rank):
+    optimizer.zero_grad()
+    loss_of(model, rank, 3).backward()
+
+
+def scalers_before_the_averages(rank):
+    model = make_model()
+    optimizer = wrapped(model)
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(loss_of(model, rank, 0)).backward()
+    with pytest.raises(RuntimeError, match=r"call synchronize\(\) before GradScaler"):
+        scaler.step(optimizer)
+    # The error leaves nothing of the scaler behind.
+    optimizer.step()
+    # Nobody has a gradient: there is nothing to be averaged.
+    optimizer.zero_grad()
+    optimizer.synchronize()
+    with optimizer.skip_synchronize():
+        optimizer.step()
+    plain_step(model, optimizer, rank, 1)
+
+
+def more_backward_passes_than_were_said(rank):
+    model = make_model()
+    optimizer = wrapped(model)
+    plain_step(model, optimizer, rank, 0)
+    optimizer.zero_grad()
+    loss_of(model, rank, 0).backward()
+    with pytest.raises(RuntimeError, match="backward_passes_per_step is 1"):
+        loss_of(model, rank, 1).backward()
+    with pytest.raises(RuntimeError, match="call step"):
+        optimizer.zero_grad()
+
+
+def backward_passes_between_averages_and_step(rank):
+    for group_mb in (GROUP_MB, 25):  # all gradients in one group are not watched one by one
+        model = make_model()
+        optimizer = wrapped(model, schedule="plain", group_mb=group_mb)
+        plain_step(model, optimizer, rank, 0)
+        _loss_of_new_pass(model, optimizer, rank)
+        optimizer.synchronize()
+        with pytest.raises(RuntimeError, match=r"after synchronize\(\)"):
+            loss_of(model, rank, 1).backward()
+        optimizer.zero_grad()
+        plain_step(model, optimizer, rank, 1)
+
+
+def weights_that_were_read_too_early(rank):
+    """By code outside of the modules; first at once, then through a module that ran as well."""
+    model, optimizer, _ = after_a_step(rank, "cross")
+    optimizer.zero_grad()
+    with pytest.raises(RuntimeError, match=r"scale was read before its last update.*flush"):
+        (model.scale.sum() ** 2).backward()
+    optimizer.flush()
+    (model.scale.sum() ** 2).backward()
+
+
+def optimizers_and_models_that_cannot_work(rank):
+    model = make_model()
+    parameters = list(model.parameters())
+    sgd = torch.optim.SGD(parameters, lr=0.1)
+    wrap = dmlcomm.DistributedOptimizer
+    with pytest.raises(ValueError, match=r"LBFGS computes the loss several times"):
+        wrap(torch.optim.LBFGS(parameters), model=model)
+    with pytest.raises(TypeError, match=r"expected a torch.optim.Optimizer, got Linear"):
+        wrap(model.last, model=model)
+    with pytest.raises(ValueError, match=r"a DistributedDataParallel, which synchronises"):
+        wrap(sgd, model=DistributedDataParallel(model))
+    with pytest.raises(ValueError, match="schedule='fast': expected one of plain, cross, dear"):
+        wrap(sgd, model=model, schedule="fast")
+    with pytest.raises(ValueError, match="give model="):
+        wrap(sgd)
+    with pytest.raises(ValueError, match="backward_passes_per_step=0"):
+        wrap(sgd, model=model, backward_passes_per_step=0)
+    with pytest.raises(ValueError, match="group_mb=0"):
+        wrap(sgd, model=model, group_mb=0)
+    with wrap(sgd, model=model) as optimizer, pytest.raises(TypeError, match="its state_dict"):
+        copy.deepcopy(optimizer)
+    lazy = nn.LazyLinear(3)
+    with pytest.raises(ValueError, match="has no shape yet"):
+        wrap(torch.optim.SGD(lazy.parameters(), lr=0.1), model=lazy)
+    sparse = nn.Embedding(4, 4, sparse=True)
+    optimizer = wrap(torch.optim.SGD(sparse.parameters(), lr=0.1), model=sparse)
+    with pytest.raises(RuntimeError, match="weight has a sparse gradient"):
+        sparse(torch.arange(3)).sum().backward()
+    del optimizer
+
+
+class _Outer(torch.optim.SGD):
+    """Leaves its updates to another optimizer."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, lr=0.1)
+        self.inner = torch.optim.SGD(parameters, lr=0.1)
+
+
+def optimizers_of_optimizers(rank):
+    model = make_model()
+    outer = _Outer(list(model.parameters()))
+    with pytest.raises(ValueError, match=r'_Outer leaves its updates to.*inner.*"plain"'):
+        dmlcomm.DistributedOptimizer(outer, model=model)
+    dmlcomm.DistributedOptimizer(outer, model=model, schedule="plain")
+
+
+class _Counting(torch.optim.SGD):
+    """Keeps a count in its parameter groups, as some optimizers do."""
+
+    def step(self, closure=None):
+        super().step(closure)
+        for group in self.param_groups:
+            group["count"] = group.get("count", 0) + 1
+
+    def __init__(self, parameters):
+        super().__init__(parameters, lr=0.1)
+        self.param_groups[0]["count"] = 0
+
+
+def optimizers_with_state_in_their_groups(rank):
+    model, expected = make_model(), make_model()
+    optimizer = wrapped(model, _Counting)
+    plain_step(model, optimizer, rank, 0)
+    with pytest.raises(RuntimeError, match=r'_Counting changes its param_groups.*"plain"'):
+        optimizer.flush()
+    optimizer = wrapped(expected, _Counting, "plain")
+    plain_step(expected, optimizer, rank, 0)
+    assert optimizer.param_groups[0]["count"] == 1
+
+
+class _Counter(torch.optim.SGD):
+    """Keeps a count to itself."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, lr=0.1)
+        self.count = 0
+
+    def step(self, closure=None):
+        super().step(closure)
+        self.count += 1
+
+
+class _Lister(torch.optim.SGD):
+    """Keeps a list."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, lr=0.1)
+        self.norms = []
+
+    def step(self, closure=None):
+        super().step(closure)
+        self.norms.append(0.0)
+
+
+class _NewKey(torch.optim.SGD):
+    """Has an option that was not there before."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, lr=0.1)
+
+    def step(self, closure=None):
+        super().step(closure)
+        self.param_groups[0]["count"] = self.param_groups[0].get("count", 0) + 1
+
+
+class _Options(torch.optim.SGD):
+    """Changes an option in place."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, lr=0.1)
+        self.param_groups[0]["count"] = torch.zeros(())
+
+    def step(self, closure=None):
+        super().step(closure)
+        self.param_groups[0]["count"] += 1
+
+
+class _All(torch.optim.SGD):
+    """Does not look at its groups."""
+
+    def __init__(self, parameters):
+        parameters = list(parameters)
+        super().__init__(parameters, lr=0.1)
+        self.parameters = parameters
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for parameter in self.parameters:
+            parameter.mul_(0.9)
+
+
+def optimizers_that_do_not_work_in_parts(rank):
+    for make, what in (
+        (_Counter, 'its attribute "count"'),
+        (_Lister, 'its attribute "norms"'),
+        (_NewKey, "its param_groups"),
+        (_Options, "its param_groups"),
+        (_All, "other parameters than those of its param_groups"),
+    ):
+        model = make_model()
+        optimizer = wrapped(model, make)
+        plain_step(model, optimizer, rank, 0)
+        with pytest.raises(RuntimeError, match=rf'{make.__name__} changes {what}.*"plain"'):
+            optimizer.flush()
+    # Has an attribute of its own, which counts for nothing.
+    model = make_model()
+    optimizer = wrapped(model, lambda parameters: torch.optim.SGD(parameters, lr=0.1, fused=True))
+    plain_step(model, optimizer, rank, 0)
+    optimizer.flush()
+
+
+REFUSALS = [
+    gradients_that_are_changed_too_early,
+    gradients_of_some_that_are_changed_too_early,
+    scalers_before_the_averages,
+    more_backward_passes_than_were_said,
+    backward_passes_between_averages_and_step,
+    weights_that_were_read_too_early,
+    optimizers_and_models_that_cannot_work,
+    optimizers_with_state_in_their_groups,
+    optimizers_of_optimizers,
+    optimizers_that_do_not_work_in_parts,
+]
+
+
+def _fsdp_is_refused(rank, n):
+    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+
+    model = fully_shard(nn.Linear(4, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ValueError, match="a parameter is a DTensor"):
+        dmlcomm.DistributedOptimizer(optimizer, model=model)
+    # FSDP1 makes none on CPUs.
+    model = FullyShardedDataParallel.__new__(FullyShardedDataParallel)
+    nn.Module.__init__(model)
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)
+    with pytest.raises(ValueError, match="FullyShardedDataParallel, which synchronises"):
+        dmlcomm.DistributedOptimizer(optimizer, model=model)
+
+
+def _refuse(rank, n):
+    carry_out(rank, n, REFUSALS)
+    _fsdp_is_refused(rank, n)
+
+
+def test_refusals_say_what_to_do():
+    run_ranks(_refuse, 2, deadline_s=DEADLINE_S)
