@@ -100,7 +100,8 @@ class Exchange:
         Raises:
             RuntimeError: a gradient was changed that had been sent.
         """
-        self._begin()
+        if not self._has_begun:
+            self._begin()
         if not (goes_on and self._has_told_of_change):
             self._has_told_of_change = True
             self._arrivals.check_unchanged()
@@ -238,21 +239,22 @@ class Exchange:
 
     def _begin(self) -> None:
         """The first gradient of a step, or its end."""
-        if not self._has_begun:
-            self._has_begun = True
-            if not _are_same(self._parameters, _trained(self._optimizer)):
-                self.flush()
-                self._arrivals.unwatch()
-                self._watch()
-                self._has_begun = True
+        if not _are_same(self._parameters, _trained(self._optimizer)):
+            self.flush()
+            self._arrivals.unwatch()
+            self._watch()
+        self._has_begun = True
 
     def _arrived(self, parameter: nn.Parameter) -> None:
         if self.is_averaged:
             raise RuntimeError(
                 "backward() after synchronize(): call step() or zero_grad() of the optimizer before"
             )
-        self._updates.check_not_stale(parameter)
-        self._begin()
+        # Many small parameters: what is not needed is not called.
+        if self._updates.are_wanted:
+            self._updates.check_not_stale(parameter)
+        if not self._has_begun:
+            self._begin()
         number = self._arrivals.take(parameter, self.is_local)
         if number is None or self._agreement is None:
             return
