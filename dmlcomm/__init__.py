@@ -15,9 +15,9 @@ is all that a training script needs. A program may also use:
 `dmlcomm.sim`        flows on simulated links: `dmlcomm.sim.max_min_rates`, `Simulation`
 ===================  =============================================================================
 
-All other modules are internal. The command ``dmlcomm`` has ``doctor``, ``lab``, ``plan``, ``ps``
-and ``run``. Settings are environment variables, see docs/configuration.md. torch is imported when
-the first name that needs it is used.
+All other modules are internal. The command ``dmlcomm`` has ``doctor``, ``lab``, ``plan``, ``ps``,
+``run``, ``simulate`` and ``switch``. Settings are environment variables, see docs/configuration.md.
+torch is imported when the first name that needs it is used.
 """
 
 from typing import TYPE_CHECKING
@@ -27,7 +27,7 @@ from dmlcomm.backends import register_at_import
 from dmlcomm.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from dmlcomm import lab, prio, ps  # noqa: F401
+    from dmlcomm import lab, prio, ps, sim  # noqa: F401
     from dmlcomm.backends.groups import abort, describe, monitored_barrier, rails, set_timeout
     from dmlcomm.errors import *  # noqa: F403
     from dmlcomm.prio import DistributedOptimizer
@@ -58,6 +58,7 @@ _HOMES = {
     "lab": "dmlcomm.lab",
     "prio": "dmlcomm.prio",
     "ps": "dmlcomm.ps",
+    "sim": "dmlcomm.sim",
     "ticket": "dmlcomm.prio",
 }
 

@@ -29,6 +29,34 @@ class Topology:
     ) -> None: ...
     def on_shared_cores(self, ranks_per_core: float) -> Topology: ...
     ranks_per_core: Final[float]
+    memory_bps: Final[float]
+    single_copy: Final[bool]
+
+class Task:
+    """One of the tasks that schedules are made of."""
+
+    kind: Final[str]
+    rank: Final[int]
+    receiver: Final[int]
+    seconds: Final[float]
+    bytes: Final[float]
+    hops: Final[list[tuple[int, int, int | None]]]
+    after: Final[list[int]]
+
+class TaskList:
+    """The schedules of all ranks."""
+
+    algorithm: Final[str]
+    tasks: Final[list[Task]]
+
+def list_tasks(
+    topology: Topology,
+    job: Topology,
+    op: str,
+    num_bytes: int,
+    element_bytes: int,
+    algorithm: str,
+) -> TaskList: ...
 
 class Price:
     """The price of one algorithm; None where it was not counted."""
@@ -83,8 +111,11 @@ class Simulation:
         after: Sequence[int],
         weight: float,
         priority: int,
+        lane: int,
     ) -> int: ...
-    def add_compute(self, seconds: float, start_s: float, after: Sequence[int]) -> int: ...
+    def add_compute(
+        self, seconds: float, start_s: float, after: Sequence[int], lane: int
+    ) -> int: ...
     def change_capacity(self, link: int, time_s: float, capacity: float, dark_s: float) -> None: ...
     def run(self, progress: Callable[[int], None] | None) -> SimOutcome: ...
 

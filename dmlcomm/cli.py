@@ -19,6 +19,7 @@ COMMANDS = {
     "plan": "dmlcomm.planning.commands:app",
     "ps": "dmlcomm.ps.commands:app",
     "run": "dmlcomm.ps.run_command:app",
+    "simulate": "dmlcomm.simulate.commands:app",
     "switch": "dmlcomm.prio.switch.commands:app",
 }
 

@@ -75,6 +75,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "planning": [*BASE, "_c10d", "_shell", "bml", "network"],
     "lab": [*BASE, "_shell", "bml"],
     "sim": ["_core"],
+    "simulate": [*BASE, "_shell", "planning", "sim"],
     "prio/switch": [*BASE, "_shell", "lab"],
     **{module: [*BASE, "ps/_proto"] for module in PS_SHARED},
     "ps/server": [*BASE, *PS_SHARED, "network"],
@@ -83,8 +84,10 @@ MAY_IMPORT: dict[str, list[str]] = {
     "backends": [*BASE, "_c10d", "bml", "network", "planning", "prio", "ps/worker"],
     "doctor": [*BASE, "backends", "bml", "network"],
     "doctor_command": ["_shell", "doctor", "errors", "planning"],
-    "cli": ["_shell", "doctor", "doctor_command", "lab", "planning", "prio/switch", "ps"],
-    "__init__": ["backends", "errors", "lab", "lazy", "prio", "ps", "rail"],
+    "cli": [
+        *("_shell", "doctor", "doctor_command", "lab", "planning", "prio/switch", "ps", "simulate"),
+    ],
+    "__init__": ["backends", "errors", "lab", "lazy", "prio", "ps", "rail", "sim"],
     "__main__": ["cli"],
 }
 

@@ -56,6 +56,7 @@ def test_help_shows_what_may_be_called_and_nothing_else(module):
 
 def test_parts_of_the_package_need_no_import_of_their_own():
     names = "dmlcomm.prio.ticket_fsdp, dmlcomm.ps.Client, dmlcomm.lab.Lab, dmlcomm.errors.PsError"
+    names += ", dmlcomm.sim.Simulation"
     subprocess.run([sys.executable, "-c", f"import dmlcomm; print({names})"], check=True)
 
 

@@ -155,6 +155,20 @@ def test_a_flow_that_leaves_makes_room():
     assert simulation.run().ends_s == pytest.approx([2, 4])
 
 
+def test_tasks_of_a_lane_go_one_after_the_other():
+    simulation = Simulation([8 * MBIT], latencies=[0.25])
+    blocker = simulation.flow([0], 10**6, lane=7)
+    late = simulation.compute(0.5)
+    second = simulation.flow([0], 10**6, lane=7, after=[late])
+    first = simulation.flow([0], 10**6, start_s=0.1, lane=7)
+    work = [simulation.compute(2, lane=3), simulation.compute(1, lane=3)]
+    outcome = simulation.run()
+    # `first` came earlier, but of those that wait the smaller number goes first.
+    ends = [outcome.ends_s[task] for task in (blocker, second, first, *work)]
+    assert ends == pytest.approx([1.25, 2.25, 3.25, 2, 3])
+    assert [outcome.starts_s[task] for task in (second, first, *work)] == [0.5, 0.1, 0, 0]
+
+
 def test_weights_and_priorities():
     simulation = Simulation([8 * MBIT])
     simulation.flow([0], 3 * 10**6, weight=3)
@@ -226,6 +240,7 @@ def test_tasks_that_never_end_are_an_error():
         (lambda s: s.flow([0], 5, priority=256), "flow 1 has the priority 256"),
         (lambda s: s.flow([0], 5, start_s=float("nan")), "flow 1 has the start nan"),
         (lambda s: s.flow([0], 5, after=[1]), "flow 1 comes after task 1, but only 1 tasks were"),
+        (lambda s: s.flow([0], 5, lane=-1), "lane -1: expected 0 or more"),
         (lambda s: s.compute(float("inf")), "computation 1 has the duration inf"),
         (lambda s: s.compute(1, after=[-1]), "computation 1 comes after task -1"),
         (lambda s: s.change_capacity(1, 0, 1), "change of link 1: there are 1 links"),

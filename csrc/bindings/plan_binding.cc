@@ -14,6 +14,7 @@
 #include "engine/local/board.h"
 #include "schedule/planner.h"
 #include "schedule/price/pricing.h"
+#include "schedule/price/task_list.h"
 #include "topology/topology.h"
 #include "transport/address.h"
 
@@ -94,6 +95,39 @@ void verify(const Topology& topology, const std::string& op) {
   check_legal(released([&] { return schedule::verify_all(topology, kind); }));
 }
 
+schedule::TaskList list_tasks(const Topology& topology, const Topology& job, const std::string& op,
+                              uint64_t bytes, uint32_t element_bytes,
+                              const std::string& algorithm) {
+  const OpKind kind = kind_of(op);
+  auto list = released(
+      [&] { return schedule::list_tasks(topology, job, kind, bytes, element_bytes, algorithm); });
+  check_legal(list.status());
+  return std::move(*list);
+}
+
+const char* name_of(schedule::Task::Kind kind) {
+  switch (kind) {
+    case schedule::Task::Kind::begin: return "begin";
+    case schedule::Task::Kind::post: return "post";
+    case schedule::Task::Kind::message: return "message";
+    case schedule::Task::Kind::work: return "work";
+    case schedule::Task::Kind::end: return "end";
+  }
+  DMLCOMM_CHECK(false);
+}
+
+// (host that sends, host that receives, rail), which is None for a message over all of them.
+using HopTuple = std::tuple<uint32_t, uint32_t, std::optional<uint8_t>>;
+
+std::vector<HopTuple> hops_of(const schedule::Task& task) {
+  std::vector<HopTuple> hops;
+  for (const schedule::Hop& hop : task.hops) {
+    const bool is_striped = hop.rail == schedule::kAnyRail;
+    hops.emplace_back(hop.from, hop.to, is_striped ? std::nullopt : std::optional(hop.rail));
+  }
+  return hops;
+}
+
 // Raises ValueError unless some communicator would accept `text` as the content of a plan.
 void check_plan(const std::string& text) {
   check_legal(schedule::parse_sized_choices(text).status());
@@ -115,11 +149,36 @@ void bind_topology(py::module_& module) {
           "What posting a message between hosts occupies its sender for.")
       .def_readwrite("contention", &Topology::contention,
                      "How many times as long a NIC takes to which several hosts send at once.")
+      .def_property_readonly(
+          "memory_bps", [](const Topology& t) { return 8 / t.intra_host.beta_s_per_byte; },
+          "Of messages inside a host, in bits per second: each rank's, to read and to write.")
+      .def_readonly("single_copy", &Topology::single_copy, "Inside a host only receivers copy.")
       .def_readonly("ranks_per_core", &Topology::ranks_per_core, "Of a shared kernel; 0 of none.")
       .def(
           "on_shared_cores", &topology::on_shared_cores, py::arg("ranks_per_core"),
           "The same network of hosts of one kernel, where so many ranks share a core, as in a lab; "
           "unchanged where each rank has one.");
+}
+
+void bind_task_list(py::module_& module) {
+  py::class_<schedule::Task>(module, "Task", "One of the tasks that schedules are made of.")
+      .def_property_readonly(
+          "kind", [](const schedule::Task& t) { return name_of(t.kind); },
+          "\"begin\" and \"end\" of each rank, \"post\", \"message\", \"work\".")
+      .def_readonly("rank", &schedule::Task::rank, "Of a message: its sender.")
+      .def_readonly("receiver", &schedule::Task::receiver, "Of a message.")
+      .def_readonly("seconds", &schedule::Task::seconds, "Of a message: its latency.")
+      .def_readonly("bytes", &schedule::Task::bytes)
+      .def_property_readonly("hops", &hops_of,
+                             "Of a message: (from host, to host, rail or None for all of them).")
+      .def_readonly("after", &schedule::Task::after, "Indexes of tasks that stand before it.");
+  py::class_<schedule::TaskList>(module, "TaskList", "The schedules of all ranks.")
+      .def_readonly("algorithm", &schedule::TaskList::algorithm)
+      .def_readonly("tasks", &schedule::TaskList::tasks);
+  module.def("list_tasks", &list_tasks, py::arg("topology"), py::arg("job"), py::arg("op"),
+             py::arg("num_bytes"), py::arg("element_bytes"), py::arg("algorithm"),
+             "The schedules of an operation as tasks; an empty `algorithm` is what a job takes on "
+             "`job`, the same network as the job knows it. Raises ValueError.");
 }
 
 // A property of what the schedules were counted for; None where they were not.
@@ -135,6 +194,7 @@ auto counted(Value schedule::Traffic::*field) {
 
 void bind_plan(py::module_& module) {
   bind_topology(module);
+  bind_task_list(module);
   py::class_<Price>(module, "Price", "What one algorithm takes.")
       .def_property_readonly("name", [](const Price& p) { return p.algorithm->name; })
       .def_property_readonly(

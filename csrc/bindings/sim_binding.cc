@@ -34,14 +34,14 @@ std::vector<double> max_min_rates(const std::vector<std::vector<int64_t>>& paths
 }
 
 TaskId add_flow(Simulation& simulation, std::vector<int64_t> path, double bytes, double start_s,
-                std::vector<TaskId> after, double weight, int64_t priority) {
-  return value_of(
-      simulation.add_flow({std::move(path), bytes, start_s, std::move(after), weight, priority}));
+                std::vector<TaskId> after, double weight, int64_t priority, int64_t lane) {
+  return value_of(simulation.add_flow(
+      {std::move(path), bytes, start_s, std::move(after), weight, priority, lane}));
 }
 
 TaskId add_compute(Simulation& simulation, double seconds, double start_s,
-                   std::vector<TaskId> after) {
-  return value_of(simulation.add_compute({seconds, start_s, std::move(after)}));
+                   std::vector<TaskId> after, int64_t lane) {
+  return value_of(simulation.add_compute({seconds, start_s, std::move(after), lane}));
 }
 
 void change_capacity(Simulation& simulation, int64_t link, double time_s, double capacity,
@@ -81,10 +81,11 @@ void bind_sim(py::module_& module) {
            py::arg("capacities"), py::arg("latencies_s"), "No latencies are 0. Raises ValueError.")
       .def_property_readonly("num_tasks", &Simulation::num_tasks)
       .def("add_flow", &add_flow, py::arg("path"), py::arg("num_bytes"), py::arg("start_s"),
-           py::arg("after"), py::arg("weight"), py::arg("priority"),
-           "Returns the number of the task. Raises ValueError.")
+           py::arg("after"), py::arg("weight"), py::arg("priority"), py::arg("lane"),
+           "A lane of -1 is none. Returns the number of the task. Raises ValueError.")
       .def("add_compute", &add_compute, py::arg("seconds"), py::arg("start_s"), py::arg("after"),
-           "Returns the number of the task. Raises ValueError.")
+           py::arg("lane"),
+           "A lane of -1 is none. Returns the number of the task. Raises ValueError.")
       .def("change_capacity", &change_capacity, py::arg("link"), py::arg("time_s"),
            py::arg("capacity"), py::arg("dark_s"), "Raises ValueError.")
       .def("run", &run, py::arg("progress"),

@@ -30,9 +30,10 @@ Play::Play(const Simulation& simulation)
   for (uint32_t id = 0; id < num_tasks; ++id) {
     const auto& task = of_.tasks_[id];
     waits_for_.push_back(task.num_after);
-    if (task.path == Simulation::kNoPath) continue;
+    if (task.path == Simulation::kNone) continue;
     group_of_[id] = shares_.group(of_.paths_[task.path], task.priority);
   }
+  lanes_.resize(of_.lane_ids_.size());
   groups_.resize(shares_.num_groups());
   ends_ = Earliest(groups_.size());
   join_dependents();
@@ -100,15 +101,9 @@ void Play::handle(const Event& event) {
       has_changed_ = true;
       return;
     }
-    case What::begin: {
-      outcome_.starts_s[event.id] = now_s_;
-      events_.push({now_s_ + of_.tasks_[event.id].seconds, What::delayed, event.id});
-      return;
-    }
-    case What::delayed: {
-      const bool shares_links = group_of_[event.id] != kNone && of_.tasks_[event.id].bytes > 0;
-      return shares_links ? enter(event.id) : end(event.id);
-    }
+    case What::begin: return begin(event.id);
+    case What::arrived: return take_lane(event.id);
+    case What::done: return end(event.id);
   }
 }
 
@@ -116,7 +111,41 @@ void Play::begin_when_ready(uint32_t task) {
   events_.push({std::max(now_s_, of_.tasks_[task].start_s), What::begin, task});
 }
 
+void Play::begin(uint32_t id) {
+  outcome_.starts_s[id] = now_s_;
+  const auto& task = of_.tasks_[id];
+  if (!task.is_flow) return take_lane(id);
+  events_.push({now_s_ + task.seconds, What::arrived, id});
+}
+
+void Play::take_lane(uint32_t id) {
+  const uint32_t lane = of_.tasks_[id].lane;
+  if (lane != kNone && std::exchange(lanes_[lane].is_busy, true)) {
+    lanes_[lane].waiting.push(id);
+  } else {
+    go(id);
+  }
+}
+
+void Play::leave_lane(uint32_t id) {
+  if (of_.tasks_[id].lane == kNone) return;
+  Lane& lane = lanes_[of_.tasks_[id].lane];
+  lane.is_busy = !lane.waiting.empty();
+  if (!lane.is_busy) return;
+  const uint32_t next = lane.waiting.top();
+  lane.waiting.pop();
+  go(next);
+}
+
+// A task that has its lane for itself.
+void Play::go(uint32_t id) {
+  const auto& task = of_.tasks_[id];
+  if (task.is_flow && group_of_[id] != kNone && task.bytes > 0) return enter(id);
+  events_.push({now_s_ + (task.is_flow ? 0 : task.seconds), What::done, id});
+}
+
 void Play::end(uint32_t task) {
+  leave_lane(task);
   outcome_.ends_s[task] = now_s_;
   ++num_ended_;
   for (uint32_t i = first_dependent_[task]; i < first_dependent_[task + 1]; ++i) {
@@ -217,7 +246,7 @@ Outcome Play::outcome() {
   outcome_.makespan_s = 0;
   for (double end_s : outcome_.ends_s) outcome_.makespan_s = std::max(outcome_.makespan_s, end_s);
   for (const auto& task : of_.tasks_) {
-    if (task.path == Simulation::kNoPath) continue;
+    if (task.path == Simulation::kNone) continue;
     for (uint32_t link : of_.paths_[task.path]) outcome_.link_bytes[link] += task.bytes;
   }
   return std::move(outcome_);

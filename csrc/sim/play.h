@@ -20,11 +20,16 @@ class Play {
 
  private:
   // What happens at a time; smaller ones go first. Bytes of flows end beside these (`ends_`).
-  enum class What : uint8_t { change, begin, delayed };
+  enum class What : uint8_t {
+    change,   // of a link
+    begin,    // of a task
+    arrived,  // the latencies of a flow are over
+    done,     // a computation
+  };
   struct Event {
     double time_s;
     What what;
-    uint32_t id;  // of a change; of a task that begins, or whose `seconds` are over
+    uint32_t id;  // of a change or a task
     bool operator>(const Event& other) const {
       if (time_s != other.time_s) return time_s > other.time_s;
       return what != other.what ? what > other.what : id > other.id;
@@ -51,6 +56,11 @@ class Play {
     std::priority_queue<Flow, std::vector<Flow>, std::greater<>> flows;
   };
 
+  struct Lane {
+    bool is_busy = false;
+    std::priority_queue<uint32_t, std::vector<uint32_t>, std::greater<>> waiting;  // tasks
+  };
+
   static constexpr uint32_t kNone = UINT32_MAX;
 
   void join_dependents();
@@ -58,6 +68,10 @@ class Play {
   double next_time() const;
   void handle(const Event& event);
   void begin_when_ready(uint32_t task);
+  void begin(uint32_t task);
+  void take_lane(uint32_t task);
+  void leave_lane(uint32_t task);
+  void go(uint32_t task);
   void enter(uint32_t task);
   void end_flows(uint32_t group);
   void end(uint32_t task);
@@ -75,6 +89,7 @@ class Play {
   std::vector<uint32_t> waits_for_;   // by task: tasks that have to end before it
   std::vector<uint32_t> dependents_;  // of task t: from first_dependent_[t] to [t + 1]
   std::vector<uint32_t> first_dependent_;
+  std::vector<Lane> lanes_;
   std::vector<Group> groups_;
   std::vector<uint32_t> stale_groups_;  // whose flows have changed at now_s_
   std::vector<double> capacities_;      // now

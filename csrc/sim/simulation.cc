@@ -46,8 +46,9 @@ std::string Simulation::name(TaskId task) const {
 }
 
 Status Simulation::check_start(const std::string& who, double start_s,
-                               const std::vector<TaskId>& after) const {
+                               const std::vector<TaskId>& after, int64_t lane) const {
   DMLCOMM_RETURN_IF_ERROR(check_amount(who, "start", start_s, "seconds"));
+  if (lane < kNoLane) return invalid(who, " has the lane ", lane, ": expected 0 or more");
   for (TaskId task : after) {
     if (task >= 0 && static_cast<size_t>(task) < tasks_.size()) continue;
     return invalid(who, " comes after task ", task, ", but only ", tasks_.size(),
@@ -62,31 +63,36 @@ Result<TaskId> Simulation::add_flow(const FlowSpec& spec) {
   DMLCOMM_RETURN_IF_ERROR(check_amount(who, "size", spec.bytes, "bytes"));
   DMLCOMM_RETURN_IF_ERROR(check_weight(who, spec.weight));
   DMLCOMM_RETURN_IF_ERROR(check_priority(who, spec.priority));
-  DMLCOMM_RETURN_IF_ERROR(check_start(who, spec.start_s, spec.after));
+  DMLCOMM_RETURN_IF_ERROR(check_start(who, spec.start_s, spec.after, spec.lane));
   const uint32_t path = path_id(spec.path);
   Task task{};
   task.start_s = spec.start_s;
-  task.seconds = path == kNoPath ? 0 : path_latencies_s_[path];
+  task.seconds = path == kNone ? 0 : path_latencies_s_[path];
   task.bytes = spec.bytes;
   task.weight = spec.weight;
   task.path = path;
   task.priority = static_cast<uint8_t>(spec.priority);
   task.is_flow = true;
-  return add(task, spec.after);
+  return add(task, spec.after, spec.lane);
 }
 
 Result<TaskId> Simulation::add_compute(const ComputeSpec& spec) {
   const std::string who = str_cat("computation ", tasks_.size());
   DMLCOMM_RETURN_IF_ERROR(check_amount(who, "duration", spec.seconds, "seconds"));
-  DMLCOMM_RETURN_IF_ERROR(check_start(who, spec.start_s, spec.after));
+  DMLCOMM_RETURN_IF_ERROR(check_start(who, spec.start_s, spec.after, spec.lane));
   Task task{};
   task.start_s = spec.start_s;
   task.seconds = spec.seconds;
-  task.path = kNoPath;
-  return add(task, spec.after);
+  task.path = kNone;
+  return add(task, spec.after, spec.lane);
 }
 
-TaskId Simulation::add(Task task, const std::vector<TaskId>& after) {
+TaskId Simulation::add(Task task, const std::vector<TaskId>& after, int64_t lane) {
+  task.lane = kNone;
+  if (lane != kNoLane) {
+    const auto next = static_cast<uint32_t>(lane_ids_.size());
+    task.lane = lane_ids_.try_emplace(lane, next).first->second;
+  }
   task.first_after = static_cast<uint32_t>(after_.size());
   task.num_after = static_cast<uint32_t>(after.size());
   after_.insert(after_.end(), after.begin(), after.end());
@@ -95,7 +101,7 @@ TaskId Simulation::add(Task task, const std::vector<TaskId>& after) {
 }
 
 uint32_t Simulation::path_id(const std::vector<int64_t>& links) {
-  if (links.empty()) return kNoPath;
+  if (links.empty()) return kNone;
   Path path(links.begin(), links.end());
   const auto [found, is_new] = path_ids_.try_emplace(path, static_cast<uint32_t>(paths_.size()));
   if (is_new) {

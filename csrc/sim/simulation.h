@@ -22,6 +22,9 @@ namespace dmlcomm::sim {
 
 using TaskId = int64_t;  // counted from 0, in the order in which tasks are added
 
+// Lanes are numbers of the caller's, 0 or more.
+constexpr int64_t kNoLane = -1;
+
 struct FlowSpec {
   std::vector<int64_t> path;  // without links it takes no time
   double bytes = 0;
@@ -29,12 +32,14 @@ struct FlowSpec {
   std::vector<TaskId> after;
   double weight = 1;
   int64_t priority = 0;  // a ticket
+  int64_t lane = kNoLane;
 };
 
 struct ComputeSpec {
   double seconds = 0;
   double start_s = 0;
   std::vector<TaskId> after;
+  int64_t lane = kNoLane;
 };
 
 struct Outcome {
@@ -67,14 +72,15 @@ class Simulation {
 
   Simulation() = default;
 
-  static constexpr uint32_t kNoPath = UINT32_MAX;
+  static constexpr uint32_t kNone = UINT32_MAX;
 
   struct Task {
     double start_s;
     double seconds;  // of a computation; of a flow before its bytes enter the links
     double bytes;
     double weight;
-    uint32_t path;  // in paths_; kNoPath for a computation, and for a flow without links
+    uint32_t path;  // in paths_; kNone: a computation, and for a flow without links
+    uint32_t lane;  // in lane_ids_; kNone: has none
     uint8_t priority;
     bool is_flow;
     uint32_t first_after, num_after;  // in after_
@@ -86,15 +92,16 @@ class Simulation {
   };
 
   std::string name(TaskId task) const;
-  Status check_start(const std::string& who, double start_s,
-                     const std::vector<TaskId>& after) const;
-  TaskId add(Task task, const std::vector<TaskId>& after);
+  Status check_start(const std::string& who, double start_s, const std::vector<TaskId>& after,
+                     int64_t lane) const;
+  TaskId add(Task task, const std::vector<TaskId>& after, int64_t lane);
   uint32_t path_id(const std::vector<int64_t>& links);
 
   std::vector<double> capacities_, latencies_s_;
   std::vector<Path> paths_;
   std::vector<double> path_latencies_s_;
   std::unordered_map<Path, uint32_t, PathHash> path_ids_;
+  std::unordered_map<int64_t, uint32_t> lane_ids_;
   std::vector<Task> tasks_;
   std::vector<TaskId> after_;
   std::vector<Change> changes_;

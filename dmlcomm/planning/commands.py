@@ -1,7 +1,6 @@
 """``dmlcomm plan``: the command line."""
 
 import json
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,14 +10,13 @@ from dmlcomm import _core, _shell
 from dmlcomm.errors import Error
 from dmlcomm.planning import network as networks
 from dmlcomm.planning import plan_file, report
-from dmlcomm.planning.network import PlanError, PlannedNetwork
+from dmlcomm.planning.network import PlannedNetwork
 from dmlcomm.planning.pricing import SIZED_OPERATIONS, choose, size_ranges
+from dmlcomm.planning.sizes import ELEMENT_BYTES, parse_size
+from dmlcomm.planning.sizes import element_bytes as parse_dtype
 
 if TYPE_CHECKING:
     from dmlcomm.planning.measure import Measured
-
-ELEMENT_BYTES = {"i8": 1, "u8": 1, "f16": 2, "bf16": 2, "f32": 4, "i32": 4, "f64": 8, "i64": 8}
-SIZE_UNITS = {"": 1, "B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20}
 
 app = _shell.application()
 
@@ -81,7 +79,7 @@ def plan(
     Rates count whole Ethernet frames, so predicted times include headers; the bound does not.
     """
     try:
-        num_bytes, element_bytes = parse_size(size), _element_bytes(dtype)
+        num_bytes, element_bytes = parse_size(size), parse_dtype(dtype)
         priced = _priced(topology, rate, ranks_per_host, mtu, measure)
         if priced is None:
             return  # rank 0 prints
@@ -155,17 +153,3 @@ def _plan(network: PlannedNetwork, core: _core.Topology) -> plan_file.PlanFile:
             "overhead_us": round(core.overhead_s * 1e6, 3),
         },
     )
-
-
-def parse_size(text: str) -> int:
-    """ "12.5MB" -> 12,500,000 bytes."""
-    match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,9})?)([A-Za-z]*)", text)
-    if match is None or match[2] not in SIZE_UNITS:
-        raise PlanError(f'"{text}" is not a size such as 12.5MB, 64MiB or 4096')
-    return round(float(match[1]) * SIZE_UNITS[match[2]])
-
-
-def _element_bytes(dtype: str) -> int:
-    if dtype not in ELEMENT_BYTES:
-        raise PlanError(f'"{dtype}" is not of {", ".join(ELEMENT_BYTES)}')
-    return ELEMENT_BYTES[dtype]

@@ -23,6 +23,14 @@ class Outcome:
     link_bytes: list[float]
 
 
+def _number(lane: int | None) -> int:
+    if lane is None:
+        return -1
+    if lane < 0:
+        raise ValueError(f"a task has the lane {lane}: expected 0 or more")
+    return lane
+
+
 class Simulation:
     """Flows and computations that wait for each other, on links whose rates are max-min fair.
 
@@ -66,6 +74,7 @@ class Simulation:
         after: Sequence[int] = (),
         weight: float = 1.0,
         priority: int = 0,
+        lane: int | None = None,
     ) -> int:
         """Adds a flow.
 
@@ -76,6 +85,8 @@ class Simulation:
             after: numbers of tasks that have to end before it begins.
             weight: above 0; flows with one bottleneck get rates as their weights are.
             priority: 0 (first) to 255; flows share what smaller priorities leave.
+            lane: tasks with the same lane, a number from 0, go one after the other. Of those that
+                wait, the one that was added first is next. A flow waits after its latencies.
 
         Returns:
             The number of the task.
@@ -83,15 +94,23 @@ class Simulation:
         Raises:
             ValueError: a number is out of its range.
         """
-        return self._core.add_flow(path, num_bytes, start_s, after, weight, priority)
+        return self._core.add_flow(path, num_bytes, start_s, after, weight, priority, _number(lane))
 
-    def compute(self, duration_s: float, *, start_s: float = 0.0, after: Sequence[int] = ()) -> int:
-        """Adds a computation. Any number of them run at once; ``after`` says what is in turn.
+    def compute(
+        self,
+        duration_s: float,
+        *,
+        start_s: float = 0.0,
+        after: Sequence[int] = (),
+        lane: int | None = None,
+    ) -> int:
+        """Adds a computation. Any number of them run at once, but for those of one lane.
 
         Args:
             duration_s: seconds.
             start_s: when it begins at the earliest.
             after: numbers of tasks that have to end before it begins.
+            lane: as of a flow. The wait is part of its time, from ``starts_s`` on.
 
         Returns:
             The number of the task.
@@ -99,7 +118,7 @@ class Simulation:
         Raises:
             ValueError: a number is out of its range.
         """
-        return self._core.add_compute(duration_s, start_s, after)
+        return self._core.add_compute(duration_s, start_s, after, _number(lane))
 
     def change_capacity(
         self, link: int, time_s: float, capacity: float, *, dark_s: float = 0.0

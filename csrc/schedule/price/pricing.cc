@@ -4,6 +4,7 @@
 
 #include "schedule/planner.h"
 #include "schedule/price/simulator.h"
+#include "schedule/price/sized_shape.h"
 #include "schedule/verify/verifier.h"
 
 namespace dmlcomm::schedule {
@@ -20,33 +21,6 @@ constexpr uint32_t kMostRanksOfLongSchedules = 1024;
 // Verifying takes the elements times the steps of all ranks.
 constexpr uint32_t kMostVerifiedRanks = 64;
 constexpr uint64_t kVerifiedElements = 3;  // of each rank; the last one has fewer
-
-bool has_one_count(OpKind kind) {
-  return kind == OpKind::all_reduce || kind == OpKind::reduce || kind == OpKind::broadcast;
-}
-
-OpShape shape_of(OpKind kind, uint32_t num_ranks, uint64_t bytes, uint32_t element_bytes) {
-  OpShape shape;
-  shape.kind = kind;
-  shape.num_ranks = num_ranks;
-  shape.element_bytes = element_bytes;
-  const uint64_t elements = bytes / element_bytes;
-  if (has_one_count(kind)) shape.counts = {elements};
-  if (has_one_count(kind) || kind == OpKind::barrier) return shape;
-  for (uint32_t rank = 0; rank < num_ranks; ++rank) {
-    shape.counts.push_back(elements / num_ranks + (rank < elements % num_ranks ? 1 : 0));
-  }
-  return shape;
-}
-
-// Of all_to_all, whose ranks all send the same to rank p, that differs by rank.
-OpShape shape_of_rank(OpShape shape, uint32_t rank) {
-  shape.rank = rank;
-  if (shape.kind == OpKind::all_to_all) {
-    shape.recv_counts.assign(shape.num_ranks, shape.counts[rank]);
-  }
-  return shape;
-}
 
 // From the schedules, unless there are too many; then the estimate.
 Price price_one(const Algorithm& algorithm, const topology::Topology& topology,
@@ -103,7 +77,7 @@ Result<Comparison> compare(const topology::Topology& topology, const topology::T
   }
   Planner planner(job, "");
   DMLCOMM_RETURN_IF_ERROR(planner.status());
-  const OpShape shape = shape_of(kind, topology.num_ranks(), bytes, element_bytes);
+  const OpShape shape = sized_shape(kind, topology.num_ranks(), bytes, element_bytes);
   const Algorithm& chosen = planner.choose(shape_of_rank(shape, 0));
   Estimates estimates(topology), of_job(job);
   const auto size = static_cast<double>(bytes);
@@ -132,7 +106,7 @@ Status verify_all(const topology::Topology& topology, OpKind kind) {
   std::vector<OpShape> shapes;
   for (uint32_t rank = 0; rank < num_ranks; ++rank) {
     shapes.push_back(
-        shape_of_rank(shape_of(kind, num_ranks, kVerifiedElements * num_ranks - 1, 1), rank));
+        shape_of_rank(sized_shape(kind, num_ranks, kVerifiedElements * num_ranks - 1, 1), rank));
   }
   for (const Algorithm& algorithm : all_algorithms()) {
     if (algorithm.kind != kind || !algorithm.is_schedule() || !algorithm.applies(topology))

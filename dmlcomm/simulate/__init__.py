@@ -1,0 +1,1 @@
+"""``dmlcomm simulate``: jobs on a network, played flow by flow."""

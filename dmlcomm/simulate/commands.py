@@ -1,0 +1,49 @@
+"""``dmlcomm simulate``: the command line."""
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from dmlcomm import _shell
+from dmlcomm.simulate import report, scenario
+from dmlcomm.simulate.run import Player, Result
+
+app = _shell.application()
+
+
+@app.command()
+def simulate(
+    file: Annotated[str, typer.Argument(help="The scenario, a YAML file.", show_default=False)],
+    seed: Annotated[int, typer.Option(help="Draws the jitter of computations.")] = 0,
+    as_json: _shell.AsJson = False,
+) -> None:
+    """Play jobs on a network flow by flow: times, throughput, and how much links are used.
+
+    What jobs do are the schedules that ranks execute. Queues and losses are not simulated.
+    """
+    try:
+        wanted = scenario.load(file)
+        result = _run(Player(wanted, seed))
+    except ValueError as error:
+        _shell.fail(error)
+    if as_json:
+        print(json.dumps(report.as_json(wanted, seed, result), indent=2))
+        return
+    console = _shell.console()
+    console.print(report.heading(wanted, result), highlight=False)
+    for table in report.tables(result):
+        console.print(table)
+
+
+def _run(player: Player) -> Result:
+    """With a progress bar, if somebody looks."""
+    if not sys.stderr.isatty():
+        return player.run()
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task("simulating", total=player.num_tasks)
+        return player.run(lambda num_ended: progress.update(bar, completed=num_ended))

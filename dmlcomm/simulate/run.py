@@ -1,0 +1,213 @@
+"""Plays a scenario: jobs as tasks of a simulation, and what came of them."""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from dmlcomm import _core
+from dmlcomm.sim import Outcome, Simulation
+from dmlcomm.simulate.fabric import Fabric, Nic
+from dmlcomm.simulate.scenario import Job, RateChange, Scenario, ScenarioError
+
+# A ring of N ranks has 2 N (N - 1) messages, of three tasks each: 1.4 GB here.
+MOST_RANKS = 512
+
+
+@dataclass(frozen=True)
+class Step:
+    """Of a job, in seconds. The operation is from the last rank's call to the last one's result."""
+
+    begin_s: float
+    operation_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """Times of a job; ``algorithm`` is the one that was taken."""
+
+    job: Job
+    algorithm: str
+    steps: list[Step]
+
+    @property
+    def seconds(self) -> float:
+        """From the job's start to its last result."""
+        return self.steps[-1].end_s - self.job.start_s
+
+    @property
+    def throughput_bps(self) -> float:
+        """Bits that the job's operations were called with, per second of the whole job."""
+        bits = 8.0 * self.job.num_bytes * len(self.steps)
+        return bits / self.seconds if self.seconds else 0.0
+
+
+@dataclass(frozen=True)
+class LinkResult:
+    """One direction of a NIC: bytes of data that it has carried, and the share of what it could."""
+
+    nic: Nic
+    sends: bool
+    num_bytes: float
+    utilisation: float
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a scenario."""
+
+    makespan_s: float
+    jobs: list[JobResult]
+    links: list[LinkResult]
+
+
+class Player:
+    """A scenario as a simulation. ``seed`` draws the jitter of computations."""
+
+    def __init__(self, scenario: Scenario, seed: int) -> None:
+        self._scenario = scenario
+        self._random = random.Random(seed)
+        self._fabric = Fabric(scenario.network)
+        self._simulation = Simulation(self._fabric.capacities)
+        self._lanes: dict[tuple[str, int, int, int], int] = {}
+        self._jobs = [self._add_job(i, job) for i, job in enumerate(scenario.jobs)]
+        self._timeline = nic_timeline(self._fabric, scenario.changes)
+        for nic, changes in self._timeline.items():
+            for time_s, rate in changes:
+                for link in (self._fabric.out_link(nic), self._fabric.in_link(nic)):
+                    self._simulation.change_capacity(link, time_s, rate)
+
+    @property
+    def num_tasks(self) -> int:
+        return self._simulation.num_tasks
+
+    def run(self, progress: Callable[[int], None] | None = None) -> Result:
+        """``progress``: called now and then with the number of tasks that have ended."""
+        outcome = self._simulation.run(progress)
+        jobs = [
+            JobResult(job, algorithm, [_step_of(outcome, *step) for step in steps])
+            for job, (algorithm, steps) in zip(self._scenario.jobs, self._jobs, strict=True)
+        ]
+        return Result(outcome.makespan_s, jobs, self._links(outcome))
+
+    def _add_job(self, index: int, job: Job) -> tuple[str, list[tuple[list[int], list[int]]]]:
+        """The algorithm; and by step the tasks whose ends are ranks' calls, and their results."""
+        network = replace(self._scenario.network, num_hosts=len(job.hosts))
+        if network.num_ranks > MOST_RANKS:
+            raise ScenarioError(
+                f'job "{job.name}" has {network.num_ranks} ranks: up to {MOST_RANKS} are '
+                "simulated; dmlcomm plan prices larger ones"
+            )
+        try:
+            listed = _core.list_tasks(
+                network.core(),
+                network.of_job(),
+                job.op,
+                job.num_bytes,
+                job.element_bytes,
+                job.algorithm,
+            )
+        except ValueError as error:
+            raise ScenarioError(f'job "{job.name}": {error}') from error
+        steps: list[tuple[list[int], list[int]]] = []
+        before: list[int] = []
+        for _ in range(job.steps):
+            step = self._add_step(index, job, listed.tasks, before)
+            steps.append(step)
+            before = step[1]
+        return listed.algorithm, steps
+
+    def _add_step(
+        self, index: int, job: Job, tasks: Sequence[_core.Task], before: Sequence[int]
+    ) -> tuple[list[int], list[int]]:
+        begins, ends, ids = [], [], []
+        for task in tasks:
+            if task.kind == "begin":
+                duration = job.compute_s * (1 + job.jitter * self._random.random())
+                after = [before[task.rank]] if before else []
+                ids.append(self._simulation.compute(duration, start_s=job.start_s, after=after))
+                begins.append(ids[-1])
+                continue
+            after = [ids[i] for i in task.after]
+            if task.kind == "message":
+                ids.append(self._add_message(index, job, task, after))
+            elif task.kind == "end":
+                ids.append(self._simulation.compute(0, after=after))
+                ends.append(ids[-1])
+            else:
+                lane = self._lane(task.kind, index, task.rank, task.rank)
+                ids.append(self._simulation.compute(task.seconds, after=after, lane=lane))
+        return begins, ends
+
+    def _add_message(self, index: int, job: Job, task: _core.Task, after: list[int]) -> int:
+        hops = [(job.hosts[a], job.hosts[b], rail) for a, b, rail in task.hops]
+        ranks = [self._global_rank(job, rank) for rank in (task.rank, task.receiver)]
+        return self._simulation.flow(
+            self._fabric.path(hops, *ranks),
+            task.bytes,
+            after=[self._simulation.compute(task.seconds, after=after)],
+            weight=job.weight,
+            priority=job.priority,
+            lane=self._lane("message", index, task.rank, task.receiver),
+        )
+
+    def _global_rank(self, job: Job, rank: int) -> int:
+        host, local = divmod(rank, self._scenario.network.ranks_per_host)
+        return job.hosts[host] * self._scenario.network.ranks_per_host + local
+
+    def _lane(self, kind: str, job: int, a: int, b: int) -> int:
+        return self._lanes.setdefault((kind, job, a, b), len(self._lanes))
+
+    def _links(self, outcome: Outcome) -> list[LinkResult]:
+        found = []
+        for i, nic in enumerate(self._fabric.nics):
+            rate = self._fabric.capacities[self._fabric.out_link(i)]
+            could = _carried(rate, self._timeline.get(i, []), outcome.makespan_s)
+            for sends in (True, False):
+                link = self._fabric.out_link(i) if sends else self._fabric.in_link(i)
+                num_bytes = outcome.link_bytes[link]
+                share = 8 * num_bytes / could if could else 0.0
+                found.append(LinkResult(nic, sends, num_bytes, share))
+        return found
+
+
+def nic_timeline(
+    fabric: Fabric, changes: Sequence[RateChange]
+) -> dict[int, list[tuple[float, float]]]:
+    """By NIC of the fabric: (time, capacity from then on), in the order of time."""
+    network = fabric.network
+    moments = []
+    for change in changes:
+        if change.dark_s:
+            moments.append((change.at_s, change.host, change.rail, 0.0))
+        moments.append((change.at_s + change.dark_s, change.host, change.rail, change.rate_bps))
+    rates = {
+        (host, rail): rate
+        for host in range(network.num_hosts)
+        for rail, rate in enumerate(network.rates_bps)
+    }
+    found: dict[int, list[tuple[float, float]]] = {}
+    for time_s, host, rail, rate_bps in sorted(moments, key=lambda moment: moment[0]):
+        rates[host, rail] = rate_bps
+        nic = fabric.nic_index(host, rail)
+        total = sum(rates[host, one] for one in fabric.nics[nic].rails) * network.efficiency
+        found.setdefault(nic, []).append((time_s, total))
+    return found
+
+
+def _carried(rate: float, changes: Sequence[tuple[float, float]], until_s: float) -> float:
+    """Bits that a link can carry from 0 to ``until_s``."""
+    total, since_s = 0.0, 0.0
+    for time_s, next_rate in changes:
+        if time_s >= until_s:
+            break
+        total += rate * (time_s - since_s)
+        rate, since_s = next_rate, time_s
+    return total + rate * (until_s - since_s)
+
+
+def _step_of(outcome: Outcome, begins: list[int], ends: list[int]) -> Step:
+    began = [outcome.starts_s[task] for task in begins]
+    called = max(outcome.ends_s[task] for task in begins)
+    end = max(outcome.ends_s[task] for task in ends)
+    return Step(min(began), end - called, end)

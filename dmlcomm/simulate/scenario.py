@@ -1,0 +1,222 @@
+"""The file of ``dmlcomm simulate``: a network, jobs on it, and what happens to it."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from dmlcomm.planning import network as networks
+from dmlcomm.planning.network import PlannedNetwork
+from dmlcomm.planning.sizes import element_bytes, parse_size
+from dmlcomm.units import parse_rate
+
+SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
+
+NETWORK_KEYS = ("topology", "rate", "ranks_per_host", "mtu")
+JOB_KEYS = (
+    *("name", "op", "size", "dtype", "algorithm", "compute", "jitter", "steps", "start", "hosts"),
+    *("priority", "weight"),
+)
+EVENT_KEYS = ("at", "host", "rail", "rate", "dark")
+
+
+class ScenarioError(ValueError):
+    """A scenario is not legal. The text says where, what is expected, and what is there."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """Ranks that compute, then call an operation, some times.
+
+    Attributes:
+        algorithm: "" for the choice of a job.
+        compute_s: of each rank in each step, before the operation.
+        jitter: a rank computes up to this share longer, at random.
+        hosts: those that take part.
+        priority: a ticket: 0 goes first.
+    """
+
+    name: str
+    op: str
+    num_bytes: int
+    element_bytes: int
+    algorithm: str
+    compute_s: float
+    jitter: float
+    steps: int
+    start_s: float
+    hosts: tuple[int, ...]
+    priority: int
+    weight: float
+
+
+@dataclass(frozen=True)
+class RateChange:
+    """A NIC carries nothing for ``dark_s`` from ``at_s`` on, and then has another rate."""
+
+    at_s: float
+    host: int
+    rail: int
+    rate_bps: float
+    dark_s: float
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What is simulated."""
+
+    network: PlannedNetwork
+    jobs: tuple[Job, ...]
+    changes: tuple[RateChange, ...]
+
+
+def load(path: str) -> Scenario:
+    """Reads a file. Raises ScenarioError, and PlanError for the network, sizes and types."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            content = yaml.safe_load(file)
+    except OSError as error:
+        raise ScenarioError(f"{path} cannot be read: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ScenarioError(f"{path} is no YAML: {error}") from error
+    return parse(content)
+
+
+def parse(content: Any) -> Scenario:
+    """Checks what a file holds. Raises as `load` does."""
+    fields = _Fields(content, "the scenario", (*NETWORK_KEYS, "jobs", "events"))
+    rate = fields.get("rate", "")
+    network = networks.parse(
+        fields.text("topology"),
+        ",".join(map(str, rate)) if isinstance(rate, list) else str(rate),
+        fields.whole("ranks_per_host", 1, least=1),
+        fields.whole("mtu", 1500, least=networks.LEAST_MTU),
+    )
+    if network.num_hosts < 2:
+        raise ScenarioError("a scenario needs two hosts or more: inside one, no links are shared")
+    jobs = [_job(item, i, network) for i, item in enumerate(fields.items("jobs"))]
+    if not jobs:
+        raise ScenarioError("the scenario has no jobs: expected a list of one or more")
+    names = [job.name for job in jobs]
+    for name in names:
+        if names.count(name) > 1:
+            raise ScenarioError(f'two jobs have the name "{name}": names must differ')
+    changes = [
+        change
+        for i, item in enumerate(fields.items("events"))
+        for change in _changes(item, i, network)
+    ]
+    return Scenario(network, tuple(jobs), tuple(changes))
+
+
+def _job(content: Any, index: int, network: PlannedNetwork) -> Job:
+    fields = _Fields(content, f"job {index}", JOB_KEYS)
+    hosts = fields.get("hosts", list(range(network.num_hosts)))
+    where = f'"hosts" of {fields.where}'
+    if not isinstance(hosts, list) or len(set(map(str, hosts))) < 2:
+        raise ScenarioError(f"{where}: expected a list of two hosts or more, not {hosts}")
+    if len(set(map(str, hosts))) < len(hosts):
+        raise ScenarioError(f"{where} names a host twice: {hosts}")
+    for host in hosts:
+        _check_host(host, where, network)
+    if network.sizes and hosts != list(range(network.num_hosts)):
+        raise ScenarioError(f"{where}: on a grid a job has all hosts, in order; leave it out")
+    return Job(
+        name=str(fields.get("name", f"job{index}")),
+        op=fields.text("op"),
+        num_bytes=parse_size(str(fields.get("size", "0"))),
+        element_bytes=element_bytes(str(fields.get("dtype", "f32"))),
+        algorithm=str(fields.get("algorithm", "")),
+        compute_s=fields.seconds("compute", 0),
+        jitter=fields.number("jitter", 0),
+        steps=fields.whole("steps", 1, least=1),
+        start_s=fields.seconds("start", 0),
+        hosts=tuple(hosts),
+        priority=fields.whole("priority", 0, least=0),
+        weight=fields.number("weight", 1),
+    )
+
+
+def _changes(content: Any, index: int, network: PlannedNetwork) -> list[RateChange]:
+    fields = _Fields(content, f"event {index}", EVENT_KEYS)
+    host = fields.get("host", None)
+    hosts = list(range(network.num_hosts)) if host == "all" else [host]
+    for one in hosts:
+        _check_host(one, f'"host" of {fields.where}', network)
+    rail = fields.whole("rail", 0, least=0)
+    if rail >= len(network.rates_bps):
+        raise ScenarioError(
+            f'"rail" of {fields.where} is {rail}, but hosts have {len(network.rates_bps)} rails, '
+            "numbered from 0"
+        )
+    text = fields.text("rate")
+    try:
+        rate_bps = 0 if text == "0" else parse_rate(text)
+    except ValueError as error:
+        raise ScenarioError(f'"rate" of {fields.where}: {error}, or 0') from error
+    at_s, dark_s = fields.seconds("at"), fields.seconds("dark", 0)
+    return [RateChange(at_s, one, rail, rate_bps, dark_s) for one in hosts]
+
+
+def _check_host(host: Any, where: str, network: PlannedNetwork) -> None:
+    if type(host) is not int or not 0 <= host < network.num_hosts:
+        raise ScenarioError(
+            f"{where}: expected numbers from 0 to {network.num_hosts - 1}, not {host}"
+        )
+
+
+class _Fields:
+    """The entries of a mapping of the file, each checked when it is read."""
+
+    def __init__(self, content: Any, where: str, keys: tuple[str, ...]) -> None:
+        self.where = where
+        if not isinstance(content, Mapping):
+            raise ScenarioError(f"{where}: expected keys and values ({', '.join(keys)})")
+        for key in content:
+            if key not in keys:
+                raise ScenarioError(f'{where} has no "{key}": expected {", ".join(keys)}')
+        self._content = content
+
+    def get(self, key: str, default: Any) -> Any:
+        return self._content.get(key, default)
+
+    def _required(self, key: str, default: Any, example: str) -> Any:
+        found = self._content.get(key, default)
+        if found is None:
+            raise ScenarioError(f'{self.where} has no "{key}": give it, as {example}')
+        return found
+
+    def items(self, key: str) -> list[Any]:
+        found = self._content.get(key, [])
+        if not isinstance(found, list):
+            raise ScenarioError(f'"{key}" of {self.where}: expected a list')
+        return found
+
+    def text(self, key: str) -> str:
+        examples = {"topology": "flat:4,2", "op": "all_reduce", "rate": "200mbit"}
+        return str(self._required(key, None, examples[key]))
+
+    def number(self, key: str, default: float) -> float:
+        found = self._content.get(key, default)
+        if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found < 1e12:
+            raise ScenarioError(f'"{key}" of {self.where}: expected a number from 0, not {found}')
+        return float(found)
+
+    def whole(self, key: str, default: int, least: int) -> int:
+        found = self._content.get(key, default)
+        if type(found) is not int or found < least:
+            raise ScenarioError(
+                f'"{key}" of {self.where}: expected a whole number from {least}, not {found}'
+            )
+        return found
+
+    def seconds(self, key: str, default: float | None = None) -> float:
+        found = self._required(key, default, "100ms")
+        match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)\s*(s|ms|us)?", str(found))
+        if match is None:
+            raise ScenarioError(
+                f'"{key}" of {self.where}: expected seconds, as 1.5 or 100ms, not {found}'
+            )
+        return float(match[1]) * SECONDS[match[2] or "s"]

@@ -1,0 +1,199 @@
+"""``dmlcomm simulate``: schedules as flows, jobs that share links, events, and bad files."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from dmlcomm import _core
+from dmlcomm.planning import network as networks
+from dmlcomm.planning.network import PlanError
+from dmlcomm.simulate.run import Player
+from dmlcomm.simulate.scenario import ScenarioError, load, parse
+
+NETWORKS = (
+    {"topology": "flat:5,2", "rate": ["200mbit", "50mbit"]},
+    {"topology": "flat:4,1", "rate": "1gbit", "ranks_per_host": 2},
+    {"topology": "bcube:3,2", "rate": "200mbit"},
+    {"topology": "grid:2x3", "rate": "1gbit,200mbit"},
+    {"topology": "bcube:2,2", "rate": "200mbit", "ranks_per_host": 2},
+)
+OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all")
+
+
+def play(scenario, seed=0):
+    return Player(parse(scenario), seed).run()
+
+
+def on_two_hosts(*jobs, **more):
+    """A scenario in which 1448 kB take one second."""
+    rate = round(8 * 1514e3)
+    network = {"topology": "flat:2,1", "rate": f"{rate}bit", "events": more.get("events", [])}
+    return network | {"jobs": list(jobs)}
+
+
+# Rank 0 sends everything to rank 1.
+ONE_SECOND = {"op": "broadcast", "algorithm": "direct", "size": "1448kB"}
+
+
+@pytest.mark.parametrize("op", OPERATIONS)
+@pytest.mark.parametrize("network", NETWORKS, ids=lambda network: network["topology"])
+def test_every_schedule_takes_the_time_of_the_planners_simulator(network, op):
+    # The two have nothing in common but the schedules. Prices count ports to which several hosts
+    # send as slower, unless they are told not to.
+    scenario = network | {"jobs": [{"op": op, "size": "2MB", "algorithm": "?"}]}
+    rate = network["rate"]
+    rates = ",".join(rate) if isinstance(rate, list) else rate
+    planned = networks.parse(network["topology"], rates, network.get("ranks_per_host", 1))
+    core = planned.core()
+    core.contention = 1.0
+    prices = _core.compare(core, planned.of_job(), op, 2_000_000, 4).prices
+    simulated = [price for price in prices if price.priced_by == "simulation"]
+    assert simulated
+    for price in simulated:
+        scenario["jobs"][0]["algorithm"] = price.name
+        (job,) = play(scenario).jobs
+        assert job.algorithm == price.name
+        assert job.seconds == pytest.approx(price.seconds, rel=0.01), price.name
+
+
+def test_a_job_takes_what_ranks_would_take():
+    (job,) = play(NETWORKS[2] | {"jobs": [{"op": "all_reduce", "size": "12.5MB"}]}).jobs
+    network = networks.parse("bcube:3,2", "200mbit")
+    found = _core.compare(network.core(), network.of_job(), "all_reduce", 12_500_000, 4)
+    assert job.algorithm == found.prices[found.chosen].name == "bml_ring"
+
+
+def test_steps_compute_and_then_communicate():
+    result = play(on_two_hosts(ONE_SECOND | {"compute": "250ms", "steps": 3, "start": 2}))
+    (job,) = result.jobs
+    assert job.seconds == pytest.approx(3 * 1.25, rel=1e-3)
+    assert result.makespan_s == pytest.approx(2 + 3 * 1.25, rel=1e-3)
+    assert [step.operation_s for step in job.steps] == pytest.approx([1, 1, 1], rel=1e-3)
+    assert job.steps[0].begin_s == 2
+    assert job.throughput_bps == pytest.approx(8 * 1448e3 / 1.25, rel=1e-3)
+    used = {(link.nic.host, link.sends): link for link in result.links}
+    assert used[0, True].num_bytes == used[1, False].num_bytes == 3 * 1448e3
+    assert used[0, True].utilisation == pytest.approx(3 / 5.75, rel=1e-3)
+    assert used[1, True].num_bytes == 0
+
+
+def test_jobs_share_links_by_weight_and_priority():
+    alike = play(on_two_hosts(ONE_SECOND, ONE_SECOND | {"name": "other"}))
+    assert [job.seconds for job in alike.jobs] == pytest.approx([2, 2], rel=1e-3)
+    weighted = play(on_two_hosts(ONE_SECOND | {"weight": 3}, ONE_SECOND | {"name": "other"}))
+    assert [job.seconds for job in weighted.jobs] == pytest.approx([4 / 3, 2], rel=1e-3)
+    urgent = play(on_two_hosts(ONE_SECOND | {"priority": 1}, ONE_SECOND | {"name": "other"}))
+    assert [job.seconds for job in urgent.jobs] == pytest.approx([2, 1], rel=1e-3)
+
+
+def test_jobs_on_other_hosts_do_not_meet():
+    network = {"topology": "flat:4,1", "rate": f"{8 * 1514000}bit"}
+    jobs = [ONE_SECOND | {"name": str(a), "hosts": [a, a + 1]} for a in (0, 2)]
+    result = play(network | {"jobs": jobs})
+    assert [job.seconds for job in result.jobs] == pytest.approx([1, 1], rel=1e-3)
+    sent = [link.num_bytes for link in result.links if link.sends]
+    assert sent == [1448e3, 0, 1448e3, 0]
+
+
+def test_a_rate_changes_after_a_dark_time():
+    event = {"at": 0.5, "host": 1, "rate": f"{4 * 1514000}bit", "dark": "200ms"}
+    result = play(on_two_hosts(ONE_SECOND, events=[event]))
+    assert result.makespan_s == pytest.approx(0.5 + 0.2 + 1, rel=1e-3)
+    receives = next(link for link in result.links if link.nic.host == 1 and not link.sends)
+    assert receives.utilisation == pytest.approx(1, rel=1e-3)
+
+
+def test_a_flat_host_loses_one_of_its_nics():
+    network = {"topology": "flat:2,2", "rate": f"{4 * 1514000}bit"}
+    event = {"at": 0.5, "host": "all", "rail": 1, "rate": 0}
+    result = play(network | {"jobs": [ONE_SECOND], "events": [event]})
+    assert result.makespan_s == pytest.approx(1.5, rel=1e-3)
+
+
+def test_the_seed_draws_the_jitter():
+    scenario = on_two_hosts(ONE_SECOND | {"compute": 1, "jitter": 0.5, "steps": 4})
+    times = [play(scenario, seed).makespan_s for seed in (1, 1, 2)]
+    assert times[0] == times[1] != times[2]
+    assert all(8 < time < 10.1 for time in times)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"topology": None}, r'the scenario has no "topology": give it, as flat:4,2'),
+        ({"topology": "ring:4"}, r'"ring:4" is not flat:N,k'),
+        ({"topology": "flat:1,2"}, r"two hosts or more"),
+        ({"rate": "fast"}, r"expected a rate such as 200mbit"),
+        ({"speed": 1}, r'the scenario has no "speed": expected topology, rate'),
+        ({"jobs": []}, r"has no jobs"),
+        ({"jobs": [{"size": "1MB"}]}, r'job 0 has no "op": give it, as all_reduce'),
+        ({"jobs": [{"op": "sum"}]}, r'job "job0": there is no operation "sum"'),
+        ({"jobs": [ONE_SECOND | {"algorithm": "bml"}]}, r'"job0": broadcast has no algorithm "bml'),
+        ({"jobs": [ONE_SECOND | {"size": "1 meg"}]}, r'"1 meg" is not a size such as 12.5MB'),
+        ({"jobs": [ONE_SECOND | {"dtype": "f8"}]}, r'"f8" is not of i8'),
+        ({"jobs": [ONE_SECOND | {"compute": "soon"}]}, r'"compute" of job 0: expected seconds'),
+        ({"jobs": [ONE_SECOND | {"steps": 0}]}, r'"steps" of job 0: expected a whole'),
+        ({"jobs": [ONE_SECOND | {"hosts": [0, 9]}]}, r'"hosts" of job 0: expected numbers'),
+        ({"jobs": [ONE_SECOND | {"hosts": [1, 1, 2]}]}, r'"hosts" of job 0 names a host twice'),
+        ({"jobs": [ONE_SECOND | {"weight": 0}]}, r"has the weight 0"),
+        ({"jobs": [ONE_SECOND | {"priority": 256}]}, r"has the priority 256"),
+        ({"jobs": [ONE_SECOND, ONE_SECOND | {"name": "job0"}]}, r'two jobs have the name "job0"'),
+        ({"events": [{"at": 1, "host": 0, "rail": 1, "rate": "1gbit"}]}, r'"rail" of event 0 is 1'),
+        ({"events": [{"at": 1, "host": 4, "rate": "1gbit"}]}, r'"host" of event 0: expected'),
+        ({"events": [{"host": 0, "rate": "1gbit"}]}, r'event 0 has no "at": give it'),
+        ({"events": [{"at": 0, "host": 0, "rate": 0}]}, r"never end: flow \d+ waits for link 0"),
+        ({"events": 5}, r'"events" of the scenario: expected a list'),
+    ],
+)
+def test_a_wrong_entry_is_named(change, message):
+    scenario = {"topology": "flat:4,1", "rate": "1gbit", "jobs": [ONE_SECOND]} | change
+    with pytest.raises((ScenarioError, PlanError, ValueError), match=message):
+        play(scenario)
+
+
+def test_a_job_on_a_grid_has_all_hosts():
+    job = {"op": "all_reduce", "hosts": [0, 1]}
+    with pytest.raises(ScenarioError, match="on a grid a job has all hosts, in order"):
+        parse({"topology": "bcube:2,2", "rate": "1gbit", "jobs": [job]})
+
+
+def test_a_network_that_is_too_large():
+    job = {"op": "all_reduce", "size": "1MB"}
+    with pytest.raises(ScenarioError, match=r'job "job0" has 4096 ranks: up to 512 are simulated'):
+        play({"topology": "bcube:16,3", "rate": "1gbit", "jobs": [job]})
+
+
+def test_a_file_that_is_none(tmp_path):
+    with pytest.raises(ScenarioError, match=r"nothing.yaml cannot be read: No such file"):
+        load(str(tmp_path / "nothing.yaml"))
+    path = tmp_path / "broken.yaml"
+    path.write_text("jobs: [")
+    with pytest.raises(ScenarioError, match=r"broken.yaml is no YAML"):
+        load(str(path))
+    path.write_text("")
+    with pytest.raises(ScenarioError, match=r"the scenario: expected keys and values"):
+        load(str(path))
+
+
+def test_the_command(tmp_path):
+    path = tmp_path / "scenario.yaml"
+    path.write_text(json.dumps(NETWORKS[2] | {"jobs": [{"op": "all_reduce", "size": "1MB"}]}))
+
+    def run(*arguments):
+        command = [sys.executable, "-m", "dmlcomm", "simulate", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    text = run(str(path))
+    assert text.returncode == 0, text.stderr
+    assert all(part in text.stdout for part in ("bcube:3,2: 9 hosts", "all_reduce", "utilisation"))
+    found = json.loads(run("--json", "--seed", "3", str(path)).stdout)
+    assert found["seed"] == 3
+    assert found["makespan_s"] == found["jobs"][0]["steps"][0]["end_s"] > 0
+    assert len(found["links"]) == 36
+    assert all(0 < link["utilisation"] <= 1 for link in found["links"])
+    wrong = run(str(tmp_path / "nothing.yaml"))
+    assert wrong.returncode == 1
+    assert "error: " in wrong.stderr
+    assert "Traceback" not in wrong.stderr
