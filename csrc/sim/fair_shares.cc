@@ -5,7 +5,7 @@
 namespace dmlcomm::sim {
 namespace {
 
-constexpr uint32_t kNone = UINT32_MAX;
+constexpr uint32_t kNotHere = UINT32_MAX;
 // Of a capacity: less than that is what rounding leaves of a full link.
 constexpr double kNothing = 1e-9;
 
@@ -28,7 +28,7 @@ FairShares::Layer& FairShares::layer_of(uint8_t priority) {
   std::unique_ptr<Layer>& layer = layers_[priority];
   if (layer == nullptr) {
     layer = std::make_unique<Layer>();
-    layer->local_link.resize(capacities_.size(), kNone);
+    layer->local_link.resize(capacities_.size(), kNotHere);
   }
   return *layer;
 }
@@ -39,7 +39,7 @@ double FairShares::left(uint32_t link, const Layer& layer) const {
   double found = capacities_[link];
   for (const auto& [priority, above] : layers_) {
     if (above.get() == &layer) break;
-    if (const uint32_t local = above->local_link[link]; local != kNone) {
+    if (const uint32_t local = above->local_link[link]; local != kNotHere) {
       found -= above->shares.used(local);
     }
   }
@@ -48,7 +48,7 @@ double FairShares::left(uint32_t link, const Layer& layer) const {
 
 uint32_t FairShares::local_link(Layer* layer, uint32_t link) {
   uint32_t& local = layer->local_link[link];
-  if (local == kNone) {
+  if (local == kNotHere) {
     local = layer->shares.add_link(left(link, *layer));
     layer->link.push_back(link);
   }
@@ -87,7 +87,7 @@ void FairShares::update() {
   for (const auto& [priority, layer] : layers_) {
     for (uint32_t link : stale_.links) {
       const uint32_t local = layer->local_link[link];
-      if (local != kNone) layer->shares.set_capacity(local, left(link, *layer));
+      if (local != kNotHere) layer->shares.set_capacity(local, left(link, *layer));
     }
     layer->shares.update();
     for (uint32_t local : layer->shares.changed_groups()) {

@@ -6,11 +6,6 @@
 namespace dmlcomm::sim {
 namespace {
 
-template <typename... Parts>
-Status invalid(const Parts&... parts) {
-  return Status(StatusCode::invalid_argument, parts...);
-}
-
 Status check_length(const char* what, size_t length, size_t num_flows) {
   if (length == 0 || length == num_flows) return {};
   return invalid("there are ", num_flows, " paths, but ", length, " ", what, ": give one to each");

@@ -13,6 +13,12 @@ namespace dmlcomm::sim {
 // Priorities are tickets: 0 goes first, 255 last.
 constexpr int64_t kLastPriority = 255;
 
+// `invalid_argument` with this text.
+template <typename... Parts>
+Status invalid(const Parts&... parts) {
+  return Status(StatusCode::invalid_argument, parts...);
+}
+
 // A flow's path, weight and priority as users give them. `who` begins the message: "flow 3".
 Status check_path(const std::string& who, const std::vector<int64_t>& path, size_t num_links);
 Status check_weight(const std::string& who, double weight);

@@ -8,9 +8,9 @@
 namespace dmlcomm::sim {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNever = std::numeric_limits<double>::infinity();
 // Of a flow: as good as nothing.
-constexpr double kNegligible = 1e-9;
+constexpr double kNearlyNothing = 1e-9;
 constexpr double kBitsPerByte = 8;
 // Moments between two questions whether to go on.
 constexpr uint32_t kPatience = 256;
@@ -66,15 +66,15 @@ Result<Outcome> Play::run(const std::function<bool(size_t num_ended)>& may_go_on
     if (moment % kPatience == 0 && !may_go_on(num_ended_)) {
       return Status(StatusCode::aborted, "the simulation was stopped");
     }
-    if (next_time() == kInfinity) return stalled();
+    if (next_time() == kNever) return stalled();
     step();
   }
   return outcome();
 }
 
 double Play::next_time() const {
-  double time_s = events_.empty() ? kInfinity : events_.top().time_s;
-  if (ends_.time() < kInfinity) {
+  double time_s = events_.empty() ? kNever : events_.top().time_s;
+  if (ends_.time() < kNever) {
     time_s = std::min(time_s, end_of_first(groups_[ends_.index()]));
   }
   return std::max(time_s, now_s_);
@@ -172,7 +172,7 @@ void Play::enter(uint32_t id) {
   if (group.flows.empty()) group.service = 0;  // small numbers are exact
   const double need = task.bytes * kBitsPerByte / task.weight;
   const double done = group.service + need;
-  group.flows.push({done - kNegligible * need, done, id});
+  group.flows.push({done - kNearlyNothing * need, done, id});
   group.weight += task.weight;
   mark_stale(group_of_[id]);
 }
@@ -189,7 +189,7 @@ void Play::end_flows(uint32_t id) {
     end(task);
   }
   if (group.flows.empty()) group.weight = 0;
-  ends_.set(id, kInfinity);
+  ends_.set(id, kNever);
   mark_stale(id);
 }
 
@@ -222,7 +222,7 @@ double Play::end_of_first(const Group& group) const {
 
 void Play::queue_end(uint32_t id) {
   const Group& group = groups_[id];
-  if (group.level == 0) return ends_.set(id, kInfinity);
+  if (group.level == 0) return ends_.set(id, kNever);
   const double left = group.nearly_done - group.service;
   ends_.set(id, group.time_s + std::max(0.0, left) / group.level);
 }

@@ -10,11 +10,6 @@
 namespace dmlcomm::sim {
 namespace {
 
-template <typename... Parts>
-Status invalid(const Parts&... parts) {
-  return Status(StatusCode::invalid_argument, parts...);
-}
-
 Status check_amount(const std::string& who, const char* what, double amount, const char* unit) {
   if (std::isfinite(amount) && amount >= 0) return {};
   return invalid(who, " has the ", what, " ", amount, ": expected a finite number of ", unit,

@@ -92,7 +92,7 @@ def parse(content: Any) -> Scenario:
         fields.text("topology"),
         ",".join(map(str, rate)) if isinstance(rate, list) else str(rate),
         fields.whole("ranks_per_host", 1, least=1),
-        fields.whole("mtu", 1500, least=networks.LEAST_MTU),
+        fields.whole("mtu", networks.DEFAULT_MTU, least=networks.LEAST_MTU),
     )
     if network.num_hosts < 2:
         raise ScenarioError("a scenario needs two hosts or more: inside one, no links are shared")
