@@ -1,5 +1,6 @@
 #include "engine/engine.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/str_cat.h"
@@ -109,7 +110,8 @@ bool Engine::advance_all() {
     start(*running);
     moved = true;
   }
-  queue_.for_each([&](Running& running) { moved |= advance(running); });
+  queue_.for_each_planned([&](Running& running) { moved |= advance(running); });
+  moved |= advance_messages();
   queue_.sweep();
   rail_sharing_->update();
   mesh_->flush_deferred();
@@ -242,11 +244,11 @@ void Engine::start(Running& running) {
   }
 }
 
-std::unique_ptr<Runner> Engine::make_runner(const Running& running) {
+std::unique_ptr<Runner> Engine::make_runner(Running& running) {
   OpState& op = *running.op;
   if (op.request().is_point_to_point()) {
     transport::LinkEvents& events = *this;
-    return std::make_unique<PointToPointRunner>(*mesh_, events, loopback_, op, ++num_receives_);
+    return std::make_unique<PointToPointRunner>(*mesh_, events, messages_, running);
   }
   if (running.plan == nullptr) return board_->runner_for(op, *running.algorithm, pool_);
   return std::make_unique<ScheduleRunner>(*mesh_, pool_, op, running.plan,
@@ -274,6 +276,15 @@ bool Engine::advance(Running& running) {
       learn_of_tickets(running);
     }
     queue_.end(running, Status());
+  }
+  return moved;
+}
+
+// Those that become ready meanwhile, and those that have more to do, have their turn next time.
+bool Engine::advance_messages() {
+  bool moved = false;
+  for (Running* running : std::exchange(messages_.ready, {})) {
+    if (running->op != nullptr) moved |= advance(*running);
   }
   return moved;
 }
@@ -326,14 +337,14 @@ void Engine::provide_window(RecvRequest& request) {
 }
 
 RecvRequest* Engine::claim_any_source(transport::Tag tag, uint64_t before_order) {
-  for (Running& running : queue_.messages()) {
-    const bool has_started = running.op != nullptr && running.runner != nullptr;
-    if (!has_started || running.op->request().peer != kAnySource) continue;
-    RecvRequest* request = static_cast<PointToPointRunner&>(*running.runner).unclaimed();
-    if (request == nullptr || request->source >= 0 || request->tag != tag) continue;
-    return request->posted_order < before_order ? request : nullptr;
-  }
-  return nullptr;
+  auto& unclaimed = messages_.unclaimed;
+  const auto found = std::find_if(unclaimed.begin(), unclaimed.end(),
+                                  [&](auto* runner) { return runner->receive().tag == tag; });
+  if (found == unclaimed.end()) return nullptr;
+  RecvRequest* request = &(*found)->receive();
+  if (request->posted_order >= before_order) return nullptr;
+  unclaimed.erase(found);
+  return request;
 }
 
 }  // namespace dmlcomm::engine

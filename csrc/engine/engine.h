@@ -80,8 +80,9 @@ class Engine final : private Steppable, private transport::LinkEvents {
   void notice_left_peers();
   void start(Running& running);
   void consider_huge_pages(const OpRequest& request);
-  std::unique_ptr<Runner> make_runner(const Running& running);
+  std::unique_ptr<Runner> make_runner(Running& running);
   bool advance(Running& running);
+  bool advance_messages();
   void learn_of_tickets(const Running& running);
   void check_deadlines();
 
@@ -122,13 +123,12 @@ class Engine final : private Steppable, private transport::LinkEvents {
   MemoryPool pool_;
   HugePages huge_pages_;
   std::unordered_map<const schedule::Schedule*, std::shared_ptr<const CompiledPlan>> plans_;
-  Loopback loopback_;
+  Messages messages_;
   OperationQueue queue_;  // after what its runners use; submission is synchronised by itself
   std::unique_ptr<RailSharing> rail_sharing_;
   Status failure_;             // the same as error(), for the driver
   bool in_runner_ = false;     // a runner's start() or advance() is on the stack
   bool is_finishing_ = false;  // end_what_waits_for_nobody() is
-  uint64_t num_receives_ = 0;
   CollectiveHistory history_;
 
   std::unique_ptr<ProgressDriver> driver_;  // constant after create()

@@ -99,6 +99,8 @@ bool OperationQueue::take_submitted() {
     const auto added = list.emplace(list.end());
     added->sequence = op->sequence();
     added->op = std::move(op);
+    added->place = added;
+    added->is_message = is_message;
     if (next == list.end()) next = added;
     has_tickets_ |= added->op->ticket() != kDefaultTicket;
     if (!is_message) {
@@ -242,30 +244,23 @@ void OperationQueue::note_orders() {
 
 void OperationQueue::end(Running& running, const Status& status) {
   if (running.op == nullptr) return;
-  const bool is_collective = !running.op->request().is_point_to_point();
   if (running.has_started) --num_running_;
   may_have_startable_ = true;
   ended_.push_back({std::move(running.op), status});
   running.op = nullptr;
-  if (is_collective) note_orders();
+  if (!running.is_message) note_orders();
   if (status.ok()) running.runner.reset();
-  swept_ = false;
+  to_sweep_.push_back(running.place);
 }
 
 void OperationQueue::sweep() {
-  if (std::exchange(swept_, true)) return;
-  const auto sweep_list = [](std::list<Running>& list, std::list<Running>::iterator& next) {
-    for (auto it = list.begin(); it != list.end();) {
-      if (it->op != nullptr) {
-        ++it;
-        continue;
-      }
-      if (it == next) ++next;
-      it = list.erase(it);
-    }
-  };
-  sweep_list(collectives_, next_to_plan_);
-  sweep_list(messages_, next_message_);
+  for (const auto place : to_sweep_) {
+    auto& list = place->is_message ? messages_ : collectives_;
+    auto& next = place->is_message ? next_message_ : next_to_plan_;
+    if (place == next) ++next;
+    list.erase(place);
+  }
+  to_sweep_.clear();
 }
 
 void OperationQueue::report_ended(std::unique_lock<std::mutex>& progress_lock) {
@@ -278,6 +273,7 @@ void OperationQueue::report_ended(std::unique_lock<std::mutex>& progress_lock) {
 void OperationQueue::clear() {
   collectives_.clear();
   messages_.clear();
+  to_sweep_.clear();
   next_to_plan_ = collectives_.end();
   next_message_ = messages_.end();
 }

@@ -40,6 +40,8 @@ class OperationQueue {
     const schedule::Algorithm* algorithm = nullptr;  // of a collective that has been planned
     std::shared_ptr<const CompiledPlan> plan;        // the same; null if it is no schedule
     bool has_started = false;
+    bool is_message = false;
+    std::list<Running>::iterator place;  // in its list
   };
 
   // `first_sequence`: number of the first collective.
@@ -87,7 +89,6 @@ class OperationQueue {
   bool runs_collective() const { return num_running_ > 0; }
   // The last collective that has been taken.
   uint64_t last_taken() const { return last_taken_; }
-  std::list<Running>& messages() { return messages_; }
   // `visit(running)` for every operation that has not ended: collectives in their order, then
   // point-to-point ones. Operations may end meanwhile.
   template <typename Visit>
@@ -96,6 +97,13 @@ class OperationQueue {
       for (Running& running : *list) {
         if (running.op != nullptr) visit(running);
       }
+    }
+  }
+  // The same, of the collectives that have been planned.
+  template <typename Visit>
+  void for_each_planned(Visit visit) {
+    for (auto it = collectives_.begin(); it != next_to_plan_; ++it) {
+      if (it->op != nullptr) visit(*it);
     }
   }
   // `visit(running)` for every collective that has not ended, in their order.
@@ -142,6 +150,7 @@ class OperationQueue {
   std::list<Running> collectives_;  // in their order
   std::list<Running> messages_;
   std::vector<std::pair<std::shared_ptr<OpState>, Status>> ended_;
+  std::vector<std::list<Running>::iterator> to_sweep_;
   std::list<Running>::iterator next_to_plan_ = collectives_.end();
   std::list<Running>::iterator next_message_ = messages_.end();  // to start
   size_t num_running_ = 0;                                       // collectives
@@ -149,7 +158,6 @@ class OperationQueue {
   bool may_have_startable_ = true;  // something has changed
   // Of those that run, by ticket and size: the first small one, and the first large one.
   transport::SendOrder small_ = transport::kSendLast, large_ = transport::kSendLast;
-  bool swept_ = true;  // nothing has ended since
   uint64_t last_taken_;
 
   // Guarded by mutex_.

@@ -2,20 +2,26 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 
 namespace dmlcomm::engine {
 
 PointToPointRunner::PointToPointRunner(transport::Mesh& mesh, transport::LinkEvents& events,
-                                       Loopback& loopback, OpState& op, uint64_t order)
-    : Runner(op.info()), mesh_(mesh), events_(events), loopback_(loopback), op_(op) {
-  const OpRequest& request = op.request();
+                                       Messages& messages, OperationQueue::Running& running)
+    : Runner(running.op->info()),
+      mesh_(mesh),
+      events_(events),
+      messages_(messages),
+      running_(running),
+      op_(*running.op) {
+  const OpRequest& request = op_.request();
   const transport::Tag tag = transport::point_to_point_tag(request.tag);
   out_.tag = in_.tag = tag;
-  out_.op = in_.op = op.info();
-  out_.order.ticket = op.ticket();
-  out_.age = op.age();
+  out_.op = in_.op = op_.info();
+  out_.order.ticket = op_.ticket();
+  out_.age = op_.age();
   out_.owner = in_.owner = this;
   if (sends()) {
     out_.bytes = request.input.bytes();
@@ -23,13 +29,16 @@ PointToPointRunner::PointToPointRunner(transport::Mesh& mesh, transport::LinkEve
   } else {
     in_.bytes = request.output.bytes();
     in_.destination = request.output.at(0, in_.bytes);
-    in_.posted_order = order;
+    in_.posted_order = ++messages_.num_receives;
   }
 }
 
 PointToPointRunner::~PointToPointRunner() {
-  loopback_.sends.remove(this);
-  loopback_.receives.remove(this);
+  if (is_ready_) std::erase(messages_.ready, &running_);
+  if (done_) return;
+  messages_.own_sends.remove(this);
+  messages_.own_receives.remove(this);
+  messages_.unclaimed.remove(this);
 }
 
 Status PointToPointRunner::start() {
@@ -39,7 +48,7 @@ Status PointToPointRunner::start() {
   if (peer == mesh_.rank()) {
     bool met = false;
     DMLCOMM_RETURN_IF_ERROR(receive_from_self(&met));
-    if (!met) loopback_.receives.push_back(this);
+    if (!met) messages_.own_receives.push_back(this);
   } else if (sends()) {
     mesh_.link(peer).send(out_);
   } else {
@@ -56,32 +65,32 @@ Status PointToPointRunner::copy_to(transport::RecvRequest& request) {
   request.source = mesh_.rank();
   request.arrived = request.bytes;
   events_.on_arrived(request);
-  arrived_ = true;
+  set_arrived();
   return Status();
 }
 
 Status PointToPointRunner::send_to_self() {
-  const auto it = std::find_if(loopback_.receives.begin(), loopback_.receives.end(),
+  const auto it = std::find_if(messages_.own_receives.begin(), messages_.own_receives.end(),
                                [&](auto* r) { return r->in_.tag == out_.tag; });
-  const uint64_t before = it == loopback_.receives.end() ? UINT64_MAX : (*it)->in_.posted_order;
+  const uint64_t before = it == messages_.own_receives.end() ? UINT64_MAX : (*it)->in_.posted_order;
   if (transport::RecvRequest* any = events_.claim_any_source(out_.tag, before)) {
     return copy_to(*any);
   }
-  if (it == loopback_.receives.end()) {
-    loopback_.sends.push_back(this);
+  if (it == messages_.own_receives.end()) {
+    messages_.own_sends.push_back(this);
     return Status();
   }
   PointToPointRunner* receiver = *it;
-  loopback_.receives.erase(it);
+  messages_.own_receives.erase(it);
   return copy_to(receiver->in_);
 }
 
 Status PointToPointRunner::receive_from_self(bool* met) {
-  const auto it = std::find_if(loopback_.sends.begin(), loopback_.sends.end(),
+  const auto it = std::find_if(messages_.own_sends.begin(), messages_.own_sends.end(),
                                [&](auto* s) { return s->out_.tag == in_.tag; });
-  if (it == loopback_.sends.end()) return Status();
+  if (it == messages_.own_sends.end()) return Status();
   PointToPointRunner* sender = *it;
-  loopback_.sends.erase(it);
+  messages_.own_sends.erase(it);
   *met = true;
   return sender->copy_to(in_);
 }
@@ -105,20 +114,21 @@ Status PointToPointRunner::start_any_source() {
   if (oldest != nullptr) {
     oldest->recv(in_);
   } else {
-    unclaimed_ = true;
+    messages_.unclaimed.push_back(this);
   }
   return Status();
 }
 
-transport::RecvRequest* PointToPointRunner::unclaimed() { return unclaimed_ ? &in_ : nullptr; }
-
 Status PointToPointRunner::advance(bool* moved) {
-  if (unclaimed_ && in_.source >= 0) unclaimed_ = false;
+  is_ready_ = false;
   if (!arrived_ || done_) return Status();
   if (!sends() && in_.offered) {
     bool complete = false;
     DMLCOMM_RETURN_IF_ERROR(mesh_.link(in_.source).take_offer(in_, moved, &complete));
-    if (!complete) return Status();
+    if (!complete) {
+      set_ready();
+      return Status();
+    }
   }
   *moved = true;
   if (!sends()) op_.set_source(in_.source);
@@ -133,10 +143,19 @@ bool PointToPointRunner::waits_for(int peer) const {
   return wanted == kAnySource ? in_.source == peer : wanted == peer;
 }
 
-void PointToPointRunner::on_sent(transport::SendRequest&) { arrived_ = true; }
+void PointToPointRunner::on_sent(transport::SendRequest&) { set_arrived(); }
 
 void PointToPointRunner::on_arrived(transport::RecvRequest& request) {
-  if (request.offered || request.arrived == request.bytes) arrived_ = true;
+  if (request.offered || request.arrived == request.bytes) set_arrived();
+}
+
+void PointToPointRunner::set_arrived() {
+  arrived_ = true;
+  set_ready();
+}
+
+void PointToPointRunner::set_ready() {
+  if (!std::exchange(is_ready_, true)) messages_.ready.push_back(&running_);
 }
 
 void PointToPointRunner::provide_window(transport::RecvRequest&) { DMLCOMM_CHECK(false); }

@@ -1,9 +1,11 @@
-// PointToPointRunner: one message, sent or received. Loopback: where messages to oneself meet.
+// PointToPointRunner: one message, sent or received. Messages: what those of a communicator share.
 #pragma once
 
 #include <list>
+#include <vector>
 
 #include "engine/op_state.h"
+#include "engine/operation_queue.h"
 #include "engine/runner.h"
 #include "transport/mesh.h"
 
@@ -11,17 +13,21 @@ namespace dmlcomm::engine {
 
 class PointToPointRunner;
 
-// Messages of this rank to itself: the first of a pair waits for the second, in order per tag.
-struct Loopback {
-  std::list<PointToPointRunner*> sends;
-  std::list<PointToPointRunner*> receives;
+struct Messages {
+  // Of this rank to itself: the first of a pair waits for the second, in order per tag.
+  std::list<PointToPointRunner*> own_sends, own_receives;
+  // Receives that wait for any source, in the order in which they were posted.
+  std::list<PointToPointRunner*> unclaimed;
+  // What can go on. Thousands may wait meanwhile, which nobody visits.
+  std::vector<OperationQueue::Running*> ready;
+  uint64_t num_receives = 0;
 };
 
 class PointToPointRunner final : public Runner {
  public:
-  // `order` grows from one point-to-point receive to the next.
-  PointToPointRunner(transport::Mesh& mesh, transport::LinkEvents& events, Loopback& loopback,
-                     OpState& op, uint64_t order);
+  // Of `running`, which holds its operation.
+  PointToPointRunner(transport::Mesh& mesh, transport::LinkEvents& events, Messages& messages,
+                     OperationQueue::Running& running);
   ~PointToPointRunner() override;
 
   Status start() override;
@@ -32,8 +38,8 @@ class PointToPointRunner final : public Runner {
   void on_arrived(transport::RecvRequest& request) override;
   void provide_window(transport::RecvRequest& request) override;
 
-  // The receive, while it waits for a message from any source; else null.
-  transport::RecvRequest* unclaimed();
+  // Of a receive from any source.
+  transport::RecvRequest& receive() { return in_; }
 
  private:
   bool sends() const { return op_.request().shape.kind == schedule::OpKind::send; }
@@ -41,15 +47,18 @@ class PointToPointRunner final : public Runner {
   Status send_to_self();
   Status receive_from_self(bool* met);
   Status copy_to(transport::RecvRequest& request);
+  void set_arrived();
+  void set_ready();
 
   transport::Mesh& mesh_;
   transport::LinkEvents& events_;
-  Loopback& loopback_;
+  Messages& messages_;
+  OperationQueue::Running& running_;
   OpState& op_;
   transport::SendRequest out_;
   transport::RecvRequest in_;
-  bool unclaimed_ = false;
-  bool arrived_ = false;
+  bool arrived_ = false;   // or was sent
+  bool is_ready_ = false;  // it is in messages_.ready
   bool done_ = false;
 };
 

@@ -126,6 +126,7 @@ void Tuner::planned(const OpState& op) {
 }
 
 void Tuner::started(const OpState& op) {
+  if (!measures()) return;
   const int64_t now = now_ns();
   if (num_running_++ == 0) active_since_ns_ = now;
   Past* const started = find(op.sequence());
@@ -137,6 +138,7 @@ void Tuner::started(const OpState& op) {
 }
 
 void Tuner::ended(uint64_t sequence, const Runner& runner) {
+  if (!measures()) return;
   const int64_t now = now_ns();
   if (--num_running_ == 0) active_ns_ += now - active_since_ns_;
   const CompiledPlan* const plan = runner.plan();
