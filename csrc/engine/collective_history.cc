@@ -10,6 +10,7 @@ std::optional<CollectiveHistory::Disagreement> CollectiveHistory::begin(uint64_t
                                                                         const OpInfo& ours,
                                                                         uint64_t oldest) {
   begun_[sequence % kSize] = {sequence, ours};
+  if (early_.empty()) return std::nullopt;
   if (const auto found = early_.find(sequence); found != early_.end()) {
     for (const Early& early : found->second) {
       if (early.op != ours) return Disagreement{sequence, ours, early.peer, early.op};

@@ -105,7 +105,7 @@ bool Engine::step(bool look) {
 
 bool Engine::advance_all() {
   bool moved = false;
-  plan_collectives(&moved);
+  if (queue_.has_unplanned()) plan_collectives(&moved);
   while (Running* running = next_to_start()) {
     start(*running);
     moved = true;
@@ -119,7 +119,7 @@ bool Engine::advance_all() {
 }
 
 void Engine::plan_collectives(bool* moved) {
-  if (queue_.has_collectives() && !exchanged_capabilities(moved)) return;
+  if (!exchanged_capabilities(moved)) return;
   while (Running* next = queue_.next_to_plan()) {
     const uint64_t window =
         agenda_->is_used() ? AgendaWords::kPlaces : tuner_->window(next->op->request().shape);
@@ -131,7 +131,7 @@ void Engine::plan_collectives(bool* moved) {
 }
 
 OperationQueue::Running* Engine::next_to_start() {
-  if (!agenda_->is_used()) return queue_.next_to_start();
+  if (!agenda_->is_used()) return queue_.may_start_any() ? queue_.next_to_start() : nullptr;
   agenda_->show(queue_);
   if (Running* message = queue_.next_message()) return message;
   if (queue_.runs_collective() || !queue_.has_collectives()) return nullptr;

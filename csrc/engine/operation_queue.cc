@@ -82,8 +82,7 @@ bool OperationQueue::has_submitted() const {
   return !submitted_.empty();
 }
 
-bool OperationQueue::take_submitted() {
-  if (!has_submitted_.load(std::memory_order_acquire)) return false;
+bool OperationQueue::take_what_is_submitted() {
   std::vector<std::shared_ptr<OpState>> taken;
   Status error;
   {
@@ -253,7 +252,7 @@ void OperationQueue::end(Running& running, const Status& status) {
   to_sweep_.push_back(running.place);
 }
 
-void OperationQueue::sweep() {
+void OperationQueue::drop_ended() {
   for (const auto place : to_sweep_) {
     auto& list = place->is_message ? messages_ : collectives_;
     auto& next = place->is_message ? next_message_ : next_to_plan_;

@@ -62,13 +62,18 @@ class OperationQueue {
 
   // --- with the progress lock ---
   // Moves submitted operations to the lists. True if there were any.
-  bool take_submitted();
+  bool take_submitted() {
+    return has_submitted_.load(std::memory_order_acquire) && take_what_is_submitted();
+  }
+  bool has_unplanned() const { return next_to_plan_ != collectives_.end(); }
   // The next collective to plan, or null.
   Running* next_to_plan();
   // How many places it is behind the oldest one.
   uint64_t distance(const Running& running) const { return running.sequence - oldest_collective(); }
   // It has its algorithm now, and may start.
   void planned(Running& running);
+  // False: next_to_start() would find nothing.
+  bool may_start_any() const { return may_have_startable_ || next_message_ != messages_.end(); }
   // The operation to start now, or null. It counts as running from now on.
   Running* next_to_start();
   // The same, of messages.
@@ -79,7 +84,9 @@ class OperationQueue {
   bool waits_for_earlier(uint64_t sequence) const;
   // Notes the end of an operation, which stays in its list, without the operation, until sweep().
   void end(Running& running, const Status& status);
-  void sweep();
+  void sweep() {
+    if (!to_sweep_.empty()) drop_ended();
+  }
   bool has_ended() const { return !ended_.empty(); }
   // Releases the lock, and completes the operations that have ended.
   void report_ended(std::unique_lock<std::mutex>& progress_lock);
@@ -87,6 +94,7 @@ class OperationQueue {
 
   bool has_collectives() const { return !collectives_.empty(); }
   bool runs_collective() const { return num_running_ > 0; }
+  bool runs_many_collectives() const { return num_running_ > 1; }
   // The last collective that has been taken.
   uint64_t last_taken() const { return last_taken_; }
   // `visit(running)` for every operation that has not ended: collectives in their order, then
@@ -136,6 +144,8 @@ class OperationQueue {
   }
 
  private:
+  bool take_what_is_submitted();
+  void drop_ended();
   void hurry_those_before(Running& added);
   // The next one by ticket and number, behind `last` (null: the first), of those that are planned
   // and have not started.

@@ -13,7 +13,7 @@ constexpr int64_t kHoldNs = 30 * kNsPerMs;
 
 }  // namespace
 
-void RailSharing::update() {
+void RailSharing::look() {
   if (queue_.runs_small_beside_large()) {
     last_needed_ns_ = clock_();
     share(true);

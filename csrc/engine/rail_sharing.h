@@ -26,9 +26,12 @@ class RailSharing {
       : queue_(queue), share_rails_(std::move(share_rails)), clock_(std::move(clock)) {}
 
   // In each step, after operations have started and ended.
-  void update();
+  void update() {
+    if (shares_ || queue_.runs_many_collectives()) look();
+  }
 
  private:
+  void look();
   void share(bool shares);
 
   const OperationQueue& queue_;

@@ -199,7 +199,7 @@ void LaneSet::limit_credit() {
   for_each_lane([this](size_t, Lane& lane) { lane.limit_credit(shape_.credit_bytes); });
 }
 
-bool LaneSet::feed() {
+bool LaneSet::feed_large() {
   bool moved = false;
   while (!large_.empty()) {
     const auto [index, lane] = next_large();

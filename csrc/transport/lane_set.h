@@ -74,7 +74,7 @@ class LaneSet {
   void limit_credit();
 
   // Gives parts of large messages to lanes that have room.
-  bool feed();
+  bool feed() { return !large_.empty() && feed_large(); }
   // All frames have been written.
   bool idle() const;
   // Frames that are not through: not written or, with several rails, not confirmed.
@@ -93,6 +93,7 @@ class LaneSet {
   };
 
   RailCounters& counters_of(size_t index) { return counters_[index % shape_.num_rails]; }
+  bool feed_large();
   void number(OutFrame& frame);
   size_t num_alive() const;
   Lane* lane_for_ordered();
