@@ -111,7 +111,7 @@ bool Engine::advance_all() {
     moved = true;
   }
   queue_.for_each_planned([&](Running& running) { moved |= advance(running); });
-  moved |= advance_messages();
+  if (!messages_.ready.empty()) moved |= advance_messages();
   queue_.sweep();
   rail_sharing_->update();
   mesh_->flush_deferred();
