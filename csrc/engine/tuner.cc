@@ -20,8 +20,10 @@ using transport::RankReport;
 // given, so many that one which is needed soon is seen behind the tensors of a whole model.
 constexpr uint64_t kWindow = 8;
 constexpr uint64_t kWindowOfTickets = 256;
-// The first ones of a size run alone, so that what they show counts at once.
+// The first ones of a size run alone, so that what they show counts at once; and so do the first
+// ones at new rates. A rail that had little to do shows its rate only when it has more.
 constexpr size_t kFirstOfSize = 8;
+constexpr size_t kFirstAtRates = 8;
 // A rate is taken over if it differs by 30 % from the one in use in several reports in a row, or is
 // half of it or twice. In eighths of powers of two, as reports have it.
 constexpr int kHysteresis = 3;
@@ -78,7 +80,8 @@ uint64_t Tuner::window(const schedule::OpShape& shape) const {
   if (!schedule::joins_all(shape)) return kWindow;
   const schedule::Trials* const trials = planner_.trials_of(shape);
   if (trials == nullptr) return kWindow;
-  return trials->num_started() < kFirstOfSize || trials->is_trying() ? 1 : kWindow;
+  const bool is_first = trials->num_started() < kFirstOfSize || num_alone_ > 0;
+  return is_first || trials->is_trying() ? 1 : kWindow;
 }
 
 RankReport Tuner::own_report(const OpState& op, bool uses_tickets) const {
@@ -115,6 +118,7 @@ void Tuner::plan(const OpState& op) {
   for (const uint64_t places = window(shape); num_learnt_ + places < next.sequence && is_on_;) {
     learn(++num_learnt_);
   }
+  if (next.joins_all && num_alone_ > 0) --num_alone_;
   next.algorithm = &planner_.choose(shape);
   past_.push_back(std::move(next));
   if (past_.size() > (uses_tickets_ ? 2 * kWindowOfTickets : 4 * kWindow)) past_.pop_front();
@@ -232,6 +236,7 @@ void Tuner::use(const RankReport& report) {
   for (Past& past : past_) past.is_outdated = true;
   in_use_ = report;
   num_others_ = 0;
+  num_alone_ = kFirstAtRates;
   if (options_.rank == 0) {
     log_info("group '", options_.name, "': measured rates of the slowest host: ", text,
              ", round trip ", std::llround(report.round_trip_us()),

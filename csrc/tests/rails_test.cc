@@ -108,21 +108,35 @@ TEST(RailsTest, AStripedMessageUsesEveryRail) {
   }
 }
 
-// Meters that know a rate of a kilobyte per second.
-std::vector<RailMeter> slow_meters(size_t num_rails) {
-  std::vector<RailMeter> meters(num_rails);
+// Meters that know these rates.
+std::vector<RailMeter> meters_at(const std::vector<int64_t>& bytes_per_second) {
+  std::vector<RailMeter> meters(bytes_per_second.size());
   Channel::Flow flow;
   flow.confirmed_bytes = 100'000;
-  for (RailMeter& meter : meters) {
-    meter.add({}, flow, flow.confirmed_bytes);
-    meter.end_period(0, 100 * kNsPerS, 0, RailMeter::Traffic::even);
+  for (size_t rail = 0; rail < meters.size(); ++rail) {
+    meters[rail].add({}, flow, flow.confirmed_bytes);
+    const int64_t active_ns = 100'000 * kNsPerS / bytes_per_second[rail];
+    meters[rail].end_period(0, active_ns, 0, RailMeter::Traffic::even);
   }
   return meters;
 }
 
+// What it takes tells whether it is still so slow; more would hold the message up.
+TEST(RailsTest, ARailThatIsMuchSlowerTakesOneSmallPart) {
+  std::mt19937 random(1);
+  std::vector<RailMeter> meters = meters_at({1'000'000'000, 1000});
+  Pair pair(2, 1u << 20, 1, kAnyRail, meters.data());
+  Message message(collective_tag(1, 0, 0), random_bytes(2'000'000, random));
+  begin_to_send(pair, message);
+  pair.settle();
+  EXPECT_EQ(message.got, message.data);
+  EXPECT_GT(pair.counters_a[1].bytes_sent, 16'000u);
+  EXPECT_LT(pair.counters_a[1].bytes_sent, 20'000u);
+}
+
 TEST(RailsTest, LargeMessagesLeaveRoomAndSmallOnesPassThem) {
   std::mt19937 random(1);
-  std::vector<RailMeter> meters = slow_meters(2);
+  std::vector<RailMeter> meters = meters_at({1000, 1000});
   Pair pair(2, 1u << 20, 1, kAnyRail, meters.data());
   for (RailMeter& meter : meters) meter.share(0.5);
   Message large(collective_tag(1, 0, 0), random_bytes(500'000, random));

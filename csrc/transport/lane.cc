@@ -231,13 +231,14 @@ Lane::Prospect Lane::prospect(int64_t now_ns) {
   if (now_ns - prospect_ns_ > kProspectNs) {
     const Channel::Flow flow = channel_->flow();
     if (bytes_since_prospect_ > kMaxDeferredPayload) carried_ns_ = now_ns;
-    const bool is_old = now_ns - carried_ns_ > kProspectAgeNs;
-    prospect_ = {static_cast<double>(flow.queued_bytes), is_old ? 0 : flow.bytes_per_second};
+    const bool is_idle = now_ns - carried_ns_ > kProspectAgeNs;
+    const double rate = is_idle ? 0 : flow.bytes_per_second;
+    prospect_ = {static_cast<double>(flow.queued_bytes), rate, is_idle};
     prospect_ns_ = now_ns;
     bytes_since_prospect_ = 0;
   }
   const auto added = static_cast<double>(bytes_since_prospect_ + queued_bytes_);
-  return {prospect_.queued_bytes + added, prospect_.bytes_per_second};
+  return {prospect_.queued_bytes + added, prospect_.bytes_per_second, prospect_.is_idle};
 }
 
 void Lane::limit_credit(size_t bytes) {

@@ -107,10 +107,11 @@ class Lane {
   }
   size_t queued_bytes() const { return queued_bytes_; }
   // Bytes that have not arrived, and the rate at which they do, as far as the kernel knows; a rate
-  // of 0 is not known.
+  // of 0 is not known. Idle: it has carried nothing for so long that its rate may be another one.
   struct Prospect {
     double queued_bytes = 0;
     double bytes_per_second = 0;
+    bool is_idle = false;
   };
   Prospect prospect(int64_t now_ns);
   // Frames that are not written, or not confirmed.

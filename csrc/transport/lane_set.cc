@@ -131,67 +131,91 @@ Lane* LaneSet::first_lane() const {
   return shape_.first_rail < lanes_.size() ? lanes_[shape_.first_rail].get() : nullptr;
 }
 
-// For the next part of the message.
-Lane* LaneSet::next_with_room(const Large& message) {
-  const SendOrder& order = message.request->order;
-  Lane* only =
-      is_striped(message.request->rail) ? first_lane() : lanes_[message.request->rail].get();
-  if (only != nullptr) return only->has_room(order) ? only : nullptr;
+LaneSet::Turn LaneSet::next_turn_of(size_t message) {
+  const SendRequest& request = *large_[message].request;
+  const size_t left = large_[message].left();
+  Lane* const only = is_striped(request.rail) ? first_lane() : lanes_[request.rail].get();
+  if (only != nullptr) {
+    return {message, only->has_room(request.order) ? only : nullptr, part_bytes(left, 1)};
+  }
   for (size_t i = 0; i < lanes_.size(); ++i) {
     const size_t index = (next_lane_ + i) % lanes_.size();
-    if (!lanes_[index] || !lanes_[index]->has_room(order)) continue;
-    if (would_be_last(index, part_bytes(message), message.left())) continue;
+    if (!lanes_[index] || !lanes_[index]->has_room(request.order)) continue;
+    const int64_t now = now_ns();
+    const size_t bytes = part_bytes(left, share_of(index, now));
+    if (would_be_last(index, bytes, left, now)) continue;
     next_lane_ = (index + 1) % lanes_.size();
-    return lanes_[index].get();
+    return {message, lanes_[index].get(), bytes};
   }
-  return nullptr;
+  return {};
+}
+
+// Where the kernel does not know the rate, as the lane had too little to send, its rail may have
+// shown one. 0: not known.
+double LaneSet::rate_of(size_t index, const Lane::Prospect& prospect) const {
+  if (prospect.bytes_per_second > 0 || meters_ == nullptr) return prospect.bytes_per_second;
+  return meters_[index % shape_.num_rails].bits_per_second() / 8;
+}
+
+// The lane's share of all rates. Where one is not known it is taken for that of the lane.
+double LaneSet::share_of(size_t index, int64_t now) const {
+  const double own = rate_of(index, lanes_[index]->prospect(now));
+  if (own <= 0) return 1 / static_cast<double>(num_alive());
+  double all = 0;
+  for_each_lane([&](size_t other, Lane& lane) {
+    const double rate = rate_of(other, lane.prospect(now));
+    all += rate > 0 ? rate : own;
+  });
+  return own / all;
 }
 
 // Whether the other lanes would carry all that is left before this one has carried the next part,
 // and one of them that part alone. So the lane that would be first takes it, now or as soon as it
-// has room.
-bool LaneSet::would_be_last(size_t index, size_t part, size_t left) const {
+// has room. A lane that was idle takes the first part in any case: its rate may have changed.
+bool LaneSet::would_be_last(size_t index, size_t part, size_t left, int64_t now) const {
   if (!has_many_rails()) return false;
-  const int64_t now = now_ns();
-  const auto seconds = [part](const Lane::Prospect& prospect) {
-    return (prospect.queued_bytes + static_cast<double>(part)) / prospect.bytes_per_second;
+  const auto seconds = [part](double queued_bytes, double rate) {
+    return (queued_bytes + static_cast<double>(part)) / rate;
   };
   const Lane::Prospect own = lanes_[index]->prospect(now);
-  if (own.bytes_per_second <= 0) return false;
-  const double own_s = seconds(own);
-  double queued = static_cast<double>(left), rate = 0;
+  const double own_rate = rate_of(index, own);
+  if (own_rate <= 0 || (own.is_idle && own.queued_bytes <= 0)) return false;
+  const double own_s = seconds(own.queued_bytes, own_rate);
+  double queued = static_cast<double>(left), all = 0;
   bool is_first = true;
-  for (size_t other = 0; other < lanes_.size(); ++other) {
-    if (other == index || !lanes_[other]) continue;
-    const Lane::Prospect prospect = lanes_[other]->prospect(now);
-    if (prospect.bytes_per_second <= 0) continue;
+  for_each_lane([&](size_t other, Lane& lane) {
+    const Lane::Prospect prospect = lane.prospect(now);
+    const double rate = rate_of(other, prospect);
+    if (other == index || rate <= 0) return;
     queued += prospect.queued_bytes;
-    rate += prospect.bytes_per_second;
-    is_first = is_first && own_s <= seconds(prospect);
-  }
-  return !is_first && own_s > queued / rate;
+    all += rate;
+    is_first = is_first && own_s <= seconds(prospect.queued_bytes, rate);
+  });
+  return !is_first && own_s > queued / all;
 }
 
-// Parts shrink towards the end, so that all lanes finish together.
-size_t LaneSet::part_bytes(const Large& message) const {
+// Parts shrink towards the end, so that all lanes finish together. A lane with a small share of the
+// rates has small parts, as a large one would take it longer than the others need for the message.
+size_t LaneSet::part_bytes(size_t left, double share) const {
   if (!has_many_rails()) return within_budget(kMaxPayloadBytes);
-  const bool has_one_lane = first_lane() != nullptr || !is_striped(message.request->rail);
-  const size_t num_used = has_one_lane ? 1 : num_alive();
-  return std::clamp(message.left() / (2 * num_used), kMinPartBytes, within_budget(kMaxPartBytes));
+  const auto bytes = static_cast<size_t>(share * static_cast<double>(left) / 2);
+  return std::clamp(bytes, kMinPartBytes, within_budget(kMaxPartBytes));
 }
 
-std::pair<size_t, Lane*> LaneSet::next_large() {
+LaneSet::Turn LaneSet::next_turn() {
   if (num_parts_ % kPartsPerOldest == kPartsPerOldest - 1) {
     const auto is_older = [](const Large& a, const Large& b) {
       return a.request->age < b.request->age;
     };
     const auto oldest = std::min_element(large_.begin(), large_.end(), is_older);
-    if (Lane* lane = next_with_room(*oldest)) return {oldest - large_.begin(), lane};
+    const Turn turn = next_turn_of(static_cast<size_t>(oldest - large_.begin()));
+    if (turn.lane != nullptr) return turn;
   }
-  for (size_t i = 0; i < large_.size(); ++i) {
-    if (Lane* lane = next_with_room(large_[i])) return {i, lane};
+  for (size_t message = 0; message < large_.size(); ++message) {
+    const Turn turn = next_turn_of(message);
+    if (turn.lane != nullptr) return turn;
   }
-  return {0, nullptr};
+  return {};
 }
 
 void LaneSet::limit_credit() {
@@ -202,15 +226,15 @@ void LaneSet::limit_credit() {
 bool LaneSet::feed_large() {
   bool moved = false;
   while (!large_.empty()) {
-    const auto [index, lane] = next_large();
-    if (lane == nullptr) break;
-    const Large& message = large_[index];
-    const size_t most = std::min(part_bytes(message), lane->credit(now_ns()));
+    const Turn turn = next_turn();
+    if (turn.lane == nullptr) break;
+    const Large& message = large_[turn.message];
+    const size_t most = std::min(turn.bytes, turn.lane->credit(now_ns()));
     OutFrame frame = next_part(message.header, *message.request, most);
     ++num_parts_;
-    if (message.left() == 0) large_.erase(large_.begin() + static_cast<ptrdiff_t>(index));
+    if (message.left() == 0) large_.erase(large_.begin() + static_cast<ptrdiff_t>(turn.message));
     number(frame);
-    lane->push(std::move(frame));
+    turn.lane->push(std::move(frame));
     moved = true;
   }
   return moved;

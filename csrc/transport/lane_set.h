@@ -3,9 +3,9 @@
 //
 // A large message is cut into parts, and a lane takes the next part whenever it has room: a lane
 // that is twice as fast carries twice as much. The next part is one of the message that goes first
-// (SendOrder), and every sixteenth one of the oldest operation, so that none waits for ever. At the
-// end of a message a slow lane takes none that the others would have carried before. With several
-// rails,
+// (SendOrder), and every sixteenth one of the oldest operation, so that none waits for ever. Parts
+// of a slow lane are small, and at the end of a message it takes none that the others would have
+// carried before. With several rails,
 //  - frames whose order matters (control, small messages between two points) share one lane, and
 //    move to another only when that dies;
 //  - a message that names a rail takes its lane while that lives;
@@ -91,6 +91,12 @@ class LaneSet {
 
     size_t left() const { return request->bytes - request->queued; }
   };
+  // The next part of large_[message], and the lane that takes it; or no lane.
+  struct Turn {
+    size_t message = 0;
+    Lane* lane = nullptr;
+    size_t bytes = 0;
+  };
 
   RailCounters& counters_of(size_t index) { return counters_[index % shape_.num_rails]; }
   bool feed_large();
@@ -99,14 +105,15 @@ class LaneSet {
   Lane* lane_for_ordered();
   Lane* least_busy() const;
   Lane* first_lane() const;
-  Lane* next_with_room(const Large& message);
-  // The next one to take a part of, and the lane that takes it; or no lane.
-  std::pair<size_t, Lane*> next_large();
-  bool would_be_last(size_t index, size_t part, size_t left) const;
+  Turn next_turn_of(size_t message);
+  Turn next_turn();
+  double rate_of(size_t index, const Lane::Prospect& prospect) const;
+  double share_of(size_t index, int64_t now) const;
+  bool would_be_last(size_t index, size_t part, size_t left, int64_t now) const;
   void place(OutFrame frame);
   void place_orphaned();
   size_t within_budget(size_t bytes) const;
-  size_t part_bytes(const Large& message) const;
+  size_t part_bytes(size_t left, double share) const;
 
   const Shape shape_;
   RailCounters* const counters_;
