@@ -106,6 +106,7 @@ class Network:
             for end, sends in zip(before.ends, (shape, shape.back), strict=True):
                 with self._inside(end.node) as ip:
                     self._shape(ip, socket.if_nametoindex(end.interface), sends)
+                    shaping.renew_routes(ip)
             self._shape_arrivals(before, before.shape, shape)
         if up and not before.up:
             self._plug_in(before)

@@ -5,7 +5,8 @@ sizes decide whether it is exact and what it costs:
 
 - TCP hands packets of up to 64 KiB to an interface, and tbf cuts those that exceed its burst into
   frames, at ten times the CPU time. So the burst exceeds the largest packet, and the interface is
-  told to make packets no larger than the rate sends in BURST_US.
+  told to make packets no larger than the rate sends in BURST_US. Connections ask for that size with
+  their route only, so after a change they look up their routes again.
 - A burst of BURST_US also covers the time by which the kernel may wake the queue late: what is not
   sent in that time would be lost for good.
 - The queue holds what waits for the rate: QUEUE_US of it, as the port of a switch does.
@@ -35,6 +36,8 @@ HEADERS_BYTES = 66
 LARGEST_PACKET_BYTES = 65_536
 LEAST_FRAMES = 4
 LEAST_QUEUE_BYTES = 256 * 1024
+
+_UNUSED_NETWORK = "192.0.2.0/32"  # of the addresses that are for documentation
 
 _ROOT = 0x10000
 _FIRST_CHILD = 0x10001
@@ -82,6 +85,16 @@ def shape_egress(ip: IPRoute, index: int, mtu: int, shape: Shape) -> None:
         burst, limit = burst_bytes(rate, mtu), burst_bytes(rate, mtu) + queue_bytes(rate)
         options = {"rate": rate // 8, "burst": burst, "limit": limit}
         ip.tc("add", "tbf", index=index, handle=handle, parent=parent, **options)
+
+
+def renew_routes(ip: IPRoute) -> None:
+    """Makes the connections of the namespace of ``ip`` look up their routes again.
+
+    They do so after every change of the routes.
+    """
+    unused = {"dst": _UNUSED_NETWORK, "type": "blackhole"}
+    ip.route("add", **unused)
+    ip.route("del", **unused)
 
 
 def shape_ingress(interface: str, shape: Shape) -> None:
