@@ -38,7 +38,7 @@ class Request:
         ranks_per_host: processes on every host.
         gloo_nics: how many NICs gloo is given; 0 is all.
         seconds: of measuring, per size and backend, about; from 5 to 20 iterations.
-        warm_up: iterations before, which do not count.
+        warm_up: iterations before, which do not count, for each size; empty: none.
         iterations: instead of ``seconds``; needed where links have no rate.
         env: NAME=VALUE for the ranks.
         changes: of links, before the ranks start: an interface of all hosts ("eth1") or of one
@@ -57,7 +57,7 @@ class Request:
     ranks_per_host: int = 1
     gloo_nics: int = 1
     seconds: float = 6.0
-    warm_up: int = 0
+    warm_up: tuple[int, ...] = ()
     iterations: int | None = None
     env: tuple[str, ...] = ()
     changes: tuple[tuple[str, str], ...] = ()
@@ -80,7 +80,8 @@ def run(request: Request) -> list[dict]:
             for each in places:
                 lab.set(each, change)
         graph = lab.graph()
-        cases = [_case(request, graph, size) for size in request.sizes]
+        warm_up = request.warm_up or (0,) * len(request.sizes)
+        cases = [_case(request, graph, *each) for each in zip(request.sizes, warm_up, strict=True)]
         command = [sys.executable, "-m", "benchmarks.lab_rank"]
         command += [json.dumps([asdict(case) for case in cases]), ",".join(request.backends)]
         arguments = ["-m", str(request.ranks_per_host), "--gloo-nics", str(request.gloo_nics)]
@@ -135,14 +136,14 @@ def all_reduce_bound_s(graph: nx.Graph, size: int) -> float | None:
     return factor * size * 8 / sum(rates) if rates else None
 
 
-def _case(request: Request, graph: nx.Graph, size: int) -> Case:
+def _case(request: Request, graph: nx.Graph, size: int, warm_up: int) -> Case:
     iterations = request.iterations
     if not iterations:
         bound_s = all_reduce_bound_s(graph, size)
         if bound_s is None:
             raise SystemExit("links without a rate have no bound: set a rate, or the iterations")
         iterations = min(max(int(request.seconds / bound_s), MIN_ITERATIONS), MAX_ITERATIONS)
-    return Case(size, iterations, request.buckets, request.beside, request.warm_up)
+    return Case(size, iterations, request.buckets, request.beside, warm_up)
 
 
 def _in_context(result: dict, request: Request, graph: nx.Graph) -> dict:

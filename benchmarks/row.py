@@ -20,6 +20,9 @@ class Row:
         bound_s: the least that the network allows; None where links have no rate.
         peer, peer_s: who did the same beside it, and how long that took.
         model_s: what the planner expected.
+        held_from: of calls that follow a change, the one from which on they take ``most_of_bound``
+            at most, counted from 1; None: none. ``seconds`` is of these.
+        held_by: a bar: the latest that ``held_from`` may be.
         wrong: elements of dmlcomm's and the peer's results that are not what they should be.
         remark: what else was measured.
     """
@@ -33,6 +36,8 @@ class Row:
     peer_s: float | None = None
     least_speedup: float | None = None
     model_s: float | None = None
+    held_from: int | None = None
+    held_by: int | None = None
     wrong: int = 0
     remark: str = ""
 
@@ -60,6 +65,10 @@ class Row:
         what, found = f"{self.experiment}, {self.case}", []
         if self.ratio and self.most_of_bound and self.ratio > self.most_of_bound:
             found.append(f"{what}: {self.ratio:.3f} x the bound, at most {self.most_of_bound}")
+        if self.held_by and (self.held_from is None or self.held_from > self.held_by):
+            first = "no call" if self.held_from is None else f"call {self.held_from}"
+            lead = f"within {self.most_of_bound} x the bound from {first} on"
+            found.append(f"{what}: {lead}, at most from {self.held_by}")
         if self.speedup and self.least_speedup and self.speedup < self.least_speedup:
             lead = f"{self.speedup:.3f} x as fast as {self.peer}"
             found.append(f"{what}: {lead}, at least {self.least_speedup}")

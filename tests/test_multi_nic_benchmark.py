@@ -1,10 +1,12 @@
 """The benchmarks of several NICs: rows and bars, and one quick run."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from benchmarks.multi_nic.experiments import EXPERIMENTS
+from benchmarks.multi_nic.unkind import held_from
 from benchmarks.row import Row
 
 
@@ -20,6 +22,22 @@ def test_row_says_which_bars_are_missed():
     assert Row("small", "bcube:3,2", 1.0, model_s=1.2).missed() == [
         "small, bcube:3,2: the model is +20.0% off, at most 10%"
     ]
+
+
+def test_row_says_when_a_bar_holds_too_late():
+    row = Row("unkind", "flat:4,2", 1.0, 1.0, 1.15, held_from=26, held_by=21)
+    late = "unkind, flat:4,2: within 1.15 x the bound from call 26 on, at most from 21"
+    assert row.missed() == [late]
+    assert replace(row, held_from=21).missed() == []
+    assert replace(row, held_from=None).missed() == [late.replace("call 26", "no call")]
+
+
+@pytest.mark.parametrize(
+    ("late", "first"),
+    [("..", 1), ("l..", 2), ("ll..", 3), ("l.ll.", 5), (".l..", 1), ("l.l", None), ("..l", None)],
+)
+def test_a_bar_holds_from_where_no_two_calls_are_late(late, first):
+    assert held_from([mark == "l" for mark in late]) == first
 
 
 @pytest.mark.usefixtures("lab_is_possible")

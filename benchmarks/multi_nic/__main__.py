@@ -1,6 +1,7 @@
 """What several NICs per host bring: every claim beside its bound, its peer and its bar.
 
-    python -m benchmarks.multi_nic [--quick] [--only bcube,small] [--json FILE] [--strict]
+    python -m benchmarks.multi_nic [--quick] [--only bcube,small] [--case TEXT …] [--json FILE]
+                                   [--strict]
 
 Builds labs (docs/lab.md) with links of 200 Mb/s and MTU 9000 and measures, results verified:
 
@@ -18,6 +19,8 @@ The exit code is 1 when a result is wrong, or with --strict when a bar is missed
 says what the numbers are.
 """
 
+from dataclasses import replace
+
 from benchmarks.experiments import parser_of, run_experiments
 from benchmarks.multi_nic.experiments import EXPERIMENTS
 from benchmarks.multi_nic.settings import FULL, QUICK
@@ -25,8 +28,17 @@ from benchmarks.multi_nic.settings import FULL, QUICK
 
 def main() -> None:
     quick = "four hosts and small tensors"
-    options = parser_of("benchmarks.multi_nic", __doc__, EXPERIMENTS, quick).parse_args()
-    run_experiments(options, EXPERIMENTS, QUICK if options.quick else FULL)
+    parser = parser_of("benchmarks.multi_nic", __doc__, EXPERIMENTS, quick)
+    parser.add_argument(
+        "--case",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="of unknown-rates and unkind, only cases with this in their name; may be repeated",
+    )
+    options = parser.parse_args()
+    settings = replace(QUICK if options.quick else FULL, only_cases=tuple(options.case))
+    run_experiments(options, EXPERIMENTS, settings)
 
 
 if __name__ == "__main__":

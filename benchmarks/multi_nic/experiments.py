@@ -14,6 +14,7 @@ from benchmarks.multi_nic.settings import (
     RATE,
     UNEQUAL_RATES,
     WARM_UP,
+    WARM_UP_SMALL,
     WITH_HEADERS,
     Settings,
 )
@@ -104,20 +105,25 @@ def unequal(settings: Settings) -> list[Row]:
 
 def unknown_rates(settings: Settings) -> list[Row]:
     """Rates that nobody gives: the lab's interfaces claim 10 Gb/s, MTU 1500, and the congestion
-    control is that of the machine. From the tenth call on; the bound counts headers.
+    control is that of the machine. After the warm-up; the bound counts headers.
 
     The bound of a small tensor is the time of the best algorithm, each forced by hand.
     """
     rows = []
     for spec, rate in settings.unknown:
+        if not settings.wants(f"{spec} at {rate}"):
+            continue
         shape = spec if spec.startswith("bcube") else "flat"
         request = Request(spec, rate, (settings.sizes[0], SMALL), ("dmlcomm",), mtu=ETHERNET_MTU)
-        request = request.but(congestion="", warm_up=WARM_UP, seconds=settings.seconds)
+        request = request.but(
+            congestion="", warm_up=(WARM_UP, WARM_UP_SMALL), seconds=settings.seconds
+        )
         large, small = run(request.but(env=(f"DMLCOMM_TOPOLOGY={shape}",)))
         large["bound_s"] *= WITH_HEADERS
         most = MOST_OF_BOUND_UNKNOWN_UNEQUAL if "," in rate else MOST_OF_BOUND
         rows.append(_of_unknown(large, most))
-        best_s, best = min(_forced(request.but(sizes=(SMALL,)), settings.by_hand))
+        forced = request.but(sizes=(SMALL,), warm_up=(WARM_UP_SMALL,))
+        best_s, best = min(_forced(forced, settings.by_hand))
         small["bound_s"] = best_s
         row = _of_unknown(small, MOST_OF_BEST_ALGORITHM)
         rows.append(replace(row, remark=f"the bound is {best}, forced"))

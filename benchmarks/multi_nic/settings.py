@@ -4,12 +4,14 @@ from dataclasses import dataclass
 
 RATE = "200mbit"
 RATE_BPS = 200_000_000
+QUARTER, HALF = "50mbit", "100mbit"  # of it
 UNEQUAL_RATES = "200mbit,50mbit"
 MTU = 9000
 # Frames of Ethernet at MTU 1500 have 1514 bytes, 1448 of them of messages.
 ETHERNET_MTU = 1500
 WITH_HEADERS = 1514 / 1448
 WARM_UP = 9  # calls in which ranks find out rates
+WARM_UP_SMALL = 60  # in which they also try algorithms, several times each
 
 LENET5 = 12_500_000  # bytes: the gradient of the BML paper's smaller model
 LARGE = 100_000_000
@@ -26,14 +28,16 @@ class Settings:
         shared: topology of the hosts with two ranks each.
         unknown: topologies and rates for the measurement of rates that ranks have to find out.
         by_hand: algorithms to compare with there, where they apply.
-        changing: topologies with a rail that changes in the middle of a job; the first for the
-            other unkind networks of two NICs, too.
+        changing: topologies with a rail that changes in the middle of a job, its rate then, and
+            sizes; the first for the other unkind networks of two NICs, too.
         lossy: topologies with two NICs, one of which loses packets.
         four_rates: a topology with four NICs.
         settled: calls that count, after the first ones under a condition.
         seconds: of measuring, per case and backend, about.
         small_iterations: of the small all_reduce.
         iterations_down, iterations_up: with the link down, and after it is put back.
+        only_cases: of the networks with unknown rates and the unkind ones, those whose name
+            contains one of these; empty: all.
     """
 
     bcubes: tuple[str, ...]
@@ -43,7 +47,7 @@ class Settings:
     shared: str
     unknown: tuple[tuple[str, str], ...]
     by_hand: tuple[str, ...]
-    changing: tuple[str, ...]
+    changing: tuple[tuple[str, str, int], ...]
     lossy: tuple[str, ...]
     four_rates: str
     settled: int
@@ -51,6 +55,11 @@ class Settings:
     small_iterations: int
     iterations_down: int
     iterations_up: int
+    only_cases: tuple[str, ...] = ()
+
+    def wants(self, case: str) -> bool:
+        """Whether a case of that name is measured; see ``only_cases``."""
+        return not self.only_cases or any(text in case for text in self.only_cases)
 
 
 FULL = Settings(
@@ -69,7 +78,12 @@ FULL = Settings(
         ("flat:4,3", "200mbit,100mbit,20mbit"),
     ),
     by_hand=("direct", "halving_doubling", "recursive_doubling", "tree", "ring", "bml", "bml_ring"),
-    changing=("flat:4,2", "bcube:3,2"),
+    changing=(
+        ("flat:4,2", QUARTER, LENET5),
+        ("flat:2,2", QUARTER, LENET5 // 5),
+        ("bcube:3,2", QUARTER, LENET5),
+        ("bcube:3,2", HALF, LENET5),
+    ),
     lossy=("flat:2,2", "flat:4,2"),
     four_rates="flat:4,4",
     settled=10,
@@ -89,7 +103,7 @@ QUICK = Settings(
     shared="flat:2,2",
     unknown=(("flat:2,2", RATE),),
     by_hand=("direct",),
-    changing=("flat:2,2",),
+    changing=(("flat:2,2", QUARTER, LENET5 // 5),),
     lossy=("flat:2,2",),
     four_rates="flat:2,4",
     settled=3,
