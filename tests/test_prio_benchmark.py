@@ -21,6 +21,27 @@ def test_quick_run_measures_steps_with_right_weights(tmp_path, run_python):
 
 
 @pytest.mark.usefixtures("lab_is_possible")
+def test_page_of_steps_has_a_table_and_who_was_on_the_wire_when(tmp_path, run_python):
+    page = tmp_path / "page.md"
+    page.write_text("Before\n<!-- steps -->\nold\n<!-- end -->\nbehind\n")
+    arguments = ("--quick", "--folder", str(tmp_path), "--page", str(page))
+    run_python("-m", "benchmarks.prio.steps_page", *arguments)
+    record = json.loads((tmp_path / "reproduction-steps.json").read_text())
+    assert record["wrong"] == 0
+    for name in ("ddp", "cross", "dear"):
+        # Two steps, in each of which a host of two sends its half megabyte.
+        line = record["timelines"][name]
+        assert sum(num_bytes for _, _, num_bytes in line["wire"]) > 0.5e6
+        assert sum(is_forward for is_forward, _, _ in line["computed"]) == 2 * 19
+    tickets = {ticket for _, ticket, _ in record["timelines"]["cross"]["wire"]}
+    assert {0, 1} < tickets
+    text = page.read_text()
+    assert "old" not in text
+    assert "| flat:2,1, 200mbit | vgg19 |" in text
+    assert (tmp_path / "reproduction-steps.png").stat().st_size > 0
+
+
+@pytest.mark.usefixtures("lab_is_possible")
 def test_quick_run_measures_the_papers_layers_at_a_switch(tmp_path, run_python):
     file = tmp_path / "result.json"
     run_python("-m", "benchmarks.prio", "--quick", "--only", "switch", "--json", str(file))

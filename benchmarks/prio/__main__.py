@@ -1,6 +1,7 @@
 """What tickets bring: every claim beside its bound, its peer and its bar.
 
-    python -m benchmarks.prio [--quick] [--only preempt] [--models vgg19] [--json FILE] [--strict]
+    python -m benchmarks.prio [--quick] [--only preempt] [--models vgg19] [--lab flat:4,1 200mbit]
+                              [--json FILE] [--strict]
 
 Builds labs (docs/lab.md) with links of 200 Mb/s and MTU 9000 and measures, results verified:
 
@@ -15,24 +16,16 @@ The exit code is 1 when a result is wrong, or with --strict when a bar is missed
 says what the numbers are.
 """
 
-from dataclasses import replace
-
-from benchmarks.arguments import comma_list
 from benchmarks.experiments import parser_of, run_experiments
 from benchmarks.prio.experiments import EXPERIMENTS
-from benchmarks.prio.settings import FULL, QUICK
+from benchmarks.prio.settings import add_choice, chosen
 
 
 def main() -> None:
     parser = parser_of("benchmarks.prio", __doc__, EXPERIMENTS, "two hosts and few steps")
-    parser.add_argument(
-        "--models", type=comma_list(FULL.models, "model"), help="a comma list, for steps"
-    )
+    add_choice(parser)
     options = parser.parse_args()
-    settings = QUICK if options.quick else FULL
-    if options.models:
-        settings = replace(settings, models=tuple(options.models))
-    run_experiments(options, EXPERIMENTS, settings)
+    run_experiments(options, EXPERIMENTS, chosen(options))
 
 
 if __name__ == "__main__":

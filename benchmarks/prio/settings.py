@@ -1,11 +1,15 @@
 """How much ``benchmarks.prio`` measures."""
 
-from dataclasses import dataclass
+import argparse
+from dataclasses import dataclass, replace
+
+from benchmarks.arguments import comma_list
 
 RATE = "200mbit"
 MTU = 9000
 # Real ones; the others are replays.
-TRANSFORMER, TINY = "transformer", "tiny"
+DEMO, TRANSFORMER, TINY = "demo", "transformer", "tiny"
+MODELS_OF_STEPS = ("vgg19", "vgg16", "resnet50", TRANSFORMER, DEMO)
 
 
 @dataclass(frozen=True)
@@ -13,13 +17,17 @@ class Settings:
     """Topologies, models, and how long.
 
     Attributes:
-        flat: topology of the training, and of `preempt`.
+        flat: topology of `preempt`.
         large, small: bytes of the all_reduce that runs in `preempt`, and of the urgent one.
         delay_s: from the call of the large one to that of the urgent one.
         preempt_rounds: that count; one more goes before.
+        labs: topology and rate of a link, in each of which steps are measured.
         models: whose steps are measured.
-        gradient_mb: of a replay; the model is scaled to that.
-        warm_up: steps of each contestant before; "auto" makes its trials in them.
+        gradient_mb: of a replay; the model is scaled to that. With 12 MB VGG-19 is a 48th of
+            itself, and 200 Mb/s are a 50th of 10 Gb/s: a step takes as long as there.
+        warm_up: steps of each contestant before: rates that are measured count after 256 operations
+            where tickets are given.
+        trials: the same of "auto", which makes its trials in them.
         rounds: in each of which every contestant has its turn.
         steps: of a turn; the first one is not counted.
         tiny_steps, tiny_rounds: of a model whose steps take milliseconds.
@@ -31,9 +39,11 @@ class Settings:
     small: int
     delay_s: float
     preempt_rounds: int
+    labs: tuple[tuple[str, str], ...]
     models: tuple[str, ...]
     gradient_mb: float
     warm_up: int
+    trials: int
     rounds: int
     steps: int
     tiny_rounds: int
@@ -47,10 +57,12 @@ FULL = Settings(
     small=1_000_000,
     delay_s=0.2,
     preempt_rounds=3,
-    models=("vgg19", "vgg16", "resnet50", TRANSFORMER),
-    gradient_mb=6.0,
-    warm_up=36,
-    rounds=4,
+    labs=(("flat:4,1", RATE),),
+    models=MODELS_OF_STEPS,
+    gradient_mb=12.0,
+    warm_up=18,
+    trials=34,
+    rounds=3,
     steps=6,
     tiny_rounds=40,
     tiny_steps=40,
@@ -63,12 +75,32 @@ QUICK = Settings(
     small=100_000,
     delay_s=0.05,
     preempt_rounds=1,
+    labs=(("flat:2,1", RATE),),
     models=("vgg19",),
     gradient_mb=0.5,
-    warm_up=34,
+    warm_up=10,
+    trials=34,
     rounds=1,
     steps=3,
     tiny_rounds=2,
     tiny_steps=5,
     switch_rounds=1,
 )
+
+
+def add_choice(parser: argparse.ArgumentParser) -> None:
+    """Options that choose what is measured of `steps`; `parser` has ``--quick``."""
+    models = comma_list(FULL.models, "model")
+    parser.add_argument("--models", type=models, help="of steps: a comma list")
+    lab = {"nargs": 2, "action": "append", "metavar": ("TOPOLOGY", "RATE")}
+    parser.add_argument("--lab", **lab, help="of steps; may be repeated")
+
+
+def chosen(options: argparse.Namespace) -> Settings:
+    """By the options of a parser that has those of `add_choice`."""
+    settings = QUICK if options.quick else FULL
+    if options.models:
+        settings = replace(settings, models=tuple(options.models))
+    if options.lab:
+        settings = replace(settings, labs=tuple(map(tuple, options.lab)))
+    return settings

@@ -5,12 +5,14 @@ import sys
 from dataclasses import asdict, replace
 
 from benchmarks.lab_run import all_reduce_bound_s, measured_lines
+from benchmarks.operations import OPERATIONS
 from benchmarks.prio.settings import MTU, RATE, TINY, Settings
 from benchmarks.prio.steps_rank import Options
 from benchmarks.row import Row
 from benchmarks.training.models import BACKWARD_PER_FORWARD, MODELS
 from dmlcomm.lab import Lab
 from dmlcomm.lab import Options as LabOptions
+from dmlcomm.units import parse_rate
 
 CONTESTANTS = ("alone", "ddp", "hook", "plain", "cross", "dear", "auto")
 
@@ -18,29 +20,47 @@ CONTESTANTS = ("alone", "ddp", "hook", "plain", "cross", "dear", "auto")
 LEAST_SPEEDUP = {"vgg19": 1 / 0.75, "resnet50": 1 / 0.9}
 LEAST_SPEEDUP_TO_DEAR = 1.0
 LEAST_SPEEDUP_OF_AUTO = 1 / 1.01
+# They hold where communication takes about as long as computing.
+MOST_IMBALANCE = 0.1
 HOST_RANKS = 2
 
 
 def steps(settings: Settings) -> list[Row]:
-    """Computing and communication take as long as each other, in a replay.
-
-    The bound of one that ends its communication in the step is that of DDP: forward, and the longer
-    one of backward and communication. Across steps it is the longer one of all computing and
-    communication.
-    """
+    """In a replay computing takes as long as communication does in the lab of `RATE`."""
     rows = []
-    for model in settings.models:
-        with Lab(settings.flat, rate=RATE, options=LabOptions(mtu=MTU)) as lab:
-            scale, compute_s = 1.0, 0.0
-            if model in MODELS:
-                gradient_bytes = settings.gradient_mb * 1e6
-                scale = gradient_bytes / MODELS[model]().gradient_bytes
-                compute_s = all_reduce_bound_s(lab.graph(), round(gradient_bytes)) or 0.0
-            options = _options(settings, model, CONTESTANTS, scale, compute_s)
-            (result,) = measured_lines(lab, _command(options))
-            exchange_s = all_reduce_bound_s(lab.graph(), result["gradient_bytes"]) or 0.0
-        rows += _rows(f"{settings.flat}, {model}", model, result, exchange_s)
+    for topology, rate in settings.labs:
+        for model in settings.models:
+            rows += rows_of(measure(settings, topology, rate, model))
     return rows
+
+
+def measure(settings: Settings, topology: str, rate: str, model: str, traced: int = 0) -> dict:
+    """What `steps_rank` has measured in a lab.
+
+    Args:
+        traced: see `Options`.
+
+    Returns:
+        Rank 0's result, with topology, rate, model, the time of the exchange that the network
+        allows, and, if ``traced``, the timelines.
+    """
+    scale, compute_s = 1.0, 0.0
+    with Lab(topology, rate=rate, options=LabOptions(mtu=MTU)) as lab:
+        if model in MODELS:
+            gradient_bytes = settings.gradient_mb * 1e6
+            scale = gradient_bytes / MODELS[model]().gradient_bytes
+            compute_s = _compute_s(gradient_bytes)
+        options = _options(settings, model, CONTESTANTS, scale, compute_s)
+        lines = measured_lines(lab, _command(replace(options, traced=traced)))
+        (result,) = (line for line in lines if "seconds" in line)
+        exchange_s = all_reduce_bound_s(lab.graph(), result["gradient_bytes"])
+    result |= {"topology": topology, "rate": rate, "model": model, "exchange_s": exchange_s}
+    return result | {"timelines": [line for line in lines if "timeline" in line]}
+
+
+def _compute_s(gradient_bytes: float) -> float:
+    """Of a step: as long as four hosts with one link of `RATE` exchange so many bytes."""
+    return OPERATIONS["all_reduce"].wire_factor(4) * gradient_bytes * 8 / parse_rate(RATE)
 
 
 def auto_on_one_host(settings: Settings) -> list[Row]:
@@ -69,7 +89,14 @@ def _options(
     settings: Settings, model: str, contestants: tuple[str, ...], scale: float, compute_s: float
 ) -> Options:
     return Options(
-        model, contestants, scale, compute_s, settings.warm_up, settings.rounds, settings.steps
+        model,
+        contestants,
+        scale,
+        compute_s,
+        settings.warm_up,
+        settings.trials,
+        settings.rounds,
+        settings.steps,
     )
 
 
@@ -77,22 +104,34 @@ def _command(options: Options) -> list[str]:
     return [sys.executable, "-m", "benchmarks.prio.steps_rank", json.dumps(asdict(options))]
 
 
-def _rows(case: str, model: str, result: dict, exchange_s: float) -> list[Row]:
-    seconds = result["seconds"]
-    compute_s = seconds["alone"]
+def bounds_s(result: dict) -> dict[str, float]:
+    """By contestant, the least time of a step.
+
+    One that ends its communication in the step has to compute forward, and then the longer one of
+    backward and communication. Across steps it is the longer one of all computing and of
+    communication.
+    """
+    compute_s, exchange_s = result["seconds"]["alone"], result["exchange_s"]
     forward_s = compute_s / (1 + BACKWARD_PER_FORWARD)
     in_step_s = forward_s + max(compute_s - forward_s, exchange_s)
-    across_s = max(compute_s, exchange_s)
-    bounds = {"ddp": in_step_s, "hook": in_step_s, "plain": in_step_s}
+    in_step = dict.fromkeys(("ddp", "hook", "plain"), in_step_s)
+    return dict.fromkeys(CONTESTANTS, max(compute_s, exchange_s)) | in_step
+
+
+def rows_of(result: dict) -> list[Row]:
+    seconds, model, bounds = result["seconds"], result["model"], bounds_s(result)
+    compute_s, exchange_s = seconds["alone"], result["exchange_s"]
+    case = f"{result['topology']} {result['rate']}, {model}"
+    has_bars = abs(exchange_s / compute_s - 1) < MOST_IMBALANCE
     shared = {"experiment": "steps", "wrong": result["wrong"]}
     rows = [
         Row(
             case=f"{case}: {name}",
             seconds=seconds[name],
-            bound_s=bounds.get(name, across_s),
+            bound_s=bounds[name],
             peer="DDP",
             peer_s=seconds["ddp"],
-            least_speedup=LEAST_SPEEDUP.get(model) if name == "cross" else None,
+            least_speedup=LEAST_SPEEDUP.get(model) if name == "cross" and has_bars else None,
             remark=f"{compute_s * 1e3:.0f} ms are computed, {exchange_s * 1e3:.0f} ms exchanged"
             if name == "ddp"
             else "",
@@ -101,7 +140,7 @@ def _rows(case: str, model: str, result: dict, exchange_s: float) -> list[Row]:
         for name in CONTESTANTS
         if name != "alone"
     ]
-    least = LEAST_SPEEDUP_TO_DEAR if model == "vgg19" else None
+    least = LEAST_SPEEDUP_TO_DEAR if model == "vgg19" and has_bars else None
     beside_dear = Row(
         case=f"{case}: cross beside dear",
         seconds=seconds["cross"],

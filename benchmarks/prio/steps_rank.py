@@ -10,7 +10,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 
 import torch
@@ -22,14 +22,18 @@ import dmlcomm
 import dmlcomm.prio
 from benchmarks.barrier import Barrier, open_barrier
 from benchmarks.lab_worker import end, over_ranks
-from benchmarks.prio.replay import Tiny, Transformer, replay
-from benchmarks.prio.settings import TINY, TRANSFORMER
+from benchmarks.prio.replay import Diary, Tiny, Transformer, replay
+from benchmarks.prio.settings import DEMO, TINY, TRANSFORMER
+from benchmarks.prio.wire import Wire
 from benchmarks.training.models import MODELS
+from examples.lenet import IMAGE_SIZE, LeNet5
 
 TIMEOUT = timedelta(minutes=5)
 RATE = 2.0**-10  # of learning; sums of such steps are exact
 # MiB, as the optimizer and DDP have them, for the model in its own size.
 BUCKET_MB, GROUP_MB = 25.0, 4.0
+DEMO_BATCH = 16
+CALIBRATION_STEPS = 6
 
 
 @dataclass(frozen=True)
@@ -37,10 +41,11 @@ class Options:
     """What is measured.
 
     Attributes:
-        model: a key of MODELS, TRANSFORMER or TINY.
+        model: a key of MODELS, TRANSFORMER, DEMO or TINY.
         contestants: keys of CONTESTANTS.
         scale: of gradients and groups.
         compute_s: of a step of a replay.
+        traced: steps of each contestant whose timeline is told afterwards, of a replay.
     """
 
     model: str
@@ -48,8 +53,10 @@ class Options:
     scale: float
     compute_s: float
     warm_up: int
+    trials: int
     rounds: int
     steps: int
+    traced: int = 0
 
 
 class Contestant:
@@ -62,7 +69,8 @@ class Contestant:
     def __init__(self, name: str, options: Options) -> None:
         torch.manual_seed(1)
         self.is_replay = options.model in MODELS
-        self.model = _make_model(options)
+        self.diary = Diary()
+        self.model = _make_model(options, self.diary)
         self.steps = 0
         self._forward: Callable[[torch.Tensor], torch.Tensor] = self.model
         self._optimizer: torch.optim.Optimizer = torch.optim.SGD(self.model.parameters(), lr=RATE)
@@ -93,6 +101,10 @@ class Contestant:
             return (self._forward(x) * (dist.get_rank() + 1)).sum()
         if isinstance(self.model, Tiny):
             return self._forward(torch.ones(Tiny.BATCH, Tiny.WIDTH)).square().mean()
+        if isinstance(self.model, LeNet5):
+            images = torch.rand(DEMO_BATCH, 1, IMAGE_SIZE, IMAGE_SIZE)
+            labels = torch.randint(0, 10, (DEMO_BATCH,))
+            return nn.functional.cross_entropy(self._forward(images), labels)
         shape = (Transformer.BATCH, Transformer.LENGTH)
         words = torch.randint(0, Transformer.WORDS, shape)
         return nn.functional.cross_entropy(self._forward(words).flatten(0, 1), words.flatten())
@@ -106,11 +118,11 @@ class Contestant:
         return sum(int((p != expected).sum()) for p in self.model.parameters())
 
 
-def _make_model(options: Options) -> nn.Module:
-    real = {TRANSFORMER: Transformer, TINY: Tiny}
+def _make_model(options: Options, diary: Diary) -> nn.Module:
+    real = {TRANSFORMER: Transformer, DEMO: LeNet5, TINY: Tiny}
     if options.model in real:
         return real[options.model]()
-    return replay(MODELS[options.model](), options.scale, options.compute_s)
+    return replay(MODELS[options.model](), options.scale, options.compute_s, diary)
 
 
 def turn(contestant: Contestant, steps: int, barrier: Barrier) -> float:
@@ -126,10 +138,22 @@ def turn(contestant: Contestant, steps: int, barrier: Barrier) -> float:
     return seconds
 
 
+def calibrate(contestants: dict[str, Contestant], options: Options, barrier: Barrier) -> None:
+    """Makes a step of a replay take `compute_s` without communication, with all that it does."""
+    turn(contestants["alone"], CALIBRATION_STEPS, barrier)  # memory is new
+    own = [turn(contestants["alone"], CALIBRATION_STEPS, barrier)]
+    slowest, _ = over_ranks(own, 0)
+    beside_s = slowest.tolist()[0] - options.compute_s
+    for contestant in contestants.values():
+        contestant.diary.share = max(0.0, 1 - beside_s / options.compute_s)
+
+
 def measure(options: Options, barrier: Barrier) -> dict:
     contestants = {name: Contestant(name, options) for name in options.contestants}
-    for contestant in contestants.values():
-        turn(contestant, options.warm_up, barrier)
+    if options.compute_s > 0:
+        calibrate(contestants, options, barrier)
+    for name, contestant in contestants.items():
+        turn(contestant, options.trials if name == "auto" else options.warm_up, barrier)
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     for _ in range(options.rounds):
         for name, contestant in contestants.items():
@@ -143,7 +167,25 @@ def measure(options: Options, barrier: Barrier) -> dict:
         wrong += of_all
     model = contestants[options.contestants[0]].model
     gradient_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
+    for name, contestant in contestants.items() if options.traced else ():
+        if name != "alone":
+            print(json.dumps(trace(name, contestant, options.traced, barrier)), flush=True)
     return {"seconds": result, "wrong": wrong, "gradient_bytes": gradient_bytes}
+
+
+def trace(name: str, contestant: Contestant, steps: int, barrier: Barrier) -> dict:
+    """The timeline of a turn of this rank: what it computes, and what leaves its host."""
+    wire = Wire(is_outgoing=True)
+    contestant.diary.is_open = True
+    wire.begin()
+    turn(contestant, steps, barrier)
+    wire.end()
+    return {
+        "timeline": name,
+        "rank": dist.get_rank(),
+        "computed": [asdict(entry) for entry in contestant.diary.entries],
+        "packets": [asdict(packet) for packet in wire.packets],
+    }
 
 
 def main() -> None:

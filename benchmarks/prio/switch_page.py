@@ -9,10 +9,10 @@ page. The exit code is 1 when a byte is wrong.
 
 import argparse
 import json
-import re
 from pathlib import Path
 
 from benchmarks import report
+from benchmarks.prio.page import write_table
 from benchmarks.prio.settings import FULL
 from benchmarks.prio.switch import CONTESTANTS, NUM_LAYERS, NUM_WORKERS, REFERENCE, measure
 from benchmarks.prio.switch_rank import BIN_S
@@ -39,7 +39,7 @@ def main() -> None:
     records = [record for record in records if "contestant" in record]
     print(_table(records))
     if options.page:
-        _write_table(options.page, _table(records))
+        write_table(options.page, "tickets", _table(records))
     report.console.print(str(_draw(records, options.folder / PICTURE)))
     if any(record["wrong"] for record in records):
         raise SystemExit(1)
@@ -73,14 +73,6 @@ def _table(records: list[dict]) -> str:
         ]
         lines.append(f"| {record['contestant']} | {workers} ms | {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-def _write_table(page: Path, table: str) -> None:
-    pattern = r"(<!-- tickets -->\n).*?(<!-- end -->)"
-    text, found = re.subn(pattern, rf"\g<1>\n{table}\n\n\g<2>", page.read_text(), flags=re.DOTALL)
-    if found != 1:
-        raise ValueError(f"{page} has {found} places for the table: expected 1")
-    page.write_text(text)
 
 
 def _draw(records: list[dict], path: Path) -> Path:

@@ -7,9 +7,7 @@ a line of JSON for each.
 """
 
 import json
-import socket
 import sys
-import threading
 import time
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,16 +18,12 @@ import torch.distributed as dist
 import dmlcomm
 from benchmarks.barrier import open_barrier
 from benchmarks.lab_worker import end
-from dmlcomm.prio.switch.filters import layer_of
-from dmlcomm.prio.switch.marks import Mark
+from benchmarks.prio.wire import Wire
 from dmlcomm.prio.ticket import DEFAULT_TICKET
 
 TIMEOUT = timedelta(minutes=2)
 LOOK_S = 0.0005
 BIN_S = 0.01  # of the record of the wire
-
-_ETH_P_IP = 0x0800
-_SOURCE = slice(26, 30)  # the sender's address in an Ethernet frame with IPv4
 
 
 @dataclass(frozen=True)
@@ -105,16 +99,18 @@ class _Server:
         self._workers = range(1, dist.get_world_size())
         self._tensors = {}
         self._pending = {}
+        self._begin_s = 0.0  # on the clock of the wire
         for worker in self._workers:
             for layer, size in enumerate(run.layers):
                 tensor = torch.zeros(size, dtype=torch.uint8)
                 self._tensors[worker, layer] = tensor
                 self._pending[worker, layer] = dist.irecv(tensor, worker, groups[layer], tag=layer)
         self._seconds = {}
-        self._wire = _Wire()
+        self._wire = Wire(is_outgoing=False)
 
     def run(self) -> None:
         begin = time.monotonic()
+        self._begin_s = time.time()
         self._wire.begin()
         while self._pending:
             for key, work in list(self._pending.items()):
@@ -133,49 +129,18 @@ class _Server:
         layers = range(len(self._run.layers))
         delays = [[self._seconds[worker, layer] for layer in layers] for worker in self._workers]
         line = {"name": self._run.name, "delays_s": delays, "wrong": wrong}
-        print(json.dumps(line | {"wire": self._wire.bins()}), flush=True)
+        print(json.dumps(line | {"wire": self._bins()}), flush=True)
 
-
-class _Wire:
-    """Who was on the wire to this host when, by the marks of the packets."""
-
-    def __init__(self) -> None:
-        self._tap = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_P_IP))
-        self._tap.bind(("eth0", _ETH_P_IP))
-        self._tap.settimeout(0.05)
-        self._seen: list[tuple[float, int, int, int]] = []
-        self._begin = 0.0
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
-
-    def begin(self) -> None:
-        self._begin = time.monotonic()
-        self._thread.start()
-
-    def end(self) -> None:
-        self._is_over.set()
-        self._thread.join()
-        self._tap.close()
-
-    def bins(self) -> list[dict[str, int]]:
-        """Bytes by worker, layer (null: no mark) and bin of BIN_S."""
+    def _bins(self) -> list[dict[str, int]]:
+        """Who was on the wire when: bytes by worker, layer (null: no mark) and bin of BIN_S."""
         sums: dict[tuple, int] = {}
-        for at, worker, layer, num_bytes in self._seen:
-            key = worker, layer, int((at - self._begin) / BIN_S)
-            sums[key] = sums.get(key, 0) + num_bytes
+        for packet in self._wire.packets:
+            if packet.host > 0:
+                number = int((packet.at_s - self._begin_s) / BIN_S)
+                key = packet.host, packet.layer, number
+                sums[key] = sums.get(key, 0) + packet.num_bytes
         names = ("worker", "layer", "bin", "bytes")
         return [dict(zip(names, (*key, sums[key]), strict=True)) for key in sorted(sums, key=str)]
-
-    def _watch(self) -> None:
-        while not self._is_over.is_set():
-            try:
-                frame = self._tap.recv(1 << 17)
-            except TimeoutError:
-                continue
-            # Host i has the address that ends with i + 1.
-            worker, layer = frame[_SOURCE][-1] - 1, layer_of(frame, Mark.DSCP)
-            if worker > 0:
-                self._seen.append((time.monotonic(), worker, layer, len(frame)))
 
 
 if __name__ == "__main__":
