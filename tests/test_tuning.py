@@ -56,6 +56,14 @@ for _ in range(8):
 """
 
 
+WITH_TICKETS = """
+for _ in range(12):
+    tensor = data(400_000, rank)
+    with dmlcomm.ticket(0):
+        dist.all_reduce(tensor)
+    assert torch.equal(tensor, total(400_000))
+"""
+
 UNTIL_SLOWER_AND_BACK = """
 phase = -1
 while phase < 2:
@@ -100,6 +108,11 @@ def test_rates_are_measured_where_drivers_are_wrong(lab):
             fast, slow = map(int, line.split()[-2:])
             assert slow < 75e6
             assert slow < fast < 300e6
+
+
+def test_rates_are_learned_also_where_all_operations_have_tickets(lab):
+    completed = run(lab, WITH_TICKETS, *NO_RATES)
+    assert "algorithms are chosen anew" in completed.stderr
 
 
 def test_a_rate_that_changes_is_noticed_and_so_is_its_return(lab):

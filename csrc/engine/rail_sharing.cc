@@ -14,7 +14,9 @@ constexpr int64_t kHoldNs = 30 * kNsPerMs;
 }  // namespace
 
 void RailSharing::look() {
-  if (queue_.runs_small_beside_large()) {
+  if (queue_.has_tickets()) {
+    share(false);
+  } else if (queue_.runs_small_beside_large()) {
     last_needed_ns_ = clock_();
     share(true);
   } else if (shares_) {

@@ -6,6 +6,9 @@
 // operation runs beside a large one, large messages have a share of the rails' rates, in small
 // parts. This rank's share is enough: its peers run the same operations.
 //
+// Once tickets are given, nothing leaves room: send credits keep the queues short, and a training
+// whose small gradients come all the time would leave its rails idle for most of it.
+//
 // All calls require the progress lock.
 #pragma once
 

@@ -20,6 +20,8 @@ using transport::RankReport;
 // given, so many that one which is needed soon is seen behind the tensors of a whole model.
 constexpr uint64_t kWindow = 8;
 constexpr uint64_t kWindowOfTickets = 256;
+// So many operations with tickets are waited for until rates are known.
+constexpr int kMostWithoutRates = 32;
 // The first ones of a size run alone, so that what they show counts at once; and so do the first
 // ones at new rates. A rail that had little to do shows its rate only when it has more.
 constexpr size_t kFirstOfSize = 8;
@@ -162,8 +164,8 @@ void Tuner::ended(uint64_t sequence, const Runner& runner) {
 void Tuner::learn(uint64_t sequence) {
   const Past* const from = find(sequence);
   if (from == nullptr || !from->joins_all) return tell(sequence - 1, 0);
-  uses_tickets_ |= from->report.tickets == RankReport::kUsed;
   consider(from->report);
+  consider_tickets(from->report);
   if (is_on_) tell(sequence - 1, seconds_of(from->report));
 }
 
@@ -209,6 +211,16 @@ void Tuner::consider(const RankReport& report) {
   }
   num_others_ = difference < kHysteresis ? 0 : num_others_ + 1;
   if (difference >= kMuch || num_others_ >= kConfirmations) use(report);
+}
+
+// With tickets a report counts much later. So the rates that drivers tell have to be corrected
+// before, or a training would go its first steps with algorithms for another network.
+void Tuner::consider_tickets(const RankReport& report) {
+  if (uses_tickets_ || report.tickets != RankReport::kUsed) return;
+  const auto is_known = [](uint8_t rate) { return rate != RankReport::kUnknown; };
+  const bool knows_rates =
+      num_others_ == 0 && std::any_of(report.rates.begin(), report.rates.end(), is_known);
+  uses_tickets_ = !is_on_ || knows_rates || ++num_without_rates_ == kMostWithoutRates;
 }
 
 // Rails that have shown nothing yet are as far from what was assumed as the others.

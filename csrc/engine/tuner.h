@@ -63,6 +63,7 @@ class Tuner {
   void learn(uint64_t sequence);
   void tell(uint64_t sequence, double seconds);
   void consider(const transport::RankReport& report);
+  void consider_tickets(const transport::RankReport& report);
   void use(const transport::RankReport& report);
   void measure(int64_t now);
 
@@ -70,7 +71,8 @@ class Tuner {
   transport::Mesh& mesh_;
   schedule::Planner& planner_;
   bool is_on_;
-  bool uses_tickets_ = false;  // on some rank
+  bool uses_tickets_ = false;  // on some rank, and rates are known
+  int num_without_rates_ = 0;
   std::vector<double>
       assumed_bps_;  // by rail of the topology; empty where no rank is on another host
   transport::RankReport in_use_;

@@ -127,14 +127,14 @@ TEST_F(RailSharingTest, WithoutALargeOperationNothingLeavesRoom) {
   EXPECT_EQ(share_after_ms(0), 1);
 }
 
-TEST_F(RailSharingTest, SmallOperationsThatComeLaterByTheirTicketsGetNoRoom) {
-  all_reduce(&large_[0], kLargeCount, kDefaultTicket - 1);
+TEST_F(RailSharingTest, OnceTicketsAreGivenNothingLeavesRoom) {
+  all_reduce(&large_[0], kLargeCount);
   all_reduce(&memory_[0], 1);
-  EXPECT_EQ(share_after_ms(0), 1);
-  all_reduce(&large_[kLargeCount], kLargeCount);
-  EXPECT_EQ(share_after_ms(0), 1);
-  end_collective(1);
   EXPECT_LT(share_after_ms(0), 1);
+  all_reduce(&memory_[1], 1, kDefaultTicket - 1);
+  EXPECT_EQ(share_after_ms(0), 1);
+  end_collective(3);
+  EXPECT_EQ(share_after_ms(0), 1);
 }
 
 TEST_F(OperationQueueTest, MemoryInCommonWaitsAndNothingElseDoes) {

@@ -251,7 +251,9 @@ size_t Lane::credit(int64_t now_ns) {
   was_large_ = true;
   if (!adapts_credit_ || now_ns - credit_ns_ < kProspectNs) return credit_;
   credit_ns_ = now_ns;
-  const double rate = prospect(now_ns).bytes_per_second;
+  // A connection that had too little to send does not know its rate, but the rail does.
+  const double own = prospect(now_ns).bytes_per_second;
+  const double rate = own > 0 || meter_ == nullptr ? own : meter_->bits_per_second() / 8;
   const auto now = static_cast<double>(credit_);
   const double wanted =
       std::clamp<double>(rate > 0 ? kCreditS * rate : 2 * now, kMinCreditBytes, kMaxPayloadBytes);
