@@ -131,23 +131,33 @@ def all_reduce_bound_s(graph: nx.Graph, size: int) -> float | None:
 
     So many bytes have to leave every host, however many ranks are on it.
     """
+    return bound_s(graph, size, "all_reduce")
+
+
+def bound_s(graph: nx.Graph, size: int, operation: str) -> float | None:
+    """What has to cross to or from the busiest host, over the rates of its NICs; None without."""
     rates = host_rates_bps(graph)
-    factor = OPERATIONS["all_reduce"].wire_factor(len(topology.hosts(graph)))
+    factor = OPERATIONS[operation].wire_factor(len(topology.hosts(graph)))
     return factor * size * 8 / sum(rates) if rates else None
+
+
+def iterations_in(seconds: float, bound_s: float) -> int:
+    """How often to repeat what takes ``bound_s`` at least, to measure for about so long."""
+    return min(max(int(seconds / bound_s), MIN_ITERATIONS), MAX_ITERATIONS)
 
 
 def _case(request: Request, graph: nx.Graph, size: int, warm_up: int) -> Case:
     iterations = request.iterations
     if not iterations:
-        bound_s = all_reduce_bound_s(graph, size)
-        if bound_s is None:
+        least_s = all_reduce_bound_s(graph, size)
+        if least_s is None:
             raise SystemExit("links without a rate have no bound: set a rate, or the iterations")
-        iterations = min(max(int(request.seconds / bound_s), MIN_ITERATIONS), MAX_ITERATIONS)
+        iterations = iterations_in(request.seconds, least_s)
     return Case(size, iterations, request.buckets, request.beside, warm_up)
 
 
 def _in_context(result: dict, request: Request, graph: nx.Graph) -> dict:
-    bound_s = all_reduce_bound_s(graph, result["size"])
+    least_s = all_reduce_bound_s(graph, result["size"])
     hosts = len(topology.hosts(graph))
     context = {
         **asdict(request),
@@ -155,8 +165,8 @@ def _in_context(result: dict, request: Request, graph: nx.Graph) -> dict:
         "ranks": hosts * request.ranks_per_host,
         "nics": len(topology.interfaces(graph, "host0")),
         "rates_bps": host_rates_bps(graph),
-        "bound_s": bound_s,
-        "ratio": result["seconds"] / bound_s if bound_s else None,
+        "bound_s": least_s,
+        "ratio": result["seconds"] / least_s if least_s else None,
     }
     del context["sizes"], context["backends"], context["seconds"]
     return context | result

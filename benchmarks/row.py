@@ -24,6 +24,7 @@ class Row:
             at most, counted from 1; None: none. ``seconds`` is of these.
         held_by: a bar: the latest that ``held_from`` may be.
         wrong: elements of dmlcomm's and the peer's results that are not what they should be.
+        resent: share of the bytes that TCP has sent again, as lost.
         remark: what else was measured.
     """
 
@@ -39,6 +40,7 @@ class Row:
     held_from: int | None = None
     held_by: int | None = None
     wrong: int = 0
+    resent: float | None = None
     remark: str = ""
 
     @property
@@ -93,6 +95,9 @@ def table(rows: list[Row]) -> Table:
     has_model = any(row.model_s for row in rows)
     for column in ("dmlcomm", *(["model"] if has_model else []), "bound", "ratio"):
         found.add_column(column, justify="right", no_wrap=True)
+    has_resent = any(row.resent is not None for row in rows)
+    if has_resent:
+        found.add_column("resent", justify="right", no_wrap=True)
     found.add_column("peer", no_wrap=True)
     for column in ("its time", "speed-up", "#wrong"):
         found.add_column(column, justify="right", no_wrap=True)
@@ -103,6 +108,7 @@ def table(rows: list[Row]) -> Table:
             *([_number(row.model_error, "+.1%")] if has_model else []),
             _milliseconds(row.bound_s),
             _judged(row.ratio, ".3f", row.most_of_bound, "≤"),
+            *([_number(row.resent, ".2%")] if has_resent else []),
             row.peer or "-",
             _milliseconds(row.peer_s),
             _judged(row.speedup, ".2f", row.least_speedup, "≥"),

@@ -50,6 +50,8 @@ class RailCounters:
             this rail, in microseconds: a part of a large message on every connection, what the
             kernel queues, and what is on its way. 0 before there were large messages, or if the
             rate is not known.
+        congestion: TCP's congestion control on this rail, as "cubic"; several, in the order of the
+            alphabet, as "bbr, cubic". Empty where there is no connection yet, or none of TCP.
     """
 
     interface: str
@@ -62,3 +64,4 @@ class RailCounters:
     round_trip_us: float = 0
     bytes_resent: int = 0
     blocking_us: float = 0
+    congestion: str = ""

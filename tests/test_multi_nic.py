@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from dmlcomm.lab import Lab
+from dmlcomm.lab import Lab, Options
 from dmlcomm.lab.graph import hosts
 from helpers.lab_scripts import start_script
 from helpers.multi_nic import (
@@ -32,6 +32,12 @@ tensor = torch.ones(2_000_000)
 dist.all_reduce(tensor)
 nics = [c for c in dmlcomm.rails() if c.interface != "local"]
 say("sent", *[c.bytes_sent for c in nics])
+fine()
+"""
+
+CONTROLS = """
+dist.all_reduce(torch.ones(100_000))
+say("controls", *[c.congestion for c in dmlcomm.rails() if c.interface != "local"])
 fine()
 """
 
@@ -134,6 +140,22 @@ def test_nics_of_different_speed_are_both_full(lab_is_possible):
     assert len(counts) == 3, result.stdout + result.stderr
     for fast, slow in counts:
         assert 2.5 < fast / slow < 6
+
+
+# The lab leaves the choice: routes of others would carry one that overrides it.
+@pytest.mark.parametrize("asked", ["reno", None])
+def test_rails_have_the_congestion_control_that_was_asked_for_or_one_that_does_not_pace(
+    lab_is_possible, asked
+):
+    environment = ("-e", f"DMLCOMM_TCP_CONGESTION={asked}") if asked else ()
+    with Lab("flat:2,2", options=Options(congestion="")) as lab:
+        result = run(lab, CONTROLS, *environment)
+    expect_fine(result, 2)
+    found = [line.split()[2:] for line in result.stdout.splitlines() if " controls " in line]
+    assert len(found) == 2, result.stdout
+    for first, second in found:
+        assert first == second
+        assert first == asked if asked else not first.startswith("bbr")
 
 
 @pytest.mark.parametrize("asked", ["grid:3x2", "auto"])

@@ -11,6 +11,7 @@ beside        64 KiB while a bucket is reduced, against 64 KiB alone, and the bu
 unequal       NICs of 200 and 50 Mb/s, against the bound of both
 unknown-rates rates that nobody gives, MTU 1500: 12.5 MB, and 64 KiB against algorithms by hand
 unkind        rates that change, traffic of others, loss, slow directions, no forwarding, as above
+congestion    congestion controls of TCP and pacing, MTU 1500, several senders at a port
 shared-hosts  two ranks on every host, against the bound of the hosts
 link-down     a cable is pulled during an all_reduce and put back: stall, speed, bits of the result
 small         64 KiB on links without a rate, against gloo

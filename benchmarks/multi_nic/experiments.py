@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from benchmarks import disturbance
 from benchmarks.lab_run import Request, run
-from benchmarks.multi_nic import link_down, unkind
+from benchmarks.multi_nic import congestion, link_down, unkind
 from benchmarks.multi_nic.model import model_s
 from benchmarks.multi_nic.settings import (
     ETHERNET_MTU,
@@ -241,6 +241,7 @@ EXPERIMENTS: dict[str, Callable[[Settings], list[Row]]] = {
     "unequal": unequal,
     "unknown-rates": unknown_rates,
     "unkind": unkind.rows,
+    "congestion": congestion.rows,
     "shared-hosts": shared_hosts,
     "link-down": link_goes_down,
     "small": small,

@@ -32,6 +32,8 @@ class Settings:
             sizes; the first for the other unkind networks of two NICs, too.
         lossy: topologies with two NICs, one of which loses packets.
         four_rates: a topology with four NICs.
+        congested: topologies, rates and operations, for congestion controls.
+        controls: congestion controls, where the kernel has them.
         settled: calls that count, after the first ones under a condition.
         seconds: of measuring, per case and backend, about.
         small_iterations: of the small all_reduce.
@@ -50,6 +52,8 @@ class Settings:
     changing: tuple[tuple[str, str, int], ...]
     lossy: tuple[str, ...]
     four_rates: str
+    congested: tuple[tuple[str, str, str], ...]
+    controls: tuple[str, ...]
     settled: int
     seconds: float
     small_iterations: int
@@ -86,6 +90,15 @@ FULL = Settings(
     ),
     lossy=("flat:2,2", "flat:4,2"),
     four_rates="flat:4,4",
+    congested=(
+        ("bcube:3,2", RATE, "all_reduce"),
+        ("bcube:2,3", RATE, "all_reduce"),
+        ("bcube:2,3", "50mbit", "all_reduce"),
+        ("flat:9,2", RATE, "all_reduce"),
+        ("flat:5,1", RATE, "all_to_all"),
+        ("flat:5,1", RATE, "gather"),
+    ),
+    controls=("bbr", "cubic", "reno"),
     settled=10,
     seconds=6.0,
     small_iterations=200,
@@ -106,6 +119,8 @@ QUICK = Settings(
     changing=(("flat:2,2", QUARTER, LENET5 // 5),),
     lossy=("flat:2,2",),
     four_rates="flat:2,4",
+    congested=(("flat:2,1", RATE, "gather"),),
+    controls=("reno",),
     settled=3,
     seconds=0.2,
     small_iterations=20,

@@ -113,9 +113,9 @@ struct Config {
   // the connection carries in some milliseconds; before, without a limit on its own.
   std::optional<uint64_t> credit_bytes;
 
-  // DMLCOMM_TCP_CONGESTION: congestion control of our sockets ("cubic"). Default: the system's, or
-  // cubic or reno where that is bbr, and on loopback: pacing ones throttle there, and lose the
-  // beginning of bursts between hosts.
+  // DMLCOMM_TCP_CONGESTION: congestion control of our sockets ("cubic"). Default: the system's; but
+  // cubic, or else reno, where that is bbr, whose pace does not suit bursts between hosts; cubic on
+  // loopback, which a pace throttles.
   std::string tcp_congestion;
 
   // DMLCOMM_TCP_BUFFER_BYTES: socket buffers (0 to 1073741824; 0: the kernel's autotuning).

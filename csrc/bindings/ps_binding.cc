@@ -120,7 +120,7 @@ py::dict to_dict(const transport::RailCounters& rail) {
       py::arg("frames_repeated") = rail.frames_repeated, py::arg("lanes_lost") = rail.lanes_lost,
       py::arg("lanes_back") = rail.lanes_back, py::arg("bits_per_second") = rail.bits_per_second,
       py::arg("round_trip_us") = rail.round_trip_us, py::arg("bytes_resent") = rail.bytes_resent,
-      py::arg("blocking_us") = rail.blocking_us);
+      py::arg("blocking_us") = rail.blocking_us, py::arg("congestion") = rail.congestion_names());
 }
 
 // --- server ---

@@ -1,9 +1,12 @@
 // Options that connections have from their first packet on.
 #include <gtest/gtest.h>
+#include <linux/capability.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <string>
@@ -15,13 +18,6 @@ namespace dmlcomm::transport::tcp {
 namespace {
 
 const std::string kLoopback = "127.0.0.1";
-
-std::string congestion_of(int fd) {
-  char name[16] = {};
-  socklen_t length = sizeof(name) - 1;
-  EXPECT_EQ(getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &length), 0);
-  return name;
-}
 
 bool is_permitted(const std::string& algorithm) {
   std::ifstream file("/proc/sys/net/ipv4/tcp_allowed_congestion_control");
@@ -55,6 +51,34 @@ TEST(SocketTest, CongestionControlIsTheOneThatWasAskedFor) {
   SocketOptions options;
   options.congestion = "reno";  // every kernel has it, and permits it to all
   expect_from_the_start("reno", options);
+}
+
+TEST(SocketTest, TheFirstPreferredCongestionControlThatIsPermittedIsTaken) {
+  const auto fd = open_socket(AF_INET);
+  ASSERT_TRUE(fd.ok()) << fd.status();
+  prefer_congestion(fd->get(), {"nosuch", "reno", "cubic"});
+  EXPECT_EQ(congestion_of(fd->get()), "reno");
+  prefer_congestion(fd->get(), {"nosuch", "nosucheither"});
+  EXPECT_EQ(congestion_of(fd->get()), "reno");
+}
+
+// In a child, which gives up the capabilities that root may have.
+TEST(SocketTest, WithoutPrivilegesTheChoiceBetweenHostsIsOneThatIsPermittedAndDoesNotPace) {
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    __user_cap_header_struct header{.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
+    const __user_cap_data_struct none[_LINUX_CAPABILITY_U32S_3]{};
+    if (syscall(SYS_capset, &header, none) != 0) _exit(1);
+    const auto listener = listen_on("0.0.0.0", {}, {});
+    if (!listener.ok()) _exit(2);
+    const std::string name = congestion_of(listener->fd.get());
+    _exit(is_permitted(name) && !name.starts_with("bbr") ? 0 : 3);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 TEST(SocketTest, AnUnknownCongestionControlIsAnError) {

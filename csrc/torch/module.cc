@@ -139,7 +139,8 @@ PYBIND11_MODULE(_c10d, module) {
               py::arg("bits_per_second") = rail.bits_per_second,
               py::arg("round_trip_us") = rail.round_trip_us,
               py::arg("bytes_resent") = rail.bytes_resent,
-              py::arg("blocking_us") = rail.blocking_us));
+              py::arg("blocking_us") = rail.blocking_us,
+              py::arg("congestion") = rail.congestion_names()));
         }
         return found;
       },

@@ -52,6 +52,9 @@ class Channel {
   };
   virtual Flow flow() const { return {}; }
 
+  // The congestion control of the kernel's connection; empty where there is none.
+  virtual std::string congestion() const { return {}; }
+
   // From now on about so many bytes wait at most, beyond those on their way. Without effect where
   // no kernel queues them.
   virtual void limit_queue(size_t /*bytes*/) {}

@@ -92,12 +92,11 @@ class Link final : private LaneReader {
   void measure();
   // See Lane::limit_credit(); of lanes to other hosts.
   void limit_credit() { lanes_.limit_credit(); }
-  // `visit(rail, bytes)` for every lane: the bytes that an urgent message there has to wait for.
+  // `visit(rail, lane)` for every lane.
   template <typename Visit>
-  void for_each_blocking(Visit visit) const {
-    lanes_.for_each_lane([&](size_t index, Lane& lane) {
-      visit(index % options_.num_rails, lane.blocking_bytes());
-    });
+  void for_each_lane(Visit visit) const {
+    lanes_.for_each_lane(
+        [&](size_t index, Lane& lane) { visit(index % options_.num_rails, lane); });
   }
 
   void send(SendRequest& request);

@@ -229,19 +229,18 @@ void Mesh::check_rails(int64_t now, bool paused) {
   }
 }
 
-// By rail; of all links to other hosts together, which share it.
-std::vector<uint64_t> Mesh::blocking_bytes() const {
-  std::vector<uint64_t> bytes(meters_.size());
-  for (const Link* link : active_) {
-    if (job_.same_host(link->peer())) continue;
-    link->for_each_blocking([&](size_t rail, uint64_t of_lane) { bytes[rail] += of_lane; });
-  }
-  return bytes;
-}
-
 std::vector<RailCounters> Mesh::counters() const {
   std::vector<RailCounters> counters = counters_;
-  const std::vector<uint64_t> blocking = blocking_bytes();
+  std::vector<uint64_t> blocking(meters_.size());  // of all links to other hosts, which share rails
+  for (const Link* link : active_) {
+    const bool is_local = job_.same_host(link->peer());
+    link->for_each_lane([&](size_t rail, Lane& lane) {
+      const std::string congestion = lane.channel().congestion();
+      RailCounters& of_rail = is_local ? counters.back() : counters[rail];
+      if (!congestion.empty()) of_rail.congestion.insert(congestion);
+      if (!is_local) blocking[rail] += lane.blocking_bytes();
+    });
+  }
   for (size_t rail = 0; rail < meters_.size(); ++rail) {
     const double bits_per_us = meters_[rail].bits_per_second() * 1e-6;
     if (bits_per_us > 0) {

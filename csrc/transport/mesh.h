@@ -93,7 +93,6 @@ class Mesh {
   void make_link(int peer);
   void check_rails(int64_t now, bool paused);
   void check_life(Link& link, int64_t now, bool paused, const std::function<bool(int)>& waits_for);
-  std::vector<uint64_t> blocking_bytes() const;
   void poll_while(const std::function<bool(Link*)>& busy, double timeout_s);
 
   Job job_;  // constant after create()

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <set>
 #include <string>
 
 namespace dmlcomm::transport {
@@ -20,6 +21,15 @@ struct RailCounters {
   uint64_t bytes_resent = 0;  // by TCP
   // The most that an urgent message waits for what has been handed down; 0: not known.
   double blocking_us = 0;
+  // Of TCP's connections.
+  std::set<std::string> congestion{};
+
+  // "bbr, cubic"; empty where no connection is TCP's.
+  std::string congestion_names() const {
+    std::string names;
+    for (const std::string& name : congestion) names += (names.empty() ? "" : ", ") + name;
+    return names;
+  }
 
   // The same rail of another communicator.
   void add(const RailCounters& other) {
@@ -32,6 +42,7 @@ struct RailCounters {
     round_trip_us = std::max(round_trip_us, other.round_trip_us);
     bytes_resent += other.bytes_resent;
     blocking_us = std::max(blocking_us, other.blocking_us);
+    congestion.insert(other.congestion.begin(), other.congestion.end());
   }
 };
 

@@ -12,7 +12,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <string_view>
 #include <thread>
 
 #include "base/clock.h"
@@ -68,24 +67,17 @@ bool set_congestion(int fd, const std::string& algorithm) {
                     static_cast<socklen_t>(algorithm.size())) == 0;
 }
 
-// Whether the kernel gives its sockets a congestion control that paces by its own estimate.
-bool paces(int fd) {
-  char name[kMaxCongestionName] = {};
-  socklen_t length = sizeof(name);
-  return getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &length) == 0 &&
-         std::string_view(name, length).starts_with("bbr");
-}
-
 // The kernel goes on pacing a socket that has begun with a pacing algorithm (bbr). That throttles
 // loopback: one stream reaches 17 Gb/s with bbr, 50 with cubic. Between hosts a collective comes in
-// bursts, before which the estimate is old: flat:9,2 at 200 Mb/s took 1.04 times its bound with
-// bbr, and 1.01 with reno, which fills the port at once.
+// bursts, whose rate bbr estimates too high, and differently for connections that share a port:
+// docs/topology.md, congestion control.
+// reno, which every kernel has and permits, is as fast as cubic there.
 Status choose_congestion(int fd, const std::string& address, const std::string& wanted) {
   if (wanted.empty()) {
     if (is_loopback(address)) {
-      (void)set_congestion(fd, "cubic");
-    } else if (paces(fd) && !set_congestion(fd, "cubic")) {
-      (void)set_congestion(fd, "reno");
+      prefer_congestion(fd, {"cubic"});
+    } else if (congestion_of(fd).starts_with("bbr")) {
+      prefer_congestion(fd, {"cubic", "reno"});
     }
     return Status();
   }
@@ -214,6 +206,19 @@ void tune(int fd, const SocketOptions& options) {
   set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   // A route may have brought another algorithm than the listener's.
   if (!options.congestion.empty()) (void)set_congestion(fd, options.congestion);
+}
+
+std::string congestion_of(int fd) {
+  char name[kMaxCongestionName + 1] = {};
+  socklen_t length = kMaxCongestionName;
+  (void)getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &length);
+  return name;
+}
+
+void prefer_congestion(int fd, std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    if (set_congestion(fd, name)) return;
+  }
 }
 
 void limit_queue(int fd, size_t bytes) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <string>
 
@@ -39,6 +40,11 @@ Result<UniqueFd> begin_connect(const std::string& interface, const std::string& 
 
 // Options of a connection that is used for data.
 void tune(int fd, const SocketOptions& options);
+// The congestion control that a socket has; empty if it has none.
+std::string congestion_of(int fd);
+// Gives a socket the first of these that the kernel has and permits to this user. It keeps its own
+// where there is none.
+void prefer_congestion(int fd, std::initializer_list<const char*> names);
 // Limits the bytes that the kernel queues beyond those on their way.
 void limit_queue(int fd, size_t bytes);
 // The most that the kernel keeps of what is sent.

@@ -94,6 +94,8 @@ Channel::Flow TcpChannel::flow() const {
   return flow;
 }
 
+std::string TcpChannel::congestion() const { return congestion_of(fd_.get()); }
+
 void TcpChannel::shut_down() { shutdown(fd_.get(), SHUT_WR); }
 
 }  // namespace dmlcomm::transport::tcp

@@ -23,6 +23,7 @@ class TcpChannel final : public Channel {
   bool maybe_readable() const override { return readable_; }
   bool maybe_writable() const override { return writable_; }
   Flow flow() const override;
+  std::string congestion() const override;
   void limit_queue(size_t bytes) override;
   int descriptor() const override { return fd_.get(); }
   void descriptor_ready(Ready ready) override;
