@@ -216,6 +216,15 @@ def test_progress_is_told_and_may_raise():
         simulation.run(stop)
 
 
+def test_nothing_is_added_while_it_runs():
+    simulation = Simulation([8 * MBIT])
+    for _ in range(2000):
+        simulation.compute(random.Random(simulation.num_tasks).random())
+    with pytest.raises(RuntimeError, match="the simulation runs"):
+        simulation.run(lambda _: simulation.flow([0], 1))
+    assert simulation.compute(1.0) == 2000
+
+
 def test_tasks_that_never_end_are_an_error():
     simulation = Simulation([8 * MBIT, 8 * MBIT])
     simulation.flow([0], 10**6)

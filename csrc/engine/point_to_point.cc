@@ -34,7 +34,7 @@ PointToPointRunner::PointToPointRunner(transport::Mesh& mesh, transport::LinkEve
 }
 
 PointToPointRunner::~PointToPointRunner() {
-  if (is_ready_) std::erase(messages_.ready, &running_);
+  std::erase(messages_.ready, &running_);
   if (done_) return;
   messages_.own_sends.remove(this);
   messages_.own_receives.remove(this);

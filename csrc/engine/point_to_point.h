@@ -18,7 +18,7 @@ struct Messages {
   std::list<PointToPointRunner*> own_sends, own_receives;
   // Receives that wait for any source, in the order in which they were posted.
   std::list<PointToPointRunner*> unclaimed;
-  // What can go on. Thousands may wait meanwhile, which nobody visits.
+  // Those that can go on. Thousands may wait meanwhile, and are not visited.
   std::vector<OperationQueue::Running*> ready;
   uint64_t num_receives = 0;
 };

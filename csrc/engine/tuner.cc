@@ -22,7 +22,7 @@ constexpr uint64_t kWindow = 8;
 constexpr uint64_t kWindowOfTickets = 256;
 // So many operations with tickets are waited for until rates are known.
 constexpr int kMostWithoutRates = 32;
-// The first ones of a size run alone, so that what they show counts at once; and so do the first
+// The first ones of a size run alone, so that their reports count at once; and so do the first
 // ones at new rates. A rail that had little to do shows its rate only when it has more.
 constexpr size_t kFirstOfSize = 8;
 constexpr size_t kFirstAtRates = 8;
@@ -218,8 +218,8 @@ void Tuner::consider(const RankReport& report) {
 void Tuner::consider_tickets(const RankReport& report) {
   if (uses_tickets_ || report.tickets != RankReport::kUsed) return;
   const auto is_known = [](uint8_t rate) { return rate != RankReport::kUnknown; };
-  const bool knows_rates =
-      num_others_ == 0 && std::any_of(report.rates.begin(), report.rates.end(), is_known);
+  const bool knows_rates = num_others_ == 0 && num_alone_ == 0 &&
+                           std::any_of(report.rates.begin(), report.rates.end(), is_known);
   uses_tickets_ = !is_on_ || knows_rates || ++num_without_rates_ == kMostWithoutRates;
 }
 

@@ -77,7 +77,7 @@ class Tuner {
       assumed_bps_;  // by rail of the topology; empty where no rank is on another host
   transport::RankReport in_use_;
   int num_others_ = 0;     // reports in a row that differ from it
-  size_t num_alone_ = 0;   // operations that still run alone, so that what they show counts soon
+  size_t num_alone_ = 0;   // operations that still run alone, so that their reports count soon
   std::deque<Past> past_;  // in their order; calls that were refused are not there
   uint64_t num_learnt_;    // the report of this one is learnt, and of all before
 

@@ -24,8 +24,8 @@ Status check_path(const std::string& who, const std::vector<int64_t>& path, size
 }
 
 Status check_weight(const std::string& who, double weight) {
-  if (std::isfinite(weight) && weight > 0) return {};
-  return invalid(who, " has the weight ", weight, ": expected a finite number above 0");
+  if (weight >= kLeastWeight && weight <= kMostWeight) return {};
+  return invalid(who, " has the weight ", weight, ": expected ", kLeastWeight, " to ", kMostWeight);
 }
 
 Status check_priority(const std::string& who, int64_t priority) {

@@ -12,6 +12,8 @@ namespace dmlcomm::sim {
 
 // Priorities are tickets: 0 goes first, 255 last.
 constexpr int64_t kLastPriority = 255;
+// Sums of weights have to keep the smallest one.
+constexpr double kLeastWeight = 1e-6, kMostWeight = 1e6;
 
 // `invalid_argument` with this text.
 template <typename... Parts>

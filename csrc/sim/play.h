@@ -38,8 +38,8 @@ class Play {
 
   // A flow in its group. Service is what a flow of weight 1 has got since the beginning, in bits.
   struct Flow {
-    double nearly_done,
-        done;  // service of the group at which at most a part in 10^9, nothing is left
+    double nearly_done;  // service of the group at which at most a part in 10^9 is left
+    double done;         // at which nothing is left
     uint32_t task;
     bool operator>(const Flow& other) const {
       if (nearly_done != other.nearly_done) return nearly_done > other.nearly_done;

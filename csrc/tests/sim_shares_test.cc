@@ -194,7 +194,7 @@ TEST(MaxMinRatesTest, NamesWhatIsWrong) {
   EXPECT_EQ(message(max_min_rates({{0}}, {-1}, {}, {})),
             "link 0 has the capacity -1: expected a finite number of bits per second, 0 or more");
   EXPECT_EQ(message(max_min_rates({{0}}, {1}, {0}, {})),
-            "flow 0 has the weight 0: expected a finite number above 0");
+            "flow 0 has the weight 0: expected 1e-06 to 1e+06");
   EXPECT_EQ(message(max_min_rates({{0}}, {1}, {}, {256})),
             "flow 0 has the priority 256: expected 0 (first) to 255");
   EXPECT_EQ(message(max_min_rates({{0}}, {1}, {1, 1}, {})),

@@ -138,11 +138,11 @@ LaneSet::Turn LaneSet::next_turn_of(size_t message) {
   if (only != nullptr) {
     return {message, only->has_room(request.order) ? only : nullptr, part_bytes(left, 1)};
   }
+  const int64_t now = has_many_rails() ? now_ns() : 0;
   for (size_t i = 0; i < lanes_.size(); ++i) {
     const size_t index = (next_lane_ + i) % lanes_.size();
     if (!lanes_[index] || !lanes_[index]->has_room(request.order)) continue;
-    const int64_t now = now_ns();
-    const size_t bytes = part_bytes(left, share_of(index, now));
+    const size_t bytes = part_bytes(left, has_many_rails() ? share_of(index, now) : 1);
     if (would_be_last(index, bytes, left, now)) continue;
     next_lane_ = (index + 1) % lanes_.size();
     return {message, lanes_[index].get(), bytes};

@@ -20,8 +20,8 @@ def max_min_rates(
         paths: by flow, the links that it passes, numbered from 0. One that it passes twice carries
             it twice. A flow that passes none has an infinite rate.
         capacities: by link, in bits per second.
-        weights: by flow, above 0, by default 1. Flows that have one bottleneck get rates as their
-            weights are.
+        weights: by flow, 1e-6 to 1e6, by default 1. Flows that have one bottleneck get rates as
+            their weights are.
         priorities: by flow, 0 (first, the default) to 255. Flows share what those of smaller
             priorities leave.
 

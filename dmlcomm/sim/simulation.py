@@ -59,6 +59,7 @@ class Simulation:
         self, capacities: Sequence[float], latencies: Sequence[float] | None = None
     ) -> None:
         self._core = _core.Simulation(capacities, [] if latencies is None else latencies)
+        self._num_runs = 0  # that are under way
 
     @property
     def num_tasks(self) -> int:
@@ -83,7 +84,7 @@ class Simulation:
             num_bytes: its size, 0 or more.
             start_s: when it begins at the earliest.
             after: numbers of tasks that have to end before it begins.
-            weight: above 0; flows with one bottleneck get rates as their weights are.
+            weight: 1e-6 to 1e6; flows with one bottleneck get rates as their weights are.
             priority: 0 (first) to 255; flows share what smaller priorities leave.
             lane: tasks with the same lane, a number from 0, go one after the other. Of those that
                 wait, the one that was added first is next. A flow waits after its latencies.
@@ -93,7 +94,9 @@ class Simulation:
 
         Raises:
             ValueError: a number is out of its range.
+            RuntimeError: a run is under way.
         """
+        self._check_idle()
         return self._core.add_flow(path, num_bytes, start_s, after, weight, priority, _number(lane))
 
     def compute(
@@ -117,7 +120,9 @@ class Simulation:
 
         Raises:
             ValueError: a number is out of its range.
+            RuntimeError: a run is under way.
         """
+        self._check_idle()
         return self._core.add_compute(duration_s, start_s, after, _number(lane))
 
     def change_capacity(
@@ -134,8 +139,16 @@ class Simulation:
 
         Raises:
             ValueError: a number is out of its range.
+            RuntimeError: a run is under way.
         """
+        self._check_idle()
         self._core.change_capacity(link, time_s, capacity, dark_s)
+
+    def _check_idle(self) -> None:
+        if self._num_runs:
+            raise RuntimeError(
+                "the simulation runs: add tasks and changes before run(), or after it"
+            )
 
     def run(self, progress: Callable[[int], None] | None = None) -> Outcome:
         """Plays all tasks from 0 on. Runs are independent of each other.
@@ -149,5 +162,9 @@ class Simulation:
         Raises:
             ValueError: tasks never end, because a link of theirs has no capacity.
         """
-        found = self._core.run(progress)
+        self._num_runs += 1
+        try:
+            found = self._core.run(progress)
+        finally:
+            self._num_runs -= 1
         return Outcome(found.makespan_s, found.starts_s, found.ends_s, found.link_bytes)

@@ -170,6 +170,7 @@ Result<TaskList> list_tasks(const topology::Topology& topology, const topology::
                             OpKind kind, uint64_t bytes, uint32_t element_bytes,
                             const std::string& name) {
   DMLCOMM_RETURN_IF_ERROR(topology::validate(topology));
+  if (element_bytes == 0) return Status(StatusCode::invalid_argument, "elements have 0 bytes");
   const OpShape shape = sized_shape(kind, topology.num_ranks(), bytes, element_bytes);
   const Algorithm* algorithm = find_algorithm(kind, name);
   if (name.empty()) {
