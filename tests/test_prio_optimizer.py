@@ -199,6 +199,18 @@ def parameters_that_are_frozen_meanwhile(rank):
         assert_equal_bits(model, expected, schedule)
 
 
+def gradients_that_are_dropped_before_more_is_trained(rank):
+    def ours(model, optimizer, rank, step):
+        if step == 0:
+            model.attention.requires_grad_(False)
+            loss_of(model, rank, 0).backward()
+            optimizer.zero_grad()
+            model.attention.requires_grad_(True)
+        plain_step(model, optimizer, rank, step)
+
+    assert_as_ddp(rank, ours, theirs=plain_step)
+
+
 def groups_of_parameters_that_are_added(rank):
     for schedule in SCHEDULES:
         model, expected = make_model(), make_model()
@@ -477,6 +489,7 @@ WORKS = [
     operations_of_the_user_between_backward_and_step,
     gradients_of_zeros_are_gradients,
     parameters_that_are_frozen_meanwhile,
+    gradients_that_are_dropped_before_more_is_trained,
     groups_of_parameters_that_are_added,
     mixed_precision,
     one_group_of_all_gradients,

@@ -231,6 +231,18 @@ class _Lister(torch.optim.SGD):
         self.norms.append(0.0)
 
 
+class _Tallies(torch.optim.SGD):
+    """Keeps tensors in a dictionary, and changes them in place."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, lr=0.1)
+        self.tallies = {"steps": torch.zeros(())}
+
+    def step(self, closure=None):
+        super().step(closure)
+        self.tallies["steps"] += 1
+
+
 class _NewKey(torch.optim.SGD):
     """Has an option that was not there before."""
 
@@ -272,6 +284,7 @@ def optimizers_that_do_not_work_in_parts(rank):
     for make, what in (
         (_Counter, 'its attribute "count"'),
         (_Lister, 'its attribute "norms"'),
+        (_Tallies, 'its attribute "tallies"'),
         (_NewKey, "its param_groups"),
         (_Options, "its param_groups"),
         (_All, "other parameters than those of its param_groups"),

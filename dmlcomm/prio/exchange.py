@@ -146,6 +146,7 @@ class Exchange:
                 "all ranks"
             )
         self._has_told_of_change = False
+        self._has_begun = False
         self._arrivals.reset()
 
     def close(self) -> None:

@@ -117,17 +117,24 @@ class OptimizerPart:
 
 
 def _seen_of(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """By name: the value, its identity, and what is in it: a tensor's version, or the values of a
-    list, set or dictionary."""
+    """By name: the identity of the value, and what is in it: a tensor's version, or the same of the
+    items of a list, set or dictionary."""
     seen = {}
     for name, value in attributes.items():
         inside: Any = None
         if isinstance(value, torch.Tensor):
             inside = value._version
         elif isinstance(value, list | set | dict):
-            inside = [id(item) for item in (value.values() if isinstance(value, dict) else value)]
+            items = value.values() if isinstance(value, dict) else value
+            inside = [(id(item), _version_of(item)) for item in items]
         seen[name] = (id(value), inside)
     return seen
+
+
+def _version_of(item: Any) -> int | None:
+    """Of a tensor that is no parameter: updates change those."""
+    is_state = isinstance(item, torch.Tensor) and not isinstance(item, nn.Parameter)
+    return item._version if is_state else None
 
 
 @contextlib.contextmanager
