@@ -101,7 +101,7 @@ def test_a_job_begins_when_ports_are_free_again(lab, group):
 
 @BEGINS
 def test_without_a_port_the_error_names_the_setting(lab, group):
-    process = started(lab, group + FAILS, "-e", "DMLCOMM_PEER_TIMEOUT_S=0.5")
+    process = started(lab, group + FAILS, "-e", "DMLCOMM_PEER_TIMEOUT_S=1.5")
     with without_ports(lab):
         os.kill(process.pid, signal.SIGUSR1)
         stdout, stderr = process.communicate(timeout=DEADLINE_S)

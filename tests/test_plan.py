@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import statistics
 import subprocess
 import sys
 
@@ -288,11 +289,15 @@ def test_doctor_shows_what_nics_carry_beside_what_drivers_say(slow_lab):
     lines = [line.removeprefix("[0] ") for line in result.stdout.splitlines()]
     fast, slow = json.loads("\n".join(lines))["rails"]
     assert len(fast["hosts"]) == len(slow["hosts"]) == NUM_HOSTS
-    for at_fast, at_slow in zip(fast["hosts"], slow["hosts"], strict=True):
-        assert at_fast["driver_bps"] == at_slow["driver_bps"] == 10e9
-        assert 0 < at_slow["shown_bps"] < 75e6
-        assert at_slow["shown_bps"] < at_fast["shown_bps"] < 300e6
-        assert at_fast["round_trip_us"] > 0
+    for host in (*fast["hosts"], *slow["hosts"]):
+        assert host["driver_bps"] == 10e9
+        assert host["shown_bps"] < 300e6
+    shown = [
+        statistics.median(host["shown_bps"] for host in rail["hosts"]) for rail in (slow, fast)
+    ]
+    assert 0 < shown[0] < 75e6
+    assert shown[0] < shown[1]
+    assert statistics.median(host["round_trip_us"] for host in fast["hosts"]) > 0
     assert fast["message_s"] > 0
 
 

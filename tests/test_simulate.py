@@ -119,6 +119,12 @@ def test_the_seed_draws_the_jitter():
     assert all(8 < time < 10.1 for time in times)
 
 
+DARK_TWICE = [
+    {"at": 1, "host": 0, "rate": "50mbit", "dark": 2},
+    {"at": 2, "host": "all", "rate": "80mbit"},
+]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -145,6 +151,10 @@ def test_the_seed_draws_the_jitter():
         ({"events": [{"host": 0, "rate": "1gbit"}]}, r'event 0 has no "at": give it'),
         ({"events": [{"at": 0, "host": 0, "rate": 0}]}, r"never end: flow \d+ waits for link 0"),
         ({"events": 5}, r'"events" of the scenario: expected a list'),
+        (
+            {"events": DARK_TWICE},
+            r"an event at 2 s concerns rail 0 of host 0, which is dark until 3",
+        ),
     ],
 )
 def test_a_wrong_entry_is_named(change, message):

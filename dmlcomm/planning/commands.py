@@ -110,7 +110,8 @@ def _priced(
 ) -> _Priced | None:
     """None on ranks other than 0 of a job that is measured."""
     if not measure:
-        network = networks.parse(topology, rate, ranks_per_host, mtu or networks.DEFAULT_MTU)
+        mtu = networks.DEFAULT_MTU if mtu is None else mtu
+        network = networks.parse(topology, rate, ranks_per_host, mtu)
         return _Priced(network, network.core())
     # torch is needed here only, and takes a second to load.
     from dmlcomm.planning.measure import measure_cluster

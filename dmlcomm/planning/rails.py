@@ -112,7 +112,7 @@ def show_rails(own: Sequence[Rail], num_rails: int) -> tuple[ShownRail, ...]:
 def _exercise() -> None:
     num_bytes = LEAST_BYTES
     while _all_reduce_s(num_bytes) < LONG_S and num_bytes < MOST_BYTES:
-        num_bytes *= GROWTH
+        num_bytes = min(GROWTH * num_bytes, MOST_BYTES)
     for _ in range(REPETITIONS):
         _all_reduce_s(num_bytes)
 

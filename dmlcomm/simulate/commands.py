@@ -21,7 +21,7 @@ def simulate(
 ) -> None:
     """Play jobs on a network flow by flow: times, throughput, and how much links are used.
 
-    What jobs do are the schedules that ranks execute. Queues and losses are not simulated.
+    Jobs send the schedules that ranks execute. Queues and losses are not simulated.
     """
     try:
         wanted = scenario.load(file)

@@ -1,7 +1,7 @@
 """The file of ``dmlcomm simulate``: a network, jobs on it, and what happens to it."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,7 +108,21 @@ def parse(content: Any) -> Scenario:
         for i, item in enumerate(fields.items("events"))
         for change in _changes(item, i, network)
     ]
+    _check_apart(changes)
     return Scenario(network, tuple(jobs), tuple(changes))
+
+
+def _check_apart(changes: Sequence[RateChange]) -> None:
+    """A NIC that is dark has no other event."""
+    ends: dict[tuple[int, int], float] = {}
+    for change in sorted(changes, key=lambda one: one.at_s):
+        nic = change.host, change.rail
+        if change.at_s < ends.get(nic, 0):
+            raise ScenarioError(
+                f"an event at {change.at_s:g} s concerns rail {change.rail} of host {change.host}, "
+                f"which is dark until {ends[nic]:g} s: let it begin then, or later"
+            )
+        ends[nic] = change.at_s + change.dark_s
 
 
 def _job(content: Any, index: int, network: PlannedNetwork) -> Job:
