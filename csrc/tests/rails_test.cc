@@ -121,7 +121,7 @@ std::vector<RailMeter> meters_at(const std::vector<int64_t>& bytes_per_second) {
   return meters;
 }
 
-// What it takes tells whether it is still so slow; more would hold the message up.
+// One part shows whether the rail is still slow. More would hold the message up.
 TEST(RailsTest, ARailThatIsMuchSlowerTakesOneSmallPart) {
   std::mt19937 random(1);
   std::vector<RailMeter> meters = meters_at({1'000'000'000, 1000});

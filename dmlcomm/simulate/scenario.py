@@ -65,7 +65,7 @@ class RateChange:
 
 @dataclass(frozen=True)
 class Scenario:
-    """What is simulated."""
+    """A network, its jobs, and the changes of its NICs."""
 
     network: PlannedNetwork
     jobs: tuple[Job, ...]

@@ -101,7 +101,7 @@ def _bucket(options: Any, parms: Any, rate64: str) -> Bucket:
 
 @dataclass(frozen=True)
 class Before:
-    """What was at the place of our queues. ``bucket`` is None for the kernel's default."""
+    """A port's queue before it got ours. ``bucket`` is None for the kernel's default."""
 
     parent: int = _TC_H_ROOT
     handle: int = 0
