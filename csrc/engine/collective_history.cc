@@ -10,6 +10,7 @@ std::optional<CollectiveHistory::Disagreement> CollectiveHistory::begin(uint64_t
                                                                         const OpInfo& ours,
                                                                         uint64_t oldest) {
   begun_[sequence % kSize] = {sequence, ours};
+  last_begun_ = std::max(last_begun_, sequence);
   if (early_.empty()) return std::nullopt;
   if (const auto found = early_.find(sequence); found != early_.end()) {
     for (const Early& early : found->second) {

@@ -28,6 +28,10 @@ class CollectiveHistory {
                                     uint64_t oldest);
   // A peer's view of a collective, which may not have begun here, or be long past.
   std::optional<Disagreement> hear(int peer, uint64_t sequence, const transport::OpInfo& theirs);
+  // The last collective that has begun, with its sequence number; 0 before the first.
+  const std::pair<uint64_t, transport::OpInfo>& last_begun() const {
+    return begun_[last_begun_ % kSize];
+  }
 
  private:
   // Older collectives are not compared any more. More than ranks plan ahead (tuner.cc).
@@ -40,6 +44,7 @@ class CollectiveHistory {
 
   // By sequence number modulo the size; number 0 is none.
   std::vector<std::pair<uint64_t, transport::OpInfo>> begun_{kSize};
+  uint64_t last_begun_ = 0;
   std::map<uint64_t, std::vector<Early>> early_;  // by sequence number; one of each peer
 };
 

@@ -50,8 +50,10 @@ std::string Engine::name_of(int peer) const {
 
 std::string Engine::current_text() {
   const Running* current = queue_.find_if([](const Running&) { return true; });
-  return current ? str_cat("during ", current->op->text())
-                 : str_cat("after collective #", sequence());
+  if (current != nullptr) return str_cat("during ", current->op->text());
+  const auto& [sequence, info] = history_.last_begun();
+  return sequence == 0 ? "before the first collective"
+                       : str_cat("after ", describe(info), " #", sequence);
 }
 
 Status Engine::timed_out(const Running& running) {

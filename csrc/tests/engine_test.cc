@@ -256,13 +256,19 @@ TEST_P(EngineTest, PiecesOfOtherSizesWithTheSameSumAreNoticed) {
   if (num_ranks() == 1) GTEST_SKIP() << "needs a peer";
   run_ranks(num_ranks(), config(), [&](Communicator& comm) {
     const auto n = static_cast<size_t>(comm.num_ranks());
-    // All are connected: a rank that fails while others connect to it is lost to them.
-    float value = 1;
-    std::vector<float> values(n);
-    std::vector<Span> places;
-    for (float& v : values) places.push_back({&v, sizeof(v)});
-    const std::vector<Span> sources(n, Span{&value, sizeof(value)});
-    Status status = run(comm.all_to_all(sources, places, {}));
+    // All are connected: a rank that connects after the others have closed finds nobody.
+    std::vector<float> from(n);
+    std::vector<decltype(comm.barrier({}))> messages;
+    for (int peer = 0; peer < comm.num_ranks(); ++peer) {
+      if (peer == comm.rank()) continue;
+      Span place{&from[static_cast<size_t>(peer)], sizeof(float)};
+      messages.push_back(comm.recv(place, peer, 1, {}));
+      messages.push_back(comm.send(place, peer, 1, {}));
+    }
+    Status status;
+    for (const auto& message : messages) {
+      if (status.ok()) status = run(message);
+    }
 
     std::vector<std::vector<float>> pieces(n, std::vector<float>(5000));
     if (comm.rank() == 0) {

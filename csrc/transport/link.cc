@@ -70,6 +70,7 @@ void Link::attach(size_t index, std::unique_ptr<Channel> channel, uint64_t conne
   DMLCOMM_CHECK(lanes_.lane(index) == nullptr);
   connections_[index] = connection;
   lanes_.attach(index, std::move(channel));
+  if (has_ended()) return say_last_words();
   if (state_ != State::connecting) return;
   state_ = State::up;
   for (const auto& [sequence, op] : early_opens_) open(sequence, op);
@@ -745,26 +746,32 @@ void Link::fail(const Status& status) {
 }
 
 void Link::end(const Status& reason) {
-  if (std::exchange(ended_, true)) return;
+  if (has_ended()) return;
+  DMLCOMM_CHECK(!reason.ok());
+  end_reason_ = reason;
   if (CooperativeMemory* words = cooperative()) has_writer_ = !cooperative_copy_.give_up(*words);
   lanes_.drop_queued();
   if (memory() != nullptr) memory()->revoke();
-  if (has_lane() && state_ != State::left) {
-    OutFrame frame(header_of(FrameKind::abort, 0));
-    frame.header.id = static_cast<uint64_t>(reason.code());
-    frame.owned = reason.message().substr(0, kMaxReasonBytes);
-    frame.header.payload_bytes = static_cast<uint32_t>(frame.owned.size());
-    // On every lane, so that none seems to have died before the reason is read on another.
-    lanes_.push_last(frame);
-  }
-  state_ = State::failed;
+  const bool was_left = std::exchange(state_, State::failed) == State::left;
   if (error_.ok()) error_ = reason;
+  if (has_lane() && !was_left) return say_last_words();
+  flush_last_words();
+}
+
+// On every lane, so that none seems to have died before the reason is read on another.
+void Link::say_last_words() {
+  OutFrame frame(header_of(FrameKind::abort, 0));
+  frame.header.id = static_cast<uint64_t>(end_reason_.code());
+  frame.owned = end_reason_.message().substr(0, kMaxReasonBytes);
+  frame.header.payload_bytes = static_cast<uint32_t>(frame.owned.size());
+  lanes_.push_last(frame);
+  is_shut_down_ = false;
   flush_last_words();
 }
 
 // If writing fails the peer notices the closed connection.
 bool Link::flush_last_words() {
-  if (!ended_ || is_shut_down_) return false;
+  if (!has_ended() || is_shut_down_) return false;
   bool moved = false;
   lanes_.for_each_lane([&](size_t, Lane& lane) {
     if (!lane.flush(&moved).ok()) lane.drop_all();

@@ -156,9 +156,10 @@ class Link final : private LaneReader {
   // The link is unusable: on_failed() reports it.
   void fail(const Status& status);
   // The communicator has failed: tells the peer why, as far as possible without blocking, and ends
-  // the link. The link may touch the memory of requests during the call, and not afterwards.
+  // the link. The link may touch the memory of requests during the call, and not afterwards. A lane
+  // that comes later tells the peer, too.
   void end(const Status& reason);
-  bool has_ended() const { return ended_; }
+  bool has_ended() const { return !end_reason_.ok(); }
   // After end(): the peer, which has been stopped, may yet write to memory of receives.
   bool has_writer() const { return has_writer_; }
   // After end(): true while the last frames for the peer are still queued.
@@ -203,6 +204,7 @@ class Link final : private LaneReader {
   }
   Status deliver_unexpected(const FrameHeader& header);
   void forget(const RecvRequest* request);
+  void say_last_words();
   void shut_down();
   bool progress_lane(size_t index, Lane& lane);
   bool confirm(Lane& lane);
@@ -238,7 +240,7 @@ class Link final : private LaneReader {
   State state_ = State::connecting;
   Status error_;
   bool reported_ = false;  // error_ is the peer's
-  bool ended_ = false;
+  Status end_reason_;      // of end()
   bool said_goodbye_ = false;
   bool is_shut_down_ = false;  // after the last word of an ended link
   LaneSet lanes_;

@@ -275,11 +275,10 @@ void Mesh::limit_credit() {
 
 // --- the end ---
 
-// Ranks that have not met us yet find nobody.
+// Connections that are on their way are still admitted, so that these peers hear the reason, too.
 void Mesh::fail_all(const Status& reason) {
   end_reason_ = reason;
   for (Link* link : active_) link->end(reason);
-  admission_.close();
 }
 
 bool Mesh::has_writer() const {
@@ -288,31 +287,36 @@ bool Mesh::has_writer() const {
 
 void Mesh::close() {
   if (std::exchange(closed_, true)) return;
-  const auto busy = [](Link* link) {
+  const auto has_more_to_say = [](Link* link) {
     link->confirm_soon();
     // A peer that has closed its end reads nothing any more.
     const bool has_last_words = link->flush_last_words() && link->discard_input();
     return link->wants_to_write() || link->awaits_receipts() || has_last_words;
   };
-  poll_while(busy, kCloseTimeoutS);
-  bool failed = false;
+  // Of every link, since each call moves one.
+  const auto any = [this](auto&& is_true) {
+    return std::count_if(active_.begin(), active_.end(), is_true) > 0;
+  };
+  poll_while([&] { return any(has_more_to_say); }, kCloseTimeoutS);
+  bool failed = !end_reason_.ok();
   for (Link* link : active_) {
     failed |= link->state() == Link::State::failed;
     link->send_goodbye();
   }
   (void)poll(true);
   // After a failure everybody closes soon, and should hear the reason before the connection goes.
-  poll_while([](Link* link) { return link->discard_input(); }, failed ? kFailedCloseTimeoutS : 0);
+  const auto is_open = [](Link* link) { return link->discard_input(); };
+  poll_while([&] { return any(is_open) || admission_.is_busy(); },
+             failed ? kFailedCloseTimeoutS : 0);
   active_.clear();
   admission_.close();
   for (Peer& peer : peers_) peer.link.reset();
   for (const auto& transport : transports_) transport->close();
 }
 
-// Until `busy` is true of no link.
-void Mesh::poll_while(const std::function<bool(Link*)>& busy, double timeout_s) {
+void Mesh::poll_while(const std::function<bool()>& is_busy, double timeout_s) {
   const Deadline deadline = Deadline::after_s(timeout_s);
-  while (std::count_if(active_.begin(), active_.end(), busy) > 0 && !deadline.expired()) {
+  while (is_busy() && !deadline.expired()) {
     if (!poll(true)) sleep(1, [] { return false; });
   }
 }

@@ -93,7 +93,7 @@ class Mesh {
   void make_link(int peer);
   void check_rails(int64_t now, bool paused);
   void check_life(Link& link, int64_t now, bool paused, const std::function<bool(int)>& waits_for);
-  void poll_while(const std::function<bool(Link*)>& busy, double timeout_s);
+  void poll_while(const std::function<bool()>& is_busy, double timeout_s);
 
   Job job_;  // constant after create()
   const int heartbeat_ms_;

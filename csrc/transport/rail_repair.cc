@@ -25,6 +25,11 @@ bool is_open(const Link& link) {
   return link.state() == Link::State::connecting || link.state() == Link::State::up;
 }
 
+// A link that has ended tells the peer why.
+bool may_attach(Link& link, size_t lane) {
+  return (is_open(link) || link.has_ended()) && link.channel(lane) == nullptr;
+}
+
 }  // namespace
 
 RailRepair::RailRepair(const Job& job, EventLoop& loop, Admission& admission,
@@ -234,7 +239,7 @@ RailRepair::Answer RailRepair::answer(const Handshake& handshake) {
   }
   const Connection& connection = peers_[peer].connections[lane];
   const bool own_wins = connection.attempted && job_.rank > peer && connection.retry_at_ns == 0;
-  const bool is_wanted = is_open(link) && link.channel(lane) == nullptr;
+  const bool is_wanted = may_attach(link, lane);
   return is_wanted && !own_wins ? Answer::welcome : Answer::yield;
 }
 
@@ -249,7 +254,7 @@ void RailRepair::admitted(Handshake& handshake) {
   const int peer = static_cast<int>(handshake.received().rank);
   const size_t lane = handshake.received().lane;
   Link& link = *peers_[peer].link;
-  if (!is_open(link) || link.channel(lane) != nullptr) return;
+  if (!may_attach(link, lane)) return;
   Connection& connection = peers_[peer].connections[lane];
   const bool is_back = connection.was_up;
   connection = {.was_up = true};
