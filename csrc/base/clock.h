@@ -23,7 +23,8 @@ class Deadline {
   static Deadline after_s(double duration_s);
 
   bool is_never() const { return time_ns_ == kNever; }
-  bool expired() const { return !is_never() && now_ns() >= time_ns_; }
+  bool expired() const { return !is_never() && expired_at(now_ns()); }
+  bool expired_at(int64_t time_ns) const { return time_ns >= time_ns_; }
 
   // 0 when expired; INT64_MAX for never.
   int64_t remaining_ns() const;

@@ -83,15 +83,14 @@ bool OperationQueue::has_submitted() const {
 }
 
 bool OperationQueue::take_what_is_submitted() {
-  std::vector<std::shared_ptr<OpState>> taken;
   Status error;
   {
     std::lock_guard lock(mutex_);
-    taken.swap(submitted_);
+    taken_.swap(submitted_);
     error = error_;
     has_submitted_.store(false, std::memory_order_relaxed);
   }
-  for (std::shared_ptr<OpState>& op : taken) {
+  for (std::shared_ptr<OpState>& op : taken_) {
     const bool is_message = op->request().is_point_to_point();
     auto& list = is_message ? messages_ : collectives_;
     auto& next = is_message ? next_message_ : next_to_plan_;
@@ -108,6 +107,7 @@ bool OperationQueue::take_what_is_submitted() {
     }
     if (!error.ok()) end(*added, error);
   }
+  taken_.clear();
   return true;
 }
 

@@ -160,6 +160,7 @@ class OperationQueue {
   std::list<Running> collectives_;  // in their order
   std::list<Running> messages_;
   std::vector<std::pair<std::shared_ptr<OpState>, Status>> ended_;
+  std::vector<std::shared_ptr<OpState>> taken_;  // empty between calls: it keeps its memory
   std::vector<std::list<Running>::iterator> to_sweep_;
   std::list<Running>::iterator next_to_plan_ = collectives_.end();
   std::list<Running>::iterator next_message_ = messages_.end();  // to start

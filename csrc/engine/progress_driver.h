@@ -63,7 +63,8 @@ class ProgressDriver final : public Driver {
   bool step();
   void tick();
   void relax_after(int64_t waited_ns) const;
-  void rest(int64_t idle_since_ns, const OpState* until, Deadline deadline);
+  // False once the deadline has passed.
+  bool rest(int64_t idle_since_ns, const OpState* until, Deadline deadline);
   bool has_calls() const;
   void take_calls();
   void report_ended(std::unique_lock<std::mutex>& lock);

@@ -100,6 +100,10 @@ class Lane {
   }
 
   bool idle() const { return out_.empty(); }
+  // A cheap test whether flush() or read() may do anything, or a receipt is due.
+  bool may_progress() const {
+    return !idle() || maybe_readable() || owes_receipt() || !write_error_.ok();
+  }
   // Whether a part of a large message would be written at once, or before what waits for room.
   bool has_room(const SendOrder& order) const {
     if ((out_.empty() || deferred_) && channel_->maybe_writable()) return true;

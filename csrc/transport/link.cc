@@ -624,6 +624,7 @@ bool Link::progress() {
 
 bool Link::progress_lane(size_t index, Lane& lane) {
   bool moved = false;
+  if (!lane.may_progress()) return false;
   Status status = lane.flush(&moved);
   if (lane.maybe_readable()) {
     // The peer's last frames (its reason to abort, goodbye) are read even if writing has failed.

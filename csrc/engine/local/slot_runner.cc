@@ -102,6 +102,7 @@ void SlotRunner::combine() {
   if (part.bytes == 0) return;
   const BufferView& own = kind == OpKind::all_reduce ? request().output : request().input;
   std::vector<const void*> sources;
+  sources.reserve(static_cast<size_t>(num_ranks()));
   for (int rank = 0; rank < num_ranks(); ++rank) {
     sources.push_back(rank == this->rank() ? own.at(part.offset, part.bytes)
                                            : board().slot_of(rank, round()) + part.offset);

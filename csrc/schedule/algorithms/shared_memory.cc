@@ -37,13 +37,13 @@ constexpr double kWaitSeconds = 1e-6;
 // Whether the data fits into the slots, and no rank reads more than `max_read` from another's.
 bool fits(const OpShape& shape, const SharedMemory& memory, uint64_t max_read) {
   const uint64_t room = memory.slot_bytes, most = std::min(room, max_read);
+  const uint64_t bytes = known_bytes(shape);
   switch (shape.kind) {
     case OpKind::barrier: return true;
     case OpKind::all_reduce:
-    case OpKind::reduce_scatter:
-      return known_bytes(shape) <= room && known_bytes(shape) / shape.num_ranks <= max_read;
+    case OpKind::reduce_scatter: return bytes <= room && bytes / shape.num_ranks <= max_read;
     case OpKind::reduce:
-    case OpKind::broadcast: return known_bytes(shape) <= most;
+    case OpKind::broadcast: return bytes <= most;
     case OpKind::all_gather:
       return *std::max_element(shape.counts.begin(), shape.counts.end()) * shape.element_bytes <=
              most;
