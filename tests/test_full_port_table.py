@@ -29,9 +29,7 @@ WHEN_TOLD = """
 import threading
 told = threading.Event()
 signal.signal(signal.SIGUSR1, lambda *_: told.set())
-dist.distributed_c10d._get_default_store().add("ready", 1)
-while dist.distributed_c10d._get_default_store().add("ready", 0) < size:
-    time.sleep(0.01)
+meet("ready")
 if rank == 0:
     say("go")
 assert told.wait(50)

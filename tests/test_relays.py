@@ -79,35 +79,31 @@ fine()
 RELAY_GOES = """
 pair = dist.new_group([0, size - 1])
 store = dist.distributed_c10d._get_default_store()
+is_in_pair = rank in (0, size - 1)
 def exchange():
     tensor = torch.full((300_000,), float(rank))
     dist.all_reduce(tensor, group=pair)
     assert torch.equal(tensor, torch.full_like(tensor, size - 1))
-def wait_for(event, count):
-    while store.add(event, 0) < count:
-        time.sleep(0.01)
 def is_gone(process):
     try:
         with open(f"/proc/{process}/stat") as stat:
             return stat.read().rpartition(")")[2].split()[0] in "TZ"
     except FileNotFoundError:
         return True
-if rank in (0, size - 1):
+if is_in_pair:
     exchange()
-    store.add("first", 1)
-wait_for("first", 2)
+meet("first", 2, comes=is_in_pair)
 if rank == 1:
     store.set("relay", str(os.getpid()))
     GO()
 relay = int(store.get("relay"))
-if rank in (0, size - 1):
+if is_in_pair:
     while not is_gone(relay):
         time.sleep(0.01)
     for _ in range(20):
         exchange()
     assert sum(rail.lanes_lost for rail in dmlcomm.rails(pair)) > 0
-    store.add("last", 1)
-wait_for("last", 2)
+meet("last", 2, comes=is_in_pair)
 say("fine")
 if rank == 0:
     COME_BACK(relay)

@@ -21,12 +21,16 @@ dist.init_process_group("dmlcomm", timeout=datetime.timedelta(seconds=50))
 rank, size = dist.get_rank(), dist.get_world_size()
 def say(*words):
     print(*words, flush=True)
+def meet(event, ranks=size, comes=True, waits=True):
+    # Without a collective: this rank comes to the event, and waits until `ranks` ranks have come.
+    store = dist.distributed_c10d._get_default_store()
+    if comes and store.add(event, 1) == ranks:
+        store.set(event + ": all", "")
+    if waits:
+        store.wait([event + ": all"])
 def end(ranks=size):
     # Rank 0 has the store: it is the last of `ranks` ranks to end.
-    store = dist.distributed_c10d._get_default_store()
-    store.add("ends", 1)
-    while rank == 0 and store.add("ends", 0) < ranks:
-        time.sleep(0.01)
+    meet("the end", ranks, waits=rank == 0)
     os._exit(0)
 """
 

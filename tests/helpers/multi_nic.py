@@ -16,10 +16,7 @@ def fine():
     dist.barrier()
     say("fine")
     # A rank that has ended is a lost peer to those that have not left the barrier.
-    store = dist.distributed_c10d._get_default_store()
-    store.add("has left", 1)
-    while store.add("has left", 0) < size:
-        time.sleep(0.01)
+    meet("left the barrier")
     end()
 """
 
