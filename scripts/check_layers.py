@@ -75,7 +75,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "planning": [*BASE, "_c10d", "_shell", "bml", "network"],
     "lab": [*BASE, "_shell", "bml"],
     "sim": ["_core"],
-    "simulate": [*BASE, "_shell", "planning", "sim"],
+    "simulate": [*BASE, "_shell", "lab", "planning", "sim"],
     "prio/switch": [*BASE, "_shell", "lab"],
     **{module: [*BASE, "ps/_proto"] for module in PS_SHARED},
     "ps/server": [*BASE, *PS_SHARED, "network"],

@@ -45,6 +45,7 @@ def switches_of(graph, host):
         ("fattree:2", 2, 1, 0, 5),
         ("fattree:4", 16, 1, 0, 20),
         ("fattree:4,r=2,hosts=6", 6, 1, 0, 20),
+        ("clos:2x3x4,2x3", 24, 1, 0, 16),
     ],
 )
 def test_topology_has_the_parts_of_its_definition(spec, hosts, nics, switches, routers):
@@ -76,7 +77,9 @@ def test_addresses_follow_the_scheme():
     assert build("flat:2,1").nodes["host1"]["management"] == "10.255.0.2/16"
 
 
-@pytest.mark.parametrize("spec", ["flat:254,2", "bcube:4,3", "grid:2x3x4", "fattree:8"])
+@pytest.mark.parametrize(
+    "spec", ["flat:254,2", "bcube:4,3", "grid:2x3x4", "fattree:8", "clos:2x3x4,2x3"]
+)
 def test_no_address_is_given_twice(spec):
     graph = build(spec)
     given = [end.ip for link in topology.links(graph) for end in link.ends if end.address]
@@ -88,6 +91,19 @@ def test_links_above_the_edge_are_slower_by_the_over_subscription():
     graph = build("fattree:4,r=4", [Shape(parse_link_rate("200mbit"))])
     rates = {(link.level, link.shape.rate_bps) for link in topology.links(graph)}
     assert rates == {(0, 200_000_000), (1, 50_000_000), (2, 50_000_000)}
+
+
+def test_a_fat_tree_is_a_clos():
+    shapes = [Shape(parse_link_rate("200mbit"))]
+    tree, clos = build("fattree:4,r=4", shapes), build("clos:4x2x2,2x2,r=4x1", shapes)
+    assert topology.links(tree) == topology.links(clos)
+    assert dict(tree.nodes(data=True)) == dict(clos.nodes(data=True))
+
+
+def test_links_of_a_clos_share_what_over_subscription_leaves():
+    graph = build("clos:2x4x8,2x4,r=2x8", [Shape(800)])
+    rates = {(link.level, link.shape.rate_bps) for link in topology.links(graph)}
+    assert rates == {(0, 800), (1, 8 * 800 // 2 // 2), (2, 4 * 8 * 800 // 16 // (2 * 4))}
 
 
 def test_every_level_can_have_its_own_rate():

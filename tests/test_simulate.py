@@ -97,6 +97,35 @@ def test_jobs_on_other_hosts_do_not_meet():
     assert sent == [1448e3, 0, 1448e3, 0]
 
 
+def test_links_above_the_edges_limit_what_crosses_them():
+    # Two hosts of an edge share a quarter of their rate upwards, per packet over two cables.
+    tree = {"topology": "fattree:4,r=4", "rate": f"{8 * 1514000}bit", "ecmp": "packet"}
+    job = ONE_SECOND | {"name": "inside", "hosts": [4, 5]}
+    across = [ONE_SECOND | {"name": str(a), "hosts": [a, 8 + a]} for a in (0, 1)]
+    result = play(tree | {"jobs": [job, *across]})
+    assert [one.seconds for one in result.jobs] == pytest.approx([1, 4, 4], rel=1e-3)
+    carried = {trunk.name: trunk.num_bytes for trunk in result.trunks if trunk.num_bytes}
+    names = ("up from edge0.0", "up from pod 0", "down to pod 2", "down to edge2.0")
+    assert carried == dict.fromkeys(names, 2 * 1448e3)
+    shares = {trunk.name: trunk.utilisation for trunk in result.trunks}
+    assert shares["up from edge0.0"] == pytest.approx(1, rel=1e-3)
+    assert shares["up from pod 0"] == pytest.approx(0.5, rel=1e-3)
+
+
+def test_by_hash_a_connection_takes_one_way_through_a_tree_which_the_seed_draws():
+    tree = {"topology": "clos:2x2x2,3x2,r=1x1", "rate": f"{8 * 1514000}bit"}
+    ways = set()
+    for seed in range(40):
+        result = play(tree | {"jobs": [ONE_SECOND | {"hosts": [0, 7]}]}, seed)
+        assert all(trunk.num_bytes in (0, 1448e3) for trunk in result.trunks)
+        passed = tuple(trunk.name for trunk in result.trunks if trunk.num_bytes)
+        assert len(passed) == 4
+        ways.add(passed)
+        # Every cable between switches has 2/3 of a host's rate.
+        assert result.makespan_s == pytest.approx(1.5, rel=1e-3)
+    assert len(ways) == 6
+
+
 def test_a_rate_changes_after_a_dark_time():
     event = {"at": 0.5, "host": 1, "rate": f"{4 * 1514000}bit", "dark": "200ms"}
     result = play(on_two_hosts(ONE_SECOND, events=[event]))
@@ -131,6 +160,10 @@ DARK_TWICE = [
         ({"topology": None}, r'the scenario has no "topology": give it, as flat:4,2'),
         ({"topology": "ring:4"}, r'"ring:4" is not flat:N,k'),
         ({"topology": "flat:1,2"}, r"two hosts or more"),
+        ({"topology": "fattree:3"}, r'"fattree:3" is not possible: ports: an even number'),
+        ({"topology": "fattree:4", "rate": [1, 2]}, r'fattree:4 needs one "rate", that of its'),
+        ({"ecmp": "packet"}, r'"ecmp" is for a fattree or clos'),
+        ({"topology": "fattree:4", "ecmp": "both"}, r'"ecmp" is both: expected hash or packet'),
         ({"rate": "fast"}, r"expected a rate such as 200mbit"),
         ({"speed": 1}, r'the scenario has no "speed": expected topology, rate'),
         ({"jobs": []}, r"has no jobs"),

@@ -9,6 +9,9 @@ text                         topology
 ``fattree:p[,r=R][,hosts=H]``  fat tree of p-port routed switches, the first H of its p^3/4 hosts;
                              links above the edge have 1/R of the rate
 ``fattree:p[,r=R]@i,j,...``  the same, with i workers and p/2 - i servers at the first edge, ...
+``clos:PxExH,AxC[,r=RxS]``   P pods of E edge switches with H hosts each and A aggregation switches,
+                             A C core switches, all routed; hosts of an edge share H/R of a host's
+                             rate upwards, those of a pod E H/(R S)
 ``psnet:P,W,R[,K=x][@i,j,...]``  a module of PSNet, see `psnet`
 ============================ ======================================================================
 
@@ -26,7 +29,7 @@ SIGCOMM 2008.
 import ipaddress
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import networkx as nx
 
@@ -156,38 +159,76 @@ def _fattree(spec: str, text: str, shapes: Sequence[Shape]) -> nx.Graph:
         roles = [role for i in deployment for role in ["server"] * (half - i) + ["worker"] * i]
     (shape,) = _by_level(spec, shapes, 1)
     rate = shape.rate_bps and round(shape.rate_bps / over_subscription)
+    sizes = _Tree(pods=ports, edges=half, hosts=half, aggregations=half, cores=half)
+    above = replace(shape, rate_bps=rate)
+    return _tree(spec, sizes, roles, [shape, above, above])
+
+
+def _clos(spec: str, text: str, shapes: Sequence[Shape]) -> nx.Graph:
+    """Every edge has a link to each aggregation switch of its pod, each of these to C core switches
+    of its own, which it shares with those of its number in the other pods."""
+    factor = r"(\d+(?:\.\d+)?)"
+    match = matched(
+        spec,
+        text,
+        rf"(\d+)x(\d+)x(\d+),(\d+)x(\d+)(?:,r={factor}x{factor})?",
+        "clos:PxExH,AxC[,r=RxS] (pods, edges of a pod, hosts of an edge; aggregation switches of a "
+        "pod, core switches of each)",
+    )
+    sizes = _Tree(*(int(number) for number in match.groups()[:5]))
+    at_edge, at_aggregation = float(match[6] or 1), float(match[7] or 1)
+    num_hosts = sizes.pods * sizes.edges * sizes.hosts
+    require(spec, 1 <= num_hosts <= MAX_HOSTS, f"hosts: from 1 to {MAX_HOSTS}, not {num_hosts}")
+    require(spec, sizes.pods < MAX_SWITCHES - 1, f"pods: at most {MAX_SWITCHES - 2}")
+    require(spec, sizes.edges <= MAX_SWITCHES, f"edges of a pod: at most {MAX_SWITCHES}")
+    require(spec, sizes.hosts <= MAX_PORTS // 2, f"hosts of an edge: at most {MAX_PORTS // 2}")
+    fits = 1 <= sizes.aggregations <= MAX_PORTS and 1 <= sizes.cores <= MAX_PORTS
+    require(spec, fits, f"aggregation switches, and core switches of each: from 1 to {MAX_PORTS}")
+    require(spec, min(at_edge, at_aggregation) >= 1, "r: at least 1")
+    (shape,) = _by_level(spec, shapes, 1)
+    shares = [1, sizes.hosts / (sizes.aggregations * at_edge)]
+    shares.append(shares[1] * sizes.edges / (sizes.cores * at_aggregation))
+    rates = [shape.rate_bps and round(shape.rate_bps * share) for share in shares]
+    return _tree(spec, sizes, ["host"] * num_hosts, [replace(shape, rate_bps=r) for r in rates])
+
+
+@dataclass(frozen=True)
+class _Tree:
+    """Pods; edge switches of each, and hosts of an edge; aggregation switches of a pod, and core
+    switches of each."""
+
+    pods: int
+    edges: int
+    hosts: int
+    aggregations: int
+    cores: int
+
+
+def _tree(spec: str, sizes: _Tree, roles: Sequence[str], shapes: Sequence[Shape]) -> nx.Graph:
+    """The switches, hosts with these roles at the first edges, and links: by level, one shape."""
     graph = new_graph(spec)
     hosts = iter([add_host(graph, role) for role in roles])
-    _add_tree(graph, ports, hosts, shape, above=replace(shape, rate_bps=rate))
-    return graph
-
-
-def _add_tree(
-    graph: nx.Graph, ports: int, hosts: Iterator[str], shape: Shape, above: Shape
-) -> None:
-    """The switches of a fat tree, and its links: those of hosts, and those above the edges."""
-    half = ports // 2
-    for core in range(half * half):
+    for core in range(sizes.aggregations * sizes.cores):
         add_router(graph, f"core{core}")
     networks = ROUTER_LINKS.subnets(new_prefix=31)
-    for pod in range(ports):
-        for index in range(half):
+    for pod in range(sizes.pods):
+        for index in range(sizes.aggregations):
             add_router(graph, f"agg{pod}.{index}")
-            for port in range(half):
-                core_end = (f"core{index * half + port}", f"port{pod}")
-                agg_end = (f"agg{pod}.{index}", f"port{half + port}")
-                _route(graph, agg_end, core_end, networks, LEVEL_OF_CORE, above)
-        for index in range(half):
+            for port in range(sizes.cores):
+                core_end = (f"core{index * sizes.cores + port}", f"port{pod}")
+                agg_end = (f"agg{pod}.{index}", f"port{sizes.edges + port}")
+                _route(graph, agg_end, core_end, networks, LEVEL_OF_CORE, shapes[LEVEL_OF_CORE])
+        for index in range(sizes.edges):
             network = f"10.{pod}.{index}"
             edge = add_router(graph, f"edge{pod}.{index}", prefix=f"{network}.0/24")
-            for port, host in enumerate(itertools.islice(hosts, half)):
+            for port, host in enumerate(itertools.islice(hosts, sizes.hosts)):
                 a = End(host, "eth0", f"{network}.{2 * port + 1}/31")
                 b = End(edge, f"port{port}", f"{network}.{2 * port}/31")
-                add_link(graph, a, b, LEVEL_OF_EDGE, shape)
-            for port in range(half):
-                edge_end = (edge, f"port{half + port}")
-                agg_end = (f"agg{pod}.{port}", f"port{index}")
-                _route(graph, edge_end, agg_end, networks, LEVEL_OF_AGGREGATION, above)
+                add_link(graph, a, b, LEVEL_OF_EDGE, shapes[LEVEL_OF_EDGE])
+            for port in range(sizes.aggregations):
+                ends = (edge, f"port{sizes.hosts + port}"), (f"agg{pod}.{port}", f"port{index}")
+                _route(graph, *ends, networks, LEVEL_OF_AGGREGATION, shapes[LEVEL_OF_AGGREGATION])
+    return graph
 
 
 def _plug(
@@ -223,5 +264,6 @@ _BUILDERS: dict[str, Callable[[str, str, Sequence[Shape]], nx.Graph]] = {
     "bcube": _bcube,
     "grid": _grid,
     "fattree": _fattree,
+    "clos": _clos,
     "psnet": psnet.build,
 }

@@ -43,7 +43,8 @@ def up(
         typer.Argument(
             metavar="TOPOLOGY",
             help="flat:N,k (hosts, NICs), bcube:n,k, grid:AxBx..., fattree:p[,r=R][,hosts=H], "
-            "psnet:P,W,R[,K=x][@i,j,...] (servers, workers, NICs of a server)",
+            "clos:PxExH,AxC[,r=RxS], psnet:P,W,R[,K=x][@i,j,...] "
+            "(servers, workers, NICs of a server)",
             show_default=False,
         ),
     ],

@@ -1,9 +1,10 @@
-"""The network of a scenario as links: what each NIC and each rank's memory carries."""
+"""The network of a scenario as links: what NICs, ranks' memories and switches carry."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from dmlcomm.planning.network import PlannedNetwork
+from dmlcomm.simulate.trunks import Trunks
 
 Hop = tuple[int, int, int | None]
 
@@ -21,14 +22,17 @@ class Nic:
 
 
 class Fabric:
-    """Links by number: of each NIC what it sends and what it receives, then each rank's memory.
+    """Links by number: of each NIC what it sends and what it receives, then each rank's memory,
+    then trunks.
 
     Attributes:
         capacities: by link, in bits of data per second, without headers.
     """
 
-    def __init__(self, network: PlannedNetwork) -> None:
+    def __init__(self, network: PlannedNetwork, trunks: Trunks | None = None) -> None:
         self.network = network
+        self._trunks = trunks
+        self.trunks = [] if trunks is None else trunks.trunks
         self._core = network.core()
         all_rails = tuple(range(len(network.rates_bps)))
         rails = [(rail,) for rail in all_rails] if network.sizes else [all_rails]
@@ -42,6 +46,8 @@ class Fabric:
             self.capacities += [rate, rate]
         self._first_memory = len(self.capacities)
         self.capacities += [self._core.memory_bps] * (2 * network.num_ranks)
+        self._first_trunk = len(self.capacities)
+        self.capacities += [trunk.rate_bps * network.efficiency for trunk in self.trunks]
 
     def nic_index(self, host: int, rail: int) -> int:
         """The place in ``nics`` of a host's NIC."""
@@ -55,11 +61,18 @@ class Fabric:
         """What a NIC receives."""
         return 2 * nic + 1
 
-    def path(self, hops: Iterable[Hop], sender: int, receiver: int) -> list[int]:
-        """The links of a message between two ranks; without hops, inside a host."""
+    def trunk_link(self, trunk: int) -> int:
+        """What a trunk carries, by its place in ``trunks``."""
+        return self._first_trunk + trunk
+
+    def path(self, hops: Iterable[Hop], sender: int, receiver: int, job: int) -> list[int]:
+        """The links of a job's message between two ranks; without hops, inside a host."""
         found = []
         for from_host, to_host, rail in hops:
             found.append(self.out_link(self.nic_index(from_host, rail or 0)))
+            if self._trunks is not None:
+                passed = self._trunks.between(from_host, to_host, (job, sender, receiver))
+                found += [self.trunk_link(trunk) for trunk in passed]
             found.append(self.in_link(self.nic_index(to_host, rail or 0)))
         return found or list(self._memory(sender, receiver))
 

@@ -11,14 +11,14 @@ from dmlcomm.units import format_bytes, format_rate
 if TYPE_CHECKING:
     from rich.table import Table
 
-# Of NICs, each way.
+# Of NICs, each way, and of those between switches.
 MOST_LINKS = 8
 
 
 def as_json(scenario: Scenario, seed: int, result: Result) -> dict[str, Any]:
     """Everything, in seconds, bytes and bits per second."""
     return {
-        "topology": str(scenario.network),
+        "topology": scenario.topology,
         "seed": seed,
         "makespan_s": result.makespan_s,
         "jobs": [_job_as_json(job) for job in result.jobs],
@@ -31,6 +31,10 @@ def as_json(scenario: Scenario, seed: int, result: Result) -> dict[str, Any]:
                 "utilisation": link.utilisation,
             }
             for link in result.links
+        ],
+        "trunks": [
+            {"name": trunk.name, "bytes": trunk.num_bytes, "utilisation": trunk.utilisation}
+            for trunk in result.trunks
         ],
     }
 
@@ -56,7 +60,7 @@ def heading(scenario: Scenario, result: Result) -> str:
     network = scenario.network
     rates = ", ".join(format_rate(rate) for rate in network.rates_bps)
     return (
-        f"{network}: {network.num_hosts} hosts, {network.ranks_per_host} ranks each, "
+        f"{scenario.topology}: {network.num_hosts} hosts, {network.ranks_per_host} ranks each, "
         f"{len(network.rates_bps)} NICs ({rates})\nAll is done after {_time(result.makespan_s)}."
     )
 
@@ -81,6 +85,12 @@ def tables(result: Result) -> "Iterator[Table]":
             format_rate(job.throughput_bps),
         )
     yield jobs
+    yield _links(result)
+    if result.trunks:
+        yield _trunks(result)
+
+
+def _links(result: Result) -> "Table":
     used = sorted(result.links, key=lambda link: -link.utilisation)[:MOST_LINKS]
     title = f"Links: the {len(used)} of {len(result.links)} that were used most"
     links = _shell.new_table(title, "host", "NIC", "direction", "carried", "utilisation")
@@ -93,7 +103,16 @@ def tables(result: Result) -> "Iterator[Table]":
             format_bytes(link.num_bytes),
             f"{link.utilisation:.1%}",
         )
-    yield links
+    return links
+
+
+def _trunks(result: Result) -> "Table":
+    used = sorted(result.trunks, key=lambda trunk: -trunk.utilisation)[:MOST_LINKS]
+    title = f"Between switches: the {len(used)} of {len(result.trunks)} that were used most"
+    table = _shell.new_table(title, "trunk", "carried", "utilisation")
+    for trunk in used:
+        table.add_row(trunk.name, format_bytes(trunk.num_bytes), f"{trunk.utilisation:.1%}")
+    return table
 
 
 def _direction(link: LinkResult) -> str:

@@ -8,6 +8,7 @@ from dmlcomm import _core
 from dmlcomm.sim import Outcome, Simulation
 from dmlcomm.simulate.fabric import Fabric, Nic
 from dmlcomm.simulate.scenario import Job, RateChange, Scenario, ScenarioError
+from dmlcomm.simulate.trunks import Trunks
 
 # A ring of N ranks has 2 N (N - 1) messages, of three tasks each: 1.4 GB here.
 MOST_RANKS = 512
@@ -53,21 +54,36 @@ class LinkResult:
 
 
 @dataclass(frozen=True)
+class TrunkResult:
+    """Bytes of data that a trunk has carried, and the share of what it could."""
+
+    name: str
+    num_bytes: float
+    utilisation: float
+
+
+@dataclass(frozen=True)
 class Result:
     """What came of a scenario."""
 
     makespan_s: float
     jobs: list[JobResult]
     links: list[LinkResult]
+    trunks: list[TrunkResult]
 
 
 class Player:
-    """A scenario as a simulation. ``seed`` draws the jitter of computations."""
+    """A scenario as a simulation.
+
+    ``seed`` draws the jitter of computations, and the links that switches choose by hash.
+    """
 
     def __init__(self, scenario: Scenario, seed: int) -> None:
         self._scenario = scenario
         self._random = random.Random(seed)
-        self._fabric = Fabric(scenario.network)
+        tree = scenario.tree
+        trunks = None if tree is None else Trunks(tree, scenario.ecmp, seed)
+        self._fabric = Fabric(scenario.network, trunks)
         self._simulation = Simulation(self._fabric.capacities)
         self._lanes: dict[tuple[str, int, int, int], int] = {}
         self._jobs = [self._add_job(i, job) for i, job in enumerate(scenario.jobs)]
@@ -88,7 +104,7 @@ class Player:
             JobResult(job, algorithm, [_step_of(outcome, *step) for step in steps])
             for job, (algorithm, steps) in zip(self._scenario.jobs, self._jobs, strict=True)
         ]
-        return Result(outcome.makespan_s, jobs, self._links(outcome))
+        return Result(outcome.makespan_s, jobs, self._links(outcome), self._trunks(outcome))
 
     def _add_job(self, index: int, job: Job) -> tuple[str, list[tuple[list[int], list[int]]]]:
         """The algorithm; and by step the tasks whose ends are ranks' calls, and their results."""
@@ -141,9 +157,9 @@ class Player:
 
     def _add_message(self, index: int, job: Job, task: _core.Task, after: list[int]) -> int:
         hops = [(job.hosts[a], job.hosts[b], rail) for a, b, rail in task.hops]
-        ranks = [self._global_rank(job, rank) for rank in (task.rank, task.receiver)]
+        sender, receiver = (self._global_rank(job, rank) for rank in (task.rank, task.receiver))
         return self._simulation.flow(
-            self._fabric.path(hops, *ranks),
+            self._fabric.path(hops, sender, receiver, index),
             task.bytes,
             after=[self._simulation.compute(task.seconds, after=after)],
             weight=job.weight,
@@ -168,6 +184,16 @@ class Player:
                 num_bytes = outcome.link_bytes[link]
                 share = 8 * num_bytes / could if could else 0.0
                 found.append(LinkResult(nic, sends, num_bytes, share))
+        return found
+
+    def _trunks(self, outcome: Outcome) -> list[TrunkResult]:
+        found = []
+        for i, trunk in enumerate(self._fabric.trunks):
+            link = self._fabric.trunk_link(i)
+            could = self._fabric.capacities[link] * outcome.makespan_s
+            num_bytes = outcome.link_bytes[link]
+            share = 8 * num_bytes / could if could else 0.0
+            found.append(TrunkResult(trunk.name, num_bytes, share))
         return found
 
 

@@ -5,16 +5,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import networkx as nx
 import yaml
 
+from dmlcomm.errors import LabError
+from dmlcomm.lab import graph as topology
 from dmlcomm.planning import network as networks
 from dmlcomm.planning.network import PlannedNetwork
 from dmlcomm.planning.sizes import element_bytes, parse_size
+from dmlcomm.simulate import trunks
 from dmlcomm.units import parse_rate
 
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 
-NETWORK_KEYS = ("topology", "rate", "ranks_per_host", "mtu")
+NETWORK_KEYS = ("topology", "rate", "ranks_per_host", "mtu", "ecmp")
 JOB_KEYS = (
     *("name", "op", "size", "dtype", "algorithm", "compute", "jitter", "steps", "start", "hosts"),
     *("priority", "weight"),
@@ -65,11 +69,24 @@ class RateChange:
 
 @dataclass(frozen=True)
 class Scenario:
-    """A network, its jobs, and the changes of its NICs."""
+    """A network, its jobs, and the changes of its NICs.
+
+    Attributes:
+        network: as ranks see it: a flat one where switches form a tree.
+        tree: the switches between its hosts, if some lead to others.
+        ecmp: of `trunks.ECMP`.
+    """
 
     network: PlannedNetwork
     jobs: tuple[Job, ...]
     changes: tuple[RateChange, ...]
+    tree: nx.Graph | None = None
+    ecmp: str = trunks.HASH
+
+    @property
+    def topology(self) -> str:
+        """The text that names it."""
+        return str(self.network if self.tree is None else self.tree.graph["spec"])
 
 
 def load(path: str) -> Scenario:
@@ -87,13 +104,7 @@ def load(path: str) -> Scenario:
 def parse(content: Any) -> Scenario:
     """Checks what a file holds. Raises as `load` does."""
     fields = _Fields(content, "the scenario", (*NETWORK_KEYS, "jobs", "events"))
-    rate = fields.get("rate", "")
-    network = networks.parse(
-        fields.text("topology"),
-        ",".join(map(str, rate)) if isinstance(rate, list) else str(rate),
-        fields.whole("ranks_per_host", 1, least=1),
-        fields.whole("mtu", networks.DEFAULT_MTU, least=networks.LEAST_MTU),
-    )
+    network, tree = _network(fields)
     if network.num_hosts < 2:
         raise ScenarioError("a scenario needs two hosts or more: inside one, no links are shared")
     jobs = [_job(item, i, network) for i, item in enumerate(fields.items("jobs"))]
@@ -109,7 +120,36 @@ def parse(content: Any) -> Scenario:
         for change in _changes(item, i, network)
     ]
     _check_apart(changes)
-    return Scenario(network, tuple(jobs), tuple(changes))
+    return Scenario(network, tuple(jobs), tuple(changes), tree, _ecmp(fields, tree))
+
+
+def _network(fields: "_Fields") -> tuple[PlannedNetwork, nx.Graph | None]:
+    text, rate = fields.text("topology"), fields.get("rate", "")
+    rates = ",".join(map(str, rate)) if isinstance(rate, list) else str(rate)
+    tree = None
+    if trunks.is_tree(text):
+        if "," in rates or not rates:
+            raise ScenarioError(f'{text} needs one "rate", that of its hosts, not "{rates}"')
+        try:
+            tree = trunks.build_tree(text, parse_rate(rates))
+        except (LabError, ValueError) as error:
+            raise ScenarioError(str(error)) from error
+    network = networks.parse(
+        text if tree is None else f"flat:{len(topology.hosts(tree))},1",
+        rates,
+        fields.whole("ranks_per_host", 1, least=1),
+        fields.whole("mtu", networks.DEFAULT_MTU, least=networks.LEAST_MTU),
+    )
+    return network, tree
+
+
+def _ecmp(fields: "_Fields", tree: nx.Graph | None) -> str:
+    found = str(fields.get("ecmp", trunks.HASH))
+    if found not in trunks.ECMP:
+        raise ScenarioError(f'"ecmp" is {found}: expected {" or ".join(trunks.ECMP)}')
+    if tree is None and "ecmp" in fields:
+        raise ScenarioError('"ecmp" is for a fattree or clos: elsewhere no switch has a choice')
+    return found
 
 
 def _check_apart(changes: Sequence[RateChange]) -> None:
@@ -192,6 +232,9 @@ class _Fields:
             if key not in keys:
                 raise ScenarioError(f'{where} has no "{key}": expected {", ".join(keys)}')
         self._content = content
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._content
 
     def get(self, key: str, default: Any) -> Any:
         return self._content.get(key, default)
