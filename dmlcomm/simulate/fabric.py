@@ -61,6 +61,10 @@ class Fabric:
         """What a NIC receives."""
         return 2 * nic + 1
 
+    def rack_of(self, host: int) -> int:
+        """The number of the switch that a host is at; a network without trunks is one rack."""
+        return 0 if self._trunks is None else self._trunks.rack_of(host)
+
     def trunk_link(self, trunk: int) -> int:
         """What a trunk carries, by its place in ``trunks``."""
         return self._first_trunk + trunk

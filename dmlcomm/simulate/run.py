@@ -6,12 +6,15 @@ from dataclasses import dataclass, replace
 
 from dmlcomm import _core
 from dmlcomm.sim import Outcome, Simulation
+from dmlcomm.simulate import push_pull
 from dmlcomm.simulate.fabric import Fabric, Nic
 from dmlcomm.simulate.scenario import Job, RateChange, Scenario, ScenarioError
 from dmlcomm.simulate.trunks import Trunks
 
 # A ring of N ranks has 2 N (N - 1) messages, of three tasks each: 1.4 GB here.
 MOST_RANKS = 512
+# Of a push_pull, in all steps.
+MOST_MESSAGES = 2_000_000
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,8 @@ class Player:
 
     def _add_job(self, index: int, job: Job) -> tuple[str, list[tuple[list[int], list[int]]]]:
         """The algorithm; and by step the tasks whose ends are ranks' calls, and their results."""
+        if job.op == push_pull.OPERATION:
+            return job.tree, self._add_push_pull(index, job)
         network = replace(self._scenario.network, num_hosts=len(job.hosts))
         if network.num_ranks > MOST_RANKS:
             raise ScenarioError(
@@ -133,15 +138,55 @@ class Player:
             before = step[1]
         return listed.algorithm, steps
 
+    def _add_push_pull(self, index: int, job: Job) -> list[push_pull.Step]:
+        num_messages = 2 * len(job.hosts) * len(job.servers) * job.steps
+        if num_messages > MOST_MESSAGES:
+            raise ScenarioError(
+                f'job "{job.name}" has {num_messages} messages: up to {MOST_MESSAGES} are simulated'
+            )
+        racks = [self._fabric.rack_of(host) for host in job.hosts]
+        num_workers, num_servers = len(job.hosts), len(job.servers)
+        trees = [
+            push_pull.parents(job.tree, num_workers, i * num_workers // num_servers, racks)
+            for i in range(num_servers)
+        ]
+
+        def send(server: int, a: int | None, b: int | None, after: Sequence[int]) -> int:
+            from_host, to_host = (
+                job.servers[server] if worker is None else job.hosts[worker] for worker in (a, b)
+            )
+            hops = [(from_host, to_host, None)] if from_host != to_host else []
+            ranks = self._scenario.network.ranks_per_host
+            path = self._fabric.path(hops, from_host * ranks, to_host * ranks, index)
+            share = job.num_bytes / num_servers
+            priority, weight = job.priority, job.weight
+            return self._simulation.flow(path, share, after=after, priority=priority, weight=weight)
+
+        def join(after: Sequence[int]) -> int:
+            return self._simulation.compute(0, after=after)
+
+        traffic = push_pull.Traffic(trees, job.staleness, send, join)
+        steps: list[push_pull.Step] = []
+        for _ in range(job.steps):
+            before = steps[-1][1] if steps else None
+            computed = [
+                self._add_compute(job, [before[worker]] if before else [])
+                for worker in range(num_workers)
+            ]
+            steps.append((computed, traffic.add_step(computed)))
+        return steps
+
+    def _add_compute(self, job: Job, after: list[int]) -> int:
+        duration = job.compute_s * (1 + job.jitter * self._random.random())
+        return self._simulation.compute(duration, start_s=job.start_s, after=after)
+
     def _add_step(
         self, index: int, job: Job, tasks: Sequence[_core.Task], before: Sequence[int]
     ) -> tuple[list[int], list[int]]:
         begins, ends, ids = [], [], []
         for task in tasks:
             if task.kind == "begin":
-                duration = job.compute_s * (1 + job.jitter * self._random.random())
-                after = [before[task.rank]] if before else []
-                ids.append(self._simulation.compute(duration, start_s=job.start_s, after=after))
+                ids.append(self._add_compute(job, [before[task.rank]] if before else []))
                 begins.append(ids[-1])
                 continue
             after = [ids[i] for i in task.after]

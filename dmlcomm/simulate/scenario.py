@@ -13,7 +13,7 @@ from dmlcomm.lab import graph as topology
 from dmlcomm.planning import network as networks
 from dmlcomm.planning.network import PlannedNetwork
 from dmlcomm.planning.sizes import element_bytes, parse_size
-from dmlcomm.simulate import trunks
+from dmlcomm.simulate import push_pull, trunks
 from dmlcomm.units import parse_rate
 
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
@@ -21,7 +21,7 @@ SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 NETWORK_KEYS = ("topology", "rate", "ranks_per_host", "mtu", "ecmp")
 JOB_KEYS = (
     *("name", "op", "size", "dtype", "algorithm", "compute", "jitter", "steps", "start", "hosts"),
-    *("priority", "weight"),
+    *("priority", "weight", "servers", "tree", "staleness"),
 )
 EVENT_KEYS = ("at", "host", "rail", "rate", "dark")
 
@@ -40,6 +40,8 @@ class Job:
         jitter: a rank computes up to this share longer, at random.
         hosts: those that take part.
         priority: a ticket: 0 goes first.
+        servers: hosts of the parameter servers of a push_pull, else none.
+        tree: of `push_pull.TREES`.
     """
 
     name: str
@@ -54,6 +56,9 @@ class Job:
     hosts: tuple[int, ...]
     priority: int
     weight: float
+    servers: tuple[int, ...] = ()
+    tree: str = push_pull.DIRECT
+    staleness: int = 0
 
 
 @dataclass(frozen=True)
@@ -167,19 +172,15 @@ def _check_apart(changes: Sequence[RateChange]) -> None:
 
 def _job(content: Any, index: int, network: PlannedNetwork) -> Job:
     fields = _Fields(content, f"job {index}", JOB_KEYS)
-    hosts = fields.get("hosts", list(range(network.num_hosts)))
+    op = fields.text("op")
+    hosts = _hosts(fields, "hosts", network, 1 if op == push_pull.OPERATION else 2)
     where = f'"hosts" of {fields.where}'
-    if not isinstance(hosts, list) or len(set(map(str, hosts))) < 2:
-        raise ScenarioError(f"{where}: expected a list of two hosts or more, not {hosts}")
-    if len(set(map(str, hosts))) < len(hosts):
-        raise ScenarioError(f"{where} names a host twice: {hosts}")
-    for host in hosts:
-        _check_host(host, where, network)
+    servers, kind, staleness = _of_servers(fields, op, network)
     if network.sizes and hosts != list(range(network.num_hosts)):
         raise ScenarioError(f"{where}: on a grid a job has all hosts, in order; leave it out")
     return Job(
         name=str(fields.get("name", f"job{index}")),
-        op=fields.text("op"),
+        op=op,
         num_bytes=parse_size(str(fields.get("size", "0"))),
         element_bytes=element_bytes(str(fields.get("dtype", "f32"))),
         algorithm=str(fields.get("algorithm", "")),
@@ -190,7 +191,59 @@ def _job(content: Any, index: int, network: PlannedNetwork) -> Job:
         hosts=tuple(hosts),
         priority=fields.whole("priority", 0, least=0),
         weight=fields.number("weight", 1),
+        servers=servers,
+        tree=kind,
+        staleness=staleness,
     )
+
+
+def _hosts(fields: "_Fields", key: str, network: PlannedNetwork, least: int) -> list[int]:
+    where = f'"{key}" of {fields.where}'
+    given = fields.get(key, list(range(network.num_hosts)))
+    if not isinstance(given, list):
+        raise ScenarioError(f"{where}: expected a list of hosts, not {given}")
+    found: list[int] = []
+    for item in given:
+        match = re.fullmatch(r"(\d{1,9})-(\d{1,9})", str(item))
+        numbers = [item] if match is None else [int(match[1]), int(match[2])]
+        for number in numbers:
+            _check_host(number, where, network)
+        found += range(numbers[0], numbers[-1] + 1)
+    if len(found) < least:
+        expected = "two hosts or more" if least == 2 else "a host or more"
+        raise ScenarioError(f"{where}: expected a list of {expected}, not {given}")
+    if len(set(found)) < len(found):
+        raise ScenarioError(f"{where} names a host twice: {given}")
+    return found
+
+
+def _of_servers(
+    fields: "_Fields", op: str, network: PlannedNetwork
+) -> tuple[tuple[int, ...], str, int]:
+    """Servers, tree and staleness of a job."""
+    if op != push_pull.OPERATION:
+        for key in ("servers", "tree", "staleness"):
+            if key in fields:
+                raise ScenarioError(f'"{key}" of {fields.where} is for a push_pull, not for {op}')
+        return (), push_pull.DIRECT, 0
+    if network.sizes:
+        raise ScenarioError(f"{fields.where} is a push_pull: expected flat, fattree or clos")
+    if "servers" not in fields:
+        raise ScenarioError(f'{fields.where} has no "servers": give the hosts of some, as [0, 8]')
+    if "algorithm" in fields:
+        raise ScenarioError(f'"algorithm" of {fields.where}: a push_pull has a "tree" instead')
+    servers = tuple(_hosts(fields, "servers", network, 1))
+    kind = str(fields.get("tree", push_pull.DIRECT))
+    if kind not in push_pull.TREES:
+        expected = ", ".join(push_pull.TREES)
+        raise ScenarioError(f'"tree" of {fields.where} is {kind}: expected one of {expected}')
+    staleness = fields.whole("staleness", 0, least=0)
+    if staleness and kind != push_pull.DIRECT:
+        raise ScenarioError(
+            f'"staleness" of {fields.where}: trees are simulated with 0, not {staleness}; use '
+            "the tree direct"
+        )
+    return servers, kind, staleness
 
 
 def _changes(content: Any, index: int, network: PlannedNetwork) -> list[RateChange]:

@@ -84,6 +84,10 @@ class Trunks:
                 self.trunks.append(Trunk(name, 0))
             self.trunks[number] = Trunk(name, self.trunks[number].rate_bps + rate_bps)
 
+    def rack_of(self, host: int) -> int:
+        """The number of a host's edge: that of the first host there."""
+        return self._edge_of.index(self._edge_of[host])
+
     def between(self, host: int, other: int, connection: Sequence[int]) -> list[int]:
         """Numbers of the trunks from a host to another. Choices depend on the ``connection``."""
         edge, last = self._edge_of[host], self._edge_of[other]
