@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/str_cat.h"
+#include "base/ticket.h"
 
 namespace dmlcomm {
 namespace {
@@ -255,6 +256,9 @@ Status read_into(Config* c) {
   DMLCOMM_RETURN_IF_ERROR(parse_choice("DMLCOMM_SHARE_TENSORS", kSwitch, &c->share_tensors));
   DMLCOMM_RETURN_IF_ERROR(parse_congestion("DMLCOMM_TCP_CONGESTION", &c->tcp_congestion));
   DMLCOMM_RETURN_IF_ERROR(parse_bytes("DMLCOMM_CREDIT_BYTES", kMinCreditBytes, &c->credit_bytes));
+  DMLCOMM_RETURN_IF_ERROR(parse_number<uint32_t>("DMLCOMM_TICKET_CONNECTIONS", 0,
+                                                 kMaxTicketConnections, "connections",
+                                                 &c->ticket_connections));
   return parse_bytes("DMLCOMM_TCP_BUFFER_BYTES", 0, &c->tcp_buffer_bytes);
 }
 

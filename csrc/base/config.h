@@ -113,6 +113,11 @@ struct Config {
   // the connection carries in some milliseconds; before, without a limit on its own.
   std::optional<uint64_t> credit_bytes;
 
+  // DMLCOMM_TICKET_CONNECTIONS: connections that are made beside the usual one, per rail and peer,
+  // once messages with tickets below 128 go there: one per class of tickets (base/ticket.h). Equal
+  // on all ranks. 0: none.
+  uint32_t ticket_connections = 3;
+
   // DMLCOMM_TCP_CONGESTION: congestion control of our sockets ("cubic"). Default: the system's; but
   // cubic, or else reno, where that is bbr, whose pace does not suit bursts between hosts; cubic on
   // loopback, which a pace throttles.

@@ -38,6 +38,7 @@ py::dict dict_of(const Config& config) {
   values["autotune"] = config.autotune;
   values["huge_pages"] = config.huge_pages;
   values["credit_bytes"] = config.credit_bytes;
+  values["ticket_connections"] = config.ticket_connections;
   values["tcp_congestion"] = config.tcp_congestion;
   values["tcp_buffer_bytes"] = config.tcp_buffer_bytes;
   return values;

@@ -19,6 +19,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "base/str_cat.h"
+#include "base/ticket.h"
 #include "base/unique_fd.h"
 
 namespace dmlcomm {
@@ -105,6 +106,7 @@ TEST(DType, NumbersStay) {
 const char* const kVariables[] = {
     "DMLCOMM_SOCKET_IFNAME",   "DMLCOMM_TOPOLOGY",         "DMLCOMM_TRANSPORT",
     "DMLCOMM_TICKET_MARK",     "DMLCOMM_CREDIT_BYTES",     "DMLCOMM_ALGORITHM",
+    "DMLCOMM_TICKET_CONNECTIONS",
     "DMLCOMM_AUTOTUNE",        "DMLCOMM_PORT_RANGE",       "DMLCOMM_PEER_TIMEOUT_S",
     "DMLCOMM_LOG_LEVEL",       "DMLCOMM_SPIN_US",          "DMLCOMM_SHM_BOARD_BYTES",
     "DMLCOMM_SHM_SINGLE_COPY", "DMLCOMM_HUGE_PAGES",       "DMLCOMM_SHARE_TENSORS",
@@ -165,6 +167,7 @@ TEST_F(ConfigTest, WithoutVariablesEverythingIsAtItsDefault) {
   EXPECT_TRUE(config->huge_pages);
   EXPECT_EQ(config->tcp_congestion, "");
   EXPECT_FALSE(config->credit_bytes.has_value());
+  EXPECT_EQ(config->ticket_connections, 3u);
   EXPECT_FALSE(config->tcp_buffer_bytes.has_value());
 }
 
@@ -298,6 +301,27 @@ TEST_F(ConfigTest, CreditBytes) {
   EXPECT_EQ(field_of(name, "16384", &Config::credit_bytes), 16384u);
   EXPECT_EQ(field_of(name, "1073741824", &Config::credit_bytes), 1073741824u);
   expect_illegal(name, {"16383", "1073741825", "0", "64k"});
+}
+
+TEST_F(ConfigTest, TicketConnections) {
+  const char* name = "DMLCOMM_TICKET_CONNECTIONS";
+  EXPECT_EQ(field_of(name, "0", &Config::ticket_connections), 0u);
+  EXPECT_EQ(field_of(name, "4", &Config::ticket_connections), 4u);
+  expect_illegal(name, {"5", "-1", "two"});
+}
+
+TEST(TicketTest, ClassesAreDoublingsOfTheTicket) {
+  const auto classes_of = [](size_t num_classes) {
+    std::vector<size_t> classes;
+    for (const uint8_t ticket : {0, 1, 2, 3, 4, 127, 128, 255}) {
+      classes.push_back(ticket_class(ticket, num_classes));
+    }
+    return classes;
+  };
+  EXPECT_EQ(classes_of(0), (std::vector<size_t>{0, 0, 0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(classes_of(1), (std::vector<size_t>{1, 1, 1, 1, 1, 1, 0, 0}));
+  EXPECT_EQ(classes_of(3), (std::vector<size_t>{1, 2, 3, 3, 3, 3, 0, 0}));
+  EXPECT_EQ(classes_of(4), (std::vector<size_t>{1, 2, 3, 3, 4, 4, 0, 0}));
 }
 
 TEST_F(ConfigTest, TcpCongestion) {

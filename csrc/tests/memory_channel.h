@@ -84,7 +84,7 @@ class MemoryChannel final : public transport::Channel, private transport::Remote
   std::string description() const override { return "memory"; }
 
   // As behind a host in between that is stopped.
-  void stop() { in_->stopped = out_->stopped = true; }
+  void stop(bool stopped = true) { in_->stopped = out_->stopped = stopped; }
 
   // From now on the peer's memory is reached with this key only, and later than asked for.
   void read_later(uint64_t key) { key_ = key; }

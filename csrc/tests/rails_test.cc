@@ -10,87 +10,16 @@
 
 #include "base/clock.h"
 #include "base/str_cat.h"
-#include "tests/memory_channel.h"
-#include "tests/notes.h"
-#include "transport/link.h"
+#include "tests/link_pair.h"
 
 namespace dmlcomm::transport {
 namespace {
 
+using tests::begin_to_send;
 using tests::MemoryChannel;
-using tests::Notes;
-
-constexpr uint64_t kJob = 42;
-
-std::vector<std::byte> random_bytes(size_t bytes, std::mt19937& random) {
-  std::vector<std::byte> data(bytes);
-  for (std::byte& b : data) b = static_cast<std::byte>(random() & 0xff);
-  return data;
-}
-
-// Two links, joined by pipes that move a few bytes at a time.
-class Pair {
- public:
-  Pair(size_t num_rails, size_t max_bytes, size_t lanes_per_rail = 1, uint8_t first_rail = kAnyRail,
-       RailMeter* meters_of_a = nullptr)
-      : counters_a(num_rails),
-        counters_b(num_rails),
-        a(LinkOptions{0, 1, kJob, num_rails, &notes_a, counters_a.data(), lanes_per_rail,
-                      first_rail, meters_of_a}),
-        b(LinkOptions{1, 0, kJob, num_rails, &notes_b, counters_b.data(), lanes_per_rail,
-                      first_rail}),
-        max_bytes_(max_bytes) {
-    for (size_t rail = 0; rail < num_rails; ++rail) connect(rail);
-  }
-
-  // A lane of both links; lane i is on rail i modulo the rails.
-  void connect(size_t lane) {
-    auto to_b = std::make_shared<MemoryChannel::Pipe>();
-    auto to_a = std::make_shared<MemoryChannel::Pipe>();
-    a.attach(lane, std::make_unique<MemoryChannel>(to_b, to_a, max_bytes_, false), ++number_);
-    b.attach(lane, std::make_unique<MemoryChannel>(to_a, to_b, max_bytes_, false), number_);
-  }
-
-  bool step() {
-    const bool moved = a.progress();
-    return b.progress() || moved;
-  }
-  void settle() {
-    while (step()) {
-    }
-  }
-
-  Notes notes_a, notes_b;
-  std::vector<RailCounters> counters_a, counters_b;
-  Link a, b;
-
- private:
-  const size_t max_bytes_;
-  uint64_t number_ = 0;
-};
-
-// A message from a to b.
-struct Message {
-  std::vector<std::byte> data;
-  std::vector<std::byte> got;
-  SendRequest out;
-  RecvRequest in;
-
-  Message(Tag tag, std::vector<std::byte> bytes) : data(std::move(bytes)), got(data.size()) {
-    out.tag = in.tag = tag;
-    out.data = data.data();
-    out.bytes = in.bytes = data.size();
-    in.destination = got.data();
-  }
-};
-
-// b waits for the message and has told a so, which has just begun to send.
-void begin_to_send(Pair& pair, Message& message) {
-  pair.b.recv(message.in);
-  pair.b.open(1, {});
-  pair.settle();
-  pair.a.send(message.out);
-}
+using tests::Message;
+using tests::Pair;
+using tests::random_bytes;
 
 TEST(RailsTest, AStripedMessageUsesEveryRail) {
   std::mt19937 random(1);
@@ -510,13 +439,18 @@ TEST(RailsTest, WhatIsOnTheWayWhenTheLastLaneDiesWaitsForTheNext) {
   EXPECT_FALSE(pair.a.has_outstanding());
 }
 
-// Messages of all kinds, while lanes die on either side at random moments and come back.
+constexpr uint8_t kTickets[] = {0, 1, 2, 128};
+
+// Messages of all kinds, while lanes die on either side at random moments and come back. Some of
+// these are for urgent messages.
 class DyingLanesTest : public testing::TestWithParam<unsigned> {};
 
 TEST_P(DyingLanesTest, EverythingArrivesOnceAndInOrder) {
   std::mt19937 random(GetParam());
-  const size_t num_rails = 2 + random() % 3;
-  Pair pair(num_rails, 1 + random() % 5000);
+  const size_t num_classes = random() % 4;
+  const size_t num_rails = (num_classes > 0 ? 1 : 2) + random() % 3;
+  Pair pair(num_rails, 1 + random() % 5000, 1, kAnyRail, nullptr, num_classes);
+  const size_t num_lanes = pair.a.num_lanes();
   std::list<Message> messages;
   pair.b.open(1, {});
   for (uint32_t i = 0; i < 40; ++i) {
@@ -526,6 +460,7 @@ TEST_P(DyingLanesTest, EverythingArrivesOnceAndInOrder) {
     Message& message = messages.emplace_back(tag, random_bytes(bytes, random));
     message.out.rail = is_p2p || random() % 2 ? kAnyRail : static_cast<uint8_t>(random() % 4);
     message.in.ready = is_p2p || random() % 2 == 0;
+    if (num_classes > 0) message.out.order.ticket = kTickets[random() % 4];
     // Collectives post what they receive before they let anything come.
     if (!is_p2p) pair.b.recv(message.in);
   }
@@ -544,11 +479,12 @@ TEST_P(DyingLanesTest, EverythingArrivesOnceAndInOrder) {
     }
     if (random() % 200 == 0) {
       Link& loser = random() % 2 ? pair.a : pair.b;
-      loser.lose_lane(random() % num_rails, "test");
+      const size_t lane = random() % num_lanes;
+      if (loser.may_lose(lane)) loser.lose_lane(lane, "test");
     }
-    for (size_t rail = 0; rail < num_rails; ++rail) {
-      const bool both_lost = !pair.a.channel(rail) && !pair.b.channel(rail);
-      if (both_lost && random() % 100 == 0) pair.connect(rail);
+    for (size_t lane = 0; lane < num_lanes; ++lane) {
+      const bool both_lost = !pair.a.channel(lane) && !pair.b.channel(lane);
+      if (both_lost && random() % 100 == 0) pair.connect(lane);
     }
     if (random() % 2) pair.a.progress();
     if (random() % 2) pair.b.progress();

@@ -36,6 +36,8 @@ constexpr size_t kMinCreditBytes = 32 * 1024;
 constexpr double kOtherCredit = 1.25;
 // The rate of a lane that has carried nothing for so long is not known any more.
 constexpr int64_t kProspectAgeNs = 1 * kNsPerS;
+// A lane whose channel takes nothing for so long does not keep its rail busy.
+constexpr int64_t kBusyNs = 20 * kNsPerMs;
 
 size_t bytes_left(const OutFrame& frame) {
   return kHeaderBytes + frame.header.payload_bytes - frame.written;
@@ -58,16 +60,10 @@ int add_parts(OutFrame& frame, iovec* parts) {
   return num_parts;
 }
 
-// The frame that begins or announces a message.
-bool begins_message(const FrameHeader& header) {
-  return header.kind == FrameKind::offer || header.kind == FrameKind::request ||
-         (header.kind == FrameKind::data && header.id == 0);
-}
-
 // Messages of one tag between two points meet their receives in the order in which they begin.
 bool meets_before(const OutFrame& first, const OutFrame& second) {
   return is_point_to_point(second.header.tag) && first.header.tag == second.header.tag &&
-         begins_message(first.header) && begins_message(second.header);
+         first.begins_message() && second.begins_message();
 }
 
 // Parts of large messages are seen to when they are given to the lane.
@@ -167,6 +163,7 @@ Result<bool> Lane::write_batch(bool* wrote_any) {
   Result<size_t> wrote = channel_->write(parts, num_parts);
   if (!wrote.ok()) return wrote.status();
   *wrote_any |= *wrote > 0;
+  if (*wrote > 0) taken_ns_ = now_ns();
   given_bytes_ += *wrote;
   bytes_since_prospect_ += *wrote;
   counters_->bytes_sent += *wrote;
@@ -239,6 +236,10 @@ Lane::Prospect Lane::prospect(int64_t now_ns) {
   }
   const auto added = static_cast<double>(bytes_since_prospect_ + queued_bytes_);
   return {prospect_.queued_bytes + added, prospect_.bytes_per_second, prospect_.is_idle};
+}
+
+bool Lane::is_busy(int64_t now_ns) const {
+  return !out_.empty() && !deferred_ && now_ns - taken_ns_ < kBusyNs;
 }
 
 void Lane::limit_credit(size_t bytes) {

@@ -11,6 +11,7 @@
 // All calls require the progress lock. Errors are returned, and the lane is unusable after one.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <memory>
 #include <string>
@@ -61,6 +62,12 @@ class LaneReader {
 struct OutFrame {
   explicit OutFrame(const FrameHeader& h) : header(h) {}
 
+  // Whether it begins or announces a message.
+  bool begins_message() const {
+    return header.kind == FrameKind::offer || header.kind == FrameKind::request ||
+           (header.kind == FrameKind::data && header.id == 0);
+  }
+
   FrameHeader header;
   HeaderBytes bytes{};
   const std::byte* payload = nullptr;  // borrowed; unused if `owned` is not empty
@@ -110,6 +117,15 @@ class Lane {
     return !out_.empty() && num_large_ == 0 && out_.back().order.ticket > order.ticket;
   }
   size_t queued_bytes() const { return queued_bytes_; }
+  // Whether frames wait for room, and the channel has taken bytes not long ago: its rail is busy
+  // with them.
+  bool is_busy(int64_t now_ns) const;
+  // Whether a frame for which `is_it(frame)` has not been confirmed.
+  template <typename IsIt>
+  bool holds(IsIt is_it) const {
+    return std::any_of(kept_.begin(), kept_.end(), is_it) ||
+           std::any_of(out_.begin(), out_.end(), is_it);
+  }
   // Bytes that have not arrived, and the rate at which they do, as far as the kernel knows; a rate
   // of 0 is not known. Idle: it has carried nothing for so long that its rate may be another one.
   struct Prospect {
@@ -179,6 +195,7 @@ class Lane {
 
   std::deque<OutFrame> out_;
   size_t queued_bytes_ = 0;
+  int64_t taken_ns_ = 0;        // when the channel took bytes last
   size_t num_large_ = 0;        // parts of large messages in out_
   bool deferred_ = false;       // all of out_ waits for flush_deferred()
   std::deque<OutFrame> kept_;   // written, not confirmed

@@ -25,53 +25,160 @@ LaneSet::LaneSet(const Shape& shape, RailCounters* counters, RailMeter* meters, 
       counters_(counters),
       meters_(meters),
       reader_(reader),
-      lanes_(shape.num_rails * shape.lanes_per_rail),
-      limits_credit_(shape.credit_bytes > 0) {}
+      lanes_(shape.num_usual() + shape.num_rails * shape.num_classes),
+      limits_credit_(shape.credit_bytes > 0),
+      numbers_frames_(shape.num_usual() > 1),
+      is_wanted_(1 + shape.num_classes) {}
 
 void LaneSet::attach(size_t index, std::unique_ptr<Channel> channel) {
   RailMeter* const meter = meters_ == nullptr ? nullptr : &meters_[index % shape_.num_rails];
-  lanes_[index] = std::make_unique<Lane>(std::move(channel), shape_.job_id, has_many_rails(),
+  lanes_[index] = std::make_unique<Lane>(std::move(channel), shape_.job_id, lanes_.size() > 1,
                                          &counters_of(index), meter, reader_);
   if (limits_credit_) lanes_[index]->limit_credit(shape_.credit_bytes);
-  place_orphaned();
+  if (any() != nullptr) place_orphaned();
 }
 
 Lane* LaneSet::any() const {
-  for (const auto& lane : lanes_) {
-    if (lane) return lane.get();
+  for (size_t index = 0; index < num_usual(); ++index) {
+    if (lanes_[index]) return lanes_[index].get();
   }
   return nullptr;
 }
 
 void LaneSet::number(OutFrame& frame) {
-  if (has_many_rails()) frame.header.number = next_number_++;
+  if (numbers_frames_) frame.header.number = next_number_++;
 }
 
-size_t LaneSet::num_alive() const {
-  return static_cast<size_t>(std::count_if(lanes_.begin(), lanes_.end(),
-                                           [](const auto& lane) { return lane != nullptr; }));
+// --- classes of urgent tickets ---
+
+// Null if it is not connected, or for class 0.
+Lane* LaneSet::lane_of_class(size_t ticket_class, size_t rail) const {
+  if (ticket_class == 0) return nullptr;
+  return lanes_[num_usual() + (ticket_class - 1) * shape_.num_rails + rail].get();
+}
+
+// Where one rail leads to the peer, the others stand in for it, and need no more lanes.
+void LaneSet::expect(const SendOrder& order) {
+  const size_t ticket_class = class_of(order);
+  if (ticket_class == 0 || is_wanted_[ticket_class]) return;
+  begin_classes();
+  is_wanted_[ticket_class] = true;
+  for (size_t rail = 0; rail < shape_.num_rails; ++rail) {
+    if (shape_.first_rail < shape_.num_rails && rail != shape_.first_rail) continue;
+    wanted_.push_back(num_usual() + (ticket_class - 1) * shape_.num_rails + rail);
+  }
+}
+
+// Frames have numbers from now on. One behind those that had none tells when all of them have been
+// read.
+void LaneSet::begin_classes() {
+  if (std::exchange(numbers_frames_, true)) return;
+  Lane* const lane = any();
+  if (lane == nullptr) return;
+  FrameHeader header;
+  header.kind = FrameKind::heartbeat;
+  header.job_id = shape_.job_id;
+  header.source = shape_.own_rank;
+  header.awaits_receipt = 1;
+  OutFrame frame(header);
+  frame.order = kSendLast;
+  frame.order.is_large = false;  // so it does not wait for ever
+  number(frame);
+  last_before_classes_ = frame.header.number;
+  lane->push(std::move(frame));
+}
+
+// Whether it is known of all frames on their way which lane they are on.
+bool LaneSet::is_settled() {
+  const auto is_it = [this](const OutFrame& f) { return f.header.number == last_before_classes_; };
+  const Lane* const lane = any();
+  if (last_before_classes_ != 0 && lane != nullptr && !lane->holds(is_it)) last_before_classes_ = 0;
+  return last_before_classes_ == 0;
+}
+
+// Whether parts of messages of this class may go over the lane, which lives.
+bool LaneSet::carries(size_t index, size_t ticket_class) const {
+  const size_t own = class_of_lane(index);
+  if (own > 0 || ticket_class == 0) return own == ticket_class;
+  return lane_of_class(ticket_class, index % shape_.num_rails) == nullptr;
+}
+
+bool LaneSet::is_held_up(size_t index, int64_t now) const {
+  const size_t own = class_of_lane(index);
+  const size_t num_before = own == 0 ? shape_.num_classes : own - 1;
+  for (size_t before = 1; before <= num_before; ++before) {
+    const Lane* const lane = lane_of_class(before, index % shape_.num_rails);
+    if (lane != nullptr && lane->is_busy(now)) return true;
+  }
+  return false;
+}
+
+// Null if `rail` is kAnyRail, or has no living lane for this class.
+Lane* LaneSet::lane_on(uint8_t rail, size_t ticket_class) const {
+  if (rail >= shape_.num_rails) return nullptr;
+  Lane* const lane = lane_of_class(ticket_class, rail);
+  return lane != nullptr ? lane : lanes_[rail].get();
+}
+
+// The lane of the messages with its tag that the peer may not have read. Null: any will do.
+Lane* LaneSet::lane_after_its_tag(const OutFrame& frame) {
+  if (!is_point_to_point(frame.header.tag) || !frame.begins_message()) return nullptr;
+  if (!is_settled()) return lane_for_ordered();
+  const auto has_tag = [&](const OutFrame& other) {
+    return other.header.tag == frame.header.tag && other.begins_message();
+  };
+  for (const auto& lane : lanes_) {
+    if (lane && lane->holds(has_tag)) return lane.get();
+  }
+  return nullptr;
+}
+
+// --- lanes for frames ---
+
+size_t LaneSet::num_alive(size_t ticket_class) const {
+  size_t count = 0;
+  for_each_lane([&](size_t index, Lane&) { count += carries(index, ticket_class) ? 1 : 0; });
+  return count;
 }
 
 Lane* LaneSet::lane_for_ordered() {
-  for (size_t i = 0; i < lanes_.size() && !lanes_[ordered_lane_]; ++i) {
-    ordered_lane_ = (ordered_lane_ + 1) % lanes_.size();
+  for (size_t i = 0; i < num_usual() && !lanes_[ordered_lane_]; ++i) {
+    ordered_lane_ = (ordered_lane_ + 1) % num_usual();
   }
   return lanes_[ordered_lane_].get();
 }
 
 Lane* LaneSet::least_busy() const {
   Lane* found = nullptr;
-  for (const auto& lane : lanes_) {
-    if (lane && (!found || lane->queued_bytes() < found->queued_bytes())) found = lane.get();
+  for (size_t index = 0; index < num_usual(); ++index) {
+    Lane* const lane = lanes_[index].get();
+    if (lane && (!found || lane->queued_bytes() < found->queued_bytes())) found = lane;
   }
   return found;
 }
 
 void LaneSet::push_ordered(OutFrame frame) {
+  const size_t ticket_class = frame.header.ticket == 0 ? 0 : class_of(frame.order);
   number(frame);
   Lane* lane = lane_for_ordered();
+  if (!orphaned_.empty()) return orphaned_.push_back(std::move(frame));
+  if (shape_.num_classes > 0 && numbers_frames_) {
+    Lane* const before = lane_after_its_tag(frame);
+    const auto rail = static_cast<uint8_t>(ordered_lane_ % shape_.num_rails);
+    Lane* const of_class = lane_of_class(ticket_class, rail);
+    if (before != nullptr || of_class != nullptr) lane = before != nullptr ? before : of_class;
+  }
   if (lane == nullptr) return orphaned_.push_back(std::move(frame));
   lane->push(std::move(frame));
+}
+
+void LaneSet::push_first(OutFrame frame) {
+  for (size_t index = num_usual(); numbers_frames_ && index < lanes_.size(); ++index) {
+    if (!lanes_[index]) continue;
+    number(frame);
+    return lanes_[index]->push(std::move(frame));
+  }
+  push_ordered(std::move(frame));
 }
 
 void LaneSet::push_last(const OutFrame& frame) {
@@ -84,8 +191,9 @@ void LaneSet::push_last(const OutFrame& frame) {
 
 void LaneSet::push(OutFrame frame, uint8_t rail) {
   if (rail == kAnyRail) return push_ordered(std::move(frame));
+  const size_t ticket_class = class_of(frame.order);
   number(frame);
-  Lane* lane = rail < lanes_.size() ? lanes_[rail].get() : nullptr;
+  Lane* lane = lane_on(rail, ticket_class);
   if (lane == nullptr) lane = least_busy();
   if (lane == nullptr) return orphaned_.push_back(std::move(frame));
   lane->push(std::move(frame));
@@ -93,10 +201,10 @@ void LaneSet::push(OutFrame frame, uint8_t rail) {
 
 uint8_t LaneSet::rail_for_small(const SendRequest& request) {
   const bool in_any_order = !is_point_to_point(request.tag) && request.bytes >= kLeastSpreadBytes;
-  const bool may_choose = has_many_rails() && meters_ != nullptr && shape_.lanes_per_rail == 1;
+  const bool may_choose = num_usual() > 1 && meters_ != nullptr && shape_.lanes_per_rail == 1;
   if (!in_any_order || !may_choose || request.rail != kAnyRail) return request.rail;
-  if (num_alive() < lanes_.size()) return kAnyRail;
-  return RailMeter::next_for_small({meters_, lanes_.size()}, request.bytes).value_or(kAnyRail);
+  if (num_alive() < num_usual()) return kAnyRail;
+  return RailMeter::next_for_small({meters_, num_usual()}, request.bytes).value_or(kAnyRail);
 }
 
 // Frames are short while large messages leave room for small ones.
@@ -123,27 +231,39 @@ OutFrame LaneSet::next_part(const FrameHeader& header, SendRequest& request, siz
 
 void LaneSet::push_large(const FrameHeader& header, SendRequest& request) {
   const auto goes_later = [&](const Large& m) { return m.request->order > request.order; };
-  large_.insert(std::find_if(large_.begin(), large_.end(), goes_later), {header, &request});
+  const size_t ticket_class = class_of(request.order);
+  large_.insert(std::find_if(large_.begin(), large_.end(), goes_later),
+                {header, &request, numbers_frames_, ticket_class});
   feed();
 }
 
-Lane* LaneSet::first_lane() const {
-  return shape_.first_rail < lanes_.size() ? lanes_[shape_.first_rail].get() : nullptr;
-}
-
-LaneSet::Turn LaneSet::next_turn_of(size_t message) {
-  const SendRequest& request = *large_[message].request;
-  const size_t left = large_[message].left();
-  Lane* const only = is_striped(request.rail) ? first_lane() : lanes_[request.rail].get();
-  if (only != nullptr) {
-    return {message, only->has_room(request.order) ? only : nullptr, part_bytes(left, 1)};
+// The oldest message does not wait for lanes that are more urgent.
+LaneSet::Turn LaneSet::next_turn_of(size_t message, bool is_oldest) {
+  const Large& large = large_[message];
+  const SendRequest& request = *large.request;
+  const size_t left = large.left();
+  const int64_t now = lanes_.size() > 1 ? now_ns() : 0;
+  const auto has_room = [&](size_t index) {
+    return lanes_[index]->has_room(request.order) && (is_oldest || !is_held_up(index, now));
+  };
+  const auto goes_over = [&](size_t index, std::optional<size_t> only) {
+    if (!lanes_[index] || !carries(index, large.ticket_class)) return false;
+    if (!only || index == *only) return true;
+    return index >= num_usual() && index % shape_.num_rails == *only;
+  };
+  // The rail that it names, or the one that leads to the peer, while its usual lane lives.
+  std::optional<size_t> only;
+  for (const uint8_t rail : {request.rail, shape_.first_rail}) {
+    if (!only && rail < shape_.num_rails && lanes_[rail]) only = rail;
   }
-  const int64_t now = has_many_rails() ? now_ns() : 0;
   for (size_t i = 0; i < lanes_.size(); ++i) {
     const size_t index = (next_lane_ + i) % lanes_.size();
-    if (!lanes_[index] || !lanes_[index]->has_room(request.order)) continue;
-    const size_t bytes = part_bytes(left, has_many_rails() ? share_of(index, now) : 1);
-    if (would_be_last(index, bytes, left, now)) continue;
+    if (!goes_over(index, only) || !has_room(index)) continue;
+    if (only) return {message, lanes_[index].get(), part_bytes(left, 1)};
+    const bool is_shared = num_usual() > 1;
+    const double share = is_shared ? share_of(index, large.ticket_class, now) : 1;
+    const size_t bytes = part_bytes(left, share);
+    if (would_be_last(index, bytes, large, now)) continue;
     next_lane_ = (index + 1) % lanes_.size();
     return {message, lanes_[index].get(), bytes};
   }
@@ -158,11 +278,12 @@ double LaneSet::rate_of(size_t index, const Lane::Prospect& prospect) const {
 }
 
 // The lane's share of all rates. Where one is not known it is taken for that of the lane.
-double LaneSet::share_of(size_t index, int64_t now) const {
+double LaneSet::share_of(size_t index, size_t ticket_class, int64_t now) const {
   const double own = rate_of(index, lanes_[index]->prospect(now));
-  if (own <= 0) return 1 / static_cast<double>(num_alive());
+  if (own <= 0) return 1 / static_cast<double>(num_alive(ticket_class));
   double all = 0;
   for_each_lane([&](size_t other, Lane& lane) {
+    if (!carries(other, ticket_class)) return;
     const double rate = rate_of(other, lane.prospect(now));
     all += rate > 0 ? rate : own;
   });
@@ -172,8 +293,8 @@ double LaneSet::share_of(size_t index, int64_t now) const {
 // Whether the other lanes would carry all that is left before this one has carried the next part,
 // and one of them that part alone. So the lane that would be first takes it, now or as soon as it
 // has room. A lane that was idle takes the first part in any case: its rate may have changed.
-bool LaneSet::would_be_last(size_t index, size_t part, size_t left, int64_t now) const {
-  if (!has_many_rails()) return false;
+bool LaneSet::would_be_last(size_t index, size_t part, const Large& message, int64_t now) const {
+  if (num_usual() == 1) return false;
   const auto seconds = [part](double queued_bytes, double rate) {
     return (queued_bytes + static_cast<double>(part)) / rate;
   };
@@ -181,12 +302,12 @@ bool LaneSet::would_be_last(size_t index, size_t part, size_t left, int64_t now)
   const double own_rate = rate_of(index, own);
   if (own_rate <= 0 || (own.is_idle && own.queued_bytes <= 0)) return false;
   const double own_s = seconds(own.queued_bytes, own_rate);
-  double queued = static_cast<double>(left), all = 0;
+  double queued = static_cast<double>(message.left()), all = 0;
   bool is_first = true;
   for_each_lane([&](size_t other, Lane& lane) {
     const Lane::Prospect prospect = lane.prospect(now);
     const double rate = rate_of(other, prospect);
-    if (other == index || rate <= 0) return;
+    if (other == index || rate <= 0 || !carries(other, message.ticket_class)) return;
     queued += prospect.queued_bytes;
     all += rate;
     is_first = is_first && own_s <= seconds(prospect.queued_bytes, rate);
@@ -197,7 +318,7 @@ bool LaneSet::would_be_last(size_t index, size_t part, size_t left, int64_t now)
 // Parts shrink towards the end, so that all lanes finish together. A lane with a small share of the
 // rates has small parts, as a large one would take it longer than the others need for the message.
 size_t LaneSet::part_bytes(size_t left, double share) const {
-  if (!has_many_rails()) return within_budget(kMaxPayloadBytes);
+  if (num_usual() == 1) return within_budget(kMaxPayloadBytes);
   const auto bytes = static_cast<size_t>(share * static_cast<double>(left) / 2);
   return std::clamp(bytes, kMinPartBytes, within_budget(kMaxPartBytes));
 }
@@ -208,11 +329,11 @@ LaneSet::Turn LaneSet::next_turn() {
       return a.request->age < b.request->age;
     };
     const auto oldest = std::min_element(large_.begin(), large_.end(), is_older);
-    const Turn turn = next_turn_of(static_cast<size_t>(oldest - large_.begin()));
+    const Turn turn = next_turn_of(static_cast<size_t>(oldest - large_.begin()), true);
     if (turn.lane != nullptr) return turn;
   }
   for (size_t message = 0; message < large_.size(); ++message) {
-    const Turn turn = next_turn_of(message);
+    const Turn turn = next_turn_of(message, false);
     if (turn.lane != nullptr) return turn;
   }
   return {};
@@ -232,8 +353,8 @@ bool LaneSet::feed_large() {
     const size_t most = std::min(turn.bytes, turn.lane->credit(now_ns()));
     OutFrame frame = next_part(message.header, *message.request, most);
     ++num_parts_;
+    if (message.has_numbers) number(frame);
     if (message.left() == 0) large_.erase(large_.begin() + static_cast<ptrdiff_t>(turn.message));
-    number(frame);
     turn.lane->push(std::move(frame));
     moved = true;
   }

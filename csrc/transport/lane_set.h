@@ -1,5 +1,7 @@
-// LaneSet: the lanes of one link. It chooses the lane of each frame. Every rail has a lane; a rail
-// that stands in for the one that leads to the peer may have several.
+// LaneSet: the lanes of one link. It chooses the lane of each frame. Every rail has a usual lane; a
+// rail that stands in for the one that leads to the peer may have several. Once there are urgent
+// messages, a rail has one more for each class of their tickets (base/ticket.h): what the kernel
+// and switches hold of other lanes is not in front of it.
 //
 // A large message is cut into parts, and a lane takes the next part whenever it has room: a lane
 // that is twice as fast carries twice as much. The next part is one of the message that goes first
@@ -11,14 +13,21 @@
 //  - a message that names a rail takes its lane while that lives;
 //  - every frame has a number and stays here until the peer has confirmed it. The unconfirmed
 //    frames of a dying lane go over the others; the receiver drops numbers that it has.
+// From the first urgent message on, frames have numbers on one rail, too. Then
+//  - a message takes the lane of its class, or where that is not connected the usual one;
+//  - no lane takes parts of large messages while a more urgent one of its rail is busy;
+//  - messages of one tag between two points keep their order: one follows those that are not
+//    confirmed on their lane.
 #pragma once
 
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include "base/ticket.h"
 #include "transport/lane.h"
 
 namespace dmlcomm::transport {
@@ -27,24 +36,33 @@ class LaneSet {
  public:
   struct Shape {
     uint64_t job_id;
+    uint32_t own_rank;
     size_t num_rails;
     size_t lanes_per_rail;  // lane i is on rail i modulo num_rails
     uint8_t first_rail;     // while it lives, messages for any rail are not striped over others
     size_t credit_bytes;    // of each lane; 0: by its rate, once it is limited
+    // Of urgent tickets. Class c has a lane on every rail, behind the usual ones and those of
+    // earlier classes.
+    size_t num_classes = 0;
+
+    size_t num_usual() const { return num_rails * lanes_per_rail; }
   };
 
   // `counters` and `meters`: one per rail; `meters` may be null.
   LaneSet(const Shape& shape, RailCounters* counters, RailMeter* meters, LaneReader* reader);
 
   size_t num_lanes() const { return lanes_.size(); }
-  bool has_many_rails() const { return lanes_.size() > 1; }
+  // Whether new frames have numbers.
+  bool numbers_frames() const { return numbers_frames_; }
+  // Whether others can take over what the lane carries.
+  bool may_lose(size_t index) const { return num_usual() > 1 || index >= num_usual(); }
+  // Lanes of the classes that have become of use since the last call.
+  std::vector<size_t> take_wanted() { return std::exchange(wanted_, {}); }
 
   void attach(size_t index, std::unique_ptr<Channel> channel);
   // Null if it is not connected.
   Lane* lane(size_t index) const { return lanes_[index].get(); }
-  // Whether a message for `rail` goes over all lanes: it may take any, or its own is dead.
-  bool is_striped(uint8_t rail) const { return rail >= lanes_.size() || !lanes_[rail]; }
-  // A living lane, or null.
+  // A living usual lane, or null.
   Lane* any() const;
   // `visit(index, lane)` for every living lane; it may give up the one that it is shown.
   template <typename Visit>
@@ -54,8 +72,12 @@ class LaneSet {
     }
   }
 
+  // A message is about to be pushed.
+  void expect(const SendOrder& order);
   // In the order of the calls.
   void push_ordered(OutFrame frame);
+  // In any order, before others.
+  void push_first(OutFrame frame);
   // On every living lane, behind everything else, and not repeated.
   void push_last(const OutFrame& frame);
   // Over `rail`, or another if that is dead, in any order; without a named rail (kAnyRail) in the
@@ -88,6 +110,8 @@ class LaneSet {
   struct Large {
     FrameHeader header;
     SendRequest* request;
+    bool has_numbers;
+    size_t ticket_class;
 
     size_t left() const { return request->bytes - request->queued; }
   };
@@ -101,15 +125,28 @@ class LaneSet {
   RailCounters& counters_of(size_t index) { return counters_[index % shape_.num_rails]; }
   bool feed_large();
   void number(OutFrame& frame);
-  size_t num_alive() const;
+  size_t num_usual() const { return shape_.num_usual(); }
+  size_t class_of_lane(size_t index) const {
+    return index < num_usual() ? 0 : 1 + (index - num_usual()) / shape_.num_rails;
+  }
+  Lane* lane_of_class(size_t ticket_class, size_t rail) const;
+  size_t class_of(const SendOrder& order) const {
+    return ticket_class(order.ticket, shape_.num_classes);
+  }
+  void begin_classes();
+  bool is_settled();
+  bool carries(size_t index, size_t ticket_class) const;
+  bool is_held_up(size_t index, int64_t now) const;
+  Lane* lane_on(uint8_t rail, size_t ticket_class) const;
+  Lane* lane_after_its_tag(const OutFrame& frame);
+  size_t num_alive(size_t ticket_class = 0) const;
   Lane* lane_for_ordered();
   Lane* least_busy() const;
-  Lane* first_lane() const;
-  Turn next_turn_of(size_t message);
+  Turn next_turn_of(size_t message, bool is_oldest);
   Turn next_turn();
   double rate_of(size_t index, const Lane::Prospect& prospect) const;
-  double share_of(size_t index, int64_t now) const;
-  bool would_be_last(size_t index, size_t part, size_t left, int64_t now) const;
+  double share_of(size_t index, size_t ticket_class, int64_t now) const;
+  bool would_be_last(size_t index, size_t part, const Large& message, int64_t now) const;
   void place(OutFrame frame);
   void place_orphaned();
   size_t within_budget(size_t bytes) const;
@@ -126,6 +163,11 @@ class LaneSet {
   std::deque<Large> large_;  // in the order in which they go
   size_t num_parts_ = 0;     // that have been given to lanes
   bool limits_credit_;
+  bool numbers_frames_;
+  // The number of a frame behind all those without one; 0: it is confirmed, or there were none.
+  uint64_t last_before_classes_ = 0;
+  std::vector<bool> is_wanted_;  // by class
+  std::vector<size_t> wanted_;
   std::deque<OutFrame> orphaned_;  // while no lane lives
 };
 

@@ -51,8 +51,9 @@ SendRequest* take_by_id(std::vector<SendRequest*>& items, uint64_t id) {
 
 Link::Link(const LinkOptions& options)
     : options_(options),
-      lanes_({options.job_id, options.num_rails, options.lanes_per_rail, options.first_rail,
-              options.credit_bytes},
+      lanes_({options.job_id, static_cast<uint32_t>(options.rank), options.num_rails,
+              options.lanes_per_rail, options.first_rail, options.credit_bytes,
+              options.num_classes},
              options.counters, options.meters, this),
       connections_(lanes_.num_lanes()) {}
 
@@ -87,12 +88,17 @@ FrameHeader Link::header_of(FrameKind kind, Tag tag) const {
   return header;
 }
 
-void Link::push_control(FrameKind kind, Tag tag, uint64_t id, const OpInfo& op, uint64_t offset) {
+OutFrame Link::control(FrameKind kind, Tag tag, uint64_t id, const OpInfo& op) const {
   FrameHeader header = header_of(kind, tag);
   header.id = id;
-  header.offset = offset;
   header.op = op;
-  lanes_.push_ordered(OutFrame(header));
+  return OutFrame(header);
+}
+
+void Link::push_control(FrameKind kind, Tag tag, uint64_t id, const OpInfo& op, uint64_t offset) {
+  OutFrame frame = control(kind, tag, id, op);
+  frame.header.offset = offset;
+  lanes_.push_ordered(std::move(frame));
 }
 
 // --- sending ---
@@ -119,6 +125,7 @@ FrameHeader Link::header_of(const SendRequest& request) const {
 void Link::dispatch(SendRequest& request) {
   const FrameHeader header = header_of(request);
   request.order.is_large = request.bytes > kEagerBytes;
+  lanes_.expect(request.order);
   RemoteMemory* const memory = request.bytes > kOfferBytes ? this->memory() : nullptr;
   if (memory != nullptr && memory->peer_reaches_us()) {
     offer(*memory, header, request);
@@ -170,7 +177,7 @@ void Link::offer(RemoteMemory& memory, FrameHeader header, SendRequest& request)
 void Link::push_message(SendRequest& request) {
   const FrameHeader header = header_of(request);
   if (!request.order.is_large && request.id == 0) spent_credit_ += cost_of(request.bytes);
-  if (lanes_.has_many_rails() && !request.order.is_large) return push_copy(header, request);
+  if (lanes_.numbers_frames() && !request.order.is_large) return push_copy(header, request);
   ++num_writing_;
   if (request.order.is_large) return lanes_.push_large(header, request);
   lanes_.push(LaneSet::next_part(header, request, request.bytes), request.rail);
@@ -206,7 +213,7 @@ void Link::open(uint32_t sequence, const OpInfo& op) {
   if (state_ == State::connecting) {
     early_opens_.emplace_back(sequence, op);
   } else if (state_ == State::up) {
-    push_control(FrameKind::open, collective_tag(sequence, 0, 0), 0, op);
+    lanes_.push_first(control(FrameKind::open, collective_tag(sequence, 0, 0), 0, op));
   }
 }
 
@@ -334,7 +341,7 @@ void Link::accept_announced(RecvRequest& request, const Unexpected& message) {
     options_.events->on_arrived(request);
   } else {
     granted_.push_back(&request);
-    push_control(FrameKind::grant, header.tag, header.id, header.op);
+    lanes_.push_first(control(FrameKind::grant, header.tag, header.id, header.op));
   }
 }
 
@@ -388,7 +395,7 @@ Status Link::begin_frame(Intake& intake, const FrameHeader& header) {
 
 // The receive whose message has begun to come, or null.
 Result<RecvRequest*> Link::begun(const FrameHeader& header) const {
-  const bool in_order = !lanes_.has_many_rails();
+  const bool in_order = header.number == 0;
   const auto it = std::find_if(granted_.begin(), granted_.end(), [&](RecvRequest* r) {
     return r->tag == header.tag && r->offer_id == header.id && r->bytes == header.message_bytes &&
            (!in_order || r->arrived == header.offset);
@@ -401,7 +408,7 @@ Result<RecvRequest*> Link::begun(const FrameHeader& header) const {
 }
 
 Status Link::begin_data(Intake& intake, const FrameHeader& header) {
-  const bool is_first = header.offset == 0 && header.id == 0 && !lanes_.has_many_rails();
+  const bool is_first = header.offset == 0 && header.id == 0 && header.number == 0;
   Result<RecvRequest*> request = is_first ? Result<RecvRequest*>(nullptr) : begun(header);
   if (!request.ok()) return request.status();
   if (*request == nullptr) {
@@ -412,7 +419,7 @@ Status Link::begin_data(Intake& intake, const FrameHeader& header) {
   intake.request = *request;
   if (intake.request != nullptr) {
     intake.request->report.merge(header.report);
-    intake.request->scattered |= lanes_.has_many_rails();
+    intake.request->scattered |= header.number != 0;
   } else if (header.message_bytes <= kEagerBytes) {
     intake.buffer.resize(header.payload_bytes);
   } else {
@@ -601,7 +608,7 @@ void Link::leave_if_all_said_goodbye() {
 
 // The peer has given up its end of a lane; perhaps there is a new one since.
 Status Link::on_rail_lost(const FrameHeader& header) {
-  if (header.id >= lanes_.num_lanes() || !lanes_.has_many_rails()) {
+  if (header.id >= lanes_.num_lanes() || !lanes_.may_lose(header.id)) {
     return Status(StatusCode::protocol_error, str_cat("there is no lane ", header.id, " to lose"));
   }
   if (connections_[header.id] == header.offset) lanes_to_lose_.push_back(header.id);
@@ -637,7 +644,7 @@ bool Link::progress_lane(size_t index, Lane& lane) {
   // may close without one of its own.
   if (lane.intake().said_goodbye || said_goodbye_) return moved;
   const bool only_this_lane =
-      lanes_.has_many_rails() && !reported_ &&
+      lanes_.may_lose(index) && !reported_ &&
       (status.code() == StatusCode::peer_lost || status.code() == StatusCode::io_error);
   if (only_this_lane) {
     lose_lane(index, status.message());
@@ -721,6 +728,7 @@ bool Link::take_sign_of_life(int64_t silent_ns) {
 // Their kernels confirm bytes, and the peer lives: a host in between is stopped.
 void Link::lose_silent_lanes(const std::vector<size_t>& silent, int64_t ns) {
   for (const size_t index : silent) {
+    if (!may_lose(index)) continue;
     const int64_t silent_ns = lanes_.lane(index)->add_silence(ns);
     if (silent_ns < kSilenceNs) continue;
     lose_lane(index, str_cat("nothing came over it for ", silent_ns / kNsPerMs, " ms"));

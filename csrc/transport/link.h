@@ -13,10 +13,11 @@
 //   large        data frames, but only after the peer's `open` (collectives) or `grant` (point-to-
 //                point, announced by `request`), so they never block the frames behind them.
 //
-// With several rails parts of messages arrive in any order. So a receive that reduces, or is not
-// ready, has a window for the whole message: no lane ever waits for another one. On one rail, while
-// a collective runs alone, windows are small and hold the lane back when they are full. As soon as
-// another operation runs they grow, because it may need the frames behind.
+// With several rails parts of messages arrive in any order, and where urgent messages have lanes of
+// their own (LaneSet) those of a lost lane may. So a receive that reduces, or is not ready, has a
+// window for the whole message: no lane ever waits for another one. Otherwise, while a collective
+// runs alone, windows are small and hold the lane back when they are full. As soon as another
+// operation runs they grow, because it may need the frames behind.
 //
 // All calls require the progress lock. Until a channel is attached sends queue up. LinkEvents are
 // called from inside these calls; they take notes, and do not call back this link; on_failed() and
@@ -61,6 +62,9 @@ struct LinkOptions {
   uint8_t first_rail = kAnyRail;     // leads to the peer; the others are detours
   RailMeter* meters = nullptr;       // one per rail, or null
   size_t credit_bytes = 0;           // see Lane::limit_credit(); 0: no limit at first
+  size_t num_classes = 0;            // of urgent tickets, with lanes of their own: see LaneSet
+
+  size_t num_lanes() const { return num_rails * (lanes_per_rail + num_classes); }
 };
 
 class Link final : private LaneReader {
@@ -81,10 +85,16 @@ class Link final : private LaneReader {
   // Of lane `index`; null if it is not connected.
   Channel* channel(size_t index = 0);
   size_t num_lanes() const { return lanes_.num_lanes(); }
+  // Those of classes are not.
+  bool is_usual(size_t lane) const { return lane < options_.num_rails * options_.lanes_per_rail; }
   bool has_lane() const { return lanes_.any() != nullptr; }
   // The lanes that died since the last call.
   std::vector<size_t> take_lost_lanes() { return std::exchange(lost_lanes_, {}); }
-  // Gives up the lane; the others carry on. Only where the link has several rails.
+  // Lanes for urgent messages that are of use since the last call; they are not connected.
+  std::vector<size_t> take_wanted_lanes() { return lanes_.take_wanted(); }
+  // Whether others can take over what the lane carries.
+  bool may_lose(size_t index) const { return lanes_.may_lose(index); }
+  // Gives up the lane; the others carry on. Only where they can.
   void lose_lane(size_t index, const std::string& reason);
   // Gives up lanes that carry bytes of which none was confirmed for a while (stall_watch.h).
   void lose_stalled_lanes(int64_t now_ns);
@@ -186,6 +196,7 @@ class Link final : private LaneReader {
   FrameHeader header_of(FrameKind kind, Tag tag) const;
   FrameHeader header_of(const SendRequest& request) const;
   static OutFrame announcement(const FrameHeader& header, const SendRequest& request);
+  OutFrame control(FrameKind kind, Tag tag, uint64_t id, const OpInfo& op) const;
   void push_control(FrameKind kind, Tag tag, uint64_t id, const OpInfo& op, uint64_t offset = 0);
   void push_message(SendRequest& request);
   void push_copy(const FrameHeader& header, SendRequest& request);
@@ -266,7 +277,7 @@ class Link final : private LaneReader {
   std::unordered_map<Tag, std::list<Unexpected>> unexpected_;  // no list is empty
   uint64_t taken_credit_ = 0;         // of the peer: cost of messages that have met their receives
   uint64_t told_credit_ = 0;          // what the peer knows of that
-  Coverage numbers_seen_;             // of frames; several rails only
+  Coverage numbers_seen_;             // of frames
   size_t num_taken_offers_ = 0;       // offered messages the engine is reading
   bool has_writer_ = false;           // see has_writer()
   CooperativeCopy cooperative_copy_;  // of offered messages, in and out

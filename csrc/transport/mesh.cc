@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/str_cat.h"
+#include "base/ticket.h"
 
 namespace dmlcomm::transport {
 namespace {
@@ -22,7 +23,8 @@ int choose_heartbeat_ms(double peer_timeout_s) {
 
 // In each direction each rank may connect all lanes, also over loopback.
 size_t max_connections(const MeshOptions& options) {
-  return 2 * kDetourLanes * (options.rails.size() + 1) * static_cast<size_t>(options.num_ranks);
+  const size_t lanes_per_rail = kDetourLanes + kMaxTicketConnections;
+  return 2 * lanes_per_rail * (options.rails.size() + 1) * static_cast<size_t>(options.num_ranks);
 }
 
 }  // namespace
@@ -159,6 +161,7 @@ bool Mesh::poll(bool look_at_sockets) {
       active_[i]->flush_last_words();
     }
     for (size_t lane : active_[i]->take_lost_lanes()) repair_.lane_lost(active_[i]->peer(), lane);
+    for (size_t lane : active_[i]->take_wanted_lanes()) repair_.lane_wanted(active_[i]->peer(), lane);
   }
   return moved;
 }
@@ -225,7 +228,7 @@ void Mesh::check_rails(int64_t now, bool paused) {
   }
   if (paused) return;
   for (size_t i = 0; i < active_.size(); ++i) {
-    if (active_[i]->num_lanes() > 1) active_[i]->lose_stalled_lanes(now);
+    if (active_[i]->may_lose(0)) active_[i]->lose_stalled_lanes(now);
   }
 }
 

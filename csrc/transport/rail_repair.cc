@@ -25,8 +25,9 @@ bool is_open(const Link& link) {
   return link.state() == Link::State::connecting || link.state() == Link::State::up;
 }
 
-// A link that has ended tells the peer why.
+// A link that has ended tells the peer why. It does not begin with a lane for urgent messages.
 bool may_attach(Link& link, size_t lane) {
+  if (link.state() == Link::State::connecting && !link.is_usual(lane)) return false;
   return (is_open(link) || link.has_ended()) && link.channel(lane) == nullptr;
 }
 
@@ -52,6 +53,10 @@ uint8_t RailRepair::first_rail(int peer) const {
   return job_.first_rail.empty() ? kAnyRail : job_.first_rail[peer];
 }
 
+size_t RailRepair::lanes_per_rail(int peer) const {
+  return job_.first_rail.empty() || num_rails(peer) < 2 ? 1 : kDetourLanes;
+}
+
 LinkOptions RailRepair::link_options(int peer) const {
   LinkOptions options;
   options.rank = job_.rank;
@@ -61,14 +66,16 @@ LinkOptions RailRepair::link_options(int peer) const {
   options.events = job_.events;
   options.counters = peers_[peer].counters;
   options.meters = peers_[peer].meters;
-  options.lanes_per_rail = job_.first_rail.empty() || options.num_rails < 2 ? 1 : kDetourLanes;
+  options.lanes_per_rail = lanes_per_rail(peer);
   options.first_rail = first_rail(peer);
   options.credit_bytes = job_.same_host(peer) ? 0 : job_.config.credit_bytes.value_or(0);
+  options.num_classes = job_.same_host(peer) ? 0 : job_.config.ticket_connections;
   return options;
 }
 
-// The rail that leads to the peer has one lane.
+// Of the usual lanes. The rail that leads to the peer has one.
 bool RailRepair::is_used(int peer, size_t lane) const {
+  if (!peers_[peer].link->is_usual(lane)) return false;
   return lane < num_rails(peer) || lane % num_rails(peer) != first_rail(peer);
 }
 
@@ -181,6 +188,14 @@ void RailRepair::lane_lost(int peer, size_t lane) {
   connect_missing(peer, true);
 }
 
+// The peer may have connected it before, or begun to.
+void RailRepair::lane_wanted(int peer, size_t lane) {
+  const Connection& connection = peers_[peer].connections[lane];
+  Link& link = *peers_[peer].link;
+  const bool is_planned = connection.attempted || connection.retry_at_ns != 0;
+  if (is_open(link) && !is_planned && link.channel(lane) == nullptr) connect_lane(peer, lane);
+}
+
 // While other lanes live, the higher rank repairs. A link that fails may make others.
 void RailRepair::tick(int64_t now) {
   for (int peer = 0; peer < job_.num_ranks; ++peer) {
@@ -208,7 +223,7 @@ void RailRepair::rail_changed(const Transport& transport, Transport::RailChange 
   log_warning("rail ", interface, change.is_up ? " has its carrier back" : " has lost its carrier");
   for (int peer = 0; peer < job_.num_ranks; ++peer) {
     Link* const link = peers_[peer].link.get();
-    if (link == nullptr || peers_[peer].transport != &transport || link->num_lanes() == 1) continue;
+    if (link == nullptr || peers_[peer].transport != &transport || !link->may_lose(0)) continue;
     for (size_t lane = 0; lane < link->num_lanes(); ++lane) {
       if (lane % num_rails(peer) != change.rail) continue;
       Connection& connection = peers_[peer].connections[lane];
@@ -229,12 +244,12 @@ RailRepair::Answer RailRepair::answer(const Handshake& handshake) {
   const size_t lane = handshake.received().lane;
   if (handshake.transport() != peers_[peer].transport) return Answer::none;
   const LinkOptions expected = link_options(peer);
-  const bool is_known = lane < expected.num_rails * expected.lanes_per_rail;
+  const bool is_known = lane < expected.num_lanes();
   if (!is_known || peers_[peer].transport->num_rails(peer) == 0) return Answer::none;
   if (!peers_[peer].link) make_link_(peer);
   Link& link = *peers_[peer].link;
   // The higher rank knows better whether the lane of before still lives.
-  if (link.num_lanes() > 1 && link.channel(lane) != nullptr && peer > job_.rank) {
+  if (link.may_lose(lane) && link.channel(lane) != nullptr && peer > job_.rank) {
     link.lose_lane(lane, "the peer has connected anew");
   }
   const Connection& connection = peers_[peer].connections[lane];
@@ -260,7 +275,7 @@ void RailRepair::admitted(Handshake& handshake) {
   connection = {.was_up = true};
   const size_t rail = lane % num_rails(peer);
   Result<std::unique_ptr<Channel>> opened =
-      peers_[peer].transport->open(peer, rail, link.num_lanes() == 1, handshake);
+      peers_[peer].transport->open(peer, rail, !link.may_lose(lane), handshake);
   if (!opened.ok()) return link.fail(opened.status());
   Channel& channel = **opened;
   connection.is_watched = channel.needs_epoll();

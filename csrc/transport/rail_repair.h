@@ -1,6 +1,7 @@
 // RailRepair: makes the connections to peers, one per lane, and replaces those that are lost.
 //
 // The first side that needs a connection makes it; if both do, the higher rank's connection wins.
+// Lanes for urgent messages are made when they are first of use, and nothing waits for them.
 // If a rail dies while others live, the higher rank connects it again, in the background. If a link
 // has no lane left, both sides connect, over all rails. Attempts that fail are repeated. A peer
 // that no rail reaches within DMLCOMM_PEER_TIMEOUT_S, or whose process refuses, has failed: the
@@ -57,6 +58,8 @@ class RailRepair final : public Admission::Owner {
   void connect(int peer);
   // Repairs a lane that was lost; the engine knows of the loss.
   void lane_lost(int peer, size_t lane);
+  // Connects a lane that is of use from now on.
+  void lane_wanted(int peer, size_t lane);
   // The rail has lost its carrier, or has it back.
   void rail_changed(const Transport& transport, Transport::RailChange change);
   // To peers that are not connected: this process was stopped for so long.
@@ -74,6 +77,7 @@ class RailRepair final : public Admission::Owner {
 
   size_t num_rails(int peer) const;
   uint8_t first_rail(int peer) const;
+  size_t lanes_per_rail(int peer) const;
   bool is_used(int peer, size_t lane) const;
   void connect_lane(int peer, size_t lane);
   void connect_missing(int peer, bool again);

@@ -105,8 +105,8 @@ class Transport {
   virtual std::string advice() const { return ""; }
   // Descriptors that the hello carries.
   virtual std::vector<int> descriptors() const { return {}; }
-  // The hello has come: takes the socket and its descriptors out of `handshake`. `is_alone`: no
-  // other connection leads to the peer.
+  // The hello has come: takes the socket and its descriptors out of `handshake`. `is_alone`: it
+  // carries all messages to the peer but urgent ones.
   virtual Result<std::unique_ptr<Channel>> open(int peer, size_t rail, bool is_alone,
                                                 Handshake& handshake) = 0;
 

@@ -1,0 +1,204 @@
+// Lanes for urgent messages, over pipes in memory: what goes over them, and what keeps its order.
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "base/clock.h"
+#include "tests/link_pair.h"
+
+namespace dmlcomm::transport {
+namespace {
+
+using tests::begin_to_send;
+using tests::MemoryChannel;
+using tests::Message;
+using tests::Pair;
+using tests::random_bytes;
+
+constexpr size_t kNumClasses = 3;
+
+Pair pair_with_classes(size_t num_rails = 1) {
+  return Pair(num_rails, 10'000, 1, kAnyRail, nullptr, kNumClasses);
+}
+
+Message message_of(Tag tag, size_t bytes, uint8_t ticket) {
+  std::mt19937 random(static_cast<unsigned>(bytes));
+  Message message(tag, random_bytes(bytes, random));
+  message.out.order.ticket = ticket;
+  return message;
+}
+
+// Bytes that a has given to the lane wait in its kernel, or in a switch.
+void stop(Pair& pair, size_t lane, bool stopped = true) {
+  dynamic_cast<MemoryChannel*>(pair.a.channel(lane))->stop(stopped);
+}
+
+// The lanes of all classes are connected, and all that was sent before is known to have come.
+void connect_classes(Pair& pair) {
+  Message urgent = message_of(collective_tag(9, 0, 0), 100, 0);
+  pair.b.recv(urgent.in);
+  pair.a.send(urgent.out);
+  pair.settle();
+  pair.b.confirm_soon();
+  pair.settle();
+  for (size_t lane = 0; lane < pair.a.num_lanes(); ++lane) {
+    if (!pair.a.channel(lane)) pair.connect(lane);
+  }
+}
+
+TEST(TicketLanesTest, ClassesGetLanesWhenTheyAreFirstOfUse) {
+  Pair pair(2, 10'000, 1, kAnyRail, nullptr, kNumClasses);
+  std::vector<Message> messages;
+  for (const uint8_t ticket : {255, 128, 0, 0, 127}) {
+    const auto number = static_cast<uint32_t>(messages.size());
+    messages.push_back(message_of(collective_tag(1, 0, number), 100, ticket));
+  }
+  const std::vector<std::vector<size_t>> wanted = {{}, {}, {2, 3}, {}, {6, 7}};
+  for (size_t i = 0; i < messages.size(); ++i) {
+    pair.a.send(messages[i].out);
+    EXPECT_EQ(pair.a.take_wanted_lanes(), wanted[i]) << i;
+  }
+}
+
+// Of several rails one leads to the peer, and the others are detours.
+TEST(TicketLanesTest, DetoursGetNone) {
+  Pair pair(2, 10'000, 1, 1, nullptr, kNumClasses);
+  Message urgent = message_of(collective_tag(1, 0, 0), 100, 0);
+  pair.a.send(urgent.out);
+  EXPECT_EQ(pair.a.take_wanted_lanes(), std::vector<size_t>{3});
+}
+
+TEST(TicketLanesTest, WithoutUrgentMessagesOneRailNeedsNoReceipts) {
+  Pair pair = pair_with_classes();
+  Message message = message_of(collective_tag(1, 0, 0), 500'000, 128);
+  begin_to_send(pair, message);
+  while (pair.a.progress()) {
+  }
+  EXPECT_EQ(pair.notes_a.num_sent, 1);
+  EXPECT_FALSE(pair.a.awaits_receipts());
+}
+
+TEST(TicketLanesTest, AnUrgentMessagePassesWhatKernelsHoldOfOthers) {
+  for (const size_t bytes : {1000u, 500'000u}) {
+    Pair pair = pair_with_classes();
+    connect_classes(pair);
+    Message before = message_of(collective_tag(1, 0, 0), 400'000, 128);
+    Message less = message_of(collective_tag(1, 0, 1), bytes, 2);
+    Message most = message_of(collective_tag(1, 0, 2), bytes, 0);
+    for (Message* message : {&before, &less, &most}) pair.b.recv(message->in);
+    pair.b.open(1, {});
+    pair.settle();
+    stop(pair, 0);
+    stop(pair, 3);
+    pair.a.send(before.out);
+    pair.a.send(less.out);
+    pair.a.send(most.out);
+    pair.settle();
+    EXPECT_EQ(most.got, most.data);
+    EXPECT_LT(less.in.arrived, bytes);
+    EXPECT_LT(before.in.arrived, before.data.size());
+    stop(pair, 0, false);
+    stop(pair, 3, false);
+    pair.settle();
+    EXPECT_EQ(less.got, less.data);
+    EXPECT_EQ(before.got, before.data);
+    EXPECT_FALSE(pair.a.has_outstanding());
+  }
+}
+
+TEST(TicketLanesTest, MessagesOfOneTagKeepTheirOrderOnTheirLane) {
+  Pair pair = pair_with_classes();
+  connect_classes(pair);
+  Message first = message_of(point_to_point_tag(7), 1000, 128);
+  Message second = message_of(point_to_point_tag(7), 2000, 0);
+  Message other = message_of(point_to_point_tag(8), 3000, 0);
+  for (Message* message : {&first, &second, &other}) pair.b.recv(message->in);
+  stop(pair, 0);
+  for (Message* message : {&first, &second, &other}) pair.a.send(message->out);
+  pair.a.flush_deferred();
+  pair.settle();
+  EXPECT_EQ(other.got, other.data);
+  EXPECT_EQ(second.in.arrived, 0u);
+  stop(pair, 0, false);
+  pair.settle();
+  // Their sizes would not fit in another order.
+  EXPECT_TRUE(pair.notes_b.failure.ok()) << pair.notes_b.failure;
+  EXPECT_EQ(second.got, second.data);
+
+  pair.b.confirm_soon();
+  pair.settle();
+  stop(pair, 0);
+  Message third = message_of(point_to_point_tag(7), 4000, 0);
+  pair.b.recv(third.in);
+  pair.a.send(third.out);
+  pair.a.flush_deferred();
+  pair.settle();
+  EXPECT_EQ(third.got, third.data) << "all before it are known to have come";
+}
+
+// What was sent before the first urgent message has no number, and no receipt.
+TEST(TicketLanesTest, MessagesOfOneTagKeepTheirOrderWhenClassesBegin) {
+  Pair pair = pair_with_classes();
+  Message first = message_of(point_to_point_tag(7), 1000, 128);
+  Message second = message_of(point_to_point_tag(7), 2000, 0);
+  for (Message* message : {&first, &second}) pair.b.recv(message->in);
+  stop(pair, 0);
+  pair.a.send(first.out);
+  Message urgent = message_of(collective_tag(1, 0, 0), 100, 0);
+  pair.b.recv(urgent.in);
+  pair.a.send(urgent.out);
+  for (const size_t lane : {1u, 2u, 3u}) pair.connect(lane);
+  pair.a.send(second.out);
+  pair.a.flush_deferred();
+  pair.settle();
+  EXPECT_EQ(second.in.arrived, 0u);
+  stop(pair, 0, false);
+  pair.settle();
+  EXPECT_TRUE(pair.notes_b.failure.ok()) << pair.notes_b.failure;
+  EXPECT_EQ(first.got, first.data);
+  EXPECT_EQ(second.got, second.data);
+}
+
+TEST(TicketLanesTest, TheUsualLaneTakesOverFromALostOne) {
+  Pair pair = pair_with_classes();
+  connect_classes(pair);
+  Message urgent = message_of(collective_tag(1, 0, 0), 300'000, 0);
+  begin_to_send(pair, urgent);
+  for (int i = 0; i < 10; ++i) pair.step();
+  pair.a.lose_lane(1, "cut");
+  EXPECT_EQ(pair.a.take_lost_lanes(), std::vector<size_t>{1});
+  pair.settle();
+  EXPECT_EQ(urgent.got, urgent.data);
+  EXPECT_EQ(pair.notes_b.num_lost, 1) << "the peer loses its end, too";
+  EXPECT_GT(pair.counters_a[0].frames_repeated, 0u);
+  EXPECT_EQ(pair.a.state(), Link::State::up);
+  EXPECT_FALSE(pair.a.has_outstanding());
+}
+
+TEST(TicketLanesTest, TheUsualLaneOfTheOnlyRailCannotBeReplaced) {
+  Pair pair = pair_with_classes();
+  connect_classes(pair);
+  pair.b.channel(0)->shut_down();
+  pair.settle();
+  EXPECT_EQ(pair.a.state(), Link::State::failed);
+}
+
+TEST(TicketLanesTest, ALaneIsBusyWhileItsChannelTakesBytes) {
+  Pair pair = pair_with_classes();
+  const int64_t before = now_ns();
+  Message message = message_of(collective_tag(1, 0, 0), 50'000, 128);
+  pair.a.send(message.out);  // of which the channel takes 10,000 bytes a time
+  const int64_t after = now_ns();
+  pair.a.for_each_lane([&](size_t, Lane& lane) {
+    EXPECT_TRUE(lane.is_busy(before));
+    EXPECT_FALSE(lane.is_busy(after + kNsPerS));
+  });
+  pair.settle();
+  pair.a.for_each_lane([&](size_t, Lane& lane) { EXPECT_FALSE(lane.is_busy(before)); });
+}
+
+}  // namespace
+}  // namespace dmlcomm::transport
