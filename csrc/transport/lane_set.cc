@@ -122,7 +122,8 @@ Lane* LaneSet::lane_on(uint8_t rail, size_t ticket_class) const {
 
 // The lane of the messages with its tag that the peer may not have read. Null: any will do.
 Lane* LaneSet::lane_after_its_tag(const OutFrame& frame) {
-  if (!is_point_to_point(frame.header.tag) || !frame.begins_message()) return nullptr;
+  const bool has_order = is_point_to_point(frame.header.tag) && frame.begins_message();
+  if (!has_order || !numbers_frames_ || shape_.num_classes == 0) return nullptr;
   if (!is_settled()) return lane_for_ordered();
   const auto has_tag = [&](const OutFrame& other) {
     return other.header.tag == frame.header.tag && other.begins_message();
@@ -160,15 +161,12 @@ Lane* LaneSet::least_busy() const {
 void LaneSet::push_ordered(OutFrame frame) {
   const size_t ticket_class = frame.header.ticket == 0 ? 0 : class_of(frame.order);
   number(frame);
-  Lane* lane = lane_for_ordered();
-  if (!orphaned_.empty()) return orphaned_.push_back(std::move(frame));
-  if (shape_.num_classes > 0 && numbers_frames_) {
-    Lane* const before = lane_after_its_tag(frame);
-    const auto rail = static_cast<uint8_t>(ordered_lane_ % shape_.num_rails);
-    Lane* const of_class = lane_of_class(ticket_class, rail);
-    if (before != nullptr || of_class != nullptr) lane = before != nullptr ? before : of_class;
-  }
-  if (lane == nullptr) return orphaned_.push_back(std::move(frame));
+  Lane* const usual = lane_for_ordered();
+  Lane* lane = lane_after_its_tag(frame);
+  if (lane == nullptr) lane = lane_of_class(ticket_class, ordered_lane_ % shape_.num_rails);
+  if (lane == nullptr) lane = usual;
+  // Others wait, and keep their place.
+  if (lane == nullptr || !orphaned_.empty()) return orphaned_.push_back(std::move(frame));
   lane->push(std::move(frame));
 }
 
@@ -374,7 +372,8 @@ size_t LaneSet::num_unfinished() const {
 
 // A frame that has its number. Parts of large messages may go anywhere.
 void LaneSet::place(OutFrame frame) {
-  Lane* lane = frame.is_part ? least_busy() : lane_for_ordered();
+  Lane* lane = frame.is_part ? least_busy() : lane_after_its_tag(frame);
+  if (lane == nullptr) lane = lane_for_ordered();
   lane->push(std::move(frame));
 }
 
