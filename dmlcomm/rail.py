@@ -41,7 +41,7 @@ class RailCounters:
         bytes_sent, bytes_received: with the headers of the frames, without those of TCP.
         frames_repeated: frames that took another rail after a connection died on this one.
         lanes_lost, lanes_back: connections on this rail that died, and that were made anew. Where a
-            rail stands in for another it has several per peer.
+            rail stands in for another it has several per peer, and for urgent tickets it has more.
         bits_per_second: what collectives have shown the rail to carry for this rank; 0 if they have
             not yet.
         round_trip_us: the shortest round trip of late on this rail, in microseconds; 0 if unknown.

@@ -148,3 +148,71 @@ end()
     with Lab("flat:3,1") as lab:
         found = run_script(lab, script, deadline_s=DEADLINE_S)
     assert found.stdout.count("fine") == 3, found.stderr
+
+
+_CONNECTIONS = """
+import psutil, socket
+address = psutil.net_if_addrs()["eth0"][0].address
+def connections():
+    found = psutil.Process().net_connections("tcp")
+    return {c.laddr + c.raddr: c.fd for c in found
+            if c.laddr and c.laddr[0] == address and c.status == "ESTABLISHED"}
+def reduce(ticket):
+    tensor = torch.full((300_000,), rank + 1.0)
+    with dmlcomm.ticket(ticket):
+        dist.all_reduce(tensor)
+    assert torch.equal(tensor, torch.full_like(tensor, 3.0)), tensor
+def reduce_until(ticket, count):
+    # On both ranks, which the deadline of the test ends.
+    number = torch.zeros(1)
+    while number.item() != 2 * count:
+        reduce(ticket)
+        number = torch.tensor([float(len(connections()))])
+        dist.all_reduce(number)
+"""
+
+_CLASSES = """
+for ticket in (128, 255, 128):
+    reduce(ticket)
+usual = connections()
+assert len(usual) == 1, usual
+reduce_until(0, 2)
+reduce_until(1, 3)
+reduce_until(2, 4)
+reduce(127)
+assert len(connections()) == 4
+# They are cut, and made again.
+dist.barrier()
+if rank == 0:
+    for name, number in connections().items():
+        if name not in usual:
+            connection = socket.socket(fileno=os.dup(number))
+            connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
+for ticket in (0, 1, 2, 128):
+    reduce(ticket)
+reduce_until(0, 4)
+assert usual.keys() <= connections().keys()
+assert dmlcomm.rails()[0].lanes_lost >= 3
+say("fine")
+end()
+"""
+
+_NONE = """
+for ticket in (0, 1, 2, 128, 0):
+    reduce(ticket)
+    dist.barrier()
+assert len(connections()) == 1
+say("fine")
+end()
+"""
+
+
+@pytest.mark.usefixtures("lab_is_possible")
+def test_urgent_operations_have_connections_of_their_own():
+    with Lab("flat:2,1") as lab:
+        found = run_script(lab, _CONNECTIONS + _CLASSES, deadline_s=DEADLINE_S)
+        assert found.stdout.count("fine") == 2, found.stderr
+        option = ("-e", "DMLCOMM_TICKET_CONNECTIONS=0")
+        found = run_script(lab, _CONNECTIONS + _NONE, *option, deadline_s=DEADLINE_S)
+        assert found.stdout.count("fine") == 2, found.stderr

@@ -4,11 +4,12 @@ All workers send at the same time, the last layer first, as back-propagation end
 switch to the server is the bottleneck, as the software switch is in the paper.
 
 plain        no tickets, one queue per port of the switch
-host         the layer's number is the ticket; the switch does not look
+host         the layer's number is the ticket, so layers have a connection each (docs/tickets.md);
+             the switch does not look
 connections  no tickets, but a process group per layer, and so a connection, which is what packets
              need to overtake each other; the switch does not look
 network      the same with tickets, and the switch schedules
-both         tickets in one connection, and the switch schedules
+both         one process group: tickets at the host, and the switch schedules
 
 Blocking time is the delay of layer 0: from when the worker has it until the server has all of it.
 """
@@ -49,7 +50,9 @@ CONTESTANTS = {
     "both": (True, False, True),
 }
 
-# Of the mean over the workers, for "network" against the reference.
+# Those whose packets can overtake each other in the switch.
+SCHEDULED = ("network", "both")
+# Of the mean over the workers, for these against the reference.
 MOST_BLOCKING = 1 - 0.46
 MOST_LAST_LAYER = 1 + 0.115
 
@@ -148,7 +151,7 @@ def _row(name: str, layer: int, outcome: Outcome, reference: Outcome) -> Row:
         seconds=seconds,
         peer=None if name == REFERENCE else REFERENCE,
         peer_s=None if name == REFERENCE else reference_s,
-        least_speedup=bars.get(layer) if name == "network" else None,
+        least_speedup=bars.get(layer) if name in SCHEDULED else None,
         wrong=outcome.wrong,
         remark=f"{seconds / reference_s - 1:+.0%}; workers {', '.join(workers)} ms",
     )

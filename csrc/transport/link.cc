@@ -51,10 +51,10 @@ SendRequest* take_by_id(std::vector<SendRequest*>& items, uint64_t id) {
 
 Link::Link(const LinkOptions& options)
     : options_(options),
-      lanes_({options.job_id, static_cast<uint32_t>(options.rank), options.num_rails,
-              options.lanes_per_rail, options.first_rail, options.credit_bytes,
-              options.num_classes},
-             options.counters, options.meters, this),
+      lanes_(
+          {options.job_id, static_cast<uint32_t>(options.rank), options.num_rails,
+           options.lanes_per_rail, options.first_rail, options.credit_bytes, options.num_classes},
+          options.counters, options.meters, this),
       connections_(lanes_.num_lanes()) {}
 
 std::string Link::description() const {
@@ -158,19 +158,6 @@ void Link::ask_to_send(FrameHeader header, SendRequest& request) {
   header.id = request.id = next_id_++;
   requested_.emplace(header.id, &request);
   lanes_.push_ordered(announcement(header, request));
-}
-
-void Link::offer(RemoteMemory& memory, FrameHeader header, SendRequest& request) {
-  header.kind = FrameKind::offer;
-  header.id = request.id = next_id_++;
-  header.offset = reinterpret_cast<uintptr_t>(request.data);
-  offered_.push_back(&request);
-  OutFrame frame = announcement(header, request);
-  if (const uint64_t key = memory.key_for(request.data, request.bytes); key != 0) {
-    frame.owned.assign(reinterpret_cast<const char*>(&key), kKeyBytes);
-    frame.header.payload_bytes = kKeyBytes;
-  }
-  lanes_.push_ordered(std::move(frame));
 }
 
 // Cuts the message in frames, which report the request.

@@ -1,5 +1,6 @@
 // Messages that stay in the sender's memory until the receiver has taken them.
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "base/check.h"
@@ -7,6 +8,19 @@
 #include "transport/link.h"
 
 namespace dmlcomm::transport {
+
+void Link::offer(RemoteMemory& memory, FrameHeader header, SendRequest& request) {
+  header.kind = FrameKind::offer;
+  header.id = request.id = next_id_++;
+  header.offset = reinterpret_cast<uintptr_t>(request.data);
+  offered_.push_back(&request);
+  OutFrame frame = announcement(header, request);
+  if (const uint64_t key = memory.key_for(request.data, request.bytes); key != 0) {
+    frame.owned.assign(reinterpret_cast<const char*>(&key), kKeyBytes);
+    frame.header.payload_bytes = kKeyBytes;
+  }
+  lanes_.push_ordered(std::move(frame));
+}
 
 Result<const std::byte*> Link::fetch(RecvRequest& request, size_t position, size_t bytes,
                                      std::byte* scratch) {
