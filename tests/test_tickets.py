@@ -164,11 +164,13 @@ def reduce(ticket):
     assert torch.equal(tensor, torch.full_like(tensor, 3.0)), tensor
 def reduce_until(ticket, count):
     # On both ranks, which the deadline of the test ends.
-    number = torch.zeros(1)
-    while number.item() != 2 * count:
+    found = None
+    while found != [count, -count]:
         reduce(ticket)
-        number = torch.tensor([float(len(connections()))])
-        dist.all_reduce(number)
+        number = len(connections())
+        most = torch.tensor([number, -number])
+        dist.all_reduce(most, dist.ReduceOp.MAX)
+        found = most.tolist()
 """
 
 _CLASSES = """
@@ -176,11 +178,11 @@ for ticket in (128, 255, 128):
     reduce(ticket)
 usual = connections()
 assert len(usual) == 1, usual
+dist.barrier()
 reduce_until(0, 2)
 reduce_until(1, 3)
 reduce_until(2, 4)
-reduce(127)
-assert len(connections()) == 4
+reduce_until(127, 4)
 # They are cut, and made again.
 dist.barrier()
 if rank == 0:

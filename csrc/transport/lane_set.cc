@@ -62,6 +62,7 @@ void LaneSet::expect(const SendOrder& order) {
   const size_t ticket_class = class_of(order);
   if (ticket_class == 0 || is_wanted_[ticket_class]) return;
   begin_classes();
+  uses_classes_ = true;
   is_wanted_[ticket_class] = true;
   for (size_t rail = 0; rail < shape_.num_rails; ++rail) {
     if (shape_.first_rail < shape_.num_rails && rail != shape_.first_rail) continue;
@@ -123,7 +124,7 @@ Lane* LaneSet::lane_on(uint8_t rail, size_t ticket_class) const {
 // The lane of the messages with its tag that the peer may not have read. Null: any will do.
 Lane* LaneSet::lane_after_its_tag(const OutFrame& frame) {
   const bool has_order = is_point_to_point(frame.header.tag) && frame.begins_message();
-  if (!has_order || !numbers_frames_ || shape_.num_classes == 0) return nullptr;
+  if (!has_order || !uses_classes_) return nullptr;
   if (!is_settled()) return lane_for_ordered();
   const auto has_tag = [&](const OutFrame& other) {
     return other.header.tag == frame.header.tag && other.begins_message();

@@ -164,6 +164,7 @@ class LaneSet {
   size_t num_parts_ = 0;     // that have been given to lanes
   bool limits_credit_;
   bool numbers_frames_;
+  bool uses_classes_ = false;  // there has been an urgent message
   // The number of a frame behind all those without one; 0: it is confirmed, or there were none.
   uint64_t last_before_classes_ = 0;
   std::vector<bool> is_wanted_;  // by class
