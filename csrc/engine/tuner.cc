@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <utility>
 
 #include "base/check.h"
@@ -22,15 +21,9 @@ constexpr uint64_t kWindow = 8;
 constexpr uint64_t kWindowOfTickets = 256;
 // So many operations with tickets are waited for until rates are known.
 constexpr int kMostWithoutRates = 32;
-// The first ones of a size run alone, so that their reports count at once; and so do the first
-// ones at new rates. A rail that had little to do shows its rate only when it has more.
+// The first ones of a size run alone, so that their reports count at once; and so do those at new
+// rates (AgreedRates).
 constexpr size_t kFirstOfSize = 8;
-constexpr size_t kFirstAtRates = 8;
-// A rate is taken over if it differs by 30 % from the one in use in several reports in a row, or is
-// half of it or twice. In eighths of powers of two, as reports have it.
-constexpr int kHysteresis = 3;
-constexpr int kMuch = 8;
-constexpr int kConfirmations = 4;
 // Shorter round trips are less than what calls and waking up take.
 constexpr double kLeastRoundTripUs = 50;
 // A reading costs a system call for each connection: later ones are not so frequent.
@@ -44,11 +37,6 @@ constexpr double kAssumedBitsPerSecond = 1e9;
 // explains that, not their coming late.
 constexpr double kMostTimesLonger = 2;
 constexpr double kMostSecondsLonger = 10e-3;
-
-// How far apart two figures are; 0 where the new one is not known.
-int distance(uint8_t figure, uint8_t in_use) {
-  return figure == RankReport::kUnknown ? 0 : std::abs(figure - in_use);
-}
 
 double seconds_of(const RankReport& report) {
   const double shortest = report.shortest_s();
@@ -71,7 +59,7 @@ Tuner::Tuner(const CommunicatorOptions& options, transport::Mesh& mesh, schedule
     const bool is_known = rail < options.rail_rates_bps.size();
     assumed_bps_.push_back(is_known ? static_cast<double>(options.rail_rates_bps[rail])
                                     : kAssumedBitsPerSecond);
-    in_use_.add_rate(rail, assumed_bps_.back());
+    rates_.assume(rail, assumed_bps_.back());
   }
 }
 
@@ -82,7 +70,7 @@ uint64_t Tuner::window(const schedule::OpShape& shape) const {
   if (!schedule::joins_all(shape)) return kWindow;
   const schedule::Trials* const trials = planner_.trials_of(shape);
   if (trials == nullptr) return kWindow;
-  const bool is_first = trials->num_started() < kFirstOfSize || num_alone_ > 0;
+  const bool is_first = trials->num_started() < kFirstOfSize || rates_.is_alone();
   return is_first || trials->is_trying() ? 1 : kWindow;
 }
 
@@ -120,7 +108,7 @@ void Tuner::plan(const OpState& op) {
   for (const uint64_t places = window(shape); num_learnt_ + places < next.sequence && is_on_;) {
     learn(++num_learnt_);
   }
-  if (next.joins_all && num_alone_ > 0) --num_alone_;
+  if (next.joins_all) rates_.planned();
   next.algorithm = &planner_.choose(shape);
   past_.push_back(std::move(next));
   if (past_.size() > (uses_tickets_ ? 2 * kWindowOfTickets : 4 * kWindow)) past_.pop_front();
@@ -205,12 +193,7 @@ void Tuner::consider(const RankReport& report) {
     log_info("a rank has DMLCOMM_AUTOTUNE=0: rates stay as they are");
     return;
   }
-  int difference = distance(report.nearness, in_use_.nearness);
-  for (size_t i = 0; i < RankReport::kMaxRails; ++i) {
-    difference = std::max(difference, distance(report.rates[i], in_use_.rates[i]));
-  }
-  num_others_ = difference < kHysteresis ? 0 : num_others_ + 1;
-  if (difference >= kMuch || num_others_ >= kConfirmations) use(report);
+  if (rates_.consider(report)) use(report);
 }
 
 // With tickets a report counts much later. So the rates that drivers tell have to be corrected
@@ -218,8 +201,8 @@ void Tuner::consider(const RankReport& report) {
 void Tuner::consider_tickets(const RankReport& report) {
   if (uses_tickets_ || report.tickets != RankReport::kUsed) return;
   const auto is_known = [](uint8_t rate) { return rate != RankReport::kUnknown; };
-  const bool knows_rates = num_others_ == 0 && num_alone_ == 0 &&
-                           std::any_of(report.rates.begin(), report.rates.end(), is_known);
+  const bool knows_rates =
+      rates_.is_settled() && std::any_of(report.rates.begin(), report.rates.end(), is_known);
   uses_tickets_ = !is_on_ || knows_rates || ++num_without_rates_ == kMostWithoutRates;
 }
 
@@ -246,9 +229,6 @@ void Tuner::use(const RankReport& report) {
   }
   planner_.learn(rates, kCallsAlpha + report.round_trip_us() / 2 * 1e-6);
   for (Past& past : past_) past.is_outdated = true;
-  in_use_ = report;
-  num_others_ = 0;
-  num_alone_ = kFirstAtRates;
   if (options_.rank == 0) {
     log_info("group '", options_.name, "': measured rates of the slowest host: ", text,
              ", round trip ", std::llround(report.round_trip_us()),

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/agreed_rates.h"
 #include "engine/communicator.h"
 #include "engine/op_state.h"
 #include "engine/runner.h"
@@ -75,9 +76,7 @@ class Tuner {
   int num_without_rates_ = 0;
   std::vector<double>
       assumed_bps_;  // by rail of the topology; empty where no rank is on another host
-  transport::RankReport in_use_;
-  int num_others_ = 0;     // reports in a row that differ from it
-  size_t num_alone_ = 0;   // operations that still run alone, so that their reports count soon
+  AgreedRates rates_;
   std::deque<Past> past_;  // in their order; calls that were refused are not there
   uint64_t num_learnt_;    // the report of this one is learnt, and of all before
 

@@ -70,6 +70,8 @@ class Relay {
 
   uint16_t port() const { return port_; }
   int num_accepted() const { return num_accepted_; }
+  // Connections whose first bytes have come before it opened.
+  int num_asked() const { return num_asked_; }
 
  private:
   void accept_all() {
@@ -81,7 +83,7 @@ class Relay {
         setsockopt(from.get(), SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
         continue;
       }
-      if (opens_.valid()) opens_.wait();
+      if (opens_.valid()) wait_after_question(from.get());
       UniqueFd to(socket(AF_INET, SOCK_STREAM, 0));
       const sockaddr_in address = loopback(target_);
       if (connect(to.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
@@ -94,6 +96,12 @@ class Relay {
       threads_.emplace_back([a, b] { copy(a, b); });
       threads_.emplace_back([a, b] { copy(b, a); });
     }
+  }
+
+  void wait_after_question(int from) {
+    char byte;
+    if (recv(from, &byte, 1, MSG_PEEK) == 1) ++num_asked_;
+    opens_.wait();
   }
 
   static void copy(int from, int to) {
@@ -112,6 +120,7 @@ class Relay {
   const UniqueFd listener_{socket(AF_INET, SOCK_STREAM, 0)};
   uint16_t port_ = 0;
   std::atomic<int> num_accepted_ = 0;
+  std::atomic<int> num_asked_ = 0;
   std::list<UniqueFd> sockets_;     // of the first thread
   std::list<std::thread> threads_;  // the first one adds others
 };
@@ -200,8 +209,9 @@ TEST(FirstConnectionTest, IsMadeWhenThePeerIsLate) {
   });
   auto statuses = std::async(std::launch::async, [&] { return all_reduce(group); });
   const Deadline deadline = Deadline::after_s(30);
-  const auto has_come = [](const Relay& relay) { return relay.num_accepted() > 0; };
-  while (std::none_of(relays.begin(), relays.end(), has_come) && !deadline.expired()) {
+  // A rank has said who it is, and waits for the answer.
+  const auto is_asked = [](const Relay& relay) { return relay.num_asked() > 0; };
+  while (std::none_of(relays.begin(), relays.end(), is_asked) && !deadline.expired()) {
     std::this_thread::yield();
   }
   EXPECT_FALSE(deadline.expired());

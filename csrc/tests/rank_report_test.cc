@@ -136,11 +136,21 @@ TEST_F(RailMeterTest, SmallMessagesTakeRailsAsTheirRatesAre) {
   carry(1'000'000, 200e6);
   rails[0] = meter_;
   EXPECT_EQ(RailMeter::next_for_small(rails, 8000), std::nullopt);
-  for (int i = 0; i < 4; ++i) carry(1'000'000, 50e6);
+  for (int i = 0; i < 4; ++i) carry(1'000'000, 100e6);
   rails[1] = meter_;
   std::array<int, 2> num_messages{};
-  for (int i = 0; i < 50; ++i) ++num_messages.at(*RailMeter::next_for_small(rails, 8000));
-  EXPECT_EQ(num_messages, (std::array{40, 10}));
+  for (int i = 0; i < 60; ++i) ++num_messages.at(*RailMeter::next_for_small(rails, 8000));
+  EXPECT_EQ(num_messages, (std::array{40, 20}));
+}
+
+// An operation waits for the slowest of its messages.
+TEST_F(RailMeterTest, SmallMessagesTakeNoRailThatIsMuchSlower) {
+  std::vector<RailMeter> rails(2);
+  carry(1'000'000, 50e6);
+  rails[0] = meter_;
+  carry(1'000'000, 200e6);
+  rails[1] = meter_;
+  for (int i = 0; i < 50; ++i) EXPECT_EQ(RailMeter::next_for_small(rails, 8000), 1) << i;
 }
 
 TEST_F(RailMeterTest, ABudgetFillsWithTheShareOfTheRate) {

@@ -12,6 +12,9 @@ namespace {
 constexpr uint64_t kLeastBytes = 16 * 1024;
 // The kernel counts the time in which a connection is busy in ticks of up to 10 ms.
 constexpr double kLeastBusyS = 0.04;
+// A rail of less than this share of the fastest one's rate gets no small messages: an operation
+// waits for the slowest of its messages.
+constexpr double kLeastOfFastest = 0.4;
 // By so much a rail may be behind others with its small messages.
 constexpr double kMostSmallDebtS = 5e-3;
 // A period that messages would fill to this share without their bytes tells only that the rail has
@@ -66,11 +69,14 @@ void RailMeter::end_period(int64_t now_ns, int64_t active_ns, double latency_s, 
 }
 
 std::optional<uint8_t> RailMeter::next_for_small(std::span<RailMeter> rails, size_t bytes) {
+  double fastest = 0;
+  for (const RailMeter& rail : rails) fastest = std::max(fastest, rail.bits_per_second());
   size_t found = rails.size();
   double found_s = 0, most_s = 0;
   for (size_t rail = 0; rail < rails.size(); ++rail) {
     const double rate = rails[rail].bits_per_second();
     if (rate <= 0) return std::nullopt;
+    if (rate < kLeastOfFastest * fastest) continue;
     const double end_s = rails[rail].small_s_ + 8 * static_cast<double>(bytes) / rate;
     most_s = std::max(most_s, rails[rail].small_s_);
     if (found < rails.size() && end_s >= found_s) continue;

@@ -35,8 +35,9 @@ class RailMeter {
   // better. Slowed traffic tells only that the rail has at least its rate, mixed traffic nothing.
   void end_period(int64_t now_ns, int64_t active_ns, double latency_s, Traffic traffic);
 
-  // Which rail carries a small message that may take any: the one that is through first with it
-  // and with those that it was given before. None where a rate is not known.
+  // Which rail carries a small message that may take any: of those that are not much slower than
+  // the fastest the one that is through first with it and with those that it was given before. None
+  // where a rate is not known.
   static std::optional<uint8_t> next_for_small(std::span<RailMeter> rails, size_t bytes);
 
   // Large frames take this share of the rate at most; 1, or if that is not known: all that they

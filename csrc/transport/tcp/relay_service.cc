@@ -221,9 +221,8 @@ Result<uint16_t> RelayService::listen(const std::string& address) {
   std::lock_guard lock(mutex_);
   const auto known = ports_of_addresses_.find(address);
   if (known != ports_of_addresses_.end()) return known->second;
-  SocketOptions options = options_;
-  options.port_timeout_s = 0;  // a job can do without relays, and others wait for the lock
-  Result<Listener> listener = listen_on(address, ports_, options);
+  // Without waiting for a port: a job can do without relays, and others wait for the lock.
+  Result<Listener> listener = listen_on(address, ports_, options_);
   if (!listener.ok()) return listener.status();
   const auto number = static_cast<uint32_t>(listeners_.size());
   DMLCOMM_RETURN_IF_ERROR(loop_.watch(listener->fd.get(), listener_source_, number, true));

@@ -138,15 +138,15 @@ Result<UniqueFd> try_listen(const std::string& address, uint16_t port, const Soc
 }
 
 // On any port. Programs that take all ports for a while must not end a job that begins meanwhile.
-Result<UniqueFd> listen_patiently(const std::string& address, const SocketOptions& options) {
-  const Deadline deadline = Deadline::after_s(options.port_timeout_s);
+Result<UniqueFd> listen_patiently(const std::string& address, const SocketOptions& options,
+                                  const PortWait& wait) {
   for (bool has_waited = false;; has_waited = true) {
     bool is_full = false;
     Result<UniqueFd> fd = try_listen(address, 0, options, &is_full);
     if (!is_full) return fd;
-    if (deadline.expired()) {
-      return Status(fd.status().code(), fd.status().message(), "; tried for ",
-                    options.port_timeout_s, " s (DMLCOMM_PEER_TIMEOUT_S)");
+    if (wait.end.expired()) {
+      return Status(fd.status().code(), fd.status().message(), "; tried for ", wait.seconds,
+                    " s (DMLCOMM_PEER_TIMEOUT_S)");
     }
     if (!has_waited) log_warning(fd.status().message(), "; trying again");
     std::this_thread::sleep_for(kPortPause);
@@ -156,8 +156,8 @@ Result<UniqueFd> listen_patiently(const std::string& address, const SocketOption
 }  // namespace
 
 Result<Listener> listen_on(const std::string& address, PortRange ports,
-                           const SocketOptions& options) {
-  if (ports.first == 0) return as_listener(listen_patiently(address, options));
+                           const SocketOptions& options, const PortWait& wait) {
+  if (ports.first == 0) return as_listener(listen_patiently(address, options, wait));
   Status last;
   for (uint32_t port = ports.first; port <= ports.last; ++port) {
     bool is_full = false;

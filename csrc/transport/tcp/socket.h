@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
 
@@ -14,7 +15,12 @@ namespace dmlcomm::transport::tcp {
 struct SocketOptions {
   std::optional<uint64_t> buffer_bytes;  // 0: the kernel's autotuning; empty: the best value here
   std::string congestion;                // empty: cubic on loopback, else the system's
-  double port_timeout_s = 0;             // how long to wait for a port where all are taken
+};
+
+// How long to wait for a port where all are taken, from now on. Several calls may share one.
+struct PortWait {
+  double seconds = 0;
+  Deadline end = Deadline::after_s(seconds);
 };
 
 struct PortRange {
@@ -30,7 +36,7 @@ struct Listener {
 // Listens on a numeric IPv4 or IPv6 address, on a free port of the range. Where any port will do,
 // and the kernel has none left, it waits for one.
 Result<Listener> listen_on(const std::string& address, PortRange ports,
-                           const SocketOptions& options);
+                           const SocketOptions& options, const PortWait& wait = {});
 
 // Begins to connect from `local` (numeric), the address of `interface`, to `address`:`port`.
 // Writability tells the end of it, connect_result() how it ended.

@@ -38,9 +38,10 @@ Status TcpTransport::listen_on_rails(Admission& admission) {
   }
   if (any_remote) begin_to_relay();
   if (job_.config.transport == TransportChoice::tcp) rails.push_back(kLoopback);
+  const PortWait port_wait{job_.config.peer_timeout_s};
   for (const RailAddress& rail : rails) {
-    Result<Listener> listener =
-        listen_on(rail.address, {job_.config.port_first, job_.config.port_last}, socket_options());
+    Result<Listener> listener = listen_on(
+        rail.address, {job_.config.port_first, job_.config.port_last}, socket_options(), port_wait);
     if (!listener.ok()) return listener.status();
     own_endpoints_.push_back({rail.interface, rail.address, listener->port, 0});
     DMLCOMM_RETURN_IF_ERROR(admission.listen(std::move(listener->fd), *this));

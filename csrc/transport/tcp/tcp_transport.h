@@ -34,7 +34,7 @@ class TcpTransport final : public Transport {
 
  private:
   SocketOptions socket_options() const {
-    return {job_.config.tcp_buffer_bytes, job_.config.tcp_congestion, job_.config.peer_timeout_s};
+    return {job_.config.tcp_buffer_bytes, job_.config.tcp_congestion};
   }
   Status listen_on_rails(Admission& admission);
   void begin_to_relay();

@@ -1,0 +1,47 @@
+// AgreedRates: the rates that all ranks use, by the reports that all of them get, and how many
+// operations run alone because of them.
+//
+// Rates are taken over when they differ clearly. The operations after that run alone, so that their
+// reports count at once: a rail that had little to do shows its rate only when it has more. But a
+// network whose rates change all the time must not end that operations run beside each other. So
+// there are a few such turns at first, and another one after many operations.
+//
+// All ranks make the same calls in the same order.
+#pragma once
+
+#include <cstddef>
+
+#include "transport/rank_report.h"
+
+namespace dmlcomm::engine {
+
+class AgreedRates {
+ public:
+  // Operations that run alone in a turn.
+  static constexpr size_t kAlone = 8;
+  // Turns that there may be at first, and operations until there may be another one.
+  static constexpr size_t kMostTurns = 8;
+  static constexpr size_t kOperationsPerTurn = 64;
+
+  // Before anything is measured.
+  void assume(size_t rail, double bits_per_second) { in_use_.add_rate(rail, bits_per_second); }
+
+  // The report of the next operation that all ranks take part in. True: it is in use now.
+  bool consider(const transport::RankReport& report);
+  // An operation is planned that all ranks take part in.
+  void planned() { num_alone_ -= num_alone_ > 0 ? 1 : 0; }
+
+  // The next operation runs alone.
+  bool is_alone() const { return num_alone_ > 0; }
+  // No report differs from what is in use, and none is awaited.
+  bool is_settled() const { return num_others_ == 0 && num_alone_ == 0; }
+
+ private:
+  transport::RankReport in_use_;
+  int num_others_ = 0;    // reports in a row that differ from it
+  size_t num_alone_ = 0;  // operations that still run alone
+  size_t num_turns_ = kMostTurns;
+  size_t num_operations_ = 0;  // since the last turn was given back
+};
+
+}  // namespace dmlcomm::engine

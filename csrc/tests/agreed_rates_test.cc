@@ -1,0 +1,90 @@
+// When ranks take over other rates, and how often operations run alone because of that.
+#include "engine/agreed_rates.h"
+
+#include <gtest/gtest.h>
+
+namespace dmlcomm::engine {
+namespace {
+
+using transport::RankReport;
+
+RankReport report_of(double bits_per_second) {
+  RankReport report;
+  report.add_rate(0, bits_per_second);
+  return report;
+}
+
+class AgreedRatesTest : public testing::Test {
+ protected:
+  AgreedRatesTest() { rates_.assume(0, 1e9); }
+
+  bool consider(double bits_per_second) { return rates_.consider(report_of(bits_per_second)); }
+  // Operations that run alone from now on; each of them reports `bits_per_second`.
+  size_t count_alone(double bits_per_second) {
+    size_t count = 0;
+    for (; rates_.is_alone() && count < 1000; ++count) {
+      rates_.planned();
+      consider(bits_per_second);
+    }
+    return count;
+  }
+
+  AgreedRates rates_;
+};
+
+TEST_F(AgreedRatesTest, ARateOfTwiceOrHalfIsTakenOverAtOnce) {
+  EXPECT_TRUE(consider(0.4e9));
+  EXPECT_FALSE(consider(0.4e9));
+  EXPECT_TRUE(consider(1e9));
+}
+
+TEST_F(AgreedRatesTest, ARateThatDiffersLessIsTakenOverWhenReportsInARowConfirmIt) {
+  for (int i = 0; i < 3; ++i) EXPECT_FALSE(consider(0.7e9));
+  EXPECT_FALSE(consider(1e9));
+  for (int i = 0; i < 3; ++i) EXPECT_FALSE(consider(0.7e9));
+  EXPECT_FALSE(rates_.is_settled());
+  EXPECT_TRUE(consider(0.7e9));
+}
+
+TEST_F(AgreedRatesTest, RatesThatAreNearlyTheSameOrNotKnownChangeNothing) {
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_FALSE(consider(i % 2 == 0 ? 0.85e9 : 1.15e9));
+    EXPECT_FALSE(rates_.consider({}));
+  }
+  EXPECT_TRUE(rates_.is_settled());
+  EXPECT_FALSE(rates_.is_alone());
+}
+
+TEST_F(AgreedRatesTest, OperationsRunAloneAfterwards) {
+  ASSERT_TRUE(consider(0.4e9));
+  EXPECT_EQ(count_alone(0.4e9), AgreedRates::kAlone);
+  EXPECT_TRUE(rates_.is_settled());
+}
+
+// Without a bound every operation would run alone.
+TEST_F(AgreedRatesTest, RatesThatChangeAllTheTimeAreFollowedButOperationsSeldomRunAlone) {
+  size_t num_alone = 0;
+  constexpr size_t kOperations = 1280;
+  for (size_t i = 0; i < kOperations; ++i) {
+    num_alone += rates_.is_alone() ? 1 : 0;
+    rates_.planned();
+    EXPECT_TRUE(consider(i % 2 == 0 ? 0.2e9 : 1e9)) << i;
+  }
+  const size_t most_turns = AgreedRates::kMostTurns + kOperations / AgreedRates::kOperationsPerTurn;
+  EXPECT_LE(num_alone, most_turns * AgreedRates::kAlone);
+  EXPECT_GT(num_alone, AgreedRates::kMostTurns);
+}
+
+TEST_F(AgreedRatesTest, TurnsComeBackWhileRatesStay) {
+  for (size_t i = 0; i < AgreedRates::kMostTurns; ++i)
+    ASSERT_TRUE(consider(i % 2 == 0 ? 0.2e9 : 1e9));
+  while (rates_.is_alone()) rates_.planned();
+  ASSERT_TRUE(consider(0.2e9));
+  EXPECT_FALSE(rates_.is_alone());
+  for (size_t i = 0; i < AgreedRates::kOperationsPerTurn; ++i) EXPECT_FALSE(consider(0.2e9));
+  ASSERT_TRUE(consider(1e9));
+  EXPECT_EQ(count_alone(1e9), AgreedRates::kAlone);
+}
+
+}  // namespace
+}  // namespace dmlcomm::engine
