@@ -50,8 +50,8 @@ dist.all_to_all(parts, [torch.full((1000,), float(rank))] * size, group=everyone
 assert [part[0] for part in parts] == list(range(size))[::-1]
 """
 
-# A pair says "go" when both rails carry its bytes, and goes on until it has lost a lane, and the test
-# has sent SIGUSR1.
+# A pair says "go" when both rails carry its bytes, and goes on until it has lost a lane, and the
+# test has sent SIGUSR1.
 PAIR_ONLY = """
 pair = dist.new_group([0, size - 1])
 stop = []
