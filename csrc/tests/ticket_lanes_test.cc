@@ -139,7 +139,7 @@ TEST(TicketLanesTest, MessagesOfOneTagKeepTheirOrderOnTheirLane) {
   EXPECT_EQ(third.got, third.data) << "all before it are known to have come";
 }
 
-// What was sent before the first urgent message has no number, and no receipt.
+// Frames before the first urgent message have no number. They get no receipt.
 TEST(TicketLanesTest, MessagesOfOneTagKeepTheirOrderWhenClassesBegin) {
   Pair pair = pair_with_classes();
   Message first = message_of(point_to_point_tag(7), 1000, 128);

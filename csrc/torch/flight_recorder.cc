@@ -105,13 +105,15 @@ FlightLog::FlightLog(c10d::Backend& backend, const std::vector<int>& global_rank
 // As torch's analyser reads it: "dmlcomm:all_reduce", "dmlcomm:send 0->1", "dmlcomm:recv 1<-?".
 void FlightLog::put_title(const Call& call, std::string& title) const {
   const int rank = backend_.getRank();
-  title.reserve(kRoom);
   switch (call.type) {
     case c10d::OpType::SEND: title = str_cat("dmlcomm:send ", rank, "->", call.peer); break;
     case c10d::OpType::RECV: title = str_cat("dmlcomm:recv ", rank, "<-", call.peer); break;
     case c10d::OpType::RECVANYSOURCE: title = str_cat("dmlcomm:recv ", rank, "<-?"); break;
     case c10d::OpType::_ALLREDUCE_SPARSE: title = "dmlcomm:all_reduce"; break;
-    default: title = call.title; break;  // in place: no memory is asked for
+    default:
+      title.reserve(kRoom);
+      title = call.title;  // in place: no memory is asked for
+      break;
   }
 }
 

@@ -163,7 +163,7 @@ Result<bool> Lane::write_batch(bool* wrote_any) {
   Result<size_t> wrote = channel_->write(parts, num_parts);
   if (!wrote.ok()) return wrote.status();
   *wrote_any |= *wrote > 0;
-  if (*wrote > 0) taken_ns_ = now_ns();
+  if (*wrote > 0 && keeps_) taken_ns_ = now_ns();
   given_bytes_ += *wrote;
   bytes_since_prospect_ += *wrote;
   counters_->bytes_sent += *wrote;

@@ -195,7 +195,7 @@ class Lane {
 
   std::deque<OutFrame> out_;
   size_t queued_bytes_ = 0;
-  int64_t taken_ns_ = 0;        // when the channel took bytes last
+  int64_t taken_ns_ = 0;        // when the channel took bytes last, if frames are kept
   size_t num_large_ = 0;        // parts of large messages in out_
   bool deferred_ = false;       // all of out_ waits for flush_deferred()
   std::deque<OutFrame> kept_;   // written, not confirmed

@@ -54,7 +54,7 @@ void LaneSet::number(OutFrame& frame) {
 // Null if it is not connected, or for class 0.
 Lane* LaneSet::lane_of_class(size_t ticket_class, size_t rail) const {
   if (ticket_class == 0) return nullptr;
-  return lanes_[num_usual() + (ticket_class - 1) * shape_.num_rails + rail].get();
+  return lanes_[index_of(ticket_class, rail)].get();
 }
 
 // Where one rail leads to the peer, the others stand in for it, and need no more lanes.
@@ -66,7 +66,7 @@ void LaneSet::expect(const SendOrder& order) {
   is_wanted_[ticket_class] = true;
   for (size_t rail = 0; rail < shape_.num_rails; ++rail) {
     if (shape_.first_rail < shape_.num_rails && rail != shape_.first_rail) continue;
-    wanted_.push_back(num_usual() + (ticket_class - 1) * shape_.num_rails + rail);
+    wanted_.push_back(index_of(ticket_class, rail));
   }
 }
 

@@ -55,7 +55,9 @@ class LaneSet {
   // Whether new frames have numbers.
   bool numbers_frames() const { return numbers_frames_; }
   // Whether others can take over what the lane carries.
-  bool may_lose(size_t index) const { return num_usual() > 1 || index >= num_usual(); }
+  bool may_lose(size_t index) const { return num_usual() > 1 || !is_usual(index); }
+  // Those of classes are not.
+  bool is_usual(size_t index) const { return index < num_usual(); }
   // Lanes of the classes that have become of use since the last call.
   std::vector<size_t> take_wanted() { return std::exchange(wanted_, {}); }
 
@@ -127,7 +129,10 @@ class LaneSet {
   void number(OutFrame& frame);
   size_t num_usual() const { return shape_.num_usual(); }
   size_t class_of_lane(size_t index) const {
-    return index < num_usual() ? 0 : 1 + (index - num_usual()) / shape_.num_rails;
+    return is_usual(index) ? 0 : 1 + (index - num_usual()) / shape_.num_rails;
+  }
+  size_t index_of(size_t ticket_class, size_t rail) const {
+    return num_usual() + (ticket_class - 1) * shape_.num_rails + rail;
   }
   Lane* lane_of_class(size_t ticket_class, size_t rail) const;
   size_t class_of(const SendOrder& order) const {

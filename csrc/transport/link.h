@@ -85,8 +85,7 @@ class Link final : private LaneReader {
   // Of lane `index`; null if it is not connected.
   Channel* channel(size_t index = 0);
   size_t num_lanes() const { return lanes_.num_lanes(); }
-  // Those of classes are not.
-  bool is_usual(size_t lane) const { return lane < options_.num_rails * options_.lanes_per_rail; }
+  bool is_usual(size_t lane) const { return lanes_.is_usual(lane); }
   bool has_lane() const { return lanes_.any() != nullptr; }
   // The lanes that died since the last call.
   std::vector<size_t> take_lost_lanes() { return std::exchange(lost_lanes_, {}); }

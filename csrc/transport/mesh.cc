@@ -161,8 +161,9 @@ bool Mesh::poll(bool look_at_sockets) {
       active_[i]->flush_last_words();
     }
     for (size_t lane : active_[i]->take_lost_lanes()) repair_.lane_lost(active_[i]->peer(), lane);
-    for (size_t lane : active_[i]->take_wanted_lanes())
+    for (size_t lane : active_[i]->take_wanted_lanes()) {
       repair_.lane_wanted(active_[i]->peer(), lane);
+    }
   }
   return moved;
 }

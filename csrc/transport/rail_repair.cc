@@ -53,10 +53,6 @@ uint8_t RailRepair::first_rail(int peer) const {
   return job_.first_rail.empty() ? kAnyRail : job_.first_rail[peer];
 }
 
-size_t RailRepair::lanes_per_rail(int peer) const {
-  return job_.first_rail.empty() || num_rails(peer) < 2 ? 1 : kDetourLanes;
-}
-
 LinkOptions RailRepair::link_options(int peer) const {
   LinkOptions options;
   options.rank = job_.rank;
@@ -66,7 +62,7 @@ LinkOptions RailRepair::link_options(int peer) const {
   options.events = job_.events;
   options.counters = peers_[peer].counters;
   options.meters = peers_[peer].meters;
-  options.lanes_per_rail = lanes_per_rail(peer);
+  options.lanes_per_rail = job_.first_rail.empty() || options.num_rails < 2 ? 1 : kDetourLanes;
   options.first_rail = first_rail(peer);
   options.credit_bytes = job_.same_host(peer) ? 0 : job_.config.credit_bytes.value_or(0);
   options.num_classes = job_.same_host(peer) ? 0 : job_.config.ticket_connections;

@@ -77,7 +77,6 @@ class RailRepair final : public Admission::Owner {
 
   size_t num_rails(int peer) const;
   uint8_t first_rail(int peer) const;
-  size_t lanes_per_rail(int peer) const;
   bool is_used(int peer, size_t lane) const;
   void connect_lane(int peer, size_t lane);
   void connect_missing(int peer, bool again);
