@@ -182,7 +182,8 @@ class PsSnapshot:
     clock: Final[int]
     workers: Final[list[int]]  # Whose clocks counted then
     def shards(self) -> list[dict[str, Any]]:
-        """Each {"shard", "arrays": uint8 arrays without a copy, "steps": updates per piece}."""
+        """Each {"shard", "arrays": uint8 arrays without a copy, "steps": updates per piece,
+        "pushes": uint64 rows of piece, worker, incarnation, sequence number}."""
 
 class PsServer:
     def __init__(

@@ -257,6 +257,37 @@ def test_servers_end_with_a_run_that_is_killed():
     )
 
 
+# 200 updates print more than the pipe of a server's output holds.
+PRINTING_RULE = """
+print("imported")
+
+def add(weights, gradient, state, step):
+    print("x" * 1000)
+    weights += gradient
+"""
+
+JOB_OF_A_RULE = """
+import numpy as np
+from dmlcomm.ps import Client
+with Client() as client:
+    client.init("w", np.zeros(9, np.float32), rule="python")
+    for _ in range(200):
+        weights = client.push_pull("w", np.ones(9, np.float32))
+    print(sorted(set(weights.tolist())))
+"""
+
+
+def test_rule_of_a_run_may_print(tmp_path):
+    (tmp_path / "printing_rule.py").write_text(PRINTING_RULE)
+    job = ("--", sys.executable, "-c", JOB_OF_A_RULE)
+    rule = ("--rule", "printing_rule:add")
+    result = command("run", *rule, *job, PYTHONPATH=str(tmp_path))
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == "[200.0]\n"
+    assert result.stderr.count("x" * 1000) == 200
+    assert "imported" in result.stderr
+
+
 def test_run_names_a_command_that_is_not_there():
     result = command("run", "--", "no-such-command-here")
     assert result.returncode == 127

@@ -14,7 +14,7 @@ from dmlcomm.ps.commands import _place
 from dmlcomm.ps.description import difference
 from dmlcomm.ps.pairing import STRIPE
 from dmlcomm.ps.run_command import READY_LINE, workers_of
-from dmlcomm.ps.server import rules
+from dmlcomm.ps.server import membership, rules
 from dmlcomm.ps.server.barrier import Barrier
 from dmlcomm.ps.server.checkpoint import KEPT, CheckpointDirectory
 from dmlcomm.ps.server.membership import Membership
@@ -236,6 +236,38 @@ def test_servers_choose_free_numbers():
         members.register(4096, 1, "a")
 
 
+def come_and_go(members, times):
+    """The numbers of workers that come one after the other, each when the one before has left."""
+    numbers = []
+    for incarnation in range(times):
+        session = members.register(-1, incarnation, "a")
+        numbers.append(session.worker)
+        members.end(session, "has left")
+    return numbers
+
+
+def test_numbers_of_workers_that_went_long_ago_are_given_again(monkeypatch):
+    monkeypatch.setattr(membership, "NUMBER_KEPT_S", 0.0)
+    assert come_and_go(Membership(2, set), 5) == [0, 1, 0, 1, 0]
+
+
+def test_numbers_of_workers_that_have_just_gone_are_given_when_there_is_no_other(monkeypatch):
+    monkeypatch.setattr(membership, "MAX_WORKERS", 3)
+    members = Membership(1, set)
+    assert come_and_go(members, 5) == [0, 1, 2, 0, 1]
+    for incarnation, number in enumerate((2, 0, 1)):
+        assert members.register(-1, incarnation, "a").worker == number
+    with pytest.raises(Refusal, match="all 3 numbers of workers are taken by clients that are"):
+        members.register(-1, 9, "b")
+
+
+def test_numbers_of_workers_that_were_lost_are_given_again(monkeypatch):
+    monkeypatch.setattr(membership, "NUMBER_KEPT_S", 0.0)
+    members = Membership(1, set)
+    members.register(-1, 1, "a").joined = True  # and is not connected
+    assert members.register(-1, 2, "a").worker == 0
+
+
 def test_barrier_passes_when_all_live_workers_have_come():
     live = {0, 1}
     barrier = Barrier(lambda: live, lambda: 0)
@@ -275,7 +307,8 @@ def model_of(count):
 def shards_of(seed):
     values = np.random.default_rng(seed).bytes(1000)
     arrays = [memoryview(values[:600]), memoryview(values[600:]), memoryview(b"")]
-    return [{"shard": 1, "steps": [3, 4], "arrays": arrays}]
+    pushes = memoryview(np.random.default_rng(seed).bytes(64))
+    return [{"shard": 1, "steps": [3, 4], "arrays": arrays, "pushes": pushes}]
 
 
 # By worker; the second is the largest that a client draws.
@@ -324,8 +357,9 @@ def flip(data, at):
         (lambda data: flip(data, 20), "header whose checksum"),
         (lambda data: data[:-1], "bytes of arrays, expected"),
         (lambda data: data + b"x", "bytes of arrays, expected"),
-        (lambda data: flip(data, len(data) - 1), "array 1 of shard 1"),
-        (lambda data: flip(data, len(data) - 900), "array 0 of shard 1"),
+        (lambda data: flip(data, len(data) - 1), "array 3 of shard 1"),
+        (lambda data: flip(data, len(data) - 65), "array 1 of shard 1"),
+        (lambda data: flip(data, len(data) - 964), "array 0 of shard 1"),
     ],
 )
 def test_damage_is_found_named_and_the_older_one_used(tmp_path, damage, reason):
@@ -361,7 +395,7 @@ def test_checksum_is_that_of_the_format(tmp_path):
     _, (path,) = written(tmp_path)
     data = path.read_bytes()
     length = int.from_bytes(data[8:12], "little")
-    assert data[:8] == b"DMLCPS01"
+    assert data[:8] == b"DMLCPS02"
     assert int.from_bytes(data[12:16], "little") == zlib.crc32(data[16 : 16 + length])
 
 

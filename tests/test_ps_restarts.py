@@ -3,7 +3,11 @@
 import contextlib
 import itertools
 import logging
+import os
+import resource
+import signal
 import threading
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -16,10 +20,13 @@ from dmlcomm.ps.server.membership import Membership
 from helpers import DEADLINE_S, eventually
 from helpers.parameter_servers import (
     ServerProcess,
+    WorkerProcess,
     addresses_of,
     checkpoint_of,
+    command,
     server_processes,
     servers,
+    status_of,
 )
 
 COUNT = 10_007
@@ -401,8 +408,9 @@ def test_restoring_says_how_far_it_is_within_a_model(tmp_path, monkeypatch, capl
         pass
     lines = [r.getMessage() for r in caplog.records if "restoring model 1 of 1" in r.getMessage()]
     shares = [line.split(":")[1].split()[0] for line in lines]
-    assert shares == ["25", "50", "75", "100"]
-    assert f"({COUNT} of {4 * COUNT} bytes)" in lines[0]
+    assert list(dict.fromkeys(shares)) == ["25", "50", "75", "100"]
+    push_bytes = 32  # there is one that the worker may repeat
+    assert f"({COUNT} of {4 * COUNT + push_bytes} bytes)" in lines[0]
     assert str(next(tmp_path.rglob("*.ckpt"))) in lines[0]
 
 
@@ -442,3 +450,114 @@ def test_server_that_is_stopped_writes_the_last_clock(tmp_path, monkeypatch):
             client.push_pull("w", ONES)
     with servers(**options) as address, Client(address, worker=0) as client:
         assert set(init(client).tolist()) == {3.0}
+
+
+# --- a disk that is full
+
+
+def limit_files(process, num_bytes):
+    """Files of this process grow up to this size; beyond it, writing fails."""
+    _, hard = resource.prlimit(process.process.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(process.process.pid, resource.RLIMIT_FSIZE, (num_bytes, hard))
+
+
+def test_checkpoint_that_cannot_be_written_leaves_the_others_and_the_next_is_tried(tmp_path):
+    options = ("--checkpoint", str(tmp_path), "--checkpoint-every", "1", "--metrics-port", "0")
+    with (
+        ServerProcess(*options) as server,
+        Client(server.address, worker=0, timeout_s=DEADLINE_S) as client,
+    ):
+
+        def checkpoint_state():
+            (state,) = status_of(server.address)["checkpoints"]
+            return state
+
+        def files():
+            return sorted(int(path.stem[-12:]) for path in tmp_path.rglob("*-clock-*"))
+
+        init(client)
+        client.push_pull("w", ONES)
+        eventually(lambda: files() == [1] and checkpoint_state()["clock"] == 1, "a checkpoint")
+        limit_files(server, 1000)
+        client.push_pull("w", ONES)
+        eventually(lambda: checkpoint_state()["failures"] == 1, "a failure")
+        assert "File too large" in checkpoint_state()["failure"]
+        assert "cannot be written" in command("ps", "status", server.address).stdout
+        assert files() == [1]
+        url = f"http://127.0.0.1:{server.line.rpartition(' ')[2]}/metrics"
+        with urllib.request.urlopen(url, timeout=DEADLINE_S) as answer:
+            assert 'dmlcomm_ps_checkpoint_failures_total{model="w"} 1.0' in answer.read().decode()
+        limit_files(server, resource.RLIM_INFINITY)
+        client.push_pull("w", ONES)
+        eventually(lambda: checkpoint_state()["clock"] == 3, "the next checkpoint")
+        assert checkpoint_state()["failure"] == ""
+        assert files() == [1, 3]
+
+
+def test_thread_that_writes_checkpoints_survives_any_exception(tmp_path, monkeypatch):
+    write, failures = checkpoint.CheckpointDirectory.write, [ValueError("not of this world")]
+
+    def write_or_fail(self, *arguments):
+        if failures:
+            raise failures.pop()
+        return write(self, *arguments)
+
+    monkeypatch.setattr(checkpoint.CheckpointDirectory, "write", write_or_fail)
+    options = {"checkpoint": tmp_path, "checkpoint_every": 1}
+    with servers(**options) as address, Client(address, worker=0) as client:
+        init(client)
+        client.push_pull("w", ONES)
+        eventually(lambda: not failures, "the exception")
+        client.push_pull("w", ONES)
+        eventually(lambda: checkpoint_of(address).get("w") == 2, "a checkpoint")
+
+
+# --- pushes that are repeated
+
+# Stops the worker in the first update: the answer cannot reach it.
+STOPPING_RULE = """
+import os, signal
+
+def add(weights, gradient, state, step):
+    if step == 1:
+        pid = int(os.environ["TEST_WORKER_PID"])
+        os.kill(pid, signal.SIGSTOP)
+        while open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[0] != "T":
+            pass
+    weights += gradient
+"""
+
+# More than is sent unasked, and a single piece.
+PUSHES_TWICE = """
+import sys
+import numpy as np
+from dmlcomm.ps import Client
+
+address = sys.stdin.readline().strip()
+with Client(address, worker=0) as client:
+    client.init("w", np.zeros(50_000, np.float32), rule="python", reduce="sum")
+    for _ in range(2):
+        print(sorted(set(client.push_pull("w", np.ones(50_000, np.float32)).tolist())), flush=True)
+"""
+
+
+@pytest.mark.parametrize("transport", ["tcp", "shm"])
+def test_push_whose_answer_is_lost_is_not_applied_again_after_a_restore(tmp_path, transport):
+    (tmp_path / "stopping_rule.py").write_text(STOPPING_RULE)
+    options = ("--checkpoint", str(tmp_path), "--checkpoint-every", "1", "--rule")
+    with WorkerProcess(PUSHES_TWICE, DMLCOMM_TRANSPORT=transport) as worker:
+        environment = {
+            "PYTHONPATH": str(tmp_path),
+            "TEST_WORKER_PID": str(worker.process.pid),
+            "DMLCOMM_TRANSPORT": transport,
+        }
+        rule = "stopping_rule:add"
+        with ServerProcess(*options, rule, **environment) as server:
+            worker.say(server.address)
+            eventually(lambda: checkpoint_of(server.address).get("w") == 1, "a checkpoint")
+            server.kill()
+            again = ("--listen", server.address, *options, rule)
+            with ServerProcess(*again, **environment):
+                os.kill(worker.process.pid, signal.SIGCONT)
+                assert worker.next_line() == "[1.0]"
+                assert worker.next_line() == "[2.0]"

@@ -183,6 +183,36 @@ py::dict server_status(Server& server) {
                   py::arg("rails") = rail_list);
 }
 
+// Rows of piece, worker, incarnation and sequence number.
+constexpr size_t kPushColumns = 4;
+
+py::array_t<uint64_t> pushes_of(const ps::ShardSnapshot& shard) {
+  std::vector<uint64_t> numbers;
+  for (size_t piece = 0; piece < shard.pushes.size(); ++piece) {
+    for (const ps::AppliedPush& push : shard.pushes[piece]) {
+      numbers.insert(numbers.end(), {piece, push.worker, push.incarnation, push.sequence});
+    }
+  }
+  py::array_t<uint64_t> flat(static_cast<py::ssize_t>(numbers.size()), numbers.data());
+  return flat.reshape({static_cast<py::ssize_t>(numbers.size() / kPushColumns),
+                       static_cast<py::ssize_t>(kPushColumns)});
+}
+
+std::vector<std::vector<ps::AppliedPush>> to_pushes(const py::handle& memory, size_t num_pieces) {
+  const py::buffer_info info = py::cast<py::buffer>(memory).request();
+  const auto* numbers = static_cast<const uint64_t*>(info.ptr);
+  const size_t count = static_cast<size_t>(info.size * info.itemsize) / sizeof(uint64_t);
+  std::vector<std::vector<ps::AppliedPush>> pushes(num_pieces);
+  for (size_t i = 0; i + kPushColumns <= count; i += kPushColumns) {
+    if (numbers[i] >= num_pieces || numbers[i + 1] >= ps::kMaxWorkers) {
+      throw py::value_error(str_cat("a push of worker ", numbers[i + 1], " to piece ", numbers[i],
+                                    " of ", num_pieces));
+    }
+    pushes[numbers[i]].push_back({numbers[i + 1], numbers[i + 2], numbers[i + 3]});
+  }
+  return pushes;
+}
+
 // A shard's arrays as NumPy sees them, without a copy; the snapshot lives as long as they do.
 py::list snapshot_shards(const std::shared_ptr<Snapshot>& snapshot) {
   py::list shards;
@@ -196,7 +226,7 @@ py::list snapshot_shards(const std::shared_ptr<Snapshot>& snapshot) {
                                          reinterpret_cast<const uint8_t*>(array.data()), owner));
     }
     shards.append(py::dict(py::arg("shard") = shard.shard, py::arg("arrays") = arrays,
-                           py::arg("steps") = shard.steps));
+                           py::arg("steps") = shard.steps, py::arg("pushes") = pushes_of(shard)));
   }
   return shards;
 }
@@ -212,6 +242,7 @@ void restore(Server& server, uint32_t model, const ModelSpec& spec, const py::ob
     ps::ShardSnapshot shard;
     shard.shard = py::cast<uint32_t>(dict["shard"]);
     shard.steps = py::cast<std::vector<uint64_t>>(dict["steps"]);
+    shard.pushes = to_pushes(dict["pushes"], shard.steps.size());
     for (const py::handle& array : py::cast<py::list>(dict["arrays"])) {
       const py::buffer_info info = py::cast<py::buffer>(array).request();
       const auto* bytes = static_cast<const std::byte*>(info.ptr);

@@ -149,6 +149,12 @@ uint64_t Model::closed_clock(const PieceState& state) const {
 
 // --- pushes ---
 
+// The last clock whose version lacks a push that goes to `clock`. A push that is applied at once is
+// in all.
+uint64_t Model::window_clock(uint64_t clock) const {
+  return spec().apply == Apply::at_clock ? clock : 0;
+}
+
 Result<bool> Model::push(uint32_t shard, size_t piece, const Push& push, BufferPool::Buffer& wire) {
   DMLCOMM_RETURN_IF_ERROR(failure());
   Shard& of = *find(shard);
@@ -162,7 +168,7 @@ Result<bool> Model::push(uint32_t shard, size_t piece, const Push& push, BufferP
       spec().apply == Apply::at_clock) {
     return false;
   }
-  const bool is_new = mark.pushes.take(push.sequence, push.unfinished);
+  const bool is_new = mark.pushes.take(push.sequence, push.unfinished, window_clock(clock));
   if (push.closes) mark.closed = std::max(mark.closed, push.clock + 1);
   Status status;
   if (is_new &&
@@ -201,7 +207,6 @@ Result<bool> Model::push_rows(uint32_t shard, const Push& push, const Rows& rows
   DMLCOMM_RETURN_IF_ERROR(failure());
   Shard& of = *find(shard);
   if (spec().apply == Apply::at_clock && push.clock >= min_clock() + kMaxWindows) return false;
-  if (!of.take_row_push(push.worker, push.sequence, push.unfinished)) return true;
   const Status status =
       for_each_piece(of, rows, [&](size_t piece, const std::vector<uint64_t>& chosen) {
         return push_rows_of_piece(of, of.state(piece), push, rows, chosen, wire);
@@ -215,7 +220,10 @@ Status Model::push_rows_of_piece(Shard& shard, PieceState& state, const Push& pu
                                  const std::byte* wire) {
   const size_t row_bytes = shard.wire_row_bytes(rows.space);
   std::lock_guard lock(state.mutex);
-  Window& window = shard.window_of(state, std::max(push.clock, state.version), pool_);
+  const uint64_t clock = std::max(push.clock, state.version);
+  Mark& mark = state.mark_of(push.worker);
+  if (!mark.pushes.take(push.sequence, push.unfinished, window_clock(clock))) return Status();
+  Window& window = shard.window_of(state, clock, pool_);
   ++window.num_pushes;
   if (push.learning_rate == push.learning_rate) window.learning_rate = push.learning_rate;
   for (uint64_t i : chosen) {

@@ -117,6 +117,7 @@ class Model {
 
   // All of these with the piece's lock.
   uint64_t closed_clock(const PieceState& state) const;
+  uint64_t window_clock(uint64_t clock) const;
   Status push_at_once(Shard& shard, PieceState& state, const Push& push, BufferPool::Buffer& wire);
   Status advance(Shard& shard, PieceState& state, bool* moved);
   Status apply(Shard& shard, PieceState& state, Window& window);

@@ -162,26 +162,12 @@ size_t Shard::wire_row_bytes(uint32_t space) const {
   return spaces_[space].row_elements * size_of(spaces_[space].wire);
 }
 
-bool Shard::take_row_push(uint32_t worker, uint64_t sequence, uint64_t unfinished) {
-  std::lock_guard lock(rows_mutex_);
-  if (worker >= row_pushes_.size()) row_pushes_.resize(worker + 1);
-  return row_pushes_[worker].take(sequence, unfinished);
-}
-
 void Shard::attach(uint32_t worker, uint64_t clock, uint64_t incarnation) {
-  bool is_new = false;
-  {
-    std::lock_guard lock(rows_mutex_);
-    if (worker >= incarnations_.size()) incarnations_.resize(worker + 1);
-    if (worker >= row_pushes_.size()) row_pushes_.resize(worker + 1);
-    is_new = std::exchange(incarnations_[worker], incarnation) != incarnation;
-    if (is_new) row_pushes_[worker].clear();
-  }
   for (size_t i = 0; i < pieces_.size(); ++i) {
     std::lock_guard lock(states_[i].mutex);
     Mark& mark = states_[i].mark_of(worker);
     mark.closed = std::min(mark.closed, clock);
-    if (is_new) mark.pushes.clear();
+    if (std::exchange(mark.incarnation, incarnation) != incarnation) mark.pushes.clear();
   }
 }
 
@@ -194,6 +180,7 @@ ShardSnapshot Shard::empty_snapshot() const {
     }
   }
   snapshot.steps.resize(pieces_.size());
+  snapshot.pushes.resize(pieces_.size());
   return snapshot;
 }
 
@@ -205,11 +192,18 @@ void Shard::save(const PieceState& state, ShardSnapshot* snapshot) {
     std::memcpy(array.data() + piece.begin * element, at(state, slot, 0), piece.count * element);
   }
   snapshot->steps[state.index] = state.step;
+  for (uint32_t worker = 0; worker < state.marks.size(); ++worker) {
+    const Mark& mark = state.marks[worker];
+    mark.pushes.for_each_in(state.version, [&](uint64_t sequence) {
+      snapshot->pushes[state.index].push_back({worker, mark.incarnation, sequence});
+    });
+  }
 }
 
 Status Shard::restore(const ShardSnapshot& snapshot, uint64_t clock) {
   const size_t num_arrays = spaces_.size() * (num_slots_ + 1);
-  if (snapshot.arrays.size() != num_arrays || snapshot.steps.size() != pieces_.size()) {
+  if (snapshot.arrays.size() != num_arrays || snapshot.steps.size() != pieces_.size() ||
+      snapshot.pushes.size() != pieces_.size()) {
     return Status(StatusCode::invalid_argument, "the checkpoint holds ", snapshot.arrays.size(),
                   " arrays and ", snapshot.steps.size(), " pieces of shard ", number_,
                   "; expected ", num_arrays, " and ", pieces_.size());
@@ -232,6 +226,11 @@ Status Shard::restore(const ShardSnapshot& snapshot, uint64_t clock) {
     }
     states_[i].step = snapshot.steps[i];
     states_[i].version = clock;
+    for (const AppliedPush& push : snapshot.pushes[i]) {
+      Mark& mark = states_[i].mark_of(static_cast<uint32_t>(push.worker));
+      mark.incarnation = push.incarnation;
+      mark.pushes.take(push.sequence, 0, 0);
+    }
   }
   return Status();
 }

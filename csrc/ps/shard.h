@@ -20,24 +20,38 @@ namespace dmlcomm::ps {
 // The pushes of a worker that it may repeat, in any order, because they are not acknowledged.
 class RecentPushes {
  public:
-  // True for a new push, and only once. The worker repeats no push before `unfinished`.
-  bool take(uint64_t sequence, uint64_t unfinished) {
-    std::erase_if(sequences_, [&](uint64_t one) { return one < unfinished; });
+  // True for a new push, and only once; versions after `clock` contain it. The worker repeats no
+  // push before `unfinished`.
+  bool take(uint64_t sequence, uint64_t unfinished, uint64_t clock) {
+    std::erase_if(pushes_, [&](const One& one) { return one.sequence < unfinished; });
     if (contains(sequence)) return false;
-    sequences_.push_back(sequence);
+    pushes_.push_back({sequence, clock});
     return true;
   }
   bool contains(uint64_t sequence) const {
-    return std::find(sequences_.begin(), sequences_.end(), sequence) != sequences_.end();
+    return std::any_of(pushes_.begin(), pushes_.end(),
+                       [&](const One& one) { return one.sequence == sequence; });
   }
-  void clear() { sequences_.clear(); }
+  void clear() { pushes_.clear(); }
+  // The sequence numbers of those that version `version` contains.
+  template <typename Visit>
+  void for_each_in(uint64_t version, Visit visit) const {
+    for (const One& one : pushes_) {
+      if (one.clock < version) visit(one.sequence);
+    }
+  }
 
  private:
-  std::vector<uint64_t> sequences_;
+  struct One {
+    uint64_t sequence;
+    uint64_t clock;
+  };
+  std::vector<One> pushes_;
 };
 
 // A worker's pushes to a piece.
 struct Mark {
+  uint64_t incarnation = 0;  // of the worker whose pushes these are
   RecentPushes pushes;
   uint64_t closed = 0;  // it pushes nothing before this clock any more
 };
@@ -111,9 +125,6 @@ class Shard {
   size_t row_elements(const Piece& piece) const { return space(piece).row_elements; }
   size_t wire_row_bytes(uint32_t space) const;
 
-  // As RecentPushes::take(), for rows.
-  bool take_row_push(uint32_t worker, uint64_t sequence, uint64_t unfinished);
-
   // The worker begins at `clock`, also if it had closed later ones; pushes of another incarnation
   // are no repetitions.
   void attach(uint32_t worker, uint64_t clock, uint64_t incarnation);
@@ -142,10 +153,6 @@ class Shard {
   const size_t num_slots_;
   std::vector<SpaceData> data_;
   std::unique_ptr<PieceState[]> states_;
-  std::mutex rows_mutex_;
-  // By worker; guarded by rows_mutex_.
-  std::vector<RecentPushes> row_pushes_;
-  std::vector<uint64_t> incarnations_;
 };
 
 }  // namespace dmlcomm::ps

@@ -19,11 +19,19 @@
 
 namespace dmlcomm::ps {
 
+// A push that the weights of a piece contain, and that its worker may repeat.
+struct AppliedPush {
+  uint64_t worker = 0;
+  uint64_t incarnation = 0;  // of the worker
+  uint64_t sequence = 0;
+};
+
 struct ShardSnapshot {
   uint32_t shard = 0;
   // By space and then by slot: the weights (slot 0), the state of the rule.
   std::vector<std::vector<std::byte>> arrays;
-  std::vector<uint64_t> steps;  // by piece: updates so far
+  std::vector<uint64_t> steps;                   // by piece: updates so far
+  std::vector<std::vector<AppliedPush>> pushes;  // by piece
 };
 
 struct Snapshot {

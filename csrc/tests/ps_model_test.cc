@@ -219,6 +219,54 @@ TEST(PsModel, KeepsASnapshotOfExactlyTheClock) {
   EXPECT_TRUE(std::isnan(other.pull(3)));
 }
 
+TEST(PsModel, APushIsNotAppliedAgainByTheServerThatRestoresItsSnapshot) {
+  ModelUnderTest model(spec_of(2, Apply::at_clock, Combine::sum, "add"), 2, 1);
+  for (uint32_t worker : {0, 1}) model->attach(worker, 0, 100);
+  model.push_as(0, 0, 100, 1, true);
+  model.push_as(0, 1, 101, 10, true);  // of a later clock than the snapshot
+  model.push_as(1, 0, 100, 1, true);
+  const auto snapshot = model->take_snapshot();
+  ASSERT_NE(snapshot, nullptr);
+  ASSERT_EQ(snapshot->clock, 1U);
+
+  ModelUnderTest other(spec_of(2, Apply::at_clock, Combine::sum, "add"), 2, 1);
+  ASSERT_TRUE(other->restore(*snapshot).ok());
+  other->attach(0, 0, 100);
+  other->attach(1, 1, 200);  // another client with the number
+  other.push_as(0, 0, 100, 1, true);
+  EXPECT_EQ(other.pull(1), 2);
+  other.push_as(0, 1, 101, 10, true);
+  other.push_as(1, 1, 100, 100, true);
+  EXPECT_EQ(other.pull(2), 112);
+  EXPECT_EQ(other->take_snapshot()->shards[0].pushes[0].size(), 3U);
+}
+
+TEST(PsModel, RowsAreNotAddedAgainByTheServerThatRestoresTheirSnapshot) {
+  ModelSpec spec = spec_of(0, Apply::at_push, Combine::sum, "add");
+  spec.spaces[0] = {DType::f32, 8, 2, DType::f32};
+  ModelUnderTest model(spec, 1, 1);
+  model->attach(0, 0, 100);
+  const int64_t row = 2;
+  const std::vector<float> values{4, 6};
+  const auto push_to = [&](ModelUnderTest& to) {
+    ASSERT_TRUE(to->push_rows(0, {0, 0, 100, 100, false, kNoRate}, {0, &row, 1},
+                              reinterpret_cast<const std::byte*>(values.data()))
+                    .value());
+  };
+  push_to(model);
+  model->tick(0, 1);
+  const auto snapshot = model->take_snapshot();
+  ASSERT_NE(snapshot, nullptr);
+  ModelUnderTest other(spec, 1);
+  ASSERT_TRUE(other->restore(*snapshot).ok());
+  other->attach(0, 0, 100);
+  push_to(other);
+  std::vector<float> pulled(2);
+  ASSERT_TRUE(
+      other->pull_rows(0, 1, {0, &row, 1}, reinterpret_cast<std::byte*>(pulled.data())).value());
+  EXPECT_EQ(pulled, values);
+}
+
 TEST(PsModel, TheLastClockIsNotLostWhileTheSnapshotBeforeWaits) {
   ModelUnderTest model(spec_of(70'000, Apply::at_clock, Combine::sum, "add"), 1, 1);
   const auto push = [&](size_t piece, uint64_t clock) {

@@ -1,12 +1,12 @@
 """``dmlcomm run``: servers on this host, and a command that uses them."""
 
 import contextlib
+import queue
 import re
 import secrets
-import selectors
 import subprocess
 import sys
-import time
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated
 
@@ -54,7 +54,7 @@ def run(
         started = [
             stack.enter_context(_server(index, options, environment)) for index in range(servers)
         ]
-        addresses = [_address(index, process) for index, process in enumerate(started)]
+        addresses = [_address(index, queued) for index, queued in enumerate(started)]
         environment["DMLCOMM_PS_SERVERS"] = ",".join(addresses)
         code = _run(command, environment)
     raise typer.Exit(code)
@@ -78,8 +78,11 @@ def workers_of(command: Sequence[str]) -> int:
 @contextlib.contextmanager
 def _server(
     index: int, options: Sequence[str], environment: Mapping[str, str]
-) -> Iterator["subprocess.Popen[str]"]:
-    """One server; it ends with this block, or with this process in any case."""
+) -> Iterator["queue.SimpleQueue[str | None]"]:
+    """One server, which puts its address there, and None when it has ended.
+
+    It ends with this block, or with this process in any case.
+    """
     process = subprocess.Popen(
         [
             *(sys.executable, "-m", "dmlcomm", "ps", "serve"),
@@ -92,8 +95,11 @@ def _server(
         # ^C is for the command: servers are stopped when it has ended.
         start_new_session=True,
     )
+    addresses: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    reader = threading.Thread(target=_pass_output_on, args=(process, addresses), daemon=True)
+    reader.start()
     try:
-        yield process
+        yield addresses
     finally:
         process.terminate()
         try:
@@ -101,17 +107,31 @@ def _server(
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        reader.join(STOP_TIMEOUT_S)
 
 
-def _address(index: int, process: "subprocess.Popen[str]") -> str:
+def _pass_output_on(
+    process: "subprocess.Popen[str]", addresses: "queue.SimpleQueue[str | None]"
+) -> None:
+    """Reads what a server prints until it ends, as a full pipe would stop it.
+
+    What its rule prints goes to stderr, for stdout is the command's.
+    """
     assert process.stdout is not None
-    deadline = time.monotonic() + START_TIMEOUT_S
-    with selectors.DefaultSelector() as selector:
-        selector.register(process.stdout, selectors.EVENT_READ)
-        if selector.select(max(0.0, deadline - time.monotonic())):
-            match = READY_LINE.fullmatch(process.stdout.readline().rstrip())
-            if match is not None:
-                return match[1]
+    for line in process.stdout:
+        match = READY_LINE.fullmatch(line.rstrip())
+        if match is not None:
+            addresses.put(match[1])
+        else:
+            print(line, end="", file=sys.stderr, flush=True)
+    addresses.put(None)
+
+
+def _address(index: int, addresses: "queue.SimpleQueue[str | None]") -> str:
+    with contextlib.suppress(queue.Empty):
+        address = addresses.get(timeout=START_TIMEOUT_S)
+        if address is not None:
+            return address
     print(f"dmlcomm run: server {index} did not start", file=sys.stderr, flush=True)
     raise typer.Exit(FAILED)
 

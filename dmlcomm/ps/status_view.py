@@ -69,6 +69,9 @@ def _servers(answers: Sequence[Values]) -> Table:
 
 
 def _last_checkpoint(checkpoints: Sequence[Values]) -> str:
+    failing = [checkpoint for checkpoint in checkpoints if checkpoint["failure"]]
+    if failing:
+        return f"[red]{failing[0]['model']} cannot be written: {failing[0]['failure']}[/]"
     if not checkpoints:
         return "-"
     last = max(checkpoints, key=lambda checkpoint: float(checkpoint["unix_time"]))

@@ -148,9 +148,14 @@ class Checkpoints:
                 snapshot.shards(),
                 self._membership.incarnations(),
             )
-        except OSError as error:
+        except Exception as error:
             # The next one may succeed, and training does not need this one.
-            get_logger().error('model "%s": no checkpoint written: %s', description.name, error)
+            get_logger().error(
+                'model "%s": no checkpoint of clock %d written: %s; those before stay',
+                *(description.name, snapshot.clock, error),
+                exc_info=not isinstance(error, OSError),
+            )
+            self._view.add_checkpoint_failure(description.name, str(error))
             return
         self._view.add_checkpoint(description.name, snapshot.clock)
         get_logger().info(

@@ -7,8 +7,12 @@ A file holds one model at one clock:
     header checksum  4 bytes, CRC-32 of the header
     header           JSON: server, model, clock, workers of the clock; when it was written, and
                      which clients were alive then (incarnation by worker); of each shard, its
-                     steps; size and CRC-32 of each of its arrays
-    arrays           one after the other, as the server's core gave them
+                     steps; size and CRC-32 of each of its arrays, and of its pushes
+    contents         of each shard its arrays, as the server's core gave them, and then the pushes
+                     that they contain and that workers may repeat: piece, worker, incarnation and
+                     sequence number, 8 bytes each, little-endian
+
+Format 01 has no pushes, and is read, too.
 
 It is written under another name, flushed to the disk, and renamed; then the directory is flushed.
 So after a crash at any moment the file is complete, or not there. The last KEPT of a model stay.
@@ -30,7 +34,8 @@ from typing import Any
 from dmlcomm.errors import PsCheckpointError
 from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
 
-MAGIC = b"DMLCPS01"
+MAGIC = b"DMLCPS02"
+READABLE = (MAGIC, b"DMLCPS01")
 PREFIX = struct.Struct("<8sII")
 MAX_HEADER_BYTES = 64 << 20
 KEPT = 2
@@ -43,7 +48,7 @@ Progress = Callable[[Path, int, int], None]
 # From one report of progress to the next; a slow disk reads it within a second.
 CHUNK_BYTES = 64 << 20
 
-# As the core gives and takes it: "shard" (number), "arrays", "steps" (updates by piece).
+# As the core gives and takes it: "shard" (number), "arrays", "steps" (updates by piece), "pushes".
 Shard = dict[str, Any]
 
 
@@ -84,7 +89,10 @@ class CheckpointDirectory:
         shards: Sequence[Shard],
         incarnations: Mapping[int, int],
     ) -> Path:
-        """Writes one model, and removes all but the last KEPT of it."""
+        """Writes one model, and removes all but the last KEPT of it.
+
+        Raises OSError, as of a full disk: then nothing is left of it, and the others stay.
+        """
         header = {
             "server": self._server,
             "num_servers": self._num_servers,
@@ -99,10 +107,8 @@ class CheckpointDirectory:
                 {
                     "shard": shard["shard"],
                     "steps": list(shard["steps"]),
-                    "arrays": [
-                        {"bytes": array.nbytes, "crc32": zlib.crc32(array)}
-                        for array in shard["arrays"]
-                    ],
+                    "arrays": [_entry_of(array) for array in shard["arrays"]],
+                    "pushes": _entry_of(shard["pushes"]),
                 }
                 for shard in shards
             ],
@@ -110,15 +116,19 @@ class CheckpointDirectory:
         text = json.dumps(header).encode()
         path = self.path / f"model-{model:08x}-clock-{clock:012d}.ckpt"
         partial = path.with_suffix(".partial")
-        with partial.open("wb") as file:
-            file.write(PREFIX.pack(MAGIC, len(text), zlib.crc32(text)))
-            file.write(text)
-            for shard in shards:
-                for array in shard["arrays"]:
-                    file.write(array)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
+        try:
+            with partial.open("wb") as file:
+                file.write(PREFIX.pack(MAGIC, len(text), zlib.crc32(text)))
+                file.write(text)
+                for shard in shards:
+                    for content in (*shard["arrays"], shard["pushes"]):
+                        file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
         self._flush_names()
         for old in self._files_of(model)[KEPT:]:
             old.unlink()
@@ -184,11 +194,15 @@ class CheckpointDirectory:
             os.close(directory)
 
 
+def _entry_of(content: Any) -> dict[str, int]:
+    return {"bytes": content.nbytes, "crc32": zlib.crc32(content)}
+
+
 def _read_header(path: Path, data: memoryview) -> tuple[dict[str, Any], int]:
     if len(data) < PREFIX.size:
         raise _damaged(path, f"has {len(data)} bytes, less than any checkpoint")
     magic, length, checksum = PREFIX.unpack(data[: PREFIX.size])
-    if magic != MAGIC:
+    if magic not in READABLE:
         if magic[:6] == MAGIC[:6]:
             raise _damaged(path, f"is of format {magic!r}, this dmlcomm reads {MAGIC!r}")
         raise _damaged(path, f"is no checkpoint: begins with {magic!r} instead of {MAGIC!r}")
@@ -205,7 +219,9 @@ def _read_header(path: Path, data: memoryview) -> tuple[dict[str, Any], int]:
 def _read_shards(
     path: Path, data: memoryview, listed: Sequence[dict[str, Any]], progress: Progress | None
 ) -> list[Shard]:
-    expected = sum(array["bytes"] for shard in listed for array in shard["arrays"])
+    no_pushes = {"bytes": 0, "crc32": 0}  # of format 01
+    entries = [[*shard["arrays"], shard.get("pushes", no_pushes)] for shard in listed]
+    expected = sum(entry["bytes"] for of_shard in entries for entry in of_shard)
     if len(data) != expected:
         raise _damaged(path, f"has {len(data)} bytes of arrays, expected {expected}")
     done = 0
@@ -217,15 +233,17 @@ def _read_shards(
             progress(path, done, expected)
 
     shards = []
-    for shard in listed:
-        arrays = []
-        for number, array in enumerate(shard["arrays"]):
-            content, data = data[: array["bytes"]], data[array["bytes"] :]
-            if _checksum(content, advance) != array["crc32"]:
+    for shard, of_shard in zip(listed, entries, strict=True):
+        contents = []
+        for number, entry in enumerate(of_shard):
+            content, data = data[: entry["bytes"]], data[entry["bytes"] :]
+            if _checksum(content, advance) != entry["crc32"]:
                 where = f"array {number} of shard {shard['shard']}"
                 raise _damaged(path, f"is damaged in {where}: the checksum is wrong")
-            arrays.append(content)
-        shards.append({"shard": shard["shard"], "steps": shard["steps"], "arrays": arrays})
+            contents.append(content)
+        *arrays, pushes = contents
+        fields = {"shard": shard["shard"], "steps": shard["steps"]}
+        shards.append(fields | {"arrays": arrays, "pushes": pushes})
     return shards
 
 

@@ -12,6 +12,8 @@ from dmlcomm.ps.server.rendezvous import Rendezvous
 
 MAX_WORKERS = 4096
 DEFAULT_REJOIN_TIMEOUT_S = 60.0
+# A worker that has gone may come back with its number for so long; then another may get it.
+NUMBER_KEPT_S = 300.0
 
 
 @dataclass
@@ -21,6 +23,7 @@ class Session:
     Attributes:
         joined: its data connection stands, so the core knows whether it is alive.
         ended: it has left, has failed to connect, or was replaced.
+        gone_since: the monotonic time at which it was first found to be dead; None: it was not.
     """
 
     id: str
@@ -30,6 +33,7 @@ class Session:
     rendezvous: Rendezvous = field(default_factory=Rendezvous)
     joined: bool = False
     ended: bool = False
+    gone_since: float | None = None
 
 
 class Membership:
@@ -89,9 +93,9 @@ class Membership:
             }
 
     def register(self, worker: int, incarnation: int, host_name: str) -> Session:
-        """A new session; the worker's old one ends. -1 gets the smallest number that is free.
+        """A new session; the worker's old one ends. -1 gets a number that is free.
 
-        Raises Refusal when another client has this number and is alive.
+        Raises Refusal when another client has this number and is alive, or no number is free.
         """
         if not -1 <= worker < MAX_WORKERS:
             raise refusal.illegal(
@@ -100,7 +104,7 @@ class Membership:
         lost = self._lost_sessions()
         with self._lock:
             if worker == -1:
-                worker = next(w for w in range(MAX_WORKERS) if w not in self._newest)
+                worker = self._free_number(host_name, lost)
             old = self._newest.get(worker)
             if old is not None:
                 if old.incarnation != incarnation and self._is_alive(old, lost):
@@ -116,6 +120,32 @@ class Membership:
             self._sessions[session.id] = session
             self._newest[worker] = session
             return session
+
+    def _free_number(self, host_name: str, lost: set[str]) -> int:
+        """The first of --workers that nobody has had, else one whose worker went long ago.
+
+        With the lock.
+        """
+        now = time.monotonic()
+        gone: list[tuple[float, int]] = []
+        for worker, session in self._newest.items():
+            if self._is_alive(session, lost):
+                continue
+            if session.gone_since is None:
+                session.gone_since = now
+            gone.append((session.gone_since, worker))
+        fresh = next((w for w in range(MAX_WORKERS) if w not in self._newest), MAX_WORKERS)
+        if fresh < self.num_workers:
+            return fresh
+        since, longest_gone = min(gone, default=(now, MAX_WORKERS))
+        if gone and (now - since >= NUMBER_KEPT_S or fresh == MAX_WORKERS):
+            return longest_gone
+        if fresh < MAX_WORKERS:
+            return fresh
+        raise refusal.taken(
+            f"a worker of {host_name}: all {MAX_WORKERS} numbers of workers are taken by clients "
+            f"that are alive; end some of them"
+        )
 
     def find(self, session_id: str) -> Session:
         """Raises Refusal for a session that has ended or never was."""

@@ -27,6 +27,15 @@ MODEL_GAUGES = {
     "model_open_windows": ("open_windows", "Pieces of clocks that wait for a worker"),
 }
 
+CHECKPOINT_GAUGES = {
+    "checkpoint_clock": ("clock", "Clock of the last checkpoint"),
+    "checkpoint_time_seconds": ("unix_time", "Unix time of the last checkpoint; 0: none yet"),
+}
+
+CHECKPOINT_COUNTERS = {
+    "checkpoint_failures": ("failures", "Checkpoints that could not be written"),
+}
+
 SHARD_GAUGES = {"shard_bytes": ("bytes", "Weights of the shard")}
 
 
@@ -62,6 +71,9 @@ class _StatusCollector(Collector):
         yield from _families(CounterMetricFamily, RAIL_COUNTERS, ["interface"], rails)
         models = [([model.name], model) for model in status.models]
         yield from _families(GaugeMetricFamily, MODEL_GAUGES, ["model"], models)
+        checkpoints = [([checkpoint.model], checkpoint) for checkpoint in status.checkpoints]
+        yield from _families(GaugeMetricFamily, CHECKPOINT_GAUGES, ["model"], checkpoints)
+        yield from _families(CounterMetricFamily, CHECKPOINT_COUNTERS, ["model"], checkpoints)
         shards = [([m.name, str(s.shard)], s) for m in status.models for s in m.shards]
         yield from _families(GaugeMetricFamily, SHARD_GAUGES, ["model", "shard"], shards)
 

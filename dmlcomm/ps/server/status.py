@@ -36,9 +36,18 @@ class ServerView:
 
     def add_checkpoint(self, model: str, clock: int) -> None:
         with self._lock:
-            self._checkpoints[model] = pb.CheckpointStatus(
-                model=model, clock=clock, unix_time=time.time()
-            )
+            status = self._checkpoint_of(model)
+            status.clock, status.unix_time, status.failure = clock, time.time(), ""
+
+    def add_checkpoint_failure(self, model: str, reason: str) -> None:
+        with self._lock:
+            status = self._checkpoint_of(model)
+            status.failures += 1
+            status.failure = reason
+
+    def _checkpoint_of(self, model: str) -> Any:
+        """With the lock."""
+        return self._checkpoints.setdefault(model, pb.CheckpointStatus(model=model))
 
     def read_rates(self, core_status: Values) -> None:
         """Compares the NICs' counters with those of the call before."""
@@ -73,7 +82,7 @@ class ServerView:
         status = self._core.status()
         with self._lock:
             rates = dict(self._rates)
-            checkpoints = list(self._checkpoints.values())
+            checkpoints = list(map(_copy, self._checkpoints.values()))
         return pb.StatusReply(
             server=self.server,
             num_servers=self._num_servers,
@@ -89,6 +98,12 @@ class ServerView:
             checkpoints=checkpoints,
             lost_servers=self._core.lost_servers(),
         )
+
+
+def _copy(status: Any) -> Any:
+    copied = pb.CheckpointStatus()
+    copied.CopyFrom(status)
+    return copied
 
 
 def version() -> str:
