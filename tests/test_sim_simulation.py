@@ -106,6 +106,37 @@ def test_random_tasks_end_as_in_a_plain_event_loop(seed):
     assert simulation.run() == outcome
 
 
+@pytest.mark.parametrize(
+    ("path", "ends"),
+    # The second flow shares what the path has; or it waits until links are shared anew at 1 s.
+    [([0], [1.5, 2.0]), ([0, 1], [1.0, 2.0])],
+)
+def test_links_are_shared_anew_once_in_the_resolution(path, ends):
+    simulation = Simulation([8e6, 8e6])
+    simulation.flow([0], 10**6)
+    simulation.flow(path, 10**6, start_s=0.5)
+    assert simulation.run(resolution_s=1).ends_s == pytest.approx(ends)
+    with pytest.raises(ValueError, match="the run has the resolution -1: expected a finite"):
+        simulation.run(resolution_s=-1)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_resolution_makes_tasks_later_and_links_carry_no_more_than_they_can(seed):
+    rng = random.Random(seed)
+    capacities = [rng.uniform(1, 100) * MBIT for _ in range(5)]
+    simulation = Simulation(capacities)
+    for flow in range(100):
+        after = rng.sample(range(flow), min(flow, rng.choice((0, 1))))
+        simulation.flow(rng.sample(range(5), 2), rng.randint(1, 10**6), after=after)
+    exact, coarse = simulation.run(), simulation.run(resolution_s=0.01)
+    # A flow waits once to begin, and what others leave is unused for that long.
+    assert coarse.makespan_s <= exact.makespan_s + 2 * 100 * 0.01
+    assert coarse.ends_s != exact.ends_s
+    for capacity, num_bytes in zip(capacities, coarse.link_bytes, strict=True):
+        assert coarse.makespan_s * capacity >= 8 * num_bytes * (1 - 1e-6)
+    assert simulation.run(resolution_s=1e-9).ends_s == pytest.approx(exact.ends_s, abs=1e-6)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_simgrid_ends_random_flows_alike(seed):
     rng = random.Random(seed)

@@ -12,6 +12,7 @@ import pytest
 from dmlcomm import _core
 from dmlcomm.planning import network as networks
 from dmlcomm.planning.network import PlanError
+from dmlcomm.simulate.push_pull import STREAM
 from dmlcomm.simulate.run import Player
 from dmlcomm.simulate.scenario import ScenarioError, load, parse
 
@@ -158,13 +159,20 @@ PUSH_PULL = {"op": "push_pull", "size": "1448kB", "servers": [0], "hosts": ["1-6
 
 
 @pytest.mark.parametrize(
-    ("tree", "seconds"),
+    ("tree", "chunk", "seconds"),
     # Six pushes arrive at one NIC; or two after two; or one after the other. Weights go back alike.
-    [("direct", 2 * 6), ("binary", 2 * (2 + 2)), ("chain", 2 * 6), ("rack", 2 * (5 + 1))],
+    [
+        ("direct", None, 2 * 6),
+        *[("binary", "1448kB", 2 * (2 + 2)), ("binary", "stream", 2 * 2)],
+        # A quarter goes on when it is there: after the first, three more follow.
+        *[("chain", "1GB", 2 * 6), ("chain", "362kB", 2 * (6 + 3) / 4), ("chain", "stream", 2)],
+        *[("rack", "1448kB", 2 * (5 + 1)), ("rack", "stream", 2 * 5)],
+    ],
 )
-def test_pushes_go_up_a_tree_and_weights_come_down(tree, seconds):
+def test_pushes_go_up_a_tree_and_weights_come_down(tree, chunk, seconds):
     network = {"topology": "flat:7,1", "rate": f"{8 * 1514000}bit"}
-    result = play(network | {"jobs": [PUSH_PULL | {"tree": tree, "compute": 2, "steps": 2}]})
+    job = PUSH_PULL | {"tree": tree, "compute": 2, "steps": 2}
+    result = play(network | {"jobs": [job | ({} if chunk is None else {"chunk": chunk})]})
     assert result.makespan_s == pytest.approx(2 * (2 + seconds), rel=1e-3)
     assert [step.operation_s for step in result.jobs[0].steps] == pytest.approx([seconds] * 2)
     server = next(link for link in result.links if link.nic.host == 0 and not link.sends)
@@ -180,6 +188,43 @@ def test_servers_have_equal_parts_and_trees_that_begin_elsewhere():
     # Workers get the weights of both servers, and pushes but at the two ends of the chains.
     half = 1448e3 / 2
     assert receives == [half, 4 * half, 4 * half, 3 * half, 4 * half, 4 * half, 3 * half, half]
+
+
+def test_small_chunks_take_the_time_of_a_stream():
+    tree = {"topology": "fattree:4,r=2", "rate": "1gbit"}
+    job = PUSH_PULL | {"size": "50MB", "hosts": ["1-15"], "servers": [0, 6], "tree": "binary"}
+    chunks = ("50MB", "3MB", "100kB", "stream")
+    times = [play(tree | {"jobs": [job | {"chunk": chunk}]}).makespan_s for chunk in chunks]
+    assert times[0] > times[1] > times[2]
+    assert times[2] == pytest.approx(times[3], rel=0.05)
+    assert times[0] > 1.3 * times[3]
+
+
+def test_which_workers_are_at_the_top_of_trees():
+    # Two pushes arrive at each of two workers; with trees that are alike, at the same two.
+    network = {"topology": "flat:8,1", "rate": "1gbit"}
+    job = PUSH_PULL | {"servers": [0, 7], "tree": "binary"}
+
+    def received(order, seed):
+        links = play(network | {"jobs": [job | {"tree_order": order}]}, seed).links
+        pushes = [link.num_bytes / (1448e3 / 2) for link in links if not link.sends]
+        return [round(number) - 2 for number in pushes[1:7]]  # without two pulls
+
+    assert received("same", 0) == [4, 4, 0, 0, 0, 0]
+    assert received("rotated", 0) == [2, 2, 0, 2, 2, 0]
+    assert received("random", 1) == received("random", 1)
+    drawn = {tuple(received("random", seed)) for seed in range(5)}
+    assert len(drawn) > 1
+    assert {sum(numbers) for numbers in drawn} == {8}
+
+
+def test_coarser_times_are_near_the_exact_ones():
+    tree = {"topology": "fattree:4,r=2", "rate": "1gbit"}
+    job = PUSH_PULL | {"size": "40MB", "hosts": ["4-15"], "servers": [0, 1], "tree": "binary"}
+    job |= {"chunk": "1MB", "compute": "500ms", "jitter": 1}
+    exact = play(tree | {"jobs": [job]}).makespan_s
+    coarse = play(tree | {"resolution": "2ms", "jobs": [job]}).makespan_s
+    assert exact < coarse < 1.1 * exact
 
 
 def test_one_message_leaves_a_rack():
@@ -212,11 +257,12 @@ def test_the_example_shows_what_trees_save():
     scenario = load(str(ROOT / "examples" / "simulate_mlnet.yaml"))
     (job,) = scenario.jobs
     times = {}
-    for tree in ("direct", "binary", "rack"):
-        jobs = (dataclasses.replace(job, tree=tree),)
+    for tree, num_chunks in (("direct", 1), ("binary", STREAM), ("rack", STREAM)):
+        jobs = (dataclasses.replace(job, tree=tree, num_chunks=num_chunks),)
         times[tree] = Player(dataclasses.replace(scenario, jobs=jobs), 0).run().makespan_s
     # With 1:4 over-subscription, RACK is best and both beat the direct way, as in the paper.
-    assert 3 * times["rack"] < 2 * times["binary"] < 1.5 * times["direct"]
+    assert times["binary"] < 0.45 * times["direct"]
+    assert times["rack"] < 0.27 * times["direct"]
 
 
 DARK_TWICE = [
@@ -262,6 +308,10 @@ SMALL = PUSH_PULL | {"hosts": [1, 2]}
         ({"jobs": [SMALL | {"hosts": ["2-9"]}]}, r'"hosts" of job 0: expected numbers from 0 to 3'),
         ({"jobs": [SMALL | {"hosts": []}]}, r'"hosts" of job 0: expected a list of a host or more'),
         ({"jobs": [SMALL | {"tree": "star"}]}, r'"tree" of job 0 is star: expected one of direct'),
+        ({"jobs": [SMALL | {"tree_order": "up"}]}, r'"tree_order" of job 0 is up: expected one of'),
+        ({"jobs": [SMALL | {"chunk": "1MB"}]}, r'"chunk" of job 0 is for trees: with direct no'),
+        ({"jobs": [SMALL | {"tree": "rack", "chunk": 0}]}, r'"chunk" of job 0 is 0: expected a s'),
+        ({"resolution": "fine"}, r'"resolution" of the scenario: expected seconds'),
         ({"jobs": [SMALL | {"algorithm": "ring"}]}, r'a push_pull has a "tree" instead'),
         ({"jobs": [SMALL | {"tree": "rack", "staleness": 1}]}, r"are simulated with 0, not 1"),
         ({"jobs": [SMALL | {"steps": 10**6}]}, r'"job0" has 4000000 messages: up to 2000000'),

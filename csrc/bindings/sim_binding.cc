@@ -51,14 +51,17 @@ void change_capacity(Simulation& simulation, int64_t link, double time_s, double
 }
 
 // Signals, as an interrupt, and errors of the callback end the run.
-Outcome run(const Simulation& simulation, const std::function<void(size_t)>& progress) {
+Outcome run(const Simulation& simulation, const std::function<void(size_t)>& progress,
+            double resolution_s) {
   const py::gil_scoped_release release;
-  auto outcome = simulation.run([&](size_t num_ended) {
-    const py::gil_scoped_acquire acquire;
-    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
-    if (progress) progress(num_ended);
-    return true;
-  });
+  auto outcome = simulation.run(
+      [&](size_t num_ended) {
+        const py::gil_scoped_acquire acquire;
+        if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+        if (progress) progress(num_ended);
+        return true;
+      },
+      resolution_s);
   return value_of(std::move(outcome));
 }
 
@@ -88,7 +91,7 @@ void bind_sim(py::module_& module) {
            "A lane of -1 is none. Returns the number of the task. Raises ValueError.")
       .def("change_capacity", &change_capacity, py::arg("link"), py::arg("time_s"),
            py::arg("capacity"), py::arg("dark_s"), "Raises ValueError.")
-      .def("run", &run, py::arg("progress"),
+      .def("run", &run, py::arg("progress"), py::arg("resolution_s"),
            "Plays everything. `progress` is called now and then with the number of tasks that have "
            "ended, unless it is None. Raises ValueError for tasks that never end.");
 }

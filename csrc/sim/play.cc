@@ -17,11 +17,12 @@ constexpr uint32_t kPatience = 256;
 
 }  // namespace
 
-Play::Play(const Simulation& simulation)
+Play::Play(const Simulation& simulation, double resolution_s)
     : of_(simulation),
       shares_(simulation.capacities_),
       capacities_(simulation.capacities_),
-      ends_(0) {
+      ends_(0),
+      resolution_s_(resolution_s) {
   const size_t num_tasks = of_.tasks_.size();
   outcome_.starts_s.resize(num_tasks, 0);
   outcome_.ends_s.resize(num_tasks, 0);
@@ -89,7 +90,12 @@ void Play::step() {
     events_.pop();
     handle(event);
   }
-  if (std::exchange(has_changed_, false)) share();
+  if (!std::exchange(has_changed_, false)) return;
+  if (now_s_ >= next_share_s_) {
+    share();
+  } else {
+    keep_shares();
+  }
 }
 
 void Play::handle(const Event& event) {
@@ -104,6 +110,11 @@ void Play::handle(const Event& event) {
     case What::begin: return begin(event.id);
     case What::arrived: return take_lane(event.id);
     case What::done: return end(event.id);
+    case What::share: {
+      is_share_queued_ = false;
+      has_changed_ = true;
+      return;
+    }
   }
 }
 
@@ -161,8 +172,9 @@ void Play::serve(Group* group) const {
 
 void Play::mark_stale(uint32_t id) {
   has_changed_ = true;
-  if (std::exchange(groups_[id].is_stale, true)) return;
-  stale_groups_.push_back(id);
+  Group& group = groups_[id];
+  if (!std::exchange(group.is_moved, true)) moved_groups_.push_back(id);
+  if (!std::exchange(group.is_stale, true)) stale_groups_.push_back(id);
 }
 
 void Play::enter(uint32_t id) {
@@ -197,22 +209,43 @@ void Play::share() {
   for (uint32_t id : stale_groups_) shares_.set_weight(id, groups_[id].weight);
   shares_.update();
   for (uint32_t id : shares_.changed_groups()) {
-    if (groups_[id].is_stale) continue;
-    serve(&groups_[id]);
-    groups_[id].level = shares_.level(id);
-    queue_end(id);
+    if (!groups_[id].is_stale) set_level(id, shares_.level(id));
   }
   for (uint32_t id : stale_groups_) {
-    Group& group = groups_[id];
-    group.is_stale = false;
-    group.level = shares_.level(id);  // 0 for a group whose flows have all ended
-    if (!group.flows.empty()) {
-      group.nearly_done = group.flows.top().nearly_done;
-      group.done = group.flows.top().done;
-    }
-    queue_end(id);
+    groups_[id].is_stale = groups_[id].is_moved = false;
+    set_level(id, shares_.level(id));  // 0 for a group whose flows have all ended
   }
   stale_groups_.clear();
+  moved_groups_.clear();
+  next_share_s_ = now_s_ + resolution_s_;
+}
+
+// Until links are shared anew, the flows of a group share what the group has got. What it leaves
+// unused meanwhile is lost, and no link carries more than it can.
+void Play::keep_shares() {
+  for (uint32_t id : moved_groups_) {
+    Group& group = groups_[id];
+    group.is_moved = false;
+    const double granted = group.granted;
+    set_level(id, group.flows.empty() ? 0 : granted / group.weight);
+    group.granted = granted;
+  }
+  moved_groups_.clear();
+  if (std::exchange(is_share_queued_, true)) return;
+  events_.push({next_share_s_, What::share, 0});
+}
+
+// From now on.
+void Play::set_level(uint32_t id, double level) {
+  Group& group = groups_[id];
+  serve(&group);
+  group.level = level;
+  group.granted = level * group.weight;
+  if (!group.flows.empty()) {
+    group.nearly_done = group.flows.top().nearly_done;
+    group.done = group.flows.top().done;
+  }
+  queue_end(id);
 }
 
 double Play::end_of_first(const Group& group) const {

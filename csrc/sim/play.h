@@ -14,7 +14,7 @@ namespace dmlcomm::sim {
 
 class Play {
  public:
-  explicit Play(const Simulation& simulation);
+  Play(const Simulation& simulation, double resolution_s);
 
   Result<Outcome> run(const std::function<bool(size_t num_ended)>& may_go_on);
 
@@ -25,11 +25,12 @@ class Play {
     begin,    // of a task
     arrived,  // the latencies of a flow are over
     done,     // a computation
+    share,    // links are shared anew, which was put off
   };
   struct Event {
     double time_s;
     What what;
-    uint32_t id;  // of a change or a task
+    uint32_t id;  // of a change or a task, else 0
     bool operator>(const Event& other) const {
       if (time_s != other.time_s) return time_s > other.time_s;
       return what != other.what ? what > other.what : id > other.id;
@@ -49,10 +50,11 @@ class Play {
   struct Group {
     double service = 0;  // at time_s
     double time_s = 0;
-    double level = 0;  // since then
+    double level = 0;    // since then
+    double granted = 0;  // to all its flows, when links were shared last
     double weight = 0;
     double nearly_done = 0, done = 0;  // of the first of the flows
-    bool is_stale = false;
+    bool is_stale = false, is_moved = false;
     std::priority_queue<Flow, std::vector<Flow>, std::greater<>> flows;
   };
 
@@ -76,7 +78,9 @@ class Play {
   void end_flows(uint32_t group);
   void end(uint32_t task);
   void share();
+  void keep_shares();
   void serve(Group* group) const;
+  void set_level(uint32_t group, double level);
   void mark_stale(uint32_t group);
   double end_of_first(const Group& group) const;
   void queue_end(uint32_t group);
@@ -91,11 +95,15 @@ class Play {
   std::vector<uint32_t> first_dependent_;
   std::vector<Lane> lanes_;
   std::vector<Group> groups_;
-  std::vector<uint32_t> stale_groups_;  // whose flows have changed at now_s_
+  std::vector<uint32_t> stale_groups_;  // whose flows have changed since links were shared
+  std::vector<uint32_t> moved_groups_;  // at now_s_
   std::vector<double> capacities_;      // now
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   Earliest ends_;  // by group: when its first flow is nearly done
+  const double resolution_s_;
   double now_s_ = 0;
+  double next_share_s_ = 0;  // at the earliest
+  bool is_share_queued_ = false;
   bool has_changed_ = false;  // something that shares_ has to know
   size_t num_ended_ = 0;
   Outcome outcome_;

@@ -41,11 +41,11 @@ uint32_t ShareLayer::add_link(double capacity) {
 uint32_t ShareLayer::add_group(const std::vector<uint32_t>& path) {
   DMLCOMM_CHECK(!path.empty());
   const auto first = static_cast<uint32_t>(hops_.size());
-  for (uint32_t link : path) {
-    const auto same = std::find_if(hops_.begin() + first, hops_.end(),
-                                   [&](const Hop& hop) { return hop.link == link; });
-    if (same != hops_.end()) {
-      ++same->times;
+  std::vector<uint32_t> sorted = path;
+  std::sort(sorted.begin(), sorted.end());
+  for (uint32_t link : sorted) {
+    if (hops_.size() > first && hops_.back().link == link) {
+      ++hops_.back().times;
     } else {
       hops_.push_back({link, 1, kNone});
     }
@@ -55,6 +55,7 @@ uint32_t ShareLayer::add_group(const std::vector<uint32_t>& path) {
 }
 
 void ShareLayer::set_weight(uint32_t group, double weight) {
+  if (groups_[group].new_weight == weight) return;
   groups_[group].new_weight = weight;
   if (std::exchange(groups_[group].is_dirty, true)) return;
   dirty_groups_.push_back(group);

@@ -122,8 +122,10 @@ Status Simulation::change_capacity(int64_t link, double time_s, double capacity,
   return {};
 }
 
-Result<Outcome> Simulation::run(const std::function<bool(size_t num_ended)>& may_go_on) const {
-  return Play(*this).run(may_go_on);
+Result<Outcome> Simulation::run(const std::function<bool(size_t num_ended)>& may_go_on,
+                                double resolution_s) const {
+  DMLCOMM_RETURN_IF_ERROR(check_amount("the run", "resolution", resolution_s, "seconds"));
+  return Play(*this, resolution_s).run(may_go_on);
 }
 
 }  // namespace dmlcomm::sim

@@ -65,7 +65,12 @@ class Simulation {
   // Plays everything from time 0 on; may be called again. `may_go_on` is asked now and then with
   // the number of tasks that have ended. `aborted` if it says no; `invalid_argument` if tasks never
   // end, because a link on their way has no capacity.
-  Result<Outcome> run(const std::function<bool(size_t num_ended)>& may_go_on) const;
+  //
+  // Links are shared anew at most once in `resolution_s`, 0 or more; with 0 whenever flows or
+  // capacities have changed. In between, flows of one path have what these had in total when the
+  // links were shared last, so a flow on an idle path waits, and what ended flows had is unused.
+  Result<Outcome> run(const std::function<bool(size_t num_ended)>& may_go_on,
+                      double resolution_s = 0) const;
 
  private:
   friend class Play;

@@ -150,21 +150,28 @@ class Simulation:
                 "the simulation runs: add tasks and changes before run(), or after it"
             )
 
-    def run(self, progress: Callable[[int], None] | None = None) -> Outcome:
+    def run(
+        self, progress: Callable[[int], None] | None = None, *, resolution_s: float = 0.0
+    ) -> Outcome:
         """Plays all tasks from 0 on. Runs are independent of each other.
 
         Args:
             progress: called now and then with the number of tasks that have ended.
+            resolution_s: links are shared anew at most once in so many seconds, by default 0:
+                whenever flows or capacities change. Until then a flow on an idle path waits, and
+                nobody has what flows had that have ended. Larger ones are faster, and tasks end
+                later than they should.
 
         Returns:
             When each task began and ended, and what links carried.
 
         Raises:
-            ValueError: tasks never end, because a link of theirs has no capacity.
+            ValueError: tasks never end, because a link of theirs has no capacity; or the
+                resolution is out of its range.
         """
         self._num_runs += 1
         try:
-            found = self._core.run(progress)
+            found = self._core.run(progress, resolution_s)
         finally:
             self._num_runs -= 1
         return Outcome(found.makespan_s, found.starts_s, found.ends_s, found.link_bytes)

@@ -1,6 +1,6 @@
 """The network of a scenario as links: what NICs, ranks' memories and switches carry."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from dmlcomm.planning.network import PlannedNetwork
@@ -69,13 +69,19 @@ class Fabric:
         """What a trunk carries, by its place in ``trunks``."""
         return self._first_trunk + trunk
 
-    def path(self, hops: Iterable[Hop], sender: int, receiver: int, job: int) -> list[int]:
-        """The links of a job's message between two ranks; without hops, inside a host."""
+    def path(
+        self, hops: Iterable[Hop], sender: int, receiver: int, connection: Sequence[int]
+    ) -> list[int]:
+        """The links of a message between two ranks; without hops, inside a host.
+
+        Args:
+            connection: numbers that tell it from others of the two ranks.
+        """
         found = []
         for from_host, to_host, rail in hops:
             found.append(self.out_link(self.nic_index(from_host, rail or 0)))
             if self._trunks is not None:
-                passed = self._trunks.between(from_host, to_host, (job, sender, receiver))
+                passed = self._trunks.between(from_host, to_host, (*connection, sender, receiver))
                 found += [self.trunk_link(trunk) for trunk in passed]
             found.append(self.in_link(self.nic_index(to_host, rail or 0)))
         return found or list(self._memory(sender, receiver))

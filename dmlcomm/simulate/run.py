@@ -102,7 +102,7 @@ class Player:
 
     def run(self, progress: Callable[[int], None] | None = None) -> Result:
         """``progress``: called now and then with the number of tasks that have ended."""
-        outcome = self._simulation.run(progress)
+        outcome = self._simulation.run(progress, resolution_s=self._scenario.resolution_s)
         jobs = [
             JobResult(job, algorithm, [_step_of(outcome, *step) for step in steps])
             for job, (algorithm, steps) in zip(self._scenario.jobs, self._jobs, strict=True)
@@ -139,33 +139,26 @@ class Player:
         return listed.algorithm, steps
 
     def _add_push_pull(self, index: int, job: Job) -> list[push_pull.Step]:
-        num_messages = 2 * len(job.hosts) * len(job.servers) * job.steps
+        num_messages = 2 * len(job.hosts) * len(job.servers) * job.steps * max(1, job.num_chunks)
         if num_messages > MOST_MESSAGES:
             raise ScenarioError(
                 f'job "{job.name}" has {num_messages} messages: up to {MOST_MESSAGES} are simulated'
             )
         racks = [self._fabric.rack_of(host) for host in job.hosts]
         num_workers, num_servers = len(job.hosts), len(job.servers)
-        trees = [
-            push_pull.parents(job.tree, num_workers, i * num_workers // num_servers, racks)
-            for i in range(num_servers)
-        ]
+        orders = push_pull.orders(job.tree_order, num_workers, num_servers, self._random)
+        trees = [push_pull.parents(job.tree, order, racks) for order in orders]
 
-        def send(server: int, a: int | None, b: int | None, after: Sequence[int]) -> int:
-            from_host, to_host = (
-                job.servers[server] if worker is None else job.hosts[worker] for worker in (a, b)
-            )
-            hops = [(from_host, to_host, None)] if from_host != to_host else []
-            ranks = self._scenario.network.ranks_per_host
-            path = self._fabric.path(hops, from_host * ranks, to_host * ranks, index)
-            share = job.num_bytes / num_servers
+        def send(server: int, edges: Sequence[push_pull.Edge], after: Sequence[int]) -> int:
+            path = [link for edge in edges for link in self._edge_path(index, job, server, edge)]
+            share = job.num_bytes / num_servers / max(1, job.num_chunks)
             priority, weight = job.priority, job.weight
             return self._simulation.flow(path, share, after=after, priority=priority, weight=weight)
 
         def join(after: Sequence[int]) -> int:
             return self._simulation.compute(0, after=after)
 
-        traffic = push_pull.Traffic(trees, job.staleness, send, join)
+        traffic = push_pull.Traffic(trees, job.staleness, job.num_chunks, send, join)
         steps: list[push_pull.Step] = []
         for _ in range(job.steps):
             before = steps[-1][1] if steps else None
@@ -175,6 +168,15 @@ class Player:
             ]
             steps.append((computed, traffic.add_step(computed)))
         return steps
+
+    def _edge_path(self, index: int, job: Job, server: int, edge: push_pull.Edge) -> list[int]:
+        """The links of what a worker or server sends to another."""
+        from_host, to_host = (
+            job.servers[server] if worker is None else job.hosts[worker] for worker in edge
+        )
+        hops = [(from_host, to_host, None)] if from_host != to_host else []
+        ranks = self._scenario.network.ranks_per_host
+        return self._fabric.path(hops, from_host * ranks, to_host * ranks, (index, server))
 
     def _add_compute(self, job: Job, after: list[int]) -> int:
         duration = job.compute_s * (1 + job.jitter * self._random.random())
@@ -204,7 +206,7 @@ class Player:
         hops = [(job.hosts[a], job.hosts[b], rail) for a, b, rail in task.hops]
         sender, receiver = (self._global_rank(job, rank) for rank in (task.rank, task.receiver))
         return self._simulation.flow(
-            self._fabric.path(hops, sender, receiver, index),
+            self._fabric.path(hops, sender, receiver, (index,)),
             task.bytes,
             after=[self._simulation.compute(task.seconds, after=after)],
             weight=job.weight,

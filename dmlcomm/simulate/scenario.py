@@ -1,5 +1,6 @@
 """The file of ``dmlcomm simulate``: a network, jobs on it, and what happens to it."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,10 +19,10 @@ from dmlcomm.units import parse_rate
 
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 
-NETWORK_KEYS = ("topology", "rate", "ranks_per_host", "mtu", "ecmp")
+NETWORK_KEYS = ("topology", "rate", "ranks_per_host", "mtu", "ecmp", "resolution")
 JOB_KEYS = (
     *("name", "op", "size", "dtype", "algorithm", "compute", "jitter", "steps", "start", "hosts"),
-    *("priority", "weight", "servers", "tree", "staleness"),
+    *("priority", "weight", "servers", "tree", "tree_order", "chunk", "staleness"),
 )
 EVENT_KEYS = ("at", "host", "rail", "rate", "dark")
 
@@ -42,6 +43,8 @@ class Job:
         priority: a ticket: 0 goes first.
         servers: hosts of the parameter servers of a push_pull, else none.
         tree: of `push_pull.TREES`.
+        tree_order: of `push_pull.ORDERS`.
+        num_chunks: of a message, or `push_pull.STREAM`.
     """
 
     name: str
@@ -58,6 +61,8 @@ class Job:
     weight: float
     servers: tuple[int, ...] = ()
     tree: str = push_pull.DIRECT
+    tree_order: str = push_pull.ROTATED
+    num_chunks: int = 1
     staleness: int = 0
 
 
@@ -80,6 +85,7 @@ class Scenario:
         network: as ranks see it: a flat one where switches form a tree.
         tree: the switches between its hosts, if some lead to others.
         ecmp: of `trunks.ECMP`.
+        resolution_s: links are shared anew at most once in this time; 0 for at every change.
     """
 
     network: PlannedNetwork
@@ -87,6 +93,7 @@ class Scenario:
     changes: tuple[RateChange, ...]
     tree: nx.Graph | None = None
     ecmp: str = trunks.HASH
+    resolution_s: float = 0
 
     @property
     def topology(self) -> str:
@@ -125,7 +132,8 @@ def parse(content: Any) -> Scenario:
         for change in _changes(item, i, network)
     ]
     _check_apart(changes)
-    return Scenario(network, tuple(jobs), tuple(changes), tree, _ecmp(fields, tree))
+    resolution_s = fields.seconds("resolution", 0)
+    return Scenario(network, tuple(jobs), tuple(changes), tree, _ecmp(fields, tree), resolution_s)
 
 
 def _network(fields: "_Fields") -> tuple[PlannedNetwork, nx.Graph | None]:
@@ -175,13 +183,14 @@ def _job(content: Any, index: int, network: PlannedNetwork) -> Job:
     op = fields.text("op")
     hosts = _hosts(fields, "hosts", network, 1 if op == push_pull.OPERATION else 2)
     where = f'"hosts" of {fields.where}'
-    servers, kind, staleness = _of_servers(fields, op, network)
+    num_bytes = parse_size(str(fields.get("size", "0")))
+    of_servers = _of_servers(fields, op, network, num_bytes)
     if network.sizes and hosts != list(range(network.num_hosts)):
         raise ScenarioError(f"{where}: on a grid a job has all hosts, in order; leave it out")
     return Job(
         name=str(fields.get("name", f"job{index}")),
         op=op,
-        num_bytes=parse_size(str(fields.get("size", "0"))),
+        num_bytes=num_bytes,
         element_bytes=element_bytes(str(fields.get("dtype", "f32"))),
         algorithm=str(fields.get("algorithm", "")),
         compute_s=fields.seconds("compute", 0),
@@ -191,9 +200,7 @@ def _job(content: Any, index: int, network: PlannedNetwork) -> Job:
         hosts=tuple(hosts),
         priority=fields.whole("priority", 0, least=0),
         weight=fields.number("weight", 1),
-        servers=servers,
-        tree=kind,
-        staleness=staleness,
+        **of_servers,
     )
 
 
@@ -218,14 +225,14 @@ def _hosts(fields: "_Fields", key: str, network: PlannedNetwork, least: int) -> 
 
 
 def _of_servers(
-    fields: "_Fields", op: str, network: PlannedNetwork
-) -> tuple[tuple[int, ...], str, int]:
-    """Servers, tree and staleness of a job."""
+    fields: "_Fields", op: str, network: PlannedNetwork, num_bytes: int
+) -> dict[str, Any]:
+    """The fields of a job that a push_pull alone has."""
     if op != push_pull.OPERATION:
-        for key in ("servers", "tree", "staleness"):
+        for key in ("servers", "tree", "tree_order", "chunk", "staleness"):
             if key in fields:
                 raise ScenarioError(f'"{key}" of {fields.where} is for a push_pull, not for {op}')
-        return (), push_pull.DIRECT, 0
+        return {}
     if network.sizes:
         raise ScenarioError(f"{fields.where} is a push_pull: expected flat, fattree or clos")
     if "servers" not in fields:
@@ -233,17 +240,37 @@ def _of_servers(
     if "algorithm" in fields:
         raise ScenarioError(f'"algorithm" of {fields.where}: a push_pull has a "tree" instead')
     servers = tuple(_hosts(fields, "servers", network, 1))
-    kind = str(fields.get("tree", push_pull.DIRECT))
-    if kind not in push_pull.TREES:
-        expected = ", ".join(push_pull.TREES)
-        raise ScenarioError(f'"tree" of {fields.where} is {kind}: expected one of {expected}')
+    kind = fields.one_of("tree", push_pull.TREES)
     staleness = fields.whole("staleness", 0, least=0)
     if staleness and kind != push_pull.DIRECT:
         raise ScenarioError(
             f'"staleness" of {fields.where}: trees are simulated with 0, not {staleness}; use '
             "the tree direct"
         )
-    return servers, kind, staleness
+    return {
+        "servers": servers,
+        "tree": kind,
+        "tree_order": fields.one_of("tree_order", push_pull.ORDERS),
+        "num_chunks": _num_chunks(fields, kind, num_bytes / len(servers)),
+        "staleness": staleness,
+    }
+
+
+def _num_chunks(fields: "_Fields", kind: str, message_bytes: float) -> int:
+    """Of a message in a tree."""
+    if kind == push_pull.DIRECT:
+        if "chunk" in fields:
+            raise ScenarioError(
+                f'"chunk" of {fields.where} is for trees: with direct no message is sent on'
+            )
+        return 1
+    given = str(fields.get("chunk", "stream"))
+    if given == "stream":
+        return push_pull.STREAM
+    chunk_bytes = parse_size(given)
+    if chunk_bytes == 0:
+        raise ScenarioError(f'"chunk" of {fields.where} is {given}: expected a size, or stream')
+    return max(1, math.ceil(message_bytes / chunk_bytes))
 
 
 def _changes(content: Any, index: int, network: PlannedNetwork) -> list[RateChange]:
@@ -307,6 +334,14 @@ class _Fields:
     def text(self, key: str) -> str:
         examples = {"topology": "flat:4,2", "op": "all_reduce", "rate": "200mbit"}
         return str(self._required(key, None, examples[key]))
+
+    def one_of(self, key: str, known: Sequence[str]) -> str:
+        """By default the first."""
+        found = str(self._content.get(key, known[0]))
+        if found not in known:
+            expected = ", ".join(known)
+            raise ScenarioError(f'"{key}" of {self.where} is {found}: expected one of {expected}')
+        return found
 
     def number(self, key: str, default: float) -> float:
         found = self._content.get(key, default)

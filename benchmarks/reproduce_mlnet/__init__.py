@@ -1,0 +1,1 @@
+"""MLNET's simulation, repeated."""

@@ -1,0 +1,169 @@
+"""Repeats MLNET's simulation with ``dmlcomm simulate``'s simulator.
+
+    python -m benchmarks.reproduce_mlnet --folder docs --page docs/reproduction.md
+
+Writes reproduction-mlnet.json (JSON lines) to the folder and the tables to the page, and prints
+them. What --only leaves out keeps the records that the file has.
+"""
+
+import resource
+import statistics
+import time
+from collections.abc import Iterator
+
+from benchmarks import simulated
+from benchmarks.reproduce_mlnet import scenarios
+from benchmarks.reproduce_mlnet.scenarios import TREES
+from benchmarks.simulated import Experiment, Record
+from dmlcomm.simulate.run import Player, Result
+from dmlcomm.simulate.scenario import Scenario
+
+SERVERS = (50, 100, 200, 300, 400)
+# The paper's makespans in parts of BASELINE's, by servers, over-subscription and tree.
+PAPER = {
+    (50, 1, "BINARY"): 0.22,
+    (50, 1, "RACK"): 0.42,
+    (50, 4, "BINARY"): 1 - 0.66,
+    (50, 4, "RACK"): 1 - 0.73,
+    (400, 4, "BINARY"): 1 - 0.40,
+    (400, 4, "RACK"): 1 - 0.71,
+}
+# Changes of the makespan's median, and of its tail or 95th percentile.
+PAPER_OF_JOBS = {
+    "BASELINE, priorities": "-25 % (tail +2 %)",
+    "RACK, priorities": "-60 % (95th percentile -54 %)",
+}
+
+
+def makespans() -> Iterator[Record]:
+    """Figure 1: one job, by the number of servers."""
+    for over_subscription in (1, 4):
+        for servers in SERVERS:
+            for name in TREES:
+                yield _point(servers, over_subscription, name, "random")
+
+
+def orders() -> Iterator[Record]:
+    """What the makespan of trees depends on: which workers are at the top of them."""
+    for over_subscription in (1, 4):
+        yield _point(50, over_subscription, "BASELINE", "rotated")
+        for tree in ("binary", "rack", "flat_rack"):
+            for order in ("rotated", "random", "same"):
+                yield _point(50, over_subscription, tree, order)
+
+
+def links() -> Iterator[Record]:
+    """Figure 2: what links carry."""
+    for name, tree in TREES.items():
+        result, _ = _play(scenarios.one_job(200, 1, tree, "random"))
+        carried = sorted(one.num_bytes for one in [*result.links, *result.trunks])
+        percentiles = statistics.quantiles(carried, n=100)
+        yield {"tree": name} | {f"p{p}": percentiles[p - 1] for p in (25, 50, 75, 90, 99)}
+
+
+def jobs() -> Iterator[Record]:
+    """Figure 3: twenty jobs at once."""
+    for has_priorities in (False, True):
+        for name, tree in TREES.items():
+            result, seconds = _play(scenarios.many_jobs(tree, "random", has_priorities))
+            times = sorted(job.seconds for job in result.jobs)
+            yield {
+                "case": name + (", priorities" if has_priorities else ""),
+                "median_s": statistics.median(times),
+                "p95_s": statistics.quantiles(times, n=20, method="inclusive")[-1],
+                "longest_s": times[-1],
+                "wall_s": seconds,
+            }
+
+
+def _point(servers: int, over_subscription: int, name: str, order: str) -> Record:
+    scenario = scenarios.one_job(servers, over_subscription, TREES.get(name, name), order)
+    result, seconds = _play(scenario)
+    return {
+        "servers": servers,
+        "over_subscription": over_subscription,
+        "tree": name,
+        "order": order,
+        "makespan_s": result.makespan_s,
+        "wall_s": seconds,
+        "peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+    }
+
+
+def _play(scenario: Scenario) -> tuple[Result, float]:
+    """And the seconds that it took."""
+    began = time.perf_counter()
+    result = Player(scenario, seed=1).run()
+    return result, time.perf_counter() - began
+
+
+def _table_of_makespans(records: list[Record]) -> Iterator[list[str]]:
+    yield ["servers", "over-subscription", *TREES, "BINARY, paper", "RACK, paper", "simulated in"]
+    for first in [record for record in records if record["tree"] == "BASELINE"]:
+        key = first["servers"], first["over_subscription"]
+        row = {r["tree"]: r for r in records if (r["servers"], r["over_subscription"]) == key}
+        base = first["makespan_s"]
+        cells = [
+            f"{base:.0f} s",
+            *(_part(row[name]["makespan_s"], base) for name in TREES if name != "BASELINE"),
+        ]
+        papers = [PAPER.get((*key, name)) for name in ("BINARY", "RACK")]
+        yield [
+            str(key[0]),
+            "no" if key[1] == 1 else f"1:{key[1]}",
+            *cells,
+            *("-" if part is None else f"{part:.0%}" for part in papers),
+            ", ".join(f"{row[name]['wall_s']:.0f}" for name in TREES) + " s",
+        ]
+
+
+def _part(seconds: float, base: float) -> str:
+    return f"{seconds / base:.0%}"
+
+
+def _table_of_orders(records: list[Record]) -> Iterator[list[str]]:
+    yield ["over-subscription", "tree", "rotated", "random", "same"]
+    bases = {r["over_subscription"]: r for r in records if r["tree"] == "BASELINE"}
+    for over_subscription, base in bases.items():
+        for tree in ("binary", "rack", "flat_rack"):
+            found = {
+                r["order"]: r["makespan_s"]
+                for r in records
+                if (r["over_subscription"], r["tree"]) == (over_subscription, tree)
+            }
+            cells = [
+                _part(found[order], base["makespan_s"]) for order in ("rotated", "random", "same")
+            ]
+            yield ["no" if over_subscription == 1 else f"1:{over_subscription}", tree, *cells]
+
+
+def _table_of_links(records: list[Record]) -> Iterator[list[str]]:
+    keys = [key for key in records[0] if key.startswith("p")]
+    yield ["tree", *(f"{key[1:]} % of links carry up to" for key in keys)]
+    for record in records:
+        yield [record["tree"], *(f"{record[key] / 1e9:.0f} GB" for key in keys)]
+
+
+def _table_of_jobs(records: list[Record]) -> Iterator[list[str]]:
+    yield ["20 jobs", "median", "95th percentile", "longest", "against BASELINE", "paper"]
+    base = records[0]
+    for record in records:
+        change = [f"{record[key] / base[key] - 1:+.0%}" for key in ("median_s", "p95_s")]
+        yield [
+            record["case"],
+            *(f"{record[key]:.0f} s" for key in ("median_s", "p95_s", "longest_s")),
+            f"{change[0]} (95th percentile {change[1]})",
+            PAPER_OF_JOBS.get(record["case"], "-"),
+        ]
+
+
+EXPERIMENTS = {
+    "makespans": Experiment(makespans, _table_of_makespans),
+    "orders": Experiment(orders, _table_of_orders),
+    "links": Experiment(links, _table_of_links),
+    "jobs": Experiment(jobs, _table_of_jobs),
+}
+
+
+if __name__ == "__main__":
+    simulated.main("mlnet", EXPERIMENTS, __doc__.splitlines()[0])
