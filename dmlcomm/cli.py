@@ -18,6 +18,7 @@ COMMANDS = {
     "lab": "dmlcomm.lab.commands:app",
     "plan": "dmlcomm.planning.commands:app",
     "ps": "dmlcomm.ps.commands:app",
+    "regroup": "dmlcomm.regroup.commands:app",
     "run": "dmlcomm.ps.run_command:app",
     "simulate": "dmlcomm.simulate.commands:app",
     "switch": "dmlcomm.prio.switch.commands:app",

@@ -76,6 +76,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "lab": [*BASE, "_shell", "bml"],
     "sim": ["_core"],
     "simulate": [*BASE, "_shell", "lab", "planning", "sim"],
+    "regroup": [*BASE, "_shell", "sim", "simulate"],
     "prio/switch": [*BASE, "_shell", "lab"],
     **{module: [*BASE, "ps/_proto"] for module in PS_SHARED},
     "ps/server": [*BASE, *PS_SHARED, "network"],
@@ -85,7 +86,8 @@ MAY_IMPORT: dict[str, list[str]] = {
     "doctor": [*BASE, "backends", "bml", "network"],
     "doctor_command": ["_shell", "doctor", "errors", "planning"],
     "cli": [
-        *("_shell", "doctor", "doctor_command", "lab", "planning", "prio/switch", "ps", "simulate"),
+        *("_shell", "doctor", "doctor_command", "lab", "planning", "prio/switch", "ps"),
+        *("regroup", "simulate"),
     ],
     "__init__": ["backends", "errors", "lab", "lazy", "prio", "ps", "rail", "sim"],
     "__main__": ["cli"],

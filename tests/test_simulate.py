@@ -12,9 +12,10 @@ import pytest
 from dmlcomm import _core
 from dmlcomm.planning import network as networks
 from dmlcomm.planning.network import PlanError
+from dmlcomm.simulate.fields import ScenarioError
 from dmlcomm.simulate.push_pull import STREAM
 from dmlcomm.simulate.run import Player
-from dmlcomm.simulate.scenario import ScenarioError, load, parse
+from dmlcomm.simulate.scenario import load, parse
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -8,7 +8,8 @@ from dmlcomm import _core
 from dmlcomm.sim import Outcome, Simulation
 from dmlcomm.simulate import push_pull
 from dmlcomm.simulate.fabric import Fabric, Nic
-from dmlcomm.simulate.scenario import Job, RateChange, Scenario, ScenarioError
+from dmlcomm.simulate.fields import ScenarioError
+from dmlcomm.simulate.scenario import Job, RateChange, Scenario
 from dmlcomm.simulate.trunks import Trunks
 
 # A ring of N ranks has 2 N (N - 1) messages, of three tasks each: 1.4 GB here.

@@ -1,13 +1,11 @@
 """The file of ``dmlcomm simulate``: a network, jobs on it, and what happens to it."""
 
 import math
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import networkx as nx
-import yaml
 
 from dmlcomm.errors import LabError
 from dmlcomm.lab import graph as topology
@@ -15,9 +13,8 @@ from dmlcomm.planning import network as networks
 from dmlcomm.planning.network import PlannedNetwork
 from dmlcomm.planning.sizes import element_bytes, parse_size
 from dmlcomm.simulate import push_pull, trunks
+from dmlcomm.simulate.fields import Fields, ScenarioError, check_number, load_yaml
 from dmlcomm.units import parse_rate
-
-SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 
 NETWORK_KEYS = ("topology", "rate", "ranks_per_host", "mtu", "ecmp", "resolution")
 JOB_KEYS = (
@@ -25,10 +22,6 @@ JOB_KEYS = (
     *("priority", "weight", "servers", "tree", "tree_order", "chunk", "staleness"),
 )
 EVENT_KEYS = ("at", "host", "rail", "rate", "dark")
-
-
-class ScenarioError(ValueError):
-    """A scenario is not legal. The text says where, what is expected, and what is there."""
 
 
 @dataclass(frozen=True)
@@ -103,19 +96,12 @@ class Scenario:
 
 def load(path: str) -> Scenario:
     """Reads a file. Raises ScenarioError, and PlanError for the network, sizes and types."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            content = yaml.safe_load(file)
-    except OSError as error:
-        raise ScenarioError(f"{path} cannot be read: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ScenarioError(f"{path} is no YAML: {error}") from error
-    return parse(content)
+    return parse(load_yaml(path))
 
 
 def parse(content: Any) -> Scenario:
     """Checks what a file holds. Raises as `load` does."""
-    fields = _Fields(content, "the scenario", (*NETWORK_KEYS, "jobs", "events"))
+    fields = Fields(content, "the scenario", (*NETWORK_KEYS, "jobs", "events"))
     network, tree = _network(fields)
     if network.num_hosts < 2:
         raise ScenarioError("a scenario needs two hosts or more: inside one, no links are shared")
@@ -136,7 +122,7 @@ def parse(content: Any) -> Scenario:
     return Scenario(network, tuple(jobs), tuple(changes), tree, _ecmp(fields, tree), resolution_s)
 
 
-def _network(fields: "_Fields") -> tuple[PlannedNetwork, nx.Graph | None]:
+def _network(fields: Fields) -> tuple[PlannedNetwork, nx.Graph | None]:
     text, rate = fields.text("topology"), fields.get("rate", "")
     rates = ",".join(map(str, rate)) if isinstance(rate, list) else str(rate)
     tree = None
@@ -156,7 +142,7 @@ def _network(fields: "_Fields") -> tuple[PlannedNetwork, nx.Graph | None]:
     return network, tree
 
 
-def _ecmp(fields: "_Fields", tree: nx.Graph | None) -> str:
+def _ecmp(fields: Fields, tree: nx.Graph | None) -> str:
     found = str(fields.get("ecmp", trunks.HASH))
     if found not in trunks.ECMP:
         raise ScenarioError(f'"ecmp" is {found}: expected {" or ".join(trunks.ECMP)}')
@@ -179,7 +165,7 @@ def _check_apart(changes: Sequence[RateChange]) -> None:
 
 
 def _job(content: Any, index: int, network: PlannedNetwork) -> Job:
-    fields = _Fields(content, f"job {index}", JOB_KEYS)
+    fields = Fields(content, f"job {index}", JOB_KEYS)
     op = fields.text("op")
     hosts = _hosts(fields, "hosts", network, 1 if op == push_pull.OPERATION else 2)
     where = f'"hosts" of {fields.where}'
@@ -204,29 +190,11 @@ def _job(content: Any, index: int, network: PlannedNetwork) -> Job:
     )
 
 
-def _hosts(fields: "_Fields", key: str, network: PlannedNetwork, least: int) -> list[int]:
-    where = f'"{key}" of {fields.where}'
-    given = fields.get(key, list(range(network.num_hosts)))
-    if not isinstance(given, list):
-        raise ScenarioError(f"{where}: expected a list of hosts, not {given}")
-    found: list[int] = []
-    for item in given:
-        match = re.fullmatch(r"(\d{1,9})-(\d{1,9})", str(item))
-        numbers = [item] if match is None else [int(match[1]), int(match[2])]
-        for number in numbers:
-            _check_host(number, where, network)
-        found += range(numbers[0], numbers[-1] + 1)
-    if len(found) < least:
-        expected = "two hosts or more" if least == 2 else "a host or more"
-        raise ScenarioError(f"{where}: expected a list of {expected}, not {given}")
-    if len(set(found)) < len(found):
-        raise ScenarioError(f"{where} names a host twice: {given}")
-    return found
+def _hosts(fields: Fields, key: str, network: PlannedNetwork, least: int) -> list[int]:
+    return fields.numbers(key, range(network.num_hosts), least, "host")
 
 
-def _of_servers(
-    fields: "_Fields", op: str, network: PlannedNetwork, num_bytes: int
-) -> dict[str, Any]:
+def _of_servers(fields: Fields, op: str, network: PlannedNetwork, num_bytes: int) -> dict[str, Any]:
     """The fields of a job that a push_pull alone has."""
     if op != push_pull.OPERATION:
         for key in ("servers", "tree", "tree_order", "chunk", "staleness"):
@@ -256,7 +224,7 @@ def _of_servers(
     }
 
 
-def _num_chunks(fields: "_Fields", kind: str, message_bytes: float) -> int:
+def _num_chunks(fields: Fields, kind: str, message_bytes: float) -> int:
     """Of a message in a tree."""
     if kind == push_pull.DIRECT:
         if "chunk" in fields:
@@ -274,11 +242,11 @@ def _num_chunks(fields: "_Fields", kind: str, message_bytes: float) -> int:
 
 
 def _changes(content: Any, index: int, network: PlannedNetwork) -> list[RateChange]:
-    fields = _Fields(content, f"event {index}", EVENT_KEYS)
+    fields = Fields(content, f"event {index}", EVENT_KEYS)
     host = fields.get("host", None)
     hosts = list(range(network.num_hosts)) if host == "all" else [host]
     for one in hosts:
-        _check_host(one, f'"host" of {fields.where}', network)
+        check_number(one, f'"host" of {fields.where}', range(network.num_hosts))
     rail = fields.whole("rail", 0, least=0)
     if rail >= len(network.rates_bps):
         raise ScenarioError(
@@ -292,76 +260,3 @@ def _changes(content: Any, index: int, network: PlannedNetwork) -> list[RateChan
         raise ScenarioError(f'"rate" of {fields.where}: {error}, or 0') from error
     at_s, dark_s = fields.seconds("at"), fields.seconds("dark", 0)
     return [RateChange(at_s, one, rail, rate_bps, dark_s) for one in hosts]
-
-
-def _check_host(host: Any, where: str, network: PlannedNetwork) -> None:
-    if type(host) is not int or not 0 <= host < network.num_hosts:
-        raise ScenarioError(
-            f"{where}: expected numbers from 0 to {network.num_hosts - 1}, not {host}"
-        )
-
-
-class _Fields:
-    """The entries of a mapping of the file, each checked when it is read."""
-
-    def __init__(self, content: Any, where: str, keys: tuple[str, ...]) -> None:
-        self.where = where
-        if not isinstance(content, Mapping):
-            raise ScenarioError(f"{where}: expected keys and values ({', '.join(keys)})")
-        for key in content:
-            if key not in keys:
-                raise ScenarioError(f'{where} has no "{key}": expected {", ".join(keys)}')
-        self._content = content
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._content
-
-    def get(self, key: str, default: Any) -> Any:
-        return self._content.get(key, default)
-
-    def _required(self, key: str, default: Any, example: str) -> Any:
-        found = self._content.get(key, default)
-        if found is None:
-            raise ScenarioError(f'{self.where} has no "{key}": give it, as {example}')
-        return found
-
-    def items(self, key: str) -> list[Any]:
-        found = self._content.get(key, [])
-        if not isinstance(found, list):
-            raise ScenarioError(f'"{key}" of {self.where}: expected a list')
-        return found
-
-    def text(self, key: str) -> str:
-        examples = {"topology": "flat:4,2", "op": "all_reduce", "rate": "200mbit"}
-        return str(self._required(key, None, examples[key]))
-
-    def one_of(self, key: str, known: Sequence[str]) -> str:
-        """By default the first."""
-        found = str(self._content.get(key, known[0]))
-        if found not in known:
-            expected = ", ".join(known)
-            raise ScenarioError(f'"{key}" of {self.where} is {found}: expected one of {expected}')
-        return found
-
-    def number(self, key: str, default: float) -> float:
-        found = self._content.get(key, default)
-        if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found < 1e12:
-            raise ScenarioError(f'"{key}" of {self.where}: expected a number from 0, not {found}')
-        return float(found)
-
-    def whole(self, key: str, default: int, least: int) -> int:
-        found = self._content.get(key, default)
-        if type(found) is not int or found < least:
-            raise ScenarioError(
-                f'"{key}" of {self.where}: expected a whole number from {least}, not {found}'
-            )
-        return found
-
-    def seconds(self, key: str, default: float | None = None) -> float:
-        found = self._required(key, default, "100ms")
-        match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)\s*(s|ms|us)?", str(found))
-        if match is None:
-            raise ScenarioError(
-                f'"{key}" of {self.where}: expected seconds, as 1.5 or 100ms, not {found}'
-            )
-        return float(match[1]) * SECONDS[match[2] or "s"]

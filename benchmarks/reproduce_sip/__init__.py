@@ -1,0 +1,1 @@
+"""The simulations of the SiP paper, repeated."""

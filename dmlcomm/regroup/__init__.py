@@ -1,0 +1,1 @@
+"""``dmlcomm regroup``: which circuits bring the servers of a job together, and what that gains."""
