@@ -29,6 +29,8 @@ constexpr double kLeastRoundTripUs = 50;
 // A reading costs a system call for each connection: later ones are not so frequent.
 constexpr uint64_t kFrequentMeasurements = 16;
 constexpr int64_t kMeasureNs = 10 * kNsPerMs;
+// Most of the time of smaller operations is that of messages and of waking up.
+constexpr uint64_t kLeastTellingBytes = 256 * 1024;
 // A message needs half a round trip, and so much for calls and waking up.
 constexpr double kCallsAlpha = 10e-6;
 constexpr double kAssumedBitsPerSecond = 1e9;
@@ -141,6 +143,9 @@ void Tuner::ended(uint64_t sequence, const Runner& runner) {
   DMLCOMM_CHECK(past->algorithm == plan->schedule->algorithm);
   is_even_ = is_even_ && past->algorithm->is_even(planner_.topology());
   latency_s_ += plan->latency_s;
+  if (schedule::known_bytes(past->shape) >= kLeastTellingBytes) {
+    telling_ns_ += now - past->started_ns;
+  }
   if (num_running_ == 0) measure(now);
   past->report = runner.report();
   if (past->joins_all && past->was_alone) {
@@ -176,9 +181,11 @@ void Tuner::tell(uint64_t sequence, double seconds) {
 void Tuner::measure(int64_t now) {
   if (num_measured_ >= kFrequentMeasurements && now - last_measured_ns_ < kMeasureNs) return;
   using Traffic = transport::RailMeter::Traffic;
-  const Traffic traffic = is_even_ ? Traffic::even : Traffic::uneven;
+  const bool tells = is_even_ && 2 * telling_ns_ >= active_ns_;
+  const Traffic traffic = tells ? Traffic::telling : Traffic::vague;
   mesh_.measure_rails(active_ns_, latency_s_, has_messages_ ? Traffic::mixed : traffic);
   active_ns_ = 0;
+  telling_ns_ = 0;
   latency_s_ = 0;
   is_even_ = true;
   has_messages_ = false;

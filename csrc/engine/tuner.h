@@ -82,7 +82,8 @@ class Tuner {
 
   size_t num_running_ = 0;
   int64_t active_since_ns_ = 0;
-  int64_t active_ns_ = 0;  // since the last measurement
+  int64_t active_ns_ = 0;   // since the last measurement
+  int64_t telling_ns_ = 0;  // of operations that are not small, one beside the other
   double latency_s_ = 0;
   bool is_even_ = true;
   bool has_messages_ = false;

@@ -45,7 +45,7 @@ std::vector<RailMeter> meters_at(const std::vector<int64_t>& bytes_per_second) {
   for (size_t rail = 0; rail < meters.size(); ++rail) {
     meters[rail].add({}, flow, flow.confirmed_bytes);
     const int64_t active_ns = 100'000 * kNsPerS / bytes_per_second[rail];
-    meters[rail].end_period(0, active_ns, 0, RailMeter::Traffic::even);
+    meters[rail].end_period(0, active_ns, 0, RailMeter::Traffic::telling);
   }
   return meters;
 }

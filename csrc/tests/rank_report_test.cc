@@ -69,7 +69,7 @@ class RailMeterTest : public testing::Test {
  protected:
   // One connection carries `bytes` at `bps` in an operation of that length.
   void carry(uint64_t bytes, double bps, double latency_s = 0,
-             RailMeter::Traffic traffic = RailMeter::Traffic::even) {
+             RailMeter::Traffic traffic = RailMeter::Traffic::telling) {
     Channel::Flow now = flow_;
     const double seconds = 8 * static_cast<double>(bytes) / bps;
     now.confirmed_bytes += bytes;
@@ -105,10 +105,10 @@ TEST_F(RailMeterTest, MessagesThatLatencyFillsOnlyShowThatTheRailIsFasterThanTha
 }
 
 TEST_F(RailMeterTest, TrafficThatMeetsAtOnePortCountsUntilThereIsBetter) {
-  carry(1'000'000, 25e6, 0, RailMeter::Traffic::uneven);
+  carry(1'000'000, 25e6, 0, RailMeter::Traffic::vague);
   EXPECT_NEAR(meter_.bits_per_second(), 25e6, 1e6);
   carry(1'000'000, 200e6);
-  for (int i = 0; i < 8; ++i) carry(1'000'000, 25e6, 0, RailMeter::Traffic::uneven);
+  for (int i = 0; i < 8; ++i) carry(1'000'000, 25e6, 0, RailMeter::Traffic::vague);
   EXPECT_NEAR(meter_.bits_per_second(), 200e6, 1e6);
 }
 
@@ -120,7 +120,7 @@ TEST_F(RailMeterTest, BytesThatBelongToNoOperationTellNothing) {
   Channel::Flow now = flow_;
   now.confirmed_bytes += 1'000'000;
   meter_.add(flow_, now, 20'000);
-  meter_.end_period(0, 1 * kNsPerMs, 0, RailMeter::Traffic::even);
+  meter_.end_period(0, 1 * kNsPerMs, 0, RailMeter::Traffic::telling);
   EXPECT_NEAR(meter_.bits_per_second(), 200e6, 1e6);
 }
 
@@ -187,7 +187,7 @@ TEST_F(RailMeterTest, TheTimeOfLargeFramesCountsIfItIsShorter) {
   meter_.end_frame(30 * kNsPerMs, 250'000);
   meter_.begin_frame(150 * kNsPerMs);
   meter_.end_frame(170 * kNsPerMs, 250'000);
-  meter_.end_period(170 * kNsPerMs, 170 * kNsPerMs, 0, RailMeter::Traffic::even);
+  meter_.end_period(170 * kNsPerMs, 170 * kNsPerMs, 0, RailMeter::Traffic::telling);
   EXPECT_NEAR(meter_.bits_per_second(), 210e6, 1e6);
 }
 
@@ -201,7 +201,7 @@ TEST_F(RailMeterTest, FramesMayOutlastThePeriod) {
     meter_.add(flow, now, 1'000'000);
     flow = now;
     meter_.end_frame(period * 20 * kNsPerMs, 1'000'000);
-    meter_.end_period(period * 40 * kNsPerMs, 100 * kNsPerMs, 0, RailMeter::Traffic::even);
+    meter_.end_period(period * 40 * kNsPerMs, 100 * kNsPerMs, 0, RailMeter::Traffic::telling);
   }
   EXPECT_NEAR(meter_.bits_per_second(), 200e6, 1e6);
 }
@@ -213,7 +213,7 @@ TEST_F(RailMeterTest, ConnectionsOfOneTimeAddUp) {
   flow.busy_us = 80'000;
   meter_.add({}, flow, flow.confirmed_bytes);
   meter_.add({}, flow, flow.confirmed_bytes);
-  meter_.end_period(0, 80 * kNsPerMs, 0, RailMeter::Traffic::even);
+  meter_.end_period(0, 80 * kNsPerMs, 0, RailMeter::Traffic::telling);
   EXPECT_NEAR(meter_.bits_per_second(), 200e6, 1e6);
 }
 

@@ -47,9 +47,9 @@ void RailMeter::end_period(int64_t now_ns, int64_t active_ns, double latency_s, 
   if (num_frames_ > 0) period_.frames_ns += now_ns - std::exchange(frames_since_ns_, now_ns);
   period_.active_ns += active_ns;
   period_.latency_s += latency_s;
-  period_.is_even = period_.is_even && traffic == Traffic::even;
+  period_.is_telling = period_.is_telling && traffic == Traffic::telling;
   period_.is_slowed = period_.is_slowed || traffic == Traffic::slowed;
-  const bool is_of_use = period_.is_even || !knows_even_;
+  const bool is_of_use = period_.is_telling || !has_been_told_;
   if (traffic == Traffic::mixed || !is_of_use) period_ = {};
   if (period_.bytes < kLeastBytes) return;
   const Period period = period_;
@@ -64,7 +64,7 @@ void RailMeter::end_period(int64_t now_ns, int64_t active_ns, double latency_s, 
   const double rate = 8 * static_cast<double>(period.bytes) / seconds;
   const bool may_be_slow = period.is_slowed || period.latency_s > kMostLatency * seconds;
   if (may_be_slow && rate <= bits_per_second()) return;
-  if (period.is_even && !std::exchange(knows_even_, true)) rates_ = {};
+  if (period.is_telling && !std::exchange(has_been_told_, true)) rates_ = {};
   rates_[num_periods_++ % rates_.size()] = rate;
 }
 

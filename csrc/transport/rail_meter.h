@@ -20,9 +20,10 @@ namespace dmlcomm::transport {
 
 class RailMeter {
  public:
-  // The bytes of a period: those of operations in which all hosts send as much as they receive, of
-  // others, or also bytes that belong to none. Slowed: large frames left room for others.
-  enum class Traffic { even, uneven, slowed, mixed };
+  // The bytes of a period. Telling: most of them of operations that are not small, and in which
+  // all hosts send as much as they receive. Vague: of others. Slowed: large frames left room for
+  // others. Mixed: also bytes that belong to no operation.
+  enum class Traffic { telling, vague, slowed, mixed };
 
   // What one connection has carried between two readings, in which it was given `given_bytes`.
   void add(const Channel::Flow& before, const Channel::Flow& now, uint64_t given_bytes);
@@ -30,9 +31,9 @@ class RailMeter {
   void begin_frame(int64_t now_ns);
   void end_frame(int64_t now_ns, uint64_t bytes);
   // Until `now_ns`, `active_ns` have passed in operations, which would have taken `latency_s` if
-  // bytes took no time. The period ends if it has bytes enough to tell a rate. With uneven traffic
-  // the rail may have waited for the port of another one: that counts only until there is something
-  // better. Slowed traffic tells only that the rail has at least its rate, mixed traffic nothing.
+  // bytes took no time. The period ends if it has bytes enough to tell a rate. With vague traffic
+  // the rail may have waited for the port of another one, or for ranks that woke up: that counts
+  // only until there is something better. Slowed traffic tells only that the rail has at least its rate, mixed traffic nothing.
   void end_period(int64_t now_ns, int64_t active_ns, double latency_s, Traffic traffic);
 
   // Which rail carries a small message that may take any: of those that are not much slower than
@@ -58,7 +59,7 @@ class RailMeter {
     int64_t frames_ns = 0;     // in which there were some without a receipt
     int64_t active_ns = 0;
     double latency_s = 0;
-    bool is_even = true;
+    bool is_telling = true;
     bool is_slowed = false;
   };
 
@@ -68,7 +69,7 @@ class RailMeter {
   int64_t frames_since_ns_ = 0;
   std::array<double, 4> rates_{};  // of the last periods
   size_t num_periods_ = 0;
-  bool knows_even_ = false;
+  bool has_been_told_ = false;
   double small_s_ = 0;  // time of the small messages that it was given
   uint32_t min_rtt_us_ = 0;
   uint64_t bytes_resent_ = 0;
