@@ -109,3 +109,14 @@ def test_what_does_not_fit_is_refused():
         equations.moves([0, 3], 3)
     with pytest.raises(ValueError, match="ToRs"):
         psnet.spread(3, 0)
+
+
+@pytest.mark.parametrize(
+    ("first", "flows"),
+    # What limits: flows through R ports between the modules, or the servers' own ports.
+    [((2, 30), 60), ((1, 30), 90), ((3, 45), 60), ((1, 45), 135), ((4, 60), 60)],
+)
+def test_two_modules_are_limited_by_what_passes_between_them(first, flows):
+    job = Job(200e6, servers=4, workers=60)
+    seconds = equations.joined_transfer_s(job, 3, first, worker_bandwidth=125e6, latency_s=0)
+    assert seconds == pytest.approx(50e6 * flows / (3 * 125e6))

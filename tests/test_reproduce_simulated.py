@@ -7,6 +7,7 @@ import pytest
 
 from benchmarks.reproduce_mlnet import __main__ as mlnet
 from benchmarks.reproduce_mlnet import scenarios
+from benchmarks.reproduce_psnet_simulated import __main__ as psnet_simulated
 from benchmarks.reproduce_sip import __main__ as sip
 from benchmarks.reproduce_sip import instances
 from benchmarks.simulated import table_of
@@ -34,12 +35,15 @@ def test_half_of_a_pod_talks_to_other_pods(kind):
     assert [len(some) for some in pods].count(4) == len(jobs) / 2
 
 
+PAPERS = {"mlnet": mlnet, "psnet_simulated": psnet_simulated, "sip": sip}
+
+
 @pytest.mark.parametrize(
     ("paper", "name"),
-    [("mlnet", name) for name in mlnet.EXPERIMENTS] + [("sip", name) for name in sip.EXPERIMENTS],
+    [(paper, name) for paper, module in PAPERS.items() for name in module.EXPERIMENTS],
 )
 def test_the_page_has_the_tables_of_the_records(paper, name):
-    experiment = {"mlnet": mlnet, "sip": sip}[paper].EXPERIMENTS[name]
+    experiment = PAPERS[paper].EXPERIMENTS[name]
     lines = (DOCS / f"reproduction-{paper}.json").read_text().splitlines()
     records = [json.loads(line) for line in lines]
     table = table_of(experiment, [one for one in records if one["experiment"] == name])

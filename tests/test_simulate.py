@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dmlcomm import _core
+from dmlcomm.lab import psnet
 from dmlcomm.planning import network as networks
 from dmlcomm.planning.network import PlanError
 from dmlcomm.simulate.fields import ScenarioError
@@ -117,6 +118,42 @@ def test_links_above_the_edges_limit_what_crosses_them():
     shares = {trunk.name: trunk.utilisation for trunk in result.trunks}
     assert shares["up from edge0.0"] == pytest.approx(1, rel=1e-3)
     assert shares["up from pod 0"] == pytest.approx(0.5, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("topology", "seconds"),
+    # Messages are halves; with several ToRs, the one with most workers is last.
+    [
+        ("psnet:2,6,3", 2 * 2 / 2),
+        ("psnet:2,6,3@1,1,4", 2 * 4 / 2),
+        ("psnet:2,6,3,K=2@1,1,4", 2 * 4 / 4),
+        # A worker's own NIC has two halves.
+        ("psnet:2,6,3,K=8", 2 * 1),
+        # Three workers send a half through a trunk of three NICs, and as many come back.
+        ("psnet:1,3,3+1,3,3", 2 * 2 / 2),
+        # All messages pass it.
+        ("psnet:2,1,3+1,8,3", 2 * 16 / 3 / 3),
+    ],
+)
+def test_workers_of_a_psnet_reach_a_nic_of_every_server(topology, seconds):
+    network = {"topology": topology, "rate": f"{8 * 1514000}bit"}
+    result = play(network | {"jobs": [{"op": "push_pull", "size": "1448kB"}]})
+    assert result.makespan_s == pytest.approx(seconds, rel=0.02)
+    num_modules = topology.count("+") + 1
+    assert len(result.trunks) == num_modules * (num_modules - 1)
+
+
+def test_a_slow_nic_of_a_server_gets_few_workers():
+    network = {"rate": f"{8 * 1514000}bit", "jobs": [{"op": "push_pull", "size": "1448kB"}]}
+    network["events"] = [{"at": 0, "host": 0, "rail": 2, "rate": f"{2 * 1514000}bit"}]
+    deployment = psnet.spread_by_rate(12, [1, 1, 0.25])
+    assert deployment == (6, 5, 1)
+    assert psnet.spread_by_rate(7, [2, 2, 2]) == psnet.spread(7, 3)
+    times = []
+    for counts in (deployment, (4, 4, 4)):
+        text = ",".join(map(str, counts))
+        times.append(play(network | {"topology": f"psnet:1,12,3@{text}"}).makespan_s)
+    assert times == pytest.approx([2 * 6, 2 * 16], rel=1e-3)
 
 
 def test_by_hash_a_connection_takes_one_way_through_a_tree_which_the_seed_draws():
@@ -312,6 +349,14 @@ SMALL = PUSH_PULL | {"hosts": [1, 2]}
         ({"jobs": [SMALL | {"tree_order": "up"}]}, r'"tree_order" of job 0 is up: expected one of'),
         ({"jobs": [SMALL | {"chunk": "1MB"}]}, r'"chunk" of job 0 is for trees: with direct no'),
         ({"jobs": [SMALL | {"tree": "rack", "chunk": 0}]}, r'"chunk" of job 0 is 0: expected a s'),
+        ({"topology": "psnet:2,6,3"}, r"job 0: a PSNet is for a push_pull with the tree direct"),
+        (
+            {"topology": "psnet:2,6,3", "jobs": [{"op": "push_pull", "hosts": [1, 2]}]},
+            r'"hosts" of job 0: host 1 is none of 2, 3, 4, 5, 6, 7, the workers of psnet:2,6,3',
+        ),
+        ({"topology": "psnet:1,2,3+1,2,2"}, r"modules that are joined need the same R and K"),
+        ({"topology": "psnet:1,1,1+1,1,1+1,1,1"}, r"has 3 modules: with 1 ToRs each, up to 2"),
+        ({"topology": "psnet:1,2"}, r'"psnet:1,2" is not of the form psnet:P,W,R'),
         ({"resolution": "fine"}, r'"resolution" of the scenario: expected seconds'),
         ({"jobs": [SMALL | {"algorithm": "ring"}]}, r'a push_pull has a "tree" instead'),
         ({"jobs": [SMALL | {"tree": "rack", "staleness": 1}]}, r"are simulated with 0, not 1"),

@@ -96,6 +96,32 @@ def deployed_transfer_s(
     return job.shard_bytes / bandwidth + HOPS_IN_MODULE * latency_s
 
 
+def joined_transfer_s(
+    job: Job,
+    tors: int,
+    first: tuple[int, int],
+    worker_bandwidth: float,
+    k: float = 1.0,
+    hops: int = 4,
+    latency_s: float = 20e-6,
+) -> float:
+    """Equation (6): seconds of a push, and of a pull, in two modules with even deployments.
+
+    The paper prints P - 1 where its derivation gives P - P1, which is taken here.
+
+    Args:
+        tors: R of each module. R times a server's port is between the modules.
+        first: servers (P1) and workers (W1) in the first module; the rest are in the second.
+        hops: alpha, links on the longest path.
+    """
+    servers, workers = first
+    port = tors * k * worker_bandwidth
+    away = workers * (job.servers - servers), (job.workers - workers) * servers
+    shares = [port / job.workers, worker_bandwidth / job.servers]
+    shares += [port / flows for flows in away if flows]
+    return job.shard_bytes / min(shares) + hops * latency_s
+
+
 def fat_tree_transfer_s(
     job: Job,
     worker_bandwidth: float,

@@ -84,6 +84,25 @@ def spread(workers: int, tors: int) -> tuple[int, ...]:
     return tuple(each + (tor < more) for tor in range(tors))
 
 
+def spread_by_rate(workers: int, rates: Sequence[float]) -> tuple[int, ...]:
+    """The deployment for ToRs at which servers have different rates: the least time of the ToR
+    that is last, so a ToR gets workers as its rate is.
+
+    Args:
+        rates: by ToR, of the slowest server's NIC there; 0 for a ToR without one that works.
+
+    >>> spread_by_rate(6, [1e9, 1e9, 5e8])
+    (3, 2, 1)
+    """
+    if workers < 0 or not any(rate > 0 for rate in rates):
+        raise ValueError(f"{workers} workers on ToRs with the rates {rates}: expected a rate")
+    found = [0] * len(rates)
+    for _ in range(workers):
+        usable = [tor for tor, rate in enumerate(rates) if rate > 0]
+        found[min(usable, key=lambda tor: (found[tor] + 1) / rates[tor])] += 1
+    return tuple(found)
+
+
 def circuit(deployment: Sequence[int]) -> tuple[int, ...]:
     """By worker, the index of its ToR; workers are numbered ToR by ToR.
 

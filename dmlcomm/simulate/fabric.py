@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from dmlcomm.planning.network import PlannedNetwork
+from dmlcomm.simulate.psnet import Psnet
 from dmlcomm.simulate.trunks import Trunks
 
 Hop = tuple[int, int, int | None]
@@ -29,20 +30,30 @@ class Fabric:
         capacities: by link, in bits of data per second, without headers.
     """
 
-    def __init__(self, network: PlannedNetwork, trunks: Trunks | None = None) -> None:
+    def __init__(
+        self, network: PlannedNetwork, trunks: Trunks | None = None, psnet: Psnet | None = None
+    ) -> None:
         self.network = network
         self._trunks = trunks
-        self.trunks = [] if trunks is None else trunks.trunks
+        self._psnet = psnet
+        above = trunks or psnet
+        self.trunks = [] if above is None else above.trunks
         self._core = network.core()
         all_rails = tuple(range(len(network.rates_bps)))
         rails = [(rail,) for rail in all_rails] if network.sizes else [all_rails]
         self.nics = [Nic(host, some) for host in range(network.num_hosts) for some in rails]
+        if psnet is not None:
+            self.nics = [
+                Nic(host, (rail,))
+                for host, rates in enumerate(psnet.nics)
+                for rail in range(len(rates))
+            ]
         self._nic_of = {
             (nic.host, rail): index for index, nic in enumerate(self.nics) for rail in nic.rails
         }
         self.capacities: list[float] = []
         for nic in self.nics:
-            rate = sum(network.rates_bps[rail] for rail in nic.rails) * network.efficiency
+            rate = sum(self.rate_bps(nic.host, rail) for rail in nic.rails) * network.efficiency
             self.capacities += [rate, rate]
         self._first_memory = len(self.capacities)
         self.capacities += [self._core.memory_bps] * (2 * network.num_ranks)
@@ -52,6 +63,10 @@ class Fabric:
     def nic_index(self, host: int, rail: int) -> int:
         """The place in ``nics`` of a host's NIC."""
         return self._nic_of[host, rail]
+
+    def rate_bps(self, host: int, rail: int) -> float:
+        """Of a NIC at first, of whole Ethernet frames."""
+        return self.network.rates_bps[rail] if self._psnet is None else self._psnet.nics[host][rail]
 
     def out_link(self, nic: int) -> int:
         """What a NIC sends."""
@@ -63,7 +78,8 @@ class Fabric:
 
     def rack_of(self, host: int) -> int:
         """The number of the switch that a host is at; a network without trunks is one rack."""
-        return 0 if self._trunks is None else self._trunks.rack_of(host)
+        above = self._trunks or self._psnet
+        return 0 if above is None else above.rack_of(host)
 
     def trunk_link(self, trunk: int) -> int:
         """What a trunk carries, by its place in ``trunks``."""
@@ -79,6 +95,12 @@ class Fabric:
         """
         found = []
         for from_host, to_host, rail in hops:
+            if self._psnet is not None:
+                leaves, passed, arrives = self._psnet.way(from_host, to_host)
+                found.append(self.out_link(self.nic_index(from_host, leaves)))
+                found += [self.trunk_link(trunk) for trunk in passed]
+                found.append(self.in_link(self.nic_index(to_host, arrives)))
+                continue
             found.append(self.out_link(self.nic_index(from_host, rail or 0)))
             if self._trunks is not None:
                 passed = self._trunks.between(from_host, to_host, (*connection, sender, receiver))

@@ -87,7 +87,7 @@ class Player:
         self._random = random.Random(seed)
         tree = scenario.tree
         trunks = None if tree is None else Trunks(tree, scenario.ecmp, seed)
-        self._fabric = Fabric(scenario.network, trunks)
+        self._fabric = Fabric(scenario.network, trunks, scenario.psnet)
         self._simulation = Simulation(self._fabric.capacities)
         self._lanes: dict[tuple[str, int, int, int], int] = {}
         self._jobs = [self._add_job(i, job) for i, job in enumerate(scenario.jobs)]
@@ -256,9 +256,9 @@ def nic_timeline(
             moments.append((change.at_s, change.host, change.rail, 0.0))
         moments.append((change.at_s + change.dark_s, change.host, change.rail, change.rate_bps))
     rates = {
-        (host, rail): rate
-        for host in range(network.num_hosts)
-        for rail, rate in enumerate(network.rates_bps)
+        (nic.host, rail): fabric.rate_bps(nic.host, rail)
+        for nic in fabric.nics
+        for rail in nic.rails
     }
     found: dict[int, list[tuple[float, float]]] = {}
     for time_s, host, rail, rate_bps in sorted(moments, key=lambda moment: moment[0]):

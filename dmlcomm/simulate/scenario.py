@@ -14,6 +14,7 @@ from dmlcomm.planning.network import PlannedNetwork
 from dmlcomm.planning.sizes import element_bytes, parse_size
 from dmlcomm.simulate import push_pull, trunks
 from dmlcomm.simulate.fields import Fields, ScenarioError, check_number, load_yaml
+from dmlcomm.simulate.psnet import PREFIX, Psnet
 from dmlcomm.units import parse_rate
 
 NETWORK_KEYS = ("topology", "rate", "ranks_per_host", "mtu", "ecmp", "resolution")
@@ -77,6 +78,7 @@ class Scenario:
     Attributes:
         network: as ranks see it: a flat one where switches form a tree.
         tree: the switches between its hosts, if some lead to others.
+        psnet: its modules, if it is a PSNet.
         ecmp: of `trunks.ECMP`.
         resolution_s: links are shared anew at most once in this time; 0 for at every change.
     """
@@ -87,10 +89,13 @@ class Scenario:
     tree: nx.Graph | None = None
     ecmp: str = trunks.HASH
     resolution_s: float = 0
+    psnet: Psnet | None = None
 
     @property
     def topology(self) -> str:
         """The text that names it."""
+        if self.psnet is not None:
+            return self.psnet.text
         return str(self.network if self.tree is None else self.tree.graph["spec"])
 
 
@@ -102,10 +107,10 @@ def load(path: str) -> Scenario:
 def parse(content: Any) -> Scenario:
     """Checks what a file holds. Raises as `load` does."""
     fields = Fields(content, "the scenario", (*NETWORK_KEYS, "jobs", "events"))
-    network, tree = _network(fields)
+    network, tree, psnet = _network(fields)
     if network.num_hosts < 2:
         raise ScenarioError("a scenario needs two hosts or more: inside one, no links are shared")
-    jobs = [_job(item, i, network) for i, item in enumerate(fields.items("jobs"))]
+    jobs = [_job(item, i, network, psnet) for i, item in enumerate(fields.items("jobs"))]
     if not jobs:
         raise ScenarioError("the scenario has no jobs: expected a list of one or more")
     names = [job.name for job in jobs]
@@ -115,31 +120,37 @@ def parse(content: Any) -> Scenario:
     changes = [
         change
         for i, item in enumerate(fields.items("events"))
-        for change in _changes(item, i, network)
+        for change in _changes(item, i, network, psnet)
     ]
     _check_apart(changes)
     resolution_s = fields.seconds("resolution", 0)
-    return Scenario(network, tuple(jobs), tuple(changes), tree, _ecmp(fields, tree), resolution_s)
+    ecmp = _ecmp(fields, tree)
+    return Scenario(network, tuple(jobs), tuple(changes), tree, ecmp, resolution_s, psnet)
 
 
-def _network(fields: Fields) -> tuple[PlannedNetwork, nx.Graph | None]:
+def _network(fields: Fields) -> tuple[PlannedNetwork, nx.Graph | None, Psnet | None]:
     text, rate = fields.text("topology"), fields.get("rate", "")
     rates = ",".join(map(str, rate)) if isinstance(rate, list) else str(rate)
-    tree = None
-    if trunks.is_tree(text):
+    tree, psnet = None, None
+    if trunks.is_tree(text) or text.startswith(PREFIX):
         if "," in rates or not rates:
             raise ScenarioError(f'{text} needs one "rate", that of its hosts, not "{rates}"')
         try:
-            tree = trunks.build_tree(text, parse_rate(rates))
+            if text.startswith(PREFIX):
+                psnet = Psnet(text, parse_rate(rates))
+                text = f"flat:{len(psnet.nics)},1"
+            else:
+                tree = trunks.build_tree(text, parse_rate(rates))
+                text = f"flat:{len(topology.hosts(tree))},1"
         except (LabError, ValueError) as error:
             raise ScenarioError(str(error)) from error
     network = networks.parse(
-        text if tree is None else f"flat:{len(topology.hosts(tree))},1",
+        text,
         rates,
         fields.whole("ranks_per_host", 1, least=1),
         fields.whole("mtu", networks.DEFAULT_MTU, least=networks.LEAST_MTU),
     )
-    return network, tree
+    return network, tree, psnet
 
 
 def _ecmp(fields: Fields, tree: nx.Graph | None) -> str:
@@ -164,9 +175,14 @@ def _check_apart(changes: Sequence[RateChange]) -> None:
         ends[nic] = change.at_s + change.dark_s
 
 
-def _job(content: Any, index: int, network: PlannedNetwork) -> Job:
+def _job(content: Any, index: int, network: PlannedNetwork, psnet: Psnet | None) -> Job:
     fields = Fields(content, f"job {index}", JOB_KEYS)
     op = fields.text("op")
+    if psnet is not None:
+        fields = Fields(
+            {"hosts": psnet.workers, "servers": psnet.servers} | content, fields.where, JOB_KEYS
+        )
+        _check_of_psnet(fields, op, psnet)
     hosts = _hosts(fields, "hosts", network, 1 if op == push_pull.OPERATION else 2)
     where = f'"hosts" of {fields.where}'
     num_bytes = parse_size(str(fields.get("size", "0")))
@@ -188,6 +204,24 @@ def _job(content: Any, index: int, network: PlannedNetwork) -> Job:
         weight=fields.number("weight", 1),
         **of_servers,
     )
+
+
+def _check_of_psnet(fields: Fields, op: str, psnet: Psnet) -> None:
+    """No switch of a PSNet joins workers with workers."""
+    if op != push_pull.OPERATION or fields.get("tree", push_pull.DIRECT) != push_pull.DIRECT:
+        raise ScenarioError(f"{fields.where}: a PSNet is for a push_pull with the tree direct")
+    everybody = range(len(psnet.nics))
+    for key, members in (("hosts", psnet.workers), ("servers", psnet.servers)):
+        for number in fields.numbers(key, everybody, 1, "host"):
+            if number not in members:
+                raise ScenarioError(
+                    f'"{key}" of {fields.where}: host {number} is none of {_short(members)}, the '
+                    f"{'workers' if key == 'hosts' else 'servers'} of {psnet.text}"
+                )
+
+
+def _short(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers)) if len(numbers) < 10 else f"{numbers[0]}, {numbers[1]}, ..."
 
 
 def _hosts(fields: Fields, key: str, network: PlannedNetwork, least: int) -> list[int]:
@@ -241,17 +275,19 @@ def _num_chunks(fields: Fields, kind: str, message_bytes: float) -> int:
     return max(1, math.ceil(message_bytes / chunk_bytes))
 
 
-def _changes(content: Any, index: int, network: PlannedNetwork) -> list[RateChange]:
+def _changes(
+    content: Any, index: int, network: PlannedNetwork, psnet: Psnet | None
+) -> list[RateChange]:
     fields = Fields(content, f"event {index}", EVENT_KEYS)
     host = fields.get("host", None)
     hosts = list(range(network.num_hosts)) if host == "all" else [host]
     for one in hosts:
         check_number(one, f'"host" of {fields.where}', range(network.num_hosts))
     rail = fields.whole("rail", 0, least=0)
-    if rail >= len(network.rates_bps):
+    num_rails = min(len(network.rates_bps if psnet is None else psnet.nics[one]) for one in hosts)
+    if rail >= num_rails:
         raise ScenarioError(
-            f'"rail" of {fields.where} is {rail}, but hosts have {len(network.rates_bps)} rails, '
-            "numbered from 0"
+            f'"rail" of {fields.where} is {rail}, but hosts have {num_rails} rails, numbered from 0'
         )
     text = fields.text("rate")
     try:

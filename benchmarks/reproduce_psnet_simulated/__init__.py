@@ -1,0 +1,1 @@
+"""PSNet's evaluation at scale, simulated; see ``__main__``."""

@@ -1,0 +1,87 @@
+"""Modules of PSNet: who is at which ToR, and what joins modules.
+
+``psnet:P,W,R[,K=x][@i,j,...]`` is a module as the lab has it: servers with R NICs, one at each ToR,
+then workers, each at one ToR. ``psnet:A+B+...`` joins modules: each pair by a trunk, through their
+SuperNode switches, with R times the rate of a server's NIC each way. Numbers of hosts count module
+by module.
+
+Source: "PSNet" (JNCA 2020), sections 3.1 and 4.1.
+"""
+
+import itertools
+from collections.abc import Sequence
+
+from dmlcomm.errors import LabError
+from dmlcomm.lab import graph as topology
+from dmlcomm.lab.builders import build
+from dmlcomm.lab.psnet import SERVER
+from dmlcomm.lab.units import Shape
+from dmlcomm.simulate.trunks import Trunk
+
+PREFIX = "psnet:"
+
+
+class Psnet:
+    """Hosts and trunks of joined modules.
+
+    Attributes:
+        servers, workers: numbers of hosts.
+        nics: by host, the rates of its NICs in bits per second of whole frames.
+        trunks: between modules, each way.
+
+    Raises:
+        LabError: the text is no PSNet, or its modules do not fit each other.
+    """
+
+    def __init__(self, text: str, rate_bps: float) -> None:
+        self.text = text
+        self.servers: list[int] = []
+        self.workers: list[int] = []
+        self.nics: list[list[float]] = []
+        self.trunks: list[Trunk] = []
+        self._module_of: list[int] = []
+        self._tor_of: list[int | None] = []  # None for servers, which are at all
+        joins = []
+        for module, part in enumerate(text.removeprefix(PREFIX).split("+")):
+            graph = build(PREFIX + part, [Shape(round(rate_bps))])
+            servers = set(topology.hosts_of_role(graph, SERVER))
+            for host in topology.hosts(graph):
+                links = topology.links_of(graph, host)
+                self.nics.append([float(link.shape.rate_bps or 0) for link in links])
+                self._module_of.append(module)
+                is_server = host in servers
+                (self.servers if is_server else self.workers).append(len(self.nics) - 1)
+                self._tor_of.append(None if is_server else links[0].level)
+            first = self._module_of.index(module)
+            joins.append((len(self.nics[first]), self.nics[first][0]))
+        if len(set(joins)) > 1:
+            raise LabError(f"{text}: modules that are joined need the same R and K")
+        tors, of_server = joins[0]
+        if len(joins) > tors + 1:
+            raise LabError(
+                f"{text} has {len(joins)} modules: with {tors} ToRs each, up to {tors + 1} are "
+                "all neighbours"
+            )
+        for a, b in itertools.permutations(range(len(joins)), 2):
+            self.trunks.append(Trunk(f"module {a} to {b}", tors * of_server))
+        self._number = {trunk.name: number for number, trunk in enumerate(self.trunks)}
+
+    def way(self, sender: int, receiver: int) -> tuple[int, list[int], int]:
+        """The NIC that a message leaves by, the trunks that it passes, the NIC that it arrives at.
+        One of the hosts is a server, the other a worker.
+        """
+        modules = self._module_of[sender], self._module_of[receiver]
+        tors = [self._tor_of[sender], self._tor_of[receiver]]
+        trunks = []
+        if modules[0] != modules[1]:
+            trunks = [self._number[f"module {modules[0]} to {modules[1]}"]]
+        level = tors[0] if tors[0] is not None else tors[1]
+        assert level is not None
+        return (0 if tors[0] is not None else level), trunks, (0 if tors[1] is not None else level)
+
+    def rack_of(self, host: int) -> int:
+        """Of a worker, a number of its ToR."""
+        same: Sequence[tuple[int, int | None]] = list(
+            zip(self._module_of, self._tor_of, strict=True)
+        )
+        return same.index(same[host])
