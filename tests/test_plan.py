@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from dmlcomm import errors
+from dmlcomm import _core, errors
 from dmlcomm.lab import Lab
 from dmlcomm.planning import measure, network, plan_file
 from dmlcomm.planning.network import PlanError
@@ -89,6 +89,18 @@ def test_json_of_65536_hosts():
     by_name = {entry["name"]: entry for entry in found["algorithms"]}
     assert by_name["bml_ring"]["priced_by"] == "lockstep"
     assert 1 < by_name["bml_ring"]["seconds"] / found["bound_s"] < 1.5
+
+
+def test_bml_on_65536_hosts_takes_what_theory_says():
+    planned = network.parse("bcube:16,4", "1gbit", mtu=9000)
+    core = planned.core()
+    core.alpha_s, core.overhead_s, core.contention = 1e-9, 1e-12, 1.0
+    prices = _core.compare(core, planned.of_job(), "all_reduce", 100_000_000, 4).prices
+    num_hosts = 16**4
+    theory = 2 * (num_hosts - 1) / (4 * num_hosts) * 8e8 / (1e9 * planned.efficiency)
+    for name in ("bml", "bml_ring"):
+        (price,) = [price for price in prices if price.name == name]
+        assert price.seconds == pytest.approx(theory, rel=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """``dmlcomm simulate``: schedules as flows, jobs that share links, events, and bad files."""
 
 import dataclasses
+import importlib.util
 import json
 import random
 import subprocess
@@ -13,6 +14,7 @@ from dmlcomm import _core
 from dmlcomm.lab import psnet
 from dmlcomm.planning import network as networks
 from dmlcomm.planning.network import PlanError
+from dmlcomm.simulate import picture
 from dmlcomm.simulate.fields import ScenarioError
 from dmlcomm.simulate.push_pull import STREAM
 from dmlcomm.simulate.run import Player
@@ -399,6 +401,19 @@ def test_a_file_that_is_none(tmp_path):
         load(str(path))
 
 
+def test_a_picture_without_matplotlib_says_what_to_install(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    result = play(on_two_hosts(ONE_SECOND))
+    with pytest.raises(ScenarioError, match=r"needs matplotlib: pip install dmlcomm\[lab\]"):
+        picture.draw(result, "", tmp_path / "drawn.png")
+
+
+def test_a_picture_that_cannot_be_written_is_named(tmp_path):
+    pytest.importorskip("matplotlib")
+    with pytest.raises(ScenarioError, match=r"nowhere/drawn.png cannot be written: No such file"):
+        picture.draw(play(on_two_hosts(ONE_SECOND)), "", tmp_path / "nowhere" / "drawn.png")
+
+
 def test_the_command(tmp_path):
     path = tmp_path / "scenario.yaml"
     path.write_text(json.dumps(NETWORKS[2] | {"jobs": [{"op": "all_reduce", "size": "1MB"}]}))
@@ -415,6 +430,10 @@ def test_the_command(tmp_path):
     assert found["makespan_s"] == found["jobs"][0]["steps"][0]["end_s"] > 0
     assert len(found["links"]) == 36
     assert all(0 < link["utilisation"] <= 1 for link in found["links"])
+    drawn = tmp_path / "drawn.png"
+    if importlib.util.find_spec("matplotlib"):
+        assert run("--picture", str(drawn), str(path)).returncode == 0
+        assert drawn.read_bytes().startswith(b"\x89PNG")
     wrong = run(str(tmp_path / "nothing.yaml"))
     assert wrong.returncode == 1
     assert "error: " in wrong.stderr

@@ -2,12 +2,14 @@
 
 import json
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from dmlcomm import _shell
 from dmlcomm.simulate import report, scenario
+from dmlcomm.simulate.picture import draw
 from dmlcomm.simulate.run import Player, Result
 
 app = _shell.application()
@@ -17,6 +19,10 @@ app = _shell.application()
 def simulate(
     file: Annotated[str, typer.Argument(help="The scenario, a YAML file.", show_default=False)],
     seed: Annotated[int, typer.Option(help="Draws the jitter of computations.")] = 0,
+    picture: Annotated[
+        Path | None,
+        typer.Option(help="Draw jobs and the use of links as a PNG; needs matplotlib."),
+    ] = None,
     as_json: _shell.AsJson = False,
 ) -> None:
     """Play jobs on a network flow by flow: times, throughput, and how much links are used.
@@ -26,6 +32,8 @@ def simulate(
     try:
         wanted = scenario.load(file)
         result = _run(Player(wanted, seed))
+        if picture is not None:
+            draw(result, wanted.topology, picture)
     except ValueError as error:
         _shell.fail(error)
     if as_json:
