@@ -82,6 +82,28 @@ TEST(SimulationTest, NoLinkCarriesMoreThanItCanAndNobodyIsEarly) {
   }
 }
 
+TEST(SimulationTest, NoLinkCarriesMoreThanItCanBetweenTwoShares) {
+  for (uint32_t seed = 0; seed < 60; ++seed) {
+    const Job job = random_job(seed);
+    const Simulation simulation = simulation_of(job);
+    const Outcome outcome = *simulation.run(always, 0.05);
+    for (size_t link = 0; link < job.capacities.size(); ++link) {
+      const double busy_s = 8 * outcome.link_bytes[link] / job.capacities[link];
+      EXPECT_LE(busy_s, outcome.makespan_s * (1 + 1e-8));
+    }
+    for (size_t i = 0; i < job.flows.size(); ++i) {
+      for (TaskId other : job.flows[i].after) {
+        EXPECT_GE(outcome.starts_s[i], outcome.ends_s[static_cast<size_t>(other)]);
+      }
+      for (int64_t link : job.flows[i].path) {
+        const double alone_s = 8 * job.flows[i].bytes / job.capacities[static_cast<size_t>(link)];
+        EXPECT_GE(outcome.ends_s[i] - outcome.starts_s[i], alone_s * (1 - 1e-8) - 1e-12);
+      }
+    }
+    EXPECT_EQ(simulation.run(always, -1).status().code(), StatusCode::invalid_argument);
+  }
+}
+
 TEST(SimulationTest, ALinkIsNeverIdleWhileItsOnlyFlowsWait) {
   // One link: the last flow ends when all bytes are through, whatever the shares are.
   std::mt19937 random(7);

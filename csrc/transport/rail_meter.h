@@ -33,7 +33,8 @@ class RailMeter {
   // Until `now_ns`, `active_ns` have passed in operations, which would have taken `latency_s` if
   // bytes took no time. The period ends if it has bytes enough to tell a rate. With vague traffic
   // the rail may have waited for the port of another one, or for ranks that woke up: that counts
-  // only until there is something better. Slowed traffic tells only that the rail has at least its rate, mixed traffic nothing.
+  // only until there is something better. Slowed traffic tells only that the rail has at least its
+  // rate, mixed traffic nothing.
   void end_period(int64_t now_ns, int64_t active_ns, double latency_s, Traffic traffic);
 
   // Which rail carries a small message that may take any: of those that are not much slower than
