@@ -185,6 +185,33 @@ class PsSnapshot:
         """Each {"shard", "arrays": uint8 arrays without a copy, "steps": updates per piece,
         "pushes": uint64 rows of piece, worker, incarnation, sequence number}."""
 
+# Number of the first proxy, among those of workers.
+FIRST_PROXY: Final[int]
+
+class ProxyUplink:
+    """A proxy's connection to its parent, for the models of one server."""
+
+    def __init__(self, transport: str = "auto") -> None: ...
+    def serve(
+        self, server: int, num_servers: int, num_workers: int, transport: str = "auto"
+    ) -> PsServer:
+        """The server that those below see."""
+    def connect(
+        self,
+        place: int,
+        server: int,
+        rails: list[tuple[str, str]],
+        first_rail: int,
+        set: Callable[[str, bytes], None],  # noqa: A002
+        get: Callable[[str], str | bytes],
+        timeout_s: float,
+    ) -> None:
+        """Once. place: of this proxy in the tree; server: the number of the one at the root."""
+    def check(self) -> None:
+        """ConnectionError once the parent is lost."""
+    def rails(self) -> list[dict[str, Any]]: ...
+    def close(self) -> None: ...
+
 class PsServer:
     def __init__(
         self, server: int, num_servers: int, num_workers: int, transport: str = "auto"
@@ -229,6 +256,12 @@ class PsServer:
         workers: list[int],
         shards: list[dict[str, Any]],
     ) -> None: ...
+    def start_up(self, expected: list[int]) -> None:
+        """Of a proxy: all workers of the job have come, these of them below this proxy."""
+    def take_in(self, worker: int) -> None:
+        """The worker has registered with a proxy: it is not gone any more."""
+    def gone(self) -> list[int]:
+        """Workers that have left or were lost."""
     def give_up(self, worker: int) -> None:
         """The clocks of a worker that has no connection count no more until it comes."""
     def close(self) -> None: ...

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -78,3 +79,25 @@ def wait_for(process: "subprocess.Popen[Any]") -> int:
 def exit_code(returned: int) -> int:
     """As shells report it: 128 + n for a process that signal n has ended."""
     return 128 - returned if returned < 0 else returned
+
+
+class StopSignals:
+    """SIGTERM and SIGINT as something to wait for."""
+
+    def __init__(self) -> None:
+        self._numbers = {signal.SIGTERM, signal.SIGINT}
+        # Blocked here, before there are threads: none of them gets the signal instead of wait().
+        signal.pthread_sigmask(signal.SIG_BLOCK, self._numbers)
+
+    def also_when_stdin_ends(self) -> None:
+        """Ends the process with its parent, which holds the other end, and may die silently."""
+
+        def watch() -> None:
+            while os.read(0, 4096):  # no lock of sys.stdin, which would hold up the end
+                pass
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        threading.Thread(target=watch, name="dmlcomm-stdin", daemon=True).start()
+
+    def wait(self) -> None:
+        signal.sigwait(self._numbers)

@@ -17,6 +17,7 @@ COMMANDS = {
     "doctor": "dmlcomm.doctor_command:app",
     "lab": "dmlcomm.lab.commands:app",
     "plan": "dmlcomm.planning.commands:app",
+    "proxy": "dmlcomm.proxy.commands:app",
     "ps": "dmlcomm.ps.commands:app",
     "regroup": "dmlcomm.regroup.commands:app",
     "run": "dmlcomm.ps.run_command:app",

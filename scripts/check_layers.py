@@ -39,9 +39,10 @@ MAY_INCLUDE = {
     "transport": ["base", "memory", "kernels", "topology"],
     "engine": CORE,
     "ps": CORE,
-    "bindings": [*CORE, "ps", "sim"],
+    "proxy": [*CORE, "ps"],
+    "bindings": [*CORE, "proxy", "ps", "sim"],
     "torch": [*CORE, "ps"],
-    "tests": [*CORE, "ps", "sim"],
+    "tests": [*CORE, "proxy", "ps", "sim"],
 }
 # Foreign header prefix -> folders of csrc/ that may include it.
 FOREIGN_HEADERS = {
@@ -59,7 +60,7 @@ ENVIRONMENT_EXCEPTIONS = {
 # Folder or top-level module of dmlcomm/ -> those that it may import, besides itself: each stands
 # above. A folder that is not here belongs to the one that holds it.
 BASE = ["_core", "errors", "lazy", "log", "rail", "units"]
-PS_SHARED = ["ps/_proto", "ps/description", "ps/pairing", "ps/protocol", "ps/tls"]
+PS_SHARED = ["ps/_proto", "ps/description", "ps/pairing", "ps/protocol", "ps/tls", "ps/tree"]
 MAY_IMPORT: dict[str, list[str]] = {
     "_core": [],
     "_c10d": [],
@@ -82,11 +83,12 @@ MAY_IMPORT: dict[str, list[str]] = {
     "ps/server": [*BASE, *PS_SHARED, "network"],
     "ps/worker": [*BASE, *PS_SHARED, "network", "prio"],
     "ps": [*BASE, *PS_SHARED, "_shell", "ps/server", "ps/worker"],
+    "proxy": [*BASE, *PS_SHARED, "_shell", "network", "ps/server", "ps/worker"],
     "backends": [*BASE, "_c10d", "bml", "network", "planning", "prio", "ps/worker"],
     "doctor": [*BASE, "backends", "bml", "network"],
     "doctor_command": ["_shell", "doctor", "errors", "planning"],
     "cli": [
-        *("_shell", "doctor", "doctor_command", "lab", "planning", "prio/switch", "ps"),
+        *("_shell", "doctor", "doctor_command", "lab", "planning", "prio/switch", "proxy", "ps"),
         *("regroup", "simulate"),
     ],
     "__init__": ["backends", "errors", "lab", "lazy", "prio", "ps", "rail", "sim"],

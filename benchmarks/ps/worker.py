@@ -53,7 +53,9 @@ def _measure(client: Client, options: argparse.Namespace) -> dict:
             push_s.append(pushed - began)
             pull_s.append(ended - pushed)
             both_s.append(ended - began)
-    return {"push_s": push_s, "pull_s": pull_s, "both_s": both_s, "wrong": wrong}
+    steps = WARM_UP + options.repeats
+    times = {"push_s": push_s, "pull_s": pull_s, "both_s": both_s}
+    return times | {"wrong": wrong, "steps": steps}
 
 
 def _parse() -> argparse.Namespace:

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/proxy_setting.h"
 #include "base/str_cat.h"
 #include "base/ticket.h"
 
@@ -272,6 +273,14 @@ Result<Config> read_config() {
   Config config;
   if (Status status = read_into(&config); !status.ok()) return status;
   return config;
+}
+
+Result<std::string> proxy_setting() {
+  const Variable variable("DMLCOMM_PROXY");
+  if (!variable.is_set()) return std::string("auto");
+  const std::string text(variable.text);
+  if (text == "auto" || text == "none" || text.front() == '/') return text;
+  return variable.illegal("auto, none, or the path of a proxy's socket, which begins with /");
 }
 
 const Result<Config>& process_config() {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/config.h"
+#include "base/proxy_setting.h"
 
 namespace py = pybind11;
 
@@ -18,7 +19,7 @@ std::string port_range_of(const Config& config) {
 }
 
 // One key per environment variable: its name without "DMLCOMM_", in lower case.
-py::dict dict_of(const Config& config) {
+py::dict dict_of(const Config& config, const std::string& proxy) {
   py::dict values;
   values["socket_ifname"] = config.socket_ifname;
   values["topology"] = config.topology;
@@ -30,6 +31,7 @@ py::dict dict_of(const Config& config) {
   values["ps_servers"] = config.ps_servers;
   values["ps_token"] = config.ps_token;
   values["ps_worker"] = config.ps_worker;
+  values["proxy"] = proxy;
   values["peer_timeout_s"] = config.peer_timeout_s;
   values["log_level"] = to_string(config.log_level);
   values["spin_us"] = config.spin_us;
@@ -47,7 +49,9 @@ py::dict dict_of(const Config& config) {
 py::dict process_config_dict() {
   Result<Config> config = process_config();
   if (!config.ok()) throw py::value_error(config.status().message());
-  return dict_of(*config);
+  const Result<std::string> proxy = proxy_setting();
+  if (!proxy.ok()) throw py::value_error(proxy.status().message());
+  return dict_of(*config, *proxy);
 }
 
 }  // namespace
@@ -57,7 +61,7 @@ void bind_config(py::module_& module) {
              "The process's configuration: one key per variable DMLCOMM_<KEY>. Raises ValueError "
              "when the environment is wrong.");
   module.def(
-      "config_defaults", [] { return dict_of(Config{}); },
+      "config_defaults", [] { return dict_of(Config{}, "auto"); },
       "What config() returns when no variable is set.");
 }
 

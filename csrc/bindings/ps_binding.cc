@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/str_cat.h"
 #include "bindings/ps_python.h"
+#include "proxy/uplink.h"
 #include "ps/client.h"
 #include "ps/server.h"
 
@@ -19,6 +20,7 @@ namespace py = pybind11;
 namespace dmlcomm::bindings {
 namespace {
 
+using proxy::Uplink;
 using ps::Client;
 using ps::ModelSpec;
 using ps::Server;
@@ -303,7 +305,55 @@ void bind_server(py::module_& module) {
       .def("restore", &restore, py::arg("model"), py::arg("spec"), py::arg("python_rule"),
            py::arg("clock"), py::arg("workers"), py::arg("shards"))
       .def("give_up", &Server::give_up, kRelease, py::arg("worker"))
+      .def("start_up", &Server::start_up, kRelease, py::arg("expected"))
+      .def("take_in", &Server::take_in, kRelease, py::arg("worker"))
+      .def("gone", &Server::gone, kRelease)
       .def("close", &Server::close, kRelease);
+}
+
+// --- proxy ---
+
+void connect_up(Uplink& uplink, uint32_t place, uint32_t server, const Rails& rails, int first_rail,
+                py::object set, py::object get, double timeout_s) {
+  auto rendezvous = make_rendezvous(std::move(set), std::move(get));
+  const py::gil_scoped_release release;
+  check(uplink.connect(ps::kFirstProxy + place,
+                       {server, to_rails(rails), first_rail, to_ms(timeout_s)}, rendezvous));
+}
+
+py::list uplink_rails(Uplink& uplink) {
+  std::vector<transport::RailCounters> rails;
+  {
+    const py::gil_scoped_release release;
+    rails = uplink.rails();
+  }
+  py::list list;
+  for (const auto& rail : rails) list.append(to_dict(rail));
+  return list;
+}
+
+void bind_uplink(py::module_& module) {
+  py::class_<Uplink, std::shared_ptr<Uplink>>(module, "ProxyUplink",
+                                              "A proxy's connection to its parent.")
+      .def(py::init([](const std::string& transport) {
+             return std::make_shared<Uplink>(config_with(transport));
+           }),
+           py::arg("transport") = "auto")
+      .def(
+          "serve",
+          [](const std::shared_ptr<Uplink>& uplink, uint32_t server, uint32_t num_servers,
+             uint32_t num_workers, const std::string& transport) {
+            return std::make_shared<Server>(ps::ServerOptions{server, num_servers, num_workers,
+                                                              config_with(transport), uplink});
+          },
+          py::arg("server"), py::arg("num_servers"), py::arg("num_workers"),
+          py::arg("transport") = "auto", "The server that those below see.")
+      .def("connect", &connect_up, py::arg("place"), py::arg("server"), py::arg("rails"),
+           py::arg("first_rail"), py::arg("set"), py::arg("get"), py::arg("timeout_s"))
+      .def(
+          "check", [](const Uplink& uplink) { check(uplink.error()); }, kRelease)
+      .def("rails", &uplink_rails)
+      .def("close", &Uplink::close, kRelease);
 }
 
 // --- client ---
@@ -463,7 +513,9 @@ void bind_ps(py::module_& module) {
   bind_memory(module);
   bind_data(module);
   bind_server(module);
+  bind_uplink(module);
   bind_client(module);
+  module.attr("FIRST_PROXY") = ps::kFirstProxy;
 }
 
 }  // namespace dmlcomm::bindings

@@ -14,6 +14,10 @@
 namespace dmlcomm::ps {
 
 constexpr uint32_t kMaxWorkers = 4096;
+// Proxies have the numbers from here on, by their place in the tree. They have no clocks.
+constexpr uint32_t kFirstProxy = kMaxWorkers;
+constexpr uint32_t kMaxProxies = 4096;
+constexpr bool is_proxy(uint32_t number) { return number >= kFirstProxy; }
 constexpr uint64_t kGone = UINT64_MAX;
 
 class ClockVector {

@@ -1,9 +1,12 @@
 #include "ps/model.h"
 
 #include <algorithm>
+#include <cstring>
+#include <limits>
 #include <utility>
 
 #include "base/log.h"
+#include "kernels/convert.h"
 
 namespace dmlcomm::ps {
 namespace {
@@ -114,10 +117,24 @@ void Model::seal() {
 
 // The next push or pull of a piece applies its windows that are complete now. So a pull sends one
 // piece while it applies the next, and several pulls share the work. Only those of
-// tables are applied here: their mean is over the workers that count now.
+// tables are applied here: their mean is over the workers that count now. And those of a proxy go
+// up: others wait for them.
 void Model::tick(uint32_t worker, uint64_t clock) {
   clocks_.set(worker, clock);
-  advance_all([&](const Piece& piece) { return spec().spaces[piece.space].sparse(); });
+  advance_ticked();
+}
+
+void Model::tick_all(const std::set<uint32_t>& workers, uint64_t clock) {
+  for (uint32_t worker : workers) {
+    if (clocks_.get(worker) < clock) clocks_.set(worker, clock);
+  }
+  advance_ticked();
+}
+
+void Model::advance_ticked() {
+  advance_all([&](const Piece& piece) {
+    return options_.upstream != nullptr || spec().spaces[piece.space].sparse();
+  });
   events_.signal();
 }
 
@@ -137,6 +154,23 @@ void Model::advance_all(Wanted wanted) {
 void Model::attach(uint32_t worker, uint64_t clock, uint64_t incarnation) {
   for (const auto& shard : shards_) shard->attach(worker, clock, incarnation);
   tick(worker, clock);
+  if (options_.upstream == nullptr) return;
+  // Windows that have gone up lack this worker, and the next ones have it: it counts from now on.
+  uint64_t first = clock;
+  for (const auto& shard : shards_) {
+    for (size_t i = 0; i < shard->pieces().size(); ++i) {
+      PieceState& state = shard->state(i);
+      std::lock_guard lock(state.mutex);
+      first = std::max(first, open_clock(state));
+    }
+  }
+  uint64_t none = kGone;
+  (void)first_clock_.compare_exchange_strong(none, first);
+  options_.upstream->attach(options_.model, worker, first, incarnation);
+}
+
+void Model::expect(uint32_t worker) {
+  if (clocks_.get(worker) == kGone) clocks_.set(worker, 0);
 }
 
 uint64_t Model::min_clock() const {
@@ -162,23 +196,27 @@ Result<bool> Model::push(uint32_t shard, size_t piece, const Push& push, BufferP
   std::unique_lock lock(state.mutex);
   bool moved = false;
   DMLCOMM_RETURN_IF_ERROR(keep_failure(advance(of, state, &moved)));
-  Mark& mark = state.mark_of(push.worker);
-  const uint64_t clock = std::max(push.clock, state.version);
-  if (!mark.pushes.contains(push.sequence) && clock >= state.version + kMaxWindows &&
-      spec().apply == Apply::at_clock) {
+  const uint64_t clock = std::max(push.clock, open_clock(state));
+  if (clock >= state.version + kMaxWindows && spec().apply == Apply::at_clock &&
+      !state.mark_of(push.worker).pushes.contains(push.sequence)) {
     return false;
   }
-  const bool is_new = mark.pushes.take(push.sequence, push.unfinished, window_clock(clock));
-  if (push.closes) mark.closed = std::max(mark.closed, push.clock + 1);
+  const bool is_new = take_note(state, push, window_clock(clock));
+  const bool in_order = push.merged != nullptr || options_.upstream != nullptr;
   Status status;
-  if (is_new &&
-      (spec().apply == Apply::at_push ||
-       (state.windows.empty() && clock == state.version && closed_clock(state) > clock))) {
+  const bool at_once =
+      spec().apply == Apply::at_push ||
+      (state.windows.empty() && clock == state.version && closed_clock(state) > clock);
+  if (is_new && at_once && options_.upstream == nullptr) {
     status = push_at_once(of, state, push, wire);
     moved |= spec().apply == Apply::at_clock;
   } else if (is_new) {
     Window& window = of.window_of(state, clock, pool_);
-    of.add(state, window, wire, pool_);
+    if (in_order) {
+      of.keep_part(state, window, push, wire, pool_);
+    } else {
+      of.add(state, window, wire, pool_);
+    }
     if (push.learning_rate == push.learning_rate) window.learning_rate = push.learning_rate;
   }
   if (status.ok()) status = advance(of, state, &moved);
@@ -188,13 +226,31 @@ Result<bool> Model::push(uint32_t shard, size_t piece, const Push& push, BufferP
   return true;
 }
 
+// Whether the push is new, and only once. Of a proxy's that is so unless one of its workers has
+// closed the clock before: all of their pushes of a clock come as one.
+bool Model::take_note(PieceState& state, const Push& push, uint64_t clock) {
+  if (push.merged == nullptr) {
+    Mark& mark = state.mark_of(push.worker);
+    if (push.closes) mark.closed = std::max(mark.closed, push.clock + 1);
+    return mark.pushes.take(push.sequence, push.unfinished, clock);
+  }
+  bool is_new = push.num_pushes > 0;
+  for (uint32_t worker : *push.merged) {
+    uint64_t& closed = state.mark_of(worker).closed;
+    is_new &= closed <= push.clock;
+    closed = std::max(closed, push.clock + 1);
+  }
+  return is_new;
+}
+
 // Without a window: every push is an update, or this one is all that was missing of its clock.
 Status Model::push_at_once(Shard& shard, PieceState& state, const Push& push,
                            BufferPool::Buffer& wire) {
   BufferPool::Buffer gradient = shard.take_stored(state.piece, wire, pool_);
   if (spec().apply == Apply::at_clock) leave(shard, state);
   ++state.step;
-  DMLCOMM_RETURN_IF_ERROR(update_piece(shard, state, push.learning_rate, gradient, 1.0));
+  const double scale = scale_of(push.num_pushes);
+  DMLCOMM_RETURN_IF_ERROR(update_piece(shard, state, push.learning_rate, gradient, scale));
   if (spec().apply == Apply::at_clock) {
     ++state.version;
     arrive(shard, state);
@@ -246,6 +302,7 @@ Status Model::push_rows_of_piece(Shard& shard, PieceState& state, const Push& pu
 // Goes through the clocks that every worker has closed: applies their windows, and keeps what a
 // snapshot wants. A piece whose update has failed stays where it was.
 Status Model::advance(Shard& shard, PieceState& state, bool* moved) {
+  if (options_.upstream != nullptr) return pass_up(shard, state);
   if (!sealed() || state.has_failed) return Status();
   const uint64_t closed = closed_clock(state);
   if (snapshots_.is_filling()) arrive(shard, state);
@@ -270,15 +327,15 @@ Status Model::advance(Shard& shard, PieceState& state, bool* moved) {
 
 Status Model::apply(Shard& shard, PieceState& state, Window& window) {
   ++state.step;
-  const bool is_mean = spec().combine == Combine::mean && spec().apply == Apply::at_clock;
+  shard.add_parts(state, window);
   const Space& space = spec().spaces[state.piece.space];
   const std::byte* sum = window.sum.get();
   if (!space.sparse()) {
-    const double scale = is_mean ? 1.0 / window.num_pushes : 1.0;
-    return update_piece(shard, state, window.learning_rate, window.sum, scale);
+    return update_piece(shard, state, window.learning_rate, window.sum,
+                        scale_of(window.num_pushes));
   }
   // Every worker has rows of its own: the mean is over the workers, as if each had sent all rows.
-  const double scale = is_mean ? 1.0 / std::max(1u, clocks_.num_counting()) : 1.0;
+  const double scale = scale_of(std::max(1u, clocks_.num_counting()));
   const uint64_t row_bytes = space.row_elements * size_of(space.stored());
   for (uint64_t row = 0; row < window.rows.size(); ++row) {
     if (!window.rows[row]) continue;
@@ -286,6 +343,11 @@ Status Model::apply(Shard& shard, PieceState& state, Window& window) {
                                    space.row_elements, sum + row * row_bytes, scale));
   }
   return Status();
+}
+
+double Model::scale_of(uint32_t num_pushes) const {
+  const bool is_mean = spec().combine == Combine::mean && spec().apply == Apply::at_clock;
+  return is_mean ? 1.0 / num_pushes : 1.0;
 }
 
 // If the rule ignores the old weights the gradient's memory becomes the weights'.
@@ -346,7 +408,12 @@ bool Model::can_send_in_place(const Piece& piece) const {
 Result<bool> Model::pull(uint32_t shard, size_t piece, uint64_t needed, bool in_place,
                          std::byte* scratch, const std::byte** data) {
   DMLCOMM_RETURN_IF_ERROR(failure());
-  if (!sealed()) return false;
+  if (!sealed()) {
+    if (options_.upstream != nullptr && !is_fetching_.exchange(true)) {
+      options_.upstream->fetch(shared_from_this(), shard, first_clock_.load());
+    }
+    return false;
+  }
   Shard& of = *find(shard);
   PieceState& state = of.state(piece);
   std::lock_guard lock(state.mutex);
@@ -404,6 +471,80 @@ Status Model::check_rows(uint32_t shard, const Rows& rows) const {
                   spec().spaces[rows.space].num_rows(), " rows");
   }
   return Status();
+}
+
+// --- of a proxy ---
+
+// One window of a piece is on its way at a time: its answer is what the workers below continue
+// from.
+Status Model::pass_up(Shard& shard, PieceState& state) {
+  if (!sealed() || state.is_up || !options_.upstream->has_started()) return Status();
+  if (state.version >= closed_clock(state)) return Status();
+  Window window;
+  window.learning_rate = std::numeric_limits<double>::quiet_NaN();
+  if (!state.windows.empty() && state.windows.front().clock == state.version) {
+    window = std::move(state.windows.front());
+    state.windows.pop_front();
+    shard.add_parts(state, window);
+  }
+  const Space& space = spec().spaces[state.piece.space];
+  if (window.sum == nullptr) {
+    window.sum = pool_.take();
+    std::memset(window.sum.get(), 0, state.piece.count * size_of(space.stored()));
+  }
+  if (space.wire != space.stored()) {
+    BufferPool::Buffer wire = pool_.take();
+    kernels::convert(wire.get(), space.wire, window.sum.get(), space.stored(), state.piece.count);
+    window.sum = std::move(wire);
+  }
+  state.is_up = true;
+  options_.upstream->forward({shared_from_this(), shard.number(), state.index, state.version,
+                              window.num_pushes, window.learning_rate, std::move(window.sum),
+                              pool_.take()});
+  return Status();
+}
+
+void Model::send_up() {
+  advance_all([](const Piece&) { return true; });
+}
+
+void Model::take_answer(uint32_t shard, size_t piece, uint64_t clock, BufferPool::Buffer& wire) {
+  Shard& of = *find(shard);
+  PieceState& state = of.state(piece);
+  {
+    std::lock_guard lock(state.mutex);
+    const Space& space = spec().spaces[state.piece.space];
+    if (space.wire == space.stored()) {
+      std::swap(state.weights, wire);
+    } else {
+      of.store(state, 0, state.piece.count, wire.get());
+    }
+    state.version = clock + 1;
+    state.is_up = false;
+    (void)pass_up(of, state);
+  }
+  events_.signal();
+}
+
+void Model::take_value(uint32_t shard, size_t piece, uint64_t clock, const std::byte* wire) {
+  Shard& of = *find(shard);
+  PieceState& state = of.state(piece);
+  std::lock_guard lock(state.mutex);
+  if (sealed()) return;  // a worker of this host was to provide them, and has
+  of.store(state, 0, state.piece.count, wire);
+  state.version = clock;
+}
+
+void Model::take_values() {
+  seal();
+  send_up();
+}
+
+void Model::load(uint32_t shard, size_t piece, std::byte* wire) {
+  Shard& of = *find(shard);
+  PieceState& state = of.state(piece);
+  std::lock_guard lock(state.mutex);
+  of.load(state, 0, state.piece.count, wire);
 }
 
 // --- checkpoints ---

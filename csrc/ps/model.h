@@ -8,6 +8,9 @@
 // A worker closes a clock for all pieces by tick(), or piece by piece by a push that `closes`: then
 // a piece can be updated and pulled while the next ones are still on their way.
 //
+// The model of a proxy has an Upstream in the place of a rule: a window that every worker below has
+// closed goes up, piece by piece, and the answer is the next version of the piece.
+//
 // Threads: any thread may call any method at any time. Pieces have a lock each; clocks are atomic.
 // Every change that a pull may wait for signals the server's EventCount. The first failure of the
 // rule is kept, and every later push and pull returns it.
@@ -23,21 +26,13 @@
 #include "ps/rules/rule.h"
 #include "ps/shard.h"
 #include "ps/snapshot.h"
+#include "ps/upstream.h"
 
 namespace dmlcomm::ps {
 
 // Bound on the clocks that a worker is ahead of the slowest one: windows take memory. Beyond it,
 // its pushes wait.
 constexpr uint64_t kMaxWindows = 64;
-
-struct Push {
-  uint32_t worker = 0;
-  uint64_t clock = 0;
-  uint64_t sequence = 0;
-  uint64_t unfinished = 0;  // the worker repeats no push with a smaller sequence number
-  bool closes = false;
-  double learning_rate = 0;  // NaN: the rule's
-};
 
 struct Rows {
   uint32_t space = 0;
@@ -53,9 +48,10 @@ struct ModelOptions {
   std::shared_ptr<const Rule> rule;
   uint64_t checkpoint_every = 0;  // clocks; 0: never
   bool huge_pages = true;
+  Upstream* upstream = nullptr;  // of a proxy's model; outlives it
 };
 
-class Model {
+class Model : public std::enable_shared_from_this<Model> {
  public:
   Model(ModelOptions options, EventCount& events);
 
@@ -71,11 +67,15 @@ class Model {
 
   // --- clocks ---
   void tick(uint32_t worker, uint64_t clock);
+  // The same of all workers of a proxy; none goes back.
+  void tick_all(const std::set<uint32_t>& workers, uint64_t clock);
   // The worker takes part from `clock` on. Another incarnation counts its pushes anew.
   void attach(uint32_t worker, uint64_t clock, uint64_t incarnation);
   // The worker has left or is lost: its clock counts no more.
   void drop(uint32_t worker) { tick(worker, kGone); }
   const ClockVector& clocks() const { return clocks_; }
+  // A proxy: no window goes up before this worker has closed it; unless it is here already.
+  void expect(uint32_t worker);
   // All windows before this clock are closed.
   uint64_t min_clock() const;
 
@@ -98,6 +98,18 @@ class Model {
 
   Status check_rows(uint32_t shard, const Rows& rows) const;
 
+  // --- of a proxy ---
+  // Sends up what is complete.
+  void send_up();
+  // The piece after `clock`, as it was received; the model keeps the buffer.
+  void take_answer(uint32_t shard, size_t piece, uint64_t clock, BufferPool::Buffer& wire);
+  // A piece at the clock that fetch() was given; take_values() when all are there.
+  void take_value(uint32_t shard, size_t piece, uint64_t clock, const std::byte* wire);
+  void take_values();
+  // Elements of a piece as messages have them; not before the first values are complete here.
+  void load(uint32_t shard, size_t piece, std::byte* wire);
+  EventCount& events() { return events_; }
+
   // --- checkpoints ---
   // The complete snapshot, each once, or null.
   std::shared_ptr<Snapshot> take_snapshot();
@@ -112,6 +124,7 @@ class Model {
   Status failure() const;
   template <typename Wanted>
   void advance_all(Wanted wanted);
+  void advance_ticked();
   Status keep_failure(const Status& status);
   std::shared_ptr<Snapshot> describe_snapshot(uint64_t clock) const;
 
@@ -119,7 +132,11 @@ class Model {
   uint64_t closed_clock(const PieceState& state) const;
   uint64_t window_clock(uint64_t clock) const;
   Status push_at_once(Shard& shard, PieceState& state, const Push& push, BufferPool::Buffer& wire);
+  double scale_of(uint32_t num_pushes) const;
   Status advance(Shard& shard, PieceState& state, bool* moved);
+  Status pass_up(Shard& shard, PieceState& state);
+  bool take_note(PieceState& state, const Push& push, uint64_t clock);
+  uint64_t open_clock(const PieceState& state) const { return state.version + state.is_up; }
   Status apply(Shard& shard, PieceState& state, Window& window);
   Status update_piece(Shard& shard, PieceState& state, double learning_rate,
                       BufferPool::Buffer& gradient, double scale);
@@ -141,6 +158,9 @@ class Model {
   ClockVector clocks_;
   SnapshotKeeper snapshots_;
   std::atomic<bool> sealed_{false};
+  // Of a proxy: the first worker's clock, at which the weights are fetched.
+  std::atomic<uint64_t> first_clock_{kGone};
+  std::atomic<bool> is_fetching_{false};
   std::atomic<bool> has_failed_{false};
   mutable std::mutex failure_mutex_;
   Status failure_;  // guarded by failure_mutex_

@@ -3,8 +3,13 @@
 #include <utility>
 
 #include "base/str_cat.h"
+#include "ps/clock_vector.h"
 
 namespace dmlcomm::ps {
+
+std::string name_of(uint32_t number) {
+  return is_proxy(number) ? str_cat("proxy ", number - kFirstProxy) : str_cat("worker ", number);
+}
 
 Result<std::shared_ptr<engine::Communicator>> meet(
     int rank, uint32_t own, const PairOptions& options, const Config& config,
@@ -13,7 +18,7 @@ Result<std::shared_ptr<engine::Communicator>> meet(
   communicator.rank = rank;
   communicator.num_ranks = 2;
   const bool is_worker = rank == kWorkerRank;
-  communicator.names = {str_cat("worker ", is_worker ? own : options.other),
+  communicator.names = {name_of(is_worker ? own : options.other),
                         str_cat("server ", is_worker ? options.other : own)};
   communicator.name = str_cat(communicator.names[0], " - ", communicator.names[1]);
   communicator.rails = options.rails;

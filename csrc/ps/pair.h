@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/config.h"
@@ -24,6 +25,9 @@ struct PairOptions {
   int first_rail = -1;                        // see CommunicatorOptions::first_rail
   std::chrono::milliseconds timeout{30'000};
 };
+
+// "worker 3", "proxy 0".
+std::string name_of(uint32_t number);
 
 // Meets the other side; `rank` is kWorkerRank or kServerRank, `own` this side's number.
 Result<std::shared_ptr<engine::Communicator>> meet(

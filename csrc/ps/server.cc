@@ -26,9 +26,22 @@ void add_counters(std::vector<transport::RailCounters>* sums, const transport::R
 Server::Server(ServerOptions options) : options_(std::move(options)) {
   const Config& config = options_.config;
   if (config.transport != TransportChoice::tcp && config.shm_single_copy) (void)SharedArena::make();
+  if (options_.upstream == nullptr) return;
+  options_.upstream->on_failure([this](const Status& reason) { fail(reason); });
 }
 
 Server::~Server() { close(); }
+
+// A proxy without its parent: the workers are told why, and are not served any more.
+void Server::fail(const Status& reason) {
+  std::map<uint32_t, std::shared_ptr<Session>> sessions;
+  {
+    std::lock_guard lock(mutex_);
+    sessions = sessions_;
+  }
+  for (const auto& [worker, session] : sessions) session->end_but_count(reason.message());
+  events_.signal();
+}
 
 void Server::close() {
   std::map<uint32_t, std::shared_ptr<Session>> sessions;
@@ -40,11 +53,13 @@ void Server::close() {
   // First all of them, so that no window is taken for complete because its workers are cut off.
   for (const auto& [worker, session] : sessions) session->end_but_count("the server is closing");
   events_.signal();
+  if (options_.upstream != nullptr) options_.upstream->close();
 }
 
 // --- workers ---
 
 Status Server::fenced() {
+  if (options_.upstream != nullptr) DMLCOMM_RETURN_IF_ERROR(options_.upstream->error());
   if (!has_server(lost_servers_.load(), options_.server)) return Status();
   return Status(StatusCode::peer_lost, "server ", options_.server,
                 " was found lost by workers, which use its replica now; start a new job "
@@ -53,9 +68,9 @@ Status Server::fenced() {
 
 Status Server::join(const PairOptions& options, std::shared_ptr<transport::Rendezvous> rendezvous) {
   DMLCOMM_RETURN_IF_ERROR(fenced());
-  if (options.other >= kMaxWorkers) {
+  if (options.other >= kFirstProxy + kMaxProxies) {
     return Status(StatusCode::invalid_argument, "worker ", options.other, ": expected less than ",
-                  kMaxWorkers);
+                  kMaxWorkers, ", or a proxy's number, less than ", kFirstProxy + kMaxProxies);
   }
   std::shared_ptr<Session> old;
   {
@@ -69,7 +84,7 @@ Status Server::join(const PairOptions& options, std::shared_ptr<transport::Rende
   auto connected =
       meet(kServerRank, options_.server, options, options_.config, std::move(rendezvous));
   if (!connected.ok()) {
-    if (!has_session(options.other)) drop_worker(options.other);
+    if (!is_proxy(options.other)) give_up(options.other);
     return connected.status();
   }
   {
@@ -78,7 +93,7 @@ Status Server::join(const PairOptions& options, std::shared_ptr<transport::Rende
   }
   auto session = std::make_shared<Session>(options.other, std::move(*connected),
                                            static_cast<SessionHost&>(*this));
-  log_info("worker ", options.other, " has joined server ", options_.server);
+  log_info(name_of(options.other), " has joined server ", options_.server);
   // A replaced session ends after the lock: its threads may be about to take it.
   std::lock_guard lock(mutex_);
   if (closed_) return Status(StatusCode::aborted, "the server is closing");
@@ -104,13 +119,43 @@ void Server::drop_worker(uint32_t worker) {
     models = models_;
   }
   for (const auto& [number, model] : models) model->drop(worker);
+  if (options_.upstream != nullptr) options_.upstream->drop(worker);
+}
+
+void Server::take_in(uint32_t worker) {
+  std::lock_guard lock(mutex_);
+  gone_.erase(worker);
+}
+
+std::vector<uint32_t> Server::gone() {
+  std::lock_guard lock(mutex_);
+  return {gone_.begin(), gone_.end()};
+}
+
+void Server::start_up(const std::vector<uint32_t>& expected) {
+  std::map<uint32_t, std::shared_ptr<Model>> models;
+  {
+    std::lock_guard lock(mutex_);
+    expected_ = expected;
+    models = models_;
+    for (const auto& [number, model] : models) expect_on(*model);
+  }
+  options_.upstream->start();
+  for (const auto& [number, model] : models) model->send_up();
+}
+
+// With mutex_.
+void Server::expect_on(Model& model) {
+  for (uint32_t worker : expected_) {
+    if (!gone_.contains(worker)) model.expect(worker);
+  }
 }
 
 void Server::on_session_ended(uint32_t worker, const Status& reason) {
   if (reason.ok()) {
-    log_info("worker ", worker, " has left server ", options_.server);
+    log_info(name_of(worker), " has left server ", options_.server);
   } else {
-    log_warning("worker ", worker, " is lost to server ", options_.server,
+    log_warning(name_of(worker), " is lost to server ", options_.server,
                 ", the others go on: ", reason.message());
   }
 }
@@ -164,12 +209,14 @@ Status Server::create_model(uint32_t model, const ModelSpec& spec,
   options.model = model;
   options.spec = spec;
   options.shards = shards_here(spec);
-  options.num_expected = options_.num_workers;
+  options.num_expected = options_.upstream == nullptr ? options_.num_workers : 0;
+  options.upstream = options_.upstream.get();
   options.rule = std::move(rule);
   options.checkpoint_every = checkpoint_every_;
   options.huge_pages = options_.config.huge_pages;
   models_[model] = std::make_shared<Model>(std::move(options), events_);
   for (uint32_t worker : gone_) models_[model]->drop(worker);
+  expect_on(*models_[model]);
   log_info("model '", spec.name, "': ", describe(spec));
   return Status();
 }

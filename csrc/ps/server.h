@@ -22,7 +22,9 @@ struct ServerOptions {
   uint32_t server = 0;
   uint32_t num_servers = 1;
   uint32_t num_workers = 1;  // expected: nothing is applied before they have come
-  Config config;             // of the connections
+  Config config = {};        // of the connections
+  // Of a proxy, which expects nobody before start_up().
+  std::shared_ptr<Upstream> upstream = nullptr;
 };
 
 struct SessionStatus {
@@ -81,9 +83,21 @@ class Server final : private SessionHost {
   // The clocks of a worker without a connection count no more until it comes.
   void give_up(uint32_t worker);
 
+  // --- of a proxy ---
+  // All workers of the job have come, these of them below this proxy: windows go up from now on.
+  void start_up(const std::vector<uint32_t>& expected);
+
+  // --- of a server with proxies ---
+  // The worker has registered with a proxy: it is not lost any more.
+  void take_in(uint32_t worker) override;
+  // Workers that have left or were lost.
+  std::vector<uint32_t> gone();
+
   void close();
 
  private:
+  void fail(const Status& reason);
+  void expect_on(Model& model);
   EventCount& events() override { return events_; }
   uint64_t note_lost_servers(uint64_t lost) override;
   void on_session_ended(uint32_t worker, const Status& reason) override;
@@ -104,7 +118,8 @@ class Server final : private SessionHost {
   // Guarded by mutex_.
   std::map<uint32_t, std::shared_ptr<Model>> models_;
   std::map<uint32_t, std::shared_ptr<Session>> sessions_;  // by worker; also ended ones
-  std::set<uint32_t> gone_;  // workers that were here, and have left or were lost
+  std::set<uint32_t> gone_;         // workers that were here, and have left or were lost
+  std::vector<uint32_t> expected_;  // of a proxy
   uint64_t checkpoint_every_ = 0;
   bool closed_ = false;
 };

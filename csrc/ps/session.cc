@@ -52,6 +52,7 @@ Session::~Session() {
   answerer_.join();
   if (!communicator_->has_writer()) return;
   for (Incoming& piece : incoming_) (void)piece.buffer.release();
+  for (Merged& merged : merged_) (void)merged.piece.buffer.release();
 }
 
 void Session::end_but_count(const std::string& reason) {
@@ -89,9 +90,15 @@ void Session::end(const Status& reason) {
 void Session::receive_loop() {
   while (!ended()) {
     CommandBytes bytes;
-    Status status =
-        communicator_->recv({bytes.data(), bytes.size()}, kWorkerRank, kCommand, patient())
-            ->wait(kNoLimit);
+    const engine::OperationPtr next =
+        communicator_->recv({bytes.data(), bytes.size()}, kWorkerRank, kCommand, patient());
+    Status status = finish_merged(next);
+    if (!status.ok()) {
+      fail(status);
+      (void)next->wait(kNoLimit);  // it has ended now, and touches its memory no more
+      break;
+    }
+    status = next->wait(kNoLimit);
     if (!status.ok()) {
       end(status);
       break;
@@ -100,7 +107,12 @@ void Session::receive_loop() {
     status = command.ok() ? carry_out(*command) : command.status();
     if (!status.ok()) fail(status);
   }
-  if (!counts_on_.load()) host_.drop_worker(worker_);
+  std::set<uint32_t> workers;
+  if (!is_proxy(worker_)) workers.insert(worker_);
+  for (const auto& [model, attached] : attached_) workers.insert(attached.begin(), attached.end());
+  for (uint32_t worker : workers) {
+    if (!counts_on_.load()) host_.drop_worker(worker);
+  }
   host_.on_session_ended(worker_, reason());
 }
 
@@ -121,6 +133,10 @@ Result<std::shared_ptr<Model>> Session::model_for(const Command& command) {
 Status Session::carry_out(const Command& command) {
   (void)host_.note_lost_servers(command.lost_servers);
   DMLCOMM_RETURN_IF_ERROR(host_.fenced());
+  if (command.kind == CommandKind::drop || command.kind == CommandKind::merged) {
+    return carry_out_for(command);
+  }
+  DMLCOMM_RETURN_IF_ERROR(finish_merged(nullptr));
   if (command.kind == CommandKind::leave) {
     const Status status = send_answer(command);
     end(Status());
@@ -137,7 +153,11 @@ Status Session::carry_out(const Command& command) {
   const std::shared_ptr<Model>& model = *found;
   switch (command.kind) {
     case CommandKind::attach:
-      model->attach(worker_, command.clock, command.sequence);
+      if (is_proxy(worker_)) {
+        attached_[command.model].insert(command.worker);
+        host_.take_in(command.worker);
+      }
+      model->attach(is_proxy(worker_) ? command.worker : worker_, command.clock, command.sequence);
       reply({command, model, {}});
       return Status();
     case CommandKind::clock:
@@ -146,6 +166,7 @@ Status Session::carry_out(const Command& command) {
       return Status();
     case CommandKind::set:
       DMLCOMM_RETURN_IF_ERROR(take_pieces(command, model));
+      DMLCOMM_RETURN_IF_ERROR(pass_values_up(command, model));
       reply({command, model, {}});
       return Status();
     case CommandKind::push:
@@ -154,9 +175,86 @@ Status Session::carry_out(const Command& command) {
     case CommandKind::pull: reply({command, model, {}}); return Status();
     case CommandKind::push_rows:
     case CommandKind::pull_rows: return take_rows(command, model);
+    case CommandKind::merged:
+    case CommandKind::drop:
     case CommandKind::leave: break;
   }
   return Status();
+}
+
+// What only proxies send. Their pushes are received while earlier ones are still on their way.
+Status Session::carry_out_for(const Command& command) {
+  if (!is_proxy(worker_)) {
+    return Status(StatusCode::protocol_error, "worker ", worker_, " sends a command of proxies");
+  }
+  if (command.kind == CommandKind::merged) {
+    Result<std::shared_ptr<Model>> model = model_for(command);
+    return model.ok() ? begin_merged(command, std::move(*model)) : model.status();
+  }
+  DMLCOMM_RETURN_IF_ERROR(finish_merged(nullptr));
+  bool is_known = false;
+  for (auto& [model, workers] : attached_) is_known |= workers.erase(command.worker) > 0;
+  if (is_known) host_.drop_worker(command.worker);
+  return Status();
+}
+
+Status Session::begin_merged(const Command& command, std::shared_ptr<Model> model) {
+  const std::vector<Piece>& pieces = model->shard(command.shard)->pieces();
+  if (command.piece >= pieces.size() ||
+      model->spec().spaces[pieces[command.piece].space].sparse()) {
+    return Status(StatusCode::protocol_error, "piece ", command.piece, " of shard ", command.shard,
+                  " of model '", model->spec().name, "' is none that a proxy may push");
+  }
+  counters_.pushes.fetch_add(1);
+  const size_t bytes = pieces[command.piece].wire_bytes(model->spec());
+  counters_.bytes_in.fetch_add(bytes);
+  Merged& merged = merged_.emplace_back(Merged{command, {model, model->take_buffer(), nullptr}});
+  merged.piece.op =
+      communicator_->recv({merged.piece.buffer.get(), bytes}, kWorkerRank, kUp, patient());
+  return Status();
+}
+
+// Takes pushes that have been begun: all of them, or until the next command is there.
+Status Session::finish_merged(const engine::OperationPtr& next_command) {
+  while (!merged_.empty()) {
+    const bool may_go_on = next_command != nullptr && next_command->done();
+    if (may_go_on && merged_.size() < kPiecesInFlight) return Status();
+    Merged& oldest = merged_.front();
+    const Command& command = oldest.command;
+    DMLCOMM_RETURN_IF_ERROR(oldest.piece.op->wait(kNoLimit));
+    Push push = push_of(command, worker_);
+    push.closes = true;
+    push.merged = &attached_[command.model];
+    push.num_pushes = command.num_pushes;
+    DMLCOMM_RETURN_IF_ERROR(wait_until([&] {
+      return oldest.piece.model->push(command.shard, command.piece, push, oldest.piece.buffer);
+    }));
+    end_clocks(command, *oldest.piece.model);
+    reply({command, oldest.piece.model, {}});
+    merged_.pop_front();
+  }
+  return Status();
+}
+
+// The clock of a proxy's workers ends with its last piece.
+void Session::end_clocks(const Command& command, Model& model) {
+  const auto place = std::make_pair(command.model, command.clock);
+  const size_t num_pieces =
+      chosen_pieces(command.kind, model.spec(), model.shard(command.shard)->pieces()).size();
+  if (++pieces_taken_[place] < num_pieces) return;
+  pieces_taken_.erase(place);
+  model.tick_all(attached_[command.model], command.clock + 1);
+}
+
+// First values are acknowledged once the server has them.
+Status Session::pass_values_up(const Command& command, const std::shared_ptr<Model>& model) {
+  Upstream* upstream = model->options().upstream;
+  if (upstream == nullptr) return Status();
+  const auto is_there = upstream->set(model, command.shard);
+  return wait_until([&]() -> Result<bool> {
+    DMLCOMM_RETURN_IF_ERROR(upstream->error());
+    return is_there->load();
+  });
 }
 
 // Commands that are repeated after a lost connection do not turn the clock back.
@@ -317,9 +415,11 @@ void Session::finish(const Reply& reply) {
 }
 
 Status Session::answer(const Reply& reply, bool* ready, Mode mode) {
+  if (reply.command.kind != CommandKind::merged) DMLCOMM_RETURN_IF_ERROR(wait_for_sent(0));
   switch (reply.command.kind) {
     case CommandKind::pull:
     case CommandKind::push_pull: return send_pieces(reply, ready, mode);
+    case CommandKind::merged: return send_merged(reply, ready, mode);
     case CommandKind::pull_rows: return send_rows(reply, ready, mode);
     default: *ready = true; return send_answer(reply.command);
   }
@@ -370,6 +470,48 @@ Status Session::send_pieces(const Reply& reply, bool* ready, Mode mode) {
     DMLCOMM_RETURN_IF_ERROR(op->wait(kNoLimit));
   }
   return Status();
+}
+
+// The piece, once all workers have closed the clock. It does not change before the proxy has it and
+// pushes again. Several are on their way at a time: each has memory of its own if it is converted.
+Status Session::send_merged(const Reply& reply, bool* ready, Mode mode) {
+  Model& model = *reply.model;
+  const Command& command = reply.command;
+  const Shard& shard = *model.shard(command.shard);
+  const Piece& piece = shard.pieces()[command.piece];
+  const bool in_place = model.can_send_in_place(piece);
+  std::byte* scratch = nullptr;
+  if (!in_place) {
+    DMLCOMM_RETURN_IF_ERROR(wait_for_sent(0));
+    scratch = scratch_of(piece.wire_bytes(model.spec()));
+  }
+  const std::byte* data = nullptr;
+  const Result<bool> done = try_in(mode, [&] {
+    return model.pull(command.shard, command.piece, command.needed(), in_place, scratch, &data);
+  });
+  if (!done.ok()) return done.status();
+  if (!*done) return Status();
+  *ready = true;
+  const size_t bytes = piece.wire_bytes(model.spec());
+  counters_.bytes_out.fetch_add(bytes);
+  engine::OpOptions options = patient(command.ticket);
+  options.inline_wait = false;
+  sending_.push_back(communicator_->send({data, bytes}, kWorkerRank, kDown, options));
+  return wait_for_sent(kPiecesInFlight);
+}
+
+// Until at most `left` answers to a proxy are on their way.
+Status Session::wait_for_sent(size_t left) {
+  while (sending_.size() > left) {
+    DMLCOMM_RETURN_IF_ERROR(sending_.front()->wait(kNoLimit));
+    sending_.pop_front();
+  }
+  return Status();
+}
+
+std::byte* Session::scratch_of(size_t bytes) {
+  if (outgoing_.size() < bytes) outgoing_.resize(bytes);
+  return outgoing_.data();
 }
 
 Status Session::send_rows(const Reply& reply, bool* ready, Mode mode) {

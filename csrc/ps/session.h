@@ -1,4 +1,5 @@
-// Session: one worker's connection to this server, and the two threads that serve it.
+// Session: one worker's connection to this server, and the two threads that serve it. The worker
+// may be a proxy, which speaks for several.
 //
 //  - The receiving thread carries out commands in their order.
 //  - A pull may have to wait, and would delay the pushes behind it. So a second thread answers
@@ -13,12 +14,13 @@
 // pull has been answered. So exact pulls can be sent from the weights in place.
 //
 // The session ends when the worker leaves, when its connection fails, or at an illegal command.
-// Then the worker counts no longer in the clocks of any model.
+// Then the worker, or those of the proxy, count no longer in the clocks of any model.
 #pragma once
 
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -44,6 +46,8 @@ class SessionHost {
   virtual Status fenced() = 0;
   // The worker's clocks count no more, in any model.
   virtual void drop_worker(uint32_t worker) = 0;
+  // The worker of a proxy takes part, also if it was lost before.
+  virtual void take_in(uint32_t worker) = 0;
   // The worker left or was lost (`reason`); called without locks of the session.
   virtual void on_session_ended(uint32_t worker, const Status& reason) = 0;
 };
@@ -79,6 +83,11 @@ class Session {
     BufferPool::Buffer buffer;
     engine::OperationPtr op;
   };
+  // A proxy's push on its way here.
+  struct Merged {
+    Command command;
+    Incoming piece;
+  };
   // An answer that the answering thread has to send.
   struct Reply {
     Command command;
@@ -89,6 +98,11 @@ class Session {
   // --- the receiving thread ---
   void receive_loop();
   Status carry_out(const Command& command);
+  Status carry_out_for(const Command& command);
+  Status begin_merged(const Command& command, std::shared_ptr<Model> model);
+  Status finish_merged(const engine::OperationPtr& next_command);
+  void end_clocks(const Command& command, Model& model);
+  Status pass_values_up(const Command& command, const std::shared_ptr<Model>& model);
   Result<std::shared_ptr<Model>> model_for(const Command& command);
   void advance_clock(Model& model, uint64_t clock);
   Status take_pieces(const Command& command, const std::shared_ptr<Model>& model);
@@ -113,6 +127,9 @@ class Session {
   Result<bool> try_in(Mode mode, Try attempt);
   Status answer(const Reply& reply, bool* ready, Mode mode);
   Status send_pieces(const Reply& reply, bool* ready, Mode mode);
+  Status send_merged(const Reply& reply, bool* ready, Mode mode);
+  Status wait_for_sent(size_t left);
+  std::byte* scratch_of(size_t bytes);
   Status send_rows(const Reply& reply, bool* ready, Mode mode);
   Status send_answer(const Command& command);
   Status send(const void* data, size_t bytes, uint32_t tag, uint8_t ticket);
@@ -132,6 +149,9 @@ class Session {
   // The receiving thread's. Pieces on their way when the session fails are kept to its end.
   std::deque<Incoming> incoming_;
   std::vector<std::byte> incoming_rows_;
+  std::deque<Merged> merged_;
+  std::map<std::pair<uint32_t, uint64_t>, size_t> pieces_taken_;  // by model and clock
+  std::map<uint32_t, std::set<uint32_t>> attached_;  // of a proxy: its workers, by model
 
   mutable std::mutex mutex_;
   std::condition_variable has_replies_;
@@ -143,6 +163,7 @@ class Session {
 
   // The answering thread's; one thread answers at a time.
   std::vector<std::byte> outgoing_;
+  std::deque<engine::OperationPtr> sending_;  // answers to a proxy
 
   std::thread receiver_;
   std::thread answerer_;

@@ -1,5 +1,6 @@
 #include "ps/shard.h"
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <utility>
@@ -137,6 +138,28 @@ void Shard::add(const PieceState& state, Window& window, BufferPool::Buffer& wir
     const std::byte* more = stored(piece, wire.get(), piece.count);
     add_up(window.sum.get(), more, piece.count, space(piece).stored());
   }
+}
+
+void Shard::keep_part(const PieceState& state, Window& window, const Push& push,
+                      BufferPool::Buffer& wire, BufferPool& pool) {
+  window.num_pushes += push.num_pushes;
+  const auto place =
+      std::upper_bound(window.parts.begin(), window.parts.end(), push.worker,
+                       [](uint32_t sender, const Part& part) { return sender < part.sender; });
+  window.parts.insert(place, Part{push.worker, take_stored(state.piece, wire, pool)});
+}
+
+void Shard::add_parts(const PieceState& state, Window& window) {
+  if (window.parts.empty()) return;
+  std::vector<const void*> sources;
+  if (window.sum != nullptr) sources.push_back(window.sum.get());
+  for (const Part& part : window.parts) sources.push_back(part.elements.get());
+  if (window.sum == nullptr) window.sum = std::move(window.parts.front().elements);
+  if (sources.size() > 1) {
+    kernels::reduce(window.sum.get(), sources.data(), sources.size(), state.piece.count,
+                    space(state.piece).stored(), ReduceOp::sum, 1);
+  }
+  window.parts.clear();
 }
 
 void Shard::add_row(const PieceState& state, Window& window, uint64_t row, const std::byte* wire) {

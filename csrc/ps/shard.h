@@ -8,6 +8,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <vector>
 
 #include "memory/buffer_pool.h"
@@ -49,6 +50,19 @@ class RecentPushes {
   std::vector<One> pushes_;
 };
 
+// The head of a push.
+struct Push {
+  uint32_t worker = 0;  // the sender
+  uint64_t clock = 0;
+  uint64_t sequence = 0;
+  uint64_t unfinished = 0;  // the worker repeats no push with a smaller sequence number
+  bool closes = false;
+  double learning_rate = 0;  // NaN: the rule's
+  // Of a proxy: the workers whose clock it ends, and how many pushes it is the sum of.
+  const std::set<uint32_t>* merged = nullptr;
+  uint32_t num_pushes = 1;
+};
+
 // A worker's pushes to a piece.
 struct Mark {
   uint64_t incarnation = 0;  // of the worker whose pushes these are
@@ -56,10 +70,17 @@ struct Mark {
   uint64_t closed = 0;  // it pushes nothing before this clock any more
 };
 
+// A push that is added up in the order of the senders, whatever the order of arrival.
+struct Part {
+  uint32_t sender = 0;
+  BufferPool::Buffer elements;  // of the stored type
+};
+
 // The pushes of one clock to one piece, added up until they are applied.
 struct Window {
   uint64_t clock = 0;
   uint32_t num_pushes = 0;
+  std::vector<Part> parts;   // by sender; not in `sum` yet
   double learning_rate = 0;  // of the last push that named one; NaN: none did
   BufferPool::Buffer sum;    // of the stored type
   std::vector<bool> rows;    // sparse: those that have been pushed
@@ -75,6 +96,7 @@ struct PieceState {
   uint64_t version = 0;        // all windows before it have been applied
   uint64_t step = 0;           // updates so far
   bool has_failed = false;     // the last of them did
+  bool is_up = false;          // of a proxy: the window of `version` went up, and has no answer yet
   uint64_t kept = 0;           // the clock of the last snapshot that it is in
   std::deque<Window> windows;  // by clock, none before version
   std::vector<Mark> marks;     // by worker
@@ -110,6 +132,10 @@ class Shard {
   Window& window_of(PieceState& state, uint64_t clock, BufferPool& pool);
   // Keeps the memory of `wire` if it can become the sum.
   void add(const PieceState& state, Window& window, BufferPool::Buffer& wire, BufferPool& pool);
+  // The same for pushes that are added in the order of their senders, by add_parts().
+  void keep_part(const PieceState& state, Window& window, const Push& push,
+                 BufferPool::Buffer& wire, BufferPool& pool);
+  void add_parts(const PieceState& state, Window& window);
   void add_row(const PieceState& state, Window& window, uint64_t row_of_piece,
                const std::byte* wire);
 

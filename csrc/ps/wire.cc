@@ -10,7 +10,7 @@ namespace dmlcomm::ps {
 namespace {
 
 constexpr uint32_t kMagic = 0x53504d44;  // "DMPS"
-constexpr uint8_t kVersion = 2;
+constexpr uint8_t kVersion = 3;
 
 // Flags of a command, and its ticket.
 constexpr uint32_t kEndsClock = 1;
@@ -88,6 +88,9 @@ void visit_fields(SomeCommand& command, Flags& flags, Visit visit) {
   visit(command.unfinished);
   visit(command.staleness);
   visit(command.num_rows);
+  visit(command.worker);
+  visit(command.piece);
+  visit(command.num_pushes);
   visit(command.learning_rate);
   visit(command.lost_servers);
 }

@@ -8,6 +8,9 @@
 //   tag kAnswer   server -> worker   one Answer to every command that is not answered by elements
 //   tag kDown     server -> worker   elements of a pull, piece by piece
 //
+// A proxy speaks for several workers over one connection: it attaches and drops each of them, and
+// sends their pushes, added up, with one command per piece (`merged`).
+//
 // Both sides know the model, so they know the number and sizes of pieces. Integers are
 // little-endian.
 #pragma once
@@ -40,7 +43,11 @@ enum class CommandKind : uint8_t {
   clock,       // the worker's clock of `model` is `clock` now
   push_rows,   // row numbers and rows follow
   pull_rows,   // row numbers follow
-  leave,       // the last command
+  // Of proxies: the sum of the pushes of a clock to `piece`, of all workers that are attached over
+  // this connection. It ends their clock for this piece; the answer is the piece after that clock.
+  merged,
+  drop,   // `worker` has left or was lost
+  leave,  // the last command
 };
 
 constexpr int64_t kNoBound = -1;
@@ -60,6 +67,9 @@ struct Command {
   uint64_t unfinished = 0;  // pushes with smaller sequence numbers are never repeated
   int64_t staleness = kNoBound;
   uint64_t num_rows = 0;
+  uint32_t worker = 0;      // of a proxy's attach and drop
+  uint32_t piece = 0;       // merged: its number in the shard
+  uint32_t num_pushes = 0;  // merged: how many are added up
   // The last command of a push_pull to this server: the worker's clock of the model ends. (A server
   // that holds a replica, too, gets one command per shard.)
   bool ends_clock = false;
@@ -70,7 +80,8 @@ struct Command {
 
   // Pulls: the weights must contain all windows before this one.
   uint64_t needed() const {
-    const uint64_t own = clock + (kind == CommandKind::push_pull ? 1 : 0);
+    const bool ends_own_clock = kind == CommandKind::push_pull || kind == CommandKind::merged;
+    const uint64_t own = clock + (ends_own_clock ? 1 : 0);
     if (staleness == kNoBound) return 0;
     const auto bound = static_cast<uint64_t>(staleness);
     return own > bound ? own - bound : 0;
@@ -84,7 +95,7 @@ struct Command {
   bool is_exact() const { return staleness == 0 && (pulls() || kind == CommandKind::pull_rows); }
 };
 
-constexpr size_t kCommandBytes = 80;
+constexpr size_t kCommandBytes = 96;
 using CommandBytes = std::array<std::byte, kCommandBytes>;
 CommandBytes encode(const Command& command);
 // Trusts nothing: protocol_error names the fault.

@@ -3,9 +3,7 @@
 Each command imports its own modules: a server listens a fraction of a second after its start.
 """
 
-import os
 import signal
-import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dmlcomm._shell import FAILED, AsJson, application, fail
+from dmlcomm._shell import FAILED, AsJson, StopSignals, application, fail
 
 if TYPE_CHECKING:
     from dmlcomm.ps.tls import Tls
@@ -75,7 +73,7 @@ def serve(
 ) -> None:
     """Run one server until SIGTERM or SIGINT. Prints one line when it listens."""
     # First of all: a signal that comes while the server starts ends it cleanly, too.
-    stop = _StopSignals()
+    stop = StopSignals()
     if until_eof:
         stop.also_when_stdin_ends()
     from dmlcomm import _core, errors
@@ -211,25 +209,3 @@ def _tls(cert: Path | None, key: Path | None, ca: Path | None) -> "Tls | None":
     from dmlcomm.ps.tls import Tls
 
     return Tls(cert, key, ca)
-
-
-class _StopSignals:
-    """SIGTERM and SIGINT as something to wait for."""
-
-    def __init__(self) -> None:
-        self._numbers = {signal.SIGTERM, signal.SIGINT}
-        # Blocked here, before there are threads: none of them gets the signal instead of wait().
-        signal.pthread_sigmask(signal.SIG_BLOCK, self._numbers)
-
-    def also_when_stdin_ends(self) -> None:
-        """Ends the server with its parent, which holds the other end, and may die silently."""
-
-        def watch() -> None:
-            while os.read(0, 4096):  # no lock of sys.stdin, which would hold up the end
-                pass
-            os.kill(os.getpid(), signal.SIGTERM)
-
-        threading.Thread(target=watch, name="dmlcomm-ps-stdin", daemon=True).start()
-
-    def wait(self) -> None:
-        signal.sigwait(self._numbers)

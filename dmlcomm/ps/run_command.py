@@ -6,6 +6,7 @@ import re
 import secrets
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated
@@ -18,6 +19,7 @@ from dmlcomm.ps.commands import CheckpointEvery, CheckpointFolder, Replicas, Rul
 app = application()
 
 READY_LINE = re.compile(r"dmlcomm ps: server \d+ of \d+ listens on (\S+?),?(\s.*)?")
+PROXY_LINE = re.compile(r"dmlcomm proxy: listens at (\S+)")
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 30.0  # a server may be writing its last checkpoint
 
@@ -34,6 +36,9 @@ def run(
     checkpoint: CheckpointFolder = None,
     checkpoint_every: CheckpointEvery = 100,
     rule: RuleName = None,
+    proxy: Annotated[
+        bool, typer.Option("--proxy", help="Start a proxy of this host, too; the command uses it.")
+    ] = False,
 ) -> None:
     """Start parameter servers on this host, and a command that finds them in its environment.
 
@@ -54,8 +59,10 @@ def run(
         started = [
             stack.enter_context(_server(index, options, environment)) for index in range(servers)
         ]
-        addresses = [_address(index, queued) for index, queued in enumerate(started)]
+        addresses = [_address(f"server {i}", queued) for i, queued in enumerate(started)]
         environment["DMLCOMM_PS_SERVERS"] = ",".join(addresses)
+        if proxy:
+            environment["DMLCOMM_PROXY"] = stack.enter_context(_proxy(environment))
         code = _run(command, environment)
     raise typer.Exit(code)
 
@@ -79,15 +86,30 @@ def workers_of(command: Sequence[str]) -> int:
 def _server(
     index: int, options: Sequence[str], environment: Mapping[str, str]
 ) -> Iterator["queue.SimpleQueue[str | None]"]:
-    """One server, which puts its address there, and None when it has ended.
+    arguments = ["ps", "serve", "--index", str(index), *options]
+    with _background(arguments, READY_LINE, environment) as addresses:
+        yield addresses
+
+
+@contextlib.contextmanager
+def _proxy(environment: Mapping[str, str]) -> Iterator[str]:
+    """A proxy at a path of its own, which is returned."""
+    with tempfile.TemporaryDirectory(prefix="dmlcomm-") as folder:
+        arguments = ["proxy", "serve", "--socket", f"{folder}/proxy.sock"]
+        with _background(arguments, PROXY_LINE, environment) as paths:
+            yield _address("the proxy", paths)
+
+
+@contextlib.contextmanager
+def _background(
+    arguments: Sequence[str], ready_line: "re.Pattern[str]", environment: Mapping[str, str]
+) -> Iterator["queue.SimpleQueue[str | None]"]:
+    """A `dmlcomm` that serves. It puts its address there, and None when it has ended.
 
     It ends with this block, or with this process in any case.
     """
     process = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "dmlcomm", "ps", "serve"),
-            *("--index", str(index), "--log-level", "warning", "--until-eof", *options),
-        ],
+        [sys.executable, "-m", "dmlcomm", *arguments, "--log-level", "warning", "--until-eof"],
         env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -96,7 +118,8 @@ def _server(
         start_new_session=True,
     )
     addresses: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-    reader = threading.Thread(target=_pass_output_on, args=(process, addresses), daemon=True)
+    arguments_of_reader = (process, ready_line, addresses)
+    reader = threading.Thread(target=_pass_output_on, args=arguments_of_reader, daemon=True)
     reader.start()
     try:
         yield addresses
@@ -111,7 +134,9 @@ def _server(
 
 
 def _pass_output_on(
-    process: "subprocess.Popen[str]", addresses: "queue.SimpleQueue[str | None]"
+    process: "subprocess.Popen[str]",
+    ready_line: "re.Pattern[str]",
+    addresses: "queue.SimpleQueue[str | None]",
 ) -> None:
     """Reads what a server prints until it ends, as a full pipe would stop it.
 
@@ -119,7 +144,7 @@ def _pass_output_on(
     """
     assert process.stdout is not None
     for line in process.stdout:
-        match = READY_LINE.fullmatch(line.rstrip())
+        match = ready_line.fullmatch(line.rstrip())
         if match is not None:
             addresses.put(match[1])
         else:
@@ -127,12 +152,12 @@ def _pass_output_on(
     addresses.put(None)
 
 
-def _address(index: int, addresses: "queue.SimpleQueue[str | None]") -> str:
+def _address(who: str, addresses: "queue.SimpleQueue[str | None]") -> str:
     with contextlib.suppress(queue.Empty):
         address = addresses.get(timeout=START_TIMEOUT_S)
         if address is not None:
             return address
-    print(f"dmlcomm run: server {index} did not start", file=sys.stderr, flush=True)
+    print(f"dmlcomm run: {who} did not start", file=sys.stderr, flush=True)
     raise typer.Exit(FAILED)
 
 

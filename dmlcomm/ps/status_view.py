@@ -56,7 +56,7 @@ def _servers(answers: Sequence[Values]) -> Table:
         if "error" in answer:
             table.add_row("?", answer["address"], f"[red]{answer['error']}[/]", "", "", "")
             continue
-        alive = sum(worker["alive"] for worker in answer["workers"])
+        alive = sum(w["alive"] and not w["is_proxy"] for w in answer["workers"])
         table.add_row(
             f"{answer['server']} of {answer['num_servers']}",
             answer["address"],
@@ -87,7 +87,7 @@ def _workers(answers: Sequence[Values]) -> Table:
         for worker in answer["workers"]:
             lost = f"[red]lost: {worker['lost_reason']}[/]" if worker["lost_reason"] else "left"
             table.add_row(
-                str(worker["worker"]),
+                f"proxy {worker['worker']}" if worker["is_proxy"] else str(worker["worker"]),
                 worker["host"] or "-",
                 str(answer["server"]),
                 str(worker["clock"]),

@@ -53,6 +53,11 @@ def run_workers(
         with Client(addresses, worker=worker, timeout_s=deadline_s, **options) as client:
             return function(client)
 
+    return run_threads(work, num, deadline_s)
+
+
+def run_threads(work: Callable[[int], Any], num: int, deadline_s: float = DEADLINE_S) -> list[Any]:
+    """The results of ``work(i)``, one thread each. Raises what one raises."""
     with ThreadPoolExecutor(num) as pool:
         futures = [pool.submit(work, worker) for worker in range(num)]
         # Whatever fails first is the reason why others wait in vain.

@@ -24,6 +24,7 @@ class Session:
         joined: its data connection stands, so the core knows whether it is alive.
         ended: it has left, has failed to connect, or was replaced.
         gone_since: the monotonic time at which it was first found to be dead; None: it was not.
+        via: id of the proxy that carries its data; empty: it has its own connection.
     """
 
     id: str
@@ -34,6 +35,7 @@ class Session:
     joined: bool = False
     ended: bool = False
     gone_since: float | None = None
+    via: str = ""
 
 
 class Membership:
@@ -44,7 +46,9 @@ class Membership:
         num_workers: int,
         alive_workers: Callable[[], set[int]],
         rejoin_timeout_s: float = DEFAULT_REJOIN_TIMEOUT_S,
+        gone_workers: Callable[[], Iterable[int]] = tuple,
     ) -> None:
+        self._gone_workers = gone_workers
         self.num_workers = num_workers
         self.rejoin_timeout_s = rejoin_timeout_s
         self._alive_workers = alive_workers
@@ -92,7 +96,7 @@ class Membership:
                 if self._is_alive(session, lost)
             }
 
-    def register(self, worker: int, incarnation: int, host_name: str) -> Session:
+    def register(self, worker: int, incarnation: int, host_name: str, via: str = "") -> Session:
         """A new session; the worker's old one ends. -1 gets a number that is free.
 
         Raises Refusal when another client has this number and is alive, or no number is free.
@@ -114,12 +118,16 @@ class Membership:
                         f"(DMLCOMM_PS_WORKER or RANK), or wait until the other one has ended"
                     )
                 self._end(old, "the worker has registered again")
-            session = Session(secrets.token_hex(16), worker, incarnation, host_name)
+            session = Session(secrets.token_hex(16), worker, incarnation, host_name, via=via)
             if self._first_came is None:
                 self._first_came = time.monotonic()
             self._sessions[session.id] = session
             self._newest[worker] = session
             return session
+
+    def has(self, session_id: str) -> bool:
+        with self._lock:
+            return session_id in self._sessions
 
     def _free_number(self, host_name: str, lost: set[str]) -> int:
         """The first of --workers that nobody has had, else one whose worker went long ago.
@@ -196,6 +204,20 @@ class Membership:
             for worker, session in self._newest.items()
         )
 
+    def carried(self) -> list[Session]:
+        """The newest sessions of workers whose data proxies carry."""
+        with self._lock:
+            return [session for session in self._newest.values() if session.via]
+
+    def workers_via(self, proxy: str) -> list[int]:
+        """Workers of the job, not those that have come besides, whose data this proxy carries."""
+        with self._lock:
+            return sorted(
+                worker
+                for worker, session in self._newest.items()
+                if session.via == proxy and worker < self.num_workers
+            )
+
     def host_of(self, worker: int) -> str:
         with self._lock:
             session = self._newest.get(worker)
@@ -205,9 +227,12 @@ class Membership:
         """Sessions whose data connection stood, and stands no more."""
         with self._lock:
             joined = [session for session in self._newest.values() if session.joined]
+            carried = [session for session in self._newest.values() if session.via]
         # Asked last: a worker that joins meanwhile is not lost.
         alive = self._alive_workers()
-        return {session.id for session in joined if session.worker not in alive}
+        gone = set(self._gone_workers()) if carried else set()
+        lost = {session.id for session in joined if session.worker not in alive}
+        return lost | {session.id for session in carried if session.worker in gone}
 
     def _is_alive(self, session: Session, lost: set[str]) -> bool:
         return not session.ended and session.id not in lost

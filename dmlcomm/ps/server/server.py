@@ -2,28 +2,21 @@
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-import grpc
-
 from dmlcomm import _core
 from dmlcomm.network import nic
-from dmlcomm.ps._proto import dmlcomm_ps_pb2_grpc as pb_grpc
 from dmlcomm.ps.protocol import parse_address
 from dmlcomm.ps.server.background import Checkpoints, RateReader
 from dmlcomm.ps.server.checkpoint import CheckpointDirectory
+from dmlcomm.ps.server.listen import listen
 from dmlcomm.ps.server.membership import DEFAULT_REJOIN_TIMEOUT_S, MAX_WORKERS, Membership
 from dmlcomm.ps.server.models import Models
 from dmlcomm.ps.server.rules import Rule, check_rule, load_rule
-from dmlcomm.ps.server.service import Admission, Service
+from dmlcomm.ps.server.service import Service
 from dmlcomm.ps.server.status import ServerView, alive_workers
-from dmlcomm.ps.tls import Tls, server_credentials
-
-# Calls that wait for others hold a thread each: at most this many per worker, and some for status.
-THREADS_PER_WORKER = 3
-OTHER_THREADS = 16
+from dmlcomm.ps.tls import Tls
 
 DEFAULT_CHECKPOINT_EVERY = 100
 
@@ -128,7 +121,10 @@ class Server:
             core, options.index, options.num_servers, options.workers, options.replicas
         )
         membership = Membership(
-            options.workers, lambda: alive_workers(core.status()), options.rejoin_timeout_s
+            options.workers,
+            lambda: alive_workers(core.status()),
+            options.rejoin_timeout_s,
+            core.gone,
         )
         models = Models(core, options.index, membership, rule)
         if options.checkpoint is not None:
@@ -154,28 +150,12 @@ class Server:
         return endpoint.port
 
     def _listen(self, options: ServerOptions, service: Service) -> str:
-        threads = OTHER_THREADS + THREADS_PER_WORKER * options.workers
-        server = grpc.server(
-            ThreadPoolExecutor(threads, thread_name_prefix="dmlcomm-ps-call"),
-            interceptors=[Admission(options.index, options.token)],
-            # Two servers at one port would share its workers.
-            options=[("grpc.so_reuseport", 0)],
+        server, address = listen(
+            options.listen, options.index, options.token, options.tls, options.workers, service
         )
-        pb_grpc.add_ParameterServerServicer_to_server(service, server)
-        try:
-            if options.tls is None:
-                port = server.add_insecure_port(options.listen)
-            else:
-                port = server.add_secure_port(options.listen, server_credentials(options.tls))
-        except RuntimeError as error:
-            raise OSError(
-                f"server {options.index} cannot listen on {options.listen}: {error}; is the port "
-                f"taken, or the address of another host?"
-            ) from error
-        server.start()
         self._closers.append(lambda: server.stop(GRACE_S).wait())
         self._closers.append(service.close)
-        return f"{options.listen.rpartition(':')[0]}:{port}"
+        return address
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Waits until the server has closed; False if `timeout_s` seconds were over first."""

@@ -16,8 +16,9 @@ from dmlcomm.ps.server import refusal
 from dmlcomm.ps.server.barrier import Barrier
 from dmlcomm.ps.server.membership import Membership, Session
 from dmlcomm.ps.server.models import Models
+from dmlcomm.ps.server.proxies import Proxies
 from dmlcomm.ps.server.refusal import Refusal
-from dmlcomm.ps.server.status import ServerView
+from dmlcomm.ps.server.status import ServerView, alive_workers
 from dmlcomm.rail import Rail
 
 # How long a worker that has registered may take to connect.
@@ -48,23 +49,32 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
         self._models = models
         self._nics = nics
         self._barrier = Barrier(membership.live_workers, membership.num_missing)
+        # Sessions of proxies, by place: they count as no workers.
+        self._below = Membership(0, lambda: proxies_of(alive_workers(core.status())))
+        self._proxies = Proxies(view.server, membership)
 
     def close(self) -> None:
         """Ends every wait, so that no call keeps the process."""
         self._membership.close()
+        self._below.close()
+        self._proxies.close()
         self._barrier.close()
 
     def Register(self, request: Any, context: Any) -> Any:  # noqa: N802
-        session = self._membership.register(request.worker, request.incarnation, request.host_name)
+        if request.via:
+            return self._register_carried(request)
+        members = self._below if request.proxy else self._membership
+        session = members.register(request.worker, request.incarnation, request.host_name)
         try:
             pairing = self._pair(session.worker, request)
         except ValueError as error:
-            self._membership.end(session, str(error))
-            self._core.give_up(session.worker)  # it may be one of a checkpoint
+            members.end(session, str(error))
+            if not request.proxy:
+                self._core.give_up(session.worker)  # it may be one of a checkpoint
             raise refusal.illegal(str(error)) from error
         threading.Thread(
             target=self._join,
-            args=(session, pairing),
+            args=(members, session, pairing),
             name=f"dmlcomm-ps-join-{session.worker}",
             daemon=True,
         ).start()
@@ -75,6 +85,27 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
             rails=[_rail(worker, server) for worker, server in pairing.pairs],
             first_rail=pairing.first_rail,
         )
+
+    def _register_carried(self, request: Any) -> Any:
+        """A worker whose data come by a proxy, which registers it."""
+        self._proxies.expect(request.via)
+        session = self._membership.register(
+            request.worker, request.incarnation, request.host_name, request.via
+        )
+        self._core.take_in(session.worker)
+        get_logger().info("worker %d (%s) joined by a proxy", session.worker, session.host_name)
+        return pb.RegisterReply(
+            session=session.id, worker=session.worker, num_workers=self._membership.num_workers
+        )
+
+    def JoinTree(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return self._proxies.join(request, _slice(request.wait_ms))
+
+    def find(self, session_id: str) -> Session:
+        """Of a worker or a proxy. Raises Refusal for a session that has ended or never was."""
+        if self._below.has(session_id):
+            return self._below.find(session_id)
+        return self._membership.find(session_id)
 
     def Leave(self, request: Any, context: Any) -> Any:  # noqa: N802
         session = self._membership.find(request.session)
@@ -93,11 +124,11 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
         )
 
     def Publish(self, request: Any, context: Any) -> Any:  # noqa: N802
-        self._membership.find(request.session).rendezvous.set(request.key, request.value)
+        self.find(request.session).rendezvous.set(request.key, request.value)
         return pb.PublishReply()
 
     def Lookup(self, request: Any, context: Any) -> Any:  # noqa: N802
-        session = self._membership.find(request.session)
+        session = self.find(request.session)
         try:
             value = session.rendezvous.get(request.key, _slice(request.wait_ms))
         except RuntimeError as error:
@@ -131,7 +162,7 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
         theirs = [Rail(nic.interface, nic.address, nic.prefix_length) for nic in request.nics]
         return pair(worker, theirs, self._nics())
 
-    def _join(self, session: Session, pairing: Pairing) -> None:
+    def _join(self, members: Membership, session: Session, pairing: Pairing) -> None:
         rendezvous = session.rendezvous
 
         def get(key: str) -> bytes:
@@ -140,18 +171,20 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
                 raise TimeoutError(f'nothing published as "{key}" within {JOIN_TIMEOUT_S:g} s')
             return value
 
-        worker = session.worker
+        is_proxy = members is self._below
+        number = session.worker + (_core.FIRST_PROXY if is_proxy else 0)
+        who = f"{'proxy' if is_proxy else 'worker'} {session.worker}"
         rails = [(server.interface, server.address) for _, server in pairing.pairs]
         try:
-            self._core.join(worker, rails, pairing.first_rail, rendezvous.set, get, JOIN_TIMEOUT_S)
+            self._core.join(number, rails, pairing.first_rail, rendezvous.set, get, JOIN_TIMEOUT_S)
         except Exception as error:
-            reason = f"server {self._view.server} and worker {worker} did not connect: {error}"
+            reason = f"server {self._view.server} and {who} did not connect: {error}"
             get_logger().warning("%s", reason)
-            self._membership.end(session, reason)
+            members.end(session, reason)
             return
         session.joined = True
         how = _describe(pairing)
-        get_logger().info("worker %d (%s) joined %s", worker, session.host_name, how)
+        get_logger().info("%s (%s) joined %s", who, session.host_name, how)
 
 
 class Admission(grpc.ServerInterceptor):  # type: ignore[misc]
@@ -202,6 +235,11 @@ class Admission(grpc.ServerInterceptor):  # type: ignore[misc]
             f"server {self._server} expects {expected}, and {actual} was shown; give servers "
             f"(--token) and workers (DMLCOMM_PS_TOKEN) the same"
         )
+
+
+def proxies_of(numbers: set[int]) -> set[int]:
+    """Places of those that are proxies."""
+    return {n - _core.FIRST_PROXY for n in numbers if n >= _core.FIRST_PROXY}
 
 
 def _slice(wait_ms: int) -> float:

@@ -76,6 +76,7 @@ class ServerView:
             num_servers=self._num_servers,
             replicas=self.replicas,
             lost_servers=self._core.lost_servers(),
+            num_workers=self._num_workers,
         )
 
     def status(self, membership: Membership, models: Models) -> Any:
@@ -92,7 +93,10 @@ class ServerView:
             host=_core.host_name(),
             uptime_s=time.monotonic() - self._since,
             queue=sum(worker["queued"] for worker in status["workers"]),
-            workers=[_worker(w, status["models"], membership) for w in status["workers"]],
+            workers=[
+                *(_worker(w, status["models"], membership) for w in status["workers"]),
+                *_carried(status["models"], membership),
+            ],
             models=[_model(model, models.descriptions()) for model in status["models"]],
             rails=[_rail(rail, rates) for rail in status["rails"]],
             checkpoints=checkpoints,
@@ -116,14 +120,34 @@ def alive_workers(core_status: Values) -> set[int]:
 
 def _worker(worker: Values, models: list[Values], membership: Membership) -> Any:
     number = worker["worker"]
-    keys = ("worker", "bytes_in", "bytes_out", "pushes", "pulls", "queued")
+    is_proxy = number >= _core.FIRST_PROXY
+    keys = ("bytes_in", "bytes_out", "pushes", "pulls", "queued")
     return pb.WorkerStatus(
+        worker=number - _core.FIRST_PROXY if is_proxy else number,
+        is_proxy=is_proxy,
         host=membership.host_of(number),
-        clock=max((model["clocks"].get(number, 0) for model in models), default=0),
+        clock=_clock(number, models),
         alive=worker["connected"],
         lost_reason=worker["reason"],
         **{key: worker[key] for key in keys},
     )
+
+
+def _carried(models: list[Values], membership: Membership) -> list[Any]:
+    return [
+        pb.WorkerStatus(
+            worker=session.worker,
+            host=session.host_name,
+            clock=_clock(session.worker, models),
+            alive=membership.is_alive(session),
+            by_proxy=True,
+        )
+        for session in membership.carried()
+    ]
+
+
+def _clock(worker: int, models: list[Values]) -> int:
+    return max((model["clocks"].get(worker, 0) for model in models), default=0)
 
 
 def _model(model: Values, descriptions: dict[int, Any]) -> Any:

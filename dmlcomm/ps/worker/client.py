@@ -13,6 +13,7 @@ from dmlcomm.ps.worker.connections import ConnectionOptions, Connections
 from dmlcomm.ps.worker.creation import Creation
 from dmlcomm.ps.worker.model import ClientModel, make_model
 from dmlcomm.ps.worker.operations import Operations, nothing, rate
+from dmlcomm.ps.worker.redirect import redirected
 from dmlcomm.ps.worker.tables import pull_rows, pull_tables
 from dmlcomm.rail import RailCounters
 
@@ -71,10 +72,15 @@ class Client:
     ) -> None:
         config = _core.config()
         self._models: dict[str, ClientModel] = {}
+        addresses = _addresses(servers, str(config["ps_servers"]))
+        shown = str(config["ps_token"]) if token is None else token
+        where = redirected(
+            str(config["proxy"]), addresses, shown, tls is not None, connect_timeout_s
+        )
         self._connections = Connections(
             ConnectionOptions(
-                servers=_addresses(servers, str(config["ps_servers"])),
-                token=str(config["ps_token"]) if token is None else token,
+                servers=where,
+                token=shown,
                 worker=int(config["ps_worker"]) if worker is None else worker,
                 transport=transport or str(config["transport"]),
                 connect_timeout_s=connect_timeout_s,

@@ -163,7 +163,7 @@ class Connections:
                 worker=self.worker,
                 host_id=_core.host_id(),
                 host_name=_core.host_name(),
-                nics=_nics(),
+                nics=own_nics(),
                 incarnation=self._incarnation,
             ),
         )
@@ -341,7 +341,7 @@ class Connections:
             get_logger().debug("leaving server %d: %s", server, error)
 
 
-def _nics() -> list[Any]:
+def own_nics() -> list[Any]:
     """This host's; servers of the same host need none."""
     try:
         rails = nic.own_rails()

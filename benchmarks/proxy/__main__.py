@@ -1,0 +1,63 @@
+"""The local proxy in a lab: trees of every shape, against workers that talk to the server.
+
+    python -m benchmarks.proxy [--quick] [--json FILE] [--strict]
+
+Four hosts with four workers each and a host with the server, one NIC each, 1 Gbit/s. Every worker
+pushes and pulls 40 MB by one push_pull per step; results are verified. The bound is the time of one
+model each way at once on one NIC. The exit code is 1 when a result is wrong, or with --strict when
+a bar is missed.
+"""
+
+import argparse
+import statistics
+from pathlib import Path
+
+from benchmarks.proxy.cluster import Cluster, Load
+from benchmarks.row import Row, conclude
+from dmlcomm.ps import tree
+
+NUM_BYTES = 40_000_000
+RATE = "1gbit"
+RATE_BPS = 1e9
+LEAST_SPEEDUP = 3.0
+
+
+def main() -> None:
+    options = _parse()
+    load = Load(4, 4, NUM_BYTES, RATE, 1 if options.quick else 3)
+    shapes = ["flat"] if options.quick else tree.SHAPES
+    rows = []
+    with Cluster(load) as cluster:
+        direct, direct_bytes = cluster.run(None)
+        for shape in shapes:
+            times, num_bytes = cluster.run(shape)
+            rows.append(
+                Row(
+                    experiment="push_pull by proxies",
+                    case=f"40 MB, 16 workers on 4 hosts, {shape}",
+                    seconds=statistics.median(times.both_s),
+                    bound_s=NUM_BYTES * 8 / RATE_BPS,
+                    peer="direct",
+                    peer_s=statistics.median(direct.both_s),
+                    least_speedup=LEAST_SPEEDUP,
+                    wrong=times.wrong + direct.wrong,
+                    remark=f"{num_bytes / 1e6:.0f} MB per step into the server, "
+                    f"{direct_bytes / 1e6:.0f} MB direct",
+                )
+            )
+    title = "Times in ms; the bound is one model over one NIC."
+    conclude(title, rows, options.json, options.strict)
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.proxy", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument("--quick", action="store_true", help="one shape, one step")
+    parser.add_argument("--json", type=Path, help="file for JSON lines")
+    parser.add_argument("--strict", action="store_true", help="exit with 1 when a bar is missed")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

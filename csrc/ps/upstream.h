@@ -1,0 +1,57 @@
+// Upstream: where the models of a proxy send the pushes that they have added up, and get the
+// weights from. A server has none: it has rules.
+//
+// Any thread may call any method; none of them waits. What is sent goes up in the order of calls.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "base/status.h"
+#include "memory/buffer_pool.h"
+
+namespace dmlcomm::ps {
+
+class Model;
+
+// The pushes of one clock to one piece, added up, as messages have them; and memory for the answer.
+struct Forwarded {
+  std::shared_ptr<Model> model;
+  uint32_t shard = 0;
+  size_t piece = 0;
+  uint64_t clock = 0;
+  uint32_t num_pushes = 0;
+  double learning_rate = 0;  // NaN: the rule's
+  BufferPool::Buffer sum;
+  BufferPool::Buffer answer;
+};
+
+class Upstream {
+ public:
+  virtual ~Upstream() = default;
+
+  // All workers below are known, so windows may go up.
+  virtual void start() = 0;
+  virtual bool has_started() const = 0;
+
+  virtual void attach(uint32_t model, uint32_t worker, uint64_t clock, uint64_t incarnation) = 0;
+  virtual void drop(uint32_t worker) = 0;
+  // Model::take_answer() gets the answer.
+  virtual void forward(Forwarded window) = 0;
+  // First values. `true` once the parent has them; then the model's events are signalled.
+  virtual std::shared_ptr<const std::atomic<bool>> set(std::shared_ptr<Model> model,
+                                                       uint32_t shard) = 0;
+  // Model::take_value() gets the pieces, and then take_values() is called.
+  virtual void fetch(std::shared_ptr<Model> model, uint32_t shard, uint64_t clock) = 0;
+
+  // The connection to the parent has failed: nothing comes from there any more. `handler` is called
+  // once, on a thread without locks.
+  virtual void on_failure(std::function<void(const Status&)> handler) = 0;
+  virtual Status error() const = 0;
+  // Ends the connection, and calls no model and no handler any more. Idempotent.
+  virtual void close() = 0;
+};
+
+}  // namespace dmlcomm::ps

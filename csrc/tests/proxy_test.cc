@@ -1,0 +1,357 @@
+// Workers, proxies and a server as threads of one process, with real connections.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <future>
+#include <thread>
+
+#include "proxy/uplink.h"
+#include "ps/client.h"
+#include "ps/server.h"
+#include "tests/ranks.h"
+
+namespace dmlcomm::proxy {
+namespace {
+
+using ps::Buffers;
+using ps::Client;
+using ps::Combine;
+using ps::ModelSpec;
+using ps::Server;
+
+constexpr uint32_t kModel = 1;
+constexpr int kRoot = -1;
+
+Buffers buffers_of(std::vector<float>& memory) {
+  return {{{reinterpret_cast<std::byte*>(memory.data()), memory.size()}}};
+}
+
+// A hang must not hang the test.
+void expect_done(const Result<Client::OperationPtr>& operation) {
+  ASSERT_TRUE(operation.ok()) << operation.status();
+  const Status status = (*operation)->wait(Deadline::after_s(60));
+  ASSERT_TRUE(status.ok()) << status;
+}
+
+std::shared_ptr<const ps::Rule> rule_of(const std::string& name) {
+  return std::move(ps::make_rule(name, {}).value());
+}
+
+ModelSpec spec_of(uint64_t count, const std::string& rule, Combine combine) {
+  ModelSpec spec;
+  spec.name = "m";
+  spec.spaces = {{DType::f32, count, 0, DType::f32}};
+  spec.rule = rule;
+  spec.combine = combine;
+  return spec;
+}
+
+Config config_of(const std::string& transport) {
+  Config config;
+  config.shm_board_bytes = 0;
+  if (transport == "tcp") config.transport = TransportChoice::tcp;
+  return config;
+}
+
+// One server, and proxies below it: parents[i] is the parent of proxy i, or kRoot. Worker w is at
+// proxy w / workers_each.
+class Tree {
+ public:
+  Tree(std::vector<int> parents, uint32_t workers_each, const Config& config)
+      : parents_(std::move(parents)), workers_each_(workers_each), config_(config) {
+    server = std::make_unique<Server>(ps::ServerOptions{0, 1, num_workers(), config});
+    for (uint32_t i = 0; i < parents_.size(); ++i) {
+      uplinks.push_back(std::make_shared<Uplink>(config));
+      proxies.push_back(
+          std::make_unique<Server>(ps::ServerOptions{0, 1, num_workers(), config, uplinks.back()}));
+    }
+    for (uint32_t worker = 0; worker < num_workers(); ++worker) clients.push_back(attach(worker));
+  }
+
+  ~Tree() {
+    clients.clear();
+    for (auto& uplink : uplinks) uplink->close();
+  }
+
+  uint32_t num_workers() const { return static_cast<uint32_t>(parents_.size()) * workers_each_; }
+
+  std::unique_ptr<Client> attach(uint32_t worker, uint64_t first_sequence = 1) {
+    auto client = std::make_unique<Client>(ps::ClientOptions{worker, 1, first_sequence, config_});
+    meet(*proxies[worker / workers_each_], worker,
+         [&](const auto& rendezvous) { return client->connect(ps::PairOptions{}, rendezvous); });
+    return client;
+  }
+
+  void connect_up(uint32_t i) {
+    Server& parent = parents_[i] == kRoot ? *server : *proxies[parents_[i]];
+    meet(parent, ps::kFirstProxy + i, [&](const auto& rendezvous) {
+      return uplinks[i]->connect(ps::kFirstProxy + i, ps::PairOptions{}, rendezvous);
+    });
+    std::vector<uint32_t> expected;
+    for (uint32_t worker = 0; worker < num_workers(); ++worker) {
+      int at = static_cast<int>(worker / workers_each_);
+      while (at != kRoot && at != static_cast<int>(i)) at = parents_[at];
+      if (at != kRoot) expected.push_back(worker);
+    }
+    proxies[i]->start_up(expected);
+  }
+
+  void create(const ModelSpec& spec, std::vector<float> values) {
+    ASSERT_TRUE(server->create_model(kModel, spec, rule_of(spec.rule)).ok());
+    for (auto& proxy : proxies) {
+      ASSERT_TRUE(proxy->create_model(kModel, spec, rule_of("assign")).ok());
+    }
+    for (auto& client : clients) ASSERT_TRUE(client->add_model(kModel, spec, 0).ok());
+    const auto setting = clients[0]->set(kModel, buffers_of(values));
+    for (uint32_t i = 0; i < proxies.size(); ++i) connect_up(i);
+    expect_done(setting);
+    ASSERT_TRUE(server->seal(kModel).ok());
+    ASSERT_TRUE(proxies[0]->seal(kModel).ok());
+  }
+
+  void run(const std::function<void(uint32_t worker, Client& client)>& body) {
+    std::vector<std::future<void>> running;
+    for (uint32_t worker = 0; worker < clients.size(); ++worker) {
+      if (clients[worker] == nullptr) continue;
+      running.push_back(std::async(std::launch::async,
+                                   [&body, worker, this] { body(worker, *clients[worker]); }));
+    }
+    for (auto& one : running) one.get();
+  }
+
+  std::unique_ptr<Server> server;
+  std::vector<std::shared_ptr<Uplink>> uplinks;
+  std::vector<std::unique_ptr<Server>> proxies;
+  std::vector<std::unique_ptr<Client>> clients;
+
+ private:
+  template <typename Connect>
+  void meet(Server& parent, uint32_t number, Connect connect) {
+    const auto rendezvous = tests::memory_rendezvous();
+    ps::PairOptions join;
+    join.other = number;
+    auto joined = std::async(std::launch::async, [&] { return parent.join(join, rendezvous); });
+    const Status status = connect(rendezvous);
+    EXPECT_TRUE(status.ok()) << status;
+    EXPECT_TRUE(joined.get().ok());
+  }
+
+  const std::vector<int> parents_;
+  const uint32_t workers_each_;
+  const Config config_;
+};
+
+std::vector<float> pull(Client& client, uint64_t count, int64_t staleness) {
+  std::vector<float> out(count);
+  expect_done(client.pull(kModel, buffers_of(out), staleness, {}));
+  return out;
+}
+
+struct Shape {
+  std::string name;
+  std::vector<int> parents;
+};
+const Shape kOne{"one", {kRoot}};
+const Shape kFlat{"flat", {kRoot, kRoot, kRoot}};
+const Shape kChain{"chain", {kRoot, 0, 1, 2}};
+const Shape kBinary{"binary", {kRoot, 0, 0, 1, 1}};
+
+class ProxyTree : public ::testing::TestWithParam<std::tuple<Shape, std::string>> {
+ protected:
+  const std::vector<int>& parents() { return std::get<0>(GetParam()).parents; }
+  Config config() { return config_of(std::get<1>(GetParam())); }
+};
+INSTANTIATE_TEST_SUITE_P(Shapes, ProxyTree,
+                         ::testing::Combine(::testing::Values(kOne, kFlat, kChain, kBinary),
+                                            ::testing::Values("shm", "tcp")),
+                         [](const auto& info) {
+                           return std::get<0>(info.param).name + "_" + std::get<1>(info.param);
+                         });
+
+TEST_P(ProxyTree, PushPullGivesEverybodyTheSumOfAll) {
+  for (uint64_t count : {uint64_t{1}, uint64_t{1001}, uint64_t{300'001}}) {
+    Tree tree(parents(), 2, config());
+    tree.create(spec_of(count, "add", Combine::sum), std::vector<float>(count, 5));
+    const auto num = static_cast<float>(tree.num_workers());
+    tree.run([&](uint32_t worker, Client& client) {
+      ASSERT_EQ(pull(client, count, ps::kNoBound), std::vector<float>(count, 5));
+      float expected = 5;
+      for (uint32_t step = 1; step <= 4; ++step) {
+        std::vector<float> mine(count, static_cast<float>(worker * step));
+        std::vector<float> out(count);
+        expect_done(client.push_pull(kModel, buffers_of(mine), buffers_of(out), 0, {}));
+        expected += num * (num - 1) / 2 * static_cast<float>(step);
+        ASSERT_EQ(out, std::vector<float>(count, expected)) << worker << " " << step;
+      }
+    });
+  }
+}
+
+TEST_P(ProxyTree, MeanIsOverThePushesOfAllWorkers) {
+  constexpr uint64_t kCount = 70'000;
+  Tree tree(parents(), 2, config());
+  tree.create(spec_of(kCount, "assign", Combine::mean), std::vector<float>(kCount));
+  const uint32_t num = tree.num_workers();
+  tree.run([&](uint32_t worker, Client& client) {
+    for (uint32_t step = 0; step < 3; ++step) {
+      // Worker 0 pushes twice: these are num + 1 pushes whose sum is num (num + 1).
+      std::vector<float> mine(kCount, static_cast<float>(worker == 0 ? num : 2 * worker));
+      expect_done(client.push(kModel, buffers_of(mine), {}));
+      if (worker == 0) expect_done(client.push(kModel, buffers_of(mine), {}));
+      client.clock();
+      const float sum = static_cast<float>(num * 2) + static_cast<float>(num * (num - 1));
+      for (float value : pull(client, kCount, 0)) {
+        ASSERT_FLOAT_EQ(value, sum / static_cast<float>(num + 1));
+      }
+    }
+  });
+}
+
+// Of a clock that nobody pushes in.
+TEST_P(ProxyTree, ClocksWithoutPushesLeaveTheWeights) {
+  Tree tree(parents(), 1, config());
+  tree.create(spec_of(100, "add", Combine::sum), std::vector<float>(100, 7));
+  tree.run([&](uint32_t worker, Client& client) {
+    for (uint32_t step = 0; step < 3; ++step) client.clock();
+    ASSERT_EQ(pull(client, 100, 0), std::vector<float>(100, 7)) << worker;
+  });
+}
+
+// Values whose sums depend on the order: the result is that of the tree's order.
+TEST_P(ProxyTree, SumsHaveTheSameBitsWhateverTheOrderOfArrival) {
+  std::vector<std::vector<float>> results;
+  for (bool reversed : {false, true}) {
+    Tree tree(parents(), 2, config());
+    tree.create(spec_of(1000, "assign", Combine::sum), std::vector<float>(1000));
+    const uint32_t num = tree.num_workers();
+    std::vector<std::vector<float>> mine(num), out(num, std::vector<float>(1000));
+    std::vector<Client::OperationPtr> operations;
+    for (uint32_t i = 0; i < num; ++i) {
+      const uint32_t worker = reversed ? num - 1 - i : i;
+      for (uint32_t j = 0; j < 1000; ++j) {
+        mine[worker].push_back(std::sin(static_cast<float>(1 + j + 1000 * worker)) *
+                               std::pow(10.0F, static_cast<float>(worker % 5)));
+      }
+      // The push is at the proxy before the next worker begins.
+      expect_done(tree.clients[worker]->push(kModel, buffers_of(mine[worker]), {}));
+    }
+    tree.run([&](uint32_t worker, Client& client) {
+      client.clock();
+      out[worker] = pull(client, 1000, 0);
+    });
+    for (uint32_t worker = 1; worker < num; ++worker) ASSERT_EQ(out[worker], out[0]);
+    results.push_back(out[0]);
+  }
+  EXPECT_EQ(results[0], results[1]);
+}
+
+// An element of the weights is the number of clocks that are in them.
+TEST_P(ProxyTree, PullsSeeAllClocksWithinTheStaleness) {
+  constexpr uint64_t kCount = 100;
+  constexpr int64_t kStaleness = 2;
+  constexpr int64_t kSteps = 20;
+  Tree tree(parents(), 1, config());
+  tree.create(spec_of(kCount, "add", Combine::mean), std::vector<float>(kCount));
+  tree.run([&](uint32_t worker, Client& client) {
+    std::vector<float> ones(kCount, 1);
+    for (int64_t clock = 1; clock <= kSteps; ++clock) {
+      expect_done(client.push(kModel, buffers_of(ones), {}));
+      client.clock();
+      const std::vector<float> seen = pull(client, kCount, kStaleness);
+      for (float value : seen) {
+        ASSERT_GE(value, static_cast<float>(clock - kStaleness)) << worker;
+        ASSERT_LE(value, static_cast<float>(kSteps));
+      }
+    }
+    ASSERT_EQ(pull(client, kCount, 0), std::vector<float>(kCount, kSteps));
+  });
+}
+
+TEST_P(ProxyTree, GoesOnWithoutAWorkerThatLeaves) {
+  constexpr uint64_t kCount = 1000;
+  Tree tree(parents(), 2, config());
+  tree.create(spec_of(kCount, "assign", Combine::sum), std::vector<float>(kCount));
+  const auto step = [&](float expected) {
+    tree.run([&](uint32_t worker, Client& client) {
+      std::vector<float> mine(kCount, static_cast<float>(worker + 1)), out(kCount);
+      expect_done(client.push_pull(kModel, buffers_of(mine), buffers_of(out), 0, {}));
+      ASSERT_EQ(out, std::vector<float>(kCount, expected));
+    });
+  };
+  const auto num = static_cast<float>(tree.num_workers());
+  step(num * (num + 1) / 2);
+  tree.clients.back() = nullptr;
+  step(num * (num - 1) / 2);
+  // And with one that comes, at the clock of the others.
+  tree.clients.back() = tree.attach(tree.num_workers() - 1, 1000);
+  ASSERT_TRUE(tree.clients.back()
+                  ->add_model(kModel, spec_of(kCount, "assign", Combine::sum),
+                              tree.server->model_clock(kModel))
+                  .ok());
+  (void)pull(*tree.clients.back(), kCount, ps::kNoBound);
+  step(num * (num + 1) / 2);
+}
+
+TEST(Proxy, WorkersLearnThatTheParentIsLost) {
+  Tree tree({kRoot, 0}, 1, config_of("shm"));
+  tree.create(spec_of(100, "assign", Combine::sum), std::vector<float>(100));
+  tree.server->close();
+  tree.server = nullptr;
+  for (auto& client : tree.clients) {
+    std::vector<float> mine(100), out(100);
+    const auto operation = client->push_pull(kModel, buffers_of(mine), buffers_of(out), 0, {});
+    ASSERT_TRUE(operation.ok());
+    EXPECT_EQ((*operation)->wait(Deadline::after_s(60)).code(), StatusCode::peer_lost);
+  }
+}
+
+TEST(Proxy, WorkersMayNotSpeakForOthers) {
+  Tree tree({kRoot}, 1, config_of("shm"));
+  tree.create(spec_of(100, "assign", Combine::sum), std::vector<float>(100));
+  Uplink impostor(config_of("shm"));
+  const auto rendezvous = tests::memory_rendezvous();
+  ps::PairOptions join;
+  join.other = 5;
+  auto joined = std::async(std::launch::async, [&] { return tree.server->join(join, rendezvous); });
+  ASSERT_TRUE(impostor.connect(5, ps::PairOptions{}, rendezvous).ok());
+  ASSERT_TRUE(joined.get().ok());
+  impostor.drop(0);
+  const Deadline deadline = Deadline::after_s(60);
+  while (impostor.error().ok() && !deadline.expired()) std::this_thread::yield();
+  EXPECT_EQ(impostor.error().code(), StatusCode::peer_lost);
+  EXPECT_TRUE(tree.server->gone().empty() || tree.server->gone() == std::vector<uint32_t>{5});
+}
+
+// What a proxy sends again is not added again; each window has the pushes of each worker once.
+TEST(Proxy, RepeatedWindowsAreAddedOnce) {
+  ps::EventCount events;
+  ps::ModelOptions options;
+  options.spec = spec_of(10, "add", Combine::mean);
+  options.shards = {0};
+  options.num_expected = 4;
+  options.rule = rule_of("add");
+  ps::Model model(std::move(options), events);
+  model.seal();
+  const auto push = [&](uint32_t proxy, std::set<uint32_t> workers, float value) {
+    ps::Push head;
+    head.worker = ps::kFirstProxy + proxy;
+    head.closes = true;
+    head.learning_rate = std::nan("");
+    head.merged = &workers;
+    head.num_pushes = 2;
+    BufferPool::Buffer buffer = model.take_buffer();
+    std::fill_n(reinterpret_cast<float*>(buffer.get()), 10, value);
+    ASSERT_TRUE(model.push(0, 0, head, buffer).value());
+  };
+  push(0, {0, 1}, 6);
+  push(0, {0, 1}, 6);  // again, over a new connection
+  push(1, {2, 3}, 2);
+  push(1, {2, 3}, 2);  // when the window is over
+  std::vector<float> seen(10);
+  const std::byte* data = nullptr;
+  ASSERT_TRUE(model.pull(0, 0, 1, false, reinterpret_cast<std::byte*>(seen.data()), &data).value());
+  EXPECT_EQ(seen, std::vector<float>(10, 2));
+}
+
+}  // namespace
+}  // namespace dmlcomm::proxy

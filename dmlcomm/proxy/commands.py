@@ -1,0 +1,163 @@
+"""``dmlcomm proxy``: the command line of the local proxy."""
+
+import json
+import time
+from typing import Annotated, Any
+
+import typer
+
+from dmlcomm._shell import AsJson, StopSignals, application, fail
+
+app = application(help="The local proxy of the parameter server: start one, or look at it.")
+
+STATUS_TIMEOUT_S = 10.0
+WATCH_INTERVAL_S = 1.0
+
+Socket = Annotated[
+    str | None,
+    typer.Option(help="Path; default: where DMLCOMM_PROXY=auto looks.", show_default=False),
+]
+
+
+@app.command()
+def serve(
+    socket: Socket = None,
+    tree: Annotated[
+        str, typer.Option(help="auto, flat, binary, rack or chain; one for all proxies of a job.")
+    ] = "auto",
+    rack: Annotated[str, typer.Option(help="Name of the switch of this host.")] = "",
+    user: Annotated[
+        list[int] | None,
+        typer.Option(help="Number of a user who may attach, too; as often as needed."),
+    ] = None,
+    transport: Annotated[str, typer.Option(help="auto, tcp or shm; default: as configured.")] = "",
+    log_level: Annotated[str, typer.Option(help="error, warning, info or debug.")] = "info",
+    until_eof: Annotated[bool, typer.Option("--until-eof", hidden=True)] = False,
+) -> None:
+    """Run the proxy of this host until SIGTERM or SIGINT. Prints one line when it listens."""
+    stop = StopSignals()
+    if until_eof:
+        stop.also_when_stdin_ends()
+    from dmlcomm import _core
+    from dmlcomm.log import get_logger
+    from dmlcomm.proxy.proxy import Proxy, ProxyOptions
+
+    get_logger().setLevel(log_level.upper())
+    try:
+        options = ProxyOptions(
+            socket=socket or _own_default(),
+            shape=tree,
+            rack=rack,
+            users=tuple(user or ()),
+            transport=transport or str(_core.config()["transport"]),
+        )
+        with Proxy(options):
+            print(f"dmlcomm proxy: listens at {options.socket}", flush=True)
+            stop.wait()
+    except (ValueError, OSError) as error:
+        fail(error)
+
+
+@app.command()
+def status(
+    socket: Socket = None,
+    as_json: AsJson = False,
+    watch: Annotated[bool, typer.Option(help="Again every second, until ^C.")] = False,
+) -> None:
+    """Show jobs, trees and models of the proxy of this host."""
+    while True:
+        jobs = _ask(socket)
+        print(json.dumps(jobs, indent=2) if as_json else "\n".join(_lines(jobs)), flush=True)
+        if not watch:
+            return
+        time.sleep(WATCH_INTERVAL_S)
+
+
+@app.command()
+def draw(
+    hosts: Annotated[int, typer.Option(min=1, help="Hosts with a proxy.")] = 8,
+    tree: Annotated[str, typer.Option(help="auto, flat, binary, rack or chain.")] = "auto",
+    racks: Annotated[int, typer.Option(min=1, help="Racks with equal numbers of hosts.")] = 1,
+    oversubscription: Annotated[float, typer.Option(help="Of the racks' uplinks.")] = 1.0,
+    shard_mb: Annotated[float, typer.Option(help="MB of a shard.")] = 8.0,
+    rate_gbit: Annotated[float, typer.Option(help="Gbit/s of a NIC.")] = 10.0,
+) -> None:
+    """Draw a tree, and what each shape would cost by the model that `auto` uses."""
+    from dmlcomm.ps import tree as trees
+
+    names = [f"rack{i * racks // hosts}" for i in range(hosts)]
+    prices = {
+        "oversubscription": oversubscription,
+        "shard_bytes": shard_mb * 1e6,
+        "rate_bps": rate_gbit * 1e9,
+    }
+    shape = trees.choose(names, **prices) if tree == trees.AUTO else tree
+    try:
+        parents = trees.parents(shape, names)
+    except ValueError as error:
+        fail(error)
+    print("\n".join(["server", *_branches(parents, trees.ROOT, "")]))
+    for name in trees.SHAPES:
+        seconds = trees.price(trees.parents(name, names), names, **prices)
+        chosen = "  <- drawn" if name == shape else ""
+        print(f"{name:8} {seconds * 1000:9.2f} ms{chosen}")
+
+
+def _branches(parents: list[int], node: int, indent: str) -> list[str]:
+    lines = []
+    children = [place for place, parent in enumerate(parents) if parent == node]
+    for child in children:
+        is_last = child == children[-1]
+        lines.append(f"{indent}{'`-- ' if is_last else '|-- '}proxy {child}")
+        lines += _branches(parents, child, indent + ("    " if is_last else "|   "))
+    return lines
+
+
+def _own_default() -> str:
+    import os
+
+    from dmlcomm.ps.worker.redirect import default_sockets
+
+    system, own = default_sockets()
+    return system if os.getuid() == 0 else own
+
+
+def _ask(path: str | None) -> list[dict[str, Any]]:
+    import os
+
+    from dmlcomm import errors
+    from dmlcomm.ps.worker.redirect import ask, default_sockets
+
+    candidates = [path] if path else [p for p in default_sockets() if os.path.exists(p)]
+    try:
+        if not candidates:
+            raise errors.PsConnectionError(
+                f"no proxy listens at {' or '.join(default_sockets())}; start one (dmlcomm proxy "
+                f"serve), or give its --socket"
+            )
+        return list(ask(candidates[0], {"status": True}, STATUS_TIMEOUT_S)["jobs"])
+    except errors.PsError as error:
+        fail(error)
+
+
+def _lines(jobs: list[dict[str, Any]]) -> list[str]:
+    if not jobs:
+        return ["no job is attached"]
+    lines = []
+    for number, job in enumerate(jobs):
+        lines.append(f"job {number}")
+        for node in job["nodes"]:
+            if node["parent"] is None:
+                where = "waits for all workers of the job"
+            else:
+                where = f"place {node['place']} of a {node['shape']} tree, below {node['parent']}"
+            lines.append(f"  server {node['server']} ({node['server_address']}): {where}")
+            lines.append(
+                f"    workers {node['workers'] or 'none'}, proxies {node['children'] or 'none'}; "
+                f"{node['bytes_in'] / 1e6:.1f} MB in, {node['bytes_out'] / 1e6:.1f} MB out"
+            )
+            lines += [
+                f'    model "{m["name"]}": clock {m["clock"]}, {m["open_windows"]} open windows'
+                for m in node["models"]
+            ]
+    return lines

@@ -1,0 +1,28 @@
+"""The models of a node: weights and windows, but no rule."""
+
+from typing import Any
+
+from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
+from dmlcomm.ps.description import spec_of
+from dmlcomm.ps.server import refusal
+from dmlcomm.ps.server.models import Models
+from dmlcomm.ps.server.rules import Rule
+
+
+class NodeModels(Models):
+    """As on a server; the rule stays there."""
+
+    def rule_of(self, description: Any) -> Rule | None:
+        return None
+
+    def _create_in_core(self, number: int, description: Any) -> None:
+        if description.apply != "clock" or any(space.row_elements for space in description.spaces):
+            raise refusal.illegal(
+                f'model "{description.name}": a proxy carries dense models with apply="clock"; set '
+                f"DMLCOMM_PROXY=none for this job"
+            )
+        without_rule = pb.Model()
+        without_rule.CopyFrom(description)
+        without_rule.rule = "assign"
+        without_rule.options.clear()
+        self._core.create_model(number, spec_of(without_rule), None)

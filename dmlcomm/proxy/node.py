@@ -1,0 +1,133 @@
+"""A node: this host's place in the tree of one server, for one job."""
+
+import secrets
+import socket
+import threading
+from typing import Any
+
+from dmlcomm import _core
+from dmlcomm.network import nic
+from dmlcomm.proxy.models import NodeModels
+from dmlcomm.proxy.parent import Parent
+from dmlcomm.proxy.service import NodeService
+from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
+from dmlcomm.ps.server.listen import listen
+from dmlcomm.ps.server.membership import Membership
+from dmlcomm.ps.server.refusal import Refusal
+from dmlcomm.ps.server.server import GRACE_S
+from dmlcomm.ps.server.status import ServerView, alive_workers
+from dmlcomm.ps.worker.control import Control
+
+# How often a node looks for workers that were lost.
+LOOK_INTERVAL_S = 0.5
+
+
+class Node:
+    """Serves from construction until `close`.
+
+    Args:
+        root: of the server whose part of the models this is.
+        health: of that server.
+        shape: of the tree, see `dmlcomm.ps.tree`.
+
+    Attributes:
+        address: where workers of this host and other proxies find it.
+
+    Raises:
+        PsError: the server does not answer, or refuses. OSError: there is no port.
+    """
+
+    def __init__(
+        self, root: Control, token: str, health: Any, shape: str, rack: str, transport: str
+    ) -> None:
+        self.server = root.server
+        self._root = root
+        self._closed = threading.Event()
+        own_id = secrets.token_hex(16)
+        uplink = _core.ProxyUplink(transport)
+        self._uplink = uplink
+        self._core = uplink.serve(root.server, health.num_servers, health.num_workers, transport)
+        self._members = Membership(
+            health.num_workers, lambda: alive_workers(self._core.status()), gone_workers=tuple
+        )
+        view = ServerView(self._core, root.server, health.num_servers, health.num_workers, 0)
+        models = NodeModels(self._core, root.server, self._members, None)
+        self._parent = Parent(root, token, uplink, self._core, models)
+        self._service = NodeService(
+            *(self._core, view, models, nic.own_rails),
+            membership=self._members,
+            root=root,
+            parent=self._parent,
+            own_id=own_id,
+        )
+        local = f"{own_address(root.address)}:0"
+        workers = health.num_workers
+        self._grpc, self.address = listen(local, root.server, token, None, workers, self._service)
+        request = pb.JoinTreeRequest(
+            id=own_id, address=self.address, host_name=_core.host_name(), shape=shape, rack=rack
+        )
+        try:
+            root.call("JoinTree", request)
+        except BaseException:
+            self.close()
+            raise
+        for target, arguments in ((self._parent.find, (request,)), (self._look, ())):
+            threading.Thread(target=target, args=arguments, daemon=True).start()
+
+    def _look(self) -> None:
+        while not self._closed.wait(LOOK_INTERVAL_S):
+            self._service.drop_lost()
+
+    def failure(self) -> str:
+        """Why it cannot go on; empty while it works."""
+        try:
+            self._parent.check()
+        except Refusal as error:
+            return str(error)
+        return ""
+
+    def num_below(self) -> int:
+        """Workers and proxies that are connected."""
+        return len(alive_workers(self._core.status()))
+
+    def status(self) -> dict[str, Any]:
+        """Plain data: the place in the tree, those below, models and NICs."""
+        core = self._core.status()
+        place = self._parent.place
+        below = alive_workers(core)
+        return {
+            "server": self.server,
+            "server_address": self._root.address,
+            "address": self.address,
+            "shape": place.shape if place else None,
+            "place": place.place if place else None,
+            "parent": (place.parent or self._root.address) if place else None,
+            "workers": sorted(n for n in below if n < _core.FIRST_PROXY),
+            "children": sorted(n - _core.FIRST_PROXY for n in below if n >= _core.FIRST_PROXY),
+            "bytes_in": sum(worker["bytes_in"] for worker in core["workers"]),
+            "bytes_out": sum(worker["bytes_out"] for worker in core["workers"]),
+            "models": [
+                {key: model[key] for key in ("name", "clock", "open_windows")}
+                for model in core["models"]
+            ],
+        }
+
+    def close(self) -> None:
+        """Those below notice at once."""
+        self._closed.set()
+        self._parent.close()
+        self._service.close()
+        self._grpc.stop(GRACE_S).wait()
+        self._core.close()
+        self._root.close()
+
+
+def own_address(server: str) -> str:
+    """The address of this host, as the server at `server` (host:port) sees it; [v6] in brackets."""
+    host, _, port = server.rpartition(":")
+    found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)
+    family, kind, _, _, address = found[0]
+    with socket.socket(family, kind) as probe:
+        probe.connect(address)
+        own = str(probe.getsockname()[0])
+    return f"[{own}]" if ":" in own else own

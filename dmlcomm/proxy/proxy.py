@@ -1,0 +1,231 @@
+"""The proxy of a host: a Unix socket at which workers attach, and nodes for each of their jobs."""
+
+import contextlib
+import json
+import os
+import socket
+import stat
+import threading
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dmlcomm import errors
+from dmlcomm.log import get_logger
+from dmlcomm.proxy.node import Node
+from dmlcomm.ps import tree
+from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
+from dmlcomm.ps.protocol import parse_address
+from dmlcomm.ps.worker.backoff import Backoff
+from dmlcomm.ps.worker.control import Control
+from dmlcomm.ps.worker.redirect import peer_uid, read_line
+
+# How long a worker that attaches waits for the servers, and a connection for its request.
+CONNECT_TIMEOUT_S = 60.0
+REQUEST_TIMEOUT_S = 10.0
+
+# A job without workers and proxies below is forgotten after this time.
+IDLE_S = 60.0
+LOOK_INTERVAL_S = 1.0
+
+
+@dataclass(frozen=True)
+class ProxyOptions:
+    """How a proxy is started.
+
+    Attributes:
+        socket: path at which workers attach. Its folder is made, for this user alone.
+        shape: of trees, see `dmlcomm.ps.tree.parents`; the proxies of a job have one.
+        rack: name of the switch that this host is at.
+        users: numbers of users who may attach, beside this one and root.
+        transport: "auto", "tcp" or "shm".
+    """
+
+    socket: str
+    shape: str = tree.AUTO
+    rack: str = ""
+    users: Collection[int] = ()
+    transport: str = "auto"
+
+
+class Job:
+    """The nodes of one job: one per server. Raises PsError, OSError."""
+
+    def __init__(self, servers: list[str], token: str, options: ProxyOptions) -> None:
+        self.nodes: list[Node] = []
+        self.used = time.monotonic()
+        try:
+            for index, address in enumerate(servers):
+                self.nodes.append(_start_node(index, address, len(servers), token, options))
+        except BaseException:
+            self.close()
+            raise
+
+    def is_idle(self) -> bool:
+        """Whether nobody has been here for a while."""
+        if any(node.num_below() for node in self.nodes):
+            self.used = time.monotonic()
+        return time.monotonic() - self.used > IDLE_S
+
+    def close(self) -> None:
+        for node in self.nodes:
+            node.close()
+
+
+def _start_node(
+    index: int, address: str, num_servers: int, token: str, options: ProxyOptions
+) -> Node:
+    root = Control(index, address, token, None)
+    backoff = Backoff(CONNECT_TIMEOUT_S, f"server {index} ({address})")
+    while True:
+        try:
+            health = root.call("Health", pb.HealthRequest())
+            break
+        except (errors.PsConnectionError, errors.PsTimeoutError) as error:
+            backoff.wait(error)
+    if (health.server, health.num_servers) != (index, num_servers):
+        raise errors.PsRefusedError(
+            f"{address} is server {health.server} of {health.num_servers}; expected server {index} "
+            f"of {num_servers}: give the addresses of all servers of one job, in their order"
+        )
+    if health.replicas:
+        raise errors.PsRefusedError(
+            "proxies carry no job whose servers have replicas; set DMLCOMM_PROXY=none for this job"
+        )
+    return Node(root, token, health, options.shape, options.rack, options.transport)
+
+
+class Proxy:
+    """Serves from construction until `close`; a context manager, too.
+
+    Raises ValueError for options that cannot work, OSError if the socket cannot be made.
+    """
+
+    def __init__(self, options: ProxyOptions) -> None:
+        if options.shape not in (tree.AUTO, *tree.SHAPES):
+            tree.parents(options.shape, ())  # raises
+        self.options = options
+        self._users = {0, os.getuid(), *options.users}
+        self._lock = threading.Lock()
+        self._jobs: dict[tuple[str, ...], Job] = {}
+        self._making: dict[tuple[str, ...], threading.Lock] = {}
+        self._closed = threading.Event()
+        self._listener = _listen(options.socket, bool(options.users))
+        for target in (self._accept, self._look):
+            threading.Thread(target=target, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:  # closed
+                return
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection:
+            connection.settimeout(REQUEST_TIMEOUT_S)
+            try:
+                answer = self._answer(json.loads(read_line(connection)), peer_uid(connection))
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                answer = {"error": f"this is no request: {error!r}"}
+            except (errors.PsError, OSError) as error:
+                answer = {"error": str(error)}
+            with contextlib.suppress(OSError):  # it has gone
+                connection.sendall(json.dumps(answer).encode() + b"\n")
+
+    def _answer(self, request: dict[str, Any], user: int) -> dict[str, Any]:
+        if user not in self._users:
+            allowed = ", ".join(map(str, sorted(self._users)))
+            raise errors.PsRefusedError(
+                f"user {user} may not attach; expected one of {allowed} (--user admits more)"
+            )
+        if request.get("status"):
+            return {"jobs": self.status()}
+        servers = [parse_address(address) for address in request["servers"]]
+        return {"servers": self.attach(servers, str(request["token"]))}
+
+    def attach(self, servers: list[str], token: str) -> list[str]:
+        """Where this proxy stands in for the servers of the job. Raises PsError, OSError."""
+        key = (*servers, token)
+        with self._lock:
+            making = self._making.setdefault(key, threading.Lock())
+        with making:  # other jobs do not wait for the servers of this one
+            job = self._jobs.get(key)
+            if job is None or any(node.failure() for node in job.nodes):
+                self._forget(key)
+                job = Job(servers, token, self.options)
+                get_logger().info("a job with servers %s has attached", ", ".join(servers))
+            with self._lock:
+                self._jobs[key] = job
+                job.used = time.monotonic()
+            return [node.address for node in job.nodes]
+
+    def _forget(self, key: tuple[str, ...]) -> None:
+        with self._lock:
+            job = self._jobs.pop(key, None)
+        if job is not None:
+            job.close()
+
+    def status(self) -> list[dict[str, Any]]:
+        """By job, its nodes as plain data."""
+        with self._lock:
+            jobs = list(self._jobs.values())
+        return [{"nodes": [node.status() for node in job.nodes]} for job in jobs]
+
+    def _look(self) -> None:
+        while not self._closed.wait(LOOK_INTERVAL_S):
+            with self._lock:
+                idle = [key for key, job in self._jobs.items() if job.is_idle()]
+            for key in idle:
+                self._forget(key)
+
+    def close(self) -> None:
+        """Idempotent; workers notice at once."""
+        self._closed.set()
+        self._listener.close()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.options.socket)
+        with self._lock:
+            jobs, self._jobs = self._jobs, {}
+        for job in jobs.values():
+            job.close()
+
+    def __enter__(self) -> "Proxy":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _listen(path: str, for_others: bool) -> socket.socket:
+    folder = Path(path).parent
+    folder.mkdir(mode=0o755 if for_others else 0o700, parents=True, exist_ok=True)
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        _remove_dead(path)
+        listener.bind(path)
+        os.chmod(path, 0o666 if for_others else 0o600)
+        listener.listen(128)
+    except OSError as error:
+        listener.close()
+        raise OSError(f"the proxy cannot listen at {path}: {error}") from error
+    return listener
+
+
+def _remove_dead(path: str) -> None:
+    """The socket of a proxy that was killed. Raises OSError if one is alive, or it is no socket."""
+    try:
+        if not stat.S_ISSOCK(os.stat(path).st_mode):
+            raise OSError("there is a file of this name that is no socket")
+    except FileNotFoundError:
+        return
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
+            return
+    raise OSError("another proxy listens there; give this one another --socket")

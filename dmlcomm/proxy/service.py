@@ -1,0 +1,132 @@
+"""The calls that workers and other proxies make to a node. The server answers what is of the job.
+
+Data go from node to node along the tree. Calls go to the server at once: they are few and small.
+"""
+
+from typing import Any
+
+import grpc
+
+from dmlcomm import errors
+from dmlcomm.log import get_logger
+from dmlcomm.proxy.parent import Parent
+from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
+from dmlcomm.ps.server.membership import Membership, Session
+from dmlcomm.ps.server.refusal import Refusal
+from dmlcomm.ps.server.service import Service
+from dmlcomm.ps.worker.control import Control, NumberTakenError, UnknownSessionError
+
+Code = grpc.StatusCode
+_CODES: list[tuple[type[errors.PsError], Any]] = [
+    (UnknownSessionError, Code.NOT_FOUND),
+    (NumberTakenError, Code.ALREADY_EXISTS),
+    (errors.PsModelError, Code.INVALID_ARGUMENT),
+    (errors.PsRefusedError, Code.FAILED_PRECONDITION),
+    (errors.PsTimeoutError, Code.DEADLINE_EXCEEDED),
+    (errors.PsConnectionError, Code.UNAVAILABLE),
+]
+
+
+class NodeService(Service):
+    """A node is a server to those below: it keeps sessions of its own, and models without rules."""
+
+    def __init__(
+        self, *parts: Any, membership: Membership, root: Control, parent: Parent, own_id: str
+    ) -> None:
+        core, view, models, nics = parts
+        super().__init__(core, view, membership, models, nics)
+        self._members = membership
+        self._root = root
+        self._parent = parent
+        self._id = own_id
+        self._at_root: dict[str, str] = {}  # session here -> session with the server
+
+    def Register(self, request: Any, context: Any) -> Any:  # noqa: N802
+        self._parent.check()
+        if request.proxy:
+            return super().Register(request, context)
+        carried = pb.RegisterRequest(
+            worker=request.worker,
+            incarnation=request.incarnation,
+            host_name=request.host_name,
+            via=self._id,
+        )
+        there = self._ask("Register", carried)
+        request.worker = there.worker
+        reply = super().Register(request, context)
+        self._at_root[reply.session] = there.session
+        return reply
+
+    def Leave(self, request: Any, context: Any) -> Any:  # noqa: N802
+        reply = super().Leave(request, context)
+        self._leave(request.session)
+        return reply
+
+    def drop_lost(self) -> None:
+        """Workers whose connections have ended leave the job."""
+        for session_id in list(self._at_root):
+            try:
+                session = self._members.find(session_id)
+            except Refusal:  # replaced, or left
+                self._at_root.pop(session_id, None)
+                continue
+            if session.joined and not self._members.is_alive(session):
+                self._members.end(session, "the worker is lost")
+                self._leave(session_id)
+
+    def _leave(self, session_id: str) -> None:
+        there = self._at_root.pop(session_id, None)
+        if there is None:
+            return
+        try:
+            self._ask("Leave", pb.LeaveRequest(session=there))
+        except Refusal as error:
+            get_logger().debug("a worker leaves: %s", error)
+
+    def Barrier(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return self._ask_for_worker("Barrier", request)
+
+    def CreateModel(self, request: Any, context: Any) -> Any:  # noqa: N802
+        session = self.find(request.session)
+        here = self._models.create(session, request.model, False)
+        self._parent.create_model(request.model)
+        return here if self._is_proxy(session) else self._ask_for_worker("CreateModel", request)
+
+    def SealModel(self, request: Any, context: Any) -> Any:  # noqa: N802
+        reply = self._ask_for_worker("SealModel", request)
+        self._core.seal(request.model)
+        return reply
+
+    def WaitModel(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return self._ask_for_worker("WaitModel", request)
+
+    def JoinTree(self, request: Any, context: Any) -> Any:  # noqa: N802
+        raise Refusal(
+            Code.FAILED_PRECONDITION,
+            "this is a proxy, and proxies do not take the place of servers for others; give "
+            "workers the addresses of the servers (DMLCOMM_PS_SERVERS)",
+        )
+
+    def Health(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return self._ask("Health", request)
+
+    def Status(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return self._ask("Status", request)
+
+    def _is_proxy(self, session: Session) -> bool:
+        return session.id not in self._at_root
+
+    def _ask_for_worker(self, name: str, request: Any) -> Any:
+        there = self._at_root.get(request.session)
+        if there is None:
+            raise Refusal(Code.NOT_FOUND, "this proxy does not know the session; register again")
+        request.session = there
+        return self._ask(name, request)
+
+    def _ask(self, name: str, request: Any) -> Any:
+        wait_s = getattr(request, "wait_ms", 0) / 1000
+        try:
+            return self._root.call(name, request, wait_s)
+        except errors.PsError as error:
+            kind = next((code for kind, code in _CODES if isinstance(error, kind)), Code.INTERNAL)
+            raise Refusal(kind, f"by its proxy: {error}") from error

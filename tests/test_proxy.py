@@ -1,0 +1,260 @@
+"""The local proxy: trees, training, admission, commands, and what happens when one ends."""
+
+import contextlib
+import json
+import os
+import stat
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from dmlcomm import PsError, PsModelError, PsRefusedError
+from dmlcomm.proxy.proxy import Proxy, ProxyOptions
+from dmlcomm.ps import Client, tree
+from dmlcomm.ps.worker import redirect
+from helpers import DEADLINE_S
+from helpers.parameter_servers import clean_environment, run_threads, servers
+
+COUNT = 100_003
+
+
+@contextlib.contextmanager
+def proxies(folder, num, shape="auto"):
+    """Paths of `num` proxies of this process, each as of another host."""
+    with contextlib.ExitStack() as stack:
+        options = [ProxyOptions(f"{folder}/{i}.sock", shape=shape) for i in range(num)]
+        yield [stack.enter_context(Proxy(one)).options.socket for one in options]
+
+
+def attach(path, addresses, worker, token=""):
+    there = redirect.redirected(path, addresses.split(","), token, False, DEADLINE_S)
+    return Client(there, worker=worker, token=token, timeout_s=DEADLINE_S)
+
+
+# --- trees
+
+
+@pytest.mark.parametrize("shape", tree.SHAPES)
+@pytest.mark.parametrize("first", [0, 2])
+def test_a_tree_has_every_proxy_once_below_the_server(shape, first):
+    racks = ["a", "a", "b", "b", "a"]
+    parents = tree.parents(shape, racks, first)
+    tops = tree.children_of(parents, tree.ROOT)
+    assert sorted(place for top in tops for place in tree.below(parents, top)) == list(range(5))
+    assert parents[first] == tree.ROOT
+
+
+def test_shapes_have_their_degrees():
+    one_rack, racks = [""] * 7, ["a"] * 4 + ["b"] * 3
+    assert tree.parents("flat", one_rack) == [tree.ROOT] * 7
+    assert tree.parents("chain", one_rack) == [tree.ROOT, 0, 1, 2, 3, 4, 5]
+    assert tree.parents("binary", one_rack) == [tree.ROOT, 0, 0, 1, 1, 2, 2]
+    assert tree.parents("rack", racks) == [tree.ROOT, 0, 0, 0, tree.ROOT, 4, 4]
+    with pytest.raises(ValueError, match="expected one of auto, flat"):
+        tree.parents("star", one_rack)
+
+
+def test_the_price_counts_the_busiest_port_and_the_uplinks_of_racks():
+    racks = ["a"] * 4 + ["b"] * 4
+    options = {"shard_bytes": 1e9, "rate_bps": 8e9, "hop_s": 0.0}
+    prices = {s: tree.price(tree.parents(s, racks), racks, **options) for s in tree.SHAPES}
+    assert 8 < prices["flat"] < 9  # eight models into the server's NIC
+    assert 1 < prices["chain"] < 2
+    # Of four hosts' rates a quarter is left between racks: alternating hosts use it up.
+    mixed = ["a", "b"] * 4
+    crossed = tree.price(tree.parents("chain", mixed), mixed, oversubscription=4, **options)
+    assert crossed > 3 * prices["chain"]
+    assert tree.choose(["r"] * 8, shard_bytes=1e9) == "chain"
+    assert tree.choose(["r"] * 8, shard_bytes=1000.0) == "flat"
+
+
+# --- training
+
+
+@pytest.mark.parametrize("shape", ["auto", "flat", "binary", "rack", "chain"])
+def test_workers_of_a_tree_get_what_the_servers_would_give(tmp_path, shape):
+    workers = 6
+
+    def train(worker, paths, addresses):
+        with attach(paths[worker // 2], addresses, worker) as client:
+            first = np.full(COUNT, 3, np.float32)
+            weights = client.init("w", first, rule="sgd", reduce="sum", lr=0.5)
+            assert (weights == 3).all()
+            for _ in range(3):
+                weights = client.push_pull("w", np.full(COUNT, worker, np.float32))
+            client.push("w", np.full(COUNT, worker, np.float32))
+            client.clock()
+            client.barrier()
+            return client.pull("w", staleness=1)[[0, -1]].tolist(), weights[[0, -1]].tolist()
+
+    with proxies(tmp_path, 3, shape) as paths, servers(2, workers=workers) as addresses:
+        seen = run_threads(lambda worker: train(worker, paths, addresses), workers)
+    three, four = 3 - 3 * 7.5, 3 - 4 * 7.5
+    assert all(weights == [three] * 2 for _, weights in seen)
+    # Of either server, with or without the last clock.
+    assert all(set(late) <= {three, four} for late, _ in seen)
+
+
+def test_narrow_floats_travel_narrow(tmp_path):
+    def train(worker, path, addresses):
+        with attach(path, addresses, worker) as client:
+            client.init("w", np.zeros(COUNT, np.float32), wire="bf16", reduce="sum")
+            weights = client.push_pull("w", np.full(COUNT, worker + 1, np.float32))
+            return set(weights.tolist())
+
+    with proxies(tmp_path, 1) as [path], servers(workers=2) as addresses:
+        assert run_threads(lambda worker: train(worker, path, addresses), 2) == [{3.0}, {3.0}]
+
+
+def test_the_others_go_on_without_a_worker_that_is_killed(tmp_path):
+    victim = (
+        "import os, sys, signal, numpy as np\n"
+        "from dmlcomm.ps import Client\n"
+        "client = Client(worker=1)\n"
+        "client.init('w', np.zeros(10, np.float32), rule='add', reduce='sum')\n"
+        "client.push_pull('w', np.ones(10, np.float32))\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    with proxies(tmp_path, 1) as [path], servers(workers=2) as addresses:
+        environment = clean_environment(DMLCOMM_PS_SERVERS=addresses, DMLCOMM_PROXY=path)
+        process = subprocess.Popen([sys.executable, "-c", victim], env=environment)
+        with attach(path, addresses, 0) as client:
+            client.init("w", np.zeros(10, np.float32), rule="add", reduce="sum")
+            assert (client.push_pull("w", np.ones(10, np.float32)) == 2).all()
+            assert (client.push_pull("w", np.ones(10, np.float32)) == 3).all()
+            client.barrier()
+        assert process.wait(DEADLINE_S) < 0
+
+
+def test_workers_are_told_that_their_proxy_has_ended(tmp_path):
+    with servers() as addresses:
+        with proxies(tmp_path, 1) as [path]:
+            there = redirect.redirected(path, addresses.split(","), "", False, DEADLINE_S)
+            client = Client(there, worker=0, timeout_s=DEADLINE_S, reconnect_timeout_s=0)
+            client.init("w", np.zeros(10, np.float32))
+        with pytest.raises(PsError, match="lost server"):
+            client.push_pull("w", np.ones(10, np.float32))
+        client.close(wait=False)
+
+
+def test_workers_are_told_that_the_server_has_ended(tmp_path):
+    with proxies(tmp_path, 1) as [path]:
+        with servers() as addresses:
+            client = attach(path, addresses, 0)
+            client.init("w", np.zeros(10, np.float32))
+        with pytest.raises(PsError, match="has lost its parent"):
+            client.push_pull("w", np.ones(10, np.float32))
+        client.close(wait=False)
+
+
+# --- admission
+
+
+@pytest.mark.parametrize("options", [{"apply": "push"}, {"tables": True}])
+def test_models_that_cannot_be_added_up_are_refused(tmp_path, options):
+    with (
+        proxies(tmp_path, 1) as [path],
+        servers() as addresses,
+        attach(path, addresses, 0) as client,
+        pytest.raises(PsModelError, match="DMLCOMM_PROXY=none"),
+    ):
+        client.init("w", [np.zeros((4, 2), np.float32)], **options)
+
+
+def test_jobs_that_are_not_carried_are_told_why(tmp_path):
+    with proxies(tmp_path, 1) as [path]:
+        with (
+            servers(2, replicas=1) as addresses,
+            pytest.raises(PsRefusedError, match="have replicas"),
+        ):
+            attach(path, addresses, 0)
+        with (
+            servers(token="secret") as addresses,
+            pytest.raises(PsRefusedError, match="expects the job's token"),
+        ):
+            attach(path, addresses, 0, token="guess")
+        with pytest.raises(PsRefusedError, match="no job with TLS"):
+            redirect.redirected(path, ["127.0.0.1:1"], "", True, DEADLINE_S)
+        assert redirect.ask(path, {"status": True}, DEADLINE_S) == {"jobs": []}
+
+
+def test_a_proxy_is_for_its_user_alone(tmp_path):
+    with proxies(tmp_path / "new", 1) as [path]:
+        assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+        assert stat.S_IMODE(os.stat(tmp_path / "new").st_mode) == 0o700
+        with pytest.raises(OSError, match="another proxy listens there"):
+            Proxy(ProxyOptions(path))
+        with pytest.raises(PsRefusedError, match="this is no request"):
+            redirect.ask(path, {"servers": 3}, DEADLINE_S)
+    assert not os.path.exists(path)
+
+
+def test_auto_takes_a_proxy_that_is_there(tmp_path, monkeypatch):
+    path = f"{tmp_path}/0.sock"
+    monkeypatch.setattr(redirect, "default_sockets", lambda: [path])
+    with servers() as addresses:
+        assert redirect.redirected("auto", [addresses], "", False, DEADLINE_S) == [addresses]
+        with proxies(tmp_path, 1):
+            assert redirect.redirected("auto", [addresses], "", False, DEADLINE_S) != [addresses]
+            assert redirect.redirected("none", [addresses], "", False, DEADLINE_S) == [addresses]
+            # It does not carry TLS; then workers go direct.
+            assert redirect.redirected("auto", [addresses], "", True, DEADLINE_S) == [addresses]
+
+
+# --- commands
+
+
+def dmlcomm(*arguments, **environment):
+    command = [sys.executable, "-m", "dmlcomm", *arguments]
+    options = {"capture_output": True, "text": True, "timeout": DEADLINE_S}
+    return subprocess.run(command, env=clean_environment(**environment), **options)
+
+
+def test_run_starts_a_proxy_that_the_command_uses():
+    script = (
+        "import json, os, subprocess, sys, numpy as np\n"
+        "from dmlcomm.ps import Client\n"
+        "with Client(worker=0) as client:\n"
+        "    client.init('net', np.zeros(9, np.float32), rule='add')\n"
+        "    assert (client.push_pull('net', np.ones(9, np.float32)) == 1).all()\n"
+        "    status = [sys.executable, '-m', 'dmlcomm', 'proxy', 'status']\n"
+        "    status += ['--socket', os.environ['DMLCOMM_PROXY']]\n"
+        "    print(subprocess.check_output([*status, '--json'], text=True))\n"
+        "    print(subprocess.check_output(status, text=True), file=sys.stderr)\n"
+    )
+    command = ["run", "--servers", "2", "--proxy", "--", sys.executable, "-c", script]
+    result = dmlcomm(*command)
+    assert result.returncode == 0, result.stderr
+    [job] = json.loads(result.stdout)
+    assert [node["server"] for node in job["nodes"]] == [0, 1]
+    assert all(node["workers"] == [0] and node["place"] == 0 for node in job["nodes"])
+    assert 'model "net": clock 1, 0 open windows' in result.stderr
+
+
+def test_status_and_draw_say_what_there_is(tmp_path):
+    missing = dmlcomm("proxy", "status", "--socket", f"{tmp_path}/none")
+    assert missing.returncode == 1
+    assert "no proxy answers" in missing.stderr
+    with proxies(tmp_path, 1) as [path]:
+        assert dmlcomm("proxy", "status", "--socket", path).stdout == "no job is attached\n"
+    drawn = dmlcomm("proxy", "draw", "--hosts", "4", "--tree", "binary").stdout
+    assert drawn.startswith("server\n`-- proxy 0\n    |-- proxy 1\n    |   `-- proxy 3\n")
+    assert "<- drawn" in drawn
+
+
+def test_a_job_is_seen_by_its_servers(tmp_path):
+    with (
+        proxies(tmp_path, 1) as [path],
+        servers(workers=1) as addresses,
+        attach(path, addresses, 0) as client,
+    ):
+        client.init("w", np.zeros(10, np.float32))
+        client.push_pull("w", np.ones(10, np.float32))
+        status = dmlcomm("ps", "status", addresses, "--json")
+        workers = json.loads(status.stdout)["servers"][0]["workers"]
+    [proxy] = [w for w in workers if w["is_proxy"]]
+    [worker] = [w for w in workers if not w["is_proxy"]]
+    assert proxy["bytes_in"] == 2 * 40  # the first values and a push
+    assert (worker["worker"], worker["clock"], worker["alive"]) == (0, 1, True)
