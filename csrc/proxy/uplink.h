@@ -1,9 +1,9 @@
 // Uplink: a proxy's connection to its parent in the tree of one server: another proxy, or the
 // server itself. To the parent it is one worker that speaks for all workers below.
 //
-// What is called before connect() waits for it. Windows go up in the order of the calls, each as
-// one command and one message of elements, several at a time; a thread of the uplink receives the
-// answers, in the same order, and hands them to the models.
+// Calls before connect() are carried out when it has connected. Windows go up in the order of the
+// calls, several at a time; each is one command and one message of elements. A thread of the uplink
+// receives the answers, in the same order, and hands them to the models.
 #pragma once
 
 #include <condition_variable>

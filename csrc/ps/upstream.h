@@ -1,7 +1,8 @@
 // Upstream: where the models of a proxy send the pushes that they have added up, and get the
 // weights from. A server has none: it has rules.
 //
-// Any thread may call any method; none of them waits. What is sent goes up in the order of calls.
+// All methods may be called from any thread, and none of them waits. Messages go up in the order of
+// the calls.
 #pragma once
 
 #include <atomic>

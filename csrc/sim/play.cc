@@ -220,8 +220,8 @@ void Play::share() {
   next_share_s_ = now_s_ + resolution_s_;
 }
 
-// Until links are shared anew, the flows of a group share what the group has got. What it leaves
-// unused meanwhile is lost, and no link carries more than it can.
+// The flows of a group divide its present share among them until links are shared anew. The part
+// that they leave unused is lost. No link carries more than it can.
 void Play::keep_shares() {
   for (uint32_t id : moved_groups_) {
     Group& group = groups_[id];

@@ -15,6 +15,7 @@ from dmlcomm.ps.server.listen import listen
 from dmlcomm.ps.server.membership import Membership
 from dmlcomm.ps.server.refusal import Refusal
 from dmlcomm.ps.server.server import GRACE_S
+from dmlcomm.ps.server.service import proxies_of
 from dmlcomm.ps.server.status import ServerView, alive_workers
 from dmlcomm.ps.worker.control import Control
 
@@ -103,7 +104,7 @@ class Node:
             "place": place.place if place else None,
             "parent": (place.parent or self._root.address) if place else None,
             "workers": sorted(n for n in below if n < _core.FIRST_PROXY),
-            "children": sorted(n - _core.FIRST_PROXY for n in below if n >= _core.FIRST_PROXY),
+            "children": sorted(proxies_of(below)),
             "bytes_in": sum(worker["bytes_in"] for worker in core["workers"]),
             "bytes_out": sum(worker["bytes_out"] for worker in core["workers"]),
             "models": [

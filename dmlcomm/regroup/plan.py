@@ -2,7 +2,7 @@
 
 Domain by domain:
 
-1. *Groups*: a job fills as many ToRs as it can alone. What is left of jobs is packed: the largest
+1. *Groups*: a job fills as many ToRs as it can alone. The rests of jobs are packed: the largest
    rest, with others that fill its ToR exactly, if some do; else with the sum that comes closest,
    and a part of one more rest. Servers without a job are rests of one server each.
 2. *Pods*: groups of one job come into one pod, where they fit.

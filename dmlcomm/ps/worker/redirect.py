@@ -74,7 +74,7 @@ def ask(path: str, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(timeout_s)
             connection.connect(path)
-            # Whoever may write to the folder could listen there, and would get the token.
+            # Another user who may write to the folder could listen there, and get the token.
             if peer_uid(connection) not in (0, os.getuid()):
                 raise errors.PsRefusedError(
                     f"the proxy at {path} belongs to user {peer_uid(connection)}; expected this "
