@@ -11,6 +11,7 @@
 #include <fstream>
 #include <string>
 
+#include "base/str_cat.h"
 #include "transport/socket.h"
 #include "transport/tcp/socket.h"
 
@@ -87,6 +88,39 @@ TEST(SocketTest, AnUnknownCongestionControlIsAnError) {
   const Status status = listen_on(kLoopback, {29500, 29600}, options).status();
   EXPECT_EQ(status.code(), StatusCode::invalid_argument);
   EXPECT_NE(status.message().find("DMLCOMM_TCP_CONGESTION=cubicc"), std::string::npos) << status;
+}
+
+// In a child, which becomes another user and takes the name, as after a rank has died.
+TEST(SocketTest, NothingIsSentToAnotherUserWhoListensAtThisName) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  const std::string name = str_cat("dmlcomm-test-", getpid());
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    constexpr uid_t kNobody = 65534;
+    if (setresuid(kNobody, kNobody, kNobody) != 0) _exit(1);
+    const auto listener = listen_unix(name);
+    if (!listener.ok() || write(ready[1], "", 1) != 1) _exit(2);
+    pollfd end{listener->get(), POLLIN, 0};
+    if (poll(&end, 1, 10'000) != 1) _exit(3);
+    const UniqueFd incoming = std::move(*accept_from(listener->get()));
+    char byte;
+    pollfd news{incoming.get(), POLLIN, 0};
+    _exit(poll(&news, 1, 10'000) == 1 && recv(incoming.get(), &byte, 1, 0) == 0 ? 0 : 4);
+  }
+  close(ready[1]);
+  char byte;
+  EXPECT_EQ(read(ready[0], &byte, 1), 1);
+  close(ready[0]);
+  const Status refused = connect_unix(name).status();
+  EXPECT_EQ(refused.code(), StatusCode::protocol_error) << refused;
+  EXPECT_NE(refused.message().find("another user"), std::string::npos) << refused;
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0) << "1 to 3: the child could not listen; 4: something was sent";
 }
 
 }  // namespace

@@ -115,6 +115,10 @@ Result<UniqueFd> connect_unix(const std::string& name) {
     return errno_status(error == ECONNREFUSED ? StatusCode::peer_lost : StatusCode::io_error,
                         str_cat("connect to Unix socket @", name), error);
   }
+  if (!peer_is_same_user(fd->get())) {
+    return Status(StatusCode::protocol_error, "Unix socket @", name,
+                  " belongs to another user's process; nothing was sent there");
+  }
   return fd;
 }
 

@@ -24,6 +24,7 @@ Result<UniqueFd> accept_from(int listener);
 // Unix sockets in the abstract namespace, which belongs to the network namespace and leaves no
 // file.
 Result<UniqueFd> listen_unix(const std::string& name);
+// Only to a process of the same user, or of root: any other has taken the name of one that ended.
 Result<UniqueFd> connect_unix(const std::string& name);
 // Process id of the other end as this process sees it; 0 if it is in an unknown pid namespace.
 int peer_pid(int fd);
