@@ -16,10 +16,19 @@ std::optional<CollectiveHistory::Disagreement> CollectiveHistory::begin(uint64_t
     for (const Early& early : found->second) {
       if (early.op != ours) return Disagreement{sequence, ours, early.peer, early.op};
     }
+    spare_ = early_.extract(found);
   }
-  early_.erase(sequence);
   early_.erase(early_.begin(), early_.lower_bound(oldest));
   return std::nullopt;
+}
+
+std::vector<CollectiveHistory::Early>& CollectiveHistory::early_of(uint64_t sequence) {
+  const auto at = early_.lower_bound(sequence);
+  if (at != early_.end() && at->first == sequence) return at->second;
+  if (spare_.empty()) return early_.try_emplace(at, sequence)->second;
+  spare_.key() = sequence;
+  spare_.mapped().clear();
+  return early_.insert(at, std::move(spare_))->second;
 }
 
 std::optional<CollectiveHistory::Disagreement> CollectiveHistory::hear(int peer, uint64_t sequence,
@@ -30,7 +39,7 @@ std::optional<CollectiveHistory::Disagreement> CollectiveHistory::hear(int peer,
     return Disagreement{sequence, ours, peer, theirs};
   }
   if (sequence < known) return std::nullopt;
-  std::vector<Early>& early = early_[sequence];
+  std::vector<Early>& early = early_of(sequence);
   const auto is_same = [&](const Early& e) { return e.peer == peer && e.op == theirs; };
   if (std::none_of(early.begin(), early.end(), is_same)) early.push_back({peer, theirs});
   return std::nullopt;

@@ -45,7 +45,12 @@ class CollectiveHistory {
   // By sequence number modulo the size; number 0 is none.
   std::vector<std::pair<uint64_t, transport::OpInfo>> begun_{kSize};
   uint64_t last_begun_ = 0;
-  std::map<uint64_t, std::vector<Early>> early_;  // by sequence number; one of each peer
+  using ByNumber = std::map<uint64_t, std::vector<Early>>;
+
+  std::vector<Early>& early_of(uint64_t sequence);
+
+  ByNumber early_;             // by sequence number; one of each peer
+  ByNumber::node_type spare_;  // one that has been taken out, with its memory, or null
 };
 
 }  // namespace dmlcomm::engine

@@ -156,16 +156,15 @@ void Engine::notice_left_peers() {
 Status Engine::plan(Running& running) {
   const OpState& op = *running.op;
   const schedule::OpShape& shape = op.request().shape;
-  DMLCOMM_RETURN_IF_ERROR(planner_->status());
+  DMLCOMM_RETURN_IF_ERROR(planner_->check(shape));
   tuner_->plan(op);
   running.algorithm = &planner_->choose(shape);
   if (running.algorithm->is_schedule()) {
-    auto schedule = planner_->plan(shape);
-    if (!schedule.ok()) return schedule.status();
-    std::shared_ptr<const CompiledPlan>& plan = plans_[schedule->get()];
+    const auto schedule = planner_->schedule_of(shape, *running.algorithm);
+    std::shared_ptr<const CompiledPlan>& plan = plans_[schedule.get()];
     if (plan == nullptr) {
-      auto compiled = std::make_shared<CompiledPlan>(*schedule);
-      compiled->latency_s = planner_->latency_s(*(*schedule)->algorithm, shape);
+      auto compiled = std::make_shared<CompiledPlan>(schedule);
+      compiled->latency_s = planner_->latency_s(*running.algorithm, shape);
       plan = std::move(compiled);
       // Those whose schedules the planner has dropped.
       std::erase_if(plans_,

@@ -90,8 +90,14 @@ class Planner {
   // message takes at least. Later operations are planned for it.
   void learn(const std::vector<uint64_t>& rail_rates_bps, double alpha_s);
 
-  // `shape` must be valid, and status() ok.
+  // What is wrong with a shape that plan() would refuse; or status().
+  Status check(const OpShape& shape) const;
+
+  // `shape` must be one that check() accepts, and so below.
   const Algorithm& choose(const OpShape& shape);
+
+  // The schedule of rank `shape.rank` by what choose() has named, where that makes schedules.
+  std::shared_ptr<const Schedule> schedule_of(const OpShape& shape, const Algorithm& algorithm);
 
   // The choice among schedules for shapes of about this size, which learns from times; null where
   // the user has chosen.
@@ -113,7 +119,6 @@ class Planner {
   using Entry = std::pair<Key, std::shared_ptr<const Schedule>>;
 
   Status configure();
-  Status check(const OpShape& shape) const;
   Status apply(const Overrides& overrides);
   Status apply(const SizedChoices& choices);
   const Algorithm* named_for(const OpShape& shape) const;

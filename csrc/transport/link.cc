@@ -274,17 +274,15 @@ void Link::make_ready(RecvRequest& request) {
 }
 
 uint64_t Link::oldest_unexpected(Tag tag) const {
-  const auto found = unexpected_.find(tag);
-  return found == unexpected_.end() ? 0 : found->second.front().order;
+  const EarlyMessage* const oldest = early_.oldest(tag);
+  return oldest == nullptr ? 0 : oldest->order;
 }
 
 // Gives the oldest waiting message with the request's tag to it.
 bool Link::take_unexpected(RecvRequest& request) {
-  const auto found = unexpected_.find(request.tag);
-  if (found == unexpected_.end()) return false;
-  const Unexpected message = std::move(found->second.front());
-  found->second.pop_front();
-  if (found->second.empty()) unexpected_.erase(found);
+  const EarlyMessage* const early = early_.take(request.tag);
+  if (early == nullptr) return false;
+  const EarlyMessage& message = *early;
   if (Status status = check_sizes(request, message.header); !status.ok()) {
     fail(status);
     return true;
@@ -312,7 +310,7 @@ void Link::store(RecvRequest& request, size_t offset, const std::vector<std::byt
 }
 
 // An offer or a request has met its receive.
-void Link::accept_announced(RecvRequest& request, const Unexpected& message) {
+void Link::accept_announced(RecvRequest& request, const EarlyMessage& message) {
   const FrameHeader& header = message.header;
   request.source = peer();
   request.report.merge(header.report);
@@ -510,8 +508,7 @@ Status Link::end_data(Intake& intake, const FrameHeader& header) {
     }
   }
   if (request == nullptr) {
-    unexpected_[header.tag].push_back({header, std::move(intake.buffer), arrival_order++});
-    intake.buffer = {};
+    early_.add(header, intake.buffer, arrival_order++);
     return deliver_unexpected(header);
   }
   const bool is_last = header.offset + header.payload_bytes == request->bytes;
@@ -560,11 +557,10 @@ Status Link::announce(Intake& intake, const FrameHeader& header) {
   peer_has_begun(header.tag);
   Result<RecvRequest*> request = match(header);
   if (!request.ok()) return request.status();
-  Unexpected message{header, std::exchange(intake.buffer, {}), arrival_order++};
   if (*request != nullptr) {
-    accept_announced(**request, message);
+    accept_announced(**request, {header, std::exchange(intake.buffer, {})});
   } else {
-    unexpected_[header.tag].push_back(std::move(message));
+    early_.add(header, intake.buffer, arrival_order++);
   }
   return Status();
 }

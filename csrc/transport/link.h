@@ -25,15 +25,14 @@
 #pragma once
 
 #include <deque>
-#include <list>
 #include <map>
 #include <memory>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "base/status.h"
 #include "transport/cooperative_copy.h"
+#include "transport/early_messages.h"
 #include "transport/lane_set.h"
 #include "transport/request.h"
 
@@ -179,13 +178,6 @@ class Link final : private LaneReader {
   bool discard_input();
 
  private:
-  // A message, or its announcement, that came before its receive.
-  struct Unexpected {
-    FrameHeader header;
-    std::vector<std::byte> bytes;
-    uint64_t order = 0;
-  };
-
   Status begin_frame(Intake& intake, const FrameHeader& header) override;
   Sink room_for_payload(Intake& intake, const FrameHeader& header, size_t done) override;
   void payload_arrived(Intake& intake, const FrameHeader& header, size_t done) override;
@@ -238,7 +230,7 @@ class Link final : private LaneReader {
   Status on_goodbye(Intake& intake);
   void leave_if_all_said_goodbye();
   Result<RecvRequest*> match(const FrameHeader& header);
-  void accept_announced(RecvRequest& request, const Unexpected& message);
+  void accept_announced(RecvRequest& request, const EarlyMessage& message);
   bool take_unexpected(RecvRequest& request);
   void stop_holding_back(RecvRequest& request);
   void store(RecvRequest& request, size_t offset, const std::vector<std::byte>& bytes);
@@ -273,13 +265,13 @@ class Link final : private LaneReader {
   // In.
   std::deque<RecvRequest*> posted_;    // many of an operation in blocks, and the first comes first
   std::vector<RecvRequest*> granted_;  // their messages are on the way
-  std::unordered_map<Tag, std::list<Unexpected>> unexpected_;  // no list is empty
-  uint64_t taken_credit_ = 0;         // of the peer: cost of messages that have met their receives
-  uint64_t told_credit_ = 0;          // what the peer knows of that
-  Coverage numbers_seen_;             // of frames
-  size_t num_taken_offers_ = 0;       // offered messages the engine is reading
-  bool has_writer_ = false;           // see has_writer()
-  CooperativeCopy cooperative_copy_;  // of offered messages, in and out
+  EarlyMessages early_;                // came before their receives
+  uint64_t taken_credit_ = 0;          // of the peer: cost of messages that have met their receives
+  uint64_t told_credit_ = 0;           // what the peer knows of that
+  Coverage numbers_seen_;              // of frames
+  size_t num_taken_offers_ = 0;        // offered messages the engine is reading
+  bool has_writer_ = false;            // see has_writer()
+  CooperativeCopy cooperative_copy_;   // of offered messages, in and out
 };
 
 }  // namespace dmlcomm::transport
