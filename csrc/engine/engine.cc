@@ -21,6 +21,11 @@ std::unique_ptr<Placement> make_placement(const transport::Mesh& mesh, Board& bo
   return std::make_unique<Placement>(board, per_home);
 }
 
+Tuner::Network network_of(transport::Mesh& mesh) {
+  const auto measure_rails = [&mesh](auto... period) { mesh.measure_rails(period...); };
+  return {mesh.job().num_ranks_on_host(), mesh.all_share_memory(), mesh.meters(), measure_rails};
+}
+
 }  // namespace
 
 Engine::Engine(CommunicatorOptions options)
@@ -56,7 +61,7 @@ Result<std::shared_ptr<Engine>> Engine::create(CommunicatorOptions given,
   engine->planner_ = std::make_unique<schedule::Planner>(make_topology(*engine->mesh_, options),
                                                          config.algorithm, options.plan);
   DMLCOMM_RETURN_IF_ERROR(engine->planner_->status());
-  engine->tuner_ = std::make_unique<Tuner>(options, *engine->mesh_, *engine->planner_);
+  engine->tuner_ = std::make_unique<Tuner>(options, network_of(*engine->mesh_), *engine->planner_);
   engine->rail_sharing_ = std::make_unique<RailSharing>(
       engine->queue_, [mesh = engine->mesh_.get()](double share) { mesh->share_rails(share); });
   engine->board_ = std::make_unique<Board>(*engine->mesh_);

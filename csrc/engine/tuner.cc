@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 #include <utility>
 
 #include "base/check.h"
-#include "base/clock.h"
 #include "base/log.h"
 #include "base/str_cat.h"
 #include "engine/compiled_plan.h"
@@ -48,14 +48,15 @@ double seconds_of(const RankReport& report) {
 
 }  // namespace
 
-Tuner::Tuner(const CommunicatorOptions& options, transport::Mesh& mesh, schedule::Planner& planner)
+Tuner::Tuner(const CommunicatorOptions& options, Network network, schedule::Planner& planner,
+             std::function<int64_t()> clock)
     : options_(options),
-      mesh_(mesh),
+      network_(std::move(network)),
       planner_(planner),
+      clock_(std::move(clock)),
       is_on_(options.config->autotune),
       num_learnt_(options.first_sequence - 1) {
-  const transport::Job& job = mesh.job();
-  if (job.num_ranks_on_host() == job.num_ranks) return;
+  if (network_.num_ranks_on_host == options.num_ranks) return;
   // Some hosts may have spare rails beyond these.
   for (uint32_t rail = 0; rail < planner.topology().num_rails; ++rail) {
     const bool is_known = rail < options.rail_rates_bps.size();
@@ -66,7 +67,7 @@ Tuner::Tuner(const CommunicatorOptions& options, transport::Mesh& mesh, schedule
 }
 
 uint64_t Tuner::window(const schedule::OpShape& shape) const {
-  if (mesh_.all_share_memory()) return 1;
+  if (network_.all_share_memory) return 1;
   // Nothing is learnt, or nobody may have to wait for an operation that runs alone.
   if (!measures() || uses_tickets_) return kWindowOfTickets;
   if (!schedule::joins_all(shape)) return kWindow;
@@ -82,10 +83,10 @@ RankReport Tuner::own_report(const OpState& op, bool uses_tickets) const {
   if (uses_tickets) report.tickets = RankReport::kUsed;
   if (!measures()) return report;
   // The ranks of a host share its rails.
-  const double sharers = mesh_.job().num_ranks_on_host();
+  const double sharers = network_.num_ranks_on_host;
   double round_trip_us = 0;
   for (size_t rail = 0; rail < assumed_bps_.size(); ++rail) {
-    const transport::RailMeter& meter = mesh_.meters()[rail];
+    const transport::RailMeter& meter = network_.meters[rail];
     if (meter.bits_per_second() > 0) report.add_rate(rail, sharers * meter.bits_per_second());
     round_trip_us = std::max(round_trip_us, meter.round_trip_us());
   }
@@ -123,7 +124,7 @@ void Tuner::planned(const OpState& op) {
 
 void Tuner::started(const OpState& op) {
   if (!measures()) return;
-  const int64_t now = now_ns();
+  const int64_t now = clock_();
   if (num_running_++ == 0) active_since_ns_ = now;
   Past* const started = find(op.sequence());
   if (started == nullptr) return;
@@ -135,7 +136,7 @@ void Tuner::started(const OpState& op) {
 
 void Tuner::ended(uint64_t sequence, const Runner& runner) {
   if (!measures()) return;
-  const int64_t now = now_ns();
+  const int64_t now = clock_();
   if (--num_running_ == 0) active_ns_ += now - active_since_ns_;
   const CompiledPlan* const plan = runner.plan();
   Past* const past = find(sequence);
@@ -183,7 +184,7 @@ void Tuner::measure(int64_t now) {
   using Traffic = transport::RailMeter::Traffic;
   const bool tells = is_even_ && 2 * telling_ns_ >= active_ns_;
   const Traffic traffic = tells ? Traffic::telling : Traffic::vague;
-  mesh_.measure_rails(active_ns_, latency_s_, has_messages_ ? Traffic::mixed : traffic);
+  network_.measure_rails(active_ns_, latency_s_, has_messages_ ? Traffic::mixed : traffic);
   active_ns_ = 0;
   telling_ns_ = 0;
   latency_s_ = 0;

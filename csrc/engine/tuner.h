@@ -12,22 +12,35 @@
 
 #include <cstdint>
 #include <deque>
-#include <string>
+#include <functional>
 #include <vector>
 
+#include "base/clock.h"
 #include "engine/agreed_rates.h"
 #include "engine/communicator.h"
 #include "engine/op_state.h"
 #include "engine/runner.h"
 #include "schedule/planner.h"
-#include "transport/mesh.h"
+#include "transport/rail_meter.h"
+#include "transport/rank_report.h"
 
 namespace dmlcomm::engine {
 
 class Tuner {
  public:
+  // What it sees of the mesh.
+  struct Network {
+    int num_ranks_on_host = 1;
+    bool all_share_memory = false;
+    const std::vector<transport::RailMeter>& meters;  // one per rail
+    // See Mesh::measure_rails().
+    std::function<void(int64_t active_ns, double latency_s, transport::RailMeter::Traffic traffic)>
+        measure_rails;
+  };
+
   // `options` have a configuration.
-  Tuner(const CommunicatorOptions& options, transport::Mesh& mesh, schedule::Planner& planner);
+  Tuner(const CommunicatorOptions& options, Network network, schedule::Planner& planner,
+        std::function<int64_t()> clock = now_ns);
 
   // How many places an operation of this shape may be planned behind the oldest one that runs.
   uint64_t window(const schedule::OpShape& shape) const;
@@ -69,8 +82,9 @@ class Tuner {
   void measure(int64_t now);
 
   const CommunicatorOptions& options_;
-  transport::Mesh& mesh_;
+  const Network network_;
   schedule::Planner& planner_;
+  const std::function<int64_t()> clock_;
   bool is_on_;
   bool uses_tickets_ = false;  // on some rank, and rates are known
   int num_without_rates_ = 0;

@@ -1,0 +1,364 @@
+// What the tuner makes of reports and times: when they count, and for what.
+#include "engine/tuner.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/compiled_plan.h"
+#include "tests/schedule_shapes.h"
+
+namespace dmlcomm::engine {
+namespace {
+
+using schedule::OpKind;
+using transport::RailMeter;
+using transport::RankReport;
+using Traffic = RailMeter::Traffic;
+
+constexpr uint32_t kHosts = 4;
+constexpr uint64_t kLarge = 8'000'000, kSmall = 8'000;
+constexpr double kTold = 10e9;  // bits per second, by drivers
+constexpr uint64_t kWindow = 8, kWindowOfTickets = 256;
+constexpr int kFirstOfSize = 8;
+
+// Carries out nothing: it ends with the report that it is given.
+class ReportingRunner final : public Runner {
+ public:
+  ReportingRunner(const OpState& op, std::shared_ptr<const schedule::Schedule> schedule)
+      : Runner(op.info()), plan_(std::move(schedule)) {}
+
+  Status start() override { return Status(); }
+  Status advance(bool*) override { return Status(); }
+  bool complete() const override { return true; }
+  bool waits_for(int) const override { return false; }
+  const CompiledPlan* plan() const override { return &plan_; }
+  RankReport report() const override { return report_; }
+
+  RankReport report_;
+
+ private:
+  CompiledPlan plan_;
+};
+
+struct Running {
+  std::unique_ptr<OpState> op;
+  std::unique_ptr<ReportingRunner> runner;
+};
+
+// Rank 0 of hosts with one rank each on a flat network of two rails, in a time that the test sets.
+class TunerTest : public testing::Test {
+ protected:
+  explicit TunerTest(bool autotune = true, int ranks_on_host = 1, const std::string& named = "")
+      : planner_(network(), named), meters_(2) {
+    options_.num_ranks = kHosts;
+    options_.rails.resize(2);
+    options_.rail_rates_bps = {static_cast<uint64_t>(kTold), static_cast<uint64_t>(kTold)};
+    options_.config.emplace().autotune = autotune;
+    const auto measure = [this](int64_t active_ns, double, Traffic traffic) {
+      active_ns_.push_back(active_ns);
+      traffic_.push_back(traffic);
+    };
+    tuner_ =
+        std::make_unique<Tuner>(options_, Tuner::Network{ranks_on_host, false, meters_, measure},
+                                planner_, [this] { return now_ns_; });
+  }
+
+  static topology::Topology network() {
+    std::vector<uint32_t> hosts(kHosts);
+    std::iota(hosts.begin(), hosts.end(), 0u);
+    return topology::flat_network(hosts, 2, kTold, true);
+  }
+
+  static OpRequest request(uint64_t bytes, OpKind kind = OpKind::all_reduce) {
+    OpRequest request;
+    request.shape = schedule::even_shapes(kind, kHosts, 0, bytes)[0];
+    return request;
+  }
+  uint64_t window(uint64_t bytes, OpKind kind = OpKind::all_reduce) {
+    return tuner_->window(request(bytes, kind).shape);
+  }
+
+  Running start(uint64_t bytes, OpKind kind = OpKind::all_reduce) {
+    const uint64_t sequence = next_sequence_++;
+    Running running;
+    running.op =
+        std::make_unique<OpState>(nullptr, request(bytes, kind), sequence, sequence, Deadline());
+    tuner_->plan(*running.op);
+    auto schedule = planner_.plan(running.op->request().shape);
+    EXPECT_TRUE(schedule.ok()) << schedule.status().message();
+    running.runner = std::make_unique<ReportingRunner>(*running.op, *schedule);
+    tuner_->planned(*running.op);
+    tuner_->started(*running.op);
+    return running;
+  }
+  void end(Running& running, const RankReport& report = {}) {
+    running.runner->report_ = report;
+    tuner_->ended(running.op->sequence(), *running.runner);
+  }
+  // Operations one after the other, each of `seconds`.
+  void run(int count, uint64_t bytes, const RankReport& report = {}, double seconds = 1e-3) {
+    for (int i = 0; i < count; ++i) {
+      Running running = start(bytes);
+      now_ns_ += static_cast<int64_t>(seconds * 1e9);
+      end(running, report);
+    }
+  }
+  // Until an operation of this size need not run alone.
+  void settle(uint64_t bytes, const RankReport& report = {}, double seconds = 1e-3) {
+    for (int i = 0; i < 200 && (i == 0 || window(bytes) == 1); ++i) run(1, bytes, report, seconds);
+    ASSERT_EQ(window(bytes), kWindow);
+  }
+
+  RankReport own_report() {
+    Running next = start(kSmall);
+    const RankReport report = tuner_->own_report(*next.op, false);
+    end(next);
+    return report;
+  }
+  double rate_in_use(size_t rail) const {
+    return 8 / planner_.topology().rail_beta(static_cast<uint32_t>(rail));
+  }
+
+  CommunicatorOptions options_;
+  schedule::Planner planner_;
+  std::vector<RailMeter> meters_;
+  std::unique_ptr<Tuner> tuner_;
+  int64_t now_ns_ = 1'000'000'000;
+  uint64_t next_sequence_ = 1;
+  std::vector<int64_t> active_ns_;  // of every measurement
+  std::vector<Traffic> traffic_;
+};
+
+RankReport report_of(const std::vector<double>& bits_per_second, double round_trip_us = 0) {
+  RankReport report;
+  for (size_t rail = 0; rail < bits_per_second.size(); ++rail) {
+    if (bits_per_second[rail] > 0) report.add_rate(rail, bits_per_second[rail]);
+  }
+  if (round_trip_us > 0) report.add_round_trip(round_trip_us);
+  return report;
+}
+
+// Rates in reports are rounded to 9 %.
+void expect_about(double found, double wanted) {
+  EXPECT_GT(found, 0.95 * wanted);
+  EXPECT_LT(found, 1.05 * wanted);
+}
+
+// --- how far is planned ahead ---
+
+TEST_F(TunerTest, TheFirstOnesOfASizeRunAloneAndThenManyBesideEachOther) {
+  for (int i = 0; i < kFirstOfSize; ++i) {
+    ASSERT_EQ(window(kSmall), 1u) << i;
+    run(1, kSmall);
+  }
+  settle(kSmall);
+  // Another size begins anew.
+  EXPECT_EQ(window(kLarge), 1u);
+}
+
+TEST_F(TunerTest, AnOperationThatBringsNoWordOfAllRanksIsNeverAlone) {
+  EXPECT_EQ(window(kLarge, OpKind::broadcast), kWindow);
+}
+
+class NamedAlgorithmTest : public TunerTest {
+ protected:
+  NamedAlgorithmTest() : TunerTest(true, 1, "ring") {}
+};
+
+TEST_F(NamedAlgorithmTest, NothingIsTriedSoNothingRunsAlone) { EXPECT_EQ(window(kLarge), kWindow); }
+
+TEST_F(TunerTest, OnceTicketsAreGivenAndRatesAreKnownAWholeModelIsPlanned) {
+  RankReport report = report_of({200e6, 200e6});
+  report.tickets = RankReport::kUsed;
+  settle(kLarge, report, 0.25);
+  run(static_cast<int>(kWindow), kLarge, report, 0.25);
+  EXPECT_EQ(window(kLarge), kWindowOfTickets);
+}
+
+TEST_F(TunerTest, RatesThatStayUnknownHoldTicketsUpForSomeOperationsOnly) {
+  RankReport report;
+  report.tickets = RankReport::kUsed;
+  run(20, kSmall, report);
+  EXPECT_NE(window(kSmall), kWindowOfTickets);
+  run(40, kSmall, report);
+  EXPECT_EQ(window(kSmall), kWindowOfTickets);
+}
+
+// --- rates ---
+
+TEST_F(TunerTest, ReportsCountWhereAllRanksHaveThem) {
+  settle(kLarge, {}, 0.01);
+  Running first = start(kLarge);
+  std::vector<Running> others;
+  for (uint64_t i = 1; i < kWindow; ++i) others.push_back(start(kLarge));
+  end(first, report_of({200e6, 50e6}));
+  for (Running& other : others) end(other, report_of({200e6, 50e6}));
+  // The one that is planned `kWindow` places behind the first one is the first to know its report.
+  EXPECT_EQ(rate_in_use(0), kTold);
+  run(1, kLarge);
+  expect_about(rate_in_use(0), 200e6);
+  expect_about(rate_in_use(1), 50e6);
+}
+
+TEST_F(TunerTest, OperationsAtNewRatesRunAlone) {
+  settle(kLarge, {}, 0.01);
+  for (uint64_t i = 0; i <= kWindow; ++i) run(1, kLarge, report_of({200e6, 50e6}), 0.01);
+  EXPECT_EQ(window(kLarge), 1u);
+}
+
+TEST_F(TunerTest, ARailThatHasShownNothingIsAsFarFromTheDriversFigureAsTheOthers) {
+  run(2, kLarge, report_of({200e6, 0}));
+  expect_about(rate_in_use(0), 200e6);
+  expect_about(rate_in_use(1), 200e6);
+}
+
+TEST_F(TunerTest, ARoundTripIsThePriceOfMessages) {
+  run(2, kLarge, report_of({200e6, 200e6}, 10'000));
+  const double alpha_s = planner_.topology().inter_host.alpha_s;
+  EXPECT_GT(alpha_s, 0.95 * 5e-3);
+  EXPECT_LT(alpha_s, 1.05 * 5.01e-3);
+}
+
+TEST_F(TunerTest, ARankThatMustNotChangeKeepsAllFromIt) {
+  RankReport off;
+  off.rates.fill(RankReport::kOff);
+  run(2, kLarge, off);
+  run(30, kLarge, report_of({200e6, 50e6}));
+  EXPECT_EQ(rate_in_use(0), kTold);
+  EXPECT_EQ(window(kLarge), kWindowOfTickets);
+}
+
+class AutotuneOffTest : public TunerTest {
+ protected:
+  AutotuneOffTest() : TunerTest(false) {}
+};
+
+TEST_F(AutotuneOffTest, ItSaysSoAndLearnsNothing) {
+  for (const uint8_t rate : own_report().rates) EXPECT_EQ(rate, RankReport::kOff);
+  run(30, kLarge, report_of({200e6, 50e6}));
+  EXPECT_EQ(rate_in_use(0), kTold);
+  EXPECT_TRUE(traffic_.empty());
+}
+
+// --- this rank's part of reports ---
+
+void show(RailMeter& meter, double bits_per_second, uint32_t round_trip_us) {
+  transport::Channel::Flow flow;
+  flow.confirmed_bytes = 1'000'000;
+  flow.min_rtt_us = round_trip_us;
+  meter.add({}, flow, flow.confirmed_bytes);
+  meter.end_period(0, static_cast<int64_t>(8e6 / bits_per_second * 1e9), 0, Traffic::telling);
+}
+
+class TwoRanksPerHostTest : public TunerTest {
+ protected:
+  TwoRanksPerHostTest() : TunerTest(true, 2) {}
+};
+
+TEST_F(TwoRanksPerHostTest, ARailHasTheRatesOfAllRanksOfItsHost) {
+  show(meters_[1], 100e6, 3000);
+  const RankReport report = own_report();
+  EXPECT_EQ(report.rates[0], RankReport::kUnknown);
+  expect_about(RankReport::bits_per_second(report.rates[1]), 200e6);
+  expect_about(report.round_trip_us(), 3000);
+}
+
+TEST_F(TunerTest, AVeryShortRoundTripIsThatOfCalls) {
+  show(meters_[0], 100e6, 5);
+  expect_about(own_report().round_trip_us(), 50);
+}
+
+TEST_F(TunerTest, AReportHasTheTimeOfTheOperationBeforeIfThatRanAlone) {
+  run(1, kSmall, {}, 0.03);
+  expect_about(own_report().longest_s(), 0.03);
+  run(20, kSmall);
+  Running one = start(kSmall), other = start(kSmall);
+  now_ns_ += 1'000'000;
+  end(one);
+  EXPECT_EQ(tuner_->own_report(*other.op, false).longest_s(), 0);
+  end(other);
+  EXPECT_EQ(own_report().longest_s(), 0);
+}
+
+// --- times ---
+
+double usual_s(schedule::Planner& planner, const schedule::OpShape& shape) {
+  return planner.trials_of(shape)->usual_s();
+}
+
+RankReport report_of_times(double shortest_s, double longest_s) {
+  RankReport report, longer;
+  report.set_time(shortest_s);
+  longer.set_time(longest_s);
+  report.merge(longer);
+  return report;
+}
+
+TEST_F(TunerTest, TheTimeOfTheRankThatWaitsLongestCounts) {
+  run(3, kSmall, report_of_times(2e-3, 3e-3));
+  expect_about(usual_s(planner_, request(kSmall).shape), 3e-3);
+}
+
+// Others have come late, which no algorithm changes.
+TEST_F(TunerTest, WaitingForLateRanksIsNotTheOperationsTime) {
+  run(3, kSmall, report_of_times(2e-3, 900e-3));
+  expect_about(usual_s(planner_, request(kSmall).shape), 4e-3);
+  run(3, kLarge, report_of_times(100e-3, 900e-3));
+  expect_about(usual_s(planner_, request(kLarge).shape), 110e-3);
+}
+
+// The first one of those that have a time began before the last rates were known.
+TEST_F(TunerTest, ALongTimeAtOtherRatesDoesNotCount) {
+  run(3, kLarge, report_of({200e6, 200e6}));
+  RankReport report = report_of({100e6, 100e6});
+  run(1, kLarge, report);
+  report.merge(report_of_times(0.1, 0.1));
+  run(2, kLarge, report);
+  EXPECT_EQ(usual_s(planner_, request(kLarge).shape), 0);
+  run(1, kLarge, report);
+  expect_about(usual_s(planner_, request(kLarge).shape), 0.1);
+}
+
+// --- what is told to the meters ---
+
+TEST_F(TunerTest, OperationsThatAreSmallAndMessagesTellLittleOfRates) {
+  run(1, kLarge);
+  EXPECT_EQ(traffic_.back(), Traffic::telling);
+  run(1, kSmall);
+  EXPECT_EQ(traffic_.back(), Traffic::vague);
+  tuner_->message_started();
+  run(1, kLarge);
+  EXPECT_EQ(traffic_.back(), Traffic::mixed);
+  run(1, kLarge);
+  EXPECT_EQ(traffic_.back(), Traffic::telling);
+}
+
+TEST_F(TunerTest, TimeIsThatInWhichOperationsRun) {
+  now_ns_ += 5'000'000;
+  Running one = start(kLarge);
+  now_ns_ += 1'000'000;
+  Running other = start(kLarge);
+  now_ns_ += 2'000'000;
+  end(one);
+  EXPECT_TRUE(active_ns_.empty());
+  now_ns_ += 4'000'000;
+  end(other);
+  EXPECT_EQ(active_ns_, std::vector<int64_t>{7'000'000});
+}
+
+// A reading takes a system call for each connection.
+TEST_F(TunerTest, LaterMeasurementsAreSeldom) {
+  run(16, kSmall, {}, 1e-3);
+  EXPECT_EQ(traffic_.size(), 16u);
+  run(100, kSmall, {}, 1e-3);
+  EXPECT_EQ(traffic_.size(), 26u);
+  EXPECT_EQ(active_ns_.back(), 10'000'000);
+}
+
+}  // namespace
+}  // namespace dmlcomm::engine
