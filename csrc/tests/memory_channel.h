@@ -36,6 +36,7 @@ class MemoryChannel final : public transport::Channel, private transport::Remote
 
   int num_writes = 0;
   int num_reads = 0;
+  double bytes_per_second = 0;  // what flow() says
 
   Result<size_t> write(const iovec* parts, int num_parts) override {
     ++num_writes;
@@ -77,6 +78,11 @@ class MemoryChannel final : public transport::Channel, private transport::Remote
 
   bool maybe_readable() const override {
     return !in_->stopped && (!in_->bytes.empty() || in_->closed);
+  }
+  Flow flow() const override {
+    Flow flow;
+    flow.bytes_per_second = bytes_per_second;
+    return flow;
   }
   int descriptor() const override { return -1; }
   void descriptor_ready(Ready) override {}

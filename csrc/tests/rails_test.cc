@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/str_cat.h"
+#include "base/ticket.h"
 #include "tests/link_pair.h"
 
 namespace dmlcomm::transport {
@@ -61,6 +62,53 @@ TEST(RailsTest, ARailThatIsMuchSlowerTakesOneSmallPart) {
   EXPECT_EQ(message.got, message.data);
   EXPECT_GT(pair.counters_a[1].bytes_sent, 16'000u);
   EXPECT_LT(pair.counters_a[1].bytes_sent, 20'000u);
+}
+
+// Sends a message after the lanes' connections have shown these rates (0: not known); the bytes of
+// it that each rail has carried.
+std::vector<uint64_t> bytes_by_rail(Pair& pair, const std::vector<double>& bytes_per_second) {
+  std::mt19937 random(1);
+  Message before(collective_tag(1, 0, 0), random_bytes(1'000'000, random));
+  before.out.order.ticket = kDefaultTicket;
+  begin_to_send(pair, before);
+  pair.settle();
+  for (size_t rail = 0; rail < bytes_per_second.size(); ++rail) {
+    auto* channel = dynamic_cast<MemoryChannel*>(pair.a.channel(rail));
+    channel->bytes_per_second = bytes_per_second[rail];
+  }
+  // Lanes look at the rates of their connections no more than every millisecond.
+  for (const int64_t begin = now_ns(); now_ns() - begin <= 2 * kNsPerMs;) {
+  }
+  std::vector<uint64_t> bytes;
+  for (const RailCounters& counters : pair.counters_a) bytes.push_back(counters.bytes_sent);
+  Message message(collective_tag(1, 0, 1), random_bytes(2'000'000, random));
+  message.out.order.ticket = kDefaultTicket;
+  begin_to_send(pair, message);
+  pair.settle();
+  EXPECT_EQ(message.got, message.data);
+  for (size_t rail = 0; rail < bytes.size(); ++rail) {
+    bytes[rail] = pair.counters_a[rail].bytes_sent - bytes[rail];
+  }
+  return bytes;
+}
+
+// The first connection has a tenth of its rail, as others use that, too. So has the second one,
+// which does not know it.
+TEST(RailsTest, TheRateOfAConnectionIsNotComparedWithThatOfARail) {
+  std::vector<RailMeter> meters = meters_at({1'000'000'000, 1'000'000'000});
+  Pair pair(2, 1u << 20, 1, kAnyRail, meters.data());
+  const std::vector<uint64_t> bytes = bytes_by_rail(pair, {100e6, 0});
+  EXPECT_GT(bytes[0], 600'000u);
+  EXPECT_GT(bytes[1], 600'000u);
+}
+
+// A lane for urgent messages has carried nothing, and knows no rate.
+TEST(RailsTest, LanesOfOtherClassesDoNotCountForThatComparison) {
+  std::vector<RailMeter> meters = meters_at({1'000'000'000, 1'000'000'000});
+  Pair pair(2, 1u << 20, 1, kAnyRail, meters.data(), 1);
+  for (const size_t lane : {2u, 3u}) pair.connect(lane);
+  const std::vector<uint64_t> bytes = bytes_by_rail(pair, {900e6, 100e6});
+  EXPECT_GT(bytes[0], 4 * bytes[1]);
 }
 
 TEST(RailsTest, LargeMessagesLeaveRoomAndSmallOnesPassThem) {

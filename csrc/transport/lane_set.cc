@@ -269,21 +269,35 @@ LaneSet::Turn LaneSet::next_turn_of(size_t message, bool is_oldest) {
   return {};
 }
 
-// Where the kernel does not know the rate, as the lane had too little to send, its rail may have
-// shown one. 0: not known.
-double LaneSet::rate_of(size_t index, const Lane::Prospect& prospect) const {
-  if (prospect.bytes_per_second > 0 || meters_ == nullptr) return prospect.bytes_per_second;
+// Where the kernel does not know the rate of a connection, as it had too little to send, its rail
+// may have shown one. But connections that share a rail have parts of its rate. So lanes of one
+// class are compared either by what all their connections have, or by what all their rails have.
+bool LaneSet::compares_rails(size_t ticket_class, int64_t now) const {
+  if (meters_ == nullptr) return false;
+  bool knows_connections = true, knows_rails = true;
+  for_each_lane([&](size_t index, Lane& lane) {
+    if (!carries(index, ticket_class)) return;
+    knows_connections = knows_connections && lane.prospect(now).bytes_per_second > 0;
+    knows_rails = knows_rails && meters_[index % shape_.num_rails].bits_per_second() > 0;
+  });
+  return !knows_connections && knows_rails;
+}
+
+// 0: not known.
+double LaneSet::rate_of(size_t index, bool of_rail, const Lane::Prospect& prospect) const {
+  if (!of_rail) return prospect.bytes_per_second;
   return meters_[index % shape_.num_rails].bits_per_second() / 8;
 }
 
 // The lane's share of all rates. Where one is not known it is taken for that of the lane.
 double LaneSet::share_of(size_t index, size_t ticket_class, int64_t now) const {
-  const double own = rate_of(index, lanes_[index]->prospect(now));
+  const bool of_rails = compares_rails(ticket_class, now);
+  const double own = rate_of(index, of_rails, lanes_[index]->prospect(now));
   if (own <= 0) return 1 / static_cast<double>(num_alive(ticket_class));
   double all = 0;
   for_each_lane([&](size_t other, Lane& lane) {
     if (!carries(other, ticket_class)) return;
-    const double rate = rate_of(other, lane.prospect(now));
+    const double rate = rate_of(other, of_rails, lane.prospect(now));
     all += rate > 0 ? rate : own;
   });
   return own / all;
@@ -298,14 +312,15 @@ bool LaneSet::would_be_last(size_t index, size_t part, const Large& message, int
     return (queued_bytes + static_cast<double>(part)) / rate;
   };
   const Lane::Prospect own = lanes_[index]->prospect(now);
-  const double own_rate = rate_of(index, own);
+  const bool of_rails = compares_rails(message.ticket_class, now);
+  const double own_rate = rate_of(index, of_rails, own);
   if (own_rate <= 0 || (own.is_idle && own.queued_bytes <= 0)) return false;
   const double own_s = seconds(own.queued_bytes, own_rate);
   double queued = static_cast<double>(message.left()), all = 0;
   bool is_first = true;
   for_each_lane([&](size_t other, Lane& lane) {
     const Lane::Prospect prospect = lane.prospect(now);
-    const double rate = rate_of(other, prospect);
+    const double rate = rate_of(other, of_rails, prospect);
     if (other == index || rate <= 0 || !carries(other, message.ticket_class)) return;
     queued += prospect.queued_bytes;
     all += rate;

@@ -149,7 +149,8 @@ class LaneSet {
   Lane* least_busy() const;
   Turn next_turn_of(size_t message, bool is_oldest);
   Turn next_turn();
-  double rate_of(size_t index, const Lane::Prospect& prospect) const;
+  bool compares_rails(size_t ticket_class, int64_t now) const;
+  double rate_of(size_t index, bool of_rail, const Lane::Prospect& prospect) const;
   double share_of(size_t index, size_t ticket_class, int64_t now) const;
   bool would_be_last(size_t index, size_t part, const Large& message, int64_t now) const;
   void place(OutFrame frame);
