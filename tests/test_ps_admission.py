@@ -13,7 +13,7 @@ from dmlcomm.ps import Client, Tls, protocol
 from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
 from dmlcomm.ps._proto import dmlcomm_ps_pb2_grpc as pb_grpc
 from dmlcomm.ps.worker.control import Control, UnknownSessionError
-from helpers.parameter_servers import command, servers
+from helpers.parameter_servers import ServerProcess, command, servers
 
 SHORT = {"connect_timeout_s": 1.0}
 
@@ -43,6 +43,35 @@ def test_a_wrong_token_is_refused_and_never_printed(expected, shown, reason):
     assert "DMLCOMM_PS_TOKEN" in str(refused.value)
     assert "right" not in str(refused.value)
     assert refused.value.code == "refused"
+
+
+def test_a_token_opens_the_way_beyond_loopback_and_comes_from_files(tmp_path):
+    path = tmp_path / "token"
+    path.write_text("secret\n")
+    shown = {"DMLCOMM_PS_TOKEN_FILE": str(path)}
+    with ServerProcess("--listen", "0.0.0.0:0", "--token-file", str(path)) as server:
+        address = f"127.0.0.1:{server.address.rpartition(':')[2]}"
+        assert works(address, token="secret")
+        assert command("ps", "status", address, **shown).returncode == 0
+        assert command("ps", "status", address).returncode == 1
+    with ServerProcess("--listen", "0.0.0.0:0", "--insecure"):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("127.9.0.1:1", True),
+        ("localhost:1", True),
+        ("[::1]:1", True),
+        ("0.0.0.0:1", False),
+        ("[::]:1", False),
+        ("10.0.0.1:1", False),
+        ("host:1", False),
+    ],
+)
+def test_loopback_is_what_only_this_host_reaches(address, expected):
+    assert protocol.is_loopback(address) is expected
 
 
 def call(address, metadata, request=None):

@@ -76,6 +76,10 @@ assert "torch" not in sys.modules, "torch was loaded"
         (("--transport", "pigeon"), "pigeon"),
         (("--tls-cert", "cert.pem"), "key"),
         (("--servers", "a:1,b:2", "--listen", "c:3"), "--index"),
+        (("--listen", "0.0.0.0:0"), "--insecure"),
+        (("--listen", "[::]:0", "--tls-cert", "no.pem", "--tls-key", "no.pem"), "--tls-ca"),
+        (("--token-file", "/dev/null"), "is empty"),
+        (("--token-file", "/dev/null", "--token", "a"), "give one of them"),
     ],
 )
 def test_options_that_cannot_work_are_a_short_error(arguments, reason):

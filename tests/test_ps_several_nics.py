@@ -108,7 +108,7 @@ def test_training_goes_on_without_a_nic_of_the_server_and_uses_it_again(lab_is_p
         hosts = topology.hosts(lab.graph())
         server_host, worker_hosts = hosts[0], hosts[-WORKERS:]
         management = lab.graph().nodes[server_host]["management"].partition("/")[0]
-        listen = ("--listen", f"{management}:0", "--workers", str(WORKERS))
+        listen = ("--listen", f"{management}:0", "--workers", str(WORKERS), "--insecure")
         server = stack.enter_context(ServerProcess(*listen, **on_host(lab, server_host)))
         workers = [
             stack.enter_context(

@@ -80,14 +80,15 @@ class Cluster:
 
     @contextlib.contextmanager
     def _serving(self) -> Iterator[None]:
-        command = ["ps", "serve", "--listen", self._address, "--log-level", "warning"]
+        command = ["ps", "serve", "--listen", self._address, "--insecure", "--log-level", "warning"]
         with self._process(self._server, [*command, "--workers", str(self.load.workers)]):
             yield
 
     def _proxy(
         self, host: str, socket: str, shape: str
     ) -> contextlib.AbstractContextManager[subprocess.Popen]:
-        command = ["proxy", "serve", "--socket", socket, "--tree", shape, "--log-level", "warning"]
+        command = ["proxy", "serve", "--socket", socket, "--tree", shape, "--insecure"]
+        command += ["--log-level", "warning"]
         return self._process(host, command)
 
     @contextlib.contextmanager

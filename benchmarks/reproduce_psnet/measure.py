@@ -92,7 +92,8 @@ def rebalance(lab: Lab) -> None:
 def _serving(lab: Lab, servers: Sequence[str], workers: int) -> Iterator[None]:
     """A parameter server on every server of the lab while the block runs."""
     serve = [sys.executable, "-m", "dmlcomm", "ps", "serve"]
-    serve += ["--servers", ",".join(servers), "--workers", str(workers), "--log-level", "warning"]
+    serve += ["--servers", ",".join(servers), "--workers", str(workers), "--insecure"]
+    serve += ["--log-level", "warning"]
     hosts = f"servers=({' '.join(servers)})"
     command = f'{hosts}; exec {shlex.join(serve)} --index $RANK --listen "${{servers[RANK]}}"'
     quiet = {"stdout": subprocess.DEVNULL}

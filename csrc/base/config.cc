@@ -3,6 +3,8 @@
 #include <array>
 #include <charconv>
 #include <cstdlib>
+#include <fstream>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -195,6 +197,20 @@ Status parse_ps_worker(const char* name, int32_t* out) {
   return {};
 }
 
+// A secret, or the path of a file that holds it, with or without an end of line.
+Status read_secret(const char* name, const char* file_name, std::string* out) {
+  read_text(name, out);
+  const Variable path(file_name);
+  if (!path.is_set()) return {};
+  if (!out->empty()) return path.illegal(str_cat("nothing, since ", name, " is set"));
+  std::ifstream file{std::string(path.text)};
+  if (!std::getline(file, *out) || out->empty()) {
+    return path.illegal("the path of a file that can be read and holds the secret");
+  }
+  if (out->back() == '\r') out->pop_back();
+  return {};
+}
+
 // Left empty without a value.
 Status parse_bytes(const char* name, uint64_t least, std::optional<uint64_t>* out) {
   if (!Variable(name).is_set()) return {};
@@ -243,7 +259,7 @@ Status read_into(Config* c) {
   DMLCOMM_RETURN_IF_ERROR(parse_choice("DMLCOMM_AUTOTUNE", kSwitch, &c->autotune));
   DMLCOMM_RETURN_IF_ERROR(parse_port_range("DMLCOMM_PORT_RANGE", &c->port_first, &c->port_last));
   read_text("DMLCOMM_PS_SERVERS", &c->ps_servers);
-  read_text("DMLCOMM_PS_TOKEN", &c->ps_token);
+  DMLCOMM_RETURN_IF_ERROR(read_secret("DMLCOMM_PS_TOKEN", "DMLCOMM_PS_TOKEN_FILE", &c->ps_token));
   DMLCOMM_RETURN_IF_ERROR(parse_ps_worker("DMLCOMM_PS_WORKER", &c->ps_worker));
   DMLCOMM_RETURN_IF_ERROR(
       parse_number("DMLCOMM_PEER_TIMEOUT_S", 0.2, 3600.0, "seconds", &c->peer_timeout_s));

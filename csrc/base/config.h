@@ -67,7 +67,8 @@ struct Config {
   // first. dmlcomm/ps checks it. Default: none.
   std::string ps_servers;
 
-  // DMLCOMM_PS_TOKEN: the secret that a worker shows to servers. Default: none.
+  // DMLCOMM_PS_TOKEN: the secret that a worker shows to servers. DMLCOMM_PS_TOKEN_FILE: path of a
+  // file that holds it instead. Default: none.
   std::string ps_token;
 
   // DMLCOMM_PS_WORKER: number of this worker (0 to 4095). Default: RANK, as torchrun sets it; -1,

@@ -5,7 +5,9 @@
 
 #include <cerrno>
 #include <climits>
+#include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <limits>
 #include <sstream>
 #include <string>
@@ -231,6 +233,15 @@ TEST_F(ConfigTest, ParameterServer) {
   const char* name = "DMLCOMM_PS_WORKER";
   EXPECT_EQ(field_of(name, "4095", &Config::ps_worker), 4095);
   expect_illegal(name, {"4096", "-1", "1.5", "one"});
+}
+
+TEST_F(ConfigTest, SecretsComeFromFiles) {
+  const std::string path = testing::TempDir() + "dmlcomm_secret_" + std::to_string(getpid());
+  std::ofstream(path) << "from a file\r\nsecond line\n";
+  EXPECT_EQ(field_of("DMLCOMM_PS_TOKEN_FILE", path, &Config::ps_token), "from a file");
+  std::ofstream(path).flush();
+  expect_illegal("DMLCOMM_PS_TOKEN_FILE", {path, path + ".none"});
+  std::remove(path.c_str());
 }
 
 TEST_F(ConfigTest, TheWorkerIsTheRankWhereNothingElseIsSaid) {

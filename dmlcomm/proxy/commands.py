@@ -31,6 +31,9 @@ def serve(
         typer.Option(help="Number of a user who may attach, too; as often as needed."),
     ] = None,
     transport: Annotated[str, typer.Option(help="auto, tcp or shm; default: as configured.")] = "",
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Carry jobs without a token, too.")
+    ] = False,
     log_level: Annotated[str, typer.Option(help="error, warning, info or debug.")] = "info",
     until_eof: Annotated[bool, typer.Option("--until-eof", hidden=True)] = False,
 ) -> None:
@@ -50,6 +53,7 @@ def serve(
             rack=rack,
             users=tuple(user or ()),
             transport=transport or str(_core.config()["transport"]),
+            insecure=insecure,
         )
         with Proxy(options):
             print(f"dmlcomm proxy: listens at {options.socket}", flush=True)

@@ -14,10 +14,10 @@ from typing import Any
 
 from dmlcomm import errors
 from dmlcomm.log import get_logger
-from dmlcomm.proxy.node import Node
+from dmlcomm.proxy.node import Node, own_address
 from dmlcomm.ps import tree
 from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
-from dmlcomm.ps.protocol import parse_address
+from dmlcomm.ps.protocol import is_loopback, parse_address
 from dmlcomm.ps.worker.backoff import Backoff
 from dmlcomm.ps.worker.control import Control
 from dmlcomm.ps.worker.redirect import peer_uid, read_line
@@ -41,6 +41,7 @@ class ProxyOptions:
         rack: name of the switch that this host is at.
         users: numbers of users who may attach, beside this one and root.
         transport: "auto", "tcp" or "shm".
+        insecure: permits jobs without a token, also where the proxy listens beyond loopback.
     """
 
     socket: str
@@ -48,6 +49,7 @@ class ProxyOptions:
     rack: str = ""
     users: Collection[int] = ()
     transport: str = "auto"
+    insecure: bool = False
 
 
 class Job:
@@ -93,6 +95,11 @@ def _start_node(
     if health.replicas:
         raise errors.PsRefusedError(
             "proxies carry no job whose servers have replicas; set DMLCOMM_PROXY=none for this job"
+        )
+    if not (token or options.insecure or is_loopback(f"{own_address(root.address)}:0")):
+        raise errors.PsRefusedError(
+            "without a token everybody on the network could join this job by the proxy; give its "
+            "servers and workers one (DMLCOMM_PS_TOKEN), or start the proxy with --insecure"
         )
     return Node(root, token, health, options.shape, options.rack, options.transport)
 

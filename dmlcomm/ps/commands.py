@@ -24,6 +24,10 @@ Token = Annotated[
     str | None,
     typer.Option(help="Of the job; default: DMLCOMM_PS_TOKEN.", show_default=False),
 ]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(help="Holds the token, which other users see on no command line."),
+]
 TlsCert = Annotated[Path | None, typer.Option(help="Own certificate (PEM).", show_default=False)]
 TlsKey = Annotated[Path | None, typer.Option(help="Its private key.", show_default=False)]
 TlsCa = Annotated[
@@ -57,6 +61,7 @@ def serve(
     ] = None,
     replicas: Replicas = 0,
     token: Token = None,
+    token_file: TokenFile = None,
     transport: Annotated[str, typer.Option(help="auto, tcp or shm; default: as configured.")] = "",
     checkpoint: CheckpointFolder = None,
     checkpoint_every: CheckpointEvery = 100,
@@ -68,6 +73,9 @@ def serve(
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
     tls_ca: TlsCa = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Listen beyond loopback though anybody may join.")
+    ] = False,
     log_level: Annotated[str, typer.Option(help="error, warning, info or debug.")] = "info",
     until_eof: Annotated[bool, typer.Option("--until-eof", hidden=True)] = False,
 ) -> None:
@@ -90,7 +98,7 @@ def serve(
             num_servers=num_servers,
             workers=workers,
             replicas=replicas,
-            token=str(config["ps_token"]) if token is None else token,
+            token=_token(token, token_file, str(config["ps_token"])),
             transport=transport or str(config["transport"]),
             checkpoint=checkpoint,
             checkpoint_every=checkpoint_every,
@@ -98,6 +106,7 @@ def serve(
             metrics_port=metrics_port,
             rule=rule,
             tls=_tls(tls_cert, tls_key, tls_ca),
+            insecure=insecure,
         )
         with Server(options) as server:
             metrics = f", metrics on port {server.metrics_port}" if server.metrics_port else ""
@@ -117,6 +126,7 @@ def status(
     as_json: AsJson = False,
     watch: Annotated[bool, typer.Option("--watch", help="Again every second, until ^C.")] = False,
     token: Token = None,
+    token_file: TokenFile = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
     tls_ca: TlsCa = None,
@@ -135,7 +145,7 @@ def status(
         given = ",".join(addresses or []) or str(config["ps_servers"])
         if not given:
             raise ValueError("which servers? Give their addresses, or set DMLCOMM_PS_SERVERS")
-        secret = str(config["ps_token"]) if token is None else token
+        secret = _token(token, token_file, str(config["ps_token"]))
         tls = _tls(tls_cert, tls_key, tls_ca)
         servers = enumerate(parse_servers(given))
         controls = [Control(number, address, secret, tls) for number, address in servers]
@@ -201,6 +211,18 @@ def _place(servers: str, listen: str, index: int | None) -> tuple[int, int]:
             raise ValueError(f"--listen {listen} is not of --servers {servers}; say which: --index")
         index = addresses.index(parse_address(listen))
     return len(addresses), index
+
+
+def _token(token: str | None, file: Path | None, configured: str) -> str:
+    """Raises ValueError, OSError."""
+    if token is not None and file is not None:
+        raise ValueError("--token and --token-file: give one of them")
+    if file is None:
+        return configured if token is None else token
+    found = file.read_text().rstrip("\r\n")
+    if not found:
+        raise ValueError(f"--token-file {file} is empty")
+    return found
 
 
 def _tls(cert: Path | None, key: Path | None, ca: Path | None) -> "Tls | None":

@@ -54,6 +54,15 @@ def parse_address(text: str) -> str:
     return f"{host}:{int(port)}"
 
 
+def is_loopback(address: str) -> bool:
+    """Whether only this host reaches "host:port"."""
+    host = address.rpartition(":")[0].removeprefix("[").removesuffix("]")
+    try:
+        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def parse_servers(text: str) -> list[str]:
     """The addresses of a comma list, server 0 first. Raises ValueError."""
     addresses = [parse_address(item) for item in text.split(",")]

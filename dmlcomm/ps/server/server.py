@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dmlcomm import _core
 from dmlcomm.network import nic
-from dmlcomm.ps.protocol import parse_address
+from dmlcomm.ps.protocol import is_loopback, parse_address
 from dmlcomm.ps.server.background import Checkpoints, RateReader
 from dmlcomm.ps.server.checkpoint import CheckpointDirectory
 from dmlcomm.ps.server.listen import listen
@@ -43,6 +43,7 @@ class ServerOptions:
         metrics_port: of the Prometheus endpoint; None has none.
         rule: for models with rule "python": a function, or "module:function".
         tls: of the control plane; None uses no TLS.
+        insecure: permits to listen beyond loopback though nothing keeps strangers out.
     """
 
     listen: str = "127.0.0.1:0"
@@ -58,6 +59,7 @@ class ServerOptions:
     metrics_port: int | None = None
     rule: str | Rule | None = None
     tls: Tls | None = None
+    insecure: bool = False
 
     def check(self) -> None:
         """Raises ValueError."""
@@ -72,6 +74,18 @@ class ServerOptions:
         _expect(self.checkpoint_every >= 1, f"every {self.checkpoint_every} clocks", "at least 1")
         timeout = f"a rejoin timeout of {self.rejoin_timeout_s:g} s"
         _expect(self.rejoin_timeout_s > 0, timeout, "more than 0")
+        self._check_admission()
+
+    def _check_admission(self) -> None:
+        """TLS alone keeps nobody out: the server must demand certificates."""
+        demands_proof = bool(self.token) or (self.tls is not None and self.tls.ca is not None)
+        if demands_proof or self.insecure or is_loopback(self.listen):
+            return
+        raise ValueError(
+            f"a server at {self.listen} would serve everybody who reaches this port; give it a "
+            f"token (--token-file, DMLCOMM_PS_TOKEN) or demand certificates (--tls-ca), listen on "
+            f"127.0.0.1, or permit it with --insecure"
+        )
 
 
 def _expect(holds: bool, actual: str, expected: str) -> None:
