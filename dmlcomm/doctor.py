@@ -14,7 +14,7 @@ from dmlcomm.network import nic, setting
 Values = dict[str, Any]
 
 # Settings that nobody should find in a report, and what stands there instead.
-SECRETS = ("ps_token",)
+SECRETS = ("secret", "ps_token")
 SECRET = "(set)"
 
 

@@ -66,11 +66,12 @@ def test_doctor_marks_values_that_differ_from_the_default():
     assert changed == {"DMLCOMM_SPIN_US": (7, 50), "DMLCOMM_TRANSPORT": ("tcp", "auto")}
 
 
-def test_doctor_does_not_print_the_token():
-    result = dmlcomm("doctor", "--json", DMLCOMM_PS_TOKEN="geheim")
+@pytest.mark.parametrize("variable", ["DMLCOMM_PS_TOKEN", "DMLCOMM_SECRET"])
+def test_doctor_does_not_print_secrets(variable):
+    result = dmlcomm("doctor", "--json", **{variable: "geheim"})
     assert "geheim" not in result.stdout
     values = {e["variable"]: e["value"] for e in json.loads(result.stdout)["configuration"]}
-    assert values["DMLCOMM_PS_TOKEN"] == "(set)"
+    assert values[variable] == "(set)"
 
 
 @pytest.mark.parametrize(

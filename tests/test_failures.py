@@ -544,6 +544,31 @@ def test_stranger_changes_nothing(tmp_path):
         ranks.collect()
 
 
+def _meet_with_secrets(rank, n, path, secrets):
+    os.environ["DMLCOMM_SECRET"] = secrets[rank]
+    store = dist.FileStore(path, n)
+    dist.init_process_group("dmlcomm", store=store, rank=rank, world_size=n)
+    tensor = torch.ones(10)
+    dist.all_reduce(tensor)
+    return tensor[0].item()
+
+
+def _expect_that_secrets_differ(rank, n, path, secrets):
+    with pytest.raises(ValueError, match="DMLCOMM_SECRET"):
+        _meet_with_secrets(rank, n, path, secrets)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_ranks_need_one_secret(transport, tmp_path):
+    env = {"DMLCOMM_TRANSPORT": transport}
+    for number, secrets in enumerate([("a", "a"), ("a", "b"), ("a", "")]):
+        same = secrets[0] == secrets[1]
+        function = _meet_with_secrets if same else _expect_that_secrets_differ
+        store = str(tmp_path / str(number))
+        results = run_ranks(function, 2, store, secrets, make_group=False, env=env)
+        assert results == ([2, 2] if same else [None, None])
+
+
 def _all_reduce_and_report(rank, n):
     for count in (10, 1_000_000):
         dist.all_reduce(torch.ones(count))

@@ -63,6 +63,11 @@ struct Config {
   uint16_t port_first = 0;
   uint16_t port_last = 0;
 
+  // DMLCOMM_SECRET: what ranks of a job prove to each other that they know, beside the secret in
+  // the store; the same on all. DMLCOMM_SECRET_FILE: path of a file that holds it instead. Default:
+  // none, and who reads the store gets in.
+  std::string secret;
+
   // DMLCOMM_PS_SERVERS: "host:port,host:port", where the job's parameter servers listen, server 0
   // first. dmlcomm/ps checks it. Default: none.
   std::string ps_servers;

@@ -28,6 +28,7 @@ py::dict dict_of(const Config& config, const std::string& proxy) {
   values["algorithm"] = config.algorithm;
   values["plan"] = config.plan;
   values["port_range"] = port_range_of(config);
+  values["secret"] = config.secret;
   values["ps_servers"] = config.ps_servers;
   values["ps_token"] = config.ps_token;
   values["ps_worker"] = config.ps_worker;

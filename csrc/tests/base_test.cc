@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <limits>
+#include <span>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -19,6 +20,7 @@
 #include "base/dtype.h"
 #include "base/fork_guard.h"
 #include "base/log.h"
+#include "base/sha256.h"
 #include "base/status.h"
 #include "base/str_cat.h"
 #include "base/ticket.h"
@@ -105,17 +107,31 @@ TEST(DType, NumbersStay) {
 
 // --- configuration
 
-const char* const kVariables[] = {"DMLCOMM_SOCKET_IFNAME",      "DMLCOMM_TOPOLOGY",
-                                  "DMLCOMM_TRANSPORT",          "DMLCOMM_TICKET_MARK",
-                                  "DMLCOMM_CREDIT_BYTES",       "DMLCOMM_ALGORITHM",
-                                  "DMLCOMM_TICKET_CONNECTIONS", "DMLCOMM_AUTOTUNE",
-                                  "DMLCOMM_PORT_RANGE",         "DMLCOMM_PEER_TIMEOUT_S",
-                                  "DMLCOMM_LOG_LEVEL",          "DMLCOMM_SPIN_US",
-                                  "DMLCOMM_SHM_BOARD_BYTES",    "DMLCOMM_SHM_SINGLE_COPY",
-                                  "DMLCOMM_HUGE_PAGES",         "DMLCOMM_SHARE_TENSORS",
-                                  "DMLCOMM_TCP_CONGESTION",     "DMLCOMM_TCP_BUFFER_BYTES",
-                                  "DMLCOMM_PS_SERVERS",         "DMLCOMM_PS_TOKEN",
-                                  "DMLCOMM_PS_WORKER",          "RANK"};
+const char* const kVariables[] = {"DMLCOMM_SOCKET_IFNAME",
+                                  "DMLCOMM_TOPOLOGY",
+                                  "DMLCOMM_TRANSPORT",
+                                  "DMLCOMM_TICKET_MARK",
+                                  "DMLCOMM_CREDIT_BYTES",
+                                  "DMLCOMM_ALGORITHM",
+                                  "DMLCOMM_TICKET_CONNECTIONS",
+                                  "DMLCOMM_AUTOTUNE",
+                                  "DMLCOMM_PORT_RANGE",
+                                  "DMLCOMM_PEER_TIMEOUT_S",
+                                  "DMLCOMM_LOG_LEVEL",
+                                  "DMLCOMM_SPIN_US",
+                                  "DMLCOMM_SHM_BOARD_BYTES",
+                                  "DMLCOMM_SHM_SINGLE_COPY",
+                                  "DMLCOMM_HUGE_PAGES",
+                                  "DMLCOMM_SHARE_TENSORS",
+                                  "DMLCOMM_TCP_CONGESTION",
+                                  "DMLCOMM_TCP_BUFFER_BYTES",
+                                  "DMLCOMM_PS_SERVERS",
+                                  "DMLCOMM_PS_TOKEN",
+                                  "DMLCOMM_PS_WORKER",
+                                  "DMLCOMM_PS_TOKEN_FILE",
+                                  "DMLCOMM_SECRET",
+                                  "DMLCOMM_SECRET_FILE",
+                                  "RANK"};
 
 // Every test starts and ends without any of the variables.
 class ConfigTest : public testing::Test {
@@ -241,6 +257,8 @@ TEST_F(ConfigTest, SecretsComeFromFiles) {
   EXPECT_EQ(field_of("DMLCOMM_PS_TOKEN_FILE", path, &Config::ps_token), "from a file");
   std::ofstream(path).flush();
   expect_illegal("DMLCOMM_PS_TOKEN_FILE", {path, path + ".none"});
+  EXPECT_EQ(field_of("DMLCOMM_SECRET", "any text", &Config::secret), "any text");
+  expect_illegal("DMLCOMM_SECRET_FILE", {path});
   std::remove(path.c_str());
 }
 
@@ -321,6 +339,41 @@ TEST_F(ConfigTest, TicketConnections) {
   EXPECT_EQ(field_of(name, "0", &Config::ticket_connections), 0u);
   EXPECT_EQ(field_of(name, "4", &Config::ticket_connections), 4u);
   expect_illegal(name, {"5", "-1", "two"});
+}
+
+std::string hex_of(const Digest& digest) {
+  std::string text;
+  for (const std::byte byte : digest) {
+    constexpr char kDigits[] = "0123456789abcdef";
+    text += kDigits[std::to_integer<int>(byte) >> 4];
+    text += kDigits[std::to_integer<int>(byte) & 15];
+  }
+  return text;
+}
+
+std::span<const std::byte> bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text));
+}
+
+TEST(Sha256Test, HasTheDigestsOfTheStandards) {
+  EXPECT_EQ(hex_of(sha256({})), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  EXPECT_EQ(hex_of(sha256(bytes_of("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq"))),
+            "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+  EXPECT_EQ(hex_of(hmac_sha256(bytes_of("Jefe"), bytes_of("what do ya want for nothing?"))),
+            "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+  EXPECT_EQ(hex_of(hmac_sha256(bytes_of(std::string(131, '\xaa')),
+                               bytes_of("Test Using Larger Than Block-Size Key - Hash Key First"))),
+            "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
+}
+
+TEST(Sha256Test, DigestsDifferInAnyByte) {
+  const Digest digest = sha256({});
+  EXPECT_TRUE(same_digest(digest, digest));
+  for (size_t i = 0; i < digest.size(); ++i) {
+    Digest other = digest;
+    other[i] ^= std::byte{1};
+    EXPECT_FALSE(same_digest(digest, other));
+  }
 }
 
 TEST(TicketTest, ClassesAreDoublingsOfTheTicket) {

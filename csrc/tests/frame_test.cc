@@ -51,7 +51,7 @@ std::string hex(const HeaderBytes& bytes) {
 TEST(FrameTest, BytesAreAsDocumented) {
   EXPECT_EQ(hex(encode(example())),
             "444d4c43"  // magic "DMLC"
-            "04"
+            "05"
             "01"
             "0500"              // version, kind, ticket
             "8877665544332211"  // job id

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -87,7 +89,7 @@ class HandshakeTest : public testing::Test {
     EXPECT_TRUE(fd.ok()) << fd.status();
     Handshake handshake({std::move(*fd), {}, {}, {}}, nullptr, 1, 0, "connect",
                         Deadline::after_s(10));
-    handshake.send(Hello{}, key_, 0, {});
+    handshake.begin({}, key_, {});
     return handshake;
   }
 
@@ -144,9 +146,120 @@ TEST_F(HandshakeTest, ARelayThatResetsTheConnectionIsNotThePeer) {
   relay.reset();
   pollfd end{handshake.fd(), POLLIN, 0};
   ASSERT_EQ(poll(&end, 1, 10'000), 1);
-  handshake.send(Hello{}, key_, 0, {});
+  handshake.begin({}, key_, {});
   EXPECT_EQ(failure_of(handshake).code(), StatusCode::io_error);
   EXPECT_FALSE(handshake.connected());
+}
+
+// The two ends of a connection, each with its idea of the job's secret.
+class AdmissionTest : public testing::Test {
+ protected:
+  static constexpr uint32_t kLane = 3;
+
+  void SetUp() override {
+    int fds[2];
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
+    connecting_ = UniqueFd(fds[0]);
+    accepting_ = UniqueFd(fds[1]);
+  }
+
+  static Handshake side(UniqueFd fd, int peer, const JobKey& key, std::vector<int> fds) {
+    Handshake handshake({std::move(fd), {}, {}, {}}, nullptr, peer, kLane, "connect",
+                        Deadline::after_s(10));
+    Hello own;
+    own.challenge = random_challenge();
+    own.rank = peer >= 0 ? 0 : 1;
+    own.lane = peer >= 0 ? kLane : 0;
+    handshake.begin(own, key, std::move(fds));
+    return handshake;
+  }
+  Handshake connecting(const JobKey& key, std::vector<int> fds = {}) {
+    return side(std::move(connecting_), 1, key, std::move(fds));
+  }
+  Handshake accepting(const JobKey& key) { return side(std::move(accepting_), -1, key, {}); }
+
+  // What has come there, which is left where it is.
+  static std::vector<std::byte> bytes_at(int fd) {
+    std::vector<std::byte> bytes(4096);
+    const ssize_t got = recv(fd, bytes.data(), bytes.size(), MSG_PEEK);
+    bytes.resize(got > 0 ? static_cast<size_t>(got) : 0);
+    return bytes;
+  }
+
+  UniqueFd connecting_, accepting_;
+  const JobKey key_ = *JobKey::random();
+};
+
+TEST_F(AdmissionTest, BothSidesProveThatTheyKnowTheSecretBeforeDescriptorsGo) {
+  Handshake a = connecting(key_, {STDERR_FILENO}), b = accepting(key_);
+  EXPECT_EQ(*a.advance(key_), Handshake::Progress::connected) << "request";
+  EXPECT_EQ(*b.advance(key_), Handshake::Progress::connected) << "challenge";
+  EXPECT_TRUE(b.take_received_fds().empty());
+  EXPECT_EQ(*a.advance(key_), Handshake::Progress::connected) << "confirm";
+  ASSERT_EQ(*b.advance(key_), Handshake::Progress::received);
+  EXPECT_EQ(b.received().lane, kLane);
+  EXPECT_EQ(b.take_received_fds().size(), 1u);
+  b.answer({.rank = 1, .lane = kLane, .kind = kHelloWelcome}, key_, {STDERR_FILENO});
+  ASSERT_EQ(*b.advance(key_), Handshake::Progress::received);
+  ASSERT_EQ(*a.advance(key_), Handshake::Progress::received);
+  EXPECT_EQ(a.received().kind, kHelloWelcome);
+  EXPECT_EQ(a.take_received_fds().size(), 1u);
+  for (const std::byte byte : bytes_at(b.fd())) ADD_FAILURE() << std::to_integer<int>(byte);
+}
+
+TEST_F(AdmissionTest, TheSecretDoesNotTravel) {
+  Handshake a = connecting(key_);
+  ASSERT_TRUE(a.advance(key_).ok());
+  const std::vector<std::byte> request = bytes_at(accepting_.get());
+  ASSERT_EQ(request.size(), kHeaderBytes + sizeof(Hello));
+  EXPECT_EQ(std::search(request.begin(), request.end(), key_.secret.begin(), key_.secret.end()),
+            request.end());
+}
+
+TEST_F(AdmissionTest, WhoKnowsOnlyTheStoreIsRefusedByEitherSide) {
+  JobKey mixed = key_;
+  mixed.mix_in("what the user alone knows");
+  EXPECT_NE(mixed.secret, key_.secret);
+  Handshake stranger = connecting(key_), rank = accepting(mixed);
+  ASSERT_TRUE(stranger.advance(key_).ok());
+  EXPECT_EQ(rank.advance(mixed).status().code(), StatusCode::protocol_error);
+  EXPECT_TRUE(bytes_at(stranger.fd()).empty()) << "a stranger is told nothing";
+
+  SetUp();
+  Handshake caller = connecting(mixed, {STDERR_FILENO});
+  ASSERT_TRUE(caller.advance(mixed).ok());
+  Handshake listener = accepting(mixed);
+  ASSERT_TRUE(listener.advance(mixed).ok());  // its challenge, as the stranger would see it...
+  JobKey other = key_;
+  other.mix_in("another secret");
+  EXPECT_EQ(caller.advance(other).status().code(), StatusCode::protocol_error);
+  EXPECT_TRUE(bytes_at(listener.fd()).empty()) << "...and no descriptors go";
+}
+
+TEST_F(AdmissionTest, CapturedHellosAreOfNoUseOnAnotherConnection) {
+  std::vector<std::byte> captured;
+  {
+    Handshake a = connecting(key_), b = accepting(key_);
+    ASSERT_TRUE(a.advance(key_).ok());
+    captured = bytes_at(b.fd());
+    ASSERT_TRUE(b.advance(key_).ok());
+    ASSERT_TRUE(a.advance(key_).ok());
+    const std::vector<std::byte> confirm = bytes_at(b.fd());
+    captured.insert(captured.end(), confirm.begin(), confirm.end());
+    ASSERT_EQ(*b.advance(key_), Handshake::Progress::received);
+  }
+  SetUp();
+  Handshake b = accepting(key_);
+  ASSERT_EQ(write(connecting_.get(), captured.data(), captured.size()),
+            static_cast<ssize_t>(captured.size()));
+  EXPECT_EQ(b.advance(key_).status().code(), StatusCode::protocol_error);
+}
+
+TEST(JobKeyTest, AMarkShowsTheSameSecretAndNothingElse) {
+  EXPECT_EQ(JobKey::mark_of("secret", "of rank 0"), JobKey::mark_of("secret", "of rank 0"));
+  EXPECT_NE(JobKey::mark_of("secret", "of rank 0"), JobKey::mark_of("secret", "of rank 1"));
+  EXPECT_NE(JobKey::mark_of("secret", "of rank 0"), JobKey::mark_of("Secret", "of rank 0"));
+  EXPECT_EQ(JobKey::mark_of("", "of rank 0"), "none");
 }
 
 }  // namespace

@@ -211,9 +211,7 @@ TEST_F(RelayServiceTest, AHandshakeGoesThrough) {
   ASSERT_TRUE(fd.ok()) << fd.status();
   Handshake outgoing({std::move(*fd), encode(preamble), {}, {}}, nullptr, 1, 0, "connect",
                      Deadline::after_s(10));
-  Hello hello;
-  hello.secret = key.secret;
-  outgoing.send(hello, key, 0, {});
+  outgoing.begin({}, key, {});
   std::unique_ptr<Handshake> incoming;
   for (bool has_answered = false; !outgoing.expired();) {
     const auto progress = outgoing.advance(key);
@@ -223,12 +221,13 @@ TEST_F(RelayServiceTest, AHandshakeGoesThrough) {
       incoming =
           std::make_unique<Handshake>(Attempt{std::move(*accept_from(peer_.fd.get())), {}, {}, {}},
                                       nullptr, -1, 0, "incoming", Deadline::after_s(10));
+      incoming->begin({}, key, {});
     }
     const auto theirs = incoming->advance(key);
     ASSERT_TRUE(theirs.ok()) << theirs.status();
     if (*theirs == Handshake::Progress::received && !has_answered) {
       has_answered = true;
-      incoming->send(hello, key, 0, {});
+      incoming->answer({.kind = kHelloWelcome}, key, {});
       ASSERT_TRUE(incoming->advance(key).ok());
     }
     pollfd ready[] = {{outgoing.fd(), POLLIN, 0}, {incoming->fd(), POLLIN, 0}};
@@ -247,7 +246,7 @@ TEST_F(RelayServiceTest, AHandshakeTellsWhoRefuses) {
     const RelayPreamble preamble{secret_, {{kLoopback, port}}};
     Handshake handshake({std::move(*fd), encode(preamble), {}, {}}, nullptr, 1, 0, "connect",
                         Deadline::after_s(10));
-    handshake.send(Hello{}, key, 0, {});
+    handshake.begin({}, key, {});
     for (;;) {
       const auto progress = handshake.advance(key);
       if (!progress.ok()) {

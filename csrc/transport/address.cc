@@ -12,9 +12,12 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <sstream>
 
+#include "base/check.h"
 #include "base/cores.h"
+#include "base/sha256.h"
 #include "base/str_cat.h"
 
 namespace dmlcomm::transport {
@@ -151,6 +154,35 @@ Result<JobKey> JobKey::random() {
   std::memcpy(key.secret.data(), bytes, sizeof(key.secret));
   std::memcpy(&key.job_id, bytes + sizeof(key.secret), sizeof(key.job_id));
   return key;
+}
+
+void JobKey::mix_in(std::string_view users_secret) {
+  if (users_secret.empty()) return;
+  const Digest mixed = hmac_sha256(std::as_bytes(std::span(users_secret)), secret);
+  std::copy_n(mixed.begin(), secret.size(), secret.begin());
+}
+
+std::string JobKey::mark_of(std::string_view users_secret, std::string_view text) {
+  if (users_secret.empty()) return "none";
+  const std::string marked = str_cat("mark of ", text);
+  const Digest mark =
+      hmac_sha256(std::as_bytes(std::span(users_secret)), std::as_bytes(std::span(marked)));
+  return to_hex(mark.data(), mark.size());
+}
+
+std::array<std::byte, 16> JobKey::relay_secret() const {
+  constexpr std::string_view kText = "relay";
+  const Digest derived = hmac_sha256(secret, std::as_bytes(std::span(kText)));
+  std::array<std::byte, 16> first;
+  std::copy_n(derived.begin(), first.size(), first.begin());
+  return first;
+}
+
+std::array<std::byte, 16> random_challenge() {
+  std::array<std::byte, 16> challenge;
+  // Of up to 256 bytes it fails only where the kernel has no such call.
+  DMLCOMM_CHECK(getrandom(challenge.data(), challenge.size(), 0) == challenge.size());
+  return challenge;
 }
 
 std::string JobKey::encode() const {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
@@ -60,9 +61,19 @@ struct JobKey {
   uint64_t job_id = 0;
 
   static Result<JobKey> random();
+  // The user's secret joins this one, which stands in the store: both are needed from now on.
+  void mix_in(std::string_view users_secret);
+  // What shows others that this rank has the same secret of the user; of `text`, so that none is
+  // like another.
+  static std::string mark_of(std::string_view users_secret, std::string_view text);
+  // For relays, to which it travels in clear text: it tells nothing of `secret`.
+  std::array<std::byte, 16> relay_secret() const;
   std::string encode() const;
   static Result<JobKey> decode(const std::string& text);
 };
+
+// Unlike any before, in this process or elsewhere.
+std::array<std::byte, 16> random_challenge();
 
 // This host and process.
 HostAddress local_host_address();

@@ -46,8 +46,11 @@ void Admission::accept_all(uint32_t listener) {
     if (!transport->accepts(fd->get())) continue;
     Attempt incoming;
     incoming.fd = std::move(*fd);
-    add(std::make_unique<Handshake>(std::move(incoming), transport, -1, 0, "incoming connection",
-                                    Deadline::after_s(kStrangerTimeoutS)));
+    auto handshake =
+        std::make_unique<Handshake>(std::move(incoming), transport, -1, 0, "incoming connection",
+                                    Deadline::after_s(kStrangerTimeoutS));
+    handshake->begin(own_hello(), job_.key, {});
+    add(std::move(handshake));
   }
 }
 
@@ -55,22 +58,22 @@ void Admission::enter(Attempt attempt, Transport& transport, int peer, size_t la
                       std::string what, uint64_t connection, double timeout_s) {
   auto handshake = std::make_unique<Handshake>(std::move(attempt), &transport, peer, lane,
                                                std::move(what), Deadline::after_s(timeout_s));
-  send_hello(*handshake, kHelloRequest, lane, connection);
+  Hello hello = own_hello();
+  hello.lane = static_cast<uint16_t>(lane);
+  hello.connection = connection;
+  handshake->begin(hello, job_.key, transport.descriptors());
   add(std::move(handshake));
 }
 
-void Admission::send_hello(Handshake& handshake, uint8_t kind, size_t lane, uint64_t connection) {
+Hello Admission::own_hello() const {
   Hello hello;
-  hello.secret = job_.key.secret;
+  hello.challenge = random_challenge();
   hello.rank = static_cast<uint32_t>(job_.rank);
   hello.num_ranks = static_cast<uint32_t>(job_.num_ranks);
-  hello.lane = static_cast<uint16_t>(lane);
-  hello.accepted = kind;
   hello.pid = static_cast<uint32_t>(getpid());
   hello.nonce_address = reinterpret_cast<uintptr_t>(&nonce_);
   hello.nonce = nonce_;
-  hello.connection = connection;
-  handshake.send(hello, job_.key, job_.rank, handshake.transport()->descriptors());
+  return hello;
 }
 
 void Admission::add(std::unique_ptr<Handshake> handshake) {
@@ -119,17 +122,20 @@ void Admission::complete(Handshake& handshake) {
     if (peer != handshake.peer() || hello.lane != handshake.lane()) {
       return fail(handshake, Status(StatusCode::io_error, "another rank or lane has answered"));
     }
-    if (hello.accepted == kHelloWelcome) return owner_.admitted(handshake);
+    if (hello.kind == kHelloWelcome) return owner_.admitted(handshake);
     return owner_.yielded(peer, handshake.lane());
   }
-  const bool plausible = hello.accepted == kHelloRequest &&
-                         hello.num_ranks == static_cast<uint32_t>(job_.num_ranks) &&
+  const bool plausible = hello.num_ranks == static_cast<uint32_t>(job_.num_ranks) &&
                          hello.rank < hello.num_ranks && peer != job_.rank;
   if (!plausible) return;
   const Owner::Answer answer = owner_.answer(handshake);
   if (answer == Owner::Answer::none) return;
   const bool is_welcome = answer == Owner::Answer::welcome;
-  send_hello(handshake, is_welcome ? kHelloWelcome : kHelloYield, hello.lane, hello.connection);
+  Hello reply = own_hello();
+  reply.kind = is_welcome ? kHelloWelcome : kHelloYield;
+  reply.lane = hello.lane;
+  reply.connection = hello.connection;
+  handshake.answer(reply, job_.key, handshake.transport()->descriptors());
   // A hello fits into the empty buffer of a fresh connection.
   if (!handshake.advance(job_.key).ok() || !is_welcome) return;
   std::erase_if(handshakes_, [&](const auto& item) {

@@ -60,7 +60,7 @@ class Admission {
   void advance(uint32_t id);
   void fail(const Handshake& handshake, const Status& status);
   void complete(Handshake& handshake);
-  void send_hello(Handshake& handshake, uint8_t kind, size_t lane, uint64_t connection);
+  Hello own_hello() const;
 
   const Job& job_;
   EventLoop& loop_;

@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "base/dtype.h"
+#include "base/sha256.h"
 #include "base/status.h"
 #include "transport/rank_report.h"
 
@@ -114,7 +115,7 @@ struct FrameHeader {
   uint32_t checksum = 0;        // of all bytes before
 
   static constexpr uint32_t kMagic = 0x434c4d44;  // "DMLC"
-  static constexpr uint8_t kVersion = 4;
+  static constexpr uint8_t kVersion = 5;
 };
 constexpr size_t kHeaderBytes = 112;
 static_assert(sizeof(FrameHeader) == kHeaderBytes, "the wire header has no padding");
@@ -135,23 +136,26 @@ void encode_header(FrameHeader header, HeaderBytes& out);
 // Fails with `protocol_error` that says which field was wrong. `job_id` is what we expect.
 Result<FrameHeader> decode_header(const HeaderBytes& bytes, uint64_t job_id);
 
-// First frame of every connection, and the answer to it.
+// Payload of the first two frames of either side; see handshake.h.
 struct Hello {
-  std::array<std::byte, 16> secret{};  // admits the connection
+  std::array<std::byte, 16> challenge{};  // random, by the side that sends this frame
+  Digest proof{};                         // by the job's secret, of all hellos up to this one
   uint32_t rank = 0;
   uint32_t num_ranks = 0;
-  uint16_t lane = 0;     // of the link; rail i modulo the rails
-  uint8_t accepted = 0;  // in the answer: 1 welcome, 2 "my own connection to you wins"
+  uint16_t lane = 0;  // of the link; rail i modulo the rails
+  uint8_t kind = 0;   // kHello...
   uint8_t reserved = 0;
   uint32_t pid = 0;
   uint64_t nonce_address = 0;  // shared memory only: where the peer may try to read...
   uint64_t nonce = 0;          // ...this value with process_vm_readv
   uint64_t connection = 0;     // number of this one, by the rank that connects
 };
-static_assert(sizeof(Hello) == 56);
+static_assert(sizeof(Hello) == 88);
 
 constexpr uint8_t kHelloRequest = 0;
 constexpr uint8_t kHelloWelcome = 1;
-constexpr uint8_t kHelloYield = 2;
+constexpr uint8_t kHelloYield = 2;      // "my own connection to you wins"
+constexpr uint8_t kHelloChallenge = 3;  // to a request
+constexpr uint8_t kHelloConfirm = 4;    // of the one who requests; then comes welcome or yield
 
 }  // namespace dmlcomm::transport

@@ -24,18 +24,41 @@ Handshake::Handshake(Attempt attempt, Transport* transport, int peer, size_t lan
       awaits_relays_(!attempt.preamble.empty()),
       out_(std::move(attempt.preamble)) {}
 
-void Handshake::send(const Hello& hello, const JobKey& key, int rank, std::vector<int> fds) {
+void Handshake::begin(const Hello& own, const JobKey& key, std::vector<int> fds) {
+  own_ = own;
+  own_fds_ = std::move(fds);
+  if (!outgoing()) return;
+  own_.kind = kHelloRequest;
+  send(own_, key);
+}
+
+void Handshake::answer(const Hello& hello, const JobKey& key, std::vector<int> fds) {
+  send(hello, key);
+  out_fds_ = std::move(fds);
+}
+
+void Handshake::send(Hello hello, const JobKey& key) {
+  hello.challenge = own_.challenge;
+  hello.proof = prove(hello, key);
   FrameHeader header;
   header.kind = FrameKind::hello;
   header.job_id = key.job_id;
-  header.source = static_cast<uint32_t>(rank);
+  header.source = hello.rank;
   header.payload_bytes = sizeof(Hello);
   HeaderBytes bytes;
   encode_header(header, bytes);
   out_.insert(out_.end(), bytes.begin(), bytes.end());
   const auto* payload = reinterpret_cast<const std::byte*>(&hello);
   out_.insert(out_.end(), payload, payload + sizeof(Hello));
-  out_fds_ = std::move(fds);
+}
+
+// Of the hellos before and this one, without its proof. It joins them.
+Digest Handshake::prove(const Hello& hello, const JobKey& key) {
+  Hello unproven = hello;
+  unproven.proof = {};
+  const auto* bytes = reinterpret_cast<const std::byte*>(&unproven);
+  transcript_.insert(transcript_.end(), bytes, bytes + sizeof(Hello));
+  return hmac_sha256(key.secret, transcript_);
 }
 
 Result<Handshake::Progress> Handshake::advance(const JobKey& key) {
@@ -53,9 +76,36 @@ Result<Handshake::Progress> Handshake::advance(const JobKey& key) {
     if (!*is_there) return Progress::waiting;
   }
   DMLCOMM_RETURN_IF_ERROR(sent);
-  Result<bool> complete = receive_rest(key);
-  if (!complete.ok()) return complete.status();
-  return *complete ? Progress::received : Progress::connected;
+  while (!has_all_) {
+    const Result<bool> complete = receive_rest(key);
+    if (!complete.ok()) return complete.status();
+    if (!*complete) return Progress::connected;
+    DMLCOMM_RETURN_IF_ERROR(take_hello(key));
+    has_all_ = received_.kind != kHelloRequest && received_.kind != kHelloChallenge;
+    in_done_ = 0;
+    DMLCOMM_RETURN_IF_ERROR(send_rest());
+  }
+  return Progress::received;
+}
+
+// Each of the four has its place, and only the next one is taken: request, challenge, confirm, end.
+Status Handshake::take_hello(const JobKey& key) {
+  const uint8_t first = outgoing() ? kHelloChallenge : kHelloRequest;
+  const bool is_first = transcript_.size() == (outgoing() ? sizeof(Hello) : 0);
+  const bool is_second = outgoing()
+                             ? received_.kind == kHelloWelcome || received_.kind == kHelloYield
+                             : received_.kind == kHelloConfirm;
+  if (is_first ? received_.kind != first : !is_second) {
+    return Status(StatusCode::protocol_error, "a hello that is not the next one");
+  }
+  if (!same_digest(prove(received_, key), received_.proof)) {
+    return Status(StatusCode::protocol_error, "the hello does not know this job's secret");
+  }
+  if (!is_first) return Status();
+  own_.kind = outgoing() ? kHelloConfirm : kHelloChallenge;
+  send(own_, key);
+  if (outgoing()) out_fds_ = std::move(own_fds_);
+  return Status();
 }
 
 bool Handshake::expired() const {
@@ -95,7 +145,7 @@ Status Handshake::send_rest() {
   return Status();
 }
 
-// Reads no byte beyond the hello: what follows belongs to the link.
+// Reads no byte beyond the hello.
 Result<bool> Handshake::receive_rest(const JobKey& key) {
   while (in_done_ < kFrameBytes) {
     Result<size_t> got = recv_some(
@@ -112,8 +162,8 @@ Result<bool> Handshake::receive_rest(const JobKey& key) {
     return Status(StatusCode::protocol_error, "the first frame is no hello");
   }
   std::memcpy(static_cast<void*>(&received_), in_.data() + kHeaderBytes, sizeof(Hello));
-  if (received_.secret != key.secret || received_.rank != header->source) {
-    return Status(StatusCode::protocol_error, "the hello does not know this job's secret");
+  if (received_.rank != header->source) {
+    return Status(StatusCode::protocol_error, "the hello names two ranks");
   }
   return true;
 }

@@ -1,6 +1,14 @@
-// Handshake: one connection before it is trusted. It sends and receives one hello frame, with the
-// descriptors of shared memory beside it on Unix sockets. It blocks nothing, and ends by a
-// deadline.
+// Handshake: one connection before it is trusted. It blocks nothing, and ends by a deadline.
+//
+//   connecting side                              accepting side
+//   request    a challenge, a proof       ->
+//                                         <-     challenge  a challenge, a proof
+//   confirm    a proof, descriptors       ->
+//                                         <-     welcome or yield, a proof, descriptors
+//
+// Each is a hello frame. A proof is the HMAC, by the job's secret, of all hellos so far with this
+// one. So the secret itself never travels, a proof is of no use on another connection, and nobody
+// gets descriptors (of shared memory, on Unix sockets) before having answered a challenge.
 #pragma once
 
 #include <cstdint>
@@ -37,10 +45,13 @@ class Handshake {
   Handshake(Attempt attempt, Transport* transport, int peer, size_t lane, std::string what,
             Deadline deadline);
 
-  // Queues the hello; the descriptors stay the caller's.
-  void send(const Hello& hello, const JobKey& key, int rank, std::vector<int> fds);
+  // What this side says of itself, before the first advance(). The descriptors stay the caller's;
+  // a connecting side sends them with its confirmation.
+  void begin(const Hello& own, const JobKey& key, std::vector<int> fds);
+  // Of the accepting side, once the peer has confirmed: queues the welcome, or the yield.
+  void answer(const Hello& hello, const JobKey& key, std::vector<int> fds);
 
-  // Moves what can be moved. `received` once the peer's hello is complete.
+  // Moves what can be moved. `received` once the peer has confirmed, or given its answer.
   Result<Progress> advance(const JobKey& key);
 
   bool outgoing() const { return peer_ >= 0; }
@@ -64,6 +75,9 @@ class Handshake {
   Status send_rest();
   Result<bool> receive_answer();
   Result<bool> receive_rest(const JobKey& key);
+  Status take_hello(const JobKey& key);
+  void send(Hello hello, const JobKey& key);
+  Digest prove(const Hello& hello, const JobKey& key);
 
   UniqueFd fd_;
   Transport* const transport_;
@@ -80,8 +94,12 @@ class Handshake {
   size_t answer_done_ = 0;
   std::vector<std::byte> out_;
   std::vector<int> out_fds_;
+  Hello own_;
+  std::vector<int> own_fds_;
+  std::vector<std::byte> transcript_;  // the hellos of both sides, in their order
   std::array<std::byte, kFrameBytes> in_{};
   size_t in_done_ = 0;
+  bool has_all_ = false;  // what follows belongs to the link
   Hello received_;
   std::vector<UniqueFd> received_fds_;
 };

@@ -75,20 +75,32 @@ Status Mesh::meet(Rendezvous& rendezvous) {
 }
 
 // Every rank publishes a key beside its address, and that of rank 0 is the job's: so one exchange
-// is enough.
+// is enough. A mark of its key shows that it has the same secret of the user.
 Status Mesh::read_hosts(Rendezvous& rendezvous) {
-  const std::string own = str_cat(job_.key.encode(), "\n", job_.own_host().encode());
+  const std::string& secret = job_.config.secret;
+  const std::string own_key = job_.key.encode();
+  const std::string own =
+      str_cat(own_key, "\n", JobKey::mark_of(secret, own_key), "\n", job_.own_host().encode());
   Result<std::vector<std::string>> texts =
       rendezvous.exchange("host", job_.rank, job_.num_ranks, own, job_.timeout);
   if (!texts.ok()) return texts.status();
   Result<JobKey> key = JobKey::decode(texts->front());
   if (!key.ok()) return key.status();
   job_.key = *key;
+  job_.key.mix_in(secret);
   for (int rank = 0; rank < job_.num_ranks; ++rank) {
     if (rank == job_.rank) continue;
     const std::string& text = (*texts)[rank];
-    Result<HostAddress> host = HostAddress::decode(text.substr(text.find('\n') + 1));
+    const size_t mark = text.find('\n') + 1;
+    const size_t address = text.find('\n', mark) + 1;
+    Result<HostAddress> host = HostAddress::decode(text.substr(address));
     if (!host.ok()) return host.status();
+    if (text.substr(mark, address - mark - 1) !=
+        JobKey::mark_of(secret, text.substr(0, mark - 1))) {
+      return Status(StatusCode::invalid_argument, "rank ", rank, " on host ", host->host_name,
+                    " has not the DMLCOMM_SECRET of rank ", job_.rank,
+                    "; give all ranks the same, or none of them any");
+    }
     job_.hosts[rank] = *host;
     if (!job_.same_host(rank) && job_.config.transport == TransportChoice::shm) {
       return Status(

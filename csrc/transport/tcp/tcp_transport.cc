@@ -62,7 +62,7 @@ void TcpTransport::begin_to_relay() {
   if (!service.ok()) {
     return log_warning("this rank relays for no others: ", service.status().message());
   }
-  relay_duty_ = std::make_unique<RelayDuty>(std::move(*service), job_.key.secret);
+  relay_duty_ = std::make_unique<RelayDuty>(std::move(*service), job_.key.relay_secret());
 }
 
 void TcpTransport::learn_ways() {
@@ -82,7 +82,7 @@ void TcpTransport::learn_ways() {
 // Groups of all ranks may have them in any order; others know the network by ranks of the job.
 std::shared_ptr<RelayNetwork> TcpTransport::whole_network(const std::vector<int>& global_ranks) {
   RelayNetwork::Options options{
-      topology::Grid(job_.grid), {}, global_ranks[job_.rank], {}, job_.key.secret};
+      topology::Grid(job_.grid), {}, global_ranks[job_.rank], {}, job_.key.relay_secret()};
   options.host_of_rank.resize(global_ranks.size());
   options.levels.resize(global_ranks.size());
   std::set<std::string> addresses;
