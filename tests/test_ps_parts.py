@@ -1,5 +1,6 @@
 """The parts of the parameter server that need neither a socket nor a core: milliseconds each."""
 
+import os
 import threading
 import zlib
 
@@ -324,6 +325,21 @@ def written(tmp_path, clocks=(10,)):
     return directory, paths
 
 
+def test_checkpoints_are_one_servers_at_a_time_and_one_users(tmp_path):
+    old = os.umask(0)
+    try:
+        directory, (path,) = written(tmp_path / "root")
+    finally:
+        os.umask(old)
+    assert path.stat().st_mode & 0o077 == 0
+    assert path.parent.stat().st_mode & 0o077 == 0
+    with pytest.raises(PsCheckpointError, match="in use by another server 1"):
+        CheckpointDirectory(tmp_path / "root", 1, 2)
+    CheckpointDirectory(tmp_path / "root", 0, 2).close()
+    directory.close()
+    CheckpointDirectory(tmp_path / "root", 1, 2).close()
+
+
 def test_checkpoint_comes_back_as_it_was(tmp_path):
     directory, (path,) = written(tmp_path)
     assert directory.models() == [7]
@@ -377,7 +393,8 @@ def test_damage_is_found_named_and_the_older_one_used(tmp_path, damage, reason):
 
 
 def test_checkpoint_of_another_server_is_refused(tmp_path):
-    _, (path,) = written(tmp_path)
+    directory, (path,) = written(tmp_path)
+    directory.close()
     other = CheckpointDirectory(tmp_path, 1, 3)
     with pytest.raises(PsCheckpointError, match="num_servers is 2, expected 3"):
         other.read(path)
@@ -387,6 +404,7 @@ def test_what_a_killed_writer_has_left_is_removed(tmp_path):
     directory, _ = written(tmp_path)
     partial = directory.path / "model-00000007-clock-000000000099.partial"
     partial.write_bytes(b"half")
+    directory.close()
     assert written(tmp_path)[0].newest(7)[0].clock == 10
     assert not partial.exists()
 

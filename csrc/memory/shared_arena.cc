@@ -15,6 +15,7 @@
 #include "base/check.h"
 #include "base/fork_guard.h"
 #include "memory/huge_pages.h"
+#include "memory/seal.h"
 
 namespace dmlcomm {
 namespace {
@@ -75,9 +76,9 @@ std::atomic<SharedArena*> arena_of_process{nullptr};
 SharedArena* SharedArena::make() {
   static const bool once = [] {
     const size_t bytes = wanted_bytes();
-    UniqueFd fd(memfd_create("dmlcomm-arena", MFD_CLOEXEC));
+    UniqueFd fd(memfd_create("dmlcomm-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (memory_may_be_refused() || bytes == 0 || !fd.valid() ||
-        ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
+        ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0 || !seal_size(fd.get()).ok()) {
       return false;
     }
     std::byte* base = map_aligned(fd.get(), bytes);

@@ -160,10 +160,19 @@ void Server::on_session_ended(uint32_t worker, const Status& reason) {
   }
 }
 
+// Only of models with replicas, and of servers that there are: no other report makes sense.
 uint64_t Server::note_lost_servers(uint64_t lost) {
+  if ((lost & ~lost_servers_.load()) != 0 && !may_lose(lost)) lost = 0;
   const uint64_t before = lost_servers_.fetch_or(lost);
   if (has_server(lost & ~before, options_.server)) log_error(fenced().message());
   return before | lost;
+}
+
+bool Server::may_lose(uint64_t servers) {
+  if (options_.num_servers < 64 && servers >> options_.num_servers != 0) return false;
+  std::lock_guard lock(mutex_);
+  return std::any_of(models_.begin(), models_.end(),
+                     [](const auto& item) { return item.second->spec().replicas > 0; });
 }
 
 std::vector<uint32_t> Server::lost_servers() const {

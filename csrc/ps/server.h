@@ -98,6 +98,7 @@ class Server final : private SessionHost {
  private:
   void fail(const Status& reason);
   void expect_on(Model& model);
+  bool may_lose(uint64_t servers);
   EventCount& events() override { return events_; }
   uint64_t note_lost_servers(uint64_t lost) override;
   void on_session_ended(uint32_t worker, const Status& reason) override;

@@ -70,6 +70,13 @@ TEST(HostAddressTest, RanksOfAHostShareItsCoresEvenlyOrNotAtAll) {
   EXPECT_EQ(ranks_per_core_of_host({host_on("a", 1, 1, "-"), host_on("a", 1, 1, "-")}), 0);
 }
 
+TEST(HostAddressTest, CopiesOfAVirtualMachineAreOtherHosts) {
+  EXPECT_EQ(host_id_of("boot", 7, "02ab"), host_id_of("boot", 7, "02ab"));
+  EXPECT_NE(host_id_of("boot", 7, "02ab"), host_id_of("boot", 7, "02ac"));
+  EXPECT_NE(host_id_of("", 7, "02ab"), host_id_of("", 7, "02ab")) << "an unknown kernel";
+  EXPECT_EQ(local_host_address().host_id, local_host_address().host_id);
+}
+
 TEST(RailEndpointTest, ARankThatCannotListenSaysWhy) {
   const Status status = decode_rails(encode_no_rails("no free port")).status();
   EXPECT_EQ(status.code(), StatusCode::peer_lost);

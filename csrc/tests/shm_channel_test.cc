@@ -76,6 +76,12 @@ TEST(ShmChannelTest, TheArenaNeedsNoKernel) {
   }
 }
 
+TEST(ShmChannelTest, NobodyCutsSharedMemoryThatOthersUse) {
+  const std::shared_ptr<Segment> segment = segment_of(0);
+  EXPECT_NE(ftruncate(segment->fd(), 0), 0);
+  if (SharedArena* const arena = SharedArena::make()) EXPECT_NE(ftruncate(arena->fd(), 0), 0);
+}
+
 TEST(ShmChannelTest, OtherMemoryIsTheKernels) {
   ShmChannel channel(segment_of(0), 0, peer_with({}));
   std::vector<std::byte> theirs(kBytes), ours = pattern(kBytes);

@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -14,14 +15,24 @@ CompletionPool& CompletionPool::instance() {
 }
 
 void CompletionPool::submit(std::function<void()> work) {
-  std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   queue_.push_back(std::move(work));
   if (num_idle_ >= queue_.size()) {
     changed_.notify_one();
     return;
   }
-  ++num_threads_;
-  std::thread([this] { run(); }).detach();
+  try {
+    std::thread([this] { run(); }).detach();
+    ++num_threads_;
+    return;
+  } catch (const std::system_error&) {
+    if (num_threads_ > 0) return;  // they do it when they can
+  }
+  // The process may have no further thread: holding up the caller is better than ending it.
+  std::function<void()> own = std::move(queue_.back());
+  queue_.pop_back();
+  lock.unlock();
+  own();
 }
 
 void CompletionPool::drain(std::chrono::milliseconds limit) {

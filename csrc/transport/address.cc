@@ -1,6 +1,10 @@
 #include "transport/address.h"
 
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netpacket/packet.h>
 #include <sys/random.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -53,6 +57,25 @@ std::string to_hex(const std::byte* bytes, size_t count) {
     text += kDigits[value & 15];
   }
   return text;
+}
+
+// Of the interface that came first: virtual machines that were copied with their memory have one
+// boot id and one namespace number, but not one address of their NIC. "-": none has one.
+std::string first_hardware_address() {
+  ifaddrs* all = nullptr;
+  if (getifaddrs(&all) != 0) return "-";
+  int first = 0;
+  std::string address = "-";
+  for (const ifaddrs* one = all; one != nullptr; one = one->ifa_next) {
+    if (one->ifa_addr == nullptr || one->ifa_addr->sa_family != AF_PACKET) continue;
+    const auto& link = reinterpret_cast<const sockaddr_ll&>(*one->ifa_addr);
+    if ((one->ifa_flags & IFF_LOOPBACK) != 0 || link.sll_halen == 0) continue;
+    if (first != 0 && link.sll_ifindex > first) continue;
+    first = link.sll_ifindex;
+    address = to_hex(reinterpret_cast<const std::byte*>(link.sll_addr), link.sll_halen);
+  }
+  freeifaddrs(all);
+  return address;
 }
 
 bool from_hex(const std::string& text, std::byte* bytes, size_t count) {
@@ -198,12 +221,19 @@ Result<JobKey> JobKey::decode(const std::string& text) {
   return key;
 }
 
+std::string host_id_of(const std::string& boot_id, uint64_t network,
+                       const std::string& hardware_address) {
+  // Nobody is on the host of a process that does not know its own: messages take the network.
+  const std::string kernel = boot_id.empty() ? to_hex(random_challenge().data(), 16) : boot_id;
+  return str_cat(kernel, ":", network, ":", hardware_address);
+}
+
 HostAddress local_host_address() {
   HostAddress address;
   char name[256] = "unknown";
   gethostname(name, sizeof(name) - 1);
   address.host_name = name;
-  address.host_id = str_cat(boot_id(), ":", network_namespace());
+  address.host_id = host_id_of(boot_id(), network_namespace(), first_hardware_address());
   address.pid = getpid();
   note_cores(&address);
   return address;

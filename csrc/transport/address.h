@@ -14,7 +14,7 @@ namespace dmlcomm::transport {
 
 // The place of a rank. Published first: it decides who shares memory with whom.
 struct HostAddress {
-  std::string host_id;    // same text: same kernel and same network namespace, joined by a colon
+  std::string host_id;    // of host_id_of(): the same text on ranks that can share memory
   std::string host_name;  // for messages
   int pid = 0;
   std::string unix_name;    // abstract Unix socket of this communicator
@@ -74,6 +74,11 @@ struct JobKey {
 
 // Unlike any before, in this process or elsewhere.
 std::array<std::byte, 16> random_challenge();
+
+// Names a kernel, a network namespace and its first NIC, joined by colons. Without a `boot_id` it
+// is like no other.
+std::string host_id_of(const std::string& boot_id, uint64_t network,
+                       const std::string& hardware_address);
 
 // This host and process.
 HostAddress local_host_address();

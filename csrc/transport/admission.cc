@@ -41,7 +41,9 @@ void Admission::accept_all(uint32_t listener) {
   while (listener < listeners_.size()) {
     Transport* const transport = listeners_[listener].transport;
     Result<UniqueFd> fd = accept_from(listeners_[listener].fd.get());
-    listeners_[listener].is_short = !fd.ok();
+    if (!std::exchange(listeners_[listener].is_short, !fd.ok()) && !fd.ok()) {
+      log_warning("connections wait: ", fd.status().message());
+    }
     if (!fd.ok() || !fd->valid()) return;
     if (!transport->accepts(fd->get())) continue;
     Attempt incoming;

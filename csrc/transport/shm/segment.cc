@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/str_cat.h"
+#include "memory/seal.h"
 
 namespace dmlcomm::transport::shm {
 namespace {
@@ -58,13 +59,14 @@ bool wait_for_writer(const Header& writer, uint32_t rank) {
 
 Result<std::unique_ptr<Segment>> Segment::create(uint32_t rank, uint32_t num_local,
                                                  size_t area_bytes) {
-  UniqueFd fd(memfd_create("dmlcomm", MFD_CLOEXEC));
+  UniqueFd fd(memfd_create("dmlcomm", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid()) return errno_status(StatusCode::io_error, "memfd_create", errno);
   const size_t bytes = total_bytes(num_local, area_bytes);
   if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
     return errno_status(StatusCode::io_error, str_cat("ftruncate of a memfd to ", bytes, " bytes"),
                         errno);
   }
+  DMLCOMM_RETURN_IF_ERROR(seal_size(fd.get()));
   Result<std::byte*> base = map_shared(fd.get(), bytes);
   if (!base.ok()) return base.status();
   Header* header = new (*base) Header{};
@@ -84,6 +86,10 @@ Result<std::unique_ptr<Segment>> Segment::map(UniqueFd fd, uint32_t rank, uint32
   if (fstat(fd.get(), &info) != 0) return errno_status(StatusCode::io_error, "fstat", errno);
   const auto size = static_cast<size_t>(info.st_size);
   if (size != bytes) return wrong_size(rank, size, bytes);
+  if (!has_sealed_size(fd.get())) {
+    return Status(StatusCode::protocol_error,
+                  str_cat("shared memory of rank ", rank, " could be cut while it is in use"));
+  }
   Result<std::byte*> base = map_shared(fd.get(), bytes);
   if (!base.ok()) return base.status();
   std::unique_ptr<Segment> segment(new Segment(UniqueFd(), *base, bytes, num_local, area_bytes));

@@ -82,13 +82,18 @@ class Checkpoints:
         self._models = models
         self._stop = threading.Event()
         core.set_checkpoint_every(every)
-        self._restore()
+        try:
+            self._restore()
+        except BaseException:
+            directory.close()
+            raise
         self._thread = threading.Thread(target=self._run, name="dmlcomm-ps-checkpoint", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         self._stop.set()
         self._thread.join()
+        self._directory.close()
 
     def _restore(self) -> None:
         """Raises PsCheckpointError, or Refusal for a rule that is not here."""

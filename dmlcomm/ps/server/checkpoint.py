@@ -16,9 +16,11 @@ Format 01 has no pushes, and is read, too.
 
 It is written under another name, flushed to the disk, and renamed; then the directory is flushed.
 So after a crash at any moment the file is complete, or not there. The last KEPT of a model stay.
+Files and folder are this user's alone. One server at a time has the folder: it holds a lock of it.
 """
 
 import base64
+import fcntl
 import json
 import mmap
 import os
@@ -76,9 +78,27 @@ class CheckpointDirectory:
         self.path = Path(root) / f"server-{server}"
         self._server = server
         self._num_servers = num_servers
-        self.path.mkdir(parents=True, exist_ok=True)
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._lock = self._take_lock()
         for left in self.path.glob("*.partial"):  # of a server that was killed while it wrote
             left.unlink()
+
+    def _take_lock(self) -> int:
+        """The kernel gives it back when the process ends, however that may be."""
+        lock = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(lock)
+            raise PsCheckpointError(
+                f"checkpoints in {self.path} are in use by another server {self._server}: "
+                f"{error.strerror}; stop it, or give each job a --checkpoint of its own"
+            ) from error
+        return lock
+
+    def close(self) -> None:
+        """Gives the folder to the next server."""
+        os.close(self._lock)
 
     def write(
         self,
@@ -117,7 +137,7 @@ class CheckpointDirectory:
         path = self.path / f"model-{model:08x}-clock-{clock:012d}.ckpt"
         partial = path.with_suffix(".partial")
         try:
-            with partial.open("wb") as file:
+            with open(partial, "wb", opener=_open_for_this_user) as file:
                 file.write(PREFIX.pack(MAGIC, len(text), zlib.crc32(text)))
                 file.write(text)
                 for shard in shards:
@@ -255,6 +275,10 @@ def _checksum(content: memoryview, advance: Callable[[int], None]) -> int:
         checksum = zlib.crc32(chunk, checksum)
         advance(len(chunk))
     return checksum
+
+
+def _open_for_this_user(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _damaged(path: Path, what: str) -> PsCheckpointError:
