@@ -214,7 +214,12 @@ class ProxyUplink:
 
 class PsServer:
     def __init__(
-        self, server: int, num_servers: int, num_workers: int, transport: str = "auto"
+        self,
+        server: int,
+        num_servers: int,
+        num_workers: int,
+        transport: str = "auto",
+        window_bytes: int = 0,
     ) -> None: ...
     def join(
         self,

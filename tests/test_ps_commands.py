@@ -79,6 +79,7 @@ assert "torch" not in sys.modules, "torch was loaded"
         (("--listen", "0.0.0.0:0"), "--insecure"),
         (("--listen", "[::]:0", "--tls-cert", "no.pem", "--tls-key", "no.pem"), "--tls-ca"),
         (("--token-file", "/dev/null"), "is empty"),
+        (("--window-mb", "0"), "windows of 0.0 MB: expected at least 1"),
         (("--token-file", "/dev/null", "--token", "a"), "give one of them"),
     ],
 )

@@ -275,12 +275,13 @@ void bind_data(py::module_& module) {
 void bind_server(py::module_& module) {
   py::class_<Server, std::shared_ptr<Server>>(module, "PsServer", "One parameter server.")
       .def(py::init([](uint32_t server, uint32_t num_servers, uint32_t num_workers,
-                       const std::string& transport) {
-             return std::make_shared<Server>(
-                 ps::ServerOptions{server, num_servers, num_workers, config_with(transport)});
+                       const std::string& transport, uint64_t window_bytes) {
+             ps::ServerOptions options{server, num_servers, num_workers, config_with(transport)};
+             options.window_bytes = window_bytes;
+             return std::make_shared<Server>(std::move(options));
            }),
            py::arg("server"), py::arg("num_servers"), py::arg("num_workers"),
-           py::arg("transport") = "auto")
+           py::arg("transport") = "auto", py::arg("window_bytes") = 0)
       .def("join", &join, py::arg("worker"), py::arg("rails"), py::arg("first_rail"),
            py::arg("set"), py::arg("get"), py::arg("timeout_s"))
       .def("create_model", &create_model, py::arg("model"), py::arg("spec"),

@@ -24,6 +24,7 @@ class BufferPool {
   BufferPool(size_t bytes, bool huge_pages)
       : bytes_(round_up(bytes, kCacheLineBytes)), huge_pages_(huge_pages) {}
 
+  size_t bytes() const { return bytes_; }  // of a buffer
   bool huge_pages() const { return huge_pages_; }
 
   Buffer take() {

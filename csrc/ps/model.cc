@@ -189,6 +189,23 @@ uint64_t Model::window_clock(uint64_t clock) const {
   return spec().apply == Apply::at_clock ? clock : 0;
 }
 
+// By the clocks alone, so nothing has to be counted where windows are made and go: each clock has
+// at most one window of every piece, in buffers of the largest piece.
+bool Model::is_far_ahead(uint64_t clock, uint64_t open, bool in_order) {
+  if (spec().apply != Apply::at_clock || clock < open + kMinWindows) return false;
+  const uint64_t parts = in_order ? std::max(1u, clocks_.num_counting()) : 1;
+  const uint64_t clock_bytes = pool_.bytes() * count_pieces(shards_) * parts;
+  const uint64_t limit = std::clamp(options_.window_bytes / std::max<uint64_t>(1, clock_bytes),
+                                    kMinWindows, kMaxWindows);
+  if (clock < open + limit) return false;
+  if (!has_held_up_.exchange(true)) {
+    log_warning("model '", spec().name, "': a worker is ", clock - open,
+                " clocks ahead of the slowest one, and its pushes wait: windows of ", limit,
+                " clocks at most, of ", clock_bytes, " bytes each, stay in memory");
+  }
+  return true;
+}
+
 Result<bool> Model::push(uint32_t shard, size_t piece, const Push& push, BufferPool::Buffer& wire) {
   DMLCOMM_RETURN_IF_ERROR(failure());
   Shard& of = *find(shard);
@@ -197,12 +214,12 @@ Result<bool> Model::push(uint32_t shard, size_t piece, const Push& push, BufferP
   bool moved = false;
   DMLCOMM_RETURN_IF_ERROR(keep_failure(advance(of, state, &moved)));
   const uint64_t clock = std::max(push.clock, open_clock(state));
-  if (clock >= state.version + kMaxWindows && spec().apply == Apply::at_clock &&
+  const bool in_order = push.merged != nullptr || options_.upstream != nullptr;
+  if (is_far_ahead(clock, state.version, in_order) &&
       !state.mark_of(push.worker).pushes.contains(push.sequence)) {
     return false;
   }
   const bool is_new = take_note(state, push, window_clock(clock));
-  const bool in_order = push.merged != nullptr || options_.upstream != nullptr;
   Status status;
   const bool at_once =
       spec().apply == Apply::at_push ||
@@ -262,7 +279,7 @@ Result<bool> Model::push_rows(uint32_t shard, const Push& push, const Rows& rows
                               const std::byte* wire) {
   DMLCOMM_RETURN_IF_ERROR(failure());
   Shard& of = *find(shard);
-  if (spec().apply == Apply::at_clock && push.clock >= min_clock() + kMaxWindows) return false;
+  if (is_far_ahead(push.clock, min_clock(), false)) return false;
   const Status status =
       for_each_piece(of, rows, [&](size_t piece, const std::vector<uint64_t>& chosen) {
         return push_rows_of_piece(of, of.state(piece), push, rows, chosen, wire);

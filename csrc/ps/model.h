@@ -30,8 +30,10 @@
 
 namespace dmlcomm::ps {
 
-// Bound on the clocks that a worker is ahead of the slowest one: windows take memory. Beyond it,
-// its pushes wait.
+// Bounds on the clocks that a worker is ahead of the slowest one, as windows take memory; between
+// them ModelOptions::window_bytes decides. Beyond it, its pushes wait. With one window less a
+// worker could not push while another one's last push is on its way.
+constexpr uint64_t kMinWindows = 2;
 constexpr uint64_t kMaxWindows = 64;
 
 struct Rows {
@@ -48,7 +50,8 @@ struct ModelOptions {
   std::shared_ptr<const Rule> rule;
   uint64_t checkpoint_every = 0;  // clocks; 0: never
   bool huge_pages = true;
-  Upstream* upstream = nullptr;  // of a proxy's model; outlives it
+  uint64_t window_bytes = UINT64_MAX;  // that windows may take, but for kMinWindows
+  Upstream* upstream = nullptr;        // of a proxy's model; outlives it
 };
 
 class Model : public std::enable_shared_from_this<Model> {
@@ -133,6 +136,9 @@ class Model : public std::enable_shared_from_this<Model> {
   uint64_t window_clock(uint64_t clock) const;
   Status push_at_once(Shard& shard, PieceState& state, const Push& push, BufferPool::Buffer& wire);
   double scale_of(uint32_t num_pushes) const;
+  // Whether a push of `clock` has to wait, where the slowest worker is at `open`. `in_order`: a
+  // window keeps the pushes of all workers.
+  bool is_far_ahead(uint64_t clock, uint64_t open, bool in_order);
   Status advance(Shard& shard, PieceState& state, bool* moved);
   Status pass_up(Shard& shard, PieceState& state);
   bool take_note(PieceState& state, const Push& push, uint64_t clock);
@@ -162,6 +168,7 @@ class Model : public std::enable_shared_from_this<Model> {
   std::atomic<uint64_t> first_clock_{kGone};
   std::atomic<bool> is_fetching_{false};
   std::atomic<bool> has_failed_{false};
+  std::atomic<bool> has_held_up_{false};  // a worker that was far ahead
   mutable std::mutex failure_mutex_;
   Status failure_;  // guarded by failure_mutex_
 };

@@ -1,5 +1,7 @@
 #include "ps/server.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -20,10 +22,17 @@ void add_counters(std::vector<transport::RailCounters>* sums, const transport::R
   }
 }
 
+ServerOptions with_defaults(ServerOptions options) {
+  const auto memory = static_cast<uint64_t>(std::max(0L, sysconf(_SC_PHYS_PAGES))) *
+                      static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  if (options.window_bytes == 0) options.window_bytes = memory / 4;
+  return options;
+}
+
 }  // namespace
 
 // Models and pushes lie in the arena from here on, where workers of this host reach them.
-Server::Server(ServerOptions options) : options_(std::move(options)) {
+Server::Server(ServerOptions options) : options_(with_defaults(std::move(options))) {
   const Config& config = options_.config;
   if (config.transport != TransportChoice::tcp && config.shm_single_copy) (void)SharedArena::make();
   if (options_.upstream == nullptr) return;
@@ -223,6 +232,7 @@ Status Server::create_model(uint32_t model, const ModelSpec& spec,
   options.rule = std::move(rule);
   options.checkpoint_every = checkpoint_every_;
   options.huge_pages = options_.config.huge_pages;
+  options.window_bytes = options_.window_bytes;
   models_[model] = std::make_shared<Model>(std::move(options), events_);
   for (uint32_t worker : gone_) models_[model]->drop(worker);
   expect_on(*models_[model]);

@@ -25,6 +25,9 @@ struct ServerOptions {
   Config config = {};        // of the connections
   // Of a proxy, which expects nobody before start_up().
   std::shared_ptr<Upstream> upstream = nullptr;
+  // That the windows of each model may take; 0: a quarter of the machine's memory. With less than
+  // that of kMinWindows they take as much as these.
+  uint64_t window_bytes = 0;
 };
 
 struct SessionStatus {

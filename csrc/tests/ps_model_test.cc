@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <random>
+#include <set>
 #include <thread>
 
 #include "ps/wire.h"
@@ -27,13 +28,15 @@ ModelSpec spec_of(uint64_t count, Apply apply, Combine combine, const std::strin
 
 class ModelUnderTest {
  public:
-  ModelUnderTest(ModelSpec spec, uint32_t num_workers, uint64_t checkpoint_every = 0) {
+  ModelUnderTest(ModelSpec spec, uint32_t num_workers, uint64_t checkpoint_every = 0,
+                 uint64_t window_bytes = UINT64_MAX) {
     ModelOptions options;
     options.spec = std::move(spec);
     options.shards = {0};
     options.num_expected = num_workers;
     options.rule = std::move(make_rule(options.spec.rule, options.spec.options).value());
     options.checkpoint_every = checkpoint_every;
+    options.window_bytes = window_bytes;
     model_ = std::make_unique<Model>(std::move(options), events_);
     const auto& pieces = model_->shard(0)->pieces();
     for (size_t i = 0; i < pieces.size(); ++i) {
@@ -196,6 +199,42 @@ TEST(PsModel, WhoIsFarAheadWaits) {
   model->tick(0, kMaxWindows);
   model->tick(1, 1);
   EXPECT_TRUE(model.push(0, kMaxWindows, 1));
+}
+
+// One piece of 1 MiB: a window takes as much.
+TEST(PsModel, WindowsTakeNoMoreMemoryThanTheyMay) {
+  constexpr uint64_t kCount = 1u << 18, kBytes = kCount * sizeof(float);
+  const auto spec = spec_of(kCount, Apply::at_clock, Combine::sum, "add");
+  ModelUnderTest unlimited(spec, 2);
+  const uint64_t clock_bytes =
+      unlimited->shard(0)->pieces().size() * unlimited->shard(0)->pieces()[0].count * sizeof(float);
+  EXPECT_GE(clock_bytes, kBytes);
+  for (const auto& [windows, bytes] :
+       {std::pair{5u, 5 * clock_bytes}, {4u, 5 * clock_bytes - 1}, {2u, uint64_t{1}}}) {
+    ModelUnderTest model(spec, 2, 0, bytes);
+    for (uint64_t clock = 0; clock < windows; ++clock) EXPECT_TRUE(model.push(0, clock, 1));
+    EXPECT_FALSE(model.push(0, windows, 1)) << bytes;
+    model->tick(1, 1);
+    EXPECT_FALSE(model.push(0, windows, 1)) << "worker 0 has not closed clock 0";
+    model->tick(0, 1);
+    EXPECT_TRUE(model.push(0, windows, 1)) << bytes;
+  }
+}
+
+// What a proxy sends is kept apart, by sender, until the clock is complete.
+TEST(PsModel, WindowsThatKeepEveryPushTakeNoMoreMemoryEither) {
+  const auto spec = spec_of(1u << 18, Apply::at_clock, Combine::sum, "add");
+  const auto pieces = pieces_of(spec, 0);
+  const uint64_t clock_bytes = pieces.size() * pieces[0].count * sizeof(float);
+  const std::set<uint32_t> below{0};
+  ModelUnderTest model(spec, 2, 0, 8 * clock_bytes);
+  const auto push = [&](uint64_t clock) {
+    Push push{0, clock, clock + 1, 0, true, kNoRate};
+    push.merged = &below;
+    return model.push_piece(0, push, 1);
+  };
+  for (uint64_t clock = 0; clock < 4; ++clock) EXPECT_TRUE(push(clock)) << clock;
+  EXPECT_FALSE(push(4)) << "8 buffers are 4 clocks of 2 workers";
 }
 
 TEST(PsModel, KeepsASnapshotOfExactlyTheClock) {

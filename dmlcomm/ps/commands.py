@@ -43,6 +43,13 @@ RejoinTimeout = Annotated[
     float,
     typer.Option(help="Seconds that workers of a checkpoint may take to come after the first."),
 ]
+WindowMb = Annotated[
+    float | None,
+    typer.Option(help="MB per model for clocks that are not complete.", show_default=False),
+]
+Insecure = Annotated[
+    bool, typer.Option("--insecure", help="Listen beyond loopback though anybody may join.")
+]
 RuleName = Annotated[str | None, typer.Option(help="MODULE:FUNCTION, for models with rule python.")]
 
 
@@ -66,6 +73,7 @@ def serve(
     checkpoint: CheckpointFolder = None,
     checkpoint_every: CheckpointEvery = 100,
     rejoin_timeout: RejoinTimeout = 60.0,
+    window_mb: WindowMb = None,
     metrics_port: Annotated[
         int | None, typer.Option(help="Of the Prometheus endpoint; 0 takes a free one.")
     ] = None,
@@ -73,9 +81,7 @@ def serve(
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
     tls_ca: TlsCa = None,
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="Listen beyond loopback though anybody may join.")
-    ] = False,
+    insecure: Insecure = False,
     log_level: Annotated[str, typer.Option(help="error, warning, info or debug.")] = "info",
     until_eof: Annotated[bool, typer.Option("--until-eof", hidden=True)] = False,
 ) -> None:
@@ -103,6 +109,7 @@ def serve(
             checkpoint=checkpoint,
             checkpoint_every=checkpoint_every,
             rejoin_timeout_s=rejoin_timeout,
+            window_mb=window_mb,
             metrics_port=metrics_port,
             rule=rule,
             tls=_tls(tls_cert, tls_key, tls_ca),

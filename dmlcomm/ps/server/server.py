@@ -40,6 +40,9 @@ class ServerOptions:
         checkpoint_every: clocks from one checkpoint to the next.
         rejoin_timeout_s: seconds that a restored server waits for workers of the checkpoint, from
             the first that comes; then the others go on without them.
+        window_mb: memory for pushes of clocks that are not complete, in MB per model; None: a
+            quarter of the machine's. Workers that are farther ahead wait. The pushes of 2 clocks
+            are kept in any case, and of 64 at most.
         metrics_port: of the Prometheus endpoint; None has none.
         rule: for models with rule "python": a function, or "module:function".
         tls: of the control plane; None uses no TLS.
@@ -56,6 +59,7 @@ class ServerOptions:
     checkpoint: str | Path | None = None
     checkpoint_every: int = DEFAULT_CHECKPOINT_EVERY
     rejoin_timeout_s: float = DEFAULT_REJOIN_TIMEOUT_S
+    window_mb: float | None = None
     metrics_port: int | None = None
     rule: str | Rule | None = None
     tls: Tls | None = None
@@ -74,6 +78,8 @@ class ServerOptions:
         _expect(self.checkpoint_every >= 1, f"every {self.checkpoint_every} clocks", "at least 1")
         timeout = f"a rejoin timeout of {self.rejoin_timeout_s:g} s"
         _expect(self.rejoin_timeout_s > 0, timeout, "more than 0")
+        window = f"windows of {self.window_mb} MB"
+        _expect(self.window_mb is None or self.window_mb >= 1, window, "at least 1")
         self._check_admission()
 
     def _check_admission(self) -> None:
@@ -128,7 +134,11 @@ class Server:
 
     def _start(self, options: ServerOptions, rule: Rule | None) -> None:
         core = _core.PsServer(
-            options.index, options.num_servers, options.workers, options.transport
+            options.index,
+            options.num_servers,
+            options.workers,
+            options.transport,
+            int((options.window_mb or 0) * 1e6),
         )
         self._closers.append(core.close)
         view = ServerView(
