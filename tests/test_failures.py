@@ -554,7 +554,7 @@ def _meet_with_secrets(rank, n, path, secrets):
 
 
 def _expect_that_secrets_differ(rank, n, path, secrets):
-    with pytest.raises(ValueError, match="DMLCOMM_SECRET"):
+    with pytest.raises(dmlcomm.CommError, match="DMLCOMM_SECRET"):
         _meet_with_secrets(rank, n, path, secrets)
 
 

@@ -69,7 +69,7 @@ TEST(FrameTest, BytesAreAsDocumented) {
             "0000000000000000"
             "0000000000000000"
             "00000000"
-            "458b3546");
+            "1c8ecf4e");
 }
 
 TEST(FrameTest, DecodesWhatWasEncoded) {

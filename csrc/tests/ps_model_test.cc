@@ -8,6 +8,8 @@
 #include <random>
 #include <set>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "ps/wire.h"
 
@@ -209,8 +211,9 @@ TEST(PsModel, WindowsTakeNoMoreMemoryThanTheyMay) {
   const uint64_t clock_bytes =
       unlimited->shard(0)->pieces().size() * unlimited->shard(0)->pieces()[0].count * sizeof(float);
   EXPECT_GE(clock_bytes, kBytes);
-  for (const auto& [windows, bytes] :
-       {std::pair{5u, 5 * clock_bytes}, {4u, 5 * clock_bytes - 1}, {2u, uint64_t{1}}}) {
+  const std::vector<std::pair<uint64_t, uint64_t>> cases{
+      {5, 5 * clock_bytes}, {4, 5 * clock_bytes - 1}, {2, 1}};
+  for (const auto& [windows, bytes] : cases) {
     ModelUnderTest model(spec, 2, 0, bytes);
     for (uint64_t clock = 0; clock < windows; ++clock) EXPECT_TRUE(model.push(0, clock, 1));
     EXPECT_FALSE(model.push(0, windows, 1)) << bytes;
