@@ -132,7 +132,8 @@ Window& Shard::window_of(PieceState& state, uint64_t clock, BufferPool& pool) {
 void Shard::add(const PieceState& state, Window& window, BufferPool::Buffer& wire,
                 BufferPool& pool) {
   const Piece& piece = state.piece;
-  if (window.num_pushes++ == 0) {
+  ++window.num_pushes;
+  if (window.sum == nullptr) {  // there may be parts
     window.sum = take_stored(piece, wire, pool);
   } else {
     const std::byte* more = stored(piece, wire.get(), piece.count);

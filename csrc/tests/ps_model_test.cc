@@ -240,6 +240,18 @@ TEST(PsModel, WindowsThatKeepEveryPushTakeNoMoreMemoryEither) {
   EXPECT_FALSE(push(4)) << "8 buffers are 4 clocks of 2 workers";
 }
 
+// A worker without a proxy may be the last of a clock whose others have come in a sum.
+TEST(PsModel, AWorkersPushIsAddedToTheSumOfAProxy) {
+  ModelUnderTest model(spec_of(2, Apply::at_clock, Combine::sum, "add"), 3);
+  const std::set<uint32_t> below{1, 2};
+  Push sum{kMaxWorkers, 0, 1, 0, true, kNoRate};
+  sum.merged = &below;
+  sum.num_pushes = 2;
+  ASSERT_TRUE(model.push_piece(0, sum, 5));
+  ASSERT_TRUE(model.push_piece(0, {0, 0, 1, 0, true, kNoRate}, 10));
+  EXPECT_EQ(model.pull(1), 15);
+}
+
 TEST(PsModel, KeepsASnapshotOfExactlyTheClock) {
   ModelUnderTest model(spec_of(70'000, Apply::at_clock, Combine::sum, "add"), 1, 2);
   const auto push_all = [&](uint64_t clock, float value) {
