@@ -94,7 +94,7 @@ def is_gone(process):
     try:
         with open(f"/proc/{process}/stat") as stat:
             return stat.read().rpartition(")")[2].split()[0] in "TZ"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # gone before open(), or before read()
         return True
 if is_in_pair:
     exchange()
