@@ -25,7 +25,8 @@ namespace dmlcomm {
   X(aborted)                    \
   X(protocol_error)             \
   X(io_error)                   \
-  X(unsupported)
+  X(unsupported)                \
+  X(internal_error)
 
 enum class StatusCode {
 #define DMLCOMM_STATUS_ENUM(name) name,

@@ -1,6 +1,9 @@
 #include "engine/completion.h"
 
+#include <exception>
 #include <utility>
+
+#include "base/log.h"
 
 namespace dmlcomm::engine {
 
@@ -30,7 +33,13 @@ void Completion::complete(const Status& status) {
     callbacks.swap(callbacks_);
   }
   changed_.notify_all();
-  for (auto& callback : callbacks) callback(status_);
+  for (auto& callback : callbacks) {
+    try {
+      callback(status_);
+    } catch (const std::exception& error) {
+      log_error("what follows the end of an operation has failed: ", error.what());
+    }
+  }
 }
 
 bool Completion::wait_done(Deadline deadline) {

@@ -68,7 +68,7 @@ Result<std::shared_ptr<Engine>> Engine::create(CommunicatorOptions given,
   engine->agenda_.emplace(*engine->board_);
   engine->placement_ =
       make_placement(*engine->mesh_, *engine->board_, engine->driver_->is_crowded());
-  engine->driver_->start(engine);
+  DMLCOMM_RETURN_IF_ERROR(engine->driver_->start(engine));
   return engine;
 }
 

@@ -68,6 +68,7 @@ class Engine final : private Steppable, private transport::LinkEvents {
   bool step(bool look) override;
   bool advance_all() override;
   void tick() override;
+  void on_exception(const std::exception& error) override;
 
   bool exchanged_capabilities(bool* moved);
   bool waits_for(int peer);
@@ -88,6 +89,7 @@ class Engine final : private Steppable, private transport::LinkEvents {
 
   // --- failure ---
   void fail(const Status& status);
+  void end_all(const Status& status);
   void end_what_waits_for_nobody();
   bool waits_for_nobody(const Runner& runner) const;
   std::string name_of(int peer) const;

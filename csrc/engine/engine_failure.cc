@@ -1,6 +1,7 @@
 // How an engine fails, and what it says about it: every text that names ranks, hosts and
 // operations.
 
+#include "base/exceptions.h"
 #include "base/log.h"
 #include "base/str_cat.h"
 #include "engine/engine.h"
@@ -23,12 +24,27 @@ void Engine::fail(const Status& status) {
   if (!queue_.set_error(status)) return;
   failure_ = status;
   log_info("group '", options_.name, "' failed: ", status.to_string());
+  end_all(status);
+}
+
+void Engine::end_all(const Status& status) {
   queue_.for_each([&](Running& running) {
     if (running.runner) running.runner->stop();
     queue_.end(running, status);
   });
   mesh_->fail_all(status);
   queue_.take_submitted();
+}
+
+// Messages and steps may have been left half-way, so nothing of this group goes on. The exception
+// may also have ended an earlier call of this.
+void Engine::on_exception(const std::exception& error) {
+  in_runner_ = is_finishing_ = false;
+  const Status before = queue_.error();
+  if (!before.ok()) return end_all(before);
+  const Status reason = status_of(error);
+  fail(Status(reason.code(), name_of(options_.rank), " failed ", current_text(), ": ",
+              reason.message()));
 }
 
 void Engine::check_deadlines() {

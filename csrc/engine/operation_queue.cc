@@ -86,11 +86,14 @@ bool OperationQueue::take_what_is_submitted() {
   Status error;
   {
     std::lock_guard lock(mutex_);
-    taken_.swap(submitted_);
+    if (taken_.empty()) {  // else an exception has left some of them
+      taken_.swap(submitted_);
+      has_submitted_.store(false, std::memory_order_relaxed);
+    }
     error = error_;
-    has_submitted_.store(false, std::memory_order_relaxed);
   }
   for (std::shared_ptr<OpState>& op : taken_) {
+    if (op == nullptr) continue;
     const bool is_message = op->request().is_point_to_point();
     auto& list = is_message ? messages_ : collectives_;
     auto& next = is_message ? next_message_ : next_to_plan_;
@@ -243,13 +246,15 @@ void OperationQueue::note_orders() {
 
 void OperationQueue::end(Running& running, const Status& status) {
   if (running.op == nullptr) return;
+  // What may throw, where there is no memory, comes first.
+  if (to_sweep_.size() == to_sweep_.capacity()) to_sweep_.reserve(2 * to_sweep_.size() + 1);
+  ended_.emplace_back(running.op, status);
+  to_sweep_.push_back(running.place);
   if (running.has_started) --num_running_;
   may_have_startable_ = true;
-  ended_.push_back({std::move(running.op), status});
   running.op = nullptr;
   if (!running.is_message) note_orders();
   if (status.ok()) running.runner.reset();
-  to_sweep_.push_back(running.place);
 }
 
 void OperationQueue::drop_ended() {

@@ -63,7 +63,8 @@ class OperationQueue {
   // --- with the progress lock ---
   // Moves submitted operations to the lists. True if there were any.
   bool take_submitted() {
-    return has_submitted_.load(std::memory_order_acquire) && take_what_is_submitted();
+    const bool has_any = has_submitted_.load(std::memory_order_acquire) || !taken_.empty();
+    return has_any && take_what_is_submitted();
   }
   bool has_unplanned() const { return next_to_plan_ != collectives_.end(); }
   // The next collective to plan, or null.

@@ -9,6 +9,8 @@
 #include <immintrin.h>
 #endif
 
+#include "base/exceptions.h"
+
 namespace dmlcomm::engine {
 namespace {
 
@@ -29,6 +31,8 @@ constexpr std::chrono::milliseconds kCallRetry{5};
 // once, the two would take turns for every operation of a caller that waits for many: 40 MB in
 // pieces over TCP took 22 ms, not 19.
 constexpr std::chrono::microseconds kHandOverTime{100};
+// Until the next attempt to fail all operations, if there is no memory for that either.
+constexpr std::chrono::milliseconds kMemoryRetry{1};
 
 void relax() {
 #if defined(__x86_64__)
@@ -56,8 +60,8 @@ ProgressDriver::ProgressDriver(transport::Mesh& mesh, OperationQueue& queue, Ste
   if (ranks <= cores && job.num_ranks_on_machine() > cores) poll_ns_ = 0;
 }
 
-void ProgressDriver::start(std::shared_ptr<void> owner) {
-  thread_ = std::thread([this, owner = std::move(owner)] { run(); });
+Status ProgressDriver::start(std::shared_ptr<void> owner) {
+  return start_thread(&thread_, [this, owner = std::move(owner)] { run(); });
 }
 
 bool ProgressDriver::stop() {
@@ -119,16 +123,39 @@ void ProgressDriver::drive(std::unique_lock<std::mutex>& lock, OpState* until, D
   }
 }
 
+// What is thrown fails the operations, not the process. True then, as something has moved.
+template <typename Call>
+bool ProgressDriver::guarded(Call call) {
+  try {
+    return call();
+  } catch (const std::exception& error) {
+    while (!fail_all(error)) std::this_thread::sleep_for(kMemoryRetry);
+    return true;
+  }
+}
+
+bool ProgressDriver::fail_all(const std::exception& error) {
+  try {
+    steps_.on_exception(error);
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
 bool ProgressDriver::step() {
   const bool look = num_steps_++ % kStepsPerLook == 0;
   if (look && now_ns() >= next_tick_ns_) tick();
   if (has_calls_.load(std::memory_order_acquire)) take_calls();
-  return steps_.step(look);
+  return guarded([&] { return steps_.step(look); });
 }
 
 void ProgressDriver::tick() {
   next_tick_ns_ = now_ns() + mesh_.tick_ms() * kNsPerMs;
-  steps_.tick();
+  guarded([this] {
+    steps_.tick();
+    return true;
+  });
 }
 
 // Between two looks of a driver that has seen nothing for `waited_ns`.
@@ -153,10 +180,11 @@ bool ProgressDriver::rest(int64_t idle_since_ns, const OpState* until, Deadline 
   const int timeout_ms = mesh_.tick_ms();
   const int until_deadline_ms = deadline.remaining_poll_ms();
   num_steps_ = 0;  // look at the sockets after waking
+  const auto advance = [this] { return guarded([this] { return steps_.advance_all(); }); };
   mesh_.sleep(until_deadline_ms < 0 ? timeout_ms : std::min(timeout_ms, until_deadline_ms),
-              [this, until] {
+              [this, until, &advance] {
                 return (until != nullptr && until->done()) || stopping_.load() || has_calls() ||
-                       queue_.has_submitted() || steps_.advance_all() || queue_.has_ended();
+                       queue_.has_submitted() || advance() || queue_.has_ended();
               });
   return !deadline.expired();
 }
@@ -202,7 +230,12 @@ void ProgressDriver::take_calls() {
   const std::vector<const std::function<void()>*> calls = std::exchange(calls_, {});
   has_calls_.store(false, std::memory_order_relaxed);
   lock.unlock();
-  for (const std::function<void()>* task : calls) (*task)();
+  for (const std::function<void()>* task : calls) {
+    guarded([task] {
+      (*task)();
+      return true;
+    });
+  }
   lock.lock();
   num_called_ += calls.size();
   called_.notify_all();

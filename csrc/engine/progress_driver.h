@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -33,6 +34,8 @@ class Steppable {
   virtual bool advance_all() = 0;
   // At least every Mesh::tick_ms().
   virtual void tick() = 0;
+  // One of these calls, or a task of another thread, has thrown: all operations fail.
+  virtual void on_exception(const std::exception& error) = 0;
 };
 
 class ProgressDriver final : public Driver {
@@ -44,7 +47,7 @@ class ProgressDriver final : public Driver {
   bool is_crowded() const { return crowded_; }
 
   // Starts the progress thread, which keeps `owner` alive until it has ended.
-  void start(std::shared_ptr<void> owner);
+  Status start(std::shared_ptr<void> owner);
   // Ends the progress thread. False if stop() was called before.
   bool stop();
   // For a forked child, in which the thread does not exist.
@@ -62,6 +65,9 @@ class ProgressDriver final : public Driver {
   void drive(std::unique_lock<std::mutex>& lock, OpState* until, Deadline deadline);
   bool step();
   void tick();
+  template <typename Call>
+  bool guarded(Call call);
+  bool fail_all(const std::exception& error);
   void relax_after(int64_t waited_ns) const;
   // False once the deadline has passed.
   bool rest(int64_t idle_since_ns, const OpState* until, Deadline deadline);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/exceptions.h"
+
 namespace dmlcomm::proxy {
 namespace {
 
@@ -224,6 +226,14 @@ bool Uplink::wait_for_work(std::unique_lock<std::mutex>& lock) {
 }
 
 void Uplink::receive_loop() {
+  note_failure(without_exceptions([this] { return receive_all(); }));
+  std::unique_lock lock(mutex_);
+  const auto handler = std::exchange(handler_, nullptr);
+  lock.unlock();
+  if (handler != nullptr && !error().ok()) handler(error());
+}
+
+Status Uplink::receive_all() {
   std::unique_lock lock(mutex_);
   while (wait_for_work(lock)) {
     begin_receives();
@@ -231,19 +241,14 @@ void Uplink::receive_loop() {
     lock.unlock();
     const Status status = op->wait(std::chrono::milliseconds(0));
     lock.lock();
-    if (!status.ok()) {
-      note_failure(status);
-      break;
-    }
+    DMLCOMM_RETURN_IF_ERROR(status);
     const std::function<void()> take = std::move(expected_.front().take);
     expected_.pop_front();
     lock.unlock();
     take();
     lock.lock();
   }
-  const auto handler = std::exchange(handler_, nullptr);
-  lock.unlock();
-  if (handler != nullptr && !error().ok()) handler(error());
+  return Status();
 }
 
 // --- failures ---

@@ -67,6 +67,7 @@ class Uplink final : public ps::Upstream {
   void ask_for_values(const std::shared_ptr<ps::Model>& model, uint32_t shard, uint64_t clock);
 
   void receive_loop();
+  Status receive_all();
   bool wait_for_work(std::unique_lock<std::mutex>& lock);
   void note_failure(const Status& status);
   std::function<void(const Status&)> done_or_failed(std::function<void()> done);

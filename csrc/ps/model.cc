@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "base/exceptions.h"
 #include "base/log.h"
 #include "kernels/convert.h"
 
@@ -146,7 +147,7 @@ void Model::advance_all(Wanted wanted) {
       PieceState& state = shard->state(i);
       std::lock_guard lock(state.mutex);
       bool moved = false;
-      (void)keep_failure(advance(*shard, state, &moved));
+      (void)keep_failure(without_exceptions([&] { return advance(*shard, state, &moved); }));
     }
   }
 }
@@ -206,7 +207,9 @@ bool Model::is_far_ahead(uint64_t clock, uint64_t open, bool in_order) {
   return true;
 }
 
-Result<bool> Model::push(uint32_t shard, size_t piece, const Push& push, BufferPool::Buffer& wire) {
+// An exception, as where there is no memory, may have left a piece half-way: it ends the model.
+Result<bool> Model::push(uint32_t shard, size_t piece, const Push& push,
+                         BufferPool::Buffer& wire) try {
   DMLCOMM_RETURN_IF_ERROR(failure());
   Shard& of = *find(shard);
   PieceState& state = of.state(piece);
@@ -241,6 +244,8 @@ Result<bool> Model::push(uint32_t shard, size_t piece, const Push& push, BufferP
   DMLCOMM_RETURN_IF_ERROR(keep_failure(status));
   if (moved) events_.signal();
   return true;
+} catch (const std::exception& error) {
+  return keep_failure(status_of(error));
 }
 
 // Whether the push is new, and only once. Of a proxy's that is so unless one of its workers has
@@ -276,7 +281,7 @@ Status Model::push_at_once(Shard& shard, PieceState& state, const Push& push,
 }
 
 Result<bool> Model::push_rows(uint32_t shard, const Push& push, const Rows& rows,
-                              const std::byte* wire) {
+                              const std::byte* wire) try {
   DMLCOMM_RETURN_IF_ERROR(failure());
   Shard& of = *find(shard);
   if (is_far_ahead(push.clock, min_clock(), false)) return false;
@@ -286,6 +291,8 @@ Result<bool> Model::push_rows(uint32_t shard, const Push& push, const Rows& rows
       });
   DMLCOMM_RETURN_IF_ERROR(keep_failure(status));
   return true;
+} catch (const std::exception& error) {
+  return keep_failure(status_of(error));
 }
 
 Status Model::push_rows_of_piece(Shard& shard, PieceState& state, const Push& push,
@@ -423,7 +430,7 @@ bool Model::can_send_in_place(const Piece& piece) const {
 }
 
 Result<bool> Model::pull(uint32_t shard, size_t piece, uint64_t needed, bool in_place,
-                         std::byte* scratch, const std::byte** data) {
+                         std::byte* scratch, const std::byte** data) try {
   DMLCOMM_RETURN_IF_ERROR(failure());
   if (!sealed()) {
     if (options_.upstream != nullptr && !is_fetching_.exchange(true)) {
@@ -440,9 +447,12 @@ Result<bool> Model::pull(uint32_t shard, size_t piece, uint64_t needed, bool in_
   *data = in_place ? of.at(state, 0, 0) : scratch;
   if (!in_place) of.load(state, 0, state.piece.count, scratch);
   return true;
+} catch (const std::exception& error) {
+  return keep_failure(status_of(error));
 }
 
-Result<bool> Model::pull_rows(uint32_t shard, uint64_t needed, const Rows& rows, std::byte* wire) {
+Result<bool> Model::pull_rows(uint32_t shard, uint64_t needed, const Rows& rows,
+                              std::byte* wire) try {
   DMLCOMM_RETURN_IF_ERROR(failure());
   if (!sealed()) return false;
   Shard& of = *find(shard);
@@ -457,6 +467,8 @@ Result<bool> Model::pull_rows(uint32_t shard, uint64_t needed, const Rows& rows,
       });
   DMLCOMM_RETURN_IF_ERROR(keep_failure(status));
   return all_ready;
+} catch (const std::exception& error) {
+  return keep_failure(status_of(error));
 }
 
 Status Model::get_rows_of_piece(Shard& shard, PieceState& state, uint64_t needed, const Rows& rows,

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/exceptions.h"
+
 namespace dmlcomm::ps {
 namespace {
 
@@ -42,7 +44,14 @@ Session::Session(uint32_t worker, std::shared_ptr<engine::Communicator> communic
                  SessionHost& host)
     : worker_(worker), communicator_(std::move(communicator)), host_(host) {
   receiver_ = std::thread([this] { receive_loop(); });
-  answerer_ = std::thread([this] { answer_loop(); });
+  try {
+    answerer_ = std::thread([this] { answer_loop(); });
+  } catch (...) {  // the process may have no further thread
+    end(Status(StatusCode::aborted, "the session could not begin"));
+    communicator_->close();
+    receiver_.join();
+    throw;
+  }
 }
 
 Session::~Session() {
@@ -89,31 +98,33 @@ void Session::end(const Status& reason) {
 
 void Session::receive_loop() {
   while (!ended()) {
-    CommandBytes bytes;
-    const engine::OperationPtr next =
-        communicator_->recv({bytes.data(), bytes.size()}, kWorkerRank, kCommand, patient());
-    Status status = finish_merged(next);
-    if (!status.ok()) {
-      fail(status);
-      (void)next->wait(kNoLimit);  // it has ended now, and touches its memory no more
-      break;
-    }
-    status = next->wait(kNoLimit);
-    if (!status.ok()) {
-      end(status);
-      break;
-    }
-    const Result<Command> command = decode_command(bytes);
-    status = command.ok() ? carry_out(*command) : command.status();
+    const Status status = without_exceptions([this] { return serve_next(); });
     if (!status.ok()) fail(status);
   }
+  // Others wait for the clocks of these workers, so this is repeated where there is no memory.
+  while (!without_exceptions([this] { return drop_workers(); }).ok()) {
+    std::this_thread::sleep_for(kLookAtWorker);
+  }
+  host_.on_session_ended(worker_, reason());
+}
+
+Status Session::serve_next() {
+  const engine::OperationPtr next =
+      communicator_->recv({command_.data(), command_.size()}, kWorkerRank, kCommand, patient());
+  DMLCOMM_RETURN_IF_ERROR(finish_merged(next));
+  DMLCOMM_RETURN_IF_ERROR(next->wait(kNoLimit));
+  const Result<Command> command = decode_command(command_);
+  return command.ok() ? carry_out(*command) : command.status();
+}
+
+Status Session::drop_workers() {
   std::set<uint32_t> workers;
   if (!is_proxy(worker_)) workers.insert(worker_);
   for (const auto& [model, attached] : attached_) workers.insert(attached.begin(), attached.end());
   for (uint32_t worker : workers) {
     if (!counts_on_.load()) host_.drop_worker(worker);
   }
-  host_.on_session_ended(worker_, reason());
+  return Status();
 }
 
 Result<std::shared_ptr<Model>> Session::model_for(const Command& command) {
@@ -397,7 +408,8 @@ void Session::answer_loop() {
     answering_ = true;
     lock.unlock();
     bool ready = false;
-    const Status status = answer(reply, &ready, Mode::beside_receiver);
+    const Status status =
+        without_exceptions([&] { return answer(reply, &ready, Mode::beside_receiver); });
     if (!status.ok() && !ended()) fail(status);
     finish(reply);
     lock.lock();

@@ -97,6 +97,8 @@ class Session {
 
   // --- the receiving thread ---
   void receive_loop();
+  Status serve_next();
+  Status drop_workers();
   Status carry_out(const Command& command);
   Status carry_out_for(const Command& command);
   Status begin_merged(const Command& command, std::shared_ptr<Model> model);
@@ -146,7 +148,8 @@ class Session {
   std::atomic<bool> ended_{false};
   std::atomic<bool> counts_on_{false};
 
-  // The receiving thread's. Pieces on their way when the session fails are kept to its end.
+  // The receiving thread's. What is on its way when the session fails is kept to its end.
+  CommandBytes command_;
   std::deque<Incoming> incoming_;
   std::vector<std::byte> incoming_rows_;
   std::deque<Merged> merged_;

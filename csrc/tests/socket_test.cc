@@ -3,6 +3,7 @@
 #include <linux/capability.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -52,6 +53,30 @@ TEST(SocketTest, CongestionControlIsTheOneThatWasAskedFor) {
   SocketOptions options;
   options.congestion = "reno";  // every kernel has it, and permits it to all
   expect_from_the_start("reno", options);
+}
+
+// Told apart from "nobody waits", after which a driver would sleep and be woken at once.
+TEST(SocketTest, AListenerWithoutDescriptorsSaysSoAndTakesTheConnectionLater) {
+  const auto listener = listen_on(kLoopback, {}, {});
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  EXPECT_FALSE(accept_from(listener->fd.get())->valid());
+  const auto outgoing = begin_connect("lo", kLoopback, kLoopback, listener->port, {});
+  ASSERT_TRUE(outgoing.ok()) << outgoing.status();
+  pollfd arrived{listener->fd.get(), POLLIN, 0};
+  ASSERT_EQ(poll(&arrived, 1, 10'000), 1);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const int first_free = dup(listener->fd.get());
+  close(first_free);
+  const rlimit none{static_cast<rlim_t>(first_free), before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const auto refused = accept_from(listener->fd.get());
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.status().message().find("Too many open files"), std::string::npos);
+  const auto accepted = accept_from(listener->fd.get());
+  ASSERT_TRUE(accepted.ok()) << accepted.status();
+  EXPECT_TRUE(accepted->valid());
 }
 
 TEST(SocketTest, TheFirstPreferredCongestionControlThatIsPermittedIsTaken) {

@@ -2,9 +2,12 @@
 
 #include <pthread.h>
 
+#include <exception>
 #include <system_error>
 #include <thread>
 #include <utility>
+
+#include "base/log.h"
 
 namespace dmlcomm::adaptor {
 
@@ -56,7 +59,11 @@ void CompletionPool::run() {
     auto work = std::move(queue_.front());
     queue_.pop_front();
     lock.unlock();
-    work();
+    try {
+      work();
+    } catch (const std::exception& error) {
+      log_error("what follows the end of an operation has failed: ", error.what());
+    }
     work = nullptr;  // Its captures may take the GIL when they are released: not under the lock.
     lock.lock();
   }

@@ -568,7 +568,8 @@ Status Link::announce(Intake& intake, const FrameHeader& header) {
 // The peer's communicator has failed: its reason becomes ours. `id` is the status code.
 Status Link::on_abort(const Intake& intake, const FrameHeader& header) {
   reported_ = true;
-  const bool known = header.id > 0 && header.id <= static_cast<uint64_t>(StatusCode::unsupported);
+  const bool known =
+      header.id > 0 && header.id <= static_cast<uint64_t>(StatusCode::internal_error);
   return Status(
       known ? static_cast<StatusCode>(header.id) : StatusCode::aborted,
       std::string(reinterpret_cast<const char*>(intake.buffer.data()), header.payload_bytes));

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/exceptions.h"
 #include "base/log.h"
 #include "base/str_cat.h"
 #include "transport/relay.h"
@@ -203,7 +204,7 @@ Result<std::shared_ptr<RelayService>> RelayService::create(PortRange ports,
     it->second->ready(number % kEnds, ready);
     self->advance(number / kEnds);
   });
-  service->thread_ = std::thread([self] { self->run(); });
+  DMLCOMM_RETURN_IF_ERROR(start_thread(&service->thread_, [self] { self->run(); }));
   return service;
 }
 
@@ -270,23 +271,48 @@ size_t RelayService::max_strangers() const {
 
 void RelayService::run() {
   Deadline end;
-  int64_t next_tick_ns = 0;
   for (;;) {
     if (stopping_.load() && end.is_never()) end = Deadline::after_s(kLingerS);
     if (!end.is_never() && (guests_.empty() || end.expired())) break;
-    loop_.look();
-    for (const uint32_t id : std::exchange(busy_, {})) advance(id);
-    if (const int64_t now = now_ns(); now >= next_tick_ns) {
-      // Was this process stopped, the time says nothing of the others.
-      const bool is_late = now - next_tick_ns > kStallNs;
-      next_tick_ns = now + kTickMs * kNsPerMs;
-      if (!is_late) tick();
-    }
+    const Status status = without_exceptions([this] {
+      take_step();
+      return Status();
+    });
+    if (!status.ok()) drop_all(status);
     if (!busy_.empty()) continue;
-    const bool is_idle = guests_.empty() && waiting_listeners_.empty() && end.is_never();
+    const bool is_idle =
+        guests_.empty() && waiting_listeners_.empty() && !has_missed_events_ && end.is_never();
     loop_.sleep(is_idle ? -1 : kTickMs, [&] { return stopping_.load() && end.is_never(); });
   }
   guests_.clear();
+}
+
+void RelayService::take_step() {
+  if (std::exchange(has_missed_events_, false)) {
+    const size_t num_listeners = this->num_listeners();
+    for (uint32_t listener = 0; listener < num_listeners; ++listener) accept_all(listener);
+  }
+  loop_.look();
+  for (const uint32_t id : std::exchange(busy_, {})) advance(id);
+  const int64_t now = now_ns();
+  if (now < next_tick_ns_) return;
+  // Was this process stopped, the time says nothing of the others.
+  const bool is_late = now - next_tick_ns_ > kStallNs;
+  next_tick_ns_ = now + kTickMs * kNsPerMs;
+  if (!is_late) tick();
+}
+
+// Without memory, say. The ends of the connections find other ways, or try again.
+void RelayService::drop_all(const Status& reason) {
+  log_error("this process ends the connections that it relays: ", reason.message());
+  guests_.clear();
+  busy_.clear();
+  has_missed_events_ = true;
+}
+
+size_t RelayService::num_listeners() const {
+  std::lock_guard lock(mutex_);
+  return listeners_.size();
 }
 
 Result<UniqueFd> RelayService::accept(uint32_t listener) {

@@ -60,6 +60,9 @@ class RelayService {
 
   // The thread:
   void run();
+  void take_step();
+  void drop_all(const Status& reason);
+  size_t num_listeners() const;
   void accept_all(uint32_t listener);
   Result<UniqueFd> accept(uint32_t listener);
   void drop_oldest_stranger();
@@ -91,6 +94,8 @@ class RelayService {
   std::set<uint32_t> waiting_listeners_;  // there was no descriptor for their next connection
   std::vector<std::byte> scratch_;
   uint32_t next_id_ = 0;
+  int64_t next_tick_ns_ = 0;
+  bool has_missed_events_ = false;  // an exception came between
 };
 
 // Holds the service of a process, and lets those in who know a secret, for as long as it lives; see
