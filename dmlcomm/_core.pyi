@@ -251,6 +251,8 @@ class PsServer:
         """Servers that workers have found lost."""
     def set_checkpoint_every(self, clocks: int) -> None:
         """Of models that are created later; 0: never."""
+    def stop_clocks(self) -> None:
+        """Before close(): no clock but the current one ends, and both ends have a snapshot."""
     def next_snapshot(self, timeout_s: float) -> PsSnapshot | None: ...
     def restore(
         self,

@@ -1,5 +1,6 @@
 """Workers and servers that die, freeze, leave and come back: real processes, real signals."""
 
+import contextlib
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,7 @@ from helpers.parameter_servers import (
     addresses_of,
     checkpoint_of,
     command,
+    run_workers,
     server_processes,
     servers,
     status_of,
@@ -357,8 +359,79 @@ def test_damaged_checkpoint_is_named_and_the_older_one_used(tmp_path):
     old.write_bytes(b"")
     result = command("ps", "serve", "--checkpoint", str(tmp_path))
     assert result.returncode == 1
-    assert str(new) in result.stderr
+    assert str(old) in result.stderr
     assert "move the files away" in result.stderr
+
+
+# Pushes ones for ever.
+PUSHING = f"""
+import sys
+import numpy as np
+from dmlcomm.ps import Client
+
+with Client(sys.argv[1], worker=int(sys.argv[2])) as client:
+    client.init("w", np.zeros({COUNT}, np.float32), rule="add", reduce="sum")
+    for step in range(1 << 40):
+        client.push_pull("w", np.ones({COUNT}, np.float32))
+        if step == 20:
+            print("pushing", flush=True)
+"""
+
+
+def test_servers_that_are_stopped_together_go_on_from_one_clock(tmp_path):
+    options = ("--checkpoint", str(tmp_path), "--checkpoint-every", "100000")
+    with contextlib.ExitStack() as stack:
+        processes = stack.enter_context(server_processes(2, "--workers", "2", *options))
+        workers = [
+            stack.enter_context(WorkerProcess(PUSHING, addresses_of(processes), number))
+            for number in ("0", "1")
+        ]
+        for worker in workers:
+            worker.expect("pushing")
+        for process in processes:
+            process.process.terminate()
+        logs = [process.process.communicate(timeout=DEADLINE_S)[1] for process in processes]
+    assert [process.process.returncode for process in processes] == [0, 0], logs
+    with (
+        server_processes(2, *options) as processes,
+        Client(addresses_of(processes), worker=0) as client,
+    ):
+        weights = start(client)
+        clock = client.clock_of("w")
+        assert clock > 20
+        assert set(weights.tolist()) == {2.0 * clock}
+
+
+def test_servers_with_other_newest_checkpoints_go_on_from_the_newest_that_all_have(tmp_path):
+    options = ("--checkpoint", str(tmp_path), "--checkpoint-every", "1")
+    with (
+        server_processes(2, *options) as processes,
+        Client(addresses_of(processes), worker=0) as client,
+    ):
+        start(client)
+        for clock in (1, 2, 3):
+            add_one(client)
+            for process in processes:
+                eventually(lambda p=process, c=clock: checkpoint_of(p.address).get("w") == c, "one")
+        for process in processes:
+            process.kill()
+    max((tmp_path / "server-1").glob("*.ckpt")).unlink()
+    with server_processes(2, *options, "--workers", "2") as processes:
+
+        def train(client):
+            return set(start(client).tolist()), set(add_one(client).tolist())
+
+        assert run_workers(train, 2, addresses_of(processes)) == [({2.0}, {4.0})] * 2
+        log = processes[0].kill()
+        processes[1].kill()
+    assert 'model "w": back from clock 3 to 2' in log
+    # What nobody has in common is told; parts of different clocks are what somebody asks for.
+    for path in (tmp_path / "server-1").glob("*.ckpt"):
+        path.unlink()
+    with server_processes(2, *options) as processes:
+        nothing = r"server 0: .*2; server 1: none"
+        with pytest.raises(errors.PsCheckpointError, match=nothing):
+            Client(addresses_of(processes), worker=0)
 
 
 def test_checkpoint_of_another_job_is_refused(tmp_path):

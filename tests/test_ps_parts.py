@@ -22,6 +22,7 @@ from dmlcomm.ps.server.membership import Membership
 from dmlcomm.ps.server.refusal import Refusal
 from dmlcomm.ps.status_view import to_dict
 from dmlcomm.ps.worker import layout
+from dmlcomm.ps.worker.common_clock import steps_back
 from dmlcomm.ps.worker.layout import Memory, TensorSpec
 from dmlcomm.rail import Rail
 from dmlcomm.units import format_bytes
@@ -387,9 +388,52 @@ def test_damage_is_found_named_and_the_older_one_used(tmp_path, damage, reason):
     (error,) = damaged
     assert str(new) in str(error)
     assert reason in str(error)
-    old.unlink()
+    old.write_bytes(b"")
     with pytest.raises(PsCheckpointError, match="there is no older one"):
         directory.newest(7)
+
+
+def test_a_damaged_file_takes_no_place_of_a_good_one(tmp_path):
+    directory, (_, damaged) = written(tmp_path, clocks=(10, 20))
+    damaged.write_bytes(b"")
+    assert directory.newest(7)[0].clock == 10
+    directory.write(7, model_of(150), 15, [0, 2], shards_of(15), INCARNATIONS)
+    assert directory.clocks(7) == [15, 10]
+    assert len(list(directory.path.iterdir())) == KEPT
+
+
+def test_who_goes_back_uses_no_newer_file_again(tmp_path):
+    directory, _ = written(tmp_path, clocks=(10, 20))
+    found = directory.go_back(7, 10)
+    assert (found.clock, found.shards) == (10, shards_of(10))
+    assert directory.newest(7)[0].clock == 10
+    with pytest.raises(PsCheckpointError, match=r"clock-000000000020\.ckpt cannot be read"):
+        directory.go_back(7, 20)
+
+
+def restored(*clocks, may_go_back=True):
+    models = [pb.RestoredModel(model=7, name="net", clock=clocks[0], older=clocks[1:])]
+    return pb.RestoredReply(models=models if clocks[0] else [], may_go_back=may_go_back)
+
+
+@pytest.mark.parametrize(
+    ("replies", "expected"),
+    [
+        ([restored(3), restored(3)], {}),
+        ([restored(4, 3), restored(3, 2)], {0: {7: 3}}),
+        ([restored(3, 2), restored(4, 3), restored(5, 3)], {1: {7: 3}, 2: {7: 3}}),
+        ([restored(0), restored(0)], {}),
+        ([restored(4, 3), restored(3, may_go_back=False)], {}),
+        ([restored(4, 3), restored(0, may_go_back=False)], {}),
+    ],
+)
+def test_servers_continue_from_the_newest_clock_that_all_have(replies, expected):
+    assert steps_back(dict(enumerate(replies))) == expected
+
+
+def test_servers_without_a_common_clock_are_named():
+    with pytest.raises(PsCheckpointError, match=r'"net".*server 0: 4, 3; server 2: none.*mixed'):
+        steps_back({0: restored(4, 3), 2: restored(0)})
 
 
 def test_checkpoint_of_another_server_is_refused(tmp_path):

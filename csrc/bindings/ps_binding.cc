@@ -299,6 +299,8 @@ void bind_server(py::module_& module) {
       .def("status", &server_status)
       .def("lost_servers", &Server::lost_servers, kRelease)
       .def("set_checkpoint_every", &Server::set_checkpoint_every, kRelease)
+      .def("stop_clocks", &Server::stop_clocks, kRelease,
+           "Before close(): no clock but the current one ends, and both ends have a snapshot.")
       .def(
           "next_snapshot",
           [](Server& server, double timeout_s) { return server.next_snapshot(to_ms(timeout_s)); },

@@ -218,7 +218,7 @@ Result<bool> Model::push(uint32_t shard, size_t piece, const Push& push,
   DMLCOMM_RETURN_IF_ERROR(keep_failure(advance(of, state, &moved)));
   const uint64_t clock = std::max(push.clock, open_clock(state));
   const bool in_order = push.merged != nullptr || options_.upstream != nullptr;
-  if (is_far_ahead(clock, state.version, in_order) &&
+  if ((is_stopped(clock) || is_far_ahead(clock, state.version, in_order)) &&
       !state.mark_of(push.worker).pushes.contains(push.sequence)) {
     return false;
   }
@@ -284,7 +284,8 @@ Result<bool> Model::push_rows(uint32_t shard, const Push& push, const Rows& rows
                               const std::byte* wire) try {
   DMLCOMM_RETURN_IF_ERROR(failure());
   Shard& of = *find(shard);
-  if (is_far_ahead(push.clock, min_clock(), false)) return false;
+  const uint64_t open = min_clock();
+  if (is_stopped(std::max(push.clock, open)) || is_far_ahead(push.clock, open, false)) return false;
   const Status status =
       for_each_piece(of, rows, [&](size_t piece, const std::vector<uint64_t>& chosen) {
         return push_rows_of_piece(of, of.state(piece), push, rows, chosen, wire);
@@ -328,7 +329,7 @@ Status Model::push_rows_of_piece(Shard& shard, PieceState& state, const Push& pu
 Status Model::advance(Shard& shard, PieceState& state, bool* moved) {
   if (options_.upstream != nullptr) return pass_up(shard, state);
   if (!sealed() || state.has_failed) return Status();
-  const uint64_t closed = closed_clock(state);
+  const uint64_t closed = std::min(closed_clock(state), stop_at_.load());
   if (snapshots_.is_filling()) arrive(shard, state);
   while (state.version < closed) {
     *moved = true;
@@ -443,7 +444,7 @@ Result<bool> Model::pull(uint32_t shard, size_t piece, uint64_t needed, bool in_
   std::lock_guard lock(state.mutex);
   bool moved = false;
   DMLCOMM_RETURN_IF_ERROR(keep_failure(advance(of, state, &moved)));
-  if (state.version < needed) return false;
+  if (state.version < needed || is_stopped(needed)) return false;
   *data = in_place ? of.at(state, 0, 0) : scratch;
   if (!in_place) of.load(state, 0, state.piece.count, scratch);
   return true;
@@ -478,7 +479,7 @@ Status Model::get_rows_of_piece(Shard& shard, PieceState& state, uint64_t needed
   std::lock_guard lock(state.mutex);
   bool moved = false;
   DMLCOMM_RETURN_IF_ERROR(advance(shard, state, &moved));
-  *ready = state.version >= needed;
+  *ready = state.version >= needed && !is_stopped(needed);
   if (!*ready) return Status();
   for (uint64_t i : chosen) {
     const auto place = shard.place_of(rows.space, shard.local_row(rows.numbers[i]));
@@ -589,6 +590,23 @@ std::shared_ptr<Snapshot> Model::describe_snapshot(uint64_t clock) const {
     if (counts || clocks_.reached(worker) >= clock) snapshot->workers.push_back(worker);
   }
   return snapshot;
+}
+
+void Model::stop_clocks() {
+  if (!sealed()) return;
+  stop_at_.store(0);  // so that no piece moves meanwhile
+  uint64_t first = 0;
+  for (const auto& shard : shards_) {
+    for (size_t i = 0; i < shard->pieces().size(); ++i) {
+      PieceState& state = shard->state(i);
+      std::lock_guard lock(state.mutex);
+      first = std::max(first, state.version);
+    }
+  }
+  snapshots_.take_all_from(first);
+  stop_at_.store(first + 1);
+  advance_all([](const Piece&) { return true; });
+  events_.signal();
 }
 
 std::shared_ptr<Snapshot> Model::take_snapshot() {

@@ -114,6 +114,11 @@ class Model : public std::enable_shared_from_this<Model> {
   EventCount& events() { return events_; }
 
   // --- checkpoints ---
+  // The server stops. No piece goes beyond the clock after that of the first one; pushes that need
+  // more, and pulls that need that much, wait. So workers end no clock that is not in the second of
+  // two snapshots, other servers go no further either, and have one in common with this one if they
+  // stop, too.
+  void stop_clocks();
   // The complete snapshot, each once, or null.
   std::shared_ptr<Snapshot> take_snapshot();
   // Restores the weights and state of a snapshot, and seals; before any worker attaches. The
@@ -139,6 +144,7 @@ class Model : public std::enable_shared_from_this<Model> {
   // Whether a push of `clock` has to wait, where the slowest worker is at `open`. `in_order`: a
   // window keeps the pushes of all workers.
   bool is_far_ahead(uint64_t clock, uint64_t open, bool in_order);
+  bool is_stopped(uint64_t clock) const { return clock >= stop_at_.load(); }
   Status advance(Shard& shard, PieceState& state, bool* moved);
   Status pass_up(Shard& shard, PieceState& state);
   bool take_note(PieceState& state, const Push& push, uint64_t clock);
@@ -164,6 +170,7 @@ class Model : public std::enable_shared_from_this<Model> {
   ClockVector clocks_;
   SnapshotKeeper snapshots_;
   std::atomic<bool> sealed_{false};
+  std::atomic<uint64_t> stop_at_{kGone};  // no piece goes beyond this clock
   // Of a proxy: the first worker's clock, at which the weights are fetched.
   std::atomic<uint64_t> first_clock_{kGone};
   std::atomic<bool> is_fetching_{false};

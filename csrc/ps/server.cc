@@ -271,6 +271,17 @@ void Server::set_checkpoint_every(uint64_t clocks) {
   checkpoint_every_ = clocks;
 }
 
+void Server::stop_clocks() {
+  std::map<uint32_t, std::shared_ptr<Model>> models;
+  {
+    std::lock_guard lock(mutex_);
+    models = models_;
+  }
+  for (const auto& [number, model] : models) {
+    if (model->options().checkpoint_every > 0) model->stop_clocks();
+  }
+}
+
 std::shared_ptr<Snapshot> Server::next_snapshot(std::chrono::milliseconds timeout) {
   const Deadline deadline = Deadline::after_ns(timeout.count() * kNsPerMs);
   std::shared_ptr<Snapshot> snapshot;
@@ -299,6 +310,10 @@ std::optional<std::vector<std::shared_ptr<Model>>> Server::models_after(uint32_t
 
 Status Server::restore(uint32_t model, const ModelSpec& spec, std::shared_ptr<const Rule> rule,
                        const Snapshot& snapshot) {
+  {
+    std::lock_guard lock(mutex_);
+    models_.erase(model);  // of a later clock
+  }
   DMLCOMM_RETURN_IF_ERROR(create_model(model, spec, std::move(rule)));
   return find_model(model)->restore(snapshot);
 }

@@ -67,10 +67,12 @@ class Server final : private SessionHost {
 
   // For models that are created later.
   void set_checkpoint_every(uint64_t clocks);
+  // Before close(): the clocks of models that have checkpoints end soon, see Model::stop_clocks().
+  void stop_clocks();
   // The next snapshot that is complete, or null after `timeout`; of all models in turn. Calls come
   // from one thread.
   std::shared_ptr<Snapshot> next_snapshot(std::chrono::milliseconds timeout);
-  // Creates the model from a snapshot.
+  // Creates the model from a snapshot, before any worker joins; in the place of an earlier one.
   Status restore(uint32_t model, const ModelSpec& spec, std::shared_ptr<const Rule> rule,
                  const Snapshot& snapshot);
   std::shared_ptr<Model> find_model(uint32_t model) override;

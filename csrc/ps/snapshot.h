@@ -53,7 +53,17 @@ class SnapshotKeeper {
         describe_(std::move(describe)),
         allocate_(std::move(allocate)) {}
 
-  bool is_at(uint64_t version) const { return every_ > 0 && version % every_ == 0; }
+  bool is_at(uint64_t version) const {
+    const uint64_t every = every_.load();
+    return every > 0 && version % every == 0;
+  }
+  // Every clock has one from now on. The first is that of `clock`, which no piece has passed,
+  // unless it has had one.
+  void take_all_from(uint64_t clock) {
+    std::lock_guard lock(mutex_);
+    every_.store(1);
+    reach(clock);
+  }
 
   // A piece has reached `clock`, or stands at it. Returns the snapshot to copy itself into, or
   // null: while a complete snapshot has not been taken no other begins.
@@ -76,7 +86,7 @@ class SnapshotKeeper {
   // Whether a snapshot may begin with a clock up to `clock` to which no piece has come yet.
   bool is_due(uint64_t clock) {
     std::lock_guard lock(mutex_);
-    return every_ > 0 && last_up_to(clock) > last_clock_;
+    return every_.load() > 0 && last_up_to(clock) > last_clock_;
   }
   // All pieces begin at `clock`, which has a snapshot already.
   void restored(uint64_t clock) {
@@ -88,7 +98,7 @@ class SnapshotKeeper {
   // being filled, or else the last clock at which one may begin. Then none begins at a clock that
   // the piece has passed.
   uint64_t next_stop(uint64_t version, uint64_t until) {
-    if (every_ == 0) return until;
+    if (every_.load() == 0) return until;
     std::lock_guard lock(mutex_);
     if (filling_ != nullptr && filling_->clock > version && filling_->clock <= until) {
       return filling_->clock;
@@ -120,7 +130,7 @@ class SnapshotKeeper {
 
  private:
   // The last clock up to `clock` that a snapshot may begin with.
-  uint64_t last_up_to(uint64_t clock) const { return clock / every_ * every_; }
+  uint64_t last_up_to(uint64_t clock) const { return clock / every_.load() * every_.load(); }
 
   // --- with mutex_ held ---
 
@@ -149,7 +159,7 @@ class SnapshotKeeper {
     return filling_ != nullptr && filling_->clock == clock ? filling_ : nullptr;
   }
 
-  const uint64_t every_;
+  std::atomic<uint64_t> every_;
   const size_t num_pieces_;
   const std::function<std::shared_ptr<Snapshot>(uint64_t)> describe_;
   const std::function<void(Snapshot&)> allocate_;

@@ -339,6 +339,38 @@ TEST(PsModel, TheLastClockIsNotLostWhileTheSnapshotBeforeWaits) {
   for (size_t i = 0; i < 70'000; ++i) ASSERT_EQ(weights[i], 3);
 }
 
+TEST(PsModel, AModelThatStopsHasSnapshotsOfTheLastTwoClocksAndGoesNoFurther) {
+  ModelUnderTest model(spec_of(70'000, Apply::at_clock, Combine::sum, "add"), 2, 100);
+  uint64_t sequence = 0;
+  const auto push = [&](size_t piece, uint32_t worker, uint64_t clock) {
+    return model.push_piece(piece, {worker, clock, ++sequence, 0, true, kNoRate}, 1);
+  };
+  for (uint64_t clock = 0; clock < 3; ++clock) {
+    for (uint32_t worker : {0, 1}) ASSERT_TRUE(push(0, worker, clock));
+  }
+  for (uint64_t clock = 0; clock < 2; ++clock) {
+    for (uint32_t worker : {0, 1}) ASSERT_TRUE(push(1, worker, clock));
+  }
+  model->stop_clocks();
+  EXPECT_EQ(model->take_snapshot(), nullptr);  // the second piece is on its way to clock 3
+  const auto expect_snapshot_of = [&](uint64_t clock) {
+    const auto snapshot = model->take_snapshot();
+    ASSERT_NE(snapshot, nullptr);
+    EXPECT_EQ(snapshot->clock, clock);
+    const auto* weights = reinterpret_cast<const float*>(snapshot->shards[0].arrays[0].data());
+    for (size_t i = 0; i < 70'000; ++i) ASSERT_EQ(weights[i], 2 * clock);
+  };
+  for (uint32_t worker : {0, 1}) ASSERT_TRUE(push(1, worker, 2));
+  for (size_t piece : {0, 1}) ASSERT_TRUE(push(piece, 0, 3));
+  for (size_t piece : {0, 1}) EXPECT_FALSE(push(piece, 0, 4)) << "it would be lost";
+  expect_snapshot_of(3);
+  for (size_t piece : {0, 1}) ASSERT_TRUE(push(piece, 1, 3));
+  expect_snapshot_of(4);
+  EXPECT_FALSE(push(0, 1, 4));
+  EXPECT_EQ(model.pull(3), 8);
+  EXPECT_TRUE(std::isnan(model.pull(4))) << "other servers would go on";
+}
+
 TEST(PsModel, ASnapshotTakesWhatNobodyAskedFor) {
   ModelUnderTest model(spec_of(2, Apply::at_clock, Combine::sum, "add"), 1, 2);
   model->attach(0, 0, 1);

@@ -107,6 +107,12 @@ class NodeService(Service):
             "workers the addresses of the servers (DMLCOMM_PS_SERVERS)",
         )
 
+    def Restored(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return self._ask("Restored", request)
+
+    def GoBack(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return self._ask("GoBack", request)
+
     def Health(self, request: Any, context: Any) -> Any:  # noqa: N802
         return self._ask("Health", request)
 

@@ -43,6 +43,13 @@ RejoinTimeout = Annotated[
     float,
     typer.Option(help="Seconds that workers of a checkpoint may take to come after the first."),
 ]
+AllowMixedClocks = Annotated[
+    bool,
+    typer.Option(
+        "--allow-mixed-clocks",
+        help="Continue from the newest checkpoint of each server, not from the newest of all.",
+    ),
+]
 WindowMb = Annotated[
     float | None,
     typer.Option(help="MB per model for clocks that are not complete.", show_default=False),
@@ -72,6 +79,7 @@ def serve(
     transport: Annotated[str, typer.Option(help="auto, tcp or shm; default: as configured.")] = "",
     checkpoint: CheckpointFolder = None,
     checkpoint_every: CheckpointEvery = 100,
+    allow_mixed_clocks: AllowMixedClocks = False,
     rejoin_timeout: RejoinTimeout = 60.0,
     window_mb: WindowMb = None,
     metrics_port: Annotated[
@@ -108,6 +116,7 @@ def serve(
             transport=transport or str(config["transport"]),
             checkpoint=checkpoint,
             checkpoint_every=checkpoint_every,
+            allow_mixed_clocks=allow_mixed_clocks,
             rejoin_timeout_s=rejoin_timeout,
             window_mb=window_mb,
             metrics_port=metrics_port,

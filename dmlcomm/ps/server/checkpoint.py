@@ -16,6 +16,8 @@ Format 01 has no pushes, and is read, too.
 
 It is written under another name, flushed to the disk, and renamed; then the directory is flushed.
 So after a crash at any moment the file is complete, or not there. The last KEPT of a model stay.
+Files that are not used, as they are damaged or of a clock that a server has gone back from, get the
+suffix UNUSED, and stay until the next file of the model is written.
 Files and folder are this user's alone. One server at a time has the folder: it holds a lock of it.
 """
 
@@ -41,6 +43,7 @@ READABLE = (MAGIC, b"DMLCPS01")
 PREFIX = struct.Struct("<8sII")
 MAX_HEADER_BYTES = 64 << 20
 KEPT = 2
+UNUSED = ".unused"
 
 FILE_NAME = re.compile(r"model-(?P<model>[0-9a-f]{8})-clock-(?P<clock>\d{12})\.ckpt")
 
@@ -109,7 +112,7 @@ class CheckpointDirectory:
         shards: Sequence[Shard],
         incarnations: Mapping[int, int],
     ) -> Path:
-        """Writes one model, and removes all but the last KEPT of it.
+        """Writes one model, and removes all but the last KEPT of it, and what is not used.
 
         Raises OSError, as of a full disk: then nothing is left of it, and the others stay.
         """
@@ -134,7 +137,7 @@ class CheckpointDirectory:
             ],
         }
         text = json.dumps(header).encode()
-        path = self.path / f"model-{model:08x}-clock-{clock:012d}.ckpt"
+        path = self._path(model, clock)
         partial = path.with_suffix(".partial")
         try:
             with open(partial, "wb", opener=_open_for_this_user) as file:
@@ -150,7 +153,7 @@ class CheckpointDirectory:
             partial.unlink(missing_ok=True)
             raise
         self._flush_names()
-        for old in self._files_of(model)[KEPT:]:
+        for old in (*self._files_of(model)[KEPT:], *self._files_of(model, UNUSED)):
             old.unlink()
         return path
 
@@ -161,20 +164,44 @@ class CheckpointDirectory:
     def newest(
         self, model: int, progress: Progress | None = None
     ) -> tuple[Checkpoint, list[PsCheckpointError]]:
-        """The newest file that is whole, and the errors of those that are newer.
+        """The newest file that is whole, and the errors of those that are newer: now unused.
 
         Raises PsCheckpointError if none is: without its weights a model must not start silently.
         """
         damaged: list[PsCheckpointError] = []
         for path in self._files_of(model):
             try:
-                return self.read(path, progress), damaged
+                found = self.read(path, progress)
+                self._set_aside_newer(model, found.clock)
+                return found, damaged
             except PsCheckpointError as error:
                 damaged.append(error)
         raise PsCheckpointError(
             "; ".join(map(str, damaged))
             + "; there is no older one; move the files away to start without them"
         )
+
+    def clocks(self, model: int) -> list[int]:
+        """Newest first; files are not read."""
+        return [_clock_of(path) for path in self._files_of(model)]
+
+    def go_back(self, model: int, clock: int) -> Checkpoint:
+        """The checkpoint of this clock; newer ones are unused from now on.
+
+        Raises PsCheckpointError: there is none that is whole, and nothing has changed.
+        """
+        found = self.read(self._path(model, clock))
+        self._set_aside_newer(model, clock)
+        return found
+
+    def _set_aside_newer(self, model: int, clock: int) -> None:
+        for path in self._files_of(model):
+            if _clock_of(path) > clock:
+                path.replace(path.with_suffix(UNUSED))
+        self._flush_names()
+
+    def _path(self, model: int, clock: int) -> Path:
+        return self.path / f"model-{model:08x}-clock-{clock:012d}.ckpt"
 
     def read(self, path: Path, progress: Progress | None = None) -> Checkpoint:
         """Raises PsCheckpointError: the file is damaged, or of another server."""
@@ -202,9 +229,9 @@ class CheckpointDirectory:
             incarnations={int(w): i for w, i in header.get("incarnations", {}).items()},
         )
 
-    def _files_of(self, model: int) -> list[Path]:
+    def _files_of(self, model: int, suffix: str = ".ckpt") -> list[Path]:
         """Newest first: the clock is part of the name."""
-        return sorted(self.path.glob(f"model-{model:08x}-clock-*.ckpt"), reverse=True)
+        return sorted(self.path.glob(f"model-{model:08x}-clock-*{suffix}"), reverse=True)
 
     def _flush_names(self) -> None:
         directory = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
@@ -212,6 +239,12 @@ class CheckpointDirectory:
             os.fsync(directory)
         finally:
             os.close(directory)
+
+
+def _clock_of(path: Path) -> int:
+    name = FILE_NAME.fullmatch(path.name)
+    assert name is not None
+    return int(name["clock"])
 
 
 def _entry_of(content: Any) -> dict[str, int]:

@@ -58,6 +58,7 @@ class Membership:
         self._restored: dict[int, int] = {}
         self._awaited: set[int] = set()
         self._first_came: float | None = None
+        self._incarnations_at_close: dict[int, int] | None = None
 
     def restore(self, incarnations: Mapping[int, int], workers: Iterable[int]) -> None:
         """Takes over a checkpoint's clients, see `num_missing`, and the workers of its clocks.
@@ -87,7 +88,12 @@ class Membership:
             return overdue
 
     def incarnations(self) -> dict[int, int]:
-        """Of live workers: what tells a client that connects again from another one."""
+        """Of live workers: what tells a client that connects again from another one.
+
+        After `close`, of those that were alive then.
+        """
+        if self._incarnations_at_close is not None:
+            return self._incarnations_at_close
         lost = self._lost_sessions()
         with self._lock:
             return {
@@ -171,6 +177,7 @@ class Membership:
             self._end(session, reason)
 
     def close(self) -> None:
+        self._incarnations_at_close = self.incarnations()
         with self._lock:
             for session in list(self._sessions.values()):
                 self._end(session, "the server closes")

@@ -38,6 +38,8 @@ class ServerOptions:
         transport: "auto", "tcp" or "shm".
         checkpoint: directory; None writes no checkpoints.
         checkpoint_every: clocks from one checkpoint to the next.
+        allow_mixed_clocks: each server continues from its newest checkpoint, though others have it
+            of another clock; otherwise from the newest clock that all have.
         rejoin_timeout_s: seconds that a restored server waits for workers of the checkpoint, from
             the first that comes; then the others go on without them.
         window_mb: memory for pushes of clocks that are not complete, in MB per model; None: a
@@ -58,6 +60,7 @@ class ServerOptions:
     transport: str = "auto"
     checkpoint: str | Path | None = None
     checkpoint_every: int = DEFAULT_CHECKPOINT_EVERY
+    allow_mixed_clocks: bool = False
     rejoin_timeout_s: float = DEFAULT_REJOIN_TIMEOUT_S
     window_mb: float | None = None
     metrics_port: int | None = None
@@ -151,15 +154,17 @@ class Server:
             core.gone,
         )
         models = Models(core, options.index, membership, rule)
+        checkpoints = None
         if options.checkpoint is not None:
             directory = CheckpointDirectory(options.checkpoint, options.index, options.num_servers)
             checkpoints = Checkpoints(
-                core, directory, options.checkpoint_every, view, membership, models
+                *(core, directory, options.checkpoint_every, view, membership, models),
+                allow_mixed_clocks=options.allow_mixed_clocks,
             )
             self._closers.append(checkpoints.close)
         self._closers.append(RateReader(core, view).close)
         self.metrics_port = self._start_metrics(options, lambda: view.status(membership, models))
-        service = Service(core, view, membership, models, nic.own_rails)
+        service = Service(core, view, membership, models, nic.own_rails, checkpoints)
         self.address = self._listen(options, service)
         view.ready = True
 

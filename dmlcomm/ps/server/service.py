@@ -7,12 +7,14 @@ from typing import Any
 import grpc
 
 from dmlcomm import _core
+from dmlcomm.errors import PsCheckpointError
 from dmlcomm.log import get_logger
 from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
 from dmlcomm.ps._proto import dmlcomm_ps_pb2_grpc as pb_grpc
 from dmlcomm.ps.pairing import STRIPE, Pairing, pair
 from dmlcomm.ps.protocol import PROTOCOL_KEY, PROTOCOL_VERSION, TOKEN_KEY, same_token
 from dmlcomm.ps.server import refusal
+from dmlcomm.ps.server.background import Checkpoints
 from dmlcomm.ps.server.barrier import Barrier
 from dmlcomm.ps.server.membership import Membership, Session
 from dmlcomm.ps.server.models import Models
@@ -42,12 +44,14 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
         membership: Membership,
         models: Models,
         nics: Callable[[], list[Rail]],
+        checkpoints: Checkpoints | None = None,
     ) -> None:
         self._core = core
         self._view = view
         self._membership = membership
         self._models = models
         self._nics = nics
+        self._checkpoints = checkpoints
         self._barrier = Barrier(membership.live_workers, membership.num_missing)
         # Sessions of proxies, by place: they count as no workers.
         self._below = Membership(0, lambda: proxies_of(alive_workers(core.status())))
@@ -61,6 +65,8 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
         self._barrier.close()
 
     def Register(self, request: Any, context: Any) -> Any:  # noqa: N802
+        if self._checkpoints is not None:
+            self._checkpoints.begin()
         if request.via:
             return self._register_carried(request)
         members = self._below if request.proxy else self._membership
@@ -149,6 +155,19 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
             session, request.model, _slice(request.wait_ms)
         )
         return pb.WaitModelReply(sealed=sealed, provide=provide, provider=provider)
+
+    def Restored(self, request: Any, context: Any) -> Any:  # noqa: N802
+        if self._checkpoints is None:
+            return pb.RestoredReply(may_go_back=True)
+        return self._checkpoints.restored()
+
+    def GoBack(self, request: Any, context: Any) -> Any:  # noqa: N802
+        try:
+            if self._checkpoints is not None:
+                self._checkpoints.go_back(request.clocks)
+        except PsCheckpointError as error:
+            raise Refusal(grpc.StatusCode.FAILED_PRECONDITION, str(error)) from error
+        return pb.GoBackReply()
 
     def Health(self, request: Any, context: Any) -> Any:  # noqa: N802
         return self._view.health()

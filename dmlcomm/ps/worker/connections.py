@@ -14,6 +14,7 @@ from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
 from dmlcomm.ps.protocol import WAIT_SLICE_S
 from dmlcomm.ps.tls import Tls
 from dmlcomm.ps.worker.backoff import Backoff
+from dmlcomm.ps.worker.common_clock import steps_back
 from dmlcomm.ps.worker.control import Control, NumberTakenError, UnknownSessionError
 
 # How long the meeting for a data connection may take.
@@ -113,8 +114,20 @@ class Connections:
         self.replicas = min(healths.items())[1].replicas
         for server, health in healths.items():
             self._check(server, health)
+        self._agree_on_clocks(sorted(healths))
         for server in sorted(healths):
             self._connect_patiently(server)
+
+    def _agree_on_clocks(self, servers: Sequence[int]) -> None:
+        """Servers that have read checkpoints, and no worker yet, continue from the same clocks."""
+        if len(servers) == 1:
+            return
+        restored = {
+            server: self._controls[server].call("Restored", pb.RestoredRequest())
+            for server in servers
+        }
+        for server, clocks in steps_back(restored).items():
+            self._controls[server].call("GoBack", pb.GoBackRequest(clocks=clocks))
 
     def _wait_until_healthy(self) -> dict[int, Any]:
         """The answers of all servers but those that another one calls lost, by server."""
