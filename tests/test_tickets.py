@@ -1,8 +1,11 @@
 """Tickets: how they are given, and that no order which they make hangs or changes a result."""
 
 import inspect
+import os
 import random
+import signal
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,8 +14,9 @@ import torch.distributed as dist
 import dmlcomm
 from dmlcomm import prio
 from dmlcomm.lab import Lab
-from helpers import run_ranks
+from helpers import eventually, run_ranks
 from helpers.lab_scripts import run_script
+from helpers.waiting import thread_state
 
 NUM_OPERATIONS = 500
 NUM_IN_LAB = 150
@@ -131,6 +135,42 @@ def _random_tickets(rank: int, n: int) -> None:
 @pytest.mark.parametrize("world_size", [2, 3, 5])
 def test_random_tickets_on_each_rank(world_size, transport):
     run_ranks(_random_tickets, world_size, env={"DMLCOMM_TRANSPORT": transport})
+
+
+def _order_of_ends(rank, n):
+    """Rank 1 stops with all of its calls made, so nothing ends before rank 0 has made its own."""
+    store = dist.distributed_c10d._get_default_store()
+    for _ in range(40):  # by then all ranks know that there are tickets
+        with dmlcomm.ticket(5):
+            dist.all_reduce(torch.ones(10))
+    if rank == 0:
+        peer = int(store.get("peer"))
+        threads = Path(f"/proc/{peer}/task")
+        eventually(lambda: all(thread_state(t) == "T" for t in threads.iterdir()), "rank 1 stops")
+    ended = []
+    marks = []
+    sizes = {"first": 2_000_000, "second": 2_000_000, "third": 2_000_000, "urgent": 100_000}
+    for name, size in sizes.items():
+        with dmlcomm.ticket(0 if name == "urgent" else 128):
+            work = dist.all_reduce(torch.ones(size), async_op=True)
+        marks.append(work.get_future().then(lambda _, name=name: ended.append(name)))
+    if rank == 0:
+        os.kill(peer, signal.SIGCONT)
+    else:
+        store.set("peer", str(os.getpid()))
+        os.kill(os.getpid(), signal.SIGSTOP)
+    for mark in marks:
+        mark.wait()
+    return ended
+
+
+@pytest.mark.parametrize(("transport", "most_before"), [("tcp", 0), ("auto", 1)])
+def test_the_urgent_one_of_several_collectives_ends_first(transport, most_before):
+    """Inside one host, one that runs is carried out to its end."""
+    env = {"DMLCOMM_TRANSPORT": transport, "DMLCOMM_PEER_TIMEOUT_S": "30"}
+    for ended in run_ranks(_order_of_ends, 2, env=env):
+        assert ended.index("urgent") <= most_before, ended
+        assert len(ended) == 4
 
 
 @pytest.mark.usefixtures("lab_is_possible")

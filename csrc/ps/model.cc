@@ -452,6 +452,12 @@ Result<bool> Model::pull(uint32_t shard, size_t piece, uint64_t needed, bool in_
   return keep_failure(status_of(error));
 }
 
+// Windows of a proxy wait for its parent as well.
+bool Model::has_all(uint64_t needed) const {
+  if (!sealed()) return false;
+  return needed == 0 || (options_.upstream == nullptr && min_clock() >= needed);
+}
+
 Result<bool> Model::pull_rows(uint32_t shard, uint64_t needed, const Rows& rows,
                               std::byte* wire) try {
   DMLCOMM_RETURN_IF_ERROR(failure());

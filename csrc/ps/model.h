@@ -98,6 +98,8 @@ class Model : public std::enable_shared_from_this<Model> {
                     std::byte* scratch, const std::byte** data);
   Result<bool> pull_rows(uint32_t shard, uint64_t needed, const Rows& rows, std::byte* wire);
   bool can_send_in_place(const Piece& piece) const;
+  // Whether pulls of all windows before `needed` wait for nobody any more.
+  bool has_all(uint64_t needed) const;
 
   Status check_rows(uint32_t shard, const Rows& rows) const;
 

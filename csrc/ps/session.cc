@@ -14,6 +14,8 @@ constexpr size_t kPiecesInFlight = 8;
 // A thread that waits for an event checks this often whether the worker still lives.
 constexpr std::chrono::milliseconds kLookAtWorker{250};
 constexpr std::chrono::milliseconds kNoLimit{0};  // the connection itself ends a wait
+// While a piece of a push is on its way: a command that may pass the push is looked for so often.
+constexpr std::chrono::milliseconds kLookAtCommand{1};
 
 engine::OpOptions patient(uint8_t ticket = kDefaultTicket) {
   return {.timeout = kForever, .inline_wait = true, .element = std::nullopt, .ticket = ticket};
@@ -109,10 +111,9 @@ void Session::receive_loop() {
 }
 
 Status Session::serve_next() {
-  const engine::OperationPtr next =
-      communicator_->recv({command_.data(), command_.size()}, kWorkerRank, kCommand, patient());
-  DMLCOMM_RETURN_IF_ERROR(finish_merged(next));
-  DMLCOMM_RETURN_IF_ERROR(next->wait(kNoLimit));
+  ask_next(true);
+  DMLCOMM_RETURN_IF_ERROR(finish_merged(next_));
+  DMLCOMM_RETURN_IF_ERROR(std::exchange(next_, nullptr)->wait(kNoLimit));
   const Result<Command> command = decode_command(command_);
   return command.ok() ? carry_out(*command) : command.status();
 }
@@ -125,6 +126,36 @@ Status Session::drop_workers() {
     if (!counts_on_.load()) host_.drop_worker(worker);
   }
   return Status();
+}
+
+void Session::ask_next(bool waits_at_once) {
+  if (next_ != nullptr) return;
+  engine::OpOptions options = patient();
+  options.inline_wait = waits_at_once;
+  next_ = communicator_->recv({command_.data(), command_.size()}, kWorkerRank, kCommand, options);
+}
+
+// Carries out the next commands as long as they may pass `push`, which comes in.
+Status Session::let_pass(const Command& push) {
+  if (push.ticket == 0 || push.pulls() || push.kind == CommandKind::set) return Status();
+  for (;;) {
+    ask_next(false);
+    if (!next_->done() || !next_->status().ok()) return Status();
+    const Result<Command> command = decode_command(command_);
+    if (!command.ok() || !may_pass(*command, push)) return Status();
+    next_ = nullptr;
+    DMLCOMM_RETURN_IF_ERROR(carry_out(*command));
+  }
+}
+
+// Answers leave in their order. So one that waits for other workers would keep the answer to the
+// push from its worker, for which they in turn may wait.
+bool Session::may_pass(const Command& pull, const Command& push) const {
+  if (pull.kind != CommandKind::pull || pull.ticket >= push.ticket || pull.model == push.model) {
+    return false;
+  }
+  const std::shared_ptr<Model> model = host_.find_model(pull.model);
+  return model != nullptr && model->has_all(pull.needed());
 }
 
 Result<std::shared_ptr<Model>> Session::model_for(const Command& command) {
@@ -300,7 +331,7 @@ Status Session::take_pieces(const Command& command, const std::shared_ptr<Model>
       next.op = communicator_->recv({next.buffer.get(), bytes}, kWorkerRank, kUp, patient());
     }
     Incoming& oldest = incoming_.front();
-    DMLCOMM_RETURN_IF_ERROR(oldest.op->wait(kNoLimit));
+    DMLCOMM_RETURN_IF_ERROR(wait_for_piece(command, *oldest.op));
     counters_.bytes_in.fetch_add(shard.pieces()[chosen[i]].wire_bytes(model->spec()));
     DMLCOMM_RETURN_IF_ERROR(take_piece(command, *model, chosen[i], oldest.buffer));
     incoming_.pop_front();
@@ -315,7 +346,19 @@ Status Session::take_piece(const Command& command, Model& model, size_t piece,
     return Status();
   }
   const Push push = push_of(command, worker_);
-  return wait_until([&] { return model.push(command.shard, piece, push, wire); });
+  return wait_until([&]() -> Result<bool> {
+    DMLCOMM_RETURN_IF_ERROR(let_pass(command));
+    return model.push(command.shard, piece, push, wire);
+  });
+}
+
+Status Session::wait_for_piece(const Command& command, engine::Operation& op) {
+  while (!op.done()) {
+    DMLCOMM_RETURN_IF_ERROR(let_pass(command));
+    const bool may_be_passed = next_ != nullptr && !next_->done();
+    (void)op.wait(may_be_passed ? kLookAtCommand : kNoLimit);
+  }
+  return op.status();
 }
 
 Status Session::take_rows(const Command& command, const std::shared_ptr<Model>& model) {

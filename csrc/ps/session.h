@@ -1,7 +1,8 @@
 // Session: one worker's connection to this server, and the two threads that serve it. The worker
 // may be a proxy, which speaks for several.
 //
-//  - The receiving thread carries out commands in their order.
+//  - The receiving thread carries out commands in their order. One kind does not wait for a push
+//    that comes in: a pull of another model that has a smaller ticket, and needs nobody else.
 //  - A pull may have to wait, and would delay the pushes behind it. So a second thread answers
 //    pulls, in their order. It answers a push_pull piece by piece while later pieces of the push
 //    still come in.
@@ -99,6 +100,9 @@ class Session {
   void receive_loop();
   Status serve_next();
   Status drop_workers();
+  void ask_next(bool waits_at_once);
+  Status let_pass(const Command& push);
+  bool may_pass(const Command& pull, const Command& push) const;
   Status carry_out(const Command& command);
   Status carry_out_for(const Command& command);
   Status begin_merged(const Command& command, std::shared_ptr<Model> model);
@@ -109,6 +113,7 @@ class Session {
   void advance_clock(Model& model, uint64_t clock);
   Status take_pieces(const Command& command, const std::shared_ptr<Model>& model);
   Status take_piece(const Command& command, Model& model, size_t piece, BufferPool::Buffer& wire);
+  Status wait_for_piece(const Command& command, engine::Operation& op);
   Status take_push(const Command& command, const std::shared_ptr<Model>& model);
   Status take_rows(const Command& command, const std::shared_ptr<Model>& model);
   Status receive(void* data, size_t bytes);
@@ -150,6 +155,7 @@ class Session {
 
   // The receiving thread's. What is on its way when the session fails is kept to its end.
   CommandBytes command_;
+  engine::OperationPtr next_;  // the next command, if it has been asked for
   std::deque<Incoming> incoming_;
   std::vector<std::byte> incoming_rows_;
   std::deque<Merged> merged_;

@@ -1,7 +1,7 @@
 // The protocol between workers and servers, beside the elements themselves.
 //
 // All messages pass through a communicator of two ranks, the worker (rank 0) and the server (rank
-// 1). A worker sends commands, which the server carries out in order:
+// 1). A worker sends commands, which the server carries out in order (but see ps/session.h):
 //
 //   tag kCommand  worker -> server   one Command
 //   tag kUp       worker -> server   elements of a push, piece by piece; row numbers

@@ -1,6 +1,7 @@
 // Workers and servers as threads of one process, with real connections.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <future>
@@ -28,10 +29,13 @@ void expect_done(const Result<Client::OperationPtr>& operation) {
 
 class Cluster {
  public:
-  Cluster(uint32_t num_servers, uint32_t num_workers, const Config& config) : config_(config) {
+  Cluster(uint32_t num_servers, uint32_t num_workers, const Config& config,
+          uint64_t window_bytes = 0)
+      : config_(config) {
     for (uint32_t server = 0; server < num_servers; ++server) {
-      servers.push_back(
-          std::make_unique<Server>(ServerOptions{server, num_servers, num_workers, config}));
+      ServerOptions options{server, num_servers, num_workers, config};
+      options.window_bytes = window_bytes;
+      servers.push_back(std::make_unique<Server>(options));
     }
     for (uint32_t worker = 0; worker < num_workers; ++worker) {
       clients.push_back(std::make_unique<Client>(ClientOptions{worker, num_servers, 1, config}));
@@ -52,16 +56,16 @@ class Cluster {
     EXPECT_TRUE(joined.get().ok());
   }
 
-  void create(ModelSpec spec, std::vector<float>& values) {
+  void create(ModelSpec spec, std::vector<float>& values, uint32_t model = kModel) {
     spec.num_servers = static_cast<uint32_t>(servers.size());
     for (auto& server : servers) {
       ASSERT_TRUE(
-          server->create_model(kModel, spec, std::move(make_rule(spec.rule, spec.options).value()))
+          server->create_model(model, spec, std::move(make_rule(spec.rule, spec.options).value()))
               .ok());
     }
-    for (auto& client : clients) ASSERT_TRUE(client->add_model(kModel, spec, 0).ok());
-    expect_done(clients[0]->set(kModel, buffers_of(values)));
-    for (auto& server : servers) ASSERT_TRUE(server->seal(kModel).ok());
+    for (auto& client : clients) ASSERT_TRUE(client->add_model(model, spec, 0).ok());
+    expect_done(clients[0]->set(model, buffers_of(values)));
+    for (auto& server : servers) ASSERT_TRUE(server->seal(model).ok());
   }
 
   void run(const std::function<void(uint32_t worker, Client& client)>& body) {
@@ -291,6 +295,106 @@ TEST_P(PsCluster, AModelThatIsNotThereEndsTheSessionWithAReason) {
   const Status status = operation->wait(Deadline::after_s(60));
   EXPECT_EQ(status.code(), StatusCode::peer_lost);
   EXPECT_NE(status.message().find("restarted without a checkpoint"), std::string::npos) << status;
+}
+
+constexpr uint32_t kOther = 2;
+constexpr CallOptions kUrgent{.ticket = 0};
+
+// Worker 1 has ended no clock, so the last push of worker 0 cannot be taken.
+TEST_P(PsCluster, AnUrgentPullPassesAPushThatWaitsForASlowWorker) {
+  constexpr uint64_t kCount = 1000;
+  Cluster cluster(1, 2, config_of(GetParam()), 1);
+  std::vector<float> zeros(kCount), sevens(kCount, 7), ones(kCount, 1), got(kCount);
+  cluster.create(spec_of(kCount, "add", Combine::sum), zeros);
+  cluster.create(spec_of(kCount, "add", Combine::sum), sevens, kOther);
+  Client& ahead = *cluster.clients[0];
+  for (uint64_t clock = 0; clock < kMinWindows; ++clock) {
+    expect_done(ahead.push(kModel, buffers_of(ones), {}));
+    ahead.clock();
+  }
+  const auto push = ahead.push(kModel, buffers_of(ones), {});
+  expect_done(ahead.pull(kOther, buffers_of(got), kNoBound, kUrgent));
+  EXPECT_EQ(got, sevens);
+  EXPECT_FALSE((*push)->done());
+  cluster.clients[1]->clock();
+  expect_done(push);
+}
+
+// A worker that sends what it is told to.
+class RawWorker {
+ public:
+  RawWorker(Server& server, uint32_t number, const Config& config) {
+    const auto rendezvous = tests::memory_rendezvous();
+    PairOptions options;
+    options.other = number;
+    auto joined = std::async(std::launch::async, [&] { return server.join(options, rendezvous); });
+    PairOptions own;
+    connection_ = meet(kWorkerRank, number, own, config, rendezvous).value();
+    EXPECT_TRUE(joined.get().ok());
+  }
+  ~RawWorker() {
+    give(Command());  // it leaves
+    take_answer();
+    connection_->close();
+  }
+
+  void give(const Command& command) {
+    const CommandBytes bytes = encode(command);
+    send(kCommand, const_cast<std::byte*>(bytes.data()), bytes.size());
+  }
+  void send(uint32_t tag, void* data, size_t bytes) {
+    expect_ok(connection_->send({data, bytes}, kServerRank, tag, {})->wait(kLimit));
+  }
+  void receive(uint32_t tag, void* data, size_t bytes) {
+    expect_ok(connection_->recv({data, bytes}, kServerRank, tag, {})->wait(kLimit));
+  }
+  void take_answer() {
+    AnswerBytes bytes;
+    receive(kAnswer, bytes.data(), bytes.size());
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds kLimit{60'000};
+  static void expect_ok(const Status& status) { ASSERT_TRUE(status.ok()) << status; }
+
+  std::shared_ptr<engine::Communicator> connection_;
+};
+
+// The worker holds the last piece back until it has the answer to its pull.
+TEST_P(PsCluster, AnUrgentPullPassesAPushThatComesIn) {
+  constexpr uint64_t kCount = 300'000, kFew = 10;
+  const Config config = config_of(GetParam());
+  Cluster cluster(1, 1, config);
+  std::vector<float> zeros(kCount), sevens(kFew, 7), ones(kCount, 1), got(kFew);
+  const ModelSpec spec = spec_of(kCount, "add", Combine::sum);
+  cluster.create(spec, zeros);
+  cluster.create(spec_of(kFew, "add", Combine::sum), sevens, kOther);
+  RawWorker worker(*cluster.servers[0], 1, config);
+  Command command;
+  command.kind = CommandKind::attach;
+  for (uint32_t model : {kModel, kOther}) {
+    command.model = model;
+    worker.give(command);
+    worker.take_answer();
+  }
+  command.kind = CommandKind::push;
+  command.model = kModel;
+  command.sequence = 1;
+  worker.give(command);
+  const std::vector<Piece> pieces = pieces_of(spec, 0);
+  ASSERT_GT(pieces.size(), 2U);
+  const auto send_piece = [&](const Piece& piece) {
+    worker.send(kUp, ones.data() + piece.first, piece.wire_bytes(spec));
+  };
+  std::for_each(pieces.begin(), pieces.end() - 1, send_piece);
+  command.kind = CommandKind::pull;
+  command.model = kOther;
+  command.ticket = 0;
+  worker.give(command);
+  worker.receive(kDown, got.data(), kFew * sizeof(float));
+  EXPECT_EQ(got, sevens);
+  send_piece(pieces.back());
+  worker.take_answer();
 }
 
 }  // namespace

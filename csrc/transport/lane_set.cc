@@ -104,12 +104,12 @@ bool LaneSet::carries(size_t index, size_t ticket_class) const {
   return lane_of_class(ticket_class, index % shape_.num_rails) == nullptr;
 }
 
-bool LaneSet::is_held_up(size_t index, int64_t now) const {
+bool LaneSet::is_held_up(size_t index) const {
   const size_t own = class_of_lane(index);
   const size_t num_before = own == 0 ? shape_.num_classes : own - 1;
   for (size_t before = 1; before <= num_before; ++before) {
     const Lane* const lane = lane_of_class(before, index % shape_.num_rails);
-    if (lane != nullptr && lane->is_busy(now)) return true;
+    if (lane != nullptr && !lane->idle() && lane->is_busy(now_ns())) return true;
   }
   return false;
 }
@@ -241,9 +241,10 @@ LaneSet::Turn LaneSet::next_turn_of(size_t message, bool is_oldest) {
   const Large& large = large_[message];
   const SendRequest& request = *large.request;
   const size_t left = large.left();
-  const int64_t now = lanes_.size() > 1 ? now_ns() : 0;
+  const bool is_shared = num_usual() > 1;
+  const int64_t now = is_shared ? now_ns() : 0;
   const auto has_room = [&](size_t index) {
-    return lanes_[index]->has_room(request.order) && (is_oldest || !is_held_up(index, now));
+    return lanes_[index]->has_room(request.order) && (is_oldest || !is_held_up(index));
   };
   const auto goes_over = [&](size_t index, std::optional<size_t> only) {
     if (!lanes_[index] || !carries(index, large.ticket_class)) return false;
@@ -259,7 +260,6 @@ LaneSet::Turn LaneSet::next_turn_of(size_t message, bool is_oldest) {
     const size_t index = (next_lane_ + i) % lanes_.size();
     if (!goes_over(index, only) || !has_room(index)) continue;
     if (only) return {message, lanes_[index].get(), part_bytes(left, 1)};
-    const bool is_shared = num_usual() > 1;
     const double share = is_shared ? share_of(index, large.ticket_class, now) : 1;
     const size_t bytes = part_bytes(left, share);
     if (would_be_last(index, bytes, large, now)) continue;
@@ -364,7 +364,8 @@ bool LaneSet::feed_large() {
     const Turn turn = next_turn();
     if (turn.lane == nullptr) break;
     const Large& message = large_[turn.message];
-    const size_t most = std::min(turn.bytes, turn.lane->credit(now_ns()));
+    const int64_t now = limits_credit_ ? now_ns() : 0;
+    const size_t most = std::min(turn.bytes, turn.lane->credit(now));
     OutFrame frame = next_part(message.header, *message.request, most);
     ++num_parts_;
     if (message.has_numbers) number(frame);

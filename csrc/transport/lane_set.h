@@ -141,7 +141,7 @@ class LaneSet {
   void begin_classes();
   bool is_settled();
   bool carries(size_t index, size_t ticket_class) const;
-  bool is_held_up(size_t index, int64_t now) const;
+  bool is_held_up(size_t index) const;
   Lane* lane_on(uint8_t rail, size_t ticket_class) const;
   Lane* lane_after_its_tag(const OutFrame& frame);
   size_t num_alive(size_t ticket_class = 0) const;
