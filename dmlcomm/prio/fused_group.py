@@ -6,6 +6,9 @@ from typing import Any
 import torch
 from torch import nn
 
+# From this mean size of parameters on, a call for each costs less than another pass over all.
+_COARSE_ELEMENTS = 16 * 1024
+
 
 class FusedGroup:
     """Parameters of one type and device, and a buffer for their gradients.
@@ -53,11 +56,16 @@ class FusedGroup:
         if not all(own):
             self.buffer.zero_()
         with_gradient = [i for i, has in enumerate(own) if has]
-        if with_gradient:
-            gradients: Any = [self.parameters[i].grad for i in with_gradient]
-            torch._foreach_copy_([self._views[i] for i in with_gradient], gradients)
+        views = [self._views[i] for i in with_gradient]
+        gradients: Any = [self.parameters[i].grad for i in with_gradient]
         # The reducer of DDP multiplies by the inverse: a division would give other bits.
-        self.buffer[: self._length].mul_(1.0 / self._world_size)
+        factor = 1.0 / self._world_size
+        if self._length >= _COARSE_ELEMENTS * len(self.parameters):
+            for view, gradient in zip(views, gradients, strict=True):
+                torch.mul(gradient, factor, out=view)
+        elif views:
+            torch._foreach_copy_(views, gradients)
+            self.buffer[: self._length].mul_(factor)
         self._flags.copy_(torch.tensor(own))
         self._used = None
 
