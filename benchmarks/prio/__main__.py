@@ -6,7 +6,8 @@
 Builds labs (docs/lab.md) with links of 200 Mb/s and MTU 9000 and measures, results verified:
 
 preempt       1 MB with ticket 0, called 0.2 s after an all_reduce of 100 MB on flat:4,1, against
-              its time alone; and the large one, with and without measured rates
+              its time alone; and the large one; with measured and given rates, and where urgent
+              messages share the usual connections
 steps         a training step with DDP, with the hook, and with the schedules of
               `dmlcomm.DistributedOptimizer`, where communication takes as long as computing
 auto          "auto" where nothing is to be gained: tiny models on one host

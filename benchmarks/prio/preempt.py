@@ -14,6 +14,13 @@ MOST_OF_TIME_ALONE = 2.0
 MOST_OF_LARGE = 1.03
 MOST_OF_BOTH = 1.02
 
+# Name -> a variable of the ranks.
+CASES = {
+    "measured rates": "DMLCOMM_AUTOTUNE=1",
+    "given rates": "DMLCOMM_AUTOTUNE=0",
+    "no urgent connections": "DMLCOMM_TICKET_CONNECTIONS=0",
+}
+
 
 def preempt(settings: Settings) -> list[Row]:
     """An urgent all_reduce beside a large one that began before it.
@@ -22,9 +29,9 @@ def preempt(settings: Settings) -> list[Row]:
     the urgent one; that of both their time where both have the same ticket.
     """
     rows = []
-    for autotune in (1, 0):
-        found, stolen = _preempt(settings, autotune)
-        case = f"{settings.flat}, {'measured' if autotune else 'given'} rates"
+    for how, variable in CASES.items():
+        found, stolen = _preempt(settings, variable)
+        case = f"{settings.flat}, {how}"
         small, large = f"{settings.small / 1e6:g} MB", f"{settings.large / 1e6:g} MB"
         shared = {"experiment": "preempt", "wrong": found["wrong"]}
         rows += [
@@ -56,12 +63,12 @@ def preempt(settings: Settings) -> list[Row]:
     return rows
 
 
-def _preempt(settings: Settings, autotune: int) -> tuple[dict, float]:
+def _preempt(settings: Settings, variable: str) -> tuple[dict, float]:
     """What `preempt_rank` prints, and the share of the cores' time that was not given."""
     with Lab(settings.flat, rate=RATE, options=Options(MTU)) as lab:
         sizes = {"large": settings.large, "small": settings.small}
         case = json.dumps({**sizes, "delay_s": settings.delay_s, "rounds": settings.preempt_rounds})
         command = [sys.executable, "-m", "benchmarks.prio.preempt_rank", case]
         meter = CpuMeter()
-        (found,) = measured_lines(lab, command, ["-e", f"DMLCOMM_AUTOTUNE={autotune}"])
+        (found,) = measured_lines(lab, command, ["-e", variable])
         return found, meter.use().stolen
