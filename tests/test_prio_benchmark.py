@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from benchmarks.prio.steps_page import drawn_model
+
 
 @pytest.mark.usefixtures("lab_is_possible")
 def test_quick_run_measures_steps_with_right_weights(tmp_path, run_python):
@@ -39,6 +41,12 @@ def test_page_of_steps_has_a_table_and_who_was_on_the_wire_when(tmp_path, run_py
     assert "old" not in text
     assert "| flat:2,1, 200mbit | vgg19 |" in text
     assert (tmp_path / "reproduction-steps.png").stat().st_size > 0
+
+
+def test_only_replays_are_drawn():
+    assert drawn_model(("demo", "vgg19", "resnet50")) == "resnet50"
+    assert drawn_model(("demo", "vgg19", "vgg16")) == "vgg19"
+    assert drawn_model(("demo", "transformer")) is None
 
 
 @pytest.mark.usefixtures("lab_is_possible")

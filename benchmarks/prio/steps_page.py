@@ -10,6 +10,7 @@ and the table to the page. The exit code is 1 when a weight is wrong.
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import report
@@ -23,7 +24,7 @@ FILE = "reproduction-steps.json"
 PICTURE = "reproduction-steps.png"
 TRACED_STEPS = 5
 DRAWN_STEPS = 2  # behind the first one
-DRAWN_MODEL = "resnet50"  # in the first lab; if it was never measured, the first model
+DRAWN_MODEL = "resnet50"  # in the first lab; if it was never measured, the first replay
 DRAWN = ("ddp", "cross", "dear")
 BIN_S = 0.01  # several bursts of the shaper
 COMPUTING = {"forward": "tab:green", "backward": "tab:blue"}
@@ -63,9 +64,14 @@ def _parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def drawn_model(models: Sequence[str]) -> str | None:
+    """Of those that are measured; real ones keep no diary."""
+    replays = [model for model in models if model in MODELS]
+    return DRAWN_MODEL if DRAWN_MODEL in replays else next(iter(replays), None)
+
+
 def _measured(settings: Settings, topology: str, rate: str, model: str) -> dict:
-    drawn_model = DRAWN_MODEL if DRAWN_MODEL in settings.models else settings.models[0]
-    traced = TRACED_STEPS if model == drawn_model else 0
+    traced = TRACED_STEPS if model == drawn_model(settings.models) else 0
     result = measure(settings, topology, rate, model, traced)
     found = [line for line in result.pop("timelines") if line["rank"] == 0]
     drawn = {line["timeline"]: _cut(line) for line in found if line["timeline"] in DRAWN}
