@@ -248,7 +248,9 @@ class PsServer:
     def status(self) -> dict[str, Any]:
         """{"workers": [...], "models": [...], "rails": [...]}."""
     def lost_servers(self) -> list[int]:
-        """Servers that workers have found lost."""
+        """Servers that are lost, as this server or another one has found."""
+    def lose(self, server: int) -> None:
+        """This server has found that another one is lost: no worker uses that one any more."""
     def set_checkpoint_every(self, clocks: int) -> None:
         """Of models that are created later; 0: never."""
     def stop_clocks(self) -> None:
@@ -308,6 +310,9 @@ class PsClient:
         """Ends the connection to a server that has forgotten this worker."""
     def lost(self) -> list[int]:
         """Servers without a connection that works."""
+    def confirm_lost(self, server: int) -> None:
+        """With replicas: the other servers say that this one is lost for all workers."""
+    def lost_for_all(self) -> list[int]: ...
     # The memory must live until the operation is done. wait: the caller waits for the operation at
     # once.
     def start_set(self, model: int, memory: PsMemory) -> PsOperation: ...

@@ -170,6 +170,26 @@ def test_nothing_is_lost_when_a_server_with_a_replica_is_killed(num_servers, vic
         assert first.pull("later", None).tolist() == [5] * 7
 
 
+def test_all_workers_get_the_same_bits_although_a_replica_takes_over_within_a_clock():
+    steps, count, num_workers = 12, 300_007, 3
+    options = ("--workers", str(num_workers), "--replicas", "1")
+    with server_processes(2, *options) as processes:
+
+        def train(client):
+            client.init("w", np.zeros(count, np.float32), rule="add", reduce="sum")
+            random = np.random.default_rng(client.worker)
+            hashes = []
+            for step in range(steps):
+                gradient = random.standard_normal(count, np.float32)
+                if step == steps // 2 and client.worker == 0:
+                    processes[0].process.kill()
+                hashes.append(hash(client.push_pull("w", gradient).tobytes()))
+            return hashes
+
+        first, *others = run_workers(train, num_workers, addresses_of(processes))
+        assert all(hashes == first for hashes in others)
+
+
 def test_workers_meet_although_the_first_server_is_gone():
     with (
         server_processes(2, "--workers", "1", "--replicas", "1") as processes,

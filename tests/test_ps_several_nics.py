@@ -1,7 +1,6 @@
 """A server with two NICs in a lab: one goes down and comes back while two workers train."""
 
 import contextlib
-import functools
 import json
 import sys
 
@@ -11,6 +10,7 @@ from dmlcomm.lab import Lab, sampling
 from dmlcomm.lab import client as lab_client
 from dmlcomm.lab import graph as topology
 from helpers import DEADLINE_S
+from helpers.lab_hosts import management_address, on_host
 from helpers.parameter_servers import ServerProcess, WorkerProcess, clean_environment
 
 COUNT = 300_007
@@ -65,15 +65,6 @@ with Client(sys.argv[1], worker=int(sys.argv[2]), timeout_s={DEADLINE_S}) as cli
 """
 
 
-def on_host(lab, host):
-    """What starts a process there, and which NICs it uses there."""
-    names = topology.interfaces(lab.graph(), host)
-    return {
-        "popen": functools.partial(lab.popen, host),
-        "DMLCOMM_SOCKET_IFNAME": ",".join(f"={name}" for name in names),
-    }
-
-
 def status(lab, host, address):
     command = [sys.executable, "-m", "dmlcomm", "ps", "status", address, "--json"]
     options = {"capture_output": True, "text": True, "timeout": DEADLINE_S, "check": True}
@@ -107,8 +98,13 @@ def test_training_goes_on_without_a_nic_of_the_server_and_uses_it_again(lab_is_p
     with Lab(spec, rate="500mbit") as lab, contextlib.ExitStack() as stack:
         hosts = topology.hosts(lab.graph())
         server_host, worker_hosts = hosts[0], hosts[-WORKERS:]
-        management = lab.graph().nodes[server_host]["management"].partition("/")[0]
-        listen = ("--listen", f"{management}:0", "--workers", str(WORKERS), "--insecure")
+        listen = (
+            "--listen",
+            f"{management_address(lab, server_host)}:0",
+            "--workers",
+            str(WORKERS),
+            "--insecure",
+        )
         server = stack.enter_context(ServerProcess(*listen, **on_host(lab, server_host)))
         workers = [
             stack.enter_context(

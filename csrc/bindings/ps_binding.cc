@@ -298,6 +298,8 @@ void bind_server(py::module_& module) {
       .def("model_clock", &Server::model_clock, kRelease)
       .def("status", &server_status)
       .def("lost_servers", &Server::lost_servers, kRelease)
+      .def("lose", &Server::lose, py::arg("server"), kRelease,
+           "This server has found that another one is lost: no worker uses that one any more.")
       .def("set_checkpoint_every", &Server::set_checkpoint_every, kRelease)
       .def("stop_clocks", &Server::stop_clocks, kRelease,
            "Before close(): no clock but the current one ends, and both ends have a snapshot.")
@@ -505,6 +507,8 @@ void bind_client(py::module_& module) {
       .def("clock", &Client::clock, kRelease)
       .def("disconnect", &Client::disconnect, kRelease, py::arg("server"), py::arg("reason"))
       .def("lost", &Client::lost, kRelease)
+      .def("confirm_lost", &Client::confirm_lost, kRelease, py::arg("server"))
+      .def("lost_for_all", &Client::lost_for_all, kRelease)
       .def("rails", &client_rails)
       .def("close", &Client::close, kRelease);
   bind_starts(bound);

@@ -118,11 +118,23 @@ void Client::lose(uint32_t server, const std::shared_ptr<ServerLink>& link, cons
     log_warning("worker ", options_.worker, " has lost server ", server, ": ", reason.message());
     return;
   }
-  // For good: its replica takes pushes from now on that it does not get.
-  lost_servers_.fetch_or(uint64_t{1} << server);
+  // The replica must not get pushes that the server misses while others use it.
+  suspected_servers_.fetch_or(uint64_t{1} << server & ~lost_servers_.load());
+  log_warning("worker ", options_.worker, " has lost server ", server,
+              ", and asks the others whether they have, too: ", reason.message());
+}
+
+void Client::confirm_lost(uint32_t server) {
+  learn_lost_servers(uint64_t{1} << server);
   has_news_.store(true);
-  log_error("worker ", options_.worker, " has lost server ", server,
-            " and goes on with its replica; the next loss may end the job: ", reason.message());
+}
+
+std::vector<uint32_t> Client::lost_for_all() {
+  std::vector<uint32_t> servers;
+  for (uint32_t server = 0; server < options_.num_servers; ++server) {
+    if (has_server(lost_servers_.load(), server)) servers.push_back(server);
+  }
+  return servers;
 }
 
 void Client::learn_lost_servers(uint64_t lost) {
@@ -134,10 +146,11 @@ void Client::learn_lost_servers(uint64_t lost) {
       std::lock_guard lock(mutex_);
       link = std::exchange(links_[server], nullptr);
     }
-    log_warning("worker ", options_.worker, " leaves server ", server,
-                ", which others have found lost");
-    if (link != nullptr) link->fail("other workers have found this server lost");
+    log_error("worker ", options_.worker, " goes on without server ", server,
+              ", which is lost, and with its replica; the next loss may end the job");
+    if (link != nullptr) link->fail("this server was found lost");
   }
+  suspected_servers_.fetch_and(~lost);
 }
 
 void Client::disconnect(uint32_t server, const std::string& reason) {

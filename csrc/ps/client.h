@@ -54,6 +54,9 @@ class Client final : private LinkDirectory {
   // Ends the connection to a server that has forgotten this worker.
   void disconnect(uint32_t server, const std::string& reason);
   std::vector<uint32_t> lost();  // servers without a working connection
+  // With replicas: the other servers say that this one is lost for all workers.
+  void confirm_lost(uint32_t server);
+  std::vector<uint32_t> lost_for_all();
   // Repeats the missing tasks of a stuck operation, once its servers are connected again.
   void retry(const OperationPtr& operation);
 
@@ -108,6 +111,7 @@ class Client final : private LinkDirectory {
   void lose(uint32_t server, const std::shared_ptr<ServerLink>& link,
             const Status& reason) override;
   uint64_t lost_servers() override { return lost_servers_.load(); }
+  uint64_t suspected_servers() override { return suspected_servers_.load(); }
   void learn_lost_servers(uint64_t lost) override;
 
   Result<ModelState*> find(uint32_t model);
@@ -130,8 +134,9 @@ class Client final : private LinkDirectory {
   bool can_wait_inline(const CallOptions& options) const;
 
   const ClientOptions options_;
-  std::atomic<uint64_t> lost_servers_{0};  // for good: their replicas took over
-  std::atomic<bool> has_news_{false};      // another server does not know of a lost one yet
+  std::atomic<uint64_t> lost_servers_{0};       // for good: their replicas took over
+  std::atomic<uint64_t> suspected_servers_{0};  // others may still reach them
+  std::atomic<bool> has_news_{false};           // another server does not know of a lost one yet
 
   std::mutex start_mutex_;  // held to start operations; locked before the others
   // Guarded by start_mutex_.

@@ -1,6 +1,7 @@
 #include "ps/client_operation.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 namespace dmlcomm::ps {
@@ -142,12 +143,23 @@ Status ClientOperation::settle(Progress& progress) {
   for (const auto& attempt : attempts) {
     if (attempt->pulls) settle_attempt(progress, *attempt);
   }
+  if (awaits_verdict(progress)) {
+    return Status(StatusCode::peer_lost, "a server of shard ", progress.task.command.shard,
+                  " is lost to this worker: ", progress.failure.message());
+  }
   if (progress.complete()) return Status();
   begin(progress);
   if (!progress.attempts.empty()) return Status(StatusCode::timeout, "another server is asked");
   const std::string why = progress.failure.ok() ? "it was lost before" : progress.failure.message();
   return Status(StatusCode::peer_lost, "no server with shard ", progress.task.command.shard,
                 " of model number ", progress.task.command.model, " is left: ", why);
+}
+
+bool ClientOperation::awaits_verdict(const Progress& progress) {
+  const uint64_t suspected = links_.suspected_servers();
+  return suspected != 0 && progress.task.pushes &&
+         std::any_of(progress.task.servers.begin(), progress.task.servers.end(),
+                     [&](uint32_t server) { return has_server(suspected, server); });
 }
 
 Status ClientOperation::wait(Deadline deadline) {
@@ -167,7 +179,7 @@ Status ClientOperation::wait_for_all(Deadline deadline) {
   if (finished()) return Status();
   Status stuck;
   for (Progress& progress : tasks_) {
-    while (!progress.complete() || !progress.attempts.empty()) {
+    while (!progress.complete() || !progress.attempts.empty() || awaits_verdict(progress)) {
       for (const auto& attempt : progress.attempts) {
         if (!wait_for(*attempt, deadline)) {
           return Status(StatusCode::timeout, "the parameter servers have not answered yet");
@@ -204,15 +216,15 @@ void ClientOperation::retry() {
 
 std::vector<uint32_t> ClientOperation::lost() {
   std::lock_guard lock(waiting_);
-  std::vector<uint32_t> servers;
+  std::set<uint32_t> servers;
   for (const Progress& progress : tasks_) {
-    if (progress.complete()) continue;
-    const uint32_t server = progress.task.servers.front();
-    if (std::find(servers.begin(), servers.end(), server) == servers.end()) {
-      servers.push_back(server);
+    if (!progress.complete()) servers.insert(progress.task.servers.front());
+    if (!awaits_verdict(progress)) continue;
+    for (uint32_t server : progress.task.servers) {
+      if (has_server(links_.suspected_servers(), server)) servers.insert(server);
     }
   }
-  return servers;
+  return {servers.begin(), servers.end()};
 }
 
 }  // namespace dmlcomm::ps

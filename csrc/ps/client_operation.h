@@ -5,6 +5,8 @@
 // pushes on all of them, the pull on the first that lives.
 //  - A push is acknowledged when every live server of the shard has it.
 //  - If the server of a pull dies, another that holds the shard is asked.
+//  - If a server of a push dies, the operation is stuck, too, until it is known whether that server
+//    is lost for all workers: one that lives must not miss a push that its replica has.
 //  - The operation is stuck when no server with a shard is left: wait() fails, lost() names the
 //    servers, and retry() repeats the missing tasks once they are back. Servers recognise pushes
 //    that they have already.
@@ -33,7 +35,8 @@ class LinkDirectory {
   virtual std::shared_ptr<ServerLink> link(uint32_t server) = 0;
   virtual void lose(uint32_t server, const std::shared_ptr<ServerLink>& link,
                     const Status& reason) = 0;
-  virtual uint64_t lost_servers() = 0;
+  virtual uint64_t lost_servers() = 0;       // for all workers
+  virtual uint64_t suspected_servers() = 0;  // lost to this one; their replicas live
   virtual void learn_lost_servers(uint64_t lost) = 0;
   // An operation needs no repetition any more; without its lock.
   virtual void on_finished() = 0;
@@ -65,7 +68,7 @@ class ClientOperation : public std::enable_shared_from_this<ClientOperation> {
   void retry();
   // Nobody waits for it any more: it is not repeated, and delays no clock.
   void abandon();
-  // Servers without which the operation cannot end.
+  // Servers without which, or without word of which, the operation cannot end.
   std::vector<uint32_t> lost();
 
   uint32_t model() const { return tasks_.front().task.command.model; }
@@ -101,6 +104,7 @@ class ClientOperation : public std::enable_shared_from_this<ClientOperation> {
   void add_message(const std::shared_ptr<Attempt>& attempt, Feeder& feeder, Span memory);
   Status wait_for_all(Deadline deadline);
   Status settle(Progress& progress);
+  bool awaits_verdict(const Progress& progress);
   void settle_attempt(Progress& progress, Attempt& attempt);
   bool wait_for(Attempt& attempt, Deadline deadline);
 

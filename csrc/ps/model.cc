@@ -217,7 +217,9 @@ Result<bool> Model::push(uint32_t shard, size_t piece, const Push& push,
   bool moved = false;
   DMLCOMM_RETURN_IF_ERROR(keep_failure(advance(of, state, &moved)));
   const uint64_t clock = std::max(push.clock, open_clock(state));
-  const bool in_order = push.merged != nullptr || options_.upstream != nullptr;
+  // So replicas have the same bits, and proxies in every run.
+  const bool in_order =
+      push.merged != nullptr || options_.upstream != nullptr || spec().replicas > 0;
   if ((is_stopped(clock) || is_far_ahead(clock, state.version, in_order)) &&
       !state.mark_of(push.worker).pushes.contains(push.sequence)) {
     return false;

@@ -71,7 +71,7 @@ Status Server::fenced() {
   if (options_.upstream != nullptr) DMLCOMM_RETURN_IF_ERROR(options_.upstream->error());
   if (!has_server(lost_servers_.load(), options_.server)) return Status();
   return Status(StatusCode::peer_lost, "server ", options_.server,
-                " was found lost by workers, which use its replica now; start a new job "
+                " was found lost by the others, and workers use its replica now; start a new job "
                 "with all servers to have two copies again");
 }
 

@@ -82,7 +82,9 @@ class Server final : private SessionHost {
   // Of all sessions, added up by interface.
   std::vector<transport::RailCounters> rails();
 
-  // Servers that workers have found lost.
+  // This server has found that another one is lost: no worker uses that one any more.
+  void lose(uint32_t server) { (void)note_lost_servers(uint64_t{1} << server); }
+  // Servers that are lost, as this server or another one has found.
   std::vector<uint32_t> lost_servers() const;
 
   // The clocks of a worker without a connection count no more until it comes.

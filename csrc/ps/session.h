@@ -41,9 +41,9 @@ class SessionHost {
   virtual ~SessionHost() = default;
   virtual std::shared_ptr<Model> find_model(uint32_t model) = 0;
   virtual EventCount& events() = 0;
-  // A worker has found `lost` servers; returns all that are known to be lost.
+  // Servers have found others lost, as a worker has heard; returns all that are known to be lost.
   virtual uint64_t note_lost_servers(uint64_t lost) = 0;
-  // Not ok once workers have found this server lost: it answers no more.
+  // Not ok once this server was found lost: it answers no more.
   virtual Status fenced() = 0;
   // The worker's clocks count no more, in any model.
   virtual void drop_worker(uint32_t worker) = 0;

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -241,6 +242,22 @@ TEST(PsModel, WindowsThatKeepEveryPushTakeNoMoreMemoryEither) {
 }
 
 // A worker without a proxy may be the last of a clock whose others have come in a sum.
+// Pushes reach the copies in other orders, and sums of floats depend on the order.
+TEST(PsModel, ReplicasAddUpInTheSameOrder) {
+  ModelSpec spec = spec_of(3, Apply::at_clock, Combine::sum, "add");
+  spec.num_servers = 2;
+  spec.replicas = 1;
+  const std::vector<float> values{1e8F, 1, -1e8F};
+  std::set<float> sums;
+  std::vector<uint32_t> order{0, 1, 2};
+  do {
+    ModelUnderTest model(spec, 3);
+    for (uint32_t worker : order) model.push(worker, 0, values[worker], true);
+    sums.insert(model.pull(1));
+  } while (std::next_permutation(order.begin(), order.end()));
+  EXPECT_EQ(sums, std::set<float>{0});
+}
+
 TEST(PsModel, AWorkersPushIsAddedToTheSumOfAProxy) {
   ModelUnderTest model(spec_of(2, Apply::at_clock, Combine::sum, "add"), 3);
   const std::set<uint32_t> below{1, 2};

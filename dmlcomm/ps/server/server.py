@@ -10,6 +10,7 @@ from dmlcomm.network import nic
 from dmlcomm.ps.protocol import is_loopback, parse_address
 from dmlcomm.ps.server.background import Checkpoints, RateReader
 from dmlcomm.ps.server.checkpoint import CheckpointDirectory
+from dmlcomm.ps.server.judge import Judge
 from dmlcomm.ps.server.listen import listen
 from dmlcomm.ps.server.membership import DEFAULT_REJOIN_TIMEOUT_S, MAX_WORKERS, Membership
 from dmlcomm.ps.server.models import Models
@@ -164,7 +165,8 @@ class Server:
             self._closers.append(checkpoints.close)
         self._closers.append(RateReader(core, view).close)
         self.metrics_port = self._start_metrics(options, lambda: view.status(membership, models))
-        service = Service(core, view, membership, models, nic.own_rails, checkpoints)
+        judge = Judge(core, options.tls)
+        service = Service(core, view, membership, models, nic.own_rails, checkpoints, judge)
         self.address = self._listen(options, service)
         view.ready = True
 

@@ -16,6 +16,7 @@ from dmlcomm.ps.protocol import PROTOCOL_KEY, PROTOCOL_VERSION, TOKEN_KEY, same_
 from dmlcomm.ps.server import refusal
 from dmlcomm.ps.server.background import Checkpoints
 from dmlcomm.ps.server.barrier import Barrier
+from dmlcomm.ps.server.judge import Judge
 from dmlcomm.ps.server.membership import Membership, Session
 from dmlcomm.ps.server.models import Models
 from dmlcomm.ps.server.proxies import Proxies
@@ -45,6 +46,7 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
         models: Models,
         nics: Callable[[], list[Rail]],
         checkpoints: Checkpoints | None = None,
+        judge: Judge | None = None,
     ) -> None:
         self._core = core
         self._view = view
@@ -52,6 +54,7 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
         self._models = models
         self._nics = nics
         self._checkpoints = checkpoints
+        self._judge = judge
         self._barrier = Barrier(membership.live_workers, membership.num_missing)
         # Sessions of proxies, by place: they count as no workers.
         self._below = Membership(0, lambda: proxies_of(alive_workers(core.status())))
@@ -67,6 +70,8 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
     def Register(self, request: Any, context: Any) -> Any:  # noqa: N802
         if self._checkpoints is not None:
             self._checkpoints.begin()
+        if self._judge is not None:
+            self._judge.learn(request.servers)
         if request.via:
             return self._register_carried(request)
         members = self._below if request.proxy else self._membership
@@ -118,6 +123,13 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
         self._membership.end(session, "the worker has left")
         get_logger().info("worker %d (%s) has left", session.worker, session.host_name)
         return pb.LeaveReply()
+
+    def Verdict(self, request: Any, context: Any) -> Any:  # noqa: N802
+        self.find(request.session)
+        if self._judge is None or not self._view.replicas or request.about == self._view.server:
+            raise refusal.illegal(f"server {self._view.server} judges other servers with replicas")
+        reason = self._judge.reason_of_loss(request.about, request.instance)
+        return pb.VerdictReply(lost=bool(reason), reason=reason)
 
     def Barrier(self, request: Any, context: Any) -> Any:  # noqa: N802
         session = self._membership.find(request.session)

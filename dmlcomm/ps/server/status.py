@@ -1,6 +1,7 @@
 """The state of a server, as a message."""
 
 import importlib.metadata
+import secrets
 import threading
 import time
 from typing import Any
@@ -33,6 +34,7 @@ class ServerView:
         self._rates: dict[str, tuple[float, float]] = {}
         self._last_reading: tuple[float, dict[str, tuple[int, int]]] = (self._since, {})
         self.ready = False
+        self._instance = secrets.token_hex(8)
 
     def add_checkpoint(self, model: str, clock: int) -> None:
         with self._lock:
@@ -77,6 +79,7 @@ class ServerView:
             replicas=self.replicas,
             lost_servers=self._core.lost_servers(),
             num_workers=self._num_workers,
+            instance=self._instance,
         )
 
     def status(self, membership: Membership, models: Models) -> Any:

@@ -56,6 +56,7 @@ class Connections:
             for server, address in enumerate(options.servers)
         ]
         self._sessions: dict[int, str] = {}
+        self._instances: dict[int, str] = {}  # of servers, when this worker connected
         self._incarnation = secrets.randbits(63)
         self._recovering = threading.Lock()
         self.worker = options.worker
@@ -91,11 +92,7 @@ class Connections:
                 self._controls[server].call("Health", pb.HealthRequest())
                 servers.append(server)
             except (errors.PsConnectionError, errors.PsTimeoutError) as error:
-                get_logger().info("worker %d goes on without it: %s", self.worker, error)
-        if not servers:
-            raise errors.PsServerLostError(
-                f"worker {self.worker}: no server answers any more", range(self.num_servers)
-            )
+                self._ask_others_about(server, str(error))
         return servers
 
     def session(self, server: int) -> str:
@@ -112,6 +109,7 @@ class Connections:
     def _connect_all(self) -> None:
         healths = self._wait_until_healthy()
         self.replicas = min(healths.items())[1].replicas
+        self._instances = {server: health.instance for server, health in healths.items()}
         for server, health in healths.items():
             self._check(server, health)
         self._agree_on_clocks(sorted(healths))
@@ -178,6 +176,7 @@ class Connections:
                 host_name=_core.host_name(),
                 nics=own_nics(),
                 incarnation=self._incarnation,
+                servers=self._options.servers,
             ),
         )
         self._sessions[server] = reply.session
@@ -251,16 +250,13 @@ class Connections:
     def recover(self, servers: Sequence[int], recreate: Callable[[int], None], reason: str) -> None:
         """Connects again to lost servers; `recreate` then makes the models known to each.
 
-        Raises PsServerLostError when one does not come back in time, or has lost a model; and with
-        replicas, where a server that was lost has missed what its replica has, and stays out.
+        Raises PsServerLostError when one does not come back in time, or has lost a model. With
+        replicas nothing is connected again: where the others have lost a server, too, its replica
+        takes over, and where they have not it is this worker that is lost.
         """
         if self.replicas:
-            raise errors.PsServerLostError(
-                f"worker {self.worker} has lost servers {list(servers)} and with them a shard and "
-                f"its replica: {reason}; if the servers run, they have taken this worker for dead, "
-                f"and it can be started again; else the job has to be",
-                servers,
-            )
+            self._replace(servers, reason)
+            return
         self._expect_reconnection(servers, reason)
         with self._recovering:
             assert self.core is not None
@@ -268,6 +264,52 @@ class Connections:
                 if server in self.core.lost():  # else another thread was faster
                     limit_s = self._options.reconnect_timeout_s
                     self._reconnect(server, recreate, reason, limit_s)
+
+    def _replace(self, servers: Sequence[int], reason: str) -> None:
+        assert self.core is not None
+        replaced = self.core.lost_for_all()
+        suspected = [server for server in servers if server not in replaced]
+        if not suspected:
+            raise errors.PsServerLostError(
+                f"worker {self.worker} has lost servers {list(servers)} and with them a shard and "
+                f"its replica: {reason}; the job has to be started again",
+                servers,
+            )
+        for server in suspected:
+            self._ask_others_about(server, reason)
+
+    def _ask_others_about(self, server: int, reason: str) -> None:
+        """Whether this server is lost for all, as another one finds: then its replica takes over.
+
+        Raises PsServerLostError if it is not: this worker alone does not reach it.
+        """
+        assert self.core is not None
+        where = f"server {server} ({self._controls[server].address})"
+        for other in self.live_servers():
+            if other == server:
+                continue
+            try:
+                verdict = self.call(
+                    other, "Verdict", about=server, instance=self._instances[server]
+                )
+            except (errors.PsConnectionError, errors.PsTimeoutError, UnknownSessionError) as error:
+                get_logger().info("worker %d asks another server: %s", self.worker, error)
+                continue
+            if verdict.lost:
+                self.core.confirm_lost(server)
+                return
+            raise errors.PsServerLostError(
+                f"worker {self.worker} (host {_core.host_name()}) is cut off from {where}, which "
+                f"server {other} reaches: {reason}; the others go on without this worker; look at "
+                f"the network of its host, and start it again",
+                [server],
+            )
+        raise errors.PsServerLostError(
+            f"worker {self.worker} (host {_core.host_name()}) has lost {where}, and no other "
+            f"server answers: {reason}; if the servers run, they have taken this worker for dead, "
+            f"and it can be started again; else the job has to be",
+            [server],
+        )
 
     def recover_all(self, recreate: Callable[[int], None]) -> None:
         """As `recover`, of all servers that are known to be lost; with replicas none is needed."""
