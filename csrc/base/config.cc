@@ -229,6 +229,11 @@ constexpr std::array<std::pair<std::string_view, TicketMarking>, 3> kTicketMarki
     {"none", TicketMarking::none},
 }};
 
+constexpr std::array<std::pair<std::string_view, Checksum>, 2> kChecksums{{
+    {"none", Checksum::none},
+    {"crc32c", Checksum::crc32c},
+}};
+
 constexpr std::array<std::pair<std::string_view, LogLevel>, 4> kLogLevels{{
     {"error", LogLevel::error},
     {"warning", LogLevel::warning},
@@ -255,6 +260,7 @@ Status read_into(Config* c) {
   read_text("DMLCOMM_PLAN", &c->plan);
   DMLCOMM_RETURN_IF_ERROR(parse_choice("DMLCOMM_TRANSPORT", kTransports, &c->transport));
   DMLCOMM_RETURN_IF_ERROR(parse_choice("DMLCOMM_TICKET_MARK", kTicketMarkings, &c->ticket_mark));
+  DMLCOMM_RETURN_IF_ERROR(parse_choice("DMLCOMM_CHECKSUM", kChecksums, &c->checksum));
   DMLCOMM_RETURN_IF_ERROR(parse_algorithm("DMLCOMM_ALGORITHM", &c->algorithm));
   DMLCOMM_RETURN_IF_ERROR(parse_choice("DMLCOMM_AUTOTUNE", kSwitch, &c->autotune));
   DMLCOMM_RETURN_IF_ERROR(parse_port_range("DMLCOMM_PORT_RANGE", &c->port_first, &c->port_last));
@@ -284,6 +290,7 @@ Status read_into(Config* c) {
 
 std::string_view to_string(TransportChoice choice) { return choice_name(kTransports, choice); }
 std::string_view to_string(TicketMarking marking) { return choice_name(kTicketMarkings, marking); }
+std::string_view to_string(Checksum checksum) { return choice_name(kChecksums, checksum); }
 std::string_view to_string(LogLevel level) { return choice_name(kLogLevels, level); }
 
 Result<Config> read_config() {

@@ -14,11 +14,13 @@ namespace dmlcomm {
 
 enum class TransportChoice { automatic, tcp, shm };
 enum class TicketMarking { dscp, ip_option, none };
+enum class Checksum { none, crc32c };
 enum class LogLevel { error, warning, info, debug };
 
 // The words of the environment: "auto", "tcp"; "dscp", "ip-option"; "warning", "info".
 std::string_view to_string(TransportChoice choice);
 std::string_view to_string(TicketMarking marking);
+std::string_view to_string(Checksum checksum);
 std::string_view to_string(LogLevel level);
 
 struct Config {
@@ -42,6 +44,11 @@ struct Config {
   // ticket of what they carry. ip-option is of IPv4 alone, and needs root or CAP_NET_RAW. Default
   // dscp.
   TicketMarking ticket_mark = TicketMarking::dscp;
+
+  // DMLCOMM_CHECKSUM: none or crc32c: whether payloads of TCP connections have a checksum, which
+  // the receiver compares. A wrong one fails the group, by an error that names rank, rail and frame.
+  // One rank of a connection that asks for it is enough. Default none.
+  Checksum checksum = Checksum::none;
 
   // DMLCOMM_ALGORITHM: "op=name[,op=name]" or "name", as `dmlcomm doctor` lists them. Default: the
   // cost model's choice. A name that an operation does not have is an error, not ignored,

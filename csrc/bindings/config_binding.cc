@@ -25,6 +25,7 @@ py::dict dict_of(const Config& config, const std::string& proxy) {
   values["topology"] = config.topology;
   values["transport"] = to_string(config.transport);
   values["ticket_mark"] = to_string(config.ticket_mark);
+  values["checksum"] = to_string(config.checksum);
   values["algorithm"] = config.algorithm;
   values["plan"] = config.plan;
   values["port_range"] = port_range_of(config);

@@ -111,6 +111,7 @@ const char* const kVariables[] = {"DMLCOMM_SOCKET_IFNAME",
                                   "DMLCOMM_TOPOLOGY",
                                   "DMLCOMM_TRANSPORT",
                                   "DMLCOMM_TICKET_MARK",
+                                  "DMLCOMM_CHECKSUM",
                                   "DMLCOMM_CREDIT_BYTES",
                                   "DMLCOMM_ALGORITHM",
                                   "DMLCOMM_TICKET_CONNECTIONS",
@@ -176,6 +177,7 @@ TEST_F(ConfigTest, WithoutVariablesEverythingIsAtItsDefault) {
   EXPECT_EQ(config->topology, "auto");
   EXPECT_EQ(config->transport, TransportChoice::automatic);
   EXPECT_EQ(config->ticket_mark, TicketMarking::dscp);
+  EXPECT_EQ(config->checksum, Checksum::none);
   EXPECT_EQ(config->algorithm, "");
   EXPECT_EQ(config->port_first, 0);
   EXPECT_EQ(config->port_last, 0);

@@ -87,6 +87,21 @@ TEST_P(EngineTest, AllReduceSumsOverAllRanks) {
   });
 }
 
+// Over TCP, in every size.
+TEST(EngineChecksums, SumsAreExact) {
+  Config config;
+  config.transport = TransportChoice::tcp;
+  config.checksum = Checksum::crc32c;
+  run_ranks(3, config, [&](Communicator& comm) {
+    for (size_t count : kCounts) {
+      std::vector<float> data = values_of(comm.rank(), count);
+      ASSERT_EQ(run(comm.all_reduce(data.data(), count, DType::f32, ReduceOp::sum, {})).to_string(),
+                "ok");
+      ASSERT_EQ(data, sums(comm.num_ranks(), count)) << count;
+    }
+  });
+}
+
 TEST_P(EngineTest, AverageDividesOnce) {
   run_ranks(num_ranks(), config(), [&](Communicator& comm) {
     for (size_t count : {size_t{5}, size_t{5000}, kLargeCount}) {

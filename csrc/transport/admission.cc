@@ -73,6 +73,7 @@ Hello Admission::own_hello() const {
   hello.rank = static_cast<uint32_t>(job_.rank);
   hello.num_ranks = static_cast<uint32_t>(job_.num_ranks);
   hello.pid = static_cast<uint32_t>(getpid());
+  hello.checks_payloads = job_.config.checksum == Checksum::none ? 0 : 1;
   hello.nonce_address = reinterpret_cast<uintptr_t>(&nonce_);
   hello.nonce = nonce_;
   return hello;

@@ -59,6 +59,10 @@ class Channel {
   // no kernel queues them.
   virtual void limit_queue(size_t /*bytes*/) {}
 
+  // Payloads on this channel have checksums, by both ends.
+  void check_payloads() { checks_payloads_ = true; }
+  bool checks_payloads() const { return checks_payloads_; }
+
   // Null if neither end reaches the other's memory.
   RemoteMemory* memory() const { return memory_; }
 
@@ -95,6 +99,7 @@ class Channel {
 
  private:
   RemoteMemory* const memory_;
+  bool checks_payloads_ = false;
 };
 
 }  // namespace dmlcomm::transport

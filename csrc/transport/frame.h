@@ -123,6 +123,8 @@ static_assert(sizeof(FrameHeader) == kHeaderBytes, "the wire header has no paddi
 // Payload of one data frame at most: large enough to amortise a system call (one TCP stream on
 // loopback gains up to 1 MiB), small enough that a heartbeat behind it is not late.
 constexpr uint32_t kMaxPayloadBytes = 1u << 20;
+// Behind each payload of a connection with checksums: its CRC-32C.
+constexpr size_t kTrailerBytes = 4;
 // Payload of an abort frame at most; longer reasons are cut.
 constexpr uint32_t kMaxReasonBytes = 4096;
 // Payload of an offer whose transport needs a key (remote_memory.h).
@@ -144,7 +146,7 @@ struct Hello {
   uint32_t num_ranks = 0;
   uint16_t lane = 0;  // of the link; rail i modulo the rails
   uint8_t kind = 0;   // kHello...
-  uint8_t reserved = 0;
+  uint8_t checks_payloads = 0;  // 1: asks for checksums; if either side does, both have them
   uint32_t pid = 0;
   uint64_t nonce_address = 0;  // shared memory only: where the peer may try to read...
   uint64_t nonce = 0;          // ...this value with process_vm_readv

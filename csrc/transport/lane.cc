@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/crc32c.h"
 #include "base/str_cat.h"
 
 namespace dmlcomm::transport {
@@ -18,6 +19,7 @@ constexpr size_t kLargeFrameBytes = 16 * 1024;
 // Frames are written together up to so many bytes and parts.
 constexpr size_t kBatchBytes = 64 * 1024;
 constexpr int kMaxParts = 32;
+constexpr int kMaxPartsOfFrame = 3;
 // A read takes along so many bytes: several small frames, and little to copy of large ones.
 constexpr size_t kAheadBytes = 8192;
 // A peer that waits for nothing hears at last after so many frames or bytes what has been read: a
@@ -40,23 +42,34 @@ constexpr int64_t kProspectAgeNs = 1 * kNsPerS;
 constexpr int64_t kBusyNs = 20 * kNsPerMs;
 
 size_t bytes_left(const OutFrame& frame) {
-  return kHeaderBytes + frame.header.payload_bytes - frame.written;
+  const size_t trailer_bytes = frame.has_trailer ? kTrailerBytes : 0;
+  return kHeaderBytes + frame.header.payload_bytes + trailer_bytes - frame.written;
 }
 
-// The bytes of the frame that are not written yet, in one or two parts.
+// Frames are moved while they wait, and a short string with them.
+const std::byte* payload_of(const OutFrame& frame) {
+  return frame.owned.empty() ? frame.payload
+                             : reinterpret_cast<const std::byte*>(frame.owned.data());
+}
+
+void add_trailer(OutFrame& frame) {
+  const uint32_t checksum = crc32c(0, payload_of(frame), frame.header.payload_bytes);
+  std::memcpy(frame.trailer.data(), &checksum, kTrailerBytes);
+  frame.has_trailer = true;
+}
+
+// The bytes of the frame that are not written yet, in one to three parts.
 int add_parts(OutFrame& frame, iovec* parts) {
   int num_parts = 0;
-  if (frame.written < kHeaderBytes) {
-    parts[num_parts++] = {frame.bytes.data() + frame.written, kHeaderBytes - frame.written};
-  }
-  // Frames are moved while they wait, and a short string with them.
-  const std::byte* payload =
-      frame.owned.empty() ? frame.payload : reinterpret_cast<const std::byte*>(frame.owned.data());
-  const size_t done = frame.written > kHeaderBytes ? frame.written - kHeaderBytes : 0;
-  if (done < frame.header.payload_bytes) {
-    parts[num_parts++] = {const_cast<std::byte*>(payload) + done,
-                          frame.header.payload_bytes - done};
-  }
+  size_t begin = 0;
+  const auto add = [&](const std::byte* data, size_t bytes) {
+    const size_t done = std::min(bytes, frame.written - std::min(frame.written, begin));
+    if (done < bytes) parts[num_parts++] = {const_cast<std::byte*>(data) + done, bytes - done};
+    begin += bytes;
+  };
+  add(frame.bytes.data(), kHeaderBytes);
+  add(payload_of(frame), frame.header.payload_bytes);
+  if (frame.has_trailer) add(frame.trailer.data(), kTrailerBytes);
   return num_parts;
 }
 
@@ -80,6 +93,7 @@ Lane::Lane(std::unique_ptr<Channel> channel, uint64_t job_id, bool keeps, RailCo
     : channel_(std::move(channel)),
       job_id_(job_id),
       keeps_(keeps),
+      checks_(channel_->checks_payloads()),
       counters_(counters),
       meter_(meter),
       reader_(reader),
@@ -144,7 +158,7 @@ Result<bool> Lane::write_batch(bool* wrote_any) {
   size_t total = 0;
   uint16_t ticket = 0;  // that the frames of this batch have, if they have any
   for (OutFrame& frame : out_) {
-    if (num_parts + 2 > kMaxParts || total >= kBatchBytes || !may_leave(frame)) break;
+    if (num_parts + kMaxPartsOfFrame > kMaxParts || total >= kBatchBytes || !may_leave(frame)) break;
     if (frame.header.ticket != 0 && channel_->shows_tickets()) {
       if (ticket != 0 && frame.header.ticket != ticket) break;
       ticket = frame.header.ticket;
@@ -154,6 +168,7 @@ Result<bool> Lane::write_batch(bool* wrote_any) {
       untold_bytes_ = 0;
       receipt_awaited_ = false;
       encode_header(frame.header, frame.bytes);
+      if (checks_ && !frame.has_trailer && frame.header.payload_bytes > 0) add_trailer(frame);
     }
     num_parts += add_parts(frame, parts + num_parts);
     total += bytes_left(frame);
@@ -323,6 +338,7 @@ Status Lane::read(size_t max_bytes, bool* moved) {
       if (!*complete) return Status();
       in_frame_ = true;
       in_done_ = 0;
+      in_checksum_ = 0;
       DMLCOMM_RETURN_IF_ERROR(reader_->begin_frame(intake_, in_));
     }
     if (in_done_ < in_.payload_bytes) {
@@ -333,6 +349,11 @@ Status Lane::read(size_t max_bytes, bool* moved) {
       *moved = true;
     }
     if (in_done_ == in_.payload_bytes) {
+      if (checks_ && in_.payload_bytes > 0) {
+        Result<bool> is_intact = read_trailer();
+        if (!is_intact.ok()) return is_intact.status();
+        if (!*is_intact) return Status();
+      }
       in_frame_ = false;
       if (in_.number != 0) note_read();
       DMLCOMM_RETURN_IF_ERROR(reader_->end_frame(intake_, in_));
@@ -373,8 +394,32 @@ Result<size_t> Lane::read_payload() {
   Result<size_t> got = take(sink.data, sink.bytes);
   if (!got.ok() || *got == 0) return got;
   in_done_ += *got;
-  reader_->payload_arrived(intake_, in_, in_done_);
+  if (checks_) in_checksum_ = crc32c(in_checksum_, sink.data, *got);
+  // The last bytes count once the checksum is there, so no message ends before.
+  const bool awaits_trailer = checks_ && in_done_ == in_.payload_bytes;
+  if (!awaits_trailer) reader_->payload_arrived(intake_, in_, in_done_);
   return got;
+}
+
+// False: not all of it has come. What is damaged has been added to a sum, perhaps, or lies in the
+// tensor: nothing can be repaired, and nobody should go on with it.
+Result<bool> Lane::read_trailer() {
+  Result<size_t> got =
+      take(in_trailer_.data() + in_trailer_done_, kTrailerBytes - in_trailer_done_);
+  if (!got.ok()) return got.status();
+  in_trailer_done_ += *got;
+  if (in_trailer_done_ < kTrailerBytes) return false;
+  in_trailer_done_ = 0;
+  uint32_t expected;
+  std::memcpy(&expected, in_trailer_.data(), kTrailerBytes);
+  if (expected != in_checksum_) {
+    return Status(StatusCode::protocol_error, to_string(in_.kind), " frame of ", in_.payload_bytes,
+                  " bytes, at ", in_.offset, " of a message of ", in_.message_bytes,
+                  ", came damaged by ", channel_->description(), ": its CRC-32C is ", in_checksum_,
+                  ", the sender's ", expected, "; memory, a NIC or a switch of these hosts is bad");
+  }
+  reader_->payload_arrived(intake_, in_, in_done_);
+  return true;
 }
 
 // The next bytes of the channel, at most so many.

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <deque>
 #include <memory>
 #include <string>
@@ -70,6 +71,8 @@ struct OutFrame {
 
   FrameHeader header;
   HeaderBytes bytes{};
+  std::array<std::byte, kTrailerBytes> trailer{};
+  bool has_trailer = false;
   const std::byte* payload = nullptr;  // borrowed; unused if `owned` is not empty
   SendRequest* completes = nullptr;    // reported when the frame is through
   std::string owned;                   // the payload, if it is not borrowed
@@ -184,11 +187,13 @@ class Lane {
   void note_read();
   Result<bool> read_header();
   Result<size_t> read_payload();
+  Result<bool> read_trailer();
   Result<size_t> take(std::byte* to, size_t bytes);
 
   const std::unique_ptr<Channel> channel_;
   const uint64_t job_id_;
   const bool keeps_;
+  const bool checks_;
   RailCounters* const counters_;
   RailMeter* meter_;  // null: nothing is measured
   LaneReader* const reader_;
@@ -213,6 +218,9 @@ class Lane {
   Intake intake_;
   bool in_frame_ = false;  // the header is complete
   size_t in_done_ = 0;     // of the payload
+  uint32_t in_checksum_ = 0;
+  std::array<std::byte, kTrailerBytes> in_trailer_{};
+  size_t in_trailer_done_ = 0;
   uint64_t num_read_ = 0;  // numbered frames
   uint64_t num_told_ = 0;  // of these, the last header that left told the peer
   size_t untold_bytes_ = 0;
