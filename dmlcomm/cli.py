@@ -15,6 +15,7 @@ from dmlcomm._shell import application
 # Command -> where its typer application is.
 COMMANDS = {
     "doctor": "dmlcomm.doctor_command:app",
+    "inspect": "dmlcomm.inspect_command:app",
     "lab": "dmlcomm.lab.commands:app",
     "plan": "dmlcomm.planning.commands:app",
     "proxy": "dmlcomm.proxy.commands:app",
@@ -23,6 +24,7 @@ COMMANDS = {
     "run": "dmlcomm.ps.run_command:app",
     "simulate": "dmlcomm.simulate.commands:app",
     "switch": "dmlcomm.prio.switch.commands:app",
+    "top": "dmlcomm.inspect_command:top_app",
 }
 
 

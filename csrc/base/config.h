@@ -46,8 +46,8 @@ struct Config {
   TicketMarking ticket_mark = TicketMarking::dscp;
 
   // DMLCOMM_CHECKSUM: none or crc32c: whether payloads of TCP connections have a checksum, which
-  // the receiver compares. A wrong one fails the group, by an error that names rank, rail and frame.
-  // One rank of a connection that asks for it is enough. Default none.
+  // the receiver compares. A wrong one fails the group, by an error that names rank, rail and
+  // frame. One rank of a connection that asks for it is enough. Default none.
   Checksum checksum = Checksum::none;
 
   // DMLCOMM_ALGORITHM: "op=name[,op=name]" or "name", as `dmlcomm doctor` lists them. Default: the

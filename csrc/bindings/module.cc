@@ -3,6 +3,7 @@
 #include <pybind11/pybind11.h>
 
 #include "bindings/bindings.h"
+#include "engine/inspector.h"
 #include "kernels/reduce.h"
 #include "transport/address.h"
 
@@ -16,6 +17,8 @@ PYBIND11_MODULE(_core, module) {
   module.def(
       "host_name", [] { return dmlcomm::transport::local_host_address().host_name; },
       "What messages call this host.");
+  module.def("inspector_folder", &dmlcomm::engine::Inspector::folder,
+             "Where processes of this user can be asked for the state of their groups.");
   dmlcomm::bindings::bind_config(module);
   dmlcomm::bindings::bind_algorithms(module);
   dmlcomm::bindings::bind_plan(module);

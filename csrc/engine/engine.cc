@@ -69,6 +69,8 @@ Result<std::shared_ptr<Engine>> Engine::create(CommunicatorOptions given,
   engine->placement_ =
       make_placement(*engine->mesh_, *engine->board_, engine->driver_->is_crowded());
   DMLCOMM_RETURN_IF_ERROR(engine->driver_->start(engine));
+  // Pairs of a worker and a server are no ranks of a job: servers tell of them.
+  if (options.names.empty()) Inspector::instance().add(engine, engine->mesh_->job().key.job_id);
   return engine;
 }
 

@@ -16,6 +16,7 @@
 #include "engine/collective_history.h"
 #include "engine/communicator.h"
 #include "engine/compiled_plan.h"
+#include "engine/inspector.h"
 #include "engine/local/agenda.h"
 #include "engine/local/board.h"
 #include "engine/local/placement.h"
@@ -33,7 +34,7 @@
 
 namespace dmlcomm::engine {
 
-class Engine final : private Steppable, private transport::LinkEvents {
+class Engine final : public Inspectable, private Steppable, private transport::LinkEvents {
  public:
   // Meets the other ranks and starts the progress thread. `options` have a configuration.
   static Result<std::shared_ptr<Engine>> create(CommunicatorOptions options,
@@ -54,6 +55,7 @@ class Engine final : private Steppable, private transport::LinkEvents {
   bool has_writer() const { return mesh_->has_writer(); }
   std::string description() const;
   std::vector<transport::RailCounters> rails();
+  std::string inspect() override;
   const std::string& host_name() const { return mesh_->job().own_host().host_name; }
 
  private:
@@ -86,6 +88,12 @@ class Engine final : private Steppable, private transport::LinkEvents {
   bool advance_messages();
   void learn_of_tickets(const Running& running);
   void check_deadlines();
+
+  // --- inspection ---
+  std::string state_text();
+  std::string operation_text(const Running& running);
+  // Ranks without which the operation cannot go on.
+  std::vector<int> awaited_by(const Running& running);
 
   // --- failure ---
   void fail(const Status& status);

@@ -74,11 +74,7 @@ std::string Engine::current_text() {
 
 Status Engine::timed_out(const Running& running) {
   std::string waiting;
-  for (int peer = 0; peer < options_.num_ranks; ++peer) {
-    if (peer == options_.rank ||
-        !(running.runner ? running.runner->waits_for(peer) : waits_for(peer))) {
-      continue;
-    }
+  for (int peer : awaited_by(running)) {
     waiting += str_cat(waiting.empty() ? "" : ", ", name_of(peer));
   }
   return Status(StatusCode::timeout, running.op->text(), " timed out on ", name_of(options_.rank),

@@ -107,32 +107,19 @@ TEST(DType, NumbersStay) {
 
 // --- configuration
 
-const char* const kVariables[] = {"DMLCOMM_SOCKET_IFNAME",
-                                  "DMLCOMM_TOPOLOGY",
-                                  "DMLCOMM_TRANSPORT",
-                                  "DMLCOMM_TICKET_MARK",
-                                  "DMLCOMM_CHECKSUM",
-                                  "DMLCOMM_CREDIT_BYTES",
-                                  "DMLCOMM_ALGORITHM",
-                                  "DMLCOMM_TICKET_CONNECTIONS",
-                                  "DMLCOMM_AUTOTUNE",
-                                  "DMLCOMM_PORT_RANGE",
-                                  "DMLCOMM_PEER_TIMEOUT_S",
-                                  "DMLCOMM_LOG_LEVEL",
-                                  "DMLCOMM_SPIN_US",
-                                  "DMLCOMM_SHM_BOARD_BYTES",
-                                  "DMLCOMM_SHM_SINGLE_COPY",
-                                  "DMLCOMM_HUGE_PAGES",
-                                  "DMLCOMM_SHARE_TENSORS",
-                                  "DMLCOMM_TCP_CONGESTION",
-                                  "DMLCOMM_TCP_BUFFER_BYTES",
-                                  "DMLCOMM_PS_SERVERS",
-                                  "DMLCOMM_PS_TOKEN",
-                                  "DMLCOMM_PS_WORKER",
-                                  "DMLCOMM_PS_TOKEN_FILE",
-                                  "DMLCOMM_SECRET",
-                                  "DMLCOMM_SECRET_FILE",
-                                  "RANK"};
+const char* const kVariables[] = {"DMLCOMM_SOCKET_IFNAME",    "DMLCOMM_TOPOLOGY",
+                                  "DMLCOMM_TRANSPORT",        "DMLCOMM_TICKET_MARK",
+                                  "DMLCOMM_CHECKSUM",         "DMLCOMM_CREDIT_BYTES",
+                                  "DMLCOMM_ALGORITHM",        "DMLCOMM_TICKET_CONNECTIONS",
+                                  "DMLCOMM_AUTOTUNE",         "DMLCOMM_PORT_RANGE",
+                                  "DMLCOMM_PEER_TIMEOUT_S",   "DMLCOMM_LOG_LEVEL",
+                                  "DMLCOMM_SPIN_US",          "DMLCOMM_SHM_BOARD_BYTES",
+                                  "DMLCOMM_SHM_SINGLE_COPY",  "DMLCOMM_HUGE_PAGES",
+                                  "DMLCOMM_SHARE_TENSORS",    "DMLCOMM_TCP_CONGESTION",
+                                  "DMLCOMM_TCP_BUFFER_BYTES", "DMLCOMM_PS_SERVERS",
+                                  "DMLCOMM_PS_TOKEN",         "DMLCOMM_PS_WORKER",
+                                  "DMLCOMM_PS_TOKEN_FILE",    "DMLCOMM_SECRET",
+                                  "DMLCOMM_SECRET_FILE",      "RANK"};
 
 // Every test starts and ends without any of the variables.
 class ConfigTest : public testing::Test {

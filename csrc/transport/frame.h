@@ -144,8 +144,8 @@ struct Hello {
   Digest proof{};                         // by the job's secret, of all hellos up to this one
   uint32_t rank = 0;
   uint32_t num_ranks = 0;
-  uint16_t lane = 0;  // of the link; rail i modulo the rails
-  uint8_t kind = 0;   // kHello...
+  uint16_t lane = 0;            // of the link; rail i modulo the rails
+  uint8_t kind = 0;             // kHello...
   uint8_t checks_payloads = 0;  // 1: asks for checksums; if either side does, both have them
   uint32_t pid = 0;
   uint64_t nonce_address = 0;  // shared memory only: where the peer may try to read...

@@ -158,7 +158,8 @@ Result<bool> Lane::write_batch(bool* wrote_any) {
   size_t total = 0;
   uint16_t ticket = 0;  // that the frames of this batch have, if they have any
   for (OutFrame& frame : out_) {
-    if (num_parts + kMaxPartsOfFrame > kMaxParts || total >= kBatchBytes || !may_leave(frame)) break;
+    if (num_parts + kMaxPartsOfFrame > kMaxParts || total >= kBatchBytes || !may_leave(frame))
+      break;
     if (frame.header.ticket != 0 && channel_->shows_tickets()) {
       if (ticket != 0 && frame.header.ticket != ticket) break;
       ticket = frame.header.ticket;

@@ -210,9 +210,9 @@ Result<std::unique_ptr<Channel>> TcpTransport::open(int peer, size_t rail, bool 
     hold_to_card(fd.get(), interface, endpoints_[peer][rail].address);
   }
   const TicketMarking marking = is_local ? TicketMarking::none : job_.config.ticket_mark;
-  auto channel =
-      std::make_unique<TcpChannel>(std::move(fd), marking, queue_bytes,
-                                   str_cat("tcp to ", job_.hosts[peer].host_name, " over ", interface));
+  auto channel = std::make_unique<TcpChannel>(
+      std::move(fd), marking, queue_bytes,
+      str_cat("tcp to ", job_.hosts[peer].host_name, " over ", interface));
   const bool is_asked_for =
       job_.config.checksum != Checksum::none || handshake.received().checks_payloads != 0;
   if (is_asked_for) channel->check_payloads();

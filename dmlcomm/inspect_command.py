@@ -1,0 +1,140 @@
+"""``dmlcomm inspect`` and ``dmlcomm top``: what ranks do, asked from outside, while they hang."""
+
+import json
+import signal
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dmlcomm._shell import FAILED, AsJson, application, console, fail, new_table
+from dmlcomm.inspection import State, ask_all, findings, jobs_of, metrics
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+app = application()
+top_app = application()
+
+Job = Annotated[
+    str,
+    typer.Argument(help="The beginning of its number; default: all of this host.", metavar="JOB"),
+]
+
+# Bytes sent and received by process, group and rail, and when they were read.
+Reading = tuple[float, dict[tuple[int, str, str], tuple[int, int]]]
+
+
+@app.command()
+def inspect(
+    job: Job = "",
+    as_json: AsJson = False,
+    as_metrics: Annotated[
+        bool, typer.Option("--prometheus", help="Print metrics, for node-exporter's textfiles.")
+    ] = False,
+) -> None:
+    """Show the operations in flight of a job's ranks on this host, who waits for whom, and rails.
+
+    Ranks answer also while their Python hangs. Only jobs of the same user can be asked. The exit
+    code is 1 when there is no such job.
+    """
+    jobs = _ask(job)
+    if as_metrics:
+        print(metrics(state for own in jobs.values() for state in own), end="", flush=True)
+        return
+    if as_json:
+        listed = [
+            {"job": name, "findings": findings(own), "processes": own}
+            for name, own in sorted(jobs.items())
+        ]
+        print(json.dumps({"jobs": listed}), flush=True)
+    else:
+        console(highlight=False).print(_view(jobs, (0.0, {})))
+    if not jobs:
+        raise typer.Exit(FAILED)
+
+
+@top_app.command()
+def top(
+    job: Job = "",
+    interval_s: Annotated[
+        float, typer.Option("--interval", min=0.1, help="Seconds from one look to the next.")
+    ] = 1.0,
+) -> None:
+    """Show the same again and again, with the rates of rails, until ^C."""
+    from rich.live import Live
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    before: Reading = (0.0, {})
+    with suppress(KeyboardInterrupt), Live(auto_refresh=False) as live:
+        while True:
+            jobs = _ask(job)
+            live.update(_view(jobs, before), refresh=True)
+            before = _reading(jobs)
+            time.sleep(interval_s)
+
+
+def _ask(job: str) -> dict[str, list[State]]:
+    try:
+        return {name: own for name, own in jobs_of(ask_all()).items() if name.startswith(job)}
+    except OSError as error:
+        fail(error)
+
+
+def _reading(jobs: dict[str, list[State]]) -> Reading:
+    counts = {
+        (state["pid"], group["name"], rail["interface"]): (
+            rail["bytes_sent"],
+            rail["bytes_received"],
+        )
+        for own in jobs.values()
+        for state in own
+        for group in state["groups"]
+        for rail in group["rails"]
+    }
+    return time.monotonic(), counts
+
+
+def _view(jobs: dict[str, list[State]], before: Reading) -> "Group":
+    """Rates of rails where there was a reading before, else bytes."""
+    from rich.console import Group
+
+    if not jobs:
+        return Group("no such job of this user runs on this host")
+    parts: list[object] = []
+    now, counts = _reading(jobs)
+    unit = "bytes" if not before[1] else "MB/s"
+    for name, states in sorted(jobs.items()):
+        groups = new_table(
+            f"job {name}", "pid", "group", "rank", "in flight", "oldest", "waits for"
+        )
+        columns = (f"sent, {unit}", f"received, {unit}", "repeated", "lost", "back")
+        rails = new_table("rails", "pid", "group", "rail", *columns)
+        for state in states:
+            for group in state["groups"]:
+                place = (str(state["pid"]), group["name"])
+                oldest = group["operations"][0] if group["operations"] else None
+                groups.add_row(
+                    *place,
+                    f"{group['rank']} of {group['num_ranks']}",
+                    str(group["num_operations"]),
+                    oldest["operation"] if oldest else f"after {group['last_begun'] or 'nothing'}",
+                    ", ".join(map(str, oldest["waits_for"])) if oldest else "",
+                )
+                for rail in group["rails"]:
+                    key = (state["pid"], group["name"], rail["interface"])
+                    shown = _shown(counts[key], before[1].get(key), now - before[0])
+                    events = ("frames_repeated", "lanes_lost", "lanes_back")
+                    values = (str(rail[event]) for event in events)
+                    rails.add_row(*place, rail["interface"], *shown, *values)
+        parts += [groups, rails, *findings(states)]
+    return Group(*parts)  # type: ignore[arg-type]
+
+
+def _shown(now: tuple[int, int], before: tuple[int, int] | None, seconds: float) -> list[str]:
+    if before is None:
+        return [str(count) for count in now]
+    return [
+        f"{max(0, new - old) / seconds / 1e6:.1f}" for new, old in zip(now, before, strict=True)
+    ]

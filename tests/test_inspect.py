@@ -1,0 +1,134 @@
+"""`dmlcomm inspect`: ranks that hang answer from outside."""
+
+import ctypes
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from dmlcomm import inspection
+from helpers import DEADLINE_S, eventually
+from helpers.parameter_servers import clean_environment, command
+from helpers.ranks import Ranks, report
+
+WORLD_SIZE = 3
+
+
+def hang_with_the_lock(rank, world_size):
+    dist.all_reduce(torch.ones(3))
+    report(os.getpid())
+    if rank == 1:
+        ctypes.PyDLL(None).sleep(1000)  # nobody else gets the interpreter's lock
+    dist.all_reduce(torch.ones(5))
+
+
+def job_of(pids):
+    """The job with these processes, as the command has it; {} if there is none."""
+    result = command("inspect", "--json")
+    jobs = json.loads(result.stdout)["jobs"] if result.stdout else []
+    own = [job for job in jobs if {p["pid"] for p in job["processes"]} >= set(pids)]
+    return own[0] if own else {}
+
+
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
+def test_rank_that_hangs_with_the_interpreters_lock_is_named(transport):
+    with Ranks(hang_with_the_lock, WORLD_SIZE, env={"DMLCOMM_TRANSPORT": transport}) as ranks:
+        pids = ranks.first_messages()
+
+        def is_found():
+            lines = job_of(pids).get("findings", [])
+            return any(
+                f"rank 1 (pid {pids[1]}) has not called collective #2" in line for line in lines
+            ) and all(
+                any(f"rank {rank}: all_reduce(sum, f32, 5 elements" in line for line in lines)
+                for rank in (0, 2)
+            )
+
+        eventually(is_found, "the missing rank is named")
+        job = job_of(pids)
+        assert any(line.endswith(("waits for 1", "waits for 1, 2")) for line in job["findings"])
+        shown = command("inspect", job["job"])
+        assert shown.returncode == 0, shown.stderr
+        assert "has not called collective #2" in shown.stdout
+        assert command("inspect", "no such job").returncode == 1
+        lines = command("inspect", job["job"], "--prometheus").stdout.splitlines()
+        label = f'{{job_number="{job["job"]}",group="default_pg",rank="0"'
+        assert f"dmlcomm_rank_operations{label}}} 1" in lines
+        assert any(line.startswith(f"dmlcomm_rail_sent_bytes_total{label},rail=") for line in lines)
+
+
+def test_top_shows_rates_until_it_is_interrupted():
+    with Ranks(hang_with_the_lock, WORLD_SIZE) as ranks:
+        pids = ranks.first_messages()
+        eventually(lambda: job_of(pids), "the job")
+        arguments = [sys.executable, "-m", "dmlcomm", "top", job_of(pids)["job"]]
+        top = subprocess.Popen(
+            [*arguments, "--interval", "0.1"],
+            env=clean_environment(COLUMNS="200", LINES="60", FORCE_COLOR="1"),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert top.stdout is not None
+        seen = ""
+        while "MB/s" not in seen:
+            line = top.stdout.readline()
+            assert line, seen
+            seen += line
+        top.send_signal(signal.SIGINT)
+        top.communicate(timeout=DEADLINE_S)
+        assert top.returncode == 0
+        assert str(pids[0]) in seen
+
+
+def test_process_that_is_stopped_is_named():
+    with Ranks(hang_with_the_lock, WORLD_SIZE) as ranks:
+        pids = ranks.first_messages()
+        os.kill(pids[2], signal.SIGSTOP)
+        expected = f"process {pids[2]} does not answer"
+        eventually(
+            lambda: any(line.startswith(expected) for line in job_of(pids).get("findings", [])),
+            "the stopped process is named",
+        )
+        os.kill(pids[2], signal.SIGCONT)
+
+
+def test_folder_of_others_is_not_trusted_and_sockets_of_the_dead_are_removed(tmp_path):
+    tmp_path.chmod(0o755)
+    with pytest.raises(PermissionError, match="not a folder of this user alone"):
+        inspection.ask_all(tmp_path)
+    tmp_path.chmod(0o700)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "1.sock"))
+    assert inspection.ask_all(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def operation(sequence, *awaited):
+    text = f"all_reduce(sum, f32, 5 elements) #{sequence}"
+    return {"operation": text, "sequence": sequence, "waits_for": list(awaited)}
+
+
+def state(rank, last_called, *operations, size=3):
+    group = {
+        **{"name": "default_pg", "rank": rank, "num_ranks": size, "error": ""},
+        **{"last_called": last_called, "last_begun": f"barrier() #{last_called}"},
+        "operations": list(operations),
+    }
+    return {"pid": 100 + rank, "job": "1", "groups": [group]}
+
+
+def test_findings_say_who_waits_and_who_is_missing():
+    lines = inspection.findings([state(0, 5, operation(5, 1, 2)), state(1, 4)])
+    assert lines == [
+        "group default_pg, rank 0: all_reduce(sum, f32, 5 elements) #5 waits for 1, 2",
+        "group default_pg, rank 1 (pid 101) has not called collective #5, which others wait for; "
+        "before, it called barrier() #4",
+        "group default_pg, rank 2: no process of this host; ask on its host",
+    ]
+    assert inspection.findings([state(rank, 5) for rank in range(3)]) == []
