@@ -260,6 +260,41 @@ TEST_P(PsCluster, APushIsNotDoneBeforeItIsKnownWhetherALostServerIsLostForAll) {
   for (float value : out) ASSERT_EQ(value, 1);
 }
 
+// What a worker says of lost servers, in a message that it could not send by a client.
+TEST_P(PsCluster, LossesAreBelievedOfServersThatThereAreAndThatHaveReplicas) {
+  const Config config = config_of(GetParam());
+  for (uint32_t replicas : {0, 1}) {
+    Cluster cluster(2, 1, config);
+    ModelSpec spec = spec_of(10, "add", Combine::sum);
+    spec.replicas = replicas;
+    std::vector<float> zeros(10);
+    cluster.create(spec, zeros);
+    uint32_t worker = 1;
+    const auto tell = [&](uint64_t lost) {
+      const auto rendezvous = tests::memory_rendezvous();
+      PairOptions join, connect;
+      join.other = worker;
+      auto joined = std::async(std::launch::async,
+                               [&] { return cluster.servers[0]->join(join, rendezvous); });
+      const auto pair = meet(kWorkerRank, worker++, connect, config, rendezvous);
+      EXPECT_TRUE(pair.ok() && joined.get().ok());
+      Command command;
+      command.kind = CommandKind::leave;
+      command.lost_servers = lost;
+      CommandBytes bytes = encode(command);
+      AnswerBytes answer;
+      const auto answered = (*pair)->recv({answer.data(), answer.size()}, kServerRank, kAnswer, {});
+      (void)(*pair)->send({bytes.data(), bytes.size()}, kServerRank, kCommand, {});
+      EXPECT_TRUE(answered->wait(std::chrono::seconds(60)).ok());
+      (*pair)->close();
+      return decode_answer(answer).value().lost_servers;
+    };
+    EXPECT_EQ(tell(1u << 5), 0u);
+    EXPECT_EQ(tell(1u << 1), replicas == 0 ? 0u : 1u << 1);
+    EXPECT_EQ(cluster.servers[0]->lost_servers().size(), replicas);
+  }
+}
+
 TEST_P(PsCluster, WithoutAReplicaItSaysWhichServerIsGoneAndGoesOnWhenThatIsBack) {
   constexpr uint64_t kCount = 100'000;
   Cluster cluster(2, 1, config_of(GetParam()));
