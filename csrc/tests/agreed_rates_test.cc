@@ -46,6 +46,16 @@ TEST_F(AgreedRatesTest, ARateThatDiffersLessIsTakenOverWhenReportsInARowConfirmI
   EXPECT_TRUE(consider(0.7e9));
 }
 
+// A rail that had little to do may show its rate in steps.
+TEST_F(AgreedRatesTest, TwoReportsCorrectARateWhileOperationsRunAlone) {
+  ASSERT_TRUE(consider(0.4e9));
+  ASSERT_TRUE(rates_.is_alone());
+  EXPECT_FALSE(consider(0.6e9));
+  EXPECT_FALSE(consider(0.4e9));
+  EXPECT_FALSE(consider(0.6e9));
+  EXPECT_TRUE(consider(0.6e9));
+}
+
 TEST_F(AgreedRatesTest, RatesThatAreNearlyTheSameOrNotKnownChangeNothing) {
   for (int i = 0; i < 100; ++i) {
     EXPECT_FALSE(consider(i % 2 == 0 ? 0.85e9 : 1.15e9));
