@@ -14,8 +14,10 @@ namespace {
 
 // A message of at most so many bytes waits for others that are sent at the same time.
 constexpr size_t kMaxDeferredPayload = 4096;
-// Larger frames are confirmed as soon as their message has come.
-constexpr size_t kLargeFrameBytes = 16 * 1024;
+// The time of shorter frames tells little of a rail's rate: of parts of large messages, and of
+// small messages that wait for a receipt.
+constexpr size_t kLeastMeteredBytes = 16 * 1024;
+constexpr size_t kLeastSampledBytes = 4 * 1024;
 // Frames are written together up to so many bytes and parts.
 constexpr size_t kBatchBytes = 64 * 1024;
 constexpr int kMaxParts = 32;
@@ -186,7 +188,7 @@ Result<bool> Lane::write_batch(bool* wrote_any) {
   size_t left = *wrote;
   for (auto frame = out_.begin(); left > 0; ++frame) {
     const size_t bytes = std::min(left, bytes_left(*frame));
-    if (frame->written == 0 && is_metered(*frame)) meter_->begin_frame(now_ns());
+    if (frame->written == 0) begin_metered(*frame);
     frame->written += bytes;
     left -= bytes;
   }
@@ -215,6 +217,9 @@ Status Lane::confirm(uint64_t num_frames) {
     }
     SendRequest* completes = kept_.front().completes;
     end_metered(kept_.front());
+    if (const OutFrame& frame = kept_.front(); meter_ != nullptr && frame.sampled_ns > 0) {
+      meter_->add_sample(frame.header.payload_bytes, now_ns() - frame.sampled_ns);
+    }
     kept_.pop_front();
     ++num_confirmed_;
     if (completes != nullptr) reader_->request_written(*completes);
@@ -223,8 +228,18 @@ Status Lane::confirm(uint64_t num_frames) {
 }
 
 bool Lane::is_metered(const OutFrame& frame) const {
-  return meter_ != nullptr && keeps_ && frame.header.number != 0 &&
-         frame.header.payload_bytes >= kLargeFrameBytes;
+  return meter_ != nullptr && keeps_ && frame.header.number != 0 && frame.order.is_large &&
+         frame.header.payload_bytes >= kLeastMeteredBytes;
+}
+
+bool Lane::is_sample(const OutFrame& frame) const {
+  return meter_ != nullptr && keeps_ && frame.header.number != 0 && !frame.order.is_large &&
+         frame.header.awaits_receipt != 0 && frame.header.payload_bytes >= kLeastSampledBytes;
+}
+
+void Lane::begin_metered(OutFrame& frame) {
+  if (is_metered(frame)) meter_->begin_frame(now_ns());
+  if (is_sample(frame)) frame.sampled_ns = now_ns();
 }
 
 void Lane::end_metered(const OutFrame& frame) {

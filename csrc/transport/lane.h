@@ -81,6 +81,7 @@ struct OutFrame {
   SendOrder order;
   uint32_t num_passed = 0;  // frames that have gone before it since it waits
   size_t written = 0;       // header included
+  int64_t sampled_ns = 0;   // when it began to leave, if its receipt tells of the rail's rate
 };
 
 class Lane {
@@ -182,6 +183,9 @@ class Lane {
   Status confirm(uint64_t num_frames);
   // The meter is told when a frame begins and ends.
   bool is_metered(const OutFrame& frame) const;
+  // A small one that the peer confirms at once.
+  bool is_sample(const OutFrame& frame) const;
+  void begin_metered(OutFrame& frame);
   void end_metered(const OutFrame& frame);
   void end_all_metered();
   void note_read();

@@ -15,6 +15,8 @@ constexpr size_t kMinPartBytes = 16 * 1024;
 // A small message of a collective takes any rail from this size on. Smaller ones leave together on
 // one, in one system call.
 constexpr size_t kLeastSpreadBytes = 4 * 1024;
+// One of so many of these is timed: a prime, so that they are not all on one rail.
+constexpr size_t kSpreadPerSample = 7;
 // One part in so many is the oldest operation's.
 constexpr size_t kPartsPerOldest = 16;
 
@@ -198,10 +200,18 @@ void LaneSet::push(OutFrame frame, uint8_t rail) {
   lane->push(std::move(frame));
 }
 
-uint8_t LaneSet::rail_for_small(const SendRequest& request) {
+bool LaneSet::may_spread(const SendRequest& request) const {
   const bool in_any_order = !is_point_to_point(request.tag) && request.bytes >= kLeastSpreadBytes;
   const bool may_choose = num_usual() > 1 && meters_ != nullptr && shape_.lanes_per_rail == 1;
-  if (!in_any_order || !may_choose || request.rail != kAnyRail) return request.rail;
+  return in_any_order && may_choose && request.rail == kAnyRail;
+}
+
+bool LaneSet::is_sampled(const SendRequest& request) {
+  return may_spread(request) && num_spread_++ % kSpreadPerSample == 0;
+}
+
+uint8_t LaneSet::rail_for_small(const SendRequest& request) {
+  if (!may_spread(request)) return request.rail;
   if (num_alive() < num_usual()) return kAnyRail;
   return RailMeter::next_for_small({meters_, num_usual()}, request.bytes).value_or(kAnyRail);
 }

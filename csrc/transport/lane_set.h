@@ -91,6 +91,8 @@ class LaneSet {
   // The rail of a small message. One that may take any, in any order, has kAnyRail only if it is
   // very small, the rates are not known, a rail is dead, or one alone leads to the peer.
   uint8_t rail_for_small(const SendRequest& request);
+  // Whether a small message is to ask for a receipt, whose time tells the rail's rate: one in some.
+  bool is_sampled(const SendRequest& request);
   // The next part of `request`, of at most `most` bytes.
   static OutFrame next_part(const FrameHeader& header, SendRequest& request, size_t most);
 
@@ -117,6 +119,7 @@ class LaneSet {
 
     size_t left() const { return request->bytes - request->queued; }
   };
+
   // The next part of large_[message], and the lane that takes it; or no lane.
   struct Turn {
     size_t message = 0;
@@ -142,6 +145,8 @@ class LaneSet {
   bool is_settled();
   bool carries(size_t index, size_t ticket_class) const;
   bool is_held_up(size_t index) const;
+  // A small message of a collective that may take any of several rails.
+  bool may_spread(const SendRequest& request) const;
   Lane* lane_on(uint8_t rail, size_t ticket_class) const;
   Lane* lane_after_its_tag(const OutFrame& frame);
   size_t num_alive(size_t ticket_class = 0) const;
@@ -170,6 +175,7 @@ class LaneSet {
   size_t num_parts_ = 0;     // that have been given to lanes
   bool limits_credit_;
   bool numbers_frames_;
+  size_t num_spread_ = 0;      // small messages that may take any rail
   bool uses_classes_ = false;  // there has been an urgent message
   // The number of a frame behind all those without one; 0: it is confirmed, or there were none.
   uint64_t last_before_classes_ = 0;

@@ -15,6 +15,8 @@ constexpr double kLeastBusyS = 0.04;
 // A rail of less than this share of the fastest one's rate gets no small messages: an operation
 // waits for the slowest of its messages.
 constexpr double kLeastOfFastest = 0.4;
+// But for one in so many, until large operations have told its rate.
+constexpr size_t kMostLeftOut = 2048;
 // By so much a rail may be behind others with its small messages.
 constexpr double kMostSmallDebtS = 5e-3;
 // A period that messages would fill to this share without their bytes tells only that the rail has
@@ -22,6 +24,10 @@ constexpr double kMostSmallDebtS = 5e-3;
 constexpr double kMostLatency = 0.5;
 // Of the bytes of a period: then the time of large frames is that of all.
 constexpr double kMostOf = 0.9;
+
+double bits_per_second_of(uint64_t bytes, double seconds) {
+  return 8 * static_cast<double>(bytes) / seconds;
+}
 
 }  // namespace
 
@@ -32,6 +38,11 @@ void RailMeter::begin_frame(int64_t now_ns) {
 void RailMeter::end_frame(int64_t now_ns, uint64_t bytes) {
   period_.frame_bytes += bytes;
   if (--num_frames_ == 0) period_.frames_ns += now_ns - frames_since_ns_;
+}
+
+void RailMeter::add_sample(uint64_t bytes, int64_t duration_ns) {
+  period_.sampled_bytes += bytes;
+  period_.sampled_ns += std::max<int64_t>(duration_ns, 1);
 }
 
 // Bytes that an earlier period has left on their way do not count for this one.
@@ -61,8 +72,13 @@ void RailMeter::end_period(int64_t now_ns, int64_t active_ns, double latency_s, 
     seconds = std::min(seconds, static_cast<double>(period.frames_ns) / kNsPerS);
   }
   if (seconds <= 0) return;
-  const double rate = 8 * static_cast<double>(period.bytes) / seconds;
-  const bool may_be_slow = period.is_slowed || period.latency_s > kMostLatency * seconds;
+  double rate = bits_per_second_of(period.bytes, seconds);
+  bool may_be_slow = period.is_slowed || period.latency_s > kMostLatency * seconds;
+  if (!period.is_telling) {
+    const double sampled_s = static_cast<double>(period.sampled_ns) / kNsPerS;
+    may_be_slow = period.is_slowed || sampled_s == 0;
+    if (sampled_s > 0) rate = std::max(rate, bits_per_second_of(period.sampled_bytes, sampled_s));
+  }
   if (may_be_slow && rate <= bits_per_second()) return;
   if (period.is_telling && !std::exchange(has_been_told_, true)) rates_ = {};
   rates_[num_periods_++ % rates_.size()] = rate;
@@ -76,7 +92,10 @@ std::optional<uint8_t> RailMeter::next_for_small(std::span<RailMeter> rails, siz
   for (size_t rail = 0; rail < rails.size(); ++rail) {
     const double rate = rails[rail].bits_per_second();
     if (rate <= 0) return std::nullopt;
-    if (rate < kLeastOfFastest * fastest) continue;
+    if (rate < kLeastOfFastest * fastest) {
+      if (rails[rail].is_left_out()) continue;
+      return static_cast<uint8_t>(rail);
+    }
     const double end_s = rails[rail].small_s_ + 8 * static_cast<double>(bytes) / rate;
     most_s = std::max(most_s, rails[rail].small_s_);
     if (found < rails.size() && end_s >= found_s) continue;
@@ -86,6 +105,11 @@ std::optional<uint8_t> RailMeter::next_for_small(std::span<RailMeter> rails, siz
   // What a rail did not carry while it was dead is not made up for.
   rails[found].small_s_ = std::max(found_s, most_s - kMostSmallDebtS);
   return static_cast<uint8_t>(found);
+}
+
+bool RailMeter::is_left_out() {
+  num_left_out_ = has_been_told_ || num_left_out_ < kMostLeftOut ? num_left_out_ + 1 : 0;
+  return num_left_out_ > 0;
 }
 
 double RailMeter::bits_per_second() const {

@@ -30,16 +30,20 @@ class RailMeter {
   // A connection begins to send a large frame; one has been confirmed, or is given up.
   void begin_frame(int64_t now_ns);
   void end_frame(int64_t now_ns, uint64_t bytes);
+  // The time until a small frame was confirmed, at once.
+  void add_sample(uint64_t bytes, int64_t duration_ns);
   // Until `now_ns`, `active_ns` have passed in operations, which would have taken `latency_s` if
   // bytes took no time. The period ends if it has bytes enough to tell a rate. With vague traffic
   // the rail may have waited for the port of another one, or for ranks that woke up: that counts
-  // only until there is something better. Slowed traffic tells only that the rail has at least its
-  // rate, mixed traffic nothing.
+  // only until there is something better, and without a sample it tells only that the rail has at
+  // least its rate: a rail that got few bytes is not slow. So does slowed traffic; mixed traffic
+  // tells nothing.
   void end_period(int64_t now_ns, int64_t active_ns, double latency_s, Traffic traffic);
 
   // Which rail carries a small message that may take any: of those that are not much slower than
   // the fastest the one that is through first with it and with those that it was given before. None
-  // where a rate is not known.
+  // where a rate is not known. A slow rail gets one in many until something better has told its
+  // rate: that shows whether it is slow.
   static std::optional<uint8_t> next_for_small(std::span<RailMeter> rails, size_t bytes);
 
   // Large frames take this share of the rate at most; 1, or if that is not known: all that they
@@ -60,9 +64,14 @@ class RailMeter {
     int64_t frames_ns = 0;     // in which there were some without a receipt
     int64_t active_ns = 0;
     double latency_s = 0;
+    uint64_t sampled_bytes = 0;  // of small frames that were timed
+    int64_t sampled_ns = 0;
     bool is_telling = true;
     bool is_slowed = false;
   };
+
+  // A small message avoids it, as it is slow.
+  bool is_left_out();
 
   RailBudget budget_;
   Period period_;
@@ -71,7 +80,8 @@ class RailMeter {
   std::array<double, 4> rates_{};  // of the last periods
   size_t num_periods_ = 0;
   bool has_been_told_ = false;
-  double small_s_ = 0;  // time of the small messages that it was given
+  double small_s_ = 0;       // time of the small messages that it was given
+  size_t num_left_out_ = 0;  // small messages in a row, as it is slow
   uint32_t min_rtt_us_ = 0;
   uint64_t bytes_resent_ = 0;
 };
