@@ -1,8 +1,8 @@
 """What processes of a job say when they are asked from outside, and what it means.
 
 Each process that has made a group of ranks listens at a Unix socket in a folder of its user (the
-core's `engine/inspector.h`), and tells its state to whoever connects. So only the ranks of this
-host can be asked.
+core's `engine/inspector.h`), and tells its state to processes that connect. So only the ranks of
+this host can be asked.
 """
 
 import contextlib

@@ -1,9 +1,9 @@
 // Exceptions as Status, for the handlers that stand where the threads of the core begin.
 //
-// Failures of the core are values. What is thrown comes from below it, when there is no memory or
-// no further thread, and an exception that leaves a thread ends the process. So every thread of the
-// core catches std::exception, and what it worked on fails with a reason. Other classes pass: the
-// end of a thread is one of them.
+// Failures of the core are values. Exceptions come from below it, when there is no memory or no
+// further thread, and one that leaves a thread ends the process. So every thread of the core
+// catches std::exception, and fails its work with a reason. Other classes pass: the end of a thread
+// is one of them.
 #pragma once
 
 #include <exception>

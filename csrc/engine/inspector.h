@@ -1,8 +1,8 @@
 // Inspector: tells other processes of this user what the groups of this process do, also while its
 // interpreter hangs.
 //
-// A thread of its own, which takes no lock of an interpreter, listens at a Unix socket. Whoever
-// connects and is of the same user (or root) gets one JSON text, and cannot change anything. The
+// A thread of its own, which takes no lock of an interpreter, listens at a Unix socket. A process
+// of the same user or of root that connects gets one JSON text, and cannot change anything. The
 // socket is a file in a folder that belongs to this user alone; where there is no such folder, or
 // no further thread, the process does without, and the log says so.
 //

@@ -123,7 +123,7 @@ void ProgressDriver::drive(std::unique_lock<std::mutex>& lock, OpState* until, D
   }
 }
 
-// What is thrown fails the operations, not the process. True then, as something has moved.
+// An exception fails the operations, not the process. The result is then true: something has moved.
 template <typename Call>
 bool ProgressDriver::guarded(Call call) {
   try {

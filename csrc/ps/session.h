@@ -153,7 +153,8 @@ class Session {
   std::atomic<bool> ended_{false};
   std::atomic<bool> counts_on_{false};
 
-  // The receiving thread's. What is on its way when the session fails is kept to its end.
+  // The receiving thread's. When the session fails, receives under way keep their memory to its
+  // end.
   CommandBytes command_;
   engine::OperationPtr next_;  // the next command, if it has been asked for
   std::deque<Incoming> incoming_;

@@ -417,8 +417,8 @@ Result<size_t> Lane::read_payload() {
   return got;
 }
 
-// False: not all of it has come. What is damaged has been added to a sum, perhaps, or lies in the
-// tensor: nothing can be repaired, and nobody should go on with it.
+// False: not all of it has come. Damaged bytes are in the tensor, or perhaps in a sum already. So
+// nothing can be repaired, and the group fails.
 Result<bool> Lane::read_trailer() {
   Result<size_t> got =
       take(in_trailer_.data() + in_trailer_done_, kTrailerBytes - in_trailer_done_);
