@@ -21,7 +21,7 @@ namespace {
 
 constexpr uint32_t kPolynomial = 0x82f63b78;  // its bits reversed
 // Small enough that frames of 16 KiB gain, large enough that putting together costs little.
-constexpr size_t kBlockBytes = 1024;
+constexpr size_t kInterleavedBytes = 1024;
 
 using Table = std::array<uint32_t, 256>;
 
@@ -77,12 +77,12 @@ DMLCOMM_WITH_CRC inline uint32_t add_word(uint32_t state, uint64_t word) {
 }
 #endif
 
-// Table k: byte k of a state, and kBlockBytes zeros behind it.
+// Table k: byte k of a state, and kInterleavedBytes zeros behind it.
 std::array<Table, 4> make_block_tables() {
   std::array<Table, 4> tables{};
   for (size_t k = 0; k < 4; ++k) {
     for (uint32_t byte = 0; byte < 256; ++byte) {
-      tables[k][byte] = add_zero_bits(byte << 8 * k, 8 * kBlockBytes);
+      tables[k][byte] = add_zero_bits(byte << 8 * k, 8 * kInterleavedBytes);
     }
   }
   return tables;
@@ -94,12 +94,13 @@ DMLCOMM_WITH_CRC uint32_t add_by_instruction(uint32_t state, const std::byte* da
     return kBehind[0][of & 0xff] ^ kBehind[1][of >> 8 & 0xff] ^ kBehind[2][of >> 16 & 0xff] ^
            kBehind[3][of >> 24];
   };
-  for (; bytes >= 3 * kBlockBytes; data += 3 * kBlockBytes, bytes -= 3 * kBlockBytes) {
+  for (; bytes >= 3 * kInterleavedBytes;
+       data += 3 * kInterleavedBytes, bytes -= 3 * kInterleavedBytes) {
     uint32_t second = 0, third = 0;
-    for (size_t i = 0; i < kBlockBytes; i += 8) {
+    for (size_t i = 0; i < kInterleavedBytes; i += 8) {
       state = add_word(state, load(data + i));
-      second = add_word(second, load(data + kBlockBytes + i));
-      third = add_word(third, load(data + 2 * kBlockBytes + i));
+      second = add_word(second, load(data + kInterleavedBytes + i));
+      third = add_word(third, load(data + 2 * kInterleavedBytes + i));
     }
     state = behind(behind(state) ^ second) ^ third;
   }
