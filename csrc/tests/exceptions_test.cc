@@ -25,11 +25,16 @@ constexpr size_t kLargeBytes = 64 << 10;
 std::atomic<int> num_refusals{0};
 thread_local bool is_spared = false;
 
-void* allocate(size_t bytes, size_t alignment) {
-  if (bytes >= kLargeBytes && !is_spared && num_refusals.load() > 0 &&
-      num_refusals.fetch_sub(1) > 0) {
-    throw std::bad_alloc();
+bool takes_refusal() {
+  int left = num_refusals.load();
+  while (left > 0) {
+    if (num_refusals.compare_exchange_weak(left, left - 1)) return true;
   }
+  return false;
+}
+
+void* allocate(size_t bytes, size_t alignment) {
+  if (bytes >= kLargeBytes && !is_spared && takes_refusal()) throw std::bad_alloc();
   void* memory = nullptr;
   if (posix_memalign(&memory, std::max(alignment, sizeof(void*)), bytes) != 0) {
     throw std::bad_alloc();
@@ -37,8 +42,20 @@ void* allocate(size_t bytes, size_t alignment) {
   return memory;
 }
 
+void* allocate_or_null(size_t bytes) noexcept {
+  try {
+    return allocate(bytes, alignof(std::max_align_t));
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
 }  // namespace
 
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept { return allocate_or_null(bytes); }
+void* operator new[](size_t bytes, const std::nothrow_t&) noexcept {
+  return allocate_or_null(bytes);
+}
 void* operator new(size_t bytes) { return allocate(bytes, alignof(std::max_align_t)); }
 void* operator new[](size_t bytes) { return allocate(bytes, alignof(std::max_align_t)); }
 void* operator new(size_t bytes, std::align_val_t alignment) {
