@@ -97,5 +97,5 @@ conformance: build  ## PyTorch's own distributed tests on this backend
 
 clean:  ## Remove what was built; the environment stays
 	rm -rf build dist site demo_output docs/lab-*.png docs/reproduction-*.png *.egg-info dmlcomm/*.so
-	rm -f dmlcomm/ps/_proto/*_pb2*
+	rm -f dmlcomm/*/_proto/*_pb2*
 	rm -f $(VENV)/.installed

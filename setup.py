@@ -18,13 +18,24 @@ from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
-PROTOCOL = "dmlcomm/ps/_proto/dmlcomm_ps"
+# File of proto/ -> folder of its Python code, and what is generated: endings by protoc's names.
+MESSAGES = {"python": "_pb2.py", "pyi": "_pb2.pyi"}
+PROTOCOLS = {
+    "dmlcomm_ps": ("dmlcomm/ps/_proto", MESSAGES | {"grpc_python": "_pb2_grpc.py"}),
+    "execution_trace": ("dmlcomm/planning/_proto", MESSAGES),
+}
 
 
-def generate_protocol() -> None:
-    """Makes the Python code of proto/, unless it is newer than what it is made from."""
-    source = ROOT / "proto" / "dmlcomm_ps.proto"
-    made = [ROOT / f"{PROTOCOL}_pb2{ending}" for ending in (".py", ".pyi", "_grpc.py")]
+def generate_protocols() -> None:
+    """Makes the Python code of proto/."""
+    for name, (folder, endings) in PROTOCOLS.items():
+        generate_protocol(name, folder, endings)
+
+
+def generate_protocol(name: str, folder: str, endings: dict[str, str]) -> None:
+    """Of one file, unless the code is newer than what it is made from."""
+    source = ROOT / "proto" / f"{name}.proto"
+    made = [ROOT / folder / f"{name}{ending}" for ending in endings.values()]
     if all(path.exists() and path.stat().st_mtime > source.stat().st_mtime for path in made):
         return
     # Imported late: other commands of setuptools do not need it.
@@ -32,9 +43,9 @@ def generate_protocol() -> None:
 
     # The mapped path makes the generated modules import each other by their full names.
     arguments = [
-        *("protoc", f"-I{Path(PROTOCOL).parent}={source.parent}"),
-        *(f"--{kind}_out={ROOT}" for kind in ("python", "pyi", "grpc_python")),
-        f"{PROTOCOL}.proto",
+        *("protoc", f"-I{folder}={source.parent}"),
+        *(f"--{kind}_out={ROOT}" for kind in endings),
+        f"{folder}/{name}.proto",
     ]
     if protoc.main(arguments) != 0:
         raise SystemExit(f"{source} could not be compiled; protoc has said why")
@@ -50,14 +61,14 @@ class Protocol(Command):
     def finalize_options(self) -> None: ...
 
     def run(self) -> None:
-        generate_protocol()
+        generate_protocols()
 
 
 class PythonBuild(build_py):
     """Generates the protocol before the package's files are listed."""
 
     def run(self) -> None:
-        generate_protocol()
+        generate_protocols()
         super().run()
 
 
@@ -65,7 +76,7 @@ class CMakeBuild(build_ext):
     """Lets CMake compile what the extensions name; setuptools keeps deciding where they go."""
 
     def build_extensions(self) -> None:
-        generate_protocol()  # `build_ext --inplace` alone has to leave a package that works
+        generate_protocols()  # `build_ext --inplace` alone has to leave a package that works
         cmake = shutil.which("cmake")
         if cmake is None:
             raise SystemExit("cmake was not found; try: pip install cmake, or the system's package")

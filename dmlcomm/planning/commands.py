@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,7 +10,7 @@ import typer
 from dmlcomm import _core, _shell
 from dmlcomm.errors import Error
 from dmlcomm.planning import network as networks
-from dmlcomm.planning import plan_file, report
+from dmlcomm.planning import plan_file, report, trace_file
 from dmlcomm.planning.network import PlannedNetwork
 from dmlcomm.planning.pricing import SIZED_OPERATIONS, choose, size_ranges
 from dmlcomm.planning.sizes import ELEMENT_BYTES, parse_size
@@ -21,6 +22,24 @@ if TYPE_CHECKING:
 app = _shell.application()
 
 console = _shell.console()
+
+Measure = Annotated[
+    bool,
+    typer.Option(
+        "--measure",
+        help="Measure the cluster: start the command on every host, with `torchrun --nnodes "
+        "... -m dmlcomm plan --measure` or `dmlcomm lab run -- python -m dmlcomm plan "
+        "--measure`. For some seconds all ranks send to each other. Rank 0 shows what each NIC "
+        "has carried, beside its driver's figure, and plans with what it measured.",
+    ),
+]
+Trace = Annotated[
+    Path | None,
+    typer.Option(
+        help="Write what every rank does, for other simulators: to FILE.goal for LogGOPSim and "
+        "ATLAHS, or with FILE.et to FILE.0.et, FILE.1.et, ... for ASTRA-sim (Chakra)."
+    ),
+]
 
 
 @app.command()
@@ -55,16 +74,7 @@ def plan(
         ),
     ] = None,
     dtype: Annotated[str, typer.Option(help=f"Of {', '.join(ELEMENT_BYTES)}.")] = "f32",
-    measure: Annotated[
-        bool,
-        typer.Option(
-            "--measure",
-            help="Measure the cluster: start the command on every host, with `torchrun --nnodes "
-            "... -m dmlcomm plan --measure` or `dmlcomm lab run -- python -m dmlcomm plan "
-            "--measure`. For some seconds all ranks send to each other. Rank 0 shows what each NIC "
-            "has carried, beside its driver's figure, and plans with what it measured.",
-        ),
-    ] = False,
+    measure: Measure = False,
     output: Annotated[
         str, typer.Option(help="Write a plan file, for DMLCOMM_PLAN, to this path.")
     ] = "",
@@ -72,6 +82,8 @@ def plan(
         bool,
         typer.Option("--verify", help="Prove the schedules of the operation for this network."),
     ] = False,
+    trace: Trace = None,
+    algorithm: Annotated[str, typer.Option(help="Of --trace, instead of the choice.")] = "",
     as_json: _shell.AsJson = False,
 ) -> None:
     """Predict what each algorithm of an operation takes on a network, and which one is best.
@@ -90,6 +102,9 @@ def plan(
         _report(report.Planned(network, op, num_bytes, choice), priced.measured, as_json)
         if output:
             plan_file.write(_plan(network, priced.core), output)
+        if trace is not None:
+            taken = algorithm or choice.chosen.name
+            trace_file.write(trace, network, op, num_bytes, element_bytes, taken)
         if verify and not as_json:
             console.print(f"The schedules of {op} on {network} are verified.", highlight=False)
     except (ValueError, Error) as error:

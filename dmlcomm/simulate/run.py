@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from dmlcomm import _core
+from dmlcomm.planning.schedules import list_tasks
 from dmlcomm.sim import Outcome, Simulation
 from dmlcomm.simulate import push_pull
 from dmlcomm.simulate.fabric import Fabric, Nic
@@ -12,8 +13,6 @@ from dmlcomm.simulate.fields import ScenarioError
 from dmlcomm.simulate.scenario import Job, RateChange, Scenario
 from dmlcomm.simulate.trunks import Trunks
 
-# A ring of N ranks has 2 N (N - 1) messages, of three tasks each: 1.4 GB here.
-MOST_RANKS = 512
 # Of a push_pull, in all steps.
 MOST_MESSAGES = 2_000_000
 
@@ -115,20 +114,8 @@ class Player:
         if job.op == push_pull.OPERATION:
             return job.tree, self._add_push_pull(index, job)
         network = replace(self._scenario.network, num_hosts=len(job.hosts))
-        if network.num_ranks > MOST_RANKS:
-            raise ScenarioError(
-                f'job "{job.name}" has {network.num_ranks} ranks: up to {MOST_RANKS} are '
-                "simulated; dmlcomm plan prices larger ones"
-            )
         try:
-            listed = _core.list_tasks(
-                network.core(),
-                network.of_job(),
-                job.op,
-                job.num_bytes,
-                job.element_bytes,
-                job.algorithm,
-            )
+            listed = list_tasks(network, job.op, job.num_bytes, job.element_bytes, job.algorithm)
         except ValueError as error:
             raise ScenarioError(f'job "{job.name}": {error}') from error
         steps: list[tuple[list[int], list[int]]] = []
