@@ -46,6 +46,7 @@ struct CompiledPlan {
   uint32_t max_sources = 0;  // of one task
   uint8_t algorithm = 0;     // its number in messages
   double latency_s = 0;      // Planner::latency_s()
+  bool tells_rates = false;  // Tuner::tells_rates()
 };
 
 }  // namespace dmlcomm::engine

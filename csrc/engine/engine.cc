@@ -172,6 +172,7 @@ Status Engine::plan(Running& running) {
     if (plan == nullptr) {
       auto compiled = std::make_shared<CompiledPlan>(schedule);
       compiled->latency_s = planner_->latency_s(*running.algorithm, shape);
+      compiled->tells_rates = Tuner::tells_rates(shape);
       plan = std::move(compiled);
       // Those whose schedules the planner has dropped.
       std::erase_if(plans_,

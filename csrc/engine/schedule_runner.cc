@@ -127,6 +127,7 @@ void ScheduleRunner::activate(uint32_t task) {
       message.order = {.ticket = op_.ticket(), .sequence = op_.sequence(), .step = id};
       message.age = op_.age();
       message.report = report_;
+      message.tells_rate = plan_->tells_rates;
       message.owner = this;
       message.task = task;
       message.peer = static_cast<int>(step.peer);

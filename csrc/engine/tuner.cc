@@ -122,6 +122,10 @@ void Tuner::planned(const OpState& op) {
   if (schedule::Trials* trials = planner_.trials_of(op.request().shape)) trials->started();
 }
 
+bool Tuner::tells_rates(const schedule::OpShape& shape) {
+  return schedule::known_bytes(shape) >= kLeastTellingBytes;
+}
+
 void Tuner::started(const OpState& op) {
   if (!measures()) return;
   const int64_t now = clock_();
@@ -144,9 +148,7 @@ void Tuner::ended(uint64_t sequence, const Runner& runner) {
   DMLCOMM_CHECK(past->algorithm == plan->schedule->algorithm);
   is_even_ = is_even_ && past->algorithm->is_even(planner_.topology());
   latency_s_ += plan->latency_s;
-  if (schedule::known_bytes(past->shape) >= kLeastTellingBytes) {
-    telling_ns_ += now - past->started_ns;
-  }
+  if (plan->tells_rates) telling_ns_ += now - past->started_ns;
   if (num_running_ == 0) measure(now);
   past->report = runner.report();
   if (past->joins_all && past->was_alone) {

@@ -45,6 +45,9 @@ class Tuner {
   // How many places an operation of this shape may be planned behind the oldest one that runs.
   uint64_t window(const schedule::OpShape& shape) const;
 
+  // Operations of this shape tell the rates of rails: most of their time is that of bytes.
+  static bool tells_rates(const schedule::OpShape& shape);
+
   // A collective is about to be planned, in its turn: the planner learns what it has to know.
   void plan(const OpState& op);
   // It has been, as the planner chooses now.

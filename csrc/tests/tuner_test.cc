@@ -30,7 +30,9 @@ constexpr int kFirstOfSize = 8;
 class ReportingRunner final : public Runner {
  public:
   ReportingRunner(const OpState& op, std::shared_ptr<const schedule::Schedule> schedule)
-      : Runner(op.info()), plan_(std::move(schedule)) {}
+      : Runner(op.info()), plan_(std::move(schedule)) {
+    plan_.tells_rates = Tuner::tells_rates(op.request().shape);
+  }
 
   Status start() override { return Status(); }
   Status advance(bool*) override { return Status(); }

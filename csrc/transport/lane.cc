@@ -14,7 +14,7 @@ namespace {
 
 // A message of at most so many bytes waits for others that are sent at the same time.
 constexpr size_t kMaxDeferredPayload = 4096;
-// The time of shorter frames tells little of a rail's rate: of parts of large messages, and of
+// The time of shorter frames tells little of a rail's rate: of large messages or operations, and of
 // small messages that wait for a receipt.
 constexpr size_t kLeastMeteredBytes = 16 * 1024;
 constexpr size_t kLeastSampledBytes = 4 * 1024;
@@ -228,13 +228,15 @@ Status Lane::confirm(uint64_t num_frames) {
 }
 
 bool Lane::is_metered(const OutFrame& frame) const {
-  return meter_ != nullptr && keeps_ && frame.header.number != 0 && frame.order.is_large &&
+  return meter_ != nullptr && keeps_ && frame.header.number != 0 &&
+         (frame.order.is_large || frame.tells_rate) &&
          frame.header.payload_bytes >= kLeastMeteredBytes;
 }
 
 bool Lane::is_sample(const OutFrame& frame) const {
   return meter_ != nullptr && keeps_ && frame.header.number != 0 && !frame.order.is_large &&
-         frame.header.awaits_receipt != 0 && frame.header.payload_bytes >= kLeastSampledBytes;
+         !frame.tells_rate && frame.header.awaits_receipt != 0 &&
+         frame.header.payload_bytes >= kLeastSampledBytes;
 }
 
 void Lane::begin_metered(OutFrame& frame) {

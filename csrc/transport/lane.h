@@ -78,6 +78,7 @@ struct OutFrame {
   std::string owned;                   // the payload, if it is not borrowed
   bool is_part = false;                // of a large message: order does not matter
   bool has_budget = false;             // a large one; see RailBudget
+  bool tells_rate = false;             // see SendRequest
   SendOrder order;
   uint32_t num_passed = 0;  // frames that have gone before it since it waits
   size_t written = 0;       // header included

@@ -170,13 +170,14 @@ void Link::push_message(SendRequest& request) {
   lanes_.push(LaneSet::next_part(header, request, request.bytes), request.rail);
 }
 
-// Nobody waits for the receipt of a small message, unless many are under way already; but some tell
-// the rates of rails.
+// Nobody waits for the receipt of a small message, unless many are under way already; but those of
+// large operations and some others tell the rates of rails.
 void Link::push_copy(const FrameHeader& header, SendRequest& request) {
   OutFrame frame(header);
   frame.order = request.order;
   frame.header.payload_bytes = static_cast<uint32_t>(request.bytes);
-  frame.header.awaits_receipt = lanes_.is_sampled(request) ? 1 : 0;
+  frame.tells_rate = request.tells_rate;
+  frame.header.awaits_receipt = request.tells_rate || lanes_.is_sampled(request) ? 1 : 0;
   const bool is_copied = lanes_.num_unfinished() < kMaxCopiesUnderWay;
   if (!is_copied) {
     frame.payload = request.data;

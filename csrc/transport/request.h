@@ -40,7 +40,8 @@ struct SendRequest {
   SendOrder order;
   uint64_t age = 0;  // of its operation: of two, the one that was called first has the smaller one
   RankReport report;
-  void* owner = nullptr;  // for the engine
+  bool tells_rate = false;  // its operation is large enough to tell the rates of rails
+  void* owner = nullptr;    // for the engine
 
   // --- the link's own ---
   uint64_t id = 0;
