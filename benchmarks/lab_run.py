@@ -15,8 +15,8 @@ from benchmarks.barrier import barrier_file
 from benchmarks.lab_rank import Case
 from benchmarks.operations import OPERATIONS
 from dmlcomm.lab import Lab, Options
-from dmlcomm.lab import graph as topology
 from dmlcomm.lab.cpu import CpuMeter
+from dmlcomm.topology import graph as topology
 
 DEADLINE_S = 1800
 MIN_ITERATIONS = 5

@@ -18,7 +18,7 @@ from benchmarks.arguments import comma_list
 from benchmarks.report import console
 from benchmarks.start_ranks import Span, Start, measure, measure_in_lab
 from dmlcomm.lab import Lab
-from dmlcomm.lab import graph as topology
+from dmlcomm.topology import graph as topology
 
 BACKENDS = ("dmlcomm", "gloo")
 RANKS = "8,16,32,64,128,256"

@@ -19,10 +19,10 @@ import torch.distributed as dist
 
 from benchmarks.operations import OPERATIONS, Case
 from dmlcomm.lab import Lab
-from dmlcomm.lab import graph as topology
 from dmlcomm.lab.client import Client
 from dmlcomm.lab.entry import Entry
 from dmlcomm.lab.environment import Job, of_rank
+from dmlcomm.topology import graph as topology
 
 TIMEOUT_S = 300
 

@@ -17,9 +17,9 @@ from rich.console import Console
 from rich.table import Table
 
 from dmlcomm.lab import Lab, LabError
-from dmlcomm.lab import graph as topology
 from dmlcomm.lab.client import Client
 from dmlcomm.lab.sampling import Reading, read
+from dmlcomm.topology import graph as topology
 
 RANK_SCRIPT = Path(__file__).with_name("demo_lab_rank.py")
 TOPOLOGY = "bcube:2,2"

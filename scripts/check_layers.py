@@ -74,11 +74,12 @@ MAY_IMPORT: dict[str, list[str]] = {
     "prio": BASE,
     "network": [*BASE, "bml"],
     "planning": [*BASE, "_c10d", "_shell", "bml", "network"],
-    "lab": [*BASE, "_shell", "bml"],
+    "topology": [*BASE, "bml"],
+    "lab": [*BASE, "_shell", "topology"],
     "sim": ["_core"],
-    "simulate": [*BASE, "_shell", "lab", "planning", "sim"],
+    "simulate": [*BASE, "_shell", "planning", "sim", "topology"],
     "regroup": [*BASE, "_shell", "sim", "simulate"],
-    "prio/switch": [*BASE, "_shell", "lab"],
+    "prio/switch": [*BASE, "_shell", "lab", "topology"],
     **{module: [*BASE, "ps/_proto"] for module in PS_SHARED},
     "ps/server": [*BASE, *PS_SHARED, "network"],
     "ps/worker": [*BASE, *PS_SHARED, "network", "prio"],
@@ -107,6 +108,7 @@ ABOUT_PORTS = ["daemon", "filters", "port", "queues"]
 # parameter servers start in a fraction of a second, and one process speaks netlink.
 RESTRICTED_IMPORTS = [
     ("torch", "dmlcomm/lab/", []),
+    ("torch", "dmlcomm/topology/", []),
     ("torch", "dmlcomm/ps/", [f"ps/worker/{name}.py" for name in ABOUT_TORCH]),
     (
         "pyroute2",

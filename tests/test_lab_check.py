@@ -5,9 +5,9 @@ import os
 import pytest
 
 from dmlcomm.lab import Lab, build
-from dmlcomm.lab import graph as topology
 from dmlcomm.lab.load import flows
-from dmlcomm.lab.units import Shape
+from dmlcomm.topology import graph as topology
+from dmlcomm.topology.shape import Shape
 from helpers.lab_check import exact_report
 from helpers.lab_scripts import lab_command
 

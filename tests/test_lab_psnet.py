@@ -6,13 +6,13 @@ import sys
 import pytest
 
 from dmlcomm.lab import Lab, LabError, build, sampling
-from dmlcomm.lab import graph as topology
 from dmlcomm.lab.client import Client
 from dmlcomm.lab.draw import draw
-from dmlcomm.lab.graph import NodeKind
 from dmlcomm.lab.load import flows
 from dmlcomm.lab.routes import Hop, routing_table
-from dmlcomm.lab.units import Shape, take_move
+from dmlcomm.topology import graph as topology
+from dmlcomm.topology.graph import NodeKind
+from dmlcomm.topology.shape import Shape, take_move
 from helpers.lab_check import exact_report
 
 DEADLINE_S = 30

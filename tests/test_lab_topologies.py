@@ -7,11 +7,11 @@ import networkx as nx
 import pytest
 
 from dmlcomm.lab import LabError, build
-from dmlcomm.lab import graph as topology
-from dmlcomm.lab.graph import NodeKind
 from dmlcomm.lab.routes import Hop, routing_table
 from dmlcomm.lab.shaping import burst_bytes, packet_bytes, queue_bytes
-from dmlcomm.lab.units import (
+from dmlcomm.topology import graph as topology
+from dmlcomm.topology.graph import NodeKind
+from dmlcomm.topology.shape import (
     Shape,
     apply_changes,
     format_link_rate,

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from dmlcomm.lab import Lab, Options
-from dmlcomm.lab.graph import hosts
+from dmlcomm.topology.graph import hosts
 from helpers.lab_scripts import start_script
 from helpers.multi_nic import (
     DEADLINE_S,

@@ -9,11 +9,11 @@ import pytest
 from dmlcomm.bml import grid
 from dmlcomm.bml.specification import Network, TopologyError
 from dmlcomm.lab import build
-from dmlcomm.lab import graph as topology
 from dmlcomm.network.discovery import discover
 from dmlcomm.network.facts import Facts
 from dmlcomm.network.setting import parse
 from dmlcomm.rail import Rail
+from dmlcomm.topology import graph as topology
 
 AUTO = Network()
 GRIDS = [f"bcube:{n},{k}" for n in (2, 3, 4) for k in (2, 3)] + ["grid:4x3", "grid:2x3x4"]

@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from dmlcomm.lab import Lab
-from dmlcomm.lab.graph import End, add_host, add_link, add_switch, new_graph
-from dmlcomm.lab.units import Shape, parse_link_rate
+from dmlcomm.topology.graph import End, add_host, add_link, add_switch, new_graph
+from dmlcomm.topology.shape import Shape, parse_link_rate
 from helpers.lab_scripts import SETUP
 from helpers.warm_python import warm_command
 

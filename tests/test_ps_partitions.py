@@ -4,7 +4,7 @@ import contextlib
 import sys
 
 from dmlcomm.lab import Lab
-from dmlcomm.lab import graph as topology
+from dmlcomm.topology import graph as topology
 from helpers import DEADLINE_S
 from helpers.lab_hosts import management_address, on_host
 from helpers.parameter_servers import ServerProcess, WorkerProcess, addresses_of, clean_environment

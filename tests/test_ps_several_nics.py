@@ -8,7 +8,7 @@ import pytest
 
 from dmlcomm.lab import Lab, sampling
 from dmlcomm.lab import client as lab_client
-from dmlcomm.lab import graph as topology
+from dmlcomm.topology import graph as topology
 from helpers import DEADLINE_S
 from helpers.lab_hosts import management_address, on_host
 from helpers.parameter_servers import ServerProcess, WorkerProcess, clean_environment

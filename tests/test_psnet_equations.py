@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.reproduce_psnet import equations
 from benchmarks.reproduce_psnet.equations import Job, Phases
-from dmlcomm.lab import psnet
+from dmlcomm.topology import psnet
 
 GIGABIT = 125e6  # bytes per second
 LATENCY_S = 20e-6

@@ -12,8 +12,8 @@ from benchmarks.reproduce_psnet.networks import Network, fat_tree, psnet
 from benchmarks.reproduce_psnet.output import draw, tables, write_tables
 from benchmarks.reproduce_psnet.paper import MODELS, PAPER_SPEEDUP, share_of_paper
 from dmlcomm.lab import Lab, build
-from dmlcomm.lab import graph as topology
-from dmlcomm.lab.units import Shape
+from dmlcomm.topology import graph as topology
+from dmlcomm.topology.shape import Shape
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from dmlcomm import _core
-from dmlcomm.lab import psnet
 from dmlcomm.planning import network as networks
 from dmlcomm.planning.network import PlanError
 from dmlcomm.simulate import picture
@@ -19,6 +18,7 @@ from dmlcomm.simulate.fields import ScenarioError
 from dmlcomm.simulate.push_pull import STREAM
 from dmlcomm.simulate.run import Player
 from dmlcomm.simulate.scenario import load, parse
+from dmlcomm.topology import psnet
 
 ROOT = Path(__file__).resolve().parents[1]
 

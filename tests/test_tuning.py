@@ -3,7 +3,7 @@
 import pytest
 
 from dmlcomm.lab import Lab
-from dmlcomm.lab.graph import hosts
+from dmlcomm.topology.graph import hosts
 from helpers.lab_scripts import SETUP, run_script
 from helpers.multi_nic import DEADLINE_S, VALUES, started
 from helpers.warm_python import warm_command

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 import pytest
 
 from dmlcomm.lab import Lab
-from dmlcomm.lab.graph import hosts
+from dmlcomm.topology.graph import hosts
 from helpers.multi_nic import DEADLINE_S, started
 
 # SIGUSR1 says that the network has changed. Values are whole numbers, whose sums are exact: every

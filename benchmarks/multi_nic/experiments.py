@@ -19,8 +19,8 @@ from benchmarks.multi_nic.settings import (
     Settings,
 )
 from benchmarks.row import Row
-from dmlcomm.lab.units import UNLIMITED
 from dmlcomm.planning.shared_cores import PROBE_BYTES
+from dmlcomm.topology.shape import UNLIMITED
 
 SMALL = 64 * 1024  # bytes
 SMALL_TURNS = 5

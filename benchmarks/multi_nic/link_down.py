@@ -10,8 +10,8 @@ from benchmarks.barrier import barrier_file
 from benchmarks.lab_run import all_reduce_bound_s, from_line
 from benchmarks.multi_nic.settings import MTU, RATE
 from dmlcomm.lab import Lab, Options
-from dmlcomm.lab import graph as topology
 from dmlcomm.lab.cpu import CpuMeter
+from dmlcomm.topology import graph as topology
 
 PLACE = "host1:eth1"
 ITERATIONS_BEFORE = 4

@@ -3,10 +3,10 @@
 import os
 from dataclasses import replace
 
-from dmlcomm.lab.units import UNLIMITED
 from dmlcomm.planning import network as planned
 from dmlcomm.planning.pricing import choose
 from dmlcomm.planning.shared_cores import on_shared_cores
+from dmlcomm.topology.shape import UNLIMITED
 
 # What the drivers of links without a rate say (veth).
 FREE_RATE = "10gbit"

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from benchmarks.barrier import barrier_file
 from benchmarks.lab_run import from_line
 from dmlcomm.lab import Lab, Options
-from dmlcomm.lab import graph as topology
 from dmlcomm.lab.cpu import CpuMeter
+from dmlcomm.topology import graph as topology
 
 
 @dataclass

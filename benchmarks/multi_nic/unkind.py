@@ -25,8 +25,8 @@ from benchmarks.multi_nic.settings import (
 )
 from benchmarks.row import Row
 from dmlcomm.lab import Lab, Options
-from dmlcomm.lab import graph as topology
 from dmlcomm.planning import network as planned
+from dmlcomm.topology import graph as topology
 
 OPTIONS = Options(mtu=ETHERNET_MTU, congestion="")
 IN_WORDS = {QUARTER: "a quarter", HALF: "half"}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from benchmarks.ps.cluster import WORKER_TIMEOUT_S, Times
 from dmlcomm._shell import inherited_environment
 from dmlcomm.lab import Lab
-from dmlcomm.lab import graph as topology
+from dmlcomm.topology import graph as topology
 
 PORT = 7000
 STOP_TIMEOUT_S = 20

@@ -19,8 +19,8 @@ from benchmarks.reproduce_bml.paper import (
 from benchmarks.training.models import MODELS
 from benchmarks.training.plan import plan
 from dmlcomm.lab import Lab, Options, build
-from dmlcomm.lab import graph as topology
-from dmlcomm.lab.graph import NodeKind
+from dmlcomm.topology import graph as topology
+from dmlcomm.topology.graph import NodeKind
 
 GST_BYTES = MODELS["lenet5"]().gradient_bytes
 GST_SECONDS = 4.0  # per network, about

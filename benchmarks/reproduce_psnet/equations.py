@@ -19,7 +19,7 @@ port has K times the bandwidth of a worker's. Headers of packets are not counted
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dmlcomm.lab.psnet import spread
+from dmlcomm.topology.psnet import spread
 
 # A packet passes two links between a worker and a server of its module: at the ToR there is one
 # switch, and a circuit switch is a wire.

@@ -15,10 +15,10 @@ from benchmarks.reproduce_psnet.cases import Case
 from benchmarks.reproduce_psnet.equations import moves
 from benchmarks.reproduce_psnet.networks import Network
 from dmlcomm.lab import Lab, sampling
-from dmlcomm.lab import graph as topology
 from dmlcomm.lab.client import Client
-from dmlcomm.lab.graph import NodeKind
-from dmlcomm.lab.psnet import spread
+from dmlcomm.topology import graph as topology
+from dmlcomm.topology.graph import NodeKind
+from dmlcomm.topology.psnet import spread
 
 PORT = 7000
 STOP_TIMEOUT_S = 20

@@ -17,9 +17,9 @@ from benchmarks.reproduce_psnet.equations import (
     joined_transfer_s,
 )
 from benchmarks.simulated import Experiment, Record
-from dmlcomm.lab.psnet import spread, spread_by_rate
 from dmlcomm.simulate.run import Player
 from dmlcomm.simulate.scenario import parse
+from dmlcomm.topology.psnet import spread, spread_by_rate
 
 TORS = 3
 MODEL_BYTES = 200_000_000

@@ -22,8 +22,8 @@ from benchmarks.training import output
 from benchmarks.training.models import MODELS
 from benchmarks.training.plan import plan
 from dmlcomm.lab import Lab
-from dmlcomm.lab import graph as topology
-from dmlcomm.lab.units import parse_link_rate
+from dmlcomm.topology import graph as topology
+from dmlcomm.topology.shape import parse_link_rate
 from examples.demo import LOSS_TOLERANCE
 from examples.demo import SCRIPT as DEMO_SCRIPT
 

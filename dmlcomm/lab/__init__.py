@@ -6,13 +6,14 @@
 `Lab` is the way in from Python, ``dmlcomm lab`` from a shell. Layers, from the top: ``commands``
 (the command line), ``lab`` and ``launch`` (what a user's process does), ``client`` and ``wire``
 (how it speaks to the lab), ``holder`` and ``requests`` (the process that a lab is), ``network`` and
-``shaping`` (netlink), ``builders``, ``routes`` and ``graph`` (pure). Nothing here imports torch.
+``shaping`` (netlink), ``routes`` (pure). `dmlcomm.topology` has the networks. Nothing here imports
+torch.
 """
 
 from dmlcomm.errors import LabError
-from dmlcomm.lab.builders import build
 from dmlcomm.lab.lab import Lab
 from dmlcomm.lab.options import Options
+from dmlcomm.topology.builders import build
 
 __all__ = ["Lab", "LabError", "Options", "build"]
 

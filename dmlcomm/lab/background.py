@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable
 
 from dmlcomm.errors import LabError
-from dmlcomm.lab import graph as topology
 from dmlcomm.lab import load
 from dmlcomm.lab.client import Client
-from dmlcomm.lab.graph import NodeKind
 from dmlcomm.lab.load import Flow
+from dmlcomm.topology import graph as topology
+from dmlcomm.topology.graph import NodeKind
 
 # Of linux/in.h and linux/udp.h.
 _IP_MTU = 14

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from dmlcomm.errors import LabError
-from dmlcomm.lab import graph as topology
 from dmlcomm.lab import load, sampling
 from dmlcomm.lab.client import Client
 from dmlcomm.lab.cpu import CpuMeter, CpuUse
-from dmlcomm.lab.graph import End
 from dmlcomm.lab.sampling import LinkTraffic
-from dmlcomm.lab.units import MOST_RATE_BPS, UNLIMITED
+from dmlcomm.topology import graph as topology
+from dmlcomm.topology.graph import End
+from dmlcomm.topology.shape import MOST_RATE_BPS, UNLIMITED
 from dmlcomm.units import format_rate
 
 TOLERANCE = 0.05

@@ -7,10 +7,10 @@ from typing import Any
 import networkx as nx
 
 from dmlcomm.errors import LabError
-from dmlcomm.lab import graph as topology
 from dmlcomm.lab import wire
 from dmlcomm.lab.processes import kill
 from dmlcomm.lab.wire import Message, Reader
+from dmlcomm.topology import graph as topology
 
 
 class Client:

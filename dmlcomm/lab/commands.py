@@ -15,15 +15,15 @@ from dmlcomm._shell import FAILED, AsJson, Command, application
 from dmlcomm.errors import LabError
 from dmlcomm.lab import background, launch, sampling, wire
 from dmlcomm.lab import check as checks
-from dmlcomm.lab import graph as topology
-from dmlcomm.lab.builders import build
 from dmlcomm.lab.client import Client
 from dmlcomm.lab.draw import draw as draw_graph
 from dmlcomm.lab.environment import parse_assignments
 from dmlcomm.lab.lab import shapes_of, start
 from dmlcomm.lab.options import Options
-from dmlcomm.lab.units import parse_link_rate
 from dmlcomm.lab.views import check_table, console, facts, measured, progress_bar, show_live
+from dmlcomm.topology import graph as topology
+from dmlcomm.topology.builders import build
+from dmlcomm.topology.shape import parse_link_rate
 from dmlcomm.units import format_rate
 
 app = application(help="An emulated cluster with several NICs per host, on this machine.")

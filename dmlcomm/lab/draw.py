@@ -6,9 +6,9 @@ from typing import Any
 import networkx as nx
 
 from dmlcomm.errors import LabError
-from dmlcomm.lab import graph as topology
-from dmlcomm.lab.graph import NodeKind
-from dmlcomm.lab.units import format_link_rate
+from dmlcomm.topology import graph as topology
+from dmlcomm.topology.graph import NodeKind
+from dmlcomm.topology.shape import format_link_rate
 
 COLOURS = {NodeKind.HOST: "#2f6f9f", NodeKind.SWITCH: "#d9822b", NodeKind.ROUTER: "#6b8e23"}
 MARKERS = {NodeKind.HOST: "o", NodeKind.SWITCH: "s", NodeKind.ROUTER: "D"}

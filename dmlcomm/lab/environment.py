@@ -7,8 +7,8 @@ import networkx as nx
 
 from dmlcomm._shell import inherited_environment
 from dmlcomm.errors import LabError
-from dmlcomm.lab import graph as topology
 from dmlcomm.lab.processes import RUN_MARK
+from dmlcomm.topology import graph as topology
 
 # The first run of a lab meets at this port of host 0, the next ones above it.
 FIRST_PORT = 29_500

@@ -19,7 +19,6 @@ from collections.abc import Callable
 from typing import Any
 
 from dmlcomm.errors import LabError
-from dmlcomm.lab import graph as topology
 from dmlcomm.lab import namespaces as ns
 from dmlcomm.lab import wire
 from dmlcomm.lab.isolation import isolate, settle
@@ -27,8 +26,9 @@ from dmlcomm.lab.network import Network
 from dmlcomm.lab.options import Options
 from dmlcomm.lab.processes import kill_marked
 from dmlcomm.lab.requests import Answer, RequestServer
-from dmlcomm.lab.units import apply_changes, take_move
 from dmlcomm.lab.wire import Message, Reader
+from dmlcomm.topology import graph as topology
+from dmlcomm.topology.shape import apply_changes, take_move
 
 
 class Holder:

@@ -13,14 +13,14 @@ from typing import Any
 import networkx as nx
 
 from dmlcomm.errors import LabError
-from dmlcomm.lab import graph as topology
 from dmlcomm.lab import wire
-from dmlcomm.lab.builders import build
 from dmlcomm.lab.client import Client
-from dmlcomm.lab.graph import Link
 from dmlcomm.lab.options import Options
-from dmlcomm.lab.units import Shape, parse_delay_us, parse_link_rate, parse_loss
 from dmlcomm.lab.wire import Message, Reader
+from dmlcomm.topology import graph as topology
+from dmlcomm.topology.builders import build
+from dmlcomm.topology.graph import Link
+from dmlcomm.topology.shape import Shape, parse_delay_us, parse_link_rate, parse_loss
 
 # Thousands of links are built within a minute; a holder that says nothing for so long hangs.
 BUILD_TIMEOUT_S = 60.0

@@ -17,10 +17,10 @@ import networkx as nx
 from dmlcomm._shell import FORWARDED, exit_code, inherited_environment, wait_for
 from dmlcomm.errors import LabError
 from dmlcomm.lab import environment
-from dmlcomm.lab import graph as topology
 from dmlcomm.lab.client import Client
 from dmlcomm.lab.entry import Entry
 from dmlcomm.lab.environment import Job
+from dmlcomm.topology import graph as topology
 
 LAB_IS_GONE = 1
 

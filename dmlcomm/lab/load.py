@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 import networkx as nx
 
-from dmlcomm.lab import graph as topology
 from dmlcomm.lab import namespaces as ns
 from dmlcomm.lab.client import Client
-from dmlcomm.lab.graph import End, NodeKind
+from dmlcomm.topology import graph as topology
+from dmlcomm.topology.graph import End, NodeKind
 
 CHUNK_BYTES = 1 << 20
 

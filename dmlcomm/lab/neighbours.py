@@ -17,8 +17,8 @@ import networkx as nx
 from pyroute2 import IPRoute
 
 from dmlcomm.errors import LabError
-from dmlcomm.lab.graph import End
 from dmlcomm.lab.routes import segments
+from dmlcomm.topology.graph import End
 
 # Leaves room for the management network, the machine itself, and another lab.
 MOST_LEARNED = 256

@@ -20,13 +20,13 @@ from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
 from dmlcomm.errors import LabError
-from dmlcomm.lab import graph as topology
 from dmlcomm.lab import namespaces as ns
 from dmlcomm.lab import neighbours, shaping
-from dmlcomm.lab.graph import MANAGEMENT_INTERFACE, End, Link, NodeKind
 from dmlcomm.lab.options import Options
 from dmlcomm.lab.routes import Hop, Table, routing_table
-from dmlcomm.lab.units import Shape
+from dmlcomm.topology import graph as topology
+from dmlcomm.topology.graph import MANAGEMENT_INTERFACE, End, Link, NodeKind
+from dmlcomm.topology.shape import Shape
 
 # Data interfaces have the kernel indices from 2 on, in level order: rails come in that order.
 FIRST_INDEX = 2

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from dmlcomm.lab.units import parse_mtu
+from dmlcomm.topology.shape import parse_mtu
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import networkx as nx
 
-from dmlcomm.lab.graph import End, NodeKind, ends_of, hosts, links, links_of, nodes_of_kind
+from dmlcomm.topology.graph import End, NodeKind, ends_of, hosts, links, links_of, nodes_of_kind
 
 EVERYWHERE = "0.0.0.0/0"
 

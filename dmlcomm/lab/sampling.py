@@ -4,9 +4,9 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from dmlcomm.lab import graph as topology
 from dmlcomm.lab.client import Client
-from dmlcomm.lab.graph import End, Link
+from dmlcomm.topology import graph as topology
+from dmlcomm.topology.graph import End, Link
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 
 from dmlcomm.errors import LabError
 from dmlcomm.lab import loss
-from dmlcomm.lab.units import Shape
+from dmlcomm.topology.shape import Shape
 
 BURST_US = 2_000
 QUEUE_US = 20_000

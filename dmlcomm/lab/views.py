@@ -10,12 +10,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from dmlcomm import _shell
-from dmlcomm.lab import graph as topology
 from dmlcomm.lab import sampling
 from dmlcomm.lab.check import Result
 from dmlcomm.lab.client import Client
 from dmlcomm.lab.sampling import Direction, LinkTraffic
-from dmlcomm.lab.units import Shape
+from dmlcomm.topology import graph as topology
+from dmlcomm.topology.shape import Shape
 from dmlcomm.units import format_bytes, format_rate
 
 console = _shell.console(highlight=False)

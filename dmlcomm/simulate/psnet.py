@@ -12,11 +12,11 @@ import itertools
 from collections.abc import Sequence
 
 from dmlcomm.errors import LabError
-from dmlcomm.lab import graph as topology
-from dmlcomm.lab.builders import build
-from dmlcomm.lab.psnet import SERVER
-from dmlcomm.lab.units import Shape
 from dmlcomm.simulate.trunks import Trunk
+from dmlcomm.topology import graph as topology
+from dmlcomm.topology.builders import build
+from dmlcomm.topology.psnet import SERVER
+from dmlcomm.topology.shape import Shape
 
 PREFIX = "psnet:"
 

@@ -8,13 +8,13 @@ from typing import Any
 import networkx as nx
 
 from dmlcomm.errors import LabError
-from dmlcomm.lab import graph as topology
 from dmlcomm.planning import network as networks
 from dmlcomm.planning.network import PlannedNetwork
 from dmlcomm.planning.sizes import element_bytes, parse_size
 from dmlcomm.simulate import push_pull, trunks
 from dmlcomm.simulate.fields import Fields, ScenarioError, check_number, load_yaml
 from dmlcomm.simulate.psnet import PREFIX, Psnet
+from dmlcomm.topology import graph as topology
 from dmlcomm.units import parse_rate
 
 NETWORK_KEYS = ("topology", "rate", "ranks_per_host", "mtu", "ecmp", "resolution")

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import networkx as nx
 
-from dmlcomm.lab import graph as topology
-from dmlcomm.lab.builders import LEVEL_OF_CORE, build
-from dmlcomm.lab.graph import NodeKind
-from dmlcomm.lab.units import Shape
+from dmlcomm.topology import graph as topology
+from dmlcomm.topology.builders import LEVEL_OF_CORE, build
+from dmlcomm.topology.graph import NodeKind
+from dmlcomm.topology.shape import Shape
 
 TREES = ("fattree:", "clos:")
 

@@ -4,7 +4,7 @@ import functools
 from typing import Any
 
 from dmlcomm.lab import Lab
-from dmlcomm.lab import graph as topology
+from dmlcomm.topology import graph as topology
 
 
 def on_host(lab: Lab, host: str, **environment: str) -> dict[str, Any]:

@@ -15,10 +15,10 @@ from dmlcomm._shell import AsJson, application, console, fail, inherited_environ
 from dmlcomm.errors import LabError, SwitchError
 from dmlcomm.lab.client import Client
 from dmlcomm.lab.entry import Entry
-from dmlcomm.lab.graph import NodeKind
 from dmlcomm.lab.wire import Message
 from dmlcomm.prio.switch.marks import Mark
 from dmlcomm.prio.switch.settings import MOST_QUEUES, Settings
+from dmlcomm.topology.graph import NodeKind
 from dmlcomm.units import format_bytes, format_rate, parse_rate
 
 app = application(help="A Linux bridge that sends packets of urgent operations first.")

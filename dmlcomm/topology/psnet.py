@@ -18,8 +18,8 @@ from dataclasses import replace
 
 import networkx as nx
 
-from dmlcomm.lab.graph import End, add_host, add_link, add_switch, matched, new_graph, require
-from dmlcomm.lab.units import MOST_RATE_BPS, Shape
+from dmlcomm.topology.graph import End, add_host, add_link, add_switch, matched, new_graph, require
+from dmlcomm.topology.shape import MOST_RATE_BPS, Shape
 from dmlcomm.units import format_rate
 
 FORM = "psnet:P,W,R[,K=x][@i,j,...]"

@@ -27,7 +27,7 @@ from typing import Any
 import networkx as nx
 
 from dmlcomm.errors import LabError
-from dmlcomm.lab.units import Shape
+from dmlcomm.topology.shape import Shape
 
 MANAGEMENT_INTERFACE = "mgmt0"
 MANAGEMENT_NETWORK = ipaddress.ip_network("10.255.0.0/16")

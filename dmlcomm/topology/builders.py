@@ -35,8 +35,8 @@ import networkx as nx
 
 from dmlcomm.bml import grid
 from dmlcomm.errors import LabError
-from dmlcomm.lab import psnet
-from dmlcomm.lab.graph import (
+from dmlcomm.topology import psnet
+from dmlcomm.topology.graph import (
     MAX_HOSTS,
     End,
     add_host,
@@ -47,7 +47,7 @@ from dmlcomm.lab.graph import (
     new_graph,
     require,
 )
-from dmlcomm.lab.units import Shape
+from dmlcomm.topology.shape import Shape
 
 # Limits of one byte of an address: ports of a switch, switches of a level, levels below the
 # management network's 255.
