@@ -230,16 +230,24 @@ class PsServer:
         set: Callable[[str, bytes], None],  # noqa: A002
         get: Callable[[str], str | bytes],
         timeout_s: float,
+        tree: int = 0,
     ) -> None:
         """Meets the worker and serves it from then on; a session that it still has ends first.
 
         rails: (interface, address); the i-th meets the worker's i-th. first_rail: the one to use
-        while it works; -1 stripes over all.
+        while it works; -1 stripes over all. tree: of a proxy; refused once `end_tree` has ended it.
         """
     def create_model(
-        self, model: int, spec: PsModelSpec, python_rule: Callable[..., None] | None = None
+        self,
+        model: int,
+        spec: PsModelSpec,
+        python_rule: Callable[..., None] | None = None,
+        base: int = 0,
     ) -> None:
-        """The same spec again does nothing; another one is a ValueError that shows both."""
+        """The same spec again does nothing; another one is a ValueError that shows both.
+
+        base: of a proxy's model: weights that come from above contain all clocks before it.
+        """
     def seal(self, model: int) -> None:
         """The first values are there: pulls are answered from now on."""
     def is_sealed(self, model: int) -> bool: ...
@@ -268,8 +276,19 @@ class PsServer:
     ) -> None: ...
     def start_up(self, expected: list[int]) -> None:
         """Of a proxy: all workers of the job have come, these of them below this proxy."""
-    def take_in(self, worker: int) -> None:
-        """The worker has registered with a proxy: it is not gone any more."""
+    def fetch_values(self, model: int) -> None:
+        """Of a proxy: asks for the weights of a model that has first values."""
+    def carry(self, worker: int) -> None:
+        """The worker comes by a proxy from now on: its own connection ends, and it counts on."""
+    def hold(self, model: int, worker: int) -> int:
+        """The worker counts from now on; the clock that it begins at."""
+    def version(self, model: int) -> int:
+        """All pieces contain all clocks before it."""
+    def has_lost_proxy(self) -> bool:
+        """Whether the connection of a proxy has ended."""
+    def end_tree(self) -> int:
+        """Ends the connections of all proxies; what has come by them and is in no version is
+        forgotten. The number of the next tree."""
     def gone(self) -> list[int]:
         """Workers that have left or were lost."""
     def give_up(self, worker: int) -> None:
@@ -304,7 +323,9 @@ class PsClient:
         set: Callable[[str, bytes], None],  # noqa: A002
         get: Callable[[str], str | bytes],
         timeout_s: float,
-    ) -> None: ...
+        by_proxy: bool = False,
+    ) -> None:
+        """by_proxy: pushes are kept until a version at the server contains them, and repeated."""
     def add_model(self, model: int, spec: PsModelSpec, clock: int = 0) -> None: ...
     def clock_of(self, model: int) -> int: ...
     def disconnect(self, server: int, reason: str) -> None:
@@ -314,6 +335,10 @@ class PsClient:
     def confirm_lost(self, server: int) -> None:
         """With replicas: the other servers say that this one is lost for all workers."""
     def lost_for_all(self) -> list[int]: ...
+    def idle(self) -> bool:
+        """Whether nothing has to be repeated, whatever connection is lost."""
+    def flush(self, timeout_s: float) -> bool:
+        """Waits until no push of a closed clock would be lost with a proxy."""
     # The memory must live until the operation is done. wait: the caller waits for the operation at
     # once.
     def start_set(self, model: int, memory: PsMemory) -> PsOperation: ...

@@ -3,14 +3,17 @@
 import contextlib
 import json
 import os
+import signal
 import stat
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
-from dmlcomm import PsError, PsModelError, PsRefusedError
+from dmlcomm import PsModelError, PsRefusedError
 from dmlcomm.proxy.proxy import Proxy, ProxyOptions
 from dmlcomm.ps import Client, tree
 from dmlcomm.ps.worker import redirect
@@ -29,8 +32,11 @@ def proxies(folder, num, shape="auto"):
 
 
 def attach(path, addresses, worker, token=""):
-    there = redirect.redirected(path, addresses.split(","), token, False, DEADLINE_S)
-    return Client(there, worker=worker, token=token, timeout_s=DEADLINE_S)
+    return Client(addresses, worker=worker, token=token, timeout_s=DEADLINE_S, proxy=path)
+
+
+def way(proxy, addresses, uses_tls=False):
+    return redirect.Route(proxy, addresses.split(","), "", uses_tls).first(DEADLINE_S)
 
 
 # --- trees
@@ -128,25 +134,172 @@ def test_the_others_go_on_without_a_worker_that_is_killed(tmp_path):
         assert process.wait(DEADLINE_S) < 0
 
 
-def test_workers_are_told_that_their_proxy_has_ended(tmp_path):
-    with servers() as addresses:
-        with proxies(tmp_path, 1) as [path]:
-            there = redirect.redirected(path, addresses.split(","), "", False, DEADLINE_S)
-            client = Client(there, worker=0, timeout_s=DEADLINE_S, reconnect_timeout_s=0)
-            client.init("w", np.zeros(10, np.float32))
-        with pytest.raises(PsError, match="lost server"):
-            client.push_pull("w", np.ones(10, np.float32))
-        client.close(wait=False)
+# --- failures
 
 
-def test_workers_are_told_that_the_server_has_ended(tmp_path):
-    with proxies(tmp_path, 1) as [path]:
-        with servers() as addresses:
-            client = attach(path, addresses, 0)
-            client.init("w", np.zeros(10, np.float32))
-        with pytest.raises(PsError, match="has lost its parent"):
-            client.push_pull("w", np.ones(10, np.float32))
-        client.close(wait=False)
+class ProxyProcess:
+    """`dmlcomm proxy serve`, to be killed or stopped; the block ends it."""
+
+    def __init__(self, path, shape):
+        command = [sys.executable, "-m", "dmlcomm", "proxy", "serve", "--socket", path]
+        self.process = subprocess.Popen(
+            [*command, "--tree", shape, "--log-level", "error"],
+            env=clean_environment(),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert "listens at" in self.process.stdout.readline()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.kill()
+
+    def kill(self):
+        self.process.kill()
+        self.process.communicate()
+
+
+class Training:
+    """Two workers at each of some proxies push distinct integers, and compare every sum.
+
+    Weights are integers, so a push that is lost or counted twice stays in all later sums.
+    """
+
+    def __init__(self, paths, addresses):
+        self.num = 2 * len(paths)
+        self._paths, self._addresses = paths, addresses
+        self._changed = threading.Condition()
+        self._clocks = [0] * self.num
+        self._ways = [False] * self.num
+        self._last = 2**62
+        self._error = None
+
+    def __enter__(self):
+        self._pool = ThreadPoolExecutor(self.num)
+        self._futures = [self._pool.submit(self._run, worker) for worker in range(self.num)]
+        return self
+
+    def __exit__(self, *_):
+        with self._changed:
+            self._last = max(self._clocks) + 20
+        errors = [future.exception(DEADLINE_S) for future in self._futures]
+        self._pool.shutdown()
+        assert errors == [None] * self.num
+
+    def wait_for_clocks(self, more=2):
+        """Until all workers have gone on."""
+        with self._changed:
+            goals = [clock + more for clock in self._clocks]
+        self._wait(lambda: all(c >= goal for c, goal in zip(self._clocks, goals, strict=True)))
+
+    def wait_for_ways(self, ways):
+        """Until the workers go by proxies, or not, as `ways` has it by proxy."""
+        expected = [way for way in ways for _ in range(2)]
+        self._wait(lambda: self._ways == expected)
+
+    def _wait(self, holds):
+        with self._changed:
+            done = self._changed.wait_for(lambda: self._error or holds(), DEADLINE_S)
+            assert done, (self._clocks, self._ways)
+            assert self._error is None, self._error
+
+    def _run(self, worker):
+        try:
+            with attach(self._paths[worker // 2], self._addresses, worker) as client:
+                self._train(client, worker)
+        except BaseException as error:
+            with self._changed:
+                self._error = error
+                self._changed.notify_all()
+            raise
+
+    def _train(self, client, worker):
+        places = np.arange(COUNT, dtype=np.int64)
+        expected = np.zeros(COUNT, np.int64)
+        client.init("w", expected, rule="add", reduce="sum")
+        clock = 0
+        while clock < self._last:
+            gradient = (places + clock + 1) * (worker + 1)
+            if clock % 3 == 0:  # acknowledged by the proxy, long before it is in a version
+                client.push("w", gradient)
+                client.clock()
+                seen = client.pull("w")
+            else:
+                seen = client.push_pull("w", gradient)
+            expected += (places + clock + 1) * (self.num * (self.num + 1) // 2)
+            clock += 1
+            assert (seen == expected).all(), f"worker {worker}, clock {clock}"
+            with self._changed:
+                self._clocks[worker] = clock
+                self._ways[worker] = client.by_proxy
+                self._changed.notify_all()
+
+
+@contextlib.contextmanager
+def training(folder, num_proxies, num_servers, shape):
+    """The proxies, and what trains with them."""
+    with contextlib.ExitStack() as stack:
+        addresses = stack.enter_context(servers(num_servers, workers=2 * num_proxies))
+        paths = [f"{folder}/{i}.sock" for i in range(num_proxies)]
+        started = [stack.enter_context(ProxyProcess(path, shape)) for path in paths]
+        running = stack.enter_context(Training(paths, addresses))
+        running.wait_for_clocks()
+        yield started, running, lambda i: stack.enter_context(ProxyProcess(paths[i], shape))
+
+
+@pytest.mark.parametrize(("num_servers", "shape"), [(1, "chain"), (2, "binary")])
+def test_an_inner_proxy_that_is_killed_is_masked_and_may_return(tmp_path, num_servers, shape):
+    with training(tmp_path, 3, num_servers, shape) as (started, running, start):
+        started[0].kill()
+        running.wait_for_clocks()
+        running.wait_for_ways([False, True, True])
+        start(0)
+        running.wait_for_ways([True] * 3)
+        running.wait_for_clocks()
+
+
+def test_workers_go_direct_when_all_proxies_are_killed(tmp_path):
+    with training(tmp_path, 2, 2, "chain") as (started, running, start):
+        for proxy in started:
+            proxy.kill()
+        running.wait_for_clocks()
+        running.wait_for_ways([False, False])
+        start(1)
+        running.wait_for_ways([False, True])
+        running.wait_for_clocks()
+
+
+def test_a_proxy_that_sleeps_is_done_without_and_comes_back(tmp_path):
+    with training(tmp_path, 3, 1, "chain") as (started, running, _):
+        started[1].process.send_signal(signal.SIGSTOP)
+        running.wait_for_ways([True, False, True])
+        running.wait_for_clocks()
+        started[1].process.send_signal(signal.SIGCONT)
+        running.wait_for_ways([True] * 3)
+        running.wait_for_clocks()
+
+
+def test_a_proxy_may_die_before_there_is_a_model(tmp_path):
+    def train(worker, paths, addresses, meet):
+        with attach(paths[worker], addresses, worker) as client:
+            meet.wait(DEADLINE_S)
+            return client.init("w", np.full(COUNT, worker)).tolist()[-1]
+
+    meet = threading.Barrier(3)
+    paths = [f"{tmp_path}/{i}.sock" for i in range(2)]
+    with (
+        servers(2, workers=2) as addresses,
+        ProxyProcess(paths[0], "chain") as first,
+        ProxyProcess(paths[1], "chain"),
+        ThreadPoolExecutor(2) as pool,
+    ):
+        futures = [pool.submit(train, i, paths, addresses, meet) for i in range(2)]
+        meet.wait(DEADLINE_S)
+        first.kill()
+        seen = {future.result(DEADLINE_S) for future in futures}
+    assert len(seen) == 1
 
 
 # --- admission
@@ -176,7 +329,7 @@ def test_jobs_that_are_not_carried_are_told_why(tmp_path):
         ):
             attach(path, addresses, 0, token="guess")
         with pytest.raises(PsRefusedError, match="no job with TLS"):
-            redirect.redirected(path, ["127.0.0.1:1"], "", True, DEADLINE_S)
+            way(path, "127.0.0.1:1", uses_tls=True)
         assert redirect.ask(path, {"status": True}, DEADLINE_S) == {"jobs": []}
 
 
@@ -195,12 +348,14 @@ def test_auto_takes_a_proxy_that_is_there(tmp_path, monkeypatch):
     path = f"{tmp_path}/0.sock"
     monkeypatch.setattr(redirect, "default_sockets", lambda: [path])
     with servers() as addresses:
-        assert redirect.redirected("auto", [addresses], "", False, DEADLINE_S) == [addresses]
+        assert way("auto", addresses) == ([addresses], False)
         with proxies(tmp_path, 1):
-            assert redirect.redirected("auto", [addresses], "", False, DEADLINE_S) != [addresses]
-            assert redirect.redirected("none", [addresses], "", False, DEADLINE_S) == [addresses]
+            there, by_proxy = way("auto", addresses)
+            assert by_proxy
+            assert there != [addresses]
+            assert way("none", addresses) == ([addresses], False)
             # It does not carry TLS; then workers go direct.
-            assert redirect.redirected("auto", [addresses], "", True, DEADLINE_S) == [addresses]
+            assert way("auto", addresses, uses_tls=True) == ([addresses], False)
 
 
 # --- commands

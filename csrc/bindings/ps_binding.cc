@@ -140,17 +140,17 @@ std::shared_ptr<const ps::Rule> rule_of(const ModelSpec& spec, const py::object&
 }
 
 void join(Server& server, uint32_t worker, const Rails& rails, int first_rail, py::object set,
-          py::object get, double timeout_s) {
+          py::object get, double timeout_s, uint64_t tree) {
   auto rendezvous = make_rendezvous(std::move(set), std::move(get));
   const py::gil_scoped_release release;
-  check(server.join({worker, to_rails(rails), first_rail, to_ms(timeout_s)}, rendezvous));
+  check(server.join({worker, to_rails(rails), first_rail, to_ms(timeout_s)}, rendezvous, tree));
 }
 
 void create_model(Server& server, uint32_t model, const ModelSpec& spec,
-                  const py::object& python_rule) {
+                  const py::object& python_rule, uint64_t base) {
   auto rule = rule_of(spec, python_rule);
   const py::gil_scoped_release release;
-  check(server.create_model(model, spec, std::move(rule)));
+  check(server.create_model(model, spec, std::move(rule), base));
 }
 
 py::dict server_status(Server& server) {
@@ -283,9 +283,9 @@ void bind_server(py::module_& module) {
            py::arg("server"), py::arg("num_servers"), py::arg("num_workers"),
            py::arg("transport") = "auto", py::arg("window_bytes") = 0)
       .def("join", &join, py::arg("worker"), py::arg("rails"), py::arg("first_rail"),
-           py::arg("set"), py::arg("get"), py::arg("timeout_s"))
+           py::arg("set"), py::arg("get"), py::arg("timeout_s"), py::arg("tree") = 0)
       .def("create_model", &create_model, py::arg("model"), py::arg("spec"),
-           py::arg("python_rule") = py::none())
+           py::arg("python_rule") = py::none(), py::arg("base") = 0)
       .def(
           "seal", [](Server& server, uint32_t model) { check(server.seal(model)); }, kRelease)
       .def("is_sealed", &Server::is_sealed, kRelease)
@@ -311,7 +311,12 @@ void bind_server(py::module_& module) {
            py::arg("clock"), py::arg("workers"), py::arg("shards"))
       .def("give_up", &Server::give_up, kRelease, py::arg("worker"))
       .def("start_up", &Server::start_up, kRelease, py::arg("expected"))
-      .def("take_in", &Server::take_in, kRelease, py::arg("worker"))
+      .def("fetch_values", &Server::fetch_values, kRelease, py::arg("model"))
+      .def("carry", &Server::carry, kRelease, py::arg("worker"))
+      .def("hold", &Server::hold, kRelease, py::arg("model"), py::arg("worker"))
+      .def("version", &Server::version, kRelease, py::arg("model"))
+      .def("has_lost_proxy", &Server::has_lost_proxy, kRelease)
+      .def("end_tree", &Server::end_tree, kRelease)
       .def("gone", &Server::gone, kRelease)
       .def("close", &Server::close, kRelease);
 }
@@ -390,10 +395,11 @@ Client::RowMemory to_rows(uint32_t space, uintptr_t numbers, uint64_t num_rows, 
 }
 
 void connect(const std::shared_ptr<Client>& client, uint32_t server, const Rails& rails,
-             int first_rail, py::object set, py::object get, double timeout_s) {
+             int first_rail, py::object set, py::object get, double timeout_s, bool by_proxy) {
   auto rendezvous = make_rendezvous(std::move(set), std::move(get));
   const py::gil_scoped_release release;
-  check(client->connect({server, to_rails(rails), first_rail, to_ms(timeout_s)}, rendezvous));
+  check(client->connect({server, to_rails(rails), first_rail, to_ms(timeout_s), by_proxy},
+                        rendezvous));
 }
 
 py::list client_rails(Client& client) {
@@ -494,7 +500,7 @@ void bind_client(py::module_& module) {
            py::arg("worker"), py::arg("num_servers"), py::arg("first_sequence"),
            py::arg("transport") = "auto")
       .def("connect", &connect, py::arg("server"), py::arg("rails"), py::arg("first_rail"),
-           py::arg("set"), py::arg("get"), py::arg("timeout_s"))
+           py::arg("set"), py::arg("get"), py::arg("timeout_s"), py::arg("by_proxy") = false)
       .def(
           "add_model",
           [](Client& client, uint32_t model, const ModelSpec& spec, uint64_t clock) {
@@ -509,6 +515,10 @@ void bind_client(py::module_& module) {
       .def("lost", &Client::lost, kRelease)
       .def("confirm_lost", &Client::confirm_lost, kRelease, py::arg("server"))
       .def("lost_for_all", &Client::lost_for_all, kRelease)
+      .def("idle", &Client::idle, kRelease)
+      .def(
+          "flush", [](Client& client, double timeout_s) { return client.flush(to_ms(timeout_s)); },
+          kRelease, py::arg("timeout_s"))
       .def("rails", &client_rails)
       .def("close", &Client::close, kRelease);
   bind_starts(bound);

@@ -164,8 +164,10 @@ void Uplink::ask_for_values(const std::shared_ptr<ps::Model>& model, uint32_t sh
              if (i == last) model->take_values();
            });
   }
-  Command command = command_of(CommandKind::pull, model->options().model, shard, clock);
-  command.staleness = 0;
+  // All clocks before `clock`. Not as an exact pull, which would get the weights while they change:
+  // the worker that this is for may not hold a clock at the parent yet.
+  Command command = command_of(CommandKind::pull, model->options().model, shard, clock + 1);
+  command.staleness = 1;
   send_command(command);
 }
 

@@ -12,6 +12,8 @@ namespace {
 
 // A server that does not confirm the goodbye of a worker within this time is left anyway.
 constexpr double kLeaveTimeoutS = 5.0;
+// A worker that waits until its pushes are safe asks this often.
+constexpr double kAskAgainS = 0.25;
 
 // The memory that an operation over pieces keeps alive until it is done.
 struct StagedPieces {
@@ -74,18 +76,116 @@ Status Client::connect(const PairOptions& options,
       meet(kWorkerRank, options_.worker, options, options_.config, std::move(rendezvous));
   if (!connected.ok()) return connected.status();
   const bool shares_memory = (*connected)->shares_memory();
-  auto link = std::make_shared<ServerLink>(std::move(*connected));
+  auto link = std::make_shared<ServerLink>(std::move(*connected), options.by_proxy);
   std::lock_guard starting(start_mutex_);
   uses_huge_pages_ |= shares_memory;
-  for (const auto& [model, state] : models_) {
-    const uint64_t clock = oldest_clock(model, state);
-    if (clock < state.clock) behind_.emplace(options.other, model);
-    send_command(link, clock_command(CommandKind::attach, model, clock), true);
+  std::shared_ptr<ServerLink> old;
+  {
+    // Pushes that the old connection has acknowledged are kept by now, or will be repeated.
+    std::lock_guard lock(mutex_);
+    old = std::move(links_[options.other]);
   }
+  if (old != nullptr) old->fail("the worker connects anew");
+  for (const auto& [model, state] : models_) attach(options.other, link, model, state);
   any_behind_.store(!behind_.empty());
   std::lock_guard lock(mutex_);
   links_[options.other] = std::move(link);
   return Status();
+}
+
+// Takes part from the oldest clock of which something may have to be repeated, repeats what was
+// kept, clock by clock, and is at its clock again; unless operations have to be repeated before.
+void Client::attach(uint32_t server, const std::shared_ptr<ServerLink>& link, uint32_t model,
+                    const ModelState& state) {
+  const uint64_t clock = oldest_clock(model, state);
+  const std::vector<KeptPushes::Push> kept = kept_.of(server, model);
+  uint64_t reached = kept.empty() ? clock : std::min(clock, kept.front()->command.clock);
+  send_command(link, clock_command(CommandKind::attach, model, reached), true);
+  for (const KeptPushes::Push& push : kept) {
+    const uint64_t next = std::min(clock, push->command.clock);
+    if (next > reached) send_command(link, clock_command(CommandKind::clock, model, next), false);
+    reached = std::max(reached, next);
+    repeat(server, link, push);
+  }
+  if (clock > reached) send_command(link, clock_command(CommandKind::clock, model, clock), false);
+  if (clock < state.clock) behind_.emplace(server, model);
+}
+
+void Client::repeat(uint32_t server, const std::shared_ptr<ServerLink>& link,
+                    const KeptPushes::Push& push) {
+  Command command = push->command;
+  command.unfinished = oldest_sequence();
+  send_command(link, command, true, [this, server, link, push](const auto& bytes, const auto& got) {
+    const Result<Answer> answer = decode_answer(bytes);
+    if (!got.ok() || !answer.ok()) return;  // the connection is lost
+    if (link->by_proxy()) {
+      kept_.forget_before(server, push->command.model, answer->version);
+    } else {
+      kept_.forget(server, push->command.sequence);
+    }
+  });
+  for (Span span : push->up) {
+    link->up().add({span, false, [push](const Status&) {}, command.ticket});
+  }
+}
+
+// Its copy closes no clock: clocks are closed by commands of their own when it is repeated.
+bool Client::keep(uint32_t server, const std::shared_ptr<ServerLink>& link, const Command& command,
+                  const std::vector<Span>& up) {
+  auto push = std::make_shared<KeptPush>(command, up);
+  push->command.kind = CommandKind::push;
+  push->command.staleness = kNoBound;
+  push->command.waits = false;
+  std::lock_guard lock(mutex_);
+  if (links_[server] != link) return false;
+  kept_.add(server, std::move(push));
+  return true;
+}
+
+bool Client::idle() {
+  std::lock_guard starting(start_mutex_);
+  return kept_.empty() && std::all_of(unfinished_.begin(), unfinished_.end(), [](const auto& weak) {
+           const OperationPtr operation = weak.lock();
+           return operation == nullptr || operation->finished();
+         });
+}
+
+// A connection that is lost meanwhile, and replaced, is asked again.
+bool Client::flush(std::chrono::milliseconds timeout) {
+  const auto is_safe = [this] {
+    std::lock_guard starting(start_mutex_);
+    for (const auto& [model, state] : models_) {
+      for (uint32_t server = 0; server < options_.num_servers; ++server) {
+        const auto kept = kept_.of(server, model);
+        if (!kept.empty() && kept.front()->command.clock < state.clock) return false;
+      }
+    }
+    return true;
+  };
+  const Deadline deadline = Deadline::after_ns(timeout.count() * kNsPerMs);
+  while (!is_safe() && !deadline.expired()) {
+    for (uint32_t server = 0; server < options_.num_servers; ++server) ask_for_version(server);
+    (void)kept_.events().wait_until(Deadline::after_s(kAskAgainS), is_safe);
+  }
+  return is_safe();
+}
+
+void Client::ask_for_version(uint32_t server) {
+  std::lock_guard starting(start_mutex_);
+  const std::shared_ptr<ServerLink> to = link(server);
+  if (to == nullptr || !to->by_proxy()) return;
+  for (const auto& [model, state] : models_) {
+    const auto kept = kept_.of(server, model);
+    if (kept.empty() || kept.front()->command.clock >= state.clock) continue;
+    Command command = clock_command(CommandKind::confirm, model, state.clock);
+    command.shard = server;
+    command.staleness = 0;
+    send_command(to, command, true,
+                 [this, server, model = model](const auto& bytes, const auto& got) {
+                   const Result<Answer> answer = decode_answer(bytes);
+                   if (got.ok() && answer.ok()) kept_.forget_before(server, model, answer->version);
+                 });
+  }
 }
 
 // `attach` and `clock`.
@@ -180,7 +280,7 @@ uint64_t Client::oldest_clock(uint32_t model, const ModelState& state) {
 
 // The smallest sequence number of a push that may have to be repeated.
 uint64_t Client::oldest_sequence() const {
-  uint64_t sequence = next_sequence_;
+  uint64_t sequence = std::min(next_sequence_, kept_.oldest_sequence());
   for (const auto& weak : unfinished_) {
     const OperationPtr operation = weak.lock();
     if (operation != nullptr && !operation->finished() && operation->pushes()) {
@@ -256,7 +356,8 @@ Result<uint64_t> Client::clock_of(uint32_t model) {
 }
 
 void Client::send_command(const std::shared_ptr<ServerLink>& link, const Command& command,
-                          bool answered, std::function<void()> done) {
+                          bool answered,
+                          std::function<void(const AnswerBytes&, const Status&)> done) {
   struct Memory {
     CommandBytes command;
     AnswerBytes answer;
@@ -268,7 +369,9 @@ void Client::send_command(const std::shared_ptr<ServerLink>& link, const Command
   if (answered) {
     link->answers().add({{memory->answer.data(), kAnswerBytes},
                          false,
-                         [memory, link, done = std::move(done)](const Status&) { done(); },
+                         [memory, link, done = std::move(done)](const Status& status) {
+                           done(memory->answer, status);
+                         },
                          command.ticket});
   }
   link->commands().add({{memory->command.data(), kCommandBytes},
@@ -479,7 +582,7 @@ void Client::close() {
   for (const auto& link : links) {
     if (link == nullptr || !link->works()) continue;
     ++farewell->num_missing;
-    send_command(link, Command(), true, [farewell] {
+    send_command(link, Command(), true, [farewell](const AnswerBytes&, const Status&) {
       --farewell->num_missing;
       farewell->answered.signal();
     });

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <limits>
 #include <map>
@@ -20,6 +21,7 @@
 #include "memory/huge_pages.h"
 #include "ps/client_memory.h"
 #include "ps/client_operation.h"
+#include "ps/kept_pushes.h"
 #include "ps/pair.h"
 
 namespace dmlcomm::ps {
@@ -45,7 +47,8 @@ class Client final : private LinkDirectory {
   explicit Client(ClientOptions options);
   ~Client() override;
 
-  // Connects to a server; again after it was lost.
+  // Connects to a server, or to the proxy that stands in for it; again after it was lost. What
+  // a proxy has acknowledged, and no version contains yet, is repeated.
   Status connect(const PairOptions& options, std::shared_ptr<transport::Rendezvous> rendezvous);
 
   // The worker takes part in the model from `clock` on.
@@ -57,6 +60,10 @@ class Client final : private LinkDirectory {
   // With replicas: the other servers say that this one is lost for all workers.
   void confirm_lost(uint32_t server);
   std::vector<uint32_t> lost_for_all();
+  // Nothing has to be repeated, whatever connection is lost.
+  bool idle();
+  // Waits until nothing of closed clocks would be lost with a proxy; false after `timeout`.
+  bool flush(std::chrono::milliseconds timeout);
   // Repeats the missing tasks of a stuck operation, once its servers are connected again.
   void retry(const OperationPtr& operation);
 
@@ -110,6 +117,11 @@ class Client final : private LinkDirectory {
   std::shared_ptr<ServerLink> link(uint32_t server) override;
   void lose(uint32_t server, const std::shared_ptr<ServerLink>& link,
             const Status& reason) override;
+  bool keep(uint32_t server, const std::shared_ptr<ServerLink>& link, const Command& command,
+            const std::vector<Span>& up) override;
+  void learn_version(uint32_t server, uint32_t model, uint64_t version) override {
+    kept_.forget_before(server, model, version);
+  }
   uint64_t lost_servers() override { return lost_servers_.load(); }
   uint64_t suspected_servers() override { return suspected_servers_.load(); }
   void learn_lost_servers(uint64_t lost) override;
@@ -124,7 +136,13 @@ class Client final : private LinkDirectory {
                      std::shared_ptr<void> memory, bool inline_wait);
   void send_command(
       const std::shared_ptr<ServerLink>& link, const Command& command, bool answered,
-      std::function<void()> done = [] {});
+      std::function<void(const AnswerBytes&, const Status&)> done = [](const AnswerBytes&,
+                                                                       const Status&) {});
+  void attach(uint32_t server, const std::shared_ptr<ServerLink>& link, uint32_t model,
+              const ModelState& state);
+  void repeat(uint32_t server, const std::shared_ptr<ServerLink>& link,
+              const KeptPushes::Push& push);
+  void ask_for_version(uint32_t server);
   void send_to_all(const Command& command, bool answered);
   void on_finished() override;
   Command clock_command(CommandKind kind, uint32_t model, uint64_t clock) const;
@@ -152,6 +170,8 @@ class Client final : private LinkDirectory {
   std::mutex models_mutex_;
   std::mutex mutex_;
   std::vector<std::shared_ptr<ServerLink>> links_;  // guarded by mutex_
+
+  KeptPushes kept_;
 };
 
 }  // namespace dmlcomm::ps

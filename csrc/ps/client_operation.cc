@@ -49,6 +49,7 @@ void ClientOperation::attempt(Progress& progress, uint32_t server, bool pushes, 
   auto attempt = std::make_shared<Attempt>();
   attempt->server = server;
   attempt->link = links_.link(server);
+  attempt->pushes = pushes;
   attempt->pulls = pulls;
   if (attempt->link == nullptr) return;
   const Task& task = progress.task;
@@ -61,8 +62,8 @@ void ClientOperation::attempt(Progress& progress, uint32_t server, bool pushes, 
     command.kind = without_push(command.kind);
     if (task.command.kind == CommandKind::push_pull) ++command.clock;
   }
+  attempt->head = command;
   attempt->command = encode(command);
-  attempt->ticket = command.ticket;
   const bool sends_up = pushes || command.kind == CommandKind::pull_rows;
   attempt->num_missing = 1 + (sends_up ? task.up.size() : 0) + (pulls ? task.down.size() : 1);
   progress.attempts.push_back(attempt);
@@ -89,7 +90,7 @@ void ClientOperation::add_message(const std::shared_ptr<Attempt>& attempt, Feede
                 }
                 self->changed_.notify_all();
               },
-              attempt->ticket});
+              attempt->head.ticket});
 }
 
 // True once all of its messages are through or have failed.
@@ -111,24 +112,39 @@ bool ClientOperation::wait_for(Attempt& attempt, Deadline deadline) {
   }
 }
 
-void ClientOperation::settle_attempt(Progress& progress, Attempt& attempt) {
-  Status status;
+// `version`: the pieces at the server contain all clocks before it.
+Status ClientOperation::take_answer(Attempt& attempt, uint64_t* version) {
   {
     std::lock_guard lock(mutex_);
-    status = attempt.status;
+    if (!attempt.status.ok()) return attempt.status;
   }
-  if (status.ok() && !attempt.pulls) {
-    const Result<Answer> answer = decode_answer(attempt.answer);
-    if (answer.ok()) links_.learn_lost_servers(answer->lost_servers);
-    status = answer.status();
-  }
+  *version = attempt.head.needed();
+  if (attempt.pulls) return Status();
+  const Result<Answer> answer = decode_answer(attempt.answer);
+  if (!answer.ok()) return answer.status();
+  links_.learn_lost_servers(answer->lost_servers);
+  *version = answer->version;
+  return Status();
+}
+
+void ClientOperation::settle_attempt(Progress& progress, Attempt& attempt) {
+  uint64_t version = 0;
+  const Status status = take_answer(attempt, &version);
   if (!status.ok()) {
     attempt.link->fail(status.message());
     links_.lose(attempt.server, attempt.link, status);
     progress.failure = status;
     return;
   }
-  progress.pushed = true;
+  links_.learn_version(attempt.server, attempt.head.model, version);
+  const bool may_be_lost = attempt.pushes && attempt.head.kind != CommandKind::set &&
+                           attempt.link->by_proxy() && version <= progress.task.command.clock;
+  if (may_be_lost &&
+      !links_.keep(attempt.server, attempt.link, progress.task.command, progress.task.up)) {
+    progress.failure = Status(StatusCode::peer_lost, "the proxy was lost before the push was safe");
+  } else {
+    progress.pushed = true;
+  }
   // The answer of a server that others have found lost may lack their pushes.
   progress.pulled |= attempt.pulls && !has_server(links_.lost_servers(), attempt.server);
 }

@@ -3,7 +3,8 @@
 // It consists of tasks, one per shard (and per batch of rows): the command, the elements to send
 // and the memory for those to receive. A task is attempted on the servers that hold the shard:
 // pushes on all of them, the pull on the first that lives.
-//  - A push is acknowledged when every live server of the shard has it.
+//  - A push is acknowledged when every live server of the shard has it. If only a proxy has it, the
+//    client keeps a copy.
 //  - If the server of a pull dies, another that holds the shard is asked.
 //  - If a server of a push dies, the operation is stuck, too, until it is known whether that server
 //    is lost for all workers: one that lives must not miss a push that its replica has.
@@ -35,6 +36,11 @@ class LinkDirectory {
   virtual std::shared_ptr<ServerLink> link(uint32_t server) = 0;
   virtual void lose(uint32_t server, const std::shared_ptr<ServerLink>& link,
                     const Status& reason) = 0;
+  // Keeps a push that a proxy has acknowledged; false if the connection is lost already.
+  virtual bool keep(uint32_t server, const std::shared_ptr<ServerLink>& link,
+                    const Command& command, const std::vector<Span>& up) = 0;
+  // All pieces of the server contain all clocks of the model before `version`.
+  virtual void learn_version(uint32_t server, uint32_t model, uint64_t version) = 0;
   virtual uint64_t lost_servers() = 0;       // for all workers
   virtual uint64_t suspected_servers() = 0;  // lost to this one; their replicas live
   virtual void learn_lost_servers(uint64_t lost) = 0;
@@ -81,8 +87,9 @@ class ClientOperation : public std::enable_shared_from_this<ClientOperation> {
   struct Attempt {
     uint32_t server = 0;
     std::shared_ptr<ServerLink> link;
+    bool pushes = false;
     bool pulls = false;
-    uint8_t ticket = kDefaultTicket;
+    Command head;
     CommandBytes command;
     AnswerBytes answer;
     // Guarded by mutex_.
@@ -106,6 +113,7 @@ class ClientOperation : public std::enable_shared_from_this<ClientOperation> {
   Status settle(Progress& progress);
   bool awaits_verdict(const Progress& progress);
   void settle_attempt(Progress& progress, Attempt& attempt);
+  Status take_answer(Attempt& attempt, uint64_t* version);
   bool wait_for(Attempt& attempt, Deadline deadline);
 
   LinkDirectory& links_;

@@ -72,7 +72,11 @@ Model::Model(ModelOptions options, EventCount& events)
           [this](uint64_t clock) { return describe_snapshot(clock); },
           [this](Snapshot& snapshot) {
             for (const auto& shard : shards_) snapshot.shards.push_back(shard->empty_snapshot());
-          }) {}
+          }) {
+  for (const auto& shard : shards_) {
+    for (size_t i = 0; i < shard->pieces().size(); ++i) shard->state(i).version = options_.base;
+  }
+}
 
 Shard* Model::find(uint32_t number) const {
   for (const auto& shard : shards_) {
@@ -125,8 +129,8 @@ void Model::tick(uint32_t worker, uint64_t clock) {
   advance_ticked();
 }
 
-void Model::tick_all(const std::set<uint32_t>& workers, uint64_t clock) {
-  for (uint32_t worker : workers) {
+void Model::tick_all(const std::map<uint32_t, uint64_t>& workers, uint64_t clock) {
+  for (const auto& [worker, first] : workers) {
     if (clocks_.get(worker) < clock) clocks_.set(worker, clock);
   }
   advance_ticked();
@@ -165,8 +169,6 @@ void Model::attach(uint32_t worker, uint64_t clock, uint64_t incarnation) {
       first = std::max(first, open_clock(state));
     }
   }
-  uint64_t none = kGone;
-  (void)first_clock_.compare_exchange_strong(none, first);
   options_.upstream->attach(options_.model, worker, first, incarnation);
 }
 
@@ -176,6 +178,61 @@ void Model::expect(uint32_t worker) {
 
 uint64_t Model::min_clock() const {
   return clocks_.min([](uint32_t) { return uint64_t{0}; });
+}
+
+uint64_t Model::version() const {
+  uint64_t version = kGone;
+  for (const auto& shard : shards_) {
+    for (size_t i = 0; i < shard->pieces().size(); ++i) {
+      PieceState& state = shard->state(i);
+      std::lock_guard lock(state.mutex);
+      version = std::min(version, state.version);
+    }
+  }
+  return version == kGone ? 0 : version;
+}
+
+uint64_t Model::hold(uint32_t worker) {
+  uint64_t clock = clocks_.get(worker);
+  if (clock != kGone) return clock;
+  clock = min_clock();
+  clocks_.set(worker, clock);
+  // Whoever has a piece's lock after this sees the worker: the piece does not go on.
+  for (const auto& shard : shards_) {
+    for (size_t i = 0; i < shard->pieces().size(); ++i) {
+      PieceState& state = shard->state(i);
+      std::lock_guard lock(state.mutex);
+      clock = std::max(clock, state.version);
+    }
+  }
+  clocks_.set(worker, clock);
+  return clock;
+}
+
+// Between its two changes of the clocks a piece goes by what it has noted of each worker itself,
+// and that goes together with the sums.
+void Model::forget_parts(const std::map<uint32_t, uint64_t>& workers) {
+  std::map<uint32_t, uint64_t> counting;
+  for (const auto& [worker, first] : workers) {
+    if (clocks_.get(worker) == kGone) continue;
+    counting.emplace(worker, first);
+    clocks_.set(worker, 0);
+  }
+  std::map<uint32_t, uint64_t> clocks;
+  for (const auto& shard : shards_) {
+    for (size_t i = 0; i < shard->pieces().size(); ++i) {
+      PieceState& state = shard->state(i);
+      std::lock_guard lock(state.mutex);
+      shard->forget_parts(state, counting);
+      for (const auto& [worker, first] : counting) {
+        const uint64_t closed = state.closed_by(worker);
+        const auto [it, is_first] = clocks.emplace(worker, closed);
+        if (!is_first) it->second = std::min(it->second, closed);
+      }
+    }
+  }
+  for (const auto& [worker, clock] : clocks) clocks_.set(worker, clock);
+  events_.signal();
 }
 
 uint64_t Model::closed_clock(const PieceState& state) const {
@@ -224,7 +281,9 @@ Result<bool> Model::push(uint32_t shard, size_t piece, const Push& push,
       !state.mark_of(push.worker).pushes.contains(push.sequence)) {
     return false;
   }
-  const bool is_new = take_note(state, push, window_clock(clock));
+  const Result<bool> noted = take_note(state, push, window_clock(clock));
+  if (!noted.ok()) return noted.status();
+  const bool is_new = *noted;
   Status status;
   const bool at_once =
       spec().apply == Apply::at_push ||
@@ -250,21 +309,34 @@ Result<bool> Model::push(uint32_t shard, size_t piece, const Push& push,
   return keep_failure(status_of(error));
 }
 
-// Whether the push is new, and only once. Of a proxy's that is so unless one of its workers has
-// closed the clock before: all of their pushes of a clock come as one.
-bool Model::take_note(PieceState& state, const Push& push, uint64_t clock) {
-  if (push.merged == nullptr) {
-    Mark& mark = state.mark_of(push.worker);
-    if (push.closes) mark.closed = std::max(mark.closed, push.clock + 1);
-    return mark.pushes.take(push.sequence, push.unfinished, clock);
+Result<bool> Model::take_note(PieceState& state, const Push& push, uint64_t clock) {
+  if (push.merged != nullptr) return take_note_of_all(state, push);
+  Mark& mark = state.mark_of(push.worker);
+  if (push.closes) mark.closed = std::max(mark.closed, push.clock + 1);
+  const bool is_contained =
+      spec().apply == Apply::at_clock && push.clock < std::max(mark.contained, options_.base);
+  return mark.pushes.take(push.sequence, push.unfinished, clock) && !is_contained;
+}
+
+// All pushes of a proxy's workers of one clock come as one: either all of them are here or none.
+Result<bool> Model::take_note_of_all(PieceState& state, const Push& push) {
+  size_t num_there = 0;
+  size_t num_contained = 0;
+  for (const auto& [worker, first] : *push.merged) {
+    if (first > push.clock) continue;
+    Mark& mark = state.mark_of(worker);
+    ++num_there;
+    num_contained += std::max(mark.closed, mark.contained) > push.clock;
+    mark.closed = std::max(mark.closed, push.clock + 1);
   }
-  bool is_new = push.num_pushes > 0;
-  for (uint32_t worker : *push.merged) {
-    uint64_t& closed = state.mark_of(worker).closed;
-    is_new &= closed <= push.clock;
-    closed = std::max(closed, push.clock + 1);
+  if (push.num_pushes == 0) return false;
+  if (num_contained > 0 && num_contained < num_there) {
+    return Status(StatusCode::protocol_error, "a sum of ", push.num_pushes, " pushes of clock ",
+                  push.clock, " to piece ", state.index, " of model '", spec().name,
+                  "' has those of ", num_contained, " of ", num_there,
+                  " workers again; it cannot be divided");
   }
-  return is_new;
+  return num_contained == 0 && push.clock >= options_.base;
 }
 
 // Without a window: every push is an update, or this one is all that was missing of its clock.
@@ -436,9 +508,7 @@ Result<bool> Model::pull(uint32_t shard, size_t piece, uint64_t needed, bool in_
                          std::byte* scratch, const std::byte** data) try {
   DMLCOMM_RETURN_IF_ERROR(failure());
   if (!sealed()) {
-    if (options_.upstream != nullptr && !is_fetching_.exchange(true)) {
-      options_.upstream->fetch(shared_from_this(), shard, first_clock_.load());
-    }
+    fetch_values();
     return false;
   }
   Shard& of = *find(shard);
@@ -564,6 +634,13 @@ void Model::take_answer(uint32_t shard, size_t piece, uint64_t clock, BufferPool
   events_.signal();
 }
 
+void Model::fetch_values() {
+  if (options_.upstream == nullptr || sealed() || is_fetching_.exchange(true)) return;
+  for (uint32_t shard : options_.shards) {
+    options_.upstream->fetch(shared_from_this(), shard, options_.base);
+  }
+}
+
 void Model::take_value(uint32_t shard, size_t piece, uint64_t clock, const std::byte* wire) {
   Shard& of = *find(shard);
   PieceState& state = of.state(piece);
@@ -634,7 +711,10 @@ Status Model::restore(const Snapshot& snapshot) {
     DMLCOMM_RETURN_IF_ERROR(shard->restore(*part, snapshot.clock));
   }
   for (uint32_t worker = 0; worker < clocks_.num_known(); ++worker) clocks_.set(worker, kGone);
-  for (uint32_t worker : snapshot.workers) clocks_.set(worker, snapshot.clock);
+  for (uint32_t worker : snapshot.workers) {
+    clocks_.set(worker, snapshot.clock);
+    for (const auto& shard : shards_) shard->set_contained(worker, snapshot.clock);
+  }
   clocks_.raise_highest(snapshot.clock);
   snapshots_.restored(snapshot.clock);
   seal();

@@ -52,6 +52,7 @@ struct ModelOptions {
   bool huge_pages = true;
   uint64_t window_bytes = UINT64_MAX;  // that windows may take, but for kMinWindows
   Upstream* upstream = nullptr;        // of a proxy's model; outlives it
+  uint64_t base = 0;  // of a proxy's model: the weights that it gets contain all clocks before this
 };
 
 class Model : public std::enable_shared_from_this<Model> {
@@ -71,16 +72,25 @@ class Model : public std::enable_shared_from_this<Model> {
   // --- clocks ---
   void tick(uint32_t worker, uint64_t clock);
   // The same of all workers of a proxy; none goes back.
-  void tick_all(const std::set<uint32_t>& workers, uint64_t clock);
+  void tick_all(const std::map<uint32_t, uint64_t>& workers, uint64_t clock);
   // The worker takes part from `clock` on. Another incarnation counts its pushes anew.
   void attach(uint32_t worker, uint64_t clock, uint64_t incarnation);
   // The worker has left or is lost: its clock counts no more.
   void drop(uint32_t worker) { tick(worker, kGone); }
+  // A worker that is about to attach counts from now on; returns the clock that it begins at. No
+  // piece is beyond that clock then.
+  uint64_t hold(uint32_t worker);
   const ClockVector& clocks() const { return clocks_; }
   // A proxy: no window goes up before this worker has closed it; unless it is here already.
   void expect(uint32_t worker);
   // All windows before this clock are closed.
   uint64_t min_clock() const;
+  // All pieces contain all windows before this clock.
+  uint64_t version() const;
+  // The tree of proxies has ended, and none of its connections is left: forgets what has come from
+  // there and is in no version. These workers, with the clocks at which they were attached there,
+  // repeat that.
+  void forget_parts(const std::map<uint32_t, uint64_t>& workers);
 
   // --- pushes and pulls ---
   // Memory to receive any piece; the model outlives it.
@@ -108,7 +118,9 @@ class Model : public std::enable_shared_from_this<Model> {
   void send_up();
   // The piece after `clock`, as it was received; the model keeps the buffer.
   void take_answer(uint32_t shard, size_t piece, uint64_t clock, BufferPool::Buffer& wire);
-  // A piece at the clock that fetch() was given; take_values() when all are there.
+  // Asks for the weights, once, unless they are here.
+  void fetch_values();
+  // A piece at the clock that Upstream::fetch() was given; take_values() when all are there.
   void take_value(uint32_t shard, size_t piece, uint64_t clock, const std::byte* wire);
   void take_values();
   // Elements of a piece as messages have them; not before the first values are complete here.
@@ -149,7 +161,9 @@ class Model : public std::enable_shared_from_this<Model> {
   bool is_stopped(uint64_t clock) const { return clock >= stop_at_.load(); }
   Status advance(Shard& shard, PieceState& state, bool* moved);
   Status pass_up(Shard& shard, PieceState& state);
-  bool take_note(PieceState& state, const Push& push, uint64_t clock);
+  // Whether the push is new; at most once.
+  Result<bool> take_note(PieceState& state, const Push& push, uint64_t clock);
+  Result<bool> take_note_of_all(PieceState& state, const Push& push);
   uint64_t open_clock(const PieceState& state) const { return state.version + state.is_up; }
   Status apply(Shard& shard, PieceState& state, Window& window);
   Status update_piece(Shard& shard, PieceState& state, double learning_rate,
@@ -173,8 +187,6 @@ class Model : public std::enable_shared_from_this<Model> {
   SnapshotKeeper snapshots_;
   std::atomic<bool> sealed_{false};
   std::atomic<uint64_t> stop_at_{kGone};  // no piece goes beyond this clock
-  // Of a proxy: the first worker's clock, at which the weights are fetched.
-  std::atomic<uint64_t> first_clock_{kGone};
   std::atomic<bool> is_fetching_{false};
   std::atomic<bool> has_failed_{false};
   std::atomic<bool> has_held_up_{false};  // a worker that was far ahead

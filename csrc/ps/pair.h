@@ -24,6 +24,7 @@ struct PairOptions {
   std::vector<transport::RailAddress> rails;  // the i-th connects to the other side's i-th
   int first_rail = -1;                        // see CommunicatorOptions::first_rail
   std::chrono::milliseconds timeout{30'000};
+  bool by_proxy = false;  // the other side is a proxy, which stands in for a server
 };
 
 // "worker 3", "proxy 0".

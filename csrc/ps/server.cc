@@ -75,7 +75,8 @@ Status Server::fenced() {
                 "with all servers to have two copies again");
 }
 
-Status Server::join(const PairOptions& options, std::shared_ptr<transport::Rendezvous> rendezvous) {
+Status Server::join(const PairOptions& options, std::shared_ptr<transport::Rendezvous> rendezvous,
+                    uint64_t tree) {
   DMLCOMM_RETURN_IF_ERROR(fenced());
   if (options.other >= kFirstProxy + kMaxProxies) {
     return Status(StatusCode::invalid_argument, "worker ", options.other, ": expected less than ",
@@ -106,8 +107,76 @@ Status Server::join(const PairOptions& options, std::shared_ptr<transport::Rende
   // A replaced session ends after the lock: its threads may be about to take it.
   std::lock_guard lock(mutex_);
   if (closed_) return Status(StatusCode::aborted, "the server is closing");
+  if (is_proxy(options.other) && tree != tree_) {
+    session->end_but_count("this tree of proxies has ended");
+    return Status(StatusCode::aborted, "the tree of proxies has ended");
+  }
   session.swap(sessions_[options.other]);
   return Status();
+}
+
+// --- trees ---
+
+void Server::carry(uint32_t worker) {
+  std::shared_ptr<Session> own;
+  {
+    std::lock_guard lock(mutex_);
+    gone_.erase(worker);
+    const auto it = sessions_.find(worker);
+    if (it == sessions_.end()) return;
+    own = std::move(it->second);
+    sessions_.erase(it);
+  }
+  own->end_but_count("the worker comes by a proxy");
+  own->close();
+}
+
+uint64_t Server::hold(uint32_t model, uint32_t worker) {
+  const std::shared_ptr<Model> of = find_model(model);
+  return of == nullptr ? 0 : of->hold(worker);
+}
+
+uint64_t Server::version(uint32_t model) {
+  const std::shared_ptr<Model> of = find_model(model);
+  return of == nullptr ? 0 : of->version();
+}
+
+void Server::fetch_values(uint32_t model) {
+  const std::shared_ptr<Model> of = find_model(model);
+  if (of != nullptr) of->fetch_values();
+}
+
+bool Server::has_lost_proxy() {
+  std::lock_guard lock(mutex_);
+  return std::any_of(sessions_.begin(), sessions_.end(),
+                     [](const auto& item) { return is_proxy(item.first) && item.second->ended(); });
+}
+
+// Nothing comes from a session that is closed, so nothing is added after the sums are forgotten.
+uint64_t Server::end_tree() {
+  std::vector<std::shared_ptr<Session>> proxies;
+  std::map<uint32_t, std::shared_ptr<Model>> models;
+  uint64_t next = 0;
+  {
+    std::lock_guard lock(mutex_);
+    next = ++tree_;
+    models = models_;
+    for (const auto& [number, session] : sessions_) {
+      if (is_proxy(number)) proxies.push_back(session);
+    }
+    std::erase_if(sessions_, [](const auto& item) { return is_proxy(item.first); });
+  }
+  for (const auto& session : proxies) session->end_but_count("this tree of proxies has ended");
+  Session::Attached attached;
+  for (const auto& session : proxies) {
+    session->close();
+    for (const auto& [model, workers] : session->attached()) {
+      attached[model].insert(workers.begin(), workers.end());
+    }
+  }
+  for (const auto& [model, workers] : attached) models.at(model)->forget_parts(workers);
+  events_.signal();
+  return next;
 }
 
 bool Server::has_session(uint32_t worker) {
@@ -208,8 +277,8 @@ std::vector<uint32_t> Server::shards_here(const ModelSpec& spec) const {
   return shards;
 }
 
-Status Server::create_model(uint32_t model, const ModelSpec& spec,
-                            std::shared_ptr<const Rule> rule) {
+Status Server::create_model(uint32_t model, const ModelSpec& spec, std::shared_ptr<const Rule> rule,
+                            uint64_t base) {
   DMLCOMM_RETURN_IF_ERROR(check(spec));
   if (spec.num_servers != options_.num_servers) {
     return Status(StatusCode::invalid_argument, "model '", spec.name, "' is for ", spec.num_servers,
@@ -229,6 +298,7 @@ Status Server::create_model(uint32_t model, const ModelSpec& spec,
   options.shards = shards_here(spec);
   options.num_expected = options_.upstream == nullptr ? options_.num_workers : 0;
   options.upstream = options_.upstream.get();
+  options.base = base;
   options.rule = std::move(rule);
   options.checkpoint_every = checkpoint_every_;
   options.huge_pages = options_.config.huge_pages;

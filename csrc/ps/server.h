@@ -54,10 +54,14 @@ class Server final : private SessionHost {
   ~Server() override;
 
   // Connects to a worker and serves it from then on. An earlier session of the worker ends first.
-  Status join(const PairOptions& options, std::shared_ptr<transport::Rendezvous> rendezvous);
+  // A proxy of `tree` is refused once that has ended.
+  Status join(const PairOptions& options, std::shared_ptr<transport::Rendezvous> rendezvous,
+              uint64_t tree = 0);
 
-  // The same spec again is no error; a different one is, and the text shows both.
-  Status create_model(uint32_t model, const ModelSpec& spec, std::shared_ptr<const Rule> rule);
+  // The same spec again is no error; a different one is, and the text shows both. `base`: see
+  // ModelOptions.
+  Status create_model(uint32_t model, const ModelSpec& spec, std::shared_ptr<const Rule> rule,
+                      uint64_t base = 0);
   Status seal(uint32_t model);
   bool is_sealed(uint32_t model);
   // False after `timeout`.
@@ -91,6 +95,8 @@ class Server final : private SessionHost {
   void give_up(uint32_t worker);
 
   // --- of a proxy ---
+  // The weights of a model that has first values.
+  void fetch_values(uint32_t model);
   // All workers of the job have come, these of them below this proxy: windows go up from now on.
   void start_up(const std::vector<uint32_t>& expected);
 
@@ -99,6 +105,17 @@ class Server final : private SessionHost {
   void take_in(uint32_t worker) override;
   // Workers that have left or were lost.
   std::vector<uint32_t> gone();
+  // The worker comes by a proxy from now on: ends its own connection. It counts on.
+  void carry(uint32_t worker);
+  // See Model::hold(); 0 without the model.
+  uint64_t hold(uint32_t model, uint32_t worker);
+  // See Model::version(); 0 without the model.
+  uint64_t version(uint32_t model);
+  // Whether the connection of a proxy has ended, of this tree. Also of a proxy's children.
+  bool has_lost_proxy();
+  // Ends the connections of all proxies, and forgets what has come from them and is in no version.
+  // Their workers count on. Returns the number of the next tree.
+  uint64_t end_tree();
 
   void close();
 
@@ -107,10 +124,11 @@ class Server final : private SessionHost {
   void expect_on(Model& model);
   bool may_lose(uint64_t servers);
   EventCount& events() override { return events_; }
+  bool has_upstream() const override { return options_.upstream != nullptr; }
   uint64_t note_lost_servers(uint64_t lost) override;
   void on_session_ended(uint32_t worker, const Status& reason) override;
 
-  bool has_session(uint32_t worker);
+  bool has_session(uint32_t worker) override;
   std::vector<uint32_t> shards_here(const ModelSpec& spec) const;
   std::optional<std::vector<std::shared_ptr<Model>>> models_after(uint32_t number);
   Status fenced() override;
@@ -128,6 +146,7 @@ class Server final : private SessionHost {
   std::map<uint32_t, std::shared_ptr<Session>> sessions_;  // by worker; also ended ones
   std::set<uint32_t> gone_;         // workers that were here, and have left or were lost
   std::vector<uint32_t> expected_;  // of a proxy
+  uint64_t tree_ = 0;
   uint64_t checkpoint_every_ = 0;
   bool closed_ = false;
 };

@@ -1,4 +1,5 @@
-// ServerLink: a worker's connection to one server, from the worker's side.
+// ServerLink: a worker's connection to one server, or to the proxy that stands in for it, from the
+// worker's side.
 #pragma once
 
 #include <memory>
@@ -11,8 +12,10 @@ namespace dmlcomm::ps {
 
 class ServerLink {
  public:
-  explicit ServerLink(std::shared_ptr<engine::Communicator> communicator)
-      : communicator_(std::move(communicator)),
+  // `by_proxy`: a push that is acknowledged is not safe before a version contains it.
+  ServerLink(std::shared_ptr<engine::Communicator> communicator, bool by_proxy)
+      : by_proxy_(by_proxy),
+        communicator_(std::move(communicator)),
         commands_(feeder(Feeder::Direction::send, kCommand)),
         up_(feeder(Feeder::Direction::send, kUp)),
         answers_(feeder(Feeder::Direction::receive, kAnswer)),
@@ -25,6 +28,7 @@ class ServerLink {
   Feeder& answers() { return *answers_; }
   Feeder& down() { return *down_; }
 
+  bool by_proxy() const { return by_proxy_; }
   bool works() const { return communicator_->error().ok(); }
   void close() { communicator_->close(); }
   void fail(const std::string& reason) { communicator_->abort(reason); }
@@ -45,6 +49,7 @@ class ServerLink {
     return std::make_shared<Feeder>(*communicator_, direction, kServerRank, tag, kInFlight);
   }
 
+  const bool by_proxy_;
   const std::shared_ptr<engine::Communicator> communicator_;
   const std::shared_ptr<Feeder> commands_, up_, answers_, down_;
 };

@@ -56,11 +56,17 @@ Session::Session(uint32_t worker, std::shared_ptr<engine::Communicator> communic
   }
 }
 
-Session::~Session() {
+void Session::close() {
   end(Status(StatusCode::aborted, "the session was closed"));
   communicator_->close();
-  receiver_.join();
-  answerer_.join();
+  std::call_once(joined_, [this] {
+    receiver_.join();
+    answerer_.join();
+  });
+}
+
+Session::~Session() {
+  close();
   if (!communicator_->has_writer()) return;
   for (Incoming& piece : incoming_) (void)piece.buffer.release();
   for (Merged& merged : merged_) (void)merged.piece.buffer.release();
@@ -103,8 +109,8 @@ void Session::receive_loop() {
     const Status status = without_exceptions([this] { return serve_next(); });
     if (!status.ok()) fail(status);
   }
-  // Others wait for the clocks of these workers, so this is repeated where there is no memory.
-  while (!without_exceptions([this] { return drop_workers(); }).ok()) {
+  // Others wait for the clock of this worker, so this is repeated where there is no memory.
+  while (!without_exceptions([this] { return drop_worker(); }).ok()) {
     std::this_thread::sleep_for(kLookAtWorker);
   }
   host_.on_session_ended(worker_, reason());
@@ -118,13 +124,8 @@ Status Session::serve_next() {
   return command.ok() ? carry_out(*command) : command.status();
 }
 
-Status Session::drop_workers() {
-  std::set<uint32_t> workers;
-  if (!is_proxy(worker_)) workers.insert(worker_);
-  for (const auto& [model, attached] : attached_) workers.insert(attached.begin(), attached.end());
-  for (uint32_t worker : workers) {
-    if (!counts_on_.load()) host_.drop_worker(worker);
-  }
+Status Session::drop_worker() {
+  if (!is_proxy(worker_) && !counts_on_.load()) host_.drop_worker(worker_);
   return Status();
 }
 
@@ -180,13 +181,15 @@ Status Session::carry_out(const Command& command) {
   }
   DMLCOMM_RETURN_IF_ERROR(finish_merged(nullptr));
   if (command.kind == CommandKind::leave) {
-    const Status status = send_answer(command);
+    bool ready = false;
+    const Status status = send_answer({command, nullptr, {}}, &ready, Mode::alone);
     end(Status());
     return status;
   }
   // A worker that connects again while it creates a model may name it before it is made here; then
   // the creation counts the worker in.
-  if (command.kind == CommandKind::attach && host_.find_model(command.model) == nullptr) {
+  if (command.kind == CommandKind::attach && !host_.has_upstream() &&
+      host_.find_model(command.model) == nullptr) {
     reply({command, nullptr, {}});
     return Status();
   }
@@ -196,7 +199,7 @@ Status Session::carry_out(const Command& command) {
   switch (command.kind) {
     case CommandKind::attach:
       if (is_proxy(worker_)) {
-        attached_[command.model].insert(command.worker);
+        attached_[command.model][command.worker] = command.clock;
         host_.take_in(command.worker);
       }
       model->attach(is_proxy(worker_) ? command.worker : worker_, command.clock, command.sequence);
@@ -214,6 +217,7 @@ Status Session::carry_out(const Command& command) {
     case CommandKind::push:
     case CommandKind::push_close:
     case CommandKind::push_pull: return take_push(command, model);
+    case CommandKind::confirm:
     case CommandKind::pull: reply({command, model, {}}); return Status();
     case CommandKind::push_rows:
     case CommandKind::pull_rows: return take_rows(command, model);
@@ -234,7 +238,7 @@ Status Session::carry_out_for(const Command& command) {
     return model.ok() ? begin_merged(command, std::move(*model)) : model.status();
   }
   DMLCOMM_RETURN_IF_ERROR(finish_merged(nullptr));
-  bool is_known = false;
+  bool is_known = !host_.has_session(command.worker);
   for (auto& [model, workers] : attached_) is_known |= workers.erase(command.worker) > 0;
   if (is_known) host_.drop_worker(command.worker);
   return Status();
@@ -476,7 +480,7 @@ Status Session::answer(const Reply& reply, bool* ready, Mode mode) {
     case CommandKind::push_pull: return send_pieces(reply, ready, mode);
     case CommandKind::merged: return send_merged(reply, ready, mode);
     case CommandKind::pull_rows: return send_rows(reply, ready, mode);
-    default: *ready = true; return send_answer(reply.command);
+    default: return send_answer(reply, ready, mode);
   }
 }
 
@@ -586,8 +590,21 @@ Status Session::send_rows(const Reply& reply, bool* ready, Mode mode) {
   return send(outgoing_.data(), bytes, kDown, command.ticket);
 }
 
-Status Session::send_answer(const Command& command) {
+// Those who push through a proxy are told what is safe: a proxy may be lost with all that it has.
+Status Session::send_answer(const Reply& reply, bool* ready, Mode mode) {
+  const Command& command = reply.command;
   Answer answer;
+  const bool tells_version = reply.model != nullptr && reply.model->options().upstream != nullptr &&
+                             (command.sends_pieces() || command.kind == CommandKind::confirm);
+  if (tells_version) {
+    const Result<bool> done = try_in(mode, [&]() -> Result<bool> {
+      answer.version = reply.model->version();
+      return answer.version >= command.needed();
+    });
+    if (!done.ok()) return done.status();
+    if (!*done) return Status();
+  }
+  *ready = true;
   answer.sequence = command.kind == CommandKind::attach ? command.clock : command.sequence;
   answer.lost_servers = host_.note_lost_servers(0);
   const AnswerBytes bytes = encode(answer);

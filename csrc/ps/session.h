@@ -15,7 +15,8 @@
 // pull has been answered. So exact pulls can be sent from the weights in place.
 //
 // The session ends when the worker leaves, when its connection fails, or at an illegal command.
-// Then the worker, or those of the proxy, count no longer in the clocks of any model.
+// Then the worker counts no longer in the clocks of any model. The workers of a proxy still do:
+// they come by another way, see Server::end_tree().
 #pragma once
 
 #include <atomic>
@@ -47,6 +48,10 @@ class SessionHost {
   virtual Status fenced() = 0;
   // The worker's clocks count no more, in any model.
   virtual void drop_worker(uint32_t worker) = 0;
+  // Whether the worker has a connection of its own.
+  virtual bool has_session(uint32_t worker) = 0;
+  // Whether it is a proxy, whose models are made as those below ask for them.
+  virtual bool has_upstream() const = 0;
   // The worker of a proxy takes part, also if it was lost before.
   virtual void take_in(uint32_t worker) = 0;
   // The worker left or was lost (`reason`); called without locks of the session.
@@ -63,12 +68,19 @@ struct SessionCounters {
 class Session {
  public:
   Session(uint32_t worker, std::shared_ptr<engine::Communicator> communicator, SessionHost& host);
-  // Ends the session and its threads.
   ~Session();
+
+  // Ends the session and its threads. Idempotent.
+  void close();
 
   // Ends the session, but its worker still counts in the clocks: it comes back, or the whole server
   // ends.
   void end_but_count(const std::string& reason);
+
+  // Of a proxy: by model, the workers below it, with the clocks that they were attached at. After
+  // close().
+  using Attached = std::map<uint32_t, std::map<uint32_t, uint64_t>>;
+  const Attached& attached() const { return attached_; }
 
   uint32_t worker() const { return worker_; }
   const SessionCounters& counters() const { return counters_; }
@@ -99,7 +111,7 @@ class Session {
   // --- the receiving thread ---
   void receive_loop();
   Status serve_next();
-  Status drop_workers();
+  Status drop_worker();
   void ask_next(bool waits_at_once);
   Status let_pass(const Command& push);
   bool may_pass(const Command& pull, const Command& push) const;
@@ -138,7 +150,7 @@ class Session {
   Status wait_for_sent(size_t left);
   std::byte* scratch_of(size_t bytes);
   Status send_rows(const Reply& reply, bool* ready, Mode mode);
-  Status send_answer(const Command& command);
+  Status send_answer(const Reply& reply, bool* ready, Mode mode);
   Status send(const void* data, size_t bytes, uint32_t tag, uint8_t ticket);
   void finish(const Reply& reply);
 
@@ -161,7 +173,7 @@ class Session {
   std::vector<std::byte> incoming_rows_;
   std::deque<Merged> merged_;
   std::map<std::pair<uint32_t, uint64_t>, size_t> pieces_taken_;  // by model and clock
-  std::map<uint32_t, std::set<uint32_t>> attached_;  // of a proxy: its workers, by model
+  Attached attached_;
 
   mutable std::mutex mutex_;
   std::condition_variable has_replies_;
@@ -177,6 +189,7 @@ class Session {
 
   std::thread receiver_;
   std::thread answerer_;
+  std::once_flag joined_;
 };
 
 }  // namespace dmlcomm::ps

@@ -147,7 +147,23 @@ void Shard::keep_part(const PieceState& state, Window& window, const Push& push,
   const auto place =
       std::upper_bound(window.parts.begin(), window.parts.end(), push.worker,
                        [](uint32_t sender, const Part& part) { return sender < part.sender; });
-  window.parts.insert(place, Part{push.worker, take_stored(state.piece, wire, pool)});
+  window.parts.insert(place,
+                      Part{push.worker, push.num_pushes, take_stored(state.piece, wire, pool)});
+}
+
+void Shard::forget_parts(PieceState& state, const std::map<uint32_t, uint64_t>& workers) {
+  for (Window& window : state.windows) {
+    for (const Part& part : window.parts) window.num_pushes -= part.num_pushes;
+    window.parts.clear();
+  }
+  std::erase_if(state.windows, [](const Window& window) {
+    return window.num_pushes == 0 && window.sum == nullptr;
+  });
+  for (const auto& [worker, first] : workers) {
+    Mark& mark = state.mark_of(worker);
+    mark.contained = std::max({mark.contained, state.version, first});
+    mark.closed = mark.contained;
+  }
 }
 
 void Shard::add_parts(const PieceState& state, Window& window) {
@@ -191,7 +207,17 @@ void Shard::attach(uint32_t worker, uint64_t clock, uint64_t incarnation) {
     std::lock_guard lock(states_[i].mutex);
     Mark& mark = states_[i].mark_of(worker);
     mark.closed = std::min(mark.closed, clock);
-    if (std::exchange(mark.incarnation, incarnation) != incarnation) mark.pushes.clear();
+    const uint64_t before = std::exchange(mark.incarnation, incarnation);
+    if (before == incarnation) continue;
+    mark.pushes.clear();
+    if (before != 0) mark.contained = 0;  // else restored
+  }
+}
+
+void Shard::set_contained(uint32_t worker, uint64_t clock) {
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    std::lock_guard lock(states_[i].mutex);
+    states_[i].mark_of(worker).contained = clock;
   }
 }
 

@@ -6,9 +6,9 @@
 
 #include <algorithm>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <vector>
 
 #include "memory/buffer_pool.h"
@@ -58,8 +58,9 @@ struct Push {
   uint64_t unfinished = 0;  // the worker repeats no push with a smaller sequence number
   bool closes = false;
   double learning_rate = 0;  // NaN: the rule's
-  // Of a proxy: the workers whose clock it ends, and how many pushes it is the sum of.
-  const std::set<uint32_t>* merged = nullptr;
+  // Of a proxy: the workers below it with the clocks from which on they are there. Those that are
+  // there at this clock end it. And how many pushes it is the sum of.
+  const std::map<uint32_t, uint64_t>* merged = nullptr;
   uint32_t num_pushes = 1;
 };
 
@@ -67,12 +68,14 @@ struct Push {
 struct Mark {
   uint64_t incarnation = 0;  // of the worker whose pushes these are
   RecentPushes pushes;
-  uint64_t closed = 0;  // it pushes nothing before this clock any more
+  uint64_t closed = 0;     // it pushes nothing before this clock any more
+  uint64_t contained = 0;  // what it pushes before this clock is repeated, and is in the version
 };
 
 // A push that is added up in the order of the senders, whatever the order of arrival.
 struct Part {
   uint32_t sender = 0;
+  uint32_t num_pushes = 0;
   BufferPool::Buffer elements;  // of the stored type
 };
 
@@ -136,6 +139,9 @@ class Shard {
   void keep_part(const PieceState& state, Window& window, const Push& push,
                  BufferPool::Buffer& wire, BufferPool& pool);
   void add_parts(const PieceState& state, Window& window);
+  // Takes back what proxies have added, and the clocks of their workers: as if these had pushed
+  // nothing since the version that the piece has.
+  void forget_parts(PieceState& state, const std::map<uint32_t, uint64_t>& workers);
   void add_row(const PieceState& state, Window& window, uint64_t row_of_piece,
                const std::byte* wire);
 
@@ -160,6 +166,8 @@ class Shard {
   // With the piece's lock.
   void save(const PieceState& state, ShardSnapshot* snapshot);
   Status restore(const ShardSnapshot& snapshot, uint64_t clock);
+  // What the worker pushes before this clock is repeated, and was in the snapshot.
+  void set_contained(uint32_t worker, uint64_t clock);
 
  private:
   struct SpaceData {

@@ -10,7 +10,7 @@ namespace dmlcomm::ps {
 namespace {
 
 constexpr uint32_t kMagic = 0x53504d44;  // "DMPS"
-constexpr uint8_t kVersion = 3;
+constexpr uint8_t kVersion = 4;
 
 // Flags of a command, and its ticket.
 constexpr uint32_t kEndsClock = 1;
@@ -141,6 +141,7 @@ AnswerBytes encode(const Answer& answer) {
   put_head(&out, 0);
   out.put(answer.sequence);
   out.put(answer.lost_servers);
+  out.put(answer.version);
   return out.bytes();
 }
 
@@ -151,6 +152,7 @@ Result<Answer> decode_answer(const AnswerBytes& bytes) {
   Answer answer;
   answer.sequence = in.take<uint64_t>();
   answer.lost_servers = in.take<uint64_t>();
+  answer.version = in.take<uint64_t>();
   return answer;
 }
 

@@ -46,8 +46,9 @@ enum class CommandKind : uint8_t {
   // Of proxies: the sum of the pushes of a clock to `piece`, of all workers that are attached over
   // this connection. It ends their clock for this piece; the answer is the piece after that clock.
   merged,
-  drop,   // `worker` has left or was lost
-  leave,  // the last command
+  drop,     // `worker` has left or was lost
+  confirm,  // of a proxy's worker: answered when all clocks before `clock` are in a version
+  leave,    // the last command
 };
 
 constexpr int64_t kNoBound = -1;
@@ -104,9 +105,10 @@ Result<Command> decode_command(const CommandBytes& bytes);
 struct Answer {
   uint64_t sequence = 0;  // of the push; attach: the worker's clock
   uint64_t lost_servers = 0;
+  uint64_t version = 0;  // of a proxy: the server's pieces contain all clocks before this one
 };
 
-constexpr size_t kAnswerBytes = 24;
+constexpr size_t kAnswerBytes = 32;
 using AnswerBytes = std::array<std::byte, kAnswerBytes>;
 AnswerBytes encode(const Answer& answer);
 Result<Answer> decode_answer(const AnswerBytes& bytes);

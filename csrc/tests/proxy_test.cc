@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <future>
+#include <map>
 #include <thread>
 
 #include "proxy/uplink.h"
@@ -322,6 +323,121 @@ TEST(Proxy, WorkersMayNotSpeakForOthers) {
   EXPECT_TRUE(tree.server->gone().empty() || tree.server->gone() == std::vector<uint32_t>{5});
 }
 
+// The sum of two pushes of the workers below a proxy, each with the clock that it came at.
+Result<bool> push_sum(ps::Model& model, uint32_t proxy, const std::map<uint32_t, uint64_t>& workers,
+                      uint64_t clock, float value) {
+  ps::Push head;
+  head.worker = ps::kFirstProxy + proxy;
+  head.clock = clock;
+  head.closes = true;
+  head.learning_rate = std::nan("");
+  head.merged = &workers;
+  head.num_pushes = 2;
+  BufferPool::Buffer buffer = model.take_buffer();
+  std::fill_n(reinterpret_cast<float*>(buffer.get()), 10, value);
+  return model.push(0, 0, head, buffer);
+}
+
+Result<bool> push_directly(ps::Model& model, uint32_t worker, uint64_t clock, uint64_t sequence,
+                           float value) {
+  ps::Push head;
+  head.worker = worker;
+  head.clock = clock;
+  head.sequence = sequence;
+  head.closes = true;
+  head.learning_rate = std::nan("");
+  BufferPool::Buffer buffer = model.take_buffer();
+  std::fill_n(reinterpret_cast<float*>(buffer.get()), 10, value);
+  return model.push(0, 0, head, buffer);
+}
+
+std::vector<float> version_of(ps::Model& model, uint64_t clock) {
+  std::vector<float> seen(10);
+  const std::byte* data = nullptr;
+  EXPECT_TRUE(
+      model.pull(0, 0, clock, false, reinterpret_cast<std::byte*>(seen.data()), &data).value());
+  return seen;
+}
+
+ps::ModelOptions four_workers() {
+  ps::ModelOptions options;
+  options.spec = spec_of(10, "add", Combine::sum);
+  options.shards = {0};
+  options.num_expected = 4;
+  options.rule = rule_of("add");
+  return options;
+}
+
+// Workers 0 and 1 lose their proxy: of clock 0, which is in a version, they repeat nothing; of
+// clock 1, which is not, everything.
+TEST(Proxy, WhatIsInNoVersionIsForgottenWithTheTreeAndRepeatedOnce) {
+  ps::EventCount events;
+  ps::Model model(four_workers(), events);
+  model.seal();
+  const std::map<uint32_t, uint64_t> below{{0, 0}, {1, 0}};
+  const auto push_clock = [&](uint64_t clock, float value) {
+    ASSERT_TRUE(push_sum(model, 0, below, clock, value).value());
+    model.tick_all(below, clock + 1);
+  };
+  push_clock(0, 1);
+  for (uint32_t worker : {2, 3}) ASSERT_TRUE(push_directly(model, worker, 0, 1, 10).value());
+  EXPECT_EQ(version_of(model, 1), std::vector<float>(10, 21));
+  push_clock(1, 1000);
+  ASSERT_TRUE(push_directly(model, 2, 1, 2, 20).value());
+
+  model.forget_parts(below);
+  EXPECT_EQ(model.version(), 1U);
+  EXPECT_EQ(model.min_clock(), 0U);  // of workers 2 and 3, whose clocks are those of the piece
+  for (uint32_t worker : {0, 1}) {
+    model.attach(worker, 0, 7);
+    ASSERT_TRUE(push_directly(model, worker, 0, 1, 500).value());
+    ASSERT_TRUE(push_directly(model, worker, 1, 2, 2).value());
+    ASSERT_TRUE(push_directly(model, worker, 1, 2, 2).value());  // its answer was lost
+  }
+  ASSERT_TRUE(push_directly(model, 3, 1, 2, 30).value());
+  EXPECT_EQ(version_of(model, 2), std::vector<float>(10, 21 + 20 + 4 + 30));
+}
+
+// A worker that had pushed clock 0 itself comes by a proxy at clock 1, where another is at clock 0.
+TEST(Proxy, SumsOfAClockConcernThoseThatWereThere) {
+  ps::EventCount events;
+  ps::ModelOptions options = four_workers();
+  options.num_expected = 3;
+  ps::Model model(std::move(options), events);
+  model.seal();
+  for (uint32_t worker : {0, 2}) ASSERT_TRUE(push_directly(model, worker, 0, 1, 5).value());
+  const std::map<uint32_t, uint64_t> below{{0, 1}, {1, 0}};
+  ASSERT_TRUE(push_sum(model, 0, below, 0, 7).value());
+  EXPECT_EQ(version_of(model, 1), std::vector<float>(10, 17));
+  // What worker 0 has pushed itself stays when the tree ends.
+  ASSERT_TRUE(push_sum(model, 0, below, 1, 1000).value());
+  model.forget_parts(below);
+  ASSERT_TRUE(push_sum(model, 1, {{0, 1}, {1, 1}}, 1, 100).value());
+  ASSERT_TRUE(push_directly(model, 2, 1, 2, 1).value());
+  EXPECT_EQ(version_of(model, 2), std::vector<float>(10, 118));
+}
+
+TEST(Proxy, ASumThatIsRepeatedInPartIsRefused) {
+  ps::EventCount events;
+  ps::Model model(four_workers(), events);
+  model.seal();
+  ASSERT_TRUE(push_sum(model, 0, {{0, 0}, {1, 0}}, 0, 1).value());
+  EXPECT_EQ(push_sum(model, 0, {{1, 0}, {2, 0}}, 0, 1).status().code(), StatusCode::protocol_error);
+}
+
+TEST(Proxy, AWorkerThatIsHeldBeginsWhereNoPieceIsBeyond) {
+  ps::EventCount events;
+  ps::ModelOptions options = four_workers();
+  options.num_expected = 1;
+  ps::Model model(std::move(options), events);
+  model.seal();
+  ASSERT_TRUE(push_directly(model, 0, 0, 1, 1).value());  // the piece is at 1, the worker at 0
+  EXPECT_EQ(model.hold(5), 1U);
+  ASSERT_TRUE(push_directly(model, 0, 1, 2, 1).value());
+  EXPECT_EQ(model.version(), 1U);  // without worker 5
+  EXPECT_EQ(model.hold(0), 0U);    // it counts already
+}
+
 // What a proxy sends again is not added again; each window has the pushes of each worker once.
 TEST(Proxy, RepeatedWindowsAreAddedOnce) {
   ps::EventCount events;
@@ -332,21 +448,13 @@ TEST(Proxy, RepeatedWindowsAreAddedOnce) {
   options.rule = rule_of("add");
   ps::Model model(std::move(options), events);
   model.seal();
-  const auto push = [&](uint32_t proxy, std::set<uint32_t> workers, float value) {
-    ps::Push head;
-    head.worker = ps::kFirstProxy + proxy;
-    head.closes = true;
-    head.learning_rate = std::nan("");
-    head.merged = &workers;
-    head.num_pushes = 2;
-    BufferPool::Buffer buffer = model.take_buffer();
-    std::fill_n(reinterpret_cast<float*>(buffer.get()), 10, value);
-    ASSERT_TRUE(model.push(0, 0, head, buffer).value());
+  const auto push = [&](uint32_t proxy, const std::map<uint32_t, uint64_t>& workers, float value) {
+    ASSERT_TRUE(push_sum(model, proxy, workers, 0, value).value());
   };
-  push(0, {0, 1}, 6);
-  push(0, {0, 1}, 6);  // again, over a new connection
-  push(1, {2, 3}, 2);
-  push(1, {2, 3}, 2);  // when the window is over
+  push(0, {{0, 0}, {1, 0}}, 6);
+  push(0, {{0, 0}, {1, 0}}, 6);  // again, over a new connection
+  push(1, {{2, 0}, {3, 0}}, 2);
+  push(1, {{2, 0}, {3, 0}}, 2);  // when the window is over
   std::vector<float> seen(10);
   const std::byte* data = nullptr;
   ASSERT_TRUE(model.pull(0, 0, 1, false, reinterpret_cast<std::byte*>(seen.data()), &data).value());

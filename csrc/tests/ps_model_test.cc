@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <random>
-#include <set>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -230,7 +230,7 @@ TEST(PsModel, WindowsThatKeepEveryPushTakeNoMoreMemoryEither) {
   const auto spec = spec_of(1u << 18, Apply::at_clock, Combine::sum, "add");
   const auto pieces = pieces_of(spec, 0);
   const uint64_t clock_bytes = pieces.size() * pieces[0].count * sizeof(float);
-  const std::set<uint32_t> below{0};
+  const std::map<uint32_t, uint64_t> below{{0, 0}};
   ModelUnderTest model(spec, 2, 0, 8 * clock_bytes);
   const auto push = [&](uint64_t clock) {
     Push push{0, clock, clock + 1, 0, true, kNoRate};
@@ -260,7 +260,7 @@ TEST(PsModel, ReplicasAddUpInTheSameOrder) {
 
 TEST(PsModel, AWorkersPushIsAddedToTheSumOfAProxy) {
   ModelUnderTest model(spec_of(2, Apply::at_clock, Combine::sum, "add"), 3);
-  const std::set<uint32_t> below{1, 2};
+  const std::map<uint32_t, uint64_t> below{{1, 0}, {2, 0}};
   Push sum{kMaxWorkers, 0, 1, 0, true, kNoRate};
   sum.merged = &below;
   sum.num_pushes = 2;

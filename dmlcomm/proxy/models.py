@@ -10,19 +10,31 @@ from dmlcomm.ps.server.rules import Rule
 
 
 class NodeModels(Models):
-    """As on a server; the rule stays there."""
+    """As on a server; the rule stays there.
+
+    Attributes:
+        bases: by number; weights from above contain all clocks before. Known before the model is.
+    """
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.bases: dict[int, int] = {}
 
     def rule_of(self, description: Any) -> Rule | None:
         return None
 
-    def _create_in_core(self, number: int, description: Any) -> None:
+    def check(self, description: Any) -> None:
+        """Raises Refusal for a model that cannot be added up."""
         if description.apply != "clock" or any(space.row_elements for space in description.spaces):
             raise refusal.illegal(
                 f'model "{description.name}": a proxy carries dense models with apply="clock"; set '
                 f"DMLCOMM_PROXY=none for this job"
             )
+
+    def _create_in_core(self, number: int, description: Any) -> None:
         without_rule = pb.Model()
         without_rule.CopyFrom(description)
         without_rule.rule = "assign"
         without_rule.options.clear()
-        self._core.create_model(number, spec_of(without_rule), None)
+        base = self.bases.get(number, 0)
+        self._core.create_model(number, spec_of(without_rule), None, base)

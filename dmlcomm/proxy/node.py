@@ -5,7 +5,8 @@ import socket
 import threading
 from typing import Any
 
-from dmlcomm import _core
+from dmlcomm import _core, errors
+from dmlcomm.log import get_logger
 from dmlcomm.network import nic
 from dmlcomm.proxy.models import NodeModels
 from dmlcomm.proxy.parent import Parent
@@ -13,7 +14,6 @@ from dmlcomm.proxy.service import NodeService
 from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
 from dmlcomm.ps.server.listen import listen
 from dmlcomm.ps.server.membership import Membership
-from dmlcomm.ps.server.refusal import Refusal
 from dmlcomm.ps.server.server import GRACE_S
 from dmlcomm.ps.server.service import proxies_of
 from dmlcomm.ps.server.status import ServerView, alive_workers
@@ -22,9 +22,12 @@ from dmlcomm.ps.worker.control import Control
 # How often a node looks for workers that were lost.
 LOOK_INTERVAL_S = 0.5
 
+# A server that is told that a node ends answers within this time, or hears it by the connection.
+LEAVE_TIMEOUT_S = 2.0
+
 
 class Node:
-    """Serves from construction until `close`.
+    """Serves from construction until `close`, in one tree: the next one has another node.
 
     Args:
         root: of the server whose part of the models this is.
@@ -44,13 +47,11 @@ class Node:
         self.server = root.server
         self._root = root
         self._closed = threading.Event()
-        own_id = secrets.token_hex(16)
+        self._id = own_id = secrets.token_hex(16)
         uplink = _core.ProxyUplink(transport)
         self._uplink = uplink
         self._core = uplink.serve(root.server, health.num_servers, health.num_workers, transport)
-        self._members = Membership(
-            health.num_workers, lambda: alive_workers(self._core.status()), gone_workers=tuple
-        )
+        self._members = Membership(health.num_workers, lambda: alive_workers(self._core.status()))
         view = ServerView(self._core, root.server, health.num_servers, health.num_workers, 0)
         models = NodeModels(self._core, root.server, self._members, None)
         self._parent = Parent(root, token, uplink, self._core, models)
@@ -65,14 +66,19 @@ class Node:
         workers = health.num_workers
         self._grpc, self.address = listen(local, root.server, token, None, workers, self._service)
         request = pb.JoinTreeRequest(
-            id=own_id, address=self.address, host_name=_core.host_name(), shape=shape, rack=rack
+            id=own_id,
+            address=self.address,
+            host_name=_core.host_name(),
+            shape=shape,
+            rack=rack,
+            first=True,
         )
         try:
             root.call("JoinTree", request)
         except BaseException:
             self.close()
             raise
-        for target, arguments in ((self._parent.find, (request,)), (self._look, ())):
+        for target, arguments in ((self._parent.take_part, (request,)), (self._look, ())):
             threading.Thread(target=target, args=arguments, daemon=True).start()
 
     def _look(self) -> None:
@@ -81,11 +87,7 @@ class Node:
 
     def failure(self) -> str:
         """Why it cannot go on; empty while it works."""
-        try:
-            self._parent.check()
-        except Refusal as error:
-            return str(error)
-        return ""
+        return self._parent.failure()
 
     def num_below(self) -> int:
         """Workers and proxies that are connected."""
@@ -114,12 +116,18 @@ class Node:
         }
 
     def close(self) -> None:
-        """Those below notice at once."""
+        """Those below notice at once, and the tree ends."""
         self._closed.set()
+        self._service.end()
         self._parent.close()
-        self._service.close()
-        self._grpc.stop(GRACE_S).wait()
         self._core.close()
+        request = pb.LeaveTreeRequest(id=self._id, reason=self.failure() or "it ends")
+        try:
+            self._root.call("LeaveTree", request, timeout_s=LEAVE_TIMEOUT_S)
+        except errors.PsError as error:
+            get_logger().debug("leaving the tree: %s", error)
+        self._service.close()
+        self._grpc.stop(GRACE_S)
         self._root.close()
 
 

@@ -9,14 +9,16 @@ import grpc
 
 from dmlcomm import _core, errors
 from dmlcomm.log import get_logger
+from dmlcomm.proxy.models import NodeModels
 from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
-from dmlcomm.ps.protocol import WAIT_SLICE_S
-from dmlcomm.ps.server.models import Models
+from dmlcomm.ps.protocol import HEARTBEAT_INTERVAL_S, WAIT_SLICE_S, model_number
 from dmlcomm.ps.server.refusal import Refusal
+from dmlcomm.ps.worker.backoff import Backoff
 from dmlcomm.ps.worker.connections import CONNECT_TIMEOUT_S, own_nics
-from dmlcomm.ps.worker.control import Control
+from dmlcomm.ps.worker.control import Control, UnknownSessionError
 
-_FAILED = grpc.StatusCode.FAILED_PRECONDITION
+# The caller finds another way.
+_UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 
 
 class Parent:
@@ -28,7 +30,7 @@ class Parent:
         token: str,
         uplink: _core.ProxyUplink,
         core: _core.PsServer,
-        models: Models,
+        models: NodeModels,
     ) -> None:
         self._root = root
         self._token = token
@@ -43,14 +45,25 @@ class Parent:
         self._closed = threading.Event()
         self.place: Any = None  # JoinTreeReply
 
-    def check(self) -> None:
-        """Raises Refusal once the parent is lost, or could not be reached."""
+    def failure(self) -> str:
+        """Why this node cannot go on; empty while it can."""
         try:
             self._uplink.check()
         except ConnectionError as error:
-            self._failure = self._failure or str(error)
-        if self._failure:
-            raise Refusal(_FAILED, f"{self._failure}; start the job anew")
+            self._fail(str(error))
+        if self._core.has_lost_proxy():
+            self._fail("a proxy below it was lost")
+        return self._failure
+
+    def check(self) -> None:
+        """Raises Refusal once the node cannot go on."""
+        if self.failure():
+            raise Refusal(_UNAVAILABLE, f"this node of the proxy has ended: {self._failure}")
+
+    def expect_tree(self, number: int) -> None:
+        """Raises Refusal unless the node has a place in this tree."""
+        if self.place is None or self.place.tree != number:
+            raise Refusal(_UNAVAILABLE, f"this node of the proxy is not in tree {number}")
 
     def close(self) -> None:
         self._closed.set()
@@ -58,46 +71,53 @@ class Parent:
         if self._control is not None:
             self._control.close()
 
-    def find(self, request: Any) -> None:
-        """Waits for the place in the tree, connects, and lets windows go up."""
+    def take_part(self, request: Any) -> None:
+        """Shows the server that this node lives; takes its place in the tree when it is known.
+
+        Returns when the tree has ended.
+        """
+        request.first = False
+        request.wait_ms = int(HEARTBEAT_INTERVAL_S * 1000)
         try:
-            while self.place is None and not self._closed.is_set():
-                request.wait_ms = int(WAIT_SLICE_S * 1000)
-                reply = self._root.call("JoinTree", request, WAIT_SLICE_S)
-                if reply.known:
-                    self._connect(reply)
-        except (errors.PsError, OSError, RuntimeError) as error:
-            if self._closed.is_set():
-                return
-            self._failure = f"the proxy of this host has no parent: {error}"
-            get_logger().error("%s", self._failure)
+            while not self._closed.is_set():
+                reply = self._root.call("JoinTree", request, HEARTBEAT_INTERVAL_S)
+                if reply.ended:
+                    self._fail("the tree has ended")
+                    return
+                if reply.known and not request.knows_place:
+                    request.knows_place = True
+                    threading.Thread(target=self._settle, args=(reply,), daemon=True).start()
+        except (errors.PsError, ValueError) as error:  # or this side is closed
+            self._fail(f"the server does not answer: {error}")
 
     def create_model(self, model: Any) -> None:
-        """Makes a model known to a parent that is a proxy, and it to its own. Raises Refusal."""
+        """Makes the model known to a parent that is a proxy, and it to its own. Raises Refusal."""
         with self._lock:
             control = self._control
         if control is not None and self.place.parent:
+            base = self._models.bases[model_number(model.name)]
             try:
-                request = pb.CreateModelRequest(session=self._session, model=model)
+                request = pb.CreateModelRequest(session=self._session, model=model, base=base)
                 control.call("CreateModel", request)
             except errors.PsError as error:
-                raise Refusal(_FAILED, f"by its proxy: {error}") from error
+                raise Refusal(_UNAVAILABLE, f"by its proxy: {error}") from error
+
+    def _fail(self, why: str) -> None:
+        if not self._failure and not self._closed.is_set():
+            self._failure = why
+            get_logger().info("server %d: a node of the proxy ends: %s", self._root.server, why)
+
+    def _settle(self, place: Any) -> None:
+        try:
+            self._connect(place)
+        except (errors.PsError, Refusal, OSError, RuntimeError, ValueError) as error:
+            self._fail(f"no connection to its parent: {error}")
 
     def _connect(self, place: Any) -> None:
         control = Control(self._root.server, place.parent or self._root.address, self._token, None)
-        reply = control.call(
-            "Register",
-            pb.RegisterRequest(
-                worker=place.place,
-                host_id=_core.host_id(),
-                host_name=_core.host_name(),
-                nics=own_nics(),
-                incarnation=self._incarnation,
-                proxy=True,
-            ),
-        )
-        self._session = reply.session
         self.place = place
+        reply = self._register_patiently(control, place)
+        self._session = reply.session
         with self._lock:
             self._control = control
         # Those that come from now on are made known by create_model.
@@ -113,6 +133,26 @@ class Parent:
             CONNECT_TIMEOUT_S,
         )
         self._core.start_up(list(place.expected))
+
+    def _register_patiently(self, control: Control, place: Any) -> Any:
+        """The parent may not know its own place yet."""
+        request = pb.RegisterRequest(
+            worker=place.place,
+            host_id=_core.host_id(),
+            host_name=_core.host_name(),
+            nics=own_nics(),
+            incarnation=self._incarnation,
+            proxy=True,
+            tree=place.tree,
+        )
+        backoff = Backoff(CONNECT_TIMEOUT_S, "the parent in the tree")
+        while True:
+            try:
+                return control.call("Register", request)
+            except (errors.PsConnectionError, UnknownSessionError) as error:
+                if self._closed.is_set() or self._failure:
+                    raise
+                backoff.wait(error)
 
     def _publish(self, control: Control, key: str, value: bytes) -> None:
         control.call("Publish", pb.PublishRequest(session=self._session, key=key, value=value))

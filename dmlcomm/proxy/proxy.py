@@ -28,7 +28,8 @@ REQUEST_TIMEOUT_S = 10.0
 
 # A job without workers and proxies below is forgotten after this time.
 IDLE_S = 60.0
-LOOK_INTERVAL_S = 1.0
+# How often a proxy looks whether a job is idle, or has to begin anew.
+LOOK_INTERVAL_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,10 @@ class ProxyOptions:
 
 
 class Job:
-    """The nodes of one job: one per server. Raises PsError, OSError."""
+    """The nodes of one job: one per server. If one of them fails, all end, and are made anew.
+
+    Raises PsError, OSError.
+    """
 
     def __init__(self, servers: list[str], token: str, options: ProxyOptions) -> None:
         self.nodes: list[Node] = []
@@ -65,15 +69,24 @@ class Job:
             self.close()
             raise
 
+    def failure(self) -> str:
+        """Why it cannot go on; empty while it can."""
+        return next((failure for node in self.nodes if (failure := node.failure())), "")
+
     def is_idle(self) -> bool:
         """Whether nobody has been here for a while."""
+        if time.monotonic() - self.used <= IDLE_S:
+            return False
         if any(node.num_below() for node in self.nodes):
             self.used = time.monotonic()
         return time.monotonic() - self.used > IDLE_S
 
     def close(self) -> None:
-        for node in self.nodes:
-            node.close()
+        closing = [threading.Thread(target=node.close, daemon=True) for node in self.nodes]
+        for thread in closing:
+            thread.start()
+        for thread in closing:
+            thread.join()
 
 
 def _start_node(
@@ -149,6 +162,8 @@ class Proxy:
             raise errors.PsRefusedError(
                 f"user {user} may not attach; expected one of {allowed} (--user admits more)"
             )
+        if request.get("beat"):
+            return {}
         if request.get("status"):
             return {"jobs": self.status()}
         servers = [parse_address(address) for address in request["servers"]]
@@ -161,8 +176,8 @@ class Proxy:
             making = self._making.setdefault(key, threading.Lock())
         with making:  # other jobs do not wait for the servers of this one
             job = self._jobs.get(key)
-            if job is None or any(node.failure() for node in job.nodes):
-                self._forget(key)
+            if job is None or job.failure():
+                self._forget(key, job)
                 job = Job(servers, token, self.options)
                 get_logger().info("a job with servers %s has attached", ", ".join(servers))
             with self._lock:
@@ -170,11 +185,14 @@ class Proxy:
                 job.used = time.monotonic()
             return [node.address for node in job.nodes]
 
-    def _forget(self, key: tuple[str, ...]) -> None:
+    def _forget(self, key: tuple[str, ...], job: Job | None) -> None:
         with self._lock:
-            job = self._jobs.pop(key, None)
-        if job is not None:
-            job.close()
+            is_ours = job is not None and self._jobs.get(key) is job
+            if is_ours:
+                self._jobs.pop(key)
+        if job is not None and is_ours:
+            # A node that waits for a parent does not hold up the next one.
+            threading.Thread(target=job.close, daemon=True).start()
 
     def status(self) -> list[dict[str, Any]]:
         """By job, its nodes as plain data."""
@@ -185,9 +203,10 @@ class Proxy:
     def _look(self) -> None:
         while not self._closed.wait(LOOK_INTERVAL_S):
             with self._lock:
-                idle = [key for key, job in self._jobs.items() if job.is_idle()]
-            for key in idle:
-                self._forget(key)
+                jobs = list(self._jobs.items())
+            for key, job in jobs:
+                if job.failure() or job.is_idle():
+                    self._forget(key, job)
 
     def close(self) -> None:
         """Idempotent; workers notice at once."""

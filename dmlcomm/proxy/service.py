@@ -3,14 +3,17 @@
 Data go from node to node along the tree. Calls go to the server at once: they are few and small.
 """
 
+import threading
 from typing import Any
 
 import grpc
 
 from dmlcomm import errors
 from dmlcomm.log import get_logger
+from dmlcomm.proxy.models import NodeModels
 from dmlcomm.proxy.parent import Parent
 from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
+from dmlcomm.ps.protocol import model_number
 from dmlcomm.ps.server.membership import Membership, Session
 from dmlcomm.ps.server.refusal import Refusal
 from dmlcomm.ps.server.service import Service
@@ -36,15 +39,21 @@ class NodeService(Service):
         core, view, models, nics = parts
         super().__init__(core, view, membership, models, nics)
         self._members = membership
+        self._node_models: NodeModels = models
         self._root = root
         self._parent = parent
         self._id = own_id
         self._at_root: dict[str, str] = {}  # session here -> session with the server
+        # Workers of a node that ends are not lost: they come by another way.
+        self._leaving = threading.Lock()
+        self._ends = False
 
     def Register(self, request: Any, context: Any) -> Any:  # noqa: N802
         self._parent.check()
         if request.proxy:
-            return super().Register(request, context)
+            self._parent.expect_tree(request.tree)
+            request.tree = 0  # a node is of one tree only
+            return self._begin(self._below, request, self._register(self._below, request))
         carried = pb.RegisterRequest(
             worker=request.worker,
             incarnation=request.incarnation,
@@ -62,24 +71,31 @@ class NodeService(Service):
         self._leave(request.session)
         return reply
 
+    def end(self) -> None:
+        """No worker is told to be lost from now on."""
+        with self._leaving:
+            self._ends = True
+
     def drop_lost(self) -> None:
-        """Workers whose connections have ended leave the job."""
+        """Workers that have gone leave the job."""
+        gone = set(self._core.gone())
         for session_id in list(self._at_root):
             try:
                 session = self._members.find(session_id)
             except Refusal:  # replaced, or left
                 self._at_root.pop(session_id, None)
                 continue
-            if session.joined and not self._members.is_alive(session):
-                self._members.end(session, "the worker is lost")
-                self._leave(session_id)
+            with self._leaving:
+                if session.joined and session.worker in gone and not self._ends:
+                    self._members.end(session, "the worker is lost")
+                    self._leave(session_id, lost=True)
 
-    def _leave(self, session_id: str) -> None:
+    def _leave(self, session_id: str, lost: bool = False) -> None:
         there = self._at_root.pop(session_id, None)
         if there is None:
             return
         try:
-            self._ask("Leave", pb.LeaveRequest(session=there))
+            self._ask("Leave", pb.LeaveRequest(session=there, lost=lost))
         except Refusal as error:
             get_logger().debug("a worker leaves: %s", error)
 
@@ -88,9 +104,22 @@ class NodeService(Service):
 
     def CreateModel(self, request: Any, context: Any) -> Any:  # noqa: N802
         session = self.find(request.session)
+        self._node_models.check(request.model)
+        number = model_number(request.model.name)
+        reply = None
+        if self._is_proxy(session):
+            base = request.base
+        else:
+            reply = self._ask_for_worker("CreateModel", request)
+            base = reply.base
+        self._node_models.bases.setdefault(number, base)
         here = self._models.create(session, request.model, False)
         self._parent.create_model(request.model)
-        return here if self._is_proxy(session) else self._ask_for_worker("CreateModel", request)
+        if reply is None:
+            return here
+        if reply.sealed:
+            self._core.fetch_values(number)
+        return reply
 
     def SealModel(self, request: Any, context: Any) -> Any:  # noqa: N802
         reply = self._ask_for_worker("SealModel", request)
@@ -112,6 +141,9 @@ class NodeService(Service):
 
     def GoBack(self, request: Any, context: Any) -> Any:  # noqa: N802
         return self._ask("GoBack", request)
+
+    def LeaveTree(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return self.JoinTree(request, context)
 
     def Health(self, request: Any, context: Any) -> Any:  # noqa: N802
         return self._ask("Health", request)

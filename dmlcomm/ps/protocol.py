@@ -16,6 +16,14 @@ CALL_TIMEOUT_S = 10.0
 # A call that waits for others is asked in slices: between them the caller can check other things.
 WAIT_SLICE_S = 2.0
 
+# Proxies show this often that they live, and are taken for lost after a silence of that length; so
+# are proxies by their workers.
+HEARTBEAT_INTERVAL_S = 0.5
+HEARTBEAT_TIMEOUT_S = 3.0
+
+# A worker whose proxy was lost has so long to register anew; then the others go on without it.
+RETURN_TIMEOUT_S = 15.0
+
 # How often a waiting server looks whether those it waits for are still alive.
 LIVENESS_INTERVAL_S = 0.1
 

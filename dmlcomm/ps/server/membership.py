@@ -216,14 +216,25 @@ class Membership:
         with self._lock:
             return [session for session in self._newest.values() if session.via]
 
-    def workers_via(self, proxy: str) -> list[int]:
-        """Workers of the job, not those that have come besides, whose data this proxy carries."""
+    def was_carried(self, worker: int, incarnation: int) -> bool:
+        """Whether the data of this client of the worker came by a proxy."""
         with self._lock:
-            return sorted(
-                worker
-                for worker, session in self._newest.items()
-                if session.via == proxy and worker < self.num_workers
-            )
+            session = self._newest.get(worker)
+            return bool(session and session.via and session.incarnation == incarnation)
+
+    def is_registered(self, worker: int) -> bool:
+        """Whether it has not left since it registered; it may be lost."""
+        with self._lock:
+            session = self._newest.get(worker)
+            return session is not None and not session.ended
+
+    def find_client(self, worker: int, incarnation: int) -> Session:
+        """As `find`, of a client that has lost its session."""
+        with self._lock:
+            session = self._newest.get(worker)
+        if session is None or session.ended or session.incarnation != incarnation:
+            raise refusal.not_found(f"worker {worker} has left, or has another client")
+        return session
 
     def host_of(self, worker: int) -> str:
         with self._lock:

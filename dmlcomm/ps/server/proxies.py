@@ -1,16 +1,25 @@
-"""The tree of proxies below one server."""
+"""The trees of proxies below one server, one after the other."""
 
+import contextlib
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from dmlcomm import _core
 from dmlcomm.log import get_logger
 from dmlcomm.ps import tree
 from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
-from dmlcomm.ps.protocol import LIVENESS_INTERVAL_S
+from dmlcomm.ps.protocol import HEARTBEAT_TIMEOUT_S, LIVENESS_INTERVAL_S, RETURN_TIMEOUT_S
 from dmlcomm.ps.server import refusal
 from dmlcomm.ps.server.membership import Membership
+
+# Workers come back at about the same time: a new tree waits so long for more of them.
+SETTLE_S = 0.2
+
+# A server that finds that it has slept so long did not hear the proxies meanwhile.
+SLEPT_S = 1.0
 
 
 @dataclass
@@ -19,7 +28,10 @@ class _Proxy:
     address: str
     host_name: str
     rack: str
+    tree: int
+    heard: float
     place: int = -1
+    shape: str = ""
     parent: str = ""
     expected: list[int] = field(default_factory=list)
 
@@ -27,71 +39,177 @@ class _Proxy:
 class Proxies:
     """Any thread may call.
 
-    The tree is fixed when all workers of the job have registered, with the proxies in the order of
-    their smallest workers: so it is the same in every run, and so are the sums. A proxy that comes
-    later is a leaf below the server.
+    A tree is fixed when all workers of the job have registered, with the proxies in the order of
+    their smallest workers: so it is the same in every run, and so are the sums. It ends as a whole:
+    when a proxy is lost, or says so; when a worker of it registers anew; and when a proxy or a
+    worker comes that is to be part of it. Then the server forgets what has come by proxies and is
+    in no version, the workers register again, by a proxy or themselves, and repeat that. When all
+    have, the next tree is fixed.
     """
 
-    def __init__(self, server: int, membership: Membership) -> None:
+    def __init__(self, core: _core.PsServer, server: int, membership: Membership) -> None:
+        self._core = core
         self._server = server
         self._membership = membership
-        self._lock = threading.Lock()
-        self._proxies: dict[str, _Proxy] = {}
-        self._shape = ""
+        self._changed = threading.Condition(threading.RLock())
+        # All of these with the lock of _changed.
+        self._tree = 0
         self._fixed = False
+        self._shape = ""
+        self._proxies: dict[str, _Proxy] = {}
+        self._members: dict[int, str] = {}  # worker -> id of its proxy, in this tree
+        self._returning: dict[int, float] = {}  # worker -> until when it may come
+        self._last_arrival = 0.0
+        self._bases: dict[int, int] = {}  # of models
+        self._monitor: threading.Thread | None = None
         self._closed = threading.Event()
 
     def close(self) -> None:
         """Ends every wait."""
         self._closed.set()
+        with self._changed:
+            self._changed.notify_all()
 
-    def expect(self, proxy: str) -> None:
-        """Raises Refusal unless the proxy has joined."""
-        with self._lock:
-            known = proxy in self._proxies
-        if not known:
-            raise refusal.not_found(
-                f"server {self._server} does not know the proxy that carries this worker's data; "
-                f"was the server started again? Start the job anew"
+    # --- workers
+
+    @contextlib.contextmanager
+    def arriving(self, request: Any) -> Iterator[None]:
+        """A worker registers within this block; the tree that it was in ends before.
+
+        Raises Refusal: the worker was given up, or its proxy is not in the tree.
+        """
+        worker, via = request.worker, request.via
+        with self._changed:
+            self._refuse_given_up(worker, request.incarnation)
+            if via:
+                self._expect(via)
+            if self._fixed and (via or worker in self._members):
+                self._end(f"worker {worker} has registered anew")
+            if via:
+                self._expect(via)
+            yield
+
+    def take(self, worker: int, via: str) -> None:
+        """The worker has registered; within `arriving`."""
+        self._returning.pop(worker, None)
+        self._members.pop(worker, None)
+        self._last_arrival = time.monotonic()
+        if via:
+            self._members[worker] = via
+            self._core.carry(worker)
+        self._changed.notify_all()
+
+    def leaves(self, worker: int, via: str, lost: bool) -> bool:
+        """A carried worker has left, or its proxy says so (`lost`); whether that counts."""
+        with self._changed:
+            if lost and self._members.get(worker) != via:
+                return False  # it has come by another way meanwhile, or is about to
+            # In a tree that is fixed the proxy tells this after the last pushes of the worker.
+            if self._returning.pop(worker, None) is not None or not self._fixed:
+                self._core.give_up(worker)
+                self._members.pop(worker, None)
+            self._changed.notify_all()
+            return True
+
+    def base(self, model: int) -> int:
+        """All pieces contain all clocks before it, also those that proxies above have by now."""
+        with self._changed:
+            version = self._core.version(model)
+            return version if self._fixed else self._bases.setdefault(model, version)
+
+    def _refuse_given_up(self, worker: int, incarnation: int) -> None:
+        if self._membership.was_carried(worker, incarnation) and worker in self._core.gone():
+            raise refusal.failed(
+                f"server {self._server} has taken worker {worker} for lost: it did not come back "
+                f"within {RETURN_TIMEOUT_S:g} s after its proxy was lost, or its proxy has lost "
+                f"it. The others went on, maybe without its last pushes; start this worker anew"
             )
 
+    def _expect(self, proxy: str) -> None:
+        if proxy not in self._proxies:
+            raise refusal.not_found(
+                f"server {self._server} does not know the proxy that carries this worker's data: "
+                f"its tree has ended, or the server was started again"
+            )
+
+    # --- proxies
+
     def join(self, request: Any, wait_s: float) -> Any:
-        """Takes the proxy in, and waits for its parent. Raises Refusal."""
-        with self._lock:
-            self._take_in(request)
-        deadline = time.monotonic() + wait_s
-        while True:
-            with self._lock:
-                if not self._fixed and self._membership.num_missing() == 0:
+        """Takes the proxy in, or hears that it lives; waits for its parent, or for the tree's end.
+
+        Raises Refusal.
+        """
+        now = time.monotonic()
+        deadline = now + wait_s
+        with self._changed:
+            if request.first:
+                self._take_in(request)
+            if request.id in self._proxies:
+                self._proxies[request.id].heard = now
+            while True:
+                proxy = self._proxies.get(request.id)
+                if proxy is None:
+                    return pb.JoinTreeReply(ended=True)
+                if self._may_be_fixed():
                     self._fix()
-                proxy = self._proxies[request.id]
-                if self._fixed:
-                    return self._answer(proxy)
-            if time.monotonic() >= deadline or self._closed.wait(LIVENESS_INTERVAL_S):
-                return pb.JoinTreeReply(known=False)
+                is_news = not request.knows_place and proxy.place >= 0
+                remaining = deadline - time.monotonic()
+                if is_news or remaining <= 0 or self._closed.is_set():
+                    return _answer(proxy)
+                self._changed.wait(min(remaining, LIVENESS_INTERVAL_S))
+
+    def expect_place(self, place: int, number: int) -> None:
+        """Raises Refusal unless this is a place of the present tree."""
+        with self._changed:
+            if not self._fixed or number != self._tree:
+                raise refusal.not_found(f"tree {number} of server {self._server} has ended")
+
+    def leave(self, proxy_id: str, reason: str) -> None:
+        """The proxy cannot go on."""
+        with self._changed:
+            proxy = self._proxies.pop(proxy_id, None)
+            if proxy is not None and self._is_used(proxy):
+                self._end(f"the proxy of {proxy.host_name} has left: {reason}")
+
+    def _is_used(self, proxy: _Proxy) -> bool:
+        return proxy.place >= 0 or proxy.id in self._members.values()
 
     def _take_in(self, request: Any) -> None:
-        if request.id in self._proxies:
-            return
         if request.shape not in (tree.AUTO, *tree.SHAPES):
             raise refusal.illegal(
                 f'the proxy of {request.host_name} asks for a tree "{request.shape}"; expected '
                 f"{', '.join((tree.AUTO, *tree.SHAPES))}"
             )
-        if self._shape and request.shape != self._shape:
+        if self._proxies and request.shape != self._shape:
             raise refusal.illegal(
                 f'the proxy of {request.host_name} asks for a tree "{request.shape}", and those '
                 f'before it for "{self._shape}"; start the proxies of a job with one --tree'
             )
         self._shape = request.shape
         self._proxies[request.id] = _Proxy(
-            request.id, request.address, request.host_name, request.rack
+            *(request.id, request.address, request.host_name, request.rack),
+            # A tree that is fixed ends when the first worker comes by the new proxy.
+            tree=self._tree + self._fixed,
+            heard=time.monotonic(),
         )
+        if self._monitor is None:
+            self._monitor = threading.Thread(
+                target=self._watch, name="dmlcomm-ps-proxies", daemon=True
+            )
+            self._monitor.start()
+
+    # --- the tree
+
+    def _may_be_fixed(self) -> bool:
+        if self._fixed or not self._members or self._returning:
+            return False
+        settled = self._tree == 0 or time.monotonic() - self._last_arrival >= SETTLE_S
+        return settled and self._membership.num_missing() == 0
 
     def _fix(self) -> None:
-        """With the lock: gives every proxy its place."""
+        """Gives every proxy its place."""
         self._fixed = True
-        workers = {p.id: self._membership.workers_via(p.id) for p in self._proxies.values()}
+        workers = {p.id: self._workers_of(p.id) for p in self._proxies.values()}
         proxies = sorted(
             (p for p in self._proxies.values() if workers[p.id]), key=lambda p: workers[p.id]
         )
@@ -100,26 +218,89 @@ class Proxies:
         places = tree.parents(shape, racks, self._server % max(1, len(racks)))
         for place, proxy in enumerate(proxies):
             proxy.place = place
+            proxy.shape = shape
             proxy.parent = "" if places[place] == tree.ROOT else proxies[places[place]].address
             proxy.expected = sorted(
                 worker for p in tree.below(places, place) for worker in workers[proxies[p].id]
             )
         get_logger().info(
-            "server %d: %d proxies in a tree of shape %s, %d below the server",
-            self._server,
-            len(proxies),
-            shape,
+            "server %d: %d proxies in tree %d, of shape %s, %d below the server",
+            *(self._server, len(proxies), self._tree, shape),
             len(tree.children_of(places, tree.ROOT)),
         )
-        self._shape = shape
+        self._changed.notify_all()
 
-    def _answer(self, proxy: _Proxy) -> Any:
-        if proxy.place < 0:  # it came later
-            proxy.place = 1 + max(p.place for p in self._proxies.values())
-        return pb.JoinTreeReply(
-            known=True,
-            place=proxy.place,
-            parent=proxy.parent,
-            expected=proxy.expected,
-            shape=self._shape,
+    def _workers_of(self, proxy_id: str) -> list[int]:
+        return sorted(worker for worker, via in self._members.items() if via == proxy_id)
+
+    def _end(self, reason: str) -> None:
+        """Nothing comes from this tree any more when this returns."""
+        get_logger().warning(
+            "server %d: tree %d of proxies ends: %s", self._server, self._tree, reason
         )
+        self._tree = self._core.end_tree()
+        until = time.monotonic() + RETURN_TIMEOUT_S
+        gone = set(self._core.gone())
+        for worker in self._members:
+            if worker not in gone and self._membership.is_registered(worker):
+                self._returning[worker] = until
+        self._proxies = {p.id: p for p in self._proxies.values() if p.tree >= self._tree}
+        self._members.clear()
+        self._bases.clear()
+        self._fixed = False
+        self._last_arrival = time.monotonic()
+        self._changed.notify_all()
+
+    # --- those that are silent
+
+    def _watch(self) -> None:
+        looked = time.monotonic()
+        while not self._closed.wait(LIVENESS_INTERVAL_S):
+            now = time.monotonic()
+            with self._changed:
+                if now - looked > SLEPT_S:
+                    self._forgive(now, now - looked)
+                self._end_if_lost(now)
+                self._give_up_overdue(now)
+            looked = time.monotonic()
+
+    def _forgive(self, now: float, slept_s: float) -> None:
+        for proxy in self._proxies.values():
+            proxy.heard = now
+        for worker in self._returning:
+            self._returning[worker] += slept_s
+
+    def _end_if_lost(self, now: float) -> None:
+        silent = [p for p in self._proxies.values() if now - p.heard > HEARTBEAT_TIMEOUT_S]
+        for proxy in silent:
+            self._proxies.pop(proxy.id, None)
+        used = [proxy.host_name for proxy in silent if self._is_used(proxy)]
+        if used:
+            silence = f"silent for {HEARTBEAT_TIMEOUT_S:g} s"
+            self._end(f"the proxies of {', '.join(used)} are {silence}")
+        elif self._fixed and self._core.has_lost_proxy():
+            self._end("the connection of a proxy has ended")
+
+    def _give_up_overdue(self, now: float) -> None:
+        for worker, until in list(self._returning.items()):
+            if now < until:
+                continue
+            get_logger().error(
+                "server %d gives worker %d up: its proxy was lost, and it did not register again "
+                "within %g s",
+                *(self._server, worker, RETURN_TIMEOUT_S),
+            )
+            del self._returning[worker]
+            self._core.give_up(worker)
+            self._changed.notify_all()
+
+
+def _answer(proxy: _Proxy) -> Any:
+    return pb.JoinTreeReply(
+        known=proxy.place >= 0,
+        place=max(0, proxy.place),
+        parent=proxy.parent,
+        expected=proxy.expected,
+        shape=proxy.shape,
+        tree=proxy.tree,
+    )

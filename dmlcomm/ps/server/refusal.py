@@ -19,5 +19,9 @@ def taken(text: str) -> Refusal:
     return Refusal(grpc.StatusCode.ALREADY_EXISTS, text)
 
 
+def failed(text: str) -> Refusal:
+    return Refusal(grpc.StatusCode.FAILED_PRECONDITION, text)
+
+
 def illegal(text: str) -> Refusal:
     return Refusal(grpc.StatusCode.INVALID_ARGUMENT, text)

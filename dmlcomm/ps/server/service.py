@@ -58,7 +58,7 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
         self._barrier = Barrier(membership.live_workers, membership.num_missing)
         # Sessions of proxies, by place: they count as no workers.
         self._below = Membership(0, lambda: proxies_of(alive_workers(core.status())))
-        self._proxies = Proxies(view.server, membership)
+        self._proxies = Proxies(core, view.server, membership)
 
     def close(self) -> None:
         """Ends every wait, so that no call keeps the process."""
@@ -72,10 +72,24 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
             self._checkpoints.begin()
         if self._judge is not None:
             self._judge.learn(request.servers)
+        if request.proxy:
+            self._proxies.expect_place(request.worker, request.tree)
+            return self._begin(self._below, request, self._register(self._below, request))
+        with self._proxies.arriving(request):
+            session = self._register(self._membership, request)
+            self._proxies.take(session.worker, request.via)
+        return self._begin(self._membership, request, session)
+
+    def _register(self, members: Membership, request: Any) -> Session:
+        return members.register(request.worker, request.incarnation, request.host_name, request.via)
+
+    def _begin(self, members: Membership, request: Any, session: Session) -> Any:
+        """Meets the worker for its data connection, unless a proxy carries its data."""
         if request.via:
-            return self._register_carried(request)
-        members = self._below if request.proxy else self._membership
-        session = members.register(request.worker, request.incarnation, request.host_name)
+            get_logger().info("worker %d (%s) joined by a proxy", session.worker, session.host_name)
+            return pb.RegisterReply(
+                session=session.id, worker=session.worker, num_workers=self._membership.num_workers
+            )
         try:
             pairing = self._pair(session.worker, request)
         except ValueError as error:
@@ -85,7 +99,7 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
             raise refusal.illegal(str(error)) from error
         threading.Thread(
             target=self._join,
-            args=(members, session, pairing),
+            args=(members, session, pairing, request.tree),
             name=f"dmlcomm-ps-join-{session.worker}",
             daemon=True,
         ).start()
@@ -97,20 +111,15 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
             first_rail=pairing.first_rail,
         )
 
-    def _register_carried(self, request: Any) -> Any:
-        """A worker whose data come by a proxy, which registers it."""
-        self._proxies.expect(request.via)
-        session = self._membership.register(
-            request.worker, request.incarnation, request.host_name, request.via
-        )
-        self._core.take_in(session.worker)
-        get_logger().info("worker %d (%s) joined by a proxy", session.worker, session.host_name)
-        return pb.RegisterReply(
-            session=session.id, worker=session.worker, num_workers=self._membership.num_workers
-        )
-
     def JoinTree(self, request: Any, context: Any) -> Any:  # noqa: N802
         return self._proxies.join(request, _slice(request.wait_ms))
+
+    def LeaveTree(self, request: Any, context: Any) -> Any:  # noqa: N802
+        self._proxies.leave(request.id, request.reason)
+        return pb.LeaveTreeReply()
+
+    def Beat(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return pb.BeatReply()
 
     def find(self, session_id: str) -> Session:
         """Of a worker or a proxy. Raises Refusal for a session that has ended or never was."""
@@ -119,9 +128,13 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
         return self._membership.find(session_id)
 
     def Leave(self, request: Any, context: Any) -> Any:  # noqa: N802
-        session = self._membership.find(request.session)
-        self._membership.end(session, "the worker has left")
-        get_logger().info("worker %d (%s) has left", session.worker, session.host_name)
+        if request.session:
+            session = self._membership.find(request.session)
+        else:
+            session = self._membership.find_client(request.worker, request.incarnation)
+        if not session.via or self._proxies.leaves(session.worker, session.via, request.lost):
+            self._membership.end(session, "the worker has left")
+            get_logger().info("worker %d (%s) has left", session.worker, session.host_name)
         return pb.LeaveReply()
 
     def Verdict(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -155,7 +168,11 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
 
     def CreateModel(self, request: Any, context: Any) -> Any:  # noqa: N802
         session = self._membership.find(request.session)
-        return self._models.create(session, request.model, request.elect)
+        reply = self._models.create(session, request.model, request.elect)
+        if session.via:
+            reply.clock = self._core.hold(reply.model, session.worker)
+            reply.base = self._proxies.base(reply.model)
+        return reply
 
     def SealModel(self, request: Any, context: Any) -> Any:  # noqa: N802
         self._models.seal(self._membership.find(request.session), request.model)
@@ -193,7 +210,7 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
         theirs = [Rail(nic.interface, nic.address, nic.prefix_length) for nic in request.nics]
         return pair(worker, theirs, self._nics())
 
-    def _join(self, members: Membership, session: Session, pairing: Pairing) -> None:
+    def _join(self, members: Membership, session: Session, pairing: Pairing, tree: int) -> None:
         rendezvous = session.rendezvous
 
         def get(key: str) -> bytes:
@@ -207,7 +224,9 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
         who = f"{'proxy' if is_proxy else 'worker'} {session.worker}"
         rails = [(server.interface, server.address) for _, server in pairing.pairs]
         try:
-            self._core.join(number, rails, pairing.first_rail, rendezvous.set, get, JOIN_TIMEOUT_S)
+            self._core.join(
+                *(number, rails, pairing.first_rail, rendezvous.set, get, JOIN_TIMEOUT_S), tree
+            )
         except Exception as error:
             reason = f"server {self._view.server} and {who} did not connect: {error}"
             get_logger().warning("%s", reason)

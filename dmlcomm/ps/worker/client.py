@@ -5,6 +5,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from dmlcomm import _core, errors
+from dmlcomm.log import get_logger
 from dmlcomm.prio.ticket import ticket_or_same
 from dmlcomm.ps.protocol import parse_address, parse_servers
 from dmlcomm.ps.tls import Tls
@@ -13,8 +14,9 @@ from dmlcomm.ps.worker.connections import ConnectionOptions, Connections
 from dmlcomm.ps.worker.creation import Creation
 from dmlcomm.ps.worker.model import ClientModel, make_model
 from dmlcomm.ps.worker.operations import Operations, nothing, rate
-from dmlcomm.ps.worker.redirect import redirected
+from dmlcomm.ps.worker.redirect import Route
 from dmlcomm.ps.worker.tables import pull_rows, pull_tables
+from dmlcomm.ps.worker.watch import Watch
 from dmlcomm.rail import RailCounters
 
 
@@ -46,6 +48,7 @@ class Client:
         connect_timeout_s: seconds that the servers may take to be there.
         reconnect_timeout_s: seconds that a server that died may take to come back; 0: not at all.
         tls: of the control plane.
+        proxy: "auto", "none", or the path of the proxy of this host. Default: DMLCOMM_PROXY.
 
     Raises:
         ValueError: an argument or a variable is not legal.
@@ -69,17 +72,17 @@ class Client:
         connect_timeout_s: float = 60.0,
         reconnect_timeout_s: float = 60.0,
         tls: Tls | None = None,
+        proxy: str | None = None,
     ) -> None:
         config = _core.config()
         self._models: dict[str, ClientModel] = {}
         addresses = _addresses(servers, str(config["ps_servers"]))
         shown = str(config["ps_token"]) if token is None else token
-        where = redirected(
-            str(config["proxy"]), addresses, shown, tls is not None, connect_timeout_s
-        )
+        by = str(config["proxy"]) if proxy is None else proxy
+        route = Route(by, addresses, shown, tls is not None)
         self._connections = Connections(
             ConnectionOptions(
-                servers=where,
+                route=route,
                 token=shown,
                 worker=int(config["ps_worker"]) if worker is None else worker,
                 transport=transport or str(config["transport"]),
@@ -90,6 +93,7 @@ class Client:
         )
         self._operations = Operations(self._connections, self._recreate, timeout_s)
         self._creation = Creation(self._connections, self._operations, self._recreate)
+        self._watch = Watch(route, self._connections, self._operations, self._recreate)
 
     @property
     def worker(self) -> int:
@@ -110,6 +114,11 @@ class Client:
     def lost_servers(self) -> list[int]:
         """Servers that this worker has no connection to."""
         return list(self._core.lost())
+
+    @property
+    def by_proxy(self) -> bool:
+        """Whether this worker goes by the proxy of its host at the moment."""
+        return self._connections.by_proxy
 
     def rails(self) -> list[list[RailCounters]]:
         """By server, the counters of each NIC of this worker; none for a server that is lost.
@@ -179,8 +188,7 @@ class Client:
         )
         known = self._models.get(model)
         if known is None or known.description != made.description:
-            self._creation.create(made, weights)
-            self._models[model] = made
+            self._creation.create(made, weights, self._models)
         if tables:
             return pull_tables(self._operations, made, weights)
         return self.pull(model, None, out=weights)
@@ -405,6 +413,13 @@ class Client:
         if not wait:
             self._connections.close()
         self._operations.close()
+        if not self._connections.closed and not self._connections.flush():
+            get_logger().warning(
+                "worker %d leaves before the others have closed its last clock; if its proxy is "
+                "lost until then, so are its pushes of that clock",
+                self.worker,
+            )
+        self._watch.close()
         self._connections.close()
 
     def __enter__(self) -> "Client":
@@ -461,7 +476,7 @@ class Client:
 
     def _recreate(self, server: int) -> None:
         """Makes all models known to a server that was started again."""
-        for made in self._models.values():
+        for made in list(self._models.values()):
             self._creation.recreate(server, made)
         self._creation.recreate_unfinished(server)
 

@@ -11,11 +11,18 @@ from dmlcomm import _core, errors
 from dmlcomm.log import get_logger
 from dmlcomm.network import nic
 from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
-from dmlcomm.ps.protocol import WAIT_SLICE_S
+from dmlcomm.ps.protocol import HEARTBEAT_TIMEOUT_S, RETURN_TIMEOUT_S, WAIT_SLICE_S
 from dmlcomm.ps.tls import Tls
 from dmlcomm.ps.worker.backoff import Backoff
 from dmlcomm.ps.worker.common_clock import steps_back
 from dmlcomm.ps.worker.control import Control, NumberTakenError, UnknownSessionError
+from dmlcomm.ps.worker.redirect import Route
+
+# A proxy that takes longer to take a worker back is done without.
+ATTACH_TIMEOUT_S = 1.0
+
+# How long a worker that leaves waits until its pushes are in a version.
+FLUSH_TIMEOUT_S = 5.0
 
 # How long the meeting for a data connection may take.
 CONNECT_TIMEOUT_S = 30.0
@@ -34,7 +41,7 @@ MAY_PASS = (
 class ConnectionOptions:
     """See `dmlcomm.ps.Client`."""
 
-    servers: Sequence[str]
+    route: Route
     token: str
     worker: int
     transport: str
@@ -51,14 +58,17 @@ class Connections:
 
     def __init__(self, options: ConnectionOptions) -> None:
         self._options = options
-        self._controls = [
-            Control(server, address, options.token, options.tls)
-            for server, address in enumerate(options.servers)
-        ]
+        addresses, self.by_proxy = options.route.first(options.connect_timeout_s)
+        self._controls = self._controls_to(addresses)
+        self._retired: list[Control] = []
         self._sessions: dict[int, str] = {}
         self._instances: dict[int, str] = {}  # of servers, when this worker connected
         self._incarnation = secrets.randbits(63)
-        self._recovering = threading.Lock()
+        self._recovering = threading.RLock()
+        self._moves = 0
+        # What a server has got from this worker itself must not be repeated by a proxy. As soon as
+        # one connection to a server was tried, others may be under way.
+        self._stays_direct = not self.by_proxy
         self.worker = options.worker
         self.num_workers = 0
         self.closed = False
@@ -68,6 +78,12 @@ class Connections:
         except BaseException:
             self.close()
             raise
+
+    def _controls_to(self, addresses: Sequence[str]) -> list[Control]:
+        return [
+            Control(server, address, self._options.token, self._options.tls)
+            for server, address in enumerate(addresses)
+        ]
 
     @property
     def num_servers(self) -> int:
@@ -127,6 +143,20 @@ class Connections:
         for server, clocks in steps_back(restored).items():
             self._controls[server].call("GoBack", pb.GoBackRequest(clocks=clocks))
 
+    def _connect_patiently(self, server: int) -> None:
+        """A number may be taken for a moment by a process that has just died.
+
+        A proxy's part in a tree may end meanwhile; then it has another one.
+        """
+        backoff = Backoff(self._options.connect_timeout_s, f"server {server}")
+        while True:
+            try:
+                return self._connect(server, no_models)
+            except MAY_PASS as error:
+                backoff.wait(error)
+                if self.by_proxy:
+                    return self.move(no_models, str(error), self._options.connect_timeout_s)
+
     def _wait_until_healthy(self) -> dict[int, Any]:
         """The answers of all servers but those that another one calls lost, by server."""
         backoff = Backoff(self._options.connect_timeout_s, "the parameter servers")
@@ -157,16 +187,8 @@ class Connections:
                 f"order"
             )
 
-    def _connect_patiently(self, server: int) -> None:
-        """A number may be taken for a moment by a process that has just died."""
-        backoff = Backoff(self._options.connect_timeout_s, f"server {server}")
-        while True:
-            try:
-                return self._connect(server)
-            except MAY_PASS as error:
-                backoff.wait(error)
-
-    def _connect(self, server: int) -> None:
+    def _connect(self, server: int, recreate: Callable[[int], None]) -> None:
+        """`recreate` makes the models known to a server that may have forgotten them."""
         control = self._controls[server]
         reply = control.call(
             "Register",
@@ -176,7 +198,7 @@ class Connections:
                 host_name=_core.host_name(),
                 nics=own_nics(),
                 incarnation=self._incarnation,
-                servers=self._options.servers,
+                servers=self._options.route.servers,
             ),
         )
         self._sessions[server] = reply.session
@@ -188,6 +210,9 @@ class Connections:
                 self.worker, self.num_servers, time.time_ns(), self._options.transport
             )
         self.num_workers = reply.num_workers
+        # A proxy has no model before a worker names it, and attaches nobody to a model that it does
+        # not have. A server that was started again has its models, or the loss is told.
+        recreate(server)
         rails = [(rail.worker_interface, rail.worker_address) for rail in reply.rails]
         try:
             self.core.connect(
@@ -197,6 +222,7 @@ class Connections:
                 lambda key, value: self._publish(server, key, value),
                 lambda key: self._look_up(server, key),
                 CONNECT_TIMEOUT_S,
+                self.by_proxy,
             )
         except (OSError, RuntimeError) as error:  # as the core tells what has gone wrong
             raise errors.PsConnectionError(
@@ -257,9 +283,14 @@ class Connections:
         if self.replicas:
             self._replace(servers, reason)
             return
-        self._expect_reconnection(servers, reason)
+        assert self.core is not None
         with self._recovering:
-            assert self.core is not None
+            if self.by_proxy:
+                self._move_if_lost(recreate, reason)
+                return
+            if not self.core.lost():  # another thread was faster
+                return
+            self._expect_reconnection(servers, reason)
             for server in servers:
                 if server in self.core.lost():  # else another thread was faster
                     limit_s = self._options.reconnect_timeout_s
@@ -340,9 +371,13 @@ class Connections:
                 # It was started again, and stays out: see `recover`.
                 self.core.disconnect(server, str(error))
             return
-        self._expect_reconnection([server], str(error))
         with self._recovering:
-            if self._sessions[server] == session:  # else another thread was faster
+            if self._sessions[server] != session:  # another thread was faster
+                return
+            if self.by_proxy:
+                self.move(recreate, str(error), max(0.0, deadline - time.monotonic()))
+            else:
+                self._expect_reconnection([server], str(error))
                 remaining_s = max(0.0, deadline - time.monotonic())
                 limit_s = min(self._options.reconnect_timeout_s, remaining_s)
                 self._reconnect(server, recreate, str(error), limit_s)
@@ -362,8 +397,7 @@ class Connections:
         assert self.core is not None
         while True:
             try:
-                self._connect(server)
-                recreate(server)
+                self._connect(server, recreate)
                 get_logger().warning("worker %d is connected to %s again", self.worker, where)
                 return
             except MAY_PASS as error:
@@ -377,6 +411,110 @@ class Connections:
                     [server],
                 ) from error
 
+    # --- proxies
+
+    def look(self, recreate: Callable[[int], None]) -> None:
+        """Moves if the proxy is lost: a connection has ended, or it is silent for a while.
+
+        Raises what `move` raises.
+        """
+        assert self.core is not None
+        moves = self._moves
+        is_silent = False
+        try:
+            if not self.core.lost():
+                self._controls[0].call("Beat", pb.BeatRequest(), timeout_s=HEARTBEAT_TIMEOUT_S)
+                return
+            reason = "the connection to its proxy has ended"
+        except errors.PsTimeoutError as error:
+            reason, is_silent = str(error), True
+        except errors.PsConnectionError as error:
+            reason = str(error)
+        with self._recovering:
+            if self._moves == moves and self.by_proxy and not self.closed:
+                self.move(recreate, reason, self.move_timeout_s, is_silent)
+
+    def flush(self) -> bool:
+        """Waits until what this worker has pushed, and closed, is safe; False if it takes long."""
+        return not self.by_proxy or self.core is None or bool(self.core.flush(FLUSH_TIMEOUT_S))
+
+    def _move_if_lost(self, recreate: Callable[[int], None], reason: str) -> None:
+        assert self.core is not None
+        if self.core.lost():
+            self.move(recreate, reason, self.move_timeout_s)
+
+    @property
+    def may_move(self) -> bool:
+        """Whether there is a proxy that this worker may lose, or come to."""
+        return self._options.route.may_change
+
+    @property
+    def move_timeout_s(self) -> float:
+        """A proxy may be lost also where a server may not."""
+        return max(self._options.reconnect_timeout_s, RETURN_TIMEOUT_S)
+
+    def move(
+        self,
+        recreate: Callable[[int], None],
+        reason: str,
+        limit_s: float,
+        is_silent: bool = False,
+    ) -> None:
+        """Registers anew at all servers: by the proxy of this host if it answers, or directly.
+
+        At all of them, as every server waits for all workers of a tree that has ended, and another
+        operation of this worker may wait for another server meanwhile. It calls nobody who waits
+        for other workers. The old connection to a server ends after the server has ended the tree
+        that it belongs to: so no proxy takes this worker for lost.
+
+        Args:
+            is_silent: the proxy has not answered for a while, and is not asked again.
+
+        Raises PsServerLostError when that takes longer than `limit_s`; PsRefusedError when a server
+        has given this worker up.
+        """
+        with self._recovering:
+            get_logger().warning("worker %d goes another way: %s", self.worker, reason)
+            backoff = Backoff(limit_s, "the parameter servers")
+            while not self.closed:
+                try:
+                    self._move_once(recreate, is_silent)
+                    self._moves += 1
+                    how = "by a proxy" if self.by_proxy else "without a proxy"
+                    get_logger().warning("worker %d is back, %s", self.worker, how)
+                    return
+                except MAY_PASS as error:
+                    problem: errors.PsError = error
+                is_silent = False
+                try:
+                    backoff.wait(problem)
+                except errors.PsError as error:
+                    raise errors.PsServerLostError(
+                        f"worker {self.worker} has lost its way to the servers, and found none "
+                        f"within {limit_s:g} s: {error}; do the servers run?",
+                        range(self.num_servers),
+                    ) from error
+
+    def return_to_proxy(self, recreate: Callable[[int], None]) -> None:
+        """As `move`, of a worker that goes directly; its caller knows that nothing is under way."""
+        with self._recovering:
+            if not self.by_proxy and not self.closed:
+                self._stays_direct = False
+                self.move(recreate, "there is a proxy again", self.move_timeout_s)
+
+    def _move_once(self, recreate: Callable[[int], None], is_silent: bool) -> None:
+        route = self._options.route
+        if is_silent or self._stays_direct:
+            addresses, self.by_proxy = route.servers, False
+        else:
+            addresses, self.by_proxy = route.again(ATTACH_TIMEOUT_S)
+        self._stays_direct = not self.by_proxy
+        for server, control in enumerate(self._controls_to(addresses)):
+            # Calls of other threads may still use the old one.
+            self._retired.append(self._controls[server])
+            self._controls[server] = control
+            self._connect(server, recreate)
+
     def close(self) -> None:
         """Leaves all servers. Idempotent."""
         live = [] if self.closed else self.live_servers()
@@ -385,15 +523,34 @@ class Connections:
             self.core.close()
         for server in live:
             self._leave(server)
-        for control in self._controls:
+        for control in (*self._controls, *self._retired):
             control.close()
 
     def _leave(self, server: int) -> None:
         try:
             self.call(server, "Leave")
         except errors.PsError as error:
-            # It notices by the connection.
             get_logger().debug("leaving server %d: %s", server, error)
+            if self.by_proxy:
+                self._leave_directly(server)
+            # Else it notices by the connection.
+
+    def _leave_directly(self, server: int) -> None:
+        """The proxy is gone: without this, the server would wait for this worker for a while."""
+        control = Control(
+            server, self._options.route.servers[server], self._options.token, self._options.tls
+        )
+        try:
+            request = pb.LeaveRequest(worker=self.worker, incarnation=self._incarnation)
+            control.call("Leave", request)
+        except errors.PsError as error:
+            get_logger().debug("leaving server %d without the proxy: %s", server, error)
+        finally:
+            control.close()
+
+
+def no_models(server: int) -> None:
+    """What a worker makes known to a server before it has any model."""
 
 
 def own_nics() -> list[Any]:

@@ -15,6 +15,7 @@ RECONNECT_MS = (("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect
 Code = grpc.StatusCode
 _ERRORS: dict[Any, type[errors.PsError]] = {
     Code.UNAVAILABLE: errors.PsConnectionError,
+    Code.CANCELLED: errors.PsConnectionError,  # the other side ends
     Code.DEADLINE_EXCEEDED: errors.PsTimeoutError,
     Code.UNAUTHENTICATED: errors.PsRefusedError,
     Code.FAILED_PRECONDITION: errors.PsRefusedError,
@@ -45,11 +46,16 @@ class Control:
             self._channel = grpc.secure_channel(address, channel_credentials(tls), RECONNECT_MS)
         self._stub = pb_grpc.ParameterServerStub(self._channel)
 
-    def call(self, name: str, request: Any, wait_s: float = 0.0) -> Any:
-        """The answer. `wait_s`: how long the server was asked to wait. Raises PsError."""
+    def call(
+        self, name: str, request: Any, wait_s: float = 0.0, timeout_s: float = CALL_TIMEOUT_S
+    ) -> Any:
+        """The answer, within `timeout_s` beside `wait_s`, which the server was asked to wait.
+
+        Raises PsError.
+        """
         method = getattr(self._stub, name)
         try:
-            return method(request, timeout=CALL_TIMEOUT_S + wait_s, metadata=self._metadata)
+            return method(request, timeout=timeout_s + wait_s, metadata=self._metadata)
         except grpc.RpcError as error:
             raise self._translate(name, error) from None
 

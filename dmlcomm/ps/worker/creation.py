@@ -60,13 +60,16 @@ class Creation:
         self._connections = connections
         self._operations = operations
         self._recreate = recreate
+        # While it is made: also a model that no operation is started on is made known again.
+        self._making: ClientModel | None = None
         # While first values are on their way.
         self._providing: _Providing | None = None
 
-    def create(self, made: ClientModel, weights: Any) -> None:
+    def create(self, made: ClientModel, weights: Any, known: dict[str, ClientModel]) -> None:
         """Returns when the model has values on all servers; `weights` are used if they are needed.
 
-        When a server was started again meanwhile, or before, it connects again and begins anew.
+        It is in `known` then. When a server was started again meanwhile, or before, it connects
+        again and begins anew.
 
         Raises PsModelError, PsTimeoutError, PsServerLostError.
         """
@@ -76,12 +79,17 @@ class Creation:
         sealed: set[int] = set()
         while True:
             try:
-                return self._create(made, weights, deadline, sealed)
+                self._making = made
+                self._create(made, weights, deadline, sealed)
+                known[made.name] = made
+                return
             except _InterruptedError as lost:
                 backoff.wait(lost.error)
                 self._connections.renew(
                     lost.server, lost.session, self._recreate, lost.error, deadline
                 )
+            finally:
+                self._making = None
 
     def _create(self, made: ClientModel, weights: Any, deadline: float, sealed: set[int]) -> None:
         """One attempt; `sealed` are the servers that may have this worker's values for good."""
@@ -126,13 +134,15 @@ class Creation:
             raise _without_its_part(server, made)
 
     def recreate_unfinished(self, server: int) -> None:
-        """The same for a model whose first values this worker provides at the moment.
+        """The same for the model that is made at the moment, which may have no values yet.
 
-        They are sent again; if another worker was elected meanwhile, creation then begins anew.
-        Any thread may call whose operation connects again.
+        If this worker provides them, they are sent again; if another worker was elected meanwhile,
+        creation then begins anew. Any thread may call whose operation connects again.
         """
-        providing = self._providing
+        providing, making = self._providing, self._making
         if providing is None:
+            if making is not None:
+                self._create_on(server, making)
             return
         made = providing.made
         reply = self._create_on(server, made, elect=server == providing.elector)

@@ -20,6 +20,8 @@ Start = Callable[[Any, bool], Any]
 # An operation that fails again after so many reconnections has another fault than connections: a
 # rule that raises, for instance, ends every session.
 MAX_RECOVERIES = 3
+# Several times per proxy that is lost or returns.
+MAX_RECOVERIES_BY_PROXY = 50
 
 # A waiting thread returns to the interpreter this often: for signals, as Ctrl-C.
 SLICE_S = 0.5
@@ -54,6 +56,7 @@ class Operations:
         self._queue: queue.SimpleQueue[tuple[_Running, Future[Any]] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._closed = False
+        self._awaits_idle: Callable[[], None] | None = None
         self._abandoned: list[_Running] = []
 
     def run(
@@ -92,6 +95,19 @@ class Operations:
                 self._thread.start()
         return future
 
+    def when_idle(self, action: Callable[[], None]) -> None:
+        """Calls `action` while no operation is under way: now, or before one is started."""
+        with self._starting:
+            self._awaits_idle = action
+            self._act_if_idle()
+
+    def _act_if_idle(self) -> None:
+        """With _starting."""
+        core = self._connections.core
+        if self._awaits_idle is not None and core is not None and core.idle():
+            action, self._awaits_idle = self._awaits_idle, None
+            action()
+
     def close(self) -> None:
         """Refuses more, and waits for what was started."""
         with self._starting:
@@ -106,6 +122,7 @@ class Operations:
     ) -> _Running:
         if self._closed:
             raise errors.PsError(f"{what}: the client is closed")
+        self._act_if_idle()
         timeout_s = self.timeout_s
         deadline = time.monotonic() + timeout_s
         operation = start(self._connections.core, at_once)
@@ -141,7 +158,7 @@ class Operations:
                 if self._connections.closed:
                     raise errors.PsError(f"{running.what}: the client was closed") from None
                 lost = running.operation.lost()
-                if recoveries == MAX_RECOVERIES:
+                if recoveries == self._most_recoveries():
                     raise self._in_vain(running, lost, error) from None
                 recoveries += 1
                 self._connections.recover(lost, self._recreate, str(error))
@@ -150,12 +167,15 @@ class Operations:
             if time.monotonic() > running.deadline:
                 raise self._too_late(running)
 
+    def _most_recoveries(self) -> int:
+        return MAX_RECOVERIES_BY_PROXY if self._connections.may_move else MAX_RECOVERIES
+
     def _in_vain(
         self, running: _Running, lost: list[int], error: ConnectionError
     ) -> errors.PsServerLostError:
         return errors.PsServerLostError(
             f"worker {self._connections.worker}: {running.what} has lost servers {lost} again, "
-            f"after {MAX_RECOVERIES} reconnections: {error}",
+            f"after {self._most_recoveries()} reconnections: {error}",
             lost,
         )
 

@@ -30,42 +30,69 @@ def default_sockets() -> list[str]:
     return [SYSTEM_SOCKET, USER_SOCKET.format(uid=os.getuid())]
 
 
-def redirected(
-    proxy: str, servers: Sequence[str], token: str, uses_tls: bool, timeout_s: float
-) -> list[str]:
-    """The addresses to connect to: those of the proxy, or `servers` themselves.
+class Route:
+    """The way of one client: by the proxy of its host, or to the servers.
 
     Args:
         proxy: "auto", "none" or the path of a proxy's socket. "auto" takes a proxy that is there
             and carries the job, and else none.
-
-    Raises:
-        PsConnectionError: nothing answers at the path. PsRefusedError: the proxy does not carry
-            this job; the text says why.
+        servers, token, uses_tls: as the client has them.
     """
-    if proxy == NONE:
-        return list(servers)
-    if proxy != AUTO:
-        return _attach(proxy, servers, token, uses_tls, timeout_s)
-    for path in default_sockets():
-        if not os.path.exists(path):
-            continue
-        try:
-            return _attach(path, servers, token, uses_tls, timeout_s)
-        except errors.PsError as error:
-            get_logger().info("without a proxy: %s", error)
-    return list(servers)
 
+    def __init__(self, proxy: str, servers: Sequence[str], token: str, uses_tls: bool) -> None:
+        self.servers = list(servers)
+        self._proxy = proxy
+        self._token = token
+        self._uses_tls = uses_tls
 
-def _attach(
-    path: str, servers: Sequence[str], token: str, uses_tls: bool, timeout_s: float
-) -> list[str]:
-    if uses_tls:
-        raise errors.PsRefusedError(
-            f"the proxy at {path} carries no job with TLS; set DMLCOMM_PROXY=none for this job"
-        )
-    answer = ask(path, {"servers": list(servers), "token": token}, timeout_s)
-    return [str(address) for address in answer["servers"]]
+        # Whether there is a proxy that the client may come to or lose.
+        self.may_change = proxy not in (AUTO, NONE)
+
+    def first(self, timeout_s: float) -> tuple[list[str], bool]:
+        """Addresses to connect to, and whether they are those of a proxy.
+
+        Raises PsConnectionError: nothing answers at the path. PsRefusedError: the proxy does not
+        carry this job; the text says why.
+        """
+        if self._proxy in (AUTO, NONE):
+            return self.again(timeout_s)
+        return self._attach(self._proxy, timeout_s), True
+
+    def again(self, timeout_s: float) -> tuple[list[str], bool]:
+        """The same, but without a proxy that answers the servers themselves."""
+        for path in self._paths():
+            if not os.path.exists(path):
+                continue
+            try:
+                return self._attach(path, timeout_s), True
+            except errors.PsError as error:
+                get_logger().info("without a proxy: %s", error)
+        return list(self.servers), False
+
+    def has_proxy(self, timeout_s: float) -> bool:
+        """Whether a proxy answers."""
+        for path in self._paths():
+            try:
+                if os.path.exists(path):
+                    ask(path, {"beat": True}, timeout_s)
+                    return True
+            except errors.PsError as error:
+                get_logger().debug("no proxy to return to: %s", error)
+        return False
+
+    def _paths(self) -> list[str]:
+        if self._proxy == NONE:
+            return []
+        return default_sockets() if self._proxy == AUTO else [self._proxy]
+
+    def _attach(self, path: str, timeout_s: float) -> list[str]:
+        if self._uses_tls:
+            raise errors.PsRefusedError(
+                f"the proxy at {path} carries no job with TLS; set DMLCOMM_PROXY=none for this job"
+            )
+        answer = ask(path, {"servers": self.servers, "token": self._token}, timeout_s)
+        self.may_change = True
+        return [str(address) for address in answer["servers"]]
 
 
 def ask(path: str, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:

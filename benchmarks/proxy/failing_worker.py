@@ -1,0 +1,119 @@
+"""Workers of one host, as threads, that train without an end and compare every sum.
+
+Each prints a line per clock: its number, the clock, and whether it goes by a proxy. A line that
+comes by stdin, "last CLOCK", ends it there. Weights are 64-bit integers: any push that is lost, or
+counted twice, is seen by every later pull.
+"""
+
+import argparse
+import faulthandler
+import os
+import signal
+import sys
+import threading
+import time
+
+import numpy as np
+
+from dmlcomm import PsConnectionError
+from dmlcomm.ps import Client
+
+MODEL = "w"
+TIMEOUT_S = 60.0
+# What the workers do in a clock, in turns: how often they push, and whether they pull.
+TURNS = ((1, True), (2, True), (1, False), (0, True), (3, False))
+
+
+def main() -> None:
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    options = _parse()
+    until = [2**62]
+    failed = threading.Event()
+    threads = [
+        threading.Thread(target=_train, args=(options, worker, until, failed), daemon=True)
+        for worker in options.numbers
+    ]
+    for thread in threads:
+        thread.start()
+    threading.Thread(target=_read, args=(until,), daemon=True).start()
+    for thread in threads:
+        thread.join()
+    sys.exit(1 if failed.is_set() else 0)
+
+
+def _read(until: list[int]) -> None:
+    for line in sys.stdin:
+        until[0] = int(line.split()[1])
+
+
+def _train(
+    options: argparse.Namespace, worker: int, until: list[int], failed: threading.Event
+) -> None:
+    try:
+        with _connect(options, worker) as client:
+            _train_with(client, options, worker, until)
+    except BaseException as error:
+        failed.set()
+        _say(f"error worker {worker}: {error!r}")
+        raise
+
+
+def _connect(options: argparse.Namespace, worker: int) -> Client:
+    """The proxy may be dead for a moment before it is used."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while True:
+        try:
+            return Client(options.servers, worker=worker, proxy=options.proxy, timeout_s=TIMEOUT_S)
+        except PsConnectionError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+
+
+def _train_with(client: Client, options: argparse.Namespace, worker: int, until: list[int]) -> None:
+    places = np.arange(options.count, dtype=np.int64)
+    seen = client.init(MODEL, np.zeros(options.count, np.int64), rule="add", reduce="sum")
+    factor = options.workers * (options.workers + 1) // 2  # the sum of what follows over workers
+    expected = np.zeros(options.count, np.int64)
+    clock = 0
+    while clock < until[0]:
+        pushes, pulls = TURNS[(clock // 2) % len(TURNS)] if clock % 2 else (1, True)
+        gradient = places + (clock + 1)
+        mine = gradient * (worker + 1)
+        if pushes == 1 and pulls:
+            seen = client.push_pull(MODEL, mine, out=seen)
+        else:
+            for _ in range(pushes):
+                client.push(MODEL, mine)
+            client.clock()
+            if pulls:
+                seen = client.pull(MODEL, out=seen)
+        expected += pushes * factor * gradient
+        clock += 1
+        if pulls and not np.array_equal(seen, expected):
+            wrong = np.flatnonzero(seen != expected)
+            where = int(wrong[0])
+            raise AssertionError(
+                f"after clock {clock}, {len(wrong)} of {len(seen)} sums are wrong: element {where} "
+                f"is {seen[where]}, expected {expected[where]}"
+            )
+        _say(f"clock {worker} {clock} {int(client.by_proxy)}")
+
+
+def _say(line: str) -> None:
+    """In one piece, as several threads do."""
+    os.write(sys.stdout.fileno(), f"{line}\n".encode())
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--servers", required=True)
+    parser.add_argument("--proxy", required=True)
+    parser.add_argument("--numbers", type=lambda text: [int(n) for n in text.split(",")])
+    parser.add_argument("--workers", type=int, required=True)
+    parser.add_argument("--count", type=int, required=True)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
