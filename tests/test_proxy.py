@@ -158,7 +158,8 @@ class ProxyProcess:
 
     def kill(self):
         self.process.kill()
-        self.process.communicate()
+        self.process.wait(DEADLINE_S)
+        self.process.stdout.close()
 
 
 class Training:
