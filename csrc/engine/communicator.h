@@ -54,6 +54,9 @@ struct CommunicatorOptions {
   std::vector<uint64_t> rail_rates_bps;
   // On a flat network: the only rail to use while it works; -1 stripes over all.
   int first_rail = -1;
+  // No peer ever writes to this rank's memory: the caller goes on without a peer that is stopped,
+  // and uses the memory again. Costs large messages between processes of a host the second core.
+  bool reads_alone = false;
   // The choices of a plan file for this group, "op:first_bytes=name,..." (schedule/planner.h); the
   // same on all ranks. Empty: the cost model chooses.
   std::string plan;

@@ -23,6 +23,7 @@ Result<std::shared_ptr<engine::Communicator>> meet(
   communicator.name = str_cat(communicator.names[0], " - ", communicator.names[1]);
   communicator.rails = options.rails;
   communicator.first_rail = options.first_rail;
+  communicator.reads_alone = options.by_proxy;
   communicator.timeout = options.timeout;
   communicator.config = config;
   return engine::Communicator::create(communicator, std::move(rendezvous));

@@ -85,6 +85,7 @@ Status Server::join(const PairOptions& options, std::shared_ptr<transport::Rende
   std::shared_ptr<Session> old;
   {
     std::lock_guard lock(mutex_);
+    DMLCOMM_RETURN_IF_ERROR(expect_tree(options.other, tree));
     const auto it = sessions_.find(options.other);
     if (it != sessions_.end()) old = std::exchange(it->second, nullptr);
     if (it != sessions_.end()) sessions_.erase(it);
@@ -107,15 +108,23 @@ Status Server::join(const PairOptions& options, std::shared_ptr<transport::Rende
   // A replaced session ends after the lock: its threads may be about to take it.
   std::lock_guard lock(mutex_);
   if (closed_) return Status(StatusCode::aborted, "the server is closing");
-  if (is_proxy(options.other) && tree != tree_) {
-    session->end_but_count("this tree of proxies has ended");
-    return Status(StatusCode::aborted, "the tree of proxies has ended");
+  const Status status = expect_tree(options.other, tree);
+  if (!status.ok()) {
+    session->end_but_count(status.message());
+    return status;
   }
   session.swap(sessions_[options.other]);
   return Status();
 }
 
 // --- trees ---
+
+// With mutex_.
+Status Server::expect_tree(uint32_t number, uint64_t tree) const {
+  if (!is_proxy(number) || tree == tree_) return Status();
+  return Status(StatusCode::aborted, name_of(number), " is of tree ", tree,
+                " of proxies, which has ended");
+}
 
 void Server::carry(uint32_t worker) {
   std::shared_ptr<Session> own;
@@ -155,12 +164,10 @@ bool Server::has_lost_proxy() {
 // Nothing comes from a session that is closed, so nothing is added after the sums are forgotten.
 uint64_t Server::end_tree() {
   std::vector<std::shared_ptr<Session>> proxies;
-  std::map<uint32_t, std::shared_ptr<Model>> models;
   uint64_t next = 0;
   {
     std::lock_guard lock(mutex_);
     next = ++tree_;
-    models = models_;
     for (const auto& [number, session] : sessions_) {
       if (is_proxy(number)) proxies.push_back(session);
     }
@@ -174,7 +181,7 @@ uint64_t Server::end_tree() {
       attached[model].insert(workers.begin(), workers.end());
     }
   }
-  for (const auto& [model, workers] : attached) models.at(model)->forget_parts(workers);
+  for (const auto& [model, workers] : attached) find_model(model)->forget_parts(workers);
   events_.signal();
   return next;
 }

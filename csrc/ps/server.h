@@ -129,6 +129,7 @@ class Server final : private SessionHost {
   void on_session_ended(uint32_t worker, const Status& reason) override;
 
   bool has_session(uint32_t worker) override;
+  Status expect_tree(uint32_t number, uint64_t tree) const;
   std::vector<uint32_t> shards_here(const ModelSpec& spec) const;
   std::optional<std::vector<std::shared_ptr<Model>>> models_after(uint32_t number);
   Status fenced() override;

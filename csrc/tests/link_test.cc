@@ -632,6 +632,49 @@ TEST_P(LinkTest, AClosedConnectionIsALostPeer) {
   EXPECT_EQ(notes_b_.failure.code(), StatusCode::peer_lost);
 }
 
+// Who reads alone never asks the sender to write to its memory.
+TEST(Link, ALargeMessageIsCopiedByBothEndsOrReadAlone) {
+  for (const bool alone : {false, true}) {
+    Notes notes;
+    RailCounters counters;
+    LinkOptions options{0, 1, kJob, 1, &notes, &counters};
+    Link a(options);
+    std::swap(options.rank, options.peer);
+    options.reads_alone = alone;
+    Link b(options);
+    auto to_b = std::make_shared<MemoryChannel::Pipe>();
+    auto to_a = std::make_shared<MemoryChannel::Pipe>();
+    const auto words = std::make_shared<MemoryChannel::Words>();
+    auto end_of_a = std::make_unique<MemoryChannel>(to_b, to_a, 1u << 20, true);
+    auto end_of_b = std::make_unique<MemoryChannel>(to_a, to_b, 1u << 20, true);
+    end_of_a->share(words, 0);
+    end_of_b->share(words, 1);
+    a.attach(0, std::move(end_of_a));
+    b.attach(0, std::move(end_of_b));
+    const auto data = pattern(1'000'000);
+    std::vector<std::byte> got(data.size());
+    SendRequest out;
+    out.data = data.data();
+    RecvRequest in;
+    in.destination = got.data();
+    out.tag = in.tag = collective_tag(1, 0, 0);
+    out.bytes = in.bytes = data.size();
+    b.recv(in);
+    a.send(out);
+    bool complete = false;
+    for (int turn = 0; turn < 1000 && !complete; ++turn) {
+      (void)a.progress();
+      (void)b.progress();
+      bool moved = false;
+      if (!in.offered) continue;
+      ASSERT_TRUE(b.take_offer(in, &moved, &complete).ok());
+    }
+    ASSERT_TRUE(complete);
+    EXPECT_EQ(got, data);
+    EXPECT_EQ(words->claims[0].load() == 0, alone);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Channels, LinkTest,
                          testing::Values(Case{1, false}, Case{1000, false}, Case{1u << 20, false},
                                          Case{7, true}, Case{1u << 20, true}),

@@ -417,6 +417,21 @@ TEST(Proxy, SumsOfAClockConcernThoseThatWereThere) {
   EXPECT_EQ(version_of(model, 2), std::vector<float>(10, 118));
 }
 
+TEST(Proxy, ALateProxyOfATreeThatHasEndedDoesNotTakeThePlaceOfAnother) {
+  const Config config = config_of("shm");
+  Server server(ps::ServerOptions{0, 1, 2, config});
+  ASSERT_EQ(server.end_tree(), 1U);
+  ps::PairOptions join;
+  join.other = ps::kFirstProxy;
+  Uplink uplink(config);
+  const auto rendezvous = tests::memory_rendezvous();
+  auto joined = std::async(std::launch::async, [&] { return server.join(join, rendezvous, 1); });
+  ASSERT_TRUE(uplink.connect(ps::kFirstProxy, ps::PairOptions{}, rendezvous).ok());
+  ASSERT_TRUE(joined.get().ok());
+  EXPECT_EQ(server.join(join, tests::memory_rendezvous(), 0).code(), StatusCode::aborted);
+  EXPECT_TRUE(server.session_status().at(0).connected);
+}
+
 TEST(Proxy, ASumThatIsRepeatedInPartIsRefused) {
   ps::EventCount events;
   ps::Model model(four_workers(), events);

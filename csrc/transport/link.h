@@ -62,6 +62,8 @@ struct LinkOptions {
   RailMeter* meters = nullptr;       // one per rail, or null
   size_t credit_bytes = 0;           // see Lane::limit_credit(); 0: no limit at first
   size_t num_classes = 0;            // of urgent tickets, with lanes of their own: see LaneSet
+  // The peer never writes to our memory: it may be stopped in the middle, and we go on without it.
+  bool reads_alone = false;
 
   size_t num_lanes() const { return num_rails * (lanes_per_rail + num_classes); }
 };

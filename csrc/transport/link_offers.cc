@@ -58,9 +58,9 @@ void Link::finish_offer(RecvRequest& request) {
 
 Status Link::take_offer(RecvRequest& request, bool* moved, bool* complete) {
   if (state_ == State::failed) return error_;
-  DMLCOMM_RETURN_IF_ERROR(can_copy_together(*memory(), request.bytes)
-                              ? copy_offer_together(request, moved, complete)
-                              : read_offer(request, moved, complete));
+  const bool together = !options_.reads_alone && can_copy_together(*memory(), request.bytes);
+  DMLCOMM_RETURN_IF_ERROR(together ? copy_offer_together(request, moved, complete)
+                                   : read_offer(request, moved, complete));
   if (*complete) finish_offer(request);
   return Status();
 }

@@ -66,6 +66,7 @@ LinkOptions RailRepair::link_options(int peer) const {
   options.first_rail = first_rail(peer);
   options.credit_bytes = job_.same_host(peer) ? 0 : job_.config.credit_bytes.value_or(0);
   options.num_classes = job_.same_host(peer) ? 0 : job_.config.ticket_connections;
+  options.reads_alone = job_.reads_alone;
   return options;
 }
 

@@ -53,6 +53,7 @@ struct MeshOptions {
   // By peer: the rail that leads there directly, or kAnyRail. Empty: kAnyRail for all. The other
   // rails are connected when that one fails, each by several lanes.
   std::vector<uint8_t> first_rail;
+  bool reads_alone = false;              // see LinkOptions
   std::chrono::milliseconds timeout{0};  // of the rendezvous
   Config config;
   size_t shared_area_bytes = 0;

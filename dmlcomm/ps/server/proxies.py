@@ -40,11 +40,15 @@ class Proxies:
     """Any thread may call.
 
     A tree is fixed when all workers of the job have registered, with the proxies in the order of
-    their smallest workers: so it is the same in every run, and so are the sums. It ends as a whole:
-    when a proxy is lost, or says so; when a worker of it registers anew; and when a proxy or a
-    worker comes that is to be part of it. Then the server forgets what has come by proxies and is
-    in no version, the workers register again, by a proxy or themselves, and repeat that. When all
-    have, the next tree is fixed.
+    their smallest workers: so it is the same in every run, and so are the sums. From then on it
+    ends as a whole: when a proxy is lost, or says so; when a worker of it registers anew; and when
+    a proxy or a worker comes that is to be part of it. Then the server forgets what has come by
+    proxies and is in no version, the workers register again, by a proxy or themselves, and repeat
+    that. When all have, the next tree is fixed.
+
+    Nothing has come from a tree that is not fixed, so it can lose a proxy, whose workers register
+    again. It must not end: each proxy leaves all servers when the tree of one has ended, and two
+    servers could make each other end theirs for ever.
     """
 
     def __init__(self, core: _core.PsServer, server: int, membership: Membership) -> None:
@@ -167,12 +171,19 @@ class Proxies:
     def leave(self, proxy_id: str, reason: str) -> None:
         """The proxy cannot go on."""
         with self._changed:
-            proxy = self._proxies.pop(proxy_id, None)
-            if proxy is not None and self._is_used(proxy):
-                self._end(f"the proxy of {proxy.host_name} has left: {reason}")
+            proxy = self._proxies.get(proxy_id)
+            if proxy is not None:
+                self._lose([proxy], f"has left: {reason}")
 
-    def _is_used(self, proxy: _Proxy) -> bool:
-        return proxy.place >= 0 or proxy.id in self._members.values()
+    def _lose(self, proxies: list[_Proxy], reason: str) -> None:
+        for proxy in proxies:
+            del self._proxies[proxy.id]
+        in_tree = [proxy.host_name for proxy in proxies if proxy.place >= 0]
+        if in_tree:
+            self._end(f"the proxy of {', '.join(in_tree)} {reason}")
+        else:
+            for proxy in proxies:
+                self._await(self._workers_of(proxy.id))
 
     def _take_in(self, request: Any) -> None:
         if request.shape not in (tree.AUTO, *tree.SHAPES):
@@ -239,17 +250,25 @@ class Proxies:
             "server %d: tree %d of proxies ends: %s", self._server, self._tree, reason
         )
         self._tree = self._core.end_tree()
-        until = time.monotonic() + RETURN_TIMEOUT_S
-        gone = set(self._core.gone())
-        for worker in self._members:
-            if worker not in gone and self._membership.is_registered(worker):
-                self._returning[worker] = until
+        self._await(list(self._members))
         self._proxies = {p.id: p for p in self._proxies.values() if p.tree >= self._tree}
-        self._members.clear()
         self._bases.clear()
         self._fixed = False
         self._last_arrival = time.monotonic()
         self._changed.notify_all()
+
+    def _await(self, workers: list[int]) -> None:
+        """These register again, by a proxy or themselves, or are given up."""
+        until = time.monotonic() + RETURN_TIMEOUT_S
+        gone = set(self._core.gone())
+        for worker in workers:
+            del self._members[worker]
+            if worker in gone:
+                continue
+            if self._membership.is_registered(worker):
+                self._returning[worker] = until
+            else:  # it has left, and its proxy did not come to tell that
+                self._core.give_up(worker)
 
     # --- those that are silent
 
@@ -272,13 +291,8 @@ class Proxies:
 
     def _end_if_lost(self, now: float) -> None:
         silent = [p for p in self._proxies.values() if now - p.heard > HEARTBEAT_TIMEOUT_S]
-        for proxy in silent:
-            self._proxies.pop(proxy.id, None)
-        used = [proxy.host_name for proxy in silent if self._is_used(proxy)]
-        if used:
-            silence = f"silent for {HEARTBEAT_TIMEOUT_S:g} s"
-            self._end(f"the proxies of {', '.join(used)} are {silence}")
-        elif self._fixed and self._core.has_lost_proxy():
+        self._lose(silent, f"was silent for {HEARTBEAT_TIMEOUT_S:g} s")
+        if self._fixed and self._core.has_lost_proxy():
             self._end("the connection of a proxy has ended")
 
     def _give_up_overdue(self, now: float) -> None:

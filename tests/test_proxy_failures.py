@@ -1,0 +1,387 @@
+"""Failures of proxies: nothing that was pushed is lost, and nothing is added twice."""
+
+import contextlib
+import signal
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from dmlcomm import PsConnectionError, PsRefusedError
+from dmlcomm.ps import Client
+from dmlcomm.ps.server import proxies
+from dmlcomm.ps.server.membership import Membership
+from dmlcomm.ps.server.refusal import Refusal
+from dmlcomm.ps.worker import connections
+from helpers import DEADLINE_S
+from helpers.parameter_servers import clean_environment, servers
+
+COUNT = 100_003
+
+
+def attach(path, addresses, worker):
+    return Client(addresses, worker=worker, timeout_s=DEADLINE_S, proxy=path)
+
+
+class ProxyProcess:
+    """`dmlcomm proxy serve`, to be killed or stopped; the block ends it."""
+
+    def __init__(self, path, shape):
+        command = [sys.executable, "-m", "dmlcomm", "proxy", "serve", "--socket", path]
+        self.process = subprocess.Popen(
+            [*command, "--tree", shape, "--log-level", "error"],
+            env=clean_environment(),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert "listens at" in self.process.stdout.readline()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.kill()
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait(DEADLINE_S)
+        self.process.stdout.close()
+
+
+class Training:
+    """Two workers at each of some proxies push distinct integers, and compare every sum.
+
+    Weights are integers, so a push that is lost or counted twice stays in all later sums.
+    """
+
+    def __init__(self, paths, addresses):
+        self.num = 2 * len(paths)
+        self._paths, self._addresses = paths, addresses
+        self._changed = threading.Condition()
+        self._clocks = [0] * self.num
+        self._ways = [False] * self.num
+        self._last = 2**62
+        self._error = None
+
+    def __enter__(self):
+        self._pool = ThreadPoolExecutor(self.num)
+        self._futures = [self._pool.submit(self._run, worker) for worker in range(self.num)]
+        return self
+
+    def __exit__(self, *_):
+        with self._changed:
+            self._last = max(self._clocks) + 20
+        errors = [future.exception(DEADLINE_S) for future in self._futures]
+        self._pool.shutdown()
+        assert errors == [None] * self.num
+
+    def wait_for_clocks(self, more=2):
+        """Until all workers have gone on."""
+        with self._changed:
+            goals = [clock + more for clock in self._clocks]
+        self._wait(lambda: all(c >= goal for c, goal in zip(self._clocks, goals, strict=True)))
+
+    def wait_for_ways(self, ways):
+        """Until the workers go by proxies, or not, as `ways` has it by proxy."""
+        expected = [way for way in ways for _ in range(2)]
+        self._wait(lambda: self._ways == expected)
+
+    def _wait(self, holds):
+        with self._changed:
+            done = self._changed.wait_for(lambda: self._error or holds(), DEADLINE_S)
+            assert done, (self._clocks, self._ways)
+            assert self._error is None, self._error
+
+    def _run(self, worker):
+        try:
+            with attach(self._paths[worker // 2], self._addresses, worker) as client:
+                self._train(client, worker)
+        except BaseException as error:
+            with self._changed:
+                self._error = error
+                self._changed.notify_all()
+            raise
+
+    def _train(self, client, worker):
+        places = np.arange(COUNT, dtype=np.int64)
+        expected = np.zeros(COUNT, np.int64)
+        client.init("w", expected, rule="add", reduce="sum")
+        clock = 0
+        while clock < self._last:
+            gradient = (places + clock + 1) * (worker + 1)
+            if clock % 3 == 0:  # acknowledged by the proxy, long before it is in a version
+                client.push("w", gradient)
+                client.clock()
+                seen = client.pull("w")
+            else:
+                seen = client.push_pull("w", gradient)
+            expected += (places + clock + 1) * (self.num * (self.num + 1) // 2)
+            clock += 1
+            assert (seen == expected).all(), f"worker {worker}, clock {clock}"
+            with self._changed:
+                self._clocks[worker] = clock
+                self._ways[worker] = client.by_proxy
+                self._changed.notify_all()
+
+
+@contextlib.contextmanager
+def training(folder, num_proxies, num_servers, shape):
+    """The proxies, and what trains with them."""
+    with contextlib.ExitStack() as stack:
+        addresses = stack.enter_context(servers(num_servers, workers=2 * num_proxies))
+        paths = [f"{folder}/{i}.sock" for i in range(num_proxies)]
+        started = [stack.enter_context(ProxyProcess(path, shape)) for path in paths]
+        running = stack.enter_context(Training(paths, addresses))
+        running.wait_for_clocks()
+        yield started, running, lambda i: stack.enter_context(ProxyProcess(paths[i], shape))
+
+
+@pytest.mark.parametrize(("num_servers", "shape"), [(1, "chain"), (2, "binary")])
+def test_an_inner_proxy_that_is_killed_is_masked_and_may_return(tmp_path, num_servers, shape):
+    with training(tmp_path, 3, num_servers, shape) as (started, running, start):
+        started[0].kill()
+        running.wait_for_clocks()
+        running.wait_for_ways([False, True, True])
+        start(0)
+        running.wait_for_ways([True] * 3)
+        running.wait_for_clocks()
+
+
+def test_workers_go_direct_when_all_proxies_are_killed(tmp_path):
+    with training(tmp_path, 2, 2, "chain") as (started, running, start):
+        for proxy in started:
+            proxy.kill()
+        running.wait_for_clocks()
+        running.wait_for_ways([False, False])
+        start(1)
+        running.wait_for_ways([False, True])
+        running.wait_for_clocks()
+
+
+def test_a_proxy_that_sleeps_is_done_without_and_comes_back(tmp_path):
+    with training(tmp_path, 3, 1, "chain") as (started, running, _):
+        started[1].process.send_signal(signal.SIGSTOP)
+        running.wait_for_ways([True, False, True])
+        running.wait_for_clocks()
+        started[1].process.send_signal(signal.SIGCONT)
+        running.wait_for_ways([True] * 3)
+        running.wait_for_clocks()
+
+
+def test_a_proxy_may_die_before_there_is_a_model(tmp_path):
+    def train(worker, paths, addresses, meet):
+        with attach(paths[worker], addresses, worker) as client:
+            meet.wait(DEADLINE_S)
+            return client.init("w", np.full(COUNT, worker)).tolist()[-1]
+
+    meet = threading.Barrier(3)
+    paths = [f"{tmp_path}/{i}.sock" for i in range(2)]
+    with (
+        servers(2, workers=2) as addresses,
+        ProxyProcess(paths[0], "chain") as first,
+        ProxyProcess(paths[1], "chain"),
+        ThreadPoolExecutor(2) as pool,
+    ):
+        futures = [pool.submit(train, i, paths, addresses, meet) for i in range(2)]
+        meet.wait(DEADLINE_S)
+        first.kill()
+        seen = {future.result(DEADLINE_S) for future in futures}
+    assert len(seen) == 1
+
+
+# --- one worker by a proxy, one directly
+
+
+@contextlib.contextmanager
+def two_workers(folder, num_servers=1):
+    """Worker 0 goes directly, worker 1 by the proxy; their weights are sums of integers."""
+    path = f"{folder}/0.sock"
+    with (
+        servers(num_servers, workers=2) as addresses,
+        ProxyProcess(path, "chain") as proxy,
+        Client(addresses, worker=0, timeout_s=DEADLINE_S) as direct,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        carried = attach(path, addresses, 1)
+        for made in [pool.submit(init, client) for client in (direct, carried)]:
+            made.result(DEADLINE_S)
+        yield SimpleNamespace(path=path, proxy=proxy, direct=direct, carried=carried, pool=pool)
+
+
+def init(client):
+    client.init("w", np.zeros(COUNT, np.int64), rule="add", reduce="sum")
+
+
+def ones(factor):
+    return np.full(COUNT, factor, np.int64)
+
+
+def test_a_worker_that_does_not_come_back_in_time_is_done_without_and_refused(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(proxies, "RETURN_TIMEOUT_S", 0.0)
+    with two_workers(tmp_path) as job:
+        with job.carried._connections._recovering:  # until then it cannot register
+            job.proxy.kill()
+            assert (job.direct.push_pull("w", ones(5)) == 5).all()
+        with pytest.raises(PsRefusedError, match="taken worker 1 for lost"):
+            job.carried.push_pull("w", ones(1))
+        job.carried.close()
+
+
+def test_a_worker_that_leaves_waits_until_its_pushes_cannot_be_lost(tmp_path, monkeypatch):
+    monkeypatch.setattr(connections, "FLUSH_TIMEOUT_S", DEADLINE_S)
+    with two_workers(tmp_path, num_servers=2) as job:
+        job.carried.push("w", ones(3))
+        job.carried.clock()
+        leaving = job.pool.submit(job.carried.close)
+        # The proxy alone has the push, as worker 0 has not closed the clock.
+        job.proxy.kill()
+        leaving.result(DEADLINE_S)
+        assert not job.carried.by_proxy
+        assert (job.direct.push_pull("w", ones(40)) == 43).all()
+
+
+def test_a_worker_that_moves_twice_stays_direct_while_something_is_under_way(tmp_path):
+    with two_workers(tmp_path, num_servers=2) as job:
+        pushing = job.carried.push_pull_async("w", ones(3))
+        job.proxy.kill()
+        moving = job.carried._connections
+        with moving._recovering:
+            moving.move(job.carried._recreate, "it is lost", DEADLINE_S)
+            assert not job.carried.by_proxy
+            with ProxyProcess(job.path, "chain"):
+                moving.move(job.carried._recreate, "it is lost again", DEADLINE_S)
+                assert not job.carried.by_proxy
+        assert (job.direct.push_pull("w", ones(40)) == 43).all()
+        assert (pushing.result(DEADLINE_S) == 43).all()
+        job.carried.close()
+
+
+def test_a_worker_that_was_moved_meanwhile_is_not_moved_again(tmp_path, monkeypatch):
+    with two_workers(tmp_path) as job:
+        job.carried._watch.close()
+        moving = job.carried._connections
+
+        def is_lost_after_a_move(name, request, **options):
+            assert name == "Beat"
+            moving.move(job.carried._recreate, "an operation has noticed", DEADLINE_S)
+            raise PsConnectionError("no answer")
+
+        before = moving._controls[0]
+        monkeypatch.setattr(before, "call", is_lost_after_a_move)
+        moving.look(job.carried._recreate)
+        assert moving._moves == 1
+        assert moving._controls[0] is not before
+        pushing = job.carried.push_pull_async("w", ones(3))
+        assert (job.direct.push_pull("w", ones(40)) == 43).all()
+        assert (pushing.result(DEADLINE_S) == 43).all()
+        job.carried.close()
+
+
+# --- the trees below one server
+
+
+class Core:
+    """Notes what becomes of workers."""
+
+    def __init__(self):
+        self.given_up = []
+        self.trees = 0
+
+    def end_tree(self):
+        self.trees += 1
+        return self.trees
+
+    def gone(self):
+        return list(self.given_up)
+
+    def give_up(self, worker):
+        self.given_up.append(worker)
+
+    def carry(self, worker):
+        pass
+
+    def has_lost_proxy(self):
+        return False
+
+
+class Trees:
+    """One server with two workers, without connections."""
+
+    def __init__(self):
+        self.core = Core()
+        self.members = Membership(2, set, gone_workers=self.core.gone)
+        self.proxies = proxies.Proxies(self.core, 0, self.members)
+
+    def join(self, name, first=True, knows_place=False):
+        request = SimpleNamespace(
+            **{"id": name, "address": f"{name}:1", "host_name": name, "rack": "", "shape": "chain"},
+            first=first,
+            knows_place=knows_place,
+        )
+        return self.proxies.join(request, 0.0)
+
+    def register(self, worker, via):
+        request = SimpleNamespace(worker=worker, via=via, incarnation=7)
+        with self.proxies.arriving(request):
+            session = self.members.register(worker, 7, "host", via)
+            self.proxies.take(worker, via)
+        return session
+
+    def fix(self):
+        """A tree of two proxies, with a worker each."""
+        for worker, name in enumerate(("a", "b")):
+            self.join(name)
+            self.register(worker, name)
+        assert [self.join(name, first=False).place for name in ("a", "b")] == [0, 1]
+
+
+@pytest.fixture
+def trees():
+    made = Trees()
+    yield made
+    made.proxies.close()
+
+
+def test_a_tree_that_is_not_fixed_goes_on_without_a_proxy(trees):
+    trees.join("a")
+    trees.join("b")
+    trees.register(0, "a")
+    trees.proxies.leave("a", "it ends")
+    assert trees.core.trees == 0
+    assert trees.join("a", first=False).ended
+    assert not trees.join("b", first=False).ended
+    trees.register(1, "b")
+    assert not trees.join("b", first=False).known  # worker 0 has to come first
+    trees.register(0, "b")
+    assert trees.join("b", first=False).expected == [0, 1]
+
+
+def test_a_fixed_tree_ends_with_a_proxy_and_the_next_waits_for_all(trees, monkeypatch):
+    monkeypatch.setattr(proxies, "SETTLE_S", 0.0)
+    trees.fix()
+    trees.join("c")  # of the next one
+    trees.proxies.leave("a", "it ends")
+    assert trees.core.trees == 1
+    assert trees.join("b", first=False).ended
+    with pytest.raises(Refusal, match="its tree has ended"):
+        trees.register(1, "b")
+    trees.register(1, "c")
+    assert not trees.join("c", first=False).known
+    trees.register(0, "")  # directly
+    assert trees.join("c", first=False).expected == [1]
+
+
+def test_a_worker_that_has_left_is_not_waited_for_when_its_tree_ends(trees):
+    trees.fix()
+    session = trees.members.find(trees.members.carried()[0].id)
+    assert trees.proxies.leaves(session.worker, session.via, lost=False)
+    trees.members.end(session, "it has left")
+    assert trees.core.given_up == []  # its proxy has to tell it, after its last pushes
+    trees.proxies.leave(session.via, "it ends")
+    assert trees.core.given_up == [session.worker]
