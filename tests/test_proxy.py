@@ -1,14 +1,18 @@
 """The local proxy: trees, training, admission and commands."""
 
+import configparser
 import contextlib
 import json
 import os
 import stat
 import subprocess
 import sys
+import urllib.request
+from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from dmlcomm import PsModelError, PsRefusedError
 from dmlcomm.proxy.proxy import Proxy, ProxyOptions
@@ -18,6 +22,7 @@ from helpers import DEADLINE_S
 from helpers.parameter_servers import clean_environment, run_threads, servers
 
 COUNT = 100_003
+EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 @contextlib.contextmanager
@@ -196,6 +201,36 @@ def dmlcomm(*arguments, **environment):
     return subprocess.run(command, env=clean_environment(**environment), **options)
 
 
+def command_of_the_unit():
+    unit = configparser.ConfigParser(interpolation=None)
+    unit.read(EXAMPLES / "proxy.service")
+    assert unit["Service"]["RuntimeDirectory"] == "dmlcomm"
+    return unit["Service"]["ExecStart"].removeprefix("/usr/bin/env ").split()
+
+
+def command_of_the_container():
+    services = yaml.safe_load((EXAMPLES / "proxy_containers.yaml").read_text())["services"]
+    for service in services.values():
+        assert service["network_mode"] == service["pid"] == service["ipc"] == "host"
+        assert service["volumes"] == ["proxy:/run/dmlcomm"]
+    return services["proxy"]["command"].split()
+
+
+@pytest.mark.parametrize("command_of", [command_of_the_unit, command_of_the_container])
+def test_the_examples_start_a_proxy_where_workers_look_for_it(tmp_path, command_of):
+    program, *arguments = [word for word in command_of() if word != "$PROXY_OPTIONS"]
+    assert program == "dmlcomm"
+    place = arguments.index(redirect.SYSTEM_SOCKET)
+    arguments[place] = f"{tmp_path}/0.sock"
+    command = [sys.executable, "-m", "dmlcomm", *arguments]
+    with subprocess.Popen(
+        command, env=clean_environment(), stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline() == f"dmlcomm proxy: listens at {tmp_path}/0.sock\n"
+        process.terminate()
+        assert process.wait(DEADLINE_S) == 0
+
+
 def test_run_starts_a_proxy_that_the_command_uses():
     script = (
         "import json, os, subprocess, sys, numpy as np\n"
@@ -226,6 +261,25 @@ def test_status_and_draw_say_what_there_is(tmp_path):
     drawn = dmlcomm("proxy", "draw", "--hosts", "4", "--tree", "binary").stdout
     assert drawn.startswith("server\n`-- proxy 0\n    |-- proxy 1\n    |   `-- proxy 3\n")
     assert "<- drawn" in drawn
+
+
+def test_prometheus_sees_jobs_trees_and_models(tmp_path):
+    options = ProxyOptions(f"{tmp_path}/0.sock", metrics="127.0.0.1:0")
+    with (
+        Proxy(options) as proxy,
+        servers(workers=1) as addresses,
+        attach(options.socket, addresses, 0) as client,
+    ):
+        client.init("w", np.zeros(10, np.float32))
+        client.push_pull("w", np.ones(10, np.float32))
+        with urllib.request.urlopen(f"http://{proxy.metrics}/metrics", timeout=DEADLINE_S) as page:
+            lines = page.read().decode().splitlines()
+    of = f'{{server="{addresses}"}}'
+    assert "dmlcomm_proxy_jobs 1.0" in lines
+    assert f"dmlcomm_proxy_workers{of} 1.0" in lines
+    assert f"dmlcomm_proxy_in_tree{of} 1.0" in lines
+    assert f"dmlcomm_proxy_received_bytes_total{of} 80.0" in lines  # first values and a push
+    assert f'dmlcomm_proxy_model_clock{{model="w",server="{addresses}"}} 1.0' in lines
 
 
 def test_a_job_is_seen_by_its_servers(tmp_path):

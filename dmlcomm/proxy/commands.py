@@ -34,6 +34,9 @@ def serve(
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Carry jobs without a token, too.")
     ] = False,
+    metrics: Annotated[
+        str, typer.Option(help="HOST:PORT of the Prometheus endpoint; port 0 takes a free one.")
+    ] = "",
     log_level: Annotated[str, typer.Option(help="error, warning, info or debug.")] = "info",
     until_eof: Annotated[bool, typer.Option("--until-eof", hidden=True)] = False,
 ) -> None:
@@ -54,9 +57,11 @@ def serve(
             users=tuple(user or ()),
             transport=transport or str(_core.config()["transport"]),
             insecure=insecure,
+            metrics=metrics,
         )
-        with Proxy(options):
-            print(f"dmlcomm proxy: listens at {options.socket}", flush=True)
+        with Proxy(options) as proxy:
+            where = f", metrics on {proxy.metrics}" if proxy.metrics else ""
+            print(f"dmlcomm proxy: listens at {options.socket}{where}", flush=True)
             stop.wait()
     except (ValueError, OSError) as error:
         fail(error)

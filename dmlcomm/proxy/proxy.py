@@ -43,6 +43,7 @@ class ProxyOptions:
         users: numbers of users who may attach, beside this one and root.
         transport: "auto", "tcp" or "shm".
         insecure: permits jobs without a token, also where the proxy listens beyond loopback.
+        metrics: "host:port" of the Prometheus endpoint, port 0 takes a free one; empty has none.
     """
 
     socket: str
@@ -51,6 +52,7 @@ class ProxyOptions:
     users: Collection[int] = ()
     transport: str = "auto"
     insecure: bool = False
+    metrics: str = ""
 
 
 class Job:
@@ -120,7 +122,10 @@ def _start_node(
 class Proxy:
     """Serves from construction until `close`; a context manager, too.
 
-    Raises ValueError for options that cannot work, OSError if the socket cannot be made.
+    Attributes:
+        metrics: "host:port" of the Prometheus endpoint; empty: there is none.
+
+    Raises ValueError for options that cannot work, OSError if it cannot listen.
     """
 
     def __init__(self, options: ProxyOptions) -> None:
@@ -133,8 +138,26 @@ class Proxy:
         self._making: dict[tuple[str, ...], threading.Lock] = {}
         self._closed = threading.Event()
         self._listener = _listen(options.socket, bool(options.users))
+        self._endpoint: Any = None
+        self.metrics = ""
+        if options.metrics:
+            try:
+                self._start_metrics(parse_address(options.metrics))
+            except BaseException:
+                self.close()
+                raise
         for target in (self._accept, self._look):
             threading.Thread(target=target, daemon=True).start()
+
+    def _start_metrics(self, address: str) -> None:
+        # These take a while to load.
+        from dmlcomm.proxy.metrics import ProxyCollector
+        from dmlcomm.ps.server.metrics import MetricsEndpoint
+
+        host, _, port = address.rpartition(":")
+        collector = ProxyCollector(self.status)
+        self._endpoint = MetricsEndpoint(host.strip("[]"), int(port), collector)
+        self.metrics = f"{host}:{self._endpoint.port}"
 
     def _accept(self) -> None:
         while True:
@@ -212,6 +235,9 @@ class Proxy:
         """Idempotent; workers notice at once."""
         self._closed.set()
         self._listener.close()
+        endpoint, self._endpoint = self._endpoint, None
+        if endpoint is not None:
+            endpoint.close()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.options.socket)
         with self._lock:

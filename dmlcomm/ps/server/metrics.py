@@ -1,4 +1,4 @@
-"""The Prometheus endpoint of a server."""
+"""The Prometheus endpoint of a server, and of a proxy."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -6,6 +6,8 @@ from typing import Any
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+_PREFIX = "dmlcomm_ps_"
 
 # Name -> (field of the status, help).
 WORKER_GAUGES = {"worker_clock": ("clock", "Clocks that the worker has closed")}
@@ -40,11 +42,11 @@ SHARD_GAUGES = {"shard_bytes": ("bytes", "Weights of the shard")}
 
 
 class MetricsEndpoint:
-    """Serves /metrics over HTTP. Every request reads the status anew. Port 0 takes a free one."""
+    """Serves /metrics over HTTP. Every request collects anew. Port 0 takes a free one."""
 
-    def __init__(self, host: str, port: int, status: Callable[[], Any]) -> None:
+    def __init__(self, host: str, port: int, collector: Collector) -> None:
         registry = CollectorRegistry()
-        registry.register(_StatusCollector(status))
+        registry.register(collector)
         self._server, self._thread = start_http_server(port, host, registry)
         self.port: int = self._server.server_port
 
@@ -54,7 +56,9 @@ class MetricsEndpoint:
         self._thread.join()
 
 
-class _StatusCollector(Collector):
+class ServerCollector(Collector):
+    """Of the status of one server."""
+
     def __init__(self, status: Callable[[], Any]) -> None:
         self._status = status
 
@@ -65,31 +69,35 @@ class _StatusCollector(Collector):
         alive = sum(worker.alive for worker in status.workers)
         yield _gauge("workers_alive", "Workers whose connection stands", alive)
         workers = [([str(worker.worker)], worker) for worker in status.workers]
-        yield from _families(GaugeMetricFamily, WORKER_GAUGES, ["worker"], workers)
-        yield from _families(CounterMetricFamily, WORKER_COUNTERS, ["worker"], workers)
+        yield from families(_PREFIX, GaugeMetricFamily, WORKER_GAUGES, ["worker"], workers)
+        yield from families(_PREFIX, CounterMetricFamily, WORKER_COUNTERS, ["worker"], workers)
         rails = [([rail.interface], rail) for rail in status.rails]
-        yield from _families(CounterMetricFamily, RAIL_COUNTERS, ["interface"], rails)
+        yield from families(_PREFIX, CounterMetricFamily, RAIL_COUNTERS, ["interface"], rails)
         models = [([model.name], model) for model in status.models]
-        yield from _families(GaugeMetricFamily, MODEL_GAUGES, ["model"], models)
+        yield from families(_PREFIX, GaugeMetricFamily, MODEL_GAUGES, ["model"], models)
         checkpoints = [([checkpoint.model], checkpoint) for checkpoint in status.checkpoints]
-        yield from _families(GaugeMetricFamily, CHECKPOINT_GAUGES, ["model"], checkpoints)
-        yield from _families(CounterMetricFamily, CHECKPOINT_COUNTERS, ["model"], checkpoints)
+        yield from families(_PREFIX, GaugeMetricFamily, CHECKPOINT_GAUGES, ["model"], checkpoints)
+        yield from families(
+            _PREFIX, CounterMetricFamily, CHECKPOINT_COUNTERS, ["model"], checkpoints
+        )
         shards = [([m.name, str(s.shard)], s) for m in status.models for s in m.shards]
-        yield from _families(GaugeMetricFamily, SHARD_GAUGES, ["model", "shard"], shards)
+        yield from families(_PREFIX, GaugeMetricFamily, SHARD_GAUGES, ["model", "shard"], shards)
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:
-    return GaugeMetricFamily(f"dmlcomm_ps_{name}", text, value=value)
+    return GaugeMetricFamily(_PREFIX + name, text, value=value)
 
 
-def _families(
+def families(
+    prefix: str,
     kind: Any,
     fields: dict[str, tuple[str, str]],
     labels: list[str],
     items: list[tuple[list[str], Any]],
 ) -> Iterator[Metric]:
+    """One per field; each of the items is a line, with the values of the labels before it."""
     for name, (field, text) in fields.items():
-        family = kind(f"dmlcomm_ps_{name}", text, labels=labels)
+        family = kind(prefix + name, text, labels=labels)
         for values, item in items:
             family.add_metric(values, getattr(item, field))
         yield family

@@ -173,10 +173,10 @@ class Server:
     def _start_metrics(self, options: ServerOptions, status: Callable[[], object]) -> int | None:
         if options.metrics_port is None:
             return None
-        from dmlcomm.ps.server.metrics import MetricsEndpoint  # takes a while to load
+        from dmlcomm.ps.server.metrics import MetricsEndpoint, ServerCollector  # takes a while
 
         host = options.listen.rpartition(":")[0].strip("[]")
-        endpoint = MetricsEndpoint(host, options.metrics_port, status)
+        endpoint = MetricsEndpoint(host, options.metrics_port, ServerCollector(status))
         self._closers.append(endpoint.close)
         return endpoint.port
 

@@ -1,0 +1,60 @@
+"""What a proxy tells Prometheus."""
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from dmlcomm.ps.server.metrics import families
+
+_PREFIX = "dmlcomm_proxy_"
+
+# Name -> (field, help).
+NODE_GAUGES = {
+    "workers": ("num_workers", "Workers of this host that are connected"),
+    "children": ("num_children", "Proxies that are connected below this one"),
+    "in_tree": ("in_tree", "1 when the tree is fixed and has this proxy"),
+}
+
+NODE_COUNTERS = {
+    "received_bytes": ("bytes_in", "Bytes received from below, in this tree"),
+    "sent_bytes": ("bytes_out", "Bytes sent to those below, in this tree"),
+}
+
+MODEL_GAUGES = {
+    "model_clock": ("clock", "Clock of the model's slowest worker below"),
+    "model_open_windows": ("open_windows", "Pieces of clocks that wait for a worker"),
+}
+
+
+class ProxyCollector(Collector):
+    """Of the status of all jobs, see `Proxy.status`; labelled by the server's address."""
+
+    def __init__(self, status: Callable[[], list[dict[str, Any]]]) -> None:
+        self._status = status
+
+    def collect(self) -> Iterator[Metric]:
+        jobs = self._status()
+        yield GaugeMetricFamily(f"{_PREFIX}jobs", "Jobs that this proxy carries", value=len(jobs))
+        statuses = [node for job in jobs for node in job["nodes"]]
+        nodes = [([node["server_address"]], _figures(node)) for node in statuses]
+        yield from families(_PREFIX, GaugeMetricFamily, NODE_GAUGES, ["server"], nodes)
+        yield from families(_PREFIX, CounterMetricFamily, NODE_COUNTERS, ["server"], nodes)
+        models = [
+            ([node["server_address"], model["name"]], SimpleNamespace(**model))
+            for node in statuses
+            for model in node["models"]
+        ]
+        yield from families(_PREFIX, GaugeMetricFamily, MODEL_GAUGES, ["server", "model"], models)
+
+
+def _figures(node: dict[str, Any]) -> SimpleNamespace:
+    return SimpleNamespace(
+        num_workers=len(node["workers"]),
+        num_children=len(node["children"]),
+        in_tree=int(node["place"] is not None),
+        bytes_in=node["bytes_in"],
+        bytes_out=node["bytes_out"],
+    )
