@@ -2,6 +2,7 @@
 
     python -m benchmarks.proxy [--quick] [--json FILE] [--strict]
     python -m benchmarks.proxy --only failures [--times N] [--seed N]
+    python -m benchmarks.proxy --only training
 
 Four hosts with four workers each and a host with the server, one NIC each, 1 Gbit/s. Every worker
 pushes and pulls 40 MB by one push_pull per step; results are verified. The bound is the time of one
@@ -11,14 +12,18 @@ a bar is missed.
 With --only failures: proxies on this host that are killed, stopped and started again N times, at
 random moments; see benchmarks/proxy/failures.py. The exit code is 1 when a sum is wrong or a run
 hangs; the same seed repeats the events, though not their timing.
+
+With --only training: the demo's LeNet-5, directly, by proxies, and with a proxy that is killed in
+the middle; see benchmarks/proxy/training.py. The exit code is 1 when one of them has not learnt.
 """
 
 import argparse
 import statistics
 from pathlib import Path
 
-from benchmarks.proxy import failures
+from benchmarks.proxy import failures, training
 from benchmarks.proxy.cluster import Cluster, Load
+from benchmarks.proxy.local_cluster import RunError
 from benchmarks.row import Row, conclude
 from dmlcomm.ps import tree
 
@@ -30,10 +35,13 @@ LEAST_SPEEDUP = 3.0
 
 def main() -> None:
     options = _parse()
-    if options.only == "failures":
+    if options.only:
         try:
-            print(failures.report(failures.run(options.times, options.seed)))
-        except failures.RunError as error:
+            if options.only == "failures":
+                print(failures.report(failures.run(options.times, options.seed)))
+            else:
+                print(training.report(training.run()))
+        except RunError as error:
             raise SystemExit(str(error)) from error
         return
     load = Load(4, 4, NUM_BYTES, RATE, 1 if options.quick else 3)
@@ -68,7 +76,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="one shape, one step")
     parser.add_argument("--json", type=Path, help="file for JSON lines")
     parser.add_argument("--strict", action="store_true", help="exit with 1 when a bar is missed")
-    parser.add_argument("--only", choices=["failures"], help="instead of the lab")
+    parser.add_argument("--only", choices=["failures", "training"], help="instead of the lab")
     parser.add_argument("--times", type=int, default=50, help="failures")
     parser.add_argument("--seed", type=int, default=0, help="of the failures")
     return parser.parse_args()
