@@ -12,9 +12,10 @@
 namespace dmlcomm::transport {
 namespace {
 
-// Strangers that connect and say nothing are dropped after this time...
-constexpr double kStrangerTimeoutS = 5.0;
-// ...and when more than this wait beside the ranks of the job, the oldest is dropped at once.
+// Strangers that connect and say nothing are dropped after this time. A rank says something before,
+// also if hundreds wait for a core.
+constexpr double kStrangerTimeoutS = 30;
+// When more than this wait beside the ranks of the job, the oldest is dropped at once.
 constexpr size_t kMaxStrangers = 64;
 
 }  // namespace
