@@ -35,6 +35,7 @@ def test_half_of_a_pod_talks_to_other_pods(kind):
     assert [len(some) for some in pods].count(4) == len(jobs) / 2
 
 
+PAGES = {"sip": "reproduction-sip.md"}
 PAPERS = {"mlnet": mlnet, "psnet_simulated": psnet_simulated, "sip": sip}
 
 
@@ -47,5 +48,5 @@ def test_the_page_has_the_tables_of_the_records(paper, name):
     lines = (DOCS / f"reproduction-{paper}.json").read_text().splitlines()
     records = [json.loads(line) for line in lines]
     table = table_of(experiment, [one for one in records if one["experiment"] == name])
-    page = (DOCS / "reproduction.md").read_text()
+    page = (DOCS / PAGES.get(paper, "reproduction.md")).read_text()
     assert f"<!-- {paper}: {name} -->\n\n{table}\n\n<!-- end -->" in page

@@ -1,6 +1,6 @@
-"""Repeats the simulations of the SiP paper, and compares plans with exact ones.
+"""Repeats the simulations and the testbed of the SiP paper, and compares plans with exact ones.
 
-    python -m benchmarks.reproduce_sip --folder docs --page docs/reproduction.md
+    python -m benchmarks.reproduce_sip --folder docs --page docs/reproduction-sip.md
 
 Writes reproduction-sip.json (JSON lines) to the folder and the tables to the page, and prints them.
 Exact plans need SciPy (``pip install dmlcomm[plan]``). What --only leaves out keeps the records
@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from benchmarks import simulated
-from benchmarks.reproduce_sip import instances
+from benchmarks.reproduce_sip import instances, testbed
 from benchmarks.simulated import Experiment, Record
 from dmlcomm.regroup import exact, wiring
 from dmlcomm.regroup.cluster import Cluster, Flow, Job, cost, flows_of, touched
@@ -136,6 +136,7 @@ def _table_of_plans(records: list[Record]) -> Iterator[list[str]]:
 EXPERIMENTS = {
     "throughputs": Experiment(throughputs, _table_of_throughputs),
     "plans": Experiment(plans, _table_of_plans),
+    "testbed": Experiment(testbed.testbed, testbed.table),
 }
 
 

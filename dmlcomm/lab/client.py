@@ -2,6 +2,7 @@
 
 import os
 import socket
+from collections.abc import Mapping
 from typing import Any
 
 import networkx as nx
@@ -11,6 +12,9 @@ from dmlcomm.lab import wire
 from dmlcomm.lab.processes import kill
 from dmlcomm.lab.wire import Message, Reader
 from dmlcomm.topology import graph as topology
+
+# The holder answers nobody else meanwhile.
+MOST_DARK_S = 10.0
 
 
 class Client:
@@ -73,6 +77,12 @@ class Client:
         answer = self.ask(op, **arguments)
         taken, self._reader.descriptors = self._reader.descriptors, []
         return answer, taken
+
+    def move(self, moves: Mapping[str, str], dark_s: float) -> None:
+        """See `Lab.circuit`."""
+        if not 0 <= dark_s <= MOST_DARK_S:
+            raise LabError(f"circuits may be dark for 0 to {MOST_DARK_S:g} s, not {dark_s:g} s")
+        self.ask("move", moves=list(moves.items()), dark_s=dark_s)
 
     def end_lab(self) -> None:
         """Takes the lab down; returns when its processes are gone. Raises LabError.

@@ -23,7 +23,7 @@ from dmlcomm.lab.options import Options
 from dmlcomm.lab.views import check_table, console, facts, measured, progress_bar, show_live
 from dmlcomm.topology import graph as topology
 from dmlcomm.topology.builders import build
-from dmlcomm.topology.shape import parse_link_rate
+from dmlcomm.topology.shape import parse_delay_us, parse_link_rate
 from dmlcomm.units import format_rate
 
 app = application(help="An emulated cluster with several NICs per host, on this machine.")
@@ -44,7 +44,7 @@ def up(
             metavar="TOPOLOGY",
             help="flat:N,k (hosts, NICs), bcube:n,k, grid:AxBx..., fattree:p[,r=R][,hosts=H], "
             "clos:PxExH,AxC[,r=RxS], psnet:P,W,R[,K=x][@i,j,...] "
-            "(servers, workers, NICs of a server)",
+            "(servers, workers, NICs of a server), sip:PxTxN (pods, ToRs, servers)",
             show_default=False,
         ),
     ],
@@ -146,10 +146,34 @@ def set_(
 
     "out" and "in" are the rates of what that interface sends and receives.
 
-    In a psnet "tor=2" moves the link of a worker to another ToR; its connections survive.
+    "tor=2" and "agg=1" move a circuit, as `dmlcomm lab circuit` does.
     """
     with _errors(), Client(_name(name)) as client:
         client.ask("set", place=place, changes=changes)
+
+
+@app.command()
+def circuit(
+    moves: Annotated[
+        list[str],
+        typer.Argument(help="worker3=tor1, host8=tor2, tor3=agg1", show_default=False),
+    ],
+    dark: Annotated[str, typer.Option(help="How long they lead nowhere, as 50ms.")] = "0",
+    name: Name = None,
+) -> None:
+    """Move circuits together, also while a job runs: connections survive.
+
+    Those of workers of a psnet and of hosts of a sip lead to ToRs, those of ToRs of a sip to
+    aggregation switches.
+    """
+    with _errors(), Client(_name(name)) as client:
+        wanted = {}
+        for move in moves:
+            place, _, switch = move.partition("=")
+            if not place or not switch:
+                raise LabError(f'"{move}" is no move: expected PLACE=SWITCH, as in host8=tor2')
+            wanted[place] = switch
+        client.move(wanted, parse_delay_us(dark) / 1e6)
 
 
 @app.command("load")

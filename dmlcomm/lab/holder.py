@@ -48,6 +48,7 @@ class Holder:
             "namespaces": self._namespaces,
             "counters": self._counters,
             "set": self._set,
+            "move": self._move,
             "run": self._run,
             "end_run": self._end_run,
         }
@@ -92,8 +93,12 @@ class Holder:
         is_first = request["place"] == str(link.a)
         shape, up = apply_changes(changes, link.shape, link.up, is_first)
         if switch is not None:
-            self._network.move_link(request["place"], switch)
+            self._network.move_links([(request["place"], switch)])
         self._network.set_link(request["place"], shape, up)
+        return {}, ()
+
+    def _move(self, _: socket.socket, request: Message) -> Answer:
+        self._network.move_links(request["moves"], request["dark_s"])
         return {}, ()
 
     def _run(self, connection: socket.socket, _: Message) -> Answer:

@@ -6,7 +6,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -93,14 +93,28 @@ class Lab:
         Args:
             place: an interface at one of its ends, as "host3:eth1".
             changes: "down", "up", "rate=50mbit", "loss=1%", "delay=1ms", "mtu=1500"; "out=50mbit"
-                and "in=50mbit" are rates of what ``place`` sends and receives; "tor=2" moves the
-                link of a worker of a psnet to that ToR.
+                and "in=50mbit" are rates of what ``place`` sends and receives; "tor=2" and "agg=1"
+                move it to another switch, as `circuit` does.
 
         Raises:
             LabError: there is no such place, or a change is not legal.
         """
         with Client(self.name) as client:
             client.ask("set", place=place, changes=changes)
+
+    def circuit(self, moves: Mapping[str, str], dark_s: float = 0.0) -> None:
+        """Moves circuits of a psnet or sip together, while they are in use.
+
+        Args:
+            moves: place -> switch: {"host8": "tor2", "tor3": "agg1"}. A place is an interface
+                ("host8:eth0"), or a node with one circuit.
+            dark_s: seconds in which they lead nowhere, up to 10.
+
+        Raises:
+            LabError: a place has no circuit, or cannot be moved there; nothing has moved.
+        """
+        with Client(self.name) as client:
+            client.move(moves, dark_s)
 
     @contextlib.contextmanager
     def load(self, interface: str, rate: str) -> Iterator[None]:

@@ -49,7 +49,7 @@ def flows(graph: nx.Graph) -> list[Flow]:
     for switch in topology.nodes_of_kind(graph, NodeKind.SWITCH):
         rings: dict[tuple[int | None, int | None], list[End]] = {}
         for link in topology.links_of(graph, switch):
-            if link.up:
+            if link.up and link.other(switch).address:
                 rates = link.shape.rate_bps, link.shape.back.rate_bps
                 rings.setdefault(rates, []).append(link.other(switch))
         for ends in rings.values():

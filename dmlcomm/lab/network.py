@@ -11,7 +11,7 @@ import ipaddress
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -87,18 +87,37 @@ class Network:
             raise LabError(f'there is no node "{node}" in {self.graph.graph["spec"]}')
         return self._namespaces[node]
 
-    def move_link(self, place: str, switch: str) -> None:
-        """Moves the link at ``place`` to another switch of its fabric while it is in use.
+    def move_links(self, moves: Sequence[tuple[str, str]], dark_s: float = 0.0) -> None:
+        """Moves circuits, each a place and a switch, while they are in use.
 
-        The interface keeps its carrier, address and connections; packets that are on their way to
-        the old place may be lost. Raises LabError.
+        For ``dark_s`` seconds they lead nowhere. Interfaces keep carrier, address and connections;
+        packets that are on their way to the old place may be lost. Raises LabError, and then
+        nothing has moved.
         """
-        before = topology.find_link(self.graph, place)
-        after = topology.move_link(self.graph, before, switch)
-        with self._inside(after.b.node) as ip:
-            port = socket.if_nametoindex(after.b.interface)
-            ip.link("set", index=port, master=socket.if_nametoindex(self._bridge_of(after.b.node)))
+        graph, moved = self.graph.copy(), []
+        for place, switch in moves:
+            moved.append(topology.move_link(graph, topology.find_circuit(graph, place), switch).b)
+        if dark_s > 0:
+            for port in moved:
+                self._connect(port, None)
+            time.sleep(dark_s)
+        for port in moved:
+            self._connect(port, self._bridge_of(port.node))
+        self.graph = graph
+        self._forget_places()
         self._update_routes()
+
+    def _connect(self, port: End, bridge: str | None) -> None:
+        with self._inside(port.node) as ip:
+            master = 0 if bridge is None else socket.if_nametoindex(bridge)
+            ip.link("set", index=socket.if_nametoindex(port.interface), master=master)
+
+    def _forget_places(self) -> None:
+        """Switches learn anew where hosts are."""
+        for switch in topology.nodes_of_kind(self.graph, NodeKind.SWITCH):
+            with self._inside(switch) as ip:
+                bridge = socket.if_nametoindex(self._bridge_of(switch))
+                ip.link("set", index=bridge, kind="bridge", br_fdb_flush=True)
 
     def set_link(self, place: str, shape: Shape, up: bool) -> Link:
         before = topology.find_link(self.graph, place)
@@ -200,7 +219,8 @@ class Network:
         with self._inside(node) as ip:
             for position, link in enumerate(topology.links_of(self.graph, node)):
                 if link.a.node == node:
-                    self._add_pair(ip, link.a.interface, FIRST_INDEX + position, link.b)
+                    index = None if self._fabric_of(node) else FIRST_INDEX + position
+                    self._add_pair(ip, link.a.interface, index, link.b)
             if self.graph.nodes[node]["kind"] == NodeKind.HOST:
                 peer = End(_MANAGEMENT, f"port{self.graph.nodes[node]['rank']}", None)
                 self._add_pair(ip, MANAGEMENT_INTERFACE, None, peer)

@@ -111,12 +111,27 @@ def _neighbours(graph: nx.Graph) -> tuple[Neighbours, dict[str, set[str]]]:
 def segments(graph: nx.Graph) -> list[list[End]]:
     """The ends with an address that reach each other directly, over links that are up."""
     segments = []
-    for switch in nodes_of_kind(graph, NodeKind.SWITCH):
-        segments.append([link.other(switch) for link in links_of(graph, switch) if link.up])
+    for switches in nx.connected_components(_between_switches(graph)):
+        attached = [
+            link.other(s) for s in sorted(switches) for link in links_of(graph, s) if link.up
+        ]
+        segments.append([end for end in attached if end.node not in switches])
     for link in links(graph):
         if link.up and all(end.address for end in link.ends):
             segments.append(list(link.ends))
     return segments
+
+
+def _between_switches(graph: nx.Graph) -> nx.Graph:
+    """The switches, and the links between them that are up."""
+    found = nx.Graph()
+    found.add_nodes_from(nodes_of_kind(graph, NodeKind.SWITCH))
+    found.add_edges_from(
+        (link.a.node, link.b.node)
+        for link in links(graph)
+        if link.up and link.a.node in found and link.b.node in found
+    )
+    return found
 
 
 def _network(end: End) -> str:

@@ -13,6 +13,7 @@ text                         topology
                              A C core switches, all routed; hosts of an edge share H/R of a host's
                              rate upwards, those of a pod E H/(R S)
 ``psnet:P,W,R[,K=x][@i,j,...]``  a module of PSNet, see `psnet`
+``sip:PxTxN``                a tree in which circuits can be moved, see `sip`
 ============================ ======================================================================
 
 Addresses. NIC l of a host is ``eth<l>``, on level l. Behind switch s of level l all hosts share the
@@ -35,7 +36,7 @@ import networkx as nx
 
 from dmlcomm.bml import grid
 from dmlcomm.errors import LabError
-from dmlcomm.topology import psnet
+from dmlcomm.topology import psnet, sip
 from dmlcomm.topology.graph import (
     MAX_HOSTS,
     End,
@@ -266,4 +267,5 @@ _BUILDERS: dict[str, Callable[[str, str, Sequence[Shape]], nx.Graph]] = {
     "fattree": _fattree,
     "clos": _clos,
     "psnet": psnet.build,
+    "sip": sip.build,
 }

@@ -7,9 +7,10 @@ graph       ``spec``: the text it was built from
 node        ``kind``: a NodeKind; hosts also have ``rank`` (their number), ``management`` (their
             address on the management network), and where a job gives them one ``role``; a router
             may have ``prefix``, the addresses behind it that other routers need one route for; a
-            switch may have ``fabric``: the links of switches of one fabric can be moved among them
-edge        ``level``, the fields of a `Shape`, ``up``, and by node name ``interfaces`` and, where
-            an end has an address, ``addresses`` ("10.0.0.1/24")
+            switch may have ``fabric``, among whose switches circuits are moved
+edge        ``level``, the fields of a `Shape`, ``up``, ``is_circuit``: whether its second end can
+            be moved to another switch of the fabric; and by node name ``interfaces`` and, where an
+            end has an address, ``addresses`` ("10.0.0.1/24")
 ==========  =====================================================================================
 
 A new topology is a function that makes such a graph with `add_host`, `add_switch`, `add_router` and
@@ -126,7 +127,9 @@ def add_router(graph: nx.Graph, name: str, prefix: str | None = None) -> str:
     return name
 
 
-def add_link(graph: nx.Graph, a: End, b: End, level: int, shape: Shape) -> None:
+def add_link(
+    graph: nx.Graph, a: End, b: End, level: int, shape: Shape, is_circuit: bool = False
+) -> None:
     """Connects two interfaces. One link at most joins two nodes, an interface has one link."""
     if graph.has_edge(a.node, b.node):
         raise LabError(f"{a.node} and {b.node} have a link already: use a switch per link")
@@ -139,6 +142,7 @@ def add_link(graph: nx.Graph, a: End, b: End, level: int, shape: Shape) -> None:
         first=a.node,
         level=level,
         up=True,
+        is_circuit=is_circuit,
         interfaces={end.node: end.interface for end in (a, b)},
         addresses={end.node: end.address for end in (a, b) if end.address},
         **asdict(shape),
@@ -197,28 +201,52 @@ def update_link(graph: nx.Graph, link: Link, shape: Shape, up: bool) -> None:
     graph.edges[link.a.node, link.b.node].update(asdict(shape), up=up)
 
 
-def move_link(graph: nx.Graph, link: Link, target: str) -> Link:
-    """Connects the host of ``link`` to another switch of the fabric; all else stays as it is.
+def find_circuit(graph: nx.Graph, place: str) -> Link:
+    """The circuit at ``place``: "worker3:eth0", or "worker3" where it is the only one."""
+    if ":" in place or place not in graph:
+        return find_link(graph, place)
+    found = [link for link in links_of(graph, place) if _is_circuit(graph, link)]
+    found = [link for link in found if link.a.node == place]
+    if len(found) != 1:
+        raise _not_a_circuit(place)
+    return found[0]
 
-    Raises LabError for a link or target without a fabric in common.
+
+def move_link(graph: nx.Graph, link: Link, target: str) -> Link:
+    """Connects the circuit ``link`` to another switch of the fabric; all else stays as it is.
+
+    Raises LabError for a link that is none, or a target of another fabric.
     """
-    host, port = link.ends
-    fabric = graph.nodes[port.node].get("fabric")
-    if fabric is None or graph.nodes[host.node]["role"] != "worker":
-        raise LabError(f"{host} cannot be moved: expected the NIC of a worker of a psnet")
+    if not _is_circuit(graph, link):
+        raise _not_a_circuit(link.a)
+    near, port = link.ends
+    fabric = graph.nodes[port.node]["fabric"]
     switches = [node for node, data in graph.nodes(data=True) if data.get("fabric") == fabric]
     if target not in switches:
         raise LabError(
-            f"{host} cannot be moved to {target}: {graph.graph['spec']} has {', '.join(switches)}"
+            f"{near} cannot be moved to {target}: {graph.graph['spec']} has {', '.join(switches)}"
         )
     if target == port.node:
         return link
-    data = graph.edges[host.node, port.node]
-    level = switches.index(target)
-    interfaces = {host.node: host.interface, target: port.interface}
-    graph.remove_edge(host.node, port.node)
-    graph.add_edge(host.node, target, **data | {"level": level, "interfaces": interfaces})
-    return find_link(graph, str(host))
+    data = graph.edges[near.node, port.node]
+    interfaces = {near.node: near.interface, target: port.interface}
+    # All links that have their second end at a switch have one level.
+    levels = (other.level for other in links_of(graph, target) if other.b.node == target)
+    graph.remove_edge(near.node, port.node)
+    level = next(levels, link.level)
+    graph.add_edge(near.node, target, **data | {"level": level, "interfaces": interfaces})
+    return find_link(graph, str(near))
+
+
+def _is_circuit(graph: nx.Graph, link: Link) -> bool:
+    return bool(graph.edges[link.a.node, link.b.node]["is_circuit"])
+
+
+def _not_a_circuit(place: End | str) -> LabError:
+    return LabError(
+        f"{place} cannot be moved: expected the NIC of a worker of a psnet, or of a host or the "
+        "uplink of a ToR of a sip"
+    )
 
 
 def to_json(graph: nx.Graph) -> dict[str, Any]:

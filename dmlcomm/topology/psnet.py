@@ -68,7 +68,7 @@ def build(spec: str, text: str, shapes: Sequence[Shape]) -> nx.Graph:
         position = graph.degree(tors[level]) - num_servers + 1
         address = f"{_network(level)}.{position}/24"
         port = End(tors[level], worker, None)
-        add_link(graph, End(worker, "eth0", address), port, level, shapes[0])
+        add_link(graph, End(worker, "eth0", address), port, level, shapes[0], is_circuit=True)
     return graph
 
 

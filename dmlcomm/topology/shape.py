@@ -142,7 +142,7 @@ def apply_changes(
         else:
             raise LabError(
                 f'"{change}" is no change of a link: expected up, down, rate=50mbit, out=50mbit, '
-                "in=50mbit, delay=1ms, loss=1%, mtu=1500 or tor=2"
+                "in=50mbit, delay=1ms, loss=1%, mtu=1500, tor=2 or agg=1"
             )
     return shape, up
 
@@ -150,14 +150,15 @@ def apply_changes(
 def take_move(changes: Sequence[str]) -> tuple[str | None, list[str]]:
     """The switch to which ``changes`` move a link ("tor2", the last that is named), and the rest.
 
-    Raises LabError for a ToR that is no number.
+    Raises LabError for a switch that is no number.
     """
     target, rest = None, []
     for change in changes:
-        if not change.startswith("tor="):
+        key, equals, value = change.partition("=")
+        if not equals or key not in ("tor", "agg"):
             rest.append(change)
-        elif change.removeprefix("tor=").isdecimal():
-            target = change.replace("=", "")
+        elif value.isdecimal():
+            target = f"{key}{value}"
         else:
-            raise LabError(f'"{change}" names no ToR: expected a number from 1, as in tor=2')
+            raise LabError(f'"{change}" names no switch: expected a number from 1, as in {key}=2')
     return target, rest
