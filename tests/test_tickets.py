@@ -164,12 +164,11 @@ def _order_of_ends(rank, n):
     return ended
 
 
-@pytest.mark.parametrize(("transport", "most_before"), [("tcp", 0), ("auto", 2)])
-def test_the_urgent_one_of_several_collectives_ends_first(transport, most_before):
-    """Inside one host one that runs goes on to its end, and one choice in 16 is the oldest."""
-    env = {"DMLCOMM_TRANSPORT": transport, "DMLCOMM_PEER_TIMEOUT_S": "30"}
+def test_the_urgent_one_of_several_collectives_ends_first():
+    """Through memory, callbacks would be too slow to tell: see EngineTicketTest."""
+    env = {"DMLCOMM_TRANSPORT": "tcp", "DMLCOMM_PEER_TIMEOUT_S": "30"}
     for ended in run_ranks(_order_of_ends, 2, env=env):
-        assert ended.index("urgent") <= most_before, ended
+        assert ended[0] == "urgent"
         assert len(ended) == 4
 
 

@@ -80,17 +80,26 @@ void ClientOperation::attempt(Progress& progress, uint32_t server, bool pushes, 
 
 void ClientOperation::add_message(const std::shared_ptr<Attempt>& attempt, Feeder& feeder,
                                   Span memory) {
+  auto& last = attempt->last;
+  if (last.empty() || last.back().first != &feeder) last.emplace_back(&feeder, 0);
   // The operation, whose memory this is, lives until the last message is through.
-  feeder.add({memory, inline_wait_,
-              [self = shared_from_this(), attempt](const Status& status) {
-                {
-                  std::lock_guard lock(self->mutex_);
-                  --attempt->num_missing;
-                  if (!status.ok() && attempt->status.ok()) attempt->status = status;
-                }
-                self->changed_.notify_all();
-              },
-              attempt->head.ticket});
+  auto done = [self = shared_from_this(), attempt](const Status& status) {
+    {
+      std::lock_guard lock(self->mutex_);
+      --attempt->num_missing;
+      if (!status.ok() && attempt->status.ok()) attempt->status = status;
+    }
+    self->changed_.notify_all();
+  };
+  last.back().second = feeder.add({memory, inline_wait_, std::move(done), attempt->head.ticket});
+}
+
+// The one to wait for of its streams.
+engine::OperationPtr ClientOperation::oldest_of(const Attempt& attempt) {
+  for (const auto& [feeder, last] : attempt.last) {
+    if (engine::OperationPtr op = feeder->oldest(last)) return op;
+  }
+  return nullptr;
 }
 
 // True once all of its messages are through or have failed.
@@ -102,7 +111,7 @@ bool ClientOperation::wait_for(Attempt& attempt, Deadline deadline) {
     }
     if (deadline.expired()) return false;
     const int remaining_ms = deadline.remaining_poll_ms();
-    if (const engine::OperationPtr op = attempt.link->oldest()) {
+    if (const engine::OperationPtr op = oldest_of(attempt)) {
       (void)op->wait(std::chrono::milliseconds(std::max(0, remaining_ms)));
       continue;
     }

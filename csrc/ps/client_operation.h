@@ -19,6 +19,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -92,6 +93,8 @@ class ClientOperation : public std::enable_shared_from_this<ClientOperation> {
     Command head;
     CommandBytes command;
     AnswerBytes answer;
+    // Of each stream that it uses, the number of its last message there.
+    std::vector<std::pair<Feeder*, uint64_t>> last;
     // Guarded by mutex_.
     size_t num_missing = 0;  // messages
     Status status;
@@ -115,6 +118,7 @@ class ClientOperation : public std::enable_shared_from_this<ClientOperation> {
   void settle_attempt(Progress& progress, Attempt& attempt);
   Status take_answer(Attempt& attempt, uint64_t* version);
   bool wait_for(Attempt& attempt, Deadline deadline);
+  static engine::OperationPtr oldest_of(const Attempt& attempt);
 
   LinkDirectory& links_;
   const std::function<void()> finish_;

@@ -6,17 +6,21 @@
 
 namespace dmlcomm::ps {
 
-void Feeder::add(Item item) {
+uint64_t Feeder::add(Item item) {
+  uint64_t number;
   {
     std::lock_guard lock(mutex_);
     waiting_.push_back(std::move(item));
+    number = ++num_added_;
   }
   feed();
+  return number;
 }
 
-engine::OperationPtr Feeder::oldest() const {
+engine::OperationPtr Feeder::oldest(uint64_t last) const {
   std::lock_guard lock(mutex_);
-  return in_flight_.empty() ? nullptr : in_flight_.front();
+  if (in_flight_.empty() || in_flight_.front().number > last) return nullptr;
+  return in_flight_.front().op;
 }
 
 engine::OperationPtr Feeder::start(const Item& item) {
@@ -40,13 +44,13 @@ void Feeder::feed() {
     lock.unlock();
     engine::OperationPtr op = start(item);
     lock.lock();
-    in_flight_.push_back(op);
+    in_flight_.push_back({++num_started_, op});
     lock.unlock();
     op->on_done([self = shared_from_this(), raw = op.get(),
                  done = std::move(item.done)](const Status& status) {
       {
         std::lock_guard finished(self->mutex_);
-        std::erase_if(self->in_flight_, [&](const auto& one) { return one.get() == raw; });
+        std::erase_if(self->in_flight_, [&](const Pending& one) { return one.op.get() == raw; });
       }
       self->feed();
       done(status);

@@ -34,12 +34,19 @@ class Feeder : public std::enable_shared_from_this<Feeder> {
         tag_(tag),
         max_in_flight_(in_flight) {}
 
-  void add(Item item);
+  // Returns its number: 1, 2 and so on.
+  uint64_t add(Item item);
 
-  // The first of the pending operations to end, or null.
-  engine::OperationPtr oldest() const;
+  // The first of the pending operations to end, up to that of message `last`; or null. A later one
+  // may wait for somebody who waits for these.
+  engine::OperationPtr oldest(uint64_t last) const;
 
  private:
+  struct Pending {
+    uint64_t number;
+    engine::OperationPtr op;
+  };
+
   void feed();
   engine::OperationPtr start(const Item& item);
 
@@ -52,7 +59,9 @@ class Feeder : public std::enable_shared_from_this<Feeder> {
   mutable std::mutex mutex_;
   // Guarded by mutex_.
   std::deque<Item> waiting_;
-  std::deque<engine::OperationPtr> in_flight_;
+  std::deque<Pending> in_flight_;
+  uint64_t num_added_ = 0;
+  uint64_t num_started_ = 0;
   bool feeding_ = false;  // by one thread at a time, so that the order stays
 };
 

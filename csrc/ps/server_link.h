@@ -34,14 +34,6 @@ class ServerLink {
   void fail(const std::string& reason) { communicator_->abort(reason); }
   std::vector<transport::RailCounters> rails() { return communicator_->rails(); }
 
-  // An operation to wait for; the streams that end a command last come first.
-  engine::OperationPtr oldest() const {
-    for (const Feeder* feeder : {down_.get(), answers_.get(), up_.get(), commands_.get()}) {
-      if (engine::OperationPtr op = feeder->oldest()) return op;
-    }
-    return nullptr;
-  }
-
  private:
   static constexpr size_t kInFlight = 16;
 

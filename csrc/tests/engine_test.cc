@@ -612,6 +612,81 @@ TEST(EngineWaitTest, WhoDrivesWhileAnotherReportsIsWoken) {
   EXPECT_LT(waited_ns, 8 * 100 * kNsPerMs);
 }
 
+// Four sums of two ranks, of which the last one is urgent.
+class UrgentLast {
+ public:
+  static constexpr size_t kCalls = 4;
+
+  explicit UrgentLast(const Config& config) : group_(make_group(2, config)) {}
+
+  std::vector<engine::OperationPtr> call_all(int rank) {
+    std::vector<engine::OperationPtr> calls;
+    for (size_t i = 0; i < kCalls; ++i) {
+      std::vector<float>& values = data_[static_cast<size_t>(rank)][i];
+      values = values_of(rank, kCount);
+      OpOptions options;
+      options.ticket = i + 1 == kCalls ? 0 : kDefaultTicket;
+      calls.push_back(group_[static_cast<size_t>(rank)]->all_reduce(
+          values.data(), kCount, DType::f32, ReduceOp::sum, options));
+    }
+    return calls;
+  }
+
+  // How many end before the urgent one on rank 0, which begins the first when both have called all.
+  size_t num_before_urgent() {
+    std::promise<void> all_called, all_ended;
+    std::vector<size_t> ended;
+    const auto gate = group_[0]->barrier({});
+    gate->on_done([&](const Status&) { all_called.get_future().wait(); });
+    const auto peers_gate = group_[1]->barrier({});
+    const auto peers_calls = call_all(1);
+    // Behind them: then they have been taken.
+    char sent = 1, received = 0;
+    const auto message = group_[1]->recv({&received, 1}, 1, 7, {});
+    EXPECT_TRUE(run(group_[1]->send({&sent, 1}, 1, 7, {})).ok());
+    const auto calls = call_all(0);
+    for (size_t i = 0; i < kCalls; ++i) {
+      calls[i]->on_done([&, i](const Status& status) {
+        EXPECT_TRUE(status.ok()) << status;
+        ended.push_back(i);
+        if (ended.size() == kCalls) all_ended.set_value();
+      });
+    }
+    all_called.set_value();
+    all_ended.get_future().wait();
+    for (const auto& call : peers_calls) EXPECT_TRUE(run(call).ok());
+    EXPECT_TRUE(run(message).ok() && run(peers_gate).ok());
+    for (const auto& of_rank : data_) {
+      for (const auto& values : of_rank) EXPECT_EQ(values, sums(2, kCount));
+    }
+    const auto urgent = std::find(ended.begin(), ended.end(), kCalls - 1);
+    return static_cast<size_t>(urgent - ended.begin());
+  }
+
+ private:
+  static constexpr size_t kCount = 5000;
+
+  std::vector<std::shared_ptr<Communicator>> group_;
+  std::vector<float> data_[2][kCalls];
+};
+
+// But for one choice in 16, which is the oldest.
+TEST(EngineTicketTest, InsideAHostTheUrgentOneOfSeveralGoesFirst) {
+  for (const auto& transport : all_transports()) {
+    if (transport.name == "tcp") continue;
+    UrgentLast sums(transport.config);
+    sums.num_before_urgent();  // by then both know that there are tickets
+    constexpr size_t kRounds = 8, kChoicesPerRound = 1 + UrgentLast::kCalls;
+    size_t num_late = 0;
+    for (size_t round = 0; round < kRounds; ++round) {
+      const size_t num_before = sums.num_before_urgent();
+      EXPECT_LE(num_before, 1u) << transport.name;
+      num_late += num_before > 0 ? 1 : 0;
+    }
+    EXPECT_LE(num_late, 1 + kRounds * kChoicesPerRound / 16) << transport.name;
+  }
+}
+
 // For this thread and those it starts: one rank does several things before the other sees any.
 class OnOneCore {
  public:
