@@ -36,7 +36,9 @@ class MemoryChannel final : public transport::Channel, private transport::Remote
 
   int num_writes = 0;
   int num_reads = 0;
-  double bytes_per_second = 0;  // what flow() says
+  // What flow() says.
+  double bytes_per_second = 0;
+  uint64_t queued_bytes = 0;
 
   Result<size_t> write(const iovec* parts, int num_parts) override {
     ++num_writes;
@@ -82,6 +84,7 @@ class MemoryChannel final : public transport::Channel, private transport::Remote
   Flow flow() const override {
     Flow flow;
     flow.bytes_per_second = bytes_per_second;
+    flow.queued_bytes = queued_bytes;
     return flow;
   }
   int descriptor() const override { return -1; }

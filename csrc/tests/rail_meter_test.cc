@@ -66,6 +66,17 @@ TEST(RailMeterTest, LargeFramesAreTimedWhileARailHasAny) {
   EXPECT_DOUBLE_EQ(meter.bits_per_second(), 2 * kBitsOfPeriod);
 }
 
+TEST(RailMeterTest, UrgentMessagesGoBeforeThoseOfLaterClassesForAWhile) {
+  constexpr int64_t kNow = 1000 * kNsPerMs;
+  RailMeter meter;
+  EXPECT_FALSE(meter.has_urgent());
+  meter.note_urgent(2, kNow);
+  EXPECT_TRUE(meter.has_urgent());
+  for (const size_t later : {0, 3, 4}) EXPECT_TRUE(meter.is_urgent_before(later, kNow)) << later;
+  for (const size_t other : {1, 2}) EXPECT_FALSE(meter.is_urgent_before(other, kNow)) << other;
+  EXPECT_FALSE(meter.is_urgent_before(0, kNow + kNsPerS));
+}
+
 class SmallMessagesTest : public testing::Test {
  protected:
   // Messages of 16 KiB by the rail that they take, or -1.

@@ -186,6 +186,62 @@ TEST(TicketLanesTest, TheUsualLaneOfTheOnlyRailCannotBeReplaced) {
   EXPECT_EQ(pair.a.state(), Link::State::failed);
 }
 
+void learn_rate(RailMeter& rail) {
+  Channel::Flow now;
+  now.confirmed_bytes = 1'000'000;
+  rail.add({}, now, now.confirmed_bytes);
+  rail.end_period(0, 100 * kNsPerMs, 0, RailMeter::Traffic::telling);
+}
+
+// Of two peers that are reached over the same rail.
+TEST(TicketLanesTest, LargeMessagesGiveWayToUrgentOnesForOtherPeers) {
+  RailMeter rail;
+  Pair urgent(1, 10'000, 1, kAnyRail, &rail, kNumClasses);
+  Pair pair(1, 10'000, 1, kAnyRail, &rail, kNumClasses);
+  learn_rate(rail);
+  const int64_t before = now_ns();
+  connect_classes(urgent);
+  EXPECT_FALSE(rail.has_urgent()) << "it went over the usual connection";
+  Message small = message_of(collective_tag(1, 0, 0), 100, 0);
+  urgent.b.recv(small.in);
+  urgent.a.send(small.out);
+  urgent.settle();
+  EXPECT_TRUE(rail.is_urgent_before(0, before));
+
+  constexpr int64_t kLonger = 3600 * kNsPerS;
+  rail.note_urgent(1, now_ns() + kLonger);
+  auto* const kernel = dynamic_cast<MemoryChannel*>(pair.a.channel(0));
+  kernel->queued_bytes = 1'000'000;
+  Message large = message_of(collective_tag(1, 0, 1), 400'000, 128);
+  begin_to_send(pair, large);
+  pair.settle();
+  EXPECT_EQ(large.in.arrived, 0u);
+  EXPECT_TRUE(rail.take_yielding());
+  kernel->queued_bytes = 0;
+  const Deadline deadline =
+      Deadline::after_s(10);  // what the kernel says is asked for now and then
+  while (large.in.arrived < large.data.size() && !deadline.expired()) pair.settle();
+  EXPECT_EQ(large.got, large.data);
+}
+
+TEST(TicketLanesTest, UrgentMessagesGiveWayToMoreUrgentOnesAlone) {
+  RailMeter rail;
+  Pair pair(1, 10'000, 1, kAnyRail, &rail, kNumClasses);
+  learn_rate(rail);
+  connect_classes(pair);
+  rail.note_urgent(2, now_ns() + 3600 * kNsPerS);
+  for (size_t lane = 0; lane < pair.a.num_lanes(); ++lane) {
+    dynamic_cast<MemoryChannel*>(pair.a.channel(lane))->queued_bytes = 1'000'000;
+  }
+  Message as_urgent = message_of(collective_tag(1, 0, 0), 400'000, 1);
+  Message less = message_of(collective_tag(1, 0, 1), 400'000, 2);
+  begin_to_send(pair, as_urgent);
+  begin_to_send(pair, less);
+  pair.settle();
+  EXPECT_EQ(as_urgent.got, as_urgent.data);
+  EXPECT_LT(less.in.arrived, less.data.size());
+}
+
 TEST(TicketLanesTest, ALaneIsBusyWhileItsChannelTakesBytes) {
   Pair pair = pair_with_classes();
   const int64_t before = now_ns();

@@ -91,7 +91,7 @@ bool may_pass(const OutFrame& frame, const OutFrame& waiting) {
 }  // namespace
 
 Lane::Lane(std::unique_ptr<Channel> channel, uint64_t job_id, bool keeps, RailCounters* counters,
-           RailMeter* meter, LaneReader* reader)
+           RailMeter* meter, LaneReader* reader, size_t ticket_class)
     : channel_(std::move(channel)),
       job_id_(job_id),
       keeps_(keeps),
@@ -99,6 +99,7 @@ Lane::Lane(std::unique_ptr<Channel> channel, uint64_t job_id, bool keeps, RailCo
       counters_(counters),
       meter_(meter),
       reader_(reader),
+      ticket_class_(ticket_class),
       ahead_(kAheadBytes) {}
 
 void Lane::push(OutFrame frame) {
@@ -159,6 +160,7 @@ Result<bool> Lane::write_batch(bool* wrote_any) {
   int num_parts = 0;
   size_t total = 0;
   uint16_t ticket = 0;  // that the frames of this batch have, if they have any
+  bool has_message = false;
   for (OutFrame& frame : out_) {
     if (num_parts + kMaxPartsOfFrame > kMaxParts || total >= kBatchBytes || !may_leave(frame))
       break;
@@ -166,6 +168,7 @@ Result<bool> Lane::write_batch(bool* wrote_any) {
       if (ticket != 0 && frame.header.ticket != ticket) break;
       ticket = frame.header.ticket;
     }
+    has_message |= frame.header.ticket != 0;
     if (frame.written == 0) {
       frame.header.received = num_told_ = num_read_;
       untold_bytes_ = 0;
@@ -182,6 +185,7 @@ Result<bool> Lane::write_batch(bool* wrote_any) {
   if (!wrote.ok()) return wrote.status();
   *wrote_any |= *wrote > 0;
   if (*wrote > 0 && keeps_) taken_ns_ = now_ns();
+  if (*wrote > 0 && has_message) note_urgent();
   given_bytes_ += *wrote;
   bytes_since_prospect_ += *wrote;
   counters_->bytes_sent += *wrote;
@@ -374,10 +378,15 @@ Status Lane::read(size_t max_bytes, bool* moved) {
       }
       in_frame_ = false;
       if (in_.number != 0) note_read();
+      if (in_.ticket != 0) note_urgent();
       DMLCOMM_RETURN_IF_ERROR(reader_->end_frame(intake_, in_));
     }
   }
   return Status();
+}
+
+void Lane::note_urgent() {
+  if (ticket_class_ > 0 && meter_ != nullptr) meter_->note_urgent(ticket_class_, now_ns());
 }
 
 void Lane::note_read() {

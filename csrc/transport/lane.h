@@ -88,9 +88,9 @@ struct OutFrame {
 class Lane {
  public:
   // `keeps`: numbered frames are kept until the peer has confirmed them. `meter`: that of the rail,
-  // or null.
+  // or null. `ticket_class`: of its messages.
   Lane(std::unique_ptr<Channel> channel, uint64_t job_id, bool keeps, RailCounters* counters,
-       RailMeter* meter, LaneReader* reader);
+       RailMeter* meter, LaneReader* reader, size_t ticket_class);
 
   Channel& channel() { return *channel_; }
   Intake& intake() { return intake_; }
@@ -189,6 +189,7 @@ class Lane {
   void begin_metered(OutFrame& frame);
   void end_metered(const OutFrame& frame);
   void end_all_metered();
+  void note_urgent();
   void note_read();
   Result<bool> read_header();
   Result<size_t> read_payload();
@@ -202,6 +203,7 @@ class Lane {
   RailCounters* const counters_;
   RailMeter* meter_;  // null: nothing is measured
   LaneReader* const reader_;
+  const size_t ticket_class_;
 
   std::deque<OutFrame> out_;
   size_t queued_bytes_ = 0;

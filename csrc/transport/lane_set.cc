@@ -17,6 +17,10 @@ constexpr size_t kMinPartBytes = 16 * 1024;
 constexpr size_t kLeastSpreadBytes = 4 * 1024;
 // One of so many of these is timed: a prime, so that they are not all on one rail.
 constexpr size_t kSpreadPerSample = 7;
+// A lane that gives way has as much as the rail carries in this time, and looks again every
+// millisecond (Mesh::sleep).
+constexpr double kYieldingS = 2e-3;
+constexpr double kLeastYieldingBytes = 32 * 1024;
 // One part in so many is the oldest operation's.
 constexpr size_t kPartsPerOldest = 16;
 
@@ -35,7 +39,7 @@ LaneSet::LaneSet(const Shape& shape, RailCounters* counters, RailMeter* meters, 
 void LaneSet::attach(size_t index, std::unique_ptr<Channel> channel) {
   RailMeter* const meter = meters_ == nullptr ? nullptr : &meters_[index % shape_.num_rails];
   lanes_[index] = std::make_unique<Lane>(std::move(channel), shape_.job_id, lanes_.size() > 1,
-                                         &counters_of(index), meter, reader_);
+                                         &counters_of(index), meter, reader_, class_of_lane(index));
   if (limits_credit_) lanes_[index]->limit_credit(shape_.credit_bytes);
   if (any() != nullptr) place_orphaned();
 }
@@ -113,7 +117,21 @@ bool LaneSet::is_held_up(size_t index) const {
     const Lane* const lane = lane_of_class(before, index % shape_.num_rails);
     if (lane != nullptr && !lane->idle() && lane->is_busy(now_ns())) return true;
   }
-  return false;
+  return yields(index);
+}
+
+// Urgent messages of all links share the rail. While there are some, kernels get less of others,
+// but enough that the rail has something to send.
+bool LaneSet::yields(size_t index) const {
+  if (meters_ == nullptr) return false;
+  RailMeter& meter = meters_[index % shape_.num_rails];
+  if (!meter.has_urgent() || meter.bits_per_second() <= 0) return false;
+  const int64_t now = now_ns();
+  if (!meter.is_urgent_before(class_of_lane(index), now)) return false;
+  const double most = std::max(kLeastYieldingBytes, kYieldingS * meter.bits_per_second() / 8);
+  if (lanes_[index]->prospect(now).queued_bytes <= most) return false;
+  meter.note_yielding();
+  return true;
 }
 
 // Null if `rail` is kAnyRail, or has no living lane for this class.

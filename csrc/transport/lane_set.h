@@ -16,6 +16,8 @@
 // From the first urgent message on, frames have numbers on one rail, too. Then
 //  - a message takes the lane of its class, or where that is not connected the usual one;
 //  - no lane takes parts of large messages while a more urgent one of its rail is busy;
+//  - while there are more urgent messages on the rail, of any link, a lane takes parts only as long
+//    as the kernel has few bytes of it;
 //  - messages of one tag between two points keep their order: one follows those that are not
 //    confirmed on their lane.
 #pragma once
@@ -145,6 +147,7 @@ class LaneSet {
   bool is_settled();
   bool carries(size_t index, size_t ticket_class) const;
   bool is_held_up(size_t index) const;
+  bool yields(size_t index) const;
   // A small message of a collective that may take any of several rails.
   bool may_spread(const SendRequest& request) const;
   Lane* lane_on(uint8_t rail, size_t ticket_class) const;

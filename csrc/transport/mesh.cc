@@ -185,8 +185,9 @@ void Mesh::flush_deferred() {
 }
 
 void Mesh::sleep(int timeout_ms, const std::function<bool()>& has_news) {
-  // A budget that is used up fills with time.
-  const bool is_short = !polled_.empty() || share_ < 1;
+  // A budget that is used up fills with time, and so does room for lanes that give way.
+  bool is_short = !polled_.empty() || share_ < 1;
+  for (RailMeter& meter : meters_) is_short |= meter.take_yielding();
   loop_.sleep(is_short ? std::min(timeout_ms, 1) : timeout_ms, [&] {
     bool news = has_news();
     for (Link* link : active_) {

@@ -5,6 +5,8 @@
 // which the rail had large frames without a receipt, and of that of all connections one after the
 // other. So it is a lower bound, and close where operations keep the rail busy, or frames are
 // large. The highest of the last few periods counts: operations wait for late ranks, too.
+//
+// It also notes when urgent messages go over the rail, so that links give way to those of others.
 #pragma once
 
 #include <array>
@@ -12,7 +14,9 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <utility>
 
+#include "base/ticket.h"
 #include "transport/channel.h"
 #include "transport/rail_budget.h"
 
@@ -51,6 +55,18 @@ class RailMeter {
   void share(double share) { budget_.limit(share < 1 ? share * bits_per_second() / 8 : 0); }
   RailBudget& budget() { return budget_; }
 
+  // A message of an urgent class (base/ticket.h) has left over one of the connections, or come.
+  void note_urgent(size_t ticket_class, int64_t now_ns) {
+    urgent_ns_[ticket_class - 1] = now_ns;
+    has_urgent_ = true;
+  }
+  bool has_urgent() const { return has_urgent_; }  // there has been one
+  // Whether there has been one of late that goes before those of `ticket_class`; 0 is the last one.
+  bool is_urgent_before(size_t ticket_class, int64_t now_ns) const;
+  // A connection gives way to them, and looks again soon. Whether any does since the last call.
+  void note_yielding() { is_yielding_ = true; }
+  bool take_yielding() { return std::exchange(is_yielding_, false); }
+
   // 0: not known.
   double bits_per_second() const;
   double round_trip_us() const { return min_rtt_us_; }
@@ -74,6 +90,9 @@ class RailMeter {
   bool is_left_out();
 
   RailBudget budget_;
+  std::array<int64_t, kMaxTicketConnections> urgent_ns_{};  // when there was one last, by class
+  bool has_urgent_ = false;
+  bool is_yielding_ = false;
   Period period_;
   size_t num_frames_ = 0;  // large ones without a receipt
   int64_t frames_since_ns_ = 0;
