@@ -5,15 +5,24 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <unordered_set>
 
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include "base/str_cat.h"
 #include "torch/block_allocator.h"
 #include "torch/errors.h"
 #include "torch/store_rendezvous.h"
 
 namespace dmlcomm::adaptor {
 namespace {
+
+// torch.distributed's SHRINK_ABORT.
+constexpr int kShrinkAbort = 1;
+// What dmlcomm.backends.creator calls the default group.
+constexpr char kDefaultGroup[] = "default_pg";
 
 // The living groups of this process, for close_all().
 struct Registry {
@@ -56,22 +65,24 @@ c10::intrusive_ptr<ProcessGroupDmlcomm> ProcessGroupDmlcomm::create(
     c10::intrusive_ptr<c10d::Store> store, engine::CommunicatorOptions options,
     std::shared_ptr<ServerAllReduce> servers) {
   if (options.num_ranks > 1 && process_config().ok()) share_large_tensors(*process_config());
-  auto rendezvous = std::make_shared<StoreRendezvous>(std::move(store));
+  auto rendezvous = std::make_shared<StoreRendezvous>(store);
   auto communicator = engine::Communicator::create(options, rendezvous);
   if (rendezvous->interrupt()) std::rethrow_exception(rendezvous->interrupt());
   throw_if_error(communicator.status());
   return c10::make_intrusive<ProcessGroupDmlcomm>(std::move(*communicator), std::move(options),
-                                                  std::move(servers));
+                                                  std::move(servers), std::move(store));
 }
 
 ProcessGroupDmlcomm::ProcessGroupDmlcomm(Communicator communicator,
                                          engine::CommunicatorOptions options,
-                                         std::shared_ptr<ServerAllReduce> servers)
+                                         std::shared_ptr<ServerAllReduce> servers,
+                                         c10::intrusive_ptr<c10d::Store> store)
     : Backend(options.rank, options.num_ranks),
       communicator_(std::move(communicator)),
       communicator_options_(std::move(options)),
       backend_options_(backend_options_of(communicator_options_)),
       servers_(std::move(servers)),
+      store_(std::move(store)),
       flight_log_(*this, communicator_options_.global_ranks),
       timeout_(communicator_options_.timeout),
       owner_(getpid()) {
@@ -140,28 +151,59 @@ void ProcessGroupDmlcomm::shutdown() {
 c10::intrusive_ptr<c10d::Backend> ProcessGroupDmlcomm::split(
     const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
     const c10::intrusive_ptr<Options>& options) {
-  const auto self = std::find(ranks.begin(), ranks.end(), rank_);
-  if (self == ranks.end()) return nullptr;
-  engine::CommunicatorOptions child = communicator_options_;
-  child.rank = static_cast<int>(self - ranks.begin());
-  child.num_ranks = static_cast<int>(ranks.size());
-  child.global_ranks.clear();
-  child.host_of_rank.clear();
-  child.plan.clear();  // it is for the ranks of the parent
-  child.relaying = transport::Relaying::part;
   for (int rank : ranks) {
     TORCH_CHECK_VALUE(rank >= 0 && rank < size_, "dmlcomm split: rank ", rank,
                       " is not in the parent group of ", size_, " ranks");
-    child.global_ranks.push_back(communicator_options_.global_ranks[rank]);
-    if (!communicator_options_.host_of_rank.empty()) {
-      child.host_of_rank.push_back(communicator_options_.host_of_rank[rank]);
-    }
   }
+  if (std::find(ranks.begin(), ranks.end(), rank_) == ranks.end()) return nullptr;
+  engine::CommunicatorOptions child = options_of_part(ranks);
   if (options) {
     child.timeout = options->timeout;
     child.name = options->group_name;
   }
   return create(store->clone(), std::move(child));
+}
+
+// Of a group of these ranks, this one among them.
+engine::CommunicatorOptions ProcessGroupDmlcomm::options_of_part(
+    const std::vector<int>& ranks) const {
+  engine::CommunicatorOptions part = communicator_options_;
+  const auto self = std::find(ranks.begin(), ranks.end(), rank_);
+  part.rank = static_cast<int>(self - ranks.begin());
+  part.num_ranks = static_cast<int>(ranks.size());
+  part.global_ranks.clear();
+  part.host_of_rank.clear();
+  part.plan.clear();  // it is for the ranks of the parent
+  part.relaying = transport::Relaying::part;
+  for (int rank : ranks) {
+    part.global_ranks.push_back(communicator_options_.global_ranks[rank]);
+    if (!communicator_options_.host_of_rank.empty()) {
+      part.host_of_rank.push_back(communicator_options_.host_of_rank[rank]);
+    }
+  }
+  return part;
+}
+
+c10::intrusive_ptr<c10d::Backend> ProcessGroupDmlcomm::shrink(
+    const std::vector<int64_t>& excluded, int flags, const c10::intrusive_ptr<Options>& options) {
+  std::vector<int> ranks;
+  std::string key = str_cat("shrunk/", ++num_shrinks_);
+  for (int rank = 0; rank < size_; ++rank) {
+    if (std::find(excluded.begin(), excluded.end(), rank) != excluded.end()) continue;
+    ranks.push_back(rank);
+    key += str_cat("/", rank);
+  }
+  TORCH_CHECK_VALUE(std::find(ranks.begin(), ranks.end(), rank_) != ranks.end(),
+                    "dmlcomm shrink: rank ", rank_, " is excluded, and has nothing to call");
+  if ((flags & kShrinkAbort) != 0) abort("the group is made smaller");
+  engine::CommunicatorOptions rest = options_of_part(ranks);
+  // Torch numbers the ranks of the default group anew.
+  if (rest.name == kDefaultGroup) {
+    std::iota(rest.global_ranks.begin(), rest.global_ranks.end(), 0);
+    rest.relaying = communicator_options_.relaying;
+  }
+  if (options) rest.timeout = options->timeout;
+  return create(c10::make_intrusive<c10d::PrefixStore>(key, store_->clone()), std::move(rest));
 }
 
 c10::intrusive_ptr<c10d::Backend> ProcessGroupDmlcomm::merge(

@@ -2,9 +2,9 @@
 //
 // Every method checks its tensors, names their memory, starts operations of one
 // engine::Communicator and wraps them in a Work; no method waits for a peer except the constructors
-// (create, split, merge). CPU tensors only. Threads: like the communicator, any thread may call
-// anything; collectives must be started in the same order on every rank. Lives in process_group.cc
-// (life cycle) and collectives.cc.
+// (create, split, merge, shrink). CPU tensors only. Threads: like the communicator, any thread may
+// call anything; collectives must be started in the same order on every rank. Lives in
+// process_group.cc (life cycle) and collectives.cc.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -36,7 +36,8 @@ class ProcessGroupDmlcomm final : public c10d::Backend {
       std::shared_ptr<ServerAllReduce> servers = nullptr);
 
   ProcessGroupDmlcomm(Communicator communicator, engine::CommunicatorOptions options,
-                      std::shared_ptr<ServerAllReduce> servers);
+                      std::shared_ptr<ServerAllReduce> servers,
+                      c10::intrusive_ptr<c10d::Store> store);
   ~ProcessGroupDmlcomm() override;
 
   // Closes every living group of this process; the interpreter's exit calls it.
@@ -101,13 +102,20 @@ class ProcessGroupDmlcomm final : public c10d::Backend {
   WorkPtr recvAnysource(TensorList& tensors, int tag) override;
   WorkPtr barrier(const c10d::BarrierOptions& options) override;
 
-// Newer base classes declare this one; without `override` it compiles against the older ones, too.
+// Newer base classes declare these; without `override` they compile against the older ones, too.
 #pragma GCC diagnostic push
 #ifdef __clang__
 #pragma GCC diagnostic ignored "-Winconsistent-missing-override"
 #endif
   WorkPtr gather_into_tensor(at::Tensor& output, at::Tensor& input,
                              const c10d::GatherOptions& options);
+
+  bool supportsShrinking() const { return true; }
+  // A group of the other ranks, who all call this with the same `excluded`, and meet through the
+  // store of this group. Those may be dead, and this group may have failed. With torch's flag
+  // SHRINK_ABORT this group is aborted first.
+  c10::intrusive_ptr<Backend> shrink(const std::vector<int64_t>& excluded, int flags,
+                                     const c10::intrusive_ptr<Options>& options);
 #pragma GCC diagnostic pop
 
  private:
@@ -137,11 +145,13 @@ class ProcessGroupDmlcomm final : public c10d::Backend {
   WorkPtr start_send_or_recv(c10d::OpType type, const char* title, TensorList& tensors, int peer,
                              int tag);
   int check_rank(int64_t rank, const char* operation, const char* name) const;
+  engine::CommunicatorOptions options_of_part(const std::vector<int>& ranks) const;
 
   const Communicator communicator_;
   const engine::CommunicatorOptions communicator_options_;
   const c10::intrusive_ptr<Options> backend_options_;
   const std::shared_ptr<ServerAllReduce> servers_;  // null: all_reduce is the communicator's
+  const c10::intrusive_ptr<c10d::Store> store_;     // where the ranks have met
   FlightLog flight_log_;
   std::atomic<std::chrono::milliseconds> timeout_;  // of calls that name none
   const pid_t owner_;  // a forked child has no progress thread and must leave everything alone
@@ -149,6 +159,7 @@ class ProcessGroupDmlcomm final : public c10d::Backend {
   std::atomic<bool> coalescing_{false};
   std::mutex coalesced_mutex_;
   std::vector<WorkPtr> coalesced_;  // guarded by coalesced_mutex_
+  std::atomic<int> num_shrinks_{0};
 };
 
 }  // namespace dmlcomm::adaptor

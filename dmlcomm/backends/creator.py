@@ -10,6 +10,7 @@ from torch._C._distributed_c10d import Backend as C10dBackend
 from torch.distributed import distributed_c10d as c10d
 
 from dmlcomm import _core, errors
+from dmlcomm.backends import shrinking
 from dmlcomm.bml.specification import TopologyError
 from dmlcomm.log import get_logger
 from dmlcomm.network import nic
@@ -30,6 +31,7 @@ def register() -> None:
         return
     # A list: torch iterates over a string by characters.
     dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu"])
+    shrinking.keep_type(NAME)
     _warn_if_bypassed()
 
 

@@ -1,0 +1,30 @@
+"""Groups that torch has made smaller keep the type of their backend."""
+
+import functools
+from typing import Any
+
+import torch
+from torch.distributed import ProcessGroup
+from torch.distributed import distributed_c10d as c10d
+
+
+def keep_type(backend_name: str) -> None:
+    """From now on, for backends of this name. A second call changes nothing.
+
+    torch registers what `shrink_group` returns for CPUs as gloo, whatever it is. DDP then takes it
+    for gloo's, and looks for its devices, which ends the process.
+    """
+    create = getattr(c10d, "_create_shrunk_process_group", None)
+    if create is None or hasattr(create, "__wrapped__"):
+        return
+
+    @functools.wraps(create)
+    def create_of_its_type(new_backend: Any, *arguments: Any, **named: Any) -> ProcessGroup:
+        group: ProcessGroup = create(new_backend, *arguments, **named)
+        if new_backend.name() == backend_name:
+            custom = ProcessGroup.BackendType.CUSTOM
+            group._register_backend(torch.device("cpu"), custom, new_backend)
+            group._set_default_backend(custom)
+        return group
+
+    c10d._create_shrunk_process_group = create_of_its_type
