@@ -33,15 +33,29 @@ def inspect(
     as_metrics: Annotated[
         bool, typer.Option("--prometheus", help="Print metrics, for node-exporter's textfiles.")
     ] = False,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            help="Serve these metrics to Prometheus under /metrics until ^C; 0: any free port.",
+            min=0,
+            max=65535,
+            show_default=False,
+        ),
+    ] = None,
+    metrics_host: Annotated[
+        str, typer.Option(help="Address at which they are served: whoever reaches it may ask.")
+    ] = "127.0.0.1",
 ) -> None:
     """Show the operations in flight of a job's ranks on this host, who waits for whom, and rails.
 
     Ranks answer also while their Python hangs. Only jobs of the same user can be asked. The exit
     code is 1 when there is no such job.
     """
+    if metrics_port is not None:
+        return _serve_metrics(job, metrics_host, metrics_port)
     jobs = _ask(job)
     if as_metrics:
-        print(metrics(state for own in jobs.values() for state in own), end="", flush=True)
+        print(_metrics_of(jobs), end="", flush=True)
         return
     if as_json:
         listed = [
@@ -73,6 +87,38 @@ def top(
             live.update(_view(jobs, before), refresh=True)
             before = _reading(jobs)
             time.sleep(interval_s)
+
+
+def _metrics_of(jobs: dict[str, list[State]]) -> str:
+    return metrics(state for own in jobs.values() for state in own)
+
+
+def _serve_metrics(job: str, host: str, port: int) -> None:
+    """Every request asks the ranks anew. Jobs may begin and end meanwhile."""
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path != "/metrics":
+                return self.send_error(404, "the metrics are under /metrics")
+            body = _metrics_of(_ask(job)).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Nothing: a line for each request tells nobody anything."""
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        server = ThreadingHTTPServer((host, port), Handler)
+    except OSError as error:
+        fail(OSError(f"no metrics at {host}:{port}: {error.strerror or error}"))
+    with server, suppress(KeyboardInterrupt):
+        print(f"dmlcomm inspect: metrics at port {server.server_port}", flush=True)
+        server.serve_forever()
 
 
 def _ask(job: str) -> dict[str, list[State]]:

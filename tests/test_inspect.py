@@ -3,10 +3,14 @@
 import ctypes
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
 
 import pytest
 import torch
@@ -61,6 +65,38 @@ def test_rank_that_hangs_with_the_interpreters_lock_is_named(transport):
         label = f'{{job_number="{job["job"]}",group="default_pg",rank="0"'
         assert f"dmlcomm_rank_operations{label}}} 1" in lines
         assert any(line.startswith(f"dmlcomm_rail_sent_bytes_total{label},rail=") for line in lines)
+
+
+def test_metrics_are_served_over_http_until_an_interrupt():
+    with Ranks(hang_with_the_lock, WORLD_SIZE) as ranks:
+        pids = ranks.first_messages()
+        job = eventually(lambda: job_of(pids), "the job")["job"]
+        arguments = [sys.executable, "-m", "dmlcomm", "inspect", job, "--metrics-port", "0"]
+        served = subprocess.Popen(
+            arguments, env=clean_environment(), stdout=subprocess.PIPE, text=True
+        )
+        assert served.stdout is not None
+        url = f"http://127.0.0.1:{served.stdout.readline().split()[-1]}"
+        with urllib.request.urlopen(f"{url}/metrics", timeout=DEADLINE_S) as answer:
+            lines = answer.read().decode().splitlines()
+        label = f'{{job_number="{job}",group="default_pg",rank="1"'
+        assert f"dmlcomm_rank_failed{label}}} 0" in lines
+        with pytest.raises(urllib.error.HTTPError, match="under /metrics"):
+            urllib.request.urlopen(f"{url}/other", timeout=DEADLINE_S)
+        served.send_signal(signal.SIGINT)
+        assert served.wait(DEADLINE_S) == 0
+
+
+def test_dashboard_shows_every_metric_of_ranks_and_no_other():
+    dashboard = json.loads((Path(__file__).parents[1] / "docs" / "grafana.json").read_text())
+    shown = {
+        name
+        for panel in dashboard["panels"]
+        for target in panel["targets"]
+        for name in re.findall(r"dmlcomm_\w+", target["expr"])
+    }
+    described = re.findall(r"# TYPE (\w+)", inspection.metrics([]))
+    assert shown == set(described)
 
 
 def test_top_shows_rates_until_it_is_interrupted():
