@@ -15,12 +15,13 @@ from examples import demo_lab
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
-def torchrun(script, num_ranks, *arguments, must_end_well=True):
+def torchrun(script, num_ranks, *arguments, must_end_well=True, restarts=0, **environment):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--max-restarts", str(restarts)]
     command += ["--nproc-per-node", str(num_ranks), str(EXAMPLES / script), *arguments]
     result = subprocess.run(
         command,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+        env=os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"} | environment,
         capture_output=True,
         text=True,
         timeout=240,
@@ -47,6 +48,15 @@ def test_minimal_example_learns(minimal_losses):
 def test_fsdp2_example_learns():
     first, last = losses(torchrun("fsdp2.py", 2))
     assert last < first / 10
+
+
+def test_elastic_example_goes_on_from_its_checkpoint_after_the_death_of_a_rank(tmp_path):
+    arguments = ["--checkpoint", str(tmp_path / "elastic.pt"), "--kill-at", "35"]
+    a_new_store = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    output = torchrun("elastic.py", 2, *arguments, restarts=1, **a_new_store)
+    assert "life 0: 2 ranks begin at step 0" in output
+    assert re.search(r"life 1: 2 ranks begin at step [23]0", output), output
+    assert losses(output)[-1] < 0.1
 
 
 def test_distributed_optimizer_example_learns():
