@@ -5,11 +5,12 @@ import random
 import signal
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from dmlcomm.lab import Lab, Options
-from dmlcomm.topology.graph import hosts
+from dmlcomm.topology.graph import ends_of, hosts
 from helpers.lab_scripts import start_script
 from helpers.multi_nic import (
     DEADLINE_S,
@@ -309,6 +310,45 @@ def test_results_have_the_same_bits_when_a_cable_carries_one_way_only(
         _, stderr = stopped(process)
     assert "nothing was confirmed for" in stderr
     assert "has lost its carrier" not in stderr
+
+
+def test_an_only_cable_that_is_back_within_the_timeout_of_peers_ends_nothing(lab_is_possible):
+    with Lab("flat:3,1", rate="500mbit") as lab:
+        process = started(lab, ENOUGH_LOST_AND_BACK + REPETITIONS, *SAME_ORDER)
+        lab.set("host1:eth0", "down")
+        time.sleep(3)  # it is pulled for so long
+        lab.set("host1:eth0", "up")
+        _, stderr = stopped(process)
+    assert "has lost its carrier" in stderr
+
+
+# In turns, ranks reset connections to others, as a firewall does.
+RESETS = f"""
+import random
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from helpers.connections import reset_connections
+num_reset = 0
+for repetition in range(60):
+    tensor = data(200_000, rank)
+    work = dist.all_reduce(tensor, async_op=True)
+    if repetition % 5 == 0 and repetition // 5 % size == rank:
+        num_reset += reset_connections(os.getpid(), random.Random(repetition), DATA_ADDRESSES)
+    work.wait()
+    assert torch.equal(tensor, total(200_000)), repetition
+counts = torch.tensor([num_reset, sum(c.lanes_lost for c in dmlcomm.rails())])
+dist.all_reduce(counts)
+assert 3 < counts[0] <= counts[1], counts
+fine()
+"""
+
+
+@pytest.mark.parametrize("topology", ["flat:3,1", "flat:3,2"])
+def test_connections_that_are_reset_are_made_again(lab_is_possible, topology):
+    with Lab(topology, rate="500mbit") as lab:
+        graph = lab.graph()
+        addresses = {end.ip for host in hosts(graph) for end in ends_of(graph, host)}
+        result = run(lab, f"DATA_ADDRESSES = {addresses}\n{RESETS}")
+    expect_fine(result, 3)
 
 
 def test_without_its_last_rail_a_peer_is_lost(lab_is_possible):

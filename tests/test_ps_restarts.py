@@ -455,12 +455,6 @@ def test_server_that_is_stopped_writes_the_last_clock(tmp_path, monkeypatch):
 # --- a disk that is full
 
 
-def limit_files(process, num_bytes):
-    """Files of this process grow up to this size; beyond it, writing fails."""
-    _, hard = resource.prlimit(process.process.pid, resource.RLIMIT_FSIZE)
-    resource.prlimit(process.process.pid, resource.RLIMIT_FSIZE, (num_bytes, hard))
-
-
 def test_checkpoint_that_cannot_be_written_leaves_the_others_and_the_next_is_tried(tmp_path):
     options = ("--checkpoint", str(tmp_path), "--checkpoint-every", "1", "--metrics-port", "0")
     with (
@@ -479,7 +473,7 @@ def test_checkpoint_that_cannot_be_written_leaves_the_others_and_the_next_is_tri
         init(client)
         client.push_pull("w", ONES)
         eventually(lambda: files() == [1] and checkpoint_state()["clock"] == 1, "a checkpoint")
-        limit_files(server, 1000)
+        server.limit_files(1000)
         client.push_pull("w", ONES)
         eventually(lambda: checkpoint_state()["failures"] == 1, "a failure")
         assert "File too large" in checkpoint_state()["failure"]
@@ -488,7 +482,7 @@ def test_checkpoint_that_cannot_be_written_leaves_the_others_and_the_next_is_tri
         url = f"http://127.0.0.1:{server.line.rpartition(' ')[2]}/metrics"
         with urllib.request.urlopen(url, timeout=DEADLINE_S) as answer:
             assert 'dmlcomm_ps_checkpoint_failures_total{model="w"} 1.0' in answer.read().decode()
-        limit_files(server, resource.RLIM_INFINITY)
+        server.limit_files(resource.RLIM_INFINITY)
         client.push_pull("w", ONES)
         eventually(lambda: checkpoint_state()["clock"] == 3, "the next checkpoint")
         assert checkpoint_state()["failure"] == ""

@@ -26,13 +26,13 @@ inline std::vector<std::byte> random_bytes(size_t bytes, std::mt19937& random) {
 class Pair {
  public:
   Pair(size_t num_rails, size_t max_bytes, size_t lanes_per_rail = 1, uint8_t first_rail = kAnyRail,
-       RailMeter* meters_of_a = nullptr, size_t num_classes = 0)
+       RailMeter* meters_of_a = nullptr, size_t num_classes = 0, bool reconnects = false)
       : counters_a(num_rails),
         counters_b(num_rails),
         a(LinkOptions{0, 1, kJob, num_rails, &notes_a, counters_a.data(), lanes_per_rail,
-                      first_rail, meters_of_a, 0, num_classes}),
+                      first_rail, meters_of_a, 0, num_classes, reconnects}),
         b(LinkOptions{1, 0, kJob, num_rails, &notes_b, counters_b.data(), lanes_per_rail,
-                      first_rail, nullptr, 0, num_classes}),
+                      first_rail, nullptr, 0, num_classes, reconnects}),
         max_bytes_(max_bytes) {
     for (size_t rail = 0; rail < num_rails; ++rail) connect(rail);
   }

@@ -515,6 +515,33 @@ TEST(RailsTest, WhatIsOnTheWayWhenTheLastLaneDiesWaitsForTheNext) {
   EXPECT_FALSE(pair.a.has_outstanding());
 }
 
+TEST(RailsTest, AnOnlyLaneThatIsConnectedAnewSendsAgainWhatWasOnTheWay) {
+  std::mt19937 random(1);
+  Pair pair(1, 1000, 1, kAnyRail, nullptr, 0, true);
+  std::list<Message> messages;
+  for (uint32_t i = 0; i < 3; ++i) {
+    const size_t bytes = i == 1 ? 300'000 : 500;
+    Message& message = messages.emplace_back(collective_tag(1, 0, i), random_bytes(bytes, random));
+    pair.b.recv(message.in);
+  }
+  pair.b.open(1, {});
+  for (Message& message : messages) pair.a.send(message.out);
+  for (int i = 0; i < 50; ++i) pair.step();
+  EXPECT_TRUE(pair.a.may_lose_lanes());
+  EXPECT_TRUE(pair.a.is_alone(0));
+  pair.a.lose_lane(0, "test");
+  pair.settle();
+  EXPECT_EQ(pair.a.state(), Link::State::up);
+  EXPECT_EQ(pair.b.state(), Link::State::up);
+  EXPECT_FALSE(pair.b.has_lane()) << "a closed connection ends the lane";
+  pair.connect(0);
+  pair.settle();
+  for (const Message& message : messages) EXPECT_EQ(message.got, message.data);
+  EXPECT_EQ(pair.notes_b.num_arrived, 3);
+  EXPECT_GT(pair.counters_a[0].frames_repeated, 0u);
+  EXPECT_FALSE(pair.a.has_outstanding());
+}
+
 constexpr uint8_t kTickets[] = {0, 1, 2, 128};
 
 // Messages of all kinds, while lanes die on either side at random moments and come back. Some of
@@ -524,8 +551,9 @@ class DyingLanesTest : public testing::TestWithParam<unsigned> {};
 TEST_P(DyingLanesTest, EverythingArrivesOnceAndInOrder) {
   std::mt19937 random(GetParam());
   const size_t num_classes = random() % 4;
-  const size_t num_rails = (num_classes > 0 ? 1 : 2) + random() % 3;
-  Pair pair(num_rails, 1 + random() % 5000, 1, kAnyRail, nullptr, num_classes);
+  const bool reconnects = random() % 2 == 0;
+  const size_t num_rails = (num_classes > 0 || reconnects ? 1 : 2) + random() % 3;
+  Pair pair(num_rails, 1 + random() % 5000, 1, kAnyRail, nullptr, num_classes, reconnects);
   const size_t num_lanes = pair.a.num_lanes();
   std::list<Message> messages;
   pair.b.open(1, {});
@@ -556,7 +584,7 @@ TEST_P(DyingLanesTest, EverythingArrivesOnceAndInOrder) {
     if (random() % 200 == 0) {
       Link& loser = random() % 2 ? pair.a : pair.b;
       const size_t lane = random() % num_lanes;
-      if (loser.may_lose(lane)) loser.lose_lane(lane, "test");
+      loser.lose_lane(lane, "test");
     }
     for (size_t lane = 0; lane < num_lanes; ++lane) {
       const bool both_lost = !pair.a.channel(lane) && !pair.b.channel(lane);

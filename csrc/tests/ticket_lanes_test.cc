@@ -71,16 +71,6 @@ TEST(TicketLanesTest, DetoursGetNone) {
   EXPECT_EQ(pair.a.take_wanted_lanes(), std::vector<size_t>{3});
 }
 
-TEST(TicketLanesTest, WithoutUrgentMessagesOneRailNeedsNoReceipts) {
-  Pair pair = pair_with_classes();
-  Message message = message_of(collective_tag(1, 0, 0), 500'000, 128);
-  begin_to_send(pair, message);
-  while (pair.a.progress()) {
-  }
-  EXPECT_EQ(pair.notes_a.num_sent, 1);
-  EXPECT_FALSE(pair.a.awaits_receipts());
-}
-
 TEST(TicketLanesTest, AnUrgentMessagePassesWhatKernelsHoldOfOthers) {
   for (const size_t bytes : {1000u, 500'000u}) {
     Pair pair = pair_with_classes();
@@ -139,7 +129,6 @@ TEST(TicketLanesTest, MessagesOfOneTagKeepTheirOrderOnTheirLane) {
   EXPECT_EQ(third.got, third.data) << "all before it are known to have come";
 }
 
-// Frames before the first urgent message have no number. They get no receipt.
 TEST(TicketLanesTest, MessagesOfOneTagKeepTheirOrderWhenClassesBegin) {
   Pair pair = pair_with_classes();
   Message first = message_of(point_to_point_tag(7), 1000, 128);
@@ -178,12 +167,20 @@ TEST(TicketLanesTest, TheUsualLaneTakesOverFromALostOne) {
   EXPECT_FALSE(pair.a.has_outstanding());
 }
 
-TEST(TicketLanesTest, TheUsualLaneOfTheOnlyRailCannotBeReplaced) {
+TEST(TicketLanesTest, TheUsualLaneOfTheOnlyRailComesBack) {
   Pair pair = pair_with_classes();
   connect_classes(pair);
+  Message message = message_of(collective_tag(1, 0, 0), 300'000, 128);
+  begin_to_send(pair, message);
   pair.b.channel(0)->shut_down();
   pair.settle();
-  EXPECT_EQ(pair.a.state(), Link::State::failed);
+  EXPECT_EQ(pair.a.state(), Link::State::up);
+  EXPECT_EQ(pair.a.channel(0), nullptr);
+  EXPECT_LT(message.in.arrived, message.data.size());
+  pair.connect(0);
+  pair.settle();
+  EXPECT_EQ(message.got, message.data);
+  EXPECT_FALSE(pair.a.has_outstanding());
 }
 
 void learn_rate(RailMeter& rail) {

@@ -33,12 +33,11 @@ LaneSet::LaneSet(const Shape& shape, RailCounters* counters, RailMeter* meters, 
       reader_(reader),
       lanes_(shape.num_usual() + shape.num_rails * shape.num_classes),
       limits_credit_(shape.credit_bytes > 0),
-      numbers_frames_(shape.num_usual() > 1),
       is_wanted_(1 + shape.num_classes) {}
 
 void LaneSet::attach(size_t index, std::unique_ptr<Channel> channel) {
   RailMeter* const meter = meters_ == nullptr ? nullptr : &meters_[index % shape_.num_rails];
-  lanes_[index] = std::make_unique<Lane>(std::move(channel), shape_.job_id, lanes_.size() > 1,
+  lanes_[index] = std::make_unique<Lane>(std::move(channel), shape_.job_id, keeps_frames(),
                                          &counters_of(index), meter, reader_, class_of_lane(index));
   if (limits_credit_) lanes_[index]->limit_credit(shape_.credit_bytes);
   if (any() != nullptr) place_orphaned();
@@ -52,7 +51,7 @@ Lane* LaneSet::any() const {
 }
 
 void LaneSet::number(OutFrame& frame) {
-  if (numbers_frames_) frame.header.number = next_number_++;
+  if (keeps_frames()) frame.header.number = next_number_++;
 }
 
 // --- classes of urgent tickets ---
@@ -67,40 +66,12 @@ Lane* LaneSet::lane_of_class(size_t ticket_class, size_t rail) const {
 void LaneSet::expect(const SendOrder& order) {
   const size_t ticket_class = class_of(order);
   if (ticket_class == 0 || is_wanted_[ticket_class]) return;
-  begin_classes();
   uses_classes_ = true;
   is_wanted_[ticket_class] = true;
   for (size_t rail = 0; rail < shape_.num_rails; ++rail) {
     if (shape_.first_rail < shape_.num_rails && rail != shape_.first_rail) continue;
     wanted_.push_back(index_of(ticket_class, rail));
   }
-}
-
-// Frames have numbers from now on. One behind those that had none tells when all of them have been
-// read.
-void LaneSet::begin_classes() {
-  if (std::exchange(numbers_frames_, true)) return;
-  Lane* const lane = any();
-  if (lane == nullptr) return;
-  FrameHeader header;
-  header.kind = FrameKind::heartbeat;
-  header.job_id = shape_.job_id;
-  header.source = shape_.own_rank;
-  header.awaits_receipt = 1;
-  OutFrame frame(header);
-  frame.order = kSendLast;
-  frame.order.is_large = false;  // so it does not wait for ever
-  number(frame);
-  last_before_classes_ = frame.header.number;
-  lane->push(std::move(frame));
-}
-
-// Whether it is known of all frames on their way which lane they are on.
-bool LaneSet::is_settled() {
-  const auto is_it = [this](const OutFrame& f) { return f.header.number == last_before_classes_; };
-  const Lane* const lane = any();
-  if (last_before_classes_ != 0 && lane != nullptr && !lane->holds(is_it)) last_before_classes_ = 0;
-  return last_before_classes_ == 0;
 }
 
 // Whether parts of messages of this class may go over the lane, which lives.
@@ -145,7 +116,6 @@ Lane* LaneSet::lane_on(uint8_t rail, size_t ticket_class) const {
 Lane* LaneSet::lane_after_its_tag(const OutFrame& frame) {
   const bool has_order = is_point_to_point(frame.header.tag) && frame.begins_message();
   if (!has_order || !uses_classes_) return nullptr;
-  if (!is_settled()) return lane_for_ordered();
   const auto has_tag = [&](const OutFrame& other) {
     return other.header.tag == frame.header.tag && other.begins_message();
   };
@@ -192,7 +162,7 @@ void LaneSet::push_ordered(OutFrame frame) {
 }
 
 void LaneSet::push_first(OutFrame frame) {
-  for (size_t index = num_usual(); numbers_frames_ && index < lanes_.size(); ++index) {
+  for (size_t index = num_usual(); index < lanes_.size(); ++index) {
     if (!lanes_[index]) continue;
     number(frame);
     return lanes_[index]->push(std::move(frame));
@@ -260,7 +230,7 @@ void LaneSet::push_large(const FrameHeader& header, SendRequest& request) {
   const auto goes_later = [&](const Large& m) { return m.request->order > request.order; };
   const size_t ticket_class = class_of(request.order);
   large_.insert(std::find_if(large_.begin(), large_.end(), goes_later),
-                {header, &request, numbers_frames_, ticket_class});
+                {header, &request, ticket_class});
   feed();
 }
 
@@ -396,7 +366,7 @@ bool LaneSet::feed_large() {
     const size_t most = std::min(turn.bytes, turn.lane->credit(now));
     OutFrame frame = next_part(message.header, *message.request, most);
     ++num_parts_;
-    if (message.has_numbers) number(frame);
+    number(frame);
     if (message.left() == 0) large_.erase(large_.begin() + static_cast<ptrdiff_t>(turn.message));
     turn.lane->push(std::move(frame));
     moved = true;

@@ -7,13 +7,14 @@
 // that is twice as fast carries twice as much. The next part is one of the message that goes first
 // (SendOrder), and every sixteenth one of the oldest operation, so that none waits for ever. Parts
 // of a slow lane are small, and at the end of a message it takes none that the others would have
-// carried before. With several rails,
+// carried before. Between hosts,
 //  - frames whose order matters (control, small messages between two points) share one lane, and
 //    move to another only when that dies;
 //  - a message that names a rail takes its lane while that lives;
 //  - every frame has a number and stays here until the peer has confirmed it. The unconfirmed
-//    frames of a dying lane go over the others; the receiver drops numbers that it has.
-// From the first urgent message on, frames have numbers on one rail, too. Then
+//    frames of a dying lane go over the others, or over the next one; the receiver drops numbers
+//    that it has.
+// From the first urgent message on,
 //  - a message takes the lane of its class, or where that is not connected the usual one;
 //  - no lane takes parts of large messages while a more urgent one of its rail is busy;
 //  - while there are more urgent messages on the rail, of any link, a lane takes parts only as long
@@ -38,7 +39,6 @@ class LaneSet {
  public:
   struct Shape {
     uint64_t job_id;
-    uint32_t own_rank;
     size_t num_rails;
     size_t lanes_per_rail;  // lane i is on rail i modulo num_rails
     uint8_t first_rail;     // while it lives, messages for any rail are not striped over others
@@ -46,18 +46,22 @@ class LaneSet {
     // Of urgent tickets. Class c has a lane on every rail, behind the usual ones and those of
     // earlier classes.
     size_t num_classes = 0;
+    bool reconnects = false;  // the only usual lane, too, may be lost and come back
 
     size_t num_usual() const { return num_rails * lanes_per_rail; }
+    // Frames have numbers, and are sent again if their lane is lost.
+    bool keeps_frames() const { return num_usual() > 1 || num_classes > 0 || reconnects; }
   };
 
   // `counters` and `meters`: one per rail; `meters` may be null.
   LaneSet(const Shape& shape, RailCounters* counters, RailMeter* meters, LaneReader* reader);
 
   size_t num_lanes() const { return lanes_.size(); }
-  // Whether new frames have numbers.
-  bool numbers_frames() const { return numbers_frames_; }
-  // Whether others can take over what the lane carries.
-  bool may_lose(size_t index) const { return num_usual() > 1 || !is_usual(index); }
+  // Whether lanes may be lost: frames have numbers, and are sent again over others, or when a lane
+  // is connected anew.
+  bool keeps_frames() const { return shape_.keeps_frames(); }
+  // Whether it carries all messages but urgent ones.
+  bool is_alone(size_t index) const { return num_usual() == 1 && is_usual(index); }
   // Those of classes are not.
   bool is_usual(size_t index) const { return index < num_usual(); }
   // Lanes of the classes that have become of use since the last call.
@@ -105,7 +109,7 @@ class LaneSet {
   bool feed() { return !large_.empty() && feed_large(); }
   // All frames have been written.
   bool idle() const;
-  // Frames that are not through: not written or, with several rails, not confirmed.
+  // Frames that are not through: not written or, if they have numbers, not confirmed.
   size_t num_unfinished() const;
   // Gives up a lane; the others take over its undelivered frames. Returns how many.
   size_t lose(size_t index);
@@ -116,7 +120,6 @@ class LaneSet {
   struct Large {
     FrameHeader header;
     SendRequest* request;
-    bool has_numbers;
     size_t ticket_class;
 
     size_t left() const { return request->bytes - request->queued; }
@@ -143,8 +146,6 @@ class LaneSet {
   size_t class_of(const SendOrder& order) const {
     return ticket_class(order.ticket, shape_.num_classes);
   }
-  void begin_classes();
-  bool is_settled();
   bool carries(size_t index, size_t ticket_class) const;
   bool is_held_up(size_t index) const;
   bool yields(size_t index) const;
@@ -177,11 +178,8 @@ class LaneSet {
   std::deque<Large> large_;  // in the order in which they go
   size_t num_parts_ = 0;     // that have been given to lanes
   bool limits_credit_;
-  bool numbers_frames_;
-  size_t num_spread_ = 0;      // small messages that may take any rail
-  bool uses_classes_ = false;  // there has been an urgent message
-  // The number of a frame behind all those without one; 0: it is confirmed, or there were none.
-  uint64_t last_before_classes_ = 0;
+  size_t num_spread_ = 0;        // small messages that may take any rail
+  bool uses_classes_ = false;    // there has been an urgent message
   std::vector<bool> is_wanted_;  // by class
   std::vector<size_t> wanted_;
   std::deque<OutFrame> orphaned_;  // while no lane lives

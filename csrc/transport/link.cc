@@ -51,10 +51,9 @@ SendRequest* take_by_id(std::vector<SendRequest*>& items, uint64_t id) {
 
 Link::Link(const LinkOptions& options)
     : options_(options),
-      lanes_(
-          {options.job_id, static_cast<uint32_t>(options.rank), options.num_rails,
-           options.lanes_per_rail, options.first_rail, options.credit_bytes, options.num_classes},
-          options.counters, options.meters, this),
+      lanes_({options.job_id, options.num_rails, options.lanes_per_rail, options.first_rail,
+              options.credit_bytes, options.num_classes, options.reconnects},
+             options.counters, options.meters, this),
       connections_(lanes_.num_lanes()) {}
 
 std::string Link::description() const {
@@ -164,7 +163,7 @@ void Link::ask_to_send(FrameHeader header, SendRequest& request) {
 void Link::push_message(SendRequest& request) {
   const FrameHeader header = header_of(request);
   if (!request.order.is_large && request.id == 0) spent_credit_ += cost_of(request.bytes);
-  if (lanes_.numbers_frames() && !request.order.is_large) return push_copy(header, request);
+  if (lanes_.keeps_frames() && !request.order.is_large) return push_copy(header, request);
   ++num_writing_;
   if (request.order.is_large) return lanes_.push_large(header, request);
   lanes_.push(LaneSet::next_part(header, request, request.bytes), request.rail);
@@ -595,7 +594,7 @@ void Link::leave_if_all_said_goodbye() {
 
 // The peer has given up its end of a lane; perhaps there is a new one since.
 Status Link::on_rail_lost(const FrameHeader& header) {
-  if (header.id >= lanes_.num_lanes() || !lanes_.may_lose(header.id)) {
+  if (header.id >= lanes_.num_lanes() || !may_lose_lanes()) {
     return Status(StatusCode::protocol_error, str_cat("there is no lane ", header.id, " to lose"));
   }
   if (connections_[header.id] == header.offset) lanes_to_lose_.push_back(header.id);
@@ -631,7 +630,7 @@ bool Link::progress_lane(size_t index, Lane& lane) {
   // may close without one of its own.
   if (lane.intake().said_goodbye || said_goodbye_) return moved;
   const bool only_this_lane =
-      lanes_.may_lose(index) && !reported_ &&
+      may_lose_lanes() && !reported_ &&
       (status.code() == StatusCode::peer_lost || status.code() == StatusCode::io_error);
   if (only_this_lane) {
     lose_lane(index, status.message());
@@ -678,7 +677,7 @@ void Link::lose_lane(size_t index, const std::string& reason) {
 void Link::lose_stalled_lanes(int64_t now_ns) {
   lanes_.for_each_lane([&](size_t index, Lane& lane) {
     const int64_t stalled_ns = lane.stalled_ns(now_ns);
-    if (stalled_ns < kStallNs) return;
+    if (stalled_ns < (lanes_.is_alone(index) ? kOnlyStallNs : kStallNs)) return;
     lose_lane(index, str_cat("nothing was confirmed for ", stalled_ns / kNsPerMs, " ms"));
   });
 }
@@ -714,8 +713,8 @@ bool Link::take_sign_of_life(int64_t silent_ns) {
 
 // Their kernels confirm bytes, and the peer lives: a host in between is stopped.
 void Link::lose_silent_lanes(const std::vector<size_t>& silent, int64_t ns) {
+  if (!may_lose_lanes()) return;
   for (const size_t index : silent) {
-    if (!may_lose(index)) continue;
     const int64_t silent_ns = lanes_.lane(index)->add_silence(ns);
     if (silent_ns < kSilenceNs) continue;
     lose_lane(index, str_cat("nothing came over it for ", silent_ns / kNsPerMs, " ms"));

@@ -13,11 +13,11 @@
 //   large        data frames, but only after the peer's `open` (collectives) or `grant` (point-to-
 //                point, announced by `request`), so they never block the frames behind them.
 //
-// With several rails parts of messages arrive in any order, and where urgent messages have lanes of
-// their own (LaneSet) those of a lost lane may. So a receive that reduces, or is not ready, has a
-// window for the whole message: no lane ever waits for another one. Otherwise, while a collective
-// runs alone, windows are small and hold the lane back when they are full. As soon as another
-// operation runs they grow, because it may need the frames behind.
+// With several rails, or lanes for urgent messages, parts of messages arrive in any order, and
+// where lanes may be lost (LaneSet) those of a lost lane do. So a receive that reduces, or is not
+// ready, has a window for the whole message: no lane ever waits for another one. Otherwise, while a
+// collective runs alone, windows are small and hold the lane back when they are full. As soon as
+// another operation runs they grow, because it may need the frames behind.
 //
 // All calls require the progress lock. Until a channel is attached sends queue up. LinkEvents are
 // called from inside these calls; they take notes, and do not call back this link; on_failed() and
@@ -62,6 +62,7 @@ struct LinkOptions {
   RailMeter* meters = nullptr;       // one per rail, or null
   size_t credit_bytes = 0;           // see Lane::limit_credit(); 0: no limit at first
   size_t num_classes = 0;            // of urgent tickets, with lanes of their own: see LaneSet
+  bool reconnects = false;           // the only lane, too, may be lost and come back
   // The peer never writes to our memory: it may be stopped in the middle, and we go on without it.
   bool reads_alone = false;
 
@@ -93,7 +94,9 @@ class Link final : private LaneReader {
   // Lanes for urgent messages that are of use since the last call; they are not connected.
   std::vector<size_t> take_wanted_lanes() { return lanes_.take_wanted(); }
   // Whether others can take over what the lane carries.
-  bool may_lose(size_t index) const { return lanes_.may_lose(index); }
+  // Whether it may lose lanes, and get others.
+  bool may_lose_lanes() const { return lanes_.keeps_frames(); }
+  bool is_alone(size_t index) const { return lanes_.is_alone(index); }
   // Gives up the lane; the others carry on. Only where they can.
   void lose_lane(size_t index, const std::string& reason);
   // Gives up lanes that carry bytes of which none was confirmed for a while (stall_watch.h).

@@ -206,7 +206,8 @@ void Mesh::tick(const std::function<bool(int)>& waits_for) {
   const bool paused = since_ns > 4 * heartbeat_ms_ * kNsPerMs;
   if (paused) repair_.give_more_time(since_ns);
   admission_.tick();
-  if (job_.rails.size() > 1) check_rails(now, paused);
+  const auto may_lose_lanes = [](const Link* link) { return link->may_lose_lanes(); };
+  if (std::any_of(active_.begin(), active_.end(), may_lose_lanes)) check_rails(now, paused);
   repair_.tick(now);
   const bool says_alive = now >= next_heartbeat_ns_;
   if (says_alive) next_heartbeat_ns_ = now + heartbeat_ms_ * kNsPerMs;
@@ -243,7 +244,7 @@ void Mesh::check_rails(int64_t now, bool paused) {
   }
   if (paused) return;
   for (size_t i = 0; i < active_.size(); ++i) {
-    if (active_[i]->may_lose(0)) active_[i]->lose_stalled_lanes(now);
+    if (active_[i]->may_lose_lanes()) active_[i]->lose_stalled_lanes(now);
   }
 }
 

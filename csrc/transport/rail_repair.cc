@@ -66,6 +66,7 @@ LinkOptions RailRepair::link_options(int peer) const {
   options.first_rail = first_rail(peer);
   options.credit_bytes = job_.same_host(peer) ? 0 : job_.config.credit_bytes.value_or(0);
   options.num_classes = job_.same_host(peer) ? 0 : job_.config.ticket_connections;
+  options.reconnects = !job_.same_host(peer);
   options.reads_alone = job_.reads_alone;
   return options;
 }
@@ -220,7 +221,8 @@ void RailRepair::rail_changed(const Transport& transport, Transport::RailChange 
   log_warning("rail ", interface, change.is_up ? " has its carrier back" : " has lost its carrier");
   for (int peer = 0; peer < job_.num_ranks; ++peer) {
     Link* const link = peers_[peer].link.get();
-    if (link == nullptr || peers_[peer].transport != &transport || !link->may_lose(0)) continue;
+    if (link == nullptr || peers_[peer].transport != &transport || !link->may_lose_lanes())
+      continue;
     for (size_t lane = 0; lane < link->num_lanes(); ++lane) {
       if (lane % num_rails(peer) != change.rail) continue;
       Connection& connection = peers_[peer].connections[lane];
@@ -246,7 +248,7 @@ RailRepair::Answer RailRepair::answer(const Handshake& handshake) {
   if (!peers_[peer].link) make_link_(peer);
   Link& link = *peers_[peer].link;
   // The higher rank knows better whether the lane of before still lives.
-  if (link.may_lose(lane) && link.channel(lane) != nullptr && peer > job_.rank) {
+  if (link.may_lose_lanes() && link.channel(lane) != nullptr && peer > job_.rank) {
     link.lose_lane(lane, "the peer has connected anew");
   }
   const Connection& connection = peers_[peer].connections[lane];
@@ -272,7 +274,7 @@ void RailRepair::admitted(Handshake& handshake) {
   connection = {.was_up = true};
   const size_t rail = lane % num_rails(peer);
   Result<std::unique_ptr<Channel>> opened =
-      peers_[peer].transport->open(peer, rail, !link.may_lose(lane), handshake);
+      peers_[peer].transport->open(peer, rail, link.is_alone(lane), handshake);
   if (!opened.ok()) return link.fail(opened.status());
   Channel& channel = **opened;
   connection.is_watched = channel.needs_epoll();

@@ -12,6 +12,9 @@ namespace dmlcomm::transport {
 // Bytes of which none is confirmed for so long are on a dead cable. The kernel repeats a lost
 // packet after 200 ms, and after another 400 ms.
 constexpr int64_t kStallNs = 500 * kNsPerMs;
+// Where no other lane takes them, a repetition of the kernel is worth waiting for, but not the next
+// one: the time between them doubles.
+constexpr int64_t kOnlyStallNs = 1500 * kNsPerMs;
 
 class StallWatch {
  public:

@@ -9,6 +9,7 @@ Workers of `run_workers` are threads with a client each; what has to be killed i
 import contextlib
 import os
 import queue
+import resource
 import subprocess
 import sys
 import threading
@@ -112,6 +113,11 @@ class ServerProcess:
         """SIGKILL; what it has logged."""
         self.process.kill()
         return self.process.communicate(timeout=DEADLINE_S)[1]
+
+    def limit_files(self, num_bytes: int) -> None:
+        """Its files grow up to this size; beyond it, writing fails."""
+        _, hard = resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (num_bytes, hard))
 
     def terminate(self) -> tuple[int, str]:
         """SIGTERM; the exit code and the log."""
