@@ -1,5 +1,5 @@
 # The two commands are `make demo` and `make test`; everything they need is set up on the way.
-# Variables: VENV (default .venv), PYTEST_ARGS, FUZZ_SECONDS, CMAKE_BUILD_PARALLEL_LEVEL.
+# Variables: VENV (default .venv), PYTEST_ARGS, FUZZ_SECONDS, SOAK_ARGS, CMAKE_BUILD_PARALLEL_LEVEL.
 SHELL := /bin/bash
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -10,7 +10,8 @@ export PATH := $(PATH):$(abspath $(BIN))
 
 CXX_FILES = $(shell git ls-files '*.h' '*.cc')
 
-.PHONY: help setup build demo test test-cpp test-python check format bench bars docs conformance clean
+.PHONY: help setup build demo test test-cpp test-python check format bench bars docs conformance \
+  soak clean
 
 help:  ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -94,6 +95,9 @@ docs: build $(VENV)/.docs  ## Manual in site/
 
 conformance: build  ## PyTorch's own distributed tests on this backend
 	$(BIN)/python -m tests.conformance
+
+soak: build  ## Random operations under random faults, for minutes (SOAK_ARGS="--hours 8 --seed 7")
+	PYTHONPATH=tests $(BIN)/python -m soak $(SOAK_ARGS)
 
 clean:  ## Remove what was built; the environment stays
 	rm -rf build dist site demo_output docs/lab-*.png docs/reproduction-*.png *.egg-info dmlcomm/*.so

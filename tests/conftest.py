@@ -16,6 +16,7 @@ ALONE = (
     *("test_lab", "test_multi_nic", "test_one_subnet", "test_ps_several_nics", "test_reproduce"),
     *("test_examples", "test_against_gloo", "test_failures", "test_ps_failures", "test_relays"),
     "test_unkind",
+    "test_soak",
 )
 
 

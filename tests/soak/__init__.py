@@ -1,0 +1,1 @@
+"""Random operations under random faults, for minutes or hours: `make soak`."""

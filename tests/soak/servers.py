@@ -1,0 +1,283 @@
+"""Rounds of parameter servers and their workers, on this host.
+
+With replicas no acknowledged push may be lost; with checkpoints only those since the last one, and
+only when servers were killed. No push is ever applied twice.
+"""
+
+import contextlib
+import random
+import resource
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from helpers import eventually
+from helpers.parameter_servers import ServerProcess, addresses_of, command, status_of
+from soak.faults import PEER_TIMEOUT_S, Event, pause
+from soak.members import Job, Member, SoakError, Usage
+from soak.worker import MODEL, MOST_PUSHES
+
+# Clocks after which a job ends, from the one that it has reached.
+LAST_CLOCKS = 20
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the job is.
+
+    Attributes:
+        keeps: "replicas" or "checkpoints".
+        count: elements per worker.
+    """
+
+    servers: int
+    workers: int
+    transport: str
+    keeps: str
+    count: int
+
+
+SETTINGS = tuple(
+    Setting(servers, workers, transport, keeps, count)
+    for servers, workers in ((2, 2), (3, 2), (2, 3))
+    for transport in ("auto", "tcp")
+    for keeps, count in (("replicas", 1000), ("replicas", 100_003), ("checkpoints", 10_007))
+)
+
+
+class Round:
+    """A context manager: servers and workers of a setting, and faults for them."""
+
+    def __init__(self, setting: Setting, seed: int) -> None:
+        self.setting = setting
+        self._rng = random.Random(seed)
+        self._seed = seed
+        self._lives = 0  # of workers, so far
+        self._replicas = setting.keeps == "replicas"
+        self._stack = contextlib.ExitStack()
+        self._environment = {"DMLCOMM_PEER_TIMEOUT_S": f"{PEER_TIMEOUT_S:g}"}
+
+    def __enter__(self) -> "Round":
+        folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="dmlcomm-soak-"))
+        self._folder = Path(folder)
+        self._servers: list[ServerProcess | None] = [None] * self.setting.servers
+        self._stack.callback(self._end_servers)
+        for index in range(self.setting.servers):
+            self._serve(index)
+        self._addresses = addresses_of(self._living_servers())
+        self._job = self._stack.enter_context(Job(self._folder))
+        for worker in range(self.setting.workers):
+            self._start(worker)
+        self._job.wait_for_progress("the workers begin")
+        self._before = [_usage(server) for server in self._living_servers()]
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def faults(self) -> dict[str, Callable[[], None]]:
+        """By name. Each returns when all workers go on."""
+        chosen = {
+            "kill a worker": self._kill_worker,
+            "pause a worker": self._pause_worker,
+            "freeze a worker": self._freeze_worker,
+            "pause a server": self._pause_server,
+        }
+        if not self._replicas:
+            chosen |= {
+                "restart a server": self._restart_server,
+                "restart all servers": self._restart_all,
+                "full disk": self._full_disk,
+            }
+        elif None not in self._servers:  # a second copy is not made again
+            chosen["kill a server"] = self._kill_server
+        return chosen
+
+    def events(self, count: int) -> Iterator[Event]:
+        """So many faults, and the workers end in order."""
+        for _ in range(count):
+            pause(self._rng, 0.3)
+            faults = self.faults()
+            name = self._rng.choice(list(faults))
+            begin = time.monotonic()
+            try:
+                faults[name]()
+                self._job.wait_for_progress("the workers go on", errors=["lost", "dip"])
+            except SoakError as error:
+                status = command("ps", "status", self._addresses)
+                raise SoakError(f"{name}: {error}\n{status.stdout}{status.stderr}") from error
+            yield Event(name, time.monotonic() - begin)
+        self._finish()
+
+    # --- faults
+
+    def _kill_worker(self) -> None:
+        victim = self._rng.randrange(self.setting.workers)
+        self._replace(victim)
+
+    def _pause_worker(self) -> None:
+        self._pause(self._random_worker().signal)
+
+    def _pause_server(self) -> None:
+        self._pause(self._rng.choice(self._living_servers()).process.send_signal)
+
+    def _pause(self, send: Callable[[int], None]) -> None:
+        send(signal.SIGSTOP)
+        pause(self._rng)
+        send(signal.SIGCONT)
+
+    def _freeze_worker(self) -> None:
+        """It is stopped for longer than servers wait."""
+        victim = self._random_worker()
+        victim.signal(signal.SIGSTOP)
+        self._others_go_on(victim)
+        if self._replicas:
+            victim.may_end = True
+        victim.signal(signal.SIGCONT)
+        if self._replicas:
+            self._job.wait("the victim is told", lambda: victim in self._job.reported("lost"))
+            self._replace(int(victim.name.split()[1]))
+
+    def _kill_server(self) -> None:
+        victim = self._rng.randrange(self.setting.servers)
+        self._servers[victim].kill()
+        self._servers[victim] = None
+
+    def _restart_server(self) -> None:
+        self._restart([self._rng.randrange(self.setting.servers)])
+
+    def _restart_all(self) -> None:
+        self._restart(list(range(self.setting.servers)))
+
+    def _restart(self, victims: list[int]) -> None:
+        for victim in victims:
+            self._servers[victim].kill()
+        pause(self._rng)
+        for victim in victims:
+            self._serve(victim, self._servers[victim].address)
+        # What was pushed since the last checkpoints is lost, as it has to be.
+        self._job.wait_for_progress("the workers go on after a restart")
+        self._forget("dip")
+        self._before = [_usage(server) for server in self._living_servers()]
+
+    def _full_disk(self) -> None:
+        """Files of a server cannot grow, until it has noticed that."""
+        server = self._rng.choice(self._living_servers())
+        before = _checkpoint(server).get("failures", 0)
+        server.limit_files(1000)
+        eventually(lambda: _checkpoint(server).get("failures", 0) > before, "a failed checkpoint")
+        server.limit_files(resource.RLIM_INFINITY)
+        eventually(lambda: _checkpoint(server).get("failure") == "", "the next checkpoint")
+
+    # --- what follows
+
+    def _replace(self, worker: int) -> None:
+        """Kills a worker, if it lives, and starts another one in its place."""
+        victim = self._job[_name(worker)]
+        self._job.kill(victim.name)
+        if self._job.members:
+            self._others_go_on(victim)
+        self._start(worker, victim)
+
+    def _others_go_on(self, victim: Member) -> None:
+        with self._job.changed:
+            goals = {n: m.progress + 3 for n, m in self._job.members.items() if m is not victim}
+        self._job.wait(
+            f"the others go on without {victim.name}",
+            lambda: all(self._job[name].progress >= goal for name, goal in goals.items()),
+        )
+
+    def _forget(self, kind: str) -> None:
+        with self._job.changed:
+            for member in self._job.members.values():
+                member.reports = [report for report in member.reports if report[0] != kind]
+
+    def _finish(self) -> None:
+        """All workers end at one clock, with the same weights."""
+        with self._job.changed:
+            members = list(self._job.members.values())
+            last = max(member.progress for member in members) + LAST_CLOCKS
+        self._wait_for_usage()
+        for member in members:
+            member.may_end = True
+            member.say("last", last)
+        self._job.wait(
+            "the workers end",
+            lambda: set(self._job.reported("final")) == set(members),
+            errors=["dip"],
+        )
+        sums = {self._job.take(member, "final")[0] for member in members}
+        if len(sums) != 1:
+            raise SoakError(f"the workers have ended with weights of different sums: {sums}")
+
+    def _wait_for_usage(self) -> None:
+        """Until servers hold no more than when the workers began."""
+
+        def is_flat() -> bool:
+            usage = [_usage(server) for server in self._living_servers()]
+            return not any(u.has_grown_from(b) for u, b in zip(usage, before, strict=True))
+
+        before = [b for b, s in zip(self._before, self._servers, strict=True) if s is not None]
+        try:
+            eventually(is_flat, "the servers' memory, descriptors and threads as before")
+        except AssertionError as error:
+            usage = [_usage(server) for server in self._living_servers()]
+            raise SoakError(f"{error}: {before}, now {usage}") from error
+
+    # --- processes
+
+    def _start(self, worker: int, before: Member | None = None) -> None:
+        """``before``: the last life of this worker, whose pushes all are there."""
+        self._lives += 1
+        config: dict[str, Any] = {"worker": worker, "workers": self.setting.workers}
+        config |= {"servers": self._addresses, "count": self.setting.count}
+        config |= {"seed": f"{self._seed} {self._lives}", "transport": self.setting.transport}
+        bounds = (0, 0) if before is None or before.detail is None else before.detail
+        config["most"] = 0 if before is None else bounds[1] + MOST_PUSHES
+        member = self._job.start(_name(worker), "soak.worker", config, **self._environment)
+        if before is None:
+            return
+        self._job.wait("the new worker begins", lambda: member in self._job.reported("start"))
+        least, most = self._job.take(member, "start")
+        if not bounds[0] <= least <= most <= config["most"]:
+            raise SoakError(
+                f"{member.name} had pushed {bounds[0]} to {bounds[1]} times, and at most "
+                f"{MOST_PUSHES} more, when it was killed: its elements are {least} to {most}"
+            )
+
+    def _serve(self, index: int, address: str = "127.0.0.1:0") -> None:
+        arguments = ["--servers", str(self.setting.servers), "--index", str(index)]
+        arguments += ["--workers", str(self.setting.workers), "--listen", address]
+        arguments += ["--transport", self.setting.transport, "--log-level", "error"]
+        if self._replicas:
+            arguments += ["--replicas", "1"]
+        else:
+            arguments += ["--checkpoint", str(self._folder), "--checkpoint-every", "1"]
+        self._servers[index] = ServerProcess(*arguments, **self._environment)
+
+    def _living_servers(self) -> list[ServerProcess]:
+        return [server for server in self._servers if server is not None]
+
+    def _end_servers(self) -> None:
+        for server in self._living_servers():
+            server.kill()
+
+    def _random_worker(self) -> Member:
+        return self._job[_name(self._rng.randrange(self.setting.workers))]
+
+
+def _name(worker: int) -> str:
+    return f"worker {worker}"
+
+
+def _usage(server: ServerProcess) -> Usage:
+    return Usage.of(server.process.pid)
+
+
+def _checkpoint(server: ServerProcess) -> dict[str, Any]:
+    states = status_of(server.address)["checkpoints"]
+    return next((state for state in states if state["model"] == MODEL), {})

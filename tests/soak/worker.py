@@ -1,0 +1,116 @@
+"""A worker of parameter servers that counts its own pushes in the weights.
+
+Element i belongs to worker i mod W, which adds 1 to all of its elements with each push: they tell
+how often it has pushed. So a push that is lost or applied twice is seen by the next pull, whoever
+else comes and goes.
+
+One that takes the place of another goes on with its elements. What that one pushed last may become
+part of them a little later, up to ``most`` in all.
+
+It reports its clock, and how often it has pushed; "start" with the least and the greatest of its
+elements when it begins; "dip" if an element is less than it should be; "lost" when servers have
+given it up.
+``("last", clock)`` ends it at this clock, with "final" and the sum of all weights.
+"""
+
+import os
+import random
+from typing import Any
+
+import numpy as np
+
+from dmlcomm import errors
+from dmlcomm.ps import Client
+from soak.link import Link
+from soak.members import HANG_S, Usage
+
+MODEL = "w"
+MOST_PUSHES = 3  # in one clock
+# A worker that joins may be behind the others by then, who have gone on without it. What it pushes
+# is part of the clock that they are in, and its pulls wait for no such clock.
+JOINING_CLOCKS = 300
+
+
+def main(
+    link: Link,
+    *,
+    worker: int,
+    workers: int,
+    servers: str,
+    count: int,
+    seed: str,
+    most: int,
+    **options: Any,
+) -> None:
+    try:
+        with Client(servers, worker=worker, timeout_s=10 * HANG_S, **options) as client:
+            _work(link, client, workers, count, most, random.Random(seed))
+    except errors.PsServerLostError as error:
+        link.report("lost", str(error))
+
+
+def _work(
+    link: Link, client: Client, workers: int, count: int, most: int, rng: random.Random
+) -> None:
+    first = np.zeros(count * workers, np.int64)  # until init() writes the present values there
+    weights = client.init(MODEL, first, rule="add", reduce="sum")
+    own = slice(client.worker, None, workers)
+    link.report("start", (int(weights[own].min()), int(weights[own].max())))
+    ones = np.zeros_like(weights)
+    ones[own] = 1
+    census = Census(weights[own], most)
+    others_before = _without(weights, own)
+    last, clocks = None, 0
+    while last is None or client.clock_of(MODEL) < last:
+        pushes = rng.randint(0, MOST_PUSHES)
+        if pushes == 1 and rng.random() < 0.5:
+            weights = client.push_pull(MODEL, ones)
+        else:
+            for _ in range(pushes):
+                client.push(MODEL, ones)
+            client.clock()
+            weights = client.pull(MODEL)
+        clocks += 1
+        is_settled = most == 0 or clocks > JOINING_CLOCKS or client.clock_of(MODEL) == last
+        census.compare(link, pushes, weights[own], is_settled)
+        others = _without(weights, own)
+        if np.any(others < others_before):
+            link.report("dip", "an element of another worker is less than before")
+        others_before = others
+        link.report("progress", (client.clock_of(MODEL), census.bounds(weights[own])))
+        if last is None and link.has_command():
+            _, last = link.next_command()
+    link.report("final", (int(weights.sum()), Usage.of(os.getpid())))
+
+
+def _without(weights: np.ndarray, own: slice) -> np.ndarray:
+    others = weights.copy()
+    others[own] = 0
+    return others
+
+
+class Census:
+    """How often this worker has pushed, by its elements."""
+
+    def __init__(self, begin: np.ndarray, most: int) -> None:
+        self._expected = begin.copy()
+        self._late = np.maximum(most - begin, 0)  # what may come of the life before
+
+    def bounds(self, elements: np.ndarray) -> tuple[int, int]:
+        """How many pushes at least, and at most, will be there after this worker's death."""
+        return int(elements.min()), int((self._expected + self._late).max())
+
+    def compare(self, link: Link, pushes: int, elements: np.ndarray, is_settled: bool) -> None:
+        """After so many more pushes. Before it is settled, some may be missing, and come later."""
+        self._expected += pushes
+        if np.any(elements > self._expected + self._late):
+            first = np.argmax(elements > self._expected + self._late)
+            link.wrong(
+                f"own element {first} is {elements[first]}, expected {self._expected[first]} and "
+                f"at most {self._late[first]} that are late: a push was applied twice"
+            )
+        if is_settled and np.any(elements < self._expected):
+            first = np.argmax(elements < self._expected)
+            text = f"own element {first} is {elements[first]}, expected {self._expected[first]}"
+            link.report("dip", f"{text}: a push was lost")
+            self._expected = np.minimum(self._expected, elements)

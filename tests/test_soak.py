@@ -1,0 +1,78 @@
+"""A few random faults, and what the soak test says when something is wrong."""
+
+import numpy as np
+import pytest
+import torch
+
+from soak import groups, operations, servers, worker
+from soak.members import MEMORY_BYTES, SoakError, Usage
+
+SEED = 3
+
+
+def test_process_groups_survive_a_few_faults():
+    with groups.Round(groups.Setting(3, "tcp"), SEED) as job:
+        assert len(list(job.events(3))) == 3
+
+
+def test_parameter_servers_survive_a_few_faults():
+    with servers.Round(servers.Setting(2, 2, "auto", "replicas", 1000), SEED) as job:
+        assert len(list(job.events(3))) == 3
+
+
+def test_what_does_not_happen_is_an_error_with_the_stacks_of_all_ranks():
+    with (
+        groups.Round(groups.Setting(2, "auto"), SEED) as job,
+        pytest.raises(SoakError) as caught,
+    ):
+        job._job.wait("the moon is blue", lambda: False, 0.1)
+    text = str(caught.value)
+    assert "the moon is blue: not within 0.1 s" in text
+    for rank in range(2):
+        _, _, story = text.partition(f"--- rank {rank} (pid")
+        assert "soak/rank.py" in story.partition("---")[0]
+
+
+def test_result_that_is_wrong_is_named():
+    call = operations.Call("all_reduce", 0, 5, torch.float32, 0, 1, 7, True)
+    right = operations.data(call, 0)
+    wrong = right.clone()
+    operations._finish(call, operations.Started([], right, right), 0)
+    wrong[3] += 1
+    with pytest.raises(operations.WrongResultError, match=r"all_reduce.* 1 of 5 .* element 3 is"):
+        operations._finish(call, operations.Started([], wrong, right), 0)
+
+
+class Reports(list):
+    """In the place of a link."""
+
+    def report(self, kind, value):
+        self.append(kind)
+
+    def wrong(self, text):
+        self.append("wrong")
+
+
+@pytest.mark.parametrize(
+    ("elements", "most", "is_settled", "said"),
+    [
+        ([5, 5], 0, True, []),
+        ([6, 5], 0, True, ["wrong"]),
+        ([6, 5], 4, True, []),  # 3 and a late one, and 2 since
+        ([5, 4], 0, True, ["dip"]),
+        ([5, 4], 4, False, []),
+    ],
+)
+def test_pushes_that_are_lost_or_applied_twice_are_seen(elements, most, is_settled, said):
+    reports = Reports()
+    census = worker.Census(np.array([3, 3]), most)
+    census.compare(reports, 2, np.array(elements), is_settled)
+    assert reports == said
+
+
+def test_usage_that_grows_is_seen():
+    before = Usage(descriptors=7, threads=2, resident_bytes=1000)
+    assert not Usage(7, 2, 1000 + MEMORY_BYTES).has_grown_from(before)
+    assert Usage(8, 2, 1000).has_grown_from(before)
+    assert Usage(7, 3, 1000).has_grown_from(before)
+    assert Usage(7, 2, 1001 + MEMORY_BYTES).has_grown_from(before)
