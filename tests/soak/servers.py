@@ -73,6 +73,9 @@ class Round:
         for worker in range(self.setting.workers):
             self._start(worker)
         self._job.wait_for_progress("the workers begin")
+        if not self._replicas:  # who is killed before has nothing to go on from
+            for server in self._living_servers():
+                eventually(lambda s=server: _checkpoint(s).get("clock"), "the first checkpoint")
         self._before = [_usage(server) for server in self._living_servers()]
         return self
 
