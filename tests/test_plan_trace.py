@@ -145,6 +145,7 @@ def test_without_a_name_the_trace_has_the_choice(tmp_path):
     [
         (["--trace", "a.json"], '"a.json" names no format of traces: expected FILE.goal'),
         (["--trace", "nowhere/a.goal"], "nowhere/a.goal cannot be written: "),
+        (["--algorithm", "ring"], "give --trace, too"),
         (["--trace", "a.goal", "--algorithm", "bml"], 'all_reduce has no algorithm "bml"'),
         (["--trace", "a.goal", "--topology", "flat:600,1"], "schedules of up to 512 are listed"),
     ],

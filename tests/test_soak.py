@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from soak import groups, operations, servers, worker
-from soak.members import MEMORY_BYTES, SoakError, Usage
+from soak.members import DESCRIPTORS, MEMORY_BYTES, THREADS, SoakError, Usage
 
 SEED = 3
 
@@ -71,8 +71,8 @@ def test_pushes_that_are_lost_or_applied_twice_are_seen(elements, most, is_settl
 
 
 def test_usage_that_grows_is_seen():
-    before = Usage(descriptors=7, threads=2, resident_bytes=1000)
-    assert not Usage(7, 2, 1000 + MEMORY_BYTES).has_grown_from(before)
-    assert Usage(8, 2, 1000).has_grown_from(before)
-    assert Usage(7, 3, 1000).has_grown_from(before)
-    assert Usage(7, 2, 1001 + MEMORY_BYTES).has_grown_from(before)
+    before = Usage(0, 0, 0)
+    assert not Usage(DESCRIPTORS, THREADS, MEMORY_BYTES).has_grown_from(before)
+    assert Usage(DESCRIPTORS + 1, 0, 0).has_grown_from(before)
+    assert Usage(0, THREADS + 1, 0).has_grown_from(before)
+    assert Usage(0, 0, MEMORY_BYTES + 1).has_grown_from(before)

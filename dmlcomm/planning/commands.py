@@ -91,6 +91,8 @@ def plan(
     Rates count whole Ethernet frames, so predicted times include headers; the bound does not.
     """
     try:
+        if algorithm and trace is None:
+            raise ValueError("--algorithm is that of a trace: give --trace, too")
         num_bytes, element_bytes = parse_size(size), parse_dtype(dtype)
         priced = _priced(topology, rate, ranks_per_host, mtu, measure)
         if priced is None:

@@ -14,7 +14,7 @@ def list_tasks(
     if network.num_ranks > MOST_RANKS:
         raise PlanError(
             f"{network} has {network.num_ranks} ranks: schedules of up to {MOST_RANKS} are listed; "
-            "`dmlcomm plan` without --trace prices larger networks"
+            "`dmlcomm plan` prices larger networks"
         )
     core, job = network.core(), network.of_job()
     return _core.list_tasks(core, job, op, num_bytes, element_bytes, algorithm)

@@ -26,12 +26,18 @@ from typing import Any
 import psutil
 
 from helpers.parameter_servers import Popen, clean_environment
+from helpers.waiting import eventually
 from helpers.warm_python import warm_command
 
 # Without what is waited for, a job hangs.
 HANG_S = 40.0
 TESTS = Path(__file__).resolve().parents[1]
-MEMORY_BYTES = 256 << 20  # that a process may use more than before: sizes are random
+# That a process may use more than before: sizes are random, and gRPC starts threads and opens
+# descriptors when it first needs them.
+MEMORY_BYTES = 256 << 20
+THREADS = DESCRIPTORS = 8
+STACKS_S = 20.0  # until all members have written theirs
+ENTRIES = ("soak/rank.py", "soak/worker.py")  # one of them is in the main thread's stack
 
 
 class SoakError(Exception):
@@ -54,8 +60,8 @@ class Usage:
 
     def has_grown_from(self, before: "Usage") -> bool:
         return (
-            self.descriptors > before.descriptors
-            or self.threads > before.threads
+            self.descriptors > before.descriptors + DESCRIPTORS
+            or self.threads > before.threads + THREADS
             or self.resident_bytes > before.resident_bytes + MEMORY_BYTES
         )
 
@@ -244,17 +250,30 @@ def _stacks(members: list[Member]) -> str:
         text=True,
         timeout=HANG_S,
     )
-    alive = [member for member in members if not member.has_ended]
-    for member in alive:
+    written = {member: len(_log(member)) for member in members if not member.has_ended}
+    for member in written:
         with contextlib.suppress(ProcessLookupError):
             member.signal(signal.SIGCONT)
             member.signal(signal.SIGUSR1)
-    time.sleep(2)  # for the stacks; there is no other sign that all have been written
+
+    def have_stacks() -> bool:
+        return all(
+            member.has_ended or any(entry in _log(member)[begin:] for entry in ENTRIES)
+            for member, begin in written.items()
+        )
+
+    # A member that hangs in the kernel writes none.
+    with contextlib.suppress(AssertionError):
+        eventually(have_stacks, "the stacks of all members", STACKS_S)
     stories = [_story(m, "has ended" if m.has_ended else "was running") for m in members]
     return "\n".join([inspect.stdout, *stories])
 
 
+def _log(member: Member) -> str:
+    return member.log.read_text(errors="replace")
+
+
 def _story(member: Member, state: str) -> str:
-    log = member.log.read_text(errors="replace")[-6000:]
+    log = _log(member)[-6000:]
     reports = "".join(f"\n  {kind}: {value}" for kind, value in member.reports)
     return f"--- {member.name} (pid {member.pid}) {state}, at {member.progress}{reports}\n{log}"

@@ -143,13 +143,12 @@ class Proxies:
 
         Raises Refusal.
         """
-        now = time.monotonic()
-        deadline = now + wait_s
+        deadline = time.monotonic() + wait_s
         with self._changed:
             if request.first:
                 self._take_in(request)
             if request.id in self._proxies:
-                self._proxies[request.id].heard = now
+                self._proxies[request.id].heard = time.monotonic()
             while True:
                 proxy = self._proxies.get(request.id)
                 if proxy is None:
@@ -162,8 +161,8 @@ class Proxies:
                     return _answer(proxy)
                 self._changed.wait(min(remaining, LIVENESS_INTERVAL_S))
 
-    def expect_place(self, place: int, number: int) -> None:
-        """Raises Refusal unless this is a place of the present tree."""
+    def expect_tree(self, number: int) -> None:
+        """Raises Refusal unless this is the present tree."""
         with self._changed:
             if not self._fixed or number != self._tree:
                 raise refusal.not_found(f"tree {number} of server {self._server} has ended")

@@ -73,7 +73,7 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
         if self._judge is not None:
             self._judge.learn(request.servers)
         if request.proxy:
-            self._proxies.expect_place(request.worker, request.tree)
+            self._proxies.expect_tree(request.tree)
             return self._begin(self._below, request, self._register(self._below, request))
         with self._proxies.arriving(request):
             session = self._register(self._membership, request)

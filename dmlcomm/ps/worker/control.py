@@ -58,6 +58,9 @@ class Control:
             return method(request, timeout=timeout_s + wait_s, metadata=self._metadata)
         except grpc.RpcError as error:
             raise self._translate(name, error) from None
+        except ValueError as error:  # another thread has closed the channel
+            text = f"server {self.server} ({self.address}): {error}"
+            raise errors.PsConnectionError(text) from None
 
     def close(self) -> None:
         self._channel.close()
