@@ -43,7 +43,7 @@ def inspect(
         ),
     ] = None,
     metrics_host: Annotated[
-        str, typer.Option(help="Address at which they are served: whoever reaches it may ask.")
+        str, typer.Option(help="Address at which they are served, to everybody who reaches it.")
     ] = "127.0.0.1",
 ) -> None:
     """Show the operations in flight of a job's ranks on this host, who waits for whom, and rails.

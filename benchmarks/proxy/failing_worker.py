@@ -7,7 +7,6 @@ counted twice, is seen by every later pull.
 
 import argparse
 import faulthandler
-import os
 import signal
 import sys
 import threading
@@ -15,30 +14,26 @@ import time
 
 import numpy as np
 
+from benchmarks.proxy import workers
 from dmlcomm import PsConnectionError
 from dmlcomm.ps import Client
 
 MODEL = "w"
-TIMEOUT_S = 60.0
 # What the workers do in a clock, in turns: how often they push, and whether they pull.
 TURNS = ((1, True), (2, True), (1, False), (0, True), (3, False))
 
 
 def main() -> None:
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    options = _parse()
+    options = workers.parse()
     until = [2**62]
-    failed = threading.Event()
-    threads = [
-        threading.Thread(target=_train, args=(options, worker, until, failed), daemon=True)
-        for worker in options.numbers
-    ]
-    for thread in threads:
-        thread.start()
     threading.Thread(target=_read, args=(until,), daemon=True).start()
-    for thread in threads:
-        thread.join()
-    sys.exit(1 if failed.is_set() else 0)
+
+    def train(worker: int) -> None:
+        with _connect(options, worker) as client:
+            _train(client, options, worker, until)
+
+    workers.run(options, train)
 
 
 def _read(until: list[int]) -> None:
@@ -46,31 +41,21 @@ def _read(until: list[int]) -> None:
         until[0] = int(line.split()[1])
 
 
-def _train(
-    options: argparse.Namespace, worker: int, until: list[int], failed: threading.Event
-) -> None:
-    try:
-        with _connect(options, worker) as client:
-            _train_with(client, options, worker, until)
-    except BaseException as error:
-        failed.set()
-        _say(f"error worker {worker}: {error!r}")
-        raise
-
-
 def _connect(options: argparse.Namespace, worker: int) -> Client:
     """The proxy may be dead for a moment before it is used."""
-    deadline = time.monotonic() + TIMEOUT_S
+    deadline = time.monotonic() + workers.TIMEOUT_S
     while True:
         try:
-            return Client(options.servers, worker=worker, proxy=options.proxy, timeout_s=TIMEOUT_S)
+            return Client(
+                options.servers, worker=worker, proxy=options.proxy, timeout_s=workers.TIMEOUT_S
+            )
         except PsConnectionError:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.1)
 
 
-def _train_with(client: Client, options: argparse.Namespace, worker: int, until: list[int]) -> None:
+def _train(client: Client, options: argparse.Namespace, worker: int, until: list[int]) -> None:
     places = np.arange(options.count, dtype=np.int64)
     seen = client.init(MODEL, np.zeros(options.count, np.int64), rule="add", reduce="sum")
     factor = options.workers * (options.workers + 1) // 2  # the sum of what follows over workers
@@ -97,22 +82,7 @@ def _train_with(client: Client, options: argparse.Namespace, worker: int, until:
                 f"after clock {clock}, {len(wrong)} of {len(seen)} sums are wrong: element {where} "
                 f"is {seen[where]}, expected {expected[where]}"
             )
-        _say(f"clock {worker} {clock} {int(client.by_proxy)}")
-
-
-def _say(line: str) -> None:
-    """In one piece, as several threads do."""
-    os.write(sys.stdout.fileno(), f"{line}\n".encode())
-
-
-def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--servers", required=True)
-    parser.add_argument("--proxy", required=True)
-    parser.add_argument("--numbers", type=lambda text: [int(n) for n in text.split(",")])
-    parser.add_argument("--workers", type=int, required=True)
-    parser.add_argument("--count", type=int, required=True)
-    return parser.parse_args()
+        workers.say(f"clock {worker} {clock} {int(client.by_proxy)}")
 
 
 if __name__ == "__main__":

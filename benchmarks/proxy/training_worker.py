@@ -6,53 +6,40 @@ accuracy and loss on the test set, seconds of a median step, and of the longest 
 
 import argparse
 import itertools
-import os
 import statistics
-import sys
-import threading
 import time
 
 import torch
 from torch.nn import functional
 
+from benchmarks.proxy import workers
 from dmlcomm.ps import Client, DistributedOptimizer
 from examples.lenet import LeNet5, load_digits
 
 SEED = 7
 BATCH = 16  # of a worker
 LEARNING_RATE = 5e-4
-TIMEOUT_S = 60.0
 # Before steps are timed.
 WARM_UP = 5
 
 
 def main() -> None:
-    options = _parse()
+    options = workers.parse()
     torch.set_num_threads(1)
+    nets = [_new_net() for _ in range(options.workers)]
+
+    def train(worker: int) -> None:
+        where = {"proxy": options.proxy, "timeout_s": workers.TIMEOUT_S}
+        with Client(options.servers, worker=worker, **where) as client:
+            _train(client, options, nets[worker])
+
+    workers.run(options, train)
+
+
+def _new_net() -> LeNet5:
+    """The same weights everywhere: those of the worker that comes first are taken."""
     torch.manual_seed(SEED)
-    nets = [LeNet5() for _ in range(options.workers)]
-    failed = threading.Event()
-    threads = [
-        threading.Thread(target=_run, args=(options, worker, nets[worker], failed))
-        for worker in options.numbers
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    sys.exit(1 if failed.is_set() else 0)
-
-
-def _run(options: argparse.Namespace, worker: int, net: LeNet5, failed: threading.Event) -> None:
-    try:
-        with Client(
-            options.servers, worker=worker, proxy=options.proxy, timeout_s=TIMEOUT_S
-        ) as client:
-            _train(client, options, net)
-    except BaseException as error:
-        failed.set()
-        _say(f"error worker {worker}: {error!r}")
-        raise
+    return LeNet5()
 
 
 def _train(client: Client, options: argparse.Namespace, net: LeNet5) -> None:
@@ -70,7 +57,7 @@ def _train(client: Client, options: argparse.Namespace, net: LeNet5) -> None:
         optimizer.step()
         schedule.step()
         ends.append(time.monotonic())
-        _say(f"clock {client.worker} {step + 1} {int(client.by_proxy)}")
+        workers.say(f"clock {client.worker} {step + 1} {int(client.by_proxy)}")
     client.pull("model", out=list(net.parameters()))
     steps = [after - before for before, after in itertools.pairwise(ends[WARM_UP:])]
     with torch.no_grad():
@@ -78,22 +65,7 @@ def _train(client: Client, options: argparse.Namespace, net: LeNet5) -> None:
     accuracy = (logits.argmax(1) == test_set.labels).float().mean().item()
     loss = functional.cross_entropy(logits, test_set.labels).item()
     figures = (accuracy, loss, statistics.median(steps), max(steps))
-    _say(f"result {client.worker} {' '.join(map(str, figures))}")
-
-
-def _say(line: str) -> None:
-    """In one piece, as several threads do."""
-    os.write(sys.stdout.fileno(), f"{line}\n".encode())
-
-
-def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--servers", required=True)
-    parser.add_argument("--proxy", required=True)
-    parser.add_argument("--numbers", type=lambda text: [int(n) for n in text.split(",")])
-    parser.add_argument("--workers", type=int, required=True)
-    parser.add_argument("--count", type=int, required=True)
-    return parser.parse_args()
+    workers.say(f"result {client.worker} {' '.join(map(str, figures))}")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -20,12 +22,10 @@ struct KeptPush {
   KeptPush(const Command& pushed, const std::vector<Span>& elements) : command(pushed) {
     size_t bytes = 0;
     for (Span span : elements) bytes += span.bytes;
-    memory_.resize(bytes);
-    std::byte* next = memory_.data();
+    memory_.reserve(bytes);  // so that spans stay where they are
     for (Span span : elements) {
-      std::copy_n(span.data, span.bytes, next);
-      up.push_back({next, span.bytes});
-      next += span.bytes;
+      up.push_back({memory_.data() + memory_.size(), span.bytes});
+      memory_.insert(memory_.end(), span.data, span.data + span.bytes);
     }
   }
 

@@ -197,7 +197,7 @@ uint64_t Model::hold(uint32_t worker) {
   if (clock != kGone) return clock;
   clock = min_clock();
   clocks_.set(worker, clock);
-  // Whoever has a piece's lock after this sees the worker: the piece does not go on.
+  // A thread that takes a piece's lock after this sees the worker: the piece does not go on.
   for (const auto& shard : shards_) {
     for (size_t i = 0; i < shard->pieces().size(); ++i) {
       PieceState& state = shard->state(i);

@@ -107,8 +107,7 @@ struct FrameHeader {
   OpInfo op;
   RankReport report;  // data and offers of collectives
   // The place of this frame among all of its link from 1 on, and how many such frames the sender
-  // has read from this lane. 0: it is not repeated when its lane dies; inside
-  // a host all are so.
+  // has read from this lane. 0: it is not repeated when its lane dies; inside a host all are so.
   uint64_t number = 0;
   uint64_t received = 0;
   uint32_t awaits_receipt = 0;  // 1: the sender keeps a request waiting until this frame is read

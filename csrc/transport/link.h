@@ -93,11 +93,11 @@ class Link final : private LaneReader {
   std::vector<size_t> take_lost_lanes() { return std::exchange(lost_lanes_, {}); }
   // Lanes for urgent messages that are of use since the last call; they are not connected.
   std::vector<size_t> take_wanted_lanes() { return lanes_.take_wanted(); }
-  // Whether others can take over what the lane carries.
   // Whether it may lose lanes, and get others.
   bool may_lose_lanes() const { return lanes_.keeps_frames(); }
   bool is_alone(size_t index) const { return lanes_.is_alone(index); }
-  // Gives up the lane; the others carry on. Only where they can.
+  // Gives up the lane; the others carry on, or without others the next one. Only where frames are
+  // kept.
   void lose_lane(size_t index, const std::string& reason);
   // Gives up lanes that carry bytes of which none was confirmed for a while (stall_watch.h).
   void lose_stalled_lanes(int64_t now_ns);
