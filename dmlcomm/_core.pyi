@@ -300,11 +300,12 @@ class PsOperation:
         """True when done, False when the time is over.
 
         ConnectionError: lost() names the servers without which it cannot end; once they are
-        connected again retry() repeats what is missing.
+        connected again it goes on.
         """
     def done(self) -> bool: ...
     def lost(self) -> list[int]: ...
-    def retry(self) -> None: ...
+    def retry(self) -> None:
+        """Sends first values to servers that have been connected again: they alone wait for it."""
     def abandon(self) -> None:
         """Nobody waits for it any more: it is not repeated, and holds up no clock."""
 

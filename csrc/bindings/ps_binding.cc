@@ -482,7 +482,7 @@ void bind_client(py::module_& module) {
   py::class_<BoundOperation>(module, "PsOperation", "An operation, until it is done.")
       .def("wait", &BoundOperation::wait, kRelease, py::arg("timeout_s") = py::none(),
            "True when done, False when the time is over. ConnectionError: lost() names the servers "
-           "without which it cannot end; connect() them and retry().")
+           "without which it cannot end; connect() them.")
       .def(
           "done", [](BoundOperation& bound) { return bound.operation->done(); }, kRelease)
       .def(

@@ -86,29 +86,61 @@ Status Client::connect(const PairOptions& options,
     old = std::move(links_[options.other]);
   }
   if (old != nullptr) old->fail("the worker connects anew");
-  for (const auto& [model, state] : models_) attach(options.other, link, model, state);
-  any_behind_.store(!behind_.empty());
-  std::lock_guard lock(mutex_);
-  links_[options.other] = std::move(link);
+  {
+    std::lock_guard lock(mutex_);
+    links_[options.other] = link;
+  }
+  catch_up(options.other, link);
   return Status();
 }
 
-// Takes part from the oldest clock of which something may have to be repeated, repeats what was
-// kept, clock by clock, and is at its clock again; unless operations have to be repeated before.
-void Client::attach(uint32_t server, const std::shared_ptr<ServerLink>& link, uint32_t model,
-                    const ModelState& state) {
-  const uint64_t clock = oldest_clock(model, state);
-  const std::vector<KeptPushes::Push> kept = kept_.of(server, model);
-  uint64_t reached = kept.empty() ? clock : std::min(clock, kept.front()->command.clock);
-  send_command(link, clock_command(CommandKind::attach, model, reached), true);
-  for (const KeptPushes::Push& push : kept) {
-    const uint64_t next = std::min(clock, push->command.clock);
-    if (next > reached) send_command(link, clock_command(CommandKind::clock, model, next), false);
-    reached = std::max(reached, next);
-    repeat(server, link, push);
+std::vector<Client::Repetition> Client::repetitions(uint32_t server) {
+  std::vector<Repetition> all;
+  for (const auto& [model, state] : models_) {
+    for (const KeptPushes::Push& push : kept_.of(server, model)) {
+      all.push_back({push->command.sequence, model, push->command.clock, push, nullptr});
+    }
   }
-  if (clock > reached) send_command(link, clock_command(CommandKind::clock, model, clock), false);
-  if (clock < state.clock) behind_.emplace(server, model);
+  for (const auto& weak : unfinished_) {
+    const OperationPtr operation = weak.lock();
+    if (operation == nullptr || !operation->awaits(server)) continue;
+    all.push_back({operation->order(), operation->model(), operation->clock(), nullptr, operation});
+  }
+  std::sort(all.begin(), all.end(),
+            [](const Repetition& a, const Repetition& b) { return a.order < b.order; });
+  return all;
+}
+
+// Takes part in each model from the oldest clock of which something is repeated. Clocks end between
+// the repetitions as they did between the calls, so nothing waits for what comes behind it that
+// did not before.
+void Client::catch_up(uint32_t server, const std::shared_ptr<ServerLink>& link) {
+  const std::vector<Repetition> all = repetitions(server);
+  std::map<uint32_t, uint64_t> reached;
+  for (const auto& [model, state] : models_) reached[model] = state.clock;
+  for (const Repetition& one : all) {
+    reached[one.model] = std::min(reached[one.model], one.clock);
+  }
+  for (const auto& [model, clock] : reached) {
+    send_command(link, clock_command(CommandKind::attach, model, clock), true);
+  }
+  const auto reach = [&](uint32_t model, uint64_t clock) {
+    if (clock <= reached[model]) return;
+    send_command(link, clock_command(CommandKind::clock, model, clock), false);
+    reached[model] = clock;
+  };
+  auto closing = closings_.begin();
+  for (const Repetition& one : all) {
+    for (; closing != closings_.end() && closing->order < one.order; ++closing) {
+      reach(closing->model, closing->clock);
+    }
+    if (one.push != nullptr) {
+      repeat(server, link, one.push);
+    } else if (one.operation->repeat(server)) {
+      reached[one.model] = std::max(reached[one.model], one.operation->clock_after());
+    }
+  }
+  for (const auto& [model, state] : models_) reach(model, state.clock);
 }
 
 void Client::repeat(uint32_t server, const std::shared_ptr<ServerLink>& link,
@@ -266,18 +298,6 @@ std::vector<uint32_t> Client::lost() {
   return servers;
 }
 
-// The clock of the oldest operation that may have to be repeated.
-uint64_t Client::oldest_clock(uint32_t model, const ModelState& state) {
-  uint64_t clock = state.clock;
-  for (const auto& weak : unfinished_) {
-    const OperationPtr operation = weak.lock();
-    if (operation != nullptr && operation->model() == model && !operation->finished()) {
-      clock = std::min(clock, operation->clock());
-    }
-  }
-  return clock;
-}
-
 // The smallest sequence number of a push that may have to be repeated.
 uint64_t Client::oldest_sequence() const {
   uint64_t sequence = std::min(next_sequence_, kept_.oldest_sequence());
@@ -295,31 +315,14 @@ void Client::retry(const OperationPtr& operation) {
   operation->retry();
 }
 
+// The worker may give no command for long, and workers that come meanwhile ask the servers, which
+// hear of a lost one by any command.
 void Client::on_finished() {
-  if (!any_behind_.load() && !has_news_.load()) return;
+  if (!has_news_.load()) return;
   std::lock_guard starting(start_mutex_);
-  // The worker may give no command for long, and workers that come meanwhile ask the servers.
-  if (has_news_.exchange(false) && !models_.empty()) {
-    for (uint32_t server = 0; server < options_.num_servers; ++server) {
-      behind_.emplace(server, models_.begin()->first);
-    }
-  }
-  catch_up();
-}
-
-// After operations have been repeated, or a server was lost: tells servers how far the clock is by
-// now, and which servers are lost.
-void Client::catch_up() {
-  for (auto it = behind_.begin(); it != behind_.end();) {
-    const auto [server, model] = *it;
-    const ModelState& state = models_.at(model);
-    const uint64_t clock = oldest_clock(model, state);
-    if (const auto to = link(server)) {
-      send_command(to, clock_command(CommandKind::clock, model, clock), false);
-    }
-    it = clock == state.clock ? behind_.erase(it) : std::next(it);
-  }
-  any_behind_.store(!behind_.empty());
+  if (models_.empty() || !has_news_.exchange(false)) return;
+  const auto& [model, state] = *models_.begin();
+  send_to_all(clock_command(CommandKind::clock, model, state.clock), false);
 }
 
 // --- models ---
@@ -388,8 +391,11 @@ void Client::send_to_all(const Command& command, bool answered) {
 
 void Client::clock() {
   std::lock_guard starting(start_mutex_);
+  forget_finished();
+  const uint64_t order = next_sequence_++;
   for (auto& [model, state] : models_) {
-    send_to_all(clock_command(CommandKind::clock, model, ++state.clock), false);
+    closings_.push_back({order, model, ++state.clock});
+    send_to_all(clock_command(CommandKind::clock, model, state.clock), false);
   }
 }
 
@@ -400,17 +406,25 @@ bool Client::can_wait_inline(const CallOptions& options) const {
 }
 
 Client::OperationPtr Client::start(std::vector<Task> tasks, std::function<void()> finish,
-                                   std::shared_ptr<void> memory, bool inline_wait) {
+                                   std::shared_ptr<void> memory, const OperationOptions& options) {
   auto operation =
       std::make_shared<ClientOperation>(static_cast<LinkDirectory&>(*this), std::move(tasks),
-                                        std::move(finish), std::move(memory), inline_wait);
+                                        std::move(finish), std::move(memory), options);
+  if (!operation->empty()) unfinished_.push_back(operation);
+  operation->start();
+  return operation;
+}
+
+void Client::forget_finished() {
   std::erase_if(unfinished_, [](const auto& weak) {
     const OperationPtr one = weak.lock();
     return one == nullptr || one->finished();
   });
-  if (!operation->empty()) unfinished_.push_back(operation);
-  operation->start();
-  return operation;
+  uint64_t oldest = kept_.oldest_sequence();
+  for (const auto& weak : unfinished_) {
+    if (const OperationPtr one = weak.lock()) oldest = std::min(oldest, one->order());
+  }
+  while (!closings_.empty() && closings_.front().order < oldest) closings_.pop_front();
 }
 
 // The engine sees pieces, which are smaller than a huge page.
@@ -433,6 +447,8 @@ Result<Client::OperationPtr> Client::start_pieces(CommandKind kind, uint32_t mod
   Result<ModelState*> found = find(model);
   if (!found.ok()) return found.status();
   ModelState& state = **found;
+  forget_finished();
+  const uint64_t order = next_sequence_++;
   Command command;
   command.kind = kind;
   command.model = model;
@@ -448,7 +464,7 @@ Result<Client::OperationPtr> Client::start_pieces(CommandKind kind, uint32_t mod
     command.sequence = next_sequence_++;
   }
   if (command.pulls()) DMLCOMM_RETURN_IF_ERROR(check_buffers(state.spec, down, false));
-  if (command.closes()) ++state.clock;
+  if (command.closes()) closings_.push_back({order, model, ++state.clock});
   if (uses_huge_pages_) consider_huge_pages(state.spec, up, down);
   auto staged = std::make_shared<StagedPieces>();
   staged->spec = state.spec;
@@ -486,7 +502,7 @@ Result<Client::OperationPtr> Client::start_pieces(CommandKind kind, uint32_t mod
       }
     }
   };
-  return start(std::move(tasks), finish, staged, can_wait_inline(options));
+  return start(std::move(tasks), finish, staged, {order, can_wait_inline(options)});
 }
 
 Result<Client::OperationPtr> Client::start_rows(CommandKind kind, uint32_t model,
@@ -497,6 +513,8 @@ Result<Client::OperationPtr> Client::start_rows(CommandKind kind, uint32_t model
   if (!found.ok()) return found.status();
   ModelState& state = **found;
   const ModelSpec& spec = state.spec;
+  forget_finished();
+  const uint64_t order = next_sequence_++;
   DMLCOMM_RETURN_IF_ERROR(check_table(spec, rows.space));
   const Space& space = spec.spaces[rows.space];
   const size_t row_bytes = space.row_elements * size_of(space.wire);
@@ -555,7 +573,7 @@ Result<Client::OperationPtr> Client::start_rows(CommandKind kind, uint32_t model
       }
     }
   };
-  return start(std::move(tasks), finish, batches, can_wait_inline(options));
+  return start(std::move(tasks), finish, batches, {order, can_wait_inline(options)});
 }
 
 std::vector<std::vector<transport::RailCounters>> Client::rails() {

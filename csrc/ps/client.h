@@ -8,12 +8,12 @@
 
 #include <atomic>
 #include <chrono>
+#include <deque>
 #include <functional>
 #include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -48,7 +48,8 @@ class Client final : private LinkDirectory {
   ~Client() override;
 
   // Connects to a server, or to the proxy that stands in for it; again after it was lost. What
-  // a proxy has acknowledged, and no version contains yet, is repeated.
+  // it may lack is repeated in the order of its start: unfinished operations, and what a proxy has
+  // acknowledged and no version contains yet.
   Status connect(const PairOptions& options, std::shared_ptr<transport::Rendezvous> rendezvous);
 
   // The worker takes part in the model from `clock` on.
@@ -64,7 +65,7 @@ class Client final : private LinkDirectory {
   bool idle();
   // Waits until nothing of closed clocks would be lost with a proxy; false after `timeout`.
   bool flush(std::chrono::milliseconds timeout);
-  // Repeats the missing tasks of a stuck operation, once its servers are connected again.
+  // See ClientOperation::retry().
   void retry(const OperationPtr& operation);
 
   // First values, from all tensors and tables.
@@ -113,6 +114,20 @@ class Client final : private LinkDirectory {
     std::vector<std::vector<Piece>> pieces;  // by shard
     uint64_t clock = 0;
   };
+  // What a new connection carries first: a kept push, or an operation.
+  struct Repetition {
+    uint64_t order;
+    uint32_t model;
+    uint64_t clock;
+    KeptPushes::Push push;
+    OperationPtr operation;
+  };
+  // The worker's clock of the model became `clock`.
+  struct Closing {
+    uint64_t order;
+    uint32_t model;
+    uint64_t clock;
+  };
 
   std::shared_ptr<ServerLink> link(uint32_t server) override;
   void lose(uint32_t server, const std::shared_ptr<ServerLink>& link,
@@ -133,22 +148,21 @@ class Client final : private LinkDirectory {
   Result<OperationPtr> start_rows(CommandKind kind, uint32_t model, const RowMemory& rows,
                                   int64_t staleness, const CallOptions& options);
   OperationPtr start(std::vector<Task> tasks, std::function<void()> finish,
-                     std::shared_ptr<void> memory, bool inline_wait);
+                     std::shared_ptr<void> memory, const OperationOptions& options);
+  void forget_finished();
   void send_command(
       const std::shared_ptr<ServerLink>& link, const Command& command, bool answered,
       std::function<void(const AnswerBytes&, const Status&)> done = [](const AnswerBytes&,
                                                                        const Status&) {});
-  void attach(uint32_t server, const std::shared_ptr<ServerLink>& link, uint32_t model,
-              const ModelState& state);
+  std::vector<Repetition> repetitions(uint32_t server);
+  void catch_up(uint32_t server, const std::shared_ptr<ServerLink>& link);
   void repeat(uint32_t server, const std::shared_ptr<ServerLink>& link,
               const KeptPushes::Push& push);
   void ask_for_version(uint32_t server);
   void send_to_all(const Command& command, bool answered);
   void on_finished() override;
   Command clock_command(CommandKind kind, uint32_t model, uint64_t clock) const;
-  uint64_t oldest_clock(uint32_t model, const ModelState& state);
   uint64_t oldest_sequence() const;
-  void catch_up();
   bool can_wait_inline(const CallOptions& options) const;
 
   const ClientOptions options_;
@@ -158,14 +172,12 @@ class Client final : private LinkDirectory {
 
   std::mutex start_mutex_;  // held to start operations; locked before the others
   // Guarded by start_mutex_.
-  uint64_t next_sequence_;
-  std::map<uint32_t, ModelState> models_;  // changed with models_mutex_, too
-  std::vector<std::weak_ptr<ClientOperation>> unfinished_;
+  uint64_t next_sequence_;                                  // of pushes, and the order of all calls
+  std::map<uint32_t, ModelState> models_;                   // changed with models_mutex_, too
+  std::vector<std::weak_ptr<ClientOperation>> unfinished_;  // in the order of their start
+  std::deque<Closing> closings_;  // since the first of what may have to be repeated
   HugePages huge_pages_;
   bool uses_huge_pages_ = false;  // a server is reached through shared memory
-  // Models whose clock is behind on a server, because operations have to be repeated there.
-  std::set<std::pair<uint32_t, uint32_t>> behind_;  // server, model
-  std::atomic<bool> any_behind_{false};
 
   std::mutex models_mutex_;
   std::mutex mutex_;

@@ -21,15 +21,13 @@ CommandKind without_push(CommandKind kind) {
 
 ClientOperation::ClientOperation(LinkDirectory& links, std::vector<Task> tasks,
                                  std::function<void()> finish, std::shared_ptr<void> memory,
-                                 bool inline_wait)
-    : links_(links),
-      finish_(std::move(finish)),
-      memory_(std::move(memory)),
-      inline_wait_(inline_wait) {
+                                 const OperationOptions& options)
+    : links_(links), finish_(std::move(finish)), memory_(std::move(memory)), options_(options) {
   for (Task& task : tasks) tasks_.push_back({std::move(task), {}, false, false, Status()});
 }
 
 void ClientOperation::start() {
+  std::lock_guard lock(tasks_mutex_);
   for (Progress& progress : tasks_) begin(progress);
 }
 
@@ -91,7 +89,8 @@ void ClientOperation::add_message(const std::shared_ptr<Attempt>& attempt, Feede
     }
     self->changed_.notify_all();
   };
-  last.back().second = feeder.add({memory, inline_wait_, std::move(done), attempt->head.ticket});
+  last.back().second =
+      feeder.add({memory, options_.inline_wait, std::move(done), attempt->head.ticket});
 }
 
 // The one to wait for of its streams.
@@ -160,6 +159,8 @@ void ClientOperation::settle_attempt(Progress& progress, Attempt& attempt) {
 
 // Looks at what has ended; ok if the task is complete, peer_lost if no server is left for it.
 Status ClientOperation::settle(Progress& progress) {
+  std::lock_guard lock(tasks_mutex_);
+  if (has_pending(progress)) return Status(StatusCode::timeout, "it was repeated meanwhile");
   // Pulls last: an answer to a push may say that the server of a pull is lost.
   const auto attempts = std::exchange(progress.attempts, {});
   for (const auto& attempt : attempts) {
@@ -173,7 +174,7 @@ Status ClientOperation::settle(Progress& progress) {
                   " is lost to this worker: ", progress.failure.message());
   }
   if (progress.complete()) return Status();
-  begin(progress);
+  if (!progress.task.repeats_in_order()) begin(progress);
   if (!progress.attempts.empty()) return Status(StatusCode::timeout, "another server is asked");
   const std::string why = progress.failure.ok() ? "it was lost before" : progress.failure.message();
   return Status(StatusCode::peer_lost, "no server with shard ", progress.task.command.shard,
@@ -204,17 +205,16 @@ Status ClientOperation::wait_for_all(Deadline deadline) {
   if (finished()) return Status();
   Status stuck;
   for (Progress& progress : tasks_) {
-    while (!progress.complete() || !progress.attempts.empty() || awaits_verdict(progress)) {
-      for (const auto& attempt : progress.attempts) {
+    Status status(StatusCode::timeout, "not yet");
+    while (status.code() == StatusCode::timeout) {
+      for (const auto& attempt : attempts_of(progress)) {
         if (!wait_for(*attempt, deadline)) {
           return Status(StatusCode::timeout, "the parameter servers have not answered yet");
         }
       }
-      const Status status = settle(progress);
-      if (status.ok() || status.code() == StatusCode::timeout) continue;
-      if (stuck.ok()) stuck = status;
-      break;
+      status = settle(progress);
     }
+    if (stuck.ok()) stuck = status;
   }
   if (!stuck.ok()) return stuck;
   finish_();
@@ -222,25 +222,64 @@ Status ClientOperation::wait_for_all(Deadline deadline) {
   return Status();
 }
 
+std::deque<std::shared_ptr<ClientOperation::Attempt>> ClientOperation::attempts_of(
+    const Progress& progress) {
+  std::lock_guard lock(tasks_mutex_);
+  return progress.attempts;
+}
+
+// With tasks_mutex_.
+bool ClientOperation::has_pending(const Progress& progress) {
+  std::lock_guard lock(mutex_);
+  return std::any_of(progress.attempts.begin(), progress.attempts.end(),
+                     [](const auto& attempt) { return !attempt->is_done(); });
+}
+
 bool ClientOperation::done() {
-  std::lock_guard lock(waiting_);
   if (finished()) return true;
-  std::lock_guard state(mutex_);
-  return std::all_of(tasks_.begin(), tasks_.end(), [](const Progress& progress) {
-    return std::all_of(progress.attempts.begin(), progress.attempts.end(),
-                       [](const auto& attempt) { return attempt->is_done(); });
-  });
+  std::lock_guard lock(tasks_mutex_);
+  return std::none_of(tasks_.begin(), tasks_.end(),
+                      [this](const Progress& progress) { return has_pending(progress); });
+}
+
+bool ClientOperation::awaits(uint32_t server) {
+  if (finished()) return false;
+  std::lock_guard lock(tasks_mutex_);
+  return std::any_of(tasks_.begin(), tasks_.end(),
+                     [&](const Progress& progress) { return progress.lacks(server); });
+}
+
+// An answer that came over the old connection, and that nobody has looked at, is given again.
+bool ClientOperation::repeat(uint32_t server) {
+  std::lock_guard lock(tasks_mutex_);
+  bool repeats = false;
+  for (Progress& progress : tasks_) {
+    if (finished() || !progress.lacks(server)) continue;
+    {
+      // Until then messages of the old connection may touch the memory.
+      std::unique_lock state(mutex_);
+      changed_.wait(state, [&] {
+        return std::all_of(progress.attempts.begin(), progress.attempts.end(),
+                           [](const auto& attempt) { return attempt->is_done(); });
+      });
+    }
+    progress.attempts.clear();
+    begin(progress);
+    repeats = true;
+  }
+  return repeats;
 }
 
 void ClientOperation::retry() {
-  std::lock_guard lock(waiting_);
+  std::lock_guard lock(tasks_mutex_);
   for (Progress& progress : tasks_) {
-    if (!progress.complete() && progress.attempts.empty()) begin(progress);
+    const bool is_due = !progress.complete() && progress.attempts.empty();
+    if (is_due && !progress.task.repeats_in_order()) begin(progress);
   }
 }
 
 std::vector<uint32_t> ClientOperation::lost() {
-  std::lock_guard lock(waiting_);
+  std::lock_guard lock(tasks_mutex_);
   std::set<uint32_t> servers;
   for (const Progress& progress : tasks_) {
     if (!progress.complete()) servers.insert(progress.task.servers.front());

@@ -8,9 +8,10 @@
 //  - If the server of a pull dies, another that holds the shard is asked.
 //  - If a server of a push dies, the operation is stuck, too, until it is known whether that server
 //    is lost for all workers: one that lives must not miss a push that its replica has.
-//  - The operation is stuck when no server with a shard is left: wait() fails, lost() names the
-//    servers, and retry() repeats the missing tasks once they are back. Servers recognise pushes
-//    that they have already.
+//  - The operation is stuck when no server with a shard is left: wait() fails, and lost() names the
+//    servers. The client repeats what it lacks over the next connection, in the order in which its
+//    operations were started: so a push never comes behind the end of its clock. Servers recognise
+//    pushes that they have already. First values alone are repeated by who waits, see retry().
 #pragma once
 
 #include <atomic>
@@ -57,6 +58,15 @@ struct Task {
   std::vector<Span> down;
   bool pushes = false;
   bool pulls = false;
+
+  // Whether the client repeats it with its other operations: a server that has no replica comes
+  // back, and first values may be another worker's by then.
+  bool repeats_in_order() const { return servers.size() == 1 && command.kind != CommandKind::set; }
+};
+
+struct OperationOptions {
+  uint64_t order = 0;        // of starts in a client
+  bool inline_wait = false;  // see engine::OpOptions
 };
 
 class ClientOperation : public std::enable_shared_from_this<ClientOperation> {
@@ -64,14 +74,19 @@ class ClientOperation : public std::enable_shared_from_this<ClientOperation> {
   // `finish` copies received elements to the tensors; the waiting thread calls it, once. `memory`
   // lives as long as the operation.
   ClientOperation(LinkDirectory& links, std::vector<Task> tasks, std::function<void()> finish,
-                  std::shared_ptr<void> memory, bool inline_wait);
+                  std::shared_ptr<void> memory, const OperationOptions& options);
 
   void start();
   // Ok when done. `timeout`: it goes on. `peer_lost`: stuck, see lost(); any other error is final.
   Status wait(Deadline deadline);
   bool done();
   bool finished() const { return finished_.load(); }
-  // After peer_lost, and after the servers have been connected again.
+  // Whether it lacks something of this server that is repeated in order.
+  bool awaits(uint32_t server);
+  // Over a new connection to the server, when the last one has been failed; false: it has all.
+  bool repeat(uint32_t server);
+  // After peer_lost: first values once the servers have been connected again, and what a replica
+  // has to be asked for.
   void retry();
   // Nobody waits for it any more: it is not repeated, and delays no clock.
   void abandon();
@@ -82,7 +97,10 @@ class ClientOperation : public std::enable_shared_from_this<ClientOperation> {
   bool empty() const { return tasks_.empty(); }
   bool pushes() const { return tasks_.front().task.pushes; }
   uint64_t first_sequence() const { return tasks_.front().task.command.sequence; }
+  uint64_t order() const { return options_.order; }
+  // The worker's, before it and after it.
   uint64_t clock() const { return tasks_.front().task.command.clock; }
+  uint64_t clock_after() const { return clock() + tasks_.front().task.command.closes(); }
 
  private:
   struct Attempt {
@@ -107,12 +125,17 @@ class ClientOperation : public std::enable_shared_from_this<ClientOperation> {
     bool pulled = false;
     Status failure;  // of the last server
     bool complete() const { return (pushed || !task.pushes) && (pulled || !task.pulls); }
+    bool lacks(uint32_t server) const {
+      return !complete() && task.repeats_in_order() && task.servers.front() == server;
+    }
   };
 
   void begin(Progress& progress);
   void attempt(Progress& progress, uint32_t server, bool pushes, bool pulls);
   void add_message(const std::shared_ptr<Attempt>& attempt, Feeder& feeder, Span memory);
   Status wait_for_all(Deadline deadline);
+  std::deque<std::shared_ptr<Attempt>> attempts_of(const Progress& progress);
+  bool has_pending(const Progress& progress);
   Status settle(Progress& progress);
   bool awaits_verdict(const Progress& progress);
   void settle_attempt(Progress& progress, Attempt& attempt);
@@ -123,12 +146,14 @@ class ClientOperation : public std::enable_shared_from_this<ClientOperation> {
   LinkDirectory& links_;
   const std::function<void()> finish_;
   const std::shared_ptr<void> memory_;
-  const bool inline_wait_;
+  const OperationOptions options_;
 
-  std::mutex waiting_;  // one thread at a time in wait(), retry() and done()
-  std::vector<Progress> tasks_;
   std::atomic<bool> finished_{false};
 
+  // Locked in this order.
+  std::mutex waiting_;           // one thread at a time in wait()
+  std::mutex tasks_mutex_;       // what is attempted; not held while anybody waits for a server
+  std::vector<Progress> tasks_;  // Progress beside `task` is guarded by tasks_mutex_
   std::mutex mutex_;
   std::condition_variable changed_;
 };

@@ -246,7 +246,6 @@ TEST_F(ServerExceptions, ASessionWithoutMemoryEndsAndItsWorkerRepeats) {
   EXPECT_EQ(status.code(), StatusCode::peer_lost) << status;
   EXPECT_NE(status.message().find("there is no memory left"), std::string::npos) << status;
   connect(0);
-  clients[0]->retry(*pushed);
   EXPECT_TRUE((*pushed)->wait(Deadline::after_s(60)).ok());
   for (auto& client : clients) client->clock();
   for (auto& client : clients) {

@@ -58,6 +58,13 @@ class Cluster {
     EXPECT_TRUE(joined.get().ok());
   }
 
+  // The connection of worker 0 ends, the server lives.
+  void cut(uint32_t server) {
+    PairOptions join;
+    join.timeout = std::chrono::milliseconds(100);  // nobody comes
+    EXPECT_FALSE(servers[server]->join(join, tests::memory_rendezvous()).ok());
+  }
+
   void create(ModelSpec spec, std::vector<float>& values, uint32_t model = kModel) {
     spec.num_servers = static_cast<uint32_t>(servers.size());
     for (auto& server : servers) {
@@ -306,24 +313,44 @@ TEST_P(PsCluster, WithoutAReplicaItSaysWhichServerIsGoneAndGoesOnWhenThatIsBack)
   std::vector<float> one(kCount, 1);
   std::vector<float> out(kCount);
   expect_done(client.push_pull(kModel, buffers_of(one), buffers_of(out), 0, {}));
-  // The connection is cut, the server lives.
-  const auto rendezvous = tests::memory_rendezvous();
-  auto cut = std::async(std::launch::async, [&] {
-    PairOptions join;
-    join.timeout = std::chrono::milliseconds(100);
-    return cluster.servers[1]->join(join, rendezvous);
-  });
-  EXPECT_FALSE(cut.get().ok());
+  cluster.cut(1);
   const auto operation = client.push_pull(kModel, buffers_of(one), buffers_of(out), 0, {}).value();
   const Status status = operation->wait(Deadline::after_s(60));
   EXPECT_EQ(status.code(), StatusCode::peer_lost) << status;
   EXPECT_EQ(operation->lost(), std::vector<uint32_t>{1});
   cluster.connect(0, 1);
-  client.retry(operation);
   EXPECT_TRUE(operation->wait(Deadline::after_s(60)).ok());
   for (float value : out) ASSERT_EQ(value, 2);
   expect_done(client.push_pull(kModel, buffers_of(one), buffers_of(out), 0, {}));
   for (float value : out) ASSERT_EQ(value, 3);
+}
+
+// Pushes that came behind the end of their clock would count in a later one, and be the last words.
+TEST_P(PsCluster, WhatIsRepeatedKeepsTheOrderOfItsStartWhoeverWaits) {
+  constexpr uint64_t kCount = 100'000;
+  Cluster cluster(2, 1, config_of(GetParam()));
+  std::vector<float> zeros(kCount);
+  cluster.create(spec_of(kCount, "assign", Combine::sum), zeros);
+  Client& client = *cluster.clients[0];
+  std::vector<float> early(kCount, 1), late(kCount, 2), out(kCount), seen(kCount);
+  cluster.cut(0);
+  const auto first = client.push(kModel, buffers_of(early), {}).value();
+  client.clock();
+  const auto second = client.push_pull(kModel, buffers_of(late), buffers_of(out), 0, {}).value();
+  const auto third = client.pull(kModel, buffers_of(seen), 0, {}).value();
+  client.clock();
+  for (const auto& operation : {third, second}) {
+    EXPECT_EQ(operation->wait(Deadline::after_s(60)).code(), StatusCode::peer_lost);
+  }
+  cluster.connect(0, 0);
+  client.clock();
+  for (const auto& operation : {third, second, first}) {
+    EXPECT_TRUE(operation->wait(Deadline::after_s(60)).ok());
+  }
+  EXPECT_EQ(out, late);
+  EXPECT_EQ(seen, late);
+  expect_done(client.pull(kModel, buffers_of(out), 0, {}));
+  EXPECT_EQ(out, late);
 }
 
 TEST_P(PsCluster, RowsOfATable) {
