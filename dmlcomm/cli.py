@@ -23,6 +23,7 @@ COMMANDS = {
     "regroup": "dmlcomm.regroup.commands:app",
     "run": "dmlcomm.ps.run_command:app",
     "simulate": "dmlcomm.simulate.commands:app",
+    "strategy": "dmlcomm.strategy.commands:app",
     "switch": "dmlcomm.prio.switch.commands:app",
     "top": "dmlcomm.inspect_command:top_app",
 }

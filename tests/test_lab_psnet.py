@@ -311,7 +311,11 @@ def test_a_run_takes_part_on_the_hosts_that_it_names(lab):
     ]
     servers = lab.run(command, "--on", "server1", **options)
     assert servers.stdout == "[0] 0 1 server1 =eth0,=eth1,=eth2\n"
-    nobody = lab.run(command, "--on", "host*", **options)
+    some = lab.run(command, "--on", "worker2,server1,worker[12]", **options)
+    assert sorted(line.split()[-2] for line in some.stdout.splitlines()) == [
+        *("server1", "worker1", "worker2")
+    ]
+    nobody = lab.run(command, "--on", "worker0,host*", **options)
     assert nobody.returncode == 1
     assert 'no host of psnet:2,3,3 is called "host*": there are server0 to worker2' in nobody.stderr
 

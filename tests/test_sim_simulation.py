@@ -16,7 +16,7 @@ class PlainSimulation:
 
     def __init__(self, capacities, latencies):
         self.capacities, self.latencies = list(capacities), latencies
-        self.tasks, self.changes = [], []
+        self.tasks, self.changes, self.reroutes = [], [], []
 
     def flow(self, path, num_bytes, *, start_s=0.0, after=(), weight=1.0, priority=0):
         delay = sum(self.latencies[link] for link in path)
@@ -29,7 +29,11 @@ class PlainSimulation:
         self.changes += [(time_s, link, 0.0)] if dark_s else []
         self.changes.append((time_s + dark_s, link, capacity))
 
+    def change_path(self, path, time_s, other):
+        self.reroutes.append((time_s, tuple(path), other))
+
     def run(self):
+        routes, reroutes = {}, sorted(self.reroutes, key=lambda c: c[0])
         now, capacities, changes = 0.0, self.capacities, sorted(self.changes, key=lambda c: c[0])
         ends, arrivals, left = {}, {}, {}  # by task: its end, when it enters the links, its bits
         while len(ends) < len(self.tasks):
@@ -39,13 +43,13 @@ class PlainSimulation:
             flows = sorted(left)
             specs = [self.tasks[flow] for flow in flows]
             rates = max_min_rates(
-                [path for *_, path, _, _, _ in specs],
+                [routes.get(tuple(path), path) for *_, path, _, _, _ in specs],
                 capacities,
                 [weight for *_, weight, _ in specs],
                 [priority for *_, priority in specs],
             )
             times = [time for task, time in arrivals.items() if task not in ends | left]
-            times += [change[0] for change in changes[:1]]
+            times += [change[0] for change in changes[:1] + reroutes[:1]]
             through = [
                 now + left[flow] / rate if rate else math.inf
                 for flow, rate in zip(flows, rates, strict=True)
@@ -58,6 +62,8 @@ class PlainSimulation:
                     del left[flow]
             while changes and changes[0][0] <= now:
                 _, link, capacities[link] = changes.pop(0)
+            while reroutes and reroutes[0][0] <= now:
+                _, path, routes[path] = reroutes.pop(0)
             for task, time in arrivals.items():
                 if task not in ends | left and time <= now:
                     bits = self.tasks[task][4]
@@ -90,6 +96,11 @@ def fill(simulations, rng, num_links, num_tasks):
         dark_s = rng.choice((0.0, 0.2))
         for simulation in simulations:
             simulation.change_capacity(*change, dark_s=dark_s)
+    for _ in range(rng.randint(0, 3)):
+        path, other = rng.choices([path for path in paths if path] or [[0]], k=2)
+        time_s = rng.uniform(0, 3)
+        for simulation in simulations:
+            simulation.change_path(path, time_s, other)
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -221,6 +232,20 @@ def test_a_link_goes_dark_and_comes_back_with_another_rate():
     assert simulation.run().makespan_s == pytest.approx(1.5 + 2.25)
 
 
+def test_flows_take_another_path_with_what_is_left_of_them():
+    simulation = Simulation([8 * MBIT, 8 * MBIT])
+    simulation.flow([0], 10**6)
+    simulation.flow([0], 10**6, priority=1)
+    simulation.flow([0], 10**6, start_s=4)
+    simulation.flow([1], 10**6)
+    simulation.change_path([0], 0.75, [1])
+    simulation.change_path([0], 3, [0, 1])
+    # Both links carry 0.75 MB, then link 1 what is left of both, and then what is less urgent.
+    outcome = simulation.run()
+    assert outcome.ends_s == pytest.approx([1.25, 2.25, 5, 1.25])
+    assert outcome.link_bytes == pytest.approx([0.75e6 + 1e6, 3.25e6])
+
+
 def test_flows_that_end_together_do_so_at_once():
     count = 30_000
     simulation = Simulation([1e9] * 300)
@@ -287,6 +312,9 @@ def test_tasks_that_never_end_are_an_error():
         (lambda s: s.change_capacity(0, -1, 1), "change of link 0 has the time -1"),
         (lambda s: s.change_capacity(0, 0, -1), "change of link 0 has the capacity -1"),
         (lambda s: s.change_capacity(0, 0, 1, dark_s=-1), "change of link 0 has the dark time -1"),
+        (lambda s: s.change_path([0], 0, [1]), "change of a path names link 1, but links are"),
+        (lambda s: s.change_path([0], 0, []), "change of a path from or to one without links"),
+        (lambda s: s.change_path([0], -1, [0]), "change of a path has the time -1"),
     ],
 )
 def test_a_wrong_number_is_named_and_changes_nothing(call, message):

@@ -187,6 +187,47 @@ def test_a_flat_host_loses_one_of_its_nics():
     assert result.makespan_s == pytest.approx(1.5, rel=1e-3)
 
 
+def test_circuits_of_a_tree_move_and_messages_go_on():
+    network = {"topology": "sip:2x2x4", "rate": f"{8 * 1514000}bit"}
+    across = [ONE_SECOND | {"name": str(a), "hosts": [a, 8 + a]} for a in (0, 1)]
+
+    def seconds_of(*events):
+        result = play(network | {"jobs": across, "events": list(events)})
+        carried = {trunk.name: trunk.num_bytes for trunk in result.trunks}
+        return [job.seconds for job in result.jobs], carried
+
+    seconds, carried = seconds_of()
+    assert seconds == pytest.approx([2, 2], rel=1e-3)
+    names = ("up from tor1", "up from agg1", "down to agg2", "down to tor3")
+    used = {name: sent for name, sent in carried.items() if sent}
+    assert used == dict.fromkeys(names, 2 * 1448e3)
+    # Half of each is through. Then one needs no uplink, from the end of the dark time on.
+    moved = {"at": 1, "circuits": {"host8": "tor1"}, "dark": "100ms"}
+    seconds, carried = seconds_of(moved)
+    assert seconds == pytest.approx([1.6, 1.5], rel=1e-3)
+    assert carried["up from agg1"] == pytest.approx(1.5 * 1448e3, rel=1e-3)
+    # An uplink is dark for both; the core carries nothing after that.
+    steered = {"at": 0.5, "circuits": {"tor3": "agg1"}, "dark": "100ms"}
+    seconds, carried = seconds_of(steered)
+    assert seconds == pytest.approx([2.1, 2.1], rel=1e-3)
+    assert carried["up from agg1"] == pytest.approx(0.5 * 1448e3, rel=1e-3)
+    assert carried["up from tor1"] == pytest.approx(2 * 1448e3, rel=1e-3)
+    # A rate that changes while circuits are dark is there afterwards.
+    slower = {"at": 1, "host": 8, "rate": f"{4 * 1514000}bit"}
+    seconds, _ = seconds_of(slower, moved | {"at": 1.0})
+    assert seconds == pytest.approx([2.1, 1.5], rel=1e-3)
+
+
+def test_workers_of_a_psnet_move():
+    job = {"op": "push_pull", "size": "1448kB"}
+    network = {"topology": "psnet:1,2,2@2,0", "rate": f"{8 * 1514000}bit", "jobs": [job]}
+    assert play(network).makespan_s == pytest.approx(4, rel=1e-3)
+    moved = {"at": "500ms", "circuits": {"worker0": "tor2"}, "dark": "250ms"}
+    # A quarter of each push is through; the other worker ends at 1.25 s, the moved one at 1.5 s.
+    result = play(network | {"events": [moved]})
+    assert result.makespan_s == pytest.approx(2.5, rel=1e-3)
+
+
 def test_the_seed_draws_the_jitter():
     scenario = on_two_hosts(ONE_SECOND | {"compute": 1, "jitter": 0.5, "steps": 4})
     times = [play(scenario, seed).makespan_s for seed in (1, 1, 2)]
@@ -278,6 +319,19 @@ def test_one_message_leaves_a_rack():
         assert carried["up from pod 0"] == 2 * messages * 1448e3
 
 
+@pytest.mark.parametrize(
+    ("tree", "whole", "pieces"),
+    # Three messages come to one port, two, or one. With pieces weights come while others push.
+    [("direct", 60, 30.5), ("binary", 40, 20.7), ("chain", 20, 20.7)],
+)
+def test_servers_answer_when_they_have_all_or_piece_by_piece(tree, whole, pieces):
+    job = {"op": "push_pull", "size": "14480kB", "servers": [0], "hosts": [1, 2, 3], "tree": tree}
+    network = {"topology": "flat:4,1", "rate": f"{8 * 1514000}bit"}
+    assert play(network | {"jobs": [job]}).makespan_s == pytest.approx(whole, rel=1e-3)
+    job["answer"] = "pieces"
+    assert play(network | {"jobs": [job]}).makespan_s == pytest.approx(pieces, abs=0.1)
+
+
 @pytest.mark.parametrize("staleness", [0, 1, 3, 20])
 def test_a_worker_waits_for_others_up_to_its_staleness(staleness):
     steps, workers = 12, 6
@@ -365,6 +419,22 @@ SMALL = PUSH_PULL | {"hosts": [1, 2]}
         ({"jobs": [SMALL | {"steps": 10**6}]}, r'"job0" has 4000000 messages: up to 2000000'),
         ({"jobs": [SMALL], "topology": "bcube:2,2"}, r"expected flat, fattree or clos"),
         ({"events": 5}, r'"events" of the scenario: expected a list'),
+        ({"jobs": [SMALL | {"answer": "pieces", "chunk": "1MB"}]}, r"pieces are the chunks"),
+        ({"jobs": [ONE_SECOND | {"answer": "pieces"}]}, r'"answer" of job 0 is for a push_pull'),
+        ({"events": [{"at": 1, "circuits": {"host1": "tor1"}}]}, r"only a psnet of one module or"),
+        ({"events": [{"at": 1, "circuits": []}]}, r"event 0: expected what is moved where, as"),
+        (
+            {"events": [{"at": 1, "circuits": {"host1": "tor1"}, "rate": "1gbit"}]},
+            r'event 0 moves "circuits": it has no "rate"',
+        ),
+        (
+            {"topology": "sip:2x2x1", "events": [{"at": 1, "circuits": {"host1": "agg1"}}]},
+            r'"circuits" of event 0: host1:eth0 cannot be moved to agg1: sip:2x2x1 has tor1, tor2',
+        ),
+        (
+            {"topology": "sip:2x2x1", "events": [{"at": 1, "circuits": {"core": "agg1"}}]},
+            r'"circuits" of event 0: core cannot be moved: expected the NIC of a worker',
+        ),
         (
             {"events": DARK_TWICE},
             r"an event at 2 s concerns rail 0 of host 0, which is dark until 3",

@@ -50,6 +50,12 @@ void change_capacity(Simulation& simulation, int64_t link, double time_s, double
   if (!status.ok()) throw py::value_error(status.message());
 }
 
+void change_path(Simulation& simulation, const std::vector<int64_t>& path, double time_s,
+                 const std::vector<int64_t>& other) {
+  const Status status = simulation.change_path(path, time_s, other);
+  if (!status.ok()) throw py::value_error(status.message());
+}
+
 // Signals, as an interrupt, and errors of the callback end the run.
 Outcome run(const Simulation& simulation, const std::function<void(size_t)>& progress,
             double resolution_s) {
@@ -91,6 +97,8 @@ void bind_sim(py::module_& module) {
            "A lane of -1 is none. Returns the number of the task. Raises ValueError.")
       .def("change_capacity", &change_capacity, py::arg("link"), py::arg("time_s"),
            py::arg("capacity"), py::arg("dark_s"), "Raises ValueError.")
+      .def("change_path", &change_path, py::arg("path"), py::arg("time_s"), py::arg("other"),
+           "Raises ValueError.")
       .def("run", &run, py::arg("progress"), py::arg("resolution_s"),
            "Plays everything. `progress` is called now and then with the number of tasks that have "
            "ended, unless it is None. Raises ValueError for tasks that never end.");

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <numeric>
+#include <unordered_set>
 #include <utility>
 
 namespace dmlcomm::sim {
@@ -34,10 +36,28 @@ Play::Play(const Simulation& simulation, double resolution_s)
     if (task.path == Simulation::kNone) continue;
     group_of_[id] = shares_.group(of_.paths_[task.path], task.priority);
   }
+  prepare_reroutes();
   lanes_.resize(of_.lane_ids_.size());
   groups_.resize(shares_.num_groups());
   ends_ = Earliest(groups_.size());
   join_dependents();
+}
+
+// All groups have to be there before a run begins.
+void Play::prepare_reroutes() {
+  route_of_.resize(of_.paths_.size());
+  std::iota(route_of_.begin(), route_of_.end(), 0);
+  for (const auto& change : of_.reroutes_) tasks_of_path_[change.path];
+  if (tasks_of_path_.empty()) return;
+  for (uint32_t id = 0; id < of_.tasks_.size(); ++id) {
+    const auto found = tasks_of_path_.find(of_.tasks_[id].path);
+    if (found != tasks_of_path_.end()) found->second.push_back(id);
+  }
+  for (const auto& change : of_.reroutes_) {
+    for (uint32_t id : tasks_of_path_[change.path]) {
+      shares_.group(of_.paths_[change.other], of_.tasks_[id].priority);
+    }
+  }
 }
 
 void Play::join_dependents() {
@@ -59,6 +79,9 @@ void Play::join_dependents() {
 Result<Outcome> Play::run(const std::function<bool(size_t num_ended)>& may_go_on) {
   for (uint32_t i = 0; i < of_.changes_.size(); ++i) {
     events_.push({of_.changes_[i].time_s, What::change, i});
+  }
+  for (uint32_t i = 0; i < of_.reroutes_.size(); ++i) {
+    events_.push({of_.reroutes_[i].time_s, What::reroute, i});
   }
   for (uint32_t id = 0; id < of_.tasks_.size(); ++id) {
     if (waits_for_[id] == 0) begin_when_ready(id);
@@ -106,6 +129,9 @@ void Play::handle(const Event& event) {
       shares_.set_capacity(change.link, change.capacity);
       has_changed_ = true;
       return;
+    }
+    case What::reroute: {
+      return reroute(of_.reroutes_[event.id].path, of_.reroutes_[event.id].other);
     }
     case What::begin: return begin(event.id);
     case What::arrived: return take_lane(event.id);
@@ -179,14 +205,66 @@ void Play::mark_stale(uint32_t id) {
 
 void Play::enter(uint32_t id) {
   const auto& task = of_.tasks_[id];
+  carry_elsewhere(task.bytes, task.path, route_of_[task.path]);
+  enter(id, task.bytes * kBitsPerByte);
+}
+
+void Play::enter(uint32_t id, double bits) {
+  const auto& task = of_.tasks_[id];
   Group& group = groups_[group_of_[id]];
   serve(&group);
   if (group.flows.empty()) group.service = 0;  // small numbers are exact
-  const double need = task.bytes * kBitsPerByte / task.weight;
+  const double need = bits / task.weight;
   const double done = group.service + need;
   group.flows.push({done - kNearlyNothing * need, done, id});
   group.weight += task.weight;
   mark_stale(group_of_[id]);
+}
+
+void Play::reroute(uint32_t path, uint32_t other) {
+  std::unordered_set<uint32_t> left;
+  for (uint32_t id : tasks_of_path_[path]) {
+    left.insert(
+        std::exchange(group_of_[id], shares_.group(of_.paths_[other], of_.tasks_[id].priority)));
+  }
+  const uint32_t before = std::exchange(route_of_[path], other);
+  if (before == other) return;
+  for (uint32_t group : left) leave_for(group, path, before);
+}
+
+// The flows of a path that are under way in a group go on in the group that is theirs now.
+void Play::leave_for(uint32_t id, uint32_t path, uint32_t before) {
+  Group& group = groups_[id];
+  serve(&group);
+  std::vector<Flow> moving;
+  decltype(group.flows) staying;
+  for (; !group.flows.empty(); group.flows.pop()) {
+    const Flow& flow = group.flows.top();
+    if (of_.tasks_[flow.task].path == path) {
+      moving.push_back(flow);
+    } else {
+      staying.push(flow);
+    }
+  }
+  group.flows = std::move(staying);
+  if (moving.empty()) return;
+  for (const Flow& flow : moving) {
+    const double weight = of_.tasks_[flow.task].weight;
+    const double bits = std::max(0.0, flow.done - group.service) * weight;
+    group.weight -= weight;
+    carry_elsewhere(bits / kBitsPerByte, before, route_of_[path]);
+    enter(flow.task, bits);
+  }
+  if (group.flows.empty()) group.weight = 0;
+  ends_.set(id, kNever);
+  mark_stale(id);
+}
+
+// outcome() counts all bytes of a flow for the path that it was added with.
+void Play::carry_elsewhere(double bytes, uint32_t path, uint32_t other) {
+  if (path == other) return;
+  for (uint32_t link : of_.paths_[path]) outcome_.link_bytes[link] -= bytes;
+  for (uint32_t link : of_.paths_[other]) outcome_.link_bytes[link] += bytes;
 }
 
 void Play::end_flows(uint32_t id) {
@@ -264,7 +342,7 @@ Status Play::stalled() const {
   for (const Group& group : groups_) {
     if (group.flows.empty()) continue;
     const uint32_t task = group.flows.top().task;
-    for (uint32_t link : of_.paths_[of_.tasks_[task].path]) {
+    for (uint32_t link : of_.paths_[route_of_[of_.tasks_[task].path]]) {
       if (capacities_[link] > 0) continue;
       return Status(StatusCode::invalid_argument, of_.tasks_.size() - num_ended_, " of ",
                     of_.tasks_.size(), " tasks never end: flow ", task, " waits for link ", link,

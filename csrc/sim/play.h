@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <queue>
+#include <unordered_map>
 #include <vector>
 
 #include "sim/earliest.h"
@@ -22,6 +23,7 @@ class Play {
   // What happens at a time; smaller ones go first. Bytes of flows end beside these (`ends_`).
   enum class What : uint8_t {
     change,   // of a link
+    reroute,  // of a path
     begin,    // of a task
     arrived,  // the latencies of a flow are over
     done,     // a computation
@@ -30,7 +32,7 @@ class Play {
   struct Event {
     double time_s;
     What what;
-    uint32_t id;  // of a change or a task, else 0
+    uint32_t id;  // of a change, a reroute or a task, else 0
     bool operator>(const Event& other) const {
       if (time_s != other.time_s) return time_s > other.time_s;
       return what != other.what ? what > other.what : id > other.id;
@@ -66,6 +68,7 @@ class Play {
   static constexpr uint32_t kNone = UINT32_MAX;
 
   void join_dependents();
+  void prepare_reroutes();
   void step();
   double next_time() const;
   void handle(const Event& event);
@@ -75,6 +78,10 @@ class Play {
   void leave_lane(uint32_t task);
   void go(uint32_t task);
   void enter(uint32_t task);
+  void enter(uint32_t task, double bits);
+  void reroute(uint32_t path, uint32_t other);
+  void leave_for(uint32_t group, uint32_t path, uint32_t before);
+  void carry_elsewhere(double bytes, uint32_t path, uint32_t other);
   void end_flows(uint32_t group);
   void end(uint32_t task);
   void share();
@@ -89,7 +96,9 @@ class Play {
 
   const Simulation& of_;
   FairShares shares_;
-  std::vector<uint32_t> group_of_;    // by task
+  std::vector<uint32_t> group_of_;  // by task
+  std::vector<uint32_t> route_of_;  // by path: the one that its flows take now
+  std::unordered_map<uint32_t, std::vector<uint32_t>> tasks_of_path_;  // of those that change
   std::vector<uint32_t> waits_for_;   // by task: tasks that have to end before it
   std::vector<uint32_t> dependents_;  // of task t: from first_dependent_[t] to [t + 1]
   std::vector<uint32_t> first_dependent_;

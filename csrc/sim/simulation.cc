@@ -122,6 +122,18 @@ Status Simulation::change_capacity(int64_t link, double time_s, double capacity,
   return {};
 }
 
+Status Simulation::change_path(const std::vector<int64_t>& path, double time_s,
+                               const std::vector<int64_t>& other) {
+  const std::string who = "the change of a path";
+  for (const auto* links : {&path, &other}) {
+    DMLCOMM_RETURN_IF_ERROR(check_path(who, *links, capacities_.size()));
+    if (links->empty()) return invalid(who, " from or to one without links: give it some");
+  }
+  DMLCOMM_RETURN_IF_ERROR(check_amount(who, "time", time_s, "seconds"));
+  reroutes_.push_back({time_s, path_id(path), path_id(other)});
+  return {};
+}
+
 Result<Outcome> Simulation::run(const std::function<bool(size_t num_ended)>& may_go_on,
                                 double resolution_s) const {
   DMLCOMM_RETURN_IF_ERROR(check_amount("the run", "resolution", resolution_s, "seconds"));

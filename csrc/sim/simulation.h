@@ -58,6 +58,10 @@ class Simulation {
   Result<TaskId> add_compute(const ComputeSpec& spec);
   // The link carries nothing from `time_s` on for `dark_s`, and has the capacity after that.
   Status change_capacity(int64_t link, double time_s, double capacity, double dark_s);
+  // From `time_s` on the flows that were added with `path` take `other`, also those under way, with
+  // what is left of them. Both have links. A flow keeps the latencies of `path`.
+  Status change_path(const std::vector<int64_t>& path, double time_s,
+                     const std::vector<int64_t>& other);
 
   size_t num_tasks() const { return tasks_.size(); }
   size_t num_links() const { return capacities_.size(); }
@@ -95,6 +99,10 @@ class Simulation {
     uint32_t link;
     double capacity;
   };
+  struct Reroute {
+    double time_s;
+    uint32_t path, other;  // in paths_
+  };
 
   std::string name(TaskId task) const;
   Status check_start(const std::string& who, double start_s, const std::vector<TaskId>& after,
@@ -110,6 +118,7 @@ class Simulation {
   std::vector<Task> tasks_;
   std::vector<TaskId> after_;
   std::vector<Change> changes_;
+  std::vector<Reroute> reroutes_;
 };
 
 }  // namespace dmlcomm::sim

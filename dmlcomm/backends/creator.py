@@ -1,6 +1,7 @@
 """Makes dmlcomm's backend for a process group of torch.distributed."""
 
 import atexit
+from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -45,13 +46,15 @@ def create(options: Any, pg_options: Any = None) -> Any:
     _record_calls(extension)
     setting = str(_core.config()["algorithm"])
     algorithm = _core.without_parameter_servers(setting)
+    plan = _plan_file()
+    by_plan = not setting and plan.file is not None and bool(plan.file.servers)
     servers = None
-    if algorithm != setting:
+    if algorithm != setting or by_plan:
         from dmlcomm.backends import server_all_reduce  # with gRPC, which others need not load
 
         servers = server_all_reduce.for_group(options)
     try:
-        return _create(extension, options, algorithm, servers)
+        return _create(extension, options, algorithm, servers, plan)
     except BaseException:
         if servers is not None:
             servers.close()
@@ -66,9 +69,11 @@ def _record_calls(extension: ModuleType) -> None:
         self_recording.add(NAME)
 
 
-def _create(extension: ModuleType, options: Any, algorithm: str, servers: Any) -> Any:
+def _create(
+    extension: ModuleType, options: Any, algorithm: str, servers: Any, plan: "_Plan"
+) -> Any:
     candidates, problem = _candidates()
-    network, choices = _agree(options, candidates)
+    network, choices = _agree(options, candidates, plan)
     address_of = {rail.interface: rail.address for rail in candidates}
     try:
         return extension.create(
@@ -102,10 +107,10 @@ def _candidates() -> tuple[tuple[Rail, ...], Exception | None]:
         return (), error
 
 
-def _agree(options: Any, candidates: tuple[Rail, ...]) -> tuple[NetworkMap, str]:
+def _agree(options: Any, candidates: tuple[Rail, ...], plan: "_Plan") -> tuple[NetworkMap, str]:
     """How the hosts are connected, and what a plan file chooses. Raises CommError."""
     is_whole_job = _is_whole_job(options)
-    planned, problem = _plan_file()
+    planned = plan.file
     try:
         network = agree(
             options.store,
@@ -115,7 +120,7 @@ def _agree(options: Any, candidates: tuple[Rail, ...]) -> tuple[NetworkMap, str]
             candidates,
             is_whole_job,
             planned.fingerprint if planned else "",
-            problem,
+            plan.problem,
         )
     except TopologyError as error:
         raise errors.CommError(f"invalid_argument: {error}") from error
@@ -140,17 +145,24 @@ def _is_whole_job(options: Any) -> bool:
     return not ranks or len(ranks) == dist.get_world_size()
 
 
-def _plan_file() -> "tuple[PlanFile | None, str]":
+@dataclass(frozen=True)
+class _Plan:
     """What ``DMLCOMM_PLAN`` names, and why it cannot be used."""
+
+    file: "PlanFile | None" = None
+    problem: str = ""
+
+
+def _plan_file() -> _Plan:
     path = str(_core.config()["plan"])
     if not path:
-        return None, ""
+        return _Plan()
     from dmlcomm.planning import plan_file  # with yaml, which most jobs do without
 
     try:
-        return plan_file.load(path), ""
+        return _Plan(plan_file.load(path))
     except ValueError as error:
-        return None, f"DMLCOMM_PLAN: {error}"
+        return _Plan(problem=f"DMLCOMM_PLAN: {error}")
 
 
 def _extension() -> ModuleType:

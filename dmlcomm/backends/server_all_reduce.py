@@ -81,7 +81,8 @@ def for_group(options: Any) -> "ServerAllReduce | None":
         PsError: they do not answer, or do not let this rank in.
     """
     config = _core.config()
-    setting = f"DMLCOMM_ALGORITHM={config['algorithm']}"
+    algorithm = str(config["algorithm"])
+    setting = f"DMLCOMM_ALGORITHM={algorithm}" if algorithm else f"DMLCOMM_PLAN={config['plan']}"
     if options.global_ranks_in_group:
         _mention_other_groups(setting)
         return None
@@ -90,7 +91,7 @@ def for_group(options: Any) -> "ServerAllReduce | None":
         raise errors.CommError(
             f"invalid_argument: rank {options.group_rank}: {setting} needs parameter servers, and "
             f"DMLCOMM_PS_SERVERS is not set: set it to host:port,host:port, or start with `dmlcomm "
-            f"run --servers N -- COMMAND`, or unset DMLCOMM_ALGORITHM"
+            f"run --servers N -- COMMAND`, or unset {setting.partition('=')[0]}"
         )
     timeout_s = options.timeout.total_seconds()
     client = Client(

@@ -92,7 +92,10 @@ def run(
         list[str] | None, typer.Option("--env", "-e", help="NAME=VALUE for every rank.")
     ] = None,
     on: Annotated[
-        str, typer.Option(help="The hosts that take part, as 'worker*'; ranks count through them.")
+        str,
+        typer.Option(
+            help="The hosts that take part, as 'worker*' or host0,host3; ranks count through them."
+        ),
     ] = "*",
     linger: Annotated[
         float, typer.Option(min=0, help="Seconds for the other ranks after the first failure.")

@@ -73,15 +73,19 @@ _PIPES: dict[str, Any] = {
 }
 
 
-def _chosen(graph: nx.Graph, pattern: str) -> list[str]:
+def _chosen(graph: nx.Graph, patterns: str) -> list[str]:
+    """By number. ``patterns``: a comma list, each for a host or more."""
     names = topology.hosts(graph)
-    found = [name for name in names if fnmatch.fnmatchcase(name, pattern)]
-    if not found:
-        raise LabError(
-            f'no host of {graph.graph["spec"]} is called "{pattern}": there are {names[0]} to '
-            f"{names[-1]}"
-        )
-    return found
+    found: set[str] = set()
+    for pattern in patterns.split(","):
+        named = fnmatch.filter(names, pattern)
+        if not named:
+            raise LabError(
+                f'no host of {graph.graph["spec"]} is called "{pattern}": there are {names[0]} to '
+                f"{names[-1]}"
+            )
+        found.update(named)
+    return [name for name in names if name in found]
 
 
 def _starts(

@@ -13,6 +13,9 @@
       all_reduce:
         0: recursive_doubling
         65536: bml_ring
+    servers: [0, 8]          # may be there: all_reduce goes to parameter servers of these hosts
+    tree: binary             # of proxies: direct for none, else as `dmlcomm proxy serve --tree`
+    racks: [a, a, b]         # by host, the name of its switch
 
 Sizes are bytes of the vector, or of all ranks' pieces together, and begin at 0. Everything
 else is an error that names the file and the line.
@@ -29,7 +32,11 @@ from dmlcomm import _core
 from dmlcomm.planning.network import PlanError
 
 VERSION = 1
-_KEYS = ("plan", "hosts", "ranks_per_host", "grid", "prices", "algorithms")
+_NEEDED = ("plan", "hosts", "ranks_per_host", "grid", "algorithms")
+_KEYS = (*_NEEDED, "prices", "servers", "tree", "racks")
+# Workers talk to servers.
+DIRECT = "direct"
+TREES = (DIRECT, "flat", "binary", "rack", "chain")
 
 
 @dataclass(frozen=True)
@@ -39,6 +46,9 @@ class PlanFile:
     Attributes:
         algorithms: operation -> first bytes -> name.
         prices: those that the choice was made with.
+        servers: hosts with a parameter server, in order; with some, all_reduce goes to them.
+        tree: of their proxies, of `TREES`.
+        racks: by host, the name of its switch; none where there is one.
     """
 
     hosts: int
@@ -46,6 +56,9 @@ class PlanFile:
     grid: tuple[int, ...]
     algorithms: dict[str, dict[int, str]]
     prices: dict[str, Any] = field(default_factory=dict)
+    servers: tuple[int, ...] = ()
+    tree: str = DIRECT
+    racks: tuple[str, ...] = ()
 
     @property
     def choices(self) -> str:
@@ -60,7 +73,23 @@ class PlanFile:
     def fingerprint(self) -> str:
         """The same text for plans that do the same."""
         text = f"{self.hosts} {self.ranks_per_host} {self.grid} {self.choices}"
+        if self.servers:
+            text += f" {self.servers} {self.tree} {self.racks}"
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def server_at(self, host: int) -> int | None:
+        """Which server a host has, or None. Raises PlanError for a host that there is not."""
+        self._check(host)
+        return self.servers.index(host) if host in self.servers else None
+
+    def rack_of(self, host: int) -> str:
+        """Raises PlanError for a host that there is not."""
+        self._check(host)
+        return self.racks[host] if self.racks else ""
+
+    def _check(self, host: int) -> None:
+        if not 0 <= host < self.hosts:
+            raise PlanError(f"host {host}: the plan is for hosts 0 to {self.hosts - 1}")
 
     def fits(self, grid: tuple[int, ...], host_of_rank: tuple[int, ...]) -> bool:
         """Whether it is for these hosts. A grid of one level is a flat network."""
@@ -83,6 +112,8 @@ def write(plan: PlanFile, path: str) -> None:
         "prices": plan.prices,
         "algorithms": plan.algorithms,
     }
+    if plan.servers:
+        values |= {"servers": list(plan.servers), "tree": plan.tree, "racks": list(plan.racks)}
     try:
         Path(path).write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
     except OSError as error:
@@ -107,17 +138,41 @@ def parse(text: str, path: str) -> PlanFile:
     for name, (key, _) in values.items():
         if name not in _KEYS:
             raise _error(path, key, f"unknown key {name}; expected of {', '.join(_KEYS)}")
-    for name in _KEYS:
-        if name not in values and name != "prices":
+    for name in _NEEDED:
+        if name not in values:
             raise PlanError(f"{path}:1: the key {name} is missing")
     if (version := _number(values["plan"][1], path)) != VERSION:
         raise _error(path, values["plan"][1], f"version {version}, expected {VERSION}")
+    hosts = _number(values["hosts"][1], path)
     return PlanFile(
-        hosts=_number(values["hosts"][1], path),
+        hosts=hosts,
         ranks_per_host=_number(values["ranks_per_host"][1], path),
         grid=_grid(values["grid"][1], path),
         algorithms=_algorithms(values["algorithms"][1], path),
+        **_of_servers({name: value for name, (_, value) in values.items()}, hosts, path),
     )
+
+
+def _of_servers(values: dict[str, Any], hosts: int, path: str) -> dict[str, Any]:
+    """The keys that a plan with parameter servers has."""
+    found: dict[str, Any] = {}
+    if "servers" in values:
+        node = values["servers"]
+        found["servers"] = tuple(_number(item, path) for item in _list(node, path, "servers"))
+        if len(set(found["servers"])) < len(found["servers"]) or any(
+            host >= hosts for host in found["servers"]
+        ):
+            raise _error(path, node, f"servers: expected hosts from 0 to {hosts - 1}, each once")
+    if "tree" in values:
+        found["tree"] = values["tree"].value
+        if found["tree"] not in TREES:
+            raise _error(path, values["tree"], f"tree: expected of {', '.join(TREES)}")
+    if "racks" in values:
+        racks = tuple(str(item.value) for item in _list(values["racks"], path, "racks"))
+        if len(racks) not in (0, hosts):
+            raise _error(path, values["racks"], f"racks: {len(racks)} names, expected {hosts}")
+        found["racks"] = racks
+    return found
 
 
 def _error(path: str, node: Any, what: str) -> PlanError:
@@ -152,6 +207,14 @@ def _grid(node: Any, path: str) -> tuple[int, ...]:
     if not isinstance(node, yaml.SequenceNode):
         raise _error(path, node, "grid: expected a list of numbers, level 0 first: [4, 3]")
     return tuple(_number(item, path) for item in node.value)
+
+
+def _list(node: Any, path: str, name: str) -> list[Any]:
+    if not isinstance(node, yaml.SequenceNode) or not all(
+        isinstance(item, yaml.ScalarNode) for item in node.value
+    ):
+        raise _error(path, node, f"{name}: expected a list, with one entry per host that it names")
+    return list(node.value)
 
 
 def _algorithms(node: Any, path: str) -> dict[str, dict[int, str]]:

@@ -26,6 +26,12 @@ def serve(
         str, typer.Option(help="auto, flat, binary, rack or chain; one for all proxies of a job.")
     ] = "auto",
     rack: Annotated[str, typer.Option(help="Name of the switch of this host.")] = "",
+    plan: Annotated[
+        str, typer.Option(help="A plan file: --tree, and with --host the rack, are those of it.")
+    ] = "",
+    host: Annotated[
+        int | None, typer.Option(help="Of --plan, the number of this host, from 0.")
+    ] = None,
     user: Annotated[
         list[int] | None,
         typer.Option(help="Number of a user who may attach, too; as often as needed."),
@@ -50,6 +56,8 @@ def serve(
 
     get_logger().setLevel(log_level.upper())
     try:
+        if plan:
+            tree, rack = _of_plan(plan, host)
         options = ProxyOptions(
             socket=socket or _own_default(),
             shape=tree,
@@ -120,6 +128,18 @@ def _branches(parents: list[int], node: int, indent: str) -> list[str]:
         lines.append(f"{indent}{'`-- ' if is_last else '|-- '}proxy {child}")
         lines += _branches(parents, child, indent + ("    " if is_last else "|   "))
     return lines
+
+
+def _of_plan(path: str, host: int | None) -> tuple[str, str]:
+    """Tree and rack. Raises ValueError."""
+    from dmlcomm.planning import plan_file
+
+    if host is None:
+        raise ValueError("--plan needs --host, the number of this host in the plan, from 0")
+    plan = plan_file.load(path)
+    if plan.tree == plan_file.DIRECT:
+        raise ValueError(f"{path} has no tree of proxies: workers talk to the servers")
+    return plan.tree, plan.rack_of(host)
 
 
 def _own_default() -> str:

@@ -57,6 +57,21 @@ WindowMb = Annotated[
 Insecure = Annotated[
     bool, typer.Option("--insecure", help="Listen beyond loopback though anybody may join.")
 ]
+Index = Annotated[
+    int | None,
+    typer.Option(help="Which of them this is; default: the one with the address of --listen."),
+]
+MetricsPort = Annotated[
+    int | None, typer.Option(help="Of the Prometheus endpoint; 0 takes a free one.")
+]
+PlanPath = Annotated[
+    str,
+    typer.Option(help="A plan file, which says how many servers there are, and on which hosts."),
+]
+PlanHost = Annotated[
+    int | None,
+    typer.Option(help="Of --plan, the number of this host; without a server there it ends."),
+]
 RuleName = Annotated[str | None, typer.Option(help="MODULE:FUNCTION, for models with rule python.")]
 
 
@@ -69,10 +84,9 @@ def serve(
     servers: Annotated[
         str, typer.Option(help="How many servers the job has, or their addresses in order.")
     ] = "1",
-    index: Annotated[
-        int | None,
-        typer.Option(help="Which of them this is; default: the one with the address of --listen."),
-    ] = None,
+    index: Index = None,
+    plan: PlanPath = "",
+    host: PlanHost = None,
     replicas: Replicas = 0,
     token: Token = None,
     token_file: TokenFile = None,
@@ -82,9 +96,7 @@ def serve(
     allow_mixed_clocks: AllowMixedClocks = False,
     rejoin_timeout: RejoinTimeout = 60.0,
     window_mb: WindowMb = None,
-    metrics_port: Annotated[
-        int | None, typer.Option(help="Of the Prometheus endpoint; 0 takes a free one.")
-    ] = None,
+    metrics_port: MetricsPort = None,
     rule: RuleName = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
@@ -94,8 +106,7 @@ def serve(
     until_eof: Annotated[bool, typer.Option("--until-eof", hidden=True)] = False,
 ) -> None:
     """Run one server until SIGTERM or SIGINT. Prints one line when it listens."""
-    # First of all: a signal that comes while the server starts ends it cleanly, too.
-    stop = StopSignals()
+    stop = StopSignals()  # first of all, for signals that come while the server starts
     if until_eof:
         stop.also_when_stdin_ends()
     from dmlcomm import _core, errors
@@ -105,7 +116,11 @@ def serve(
     get_logger().setLevel(log_level.upper())
     try:
         config = _core.config()
-        num_servers, own_index = _place(servers, listen, index)
+        placed = _place_of_plan(plan, host) if plan else _place(servers, listen, index)
+        if placed is None:
+            print(f"dmlcomm ps: host {host} has no server in {plan}", flush=True)
+            return
+        num_servers, own_index = placed
         options = ServerOptions(
             listen=listen,
             index=own_index,
@@ -126,8 +141,8 @@ def serve(
         )
         with Server(options) as server:
             metrics = f", metrics on port {server.metrics_port}" if server.metrics_port else ""
-            place = f"server {own_index} of {num_servers}"
-            print(f"dmlcomm ps: {place} listens on {server.address}{metrics}", flush=True)
+            listens = f"listens on {server.address}{metrics}"
+            print(f"dmlcomm ps: server {own_index} of {num_servers} {listens}", flush=True)
             stop.wait()
     except (ValueError, OSError, errors.PsError) as error:
         fail(error)
@@ -227,6 +242,17 @@ def _place(servers: str, listen: str, index: int | None) -> tuple[int, int]:
             raise ValueError(f"--listen {listen} is not of --servers {servers}; say which: --index")
         index = addresses.index(parse_address(listen))
     return len(addresses), index
+
+
+def _place_of_plan(path: str, host: int | None) -> tuple[int, int] | None:
+    """As `_place`; None for a host without a server. Raises ValueError."""
+    from dmlcomm.planning import plan_file
+
+    if host is None:
+        raise ValueError("--plan needs --host, the number of this host in the plan, from 0")
+    plan = plan_file.load(path)
+    index = plan.server_at(host)
+    return None if index is None else (len(plan.servers), index)
 
 
 def _token(token: str | None, file: Path | None, configured: str) -> str:

@@ -144,6 +144,21 @@ class Simulation:
         self._check_idle()
         self._core.change_capacity(link, time_s, capacity, dark_s)
 
+    def change_path(self, path: Sequence[int], time_s: float, other: Sequence[int]) -> None:
+        """Flows get another path while they are on their way, as when a circuit is moved.
+
+        Args:
+            path: as flows were added with. One that was changed before is changed again.
+            time_s: when; flows that are under way then go on with what is left of them.
+            other: the links that they pass from then on. They keep the latencies of ``path``.
+
+        Raises:
+            ValueError: a number is out of its range, or there are no links.
+            RuntimeError: a run is under way.
+        """
+        self._check_idle()
+        self._core.change_path(path, time_s, other)
+
     def _check_idle(self) -> None:
         if self._num_runs:
             raise RuntimeError(

@@ -1,10 +1,11 @@
 """The network of a scenario as links: what NICs, ranks' memories and switches carry."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from dmlcomm.planning.network import PlannedNetwork
 from dmlcomm.simulate.psnet import Psnet
+from dmlcomm.simulate.sip import Sip
 from dmlcomm.simulate.trunks import Trunks
 
 Hop = tuple[int, int, int | None]
@@ -31,7 +32,10 @@ class Fabric:
     """
 
     def __init__(
-        self, network: PlannedNetwork, trunks: Trunks | None = None, psnet: Psnet | None = None
+        self,
+        network: PlannedNetwork,
+        trunks: Trunks | Sip | None = None,
+        psnet: Psnet | None = None,
     ) -> None:
         self.network = network
         self._trunks = trunks
@@ -84,6 +88,15 @@ class Fabric:
     def trunk_link(self, trunk: int) -> int:
         """What a trunk carries, by its place in ``trunks``."""
         return self._first_trunk + trunk
+
+    def move(self, circuits: Mapping[str, str]) -> list[int]:
+        """Moves circuits of a sip or psnet, and gives the links of those above ToRs."""
+        above = self._trunks or self._psnet
+        assert isinstance(above, Sip | Psnet)
+        above.move(circuits)
+        if isinstance(above, Psnet):
+            return []
+        return [self.trunk_link(trunk) for place in circuits for trunk in above.trunks_of(place)]
 
     def path(
         self, hops: Iterable[Hop], sender: int, receiver: int, connection: Sequence[int]

@@ -9,7 +9,9 @@ Source: "PSNet" (JNCA 2020), sections 3.1 and 4.1.
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+import networkx as nx
 
 from dmlcomm.errors import LabError
 from dmlcomm.simulate.trunks import Trunk
@@ -39,11 +41,13 @@ class Psnet:
         self.workers: list[int] = []
         self.nics: list[list[float]] = []
         self.trunks: list[Trunk] = []
+        self._graphs: list[nx.Graph] = []
         self._module_of: list[int] = []
         self._tor_of: list[int | None] = []  # None for servers, which are at all
         joins = []
         for module, part in enumerate(text.removeprefix(PREFIX).split("+")):
             graph = build(PREFIX + part, [Shape(round(rate_bps))])
+            self._graphs.append(graph)
             servers = set(topology.hosts_of_role(graph, SERVER))
             for host in topology.hosts(graph):
                 links = topology.links_of(graph, host)
@@ -65,6 +69,18 @@ class Psnet:
         for a, b in itertools.permutations(range(len(joins)), 2):
             self.trunks.append(Trunk(f"module {a} to {b}", tors * of_server))
         self._number = {trunk.name: number for number, trunk in enumerate(self.trunks)}
+
+    @property
+    def graph(self) -> nx.Graph | None:
+        """As the lab has it; None for several modules."""
+        return self._graphs[0] if len(self._graphs) == 1 else None
+
+    def move(self, moves: Mapping[str, str]) -> None:
+        """Brings workers of a single module to other ToRs: {"worker3": "tor1"}. Raises LabError."""
+        graph = self._graphs[0]
+        for place, target in moves.items():
+            link = topology.move_link(graph, topology.find_circuit(graph, place), target)
+            self._tor_of[topology.hosts(graph).index(link.a.node)] = link.level
 
     def way(self, sender: int, receiver: int) -> tuple[int, list[int], int]:
         """The NIC that a message leaves by, the trunks that it passes, the NIC that it arrives at.

@@ -7,9 +7,12 @@ message. A pull comes down the same tree. Without a tree every worker is a child
 A node sends a message on while it still receives it, chunk by chunk; with chunks as small as can
 be, all messages of a tree have one rate, that of its slowest link (`STREAM`).
 
+A server answers when it has all pushes; or piece by piece, as dmlcomm's do in a push_pull.
+
 Source: "Optimizing Network Performance in Distributed Machine Learning" (HotCloud 2015).
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from random import Random
 
@@ -25,6 +28,11 @@ STREAM = 0
 # workers have as much to do; or has workers in an order of its own; or all are alike.
 ROTATED, RANDOM, SAME = "rotated", "random", "same"
 ORDERS = (ROTATED, RANDOM, SAME)
+# When a server answers pulls: when it has all that is pushed; or each piece when it has that.
+WHOLE, PIECES = "whole", "pieces"
+ANSWERS = (WHOLE, PIECES)
+# A server's part of a model is cut into 64 pieces, but no smaller and no larger ones.
+NUM_PIECES, LEAST_PIECE_BYTES, MOST_PIECE_BYTES = 64, 256 << 10, 1 << 20
 # Children of a node that is the aggregator of its rack, in other racks, and of the server.
 DEGREE_OF_RACKS = 7
 
@@ -77,6 +85,12 @@ def _heap(order: Sequence[int], degree: int, num_workers: int) -> list[int | Non
     return above
 
 
+def num_pieces(message_bytes: float) -> int:
+    """Of a server's part of a model."""
+    piece_bytes = min(max(message_bytes / NUM_PIECES, LEAST_PIECE_BYTES), MOST_PIECE_BYTES)
+    return max(1, math.ceil(message_bytes / piece_bytes))
+
+
 class Traffic:
     """Adds the tasks of a job, step by step.
 
@@ -85,6 +99,7 @@ class Traffic:
         staleness: a worker goes on when the weights have all pushes but those of so many last
             steps, and its own.
         num_chunks: of a message; `STREAM` for chunks as small as can be.
+        answer: of `ANSWERS`; with `PIECES`, chunks are the pieces.
         send: (server, edges that it passes at once, tasks that it comes after) adds a chunk, and
             gives its task.
         join: adds a task without duration that comes after others.
@@ -95,6 +110,7 @@ class Traffic:
         parents: Sequence[Sequence[int | None]],
         staleness: int,
         num_chunks: int,
+        answer: str,
         send: Callable[[int, Sequence[Edge], Sequence[int]], int],
         join: Callable[[Sequence[int]], int],
     ) -> None:
@@ -102,50 +118,67 @@ class Traffic:
         self._orders = [_from_the_root(above) for above in parents]
         self._staleness = staleness
         self._num_chunks = num_chunks
+        self._answer = answer
         self._send = send
         self._join = join
-        self._complete: list[list[int]] = []  # by step and server: all pushes have arrived
+        # By step, server and chunk: what a pull waits for.
+        self._complete: list[list[list[int]]] = []
 
     def add_step(self, computed: Sequence[int]) -> list[int]:
         """The tasks after which workers have their weights. ``computed``: by worker, a task."""
         arrived = [self._push(server, computed) for server in range(len(self._parents))]
-        self._complete.append([self._join(pushes) for pushes, _ in arrived])
+        self._complete.append([self._answers(pushes) for pushes, _ in arrived])
         step = len(self._complete) - 1 - self._staleness
         pulled: list[list[int]] = [[] for _ in computed]
         for server, (_, own) in enumerate(arrived):
-            complete = [self._complete[step][server]] if step >= 0 else []
+            complete = self._complete[step][server] if step >= 0 else []
             for worker, task in enumerate(self._pull(server, complete, own)):
                 pulled[worker].append(task)
         return [self._join(tasks) for tasks in pulled]
 
-    def _push(self, server: int, computed: Sequence[int]) -> tuple[list[int], list[int]]:
-        """The messages that the server gets; and by worker, the one that it sends."""
+    def _answers(self, pushes: Sequence[Sequence[int]]) -> list[int]:
+        """By chunk, when a server answers. ``pushes``: the chunks of each message to it."""
+        if self._answer == PIECES:
+            return [self._join(chunks) for chunks in zip(*pushes, strict=True)]
+        return [self._join([chunks[-1] for chunks in pushes])] * len(pushes[0])
+
+    def _push(
+        self, server: int, computed: Sequence[int]
+    ) -> tuple[list[list[int]], list[list[int]]]:
+        """The messages that the server gets; and by worker, the one that it sends; as chunks."""
         above = self._parents[server]
         if self._num_chunks == STREAM:
             task = self._send(server, list(enumerate(above)), computed)
-            return [task], [task] * len(computed)
+            return [[task]], [[task]] * len(computed)
         waits = [[[task] for _ in range(self._num_chunks)] for task in computed]
-        last = [-1] * len(computed)
+        messages: list[list[int]] = [[] for _ in computed]
         for worker in reversed(self._orders[server]):
             sent = self._send_in_order(server, (worker, above[worker]), waits[worker])
-            last[worker] = sent[-1]
+            messages[worker] = sent
             if (parent := above[worker]) is not None:
                 for tasks, task in zip(waits[parent], sent, strict=True):
                     tasks.append(task)
-        return [last[worker] for worker, parent in enumerate(above) if parent is None], last
+        roots = [messages[worker] for worker, parent in enumerate(above) if parent is None]
+        return roots, messages
 
-    def _pull(self, server: int, complete: list[int], own: Sequence[int]) -> list[int]:
-        """By worker, the last chunk that it gets."""
+    def _pull(
+        self, server: int, complete: Sequence[int], own: Sequence[Sequence[int]]
+    ) -> list[int]:
+        """By worker, the last chunk that it gets. ``complete``, by chunk, and ``own``, by worker
+        and chunk, are what it waits for."""
         above = self._parents[server]
         if self._num_chunks == STREAM:
             edges = [(parent, worker) for worker, parent in enumerate(above)]
-            after = complete or sorted(set(own))
+            after = complete or sorted({message[-1] for message in own})
             return [self._send(server, edges, after)] * len(above)
         got: list[list[int]] = [[] for _ in own]
         for worker in self._orders[server]:
             parent = above[worker]
-            first = [*complete, own[worker]]
-            waits = [first] * self._num_chunks if parent is None else [[t] for t in got[parent]]
+            waits = [[task] for task in got[parent]] if parent is not None else []
+            if parent is None:
+                pieces = self._answer == PIECES
+                mine = own[worker] if pieces else [own[worker][-1]] * self._num_chunks
+                waits = [[task, *complete[i : i + 1]] for i, task in enumerate(mine)]
             got[worker] = self._send_in_order(server, (parent, worker), waits)
         return [tasks[-1] for tasks in got]
 

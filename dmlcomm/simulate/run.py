@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from dmlcomm import _core
 from dmlcomm.planning.schedules import list_tasks
@@ -10,7 +11,8 @@ from dmlcomm.sim import Outcome, Simulation
 from dmlcomm.simulate import push_pull
 from dmlcomm.simulate.fabric import Fabric, Nic
 from dmlcomm.simulate.fields import ScenarioError
-from dmlcomm.simulate.scenario import Job, RateChange, Scenario
+from dmlcomm.simulate.scenario import Job, Move, RateChange, Scenario
+from dmlcomm.simulate.sip import PREFIX, Sip
 from dmlcomm.simulate.trunks import Trunks
 
 # Of a push_pull, in all steps.
@@ -85,16 +87,27 @@ class Player:
         self._scenario = scenario
         self._random = random.Random(seed)
         tree = scenario.tree
-        trunks = None if tree is None else Trunks(tree, scenario.ecmp, seed)
+        trunks: Trunks | Sip | None = None
+        if tree is not None:
+            is_sip = tree.graph["spec"].startswith(PREFIX)
+            trunks = Sip(tree) if is_sip else Trunks(tree, scenario.ecmp, seed)
         self._fabric = Fabric(scenario.network, trunks, scenario.psnet)
         self._simulation = Simulation(self._fabric.capacities)
         self._lanes: dict[tuple[str, int, int, int], int] = {}
+        self._ways: dict[tuple[int, ...], Callable[[], list[int]]] = {}
         self._jobs = [self._add_job(i, job) for i, job in enumerate(scenario.jobs)]
         self._timeline = nic_timeline(self._fabric, scenario.changes)
         for nic, changes in self._timeline.items():
             for time_s, rate in changes:
                 for link in (self._fabric.out_link(nic), self._fabric.in_link(nic)):
                     self._simulation.change_capacity(link, time_s, rate)
+        for move in scenario.moves:
+            self._move(move)
+
+    @property
+    def fabric(self) -> Fabric:
+        """The network as links."""
+        return self._fabric
 
     @property
     def num_tasks(self) -> int:
@@ -108,6 +121,21 @@ class Player:
             for job, (algorithm, steps) in zip(self._scenario.jobs, self._jobs, strict=True)
         ]
         return Result(outcome.makespan_s, jobs, self._links(outcome), self._trunks(outcome))
+
+    def _move(self, move: Move) -> None:
+        """Messages that are under way take their new paths, too."""
+        for link in self._fabric.move(move.circuits):
+            rate = self._fabric.capacities[link]
+            self._simulation.change_capacity(link, move.at_s, rate, dark_s=move.dark_s)
+        for path, way in self._ways.items():
+            self._simulation.change_path(path, move.at_s, way())
+
+    def _flow(self, way: Callable[[], list[int]], num_bytes: float, **options: Any) -> int:
+        """A flow whose path is what ``way`` says, now and when circuits have been moved."""
+        path = way()
+        if self._scenario.moves and path:
+            self._ways[tuple(path)] = way
+        return self._simulation.flow(path, num_bytes, **options)
 
     def _add_job(self, index: int, job: Job) -> tuple[str, list[tuple[list[int], list[int]]]]:
         """The algorithm; and by step the tasks whose ends are ranks' calls, and their results."""
@@ -138,15 +166,20 @@ class Player:
         trees = [push_pull.parents(job.tree, order, racks) for order in orders]
 
         def send(server: int, edges: Sequence[push_pull.Edge], after: Sequence[int]) -> int:
-            path = [link for edge in edges for link in self._edge_path(index, job, server, edge)]
+            def way() -> list[int]:
+                return [
+                    link for edge in edges for link in self._edge_path(index, job, server, edge)
+                ]
+
             share = job.num_bytes / num_servers / max(1, job.num_chunks)
             priority, weight = job.priority, job.weight
-            return self._simulation.flow(path, share, after=after, priority=priority, weight=weight)
+            return self._flow(way, share, after=after, priority=priority, weight=weight)
 
         def join(after: Sequence[int]) -> int:
             return self._simulation.compute(0, after=after)
 
-        traffic = push_pull.Traffic(trees, job.staleness, job.num_chunks, send, join)
+        options = job.staleness, job.num_chunks, job.answer
+        traffic = push_pull.Traffic(trees, *options, send, join)
         steps: list[push_pull.Step] = []
         for _ in range(job.steps):
             before = steps[-1][1] if steps else None
@@ -193,8 +226,8 @@ class Player:
     def _add_message(self, index: int, job: Job, task: _core.Task, after: list[int]) -> int:
         hops = [(job.hosts[a], job.hosts[b], rail) for a, b, rail in task.hops]
         sender, receiver = (self._global_rank(job, rank) for rank in (task.rank, task.receiver))
-        return self._simulation.flow(
-            self._fabric.path(hops, sender, receiver, (index,)),
+        return self._flow(
+            lambda: self._fabric.path(hops, sender, receiver, (index,)),
             task.bytes,
             after=[self._simulation.compute(task.seconds, after=after)],
             weight=job.weight,
@@ -240,18 +273,23 @@ def nic_timeline(
     moments = []
     for change in changes:
         if change.dark_s:
-            moments.append((change.at_s, change.host, change.rail, 0.0))
-        moments.append((change.at_s + change.dark_s, change.host, change.rail, change.rate_bps))
+            moments.append((change.at_s, change, True))
+        moments.append((change.at_s + change.dark_s, change, False))
+    dark: set[tuple[int, int]] = set()
     rates = {
         (nic.host, rail): fabric.rate_bps(nic.host, rail)
         for nic in fabric.nics
         for rail in nic.rails
     }
     found: dict[int, list[tuple[float, float]]] = {}
-    for time_s, host, rail, rate_bps in sorted(moments, key=lambda moment: moment[0]):
-        rates[host, rail] = rate_bps
-        nic = fabric.nic_index(host, rail)
-        total = sum(rates[host, one] for one in fabric.nics[nic].rails) * network.efficiency
+    for time_s, change, is_dark in sorted(moments, key=lambda moment: moment[0]):
+        place = change.host, change.rail
+        dark = dark | {place} if is_dark else dark - {place}
+        if not is_dark and change.rate_bps is not None:
+            rates[place] = change.rate_bps
+        nic = fabric.nic_index(*place)
+        places = [(change.host, rail) for rail in fabric.nics[nic].rails]
+        total = sum(rates[one] for one in places if one not in dark) * network.efficiency
         found.setdefault(nic, []).append((time_s, total))
     return found
 

@@ -20,9 +20,9 @@ from dmlcomm.units import parse_rate
 NETWORK_KEYS = ("topology", "rate", "ranks_per_host", "mtu", "ecmp", "resolution")
 JOB_KEYS = (
     *("name", "op", "size", "dtype", "algorithm", "compute", "jitter", "steps", "start", "hosts"),
-    *("priority", "weight", "servers", "tree", "tree_order", "chunk", "staleness"),
+    *("priority", "weight", "servers", "tree", "tree_order", "chunk", "answer", "staleness"),
 )
-EVENT_KEYS = ("at", "host", "rail", "rate", "dark")
+EVENT_KEYS = ("at", "host", "rail", "rate", "circuits", "dark")
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class Job:
         tree: of `push_pull.TREES`.
         tree_order: of `push_pull.ORDERS`.
         num_chunks: of a message, or `push_pull.STREAM`.
+        answer: of `push_pull.ANSWERS`.
     """
 
     name: str
@@ -57,28 +58,44 @@ class Job:
     tree: str = push_pull.DIRECT
     tree_order: str = push_pull.ROTATED
     num_chunks: int = 1
+    answer: str = push_pull.WHOLE
     staleness: int = 0
 
 
 @dataclass(frozen=True)
 class RateChange:
-    """A NIC carries nothing for ``dark_s`` from ``at_s`` on, and then has another rate."""
+    """A NIC carries nothing for ``dark_s`` from ``at_s`` on, and then has another rate; None for
+    the one that it had."""
 
     at_s: float
     host: int
     rail: int
-    rate_bps: float
+    rate_bps: float | None
+    dark_s: float
+
+
+@dataclass(frozen=True)
+class Move:
+    """Circuits lead nowhere for ``dark_s`` from ``at_s`` on, and then to other switches.
+
+    Attributes:
+        circuits: as of `Lab.circuit`: a node with one circuit, and the switch it is moved to.
+    """
+
+    at_s: float
+    circuits: dict[str, str]
     dark_s: float
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """A network, its jobs, and the changes of its NICs.
+    """A network, its jobs, and what happens to it.
 
     Attributes:
         network: as ranks see it: a flat one where switches form a tree.
         tree: the switches between its hosts, if some lead to others.
         psnet: its modules, if it is a PSNet.
+        moves: of circuits, by time; the dark time of NICs that move is among the ``changes``.
         ecmp: of `trunks.ECMP`.
         resolution_s: links are shared anew at most once in this time; 0 for at every change.
     """
@@ -90,6 +107,7 @@ class Scenario:
     ecmp: str = trunks.HASH
     resolution_s: float = 0
     psnet: Psnet | None = None
+    moves: tuple[Move, ...] = ()
 
     @property
     def topology(self) -> str:
@@ -117,15 +135,11 @@ def parse(content: Any) -> Scenario:
     for name in names:
         if names.count(name) > 1:
             raise ScenarioError(f'two jobs have the name "{name}": names must differ')
-    changes = [
-        change
-        for i, item in enumerate(fields.items("events"))
-        for change in _changes(item, i, network, psnet)
-    ]
+    changes, moves = _events(fields, network, tree, psnet)
     _check_apart(changes)
     resolution_s = fields.seconds("resolution", 0)
     ecmp = _ecmp(fields, tree)
-    return Scenario(network, tuple(jobs), tuple(changes), tree, ecmp, resolution_s, psnet)
+    return Scenario(network, tuple(jobs), tuple(changes), tree, ecmp, resolution_s, psnet, moves)
 
 
 def _network(fields: Fields) -> tuple[PlannedNetwork, nx.Graph | None, Psnet | None]:
@@ -157,7 +171,8 @@ def _ecmp(fields: Fields, tree: nx.Graph | None) -> str:
     found = str(fields.get("ecmp", trunks.HASH))
     if found not in trunks.ECMP:
         raise ScenarioError(f'"ecmp" is {found}: expected {" or ".join(trunks.ECMP)}')
-    if tree is None and "ecmp" in fields:
+    has_choices = tree is not None and tree.graph["spec"].startswith(trunks.SEVERAL_WAYS)
+    if not has_choices and "ecmp" in fields:
         raise ScenarioError('"ecmp" is for a fattree or clos: elsewhere no switch has a choice')
     return found
 
@@ -231,7 +246,7 @@ def _hosts(fields: Fields, key: str, network: PlannedNetwork, least: int) -> lis
 def _of_servers(fields: Fields, op: str, network: PlannedNetwork, num_bytes: int) -> dict[str, Any]:
     """The fields of a job that a push_pull alone has."""
     if op != push_pull.OPERATION:
-        for key in ("servers", "tree", "tree_order", "chunk", "staleness"):
+        for key in ("servers", "tree", "tree_order", "chunk", "answer", "staleness"):
             if key in fields:
                 raise ScenarioError(f'"{key}" of {fields.where} is for a push_pull, not for {op}')
         return {}
@@ -243,6 +258,7 @@ def _of_servers(fields: Fields, op: str, network: PlannedNetwork, num_bytes: int
         raise ScenarioError(f'"algorithm" of {fields.where}: a push_pull has a "tree" instead')
     servers = tuple(_hosts(fields, "servers", network, 1))
     kind = fields.one_of("tree", push_pull.TREES)
+    answer = fields.one_of("answer", push_pull.ANSWERS)
     staleness = fields.whole("staleness", 0, least=0)
     if staleness and kind != push_pull.DIRECT:
         raise ScenarioError(
@@ -253,13 +269,20 @@ def _of_servers(fields: Fields, op: str, network: PlannedNetwork, num_bytes: int
         "servers": servers,
         "tree": kind,
         "tree_order": fields.one_of("tree_order", push_pull.ORDERS),
-        "num_chunks": _num_chunks(fields, kind, num_bytes / len(servers)),
+        "num_chunks": _num_chunks(fields, kind, answer, num_bytes / len(servers)),
+        "answer": answer,
         "staleness": staleness,
     }
 
 
-def _num_chunks(fields: Fields, kind: str, message_bytes: float) -> int:
-    """Of a message in a tree."""
+def _num_chunks(fields: Fields, kind: str, answer: str, message_bytes: float) -> int:
+    """Of a message."""
+    if answer == push_pull.PIECES:
+        if "chunk" in fields:
+            raise ScenarioError(
+                f'"chunk" of {fields.where}: with the answer pieces, pieces are the chunks'
+            )
+        return push_pull.num_pieces(message_bytes)
     if kind == push_pull.DIRECT:
         if "chunk" in fields:
             raise ScenarioError(
@@ -275,10 +298,54 @@ def _num_chunks(fields: Fields, kind: str, message_bytes: float) -> int:
     return max(1, math.ceil(message_bytes / chunk_bytes))
 
 
-def _changes(
-    content: Any, index: int, network: PlannedNetwork, psnet: Psnet | None
-) -> list[RateChange]:
-    fields = Fields(content, f"event {index}", EVENT_KEYS)
+def _events(
+    fields: Fields, network: PlannedNetwork, tree: nx.Graph | None, psnet: Psnet | None
+) -> tuple[list[RateChange], tuple[Move, ...]]:
+    changes: list[RateChange] = []
+    moves: list[Move] = []
+    graph = tree if psnet is None else psnet.graph
+    for i, item in enumerate(fields.items("events")):
+        event = Fields(item, f"event {i}", EVENT_KEYS)
+        if "circuits" in event:
+            move = _move(event)
+            moves.append(move)
+            changes += _dark_nics(move, event.where, graph)
+        else:
+            changes += _changes(event, network, psnet)
+    return changes, tuple(sorted(moves, key=lambda move: move.at_s))
+
+
+def _move(fields: Fields) -> Move:
+    circuits = fields.get("circuits", None)
+    if not isinstance(circuits, dict) or not circuits:
+        raise ScenarioError(
+            f'"circuits" of {fields.where}: expected what is moved where, as {{host8: tor2}}'
+        )
+    for key in ("host", "rail", "rate"):
+        if key in fields:
+            raise ScenarioError(f'{fields.where} moves "circuits": it has no "{key}"')
+    names = {str(place): str(target) for place, target in circuits.items()}
+    return Move(fields.seconds("at"), names, fields.seconds("dark", 0))
+
+
+def _dark_nics(move: Move, where: str, graph: nx.Graph | None) -> list[RateChange]:
+    """Of the hosts that are moved. Raises ScenarioError for circuits that there are not."""
+    if graph is None:
+        raise ScenarioError(f'"circuits" of {where}: only a psnet of one module or a sip has some')
+    hosts = topology.hosts(graph)
+    found = []
+    for place, target in move.circuits.items():
+        try:
+            near = topology.find_circuit(graph, place).a.node
+            topology.move_link(graph.copy(), topology.find_circuit(graph, place), target)
+        except LabError as error:
+            raise ScenarioError(f'"circuits" of {where}: {error}') from error
+        if near in hosts:
+            found.append(RateChange(move.at_s, hosts.index(near), 0, None, move.dark_s))
+    return found
+
+
+def _changes(fields: Fields, network: PlannedNetwork, psnet: Psnet | None) -> list[RateChange]:
     host = fields.get("host", None)
     hosts = list(range(network.num_hosts)) if host == "all" else [host]
     for one in hosts:

@@ -13,7 +13,8 @@ from dmlcomm.topology.builders import LEVEL_OF_CORE, build
 from dmlcomm.topology.graph import NodeKind
 from dmlcomm.topology.shape import Shape
 
-TREES = ("fattree:", "clos:")
+SEVERAL_WAYS = ("fattree:", "clos:")
+TREES = (*SEVERAL_WAYS, "sip:")
 
 # How a switch chooses among links to equally good switches: one for all packets of a connection, or
 # each packet takes the next.

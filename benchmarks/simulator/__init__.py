@@ -1,0 +1,1 @@
+"""Scenarios of ``dmlcomm simulate``, played in the lab, too."""

@@ -1,0 +1,1 @@
+"""How to train a model on a cluster: ``dmlcomm strategy`` simulates candidates, and ranks them."""

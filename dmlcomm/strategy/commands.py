@@ -1,0 +1,141 @@
+"""``dmlcomm strategy``: the command line."""
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from dmlcomm import _shell
+from dmlcomm.planning import plan_file
+from dmlcomm.planning.network import PlanError
+from dmlcomm.strategy.candidates import (
+    ALL_REDUCE,
+    SHAPES,
+    Candidate,
+    Outcome,
+    candidates,
+    play,
+    racks_of,
+    ranked,
+)
+from dmlcomm.strategy.request import Request, load
+
+app = _shell.application()
+
+SHOWN = 12
+
+
+@app.command()
+def strategy(
+    file: Annotated[
+        str, typer.Argument(help="Cluster and model, a YAML file.", show_default=False)
+    ],
+    seed: Annotated[int, typer.Option(help="Draws the links that switches choose.")] = 0,
+    output: Annotated[
+        str, typer.Option(help="Write the best as a plan file, for DMLCOMM_PLAN, to this path.")
+    ] = "",
+    as_json: _shell.AsJson = False,
+) -> None:
+    """Which algorithm, or which parameter servers and tree of proxies, a model trains fastest with.
+
+    Simulates a batch with each candidate, from the layers' sizes and computing times.
+    """
+    try:
+        request = load(file)
+        outcomes = _play_all(request, seed)
+        best = ranked(outcomes)
+        if not best:
+            raise PlanError(f"nothing of this can be simulated: {outcomes[0].reason}")
+        if output:
+            plan_file.write(_plan(request, best[0].candidate), output)
+    except ValueError as error:
+        _shell.fail(error)
+    if as_json:
+        print(json.dumps(_as_json(request, outcomes), indent=2))
+        return
+    console = _shell.console()
+    console.print(
+        f"{request.network['topology']}: {len(request.workers)} workers, "
+        f"{len(request.buckets)} buckets; a batch computes {request.compute_s:.4g} s",
+        highlight=False,
+    )
+    console.print(_table(request, best))
+    for one in outcomes:
+        if one.batch_s is None:
+            console.print(f"{one.candidate.name}: {one.reason}", highlight=False)
+
+
+def _play_all(request: Request, seed: int) -> list[Outcome]:
+    """With a progress bar, if somebody looks."""
+    wanted = list(candidates(request))
+    if not sys.stderr.isatty():
+        return [play(request, candidate, seed) for candidate in wanted]
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    shown = track(wanted, "simulating", console=console, transient=True)
+    return [play(request, candidate, seed) for candidate in shown]
+
+
+def _table(request: Request, best: Sequence[Outcome]) -> Table:
+    title = f"The best {SHOWN} of {len(best)} ways" if len(best) > SHOWN else "Ways"
+    found = _shell.new_table(title, "way", "hosts of servers", "batch", "not hidden", "x best")
+    for one in best[:SHOWN]:
+        assert one.batch_s is not None
+        assert best[0].batch_s is not None
+        found.add_row(
+            one.candidate.name,
+            ", ".join(map(str, one.candidate.servers)) or "-",
+            f"{one.batch_s:.4g} s",
+            f"{one.batch_s - request.compute_s:.4g} s",
+            f"{one.batch_s / best[0].batch_s:.3f}",
+        )
+    return found
+
+
+def _as_json(request: Request, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """Times in seconds; the best first, then what cannot be simulated."""
+    unknown = [one for one in outcomes if one.batch_s is None]
+    return {
+        "topology": str(request.network["topology"]),
+        "workers": list(request.workers),
+        "compute_s": request.compute_s,
+        "ways": [
+            {
+                "name": one.candidate.name,
+                "algorithm": one.candidate.algorithm,
+                "servers": list(one.candidate.servers),
+                "tree": SHAPES[one.candidate.tree] if one.candidate.servers else None,
+                "placement": one.candidate.placement or None,
+                "batch_s": one.batch_s,
+                "reason": one.reason or None,
+            }
+            for one in [*ranked(outcomes), *unknown]
+        ],
+    }
+
+
+def _plan(request: Request, candidate: Candidate) -> plan_file.PlanFile:
+    network = request.empty.network
+    if len(request.workers) != network.num_hosts:
+        raise PlanError(
+            f"a plan file is for jobs on all {network.num_hosts} hosts, and this one has "
+            f"{len(request.workers)} workers: leave --output out, or describe these hosts only"
+        )
+    algorithms = {ALL_REDUCE: {0: candidate.algorithm}} if candidate.algorithm else {}
+    of_servers: dict[str, Any] = {}
+    if candidate.servers:
+        racks = tuple(f"rack{rack}" for rack in racks_of(request))
+        of_servers = {"servers": candidate.servers, "tree": SHAPES[candidate.tree], "racks": racks}
+    return plan_file.PlanFile(
+        hosts=network.num_hosts,
+        ranks_per_host=network.ranks_per_host,
+        grid=network.sizes,
+        algorithms=algorithms,
+        prices={"rates_mbit": [round(rate / 1e6, 3) for rate in network.rates_bps]},
+        **of_servers,
+    )

@@ -1,0 +1,192 @@
+"""``dmlcomm strategy``: candidates, their order, plan files, and who loads them."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.distributed as dist
+import yaml
+
+from dmlcomm.planning import plan_file
+from dmlcomm.planning.network import PlanError
+from dmlcomm.simulate.fields import ScenarioError
+from dmlcomm.strategy.candidates import Candidate, candidates, play, ranked
+from dmlcomm.strategy.request import parse
+from helpers import run_ranks
+from helpers.parameter_servers import servers
+
+# 1448 kB take a second.
+RATE = f"{8 * 1514000}bit"
+LAYERS = [
+    {"name": "first", "size": "1448kB", "forward": "100ms", "backward": "200ms"},
+    {"name": "last", "size": "2896kB", "forward": "100ms", "backward": "300ms"},
+]
+FLAT = {"topology": "flat:4,1", "rate": RATE, "layers": LAYERS, "bucket": "1MB"}
+RACKS = FLAT | {"topology": "clos:1x2x2,1x1,r=4x1"}
+
+
+def strategy(*arguments):
+    command = [sys.executable, "-m", "dmlcomm", "strategy", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+def test_buckets_are_ready_as_the_backward_pass_goes():
+    request = parse(FLAT)
+    assert [bucket.num_bytes for bucket in request.buckets] == [2_896_000, 1_448_000]
+    assert [bucket.ready_s for bucket in request.buckets] == pytest.approx([0.5, 0.7])
+    assert request.compute_s == pytest.approx(0.7)
+    (whole,) = parse(FLAT | {"bucket": "1GB"}).buckets
+    assert (whole.num_bytes, whole.ready_s) == (4_344_000, pytest.approx(0.7))
+
+
+def test_a_batch_ends_with_its_last_bucket():
+    request = parse(FLAT)
+    # A ring of four moves 1.5 times the bytes: 3 s and 1.5 s, one after the other from 0.5 s on.
+    ring = play(request, Candidate(algorithm="ring"), seed=0)
+    assert ring.batch_s == pytest.approx(0.5 + 4.5, rel=0.01)
+    # In the middle of a chain of proxies a NIC receives pushes from below, and weights from above;
+    # pieces need some time for their way.
+    chain = play(request, Candidate(servers=(0,), tree="chain"), seed=0)
+    assert 0.5 + 6 < chain.batch_s < 0.5 + 6 + 1.5
+    impossible = play(request, Candidate(algorithm="bml"), seed=0)
+    assert impossible.batch_s is None
+    assert "bml" in impossible.reason
+
+
+def test_candidates_differ_in_algorithm_servers_placement_and_tree():
+    found = list(candidates(parse(RACKS | {"num_servers": [1, 2]})))
+    assert {one.algorithm for one in found} >= {"", "ring", "direct"}
+    two = {(one.placement, one.servers) for one in found if len(one.servers) == 2}
+    assert two == {("spread", (0, 2)), ("packed", (0, 1))}
+    assert {one.tree for one in found if one.servers} == {"direct", "binary", "flat_rack", "chain"}
+    assert all("rack" not in one.tree for one in candidates(parse(FLAT)))
+    on_some = list(candidates(parse(RACKS | {"server_hosts": [3], "workers": ["0-2"]})))
+    assert {one.servers for one in on_some} == {(), (3,)}
+    on_a_grid = candidates(parse(FLAT | {"topology": "bcube:2,2"}))
+    assert all(not one.servers for one in on_a_grid)
+
+
+def test_slow_uplinks_make_what_crosses_them_once_best():
+    outcomes = [play(parse(RACKS), one, 0) for one in candidates(parse(RACKS))]
+    order = ranked(outcomes)
+    assert [one.batch_s for one in order if one.batch_s > 1.01 * order[0].batch_s] == sorted(
+        one.batch_s for one in order if one.batch_s > 1.01 * order[0].batch_s
+    )
+    direct = min(
+        one.batch_s for one in order if one.candidate.tree == "direct" and one.candidate.servers
+    )
+    rack = min(one.batch_s for one in order if one.candidate.tree == "flat_rack")
+    assert rack < 0.8 * direct
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"layers": []}, r'"layers" of the file: expected a list of one or more'),
+        ({"layers": [{"forward": "1ms"}]}, r'expected a "size" of one at least'),
+        ({"layers": [{"weight": 1}]}, r'layer 0 has no "weight": expected name, size'),
+        ({"workers": [0]}, r'"workers" of the file: expected a list of two hosts or more'),
+        ({"server_hosts": [9]}, r'"server_hosts" of the file: expected numbers from 0 to 3'),
+        ({"topology": "psnet:2,6,3"}, r"a PSNet has parameter servers"),
+    ],
+)
+def test_a_wrong_entry_is_named(change, message):
+    with pytest.raises(ScenarioError, match=message):
+        parse(FLAT | change)
+
+
+def test_the_command_ranks_and_writes_a_plan(tmp_path):
+    file, output = tmp_path / "model.yaml", tmp_path / "plan.yaml"
+    file.write_text(yaml.safe_dump(RACKS | {"num_servers": [1, 4]}))
+    shown = strategy(file, "--output", output)
+    assert shown.returncode == 0, shown.stderr
+    told = json.loads(strategy(file, "--json").stdout)
+    times = [way["batch_s"] for way in told["ways"]]
+    assert times[0] <= 1.01 * min(times)
+    plan = plan_file.load(str(output))
+    assert (plan.hosts, plan.grid) == (4, ())
+    assert list(plan.servers) == told["ways"][0]["servers"]
+    file.write_text(yaml.safe_dump(RACKS | {"workers": [0, 1]}))
+    refused = strategy(file, "--output", output)
+    assert refused.returncode == 1
+    assert "this one has 2 workers" in " ".join(refused.stderr.split())
+
+
+PLAN = """plan: 1
+hosts: 3
+ranks_per_host: 1
+grid: []
+algorithms: {}
+servers: [2, 0]
+tree: rack
+racks: [a, a, b]
+"""
+
+
+def test_a_plan_says_where_servers_are():
+    plan = plan_file.parse(PLAN, "p.yaml")
+    assert [plan.server_at(host) for host in range(3)] == [1, None, 0]
+    assert [plan.rack_of(host) for host in range(3)] == ["a", "a", "b"]
+    with pytest.raises(PlanError, match="host 3: the plan is for hosts 0 to 2"):
+        plan.server_at(3)
+    other = plan_file.parse(PLAN.replace("tree: rack", "tree: chain"), "p.yaml")
+    assert plan.fingerprint != other.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("[2, 0]", "[3]", "p.yaml:6: servers: expected hosts from 0 to 2, each once"),
+        ("[2, 0]", "[1, 1]", "p.yaml:6: servers: expected hosts"),
+        ("[2, 0]", "2", "p.yaml:6: servers: expected a list"),
+        ("tree: rack", "tree: star", "p.yaml:7: tree: expected of direct, flat, binary"),
+        ("[a, a, b]", "[a]", "p.yaml:8: racks: 1 names, expected 3"),
+    ],
+)
+def test_errors_of_servers_name_the_line(old, new, said):
+    with pytest.raises(PlanError, match=said):
+        plan_file.parse(PLAN.replace(old, new), "p.yaml")
+
+
+def test_servers_and_proxies_load_their_places(tmp_path):
+    path = tmp_path / "plan.yaml"
+    path.write_text(PLAN)
+
+    def served(*words):
+        command = [sys.executable, "-m", "dmlcomm", *words, "--plan", str(path)]
+        return subprocess.run(
+            [*command, "--until-eof"], input="", capture_output=True, text=True, timeout=60
+        )
+
+    assert "server 1 of 2 listens" in served("ps", "serve", "--host", "0").stdout
+    assert "server 0 of 2 listens" in served("ps", "serve", "--host", "2").stdout
+    nothing = served("ps", "serve", "--host", "1")
+    assert (nothing.returncode, nothing.stdout[:33]) == (0, "dmlcomm ps: host 1 has no server ")
+    assert "--plan needs --host" in served("ps", "serve").stderr
+    socket = ("--socket", str(tmp_path / "proxy"))
+    assert "listens at" in served("proxy", "serve", "--host", "1", *socket).stdout
+    path.write_text(PLAN.replace("tree: rack", "tree: direct"))
+    assert "has no tree of proxies" in served("proxy", "serve", "--host", "1", *socket).stderr
+
+
+def _reduce(rank, _size):
+    import dmlcomm
+
+    before = sum(rail.bytes_sent for rail in dmlcomm.rails())
+    tensor = torch.full((50_000,), rank + 1.0)
+    dist.all_reduce(tensor)
+    return tensor.unique().tolist(), sum(rail.bytes_sent for rail in dmlcomm.rails()) - before
+
+
+def test_a_job_takes_the_servers_of_the_plan(tmp_path):
+    path = tmp_path / "plan.yaml"
+    path.write_text(
+        "plan: 1\nhosts: 1\nranks_per_host: 2\ngrid: []\nalgorithms: {}\nservers: [0]\n"
+    )
+    with servers(workers=2, transport="tcp") as addresses:
+        env = {"DMLCOMM_PLAN": str(path), "DMLCOMM_PS_SERVERS": addresses}
+        env |= {"DMLCOMM_TRANSPORT": "tcp"}
+        # Ranks send each other nothing.
+        assert run_ranks(_reduce, 2, env=env) == [([3.0], 0)] * 2
