@@ -51,7 +51,7 @@ std::string hex(const HeaderBytes& bytes) {
 TEST(FrameTest, BytesAreAsDocumented) {
   EXPECT_EQ(hex(encode(example())),
             "444d4c43"  // magic "DMLC"
-            "05"
+            "06"
             "01"
             "0500"              // version, kind, ticket
             "8877665544332211"  // job id
@@ -69,7 +69,7 @@ TEST(FrameTest, BytesAreAsDocumented) {
             "0000000000000000"
             "0000000000000000"
             "00000000"
-            "1c8ecf4e");
+            "6272be26");
 }
 
 TEST(FrameTest, DecodesWhatWasEncoded) {

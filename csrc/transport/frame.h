@@ -114,7 +114,7 @@ struct FrameHeader {
   uint32_t checksum = 0;        // of all bytes before
 
   static constexpr uint32_t kMagic = 0x434c4d44;  // "DMLC"
-  static constexpr uint8_t kVersion = 5;
+  static constexpr uint8_t kVersion = 6;
 };
 constexpr size_t kHeaderBytes = 112;
 static_assert(sizeof(FrameHeader) == kHeaderBytes, "the wire header has no padding");

@@ -93,7 +93,8 @@ class Link final : private LaneReader {
   std::vector<size_t> take_lost_lanes() { return std::exchange(lost_lanes_, {}); }
   // Lanes for urgent messages that are of use since the last call; they are not connected.
   std::vector<size_t> take_wanted_lanes() { return lanes_.take_wanted(); }
-  // Whether it may lose lanes, and get others.
+  // Whether a lane that dies is no end of the link: its frames are kept, for others or for the lane
+  // when it is connected again.
   bool may_lose_lanes() const { return lanes_.keeps_frames(); }
   bool is_alone(size_t index) const { return lanes_.is_alone(index); }
   // Gives up the lane; the others carry on, or without others the next one. Only where frames are
