@@ -11,14 +11,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from dmlcomm import PsConnectionError, PsRefusedError
+from dmlcomm import PsConnectionError, PsRefusedError, PsServerLostError
 from dmlcomm.ps import Client
 from dmlcomm.ps.server import proxies
 from dmlcomm.ps.server.membership import Membership
 from dmlcomm.ps.server.refusal import Refusal
 from dmlcomm.ps.worker import connections
 from helpers import DEADLINE_S
-from helpers.parameter_servers import clean_environment, servers
+from helpers.parameter_servers import ServerProcess, clean_environment, servers
 
 COUNT = 100_003
 
@@ -280,6 +280,65 @@ def test_a_worker_that_was_moved_meanwhile_is_not_moved_again(tmp_path, monkeypa
         pushing = job.carried.push_pull_async("w", ones(3))
         assert (job.direct.push_pull("w", ones(40)) == 43).all()
         assert (pushing.result(DEADLINE_S) == 43).all()
+        job.carried.close()
+
+
+def test_a_worker_that_finds_no_way_to_the_servers_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(connections, "RETURN_TIMEOUT_S", 0.5)
+    path = f"{tmp_path}/0.sock"
+    with (
+        ServerProcess("--workers", "1") as server,
+        ProxyProcess(path, "chain") as proxy,
+        Client(server.address, worker=0, proxy=path, reconnect_timeout_s=0) as client,
+    ):
+        init(client)
+        proxy.kill()
+        server.kill()
+        with pytest.raises(PsServerLostError, match="lost its way to the servers"):
+            client.push("w", ones(1))
+            client.clock()
+            client.pull("w")
+
+
+def test_a_worker_that_leaves_while_it_looks_for_a_way_looks_no_more(tmp_path, monkeypatch):
+    monkeypatch.setattr(connections, "FLUSH_TIMEOUT_S", 0.0)
+    path = f"{tmp_path}/0.sock"
+    with (
+        ServerProcess("--workers", "1") as server,
+        ProxyProcess(path, "chain") as proxy,
+    ):
+        client = Client(server.address, worker=0, proxy=path, reconnect_timeout_s=1e6)
+        init(client)
+        moving = threading.Event()
+        again = client._connections._options.route.again
+
+        def again_and_tell(timeout_s):
+            moving.set()
+            return again(timeout_s)
+
+        monkeypatch.setattr(client._connections._options.route, "again", again_and_tell)
+        proxy.kill()
+        server.kill()
+        assert moving.wait(DEADLINE_S)
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(client.close).result(DEADLINE_S)
+
+
+def test_a_proxy_that_does_not_carry_the_job_moves_nobody(tmp_path, monkeypatch):
+    with two_workers(tmp_path) as job:
+        moving = job.carried._connections
+        job.carried._watch.close()
+        job.proxy.kill()
+        job.carried._connections.look(job.carried._recreate)
+        assert not job.carried.by_proxy
+        moves = moving._moves
+        with ProxyProcess(job.path, "chain"):
+            monkeypatch.setattr(moving._options.route, "_token", "of another job")
+            moving.return_to_proxy(job.carried._recreate, DEADLINE_S)
+            assert moving._moves == moves
+            monkeypatch.undo()
+            moving.return_to_proxy(job.carried._recreate, DEADLINE_S)
+            assert job.carried.by_proxy
         job.carried.close()
 
 

@@ -108,12 +108,20 @@ def test_frozen_worker_is_not_waited_for_and_harms_nobody_when_it_wakes(replicas
                 lambda p=process: not status_of(p.address)["workers"][1]["alive"], "the loss"
             )
         victim.process.send_signal(signal.SIGCONT)
-        victim.say("1")
-        # With replicas it stays out; without, it connects again, and its push counts.
-        assert (victim.next_line() == "PsServerLostError") == bool(replicas)
-        victim.kill()
-        assert set(add_one(survivor).tolist()) == {2.0 if replicas else 3.0}
+        victim.say("2")
+        if replicas:  # it stays out
+            victim.expect("PsServerLostError")
+            assert set(add_one(survivor).tolist()) == {2.0}
+        else:  # it connects again, and goes on with the others
+            eventually(lambda: is_back(processes[0]), "the victim's return")
+            for weights in (3.0, 5.0):
+                assert set(add_one(survivor).tolist()) == {weights}
+            victim.expect("5.0")
         assert survivor.lost_servers == []
+
+
+def is_back(process):
+    return status_of(process.address)["workers"][1]["alive"]
 
 
 def test_killed_worker_comes_back_and_goes_on_with_the_others():
@@ -188,6 +196,13 @@ def test_all_workers_get_the_same_bits_although_a_replica_takes_over_within_a_cl
 
         first, *others = run_workers(train, num_workers, addresses_of(processes))
         assert all(hashes == first for hashes in others)
+
+
+def test_worker_that_hears_of_a_loss_while_it_asks_goes_on():
+    with servers(2, replicas=1) as addresses, Client(addresses, worker=0) as client:
+        start(client)
+        client._connections.recover([], client._recreate, "a server is lost, or was")
+        assert set(add_one(client).tolist()) == {1.0}
 
 
 def test_workers_meet_although_the_first_server_is_gone():

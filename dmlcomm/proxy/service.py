@@ -3,7 +3,6 @@
 Data go from node to node along the tree. Calls go to the server at once: they are few and small.
 """
 
-import threading
 from typing import Any
 
 import grpc
@@ -44,8 +43,6 @@ class NodeService(Service):
         self._parent = parent
         self._id = own_id
         self._at_root: dict[str, str] = {}  # session here -> session with the server
-        # Workers of a node that ends are not lost: they come by another way.
-        self._leaving = threading.Lock()
         self._ends = False
 
     def Register(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -73,22 +70,22 @@ class NodeService(Service):
 
     def end(self) -> None:
         """No worker is told to be lost from now on."""
-        with self._leaving:
-            self._ends = True
+        self._ends = True
 
     def drop_lost(self) -> None:
         """Workers that have gone leave the job."""
         gone = set(self._core.gone())
+        if self._ends:  # workers of a node that ends are not lost: they come by another way
+            return
         for session_id in list(self._at_root):
             try:
                 session = self._members.find(session_id)
             except Refusal:  # replaced, or left
                 self._at_root.pop(session_id, None)
                 continue
-            with self._leaving:
-                if session.joined and session.worker in gone and not self._ends:
-                    self._members.end(session, "the worker is lost")
-                    self._leave(session_id, lost=True)
+            if session.joined and session.worker in gone:
+                self._members.end(session, "the worker is lost")
+                self._leave(session_id, lost=True)
 
     def _leave(self, session_id: str, lost: bool = False) -> None:
         there = self._at_root.pop(session_id, None)

@@ -46,7 +46,9 @@ class Client:
         transport: "auto", "tcp" or "shm". Default: DMLCOMM_TRANSPORT.
         timeout_s: seconds that an operation may take.
         connect_timeout_s: seconds that the servers may take to be there.
-        reconnect_timeout_s: seconds that a server that died may take to come back; 0: not at all.
+        reconnect_timeout_s: seconds that a server that died may take to come back; 0: a lost
+            connection is an error at once. A worker that loses its proxy looks for another way for
+            15 s in any case.
         tls: of the control plane.
         proxy: "auto", "none", or the path of the proxy of this host. Default: DMLCOMM_PROXY.
 
@@ -391,6 +393,8 @@ class Client:
     def clock_of(self, model: str) -> int:
         """How far this worker is with `model`: clocks closed, with those before it came.
 
+        Those that the servers have closed without it, as it was stopped or cut off, count, too.
+
         Raises PsModelError: `init` was not called for it.
         """
         return int(self._core.clock_of(self._model(model).number))
@@ -419,6 +423,7 @@ class Client:
                 "lost until then, so are its pushes of that clock",
                 self.worker,
             )
+        self._connections.stop_moving()
         self._watch.close()
         self._connections.close()
 

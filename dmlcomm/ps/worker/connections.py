@@ -69,6 +69,7 @@ class Connections:
         # What a server has got from this worker itself must not be repeated by a proxy. As soon as
         # one connection to a server was tried, others may be under way.
         self._stays_direct = not self.by_proxy
+        self._may_move = True
         self.worker = options.worker
         self.num_workers = 0
         self.closed = False
@@ -298,6 +299,8 @@ class Connections:
 
     def _replace(self, servers: Sequence[int], reason: str) -> None:
         assert self.core is not None
+        if not servers:  # the answer of another server has told meanwhile
+            return
         replaced = self.core.lost_for_all()
         suspected = [server for server in servers if server not in replaced]
         if not suspected:
@@ -476,7 +479,7 @@ class Connections:
         with self._recovering:
             get_logger().warning("worker %d goes another way: %s", self.worker, reason)
             backoff = Backoff(limit_s, "the parameter servers")
-            while not self.closed:
+            while self._may_move and not self.closed:
                 try:
                     self._move_once(recreate, is_silent)
                     self._moves += 1
@@ -495,12 +498,20 @@ class Connections:
                         range(self.num_servers),
                     ) from error
 
-    def return_to_proxy(self, recreate: Callable[[int], None]) -> None:
-        """As `move`, of a worker that goes directly; its caller knows that nothing is under way."""
+    def stop_moving(self) -> None:
+        """A worker that leaves need not find another way: `move` ends after the present attempt."""
+        self._may_move = False
+
+    def return_to_proxy(self, recreate: Callable[[int], None], limit_s: float) -> None:
+        """As `move`, of a worker that goes directly; its caller knows that nothing is under way.
+
+        A proxy that does not carry the job changes nothing.
+        """
         with self._recovering:
-            if not self.by_proxy and not self.closed:
-                self._stays_direct = False
-                self.move(recreate, "there is a proxy again", self.move_timeout_s)
+            if self.by_proxy or self.closed or not self._options.route.again(ATTACH_TIMEOUT_S)[1]:
+                return
+            self._stays_direct = False
+            self.move(recreate, "there is a proxy again", min(limit_s, self.move_timeout_s))
 
     def _move_once(self, recreate: Callable[[int], None], is_silent: bool) -> None:
         route = self._options.route

@@ -56,7 +56,7 @@ class Operations:
         self._queue: queue.SimpleQueue[tuple[_Running, Future[Any]] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._closed = False
-        self._awaits_idle: Callable[[], None] | None = None
+        self._awaits_idle: Callable[[float], None] | None = None
         self._abandoned: list[_Running] = []
 
     def run(
@@ -95,8 +95,11 @@ class Operations:
                 self._thread.start()
         return future
 
-    def when_idle(self, action: Callable[[], None]) -> None:
-        """Calls `action` while no operation is under way: now, or before one is started."""
+    def when_idle(self, action: Callable[[float], None]) -> None:
+        """Calls `action` while no operation is under way: now, or before one is started.
+
+        Its argument says how many seconds it may take: operations wait for it.
+        """
         with self._starting:
             self._awaits_idle = action
             self._act_if_idle()
@@ -106,7 +109,7 @@ class Operations:
         core = self._connections.core
         if self._awaits_idle is not None and core is not None and core.idle():
             action, self._awaits_idle = self._awaits_idle, None
-            action()
+            action(self.timeout_s)
 
     def close(self) -> None:
         """Refuses more, and waits for what was started."""
@@ -122,9 +125,9 @@ class Operations:
     ) -> _Running:
         if self._closed:
             raise errors.PsError(f"{what}: the client is closed")
-        self._act_if_idle()
         timeout_s = self.timeout_s
         deadline = time.monotonic() + timeout_s
+        self._act_if_idle()
         operation = start(self._connections.core, at_once)
         return _Running(operation, finish, memory, what, deadline, timeout_s)
 

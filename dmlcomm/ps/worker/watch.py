@@ -64,5 +64,5 @@ class Watch:
         elif searches and self._route.has_proxy(ATTACH_TIMEOUT_S):
             self._operations.when_idle(self._return)
 
-    def _return(self) -> None:
-        self._connections.return_to_proxy(self._recreate)
+    def _return(self, limit_s: float) -> None:
+        self._connections.return_to_proxy(self._recreate, limit_s)
