@@ -253,8 +253,6 @@ class PsServer:
         """The first values are there: pulls are answered from now on."""
     def is_sealed(self, model: int) -> bool: ...
     def wait_sealed(self, model: int, timeout_s: float) -> bool: ...
-    def model_clock(self, model: int) -> int:
-        """The smallest clock of its workers: where one that joins late begins."""
     def status(self) -> dict[str, Any]:
         """{"workers": [...], "models": [...], "rails": [...]}."""
     def lost_servers(self) -> list[int]:
@@ -281,8 +279,8 @@ class PsServer:
         """Of a proxy: asks for the weights of a model that has first values."""
     def carry(self, worker: int) -> None:
         """The worker comes by a proxy from now on: its own connection ends, and it counts on."""
-    def hold(self, model: int, worker: int) -> int:
-        """The worker counts from now on; the clock that it begins at."""
+    def hold(self, model: int, worker: int) -> tuple[int, bool]:
+        """The worker counts from now on: where it is, or begins, and whether it begins."""
     def version(self, model: int) -> int:
         """All pieces contain all clocks before it."""
     def has_lost_proxy(self) -> bool:
@@ -330,6 +328,8 @@ class PsClient:
         """by_proxy: pushes are kept until a version at the server contains them, and repeated."""
     def add_model(self, model: int, spec: PsModelSpec, clock: int = 0) -> None: ...
     def clock_of(self, model: int) -> int: ...
+    def skip_to(self, model: int, server: int, clock: int) -> None:
+        """Before connect() to a server that has gone on without this worker, to this clock."""
     def disconnect(self, server: int, reason: str) -> None:
         """Ends the connection to a server that has forgotten this worker."""
     def lost(self) -> list[int]:

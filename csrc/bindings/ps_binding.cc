@@ -295,7 +295,6 @@ void bind_server(py::module_& module) {
             return server.wait_sealed(model, to_ms(timeout_s));
           },
           kRelease)
-      .def("model_clock", &Server::model_clock, kRelease)
       .def("status", &server_status)
       .def("lost_servers", &Server::lost_servers, kRelease)
       .def("lose", &Server::lose, py::arg("server"), kRelease,
@@ -313,7 +312,13 @@ void bind_server(py::module_& module) {
       .def("start_up", &Server::start_up, kRelease, py::arg("expected"))
       .def("fetch_values", &Server::fetch_values, kRelease, py::arg("model"))
       .def("carry", &Server::carry, kRelease, py::arg("worker"))
-      .def("hold", &Server::hold, kRelease, py::arg("model"), py::arg("worker"))
+      .def(
+          "hold",
+          [](Server& server, uint32_t model, uint32_t worker) {
+            const ps::Held held = server.hold(model, worker);
+            return std::make_pair(held.clock, held.is_new);
+          },
+          kRelease, py::arg("model"), py::arg("worker"))
       .def("version", &Server::version, kRelease, py::arg("model"))
       .def("has_lost_proxy", &Server::has_lost_proxy, kRelease)
       .def("end_tree", &Server::end_tree, kRelease)
@@ -511,6 +516,8 @@ void bind_client(py::module_& module) {
           "clock_of", [](Client& client, uint32_t model) { return take(client.clock_of(model)); },
           kRelease)
       .def("clock", &Client::clock, kRelease)
+      .def("skip_to", &Client::skip_to, kRelease, py::arg("model"), py::arg("server"),
+           py::arg("clock"))
       .def("disconnect", &Client::disconnect, kRelease, py::arg("server"), py::arg("reason"))
       .def("lost", &Client::lost, kRelease)
       .def("confirm_lost", &Client::confirm_lost, kRelease, py::arg("server"))

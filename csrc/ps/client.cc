@@ -1,6 +1,7 @@
 #include "ps/client.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "base/clock.h"
@@ -79,6 +80,7 @@ Status Client::connect(const PairOptions& options,
   auto link = std::make_shared<ServerLink>(std::move(*connected), options.by_proxy);
   std::lock_guard starting(start_mutex_);
   uses_huge_pages_ |= shares_memory;
+  has_gone_by_proxy_ |= options.by_proxy;
   std::shared_ptr<ServerLink> old;
   {
     // Pushes that the old connection has acknowledged are kept by now, or will be repeated.
@@ -103,8 +105,11 @@ std::vector<Client::Repetition> Client::repetitions(uint32_t server) {
   }
   for (const auto& weak : unfinished_) {
     const OperationPtr operation = weak.lock();
-    if (operation == nullptr || !operation->awaits(server)) continue;
-    all.push_back({operation->order(), operation->model(), operation->clock(), nullptr, operation});
+    if (operation == nullptr) continue;
+    operation->shift(server, models_.at(operation->model()).shift);
+    const std::optional<uint64_t> clock = operation->clock_awaited(server);
+    if (!clock.has_value()) continue;
+    all.push_back({operation->order(), operation->model(), *clock, nullptr, operation});
   }
   std::sort(all.begin(), all.end(),
             [](const Repetition& a, const Repetition& b) { return a.order < b.order; });
@@ -137,10 +142,35 @@ void Client::catch_up(uint32_t server, const std::shared_ptr<ServerLink>& link) 
     if (one.push != nullptr) {
       repeat(server, link, one.push);
     } else if (one.operation->repeat(server)) {
-      reached[one.model] = std::max(reached[one.model], one.operation->clock_after());
+      const uint64_t clock = one.clock + one.operation->closes();
+      reached[one.model] = std::max(reached[one.model], clock);
     }
   }
   for (const auto& [model, state] : models_) reach(model, state.clock);
+}
+
+// A push of a clock that is over would go to the present one, and a pull of the next clock would
+// not wait for that. What may have come by a proxy keeps its clock, by which it is recognised.
+void Client::skip_to(uint32_t model, uint32_t server, uint64_t clock) {
+  std::lock_guard starting(start_mutex_);
+  const auto it = models_.find(model);
+  if (it == models_.end()) return;
+  ModelState& state = it->second;
+  uint64_t oldest = state.clock;
+  for (const Repetition& one : repetitions(server)) {
+    const bool moves = one.operation != nullptr && one.model == model && !has_gone_by_proxy_;
+    if (moves) oldest = std::min(oldest, one.clock);
+  }
+  if (clock <= oldest) return;
+  const uint64_t skipped = clock - oldest;
+  log_warning("worker ", options_.worker, " is ", skipped, " clocks behind in model '",
+              state.spec.name, "', which the others did without it, and goes on from theirs");
+  state.clock += skipped;
+  if (!has_gone_by_proxy_) state.shift += skipped;
+  for (Closing& one : closings_) {
+    if (one.model == model) one.clock += skipped;
+  }
+  send_to_all(clock_command(CommandKind::clock, model, state.clock), false);
 }
 
 void Client::repeat(uint32_t server, const std::shared_ptr<ServerLink>& link,
@@ -502,7 +532,7 @@ Result<Client::OperationPtr> Client::start_pieces(CommandKind kind, uint32_t mod
       }
     }
   };
-  return start(std::move(tasks), finish, staged, {order, can_wait_inline(options)});
+  return start(std::move(tasks), finish, staged, {order, state.shift, can_wait_inline(options)});
 }
 
 Result<Client::OperationPtr> Client::start_rows(CommandKind kind, uint32_t model,
@@ -573,7 +603,7 @@ Result<Client::OperationPtr> Client::start_rows(CommandKind kind, uint32_t model
       }
     }
   };
-  return start(std::move(tasks), finish, batches, {order, can_wait_inline(options)});
+  return start(std::move(tasks), finish, batches, {order, state.shift, can_wait_inline(options)});
 }
 
 std::vector<std::vector<transport::RailCounters>> Client::rails() {

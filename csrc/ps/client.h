@@ -55,6 +55,10 @@ class Client final : private LinkDirectory {
   // The worker takes part in the model from `clock` on.
   Status add_model(uint32_t model, const ModelSpec& spec, uint64_t clock);
   Result<uint64_t> clock_of(uint32_t model);
+  // Before connect(): the server has gone on without this worker, and has it begin at `clock` of
+  // the model. The worker's clock, and what is to be repeated, move there, and keep their
+  // distances.
+  void skip_to(uint32_t model, uint32_t server, uint64_t clock);
   // Ends the connection to a server that has forgotten this worker.
   void disconnect(uint32_t server, const std::string& reason);
   std::vector<uint32_t> lost();  // servers without a working connection
@@ -113,6 +117,7 @@ class Client final : private LinkDirectory {
     ModelSpec spec;
     std::vector<std::vector<Piece>> pieces;  // by shard
     uint64_t clock = 0;
+    uint64_t shift = 0;  // by skip_to(), so far
   };
   // What a new connection carries first: a kept push, or an operation.
   struct Repetition {
@@ -177,6 +182,7 @@ class Client final : private LinkDirectory {
   std::vector<std::weak_ptr<ClientOperation>> unfinished_;  // in the order of their start
   std::deque<Closing> closings_;  // since the first of what may have to be repeated
   HugePages huge_pages_;
+  bool has_gone_by_proxy_ = false;
   bool uses_huge_pages_ = false;  // a server is reached through shared memory
 
   std::mutex models_mutex_;

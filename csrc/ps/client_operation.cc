@@ -23,7 +23,9 @@ ClientOperation::ClientOperation(LinkDirectory& links, std::vector<Task> tasks,
                                  std::function<void()> finish, std::shared_ptr<void> memory,
                                  const OperationOptions& options)
     : links_(links), finish_(std::move(finish)), memory_(std::move(memory)), options_(options) {
-  for (Task& task : tasks) tasks_.push_back({std::move(task), {}, false, false, Status()});
+  for (Task& task : tasks) {
+    tasks_.push_back({std::move(task), {}, false, false, options.shift, Status()});
+  }
 }
 
 void ClientOperation::start() {
@@ -242,11 +244,22 @@ bool ClientOperation::done() {
                       [this](const Progress& progress) { return has_pending(progress); });
 }
 
-bool ClientOperation::awaits(uint32_t server) {
-  if (finished()) return false;
+std::optional<uint64_t> ClientOperation::clock_awaited(uint32_t server) {
+  if (finished()) return std::nullopt;
   std::lock_guard lock(tasks_mutex_);
-  return std::any_of(tasks_.begin(), tasks_.end(),
-                     [&](const Progress& progress) { return progress.lacks(server); });
+  for (const Progress& progress : tasks_) {
+    if (progress.lacks(server)) return progress.task.command.clock;
+  }
+  return std::nullopt;
+}
+
+void ClientOperation::shift(uint32_t server, uint64_t shift) {
+  std::lock_guard lock(tasks_mutex_);
+  for (Progress& progress : tasks_) {
+    if (!progress.lacks(server)) continue;
+    progress.task.command.clock += shift - progress.shift;
+    progress.shift = shift;
+  }
 }
 
 // An answer that came over the old connection, and that nobody has looked at, is given again.

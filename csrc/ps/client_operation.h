@@ -20,6 +20,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -65,7 +66,8 @@ struct Task {
 };
 
 struct OperationOptions {
-  uint64_t order = 0;        // of starts in a client
+  uint64_t order = 0;  // of starts in a client
+  uint64_t shift = 0;  // clocks that the servers have gone on without the worker, by its start
   bool inline_wait = false;  // see engine::OpOptions
 };
 
@@ -81,8 +83,11 @@ class ClientOperation : public std::enable_shared_from_this<ClientOperation> {
   Status wait(Deadline deadline);
   bool done();
   bool finished() const { return finished_.load(); }
-  // Whether it lacks something of this server that is repeated in order.
-  bool awaits(uint32_t server);
+  // The clock of what it lacks of this server, where that is repeated in order.
+  std::optional<uint64_t> clock_awaited(uint32_t server);
+  // What it lacks of the server belongs to other clocks: `shift` is that of OperationOptions by
+  // now.
+  void shift(uint32_t server, uint64_t shift);
   // Over a new connection to the server, when the last one has been failed; false: it has all.
   bool repeat(uint32_t server);
   // After peer_lost: first values once the servers have been connected again, and what a replica
@@ -98,9 +103,7 @@ class ClientOperation : public std::enable_shared_from_this<ClientOperation> {
   bool pushes() const { return tasks_.front().task.pushes; }
   uint64_t first_sequence() const { return tasks_.front().task.command.sequence; }
   uint64_t order() const { return options_.order; }
-  // The worker's, before it and after it.
-  uint64_t clock() const { return tasks_.front().task.command.clock; }
-  uint64_t clock_after() const { return clock() + tasks_.front().task.command.closes(); }
+  bool closes() const { return tasks_.front().task.command.closes(); }
 
  private:
   struct Attempt {
@@ -123,7 +126,8 @@ class ClientOperation : public std::enable_shared_from_this<ClientOperation> {
     std::deque<std::shared_ptr<Attempt>> attempts;  // pending, or ended and not settled
     bool pushed = false;                            // by one server at least
     bool pulled = false;
-    Status failure;  // of the last server
+    uint64_t shift = 0;  // that its clock contains
+    Status failure;      // of the last server
     bool complete() const { return (pushed || !task.pushes) && (pulled || !task.pulls); }
     bool lacks(uint32_t server) const {
       return !complete() && task.repeats_in_order() && task.servers.front() == server;

@@ -180,21 +180,30 @@ uint64_t Model::min_clock() const {
   return clocks_.min([](uint32_t) { return uint64_t{0}; });
 }
 
+// Asked with every push by a proxy, so it does not look at all pieces each time. Versions only
+// grow.
 uint64_t Model::version() const {
-  uint64_t version = kGone;
+  const auto version_of = [](const PieceState& state) {
+    std::lock_guard lock(state.mutex);
+    return state.version;
+  };
+  std::lock_guard lock(behind_mutex_);
+  if (behind_ != nullptr && version_of(*behind_) == behind_version_) return behind_version_;
+  behind_ = nullptr;
   for (const auto& shard : shards_) {
     for (size_t i = 0; i < shard->pieces().size(); ++i) {
-      PieceState& state = shard->state(i);
-      std::lock_guard lock(state.mutex);
-      version = std::min(version, state.version);
+      const uint64_t version = version_of(shard->state(i));
+      if (behind_ != nullptr && version >= behind_version_) continue;
+      behind_ = &shard->state(i);
+      behind_version_ = version;
     }
   }
-  return version == kGone ? 0 : version;
+  return behind_ == nullptr ? 0 : behind_version_;
 }
 
-uint64_t Model::hold(uint32_t worker) {
+Held Model::hold(uint32_t worker) {
   uint64_t clock = clocks_.get(worker);
-  if (clock != kGone) return clock;
+  if (clock != kGone) return {clock, false};
   clock = min_clock();
   clocks_.set(worker, clock);
   // A thread that takes a piece's lock after this sees the worker: the piece does not go on.
@@ -206,7 +215,8 @@ uint64_t Model::hold(uint32_t worker) {
     }
   }
   clocks_.set(worker, clock);
-  return clock;
+  events_.signal();
+  return {clock, true};
 }
 
 // Between its two changes of the clocks a piece goes by what it has noted of each worker itself,

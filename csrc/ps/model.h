@@ -36,6 +36,11 @@ namespace dmlcomm::ps {
 constexpr uint64_t kMinWindows = 2;
 constexpr uint64_t kMaxWindows = 64;
 
+struct Held {
+  uint64_t clock = 0;
+  bool is_new = false;  // the worker did not count before: others may have gone on without it
+};
+
 struct Rows {
   uint32_t space = 0;
   const int64_t* numbers = nullptr;  // of the table, all of one shard
@@ -77,9 +82,9 @@ class Model : public std::enable_shared_from_this<Model> {
   void attach(uint32_t worker, uint64_t clock, uint64_t incarnation);
   // The worker has left or is lost: its clock counts no more.
   void drop(uint32_t worker) { tick(worker, kGone); }
-  // A worker that is about to attach counts from now on; returns the clock that it begins at. No
-  // piece is beyond that clock then.
-  uint64_t hold(uint32_t worker);
+  // A worker that is about to attach counts from now on. Returns the clock that it begins at, which
+  // no piece is beyond then.
+  Held hold(uint32_t worker);
   const ClockVector& clocks() const { return clocks_; }
   // A proxy: no window goes up before this worker has closed it; unless it is here already.
   void expect(uint32_t worker);
@@ -190,6 +195,11 @@ class Model : public std::enable_shared_from_this<Model> {
   std::atomic<bool> is_fetching_{false};
   std::atomic<bool> has_failed_{false};
   std::atomic<bool> has_held_up_{false};  // a worker that was far ahead
+  // The piece that was behind all others, and its version then: as long as it has not moved, that
+  // is version(). The mutex is locked before that of the piece.
+  mutable std::mutex behind_mutex_;
+  mutable const PieceState* behind_ = nullptr;
+  mutable uint64_t behind_version_ = 0;
   mutable std::mutex failure_mutex_;
   Status failure_;  // guarded by failure_mutex_
 };

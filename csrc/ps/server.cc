@@ -94,10 +94,7 @@ Status Server::join(const PairOptions& options, std::shared_ptr<transport::Rende
   old.reset();
   auto connected =
       meet(kServerRank, options_.server, options, options_.config, std::move(rendezvous));
-  if (!connected.ok()) {
-    if (!is_proxy(options.other)) give_up(options.other);
-    return connected.status();
-  }
+  if (!connected.ok()) return connected.status();
   {
     std::lock_guard lock(mutex_);
     gone_.erase(options.other);
@@ -140,9 +137,9 @@ void Server::carry(uint32_t worker) {
   own->close();
 }
 
-uint64_t Server::hold(uint32_t model, uint32_t worker) {
+Held Server::hold(uint32_t model, uint32_t worker) {
   const std::shared_ptr<Model> of = find_model(model);
-  return of == nullptr ? 0 : of->hold(worker);
+  return of == nullptr ? Held() : of->hold(worker);
 }
 
 uint64_t Server::version(uint32_t model) {
@@ -334,11 +331,6 @@ bool Server::is_sealed(uint32_t model) {
 bool Server::wait_sealed(uint32_t model, std::chrono::milliseconds timeout) {
   const Deadline deadline = Deadline::after_ns(timeout.count() * kNsPerMs);
   return events_.wait_until(deadline, [&] { return is_sealed(model); });
-}
-
-uint64_t Server::model_clock(uint32_t model) {
-  const std::shared_ptr<Model> of = find_model(model);
-  return of == nullptr ? 0 : of->min_clock();
 }
 
 // --- checkpoints ---

@@ -54,7 +54,8 @@ class Server final : private SessionHost {
   ~Server() override;
 
   // Connects to a worker and serves it from then on. An earlier session of the worker ends first.
-  // A proxy of `tree` is refused once that has ended.
+  // A proxy of `tree` is refused once that has ended. If it fails, the worker counts on until it is
+  // given up.
   Status join(const PairOptions& options, std::shared_ptr<transport::Rendezvous> rendezvous,
               uint64_t tree = 0);
 
@@ -66,8 +67,6 @@ class Server final : private SessionHost {
   bool is_sealed(uint32_t model);
   // False after `timeout`.
   bool wait_sealed(uint32_t model, std::chrono::milliseconds timeout);
-  // The smallest clock of the workers that count, at which later workers begin.
-  uint64_t model_clock(uint32_t model);
 
   // For models that are created later.
   void set_checkpoint_every(uint64_t clocks);
@@ -91,6 +90,8 @@ class Server final : private SessionHost {
   // Servers that are lost, as this server or another one has found.
   std::vector<uint32_t> lost_servers() const;
 
+  // See Model::hold(); nothing without the model.
+  Held hold(uint32_t model, uint32_t worker);
   // The clocks of a worker without a connection count no more until it comes.
   void give_up(uint32_t worker);
 
@@ -107,8 +108,6 @@ class Server final : private SessionHost {
   std::vector<uint32_t> gone();
   // The worker comes by a proxy from now on: ends its own connection. It counts on.
   void carry(uint32_t worker);
-  // See Model::hold(); 0 without the model.
-  uint64_t hold(uint32_t model, uint32_t worker);
   // See Model::version(); 0 without the model.
   uint64_t version(uint32_t model);
   // Whether the connection of a proxy has ended, of this tree. Also of a proxy's children.

@@ -92,7 +92,7 @@ struct Window {
 struct PieceState {
   Piece piece;
   size_t index = 0;  // in the shard
-  std::mutex mutex;
+  mutable std::mutex mutex;
 
   // Guarded by mutex.
   BufferPool::Buffer weights;  // slot 0

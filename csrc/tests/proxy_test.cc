@@ -287,7 +287,7 @@ TEST_P(ProxyTree, GoesOnWithoutAWorkerThatLeaves) {
   tree.clients.back() = tree.attach(tree.num_workers() - 1, 1000);
   ASSERT_TRUE(tree.clients.back()
                   ->add_model(kModel, spec_of(kCount, "assign", Combine::sum),
-                              tree.server->model_clock(kModel))
+                              tree.server->find_model(kModel)->min_clock())
                   .ok());
   (void)pull(*tree.clients.back(), kCount, ps::kNoBound);
   step(num * (num + 1) / 2);
@@ -447,10 +447,11 @@ TEST(Proxy, AWorkerThatIsHeldBeginsWhereNoPieceIsBeyond) {
   ps::Model model(std::move(options), events);
   model.seal();
   ASSERT_TRUE(push_directly(model, 0, 0, 1, 1).value());  // the piece is at 1, the worker at 0
-  EXPECT_EQ(model.hold(5), 1U);
+  EXPECT_EQ(model.hold(5).clock, 1U);
   ASSERT_TRUE(push_directly(model, 0, 1, 2, 1).value());
   EXPECT_EQ(model.version(), 1U);  // without worker 5
-  EXPECT_EQ(model.hold(0), 0U);    // it counts already
+  EXPECT_EQ(model.hold(0).clock, 0U);
+  EXPECT_FALSE(model.hold(0).is_new);
 }
 
 // What a proxy sends again is not added again; each window has the pushes of each worker once.

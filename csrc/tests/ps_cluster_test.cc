@@ -353,6 +353,46 @@ TEST_P(PsCluster, WhatIsRepeatedKeepsTheOrderOfItsStartWhoeverWaits) {
   EXPECT_EQ(out, late);
 }
 
+// Servers give up a worker that sleeps; what it has not done counts where it wakes.
+TEST_P(PsCluster, AWorkerThatWasDoneWithoutGoesOnFromTheClocksOfTheOthers) {
+  constexpr uint64_t kCount = 1000;
+  Cluster cluster(2, 2, config_of(GetParam()));
+  std::vector<float> zeros(kCount);
+  cluster.create(spec_of(kCount, "add", Combine::sum), zeros);
+  Client& sleeper = *cluster.clients[0];
+  Client& other = *cluster.clients[1];
+  std::vector<float> one(kCount, 1), ten(kCount, 10), out(kCount), seen(kCount), last(kCount);
+  for (uint32_t server : {0, 1}) {
+    cluster.cut(server);
+    cluster.servers[server]->give_up(0);
+  }
+  const auto pushed = sleeper.push(kModel, buffers_of(ten), {}).value();
+  sleeper.clock();
+  const auto pulled = sleeper.push_pull(kModel, buffers_of(ten), buffers_of(out), 0, {}).value();
+  for (int i = 0; i < 5; ++i) {
+    expect_done(other.push_pull(kModel, buffers_of(one), buffers_of(seen), 0, {}));
+  }
+  EXPECT_EQ(pushed->wait(Deadline::after_s(60)).code(), StatusCode::peer_lost);
+  for (uint32_t server : {0, 1}) {
+    const Held held = cluster.servers[server]->hold(kModel, 0);
+    EXPECT_TRUE(held.is_new);
+    sleeper.skip_to(kModel, server, held.clock);
+    cluster.connect(0, server);
+  }
+  EXPECT_EQ(sleeper.clock_of(kModel).value(), 7U);
+  for (float expected : {16.0F, 27.0F}) {  // without a push of another clock
+    expect_done(other.push_pull(kModel, buffers_of(one), buffers_of(seen), 0, {}));
+    for (float value : seen) ASSERT_EQ(value, expected);
+  }
+  expect_done(pushed);
+  expect_done(pulled);
+  EXPECT_EQ(out, seen);
+  sleeper.clock();
+  expect_done(other.push_pull(kModel, buffers_of(one), buffers_of(seen), 0, {}));
+  expect_done(sleeper.pull(kModel, buffers_of(last), 0, {}));
+  EXPECT_EQ(last, seen);
+}
+
 TEST_P(PsCluster, RowsOfATable) {
   Cluster cluster(2, 2, config_of(GetParam()));
   ModelSpec spec = spec_of(5, "add", Combine::sum);

@@ -26,9 +26,6 @@ from soak.members import HANG_S, Usage
 
 MODEL = "w"
 MOST_PUSHES = 3  # in one clock
-# A worker that joins may be behind the others by then, who have gone on without it. What it pushes
-# is part of the clock that they are in, and its pulls wait for no such clock.
-JOINING_CLOCKS = 300
 
 
 def main(
@@ -60,7 +57,7 @@ def _work(
     ones[own] = 1
     census = Census(weights[own], most)
     others_before = _without(weights, own)
-    last, clocks = None, 0
+    last = None
     while last is None or client.clock_of(MODEL) < last:
         pushes = rng.randint(0, MOST_PUSHES)
         if pushes == 1 and rng.random() < 0.5:
@@ -70,9 +67,7 @@ def _work(
                 client.push(MODEL, ones)
             client.clock()
             weights = client.pull(MODEL)
-        clocks += 1
-        is_settled = most == 0 or clocks > JOINING_CLOCKS or client.clock_of(MODEL) == last
-        census.compare(link, pushes, weights[own], is_settled)
+        census.compare(link, pushes, weights[own])
         others = _without(weights, own)
         if np.any(others < others_before):
             link.report("dip", "an element of another worker is less than before")
@@ -100,8 +95,8 @@ class Census:
         """How many pushes at least, and at most, will be there after this worker's death."""
         return int(elements.min()), int((self._expected + self._late).max())
 
-    def compare(self, link: Link, pushes: int, elements: np.ndarray, is_settled: bool) -> None:
-        """After so many more pushes. Before it is settled, some may be missing, and come later."""
+    def compare(self, link: Link, pushes: int, elements: np.ndarray) -> None:
+        """After so many more pushes."""
         self._expected += pushes
         if np.any(elements > self._expected + self._late):
             first = np.argmax(elements > self._expected + self._late)
@@ -109,7 +104,7 @@ class Census:
                 f"own element {first} is {elements[first]}, expected {self._expected[first]} and "
                 f"at most {self._late[first]} that are late: a push was applied twice"
             )
-        if is_settled and np.any(elements < self._expected):
+        if np.any(elements < self._expected):
             first = np.argmax(elements < self._expected)
             text = f"own element {first} is {elements[first]}, expected {self._expected[first]}"
             link.report("dip", f"{text}: a push was lost")

@@ -188,6 +188,11 @@ class Membership:
         with self._lock:
             return self._is_alive(session, lost)
 
+    def is_newest(self, session: Session) -> bool:
+        """Whether the session's worker has not registered again."""
+        with self._lock:
+            return self._newest.get(session.worker) is session
+
     def live_workers(self) -> set[int]:
         lost = self._lost_sessions()
         with self._lock:

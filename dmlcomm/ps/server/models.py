@@ -60,8 +60,7 @@ class Models:
                 raise refusal.illegal(self._conflict(session, entry.description, description))
             sealed = bool(self._core.is_sealed(number))
             provide = elect and not sealed and self._elect(entry, session)
-            clock = self._core.model_clock(number)
-            return pb.CreateModelReply(model=number, sealed=sealed, provide=provide, clock=clock)
+            return pb.CreateModelReply(model=number, sealed=sealed, provide=provide)
 
     def restore(self, found: Checkpoint) -> None:
         """Puts back a checkpoint before any worker comes. Raises PsCheckpointError, Refusal."""

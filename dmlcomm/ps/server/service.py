@@ -169,9 +169,11 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
     def CreateModel(self, request: Any, context: Any) -> Any:  # noqa: N802
         session = self._membership.find(request.session)
         reply = self._models.create(session, request.model, request.elect)
+        reply.clock, reply.is_new = self._core.hold(reply.model, session.worker)
         if session.via:
-            reply.clock = self._core.hold(reply.model, session.worker)
             reply.base = self._proxies.base(reply.model)
+        elif not self._membership.is_alive(session):  # it counted no more, and should not now
+            self._core.give_up(session.worker)
         return reply
 
     def SealModel(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -231,6 +233,8 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
             reason = f"server {self._view.server} and {who} did not connect: {error}"
             get_logger().warning("%s", reason)
             members.end(session, reason)
+            if not is_proxy and members.is_newest(session):
+                self._core.give_up(session.worker)
             return
         session.joined = True
         how = _describe(pairing)

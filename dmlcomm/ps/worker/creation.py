@@ -129,9 +129,15 @@ class Creation:
                 )
 
     def recreate(self, server: int, made: ClientModel) -> None:
-        """Makes the model known to a server that was started again, and must have its values."""
-        if not self._create_on(server, made).sealed:
+        """Makes the model known to a server, which must have its values.
+
+        The server was started again, or may have gone on without this worker.
+        """
+        reply = self._create_on(server, made)
+        if not reply.sealed:
             raise _without_its_part(server, made)
+        if reply.is_new and self._connections.core is not None:
+            self._connections.core.skip_to(made.number, server, reply.clock)
 
     def recreate_unfinished(self, server: int) -> None:
         """The same for the model that is made at the moment, which may have no values yet.
