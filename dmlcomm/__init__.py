@@ -6,8 +6,9 @@ is all that a training script needs. A program may also use:
 
 ===================  =============================================================================
 `dmlcomm`            functions on process groups that torch.distributed does not have: `abort`,
-                     `describe`, `monitored_barrier`, `rails`, `set_timeout`; `ticket`, which says
-                     what goes first, and `DistributedOptimizer`, which gives tickets to gradients
+                     `describe`, `monitored_barrier`, `rails`, `set_timeout`; `Options` of groups;
+                     `ticket`, which says what goes first, and `DistributedOptimizer`, which gives
+                     tickets to gradients
 `dmlcomm.prio`       tickets for DDP and FSDP2: `dmlcomm.prio.comm_hook`, `ticket_fsdp`
 `dmlcomm.errors`     the exceptions, as a tree; all of them are in `dmlcomm`, too, below `Error`
 `dmlcomm.ps`         the parameter server: `dmlcomm.ps.Client`, `Server`, `DistributedOptimizer`
@@ -29,6 +30,7 @@ from dmlcomm.lazy import lazy_names
 if TYPE_CHECKING:
     from dmlcomm import lab, prio, ps, sim  # noqa: F401
     from dmlcomm.backends.groups import abort, describe, monitored_barrier, rails, set_timeout
+    from dmlcomm.backends.options import Options
     from dmlcomm.errors import *  # noqa: F403
     from dmlcomm.prio import DistributedOptimizer
     from dmlcomm.prio.ticket import ticket
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DistributedOptimizer",
+    "Options",
     "RailCounters",
     "abort",
     "describe",
@@ -54,6 +57,7 @@ _HOMES = {
         "dmlcomm.backends.groups",
     ),
     "DistributedOptimizer": "dmlcomm.prio",
+    "Options": "dmlcomm.backends.options",
     "RailCounters": "dmlcomm.rail",
     "lab": "dmlcomm.lab",
     "prio": "dmlcomm.prio",

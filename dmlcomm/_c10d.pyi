@@ -22,6 +22,7 @@ def create(
     rail_rates_bps: list[int],
     plan: str,
     servers: Any = None,
+    seat: int = -1,
 ) -> Backend: ...
 
 class ServerOperation:

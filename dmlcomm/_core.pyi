@@ -207,6 +207,7 @@ class ProxyUplink:
         set: Callable[[str, bytes], None],  # noqa: A002
         get: Callable[[str], str | bytes],
         timeout_s: float,
+        seat: JobSeat | None = None,
     ) -> None:
         """Once. place: of this proxy in the tree; server: the number of the one at the root."""
     def check(self) -> None:
@@ -232,6 +233,7 @@ class PsServer:
         get: Callable[[str], str | bytes],
         timeout_s: float,
         tree: int = 0,
+        seat: JobSeat | None = None,
     ) -> None:
         """Meets the worker and serves it from then on; a session that it still has ends first.
 
@@ -324,6 +326,7 @@ class PsClient:
         get: Callable[[str], str | bytes],
         timeout_s: float,
         by_proxy: bool = False,
+        seat: JobSeat | None = None,
     ) -> None:
         """by_proxy: pushes are kept until a version at the server contains them, and repeated."""
     def add_model(self, model: int, spec: PsModelSpec, clock: int = 0) -> None: ...
@@ -376,3 +379,29 @@ class PsClient:
         """Ends this worker's clock of all models."""
     def rails(self) -> list[list[dict[str, Any]]]: ...
     def close(self) -> None: ...
+
+# --- jobs that share the NICs of a host ---
+
+MAX_PRIORITY: Final[int]
+DEFAULT_PRIORITY: Final[int]
+
+class JobSeat:
+    """The memory in which this process and the arbiter of its host meet."""
+
+    reason: Final[str]  # Why the job has lost its place; empty while it has it
+    def __init__(self) -> None: ...
+    def fileno(self) -> int: ...
+
+class Arbiter:
+    """Shares the NICs of this host among jobs."""
+
+    def __init__(self, is_strict: bool = True, floor: float = ...) -> None: ...
+    def add(self, job: str, priority: int, fd: int) -> int:
+        """The number of the seat, whose memory the descriptor is."""
+    def remove(self, seat: int) -> None: ...
+    def drop(self, job: str, priority: int, reason: str) -> None: ...
+    def status(self) -> list[dict[str, Any]]: ...
+    def close(self) -> None: ...
+
+def nic_shares(priorities: list[int], is_strict: bool = True, floor: float = ...) -> list[float]:
+    """By job that sends over a NIC, the part that the arbiter gives it."""

@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from dmlcomm import PsModelError, PsRefusedError
+from dmlcomm.network import proxy_socket
 from dmlcomm.proxy.proxy import Proxy, ProxyOptions
 from dmlcomm.ps import Client, tree
 from dmlcomm.ps.worker import redirect
@@ -38,7 +39,7 @@ def attach(path, addresses, worker, token=""):
 
 
 def way(proxy, addresses, uses_tls=False):
-    return redirect.Route(proxy, addresses.split(","), "", uses_tls).first(DEADLINE_S)
+    return redirect.Route(proxy, addresses.split(","), "", uses_tls, 4).first(DEADLINE_S)
 
 
 # --- trees
@@ -164,7 +165,7 @@ def test_jobs_that_are_not_carried_are_told_why(tmp_path):
             attach(path, addresses, 0, token="guess")
         with pytest.raises(PsRefusedError, match="no job with TLS"):
             way(path, "127.0.0.1:1", uses_tls=True)
-        assert redirect.ask(path, {"status": True}, DEADLINE_S) == {"jobs": []}
+        assert proxy_socket.ask(path, {"status": True}, DEADLINE_S)["jobs"] == []
 
 
 def test_a_proxy_is_for_its_user_alone(tmp_path):
@@ -174,13 +175,13 @@ def test_a_proxy_is_for_its_user_alone(tmp_path):
         with pytest.raises(OSError, match="another proxy listens there"):
             Proxy(ProxyOptions(path))
         with pytest.raises(PsRefusedError, match="this is no request"):
-            redirect.ask(path, {"servers": 3}, DEADLINE_S)
+            proxy_socket.ask(path, {"servers": 3}, DEADLINE_S)
     assert not os.path.exists(path)
 
 
 def test_auto_takes_a_proxy_that_is_there(tmp_path, monkeypatch):
     path = f"{tmp_path}/0.sock"
-    monkeypatch.setattr(redirect, "default_sockets", lambda: [path])
+    monkeypatch.setattr(proxy_socket, "default_sockets", lambda: [path])
     with servers() as addresses:
         assert way("auto", addresses) == ([addresses], False)
         with proxies(tmp_path, 1):
@@ -220,7 +221,7 @@ def command_of_the_container():
 def test_the_examples_start_a_proxy_where_workers_look_for_it(tmp_path, command_of):
     program, *arguments = [word for word in command_of() if word != "$PROXY_OPTIONS"]
     assert program == "dmlcomm"
-    place = arguments.index(redirect.SYSTEM_SOCKET)
+    place = arguments.index(proxy_socket.SYSTEM_SOCKET)
     arguments[place] = f"{tmp_path}/0.sock"
     command = [sys.executable, "-m", "dmlcomm", *arguments]
     with subprocess.Popen(
@@ -246,7 +247,7 @@ def test_run_starts_a_proxy_that_the_command_uses():
     command = ["run", "--servers", "2", "--proxy", "--", sys.executable, "-c", script]
     result = dmlcomm(*command)
     assert result.returncode == 0, result.stderr
-    [job] = json.loads(result.stdout)
+    [job] = json.loads(result.stdout)["jobs"]
     assert [node["server"] for node in job["nodes"]] == [0, 1]
     assert all(node["workers"] == [0] and node["place"] == 0 for node in job["nodes"])
     assert 'model "net": clock 1, 0 open windows' in result.stderr

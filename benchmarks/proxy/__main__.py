@@ -3,6 +3,7 @@
     python -m benchmarks.proxy [--quick] [--json FILE] [--strict]
     python -m benchmarks.proxy --only failures [--times N] [--seed N]
     python -m benchmarks.proxy --only training
+    python -m benchmarks.proxy --only priorities [--quick] [--json FILE] [--strict]
 
 Four hosts with four workers each and a host with the server, one NIC each, 1 Gbit/s. Every worker
 pushes and pulls 40 MB by one push_pull per step; results are verified. The bound is the time of one
@@ -15,13 +16,16 @@ hangs; the same seed repeats the events, though not their timing.
 
 With --only training: the demo's LeNet-5, directly, by proxies, and with a proxy that is killed in
 the middle; see benchmarks/proxy/training.py. The exit code is 1 when one of them has not learnt.
+
+With --only priorities: a job beside others on the hosts of a lab; see
+benchmarks/proxy/priorities.py.
 """
 
 import argparse
 import statistics
 from pathlib import Path
 
-from benchmarks.proxy import failures, training
+from benchmarks.proxy import failures, priorities, training
 from benchmarks.proxy.cluster import Cluster, Load
 from benchmarks.proxy.local_cluster import RunError
 from benchmarks.row import Row, conclude
@@ -31,10 +35,18 @@ NUM_BYTES = 40_000_000
 RATE = "1gbit"
 RATE_BPS = 1e9
 LEAST_SPEEDUP = 3.0
+# Of the job of the first priority.
+STEPS = 20
+QUICK_STEPS = 6
 
 
 def main() -> None:
     options = _parse()
+    if options.only == "priorities":
+        rows = priorities.rows(QUICK_STEPS if options.quick else STEPS)
+        title = "Times of steps in ms; the bound is the job's time alone."
+        conclude(title, rows, options.json, options.strict)
+        return
     if options.only:
         try:
             if options.only == "failures":
@@ -76,7 +88,9 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="one shape, one step")
     parser.add_argument("--json", type=Path, help="file for JSON lines")
     parser.add_argument("--strict", action="store_true", help="exit with 1 when a bar is missed")
-    parser.add_argument("--only", choices=["failures", "training"], help="instead of the lab")
+    parser.add_argument(
+        "--only", choices=["failures", "training", "priorities"], help="instead of the lab"
+    )
     parser.add_argument("--times", type=int, default=50, help="failures")
     parser.add_argument("--seed", type=int, default=0, help="of the failures")
     return parser.parse_args()

@@ -217,6 +217,11 @@ Status parse_bytes(const char* name, uint64_t least, std::optional<uint64_t>* ou
   return parse_number<uint64_t>(name, least, kMaxBufferBytes, "bytes", &out->emplace());
 }
 
+Status parse_priority(const char* name, std::optional<uint32_t>* out) {
+  if (!Variable(name).is_set()) return {};
+  return parse_number<uint32_t>(name, 0, kMaxJobPriority, "0 goes first", &out->emplace());
+}
+
 constexpr std::array<std::pair<std::string_view, TransportChoice>, 3> kTransports{{
     {"auto", TransportChoice::automatic},
     {"tcp", TransportChoice::tcp},
@@ -268,6 +273,7 @@ Status read_into(Config* c) {
   read_text("DMLCOMM_PS_SERVERS", &c->ps_servers);
   DMLCOMM_RETURN_IF_ERROR(read_secret("DMLCOMM_PS_TOKEN", "DMLCOMM_PS_TOKEN_FILE", &c->ps_token));
   DMLCOMM_RETURN_IF_ERROR(parse_ps_worker("DMLCOMM_PS_WORKER", &c->ps_worker));
+  DMLCOMM_RETURN_IF_ERROR(parse_priority("DMLCOMM_JOB_PRIORITY", &c->job_priority));
   DMLCOMM_RETURN_IF_ERROR(
       parse_number("DMLCOMM_PEER_TIMEOUT_S", 0.2, 3600.0, "seconds", &c->peer_timeout_s));
   DMLCOMM_RETURN_IF_ERROR(parse_choice("DMLCOMM_LOG_LEVEL", kLogLevels, &c->log_level));

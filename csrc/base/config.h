@@ -12,6 +12,10 @@
 
 namespace dmlcomm {
 
+// Of a job; 0 goes first.
+constexpr uint32_t kMaxJobPriority = 7;
+constexpr uint32_t kDefaultJobPriority = 4;
+
 enum class TransportChoice { automatic, tcp, shm };
 enum class TicketMarking { dscp, ip_option, none };
 enum class Checksum { none, crc32c };
@@ -86,6 +90,10 @@ struct Config {
   // DMLCOMM_PS_WORKER: number of this worker (0 to 4095). Default: RANK, as torchrun sets it; -1,
   // the servers choose, where there is neither.
   int32_t ps_worker = -1;
+
+  // DMLCOMM_JOB_PRIORITY: of this job among those of a host, 0 (first) to 7, where a proxy
+  // arbitrates NICs (docs/proxy.md). Default: not set, which counts as 4.
+  std::optional<uint32_t> job_priority;
 
   // DMLCOMM_PEER_TIMEOUT_S: seconds (0.2 to 3600, default 10) without a sign of life after which a
   // peer is lost. Shorter notices frozen ranks sooner, and takes a long pause for a death.

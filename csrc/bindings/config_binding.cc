@@ -34,6 +34,7 @@ py::dict dict_of(const Config& config, const std::string& proxy) {
   values["ps_token"] = config.ps_token;
   values["ps_worker"] = config.ps_worker;
   values["proxy"] = proxy;
+  values["job_priority"] = config.job_priority;
   values["peer_timeout_s"] = config.peer_timeout_s;
   values["log_level"] = to_string(config.log_level);
   values["spin_us"] = config.spin_us;

@@ -27,6 +27,7 @@ using ps::Server;
 using ps::Snapshot;
 using ps::Space;
 
+using Seat = std::shared_ptr<transport::JobSeat>;
 using Rails = std::vector<std::pair<std::string, std::string>>;
 const auto kRelease = py::call_guard<py::gil_scoped_release>();
 
@@ -140,10 +141,12 @@ std::shared_ptr<const ps::Rule> rule_of(const ModelSpec& spec, const py::object&
 }
 
 void join(Server& server, uint32_t worker, const Rails& rails, int first_rail, py::object set,
-          py::object get, double timeout_s, uint64_t tree) {
+          py::object get, double timeout_s, uint64_t tree, Seat seat) {
   auto rendezvous = make_rendezvous(std::move(set), std::move(get));
   const py::gil_scoped_release release;
-  check(server.join({worker, to_rails(rails), first_rail, to_ms(timeout_s)}, rendezvous, tree));
+  const bool by_proxy = false;
+  check(server.join({worker, to_rails(rails), first_rail, to_ms(timeout_s), by_proxy, seat},
+                    rendezvous, tree));
 }
 
 void create_model(Server& server, uint32_t model, const ModelSpec& spec,
@@ -283,7 +286,8 @@ void bind_server(py::module_& module) {
            py::arg("server"), py::arg("num_servers"), py::arg("num_workers"),
            py::arg("transport") = "auto", py::arg("window_bytes") = 0)
       .def("join", &join, py::arg("worker"), py::arg("rails"), py::arg("first_rail"),
-           py::arg("set"), py::arg("get"), py::arg("timeout_s"), py::arg("tree") = 0)
+           py::arg("set"), py::arg("get"), py::arg("timeout_s"), py::arg("tree") = 0,
+           py::arg("seat") = Seat())
       .def("create_model", &create_model, py::arg("model"), py::arg("spec"),
            py::arg("python_rule") = py::none(), py::arg("base") = 0)
       .def(
@@ -329,11 +333,13 @@ void bind_server(py::module_& module) {
 // --- proxy ---
 
 void connect_up(Uplink& uplink, uint32_t place, uint32_t server, const Rails& rails, int first_rail,
-                py::object set, py::object get, double timeout_s) {
+                py::object set, py::object get, double timeout_s, Seat seat) {
   auto rendezvous = make_rendezvous(std::move(set), std::move(get));
   const py::gil_scoped_release release;
+  const bool by_proxy = false;
   check(uplink.connect(ps::kFirstProxy + place,
-                       {server, to_rails(rails), first_rail, to_ms(timeout_s)}, rendezvous));
+                       {server, to_rails(rails), first_rail, to_ms(timeout_s), by_proxy, seat},
+                       rendezvous));
 }
 
 py::list uplink_rails(Uplink& uplink) {
@@ -364,7 +370,8 @@ void bind_uplink(py::module_& module) {
           py::arg("server"), py::arg("num_servers"), py::arg("num_workers"),
           py::arg("transport") = "auto", "The server that those below see.")
       .def("connect", &connect_up, py::arg("place"), py::arg("server"), py::arg("rails"),
-           py::arg("first_rail"), py::arg("set"), py::arg("get"), py::arg("timeout_s"))
+           py::arg("first_rail"), py::arg("set"), py::arg("get"), py::arg("timeout_s"),
+           py::arg("seat") = Seat())
       .def(
           "check", [](const Uplink& uplink) { check(uplink.error()); }, kRelease)
       .def("rails", &uplink_rails)
@@ -400,10 +407,11 @@ Client::RowMemory to_rows(uint32_t space, uintptr_t numbers, uint64_t num_rows, 
 }
 
 void connect(const std::shared_ptr<Client>& client, uint32_t server, const Rails& rails,
-             int first_rail, py::object set, py::object get, double timeout_s, bool by_proxy) {
+             int first_rail, py::object set, py::object get, double timeout_s, bool by_proxy,
+             Seat seat) {
   auto rendezvous = make_rendezvous(std::move(set), std::move(get));
   const py::gil_scoped_release release;
-  check(client->connect({server, to_rails(rails), first_rail, to_ms(timeout_s), by_proxy},
+  check(client->connect({server, to_rails(rails), first_rail, to_ms(timeout_s), by_proxy, seat},
                         rendezvous));
 }
 
@@ -505,7 +513,8 @@ void bind_client(py::module_& module) {
            py::arg("worker"), py::arg("num_servers"), py::arg("first_sequence"),
            py::arg("transport") = "auto")
       .def("connect", &connect, py::arg("server"), py::arg("rails"), py::arg("first_rail"),
-           py::arg("set"), py::arg("get"), py::arg("timeout_s"), py::arg("by_proxy") = false)
+           py::arg("set"), py::arg("get"), py::arg("timeout_s"), py::arg("by_proxy") = false,
+           py::arg("seat") = Seat())
       .def(
           "add_model",
           [](Client& client, uint32_t model, const ModelSpec& spec, uint64_t clock) {

@@ -27,6 +27,7 @@
 #include "base/ticket.h"
 #include "memory/span.h"
 #include "transport/address.h"
+#include "transport/job_seat.h"
 #include "transport/rail_counters.h"
 #include "transport/relaying.h"
 #include "transport/rendezvous.h"
@@ -60,6 +61,8 @@ struct CommunicatorOptions {
   // The choices of a plan file for this group, "op:first_bytes=name,..." (schedule/planner.h); the
   // same on all ranks. Empty: the cost model chooses.
   std::string plan;
+  // At the arbiter of this host, which shares NICs among jobs; null: there is none.
+  std::shared_ptr<transport::JobSeat> seat;
   uint64_t first_sequence = 1;  // number of the first collective; the same on all ranks
   std::chrono::milliseconds timeout{30 * 60 * 1000};
   std::optional<Config> config;  // empty: the process's

@@ -54,6 +54,7 @@ Result<std::shared_ptr<Engine>> Engine::create(CommunicatorOptions given,
   mesh_options.config = config;
   mesh_options.shared_area_bytes = Board::area_bytes(config.shm_board_bytes);
   mesh_options.events = engine.get();
+  mesh_options.seat = options.seat;
   Result<std::unique_ptr<transport::Mesh>> mesh = transport::Mesh::create(mesh_options, rendezvous);
   if (!mesh.ok()) return mesh.status();
   engine->mesh_ = std::move(*mesh);

@@ -26,6 +26,7 @@ Result<std::shared_ptr<engine::Communicator>> meet(
   communicator.reads_alone = options.by_proxy;
   communicator.timeout = options.timeout;
   communicator.config = config;
+  communicator.seat = options.seat;
   return engine::Communicator::create(communicator, std::move(rendezvous));
 }
 

@@ -25,6 +25,7 @@ struct PairOptions {
   int first_rail = -1;                        // see CommunicatorOptions::first_rail
   std::chrono::milliseconds timeout{30'000};
   bool by_proxy = false;  // the other side is a proxy, which stands in for a server
+  std::shared_ptr<transport::JobSeat> seat;  // see CommunicatorOptions::seat
 };
 
 // "worker 3", "proxy 0".

@@ -107,19 +107,16 @@ TEST(DType, NumbersStay) {
 
 // --- configuration
 
-const char* const kVariables[] = {"DMLCOMM_SOCKET_IFNAME",    "DMLCOMM_TOPOLOGY",
-                                  "DMLCOMM_TRANSPORT",        "DMLCOMM_TICKET_MARK",
-                                  "DMLCOMM_CHECKSUM",         "DMLCOMM_CREDIT_BYTES",
-                                  "DMLCOMM_ALGORITHM",        "DMLCOMM_TICKET_CONNECTIONS",
-                                  "DMLCOMM_AUTOTUNE",         "DMLCOMM_PORT_RANGE",
-                                  "DMLCOMM_PEER_TIMEOUT_S",   "DMLCOMM_LOG_LEVEL",
-                                  "DMLCOMM_SPIN_US",          "DMLCOMM_SHM_BOARD_BYTES",
-                                  "DMLCOMM_SHM_SINGLE_COPY",  "DMLCOMM_HUGE_PAGES",
-                                  "DMLCOMM_SHARE_TENSORS",    "DMLCOMM_TCP_CONGESTION",
-                                  "DMLCOMM_TCP_BUFFER_BYTES", "DMLCOMM_PS_SERVERS",
-                                  "DMLCOMM_PS_TOKEN",         "DMLCOMM_PS_WORKER",
-                                  "DMLCOMM_PS_TOKEN_FILE",    "DMLCOMM_SECRET",
-                                  "DMLCOMM_SECRET_FILE",      "RANK"};
+const char* const kVariables[] = {
+    "DMLCOMM_SOCKET_IFNAME",    "DMLCOMM_TOPOLOGY",           "DMLCOMM_TRANSPORT",
+    "DMLCOMM_TICKET_MARK",      "DMLCOMM_CHECKSUM",           "DMLCOMM_CREDIT_BYTES",
+    "DMLCOMM_ALGORITHM",        "DMLCOMM_TICKET_CONNECTIONS", "DMLCOMM_AUTOTUNE",
+    "DMLCOMM_PORT_RANGE",       "DMLCOMM_PEER_TIMEOUT_S",     "DMLCOMM_LOG_LEVEL",
+    "DMLCOMM_SPIN_US",          "DMLCOMM_SHM_BOARD_BYTES",    "DMLCOMM_SHM_SINGLE_COPY",
+    "DMLCOMM_HUGE_PAGES",       "DMLCOMM_SHARE_TENSORS",      "DMLCOMM_TCP_CONGESTION",
+    "DMLCOMM_TCP_BUFFER_BYTES", "DMLCOMM_PS_SERVERS",         "DMLCOMM_PS_TOKEN",
+    "DMLCOMM_PS_WORKER",        "DMLCOMM_PS_TOKEN_FILE",      "DMLCOMM_SECRET",
+    "DMLCOMM_SECRET_FILE",      "DMLCOMM_JOB_PRIORITY",       "RANK"};
 
 // Every test starts and ends without any of the variables.
 class ConfigTest : public testing::Test {
@@ -238,6 +235,14 @@ TEST_F(ConfigTest, ParameterServer) {
   const char* name = "DMLCOMM_PS_WORKER";
   EXPECT_EQ(field_of(name, "4095", &Config::ps_worker), 4095);
   expect_illegal(name, {"4096", "-1", "1.5", "one"});
+}
+
+TEST_F(ConfigTest, JobPriority) {
+  const char* name = "DMLCOMM_JOB_PRIORITY";
+  EXPECT_EQ(Config().job_priority, std::nullopt);
+  EXPECT_EQ(field_of(name, "0", &Config::job_priority), 0u);
+  EXPECT_EQ(field_of(name, "7", &Config::job_priority), 7u);
+  expect_illegal(name, {"8", "-1", "1.5", "first"});
 }
 
 TEST_F(ConfigTest, SecretsComeFromFiles) {

@@ -25,13 +25,17 @@ constexpr std::chrono::seconds kExitLimit{2};
 
 using Rails = std::vector<std::pair<std::string, std::string>>;  // interface, address
 
-c10::intrusive_ptr<c10d::Backend> create(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
-                                         std::chrono::milliseconds timeout, std::string name,
-                                         std::vector<int> global_ranks, const Rails& rails,
-                                         std::vector<uint32_t> grid,
-                                         std::vector<uint32_t> host_of_rank, bool is_whole_job,
-                                         std::vector<uint64_t> rail_rates_bps, std::string plan,
-                                         std::string algorithm, const py::object& servers) {
+std::shared_ptr<transport::JobSeat> seat_of(int fd) {
+  Result<std::shared_ptr<transport::JobSeat>> seat = transport::JobSeat::open(fd);
+  if (!seat.ok()) throw CommException(seat.status());
+  return *seat;
+}
+
+c10::intrusive_ptr<c10d::Backend> create(
+    c10::intrusive_ptr<c10d::Store> store, int rank, int size, std::chrono::milliseconds timeout,
+    std::string name, std::vector<int> global_ranks, const Rails& rails, std::vector<uint32_t> grid,
+    std::vector<uint32_t> host_of_rank, bool is_whole_job, std::vector<uint64_t> rail_rates_bps,
+    std::string plan, std::string algorithm, const py::object& servers, int seat) {
   std::shared_ptr<ServerAllReduce> all_reduce;
   if (!servers.is_none()) all_reduce = std::make_shared<ServerAllReduce>(servers.ptr());
   const py::gil_scoped_release release;
@@ -50,6 +54,7 @@ c10::intrusive_ptr<c10d::Backend> create(c10::intrusive_ptr<c10d::Store> store, 
   options.relaying = is_whole_job ? transport::Relaying::whole_job : transport::Relaying::part;
   options.rail_rates_bps = std::move(rail_rates_bps);
   options.plan = std::move(plan);
+  if (seat >= 0) options.seat = seat_of(seat);
   if (process_config().ok()) {
     options.config = *process_config();
     options.config->algorithm = std::move(algorithm);
@@ -112,7 +117,7 @@ PYBIND11_MODULE(_c10d, module) {
              py::arg("timeout"), py::arg("name"), py::arg("global_ranks"), py::arg("rails"),
              py::arg("grid"), py::arg("host_of_rank"), py::arg("is_whole_job"),
              py::arg("rail_rates_bps"), py::arg("plan"), py::arg("algorithm"),
-             py::arg("servers") = py::none(),
+             py::arg("servers") = py::none(), py::arg("seat") = -1,
              "Makes the backend of one process group; collective over its ranks.");
   module.def(
       "set_timeout",

@@ -147,11 +147,11 @@ Status Lane::flush(bool* moved) {
   return Status();
 }
 
-// Large frames leave room for small ones, where the rail's budget is limited.
+// Large frames leave room for small ones and for other jobs, where the rail has limits.
 bool Lane::may_leave(OutFrame& frame) {
-  if (!frame.order.is_large || meter_ == nullptr || !meter_->budget().is_limited()) return true;
+  if (!frame.order.is_large || meter_ == nullptr || !meter_->limits_large()) return true;
   if (frame.has_budget || frame.written > 0) return true;
-  return frame.has_budget = meter_->budget().take(frame.header.payload_bytes, now_ns());
+  return frame.has_budget = meter_->take_large(frame.header.payload_bytes, now_ns());
 }
 
 // Writes some of the first frames with one call; whether the channel has taken all of these bytes.
@@ -189,6 +189,7 @@ Result<bool> Lane::write_batch(bool* wrote_any) {
   given_bytes_ += *wrote;
   bytes_since_prospect_ += *wrote;
   counters_->bytes_sent += *wrote;
+  if (meter_ != nullptr) meter_->credit().sent(*wrote);
   size_t left = *wrote;
   for (auto frame = out_.begin(); left > 0; ++frame) {
     const size_t bytes = std::min(left, bytes_left(*frame));

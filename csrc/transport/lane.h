@@ -77,7 +77,7 @@ struct OutFrame {
   SendRequest* completes = nullptr;    // reported when the frame is through
   std::string owned;                   // the payload, if it is not borrowed
   bool is_part = false;                // of a large message: order does not matter
-  bool has_budget = false;             // a large one; see RailBudget
+  bool has_budget = false;             // a large one; see RailMeter::take_large()
   bool tells_rate = false;             // see SendRequest
   SendOrder order;
   uint32_t num_passed = 0;  // frames that have gone before it since it waits

@@ -204,10 +204,10 @@ uint8_t LaneSet::rail_for_small(const SendRequest& request) {
   return RailMeter::next_for_small({meters_, num_usual()}, request.bytes).value_or(kAnyRail);
 }
 
-// Frames are short while large messages leave room for small ones.
+// Frames are short while large messages leave room for small ones, or for other jobs.
 size_t LaneSet::within_budget(size_t bytes) const {
   for (size_t rail = 0; meters_ != nullptr && rail < shape_.num_rails; ++rail) {
-    bytes = meters_[rail].budget().frame_bytes(bytes);
+    bytes = meters_[rail].frame_bytes(bytes);
   }
   return bytes;
 }

@@ -42,6 +42,9 @@ Mesh::Mesh(const MeshOptions& options)
   }
   counters_.push_back({.interface = "local"});
   meters_.resize(options.rails.size());
+  for (size_t rail = 0; rail < meters_.size(); ++rail) {
+    meters_[rail].arbitrate({options.seat, options.rails[rail].interface});
+  }
   last_tick_ns_ = now_ns();
 }
 
@@ -200,6 +203,7 @@ void Mesh::sleep(int timeout_ms, const std::function<bool()>& has_news) {
 
 void Mesh::tick(const std::function<bool(int)>& waits_for) {
   const int64_t now = now_ns();
+  look_at_seat();
   for (const auto& transport : transports_) transport->show_life();
   // A process that was stopped itself must not blame its peers for the pause.
   const int64_t since_ns = now - std::exchange(last_tick_ns_, now);
@@ -219,6 +223,18 @@ void Mesh::tick(const std::function<bool(int)>& waits_for) {
       link.confirm_soon();
     }
     check_life(link, now, paused, waits_for);
+  }
+}
+
+// A job that goes behind others keeps little in the kernel's queues, from then on.
+void Mesh::look_at_seat() {
+  if (job_.seat == nullptr) return;
+  const auto is_limited = [](const RailMeter& meter) { return meter.credit().is_limited(); };
+  if (std::any_of(meters_.begin(), meters_.end(), is_limited)) limit_credit();
+  const std::string reason = job_.seat->reason();
+  if (reason.empty() || std::exchange(is_dropped_, true)) return;
+  for (size_t i = 0; i < active_.size(); ++i) {
+    active_[i]->fail(Status(StatusCode::aborted, reason));
   }
 }
 
@@ -278,7 +294,11 @@ void Mesh::measure_rails(int64_t active_ns, double latency_s, RailMeter::Traffic
   if (std::exchange(was_shared_, share_ < 1) && traffic != RailMeter::Traffic::mixed) {
     traffic = RailMeter::Traffic::slowed;
   }
-  for (RailMeter& meter : meters_) meter.end_period(now, active_ns, latency_s, traffic);
+  for (RailMeter& meter : meters_) {
+    const bool was_behind = meter.credit().is_limited() && traffic != RailMeter::Traffic::mixed;
+    meter.end_period(now, active_ns, latency_s, was_behind ? RailMeter::Traffic::slowed : traffic);
+    meter.credit().measured(meter.bits_per_second());
+  }
 }
 
 void Mesh::share_rails(double share) {

@@ -91,6 +91,7 @@ class Mesh {
   Status read_hosts(Rendezvous& rendezvous);
   Status choose_transports(Rendezvous& rendezvous);
   void make_link(int peer);
+  void look_at_seat();
   void check_rails(int64_t now, bool paused);
   void check_life(Link& link, int64_t now, bool paused, const std::function<bool(int)>& waits_for);
   void poll_while(const std::function<bool()>& is_busy, double timeout_s);
@@ -113,7 +114,8 @@ class Mesh {
   double share_ = 1;         // of the rails, for large messages
   bool was_shared_ = false;  // since the last measurement
   bool limits_credit_ = false;
-  Status end_reason_;  // of fail_all()
+  bool is_dropped_ = false;  // the job has lost its seat
+  Status end_reason_;        // of fail_all()
   int64_t last_tick_ns_ = 0;
   int64_t next_heartbeat_ns_ = 0;
   bool closed_ = false;

@@ -34,12 +34,16 @@ double bits_per_second_of(uint64_t bytes, double seconds) {
 }  // namespace
 
 void RailMeter::begin_frame(int64_t now_ns) {
-  if (num_frames_++ == 0) frames_since_ns_ = now_ns;
+  if (num_frames_++ > 0) return;
+  frames_since_ns_ = now_ns;
+  credit_.busy(true);
 }
 
 void RailMeter::end_frame(int64_t now_ns, uint64_t bytes) {
   period_.frame_bytes += bytes;
-  if (--num_frames_ == 0) period_.frames_ns += now_ns - frames_since_ns_;
+  if (--num_frames_ > 0) return;
+  period_.frames_ns += now_ns - frames_since_ns_;
+  credit_.busy(false);
 }
 
 void RailMeter::add_sample(uint64_t bytes, int64_t duration_ns) {
@@ -107,6 +111,16 @@ std::optional<uint8_t> RailMeter::next_for_small(std::span<RailMeter> rails, siz
   // What a rail did not carry while it was dead is not made up for.
   rails[found].small_s_ = std::max(found_s, most_s - kMostSmallDebtS);
   return static_cast<uint8_t>(found);
+}
+
+bool RailMeter::take_large(size_t bytes, int64_t now_ns) {
+  if (!credit_.has_credit(now_ns)) {
+    note_yielding();
+    return false;
+  }
+  if (!budget_.take(bytes, now_ns)) return false;
+  credit_.take(bytes);
+  return true;
 }
 
 bool RailMeter::is_left_out() {

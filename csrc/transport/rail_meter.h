@@ -6,9 +6,12 @@
 // other. So it is a lower bound, and close where operations keep the rail busy, or frames are
 // large. The highest of the last few periods counts: operations wait for late ranks, too.
 //
-// It also notes when urgent messages go over the rail, so that links give way to those of others.
+// It also notes when urgent messages go over the rail, so that links give way to those of others,
+// and has the limits of large messages: room for small ones (RailBudget), and for other jobs of
+// this host (NicCredit).
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -18,6 +21,7 @@
 
 #include "base/ticket.h"
 #include "transport/channel.h"
+#include "transport/job_seat.h"
 #include "transport/rail_budget.h"
 
 namespace dmlcomm::transport {
@@ -53,7 +57,17 @@ class RailMeter {
   // Large frames take this share of the rate at most; 1, or if that is not known: all that they
   // get.
   void share(double share) { budget_.limit(share < 1 ? share * bits_per_second() / 8 : 0); }
-  RailBudget& budget() { return budget_; }
+  // This host's other jobs on the NIC.
+  void arbitrate(NicCredit credit) { credit_ = std::move(credit); }
+  NicCredit& credit() { return credit_; }
+  const NicCredit& credit() const { return credit_; }
+  // The most that a frame of a large message should have, of at most `most` without a limit.
+  size_t frame_bytes(size_t most) const {
+    return budget_.frame_bytes(credit_.is_shared() ? std::min(most, kSharedFrameBytes) : most);
+  }
+  bool limits_large() const { return budget_.is_limited() || credit_.is_limited(); }
+  // Takes a frame of `bytes` of a large message, or refuses it for now.
+  bool take_large(size_t bytes, int64_t now_ns);
 
   // A message of an urgent class (base/ticket.h) has left over one of the connections, or come.
   void note_urgent(size_t ticket_class, int64_t now_ns) {
@@ -63,7 +77,8 @@ class RailMeter {
   bool has_urgent() const { return has_urgent_; }  // there has been one
   // Whether there has been one of late that goes before those of `ticket_class`; 0 is the last one.
   bool is_urgent_before(size_t ticket_class, int64_t now_ns) const;
-  // A connection gives way to them, and looks again soon. Whether any does since the last call.
+  // A connection gives way to them, or to another job, and looks again soon. Whether any does since
+  // the last call.
   void note_yielding() { is_yielding_ = true; }
   bool take_yielding() { return std::exchange(is_yielding_, false); }
 
@@ -89,7 +104,11 @@ class RailMeter {
   // A small message avoids it, as it is slow.
   bool is_left_out();
 
+  // A job that another one passes has begun so much.
+  static constexpr size_t kSharedFrameBytes = 64 * 1024;
+
   RailBudget budget_;
+  NicCredit credit_;
   std::array<int64_t, kMaxTicketConnections> urgent_ns_{};  // when there was one last, by class
   bool has_urgent_ = false;
   bool is_yielding_ = false;

@@ -31,6 +31,7 @@
 #include "transport/address.h"
 #include "transport/channel.h"
 #include "transport/handshake.h"
+#include "transport/job_seat.h"
 #include "transport/relaying.h"
 #include "transport/rendezvous.h"
 #include "transport/request.h"
@@ -58,6 +59,7 @@ struct MeshOptions {
   Config config;
   size_t shared_area_bytes = 0;
   LinkEvents* events = nullptr;
+  std::shared_ptr<JobSeat> seat;  // at the arbiter of this host; null: there is none
 };
 
 // A rank's knowledge of its communicator once the ranks have met; constant from then on.

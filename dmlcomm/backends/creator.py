@@ -1,6 +1,8 @@
 """Makes dmlcomm's backend for a process group of torch.distributed."""
 
 import atexit
+import functools
+import os
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -15,6 +17,7 @@ from dmlcomm.backends import shrinking
 from dmlcomm.bml.specification import TopologyError
 from dmlcomm.log import get_logger
 from dmlcomm.network import nic
+from dmlcomm.network import seat as seats
 from dmlcomm.network.agreement import agree
 from dmlcomm.network.discovery import NetworkMap
 from dmlcomm.network.facts import FactsError
@@ -24,6 +27,9 @@ if TYPE_CHECKING:
     from dmlcomm.planning.plan_file import PlanFile
 
 NAME = "dmlcomm"
+
+_seats: dict[int, seats.Seat] = {}
+_job_names: list[str] = []
 
 
 def register() -> None:
@@ -54,7 +60,8 @@ def create(options: Any, pg_options: Any = None) -> Any:
 
         servers = server_all_reduce.for_group(options)
     try:
-        return _create(extension, options, algorithm, servers, plan)
+        seat = _seat(options, pg_options)
+        return _create(extension, options, algorithm, servers, plan, seat)
     except BaseException:
         if servers is not None:
             servers.close()
@@ -69,8 +76,35 @@ def _record_calls(extension: ModuleType) -> None:
         self_recording.add(NAME)
 
 
+def _seat(options: Any, pg_options: Any) -> seats.Seat | None:
+    """Of this process at the arbiter of its host, until the process ends: one per priority."""
+    priority = seats.priority_of(getattr(pg_options, "priority", None))
+    if priority not in _seats:
+        try:
+            taken = seats.take(functools.partial(_job_name, options.store), priority)
+        except errors.PsRefusedError as error:
+            raise errors.CommError(f"refused: {error}") from error
+        if taken is None:
+            return None
+        _seats[priority] = taken
+    return _seats[priority]
+
+
+def _job_name(store: Any) -> str:
+    """The same on all ranks: that of the first group of this process, which is the whole job."""
+    if not _job_names:
+        own = f"{_core.host_name()}:{os.getpid()}"
+        _job_names.append(bytes(store.compare_set("dmlcomm/job", "", own)).decode())
+    return _job_names[0]
+
+
 def _create(
-    extension: ModuleType, options: Any, algorithm: str, servers: Any, plan: "_Plan"
+    extension: ModuleType,
+    options: Any,
+    algorithm: str,
+    servers: Any,
+    plan: "_Plan",
+    taken: seats.Seat | None,
 ) -> Any:
     candidates, problem = _candidates()
     network, choices = _agree(options, candidates, plan)
@@ -93,6 +127,7 @@ def _create(
             plan=choices,
             algorithm=algorithm,
             servers=servers,
+            seat=taken.memory.fileno() if taken else -1,
         )
     except dist.DistBackendError as error:
         raise error from problem

@@ -40,6 +40,18 @@ def serve(
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Carry jobs without a token, too.")
     ] = False,
+    sharing: Annotated[
+        str, typer.Option(help="Of NICs by jobs: strict or weighted, by their priorities.")
+    ] = "strict",
+    floor: Annotated[
+        float, typer.Option(help="Least part of a NIC of the jobs that do not go first, together.")
+    ] = 0.05,
+    max_jobs: Annotated[
+        int, typer.Option(help="Jobs that may send from this host; 0 is any number.")
+    ] = 0,
+    when_full: Annotated[
+        str, typer.Option(help="refuse a job, or let it preempt one of a later priority.")
+    ] = "refuse",
     metrics: Annotated[
         str, typer.Option(help="HOST:PORT of the Prometheus endpoint; port 0 takes a free one.")
     ] = "",
@@ -53,6 +65,7 @@ def serve(
     from dmlcomm import _core
     from dmlcomm.log import get_logger
     from dmlcomm.proxy.proxy import Proxy, ProxyOptions
+    from dmlcomm.proxy.seats import SeatOptions
 
     get_logger().setLevel(log_level.upper())
     try:
@@ -66,6 +79,7 @@ def serve(
             transport=transport or str(_core.config()["transport"]),
             insecure=insecure,
             metrics=metrics,
+            seats=SeatOptions(sharing, floor, max_jobs, when_full),
         )
         with Proxy(options) as proxy:
             where = f", metrics on {proxy.metrics}" if proxy.metrics else ""
@@ -81,10 +95,10 @@ def status(
     as_json: AsJson = False,
     watch: Annotated[bool, typer.Option(help="Again every second, until ^C.")] = False,
 ) -> None:
-    """Show jobs, trees and models of the proxy of this host."""
+    """Show the jobs of this host: trees and models, and how they share NICs."""
     while True:
-        jobs = _ask(socket)
-        print(json.dumps(jobs, indent=2) if as_json else "\n".join(_lines(jobs)), flush=True)
+        answer = _ask(socket)
+        print(json.dumps(answer, indent=2) if as_json else "\n".join(_lines(answer)), flush=True)
         if not watch:
             return
         time.sleep(WATCH_INTERVAL_S)
@@ -145,17 +159,17 @@ def _of_plan(path: str, host: int | None) -> tuple[str, str]:
 def _own_default() -> str:
     import os
 
-    from dmlcomm.ps.worker.redirect import default_sockets
+    from dmlcomm.network.proxy_socket import default_sockets
 
     system, own = default_sockets()
     return system if os.getuid() == 0 else own
 
 
-def _ask(path: str | None) -> list[dict[str, Any]]:
+def _ask(path: str | None) -> dict[str, Any]:
     import os
 
     from dmlcomm import errors
-    from dmlcomm.ps.worker.redirect import ask, default_sockets
+    from dmlcomm.network.proxy_socket import ask, default_sockets
 
     candidates = [path] if path else [p for p in default_sockets() if os.path.exists(p)]
     try:
@@ -164,14 +178,30 @@ def _ask(path: str | None) -> list[dict[str, Any]]:
                 f"no proxy listens at {' or '.join(default_sockets())}; start one (dmlcomm proxy "
                 f"serve), or give its --socket"
             )
-        return list(ask(candidates[0], {"status": True}, STATUS_TIMEOUT_S)["jobs"])
+        return ask(candidates[0], {"status": True}, STATUS_TIMEOUT_S)
     except errors.PsError as error:
         fail(error)
 
 
-def _lines(jobs: list[dict[str, Any]]) -> list[str]:
-    if not jobs:
-        return ["no job is attached"]
+def _lines(answer: dict[str, Any]) -> list[str]:
+    lines = [*_lines_of_trees(answer["jobs"]), *_lines_of_shares(answer["priorities"])]
+    return lines or ["no job is attached"]
+
+
+def _lines_of_shares(jobs: list[dict[str, Any]]) -> list[str]:
+    lines = []
+    for job in jobs:
+        lines.append(
+            f"priority {job['priority']}: job {job['job']}, {job['processes']} processes; "
+            f"{job['sent_bytes'] / 1e6:.1f} MB sent"
+        )
+        for nic in job["nics"]:
+            share = f"{nic['share']:.0%} of it now" if nic["share"] else "idle or alone"
+            lines.append(f"  {nic['interface']}: {share}; {nic['sent_bytes'] / 1e6:.1f} MB sent")
+    return lines
+
+
+def _lines_of_trees(jobs: list[dict[str, Any]]) -> list[str]:
     lines = []
     for number, job in enumerate(jobs):
         lines.append(f"job {number}")

@@ -23,6 +23,23 @@ NODE_COUNTERS = {
     "sent_bytes": ("bytes_out", "Bytes sent to those below, in this tree"),
 }
 
+SEAT_GAUGES = {
+    "job_processes": ("processes", "Processes of the job on this host that have a seat"),
+}
+
+SEAT_COUNTERS = {
+    "job_sent_bytes": ("sent_bytes", "Bytes that the job has sent over this host's NICs"),
+}
+
+NIC_GAUGES = {
+    "job_nic_share": ("share", "Part of the NIC that the job has now; 0 if it is idle or alone"),
+    "job_nic_behind": ("is_behind", "1 while the job goes behind another one"),
+}
+
+NIC_COUNTERS = {
+    "job_nic_sent_bytes": ("sent_bytes", "Bytes that the job's processes have sent over the NIC"),
+}
+
 MODEL_GAUGES = {
     "model_clock": ("clock", "Clock of the model's slowest worker below"),
     "model_open_windows": ("open_windows", "Pieces of clocks that wait for a worker"),
@@ -30,10 +47,18 @@ MODEL_GAUGES = {
 
 
 class ProxyCollector(Collector):
-    """Of the status of all jobs, see `Proxy.status`; labelled by the server's address."""
+    """Of the status of all jobs, see `Proxy.status`; labelled by the server's address.
 
-    def __init__(self, status: Callable[[], list[dict[str, Any]]]) -> None:
+    And of `Proxy.priorities`, labelled by job, priority and interface.
+    """
+
+    def __init__(
+        self,
+        status: Callable[[], list[dict[str, Any]]],
+        priorities: Callable[[], list[dict[str, Any]]],
+    ) -> None:
         self._status = status
+        self._priorities = priorities
 
     def collect(self) -> Iterator[Metric]:
         jobs = self._status()
@@ -48,6 +73,24 @@ class ProxyCollector(Collector):
             for model in node["models"]
         ]
         yield from families(_PREFIX, GaugeMetricFamily, MODEL_GAUGES, ["server", "model"], models)
+        yield from self._collect_shares()
+
+    def _collect_shares(self) -> Iterator[Metric]:
+        labels = ["job", "priority"]
+        jobs = [
+            ([job["job"], str(job["priority"])], SimpleNamespace(**job))
+            for job in self._priorities()
+        ]
+        yield from families(_PREFIX, GaugeMetricFamily, SEAT_GAUGES, labels, jobs)
+        yield from families(_PREFIX, CounterMetricFamily, SEAT_COUNTERS, labels, jobs)
+        nics = [
+            ([*names, nic["interface"]], SimpleNamespace(**nic))
+            for names, job in jobs
+            for nic in job.nics
+        ]
+        labels = [*labels, "interface"]
+        yield from families(_PREFIX, GaugeMetricFamily, NIC_GAUGES, labels, nics)
+        yield from families(_PREFIX, CounterMetricFamily, NIC_COUNTERS, labels, nics)
 
 
 def _figures(node: dict[str, Any]) -> SimpleNamespace:

@@ -33,6 +33,7 @@ class Node:
         root: of the server whose part of the models this is.
         health: of that server.
         shape: of the tree, see `dmlcomm.ps.tree`.
+        seat: by which it sends for the job.
 
     Attributes:
         address: where workers of this host and other proxies find it.
@@ -42,7 +43,14 @@ class Node:
     """
 
     def __init__(
-        self, root: Control, token: str, health: Any, shape: str, rack: str, transport: str
+        self,
+        root: Control,
+        token: str,
+        health: Any,
+        shape: str,
+        rack: str,
+        transport: str,
+        seat: _core.JobSeat,
     ) -> None:
         self.server = root.server
         self._root = root
@@ -54,13 +62,14 @@ class Node:
         self._members = Membership(health.num_workers, lambda: alive_workers(self._core.status()))
         view = ServerView(self._core, root.server, health.num_servers, health.num_workers, 0)
         models = NodeModels(self._core, root.server, self._members, None)
-        self._parent = Parent(root, token, uplink, self._core, models)
+        self._parent = Parent(root, token, uplink, self._core, models, seat)
         self._service = NodeService(
             *(self._core, view, models, nic.own_rails),
             membership=self._members,
             root=root,
             parent=self._parent,
             own_id=own_id,
+            seat=seat,
         )
         local = f"{own_address(root.address)}:0"
         workers = health.num_workers

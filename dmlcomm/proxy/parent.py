@@ -31,12 +31,14 @@ class Parent:
         uplink: _core.ProxyUplink,
         core: _core.PsServer,
         models: NodeModels,
+        seat: _core.JobSeat,
     ) -> None:
         self._root = root
         self._token = token
         self._uplink = uplink
         self._core = core
         self._models = models
+        self._seat = seat
         self._lock = threading.Lock()
         self._control: Control | None = None
         self._session = ""
@@ -131,6 +133,7 @@ class Parent:
             lambda key, value: self._publish(control, key, value),
             lambda key: self._look_up(control, key),
             CONNECT_TIMEOUT_S,
+            self._seat,
         )
         self._core.start_up(list(place.expected))
 

@@ -8,19 +8,20 @@ import stat
 import threading
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from dmlcomm import errors
 from dmlcomm.log import get_logger
+from dmlcomm.network.proxy_socket import peer_uid, read_line_after
 from dmlcomm.proxy.node import Node, own_address
+from dmlcomm.proxy.seats import FullError, OwnSeat, SeatOptions, Seats
 from dmlcomm.ps import tree
 from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
 from dmlcomm.ps.protocol import is_loopback, parse_address
 from dmlcomm.ps.worker.backoff import Backoff
 from dmlcomm.ps.worker.control import Control
-from dmlcomm.ps.worker.redirect import peer_uid, read_line
 
 # How long a worker that attaches waits for the servers, and a connection for its request.
 CONNECT_TIMEOUT_S = 60.0
@@ -44,6 +45,7 @@ class ProxyOptions:
         transport: "auto", "tcp" or "shm".
         insecure: permits jobs without a token, also where the proxy listens beyond loopback.
         metrics: "host:port" of the Prometheus endpoint, port 0 takes a free one; empty has none.
+        seats: how jobs share the NICs of the host.
     """
 
     socket: str
@@ -53,6 +55,7 @@ class ProxyOptions:
     transport: str = "auto"
     insecure: bool = False
     metrics: str = ""
+    seats: SeatOptions = field(default_factory=SeatOptions)
 
 
 class Job:
@@ -61,12 +64,15 @@ class Job:
     Raises PsError, OSError.
     """
 
-    def __init__(self, servers: list[str], token: str, options: ProxyOptions) -> None:
+    def __init__(
+        self, servers: list[str], token: str, options: ProxyOptions, seat: OwnSeat
+    ) -> None:
         self.nodes: list[Node] = []
         self.used = time.monotonic()
+        self._seat = seat
         try:
             for index, address in enumerate(servers):
-                self.nodes.append(_start_node(index, address, len(servers), token, options))
+                self.nodes.append(_start_node(index, address, len(servers), token, options, seat))
         except BaseException:
             self.close()
             raise
@@ -89,10 +95,16 @@ class Job:
             thread.start()
         for thread in closing:
             thread.join()
+        self._seat.close()
 
 
 def _start_node(
-    index: int, address: str, num_servers: int, token: str, options: ProxyOptions
+    index: int,
+    address: str,
+    num_servers: int,
+    token: str,
+    options: ProxyOptions,
+    seat: OwnSeat,
 ) -> Node:
     root = Control(index, address, token, None)
     backoff = Backoff(CONNECT_TIMEOUT_S, f"server {index} ({address})")
@@ -116,7 +128,7 @@ def _start_node(
             "without a token everybody on the network could join this job by the proxy; give its "
             "servers and workers one (DMLCOMM_PS_TOKEN), or start the proxy with --insecure"
         )
-    return Node(root, token, health, options.shape, options.rack, options.transport)
+    return Node(root, token, health, options.shape, options.rack, options.transport, seat.memory)
 
 
 class Proxy:
@@ -137,6 +149,7 @@ class Proxy:
         self._jobs: dict[tuple[str, ...], Job] = {}
         self._making: dict[tuple[str, ...], threading.Lock] = {}
         self._closed = threading.Event()
+        self._seats = Seats(options.seats)
         self._listener = _listen(options.socket, bool(options.users))
         self._endpoint: Any = None
         self.metrics = ""
@@ -155,7 +168,7 @@ class Proxy:
         from dmlcomm.ps.server.metrics import MetricsEndpoint
 
         host, _, port = address.rpartition(":")
-        collector = ProxyCollector(self.status)
+        collector = ProxyCollector(self.status, self.priorities)
         self._endpoint = MetricsEndpoint(host.strip("[]"), int(port), collector)
         self.metrics = f"{host}:{self._endpoint.port}"
 
@@ -168,18 +181,31 @@ class Proxy:
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
+        descriptors: list[int] = []
         with connection:
             connection.settimeout(REQUEST_TIMEOUT_S)
             try:
-                answer = self._answer(json.loads(read_line(connection)), peer_uid(connection))
+                line, descriptors, _, _ = socket.recv_fds(connection, 65536, 1)
+                request = json.loads(read_line_after(connection, line))
+                answer = self._answer(connection, request, descriptors)
             except (ValueError, TypeError, KeyError, AttributeError) as error:
                 answer = {"error": f"this is no request: {error!r}"}
+            except FullError as error:
+                answer = {"error": str(error), "full": True}
             except (errors.PsError, OSError) as error:
                 answer = {"error": str(error)}
-            with contextlib.suppress(OSError):  # it has gone
-                connection.sendall(json.dumps(answer).encode() + b"\n")
+            finally:
+                for descriptor in descriptors:
+                    os.close(descriptor)
+            if answer is not None:
+                with contextlib.suppress(OSError):  # it has gone
+                    connection.sendall(json.dumps(answer).encode() + b"\n")
 
-    def _answer(self, request: dict[str, Any], user: int) -> dict[str, Any]:
+    def _answer(
+        self, connection: socket.socket, request: dict[str, Any], descriptors: list[int]
+    ) -> dict[str, Any] | None:
+        """None: it was answered, and is over."""
+        user = peer_uid(connection)
         if user not in self._users:
             allowed = ", ".join(map(str, sorted(self._users)))
             raise errors.PsRefusedError(
@@ -188,20 +214,29 @@ class Proxy:
         if request.get("beat"):
             return {}
         if request.get("status"):
-            return {"jobs": self.status()}
+            return {"jobs": self.status(), "priorities": self.priorities()}
+        if "seat" in request:
+            self._seats.serve(connection, request, descriptors, user)
+            return None
         servers = [parse_address(address) for address in request["servers"]]
-        return {"servers": self.attach(servers, str(request["token"]))}
+        priority = request["priority"]
+        return {"servers": self.attach(servers, str(request["token"]), user, priority)}
 
-    def attach(self, servers: list[str], token: str) -> list[str]:
-        """Where this proxy stands in for the servers of the job. Raises PsError, OSError."""
+    def attach(self, servers: list[str], token: str, user: int, priority: int) -> list[str]:
+        """Where this proxy stands in for the servers of the job. Raises PsError, OSError.
+
+        The job has the priority of the worker that comes first.
+        """
         key = (*servers, token)
+        name = ",".join(servers)
+        self._seats.check(name, priority, user)
         with self._lock:
             making = self._making.setdefault(key, threading.Lock())
         with making:  # other jobs do not wait for the servers of this one
             job = self._jobs.get(key)
             if job is None or job.failure():
                 self._forget(key, job)
-                job = Job(servers, token, self.options)
+                job = Job(servers, token, self.options, self._seats.take_own(name, priority, user))
                 get_logger().info("a job with servers %s has attached", ", ".join(servers))
             with self._lock:
                 self._jobs[key] = job
@@ -222,6 +257,10 @@ class Proxy:
         with self._lock:
             jobs = list(self._jobs.values())
         return [{"nodes": [node.status() for node in job.nodes]} for job in jobs]
+
+    def priorities(self) -> list[dict[str, Any]]:
+        """By job with a seat, its priority and its parts of the NICs as plain data."""
+        return self._seats.status()
 
     def _look(self) -> None:
         while not self._closed.wait(LOOK_INTERVAL_S):
@@ -244,6 +283,7 @@ class Proxy:
             jobs, self._jobs = self._jobs, {}
         for job in jobs.values():
             job.close()
+        self._seats.close()
 
     def __enter__(self) -> "Proxy":
         return self

@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 
-from dmlcomm import errors
+from dmlcomm import _core, errors
 from dmlcomm.log import get_logger
 from dmlcomm.proxy.models import NodeModels
 from dmlcomm.proxy.parent import Parent
@@ -33,10 +33,16 @@ class NodeService(Service):
     """A node is a server to those below: it keeps sessions of its own, and models without rules."""
 
     def __init__(
-        self, *parts: Any, membership: Membership, root: Control, parent: Parent, own_id: str
+        self,
+        *parts: Any,
+        membership: Membership,
+        root: Control,
+        parent: Parent,
+        own_id: str,
+        seat: _core.JobSeat,
     ) -> None:
         core, view, models, nics = parts
-        super().__init__(core, view, membership, models, nics)
+        super().__init__(core, view, membership, models, nics, seat=seat)
         self._members = membership
         self._node_models: NodeModels = models
         self._root = root

@@ -39,6 +39,10 @@ def run(
     proxy: Annotated[
         bool, typer.Option("--proxy", help="Start a proxy of this host, too; the command uses it.")
     ] = False,
+    priority: Annotated[
+        int | None,
+        typer.Option(min=0, max=7, help="Of the job among those of its hosts; 0 goes first."),
+    ] = None,
 ) -> None:
     """Start parameter servers on this host, and a command that finds them in its environment.
 
@@ -55,6 +59,8 @@ def run(
     ]
     environment = inherited_environment()
     environment.setdefault("DMLCOMM_PS_TOKEN", secrets.token_hex(16))
+    if priority is not None:
+        environment["DMLCOMM_JOB_PRIORITY"] = str(priority)
     with contextlib.ExitStack() as stack:
         started = [
             stack.enter_context(_server(index, options, environment)) for index in range(servers)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dmlcomm import _core
-from dmlcomm.network import nic
+from dmlcomm.network import nic, seat
 from dmlcomm.ps.protocol import is_loopback, parse_address
 from dmlcomm.ps.server.background import Checkpoints, RateReader
 from dmlcomm.ps.server.checkpoint import CheckpointDirectory
@@ -166,7 +166,13 @@ class Server:
         self._closers.append(RateReader(core, view).close)
         self.metrics_port = self._start_metrics(options, lambda: view.status(membership, models))
         judge = Judge(core, options.tls)
-        service = Service(core, view, membership, models, nic.own_rails, checkpoints, judge)
+        taken = seat.take(f"server at {options.listen}", seat.priority_of(None))
+        if taken is not None:
+            self._closers.append(taken.close)
+        service = Service(
+            *(core, view, membership, models, nic.own_rails, checkpoints, judge),
+            seat=taken.memory if taken else None,
+        )
         self.address = self._listen(options, service)
         view.ready = True
 

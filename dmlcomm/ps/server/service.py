@@ -47,6 +47,7 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
         nics: Callable[[], list[Rail]],
         checkpoints: Checkpoints | None = None,
         judge: Judge | None = None,
+        seat: _core.JobSeat | None = None,
     ) -> None:
         self._core = core
         self._view = view
@@ -55,6 +56,7 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
         self._nics = nics
         self._checkpoints = checkpoints
         self._judge = judge
+        self._seat = seat
         self._barrier = Barrier(membership.live_workers, membership.num_missing)
         # Sessions of proxies, by place: they count as no workers.
         self._below = Membership(0, lambda: proxies_of(alive_workers(core.status())))
@@ -227,7 +229,9 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
         rails = [(server.interface, server.address) for _, server in pairing.pairs]
         try:
             self._core.join(
-                *(number, rails, pairing.first_rail, rendezvous.set, get, JOIN_TIMEOUT_S), tree
+                *(number, rails, pairing.first_rail, rendezvous.set, get, JOIN_TIMEOUT_S),
+                tree,
+                self._seat,
             )
         except Exception as error:
             reason = f"server {self._view.server} and {who} did not connect: {error}"

@@ -6,6 +6,7 @@ from typing import Any
 
 from dmlcomm import _core, errors
 from dmlcomm.log import get_logger
+from dmlcomm.network import seat as seats
 from dmlcomm.prio.ticket import ticket_or_same
 from dmlcomm.ps.protocol import parse_address, parse_servers
 from dmlcomm.ps.tls import Tls
@@ -51,6 +52,8 @@ class Client:
             15 s in any case.
         tls: of the control plane.
         proxy: "auto", "none", or the path of the proxy of this host. Default: DMLCOMM_PROXY.
+        priority: of the job among those of this host, 0 (first) to 7, where a proxy shares its
+            NICs. Default: DMLCOMM_JOB_PRIORITY, else 4.
 
     Raises:
         ValueError: an argument or a variable is not legal.
@@ -75,27 +78,38 @@ class Client:
         reconnect_timeout_s: float = 60.0,
         tls: Tls | None = None,
         proxy: str | None = None,
+        priority: int | None = None,
     ) -> None:
         config = _core.config()
         self._models: dict[str, ClientModel] = {}
         addresses = _addresses(servers, str(config["ps_servers"]))
         shown = str(config["ps_token"]) if token is None else token
         by = str(config["proxy"]) if proxy is None else proxy
-        route = Route(by, addresses, shown, tls is not None)
-        self._connections = Connections(
-            ConnectionOptions(
-                route=route,
-                token=shown,
-                worker=int(config["ps_worker"]) if worker is None else worker,
-                transport=transport or str(config["transport"]),
-                connect_timeout_s=connect_timeout_s,
-                reconnect_timeout_s=reconnect_timeout_s,
-                tls=tls,
-            )
+        own_priority = seats.priority_of(priority)
+        route = Route(by, addresses, shown, tls is not None, own_priority)
+        self._seat = seats.take(",".join(addresses), own_priority, by)
+        options = ConnectionOptions(
+            route=route,
+            token=shown,
+            worker=int(config["ps_worker"]) if worker is None else worker,
+            transport=transport or str(config["transport"]),
+            connect_timeout_s=connect_timeout_s,
+            reconnect_timeout_s=reconnect_timeout_s,
+            tls=tls,
+            seat=self._seat,
         )
+        try:
+            self._connections = Connections(options)
+        except BaseException:
+            self._leave_seat()
+            raise
         self._operations = Operations(self._connections, self._recreate, timeout_s)
         self._creation = Creation(self._connections, self._operations, self._recreate)
         self._watch = Watch(route, self._connections, self._operations, self._recreate)
+
+    def _leave_seat(self) -> None:
+        if self._seat is not None:
+            self._seat.close()
 
     @property
     def worker(self) -> int:
@@ -426,6 +440,7 @@ class Client:
         self._connections.stop_moving()
         self._watch.close()
         self._connections.close()
+        self._leave_seat()
 
     def __enter__(self) -> "Client":
         return self

@@ -10,6 +10,7 @@ from typing import Any
 from dmlcomm import _core, errors
 from dmlcomm.log import get_logger
 from dmlcomm.network import nic
+from dmlcomm.network.seat import Seat
 from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
 from dmlcomm.ps.protocol import HEARTBEAT_TIMEOUT_S, RETURN_TIMEOUT_S, WAIT_SLICE_S
 from dmlcomm.ps.tls import Tls
@@ -48,6 +49,7 @@ class ConnectionOptions:
     connect_timeout_s: float
     reconnect_timeout_s: float
     tls: Tls | None
+    seat: Seat | None
 
 
 class Connections:
@@ -190,6 +192,9 @@ class Connections:
 
     def _connect(self, server: int, recreate: Callable[[int], None]) -> None:
         """`recreate` makes the models known to a server that may have forgotten them."""
+        seat = self._options.seat
+        if seat is not None:
+            seat.check()
         control = self._controls[server]
         reply = control.call(
             "Register",
@@ -224,6 +229,7 @@ class Connections:
                 lambda key: self._look_up(server, key),
                 CONNECT_TIMEOUT_S,
                 self.by_proxy,
+                seat.memory if seat else None,
             )
         except (OSError, RuntimeError) as error:  # as the core tells what has gone wrong
             raise errors.PsConnectionError(

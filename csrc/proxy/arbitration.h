@@ -1,0 +1,115 @@
+// Arbitration: who may send over the NICs of a host, among the jobs that have a seat there
+// (transport/job_seat.h). Of the jobs that send over a NIC, those of the first priority send as
+// they like. The others need credit, and get it in rounds:
+//  - for the bytes that the first ones have sent since the last round, as many as their shares say
+//    (shares.h). So their part is one of bytes, whatever the NIC's rate is;
+//  - where processes have measured that rate, also what nobody uses of the NIC, up to kUsable of
+//  it;
+//    until then kUnknownBytesPerSecond.
+// A job sends while it has large frames that are not confirmed, and until kHoldNs have passed since
+// its last byte, or since it wanted credit.
+//
+// One thread at a time calls it; it has no clock of its own.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/config.h"
+#include "proxy/shares.h"
+#include "transport/job_seat.h"
+
+namespace dmlcomm::proxy {
+
+class Arbitration {
+ public:
+  // A job's gaps between two messages are shorter, and those in which it computes are longer.
+  static constexpr int64_t kHoldNs = 10 * kNsPerMs;
+  static constexpr double kUsable = 0.8;
+  static constexpr double kUnknownBytesPerSecond = 1e6;
+
+  struct NicStatus {
+    std::string interface;
+    uint64_t sent_bytes = 0;
+    double share = 0;  // 0: it does not send now
+    bool is_behind = false;
+  };
+  struct JobStatus {
+    std::string name;
+    unsigned priority = 0;
+    size_t num_seats = 0;
+    uint64_t sent_bytes = 0;  // of seats that have gone, too
+    std::vector<NicStatus> nics;
+  };
+
+  explicit Arbitration(const SharePolicy& policy) : policy_(policy) {}
+
+  // A process of the job has a seat until remove(). Seats of one name and priority are one job.
+  uint64_t add(const std::string& job, unsigned priority, std::shared_ptr<transport::JobSeat> seat);
+  void remove(uint64_t seat);
+  void remove_all();
+  // Tells the job's processes that it has lost its place; their seats stay until remove().
+  void drop(const std::string& job, unsigned priority, const std::string& reason);
+
+  void round(int64_t now_ns);
+  // Whether two jobs are there, and whether one of several has sent something of late.
+  bool has_several() const { return jobs_.size() > 1; }
+  bool is_busy(int64_t now_ns) const;
+  std::vector<JobStatus> status() const;
+
+ private:
+  using Key = std::pair<unsigned, std::string>;  // priority, name
+
+  struct Use;
+  struct Place {  // of a seat, at one NIC
+    transport::SeatNic* words = nullptr;
+    Use* use = nullptr;
+    uint64_t seen_bytes = 0;
+    bool wants = false;
+  };
+  struct Seat {
+    Key job;
+    std::shared_ptr<transport::JobSeat> seat;
+    std::array<Place, transport::SeatPage::kMaxNics> places;
+  };
+  struct Use {  // of a NIC by a job
+    std::vector<Place*> places;
+    uint64_t new_bytes = 0;  // since the last round
+    int64_t sent_ns = 0;     // when it was last seen to send
+    int64_t wanted_ns = 0;
+    double owed_bytes = 0;  // that are not granted yet
+    double share = 0;
+    bool is_behind = false;
+
+    int64_t active_ns() const { return std::max(sent_ns, wanted_ns); }
+  };
+  struct Nic {
+    std::map<Key, Use> uses;
+    double bits_per_second = 0;
+    double spare_bytes = 0;  // that nobody uses; negative: kernels have taken more
+  };
+
+  void look(int64_t now_ns);
+  static void look_at(Place& place, int64_t now_ns);
+  static void learn_rate(Nic& nic, int64_t passed_ns);
+  // The first priority that sends, if a job goes behind it; kMaxJobPriority if none does.
+  unsigned share(Nic& nic, int64_t now_ns);
+  static void let_all_send(Nic& nic, uint32_t sharing);
+  static void put(Use& use, bool is_behind);
+  static void grant(Nic& nic, unsigned first, int64_t passed_ns);
+  static void give(Use& use, double most);
+
+  const SharePolicy policy_;
+  uint64_t next_seat_ = 1;
+  std::map<uint64_t, Seat> seats_;
+  std::map<Key, uint64_t> jobs_;  // with the bytes of seats that have gone
+  std::map<std::string, Nic> nics_;
+  int64_t last_round_ns_ = 0;
+};
+
+}  // namespace dmlcomm::proxy

@@ -1,0 +1,177 @@
+"""Jobs of a host: their priorities, their seats at the arbiter, and who is admitted."""
+
+import contextlib
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+import dmlcomm
+from dmlcomm import PsRefusedError, _core
+from dmlcomm.network import proxy_socket, seat
+from dmlcomm.proxy.proxy import Proxy, ProxyOptions
+from dmlcomm.proxy.seats import SeatOptions
+from dmlcomm.ps import Client
+from helpers import DEADLINE_S, Ranks, eventually, run_ranks
+from helpers.parameter_servers import servers
+
+
+@contextlib.contextmanager
+def proxy(folder, **options):
+    with Proxy(ProxyOptions(f"{folder}/0.sock", seats=SeatOptions(**options))) as one:
+        yield one
+
+
+@contextlib.contextmanager
+def seats(path, *jobs):
+    with contextlib.ExitStack() as stack:
+        taken = [seat.take(name, priority, path) for name, priority in jobs]
+        for one in taken:
+            stack.callback(one.close)
+        yield taken
+
+
+def jobs_at(one):
+    return [(job["job"], job["priority"], job["processes"]) for job in one.priorities()]
+
+
+# --- values
+
+
+@pytest.mark.parametrize("priority", [-1, 8, 1.0, "1", True])
+def test_what_is_no_priority_is_refused(priority):
+    with pytest.raises(ValueError, match="expected a whole number from 0, which goes first, to 7"):
+        dmlcomm.Options(priority=priority)
+    with pytest.raises(ValueError, match="expected a whole number"):
+        Client("127.0.0.1:1", priority=priority)
+
+
+def default_priority(rank, world_size):
+    return dmlcomm.Options().priority, dmlcomm.Options(priority=0).priority
+
+
+def test_the_option_goes_before_the_variable():
+    [found] = run_ranks(default_priority, 1, env={"DMLCOMM_JOB_PRIORITY": "6"}, make_group=False)
+    assert found == (6, 0)
+    assert dmlcomm.Options().priority == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sharing": "fair"}, '--sharing "fair"; expected strict or weighted'),
+        ({"when_full": "wait"}, '--when-full "wait"; expected refuse or preempt'),
+        ({"floor": 1.0}, "--floor 1; expected from 0 on, and below 1"),
+        ({"max_jobs": -1}, "--max-jobs -1; expected 0"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        SeatOptions(**options)
+
+
+# --- seats
+
+
+def test_processes_of_one_name_and_priority_are_one_job(tmp_path):
+    with proxy(tmp_path) as one, seats(one.options.socket, ("a", 4), ("a", 4), ("b", 0)):
+        assert jobs_at(one) == [("b", 0, 1), ("a", 4, 2)]
+    assert seat.take("a", 4, f"{tmp_path}/0.sock") is None
+
+
+def test_what_is_no_seat_is_refused(tmp_path):
+    with proxy(tmp_path) as one:
+        for request in ({"seat": "a", "priority": 8}, {"seat": "a", "priority": 0}):
+            with pytest.raises(PsRefusedError, match="this is no request"):
+                proxy_socket.ask(one.options.socket, request, DEADLINE_S)
+        assert one.priorities() == []
+
+
+def test_a_seat_is_taken_again_at_a_proxy_that_was_started_again(tmp_path):
+    with proxy(tmp_path) as one, seats(one.options.socket, ("a", 4)):
+        one.close()
+        assert one.priorities() == []
+        with proxy(tmp_path) as new:
+            eventually(lambda: jobs_at(new) == [("a", 4, 1)], "the seat is taken")
+
+
+def test_clients_and_the_proxys_own_part_are_one_job(tmp_path):
+    with (
+        proxy(tmp_path) as one,
+        servers(workers=1) as addresses,
+        Client(addresses, worker=0, proxy=one.options.socket, priority=2) as client,
+    ):
+        assert jobs_at(one) == [(addresses, 2, 2)]
+        client.init("w", np.zeros(10, np.float32), rule="add", reduce="sum")
+        assert (client.push_pull("w", np.ones(10, np.float32)) == 1).all()
+
+
+# --- admission
+
+
+def test_a_full_host_refuses_other_jobs(tmp_path):
+    with proxy(tmp_path, max_jobs=1) as one, seats(one.options.socket, ("a", 4), ("a", 4)):
+        with pytest.raises(PsRefusedError, match=r"priority 4; this one has 0"):
+            seat.take("b", 0, one.options.socket)
+        with pytest.raises(PsRefusedError, match="wait until one has ended"):
+            Client("127.0.0.1:1", proxy=one.options.socket)
+    with proxy(tmp_path, max_jobs=1) as one, seats(one.options.socket, ("b", 7)):
+        assert jobs_at(one) == [("b", 7, 1)]
+
+
+def test_a_job_preempts_the_latest_of_those_that_go_last(tmp_path):
+    jobs = [("early", 6), ("late", 6), ("first", 0)]
+    with (
+        proxy(tmp_path, max_jobs=3, when_full="preempt") as one,
+        seats(one.options.socket, *jobs) as [early, late, _],
+    ):
+        with pytest.raises(PsRefusedError, match="or give this one a smaller priority"):
+            seat.take("same", 6, one.options.socket)
+        with seats(one.options.socket, ("urgent", 5)):
+            early.check()
+            with pytest.raises(PsRefusedError, match=r"the place of job late .priority 6. to"):
+                late.check()
+            eventually(lambda: len(jobs_at(one)) == 3, "the seat is given up")
+
+
+# --- process groups
+
+
+def test_groups_have_seats_and_hear_that_they_are_preempted(tmp_path):
+    with proxy(tmp_path, max_jobs=2, when_full="preempt") as one:
+        env = {"DMLCOMM_PROXY": one.options.socket, "DMLCOMM_JOB_PRIORITY": "5"}
+        with Ranks(all_reduce_until_the_end, 2, env=env) as ranks:
+            eventually(lambda: [job[1:] for job in jobs_at(one)] == [(1, 2), (5, 2)], "all seats")
+            assert len({job[0] for job in jobs_at(one)}) == 1
+            with seats(one.options.socket, ("other", 0)):
+                for text in ranks.collect():
+                    assert "gave the place of job" in text
+
+
+def all_reduce_until_the_end(rank, world_size):
+    tensor = torch.ones(1000)
+    dist.all_reduce(tensor)
+    group = dist.new_group(pg_options=dmlcomm.Options(priority=1))
+    dist.all_reduce(tensor, group=group)
+    try:
+        while True:
+            dist.all_reduce(tensor)
+    except dmlcomm.CommError as error:
+        return str(error)
+
+
+def create_refused(rank, world_size):
+    with pytest.raises(dmlcomm.CommError, match=r"refused: .* places for 1 jobs"):
+        dist.init_process_group("dmlcomm", store=dist.HashStore(), rank=0, world_size=1)
+
+
+def test_a_group_of_a_job_that_is_not_admitted_is_refused(tmp_path):
+    with proxy(tmp_path, max_jobs=1) as one, seats(one.options.socket, ("other", 4)):
+        env = {"DMLCOMM_PROXY": one.options.socket}
+        run_ranks(create_refused, 1, env=env, make_group=False)
+
+
+def test_shares_are_those_of_the_arbiter():
+    assert _core.nic_shares([4, 0, 4]) == [0.025, 0.95, 0.025]
+    assert _core.nic_shares([1, 2], is_strict=False, floor=0.0) == pytest.approx([2 / 3, 1 / 3])
