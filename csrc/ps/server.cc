@@ -194,6 +194,8 @@ void Server::give_up(uint32_t worker) {
 }
 
 void Server::drop_worker(uint32_t worker) {
+  // A session of a proxy without its parent may end before it is told that its worker counts on.
+  if (options_.upstream != nullptr && !options_.upstream->error().ok()) return;
   std::map<uint32_t, std::shared_ptr<Model>> models;
   {
     std::lock_guard lock(mutex_);

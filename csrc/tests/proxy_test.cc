@@ -440,6 +440,42 @@ TEST(Proxy, ASumThatIsRepeatedInPartIsRefused) {
   EXPECT_EQ(push_sum(model, 0, {{1, 0}, {2, 0}}, 0, 1).status().code(), StatusCode::protocol_error);
 }
 
+class FailedUpstream : public ps::Upstream {
+ public:
+  explicit FailedUpstream(const Status& error) : error_(error) {}
+  void start() override {}
+  bool has_started() const override { return true; }
+  void attach(uint32_t, uint32_t, uint64_t, uint64_t) override {}
+  void drop(uint32_t worker) override { dropped.push_back(worker); }
+  void forward(ps::Forwarded) override {}
+  std::shared_ptr<const std::atomic<bool>> set(std::shared_ptr<ps::Model>, uint32_t) override {
+    return nullptr;
+  }
+  void fetch(std::shared_ptr<ps::Model>, uint32_t, uint64_t) override {}
+  void on_failure(std::function<void(const Status&)>) override {}
+  Status error() const override { return error_; }
+  void close() override {}
+
+  std::vector<uint32_t> dropped;
+
+ private:
+  const Status error_;
+};
+
+// They come another way, and the server must not take them for lost meanwhile.
+TEST(Proxy, AProxyWithoutItsParentTakesNoWorkerForLost) {
+  for (const Status& error : {Status(), Status(StatusCode::peer_lost, "the parent has gone")}) {
+    const auto upstream = std::make_shared<FailedUpstream>(error);
+    ps::ServerOptions options;
+    options.upstream = upstream;
+    ps::Server proxy(options);
+    proxy.give_up(3);
+    const std::vector<uint32_t> expected(error.ok() ? 1 : 0, 3);
+    EXPECT_EQ(proxy.gone(), expected);
+    EXPECT_EQ(upstream->dropped, expected);
+  }
+}
+
 TEST(Proxy, AWorkerThatIsHeldBeginsWhereNoPieceIsBeyond) {
   ps::EventCount events;
   ps::ModelOptions options = four_workers();

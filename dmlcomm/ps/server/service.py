@@ -174,8 +174,8 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
         reply.clock, reply.is_new = self._core.hold(reply.model, session.worker)
         if session.via:
             reply.base = self._proxies.base(reply.model)
-        elif not self._membership.is_alive(session):  # it counted no more, and should not now
-            self._core.give_up(session.worker)
+        elif self._membership.is_newest(session) and not self._membership.is_alive(session):
+            self._core.give_up(session.worker)  # it counted no more, and should not now
         return reply
 
     def SealModel(self, request: Any, context: Any) -> Any:  # noqa: N802
