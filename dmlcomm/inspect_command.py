@@ -12,6 +12,8 @@ from dmlcomm._shell import FAILED, AsJson, application, console, fail, new_table
 from dmlcomm.inspection import State, ask_all, findings, jobs_of, metrics
 
 if TYPE_CHECKING:
+    from http.server import HTTPServer
+
     from rich.console import Group
 
 app = application()
@@ -51,9 +53,11 @@ def inspect(
     Ranks answer also while their Python hangs. Only jobs of the same user can be asked. The exit
     code is 1 when there is no such job.
     """
+    if sum((as_json, as_metrics, metrics_port is not None)) > 1:
+        fail(ValueError("--json, --prometheus and --metrics-port: expected one of them"))
     if metrics_port is not None:
         return _serve_metrics(job, metrics_host, metrics_port)
-    jobs = _ask(job)
+    jobs = _ask_or_fail(job)
     if as_metrics:
         print(_metrics_of(jobs), end="", flush=True)
         return
@@ -83,7 +87,7 @@ def top(
     before: Reading = (0.0, {})
     with suppress(KeyboardInterrupt), Live(auto_refresh=False) as live:
         while True:
-            jobs = _ask(job)
+            jobs = _ask_or_fail(job)
             live.update(_view(jobs, before), refresh=True)
             before = _reading(jobs)
             time.sleep(interval_s)
@@ -93,15 +97,18 @@ def _metrics_of(jobs: dict[str, list[State]]) -> str:
     return metrics(state for own in jobs.values() for state in own)
 
 
-def _serve_metrics(job: str, host: str, port: int) -> None:
-    """Every request asks the ranks anew. Jobs may begin and end meanwhile."""
+def metrics_server(job: str, host: str, port: int) -> "HTTPServer":
+    """Every request asks the ranks anew: jobs may begin and end meanwhile. Raises OSError."""
     from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             if self.path != "/metrics":
                 return self.send_error(404, "the metrics are under /metrics")
-            body = _metrics_of(_ask(job)).encode()
+            try:
+                body = _metrics_of(_ask(job)).encode()
+            except OSError as error:
+                return self.send_error(500, explain=str(error))
             self.send_response(200)
             self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
             self.send_header("Content-Length", str(len(body)))
@@ -111,9 +118,13 @@ def _serve_metrics(job: str, host: str, port: int) -> None:
         def log_message(self, *_: object) -> None:
             """Nothing: a line for each request tells nobody anything."""
 
+    return ThreadingHTTPServer((host, port), Handler)
+
+
+def _serve_metrics(job: str, host: str, port: int) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        server = ThreadingHTTPServer((host, port), Handler)
+        server = metrics_server(job, host, port)
     except OSError as error:
         fail(OSError(f"no metrics at {host}:{port}: {error.strerror or error}"))
     with server, suppress(KeyboardInterrupt):
@@ -122,8 +133,13 @@ def _serve_metrics(job: str, host: str, port: int) -> None:
 
 
 def _ask(job: str) -> dict[str, list[State]]:
+    """Raises OSError."""
+    return {name: own for name, own in jobs_of(ask_all()).items() if name.startswith(job)}
+
+
+def _ask_or_fail(job: str) -> dict[str, list[State]]:
     try:
-        return {name: own for name, own in jobs_of(ask_all()).items() if name.startswith(job)}
+        return _ask(job)
     except OSError as error:
         fail(error)
 

@@ -1,5 +1,6 @@
 """Groups that go on without some of their ranks."""
 
+import functools
 import gc
 import os
 import signal
@@ -11,6 +12,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import dmlcomm
+from dmlcomm.backends import shrinking
 from helpers.ranks import Ranks, report, run_ranks
 
 pytestmark = pytest.mark.skipif(
@@ -62,6 +64,20 @@ def test_survivors_of_a_killed_rank_shrink_their_group_and_train_on(transport):
         ranks.wait_for("dies", [KILLED])
         first, *others = ranks.collect(only=[rank for rank in range(4) if rank != KILLED])
         assert all(weights == first for weights in others)
+
+
+def test_what_others_have_wrapped_is_wrapped_once_more_and_once_only(monkeypatch):
+    def create(backend):
+        return backend
+
+    of_others = functools.wraps(create)(lambda backend: create(backend))
+    name = "_create_shrunk_process_group"
+    monkeypatch.setattr(dist.distributed_c10d, name, of_others, raising=False)
+    shrinking.keep_type("dmlcomm")
+    first = getattr(dist.distributed_c10d, name)
+    assert first is not of_others
+    shrinking.keep_type("dmlcomm")
+    assert getattr(dist.distributed_c10d, name) is first
 
 
 def shrink_twice_and_a_part(rank, n):

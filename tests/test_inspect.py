@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from dmlcomm import inspection
+from dmlcomm import inspect_command, inspection
 from helpers import DEADLINE_S, eventually
 from helpers.parameter_servers import clean_environment, command
 from helpers.ranks import Ranks, report
@@ -85,6 +86,26 @@ def test_metrics_are_served_over_http_until_an_interrupt():
             urllib.request.urlopen(f"{url}/other", timeout=DEADLINE_S)
         served.send_signal(signal.SIGINT)
         assert served.wait(DEADLINE_S) == 0
+
+
+def test_one_form_of_output_at_a_time():
+    result = command("inspect", "--json", "--metrics-port", "0")
+    assert result.returncode == 1
+    assert "--json, --prometheus and --metrics-port: expected one of them" in result.stderr
+
+
+def test_metrics_that_cannot_be_asked_for_are_an_answer(monkeypatch):
+    def refuse():
+        raise PermissionError("the folder is not trusted")
+
+    monkeypatch.setattr(inspect_command, "ask_all", refuse)
+    with inspect_command.metrics_server("", "127.0.0.1", 0) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with pytest.raises(urllib.error.HTTPError, match="500"):
+            urllib.request.urlopen(
+                f"http://127.0.0.1:{server.server_port}/metrics", timeout=DEADLINE_S
+            )
+        server.shutdown()
 
 
 def test_dashboard_shows_every_metric_of_ranks_and_no_other():

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from dmlcomm.lab import Lab, LabError, build
+from dmlcomm.lab.network import Network
 from dmlcomm.lab.routes import routing_table, segments
 from dmlcomm.topology import graph as topology
 from dmlcomm.topology.shape import Shape, take_move
@@ -31,6 +32,24 @@ def test_the_tree_has_the_parts_of_its_definition():
 
 def test_one_pod_needs_no_core():
     assert "core" not in build("sip:1x2x2")
+
+
+def test_moves_that_the_kernel_does_not_complete_are_taken_back(monkeypatch):
+    network = object.__new__(Network)
+    network.graph = build("sip:2x2x2")
+    circuits = [topology.find_circuit(network.graph, host) for host in ("host4", "host5")]
+    bridges = {}
+
+    def connect(port, bridge):
+        if (port.interface, bridge) == (circuits[1].b.interface, "tor1"):
+            raise OSError("no memory")
+        bridges[port.interface] = bridge
+
+    monkeypatch.setattr(network, "_connect", connect)
+    with pytest.raises(LabError, match="host5 to tor1: no memory; nothing has moved"):
+        network.move_links([("host4", "tor1"), ("host5", "tor1")])
+    assert bridges == {link.b.interface: link.b.node for link in circuits}
+    assert [topology.find_circuit(network.graph, str(link.a)) for link in circuits] == circuits
 
 
 @pytest.mark.parametrize(

@@ -49,10 +49,7 @@ def main() -> None:
         return
     if options.only:
         try:
-            if options.only == "failures":
-                print(failures.report(failures.run(options.times, options.seed)))
-            else:
-                print(training.report(training.run()))
+            print(_report(options))
         except RunError as error:
             raise SystemExit(str(error)) from error
         return
@@ -81,6 +78,13 @@ def main() -> None:
     conclude(title, rows, options.json, options.strict)
 
 
+def _report(options: argparse.Namespace) -> str:
+    if options.only == "training":
+        return training.report(training.run())
+    run = failures.run_inner if options.only == "inner" else failures.run
+    return failures.report(run(options.times, options.seed))
+
+
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.proxy", description=__doc__.splitlines()[0]
@@ -89,7 +93,9 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="file for JSON lines")
     parser.add_argument("--strict", action="store_true", help="exit with 1 when a bar is missed")
     parser.add_argument(
-        "--only", choices=["failures", "training", "priorities"], help="instead of the lab"
+        "--only",
+        choices=["failures", "inner", "training", "priorities"],
+        help="instead of the lab; inner: SIGKILL of proxies that have others below them",
     )
     parser.add_argument("--times", type=int, default=50, help="failures")
     parser.add_argument("--seed", type=int, default=0, help="of the failures")

@@ -9,13 +9,15 @@ import signal
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from benchmarks.proxy.local_cluster import Cluster, RunError, Setting
+from dmlcomm.ps import tree
 from dmlcomm.ps.protocol import HEARTBEAT_TIMEOUT_S
 
 WORKER = "benchmarks.proxy.failing_worker"
 SHAPES = ("binary", "rack", "chain")
+INNER_SHAPES = ("binary", "chain")
 COUNTS = (1000, 100_003, 300_001)
 EVENTS_PER_CLUSTER = 10
 
@@ -25,6 +27,13 @@ EVENTS_PER_CLUSTER = 10
 def kill_one(cluster: Cluster, rng: random.Random) -> float:
     place = rng.randrange(cluster.setting.proxies)
     return _lose(cluster, rng, [place])
+
+
+def kill_inner(cluster: Cluster, rng: random.Random) -> float:
+    """A proxy with others below it, which have to find another way as well as its workers."""
+    parents = tree.parents(cluster.setting.shape, [""] * cluster.setting.proxies)
+    inner = sorted({parent for parent in parents if parent != tree.ROOT})
+    return _lose(cluster, rng, [rng.choice(inner)])
 
 
 def kill_two(cluster: Cluster, rng: random.Random) -> float:
@@ -73,7 +82,9 @@ def _lose(cluster: Cluster, rng: random.Random, places: list[int], pause_s: floa
     return seconds
 
 
-EVENTS = {
+Event = Callable[[Cluster, random.Random], float]
+
+EVENTS: Mapping[str, Event] = {
     "kill": kill_one,
     "kill two": kill_two,
     "kill all": kill_all,
@@ -84,20 +95,47 @@ EVENTS = {
 
 def run(times: int, seed: int) -> dict[str, list[float]]:
     """Seconds by event; `times` events in all. Raises RunError, which names the seed."""
-    seconds: dict[str, list[float]] = {name: [] for name in EVENTS}
-    done = 0
-    while done < times:
-        own_seed = seed + done
-        rng = random.Random(own_seed)
-        setting = Setting(
+
+    def choose(rng: random.Random) -> Setting:
+        return Setting(
             servers=rng.choice((1, 2)),
             proxies=rng.choice((2, 3, 4)),
             shape=rng.choice(SHAPES),
             count=rng.choice(COUNTS),
         )
+
+    return _run(times, seed, choose, EVENTS)
+
+
+def run_inner(times: int, seed: int) -> dict[str, list[float]]:
+    """As `run`, where only proxies are killed that have others below them."""
+
+    def choose(rng: random.Random) -> Setting:
+        return Setting(
+            servers=1,  # trees of several servers have other inner nodes
+            proxies=rng.choice((3, 4)),
+            shape=rng.choice(INNER_SHAPES),
+            count=rng.choice(COUNTS),
+        )
+
+    return _run(times, seed, choose, {"kill inner": kill_inner})
+
+
+def _run(
+    times: int,
+    seed: int,
+    choose: Callable[[random.Random], Setting],
+    chosen: Mapping[str, Event],
+) -> dict[str, list[float]]:
+    seconds: dict[str, list[float]] = {name: [] for name in chosen}
+    done = 0
+    while done < times:
+        own_seed = seed + done
+        rng = random.Random(own_seed)
+        setting = choose(rng)
         events = min(EVENTS_PER_CLUSTER, times - done)
         try:
-            for name, value in _run_cluster(setting, rng, events):
+            for name, value in _run_cluster(setting, rng, events, chosen):
                 seconds[name].append(value)
                 print(f"  {name}: {value:.2f} s", file=sys.stderr, flush=True)
         except RunError as error:
@@ -106,7 +144,9 @@ def run(times: int, seed: int) -> dict[str, list[float]]:
     return seconds
 
 
-def _run_cluster(setting: Setting, rng: random.Random, events: int) -> Iterator[tuple[str, float]]:
+def _run_cluster(
+    setting: Setting, rng: random.Random, events: int, chosen: Mapping[str, Event]
+) -> Iterator[tuple[str, float]]:
     print(setting, file=sys.stderr, flush=True)
     with Cluster(setting, WORKER) as cluster:
         if rng.random() < 0.5:  # before there is a model, maybe
@@ -118,8 +158,8 @@ def _run_cluster(setting: Setting, rng: random.Random, events: int) -> Iterator[
         for _ in range(events):
             cluster.wait_for_proxies()
             time.sleep(rng.uniform(0, 0.5))
-            name = rng.choice(list(EVENTS))
-            yield name, EVENTS[name](cluster, rng)
+            name = rng.choice(list(chosen))
+            yield name, chosen[name](cluster, rng)
         cluster.finish()
 
 

@@ -7,6 +7,9 @@ import torch
 from torch.distributed import ProcessGroup
 from torch.distributed import distributed_c10d as c10d
 
+# Marks the function that is put in the place of torch's; other packages may have wrapped that, too.
+_MARK = "_keeps_type_of_dmlcomm"
+
 
 def keep_type(backend_name: str) -> None:
     """From now on, for backends of this name. A second call changes nothing.
@@ -15,7 +18,7 @@ def keep_type(backend_name: str) -> None:
     for gloo's, and looks for its devices, which ends the process.
     """
     create = getattr(c10d, "_create_shrunk_process_group", None)
-    if create is None or hasattr(create, "__wrapped__"):
+    if create is None or hasattr(create, _MARK):
         return
 
     @functools.wraps(create)
@@ -27,4 +30,5 @@ def keep_type(backend_name: str) -> None:
             group._set_default_backend(custom)
         return group
 
+    setattr(create_of_its_type, _MARK, True)
     c10d._create_shrunk_process_group = create_of_its_type

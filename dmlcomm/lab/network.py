@@ -94,15 +94,26 @@ class Network:
         packets that are on their way to the old place may be lost. Raises LabError, and then
         nothing has moved.
         """
-        graph, moved = self.graph.copy(), []
+        graph = self.graph.copy()
+        before, after = [], []
         for place, switch in moves:
-            moved.append(topology.move_link(graph, topology.find_circuit(graph, place), switch).b)
-        if dark_s > 0:
-            for port in moved:
-                self._connect(port, None)
-            time.sleep(dark_s)
-        for port in moved:
-            self._connect(port, self._bridge_of(port.node))
+            before.append(topology.find_circuit(self.graph, place).b)
+            after.append(topology.move_link(graph, topology.find_circuit(graph, place), switch).b)
+        try:
+            if dark_s > 0:
+                for port in after:
+                    self._connect(port, None)
+                time.sleep(dark_s)
+            for port in after:
+                self._connect(port, self._bridge_of(port.node))
+        except (NetlinkError, OSError) as error:
+            for port in before:
+                with contextlib.suppress(NetlinkError, OSError):
+                    self._connect(port, self._bridge_of(port.node))
+            what = ", ".join(f"{place} to {switch}" for place, switch in moves)
+            raise LabError(
+                f"the kernel does not move {what}: {error}; nothing has moved"
+            ) from error
         self.graph = graph
         self._forget_places()
         self._update_routes()

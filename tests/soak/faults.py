@@ -5,9 +5,9 @@ import time
 from dataclasses import dataclass
 
 # A peer that is silent for so long is lost.
-PEER_TIMEOUT_S = 3.0
-# What is shorter ends nothing, also on a machine with few cores.
-SHORT_S = 1.2
+PEER_TIMEOUT_S = 4.0
+# What is shorter ends nothing. A machine with few cores may take five times as long over it.
+SHORT_S = 0.8
 
 
 @dataclass(frozen=True)

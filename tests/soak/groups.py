@@ -211,16 +211,17 @@ class Round:
 
     def _make_group(self) -> None:
         """Of all ranks, who have ended the last one."""
-        for member in self._job.members.values():
-            self._compare_usage(member)
-            member.progress = 0
+        with self._job.changed:
+            for member in self._job.members.values():
+                self._compare_usage(member)
+                member.progress = 0
         self._group += 1
         for member in self._job.members.values():
             member.say("group", self._group)
         self._expect_progress()
 
     def _compare_usage(self, member: Member) -> None:
-        """The same as after its first groups, or it has a leak."""
+        """The same as after its first groups, or it has a leak. With the job's lock."""
         for kind, (_, usage) in member.reports:
             before = self._before.setdefault(member.pid, [])
             if len(before) < WARM_UP:
