@@ -11,7 +11,7 @@ MTU = 9000
 ETHERNET_MTU = 1500
 WITH_HEADERS = 1514 / 1448
 WARM_UP = 9  # calls in which ranks find out rates
-WARM_UP_SMALL = 60  # in which they also try algorithms, several times each
+WARM_UP_SMALL = 30  # in which they also try algorithms, some of them twice
 
 LENET5 = 12_500_000  # bytes: the gradient of the BML paper's smaller model
 LARGE = 100_000_000
@@ -37,6 +37,7 @@ class Settings:
         settled: calls that count, after the first ones under a condition.
         seconds: of measuring, per case and backend, about.
         small_iterations: of the small all_reduce.
+        small_labs: for each algorithm, of the small all_reduce where rates are unknown.
         iterations_down, iterations_up: with the link down, and after it is put back.
         only_cases: of the networks with unknown rates and the unkind ones, those whose name
             contains one of these; empty: all.
@@ -57,6 +58,7 @@ class Settings:
     settled: int
     seconds: float
     small_iterations: int
+    small_labs: int
     iterations_down: int
     iterations_up: int
     only_cases: tuple[str, ...] = ()
@@ -102,6 +104,7 @@ FULL = Settings(
     settled=10,
     seconds=6.0,
     small_iterations=200,
+    small_labs=3,
     iterations_down=5,
     iterations_up=10,
 )
@@ -124,6 +127,7 @@ QUICK = Settings(
     settled=3,
     seconds=0.2,
     small_iterations=20,
+    small_labs=1,
     iterations_down=3,
     iterations_up=5,
 )

@@ -127,6 +127,10 @@ bool Engine::advance_all() {
   return moved;
 }
 
+bool Engine::is_connecting() const {
+  return mesh_->all_share_memory() && queue_.has_unplanned() && !board_->ready();
+}
+
 void Engine::plan_collectives(bool* moved) {
   if (!exchanged_capabilities(moved)) return;
   while (Running* next = queue_.next_to_plan()) {

@@ -69,6 +69,7 @@ class Engine final : public Inspectable, private Steppable, private transport::L
   // --- Steppable ---
   bool step(bool look) override;
   bool advance_all() override;
+  bool is_connecting() const override;
   void tick() override;
   void on_exception(const std::exception& error) override;
 

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <functional>
@@ -32,6 +33,8 @@ class Steppable {
   virtual bool step(bool look) = 0;
   // The part of a step that needs no events.
   virtual bool advance_all() = 0;
+  // Nothing can move before ranks are connected: only sockets have news.
+  virtual bool is_connecting() const = 0;
   // At least every Mesh::tick_ms().
   virtual void tick() = 0;
   // One of these calls, or a task of another thread, has thrown: all operations fail.
@@ -84,6 +87,7 @@ class ProgressDriver final : public Driver {
   bool crowded_ = false;
   int64_t poll_ns_ = 0;         // how long to poll before sleeping
   int64_t yield_after_ns_ = 0;  // if ranks leave no core free: the part of that without yielding
+  std::chrono::microseconds connecting_pause_{};
   std::thread thread_;
 
   std::mutex progress_;

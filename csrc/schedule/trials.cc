@@ -22,6 +22,9 @@ constexpr double kMostSecondsSlower = 10e-3;
 // Of short operations, algorithms that are nearly the best are tried so many times each.
 constexpr double kNearlyBest = 1.4;
 constexpr size_t kMostTrials = 4;
+// After so many of them, further trials wait for so many operations each.
+constexpr size_t kFrequentTrials = 2;
+constexpr size_t kCalmOperations = 16;
 // When so many operations in a row take twice as long or half, the network has changed, and all
 // times are forgotten.
 constexpr double kMuch = 2;
@@ -78,6 +81,7 @@ void Trials::ended(const Algorithm& algorithm, double seconds) {
   const auto it = std::find_if(candidates_.begin(), candidates_.end(),
                                [&](const Candidate& c) { return c.algorithm == &algorithm; });
   if (it == candidates_.end()) return;
+  num_calm_ = is_trying() ? 0 : num_calm_ + 1;
   if (trials_to_end_ > 0 && &*it == &candidates_[trial_]) --trials_to_end_;
   if (seconds > 0) {
     notice_change(*it, seconds);
@@ -144,7 +148,9 @@ void Trials::choose() {
   if (next_ == usual_) next_ = least_tried_of_best();
   is_settled_ = next_ == usual_;
   if (is_settled_) return;
-  trial_ = next_;
+  trial_ = std::exchange(next_, usual_);
+  if (candidates_[trial_].num_trials >= kFrequentTrials && num_calm_ < kCalmOperations) return;
+  next_ = trial_;
   ++candidates_[trial_].num_trials;
   trials_to_start_ = trials_to_end_ = kTrialOperations;
 }

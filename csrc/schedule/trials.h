@@ -9,7 +9,8 @@
 //
 // Small operations are short beside what disturbs them, and cheap. So those that are nearly the
 // best are tried in turns until each has been seen several times, and then the better median
-// counts. After that only a large difference changes the choice, or a network that is another one.
+// counts. The later ones of these trials come far apart: few operations pay for them at any time.
+// After that only a large difference changes the choice, or a network that is another one.
 //
 // All ranks make the same calls in the same order, and so the same choices.
 #pragma once
@@ -75,6 +76,7 @@ class Trials {
   size_t num_started_ = 0;
   size_t trials_to_start_ = 0;
   size_t trials_to_end_ = 0;
+  size_t num_calm_ = 0;      // operations that have ended since the last trial
   size_t num_slow_ = 0;      // operations in a row that took much longer than before
   bool is_settled_ = false;  // nothing was left to try, and no time has been forgotten since
 };

@@ -69,7 +69,7 @@ TEST(TrialsTest, TheBestOfShortOperationsIsFoundInNoise) {
   for (int shift = 0; shift < 11; ++shift) {
     Trials trials({kRing, kTree, kDirect}, {3e-3, 2e-3, 9e-3});
     const Times times{{kRing, 3.4e-3}, {kTree, 4e-3}, {kDirect, 3e-3}};
-    for (int i = 0; i < 40; ++i) {
+    for (int i = 0; i < 120; ++i) {
       const Algorithm* next = &trials.next();
       trials.started();
       trials.ended(*next, times.at(next) * (1 + (i * 7 + shift) % 11 / 40.0));
@@ -87,6 +87,14 @@ TEST(TrialsTest, ShortOperationsAreTriedForALimitedNumberOfTimes) {
   EXPECT_FALSE(trials.is_trying());
 }
 
+TEST(TrialsTest, FewOperationsAtATimePayForTrials) {
+  Trials trials({kRing, kTree, kDirect}, {3e-3, 2e-3, 3e-3});
+  const Times times{{kRing, 2.4e-3}, {kTree, 2e-3}, {kDirect, 2.4e-3}};
+  run(&trials, times, 20);
+  for (int turn = 0; turn < 10; ++turn) EXPECT_GE(run(&trials, times, 20).at(kTree), 16) << turn;
+  EXPECT_EQ(run(&trials, times, 20).at(kTree), 20);
+}
+
 TEST(TrialsTest, TrialsWithoutTimesEnd) {
   Trials trials({kRing, kTree}, {3e-3, 2e-3});
   run(&trials, {{kRing, 3e-3}, {kTree, 3e-3}}, 7);
@@ -97,7 +105,7 @@ TEST(TrialsTest, TrialsWithoutTimesEnd) {
 // Times of the trials are compared with later ones, of a time when something else may go on.
 TEST(TrialsTest, AfterTheTrialsOnlyALargeDifferenceCounts) {
   Trials trials({kRing, kTree}, {3e-3, 2e-3});
-  run(&trials, {{kRing, 3.3e-3}, {kTree, 3e-3}}, 40);
+  run(&trials, {{kRing, 3.3e-3}, {kTree, 3e-3}}, 80);
   EXPECT_EQ(run(&trials, {{kTree, 3.7e-3}}, 40).at(kTree), 40);
   run(&trials, {{kRing, 3.3e-3}, {kTree, 4.5e-3}}, 40);
   EXPECT_EQ(&trials.next(), kRing);

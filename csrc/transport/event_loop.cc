@@ -9,6 +9,11 @@
 #include <utility>
 
 namespace dmlcomm::transport {
+namespace {
+
+constexpr int kMostEvents = 256;  // of one look
+
+}  // namespace
 
 Status EventLoop::open() {
   epoll_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
@@ -39,8 +44,8 @@ Status EventLoop::watch(int fd, uint32_t source, uint32_t number, bool edge) {
 void EventLoop::forget(int fd) { epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr); }
 
 void EventLoop::look() {
-  epoll_event events[32];
-  const int count = epoll_wait(epoll_.get(), events, 32, 0);
+  epoll_event events[kMostEvents];
+  const int count = epoll_wait(epoll_.get(), events, kMostEvents, 0);
   for (int i = 0; i < count; ++i) {
     const uint32_t what = events[i].events;
     sources_[events[i].data.u64 >> 32](static_cast<uint32_t>(events[i].data.u64),

@@ -145,6 +145,14 @@ Link& Mesh::link(int peer) {
   return *to.link;
 }
 
+void Mesh::connect_all() {
+  for (int peer = 0; peer < job_.num_ranks; ++peer) {
+    if (peer == job_.rank || peers_[peer].link) continue;
+    make_link(peer);
+    if (end_reason_.ok()) repair_.connect_from_one_side(peer);
+  }
+}
+
 void Mesh::make_link(int peer) {
   Peer& to = peers_[peer];
   to.link = std::make_unique<Link>(repair_.link_options(peer));

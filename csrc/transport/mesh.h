@@ -31,6 +31,8 @@ class Mesh {
 
   // The link to `peer`; the first call begins to connect. LinkEvents::on_failed() reports failures.
   Link& link(int peer);
+  // Begins to connect where all ranks call this at about the same time, for all others.
+  void connect_all();
   // The link if it has been made, or null.
   Link* existing_link(int peer) { return peers_[peer].link.get(); }
 

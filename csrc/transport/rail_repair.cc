@@ -17,6 +17,11 @@ constexpr double kRepairTimeoutS = 1.0;
 // The other rails are tried as well when the first one takes longer.
 constexpr int64_t kFallbackNs = 500 * kNsPerMs;
 
+// A connection that the other side begins may take so long, and so much longer per rank: all ranks
+// of a host may begin at once.
+constexpr int64_t kExpectedNs = 500 * kNsPerMs;
+constexpr int64_t kExpectedPerRankNs = 20 * kNsPerMs;
+
 // The number of an event of a channel: its lane above the peer.
 constexpr int kLaneShift = 24;
 constexpr uint32_t kPeerMask = (1u << kLaneShift) - 1;
@@ -86,6 +91,14 @@ void RailRepair::connect(int peer) {
   const uint8_t first = first_rail(peer);
   if (first < peers_[peer].connections.size()) return connect_lane(peer, first);
   connect_missing(peer, true);
+}
+
+// Half of the peers are those that connect, whatever the rank.
+void RailRepair::connect_from_one_side(int peer) {
+  const bool lower_connects = (job_.rank + peer) % 2 == 0;
+  if ((job_.rank < peer) == lower_connects) return connect(peer);
+  const int64_t expected_ns = kExpectedNs + job_.num_ranks * kExpectedPerRankNs;
+  for (Connection& each : peers_[peer].connections) each.retry_at_ns = now_ns() + expected_ns;
 }
 
 // `again`: also what has failed, and has a time at which it is tried again.

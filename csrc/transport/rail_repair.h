@@ -56,6 +56,9 @@ class RailRepair final : public Admission::Owner {
   LinkOptions link_options(int peer) const;
   // Begins to connect a link that is new. A failure is reported by the link.
   void connect(int peer);
+  // The same where both ranks ask for the link at about the same time: one of the two connects, and
+  // the other one only if nothing comes.
+  void connect_from_one_side(int peer);
   // Repairs a lane that was lost; the engine knows of the loss.
   void lane_lost(int peer, size_t lane);
   // Connects a lane that is of use from now on.

@@ -1,5 +1,7 @@
 #include "engine/local/board.h"
 
+#include <utility>
+
 #include "engine/local/direct_runner.h"
 #include "engine/local/slot_runner.h"
 #include "memory/shared_blocks.h"
@@ -21,15 +23,13 @@ Board::Board(transport::Mesh& mesh)
       rank_(mesh.rank()),
       num_ranks_(mesh.num_ranks()),
       headers_(static_cast<size_t>(num_ranks_)) {
-  find_headers();
+  headers_[rank_] = reinterpret_cast<BoardHeader*>(mesh_.shared_area(rank_));
 }
 
 void Board::exchange_capabilities(bool* moved) {
   if (round_ == 0) {
     bool reaches_all = true;
-    for (int rank = 0; rank < num_ranks_; ++rank) {
-      if (rank != rank_) mesh_.link(rank);
-    }
+    if (!std::exchange(has_begun_, true)) mesh_.connect_all();
     if (!find_headers()) return;
     for (int rank = 0; rank < num_ranks_; ++rank) {
       reaches_all = reaches_all && (rank == rank_ || link(rank).memory()->reaches_peer());
@@ -38,8 +38,14 @@ void Board::exchange_capabilities(bool* moved) {
     header().shares_tensors = SharedBlocks::instance().enabled();
     publish();
     *moved = true;
+    // The last one to publish sees all others, and wakes those that sleep.
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    for (int rank = 0; all_published(1) && rank < num_ranks_; ++rank) {
+      if (rank != rank_) notify(rank);
+    }
   }
-  if (!all_published(1)) return;
+  while (num_published_ < num_ranks_ && published(num_published_, 1)) ++num_published_;
+  if (num_published_ < num_ranks_) return;
   bool reaches_all = header().reaches_all;
   bool shares_tensors = header().shares_tensors;
   for (int rank = 0; rank < num_ranks_; ++rank) {
@@ -54,18 +60,18 @@ void Board::exchange_capabilities(bool* moved) {
 }
 
 bool Board::capabilities_wait_for(int peer) const {
-  return !ready_ && (headers_[peer] == nullptr || !published(peer, 1));
+  return !ready_ && (mesh_.shared_area(peer) == nullptr ||
+                     (peer < num_found_ && !published(peer, 1)));
 }
 
 // True if all are there.
 bool Board::find_headers() {
-  bool found_all = true;
-  for (int rank = 0; rank < num_ranks_; ++rank) {
-    BoardHeader*& header = headers_[rank];
-    header = reinterpret_cast<BoardHeader*>(mesh_.shared_area(rank));
-    found_all = found_all && header != nullptr;
+  while (num_found_ < num_ranks_) {
+    std::byte* const area = mesh_.shared_area(num_found_);
+    if (area == nullptr) return false;
+    headers_[num_found_++] = reinterpret_cast<BoardHeader*>(area);
   }
-  return found_all;
+  return true;
 }
 
 std::byte* Board::slot_of(int rank, uint64_t round) const {

@@ -100,7 +100,10 @@ class Board {
   transport::Mesh& mesh_;
   const int rank_;
   const int num_ranks_;
-  std::vector<BoardHeader*> headers_;  // by rank; null until its link is up
+  std::vector<BoardHeader*> headers_;  // by rank; of others from num_found_ on null
+  bool has_begun_ = false;             // to connect
+  int num_found_ = 0;                  // the first ranks, whose headers are there
+  int num_published_ = 0;              // the first ranks, whose capabilities are there
   uint64_t round_ = 0;
   bool ready_ = false;
   bool uses_tickets_ = false;
