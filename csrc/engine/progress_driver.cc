@@ -25,8 +25,8 @@ constexpr int64_t kYieldFactor = 20;
 // With one rank per core each has its core most of the time, and yielding only delays its news: it
 // begins after this time. (2 ranks, 64 KiB: 19.2 us, not 21.5.)
 constexpr int64_t kYieldAfterNs = 5 * kNsPerUs;
-// A look goes over all links, and each handshake has several events. Many ranks that connect to each
-// other let so much time pass per rank, so that one look serves many events.
+// A look goes over all links, and each handshake has several events. Many ranks that connect to
+// each other let so much time pass per rank, so that one look serves many events.
 constexpr std::chrono::microseconds kConnectingPause{20};
 // How soon call() looks again whether the driver has left without an answer.
 constexpr std::chrono::milliseconds kCallRetry{5};
