@@ -60,8 +60,8 @@ void Board::exchange_capabilities(bool* moved) {
 }
 
 bool Board::capabilities_wait_for(int peer) const {
-  return !ready_ && (mesh_.shared_area(peer) == nullptr ||
-                     (peer < num_found_ && !published(peer, 1)));
+  return !ready_ &&
+         (mesh_.shared_area(peer) == nullptr || (peer < num_found_ && !published(peer, 1)));
 }
 
 // True if all are there.
