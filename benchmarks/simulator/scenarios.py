@@ -35,9 +35,9 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     | {"jobs": [_SERVERS | {"servers": [0, 1], "hosts": ["2-15"], "compute": "100ms"}]},
     "a PSNet, four servers": {
         "topology": "psnet:4,12,3",
-        "rate": "100mbit",
+        "rate": "50mbit",
         "mtu": MTU,
-        "jobs": [_SERVERS | {"size": "16MB"}],
+        "jobs": [_SERVERS | {"size": "8MB"}],
     },
     "proxies, binary tree": _FLAT | {"jobs": [_PROXIES | {"tree": "binary"}]},
     "proxies, one aggregator per rack": _RACKS | {"jobs": [_PROXIES | {"tree": "flat_rack"}]},

@@ -58,6 +58,9 @@ struct CommunicatorOptions {
   // No peer ever writes to this rank's memory: the caller goes on without a peer that is stopped,
   // and uses the memory again. Costs large messages between processes of a host the second core.
   bool reads_alone = false;
+  // Messages ask for others: kernels between hosts queue little, since a grant waits behind all
+  // that they hold of its direction.
+  bool queues_little = false;
   // The choices of a plan file for this group, "op:first_bytes=name,..." (schedule/planner.h); the
   // same on all ranks. Empty: the cost model chooses.
   std::string plan;

@@ -45,6 +45,7 @@ Result<std::shared_ptr<Engine>> Engine::create(CommunicatorOptions given,
   mesh_options.num_ranks = options.num_ranks;
   mesh_options.first_rail = first_rails(options);
   mesh_options.reads_alone = options.reads_alone;
+  mesh_options.queues_little = options.queues_little;
   mesh_options.rails = options.rails;
   mesh_options.relaying = options.relaying;
   mesh_options.global_ranks = options.global_ranks;

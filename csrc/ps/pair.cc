@@ -24,6 +24,7 @@ Result<std::shared_ptr<engine::Communicator>> meet(
   communicator.rails = options.rails;
   communicator.first_rail = options.first_rail;
   communicator.reads_alone = options.by_proxy;
+  communicator.queues_little = true;
   communicator.timeout = options.timeout;
   communicator.config = config;
   communicator.seat = options.seat;

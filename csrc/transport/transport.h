@@ -55,6 +55,7 @@ struct MeshOptions {
   // rails are connected when that one fails, each by several lanes.
   std::vector<uint8_t> first_rail;
   bool reads_alone = false;              // see LinkOptions
+  bool queues_little = false;            // see CommunicatorOptions
   std::chrono::milliseconds timeout{0};  // of the rendezvous
   Config config;
   size_t shared_area_bytes = 0;
