@@ -20,6 +20,7 @@ COMMANDS = {
     "plan": "dmlcomm.planning.commands:app",
     "proxy": "dmlcomm.proxy.commands:app",
     "ps": "dmlcomm.ps.commands:app",
+    "psnet": "dmlcomm.psnet.commands:app",
     "regroup": "dmlcomm.regroup.commands:app",
     "run": "dmlcomm.ps.run_command:app",
     "simulate": "dmlcomm.simulate.commands:app",

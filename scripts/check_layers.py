@@ -78,6 +78,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "lab": [*BASE, "_shell", "topology"],
     "sim": ["_core"],
     "simulate": [*BASE, "_shell", "planning", "sim", "topology"],
+    "psnet": [*BASE, "_shell", "lab", "planning", "topology"],
     "regroup": [*BASE, "_shell", "sim", "simulate"],
     "strategy": [*BASE, "_shell", "planning", "simulate"],
     "prio/switch": [*BASE, "_shell", "lab", "topology"],
@@ -93,7 +94,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "doctor_command": ["_shell", "doctor", "errors", "planning"],
     "cli": [
         *("_shell", "doctor", "doctor_command", "inspect_command", "lab", "planning"),
-        *("prio/switch", "proxy", "ps", "regroup", "simulate", "strategy"),
+        *("prio/switch", "proxy", "ps", "psnet", "regroup", "simulate", "strategy"),
     ],
     "__init__": ["backends", "errors", "lab", "lazy", "prio", "ps", "rail", "sim"],
     "__main__": ["cli"],

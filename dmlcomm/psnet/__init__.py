@@ -1,0 +1,1 @@
+"""The control plane of PSNet in a lab: ``dmlcomm psnet``."""

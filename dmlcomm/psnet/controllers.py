@@ -1,0 +1,161 @@
+"""The three controllers of a PSNet, and the order in which they work.
+
+ 1. The scheduler gives the topology controller (TC) a job: workers, servers, size of the model.
+ 2. TC computes the circuit: workers spread over the ToRs, evenly, or as the rates of servers' NICs
+    at each ToR are; as few workers as possible move.
+ 3. TC sends it to the circuit controller (CCC).
+ 4. CCC moves the circuits: the circuit switch of the lab.
+ 5. CCC acknowledges.
+ 6. TC tells the network controller (CNC).
+ 7. CNC computes the path of each worker to each server, and compares it with what the host's own
+    table says; in a lab the tables are written as circuits move.
+ 8. TC tells the scheduler to start.
+
+Each step is a line of the log of who does it. A worker keeps its address, and its connections.
+
+Source: "PSNet" (JNCA 2020), section 3.3.
+"""
+
+import itertools
+import time
+from collections.abc import Callable, Sequence
+
+import networkx as nx
+
+from dmlcomm.errors import LabError
+from dmlcomm.lab.client import Client
+from dmlcomm.psnet.wire import Message, ask
+from dmlcomm.topology import graph as topology
+from dmlcomm.topology import psnet
+from dmlcomm.topology.graph import Link, NodeKind
+
+Log = Callable[[str], None]
+# Asks the kernel of a host which of its interfaces leads to an address.
+Route = Callable[[str, str], str]
+
+
+def plan(graph: nx.Graph, workers: Sequence[str], servers: Sequence[str]) -> dict[str, str]:
+    """Which workers move to which ToR: the fewest, so that all are spread as `spread_by_rate` says.
+
+    Raises LabError for hosts that are none.
+    """
+    _check(graph, workers, psnet.WORKER)
+    _check(graph, servers, psnet.SERVER)
+    tors = topology.nodes_of_kind(graph, NodeKind.SWITCH)
+    at = {worker: _link_of(graph, worker).b.node for worker in workers}
+    present = {tor: [worker for worker in workers if at[worker] == tor] for tor in tors}
+    # ToRs that have most keep the one more that some get.
+    tors.sort(key=lambda tor: -len(present[tor]))
+    wanted = dict(zip(tors, _spread(graph, tors, len(workers), servers), strict=True))
+    leaving = [worker for tor in tors for worker in present[tor][wanted[tor] :]]
+    places = [tor for tor in tors for _ in range(wanted[tor] - len(present[tor]))]
+    return dict(zip(leaving, places, strict=True))
+
+
+def paths(
+    graph: nx.Graph, workers: Sequence[str], servers: Sequence[str]
+) -> dict[tuple[str, str], tuple[str, str]]:
+    """By worker and server: the worker's interface, and the server's address at the same ToR."""
+    found = {}
+    for worker, server in itertools.product(workers, servers):
+        near = _link_of(graph, worker)
+        far = [link for link in topology.links_of(graph, server) if link.b.node == near.b.node]
+        if len(far) != 1:
+            raise LabError(f"{server} has no NIC at {near.b.node}, where {worker} is")
+        found[worker, server] = near.a.interface, far[0].a.ip
+    return found
+
+
+class CircuitController:
+    """CCC: moves the circuits of a lab."""
+
+    def __init__(self, lab: str, log: Log) -> None:
+        self._lab, self._log = lab, log
+
+    def answer(self, message: Message) -> Message:
+        moves = dict(message["moves"])
+        self._log(f"4 moves {_shown(moves)}, dark for {message['dark_s']:g} s")
+        began = time.monotonic()
+        if moves:
+            with Client(self._lab) as client:
+                client.move(moves, float(message["dark_s"]))
+        seconds = time.monotonic() - began
+        self._log(f"5 acknowledges {len(moves)} circuits after {seconds:.3f} s")
+        return {"seconds": seconds}
+
+
+class NetworkController:
+    """CNC: knows the paths, and sees that hosts have them."""
+
+    def __init__(self, lab: str, route: Route, log: Log) -> None:
+        self._lab, self._route, self._log = lab, route, log
+
+    def answer(self, message: Message) -> Message:
+        with Client(self._lab) as client:
+            graph = client.graph()
+        wanted = paths(graph, message["workers"], message["servers"])
+        for (worker, server), (interface, address) in wanted.items():
+            if (found := self._route(worker, address)) != interface:
+                raise LabError(
+                    f"{worker} reaches {server} ({address}) by {found or 'nothing'}, expected "
+                    f"{interface}: is it reachable at all? See `dmlcomm lab status`"
+                )
+        self._log(f"7 {len(wanted)} paths of two links each are in the tables of the workers")
+        return {"paths": len(wanted)}
+
+
+class TopologyController:
+    """TC: takes jobs, and has the others do their part."""
+
+    def __init__(self, lab: str, circuits: str, network: str, dark_s: float, log: Log) -> None:
+        self._lab, self._dark_s, self._log = lab, dark_s, log
+        self._circuits, self._network = circuits, network
+
+    def answer(self, message: Message) -> Message:
+        with Client(self._lab) as client:
+            graph = client.graph()
+        workers = message.get("workers") or topology.hosts_of_role(graph, psnet.WORKER)
+        servers = message.get("servers") or topology.hosts_of_role(graph, psnet.SERVER)
+        size = message["model_bytes"]
+        self._log(f"1 job: {len(workers)} workers, {len(servers)} servers, {size} bytes")
+        moves = plan(graph, workers, servers)
+        self._log(f"2 circuit: {_shown(moves)}")
+        self._log("3 asks the circuit controller")
+        moved = ask(self._circuits, {"moves": moves, "dark_s": self._dark_s})
+        self._log("6 tells the network controller")
+        routed = ask(self._network, {"workers": workers, "servers": servers})
+        self._log("8 the job may start")
+        return {"moves": moves, **moved, **routed}
+
+
+def _spread(
+    graph: nx.Graph, tors: Sequence[str], num_workers: int, servers: Sequence[str]
+) -> tuple[int, ...]:
+    """Evenly where NICs of servers have no rates, or all have the same."""
+    rates: dict[str, list[float]] = {tor: [] for tor in tors}
+    for server in servers:
+        for link in topology.links_of(graph, server):
+            rates[link.b.node].append(float(link.shape.rate_bps or 0) if link.up else 0.0)
+    slowest = [min(rates[tor]) for tor in tors]
+    is_limited = any(rate > 0 for rate in slowest)
+    return psnet.spread_by_rate(num_workers, slowest if is_limited else [1.0] * len(tors))
+
+
+def _check(graph: nx.Graph, hosts: Sequence[str], role: str) -> None:
+    known = topology.hosts_of_role(graph, role)
+    for host in hosts:
+        if host not in known:
+            raise LabError(
+                f"{host} is no {role} of {graph.graph['spec']}: expected "
+                f"{', '.join(known) if known else 'a psnet'}"
+            )
+    if not hosts:
+        raise LabError(f"{graph.graph['spec']} has no {role}: build a psnet")
+
+
+def _link_of(graph: nx.Graph, worker: str) -> Link:
+    return topology.links_of(graph, worker)[0]
+
+
+def _shown(moves: dict[str, str]) -> str:
+    return ", ".join(f"{place} to {tor}" for place, tor in moves.items()) or "nothing moves"

@@ -1,0 +1,84 @@
+"""Calls between controllers: a line of JSON each way, over a Unix socket of this machine."""
+
+import contextlib
+import json
+import os
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from dmlcomm.errors import LabError
+
+# Circuits may be dark for ten seconds, and several switches are asked one after the other.
+ANSWER_TIMEOUT_S = 60.0
+MOST_BYTES = 1 << 20
+
+Message = dict[str, Any]
+
+
+def ask(path: str, message: Message) -> Message:
+    """The answer of the controller that listens at ``path``. Raises LabError."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(ANSWER_TIMEOUT_S)
+            connection.connect(path)
+            connection.sendall(json.dumps(message).encode() + b"\n")
+            answer = _read(connection)
+    except OSError as error:
+        raise LabError(f"no controller answers at {path}: {error.strerror or error}") from error
+    if "error" in answer:
+        raise LabError(str(answer["error"]))
+    return answer
+
+
+class Listener:
+    """Answers calls, one after the other; a context manager, which removes its socket.
+
+    Raises LabError if ``path`` cannot be listened at.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._socket.bind(path)
+            os.chmod(path, 0o600)
+            self._socket.listen()
+        except OSError as error:
+            self._socket.close()
+            raise LabError(f"{path} cannot be listened at: {error.strerror or error}") from error
+
+    def __enter__(self) -> "Listener":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+        with contextlib.suppress(OSError):
+            os.unlink(self._path)
+
+    def serve(self, answer: Callable[[Message], Message]) -> None:
+        """Without end. A LabError of ``answer`` is the answer."""
+        while True:
+            connection, _ = self._socket.accept()
+            with connection, contextlib.suppress(OSError, ValueError):
+                connection.settimeout(ANSWER_TIMEOUT_S)
+                request = _read(connection)
+                try:
+                    told = answer(request)
+                except LabError as error:
+                    told = {"error": str(error)}
+                connection.sendall(json.dumps(told).encode() + b"\n")
+
+
+def _read(connection: socket.socket) -> Message:
+    """Raises OSError if the other side ends, ValueError for what is no message."""
+    data = b""
+    while not data.endswith(b"\n"):
+        part = connection.recv(65536)
+        if not part or len(data) > MOST_BYTES:
+            raise OSError("the other side ended the call")
+        data += part
+    message = json.loads(data)
+    if not isinstance(message, dict):
+        raise ValueError("no message")
+    return message
