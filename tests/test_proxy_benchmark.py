@@ -2,8 +2,10 @@
 
 import pytest
 
+from benchmarks.proxy import many_jobs, priorities
 from benchmarks.proxy.cluster import Cluster, Load
 from benchmarks.proxy.training import train
+from dmlcomm.lab import Lab
 
 
 def test_proxies_of_several_hosts_carry_less_to_the_server() -> None:
@@ -22,3 +24,21 @@ def test_workers_learn_the_same_though_a_proxy_is_killed() -> None:
     pytest.importorskip("sklearn", reason="the demo's data comes with scikit-learn")
     training = train("a proxy is killed", 20, kill_at=3)
     assert 0 < training.median_s <= training.longest_s
+
+
+def test_a_job_goes_before_one_of_a_later_priority(tmp_path) -> None:
+    folder = str(tmp_path)
+    with Lab(f"flat:{priorities.HOSTS},1", rate="400mbit") as lab, priorities.proxies(lab, folder):
+        outcome = priorities.measure(lab, folder, steps=2, bulk_jobs=1, compute_s=0)
+    assert outcome.wrong == 0
+    # Both send all the time: without the arbiter each has a half.
+    assert 0 < outcome.bulk_share < 0.35
+
+
+def test_simulated_jobs_end_in_the_order_of_their_priorities(monkeypatch) -> None:
+    monkeypatch.setattr(many_jobs, "JOBS", 4)
+    monkeypatch.setattr(many_jobs, "STEPS", 2)
+    monkeypatch.setattr(many_jobs, "NUM_BYTES", 2_000_000)
+    monkeypatch.setattr(many_jobs, "HOSTS", many_jobs.HOSTS_PER_JOB)
+    alike, arbitrated = many_jobs.play(1, False), many_jobs.play(1, True)
+    assert min(arbitrated) < min(alike)

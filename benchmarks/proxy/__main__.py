@@ -4,6 +4,7 @@
     python -m benchmarks.proxy --only failures [--times N] [--seed N]
     python -m benchmarks.proxy --only training
     python -m benchmarks.proxy --only priorities [--quick] [--json FILE] [--strict]
+    python -m benchmarks.proxy --only jobs [--json FILE] [--strict]
 
 Four hosts with four workers each and a host with the server, one NIC each, 1 Gbit/s. Every worker
 pushes and pulls 40 MB by one push_pull per step; results are verified. The bound is the time of one
@@ -18,14 +19,15 @@ With --only training: the demo's LeNet-5, directly, by proxies, and with a proxy
 the middle; see benchmarks/proxy/training.py. The exit code is 1 when one of them has not learnt.
 
 With --only priorities: a job beside others on the hosts of a lab; see
-benchmarks/proxy/priorities.py.
+benchmarks/proxy/priorities.py. With --only jobs: twenty, simulated; see
+benchmarks/proxy/many_jobs.py.
 """
 
 import argparse
 import statistics
 from pathlib import Path
 
-from benchmarks.proxy import failures, priorities, training
+from benchmarks.proxy import failures, many_jobs, priorities, training
 from benchmarks.proxy.cluster import Cluster, Load
 from benchmarks.proxy.local_cluster import RunError
 from benchmarks.row import Row, conclude
@@ -46,6 +48,10 @@ def main() -> None:
         rows = priorities.rows(QUICK_STEPS if options.quick else STEPS)
         title = "Times of steps in ms; the bound is the job's time alone."
         conclude(title, rows, options.json, options.strict)
+        return
+    if options.only == "jobs":
+        title = "Times in ms; the bound is the time without the arbiter."
+        conclude(title, list(many_jobs.rows()), options.json, options.strict)
         return
     if options.only:
         try:
@@ -94,7 +100,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--strict", action="store_true", help="exit with 1 when a bar is missed")
     parser.add_argument(
         "--only",
-        choices=["failures", "inner", "training", "priorities"],
+        choices=["failures", "inner", "training", "priorities", "jobs"],
         help="instead of the lab; inner: SIGKILL of proxies that have others below them",
     )
     parser.add_argument("--times", type=int, default=50, help="failures")

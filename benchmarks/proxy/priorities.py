@@ -44,10 +44,10 @@ class Outcome:
 
 def rows(steps: int) -> list[Row]:
     with Lab(f"flat:{HOSTS},1", rate=RATE) as lab, tempfile.TemporaryDirectory() as folder:
-        with _proxies(lab, folder):
-            alone = _measure(lab, folder, steps, 0)
-            beside = _measure(lab, folder, steps, BULK_JOBS)
-        without = _measure(lab, "", max(1, steps // STEPS_PER_SLOW_STEP), BULK_JOBS)
+        with proxies(lab, folder):
+            alone = measure(lab, folder, steps, 0)
+            beside = measure(lab, folder, steps, BULK_JOBS)
+        without = measure(lab, "", max(1, steps // STEPS_PER_SLOW_STEP), BULK_JOBS)
     least = statistics.median(alone.seconds)
     case = f"{NUM_BYTES // 10**6} MB per step, computing as long, {HOSTS} hosts"
 
@@ -72,7 +72,8 @@ def rows(steps: int) -> list[Row]:
 
 
 @contextlib.contextmanager
-def _proxies(lab: Lab, folder: str) -> Iterator[None]:
+def proxies(lab: Lab, folder: str) -> Iterator[None]:
+    """One per host, at RANK.sock in the folder."""
     with contextlib.ExitStack() as stack:
         for rank, host in enumerate(topology.hosts(lab.graph())):
             command = ["proxy", "serve", "--socket", f"{folder}/{rank}.sock"]
@@ -97,13 +98,16 @@ def _stop(process: subprocess.Popen) -> None:
     process.wait()
 
 
-def _measure(lab: Lab, folder: str, steps: int, bulk_jobs: int) -> Outcome:
+def measure(
+    lab: Lab, folder: str, steps: int, bulk_jobs: int, compute_s: float = COMPUTE_S
+) -> Outcome:
+    """With the proxies at RANK.sock in the folder; none with an empty one."""
     with contextlib.ExitStack() as stack:
         for _ in range(bulk_jobs):
             bulk = _start(lab, folder, LAST, "--steps", "1000000")
             stack.callback(_stop, bulk)
             _line(bulk)
-        options = ["--compute", str(COMPUTE_S), "--warm-up", str(WARM_UP), "--steps", str(steps)]
+        options = ["--compute", str(compute_s), "--warm-up", str(WARM_UP), "--steps", str(steps)]
         first = _start(lab, folder, FIRST, *options)
         stack.callback(_stop, first)
         _line(first)

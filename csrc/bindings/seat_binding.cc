@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "base/config.h"
 #include "proxy/arbiter.h"
@@ -19,6 +20,7 @@ using proxy::Arbiter;
 using proxy::Arbitration;
 using proxy::SharePolicy;
 using transport::JobSeat;
+using transport::NicCredit;
 
 std::shared_ptr<JobSeat> take(Result<std::shared_ptr<JobSeat>> seat) {
   if (seat.ok()) return *seat;
@@ -76,6 +78,24 @@ void bind_seat(py::module_& module) {
       .def("drop", &Arbiter::drop, py::arg("job"), py::arg("priority"), py::arg("reason"), release)
       .def("status", &status_of)
       .def("close", &Arbiter::close, release);
+  py::class_<Arbitration>(
+      module, "Arbitration",
+      "What an Arbiter does in each round, for simulations with their own time.")
+      .def(py::init([](bool is_strict, double floor) {
+             return std::make_unique<Arbitration>(SharePolicy{is_strict, floor});
+           }),
+           py::arg("is_strict") = SharePolicy().is_strict, py::arg("floor") = SharePolicy().floor)
+      .def("add", &Arbitration::add, py::arg("job"), py::arg("priority"), py::arg("seat"))
+      .def("round", &Arbitration::round, py::arg("now_ns"));
+  py::class_<NicCredit>(module, "NicCredit", "A seat at one NIC, as those who send see it.")
+      .def(py::init<std::shared_ptr<JobSeat>, std::string_view>(), py::arg("seat"),
+           py::arg("interface"))
+      .def("is_limited", &NicCredit::is_limited)
+      .def("has_credit", &NicCredit::has_credit, py::arg("now_ns"))
+      .def("take", &NicCredit::take, py::arg("bytes"))
+      .def("sent", &NicCredit::sent, py::arg("bytes"))
+      .def("busy", &NicCredit::busy, py::arg("is_busy"))
+      .def("measured", &NicCredit::measured, py::arg("bits_per_second"));
   module.def(
       "nic_shares",
       [](const std::vector<unsigned>& priorities, bool is_strict, double floor) {
