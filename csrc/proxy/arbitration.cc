@@ -171,7 +171,12 @@ void Arbitration::put(Use& use, bool is_behind) {
   use.is_behind = is_behind;
 }
 
-void Arbitration::grant(Nic& nic, unsigned first, int64_t passed_ns) {
+// With strict priorities the first of those that wait have it.
+bool Arbitration::takes_spare(const Key& job, const Key& next) const {
+  return !policy_.is_strict || job.first == next.first;
+}
+
+void Arbitration::grant(Nic& nic, unsigned first, int64_t passed_ns) const {
   double first_share = 0, behind_share = 0, first_bytes = 0, free_bytes = 0;
   for (const auto& [key, use] : nic.uses) {
     (use.is_behind ? behind_share : first_share) += use.share;
@@ -190,9 +195,17 @@ void Arbitration::grant(Nic& nic, unsigned first, int64_t passed_ns) {
   // What nobody asks for is not kept.
   const double spare = std::max(nic.spare_bytes, 0.0);
   nic.spare_bytes -= spare;
+  const auto next = std::find_if(nic.uses.begin(), nic.uses.end(), [](const auto& use) {
+    return use.second.is_behind && use.second.share > 0;
+  });
+  double next_share = 0;  // of the jobs that are first among those behind
+  for (const auto& [key, use] : nic.uses) {
+    if (use.is_behind && takes_spare(key, next->first)) next_share += use.share;
+  }
   for (auto& [key, use] : nic.uses) {
     if (!use.is_behind || use.share <= 0) continue;
-    use.owed_bytes += by_share * use.share + spare * use.share / behind_share;
+    use.owed_bytes += by_share * use.share;
+    if (takes_spare(key, next->first)) use.owed_bytes += spare * use.share / next_share;
     give(use, std::max(kMostCreditBytes, kMostCreditS * rate));
   }
 }

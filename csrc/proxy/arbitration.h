@@ -30,7 +30,7 @@ class Arbitration {
  public:
   // A job's gaps between two messages are shorter, and those in which it computes are longer.
   static constexpr int64_t kHoldNs = 10 * kNsPerMs;
-  static constexpr double kUsable = 0.8;
+  static constexpr double kUsable = 0.95;
   static constexpr double kUnknownBytesPerSecond = 1e6;
 
   struct NicStatus {
@@ -101,7 +101,8 @@ class Arbitration {
   unsigned share(Nic& nic, int64_t now_ns);
   static void let_all_send(Nic& nic, uint32_t sharing);
   static void put(Use& use, bool is_behind);
-  static void grant(Nic& nic, unsigned first, int64_t passed_ns);
+  void grant(Nic& nic, unsigned first, int64_t passed_ns) const;
+  bool takes_spare(const Key& job, const Key& next) const;
   static void give(Use& use, double most);
 
   const SharePolicy policy_;
