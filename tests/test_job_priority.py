@@ -62,7 +62,8 @@ def test_the_option_goes_before_the_variable():
     [
         ({"sharing": "fair"}, '--sharing "fair"; expected strict or weighted'),
         ({"when_full": "wait"}, '--when-full "wait"; expected refuse or preempt'),
-        ({"floor": 1.0}, "--floor 1; expected from 0 on, and below 1"),
+        ({"floor": 1.0}, "--floor 1; expected more than 0, so that no job starves, and below 1"),
+        ({"floor": 0.0}, "--floor 0; expected more than 0"),
         ({"max_jobs": -1}, "--max-jobs -1; expected 0"),
     ],
 )
@@ -158,6 +159,8 @@ def all_reduce_until_the_end(rank, world_size):
         while True:
             dist.all_reduce(tensor)
     except dmlcomm.CommError as error:
+        with pytest.raises(dmlcomm.CommError, match="refused"):
+            dist.new_group()
         return str(error)
 
 

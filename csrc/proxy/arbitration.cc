@@ -198,6 +198,7 @@ void Arbitration::grant(Nic& nic, unsigned first, int64_t passed_ns) const {
   const auto next = std::find_if(nic.uses.begin(), nic.uses.end(), [](const auto& use) {
     return use.second.is_behind && use.second.share > 0;
   });
+  if (next == nic.uses.end()) return;
   double next_share = 0;  // of the jobs that are first among those behind
   for (const auto& [key, use] : nic.uses) {
     if (use.is_behind && takes_spare(key, next->first)) next_share += use.share;
@@ -212,6 +213,7 @@ void Arbitration::grant(Nic& nic, unsigned first, int64_t passed_ns) const {
 
 // To those of its processes that wait for it.
 void Arbitration::give(Use& use, double most) {
+  use.owed_bytes = std::min(use.owed_bytes, most);
   const auto num_waiting = std::count_if(use.places.begin(), use.places.end(),
                                          [](const Place* place) { return place->wants; });
   if (num_waiting > 0) {
@@ -222,7 +224,6 @@ void Arbitration::give(Use& use, double most) {
       use.owed_bytes -= static_cast<double>(each);
     }
   }
-  use.owed_bytes = std::min(use.owed_bytes, most);
 }
 
 bool Arbitration::is_busy(int64_t now_ns) const {

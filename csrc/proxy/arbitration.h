@@ -4,8 +4,8 @@
 //  - for the bytes that the first ones have sent since the last round, as many as their shares say
 //    (shares.h). So their part is one of bytes, whatever the NIC's rate is;
 //  - where processes have measured that rate, also what nobody uses of the NIC, up to kUsable of
-//  it;
-//    until then kUnknownBytesPerSecond.
+//  it,
+//    until then kUnknownBytesPerSecond: with strict shares for the first of those that wait.
 // A job sends while it has large frames that are not confirmed, and until kHoldNs have passed since
 // its last byte, or since it wanted credit.
 //

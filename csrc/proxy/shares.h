@@ -12,7 +12,7 @@ struct SharePolicy {
   // share of one of the next priority.
   bool is_strict = true;
   // The jobs behind those of the first priority have at least this part together, so that none
-  // starves; from 0 on, below 1.
+  // starves; above 0, below 1.
   double floor = 0.05;
 };
 

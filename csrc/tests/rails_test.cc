@@ -64,6 +64,23 @@ TEST(RailsTest, ARailThatIsMuchSlowerTakesOneSmallPart) {
   EXPECT_LT(pair.counters_a[1].bytes_sent, 20'000u);
 }
 
+// The arbiter of a host takes a job with large frames on their way for one that sends.
+TEST(RailsTest, FramesThatNobodyConfirmsEndWithTheirLink) {
+  std::mt19937 random(1);
+  const std::shared_ptr<JobSeat> seat = JobSeat::create().value();
+  const SeatNic* const nic = seat->nic("eth0");
+  std::vector<RailMeter> meters(1);
+  meters[0].arbitrate({seat, "eth0"});
+  Message message(collective_tag(1, 0, 0), random_bytes(2'000'000, random));
+  {
+    Pair pair(1, 1u << 20, 1, kAnyRail, meters.data(), 0, true);
+    begin_to_send(pair, message);
+    pair.a.progress();
+    EXPECT_EQ(nic->num_busy.load(), 1u);
+  }
+  EXPECT_EQ(nic->num_busy.load(), 0u);
+}
+
 // Sends a message after the lanes' connections have shown these rates (0: not known); the bytes of
 // it that each rail has carried.
 std::vector<uint64_t> bytes_by_rail(Pair& pair, const std::vector<double>& bytes_per_second) {

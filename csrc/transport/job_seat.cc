@@ -37,7 +37,7 @@ Result<std::shared_ptr<JobSeat>> JobSeat::create() {
 Result<std::shared_ptr<JobSeat>> JobSeat::open(int fd) {
   struct stat file {};
   if (fstat(fd, &file) != 0) return errno_status(StatusCode::io_error, "a seat", errno);
-  if (!has_sealed_size(fd) || static_cast<size_t>(file.st_size) < sizeof(SeatPage)) {
+  if (!has_sealed_size(fd) || static_cast<size_t>(file.st_size) != sizeof(SeatPage)) {
     return Status(StatusCode::invalid_argument, "a seat is a sealed file of ", sizeof(SeatPage),
                   " bytes; this one has ", file.st_size,
                   ": take one version of dmlcomm for the proxy and the job");

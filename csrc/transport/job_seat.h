@@ -83,7 +83,8 @@ class JobSeat {
   // From any thread.
   SeatNic* nic(std::string_view interface);
   bool has_arbiter(int64_t now_ns) const {
-    return now_ns - page_->beat_ns.load(std::memory_order_relaxed) < kBeatNs;
+    const int64_t age_ns = now_ns - page_->beat_ns.load(std::memory_order_relaxed);
+    return age_ns > -kBeatNs && age_ns < kBeatNs;
   }
   // Why the job has lost its place; empty while it has it.
   std::string reason() const;

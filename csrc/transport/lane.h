@@ -88,9 +88,10 @@ struct OutFrame {
 class Lane {
  public:
   // `keeps`: numbered frames are kept until the peer has confirmed them. `meter`: that of the rail,
-  // or null. `ticket_class`: of its messages.
+  // or null; it outlives the lane. `ticket_class`: of its messages.
   Lane(std::unique_ptr<Channel> channel, uint64_t job_id, bool keeps, RailCounters* counters,
        RailMeter* meter, LaneReader* reader, size_t ticket_class);
+  ~Lane() { end_all_metered(); }
 
   Channel& channel() { return *channel_; }
   Intake& intake() { return intake_; }

@@ -140,7 +140,7 @@ Link& Mesh::link(int peer) {
   if (!to.link) {
     DMLCOMM_CHECK(peer != job_.rank);
     make_link(peer);
-    if (end_reason_.ok()) repair_.connect(peer);
+    if (may_connect()) repair_.connect(peer);
   }
   return *to.link;
 }
@@ -149,7 +149,7 @@ void Mesh::connect_all() {
   for (int peer = 0; peer < job_.num_ranks; ++peer) {
     if (peer == job_.rank || peers_[peer].link) continue;
     make_link(peer);
-    if (end_reason_.ok()) repair_.connect_from_one_side(peer);
+    if (may_connect()) repair_.connect_from_one_side(peer);
   }
 }
 
@@ -162,6 +162,7 @@ void Mesh::make_link(int peer) {
   last_life_ns_[peer] = to.connecting_since_ns = now_ns();
   // The communicator has failed: nobody looks after new requests any more.
   if (!end_reason_.ok()) to.link->end(end_reason_);
+  if (!drop_reason_.empty()) to.link->fail(Status(StatusCode::aborted, drop_reason_));
 }
 
 std::byte* Mesh::shared_area(int rank) const { return peers_[rank].transport->shared_area(rank); }
@@ -239,10 +240,11 @@ void Mesh::look_at_seat() {
   if (job_.seat == nullptr) return;
   const auto is_limited = [](const RailMeter& meter) { return meter.credit().is_limited(); };
   if (std::any_of(meters_.begin(), meters_.end(), is_limited)) limit_credit();
-  const std::string reason = job_.seat->reason();
-  if (reason.empty() || std::exchange(is_dropped_, true)) return;
+  if (!drop_reason_.empty()) return;
+  drop_reason_ = job_.seat->reason();
+  if (drop_reason_.empty()) return;
   for (size_t i = 0; i < active_.size(); ++i) {
-    active_[i]->fail(Status(StatusCode::aborted, reason));
+    active_[i]->fail(Status(StatusCode::aborted, drop_reason_));
   }
 }
 

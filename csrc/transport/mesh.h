@@ -93,6 +93,7 @@ class Mesh {
   Status read_hosts(Rendezvous& rendezvous);
   Status choose_transports(Rendezvous& rendezvous);
   void make_link(int peer);
+  bool may_connect() const { return end_reason_.ok() && drop_reason_.empty(); }
   void look_at_seat();
   void check_rails(int64_t now, bool paused);
   void check_life(Link& link, int64_t now, bool paused, const std::function<bool(int)>& waits_for);
@@ -116,7 +117,7 @@ class Mesh {
   double share_ = 1;         // of the rails, for large messages
   bool was_shared_ = false;  // since the last measurement
   bool limits_credit_ = false;
-  bool is_dropped_ = false;  // the job has lost its seat
+  std::string drop_reason_;  // why the job has lost its seat; empty while it has it
   Status end_reason_;        // of fail_all()
   int64_t last_tick_ns_ = 0;
   int64_t next_heartbeat_ns_ = 0;

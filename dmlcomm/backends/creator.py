@@ -1,6 +1,7 @@
 """Makes dmlcomm's backend for a process group of torch.distributed."""
 
 import atexit
+import contextlib
 import functools
 import os
 from dataclasses import dataclass
@@ -54,13 +55,19 @@ def create(options: Any, pg_options: Any = None) -> Any:
     algorithm = _core.without_parameter_servers(setting)
     plan = _plan_file()
     by_plan = not setting and plan.file is not None and bool(plan.file.servers)
+    priority = seats.priority_of(getattr(pg_options, "priority", None))
     servers = None
     if algorithm != setting or by_plan:
         from dmlcomm.backends import server_all_reduce  # with gRPC, which others need not load
 
-        servers = server_all_reduce.for_group(options)
+        servers = server_all_reduce.for_group(options, priority)
     try:
-        seat = _seat(options, pg_options)
+        try:
+            seat = _seat(options, priority)
+        except errors.PsRefusedError as error:
+            with contextlib.suppress(errors.CommError):  # so that the other ranks know, too
+                _agree(options, (), _Plan(problem=f"refused: {error}"))
+            raise errors.CommError(f"refused: {error}") from error
         return _create(extension, options, algorithm, servers, plan, seat)
     except BaseException:
         if servers is not None:
@@ -76,17 +83,17 @@ def _record_calls(extension: ModuleType) -> None:
         self_recording.add(NAME)
 
 
-def _seat(options: Any, pg_options: Any) -> seats.Seat | None:
-    """Of this process at the arbiter of its host, until the process ends: one per priority."""
-    priority = seats.priority_of(getattr(pg_options, "priority", None))
+def _seat(options: Any, priority: int) -> seats.Seat | None:
+    """Of this process at the arbiter of its host, until the process ends: one per priority.
+
+    Raises PsRefusedError: the host has no place for the job, or no longer.
+    """
     if priority not in _seats:
-        try:
-            taken = seats.take(functools.partial(_job_name, options.store), priority)
-        except errors.PsRefusedError as error:
-            raise errors.CommError(f"refused: {error}") from error
+        taken = seats.take(functools.partial(_job_name, options.store), priority)
         if taken is None:
             return None
         _seats[priority] = taken
+    _seats[priority].check()
     return _seats[priority]
 
 
@@ -182,7 +189,7 @@ def _is_whole_job(options: Any) -> bool:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What ``DMLCOMM_PLAN`` names, and why it cannot be used."""
+    """What ``DMLCOMM_PLAN`` names, and why this rank cannot take part."""
 
     file: "PlanFile | None" = None
     problem: str = ""

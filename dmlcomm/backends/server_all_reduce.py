@@ -73,8 +73,11 @@ class _Slots:
     num_calls: int = 0
 
 
-def for_group(options: Any) -> "ServerAllReduce | None":
+def for_group(options: Any, priority: int) -> "ServerAllReduce | None":
     """For a new group of c10d's DistributedBackendOptions; None if it is not the default one.
+
+    Args:
+        priority: of the job, among those of its hosts.
 
     Raises:
         CommError: there are no servers, or they are for another number of workers.
@@ -101,6 +104,7 @@ def for_group(options: Any) -> "ServerAllReduce | None":
         connect_timeout_s=min(CONNECT_TIMEOUT_S, timeout_s),
         # A rank that was taken for dead must not come back into a sum that is complete without it.
         reconnect_timeout_s=0.0,
+        priority=priority,
     )
     try:
         _check_workers(client, options.group_size, setting)

@@ -49,8 +49,8 @@ def take(job: str | Callable[[], str], priority: int, proxy: str | None = None) 
     for path in proxy_socket.paths(setting):
         if not os.path.exists(path):
             continue
-        seat = Seat(job if isinstance(job, str) else job(), priority, path)
         try:
+            seat = Seat(job if isinstance(job, str) else job(), priority, path)
             seat.take()
         except (OSError, ValueError) as error:
             get_logger().info("no seat at the proxy at %s: %s", path, error)
@@ -112,10 +112,13 @@ class Seat:
             connection.close()
             raise
         self._connection = connection
+        if self._closed.is_set():
+            self.close()
 
     def _keep(self) -> None:
         while not self._closed.is_set():
             self._wait_for_end()
+            was_refused = False
             while not self._closed.wait(RETURN_INTERVAL_S):
                 try:
                     self.check()
@@ -123,8 +126,12 @@ class Seat:
                     get_logger().info("took the seat at the proxy at %s again", self._path)
                     break
                 except NotAdmittedError as error:
-                    get_logger().error("%s", error)
-                    return
+                    if self.memory.reason:
+                        get_logger().error("%s", error)
+                        return
+                    if not was_refused:
+                        get_logger().warning("%s; this job goes on, and asks again", error)
+                    was_refused = True
                 except (OSError, ValueError, errors.PsError) as error:
                     get_logger().debug("no seat: %s", error)
 

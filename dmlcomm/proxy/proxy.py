@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dmlcomm import errors
+from dmlcomm import _core, errors
 from dmlcomm.log import get_logger
 from dmlcomm.network.proxy_socket import peer_uid, read_line_after
 from dmlcomm.proxy.node import Node, own_address
@@ -219,7 +219,7 @@ class Proxy:
             self._seats.serve(connection, request, descriptors, user)
             return None
         servers = [parse_address(address) for address in request["servers"]]
-        priority = request["priority"]
+        priority = request.get("priority", _core.DEFAULT_PRIORITY)
         return {"servers": self.attach(servers, str(request["token"]), user, priority)}
 
     def attach(self, servers: list[str], token: str, user: int, priority: int) -> list[str]:

@@ -40,8 +40,10 @@ class SeatOptions:
     def __post_init__(self) -> None:
         _check("sharing", self.sharing, (STRICT, WEIGHTED))
         _check("when-full", self.when_full, (REFUSE, PREEMPT))
-        if not 0 <= self.floor < 1:
-            raise ValueError(f"--floor {self.floor:g}; expected from 0 on, and below 1")
+        if not 0 < self.floor < 1:
+            raise ValueError(
+                f"--floor {self.floor:g}; expected more than 0, so that no job starves, and below 1"
+            )
         if self.max_jobs < 0:
             raise ValueError(
                 f"--max-jobs {self.max_jobs}; expected 0, which is any number, or more"
@@ -75,8 +77,11 @@ class Seats:
     def serve(
         self, connection: socket.socket, request: Any, descriptors: list[int], uid: int
     ) -> None:
-        """Keeps a process's seat for as long as it is connected. Raises ValueError, FullError."""
-        key = key_of(str(request["seat"]), request["priority"], uid)
+        """Keeps a process's seat for as long as it is connected.
+
+        Raises ValueError, PsRefusedError.
+        """
+        key = key_of(str(request["seat"]), request.get("priority", _core.DEFAULT_PRIORITY), uid)
         if len(descriptors) != 1:
             raise ValueError(f"{len(descriptors)} descriptors came with a seat; expected one")
         number = self._arbiter.add(*key, descriptors[0])
@@ -84,12 +89,14 @@ class Seats:
             with self._lock:
                 self._admit(key)
                 self._jobs.setdefault(key, _Job()).seats[number] = connection
-        except FullError:
+                # Before another job takes the place, and says so on the same connection.
+                with contextlib.suppress(OSError):
+                    connection.sendall(b"{}\n")
+        except errors.PsRefusedError:
             self._arbiter.remove(number)
             raise
         try:
             connection.settimeout(None)
-            connection.sendall(b"{}\n")
             while connection.recv(4096):
                 pass
         except OSError as error:
@@ -126,7 +133,7 @@ class Seats:
 
     def _admit(self, key: JobKey) -> None:
         if self._closed:
-            raise FullError("this proxy ends")
+            raise errors.PsRefusedError("this proxy ends")
         if key in self._jobs or not self._is_full():
             return
         victim = self._victim(key[1])

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import socket
+import subprocess
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +27,8 @@ def ask(path: str, message: Message) -> Message:
             answer = _read(connection)
     except OSError as error:
         raise LabError(f"no controller answers at {path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise LabError(f"what answers at {path} is no controller: {error}") from error
     if "error" in answer:
         raise LabError(str(answer["error"]))
     return answer
@@ -57,16 +60,17 @@ class Listener:
             os.unlink(self._path)
 
     def serve(self, answer: Callable[[Message], Message]) -> None:
-        """Without end. A LabError of ``answer`` is the answer."""
+        """Without end. A LabError of ``answer`` is the answer, and so is what is no request."""
         while True:
             connection, _ = self._socket.accept()
-            with connection, contextlib.suppress(OSError, ValueError):
+            with connection, contextlib.suppress(OSError):
                 connection.settimeout(ANSWER_TIMEOUT_S)
-                request = _read(connection)
                 try:
-                    told = answer(request)
-                except LabError as error:
+                    told = answer(_read(connection))
+                except (LabError, subprocess.TimeoutExpired) as error:
                     told = {"error": str(error)}
+                except (KeyError, TypeError, ValueError) as error:
+                    told = {"error": f"this is no request: {error!r}"}
                 connection.sendall(json.dumps(told).encode() + b"\n")
 
 
