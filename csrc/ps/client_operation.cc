@@ -210,9 +210,10 @@ Status ClientOperation::wait_for_all(Deadline deadline) {
     Status status(StatusCode::timeout, "not yet");
     while (status.code() == StatusCode::timeout) {
       for (const auto& attempt : attempts_of(progress)) {
-        if (!wait_for(*attempt, deadline)) {
-          return Status(StatusCode::timeout, "the parameter servers have not answered yet");
-        }
+        // The others may wait for what this worker owes to a lost server, so it does not for them.
+        if (wait_for(*attempt, stuck.ok() ? deadline : Deadline::after_ns(0))) continue;
+        if (!stuck.ok()) return stuck;
+        return Status(StatusCode::timeout, "the parameter servers have not answered yet");
       }
       status = settle(progress);
     }
@@ -295,7 +296,8 @@ std::vector<uint32_t> ClientOperation::lost() {
   std::lock_guard lock(tasks_mutex_);
   std::set<uint32_t> servers;
   for (const Progress& progress : tasks_) {
-    if (!progress.complete()) servers.insert(progress.task.servers.front());
+    const bool is_stuck = !progress.complete() && progress.attempts.empty();
+    if (is_stuck) servers.insert(progress.task.servers.front());
     if (!awaits_verdict(progress)) continue;
     for (uint32_t server : progress.task.servers) {
       if (has_server(links_.suspected_servers(), server)) servers.insert(server);

@@ -325,6 +325,25 @@ TEST_P(PsCluster, WithoutAReplicaItSaysWhichServerIsGoneAndGoesOnWhenThatIsBack)
   for (float value : out) ASSERT_EQ(value, 3);
 }
 
+// Who waits for it there may be whom this worker waits for at the other server.
+TEST_P(PsCluster, ALostServerIsToldOfWhileAnotherOneHasNotAnswered) {
+  constexpr uint64_t kCount = 1000;
+  Cluster cluster(2, 2, config_of(GetParam()));
+  std::vector<float> zeros(kCount);
+  cluster.create(spec_of(kCount, "add", Combine::sum), zeros);
+  std::vector<float> one(kCount, 1), out(kCount), seen(kCount);
+  cluster.cut(0);
+  const auto operation =
+      cluster.clients[0]->push_pull(kModel, buffers_of(one), buffers_of(out), 0, {}).value();
+  const Status status = operation->wait(Deadline::after_s(60));
+  EXPECT_EQ(status.code(), StatusCode::peer_lost) << status;
+  EXPECT_EQ(operation->lost(), std::vector<uint32_t>{0});
+  cluster.connect(0, 0);
+  expect_done(cluster.clients[1]->push_pull(kModel, buffers_of(one), buffers_of(seen), 0, {}));
+  expect_done(operation);
+  for (float value : out) ASSERT_EQ(value, 2);
+}
+
 // Pushes that came behind the end of their clock would count in a later one, and be the last words.
 TEST_P(PsCluster, WhatIsRepeatedKeepsTheOrderOfItsStartWhoeverWaits) {
   constexpr uint64_t kCount = 100'000;

@@ -298,10 +298,9 @@ class Connections:
             if not self.core.lost():  # another thread was faster
                 return
             self._expect_reconnection(servers, reason)
-            for server in servers:
-                if server in self.core.lost():  # else another thread was faster
-                    limit_s = self._options.reconnect_timeout_s
-                    self._reconnect(server, recreate, reason, limit_s)
+            while lost := self.core.lost():  # also what only other operations have noticed
+                limit_s = self._options.reconnect_timeout_s
+                self._reconnect(lost[0], recreate, reason, limit_s)
 
     def _replace(self, servers: Sequence[int], reason: str) -> None:
         assert self.core is not None
