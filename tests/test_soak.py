@@ -54,17 +54,19 @@ class Reports(list):
 
 
 @pytest.mark.parametrize(
-    ("elements", "most", "said"),
+    ("elements", "least", "most", "said"),
     [
-        ([5, 5], 0, []),
-        ([6, 5], 0, ["wrong"]),
-        ([6, 5], 4, []),  # 3 and a late one, and 2 since
-        ([5, 4], 0, ["dip"]),
+        ([5, 5], 3, 0, []),
+        ([6, 5], 3, 0, ["wrong"]),
+        ([6, 5], 3, 4, []),  # 3 and a late one, and 2 since
+        ([5, 4], 3, 0, ["dip"]),
+        ([5, 4], 2, 0, []),  # one of the 3 was on one copy alone
+        ([5, 3], 2, 0, ["dip"]),
     ],
 )
-def test_pushes_that_are_lost_or_applied_twice_are_seen(elements, most, said):
+def test_pushes_that_are_lost_or_applied_twice_are_seen(elements, least, most, said):
     reports = Reports()
-    census = worker.Census(np.array([3, 3]), most)
+    census = worker.Census(np.array([3, 3]), least, most)
     census.compare(reports, 2, np.array(elements))
     assert reports == said
 

@@ -240,6 +240,7 @@ class Round:
         config |= {"servers": self._addresses, "count": self.setting.count}
         config |= {"seed": f"{self._seed} {self._lives}", "transport": self.setting.transport}
         bounds = (0, 0) if before is None or before.detail is None else before.detail
+        config["least"] = bounds[0]
         config["most"] = 0 if before is None else bounds[1] + MOST_PUSHES
         member = self._job.start(_name(worker), "soak.worker", config, **self._environment)
         if before is None:

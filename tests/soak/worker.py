@@ -5,7 +5,8 @@ how often it has pushed. So a push that is lost or applied twice is seen by the 
 else comes and goes.
 
 One that takes the place of another goes on with its elements. What that one pushed last may become
-part of them a little later, up to ``most`` in all.
+part of them a little later, up to ``most`` in all. Beyond ``least`` they may be on one of two
+copies alone, as nobody has acknowledged them: they may go when that server dies.
 
 It reports its clock, and how often it has pushed; "start" with the least and the greatest of its
 elements when it begins; "dip" if an element is less than it should be; "lost" when servers have
@@ -36,18 +37,24 @@ def main(
     servers: str,
     count: int,
     seed: str,
+    least: int,
     most: int,
     **options: Any,
 ) -> None:
     try:
         with Client(servers, worker=worker, timeout_s=10 * HANG_S, **options) as client:
-            _work(link, client, workers, count, most, random.Random(seed))
+            _work(link, client, workers, count, (least, most), random.Random(seed))
     except errors.PsServerLostError as error:
         link.report("lost", str(error))
 
 
 def _work(
-    link: Link, client: Client, workers: int, count: int, most: int, rng: random.Random
+    link: Link,
+    client: Client,
+    workers: int,
+    count: int,
+    before: tuple[int, int],
+    rng: random.Random,
 ) -> None:
     first = np.zeros(count * workers, np.int64)  # until init() writes the present values there
     weights = client.init(MODEL, first, rule="add", reduce="sum")
@@ -55,7 +62,7 @@ def _work(
     link.report("start", (int(weights[own].min()), int(weights[own].max())))
     ones = np.zeros_like(weights)
     ones[own] = 1
-    census = Census(weights[own], most)
+    census = Census(weights[own], *before)
     others_before = _without(weights, own)
     last = None
     while last is None or client.clock_of(MODEL) < last:
@@ -87,25 +94,28 @@ def _without(weights: np.ndarray, own: slice) -> np.ndarray:
 class Census:
     """How often this worker has pushed, by its elements."""
 
-    def __init__(self, begin: np.ndarray, most: int) -> None:
+    def __init__(self, begin: np.ndarray, least: int, most: int) -> None:
         self._expected = begin.copy()
+        self._sure = least
         self._late = np.maximum(most - begin, 0)  # what may come of the life before
 
     def bounds(self, elements: np.ndarray) -> tuple[int, int]:
         """How many pushes at least, and at most, will be there after this worker's death."""
-        return int(elements.min()), int((self._expected + self._late).max())
+        return min(self._sure, int(elements.min())), int((self._expected + self._late).max())
 
     def compare(self, link: Link, pushes: int, elements: np.ndarray) -> None:
         """After so many more pushes."""
         self._expected += pushes
+        self._sure += pushes
         if np.any(elements > self._expected + self._late):
             first = np.argmax(elements > self._expected + self._late)
             link.wrong(
                 f"own element {first} is {elements[first]}, expected {self._expected[first]} and "
                 f"at most {self._late[first]} that are late: a push was applied twice"
             )
-        if np.any(elements < self._expected):
-            first = np.argmax(elements < self._expected)
-            text = f"own element {first} is {elements[first]}, expected {self._expected[first]}"
+        if np.any(elements < self._sure):
+            first = np.argmax(elements < self._sure)
+            text = f"own element {first} is {elements[first]}, expected {self._sure} at least"
             link.report("dip", f"{text}: a push was lost")
-            self._expected = np.minimum(self._expected, elements)
+            self._sure = int(elements.min())
+        self._expected = np.minimum(self._expected, elements)
