@@ -155,17 +155,17 @@ TEST_F(RailMeterTest, SmallMessagesTakeNoRailThatIsMuchSlower) {
 
 TEST_F(RailMeterTest, ABudgetFillsWithTheShareOfTheRate) {
   carry(1'000'000, 80e6);
-  EXPECT_TRUE(meter_.budget().take(1u << 20, 0));
+  EXPECT_TRUE(meter_.take_large(1u << 20, 0));
   const double rate = meter_.bits_per_second() / 8;
   meter_.share(0.5);
-  EXPECT_EQ(meter_.budget().frame_bytes(1u << 20), 16u * 1024);
+  EXPECT_EQ(meter_.frame_bytes(1u << 20), 16u * 1024);
   // A frame of 50 ms of the share, beyond the 2 ms that had come together.
   const auto bytes = static_cast<size_t>(rate * 0.5 * 0.05);
-  EXPECT_TRUE(meter_.budget().take(bytes, 1 * kNsPerS));
-  EXPECT_FALSE(meter_.budget().take(bytes, 1 * kNsPerS + 47 * kNsPerMs));
-  EXPECT_TRUE(meter_.budget().take(bytes, 1 * kNsPerS + 49 * kNsPerMs));
+  EXPECT_TRUE(meter_.take_large(bytes, 1 * kNsPerS));
+  EXPECT_FALSE(meter_.take_large(bytes, 1 * kNsPerS + 47 * kNsPerMs));
+  EXPECT_TRUE(meter_.take_large(bytes, 1 * kNsPerS + 49 * kNsPerMs));
   meter_.share(1);
-  EXPECT_TRUE(meter_.budget().take(bytes, 1 * kNsPerS + 49 * kNsPerMs));
+  EXPECT_TRUE(meter_.take_large(bytes, 1 * kNsPerS + 49 * kNsPerMs));
 }
 
 TEST_F(RailMeterTest, SmallMessagesAddUp) {
