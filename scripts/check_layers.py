@@ -78,7 +78,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "lab": [*BASE, "_shell", "topology"],
     "sim": ["_core"],
     "simulate": [*BASE, "_shell", "planning", "sim", "topology"],
-    "psnet": [*BASE, "_shell", "lab", "planning", "topology"],
+    "psnet": [*BASE, "_shell", "lab", "network", "planning", "topology"],
     "regroup": [*BASE, "_shell", "sim", "simulate"],
     "strategy": [*BASE, "_shell", "planning", "simulate"],
     "prio/switch": [*BASE, "_shell", "lab", "topology"],

@@ -1,7 +1,7 @@
 """The local proxy in a lab: trees of every shape, against workers that talk to the server.
 
     python -m benchmarks.proxy [--quick] [--json FILE] [--strict]
-    python -m benchmarks.proxy --only failures [--times N] [--seed N]
+    python -m benchmarks.proxy --only failures|inner [--times N] [--seed N]
     python -m benchmarks.proxy --only training
     python -m benchmarks.proxy --only priorities [--quick] [--json FILE] [--strict]
     python -m benchmarks.proxy --only jobs [--json FILE] [--strict]

@@ -1,8 +1,6 @@
 """A job of priority 0 beside three of priority 7, whose ranks are on the same hosts of a lab."""
 
 import contextlib
-import json
-import re
 import statistics
 import subprocess
 import sys
@@ -10,6 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from benchmarks.lab_run import from_line
 from benchmarks.proxy.cluster import STOP_TIMEOUT_S
 from benchmarks.row import Row
 from dmlcomm._shell import inherited_environment
@@ -112,7 +111,7 @@ def measure(
         stack.callback(_stop, first)
         _line(first)
         before = _sent(folder) if folder else {}
-        result = json.loads(_line(first))
+        result = from_line(_line(first))
         after = _sent(folder) if folder else {}
     sent = {key: after[key] - before[key] for key in before}
     share = sent[LAST] / sum(sent.values()) if bulk_jobs and folder else None
@@ -130,11 +129,11 @@ def _start(lab: Lab, folder: str, priority: int, *options: str) -> subprocess.Po
 
 
 def _line(job: subprocess.Popen) -> str:
-    """What rank 0 prints next, without the label that a lab puts before it."""
+    """What rank 0 prints next."""
     line = job.stdout.readline()
     if not line:
         raise SystemExit(f"a job ended with {job.wait()}")
-    return re.sub(r"^\[[^]]*\] ?", "", line)
+    return line
 
 
 def _sent(folder: str) -> dict[int, int]:

@@ -1,6 +1,6 @@
 """The simulator against the lab: scenarios of 16 hosts, played by both.
 
-    python -m benchmarks.simulator [--only NAME …] [--folder FOLDER] [--page FILE]
+    python -m benchmarks.simulator [--only NAME …] [--folder FOLDER] [--page FILE] [--strict]
 
 A job's time is from its first rank's begin to its last rank's end. All results are compared with
 what they should be. The exit code is 1 if one is wrong, or with --strict if a bar is missed: each

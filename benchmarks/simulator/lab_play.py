@@ -17,12 +17,11 @@ from benchmarks.lab_run import from_line
 from dmlcomm.lab import Lab, Options
 from dmlcomm.simulate.push_pull import DIRECT, OPERATION
 from dmlcomm.simulate.scenario import Job, Scenario, parse
+from dmlcomm.strategy.candidates import SHAPES
 from dmlcomm.topology import graph as topology
 
 PORT = 7000
 STOP_TIMEOUT_S = 20
-# Of a simulated tree, that of proxies.
-SHAPES = {"binary": "binary", "chain": "chain", "flat_rack": "rack"}
 
 
 @dataclass

@@ -144,8 +144,11 @@ void join(Server& server, uint32_t worker, const Rails& rails, int first_rail, p
           py::object get, double timeout_s, uint64_t tree, Seat seat) {
   auto rendezvous = make_rendezvous(std::move(set), std::move(get));
   const py::gil_scoped_release release;
-  const bool by_proxy = false;
-  check(server.join({worker, to_rails(rails), first_rail, to_ms(timeout_s), by_proxy, seat},
+  check(server.join({.other = worker,
+                     .rails = to_rails(rails),
+                     .first_rail = first_rail,
+                     .timeout = to_ms(timeout_s),
+                     .seat = seat},
                     rendezvous, tree));
 }
 
@@ -336,9 +339,12 @@ void connect_up(Uplink& uplink, uint32_t place, uint32_t server, const Rails& ra
                 py::object set, py::object get, double timeout_s, Seat seat) {
   auto rendezvous = make_rendezvous(std::move(set), std::move(get));
   const py::gil_scoped_release release;
-  const bool by_proxy = false;
   check(uplink.connect(ps::kFirstProxy + place,
-                       {server, to_rails(rails), first_rail, to_ms(timeout_s), by_proxy, seat},
+                       {.other = server,
+                        .rails = to_rails(rails),
+                        .first_rail = first_rail,
+                        .timeout = to_ms(timeout_s),
+                        .seat = seat},
                        rendezvous));
 }
 

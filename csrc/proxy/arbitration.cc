@@ -21,7 +21,8 @@ constexpr int64_t kMostRoundNs = 10 * kNsPerMs;
 constexpr double kForgetS = 60;
 constexpr int64_t kBusyNs = 100 * kNsPerMs;
 
-// Empty unless it is a name that an interface may have: whoever has a seat may have written it.
+// Any process with a seat may have written it. Empty unless it is a name that an interface may
+// have.
 std::string name_of(const SeatNic& nic) {
   std::string name(nic.name.data(), strnlen(nic.name.data(), nic.name.size()));
   const auto is_text = [](char c) { return c > ' ' && c <= '~' && c != '"'; };

@@ -421,8 +421,7 @@ void Client::send_to_all(const Command& command, bool answered) {
 
 void Client::clock() {
   std::lock_guard starting(start_mutex_);
-  forget_finished();
-  const uint64_t order = next_sequence_++;
+  const uint64_t order = take_order();
   for (auto& [model, state] : models_) {
     closings_.push_back({order, model, ++state.clock});
     send_to_all(clock_command(CommandKind::clock, model, state.clock), false);
@@ -443,6 +442,11 @@ Client::OperationPtr Client::start(std::vector<Task> tasks, std::function<void()
   if (!operation->empty()) unfinished_.push_back(operation);
   operation->start();
   return operation;
+}
+
+uint64_t Client::take_order() {
+  forget_finished();
+  return next_sequence_++;
 }
 
 void Client::forget_finished() {
@@ -477,8 +481,7 @@ Result<Client::OperationPtr> Client::start_pieces(CommandKind kind, uint32_t mod
   Result<ModelState*> found = find(model);
   if (!found.ok()) return found.status();
   ModelState& state = **found;
-  forget_finished();
-  const uint64_t order = next_sequence_++;
+  const uint64_t order = take_order();
   Command command;
   command.kind = kind;
   command.model = model;
@@ -543,8 +546,7 @@ Result<Client::OperationPtr> Client::start_rows(CommandKind kind, uint32_t model
   if (!found.ok()) return found.status();
   ModelState& state = **found;
   const ModelSpec& spec = state.spec;
-  forget_finished();
-  const uint64_t order = next_sequence_++;
+  const uint64_t order = take_order();
   DMLCOMM_RETURN_IF_ERROR(check_table(spec, rows.space));
   const Space& space = spec.spaces[rows.space];
   const size_t row_bytes = space.row_elements * size_of(space.wire);

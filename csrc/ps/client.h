@@ -155,6 +155,7 @@ class Client final : private LinkDirectory {
   OperationPtr start(std::vector<Task> tasks, std::function<void()> finish,
                      std::shared_ptr<void> memory, const OperationOptions& options);
   void forget_finished();
+  uint64_t take_order();  // of a call
   void send_command(
       const std::shared_ptr<ServerLink>& link, const Command& command, bool answered,
       std::function<void(const AnswerBytes&, const Status&)> done = [](const AnswerBytes&,

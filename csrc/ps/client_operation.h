@@ -85,8 +85,8 @@ class ClientOperation : public std::enable_shared_from_this<ClientOperation> {
   bool finished() const { return finished_.load(); }
   // The clock of what it lacks of this server, where that is repeated in order.
   std::optional<uint64_t> clock_awaited(uint32_t server);
-  // What it lacks of the server belongs to other clocks: `shift` is that of OperationOptions by
-  // now.
+  // Moves what it lacks of the server to later clocks. `shift` counts as that of OperationOptions,
+  // with all that came since.
   void shift(uint32_t server, uint64_t shift);
   // Over a new connection to the server, when the last one has been failed; false: it has all.
   bool repeat(uint32_t server);

@@ -29,6 +29,13 @@ void expect_done(const Result<Client::OperationPtr>& operation) {
   ASSERT_FALSE(deadline.expired());
 }
 
+// It is stuck, for want of this server.
+void expect_lost(const Client::OperationPtr& operation, uint32_t server) {
+  const Status status = operation->wait(Deadline::after_s(60));
+  EXPECT_EQ(status.code(), StatusCode::peer_lost) << status;
+  EXPECT_EQ(operation->lost(), std::vector<uint32_t>{server});
+}
+
 class Cluster {
  public:
   Cluster(uint32_t num_servers, uint32_t num_workers, const Config& config,
@@ -257,9 +264,7 @@ TEST_P(PsCluster, APushIsNotDoneBeforeItIsKnownWhetherALostServerIsLostForAll) {
   cluster.servers[0]->close();
   const auto operation = client.push_pull(kModel, buffers_of(one), buffers_of(out), 0, {}).value();
   for (int i = 0; i < 2; ++i) {
-    const Status status = operation->wait(Deadline::after_s(60));
-    EXPECT_EQ(status.code(), StatusCode::peer_lost) << status;
-    EXPECT_EQ(operation->lost(), std::vector<uint32_t>{0});
+    expect_lost(operation, 0);
   }
   EXPECT_TRUE(client.lost_for_all().empty());
   client.confirm_lost(0);
@@ -315,9 +320,7 @@ TEST_P(PsCluster, WithoutAReplicaItSaysWhichServerIsGoneAndGoesOnWhenThatIsBack)
   expect_done(client.push_pull(kModel, buffers_of(one), buffers_of(out), 0, {}));
   cluster.cut(1);
   const auto operation = client.push_pull(kModel, buffers_of(one), buffers_of(out), 0, {}).value();
-  const Status status = operation->wait(Deadline::after_s(60));
-  EXPECT_EQ(status.code(), StatusCode::peer_lost) << status;
-  EXPECT_EQ(operation->lost(), std::vector<uint32_t>{1});
+  expect_lost(operation, 1);
   cluster.connect(0, 1);
   EXPECT_TRUE(operation->wait(Deadline::after_s(60)).ok());
   for (float value : out) ASSERT_EQ(value, 2);
@@ -335,9 +338,7 @@ TEST_P(PsCluster, ALostServerIsToldOfWhileAnotherOneHasNotAnswered) {
   cluster.cut(0);
   const auto operation =
       cluster.clients[0]->push_pull(kModel, buffers_of(one), buffers_of(out), 0, {}).value();
-  const Status status = operation->wait(Deadline::after_s(60));
-  EXPECT_EQ(status.code(), StatusCode::peer_lost) << status;
-  EXPECT_EQ(operation->lost(), std::vector<uint32_t>{0});
+  expect_lost(operation, 0);
   cluster.connect(0, 0);
   expect_done(cluster.clients[1]->push_pull(kModel, buffers_of(one), buffers_of(seen), 0, {}));
   expect_done(operation);

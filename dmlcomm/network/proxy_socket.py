@@ -55,7 +55,10 @@ def connect(path: str, timeout_s: float) -> socket.socket:
 
 
 def exchange(
-    connection: socket.socket, request: dict[str, Any], descriptors: Sequence[int] = ()
+    connection: socket.socket,
+    request: dict[str, Any],
+    descriptors: Sequence[int] = (),
+    most_bytes: int = MAX_LINE_BYTES,
 ) -> dict[str, Any]:
     """The answer to `request`, with which descriptors go. Raises OSError, ValueError."""
     line = json.dumps(request).encode() + b"\n"
@@ -63,7 +66,7 @@ def exchange(
         sent = socket.send_fds(connection, [line], list(descriptors))
         line = line[sent:]
     connection.sendall(line)
-    return dict(json.loads(read_line(connection)))
+    return read_message(connection, most_bytes)
 
 
 def ask(path: str, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
@@ -88,16 +91,21 @@ def peer_uid(connection: socket.socket) -> int:
     return int(struct.unpack("3i", peer)[1])
 
 
-def read_line(connection: socket.socket) -> bytes:
-    """Up to the first newline. Raises ValueError if there is none, or the line is too long."""
-    return read_line_after(connection, b"")
+def read_message(connection: socket.socket, most_bytes: int = MAX_LINE_BYTES) -> dict[str, Any]:
+    """An object of JSON on a line. Raises OSError, and ValueError for anything else."""
+    message = json.loads(read_line_after(connection, b"", most_bytes))
+    if not isinstance(message, dict):
+        raise ValueError(f"{type(message).__name__} came; expected an object of JSON")
+    return message
 
 
-def read_line_after(connection: socket.socket, line: bytes) -> bytes:
-    """The same, with what has been read of it."""
+def read_line_after(
+    connection: socket.socket, line: bytes, most_bytes: int = MAX_LINE_BYTES
+) -> bytes:
+    """A line, of which `line` has been read. Raises ValueError if it has no end, or is too long."""
     while not line.endswith(b"\n"):
         part = connection.recv(65536)
         line += part
-        if not part or len(line) > MAX_LINE_BYTES:
+        if not part or len(line) > most_bytes:
             raise ValueError(f"{len(line)} bytes came without the end of a line")
     return line

@@ -6,7 +6,6 @@ that dies lets everybody send as they like; when one answers there again, the se
 """
 
 import contextlib
-import json
 import os
 import socket
 import threading
@@ -142,4 +141,4 @@ class Seat:
             if self._closed.is_set():
                 return
             with contextlib.suppress(OSError, ValueError):
-                get_logger().error("%s", json.loads(proxy_socket.read_line(connection))["error"])
+                get_logger().error("%s", proxy_socket.read_message(connection)["error"])

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dmlcomm.errors import LabError
+from dmlcomm.network import proxy_socket
 
 # Circuits may be dark for ten seconds, and several switches are asked one after the other.
 ANSWER_TIMEOUT_S = 60.0
@@ -23,8 +24,7 @@ def ask(path: str, message: Message) -> Message:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(ANSWER_TIMEOUT_S)
             connection.connect(path)
-            connection.sendall(json.dumps(message).encode() + b"\n")
-            answer = _read(connection)
+            answer = proxy_socket.exchange(connection, message, most_bytes=MOST_BYTES)
     except OSError as error:
         raise LabError(f"no controller answers at {path}: {error.strerror or error}") from error
     except ValueError as error:
@@ -66,23 +66,9 @@ class Listener:
             with connection, contextlib.suppress(OSError):
                 connection.settimeout(ANSWER_TIMEOUT_S)
                 try:
-                    told = answer(_read(connection))
+                    told = answer(proxy_socket.read_message(connection, MOST_BYTES))
                 except (LabError, subprocess.TimeoutExpired) as error:
                     told = {"error": str(error)}
                 except (KeyError, TypeError, ValueError) as error:
                     told = {"error": f"this is no request: {error!r}"}
                 connection.sendall(json.dumps(told).encode() + b"\n")
-
-
-def _read(connection: socket.socket) -> Message:
-    """Raises OSError if the other side ends, ValueError for what is no message."""
-    data = b""
-    while not data.endswith(b"\n"):
-        part = connection.recv(65536)
-        if not part or len(data) > MOST_BYTES:
-            raise OSError("the other side ended the call")
-        data += part
-    message = json.loads(data)
-    if not isinstance(message, dict):
-        raise ValueError("no message")
-    return message

@@ -30,7 +30,7 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked.
+    """A cluster, and a batch of a model, for which a way is wanted.
 
     Attributes:
         network: the file's entries about it, as a scenario has them.

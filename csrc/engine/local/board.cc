@@ -40,7 +40,8 @@ void Board::exchange_capabilities(bool* moved) {
     *moved = true;
     // The last one to publish sees all others, and wakes those that sleep.
     std::atomic_thread_fence(std::memory_order_seq_cst);
-    for (int rank = 0; all_published(1) && rank < num_ranks_; ++rank) {
+    const bool is_last = all_published(1);
+    for (int rank = 0; is_last && rank < num_ranks_; ++rank) {
       if (rank != rank_) notify(rank);
     }
   }
