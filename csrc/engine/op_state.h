@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <optional>
 #include <string>
 
@@ -71,8 +72,15 @@ class OpState final : public Completion {
   // The request's, or that of a later operation which waits for the end of this one.
   uint8_t ticket() const { return ticket_; }
   void hurry(uint8_t ticket) { ticket_ = std::min(ticket_, ticket); }
+  // When its end was first waited for, which may be now. Any thread.
+  int64_t waited_since_ns(int64_t now_ns) {
+    int64_t before = kNever;
+    return waited_since_ns_.compare_exchange_strong(before, now_ns) ? now_ns : before;
+  }
 
  private:
+  static constexpr int64_t kNever = -1;
+
   Driver* const driver_;
   const OpRequest request_;
   const transport::OpInfo info_;
@@ -81,6 +89,7 @@ class OpState final : public Completion {
   const Deadline deadline_;
   int source_ = -1;
   uint8_t ticket_;
+  std::atomic<int64_t> waited_since_ns_{kNever};
 };
 
 // Makes operations progress.

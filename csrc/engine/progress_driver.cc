@@ -94,8 +94,8 @@ bool ProgressDriver::drive_until(OpState& op, Deadline deadline) {
       continue;
     }
     // Another thread drives. Look for a moment, since sleeping and waking cost more than a short
-    // operation.
-    const int64_t give_up = now_ns() + poll_ns_;
+    // operation; once for each operation, however often its end is waited for.
+    const int64_t give_up = op.waited_since_ns(now_ns()) + poll_ns_;
     while (!op.done() && now_ns() < give_up) {
       if (crowded_) sched_yield();
       relax();
@@ -108,7 +108,6 @@ bool ProgressDriver::drive_until(OpState& op, Deadline deadline) {
 
 // Drives until `until` is done (null: until nothing is pending), or the deadline.
 void ProgressDriver::drive(std::unique_lock<std::mutex>& lock, OpState* until, Deadline deadline) {
-  int64_t idle_since_ns = 0;
   for (;;) {
     const bool moved = step();
     if (queue_.has_ended()) {
@@ -119,11 +118,11 @@ void ProgressDriver::drive(std::unique_lock<std::mutex>& lock, OpState* until, D
     }
     if (until == nullptr ? !queue_.has_pending() : until->done()) return;
     if (moved) {
-      idle_since_ns = 0;
+      idle_since_ns_ = 0;
       continue;
     }
-    if (idle_since_ns == 0) idle_since_ns = now_ns();
-    if (!rest(idle_since_ns, until, deadline)) return;
+    if (idle_since_ns_ == 0) idle_since_ns_ = now_ns();
+    if (!rest(until, deadline)) return;
   }
 }
 
@@ -171,15 +170,17 @@ void ProgressDriver::relax_after(int64_t waited_ns) const {
   }
 }
 
-// Nothing moved: poll on for a moment, then sleep. One look at the clock costs as much as half of
+// Nothing moved: poll on for a moment, then sleep. The moment begins when something has moved, not
+// with a wait: who waits a millisecond again and again would poll for ever, and pollers that yield
+// can keep their peers from the cores for seconds. One look at the clock costs as much as half of
 // the step that it follows.
-bool ProgressDriver::rest(int64_t idle_since_ns, const OpState* until, Deadline deadline) {
+bool ProgressDriver::rest(const OpState* until, Deadline deadline) {
   const int64_t now = now_ns();
   if (deadline.expired_at(now)) return false;
   if (steps_.is_connecting()) {
     std::this_thread::sleep_for(connecting_pause_);
-  } else if (now - idle_since_ns < poll_ns_) {
-    relax_after(now - idle_since_ns);
+  } else if (now - idle_since_ns_ < poll_ns_) {
+    relax_after(now - idle_since_ns_);
     return true;
   }
   if (now >= next_tick_ns_) tick();

@@ -73,7 +73,7 @@ class ProgressDriver final : public Driver {
   bool fail_all(const std::exception& error);
   void relax_after(int64_t waited_ns) const;
   // False once the deadline has passed.
-  bool rest(int64_t idle_since_ns, const OpState* until, Deadline deadline);
+  bool rest(const OpState* until, Deadline deadline);
   bool has_calls() const;
   void take_calls();
   void report_ended(std::unique_lock<std::mutex>& lock);
@@ -94,6 +94,7 @@ class ProgressDriver final : public Driver {
   // Guarded by progress_.
   uint32_t num_steps_ = 0;
   int64_t next_tick_ns_ = 0;
+  int64_t idle_since_ns_ = 0;  // when a step first moved nothing since one did; 0: the last one did
 
   mutable std::mutex calls_mutex_;
   // Guarded by calls_mutex_.
