@@ -1,10 +1,10 @@
 """Failures of proxies: nothing that was pushed is lost, and nothing is added twice."""
 
 import contextlib
+import gc
 import signal
-import subprocess
-import sys
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -12,44 +12,21 @@ import numpy as np
 import pytest
 
 from dmlcomm import PsConnectionError, PsRefusedError, PsServerLostError
+from dmlcomm.proxy.proxy import Proxy, ProxyOptions
 from dmlcomm.ps import Client
 from dmlcomm.ps.server import proxies
 from dmlcomm.ps.server.membership import Membership
 from dmlcomm.ps.server.refusal import Refusal
 from dmlcomm.ps.worker import connections
-from helpers import DEADLINE_S
-from helpers.parameter_servers import ServerProcess, clean_environment, servers
+from helpers import DEADLINE_S, eventually
+from helpers.parameter_servers import ServerProcess, servers
+from helpers.proxies import ProxyProcess
 
 COUNT = 100_003
 
 
 def attach(path, addresses, worker):
     return Client(addresses, worker=worker, timeout_s=DEADLINE_S, proxy=path)
-
-
-class ProxyProcess:
-    """`dmlcomm proxy serve`, to be killed or stopped; the block ends it."""
-
-    def __init__(self, path, shape):
-        command = [sys.executable, "-m", "dmlcomm", "proxy", "serve", "--socket", path]
-        self.process = subprocess.Popen(
-            [*command, "--tree", shape, "--log-level", "error"],
-            env=clean_environment(),
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert "listens at" in self.process.stdout.readline()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.kill()
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait(DEADLINE_S)
-        self.process.stdout.close()
 
 
 class Training:
@@ -170,6 +147,24 @@ def test_a_proxy_that_sleeps_is_done_without_and_comes_back(tmp_path):
         started[1].process.send_signal(signal.SIGCONT)
         running.wait_for_ways([True] * 3)
         running.wait_for_clocks()
+
+
+def test_a_tree_that_has_ended_leaves_nothing_behind_in_a_proxy(tmp_path):
+    """Connections and threads go at once, and not when Python next collects garbage."""
+    with servers(1, workers=1) as addresses, Proxy(ProxyOptions(f"{tmp_path}/0.sock")) as proxy:
+        client = attach(f"{tmp_path}/0.sock", addresses, 0)
+        init(client)
+        ((key, job),) = proxy._jobs.items()
+        (node,) = job.nodes
+        parts = [weakref.ref(part) for part in (node, node._core, node._uplink, node._service)]
+        gc.disable()
+        try:
+            client.close()
+            proxy._forget(key, job)
+            del job, node
+            eventually(lambda: not any(part() for part in parts), "all parts freed")
+        finally:
+            gc.enable()
 
 
 def test_a_proxy_may_die_before_there_is_a_model(tmp_path):

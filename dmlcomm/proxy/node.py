@@ -59,7 +59,8 @@ class Node:
         uplink = _core.ProxyUplink(transport)
         self._uplink = uplink
         self._core = uplink.serve(root.server, health.num_servers, health.num_workers, transport)
-        self._members = Membership(health.num_workers, lambda: alive_workers(self._core.status()))
+        core = self._core  # what refers to the node itself would be freed late
+        self._members = Membership(health.num_workers, lambda: alive_workers(core.status()))
         view = ServerView(self._core, root.server, health.num_servers, health.num_workers, 0)
         models = NodeModels(self._core, root.server, self._members, None)
         self._parent = Parent(root, token, uplink, self._core, models, seat)

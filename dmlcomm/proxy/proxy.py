@@ -264,11 +264,14 @@ class Proxy:
 
     def _look(self) -> None:
         while not self._closed.wait(LOOK_INTERVAL_S):
-            with self._lock:
-                jobs = list(self._jobs.items())
-            for key, job in jobs:
-                if job.failure() or job.is_idle():
-                    self._forget(key, job)
+            self._forget_ended()
+
+    def _forget_ended(self) -> None:
+        with self._lock:
+            jobs = list(self._jobs.items())
+        for key, job in jobs:
+            if job.failure() or job.is_idle():
+                self._forget(key, job)
 
     def close(self) -> None:
         """Idempotent; workers notice at once."""
