@@ -1,10 +1,16 @@
 """A few random faults, and what the soak test says when something is wrong."""
 
+import subprocess
+import sys
+import time
+
 import numpy as np
 import pytest
 import torch
 
-from soak import groups, operations, servers, worker
+from helpers.parameter_servers import clean_environment
+from soak import groups, operations, servers, training, worker
+from soak.clocks import Clocks
 from soak.members import DESCRIPTORS, MEMORY_BYTES, THREADS, SoakError, Usage
 
 SEED = 3
@@ -18,6 +24,45 @@ def test_process_groups_survive_a_few_faults():
 def test_parameter_servers_survive_a_few_faults():
     with servers.Round(servers.Setting(2, 2, "auto", "replicas", 1000), SEED) as job:
         assert len(list(job.events(3))) == 3
+
+
+def test_a_training_under_ddp_survives_a_few_faults():
+    with groups.Round(groups.Setting(2, "tcp", work="training"), SEED) as job:
+        assert len(list(job.events(2))) == 2
+
+
+def test_workers_behind_proxies_survive_a_few_faults():
+    with servers.Round(servers.Setting(1, 2, "auto", "checkpoints", 1000, proxies=2), SEED) as job:
+        assert len(list(job.events(2))) == 2
+
+
+def test_a_clock_that_jumps_is_that_of_one_process_and_of_the_day_alone(tmp_path):
+    clocks = Clocks(tmp_path)
+    program = "import time; print(time.time(), time.monotonic())"
+    environment = clean_environment(**clocks.environment("server 0"))
+    clocks.jump("server 0", -3600)
+    clocks.environment("server 1")
+    begin, begin_of_day = time.monotonic(), time.time()
+    seen = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, check=True
+    )
+    of_day, since_start = map(float, seen.stdout.split())
+    assert begin_of_day <= of_day + 3600 <= time.time()
+    assert begin <= since_start <= time.monotonic()
+
+
+def test_weights_of_a_training_that_are_wrong_are_named():
+    ranks = [training.Training(rank, 3) for rank in range(3)]
+    for _ in range(20):
+        gradients = zip(*(one._inputs() for one in ranks), strict=True)
+        for row, of_ranks in zip(ranks[0]._model.rows, gradients, strict=True):
+            row.data -= sum(of_ranks) / 3
+        for one in ranks:
+            one._step += 1
+        ranks[0]._compare()
+    ranks[0]._model.rows[1].data[5] += 1
+    with pytest.raises(operations.WrongResultError, match=r"1 of 1000 weights of tensor 1 .* 5 is"):
+        ranks[0]._compare()
 
 
 def test_what_does_not_happen_is_an_error_with_the_stacks_of_all_ranks():

@@ -2,10 +2,11 @@
 
     PYTHONPATH=tests python -m soak --seed 7 --seconds 120
 
-Ranks of process groups on this host and in labs, and workers of parameter servers, are killed and
-replaced, stopped, cut off, and their connections reset. A wrong sum, an update that is lost or
-doubled, memory or descriptors that grow, and whatever does not go on are failures, with the stacks
-of all processes and what `dmlcomm inspect` says. A seed gives the same operations and faults; when
+Ranks of process groups on this host and in labs, trainings under DDP, and workers of parameter
+servers, directly and by proxies, are killed and replaced, stopped, cut off, their connections
+reset, their time of day changed. A wrong sum, an update that is lost or doubled, memory or
+descriptors that grow, and whatever does not go on are failures, with the stacks of all processes
+and what `dmlcomm inspect` says. A seed gives the same operations and faults; when
 they meet is up to the machine.
 """
 
@@ -22,7 +23,15 @@ from soak import groups, servers
 from soak.members import SoakError
 
 FAULTS_PER_ROUND = 10
-KINDS = {"groups": groups.HERE, "labs": groups.IN_LABS, "servers": servers.SETTINGS}
+KINDS = {
+    "groups": groups.HERE,
+    "labs": groups.IN_LABS,
+    "ddp": groups.DDP_HERE,
+    "ddp-labs": groups.DDP_IN_LABS,
+    "servers": servers.SETTINGS,
+    "proxies": servers.BY_PROXIES,
+}
+IN_LABS = ("labs", "ddp-labs")
 
 Setting = groups.Setting | servers.Setting
 
@@ -76,7 +85,7 @@ def _lab_is_possible() -> bool:
 
 
 def _possible(kinds: list[str]) -> list[str]:
-    return [kind for kind in kinds if kind != "labs" or _lab_is_possible()]
+    return [kind for kind in kinds if kind not in IN_LABS or _lab_is_possible()]
 
 
 def report(seconds: dict[str, list[float]]) -> str:

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dmlcomm.lab import Lab
@@ -39,20 +39,24 @@ loss.keep(sys.argv[1])
 
 @dataclass(frozen=True)
 class Setting:
-    """Where ranks run.
+    """Where ranks run, and what they do.
 
     Attributes:
         topology: of a lab with a rank on each host; "" is this host.
+        work: "operations", random ones, or "training" under DDP.
     """
 
     ranks: int
     transport: str
     topology: str = ""
+    work: str = "operations"
 
 
 HERE = tuple(Setting(n, transport) for n in (2, 3, 4) for transport in ("auto", "tcp"))
 IN_LABS = (Setting(3, "auto", "flat:3,1"), Setting(3, "auto", "flat:3,2"))
 IN_LABS += (Setting(4, "auto", "bcube:2,2"),)
+DDP_HERE = tuple(replace(setting, work="training") for setting in HERE)
+DDP_IN_LABS = tuple(replace(setting, work="training") for setting in IN_LABS)
 RATE = "400mbit"
 
 
@@ -238,7 +242,7 @@ class Round:
         if self._lab is not None:
             options = on_host(self._lab, self._hosts()[rank], **options)
         config = {"rank": rank, "size": self.setting.ranks}
-        config |= {"folder": str(self._folder), "seed": self._seed}
+        config |= {"folder": str(self._folder), "seed": self._seed, "work": self.setting.work}
         self._job.start(_name(rank), "soak.rank", config, **options)
 
     def _random_member(self) -> Member:

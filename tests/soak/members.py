@@ -128,9 +128,13 @@ class Job:
         module: str,
         config: dict[str, Any],
         popen: Popen = subprocess.Popen,
+        is_warm: bool = True,
         **environment: str,
     ) -> Member:
-        """Starts ``module.main(link, **config)`` as a member, also in the place of another one."""
+        """Starts ``module.main(link, **config)`` as a member, also in the place of another one.
+
+        One that is not warm starts later, and heeds all of its environment from the begin.
+        """
         log = self.folder / f"{name.replace(' ', '-')}.log"
         script = (
             f"import sys; sys.path.insert(0, {str(TESTS)!r})\n"
@@ -139,7 +143,7 @@ class Job:
         )
         with log.open("a") as file:
             starter = popen(
-                warm_command(script),
+                warm_command(script) if is_warm else [sys.executable, "-c", script],
                 env=clean_environment(**environment),
                 stdin=subprocess.DEVNULL,
                 stdout=file,

@@ -7,6 +7,7 @@ the error.
 import itertools
 import os
 import random
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -17,18 +18,24 @@ import dmlcomm
 from soak import operations
 from soak.link import Link
 from soak.members import HANG_S, Usage
+from soak.training import Training
 
 # Longer than a hang: it is the test that has to notice that.
 TIMEOUT = timedelta(seconds=10 * HANG_S)
 
+# What ranks do in a group: random numbers that are the same on all, and whether all shall end now.
+Work = Callable[[Link, random.Random, Callable[[], bool]], None]
 
-def main(link: Link, *, rank: int, size: int, folder: str, seed: int) -> None:
+
+def main(link: Link, *, rank: int, size: int, folder: str, seed: int, work: str) -> None:
+    """``work``: "operations" or "training"."""
     torch.set_num_threads(1)
+    run: Work = Training(rank, size).run if work == "training" else random_operations
     while True:
         _, number = link.next_command()
         kind, value = "left", ""
         try:
-            _work(link, rank, size, Path(folder), number, seed)
+            _in_group(link, run, rank, size, Path(folder), number, seed)
         except dmlcomm.CommError as error:
             kind, value = "lost", f"{type(error).__name__}: {error}"
         except operations.WrongResultError as error:
@@ -38,7 +45,9 @@ def main(link: Link, *, rank: int, size: int, folder: str, seed: int) -> None:
         link.report(kind, (value, Usage.of(os.getpid())))
 
 
-def _work(link: Link, rank: int, size: int, folder: Path, number: int, seed: int) -> None:
+def _in_group(
+    link: Link, run: Work, rank: int, size: int, folder: Path, number: int, seed: int
+) -> None:
     dist.init_process_group(
         "dmlcomm",
         store=dist.FileStore(str(folder / f"group-{number}"), size),
@@ -46,16 +55,24 @@ def _work(link: Link, rank: int, size: int, folder: Path, number: int, seed: int
         world_size=size,
         timeout=TIMEOUT,
     )
-    rng = random.Random(f"{seed} {number}")
-    whole, *parts = operations.random_groups(rng, size)
+
+    def ends() -> bool:
+        """All together, whoever sees it first."""
+        flag = torch.tensor(int((folder / f"end-{number}").exists()))
+        dist.all_reduce(flag, op=dist.ReduceOp.MAX)
+        return bool(flag.item())
+
+    run(link, random.Random(f"{seed} {number}"), ends)
+
+
+def random_operations(link: Link, rng: random.Random, ends: Callable[[], bool]) -> None:
+    whole, *parts = operations.random_groups(rng, dist.get_world_size())
     groups = [operations.Group(whole, dist.group.WORLD)]
     groups += [operations.Group(ranks, dist.new_group(list(ranks))) for ranks in parts]
     for batch in itertools.count(1):
         calls = operations.random_calls(rng, [group.ranks for group in groups])
-        operations.run(calls, groups, rank)
-        # All end together, whoever sees it first.
-        ends = torch.tensor(int((folder / f"end-{number}").exists()))
-        dist.all_reduce(ends, op=dist.ReduceOp.MAX)
+        operations.run(calls, groups, dist.get_rank())
+        has_ended = ends()
         link.progress(batch)
-        if ends.item():
+        if has_ended:
             return

@@ -1,4 +1,4 @@
-"""Rounds of parameter servers and their workers, on this host.
+"""Rounds of parameter servers and their workers, on this host, directly or by proxies.
 
 With replicas no acknowledged push may be lost; with checkpoints only those since the last one, and
 only when servers were killed. No push is ever applied twice.
@@ -10,19 +10,24 @@ import resource
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
 from helpers import eventually
 from helpers.parameter_servers import ServerProcess, addresses_of, command, status_of
+from helpers.proxies import ProxyProcess
+from soak.clocks import Clocks
 from soak.faults import PEER_TIMEOUT_S, Event, pause
 from soak.members import Job, Member, SoakError, Usage
 from soak.worker import MODEL, MOST_PUSHES
 
 # Clocks after which a job ends, from the one that it has reached.
 LAST_CLOCKS = 20
+# How far the time of day jumps, either way.
+JUMPS_S = (0.5, 10.0, 3600.0, 86400.0)
+PROXY_TREE = "chain"
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,7 @@ class Setting:
     Attributes:
         keeps: "replicas" or "checkpoints".
         count: elements per worker.
+        proxies: that carry the workers in turns; 0: workers go directly.
     """
 
     servers: int
@@ -39,6 +45,7 @@ class Setting:
     transport: str
     keeps: str
     count: int
+    proxies: int = 0
 
 
 SETTINGS = tuple(
@@ -46,6 +53,12 @@ SETTINGS = tuple(
     for servers, workers in ((2, 2), (3, 2), (2, 3))
     for transport in ("auto", "tcp")
     for keeps, count in (("replicas", 1000), ("replicas", 100_003), ("checkpoints", 10_007))
+)
+# Servers with replicas have no proxies.
+BY_PROXIES = tuple(
+    Setting(servers, 4, transport, "checkpoints", 10_007, proxies)
+    for servers, proxies in ((1, 2), (2, 2), (2, 3))
+    for transport in ("auto", "tcp")
 )
 
 
@@ -59,16 +72,20 @@ class Round:
         self._lives = 0  # of workers, so far
         self._replicas = setting.keeps == "replicas"
         self._stack = contextlib.ExitStack()
-        self._environment = {"DMLCOMM_PEER_TIMEOUT_S": f"{PEER_TIMEOUT_S:g}"}
+        self._before: list[Usage] = []  # the most of a server, and of a proxy
 
     def __enter__(self) -> "Round":
         folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="dmlcomm-soak-"))
         self._folder = Path(folder)
+        self._clocks = Clocks(self._folder)
         self._servers: list[ServerProcess | None] = [None] * self.setting.servers
-        self._stack.callback(self._end_servers)
+        self._proxies: list[ProxyProcess | None] = [None] * self.setting.proxies
+        self._stack.callback(self._end_processes)
         for index in range(self.setting.servers):
             self._serve(index)
         self._addresses = addresses_of(self._living_servers())
+        for index in range(self.setting.proxies):
+            self._carry(index)
         self._job = self._stack.enter_context(Job(self._folder))
         for worker in range(self.setting.workers):
             self._start(worker)
@@ -76,7 +93,7 @@ class Round:
         if not self._replicas:  # who is killed before has nothing to go on from
             for server in self._living_servers():
                 eventually(lambda s=server: _checkpoint(s).get("clock"), "the first checkpoint")
-        self._before = [_usage(server) for server in self._living_servers()]
+        self._before = [_most(usages) for usages in self._usages()]
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -89,7 +106,14 @@ class Round:
             "pause a worker": self._pause_worker,
             "freeze a worker": self._freeze_worker,
             "pause a server": self._pause_server,
+            "clock jump": self._jump,
         }
+        if self.setting.proxies:
+            chosen |= {
+                "kill a proxy": self._kill_proxy,
+                "pause a proxy": self._pause_proxy,
+                "freeze a proxy": self._freeze_proxy,
+            }
         if not self._replicas:
             chosen |= {
                 "restart a server": self._restart_server,
@@ -134,14 +158,17 @@ class Round:
         send(signal.SIGCONT)
 
     def _freeze_worker(self) -> None:
-        """It is stopped for longer than servers wait."""
+        """It is stopped for longer than servers wait.
+
+        Then it is let in again only where nothing of it can be on one server alone: not with
+        replicas, nor with proxies.
+        """
         victim = self._random_worker()
         victim.signal(signal.SIGSTOP)
         self._others_go_on(victim)
-        if self._replicas:
-            victim.may_end = True
+        victim.may_end = self._replicas or self.setting.proxies > 0
         victim.signal(signal.SIGCONT)
-        if self._replicas:
+        if victim.may_end:
             self._job.wait("the victim is told", lambda: victim in self._job.reported("lost"))
             self._replace(int(victim.name.split()[1]))
 
@@ -165,7 +192,6 @@ class Round:
         # What was pushed since the last checkpoints is lost, as it has to be.
         self._job.wait_for_progress("the workers go on after a restart")
         self._forget("dip")
-        self._before = [_usage(server) for server in self._living_servers()]
 
     def _full_disk(self) -> None:
         """Files of a server cannot grow, until it has noticed that."""
@@ -175,6 +201,32 @@ class Round:
         eventually(lambda: _checkpoint(server).get("failures", 0) > before, "a failed checkpoint")
         server.limit_files(resource.RLIM_INFINITY)
         eventually(lambda: _checkpoint(server).get("failure") == "", "the next checkpoint")
+
+    def _jump(self) -> None:
+        """The time of day of a process is another one, from now on."""
+        names = [_name(worker) for worker in range(self.setting.workers)]
+        names += [f"server {i}" for i, server in enumerate(self._servers) if server is not None]
+        names += [f"proxy {i}" for i in range(self.setting.proxies)]
+        by = self._rng.choice(JUMPS_S) * self._rng.choice((-1, 1))
+        self._clocks.jump(self._rng.choice(names), by)
+
+    def _kill_proxy(self) -> None:
+        """Its workers go directly, until there is one again."""
+        victim = self._rng.randrange(self.setting.proxies)
+        self._proxies[victim].kill()
+        if self._rng.random() < 0.5:
+            self._job.wait_for_progress("the workers go on without it", errors=["lost", "dip"])
+        self._carry(victim)
+
+    def _pause_proxy(self) -> None:
+        self._pause(self._random_proxy().process.send_signal)
+
+    def _freeze_proxy(self) -> None:
+        """It is stopped until its workers have gone on without it."""
+        proxy = self._random_proxy()
+        proxy.process.send_signal(signal.SIGSTOP)
+        self._job.wait_for_progress("the workers go on without it", errors=["lost", "dip"])
+        proxy.process.send_signal(signal.SIGCONT)
 
     # --- what follows
 
@@ -218,18 +270,31 @@ class Round:
             raise SoakError(f"the workers have ended with weights of different sums: {sums}")
 
     def _wait_for_usage(self) -> None:
-        """Until servers hold no more than when the workers began."""
+        """Until servers and proxies hold no more than when the workers began.
+
+        They are compared with the one that held most, as they change places in trees, and workers
+        their ways.
+        """
 
         def is_flat() -> bool:
-            usage = [_usage(server) for server in self._living_servers()]
-            return not any(u.has_grown_from(b) for u, b in zip(usage, before, strict=True))
+            return not any(
+                usage.has_grown_from(before)
+                for before, usages in zip(self._before, self._usages(), strict=True)
+                for usage in usages
+            )
 
-        before = [b for b, s in zip(self._before, self._servers, strict=True) if s is not None]
         try:
-            eventually(is_flat, "the servers' memory, descriptors and threads as before")
+            eventually(is_flat, "memory, descriptors and threads as before")
         except AssertionError as error:
-            usage = [_usage(server) for server in self._living_servers()]
-            raise SoakError(f"{error}: {before}, now {usage}") from error
+            raise SoakError(f"{error}: {self._before}, now {self._usages()}") from error
+
+    def _usages(self) -> tuple[list[Usage], list[Usage]]:
+        """Of servers, and of proxies."""
+        servers, proxies = (
+            [Usage.of(one.process.pid) for one in processes if one is not None]
+            for processes in (self._servers, self._proxies)
+        )
+        return servers, proxies
 
     # --- processes
 
@@ -239,10 +304,14 @@ class Round:
         config: dict[str, Any] = {"worker": worker, "workers": self.setting.workers}
         config |= {"servers": self._addresses, "count": self.setting.count}
         config |= {"seed": f"{self._seed} {self._lives}", "transport": self.setting.transport}
+        if self.setting.proxies:
+            config["proxy"] = self._socket(worker % self.setting.proxies)
         bounds = (0, 0) if before is None or before.detail is None else before.detail
         config["least"] = bounds[0]
         config["most"] = 0 if before is None else bounds[1] + MOST_PUSHES
-        member = self._job.start(_name(worker), "soak.worker", config, **self._environment)
+        name = _name(worker)
+        environment = self._environment(name)
+        member = self._job.start(name, "soak.worker", config, is_warm=False, **environment)
         if before is None:
             return
         self._job.wait("the new worker begins", lambda: member in self._job.reported("start"))
@@ -261,25 +330,43 @@ class Round:
             arguments += ["--replicas", "1"]
         else:
             arguments += ["--checkpoint", str(self._folder), "--checkpoint-every", "1"]
-        self._servers[index] = ServerProcess(*arguments, **self._environment)
+        environment = self._environment(f"server {index}")
+        self._servers[index] = ServerProcess(*arguments, **environment)
+
+    def _carry(self, index: int) -> None:
+        environment = self._environment(f"proxy {index}")
+        self._proxies[index] = ProxyProcess(self._socket(index), PROXY_TREE, **environment)
+
+    def _socket(self, proxy: int) -> str:
+        return str(self._folder / f"{proxy}.sock")
+
+    def _environment(self, name: str) -> dict[str, str]:
+        timeout = {"DMLCOMM_PEER_TIMEOUT_S": f"{PEER_TIMEOUT_S:g}"}
+        return timeout | self._clocks.environment(name)
 
     def _living_servers(self) -> list[ServerProcess]:
         return [server for server in self._servers if server is not None]
 
-    def _end_servers(self) -> None:
-        for server in self._living_servers():
-            server.kill()
+    def _end_processes(self) -> None:
+        for one in (*self._proxies, *self._servers):
+            if one is not None:
+                one.kill()
+
+    def _random_proxy(self) -> ProxyProcess:
+        return self._rng.choice(self._proxies)
 
     def _random_worker(self) -> Member:
         return self._job[_name(self._rng.randrange(self.setting.workers))]
 
 
+def _most(usages: Sequence[Usage]) -> Usage:
+    """In each respect that of the one that holds most."""
+    zero = Usage(0, 0, 0)
+    return Usage(*(max(values) for values in zip(*map(astuple, (zero, *usages)), strict=True)))
+
+
 def _name(worker: int) -> str:
     return f"worker {worker}"
-
-
-def _usage(server: ServerProcess) -> Usage:
-    return Usage.of(server.process.pid)
 
 
 def _checkpoint(server: ServerProcess) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def main(
     try:
         with Client(servers, worker=worker, timeout_s=10 * HANG_S, **options) as client:
             _work(link, client, workers, count, (least, most), random.Random(seed))
-    except errors.PsServerLostError as error:
+    except (errors.PsServerLostError, errors.PsRefusedError) as error:
         link.report("lost", str(error))
 
 
