@@ -13,10 +13,10 @@ class ProxyProcess:
     ``shape``: of the trees that it takes part in, as "chain".
     """
 
-    def __init__(self, path: str, shape: str, **environment: str) -> None:
+    def __init__(self, path: str, shape: str, *arguments: str, **environment: str) -> None:
         command = [sys.executable, "-m", "dmlcomm", "proxy", "serve", "--socket", path]
         self.process = subprocess.Popen(
-            [*command, "--tree", shape, "--log-level", "error"],
+            [*command, "--tree", shape, "--log-level", "error", *arguments],
             env=clean_environment(**environment),
             stdout=subprocess.PIPE,
             text=True,

@@ -5,7 +5,6 @@ the error.
 """
 
 import itertools
-import os
 import random
 from collections.abc import Callable
 from datetime import timedelta
@@ -42,7 +41,7 @@ def main(link: Link, *, rank: int, size: int, folder: str, seed: int, work: str)
             link.wrong(str(error))
         if dist.is_initialized():
             dist.destroy_process_group()
-        link.report(kind, (value, Usage.of(os.getpid())))
+        link.report(kind, (value, Usage.own()))
 
 
 def _in_group(

@@ -335,7 +335,8 @@ class Round:
 
     def _carry(self, index: int) -> None:
         environment = self._environment(f"proxy {index}")
-        self._proxies[index] = ProxyProcess(self._socket(index), PROXY_TREE, **environment)
+        arguments = [self._socket(index), PROXY_TREE, "--transport", self.setting.transport]
+        self._proxies[index] = ProxyProcess(*arguments, **environment)
 
     def _socket(self, proxy: int) -> str:
         return str(self._folder / f"{proxy}.sock")

@@ -14,7 +14,6 @@ given it up.
 ``("last", clock)`` ends it at this clock, with "final" and the sum of all weights.
 """
 
-import os
 import random
 from typing import Any
 
@@ -82,7 +81,7 @@ def _work(
         link.report("progress", (client.clock_of(MODEL), census.bounds(weights[own])))
         if last is None and link.has_command():
             _, last = link.next_command()
-    link.report("final", (int(weights.sum()), Usage.of(os.getpid())))
+    link.report("final", (int(weights.sum()), Usage.own()))
 
 
 def _without(weights: np.ndarray, own: slice) -> np.ndarray:
