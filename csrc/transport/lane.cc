@@ -24,6 +24,9 @@ constexpr int kMaxParts = 32;
 constexpr int kMaxPartsOfFrame = 3;
 // A read takes along so many bytes: several small frames, and little to copy of large ones.
 constexpr size_t kAheadBytes = 8192;
+// So many bytes of a payload are taken into its checksum at a time: while they are in the cache,
+// the kernel copies them, or has just done so.
+constexpr size_t kCheckedBytes = 128 * 1024;
 // A peer that waits for nothing hears at last after so many frames or bytes what has been read: a
 // receipt wakes it, and it keeps a copy of these.
 constexpr uint64_t kMaxUntoldFrames = 64;
@@ -54,24 +57,38 @@ const std::byte* payload_of(const OutFrame& frame) {
                              : reinterpret_cast<const std::byte*>(frame.owned.data());
 }
 
-void add_trailer(OutFrame& frame) {
-  const uint32_t checksum = crc32c(0, payload_of(frame), frame.header.payload_bytes);
-  std::memcpy(frame.trailer.data(), &checksum, kTrailerBytes);
-  frame.has_trailer = true;
+// Of a frame with a trailer, the part of the payload that may leave: what the checksum contains.
+size_t payload_ready(const OutFrame& frame) {
+  return frame.has_trailer ? frame.num_checked : frame.header.payload_bytes;
 }
 
-// The bytes of the frame that are not written yet, in one to three parts.
-int add_parts(OutFrame& frame, iovec* parts) {
+// Takes the next slice into the checksum, so that it is in the cache when the channel copies it.
+void check_next(OutFrame& frame) {
+  const size_t written = frame.written - std::min(frame.written, kHeaderBytes);
+  const size_t end = std::min<size_t>(written + kCheckedBytes, frame.header.payload_bytes);
+  if (end <= frame.num_checked) return;
+  frame.checksum =
+      crc32c(frame.checksum, payload_of(frame) + frame.num_checked, end - frame.num_checked);
+  frame.num_checked = end;
+}
+
+// The bytes of the frame that are not written yet, and may leave, in one to three parts; their
+// number is added to `total`.
+int add_parts(OutFrame& frame, iovec* parts, size_t* total) {
   int num_parts = 0;
   size_t begin = 0;
-  const auto add = [&](const std::byte* data, size_t bytes) {
+  const auto add = [&](const void* data, size_t bytes) {
     const size_t done = std::min(bytes, frame.written - std::min(frame.written, begin));
-    if (done < bytes) parts[num_parts++] = {const_cast<std::byte*>(data) + done, bytes - done};
     begin += bytes;
+    if (done == bytes) return;
+    auto* const first = const_cast<std::byte*>(static_cast<const std::byte*>(data)) + done;
+    parts[num_parts++] = {first, bytes - done};
+    *total += bytes - done;
   };
   add(frame.bytes.data(), kHeaderBytes);
-  add(payload_of(frame), frame.header.payload_bytes);
-  if (frame.has_trailer) add(frame.trailer.data(), kTrailerBytes);
+  add(payload_of(frame), payload_ready(frame));
+  const bool is_checked = payload_ready(frame) == frame.header.payload_bytes;
+  if (frame.has_trailer && is_checked) add(&frame.checksum, kTrailerBytes);
   return num_parts;
 }
 
@@ -174,10 +191,11 @@ Result<bool> Lane::write_batch(bool* wrote_any) {
       untold_bytes_ = 0;
       receipt_awaited_ = false;
       encode_header(frame.header, frame.bytes);
-      if (checks_ && !frame.has_trailer && frame.header.payload_bytes > 0) add_trailer(frame);
+      frame.has_trailer = checks_ && frame.header.payload_bytes > 0;
     }
-    num_parts += add_parts(frame, parts + num_parts);
-    total += bytes_left(frame);
+    if (frame.has_trailer) check_next(frame);
+    num_parts += add_parts(frame, parts + num_parts, &total);
+    if (payload_ready(frame) < frame.header.payload_bytes) break;
   }
   if (num_parts == 0) return false;
   if (ticket != 0) channel_->set_ticket(static_cast<uint8_t>(ticket - 1));
@@ -419,7 +437,10 @@ Result<size_t> Lane::read_payload() {
   const Sink sink = reader_->room_for_payload(intake_, in_, in_done_);
   held_back_ = sink.bytes == 0;
   if (held_back_) return size_t{0};
-  Result<size_t> got = take(sink.data, sink.bytes);
+  const size_t room = checks_ ? std::min(sink.bytes, kCheckedBytes) : sink.bytes;
+  // What lies behind is for the next sink.
+  const bool is_last = in_done_ + room == in_.payload_bytes;
+  Result<size_t> got = take(sink.data, room, is_last ? Ahead::yes : Ahead::no);
   if (!got.ok() || *got == 0) return got;
   in_done_ += *got;
   if (checks_) in_checksum_ = crc32c(in_checksum_, sink.data, *got);
@@ -450,8 +471,8 @@ Result<bool> Lane::read_trailer() {
   return true;
 }
 
-// The next bytes of the channel, at most so many.
-Result<size_t> Lane::take(std::byte* to, size_t bytes) {
+// The next bytes of the channel, at most so many; some behind them are kept for the next call.
+Result<size_t> Lane::take(std::byte* to, size_t bytes, Ahead ahead) {
   if (ahead_bytes_ > 0) {
     const size_t taken = std::min(bytes, ahead_bytes_);
     std::memcpy(to, ahead_.data() + ahead_begin_, taken);
@@ -460,7 +481,7 @@ Result<size_t> Lane::take(std::byte* to, size_t bytes) {
     return taken;
   }
   const iovec parts[] = {{to, bytes}, {ahead_.data(), ahead_.size()}};
-  Result<size_t> got = channel_->read(parts, 2);
+  Result<size_t> got = channel_->read(parts, ahead == Ahead::yes ? 2 : 1);
   if (!got.ok()) return got;
   heard_ |= *got > 0;
   counters_->bytes_received += *got;

@@ -71,8 +71,9 @@ struct OutFrame {
 
   FrameHeader header;
   HeaderBytes bytes{};
-  std::array<std::byte, kTrailerBytes> trailer{};
   bool has_trailer = false;
+  size_t num_checked = 0;              // bytes of the payload that are in the checksum
+  uint32_t checksum = 0;               // the trailer, once all are
   const std::byte* payload = nullptr;  // borrowed; unused if `owned` is not empty
   SendRequest* completes = nullptr;    // reported when the frame is through
   std::string owned;                   // the payload, if it is not borrowed
@@ -195,7 +196,8 @@ class Lane {
   Result<bool> read_header();
   Result<size_t> read_payload();
   Result<bool> read_trailer();
-  Result<size_t> take(std::byte* to, size_t bytes);
+  enum class Ahead { yes, no };
+  Result<size_t> take(std::byte* to, size_t bytes, Ahead ahead = Ahead::yes);
 
   const std::unique_ptr<Channel> channel_;
   const uint64_t job_id_;
