@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <future>
+#include <thread>
 
 #include "engine/communicator.h"
 #include "tests/ranks.h"
@@ -62,7 +63,12 @@ TEST_F(WaitingTest, WhoDrivesInManyShortWaitsSleeps) {
 }
 
 TEST_F(WaitingTest, WhoLetsAnotherDriveInManyShortWaitsSleeps) {
+  const auto last = group_[0]->recv({&byte_, 1}, 1, 1, {});
+  std::thread driver([&] { EXPECT_TRUE(last->wait(std::chrono::milliseconds(0)).ok()); });
   wait_in_vain(group_[0]->recv({&byte_, 1}, 1, 2, {}));
+  char sent = 1;
+  EXPECT_TRUE(group_[1]->send({&sent, 1}, 0, 1, {})->wait(std::chrono::milliseconds(0)).ok());
+  driver.join();
 }
 
 }  // namespace
