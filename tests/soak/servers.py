@@ -114,11 +114,12 @@ class Round:
                 "pause a proxy": self._pause_proxy,
                 "freeze a proxy": self._freeze_proxy,
             }
+        elif not self._replicas:  # the limit holds for shared memory, too, which new trees need
+            chosen["full disk"] = self._full_disk
         if not self._replicas:
             chosen |= {
                 "restart a server": self._restart_server,
                 "restart all servers": self._restart_all,
-                "full disk": self._full_disk,
             }
         elif None not in self._servers:  # a second copy is not made again
             chosen["kill a server"] = self._kill_server
@@ -160,17 +161,23 @@ class Round:
     def _freeze_worker(self) -> None:
         """It is stopped for longer than servers wait.
 
-        Then it is let in again only where nothing of it can be on one server alone: not with
-        replicas, nor with proxies.
+        With replicas it is not let in again, as something of it may be on one server alone; nor
+        where its proxy may have had something.
         """
         victim = self._random_worker()
         victim.signal(signal.SIGSTOP)
         self._others_go_on(victim)
         victim.may_end = self._replicas or self.setting.proxies > 0
+        goal = victim.progress + 3
         victim.signal(signal.SIGCONT)
-        if victim.may_end:
+        self._job.wait(
+            "the victim goes on, or is told",
+            lambda: victim in self._job.reported("lost") or victim.progress >= goal,
+        )
+        if self._replicas or victim in self._job.reported("lost"):
             self._job.wait("the victim is told", lambda: victim in self._job.reported("lost"))
             self._replace(int(victim.name.split()[1]))
+        victim.may_end = False
 
     def _kill_server(self) -> None:
         victim = self._rng.randrange(self.setting.servers)
