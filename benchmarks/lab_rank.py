@@ -1,6 +1,8 @@
 """One rank of ``benchmarks.lab_run``: started on every host of the lab, rank 0 prints the results.
 
 lab_rank.py CASES BACKENDS BARRIER      a JSON list of cases, a comma list, a file
+
+A backend is one of torch, or "dmlcomm:ALGORITHM", which has that algorithm for all_reduce.
 """
 
 import json
@@ -13,6 +15,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+import dmlcomm
 from benchmarks import operations
 from benchmarks.barrier import Barrier, open_barrier
 from benchmarks.lab_worker import end, over_ranks
@@ -43,7 +46,7 @@ def main() -> None:
     backends = sys.argv[2].split(",")
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=TIMEOUT)
-    groups = {backend: dist.new_group(backend=backend, timeout=TIMEOUT) for backend in backends}
+    groups = {backend: _new_group(backend) for backend in backends}
     barrier = open_barrier(sys.argv[3], dist.get_rank())
     for case in cases:
         for result in (measure_beside if case.beside else measure)(groups, case, barrier):
@@ -52,6 +55,12 @@ def main() -> None:
     for group in groups.values():
         dist.destroy_process_group(group)
     dist.destroy_process_group()
+
+
+def _new_group(name: str) -> dist.ProcessGroup:
+    backend, _, algorithm = name.partition(":")
+    options = dmlcomm.Options(algorithm=f"all_reduce={algorithm}") if algorithm else None
+    return dist.new_group(backend=backend, timeout=TIMEOUT, pg_options=options)
 
 
 def measure(groups: dict[str, dist.ProcessGroup], case: Case, barrier: Barrier) -> list[dict]:

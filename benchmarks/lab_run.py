@@ -32,6 +32,7 @@ class Request:
             per level. gloo, with which ranks meet, needs forwarding on a grid, or
             ``env=("GLOO_SOCKET_IFNAME=mgmt0",)``.
         sizes: bytes of a rank's tensor.
+        backends: names as for `lab_rank`.
         buckets: a tensor is reduced in that many equal parts, all started before the first is
             waited for.
         beside: bytes of the tensors that are reduced meanwhile, one after the other; 0: none.

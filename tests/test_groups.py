@@ -141,6 +141,25 @@ def test_options():
     run_ranks(_options_and_description, 2)
 
 
+def _algorithm_of_a_group(rank, n):
+    with pytest.raises(ValueError, match="teleport"):
+        dmlcomm.Options(algorithm="all_reduce=teleport")
+    values = torch.rand(1000, generator=torch.Generator().manual_seed(rank))
+    found = {}
+    for name in ("ring", "recursive_doubling"):
+        group = dist.new_group(pg_options=dmlcomm.Options(algorithm=f"all_reduce={name}"))
+        found[name] = values.clone()
+        dist.all_reduce(found[name], group=group)
+    assert torch.allclose(found["ring"], found["recursive_doubling"])
+    assert not torch.equal(found["ring"], found["recursive_doubling"])  # adds in another order
+    with pytest.raises(dmlcomm.CommError, match="all_reduce=bml needs"):
+        dist.new_group(pg_options=dmlcomm.Options(algorithm="all_reduce=bml"))
+
+
+def test_a_group_has_an_algorithm_of_its_own():
+    run_ranks(_algorithm_of_a_group, 4, env={"DMLCOMM_TRANSPORT": "tcp"})
+
+
 def _timeout_of_an_operation(rank, n):
     store = dist.distributed_c10d._get_default_store()
     if rank == 1:

@@ -37,7 +37,7 @@ class Settings:
         settled: calls that count, after the first ones under a condition.
         seconds: of measuring, per case and backend, about.
         small_iterations: of the small all_reduce.
-        small_labs: for each algorithm, of the small all_reduce where rates are unknown.
+        small_labs: for the small all_reduce where rates are unknown.
         iterations_down, iterations_up: with the link down, and after it is put back.
         only_cases: of the networks with unknown rates and the unkind ones, those whose name
             contains one of these; empty: all.

@@ -41,7 +41,7 @@ std::string legal_names(Legal legal) {
 }
 
 // `setting`: where the user has chosen.
-constexpr char kOverride[] = "DMLCOMM_ALGORITHM";
+constexpr char kOverride[] = "DMLCOMM_ALGORITHM or Options.algorithm";
 constexpr char kPlanFile[] = "the plan file";
 
 template <typename... Text>

@@ -51,7 +51,7 @@ def create(options: Any, pg_options: Any = None) -> Any:
         )
     extension = _extension()
     _record_calls(extension)
-    setting = str(_core.config()["algorithm"])
+    setting = getattr(pg_options, "algorithm", "") or str(_core.config()["algorithm"])
     algorithm = _core.without_parameter_servers(setting)
     plan = _plan_file()
     by_plan = not setting and plan.file is not None and bool(plan.file.servers)

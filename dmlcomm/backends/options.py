@@ -4,6 +4,7 @@ from datetime import timedelta
 
 from torch._C._distributed_c10d import Backend as C10dBackend
 
+from dmlcomm import _core
 from dmlcomm.network import seat
 
 
@@ -13,6 +14,8 @@ class Options(C10dBackend.Options):
     Args:
         priority: of the group's traffic among the jobs of a host, 0 (first) to 7, where a proxy
             shares its NICs. Default: DMLCOMM_JOB_PRIORITY, else 4.
+        algorithm: of the group's operations, as in DMLCOMM_ALGORITHM, the same on all ranks.
+            Default: DMLCOMM_ALGORITHM, else the planner decides.
 
     Raises ValueError.
 
@@ -20,6 +23,9 @@ class Options(C10dBackend.Options):
         >>> torch.distributed.init_process_group("dmlcomm", pg_options=dmlcomm.Options(priority=0))
     """
 
-    def __init__(self, *, priority: int | None = None) -> None:
+    def __init__(self, *, priority: int | None = None, algorithm: str = "") -> None:
         super().__init__("dmlcomm", timedelta(minutes=30))
+        if algorithm:
+            _core.check_algorithm(algorithm)
+        self.algorithm = algorithm
         self.priority = seat.priority_of(priority)
