@@ -4,9 +4,11 @@
 #include <sys/resource.h>
 
 #include <chrono>
+#include <ctime>
 #include <future>
 #include <thread>
 
+#include "base/clock.h"
 #include "engine/communicator.h"
 #include "tests/ranks.h"
 
@@ -18,11 +20,18 @@ using tests::make_group;
 constexpr int kWaits = 200;
 constexpr std::chrono::milliseconds kShort{1};
 
-// How often this thread has slept so far. Yielding does not count.
-long num_sleeps() {
+// How often this thread has slept so far; yielding does not count. And for how long it has run.
+struct Use {
+  long num_sleeps;
+  int64_t cpu_ns;
+};
+
+Use use_of_this_thread() {
   rusage usage{};
+  timespec cpu{};
   EXPECT_EQ(getrusage(RUSAGE_THREAD, &usage), 0);
-  return usage.ru_nvcsw;
+  EXPECT_EQ(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &cpu), 0);
+  return {usage.ru_nvcsw, cpu.tv_sec * kNsPerS + cpu.tv_nsec};
 }
 
 // Threads that poll for longer than each of the short waits lasts.
@@ -34,11 +43,14 @@ class WaitingTest : public testing::Test {
     group_ = make_group(2, config);
   }
 
-  // Waits often for what does not come; most of these waits shall end asleep.
+  // Waits often for what does not come. Most of these waits shall end asleep, and most of the time.
   void wait_in_vain(const OperationPtr& op) {
-    const long before = num_sleeps();
+    const Use before = use_of_this_thread();
+    const int64_t begin_ns = now_ns();
     for (int i = 0; i < kWaits; ++i) EXPECT_EQ(op->wait(kShort).code(), StatusCode::timeout);
-    EXPECT_GT(num_sleeps() - before, kWaits / 2);
+    const Use after = use_of_this_thread();
+    EXPECT_GT(after.num_sleeps - before.num_sleeps, kWaits / 2);
+    EXPECT_LT(after.cpu_ns - before.cpu_ns, (now_ns() - begin_ns) / 2);
   }
 
   std::vector<std::shared_ptr<Communicator>> group_;
