@@ -9,12 +9,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dmlcomm._shell import FAILED, AsJson, application, console, fail, new_table
-from dmlcomm.inspection import State, ask_all, findings, jobs_of, metrics
+from dmlcomm.inspection import (
+    State,
+    ask_all,
+    behind_of,
+    findings,
+    jobs_of,
+    metrics,
+    name_of_server,
+)
 
 if TYPE_CHECKING:
     from http.server import HTTPServer
 
     from rich.console import Group
+    from rich.table import Table
 
 app = application()
 top_app = application()
@@ -50,8 +59,9 @@ def inspect(
 ) -> None:
     """Show the operations in flight of a job's ranks on this host, who waits for whom, and rails.
 
-    Ranks answer also while their Python hangs. Only jobs of the same user can be asked. The exit
-    code is 1 when there is no such job.
+    Its parameter servers on this host show their clocks, and who is behind. Processes answer also
+    while their Python hangs. Only jobs of the same user can be asked. The exit code is 1 when there
+    is no such job.
     """
     if sum((as_json, as_metrics, metrics_port is not None)) > 1:
         fail(ValueError("--json, --prometheus and --metrics-port: expected one of them"))
@@ -62,11 +72,7 @@ def inspect(
         print(_metrics_of(jobs), end="", flush=True)
         return
     if as_json:
-        listed = [
-            {"job": name, "findings": findings(own), "processes": own}
-            for name, own in sorted(jobs.items())
-        ]
-        print(json.dumps({"jobs": listed}), flush=True)
+        print(_json_of(jobs), flush=True)
     else:
         console(highlight=False).print(_view(jobs, (0.0, {})))
     if not jobs:
@@ -79,11 +85,21 @@ def top(
     interval_s: Annotated[
         float, typer.Option("--interval", min=0.1, help="Seconds from one look to the next.")
     ] = 1.0,
+    as_json: AsJson = False,
 ) -> None:
-    """Show the same again and again, with the rates of rails, until ^C."""
+    """Show the same again and again, with the rates of rails, until ^C.
+
+    With --json each look is a line, with the counters of rails.
+    """
     from rich.live import Live
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if as_json:
+        with suppress(KeyboardInterrupt):
+            while True:
+                print(_json_of(_ask_or_fail(job)), flush=True)
+                time.sleep(interval_s)
+        return
     before: Reading = (0.0, {})
     with suppress(KeyboardInterrupt), Live(auto_refresh=False) as live:
         while True:
@@ -91,6 +107,18 @@ def top(
             live.update(_view(jobs, before), refresh=True)
             before = _reading(jobs)
             time.sleep(interval_s)
+
+
+def _json_of(jobs: dict[str, list[State]]) -> str:
+    listed = [
+        {
+            "job": name,
+            "findings": findings(own),
+            "processes": [{k: v for k, v in state.items() if k != "metrics"} for state in own],
+        }
+        for name, own in sorted(jobs.items())
+    ]
+    return json.dumps({"jobs": listed})
 
 
 def _metrics_of(jobs: dict[str, list[State]]) -> str:
@@ -190,8 +218,26 @@ def _view(jobs: dict[str, list[State]], before: Reading) -> "Group":
                     events = ("frames_repeated", "lanes_lost", "lanes_back")
                     values = (str(rail[event]) for event in events)
                     rails.add_row(*place, rail["interface"], *shown, *values)
-        parts += [groups, rails, *findings(states)]
+        tables = [groups, rails, _servers_of(states)]
+        parts += [*(table for table in tables if table.row_count), *findings(states)]
     return Group(*parts)  # type: ignore[arg-type]
+
+
+def _servers_of(states: list[State]) -> "Table":
+    table = new_table(
+        "parameter servers", "pid", "server", "model", "clock", "workers (clock)", "behind"
+    )
+    for state in states:
+        for server in state["servers"]:
+            place = (str(state["pid"]), name_of_server(server))
+            if not server["models"]:
+                table.add_row(*place, "none yet", "", "", "")
+            for model in server["models"]:
+                clocks = model["clocks"]
+                workers = ", ".join(f"{worker} ({clock})" for worker, clock in clocks.items())
+                behind = ", ".join(behind_of(model))
+                table.add_row(*place, model["name"], str(model["clock"]), workers, behind)
+    return table
 
 
 def _shown(now: tuple[int, int], before: tuple[int, int] | None, seconds: float) -> list[str]:

@@ -1,8 +1,8 @@
 """What processes of a job say when they are asked from outside, and what it means.
 
-Each process that has made a group of ranks listens at a Unix socket in a folder of its user (the
-core's `engine/inspector.h`), and tells its state to processes that connect. So only the ranks of
-this host can be asked.
+Each process that has made a group of ranks, and each parameter server, proxy and worker of one,
+listens at a Unix socket in a folder of its user (the core's `engine/inspector.h`), and tells its
+state to processes that connect. So only the processes of this host can be asked.
 """
 
 import contextlib
@@ -19,6 +19,9 @@ from dmlcomm import _core
 # A process that is stopped (SIGSTOP) takes connections, and does not answer.
 ANSWER_TIMEOUT_S = 2.0
 
+# What a process tells of; lists.
+PARTS = ("groups", "servers", "workers")
+
 State = dict[str, Any]
 
 
@@ -33,8 +36,21 @@ def ask_all(folder: Path | None = None) -> list[State]:
     found = folder.stat()
     if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
         raise PermissionError(f"{folder} is not a folder of this user alone: it is not trusted")
-    states = [_ask(path) for path in folder.glob("*.sock")]
-    return sorted((state for state in states if state), key=lambda state: state["pid"])
+    states: dict[int, State] = {}
+    for answer in filter(None, map(_ask, sorted(folder.glob("*.sock")))):
+        state = states.setdefault(answer["pid"], _nothing_of(answer["pid"]))
+        _add(state, answer)
+    return [states[pid] for pid in sorted(states)]
+
+
+def _nothing_of(pid: int) -> State:
+    return {"pid": pid, "job": "", "groups": [], "servers": [], "workers": [], "metrics": ""}
+
+
+def _add(state: State, answer: State) -> None:
+    """A process has a socket for each of its modules that contain the core."""
+    for key, value in answer.items():
+        state[key] = state[key] + value if key in (*PARTS, "metrics") else value or state.get(key)
 
 
 def _ask(path: Path) -> State | None:
@@ -50,19 +66,44 @@ def _ask(path: Path) -> State | None:
                 path.unlink()  # of a process that was killed
             return None
         except (OSError, ValueError) as error:
-            return {"pid": int(path.stem), "job": "", "groups": [], "error": str(error)}
+            return {"pid": int(path.stem.partition("-")[0]), "error": str(error)}
         return state
 
 
 def jobs_of(states: Iterable[State]) -> dict[str, list[State]]:
-    """By job; processes that do not answer are in every one."""
+    """By job: what has a group or a connection in common. Silent processes are in every one.
+
+    A job without a group of ranks has no number, and is called after its first process.
+    """
     states = list(states)
     silent = [state for state in states if "error" in state]
-    jobs: dict[str, list[State]] = {}
+    jobs: list[tuple[set[str], list[State]]] = []
     for state in states:
-        if "error" not in state:
-            jobs.setdefault(state["job"], [*silent]).append(state)
-    return jobs
+        if "error" in state or not any(state[part] for part in PARTS):
+            continue
+        marks, members = _marks(state), [state]
+        for job in [job for job in jobs if job[0] & marks]:
+            jobs.remove(job)
+            marks, members = marks | job[0], job[1] + members
+        jobs.append((marks, members))
+    return {_name_of(members): [*silent, *members] for _, members in jobs}
+
+
+def _marks(state: State) -> set[str]:
+    """Those of two processes that belong together have one in common."""
+    connections = [
+        *(worker["connection"] for server in state["servers"] for worker in server["workers"]),
+        *(server["parent"] for server in state["servers"]),
+        *(group["number"] for group in state["groups"]),
+        *(one["connection"] for worker in state["workers"] for one in worker["connections"]),
+    ]
+    groups = [f"group {state['job']}"] if state["job"] else []
+    return {f"pid {state['pid']}", *groups, *filter(None, connections)}
+
+
+def _name_of(members: Sequence[State]) -> str:
+    numbers = sorted(state["job"] for state in members if state["job"])
+    return numbers[0] if numbers else f"ps-{min(state['pid'] for state in members)}"
 
 
 def findings(states: Sequence[State]) -> list[str]:
@@ -78,6 +119,9 @@ def findings(states: Sequence[State]) -> list[str]:
             groups.setdefault(group["name"], {})[group["rank"]] = group | {"pid": state["pid"]}
     for name, members in sorted(groups.items()):
         lines += _findings_of_group(name, members)
+    for state in states:
+        for server in state["servers"]:
+            lines += _findings_of_server(server, state["pid"])
     return lines
 
 
@@ -112,52 +156,44 @@ def _waits(member: State) -> bool:
     return bool(member["operations"])
 
 
-# Name -> (key of a group, or of a rail, help); names of counters end in _total.
-GROUP_METRICS = {
-    "dmlcomm_rank_operations": ("num_operations", "Operations in flight"),
-    "dmlcomm_rank_last_collective": (
-        "last_called",
-        "Number of the last collective that was called",
-    ),
-}
-RAIL_METRICS = {
-    "dmlcomm_rail_sent_bytes_total": ("bytes_sent", "Bytes sent over the rail"),
-    "dmlcomm_rail_received_bytes_total": ("bytes_received", "Bytes received over the rail"),
-    "dmlcomm_rail_resent_bytes_total": ("bytes_resent", "Bytes that TCP has sent again"),
-    "dmlcomm_rail_repeated_frames_total": ("frames_repeated", "Frames repeated over other rails"),
-    "dmlcomm_rail_lost_lanes_total": ("lanes_lost", "Connections that were lost"),
-    "dmlcomm_rail_restored_lanes_total": ("lanes_back", "Connections that came back"),
-    "dmlcomm_rail_bits_per_second": ("bits_per_second", "Measured rate of the rail; 0: not known"),
-}
+def _findings_of_server(server: State, pid: int) -> list[str]:
+    who = f"{name_of_server(server)} (pid {pid})"
+    lines = [f"{who}: server {lost} is lost" for lost in server["lost_servers"]]
+    for worker in server["workers"]:
+        if not worker["connected"] and worker["reason"]:
+            number = f"{'proxy' if worker['is_proxy'] else 'worker'} {worker['worker']}"
+            lines.append(f"{who}: {number} is lost: {worker['reason']}")
+    for model in server["models"]:
+        behind = behind_of(model)
+        if behind:
+            ahead = max(model["clocks"].values())
+            workers = ", ".join(f"{worker} (at {model['clocks'][worker]})" for worker in behind)
+            lines.append(f"{who}: model {model['name']} waits for {workers}; others are at {ahead}")
+    return lines
+
+
+def name_of_server(server: State) -> str:
+    """As messages have it: "server 1 of 2", or the proxy that stands in for it."""
+    name = f"server {server['server']} of {server['num_servers']}"
+    return f"proxy of {name}" if server["is_proxy"] else name
+
+
+def behind_of(model: State) -> list[str]:
+    """The workers whose clock others have passed."""
+    clocks = model["clocks"]
+    return [worker for worker, clock in clocks.items() if clock < max(clocks.values())]
 
 
 def metrics(states: Iterable[State]) -> str:
-    """In the text format of Prometheus, as node-exporter reads it from files."""
-    groups = [
-        ({"job_number": state["job"], "group": group["name"], "rank": group["rank"]}, group)
-        for state in states
-        for group in state["groups"]
-    ]
-    rails = [
-        (labels | {"rail": rail["interface"]}, rail)
-        for labels, group in groups
-        for rail in group["rails"]
-    ]
-    failed = [(labels, {"failed": int(bool(group["error"]))}) for labels, group in groups]
-    lines = _metrics_of(GROUP_METRICS, groups)
-    lines += _metrics_of({"dmlcomm_rank_failed": ("failed", "1: the group has failed")}, failed)
-    lines += _metrics_of(RAIL_METRICS, rails)
-    return "".join(f"{line}\n" for line in lines)
+    """In the text format of Prometheus, as node-exporter reads it from files.
 
-
-def _metrics_of(
-    named: dict[str, tuple[str, str]], values: Sequence[tuple[dict[str, Any], dict[str, Any]]]
-) -> list[str]:
-    lines = []
-    for name, (key, text) in named.items():
-        kind = "counter" if name.endswith("_total") else "gauge"
-        lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
-        for labels, entry in values:
-            shown = ",".join(f"{label}={json.dumps(str(value))}" for label, value in labels.items())
-            lines.append(f"{name}{{{shown}}} {entry[key]}")
-    return lines
+    Each process says its own; here the lines of one metric come together.
+    """
+    families: dict[str, list[str]] = {}
+    for state in states:
+        for line in state.get("metrics", "").splitlines():
+            words = line.replace("{", " ").split(" ")
+            lines = families.setdefault(words[2] if line.startswith("#") else words[0], [])
+            if not line.startswith("#") or line not in lines:
+                lines.append(line)
+    return "".join(f"{line}\n" for lines in families.values() for line in lines)

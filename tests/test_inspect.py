@@ -1,5 +1,6 @@
 """`dmlcomm inspect`: ranks that hang answer from outside."""
 
+import contextlib
 import ctypes
 import json
 import os
@@ -18,8 +19,9 @@ import torch
 import torch.distributed as dist
 
 from dmlcomm import inspect_command, inspection
+from dmlcomm.ps import Client
 from helpers import DEADLINE_S, eventually
-from helpers.parameter_servers import clean_environment, command
+from helpers.parameter_servers import ServerProcess, clean_environment, command
 from helpers.ranks import Ranks, report
 
 WORLD_SIZE = 3
@@ -66,6 +68,66 @@ def test_rank_that_hangs_with_the_interpreters_lock_is_named(transport):
         label = f'{{job_number="{job["job"]}",group="default_pg",rank="0"'
         assert f"dmlcomm_rank_operations{label}}} 1" in lines
         assert any(line.startswith(f"dmlcomm_rail_sent_bytes_total{label},rail=") for line in lines)
+
+
+def free_ports(num):
+    """The first of so many neighbours, below those that the kernel gives to others."""
+    for first in range(9400, 30000, num):
+        with contextlib.ExitStack() as stack:
+            try:
+                for port in range(first, first + num):
+                    listener = stack.enter_context(socket.socket())
+                    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    listener.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return first
+    raise AssertionError("no free ports")
+
+
+def read(url):
+    with urllib.request.urlopen(url, timeout=DEADLINE_S) as answer:
+        return answer.read().decode()
+
+
+def test_ranks_serve_their_metrics_while_their_interpreter_hangs():
+    first = free_ports(WORLD_SIZE)
+    with Ranks(hang_with_the_lock, WORLD_SIZE, env={"DMLCOMM_METRICS_PORT": str(first)}) as ranks:
+        ranks.first_messages()
+        for rank in range(WORLD_SIZE):
+            url = f"http://127.0.0.1:{first + rank}"
+            calls = 1 if rank == 1 else 2
+            label = f'group="default_pg",rank="{rank}"}} {calls}'
+            eventually(
+                lambda url=url, label=label: any(
+                    line.startswith("dmlcomm_rank_last_collective{job_number=")
+                    and line.endswith(label)
+                    for line in read(f"{url}/metrics?name=all").splitlines()
+                ),
+                "the last collective of the rank",
+            )
+            with pytest.raises(urllib.error.HTTPError, match="404"):
+                read(f"{url}/other")
+            with pytest.raises(urllib.error.HTTPError, match="405"):
+                urllib.request.urlopen(f"{url}/metrics", data=b"x", timeout=DEADLINE_S)
+        with socket.create_connection(("127.0.0.1", first)):  # who says nothing holds nobody up
+            assert read(f"http://127.0.0.1:{first}/metrics")
+
+
+def reduce_once(rank, world_size):
+    dist.all_reduce(torch.ones(1))
+
+
+def test_rank_whose_port_is_taken_warns_and_goes_on():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with Ranks(reduce_once, 1, env={"DMLCOMM_METRICS_PORT": str(port)}) as ranks:
+            ranks.collect()
+            log = ranks.ranks[0].log.read_text()
+    assert f"rank 0 of this host serves no metrics: listen on 127.0.0.1 port {port}" in log
+    assert "DMLCOMM_METRICS_PORT" in log
 
 
 def test_metrics_are_served_over_http_until_an_interrupt():
@@ -116,8 +178,29 @@ def test_dashboard_shows_every_metric_of_ranks_and_no_other():
         for target in panel["targets"]
         for name in re.findall(r"dmlcomm_\w+", target["expr"])
     }
-    described = re.findall(r"# TYPE (\w+)", inspection.metrics([]))
+    with Ranks(hang_with_the_lock, WORLD_SIZE) as ranks:
+        ranks.first_messages()
+        described = re.findall(r"# TYPE (\w+)", inspection.metrics(inspection.ask_all()))
+    assert len(described) == len(set(described))
     assert shown == set(described)
+
+
+def test_top_prints_a_line_of_json_for_each_look():
+    with Ranks(hang_with_the_lock, WORLD_SIZE) as ranks:
+        pids = ranks.first_messages()
+        job = eventually(lambda: job_of(pids), "the job")["job"]
+        arguments = [sys.executable, "-m", "dmlcomm", "top", job, "--json", "--interval", "0.1"]
+        top = subprocess.Popen(
+            arguments, env=clean_environment(), stdout=subprocess.PIPE, text=True
+        )
+        assert top.stdout is not None
+        for _ in range(2):
+            (shown,) = json.loads(top.stdout.readline())["jobs"]
+            assert shown["job"] == job
+            assert {process["pid"] for process in shown["processes"]} == set(pids)
+        top.send_signal(signal.SIGINT)
+        top.communicate(timeout=DEADLINE_S)
+        assert top.returncode == 0
 
 
 def test_top_shows_rates_until_it_is_interrupted():
@@ -141,6 +224,74 @@ def test_top_shows_rates_until_it_is_interrupted():
         top.communicate(timeout=DEADLINE_S)
         assert top.returncode == 0
         assert str(pids[0]) in seen
+
+
+def train_with_servers(rank, world_size, addresses):
+    with Client(addresses, worker=rank) as client:
+        client.init("w", torch.zeros(4))
+        client.push_pull("w", torch.ones(4))
+        for _ in range(rank):
+            client.push("w", torch.ones(4))
+            client.clock()
+        report(os.getpid())
+        ctypes.PyDLL(None).sleep(1000)
+
+
+def test_servers_of_a_job_show_their_clocks_and_who_is_behind():
+    arguments = ("--workers", "2", "--servers", "2")
+    with ServerProcess(*arguments) as first, ServerProcess(*arguments, "--index", "1") as second:
+        addresses = f"{first.address},{second.address}"
+        with Ranks(train_with_servers, 2, [addresses]) as ranks:
+            pids = [*ranks.first_messages(), first.process.pid, second.process.pid]
+
+            def clocks():
+                processes = job_of(pids).get("processes", [])
+                return [
+                    (server["server"], model["name"], model["clock"], model["clocks"])
+                    for process in processes
+                    for server in process["servers"]
+                    for model in server["models"]
+                ]
+
+            ends = {"0": 1, "1": 2}
+            expected = [(0, "w", 1, ends), (1, "w", 1, ends)]
+            eventually(lambda: sorted(clocks()) == expected, "the clocks of both servers")
+            job = job_of(pids)
+            assert re.fullmatch("[0-9a-f]{16}", job["job"])  # that of the ranks
+            waits = "model w waits for 0 (at 1); others are at 2"
+            who = f"server 1 of 2 (pid {second.process.pid})"
+            assert f"{who}: {waits}" in job["findings"]
+            os.kill(pids[1], signal.SIGKILL)
+            lost = f"server 0 of 2 (pid {first.process.pid}): worker 1 is lost: "
+            eventually(
+                lambda: any(line.startswith(lost) for line in job_of(pids[2:])["findings"]),
+                "the lost worker is named",
+            )
+            assert waits not in command("inspect", job["job"]).stdout
+            shown = command("inspect", job["job"]).stdout
+            assert "parameter servers" in shown
+            assert "server 1 of 2" in shown
+
+
+def test_processes_are_one_job_by_the_connections_between_them():
+    def process(pid, job="", served=(), connected=(), parent=""):
+        server = {"workers": [{"connection": one} for one in served], "parent": parent}
+        worker = {"connections": [{"connection": one} for one in connected]}
+        groups = [{"number": job}] if job else []
+        return {"pid": pid, "job": job, "groups": groups} | {
+            "servers": [server] if served else [],
+            "workers": [worker] if connected else [],
+        }
+
+    silent = {"pid": 9, "error": "timed out"}
+    states = [
+        *(process(1, "a"), process(2, "a", connected=["x"]), process(3, served=["y"])),
+        *(process(4, connected=["y"]), process(5, served=["x"], parent="z"), silent),
+        *(process(6, served=["z"]), process(7)),
+    ]
+    jobs = inspection.jobs_of(states)
+    pids = {name: sorted(state["pid"] for state in own) for name, own in jobs.items()}
+    assert pids == {"a": [1, 2, 5, 6, 9], "ps-3": [3, 4, 9]}
 
 
 def test_process_that_is_stopped_is_named():
@@ -173,11 +324,11 @@ def operation(sequence, *awaited):
 
 def state(rank, last_called, *operations, size=3):
     group = {
-        **{"name": "default_pg", "rank": rank, "num_ranks": size, "error": ""},
+        **{"name": "default_pg", "number": "1", "rank": rank, "num_ranks": size, "error": ""},
         **{"last_called": last_called, "last_begun": f"barrier() #{last_called}"},
         "operations": list(operations),
     }
-    return {"pid": 100 + rank, "job": "1", "groups": [group]}
+    return {"pid": 100 + rank, "job": "1", "groups": [group], "servers": [], "workers": []}
 
 
 def test_findings_say_who_waits_and_who_is_missing():

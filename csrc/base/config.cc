@@ -1,5 +1,7 @@
 #include "base/config.h"
 
+#include <arpa/inet.h>
+
 #include <array>
 #include <charconv>
 #include <cstdlib>
@@ -197,6 +199,20 @@ Status parse_ps_worker(const char* name, int32_t* out) {
   return {};
 }
 
+// LOCAL_RANK belongs to others, too.
+Status parse_metrics(Config* c) {
+  const Variable host("DMLCOMM_METRICS_HOST");
+  read_text("DMLCOMM_METRICS_HOST", &c->metrics_host);
+  in6_addr address{};
+  if (inet_pton(AF_INET, c->metrics_host.c_str(), &address) != 1 &&
+      inet_pton(AF_INET6, c->metrics_host.c_str(), &address) != 1) {
+    return host.illegal("a numeric IPv4 or IPv6 address (127.0.0.1, 0.0.0.0, ::)");
+  }
+  uint16_t local_rank = 0;
+  if (parse_whole(Variable("LOCAL_RANK").text, &local_rank)) c->local_rank = local_rank;
+  return parse_number<uint16_t>("DMLCOMM_METRICS_PORT", 1, UINT16_MAX, "a port", &c->metrics_port);
+}
+
 // A secret, or the path of a file that holds it, with or without an end of line.
 Status read_secret(const char* name, const char* file_name, std::string* out) {
   read_text(name, out);
@@ -276,6 +292,7 @@ Status read_into(Config* c) {
   DMLCOMM_RETURN_IF_ERROR(parse_priority("DMLCOMM_JOB_PRIORITY", &c->job_priority));
   DMLCOMM_RETURN_IF_ERROR(
       parse_number("DMLCOMM_PEER_TIMEOUT_S", 0.2, 3600.0, "seconds", &c->peer_timeout_s));
+  DMLCOMM_RETURN_IF_ERROR(parse_metrics(c));
   DMLCOMM_RETURN_IF_ERROR(parse_choice("DMLCOMM_LOG_LEVEL", kLogLevels, &c->log_level));
   DMLCOMM_RETURN_IF_ERROR(
       parse_number<uint32_t>("DMLCOMM_SPIN_US", 0, 1'000'000, "microseconds", &c->spin_us));

@@ -99,6 +99,16 @@ struct Config {
   // peer is lost. Shorter notices frozen ranks sooner, and takes a long pause for a death.
   double peer_timeout_s = 10.0;
 
+  // DMLCOMM_METRICS_PORT: where a rank serves its metrics to Prometheus, over HTTP under /metrics:
+  // this port (1 to 65535) plus LOCAL_RANK, as torchrun sets it, or else the rank's place among
+  // those of its host. Default: it serves none, and the field is 0.
+  uint16_t metrics_port = 0;
+  std::optional<uint16_t> local_rank;
+
+  // DMLCOMM_METRICS_HOST: numeric address at which metrics are served; 0.0.0.0 or :: for everybody
+  // who reaches the host. Default 127.0.0.1.
+  std::string metrics_host = "127.0.0.1";
+
   // DMLCOMM_LOG_LEVEL: error, warning, info or debug; default warning.
   LogLevel log_level = LogLevel::warning;
 

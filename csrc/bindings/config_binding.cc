@@ -36,6 +36,8 @@ py::dict dict_of(const Config& config, const std::string& proxy) {
   values["proxy"] = proxy;
   values["job_priority"] = config.job_priority;
   values["peer_timeout_s"] = config.peer_timeout_s;
+  values["metrics_port"] = config.metrics_port;
+  values["metrics_host"] = config.metrics_host;
   values["log_level"] = to_string(config.log_level);
   values["spin_us"] = config.spin_us;
   values["shm_board_bytes"] = config.shm_board_bytes;

@@ -53,6 +53,13 @@ void check(const Status& status) {
   throw py::error_already_set();
 }
 
+// `dmlcomm inspect` shows it for as long as it lives.
+template <typename T>
+std::shared_ptr<T> inspected(std::shared_ptr<T> part) {
+  engine::Inspector::instance().add(std::weak_ptr<engine::Inspectable>(part));
+  return part;
+}
+
 template <typename T>
 T take(Result<T> result) {
   check(result.status());
@@ -284,7 +291,7 @@ void bind_server(py::module_& module) {
                        const std::string& transport, uint64_t window_bytes) {
              ps::ServerOptions options{server, num_servers, num_workers, config_with(transport)};
              options.window_bytes = window_bytes;
-             return std::make_shared<Server>(std::move(options));
+             return inspected(std::make_shared<Server>(std::move(options)));
            }),
            py::arg("server"), py::arg("num_servers"), py::arg("num_workers"),
            py::arg("transport") = "auto", py::arg("window_bytes") = 0)
@@ -370,8 +377,8 @@ void bind_uplink(py::module_& module) {
           "serve",
           [](const std::shared_ptr<Uplink>& uplink, uint32_t server, uint32_t num_servers,
              uint32_t num_workers, const std::string& transport) {
-            return std::make_shared<Server>(ps::ServerOptions{server, num_servers, num_workers,
-                                                              config_with(transport), uplink});
+            return inspected(std::make_shared<Server>(ps::ServerOptions{
+                server, num_servers, num_workers, config_with(transport), uplink}));
           },
           py::arg("server"), py::arg("num_servers"), py::arg("num_workers"),
           py::arg("transport") = "auto", "The server that those below see.")
@@ -513,8 +520,8 @@ void bind_client(py::module_& module) {
   bound
       .def(py::init([](uint32_t worker, uint32_t num_servers, uint64_t first_sequence,
                        const std::string& transport) {
-             return std::make_shared<Client>(
-                 ps::ClientOptions{worker, num_servers, first_sequence, config_with(transport)});
+             return inspected(std::make_shared<Client>(
+                 ps::ClientOptions{worker, num_servers, first_sequence, config_with(transport)}));
            }),
            py::arg("worker"), py::arg("num_servers"), py::arg("first_sequence"),
            py::arg("transport") = "auto")

@@ -154,6 +154,7 @@ class CommunicatorImpl final : public Communicator {
   }
 
   uint64_t sequence() const override { return engine_->sequence(); }
+  uint64_t number() const override { return engine_->number(); }
   void set_timeout(std::chrono::milliseconds timeout) override {
     timeout_ms_.store(timeout.count());
   }

@@ -161,6 +161,9 @@ class Communicator {
   // Collectives started so far.
   virtual uint64_t sequence() const = 0;
 
+  // The same on all ranks, and another one for each communicator.
+  virtual uint64_t number() const = 0;
+
   // Replaces the default deadline of later operations.
   virtual void set_timeout(std::chrono::milliseconds timeout) = 0;
 

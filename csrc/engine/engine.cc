@@ -26,6 +26,13 @@ Tuner::Network network_of(transport::Mesh& mesh) {
   return {mesh.job().num_ranks_on_host(), mesh.all_share_memory(), mesh.meters(), measure_rails};
 }
 
+MetricsPlace metrics_place_of(const transport::Job& job) {
+  int before = 0;
+  for (int rank = 0; rank < job.rank; ++rank) before += job.same_host(rank) ? 1 : 0;
+  const Config& config = job.config;
+  return {config.metrics_host, config.metrics_port, config.local_rank.value_or(before)};
+}
+
 }  // namespace
 
 Engine::Engine(CommunicatorOptions options)
@@ -73,7 +80,10 @@ Result<std::shared_ptr<Engine>> Engine::create(CommunicatorOptions given,
       make_placement(*engine->mesh_, *engine->board_, engine->driver_->is_crowded());
   DMLCOMM_RETURN_IF_ERROR(engine->driver_->start(engine));
   // Pairs of a worker and a server are no ranks of a job: servers tell of them.
-  if (options.names.empty()) Inspector::instance().add(engine, engine->mesh_->job().key.job_id);
+  if (options.names.empty()) {
+    Inspector::instance().add_group(engine, engine->number(),
+                                    metrics_place_of(engine->mesh_->job()));
+  }
   return engine;
 }
 

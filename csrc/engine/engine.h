@@ -51,11 +51,12 @@ class Engine final : public Inspectable, private Steppable, private transport::L
   void close();
   Status error() const { return queue_.error(); }
   uint64_t sequence() const { return queue_.last_sequence(); }
+  uint64_t number() const { return mesh_->job().key.job_id; }
   bool shares_memory() const { return mesh_->num_sharing() > 1; }
   bool has_writer() const { return mesh_->has_writer(); }
   std::string description() const;
   std::vector<transport::RailCounters> rails();
-  std::string inspect() override;
+  Inspection inspect() override;
   const std::string& host_name() const { return mesh_->job().own_host().host_name; }
 
  private:
@@ -91,7 +92,7 @@ class Engine final : public Inspectable, private Steppable, private transport::L
   void check_deadlines();
 
   // --- inspection ---
-  std::string state_text();
+  Inspection inspection();
   std::string operation_text(const Running& running);
   // Ranks without which the operation cannot go on.
   std::vector<int> awaited_by(const Running& running);

@@ -20,11 +20,11 @@ std::string describe_rail(const transport::RailCounters& rail) {
 
 }  // namespace
 
-std::string Engine::inspect() {
-  std::string text;
-  if (is_copy() || closed_.load()) return text;
-  driver_->call([&] { text = state_text(); });
-  return text;
+Inspection Engine::inspect() {
+  Inspection result;
+  if (is_copy() || closed_.load()) return result;
+  driver_->call([&] { result = inspection(); });
+  return result;
 }
 
 std::vector<int> Engine::awaited_by(const Running& running) {
@@ -45,7 +45,7 @@ std::string Engine::operation_text(const Running& running) {
                  awaited, "]}");
 }
 
-std::string Engine::state_text() {
+Inspection Engine::inspection() {
   queue_.take_submitted();
   std::string operations, rails;
   size_t num_operations = 0;
@@ -53,21 +53,28 @@ std::string Engine::state_text() {
     if (num_operations++ >= kMostOperations) return;
     operations += str_cat(operations.empty() ? "" : ", ", operation_text(running));
   });
-  for (const transport::RailCounters& rail : mesh_->counters()) {
+  const std::vector<transport::RailCounters> counters = mesh_->counters();
+  for (const transport::RailCounters& rail : counters) {
     rails += str_cat(rails.empty() ? "" : ", ", describe_rail(rail));
   }
   const auto rank = static_cast<size_t>(options_.rank);
   const int global =
       rank < options_.global_ranks.size() ? options_.global_ranks[rank] : options_.rank;
   const auto& [sequence, info] = history_.last_begun();
-  return str_cat(
-      "{\"name\": ", json_text(options_.name), ", \"rank\": ", options_.rank,
-      ", \"rank_of_job\": ", global, ", \"num_ranks\": ", options_.num_ranks,
-      ", \"host\": ", json_text(host_name()), ", \"error\": ", json_text(queue_.error().message()),
+  Inspection result;
+  result.json = str_cat(
+      "{\"name\": ", json_text(options_.name), ", \"number\": ", json_number(number()),
+      ", \"rank\": ", options_.rank, ", \"rank_of_job\": ", global,
+      ", \"num_ranks\": ", options_.num_ranks, ", \"host\": ", json_text(host_name()),
+      ", \"error\": ", json_text(queue_.error().message()),
       ", \"last_called\": ", queue_.last_sequence(),
       ", \"last_begun\": ", json_text(sequence == 0 ? "" : str_cat(describe(info), " #", sequence)),
       ", \"num_operations\": ", num_operations, ", \"operations\": [", operations,
       "], \"rails\": [", rails, "]}");
+  result.samples =
+      samples_of(options_.name, options_.rank,
+                 {num_operations, queue_.last_sequence(), !queue_.error().ok()}, counters);
+  return result;
 }
 
 }  // namespace dmlcomm::engine

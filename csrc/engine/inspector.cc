@@ -19,6 +19,7 @@
 #include "base/fork_guard.h"
 #include "base/log.h"
 #include "base/str_cat.h"
+#include "engine/metrics_server.h"
 #include "transport/socket.h"
 
 namespace dmlcomm::engine {
@@ -28,7 +29,11 @@ constexpr int kBacklog = 16;
 // Who connects and does not read is left after this time: others wait.
 constexpr timeval kSendTimeout{1, 0};
 
-std::string socket_path() { return str_cat(Inspector::folder(), "/", getpid(), ".sock"); }
+// Each module that contains the core has an inspector, and a socket of its own.
+std::string socket_path() {
+  return str_cat(Inspector::folder(), "/", getpid(), "-",
+                 reinterpret_cast<uintptr_t>(&Inspector::instance()), ".sock");
+}
 
 // In a forked child it is its parent's.
 pid_t owner_of_socket = 0;
@@ -80,6 +85,14 @@ void send_all(int fd, const std::string& text) {
   }
 }
 
+std::string metrics_of(uint64_t job, const std::vector<Inspection>& all) {
+  Samples samples;
+  for (const Inspection& one : all) {
+    samples.insert(samples.end(), one.samples.begin(), one.samples.end());
+  }
+  return metrics_text(str_cat("job_number=", json_number(job)), samples);
+}
+
 }  // namespace
 
 Inspector& Inspector::instance() {
@@ -90,18 +103,40 @@ Inspector& Inspector::instance() {
 
 std::string Inspector::folder() { return str_cat("/tmp/dmlcomm-", geteuid()); }
 
-void Inspector::add(std::weak_ptr<Inspectable> group, uint64_t job) {
+void Inspector::add_group(std::weak_ptr<Inspectable> group, uint64_t job,
+                          const MetricsPlace& place) {
   std::lock_guard lock(mutex_);
+  add_locked(std::move(group));
+  if (job_ == 0) job_ = job;
+  if (place.first_port == 0 || metrics_generation_ == fork_generation()) return;
+  metrics_generation_ = fork_generation();
+  const int port = place.first_port + place.local_rank;
+  const Status status =
+      port > UINT16_MAX
+          ? Status(StatusCode::invalid_argument, "there is no port ", port)
+          : serve_metrics(place.host, static_cast<uint16_t>(port), [this] { return metrics(); });
+  if (!status.ok()) {
+    log_warning("rank ", place.local_rank, " of this host serves no metrics: ", status.message(),
+                "; choose another DMLCOMM_METRICS_PORT");
+  }
+}
+
+void Inspector::add(std::weak_ptr<Inspectable> part) {
+  std::lock_guard lock(mutex_);
+  add_locked(std::move(part));
+}
+
+void Inspector::add_locked(std::weak_ptr<Inspectable> part) {
   if (generation_ != fork_generation()) {
     generation_ = fork_generation();
-    job_ = job;
-    groups_.clear();
+    job_ = 0;
+    parts_.clear();
     if (const Status status = start(); !status.ok()) {
       log_info("dmlcomm inspect cannot ask this process: ", status.message());
     }
   }
-  std::erase_if(groups_, [](const auto& one) { return one.expired(); });
-  groups_.push_back(std::move(group));
+  std::erase_if(parts_, [](const auto& one) { return one.expired(); });
+  parts_.push_back(std::move(part));
 }
 
 Status Inspector::start() {
@@ -136,24 +171,42 @@ void Inspector::run(int listener) {
   }
 }
 
-std::string Inspector::text() {
-  std::vector<std::weak_ptr<Inspectable>> groups;
+std::pair<uint64_t, std::vector<Inspection>> Inspector::ask_all() {
+  std::vector<std::weak_ptr<Inspectable>> parts;
   uint64_t job = 0;
   {
     std::lock_guard lock(mutex_);
-    groups = groups_;
+    parts = parts_;
     job = job_;
   }
-  std::string list;
-  for (const auto& weak : groups) {
-    const auto group = weak.lock();
-    const std::string one = group == nullptr ? "" : group->inspect();
-    if (!one.empty()) list += str_cat(list.empty() ? "" : ", ", one);
+  std::vector<Inspection> all;
+  for (const auto& weak : parts) {
+    const auto part = weak.lock();
+    if (part != nullptr) all.push_back(part->inspect());
   }
-  char number[17];
-  std::snprintf(number, sizeof(number), "%016llx", static_cast<unsigned long long>(job));
-  return str_cat("{\"pid\": ", getpid(), ", \"job\": \"", number, "\", \"groups\": [", list,
-                 "]}\n");
+  return {job, std::move(all)};
+}
+
+std::string Inspector::text() {
+  const auto [job, all] = ask_all();
+  const auto list_of = [&all](Inspection::Kind kind) {
+    std::string list;
+    for (const Inspection& one : all) {
+      if (one.kind != kind || one.json.empty()) continue;
+      list += str_cat(list.empty() ? "" : ", ", one.json);
+    }
+    return list;
+  };
+  return str_cat("{\"pid\": ", getpid(), ", \"job\": ", job == 0 ? "\"\"" : json_number(job),
+                 ", \"groups\": [", list_of(Inspection::Kind::group), "], \"servers\": [",
+                 list_of(Inspection::Kind::server), "], \"workers\": [",
+                 list_of(Inspection::Kind::worker),
+                 "], \"metrics\": ", json_text(metrics_of(job, all)), "}\n");
+}
+
+std::string Inspector::metrics() {
+  const auto [job, all] = ask_all();
+  return metrics_of(job, all);
 }
 
 std::string json_text(const std::string& text) {
@@ -162,6 +215,8 @@ std::string json_text(const std::string& text) {
     if (c == '"' || c == '\\') {
       json += '\\';
       json += c;
+    } else if (c == '\n') {
+      json += "\\n";
     } else if (static_cast<unsigned char>(c) < 0x20) {
       json += ' ';
     } else {
@@ -169,6 +224,12 @@ std::string json_text(const std::string& text) {
     }
   }
   return json + "\"";
+}
+
+std::string json_number(uint64_t communicator) {
+  char number[17];
+  std::snprintf(number, sizeof(number), "%016llx", static_cast<unsigned long long>(communicator));
+  return json_text(number);
 }
 
 }  // namespace dmlcomm::engine

@@ -278,4 +278,9 @@ std::vector<transport::RailCounters> Uplink::rails() {
   return communicator_ == nullptr ? std::vector<transport::RailCounters>() : communicator_->rails();
 }
 
+uint64_t Uplink::number() const {
+  std::lock_guard lock(mutex_);
+  return communicator_ == nullptr ? 0 : communicator_->number();
+}
+
 }  // namespace dmlcomm::proxy

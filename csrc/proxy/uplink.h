@@ -44,6 +44,7 @@ class Uplink final : public ps::Upstream {
   void fetch(std::shared_ptr<ps::Model> model, uint32_t shard, uint64_t clock) override;
   void on_failure(std::function<void(const Status&)> handler) override;
   Status error() const override;
+  uint64_t number() const override;
 
   std::vector<transport::RailCounters> rails();
   // The parent takes the workers below for lost.
@@ -78,7 +79,7 @@ class Uplink final : public ps::Upstream {
   mutable std::mutex error_mutex_;  // locked last
   Status error_;                    // the first; guarded by error_mutex_
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
   // Guarded by mutex_.
   std::shared_ptr<engine::Communicator> communicator_;

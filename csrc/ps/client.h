@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/config.h"
+#include "engine/inspector.h"
 #include "memory/huge_pages.h"
 #include "ps/client_memory.h"
 #include "ps/client_operation.h"
@@ -40,7 +41,7 @@ struct CallOptions {
   uint8_t ticket = kDefaultTicket;
 };
 
-class Client final : private LinkDirectory {
+class Client final : public engine::Inspectable, private LinkDirectory {
  public:
   using OperationPtr = std::shared_ptr<ClientOperation>;
 
@@ -109,6 +110,7 @@ class Client final : private LinkDirectory {
   }
 
   std::vector<std::vector<transport::RailCounters>> rails();  // by server; empty: lost
+  engine::Inspection inspect() override;
   // Leaves all servers: they do not wait for this worker any more.
   void close();
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/config.h"
+#include "engine/inspector.h"
 #include "ps/pair.h"
 #include "ps/session.h"
 
@@ -48,7 +49,7 @@ struct ModelStatus {
   size_t open_windows = 0;
 };
 
-class Server final : private SessionHost {
+class Server final : public engine::Inspectable, private SessionHost {
  public:
   explicit Server(ServerOptions options);
   ~Server() override;
@@ -82,6 +83,8 @@ class Server final : private SessionHost {
 
   std::vector<SessionStatus> session_status();
   std::vector<ModelStatus> model_status();
+  // Takes no lock that a rule may hold.
+  engine::Inspection inspect() override;
   // Of all sessions, added up by interface.
   std::vector<transport::RailCounters> rails();
 

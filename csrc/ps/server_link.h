@@ -33,6 +33,7 @@ class ServerLink {
   void close() { communicator_->close(); }
   void fail(const std::string& reason) { communicator_->abort(reason); }
   std::vector<transport::RailCounters> rails() { return communicator_->rails(); }
+  uint64_t number() const { return communicator_->number(); }
 
  private:
   static constexpr size_t kInFlight = 16;

@@ -87,6 +87,8 @@ class Session {
   bool ended() const { return ended_.load(); }
   Status reason() const;
   std::vector<transport::RailCounters> rails() { return communicator_->rails(); }
+  // Of the connection; the worker's side has the same.
+  uint64_t number() const { return communicator_->number(); }
   size_t num_queued() const;
 
  private:

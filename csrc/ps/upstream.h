@@ -51,6 +51,8 @@ class Upstream {
   // once, on a thread without locks.
   virtual void on_failure(std::function<void(const Status&)> handler) = 0;
   virtual Status error() const = 0;
+  // Of the connection; the parent's side has the same. 0 until it has connected.
+  virtual uint64_t number() const = 0;
   // Ends the connection, and calls no model and no handler any more. Idempotent.
   virtual void close() = 0;
 };

@@ -107,16 +107,36 @@ TEST(DType, NumbersStay) {
 
 // --- configuration
 
-const char* const kVariables[] = {
-    "DMLCOMM_SOCKET_IFNAME",    "DMLCOMM_TOPOLOGY",           "DMLCOMM_TRANSPORT",
-    "DMLCOMM_TICKET_MARK",      "DMLCOMM_CHECKSUM",           "DMLCOMM_CREDIT_BYTES",
-    "DMLCOMM_ALGORITHM",        "DMLCOMM_TICKET_CONNECTIONS", "DMLCOMM_AUTOTUNE",
-    "DMLCOMM_PORT_RANGE",       "DMLCOMM_PEER_TIMEOUT_S",     "DMLCOMM_LOG_LEVEL",
-    "DMLCOMM_SPIN_US",          "DMLCOMM_SHM_BOARD_BYTES",    "DMLCOMM_SHM_SINGLE_COPY",
-    "DMLCOMM_HUGE_PAGES",       "DMLCOMM_SHARE_TENSORS",      "DMLCOMM_TCP_CONGESTION",
-    "DMLCOMM_TCP_BUFFER_BYTES", "DMLCOMM_PS_SERVERS",         "DMLCOMM_PS_TOKEN",
-    "DMLCOMM_PS_WORKER",        "DMLCOMM_PS_TOKEN_FILE",      "DMLCOMM_SECRET",
-    "DMLCOMM_SECRET_FILE",      "DMLCOMM_JOB_PRIORITY",       "RANK"};
+const char* const kVariables[] = {"DMLCOMM_SOCKET_IFNAME",
+                                  "DMLCOMM_TOPOLOGY",
+                                  "DMLCOMM_TRANSPORT",
+                                  "DMLCOMM_TICKET_MARK",
+                                  "DMLCOMM_CHECKSUM",
+                                  "DMLCOMM_CREDIT_BYTES",
+                                  "DMLCOMM_ALGORITHM",
+                                  "DMLCOMM_TICKET_CONNECTIONS",
+                                  "DMLCOMM_AUTOTUNE",
+                                  "DMLCOMM_PORT_RANGE",
+                                  "DMLCOMM_PEER_TIMEOUT_S",
+                                  "DMLCOMM_LOG_LEVEL",
+                                  "DMLCOMM_SPIN_US",
+                                  "DMLCOMM_SHM_BOARD_BYTES",
+                                  "DMLCOMM_SHM_SINGLE_COPY",
+                                  "DMLCOMM_HUGE_PAGES",
+                                  "DMLCOMM_SHARE_TENSORS",
+                                  "DMLCOMM_TCP_CONGESTION",
+                                  "DMLCOMM_TCP_BUFFER_BYTES",
+                                  "DMLCOMM_PS_SERVERS",
+                                  "DMLCOMM_PS_TOKEN",
+                                  "DMLCOMM_PS_WORKER",
+                                  "DMLCOMM_PS_TOKEN_FILE",
+                                  "DMLCOMM_SECRET",
+                                  "DMLCOMM_SECRET_FILE",
+                                  "DMLCOMM_JOB_PRIORITY",
+                                  "DMLCOMM_METRICS_PORT",
+                                  "DMLCOMM_METRICS_HOST",
+                                  "RANK",
+                                  "LOCAL_RANK"};
 
 // Every test starts and ends without any of the variables.
 class ConfigTest : public testing::Test {
@@ -193,6 +213,17 @@ TEST_F(ConfigTest, SocketIfname) {
   }
   expect_illegal(name, {",", "eth0,", "eth0,,ib0", "^", "=", "^=", "==eth0", "eth0 ", "eth0,^lo",
                         "a/b", "sixteencharacter"});
+}
+
+TEST_F(ConfigTest, PlaceOfMetrics) {
+  EXPECT_EQ(read_config()->metrics_port, 0);
+  EXPECT_EQ(read_config()->metrics_host, "127.0.0.1");
+  EXPECT_EQ(field_of("DMLCOMM_METRICS_PORT", "9400", &Config::metrics_port), 9400);
+  expect_illegal("DMLCOMM_METRICS_PORT", {"0", "65536", "-1", "9400 ", "http"});
+  EXPECT_EQ(field_of("DMLCOMM_METRICS_HOST", "::", &Config::metrics_host), "::");
+  expect_illegal("DMLCOMM_METRICS_HOST", {"localhost", "0.0.0", "127.0.0.1:1", "[::]"});
+  EXPECT_EQ(field_of("LOCAL_RANK", "3", &Config::local_rank), uint16_t{3});
+  EXPECT_EQ(field_of("LOCAL_RANK", "none", &Config::local_rank), std::nullopt);
 }
 
 TEST_F(ConfigTest, TopologyIsKeptAsWritten) {

@@ -454,6 +454,7 @@ class FailedUpstream : public ps::Upstream {
   void fetch(std::shared_ptr<ps::Model>, uint32_t, uint64_t) override {}
   void on_failure(std::function<void(const Status&)>) override {}
   Status error() const override { return error_; }
+  uint64_t number() const override { return 0; }
   void close() override {}
 
   std::vector<uint32_t> dropped;
