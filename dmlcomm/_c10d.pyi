@@ -19,10 +19,13 @@ def create(
     rails: list[tuple[str, str]],
     grid: list[int],
     host_of_rank: list[int],
+    is_whole_job: bool,
     rail_rates_bps: list[int],
     plan: str,
+    algorithm: str,
     servers: Any = None,
     seat: int = -1,
+    is_formed: bool = True,
 ) -> Backend: ...
 
 class ServerOperation:

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -103,3 +104,38 @@ def test_demo_ends_well_where_no_lab_is_possible(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(demo_lab, "Lab", refuse)
     demo_lab.main(tmp_path)
     assert "a lab needs root or user namespaces" in " ".join(capsys.readouterr().out.split())
+
+
+def test_replicas_of_torchft_take_another_one_in_for_one_that_dies(tmp_path):
+    pytest.importorskip("torchft", reason="torchft is not installed")
+    from torchft.coordination import LighthouseServer
+
+    # A step needs three replicas, so nobody is at the end before the newcomer is there.
+    lighthouse = LighthouseServer(
+        bind="0.0.0.0:0", min_replicas=3, join_timeout_ms=500, heartbeat_timeout_ms=2000
+    )
+
+    def start(name, *arguments):
+        with (tmp_path / name).open("w") as log:
+            return subprocess.Popen(
+                [sys.executable, str(EXAMPLES / "torchft_replica.py"), "--name", name, *arguments],
+                env=os.environ | {"TORCHFT_LIGHTHOUSE": lighthouse.address()},
+                stdout=log,
+                stderr=log,
+            )
+
+    replicas = [start("a"), start("b"), start("dies", "--kill-at", "20")]
+    try:
+        assert replicas[2].wait(120) == -signal.SIGKILL, (tmp_path / "dies").read_text()
+        replicas[2] = start("newcomer")
+        assert [replica.wait(120) for replica in replicas] == [0, 0, 0]
+    finally:
+        for replica in replicas:
+            replica.kill()
+        lighthouse.shutdown()
+    outputs = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert "dies: step 19, 3 replicas" in outputs.pop("dies")
+    assert "newcomer: step 99, 3 replicas" in outputs["newcomer"]
+    weights = [re.search(r"sum of weights (\S+)", output)[1] for output in outputs.values()]
+    assert len(set(weights)) == 1
+    assert losses(outputs["a"])[-1] < 0.1

@@ -116,7 +116,15 @@ ProcessGroupDmlcomm::Call ProcessGroupDmlcomm::begin(OpType type, const char* ti
             .options = {},
             .peer = engine::kAnySource,
             .blocking = is_blocking(options)};
+  if (communicator_ == nullptr) [[unlikely]] {
+    (void)communicator();  // throws
+  }
   if (options.timeout.count() > 0) call.options.timeout = options.timeout;
+  const int64_t extension_ms = extensions_->total_ms.load(std::memory_order_relaxed);
+  if (extension_ms != 0) [[unlikely]] {
+    if (call.options.timeout.count() == 0) call.options.timeout = timeout_.load();
+    call.options.timeout += std::chrono::milliseconds(extension_ms);
+  }
   call.options.inline_wait = call.blocking && !coalescing_.load(std::memory_order_relaxed);
   call.options.ticket = current_ticket();
   return call;

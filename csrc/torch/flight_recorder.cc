@@ -167,6 +167,13 @@ void FlightLog::introduce_group() {
   if (to.getRank() < 0) to.setRank(static_cast<int>(global_ranks_[backend_.getRank()]));
 }
 
+void FlightLog::regroup(const std::vector<int>& global_ranks) {
+  Recorder& to = recorder();
+  std::lock_guard lock(to.mutex_);
+  global_ranks_.assign(global_ranks.begin(), global_ranks.end());
+  if (status_ != nullptr) to.pg_name_to_ranks_[group_name_] = global_ranks_;
+}
+
 void FlightEntry::complete() const {
   if (is_empty()) return;
   std::lock_guard lock(recorder().mutex_);
@@ -195,6 +202,7 @@ FlightLog::FlightLog(c10d::Backend& backend, const std::vector<int>&)
     : backend_(backend), fork_generation_(fork_generation()) {}
 
 FlightEntry FlightLog::begin(const Call&) { return {}; }
+void FlightLog::regroup(const std::vector<int>&) {}
 
 void FlightEntry::complete() const {}
 void FlightEntry::add_stack() const {}

@@ -69,13 +69,17 @@ class FlightLog {
   // Must be called without the GIL.
   FlightEntry begin(const Call& call);
 
+  // The group has other ranks from now on.
+  void regroup(const std::vector<int>& global_ranks);
+
  private:
   void introduce_group();
   void put_title(const Call& call, std::string& title) const;
 
   c10d::Backend& backend_;
   const int fork_generation_;  // of the process that made it
-  const std::vector<uint64_t> global_ranks_;
+
+  std::vector<uint64_t> global_ranks_;  // changed with the recorder's lock, and before a call
 
   // Guarded by the recorder's lock, which torch's dumps of groups and their states do without.
   std::shared_ptr<c10d::ProcessGroupStatus> status_;  // null: the recorder does not know the group

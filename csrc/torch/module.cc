@@ -35,7 +35,7 @@ c10::intrusive_ptr<c10d::Backend> create(
     c10::intrusive_ptr<c10d::Store> store, int rank, int size, std::chrono::milliseconds timeout,
     std::string name, std::vector<int> global_ranks, const Rails& rails, std::vector<uint32_t> grid,
     std::vector<uint32_t> host_of_rank, bool is_whole_job, std::vector<uint64_t> rail_rates_bps,
-    std::string plan, std::string algorithm, const py::object& servers, int seat) {
+    std::string plan, std::string algorithm, const py::object& servers, int seat, bool is_formed) {
   std::shared_ptr<ServerAllReduce> all_reduce;
   if (!servers.is_none()) all_reduce = std::make_shared<ServerAllReduce>(servers.ptr());
   const py::gil_scoped_release release;
@@ -58,6 +58,9 @@ c10::intrusive_ptr<c10d::Backend> create(
   if (process_config().ok()) {
     options.config = *process_config();
     options.config->algorithm = std::move(algorithm);
+  }
+  if (!is_formed) {
+    return ProcessGroupDmlcomm::create_unformed(std::move(store), std::move(options));
   }
   return ProcessGroupDmlcomm::create(std::move(store), std::move(options), std::move(all_reduce));
 }
@@ -117,7 +120,7 @@ PYBIND11_MODULE(_c10d, module) {
              py::arg("timeout"), py::arg("name"), py::arg("global_ranks"), py::arg("rails"),
              py::arg("grid"), py::arg("host_of_rank"), py::arg("is_whole_job"),
              py::arg("rail_rates_bps"), py::arg("plan"), py::arg("algorithm"),
-             py::arg("servers") = py::none(), py::arg("seat") = -1,
+             py::arg("servers") = py::none(), py::arg("seat") = -1, py::arg("is_formed") = true,
              "Makes the backend of one process group; collective over its ranks.");
   module.def(
       "set_timeout",

@@ -5,16 +5,23 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <numeric>
 #include <optional>
+#include <random>
+#include <span>
 #include <unordered_set>
+#include <variant>
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "base/sha256.h"
 #include "base/str_cat.h"
 #include "torch/block_allocator.h"
 #include "torch/errors.h"
 #include "torch/store_rendezvous.h"
+#include "transport/address.h"
 
 namespace dmlcomm::adaptor {
 namespace {
@@ -45,7 +52,39 @@ c10::intrusive_ptr<c10d::Backend::Options> backend_options_of(
 
 void close(const Communicator& communicator, const std::shared_ptr<ServerAllReduce>& servers) {
   if (servers) servers->close({StatusCode::aborted, "the group was closed"});
-  communicator->close();
+  if (communicator) communicator->close();
+}
+
+c10::intrusive_ptr<c10d::Store> below_prefixes(c10::intrusive_ptr<c10d::Store> store) {
+  while (auto* prefixed = dynamic_cast<c10d::PrefixStore*>(store.get())) {
+    store = prefixed->getUnderlyingStore();
+  }
+  return store;
+}
+
+// "host:port" where others reach the store; empty for a store that has none.
+std::string address_of(const c10::intrusive_ptr<c10d::Store>& store) {
+  const auto below = below_prefixes(store);
+  const auto* tcp = dynamic_cast<c10d::TCPStore*>(below.get());
+  return tcp == nullptr ? "" : str_cat(tcp->getHost(), ":", tcp->getPort());
+}
+
+// Another one for each group of each process: "host/process/random@address of its store".
+std::string new_handle(const c10::intrusive_ptr<c10d::Store>& store) {
+  std::random_device random;
+  return str_cat(transport::local_host_address().host_name, "/", getpid(), "/", random(), "-",
+                 random(), "@", address_of(store));
+}
+
+// Throws what create() does.
+Communicator meet(const engine::CommunicatorOptions& options,
+                  const c10::intrusive_ptr<c10d::Store>& store) {
+  if (options.num_ranks > 1 && process_config().ok()) share_large_tensors(*process_config());
+  auto rendezvous = std::make_shared<StoreRendezvous>(store);
+  auto communicator = engine::Communicator::create(options, rendezvous);
+  if (rendezvous->interrupt()) std::rethrow_exception(rendezvous->interrupt());
+  throw_if_error(communicator.status());
+  return *communicator;
 }
 
 // Torch may destroy a group with the GIL held, and closing waits for threads that may need it.
@@ -64,13 +103,16 @@ class GilReleasedIfHeld {
 c10::intrusive_ptr<ProcessGroupDmlcomm> ProcessGroupDmlcomm::create(
     c10::intrusive_ptr<c10d::Store> store, engine::CommunicatorOptions options,
     std::shared_ptr<ServerAllReduce> servers) {
-  if (options.num_ranks > 1 && process_config().ok()) share_large_tensors(*process_config());
-  auto rendezvous = std::make_shared<StoreRendezvous>(store);
-  auto communicator = engine::Communicator::create(options, rendezvous);
-  if (rendezvous->interrupt()) std::rethrow_exception(rendezvous->interrupt());
-  throw_if_error(communicator.status());
-  return c10::make_intrusive<ProcessGroupDmlcomm>(std::move(*communicator), std::move(options),
+  Communicator communicator = meet(options, store);
+  return c10::make_intrusive<ProcessGroupDmlcomm>(std::move(communicator), std::move(options),
                                                   std::move(servers), std::move(store));
+}
+
+c10::intrusive_ptr<ProcessGroupDmlcomm> ProcessGroupDmlcomm::create_unformed(
+    c10::intrusive_ptr<c10d::Store> store, engine::CommunicatorOptions options) {
+  throw_if_error(process_config().status());
+  return c10::make_intrusive<ProcessGroupDmlcomm>(nullptr, std::move(options), nullptr,
+                                                  std::move(store));
 }
 
 ProcessGroupDmlcomm::ProcessGroupDmlcomm(Communicator communicator,
@@ -85,7 +127,8 @@ ProcessGroupDmlcomm::ProcessGroupDmlcomm(Communicator communicator,
       store_(std::move(store)),
       flight_log_(*this, communicator_options_.global_ranks),
       timeout_(communicator_options_.timeout),
-      owner_(getpid()) {
+      owner_(getpid()),
+      handle_(new_handle(store_)) {
   init();
   std::lock_guard lock(registry().mutex);
   registry().groups.insert(this);
@@ -111,21 +154,39 @@ void ProcessGroupDmlcomm::close_all() {
   {
     std::lock_guard lock(registry().mutex);
     for (auto* group : registry().groups) {
-      if (group->owner_ == getpid()) living.emplace_back(group->communicator_, group->servers_);
+      if (group->owner_ != getpid()) continue;
+      living.emplace_back(group->communicator_or_null(), group->servers_);
     }
   }
   for (const auto& [communicator, servers] : living) close(communicator, servers);
 }
 
+Communicator ProcessGroupDmlcomm::communicator_or_null() const {
+  std::lock_guard lock(communicator_mutex_);
+  return communicator_;
+}
+
+Communicator ProcessGroupDmlcomm::communicator() const {
+  const Communicator communicator = communicator_or_null();
+  if (communicator == nullptr) {
+    throw_if_error({StatusCode::aborted,
+                    str_cat("group '", communicator_options_.name,
+                            "' has no ranks yet: all its members call reconfigure() first")});
+  }
+  return communicator;
+}
+
 void ProcessGroupDmlcomm::setTimeout(std::chrono::milliseconds timeout) {
   backend_options_->timeout = timeout;
   timeout_.store(timeout);
-  communicator_->set_timeout(timeout);
+  if (const Communicator communicator = communicator_or_null()) communicator->set_timeout(timeout);
   if (servers_) servers_->set_timeout(timeout);
 }
 
 c10d::ErrorType ProcessGroupDmlcomm::getError() {
-  switch (communicator_->error().code()) {
+  const Communicator communicator = communicator_or_null();
+  if (communicator == nullptr) return c10d::ErrorType::SUCCESS;
+  switch (communicator->error().code()) {
     case StatusCode::ok: return c10d::ErrorType::SUCCESS;
     case StatusCode::timeout: return c10d::ErrorType::TIMEOUT;
     case StatusCode::peer_lost: return c10d::ErrorType::REMOTE_ERROR;
@@ -137,15 +198,18 @@ void ProcessGroupDmlcomm::abort() { abort("abort() of the process group was call
 
 void ProcessGroupDmlcomm::abort(const std::string& reason) {
   if (owner_ != getpid()) return;
-  communicator_->abort(reason);
+  hooks_->on_abort();
+  const Communicator communicator = communicator_or_null();
+  if (communicator == nullptr) return;
+  communicator->abort(reason);
   if (!servers_) return;
   // The engine may be about to take the reason.
-  const Status error = communicator_->error();
+  const Status error = communicator->error();
   servers_->close(error.ok() ? Status(StatusCode::aborted, reason) : error);
 }
 
 void ProcessGroupDmlcomm::shutdown() {
-  if (owner_ == getpid()) close(communicator_, servers_);
+  if (owner_ == getpid()) close(communicator_or_null(), servers_);
 }
 
 c10::intrusive_ptr<c10d::Backend> ProcessGroupDmlcomm::split(
@@ -203,27 +267,166 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupDmlcomm::shrink(
     rest.relaying = communicator_options_.relaying;
   }
   if (options) rest.timeout = options->timeout;
-  return create(c10::make_intrusive<c10d::PrefixStore>(key, store_->clone()), std::move(rest));
+  const auto& store = meeting_store_ ? meeting_store_ : store_;
+  return create(c10::make_intrusive<c10d::PrefixStore>(key, store->clone()), std::move(rest));
 }
 
 c10::intrusive_ptr<c10d::Backend> ProcessGroupDmlcomm::merge(
     const c10::intrusive_ptr<c10d::Store>& store, const c10::intrusive_ptr<Options>& options,
     const int& rank, const int& size) {
-  engine::CommunicatorOptions merged = communicator_options_;
-  merged.rank = rank;
-  merged.num_ranks = size;
-  merged.global_ranks.clear();
-  // Nobody has said how the hosts of the newcomers are wired.
-  merged.grid.clear();
-  merged.host_of_rank.clear();
-  merged.relaying = transport::Relaying::none;
-  merged.plan.clear();
-  for (int r = 0; r < size; ++r) merged.global_ranks.push_back(r);
+  engine::CommunicatorOptions merged = options_with_strangers(rank, size);
   if (options) {
     merged.timeout = options->timeout;
     merged.name = options->group_name;
   }
   return create(store->clone(), std::move(merged));
+}
+
+// Of a group with ranks of whose hosts nobody has said how they are wired.
+engine::CommunicatorOptions ProcessGroupDmlcomm::options_with_strangers(int rank, int size) const {
+  engine::CommunicatorOptions options = communicator_options_;
+  options.rank = rank;
+  options.num_ranks = size;
+  options.global_ranks.resize(static_cast<size_t>(size));
+  std::iota(options.global_ranks.begin(), options.global_ranks.end(), 0);
+  options.grid.clear();
+  options.host_of_rank.clear();
+  options.relaying = transport::Relaying::none;
+  options.plan.clear();
+  return options;
+}
+
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+
+namespace {
+
+// By rank: as given, or in the order of their text.
+std::vector<std::string> members_of(const c10d::ReconfigureOptions& options) {
+  std::vector<std::string> members;
+  if (const auto* ordered = std::get_if<std::vector<std::string>>(&options.handles)) {
+    members = *ordered;
+  } else {
+    const auto& any = std::get<std::unordered_set<std::string>>(options.handles);
+    members.assign(any.begin(), any.end());
+    std::sort(members.begin(), members.end());
+  }
+  return members;
+}
+
+// Where the members meet: at the store of the first one, if it has an address, else at the one that
+// all share. Those who were told of other members do not meet there.
+c10::intrusive_ptr<c10d::Store> meeting_store(const c10::intrusive_ptr<c10d::Store>& own,
+                                              const std::vector<std::string>& members, int64_t uuid,
+                                              std::chrono::milliseconds timeout) {
+  std::string text;
+  for (const std::string& member : members) text += str_cat(member.size(), ":", member);
+  std::string key = str_cat("dmlcomm/reconfigured/", uuid, "/");
+  const Digest digest = sha256(std::as_bytes(std::span(text)));
+  for (size_t i = 0; i < 8; ++i) key += str_cat(static_cast<int>(digest[i]), ".");
+
+  const std::string& first = members.front();
+  const size_t at = first.rfind('@');
+  const std::string address = at == std::string::npos ? "" : first.substr(at + 1);
+  c10::intrusive_ptr<c10d::Store> store = own->clone();
+  if (address == address_of(own)) {
+    if (!address.empty()) store = below_prefixes(store);
+  } else {
+    const size_t colon = address.rfind(':');
+    int port = 0;
+    const char* const end = address.data() + address.size();
+    const bool has_port = colon != std::string::npos &&
+                          std::from_chars(address.data() + colon + 1, end, port).ptr == end;
+    TORCH_CHECK_VALUE(has_port && port > 0 && port <= UINT16_MAX, "dmlcomm reconfigure: member ",
+                      first,
+                      " has no store that others reach; use a TCPStore, or one store for all");
+    c10d::TCPStoreOptions options;
+    options.port = static_cast<uint16_t>(port);
+    options.waitWorkers = false;
+    options.timeout = timeout;
+    store = c10::make_intrusive<c10d::TCPStore>(address.substr(0, colon), options);
+  }
+  return c10::make_intrusive<c10d::PrefixStore>(key, std::move(store));
+}
+
+}  // namespace
+
+ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::reconfigure(
+    const c10d::ReconfigureOptions& options) {
+  const std::vector<std::string> members = members_of(options);
+  const auto self = std::find(members.begin(), members.end(), handle_);
+  TORCH_CHECK_VALUE(self != members.end(), "dmlcomm reconfigure: the handle of this process, ",
+                    handle_, ", is not among the ", members.size(), " members");
+  TORCH_CHECK_VALUE(std::find(self + 1, members.end(), handle_) == members.end(),
+                    "dmlcomm reconfigure: this process is a member twice: ", handle_);
+  TORCH_CHECK_VALUE(uuids_.insert(options.uuid).second, "dmlcomm reconfigure: uuid ", options.uuid,
+                    " was used before; each call needs another one");
+  TORCH_CHECK(servers_ == nullptr,
+              "dmlcomm reconfigure: a group whose all_reduce goes through "
+              "parameter servers keeps its ranks");
+  const Communicator old = communicator_or_null();
+  if (old != nullptr) {
+    abort("the group is being reconfigured");
+    old->close();
+  }
+  const int rank = static_cast<int>(self - members.begin());
+  engine::CommunicatorOptions ours = options_with_strangers(rank, static_cast<int>(members.size()));
+  ours.timeout = options.timeout.value_or(timeout_.load());
+  c10::intrusive_ptr<c10d::Store> store =
+      meeting_store(store_, members, options.uuid, ours.timeout);
+  Communicator formed = meet(ours, store);
+  ours.timeout = timeout_.load();
+  formed->set_timeout(ours.timeout);
+  flight_log_.regroup(ours.global_ranks);
+  backend_options_->global_ranks_in_group.assign(ours.global_ranks.begin(),
+                                                 ours.global_ranks.end());
+  std::lock_guard lock(communicator_mutex_);
+  rank_ = ours.rank;
+  size_ = ours.num_ranks;
+  communicator_options_ = std::move(ours);
+  communicator_ = std::move(formed);
+  meeting_store_ = std::move(store);
+  return c10::make_intrusive<JointWork>(rank_, std::vector<WorkPtr>());
+}
+
+#endif
+
+#ifdef C10D_BACKEND_HAS_HOOKS
+
+void ProcessGroupDmlcomm::registerAbortHook(int64_t id, c10d::AbortHook hook) {
+  hooks_->add_abort(id, std::move(hook));
+}
+
+void ProcessGroupDmlcomm::registerCompletionHook(int64_t id, c10d::CompletionHook hook) {
+  hooks_->add_completion(id, [hook = std::move(hook)](uint64_t key) {
+    hook({.completionKey = key, .duration_ms = std::nullopt});
+  });
+}
+
+#endif
+
+void ProcessGroupDmlcomm::addEphemeralTimeout(const std::chrono::milliseconds& timeout) {
+  std::lock_guard lock(extensions_->mutex);
+  extensions_->active.push_back(std::make_shared<Extension>(timeout));
+  extensions_->total_ms += timeout.count();
+}
+
+// `work` is the first after each extension that has none yet.
+void ProcessGroupDmlcomm::expect_end_of_extensions(Work& work) {
+  std::vector<std::shared_ptr<Extension>> ending;
+  {
+    std::lock_guard lock(extensions_->mutex);
+    for (const auto& extension : extensions_->active) {
+      if (!std::exchange(extension->has_work, true)) ending.push_back(extension);
+    }
+  }
+  if (ending.empty()) return;
+  work.after_operations([extensions = extensions_, ending = std::move(ending)](bool) {
+    std::lock_guard lock(extensions->mutex);
+    for (const auto& extension : ending) {
+      std::erase(extensions->active, extension);
+      extensions->total_ms -= extension->timeout.count();
+    }
+  });
 }
 
 void ProcessGroupDmlcomm::startCoalescing() {
@@ -235,7 +438,11 @@ void ProcessGroupDmlcomm::startCoalescing() {
 ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::endCoalescing() {
   std::lock_guard lock(coalesced_mutex_);
   TORCH_CHECK(coalescing_.exchange(false), "dmlcomm: endCoalescing() without startCoalescing()");
-  return c10::make_intrusive<JointWork>(rank_, std::exchange(coalesced_, {}));
+  auto joint = c10::make_intrusive<JointWork>(rank_, std::exchange(coalesced_, {}));
+  if (hooks_->any()) [[unlikely]] {
+    joint->call_at_end(hooks_);
+  }
+  return joint;
 }
 
 c10::intrusive_ptr<Work> ProcessGroupDmlcomm::make_work(const Call& call, CallTensors tensors,
@@ -253,11 +460,17 @@ c10::intrusive_ptr<Work> ProcessGroupDmlcomm::make_work(const Call& call, CallTe
   auto work = c10::make_intrusive<Work>(rank_, call.type, is_profiled ? call.title : nullptr,
                                         profiled, communicator_, std::move(tensors));
   work->set_flight_entry(entry);
+  if (hooks_->any()) [[unlikely]] {
+    work->set_hooks(hooks_);
+  }
   return work;
 }
 
 ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::finish(const Call& call,
                                                          c10::intrusive_ptr<Work> work) {
+  if (extensions_->total_ms.load(std::memory_order_relaxed) != 0) [[unlikely]] {
+    expect_end_of_extensions(*work);
+  }
   // A caller that waits at once completes the Work itself.
   if (!call.options.inline_wait) {
     work->complete_entry_early();

@@ -11,13 +11,17 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "torch/flight_recorder.h"
+#include "torch/hooks.h"
 #include "torch/server_all_reduce.h"
 #include "torch/work.h"
 
@@ -35,6 +39,10 @@ class ProcessGroupDmlcomm final : public c10d::Backend {
       c10::intrusive_ptr<c10d::Store> store, engine::CommunicatorOptions options,
       std::shared_ptr<ServerAllReduce> servers = nullptr);
 
+  // Without ranks until reconfigure(): nobody is met, and operations fail.
+  static c10::intrusive_ptr<ProcessGroupDmlcomm> create_unformed(
+      c10::intrusive_ptr<c10d::Store> store, engine::CommunicatorOptions options);
+
   ProcessGroupDmlcomm(Communicator communicator, engine::CommunicatorOptions options,
                       std::shared_ptr<ServerAllReduce> servers,
                       c10::intrusive_ptr<c10d::Store> store);
@@ -43,14 +51,15 @@ class ProcessGroupDmlcomm final : public c10d::Backend {
   // Closes every living group of this process; the interpreter's exit calls it.
   static void close_all();
 
-  const Communicator& communicator() const { return communicator_; }
+  // From any thread. Throws AbortedError before the first reconfigure().
+  Communicator communicator() const;
 
   const std::string getBackendName() const override { return "dmlcomm"; }
   c10::intrusive_ptr<Options> getBackendOptions() override { return backend_options_; }
   bool supportsSplitting() const override { return true; }
   bool supportsCoalescing() const override { return true; }
   void setTimeout(std::chrono::milliseconds timeout) override;
-  uint64_t getSequenceNumberForGroup() override { return communicator_->sequence(); }
+  uint64_t getSequenceNumberForGroup() override { return communicator()->sequence(); }
   void setSequenceNumberForGroup() override {}
   c10d::ErrorType getError() override;
   void abort() override;
@@ -116,6 +125,29 @@ class ProcessGroupDmlcomm final : public c10d::Backend {
   // SHRINK_ABORT this group is aborted first.
   c10::intrusive_ptr<Backend> shrink(const std::vector<int64_t>& excluded, int flags,
                                      const c10::intrusive_ptr<Options>& options);
+
+  // Work that begins from now on gets so much more time, until the first of it has ended.
+  void addEphemeralTimeout(const std::chrono::milliseconds& timeout);
+
+  // Torch 2.15 and later: groups whose ranks change, and hooks.
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+  bool supportsReconfigure() const override { return true; }
+  // Names this group of this process. Constant.
+  c10d::ReconfigureHandle get_reconfigure_handle() const override { return handle_; }
+  // The group has these members from now on, who all call this with the same options, and meet at
+  // the store of the first one: a TCPStore, or one that all share. What is under way ends with
+  // AbortedError. Returns when all have met; while it runs, torch calls nothing else than abort()
+  // and shutdown().
+  WorkPtr reconfigure(const c10d::ReconfigureOptions& options) override;
+#endif
+#ifdef C10D_BACKEND_HAS_HOOKS
+  bool supportsAbortHooks() const override { return true; }
+  void registerAbortHook(int64_t id, c10d::AbortHook hook) override;
+  void unregisterAbortHook(int64_t id) override { hooks_->remove_abort(id); }
+  bool supportsCompletionHooks() const override { return true; }
+  void registerCompletionHook(int64_t id, c10d::CompletionHook hook) override;
+  void unregisterCompletionHook(int64_t id) override { hooks_->remove_completion(id); }
+#endif
 #pragma GCC diagnostic pop
 
  private:
@@ -146,12 +178,19 @@ class ProcessGroupDmlcomm final : public c10d::Backend {
                              int tag);
   int check_rank(int64_t rank, const char* operation, const char* name) const;
   engine::CommunicatorOptions options_of_part(const std::vector<int>& ranks) const;
+  engine::CommunicatorOptions options_with_strangers(int rank, int size) const;
+  Communicator communicator_or_null() const;
+  void expect_end_of_extensions(Work& work);
 
-  const Communicator communicator_;
-  const engine::CommunicatorOptions communicator_options_;
+  // Null before the first reconfigure(), which alone changes it, with communicator_mutex_. Threads
+  // that may run beside that take the mutex, too.
+  Communicator communicator_;
+  mutable std::mutex communicator_mutex_;
+  engine::CommunicatorOptions communicator_options_;  // changed by reconfigure()
   const c10::intrusive_ptr<Options> backend_options_;
   const std::shared_ptr<ServerAllReduce> servers_;  // null: all_reduce is the communicator's
-  const c10::intrusive_ptr<c10d::Store> store_;     // where the ranks have met
+  const c10::intrusive_ptr<c10d::Store> store_;     // that torch has given
+  c10::intrusive_ptr<c10d::Store> meeting_store_;   // of the last reconfigure(); else null
   FlightLog flight_log_;
   std::atomic<std::chrono::milliseconds> timeout_;  // of calls that name none
   const pid_t owner_;  // a forked child has no progress thread and must leave everything alone
@@ -160,6 +199,21 @@ class ProcessGroupDmlcomm final : public c10d::Backend {
   std::mutex coalesced_mutex_;
   std::vector<WorkPtr> coalesced_;  // guarded by coalesced_mutex_
   std::atomic<int> num_shrinks_{0};
+  const std::shared_ptr<Hooks> hooks_ = std::make_shared<Hooks>();
+  const std::string handle_;
+  std::set<int64_t> uuids_;  // of earlier reconfigurations
+
+  // Of addEphemeralTimeout(); shared with the Work that ends it.
+  struct Extension {
+    std::chrono::milliseconds timeout;
+    bool has_work = false;
+  };
+  struct Extensions {
+    std::atomic<int64_t> total_ms{0};
+    std::mutex mutex;
+    std::vector<std::shared_ptr<Extension>> active;  // guarded by mutex
+  };
+  const std::shared_ptr<Extensions> extensions_ = std::make_shared<Extensions>();
 };
 
 }  // namespace dmlcomm::adaptor

@@ -48,6 +48,16 @@ c10d::WorkResult work_result_of(const std::exception_ptr& error, const Status& s
   return error ? c10d::WorkResult::COMM_ERROR : c10d::WorkResult::SUCCESS;
 }
 
+// By which hooks know a Work; older torch has no hooks.
+template <typename AnyWork>
+uint64_t completion_key(const AnyWork& work) {
+  if constexpr (requires { work.getCompletionKey(); }) {
+    return work.getCompletionKey();
+  } else {
+    return 0;
+  }
+}
+
 }  // namespace
 
 Work::Work(int rank, c10d::OpType type, const char* profiling_title,
@@ -73,7 +83,7 @@ Work::~Work() {
 }
 
 bool Work::needs_completion() const {
-  return tensors_.needs_finish() || recordFunctionEndCallback_ != nullptr;
+  return tensors_.needs_finish() || recordFunctionEndCallback_ != nullptr || hooks_ != nullptr;
 }
 
 void Work::watch() {
@@ -110,11 +120,22 @@ const Status& Work::first_failure() const {
 
 void Work::complete_entry_early() {
   if (flight_entry_.is_empty()) return;
-  const FlightEntry entry = std::exchange(flight_entry_, FlightEntry());
-  auto num_left = std::make_shared<std::atomic<size_t>>(operations_.size());
+  after_operations([entry = std::exchange(flight_entry_, FlightEntry())](bool has_succeeded) {
+    if (has_succeeded) entry.complete();
+  });
+}
+
+void Work::after_operations(std::function<void(bool)> callback) {
+  struct Shared {
+    std::function<void(bool)> callback;
+    std::atomic<size_t> num_left;
+    std::atomic<bool> has_succeeded{true};
+  };
+  auto shared = std::make_shared<Shared>(std::move(callback), operations_.size());
   for (auto& operation : operations_) {
-    operation->on_done([num_left, entry](const Status& status) {
-      if (status.ok() && --*num_left == 0) entry.complete();
+    operation->on_done([shared](const Status& status) {
+      if (!status.ok()) shared->has_succeeded = false;
+      if (--shared->num_left == 0) shared->callback(shared->has_succeeded.load());
     });
   }
 }
@@ -130,7 +151,9 @@ void Work::complete() {
       completion_error_ = std::current_exception();
     }
   }
-  if (first_failure().ok() && !completion_error_) flight_entry_.complete();
+  const bool has_succeeded = first_failure().ok() && !completion_error_;
+  if (has_succeeded) flight_entry_.complete();
+  if (hooks_ != nullptr) hooks_->on_end(has_succeeded, completion_key(*this));
   end_profiler_range();
   c10::intrusive_ptr<c10::ivalue::Future> future;
   c10::intrusive_ptr<c10::ivalue::Future> result_future;
@@ -245,6 +268,13 @@ uint64_t Work::getSequencenumber() const {
 
 JointWork::JointWork(int rank, std::vector<c10::intrusive_ptr<c10d::Work>> parts)
     : c10d::Work(rank, c10d::OpType::COALESCED), parts_(std::move(parts)) {}
+
+void JointWork::call_at_end(std::shared_ptr<const Hooks> hooks) {
+  getFuture()->addCallback(
+      [hooks = std::move(hooks), key = completion_key(*this)](c10::ivalue::Future& future) {
+        hooks->on_end(!future.hasError(), key);
+      });
+}
 
 bool JointWork::isCompleted() {
   return std::all_of(parts_.begin(), parts_.end(),

@@ -16,12 +16,14 @@
 #include <atomic>
 #include <chrono>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <vector>
 
 #include "engine/communicator.h"
 #include "torch/flight_recorder.h"
+#include "torch/hooks.h"
 #include "torch/tensors.h"
 
 namespace dmlcomm::adaptor {
@@ -41,6 +43,13 @@ class Work final : public c10d::Work {
 
   // What torch's flight recorder shows of it: completed when the caller has waited.
   void set_flight_entry(FlightEntry entry) { flight_entry_ = entry; }
+
+  // They hear of its end, once. Before the Work is handed out.
+  void set_hooks(std::shared_ptr<const Hooks> hooks) { hooks_ = std::move(hooks); }
+
+  // Calls `callback` when the last operation ends, on the thread that ends it, and says whether all
+  // have succeeded. After the last add().
+  void after_operations(std::function<void(bool)> callback);
 
   // Completed already when the last operation ends, for callers that may be elsewhere meanwhile.
   // After the last add().
@@ -81,6 +90,8 @@ class Work final : public c10d::Work {
   const Communicator communicator_;
   c10::SmallVector<engine::OperationPtr, 1> operations_;
 
+  std::shared_ptr<const Hooks> hooks_;  // null: nobody asks
+
   FlightEntry flight_entry_;  // empty where the operations complete it
 
   // Touched by complete() only, after that constant.
@@ -101,6 +112,9 @@ class Work final : public c10d::Work {
 class JointWork final : public c10d::Work {
  public:
   JointWork(int rank, std::vector<c10::intrusive_ptr<c10d::Work>> parts);
+
+  // These hear of its end, as they hear of those of its parts.
+  void call_at_end(std::shared_ptr<const Hooks> hooks);
 
   bool isCompleted() override;
   bool isSuccess() const override;

@@ -114,7 +114,11 @@ def _create(
     taken: seats.Seat | None,
 ) -> Any:
     candidates, problem = _candidates()
-    network, choices = _agree(options, candidates, plan)
+    is_formed = not getattr(options, "enable_reconfigure", False)
+    if is_formed:
+        network, choices = _agree(options, candidates, plan)
+    else:
+        network, choices = _unformed(options, candidates, plan, servers)
     address_of = {rail.interface: rail.address for rail in candidates}
     try:
         return extension.create(
@@ -135,6 +139,7 @@ def _create(
             algorithm=algorithm,
             servers=servers,
             seat=taken.memory.fileno() if taken else -1,
+            is_formed=is_formed,
         )
     except dist.DistBackendError as error:
         raise error from problem
@@ -179,6 +184,23 @@ def _agree(options: Any, candidates: tuple[Rail, ...], plan: "_Plan") -> tuple[N
             f"ranks: make a plan for it"
         )
     return network, planned.choices
+
+
+def _unformed(
+    options: Any, candidates: tuple[Rail, ...], plan: "_Plan", servers: Any
+) -> tuple[NetworkMap, str]:
+    """Of a group whose ranks `reconfigure` will name: nobody says how their hosts are connected.
+
+    Raises CommError.
+    """
+    if servers is not None or plan.file is not None or plan.problem:
+        raise errors.CommError(
+            "unsupported: enable_reconfigure with a plan file (DMLCOMM_PLAN) or with all_reduce "
+            "through parameter servers, which are for ranks that are known; leave out one of them"
+        )
+    interfaces = tuple(rail.interface for rail in candidates)
+    num_ranks = options.group_size
+    return NetworkMap((), (), (interfaces,) * num_ranks, "its ranks are not known yet"), ""
 
 
 def _is_whole_job(options: Any) -> bool:
