@@ -192,6 +192,10 @@ Result<MappedArena> MappedArena::map(int fd, uint64_t address, uint64_t bytes) {
     return Status(StatusCode::protocol_error, "a shared arena has ", info.st_size,
                   " bytes, its owner says ", bytes);
   }
+  if (!has_sealed_size(fd)) {
+    return Status(StatusCode::protocol_error,
+                  "a shared arena could be cut while it is in use: its size is not sealed");
+  }
   std::byte* const base = map_aligned(fd, bytes);
   if (base == nullptr) {
     return errno_status(StatusCode::io_error, "mmap of a shared arena", errno);

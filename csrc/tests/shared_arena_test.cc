@@ -3,15 +3,19 @@
 #include "memory/shared_arena.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstring>
 #include <random>
 #include <vector>
 
+#include "base/unique_fd.h"
 #include "memory/huge_pages.h"
+#include "memory/seal.h"
 
 namespace dmlcomm::tests {
 namespace {
@@ -74,6 +78,21 @@ TEST_F(SharedArenaTest, AnArenaOfAnotherSizeIsRefused) {
       MappedArena::map(arena_->fd(), arena_->address(), arena_->bytes() - kHugePageBytes);
   ASSERT_FALSE(mapped.ok());
   EXPECT_NE(mapped.status().message().find("its owner says"), std::string::npos);
+}
+
+// Who reads memory whose end has moved is killed (SIGBUS).
+TEST_F(SharedArenaTest, NobodyCanCutIt) {
+  EXPECT_EQ(ftruncate(arena_->fd(), 0), -1);
+  EXPECT_EQ(errno, EPERM);
+}
+
+TEST_F(SharedArenaTest, WhatItsOwnerCouldCutIsNotMapped) {
+  const UniqueFd fd(memfd_create("not-sealed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_TRUE(fd.valid());
+  ASSERT_EQ(ftruncate(fd.get(), static_cast<off_t>(kHugePageBytes)), 0);
+  EXPECT_FALSE(MappedArena::map(fd.get(), kHugePageBytes, kHugePageBytes).ok());
+  ASSERT_TRUE(seal_size(fd.get()).ok());
+  EXPECT_TRUE(MappedArena::map(fd.get(), kHugePageBytes, kHugePageBytes).ok());
 }
 
 TEST_F(SharedArenaTest, MemoryThatIsFreedGoesBackToTheKernel) {
