@@ -16,7 +16,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 import dmlcomm
 from dmlcomm.backends import shrinking
-from helpers import eventually
 from helpers.ranks import Ranks, report, run_ranks
 
 shrinks = pytest.mark.skipif(
@@ -235,30 +234,6 @@ def fail_with_hooks(rank, n):
 def test_abort_hooks_are_called_before_an_error_is_told():
     with Ranks(fail_with_hooks, 2) as ranks:
         ranks.collect(only=[0])
-
-
-def record_by_completion_hooks(rank, n, path):
-    from torch._C._distributed_c10d import _dump_fr_trace_json
-
-    from dmlcomm import _c10d
-
-    _c10d.RECORDS_FLIGHTS = False  # so that torch's recorder asks for completion hooks
-    store = dist.FileStore(path, n)
-    dist.init_process_group("dmlcomm", store=store, rank=rank, world_size=n)
-    tensor = torch.ones(1000)
-    works = [dist.all_reduce(tensor, async_op=True) for _ in range(3)]
-
-    def entries():
-        for backend in ("dmlcomm", "", "custom", "gloo"):
-            found = json.loads(_dump_fr_trace_json(backend=backend)).get("entries", [])
-            if found:
-                return found
-        return []
-
-    eventually(
-        lambda: [entry["state"] for entry in entries()] == ["completed"] * 3, "3 completions"
-    )
-    assert all(work.is_completed() for work in works)
 
 
 def extend_timeouts(rank, n):

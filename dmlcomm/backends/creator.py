@@ -65,8 +65,9 @@ def create(options: Any, pg_options: Any = None) -> Any:
         try:
             seat = _seat(options, priority)
         except errors.PsRefusedError as error:
-            with contextlib.suppress(errors.CommError):  # so that the other ranks know, too
-                _agree(options, (), _Plan(problem=f"refused: {error}"))
+            if _is_formed(options):
+                with contextlib.suppress(errors.CommError):  # so that the other ranks know, too
+                    _agree(options, (), _Plan(problem=f"refused: {error}"))
             raise errors.CommError(f"refused: {error}") from error
         return _create(extension, options, algorithm, servers, plan, seat)
     except BaseException:
@@ -114,7 +115,7 @@ def _create(
     taken: seats.Seat | None,
 ) -> Any:
     candidates, problem = _candidates()
-    is_formed = not getattr(options, "enable_reconfigure", False)
+    is_formed = _is_formed(options)
     if is_formed:
         network, choices = _agree(options, candidates, plan)
     else:
@@ -184,6 +185,11 @@ def _agree(options: Any, candidates: tuple[Rail, ...], plan: "_Plan") -> tuple[N
             f"ranks: make a plan for it"
         )
     return network, planned.choices
+
+
+def _is_formed(options: Any) -> bool:
+    """Whether the ranks meet now, and not when `reconfigure` names them."""
+    return not getattr(options, "enable_reconfigure", False)
 
 
 def _unformed(
