@@ -12,6 +12,7 @@ from dmlcomm.lab.load import flows
 from dmlcomm.lab.routes import Hop, routing_table
 from dmlcomm.topology import graph as topology
 from dmlcomm.topology.graph import NodeKind
+from dmlcomm.topology.psnet import modules_of
 from dmlcomm.topology.shape import Shape, take_move
 from helpers.lab_check import exact_report
 
@@ -65,6 +66,34 @@ def test_workers_and_server_nics_of_a_tor_are_in_one_network():
     assert len(set(address.values())) == len(address)
 
 
+def test_modules_are_joined_by_a_switch_each_with_r_times_a_servers_rate():
+    graph = build("psnet:1,2,2,K=2+1,1,2,K=2+1,1,2,K=2", [RATE])
+    assert topology.hosts_of_role(graph, "server") == ["server0", "server1", "server2"]
+    assert [len(workers) for workers in workers_of(graph)] == [1, 1, 1, 0, 1, 0]
+    assert modules_of(graph) == [["tor1", "tor2"], ["tor3", "tor4"], ["tor5", "tor6"]]
+    joins = {
+        (link.a.node, link.b.node): link.shape.rate_bps
+        for link in topology.links(graph)
+        if "super" in link.b.node
+    }
+    above = {(f"tor{t}", f"super{(t + 1) // 2}"): 800_000_000 for t in range(1, 7)}
+    between = {(f"super{a}", f"super{b}"): 400_000_000 for a, b in ((1, 2), (1, 3), (2, 3))}
+    assert joins == above | between
+    assert topology.find_link(graph, "server2:eth1").a.address == "10.3.2.201/24"
+
+
+def test_a_server_answers_workers_of_another_module_by_the_nic_of_their_tors_number():
+    graph = build("psnet:1,2,2+1,2,2")
+    table = routing_table(graph)
+    assert table["server0"]["10.2.1.1/32"] == (Hop("10.1.1.254", "eth0"),)
+    assert table["server0"]["10.2.2.1/32"] == (Hop("10.1.2.254", "eth1"),)
+    assert table["worker0"]["10.2.2.201/32"] == (Hop("10.1.1.254", "eth0"),)
+    assert table["super1"]["10.2.2.201/32"] == (Hop("172.16.0.1", "module2"),)
+    moved(graph, "worker2", "tor4")
+    assert routing_table(graph)["server0"]["10.2.1.1/32"] == (Hop("10.1.2.254", "eth1"),)
+    assert routing_table(graph)["super2"]["10.2.1.1/32"] == (Hop("10.2.1.1", "port1"),)
+
+
 def test_links_of_servers_have_k_times_the_rate():
     graph = build("psnet:2,6,3,K=2.5", [RATE])
     rates = {
@@ -83,10 +112,13 @@ def test_links_of_servers_have_k_times_the_rate():
         ("psnet:2,6,0", "ToRs"),
         ("psnet:2,6,3@2,4", "3 numbers behind the @"),
         ("psnet:2,6,3@1,1,3", "sum 6"),
-        ("psnet:60,6,3", "from 1 to 54"),
+        ("psnet:60,6,3", "from 1 to 53"),
         ("psnet:1,500,2", "at most 200"),
         ("psnet:2,6,3,K=0", "K: more than 0"),
         ("psnet:2,6,3,K=1000", "K times the rate"),
+        ("psnet:2,6,3+2,6,2", "same R and K"),
+        ("psnet:2,6,3+2,6,3,K=2", "same R and K"),
+        ("psnet:1,1,1+1,1,1+1,1,1", "at most 2 with 1 ToRs each, not 3"),
     ],
 )
 def test_impossible_module_is_refused_with_its_reason(spec, reason):
@@ -138,6 +170,8 @@ def test_a_moved_link_keeps_address_and_shape():
     [
         ("psnet:2,6,3", "worker0:eth0", "tor4", "has tor1, tor2, tor3"),
         ("psnet:2,6,3", "worker0:eth0", "server0", "has tor1, tor2, tor3"),
+        ("psnet:1,2,2+1,2,2", "worker2:eth0", "tor2", "has tor3, tor4"),
+        ("psnet:1,2,2+1,2,2", "tor1:tor1up", "super2", "NIC of a worker"),
         ("psnet:2,6,3", "server0:eth0", "tor2", "NIC of a worker"),
         ("flat:2,1", "host0:eth0", "tor2", "NIC of a worker"),
         ("fattree:4@0,2,2,2", "worker0:eth0", "tor2", "NIC of a worker"),
@@ -181,7 +215,9 @@ def test_routes_avoid_a_nic_that_is_down():
     assert routing_table(graph)["server0"]["10.1.1.1/32"] == (Hop("10.1.2.202", "eth1"),)
 
 
-@pytest.mark.parametrize("spec", ["psnet:2,6,3", "psnet:2,6,3,K=2@1,1,4", "fattree:4@0,2,2,2"])
+@pytest.mark.parametrize(
+    "spec", ["psnet:2,6,3,K=2@1,1,4", "psnet:1,2,2+1,2,2", "fattree:4@0,2,2,2"]
+)
 def test_draw_writes_a_picture(spec, tmp_path):
     pytest.importorskip("matplotlib")
     draw(build(spec, [RATE]), tmp_path / "lab.png")

@@ -4,6 +4,7 @@ import contextlib
 import json
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -14,22 +15,26 @@ from dmlcomm.topology import graph as topology
 from dmlcomm.topology.builders import build
 from dmlcomm.topology.shape import Shape
 
-STEPS_BEFORE, STEPS = 5, 40
-
-# Pushes rank + 1 everywhere; the sum of all is exact.
-WORKER = f"""
-import os, sys
+# Pushes rank + 1, and prints when a step began; the sum of all is exact. The first element counts
+# ranks that have seen a file: when all have, they end.
+WORKER = """
+import os, sys, time
 import numpy as np
 from dmlcomm.ps import Client
 rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 weights = np.zeros(50_000, np.float32)
 with Client(sys.argv[1], worker=rank, timeout_s=60) as client:
     client.init("net", weights, rule="add", reduce="sum")
-    for step in range({STEPS}):
-        client.push_pull("net", np.full(weights.size, np.float32(rank + 1)), out=weights)
-        expected = (step + 1) * ranks * (ranks + 1) // 2
-        assert (weights == expected).all(), (step, weights[0], expected)
-        print("step", step, flush=True)
+    seen, expected = 0, 0
+    while seen < ranks:
+        before, begin = weights[0], time.monotonic()
+        gradient = np.full(weights.size, np.float32(rank + 1))
+        gradient[0] = os.path.exists(sys.argv[2])
+        client.push_pull("net", gradient, out=weights)
+        seen = weights[0] - before
+        expected += ranks * (ranks + 1) // 2
+        assert (weights[1:] == expected).all(), (weights[1], expected)
+        print(begin, flush=True)
 """
 
 
@@ -48,6 +53,8 @@ def workers_of(graph):
         ("psnet:2,6,3", {}),
         ("psnet:2,7,3@2,2,3", {}),
         ("psnet:1,5,2@5,0", {"worker3": "tor2", "worker4": "tor2"}),
+        # Workers stay in their module.
+        ("psnet:1,2,2@2,0+1,3,2@0,3", {"worker1": "tor2", "worker4": "tor3"}),
     ],
 )
 def test_as_few_workers_as_possible_move_to_an_even_deployment(spec, moves):
@@ -71,6 +78,19 @@ def test_paths_lead_to_the_nic_at_the_workers_tor():
         ("worker0", "server1"): ("eth0", addresses[0]),
         ("worker2", "server1"): ("eth0", addresses[2]),
     }
+
+
+def test_paths_to_another_module_lead_to_the_nic_at_the_tor_of_the_same_number():
+    graph = build("psnet:1,2,2+1,2,2", shapes())
+    assert paths(graph, ["worker1"], ["server0", "server1"]) == {
+        ("worker1", "server0"): ("eth0", "10.1.2.201"),
+        ("worker1", "server1"): ("eth0", "10.2.2.201"),
+    }
+
+
+def test_workers_whose_servers_are_in_another_module_are_spread_evenly():
+    graph = build("psnet:1,2,2@2,0+1,2,2", shapes())
+    assert plan(graph, workers_of(graph), ["server1"]) == {"worker1": "tor2"}
 
 
 def test_hosts_that_are_none_are_named():
@@ -97,10 +117,44 @@ def place(*arguments):
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
-def test_workers_move_in_the_papers_order_while_they_train(lab_is_possible, tmp_path):
+@contextlib.contextmanager
+def serving(lab):
+    """`dmlcomm ps serve` on all servers; gives their addresses."""
+    graph = lab.graph()
+    nodes = [graph.nodes[node] for node in topology.hosts_of_role(graph, "server")]
+    addresses = [node["management"].partition("/")[0] + ":7000" for node in nodes]
+    serve = [sys.executable, "-m", "dmlcomm", "ps", "serve", "--insecure"]
+    serve += ["--workers", str(len(workers_of(graph))), "--servers", ",".join(addresses)]
+    own = "--index $RANK --listen ${addresses[RANK]}"
+    command = ["bash", "-c", f"addresses=({' '.join(addresses)}); exec {' '.join(serve)} {own}"]
+    pipe = {"stdout": subprocess.PIPE, "text": True}
+    with lab.popen_run(command, "--on", "server*", **pipe) as process:
+        try:
+            for _ in nodes:
+                assert "listens" in process.stdout.readline()
+            yield ",".join(addresses)
+        finally:
+            process.terminate()
+
+
+def await_steps(job, ranks):
+    """Until each rank has made a step that began after this call."""
+    now = time.monotonic()
+    missing = set(range(ranks))
+    while missing:
+        line = job.stdout.readline()
+        assert line, f"the job has ended, without a step of {missing}"
+        rank, begin = line.strip("[").split("] ")
+        if float(begin) > now:
+            missing.discard(int(rank))
+
+
+def test_workers_of_two_modules_move_in_the_papers_order_while_they_train(
+    lab_is_possible, tmp_path
+):
     sockets = {name: tmp_path / name for name in ("circuits", "network", "topology")}
     with contextlib.ExitStack() as stack:
-        lab = stack.enter_context(Lab("psnet:1,3,2@3,0", rate="100mbit"))
+        lab = stack.enter_context(Lab("psnet:1,2,2@2,0+1,2,2@0,2", rate="100mbit"))
         named = ("--name", lab.name)
         ccc = stack.enter_context(controller("circuits", "--listen", sockets["circuits"], *named))
         cnc = stack.enter_context(controller("network", "--listen", sockets["network"], *named))
@@ -108,43 +162,39 @@ def test_workers_move_in_the_papers_order_while_they_train(lab_is_possible, tmp_
         tc = stack.enter_context(
             controller("topology", "--listen", sockets["topology"], *others, *named)
         )
-        before = {
-            worker: topology.ends_of(lab.graph(), worker) for worker in workers_of(lab.graph())
-        }
-        server = lab.graph().nodes["server0"]["management"].partition("/")[0] + ":7000"
-        serve = [sys.executable, "-m", "dmlcomm", "ps", "serve", "--insecure", "--workers", "3"]
-        serving = lab.popen_run(
-            [*serve, "--listen", server, "--servers", server],
-            *("--on", "server0"),
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        stack.callback(serving.wait)
-        stack.callback(serving.terminate)
-        assert "listens" in serving.stdout.readline()
-        command = [sys.executable, "-c", WORKER, server]
-        process = lab.popen_run(command, "--on", "worker*", stdout=subprocess.PIPE, text=True)
-        placed = None
-        for line in process.stdout:
-            step = line.split()[2]
-            if placed is None and int(step) == STEPS_BEFORE:
-                placed = place("--controller", sockets["topology"], "--size", "200kB")
-        assert process.wait() == 0
+        workers = workers_of(lab.graph())
+        before = {worker: topology.ends_of(lab.graph(), worker) for worker in workers}
+        addresses, end = stack.enter_context(serving(lab)), tmp_path / "end"
+        command = [sys.executable, "-c", WORKER, addresses, str(end)]
+        job = lab.popen_run(command, "--on", "worker*", stdout=subprocess.PIPE, text=True)
+        stack.callback(job.wait)
+        stack.callback(job.terminate)
+        await_steps(job, len(workers))
+        placed = place("--controller", sockets["topology"], "--size", "200kB")
         assert placed.returncode == 0, placed.stderr
-        assert json.loads(placed.stdout)["moves"] == {"worker2": "tor2"}
+        told = json.loads(placed.stdout)
+        assert (told["moves"], told["paths"]) == ({"worker1": "tor2", "worker3": "tor3"}, 8)
+        await_steps(job, len(workers))
+        end.touch()
+        job.stdout.read()
+        assert job.wait() == 0
         graph = lab.graph()
         assert {worker: topology.ends_of(graph, worker) for worker in before} == before
-        assert topology.find_link(graph, "worker2:eth0").b.node == "tor2"
+        assert topology.find_link(graph, "worker1:eth0").b.node == "tor2"
+        assert topology.find_link(graph, "worker3:eth0").b.node == "tor3"
         again = place("--controller", sockets["topology"])
         assert json.loads(again.stdout)["moves"] == {}
         nobody = place("--controller", sockets["topology"], "--worker", "worker9")
         assert (nobody.returncode, "worker9 is no worker" in nobody.stderr) == (1, True)
-        for process in (tc, ccc, cnc):
+        controllers = (tc, ccc, cnc)
+        for process in controllers:
             process.terminate()
         lines = [
             (float(line.split()[0]), line.split(": ", 1)[1][0])
-            for process in (tc, ccc, cnc)
+            for process in controllers
             for line in process.stdout
         ]
         numbers = [number for _, number in sorted(lines)]
         assert numbers[:8] == list("12345678")
+        assert [process.wait() for process in controllers] == [0, 0, 0]
+        assert list(tmp_path.iterdir()) == [end]  # no socket is left

@@ -228,6 +228,18 @@ def test_workers_of_a_psnet_move():
     assert result.makespan_s == pytest.approx(2.5, rel=1e-3)
 
 
+def test_workers_of_joined_modules_move_in_their_module():
+    job = {"op": "push_pull", "size": "1448kB", "hosts": [4, 5]}
+    network = {"topology": "psnet:1,2,2+1,2,2@2,0", "rate": f"{8 * 1514000}bit", "jobs": [job]}
+    # Two workers share a port of their module's server, and have one each of the other's.
+    assert play(network).makespan_s == pytest.approx(2, rel=1e-3)
+    moved = {"at": 0, "circuits": {"worker3": "tor4"}}
+    again = play(network | {"events": [moved]})
+    assert again.makespan_s == pytest.approx(2, rel=1e-3)
+    carried = {(link.nic.host, link.nic.rails[0]) for link in again.links if link.num_bytes}
+    assert carried == {(0, 0), (0, 1), (3, 0), (3, 1), (4, 0), (5, 0)}
+
+
 def test_the_seed_draws_the_jitter():
     scenario = on_two_hosts(ONE_SECOND | {"compute": 1, "jitter": 0.5, "steps": 4})
     times = [play(scenario, seed).makespan_s for seed in (1, 1, 2)]
@@ -411,7 +423,7 @@ SMALL = PUSH_PULL | {"hosts": [1, 2]}
             r'"hosts" of job 0: host 1 is none of 2, 3, 4, 5, 6, 7, the workers of psnet:2,6,3',
         ),
         ({"topology": "psnet:1,2,3+1,2,2"}, r"modules that are joined need the same R and K"),
-        ({"topology": "psnet:1,1,1+1,1,1+1,1,1"}, r"has 3 modules: with 1 ToRs each, up to 2"),
+        ({"topology": "psnet:1,1,1+1,1,1+1,1,1"}, r"modules: at most 2 with 1 ToRs each, not 3"),
         ({"topology": "psnet:1,2"}, r'"psnet:1,2" is not of the form psnet:P,W,R'),
         ({"resolution": "fine"}, r'"resolution" of the scenario: expected seconds'),
         ({"jobs": [SMALL | {"algorithm": "ring"}]}, r'a push_pull has a "tree" instead'),
@@ -421,7 +433,7 @@ SMALL = PUSH_PULL | {"hosts": [1, 2]}
         ({"events": 5}, r'"events" of the scenario: expected a list'),
         ({"jobs": [SMALL | {"answer": "pieces", "chunk": "1MB"}]}, r"pieces are the chunks"),
         ({"jobs": [ONE_SECOND | {"answer": "pieces"}]}, r'"answer" of job 0 is for a push_pull'),
-        ({"events": [{"at": 1, "circuits": {"host1": "tor1"}}]}, r"only a psnet of one module or"),
+        ({"events": [{"at": 1, "circuits": {"host1": "tor1"}}]}, r"only a psnet or a sip has some"),
         ({"events": [{"at": 1, "circuits": []}]}, r"event 0: expected what is moved where, as"),
         (
             {"events": [{"at": 1, "circuits": {"host1": "tor1"}, "rate": "1gbit"}]},

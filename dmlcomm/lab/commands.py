@@ -43,7 +43,7 @@ def up(
         typer.Argument(
             metavar="TOPOLOGY",
             help="flat:N,k (hosts, NICs), bcube:n,k, grid:AxBx..., fattree:p[,r=R][,hosts=H], "
-            "clos:PxExH,AxC[,r=RxS], psnet:P,W,R[,K=x][@i,j,...] "
+            "clos:PxExH,AxC[,r=RxS], psnet:P,W,R[,K=x][@i,j,...][+...] "
             "(servers, workers, NICs of a server), sip:PxTxN (pods, ToRs, servers)",
             show_default=False,
         ),

@@ -45,19 +45,20 @@ def draw(graph: nx.Graph, path: Path) -> None:
 
 def _rows(graph: nx.Graph) -> list[list[str]]:
     """From the bottom: BCube's levels alternate with hosts in the middle; trees stand on hosts;
-    PSNet's ToRs are between workers and servers."""
+    PSNet's ToRs are between workers and servers, SuperNode switches above."""
     hosts = topology.hosts(graph)
     routers = topology.nodes_of_kind(graph, NodeKind.ROUTER)
-    if routers:
+    workers = topology.hosts_of_role(graph, "worker")
+    if routers and not topology.nodes_of_kind(graph, NodeKind.SWITCH):
         tiers = [[r for r in routers if r.startswith(tier)] for tier in ("edge", "agg", "core")]
         return [hosts, *[tier for tier in tiers if tier]]
     switches = topology.nodes_of_kind(graph, NodeKind.SWITCH)
     levels: dict[int, list[str]] = {}
     for switch in switches:
         levels.setdefault(topology.links_of(graph, switch)[0].level, []).append(switch)
-    workers = topology.hosts_of_role(graph, "worker")
     if workers:
-        return [workers, switches, topology.hosts_of_role(graph, "server")]
+        rows = [workers, switches, topology.hosts_of_role(graph, "server"), routers]
+        return [row for row in rows if row]
     rows = [hosts]
     for level, row in sorted(levels.items()):
         rows = [*rows, row] if level % 2 == 0 else [row, *rows]

@@ -9,7 +9,9 @@ up and down with all equal paths.
 If links can be moved (see `psnet`), a network does not tell the place of a host: 10.1.1.3 may
 be at ToR 2 while the rest of 10.1.1.0/24 is at ToR 1. There every host has a route per address that
 its own networks would lead astray. No such route depends on what the kernel has learned before a
-move: its gateway is an address of an interface at the very switch that it leads to.
+move: its gateway is an address of an interface at the very switch that it leads to. Where hosts
+have several NICs, a server sends to a worker of another module by its NIC at the ToR that has the
+number of the worker's.
 """
 
 import ipaddress
@@ -65,11 +67,15 @@ def _table_by_address(graph: nx.Graph, forwarders: set[str]) -> dict[str, Table]
     neighbours, _ = _neighbours(graph)
     tables: dict[str, Table] = {node: {} for node in neighbours}
     attached = {node: [e for e in ends_of(graph, node) if e.address] for node in neighbours}
+    level = {(end.node, end.interface): link.level for link in links(graph) for end in link.ends}
     for target in hosts(graph):
         distance = _distances(neighbours, {target}, forwarders | {target})
         for end in attached[target]:
             for node in neighbours.keys() & distance.keys() - {target}:
-                hops = _hops_to(end, distance, node, neighbours[node])
+                nearer = _hops_to(end, distance, node, neighbours[node])
+                of_level = level[end.node, end.interface]
+                alike = [hop for hop in nearer if level[node, hop.interface] == of_level]
+                hops = tuple(alike) or nearer
                 # The kernel does this by itself: the neighbour is in the network of an interface.
                 near = [e for e in attached[node] if _network(e) == _network(end)]
                 if [Hop(end.ip, e.interface) for e in near] != list(hops):

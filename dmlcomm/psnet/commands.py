@@ -2,10 +2,13 @@
 
 import json
 import re
+import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,7 +16,12 @@ import typer
 from dmlcomm import _shell
 from dmlcomm.errors import LabError
 from dmlcomm.planning.sizes import parse_size
-from dmlcomm.psnet.controllers import CircuitController, NetworkController, TopologyController
+from dmlcomm.psnet.controllers import (
+    CircuitController,
+    NetworkController,
+    Routes,
+    TopologyController,
+)
 from dmlcomm.psnet.wire import Listener, Message, ask
 from dmlcomm.topology.shape import parse_delay_us
 
@@ -23,7 +31,8 @@ app = _shell.application(
 
 Name = Annotated[str, typer.Option("--name", "-n", help="Of the lab.")]
 Listen = Annotated[str, typer.Option(help="Path of the socket.", show_default=False)]
-ROUTE_TIMEOUT_S = 30
+# Circuits are dark for up to ten seconds, and each worker of a large lab is asked for its table.
+PLACE_TIMEOUT_S = 600.0
 
 
 @app.command()
@@ -35,8 +44,7 @@ def circuits(listen: Listen, name: Name = "lab") -> None:
 @app.command()
 def network(listen: Listen, name: Name = "lab") -> None:
     """Run the network controller: it computes paths, and compares them with the hosts' tables."""
-    routes = _routes(name)
-    _serve(listen, NetworkController(name, routes, _log("network controller")).answer)
+    _serve(listen, NetworkController(name, _routes_of(name), _log("network controller")).answer)
 
 
 @app.command("topology")
@@ -66,17 +74,21 @@ def place(
     server: Annotated[
         list[str] | None, typer.Option(help="A server of the job; default all of the lab.")
     ] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds until it gives up.")] = PLACE_TIMEOUT_S,
 ) -> None:
     """Be the scheduler: give a job to the topology controller, and wait until it may start."""
-    job = {"workers": worker or [], "servers": server or []}
+    job: Message = {"workers": worker or [], "servers": server or []}
     try:
-        told = ask(controller, job | {"model_bytes": parse_size(size)})
+        job["model_bytes"] = parse_size(size)
+        told = ask(controller, job, time.monotonic() + timeout)
     except (ValueError, LabError) as error:
         _shell.fail(error)
     print(json.dumps(told))
 
 
 def _serve(path: str, answer: Callable[[Message], Message]) -> None:
+    """Until SIGTERM or SIGINT, which take the socket away."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with Listener(path) as listener:
             print(f"dmlcomm psnet: listens at {path}", flush=True)
@@ -94,16 +106,28 @@ def _log(who: str) -> Callable[[str], None]:
     return say
 
 
-def _routes(lab: str) -> Callable[[str, str], str]:
-    def route(host: str, address: str) -> str:
-        command = [sys.executable, "-m", "dmlcomm", "lab", "exec", "--name", lab, host, "--"]
-        found = subprocess.run(
-            [*command, "ip", "-o", "route", "get", address],
-            capture_output=True,
-            text=True,
-            timeout=ROUTE_TIMEOUT_S,
-        )
-        match = re.search(r" dev (\S+)", found.stdout)
-        return match[1] if match else ""
+def _routes_of(lab: str) -> Routes:
+    """Asks all workers at once: each has a file with the questions for its kernel."""
 
-    return route
+    def routes(
+        addresses: Mapping[str, Sequence[str]], deadline_s: float
+    ) -> Mapping[tuple[str, str], str]:
+        with tempfile.TemporaryDirectory() as folder:
+            for worker, wanted in addresses.items():
+                questions = [f"route get {address}\n" for address in wanted]
+                Path(folder, worker).write_text("".join(questions))
+            command = [sys.executable, "-m", "dmlcomm", "lab", "run", "--name", lab]
+            command += ["--on", ",".join(addresses), "--"]
+            ask = f'ip -o -force -batch {folder}/$(hostname) | sed "s/^/$(hostname) /"'
+            command += ["bash", "-c", ask]
+            found = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                timeout=max(0.001, deadline_s - time.monotonic()),
+            )
+        # "[2] worker2 10.1.1.201 dev eth0 src ..."
+        lines = re.findall(r"^\[\d+\] (\S+) (\S+) .*?dev (\S+)", found.stdout, re.MULTILINE)
+        return {(worker, address): interface for worker, address, interface in lines}
+
+    return routes

@@ -1,8 +1,8 @@
 """The three controllers of a PSNet, and the order in which they work.
 
  1. The scheduler gives the topology controller (TC) a job: workers, servers, size of the model.
- 2. TC computes the circuit: workers spread over the ToRs, evenly, or as the rates of servers' NICs
-    at each ToR are; as few workers as possible move.
+ 2. TC computes the circuit: workers spread over the ToRs of their module, evenly, or as the rates
+    of servers' NICs at each ToR are; as few workers as possible move.
  3. TC sends it to the circuit controller (CCC).
  4. CCC moves the circuits: the circuit switch of the lab.
  5. CCC acknowledges.
@@ -18,7 +18,7 @@ Source: "PSNet" (JNCA 2020), section 3.3.
 
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import networkx as nx
 
@@ -27,25 +27,36 @@ from dmlcomm.lab.client import Client
 from dmlcomm.psnet.wire import Message, ask
 from dmlcomm.topology import graph as topology
 from dmlcomm.topology import psnet
-from dmlcomm.topology.graph import Link, NodeKind
+from dmlcomm.topology.graph import Link
 
 Log = Callable[[str], None]
-# Asks the kernel of a host which of its interfaces leads to an address.
-Route = Callable[[str, str], str]
+# Asks the kernels of workers, each for some addresses, until a moment of `time.monotonic`: by
+# worker and address, which interface leads there.
+Routes = Callable[[Mapping[str, Sequence[str]], float], Mapping[tuple[str, str], str]]
 
 
 def plan(graph: nx.Graph, workers: Sequence[str], servers: Sequence[str]) -> dict[str, str]:
-    """Which workers move to which ToR: the fewest, so that all are spread as `spread_by_rate` says.
+    """Which workers move to which ToR of their module: the fewest, so that those of each module are
+    spread as `spread_by_rate` says.
 
     Raises LabError for hosts that are none.
     """
     _check(graph, workers, psnet.WORKER)
     _check(graph, servers, psnet.SERVER)
-    tors = topology.nodes_of_kind(graph, NodeKind.SWITCH)
-    at = {worker: _link_of(graph, worker).b.node for worker in workers}
+    found: dict[str, str] = {}
+    for tors in psnet.modules_of(graph):
+        found |= _plan_module(graph, tors, workers, servers)
+    return found
+
+
+def _plan_module(
+    graph: nx.Graph, tors: list[str], everybody: Sequence[str], servers: Sequence[str]
+) -> dict[str, str]:
+    at = {worker: _link_of(graph, worker).b.node for worker in everybody}
+    workers = [worker for worker in everybody if at[worker] in tors]
     present = {tor: [worker for worker in workers if at[worker] == tor] for tor in tors}
     # ToRs that have most keep the one more that some get.
-    tors.sort(key=lambda tor: -len(present[tor]))
+    tors = sorted(tors, key=lambda tor: -len(present[tor]))
     wanted = dict(zip(tors, _spread(graph, tors, len(workers), servers), strict=True))
     leaving = [worker for tor in tors for worker in present[tor][wanted[tor] :]]
     places = [tor for tor in tors for _ in range(wanted[tor] - len(present[tor]))]
@@ -55,13 +66,12 @@ def plan(graph: nx.Graph, workers: Sequence[str], servers: Sequence[str]) -> dic
 def paths(
     graph: nx.Graph, workers: Sequence[str], servers: Sequence[str]
 ) -> dict[tuple[str, str], tuple[str, str]]:
-    """By worker and server: the worker's interface, and the server's address at the same ToR."""
+    """By worker and server: the worker's interface, and the server's address at the same ToR; in
+    another module, at the ToR that has its number there."""
     found = {}
     for worker, server in itertools.product(workers, servers):
         near = _link_of(graph, worker)
-        far = [link for link in topology.links_of(graph, server) if link.b.node == near.b.node]
-        if len(far) != 1:
-            raise LabError(f"{server} has no NIC at {near.b.node}, where {worker} is")
+        far = [link for link in topology.links_of(graph, server) if link.level == near.level]
         found[worker, server] = near.a.interface, far[0].a.ip
     return found
 
@@ -87,20 +97,25 @@ class CircuitController:
 class NetworkController:
     """CNC: knows the paths, and sees that hosts have them."""
 
-    def __init__(self, lab: str, route: Route, log: Log) -> None:
-        self._lab, self._route, self._log = lab, route, log
+    def __init__(self, lab: str, routes: Routes, log: Log) -> None:
+        self._lab, self._routes, self._log = lab, routes, log
 
     def answer(self, message: Message) -> Message:
+        deadline_s = time.monotonic() + float(message["timeout_s"])
         with Client(self._lab) as client:
             graph = client.graph()
         wanted = paths(graph, message["workers"], message["servers"])
+        addresses: dict[str, list[str]] = {}
+        for (worker, _), (_, address) in wanted.items():
+            addresses.setdefault(worker, []).append(address)
+        tables = self._routes(addresses, deadline_s)
         for (worker, server), (interface, address) in wanted.items():
-            if (found := self._route(worker, address)) != interface:
+            if (found := tables.get((worker, address))) != interface:
                 raise LabError(
                     f"{worker} reaches {server} ({address}) by {found or 'nothing'}, expected "
                     f"{interface}: is it reachable at all? See `dmlcomm lab status`"
                 )
-        self._log(f"7 {len(wanted)} paths of two links each are in the tables of the workers")
+        self._log(f"7 {len(wanted)} paths are in the tables of the workers")
         return {"paths": len(wanted)}
 
 
@@ -112,6 +127,7 @@ class TopologyController:
         self._circuits, self._network = circuits, network
 
     def answer(self, message: Message) -> Message:
+        deadline_s = time.monotonic() + float(message["timeout_s"])
         with Client(self._lab) as client:
             graph = client.graph()
         workers = message.get("workers") or topology.hosts_of_role(graph, psnet.WORKER)
@@ -121,9 +137,9 @@ class TopologyController:
         moves = plan(graph, workers, servers)
         self._log(f"2 circuit: {_shown(moves)}")
         self._log("3 asks the circuit controller")
-        moved = ask(self._circuits, {"moves": moves, "dark_s": self._dark_s})
+        moved = ask(self._circuits, {"moves": moves, "dark_s": self._dark_s}, deadline_s)
         self._log("6 tells the network controller")
-        routed = ask(self._network, {"workers": workers, "servers": servers})
+        routed = ask(self._network, {"workers": workers, "servers": servers}, deadline_s)
         self._log("8 the job may start")
         return {"moves": moves, **moved, **routed}
 
@@ -131,12 +147,14 @@ class TopologyController:
 def _spread(
     graph: nx.Graph, tors: Sequence[str], num_workers: int, servers: Sequence[str]
 ) -> tuple[int, ...]:
-    """Evenly where NICs of servers have no rates, or all have the same."""
+    """Evenly where NICs of servers have no rates, all have the same, or none is of this module."""
     rates: dict[str, list[float]] = {tor: [] for tor in tors}
     for server in servers:
         for link in topology.links_of(graph, server):
-            rates[link.b.node].append(float(link.shape.rate_bps or 0) if link.up else 0.0)
-    slowest = [min(rates[tor]) for tor in tors]
+            if link.b.node in rates:
+                rate_bps = float(link.shape.rate_bps or 0) if link.up else 0.0
+                rates[link.b.node].append(rate_bps)
+    slowest = [min(rates[tor], default=0.0) for tor in tors]
     is_limited = any(rate > 0 for rate in slowest)
     return psnet.spread_by_rate(num_workers, slowest if is_limited else [1.0] * len(tors))
 

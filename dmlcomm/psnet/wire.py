@@ -5,25 +5,32 @@ import json
 import os
 import socket
 import subprocess
+import time
 from collections.abc import Callable
 from typing import Any
 
 from dmlcomm.errors import LabError
 from dmlcomm.network import proxy_socket
 
-# Circuits may be dark for ten seconds, and several switches are asked one after the other.
-ANSWER_TIMEOUT_S = 60.0
+# What a request is one line of, and how long the line may take.
+REQUEST_TIMEOUT_S = 10.0
 MOST_BYTES = 1 << 20
 
 Message = dict[str, Any]
 
 
-def ask(path: str, message: Message) -> Message:
-    """The answer of the controller that listens at ``path``. Raises LabError."""
+def ask(path: str, message: Message, deadline_s: float) -> Message:
+    """The answer of the controller that listens at ``path``. Raises LabError.
+
+    Args:
+        deadline_s: by `time.monotonic`. The controller is told how much time it has.
+    """
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(ANSWER_TIMEOUT_S)
+            left_s = max(0.001, deadline_s - time.monotonic())
+            connection.settimeout(left_s)
             connection.connect(path)
+            message = message | {"timeout_s": left_s}
             answer = proxy_socket.exchange(connection, message, most_bytes=MOST_BYTES)
     except OSError as error:
         raise LabError(f"no controller answers at {path}: {error.strerror or error}") from error
@@ -64,7 +71,7 @@ class Listener:
         while True:
             connection, _ = self._socket.accept()
             with connection, contextlib.suppress(OSError):
-                connection.settimeout(ANSWER_TIMEOUT_S)
+                connection.settimeout(REQUEST_TIMEOUT_S)
                 try:
                     told = answer(proxy_socket.read_message(connection, MOST_BYTES))
                 except (LabError, subprocess.TimeoutExpired) as error:

@@ -1,24 +1,22 @@
 """Modules of PSNet: who is at which ToR, and what joins modules.
 
-``psnet:P,W,R[,K=x][@i,j,...]`` is a module as the lab has it: servers with R NICs, one at each ToR,
-then workers, each at one ToR. ``psnet:A+B+...`` joins modules: each pair by a trunk, through their
-SuperNode switches, with R times the rate of a server's NIC each way. Numbers of hosts count module
-by module.
+The graph is the lab's: see `dmlcomm.topology.psnet`. A worker and a server of its module meet at
+the worker's ToR. A worker reaches a server of another module at the NIC that its number says, as
+`dmlcomm.ps.pairing` chooses it; the server answers by its NIC at the ToR that has the number of the
+worker's.
 
 Source: "PSNet" (JNCA 2020), sections 3.1 and 4.1.
 """
 
-import itertools
+import re
 from collections.abc import Mapping, Sequence
 
 import networkx as nx
 
-from dmlcomm.errors import LabError
 from dmlcomm.simulate.trunks import Trunk
 from dmlcomm.topology import graph as topology
-from dmlcomm.topology.builders import build
-from dmlcomm.topology.psnet import SERVER
-from dmlcomm.topology.shape import Shape
+from dmlcomm.topology.graph import NodeKind
+from dmlcomm.topology.psnet import SERVER, modules_of
 
 PREFIX = "psnet:"
 
@@ -27,73 +25,56 @@ class Psnet:
     """Hosts and trunks of joined modules.
 
     Attributes:
+        graph: a copy of what it was made of, in which circuits move.
         servers, workers: numbers of hosts.
         nics: by host, the rates of its NICs in bits per second of whole frames.
         trunks: between modules, each way.
-
-    Raises:
-        LabError: the text is no PSNet, or its modules do not fit each other.
     """
 
-    def __init__(self, text: str, rate_bps: float) -> None:
-        self.text = text
-        self.servers: list[int] = []
-        self.workers: list[int] = []
+    def __init__(self, graph: nx.Graph) -> None:
+        self.graph = graph.copy()
         self.nics: list[list[float]] = []
-        self.trunks: list[Trunk] = []
-        self._graphs: list[nx.Graph] = []
         self._module_of: list[int] = []
         self._tor_of: list[int | None] = []  # None for servers, which are at all
-        joins = []
-        for module, part in enumerate(text.removeprefix(PREFIX).split("+")):
-            graph = build(PREFIX + part, [Shape(round(rate_bps))])
-            self._graphs.append(graph)
-            servers = set(topology.hosts_of_role(graph, SERVER))
-            for host in topology.hosts(graph):
-                links = topology.links_of(graph, host)
-                self.nics.append([float(link.shape.rate_bps or 0) for link in links])
-                self._module_of.append(module)
-                is_server = host in servers
-                (self.servers if is_server else self.workers).append(len(self.nics) - 1)
-                self._tor_of.append(None if is_server else links[0].level)
-            first = self._module_of.index(module)
-            joins.append((len(self.nics[first]), self.nics[first][0]))
-        if len(set(joins)) > 1:
-            raise LabError(f"{text}: modules that are joined need the same R and K")
-        tors, of_server = joins[0]
-        if len(joins) > tors + 1:
-            raise LabError(
-                f"{text} has {len(joins)} modules: with {tors} ToRs each, up to {tors + 1} are "
-                "all neighbours"
-            )
-        for a, b in itertools.permutations(range(len(joins)), 2):
-            self.trunks.append(Trunk(f"module {a} to {b}", tors * of_server))
+        module_of = {tor: number for number, tors in enumerate(modules_of(graph)) for tor in tors}
+        servers = set(topology.hosts_of_role(graph, SERVER))
+        hosts = topology.hosts(graph)
+        for host in hosts:
+            links = topology.links_of(graph, host)
+            self.nics.append([float(link.shape.rate_bps or 0) for link in links])
+            self._module_of.append(module_of[links[0].b.node])
+            self._tor_of.append(None if host in servers else links[0].level)
+        self.servers = [number for number, host in enumerate(hosts) if host in servers]
+        self.workers = [number for number, host in enumerate(hosts) if host not in servers]
+        self.trunks = [trunk for link in topology.links(graph) for trunk in _trunks_of(graph, link)]
         self._number = {trunk.name: number for number, trunk in enumerate(self.trunks)}
 
     @property
-    def graph(self) -> nx.Graph | None:
-        """As the lab has it; None for several modules."""
-        return self._graphs[0] if len(self._graphs) == 1 else None
+    def text(self) -> str:
+        """That names it."""
+        return str(self.graph.graph["spec"])
 
     def move(self, moves: Mapping[str, str]) -> None:
-        """Brings workers of a single module to other ToRs: {"worker3": "tor1"}. Raises LabError."""
-        graph = self._graphs[0]
+        """Brings workers to other ToRs of their module: {"worker3": "tor1"}. Raises LabError."""
         for place, target in moves.items():
-            link = topology.move_link(graph, topology.find_circuit(graph, place), target)
-            self._tor_of[topology.hosts(graph).index(link.a.node)] = link.level
+            link = topology.find_circuit(self.graph, place)
+            link = topology.move_link(self.graph, link, target)
+            self._tor_of[topology.hosts(self.graph).index(link.a.node)] = link.level
 
     def way(self, sender: int, receiver: int) -> tuple[int, list[int], int]:
         """The NIC that a message leaves by, the trunks that it passes, the NIC that it arrives at.
         One of the hosts is a server, the other a worker.
         """
         modules = self._module_of[sender], self._module_of[receiver]
-        tors = [self._tor_of[sender], self._tor_of[receiver]]
+        is_push = self._tor_of[receiver] is None
+        level = self._tor_of[sender] if is_push else self._tor_of[receiver]
+        assert level is not None
         trunks = []
         if modules[0] != modules[1]:
             trunks = [self._number[f"module {modules[0]} to {modules[1]}"]]
-        level = tors[0] if tors[0] is not None else tors[1]
-        assert level is not None
-        return (0 if tors[0] is not None else level), trunks, (0 if tors[1] is not None else level)
+            if is_push:
+                level = self.workers.index(sender) % len(self.nics[receiver])
+        return (0, trunks, level) if is_push else (level, trunks, 0)
 
     def rack_of(self, host: int) -> int:
         """Of a worker, a number of its ToR."""
@@ -101,3 +82,12 @@ class Psnet:
             zip(self._module_of, self._tor_of, strict=True)
         )
         return same.index(same[host])
+
+
+def _trunks_of(graph: nx.Graph, link: topology.Link) -> list[Trunk]:
+    """Of a link between modules, whose switches are the routers."""
+    if any(graph.nodes[end.node]["kind"] != NodeKind.ROUTER for end in link.ends):
+        return []
+    a, b = (int(re.sub(r"\D", "", end.node)) - 1 for end in link.ends)
+    rate_bps = float(link.shape.rate_bps or 0)
+    return [Trunk(f"module {a} to {b}", rate_bps), Trunk(f"module {b} to {a}", rate_bps)]

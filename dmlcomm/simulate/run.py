@@ -11,6 +11,7 @@ from dmlcomm.sim import Outcome, Simulation
 from dmlcomm.simulate import push_pull
 from dmlcomm.simulate.fabric import Fabric, Nic
 from dmlcomm.simulate.fields import ScenarioError
+from dmlcomm.simulate.psnet import Psnet
 from dmlcomm.simulate.scenario import Job, Move, RateChange, Scenario
 from dmlcomm.simulate.sip import PREFIX, Sip
 from dmlcomm.simulate.trunks import Trunks
@@ -91,7 +92,8 @@ class Player:
         if tree is not None:
             is_sip = tree.graph["spec"].startswith(PREFIX)
             trunks = Sip(tree) if is_sip else Trunks(tree, scenario.ecmp, seed)
-        self._fabric = Fabric(scenario.network, trunks, scenario.psnet)
+        psnet = None if scenario.psnet is None else Psnet(scenario.psnet.graph)
+        self._fabric = Fabric(scenario.network, trunks, psnet)
         self._simulation = Simulation(self._fabric.capacities)
         self._lanes: dict[tuple[str, int, int, int], int] = {}
         self._ways: dict[tuple[int, ...], Callable[[], list[int]]] = {}

@@ -15,6 +15,8 @@ from dmlcomm.simulate import push_pull, trunks
 from dmlcomm.simulate.fields import Fields, ScenarioError, check_number, load_yaml
 from dmlcomm.simulate.psnet import PREFIX, Psnet
 from dmlcomm.topology import graph as topology
+from dmlcomm.topology.builders import build
+from dmlcomm.topology.shape import Shape
 from dmlcomm.units import parse_rate
 
 NETWORK_KEYS = ("topology", "rate", "ranks_per_host", "mtu", "ecmp", "resolution")
@@ -150,14 +152,14 @@ def _network(fields: Fields) -> tuple[PlannedNetwork, nx.Graph | None, Psnet | N
         if "," in rates or not rates:
             raise ScenarioError(f'{text} needs one "rate", that of its hosts, not "{rates}"')
         try:
-            if text.startswith(PREFIX):
-                psnet = Psnet(text, parse_rate(rates))
-                text = f"flat:{len(psnet.nics)},1"
-            else:
-                tree = trunks.build_tree(text, parse_rate(rates))
-                text = f"flat:{len(topology.hosts(tree))},1"
+            graph = build(text, [Shape(parse_rate(rates))])
         except (LabError, ValueError) as error:
             raise ScenarioError(str(error)) from error
+        if text.startswith(PREFIX):
+            psnet = Psnet(graph)
+        else:
+            tree = graph
+        text = f"flat:{len(topology.hosts(graph))},1"
     network = networks.parse(
         text,
         rates,
@@ -331,7 +333,7 @@ def _move(fields: Fields) -> Move:
 def _dark_nics(move: Move, where: str, graph: nx.Graph | None) -> list[RateChange]:
     """Of the hosts that are moved. Raises ScenarioError for circuits that there are not."""
     if graph is None:
-        raise ScenarioError(f'"circuits" of {where}: only a psnet of one module or a sip has some')
+        raise ScenarioError(f'"circuits" of {where}: only a psnet or a sip has some')
     hosts = topology.hosts(graph)
     found = []
     for place, target in move.circuits.items():

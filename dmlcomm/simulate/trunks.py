@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import networkx as nx
 
 from dmlcomm.topology import graph as topology
-from dmlcomm.topology.builders import LEVEL_OF_CORE, build
+from dmlcomm.topology.builders import LEVEL_OF_CORE
 from dmlcomm.topology.graph import NodeKind
-from dmlcomm.topology.shape import Shape
 
 SEVERAL_WAYS = ("fattree:", "clos:")
 TREES = (*SEVERAL_WAYS, "sip:")
@@ -38,11 +37,6 @@ class Trunk:
 def is_tree(text: str) -> bool:
     """Whether a topology has links between switches."""
     return text.startswith(TREES)
-
-
-def build_tree(text: str, rate_bps: float) -> nx.Graph:
-    """The graph that the lab has, too. Raises LabError for a text that is none."""
-    return build(text, [Shape(round(rate_bps))])
 
 
 class Trunks:

@@ -12,7 +12,7 @@ text                         topology
 ``clos:PxExH,AxC[,r=RxS]``   P pods of E edge switches with H hosts each and A aggregation switches,
                              A C core switches, all routed; hosts of an edge share H/R of a host's
                              rate upwards, those of a pod E H/(R S)
-``psnet:P,W,R[,K=x][@i,j,...]``  a module of PSNet, see `psnet`
+``psnet:P,W,R[,K=x][@i,j,...]``  a module of PSNet, or several, joined by +, see `psnet`
 ``sip:PxTxN``                a tree in which circuits can be moved, see `sip`
 ============================ ======================================================================
 
@@ -27,9 +27,8 @@ of level l connects the hosts that differ in digit l only. Source of the fat tre
 SIGCOMM 2008.
 """
 
-import ipaddress
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import networkx as nx
@@ -39,9 +38,11 @@ from dmlcomm.errors import LabError
 from dmlcomm.topology import psnet, sip
 from dmlcomm.topology.graph import (
     MAX_HOSTS,
+    ROUTER_LINKS,
     End,
     add_host,
     add_link,
+    add_routed_link,
     add_router,
     add_switch,
     matched,
@@ -57,7 +58,6 @@ MAX_SWITCHES = 256
 MAX_LEVELS = 100
 
 LEVEL_OF_EDGE, LEVEL_OF_AGGREGATION, LEVEL_OF_CORE = 0, 1, 2
-ROUTER_LINKS = ipaddress.IPv4Network("172.16.0.0/12")
 
 
 def build(spec: str, shapes: Sequence[Shape] = (Shape(),)) -> nx.Graph:
@@ -218,7 +218,9 @@ def _tree(spec: str, sizes: _Tree, roles: Sequence[str], shapes: Sequence[Shape]
             for port in range(sizes.cores):
                 core_end = (f"core{index * sizes.cores + port}", f"port{pod}")
                 agg_end = (f"agg{pod}.{index}", f"port{sizes.edges + port}")
-                _route(graph, agg_end, core_end, networks, LEVEL_OF_CORE, shapes[LEVEL_OF_CORE])
+                add_routed_link(
+                    graph, agg_end, core_end, networks, LEVEL_OF_CORE, shapes[LEVEL_OF_CORE]
+                )
         for index in range(sizes.edges):
             network = f"10.{pod}.{index}"
             edge = add_router(graph, f"edge{pod}.{index}", prefix=f"{network}.0/24")
@@ -228,7 +230,9 @@ def _tree(spec: str, sizes: _Tree, roles: Sequence[str], shapes: Sequence[Shape]
                 add_link(graph, a, b, LEVEL_OF_EDGE, shapes[LEVEL_OF_EDGE])
             for port in range(sizes.aggregations):
                 ends = (edge, f"port{sizes.hosts + port}"), (f"agg{pod}.{port}", f"port{index}")
-                _route(graph, *ends, networks, LEVEL_OF_AGGREGATION, shapes[LEVEL_OF_AGGREGATION])
+                add_routed_link(
+                    graph, *ends, networks, LEVEL_OF_AGGREGATION, shapes[LEVEL_OF_AGGREGATION]
+                )
     return graph
 
 
@@ -238,20 +242,6 @@ def _plug(
     """NIC `level` of a host into a port of a switch."""
     a = End(f"host{host}", f"eth{level}", f"10.{level}.{index}.{port + 1}/24")
     add_link(graph, a, End(switch, f"port{port}", None), level, shape)
-
-
-def _route(
-    graph: nx.Graph,
-    below: tuple[str, str],
-    above: tuple[str, str],
-    networks: Iterator[ipaddress.IPv4Network],
-    level: int,
-    shape: Shape,
-) -> None:
-    """A link between two routed switches, in the next network of two addresses."""
-    network = next(networks)
-    ends = [End(*end, f"{network[i]}/31") for i, end in enumerate((below, above))]
-    add_link(graph, ends[0], ends[1], level, shape)
 
 
 def _by_level(spec: str, shapes: Sequence[Shape], levels: int) -> list[Shape]:

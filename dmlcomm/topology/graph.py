@@ -22,6 +22,7 @@ import enum
 import ipaddress
 import itertools
 import re
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -32,6 +33,8 @@ from dmlcomm.topology.shape import Shape
 
 MANAGEMENT_INTERFACE = "mgmt0"
 MANAGEMENT_NETWORK = ipaddress.ip_network("10.255.0.0/16")
+# Links between routers count through it in networks of two.
+ROUTER_LINKS = ipaddress.IPv4Network("172.16.0.0/12")
 
 # A network namespace, a few interfaces and a process each: beyond this, one machine is no lab.
 MAX_HOSTS = 1024
@@ -147,6 +150,20 @@ def add_link(
         addresses={end.node: end.address for end in (a, b) if end.address},
         **asdict(shape),
     )
+
+
+def add_routed_link(
+    graph: nx.Graph,
+    a: tuple[str, str],
+    b: tuple[str, str],
+    networks: Iterator[ipaddress.IPv4Network],
+    level: int,
+    shape: Shape,
+) -> None:
+    """Connects interfaces of two routers, in the next network of two addresses."""
+    network = next(networks)
+    ends = [End(*end, f"{network[i]}/31") for i, end in enumerate((a, b))]
+    add_link(graph, ends[0], ends[1], level, shape)
 
 
 def hosts(graph: nx.Graph) -> list[str]:
