@@ -13,7 +13,8 @@ import pytest
 from dmlcomm import _core
 from dmlcomm.planning import network as networks
 from dmlcomm.planning.network import PlanError
-from dmlcomm.simulate import picture
+from dmlcomm.ps import tree as proxies
+from dmlcomm.simulate import picture, push_pull
 from dmlcomm.simulate.fields import ScenarioError
 from dmlcomm.simulate.push_pull import STREAM
 from dmlcomm.simulate.run import Player
@@ -331,10 +332,20 @@ def test_one_message_leaves_a_rack():
         assert carried["up from pod 0"] == 2 * messages * 1448e3
 
 
+@pytest.mark.parametrize("num_workers", [1, 2, 5, 15])
+def test_binary_trees_of_pieces_are_those_of_proxies(num_workers):
+    for first in (0, 2 % num_workers):
+        order = [(first + i) % num_workers for i in range(num_workers)]
+        above = push_pull.parents("binary", order, [0] * num_workers, "pieces")
+        of_proxies = proxies.parents("binary", [""] * num_workers, first)
+        assert [proxies.ROOT if one is None else one for one in above] == of_proxies
+
+
 @pytest.mark.parametrize(
     ("tree", "whole", "pieces"),
-    # Three messages come to one port, two, or one. With pieces weights come while others push.
-    [("direct", 60, 30.5), ("binary", 40, 20.7), ("chain", 20, 20.7)],
+    # Three messages come to one port, two, or one. With pieces weights come while others push, and
+    # two workers are below the third, as in trees of proxies: that one gets three messages.
+    [("direct", 60, 30.5), ("binary", 40, 30.8), ("chain", 20, 20.7)],
 )
 def test_servers_answer_when_they_have_all_or_piece_by_piece(tree, whole, pieces):
     job = {"op": "push_pull", "size": "14480kB", "servers": [0], "hosts": [1, 2, 3], "tree": tree}
@@ -363,7 +374,11 @@ def test_the_example_shows_what_trees_save():
     scenario = load(str(ROOT / "examples" / "simulate_mlnet.yaml"))
     (job,) = scenario.jobs
     times = {}
-    for tree, num_chunks in (("direct", 1), ("binary", STREAM), ("rack", STREAM)):
+    for tree, num_chunks in (
+        ("direct", 1),
+        ("binary", STREAM),
+        ("rack", STREAM),
+    ):
         jobs = (dataclasses.replace(job, tree=tree, num_chunks=num_chunks),)
         times[tree] = Player(dataclasses.replace(scenario, jobs=jobs), 0).run().makespan_s
     # With 1:4 over-subscription, RACK is best and both beat the direct way, as in the paper.

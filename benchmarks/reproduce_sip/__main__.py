@@ -137,6 +137,7 @@ EXPERIMENTS = {
     "throughputs": Experiment(throughputs, _table_of_throughputs),
     "plans": Experiment(plans, _table_of_plans),
     "testbed": Experiment(testbed.testbed, testbed.table),
+    "plain": Experiment(testbed.plain, testbed.table),
 }
 
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from benchmarks.lab_run import from_line
 from benchmarks.simulated import Record
 from dmlcomm.lab import Lab
+from dmlcomm.topology import graph as topology
 
 TOPOLOGY, RATE, RATE_BPS = "sip:2x2x4", "100mbit", 100e6
 GRADIENT_BYTES = 2_000_000
@@ -72,6 +73,15 @@ def testbed() -> Iterator[Record]:
                 yield {"others": others, "kind": kind, "case": case.name} | found
 
 
+def plain() -> Iterator[Record]:
+    """Case 2 of the parameter server, and the same traffic by plain TCP."""
+    for others, rate in BACKGROUNDS.items():
+        for kind in ("ps", "tcp"):
+            yield {"others": others, "kind": kind, "case": CASES[1].name} | _measure(
+                kind, CASES[1], rate
+            )
+
+
 def _measure(kind: str, case: Case, others_rate: str | None) -> Record:
     with Lab(TOPOLOGY, rate=RATE) as lab:
         if others_rate is not None:
@@ -79,7 +89,7 @@ def _measure(kind: str, case: Case, others_rate: str | None) -> Record:
                 lab.set(f"host{host}:eth0", f"out={others_rate}")
         if case.first:
             lab.circuit(case.first)
-        with _background(lab), _server(lab) if kind == "ps" else contextlib.nullcontext(""):
+        with _background(lab), _server(lab, kind):
             steps, wrong = _train(lab, kind, case.then)
     before = statistics.median(steps[1:STEPS])
     after = statistics.median(steps[STEPS + UNSETTLED :])
@@ -88,7 +98,7 @@ def _measure(kind: str, case: Case, others_rate: str | None) -> Record:
         "before_s": before,
         "after_s": after,
         "ratio": before / after,
-        "paper": case.paper[kind],
+        "paper": case.paper["ring" if kind == "ring" else "ps"],
         "longest_moved_s": max(moved),
         "dark_s": DARK_S,
         "wrong": wrong,
@@ -101,7 +111,8 @@ def _train(lab: Lab, kind: str, moves: Moves) -> tuple[list[float], int]:
     compute_s = exchanged * GRADIENT_BYTES * 8 / RATE_BPS
     num_steps = 2 * STEPS + UNSETTLED
     command = [sys.executable, "-m", "benchmarks.reproduce_sip.testbed_rank", kind]
-    command += [_address(lab), str(GRADIENT_BYTES), str(compute_s), str(num_steps)]
+    server = topology.ends_of(lab.graph(), SERVER_HOST)[0].ip if kind == "tcp" else _address(lab)
+    command += [server, str(GRADIENT_BYTES), str(compute_s), str(num_steps)]
     hosts = RING_HOSTS if kind == "ring" else WORKER_HOSTS
     seconds, wrong, options = [0.0] * num_steps, 0, {"stdout": subprocess.PIPE, "text": True}
     arguments = ("--on", hosts, "-e", "DMLCOMM_ALGORITHM=all_reduce=ring")
@@ -134,12 +145,20 @@ def _background(lab: Lab) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _server(lab: Lab) -> Iterator[None]:
+def _server(lab: Lab, kind: str) -> Iterator[None]:
+    if kind == "ring":
+        yield
+        return
     address = _address(lab)
     command = [sys.executable, "-m", "dmlcomm", "ps", "serve", "--servers", address]
     command += ["--listen", address, "--workers", "2", "--insecure", "--log-level", "warning"]
-    process = lab.popen(SERVER_HOST, command, stdout=subprocess.DEVNULL)
+    if kind == "tcp":
+        command = [sys.executable, "-m", "benchmarks.reproduce_sip.plain_tcp", str(GRADIENT_BYTES)]
+    process = lab.popen(SERVER_HOST, command, stdout=subprocess.PIPE, text=True)
     try:
+        assert process.stdout is not None
+        if not process.stdout.readline():
+            raise SystemExit(f"{command[2]} has ended: see the output above")
         yield
     finally:
         process.terminate()

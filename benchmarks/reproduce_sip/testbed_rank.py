@@ -1,23 +1,30 @@
 """One rank of a training job of the testbed: testbed_rank.py KIND SERVER BYTES COMPUTE_S STEPS
 
-KIND is "ring", or "ps" with the address of the parameter server. A step computes, which is a wait,
+KIND is "ring", "ps" with the address of the parameter server, or "tcp" with that of a host where
+`plain_tcp` runs. A step computes, which is a wait,
 and exchanges a gradient of so many bytes. Prints the seconds of each step as JSON, and at the end
 how many elements are wrong.
 """
 
 import json
 import os
+import socket
 import sys
 import time
 from collections.abc import Callable
 
 import numpy as np
 
+from benchmarks.reproduce_sip import plain_tcp
+
 TIMEOUT_S = 300
 
 
-def ring(num_elements: int) -> tuple[Callable[[int], None], Callable[[int], int]]:
-    """A step, and what is wrong after so many."""
+# A step, and how many elements are wrong after so many.
+Work = tuple[Callable[[int], None], Callable[[int], int]]
+
+
+def ring(num_elements: int) -> Work:
     import torch
     import torch.distributed as dist
 
@@ -34,9 +41,7 @@ def ring(num_elements: int) -> tuple[Callable[[int], None], Callable[[int], int]
     return step, lambda _: int(wrong)
 
 
-def parameter_server(
-    server: str, num_elements: int
-) -> tuple[Callable[[int], None], Callable[[int], int]]:
+def parameter_server(server: str, num_elements: int) -> Work:
     """Asynchronous: a pull waits for no other worker."""
     from dmlcomm.ps import Client
 
@@ -61,12 +66,22 @@ def parameter_server(
     return step, count_wrong
 
 
+def plain(server: str, num_bytes: int) -> Work:
+    """The same bytes over one connection, without anything on top."""
+    connection = socket.create_connection((server, plain_tcp.PORT), TIMEOUT_S)
+    memory = memoryview(bytearray(num_bytes))
+    return lambda _: plain_tcp.exchange(connection, memory), lambda _: 0
+
+
 def main() -> None:
     kind, server, num_bytes, compute_s, steps = sys.argv[1:]
     num_elements = int(num_bytes) // 4
-    step, count_wrong = (
-        ring(num_elements) if kind == "ring" else parameter_server(server, num_elements)
-    )
+    if kind == "tcp":
+        step, count_wrong = plain(server, int(num_bytes))
+    elif kind == "ps":
+        step, count_wrong = parameter_server(server, num_elements)
+    else:
+        step, count_wrong = ring(num_elements)
     for number in range(int(steps)):
         begin = time.monotonic()
         time.sleep(float(compute_s))

@@ -52,17 +52,24 @@ def orders(kind: str, num_workers: int, num_servers: int, random: Random) -> Ite
         yield order
 
 
-def parents(kind: str, order: Sequence[int], racks: Sequence[int]) -> list[int | None]:
+def parents(
+    kind: str, order: Sequence[int], racks: Sequence[int], answer: str = WHOLE
+) -> list[int | None]:
     """By worker, the worker above it, or None for the server.
 
     Args:
         kind: of `TREES`.
         order: all workers, those at the top first.
         racks: by worker, the number of its rack.
+        answer: of `ANSWERS`. With `PIECES`, trees are those of dmlcomm's proxies: of `BINARY`, one
+            worker is right below the server, not two.
     """
     num_workers = len(order)
     if kind == DIRECT:
         return [None] * num_workers
+    if kind == BINARY and answer == PIECES:
+        top = _heap(order[1:], 2, num_workers)
+        return [order[0] if p is None and w != order[0] else p for w, p in enumerate(top)]
     if kind not in (RACK, FLAT_RACK):
         return _heap(order, 2 if kind == BINARY else 1, num_workers)
     aggregator: dict[int, int] = {}

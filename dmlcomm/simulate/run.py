@@ -165,7 +165,7 @@ class Player:
         racks = [self._fabric.rack_of(host) for host in job.hosts]
         num_workers, num_servers = len(job.hosts), len(job.servers)
         orders = push_pull.orders(job.tree_order, num_workers, num_servers, self._random)
-        trees = [push_pull.parents(job.tree, order, racks) for order in orders]
+        trees = [push_pull.parents(job.tree, order, racks, job.answer) for order in orders]
 
         def send(server: int, edges: Sequence[push_pull.Edge], after: Sequence[int]) -> int:
             def way() -> list[int]:
