@@ -8,6 +8,7 @@ import copy
 import gc
 import io
 import weakref
+from unittest import mock
 
 import pytest
 import torch
@@ -570,6 +571,36 @@ def weights_that_are_tied_later_are_up_to_date(rank):
         assert_equal_bits(model, models[0], schedule)
 
 
+def weights_of_modules_that_run_later_are_up_to_date(rank):
+    """A module reads them from the third step on, in a sum, which keeps nothing for backward."""
+
+    class Adds(nn.Module):
+        def forward(self, x, other):
+            return x if other is None else x + other
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.adds, self.owner = Adds(), nn.Linear(4, 4)
+
+        def forward(self, x, is_read):
+            return self.owner(self.adds(x, self.owner.bias if is_read else None))
+
+    models = []
+    for schedule in SCHEDULES:
+        torch.manual_seed(1)
+        model = Model()
+        optimizer = wrapped(model, schedule=schedule, group_mb=1e-5)
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            model(torch.full((2, 4), float(rank + step)), step > 1).square().mean().backward()
+            optimizer.step()
+        optimizer.flush()
+        models.append(model)
+    for model, schedule in zip(models, SCHEDULES, strict=True):
+        assert_equal_bits(model, models[0], schedule)
+
+
 def a_copy_of_the_model_is_a_model_of_its_own(rank):
     for schedule in DEFERRED:
         model, optimizer, _ = after_a_step(rank, schedule)
@@ -633,6 +664,7 @@ READS = [
     readers_see_the_last_step,
     weights_that_are_loaded_stay,
     weights_that_are_tied_later_are_up_to_date,
+    weights_of_modules_that_run_later_are_up_to_date,
     a_copy_of_the_model_is_a_model_of_its_own,
     one_rank_alone_may_read_weights,
     training_goes_on_from_a_checkpoint,
@@ -660,6 +692,64 @@ def _automatic(rank, n):
 
 def test_ranks_choose_the_same_schedule():
     assert len(set(run_ranks(_automatic, 2, deadline_s=DEADLINE_S))) == 1
+
+
+def _layers():
+    torch.manual_seed(1)
+    return nn.Sequential(*(nn.Linear(16, 16) for _ in range(3)))
+
+
+def _events_of_a_step(schedule):
+    """What is posted in the second step, and when backward and step begin."""
+    model = _layers()
+    optimizer = wrapped(model, schedule=schedule)
+    events = []
+    with contextlib.ExitStack() as stack:
+        for name in ("all_reduce", "reduce_scatter_tensor", "all_gather_into_tensor"):
+            original = getattr(dist, name)
+
+            def post(*arguments, name=name, original=original, **options):
+                events.append(name)
+                return original(*arguments, **options)
+
+            stack.enter_context(mock.patch.object(dist, name, post))
+        for _ in range(2):
+            optimizer.zero_grad()
+            loss = model(torch.ones(2, 16)).sum()
+            events[:] = ["backward"]
+            loss.backward()
+            events.append("step")
+            optimizer.step()
+    optimizer.flush()
+    return events
+
+
+def _updated_by_the_first_module(schedule):
+    model = _layers()
+    optimizer = wrapped(model, schedule=schedule)
+    optimizer.zero_grad()
+    model(torch.ones(2, 16)).sum().backward()
+    optimizer.step()
+    before = [p.detach().clone() for p in model.parameters()]
+    model[0](torch.ones(2, 16))
+    found = [not torch.equal(*pair) for pair in zip(before, model.parameters(), strict=True)]
+    optimizer.flush()
+    return found
+
+
+def _schedules(rank, n):
+    groups = len(list(_layers().parameters()))
+    reduces = ["backward", *["all_reduce"] * groups, "step"]
+    assert _events_of_a_step("plain") == reduces
+    assert _events_of_a_step("cross") == reduces
+    scatters = ["backward", *["reduce_scatter_tensor"] * groups, "step"]
+    assert _events_of_a_step("dear") == [*scatters, *["all_gather_into_tensor"] * groups]
+    for schedule in DEFERRED:
+        assert _updated_by_the_first_module(schedule) == [True, True, *[False] * (groups - 2)]
+
+
+def test_gradients_leave_in_backward_and_a_module_waits_for_its_own_weights():
+    run_ranks(_schedules, 1)
 
 
 def _given_tickets(rank, n):

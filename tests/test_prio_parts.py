@@ -1,5 +1,7 @@
 """The parts of `dmlcomm.prio` that need no ranks."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -132,6 +134,15 @@ def test_groups_are_neighbours_of_one_kind_up_to_a_size():
 )
 def test_the_fastest_schedule_is_kept_if_it_is_worth_it(seconds, kept):
     assert schedule_choice.choose(seconds) == kept
+
+
+def test_the_log_has_the_schedule_that_is_kept(monkeypatch):
+    logged = []
+    logger = SimpleNamespace(info=lambda text, *values: logged.append(text % values))
+    monkeypatch.setattr(schedule_choice, "get_logger", lambda: logger)
+    schedule_choice.choose({"plain": 1.0, "cross": 0.9, "dear": 0.95})
+    (line,) = logged
+    assert "plain 1000.00 ms, cross 900.00 ms, dear 950.00 ms: cross is kept" in line
 
 
 class _Lost:

@@ -79,6 +79,19 @@ def gradients_of_some_that_are_changed_too_early(rank):
         model(torch.ones(2, 4), True).sum().backward()
 
 
+def names_that_were_given_are_those_of_errors(rank):
+    model = make_model()
+    optimizer = dmlcomm.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        named_parameters=[(f"mine.{name}", p) for name, p in model.named_parameters()],
+        schedule="plain",
+    )
+    _loss_of_new_pass(model, optimizer, rank)
+    nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    with pytest.raises(RuntimeError, match=r"gradient of mine\.\S+ was changed after backward"):
+        optimizer.step()
+
+
 def _loss_of_new_pass(model, optimizer, rank):
     optimizer.zero_grad()
     loss_of(model, rank, 3).backward()
@@ -304,6 +317,7 @@ def optimizers_that_do_not_work_in_parts(rank):
 REFUSALS = [
     gradients_that_are_changed_too_early,
     gradients_of_some_that_are_changed_too_early,
+    names_that_were_given_are_those_of_errors,
     scalers_before_the_averages,
     more_backward_passes_than_were_said,
     backward_passes_between_averages_and_step,

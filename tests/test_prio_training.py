@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import dmlcomm.prio
 from helpers import run_ranks
+from helpers.prio import loss_of, make_model
 
 pytestmark = pytest.mark.xdist_group("prio_training")
 
@@ -44,6 +45,21 @@ def _train(model, rank):
         optimizer.step()
 
 
+def _train_in_parts(rank, with_hook):
+    """Some gradients stay here for a pass, and some parameters are used by one rank or none."""
+    model = DistributedDataParallel(make_model(), bucket_cap_mb=0.001, find_unused_parameters=True)
+    if with_hook:
+        model.register_comm_hook(dmlcomm.prio.HookState(model), dmlcomm.prio.comm_hook)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        with model.no_sync():
+            loss_of(model, rank, 2 * step, branch=step == 2).backward()
+        loss_of(model, rank, 2 * step + 1, branch=step == 1 and rank == 0).backward()
+        optimizer.step()
+    return list(model.parameters())
+
+
 def _noted_tickets(module):
     seen = []
 
@@ -64,6 +80,9 @@ def _hooked(rank, n):
     model.register_comm_hook(dmlcomm.prio.HookState(model), dmlcomm.prio.comm_hook)
     _train(model, rank)
     for ours, theirs in zip(model.parameters(), expected.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+    parts = [_train_in_parts(rank, with_hook) for with_hook in (False, True)]
+    for ours, theirs in zip(*parts, strict=True):
         assert torch.equal(ours, theirs)
     seen = _noted_tickets(ddp_hook)
     _train(model, rank)

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from dmlcomm import errors
+import dmlcomm
+from dmlcomm import errors, prio
 from dmlcomm.ps import Client
 from helpers.parameter_servers import run_workers, servers
+from helpers.waiting import DEADLINE_S
 
 NUMPY_DTYPES = ["float32", "float64", "float16", "int64", "int32", "int8", "uint8"]
 SERVERS = [1, 2, 3]
@@ -69,6 +71,30 @@ def test_state_dict_comes_back_with_its_shapes_and_types(num_servers):
         for key, tensor in pushed.items():
             assert state[key].dtype == tensor.dtype
             assert torch.equal(state[key], tensor), key
+
+
+def test_calls_are_started_with_their_tickets(monkeypatch):
+    seen = []
+    gradients = np.ones(3, np.float32)
+    with servers() as addresses, Client(addresses) as client:
+        client.init("w", gradients)
+        start = client._operations._start
+
+        def note(what, *arguments, **options):
+            seen.append((what.partition(" ")[0], prio.current_ticket()))
+            return start(what, *arguments, **options)
+
+        monkeypatch.setattr(client._operations, "_start", note)
+        client.push("w", gradients, ticket=1)
+        client.push_async("w", gradients, ticket=2).result(DEADLINE_S)
+        client.pull("w", staleness=None, ticket=3)
+        client.pull_async("w", staleness=None, ticket=4).result(DEADLINE_S)
+        client.push_pull("w", gradients, staleness=None, ticket=5)
+        client.push_pull_async("w", gradients, staleness=None, ticket=6).result(DEADLINE_S)
+        with dmlcomm.ticket(7):
+            client.push("w", gradients)
+    names = ("push", "push", "pull", "pull", "push_pull", "push_pull", "push")
+    assert seen == list(zip(names, range(1, 8), strict=True))
 
 
 def test_list_and_tuple_come_back_as_lists():

@@ -12,7 +12,7 @@ from dmlcomm.prio.arrivals import Arrivals
 from dmlcomm.prio.forward_order import ForwardOrder, ticket_at
 from dmlcomm.prio.fused_group import FusedGroup
 from dmlcomm.prio.grouping import make_groups
-from dmlcomm.prio.module_hooks import ModuleHooks
+from dmlcomm.prio.module_reads import ModuleReads
 from dmlcomm.prio.optimizer_part import options_of
 from dmlcomm.prio.reduction import AllReduce, ScatterGather
 from dmlcomm.prio.ticket import DEFAULT_TICKET
@@ -81,7 +81,7 @@ class Exchange:
         self._passes = passes
         self._group_mb = group_mb
         self._forward = None if model is None else ForwardOrder(model)
-        self._hooks: ModuleHooks | None = None
+        self._hooks: ModuleReads | None = None
         self.is_local = False
         self.is_averaged = False
         self._has_begun = False
@@ -205,7 +205,9 @@ class Exchange:
             self._hooks.remove()
             self._hooks = None
         if self._schedule.is_deferred and self._model is not None:
-            self._hooks = ModuleHooks(self._model, self._before_forward, None, self.flush)
+            self._hooks = ModuleReads(
+                self._model, self._before_forward, self._before_read, self.flush
+            )
 
     def _set_groups(self, groups: list[FusedGroup]) -> None:
         self._groups = groups
@@ -287,6 +289,11 @@ class Exchange:
             # Also parameters that it has been given since the first step, as by tying weights.
             own = (p for p in module._parameters.values() if p is not None)
             self._updates.refresh([*reads, *own])
+
+    def _before_read(self, _: nn.Module, parameter: nn.Parameter) -> None:
+        """A module may read what it did not read in the first step."""
+        if self._updates.are_wanted:
+            self._updates.refresh([parameter])
 
 
 def _trained(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:

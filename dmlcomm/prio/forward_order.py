@@ -1,13 +1,10 @@
 """In which order the forward pass of a model first reads its parameters, and in which modules."""
 
 from collections.abc import Iterator
-from typing import Any
 
-import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
 
-from dmlcomm.prio.module_hooks import ModuleHooks
+from dmlcomm.prio.module_reads import ModuleReads
 
 NUM_TICKETS = 256
 
@@ -28,13 +25,11 @@ class ForwardOrder:
         self._model = model
         # Modules that ran, in the order of their first run, and the parameters that each has read.
         self._reads: dict[nn.Module, dict[nn.Parameter, None]] = {}
-        self._running: list[nn.Module] = []
-        self._mode = _Reads(self)
-        self._hooks = ModuleHooks(model, self._enter, self._leave)
+        self._watch = ModuleReads(model, self._ran, self._saw)
 
     def stop(self) -> None:
         """Ends watching."""
-        self._hooks.remove()
+        self._watch.remove()
 
     def reads(self) -> dict[nn.Module, list[nn.Parameter]]:
         """The parameters that each module reads, for all modules that ran."""
@@ -60,55 +55,16 @@ class ForwardOrder:
                         return True
         return False
 
-    def _enter(self, module: nn.Module) -> None:
-        if not self._running:
-            self._mode.__enter__()  # type: ignore[no-untyped-call]
-        self._running.append(module)
+    def _ran(self, module: nn.Module) -> None:
         self._reads.setdefault(module, dict.fromkeys(module.parameters(recurse=False)))
 
-    def _leave(self, module: nn.Module) -> None:
-        # An inner module without a hook of its own, or an exception, may have left others here.
-        while self._running and self._running.pop() is not module:
-            pass
-        if not self._running:
-            self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-
-    def saw(self, parameter: nn.Parameter) -> None:
-        """The innermost module that runs reads `parameter`."""
-        if self._running:
-            self._reads[self._running[-1]][parameter] = None
-
-
-class _Reads(TorchFunctionMode):
-    """Tells a `ForwardOrder` of the parameters that functions of torch are called with."""
-
-    def __init__(self, order: ForwardOrder) -> None:
-        super().__init__()
-        self._order = order
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if torch.compiler.is_compiling():  # nothing to be seen in what is compiled
-            return func(*args, **kwargs)
-        for parameter in _parameters_in((*args, *kwargs.values())):
-            self._order.saw(parameter)
-        return func(*args, **kwargs)
+    def _saw(self, module: nn.Module, parameter: nn.Parameter) -> None:
+        self._reads[module][parameter] = None
 
 
 def ticket_at(position: int, count: int) -> int:
     """The ticket of what is needed at `position`, from 0, of `count` places."""
     return position * NUM_TICKETS // max(count, NUM_TICKETS)
-
-
-def _parameters_in(values: tuple[Any, ...] | list[Any]) -> Iterator[nn.Parameter]:
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            if isinstance(value, nn.Parameter):
-                yield value
-        elif isinstance(value, tuple | list):  # the weights of an RNN
-            yield from _parameters_in(value)
 
 
 def _paths_outwards(name: str) -> Iterator[str]:

@@ -33,6 +33,7 @@ class DeferredUpdates:
         self._pending: dict[FusedGroup, Options] = {}
         # Single parameters: an update of a group for one of them proves nothing of the others.
         self._stale: set[nn.Parameter] = set()
+        self._is_applying = False
 
     def defer(self, options: Options) -> None:
         """All groups have been posted: updates them later, with these options."""
@@ -48,7 +49,12 @@ class DeferredUpdates:
         return bool(self._stale)
 
     def refresh(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Before these parameters are read: waits for their averages and updates them."""
+        """Before these parameters are read: waits for their averages and updates them.
+
+        The update itself reads them, too, which is no reason to begin it again.
+        """
+        if self._is_applying:
+            return
         for parameter in parameters:
             if parameter in self._stale:
                 self.apply(self._group_of[parameter])
@@ -64,8 +70,12 @@ class DeferredUpdates:
         """Updates the parameters of one group, if that is to be done."""
         options = self._pending.get(group)
         if options is not None:
-            group.wait()
-            self._parts[group].step(options, group.averages())
+            self._is_applying = True
+            try:
+                group.wait()
+                self._parts[group].step(options, group.averages())
+            finally:
+                self._is_applying = False
             del self._pending[group]  # not before: after a failure it still waits, and fails again
 
     def check_not_stale(self, parameter: nn.Parameter) -> None:
@@ -77,7 +87,7 @@ class DeferredUpdates:
         if parameter in self._stale:
             raise RuntimeError(
                 f"{self._name_of(parameter)} was read before its last update: by code outside of "
-                f"the modules of the model, or by a module that did not read it in the first step. "
+                f"the modules of the model, or in a part of it that is compiled. "
                 f"Call flush() of the optimizer before such a forward pass, "
                 f'or use schedule="plain"'
             )

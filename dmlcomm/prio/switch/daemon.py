@@ -109,9 +109,9 @@ class Daemon:
                 try:
                     data = self._events.recv(1 << 16)
                 except OSError as error:
-                    if isinstance(error, BlockingIOError):
+                    if error.errno != errno.ENOBUFS:  # messages were lost
                         raise
-                    self._look_soon()  # messages were lost
+                    self._look_soon()
                     continue
                 if any(kind in _MESSAGES for kind in _kinds(data)):
                     self._look_soon()
