@@ -12,7 +12,7 @@ from dataclasses import asdict
 import pytest
 
 from dmlcomm.lab import Lab
-from dmlcomm.prio.switch import filters, kernel, program
+from dmlcomm.prio.switch import commands, filters, kernel, program
 from dmlcomm.prio.switch.marks import OPTION, OPTION_BYTES, Mark, dscp_of, dscp_of_layer
 from dmlcomm.prio.switch.settings import Settings
 from dmlcomm.prio.switch.window import DRAIN_SHIFT, LEAST_BYTES, PriorityWindow, WindowSettings
@@ -435,6 +435,31 @@ OPTIONS = (
     "--mark ip-option --queues 2 --slide-bytes 5000 --idle-ms 300 --unmarked-share 0.2 "
     "--rate 40mbit --classifier u32"
 )
+
+
+def test_the_status_shows_window_queues_and_bytes_by_ticket(capsys):
+    def queue(sent_bytes, **more):
+        return {"sent_bytes": sent_bytes, "backlog_bytes": 2000, "drops": 3, **more}
+
+    port = {
+        "port": "port0",
+        "rate_bps": 40_000_000,
+        "window": {"first": "0", "last": "1", "is_rising": True, "moves": 5},
+        "queues": [queue(1000, tickets="0"), queue(2_000_000, tickets="1 and later")],
+        "unmarked": queue(7),
+        "layers": [{"tickets": "0", "bytes": 1000}, {"tickets": "120 to 127", "bytes": 5_000_000}],
+    }
+    commands._show({"switch": "s0", "ports": [port], "not_scheduled": {"port1": "no rate"}})
+    text = capsys.readouterr().out
+    assert "s0 port0: 40 Mb/s, window 0 to 1, rising, 5 moves" in " ".join(text.split())
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines()]
+    assert [row for row in rows if row] == [
+        ["0", "0", "1 kB", "2 kB", "3"],
+        ["1", "1 and later", "2 MB", "2 kB", "3"],
+        ["last", "no mark", "7 B", "2 kB", "3"],
+    ]
+    assert "bytes by ticket: 0: 1 kB, 120 to 127: 5 MB" in text
+    assert "not scheduled: no rate" in text
 
 
 def test_the_command_starts_shows_and_stops(lab, agent):

@@ -2,7 +2,6 @@
 
 import inspect
 import os
-import random
 import signal
 import threading
 from pathlib import Path
@@ -17,6 +16,7 @@ from dmlcomm.lab import Lab
 from helpers import eventually, run_ranks
 from helpers.lab_scripts import run_script
 from helpers.waiting import thread_state
+from soak.tickets import Operations, run_random_tickets
 
 NUM_OPERATIONS = 500
 NUM_IN_LAB = 150
@@ -50,91 +50,12 @@ def test_what_is_no_ticket_is_refused(number, error):
     assert prio.current_ticket() == 128
 
 
-class _Operations:
-    """The same operations on all ranks, each rank with tickets of its own; checks every result."""
-
-    MAX_PENDING = 90
-    SIZES = (1, 7, 1000, 20_000, 20_000, 300_000)  # of int64
-
-    def __init__(self, rank: int, num_ranks: int, seed: int) -> None:
-        self._rank = rank
-        self._n = num_ranks
-        self._common = random.Random(seed)
-        self._own = random.Random(1000 * seed + rank)
-        self._pending: list[tuple[dist.Work, torch.Tensor, torch.Tensor]] = []
-        self._shared = torch.zeros(num_ranks, 1000, dtype=torch.int64)
-        self._last = self._shared
-
-    def run(self, count: int, first_ticket: int = 0) -> None:
-        for number in range(count):
-            size = self._common.choice(self.SIZES)
-            kinds = ["all_reduce", "all_reduce", "all_gather", "broadcast", "send", "share"]
-            start = getattr(self, "_" + self._common.choice(kinds))
-            ticket = 128
-            if number >= first_ticket:
-                ticket = self._own.choice([0, 5, 128, self._own.randrange(256)])
-            with dmlcomm.ticket(ticket):
-                start(number, size)
-            # Ranks wait for different operations, in another order than that of the calls.
-            while len(self._pending) > self._own.randrange(self.MAX_PENDING):
-                self._finish(self._own.randrange(len(self._pending)))
-        while self._pending:
-            self._finish(len(self._pending) - 1)
-        assert torch.equal(self._shared, self._last)
-
-    def _finish(self, index: int) -> None:
-        work, got, expected = self._pending.pop(index)
-        work.wait()
-        assert torch.equal(got, expected)
-
-    def _value(self, rank: int, number: int, size: int) -> torch.Tensor:
-        return torch.full((size,), 1000 * number + rank, dtype=torch.int64)
-
-    def _all_reduce(self, number: int, size: int) -> None:
-        tensor = self._value(self._rank, number, size)
-        expected = sum(self._value(rank, number, size) for rank in range(self._n))
-        self._pending.append((dist.all_reduce(tensor, async_op=True), tensor, expected))
-
-    def _all_gather(self, number: int, size: int) -> None:
-        got = torch.empty(self._n, size, dtype=torch.int64)
-        own = self._value(self._rank, number, size)
-        expected = torch.stack([self._value(rank, number, size) for rank in range(self._n)])
-        work = dist.all_gather(list(got), own, async_op=True)
-        self._pending.append((work, got, expected))
-
-    def _broadcast(self, number: int, size: int) -> None:
-        root = self._common.randrange(self._n)
-        tensor = self._value(self._rank, number, size)
-        work = dist.broadcast(tensor, root, async_op=True)
-        self._pending.append((work, tensor, self._value(root, number, size)))
-
-    def _share(self, number: int, size: int) -> None:
-        """All of these write to one tensor, so they run in the order of their calls."""
-        own = self._value(self._rank, number, self._shared.shape[1])
-        self._last = torch.stack([torch.full_like(own, 1000 * number + r) for r in range(self._n)])
-        work = dist.all_gather_into_tensor(self._shared, own, async_op=True)
-        self._pending.append((work, own, own))
-
-    def _send(self, number: int, size: int) -> None:
-        """All messages of a pair have one tag: they meet their receives in the order of calls."""
-        source = self._common.randrange(self._n)
-        destination = (source + self._common.randrange(1, self._n)) % self._n
-        expected = self._value(source, number, size)
-        if self._rank == source:
-            self._pending.append((dist.isend(expected, destination), expected, expected.clone()))
-        elif self._rank == destination:
-            got = torch.empty_like(expected)
-            self._pending.append((dist.irecv(got, source), got, expected))
-
-
-def _random_tickets(rank: int, n: int) -> None:
-    _Operations(rank, n, seed=n).run(NUM_OPERATIONS)
-
-
 @pytest.mark.parametrize("transport", ["auto", "tcp"])
-@pytest.mark.parametrize("world_size", [2, 3, 5])
+@pytest.mark.parametrize("world_size", [2, 3, 4, 5])
 def test_random_tickets_on_each_rank(world_size, transport):
-    run_ranks(_random_tickets, world_size, env={"DMLCOMM_TRANSPORT": transport})
+    run_random_tickets(
+        world_size, transport, NUM_OPERATIONS, seed=world_size, deadline_s=DEADLINE_S
+    )
 
 
 def _order_of_ends(rank, n):
@@ -177,9 +98,9 @@ def test_ranks_that_begin_to_give_tickets_in_the_middle():
     """Half of the ranks do, from operation 40 on: all learn it at the same operation."""
     script = f"""
 import random
-{inspect.getsource(_Operations)}
+{inspect.getsource(Operations)}
 first_ticket = 40 if rank % 2 == 0 else {NUM_IN_LAB}
-_Operations(rank, size, seed=1).run({NUM_IN_LAB}, first_ticket)
+Operations(rank, size, seed=1).run({NUM_IN_LAB}, first_ticket)
 assert dmlcomm.rails()[0].bytes_sent > 0
 say("fine")
 end()

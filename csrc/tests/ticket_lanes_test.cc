@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <random>
 #include <vector>
@@ -188,6 +189,86 @@ void learn_rate(RailMeter& rail) {
   now.confirmed_bytes = 1'000'000;
   rail.add({}, now, now.confirmed_bytes);
   rail.end_period(0, 100 * kNsPerMs, 0, RailMeter::Traffic::telling);
+}
+
+// What the lane of a has not written, and how long an urgent message may have to wait, in bytes.
+size_t queued_bytes(Pair& pair) {
+  size_t bytes = 0;
+  pair.a.for_each_lane([&](size_t, const Lane& lane) { bytes += lane.queued_bytes(); });
+  return bytes;
+}
+uint64_t blocking_bytes(Pair& pair) {
+  uint64_t bytes = 0;
+  pair.a.for_each_lane([&](size_t, const Lane& lane) { bytes += lane.blocking_bytes(); });
+  return bytes;
+}
+
+TEST(TicketLanesTest, CreditBoundsThePartThatHasBegun) {
+  constexpr size_t kLeastCredit = 32 * 1024;  // which this rate does not exceed
+  for (const bool is_limited : {false, true}) {
+    RailMeter rail;
+    Pair pair(1, 10'000, 1, kAnyRail, &rail);
+    learn_rate(rail);
+    if (is_limited) pair.a.limit_credit();
+    Message large = message_of(collective_tag(1, 0, 0), 400'000, 128);
+    begin_to_send(pair, large);
+    size_t most = queued_bytes(pair);
+    while (pair.step()) most = std::max(most, queued_bytes(pair));
+    EXPECT_EQ(large.got, large.data);
+    if (is_limited) {
+      EXPECT_LE(most, kLeastCredit);
+    } else {
+      EXPECT_GT(most, 2 * kLeastCredit);
+    }
+  }
+}
+
+TEST(TicketLanesTest, AnUrgentMessageWaitsForNoMoreThanTheBoundSays) {
+  RailMeter rail;
+  Pair pair(1, 1000, 1, kAnyRail, &rail);
+  learn_rate(rail);
+  pair.a.limit_credit();
+  Message large = message_of(collective_tag(1, 0, 0), 400'000, 128);
+  Message urgent = message_of(collective_tag(1, 0, 1), 100, 0);
+  pair.b.recv(urgent.in);
+  EXPECT_EQ(blocking_bytes(pair), 0u) << "there was no large message";
+  begin_to_send(pair, large);
+  pair.step();
+  const size_t before = large.in.arrived;
+  pair.a.send(urgent.out);
+  while (urgent.in.arrived < urgent.data.size() && pair.step()) {
+  }
+  const size_t waited = large.in.arrived - before;
+  EXPECT_LE(waited, blocking_bytes(pair));
+  EXPECT_GT(10 * waited, blocking_bytes(pair));
+  EXPECT_LT(large.in.arrived, large.data.size());
+  pair.settle();
+}
+
+TEST(TicketLanesTest, ASmallMessageIsPassedBySixtyFourOthersAtMost) {
+  constexpr size_t kMostPassed = 64, kNumUrgent = 200, kBytes = 500;
+  Pair pair(1, 1000);
+  Message begun = message_of(collective_tag(1, 0, 0), 5000, 128);
+  Message waiting = message_of(collective_tag(1, 0, 1), kBytes, 200);
+  std::vector<Message> urgent;
+  for (uint32_t i = 0; i < kNumUrgent; ++i) {
+    urgent.push_back(message_of(collective_tag(2, 0, i), kBytes, 3));
+  }
+  pair.b.recv(begun.in);
+  pair.b.recv(waiting.in);
+  for (Message& message : urgent) pair.b.recv(message.in);
+  pair.a.send(begun.out);
+  pair.a.send(waiting.out);
+  for (Message& message : urgent) pair.a.send(message.out);
+  while (waiting.in.arrived < kBytes && pair.step()) {
+  }
+  const auto num_before = std::count_if(urgent.begin(), urgent.end(), [](const Message& message) {
+    return message.in.arrived == kBytes;
+  });
+  EXPECT_GE(num_before, kMostPassed);
+  EXPECT_LE(num_before, kMostPassed + 4) << "but for those that came in the same step";
+  pair.settle();
+  EXPECT_FALSE(pair.a.has_outstanding());
 }
 
 // Of two peers that are reached over the same rail.

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <random>
 #include <vector>
@@ -16,7 +17,7 @@ namespace dmlcomm::engine {
 namespace {
 
 constexpr size_t kMaxBytesBesideOldest = 256u << 20;
-constexpr uint64_t kWindows[] = {1, 8, 64};
+constexpr uint64_t kWindows[] = {1, 8, 64, 256};  // the last one is the engine's
 
 class NoDriver final : public Driver {
  public:
@@ -115,7 +116,7 @@ void run_to_the_end(size_t num_ranks, size_t num_calls, unsigned seed) {
   std::vector<Call> calls(num_calls);
   for (Call& call : calls) {
     call.bytes = size_t{1} << random() % 28;
-    call.window = kWindows[random() % 3];
+    call.window = kWindows[random() % std::size(kWindows)];
   }
   std::vector<std::unique_ptr<ModelRank>> ranks;
   for (size_t rank = 0; rank < num_ranks; ++rank) {
@@ -143,7 +144,7 @@ void run_to_the_end(size_t num_ranks, size_t num_calls, unsigned seed) {
 }
 
 TEST(TicketsModelTest, RandomTicketsOnEachRankComeToAnEnd) {
-  for (size_t num_ranks : {2, 3, 5}) {
+  for (size_t num_ranks : {2, 3, 4, 5}) {
     for (unsigned seed = 1; seed <= 20; ++seed) run_to_the_end(num_ranks, 500, seed);
   }
 }
@@ -159,6 +160,13 @@ TEST(AgendaTest, WhatAnOrderedOneWaitsForIsAsUrgentAsThat) {
   EXPECT_EQ(most_urgent({{4, 200, false}, {5, 90, true}, {6, 10, false}}), 6u);
   EXPECT_EQ(most_urgent({{4, 200, false}, {5, 150, true}, {6, 10, true}, {7, 5, false}}), 7u);
   EXPECT_EQ(most_urgent({{5, 0, true}, {6, 100, false}}), 5u);  // the oldest
+}
+
+TEST(AgendaTest, OneChoiceInSixteenIsTheOldest) {
+  for (uint64_t number = 1; number <= 48; ++number) {
+    const uint64_t expected = number == 16 || number == 32 || number == 48 ? 4 : 5;
+    EXPECT_EQ(choice({{4, 128, false}, {5, 3, false}}, number), expected) << number;
+  }
 }
 
 }  // namespace

@@ -33,6 +33,10 @@ uint64_t most_urgent(const std::vector<AgendaItem>& items) {
   return found->sequence;
 }
 
+uint64_t choice(const std::vector<AgendaItem>& items, uint64_t number) {
+  return number % kChoicesPerOldest == 0 ? items.front().sequence : most_urgent(items);
+}
+
 void Agenda::begin(uint64_t first) {
   is_used_ = true;
   last_shown_ = first - 1;
@@ -73,8 +77,7 @@ uint64_t Agenda::choose(OperationQueue& queue) {
     items.push_back({sequence, running.op->ticket(), is_ordered(sequence)});
   });
   if (items.empty()) return 0;
-  if (++num_choices_ % kChoicesPerOldest == 0) return items.front().sequence;
-  return most_urgent(items);
+  return choice(items, ++num_choices_);
 }
 
 Result<OperationQueue::Running*> Agenda::next(OperationQueue& queue) {

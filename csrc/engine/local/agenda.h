@@ -53,6 +53,11 @@ struct AgendaItem {
 // urgent as that. `items` in the order of their numbers, and not empty.
 uint64_t most_urgent(const std::vector<AgendaItem>& items);
 
+// One choice in so many is the oldest, so that none waits for ever.
+constexpr uint64_t kChoicesPerOldest = 16;
+// Choice `number`, from 1. `items` as for most_urgent().
+uint64_t choice(const std::vector<AgendaItem>& items, uint64_t number);
+
 class Agenda {
  public:
   explicit Agenda(Board& board) : board_(board) {}
@@ -69,8 +74,6 @@ class Agenda {
   bool waits_for(int peer, uint64_t oldest) const;
 
  private:
-  static constexpr uint64_t kChoicesPerOldest = 16;
-
   uint64_t choose(OperationQueue& queue);
 
   Board& board_;

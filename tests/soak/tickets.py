@@ -1,0 +1,127 @@
+"""Random operations with random tickets, which each rank draws for itself; all results compared.
+
+    PYTHONPATH=tests python -m soak.tickets --ranks 4 --transport tcp --operations 20000
+
+No order that tickets make may hang, or change a result.
+"""
+
+import argparse
+import random
+import time
+
+import torch
+import torch.distributed as dist
+
+import dmlcomm
+from helpers import run_ranks
+
+
+class Operations:
+    """The same operations on all ranks, each rank with tickets of its own; checks every result."""
+
+    MAX_PENDING = 90
+    SIZES = (1, 7, 1000, 20_000, 20_000, 300_000)  # of int64
+
+    def __init__(self, rank: int, num_ranks: int, seed: int) -> None:
+        self._rank = rank
+        self._n = num_ranks
+        self._common = random.Random(seed)
+        self._own = random.Random(1000 * seed + rank)
+        self._pending: list[tuple[dist.Work, torch.Tensor, torch.Tensor]] = []
+        self._shared = torch.zeros(num_ranks, 1000, dtype=torch.int64)
+        self._last = self._shared
+
+    def run(self, count: int, first_ticket: int = 0) -> None:
+        for number in range(count):
+            size = self._common.choice(self.SIZES)
+            kinds = ["all_reduce", "all_reduce", "all_gather", "broadcast", "send", "share"]
+            start = getattr(self, "_" + self._common.choice(kinds))
+            ticket = 128
+            if number >= first_ticket:
+                ticket = self._own.choice([0, 5, 128, self._own.randrange(256)])
+            with dmlcomm.ticket(ticket):
+                start(number, size)
+            # Ranks wait for different operations, in another order than that of the calls.
+            while len(self._pending) > self._own.randrange(self.MAX_PENDING):
+                self._finish(self._own.randrange(len(self._pending)))
+        while self._pending:
+            self._finish(len(self._pending) - 1)
+        assert torch.equal(self._shared, self._last)
+
+    def _finish(self, index: int) -> None:
+        work, got, expected = self._pending.pop(index)
+        work.wait()
+        assert torch.equal(got, expected)
+
+    def _value(self, rank: int, number: int, size: int) -> torch.Tensor:
+        return torch.full((size,), 1000 * number + rank, dtype=torch.int64)
+
+    def _all_reduce(self, number: int, size: int) -> None:
+        tensor = self._value(self._rank, number, size)
+        expected = sum(self._value(rank, number, size) for rank in range(self._n))
+        self._pending.append((dist.all_reduce(tensor, async_op=True), tensor, expected))
+
+    def _all_gather(self, number: int, size: int) -> None:
+        got = torch.empty(self._n, size, dtype=torch.int64)
+        own = self._value(self._rank, number, size)
+        expected = torch.stack([self._value(rank, number, size) for rank in range(self._n)])
+        work = dist.all_gather(list(got), own, async_op=True)
+        self._pending.append((work, got, expected))
+
+    def _broadcast(self, number: int, size: int) -> None:
+        root = self._common.randrange(self._n)
+        tensor = self._value(self._rank, number, size)
+        work = dist.broadcast(tensor, root, async_op=True)
+        self._pending.append((work, tensor, self._value(root, number, size)))
+
+    def _share(self, number: int, size: int) -> None:
+        """All of these write to one tensor, so they run in the order of their calls."""
+        own = self._value(self._rank, number, self._shared.shape[1])
+        self._last = torch.stack([torch.full_like(own, 1000 * number + r) for r in range(self._n)])
+        work = dist.all_gather_into_tensor(self._shared, own, async_op=True)
+        self._pending.append((work, own, own))
+
+    def _send(self, number: int, size: int) -> None:
+        """All messages of a pair have one tag: they meet their receives in the order of calls."""
+        source = self._common.randrange(self._n)
+        destination = (source + self._common.randrange(1, self._n)) % self._n
+        expected = self._value(source, number, size)
+        if self._rank == source:
+            self._pending.append((dist.isend(expected, destination), expected, expected.clone()))
+        elif self._rank == destination:
+            got = torch.empty_like(expected)
+            self._pending.append((dist.irecv(got, source), got, expected))
+
+
+def _run(rank: int, n: int, count: int, seed: int) -> None:
+    Operations(rank, n, seed).run(count)
+
+
+def run_random_tickets(
+    num_ranks: int, transport: str, count: int, seed: int, deadline_s: float
+) -> None:
+    """Carries out `count` operations on `num_ranks` ranks. Raises what a rank raises."""
+    env = {"DMLCOMM_TRANSPORT": transport}
+    run_ranks(_run, num_ranks, count, seed, env=env, deadline_s=deadline_s)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser("soak.tickets", description=__doc__)
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--transport", choices=["auto", "tcp"], default="auto")
+    parser.add_argument("--operations", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--deadline-s", type=float, default=280)
+    options = parser.parse_args()
+    begun = time.monotonic()
+    run_random_tickets(
+        options.ranks, options.transport, options.operations, options.seed, options.deadline_s
+    )
+    print(
+        f"{options.operations} operations, {options.ranks} ranks, {options.transport}, seed "
+        f"{options.seed}: all results right, {time.monotonic() - begun:.1f} s"
+    )
+
+
+if __name__ == "__main__":
+    main()
