@@ -6,6 +6,7 @@ A backend is one of torch, or "dmlcomm:ALGORITHM", which has that algorithm for 
 """
 
 import json
+import random
 import statistics
 import sys
 import time
@@ -64,7 +65,10 @@ def _new_group(name: str) -> dist.ProcessGroup:
 
 
 def measure(groups: dict[str, dist.ProcessGroup], case: Case, barrier: Barrier) -> list[dict]:
-    """Seconds of every iteration by backend, in turns, after one that is verified."""
+    """Seconds of every iteration by backend, in turns, after one that is verified.
+
+    Each turn has another order: no backend always follows the same one.
+    """
     sized = operations.Case("all_reduce", case.size, torch.float32, dist.get_world_size())
     buffers = OPERATION.buffers(sized, dist.get_rank())
     seconds: dict[str, list[float]] = {backend: [] for backend in groups}
@@ -73,13 +77,14 @@ def measure(groups: dict[str, dist.ProcessGroup], case: Case, barrier: Barrier) 
         OPERATION.fill(buffers, sized, dist.get_rank(), seed=1)
         _all_reduce(buffers.output, case.buckets, group)
         wrong[backend] = OPERATION.count_wrong(buffers, sized, dist.get_rank(), seed=1)
+    orders = random.Random(1)  # the same on all ranks
     for iteration in range(-case.warm_up, case.iterations):
-        for backend, group in groups.items():
+        for backend in orders.sample(list(groups), len(groups)):
             # Sums of sums would grow beyond what a float holds.
             OPERATION.fill(buffers, sized, dist.get_rank(), seed=1)
             barrier.wait()
             begin = time.perf_counter()
-            _all_reduce(buffers.output, case.buckets, group)
+            _all_reduce(buffers.output, case.buckets, groups[backend])
             if iteration >= 0:
                 seconds[backend].append(time.perf_counter() - begin)
             barrier.leave()
