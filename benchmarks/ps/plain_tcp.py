@@ -26,7 +26,7 @@ def ping_pong_seconds(num_bytes: int, repeats: int) -> float:
 
     def once(connection: socket.socket) -> None:
         connection.sendall(memory)
-        _receive(connection, memoryview(memory))
+        receive(connection, memoryview(memory))
 
     return _with_peer(_echo, (num_bytes, repeats), once, repeats)
 
@@ -80,20 +80,21 @@ def _sink(connection: socket.socket, num_bytes: int, repeats: int) -> None:
     memory = memoryview(bytearray(CHUNK_BYTES))
     for _ in range(repeats):
         for begin in range(0, num_bytes, CHUNK_BYTES):
-            _receive(connection, memory[: min(CHUNK_BYTES, num_bytes - begin)])
+            receive(connection, memory[: min(CHUNK_BYTES, num_bytes - begin)])
         connection.sendall(b"!")
 
 
 def _echo(connection: socket.socket, num_bytes: int, repeats: int) -> None:
     memory = bytearray(num_bytes)
     for _ in range(repeats):
-        _receive(connection, memoryview(memory))
+        receive(connection, memoryview(memory))
         connection.sendall(memory)
 
 
-def _receive(connection: socket.socket, memory: memoryview) -> None:
+def receive(connection: socket.socket, memory: memoryview) -> None:
+    """Fills ``memory``. Raises ConnectionError if the other side ends before."""
     while memory:
         got = connection.recv_into(memory)
         if got == 0:
-            raise ConnectionError("the other process has ended")
+            raise ConnectionError("the other side has ended")
         memory = memory[got:]

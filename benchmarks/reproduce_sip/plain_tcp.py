@@ -5,9 +5,12 @@ traffic of the testbed's job. Where both gain the same by a steered circuit, wha
 rates of links is missing to TCP. Prints a line when it listens.
 """
 
+import contextlib
 import socket
 import sys
 import threading
+
+from benchmarks.ps.plain_tcp import receive
 
 PORT = 7001
 
@@ -18,19 +21,11 @@ def exchange(connection: socket.socket, memory: memoryview) -> None:
     receive(connection, memory)
 
 
-def receive(connection: socket.socket, memory: memoryview) -> bool:
-    """Fills ``memory``; False if the connection has ended."""
-    while memory:
-        if (count := connection.recv_into(memory)) == 0:
-            return False
-        memory = memory[count:]
-    return True
-
-
 def _serve(connection: socket.socket, num_bytes: int) -> None:
     memory = memoryview(bytearray(num_bytes))
-    with connection:
-        while receive(connection, memory):
+    with connection, contextlib.suppress(ConnectionError):
+        while True:
+            receive(connection, memory)
             connection.sendall(memory)
 
 

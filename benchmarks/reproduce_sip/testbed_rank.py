@@ -1,9 +1,8 @@
 """One rank of a training job of the testbed: testbed_rank.py KIND SERVER BYTES COMPUTE_S STEPS
 
 KIND is "ring", "ps" with the address of the parameter server, or "tcp" with that of a host where
-`plain_tcp` runs. A step computes, which is a wait,
-and exchanges a gradient of so many bytes. Prints the seconds of each step as JSON, and at the end
-how many elements are wrong.
+`plain_tcp` runs. A step computes, which is a wait, and exchanges a gradient of so many bytes.
+Prints the seconds of each step as JSON, and at the end how many elements are wrong.
 """
 
 import json
@@ -18,7 +17,6 @@ import numpy as np
 from benchmarks.reproduce_sip import plain_tcp
 
 TIMEOUT_S = 300
-
 
 # A step, and how many elements are wrong after so many.
 Work = tuple[Callable[[int], None], Callable[[int], int]]

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "base/str_cat.h"
+#include "engine/inspector.h"
 
 namespace dmlcomm::engine {
 namespace {
@@ -41,22 +42,13 @@ constexpr Metric kMetrics[] = {
      [](const Rail& rail) { return static_cast<uint64_t>(rail.bits_per_second); }},
 };
 
-// Of a label: in quotation marks.
-std::string quoted(std::string_view value) {
-  std::string text = "\"";
-  for (const char c : value) {
-    if (c == '"' || c == '\\') text += '\\';
-    text += c == '\n' ? ' ' : c;
-  }
-  return text + "\"";
-}
-
 }  // namespace
 
+// Labels have quotation marks as JSON has them.
 Samples samples_of(const std::string& group, int rank, const GroupFigures& figures,
                    const std::vector<transport::RailCounters>& rails) {
   Samples samples;
-  const std::string labels = str_cat("group=", quoted(group), ",rank=\"", rank, "\"");
+  const std::string labels = str_cat("group=", json_text(group), ",rank=\"", rank, "\"");
   for (size_t metric = 0; metric < std::size(kMetrics); ++metric) {
     const Metric& one = kMetrics[metric];
     if (one.of_group != nullptr) {
@@ -65,7 +57,7 @@ Samples samples_of(const std::string& group, int rank, const GroupFigures& figur
     }
     for (const Rail& rail : rails) {
       samples.push_back(
-          {metric, str_cat(labels, ",rail=", quoted(rail.interface)), one.of_rail(rail)});
+          {metric, str_cat(labels, ",rail=", json_text(rail.interface)), one.of_rail(rail)});
     }
   }
   return samples;

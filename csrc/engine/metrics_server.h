@@ -18,7 +18,7 @@ namespace dmlcomm::engine {
 // each request.
 Status serve_metrics(const std::string& host, uint16_t port, std::function<std::string()> text);
 
-// What is answered to a request, whose head this is.
+// The answer to the request with this head.
 std::string http_answer(std::string_view head, const std::function<std::string()>& text);
 
 }  // namespace dmlcomm::engine

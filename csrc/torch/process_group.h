@@ -135,7 +135,7 @@ class ProcessGroupDmlcomm final : public c10d::Backend {
   // Names this group of this process. Constant.
   c10d::ReconfigureHandle get_reconfigure_handle() const override { return handle_; }
   // The group has these members from now on, who all call this with the same options, and meet at
-  // the store of the first one: a TCPStore, or one that all share. What is under way ends with
+  // the store of the first one: a TCPStore, or one that all share. Operations under way end with
   // AbortedError. Returns when all have met; while it runs, torch calls nothing else than abort()
   // and shutdown().
   WorkPtr reconfigure(const c10d::ReconfigureOptions& options) override;

@@ -33,7 +33,6 @@ class DeferredUpdates:
         self._pending: dict[FusedGroup, Options] = {}
         # Single parameters: an update of a group for one of them proves nothing of the others.
         self._stale: set[nn.Parameter] = set()
-        self._is_applying = False
 
     def defer(self, options: Options) -> None:
         """All groups have been posted: updates them later, with these options."""
@@ -49,12 +48,7 @@ class DeferredUpdates:
         return bool(self._stale)
 
     def refresh(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Before these parameters are read: waits for their averages and updates them.
-
-        The update itself reads them, too, which is no reason to begin it again.
-        """
-        if self._is_applying:
-            return
+        """Before these parameters are read: waits for their averages and updates them."""
         for parameter in parameters:
             if parameter in self._stale:
                 self.apply(self._group_of[parameter])
@@ -70,12 +64,10 @@ class DeferredUpdates:
         """Updates the parameters of one group, if that is to be done."""
         options = self._pending.get(group)
         if options is not None:
-            self._is_applying = True
-            try:
+            # Function modes of a forward pass see no update. `ModuleReads` would begin it again.
+            with torch._C.DisableTorchFunction():
                 group.wait()
                 self._parts[group].step(options, group.averages())
-            finally:
-                self._is_applying = False
             del self._pending[group]  # not before: after a failure it still waits, and fails again
 
     def check_not_stale(self, parameter: nn.Parameter) -> None:
