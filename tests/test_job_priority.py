@@ -1,6 +1,8 @@
 """Jobs of a host: their priorities, their seats at the arbiter, and who is admitted."""
 
 import contextlib
+import select
+import socket
 
 import numpy as np
 import pytest
@@ -134,6 +136,36 @@ def test_a_job_preempts_the_latest_of_those_that_go_last(tmp_path):
             with pytest.raises(PsRefusedError, match=r"the place of job late .priority 6. to"):
                 late.check()
             eventually(lambda: len(jobs_at(one)) == 3, "the seat is given up")
+
+
+def test_a_refusal_is_heard_when_the_proxy_closes_at_once(tmp_path, monkeypatch):
+    def send_and_wait_for_the_end(connection, *rest):
+        sent = send(connection, *rest)
+        ended = select.poll()
+        ended.register(connection, 0)  # POLLHUP
+        assert ended.poll(DEADLINE_S * 1000)
+        return sent
+
+    send = socket.send_fds
+    with proxy(tmp_path, max_jobs=1) as one, seats(one.options.socket, ("a", 4)):
+        monkeypatch.setattr(socket, "send_fds", send_and_wait_for_the_end)
+        with pytest.raises(PsRefusedError, match="wait until one has ended"):
+            seat.take("b", 0, one.options.socket)
+
+
+def test_every_refusal_is_heard(tmp_path):
+    with proxy(tmp_path, max_jobs=1) as one, seats(one.options.socket, ("a", 4)):
+        for _ in range(300):
+            with pytest.raises(PsRefusedError, match="wait until one has ended"):
+                seat.take("b", 0, one.options.socket)
+
+
+def test_two_messages_that_come_together_are_read_one_by_one():
+    reader, writer = socket.socketpair()
+    with reader, writer:
+        writer.sendall(b'{}\n{"error": "preempted"}\n')
+        assert proxy_socket.read_message(reader) == {}
+        assert proxy_socket.read_message(reader) == {"error": "preempted"}
 
 
 # --- process groups

@@ -26,6 +26,7 @@ from dmlcomm.ps.worker.common_clock import steps_back
 from dmlcomm.ps.worker.layout import Memory, TensorSpec
 from dmlcomm.rail import Rail
 from dmlcomm.units import format_bytes
+from helpers import eventually
 
 
 def nics(*addresses):
@@ -261,6 +262,24 @@ def test_numbers_of_workers_that_have_just_gone_are_given_when_there_is_no_other
         assert members.register(-1, incarnation, "a").worker == number
     with pytest.raises(Refusal, match="all 3 numbers of workers are taken by clients that are"):
         members.register(-1, 9, "b")
+
+
+def test_a_worker_that_has_registered_again_is_not_given_up():
+    members = Membership(1, set)
+    session = members.register(0, 1, "a")
+    given_up = []
+
+    def give_up(worker):
+        again = threading.Thread(target=members.register, args=(0, 1, "a"), daemon=True)
+        again.start()
+        again.join(0.1)
+        given_up.append((worker, again.is_alive()))
+
+    members.if_newest(session, give_up)
+    assert given_up == [(0, True)]  # it registers when that is over
+    eventually(lambda: members.find_client(0, 1) is not session, "the worker registers")
+    members.if_newest(session, give_up)
+    assert len(given_up) == 1
 
 
 def test_numbers_of_workers_that_were_lost_are_given_again(monkeypatch):

@@ -92,8 +92,10 @@ Status Client::connect(const PairOptions& options,
     std::lock_guard lock(mutex_);
     links_[options.other] = link;
   }
-  catch_up(options.other, link);
-  return Status();
+  const Deadline deadline = Deadline::after_ns(options.timeout.count() * kNsPerMs);
+  Status status = catch_up(options.other, link, deadline);
+  if (!status.ok()) link->fail(status.message());  // another connection begins anew
+  return status;
 }
 
 std::vector<Client::Repetition> Client::repetitions(uint32_t server) {
@@ -119,7 +121,8 @@ std::vector<Client::Repetition> Client::repetitions(uint32_t server) {
 // Takes part in each model from the oldest clock of which something is repeated. Clocks end between
 // the repetitions as they did between the calls, so nothing waits for what comes behind it that
 // did not before.
-void Client::catch_up(uint32_t server, const std::shared_ptr<ServerLink>& link) {
+Status Client::catch_up(uint32_t server, const std::shared_ptr<ServerLink>& link,
+                        Deadline deadline) {
   const std::vector<Repetition> all = repetitions(server);
   std::map<uint32_t, uint64_t> reached;
   for (const auto& [model, state] : models_) reached[model] = state.clock;
@@ -141,12 +144,16 @@ void Client::catch_up(uint32_t server, const std::shared_ptr<ServerLink>& link) 
     }
     if (one.push != nullptr) {
       repeat(server, link, one.push);
-    } else if (one.operation->repeat(server)) {
-      const uint64_t clock = one.clock + one.operation->closes();
-      reached[one.model] = std::max(reached[one.model], clock);
+      continue;
     }
+    const Result<bool> repeats = one.operation->repeat(server, deadline);
+    if (!repeats.ok()) return repeats.status();
+    if (!*repeats) continue;
+    const uint64_t clock = one.clock + one.operation->closes();
+    reached[one.model] = std::max(reached[one.model], clock);
   }
   for (const auto& [model, state] : models_) reach(model, state.clock);
+  return Status();
 }
 
 // A push of a clock that is over would go to the present one, and a pull of the next clock would

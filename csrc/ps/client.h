@@ -163,7 +163,7 @@ class Client final : public engine::Inspectable, private LinkDirectory {
       std::function<void(const AnswerBytes&, const Status&)> done = [](const AnswerBytes&,
                                                                        const Status&) {});
   std::vector<Repetition> repetitions(uint32_t server);
-  void catch_up(uint32_t server, const std::shared_ptr<ServerLink>& link);
+  Status catch_up(uint32_t server, const std::shared_ptr<ServerLink>& link, Deadline deadline);
   void repeat(uint32_t server, const std::shared_ptr<ServerLink>& link,
               const KeptPushes::Push& push);
   void ask_for_version(uint32_t server);

@@ -1,6 +1,7 @@
 #include "ps/client_operation.h"
 
 #include <algorithm>
+#include <chrono>
 #include <set>
 #include <utility>
 
@@ -264,7 +265,7 @@ void ClientOperation::shift(uint32_t server, uint64_t shift) {
 }
 
 // An answer that came over the old connection, and that nobody has looked at, is given again.
-bool ClientOperation::repeat(uint32_t server) {
+Result<bool> ClientOperation::repeat(uint32_t server, Deadline deadline) {
   std::lock_guard lock(tasks_mutex_);
   bool repeats = false;
   for (Progress& progress : tasks_) {
@@ -272,10 +273,15 @@ bool ClientOperation::repeat(uint32_t server) {
     {
       // Until then messages of the old connection may touch the memory.
       std::unique_lock state(mutex_);
-      changed_.wait(state, [&] {
+      const auto all_done = [&] {
         return std::all_of(progress.attempts.begin(), progress.attempts.end(),
                            [](const auto& attempt) { return attempt->is_done(); });
-      });
+      };
+      const std::chrono::nanoseconds left(deadline.remaining_ns());
+      if (!changed_.wait_for(state, left, all_done)) {
+        return Status(StatusCode::timeout, "the last connection to server ", server,
+                      " has not ended yet");
+      }
     }
     progress.attempts.clear();
     begin(progress);

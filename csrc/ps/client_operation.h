@@ -89,7 +89,8 @@ class ClientOperation : public std::enable_shared_from_this<ClientOperation> {
   // with all that came since.
   void shift(uint32_t server, uint64_t shift);
   // Over a new connection to the server, when the last one has been failed; false: it has all.
-  bool repeat(uint32_t server);
+  // `timeout`: the last one has not let go of the memory, and nothing is repeated.
+  Result<bool> repeat(uint32_t server, Deadline deadline);
   // After peer_lost: first values once the servers have been connected again, and what a replica
   // has to be asked for.
   void retry();

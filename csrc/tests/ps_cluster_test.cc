@@ -453,6 +453,22 @@ TEST_P(PsCluster, AModelThatIsNotThereEndsTheSessionWithAReason) {
   EXPECT_NE(status.message().find("restarted without a checkpoint"), std::string::npos) << status;
 }
 
+// Whoever connects anew does not wait for ever for a connection that does not let go.
+TEST_P(PsCluster, WhatAConnectionStillHoldsIsNotRepeated) {
+  constexpr uint64_t kCount = 1000;
+  Cluster cluster(1, 2, config_of(GetParam()));
+  std::vector<float> zeros(kCount), ones(kCount, 1), got(kCount);
+  cluster.create(spec_of(kCount, "add", Combine::sum), zeros);
+  Client& client = *cluster.clients[0];
+  const auto waits = client.push_pull(kModel, buffers_of(ones), buffers_of(got), 0, {}).value();
+  const Result<bool> repeats = waits->repeat(0, Deadline::after_ns(1));
+  ASSERT_FALSE(repeats.ok());
+  EXPECT_EQ(repeats.status().code(), StatusCode::timeout);
+  expect_done(cluster.clients[1]->push_pull(kModel, buffers_of(ones), buffers_of(zeros), 0, {}));
+  expect_done(waits);
+  EXPECT_EQ(got, std::vector<float>(kCount, 2));
+}
+
 constexpr uint32_t kOther = 2;
 constexpr CallOptions kUrgent{.ticket = 0};
 

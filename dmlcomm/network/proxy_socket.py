@@ -65,7 +65,10 @@ def exchange(
     if descriptors:
         sent = socket.send_fds(connection, [line], list(descriptors))
         line = line[sent:]
-    connection.sendall(line)
+    # A proxy that refuses has closed its end by now: even an empty write would fail then, and what
+    # it has said would not be read.
+    if line:
+        connection.sendall(line)
     return read_message(connection, most_bytes)
 
 
@@ -102,9 +105,14 @@ def read_message(connection: socket.socket, most_bytes: int = MAX_LINE_BYTES) ->
 def read_line_after(
     connection: socket.socket, line: bytes, most_bytes: int = MAX_LINE_BYTES
 ) -> bytes:
-    """A line, of which `line` has been read. Raises ValueError if it has no end, or is too long."""
+    """A line, of which `line` has been read. Raises ValueError if it has no end, or is too long.
+
+    What follows the line stays in the socket: a proxy may speak twice, of the admission of a
+    job and that it is preempted.
+    """
     while not line.endswith(b"\n"):
-        part = connection.recv(65536)
+        part = connection.recv(65536, socket.MSG_PEEK)
+        part = connection.recv(part.find(b"\n") + 1 or len(part))
         line += part
         if not part or len(line) > most_bytes:
             raise ValueError(f"{len(line)} bytes came without the end of a line")

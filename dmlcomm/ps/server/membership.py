@@ -188,10 +188,14 @@ class Membership:
         with self._lock:
             return self._is_alive(session, lost)
 
-    def is_newest(self, session: Session) -> bool:
-        """Whether the session's worker has not registered again."""
+    def if_newest(self, session: Session, act: Callable[[int], None]) -> None:
+        """Calls `act` with the session's worker, unless the worker has registered again.
+
+        It cannot register while `act` runs, which must not wait for a worker.
+        """
         with self._lock:
-            return self._newest.get(session.worker) is session
+            if self._newest.get(session.worker) is session:
+                act(session.worker)
 
     def live_workers(self) -> set[int]:
         lost = self._lost_sessions()

@@ -97,7 +97,7 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
         except ValueError as error:
             members.end(session, str(error))
             if not request.proxy:
-                self._core.give_up(session.worker)  # it may be one of a checkpoint
+                members.if_newest(session, self._core.give_up)  # it may be one of a checkpoint
             raise refusal.illegal(str(error)) from error
         threading.Thread(
             target=self._join,
@@ -174,8 +174,9 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
         reply.clock, reply.is_new = self._core.hold(reply.model, session.worker)
         if session.via:
             reply.base = self._proxies.base(reply.model)
-        elif self._membership.is_newest(session) and not self._membership.is_alive(session):
-            self._core.give_up(session.worker)  # it counted no more, and should not now
+        elif not self._membership.is_alive(session):
+            # It counted no more, and should not now.
+            self._membership.if_newest(session, self._core.give_up)
         return reply
 
     def SealModel(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -237,8 +238,8 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
             reason = f"server {self._view.server} and {who} did not connect: {error}"
             get_logger().warning("%s", reason)
             members.end(session, reason)
-            if not is_proxy and members.is_newest(session):
-                self._core.give_up(session.worker)
+            if not is_proxy:
+                members.if_newest(session, self._core.give_up)
             return
         session.joined = True
         how = _describe(pairing)
