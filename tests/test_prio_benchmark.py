@@ -4,7 +4,9 @@ import json
 
 import pytest
 
+from benchmarks.prio.settings import DEMO, TINY, TRANSFORMER
 from benchmarks.prio.steps_page import drawn_model
+from helpers import run_ranks
 
 
 @pytest.mark.usefixtures("lab_is_possible")
@@ -41,6 +43,37 @@ def test_page_of_steps_has_a_table_and_who_was_on_the_wire_when(tmp_path, run_py
     assert "old" not in text
     assert "| flat:2,1, 200mbit | vgg19 |" in text
     assert (tmp_path / "reproduction-steps.png").stat().st_size > 0
+
+
+def _compared(rank, n, model):
+    from benchmarks.prio.steps_rank import Contestant, Options, wrong_weights
+
+    names = ("ddp", "hook", "plain", "cross", "dear")
+    options = Options(model, names, 1.0, 0.0, warm_up=1, trials=1, rounds=1, steps=1)
+    contestants = {name: Contestant(name, options) for name in names}
+    for contestant in contestants.values():
+        for _ in range(3):
+            contestant.step()
+        contestant.flush()
+    right = wrong_weights(contestants)
+    # One that does not communicate, and one that misses a step.
+    apart = Contestant("alone", options)
+    apart.step()
+    ahead = Contestant("cross", options)
+    for _ in range(4):
+        ahead.step()
+    ahead.flush()
+    ahead.steps += 1
+    ddp = Contestant("ddp", options)
+    return [right, wrong_weights({"ddp": ddp, "x": apart}), wrong_weights({"ddp": ddp, "x": ahead})]
+
+
+@pytest.mark.parametrize(("model", "n"), [(TINY, 2), (TRANSFORMER, 2), (DEMO, 3)])
+def test_weights_of_real_models_are_compared_with_those_of_ddp(model, n):
+    for right, apart, ahead in run_ranks(_compared, n, model, deadline_s=150):
+        assert right == 0
+        assert apart > 0
+        assert ahead > 0
 
 
 def test_only_replays_are_drawn():

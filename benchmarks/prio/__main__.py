@@ -10,7 +10,8 @@ preempt       1 MB with ticket 0, called 0.2 s after an all_reduce of 100 MB on 
               messages share the usual connections
 steps         a training step with DDP, with the hook, and with the schedules of
               `dmlcomm.DistributedOptimizer`, where communication takes as long as computing
-auto          "auto" where nothing is to be gained: tiny models on one host
+auto          "auto" beside DDP where nothing is to be gained: a tiny model on one host, and a small
+              transformer on two hosts with 10 Gb/s
 switch        the table of the TensorExpress paper: one server and three workers at a switch
 
 The exit code is 1 when a result is wrong, or with --strict when a bar is missed. docs/numbers.md

@@ -4,13 +4,13 @@ from collections.abc import Callable
 
 from benchmarks.prio.preempt import preempt
 from benchmarks.prio.settings import Settings
-from benchmarks.prio.steps import auto_on_one_host, steps
+from benchmarks.prio.steps import auto, steps
 from benchmarks.prio.switch import switch
 from benchmarks.row import Row
 
 EXPERIMENTS: dict[str, Callable[[Settings], list[Row]]] = {
     "preempt": preempt,
     "steps": steps,
-    "auto": auto_on_one_host,
+    "auto": auto,
     "switch": switch,
 }

@@ -96,6 +96,8 @@ class Tiny(nn.Sequential):
 
     def __init__(self) -> None:
         super().__init__(*(nn.Linear(self.WIDTH, self.WIDTH) for _ in range(self.DEPTH)))
+        for layer in self:
+            nn.init.orthogonal_(layer.weight)  # so that gradients do not vanish on their way
 
 
 class Transformer(nn.Module):

@@ -31,6 +31,8 @@ class Settings:
         rounds: in each of which every contestant has its turn.
         steps: of a turn; the first one is not counted.
         tiny_steps, tiny_rounds: of a model whose steps take milliseconds.
+        fast, fast_rate: topology and rate of the network of `auto` that is faster than computing.
+        fast_rounds: there; 1 % is to be told.
         switch_rounds: of the TensorExpress paper's table, in each of which all have their turn.
     """
 
@@ -48,6 +50,9 @@ class Settings:
     steps: int
     tiny_rounds: int
     tiny_steps: int
+    fast: str
+    fast_rate: str
+    fast_rounds: int
     switch_rounds: int
 
 
@@ -66,6 +71,9 @@ FULL = Settings(
     steps=6,
     tiny_rounds=40,
     tiny_steps=40,
+    fast="flat:2,1",
+    fast_rate="10gbit",
+    fast_rounds=20,
     switch_rounds=7,
 )
 
@@ -84,6 +92,9 @@ QUICK = Settings(
     steps=3,
     tiny_rounds=2,
     tiny_steps=5,
+    fast="flat:2,1",
+    fast_rate="10gbit",
+    fast_rounds=1,
     switch_rounds=1,
 )
 

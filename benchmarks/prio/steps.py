@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 
 from benchmarks.lab_run import all_reduce_bound_s, measured_lines
 from benchmarks.operations import OPERATIONS
-from benchmarks.prio.settings import MTU, RATE, TINY, Settings
+from benchmarks.prio.settings import MTU, RATE, TINY, TRANSFORMER, Settings
 from benchmarks.prio.steps_rank import Options
 from benchmarks.row import Row
 from benchmarks.training.models import BACKWARD_PER_FORWARD, MODELS
@@ -15,10 +15,12 @@ from dmlcomm.lab import Options as LabOptions
 from dmlcomm.units import parse_rate
 
 CONTESTANTS = ("alone", "ddp", "hook", "plain", "cross", "dear", "auto")
+AUTO_CONTESTANTS = ("ddp", "plain", "auto")
 
-# The bars: steps of "cross" beside those of DDP and of "dear", and of "auto" beside "plain".
+# The bars: steps of "cross" beside DDP's and beside those of "dear".
 LEAST_SPEEDUP = {"vgg19": 1 / 0.75, "resnet50": 1 / 0.9}
 LEAST_SPEEDUP_TO_DEAR = 1.0
+# Steps of "auto" beside those of DDP and of "plain".
 LEAST_SPEEDUP_OF_AUTO = 1 / 1.01
 # They hold where communication takes about as long as computing.
 MOST_IMBALANCE = 0.1
@@ -63,25 +65,36 @@ def _compute_s(gradient_bytes: float) -> float:
     return OPERATIONS["all_reduce"].wire_factor(4) * gradient_bytes * 8 / parse_rate(RATE)
 
 
-def auto_on_one_host(settings: Settings) -> list[Row]:
-    """Two ranks on one host, and so little to send that no schedule can help."""
-    options = _options(settings, TINY, ("ddp", "plain", "auto"), 1.0, 0.0)
-    options = replace(options, rounds=settings.tiny_rounds, steps=settings.tiny_steps)
-    with Lab("flat:1,1", rate=RATE, options=LabOptions(mtu=MTU)) as lab:
-        ranks = ("-m", str(HOST_RANKS))
-        (result,) = measured_lines(lab, _command(options), ranks, HOST_RANKS)
+def auto(settings: Settings) -> list[Row]:
+    """Where no schedule can help: so little to send on one host, and a network that is fast."""
+    short = replace(_options(settings, TINY, AUTO_CONTESTANTS, 1.0, 0.0), steps=settings.tiny_steps)
+    on_one_host = replace(short, rounds=settings.tiny_rounds)
+    real = _options(settings, TRANSFORMER, AUTO_CONTESTANTS, 1.0, 0.0)
+    over_network = replace(real, rounds=settings.fast_rounds)
+    return [
+        *_auto(on_one_host, "flat:1,1", RATE, HOST_RANKS),
+        *_auto(over_network, settings.fast, settings.fast_rate, 1),
+    ]
+
+
+def _auto(options: Options, topology: str, rate: str, host_ranks: int) -> list[Row]:
+    with Lab(topology, rate=rate, options=LabOptions(mtu=MTU)) as lab:
+        ranks = ("-m", str(host_ranks))
+        (result,) = measured_lines(lab, _command(options), ranks, host_ranks)
     seconds = result["seconds"]
+    place = "one host" if host_ranks > 1 else f"{topology} {rate}"
     return [
         Row(
             experiment="auto",
-            case=f"one host, {TINY}: auto beside {name}",
+            case=f"{place}, {options.model}: auto beside {name}",
             seconds=seconds["auto"],
             peer=name,
             peer_s=seconds[name],
             least_speedup=LEAST_SPEEDUP_OF_AUTO,
             wrong=result["wrong"],
         )
-        for name in ("plain", "ddp")
+        for name in AUTO_CONTESTANTS
+        if name != "auto"
     ]
 
 

@@ -2,7 +2,8 @@
 
 steps_rank.py OPTIONS BARRIER      a JSON object with the fields of `Options`; a file
 
-Rank 0 prints one JSON object: seconds of a step by contestant, and the wrong weights of all.
+Rank 0 prints one JSON object: seconds of a step by contestant, and the wrong weights of all ranks:
+of real models those that are not DDP's, of replays those that are not what is expected.
 """
 
 import json
@@ -34,6 +35,10 @@ RATE = 2.0**-10  # of learning; sums of such steps are exact
 BUCKET_MB, GROUP_MB = 25.0, 4.0
 DEMO_BATCH = 16
 CALIBRATION_STEPS = 6
+# Between more than two ranks, gradients of real models are rounded to multiples of this times the
+# number of ranks. Then averages have the same bits in whatever order they are added: with 3 to 6, 8
+# to 12 or 16 ranks the product of such a multiple and the inverse of their number is exact.
+GRID = 2.0**-20
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,8 @@ class Contestant:
         self.diary = Diary()
         self.model = _make_model(options, self.diary)
         self.steps = 0
+        if not self.is_replay and dist.get_world_size() > 2:
+            _round_gradients(self.model)
         self._forward: Callable[[torch.Tensor], torch.Tensor] = self.model
         self._optimizer: torch.optim.Optimizer = torch.optim.SGD(self.model.parameters(), lr=RATE)
         if name in ("ddp", "hook"):
@@ -96,26 +103,51 @@ class Contestant:
             self._optimizer.flush()
 
     def _loss(self) -> torch.Tensor:
+        """Of inputs that depend on the rank and the number of the step alone."""
         if self.is_replay:
             x = torch.ones(1, requires_grad=True)
             return (self._forward(x) * (dist.get_rank() + 1)).sum()
+        seed = self.steps * dist.get_world_size() + dist.get_rank()
+        generator = torch.Generator().manual_seed(seed)
         if isinstance(self.model, Tiny):
-            return self._forward(torch.ones(Tiny.BATCH, Tiny.WIDTH)).square().mean()
+            x = torch.rand(Tiny.BATCH, Tiny.WIDTH, generator=generator)
+            return self._forward(x).square().mean()
         if isinstance(self.model, LeNet5):
-            images = torch.rand(DEMO_BATCH, 1, IMAGE_SIZE, IMAGE_SIZE)
-            labels = torch.randint(0, 10, (DEMO_BATCH,))
+            images = torch.rand(DEMO_BATCH, 1, IMAGE_SIZE, IMAGE_SIZE, generator=generator)
+            labels = torch.randint(0, 10, (DEMO_BATCH,), generator=generator)
             return nn.functional.cross_entropy(self._forward(images), labels)
         shape = (Transformer.BATCH, Transformer.LENGTH)
-        words = torch.randint(0, Transformer.WORDS, shape)
+        words = torch.randint(0, Transformer.WORDS, shape, generator=generator)
         return nn.functional.cross_entropy(self._forward(words).flatten(0, 1), words.flatten())
 
     def wrong(self) -> int:
         """Weights of a replay that are not what its steps make of zeros."""
-        if not self.is_replay:
-            return 0
         mean = (dist.get_world_size() + 1) / 2
         expected = -RATE * self.steps * mean
         return sum(int((p != expected).sum()) for p in self.model.parameters())
+
+
+def _round_gradients(model: nn.Module) -> None:
+    grid = GRID * dist.get_world_size()
+    for parameter in model.parameters():
+        parameter.register_hook(lambda gradient: (gradient / grid).round_().mul_(grid))
+
+
+def wrong_weights(contestants: dict[str, Contestant]) -> int:
+    """Of this rank. Those of real models should be DDP's after as many steps, which DDP makes up
+    for."""
+    ddp = contestants["ddp"]
+    communicating = [c for name, c in contestants.items() if name != "alone"]
+    if ddp.is_replay:
+        return sum(contestant.wrong() for contestant in communicating)
+    count = 0
+    for other in sorted(communicating, key=lambda contestant: contestant.steps):
+        while ddp.steps < other.steps:
+            ddp.step()
+        assert ddp.steps == other.steps
+        pairs = zip(other.model.parameters(), ddp.model.parameters(), strict=True)
+        count += sum(int((ours != theirs).sum()) for ours, theirs in pairs)
+    return count
 
 
 def _make_model(options: Options, diary: Diary) -> nn.Module:
@@ -155,16 +187,14 @@ def measure(options: Options, barrier: Barrier) -> dict:
     for name, contestant in contestants.items():
         turn(contestant, options.trials if name == "auto" else options.warm_up, barrier)
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
-    for _ in range(options.rounds):
-        for name, contestant in contestants.items():
-            seconds[name].append(turn(contestant, options.steps, barrier))
-    result = {}
-    wrong = 0
-    for name, contestant in contestants.items():
-        own = 0 if name == "alone" else contestant.wrong()
-        slowest, of_all = over_ranks(seconds[name], own)
-        result[name] = statistics.median(slowest.tolist())
-        wrong += of_all
+    for number in range(options.rounds):
+        first = number % len(contestants)  # each round begins with another one
+        for name in (*options.contestants[first:], *options.contestants[:first]):
+            seconds[name].append(turn(contestants[name], options.steps, barrier))
+    all_turns = [value for turns in seconds.values() for value in turns]
+    slowest, wrong = over_ranks(all_turns, wrong_weights(contestants))
+    of_turns = slowest.reshape(len(contestants), options.rounds).tolist()
+    result = dict(zip(contestants, map(statistics.median, of_turns), strict=True))
     model = contestants[options.contestants[0]].model
     gradient_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
     for name, contestant in contestants.items() if options.traced else ():
