@@ -6,7 +6,10 @@ import pytest
 
 from benchmarks.prio.settings import DEMO, TINY, TRANSFORMER
 from benchmarks.prio.steps_page import drawn_model
+from benchmarks.prio.switch_page import table as switch_table
 from helpers import run_ranks
+
+W = (1, 2, 3)  # workers
 
 
 @pytest.mark.usefixtures("lab_is_possible")
@@ -80,6 +83,25 @@ def test_only_replays_are_drawn():
     assert drawn_model(("demo", "vgg19", "resnet50")) == "resnet50"
     assert drawn_model(("demo", "vgg19", "vgg16")) == "vgg19"
     assert drawn_model(("demo", "transformer")) is None
+
+
+def test_the_papers_table_has_every_worker_and_layer():
+    records = [
+        {
+            "contestant": name,
+            "median_ms": [[factor * (10 * worker + layer) for layer in range(3)] for worker in W],
+            "mean_ms": [factor * (20 + layer) for layer in range(3)],
+        }
+        for factor, name in enumerate(("connections", "plain", "host", "network", "both"), 1)
+    ]
+    lines = switch_table(records).splitlines()
+    width = lines[0].count("|")
+    assert all(line.count("|") == width for line in lines)
+    assert lines[4] == (
+        "| no tickets (`connections`) | 10 / 20 / 30 | 20 | 11 / 21 / 31 | 21 | 12 / 22 / 32 | 22 |"
+    )
+    both = "50 / 100 / 150 (+400% / +400% / +400%) | 100 (+400%) | 55 / 105 / 155"
+    assert lines[-1].startswith(f"| both (`both`) | {both}")
 
 
 @pytest.mark.usefixtures("lab_is_possible")

@@ -14,12 +14,26 @@ from pathlib import Path
 from benchmarks import report
 from benchmarks.prio.page import write_table
 from benchmarks.prio.settings import FULL
-from benchmarks.prio.switch import CONTESTANTS, NUM_LAYERS, NUM_WORKERS, REFERENCE, measure
+from benchmarks.prio.switch import NUM_LAYERS, NUM_WORKERS, REFERENCE, measure
 from benchmarks.prio.switch_rank import BIN_S
 
 FILE = "reproduction-tickets.json"
 PICTURE = "reproduction-tickets.png"
 DRAWN = (REFERENCE, "network")
+# Of the TensorExpress paper (table I and section IV): ms, and against its own switch without
+# scheduling. It gives no delays of layers 1 and 2.
+PAPER = (
+    "| paper: without | 315 / 697 / 856 | 623 | | | | |",
+    "| paper: TensorExpress | 222 / 338 / 352 (-29% / -51% / -59%) | 304 (-46%) "
+    "| | -49% | | +11.5% |",
+)
+TITLES = {
+    REFERENCE: "no tickets",
+    "plain": "no tickets, one connection",
+    "host": "host only",
+    "network": "network only",
+    "both": "both",
+}
 COLORS = ("tab:red", "tab:orange", "tab:blue")
 NO_MARK = "0.6"
 
@@ -37,9 +51,9 @@ def main() -> None:
         report.append_json_lines(file, [report.environment(), *_measured()])
     records = [json.loads(line) for line in file.read_text().splitlines()]
     records = [record for record in records if "contestant" in record]
-    print(_table(records))
+    print(table(records))
     if options.page:
-        write_table(options.page, "tickets", _table(records))
+        write_table(options.page, "tickets", table(records))
     report.console.print(str(_draw(records, options.folder / PICTURE)))
     if any(record["wrong"] for record in records):
         raise SystemExit(1)
@@ -62,17 +76,32 @@ def _measured() -> list[dict]:
     ]
 
 
-def _table(records: list[dict]) -> str:
-    reference = next(r for r in records if r["contestant"] == REFERENCE)
-    lines = ["| | workers' layer 0 | layer 0 | layer 1 | layer 2 |", "|---|---|---|---|---|"]
-    for record in sorted(records, key=lambda r: list(CONTESTANTS).index(r["contestant"])):
-        workers = " / ".join(f"{delays[0]:.0f}" for delays in record["median_ms"])
-        cells = [
-            f"{mean:.0f} ms" + ("" if record is reference else f" ({mean / before - 1:+.0%})")
-            for mean, before in zip(record["mean_ms"], reference["mean_ms"], strict=True)
-        ]
-        lines.append(f"| {record['contestant']} | {workers} ms | {' | '.join(cells)} |")
+def table(records: list[dict]) -> str:
+    """Every worker and layer, with means over the workers, below the paper's."""
+    workers = " / ".join(str(worker) for worker in range(1, NUM_WORKERS + 1))
+    heads = ["blocking time", *(f"layer {layer}" for layer in range(1, NUM_LAYERS))]
+    columns = "".join(f" {head}, workers {workers} | mean |" for head in heads)
+    lines = ["| |" + columns, "|---|" + "---|---|" * NUM_LAYERS, *PAPER]
+    by_name = {record["contestant"]: record for record in records}
+    reference = by_name[REFERENCE]
+    for name, title in TITLES.items():
+        record = by_name[name]
+        before = None if name == REFERENCE else reference
+        cells = [cell for layer in range(NUM_LAYERS) for cell in _cells(record, before, layer)]
+        lines.append(f"| {title} (`{name}`) | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _cells(record: dict, reference: dict | None, layer: int) -> tuple[str, str]:
+    """A layer's delays by worker, and their mean, in ms and against the reference."""
+    delays, mean = [d[layer] for d in record["median_ms"]], record["mean_ms"][layer]
+    each, of_all = " / ".join(f"{delay:.0f}" for delay in delays), f"{mean:.0f}"
+    if reference is None:
+        return each, of_all
+    before = [d[layer] for d in reference["median_ms"]]
+    pairs = zip(delays, before, strict=True)
+    changes = " / ".join(f"{delay / other - 1:+.0%}" for delay, other in pairs)
+    return f"{each} ({changes})", f"{of_all} ({mean / reference['mean_ms'][layer] - 1:+.0%})"
 
 
 def _draw(records: list[dict], path: Path) -> Path:
