@@ -105,7 +105,14 @@ def test_hook_needs_ddp():
         dmlcomm.prio.HookState(nn.Linear(1, 1))
 
 
-def _sharded(rank, n):
+def _prefetch(layers):
+    """Two ahead, in the order of the forward pass, and in the other direction."""
+    for i, layer in enumerate(layers):
+        layer.set_modules_to_forward_prefetch(layers[i + 1 : i + 3])
+        layer.set_modules_to_backward_prefetch(layers[max(0, i - 2) : i][::-1])
+
+
+def _sharded(rank, n, prefetches):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -119,6 +126,8 @@ def _sharded(rank, n):
         for layer in model.layers:
             fully_shard(layer, mesh=mesh)
         fully_shard(model, mesh=mesh)
+        if prefetches:
+            _prefetch(list(model.layers)[::-1])
         if has_tickets:
             dmlcomm.prio.ticket_fsdp(model)
         _train(model, rank)
@@ -129,10 +138,11 @@ def _sharded(rank, n):
     return seen
 
 
-def test_fsdp2_with_tickets_gives_the_same_weights_and_goes_by_the_forward_pass():
+@pytest.mark.parametrize("prefetches", [False, True])
+def test_fsdp2_with_tickets_gives_the_same_weights_and_goes_by_the_forward_pass(prefetches):
     from dmlcomm.prio.fsdp import LAST_GATHER, REDUCE_SCATTER
 
-    for seen in run_ranks(_sharded, 2, deadline_s=150):
+    for seen in run_ranks(_sharded, 2, prefetches, deadline_s=150):
         of_a_step = seen[-len(seen) // STEPS :]
         gathers = [number for number in of_a_step if number != REDUCE_SCATTER]
         # The model itself has no parameters. Its layers run in another order than they have, and

@@ -112,21 +112,25 @@ end()
 
 _CONNECTIONS = """
 import psutil, socket
+from torch.distributed import _functional_collectives as functional
 address = psutil.net_if_addrs()["eth0"][0].address
 def connections():
     found = psutil.Process().net_connections("tcp")
     return {c.laddr + c.raddr: c.fd for c in found
             if c.laddr and c.laddr[0] == address and c.status == "ESTABLISHED"}
-def reduce(ticket):
+def reduce(ticket, is_functional=False):
     tensor = torch.full((300_000,), rank + 1.0)
     with dmlcomm.ticket(ticket):
-        dist.all_reduce(tensor)
+        if is_functional:
+            tensor = functional.all_reduce(tensor, "sum", dist.group.WORLD).wait()
+        else:
+            dist.all_reduce(tensor)
     assert torch.equal(tensor, torch.full_like(tensor, 3.0)), tensor
-def reduce_until(ticket, count):
+def reduce_until(ticket, count, is_functional=False):
     # On both ranks, which the deadline of the test ends.
     found = None
     while found != [count, -count]:
-        reduce(ticket)
+        reduce(ticket, is_functional)
         number = len(connections())
         most = torch.tensor([number, -number])
         dist.all_reduce(most, dist.ReduceOp.MAX)
@@ -140,7 +144,7 @@ usual = connections()
 assert len(usual) == 1, usual
 dist.barrier()
 reduce_until(0, 2)
-reduce_until(1, 3)
+reduce_until(1, 3, is_functional=True)
 reduce_until(2, 4)
 reduce_until(127, 4)
 # They are cut, and made again.
@@ -178,3 +182,29 @@ def test_urgent_operations_have_connections_of_their_own():
         option = ("-e", "DMLCOMM_TICKET_CONNECTIONS=0")
         found = run_script(lab, _CONNECTIONS + _NONE, *option, deadline_s=DEADLINE_S)
         assert found.stdout.count("fine") == 2, found.stderr
+
+
+CREDIT = 1_000_000
+# What TCP may have on its way besides: some 0.5 MB here. Twice the credits would still be too much.
+MOST_IN_FLIGHT = 1_900_000
+_LONGEST_WAIT = """
+received = torch.empty(size * 500_000)
+for _ in range(3):
+    dist.all_to_all_single(received, torch.ones(size * 500_000))
+(rail,) = [rail for rail in dmlcomm.rails() if rail.interface == "eth0"]
+say("held", rail.blocking_us * rail.bits_per_second / 8e6)
+end()
+"""
+
+
+@pytest.mark.usefixtures("lab_is_possible")
+def test_the_longest_wait_is_what_all_connections_hold_at_the_rate_of_the_rail():
+    """A part and the kernel's queue of each connection are a credit at most."""
+    with Lab("flat:3,1", rate="100mbit") as lab:
+        option = ("-e", f"DMLCOMM_CREDIT_BYTES={CREDIT}")
+        found = run_script(lab, _LONGEST_WAIT, *option, deadline_s=DEADLINE_S)
+    held = [float(line.split()[-1]) for line in found.stdout.splitlines() if "held" in line]
+    assert len(held) == 3, found.stderr
+    for num_bytes in held:
+        assert num_bytes == pytest.approx(round(num_bytes), abs=1e-3)  # it is whole bytes
+        assert 2 * 2 * CREDIT < num_bytes < 2 * (2 * CREDIT + MOST_IN_FLIGHT)
