@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <utility>
 
 namespace dmlcomm::engine {
 namespace {
@@ -24,25 +25,28 @@ int distance(uint8_t figure, uint8_t in_use) {
 
 }  // namespace
 
-bool AgreedRates::consider(const RankReport& report) {
+std::optional<AgreedRates::Change> AgreedRates::consider(const RankReport& report) {
   if (num_turns_ < kMostTurns && ++num_operations_ == kOperationsPerTurn) {
     num_operations_ = 0;
     ++num_turns_;
   }
+  Change change;
   int difference = distance(report.nearness, in_use_.nearness);
-  for (size_t i = 0; i < RankReport::kMaxRails; ++i) {
-    difference = std::max(difference, distance(report.rates[i], in_use_.rates[i]));
+  for (size_t rail = 0; rail < RankReport::kMaxRails; ++rail) {
+    const int of_rail = distance(report.rates[rail], in_use_.rates[rail]);
+    if (of_rail > difference) change.rail = rail;
+    difference = std::max(difference, of_rail);
   }
   num_others_ = difference < kHysteresis ? 0 : num_others_ + 1;
   const int confirmations = is_alone() ? kConfirmationsAlone : kConfirmations;
-  if (difference < kMuch && num_others_ < confirmations) return false;
+  if (difference < kMuch && num_others_ < confirmations) return std::nullopt;
   in_use_ = report;
-  num_others_ = 0;
+  change.num_reports = std::exchange(num_others_, 0);
   if (num_turns_ > 0) {
     --num_turns_;
     num_alone_ = kAlone;
   }
-  return true;
+  return change;
 }
 
 }  // namespace dmlcomm::engine

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 
 #include "transport/rank_report.h"
 
@@ -23,14 +24,22 @@ class AgreedRates {
   static constexpr size_t kMostTurns = 8;
   static constexpr size_t kOperationsPerTurn = 64;
 
+  // Why a report is in use: the figure in it that differed most from what was in use.
+  struct Change {
+    std::optional<size_t> rail;  // none: the round trip
+    int num_reports = 1;         // in a row in which some figure differed
+  };
+
   // Before anything is measured.
   void assume(size_t rail, double bits_per_second) { in_use_.add_rate(rail, bits_per_second); }
 
-  // The report of the next operation that all ranks take part in. True: it is in use now.
-  bool consider(const transport::RankReport& report);
+  // The report of the next operation that all ranks take part in. With a change: it is in use now.
+  std::optional<Change> consider(const transport::RankReport& report);
   // An operation is planned that all ranks take part in.
   void planned() { num_alone_ -= num_alone_ > 0 ? 1 : 0; }
 
+  // The last report that was taken over.
+  const transport::RankReport& in_use() const { return in_use_; }
   // The next operation runs alone.
   bool is_alone() const { return num_alone_ > 0; }
   // No report differs from what is in use, and none is awaited.

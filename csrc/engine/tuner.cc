@@ -40,6 +40,18 @@ constexpr double kAssumedBitsPerSecond = 1e9;
 constexpr double kMostTimesLonger = 2;
 constexpr double kMostSecondsLonger = 10e-3;
 
+std::string time_text(double microseconds) {
+  return microseconds > 0 ? str_cat(std::llround(microseconds), " us") : "unknown";
+}
+
+std::string reason(const AgreedRates::Change& change,
+                   const std::vector<transport::RailAddress>& rails) {
+  const std::string most =
+      change.rail ? "the rate of " + rails[*change.rail].interface : "the round trip";
+  if (change.num_reports == 1) return "a report differs twofold or more, most in " + most;
+  return str_cat(change.num_reports, " reports in a row differ, the last one most in ", most);
+}
+
 double seconds_of(const RankReport& report) {
   const double shortest = report.shortest_s();
   const double most = std::min(kMostTimesLonger * shortest, shortest + kMostSecondsLonger);
@@ -203,7 +215,8 @@ void Tuner::consider(const RankReport& report) {
     log_info("a rank has DMLCOMM_AUTOTUNE=0: rates stay as they are");
     return;
   }
-  if (rates_.consider(report)) use(report);
+  const RankReport before = rates_.in_use();
+  if (const auto change = rates_.consider(report)) use(report, *change, before);
 }
 
 // With tickets a report counts much later. So the rates that drivers tell have to be corrected
@@ -217,32 +230,42 @@ void Tuner::consider_tickets(const RankReport& report) {
 }
 
 // Rails that have shown nothing yet are as far from what was assumed as the others.
-void Tuner::use(const RankReport& report) {
+std::vector<uint64_t> Tuner::rates_by(const RankReport& report) const {
   double log_ratio = 0;
   int num_known = 0;
   for (size_t rail = 0; rail < assumed_bps_.size(); ++rail) {
-    const uint8_t rate = report.rates[std::min(rail, RankReport::kMaxRails - 1)];
+    const uint8_t rate = report.rate(rail);
     if (rate == RankReport::kUnknown) continue;
     log_ratio += std::log(RankReport::bits_per_second(rate) / assumed_bps_[rail]);
     ++num_known;
   }
   const double ratio = num_known > 0 ? std::exp(log_ratio / num_known) : 1;
   std::vector<uint64_t> rates;
-  std::string text;
   for (size_t rail = 0; rail < assumed_bps_.size(); ++rail) {
-    const uint8_t rate = report.rates[std::min(rail, RankReport::kMaxRails - 1)];
+    const uint8_t rate = report.rate(rail);
     const bool is_known = rate != RankReport::kUnknown;
     const double bps = is_known ? RankReport::bits_per_second(rate) : ratio * assumed_bps_[rail];
     rates.push_back(static_cast<uint64_t>(bps));
-    text += str_cat(text.empty() ? "" : ", ", options_.rails[rail].interface, " ",
-                    std::llround(bps / 1e6), " Mb/s", is_known ? "" : " (not measured)");
+  }
+  return rates;
+}
+
+void Tuner::use(const RankReport& report, const AgreedRates::Change& change,
+                const RankReport& before) {
+  const std::vector<uint64_t> rates = rates_by(report);
+  std::string text;
+  for (size_t rail = 0; rail < rates.size(); ++rail) {
+    const double old_bps = 8 / planner_.topology().rail_beta(static_cast<uint32_t>(rail));
+    text += str_cat(options_.rails[rail].interface, " ", std::llround(old_bps / 1e6), " -> ",
+                    std::llround(static_cast<double>(rates[rail]) / 1e6), " Mb/s",
+                    report.rate(rail) == RankReport::kUnknown ? " (not measured), " : ", ");
   }
   planner_.learn(rates, kCallsAlpha + report.round_trip_us() / 2 * 1e-6);
   for (Past& past : past_) past.is_outdated = true;
   if (options_.rank == 0) {
-    log_info("group '", options_.name, "': measured rates of the slowest host: ", text,
-             ", round trip ", std::llround(report.round_trip_us()),
-             " us; algorithms are chosen anew");
+    log_info("group '", options_.name, "': rates in use of the slowest host: ", text, "round trip ",
+             time_text(before.round_trip_us()), " -> ", time_text(report.round_trip_us()), "; ",
+             reason(change, options_.rails), "; algorithms are chosen anew");
   }
 }
 

@@ -81,7 +81,9 @@ class Tuner {
   void tell(uint64_t sequence, double seconds);
   void consider(const transport::RankReport& report);
   void consider_tickets(const transport::RankReport& report);
-  void use(const transport::RankReport& report);
+  std::vector<uint64_t> rates_by(const transport::RankReport& report) const;
+  void use(const transport::RankReport& report, const AgreedRates::Change& change,
+           const transport::RankReport& before);
   void measure(int64_t now);
 
   const CommunicatorOptions& options_;

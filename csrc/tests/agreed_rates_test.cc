@@ -18,7 +18,9 @@ class AgreedRatesTest : public testing::Test {
  protected:
   AgreedRatesTest() { rates_.assume(0, 1e9); }
 
-  bool consider(double bits_per_second) { return rates_.consider(report_of(bits_per_second)); }
+  bool consider(double bits_per_second) {
+    return rates_.consider(report_of(bits_per_second)).has_value();
+  }
   // Operations that run alone from now on; each of them reports `bits_per_second`.
   size_t count_alone(double bits_per_second) {
     size_t count = 0;
@@ -59,10 +61,31 @@ TEST_F(AgreedRatesTest, TwoReportsCorrectARateWhileOperationsRunAlone) {
 TEST_F(AgreedRatesTest, RatesThatAreNearlyTheSameOrNotKnownChangeNothing) {
   for (int i = 0; i < 100; ++i) {
     EXPECT_FALSE(consider(i % 2 == 0 ? 0.85e9 : 1.15e9));
-    EXPECT_FALSE(rates_.consider({}));
+    EXPECT_FALSE(rates_.consider({}).has_value());
   }
   EXPECT_TRUE(rates_.is_settled());
   EXPECT_FALSE(rates_.is_alone());
+}
+
+TEST_F(AgreedRatesTest, AChangeNamesTheFigureThatDiffersMost) {
+  RankReport report = report_of(0.4e9);
+  const auto at_once = rates_.consider(report);
+  ASSERT_TRUE(at_once.has_value());
+  EXPECT_EQ(at_once->rail, 0u);
+  EXPECT_EQ(at_once->num_reports, 1);
+  report.add_round_trip(300);
+  const auto first_trip = rates_.consider(report);
+  ASSERT_TRUE(first_trip.has_value());
+  EXPECT_EQ(first_trip->rail, std::nullopt);
+  while (rates_.is_alone()) rates_.planned();
+  std::optional<AgreedRates::Change> change;
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_FALSE(change.has_value());
+    change = rates_.consider(report_of(0.3e9));
+  }
+  ASSERT_TRUE(change.has_value());
+  EXPECT_EQ(change->rail, 0u);
+  EXPECT_EQ(change->num_reports, 4);
 }
 
 TEST_F(AgreedRatesTest, OperationsRunAloneAfterwards) {

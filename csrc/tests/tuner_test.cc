@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/log.h"
 #include "engine/compiled_plan.h"
 #include "tests/schedule_shapes.h"
 
@@ -58,7 +59,8 @@ class TunerTest : public testing::Test {
   explicit TunerTest(bool autotune = true, int ranks_on_host = 1, const std::string& named = "")
       : planner_(network(), named), meters_(2) {
     options_.num_ranks = kHosts;
-    options_.rails.resize(2);
+    options_.name = "all";
+    options_.rails = {{"eth0", {}}, {"eth1", {}}};
     options_.rail_rates_bps = {static_cast<uint64_t>(kTold), static_cast<uint64_t>(kTold)};
     options_.config.emplace().autotune = autotune;
     const auto measure = [this](int64_t active_ns, double, Traffic traffic) {
@@ -205,6 +207,27 @@ TEST_F(TunerTest, ReportsCountWhereAllRanksHaveThem) {
   run(1, kLarge);
   expect_about(rate_in_use(0), 200e6);
   expect_about(rate_in_use(1), 50e6);
+}
+
+// Whoever reads the log sees what has changed and why.
+TEST_F(TunerTest, ALineNamesTheRatesBeforeAndAfterAndWhatChangedThem) {
+  set_log_level(LogLevel::info);
+  testing::internal::CaptureStderr();
+  run(2, kLarge, report_of({200e6, 0}, 1000));
+  run(2, kLarge, report_of({200e6, 200e6}, 1000));
+  run(20, kLarge, report_of({140e6, 140e6}, 1000));
+  set_log_level(LogLevel::warning);
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_NE(log.find("group 'all': rates in use of the slowest host: eth0 10000 -> 205 Mb/s, "
+                     "eth1 10000 -> 205 Mb/s (not measured), round trip unknown -> 1024 us; a "
+                     "report differs twofold or more, most in the round trip; algorithms are "
+                     "chosen anew"),
+            std::string::npos)
+      << log;
+  EXPECT_NE(log.find("eth0 205 -> 145 Mb/s, eth1 205 -> 145 Mb/s, round trip 1024 us -> 1024 us; 2 "
+                     "reports in a row differ, the last one most in the rate of eth0;"),
+            std::string::npos)
+      << log;
 }
 
 TEST_F(TunerTest, OperationsAtNewRatesRunAlone) {

@@ -50,6 +50,7 @@ struct RankReport {
   void add_round_trip(double microseconds) {
     nearness = std::min<uint8_t>(nearness, kUnknown - code(microseconds));
   }
+  uint8_t rate(size_t rail) const { return rates[std::min(rail, kMaxRails - 1)]; }
   static double bits_per_second(uint8_t rate) { return kLeastBitsPerSecond * value(rate); }
   double round_trip_us() const { return nearness == kUnknown ? 0 : value(kUnknown - nearness); }
 
