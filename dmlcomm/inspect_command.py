@@ -18,6 +18,7 @@ from dmlcomm.inspection import (
     metrics,
     name_of_server,
 )
+from dmlcomm.units import format_rate, format_time
 
 if TYPE_CHECKING:
     from http.server import HTTPServer
@@ -35,6 +36,9 @@ Job = Annotated[
 
 # Bytes sent and received by process, group and rail, and when they were read.
 Reading = tuple[float, dict[tuple[int, str, str], tuple[int, int]]]
+
+# Columns for what has happened to a rail, and where its state has them.
+EVENTS = {"repeated": "frames_repeated", "lost": "lanes_lost", "back": "lanes_back"}
 
 
 @app.command()
@@ -199,7 +203,7 @@ def _view(jobs: dict[str, list[State]], before: Reading) -> "Group":
         groups = new_table(
             f"job {name}", "pid", "group", "rank", "in flight", "oldest", "waits for"
         )
-        columns = (f"sent, {unit}", f"received, {unit}", "repeated", "lost", "back")
+        columns = (f"sent, {unit}", f"received, {unit}", "rate", "round trip", *EVENTS)
         rails = new_table("rails", "pid", "group", "rail", *columns)
         for state in states:
             for group in state["groups"]:
@@ -215,9 +219,8 @@ def _view(jobs: dict[str, list[State]], before: Reading) -> "Group":
                 for rail in group["rails"]:
                     key = (state["pid"], group["name"], rail["interface"])
                     shown = _shown(counts[key], before[1].get(key), now - before[0])
-                    events = ("frames_repeated", "lanes_lost", "lanes_back")
-                    values = (str(rail[event]) for event in events)
-                    rails.add_row(*place, rail["interface"], *shown, *values)
+                    events = (str(rail[event]) for event in EVENTS.values())
+                    rails.add_row(*place, rail["interface"], *shown, *_learned(rail), *events)
         tables = [groups, rails, _servers_of(states)]
         parts += [*(table for table in tables if table.row_count), *findings(states)]
     return Group(*parts)  # type: ignore[arg-type]
@@ -238,6 +241,12 @@ def _servers_of(states: list[State]) -> "Table":
                 behind = ", ".join(behind_of(model))
                 table.add_row(*place, model["name"], str(model["clock"]), workers, behind)
     return table
+
+
+def _learned(rail: State) -> tuple[str, str]:
+    """The measured rate and round trip; empty where that is not known."""
+    rate, trip_us = rail["bits_per_second"], rail["round_trip_us"]
+    return format_rate(rate) if rate else "", format_time(trip_us * 1e-6) if trip_us else ""
 
 
 def _shown(now: tuple[int, int], before: tuple[int, int] | None, seconds: float) -> list[str]:

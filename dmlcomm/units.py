@@ -1,4 +1,4 @@
-"""Rates and sizes as people write and read them: ``200mbit``, ``200 Mb/s``, ``1.5 MB``."""
+"""Rates, sizes and times as people have them: ``200mbit``, ``200 Mb/s``, ``1.5 MB``, ``3 ms``."""
 
 import re
 
@@ -29,3 +29,11 @@ def format_bytes(count: float) -> str:
             return f"{count:.3g} {unit}" if unit != "B" else f"{count:.0f} B"
         count /= 1000
     raise AssertionError("the last unit takes any number")
+
+
+def format_time(seconds: float) -> str:
+    """0.0015 -> "1.5 ms"."""
+    for unit, name in ((1, "s"), (1e-3, "ms")):
+        if seconds >= unit:
+            return f"{seconds / unit:.4g} {name}"
+    return f"{seconds / 1e-6:.4g} us"

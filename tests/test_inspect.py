@@ -12,11 +12,13 @@ import sys
 import threading
 import urllib.error
 import urllib.request
+from io import StringIO
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
+from rich.console import Console
 
 from dmlcomm import inspect_command, inspection
 from dmlcomm.ps import Client
@@ -183,6 +185,32 @@ def test_dashboard_shows_every_metric_of_ranks_and_no_other():
         described = re.findall(r"# TYPE (\w+)", inspection.metrics(inspection.ask_all()))
     assert len(described) == len(set(described))
     assert shown == set(described)
+
+
+def rail_named(interface, bits_per_second=0, round_trip_us=0):
+    counts = ("bytes_sent", "bytes_received", "frames_repeated", "lanes_lost", "lanes_back")
+    learned = {"bits_per_second": bits_per_second, "round_trip_us": round_trip_us}
+    return {"interface": interface, **dict.fromkeys(counts, 5), **learned}
+
+
+def test_tables_show_what_rails_have_learned():
+    rails = [rail_named("eth0", 198_500_000, 310), rail_named("eth1", 0, 1500), rail_named("local")]
+    shown = state(0, 5)
+    shown["groups"][0].update(num_operations=0, rails=rails)
+    with StringIO() as out:
+        Console(file=out, width=200).print(inspect_command._view({"1": [shown]}, (0.0, {})))
+        lines = out.getvalue().splitlines()
+
+    def cells(first):
+        (line,) = [line for line in lines if first in line]
+        return [cell.strip() for cell in re.split("[│┃]", line)[1:-1]]
+
+    columns = cells("round trip")
+    learned = slice(columns.index("rate"), columns.index("round trip") + 1)
+    assert cells("eth0")[learned] == ["198.5 Mb/s", "310 us"]
+    assert cells("eth1")[learned] == ["", "1.5 ms"]
+    assert cells("local")[learned] == ["", ""]
+    assert cells("local")[columns.index("lost")] == "5"
 
 
 def test_top_prints_a_line_of_json_for_each_look():

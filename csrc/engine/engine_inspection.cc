@@ -15,7 +15,8 @@ std::string describe_rail(const transport::RailCounters& rail) {
       ", \"bytes_received\": ", rail.bytes_received,
       ", \"frames_repeated\": ", rail.frames_repeated, ", \"lanes_lost\": ", rail.lanes_lost,
       ", \"lanes_back\": ", rail.lanes_back, ", \"bytes_resent\": ", rail.bytes_resent,
-      ", \"bits_per_second\": ", static_cast<uint64_t>(rail.bits_per_second), "}");
+      ", \"bits_per_second\": ", static_cast<uint64_t>(rail.bits_per_second),
+      ", \"round_trip_us\": ", static_cast<uint64_t>(rail.round_trip_us), "}");
 }
 
 }  // namespace

@@ -32,6 +32,19 @@ TEST(Metrics, HaveOneFamilyEachWithTheSamplesOfAllGroups) {
       << text;
 }
 
+TEST(Metrics, HaveTheMeasuredRateAndRoundTripOfEachRail) {
+  transport::RailCounters rail;
+  rail.interface = "eth0";
+  rail.bits_per_second = 200e6;
+  rail.round_trip_us = 310;
+  const std::string text = engine::metrics_text("", engine::samples_of("g", 0, {}, {rail}));
+  const std::string labels = "{,group=\"g\",rank=\"0\",rail=\"eth0\"} ";
+  for (const std::string& line : {"dmlcomm_rail_bits_per_second" + labels + "200000000\n",
+                                  "dmlcomm_rail_round_trip_microseconds" + labels + "310\n"}) {
+    EXPECT_NE(text.find(line), std::string::npos) << text;
+  }
+}
+
 TEST(MetricsServer, AnswersOnlyGetOfMetrics) {
   const auto answer = [](const std::string& head) {
     return engine::http_answer(head, [] { return std::string("figures"); });

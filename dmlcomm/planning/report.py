@@ -9,7 +9,7 @@ from rich.table import Table
 from dmlcomm import _core, _shell
 from dmlcomm.planning.network import ETHERNET_BYTES, IP_AND_TCP_BYTES, PlannedNetwork
 from dmlcomm.planning.pricing import Choice
-from dmlcomm.units import format_bytes, format_rate
+from dmlcomm.units import format_bytes, format_rate, format_time
 
 if TYPE_CHECKING:
     from dmlcomm.planning.measure import Measured
@@ -36,7 +36,7 @@ def heading(planned: Planned) -> str:
         f"{network}: {network.num_hosts} hosts, {network.ranks_per_host} ranks each, "
         f"{len(network.rates_bps)} NICs ({rates})\n"
         f"{planned.op} of {format_bytes(planned.num_bytes)}: bound "
-        f"{_time(planned.choice.bound_s)}, what the NICs of a host need without headers\n"
+        f"{format_time(planned.choice.bound_s)}, what the NICs of a host need without headers\n"
         f"Times include headers: {data} of {frame} bytes of a frame are data at MTU {network.mtu}."
     )
 
@@ -87,8 +87,8 @@ def rails_table(measured: "Measured") -> Table:
             *(str(shown.number), ", ".join(shown.interfaces)),
             format_rate(shown.driver_bps) if shown.driver_bps else "unknown",
             *(_carried(shown.slowest), _carried(shown.fastest)),
-            _time(shown.round_trip_us * 1e-6) if shown.round_trip_us else "unknown",
-            "-" if shown.message_s is None else _time(shown.message_s),
+            format_time(shown.round_trip_us * 1e-6) if shown.round_trip_us else "unknown",
+            "-" if shown.message_s is None else format_time(shown.message_s),
             format_bytes(shown.bytes_resent),
         )
     return found
@@ -112,15 +112,8 @@ def _cells(network: PlannedNetwork, price: _core.Price, bound_s: float) -> list[
             if price.rail_bytes
             else "-" * len(network.rates_bps)
         ),
-        _time(price.seconds),
+        format_time(price.seconds),
         f"{price.seconds / bound_s:.3f}" if bound_s else "-",
-        _time(price.estimate_s),
+        format_time(price.estimate_s),
         price.priced_by,
     ]
-
-
-def _time(seconds: float) -> str:
-    for unit, name in ((1, "s"), (1e-3, "ms")):
-        if seconds >= unit:
-            return f"{seconds / unit:.4g} {name}"
-    return f"{seconds / 1e-6:.4g} us"
