@@ -7,6 +7,7 @@ import pytest
 from benchmarks.prio.settings import DEMO, TINY, TRANSFORMER
 from benchmarks.prio.steps_page import drawn_model
 from benchmarks.prio.switch_page import table as switch_table
+from dmlcomm.prio.switch import kernel
 from helpers import run_ranks
 
 W = (1, 2, 3)  # workers
@@ -114,3 +115,14 @@ def test_quick_run_measures_the_papers_layers_at_a_switch(tmp_path, run_python):
         f"layer {layer}, {name}" for name in contestants for layer in range(3)
     ]
     assert all(row["wrong"] == 0 and row["seconds"] > 0 for row in rows)
+
+
+@pytest.mark.skipif(kernel.why_not_permitted() is not None, reason="no eBPF here")
+@pytest.mark.usefixtures("lab_is_possible")
+def test_classifiers_of_a_switch_are_compared(tmp_path, run_python):
+    file = tmp_path / "result.json"
+    run_python("-m", "benchmarks.prio.classifiers", "--quick", "--json", str(file))
+    _, without, ebpf, u32 = map(json.loads, file.read_text().splitlines())
+    assert [r["contestant"] for r in (without, ebpf, u32)] == ["none", "ebpf", "u32"]
+    assert "reaction_us" not in without
+    assert all(record["send_ns"] > 0 and record["reaction_us"] > 0 for record in (ebpf, u32))

@@ -14,6 +14,8 @@ auto          "auto" beside DDP where nothing is to be gained: a tiny model on o
               transformer on two hosts with 10 Gb/s
 switch        the table of the TensorExpress paper: one server and three workers at a switch
 
+`python -m benchmarks.prio.classifiers` compares those of the switch.
+
 The exit code is 1 when a result is wrong, or with --strict when a bar is missed. docs/numbers.md
 says what the numbers are.
 """
