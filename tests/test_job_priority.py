@@ -1,6 +1,8 @@
 """Jobs of a host: their priorities, their seats at the arbiter, and who is admitted."""
 
 import contextlib
+import itertools
+import os
 import select
 import socket
 
@@ -22,6 +24,21 @@ from helpers.parameter_servers import servers
 @contextlib.contextmanager
 def proxy(folder, **options):
     with Proxy(ProxyOptions(f"{folder}/0.sock", seats=SeatOptions(**options))) as one:
+        yield one
+
+
+@contextlib.contextmanager
+def strangers():
+    """Each connection to a proxy comes from a process of its own."""
+    numbers = itertools.count(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dmlcomm.proxy.proxy.peer_of", lambda _: (next(numbers), os.getuid()))
+        yield
+
+
+@contextlib.contextmanager
+def proxy_of_strangers(folder, **options):
+    with strangers(), proxy(folder, **options) as one:
         yield one
 
 
@@ -67,6 +84,8 @@ def test_the_option_goes_before_the_variable():
         ({"floor": 1.0}, "--floor 1; expected more than 0, so that no job starves, and below 1"),
         ({"floor": 0.0}, "--floor 0; expected more than 0"),
         ({"max_jobs": -1}, "--max-jobs -1; expected 0"),
+        ({"num_classes": 1}, "--classes 1; expected 2 to 8, one for each priority, or 0"),
+        ({"num_classes": 9}, "--classes 9; expected 2 to 8"),
     ],
 )
 def test_options_that_cannot_work_are_refused(options, message):
@@ -114,19 +133,22 @@ def test_clients_and_the_proxys_own_part_are_one_job(tmp_path):
 
 
 def test_a_full_host_refuses_other_jobs(tmp_path):
-    with proxy(tmp_path, max_jobs=1) as one, seats(one.options.socket, ("a", 4), ("a", 4)):
+    with (
+        proxy_of_strangers(tmp_path, max_jobs=1) as one,
+        seats(one.options.socket, ("a", 4), ("a", 4)),
+    ):
         with pytest.raises(PsRefusedError, match=r"priority 4; this one has 0"):
             seat.take("b", 0, one.options.socket)
         with pytest.raises(PsRefusedError, match="wait until one has ended"):
             Client("127.0.0.1:1", proxy=one.options.socket)
-    with proxy(tmp_path, max_jobs=1) as one, seats(one.options.socket, ("b", 7)):
+    with proxy_of_strangers(tmp_path, max_jobs=1) as one, seats(one.options.socket, ("b", 7)):
         assert jobs_at(one) == [("b", 7, 1)]
 
 
 def test_a_job_preempts_the_latest_of_those_that_go_last(tmp_path):
     jobs = [("early", 6), ("late", 6), ("first", 0)]
     with (
-        proxy(tmp_path, max_jobs=3, when_full="preempt") as one,
+        proxy_of_strangers(tmp_path, max_jobs=3, when_full="preempt") as one,
         seats(one.options.socket, *jobs) as [early, late, _],
     ):
         with pytest.raises(PsRefusedError, match="or give this one a smaller priority"):
@@ -138,6 +160,34 @@ def test_a_job_preempts_the_latest_of_those_that_go_last(tmp_path):
             eventually(lambda: len(jobs_at(one)) == 3, "the seat is given up")
 
 
+def test_what_one_process_has_is_one_job(tmp_path):
+    with (
+        proxy(tmp_path, max_jobs=1, when_full="preempt") as one,
+        seats(one.options.socket, ("group", 4), ("servers", 6), ("group", 2)) as own,
+        strangers(),
+    ):
+        path = one.options.socket
+        assert len(jobs_at(one)) == 3
+        with seats(path, ("group", 5)), pytest.raises(PsRefusedError, match="priority 2; this one"):
+            seat.take("other", 2, path)
+        with seats(path, ("urgent", 1)):
+            for each in own:
+                with pytest.raises(PsRefusedError, match=r"job group .priority 2. to a job of"):
+                    each.check()
+
+
+def test_seats_of_a_user_are_limited(tmp_path, monkeypatch):
+    monkeypatch.setattr("dmlcomm.proxy.seats.MOST_SEATS", 2)
+    with proxy(tmp_path) as one, seats(one.options.socket, ("a", 4)):
+        with seats(one.options.socket, ("b", 4)):
+            with pytest.raises(PsRefusedError, match="has 2 seats at this proxy, the most that"):
+                seat.take("c", 4, one.options.socket)
+            assert len(jobs_at(one)) == 2
+        eventually(lambda: len(jobs_at(one)) == 1, "the seat is given up")
+        with seats(one.options.socket, ("c", 4)):
+            assert len(jobs_at(one)) == 2
+
+
 def test_a_refusal_is_heard_when_the_proxy_closes_at_once(tmp_path, monkeypatch):
     def send_and_wait_for_the_end(connection, *rest):
         sent = send(connection, *rest)
@@ -147,14 +197,14 @@ def test_a_refusal_is_heard_when_the_proxy_closes_at_once(tmp_path, monkeypatch)
         return sent
 
     send = socket.send_fds
-    with proxy(tmp_path, max_jobs=1) as one, seats(one.options.socket, ("a", 4)):
+    with proxy_of_strangers(tmp_path, max_jobs=1) as one, seats(one.options.socket, ("a", 4)):
         monkeypatch.setattr(socket, "send_fds", send_and_wait_for_the_end)
         with pytest.raises(PsRefusedError, match="wait until one has ended"):
             seat.take("b", 0, one.options.socket)
 
 
 def test_every_refusal_is_heard(tmp_path):
-    with proxy(tmp_path, max_jobs=1) as one, seats(one.options.socket, ("a", 4)):
+    with proxy_of_strangers(tmp_path, max_jobs=1) as one, seats(one.options.socket, ("a", 4)):
         for _ in range(300):
             with pytest.raises(PsRefusedError, match="wait until one has ended"):
                 seat.take("b", 0, one.options.socket)
@@ -172,7 +222,7 @@ def test_two_messages_that_come_together_are_read_one_by_one():
 
 
 def test_groups_have_seats_and_hear_that_they_are_preempted(tmp_path):
-    with proxy(tmp_path, max_jobs=2, when_full="preempt") as one:
+    with proxy(tmp_path, max_jobs=1, when_full="preempt") as one:
         env = {"DMLCOMM_PROXY": one.options.socket, "DMLCOMM_JOB_PRIORITY": "5"}
         with Ranks(all_reduce_until_the_end, 2, env=env) as ranks:
             eventually(lambda: [job[1:] for job in jobs_at(one)] == [(1, 2), (5, 2)], "all seats")
@@ -186,8 +236,8 @@ def all_reduce_until_the_end(rank, world_size):
     tensor = torch.ones(1000)
     dist.all_reduce(tensor)
     group = dist.new_group(pg_options=dmlcomm.Options(priority=1))
-    dist.all_reduce(tensor, group=group)
     try:
+        dist.all_reduce(tensor, group=group)
         while True:
             dist.all_reduce(tensor)
     except dmlcomm.CommError as error:
@@ -205,6 +255,15 @@ def test_a_group_of_a_job_that_is_not_admitted_is_refused(tmp_path):
     with proxy(tmp_path, max_jobs=1) as one, seats(one.options.socket, ("other", 4)):
         env = {"DMLCOMM_PROXY": one.options.socket}
         run_ranks(create_refused, 1, env=env, make_group=False)
+
+
+def test_classes_have_a_dscp_each_and_the_last_one_none():
+    def dscps(num_classes):
+        return [_core.dscp_of_class(priority, num_classes) for priority in range(8)]
+
+    assert dscps(2) == [1, 1, 1, 1, 0, 0, 0, 0]
+    assert dscps(3) == [1, 1, 1, 2, 2, 2, 0, 0]
+    assert dscps(8) == [1, 2, 3, 4, 5, 6, 7, 0]
 
 
 def test_shares_are_those_of_the_arbiter():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.proxy import many_jobs, priorities
+from benchmarks.proxy import many_jobs, one_receiver, priorities
 from benchmarks.proxy.cluster import Cluster, Load
 from benchmarks.proxy.training import train
 from dmlcomm.lab import Lab
@@ -29,16 +29,26 @@ def test_workers_learn_the_same_though_a_proxy_is_killed() -> None:
 def test_a_job_goes_before_one_of_a_later_priority(tmp_path) -> None:
     folder = str(tmp_path)
     with Lab(f"flat:{priorities.HOSTS},1", rate="400mbit") as lab, priorities.proxies(lab, folder):
-        outcome = priorities.measure(lab, folder, steps=2, bulk_jobs=1, compute_s=0)
+        outcome = priorities.measure(lab, folder, 2, [priorities.ALL_HOSTS], compute_s=0)
     assert outcome.wrong == 0
     # Both send all the time: without the arbiter each has a half.
     assert 0 < outcome.bulk_share < 0.35
 
 
+def test_a_job_goes_before_one_that_another_host_sends_to_the_same_receiver(tmp_path) -> None:
+    folder = str(tmp_path)
+    with (
+        Lab(f"flat:{one_receiver.HOSTS},1", rate="400mbit") as lab,
+        priorities.proxies(lab, folder, "--classes", str(one_receiver.CLASSES)),
+        one_receiver.scheduled(lab),
+    ):
+        outcome = one_receiver.measure(lab, folder, steps=2, compute_s=0)
+    assert outcome.wrong == 0
+    assert 0 < outcome.bulk_share < 0.35
+
+
 def test_simulated_jobs_end_in_the_order_of_their_priorities(monkeypatch) -> None:
-    monkeypatch.setattr(many_jobs, "JOBS", 4)
-    monkeypatch.setattr(many_jobs, "STEPS", 2)
-    monkeypatch.setattr(many_jobs, "NUM_BYTES", 2_000_000)
-    monkeypatch.setattr(many_jobs, "HOSTS", many_jobs.HOSTS_PER_JOB)
+    for name, value in {"JOBS": 4, "STEPS": 1, "HOSTS": 4, "WORKERS": 4, "SERVERS": 1}.items():
+        monkeypatch.setattr(many_jobs, name, value)
     alike, arbitrated = many_jobs.play(1, False), many_jobs.play(1, True)
     assert min(arbitrated) < min(alike)

@@ -4,6 +4,7 @@
     python -m benchmarks.proxy --only failures|inner [--times N] [--seed N]
     python -m benchmarks.proxy --only training
     python -m benchmarks.proxy --only priorities [--quick] [--json FILE] [--strict]
+    python -m benchmarks.proxy --only receiver [--quick] [--json FILE]
     python -m benchmarks.proxy --only jobs [--json FILE] [--strict]
 
 Four hosts with four workers each and a host with the server, one NIC each, 1 Gbit/s. Every worker
@@ -19,7 +20,8 @@ With --only training: the demo's LeNet-5, directly, by proxies, and with a proxy
 the middle; see benchmarks/proxy/training.py. The exit code is 1 when one of them has not learnt.
 
 With --only priorities: a job beside others on the hosts of a lab; see
-benchmarks/proxy/priorities.py. With --only jobs: twenty, simulated; see
+benchmarks/proxy/priorities.py. With --only receiver: jobs of two hosts that send to one; see
+benchmarks/proxy/one_receiver.py. With --only jobs: twenty, simulated; see
 benchmarks/proxy/many_jobs.py.
 """
 
@@ -27,7 +29,7 @@ import argparse
 import statistics
 from pathlib import Path
 
-from benchmarks.proxy import failures, many_jobs, priorities, training
+from benchmarks.proxy import failures, many_jobs, one_receiver, priorities, training
 from benchmarks.proxy.cluster import Cluster, Load
 from benchmarks.proxy.local_cluster import RunError
 from benchmarks.row import Row, conclude
@@ -46,6 +48,11 @@ def main() -> None:
     options = _parse()
     if options.only == "priorities":
         rows = priorities.rows(QUICK_STEPS if options.quick else STEPS)
+        title = "Times of steps in ms; the bound is the job's time alone."
+        conclude(title, rows, options.json, options.strict)
+        return
+    if options.only == "receiver":
+        rows = one_receiver.rows(QUICK_STEPS if options.quick else STEPS)
         title = "Times of steps in ms; the bound is the job's time alone."
         conclude(title, rows, options.json, options.strict)
         return
@@ -100,7 +107,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--strict", action="store_true", help="exit with 1 when a bar is missed")
     parser.add_argument(
         "--only",
-        choices=["failures", "inner", "training", "priorities", "jobs"],
+        choices=["failures", "inner", "training", "priorities", "receiver", "jobs"],
         help="instead of the lab; inner: SIGKILL of proxies that have others below them",
     )
     parser.add_argument("--times", type=int, default=50, help="failures")

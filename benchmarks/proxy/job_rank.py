@@ -1,4 +1,4 @@
-"""A rank of a job in the lab: computes, as far as a core is concerned asleep, and all_reduces.
+"""A rank of a job in the lab: computes, as far as a core is concerned asleep, and communicates.
 
 Rank 0 prints a line when the group is there, and one of JSON at the end: the seconds of each step.
 """
@@ -12,15 +12,15 @@ import time
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--proxies", default="", help="folder of RANK.sock; default: none")
+    parser.add_argument("--proxies", nargs="+", help="socket of each rank's proxy; default: none")
+    parser.add_argument("--operation", choices=["all_reduce", "broadcast"], default="all_reduce")
     parser.add_argument("--bytes", type=int, required=True)
     parser.add_argument("--compute", type=float, default=0.0, help="seconds of each step")
     parser.add_argument("--warm-up", type=int, default=0, help="steps that do not count")
     parser.add_argument("--steps", type=int, required=True)
     options = parser.parse_args()
     rank = int(os.environ["RANK"])
-    proxy = f"{options.proxies}/{rank}.sock" if options.proxies else "none"
-    os.environ["DMLCOMM_PROXY"] = proxy
+    os.environ["DMLCOMM_PROXY"] = options.proxies[rank] if options.proxies else "none"
 
     import torch
     import torch.distributed as dist
@@ -34,10 +34,15 @@ def main() -> None:
         begin = time.monotonic()
         time.sleep(options.compute)
         tensor.fill_(rank + 1)
-        dist.all_reduce(tensor)
         num_ranks = dist.get_world_size()
+        if options.operation == "all_reduce":
+            dist.all_reduce(tensor)
+            expected = num_ranks * (num_ranks + 1) // 2
+        else:  # from the last rank
+            dist.broadcast(tensor, num_ranks - 1)
+            expected = num_ranks
         seconds = time.monotonic() - begin
-        wrong += int((tensor != num_ranks * (num_ranks + 1) // 2).sum())
+        wrong += int((tensor != expected).sum())
         return seconds
 
     def say(text: str) -> None:

@@ -5,7 +5,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from benchmarks.lab_run import from_line
@@ -23,7 +23,8 @@ RATE_BPS = 200e6
 NUM_BYTES = 25_000_000
 COMPUTE_S = NUM_BYTES * 8 / RATE_BPS
 WARM_UP = 4
-BULK_JOBS = 3
+ALL_HOSTS = tuple(range(HOSTS))
+BULK_JOBS = [ALL_HOSTS] * 3
 FIRST, LAST = 0, 7
 MOST_SLOWDOWN = 1.05
 LEAST_SHARE = 0.05
@@ -44,7 +45,7 @@ class Outcome:
 def rows(steps: int) -> list[Row]:
     with Lab(f"flat:{HOSTS},1", rate=RATE) as lab, tempfile.TemporaryDirectory() as folder:
         with proxies(lab, folder):
-            alone = measure(lab, folder, steps, 0)
+            alone = measure(lab, folder, steps, [])
             beside = measure(lab, folder, steps, BULK_JOBS)
         without = measure(lab, "", max(1, steps // STEPS_PER_SLOW_STEP), BULK_JOBS)
     least = statistics.median(alone.seconds)
@@ -71,11 +72,11 @@ def rows(steps: int) -> list[Row]:
 
 
 @contextlib.contextmanager
-def proxies(lab: Lab, folder: str) -> Iterator[None]:
-    """One per host, at RANK.sock in the folder."""
+def proxies(lab: Lab, folder: str, *options: str) -> Iterator[None]:
+    """One per host, at HOST.sock in the folder, with these options of `serve`."""
     with contextlib.ExitStack() as stack:
-        for rank, host in enumerate(topology.hosts(lab.graph())):
-            command = ["proxy", "serve", "--socket", f"{folder}/{rank}.sock"]
+        for number, host in enumerate(topology.hosts(lab.graph())):
+            command = ["proxy", "serve", "--socket", f"{folder}/{number}.sock", *options]
             process = lab.popen(
                 host,
                 [sys.executable, "-m", "dmlcomm", *command, "--log-level", "warning"],
@@ -98,16 +99,26 @@ def _stop(process: subprocess.Popen) -> None:
 
 
 def measure(
-    lab: Lab, folder: str, steps: int, bulk_jobs: int, compute_s: float = COMPUTE_S
+    lab: Lab,
+    folder: str,
+    steps: int,
+    bulk_jobs: Sequence[Sequence[int]],
+    *,
+    hosts: Sequence[int] = ALL_HOSTS,
+    compute_s: float = COMPUTE_S,
+    operation: str = "all_reduce",
 ) -> Outcome:
-    """With the proxies at RANK.sock in the folder; none with an empty one."""
+    """A job on `hosts` beside others, each of which has its hosts.
+
+    With the proxies at HOST.sock in the folder; none with an empty one.
+    """
     with contextlib.ExitStack() as stack:
-        for _ in range(bulk_jobs):
-            bulk = _start(lab, folder, LAST, "--steps", "1000000")
+        for others in bulk_jobs:
+            bulk = _start(lab, folder, LAST, others, operation, "--steps", "1000000")
             stack.callback(_stop, bulk)
             _line(bulk)
         options = ["--compute", str(compute_s), "--warm-up", str(WARM_UP), "--steps", str(steps)]
-        first = _start(lab, folder, FIRST, *options)
+        first = _start(lab, folder, FIRST, hosts, operation, *options)
         stack.callback(_stop, first)
         _line(first)
         before = _sent(folder) if folder else {}
@@ -118,10 +129,15 @@ def measure(
     return Outcome(result["seconds"], result["wrong"], share)
 
 
-def _start(lab: Lab, folder: str, priority: int, *options: str) -> subprocess.Popen:
-    command = [sys.executable, "-m", "benchmarks.proxy.job_rank", "--proxies", folder]
+def _start(
+    lab: Lab, folder: str, priority: int, hosts: Sequence[int], operation: str, *options: str
+) -> subprocess.Popen:
+    command = [sys.executable, "-m", "benchmarks.proxy.job_rank", "--operation", operation]
+    if folder:
+        command += ["--proxies", *(f"{folder}/{host}.sock" for host in hosts)]
     return lab.popen_run(
         [*command, "--bytes", str(NUM_BYTES), *options],
+        *("--on", ",".join(f"host{host}" for host in hosts)),
         stdout=subprocess.PIPE,
         text=True,
         env=inherited_environment() | {"DMLCOMM_JOB_PRIORITY": str(priority)},
@@ -137,9 +153,9 @@ def _line(job: subprocess.Popen) -> str:
 
 
 def _sent(folder: str) -> dict[int, int]:
-    """By priority, the bytes that the jobs of the first host have sent."""
+    """By priority, the bytes that the jobs of the first host have sent and received."""
     answer = proxy_socket.ask(f"{folder}/0.sock", {"status": True}, ANSWER_TIMEOUT_S)
     sent = {FIRST: 0, LAST: 0}
     for job in answer["priorities"]:
-        sent[job["priority"]] += job["sent_bytes"]
+        sent[job["priority"]] += job["sent_bytes"] + job["received_bytes"]
     return sent

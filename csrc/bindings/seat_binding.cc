@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/config.h"
 #include "proxy/arbiter.h"
@@ -41,13 +42,16 @@ py::list status_of(Arbiter& arbiter) {
   for (const Arbitration::JobStatus& job : jobs) {
     py::list nics;
     for (const Arbitration::NicStatus& nic : job.nics) {
-      nics.append(py::dict(py::arg("interface") = nic.interface,
-                           py::arg("sent_bytes") = nic.sent_bytes, py::arg("share") = nic.share,
-                           py::arg("is_behind") = nic.is_behind));
+      nics.append(py::dict(
+          py::arg("interface") = nic.interface, py::arg("sent_bytes") = nic.out.bytes,
+          py::arg("share") = nic.out.share, py::arg("is_behind") = nic.out.is_behind,
+          py::arg("received_bytes") = nic.in.bytes, py::arg("share_of_arrivals") = nic.in.share,
+          py::arg("is_read_behind") = nic.in.is_behind));
     }
     found.append(py::dict(py::arg("job") = job.name, py::arg("priority") = job.priority,
                           py::arg("processes") = job.num_seats,
-                          py::arg("sent_bytes") = job.sent_bytes, py::arg("nics") = nics));
+                          py::arg("sent_bytes") = job.sent_bytes,
+                          py::arg("received_bytes") = job.received_bytes, py::arg("nics") = nics));
   }
   return found;
 }
@@ -63,10 +67,11 @@ void bind_seat(py::module_& module) {
       .def_property_readonly("reason", &JobSeat::reason,
                              "Why the job has lost its place; empty while it has it.");
   py::class_<Arbiter>(module, "Arbiter", "Shares the NICs of this host among jobs.")
-      .def(py::init([](bool is_strict, double floor) {
-             return std::make_unique<Arbiter>(SharePolicy{is_strict, floor});
+      .def(py::init([](bool is_strict, double floor, unsigned num_classes) {
+             return std::make_unique<Arbiter>(SharePolicy{is_strict, floor, num_classes});
            }),
-           py::arg("is_strict") = SharePolicy().is_strict, py::arg("floor") = SharePolicy().floor)
+           py::arg("is_strict") = SharePolicy().is_strict, py::arg("floor") = SharePolicy().floor,
+           py::arg("num_classes") = SharePolicy().num_classes)
       .def(
           "add",
           [](Arbiter& arbiter, const std::string& job, unsigned priority, int fd) {
@@ -87,15 +92,21 @@ void bind_seat(py::module_& module) {
            py::arg("is_strict") = SharePolicy().is_strict, py::arg("floor") = SharePolicy().floor)
       .def("add", &Arbitration::add, py::arg("job"), py::arg("priority"), py::arg("seat"))
       .def("round", &Arbitration::round, py::arg("now_ns"));
-  py::class_<NicCredit>(module, "NicCredit", "A seat at one NIC, as those who send see it.")
-      .def(py::init<std::shared_ptr<JobSeat>, std::string_view>(), py::arg("seat"),
-           py::arg("interface"))
+  py::class_<NicCredit>(module, "NicCredit",
+                        "One direction of a seat's NIC, as those who send or read see it.")
+      .def(py::init([](std::shared_ptr<JobSeat> seat, std::string_view interface, bool arrives) {
+             const auto direction = arrives ? transport::Direction::in : transport::Direction::out;
+             return std::make_unique<NicCredit>(std::move(seat), interface, direction);
+           }),
+           py::arg("seat"), py::arg("interface"), py::arg("arrives") = false)
       .def("is_limited", &NicCredit::is_limited)
       .def("has_credit", &NicCredit::has_credit, py::arg("now_ns"))
       .def("take", &NicCredit::take, py::arg("bytes"))
-      .def("sent", &NicCredit::sent, py::arg("bytes"))
+      .def("count", &NicCredit::count, py::arg("bytes"))
       .def("busy", &NicCredit::busy, py::arg("is_busy"))
       .def("measured", &NicCredit::measured, py::arg("bits_per_second"));
+  module.def("dscp_of_class", &proxy::dscp_of_class, py::arg("priority"), py::arg("num_classes"),
+             "Of packets of jobs with this priority, where the fabric has so many classes.");
   module.def(
       "nic_shares",
       [](const std::vector<unsigned>& priorities, bool is_strict, double floor) {

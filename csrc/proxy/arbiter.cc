@@ -1,5 +1,7 @@
 #include "proxy/arbiter.h"
 
+#include <net/if.h>
+
 #include <chrono>
 #include <utility>
 
@@ -17,7 +19,9 @@ constexpr milliseconds kIdle{100};
 
 }  // namespace
 
-Arbiter::Arbiter(const SharePolicy& policy) : arbitration_(policy), thread_([this] { run(); }) {}
+Arbiter::Arbiter(const SharePolicy& policy)
+    : arbitration_(policy, [](const auto& name) { return if_nametoindex(name.c_str()) != 0; }),
+      thread_([this] { run(); }) {}
 
 Arbiter::~Arbiter() { close(); }
 

@@ -1,4 +1,5 @@
-// Arbiter: the thread of a proxy that arbitrates the NICs of its host (arbitration.h). While
+// Arbiter: the thread of a proxy that arbitrates the NICs of its host (arbitration.h), as those of
+// the proxy's network namespace: no process makes up names of others. While
 // several jobs send, it looks at their seats every millisecond; while there is one job, next to
 // never.
 //

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/config.h"
+
 namespace dmlcomm::proxy {
 
 std::vector<double> shares_of(std::span<const unsigned> priorities, const SharePolicy& policy) {
@@ -26,6 +28,11 @@ std::vector<double> shares_of(std::span<const unsigned> priorities, const ShareP
     shares[i] *= is_first ? (1 - behind) / all_first : behind / all_behind;
   }
   return shares;
+}
+
+uint8_t dscp_of_class(unsigned priority, unsigned num_classes) {
+  const unsigned place = priority * num_classes / (kMaxJobPriority + 1);
+  return static_cast<uint8_t>(place + 1 == num_classes ? 0 : place + 1);
 }
 
 }  // namespace dmlcomm::proxy

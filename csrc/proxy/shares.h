@@ -2,6 +2,7 @@
 // for jobs of a simulation, too.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -14,7 +15,13 @@ struct SharePolicy {
   // The jobs behind those of the first priority have at least this part together, so that none
   // starves; above 0, below 1.
   double floor = 0.05;
+  // That the fabric tells apart by DSCPs; 0: packets show none. Up to 8, one for each priority.
+  unsigned num_classes = 0;
 };
+
+// Of packets of jobs with this priority. The first class has DSCP 1, and the last one 0: switches
+// serve packets without a mark last. Classes have equally many priorities, or about so.
+uint8_t dscp_of_class(unsigned priority, unsigned num_classes);
 
 // By job, its part of the NIC while all of these have something to send; the sum is 1. Jobs of one
 // priority have equal parts.

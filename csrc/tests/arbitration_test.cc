@@ -12,6 +12,7 @@
 namespace dmlcomm::proxy {
 namespace {
 
+using transport::Direction;
 using transport::JobSeat;
 using transport::NicCredit;
 
@@ -36,11 +37,12 @@ TEST(SharesTest, WeightsAreTwiceThoseOfTheNextPriority) {
   EXPECT_EQ(shares({0, 7}, false, 0.25), (std::vector<double>{0.75, 0.25}));
 }
 
-// A process of a job, which sends over one NIC in frames.
+// A process of a job, which sends over one NIC in frames, or reads.
 class Process {
  public:
-  Process(Arbitration& arbitration, const std::string& job, unsigned priority)
-      : seat_(*JobSeat::create()), credit_(seat_, "eth0"), arbitration_(arbitration) {
+  Process(Arbitration& arbitration, const std::string& job, unsigned priority,
+          Direction direction = Direction::out)
+      : seat_(*JobSeat::create()), credit_(seat_, "eth0", direction), arbitration_(arbitration) {
     // The arbiter maps the page by itself.
     number_ = arbitration.add(job, priority, *JobSeat::open(seat_->descriptor()));
   }
@@ -50,7 +52,7 @@ class Process {
     uint64_t sent = 0;
     while (static_cast<double>(sent) + kFrame <= most && credit_.has_credit(now_ns)) {
       credit_.take(kFrame);
-      credit_.sent(kFrame);
+      credit_.count(kFrame);
       sent += kFrame;
     }
     sent_bytes += sent;
@@ -59,6 +61,7 @@ class Process {
   void leave() { arbitration_.remove(number_); }
   NicCredit& credit() { return credit_; }
   std::string reason() const { return seat_->reason(); }
+  uint32_t class_mark() const { return seat_->page().class_mark.load(); }
 
   uint64_t sent_bytes = 0;
 
@@ -150,6 +153,37 @@ TEST_F(ArbitrationTest, WhatTheFirstJobLeavesIsUsed) {
   EXPECT_NEAR(part(first, all), 0.2 / Arbitration::kUsable, 0.03);
 }
 
+TEST_F(ArbitrationTest, ReadingIsArbitratedAsSendingIs) {
+  Process late(arbitration_, "late", 7, Direction::in),
+      first(arbitration_, "first", 0, Direction::in);
+  Process sender(arbitration_, "late", 7), other(arbitration_, "other", 7);
+  const std::vector<Process*> all{&late, &first};
+  first.credit().measured(kNicRate);
+  run(5, all, {0, 1});
+  late.sent_bytes = first.sent_bytes = 0;
+  run(4000, all, {1, 1});
+  EXPECT_TRUE(late.credit().is_limited());
+  EXPECT_NEAR(part(late, all), 0.05, 0.002);
+  EXPECT_FALSE(sender.credit().is_limited()) << "nobody sends before it";
+  const Arbitration::JobStatus status = arbitration_.status().front();
+  EXPECT_EQ(status.sent_bytes, 0u);
+  EXPECT_GT(status.received_bytes, 0u);
+  EXPECT_EQ(status.nics.front().in.share, 0.95);
+}
+
+// The first of those behind is held up elsewhere, and takes a little only.
+TEST_F(ArbitrationTest, WhatAJobBehindDoesNotTakeIsForTheNext) {
+  Process blocked(arbitration_, "blocked", 5), next(arbitration_, "next", 6),
+      first(arbitration_, "first", 0);
+  const std::vector<Process*> all{&first, &blocked, &next};
+  first.credit().measured(kNicRate);
+  run(5, all, {0.2, 1, 1});
+  for (Process* process : all) process->sent_bytes = 0;
+  run(4000, all, {0.2, 0.2, 1});
+  EXPECT_NEAR(part(blocked, all), 0.2 / Arbitration::kUsable, 0.03);
+  EXPECT_NEAR(part(next, all), 1 - 0.4 / Arbitration::kUsable, 0.05);
+}
+
 TEST_F(ArbitrationTest, AJobThatComputesHoldsNobodyBack) {
   Process late(arbitration_, "late", 5), first(arbitration_, "first", 0);
   run(5, {&first, &late}, {1, 1});
@@ -204,6 +238,21 @@ TEST_F(ArbitrationTest, NamesOfStrangersAreText) {
   arbitration_.add("a", 0, *JobSeat::open(seat->descriptor()));
   arbitration_.round(now_ns_);
   EXPECT_TRUE(arbitration_.status().front().nics.empty());
+}
+
+TEST_F(ArbitrationTest, NamesThatNoNicHasAreNotArbitrated) {
+  Arbitration of_others(SharePolicy{}, [](const std::string& name) { return name != "eth0"; });
+  Process job(of_others, "a", 5), other(of_others, "b", 0);
+  of_others.round(now_ns_);
+  EXPECT_TRUE(of_others.status().front().nics.empty());
+  EXPECT_FALSE(job.credit().is_shared());
+}
+
+TEST(ClassesTest, JobsHaveTheMarkOfTheirPriority) {
+  Arbitration arbitration(SharePolicy{.num_classes = 2}), without(SharePolicy{});
+  EXPECT_EQ(Process(arbitration, "a", 3).class_mark(), 1u + 1);
+  EXPECT_EQ(Process(arbitration, "b", 4).class_mark(), 1u + 0);
+  EXPECT_EQ(Process(without, "c", 4).class_mark(), 0u);
 }
 
 TEST(JobSeatTest, WhatIsNoSeatIsRefused) {

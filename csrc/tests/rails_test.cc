@@ -68,17 +68,50 @@ TEST(RailsTest, ARailThatIsMuchSlowerTakesOneSmallPart) {
 TEST(RailsTest, FramesThatNobodyConfirmsEndWithTheirLink) {
   std::mt19937 random(1);
   const std::shared_ptr<JobSeat> seat = JobSeat::create().value();
-  const SeatNic* const nic = seat->nic("eth0");
+  const SeatFlow& flow = seat->nic("eth0")->out;
   std::vector<RailMeter> meters(1);
-  meters[0].arbitrate({seat, "eth0"});
+  meters[0].arbitrate({seat, "eth0"}, {});
   Message message(collective_tag(1, 0, 0), random_bytes(2'000'000, random));
   {
     Pair pair(1, 1u << 20, 1, kAnyRail, meters.data(), 0, true);
     begin_to_send(pair, message);
     pair.a.progress();
-    EXPECT_EQ(nic->num_busy.load(), 1u);
+    EXPECT_EQ(flow.num_busy.load(), 1u);
   }
-  EXPECT_EQ(nic->num_busy.load(), 0u);
+  EXPECT_EQ(flow.num_busy.load(), 0u);
+}
+
+// Another job of the receiver's host goes first.
+TEST(RailsTest, LargeMessagesAreReadAsFarAsTheirCreditGoes) {
+  constexpr size_t kPart = 64 * 1024;
+  std::mt19937 random(1);
+  const std::shared_ptr<JobSeat> seat = JobSeat::create().value();
+  SeatFlow& flow = seat->nic("eth0")->in;
+  seat->page().beat_ns.store(now_ns() + JobSeat::kBeatNs / 2);
+  std::vector<RailMeter> meters(1);
+  meters[0].arbitrate({}, {seat, "eth0", Direction::in});
+  Pair pair(1, 1u << 20, 1, kAnyRail, meters.data(), 0, true);
+  Message small(collective_tag(1, 0, 0), random_bytes(kPart, random));
+  Message large(collective_tag(1, 0, 1), random_bytes(2'000'000, random));
+  for (Message* message : {&small, &large}) pair.a.recv(message->in);
+  pair.a.open(1, {});
+  pair.settle();
+  flow.sharing.store(SeatFlow::behind);
+  flow.granted_bytes.store(kPart + 1);
+  pair.b.send(small.out);
+  pair.b.send(large.out);
+  pair.settle();
+  EXPECT_EQ(small.got, small.data);
+  EXPECT_GT(flow.taken_bytes.load(), kPart);
+  EXPECT_LE(flow.taken_bytes.load(), 2 * kPart);
+  EXPECT_LE(flow.bytes.load(), 4 * kPart);
+  EXPECT_GT(flow.wanted_ns.load(), 0);
+  EXPECT_TRUE(meters[0].take_yielding()) << "so that it looks again soon";
+  EXPECT_NE(large.got, large.data);
+  flow.granted_bytes.store(large.data.size());
+  pair.settle();
+  EXPECT_EQ(large.got, large.data);
+  EXPECT_EQ(flow.taken_bytes.load(), large.data.size());
 }
 
 // Sends a message after the lanes' connections have shown these rates (0: not known); the bytes of

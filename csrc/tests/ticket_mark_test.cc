@@ -172,6 +172,23 @@ TEST_F(TicketMarkTest, PriorityInTheOwnHostStays) {
   EXPECT_EQ(option(SOL_SOCKET, SO_PRIORITY), 0);
 }
 
+// So a job behind another one cannot show switches that it goes first.
+TEST_F(TicketMarkTest, TheClassOfAJobGoesBeforeItsTickets) {
+  constexpr int kClass = 7;
+  for (const TicketMarking marking : {TicketMarking::dscp, TicketMarking::none}) {
+    connect("127.0.0.1", marking);
+    write(0, 1000);
+    channel_->mark_class(kClass);
+    EXPECT_EQ(dscp(), kClass);
+    EXPECT_EQ(option(SOL_SOCKET, SO_PRIORITY), 0);
+    write(0, 1000);
+    EXPECT_EQ(dscp(), kClass);
+  }
+  connect("::1", TicketMarking::dscp);
+  channel_->mark_class(kClass);
+  EXPECT_EQ(option(IPPROTO_IPV6, IPV6_TCLASS) >> 2, kClass);
+}
+
 TEST_F(TicketMarkTest, NoMarkWithoutMarking) {
   connect("127.0.0.1", TicketMarking::none);
   write(0, 1000);

@@ -27,6 +27,8 @@ class Channel {
   // it to them.
   virtual void set_ticket(uint8_t /*ticket*/) {}
   virtual bool shows_tickets() const { return false; }
+  // From now on all packets have this DSCP, whatever their tickets.
+  virtual void mark_class(uint8_t /*dscp*/) {}
 
   // Hands out as many bytes as are there, possibly none. The end of the stream is `peer_lost`.
   virtual Result<size_t> read(const iovec* parts, int num_parts) = 0;
@@ -58,6 +60,8 @@ class Channel {
   // From now on about so many bytes wait at most, beyond those on their way. Without effect where
   // no kernel queues them.
   virtual void limit_queue(size_t /*bytes*/) {}
+  // From now on the kernel takes about so many bytes at most before they are read.
+  virtual void limit_arrivals(size_t /*bytes*/) {}
 
   // Payloads on this channel have checksums, by both ends.
   void check_payloads() { checks_payloads_ = true; }

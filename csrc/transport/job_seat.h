@@ -1,10 +1,11 @@
 // JobSeat: where a process and the arbiter of its host (csrc/proxy) meet, so that several jobs
 // share NICs by their priorities. A page of memory, which the process makes and the arbiter maps.
 //
-// The process counts the bytes that it sends over each NIC. The arbiter says whether the NIC has
-// other jobs, and whether this one goes behind another: then large messages need credit, in bytes,
-// which the arbiter grants. No call waits for it, and what it says counts for kBeatNs only: without
-// an arbiter, or with one that is dead or stopped, nothing is held back.
+// The process counts the bytes that it sends over each NIC, and those that it reads. For each of
+// the two directions the arbiter says whether the NIC has other jobs, and whether this one goes
+// behind another: then large messages need credit, in bytes, which the arbiter grants. No call
+// waits for it, and what it says counts for kBeatNs only: without an arbiter, or with one that is
+// dead or stopped, nothing is held back.
 //
 // Of a page, each side writes its own words, and trusts no word of the other's: wrong ones make a
 // process send too much or too little.
@@ -24,28 +25,39 @@
 
 namespace dmlcomm::transport {
 
-// The words of one NIC.
-struct SeatNic {
+enum class Direction : uint8_t { out, in };
+
+// The words of one direction of a NIC.
+struct SeatFlow {
   enum Sharing : uint32_t {
     alone,   // no other job is there
     shared,  // others are, and this one is not held back
     behind,  // another one goes first, and this one needs credit
   };
 
-  enum Use : uint32_t { free, named_soon, used };
-
-  // By the process. The name is written before it is in use.
-  std::atomic<uint32_t> use;
-  std::array<char, 16> name;
-  std::atomic<uint64_t> sent_bytes;
-  std::atomic<uint32_t> num_busy;         // groups with large frames that are not confirmed
-  std::atomic<uint64_t> taken_bytes;      // of the credit
-  std::atomic<int64_t> wanted_ns;         // when it waited for credit last
-  std::atomic<uint64_t> bits_per_second;  // of the NIC, as measured; 0: not known
+  // By the process.
+  std::atomic<uint64_t> bytes;        // that it has sent, or read
+  std::atomic<uint32_t> num_busy;     // groups with large frames that are not confirmed
+  std::atomic<uint64_t> taken_bytes;  // of the credit
+  std::atomic<int64_t> wanted_ns;     // when it waited for credit last
 
   // By the arbiter.
   std::atomic<uint32_t> sharing;
   std::atomic<uint64_t> granted_bytes;  // as `taken_bytes` counts them
+};
+
+// The words of one NIC, all by the process but those of its flows. The name is written before it is
+// in use.
+struct SeatNic {
+  enum Use : uint32_t { free, named_soon, used };
+
+  std::atomic<uint32_t> use;
+  std::array<char, 16> name;
+  std::atomic<uint64_t> bits_per_second;  // as measured, each way; 0: not known
+  SeatFlow out;
+  SeatFlow in;
+
+  SeatFlow& flow(Direction direction) { return direction == Direction::out ? out : in; }
 };
 
 struct SeatPage {
@@ -57,6 +69,8 @@ struct SeatPage {
   std::atomic<int64_t> beat_ns;
   std::atomic<bool> is_dropped;
   std::array<char, kMaxReason> reason;
+  // By the arbiter: the DSCP of the job's class, plus 1; 0: its packets show no class.
+  std::atomic<uint32_t> class_mark;
 
   std::array<SeatNic, kMaxNics> nics;
 };
@@ -96,36 +110,40 @@ class JobSeat {
   SeatPage* const page_;
 };
 
-// One NIC of a seat, as those who send see it; without a seat nothing is held back. Cheap: a word
-// is read while no other job goes first.
+// One direction of a NIC of a seat, as those who send or read see it; without a seat nothing is
+// held back. Cheap: a word is read while no other job goes first.
 class NicCredit {
  public:
   NicCredit() = default;
-  NicCredit(std::shared_ptr<JobSeat> seat, std::string_view interface)
-      : seat_(std::move(seat)), nic_(seat_ == nullptr ? nullptr : seat_->nic(interface)) {}
+  NicCredit(std::shared_ptr<JobSeat> seat, std::string_view interface,
+            Direction direction = Direction::out)
+      : seat_(std::move(seat)),
+        nic_(seat_ == nullptr ? nullptr : seat_->nic(interface)),
+        flow_(nic_ == nullptr ? nullptr : &nic_->flow(direction)) {}
 
   // Other jobs are on this NIC.
-  bool is_shared() const { return nic_ != nullptr && sharing() != SeatNic::alone; }
+  bool is_shared() const { return flow_ != nullptr && sharing() != SeatFlow::alone; }
   // Large messages may need credit.
-  bool is_limited() const { return nic_ != nullptr && sharing() == SeatNic::behind; }
+  bool is_limited() const { return flow_ != nullptr && sharing() == SeatFlow::behind; }
   // Whether a large message may go on; if not, the arbiter knows that it wants to. It may take more
   // than there is, and wait longer then.
   bool has_credit(int64_t now_ns) {
     if (!is_limited() || !seat_->has_arbiter(now_ns)) return true;
-    const uint64_t granted = nic_->granted_bytes.load(std::memory_order_relaxed);
-    if (nic_->taken_bytes.load(std::memory_order_relaxed) < granted) return true;
-    nic_->wanted_ns.store(now_ns, std::memory_order_relaxed);
+    const uint64_t granted = flow_->granted_bytes.load(std::memory_order_relaxed);
+    if (flow_->taken_bytes.load(std::memory_order_relaxed) < granted) return true;
+    flow_->wanted_ns.store(now_ns, std::memory_order_relaxed);
     return false;
   }
   void take(size_t bytes) {
-    if (is_limited()) nic_->taken_bytes.fetch_add(bytes, std::memory_order_relaxed);
+    if (is_limited()) flow_->taken_bytes.fetch_add(bytes, std::memory_order_relaxed);
   }
-  void sent(size_t bytes) {
-    if (nic_ != nullptr) nic_->sent_bytes.fetch_add(bytes, std::memory_order_relaxed);
+  // So many bytes have gone this way.
+  void count(size_t bytes) {
+    if (flow_ != nullptr) flow_->bytes.fetch_add(bytes, std::memory_order_relaxed);
   }
   // The group has large frames without a receipt now, or none any more.
   void busy(bool is_busy) {
-    if (nic_ != nullptr) nic_->num_busy.fetch_add(is_busy ? 1 : -1u, std::memory_order_relaxed);
+    if (flow_ != nullptr) flow_->num_busy.fetch_add(is_busy ? 1 : -1u, std::memory_order_relaxed);
   }
   void measured(double bits_per_second) {
     if (nic_ == nullptr) return;
@@ -133,10 +151,11 @@ class NicCredit {
   }
 
  private:
-  uint32_t sharing() const { return nic_->sharing.load(std::memory_order_relaxed); }
+  uint32_t sharing() const { return flow_->sharing.load(std::memory_order_relaxed); }
 
   std::shared_ptr<JobSeat> seat_;
   SeatNic* nic_ = nullptr;
+  SeatFlow* flow_ = nullptr;
 };
 
 }  // namespace dmlcomm::transport

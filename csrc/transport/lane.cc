@@ -41,6 +41,10 @@ constexpr double kCreditS = 2e-3;
 constexpr size_t kMinCreditBytes = 32 * 1024;
 // Another one is worth a system call if it differs by so much.
 constexpr double kOtherCredit = 1.25;
+// What the kernel takes of large messages that wait for credit: as much as a rail carries while the
+// sender hears that there is room again.
+constexpr double kArrivalsS = 4e-3;
+constexpr size_t kLeastArrivalBytes = 128 * 1024;
 // The rate of a lane that has carried nothing for so long is not known any more.
 constexpr int64_t kProspectAgeNs = 1 * kNsPerS;
 // A lane whose channel takes nothing for so long does not keep its rail busy.
@@ -207,7 +211,7 @@ Result<bool> Lane::write_batch(bool* wrote_any) {
   given_bytes_ += *wrote;
   bytes_since_prospect_ += *wrote;
   counters_->bytes_sent += *wrote;
-  if (meter_ != nullptr) meter_->credit().sent(*wrote);
+  if (meter_ != nullptr) meter_->credit().count(*wrote);
   size_t left = *wrote;
   for (auto frame = out_.begin(); left > 0; ++frame) {
     const size_t bytes = std::min(left, bytes_left(*frame));
@@ -437,17 +441,34 @@ Result<size_t> Lane::read_payload() {
   const Sink sink = reader_->room_for_payload(intake_, in_, in_done_);
   held_back_ = sink.bytes == 0;
   if (held_back_) return size_t{0};
-  const size_t room = checks_ ? std::min(sink.bytes, kCheckedBytes) : sink.bytes;
+  size_t room = checks_ ? std::min(sink.bytes, kCheckedBytes) : sink.bytes;
+  const bool is_large = in_.message_bytes > kEagerBytes && meter_ != nullptr;
+  if (is_large) room = may_read(room);
+  held_back_ = room == 0;
+  if (held_back_) return size_t{0};
   // What lies behind is for the next sink.
   const bool is_last = in_done_ + room == in_.payload_bytes;
   Result<size_t> got = take(sink.data, room, is_last ? Ahead::yes : Ahead::no);
   if (!got.ok() || *got == 0) return got;
   in_done_ += *got;
+  if (is_large) meter_->arrivals().take(*got);
   if (checks_) in_checksum_ = crc32c(in_checksum_, sink.data, *got);
   // The last bytes count once the checksum is there, so no message ends before.
   const bool awaits_trailer = checks_ && in_done_ == in_.payload_bytes;
   if (!awaits_trailer) reader_->payload_arrived(intake_, in_, in_done_);
   return got;
+}
+
+// Another job of this host goes first. The kernel is to take little of what is not read, so that
+// the sender waits.
+size_t Lane::may_read(size_t most) {
+  const size_t bytes = meter_->may_read(most);
+  if (bytes == 0 && !limits_arrivals_) {
+    limits_arrivals_ = true;
+    const double in_flight = kArrivalsS * meter_->bits_per_second() / 8;
+    channel_->limit_arrivals(std::max(kLeastArrivalBytes, static_cast<size_t>(in_flight)));
+  }
+  return bytes;
 }
 
 // False: not all of it has come. Damaged bytes are in the tensor, or perhaps in a sum already. So
@@ -485,6 +506,7 @@ Result<size_t> Lane::take(std::byte* to, size_t bytes, Ahead ahead) {
   if (!got.ok()) return got;
   heard_ |= *got > 0;
   counters_->bytes_received += *got;
+  if (meter_ != nullptr) meter_->arrivals().count(*got);
   const size_t taken = std::min(bytes, *got);
   ahead_begin_ = 0;
   ahead_bytes_ = *got - taken;

@@ -195,6 +195,7 @@ class Lane {
   void note_read();
   Result<bool> read_header();
   Result<size_t> read_payload();
+  size_t may_read(size_t most);
   Result<bool> read_trailer();
   enum class Ahead { yes, no };
   Result<size_t> take(std::byte* to, size_t bytes, Ahead ahead = Ahead::yes);
@@ -237,6 +238,7 @@ class Lane {
   bool receipt_awaited_ = false;
   bool heard_ = false;
   bool held_back_ = false;
+  bool limits_arrivals_ = false;
 
   Channel::Flow measured_;    // at the last measure()
   uint64_t given_bytes_ = 0;  // to the channel since

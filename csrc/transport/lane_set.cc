@@ -40,6 +40,7 @@ void LaneSet::attach(size_t index, std::unique_ptr<Channel> channel) {
   lanes_[index] = std::make_unique<Lane>(std::move(channel), shape_.job_id, keeps_frames(),
                                          &counters_of(index), meter, reader_, class_of_lane(index));
   if (limits_credit_) lanes_[index]->limit_credit(shape_.credit_bytes);
+  if (class_dscp_) lanes_[index]->channel().mark_class(*class_dscp_);
   if (any() != nullptr) place_orphaned();
 }
 
@@ -354,6 +355,12 @@ LaneSet::Turn LaneSet::next_turn() {
 void LaneSet::limit_credit() {
   if (meters_ == nullptr || std::exchange(limits_credit_, true)) return;
   for_each_lane([this](size_t, Lane& lane) { lane.limit_credit(shape_.credit_bytes); });
+}
+
+void LaneSet::mark_class(uint8_t dscp) {
+  if (meters_ == nullptr) return;
+  class_dscp_ = dscp;
+  for_each_lane([dscp](size_t, Lane& lane) { lane.channel().mark_class(dscp); });
 }
 
 bool LaneSet::feed_large() {

@@ -104,6 +104,8 @@ class LaneSet {
 
   // See Lane::limit_credit(). Without effect on lanes inside a host, which have no meters.
   void limit_credit();
+  // See Channel::mark_class(). Without effect on lanes inside a host.
+  void mark_class(uint8_t dscp);
 
   // Gives parts of large messages to lanes that have room.
   bool feed() { return !large_.empty() && feed_large(); }
@@ -178,9 +180,10 @@ class LaneSet {
   std::deque<Large> large_;  // in the order in which they go
   size_t num_parts_ = 0;     // that have been given to lanes
   bool limits_credit_;
-  size_t num_spread_ = 0;        // small messages that may take any rail
-  bool uses_classes_ = false;    // there has been an urgent message
-  std::vector<bool> is_wanted_;  // by class
+  std::optional<uint8_t> class_dscp_;  // see mark_class()
+  size_t num_spread_ = 0;              // small messages that may take any rail
+  bool uses_classes_ = false;          // there has been an urgent message
+  std::vector<bool> is_wanted_;        // by class
   std::vector<size_t> wanted_;
   std::deque<OutFrame> orphaned_;  // while no lane lives
 };

@@ -38,9 +38,6 @@
 
 namespace dmlcomm::transport {
 
-// Messages up to this size are sent at once when the receiver cannot read them by itself. Large
-// enough to save the wait for `open` where latency counts, small enough to be buffered.
-constexpr size_t kEagerBytes = 64 * 1024;
 // Messages up to this size are copied through the ring in shared memory, larger ones are offered: a
 // process_vm_readv call costs about as much as copying this twice.
 constexpr size_t kOfferBytes = 8 * 1024;
@@ -106,6 +103,8 @@ class Link final : private LaneReader {
   void measure();
   // See Lane::limit_credit(); of lanes to other hosts.
   void limit_credit() { lanes_.limit_credit(); }
+  // See Channel::mark_class(); of lanes to other hosts.
+  void mark_class(uint8_t dscp) { lanes_.mark_class(dscp); }
   // `visit(rail, lane)` for every lane.
   template <typename Visit>
   void for_each_lane(Visit visit) const {

@@ -12,6 +12,7 @@ namespace dmlcomm::transport {
 namespace {
 
 constexpr int kRailCheckMs = 50;
+constexpr uint32_t kMaxDscp = 63;
 // close() gives bytes on their way this long to leave.
 constexpr double kCloseTimeoutS = 1.0;
 // ...and after a failure waits so long for the peers to close, too.
@@ -43,7 +44,9 @@ Mesh::Mesh(const MeshOptions& options)
   counters_.push_back({.interface = "local"});
   meters_.resize(options.rails.size());
   for (size_t rail = 0; rail < meters_.size(); ++rail) {
-    meters_[rail].arbitrate({options.seat, options.rails[rail].interface});
+    const std::string& interface = options.rails[rail].interface;
+    meters_[rail].arbitrate({options.seat, interface, Direction::out},
+                            {options.seat, interface, Direction::in});
   }
   last_tick_ns_ = now_ns();
 }
@@ -158,6 +161,7 @@ void Mesh::make_link(int peer) {
   to.link = std::make_unique<Link>(repair_.link_options(peer));
   to.connections.resize(to.link->num_lanes());
   if (limits_credit_) to.link->limit_credit();
+  if (class_mark_ > 0) to.link->mark_class(static_cast<uint8_t>(class_mark_ - 1));
   active_.push_back(to.link.get());
   last_life_ns_[peer] = to.connecting_since_ns = now_ns();
   // The communicator has failed: nobody looks after new requests any more.
@@ -240,6 +244,12 @@ void Mesh::look_at_seat() {
   if (job_.seat == nullptr) return;
   const auto is_limited = [](const RailMeter& meter) { return meter.credit().is_limited(); };
   if (std::any_of(meters_.begin(), meters_.end(), is_limited)) limit_credit();
+  const uint32_t mark = job_.seat->page().class_mark.load(std::memory_order_relaxed);
+  if (mark != class_mark_ && mark <= kMaxDscp + 1) {
+    class_mark_ = mark;
+    const auto dscp = static_cast<uint8_t>(mark > 0 ? mark - 1 : 0);
+    for (Link* link : active_) link->mark_class(dscp);
+  }
   if (!drop_reason_.empty()) return;
   drop_reason_ = job_.seat->reason();
   if (drop_reason_.empty()) return;

@@ -117,6 +117,7 @@ class Mesh {
   double share_ = 1;         // of the rails, for large messages
   bool was_shared_ = false;  // since the last measurement
   bool limits_credit_ = false;
+  uint32_t class_mark_ = 0;  // see SeatPage; the last that links were told
   std::string drop_reason_;  // why the job has lost its seat; empty while it has it
   Status end_reason_;        // of fail_all()
   int64_t last_tick_ns_ = 0;

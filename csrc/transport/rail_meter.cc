@@ -123,6 +123,13 @@ bool RailMeter::take_large(size_t bytes, int64_t now_ns) {
   return true;
 }
 
+size_t RailMeter::may_read(size_t most) {
+  if (!arrivals_.is_limited()) return most;
+  if (arrivals_.has_credit(now_ns())) return std::min(most, kSharedFrameBytes);
+  note_yielding();
+  return 0;
+}
+
 bool RailMeter::is_left_out() {
   num_left_out_ = has_been_told_ || num_left_out_ < kMostLeftOut ? num_left_out_ + 1 : 0;
   return num_left_out_ > 0;

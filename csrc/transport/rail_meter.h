@@ -8,7 +8,7 @@
 //
 // It also notes when urgent messages go over the rail, so that links give way to those of others,
 // and has the limits of large messages: room for small ones (RailBudget), and for other jobs of
-// this host (NicCredit).
+// this host (NicCredit), which send or are sent to.
 #pragma once
 
 #include <algorithm>
@@ -58,9 +58,13 @@ class RailMeter {
   // get.
   void share(double share) { budget_.limit(share < 1 ? share * bits_per_second() / 8 : 0); }
   // This host's other jobs on the NIC.
-  void arbitrate(NicCredit credit) { credit_ = std::move(credit); }
+  void arbitrate(NicCredit credit, NicCredit arrivals) {
+    credit_ = std::move(credit);
+    arrivals_ = std::move(arrivals);
+  }
   NicCredit& credit() { return credit_; }
   const NicCredit& credit() const { return credit_; }
+  NicCredit& arrivals() { return arrivals_; }
   // The most that a frame of a large message should have, of at most `most` without a limit.
   size_t frame_bytes(size_t most) const {
     return budget_.frame_bytes(credit_.is_shared() ? std::min(most, kSharedFrameBytes) : most);
@@ -68,6 +72,9 @@ class RailMeter {
   bool limits_large() const { return budget_.is_limited() || credit_.is_limited(); }
   // Takes a frame of `bytes` of a large message, or refuses it for now.
   bool take_large(size_t bytes, int64_t now_ns);
+  // How many bytes of a large message to read now, of at most `most`; 0: it has to wait. The caller
+  // takes them from arrivals().
+  size_t may_read(size_t most);
 
   // A message of an urgent class (base/ticket.h) has left over one of the connections, or come.
   void note_urgent(size_t ticket_class, int64_t now_ns) {
@@ -109,6 +116,7 @@ class RailMeter {
 
   RailBudget budget_;
   NicCredit credit_;
+  NicCredit arrivals_;
   std::array<int64_t, kMaxTicketConnections> urgent_ns_{};  // when there was one last, by class
   bool has_urgent_ = false;
   bool is_yielding_ = false;

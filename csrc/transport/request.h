@@ -16,6 +16,11 @@ namespace dmlcomm::transport {
 // Striped over all rails that lead to the peer.
 constexpr uint8_t kAnyRail = 0xff;
 
+// Messages up to this size are sent at once when the receiver cannot read them by itself. Large
+// enough to save the wait for `open` where latency counts, small enough to be buffered. Others are
+// large.
+constexpr size_t kEagerBytes = 64 * 1024;
+
 // Which of the segments that wait for a lane leaves first: the smallest. Small messages do not wait
 // for large ones of the same ticket: an operation of a few kilobytes beside one of megabytes takes
 // little longer than alone. Control frames go first. Point-to-point messages have no sequence, and

@@ -89,9 +89,15 @@ def ask(path: str, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
 
 def peer_uid(connection: socket.socket) -> int:
     """The user of the process at the other end of a Unix socket."""
+    return peer_of(connection)[1]
+
+
+def peer_of(connection: socket.socket) -> tuple[int, int]:
+    """Process and user at the other end; process 0 is one that cannot be seen from here."""
     size = struct.calcsize("3i")
     peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-    return int(struct.unpack("3i", peer)[1])
+    process, user, _ = struct.unpack("3i", peer)
+    return int(process), int(user)
 
 
 def read_message(connection: socket.socket, most_bytes: int = MAX_LINE_BYTES) -> dict[str, Any]:

@@ -52,6 +52,9 @@ def serve(
     when_full: Annotated[
         str, typer.Option(help="refuse a job, or let it preempt one of a later priority.")
     ] = "refuse",
+    classes: Annotated[
+        int, typer.Option(help="Of priorities that the fabric tells apart by DSCP; 0: none.")
+    ] = 0,
     metrics: Annotated[
         str, typer.Option(help="HOST:PORT of the Prometheus endpoint; port 0 takes a free one.")
     ] = "",
@@ -79,7 +82,7 @@ def serve(
             transport=transport or str(_core.config()["transport"]),
             insecure=insecure,
             metrics=metrics,
-            seats=SeatOptions(sharing, floor, max_jobs, when_full),
+            seats=SeatOptions(sharing, floor, max_jobs, when_full, classes),
         )
         with Proxy(options) as proxy:
             where = f", metrics on {proxy.metrics}" if proxy.metrics else ""
@@ -193,12 +196,18 @@ def _lines_of_shares(jobs: list[dict[str, Any]]) -> list[str]:
     for job in jobs:
         lines.append(
             f"priority {job['priority']}: job {job['job']}, {job['processes']} processes; "
-            f"{job['sent_bytes'] / 1e6:.1f} MB sent"
+            f"{job['sent_bytes'] / 1e6:.1f} MB sent, {job['received_bytes'] / 1e6:.1f} MB received"
         )
         for nic in job["nics"]:
-            share = f"{nic['share']:.0%} of it now" if nic["share"] else "idle or alone"
-            lines.append(f"  {nic['interface']}: {share}; {nic['sent_bytes'] / 1e6:.1f} MB sent")
+            sent = _line_of_flow("sent", nic["share"], nic["sent_bytes"])
+            received = _line_of_flow("received", nic["share_of_arrivals"], nic["received_bytes"])
+            lines.append(f"  {nic['interface']}: {sent}; {received}")
     return lines
+
+
+def _line_of_flow(word: str, share: float, num_bytes: int) -> str:
+    now = f"{share:.0%} of it now" if share else "idle or alone"
+    return f"{num_bytes / 1e6:.1f} MB {word}, {now}"
 
 
 def _lines_of_trees(jobs: list[dict[str, Any]]) -> list[str]:

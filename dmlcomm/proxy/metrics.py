@@ -29,15 +29,19 @@ SEAT_GAUGES = {
 
 SEAT_COUNTERS = {
     "job_sent_bytes": ("sent_bytes", "Bytes that the job has sent over this host's NICs"),
+    "job_received_bytes": ("received_bytes", "Bytes that the job has read from this host's NICs"),
 }
 
 NIC_GAUGES = {
     "job_nic_share": ("share", "Part of the NIC that the job has now; 0 if it is idle or alone"),
     "job_nic_behind": ("is_behind", "1 while the job goes behind another one"),
+    "job_nic_share_of_arrivals": ("share_of_arrivals", "Its part of what comes over the NIC"),
+    "job_nic_read_behind": ("is_read_behind", "1 while it reads behind another one"),
 }
 
 NIC_COUNTERS = {
     "job_nic_sent_bytes": ("sent_bytes", "Bytes that the job's processes have sent over the NIC"),
+    "job_nic_received_bytes": ("received_bytes", "Bytes that they have read from the NIC"),
 }
 
 MODEL_GAUGES = {

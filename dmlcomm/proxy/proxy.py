@@ -14,9 +14,9 @@ from typing import Any
 
 from dmlcomm import _core, errors
 from dmlcomm.log import get_logger
-from dmlcomm.network.proxy_socket import peer_uid, read_line_after
+from dmlcomm.network.proxy_socket import peer_of, read_line_after
 from dmlcomm.proxy.node import Node, own_address
-from dmlcomm.proxy.seats import FullError, OwnSeat, SeatOptions, Seats
+from dmlcomm.proxy.seats import FullError, OwnSeat, Peer, SeatOptions, Seats
 from dmlcomm.ps import tree
 from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
 from dmlcomm.ps.protocol import is_loopback, parse_address
@@ -205,7 +205,7 @@ class Proxy:
         self, connection: socket.socket, request: dict[str, Any], descriptors: list[int]
     ) -> dict[str, Any] | None:
         """None: it was answered, and is over."""
-        user = peer_uid(connection)
+        process, user = peer_of(connection)
         if user not in self._users:
             allowed = ", ".join(map(str, sorted(self._users)))
             raise errors.PsRefusedError(
@@ -216,27 +216,29 @@ class Proxy:
         if request.get("status"):
             return {"jobs": self.status(), "priorities": self.priorities()}
         if "seat" in request:
-            self._seats.serve(connection, request, descriptors, user)
+            self._seats.serve(connection, request, descriptors, (process, user))
             return None
         servers = [parse_address(address) for address in request["servers"]]
         priority = request.get("priority", _core.DEFAULT_PRIORITY)
-        return {"servers": self.attach(servers, str(request["token"]), user, priority)}
+        token = str(request["token"])
+        return {"servers": self.attach(servers, token, (process, user), priority)}
 
-    def attach(self, servers: list[str], token: str, user: int, priority: int) -> list[str]:
+    def attach(self, servers: list[str], token: str, peer: Peer, priority: int) -> list[str]:
         """Where this proxy stands in for the servers of the job. Raises PsError, OSError.
 
         The job has the priority of the worker that comes first.
         """
         key = (*servers, token)
         name = ",".join(servers)
-        self._seats.check(name, priority, user)
+        self._seats.check(name, priority, peer)
         with self._lock:
             making = self._making.setdefault(key, threading.Lock())
         with making:  # other jobs do not wait for the servers of this one
             job = self._jobs.get(key)
             if job is None or job.failure():
                 self._forget(key, job)
-                job = Job(servers, token, self.options, self._seats.take_own(name, priority, user))
+                seat = self._seats.take_own(name, priority, peer[1])
+                job = Job(servers, token, self.options, seat)
                 get_logger().info("a job with servers %s has attached", ", ".join(servers))
             with self._lock:
                 self._jobs[key] = job

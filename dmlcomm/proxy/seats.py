@@ -5,7 +5,7 @@ import json
 import os
 import socket
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from dmlcomm import _core, errors
@@ -14,7 +14,13 @@ from dmlcomm.log import get_logger
 STRICT, WEIGHTED = "strict", "weighted"
 REFUSE, PREEMPT = "refuse", "preempt"
 
+# Of one user. A seat is a page, a connection and a thread here.
+MOST_SEATS = 1024
+
 JobKey = tuple[str, int]  # name, priority
+Peer = tuple[int, int]  # process, user
+
+_UNSEEN = 0  # of another PID namespace
 
 
 @dataclass(frozen=True)
@@ -28,6 +34,7 @@ class SeatOptions:
         max_jobs: that a host has a place for; 0 is any number.
         when_full: "refuse" a job that comes then, or "preempt" the latest of those of the last
             priority if it comes after the new job's.
+        num_classes: of priorities that the fabric tells apart by the DSCP of packets; 0 marks none.
 
     Raises ValueError.
     """
@@ -36,6 +43,7 @@ class SeatOptions:
     floor: float = 0.05
     max_jobs: int = 0
     when_full: str = REFUSE
+    num_classes: int = 0
 
     def __post_init__(self) -> None:
         _check("sharing", self.sharing, (STRICT, WEIGHTED))
@@ -47,6 +55,12 @@ class SeatOptions:
         if self.max_jobs < 0:
             raise ValueError(
                 f"--max-jobs {self.max_jobs}; expected 0, which is any number, or more"
+            )
+        most = _core.MAX_PRIORITY + 1
+        if self.num_classes != 0 and not 2 <= self.num_classes <= most:
+            raise ValueError(
+                f"--classes {self.num_classes}; expected 2 to {most}, one for each priority, or 0, "
+                f"which marks no packets"
             )
 
 
@@ -60,8 +74,13 @@ class FullError(errors.PsRefusedError):
 
 
 @dataclass
-class _Job:
-    seats: dict[int, socket.socket] = field(default_factory=dict)  # by number at the arbiter
+class _Seated:
+    """A process at one seat."""
+
+    key: JobKey
+    process: int
+    uid: int
+    connection: socket.socket
 
 
 class Seats:
@@ -69,32 +88,25 @@ class Seats:
 
     def __init__(self, options: SeatOptions) -> None:
         self._options = options
-        self._arbiter = _core.Arbiter(options.sharing == STRICT, options.floor)
+        self._arbiter = _core.Arbiter(
+            options.sharing == STRICT, options.floor, num_classes=options.num_classes
+        )
         self._lock = threading.Lock()
-        self._jobs: dict[JobKey, _Job] = {}  # in the order in which they came
+        self._seated: dict[int, _Seated] = {}  # by number, as they came
         self._closed = False
 
     def serve(
-        self, connection: socket.socket, request: Any, descriptors: list[int], uid: int
+        self, connection: socket.socket, request: Any, descriptors: list[int], peer: Peer
     ) -> None:
         """Keeps a process's seat for as long as it is connected.
 
         Raises ValueError, PsRefusedError.
         """
+        process, uid = peer
         key = key_of(str(request["seat"]), request.get("priority", _core.DEFAULT_PRIORITY), uid)
         if len(descriptors) != 1:
             raise ValueError(f"{len(descriptors)} descriptors came with a seat; expected one")
-        number = self._arbiter.add(*key, descriptors[0])
-        try:
-            with self._lock:
-                self._admit(key)
-                self._jobs.setdefault(key, _Job()).seats[number] = connection
-                # Before another job takes the place, and says so on the same connection.
-                with contextlib.suppress(OSError):
-                    connection.sendall(b"{}\n")
-        except errors.PsRefusedError:
-            self._arbiter.remove(number)
-            raise
+        number = self._take(_Seated(key, process, uid, connection), descriptors[0])
         try:
             connection.settimeout(None)
             while connection.recv(4096):
@@ -102,18 +114,21 @@ class Seats:
         except OSError as error:
             get_logger().debug("a seat ends: %s", error)
         finally:
-            self._leave(key, number)
+            self._leave(number)
 
     def take_own(self, name: str, priority: int, uid: int) -> "OwnSeat":
         """For a part of the proxy that sends for a job, which has been admitted."""
         return OwnSeat(self._arbiter, key_of(name, priority, uid))
 
-    def check(self, name: str, priority: int, uid: int) -> None:
+    def check(self, name: str, priority: int, peer: Peer) -> None:
         """Raises FullError unless the job has a place, or may have one."""
+        process, uid = peer
         key = key_of(name, priority, uid)
         with self._lock:
-            if self._is_full() and key not in self._jobs and self._victim(priority) is None:
-                raise self._refusal(priority)
+            jobs = self._jobs()
+            is_there = any(job.has(key, process) for job in jobs)
+            if not is_there and self._is_full(jobs) and self._victim(jobs, priority) is None:
+                raise self._refusal(jobs, priority)
 
     def status(self) -> list[dict[str, Any]]:
         """By job, first the one that goes first; plain data."""
@@ -124,43 +139,82 @@ class Seats:
         self._arbiter.close()
         with self._lock:
             self._closed = True
-            for job in self._jobs.values():
-                for connection in job.seats.values():
-                    _end(connection)
+            for seated in self._seated.values():
+                _end(seated.connection)
 
-    def _is_full(self) -> bool:
-        return 0 < self._options.max_jobs <= len(self._jobs)
+    def _take(self, seated: _Seated, descriptor: int) -> int:
+        number = self._arbiter.add(*seated.key, descriptor)
+        try:
+            with self._lock:
+                self._admit(seated)
+                self._seated[number] = seated
+                # Before another job takes the place, and says so on the same connection.
+                with contextlib.suppress(OSError):
+                    seated.connection.sendall(b"{}\n")
+        except errors.PsRefusedError:
+            self._arbiter.remove(number)
+            raise
+        return number
 
-    def _admit(self, key: JobKey) -> None:
+    def _jobs(self) -> "list[_Job]":
+        """In the order in which they came. With the lock."""
+        jobs: list[_Job] = []
+        for number, seated in self._seated.items():
+            same = [job for job in jobs if job.has(seated.key, seated.process)]
+            first = same[0] if same else _Job()
+            if not same:
+                jobs.append(first)
+            first.add(number, seated)
+            for other in same[1:]:
+                jobs.remove(other)
+                first.merge(other)
+        return jobs
+
+    def _is_full(self, jobs: "list[_Job]") -> bool:
+        return 0 < self._options.max_jobs <= len(jobs)
+
+    def _admit(self, seated: _Seated) -> None:
         if self._closed:
             raise errors.PsRefusedError("this proxy ends")
-        if key in self._jobs or not self._is_full():
+        if sum(other.uid == seated.uid for other in self._seated.values()) >= MOST_SEATS:
+            raise FullError(
+                f"user {seated.uid} has {MOST_SEATS} seats at this proxy, the most that one user "
+                f"may have; a process has one for each priority: end some of them"
+            )
+        priority = seated.key[1]
+        jobs = self._jobs()
+        if any(job.has(seated.key, seated.process) for job in jobs) or not self._is_full(jobs):
             return
-        victim = self._victim(key[1])
+        victim = self._victim(jobs, priority)
         if victim is None:
-            raise self._refusal(key[1])
+            raise self._refusal(jobs, priority)
+        self._preempt(victim, priority)
+
+    def _preempt(self, victim: "_Job", priority: int) -> None:
         reason = (
-            f"the proxy of this host gave the place of job {victim[0]} (priority {victim[1]}) to a "
-            f"job of priority {key[1]}, as there are places for {self._options.max_jobs} "
-            f"(--max-jobs): start the job again when one is free"
+            f"the proxy of this host gave the place of job {victim.name} (priority "
+            f"{victim.priority}) to a job of priority {priority}, as there are places for "
+            f"{self._options.max_jobs} (--max-jobs): start the job again when one is free"
         )
         get_logger().warning("%s", reason)
-        self._arbiter.drop(*victim, reason)
-        for connection in self._jobs.pop(victim).seats.values():
+        for key in victim.keys:
+            self._arbiter.drop(*key, reason)
+        for number in victim.numbers:
+            connection = self._seated.pop(number).connection
             with contextlib.suppress(OSError):
                 connection.sendall(json.dumps({"error": reason}).encode() + b"\n")
             _end(connection)
 
-    def _victim(self, priority: int) -> JobKey | None:
+    def _victim(self, jobs: "list[_Job]", priority: int) -> "_Job | None":
         """The latest of those that go last, if that is after `priority`."""
         if self._options.when_full != PREEMPT:
             return None
-        last = max(self._jobs, key=lambda key: key[1])[1]
-        victims = [key for key in self._jobs if key[1] == last]
+        last = max(job.priority for job in jobs)
+        victims = [job for job in jobs if job.priority == last]
         return victims[-1] if last > priority else None
 
-    def _refusal(self, priority: int) -> FullError:
-        others = ", ".join(str(own) for _, own in self._jobs)
+    def _refusal(self, jobs: "list[_Job]", priority: int) -> FullError:
+        others = ", ".join(str(job.priority) for job in jobs)
         advice = "wait until one has ended"
         if self._options.when_full == PREEMPT:
             advice += ", or give this one a smaller priority than one of these"
@@ -169,15 +223,47 @@ class Seats:
             f"of priority {others}; this one has {priority}: {advice}"
         )
 
-    def _leave(self, key: JobKey, number: int) -> None:
+    def _leave(self, number: int) -> None:
         self._arbiter.remove(number)
         with self._lock:
-            job = self._jobs.get(key)
-            if job is None:
-                return
-            job.seats.pop(number, None)
-            if not job.seats:
-                del self._jobs[key]
+            self._seated.pop(number, None)
+
+
+class _Job:
+    """Seats that share a name, or a process: its groups and its clients.
+
+    Attributes:
+        numbers: of the seats.
+        keys: of the seats.
+    """
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        self.keys: dict[JobKey, None] = {}  # in the order in which they came
+        self._processes: set[int] = set()
+
+    @property
+    def name(self) -> str:
+        return next(iter(self.keys))[0]
+
+    @property
+    def priority(self) -> int:
+        """The first that it has."""
+        return min(priority for _, priority in self.keys)
+
+    def has(self, key: JobKey, process: int) -> bool:
+        return process in self._processes or any(name == key[0] for name, _ in self.keys)
+
+    def add(self, number: int, seated: _Seated) -> None:
+        self.numbers.append(number)
+        self.keys[seated.key] = None
+        if seated.process != _UNSEEN:
+            self._processes.add(seated.process)
+
+    def merge(self, other: "_Job") -> None:
+        self.numbers += other.numbers
+        self.keys |= other.keys
+        self._processes |= other._processes
 
 
 class OwnSeat:

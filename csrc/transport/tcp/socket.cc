@@ -225,6 +225,10 @@ void limit_queue(int fd, size_t bytes) {
   set_option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, static_cast<int>(bytes));
 }
 
+void limit_window(int fd, size_t bytes) {
+  set_option(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, static_cast<int>(bytes));
+}
+
 size_t send_buffer_bytes(int fd) {
   int bytes = 0;
   socklen_t length = sizeof(bytes);

@@ -53,6 +53,8 @@ std::string congestion_of(int fd);
 void prefer_congestion(int fd, std::initializer_list<const char*> names);
 // Limits the bytes that the kernel queues beyond those on their way.
 void limit_queue(int fd, size_t bytes);
+// Limits the bytes that the other end may send before some are read.
+void limit_window(int fd, size_t bytes);
 // The most that the kernel keeps of what is sent.
 size_t send_buffer_bytes(int fd);
 bool is_loopback(const std::string& address);

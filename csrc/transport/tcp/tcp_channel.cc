@@ -25,6 +25,13 @@ void TcpChannel::set_ticket(uint8_t ticket) {
   if (mark_) mark_->set_ticket(ticket);
 }
 
+void TcpChannel::mark_class(uint8_t dscp) {
+  if (mark_ && mark_->marking() == TicketMarking::dscp) mark_.reset();
+  set_dscp(fd_.get(), dscp);
+}
+
+void TcpChannel::limit_arrivals(size_t bytes) { limit_window(fd_.get(), bytes); }
+
 void TcpChannel::limit_queue(size_t bytes) {
   queue_bytes_ = bytes;
   tcp::limit_queue(fd_.get(), bytes);

@@ -19,12 +19,14 @@ class TcpChannel final : public Channel {
   Result<size_t> write(const iovec* parts, int num_parts) override;
   void set_ticket(uint8_t ticket) override;
   bool shows_tickets() const override { return mark_.has_value(); }
+  void mark_class(uint8_t dscp) override;
   Result<size_t> read(const iovec* parts, int num_parts) override;
   bool maybe_readable() const override { return readable_; }
   bool maybe_writable() const override { return writable_; }
   Flow flow() const override;
   std::string congestion() const override;
   void limit_queue(size_t bytes) override;
+  void limit_arrivals(size_t bytes) override;
   int descriptor() const override { return fd_.get(); }
   void descriptor_ready(Ready ready) override;
   void shut_down() override;

@@ -46,6 +46,8 @@ void set_dscp(int fd, bool is_v6, uint8_t dscp) {
 
 }  // namespace
 
+void set_dscp(int fd, uint8_t dscp) { set_dscp(fd, is_v6(fd), dscp); }
+
 uint8_t dscp_of(uint8_t ticket) {
   if (ticket >= kDefaultTicket) return 0;
   if (ticket < kOwnTickets) return static_cast<uint8_t>(1 + ticket);

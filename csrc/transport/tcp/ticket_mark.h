@@ -28,6 +28,8 @@ constexpr uint8_t kTicketOptionBytes = 3;
 // 0, no mark, for the default ticket and later ones: switches serve packets without a mark last.
 // The first 32 tickets have one each from 1 on; from there on eight share one, up to 44.
 uint8_t dscp_of(uint8_t ticket);
+// Packets of the connection have this DSCP from now on.
+void set_dscp(int fd, uint8_t dscp);
 
 // Whether connections from `address` can be marked so; an error says what to change.
 Status check_mark(TicketMarking marking, const std::string& address);
@@ -59,6 +61,8 @@ class TicketMark {
  public:
   // `fd` outlives this object.
   TicketMark(TicketMarking marking, int fd);
+
+  TicketMarking marking() const { return marking_; }
 
   // The bytes of the next writes have this ticket. Those later than the default one are as it is.
   void set_ticket(uint8_t ticket) { ticket_ = std::min(ticket, kDefaultTicket); }
