@@ -189,6 +189,14 @@ TEST_F(TicketMarkTest, TheClassOfAJobGoesBeforeItsTickets) {
   EXPECT_EQ(option(IPPROTO_IPV6, IPV6_TCLASS) >> 2, kClass);
 }
 
+// A buffer that the kernel does not widen again.
+TEST_F(TicketMarkTest, TheKernelKeepsLittleThatIsNotRead) {
+  constexpr int kBytes = 64 * 1024;
+  connect("127.0.0.1", TicketMarking::dscp);
+  channel_->limit_arrivals(kBytes);
+  EXPECT_EQ(option(SOL_SOCKET, SO_RCVBUF), 2 * kBytes) << "with its own notes of as many bytes";
+}
+
 TEST_F(TicketMarkTest, NoMarkWithoutMarking) {
   connect("127.0.0.1", TicketMarking::none);
   write(0, 1000);

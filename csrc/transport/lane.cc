@@ -44,7 +44,7 @@ constexpr double kOtherCredit = 1.25;
 // What the kernel takes of large messages that wait for credit: as much as a rail carries while the
 // sender hears that there is room again.
 constexpr double kArrivalsS = 4e-3;
-constexpr size_t kLeastArrivalBytes = 128 * 1024;
+constexpr size_t kLeastArrivalBytes = 256 * 1024;
 // The rate of a lane that has carried nothing for so long is not known any more.
 constexpr int64_t kProspectAgeNs = 1 * kNsPerS;
 // A lane whose channel takes nothing for so long does not keep its rail busy.

@@ -225,8 +225,9 @@ void limit_queue(int fd, size_t bytes) {
   set_option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, static_cast<int>(bytes));
 }
 
+// The kernel's autotuning widens TCP_WINDOW_CLAMP again, and leaves a buffer that was set as it is.
 void limit_window(int fd, size_t bytes) {
-  set_option(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, static_cast<int>(bytes));
+  set_option(fd, SOL_SOCKET, SO_RCVBUF, static_cast<int>(bytes));
 }
 
 size_t send_buffer_bytes(int fd) {
