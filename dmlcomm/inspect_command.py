@@ -203,8 +203,8 @@ def _view(jobs: dict[str, list[State]], before: Reading) -> "Group":
         groups = new_table(
             f"job {name}", "pid", "group", "rank", "in flight", "oldest", "waits for"
         )
-        columns = (f"sent, {unit}", f"received, {unit}", "rate", "round trip", *EVENTS)
-        rails = new_table("rails", "pid", "group", "rail", *columns)
+        columns = (f"sent, {unit}", f"received, {unit}", "rate", "round trip", "urgent wait")
+        rails = new_table("rails", "pid", "group", "rail", *columns, *EVENTS)
         for state in states:
             for group in state["groups"]:
                 place = (str(state["pid"]), group["name"])
@@ -220,7 +220,8 @@ def _view(jobs: dict[str, list[State]], before: Reading) -> "Group":
                     key = (state["pid"], group["name"], rail["interface"])
                     shown = _shown(counts[key], before[1].get(key), now - before[0])
                     events = (str(rail[event]) for event in EVENTS.values())
-                    rails.add_row(*place, rail["interface"], *shown, *_learned(rail), *events)
+                    learned = (*_learned(rail), _urgent_wait(rail))
+                    rails.add_row(*place, rail["interface"], *shown, *learned, *events)
         tables = [groups, rails, _servers_of(states)]
         parts += [*(table for table in tables if table.row_count), *findings(states)]
     return Group(*parts)  # type: ignore[arg-type]
@@ -247,6 +248,15 @@ def _learned(rail: State) -> tuple[str, str]:
     """The measured rate and round trip; empty where that is not known."""
     rate, trip_us = rail["bits_per_second"], rail["round_trip_us"]
     return format_rate(rate) if rate else "", format_time(trip_us * 1e-6) if trip_us else ""
+
+
+def _urgent_wait(rail: State) -> str:
+    """The mean and the longest wait of urgent operations; empty where there was none."""
+    if not rail["urgent_waits"]:
+        return ""
+    mean_us = rail["urgent_wait_us"] / rail["urgent_waits"]
+    mean, longest = (format_time(us * 1e-6) for us in (mean_us, rail["longest_urgent_wait_us"]))
+    return f"{mean}, {longest} at most"
 
 
 def _shown(now: tuple[int, int], before: tuple[int, int] | None, seconds: float) -> list[str]:

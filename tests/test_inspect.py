@@ -190,11 +190,13 @@ def test_dashboard_shows_every_metric_of_ranks_and_no_other():
 def rail_named(interface, bits_per_second=0, round_trip_us=0):
     counts = ("bytes_sent", "bytes_received", "frames_repeated", "lanes_lost", "lanes_back")
     learned = {"bits_per_second": bits_per_second, "round_trip_us": round_trip_us}
-    return {"interface": interface, **dict.fromkeys(counts, 5), **learned}
+    waits = {"urgent_waits": 0, "urgent_wait_us": 0, "longest_urgent_wait_us": 0}
+    return {"interface": interface, **dict.fromkeys(counts, 5), **learned, **waits}
 
 
 def test_tables_show_what_rails_have_learned():
     rails = [rail_named("eth0", 198_500_000, 310), rail_named("eth1", 0, 1500), rail_named("local")]
+    rails[1] |= {"urgent_waits": 4, "urgent_wait_us": 1000, "longest_urgent_wait_us": 2600}
     shown = state(0, 5)
     shown["groups"][0].update(num_operations=0, rails=rails)
     with StringIO() as out:
@@ -210,6 +212,8 @@ def test_tables_show_what_rails_have_learned():
     assert cells("eth0")[learned] == ["198.5 Mb/s", "310 us"]
     assert cells("eth1")[learned] == ["", "1.5 ms"]
     assert cells("local")[learned] == ["", ""]
+    waits = [cells(rail)[columns.index("urgent wait")] for rail in ("eth0", "eth1", "local")]
+    assert waits == ["", "250 us, 2.6 ms at most", ""]
     assert cells("local")[columns.index("lost")] == "5"
 
 

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 import dmlcomm
-from dmlcomm import prio
+from dmlcomm import inspection, prio
 from dmlcomm.lab import Lab
 from helpers import eventually, run_ranks
 from helpers.lab_scripts import run_script
@@ -91,6 +91,29 @@ def test_the_urgent_one_of_several_collectives_ends_first():
     for ended in run_ranks(_order_of_ends, 2, env=env):
         assert ended[0] == "urgent"
         assert len(ended) == 4
+
+
+def _urgent_waits(rank, n):
+    def waits():
+        (own,) = [state for state in inspection.ask_all() if state["pid"] == os.getpid()]
+        (rail,) = [rail for rail in own["groups"][0]["rails"] if rail["bytes_sent"] > 0]
+        return rail
+
+    for ticket in (128, 5, 255, 127):
+        with dmlcomm.ticket(ticket):
+            dist.all_reduce(torch.ones(300_000))
+    collectives = waits()
+    with dmlcomm.ticket(3):
+        dist.send(torch.ones(10), 1) if rank == 0 else dist.recv(torch.ones(10), 0)
+    return [collectives, waits()]
+
+
+def test_waits_of_urgent_operations_that_send_are_told():
+    results = run_ranks(_urgent_waits, 2, env={"DMLCOMM_TRANSPORT": "tcp"})
+    for rank, (collectives, all_of_them) in enumerate(results):
+        assert collectives["urgent_waits"] == 2
+        assert collectives["longest_urgent_wait_us"] <= collectives["urgent_wait_us"]
+        assert all_of_them["urgent_waits"] == (3 if rank == 0 else 2)
 
 
 @pytest.mark.usefixtures("lab_is_possible")

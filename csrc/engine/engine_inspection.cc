@@ -16,7 +16,10 @@ std::string describe_rail(const transport::RailCounters& rail) {
       ", \"frames_repeated\": ", rail.frames_repeated, ", \"lanes_lost\": ", rail.lanes_lost,
       ", \"lanes_back\": ", rail.lanes_back, ", \"bytes_resent\": ", rail.bytes_resent,
       ", \"bits_per_second\": ", static_cast<uint64_t>(rail.bits_per_second),
-      ", \"round_trip_us\": ", static_cast<uint64_t>(rail.round_trip_us), "}");
+      ", \"round_trip_us\": ", static_cast<uint64_t>(rail.round_trip_us),
+      ", \"urgent_waits\": ", rail.urgent_waits.num,
+      ", \"urgent_wait_us\": ", rail.urgent_waits.total_us,
+      ", \"longest_urgent_wait_us\": ", rail.urgent_waits.longest_us, "}");
 }
 
 }  // namespace

@@ -99,6 +99,7 @@ OpState::OpState(Driver* driver, OpRequest request, uint64_t sequence, uint64_t 
       sequence_(sequence),
       age_(age),
       deadline_(deadline),
+      called_ns_(request_.ticket < kDefaultTicket ? now_ns() : kNever),
       ticket_(request_.ticket) {}
 
 std::string OpState::text() const {

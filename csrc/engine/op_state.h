@@ -72,6 +72,8 @@ class OpState final : public Completion {
   // The request's, or that of a later operation which waits for the end of this one.
   uint8_t ticket() const { return ticket_; }
   void hurry(uint8_t ticket) { ticket_ = std::min(ticket_, ticket); }
+  // How long it has waited since its call, if its ticket is urgent; else -1.
+  int64_t waited_ns() const { return called_ns_ == kNever ? -1 : now_ns() - called_ns_; }
   // When its end was first waited for, which may be now. Any thread.
   int64_t waited_since_ns(int64_t now_ns) {
     int64_t before = kNever;
@@ -87,6 +89,7 @@ class OpState final : public Completion {
   const uint64_t sequence_;
   const uint64_t age_;
   const Deadline deadline_;
+  const int64_t called_ns_;  // of an urgent one
   int source_ = -1;
   uint8_t ticket_;
   std::atomic<int64_t> waited_since_ns_{kNever};

@@ -50,6 +50,7 @@ Status PointToPointRunner::start() {
     DMLCOMM_RETURN_IF_ERROR(receive_from_self(&met));
     if (!met) messages_.own_receives.push_back(this);
   } else if (sends()) {
+    out_.waited_ns = op_.waited_ns();
     mesh_.link(peer).send(out_);
   } else {
     mesh_.link(peer).recv(in_);

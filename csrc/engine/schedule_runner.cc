@@ -49,6 +49,7 @@ ScheduleRunner::~ScheduleRunner() {
 }
 
 Status ScheduleRunner::start() {
+  waited_ns_ = op_.waited_ns();
   const size_t num_steps = plan_->schedule->steps.size();
   tasks_.resize(plan_->tasks.size());
   out_.resize(num_steps);
@@ -129,6 +130,7 @@ void ScheduleRunner::activate(uint32_t task) {
       message.report = report_;
       message.tells_rate = plan_->tells_rates;
       message.owner = this;
+      message.waited_ns = std::exchange(waited_ns_, -1);
       message.task = task;
       message.peer = static_cast<int>(step.peer);
       mesh_.link(message.peer).send(message);

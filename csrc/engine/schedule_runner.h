@@ -79,6 +79,7 @@ class ScheduleRunner final : public Runner {
   std::vector<uint32_t> sent_;     // tasks whose message has left; taken down by on_sent()
   std::vector<uint32_t> working_;  // receiving tasks that are active
   size_t num_done_ = 0;
+  int64_t waited_ns_ = -1;  // for the first message; see SendRequest
   transport::RankReport report_;
   std::vector<MemoryPool::Block> blocks_;  // scratch and staging
   BufferView scratch_;

@@ -192,6 +192,33 @@ void learn_rate(RailMeter& rail) {
 }
 
 // What the lane of a has not written, and how long an urgent message may have to wait, in bytes.
+// Only the first message of an operation says how long that has waited.
+TEST(TicketLanesTest, WaitsOfUrgentOperationsCountUntilTheirFirstByteLeaves) {
+  constexpr uint64_t kStartedUs = 5'000'000;
+  for (const size_t bytes : {1000u, 400'000u}) {
+    Pair pair(1, 10'000);
+    Message first = message_of(collective_tag(1, 0, 0), bytes, 0);
+    Message second = message_of(collective_tag(1, 0, 1), bytes, 0);
+    first.out.waited_ns = kStartedUs * 1000;
+    for (Message* message : {&first, &second}) pair.b.recv(message->in);
+    pair.b.open(1, {});
+    pair.settle();
+    const UrgentWaits& waits = pair.counters_a[0].urgent_waits;
+    const int64_t begin = now_ns();
+    pair.a.send(first.out);
+    pair.a.send(second.out);
+    pair.a.flush_deferred();
+    pair.settle();
+    const auto most_us = kStartedUs + static_cast<uint64_t>(now_ns() - begin) / 1000;
+    EXPECT_EQ(first.got, first.data);
+    EXPECT_EQ(second.got, second.data);
+    EXPECT_EQ(waits.num, 1u);
+    EXPECT_GE(waits.total_us, kStartedUs);
+    EXPECT_LE(waits.total_us, most_us);
+    EXPECT_EQ(waits.longest_us, waits.total_us);
+  }
+}
+
 size_t queued_bytes(Pair& pair) {
   size_t bytes = 0;
   pair.a.for_each_lane([&](size_t, const Lane& lane) { bytes += lane.queued_bytes(); });

@@ -215,7 +215,10 @@ Result<bool> Lane::write_batch(bool* wrote_any) {
   size_t left = *wrote;
   for (auto frame = out_.begin(); left > 0; ++frame) {
     const size_t bytes = std::min(left, bytes_left(*frame));
-    if (frame->written == 0) begin_metered(*frame);
+    if (frame->written == 0) {
+      begin_metered(*frame);
+      note_wait(*frame);
+    }
     frame->written += bytes;
     left -= bytes;
   }
@@ -269,6 +272,11 @@ bool Lane::is_sample(const OutFrame& frame) const {
 void Lane::begin_metered(OutFrame& frame) {
   if (is_metered(frame)) meter_->begin_frame(now_ns());
   if (is_sample(frame)) frame.sampled_ns = now_ns();
+}
+
+void Lane::note_wait(OutFrame& frame) {
+  if (frame.waits_since_ns == 0) return;
+  counters_->urgent_waits.note(now_ns() - std::exchange(frame.waits_since_ns, 0));
 }
 
 void Lane::end_metered(const OutFrame& frame) {

@@ -81,9 +81,10 @@ struct OutFrame {
   bool has_budget = false;             // a large one; see RailMeter::take_large()
   bool tells_rate = false;             // see SendRequest
   SendOrder order;
-  uint32_t num_passed = 0;  // frames that have gone before it since it waits
-  size_t written = 0;       // header included
-  int64_t sampled_ns = 0;   // when it began to leave, if its receipt tells of the rail's rate
+  uint32_t num_passed = 0;     // frames that have gone before it since it waits
+  size_t written = 0;          // header included
+  int64_t waits_since_ns = 0;  // see SendRequest; 0: another frame
+  int64_t sampled_ns = 0;      // when it began to leave, if its receipt tells of the rail's rate
 };
 
 class Lane {
@@ -189,6 +190,7 @@ class Lane {
   // A small one that the peer confirms at once.
   bool is_sample(const OutFrame& frame) const;
   void begin_metered(OutFrame& frame);
+  void note_wait(OutFrame& frame);
   void end_metered(const OutFrame& frame);
   void end_all_metered();
   void note_urgent();

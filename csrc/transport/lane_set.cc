@@ -221,6 +221,7 @@ OutFrame LaneSet::next_part(const FrameHeader& header, SendRequest& request, siz
   frame.payload = request.data + request.queued;
   frame.completes = &request;
   frame.is_part = true;
+  if (request.queued == 0) frame.waits_since_ns = request.waits_since_ns;
   frame.order = request.order;
   ++request.parts_left;
   request.queued += bytes;

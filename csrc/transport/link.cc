@@ -161,6 +161,7 @@ void Link::ask_to_send(FrameHeader header, SendRequest& request) {
 
 // Cuts the message in frames, which report the request.
 void Link::push_message(SendRequest& request) {
+  if (request.waited_ns >= 0) request.waits_since_ns = now_ns() - request.waited_ns;
   const FrameHeader header = header_of(request);
   if (!request.order.is_large && request.id == 0) spent_credit_ += cost_of(request.bytes);
   if (lanes_.keeps_frames() && !request.order.is_large) return push_copy(header, request);
@@ -176,6 +177,7 @@ void Link::push_copy(const FrameHeader& header, SendRequest& request) {
   frame.order = request.order;
   frame.header.payload_bytes = static_cast<uint32_t>(request.bytes);
   frame.tells_rate = request.tells_rate;
+  frame.waits_since_ns = request.waits_since_ns;
   frame.header.awaits_receipt = request.tells_rate || lanes_.is_sampled(request) ? 1 : 0;
   const bool is_copied = lanes_.num_unfinished() < kMaxCopiesUnderWay;
   if (!is_copied) {

@@ -8,6 +8,24 @@
 
 namespace dmlcomm::transport {
 
+// How long urgent operations waited here until their first byte left: to start, and for a lane; not
+// for peers.
+struct UrgentWaits {
+  uint64_t num = 0;
+  uint64_t total_us = 0;
+  uint64_t longest_us = 0;
+
+  void note(int64_t waited_ns) {
+    const auto waited_us = static_cast<uint64_t>(waited_ns / 1000);
+    add({1, waited_us, waited_us});
+  }
+  void add(const UrgentWaits& other) {
+    num += other.num;
+    total_us += other.total_us;
+    longest_us = std::max(longest_us, other.longest_us);
+  }
+};
+
 struct RailCounters {
   std::string interface;    // "local": to ranks of this host
   uint64_t bytes_sent = 0;  // headers included
@@ -21,6 +39,7 @@ struct RailCounters {
   uint64_t bytes_resent = 0;  // by TCP
   // The most that an urgent message waits for what has been handed down; 0: not known.
   double blocking_us = 0;
+  UrgentWaits urgent_waits{};
   // Of TCP's connections.
   std::set<std::string> congestion{};
 
@@ -42,6 +61,7 @@ struct RailCounters {
     round_trip_us = std::max(round_trip_us, other.round_trip_us);
     bytes_resent += other.bytes_resent;
     blocking_us = std::max(blocking_us, other.blocking_us);
+    urgent_waits.add(other.urgent_waits);
     congestion.insert(other.congestion.begin(), other.congestion.end());
   }
 };

@@ -47,11 +47,14 @@ struct SendRequest {
   RankReport report;
   bool tells_rate = false;  // its operation is large enough to tell the rates of rails
   void* owner = nullptr;    // for the engine
+  // Of the first message of an urgent operation: how long that waited to start; see UrgentWaits.
+  int64_t waited_ns = -1;
 
   // --- the link's own ---
   uint64_t id = 0;
-  size_t queued = 0;        // bytes that lanes have taken
-  uint32_t parts_left = 0;  // of these, frames that are not through
+  int64_t waits_since_ns = 0;  // of such a message, which may leave from then on
+  size_t queued = 0;           // bytes that lanes have taken
+  uint32_t parts_left = 0;     // of these, frames that are not through
 };
 
 // One message to receive, in one of two ways:
