@@ -26,6 +26,8 @@ constexpr int64_t kMostRoundNs = 10 * kNsPerMs;
 // Rates that were measured are forgotten in this time.
 constexpr double kForgetS = 60;
 constexpr int64_t kBusyNs = 100 * kNsPerMs;
+// Who reads fewer bytes between two rounds holds nobody back: they are receipts of what it sends.
+constexpr uint64_t kLeastReadBytes = 4096;
 
 // Any process with a seat may have written it. Empty unless it is a name that an interface may
 // have.
@@ -101,8 +103,10 @@ void Arbitration::look(int64_t now_ns) {
     for (size_t nic = 0; nic < seat.places.size(); ++nic) {
       if (seat.seat->page().nics[nic].use.load() != SeatNic::used) continue;
       if (!std::exchange(seat.is_known[nic], true)) take_places(seat, nic);
-      for (Place& place : seat.places[nic]) {
-        if (place.words != nullptr) look_at(place, now_ns);
+      for (const Direction direction : kDirections) {
+        Place& place = seat.places[nic][static_cast<size_t>(direction)];
+        const uint64_t least = direction == Direction::out ? 1 : kLeastReadBytes;
+        if (place.words != nullptr) look_at(place, least, now_ns);
       }
     }
   }
@@ -122,12 +126,13 @@ void Arbitration::take_places(Seat& seat, size_t nic) {
   }
 }
 
-void Arbitration::look_at(Place& place, int64_t now_ns) {
+void Arbitration::look_at(Place& place, uint64_t least_bytes, int64_t now_ns) {
   Use& use = *place.use;
   const uint64_t bytes = place.words->bytes.load();
-  if (bytes > place.seen_bytes) use.new_bytes += bytes - place.seen_bytes;
+  const uint64_t new_bytes = bytes - std::min(bytes, place.seen_bytes);
+  use.new_bytes += new_bytes;
   // Kernels may take in one piece what they send in a long time.
-  if (bytes > place.seen_bytes || place.words->num_busy.load() > 0) use.sent_ns = now_ns;
+  if (new_bytes >= least_bytes || place.words->num_busy.load() > 0) use.sent_ns = now_ns;
   place.seen_bytes = bytes;
   const int64_t wanted_ns = std::min(place.words->wanted_ns.load(), now_ns);
   place.wants = wanted_ns > 0 && now_ns - wanted_ns < kHoldNs;

@@ -115,7 +115,8 @@ class Arbitration {
 
   void look(int64_t now_ns);
   void take_places(Seat& seat, size_t nic);
-  static void look_at(Place& place, int64_t now_ns);
+  // The job sends if it has sent at least so many bytes.
+  static void look_at(Place& place, uint64_t least_bytes, int64_t now_ns);
   static void learn_rate(Flow& flow, int64_t passed_ns);
   // The first priority that sends, if a job goes behind it; kMaxJobPriority if none does.
   unsigned share(Flow& flow, int64_t now_ns);

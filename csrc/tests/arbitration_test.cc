@@ -171,6 +171,20 @@ TEST_F(ArbitrationTest, ReadingIsArbitratedAsSendingIs) {
   EXPECT_EQ(status.nics.front().in.share, 0.95);
 }
 
+TEST_F(ArbitrationTest, ReceiptsHoldNobodyBack) {
+  Process late(arbitration_, "late", 7, Direction::in);
+  Process first(arbitration_, "first", 0, Direction::in);
+  for (int round = 0; round < 20; ++round) {
+    now_ns_ += kNsPerMs;
+    first.credit().count(1000);
+    arbitration_.round(now_ns_);
+    EXPECT_FALSE(late.credit().is_limited());
+  }
+  first.credit().count(kFrame);
+  arbitration_.round(now_ns_ + kNsPerMs);
+  EXPECT_TRUE(late.credit().is_limited());
+}
+
 // The first of those behind is held up elsewhere, and takes a little only.
 TEST_F(ArbitrationTest, WhatAJobBehindDoesNotTakeIsForTheNext) {
   Process blocked(arbitration_, "blocked", 5), next(arbitration_, "next", 6),
