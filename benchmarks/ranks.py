@@ -10,6 +10,7 @@ import os
 import tempfile
 import time
 import traceback
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import lru_cache
 
@@ -145,6 +146,7 @@ class Ranks:
         slots = context.RawArray("q", num_ranks)
         arguments = (num_ranks, backends, os.path.join(self._folder.name, "store"), slots)
         self.num_ranks = num_ranks
+        self._some_may_die = False
         self._processes, self._connections = [], []
         for rank in range(num_ranks):
             ours, theirs = context.Pipe()
@@ -158,7 +160,7 @@ class Ranks:
 
     def __enter__(self) -> "Ranks":
         try:
-            self._answers()
+            self._answers(range(self.num_ranks))
         except BaseException:
             self._end(kill=True)
             raise
@@ -167,7 +169,7 @@ class Ranks:
     def __exit__(self, error_type, *_) -> None:
         failed = True
         try:
-            if error_type is None:
+            if error_type is None and not self._some_may_die:
                 self._request(None)
                 failed = False
         finally:
@@ -197,15 +199,25 @@ class Ranks:
         """What ``function(worker, *arguments)`` returns on each rank."""
         return self._request(("call", (function, *arguments)))
 
+    def call_until_some_die(self, survivors: Sequence[int], function, *arguments) -> list:
+        """The same of ``survivors``; the others may die. It is the last call of these ranks."""
+        self._some_may_die = True
+        self._send(("call", (function, *arguments)))
+        return self._answers(survivors)
+
     def _request(self, request) -> list:
+        self._send(request)
+        return self._answers(range(self.num_ranks))
+
+    def _send(self, request) -> None:
         for connection in self._connections:
             connection.send(request)
-        return self._answers()
 
-    def _answers(self) -> list:
+    def _answers(self, ranks: Sequence[int]) -> list:
         results = []
         deadline = time.monotonic() + REQUEST_TIMEOUT_S
-        for rank, connection in enumerate(self._connections):
+        for rank in ranks:
+            connection = self._connections[rank]
             if not connection.poll(max(0, deadline - time.monotonic())):
                 raise RankError(f"rank {rank} did not answer within {REQUEST_TIMEOUT_S} s")
             try:

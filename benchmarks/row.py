@@ -23,6 +23,7 @@ class Row:
         held_from: of calls that follow a change, the one from which on they take ``most_of_bound``
             at most, counted from 1; None: none. ``seconds`` is of these.
         held_by: a bar: the latest that ``held_from`` may be.
+        grown_mib, most_grown_mib: by how much memory has grown meanwhile, and its bar.
         wrong: elements of dmlcomm's and the peer's results that are not what they should be.
         resent: share of the bytes that TCP has sent again, as lost.
         remark: what else was measured.
@@ -39,6 +40,8 @@ class Row:
     model_s: float | None = None
     held_from: int | None = None
     held_by: int | None = None
+    grown_mib: float | None = None
+    most_grown_mib: float | None = None
     wrong: int = 0
     resent: float | None = None
     remark: str = ""
@@ -74,6 +77,8 @@ class Row:
         if self.speedup and self.least_speedup and self.speedup < self.least_speedup:
             lead = f"{self.speedup:.3f} x as fast as {self.peer}"
             found.append(f"{what}: {lead}, at least {self.least_speedup}")
+        if self.grown_mib and self.most_grown_mib and self.grown_mib > self.most_grown_mib:
+            found.append(f"{what}: {self.grown_mib:.1f} MiB more, at most {self.most_grown_mib:g}")
         if self.model_error and abs(self.model_error) > MOST_MODEL_ERROR:
             lead = f"the model is {self.model_error:+.1%} off"
             found.append(f"{what}: {lead}, at most {MOST_MODEL_ERROR:.0%}")
@@ -98,6 +103,9 @@ def table(rows: list[Row]) -> Table:
     has_resent = any(row.resent is not None for row in rows)
     if has_resent:
         found.add_column("resent", justify="right", no_wrap=True)
+    has_memory = any(row.grown_mib is not None for row in rows)
+    if has_memory:
+        found.add_column("MiB more", justify="right", no_wrap=True)
     found.add_column("peer", no_wrap=True)
     for column in ("its time", "speed-up", "#wrong"):
         found.add_column(column, justify="right", no_wrap=True)
@@ -109,6 +117,7 @@ def table(rows: list[Row]) -> Table:
             _milliseconds(row.bound_s),
             _judged(row.ratio, ".3f", row.most_of_bound, "≤"),
             *([_number(row.resent, ".2%")] if has_resent else []),
+            *([_judged(row.grown_mib, ".1f", row.most_grown_mib, "≤")] if has_memory else []),
             row.peer or "-",
             _milliseconds(row.peer_s),
             _judged(row.speedup, ".2f", row.least_speedup, "≥"),

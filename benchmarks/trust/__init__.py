@@ -1,0 +1,1 @@
+"""What a job survives, and how soon it goes on."""
