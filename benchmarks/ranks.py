@@ -103,6 +103,11 @@ class Worker:
         """Runs ``function(worker, *arguments)``: for benchmarks with a loop of their own."""
         return function(self, *arguments)
 
+    def add_group(self, backend: str) -> None:
+        """Of a backend that these ranks were not started with."""
+        timeout = timedelta(seconds=REQUEST_TIMEOUT_S)
+        self._groups[backend] = dist.new_group(backend=backend, timeout=timeout)
+
     def group(self, backend: str) -> dist.ProcessGroup:
         return self._groups[backend]
 
