@@ -240,13 +240,19 @@ Status Engine::in_runner(Call call) {
   return status;
 }
 
+// A message that leaves this host.
+bool Engine::uses_rails(const OpState& op) const {
+  const OpRequest& request = op.request();
+  return request.shape.kind == schedule::OpKind::send && !mesh_->job().same_host(request.peer);
+}
+
 void Engine::start(Running& running) {
   OpState& op = *running.op;
   if (placement_ && (board_->ready() || !mesh_->all_share_memory())) placement_->settle();
-  if (op.request().is_point_to_point()) {
-    tuner_->message_started();
-  } else {
+  if (!op.request().is_point_to_point()) {
     tuner_->started(op);
+  } else if (uses_rails(op)) {
+    tuner_->message_started();
   }
   running.runner = make_runner(running);
   // The runner has moved to the arena what it could.
@@ -298,6 +304,8 @@ bool Engine::advance(Running& running) {
     if (running.sequence > 0) {
       tuner_->ended(running.sequence, *running.runner);
       learn_of_tickets(running);
+    } else if (uses_rails(*running.op)) {
+      tuner_->message_ended();
     }
     queue_.end(running, Status());
   }

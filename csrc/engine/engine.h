@@ -83,6 +83,7 @@ class Engine final : public Inspectable, private Steppable, private transport::L
   Status plan(Running& running);
   Running* next_to_start();
   void notice_left_peers();
+  bool uses_rails(const OpState& op) const;
   void start(Running& running);
   void consider_huge_pages(const OpRequest& request);
   std::unique_ptr<Runner> make_runner(Running& running);

@@ -141,6 +141,11 @@ bool Tuner::tells_rates(const schedule::OpShape& shape) {
 void Tuner::started(const OpState& op) {
   if (!measures()) return;
   const int64_t now = clock_();
+  const bool is_behind_messages = has_messages_ && num_messages_ == 0 && num_running_ == 0;
+  if (is_behind_messages && is_due(now, last_discarded_ns_)) {
+    end_period(transport::RailMeter::Traffic::mixed);
+    last_discarded_ns_ = now;
+  }
   if (num_running_++ == 0) active_since_ns_ = now;
   Past* const started = find(op.sequence());
   if (started == nullptr) return;
@@ -193,19 +198,27 @@ void Tuner::tell(uint64_t sequence, double seconds) {
            std::llround(before_s * 1e6), " us");
 }
 
+bool Tuner::is_due(int64_t now, int64_t last_ns) const {
+  return num_measured_ < kFrequentMeasurements || now - last_ns >= kMeasureNs;
+}
+
+// A period with messages goes on until an operation starts after them.
 void Tuner::measure(int64_t now) {
-  if (num_measured_ >= kFrequentMeasurements && now - last_measured_ns_ < kMeasureNs) return;
+  if (has_messages_ || !is_due(now, last_measured_ns_)) return;
   using Traffic = transport::RailMeter::Traffic;
   const bool tells = is_even_ && 2 * telling_ns_ >= active_ns_;
-  const Traffic traffic = tells ? Traffic::telling : Traffic::vague;
-  network_.measure_rails(active_ns_, latency_s_, has_messages_ ? Traffic::mixed : traffic);
+  end_period(tells ? Traffic::telling : Traffic::vague);
+  ++num_measured_;
+  last_measured_ns_ = now;
+}
+
+void Tuner::end_period(transport::RailMeter::Traffic traffic) {
+  network_.measure_rails(active_ns_, latency_s_, traffic);
   active_ns_ = 0;
   telling_ns_ = 0;
   latency_s_ = 0;
   is_even_ = true;
   has_messages_ = false;
-  ++num_measured_;
-  last_measured_ns_ = now;
 }
 
 // All ranks come to the same result.

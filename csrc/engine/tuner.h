@@ -55,8 +55,13 @@ class Tuner {
   void started(const OpState& op);
   // This rank's part of its report.
   transport::RankReport own_report(const OpState& op, bool uses_tickets) const;
-  // A message between two points has started: its bytes pass beside the operations.
-  void message_started() { has_messages_ = true; }
+  // A message to a rank of another host has started, or has left. What passes beside its bytes
+  // tells nothing of rates. Operations that begin when no message is under way do.
+  void message_started() {
+    has_messages_ = true;
+    ++num_messages_;
+  }
+  void message_ended() { --num_messages_; }
   // A collective has ended well.
   void ended(uint64_t sequence, const Runner& runner);
 
@@ -84,7 +89,9 @@ class Tuner {
   std::vector<uint64_t> rates_by(const transport::RankReport& report) const;
   void use(const transport::RankReport& report, const AgreedRates::Change& change,
            const transport::RankReport& before);
+  bool is_due(int64_t now, int64_t last_ns) const;
   void measure(int64_t now);
+  void end_period(transport::RailMeter::Traffic traffic);
 
   const CommunicatorOptions& options_;
   const Network network_;
@@ -105,9 +112,11 @@ class Tuner {
   int64_t telling_ns_ = 0;  // of operations that are not small, one beside the other
   double latency_s_ = 0;
   bool is_even_ = true;
-  bool has_messages_ = false;
+  bool has_messages_ = false;  // some were under way since the last measurement
+  size_t num_messages_ = 0;    // that are under way
   uint64_t num_measured_ = 0;
   int64_t last_measured_ns_ = 0;
+  int64_t last_discarded_ns_ = 0;  // a period with messages
 };
 
 }  // namespace dmlcomm::engine

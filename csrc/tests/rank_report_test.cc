@@ -96,6 +96,26 @@ TEST_F(RailMeterTest, TheBestOfTheLastPeriodsCountsAndOlderOnesAreForgotten) {
   EXPECT_EQ(meter_.round_trip_us(), 80);
 }
 
+// Another path, or one that has become longer.
+TEST_F(RailMeterTest, ARoundTripThatRisesIsNoticedWhenShorterOnesAreOld) {
+  const auto read = [&](uint32_t round_trip_us, int64_t now_ns) {
+    Channel::Flow flow;
+    flow.min_rtt_us = round_trip_us;
+    meter_.add({}, flow, 0);
+    meter_.end_period(now_ns, 0, 0, RailMeter::Traffic::vague);
+    return meter_.round_trip_us();
+  };
+  int64_t now = 1000 * kNsPerS;
+  EXPECT_EQ(read(80, now), 80);
+  for (int i = 0; i < 9; ++i) EXPECT_EQ(read(5000, now += kNsPerS), 80) << i;
+  for (int i = 0; i < 11; ++i) read(5000, now += kNsPerS);
+  EXPECT_EQ(meter_.round_trip_us(), 5000);
+  EXPECT_EQ(read(90, now += kNsPerS), 90);
+  // Periods without a reading change nothing; after a long silence old ones do not count.
+  EXPECT_EQ(read(0, now += 1000 * kNsPerS), 90);
+  EXPECT_EQ(read(3000, now), 3000);
+}
+
 TEST_F(RailMeterTest, MessagesThatLatencyFillsOnlyShowThatTheRailIsFasterThanThat) {
   carry(1'000'000, 200e6);
   for (int i = 0; i < 8; ++i) carry(20'000, 10e6, 0.01);

@@ -351,16 +351,38 @@ TEST_F(TunerTest, ALongTimeAtOtherRatesDoesNotCount) {
 
 // --- what is told to the meters ---
 
-TEST_F(TunerTest, OperationsThatAreSmallAndMessagesTellLittleOfRates) {
+TEST_F(TunerTest, OperationsThatAreSmallTellLittleOfRates) {
   run(1, kLarge);
   EXPECT_EQ(traffic_.back(), Traffic::telling);
   run(1, kSmall);
   EXPECT_EQ(traffic_.back(), Traffic::vague);
+}
+
+TEST_F(TunerTest, OperationsBesideMessagesTellNothing) {
   tuner_->message_started();
-  run(1, kLarge);
-  EXPECT_EQ(traffic_.back(), Traffic::mixed);
-  run(1, kLarge);
-  EXPECT_EQ(traffic_.back(), Traffic::telling);
+  run(2, kLarge);
+  EXPECT_TRUE(traffic_.empty());
+  tuner_->message_ended();
+  Running one = start(kLarge);
+  EXPECT_EQ(traffic_, std::vector{Traffic::mixed});
+  tuner_->message_started();
+  tuner_->message_ended();
+  end(one);
+  EXPECT_EQ(traffic_, std::vector{Traffic::mixed});
+}
+
+// A job that sends a message before each collective learns all the same, however many have been.
+TEST_F(TunerTest, OperationsBetweenMessagesTellRates) {
+  for (int i = 0; i < 100; ++i) {
+    traffic_.clear();
+    active_ns_.clear();
+    tuner_->message_started();
+    now_ns_ += 5'000'000;
+    tuner_->message_ended();
+    run(1, kLarge, {}, 20e-3);
+    EXPECT_EQ(traffic_, (std::vector{Traffic::mixed, Traffic::telling})) << i;
+    EXPECT_EQ(active_ns_, (std::vector<int64_t>{0, 20'000'000})) << i;
+  }
 }
 
 TEST_F(TunerTest, TimeIsThatInWhichOperationsRun) {
@@ -377,6 +399,15 @@ TEST_F(TunerTest, TimeIsThatInWhichOperationsRun) {
 }
 
 // A reading takes a system call for each connection.
+TEST_F(TunerTest, LaterMeasurementsBetweenMessagesAreSeldom) {
+  for (int i = 0; i < 16 + 1000; ++i) {
+    tuner_->message_started();
+    tuner_->message_ended();
+    run(1, kLarge, {}, 1e-3);
+  }
+  EXPECT_EQ(traffic_.size(), 2u * (16 + 1000 / 10));
+}
+
 TEST_F(TunerTest, LaterMeasurementsAreSeldom) {
   run(16, kSmall, {}, 1e-3);
   EXPECT_EQ(traffic_.size(), 16u);

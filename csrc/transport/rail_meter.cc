@@ -57,10 +57,11 @@ void RailMeter::add(const Channel::Flow& before, const Channel::Flow& now, uint6
   period_.busy_us += static_cast<int64_t>(now.busy_us - before.busy_us);
   bytes_resent_ += now.bytes_resent - before.bytes_resent;
   if (now.min_rtt_us == 0) return;
-  min_rtt_us_ = min_rtt_us_ == 0 ? now.min_rtt_us : std::min(min_rtt_us_, now.min_rtt_us);
+  shortest_us_ = shortest_us_ == 0 ? now.min_rtt_us : std::min(shortest_us_, now.min_rtt_us);
 }
 
 void RailMeter::end_period(int64_t now_ns, int64_t active_ns, double latency_s, Traffic traffic) {
+  if (shortest_us_ > 0) round_trips_us_.add(std::exchange(shortest_us_, 0), now_ns);
   if (num_frames_ > 0) period_.frames_ns += now_ns - std::exchange(frames_since_ns_, now_ns);
   period_.active_ns += active_ns;
   period_.latency_s += latency_s;

@@ -19,10 +19,12 @@
 #include <span>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/ticket.h"
 #include "transport/channel.h"
 #include "transport/job_seat.h"
 #include "transport/rail_budget.h"
+#include "transport/recent_minimum.h"
 
 namespace dmlcomm::transport {
 
@@ -91,7 +93,8 @@ class RailMeter {
 
   // 0: not known.
   double bits_per_second() const;
-  double round_trip_us() const { return min_rtt_us_; }
+  // The shortest one that connections had of late; see kRoundTripNs.
+  double round_trip_us() const { return round_trips_us_.value(); }
   uint64_t bytes_resent() const { return bytes_resent_; }
 
  private:
@@ -111,6 +114,10 @@ class RailMeter {
   // A small message avoids it, as it is slow.
   bool is_left_out();
 
+  // Round trips count for so long, and up to twice: periods differ in the peers that they reach.
+  // Each of them is the shortest that a kernel has seen on a connection in the last 300 s
+  // (net.ipv4.tcp_min_rtt_wlen), which queues do not lengthen.
+  static constexpr int64_t kRoundTripNs = 10 * kNsPerS;
   // A job that another one passes has begun so much.
   static constexpr size_t kSharedFrameBytes = 64 * 1024;
 
@@ -126,9 +133,10 @@ class RailMeter {
   std::array<double, 4> rates_{};  // of the last periods
   size_t num_periods_ = 0;
   bool has_been_told_ = false;
-  double small_s_ = 0;       // time of the small messages that it was given
-  size_t num_left_out_ = 0;  // small messages in a row, as it is slow
-  uint32_t min_rtt_us_ = 0;
+  double small_s_ = 0;        // time of the small messages that it was given
+  size_t num_left_out_ = 0;   // small messages in a row, as it is slow
+  uint32_t shortest_us_ = 0;  // round trip of the period; 0: none
+  RecentMinimum round_trips_us_{kRoundTripNs};
   uint64_t bytes_resent_ = 0;
 };
 
