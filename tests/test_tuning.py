@@ -1,11 +1,16 @@
 """Ranks that learn the rates of their NICs, and agree on what they choose by them."""
 
+import os
+import re
+import signal
+
 import pytest
 
-from dmlcomm.lab import Lab
+from dmlcomm import inspection
+from dmlcomm.lab import Lab, Options
 from dmlcomm.topology.graph import hosts
-from helpers.lab_scripts import SETUP, run_script
-from helpers.multi_nic import DEADLINE_S, VALUES, started
+from helpers.lab_scripts import SETUP, run_script, start_script
+from helpers.multi_nic import DEADLINE_S, VALUES
 from helpers.warm_python import warm_command
 
 # NICs of a lab claim 10 Gb/s, and the topology here names no rates.
@@ -64,24 +69,56 @@ for _ in range(12):
     assert torch.equal(tensor, total(400_000))
 """
 
-UNTIL_SLOWER_AND_BACK = """
-phase = -1
-while phase < 2:
+# Messages between neighbours before each collective; some are small, some take a while.
+BETWEEN_MESSAGES = """
+right, left = (rank + 1) % size, (rank - 1) % size
+for turn in range(8):
+    count = (100, 100_000)[turn % 2]
+    received = torch.empty(count)
+    sent = dist.isend(data(count, rank), right)
+    dist.recv(received, left)
+    sent.wait()
+    assert torch.equal(received, data(count, left))
     tensor = data(400_000, rank)
     dist.all_reduce(tensor)
     assert torch.equal(tensor, total(400_000))
-    slowest = torch.tensor([c.bits_per_second for c in dmlcomm.rails() if c.interface == "eth0"])
-    dist.all_reduce(slowest, op=dist.ReduceOp.MIN)
-    if phase == -1 and slowest.item() > 80e6:
-        phase = 0
-        if rank == 0:
-            say("go")
-    elif phase == 0 and slowest.item() < 75e6:
-        phase = 1
-        if rank == 0:
-            say("slower")
-    elif phase == 1 and slowest.item() > 80e6:
-        phase = 2
+"""
+
+# Operations until the test has sent SIGUSR1, which says that the network has changed, and from then
+# on until rates and shares of eth0 and eth1 are those of the network.
+FOLLOW = """
+told = []
+signal.signal(signal.SIGUSR1, lambda *_: told.append(True))
+def operation():
+    # How often the network has changed, the least rate of eth0, and its share of the bytes.
+    before = {c.interface: c.bytes_sent for c in dmlcomm.rails()}
+    tensor = data(400_000, rank)
+    dist.all_reduce(tensor)
+    assert torch.equal(tensor, total(400_000))
+    rails = {c.interface: c for c in dmlcomm.rails()}
+    first, second = (rails[name].bytes_sent - before[name] for name in ("eth0", "eth1"))
+    share, rate = first / (first + second), rails["eth0"].bits_per_second
+    figures = torch.tensor([len(told), rate, share], dtype=torch.float64)
+    dist.all_reduce(figures, op=dist.ReduceOp.MIN)
+    return figures.tolist()
+def follow(is_right, text):
+    for number in range(1, 21):
+        _, rate, share = operation()
+        if is_right(rate, share):
+            break
+    else:
+        raise AssertionError(f"{text}: after 20 operations {rate} bit/s, {share} of the bytes")
+    for _ in range(20):  # until the reports count
+        operation()
+    if rank == 0:
+        say(text, os.getpid())
+is_fast = lambda rate, share: rate > 100e6 and share > 0.65
+is_slow = lambda rate, share: 0 < rate < 75e6 and share < 0.65
+follow(is_fast, "go")
+for change, (is_right, text) in enumerate([(is_slow, "slower"), (is_fast, "back")], 1):
+    while operation()[0] < change:
+        pass
+    follow(is_right, text)
 fine()
 """
 
@@ -110,22 +147,60 @@ def test_rates_are_measured_where_drivers_are_wrong(lab):
             assert slow < fast < 300e6
 
 
+def test_rates_are_learned_between_messages_of_two_ranks(lab):
+    completed = run(lab, BETWEEN_MESSAGES + SAY_RATES, *NO_RATES)
+    assert "algorithms are chosen anew" in completed.stderr
+    rates = [line.split()[-2:] for line in completed.stdout.splitlines() if "rates" in line]
+    assert len(rates) == len(hosts(lab.graph()))
+    assert all(0 < int(slow) < int(fast) < 300e6 for fast, slow in rates), rates
+
+
+def test_rates_are_learned_on_a_grid_whose_hosts_forward_nothing():
+    arguments = ("-e", "DMLCOMM_TOPOLOGY=grid:3x2", *NO_RATES[2:])
+    with Lab("grid:3x2", rate="200mbit,50mbit", options=Options(forwarding=False)) as grid:
+        completed = run(grid, LARGE + SAY_RATES, *arguments)
+    assert "eth1 10000 -> " in completed.stderr
+    rates = [line.split()[-2:] for line in completed.stdout.splitlines() if "rates" in line]
+    assert len(rates) == 6
+    assert all(0 < int(slow) < min(75e6, int(fast)) for fast, slow in rates), rates
+
+
 def test_rates_are_learned_also_where_all_operations_have_tickets(lab):
     completed = run(lab, WITH_TICKETS, *NO_RATES)
     assert "algorithms are chosen anew" in completed.stderr
 
 
-def test_a_rate_that_changes_is_noticed_and_so_is_its_return(lab):
-    process = started(lab, UNTIL_SLOWER_AND_BACK, *NO_RATES)
+def shown_by_inspect(pid):
+    """What the process tells of eth0."""
+    (state,) = [state for state in inspection.ask_all() if state["pid"] == pid]
+    (rail,) = [rail for rail in state["groups"][0]["rails"] if rail["interface"] == "eth0"]
+    return rail
+
+
+def test_a_rate_that_changes_is_followed_within_20_operations_and_so_is_its_return(lab):
+    process = start_script(lab, VALUES + FOLLOW, *NO_RATES)
     places = [f"{host}:eth0" for host in hosts(lab.graph())]
-    for place in places:
-        lab.set(place, "rate=50mbit")
-    assert process.stdout.readline() == "[0] slower\n"
-    for place in places:
-        lab.set(place, "rate=200mbit")
-    out, errors = process.communicate(timeout=DEADLINE_S)
-    assert process.returncode == 0, errors
+
+    def pid_after(text):
+        line = process.stdout.readline()
+        assert line.startswith(f"[0] {text} "), line + process.communicate(timeout=DEADLINE_S)[1]
+        return int(line.split()[-1])
+
+    pid_after("go")
+    for rate, text in (("50mbit", "slower"), ("200mbit", "back")):
+        for place in places:
+            lab.set(place, f"rate={rate}")
+        os.kill(process.pid, signal.SIGUSR1)
+        shown = shown_by_inspect(pid_after(text))
+        assert (shown["bits_per_second"] < 75e6) == (text == "slower")
+        assert shown["round_trip_us"] > 0
+    # Not communicate(): lines that came with the last one are in the buffer of readline().
+    out, errors = process.stdout.read(), process.stderr.read()
+    assert process.wait(DEADLINE_S) == 0, errors
     assert out.count("fine") == len(places)
+    in_use = [int(rate) for rate in re.findall(r"eth0 \d+ -> (\d+) Mb/s", errors)]
+    speeds = " ".join("slow" if rate < 75 else "fast" for rate in in_use)
+    assert re.search("fast( slow)+( fast)+$", speeds), errors
 
 
 @pytest.mark.parametrize("ranks_per_host", [1, 2])
