@@ -196,6 +196,27 @@ say("fine")
 end()
 """
 
+# Sends of small messages end once they are copied. A connection with little credit takes the rest
+# of them later, while their rank calls nothing. If that had to wait for ticks, four a second, it
+# would take minutes.
+_LEFT_FRAMES = """
+dist.barrier()
+tensors = [torch.full((15_000,), float(i)) for i in range(200)]
+received = torch.empty(15_000)
+for burst in range(30):
+    if rank == 0:
+        for work in [dist.isend(tensor, 1) for tensor in tensors]:
+            work.wait()
+    meet(f"sent {burst}")
+    if rank == 1:
+        for tensor in tensors:
+            dist.recv(received, 0)
+            assert torch.equal(received, tensor)
+    meet(f"received {burst}")
+say("fine")
+end()
+"""
+
 
 @pytest.mark.usefixtures("lab_is_possible")
 def test_urgent_operations_have_connections_of_their_own():
@@ -204,6 +225,9 @@ def test_urgent_operations_have_connections_of_their_own():
         assert found.stdout.count("fine") == 2, found.stderr
         option = ("-e", "DMLCOMM_TICKET_CONNECTIONS=0")
         found = run_script(lab, _CONNECTIONS + _NONE, *option, deadline_s=DEADLINE_S)
+        assert found.stdout.count("fine") == 2, found.stderr
+        option = ("-e", "DMLCOMM_CREDIT_BYTES=16384")
+        found = run_script(lab, _LEFT_FRAMES, *option, deadline_s=DEADLINE_S)
         assert found.stdout.count("fine") == 2, found.stderr
 
 

@@ -89,7 +89,7 @@ bool ProgressDriver::drive_until(OpState& op, Deadline deadline) {
     if (lock.owns_lock()) {
       drive(lock, &op, deadline);
       if (lock.owns_lock()) lock.unlock();
-      if (queue_.has_pending()) leave_to_thread();
+      if (queue_.has_pending() || frames_wait_.load(std::memory_order_relaxed)) leave_to_thread();
       if (!op.done() && deadline.expired()) return false;
       continue;
     }
@@ -106,17 +106,18 @@ bool ProgressDriver::drive_until(OpState& op, Deadline deadline) {
   return true;
 }
 
-// Drives until `until` is done (null: until nothing is pending), or the deadline.
+// Drives until `until` is done (null: until nothing is left to do), or the deadline.
 void ProgressDriver::drive(std::unique_lock<std::mutex>& lock, OpState* until, Deadline deadline) {
   for (;;) {
     const bool moved = step();
     if (queue_.has_ended()) {
+      frames_wait_.store(mesh_.wants_to_write(), std::memory_order_relaxed);
       report_ended(lock);
-      if (until == nullptr ? !queue_.has_pending() : until->done()) return;
+      if (until != nullptr && until->done()) return;
       // Another thread that has taken over meanwhile may drive for as long as anything is pending.
       if (!lock.try_lock()) return;
     }
-    if (until == nullptr ? !queue_.has_pending() : until->done()) return;
+    if (until == nullptr ? !has_work_left() : until->done()) return;
     if (moved) {
       idle_since_ns_ = 0;
       continue;
@@ -124,6 +125,12 @@ void ProgressDriver::drive(std::unique_lock<std::mutex>& lock, OpState* until, D
     if (idle_since_ns_ == 0) idle_since_ns_ = now_ns();
     if (!rest(until, deadline)) return;
   }
+}
+
+// An operation has ended once its small messages are copied. Their frames may still wait for room in
+// a kernel, and a peer for them.
+bool ProgressDriver::has_work_left() const {
+  return queue_.has_pending() || (mesh_.wants_to_write() && !stopping_.load());
 }
 
 // An exception fails the operations, not the process. The result is then true: something has moved.

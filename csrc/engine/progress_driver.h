@@ -3,8 +3,8 @@
 //
 // Exactly one thread at a time, the holder of the progress lock, touches links, runners and memory:
 // the progress thread, or a caller that waits. A caller that finds the lock taken sleeps until its
-// operation is done. The progress thread sleeps while there is nothing to do, and looks after
-// heartbeats and newcomers every tick.
+// operation is done. The progress thread sleeps while there is nothing to do, neither operations nor
+// frames that wait to be sent, and looks after heartbeats and newcomers every tick.
 //
 // Locks: the progress lock before calls_mutex_.
 #pragma once
@@ -66,6 +66,7 @@ class ProgressDriver final : public Driver {
 
  private:
   void drive(std::unique_lock<std::mutex>& lock, OpState* until, Deadline deadline);
+  bool has_work_left() const;
   bool step();
   void tick();
   template <typename Call>
@@ -106,13 +107,14 @@ class ProgressDriver final : public Driver {
   // Synchronised by themselves.
   std::atomic<bool> has_calls_{false};
   std::atomic<bool> stopping_{false};
+  std::atomic<bool> frames_wait_{false};  // to be sent, when operations last ended
 
   // For the progress thread's sleep.
   std::mutex idle_mutex_;
   std::condition_variable idle_changed_;
   // Guarded by idle_mutex_.
   bool has_work_ = false;
-  bool has_leftovers_ = false;  // a caller that drove has left while operations were pending
+  bool has_leftovers_ = false;  // a caller that drove has left while something was left to do
 };
 
 }  // namespace dmlcomm::engine

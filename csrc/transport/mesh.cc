@@ -214,6 +214,11 @@ void Mesh::sleep(int timeout_ms, const std::function<bool()>& has_news) {
   });
 }
 
+bool Mesh::wants_to_write() const {
+  return std::any_of(active_.begin(), active_.end(),
+                     [](const Link* link) { return link->wants_to_write(); });
+}
+
 void Mesh::tick(const std::function<bool(int)>& waits_for) {
   const int64_t now = now_ns();
   look_at_seat();

@@ -58,6 +58,8 @@ class Mesh {
 
   // Sleeps until an event, wake(), or `timeout_ms`; see EventLoop.
   void sleep(int timeout_ms, const std::function<bool()>& has_news);
+  // Frames wait for room in a channel, or for a connection.
+  bool wants_to_write() const;
   void wake() { loop_.wake(); }
 
   // Heartbeats, receipts that nobody waits for, and the search for silent peers; at least every
