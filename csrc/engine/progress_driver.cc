@@ -127,8 +127,8 @@ void ProgressDriver::drive(std::unique_lock<std::mutex>& lock, OpState* until, D
   }
 }
 
-// An operation has ended once its small messages are copied. Their frames may still wait for room in
-// a kernel, and a peer for them.
+// An operation has ended once its small messages are copied. Their frames may still wait for room
+// in a kernel, and a peer for them.
 bool ProgressDriver::has_work_left() const {
   return queue_.has_pending() || (mesh_.wants_to_write() && !stopping_.load());
 }

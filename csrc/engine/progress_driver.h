@@ -3,8 +3,8 @@
 //
 // Exactly one thread at a time, the holder of the progress lock, touches links, runners and memory:
 // the progress thread, or a caller that waits. A caller that finds the lock taken sleeps until its
-// operation is done. The progress thread sleeps while there is nothing to do, neither operations nor
-// frames that wait to be sent, and looks after heartbeats and newcomers every tick.
+// operation is done. The progress thread sleeps while there is nothing to do, neither operations
+// nor frames that wait to be sent, and looks after heartbeats and newcomers every tick.
 //
 // Locks: the progress lock before calls_mutex_.
 #pragma once
