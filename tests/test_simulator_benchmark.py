@@ -1,8 +1,14 @@
 """The simulator against the lab: the scenarios, one of them played small, and what is judged."""
 
+import subprocess
+import sys
+
+import pytest
+
 from benchmarks.simulator.__main__ import missed, table
 from benchmarks.simulator.lab_play import play
 from benchmarks.simulator.scenarios import SCENARIOS
+from benchmarks.simulator.together import Together
 from dmlcomm.simulate.scenario import parse
 
 
@@ -28,6 +34,43 @@ def test_jobs_of_the_lab_come_through_proxies(lab_is_possible):
     job |= {"tree": "chain", "answer": "pieces"}
     (played,) = play({"topology": "flat:3,1", "rate": "200mbit", "jobs": [job]}).values()
     assert played.wrong == 0
+
+
+def test_a_play_that_does_not_end_is_given_up(lab_is_possible):
+    job = {"name": "slow", "op": "all_reduce", "size": "1MB", "compute": "1000s"}
+    with pytest.raises(SystemExit, match=r"^the time of 3 s is over; ended have 0 of the 2 ranks"):
+        play({"topology": "flat:2,1", "rate": "200mbit", "jobs": [job]}, deadline_s=3)
+
+
+def start(script: str) -> subprocess.Popen[str]:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, "-c", script], **pipes)
+
+
+def test_one_process_that_fails_ends_the_others():
+    with Together(60) as together:
+        waiting = together.add(start("input()"))
+        together.check(together.add(start("raise SystemExit(3)")), "a rank of job0")
+        assert waiting.stdout.read() == ""
+        together.check(waiting, "a rank of job1")
+        later = together.add(start("input()"))
+        assert later.wait(60) != 0
+    assert together.cause == "a rank of job0 failed with exit code 3: see the output above"
+
+
+def test_processes_that_end_well_end_nobody():
+    with Together(60) as together:
+        echoing = together.add(start("print(input())"))
+        together.check(together.add(start("pass")), "a rank of job0")
+        assert together.cause == ""
+        assert echoing.communicate("a word\n", timeout=60)[0] == "a word\n"
+
+
+def test_processes_end_when_their_time_is_over():
+    with Together(0.1) as together:
+        waiting = together.add(start("input()"))
+        assert waiting.stdout.read() == ""
+    assert together.cause == "the time of 0.1 s is over"
 
 
 def test_bars_are_of_each_job_and_of_all():

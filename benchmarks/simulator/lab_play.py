@@ -14,6 +14,8 @@ from typing import Any
 
 from benchmarks.barrier import barrier_file
 from benchmarks.lab_run import from_line
+from benchmarks.simulator.rank import TIMEOUT_S
+from benchmarks.simulator.together import Together
 from dmlcomm.lab import Lab, Options
 from dmlcomm.simulate.push_pull import DIRECT, OPERATION
 from dmlcomm.simulate.scenario import Job, Scenario, parse
@@ -22,6 +24,8 @@ from dmlcomm.topology import graph as topology
 
 PORT = 7000
 STOP_TIMEOUT_S = 20
+# The longest scenario takes 35 s. What a rank says of its own timeout comes before.
+DEADLINE_S = TIMEOUT_S + 60
 
 
 @dataclass
@@ -37,35 +41,33 @@ class Played:
         return max(self.ends) - min(self.begins)
 
 
-def play(content: dict[str, Any]) -> dict[str, Played]:
-    """By job. Ends the program if a rank fails."""
+def play(content: dict[str, Any], deadline_s: float = DEADLINE_S) -> dict[str, Played]:
+    """By job. Ends the program if a rank or a server fails, or if ``deadline_s`` is over."""
     scenario = parse(content)
     options = Options(scenario.network.mtu)
-    with Lab(content["topology"], rate=str(content["rate"]), options=options) as lab:
-        return _Play(lab, scenario).run()
+    with (
+        Lab(content["topology"], rate=str(content["rate"]), options=options) as lab,
+        Together(deadline_s) as together,
+    ):
+        return _Play(lab, scenario, together).run()
 
 
 class _Play:
-    def __init__(self, lab: Lab, scenario: Scenario) -> None:
+    def __init__(self, lab: Lab, scenario: Scenario, together: Together) -> None:
         self._lab = lab
+        self._together = together
         self._scenario = scenario
         self._graph = lab.graph()
         self._hosts = topology.hosts(self._graph)
 
     def run(self) -> dict[str, Played]:
-        jobs = self._scenario.jobs
-        found = {job.name: Played() for job in jobs}
+        found = {job.name: Played() for job in self._scenario.jobs}
         with contextlib.ExitStack() as stack:
-            barrier = stack.enter_context(barrier_file(sum(len(job.hosts) for job in jobs)))
-            place, processes = 0, []
-            for number, job in enumerate(jobs):
-                process = self._start(stack, job, PORT + number, barrier, place)
-                processes.append(process)
-                place += len(job.hosts)
+            processes = self._start_all(stack)
             begun = threading.Event()
             readers = [
-                threading.Thread(target=_read, args=(process, found[job.name], begun))
-                for process, job in zip(processes, jobs, strict=True)
+                threading.Thread(target=self._read, args=(process, name, played, begun))
+                for process, (name, played) in zip(processes, found.items(), strict=True)
             ]
             for reader in readers:
                 reader.start()
@@ -75,10 +77,46 @@ class _Play:
                 self._make_happen(min(begins))
             for reader in readers:
                 reader.join()
-        for job, process in zip(jobs, processes, strict=True):
-            if process.wait() != 0 or len(found[job.name].ends) != len(job.hosts):
-                raise SystemExit(f"the ranks of {job.name} failed: see the output above")
+            self._check(found)
         return found
+
+    def _start_all(self, stack: contextlib.ExitStack) -> list[subprocess.Popen[str]]:
+        """The ranks of all jobs; the stack ends their servers and proxies."""
+        jobs = self._scenario.jobs
+        barrier = stack.enter_context(barrier_file(sum(len(job.hosts) for job in jobs)))
+        place, processes = 0, []
+        for number, job in enumerate(jobs):
+            process = self._start(stack, job, PORT + number, barrier, place)
+            processes.append(self._together.add(process))
+            place += len(job.hosts)
+        return processes
+
+    def _read(
+        self, process: subprocess.Popen[str], name: str, played: Played, begun: threading.Event
+    ) -> None:
+        """What the ranks of a job print, until they have ended."""
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "{" not in line:
+                continue
+            told = from_line(line)
+            if "begin" in told:
+                played.begins.append(told["begin"])
+                begun.set()
+            else:
+                played.ends.append(told["end"])
+                played.wrong += told["wrong"]
+        begun.set()  # nothing comes any more
+        self._together.check(process, f"a rank of {name}")
+
+    def _check(self, found: dict[str, Played]) -> None:
+        """Ends the program if a job has not ended on all of its hosts."""
+        ended = [
+            f"{len(found[job.name].ends)} of the {len(job.hosts)} ranks of {job.name}"
+            for job in self._scenario.jobs
+        ]
+        if cause := self._together.cause:
+            raise SystemExit(f"{cause}; ended have {', '.join(ended)}")
 
     def _make_happen(self, since_s: float) -> None:
         for move in self._scenario.moves:
@@ -130,15 +168,18 @@ class _Play:
         command = ["bash", "-c", f"{before}; exec {shlex.join(words)} {own}"]
         options = {"stdout": subprocess.PIPE, "text": True}
         with self._lab.popen_run(command, "--on", self._names(hosts), **options) as process:
+            self._together.add(process)
             try:
                 assert process.stdout is not None
                 for _ in hosts:
                     if not process.stdout.readline():
-                        raise SystemExit(f"dmlcomm {serve[0]} ended: see the output above")
+                        ended = f"dmlcomm {serve[0]} ended: see the output above"
+                        raise SystemExit(self._together.cause or ended)
                 yield
-            finally:
                 process.terminate()
                 process.communicate(timeout=STOP_TIMEOUT_S)
+            finally:
+                process.kill()
 
     def _address(self, host: int, port: int) -> str:
         """Of a server's control plane, on the management network."""
@@ -147,19 +188,3 @@ class _Play:
 
     def _names(self, hosts: Sequence[int]) -> str:
         return ",".join(self._hosts[host] for host in hosts)
-
-
-def _read(process: subprocess.Popen[str], played: Played, begun: threading.Event) -> None:
-    """What the ranks of a job print."""
-    assert process.stdout is not None
-    for line in process.stdout:
-        if "{" not in line:
-            continue
-        told = from_line(line)
-        if "begin" in told:
-            played.begins.append(told["begin"])
-            begun.set()
-        else:
-            played.ends.append(told["end"])
-            played.wrong += told["wrong"]
-    begun.set()  # nothing comes any more
