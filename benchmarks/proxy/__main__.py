@@ -1,6 +1,6 @@
 """The local proxy in a lab: trees of every shape, against workers that talk to the server.
 
-    python -m benchmarks.proxy [--quick] [--json FILE] [--strict]
+    python -m benchmarks.proxy [--quick] [--tree SHAPE] [--json FILE] [--strict]
     python -m benchmarks.proxy --only failures|inner [--times N] [--seed N]
     python -m benchmarks.proxy --only training
     python -m benchmarks.proxy --only priorities [--quick] [--json FILE] [--strict]
@@ -67,7 +67,7 @@ def main() -> None:
             raise SystemExit(str(error)) from error
         return
     load = Load(4, 4, NUM_BYTES, RATE, 1 if options.quick else 3)
-    shapes = ["flat"] if options.quick else tree.SHAPES
+    shapes = options.tree or (["flat"] if options.quick else tree.SHAPES)
     rows = []
     with Cluster(load) as cluster:
         direct, direct_bytes = cluster.run(None)
@@ -102,7 +102,10 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.proxy", description=__doc__.splitlines()[0]
     )
-    parser.add_argument("--quick", action="store_true", help="one shape, one step")
+    parser.add_argument("--quick", action="store_true", help="one shape, one step each")
+    parser.add_argument(
+        "--tree", action="append", choices=[tree.AUTO, *tree.SHAPES], help="these shapes alone"
+    )
     parser.add_argument("--json", type=Path, help="file for JSON lines")
     parser.add_argument("--strict", action="store_true", help="exit with 1 when a bar is missed")
     parser.add_argument(
