@@ -96,8 +96,16 @@ def is_gone(process):
             return stat.read().rpartition(")")[2].split()[0] in "TZ"
     except (FileNotFoundError, ProcessLookupError):  # gone before open(), or before read()
         return True
+def holds_for_both(is_true):
+    holds = torch.tensor([float(is_true(dmlcomm.rails(pair)))])
+    dist.all_reduce(holds, dist.ReduceOp.MIN, group=pair)
+    return bool(holds.item())
+def have_ways(rails):
+    return all(rail.bytes_sent > 0 for rail in rails if rail.interface != "local")
 if is_in_pair:
     exchange()
+    while not holds_for_both(have_ways):  # one leads through the relay
+        exchange()
 meet("first", 2, comes=is_in_pair)
 if rank == 1:
     store.set("relay", str(os.getpid()))
@@ -106,11 +114,9 @@ relay = int(store.get("relay"))
 if is_in_pair:
     while not is_gone(relay):
         time.sleep(0.01)
-    has_lost = torch.tensor([0.0])
-    while not has_lost.item():  # a pair may exchange for a while without the way that is gone
+    # A pair may exchange for a while without the way that is gone.
+    while not holds_for_both(lambda rails: any(rail.lanes_lost > 0 for rail in rails)):
         exchange()
-        has_lost.fill_(float(any(rail.lanes_lost > 0 for rail in dmlcomm.rails(pair))))
-        dist.all_reduce(has_lost, dist.ReduceOp.MIN, group=pair)
     for _ in range(20):
         exchange()
 meet("last", 2, comes=is_in_pair)
