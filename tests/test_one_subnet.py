@@ -42,9 +42,7 @@ with open("/proc/net/dev") as file:
     columns = {name: words.split() for name, _, words in (l.partition(":") for l in file)}
 sent = {name.strip(): int(words[8]) for name, words in columns.items() if len(words) > 8}
 say("sent", sent["eth0"], sent["eth1"])
-dist.barrier()
-sys.stdout.flush()
-os._exit(0)
+end()
 """
 
 

@@ -29,8 +29,10 @@ def meet(event, ranks=size, comes=True, waits=True):
     if waits:
         store.wait([event + ": all"])
 def end(ranks=size):
-    # Rank 0 has the store: it is the last of `ranks` ranks to end.
-    meet("the end", ranks, waits=rank == 0)
+    # Here nobody destroys a group, so a rank that ends is a lost peer to those that still work:
+    # none ends before `ranks` ranks are here. Rank 0 has the store, and is the last of them.
+    meet("the end", ranks)
+    meet("after the end", ranks, waits=rank == 0)
     os._exit(0)
 """
 
