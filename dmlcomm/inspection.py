@@ -10,6 +10,7 @@ import json
 import os
 import socket
 import stat
+import struct
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,8 @@ State = dict[str, Any]
 def ask_all(folder: Path | None = None) -> list[State]:
     """The states of all processes of this user on this host, by process id.
 
-    One that does not answer has an "error" in the place of its groups.
+    One that does not answer has an "error" in the place of its groups. The ids are those that this
+    process knows them by: in a container of theirs they may have others.
     """
     folder = folder or Path(_core.inspector_folder())
     if not folder.exists():
@@ -53,21 +55,34 @@ def _add(state: State, answer: State) -> None:
         state[key] = state[key] + value if key in (*PARTS, "metrics") else value or state.get(key)
 
 
-def _ask(path: Path) -> State | None:
+def _ask(path: Path, again: bool = True) -> State | None:
     """None: there is no such process any more."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(ANSWER_TIMEOUT_S)
+        pid = int(path.stem.partition("-")[0])
         try:
             connection.connect(str(path))
+            pid = _pid_behind(connection) or pid
             data = b"".join(iter(lambda: connection.recv(1 << 16), b""))
             state: State = json.loads(data)
         except (ConnectionRefusedError, FileNotFoundError):
             with contextlib.suppress(OSError):
                 path.unlink()  # of a process that was killed
             return None
+        except TimeoutError as error:
+            return {"pid": pid, "error": str(error)}
         except (OSError, ValueError) as error:
-            return {"pid": int(path.stem.partition("-")[0]), "error": str(error)}
-        return state
+            # If the process has ended meanwhile, it refuses the next connection.
+            return _ask(path, again=False) if again else {"pid": pid, "error": str(error)}
+        return state | {"pid": pid}
+
+
+def _pid_behind(connection: socket.socket) -> int:
+    """The process that listens there; 0 if it has no id here."""
+    credentials = struct.Struct("3i")  # pid, uid, gid
+    data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, credentials.size)
+    pid: int = credentials.unpack(data)[0]
+    return pid
 
 
 def jobs_of(states: Iterable[State]) -> dict[str, list[State]]:

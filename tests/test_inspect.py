@@ -229,7 +229,8 @@ def test_top_prints_a_line_of_json_for_each_look():
         for _ in range(2):
             (shown,) = json.loads(top.stdout.readline())["jobs"]
             assert shown["job"] == job
-            assert {process["pid"] for process in shown["processes"]} == set(pids)
+            # Processes of other jobs that do not answer may be among them.
+            assert {process["pid"] for process in shown["processes"]} >= set(pids)
         top.send_signal(signal.SIGINT)
         top.communicate(timeout=DEADLINE_S)
         assert top.returncode == 0
@@ -347,6 +348,53 @@ def test_folder_of_others_is_not_trusted_and_sockets_of_the_dead_are_removed(tmp
         listener.bind(str(tmp_path / "1.sock"))
     assert inspection.ask_all(tmp_path) == []
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_process_that_ends_while_it_is_asked_is_gone(tmp_path):
+    tmp_path.chmod(0o700)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "1.sock"))
+        listener.listen()
+
+        def end():
+            connection, _ = listener.accept()
+            listener.close()
+            connection.close()
+
+        ending = threading.Thread(target=end)
+        ending.start()
+        assert inspection.ask_all(tmp_path) == []
+        ending.join()
+    assert list(tmp_path.iterdir()) == []
+
+
+LISTENS = """
+import json, socket, sys
+with socket.socket(socket.AF_UNIX) as listener:
+    listener.bind(sys.argv[1])
+    listener.listen()
+    print("ready", flush=True)
+    with listener.accept()[0] as connection:
+        group = {"name": sys.argv[1]}
+        connection.sendall(json.dumps({"pid": 5, "job": "", "groups": [group]}).encode())
+"""
+
+
+def test_processes_that_have_the_same_id_in_their_containers_are_told_apart(tmp_path):
+    tmp_path.chmod(0o700)
+    names = [str(tmp_path / f"5-{number}.sock") for number in range(2)]
+    with contextlib.ExitStack() as stack:
+        processes = [
+            stack.enter_context(
+                subprocess.Popen([sys.executable, "-c", LISTENS, name], stdout=subprocess.PIPE)
+            )
+            for name in names
+        ]
+        assert [process.stdout.readline() for process in processes] == [b"ready\n"] * 2
+        found = {state["pid"]: state["groups"] for state in inspection.ask_all(tmp_path)}
+    assert found == {
+        process.pid: [{"name": name}] for process, name in zip(processes, names, strict=True)
+    }
 
 
 def operation(sequence, *awaited):

@@ -11,9 +11,10 @@ import torch
 import torch.distributed as dist
 
 import dmlcomm
-from dmlcomm import inspection, prio
+from dmlcomm import prio
 from dmlcomm.lab import Lab
 from helpers import eventually, run_ranks
+from helpers.inspecting import group_of
 from helpers.lab_scripts import run_script
 from helpers.waiting import thread_state
 from soak.tickets import Operations, run_random_tickets
@@ -95,8 +96,8 @@ def test_the_urgent_one_of_several_collectives_ends_first():
 
 def _urgent_waits(rank, n):
     def waits():
-        (own,) = [state for state in inspection.ask_all() if state["pid"] == os.getpid()]
-        (rail,) = [rail for rail in own["groups"][0]["rails"] if rail["bytes_sent"] > 0]
+        own = group_of(rank, lambda: {os.getpid()})
+        (rail,) = [rail for rail in own["rails"] if rail["bytes_sent"] > 0]
         return rail
 
     for ticket in (128, 5, 255, 127):

@@ -4,11 +4,12 @@ import os
 import re
 import signal
 
+import psutil
 import pytest
 
-from dmlcomm import inspection
 from dmlcomm.lab import Lab, Options
 from dmlcomm.topology.graph import hosts
+from helpers.inspecting import group_of
 from helpers.lab_scripts import SETUP, run_script, start_script
 from helpers.multi_nic import DEADLINE_S, VALUES
 from helpers.warm_python import warm_command
@@ -85,7 +86,8 @@ for turn in range(8):
 """
 
 # Operations until the test has sent SIGUSR1, which says that the network has changed, and from then
-# on until rates and shares of eth0 and eth1 are those of the network.
+# on until rates and shares of eth0 and eth1 are those of the network. The last signal ends them: the
+# test has asked the ranks before.
 FOLLOW = """
 told = []
 signal.signal(signal.SIGUSR1, lambda *_: told.append(True))
@@ -111,7 +113,7 @@ def follow(is_right, text):
     for _ in range(20):  # until the reports count
         operation()
     if rank == 0:
-        say(text, os.getpid())
+        say(text)
 is_fast = lambda rate, share: rate > 100e6 and share > 0.65
 is_slow = lambda rate, share: 0 < rate < 75e6 and share < 0.65
 follow(is_fast, "go")
@@ -119,6 +121,8 @@ for change, (is_right, text) in enumerate([(is_slow, "slower"), (is_fast, "back"
     while operation()[0] < change:
         pass
     follow(is_right, text)
+while operation()[0] < 3:
+    pass
 fine()
 """
 
@@ -170,10 +174,10 @@ def test_rates_are_learned_also_where_all_operations_have_tickets(lab):
     assert "algorithms are chosen anew" in completed.stderr
 
 
-def shown_by_inspect(pid):
-    """What the process tells of eth0."""
-    (state,) = [state for state in inspection.ask_all() if state["pid"] == pid]
-    (rail,) = [rail for rail in state["groups"][0]["rails"] if rail["interface"] == "eth0"]
+def shown_by_inspect():
+    """What rank 0 of the lab of this process tells of eth0."""
+    own = group_of(0, lambda: {child.pid for child in psutil.Process().children(recursive=True)})
+    (rail,) = [rail for rail in own["rails"] if rail["interface"] == "eth0"]
     return rail
 
 
@@ -181,19 +185,20 @@ def test_a_rate_that_changes_is_followed_within_20_operations_and_so_is_its_retu
     process = start_script(lab, VALUES + FOLLOW, *NO_RATES)
     places = [f"{host}:eth0" for host in hosts(lab.graph())]
 
-    def pid_after(text):
+    def expect(text):
         line = process.stdout.readline()
-        assert line.startswith(f"[0] {text} "), line + process.communicate(timeout=DEADLINE_S)[1]
-        return int(line.split()[-1])
+        assert line == f"[0] {text}\n", line + process.communicate(timeout=DEADLINE_S)[1]
 
-    pid_after("go")
+    expect("go")
     for rate, text in (("50mbit", "slower"), ("200mbit", "back")):
         for place in places:
             lab.set(place, f"rate={rate}")
         os.kill(process.pid, signal.SIGUSR1)
-        shown = shown_by_inspect(pid_after(text))
+        expect(text)
+        shown = shown_by_inspect()
         assert (shown["bits_per_second"] < 75e6) == (text == "slower")
         assert shown["round_trip_us"] > 0
+    os.kill(process.pid, signal.SIGUSR1)
     # Not communicate(): lines that came with the last one are in the buffer of readline().
     out, errors = process.stdout.read(), process.stderr.read()
     assert process.wait(DEADLINE_S) == 0, errors
