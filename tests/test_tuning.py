@@ -86,8 +86,8 @@ for turn in range(8):
 """
 
 # Operations until the test has sent SIGUSR1, which says that the network has changed, and from then
-# on until rates and shares of eth0 and eth1 are those of the network. The last signal ends them: the
-# test has asked the ranks before.
+# on until rates and shares of eth0 and eth1 are those of the network. The last signal ends them:
+# the test has asked the ranks before.
 FOLLOW = """
 told = []
 signal.signal(signal.SIGUSR1, lambda *_: told.append(True))
