@@ -428,3 +428,17 @@ def dscp_of_class(priority: int, num_classes: int) -> int:
 
 def nic_shares(priorities: list[int], is_strict: bool = True, floor: float = ...) -> list[float]:
     """By job that sends over a NIC, the part that the arbiter gives it."""
+
+QUANTIZED_BLOCK: Final[int]
+
+def quantized_bytes(count: int) -> int: ...
+def quantize(
+    dst: int,
+    error: int,
+    values: int,
+    factor: float,
+    sources: Sequence[int],
+    count: int,
+    float_codes: bool,
+) -> None: ...
+def dequantize(dst: int, src: int, count: int, float_codes: bool) -> None: ...

@@ -17,6 +17,8 @@ void bind_plan(pybind11::module_& module);
 void bind_probes(pybind11::module_& module);
 // The parameter server: plain data in and out, memory by address.
 void bind_ps(pybind11::module_& module);
+// Quantization, for the communication hooks.
+void bind_quantize(pybind11::module_& module);
 // Seats at the arbiter of a host, and the arbiter.
 void bind_seat(pybind11::module_& module);
 // The flow simulator: max_min_rates() and Simulation.

@@ -23,6 +23,7 @@ PYBIND11_MODULE(_core, module) {
   dmlcomm::bindings::bind_algorithms(module);
   dmlcomm::bindings::bind_plan(module);
   dmlcomm::bindings::bind_probes(module);
+  dmlcomm::bindings::bind_quantize(module);
   dmlcomm::bindings::bind_seat(module);
   dmlcomm::bindings::bind_ps(module);
   dmlcomm::bindings::bind_sim(module);

@@ -1,7 +1,7 @@
 // The kernels of one instruction set as a table of functions, and which tables this CPU can run.
 //
 // Internal to kernels, its tests and its benchmark: everybody else calls kernels/reduce.h,
-// convert.h and update.h, which use the best table.
+// convert.h, update.h and quantize.h, which use the best table.
 #pragma once
 
 #include <cstddef>
@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/dtype.h"
+#include "kernels/quantize.h"
 #include "kernels/update.h"
 
 namespace dmlcomm::kernels {
@@ -28,6 +29,10 @@ using UpdateFunction = void (*)(void* const* arrays, const void* gradient, size_
 // As `add_scaled`, with the dtype fixed.
 using AddScaledFunction = void (*)(void* weights, const void* gradient, size_t count, double scale);
 
+// As `quantize` and `dequantize`, with the type of the codes fixed.
+using QuantizeFunction = void (*)(void* dst, void* error, const QuantizeInput& input, size_t count);
+using DequantizeFunction = void (*)(void* dst, const void* src, size_t count);
+
 // nullptr where the operation is not defined; the same entries are set in every table.
 struct KernelTable {
   const char* isa = nullptr;
@@ -39,6 +44,8 @@ struct KernelTable {
   UpdateFunction<SgdStep> sgd[kNumDTypes] = {};
   UpdateFunction<AdamStep> adam[kNumDTypes] = {};
   UpdateFunction<AdagradStep> adagrad[kNumDTypes] = {};
+  QuantizeFunction quantize[kNumDTypes] = {};
+  DequantizeFunction dequantize[kNumDTypes] = {};
 };
 
 // Each is defined in a file of its own that is compiled for its instruction set. Call a table's

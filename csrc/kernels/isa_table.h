@@ -5,6 +5,7 @@
 #include "kernels/convert_loops.h"
 #include "kernels/dispatch.h"
 #include "kernels/loops.h"
+#include "kernels/quantize_loops.h"
 #include "kernels/update_loops.h"
 
 namespace dmlcomm::kernels {
@@ -94,6 +95,12 @@ constexpr void add_updates(KernelTable& table, DType dtype) {
   table.adagrad[static_cast<size_t>(dtype)] = adagrad_with<Element>;
 }
 
+template <typename Code>
+constexpr void add_quantization(KernelTable& table, DType dtype) {
+  table.quantize[static_cast<size_t>(dtype)] = quantize_all<Code>;
+  table.dequantize[static_cast<size_t>(dtype)] = dequantize_all<Code>;
+}
+
 template <typename T>
 constexpr void add_complex(KernelTable& table, DType dtype) {
   using Parts = Plain<T>;
@@ -142,6 +149,8 @@ constexpr KernelTable make_table(const char* isa) {
   table.add_scaled[static_cast<size_t>(DType::f64)] = add_scaled_with<Plain<double>>;
   add_updates<Plain<float>>(table, DType::f32);
   add_updates<Plain<double>>(table, DType::f64);
+  add_quantization<Int8Code>(table, DType::i8);
+  add_quantization<Float8Code>(table, DType::f8e4m3);
   return table;
 }
 
