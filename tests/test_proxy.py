@@ -27,10 +27,10 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 @contextlib.contextmanager
-def proxies(folder, num, shape="auto"):
+def proxies(folder, num, shape="auto", **others):
     """Paths of `num` proxies of this process, each as of another host."""
     with contextlib.ExitStack() as stack:
-        options = [ProxyOptions(f"{folder}/{i}.sock", shape=shape) for i in range(num)]
+        options = [ProxyOptions(f"{folder}/{i}.sock", shape=shape, **others) for i in range(num)]
         yield [stack.enter_context(Proxy(one)).options.socket for one in options]
 
 
@@ -65,18 +65,58 @@ def test_shapes_have_their_degrees():
         tree.parents("star", one_rack)
 
 
-def test_the_price_counts_the_busiest_port_and_the_uplinks_of_racks():
-    racks = ["a"] * 4 + ["b"] * 4
-    options = {"shard_bytes": 1e9, "rate_bps": 8e9, "hop_s": 0.0}
-    prices = {s: tree.price(tree.parents(s, racks), racks, **options) for s in tree.SHAPES}
-    assert 8 < prices["flat"] < 9  # eight models into the server's NIC
-    assert 1 < prices["chain"] < 2
-    # Of four hosts' rates a quarter is left between racks: alternating hosts use it up.
-    mixed = ["a", "b"] * 4
-    crossed = tree.price(tree.parents("chain", mixed), mixed, oversubscription=4, **options)
-    assert crossed > 3 * prices["chain"]
-    assert tree.choose(["r"] * 8, shard_bytes=1e9) == "chain"
-    assert tree.choose(["r"] * 8, shard_bytes=1000.0) == "flat"
+def test_trees_of_several_servers_keep_racks_together_and_have_other_aggregators():
+    racks = ["a", "b"] * 4
+    chains = [tree.parents("chain", racks, first) for first in range(2)]
+    assert chains == [[tree.ROOT, 6, 0, 1, 2, 3, 4, 5], [7, tree.ROOT, 0, 1, 2, 3, 4, 5]]
+    tops = [tree.children_of(tree.parents("rack", racks, first), tree.ROOT) for first in (0, 2, 4)]
+    assert tops == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_the_price_counts_the_busiest_port_and_the_way_of_a_piece():
+    prices = tree.Prices(rate_bps=8e9, shard_bytes=1e9)
+    found = {s: tree.price(s, [""] * 8, prices, hop_s=0.0) for s in tree.SHAPES}
+    piece_s = 2 * tree.MOST_PIECE_BYTES / 1e9
+    # Eight shards into the server's NIC; as many of a proxy as it has others below it, and its own.
+    assert found["flat"] == pytest.approx(8 + 8 * piece_s)
+    assert found["rack"] == pytest.approx(8 + 2 * 7 * piece_s)
+    assert found["binary"] == pytest.approx(3 + 4 * 2 * piece_s)
+    assert found["chain"] == pytest.approx(2 + 8 * piece_s)
+    # A proxy has one shard of each of four trees, and those below it.
+    assert tree.price("chain", [""] * 8, prices, 4, hop_s=0.0) == pytest.approx(8 + 8 * piece_s)
+
+
+@pytest.mark.parametrize(
+    ("shard_bytes", "expected"),
+    [(1e3, 1e3), (1e6, 1 << 18), (32 << 20, 1 << 19), (1e9, 1 << 20)],
+)
+def test_the_price_has_the_pieces_that_servers_make(shard_bytes, expected):
+    assert tree.piece_bytes(shard_bytes) == expected
+
+
+@pytest.mark.parametrize(
+    ("racks", "prices", "shape"),
+    [
+        (["a"] * 8, tree.Prices(shard_bytes=1e9), "chain"),
+        (["a"] * 8, tree.Prices(shard_bytes=1e3), "flat"),
+        # The same size takes long on slow NICs only.
+        (["a"] * 8, tree.Prices(shard_bytes=1e6, rate_bps=1e8), "chain"),
+        (["a"] * 8, tree.Prices(shard_bytes=1e6, rate_bps=1e11), "flat"),
+        # A rack in the middle of a chain sends and receives two shards by its uplink.
+        (["a", "a", "b", "b", "c", "c"], tree.Prices(shard_bytes=1e9), "chain"),
+        (["a", "a", "b", "b", "c", "c"], tree.Prices(0, 1e9, oversubscription=4), "rack"),
+    ],
+)
+def test_auto_goes_by_sizes_rates_and_uplinks(racks, prices, shape):
+    assert tree.choose(racks, prices) == shape
+
+
+def test_of_what_proxies_know_the_narrowest_counts():
+    told = [tree.Prices(1e9, 0, 1), tree.Prices(0, 8e6, 4), tree.Prices(1e10, 1e6, 0)]
+    assert tree.common(told) == tree.Prices(1e9, 8e6, 4)
+    for wrong in (tree.Prices(-1), tree.Prices(0, -1), tree.Prices(0, 0, 0.5)):
+        with pytest.raises(ValueError, match="expected"):
+            wrong.check()
 
 
 # --- training
@@ -104,6 +144,30 @@ def test_workers_of_a_tree_get_what_the_servers_would_give(tmp_path, shape):
     assert all(weights == [three] * 2 for _, weights in seen)
     # Of either server, with or without the last clock.
     assert all(set(late) <= {three, four} for late, _ in seen)
+
+
+# 10 Gbit/s, as nobody knows the rate of loopback.
+@pytest.mark.parametrize(
+    ("count", "prices", "shape"),
+    [
+        (1000, tree.UNKNOWN, "flat"),
+        (3_000_000, tree.UNKNOWN, "chain"),
+        (1000, tree.Prices(shard_bytes=1e8), "chain"),
+        (1000, tree.Prices(rate_bps=1e5), "chain"),
+    ],
+)
+def test_auto_takes_the_size_of_the_model_unless_it_is_told(tmp_path, count, prices, shape):
+    def train(worker, paths, addresses):
+        with attach(paths[worker], addresses, worker) as client:
+            client.barrier()  # needs no tree
+            client.init("w", np.zeros(count, np.float32), reduce="sum")
+            assert client.push_pull("w", np.ones(count, np.float32))[-1] == 3
+            status = proxy_socket.ask(paths[worker], {"status": True}, DEADLINE_S)
+            client.barrier()
+            return status["jobs"][0]["nodes"][0]["shape"]
+
+    with proxies(tmp_path, 3, prices=prices) as paths, servers(workers=3) as addresses:
+        assert run_threads(lambda w: train(w, paths, addresses), 3) == [shape] * 3
 
 
 def test_narrow_floats_travel_narrow(tmp_path):

@@ -14,6 +14,7 @@ import pytest
 from dmlcomm import PsConnectionError, PsRefusedError, PsServerLostError
 from dmlcomm.proxy.proxy import Proxy, ProxyOptions
 from dmlcomm.ps import Client
+from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
 from dmlcomm.ps.server import proxies
 from dmlcomm.ps.server.membership import Membership
 from dmlcomm.ps.server.refusal import Refusal
@@ -365,19 +366,18 @@ class Core:
 
 
 class Trees:
-    """One server with two workers, without connections."""
+    """One server without connections, and the descriptions of its models."""
 
-    def __init__(self):
+    def __init__(self, num_workers=2):
         self.core = Core()
-        self.members = Membership(2, set, gone_workers=self.core.gone)
-        self.proxies = proxies.Proxies(self.core, 0, self.members)
+        self.models = {}
+        self.members = Membership(num_workers, set, gone_workers=self.core.gone)
+        models = SimpleNamespace(descriptions=lambda: self.models)
+        self.proxies = proxies.Proxies(self.core, 0, 1, self.members, models)
 
-    def join(self, name, first=True, knows_place=False):
-        request = SimpleNamespace(
-            **{"id": name, "address": f"{name}:1", "host_name": name, "rack": "", "shape": "chain"},
-            first=first,
-            knows_place=knows_place,
-        )
+    def join(self, name, first=True, shape="chain", **others):
+        place = {"id": name, "address": f"{name}:1", "host_name": name}
+        request = pb.JoinTreeRequest(**place, shape=shape, first=first, **others)
         return self.proxies.join(request, 0.0)
 
     def register(self, worker, via):
@@ -414,6 +414,26 @@ def test_a_tree_that_is_not_fixed_goes_on_without_a_proxy(trees):
     assert not trees.join("b", first=False).known  # worker 0 has to come first
     trees.register(0, "b")
     assert trees.join("b", first=False).expected == [0, 1]
+
+
+def test_auto_waits_for_the_first_model(trees):
+    for worker, name in enumerate(("a", "b")):
+        trees.join(name, shape="auto")
+        trees.register(worker, name)
+    assert not trees.join("a", first=False).known
+    trees.models[1] = pb.Model(spaces=[pb.Space(dtype="f32", count=1)], num_servers=1)
+    assert trees.join("a", first=False).shape == "flat"
+
+
+@pytest.mark.parametrize(("oversubscription", "shape"), [(0, "chain"), (4, "rack")])
+def test_one_proxy_that_knows_of_a_narrow_uplink_is_enough(oversubscription, shape):
+    trees = Trees(num_workers=6)
+    for worker in range(6):
+        known = {"oversubscription": oversubscription, "shard_bytes": 1e9} if worker == 4 else {}
+        trees.join(str(worker), shape="auto", rack=f"rack{worker // 2}", **known)
+        trees.register(worker, str(worker))
+    assert trees.join("0", first=False).shape == shape
+    trees.proxies.close()
 
 
 def test_a_fixed_tree_ends_with_a_proxy_and_the_next_waits_for_all(trees, monkeypatch):

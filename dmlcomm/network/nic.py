@@ -238,6 +238,14 @@ def own_rails() -> list[Rail]:
     return [rail for rail in candidates if rail.has_carrier]
 
 
+def known_rate_bps() -> float:
+    """What the drivers of this host's rails say together; 0 if there is none that does."""
+    try:
+        return 1e6 * sum(rail.speed_mbps or 0 for rail in own_rails())
+    except InterfaceError:
+        return 0.0
+
+
 def select_candidates(pattern: str) -> tuple[Rail, ...]:
     """The candidates of this host for ``pattern``; logs a choice once per process.
 

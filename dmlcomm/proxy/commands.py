@@ -18,20 +18,31 @@ Socket = Annotated[
     typer.Option(help="Path; default: where DMLCOMM_PROXY=auto looks.", show_default=False),
 ]
 
+Tree = Annotated[
+    str, typer.Option(help="auto, flat, binary, rack or chain; one for all proxies of a job.")
+]
+# What auto chooses by.
+RateGbit = Annotated[
+    float, typer.Option(help="Gbit/s of a host's NICs; 0: as their drivers say, or 10.")
+]
+ShardMb = Annotated[
+    float, typer.Option(help="MB of a model per server; 0: of the largest that is there.")
+]
+Oversubscription = Annotated[
+    float, typer.Option(help="Rates of a rack's hosts over that of its uplink.")
+]
+
 
 @app.command()
 def serve(
     socket: Socket = None,
-    tree: Annotated[
-        str, typer.Option(help="auto, flat, binary, rack or chain; one for all proxies of a job.")
-    ] = "auto",
+    tree: Tree = "auto",
     rack: Annotated[str, typer.Option(help="Name of the switch of this host.")] = "",
-    plan: Annotated[
-        str, typer.Option(help="A plan file: --tree, and with --host the rack, are those of it.")
-    ] = "",
-    host: Annotated[
-        int | None, typer.Option(help="Of --plan, the number of this host, from 0.")
-    ] = None,
+    plan: Annotated[str, typer.Option(help="A plan file that has --tree and --rack.")] = "",
+    host: Annotated[int | None, typer.Option(help="This host's number in --plan.")] = None,
+    rate_gbit: RateGbit = 0.0,
+    shard_mb: ShardMb = 0.0,
+    oversubscription: Oversubscription = 1.0,
     user: Annotated[
         list[int] | None,
         typer.Option(help="Number of a user who may attach, too; as often as needed."),
@@ -69,6 +80,7 @@ def serve(
     from dmlcomm.log import get_logger
     from dmlcomm.proxy.proxy import Proxy, ProxyOptions
     from dmlcomm.proxy.seats import SeatOptions
+    from dmlcomm.ps.tree import Prices
 
     get_logger().setLevel(log_level.upper())
     try:
@@ -82,6 +94,7 @@ def serve(
             transport=transport or str(_core.config()["transport"]),
             insecure=insecure,
             metrics=metrics,
+            prices=Prices(rate_gbit * 1e9, shard_mb * 1e6, oversubscription),
             seats=SeatOptions(sharing, floor, max_jobs, when_full, classes),
         )
         with Proxy(options) as proxy:
@@ -110,29 +123,27 @@ def status(
 @app.command()
 def draw(
     hosts: Annotated[int, typer.Option(min=1, help="Hosts with a proxy.")] = 8,
-    tree: Annotated[str, typer.Option(help="auto, flat, binary, rack or chain.")] = "auto",
+    tree: Tree = "auto",
     racks: Annotated[int, typer.Option(min=1, help="Racks with equal numbers of hosts.")] = 1,
-    oversubscription: Annotated[float, typer.Option(help="Of the racks' uplinks.")] = 1.0,
-    shard_mb: Annotated[float, typer.Option(help="MB of a shard.")] = 8.0,
-    rate_gbit: Annotated[float, typer.Option(help="Gbit/s of a NIC.")] = 10.0,
+    oversubscription: Oversubscription = 1.0,
+    shard_mb: ShardMb = 8.0,
+    rate_gbit: RateGbit = 10.0,
+    servers: Annotated[int, typer.Option(min=1, help="Each has a tree; the first is drawn.")] = 1,
 ) -> None:
     """Draw a tree, and what each shape would cost by the model that `auto` uses."""
     from dmlcomm.ps import tree as trees
 
     names = [f"rack{i * racks // hosts}" for i in range(hosts)]
-    prices = {
-        "oversubscription": oversubscription,
-        "shard_bytes": shard_mb * 1e6,
-        "rate_bps": rate_gbit * 1e9,
-    }
-    shape = trees.choose(names, **prices) if tree == trees.AUTO else tree
+    prices = trees.Prices(rate_gbit * 1e9, shard_mb * 1e6, oversubscription)
     try:
+        prices.check()
+        shape = trees.choose(names, prices, servers) if tree == trees.AUTO else tree
         parents = trees.parents(shape, names)
     except ValueError as error:
         fail(error)
     print("\n".join(["server", *_branches(parents, trees.ROOT, "")]))
     for name in trees.SHAPES:
-        seconds = trees.price(trees.parents(name, names), names, **prices)
+        seconds = trees.price(name, names, prices, servers)
         chosen = "  <- drawn" if name == shape else ""
         print(f"{name:8} {seconds * 1000:9.2f} ms{chosen}")
 

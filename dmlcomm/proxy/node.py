@@ -32,7 +32,7 @@ class Node:
     Args:
         root: of the server whose part of the models this is.
         health: of that server.
-        shape: of the tree, see `dmlcomm.ps.tree`.
+        join: the JoinTreeRequest, with what there is to say of the tree.
         seat: by which it sends for the job.
 
     Attributes:
@@ -47,8 +47,7 @@ class Node:
         root: Control,
         token: str,
         health: Any,
-        shape: str,
-        rack: str,
+        join: Any,
         transport: str,
         seat: _core.JobSeat,
     ) -> None:
@@ -75,20 +74,14 @@ class Node:
         local = f"{own_address(root.address)}:0"
         workers = health.num_workers
         self._grpc, self.address = listen(local, root.server, token, None, workers, self._service)
-        request = pb.JoinTreeRequest(
-            id=own_id,
-            address=self.address,
-            host_name=_core.host_name(),
-            shape=shape,
-            rack=rack,
-            first=True,
-        )
+        join.id, join.address, join.host_name = own_id, self.address, _core.host_name()
+        join.first = True
         try:
-            root.call("JoinTree", request)
+            root.call("JoinTree", join)
         except BaseException:
             self.close()
             raise
-        for target, arguments in ((self._parent.take_part, (request,)), (self._look, ())):
+        for target, arguments in ((self._parent.take_part, (join,)), (self._look, ())):
             threading.Thread(target=target, args=arguments, daemon=True).start()
 
     def _look(self) -> None:

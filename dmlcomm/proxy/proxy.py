@@ -14,6 +14,7 @@ from typing import Any
 
 from dmlcomm import _core, errors
 from dmlcomm.log import get_logger
+from dmlcomm.network import nic
 from dmlcomm.network.proxy_socket import peer_of, read_line_after
 from dmlcomm.proxy.node import Node, own_address
 from dmlcomm.proxy.seats import FullError, OwnSeat, Peer, SeatOptions, Seats
@@ -45,6 +46,7 @@ class ProxyOptions:
         transport: "auto", "tcp" or "shm".
         insecure: permits jobs without a token, also where the proxy listens beyond loopback.
         metrics: "host:port" of the Prometheus endpoint, port 0 takes a free one; empty has none.
+        prices: by which shape "auto" chooses; where it has no rate, what the NICs' drivers say.
         seats: how jobs share the NICs of the host.
     """
 
@@ -55,6 +57,7 @@ class ProxyOptions:
     transport: str = "auto"
     insecure: bool = False
     metrics: str = ""
+    prices: tree.Prices = tree.UNKNOWN
     seats: SeatOptions = field(default_factory=SeatOptions)
 
 
@@ -128,7 +131,14 @@ def _start_node(
             "without a token everybody on the network could join this job by the proxy; give its "
             "servers and workers one (DMLCOMM_PS_TOKEN), or start the proxy with --insecure"
         )
-    return Node(root, token, health, options.shape, options.rack, options.transport, seat.memory)
+    join = pb.JoinTreeRequest(
+        shape=options.shape,
+        rack=options.rack,
+        rate_bps=options.prices.rate_bps or nic.known_rate_bps(),
+        shard_bytes=options.prices.shard_bytes,
+        oversubscription=options.prices.oversubscription,
+    )
+    return Node(root, token, health, join, options.transport, seat.memory)
 
 
 class Proxy:
@@ -143,6 +153,7 @@ class Proxy:
     def __init__(self, options: ProxyOptions) -> None:
         if options.shape not in (tree.AUTO, *tree.SHAPES):
             tree.parents(options.shape, ())  # raises
+        options.prices.check()
         self.options = options
         self._users = {0, os.getuid(), *options.users}
         self._lock = threading.Lock()

@@ -23,6 +23,18 @@ def spec_of(model: Any) -> _core.PsModelSpec:
     )
 
 
+def element_bytes(dtype: str) -> int:
+    """Of a type of the core, as "f32": these names end in their bits."""
+    return int(dtype.lstrip("bfiu")) // 8
+
+
+def shard_bytes(model: Any) -> float:
+    """What messages carry of one server's part of the dense tensors."""
+    dense = [space for space in model.spaces if not space.row_elements]
+    total = sum(space.count * element_bytes(space.wire or space.dtype) for space in dense)
+    return float(total / model.num_servers)
+
+
 def describe(model: Any) -> str:
     """One line: tensors, rule, and when it is applied."""
     tensors = ", ".join(_tensor(tensor) for tensor in model.tensors[:NAMED_TENSORS])

@@ -4,18 +4,59 @@ Proxies have places 0, 1, ...; the server is the root. Pushes are added up on th
 weights are copied on the way back, piece by piece, so all edges of a tree work at the same time.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 ROOT = -1
 SHAPES = ("flat", "binary", "rack", "chain")
 AUTO = "auto"
 
-# What a tree is priced with where nobody knows better: only the ratio of latency to the time of a
-# piece matters for the choice, and most models have shards larger than this.
+# Where nobody knows better.
 RATE_BPS = 10e9
-HOP_S = 200e-6
 SHARD_BYTES = 8 << 20
-PIECES = 32
+# What a piece takes from host to host beside its bytes.
+HOP_S = 200e-6
+
+# Servers cut shards as csrc/ps/model_spec.cc says.
+PIECES = 64
+LEAST_PIECE_BYTES = 256 << 10
+MOST_PIECE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Prices:
+    """What trees are priced with. 0: not known.
+
+    Attributes:
+        rate_bps: of all NICs of a host.
+        shard_bytes: of a model, the part of one server.
+        oversubscription: the rates of a rack's hosts over that of its uplink.
+    """
+
+    rate_bps: float = 0.0
+    shard_bytes: float = 0.0
+    oversubscription: float = 0.0
+
+    def check(self) -> None:
+        """Raises ValueError."""
+        if min(self.rate_bps, self.shard_bytes) < 0:
+            raise ValueError(f"{self}: expected a rate and a size that are not negative")
+        if self.oversubscription and self.oversubscription < 1:
+            raise ValueError(f"over-subscription {self.oversubscription:g}: expected 1 or more")
+
+
+UNKNOWN = Prices()
+
+
+def common(told: Iterable[Prices]) -> Prices:
+    """Of what several proxies know: the least rate, the largest shard, the narrowest uplink."""
+    told = list(told)
+    return Prices(
+        rate_bps=min((one.rate_bps for one in told if one.rate_bps), default=0.0),
+        shard_bytes=max((one.shard_bytes for one in told), default=0.0),
+        oversubscription=max((one.oversubscription for one in told), default=0.0),
+    )
 
 
 def parents(shape: str, racks: Sequence[str], first: int = 0) -> list[int]:
@@ -25,7 +66,7 @@ def parents(shape: str, racks: Sequence[str], first: int = 0) -> list[int]:
         shape: "flat": all below the server. "binary": two below each, one below the server.
             "rack": the first of each rack below the server, the others of the rack below it.
             "chain": one below the other. "auto": the one that costs least.
-        racks: by place, the name of its rack.
+        racks: by place, the name of its rack. Those of a rack follow each other.
         first: place of the one next to the root; trees of different servers begin with different
             ones, and so have different inner nodes.
 
@@ -40,9 +81,8 @@ def parents(shape: str, racks: Sequence[str], first: int = 0) -> list[int]:
         return parents(choose(racks), racks, first)
     if shape not in SHAPES:
         raise ValueError(f'tree "{shape}": expected one of {", ".join((AUTO, *SHAPES))}')
-    num = len(racks)
-    order = [(first + i) % num for i in range(num)]
-    result = [ROOT] * num
+    result = [ROOT] * len(racks)
+    order = _in_order(racks, first) if racks else []
     heads: dict[str, int] = {}
     for i, place in enumerate(order):
         if shape == "chain" and i > 0:
@@ -53,6 +93,25 @@ def parents(shape: str, racks: Sequence[str], first: int = 0) -> list[int]:
             head = heads.setdefault(racks[place], place)
             result[place] = ROOT if head == place else head
     return result
+
+
+def _in_order(racks: Sequence[str], first: int) -> list[int]:
+    """All places from `first` on, rack by rack: few edges leave racks.
+
+    Every rack begins as far behind its first place as the rack of `first`, so that the aggregators
+    of all racks are others in the next tree.
+    """
+    members: dict[str, list[int]] = {}
+    for place, rack in enumerate(racks):
+        members.setdefault(rack, []).append(place)
+    names = list(members)
+    own = names.index(racks[first])
+    turn = members[racks[first]].index(first)
+    order = []
+    for name in names[own:] + names[:own]:
+        begin = turn % len(members[name])
+        order += members[name][begin:] + members[name][:begin]
+    return order
 
 
 def children_of(tree: Sequence[int], node: int) -> list[int]:
@@ -79,44 +138,64 @@ def below(tree: Sequence[int], node: int) -> list[int]:
     return sorted(found)
 
 
+def piece_bytes(shard_bytes: float) -> float:
+    """Of the pieces in which a shard passes."""
+    return min(shard_bytes, MOST_PIECE_BYTES, max(shard_bytes / PIECES, LEAST_PIECE_BYTES))
+
+
 def price(
-    tree: Sequence[int],
+    shape: str,
     racks: Sequence[str],
-    *,
-    shard_bytes: float = SHARD_BYTES,
-    rate_bps: float = RATE_BPS,
+    prices: Prices = UNKNOWN,
+    num_servers: int = 1,
     hop_s: float = HOP_S,
-    oversubscription: float = 1.0,
 ) -> float:
-    """Seconds of a push and a pull of one shard: the busiest port, and the way of one piece.
+    """Seconds of a push and a pull of a model: the busiest port, and the way of one piece.
 
-    All hosts have one NIC of `rate_bps`; the server is in a rack of its own. A rack's uplink has
-    the rates of its hosts over `oversubscription`.
+    All hosts have one NIC, and servers are spread over the racks. Pushes and weights are on their
+    way at the same time: a proxy receives a shard of each child and one of its parent, and sends
+    as many.
     """
-    second_per_byte = 8 / rate_bps
-    degrees = [len(children_of(tree, node)) for node in (ROOT, *range(len(tree)))]
-    busiest = max(*degrees, 1) * shard_bytes * second_per_byte
-    for rack in set(racks):
-        hosts = racks.count(rack)
-        crossing = [
-            place
-            for place, parent in enumerate(tree)
-            if (racks[place] == rack) != (parent != ROOT and racks[parent] == rack)
-        ]
-        rate = hosts / oversubscription
-        busiest = max(busiest, len(crossing) * shard_bytes * second_per_byte / rate)
+    trees = [parents(shape, racks, server % len(racks)) for server in range(num_servers)]
+    shard_bytes = prices.shard_bytes or SHARD_BYTES
+    second_per_byte = 8 / (prices.rate_bps or RATE_BPS)
+    narrow = prices.oversubscription or 1.0
+    degrees = [Counter(tree) for tree in trees]
+    most_children = max(max(of_node.values()) for of_node in degrees)
+    of_server = max(of_node[ROOT] for of_node in degrees)
+    of_proxies = [num_servers + sum(d[place] for d in degrees) for place in range(len(racks))]
+    of_uplinks = [
+        sum(_crossing(tree, racks, rack) for tree in trees) * narrow / racks.count(rack)
+        for rack in set(racks)
+    ]
+    busiest = max(of_server, *of_proxies, *of_uplinks) * shard_bytes * second_per_byte
     # A node passes a piece on when it has those of all its children.
-    piece = max(*degrees, 1) * shard_bytes / PIECES * second_per_byte
-    return busiest + 2 * depth_of(tree) * (hop_s + piece)
+    piece_s = most_children * piece_bytes(shard_bytes) * second_per_byte
+    return busiest + 2 * max(map(depth_of, trees)) * (hop_s + piece_s)
 
 
-def choose(racks: Sequence[str], **prices: float) -> str:
+def _crossing(tree: Sequence[int], racks: Sequence[str], rack: str) -> float:
+    """How many edges are expected to leave the rack, if the server is in any rack."""
+    share = 1 / len(set(racks))
+    crossing = 0.0
+    for place, parent in enumerate(tree):
+        is_inside = racks[place] == rack
+        if parent == ROOT:
+            crossing += 1 - share if is_inside else share
+        else:
+            crossing += is_inside != (racks[parent] == rack)
+    return crossing
+
+
+def choose(racks: Sequence[str], prices: Prices = UNKNOWN, num_servers: int = 1) -> str:
     """The shape that costs least, the simplest of those within a hundredth of it.
 
     Example:
         >>> choose([""] * 4)
         'chain'
     """
-    costs = {shape: price(parents(shape, racks), racks, **prices) for shape in SHAPES}
-    least = min(costs.values(), default=0.0)
+    if not racks:
+        return SHAPES[0]
+    costs = {shape: price(shape, racks, prices, num_servers) for shape in SHAPES}
+    least = min(costs.values())
     return next(shape for shape in SHAPES if costs[shape] <= 1.01 * least)

@@ -4,16 +4,19 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dmlcomm import _core
 from dmlcomm.log import get_logger
 from dmlcomm.ps import tree
 from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
+from dmlcomm.ps.description import shard_bytes
 from dmlcomm.ps.protocol import HEARTBEAT_TIMEOUT_S, LIVENESS_INTERVAL_S, RETURN_TIMEOUT_S
 from dmlcomm.ps.server import refusal
 from dmlcomm.ps.server.membership import Membership
+from dmlcomm.ps.server.models import Models
+from dmlcomm.ps.tree import Prices
 
 # Workers come back at about the same time: a new tree waits so long for more of them.
 SETTLE_S = 0.2
@@ -30,6 +33,7 @@ class _Proxy:
     rack: str
     tree: int
     heard: float
+    prices: Prices
     place: int = -1
     shape: str = ""
     parent: str = ""
@@ -40,7 +44,8 @@ class Proxies:
     """Any thread may call.
 
     A tree is fixed when all workers of the job have registered, with the proxies in the order of
-    their smallest workers: so it is the same in every run, and so are the sums. From then on it
+    their smallest workers: so it is the same in every run, and so are the sums. If its shape
+    depends on the sizes of models, it also waits for the first model. From then on it
     ends as a whole: when a proxy is lost, or says so; when a worker of it registers anew; and when
     a proxy or a worker comes that is to be part of it. Then the server forgets what has come by
     proxies and is in no version, the workers register again, by a proxy or themselves, and repeat
@@ -51,10 +56,19 @@ class Proxies:
     servers could make each other end theirs for ever.
     """
 
-    def __init__(self, core: _core.PsServer, server: int, membership: Membership) -> None:
+    def __init__(
+        self,
+        core: _core.PsServer,
+        server: int,
+        num_servers: int,
+        membership: Membership,
+        models: Models,
+    ) -> None:
         self._core = core
         self._server = server
+        self._num_servers = num_servers
         self._membership = membership
+        self._models = models
         self._changed = threading.Condition(threading.RLock())
         # All of these with the lock of _changed.
         self._tree = 0
@@ -114,6 +128,11 @@ class Proxies:
                 self._members.pop(worker, None)
             self._changed.notify_all()
             return True
+
+    def model_is_known(self) -> None:
+        """The tree may have waited for one."""
+        with self._changed:
+            self._changed.notify_all()
 
     def base(self, model: int) -> int:
         """All pieces contain all clocks before it, also those that proxies above have by now."""
@@ -201,6 +220,7 @@ class Proxies:
             # A tree that is fixed ends when the first worker comes by the new proxy.
             tree=self._tree + self._fixed,
             heard=time.monotonic(),
+            prices=Prices(request.rate_bps, request.shard_bytes, request.oversubscription),
         )
         if self._monitor is None:
             self._monitor = threading.Thread(
@@ -213,6 +233,8 @@ class Proxies:
     def _may_be_fixed(self) -> bool:
         if self._fixed or not self._members or self._returning:
             return False
+        if self._shape == tree.AUTO and not self._prices().shard_bytes:
+            return False
         settled = self._tree == 0 or time.monotonic() - self._last_arrival >= SETTLE_S
         return settled and self._membership.num_missing() == 0
 
@@ -224,7 +246,9 @@ class Proxies:
             (p for p in self._proxies.values() if workers[p.id]), key=lambda p: workers[p.id]
         )
         racks = [proxy.rack for proxy in proxies]
-        shape = tree.choose(racks) if self._shape == tree.AUTO else self._shape
+        shape = self._shape
+        if shape == tree.AUTO:
+            shape = tree.choose(racks, self._prices(), self._num_servers)
         places = tree.parents(shape, racks, self._server % max(1, len(racks)))
         for place, proxy in enumerate(proxies):
             proxy.place = place
@@ -239,6 +263,14 @@ class Proxies:
             len(tree.children_of(places, tree.ROOT)),
         )
         self._changed.notify_all()
+
+    def _prices(self) -> Prices:
+        """What the proxies have told; of models, the largest that is here if they told no size."""
+        told = tree.common(proxy.prices for proxy in self._proxies.values())
+        if told.shard_bytes:
+            return told
+        models = self._models.descriptions().values()
+        return replace(told, shard_bytes=max(map(shard_bytes, models), default=0.0))
 
     def _workers_of(self, proxy_id: str) -> list[int]:
         return sorted(worker for worker, via in self._members.items() if via == proxy_id)

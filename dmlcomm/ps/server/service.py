@@ -60,7 +60,7 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
         self._barrier = Barrier(membership.live_workers, membership.num_missing)
         # Sessions of proxies, by place: they count as no workers.
         self._below = Membership(0, lambda: proxies_of(alive_workers(core.status())))
-        self._proxies = Proxies(core, view.server, membership)
+        self._proxies = Proxies(core, view.server, view.num_servers, membership, models)
 
     def close(self) -> None:
         """Ends every wait, so that no call keeps the process."""
@@ -172,6 +172,7 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
         session = self._membership.find(request.session)
         reply = self._models.create(session, request.model, request.elect)
         reply.clock, reply.is_new = self._core.hold(reply.model, session.worker)
+        self._proxies.model_is_known()
         if session.via:
             reply.base = self._proxies.base(reply.model)
         elif not self._membership.is_alive(session):

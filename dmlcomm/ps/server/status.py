@@ -26,7 +26,7 @@ class ServerView:
         self.server = server
         self.replicas = replicas
         self._core = core
-        self._num_servers = num_servers
+        self.num_servers = num_servers
         self._num_workers = num_workers
         self._since = time.monotonic()
         self._lock = threading.Lock()
@@ -75,7 +75,7 @@ class ServerView:
             ready=self.ready,
             version=version(),
             server=self.server,
-            num_servers=self._num_servers,
+            num_servers=self.num_servers,
             replicas=self.replicas,
             lost_servers=self._core.lost_servers(),
             num_workers=self._num_workers,
@@ -89,7 +89,7 @@ class ServerView:
             checkpoints = list(map(_copy, self._checkpoints.values()))
         return pb.StatusReply(
             server=self.server,
-            num_servers=self._num_servers,
+            num_servers=self.num_servers,
             num_workers=self._num_workers,
             replicas=self.replicas,
             version=version(),

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from dmlcomm import _core
 from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
+from dmlcomm.ps.description import element_bytes
 
 SINGLE = "single"
 LIST = "list"
@@ -97,8 +98,7 @@ class TensorSpec:
 
     @property
     def element_bytes(self) -> int:
-        # The core's names of types end in their bits.
-        return int(self.dtype.lstrip("bfiu")) // 8
+        return element_bytes(self.dtype)
 
     def __str__(self) -> str:
         return f"{self.dtype}{list(self.shape)}"
