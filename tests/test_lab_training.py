@@ -82,6 +82,48 @@ def test_collectives_survive_loss(flat_lab, loss_is_possible):
     assert sorted(result.stdout.splitlines()) == fine(3)
 
 
+# Some 4 s of the link: all sends have ended long before, as their messages are copied.
+LEAVES_AT_ONCE = """
+if rank == 1:
+    for number in range(80):
+        dist.send(torch.full((15_000,), float(number)), 0)
+    END()
+elif rank == 0:
+    for number in range(80):
+        message = torch.empty(15_000)
+        dist.recv(message, 1)
+        assert torch.equal(message, torch.full_like(message, number)), number
+say("fine")
+"""
+
+
+@pytest.mark.parametrize("end", ["dist.destroy_process_group", "sys.exit"])
+def test_a_rank_that_ends_at_once_loses_nothing_of_what_it_has_sent(lab_is_possible, end):
+    with Lab("flat:2,1", rate="10mbit") as lab:
+        result = run(lab, LEAVES_AT_ONCE.replace("END", end))
+    assert result.returncode == 0, result.stderr
+    assert "[0] fine" in result.stdout.splitlines()
+
+
+# Rank 1 has all that it waits for long before the others.
+LEAVES_EARLY = """
+sizes = torch.full((3, 3), 1000)
+sizes[0, 2] = sizes[2, 0] = 3_000_000
+received = torch.empty(int(sizes[:, rank].sum()))
+sent = torch.full((int(sizes[rank].sum()),), float(rank))
+dist.all_to_all_single(received, sent, sizes[:, rank].tolist(), sizes[rank].tolist())
+expected = [torch.full((int(sizes[p, rank]),), float(p)) for p in range(size)]
+assert torch.equal(received, torch.cat(expected))
+say("fine")
+"""
+
+
+def test_a_rank_that_leaves_in_good_order_ends_nothing_that_needs_it_no_more(flat_lab):
+    result = run(flat_lab, LEAVES_EARLY)
+    assert result.returncode == 0, result.stderr
+    assert sorted(result.stdout.splitlines()) == fine(3)
+
+
 def test_a_wrong_interface_name_is_an_error_that_names_it(flat_lab):
     result = run(flat_lab, COLLECTIVES, "-e", "DMLCOMM_SOCKET_IFNAME==eth7", "--linger", "10")
     assert result.returncode == 1

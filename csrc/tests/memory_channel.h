@@ -36,12 +36,14 @@ class MemoryChannel final : public transport::Channel, private transport::Remote
 
   int num_writes = 0;
   int num_reads = 0;
+  bool fails_to_write = false;
   // What flow() says.
   double bytes_per_second = 0;
   uint64_t queued_bytes = 0;
 
   Result<size_t> write(const iovec* parts, int num_parts) override {
     ++num_writes;
+    if (fails_to_write) return Status(StatusCode::peer_lost, "closed");
     size_t total = 0;
     for (int i = 0; i < num_parts; ++i) {
       const auto* from = static_cast<const std::byte*>(parts[i].iov_base);

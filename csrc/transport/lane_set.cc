@@ -393,6 +393,12 @@ size_t LaneSet::num_unfinished() const {
   return count;
 }
 
+bool LaneSet::has_bytes_on_the_way() const {
+  return std::any_of(lanes_.begin(), lanes_.end(), [](const auto& lane) {
+    return lane && lane->channel().flow().some_on_the_way;
+  });
+}
+
 // A frame that has its number. Parts of large messages may go anywhere.
 void LaneSet::place(OutFrame frame) {
   Lane* lane = frame.is_part ? least_busy() : lane_after_its_tag(frame);

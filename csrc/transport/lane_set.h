@@ -113,6 +113,8 @@ class LaneSet {
   bool idle() const;
   // Frames that are not through: not written or, if they have numbers, not confirmed.
   size_t num_unfinished() const;
+  // Bytes that were written, and that the peer's kernel has not confirmed.
+  bool has_bytes_on_the_way() const;
   // Gives up a lane; the others take over its undelivered frames. Returns how many.
   size_t lose(size_t index);
   // Drops the queues; see Lane.

@@ -618,13 +618,15 @@ bool Link::progress() {
 }
 
 bool Link::progress_lane(size_t index, Lane& lane) {
-  bool moved = false;
+  bool moved = false, has_read = false;
   if (!lane.may_progress()) return false;
   Status status = lane.flush(&moved);
   if (lane.maybe_readable()) {
     // The peer's last frames (its reason to abort, goodbye) are read even if writing has failed.
-    Status read_status = lane.read(kReadBudgetBytes, &moved);
+    Status read_status = lane.read(kReadBudgetBytes, &has_read);
+    moved |= has_read;
     if (!read_status.ok()) status = read_status;
+    if (read_status.ok() && has_read && !status.ok()) return true;  // there may be more
   }
   if (status.ok()) moved |= confirm(lane);
   if (status.ok() || state_ != State::up) return moved;

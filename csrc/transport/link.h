@@ -153,8 +153,10 @@ class Link final : private LaneReader {
   void flush_deferred();
   // Bytes wait to be written: epoll has to watch for writability.
   bool wants_to_write() const { return state_ == State::up && !lanes_.idle(); }
-  // Frames that have been sent may still be lost with a lane, and would have to be repeated.
-  bool awaits_receipts() const { return state_ == State::up && lanes_.num_unfinished() > 0; }
+  // Frames that are not written, or may still be lost with a lane and would have to be repeated.
+  size_t num_unconfirmed() const { return state_ == State::up ? lanes_.num_unfinished() : 0; }
+  // Bytes wait for room, or the peer's kernel has not confirmed them.
+  bool has_bytes_on_the_way() const { return wants_to_write() || lanes_.has_bytes_on_the_way(); }
   // Requests of the engine wait for the peer.
   bool has_outstanding() const;
 

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kRailCheckMs = 50;
 constexpr uint32_t kMaxDscp = 63;
-// close() gives bytes on their way this long to leave.
+// close() gives last words this long to leave, and peers to confirm what their kernels have.
 constexpr double kCloseTimeoutS = 1.0;
 // ...and after a failure waits so long for the peers to close, too.
 constexpr double kFailedCloseTimeoutS = 0.3;
@@ -349,29 +349,64 @@ bool Mesh::has_writer() const {
   return std::any_of(active_.begin(), active_.end(), [](Link* link) { return link->has_writer(); });
 }
 
+// Until the peers have what operations sent that have ended: small messages are copied, and may
+// take a while to arrive. A peer that takes no more of them is lost after its timeout. Last words
+// have their time, and are no reason to wait for a peer.
+void Mesh::deliver() {
+  const Deadline last_words = Deadline::after_s(kCloseTimeoutS);
+  int64_t moved_ns = now_ns();
+  for (size_t num_left = SIZE_MAX;;) {
+    size_t left = 0;
+    bool speaks = false;
+    for (Link* link : active_) {
+      link->confirm_soon();
+      left += link->num_unconfirmed();
+      // A peer that has closed its end reads nothing any more.
+      speaks |= link->flush_last_words() && link->discard_input();
+    }
+    if (left < std::exchange(num_left, left)) moved_ns = now_ns();
+    const bool delivers = left > 0 && now_ns() - moved_ns < patience_ns();
+    if (!delivers && (!speaks || last_words.expired())) return;
+    if (now_ns() - last_tick_ns_ >= tick_ms_ * kNsPerMs) tick([](int) { return false; });
+    if (!poll(true)) sleep(1, [] { return false; });
+  }
+}
+
+// How long nothing may be confirmed before it is given up. Bytes that a peer's kernel has are read,
+// if the peer lives, without us.
+int64_t Mesh::patience_ns() const {
+  const double peer_timeout_s = std::max(kCloseTimeoutS, job_.config.peer_timeout_s);
+  const double seconds = has_bytes_on_the_way() ? peer_timeout_s : kCloseTimeoutS;
+  return static_cast<int64_t>(seconds * kNsPerS);
+}
+
+bool Mesh::has_bytes_on_the_way() const {
+  return std::any_of(active_.begin(), active_.end(),
+                     [](const Link* link) { return link->has_bytes_on_the_way(); });
+}
+
 void Mesh::close() {
   if (std::exchange(closed_, true)) return;
-  const auto has_more_to_say = [](Link* link) {
-    link->confirm_soon();
-    // A peer that has closed its end reads nothing any more.
-    const bool has_last_words = link->flush_last_words() && link->discard_input();
-    return link->wants_to_write() || link->awaits_receipts() || has_last_words;
-  };
-  // Of every link, since each call moves one.
-  const auto any = [this](auto&& is_true) {
-    return std::count_if(active_.begin(), active_.end(), is_true) > 0;
-  };
-  poll_while([&] { return any(has_more_to_say); }, kCloseTimeoutS);
+  deliver();
   bool failed = !end_reason_.ok();
   for (Link* link : active_) {
     failed |= link->state() == Link::State::failed;
     link->send_goodbye();
   }
   (void)poll(true);
-  // After a failure everybody closes soon, and should hear the reason before the connection goes.
-  const auto is_open = [](Link* link) { return link->discard_input(); };
-  poll_while([&] { return any(is_open) || admission_.is_busy(); },
-             failed ? kFailedCloseTimeoutS : 0);
+  if (failed) {
+    // Everybody closes soon, and should hear the reason before the connection goes.
+    poll_while(
+        [this] {
+          // Of every link, since each call moves one.
+          const auto is_open = [](Link* link) { return link->discard_input(); };
+          return std::count_if(active_.begin(), active_.end(), is_open) > 0 || admission_.is_busy();
+        },
+        kFailedCloseTimeoutS);
+  } else {
+    // What comes after the connection has gone resets it, and loses a goodbye that is on its way.
+    poll_while([this] { return has_bytes_on_the_way(); }, kCloseTimeoutS);
+  }
   active_.clear();
   admission_.close();
   for (Peer& peer : peers_) peer.link.reset();

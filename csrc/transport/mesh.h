@@ -70,7 +70,8 @@ class Mesh {
 
   // Tells all peers why the communicator failed, and ends all links: no request is touched again.
   void fail_all(const Status& reason);
-  // Says goodbye to all peers and closes everything; gives bytes on their way a moment to leave.
+  // Waits until the peers have what was sent, for as long as they take it, says goodbye to all and
+  // closes everything.
   void close();
 
   std::string description() const;
@@ -99,6 +100,9 @@ class Mesh {
   void look_at_seat();
   void check_rails(int64_t now, bool paused);
   void check_life(Link& link, int64_t now, bool paused, const std::function<bool(int)>& waits_for);
+  void deliver();
+  int64_t patience_ns() const;
+  bool has_bytes_on_the_way() const;
   void poll_while(const std::function<bool()>& is_busy, double timeout_s);
 
   Job job_;  // constant after create()

@@ -230,6 +230,8 @@ void limit_window(int fd, size_t bytes) {
   set_option(fd, SOL_SOCKET, SO_RCVBUF, static_cast<int>(bytes));
 }
 
+void confirm_now(int fd) { set_option(fd, IPPROTO_TCP, TCP_QUICKACK, 1); }
+
 size_t send_buffer_bytes(int fd) {
   int bytes = 0;
   socklen_t length = sizeof(bytes);

@@ -55,6 +55,8 @@ void prefer_congestion(int fd, std::initializer_list<const char*> names);
 void limit_queue(int fd, size_t bytes);
 // Limits the bytes that the other end may send before some are read.
 void limit_window(int fd, size_t bytes);
+// The kernel confirms what has come, where it would wait for data to send with it.
+void confirm_now(int fd);
 // The most that the kernel keeps of what is sent.
 size_t send_buffer_bytes(int fd);
 bool is_loopback(const std::string& address);

@@ -40,7 +40,8 @@ void TcpChannel::limit_queue(size_t bytes) {
 void TcpChannel::descriptor_ready(Ready ready) {
   readable_ |= ready.readable;
   writable_ |= ready.writable;
-  ended_ |= ready.ended;
+  // The peer waits until our kernel confirms its end, which could take a while on its own.
+  if (ready.ended && !std::exchange(ended_, true)) confirm_now(fd_.get());
 }
 
 Result<size_t> TcpChannel::write(const iovec* parts, int num_parts) {
