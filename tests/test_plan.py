@@ -303,12 +303,11 @@ def test_doctor_shows_what_nics_carry_beside_what_drivers_say(slow_lab):
     assert len(fast["hosts"]) == len(slow["hosts"]) == NUM_HOSTS
     for host in (*fast["hosts"], *slow["hosts"]):
         assert host["driver_bps"] == 10e9
-        assert host["shown_bps"] < 300e6
+        assert host["shown_bps"] < host["driver_bps"] / 10
     shown = [
         statistics.median(host["shown_bps"] for host in rail["hosts"]) for rail in (slow, fast)
     ]
-    assert 0 < shown[0] < 75e6
-    assert shown[0] < shown[1]
+    assert 0 < shown[0] < shown[1]
     assert statistics.median(host["round_trip_us"] for host in fast["hosts"]) > 0
     assert fast["message_s"] > 0
 
