@@ -24,6 +24,8 @@ class Row:
             at most, counted from 1; None: none. ``seconds`` is of these.
         held_by: a bar: the latest that ``held_from`` may be.
         grown_mib, most_grown_mib: by how much memory has grown meanwhile, and its bar.
+        points_lost, most_points_lost: by how many percentage points the accuracy is below the
+            peer's, and its bar.
         wrong: elements of dmlcomm's and the peer's results that are not what they should be.
         resent: share of the bytes that TCP has sent again, as lost.
         remark: what else was measured.
@@ -42,6 +44,8 @@ class Row:
     held_by: int | None = None
     grown_mib: float | None = None
     most_grown_mib: float | None = None
+    points_lost: float | None = None
+    most_points_lost: float | None = None
     wrong: int = 0
     resent: float | None = None
     remark: str = ""
@@ -79,6 +83,9 @@ class Row:
             found.append(f"{what}: {lead}, at least {self.least_speedup}")
         if self.grown_mib and self.most_grown_mib and self.grown_mib > self.most_grown_mib:
             found.append(f"{what}: {self.grown_mib:.1f} MiB more, at most {self.most_grown_mib:g}")
+        if self.most_points_lost and (self.points_lost or 0) > self.most_points_lost:
+            lead = f"{self.points_lost:.2f} points less than {self.peer}"
+            found.append(f"{what}: {lead}, at most {self.most_points_lost:g}")
         if self.model_error and abs(self.model_error) > MOST_MODEL_ERROR:
             lead = f"the model is {self.model_error:+.1%} off"
             found.append(f"{what}: {lead}, at most {MOST_MODEL_ERROR:.0%}")
@@ -106,6 +113,9 @@ def table(rows: list[Row]) -> Table:
     has_memory = any(row.grown_mib is not None for row in rows)
     if has_memory:
         found.add_column("MiB more", justify="right", no_wrap=True)
+    has_points = any(row.points_lost is not None for row in rows)
+    if has_points:
+        found.add_column("points lost", justify="right", no_wrap=True)
     found.add_column("peer", no_wrap=True)
     for column in ("its time", "speed-up", "#wrong"):
         found.add_column(column, justify="right", no_wrap=True)
@@ -118,6 +128,7 @@ def table(rows: list[Row]) -> Table:
             _judged(row.ratio, ".3f", row.most_of_bound, "≤"),
             *([_number(row.resent, ".2%")] if has_resent else []),
             *([_judged(row.grown_mib, ".1f", row.most_grown_mib, "≤")] if has_memory else []),
+            *([_judged(row.points_lost, ".2f", row.most_points_lost, "≤")] if has_points else []),
             row.peer or "-",
             _milliseconds(row.peer_s),
             _judged(row.speedup, ".2f", row.least_speedup, "≥"),
@@ -157,4 +168,4 @@ def _number(value: float | None, form: str) -> str:
 
 def _judged(value: float | None, form: str, bar: float | None, relation: str) -> str:
     """The number, and what it should be."""
-    return _number(value, form) + (f" {relation} {bar:g}" if value and bar else "")
+    return _number(value, form) + (f" {relation} {bar:g}" if value is not None and bar else "")

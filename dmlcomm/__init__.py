@@ -10,6 +10,7 @@ is all that a training script needs. A program may also use:
                      `ticket`, which says what goes first, and `DistributedOptimizer`, which gives
                      tickets to gradients
 `dmlcomm.prio`       tickets for DDP and FSDP2: `dmlcomm.prio.comm_hook`, `ticket_fsdp`
+`dmlcomm.hooks`      DDP with fewer bytes: `dmlcomm.hooks.quantize_hook`, `bf16_hook`
 `dmlcomm.errors`     the exceptions, as a tree; all of them are in `dmlcomm`, too, below `Error`
 `dmlcomm.ps`         the parameter server: `dmlcomm.ps.Client`, `Server`, `DistributedOptimizer`
 `dmlcomm.lab`        a cluster emulated on one machine: `dmlcomm.lab.Lab`
@@ -28,7 +29,7 @@ from dmlcomm.backends import register_at_import
 from dmlcomm.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from dmlcomm import lab, prio, ps, sim  # noqa: F401
+    from dmlcomm import hooks, lab, prio, ps, sim  # noqa: F401
     from dmlcomm.backends.groups import abort, describe, monitored_barrier, rails, set_timeout
     from dmlcomm.backends.options import Options
     from dmlcomm.errors import *  # noqa: F403
@@ -59,6 +60,7 @@ _HOMES = {
     "DistributedOptimizer": "dmlcomm.prio",
     "Options": "dmlcomm.backends.options",
     "RailCounters": "dmlcomm.rail",
+    "hooks": "dmlcomm.hooks",
     "lab": "dmlcomm.lab",
     "prio": "dmlcomm.prio",
     "ps": "dmlcomm.ps",

@@ -35,6 +35,12 @@ class ServerOperation:
     def fail(self, code: str, message: str) -> None:
         """Ends it with an error, and the group, too. `code`: as `CommError.code`."""
 
+def fail_future(future: Any, code: str, message: str) -> None:
+    """Ends a torch.futures.Future with an error that C++ sees, too.
+
+    `code`: as `CommError.code`; empty: it is a RuntimeError.
+    """
+
 def set_timeout(backend: Backend, timeout: timedelta) -> None: ...
 def abort(backend: Backend, reason: str) -> None: ...
 def description(backend: Backend) -> str: ...

@@ -27,12 +27,12 @@ ACCURACY_TOLERANCE = 0.01
 console = Console(highlight=False)
 
 
-def run_training(backend: str, num_ranks: int, epochs: int, folder: Path) -> dict:
-    """Runs the script under torchrun and returns its record."""
+def run_training(backend: str, num_ranks: int, epochs: int, folder: Path, *arguments: str) -> dict:
+    """Runs the script under torchrun, with more arguments, and returns its record."""
     output = folder / f"{backend}.json"
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += ["--nproc-per-node", str(num_ranks), str(SCRIPT)]
-    command += ["--backend", backend, "--epochs", str(epochs), "--output", str(output)]
+    command += ["--backend", backend, "--epochs", str(epochs), "--output", str(output), *arguments]
     # gloo would look for the interface of the host's name; all ranks are on this host.
     environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     subprocess.run(command, env=environment, check=True)

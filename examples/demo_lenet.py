@@ -1,6 +1,8 @@
 """Trains LeNet-5 on handwritten digits with DDP, then times its steps. `make demo` runs it twice.
 
 torchrun --nproc-per-node 4 examples/demo_lenet.py --backend dmlcomm --output result.json
+
+``--hook int8`` sends fewer bytes (docs/hooks.md).
 """
 
 import argparse
@@ -14,7 +16,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from lenet import Digits, LeNet5, ddp_without_communication, load_digits
+from lenet import HOOKS, Digits, LeNet5, ddp_without_communication, load_digits
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
@@ -30,12 +32,20 @@ STEPS_PER_BLOCK = 8
 
 
 class Trainer:
-    """One rank's model, data and optimizer."""
+    """One rank's model, data and optimizer.
 
-    def __init__(self, epochs: int) -> None:
-        torch.manual_seed(SEED)
+    Args:
+        epochs: that follow.
+        hook: a key of HOOKS.
+        seed: of the first weights, and of the order of the data.
+    """
+
+    def __init__(self, epochs: int, hook: str = "none", seed: int = SEED) -> None:
+        torch.manual_seed(seed)
+        self.seed = seed
         self.train_set, self.test_set = load_digits(SEED)
         self.model = DistributedDataParallel(LeNet5())
+        HOOKS[hook](self.model)
         self.optimizer = torch.optim.SGD(
             self.model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM
         )
@@ -47,7 +57,7 @@ class Trainer:
 
     def batches(self, epoch: int):
         """This rank's part of every global batch; the same shuffle on all ranks."""
-        shuffle = torch.Generator().manual_seed(SEED + epoch)
+        shuffle = torch.Generator().manual_seed(self.seed + epoch)
         order = torch.randperm(len(self.train_set), generator=shuffle)
         for batch in order.split(GLOBAL_BATCH)[: self.steps_per_epoch]:
             yield self.train_set[_my_part(batch)]
@@ -151,10 +161,10 @@ def _time_block(model, optimizer, batch: tuple[torch.Tensor, torch.Tensor]) -> f
     return seconds.item() * 1000 / STEPS_PER_BLOCK
 
 
-def main(backend: str, epochs: int, output: Path | None) -> None:
+def main(backend: str, epochs: int, hook: str, seed: int, output: Path | None) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(backend)
-    trainer = Trainer(epochs)
+    trainer = Trainer(epochs, hook, seed)
     history = train(trainer, epochs, backend)
     result = {
         "backend": backend,
@@ -172,6 +182,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--backend", default="dmlcomm")
     parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--hook", choices=HOOKS, default="none", help="dmlcomm's alone")
+    parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--output", type=Path, help="where rank 0 writes its results as JSON")
     main(**vars(parser.parse_args()))
     # gloo's threads may outlive the interpreter's modules, and abort a script that is done.

@@ -1,10 +1,12 @@
-"""LeNet-5 in the size of the BML paper (3,274,634 parameters), and handwritten digits for it."""
+"""LeNet-5 in the size of the BML paper (3,274,634 parameters), digits for it, and hooks of DDP."""
 
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
+from dmlcomm import hooks
 
 IMAGE_SIZE = 28
 
@@ -41,6 +43,19 @@ def _leave_as_it_is(_state, bucket) -> torch.futures.Future[torch.Tensor]:
     done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
     done.set_result(bucket.buffer())
     return done
+
+
+def _quantized(model: DistributedDataParallel, codes: str) -> None:
+    model.register_comm_hook(hooks.QuantizeState(model, codes), hooks.quantize_hook)
+
+
+# How gradients travel: as DDP sends them, or by a hook.
+HOOKS = {
+    "none": lambda model: None,
+    "bf16": lambda model: model.register_comm_hook(None, hooks.bf16_hook),
+    "int8": lambda model: _quantized(model, "int8"),
+    "fp8": lambda model: _quantized(model, "fp8"),
+}
 
 
 @dataclass(frozen=True)

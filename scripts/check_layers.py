@@ -71,6 +71,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "rail": [],
     "units": [],
     "bml": ["rail"],
+    "hooks": [*BASE, "_c10d"],
     "prio": BASE,
     "network": [*BASE, "bml"],
     "planning": [*BASE, "_c10d", "_shell", "bml", "network"],
@@ -96,7 +97,7 @@ MAY_IMPORT: dict[str, list[str]] = {
         *("_shell", "doctor", "doctor_command", "inspect_command", "lab", "planning"),
         *("prio/switch", "proxy", "ps", "psnet", "regroup", "simulate", "strategy"),
     ],
-    "__init__": ["backends", "errors", "lab", "lazy", "prio", "ps", "rail", "sim"],
+    "__init__": ["backends", "errors", "hooks", "lab", "lazy", "prio", "ps", "rail", "sim"],
     "__main__": ["cli"],
 }
 

@@ -65,6 +65,12 @@ def test_distributed_optimizer_example_learns():
     assert last < first / 10
 
 
+def test_hosts_that_average_once_in_many_steps_learn_and_end_with_equal_weights():
+    found = losses(torchrun("diloco.py", 4, "--ranks-per-host", "2"))
+    assert len(found) == 10
+    assert found[-1] < found[0] / 3
+
+
 def test_minimal_example_gives_the_same_losses_with_gloo(minimal_losses):
     # gloo's threads may outlive the script and end it with "terminate called without an active
     # exception" (torch 2.15), after it has done its work.

@@ -11,13 +11,17 @@ import torch.distributed as dist
 
 import dmlcomm
 import dmlcomm.errors
+import dmlcomm.hooks
 import dmlcomm.lab
 import dmlcomm.prio
 import dmlcomm.ps
 import dmlcomm.sim
 from dmlcomm.errors import base, comm
 
-PUBLIC = [dmlcomm, dmlcomm.errors, dmlcomm.lab, dmlcomm.prio, dmlcomm.ps, dmlcomm.sim]
+PUBLIC = [
+    *(dmlcomm, dmlcomm.errors, dmlcomm.hooks, dmlcomm.lab),
+    *(dmlcomm.prio, dmlcomm.ps, dmlcomm.sim),
+]
 
 
 def functions_of(module):
@@ -56,7 +60,7 @@ def test_help_shows_what_may_be_called_and_nothing_else(module):
 
 def test_parts_of_the_package_need_no_import_of_their_own():
     names = "dmlcomm.prio.ticket_fsdp, dmlcomm.ps.Client, dmlcomm.lab.Lab, dmlcomm.errors.PsError"
-    names += ", dmlcomm.sim.Simulation"
+    names += ", dmlcomm.sim.Simulation, dmlcomm.hooks.quantize_hook"
     subprocess.run([sys.executable, "-c", f"import dmlcomm; print({names})"], check=True)
 
 

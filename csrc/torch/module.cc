@@ -2,9 +2,12 @@
 #include <pybind11/chrono.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+#include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torch/version.h>
 
+#include <exception>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -96,6 +99,13 @@ void bind_server_operation(py::module_& module) {
           "Ends it with an error, and the group, too.");
 }
 
+// Without a code it is a RuntimeError.
+void fail_future(const torch::jit::PythonFutureWrapper& future, const std::string& code,
+                 const std::string& message) {
+  future.fut->setError(code.empty() ? std::make_exception_ptr(std::runtime_error(message))
+                                    : to_exception({code_of(code), message}));
+}
+
 void close_all() {
   ProcessGroupDmlcomm::close_all();
   CompletionPool::instance().drain(kExitLimit);
@@ -116,6 +126,9 @@ PYBIND11_MODULE(_c10d, module) {
 
   bind_server_operation(module);
 
+  module.def("fail_future", &fail_future, py::arg("future"), py::arg("code"), py::arg("message"),
+             py::call_guard<py::gil_scoped_release>(),
+             "Ends a torch.futures.Future with an error that C++ sees, too.");
   module.def("create", &create, py::arg("store"), py::arg("rank"), py::arg("size"),
              py::arg("timeout"), py::arg("name"), py::arg("global_ranks"), py::arg("rails"),
              py::arg("grid"), py::arg("host_of_rank"), py::arg("is_whole_job"),

@@ -1,0 +1,1 @@
+"""What hooks with fewer bytes bring, and cost; see ``__main__``."""
