@@ -117,8 +117,9 @@ void Uplink::forward(ps::Forwarded forwarded) {
     expect({window->answer.get(), bytes}, [window] {
       window->model->take_answer(window->shard, window->piece, window->clock, window->answer);
     });
-    send_command(command);
-    send_elements({window->sum.get(), bytes}, window);
+    send_command(command, window->is_awaited);
+    send_elements({window->sum.get(), bytes}, window, window->is_awaited);
+    if (!window->is_awaited) changed_.notify_all();
   });
 }
 
@@ -164,6 +165,7 @@ void Uplink::ask_for_values(const std::shared_ptr<ps::Model>& model, uint32_t sh
              if (i == last) model->take_values();
            });
   }
+  changed_.notify_all();
   // All clocks before `clock`. Not as an exact pull, which would get the weights while they change:
   // the worker that this is for may not hold a clock at the parent yet.
   Command command = command_of(CommandKind::pull, model->options().model, shard, clock + 1);
@@ -184,14 +186,14 @@ std::function<void(const Status&)> Uplink::done_or_failed(std::function<void()> 
   };
 }
 
-void Uplink::send_command(const Command& command) {
+void Uplink::send_command(const Command& command, bool is_awaited) {
   const auto bytes = std::make_shared<ps::CommandBytes>(encode(command));
   commands_->add(
-      {{bytes->data(), bytes->size()}, false, done_or_failed([bytes] {}), command.ticket});
+      {{bytes->data(), bytes->size()}, is_awaited, done_or_failed([bytes] {}), command.ticket});
 }
 
-void Uplink::send_elements(Span memory, std::shared_ptr<void> owner) {
-  up_->add({memory, false, done_or_failed([owner = std::move(owner)] {})});
+void Uplink::send_elements(Span memory, std::shared_ptr<void> owner, bool is_awaited) {
+  up_->add({memory, is_awaited, done_or_failed([owner = std::move(owner)] {})});
 }
 
 void Uplink::expect_answer(std::function<void()> done) {
@@ -204,7 +206,6 @@ void Uplink::expect_answer(std::function<void()> done) {
 void Uplink::expect(Span memory, std::function<void()> take) {
   expected_.push_back({memory, std::move(take), nullptr});
   begin_receives();
-  changed_.notify_all();
 }
 
 void Uplink::begin_receives() {
@@ -219,7 +220,7 @@ void Uplink::begin_receives() {
 
 // False once there is nothing more to receive.
 bool Uplink::wait_for_work(std::unique_lock<std::mutex>& lock) {
-  while (!closed_ && expected_.empty()) {
+  while (!closed_ && (expected_.empty() || is_receiving_)) {
     if (communicator_ != nullptr) note_failure(communicator_->error());
     if (!error().ok()) return false;
     (void)changed_.wait_for(lock, kLookAtParent);
@@ -238,19 +239,50 @@ void Uplink::receive_loop() {
 Status Uplink::receive_all() {
   std::unique_lock lock(mutex_);
   while (wait_for_work(lock)) {
-    begin_receives();
-    const engine::OperationPtr op = expected_.front().op;
-    lock.unlock();
-    const Status status = op->wait(std::chrono::milliseconds(0));
-    lock.lock();
-    DMLCOMM_RETURN_IF_ERROR(status);
+    DMLCOMM_RETURN_IF_ERROR(receive_oldest(lock, std::chrono::milliseconds(0)));
+  }
+  return Status();
+}
+
+// Nothing after `time`; 0: without a limit.
+Status Uplink::receive_oldest(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds time) {
+  is_receiving_ = true;
+  begin_receives();
+  const engine::OperationPtr op = expected_.front().op;
+  lock.unlock();
+  (void)op->wait(time);
+  lock.lock();
+  Status status = op->done() ? op->status() : Status();
+  if (op->done() && status.ok()) {
     const std::function<void()> take = std::move(expected_.front().take);
     expected_.pop_front();
     lock.unlock();
-    take();
+    status = without_exceptions([&] {
+      take();
+      return Status();
+    });
     lock.lock();
   }
-  return Status();
+  is_receiving_ = false;
+  return status;
+}
+
+bool Uplink::help(std::chrono::milliseconds time) {
+  std::unique_lock lock(mutex_);
+  if (closed_ || is_receiving_ || expected_.empty() || !error().ok()) return false;
+  note_failure(receive_oldest(lock, time));
+  const bool leaves_some = !expected_.empty() || !error().ok();
+  lock.unlock();
+  if (leaves_some) changed_.notify_all();
+  return true;
+}
+
+void Uplink::wake() {
+  {
+    std::lock_guard lock(mutex_);
+    if (expected_.empty() || is_receiving_) return;
+  }
+  changed_.notify_all();
 }
 
 // --- failures ---

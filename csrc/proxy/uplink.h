@@ -2,8 +2,10 @@
 // server itself. To the parent it is one worker that speaks for all workers below.
 //
 // Calls before connect() are carried out when it has connected. Windows go up in the order of the
-// calls, several at a time; each is one command and one message of elements. A thread of the uplink
-// receives the answers, in the same order, and hands them to the models.
+// calls, several at a time; each is one command and one message of elements. The answers come in
+// the same order. One thread at a time receives them, and hands them to the models: a thread of the
+// uplink, or one that waits for an answer anyway (help), as a thread that has to be woken costs
+// more than a small answer.
 #pragma once
 
 #include <condition_variable>
@@ -39,6 +41,8 @@ class Uplink final : public ps::Upstream {
   void attach(uint32_t model, uint32_t worker, uint64_t clock, uint64_t incarnation) override;
   void drop(uint32_t worker) override;
   void forward(ps::Forwarded window) override;
+  bool help(std::chrono::milliseconds time) override;
+  void wake() override;
   std::shared_ptr<const std::atomic<bool>> set(std::shared_ptr<ps::Model> model,
                                                uint32_t shard) override;
   void fetch(std::shared_ptr<ps::Model> model, uint32_t shard, uint64_t clock) override;
@@ -60,8 +64,8 @@ class Uplink final : public ps::Upstream {
 
   // With mutex_; at once, or when the connection is there.
   void when_connected(std::function<void()> send);
-  void send_command(const ps::Command& command);
-  void send_elements(Span memory, std::shared_ptr<void> owner);
+  void send_command(const ps::Command& command, bool is_awaited = false);
+  void send_elements(Span memory, std::shared_ptr<void> owner, bool is_awaited = false);
   void expect(Span memory, std::function<void()> take);
   void expect_answer(std::function<void()> done);
   void begin_receives();
@@ -70,6 +74,7 @@ class Uplink final : public ps::Upstream {
   void receive_loop();
   Status receive_all();
   bool wait_for_work(std::unique_lock<std::mutex>& lock);
+  Status receive_oldest(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds time);
   void note_failure(const Status& status);
   std::function<void(const Status&)> done_or_failed(std::function<void()> done);
 
@@ -86,6 +91,7 @@ class Uplink final : public ps::Upstream {
   std::shared_ptr<ps::Feeder> commands_, up_, answers_;
   std::vector<std::function<void()>> waiting_;  // for the connection
   std::deque<Expected> expected_;
+  bool is_receiving_ = false;  // a thread has the oldest of them
   std::function<void(const Status&)> handler_;
   bool closed_ = false;
 

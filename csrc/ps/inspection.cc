@@ -58,14 +58,15 @@ Inspection Server::inspect() {
   for (const auto& [number, session] : sessions) add_to_list(&workers, describe(*session));
   for (const auto& [number, model] : models) add_to_list(&clocks, describe(*model));
   for (uint32_t server : lost_servers()) add_to_list(&lost, str_cat(server));
-  const uint64_t parent = has_upstream() ? options_.upstream->number() : 0;
-  return {.kind = Inspection::Kind::server,
-          .json = str_cat(
-              "{\"server\": ", options_.server, ", \"num_servers\": ", options_.num_servers,
-              ", \"num_workers\": ", options_.num_workers, ", \"is_proxy\": ", has_upstream(),
-              ", \"parent\": ", parent == 0 ? "\"\"" : json_number(parent), ", \"host\": ",
-              json_text(transport::local_host_address().host_name), ", \"lost_servers\": [", lost,
-              "], \"workers\": [", workers, "], \"models\": [", clocks, "]}")};
+  const bool is_proxy = options_.upstream != nullptr;
+  const uint64_t parent = is_proxy ? options_.upstream->number() : 0;
+  return {
+      .kind = Inspection::Kind::server,
+      .json = str_cat("{\"server\": ", options_.server, ", \"num_servers\": ", options_.num_servers,
+                      ", \"num_workers\": ", options_.num_workers, ", \"is_proxy\": ", is_proxy,
+                      ", \"parent\": ", parent == 0 ? "\"\"" : json_number(parent), ", \"host\": ",
+                      json_text(transport::local_host_address().host_name), ", \"lost_servers\": [",
+                      lost, "], \"workers\": [", workers, "], \"models\": [", clocks, "]}")};
 }
 
 Inspection Client::inspect() {

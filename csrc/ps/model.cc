@@ -310,7 +310,7 @@ Result<bool> Model::push(uint32_t shard, size_t piece, const Push& push,
     }
     if (push.learning_rate == push.learning_rate) window.learning_rate = push.learning_rate;
   }
-  if (status.ok()) status = advance(of, state, &moved);
+  if (status.ok()) status = advance(of, state, &moved, push.is_awaited);
   lock.unlock();
   DMLCOMM_RETURN_IF_ERROR(keep_failure(status));
   if (moved) events_.signal();
@@ -410,8 +410,8 @@ Status Model::push_rows_of_piece(Shard& shard, PieceState& state, const Push& pu
 
 // Goes through the clocks that every worker has closed: applies their windows, and keeps what a
 // snapshot wants. A piece whose update has failed stays where it was.
-Status Model::advance(Shard& shard, PieceState& state, bool* moved) {
-  if (options_.upstream != nullptr) return pass_up(shard, state);
+Status Model::advance(Shard& shard, PieceState& state, bool* moved, bool is_awaited) {
+  if (options_.upstream != nullptr) return pass_up(shard, state, is_awaited);
   if (!sealed() || state.has_failed) return Status();
   const uint64_t closed = std::min(closed_clock(state), stop_at_.load());
   if (snapshots_.is_filling()) arrive(shard, state);
@@ -595,7 +595,7 @@ Status Model::check_rows(uint32_t shard, const Rows& rows) const {
 
 // One window of a piece is on its way at a time: its answer is what the workers below continue
 // from.
-Status Model::pass_up(Shard& shard, PieceState& state) {
+Status Model::pass_up(Shard& shard, PieceState& state, bool is_awaited) {
   if (!sealed() || state.is_up || !options_.upstream->has_started()) return Status();
   if (state.version >= closed_clock(state)) return Status();
   Window window;
@@ -618,7 +618,7 @@ Status Model::pass_up(Shard& shard, PieceState& state) {
   state.is_up = true;
   options_.upstream->forward({shared_from_this(), shard.number(), state.index, state.version,
                               window.num_pushes, window.learning_rate, std::move(window.sum),
-                              pool_.take()});
+                              pool_.take(), is_awaited});
   return Status();
 }
 
@@ -639,7 +639,7 @@ void Model::take_answer(uint32_t shard, size_t piece, uint64_t clock, BufferPool
     }
     state.version = clock + 1;
     state.is_up = false;
-    (void)pass_up(of, state);
+    (void)pass_up(of, state, false);
   }
   events_.signal();
 }

@@ -164,8 +164,8 @@ class Model : public std::enable_shared_from_this<Model> {
   // window keeps the pushes of all workers.
   bool is_far_ahead(uint64_t clock, uint64_t open, bool in_order);
   bool is_stopped(uint64_t clock) const { return clock >= stop_at_.load(); }
-  Status advance(Shard& shard, PieceState& state, bool* moved);
-  Status pass_up(Shard& shard, PieceState& state);
+  Status advance(Shard& shard, PieceState& state, bool* moved, bool is_awaited = false);
+  Status pass_up(Shard& shard, PieceState& state, bool is_awaited);
   // Whether the push is new; at most once.
   Result<bool> take_note(PieceState& state, const Push& push, uint64_t clock);
   Result<bool> take_note_of_all(PieceState& state, const Push& push);

@@ -126,7 +126,7 @@ class Server final : public engine::Inspectable, private SessionHost {
   void expect_on(Model& model);
   bool may_lose(uint64_t servers);
   EventCount& events() override { return events_; }
-  bool has_upstream() const override { return options_.upstream != nullptr; }
+  Upstream* upstream() override { return options_.upstream.get(); }
   uint64_t note_lost_servers(uint64_t lost) override;
   void on_session_ended(uint32_t worker, const Status& reason) override;
 

@@ -31,6 +31,11 @@ Rows rows_of(const Command& command, const std::vector<int64_t>& numbers) {
   return {command.space, numbers.data(), numbers.size()};
 }
 
+bool is_one_piece(const Command& command, const Model& model) {
+  const std::vector<Piece>& pieces = model.shard(command.shard)->pieces();
+  return chosen_pieces(command.kind, model.spec(), pieces).size() == 1;
+}
+
 Push push_of(const Command& command, uint32_t worker) {
   return {.worker = worker,
           .clock = command.clock,
@@ -188,7 +193,7 @@ Status Session::carry_out(const Command& command) {
   }
   // A worker that connects again while it creates a model may name it before it is made here; then
   // the creation counts the worker in.
-  if (command.kind == CommandKind::attach && !host_.has_upstream() &&
+  if (command.kind == CommandKind::attach && host_.upstream() == nullptr &&
       host_.find_model(command.model) == nullptr) {
     reply({command, nullptr, {}});
     return Status();
@@ -217,8 +222,8 @@ Status Session::carry_out(const Command& command) {
     case CommandKind::push:
     case CommandKind::push_close:
     case CommandKind::push_pull: return take_push(command, model);
-    case CommandKind::confirm:
-    case CommandKind::pull: reply({command, model, {}}); return Status();
+    case CommandKind::confirm: reply({command, model, {}}); return Status();
+    case CommandKind::pull: reply({command, model, {}}, command.waits); return Status();
     case CommandKind::push_rows:
     case CommandKind::pull_rows: return take_rows(command, model);
     case CommandKind::merged:
@@ -235,7 +240,10 @@ Status Session::carry_out_for(const Command& command) {
   }
   if (command.kind == CommandKind::merged) {
     Result<std::shared_ptr<Model>> model = model_for(command);
-    return model.ok() ? begin_merged(command, std::move(*model)) : model.status();
+    if (!model.ok()) return model.status();
+    DMLCOMM_RETURN_IF_ERROR(begin_merged(command, *model));
+    // Nothing else of such a model is on its way.
+    return is_one_piece(command, **model) ? finish_merged(nullptr) : Status();
   }
   DMLCOMM_RETURN_IF_ERROR(finish_merged(nullptr));
   bool is_known = !host_.has_session(command.worker);
@@ -312,13 +320,13 @@ Status Session::take_push(const Command& command, const std::shared_ptr<Model>& 
   DMLCOMM_RETURN_IF_ERROR(wait_for_exact_pulls(command.model));
   counters_.pushes.fetch_add(1);
   // An exact pull waits for the push itself, piece by piece.
-  const bool early =
-      command.kind == CommandKind::push_pull && command.staleness == 0 &&
-      chosen_pieces(command.kind, model->spec(), model->shard(command.shard)->pieces()).size() > 1;
+  const bool early = command.kind == CommandKind::push_pull && command.staleness == 0 &&
+                     !is_one_piece(command, *model);
   if (early) reply({command, model, {}});
   DMLCOMM_RETURN_IF_ERROR(take_pieces(command, model));
   if (command.ends_clock) advance_clock(*model, command.clock + 1);
-  if (!early) reply({command, model, {}});
+  if (!early) reply({command, model, {}}, command.waits && command.pulls());
+  if (host_.upstream() != nullptr) host_.upstream()->wake();
   return Status();
 }
 
@@ -349,7 +357,8 @@ Status Session::take_piece(const Command& command, Model& model, size_t piece,
     model.set(command.shard, piece, wire.get());
     return Status();
   }
-  const Push push = push_of(command, worker_);
+  Push push = push_of(command, worker_);
+  push.is_awaited = command.waits && command.pulls() && is_one_piece(command, model);
   return wait_until([&]() -> Result<bool> {
     DMLCOMM_RETURN_IF_ERROR(let_pass(command));
     return model.push(command.shard, piece, push, wire);
@@ -401,7 +410,7 @@ Status Session::receive(void* data, size_t bytes) {
 // Tries again after every event until it works or the session ends. Now and then it looks whether
 // the worker still lives: while the receiving thread waits here, no message tells.
 template <typename Try>
-Status Session::wait_until(Try attempt) {
+Status Session::wait_until(Try attempt, bool helps) {
   for (;;) {
     const uint64_t epoch = host_.events().epoch();
     // A worker that has left in good order waits for nothing: what it asked for is not there.
@@ -410,6 +419,7 @@ Status Session::wait_until(Try attempt) {
     const Result<bool> done = attempt();
     if (!done.ok()) return done.status();
     if (*done) return Status();
+    if (helps && host_.upstream() != nullptr && host_.upstream()->help(kLookAtWorker)) continue;
     (void)host_.events().wait_past(epoch, kLookAtWorker);
   }
 }
@@ -423,7 +433,8 @@ Status Session::wait_for_exact_pulls(uint32_t model) {
 
 // --- answering ---
 
-void Session::reply(Reply reply) {
+// `nothing_follows`: the worker gives no other command before it has the answer.
+void Session::reply(Reply reply, bool nothing_follows) {
   if (reply.command.pulls()) counters_.pulls.fetch_add(1);
   std::unique_lock lock(mutex_);
   if (reply.command.is_exact()) exact_pulls_.insert(reply.command.model);
@@ -432,7 +443,6 @@ void Session::reply(Reply reply) {
     answering_ = true;
     lock.unlock();
     bool ready = false;
-    const bool nothing_follows = reply.command.waits && reply.command.kind == CommandKind::pull;
     const Status status = answer(reply, &ready, nothing_follows ? Mode::alone : Mode::try_once);
     if (!status.ok()) fail(status);
     if (ready) finish(reply);
@@ -488,7 +498,7 @@ Status Session::answer(const Reply& reply, bool* ready, Mode mode) {
 template <typename Try>
 Result<bool> Session::try_in(Mode mode, Try attempt) {
   if (mode == Mode::try_once) return attempt();
-  DMLCOMM_RETURN_IF_ERROR(wait_until(attempt));
+  DMLCOMM_RETURN_IF_ERROR(wait_until(attempt, mode == Mode::alone));
   return true;
 }
 
@@ -554,7 +564,7 @@ Status Session::send_merged(const Reply& reply, bool* ready, Mode mode) {
   const size_t bytes = piece.wire_bytes(model.spec());
   counters_.bytes_out.fetch_add(bytes);
   engine::OpOptions options = patient(command.ticket);
-  options.inline_wait = false;
+  options.inline_wait = mode == Mode::try_once;  // the receiving thread goes on to receive
   sending_.push_back(communicator_->send({data, bytes}, kWorkerRank, kDown, options));
   return wait_for_sent(kPiecesInFlight);
 }

@@ -9,7 +9,7 @@
 //  - The receiving thread answers by itself if nothing waits and the answer is one message, because
 //    a wake-up of the other thread costs as much as the answer. It does so, too, if the worker
 //    gives no other command before it has the answer: two threads of one connection hinder each
-//    other.
+//    other. In a proxy it also receives that answer from the parent (Upstream::help).
 //
 // A worker never sees its own later pushes in an exact pull (staleness 0): these wait until the
 // pull has been answered. So exact pulls can be sent from the weights in place.
@@ -50,8 +50,8 @@ class SessionHost {
   virtual void drop_worker(uint32_t worker) = 0;
   // Whether the worker has a connection of its own.
   virtual bool has_session(uint32_t worker) = 0;
-  // Whether it is a proxy, whose models are made as those below ask for them.
-  virtual bool has_upstream() const = 0;
+  // Of a proxy, whose models are made as those below ask for them; else null.
+  virtual Upstream* upstream() = 0;
   // The worker of a proxy takes part, also if it was lost before.
   virtual void take_in(uint32_t worker) = 0;
   // The worker left or was lost (`reason`); called without locks of the session.
@@ -134,7 +134,7 @@ class Session {
   // Waits until this session has answered its exact pulls of the model.
   Status wait_for_exact_pulls(uint32_t model);
   template <typename Try>
-  Status wait_until(Try attempt);
+  Status wait_until(Try attempt, bool helps = false);
 
   // --- answers ---
   enum class Mode {
@@ -142,7 +142,7 @@ class Session {
     alone,            // by the receiving thread, while it receives nothing
     beside_receiver,  // by the answering thread
   };
-  void reply(Reply reply);
+  void reply(Reply reply, bool nothing_follows = false);
   void answer_loop();
   template <typename Try>
   Result<bool> try_in(Mode mode, Try attempt);

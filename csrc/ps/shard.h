@@ -62,6 +62,7 @@ struct Push {
   // there at this clock end it. And how many pushes it is the sum of.
   const std::map<uint32_t, uint64_t>* merged = nullptr;
   uint32_t num_pushes = 1;
+  bool is_awaited = false;  // see Forwarded::is_awaited
 };
 
 // A worker's pushes to a piece.

@@ -1,11 +1,12 @@
 // Upstream: where the models of a proxy send the pushes that they have added up, and get the
 // weights from. A server has none: it has rules.
 //
-// All methods may be called from any thread, and none of them waits. Messages go up in the order of
-// the calls.
+// All methods may be called from any thread, and none but help() waits. Messages go up in the order
+// of the calls.
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -27,6 +28,8 @@ struct Forwarded {
   double learning_rate = 0;  // NaN: the rule's
   BufferPool::Buffer sum;
   BufferPool::Buffer answer;
+  // The thread that forwards it soon calls help() or wake(): until then nothing of it is sent.
+  bool is_awaited = false;
 };
 
 class Upstream {
@@ -41,6 +44,11 @@ class Upstream {
   virtual void drop(uint32_t worker) = 0;
   // Model::take_answer() gets the answer.
   virtual void forward(Forwarded window) = 0;
+  // Waits for what comes next, up to `time`, and hands it to its model. False, at once: nothing is
+  // on its way, or another thread waits for it.
+  virtual bool help(std::chrono::milliseconds time) = 0;
+  // Another thread goes on with what is on its way, if there is something.
+  virtual void wake() = 0;
   // First values. `true` once the parent has them; then the model's events are signalled.
   virtual std::shared_ptr<const std::atomic<bool>> set(std::shared_ptr<Model> model,
                                                        uint32_t shard) = 0;

@@ -1,11 +1,15 @@
 // Workers, proxies and a server as threads of one process, with real connections.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <future>
 #include <map>
+#include <optional>
+#include <random>
 #include <thread>
 
+#include "base/str_cat.h"
 #include "proxy/uplink.h"
 #include "ps/client.h"
 #include "ps/server.h"
@@ -177,10 +181,12 @@ TEST_P(ProxyTree, PushPullGivesEverybodyTheSumOfAll) {
     tree.run([&](uint32_t worker, Client& client) {
       ASSERT_EQ(pull(client, count, ps::kNoBound), std::vector<float>(count, 5));
       float expected = 5;
+      ps::CallOptions options;
       for (uint32_t step = 1; step <= 4; ++step) {
         std::vector<float> mine(count, static_cast<float>(worker * step));
         std::vector<float> out(count);
-        expect_done(client.push_pull(kModel, buffers_of(mine), buffers_of(out), 0, {}));
+        options.inline_wait = step % 2 == 0;
+        expect_done(client.push_pull(kModel, buffers_of(mine), buffers_of(out), 0, options));
         expected += num * (num - 1) / 2 * static_cast<float>(step);
         ASSERT_EQ(out, std::vector<float>(count, expected)) << worker << " " << step;
       }
@@ -246,26 +252,96 @@ TEST_P(ProxyTree, SumsHaveTheSameBitsWhateverTheOrderOfArrival) {
   EXPECT_EQ(results[0], results[1]);
 }
 
-// An element of the weights is the number of clocks that are in them.
-TEST_P(ProxyTree, PullsSeeAllClocksWithinTheStaleness) {
-  constexpr uint64_t kCount = 100;
-  constexpr int64_t kStaleness = 2;
-  constexpr int64_t kSteps = 20;
-  Tree tree(parents(), 1, config());
-  tree.create(spec_of(kCount, "add", Combine::mean), std::vector<float>(kCount));
-  tree.run([&](uint32_t worker, Client& client) {
-    std::vector<float> ones(kCount, 1);
-    for (int64_t clock = 1; clock <= kSteps; ++clock) {
-      expect_done(client.push(kModel, buffers_of(ones), {}));
-      client.clock();
-      const std::vector<float> seen = pull(client, kCount, kStaleness);
-      for (float value : seen) {
-        ASSERT_GE(value, static_cast<float>(clock - kStaleness)) << worker;
-        ASSERT_LE(value, static_cast<float>(kSteps));
-      }
+// Proxies at random places, the deepest one `depth` edges below the server.
+std::vector<int> random_parents(int depth, std::mt19937& random) {
+  constexpr int kMostProxies = 5;
+  std::vector<int> parents, depths;
+  const auto add_below = [&](int parent) {
+    parents.push_back(parent);
+    depths.push_back(parent == kRoot ? 1 : depths[parent] + 1);
+  };
+  for (int i = 0; i < depth; ++i) add_below(i - 1);
+  while (parents.size() < kMostProxies) {
+    const int parent = static_cast<int>(random() % (parents.size() + 1)) - 1;
+    if (parent == kRoot || depths[parent] < depth) add_below(parent);
+  }
+  return parents;
+}
+
+// What each worker of a job pushes: by worker, how many pushes come before each clock.
+using Plan = std::vector<std::vector<float>>;
+Plan random_plan(uint32_t num_workers, uint64_t num_clocks, std::mt19937& random) {
+  Plan plan(num_workers, {0});
+  for (auto& before : plan) {
+    while (before.size() <= num_clocks) {
+      before.push_back(before.back() + static_cast<float>(random() % 3));
     }
-    ASSERT_EQ(pull(client, kCount, 0), std::vector<float>(kCount, kSteps));
-  });
+  }
+  return plan;
+}
+
+// The newest version that has exactly these pushes, if there is one: element w of the weights is
+// the number of pushes of worker w.
+std::optional<uint64_t> version_of(const Plan& plan, const std::vector<float>& seen) {
+  for (uint64_t version = plan[0].size(); version-- > 0;) {
+    uint32_t worker = 0;
+    while (worker < plan.size() && seen[worker] == plan[worker][version]) ++worker;
+    if (worker == plan.size()) return version;
+  }
+  return std::nullopt;
+}
+
+// Pushes so often, ends the clock, and pulls: with the last push, if there is one.
+std::vector<float> work_for_a_clock(Client& client, std::vector<float>& mine, float num_pushes,
+                                    int64_t staleness, bool waits_at_once) {
+  for (float left = num_pushes; left > 1; --left) {
+    expect_done(client.push(kModel, buffers_of(mine), {}));
+  }
+  ps::CallOptions options;
+  options.inline_wait = waits_at_once;
+  std::vector<float> out(mine.size());
+  if (num_pushes > 0) {
+    expect_done(client.push_pull(kModel, buffers_of(mine), buffers_of(out), staleness, options));
+  } else {
+    client.clock();
+    expect_done(client.pull(kModel, buffers_of(out), staleness, options));
+  }
+  return out;
+}
+
+// Each worker has its own pace, pushes up to twice in a clock, and draws the staleness of each
+// pull. What it sees is the sum of all pushes of all clocks before some clock and of no others, at
+// least of those that its bound names; an exact pull sees no clock that is still open here.
+TEST(ProxyStaleness, PullsOfTreesOfAnyDepthSeeWholeClocksWithinTheirBounds) {
+  constexpr uint64_t kClocks = 25;
+  for (int depth = 1; depth <= 4; ++depth) {
+    for (uint32_t seed = 0; seed < 3; ++seed) {
+      SCOPED_TRACE(str_cat("depth ", depth, ", seed ", seed));
+      std::mt19937 random(seed);
+      Tree tree(random_parents(depth, random), 2, config_of(seed == 0 ? "tcp" : "shm"));
+      const uint32_t num = tree.num_workers();
+      tree.create(spec_of(num, "add", Combine::sum), std::vector<float>(num));
+      const Plan plan = random_plan(num, kClocks, random);
+      tree.run([&](uint32_t worker, Client& client) {
+        std::mt19937 own(seed * num + worker);
+        std::vector<float> mine(num);
+        mine[worker] = 1;
+        for (uint64_t clock = 1; clock <= kClocks; ++clock) {
+          for (uint32_t pause = own() % 8; pause > 0; --pause) std::this_thread::yield();
+          const uint64_t staleness = std::array{0, 1, 3}[own() % 3];
+          const float num_pushes = plan[worker][clock] - plan[worker][clock - 1];
+          const std::vector<float> seen = work_for_a_clock(
+              client, mine, num_pushes, static_cast<int64_t>(staleness), own() % 2 == 0);
+          const auto version = version_of(plan, seen);
+          ASSERT_TRUE(version.has_value()) << "worker " << worker << ", clock " << clock;
+          ASSERT_GE(*version + staleness, clock) << "worker " << worker;
+          if (staleness == 0) {
+            ASSERT_EQ(*version, clock) << "worker " << worker;
+          }
+        }
+      });
+    }
+  }
 }
 
 TEST_P(ProxyTree, GoesOnWithoutAWorkerThatLeaves) {
@@ -448,6 +524,8 @@ class FailedUpstream : public ps::Upstream {
   void attach(uint32_t, uint32_t, uint64_t, uint64_t) override {}
   void drop(uint32_t worker) override { dropped.push_back(worker); }
   void forward(ps::Forwarded) override {}
+  bool help(std::chrono::milliseconds) override { return false; }
+  void wake() override {}
   std::shared_ptr<const std::atomic<bool>> set(std::shared_ptr<ps::Model>, uint32_t) override {
     return nullptr;
   }
