@@ -10,14 +10,15 @@ from dmlcomm.lab import Lab
 
 def test_proxies_of_several_hosts_carry_less_to_the_server() -> None:
     with Cluster(Load(2, 2, 400_000, "unlimited", 1)) as cluster:
-        direct, direct_bytes = cluster.run(None)
+        direct = cluster.run(None)
         for shape, models in (("flat", 2), ("chain", 1)):
-            times, num_bytes = cluster.run(shape)
-            assert times.wrong == 0
+            outcome = cluster.run(shape)
+            assert outcome.wrong == 0
+            assert outcome.shape == shape
             # One model per host or tree; the first values are shared by few steps.
-            assert models * 400_000 <= num_bytes < (models + 1) * 400_000
+            assert models * 400_000 <= outcome.bytes_in < (models + 1) * 400_000
         assert direct.wrong == 0
-        assert direct_bytes >= 4 * 400_000
+        assert direct.bytes_in >= 4 * 400_000
 
 
 def test_workers_learn_the_same_though_a_proxy_is_killed() -> None:

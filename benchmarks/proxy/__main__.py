@@ -1,6 +1,9 @@
 """The local proxy in a lab: trees of every shape, against workers that talk to the server.
 
     python -m benchmarks.proxy [--quick] [--tree SHAPE] [--json FILE] [--strict]
+    python -m benchmarks.proxy --only settings [--setting NAME] [--json FILE] [--strict]
+    python -m benchmarks.proxy --only racks [--tree SHAPE] [--json FILE] [--strict]
+    python -m benchmarks.proxy --only one-worker [--json FILE] [--strict]
     python -m benchmarks.proxy --only failures|inner [--times N] [--seed N]
     python -m benchmarks.proxy --only training
     python -m benchmarks.proxy --only priorities [--quick] [--json FILE] [--strict]
@@ -11,6 +14,11 @@ Four hosts with four workers each and a host with the server, one NIC each, 1 Gb
 pushes and pulls 40 MB by one push_pull per step; results are verified. The bound is the time of one
 model each way at once on one NIC. The exit code is 1 when a result is wrong, or with --strict when
 a bar is missed.
+
+With --only settings: what --tree auto takes, against the best of all shapes, for several sizes,
+rates and networks. With --only racks: 32 hosts and four servers in four racks, whose uplinks have a
+quarter of the rates of their hosts. Both are in benchmarks/proxy/shapes.py. With --only one-worker:
+one worker and one server, by a proxy and without; see benchmarks/proxy/one_worker.py.
 
 With --only failures: proxies on this host that are killed, stopped and started again N times, at
 random moments; see benchmarks/proxy/failures.py. The exit code is 1 when a sum is wrong or a run
@@ -26,69 +34,84 @@ benchmarks/proxy/many_jobs.py.
 """
 
 import argparse
-import statistics
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.proxy import failures, many_jobs, one_receiver, priorities, training
-from benchmarks.proxy.cluster import Cluster, Load
+from benchmarks.proxy import (
+    failures,
+    many_jobs,
+    one_receiver,
+    one_worker,
+    priorities,
+    shapes,
+    training,
+)
 from benchmarks.proxy.local_cluster import RunError
 from benchmarks.row import Row, conclude
 from dmlcomm.ps import tree
 
-NUM_BYTES = 40_000_000
-RATE = "1gbit"
-RATE_BPS = 1e9
-LEAST_SPEEDUP = 3.0
 # Of the job of the first priority.
 STEPS = 20
 QUICK_STEPS = 6
 
+TREES = "trees"  # without --only
+
 
 def main() -> None:
     options = _parse()
-    if options.only == "priorities":
-        rows = priorities.rows(QUICK_STEPS if options.quick else STEPS)
-        title = "Times of steps in ms; the bound is the job's time alone."
-        conclude(title, rows, options.json, options.strict)
+    if options.only in EXPERIMENTS:
+        title, rows = EXPERIMENTS[options.only]
+        conclude(title, list(rows(options)), options.json, options.strict)
         return
-    if options.only == "receiver":
-        rows = one_receiver.rows(QUICK_STEPS if options.quick else STEPS)
-        title = "Times of steps in ms; the bound is the job's time alone."
-        conclude(title, rows, options.json, options.strict)
-        return
-    if options.only == "jobs":
-        title = "Times in ms; the bound is the time without the arbiter."
-        conclude(title, list(many_jobs.rows()), options.json, options.strict)
-        return
-    if options.only:
-        try:
-            print(_report(options))
-        except RunError as error:
-            raise SystemExit(str(error)) from error
-        return
-    load = Load(4, 4, NUM_BYTES, RATE, 1 if options.quick else 3)
-    shapes = options.tree or (["flat"] if options.quick else tree.SHAPES)
-    rows = []
-    with Cluster(load) as cluster:
-        direct, direct_bytes = cluster.run(None)
-        for shape in shapes:
-            times, num_bytes = cluster.run(shape)
-            rows.append(
-                Row(
-                    experiment="push_pull by proxies",
-                    case=f"40 MB, 16 workers on 4 hosts, {shape}",
-                    seconds=statistics.median(times.both_s),
-                    bound_s=NUM_BYTES * 8 / RATE_BPS,
-                    peer="direct",
-                    peer_s=statistics.median(direct.both_s),
-                    least_speedup=LEAST_SPEEDUP,
-                    wrong=times.wrong + direct.wrong,
-                    remark=f"{num_bytes / 1e6:.0f} MB per step into the server, "
-                    f"{direct_bytes / 1e6:.0f} MB direct",
-                )
-            )
-    title = "Times in ms; the bound is one model over one NIC."
-    conclude(title, rows, options.json, options.strict)
+    try:
+        print(_report(options))
+    except RunError as error:
+        raise SystemExit(str(error)) from error
+
+
+def _trees(options: argparse.Namespace) -> Iterable[Row]:
+    load = replace(shapes.FOUR_HOSTS, repeats=1) if options.quick else shapes.FOUR_HOSTS
+    chosen = options.tree or (["flat"] if options.quick else tree.SHAPES)
+    case = "40 MB, 16 workers on 4 hosts"
+    return shapes.rows_beside_direct(load, chosen, shapes.LEAST_SPEEDUP, case)
+
+
+def _racks(options: argparse.Namespace) -> Iterable[Row]:
+    chosen = options.tree or shapes.RACKS_SHAPES
+    case = "32 MB, 32 hosts, 4 servers, racks 1:4"
+    return shapes.rows_beside_direct(shapes.RACKS, chosen, shapes.RACKS_LEAST_SPEEDUP, case)
+
+
+def _steps(options: argparse.Namespace) -> int:
+    return QUICK_STEPS if options.quick else STEPS
+
+
+# By --only, the title and the rows.
+EXPERIMENTS: Mapping[str, tuple[str, Callable[[argparse.Namespace], Iterable[Row]]]] = {
+    TREES: ("Times in ms; the bound is one model over one NIC.", _trees),
+    "settings": (
+        "Times in ms; the bound is the best of all shapes.",
+        lambda options: shapes.rows_of_settings(options.setting or list(shapes.SETTINGS)),
+    ),
+    "racks": ("Times in ms; the bound is one part of the model over one NIC.", _racks),
+    "one-worker": (
+        "Times in ms; the bound is the time without a proxy.",
+        lambda options: one_worker.rows(),
+    ),
+    "priorities": (
+        "Times of steps in ms; the bound is the job's time alone.",
+        lambda options: priorities.rows(_steps(options)),
+    ),
+    "receiver": (
+        "Times of steps in ms; the bound is the job's time alone.",
+        lambda options: one_receiver.rows(_steps(options)),
+    ),
+    "jobs": (
+        "Times in ms; the bound is the time without the arbiter.",
+        lambda options: many_jobs.rows(),
+    ),
+}
 
 
 def _report(options: argparse.Namespace) -> str:
@@ -106,12 +129,16 @@ def _parse() -> argparse.Namespace:
     parser.add_argument(
         "--tree", action="append", choices=[tree.AUTO, *tree.SHAPES], help="these shapes alone"
     )
+    parser.add_argument(
+        "--setting", action="append", choices=list(shapes.SETTINGS), help="these settings alone"
+    )
     parser.add_argument("--json", type=Path, help="file for JSON lines")
     parser.add_argument("--strict", action="store_true", help="exit with 1 when a bar is missed")
     parser.add_argument(
         "--only",
-        choices=["failures", "inner", "training", "priorities", "receiver", "jobs"],
-        help="instead of the lab; inner: SIGKILL of proxies that have others below them",
+        choices=[*EXPERIMENTS, "failures", "inner", "training"],
+        default=TREES,
+        help="instead of the trees; inner: SIGKILL of proxies that have others below them",
     )
     parser.add_argument("--times", type=int, default=50, help="failures")
     parser.add_argument("--seed", type=int, default=0, help="of the failures")

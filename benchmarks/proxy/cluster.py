@@ -1,17 +1,19 @@
-"""A server, proxies and workers on the hosts of a lab."""
+"""Servers, proxies and workers on the hosts of a lab."""
 
 import contextlib
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from benchmarks.ps.cluster import WORKER_TIMEOUT_S, Times
+from benchmarks.ps.cluster import WORKER_TIMEOUT_S
 from dmlcomm._shell import inherited_environment
 from dmlcomm.lab import Lab
 from dmlcomm.topology import graph as topology
+from dmlcomm.topology.shape import parse_link_rate
 
 PORT = 7000
 STOP_TIMEOUT_S = 20
@@ -19,13 +21,15 @@ STOP_TIMEOUT_S = 20
 
 @dataclass(frozen=True)
 class Load:
-    """Workers on all hosts of a lab but the first, which has the server.
+    """Servers on hosts of their own, in all racks alike, and workers on the others.
 
     Attributes:
         hosts: of workers.
         workers_each: on every host.
         num_bytes: of the model.
         rate: of every NIC, as the lab takes it.
+        racks: with as many hosts each; 1: all are at one switch.
+        oversubscription: the rates of a rack's hosts over that of its uplink.
     """
 
     hosts: int
@@ -33,10 +37,48 @@ class Load:
     num_bytes: int
     rate: str
     repeats: int
+    servers: int = 1
+    racks: int = 1
+    oversubscription: float = 1.0
 
     @property
     def workers(self) -> int:
         return self.hosts * self.workers_each
+
+    @property
+    def topology(self) -> str:
+        """As the lab takes it."""
+        num = self.hosts + self.servers
+        if self.racks == 1:
+            return f"flat:{num},1"
+        if num % self.racks:
+            raise ValueError(f"{self}: expected as many hosts in each rack, with the servers'")
+        return f"clos:1x{self.racks}x{num // self.racks},1x1,r={self.oversubscription:g}x1"
+
+    def rack_of(self, host: int) -> int:
+        """Of the lab's host with this number; hosts of a rack follow each other."""
+        return host * self.racks // (self.hosts + self.servers)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of a run.
+
+    Attributes:
+        seconds: of each step, of the slowest worker.
+        wrong: elements of all workers' results.
+        bytes_in: what the servers receive per step.
+        shape: of the tree; empty without proxies.
+    """
+
+    seconds: list[float]
+    wrong: int
+    bytes_in: int
+    shape: str
+
+    @property
+    def median_s(self) -> float:
+        return statistics.median(self.seconds)
 
 
 class Cluster:
@@ -44,27 +86,34 @@ class Cluster:
 
     def __init__(self, load: Load) -> None:
         self.load = load
-        self._lab = Lab(f"flat:{load.hosts + 1},1", rate=load.rate)
+        self._lab = Lab(load.topology, rate=load.rate)
 
     def __enter__(self) -> "Cluster":
         self._lab.__enter__()
         self._graph = self._lab.graph()
-        self._server, *self._hosts = topology.hosts(self._graph)
-        management = self._graph.nodes[self._server]["management"].partition("/")[0]
-        self._address = f"{management}:{PORT}"
+        all_hosts = topology.hosts(self._graph)
+        self._racks = {host: self.load.rack_of(i) for i, host in enumerate(all_hosts)}
+        per_rack = len(all_hosts) // self.load.racks
+        # The next one of each rack, in turns.
+        in_turns = sorted(range(len(all_hosts)), key=lambda number: number % per_rack)
+        servers = in_turns[: self.load.servers]
+        self._servers = [all_hosts[number] for number in servers]
+        self._hosts = [host for host in all_hosts if host not in self._servers]
+        self._addresses = [self._address_of(host) for host in self._servers]
         return self
+
+    def _address_of(self, host: str) -> str:
+        management = self._graph.nodes[host]["management"].partition("/")[0]
+        return f"{management}:{PORT}"
 
     def __exit__(self, *error: object) -> None:
         self._lab.__exit__(*error)
 
-    def run(self, shape: str | None) -> tuple[Times, int]:
-        """What the workers have measured, with proxies in a tree of this shape or without any.
-
-        Also how many bytes have come to the server's NIC, per step.
-        """
+    def run(self, shape: str | None) -> Outcome:
+        """With proxies in a tree of this shape, or without any."""
         with contextlib.ExitStack() as stack:
             folder = stack.enter_context(tempfile.TemporaryDirectory())
-            stack.enter_context(self._serving())
+            self._start_servers(stack)
             if shape is not None:
                 for host in self._hosts:
                     stack.enter_context(self._proxy(host, f"{folder}/{host}.sock", shape))
@@ -74,21 +123,29 @@ class Cluster:
             finally:
                 for worker in workers:
                     worker.kill()
-            bytes_in = self._received() // results[0]["steps"]
-        times = [max(values) for values in zip(*(r["both_s"] for r in results), strict=True)]
-        return Times([], [], times, sum(r["wrong"] for r in results)), bytes_in
+            return Outcome(
+                [max(values) for values in zip(*(r["both_s"] for r in results), strict=True)],
+                sum(r["wrong"] for r in results),
+                sum(map(self._received, self._servers)) // results[0]["steps"],
+                "" if shape is None else self._shape_at(folder),
+            )
 
-    @contextlib.contextmanager
-    def _serving(self) -> Iterator[None]:
-        command = ["ps", "serve", "--listen", self._address, "--insecure", "--log-level", "warning"]
-        with self._process(self._server, [*command, "--workers", str(self.load.workers)]):
-            yield
+    def _start_servers(self, stack: contextlib.ExitStack) -> None:
+        command = ["ps", "serve", "--insecure", "--log-level", "warning"]
+        command += ["--workers", str(self.load.workers), "--servers", str(self.load.servers)]
+        for index, host in enumerate(self._servers):
+            place = ["--listen", self._addresses[index], "--index", str(index)]
+            stack.enter_context(self._process(host, [*command, *place]))
 
     def _proxy(
         self, host: str, socket: str, shape: str
     ) -> contextlib.AbstractContextManager[subprocess.Popen]:
         command = ["proxy", "serve", "--socket", socket, "--tree", shape, "--insecure"]
-        command += ["--log-level", "warning"]
+        command += ["--log-level", "warning", "--rack", f"rack{self._racks[host]}"]
+        command += ["--oversubscription", str(self.load.oversubscription)]
+        rate_bps = parse_link_rate(self.load.rate)
+        if rate_bps is not None:
+            command += ["--rate-gbit", str(rate_bps / 1e9)]
         return self._process(host, command)
 
     @contextlib.contextmanager
@@ -119,7 +176,8 @@ class Cluster:
     def _start_worker(self, worker: int, folder: str, shape: str | None) -> subprocess.Popen:
         host = self._hosts[worker // self.load.workers_each]
         proxy = "none" if shape is None else f"{folder}/{host}.sock"
-        command = [sys.executable, "-m", "benchmarks.ps.worker", "--servers", self._address]
+        command = [sys.executable, "-m", "benchmarks.ps.worker"]
+        command += ["--servers", ",".join(self._addresses)]
         command += ["--worker", str(worker), "--workers", str(self.load.workers)]
         command += ["--bytes", str(self.load.num_bytes), "--call", "push_pull"]
         command += ["--repeats", str(self.load.repeats), "--transport", "auto"]
@@ -127,10 +185,17 @@ class Cluster:
         options = {"stdout": subprocess.PIPE, "text": True, "env": environment}
         return self._lab.popen(host, command, **options)
 
-    def _received(self) -> int:
-        command = [sys.executable, "-m", "dmlcomm", "ps", "status", self._address, "--json"]
-        environment = self._environment(self._server)
+    def _received(self, server: str) -> int:
+        (status,) = self._ask(server, "ps", "status", self._address_of(server))["servers"]
+        return sum(int(worker["bytes_in"]) for worker in status["workers"])
+
+    def _shape_at(self, folder: str) -> str:
+        host = self._hosts[0]
+        jobs = self._ask(host, "proxy", "status", "--socket", f"{folder}/{host}.sock")["jobs"]
+        return str(jobs[0]["nodes"][0]["shape"])
+
+    def _ask(self, host: str, *arguments: str) -> dict:
+        command = [sys.executable, "-m", "dmlcomm", *arguments, "--json"]
+        environment = self._environment(host)
         options = {"capture_output": True, "text": True, "check": True, "env": environment}
-        status = json.loads(self._lab.exec(self._server, command, **options).stdout)
-        workers = status["servers"][0]["workers"]
-        return sum(int(worker["bytes_in"]) for worker in workers)
+        return json.loads(self._lab.exec(host, command, **options).stdout)
