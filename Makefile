@@ -87,6 +87,8 @@ bars: build  ## Judge the performance bars in one run (longer than bench)
 
 docs: build $(VENV)/.docs  ## Manual in site/
 	$(BIN)/python -m dmlcomm.lab draw docs/lab-bcube.png --topology bcube:3,2 --rate 200mbit
+	$(BIN)/python -m dmlcomm proxy draw --hosts 8 --racks 2 --oversubscription 4 \
+	  --picture docs/proxy-trees.png
 	$(BIN)/python -m benchmarks.reproduce_bml --folder docs --draw
 	$(BIN)/python -m benchmarks.reproduce_psnet --folder docs --draw
 	$(BIN)/python -m benchmarks.prio.switch_page --folder docs --draw
@@ -100,6 +102,7 @@ soak: build  ## Random operations under random faults, for minutes (SOAK_ARGS="-
 	PYTHONPATH=tests $(BIN)/python -m soak $(SOAK_ARGS)
 
 clean:  ## Remove what was built; the environment stays
-	rm -rf build dist site demo_output docs/lab-*.png docs/reproduction-*.png *.egg-info dmlcomm/*.so
+	rm -rf build dist site demo_output *.egg-info dmlcomm/*.so
+	rm -f docs/lab-*.png docs/proxy-*.png docs/reproduction-*.png
 	rm -f dmlcomm/*/_proto/*_pb2*
 	rm -f $(VENV)/.installed

@@ -16,6 +16,7 @@ import yaml
 
 from dmlcomm import PsModelError, PsRefusedError
 from dmlcomm.network import proxy_socket
+from dmlcomm.proxy import picture
 from dmlcomm.proxy.proxy import Proxy, ProxyOptions
 from dmlcomm.ps import Client, tree
 from dmlcomm.ps.worker import redirect
@@ -326,6 +327,19 @@ def test_status_and_draw_say_what_there_is(tmp_path):
     drawn = dmlcomm("proxy", "draw", "--hosts", "4", "--tree", "binary").stdout
     assert drawn.startswith("server\n`-- proxy 0\n    |-- proxy 1\n    |   `-- proxy 3\n")
     assert "<- drawn" in drawn
+
+
+def test_a_picture_has_every_node_at_a_place_of_its_own(tmp_path):
+    pytest.importorskip("matplotlib", reason="pictures are drawn with it")
+    for shape in tree.SHAPES:
+        positions = picture.positions_of(tree.parents(shape, ["a"] * 4 + ["b"] * 3))
+        assert len(set(positions.values())) == 8
+        assert all(y < positions[tree.ROOT][1] for node, (_, y) in positions.items() if node >= 0)
+    file = tmp_path / "trees.png"
+    assert dmlcomm("proxy", "draw", "--racks", "2", "--picture", str(file)).returncode == 0
+    assert file.read_bytes().startswith(b"\x89PNG")
+    refused = dmlcomm("proxy", "draw", "--picture", f"{tmp_path}/none/trees.png")
+    assert "No such file" in refused.stderr
 
 
 def test_prometheus_sees_jobs_trees_and_models(tmp_path):

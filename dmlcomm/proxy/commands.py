@@ -2,6 +2,7 @@
 
 import json
 import time
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -129,8 +130,12 @@ def draw(
     shard_mb: ShardMb = 8.0,
     rate_gbit: RateGbit = 10.0,
     servers: Annotated[int, typer.Option(min=1, help="Each has a tree; the first is drawn.")] = 1,
+    picture: Annotated[
+        Path | None, typer.Option(help="A PNG to write, of all shapes. Needs matplotlib.")
+    ] = None,
 ) -> None:
     """Draw a tree, and what each shape would cost by the model that `auto` uses."""
+    from dmlcomm.proxy.picture import draw as draw_picture
     from dmlcomm.ps import tree as trees
 
     names = [f"rack{i * racks // hosts}" for i in range(hosts)]
@@ -139,7 +144,9 @@ def draw(
         prices.check()
         shape = trees.choose(names, prices, servers) if tree == trees.AUTO else tree
         parents = trees.parents(shape, names)
-    except ValueError as error:
+        if picture is not None:
+            draw_picture(picture, names, prices, servers)
+    except (ValueError, OSError) as error:
         fail(error)
     print("\n".join(["server", *_branches(parents, trees.ROOT, "")]))
     for name in trees.SHAPES:
