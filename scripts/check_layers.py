@@ -38,11 +38,12 @@ MAY_INCLUDE = {
     "schedule": ["base", "topology"],
     "transport": ["base", "memory", "kernels", "topology"],
     "engine": CORE,
+    "device": CORE,
     "ps": CORE,
     "proxy": [*CORE, "ps"],
     "bindings": [*CORE, "proxy", "ps", "sim"],
-    "torch": [*CORE, "ps"],
-    "tests": [*CORE, "proxy", "ps", "sim"],
+    "torch": [*CORE, "device", "ps"],
+    "tests": [*CORE, "device", "proxy", "ps", "sim"],
 }
 # Foreign header prefix -> folders of csrc/ that may include it.
 FOREIGN_HEADERS = {

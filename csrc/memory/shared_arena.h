@@ -39,6 +39,10 @@ class SharedArena {
   std::byte* at(size_t offset) const { return base_ + offset; }
   uint64_t address() const { return reinterpret_cast<uintptr_t>(base_); }
   size_t bytes() const { return bytes_; }
+  bool contains(const void* memory, size_t bytes) const {
+    const uint64_t offset = reinterpret_cast<uintptr_t>(memory) - address();
+    return offset < bytes_ && bytes <= bytes_ - offset;
+  }
 
  private:
   SharedArena(UniqueFd fd, std::byte* base, size_t bytes);

@@ -149,6 +149,7 @@ std::map<uintptr_t, SharedBlocks::Block>::iterator SharedBlocks::find(const void
 
 bool SharedBlocks::is_shared(const void* memory, size_t bytes) {
   std::lock_guard lock(mutex_);
+  if (arena_ != nullptr && arena_->contains(memory, bytes)) return true;
   const auto it = find(memory, bytes);
   return it != blocks_.end() && it->second.place == Place::arena;
 }
@@ -156,6 +157,10 @@ bool SharedBlocks::is_shared(const void* memory, size_t bytes) {
 SharedBlocks::Use SharedBlocks::use(const void* memory, size_t bytes, bool writes) {
   Use use;
   std::lock_guard lock(mutex_);
+  if (arena_ != nullptr && arena_->contains(memory, bytes)) {
+    use.address_ = reinterpret_cast<uintptr_t>(memory);
+    return use;
+  }
   const auto it = find(memory, bytes);
   if (it == blocks_.end() || it->second.place != Place::arena) return use;
   ++it->second.num_uses;

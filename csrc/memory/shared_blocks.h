@@ -83,7 +83,7 @@ class SharedBlocks {
     bool writes_ = false;
   };
   // `writes`: the others write there. A fork leaves it shared then; the child gets a copy of what
-  // it holds by then.
+  // it holds by then. Memory that was allocated in the arena itself is there anyway.
   Use use(const void* memory, size_t bytes, bool writes);
 
  private:

@@ -154,6 +154,22 @@ TEST_F(SharedBlocksTest, OnlyWholeBlocksMoveButPartsAreFound) {
   EXPECT_FALSE(blocks.is_shared(block.data() + kBytes, 1));
 }
 
+TEST_F(SharedBlocksTest, MemoryOfTheArenaItselfIsFound) {
+  std::byte* const memory = arena_->allocate(kBytes, false);
+  ASSERT_NE(memory, nullptr);
+  auto& blocks = SharedBlocks::instance();
+  EXPECT_TRUE(blocks.is_shared(memory, kBytes));
+  {
+    auto use = blocks.use(memory + 64, kBytes - 64, true);
+    std::fill_n(memory, kBytes, std::byte{9});
+    EXPECT_EQ(*other_process_.find(use.address(), kBytes - 64), std::byte{9});
+    EXPECT_EQ(use.address(), reinterpret_cast<uintptr_t>(memory) + 64);
+    use.abandon();
+  }
+  EXPECT_FALSE(blocks.is_shared(arena_->at(arena_->bytes()), 1));
+  arena_->free(memory, kBytes);
+}
+
 TEST_F(SharedBlocksTest, SmallAndUnknownMemoryStays) {
   Block small(SharedBlocks::kMinBytes - 1);
   small.move();
