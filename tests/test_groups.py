@@ -25,7 +25,7 @@ def test_registration_is_idempotent():
     register()
     register()
     assert dist.Backend.backend_list.count("dmlcomm") == 1
-    assert dist.Backend.backend_capability["dmlcomm"] == ["cpu"]
+    assert dist.Backend.backend_capability["dmlcomm"] == ["cpu", "cuda"]
     assert dist.Backend.default_device_backend_map["cpu"] == "gloo"
 
 

@@ -181,8 +181,8 @@ def _wrong_arguments(rank, n):
 
     refused(TypeError, "ComplexHalf", group.allreduce, [torch.zeros(2, dtype=torch.complex32)])
     refused(ValueError, "band.*Float", dist.all_reduce, torch.ones(2), op=dist.ReduceOp.BAND)
-    elsewhere = torch.ones(2, device="meta")  # stands for any device but the CPU
-    refused(ValueError, "CPU tensors only", backend.allreduce, [elsewhere])
+    elsewhere = torch.ones(2, device="meta")  # stands for any device but CPU and CUDA
+    refused(ValueError, "expected a CPU or CUDA tensor", backend.allreduce, [elsewhere])
     refused(ValueError, f"expected {n} tensors", dist.all_gather, [torch.ones(2)], torch.ones(2))
     refused(ValueError, "elements", dist.all_gather_into_tensor, torch.ones(3), torch.ones(2))
     refused(ValueError, "elements", dist.reduce_scatter_tensor, torch.ones(2), torch.ones(5))

@@ -28,6 +28,7 @@ constexpr int32_t kMaxPsWorker = 4095;
 // setsockopt takes an int, and the kernel doubles it.
 constexpr uint64_t kMaxBufferBytes = 1u << 30;
 constexpr uint64_t kMinCreditBytes = 16 * 1024;
+constexpr uint64_t kMinCudaChunkBytes = 256 * 1024;
 
 // One variable: its name and its text. Every parser below leaves *out alone, so at the default,
 // when the variable is not set.
@@ -302,6 +303,8 @@ Status read_into(Config* c) {
   DMLCOMM_RETURN_IF_ERROR(parse_choice("DMLCOMM_HUGE_PAGES", kSwitch, &c->huge_pages));
   DMLCOMM_RETURN_IF_ERROR(parse_choice("DMLCOMM_SHARE_TENSORS", kSwitch, &c->share_tensors));
   DMLCOMM_RETURN_IF_ERROR(parse_congestion("DMLCOMM_TCP_CONGESTION", &c->tcp_congestion));
+  DMLCOMM_RETURN_IF_ERROR(parse_number<uint64_t>("DMLCOMM_CUDA_CHUNK_BYTES", kMinCudaChunkBytes,
+                                                 kMaxBufferBytes, "bytes", &c->cuda_chunk_bytes));
   DMLCOMM_RETURN_IF_ERROR(parse_bytes("DMLCOMM_CREDIT_BYTES", kMinCreditBytes, &c->credit_bytes));
   DMLCOMM_RETURN_IF_ERROR(parse_number<uint32_t>("DMLCOMM_TICKET_CONNECTIONS", 0,
                                                  kMaxTicketConnections, "connections",

@@ -137,6 +137,12 @@ struct Config {
   // the pages of CPU tensors (cudaHostRegister, RDMA). Default 1.
   bool share_tensors = true;
 
+  // DMLCOMM_CUDA_CHUNK_BYTES: bytes of CUDA tensors (262144 to 1073741824) that go through pinned
+  // memory at a time; four times as much is pinned in each group that has CUDA collectives. Equal
+  // on all ranks. Fewer: copies and network overlap more, and each part costs some calls. At least
+  // 256 KiB for each rank of the group count. Default 4 MiB.
+  uint64_t cuda_chunk_bytes = 4u << 20;
+
   // DMLCOMM_CREDIT_BYTES: bytes of large messages (16384 to 1073741824) that a connection to
   // another host takes at a time, and that its kernel may queue beyond those on their way. Fewer:
   // an urgent operation waits less for what has been handed down. More: the rail stays busy while

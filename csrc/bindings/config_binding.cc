@@ -44,6 +44,7 @@ py::dict dict_of(const Config& config, const std::string& proxy) {
   values["shm_single_copy"] = config.shm_single_copy;
   values["autotune"] = config.autotune;
   values["huge_pages"] = config.huge_pages;
+  values["cuda_chunk_bytes"] = config.cuda_chunk_bytes;
   values["credit_bytes"] = config.credit_bytes;
   values["ticket_connections"] = config.ticket_connections;
   values["tcp_congestion"] = config.tcp_congestion;

@@ -113,6 +113,7 @@ const char* const kVariables[] = {"DMLCOMM_SOCKET_IFNAME",
                                   "DMLCOMM_TICKET_MARK",
                                   "DMLCOMM_CHECKSUM",
                                   "DMLCOMM_CREDIT_BYTES",
+                                  "DMLCOMM_CUDA_CHUNK_BYTES",
                                   "DMLCOMM_ALGORITHM",
                                   "DMLCOMM_TICKET_CONNECTIONS",
                                   "DMLCOMM_AUTOTUNE",
@@ -193,6 +194,7 @@ TEST_F(ConfigTest, WithoutVariablesEverythingIsAtItsDefault) {
   EXPECT_TRUE(config->huge_pages);
   EXPECT_EQ(config->tcp_congestion, "");
   EXPECT_FALSE(config->credit_bytes.has_value());
+  EXPECT_EQ(config->cuda_chunk_bytes, 4194304u);
   EXPECT_EQ(config->ticket_connections, 3u);
   EXPECT_FALSE(config->tcp_buffer_bytes.has_value());
 }
@@ -357,6 +359,13 @@ TEST_F(ConfigTest, CreditBytes) {
   EXPECT_EQ(field_of(name, "16384", &Config::credit_bytes), 16384u);
   EXPECT_EQ(field_of(name, "1073741824", &Config::credit_bytes), 1073741824u);
   expect_illegal(name, {"16383", "1073741825", "0", "64k"});
+}
+
+TEST_F(ConfigTest, CudaChunkBytes) {
+  const char* name = "DMLCOMM_CUDA_CHUNK_BYTES";
+  EXPECT_EQ(field_of(name, "262144", &Config::cuda_chunk_bytes), 262144u);
+  EXPECT_EQ(field_of(name, "1073741824", &Config::cuda_chunk_bytes), 1073741824u);
+  expect_illegal(name, {"262143", "1073741825", "4M"});
 }
 
 TEST_F(ConfigTest, TicketConnections) {

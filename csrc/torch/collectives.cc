@@ -36,6 +36,9 @@ void scale(void* destination, Span source, const Reduction& reduction) {
 
 // The values that enter the reduction: the tensor's memory, or for PREMUL_SUM a scaled copy.
 Span reduction_input(CallTensors& tensors, const at::Tensor& tensor, const Reduction& reduction) {
+  if (reduction.factor && tensor.is_cuda()) {
+    return tensors.read(scaled_on_device(tensor, *reduction.factor));
+  }
   const Span span = tensors.read(tensor);
   if (!reduction.factor) return span;
   auto scaled =
@@ -47,6 +50,12 @@ Span reduction_input(CallTensors& tensors, const at::Tensor& tensor, const Reduc
 
 Span update_for_reduction(CallTensors& tensors, const at::Tensor& tensor,
                           const Reduction& reduction) {
+  if (reduction.factor && tensor.is_cuda()) {
+    const at::Tensor scaled = scaled_on_device(tensor, *reduction.factor);
+    tensors.copy_back(scaled, tensor);
+    tensors.add_result(tensor);
+    return writable(scaled);
+  }
   const Span span = tensors.update(tensor);
   if (reduction.factor) scale(span.data, span, reduction);
   return span;
@@ -110,12 +119,15 @@ bool fits_one_message(const std::vector<at::Tensor>& tensors) {
 
 template <typename TorchOptions>
 ProcessGroupDmlcomm::Call ProcessGroupDmlcomm::begin(OpType type, const char* title,
-                                                     const TorchOptions& options) const {
+                                                     const TorchOptions& options,
+                                                     const at::Tensor& like) {
   Call call{.type = type,
             .title = title,
             .options = {},
             .peer = engine::kAnySource,
-            .blocking = is_blocking(options)};
+            .blocking = is_blocking(options),
+            .communicator = communicator_.get(),
+            .cuda = nullptr};
   if (communicator_ == nullptr) [[unlikely]] {
     (void)communicator();  // throws
   }
@@ -127,7 +139,17 @@ ProcessGroupDmlcomm::Call ProcessGroupDmlcomm::begin(OpType type, const char* ti
   }
   call.options.inline_wait = call.blocking && !coalescing_.load(std::memory_order_relaxed);
   call.options.ticket = current_ticket();
+  if (like.defined() && like.is_cuda()) [[unlikely]] {
+    go_to_device_of(like, call);
+  }
   return call;
+}
+
+void ProcessGroupDmlcomm::go_to_device_of(const at::Tensor& like, Call& call) {
+  if (communicator_ == nullptr) (void)communicator();  // throws
+  call.options.inline_wait = false;                    // nobody waits for what a device does
+  call.cuda = std::make_unique<CudaCall>(like.device(), staged_on(like.device()));
+  call.communicator = call.cuda->communicator().get();
 }
 
 int ProcessGroupDmlcomm::check_rank(int64_t rank, const char* operation, const char* name) const {
@@ -140,7 +162,7 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::broadcast(TensorList& tensors,
                                                             const c10d::BroadcastOptions& options) {
   check_list(tensors, "broadcast");
   const int root = check_rank(options.rootRank, "broadcast", "root");
-  const Call call = begin(OpType::BROADCAST, "dmlcomm:broadcast", options);
+  const Call call = begin(OpType::BROADCAST, "dmlcomm:broadcast", options, tensors.front());
   CallTensors buffers;
   c10::SmallVector<Span, 1> spans;
   for (const auto& tensor : tensors) {
@@ -148,7 +170,7 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::broadcast(TensorList& tensors,
   }
   auto work = make_work(call, std::move(buffers), tensors);
   for (size_t i = 0; i < spans.size(); ++i) {
-    work->add(communicator_->broadcast(spans[i], root, moving(call.options, tensors[i])));
+    work->add(call.communicator->broadcast(spans[i], root, moving(call.options, tensors[i])));
   }
   return finish(call, std::move(work));
 }
@@ -159,7 +181,7 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::allreduce(TensorList& tensors,
     return allreduce_sparse(tensors, options);
   }
   check_list(tensors, "all_reduce");
-  const Call call = begin(OpType::ALLREDUCE, "dmlcomm:all_reduce", options);
+  const Call call = begin(OpType::ALLREDUCE, "dmlcomm:all_reduce", options, tensors.front());
   if (servers_take(tensors, options.reduceOp)) {
     return allreduce_through_servers(call, tensors, options.reduceOp);
   }
@@ -171,15 +193,16 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::allreduce(TensorList& tensors,
   }
   auto work = make_work(call, std::move(buffers), tensors);
   for (const auto& [span, reduction] : parts) {
-    work->add(communicator_->all_reduce(span.data, span.bytes / size_of(reduction.dtype),
-                                        reduction.dtype, reduction.op, call.options));
+    work->add(call.communicator->all_reduce(span.data, span.bytes / size_of(reduction.dtype),
+                                            reduction.dtype, reduction.op, call.options));
   }
   return finish(call, std::move(work));
 }
 
 // A failed group is left to its communicator, whose operations end with the first error.
 bool ProcessGroupDmlcomm::servers_take(const TensorList& tensors, const c10d::ReduceOp& op) const {
-  if (servers_ == nullptr || !communicator_->error().ok()) return false;
+  if (servers_ == nullptr || tensors.front().is_cuda()) return false;
+  if (!communicator_->error().ok()) return false;
   return std::all_of(tensors.begin(), tensors.end(), [&](const at::Tensor& tensor) {
     return servers_->takes(server_op_of(reduction_of(tensor, op, "all_reduce")), tensor);
   });
@@ -208,9 +231,10 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::allreduce_sparse(
     TensorList& tensors, const c10d::AllreduceOptions& options) {
   TORCH_CHECK_VALUE(tensors.size() == 1, "dmlcomm all_reduce: expected one sparse tensor, got ",
                     tensors.size());
+  if (tensors.front().is_cuda()) return allreduce_sparse_by_host(tensors, options);
   check_sparse(tensors.front(), options.reduceOp);
   if (servers_) (void)servers_->takes("sum", tensors.front());  // never: for the line in the log
-  const Call call = begin(OpType::_ALLREDUCE_SPARSE, "dmlcomm:sparse_all_reduce", options);
+  const Call call = begin(OpType::_ALLREDUCE_SPARSE, "dmlcomm:sparse_all_reduce", options, {});
   auto sum = SparseSum::start(communicator_, tensors.front(), call.options);
   CallTensors buffers;
   buffers.add_result(tensors.front());
@@ -220,12 +244,29 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::allreduce_sparse(
   return finish(call, std::move(work));
 }
 
+// The caller waits: sizes that are known only after a first exchange cannot be given to a device.
+ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::allreduce_sparse_by_host(
+    TensorList& tensors, const c10d::AllreduceOptions& options) {
+  TORCH_CHECK_VALUE(!coalescing_.load(),
+                    "dmlcomm all_reduce: a sparse CUDA tensor in a coalesced block, which the host "
+                    "has to wait for; call it outside of the block");
+  const Call call = begin(OpType::_ALLREDUCE_SPARSE, "dmlcomm:sparse_all_reduce", options, {});
+  at::NoGradGuard no_grad;
+  TensorList on_host{tensors.front().cpu()};
+  allreduce_sparse(on_host, options)->wait();
+  tensors.front().copy_(on_host.front());
+  CallTensors buffers;
+  buffers.add_result(tensors.front());
+  return finish(call, make_work(call, std::move(buffers), tensors));
+}
+
 ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::allreduce_coalesced(
     TensorList& tensors, const c10d::AllreduceCoalescedOptions& options) {
   check_list(tensors, "all_reduce_coalesced");
   if (servers_ != nullptr || !fits_one_message(tensors)) return allreduce(tensors, options);
-  return allreduce_flattened(begin(OpType::ALLREDUCE_COALESCED, "dmlcomm:all_reduce", options),
-                             tensors, options.reduceOp);
+  return allreduce_flattened(
+      begin(OpType::ALLREDUCE_COALESCED, "dmlcomm:all_reduce", options, tensors.front()), tensors,
+      options.reduceOp);
 }
 
 ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::allreduce_flattened(const Call& call,
@@ -245,12 +286,13 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::allreduce_flattened(const Call
     offset += tensor.numel();
   }
   const auto reduction = reduction_of(flat, op, "all_reduce_coalesced");
-  const Span span{flat.mutable_data_ptr(), flat.nbytes()};
-  if (reduction.factor) scale(span.data, span, reduction);
+  if (reduction.factor && flat.is_cuda()) flat.copy_(scaled_on_device(flat, *reduction.factor));
+  const Span span = writable(flat);
+  if (reduction.factor && !flat.is_cuda()) scale(span.data, span, reduction);
   buffers.keep(flat);
   auto work = make_work(call, std::move(buffers), tensors);
-  work->add(communicator_->all_reduce(span.data, static_cast<size_t>(count), reduction.dtype,
-                                      reduction.op, call.options));
+  work->add(call.communicator->all_reduce(span.data, static_cast<size_t>(count), reduction.dtype,
+                                          reduction.op, call.options));
   return finish(call, std::move(work));
 }
 
@@ -258,7 +300,7 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::reduce(TensorList& tensors,
                                                          const c10d::ReduceOptions& options) {
   check_list(tensors, "reduce");
   const int root = check_rank(options.rootRank, "reduce", "root");
-  const Call call = begin(OpType::REDUCE, "dmlcomm:reduce", options);
+  const Call call = begin(OpType::REDUCE, "dmlcomm:reduce", options, tensors.front());
   struct Part {
     Span input;
     void* output;
@@ -278,8 +320,8 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::reduce(TensorList& tensors,
   }
   auto work = make_work(call, std::move(buffers), tensors);
   for (const auto& [input, output, reduction] : parts) {
-    work->add(communicator_->reduce(input.data, output, input.bytes / size_of(reduction.dtype),
-                                    reduction.dtype, reduction.op, root, call.options));
+    work->add(call.communicator->reduce(input.data, output, input.bytes / size_of(reduction.dtype),
+                                        reduction.dtype, reduction.op, root, call.options));
   }
   return finish(call, std::move(work));
 }
@@ -289,7 +331,7 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::allgather(std::vector<TensorLi
                                                             const c10d::AllgatherOptions& options) {
   check_list(inputs, "all_gather");
   check_counts(outputs.size(), inputs.size(), "all_gather");
-  const Call call = begin(OpType::ALLGATHER, "dmlcomm:all_gather", options);
+  const Call call = begin(OpType::ALLGATHER, "dmlcomm:all_gather", options, inputs.front());
   CallTensors buffers;
   c10::SmallVector<std::pair<Span, std::vector<Span>>, 1> parts;
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -300,7 +342,8 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::allgather(std::vector<TensorLi
   auto work = make_work(call, std::move(buffers), inputs);
   for (size_t i = 0; i < parts.size(); ++i) {
     auto& [input, spans] = parts[i];
-    work->add(communicator_->all_gather(input, std::move(spans), moving(call.options, inputs[i])));
+    work->add(
+        call.communicator->all_gather(input, std::move(spans), moving(call.options, inputs[i])));
   }
   return finish(call, std::move(work));
 }
@@ -332,7 +375,8 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::allgather_into_tensor_coalesce
   check_counts(outputs.size(), inputs.size(), "all_gather_into_tensor");
   check_tensors(inputs, "all_gather_into_tensor");
   check_tensors(outputs, "all_gather_into_tensor");
-  const Call call = begin(OpType::_ALLGATHER_BASE, "dmlcomm:_all_gather_base", options);
+  const Call call =
+      begin(OpType::_ALLGATHER_BASE, "dmlcomm:_all_gather_base", options, inputs.front());
   CallTensors buffers;
   c10::SmallVector<std::pair<Span, std::vector<Span>>, 1> parts;
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -343,7 +387,8 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::allgather_into_tensor_coalesce
   auto work = make_work(call, std::move(buffers), inputs);
   for (size_t i = 0; i < parts.size(); ++i) {
     auto& [input, spans] = parts[i];
-    work->add(communicator_->all_gather(input, std::move(spans), moving(call.options, inputs[i])));
+    work->add(
+        call.communicator->all_gather(input, std::move(spans), moving(call.options, inputs[i])));
   }
   return finish(call, std::move(work));
 }
@@ -354,7 +399,7 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::gather(std::vector<TensorList>
   check_list(inputs, "gather");
   TORCH_CHECK_VALUE(inputs.size() == 1, "dmlcomm gather: expected one input, got ", inputs.size());
   const int root = check_rank(options.rootRank, "gather", "root");
-  const Call call = begin(OpType::GATHER, "dmlcomm:gather", options);
+  const Call call = begin(OpType::GATHER, "dmlcomm:gather", options, inputs.front());
   CallTensors buffers;
   const Span input = buffers.read(inputs[0]);
   std::vector<Span> spans;
@@ -368,7 +413,8 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::gather(std::vector<TensorList>
                       " is not the root (", root, ") and must pass no outputs");
   }
   auto work = make_work(call, std::move(buffers), inputs);
-  work->add(communicator_->gather(input, std::move(spans), root, moving(call.options, inputs[0])));
+  work->add(
+      call.communicator->gather(input, std::move(spans), root, moving(call.options, inputs[0])));
   return finish(call, std::move(work));
 }
 
@@ -376,7 +422,7 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::gather_into_tensor(
     at::Tensor& output, at::Tensor& input, const c10d::GatherOptions& options) {
   check_tensor(input, "gather_into_tensor");
   const int root = check_rank(options.rootRank, "gather_into_tensor", "root");
-  const Call call = begin(OpType::GATHER, "dmlcomm:gather", options);
+  const Call call = begin(OpType::GATHER, "dmlcomm:gather", options, input);
   CallTensors buffers;
   const Span span = buffers.read(input);
   std::vector<Span> spans;
@@ -386,7 +432,7 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::gather_into_tensor(
     spans = split_evenly(buffers.write(output), size_);
   }
   auto work = make_work(call, std::move(buffers), {input});
-  work->add(communicator_->gather(span, std::move(spans), root, moving(call.options, input)));
+  work->add(call.communicator->gather(span, std::move(spans), root, moving(call.options, input)));
   return finish(call, std::move(work));
 }
 
@@ -397,7 +443,7 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::scatter(TensorList& outputs,
   TORCH_CHECK_VALUE(outputs.size() == 1, "dmlcomm scatter: expected one output, got ",
                     outputs.size());
   const int root = check_rank(options.rootRank, "scatter", "root");
-  const Call call = begin(OpType::SCATTER, "dmlcomm:scatter", options);
+  const Call call = begin(OpType::SCATTER, "dmlcomm:scatter", options, outputs.front());
   CallTensors buffers;
   const Span output = buffers.write(outputs[0]);
   std::vector<Span> spans;
@@ -412,7 +458,7 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::scatter(TensorList& outputs,
   }
   auto work = make_work(call, std::move(buffers), rank_ == root ? inputs[0] : outputs);
   work->add(
-      communicator_->scatter(std::move(spans), output, root, moving(call.options, outputs[0])));
+      call.communicator->scatter(std::move(spans), output, root, moving(call.options, outputs[0])));
   return finish(call, std::move(work));
 }
 
@@ -421,7 +467,8 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::reduce_scatter(
     const c10d::ReduceScatterOptions& options) {
   check_list(outputs, "reduce_scatter");
   check_counts(outputs.size(), inputs.size(), "reduce_scatter");
-  const Call call = begin(OpType::REDUCE_SCATTER, "dmlcomm:reduce_scatter", options);
+  const Call call =
+      begin(OpType::REDUCE_SCATTER, "dmlcomm:reduce_scatter", options, outputs.front());
   struct Part {
     std::vector<Span> inputs;
     Span output;
@@ -439,8 +486,8 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::reduce_scatter(
   }
   auto work = make_work(call, std::move(buffers), inputs[0]);
   for (auto& [spans, output, reduction] : parts) {
-    work->add(communicator_->reduce_scatter(std::move(spans), output, reduction.dtype, reduction.op,
-                                            call.options));
+    work->add(call.communicator->reduce_scatter(std::move(spans), output, reduction.dtype,
+                                                reduction.op, call.options));
   }
   return finish(call, std::move(work));
 }
@@ -457,7 +504,8 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::reduce_scatter_tensor_coalesce
   check_counts(outputs.size(), inputs.size(), "reduce_scatter_tensor");
   check_tensors(inputs, "reduce_scatter_tensor");
   check_tensors(outputs, "reduce_scatter_tensor");
-  const Call call = begin(OpType::_REDUCE_SCATTER_BASE, "dmlcomm:_reduce_scatter_base", options);
+  const Call call =
+      begin(OpType::_REDUCE_SCATTER_BASE, "dmlcomm:_reduce_scatter_base", options, outputs.front());
   struct Part {
     std::vector<Span> inputs;
     Span output;
@@ -473,8 +521,8 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::reduce_scatter_tensor_coalesce
   }
   auto work = make_work(call, std::move(buffers), inputs);
   for (auto& [spans, output, reduction] : parts) {
-    work->add(communicator_->reduce_scatter(std::move(spans), output, reduction.dtype, reduction.op,
-                                            call.options));
+    work->add(call.communicator->reduce_scatter(std::move(spans), output, reduction.dtype,
+                                                reduction.op, call.options));
   }
   return finish(call, std::move(work));
 }
@@ -482,20 +530,19 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::reduce_scatter_tensor_coalesce
 ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::alltoall_base(
     at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
     std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& options) {
-  check_tensor(input, "all_to_all");
-  check_tensor(output, "all_to_all");
+  check_tensors({input, output}, "all_to_all");
   TORCH_CHECK_TYPE(input.scalar_type() == output.scalar_type(),
                    "dmlcomm all_to_all: input and output have different element types, ",
                    input.scalar_type(), " and ", output.scalar_type());
   const auto input_rows = row_splits(input, input_splits, size_, "input");
   const auto output_rows = row_splits(output, output_splits, size_, "output");
-  const Call call = begin(OpType::ALLTOALL_BASE, "dmlcomm:all_to_all", options);
+  const Call call = begin(OpType::ALLTOALL_BASE, "dmlcomm:all_to_all", options, input);
   CallTensors buffers;
   auto inputs = split_rows(buffers.read(input), input, input_rows);
   auto outputs = split_rows(buffers.write(output), output, output_rows);
   auto work = make_work(call, std::move(buffers), {input});
-  work->add(communicator_->all_to_all(std::move(inputs), std::move(outputs),
-                                      moving(call.options, input)));
+  work->add(call.communicator->all_to_all(std::move(inputs), std::move(outputs),
+                                          moving(call.options, input)));
   return finish(call, std::move(work));
 }
 
@@ -504,13 +551,13 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::alltoall(TensorList& outputs, 
   check_list(inputs, "all_to_all");
   check_parts(inputs, inputs[0], size_, "all_to_all", "the input list");
   check_parts(outputs, inputs[0], size_, "all_to_all", "the output list");
-  const Call call = begin(OpType::ALLTOALL, "dmlcomm:all_to_all", options);
+  const Call call = begin(OpType::ALLTOALL, "dmlcomm:all_to_all", options, inputs.front());
   CallTensors buffers;
   auto input_spans = read_all(buffers, inputs);
   auto output_spans = write_all(buffers, outputs);
   auto work = make_work(call, std::move(buffers), inputs);
-  work->add(communicator_->all_to_all(std::move(input_spans), std::move(output_spans),
-                                      moving(call.options, inputs[0])));
+  work->add(call.communicator->all_to_all(std::move(input_spans), std::move(output_spans),
+                                          moving(call.options, inputs[0])));
   return finish(call, std::move(work));
 }
 
@@ -533,13 +580,20 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::recvAnysource(TensorList& tens
 ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::start_send_or_recv(OpType type, const char* title,
                                                                      TensorList& tensors, int peer,
                                                                      int tag) {
-  Call call{.type = type, .title = title, .options = {}, .peer = peer, .blocking = false};
+  Call call{.type = type,
+            .title = title,
+            .options = {},
+            .peer = peer,
+            .blocking = false,
+            .communicator = communicator_.get(),
+            .cuda = nullptr};
   call.options.ticket = current_ticket();
   const bool sends = call.type == OpType::SEND;
   const char* operation = sends ? "send" : "recv";
   check_list(tensors, operation);
   TORCH_CHECK_VALUE(tag >= 0 && tag <= kMaxTag, "dmlcomm ", operation,
                     ": expected a tag from 0 to ", kMaxTag, ", got ", tag);
+  if (tensors.front().is_cuda()) go_to_device_of(tensors.front(), call);
   CallTensors buffers;
   c10::SmallVector<Span, 1> sources;
   c10::SmallVector<Span, 1> destinations;
@@ -554,18 +608,18 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::start_send_or_recv(OpType type
   auto work = make_work(call, std::move(buffers), tensors);
   const auto wire_tag = static_cast<uint32_t>(tag);
   for (const auto& source : sources) {
-    work->add(communicator_->send(source, call.peer, wire_tag, call.options));
+    work->add(call.communicator->send(source, call.peer, wire_tag, call.options));
   }
   for (const auto& destination : destinations) {
-    work->add(communicator_->recv(destination, call.peer, wire_tag, call.options));
+    work->add(call.communicator->recv(destination, call.peer, wire_tag, call.options));
   }
   return finish(call, std::move(work));
 }
 
 ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::barrier(const c10d::BarrierOptions& options) {
-  const Call call = begin(OpType::BARRIER, "dmlcomm:barrier", options);
+  const Call call = begin(OpType::BARRIER, "dmlcomm:barrier", options, {});
   auto work = make_work(call, {}, {});
-  work->add(communicator_->barrier(call.options));
+  work->add(call.communicator->barrier(call.options));
   return finish(call, std::move(work));
 }
 

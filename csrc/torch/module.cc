@@ -148,7 +148,7 @@ PYBIND11_MODULE(_c10d, module) {
         std::vector<transport::RailCounters> rails;
         {
           py::gil_scoped_release release;
-          rails = as_dmlcomm(backend).communicator()->rails();
+          rails = as_dmlcomm(backend).rails();
         }
         py::list found;
         for (const transport::RailCounters& rail : rails) {

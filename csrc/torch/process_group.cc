@@ -1,7 +1,5 @@
 #include "torch/process_group.h"
 
-#include <Python.h>
-#include <pybind11/pybind11.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +8,7 @@
 #include <optional>
 #include <random>
 #include <span>
+#include <tuple>
 #include <unordered_set>
 #include <variant>
 
@@ -20,6 +19,7 @@
 #include "base/str_cat.h"
 #include "torch/block_allocator.h"
 #include "torch/errors.h"
+#include "torch/gil.h"
 #include "torch/store_rendezvous.h"
 #include "transport/address.h"
 
@@ -50,9 +50,15 @@ c10::intrusive_ptr<c10d::Backend::Options> backend_options_of(
   return result;
 }
 
-void close(const Communicator& communicator, const std::shared_ptr<ServerAllReduce>& servers) {
+// `staged` goes over `communicator`, and closes it.
+void close(const Communicator& communicator, const Communicator& staged,
+           const std::shared_ptr<ServerAllReduce>& servers) {
   if (servers) servers->close({StatusCode::aborted, "the group was closed"});
-  if (communicator) communicator->close();
+  if (staged) {
+    staged->close();
+  } else if (communicator) {
+    communicator->close();
+  }
 }
 
 c10::intrusive_ptr<c10d::Store> below_prefixes(c10::intrusive_ptr<c10d::Store> store) {
@@ -76,34 +82,24 @@ std::string new_handle(const c10::intrusive_ptr<c10d::Store>& store) {
                  random(), "@", address_of(store));
 }
 
-// Throws what create() does.
+// Throws what create() does. Ends early once `group` has failed, if it is not null.
 Communicator meet(const engine::CommunicatorOptions& options,
-                  const c10::intrusive_ptr<c10d::Store>& store) {
+                  const c10::intrusive_ptr<c10d::Store>& store, const Communicator& group) {
   if (options.num_ranks > 1 && process_config().ok()) share_large_tensors(*process_config());
-  auto rendezvous = std::make_shared<StoreRendezvous>(store);
+  auto rendezvous = std::make_shared<StoreRendezvous>(
+      store, [group] { return group == nullptr ? Status() : group->error(); });
   auto communicator = engine::Communicator::create(options, rendezvous);
   if (rendezvous->interrupt()) std::rethrow_exception(rendezvous->interrupt());
   throw_if_error(communicator.status());
   return *communicator;
 }
 
-// Torch may destroy a group with the GIL held, and closing waits for threads that may need it.
-class GilReleasedIfHeld {
- public:
-  GilReleasedIfHeld() {
-    if (Py_IsInitialized() && PyGILState_Check()) release_.emplace();
-  }
-
- private:
-  std::optional<pybind11::gil_scoped_release> release_;
-};
-
 }  // namespace
 
 c10::intrusive_ptr<ProcessGroupDmlcomm> ProcessGroupDmlcomm::create(
     c10::intrusive_ptr<c10d::Store> store, engine::CommunicatorOptions options,
     std::shared_ptr<ServerAllReduce> servers) {
-  Communicator communicator = meet(options, store);
+  Communicator communicator = meet(options, store, nullptr);
   return c10::make_intrusive<ProcessGroupDmlcomm>(std::move(communicator), std::move(options),
                                                   std::move(servers), std::move(store));
 }
@@ -135,10 +131,11 @@ ProcessGroupDmlcomm::ProcessGroupDmlcomm(Communicator communicator,
 }
 
 ProcessGroupDmlcomm::~ProcessGroupDmlcomm() {
-  GilReleasedIfHeld released;
+  const GilReleasedIfHeld released;  // torch may destroy a group with the GIL held
   if (owner_ != getpid()) {
     // Leaked: their destructors would join threads that are not here.
     new Communicator(communicator_);
+    new Staged(staged_);
     new std::shared_ptr<ServerAllReduce>(servers_);
     return;
   }
@@ -146,19 +143,19 @@ ProcessGroupDmlcomm::~ProcessGroupDmlcomm() {
     std::lock_guard lock(registry().mutex);
     registry().groups.erase(this);
   }
-  close(communicator_, servers_);
+  close(communicator_, staged_, servers_);
 }
 
 void ProcessGroupDmlcomm::close_all() {
-  std::vector<std::pair<Communicator, std::shared_ptr<ServerAllReduce>>> living;
+  std::vector<std::tuple<Communicator, Communicator, std::shared_ptr<ServerAllReduce>>> living;
   {
     std::lock_guard lock(registry().mutex);
     for (auto* group : registry().groups) {
       if (group->owner_ != getpid()) continue;
-      living.emplace_back(group->communicator_or_null(), group->servers_);
+      living.emplace_back(group->communicator_or_null(), group->staged_or_null(), group->servers_);
     }
   }
-  for (const auto& [communicator, servers] : living) close(communicator, servers);
+  for (const auto& [communicator, staged, servers] : living) close(communicator, staged, servers);
 }
 
 Communicator ProcessGroupDmlcomm::communicator_or_null() const {
@@ -176,17 +173,67 @@ Communicator ProcessGroupDmlcomm::communicator() const {
   return communicator;
 }
 
+ProcessGroupDmlcomm::Staged ProcessGroupDmlcomm::staged_or_null() const {
+  std::lock_guard lock(communicator_mutex_);
+  return staged_;
+}
+
+// For operations of CUDA tensors. Meets nobody yet.
+ProcessGroupDmlcomm::Staged ProcessGroupDmlcomm::staged_on(c10::Device device) {
+  std::lock_guard lock(communicator_mutex_);
+  if (staged_ != nullptr) {
+    TORCH_CHECK_VALUE(device == *staged_device_, "dmlcomm: group '", communicator_options_.name,
+                      "' has had tensors on ", *staged_device_, ", and now one on ", device,
+                      "; a group uses one GPU per process: start a process for each GPU, and call "
+                      "torch.cuda.set_device() first");
+    return staged_;
+  }
+  engine::CommunicatorOptions options = communicator_options_;
+  options.name += " (cuda)";
+  // The relays of the job are the group's.
+  if (options.relaying == transport::Relaying::whole_job) {
+    options.relaying = transport::Relaying::part;
+  }
+  const auto& store = meeting_store_ ? meeting_store_ : store_;
+  auto meet_again = [this, options = std::move(options), group = communicator_,
+                     store = c10::make_intrusive<c10d::PrefixStore>("cuda", store->clone())] {
+    engine::CommunicatorOptions current = options;
+    current.timeout = timeout_.load();
+    return Result<Communicator>(meet(current, store, group));
+  };
+  Result<Staged> staged = device::StagedCommunicator::create(
+      TorchDevice::at(device), communicator_, std::move(meet_again),
+      communicator_options_.config->cuda_chunk_bytes);
+  throw_if_error(staged.status());
+  staged_device_ = device;
+  staged_ = *staged;
+  return staged_;
+}
+
+uint64_t ProcessGroupDmlcomm::getSequenceNumberForGroup() {
+  const Staged staged = staged_or_null();
+  return communicator()->sequence() + (staged == nullptr ? 0 : staged->sequence());
+}
+
+std::vector<transport::RailCounters> ProcessGroupDmlcomm::rails() const {
+  const Staged staged = staged_or_null();
+  return staged == nullptr ? communicator()->rails() : staged->rails();
+}
+
 void ProcessGroupDmlcomm::setTimeout(std::chrono::milliseconds timeout) {
   backend_options_->timeout = timeout;
   timeout_.store(timeout);
   if (const Communicator communicator = communicator_or_null()) communicator->set_timeout(timeout);
+  if (const Staged staged = staged_or_null()) staged->set_timeout(timeout);
   if (servers_) servers_->set_timeout(timeout);
 }
 
 c10d::ErrorType ProcessGroupDmlcomm::getError() {
   const Communicator communicator = communicator_or_null();
   if (communicator == nullptr) return c10d::ErrorType::SUCCESS;
-  switch (communicator->error().code()) {
+  const Staged staged = staged_or_null();
+  const Status error = staged == nullptr ? communicator->error() : staged->error();
+  switch (error.code()) {
     case StatusCode::ok: return c10d::ErrorType::SUCCESS;
     case StatusCode::timeout: return c10d::ErrorType::TIMEOUT;
     case StatusCode::peer_lost: return c10d::ErrorType::REMOTE_ERROR;
@@ -201,7 +248,11 @@ void ProcessGroupDmlcomm::abort(const std::string& reason) {
   hooks_->on_abort();
   const Communicator communicator = communicator_or_null();
   if (communicator == nullptr) return;
-  communicator->abort(reason);
+  if (const Staged staged = staged_or_null()) {
+    staged->abort(reason);
+  } else {
+    communicator->abort(reason);
+  }
   if (!servers_) return;
   // The engine may be about to take the reason.
   const Status error = communicator->error();
@@ -209,7 +260,7 @@ void ProcessGroupDmlcomm::abort(const std::string& reason) {
 }
 
 void ProcessGroupDmlcomm::shutdown() {
-  if (owner_ == getpid()) close(communicator_or_null(), servers_);
+  if (owner_ == getpid()) close(communicator_or_null(), staged_or_null(), servers_);
 }
 
 c10::intrusive_ptr<c10d::Backend> ProcessGroupDmlcomm::split(
@@ -366,14 +417,14 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::reconfigure(
   const Communicator old = communicator_or_null();
   if (old != nullptr) {
     abort("the group is being reconfigured");
-    old->close();
+    close(old, staged_or_null(), nullptr);
   }
   const int rank = static_cast<int>(self - members.begin());
   engine::CommunicatorOptions ours = options_with_strangers(rank, static_cast<int>(members.size()));
   ours.timeout = options.timeout.value_or(timeout_.load());
   c10::intrusive_ptr<c10d::Store> store =
       meeting_store(store_, members, options.uuid, ours.timeout);
-  Communicator formed = meet(ours, store);
+  Communicator formed = meet(ours, store, nullptr);
   ours.timeout = timeout_.load();
   formed->set_timeout(ours.timeout);
   flight_log_.regroup(ours.global_ranks);
@@ -384,6 +435,8 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::reconfigure(
   size_ = ours.num_ranks;
   communicator_options_ = std::move(ours);
   communicator_ = std::move(formed);
+  staged_ = nullptr;
+  staged_device_.reset();
   meeting_store_ = std::move(store);
   return c10::make_intrusive<JointWork>(rank_, std::vector<WorkPtr>());
 }
@@ -457,8 +510,9 @@ c10::intrusive_ptr<Work> ProcessGroupDmlcomm::make_work(const Call& call, CallTe
        .outputs = tensors.results()});
   const bool is_profiled = at::hasCallbacks();
   const auto profiled = is_profiled ? std::optional(inputs) : std::nullopt;
-  auto work = c10::make_intrusive<Work>(rank_, call.type, is_profiled ? call.title : nullptr,
-                                        profiled, communicator_, std::move(tensors));
+  auto work = c10::make_intrusive<Work>(
+      rank_, call.type, is_profiled ? call.title : nullptr, profiled,
+      call.cuda ? call.cuda->communicator() : communicator_, std::move(tensors));
   work->set_flight_entry(entry);
   if (hooks_->any()) [[unlikely]] {
     work->set_hooks(hooks_);
@@ -471,6 +525,7 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::finish(const Call& call,
   if (extensions_->total_ms.load(std::memory_order_relaxed) != 0) [[unlikely]] {
     expect_end_of_extensions(*work);
   }
+  if (call.cuda != nullptr) work->follow(*call.cuda);
   // A caller that waits at once completes the Work itself.
   if (!call.options.inline_wait) {
     work->complete_entry_early();

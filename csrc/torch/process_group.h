@@ -2,7 +2,8 @@
 //
 // Every method checks its tensors, names their memory, starts operations of one
 // engine::Communicator and wraps them in a Work; no method waits for a peer except the constructors
-// (create, split, merge, shrink). CPU tensors only. Threads: like the communicator, any thread may
+// (create, split, merge, shrink), and the first collective on a GPU. Operations of CUDA tensors go
+// by staging, on one GPU per group. Threads: like the communicator, any thread may
 // call anything; collectives must be started in the same order on every rank. Lives in
 // process_group.cc (life cycle) and collectives.cc.
 #pragma once
@@ -16,10 +17,12 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "torch/cuda_call.h"
 #include "torch/flight_recorder.h"
 #include "torch/hooks.h"
 #include "torch/server_all_reduce.h"
@@ -59,7 +62,9 @@ class ProcessGroupDmlcomm final : public c10d::Backend {
   bool supportsSplitting() const override { return true; }
   bool supportsCoalescing() const override { return true; }
   void setTimeout(std::chrono::milliseconds timeout) override;
-  uint64_t getSequenceNumberForGroup() override { return communicator()->sequence(); }
+  uint64_t getSequenceNumberForGroup() override;
+  // Of all its operations.
+  std::vector<transport::RailCounters> rails() const;
   void setSequenceNumberForGroup() override {}
   c10d::ErrorType getError() override;
   void abort() override;
@@ -158,10 +163,15 @@ class ProcessGroupDmlcomm final : public c10d::Backend {
     engine::OpOptions options;
     int peer;       // of a message; kAnySource: any
     bool blocking;  // the caller waits at once, and wants no Work inside a coalesced block
+    engine::Communicator* communicator;
+    std::unique_ptr<CudaCall> cuda;  // null: the tensors are the host's
   };
 
+  // `like` is one of the tensors, which are all on one device; undefined where there are none.
   template <typename TorchOptions>
-  Call begin(c10d::OpType type, const char* title, const TorchOptions& options) const;
+  Call begin(c10d::OpType type, const char* title, const TorchOptions& options,
+             const at::Tensor& like);
+  void go_to_device_of(const at::Tensor& like, Call& call);
 
   c10::intrusive_ptr<Work> make_work(const Call& call, CallTensors tensors,
                                      const TensorList& inputs);
@@ -174,18 +184,25 @@ class ProcessGroupDmlcomm final : public c10d::Backend {
                                     const c10d::ReduceOp& op);
   WorkPtr allreduce_flattened(const Call& call, const TensorList& tensors,
                               const c10d::ReduceOp& op);
+  WorkPtr allreduce_sparse_by_host(TensorList& tensors, const c10d::AllreduceOptions& options);
   WorkPtr start_send_or_recv(c10d::OpType type, const char* title, TensorList& tensors, int peer,
                              int tag);
   int check_rank(int64_t rank, const char* operation, const char* name) const;
   engine::CommunicatorOptions options_of_part(const std::vector<int>& ranks) const;
   engine::CommunicatorOptions options_with_strangers(int rank, int size) const;
   Communicator communicator_or_null() const;
+  using Staged = std::shared_ptr<device::StagedCommunicator>;
+  Staged staged_or_null() const;
+  Staged staged_on(c10::Device device);
   void expect_end_of_extensions(Work& work);
 
   // Null before the first reconfigure(), which alone changes it, with communicator_mutex_. Threads
   // that may run beside that take the mutex, too.
   Communicator communicator_;
   mutable std::mutex communicator_mutex_;
+  // Made by the first call with CUDA tensors. Guarded by communicator_mutex_.
+  Staged staged_;
+  std::optional<c10::Device> staged_device_;
   engine::CommunicatorOptions communicator_options_;  // changed by reconfigure()
   const c10::intrusive_ptr<Options> backend_options_;
   const std::shared_ptr<ServerAllReduce> servers_;  // null: all_reduce is the communicator's

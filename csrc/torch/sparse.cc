@@ -21,9 +21,10 @@ Span readable(const at::Tensor& tensor) { return {tensor.const_data_ptr(), tenso
 }  // namespace
 
 void check_sparse(const at::Tensor& tensor, const c10d::ReduceOp& op) {
-  TORCH_CHECK_VALUE(tensor.layout() == at::kSparse && tensor.device().is_cpu(),
-                    "dmlcomm all_reduce: expected a sparse COO tensor on the CPU, got layout ",
-                    tensor.layout(), " on ", tensor.device());
+  TORCH_CHECK_VALUE(
+      tensor.layout() == at::kSparse && tensor.device().is_cpu(),
+      "dmlcomm all_reduce: expected a sparse COO tensor on the CPU or a GPU, got layout ",
+      tensor.layout(), " on ", tensor.device());
   TORCH_CHECK_VALUE(op.op_ == c10d::ReduceOp::SUM,
                     "dmlcomm all_reduce: sparse tensors can only be summed; expected ReduceOp.SUM");
 }

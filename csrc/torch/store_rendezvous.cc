@@ -60,6 +60,9 @@ Status StoreRendezvous::wait(const std::string& key, Clock::time_point deadline)
   for (auto pause = kFirstPause; !store_->check({key});
        pause = std::min(2 * pause, kLongestPause)) {
     if (interrupted()) return Status(StatusCode::aborted, "interrupted");
+    if (const Status reason = reason_to_end_(); !reason.ok()) {
+      return Status(StatusCode::aborted, str_cat("the group has failed: ", reason.to_string()));
+    }
     if (Clock::now() >= deadline) return Status(StatusCode::timeout, "");
     std::this_thread::sleep_for(pause);
   }

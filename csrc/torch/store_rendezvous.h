@@ -9,6 +9,7 @@
 
 #include <chrono>
 #include <exception>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -19,7 +20,9 @@ namespace dmlcomm::adaptor {
 class StoreRendezvous final : public transport::Rendezvous {
  public:
   // `store` is prefixed per group by torch already, which makes keys private to the communicator.
-  explicit StoreRendezvous(c10::intrusive_ptr<c10d::Store> store) : store_(std::move(store)) {}
+  // `reason_to_end` ends an exchange early, unless it is ok; it is asked again and again.
+  StoreRendezvous(c10::intrusive_ptr<c10d::Store> store, std::function<Status()> reason_to_end)
+      : store_(std::move(store)), reason_to_end_(std::move(reason_to_end)) {}
 
   Result<std::vector<std::string>> exchange(const std::string& name, int rank, int num_ranks,
                                             const std::string& value,
@@ -40,6 +43,7 @@ class StoreRendezvous final : public transport::Rendezvous {
   bool interrupted();
 
   c10::intrusive_ptr<c10d::Store> store_;
+  const std::function<Status()> reason_to_end_;
   std::exception_ptr interrupt_;
 };
 

@@ -72,6 +72,12 @@ double premul_factor(const c10d::ReduceOp& op, const char* operation) {
   return supplement->tensor_factor.item<double>();
 }
 
+void check_device(const at::Tensor& tensor, const at::Tensor& other, const char* operation) {
+  TORCH_CHECK_VALUE(tensor.device() == other.device(), "dmlcomm ", operation,
+                    ": expected tensors on one device, got ", other.device(), " and ",
+                    tensor.device());
+}
+
 }  // namespace
 
 Span CallTensors::read(const at::Tensor& tensor) {
@@ -161,18 +167,20 @@ Reduction reduction_of(const at::Tensor& tensor, const c10d::ReduceOp& op, const
 
 void check_tensor(const at::Tensor& tensor, const char* operation) {
   TORCH_CHECK_VALUE(tensor.defined(), "dmlcomm ", operation, ": got an undefined tensor");
-  TORCH_CHECK_VALUE(
-      tensor.device().is_cpu(), "dmlcomm ", operation, ": expected a CPU tensor, got one on ",
-      tensor.device(),
-      "; dmlcomm serves CPU tensors only: move it with .cpu(), or give accelerator "
-      "tensors their own backend, as in init_process_group(\"cpu:dmlcomm,cuda:nccl\")");
+  TORCH_CHECK_VALUE(tensor.device().is_cpu() || tensor.device().is_cuda(), "dmlcomm ", operation,
+                    ": expected a CPU or CUDA tensor, got one on ", tensor.device(),
+                    "; move it with .cpu(), or give tensors of this kind their own backend in "
+                    "init_process_group(\"cpu:dmlcomm,...\")");
   TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, "dmlcomm ", operation,
                     ": expected a strided (dense) tensor, got layout ", tensor.layout(),
                     "; only all_reduce takes sparse COO tensors: call .to_dense() first");
 }
 
 void check_tensors(const std::vector<at::Tensor>& tensors, const char* operation) {
-  for (const auto& tensor : tensors) check_tensor(tensor, operation);
+  for (const auto& tensor : tensors) {
+    check_tensor(tensor, operation);
+    check_device(tensor, tensors.front(), operation);
+  }
 }
 
 void check_list(const std::vector<at::Tensor>& tensors, const char* operation) {
@@ -188,6 +196,7 @@ void check_parts(const std::vector<at::Tensor>& parts, const at::Tensor& like, i
                     parts.size());
   for (const auto& part : parts) {
     check_tensor(part, operation);
+    check_device(part, like, operation);
     TORCH_CHECK_TYPE(part.scalar_type() == like.scalar_type(), "dmlcomm ", operation,
                      ": expected elements of type ", like.scalar_type(), " in ", argument, ", got ",
                      part.scalar_type());
@@ -196,6 +205,7 @@ void check_parts(const std::vector<at::Tensor>& parts, const at::Tensor& like, i
 
 void check_same(const at::Tensor& whole, const at::Tensor& part, int64_t factor,
                 const char* operation) {
+  check_device(whole, part, operation);
   TORCH_CHECK_TYPE(whole.scalar_type() == part.scalar_type(), "dmlcomm ", operation,
                    ": input and output have different element types, ", part.scalar_type(), " and ",
                    whole.scalar_type());

@@ -50,6 +50,14 @@ class CallTensors {
 
   const std::vector<at::Tensor>& results() const { return results_; }
 
+  // Every tensor that the operations or finish() touch.
+  template <typename Visit>
+  void for_each(Visit visit) const {
+    for (const auto& tensor : results_) visit(tensor);
+    for (const auto& tensor : kept_) visit(tensor);
+    for (const auto& [from, to] : copies_) visit(from);
+  }
+
   // Whether finish() has anything to do.
   bool needs_finish() const { return finisher_ != nullptr || !copies_.empty(); }
 
@@ -88,18 +96,19 @@ struct Reduction {
 // Throws TypeError for an element type, ValueError for an operator that is not defined for it.
 Reduction reduction_of(const at::Tensor& tensor, const c10d::ReduceOp& op, const char* operation);
 
-// Every tensor of every call must be on the CPU and strided.
+// Every tensor of every call must be strided, and on the CPU or on a GPU of CUDA's.
 void check_tensor(const at::Tensor& tensor, const char* operation);
+// All of them, and that they are on one device.
 void check_tensors(const std::vector<at::Tensor>& tensors, const char* operation);
 
-// `tensors` is not empty, and each passes check_tensor.
+// `tensors` is not empty, and passes check_tensors.
 void check_list(const std::vector<at::Tensor>& tensors, const char* operation);
 
-// `parts` has one tensor for each of `num_ranks`, with the element type of `like`.
+// `parts` has one tensor for each of `num_ranks`, with the element type and device of `like`.
 void check_parts(const std::vector<at::Tensor>& parts, const at::Tensor& like, int num_ranks,
                  const char* operation, const char* argument);
 
-// Two ends of a copy: same element type and number of elements times `factor`.
+// Two ends of a copy: same device, element type and number of elements times `factor`.
 void check_same(const at::Tensor& whole, const at::Tensor& part, int64_t factor,
                 const char* operation);
 

@@ -7,6 +7,7 @@
 
 #include "torch/completion_pool.h"
 #include "torch/errors.h"
+#include "torch/gil.h"
 
 namespace dmlcomm::adaptor {
 namespace {
@@ -72,6 +73,7 @@ Work::~Work() {
   if (is_done && state_.load() == kPending && first_failure().ok()) flight_entry_.complete();
   if (is_done) return;
   complete_entry_early();
+  if (device_end_ != nullptr) return;  // torch's allocator knows who uses the memory
   // Dropped while running: the engine may still read and write the tensors. They are released in
   // the pool, because the last reference to a tensor may need the GIL.
   auto tensors = std::make_shared<CallTensors>(std::move(tensors_));
@@ -189,6 +191,10 @@ std::exception_ptr Work::exception() const {
 }
 
 int Work::sourceRank() const {
+  if (device_end_ != nullptr && !operations_.empty()) {
+    const GilReleasedIfHeld released;
+    throw_if_error(operations_.front()->wait(kNoTimeout));
+  }
   TORCH_CHECK(!operations_.empty() && operations_.front()->done(),
               "dmlcomm: the source of a message is known only once it has arrived; wait() first");
   return operations_.front()->source_rank();
@@ -203,6 +209,10 @@ std::vector<at::Tensor> Work::result() {
 void Work::synchronize() { wait(kNoTimeout); }
 
 bool Work::wait(milliseconds timeout) {
+  if (device_end_ != nullptr) {
+    block_stream(timeout);
+    if (timeout <= kNoTimeout) return true;
+  }
   const auto deadline = deadline_after(timeout);
   for (auto& operation : operations_) {
     const Status status = wait_until(*operation, deadline, flight_entry_);
@@ -216,10 +226,26 @@ bool Work::wait(milliseconds timeout) {
   return true;
 }
 
+// Throws if the operations have failed, or are going to since their group has failed.
+void Work::block_stream(milliseconds timeout) {
+  device_end_->block_current_stream();
+  if (timeout > kNoTimeout) return;
+  throw_if_error(operations_done() ? first_failure() : communicator_->error());
+}
+
 void Work::abort() { communicator_->abort("abort() of one of its operations was called"); }
 
 c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture() {
-  auto future = future_of(c10::ListType::create(c10::TensorType::get()), future_);
+  if (device_end_ != nullptr) return future_on_device();
+  return future_of(c10::ListType::create(c10::TensorType::get()), future_);
+}
+
+// Its events follow the end on the device, and so do callbacks and those who wait for it.
+c10::intrusive_ptr<c10::ivalue::Future> Work::future_on_device() {
+  auto future =
+      c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()),
+                                               std::vector<c10::Device>{device_end_->device()});
+  device_end_->on_stream_after([&] { settle(*future); });
   return future;
 }
 

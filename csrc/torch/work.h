@@ -5,6 +5,11 @@
 // staged, the end of a profiler range. With any of those, complete() runs exactly once after the
 // last operation, in the thread that waits, or in the CompletionPool if nobody does.
 //
+// On a device, wait() lets the current stream wait and returns; with a timeout it waits for the
+// device, too. The Future is completed at once, for those who look at its events. What has been
+// copied back is behind the end on the device. An operation that fails later leaves NaN, and fails
+// the next wait() of its group.
+//
 // Threads: all methods from any thread. wait() must be called without the GIL (torch's bindings
 // release it). A Work may be dropped while it runs; its tensors stay alive until the engine is
 // done.
@@ -22,13 +27,12 @@
 #include <vector>
 
 #include "engine/communicator.h"
+#include "torch/cuda_call.h"
 #include "torch/flight_recorder.h"
 #include "torch/hooks.h"
 #include "torch/tensors.h"
 
 namespace dmlcomm::adaptor {
-
-using Communicator = std::shared_ptr<engine::Communicator>;
 
 class Work final : public c10d::Work {
  public:
@@ -46,6 +50,9 @@ class Work final : public c10d::Work {
 
   // They hear of its end, once. Before the Work is handed out.
   void set_hooks(std::shared_ptr<const Hooks> hooks) { hooks_ = std::move(hooks); }
+
+  // Of a call on a device, after the last add(): wait() and the Future follow its end there.
+  void follow(const CudaCall& call) { device_end_ = call.end(operations_, tensors_); }
 
   // Calls `callback` when the last operation ends, on the thread that ends it, and says whether all
   // have succeeded. After the last add().
@@ -85,12 +92,16 @@ class Work final : public c10d::Work {
                                                     c10::intrusive_ptr<c10::ivalue::Future>& slot);
   void settle(c10::ivalue::Future& future);
   void settle_result(c10::ivalue::Future& future);
+  void block_stream(std::chrono::milliseconds timeout);
+  c10::intrusive_ptr<c10::ivalue::Future> future_on_device();
 
   // Constant once the Work is handed out.
   const Communicator communicator_;
   c10::SmallVector<engine::OperationPtr, 1> operations_;
 
   std::shared_ptr<const Hooks> hooks_;  // null: nobody asks
+
+  std::unique_ptr<DeviceEnd> device_end_;  // null: the tensors are the host's
 
   FlightEntry flight_entry_;  // empty where the operations complete it
 

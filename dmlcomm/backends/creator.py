@@ -34,11 +34,11 @@ _job_names: list[str] = []
 
 
 def register() -> None:
-    """Registers the backend for CPU tensors. A second call changes nothing."""
+    """Registers the backend for CPU and CUDA tensors. A second call changes nothing."""
     if NAME.upper() in dist.Backend._plugins:
         return
     # A list: torch iterates over a string by characters.
-    dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu"])
+    dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu", "cuda"])
     shrinking.keep_type(NAME)
     _warn_if_bypassed()
 

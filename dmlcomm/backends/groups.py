@@ -4,7 +4,6 @@ import time
 from datetime import timedelta
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
@@ -167,8 +166,16 @@ def rails(group: dist.ProcessGroup | None = None) -> list[RailCounters]:
 
 
 def _backend(group: dist.ProcessGroup | None) -> Any:
-    """dmlcomm's backend of the group, also below the wrapper of TORCH_DISTRIBUTED_DEBUG=DETAIL."""
-    backend = (group or c10d._get_default_group())._get_backend(torch.device("cpu"))
+    """dmlcomm's backend of the group, also below the wrapper of TORCH_DISTRIBUTED_DEBUG=DETAIL.
+
+    That for CPU tensors, unless only CUDA tensors are dmlcomm's.
+    """
+    group = group or c10d._get_default_group()
+    found = [_unwrapped(group._get_backend(device)) for device in group._device_types]
+    return next((backend for backend in found if backend.name() == "dmlcomm"), found[0])
+
+
+def _unwrapped(backend: Any) -> Any:
     while hasattr(backend, "wrapped_pg"):
         backend = backend.wrapped_pg
     return backend

@@ -1,0 +1,215 @@
+// A GPU that is none: memory of the host, and threads as streams. It stands in for CUDA's driver,
+// as far as dmlcomm calls it, and for torch's interface to CUDA's streams and events. So calls with
+// CUDA tensors run where no GPU is; tensors come from here, since torch's own functions on them
+// would launch kernels.
+//
+// The module is linked as libcuda.so.1: who asks for that library finds this one.
+#include <ATen/ops/from_blob.h>
+#include <c10/core/Event.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+namespace {
+
+const c10::Device kDevice(c10::DeviceType::CUDA, 0);
+constexpr size_t kPooledStreams = 3;
+
+// Work that a thread does in order. Streams live to the end of the process.
+class Stream {
+ public:
+  Stream() {
+    std::thread([this] { run(); }).detach();
+  }
+
+  void call(std::function<void()> piece) {
+    std::lock_guard lock(mutex_);
+    pieces_.push_back(std::move(piece));
+    changed_.notify_all();
+  }
+
+  void synchronize() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return pieces_.empty() && !is_busy_; });
+  }
+
+ private:
+  void run() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [this] { return !pieces_.empty(); });
+      std::function<void()> piece = std::move(pieces_.front());
+      pieces_.pop_front();
+      is_busy_ = true;
+      lock.unlock();
+      piece();
+      piece = nullptr;
+      lock.lock();
+      is_busy_ = false;
+      changed_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> pieces_;  // guarded by mutex_
+  bool is_busy_ = false;                      // guarded by mutex_
+};
+
+void wait_until(const std::function<bool()>& holds) {
+  while (!holds()) std::this_thread::yield();
+}
+
+// Torch's: the current one of a thread is first the default one.
+Stream& default_stream() {
+  static auto* const stream = new Stream;
+  return *stream;
+}
+
+c10::Stream named(Stream& stream) {
+  return c10::Stream(c10::Stream::UNSAFE, kDevice, reinterpret_cast<intptr_t>(&stream));
+}
+
+Stream& of(const c10::Stream& stream) { return *reinterpret_cast<Stream*>(stream.id()); }
+
+thread_local Stream* current_stream = nullptr;
+
+std::atomic<int> num_recorded_uses{0};
+
+using Event = std::shared_ptr<std::atomic<bool>>;  // whether it has come
+
+struct Guard final : c10::impl::DeviceGuardImplInterface {
+  c10::DeviceType type() const override { return kDevice.type(); }
+  c10::Device exchangeDevice(c10::Device) const override { return kDevice; }
+  c10::Device getDevice() const override { return kDevice; }
+  void setDevice(c10::Device) const override {}
+  void uncheckedSetDevice(c10::Device) const noexcept override {}
+  c10::DeviceIndex deviceCount() const noexcept override { return 1; }
+
+  c10::Stream getStream(c10::Device) const override {
+    return named(current_stream == nullptr ? default_stream() : *current_stream);
+  }
+  c10::Stream getDefaultStream(c10::Device) const override { return named(default_stream()); }
+  c10::Stream getStreamFromGlobalPool(c10::Device, bool) const override {
+    static auto* const pool = new Stream[kPooledStreams];
+    static std::atomic<size_t> next{0};
+    return named(pool[next++ % kPooledStreams]);
+  }
+  c10::Stream exchangeStream(c10::Stream stream) const override {
+    const c10::Stream before = getStream(kDevice);
+    current_stream = &of(stream);
+    return before;
+  }
+
+  void record(void** event, const c10::Stream& stream, const c10::DeviceIndex,
+              const c10::EventFlag) const override {
+    if (*event == nullptr) *event = new Event;
+    auto& recorded = *static_cast<Event*>(*event);
+    recorded = std::make_shared<std::atomic<bool>>(false);
+    of(stream).call([recorded] { recorded->store(true); });
+  }
+  void block(void* event, const c10::Stream& stream) const override {
+    of(stream).call(
+        [recorded = *static_cast<Event*>(event)] { wait_until([&] { return recorded->load(); }); });
+  }
+  bool queryEvent(void* event) const override { return (*static_cast<Event*>(event))->load(); }
+  void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
+    delete static_cast<Event*>(event);
+  }
+  void recordDataPtrOnStream(const c10::DataPtr&, const c10::Stream&) const override {
+    ++num_recorded_uses;
+  }
+};
+
+uint32_t load(uint64_t address) {
+  return std::atomic_ref(*reinterpret_cast<uint32_t*>(address)).load(std::memory_order_acquire);
+}
+
+// What the current stream has got before a closed gate is done, and nothing behind it.
+std::atomic<bool> gate_is_open{true};
+
+at::Tensor on_device(const at::Tensor& tensor) {
+  auto* const copy = new at::Tensor(tensor.clone());
+  return at::from_blob(
+      copy->mutable_data_ptr(), copy->sizes(), [copy](void*) { delete copy; },
+      copy->options().device(kDevice), kDevice);
+}
+
+// After all that the current stream has got.
+at::Tensor on_host(const at::Tensor& tensor) {
+  of(Guard().getStream(kDevice)).synchronize();
+  return at::from_blob(tensor.mutable_data_ptr(), tensor.sizes(), tensor.options().device(at::kCPU))
+      .clone();
+}
+
+}  // namespace
+
+// CUDA's driver.
+extern "C" {
+
+#define DRIVER __attribute__((visibility("default"))) int
+
+DRIVER cuGetErrorString(int, const char** text) {
+  *text = "an error";
+  return 0;
+}
+
+DRIVER cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+  *least = *greatest = 0;
+  return 0;
+}
+
+DRIVER cuStreamCreateWithPriority(Stream** stream, unsigned, int) {
+  *stream = new Stream;
+  return 0;
+}
+
+DRIVER cuStreamWaitValue32_v2(Stream* stream, uint64_t address, uint32_t value, unsigned) {
+  stream->call([address, value] {
+    wait_until([&] { return static_cast<int32_t>(load(address) - value) >= 0; });
+  });
+  return 0;
+}
+
+DRIVER cuStreamWriteValue32_v2(Stream* stream, uint64_t address, uint32_t value, unsigned) {
+  stream->call([address, value] {
+    std::atomic_ref(*reinterpret_cast<uint32_t*>(address)).store(value, std::memory_order_release);
+  });
+  return 0;
+}
+
+DRIVER cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, Stream* stream) {
+  stream->call([to, from, bytes] {
+    std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes);
+  });
+  return 0;
+}
+
+DRIVER cuMemHostRegister_v2(void*, size_t, unsigned) { return 0; }
+
+DRIVER cuMemHostGetDevicePointer_v2(uint64_t* address, void* memory, unsigned) {
+  *address = reinterpret_cast<uintptr_t>(memory);
+  return 0;
+}
+}
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
+  static const Guard guard;
+  static const c10::impl::DeviceGuardImplRegistrar registrar(kDevice.type(), &guard);
+  module.def("on_device", &on_device);
+  module.def("on_host", &on_host, pybind11::call_guard<pybind11::gil_scoped_release>());
+  module.def("num_recorded_uses", [] { return num_recorded_uses.load(); });
+  module.def("close_gate", [] {
+    gate_is_open = false;
+    of(guard.getStream(kDevice)).call([] { wait_until([] { return gate_is_open.load(); }); });
+  });
+  module.def("open_gate", [] { gate_is_open = true; });
+}
