@@ -141,6 +141,14 @@ def test_command_prints_columns_and_writes_json_lines(tmp_path):
     assert [(r["size"], r["wrong"]) for r in records] == [(1024, 0), (4096, 0)]
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_a_machine_without_a_gpu_is_told_that_nothing_was_measured():
+    command = [sys.executable, "-m", "benchmarks.cuda"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 1
+    assert "finds no GPU" in result.stderr
+
+
 def test_bars_of_the_lab_compare_with_the_bound_and_with_gloo():
     def result(backend, size, seconds, ratio, nics=1):
         shared = {"size": size, "nics": nics}
