@@ -62,43 +62,22 @@ inline std::vector<Span> pieces_at(std::byte* slot, const std::vector<size_t>& b
   return spans;
 }
 
-// Spans of an operation as a whole, one after the other in the slot.
-class Whole {
- public:
-  // Where a span lies in the slot.
-  struct Place {
-    size_t offset = 0;
-    size_t bytes = 0;
-    Span at(std::byte* slot) const { return {slot + offset, bytes}; }
-  };
-  using Places = std::vector<Place>;
-
-  Place copy_out(const Span& span) { return add(span, part.out); }
-  Place copy_in(const Span& span) { return add(span, part.in); }
-  Places copy_out(const std::vector<Span>& spans) { return add(spans, part.out); }
-  Places copy_in(const std::vector<Span>& spans) { return add(spans, part.in); }
-
-  static std::vector<Span> at(std::byte* slot, const Places& places) {
-    std::vector<Span> spans;
-    for (const Place& place : places) spans.push_back(place.at(slot));
-    return spans;
+// The copies of `spans`, one after the other in a slot of which `*bytes` are taken.
+inline std::vector<Copy> copies_after(const std::vector<Span>& spans, size_t* bytes) {
+  std::vector<Copy> copies;
+  for (const Span& span : spans) {
+    copies.push_back({span.data, *bytes, span.bytes});
+    *bytes += round_up(span.bytes, kPieceAlignment);
   }
+  return copies;
+}
 
-  Part part;
-
- private:
-  Place add(const Span& span, std::vector<Copy>& copies) {
-    const Place place{part.bytes, span.bytes};
-    copies.push_back({span.data, place.offset, span.bytes});
-    part.bytes += round_up(span.bytes, kPieceAlignment);
-    return place;
-  }
-  Places add(const std::vector<Span>& spans, std::vector<Copy>& copies) {
-    Places places;
-    for (const Span& span : spans) places.push_back(add(span, copies));
-    return places;
-  }
-};
+// Where they are in the slot.
+inline std::vector<Span> spans_at(std::byte* slot, const std::vector<Copy>& copies) {
+  std::vector<Span> spans;
+  for (const Copy& copy : copies) spans.emplace_back(slot + copy.offset, copy.bytes);
+  return spans;
+}
 
 // `pieces` are not one for each of `num_ranks`, or that of rank `own` has not `own_bytes`.
 inline Status check_pieces(std::string_view operation, const std::vector<Span>& pieces,

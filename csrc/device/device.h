@@ -27,7 +27,7 @@ class Word {
 
   uint32_t* address() const { return value_; }
 
-  // What was written before the word was set to `value`, or to a later one, is visible then.
+  // If it has, the caller sees all that was written before it was set.
   bool has_reached(uint32_t value) const {
     const uint32_t now = std::atomic_ref(*value_).load(std::memory_order_acquire);
     return static_cast<int32_t>(now - value) >= 0;

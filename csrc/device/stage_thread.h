@@ -96,7 +96,7 @@ class StageThread {
   bool drain(std::chrono::milliseconds limit);
 
   // Ends what is left, with `reason`, and the thread. The device is let go on, but may still use
-  // the slots of these. What is added from now on ends at once. Idempotent.
+  // the slots of these. Later stages end at once. Idempotent.
   void stop(const Status& reason);
 
  private:

@@ -134,48 +134,30 @@ OperationPtr StagedCommunicator::reduce_scatter(std::vector<Span> inputs, Span o
 
 OperationPtr StagedCommunicator::gather(Span input, std::vector<Span> outputs, int root,
                                         const OpOptions& options) {
-  return run_alone([&](engine::Communicator& host) {
-    Whole whole;
-    const Whole::Place from = whole.copy_out(input);
-    const Whole::Places to = whole.copy_in(outputs);
-    whole.part.start = [&host, from, to, root, options = of_host(options)](std::byte* slot) {
-      return host.gather(from.at(slot), Whole::at(slot, to), root, options);
-    };
-    return Parts{std::move(whole.part)};
-  });
+  return run_whole({input}, outputs,
+                   [root, options = of_host(options)](auto& host, Spans from, Spans to) {
+                     return host.gather(from.front(), std::move(to), root, options);
+                   });
 }
 
 OperationPtr StagedCommunicator::scatter(std::vector<Span> inputs, Span output, int root,
                                          const OpOptions& options) {
-  return run_alone([&](engine::Communicator& host) {
-    Whole whole;
-    const Whole::Places from = whole.copy_out(inputs);
-    const Whole::Place to = whole.copy_in(output);
-    whole.part.start = [&host, from, to, root, options = of_host(options)](std::byte* slot) {
-      return host.scatter(Whole::at(slot, from), to.at(slot), root, options);
-    };
-    return Parts{std::move(whole.part)};
-  });
+  return run_whole(inputs, {output},
+                   [root, options = of_host(options)](auto& host, Spans from, Spans to) {
+                     return host.scatter(std::move(from), to.front(), root, options);
+                   });
 }
 
 OperationPtr StagedCommunicator::all_to_all(std::vector<Span> inputs, std::vector<Span> outputs,
                                             const OpOptions& options) {
-  return run_alone([&](engine::Communicator& host) {
-    Whole whole;
-    const Whole::Places from = whole.copy_out(inputs);
-    const Whole::Places to = whole.copy_in(outputs);
-    whole.part.start = [&host, from, to, options = of_host(options)](std::byte* slot) {
-      return host.all_to_all(Whole::at(slot, from), Whole::at(slot, to), options);
-    };
-    return Parts{std::move(whole.part)};
+  return run_whole(inputs, outputs, [options = of_host(options)](auto& host, Spans from, Spans to) {
+    return host.all_to_all(std::move(from), std::move(to), options);
   });
 }
 
 OperationPtr StagedCommunicator::barrier(const OpOptions& options) {
-  return run_alone([&](engine::Communicator& host) {
-    Part part;
-    part.start = [&host, options = of_host(options)](std::byte*) { return host.barrier(options); };
-    return Parts{std::move(part)};
+  return run_whole({}, {}, [options = of_host(options)](auto& host, const Spans&, const Spans&) {
+    return host.barrier(options);
   });
 }
 
@@ -207,9 +189,16 @@ OperationPtr StagedCommunicator::run(const Cut& cut) {
   });
 }
 
-OperationPtr StagedCommunicator::run_alone(const Cut& cut) {
+OperationPtr StagedCommunicator::run_whole(const Spans& inputs, const Spans& outputs,
+                                           const StartWhole& start) {
+  Part part;
+  part.out = copies_after(inputs, &part.bytes);
+  part.in = copies_after(outputs, &part.bytes);
   return in_order([&](engine::Communicator& host, uint64_t sequence) {
-    return staging_->run_alone(Line{}, std::move(cut(host).front()), sequence);
+    part.start = [&host, from = part.out, to = part.in, start](std::byte* slot) {
+      return start(host, spans_at(slot, from), spans_at(slot, to));
+    };
+    return staging_->run_alone(Line{}, std::move(part), sequence);
   });
 }
 

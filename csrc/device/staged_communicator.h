@@ -83,12 +83,17 @@ class StagedCommunicator final : public engine::Communicator {
   using Parts = std::vector<Part>;
   // The parts of a collective that goes over `host`.
   using Cut = std::function<Parts(engine::Communicator& host)>;
+  using Spans = std::vector<Span>;
+  // Starts a collective over `host` on what one slot holds: all inputs, and room for all outputs.
+  using StartWhole =
+      std::function<engine::OperationPtr(engine::Communicator& host, Spans from, Spans to)>;
 
   StagedCommunicator(std::unique_ptr<Staging> staging,
                      std::shared_ptr<engine::Communicator> messages, Meet meet);
 
   engine::OperationPtr run(const Cut& cut);
-  engine::OperationPtr run_alone(const Cut& cut);
+  engine::OperationPtr run_whole(const Spans& inputs, const Spans& outputs,
+                                 const StartWhole& start);
   template <typename Submit>
   engine::OperationPtr in_order(Submit submit);
   engine::OperationPtr run_message(const Line& line, Part part);

@@ -2,8 +2,8 @@
 //
 // Collectives that can be cut pass in parts through a ring of slots, which is made once, over two
 // queues: while one part is on the network the next ones come from the device, and results of the
-// ones before go back. What cannot be cut, messages and collectives whose sizes only some ranks
-// know, gets a slot of its size for itself, and a queue.
+// ones before go back. Messages, and collectives whose sizes only some ranks know, cannot be cut.
+// Each of them has a queue and a slot of its size.
 //
 // A call gives the device all pieces of the operation, and the stage thread the host's part of it
 // (stage_thread.h), and returns. The results are there for whatever the device does after `end()`
@@ -59,18 +59,16 @@ class Staging {
   void stop(const Status& reason, bool is_written_to);
 
  private:
-  class OwnSlot;
-  class Ring;
+  class Lease;
 
   Staging(Device& device, size_t slot_bytes) : device_(device), slot_bytes_(slot_bytes) {}
-  Status submit(std::vector<Part>& parts, const StagedOperationPtr& operation);
-  Status submit(const std::shared_ptr<OwnSlot>& own, const Line& line, Part& part,
+  Status submit(const std::shared_ptr<Lease>& lease, const Line& line, std::vector<Part>& parts,
                 const StagedOperationPtr& operation);
 
   Device& device_;
   const size_t slot_bytes_;
-  std::shared_ptr<Ring> ring_;  // null before the first collective
-  Status broken_;               // of the device, which has not taken all pieces for the ring
+  std::shared_ptr<Lease> ring_;  // null before the first collective
+  Status broken_;                // of the device, which has not taken all pieces for the ring
   StageThread stages_;
 };
 

@@ -8,7 +8,6 @@
 #include <optional>
 #include <random>
 #include <span>
-#include <tuple>
 #include <unordered_set>
 #include <variant>
 
@@ -50,15 +49,9 @@ c10::intrusive_ptr<c10d::Backend::Options> backend_options_of(
   return result;
 }
 
-// `staged` goes over `communicator`, and closes it.
-void close(const Communicator& communicator, const Communicator& staged,
-           const std::shared_ptr<ServerAllReduce>& servers) {
+void close(const Communicator& communicator, const std::shared_ptr<ServerAllReduce>& servers) {
   if (servers) servers->close({StatusCode::aborted, "the group was closed"});
-  if (staged) {
-    staged->close();
-  } else if (communicator) {
-    communicator->close();
-  }
+  if (communicator) communicator->close();
 }
 
 c10::intrusive_ptr<c10d::Store> below_prefixes(c10::intrusive_ptr<c10d::Store> store) {
@@ -143,19 +136,19 @@ ProcessGroupDmlcomm::~ProcessGroupDmlcomm() {
     std::lock_guard lock(registry().mutex);
     registry().groups.erase(this);
   }
-  close(communicator_, staged_, servers_);
+  close(outermost_or_null(), servers_);
 }
 
 void ProcessGroupDmlcomm::close_all() {
-  std::vector<std::tuple<Communicator, Communicator, std::shared_ptr<ServerAllReduce>>> living;
+  std::vector<std::pair<Communicator, std::shared_ptr<ServerAllReduce>>> living;
   {
     std::lock_guard lock(registry().mutex);
     for (auto* group : registry().groups) {
       if (group->owner_ != getpid()) continue;
-      living.emplace_back(group->communicator_or_null(), group->staged_or_null(), group->servers_);
+      living.emplace_back(group->outermost_or_null(), group->servers_);
     }
   }
-  for (const auto& [communicator, staged, servers] : living) close(communicator, staged, servers);
+  for (const auto& [communicator, servers] : living) close(communicator, servers);
 }
 
 Communicator ProcessGroupDmlcomm::communicator_or_null() const {
@@ -176,6 +169,11 @@ Communicator ProcessGroupDmlcomm::communicator() const {
 ProcessGroupDmlcomm::Staged ProcessGroupDmlcomm::staged_or_null() const {
   std::lock_guard lock(communicator_mutex_);
   return staged_;
+}
+
+Communicator ProcessGroupDmlcomm::outermost_or_null() const {
+  std::lock_guard lock(communicator_mutex_);
+  return staged_ == nullptr ? communicator_ : staged_;
 }
 
 // For operations of CUDA tensors. Meets nobody yet.
@@ -216,24 +214,21 @@ uint64_t ProcessGroupDmlcomm::getSequenceNumberForGroup() {
 }
 
 std::vector<transport::RailCounters> ProcessGroupDmlcomm::rails() const {
-  const Staged staged = staged_or_null();
-  return staged == nullptr ? communicator()->rails() : staged->rails();
+  (void)communicator();  // throws
+  return outermost_or_null()->rails();
 }
 
 void ProcessGroupDmlcomm::setTimeout(std::chrono::milliseconds timeout) {
   backend_options_->timeout = timeout;
   timeout_.store(timeout);
-  if (const Communicator communicator = communicator_or_null()) communicator->set_timeout(timeout);
-  if (const Staged staged = staged_or_null()) staged->set_timeout(timeout);
+  if (const Communicator outermost = outermost_or_null()) outermost->set_timeout(timeout);
   if (servers_) servers_->set_timeout(timeout);
 }
 
 c10d::ErrorType ProcessGroupDmlcomm::getError() {
-  const Communicator communicator = communicator_or_null();
-  if (communicator == nullptr) return c10d::ErrorType::SUCCESS;
-  const Staged staged = staged_or_null();
-  const Status error = staged == nullptr ? communicator->error() : staged->error();
-  switch (error.code()) {
+  const Communicator outermost = outermost_or_null();
+  if (outermost == nullptr) return c10d::ErrorType::SUCCESS;
+  switch (outermost->error().code()) {
     case StatusCode::ok: return c10d::ErrorType::SUCCESS;
     case StatusCode::timeout: return c10d::ErrorType::TIMEOUT;
     case StatusCode::peer_lost: return c10d::ErrorType::REMOTE_ERROR;
@@ -248,11 +243,7 @@ void ProcessGroupDmlcomm::abort(const std::string& reason) {
   hooks_->on_abort();
   const Communicator communicator = communicator_or_null();
   if (communicator == nullptr) return;
-  if (const Staged staged = staged_or_null()) {
-    staged->abort(reason);
-  } else {
-    communicator->abort(reason);
-  }
+  outermost_or_null()->abort(reason);
   if (!servers_) return;
   // The engine may be about to take the reason.
   const Status error = communicator->error();
@@ -260,7 +251,7 @@ void ProcessGroupDmlcomm::abort(const std::string& reason) {
 }
 
 void ProcessGroupDmlcomm::shutdown() {
-  if (owner_ == getpid()) close(communicator_or_null(), staged_or_null(), servers_);
+  if (owner_ == getpid()) close(outermost_or_null(), servers_);
 }
 
 c10::intrusive_ptr<c10d::Backend> ProcessGroupDmlcomm::split(
@@ -417,7 +408,7 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::reconfigure(
   const Communicator old = communicator_or_null();
   if (old != nullptr) {
     abort("the group is being reconfigured");
-    close(old, staged_or_null(), nullptr);
+    outermost_or_null()->close();
   }
   const int rank = static_cast<int>(self - members.begin());
   engine::CommunicatorOptions ours = options_with_strangers(rank, static_cast<int>(members.size()));

@@ -193,6 +193,9 @@ class ProcessGroupDmlcomm final : public c10d::Backend {
   Communicator communicator_or_null() const;
   using Staged = std::shared_ptr<device::StagedCommunicator>;
   Staged staged_or_null() const;
+  // That all operations go over: the staged one, which aborts and closes the group's, too, if there
+  // is one.
+  Communicator outermost_or_null() const;
   Staged staged_on(c10::Device device);
   void expect_end_of_extensions(Work& work);
 
