@@ -6,23 +6,20 @@ Rank 0 prints one JSON object: by hook, the seconds that communication adds to a
 over rounds of the slowest rank, less that of steps that send nothing), and wrong averages.
 """
 
-import json
 import sys
 import time
-from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.barrier import Barrier, open_barrier
+from benchmarks.barrier import Barrier
 from benchmarks.hooks.settings import MODEL
-from benchmarks.lab_worker import end, over_ranks
+from benchmarks.lab_worker import over_ranks, run
 from benchmarks.prio.replay import Diary, replay
 from benchmarks.training.models import MODELS
 from examples.lenet import HOOKS, ddp_without_communication
 
-TIMEOUT = timedelta(minutes=5)
 WARM_UP = 2  # DDP arranges its buckets after the first step
 BUCKET_MB = 25.0  # DDP's own, of the model in its own size
 ALONE = "alone"
@@ -80,16 +77,6 @@ def measure(gradient_mb: float, rounds: int, barrier: Barrier) -> dict:
     }
 
 
-def main() -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("dmlcomm", timeout=TIMEOUT)
-    barrier = open_barrier(sys.argv[3], dist.get_rank())
-    result = measure(float(sys.argv[1]), int(sys.argv[2]), barrier)
-    if dist.get_rank() == 0:
-        print(json.dumps(result), flush=True)
-    dist.destroy_process_group()
-
-
 if __name__ == "__main__":
-    main()
-    end()
+    gradient_mb, rounds = float(sys.argv[1]), int(sys.argv[2])
+    run(lambda barrier: measure(gradient_mb, rounds, barrier), sys.argv[3])

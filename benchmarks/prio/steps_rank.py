@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -21,15 +20,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 import dmlcomm
 import dmlcomm.prio
-from benchmarks.barrier import Barrier, open_barrier
-from benchmarks.lab_worker import end, over_ranks
+from benchmarks.barrier import Barrier
+from benchmarks.lab_worker import over_ranks, run
 from benchmarks.prio.replay import Diary, Tiny, Transformer, replay
 from benchmarks.prio.settings import DEMO, TINY, TRANSFORMER
 from benchmarks.prio.wire import Wire
 from benchmarks.training.models import MODELS
 from examples.lenet import IMAGE_SIZE, LeNet5
 
-TIMEOUT = timedelta(minutes=5)
 RATE = 2.0**-10  # of learning; sums of such steps are exact
 # MiB, as the optimizer and DDP have them, for the model in its own size.
 BUCKET_MB, GROUP_MB = 25.0, 4.0
@@ -218,16 +216,6 @@ def trace(name: str, contestant: Contestant, steps: int, barrier: Barrier) -> di
     }
 
 
-def main() -> None:
-    options = Options(**json.loads(sys.argv[1]))
-    torch.set_num_threads(1)
-    dist.init_process_group("dmlcomm", timeout=TIMEOUT)
-    result = measure(options, open_barrier(sys.argv[2], dist.get_rank()))
-    if dist.get_rank() == 0:
-        print(json.dumps(result), flush=True)
-    dist.destroy_process_group()
-
-
 if __name__ == "__main__":
-    main()
-    end()
+    options = Options(**json.loads(sys.argv[1]))
+    run(lambda barrier: measure(options, barrier), sys.argv[2])
