@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from dmlcomm import _core
+from dmlcomm.hooks.blocks import BLOCK, Codes, num_bytes
 
-BLOCK = _core.QUANTIZED_BLOCK
 LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
 SCALE_BYTES = 4
 
@@ -13,22 +12,14 @@ pytestmark = pytest.mark.parametrize("codes", LARGEST, ids=str)
 
 
 def quantized(values, codes, error=None, factor=1.0, sources=()):
-    result = torch.empty(_core.quantized_bytes(values.numel()), dtype=torch.uint8)
-    _core.quantize(
-        result.data_ptr(),
-        0 if error is None else error.data_ptr(),
-        values.data_ptr(),
-        factor,
-        [source.data_ptr() for source in sources],
-        values.numel(),
-        codes.is_floating_point,
-    )
+    result = torch.empty(num_bytes(values.numel()), dtype=torch.uint8)
+    Codes(codes.is_floating_point).quantize(result, values, factor, error, sources)
     return result
 
 
 def dequantized(blocks, count, codes):
     result = torch.empty(count)
-    _core.dequantize(result.data_ptr(), blocks.data_ptr(), count, codes.is_floating_point)
+    Codes(codes.is_floating_point).dequantize(result, blocks)
     return result
 
 

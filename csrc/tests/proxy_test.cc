@@ -310,7 +310,7 @@ std::vector<float> work_for_a_clock(Client& client, std::vector<float>& mine, fl
 }
 
 // Each worker has its own pace, pushes up to twice in a clock, and draws the staleness of each
-// pull. What it sees is the sum of all pushes of all clocks before some clock and of no others, at
+// pull. A pull sees the sum of all pushes of all clocks before some clock and of no others, at
 // least of those that its bound names; an exact pull sees no clock that is still open here.
 TEST(ProxyStaleness, PullsOfTreesOfAnyDepthSeeWholeClocksWithinTheirBounds) {
   constexpr uint64_t kClocks = 25;

@@ -398,7 +398,7 @@ TEST(StagingFailure, ResultsOfAFailedOperationAreOnes) {
   gate.open();
   EXPECT_EQ(run(not_begun).substr(0, 8), "aborted:");
   EXPECT_TRUE(all_ones(late));
-  // What is called from now on ends at once, and leaves memory alone.
+  // Later calls end at once, and leave memory alone.
   Floats untouched = values_of(0, 10);
   EXPECT_EQ(
       run(group[0].all_reduce(untouched.data(), 10, DType::f32, ReduceOp::sum, {})).substr(0, 8),

@@ -6,8 +6,8 @@
 // last operation, in the thread that waits, or in the CompletionPool if nobody does.
 //
 // On a device, wait() lets the current stream wait and returns; with a timeout it waits for the
-// device, too. The Future is completed at once, for those who look at its events. What has been
-// copied back is behind the end on the device. An operation that fails later leaves NaN, and fails
+// device, too. The Future is completed at once; its events come later. They follow the copies back,
+// too. An operation that fails later leaves NaN, and fails
 // the next wait() of its group.
 //
 // Threads: all methods from any thread. wait() must be called without the GIL (torch's bindings
