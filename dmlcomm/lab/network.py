@@ -80,6 +80,8 @@ class Network:
             self._shape_arrivals(link, Shape(), link.shape)
         neighbours.write_down(graph, self._inside)
         self._update_routes()
+        # What looks at its interfaces at once would else take those whose carrier is late for dead.
+        self._await_carrier([end for link in topology.links(graph) for end in link.ends], True)
 
     def namespaces(self, node: str) -> Namespaces:
         """Of a node of the graph; raises LabError for another name."""
