@@ -32,7 +32,8 @@ class Case:
     """A tensor of ``size`` bytes per rank, in ``buckets`` equal parts that are started at once.
 
     While it is reduced, tensors of ``beside`` bytes are, one after the other (0: none). The first
-    ``warm_up`` iterations are not counted.
+    ``warm_up`` iterations are not counted. With ``barriers``, ranks meet at a barrier of the
+    backend before each iteration, as well as at the benchmark's own.
     """
 
     size: int
@@ -40,6 +41,7 @@ class Case:
     buckets: int = 1
     beside: int = 0
     warm_up: int = 0
+    barriers: bool = False
 
 
 def main() -> None:
@@ -82,6 +84,8 @@ def measure(groups: dict[str, dist.ProcessGroup], case: Case, barrier: Barrier) 
         for backend in orders.sample(list(groups), len(groups)):
             # Sums of sums would grow beyond what a float holds.
             OPERATION.fill(buffers, sized, dist.get_rank(), seed=1)
+            if case.barriers:
+                dist.barrier(groups[backend])
             barrier.wait()
             begin = time.perf_counter()
             _all_reduce(buffers.output, case.buckets, groups[backend])
@@ -156,6 +160,7 @@ def _slowest(case: Case, backend: str, seconds: list[float], wrong: int) -> dict
         "seconds": statistics.median(slowest.tolist()),
         "least_s": slowest.min().item(),
         "greatest_s": slowest.max().item(),
+        "each_s": slowest.tolist(),
         "wrong": total_wrong,
     }
 

@@ -40,6 +40,7 @@ class Request:
         gloo_nics: how many NICs gloo is given; 0 is all.
         seconds: of measuring, per size and backend, about; from 5 to 20 iterations.
         warm_up: iterations before, which do not count, for each size; empty: none.
+        barriers: ranks meet at a barrier of the backend before each iteration.
         iterations: instead of ``seconds``; needed where links have no rate.
         env: NAME=VALUE for the ranks.
         changes: of links, before the ranks start: an interface of all hosts ("eth1") or of one
@@ -59,6 +60,7 @@ class Request:
     gloo_nics: int = 1
     seconds: float = 6.0
     warm_up: tuple[int, ...] = ()
+    barriers: bool = False
     iterations: int | None = None
     env: tuple[str, ...] = ()
     changes: tuple[tuple[str, str], ...] = ()
@@ -154,7 +156,7 @@ def _case(request: Request, graph: nx.Graph, size: int, warm_up: int) -> Case:
         if least_s is None:
             raise SystemExit("links without a rate have no bound: set a rate, or the iterations")
         iterations = iterations_in(request.seconds, least_s)
-    return Case(size, iterations, request.buckets, request.beside, warm_up)
+    return Case(size, iterations, request.buckets, request.beside, warm_up, request.barriers)
 
 
 def _in_context(result: dict, request: Request, graph: nx.Graph) -> dict:

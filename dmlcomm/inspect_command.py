@@ -37,6 +37,8 @@ Job = Annotated[
 # Bytes sent and received by process, group and rail, and when they were read.
 Reading = tuple[float, dict[tuple[int, str, str], tuple[int, int]]]
 
+# Columns for what its rank has measured of a rail, and has agreed on with the others.
+LEARNED = ("rate", "rate in use", "round trip")
 # Columns for what has happened to a rail, and where its state has them.
 EVENTS = {"repeated": "frames_repeated", "lost": "lanes_lost", "back": "lanes_back"}
 
@@ -203,7 +205,7 @@ def _view(jobs: dict[str, list[State]], before: Reading) -> "Group":
         groups = new_table(
             f"job {name}", "pid", "group", "rank", "in flight", "oldest", "waits for"
         )
-        columns = (f"sent, {unit}", f"received, {unit}", "rate", "round trip", "urgent wait")
+        columns = (f"sent, {unit}", f"received, {unit}", *LEARNED, "urgent wait")
         rails = new_table("rails", "pid", "group", "rail", *columns, *EVENTS)
         for state in states:
             for group in state["groups"]:
@@ -244,10 +246,12 @@ def _servers_of(states: list[State]) -> "Table":
     return table
 
 
-def _learned(rail: State) -> tuple[str, str]:
-    """The measured rate and round trip; empty where that is not known."""
-    rate, trip_us = rail["bits_per_second"], rail["round_trip_us"]
-    return format_rate(rate) if rate else "", format_time(trip_us * 1e-6) if trip_us else ""
+def _learned(rail: State) -> tuple[str, ...]:
+    """`LEARNED`; empty where that is not known."""
+    rates = (rail["bits_per_second"], rail["agreed_bits_per_second"])
+    trip_us = rail["round_trip_us"]
+    shown = (format_rate(rate) if rate else "" for rate in rates)
+    return *shown, format_time(trip_us * 1e-6) if trip_us else ""
 
 
 def _urgent_wait(rail: State) -> str:

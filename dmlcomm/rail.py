@@ -45,6 +45,9 @@ class RailCounters:
         bits_per_second: what collectives have shown the rail to carry for this rank; 0 if they have
             not yet.
         round_trip_us: the shortest round trip of late on this rail, in microseconds; 0 if unknown.
+        agreed_bits_per_second: the rate that the group's algorithms are chosen for, alike on all
+            ranks: of the slowest host, at first what drivers tell or ``DMLCOMM_TOPOLOGY``. 0 if
+            they do not depend on this rail: of "local", of a spare one, and of `Client.rails`.
         bytes_resent: what TCP has sent again, as lost, in the collectives that were measured.
         blocking_us: how long an urgent operation waits at most for what has left our queues for
             this rail, in microseconds: a part of a large message on every connection, what the
@@ -62,6 +65,7 @@ class RailCounters:
     lanes_back: int
     bits_per_second: float = 0
     round_trip_us: float = 0
+    agreed_bits_per_second: float = 0
     bytes_resent: int = 0
     blocking_us: float = 0
     congestion: str = ""

@@ -187,15 +187,23 @@ def test_dashboard_shows_every_metric_of_ranks_and_no_other():
     assert shown == set(described)
 
 
-def rail_named(interface, bits_per_second=0, round_trip_us=0):
+def rail_named(interface, bits_per_second=0, agreed_bits_per_second=0, round_trip_us=0):
     counts = ("bytes_sent", "bytes_received", "frames_repeated", "lanes_lost", "lanes_back")
-    learned = {"bits_per_second": bits_per_second, "round_trip_us": round_trip_us}
+    learned = {
+        "bits_per_second": bits_per_second,
+        "agreed_bits_per_second": agreed_bits_per_second,
+        "round_trip_us": round_trip_us,
+    }
     waits = {"urgent_waits": 0, "urgent_wait_us": 0, "longest_urgent_wait_us": 0}
     return {"interface": interface, **dict.fromkeys(counts, 5), **learned, **waits}
 
 
 def test_tables_show_what_rails_have_learned():
-    rails = [rail_named("eth0", 198_500_000, 310), rail_named("eth1", 0, 1500), rail_named("local")]
+    rails = [
+        rail_named("eth0", 198_500_000, 181_000_000, 310),
+        rail_named("eth1", 0, 10**10, 1500),
+        rail_named("local"),
+    ]
     rails[1] |= {"urgent_waits": 4, "urgent_wait_us": 1000, "longest_urgent_wait_us": 2600}
     shown = state(0, 5)
     shown["groups"][0].update(num_operations=0, rails=rails)
@@ -209,9 +217,9 @@ def test_tables_show_what_rails_have_learned():
 
     columns = cells("round trip")
     learned = slice(columns.index("rate"), columns.index("round trip") + 1)
-    assert cells("eth0")[learned] == ["198.5 Mb/s", "310 us"]
-    assert cells("eth1")[learned] == ["", "1.5 ms"]
-    assert cells("local")[learned] == ["", ""]
+    assert cells("eth0")[learned] == ["198.5 Mb/s", "181 Mb/s", "310 us"]
+    assert cells("eth1")[learned] == ["", "10 Gb/s", "1.5 ms"]
+    assert cells("local")[learned] == ["", "", ""]
     waits = [cells(rail)[columns.index("urgent wait")] for rail in ("eth0", "eth1", "local")]
     assert waits == ["", "250 us, 2.6 ms at most", ""]
     assert cells("local")[columns.index("lost")] == "5"

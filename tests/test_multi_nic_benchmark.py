@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.multi_nic.experiments import EXPERIMENTS
-from benchmarks.multi_nic.unkind import held_from
+from benchmarks.multi_nic.settling import held_from
 from benchmarks.row import Row
 
 

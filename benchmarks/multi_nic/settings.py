@@ -27,6 +27,7 @@ class Settings:
         flat, unequal: topologies with two NICs for the peer with both, and with unequal rates.
         shared: topology of the hosts with two ranks each.
         unknown: topologies and rates for the measurement of rates that ranks have to find out.
+        meeting: of these, the topology on which ranks also meet before each call.
         by_hand: algorithms to compare with there, where they apply.
         changing: topologies with a rail that changes in the middle of a job, its rate then, and
             sizes; the first for the other unkind networks of two NICs, too.
@@ -49,6 +50,7 @@ class Settings:
     unequal: str
     shared: str
     unknown: tuple[tuple[str, str], ...]
+    meeting: str
     by_hand: tuple[str, ...]
     changing: tuple[tuple[str, str, int], ...]
     lossy: tuple[str, ...]
@@ -83,6 +85,7 @@ FULL = Settings(
         ("flat:4,2", UNEQUAL_RATES),
         ("flat:4,3", "200mbit,100mbit,20mbit"),
     ),
+    meeting="bcube:2,3",
     by_hand=("direct", "halving_doubling", "recursive_doubling", "tree", "ring", "bml", "bml_ring"),
     changing=(
         ("flat:4,2", QUARTER, LENET5),
@@ -118,6 +121,7 @@ QUICK = Settings(
     unequal="flat:2,2",
     shared="flat:2,2",
     unknown=(("flat:2,2", RATE),),
+    meeting="flat:2,2",
     by_hand=("direct",),
     changing=(("flat:2,2", QUARTER, LENET5 // 5),),
     lossy=("flat:2,2",),

@@ -6,13 +6,12 @@ that of the machine. Bounds count headers.
 """
 
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from itertools import pairwise
 
 from benchmarks import disturbance
 from benchmarks.lab_run import Request, run
-from benchmarks.multi_nic import link_down, phases
+from benchmarks.multi_nic import link_down, phases, settling
 from benchmarks.multi_nic.phases import Phase
 from benchmarks.multi_nic.settings import (
     ETHERNET_MTU,
@@ -103,43 +102,14 @@ def _changing(
     wrong, stolen = phases.run(
         spec, RATE, size, (before, during, after), OPTIONS, f"DMLCOMM_TOPOLOGY={_shape(spec)}"
     )
-    return [
-        _of_phase(case, during, bound_s(spec, f"{RATE},{left}", size), wrong, stolen),
-        _of_phase(f"{case}, then all", after, bound_s(spec, RATE, size), 0, stolen),
-    ]
-
-
-def held_from(late: Sequence[bool]) -> int | None:
-    """The first call, counted from 1, from which on no two in a row are late, nor the last one.
-
-    A late call that stands alone is an interruption, not the way in which ranks work.
-    """
-    found = 1
-    for call, (one, next_one) in enumerate(pairwise([*late, True]), 1):
-        if one and (next_one or call == found):
-            found = call + 1
-    return found if found <= len(late) else None
-
-
-def _of_phase(case: str, phase: Phase, bound: float, wrong: int, stolen: float) -> Row:
-    late = [seconds > MOST_OF_BOUND_CHANGED * bound for seconds in phase.seconds]
-    begin = held_from(late)
-    remark = f"of {len(late)} calls none is the first of those within the bar"
-    if begin is not None:
-        remark = f"within the bar from call {begin} of {len(late)} on"
-        alone = sum(late[begin - 1 :])
-        remark += f", but for {alone} that stand alone" if alone else ""
-    return Row(
-        experiment="unkind",
-        case=case,
-        seconds=statistics.median(phase.seconds[(begin or 1) - 1 :]),
-        bound_s=bound,
-        most_of_bound=MOST_OF_BOUND_CHANGED,
-        held_from=begin,
-        held_by=ADAPTS_IN + 1,
-        wrong=wrong,
-        remark="; ".join(filter(None, (remark, disturbance.remark(stolen)))),
+    settled = lambda case, phase, bound, wrong: settling.row(  # noqa: E731
+        *("unkind", case, phase.seconds, bound, MOST_OF_BOUND_CHANGED),
+        *(ADAPTS_IN + 1, wrong, stolen),
     )
+    return [
+        settled(case, during, bound_s(spec, f"{RATE},{left}", size), wrong),
+        settled(f"{case}, then all", after, bound_s(spec, RATE, size), 0),
+    ]
 
 
 def _lossy(settings: Settings) -> list[Row]:

@@ -44,7 +44,7 @@ std::optional<AgreedRates::Change> AgreedRates::consider(const RankReport& repor
   change.num_reports = std::exchange(num_others_, 0);
   if (num_turns_ > 0) {
     --num_turns_;
-    num_alone_ = kAlone;
+    alone_left_ = kAlone * kSmallPerTelling;
   }
   return change;
 }

@@ -9,6 +9,7 @@
 // All ranks make the same calls in the same order.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <optional>
 
@@ -18,8 +19,9 @@ namespace dmlcomm::engine {
 
 class AgreedRates {
  public:
-  // Operations that run alone in a turn.
+  // Operations that tell rates and run alone in a turn, of others kSmallPerTelling times as many.
   static constexpr size_t kAlone = 8;
+  static constexpr size_t kSmallPerTelling = 8;
   // Turns that there may be at first, and operations until there may be another one.
   static constexpr size_t kMostTurns = 8;
   static constexpr size_t kOperationsPerTurn = 64;
@@ -35,20 +37,20 @@ class AgreedRates {
 
   // The report of the next operation that all ranks take part in. With a change: it is in use now.
   std::optional<Change> consider(const transport::RankReport& report);
-  // An operation is planned that all ranks take part in.
-  void planned() { num_alone_ -= num_alone_ > 0 ? 1 : 0; }
+  // An operation is planned that all ranks take part in; whether it tells rates.
+  void planned(bool tells) { alone_left_ -= std::min(alone_left_, tells ? kSmallPerTelling : 1); }
 
   // The last report that was taken over.
   const transport::RankReport& in_use() const { return in_use_; }
   // The next operation runs alone.
-  bool is_alone() const { return num_alone_ > 0; }
+  bool is_alone() const { return alone_left_ > 0; }
   // No report differs from what is in use, and none is awaited.
-  bool is_settled() const { return num_others_ == 0 && num_alone_ == 0; }
+  bool is_settled() const { return num_others_ == 0 && alone_left_ == 0; }
 
  private:
   transport::RankReport in_use_;
   int num_others_ = 0;    // reports in a row that differ from it
-  size_t num_alone_ = 0;  // operations that still run alone
+  size_t alone_left_ = 0;  // of a turn, kSmallPerTelling for each operation that tells rates
   size_t num_turns_ = kMostTurns;
   size_t num_operations_ = 0;  // since the last turn was given back
 };

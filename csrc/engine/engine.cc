@@ -350,7 +350,15 @@ std::string Engine::description() const {
 std::vector<transport::RailCounters> Engine::rails() {
   std::vector<transport::RailCounters> counters;
   if (is_copy()) return counters;
-  driver_->call([&] { counters = mesh_->counters(); });
+  driver_->call([&] { counters = rail_counters(); });
+  return counters;
+}
+
+std::vector<transport::RailCounters> Engine::rail_counters() const {
+  std::vector<transport::RailCounters> counters = mesh_->counters();
+  for (size_t rail = 0; rail < counters.size(); ++rail) {
+    counters[rail].agreed_bits_per_second = tuner_->agreed_bits_per_second(rail);
+  }
   return counters;
 }
 

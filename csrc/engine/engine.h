@@ -94,6 +94,7 @@ class Engine final : public Inspectable, private Steppable, private transport::L
 
   // --- inspection ---
   Inspection inspection();
+  std::vector<transport::RailCounters> rail_counters() const;
   std::string operation_text(const Running& running);
   // Ranks without which the operation cannot go on.
   std::vector<int> awaited_by(const Running& running);

@@ -17,6 +17,7 @@ std::string describe_rail(const transport::RailCounters& rail) {
       ", \"lanes_back\": ", rail.lanes_back, ", \"bytes_resent\": ", rail.bytes_resent,
       ", \"bits_per_second\": ", static_cast<uint64_t>(rail.bits_per_second),
       ", \"round_trip_us\": ", static_cast<uint64_t>(rail.round_trip_us),
+      ", \"agreed_bits_per_second\": ", static_cast<uint64_t>(rail.agreed_bits_per_second),
       ", \"urgent_waits\": ", rail.urgent_waits.num,
       ", \"urgent_wait_us\": ", rail.urgent_waits.total_us,
       ", \"longest_urgent_wait_us\": ", rail.urgent_waits.longest_us, "}");
@@ -57,7 +58,7 @@ Inspection Engine::inspection() {
     if (num_operations++ >= kMostOperations) return;
     operations += str_cat(operations.empty() ? "" : ", ", operation_text(running));
   });
-  const std::vector<transport::RailCounters> counters = mesh_->counters();
+  const std::vector<transport::RailCounters> counters = rail_counters();
   for (const transport::RailCounters& rail : counters) {
     rails += str_cat(rails.empty() ? "" : ", ", describe_rail(rail));
   }

@@ -107,6 +107,11 @@ RankReport Tuner::own_report(const OpState& op, bool uses_tickets) const {
   return report;
 }
 
+double Tuner::agreed_bits_per_second(size_t rail) const {
+  if (rail >= assumed_bps_.size()) return 0;
+  return 8 / planner_.topology().rail_beta(static_cast<uint32_t>(rail));
+}
+
 Tuner::Past* Tuner::find(uint64_t sequence) {
   const auto it = std::lower_bound(past_.begin(), past_.end(), sequence,
                                    [](const Past& past, uint64_t s) { return past.sequence < s; });
@@ -123,7 +128,7 @@ void Tuner::plan(const OpState& op) {
   for (const uint64_t places = window(shape); num_learnt_ + places < next.sequence && is_on_;) {
     learn(++num_learnt_);
   }
-  if (next.joins_all) rates_.planned();
+  if (next.joins_all) rates_.planned(tells_rates(shape));
   next.algorithm = &planner_.choose(shape);
   past_.push_back(std::move(next));
   if (past_.size() > (uses_tickets_ ? 2 * kWindowOfTickets : 4 * kWindow)) past_.pop_front();
@@ -268,8 +273,8 @@ void Tuner::use(const RankReport& report, const AgreedRates::Change& change,
   const std::vector<uint64_t> rates = rates_by(report);
   std::string text;
   for (size_t rail = 0; rail < rates.size(); ++rail) {
-    const double old_bps = 8 / planner_.topology().rail_beta(static_cast<uint32_t>(rail));
-    text += str_cat(options_.rails[rail].interface, " ", std::llround(old_bps / 1e6), " -> ",
+    text += str_cat(options_.rails[rail].interface, " ",
+                    std::llround(agreed_bits_per_second(rail) / 1e6), " -> ",
                     std::llround(static_cast<double>(rates[rail]) / 1e6), " Mb/s",
                     report.rate(rail) == RankReport::kUnknown ? " (not measured), " : ", ");
   }

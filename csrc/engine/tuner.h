@@ -55,6 +55,8 @@ class Tuner {
   void started(const OpState& op);
   // This rank's part of its report.
   transport::RankReport own_report(const OpState& op, bool uses_tickets) const;
+  // Of the slowest host, as algorithms are chosen; 0 where they do not depend on this rail.
+  double agreed_bits_per_second(size_t rail) const;
   // A message to a rank of another host has started, or has left. What passes beside its bytes
   // tells nothing of rates. Operations that begin when no message is under way do.
   void message_started() {

@@ -22,10 +22,10 @@ class AgreedRatesTest : public testing::Test {
     return rates_.consider(report_of(bits_per_second)).has_value();
   }
   // Operations that run alone from now on; each of them reports `bits_per_second`.
-  size_t count_alone(double bits_per_second) {
+  size_t count_alone(double bits_per_second, bool tells = true) {
     size_t count = 0;
     for (; rates_.is_alone() && count < 1000; ++count) {
-      rates_.planned();
+      rates_.planned(tells);
       consider(bits_per_second);
     }
     return count;
@@ -77,7 +77,7 @@ TEST_F(AgreedRatesTest, AChangeNamesTheFigureThatDiffersMost) {
   const auto first_trip = rates_.consider(report);
   ASSERT_TRUE(first_trip.has_value());
   EXPECT_EQ(first_trip->rail, std::nullopt);
-  while (rates_.is_alone()) rates_.planned();
+  while (rates_.is_alone()) rates_.planned(true);
   std::optional<AgreedRates::Change> change;
   for (int i = 0; i < 4; ++i) {
     ASSERT_FALSE(change.has_value());
@@ -94,13 +94,24 @@ TEST_F(AgreedRatesTest, OperationsRunAloneAfterwards) {
   EXPECT_TRUE(rates_.is_settled());
 }
 
+TEST_F(AgreedRatesTest, SmallOperationsUseATurnUpMoreSlowly) {
+  ASSERT_TRUE(consider(0.4e9));
+  EXPECT_EQ(count_alone(0.4e9, false), AgreedRates::kAlone * AgreedRates::kSmallPerTelling);
+  ASSERT_TRUE(consider(1e9));
+  for (size_t i = 1; i < AgreedRates::kAlone; ++i) {
+    rates_.planned(false);
+    rates_.planned(true);
+  }
+  EXPECT_TRUE(rates_.is_alone());
+}
+
 // Without a bound every operation would run alone.
 TEST_F(AgreedRatesTest, RatesThatChangeAllTheTimeAreFollowedButOperationsSeldomRunAlone) {
   size_t num_alone = 0;
   constexpr size_t kOperations = 1280;
   for (size_t i = 0; i < kOperations; ++i) {
     num_alone += rates_.is_alone() ? 1 : 0;
-    rates_.planned();
+    rates_.planned(true);
     EXPECT_TRUE(consider(i % 2 == 0 ? 0.2e9 : 1e9)) << i;
   }
   const size_t most_turns = AgreedRates::kMostTurns + kOperations / AgreedRates::kOperationsPerTurn;
@@ -111,7 +122,7 @@ TEST_F(AgreedRatesTest, RatesThatChangeAllTheTimeAreFollowedButOperationsSeldomR
 TEST_F(AgreedRatesTest, TurnsComeBackWhileRatesStay) {
   for (size_t i = 0; i < AgreedRates::kMostTurns; ++i)
     ASSERT_TRUE(consider(i % 2 == 0 ? 0.2e9 : 1e9));
-  while (rates_.is_alone()) rates_.planned();
+  while (rates_.is_alone()) rates_.planned(true);
   ASSERT_TRUE(consider(0.2e9));
   EXPECT_FALSE(rates_.is_alone());
   for (size_t i = 0; i < AgreedRates::kOperationsPerTurn; ++i) EXPECT_FALSE(consider(0.2e9));

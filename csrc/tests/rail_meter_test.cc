@@ -56,6 +56,21 @@ TEST(RailMeterTest, SamplesOfSmallMessagesTellThatARailIsSlow) {
   EXPECT_DOUBLE_EQ(meter.bits_per_second(), kBitsOfPeriod / 5);
 }
 
+TEST(RailMeterTest, FewBytesOfSmallOperationsDoNotHideWhatLargeOnesTell) {
+  RailMeter meter;
+  carry(meter, 100, Traffic::vague);
+  carry(meter, kBytes, Traffic::telling);
+  EXPECT_DOUBLE_EQ(meter.bits_per_second(), kBitsOfPeriod);
+  // A rail with a small share of them needs several, whatever comes in between.
+  RailMeter slow;
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(slow.bits_per_second(), 0);
+    carry(slow, kBytes / 160, Traffic::telling);
+    carry(slow, 100, Traffic::vague);
+  }
+  EXPECT_DOUBLE_EQ(slow.bits_per_second(), kBitsOfPeriod / 160);
+}
+
 TEST(RailMeterTest, LargeFramesAreTimedWhileARailHasAny) {
   RailMeter meter;
   meter.begin_frame(0);

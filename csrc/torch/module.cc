@@ -159,6 +159,7 @@ PYBIND11_MODULE(_c10d, module) {
               py::arg("lanes_lost") = rail.lanes_lost, py::arg("lanes_back") = rail.lanes_back,
               py::arg("bits_per_second") = rail.bits_per_second,
               py::arg("round_trip_us") = rail.round_trip_us,
+              py::arg("agreed_bits_per_second") = rail.agreed_bits_per_second,
               py::arg("bytes_resent") = rail.bytes_resent,
               py::arg("blocking_us") = rail.blocking_us,
               py::arg("congestion") = rail.congestion_names()));

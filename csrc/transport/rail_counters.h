@@ -36,7 +36,8 @@ struct RailCounters {
   // Measured, 0 where that is not known: what the rail carries, and the shortest round trip.
   double bits_per_second = 0;
   double round_trip_us = 0;
-  uint64_t bytes_resent = 0;  // by TCP
+  double agreed_bits_per_second = 0;  // that algorithms are chosen for; 0: for none
+  uint64_t bytes_resent = 0;          // by TCP
   // The most that an urgent message waits for what has been handed down; 0: not known.
   double blocking_us = 0;
   UrgentWaits urgent_waits{};
@@ -59,6 +60,7 @@ struct RailCounters {
     lanes_back += other.lanes_back;
     bits_per_second = std::max(bits_per_second, other.bits_per_second);
     round_trip_us = std::max(round_trip_us, other.round_trip_us);
+    agreed_bits_per_second = std::max(agreed_bits_per_second, other.agreed_bits_per_second);
     bytes_resent += other.bytes_resent;
     blocking_us = std::max(blocking_us, other.blocking_us);
     urgent_waits.add(other.urgent_waits);

@@ -63,15 +63,34 @@ void RailMeter::add(const Channel::Flow& before, const Channel::Flow& now, uint6
 void RailMeter::end_period(int64_t now_ns, int64_t active_ns, double latency_s, Traffic traffic) {
   if (shortest_us_ > 0) round_trips_us_.add(std::exchange(shortest_us_, 0), now_ns);
   if (num_frames_ > 0) period_.frames_ns += now_ns - std::exchange(frames_since_ns_, now_ns);
-  period_.active_ns += active_ns;
-  period_.latency_s += latency_s;
-  period_.is_telling = period_.is_telling && traffic == Traffic::telling;
-  period_.is_slowed = period_.is_slowed || traffic == Traffic::slowed;
-  const bool is_of_use = period_.is_telling || !has_been_told_;
-  if (traffic == Traffic::mixed || !is_of_use) period_ = {};
-  if (period_.bytes < kLeastBytes) return;
-  const Period period = period_;
-  period_ = {};
+  period_.active_ns = active_ns;
+  period_.latency_s = latency_s;
+  period_.is_telling = traffic == Traffic::telling;
+  period_.is_slowed = traffic == Traffic::slowed;
+  const Period now = std::exchange(period_, {});
+  if (traffic == Traffic::mixed) kept_ = {};
+  const bool has_better = has_been_told_ || (kept_.is_telling && kept_.bytes > 0);
+  const bool is_of_use = now.is_telling || !has_better;
+  if (traffic == Traffic::mixed || !is_of_use) return;
+  if (now.is_telling && !kept_.is_telling) kept_ = {};
+  kept_.add(now);
+  if (kept_.bytes >= kLeastBytes) take(std::exchange(kept_, {}));
+}
+
+void RailMeter::Period::add(const Period& other) {
+  bytes += other.bytes;
+  busy_us += other.busy_us;
+  frame_bytes += other.frame_bytes;
+  frames_ns += other.frames_ns;
+  active_ns += other.active_ns;
+  latency_s += other.latency_s;
+  sampled_bytes += other.sampled_bytes;
+  sampled_ns += other.sampled_ns;
+  is_telling = other.is_telling;
+  is_slowed = is_slowed || other.is_slowed;
+}
+
+void RailMeter::take(const Period& period) {
   const double busy_s = static_cast<double>(period.busy_us) * 1e-6;
   double seconds = static_cast<double>(period.active_ns) / kNsPerS;
   if (busy_s >= kLeastBusyS) seconds = std::min(seconds, busy_s);

@@ -43,7 +43,8 @@ class RailMeter {
   // The time until a small frame was confirmed, at once.
   void add_sample(uint64_t bytes, int64_t duration_ns);
   // Until `now_ns`, `active_ns` have passed in operations, which would have taken `latency_s` if
-  // bytes took no time. The period ends if it has bytes enough to tell a rate. With vague traffic
+  // bytes took no time. What has too few bytes to tell a rate is kept for the next time, without
+  // vague traffic as soon as there is any that tells. With vague traffic
   // the rail may have waited for the port of another one, or for ranks that woke up: that counts
   // only until there is something better, and without a sample it tells only that the rail has at
   // least its rate: a rail that got few bytes is not slow. So does slowed traffic; mixed traffic
@@ -107,9 +108,14 @@ class RailMeter {
     double latency_s = 0;
     uint64_t sampled_bytes = 0;  // of small frames that were timed
     int64_t sampled_ns = 0;
-    bool is_telling = true;
+    bool is_telling = false;
     bool is_slowed = false;
+
+    void add(const Period& other);
   };
+
+  // A period with bytes enough.
+  void take(const Period& period);
 
   // A small message avoids it, as it is slow.
   bool is_left_out();
@@ -127,7 +133,8 @@ class RailMeter {
   std::array<int64_t, kMaxTicketConnections> urgent_ns_{};  // when there was one last, by class
   bool has_urgent_ = false;
   bool is_yielding_ = false;
-  Period period_;
+  Period period_;  // since the last end_period()
+  Period kept_;    // of those before, with few bytes
   size_t num_frames_ = 0;  // large ones without a receipt
   int64_t frames_since_ns_ = 0;
   std::array<double, 4> rates_{};  // of the last periods
