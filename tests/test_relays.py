@@ -1,6 +1,8 @@
 """BCubes and grids whose hosts forward nothing: ranks relay for each other."""
 
 import inspect
+import json
+import subprocess
 
 import pytest
 import torch.distributed as dist
@@ -281,10 +283,21 @@ def test_a_dead_rank_is_noticed_through_relays(lab_is_possible):
     assert len(lost) == 3, result.stdout + result.stderr
 
 
-def test_hosts_that_forward_need_no_relay(lab_is_possible):
+def gateway(lab, host, address):
+    """Through which address the kernel of a host sends to another one."""
+    command = ["ip", "-json", "route", "get", address]
+    found = lab.exec(host, command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    return json.loads(found)[0]["gateway"]
+
+
+def test_hosts_that_forward_need_no_relay_also_where_ways_there_and_back_differ(lab_is_possible):
     # Ranks leave in good order: one that just ends refuses, and is tried in all ways.
-    script = OBJECTS + PAIRS + LEAVE
+    script = OBJECTS + PAIRS + EVERY_OPERATION + LEAVE
     with Lab("bcube:2,2") as lab:
+        # Between the NICs 0 of two hosts without a common switch: through host 2, back through 1.
+        first, last = "10.0.0.1", "10.0.1.2"
+        assert gateway(lab, "host0", last) == "10.1.0.2"
+        assert gateway(lab, "host3", first) == "10.1.1.1"
         result = run(lab, script, "-e", "DMLCOMM_LOG_LEVEL=info")
     expect_fine(result, 4)
     assert "trying another way" not in result.stderr

@@ -133,8 +133,8 @@ class RailMeter {
   std::array<int64_t, kMaxTicketConnections> urgent_ns_{};  // when there was one last, by class
   bool has_urgent_ = false;
   bool is_yielding_ = false;
-  Period period_;  // since the last end_period()
-  Period kept_;    // of those before, with few bytes
+  Period period_;          // since the last end_period()
+  Period kept_;            // of those before, with few bytes
   size_t num_frames_ = 0;  // large ones without a receipt
   int64_t frames_since_ns_ = 0;
   std::array<double, 4> rates_{};  // of the last periods
