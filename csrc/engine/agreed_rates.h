@@ -49,7 +49,7 @@ class AgreedRates {
 
  private:
   transport::RankReport in_use_;
-  int num_others_ = 0;    // reports in a row that differ from it
+  int num_others_ = 0;     // reports in a row that differ from it
   size_t alone_left_ = 0;  // of a turn, kSmallPerTelling for each operation that tells rates
   size_t num_turns_ = kMostTurns;
   size_t num_operations_ = 0;  // since the last turn was given back

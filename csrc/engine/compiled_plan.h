@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "schedule/latency.h"
 #include "schedule/schedule.h"
 
 namespace dmlcomm::engine {
@@ -45,7 +46,8 @@ struct CompiledPlan {
   std::vector<Source> sources;
   uint32_t max_sources = 0;  // of one task
   uint8_t algorithm = 0;     // its number in messages
-  double latency_s = 0;      // Planner::latency_s()
+  schedule::Latency latency;
+  double latency_s = 0;      // at the alpha in use
   bool tells_rates = false;  // Tuner::tells_rates()
 };
 

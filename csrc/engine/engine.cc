@@ -188,7 +188,8 @@ Status Engine::plan(Running& running) {
     std::shared_ptr<const CompiledPlan>& plan = plans_[schedule.get()];
     if (plan == nullptr) {
       auto compiled = std::make_shared<CompiledPlan>(schedule);
-      compiled->latency_s = planner_->latency_s(*running.algorithm, shape);
+      compiled->latency = planner_->latency(*running.algorithm, shape);
+      compiled->latency_s = compiled->latency.seconds(planner_->topology().inter_host.alpha_s);
       compiled->tells_rates = Tuner::tells_rates(shape);
       plan = std::move(compiled);
       // Those whose schedules the planner has dropped.

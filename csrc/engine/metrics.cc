@@ -41,8 +41,7 @@ constexpr Metric kMetrics[] = {
     {"dmlcomm_rail_bits_per_second", "Measured rate of the rail; 0: not known", nullptr,
      [](const Rail& rail) { return static_cast<uint64_t>(rail.bits_per_second); }},
     {"dmlcomm_rail_agreed_bits_per_second", "Rate that algorithms are chosen for; 0: for none",
-     nullptr,
-     [](const Rail& rail) { return static_cast<uint64_t>(rail.agreed_bits_per_second); }},
+     nullptr, [](const Rail& rail) { return static_cast<uint64_t>(rail.agreed_bits_per_second); }},
     {"dmlcomm_rail_round_trip_microseconds", "Shortest round trip of late; 0: not known", nullptr,
      [](const Rail& rail) { return static_cast<uint64_t>(rail.round_trip_us); }},
 };

@@ -13,6 +13,7 @@
 namespace dmlcomm::engine {
 namespace {
 
+using schedule::OpKind;
 using transport::RankReport;
 
 // How far collectives between hosts are planned ahead: as many as run at once. Where tickets are
@@ -31,8 +32,8 @@ constexpr uint64_t kFrequentMeasurements = 16;
 constexpr int64_t kMeasureNs = 10 * kNsPerMs;
 // Most of the time of smaller operations is that of messages and of waking up.
 constexpr uint64_t kLeastTellingBytes = 256 * 1024;
-// A message needs half a round trip, and so much for calls and waking up.
-constexpr double kCallsAlpha = 10e-6;
+// A message needs half a round trip, and so much for calls and waking up, until that is measured.
+constexpr double kAssumedMessageCost = 10e-6;
 constexpr double kAssumedBitsPerSecond = 1e9;
 
 // The time of an operation is that of the rank that waits longest, as far as the others' part in it
@@ -52,6 +53,8 @@ std::string reason(const AgreedRates::Change& change,
   return str_cat(change.num_reports, " reports in a row differ, the last one most in ", most);
 }
 
+double half_trip_s(const RankReport& report) { return report.round_trip_us() / 2 * 1e-6; }
+
 double seconds_of(const RankReport& report) {
   const double shortest = report.shortest_s();
   const double most = std::min(kMostTimesLonger * shortest, shortest + kMostSecondsLonger);
@@ -67,6 +70,7 @@ Tuner::Tuner(const CommunicatorOptions& options, Network network, schedule::Plan
       planner_(planner),
       clock_(std::move(clock)),
       is_on_(options.config->autotune),
+      assumed_alpha_s_(planner.topology().inter_host.alpha_s),
       num_learnt_(options.first_sequence - 1) {
   if (network_.num_ranks_on_host == options.num_ranks) return;
   // Some hosts may have spare rails beyond these.
@@ -169,6 +173,7 @@ void Tuner::ended(uint64_t sequence, const Runner& runner) {
   if (past == nullptr || plan == nullptr) return;
   DMLCOMM_CHECK(past->algorithm == plan->schedule->algorithm);
   is_even_ = is_even_ && past->algorithm->is_even(planner_.topology());
+  past->latency = plan->latency;
   latency_s_ += plan->latency_s;
   if (plan->tells_rates) telling_ns_ += now - past->started_ns;
   if (num_running_ == 0) measure(now);
@@ -194,6 +199,7 @@ void Tuner::tell(uint64_t sequence, double seconds) {
   if (trials == nullptr) return;
   const schedule::Algorithm& before = trials->usual();
   const double before_s = trials->usual_s();
+  if (past->shape.kind == OpKind::barrier && seconds > 0) consider_message(past->latency, seconds);
   const bool counts = !past->is_outdated || seconds <= schedule::kShortSeconds;
   trials->ended(*past->algorithm, counts ? seconds : 0);
   if (options_.rank != 0 || &trials->usual() == &before) return;
@@ -237,6 +243,25 @@ void Tuner::consider(const RankReport& report) {
   if (const auto change = rates_.consider(report)) use(report, *change, before);
 }
 
+// A barrier's time is that of its messages.
+void Tuner::consider_message(const schedule::Latency& latency, double seconds) {
+  const RankReport& in_use = rates_.in_use();
+  if (latency.alphas == 0 || in_use.round_trip_us() == 0) return;
+  const double alpha = (seconds - latency.rest_s) / latency.alphas;
+  const double before_s = planner_.topology().inter_host.alpha_s;
+  if (!message_cost_.add(alpha - half_trip_s(in_use))) return;
+  planner_.learn(rates_by(in_use), alpha_s(in_use));
+  if (options_.rank != 0) return;
+  log_info("group '", options_.name, "': a message takes ", time_text(alpha_s(in_use) * 1e6),
+           " besides its bytes, not ", time_text(before_s * 1e6), ", by the times of ",
+           MessageCost::kBarriers, " barriers; algorithms are chosen anew");
+}
+
+double Tuner::alpha_s(const RankReport& report) const {
+  if (const auto cost = message_cost_.in_use_s()) return *cost + half_trip_s(report);
+  return std::max(assumed_alpha_s_, kAssumedMessageCost + half_trip_s(report));
+}
+
 // With tickets a report counts much later. So the rates that drivers tell have to be corrected
 // before, or a training would go its first steps with algorithms for another network.
 void Tuner::consider_tickets(const RankReport& report) {
@@ -278,7 +303,7 @@ void Tuner::use(const RankReport& report, const AgreedRates::Change& change,
                     std::llround(static_cast<double>(rates[rail]) / 1e6), " Mb/s",
                     report.rate(rail) == RankReport::kUnknown ? " (not measured), " : ", ");
   }
-  planner_.learn(rates, kCallsAlpha + report.round_trip_us() / 2 * 1e-6);
+  planner_.learn(rates, alpha_s(report));
   for (Past& past : past_) past.is_outdated = true;
   if (options_.rank == 0) {
     log_info("group '", options_.name, "': rates in use of the slowest host: ", text, "round trip ",

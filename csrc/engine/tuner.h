@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "engine/agreed_rates.h"
 #include "engine/communicator.h"
+#include "engine/message_cost.h"
 #include "engine/op_state.h"
 #include "engine/runner.h"
 #include "schedule/planner.h"
@@ -77,6 +78,7 @@ class Tuner {
     int64_t started_ns = 0;
     bool was_alone = true;  // no other one ran meanwhile
     double seconds = 0;     // 0: not known, or not to be compared
+    schedule::Latency latency;
     transport::RankReport report;
     bool is_outdated = false;  // it began before the rates that are in use now
   };
@@ -87,10 +89,12 @@ class Tuner {
   void learn(uint64_t sequence);
   void tell(uint64_t sequence, double seconds);
   void consider(const transport::RankReport& report);
+  void consider_message(const schedule::Latency& latency, double seconds);
   void consider_tickets(const transport::RankReport& report);
   std::vector<uint64_t> rates_by(const transport::RankReport& report) const;
   void use(const transport::RankReport& report, const AgreedRates::Change& change,
            const transport::RankReport& before);
+  double alpha_s(const transport::RankReport& report) const;
   bool is_due(int64_t now, int64_t last_ns) const;
   void measure(int64_t now);
   void end_period(transport::RailMeter::Traffic traffic);
@@ -105,6 +109,8 @@ class Tuner {
   std::vector<double>
       assumed_bps_;  // by rail of the topology; empty where no rank is on another host
   AgreedRates rates_;
+  double assumed_alpha_s_;  // between hosts
+  MessageCost message_cost_;
   std::deque<Past> past_;  // in their order; calls that were refused are not there
   uint64_t num_learnt_;    // the report of this one is learnt, and of all before
 

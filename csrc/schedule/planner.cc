@@ -152,7 +152,6 @@ size_t cheapest_of(const std::vector<double>& seconds) {
 Planner::Planner(topology::Topology topology, const std::string& algorithm_override,
                  const std::string& sized_choices)
     : topology_(std::move(topology)),
-      assumed_alpha_s_(topology_.inter_host.alpha_s),
       override_text_(algorithm_override),
       plan_text_(sized_choices) {
   status_ = topology::validate(topology_);
@@ -168,7 +167,7 @@ void Planner::share_memory(const topology::SharedMemory& memory) {
 
 void Planner::learn(const std::vector<uint64_t>& rail_rates_bps, double alpha_s) {
   topology_ = topology::at_rates(std::move(topology_), rail_rates_bps);
-  topology_.inter_host.alpha_s = std::max(assumed_alpha_s_, alpha_s);
+  topology_.inter_host.alpha_s = alpha_s;
   estimates_.reset();
   for (auto& [key, trials] : choices_) {
     trials.estimate(estimate(schedules_of(key.first), key.second));
@@ -178,12 +177,19 @@ void Planner::learn(const std::vector<uint64_t>& rail_rates_bps, double alpha_s)
   num_cached_steps_ = 0;
 }
 
-double Planner::latency_s(const Algorithm& algorithm, const OpShape& shape) const {
+Latency Planner::latency(const Algorithm& algorithm, const OpShape& shape) const {
   Topology fast = topology_;
   fast.inter_host.beta_s_per_byte = fast.intra_host.beta_s_per_byte = 0;
   fast.rail_betas_s_per_byte.clear();
   fast.gamma_s_per_byte = fast.core_s_per_byte = 0;
-  return algorithm.estimate(estimate_terms(fast, static_cast<double>(known_bytes(shape))));
+  const auto with_alpha = [&](double alpha_s) {
+    fast.inter_host.alpha_s = alpha_s;
+    return algorithm.estimate(estimate_terms(fast, static_cast<double>(known_bytes(shape))));
+  };
+  Latency latency;
+  latency.rest_s = with_alpha(0);
+  latency.alphas = with_alpha(1) - latency.rest_s;
+  return latency;
 }
 
 Status Planner::configure() {

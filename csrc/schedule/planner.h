@@ -28,6 +28,7 @@
 
 #include "base/status.h"
 #include "schedule/algorithms.h"
+#include "schedule/latency.h"
 #include "schedule/op_shape.h"
 #include "schedule/price/estimate.h"
 #include "schedule/schedule.h"
@@ -86,8 +87,8 @@ class Planner {
   // the topology's; status() fails if the user's choice does not apply any more.
   void share_memory(const topology::SharedMemory& memory);
 
-  // What the network has turned out to be: bits per second of each rail, and the time that a
-  // message takes at least. Later operations are planned for it.
+  // What the network has turned out to be: bits per second of each rail, and the alpha of a message
+  // between hosts (topology.h). Later operations are planned for it.
   void learn(const std::vector<uint64_t>& rail_rates_bps, double alpha_s);
 
   // What is wrong with a shape that plan() would refuse; or status().
@@ -104,7 +105,7 @@ class Planner {
   Trials* trials_of(const OpShape& shape);
 
   // The estimate of an algorithm if bytes took no time: messages alone.
-  double latency_s(const Algorithm& algorithm, const OpShape& shape) const;
+  Latency latency(const Algorithm& algorithm, const OpShape& shape) const;
 
  private:
   struct Key {
@@ -127,7 +128,6 @@ class Planner {
   std::shared_ptr<const Schedule> remember(const Key& key, Schedule schedule);
 
   topology::Topology topology_;
-  const double assumed_alpha_s_;  // between hosts
   const std::string override_text_, plan_text_;
   Status status_;
   SizedChoices named_;  // by the user: overrides, else the plan file's

@@ -26,6 +26,7 @@ constexpr uint64_t kLarge = 8'000'000, kSmall = 8'000;
 constexpr double kTold = 10e9;  // bits per second, by drivers
 constexpr uint64_t kWindow = 8, kWindowOfTickets = 256;
 constexpr int kFirstOfSize = 8;
+constexpr double kAlphas = 4, kRestSeconds = 20e-6;  // of every operation
 
 // Carries out nothing: it ends with the report that it is given.
 class ReportingRunner final : public Runner {
@@ -33,6 +34,7 @@ class ReportingRunner final : public Runner {
   ReportingRunner(const OpState& op, std::shared_ptr<const schedule::Schedule> schedule)
       : Runner(op.info()), plan_(std::move(schedule)) {
     plan_.tells_rates = Tuner::tells_rates(op.request().shape);
+    plan_.latency = {.alphas = kAlphas, .rest_s = kRestSeconds};
   }
 
   Status start() override { return Status(); }
@@ -105,9 +107,10 @@ class TunerTest : public testing::Test {
     tuner_->ended(running.op->sequence(), *running.runner);
   }
   // Operations one after the other, each of `seconds`.
-  void run(int count, uint64_t bytes, const RankReport& report = {}, double seconds = 1e-3) {
+  void run(int count, uint64_t bytes, const RankReport& report = {}, double seconds = 1e-3,
+           OpKind kind = OpKind::all_reduce) {
     for (int i = 0; i < count; ++i) {
-      Running running = start(bytes);
+      Running running = start(bytes, kind);
       now_ns_ += static_cast<int64_t>(seconds * 1e9);
       end(running, report);
     }
@@ -124,6 +127,7 @@ class TunerTest : public testing::Test {
     end(next);
     return report;
   }
+  double alpha_in_use() const { return planner_.topology().inter_host.alpha_s; }
   double rate_in_use(size_t rail) const {
     return 8 / planner_.topology().rail_beta(static_cast<uint32_t>(rail));
   }
@@ -347,6 +351,56 @@ TEST_F(TunerTest, ALongTimeAtOtherRatesDoesNotCount) {
   EXPECT_EQ(usual_s(planner_, request(kLarge).shape), 0);
   run(1, kLarge, report);
   expect_about(usual_s(planner_, request(kLarge).shape), 0.1);
+}
+
+// --- the cost of a message ---
+
+// Of barriers whose rounds take `round_s` each, and a round trip.
+RankReport report_of_rounds(double round_s, double round_trip_us) {
+  const double seconds = kAlphas * round_s + kRestSeconds;
+  RankReport report = report_of_times(seconds, seconds);
+  if (round_trip_us > 0) report.add_round_trip(round_trip_us);
+  return report;
+}
+
+class MessageTest : public TunerTest {
+ protected:
+  void barriers(size_t count, const RankReport& report) {
+    run(static_cast<int>(count), 0, report, 1e-3, OpKind::barrier);
+  }
+
+  static constexpr size_t kAll = 2 * MessageCost::kBarriers;
+};
+
+TEST_F(MessageTest, BarriersTellWhatAMessageTakes) {
+  const double assumed_s = alpha_in_use();
+  barriers(kAll, report_of_rounds(90e-6, 0));  // how much of that is the round trip?
+  EXPECT_EQ(alpha_in_use(), assumed_s);
+  run(kAll, kSmall, report_of_rounds(90e-6, 100));
+  expect_about(alpha_in_use(), 60e-6);  // 10 us are assumed
+  barriers(kAll, report_of_rounds(90e-6, 100));
+  expect_about(alpha_in_use(), 90e-6);
+  // A longer round trip adds to it; a little more or less changes nothing.
+  run(kWindow + 1, kSmall, report_of_rounds(190e-6, 300));
+  expect_about(alpha_in_use(), 190e-6);
+  barriers(kAll, report_of_rounds(180e-6, 300));
+  expect_about(alpha_in_use(), 190e-6);
+  barriers(kAll, report_of_rounds(165e-6, 300));
+  expect_about(alpha_in_use(), 165e-6);
+}
+
+TEST_F(MessageTest, ACostThatIsLessThanAssumedIsTakenOver) {
+  const double assumed_s = alpha_in_use();
+  barriers(kAll + 2, report_of_rounds(assumed_s / 2, 10));
+  expect_about(alpha_in_use(), assumed_s / 2);
+}
+
+TEST(MessageCostTest, AFewLongOnesDoNotCount) {
+  MessageCost cost;
+  for (size_t i = 1; i < MessageCost::kBarriers; ++i) EXPECT_FALSE(cost.add(i % 2 ? 20e-6 : 1));
+  EXPECT_EQ(cost.in_use_s(), std::nullopt);
+  EXPECT_TRUE(cost.add(1));
+  EXPECT_DOUBLE_EQ(*cost.in_use_s(), 20e-6);
 }
 
 // --- what is told to the meters ---
