@@ -102,10 +102,12 @@ def _changing(
     wrong, stolen = phases.run(
         spec, RATE, size, (before, during, after), OPTIONS, f"DMLCOMM_TOPOLOGY={_shape(spec)}"
     )
-    settled = lambda case, phase, bound, wrong: settling.row(  # noqa: E731
-        *("unkind", case, phase.seconds, bound, MOST_OF_BOUND_CHANGED),
-        *(ADAPTS_IN + 1, wrong, stolen),
-    )
+
+    def settled(case: str, phase: Phase, bound: float, wrong: int) -> Row:
+        most = MOST_OF_BOUND_CHANGED
+        held_by = ADAPTS_IN + 1
+        return settling.row("unkind", case, phase.seconds, bound, most, held_by, wrong, stolen)
+
     return [
         settled(case, during, bound_s(spec, f"{RATE},{left}", size), wrong),
         settled(f"{case}, then all", after, bound_s(spec, RATE, size), 0),
