@@ -111,6 +111,18 @@ void close_all() {
   CompletionPool::instance().drain(kExitLimit);
 }
 
+py::dict counters_dict(const transport::RailCounters& rail) {
+  return py::dict(
+      py::arg("interface") = rail.interface, py::arg("bytes_sent") = rail.bytes_sent,
+      py::arg("bytes_received") = rail.bytes_received,
+      py::arg("frames_repeated") = rail.frames_repeated, py::arg("lanes_lost") = rail.lanes_lost,
+      py::arg("lanes_back") = rail.lanes_back, py::arg("bits_per_second") = rail.bits_per_second,
+      py::arg("round_trip_us") = rail.round_trip_us,
+      py::arg("agreed_bits_per_second") = rail.agreed_bits_per_second,
+      py::arg("bytes_resent") = rail.bytes_resent, py::arg("blocking_us") = rail.blocking_us,
+      py::arg("congestion") = rail.congestion_names());
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_c10d, module) {
@@ -151,19 +163,7 @@ PYBIND11_MODULE(_c10d, module) {
           rails = as_dmlcomm(backend).rails();
         }
         py::list found;
-        for (const transport::RailCounters& rail : rails) {
-          found.append(py::dict(
-              py::arg("interface") = rail.interface, py::arg("bytes_sent") = rail.bytes_sent,
-              py::arg("bytes_received") = rail.bytes_received,
-              py::arg("frames_repeated") = rail.frames_repeated,
-              py::arg("lanes_lost") = rail.lanes_lost, py::arg("lanes_back") = rail.lanes_back,
-              py::arg("bits_per_second") = rail.bits_per_second,
-              py::arg("round_trip_us") = rail.round_trip_us,
-              py::arg("agreed_bits_per_second") = rail.agreed_bits_per_second,
-              py::arg("bytes_resent") = rail.bytes_resent,
-              py::arg("blocking_us") = rail.blocking_us,
-              py::arg("congestion") = rail.congestion_names()));
-        }
+        for (const transport::RailCounters& rail : rails) found.append(counters_dict(rail));
         return found;
       },
       py::arg("backend"), "Counters of each rail of the group.");
