@@ -3,6 +3,8 @@
 SHELL := /bin/bash
 VENV ?= .venv
 BIN := $(VENV)/bin
+FRAMEWORKS := .venv-frameworks
+SITE := import sysconfig; print(sysconfig.get_path("purelib"))
 FUZZ_SECONDS ?= 15
 export CMAKE_ARGS ?= -DDMLCOMM_WERROR=ON
 # cmake and ninja are the system's, and pip's where there are none.
@@ -11,7 +13,7 @@ export PATH := $(PATH):$(abspath $(BIN))
 CXX_FILES = $(shell git ls-files '*.h' '*.cc')
 
 .PHONY: help setup build demo test test-cpp test-python check format bench bars docs conformance \
-  soak clean
+  soak frameworks clean
 
 help:  ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -38,6 +40,12 @@ setup: build  ## Environment in .venv, with the package built into it (editable)
 
 build: $(VENV)/.installed  ## Compile what has changed
 	$(BIN)/python setup.py -q build_ext --inplace
+
+# The frameworks lie over $(VENV), with its torch, against which dmlcomm is compiled.
+$(FRAMEWORKS)/bin/python: | $(VENV)/.installed
+	$(BIN)/python -m venv $(FRAMEWORKS)
+	echo "import site; site.addsitedir('$$($(BIN)/python -c '$(SITE)')')" > \
+	  "$$($(FRAMEWORKS)/bin/python -c '$(SITE)')/below.pth"
 
 # --- what people run ---
 
@@ -100,6 +108,12 @@ conformance: build  ## PyTorch's own distributed tests on this backend
 
 soak: build  ## Random operations under random faults, for minutes (SOAK_ARGS="--hours 8 --seed 7")
 	PYTHONPATH=tests $(BIN)/python -m soak $(SOAK_ARGS)
+
+frameworks: build $(FRAMEWORKS)/bin/python  ## Examples of Lightning, Ray, Hugging Face, ...; newest releases
+	$(BIN)/python scripts/requirements.py --only frameworks | \
+	  $(FRAMEWORKS)/bin/pip install -q --upgrade -r /dev/stdin
+	$(FRAMEWORKS)/bin/python -m pytest --durations 0 -rs \
+	  tests/test_frameworks.py tests/test_examples.py -k "frameworks or elastic"
 
 clean:  ## Remove what was built; the environment stays
 	rm -rf build dist site demo_output *.egg-info dmlcomm/*.so
