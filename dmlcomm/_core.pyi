@@ -259,8 +259,31 @@ class PsServer:
         """{"workers": [...], "models": [...], "rails": [...]}."""
     def lost_servers(self) -> list[int]:
         """Servers that are lost, as this server or another one has found."""
-    def lose(self, server: int) -> None:
-        """This server has found that another one is lost: no worker uses that one any more."""
+    def lose(self, server: int, life: int) -> None:
+        """This server has found that another one is lost: no worker uses that one any more.
+
+        life: of it, that has ended; nothing if it has another one.
+        """
+    def lives(self) -> list[int]:
+        """By server: even while it is used, odd once it is lost; see csrc/ps/lives.h."""
+    def learn(self, lives: list[int]) -> None:
+        """What another server has told; the larger number is the newer."""
+    def come_back(self, lost: int) -> None:
+        """This server was lost, and is used again: it forgets all, and serves once filled().
+
+        lost: its present life.
+        """
+    def is_filling(self) -> bool: ...
+    def begun(self) -> list[int]:
+        """Workers that send here what they begin from now on."""
+    def copy(self, model: int, shard: int, first: int, limit: int) -> tuple[bytes, int]:
+        """Pieces from `first` on, until there are `limit` bytes; and the number of the next one."""
+    def take_copy(self, model: int, shard: int, bytes: bytes) -> None:  # noqa: A002
+        """Puts the pieces of another server in the place of those that are here."""
+    def end_fill(self, model: int, clocks: dict[int, int]) -> None:
+        """All pieces of the model are here. clocks: of the workers that count."""
+    def filled(self) -> None:
+        """All models are here: workers are served from now on."""
     def set_checkpoint_every(self, clocks: int) -> None:
         """Of models that are created later; 0: never."""
     def stop_clocks(self) -> None:
@@ -327,8 +350,12 @@ class PsClient:
         timeout_s: float,
         by_proxy: bool = False,
         seat: JobSeat | None = None,
+        life: int = 0,
     ) -> None:
-        """by_proxy: pushes are kept until a version at the server contains them, and repeated."""
+        """by_proxy: pushes are kept until a version at the server contains them, and repeated.
+
+        life: of the server, see `PsServer.lives`.
+        """
     def add_model(self, model: int, spec: PsModelSpec, clock: int = 0) -> None: ...
     def clock_of(self, model: int) -> int: ...
     def skip_to(self, model: int, server: int, clock: int) -> None:
@@ -337,9 +364,17 @@ class PsClient:
         """Ends the connection to a server that has forgotten this worker."""
     def lost(self) -> list[int]:
         """Servers without a connection that works."""
-    def confirm_lost(self, server: int) -> None:
-        """With replicas: the other servers say that this one is lost for all workers."""
+    def confirm_lost(self, server: int, life: int) -> None:
+        """With replicas: the other servers say that this life of it has ended for all workers."""
     def lost_for_all(self) -> list[int]: ...
+    def learn(self, lives: list[int]) -> None:
+        """What a server has told. One that is lost is used no more."""
+    def heard(self) -> list[int]:
+        """The newest lives of servers that this worker has heard."""
+    def lives(self) -> list[int]:
+        """Those to which operations go: of a server that has come back, not before connect()."""
+    def returned(self) -> list[int]:
+        """Servers that have come back, and wait for connect()."""
     def idle(self) -> bool:
         """Whether nothing has to be repeated, whatever connection is lost."""
     def flush(self, timeout_s: float) -> bool:

@@ -113,7 +113,7 @@ def test_frozen_worker_is_not_waited_for_and_harms_nobody_when_it_wakes(replicas
             victim.expect("PsServerLostError")
             assert set(add_one(survivor).tolist()) == {2.0}
         else:  # it connects again, and goes on with the others
-            eventually(lambda: is_back(processes[0]), "the victim's return")
+            eventually(lambda: all(map(is_back, processes)), "the victim's return")
             for weights in (3.0, 5.0):
                 assert set(add_one(survivor).tolist()) == {weights}
             victim.expect("5.0")

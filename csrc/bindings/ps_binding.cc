@@ -123,6 +123,12 @@ std::vector<transport::RailAddress> to_rails(const Rails& rails) {
   return addresses;
 }
 
+ps::Lives to_lives(const std::vector<uint8_t>& told) {
+  ps::Lives lives{};
+  std::copy_n(told.begin(), std::min(told.size(), lives.size()), lives.begin());
+  return lives;
+}
+
 py::dict to_dict(const transport::RailCounters& rail) {
   return py::dict(
       py::arg("interface") = rail.interface, py::arg("bytes_sent") = rail.bytes_sent,
@@ -270,6 +276,23 @@ void restore(Server& server, uint32_t model, const ModelSpec& spec, const py::ob
   check(server.restore(model, spec, std::move(rule), snapshot));
 }
 
+std::pair<py::bytes, size_t> copy(Server& server, uint32_t model, uint32_t shard, size_t first,
+                                  size_t limit) {
+  std::vector<std::byte> bytes;
+  size_t next = 0;
+  {
+    const py::gil_scoped_release release;
+    next = take(server.copy(model, shard, first, limit, &bytes));
+  }
+  return {py::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size()), next};
+}
+
+void take_copy(Server& server, uint32_t model, uint32_t shard, std::string_view text) {
+  const py::gil_scoped_release release;
+  const auto* first = reinterpret_cast<const std::byte*>(text.data());
+  check(server.take_copy(model, shard, {first, first + text.size()}));
+}
+
 void bind_data(py::module_& module) {
   py::class_<Space>(module, "PsSpace", "A run of elements of one type in a model.")
       .def(py::init(&make_space), py::arg("dtype"), py::arg("count"), py::arg("row_elements") = 0,
@@ -311,8 +334,23 @@ void bind_server(py::module_& module) {
           kRelease)
       .def("status", &server_status)
       .def("lost_servers", &Server::lost_servers, kRelease)
-      .def("lose", &Server::lose, py::arg("server"), kRelease,
+      .def("lose", &Server::lose, py::arg("server"), py::arg("life"), kRelease,
            "This server has found that another one is lost: no worker uses that one any more.")
+      .def("lives", &Server::lives, kRelease)
+      .def(
+          "learn",
+          [](Server& server, const std::vector<uint8_t>& told) {
+            server.learn_from_server(to_lives(told));
+          },
+          kRelease, py::arg("lives"))
+      .def("come_back", &Server::come_back, kRelease, py::arg("lost"))
+      .def("is_filling", &Server::is_filling, kRelease)
+      .def("begun", &Server::begun, kRelease)
+      .def("copy", &copy, py::arg("model"), py::arg("shard"), py::arg("first"), py::arg("limit"),
+           "(bytes, number of the next piece).")
+      .def("take_copy", &take_copy, py::arg("model"), py::arg("shard"), py::arg("bytes"))
+      .def("end_fill", &Server::end_fill, kRelease, py::arg("model"), py::arg("clocks"))
+      .def("filled", &Server::filled, kRelease)
       .def("set_checkpoint_every", &Server::set_checkpoint_every, kRelease)
       .def("stop_clocks", &Server::stop_clocks, kRelease,
            "Before close(): no clock but the current one ends, and both ends have a snapshot.")
@@ -421,11 +459,11 @@ Client::RowMemory to_rows(uint32_t space, uintptr_t numbers, uint64_t num_rows, 
 
 void connect(const std::shared_ptr<Client>& client, uint32_t server, const Rails& rails,
              int first_rail, py::object set, py::object get, double timeout_s, bool by_proxy,
-             Seat seat) {
+             Seat seat, uint8_t life) {
   auto rendezvous = make_rendezvous(std::move(set), std::move(get));
   const py::gil_scoped_release release;
   check(client->connect({server, to_rails(rails), first_rail, to_ms(timeout_s), by_proxy, seat},
-                        rendezvous));
+                        rendezvous, life));
 }
 
 py::list client_rails(Client& client) {
@@ -527,7 +565,7 @@ void bind_client(py::module_& module) {
            py::arg("transport") = "auto")
       .def("connect", &connect, py::arg("server"), py::arg("rails"), py::arg("first_rail"),
            py::arg("set"), py::arg("get"), py::arg("timeout_s"), py::arg("by_proxy") = false,
-           py::arg("seat") = Seat())
+           py::arg("seat") = Seat(), py::arg("life") = 0)
       .def(
           "add_model",
           [](Client& client, uint32_t model, const ModelSpec& spec, uint64_t clock) {
@@ -542,7 +580,14 @@ void bind_client(py::module_& module) {
            py::arg("clock"))
       .def("disconnect", &Client::disconnect, kRelease, py::arg("server"), py::arg("reason"))
       .def("lost", &Client::lost, kRelease)
-      .def("confirm_lost", &Client::confirm_lost, kRelease, py::arg("server"))
+      .def("confirm_lost", &Client::confirm_lost, kRelease, py::arg("server"), py::arg("life"))
+      .def(
+          "learn",
+          [](Client& client, const std::vector<uint8_t>& told) { client.learn(to_lives(told)); },
+          kRelease, py::arg("lives"))
+      .def("lives", &Client::lives, kRelease)
+      .def("heard", &Client::heard, kRelease)
+      .def("returned", &Client::returned, kRelease)
       .def("lost_for_all", &Client::lost_for_all, kRelease)
       .def("idle", &Client::idle, kRelease)
       .def(

@@ -68,7 +68,7 @@ Client::~Client() { close(); }
 // --- connections ---
 
 Status Client::connect(const PairOptions& options,
-                       std::shared_ptr<transport::Rendezvous> rendezvous) {
+                       std::shared_ptr<transport::Rendezvous> rendezvous, uint8_t life) {
   if (options.other >= options_.num_servers) {
     return Status(StatusCode::invalid_argument, "server ", options.other, " of ",
                   options_.num_servers);
@@ -88,6 +88,10 @@ Status Client::connect(const PairOptions& options,
     old = std::move(links_[options.other]);
   }
   if (old != nullptr) old->fail("the worker connects anew");
+  Lives told{};
+  told[options.other] = life;
+  (void)heard_.learn(told);
+  (void)lives_.learn(told);
   {
     std::lock_guard lock(mutex_);
     links_[options.other] = link;
@@ -95,6 +99,8 @@ Status Client::connect(const PairOptions& options,
   const Deadline deadline = Deadline::after_ns(options.timeout.count() * kNsPerMs);
   Status status = catch_up(options.other, link, deadline);
   if (!status.ok()) link->fail(status.message());  // another connection begins anew
+  // It shows that operations go there from now on, also where there is no model yet.
+  if (life > 0) send_command(link, clock_command(CommandKind::news, 0, 0), false);
   return status;
 }
 
@@ -149,6 +155,8 @@ Status Client::catch_up(uint32_t server, const std::shared_ptr<ServerLink>& link
     const Result<bool> repeats = one.operation->repeat(server, deadline);
     if (!repeats.ok()) return repeats.status();
     if (!*repeats) continue;
+    // With replicas only one of two commands may be repeated, and not the one that ends the clock.
+    if (!one.operation->repeats_whole()) continue;
     const uint64_t clock = one.clock + one.operation->closes();
     reached[one.model] = std::max(reached[one.model], clock);
   }
@@ -257,7 +265,7 @@ void Client::ask_for_version(uint32_t server) {
   }
 }
 
-// `attach` and `clock`.
+// `attach`, `clock` and `news`.
 Command Client::clock_command(CommandKind kind, uint32_t model, uint64_t clock) const {
   Command command;
   command.kind = kind;
@@ -269,57 +277,79 @@ Command Client::clock_command(CommandKind kind, uint32_t model, uint64_t clock) 
 
 std::shared_ptr<ServerLink> Client::link(uint32_t server) {
   std::lock_guard lock(mutex_);
-  return has_server(lost_servers_.load(), server) ? nullptr : links_[server];
+  return has_server(lives_.lost(), server) ? nullptr : links_[server];
 }
 
 void Client::lose(uint32_t server, const std::shared_ptr<ServerLink>& link, const Status& reason) {
-  {
-    std::lock_guard lock(mutex_);
-    if (links_[server] != link) return;
-    links_[server] = nullptr;
-  }
   bool replaced = false;
   {
     std::lock_guard lock(models_mutex_);
     for (const auto& [model, state] : models_) replaced |= state.spec.replicas > 0;
   }
+  {
+    std::lock_guard lock(mutex_);
+    if (links_[server] != link) return;
+    links_[server] = nullptr;
+    // The replica must not get pushes that the server misses while others use it.
+    if (replaced) suspected_servers_.fetch_or(uint64_t{1} << server & ~lives_.lost());
+  }
   if (!replaced) {
     log_warning("worker ", options_.worker, " has lost server ", server, ": ", reason.message());
     return;
   }
-  // The replica must not get pushes that the server misses while others use it.
-  suspected_servers_.fetch_or(uint64_t{1} << server & ~lost_servers_.load());
   log_warning("worker ", options_.worker, " has lost server ", server,
               ", and asks the others whether they have, too: ", reason.message());
 }
 
-void Client::confirm_lost(uint32_t server) {
-  learn_lost_servers(uint64_t{1} << server);
+void Client::confirm_lost(uint32_t server, uint8_t life) {
+  if (!is_lost(life) && lives_.advance(server, life)) drop(server);
+  (void)heard_.learn(lives_.all());
   has_news_.store(true);
 }
 
 std::vector<uint32_t> Client::lost_for_all() {
   std::vector<uint32_t> servers;
   for (uint32_t server = 0; server < options_.num_servers; ++server) {
-    if (has_server(lost_servers_.load(), server)) servers.push_back(server);
+    if (has_server(lives_.lost(), server)) servers.push_back(server);
   }
   return servers;
 }
 
-void Client::learn_lost_servers(uint64_t lost) {
-  const uint64_t news = lost & ~lost_servers_.fetch_or(lost);
+std::vector<uint32_t> Client::returned() {
+  const Lives used = lives_.all(), newest = heard_.all();
+  std::vector<uint32_t> servers;
   for (uint32_t server = 0; server < options_.num_servers; ++server) {
-    if (!has_server(news, server)) continue;
-    std::shared_ptr<ServerLink> link;
-    {
-      std::lock_guard lock(mutex_);
-      link = std::exchange(links_[server], nullptr);
-    }
-    log_error("worker ", options_.worker, " goes on without server ", server,
-              ", which is lost, and with its replica; the next loss may end the job");
-    if (link != nullptr) link->fail("this server was found lost");
+    if (!is_lost(newest[server]) && newest[server] > used[server]) servers.push_back(server);
   }
-  suspected_servers_.fetch_and(~lost);
+  return servers;
+}
+
+// Up to the last loss: a server that has come back is used once connect() has been called.
+void Client::learn(const Lives& told) {
+  (void)heard_.learn(told);
+  Lives losses = heard_.all();
+  for (uint8_t& life : losses) life -= life > 0 && !is_lost(life) ? 1 : 0;
+  const uint64_t news = lives_.learn(losses);
+  for (uint32_t server = 0; server < options_.num_servers; ++server) {
+    if (has_server(news, server)) drop(server);
+  }
+}
+
+// It is lost for all.
+void Client::drop(uint32_t server) {
+  const uint64_t bit = uint64_t{1} << server;
+  std::shared_ptr<ServerLink> link;
+  bool was_used = false;
+  {
+    std::lock_guard lock(mutex_);
+    link = std::exchange(links_[server], nullptr);
+    was_used = (suspected_servers_.fetch_and(~bit) & bit) != 0 || link != nullptr;
+  }
+  if (!was_used) return;
+  log_error(
+      "worker ", options_.worker, " goes on without server ", server,
+      ", which is lost, and with its replica; until it is back, another loss may end the job");
+  if (link != nullptr) link->fail("this server was found lost");
 }
 
 void Client::disconnect(uint32_t server, const std::string& reason) {
@@ -357,10 +387,11 @@ void Client::retry(const OperationPtr& operation) {
 void Client::on_finished() {
   if (!has_news_.load()) return;
   std::lock_guard starting(start_mutex_);
-  if (models_.empty() || !has_news_.exchange(false)) return;
-  const auto& [model, state] = *models_.begin();
-  send_to_all(clock_command(CommandKind::clock, model, state.clock), false);
+  if (has_news_.exchange(false)) tell_news();
 }
+
+// With start_mutex_.
+void Client::tell_news() { send_to_all(clock_command(CommandKind::news, 0, 0), false); }
 
 // --- models ---
 
@@ -404,7 +435,7 @@ void Client::send_command(const std::shared_ptr<ServerLink>& link, const Command
   };
   auto memory = std::make_shared<Memory>();
   Command with_news = command;
-  with_news.lost_servers = lost_servers_.load();
+  with_news.lives = lives_.all();
   memory->command = encode(with_news);
   if (answered) {
     link->answers().add({{memory->answer.data(), kAnswerBytes},

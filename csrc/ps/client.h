@@ -50,8 +50,10 @@ class Client final : public engine::Inspectable, private LinkDirectory {
 
   // Connects to a server, or to the proxy that stands in for it; again after it was lost. What
   // it may lack is repeated in the order of its start: unfinished operations, and what a proxy has
-  // acknowledged and no version contains yet.
-  Status connect(const PairOptions& options, std::shared_ptr<transport::Rendezvous> rendezvous);
+  // acknowledged and no version contains yet. With replicas: pushes that the other copy may lack.
+  // `life`: of the server.
+  Status connect(const PairOptions& options, std::shared_ptr<transport::Rendezvous> rendezvous,
+                 uint8_t life = 0);
 
   // The worker takes part in the model from `clock` on.
   Status add_model(uint32_t model, const ModelSpec& spec, uint64_t clock);
@@ -63,9 +65,19 @@ class Client final : public engine::Inspectable, private LinkDirectory {
   // Ends the connection to a server that has forgotten this worker.
   void disconnect(uint32_t server, const std::string& reason);
   std::vector<uint32_t> lost();  // servers without a working connection
-  // With replicas: the other servers say that this one is lost for all workers.
-  void confirm_lost(uint32_t server);
+
+  // --- with replicas; see ps/lives.h ---
+  // The other servers say that this life of the server has ended for all workers.
+  void confirm_lost(uint32_t server, uint8_t life);
   std::vector<uint32_t> lost_for_all();
+  // What a server has told. One that is lost is used no more.
+  void learn(const Lives& told) override;
+  // The newest that this worker has heard.
+  Lives heard() const { return heard_.all(); }
+  // Those to which commands go: of a server that has come back, not before connect().
+  Lives lives() override { return lives_.all(); }
+  // Servers that have come back, and wait for connect().
+  std::vector<uint32_t> returned();
   // Nothing has to be repeated, whatever connection is lost.
   bool idle();
   // Waits until nothing of closed clocks would be lost with a proxy; false after `timeout`.
@@ -144,9 +156,8 @@ class Client final : public engine::Inspectable, private LinkDirectory {
   void learn_version(uint32_t server, uint32_t model, uint64_t version) override {
     kept_.forget_before(server, model, version);
   }
-  uint64_t lost_servers() override { return lost_servers_.load(); }
   uint64_t suspected_servers() override { return suspected_servers_.load(); }
-  void learn_lost_servers(uint64_t lost) override;
+  void drop(uint32_t server);
 
   Result<ModelState*> find(uint32_t model);
   void consider_huge_pages(const ModelSpec& spec, const Buffers& up, const Buffers& down);
@@ -168,13 +179,15 @@ class Client final : public engine::Inspectable, private LinkDirectory {
               const KeptPushes::Push& push);
   void ask_for_version(uint32_t server);
   void send_to_all(const Command& command, bool answered);
+  void tell_news();
   void on_finished() override;
   Command clock_command(CommandKind kind, uint32_t model, uint64_t clock) const;
   uint64_t oldest_sequence() const;
   bool can_wait_inline(const CallOptions& options) const;
 
   const ClientOptions options_;
-  std::atomic<uint64_t> lost_servers_{0};       // for good: their replicas took over
+  LifeTable lives_;
+  LifeTable heard_;
   std::atomic<uint64_t> suspected_servers_{0};  // others may still reach them
   std::atomic<bool> has_news_{false};           // another server does not know of a lost one yet
 

@@ -55,7 +55,7 @@ void ClientOperation::attempt(Progress& progress, uint32_t server, bool pushes, 
   if (attempt->link == nullptr) return;
   const Task& task = progress.task;
   Command command = task.command;
-  command.lost_servers = links_.lost_servers();
+  command.lives = links_.lives();
   const auto holder = std::find(task.servers.begin(), task.servers.end(), server);
   command.ends_clock = pushes && task.ends_clock[holder - task.servers.begin()];
   if (!pulls) command.kind = without_pull(command.kind);
@@ -133,7 +133,7 @@ Status ClientOperation::take_answer(Attempt& attempt, uint64_t* version) {
   if (attempt.pulls) return Status();
   const Result<Answer> answer = decode_answer(attempt.answer);
   if (!answer.ok()) return answer.status();
-  links_.learn_lost_servers(answer->lost_servers);
+  links_.learn(answer->lives);
   *version = answer->version;
   return Status();
 }
@@ -157,7 +157,8 @@ void ClientOperation::settle_attempt(Progress& progress, Attempt& attempt) {
     progress.pushed = true;
   }
   // The answer of a server that others have found lost may lack their pushes.
-  progress.pulled |= attempt.pulls && !has_server(links_.lost_servers(), attempt.server);
+  const bool still_counts = links_.lives()[attempt.server] == attempt.head.lives[attempt.server];
+  progress.pulled |= attempt.pulls && still_counts;
 }
 
 // Looks at what has ended; ok if the task is complete, peer_lost if no server is left for it.
@@ -270,6 +271,11 @@ Result<bool> ClientOperation::repeat(uint32_t server, Deadline deadline) {
   bool repeats = false;
   for (Progress& progress : tasks_) {
     if (finished() || !progress.lacks(server)) continue;
+    repeats = true;
+    if (progress.task.repeats_push(server)) {
+      attempt(progress, server, true, false);
+      continue;
+    }
     {
       // Until then messages of the old connection may touch the memory.
       std::unique_lock state(mutex_);
@@ -285,7 +291,6 @@ Result<bool> ClientOperation::repeat(uint32_t server, Deadline deadline) {
     }
     progress.attempts.clear();
     begin(progress);
-    repeats = true;
   }
   return repeats;
 }
@@ -302,8 +307,11 @@ std::vector<uint32_t> ClientOperation::lost() {
   std::lock_guard lock(tasks_mutex_);
   std::set<uint32_t> servers;
   for (const Progress& progress : tasks_) {
+    const uint32_t first = progress.task.servers.front();
+    // One with replicas may have come back since the replica was asked, and be asked next.
+    const bool is_used = progress.task.servers.size() > 1 && links_.link(first) != nullptr;
     const bool is_stuck = !progress.complete() && progress.attempts.empty();
-    if (is_stuck) servers.insert(progress.task.servers.front());
+    if (is_stuck && !is_used) servers.insert(first);
     if (!awaits_verdict(progress)) continue;
     for (uint32_t server : progress.task.servers) {
       if (has_server(links_.suspected_servers(), server)) servers.insert(server);

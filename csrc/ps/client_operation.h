@@ -14,6 +14,7 @@
 //    pushes that they have already. First values alone are repeated by who waits, see retry().
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <deque>
@@ -44,9 +45,9 @@ class LinkDirectory {
                     const Command& command, const std::vector<Span>& up) = 0;
   // All pieces of the server contain all clocks of the model before `version`.
   virtual void learn_version(uint32_t server, uint32_t model, uint64_t version) = 0;
-  virtual uint64_t lost_servers() = 0;       // for all workers
+  virtual Lives lives() = 0;                 // of those lost for all workers
   virtual uint64_t suspected_servers() = 0;  // lost to this one; their replicas live
-  virtual void learn_lost_servers(uint64_t lost) = 0;
+  virtual void learn(const Lives& told) = 0;
   // An operation needs no repetition any more; without its lock.
   virtual void on_finished() = 0;
 };
@@ -63,6 +64,12 @@ struct Task {
   // Whether the client repeats it with its other operations: a server that has no replica comes
   // back, and first values may be another worker's by then.
   bool repeats_in_order() const { return servers.size() == 1 && command.kind != CommandKind::set; }
+  // Whether a server that comes back gets it, though another has the push, or will have it: no copy
+  // may contain it yet.
+  bool repeats_push(uint32_t server) const {
+    return servers.size() > 1 && pushes && command.kind != CommandKind::set &&
+           std::find(servers.begin(), servers.end(), server) != servers.end();
+  }
 };
 
 struct OperationOptions {
@@ -105,6 +112,7 @@ class ClientOperation : public std::enable_shared_from_this<ClientOperation> {
   uint64_t first_sequence() const { return tasks_.front().task.command.sequence; }
   uint64_t order() const { return options_.order; }
   bool closes() const { return tasks_.front().task.command.closes(); }
+  bool repeats_whole() const { return tasks_.front().task.repeats_in_order(); }
 
  private:
   struct Attempt {
@@ -131,7 +139,9 @@ class ClientOperation : public std::enable_shared_from_this<ClientOperation> {
     Status failure;      // of the last server
     bool complete() const { return (pushed || !task.pushes) && (pulled || !task.pulls); }
     bool lacks(uint32_t server) const {
-      return !complete() && task.repeats_in_order() && task.servers.front() == server;
+      if (complete()) return false;
+      if (!task.repeats_in_order()) return !pushed && task.repeats_push(server);
+      return task.servers.front() == server;
     }
   };
 

@@ -16,6 +16,7 @@
 // rule is kept, and every later push and pull returns it.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -143,6 +144,14 @@ class Model : public std::enable_shared_from_this<Model> {
   // Restores the weights and state of a snapshot, and seals; before any worker attaches. The
   // workers that it names are expected again.
   Status restore(const Snapshot& snapshot);
+
+  // --- filling a server that comes back ---
+  // Appends pieces from `first` on, until there are `limit` bytes; returns the next one.
+  size_t copy(uint32_t shard, size_t first, size_t limit, std::vector<std::byte>* out);
+  // Puts them in the place of what is here, before any worker uses the model.
+  Status take_copy(uint32_t shard, const std::vector<std::byte>& bytes);
+  // All pieces are here. These workers count, from these clocks on; seals.
+  void end_fill(const std::map<uint32_t, uint64_t>& clocks);
 
   size_t num_open_windows() const;
 

@@ -69,10 +69,16 @@ void Server::close() {
 
 Status Server::fenced() {
   if (options_.upstream != nullptr) DMLCOMM_RETURN_IF_ERROR(options_.upstream->error());
-  if (!has_server(lost_servers_.load(), options_.server)) return Status();
-  return Status(StatusCode::peer_lost, "server ", options_.server,
-                " was found lost by the others, and workers use its replica now; start a new job "
-                "with all servers to have two copies again");
+  if (!has_server(lives_.lost(), options_.server)) return Status();
+  return Status(
+      StatusCode::peer_lost, "server ", options_.server,
+      " was found lost by the others, and workers use its replica until it has come back");
+}
+
+Status Server::expect_life(const Lives& told) {
+  const uint8_t own = lives_.of(options_.server);
+  if (told[options_.server] == own) return Status();
+  return Status(StatusCode::aborted, "server ", options_.server, " was lost, and has come back");
 }
 
 Status Server::join(const PairOptions& options, std::shared_ptr<transport::Rendezvous> rendezvous,
@@ -244,27 +250,98 @@ void Server::on_session_ended(uint32_t worker, const Status& reason) {
   }
 }
 
-// Only of models with replicas, and of servers that there are: no other report makes sense.
-uint64_t Server::note_lost_servers(uint64_t lost) {
-  if ((lost & ~lost_servers_.load()) != 0 && !may_lose(lost)) lost = 0;
-  const uint64_t before = lost_servers_.fetch_or(lost);
-  if (has_server(lost & ~before, options_.server)) log_error(fenced().message());
-  return before | lost;
-}
+// --- lost servers ---
 
-bool Server::may_lose(uint64_t servers) {
-  if (options_.num_servers < 64 && servers >> options_.num_servers != 0) return false;
+// Only of servers that there are, and that have replicas: no other report makes sense.
+bool Server::may_be(const Lives& told) {
+  const auto first_beyond = told.begin() + std::min(options_.num_servers, kMaxServers);
+  if (std::any_of(first_beyond, told.end(), [](uint8_t life) { return life > 0; })) return false;
+  if (is_filling()) return true;
   std::lock_guard lock(mutex_);
   return std::any_of(models_.begin(), models_.end(),
                      [](const auto& item) { return item.second->spec().replicas > 0; });
 }
 
+Lives Server::learn_lives(const Lives& told) {
+  const Lives known = lives_.all();
+  const bool has_news = !std::equal(known.begin(), known.end(), told.begin(),
+                                    [](uint8_t ours, uint8_t theirs) { return ours >= theirs; });
+  if (!has_news || !may_be(told)) return known;
+  const uint64_t news = lives_.learn(told);
+  if (has_server(news & lives_.lost(), options_.server)) log_error(fenced().message());
+  return lives_.all();
+}
+
+void Server::lose(uint32_t server, uint8_t life) { (void)lives_.advance(server, life); }
+
 std::vector<uint32_t> Server::lost_servers() const {
   std::vector<uint32_t> lost;
   for (uint32_t server = 0; server < options_.num_servers; ++server) {
-    if (has_server(lost_servers_.load(), server)) lost.push_back(server);
+    if (has_server(lives_.lost(), server)) lost.push_back(server);
   }
   return lost;
+}
+
+// --- coming back ---
+
+// Sessions that begin from here on have to wait; those before are of the life that has ended.
+void Server::come_back(uint8_t lost) {
+  filling_.store(true);
+  if (!is_lost(lost) || !lives_.advance(options_.server, lost)) return filling_.store(false);
+  end_sessions();
+  std::lock_guard lock(mutex_);
+  models_.clear();
+  gone_.clear();
+}
+
+void Server::end_sessions() {
+  std::map<uint32_t, std::shared_ptr<Session>> sessions;
+  {
+    std::lock_guard lock(mutex_);
+    sessions.swap(sessions_);
+  }
+  for (const auto& [worker, session] : sessions) {
+    session->end_but_count("this server was lost, and comes back");
+    session->close();
+  }
+}
+
+std::vector<uint32_t> Server::begun() {
+  std::lock_guard lock(mutex_);
+  std::vector<uint32_t> workers;
+  for (const auto& [worker, session] : sessions_) {
+    if (!session->ended() && session->has_begun()) workers.push_back(worker);
+  }
+  return workers;
+}
+
+Result<size_t> Server::copy(uint32_t model, uint32_t shard, size_t first, size_t limit,
+                            std::vector<std::byte>* out) {
+  const std::shared_ptr<Model> of = find_model(model);
+  if (of != nullptr && of->shard(shard) != nullptr) return of->copy(shard, first, limit, out);
+  return Status(StatusCode::invalid_argument, "server ", options_.server, " has no shard ", shard,
+                " of a model number ", model);
+}
+
+Status Server::take_copy(uint32_t model, uint32_t shard, const std::vector<std::byte>& bytes) {
+  const std::shared_ptr<Model> of = find_model(model);
+  if (of != nullptr && of->shard(shard) != nullptr) return of->take_copy(shard, bytes);
+  return Status(StatusCode::invalid_argument, "server ", options_.server, " holds no shard ", shard,
+                " of a model number ", model);
+}
+
+// A worker that is gone already has been dropped from the models that were here then.
+void Server::end_fill(uint32_t model, const std::map<uint32_t, uint64_t>& clocks) {
+  const std::shared_ptr<Model> of = find_model(model);
+  if (of == nullptr) return;
+  std::lock_guard lock(mutex_);
+  of->end_fill(clocks);
+  for (uint32_t worker : gone_) of->drop(worker);
+}
+
+void Server::filled() {
+  filling_.store(false);
+  events_.signal();
 }
 
 // --- models ---

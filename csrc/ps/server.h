@@ -88,10 +88,27 @@ class Server final : public engine::Inspectable, private SessionHost {
   // Of all sessions, added up by interface.
   std::vector<transport::RailCounters> rails();
 
-  // This server has found that another one is lost: no worker uses that one any more.
-  void lose(uint32_t server) { (void)note_lost_servers(uint64_t{1} << server); }
-  // Servers that are lost, as this server or another one has found.
+  // --- lost servers, and those that come back; see ps/lives.h ---
+  // This server has found that another one is lost, in this life of it: no worker uses it any more.
+  void lose(uint32_t server, uint8_t life);
+  // What another server has told.
+  void learn_from_server(const Lives& told) { (void)lives_.learn(told); }
+  Lives lives() const { return lives_.all(); }
   std::vector<uint32_t> lost_servers() const;
+  // This server was lost, and is used again: it ends all connections and forgets all models. It
+  // serves those who come once filled(). Only from `lost`, its present life.
+  void come_back(uint8_t lost);
+  bool is_filling() const override { return filling_.load(); }
+  // Workers that send here what they begin from now on.
+  std::vector<uint32_t> begun();
+  // See Model::copy().
+  Result<size_t> copy(uint32_t model, uint32_t shard, size_t first, size_t limit,
+                      std::vector<std::byte>* out);
+  // Pieces of a model that create_model() has made.
+  Status take_copy(uint32_t model, uint32_t shard, const std::vector<std::byte>& bytes);
+  // All pieces of the model are here; these are the clocks of its workers.
+  void end_fill(uint32_t model, const std::map<uint32_t, uint64_t>& clocks);
+  void filled();
 
   // See Model::hold(); nothing without the model.
   Held hold(uint32_t model, uint32_t worker);
@@ -124,10 +141,11 @@ class Server final : public engine::Inspectable, private SessionHost {
  private:
   void fail(const Status& reason);
   void expect_on(Model& model);
-  bool may_lose(uint64_t servers);
+  bool may_be(const Lives& told);
+  void end_sessions();
   EventCount& events() override { return events_; }
   Upstream* upstream() override { return options_.upstream.get(); }
-  uint64_t note_lost_servers(uint64_t lost) override;
+  Lives learn_lives(const Lives& told) override;
   void on_session_ended(uint32_t worker, const Status& reason) override;
 
   bool has_session(uint32_t worker) override;
@@ -135,11 +153,13 @@ class Server final : public engine::Inspectable, private SessionHost {
   std::vector<uint32_t> shards_here(const ModelSpec& spec) const;
   std::optional<std::vector<std::shared_ptr<Model>>> models_after(uint32_t number);
   Status fenced() override;
+  Status expect_life(const Lives& told) override;
   void drop_worker(uint32_t worker) override;
 
   const ServerOptions options_;
   EventCount events_;
-  std::atomic<uint64_t> lost_servers_{0};
+  LifeTable lives_;
+  std::atomic<bool> filling_{false};
 
   uint32_t last_snapshot_of_ = 0;  // model; next_snapshot() continues after it
 

@@ -179,8 +179,8 @@ Result<std::shared_ptr<Model>> Session::model_for(const Command& command) {
 }
 
 Status Session::carry_out(const Command& command) {
-  (void)host_.note_lost_servers(command.lost_servers);
-  DMLCOMM_RETURN_IF_ERROR(host_.fenced());
+  DMLCOMM_RETURN_IF_ERROR(note_lives(command));
+  if (command.kind == CommandKind::news) return Status();
   if (command.kind == CommandKind::drop || command.kind == CommandKind::merged) {
     return carry_out_for(command);
   }
@@ -191,6 +191,10 @@ Status Session::carry_out(const Command& command) {
     end(Status());
     return status;
   }
+  DMLCOMM_RETURN_IF_ERROR(wait_until([&]() -> Result<bool> {
+    DMLCOMM_RETURN_IF_ERROR(host_.fenced());
+    return !host_.is_filling();
+  }));
   // A worker that connects again while it creates a model may name it before it is made here; then
   // the creation counts the worker in.
   if (command.kind == CommandKind::attach && host_.upstream() == nullptr &&
@@ -228,8 +232,17 @@ Status Session::carry_out(const Command& command) {
     case CommandKind::pull_rows: return take_rows(command, model);
     case CommandKind::merged:
     case CommandKind::drop:
+    case CommandKind::news:
     case CommandKind::leave: break;
   }
+  return Status();
+}
+
+Status Session::note_lives(const Command& command) {
+  (void)host_.learn_lives(command.lives);
+  DMLCOMM_RETURN_IF_ERROR(host_.fenced());
+  DMLCOMM_RETURN_IF_ERROR(host_.expect_life(command.lives));
+  begun_.store(true);
   return Status();
 }
 
@@ -616,7 +629,7 @@ Status Session::send_answer(const Reply& reply, bool* ready, Mode mode) {
   }
   *ready = true;
   answer.sequence = command.kind == CommandKind::attach ? command.clock : command.sequence;
-  answer.lost_servers = host_.note_lost_servers(0);
+  answer.lives = host_.learn_lives({});
   const AnswerBytes bytes = encode(answer);
   return send(bytes.data(), bytes.size(), kAnswer, command.ticket);
 }

@@ -42,10 +42,14 @@ class SessionHost {
   virtual ~SessionHost() = default;
   virtual std::shared_ptr<Model> find_model(uint32_t model) = 0;
   virtual EventCount& events() = 0;
-  // Servers have found others lost, as a worker has heard; returns all that are known to be lost.
-  virtual uint64_t note_lost_servers(uint64_t lost) = 0;
+  // What a worker has heard of lost servers; returns what is known then.
+  virtual Lives learn_lives(const Lives& told) = 0;
   // Not ok once this server was found lost: it answers no more.
   virtual Status fenced() = 0;
+  // Not ok if the worker speaks to another life of this server.
+  virtual Status expect_life(const Lives& told) = 0;
+  // Whether this server has come back, and is not filled yet.
+  virtual bool is_filling() const = 0;
   // The worker's clocks count no more, in any model.
   virtual void drop_worker(uint32_t worker) = 0;
   // Whether the worker has a connection of its own.
@@ -90,6 +94,8 @@ class Session {
   // Of the connection; the worker's side has the same.
   uint64_t number() const { return communicator_->number(); }
   size_t num_queued() const;
+  // Whether a command has come: the other side sends here what it begins from then on.
+  bool has_begun() const { return begun_.load(); }
 
  private:
   // A piece on its way here.
@@ -118,6 +124,7 @@ class Session {
   Status let_pass(const Command& push);
   bool may_pass(const Command& pull, const Command& push) const;
   Status carry_out(const Command& command);
+  Status note_lives(const Command& command);
   Status carry_out_for(const Command& command);
   Status begin_merged(const Command& command, std::shared_ptr<Model> model);
   Status finish_merged(const engine::OperationPtr& next_command);
@@ -166,6 +173,7 @@ class Session {
   SessionCounters counters_;
   std::atomic<bool> ended_{false};
   std::atomic<bool> counts_on_{false};
+  std::atomic<bool> begun_{false};
 
   // The receiving thread's. When the session fails, receives under way keep their memory to its
   // end.

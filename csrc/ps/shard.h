@@ -34,6 +34,12 @@ class RecentPushes {
                        [&](const One& one) { return one.sequence == sequence; });
   }
   void clear() { pushes_.clear(); }
+  size_t size() const { return pushes_.size(); }
+  // visit(sequence, clock)
+  template <typename Visit>
+  void for_each(Visit visit) const {
+    for (const One& one : pushes_) visit(one.sequence, one.clock);
+  }
   // The sequence numbers of those that version `version` contains.
   template <typename Visit>
   void for_each_in(uint64_t version, Visit visit) const {

@@ -10,7 +10,7 @@ namespace dmlcomm::ps {
 namespace {
 
 constexpr uint32_t kMagic = 0x53504d44;  // "DMPS"
-constexpr uint8_t kVersion = 4;
+constexpr uint8_t kVersion = 5;
 
 // Flags of a command, and its ticket.
 constexpr uint32_t kEndsClock = 1;
@@ -92,7 +92,7 @@ void visit_fields(SomeCommand& command, Flags& flags, Visit visit) {
   visit(command.piece);
   visit(command.num_pushes);
   visit(command.learning_rate);
-  visit(command.lost_servers);
+  visit(command.lives);
 }
 
 }  // namespace
@@ -140,7 +140,7 @@ AnswerBytes encode(const Answer& answer) {
   Writer<kAnswerBytes> out;
   put_head(&out, 0);
   out.put(answer.sequence);
-  out.put(answer.lost_servers);
+  out.put(answer.lives);
   out.put(answer.version);
   return out.bytes();
 }
@@ -151,7 +151,7 @@ Result<Answer> decode_answer(const AnswerBytes& bytes) {
   DMLCOMM_RETURN_IF_ERROR(check_head(&in, &kind));
   Answer answer;
   answer.sequence = in.take<uint64_t>();
-  answer.lost_servers = in.take<uint64_t>();
+  answer.lives = in.take<Lives>();
   answer.version = in.take<uint64_t>();
   return answer;
 }

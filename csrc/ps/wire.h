@@ -23,6 +23,7 @@
 
 #include "base/status.h"
 #include "base/ticket.h"
+#include "ps/lives.h"
 #include "ps/model_spec.h"
 #include "ps/pair.h"
 
@@ -48,15 +49,11 @@ enum class CommandKind : uint8_t {
   merged,
   drop,     // `worker` has left or was lost
   confirm,  // of a proxy's worker: answered when all clocks before `clock` are in a version
+  news,     // only tells `lives`; no answer
   leave,    // the last command
 };
 
 constexpr int64_t kNoBound = -1;
-
-// Whether a set of servers (bit i: server i) has this one.
-constexpr bool has_server(uint64_t servers, uint32_t server) {
-  return (servers >> server & 1) != 0;
-}
 
 struct Command {
   CommandKind kind = CommandKind::leave;
@@ -77,7 +74,7 @@ struct Command {
   bool waits = false;               // the worker gives no other command before it has the answer
   uint8_t ticket = kDefaultTicket;  // of all messages of the command, and of its answer
   double learning_rate = std::numeric_limits<double>::quiet_NaN();  // NaN: the rule's
-  uint64_t lost_servers = 0;  // bit i: server i is lost, to the sender's knowledge
+  Lives lives{};  // of the servers that the sender uses, and of those that it knows to be lost
 
   // Pulls: the weights must contain all windows before this one.
   uint64_t needed() const {
@@ -96,7 +93,7 @@ struct Command {
   bool is_exact() const { return staleness == 0 && (pulls() || kind == CommandKind::pull_rows); }
 };
 
-constexpr size_t kCommandBytes = 96;
+constexpr size_t kCommandBytes = 152;
 using CommandBytes = std::array<std::byte, kCommandBytes>;
 CommandBytes encode(const Command& command);
 // Trusts nothing: protocol_error names the fault.
@@ -104,11 +101,11 @@ Result<Command> decode_command(const CommandBytes& bytes);
 
 struct Answer {
   uint64_t sequence = 0;  // of the push; attach: the worker's clock
-  uint64_t lost_servers = 0;
+  Lives lives{};
   uint64_t version = 0;  // of a proxy: the server's pieces contain all clocks before this one
 };
 
-constexpr size_t kAnswerBytes = 32;
+constexpr size_t kAnswerBytes = 88;
 using AnswerBytes = std::array<std::byte, kAnswerBytes>;
 AnswerBytes encode(const Answer& answer);
 Result<Answer> decode_answer(const AnswerBytes& bytes);

@@ -237,7 +237,7 @@ TEST_P(PsCluster, WithAReplicaNoAcknowledgedPushIsLost) {
       const auto operation = client.push_pull(kModel, buffers_of(one), buffers_of(out), 0, {});
       if ((*operation)->wait(Deadline::after_s(60)).code() == StatusCode::peer_lost) {
         EXPECT_EQ((*operation)->lost(), std::vector<uint32_t>{0});
-        client.confirm_lost(0);
+        client.confirm_lost(0, 0);
         client.retry(*operation);
       }
       expect_done(operation);
@@ -267,7 +267,7 @@ TEST_P(PsCluster, APushIsNotDoneBeforeItIsKnownWhetherALostServerIsLostForAll) {
     expect_lost(operation, 0);
   }
   EXPECT_TRUE(client.lost_for_all().empty());
-  client.confirm_lost(0);
+  client.confirm_lost(0, 0);
   EXPECT_EQ(client.lost_for_all(), std::vector<uint32_t>{0});
   client.retry(operation);
   EXPECT_TRUE(operation->wait(Deadline::after_s(60)).ok());
@@ -284,7 +284,7 @@ TEST_P(PsCluster, LossesAreBelievedOfServersThatThereAreAndThatHaveReplicas) {
     std::vector<float> zeros(10);
     cluster.create(spec, zeros);
     uint32_t worker = 1;
-    const auto tell = [&](uint64_t lost) {
+    const auto tell = [&](uint32_t lost) {
       const auto rendezvous = tests::memory_rendezvous();
       PairOptions join, connect;
       join.other = worker;
@@ -294,17 +294,17 @@ TEST_P(PsCluster, LossesAreBelievedOfServersThatThereAreAndThatHaveReplicas) {
       EXPECT_TRUE(pair.ok() && joined.get().ok());
       Command command;
       command.kind = CommandKind::leave;
-      command.lost_servers = lost;
+      command.lives[lost] = 1;
       CommandBytes bytes = encode(command);
       AnswerBytes answer;
       const auto answered = (*pair)->recv({answer.data(), answer.size()}, kServerRank, kAnswer, {});
       (void)(*pair)->send({bytes.data(), bytes.size()}, kServerRank, kCommand, {});
       EXPECT_TRUE(answered->wait(std::chrono::seconds(60)).ok());
       (*pair)->close();
-      return decode_answer(answer).value().lost_servers;
+      return decode_answer(answer).value().lives;
     };
-    EXPECT_EQ(tell(1u << 5), 0u);
-    EXPECT_EQ(tell(1u << 1), replicas == 0 ? 0u : 1u << 1);
+    EXPECT_EQ(tell(5), Lives{});
+    EXPECT_EQ(tell(1)[1], replicas);
     EXPECT_EQ(cluster.servers[0]->lost_servers().size(), replicas);
   }
 }

@@ -158,6 +158,47 @@ TEST(PsModel, ASuccessorIsBoundByItsOwnClockAndItsPushesAreNew) {
   EXPECT_EQ(model.pull(1), 1011);
 }
 
+// Two copies of a shard: the first is copied within a clock, with a push that comes to both later.
+TEST(PsModel, ACopyWithinAClockCountsEveryPushOnce) {
+  for (const uint32_t replicas : {0, 1}) {
+    ModelSpec spec = spec_of(3, Apply::at_clock, Combine::sum, "sgd");
+    spec.replicas = replicas;
+    spec.options = {{"lr", 1}, {"momentum", 1}};
+    ModelUnderTest source(spec, 2), copy(spec, 2);
+    for (uint32_t worker : {0, 1}) source->attach(worker, 0, 7);
+    source.push_as(0, 0, 1, 1, true);
+    source.push_as(1, 0, 1, 2, true);
+    source.push_as(0, 1, 2, 10, true);
+    EXPECT_EQ(source.pull(1), -3);
+    std::vector<std::byte> bytes;
+    EXPECT_EQ(source->copy(0, 0, 1, &bytes), 1U);
+    ASSERT_TRUE(copy->take_copy(0, bytes).ok());
+    copy->end_fill({{0, 0}, {1, 0}});
+    for (uint32_t worker : {0, 1}) copy->attach(worker, 0, 7);
+    copy.push_as(0, 1, 2, 10, true);
+    copy.push_as(1, 0, 1, 2, true);
+    EXPECT_EQ(copy.pull(1), -3);
+    EXPECT_TRUE(std::isnan(copy.pull(2)));
+    for (ModelUnderTest* model : {&source, &copy}) {
+      model->push_as(1, 1, 2, 20, true);
+      EXPECT_EQ(model->pull(2), -3 - 3 - 30);  // its momentum is in the copy, too
+    }
+  }
+}
+
+TEST(PsModel, ACopyThatIsCutShortIsRefused) {
+  ModelSpec spec = spec_of(3, Apply::at_clock, Combine::sum, "add");
+  spec.replicas = 1;
+  ModelUnderTest source(spec, 2), copy(spec, 2);
+  source.push_as(0, 0, 1, 1, true);
+  std::vector<std::byte> bytes;
+  (void)source->copy(0, 0, 1, &bytes);
+  while (bytes.size() > 1) {
+    bytes.pop_back();
+    EXPECT_FALSE(copy->take_copy(0, bytes).ok()) << bytes.size();
+  }
+}
+
 TEST(PsModel, FirstValuesThatComeLateChangeNothing) {
   ModelUnderTest model(spec_of(2, Apply::at_clock, Combine::sum, "add"), 1);
   const std::vector<float> late(2, 5);
@@ -597,7 +638,7 @@ TEST(PsWire, CommandsComeBackAsTheyWere) {
   command.ends_clock = true;
   command.waits = true;
   command.learning_rate = 0.5;
-  command.lost_servers = 1ull << 63;
+  command.lives[63] = 255;
   const Result<Command> decoded = decode_command(encode(command));
   ASSERT_TRUE(decoded.ok());
   EXPECT_EQ(encode(*decoded), encode(command));
@@ -614,7 +655,7 @@ TEST(PsWire, WhatIsNoCommandIsRefused) {
     bad[i] ^= std::byte{0x40};
     EXPECT_FALSE(decode_command(bad).ok()) << i;
   }
-  AnswerBytes answer = encode(Answer{1, 2});
+  AnswerBytes answer = encode(Answer{.sequence = 1, .version = 2});
   EXPECT_TRUE(decode_answer(answer).ok());
   answer[0] = std::byte{0};
   EXPECT_FALSE(decode_answer(answer).ok());

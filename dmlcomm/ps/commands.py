@@ -122,9 +122,7 @@ def serve(
             return
         num_servers, own_index = placed
         options = ServerOptions(
-            listen=listen,
-            index=own_index,
-            num_servers=num_servers,
+            *(listen, own_index, num_servers, _addresses(servers)),
             workers=workers,
             replicas=replicas,
             token=_token(token, token_file, str(config["ps_token"])),
@@ -228,6 +226,13 @@ def _watch(controls: list, as_json: bool) -> None:  # type: ignore[type-arg]
             while not is_over:
                 time.sleep(WATCH_INTERVAL_S)
                 live.update(view(ask(controls)), refresh=True)
+
+
+def _addresses(servers: str) -> tuple[str, ...]:
+    """Empty if only their number is given."""
+    from dmlcomm.ps.protocol import parse_servers
+
+    return () if servers.isascii() and servers.isdigit() else tuple(parse_servers(servers))
 
 
 def _place(servers: str, listen: str, index: int | None) -> tuple[int, int]:

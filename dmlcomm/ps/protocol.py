@@ -5,7 +5,7 @@ import hmac
 import ipaddress
 
 # Of proto/dmlcomm_ps.proto; both sides of a job need the same.
-PROTOCOL_VERSION = "5"
+PROTOCOL_VERSION = "6"
 PROTOCOL_KEY = "dmlcomm-protocol"
 # "-bin": values of other metadata may hold only printable ASCII.
 TOKEN_KEY = "dmlcomm-token-bin"
@@ -29,6 +29,15 @@ LIVENESS_INTERVAL_S = 0.1
 
 # Seconds of silence of a caller that waits; then, again and again, a log line names the cause.
 PROGRESS_INTERVAL_S = 5.0
+
+
+# A server that was lost, and those that wait for it, look this often whether it is back.
+RETURN_INTERVAL_S = 1.0
+
+
+def is_lost(life: int) -> bool:
+    """Whether a server with this life is lost: see csrc/ps/lives.h."""
+    return life % 2 == 1
 
 
 def model_number(name: str) -> int:

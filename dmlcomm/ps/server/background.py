@@ -211,7 +211,9 @@ class Checkpoints:
 
     def _write(self, snapshot: _core.PsSnapshot) -> None:
         begin = time.monotonic()
-        description = self._models.descriptions()[snapshot.model]
+        description = self._models.descriptions().get(snapshot.model)
+        if description is None:  # this server was lost meanwhile
+            return
         try:
             path = self._directory.write(
                 snapshot.model,

@@ -46,6 +46,17 @@ class Barrier:
                 self._changed.wait(min(remaining, LIVENESS_INTERVAL_S))
             return True
 
+    def withdraw(self, worker: int, ticket: int) -> None:
+        """The worker waits elsewhere."""
+        with self._changed:
+            if self._waiting.get(worker) == ticket:
+                del self._waiting[worker]
+
+    def forget(self) -> None:
+        """Nobody has come yet."""
+        with self._changed:
+            self._waiting.clear()
+
     def close(self) -> None:
         with self._changed:
             self._closed = True

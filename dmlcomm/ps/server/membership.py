@@ -176,6 +176,27 @@ class Membership:
         with self._lock:
             self._end(session, reason)
 
+    def begin_anew(self) -> None:
+        """Of a server that was lost, and comes back: all workers register again."""
+        with self._lock:
+            for session in list(self._sessions.values()):
+                self._end(session, "the server was lost, and comes back")
+            self._newest.clear()
+            self._restored.clear()
+            self._awaited.clear()
+
+    def note_registered(self, workers: Iterable[int]) -> None:
+        """Workers that have registered with other servers: those that are not here have gone."""
+        with self._lock:
+            for worker in workers:
+                gone = Session("", worker, 0, "", ended=True, gone_since=time.monotonic())
+                self._newest.setdefault(worker, gone)
+
+    def registered(self) -> list[int]:
+        """All workers that ever have."""
+        with self._lock:
+            return sorted(self._newest)
+
     def close(self) -> None:
         self._incarnations_at_close = self.incarnations()
         with self._lock:

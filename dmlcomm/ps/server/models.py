@@ -77,6 +77,18 @@ class Models:
         with self._lock:
             self._entries[found.model] = _Entry(found.description)
 
+    def forget_all(self) -> None:
+        with self._lock:
+            self._entries.clear()
+
+    def create_empty(self, description: Any) -> int:
+        """A model that is filled from other servers; its number. Raises Refusal."""
+        number = model_number(description.name)
+        with self._lock:
+            self._create_in_core(number, description)
+            self._entries[number] = _Entry(description)
+        return number
+
     def rule_of(self, description: Any) -> Rule | None:
         """The function that the core needs for this model. Raises Refusal."""
         if description.rule != "python":

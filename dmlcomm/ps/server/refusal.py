@@ -19,6 +19,11 @@ def taken(text: str) -> Refusal:
     return Refusal(grpc.StatusCode.ALREADY_EXISTS, text)
 
 
+def busy(text: str) -> Refusal:
+    """It passes: the caller tries again."""
+    return Refusal(grpc.StatusCode.ABORTED, text)
+
+
 def failed(text: str) -> Refusal:
     return Refusal(grpc.StatusCode.FAILED_PRECONDITION, text)
 

@@ -14,6 +14,8 @@ from dmlcomm.ps.server.judge import Judge
 from dmlcomm.ps.server.listen import listen
 from dmlcomm.ps.server.membership import DEFAULT_REJOIN_TIMEOUT_S, MAX_WORKERS, Membership
 from dmlcomm.ps.server.models import Models
+from dmlcomm.ps.server.peers import Peers
+from dmlcomm.ps.server.refill import Refill
 from dmlcomm.ps.server.rules import Rule, check_rule, load_rule
 from dmlcomm.ps.server.service import Service
 from dmlcomm.ps.server.status import ServerView, alive_workers
@@ -33,6 +35,7 @@ class ServerOptions:
         listen: "host:port" of the control plane; port 0 takes a free one.
         index: number of this server, 0 to num_servers - 1.
         num_servers: of the job; each holds an equal part of every model.
+        addresses: of all servers in order; else the first worker tells them.
         workers: that training waits for; more may come later.
         replicas: 1 keeps a copy of every part on the next server.
         token: what workers have to show.
@@ -55,6 +58,7 @@ class ServerOptions:
     listen: str = "127.0.0.1:0"
     index: int = 0
     num_servers: int = 1
+    addresses: tuple[str, ...] = ()
     workers: int = 1
     replicas: int = 0
     token: str = ""
@@ -165,7 +169,8 @@ class Server:
             self._closers.append(checkpoints.close)
         self._closers.append(RateReader(core, view).close)
         self.metrics_port = self._start_metrics(options, lambda: view.status(membership, models))
-        judge = Judge(core, options.tls)
+        peers = Peers(options.token, options.tls, options.addresses)
+        judge = Judge(core, peers)
         taken = seat.take(f"server at {options.listen}", seat.priority_of(None))
         if taken is not None:
             self._closers.append(taken.close)
@@ -173,6 +178,12 @@ class Server:
             *(core, view, membership, models, nic.own_rails, checkpoints, judge),
             seat=taken.memory if taken else None,
         )
+        if options.replicas and peers.can_call:
+            refill = Refill(
+                *(core, options.index, options.num_servers, peers, membership, models),
+                service.begin_anew,
+            )
+            self._closers.append(refill.close)
         self.address = self._listen(options, service)
         view.ready = True
 

@@ -1,7 +1,7 @@
 """The calls of the control plane, as a server answers them."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import grpc
@@ -29,6 +29,9 @@ JOIN_TIMEOUT_S = 30.0
 
 # Longest slice of a call that waits; longer requests are answered "not yet" after it.
 MAX_WAIT_S = 10.0
+
+# Of one answer with pieces: enough that a call costs little, few enough to hold in memory.
+COPY_BYTES = 8 << 20
 
 HEALTH = "/dmlcomm.ps.v1.ParameterServer/Health"
 
@@ -73,14 +76,39 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
         if self._checkpoints is not None:
             self._checkpoints.begin()
         if self._judge is not None:
-            self._judge.learn(request.servers)
+            self._judge.peers.learn(request.servers)
         if request.proxy:
             self._proxies.expect_tree(request.tree)
             return self._begin(self._below, request, self._register(self._below, request))
+        if request.worker < 0:
+            self._expect_filled()  # the workers of the job have not all come
         with self._proxies.arriving(request):
             session = self._register(self._membership, request)
             self._proxies.take(session.worker, request.via)
+        self._expect_to_know_lives(session, request.lives)
         return self._begin(self._membership, request, session)
+
+    def _expect_to_know_lives(self, session: Session, lives: Sequence[int]) -> None:
+        """A worker that does not know of a server's return would push past it.
+
+        Asked when the session is there: a server that comes back waits for those that are.
+        """
+        known = zip(self._core.lives(), lives, strict=False)
+        behind = [server for server, (ours, theirs) in enumerate(known) if ours > theirs]
+        if self._view.replicas and behind:
+            reason = f"servers {behind} were lost, or came back, since the worker has asked"
+            self._membership.end(session, reason)
+            raise refusal.busy(f"worker {session.worker}: {reason}; ask again")
+
+    def _expect_filled(self) -> None:
+        if self._core.is_filling():
+            raise refusal.busy(f"server {self._view.server} is filled from its replica at present")
+
+    def begin_anew(self) -> None:
+        """This server was lost, and comes back: what it knew is over."""
+        self._membership.begin_anew()
+        self._models.forget_all()
+        self._barrier.forget()
 
     def _register(self, members: Membership, request: Any) -> Session:
         return members.register(request.worker, request.incarnation, request.host_name, request.via)
@@ -143,11 +171,41 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
         self.find(request.session)
         if self._judge is None or not self._view.replicas or request.about == self._view.server:
             raise refusal.illegal(f"server {self._view.server} judges other servers with replicas")
-        reason = self._judge.reason_of_loss(request.about, request.instance)
+        reason = self._judge.reason_of_loss(request.about, request.instance, request.life)
         return pb.VerdictReply(lost=bool(reason), reason=reason)
+
+    def ComeBack(self, request: Any, context: Any) -> Any:  # noqa: N802
+        self._core.learn(request.lives)
+        return pb.ComeBackReply(lives=self._core.lives()[: self._view.num_servers])
+
+    def CopyModels(self, request: Any, context: Any) -> Any:  # noqa: N802
+        if self._core.lives()[request.server] != request.life or self._core.is_filling():
+            raise refusal.busy(f"server {self._view.server} has no copy for this life of a server")
+        live = self._membership.live_workers()
+        sealed = [model for model in self._core.status()["models"] if model["sealed"]]
+        descriptions = self._models.descriptions()
+        models = [
+            pb.CopiedModel(model=descriptions[model["model"]], clocks=model["clocks"])
+            for model in sealed
+        ]
+        registered = self._membership.registered()
+        return pb.CopyModelsReply(live=sorted(live), models=models, registered=registered)
+
+    def CopyPieces(self, request: Any, context: Any) -> Any:  # noqa: N802
+        try:
+            pieces, following = self._core.copy(
+                request.model, request.shard, request.first, COPY_BYTES
+            )
+        except ValueError as error:
+            raise refusal.not_found(str(error)) from error
+        return pb.CopyPiecesReply(pieces=pieces, next=following)
 
     def Barrier(self, request: Any, context: Any) -> Any:  # noqa: N802
         session = self._membership.find(request.session)
+        if request.withdraws:
+            self._barrier.withdraw(session.worker, request.ticket)
+            return pb.BarrierReply()
+        self._expect_filled()
         wait_s = _slice(request.wait_ms)
         passed = self._barrier.arrive(session.worker, request.ticket, wait_s)
         return pb.BarrierReply(
@@ -170,6 +228,7 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
 
     def CreateModel(self, request: Any, context: Any) -> Any:  # noqa: N802
         session = self._membership.find(request.session)
+        self._expect_filled()
         reply = self._models.create(session, request.model, request.elect)
         reply.clock, reply.is_new = self._core.hold(reply.model, session.worker)
         self._proxies.model_is_known()

@@ -80,6 +80,7 @@ class ServerView:
             lost_servers=self._core.lost_servers(),
             num_workers=self._num_workers,
             instance=self._instance,
+            lives=self._core.lives()[: self.num_servers],
         )
 
     def status(self, membership: Membership, models: Models) -> Any:

@@ -16,6 +16,7 @@ from dmlcomm.ps.worker.creation import Creation
 from dmlcomm.ps.worker.model import ClientModel, make_model
 from dmlcomm.ps.worker.operations import Operations, nothing, rate
 from dmlcomm.ps.worker.redirect import Route
+from dmlcomm.ps.worker.returns import Returns
 from dmlcomm.ps.worker.tables import pull_rows, pull_tables
 from dmlcomm.ps.worker.watch import Watch
 from dmlcomm.rail import RailCounters
@@ -105,6 +106,7 @@ class Client:
             raise
         self._operations = Operations(self._connections, self._recreate, timeout_s)
         self._creation = Creation(self._connections, self._operations, self._recreate)
+        self._returns = Returns(self._connections, self._creation.lock)
         self._watch = Watch(route, self._connections, self._operations, self._recreate)
 
     def _leave_seat(self) -> None:
@@ -429,8 +431,10 @@ class Client:
             wait: first for what was started; else that ends with an error.
         """
         if not wait:
+            self._returns.close()
             self._connections.close()
         self._operations.close()
+        self._returns.close()
         if not self._connections.closed and not self._connections.flush():
             get_logger().warning(
                 "worker %d leaves before the others have closed its last clock; if its proxy is "

@@ -12,7 +12,7 @@ from dmlcomm.log import get_logger
 from dmlcomm.network import nic
 from dmlcomm.network.seat import Seat
 from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
-from dmlcomm.ps.protocol import HEARTBEAT_TIMEOUT_S, RETURN_TIMEOUT_S, WAIT_SLICE_S
+from dmlcomm.ps.protocol import HEARTBEAT_TIMEOUT_S, RETURN_TIMEOUT_S, WAIT_SLICE_S, is_lost
 from dmlcomm.ps.tls import Tls
 from dmlcomm.ps.worker.backoff import Backoff
 from dmlcomm.ps.worker.common_clock import steps_back
@@ -65,6 +65,8 @@ class Connections:
         self._retired: list[Control] = []
         self._sessions: dict[int, str] = {}
         self._instances: dict[int, str] = {}  # of servers, when this worker connected
+        self._lives: list[int] = []  # of servers, as these told before there was a core
+        self._cut_off: errors.PsServerLostError | None = None
         self._incarnation = secrets.randbits(63)
         self._recovering = threading.RLock()
         self._moves = 0
@@ -128,12 +130,15 @@ class Connections:
     def _connect_all(self) -> None:
         healths = self._wait_until_healthy()
         self.replicas = min(healths.items())[1].replicas
-        self._instances = {server: health.instance for server, health in healths.items()}
         for server, health in healths.items():
             self._check(server, health)
         self._agree_on_clocks(sorted(healths))
-        for server in sorted(healths):
-            self._connect_patiently(server)
+        while missing := sorted(healths.keys() - self._sessions.keys()):
+            for server in missing:
+                self._instances[server] = healths[server].instance
+                self._connect_patiently(server)
+            if self.replicas:  # one may have come back meanwhile
+                healths = self._wait_until_healthy()
 
     def _agree_on_clocks(self, servers: Sequence[int]) -> None:
         """Servers that have read checkpoints, and no worker yet, continue from the same clocks."""
@@ -159,6 +164,8 @@ class Connections:
                 backoff.wait(error)
                 if self.by_proxy:
                     return self.move(no_models, str(error), self._options.connect_timeout_s)
+            if self.replicas and server not in self._wait_until_healthy():
+                return None  # it was lost meanwhile
 
     def _wait_until_healthy(self) -> dict[int, Any]:
         """The answers of all servers but those that another one calls lost, by server."""
@@ -173,10 +180,19 @@ class Connections:
                     healths[control.server] = control.call("Health", pb.HealthRequest())
                 except (errors.PsConnectionError, errors.PsTimeoutError) as error:
                     problem = problem or error
-            lost = {server for health in healths.values() for server in health.lost_servers}
+            self._learn([list(health.lives) for health in healths.values()])
+            lost = {server for server, life in enumerate(self._lives) if is_lost(life)}
             if healths and lost | healths.keys() >= set(range(self.num_servers)):
                 return {server: healths[server] for server in healths.keys() - lost}
             backoff.wait(problem)
+
+    def _learn(self, told: Sequence[Sequence[int]]) -> None:
+        """The lives of servers, as some of them tell: the larger one is the newer."""
+        newest = [max(lives) for lives in zip(*told, strict=False)]
+        if self.core is not None:
+            self.core.learn(newest)
+            newest = self.core.heard()[: self.num_servers]
+        self._lives = newest
 
     def _check(self, server: int, health: Any) -> None:
         """Raises PsRefusedError when this is not the server of the job that the address is for."""
@@ -205,6 +221,7 @@ class Connections:
                 nics=own_nics(),
                 incarnation=self._incarnation,
                 servers=self._options.route.servers,
+                lives=self._lives,
             ),
         )
         self._sessions[server] = reply.session
@@ -216,6 +233,7 @@ class Connections:
                 self.worker, self.num_servers, time.time_ns(), self._options.transport
             )
         self.num_workers = reply.num_workers
+        self.core.learn(self._lives)
         # A proxy has no model before a worker names it, and attaches nobody to a model that it does
         # not have. A server that was started again has its models, or the loss is told.
         recreate(server)
@@ -230,6 +248,7 @@ class Connections:
                 CONNECT_TIMEOUT_S,
                 self.by_proxy,
                 seat.memory if seat else None,
+                self._lives[server] if self.replicas else 0,
             )
         except (OSError, RuntimeError) as error:  # as the core tells what has gone wrong
             raise errors.PsConnectionError(
@@ -259,11 +278,15 @@ class Connections:
         backoff = Backoff(timeout_s, "the barrier")
         ticket = secrets.randbits(63)
         deadline = time.monotonic() + timeout_s
+        asked = 0
         while True:
             try:
                 wait_s = max(0.001, min(WAIT_SLICE_S, deadline - time.monotonic()))
                 # Without replicas it is always the same one, also when its loss has been noticed.
                 first = self.answering_servers()[0] if self.replicas else 0
+                if first < asked:  # it is back
+                    self.call(asked, "Barrier", ticket=ticket, withdraws=True)
+                asked = first
                 session = self._sessions[first]
                 reply = self.call(first, "Barrier", wait_s=wait_s, ticket=ticket)
             except (errors.PsConnectionError, UnknownSessionError) as error:
@@ -284,8 +307,8 @@ class Connections:
         """Connects again to lost servers; `recreate` then makes the models known to each.
 
         Raises PsServerLostError when one does not come back in time, or has lost a model. With
-        replicas nothing is connected again: where the others have lost a server, too, its replica
-        takes over, and where they have not it is this worker that is lost.
+        replicas nothing is connected again here: where the others have lost a server, too, its
+        replica takes over, and where they have not it is this worker that is lost.
         """
         if self.replicas:
             self._replace(servers, reason)
@@ -304,6 +327,8 @@ class Connections:
 
     def _replace(self, servers: Sequence[int], reason: str) -> None:
         assert self.core is not None
+        if self._cut_off is not None:
+            raise self._cut_off
         if not servers:  # the answer of another server has told meanwhile
             return
         replaced = self.core.lost_for_all()
@@ -317,25 +342,28 @@ class Connections:
         for server in suspected:
             self._ask_others_about(server, reason)
 
-    def _ask_others_about(self, server: int, reason: str) -> None:
+    def _ask_others_about(self, server: int, reason: str, life: int | None = None) -> None:
         """Whether this server is lost for all, as another one finds: then its replica takes over.
 
-        Raises PsServerLostError if it is not: this worker alone does not reach it.
+        `life`: of the server, where it is not the one that this worker uses. Raises
+        PsServerLostError if it is not lost: this worker alone does not reach it.
         """
         assert self.core is not None
+        life = self.core.lives()[server] if life is None else life
+        if is_lost(life):
+            return
         where = f"server {server} ({self._controls[server].address})"
         for other in self.live_servers():
             if other == server:
                 continue
             try:
-                verdict = self.call(
-                    other, "Verdict", about=server, instance=self._instances[server]
-                )
+                instance = self._instances.get(server, "")
+                verdict = self.call(other, "Verdict", about=server, instance=instance, life=life)
             except (errors.PsConnectionError, errors.PsTimeoutError, UnknownSessionError) as error:
                 get_logger().info("worker %d asks another server: %s", self.worker, error)
                 continue
             if verdict.lost:
-                self.core.confirm_lost(server)
+                self.core.confirm_lost(server, life)
                 return
             raise errors.PsServerLostError(
                 f"worker {self.worker} (host {_core.host_name()}) is cut off from {where}, which "
@@ -349,6 +377,46 @@ class Connections:
             f"and it can be started again; else the job has to be",
             [server],
         )
+
+    # --- servers that come back
+
+    def look_for_returned(self) -> list[int]:
+        """Servers that were lost and are back, as those that live tell; `take_back` connects."""
+        assert self.core is not None
+        if not self.core.lost_for_all():
+            return []
+        for server in self.live_servers():
+            try:
+                health = self._controls[server].call("Health", pb.HealthRequest())
+            except (errors.PsConnectionError, errors.PsTimeoutError):
+                continue  # operations notice
+            self._learn([list(health.lives)])
+        return list(self.core.returned())
+
+    def take_back(self, server: int) -> None:
+        """Connects to a server that is back. Raises PsError when it does not work, or not yet.
+
+        It is filled once all workers have done so, and has no model before. This worker makes no
+        model meanwhile.
+        """
+        health = self._controls[server].call("Health", pb.HealthRequest())
+        self._check(server, health)
+        self._learn([list(health.lives)])
+        if is_lost(self._lives[server]):
+            return
+        self._instances[server] = health.instance
+        self._connect(server, no_models)
+        get_logger().warning("worker %d uses server %d again", self.worker, server)
+
+    def leave_if_cut_off(self, server: int, reason: str) -> None:
+        """After `take_back` has failed for long: unless others have lost the server again, too,
+        this worker ends, so that nobody waits for it. Its operations raise then."""
+        assert self.core is not None
+        try:
+            self._ask_others_about(server, reason, self.core.heard()[server])
+        except errors.PsServerLostError as error:
+            self._cut_off = error
+            self.core.close()
 
     def recover_all(self, recreate: Callable[[int], None]) -> None:
         """As `recover`, of all servers that are known to be lost; with replicas none is needed."""
@@ -376,7 +444,7 @@ class Connections:
         """After a call within `session` has failed: connects again, or leaves it to a replica."""
         if self.replicas:
             if isinstance(error, UnknownSessionError) and self.core is not None:
-                # It was started again, and stays out: see `recover`.
+                # It was started again, and is empty: see `recover`.
                 self.core.disconnect(server, str(error))
             return
         with self._recovering:

@@ -16,6 +16,7 @@ Code = grpc.StatusCode
 _ERRORS: dict[Any, type[errors.PsError]] = {
     Code.UNAVAILABLE: errors.PsConnectionError,
     Code.CANCELLED: errors.PsConnectionError,  # the other side ends
+    Code.ABORTED: errors.PsConnectionError,  # not now: try again
     Code.DEADLINE_EXCEEDED: errors.PsTimeoutError,
     Code.UNAUTHENTICATED: errors.PsRefusedError,
     Code.FAILED_PRECONDITION: errors.PsRefusedError,

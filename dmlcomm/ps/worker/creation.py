@@ -1,6 +1,7 @@
 """Makes a model on all servers: one worker provides its first values, the others wait for them."""
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -60,6 +61,9 @@ class Creation:
         self._connections = connections
         self._operations = operations
         self._recreate = recreate
+        # Held while a model is made: servers that come back are taken in before or after. While
+        # this worker waits for another one it is not, and creation begins anew where one was.
+        self.lock = threading.Lock()
         # While it is made: also a model that no operation is started on is made known again.
         self._making: ClientModel | None = None
         # While first values are on their way.
@@ -80,8 +84,9 @@ class Creation:
         while True:
             try:
                 self._making = made
-                self._create(made, weights, deadline, sealed)
-                known[made.name] = made
+                with self.lock:
+                    self._create(made, weights, deadline, sealed)
+                    known[made.name] = made
                 return
             except _InterruptedError as lost:
                 backoff.wait(lost.error)
@@ -177,9 +182,7 @@ class Creation:
         begin = last_line = time.monotonic()
         while True:
             with self._interruptible(first):
-                reply = self._connections.call(
-                    first, "WaitModel", wait_s=WAIT_SLICE_S, model=made.number
-                )
+                reply = self._ask_for_values(first, made)
             if reply.sealed or reply.provide:
                 return bool(reply.provide)
             now = time.monotonic()
@@ -192,6 +195,19 @@ class Creation:
             if now - last_line > PROGRESS_INTERVAL_S:
                 last_line = now
                 get_logger().warning("%s", text)
+
+    def _ask_for_values(self, first: int, made: ClientModel) -> Any:
+        live = self._connections.live_servers()
+        self.lock.release()
+        try:
+            reply = self._connections.call(
+                first, "WaitModel", wait_s=WAIT_SLICE_S, model=made.number
+            )
+        finally:
+            self.lock.acquire()
+        if not live == self._connections.live_servers():
+            raise errors.PsConnectionError("a server was lost, or is back")
+        return reply
 
     def _provide(
         self, made: ClientModel, weights: Any, order: Sequence[int], sealed: set[int]

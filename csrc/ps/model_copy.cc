@@ -1,0 +1,199 @@
+// Model::copy() and its counterparts: the pieces of a shard, as bytes, from the server that holds
+// the other copy.
+//
+// A piece goes with its windows and with the numbers of the pushes that may be repeated. So it is
+// copied while pushes come in: of those that reach both servers, the copy has some already, and
+// they are recognised where they come again. Both servers run the same version; integers are
+// little-endian.
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+#include "ps/model.h"
+
+namespace dmlcomm::ps {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+template <typename T>
+void put(Bytes* out, const T& value) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  const auto* bytes = reinterpret_cast<const std::byte*>(&value);
+  out->insert(out->end(), bytes, bytes + sizeof(T));
+}
+
+void put_bytes(Bytes* out, const std::byte* bytes, size_t count) {
+  out->insert(out->end(), bytes, bytes + count);
+}
+
+// Takes values from bytes; what is not there is zero, and `ok()` is false from then on.
+class Reader {
+ public:
+  explicit Reader(const Bytes& bytes) : next_(bytes.data()), end_(bytes.data() + bytes.size()) {}
+
+  template <typename T>
+  T take() {
+    T value{};
+    take_bytes(reinterpret_cast<std::byte*>(&value), sizeof(T));
+    return value;
+  }
+  void take_bytes(std::byte* to, size_t count) {
+    ok_ &= count <= static_cast<size_t>(end_ - next_);
+    if (!ok_) return;
+    std::memcpy(to, next_, count);
+    next_ += count;
+  }
+  // Of things that take a byte at least.
+  size_t take_count() {
+    const auto count = take<uint64_t>();
+    ok_ &= count <= static_cast<size_t>(end_ - next_);
+    return ok_ ? count : 0;
+  }
+  bool ok() const { return ok_; }
+  bool at_end() const { return next_ == end_; }
+
+ private:
+  const std::byte* next_;
+  const std::byte* end_;
+  bool ok_ = true;
+};
+
+void put_marks(Bytes* out, const PieceState& state) {
+  put(out, uint64_t{state.marks.size()});
+  for (const Mark& mark : state.marks) {
+    put(out, mark.incarnation);
+    put(out, mark.closed);
+    put(out, mark.contained);
+    put(out, uint64_t{mark.pushes.size()});
+    mark.pushes.for_each([&](uint64_t sequence, uint64_t clock) {
+      put(out, sequence);
+      put(out, clock);
+    });
+  }
+}
+
+void take_marks(Reader* in, PieceState* state) {
+  state->marks.clear();
+  const size_t count = std::min(in->take_count(), size_t{kMaxWorkers});
+  for (size_t worker = 0; worker < count; ++worker) {
+    Mark& mark = state->mark_of(static_cast<uint32_t>(worker));
+    mark.incarnation = in->take<uint64_t>();
+    mark.closed = in->take<uint64_t>();
+    mark.contained = in->take<uint64_t>();
+    for (size_t left = in->take_count(); left > 0 && in->ok(); --left) {
+      const auto sequence = in->take<uint64_t>();
+      mark.pushes.take(sequence, 0, in->take<uint64_t>());
+    }
+  }
+}
+
+void put_window(Bytes* out, const Window& window, size_t bytes) {
+  put(out, window.clock);
+  put(out, window.num_pushes);
+  put(out, window.learning_rate);
+  put(out, uint64_t{window.parts.size()});
+  for (const Part& part : window.parts) {
+    put(out, part.sender);
+    put(out, part.num_pushes);
+    put_bytes(out, part.elements.get(), bytes);
+  }
+  put(out, uint8_t{window.sum != nullptr});
+  if (window.sum != nullptr) put_bytes(out, window.sum.get(), bytes);
+  put(out, uint64_t{window.rows.size()});
+  for (const bool row : window.rows) put(out, uint8_t{row});
+}
+
+Window take_window(Reader* in, size_t bytes, BufferPool& pool) {
+  Window window;
+  window.clock = in->take<uint64_t>();
+  window.num_pushes = in->take<uint32_t>();
+  window.learning_rate = in->take<double>();
+  const auto take_elements = [&] {
+    BufferPool::Buffer elements = pool.take();
+    in->take_bytes(elements.get(), bytes);
+    return elements;
+  };
+  for (size_t left = in->take_count(); left > 0 && in->ok(); --left) {
+    const auto sender = in->take<uint32_t>();
+    const auto num_pushes = in->take<uint32_t>();
+    window.parts.push_back({sender, num_pushes, take_elements()});
+  }
+  if (in->take<uint8_t>() != 0) window.sum = take_elements();
+  window.rows.resize(in->take_count());
+  for (size_t row = 0; row < window.rows.size(); ++row) window.rows[row] = in->take<uint8_t>() != 0;
+  return window;
+}
+
+void put_piece(Bytes* out, Shard& shard, const PieceState& state, size_t bytes) {
+  put(out, uint64_t{state.index});
+  put(out, state.version);
+  put(out, state.step);
+  put(out, uint8_t{state.has_failed});
+  for (size_t slot = 0; slot <= shard.num_slots(); ++slot) {
+    put_bytes(out, shard.at(state, slot, 0), bytes);
+  }
+  put_marks(out, state);
+  put(out, uint64_t{state.windows.size()});
+  for (const Window& window : state.windows) put_window(out, window, bytes);
+}
+
+void take_piece(Reader* in, Shard& shard, PieceState* state, size_t bytes, BufferPool& pool) {
+  state->version = in->take<uint64_t>();
+  state->step = in->take<uint64_t>();
+  state->has_failed = in->take<uint8_t>() != 0;
+  for (size_t slot = 0; slot <= shard.num_slots(); ++slot) {
+    in->take_bytes(shard.at(*state, slot, 0), bytes);
+  }
+  take_marks(in, state);
+  state->windows.clear();
+  for (size_t left = in->take_count(); left > 0 && in->ok(); --left) {
+    state->windows.push_back(take_window(in, bytes, pool));
+  }
+}
+
+}  // namespace
+
+size_t Model::copy(uint32_t shard, size_t first, size_t limit, std::vector<std::byte>* out) {
+  Shard& of = *find(shard);
+  size_t piece = first;
+  for (; piece < of.pieces().size() && (piece == first || out->size() < limit); ++piece) {
+    const PieceState& state = of.state(piece);
+    std::lock_guard lock(state.mutex);
+    put_piece(out, of, state, state.piece.stored_bytes(spec()));
+  }
+  return piece;
+}
+
+Status Model::take_copy(uint32_t shard, const std::vector<std::byte>& bytes) {
+  Shard& of = *find(shard);
+  Reader in(bytes);
+  while (in.ok() && !in.at_end()) {
+    const auto piece = in.take<uint64_t>();
+    if (piece >= of.pieces().size()) break;
+    PieceState& state = of.state(piece);
+    std::lock_guard lock(state.mutex);
+    take_piece(&in, of, &state, state.piece.stored_bytes(spec()), pool_);
+  }
+  if (in.ok() && in.at_end()) return Status();
+  return Status(StatusCode::protocol_error, "a copy of shard ", shard, " of model '", spec().name,
+                "' does not fit; do all servers have the same dmlcomm and the same --rule?");
+}
+
+void Model::end_fill(const std::map<uint32_t, uint64_t>& clocks) {
+  uint64_t highest = 0;
+  for (const auto& shard : shards_) {
+    for (size_t i = 0; i < shard->pieces().size(); ++i) {
+      PieceState& state = shard->state(i);
+      std::lock_guard lock(state.mutex);
+      highest = std::max(highest, state.version);
+    }
+  }
+  for (uint32_t worker = 0; worker < clocks_.num_known(); ++worker) clocks_.set(worker, kGone);
+  for (const auto& [worker, clock] : clocks) clocks_.set(worker, clock);
+  clocks_.raise_highest(highest);
+  snapshots_.restored(highest);
+  seal();
+}
+
+}  // namespace dmlcomm::ps

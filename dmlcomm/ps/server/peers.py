@@ -1,0 +1,51 @@
+"""Calls of a server to the other servers of its job."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import grpc
+
+from dmlcomm.ps._proto import dmlcomm_ps_pb2_grpc as pb_grpc
+from dmlcomm.ps.protocol import PROTOCOL_KEY, PROTOCOL_VERSION, TOKEN_KEY
+from dmlcomm.ps.tls import Tls, channel_credentials
+
+# Pieces of models are larger than what gRPC takes of its own accord.
+CHANNEL_OPTIONS = (("grpc.max_receive_message_length", -1),)
+
+# call(name, request, timeout_s): the answer. Raises grpc.RpcError.
+Call = Callable[[str, Any, float], Any]
+
+
+class Peers:
+    """The servers, by the addresses that workers have for them. Any thread may call."""
+
+    def __init__(self, token: str, tls: Tls | None, addresses: Sequence[str]) -> None:
+        self._metadata = ((PROTOCOL_KEY, PROTOCOL_VERSION), (TOKEN_KEY, token.encode()))
+        self._tls = tls
+        self.addresses = tuple(addresses)
+
+    def learn(self, addresses: Sequence[str]) -> None:
+        """Of all servers; the first worker tells, where this server was not given them."""
+        self.addresses = self.addresses or tuple(addresses)
+
+    @property
+    def can_call(self) -> bool:
+        """With TLS, others can be told from strangers by certificates alone."""
+        return self._tls is None or self._tls.ca is not None
+
+    @contextlib.contextmanager
+    def calling(self, server: int) -> Iterator[Call]:
+        """Calls over a new connection: an old one may wait before it tries again."""
+        address = self.addresses[server]
+        if self._tls is None:
+            channel = grpc.insecure_channel(address, CHANNEL_OPTIONS)
+        else:
+            channel = grpc.secure_channel(address, channel_credentials(self._tls), CHANNEL_OPTIONS)
+        with channel:
+            stub = pb_grpc.ParameterServerStub(channel)
+
+            def call(name: str, request: Any, timeout_s: float) -> Any:
+                return getattr(stub, name)(request, timeout=timeout_s, metadata=self._metadata)
+
+            yield call
