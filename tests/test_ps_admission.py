@@ -13,9 +13,10 @@ from dmlcomm.ps import Client, Tls, protocol
 from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
 from dmlcomm.ps._proto import dmlcomm_ps_pb2_grpc as pb_grpc
 from dmlcomm.ps.worker.control import Control, UnknownSessionError
-from helpers.parameter_servers import ServerProcess, command, servers
+from helpers.parameter_servers import ServerProcess, command, servers, status_of
 
 SHORT = {"connect_timeout_s": 1.0}
+METADATA = ((protocol.PROTOCOL_KEY, protocol.PROTOCOL_VERSION), (protocol.TOKEN_KEY, b""))
 
 
 def works(address, **options):
@@ -100,15 +101,34 @@ def test_health_needs_no_token():
 def test_calls_of_a_session_that_is_unknown_are_refused():
     with servers() as address, grpc.insecure_channel(address) as channel:
         stub = pb_grpc.ParameterServerStub(channel)
-        metadata = (
-            (protocol.PROTOCOL_KEY, protocol.PROTOCOL_VERSION),
-            (protocol.TOKEN_KEY, b""),
-        )
         for name in ("Publish", "Lookup", "CreateModel", "SealModel", "WaitModel", "Barrier"):
             request = getattr(pb, f"{name}Request")(session="made up")
             with pytest.raises(grpc.RpcError) as refused:
-                getattr(stub, name)(request, metadata=metadata, timeout=10)
+                getattr(stub, name)(request, metadata=METADATA, timeout=10)
             assert refused.value.code() == grpc.StatusCode.NOT_FOUND, name
+
+
+@pytest.mark.parametrize(
+    ("replicas", "call", "fields"),
+    [
+        (0, "ComeBack", {"lives": [0, 1]}),
+        (1, "ComeBack", {"lives": [0, 1, 0]}),
+        (1, "ComeBack", {"lives": [1, 256]}),
+        (1, "CopyModels", {"server": 2}),
+    ],
+)
+def test_returns_are_believed_of_servers_that_there_are_and_that_have_replicas(
+    replicas, call, fields
+):
+    with servers(2, replicas=replicas) as addresses:
+        address = addresses.split(",")[0]
+        with grpc.insecure_channel(address) as channel:
+            stub = pb_grpc.ParameterServerStub(channel)
+            request = getattr(pb, f"{call}Request")(**fields)
+            with pytest.raises(grpc.RpcError) as refused:
+                getattr(stub, call)(request, metadata=METADATA, timeout=10)
+        assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+        assert status_of(address)["lost_servers"] == []
 
 
 def test_nobody_there_is_said_after_the_time_is_over():

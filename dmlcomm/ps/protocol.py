@@ -30,9 +30,10 @@ LIVENESS_INTERVAL_S = 0.1
 # Seconds of silence of a caller that waits; then, again and again, a log line names the cause.
 PROGRESS_INTERVAL_S = 5.0
 
-
 # A server that was lost, and those that wait for it, look this often whether it is back.
 RETURN_INTERVAL_S = 1.0
+# A server that would exceed it stays lost: see csrc/ps/lives.h.
+LAST_LIFE = 255
 
 
 def is_lost(life: int) -> bool:

@@ -78,12 +78,13 @@ class Round:
         folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="dmlcomm-soak-"))
         self._folder = Path(folder)
         self._clocks = Clocks(self._folder)
-        self._servers: list[ServerProcess | None] = [None] * self.setting.servers
+        self._servers: list[ServerProcess] = []
+        self._addresses = ""
         self._proxies: list[ProxyProcess | None] = [None] * self.setting.proxies
         self._stack.callback(self._end_processes)
         for index in range(self.setting.servers):
-            self._serve(index)
-        self._addresses = addresses_of(self._living_servers())
+            self._servers.append(self._serve(index))
+        self._addresses = addresses_of(self._servers)
         for index in range(self.setting.proxies):
             self._carry(index)
         self._job = self._stack.enter_context(Job(self._folder))
@@ -91,7 +92,7 @@ class Round:
             self._start(worker)
         self._job.wait_for_progress("the workers begin")
         if not self._replicas:  # who is killed before has nothing to go on from
-            for server in self._living_servers():
+            for server in self._servers:
                 eventually(lambda s=server: _checkpoint(s).get("clock"), "the first checkpoint")
         self._before = [_most(usages) for usages in self._usages()]
         return self
@@ -121,8 +122,8 @@ class Round:
                 "restart a server": self._restart_server,
                 "restart all servers": self._restart_all,
             }
-        elif None not in self._servers:  # a second copy is not made again
-            chosen["kill a server"] = self._kill_server
+        else:
+            chosen |= {"kill a server": self._kill_server, "freeze a server": self._freeze_server}
         return chosen
 
     def events(self, count: int) -> Iterator[Event]:
@@ -151,7 +152,7 @@ class Round:
         self._pause(self._random_worker().signal)
 
     def _pause_server(self) -> None:
-        self._pause(self._rng.choice(self._living_servers()).process.send_signal)
+        self._pause(self._rng.choice(self._servers).process.send_signal)
 
     def _pause(self, send: Callable[[int], None]) -> None:
         send(signal.SIGSTOP)
@@ -180,9 +181,20 @@ class Round:
         victim.may_end = False
 
     def _kill_server(self) -> None:
+        """Once it is found lost it is started again, and filled from the other copies."""
         victim = self._rng.randrange(self.setting.servers)
         self._servers[victim].kill()
-        self._servers[victim] = None
+        self._await_loss(victim)
+        self._servers[victim] = self._serve(victim, self._servers[victim].address)
+        self._await_return(victim)
+
+    def _freeze_server(self) -> None:
+        """It is stopped until the others have found it lost."""
+        victim = self._rng.randrange(self.setting.servers)
+        self._servers[victim].process.send_signal(signal.SIGSTOP)
+        self._await_loss(victim)
+        self._servers[victim].process.send_signal(signal.SIGCONT)
+        self._await_return(victim)
 
     def _restart_server(self) -> None:
         self._restart([self._rng.randrange(self.setting.servers)])
@@ -195,14 +207,14 @@ class Round:
             self._servers[victim].kill()
         pause(self._rng)
         for victim in victims:
-            self._serve(victim, self._servers[victim].address)
+            self._servers[victim] = self._serve(victim, self._servers[victim].address)
         # What was pushed since the last checkpoints is lost, as it has to be.
         self._job.wait_for_progress("the workers go on after a restart")
         self._forget("dip")
 
     def _full_disk(self) -> None:
         """Files of a server cannot grow, until it has noticed that."""
-        server = self._rng.choice(self._living_servers())
+        server = self._rng.choice(self._servers)
         before = _checkpoint(server).get("failures", 0)
         server.limit_files(1000)
         eventually(lambda: _checkpoint(server).get("failures", 0) > before, "a failed checkpoint")
@@ -212,7 +224,7 @@ class Round:
     def _jump(self) -> None:
         """The time of day of a process is another one, from now on."""
         names = [_name(worker) for worker in range(self.setting.workers)]
-        names += [f"server {i}" for i, server in enumerate(self._servers) if server is not None]
+        names += [f"server {i}" for i in range(self.setting.servers)]
         names += [f"proxy {i}" for i in range(self.setting.proxies)]
         by = self._rng.choice(JUMPS_S) * self._rng.choice((-1, 1))
         self._clocks.jump(self._rng.choice(names), by)
@@ -252,6 +264,23 @@ class Round:
             f"the others go on without {victim.name}",
             lambda: all(self._job[name].progress >= goal for name, goal in goals.items()),
         )
+
+    def _await_loss(self, victim: int) -> None:
+        others = [one.address for i, one in enumerate(self._servers) if i != victim]
+        eventually(
+            lambda: all(status_of(other)["lost_servers"] == [victim] for other in others),
+            f"server {victim} is found lost",
+        )
+
+    def _await_return(self, server: int) -> None:
+        """Until all servers use it, and it has the model and all workers."""
+
+        def is_back() -> bool:
+            status = status_of(self._servers[server].address)
+            alive = sum(worker["alive"] for worker in status["workers"])
+            return alive == self.setting.workers and _has_values(status)
+
+        eventually(is_back, f"server {server} is back")
 
     def _forget(self, kind: str) -> None:
         with self._job.changed:
@@ -329,8 +358,9 @@ class Round:
                 f"{MOST_PUSHES} more, when it was killed: its elements are {least} to {most}"
             )
 
-    def _serve(self, index: int, address: str = "127.0.0.1:0") -> None:
-        arguments = ["--servers", str(self.setting.servers), "--index", str(index)]
+    def _serve(self, index: int, address: str = "127.0.0.1:0") -> ServerProcess:
+        servers = self._addresses or str(self.setting.servers)
+        arguments = ["--servers", servers, "--index", str(index)]
         arguments += ["--workers", str(self.setting.workers), "--listen", address]
         arguments += ["--transport", self.setting.transport, "--log-level", "error"]
         if self._replicas:
@@ -338,7 +368,7 @@ class Round:
         else:
             arguments += ["--checkpoint", str(self._folder), "--checkpoint-every", "1"]
         environment = self._environment(f"server {index}")
-        self._servers[index] = ServerProcess(*arguments, **environment)
+        return ServerProcess(*arguments, **environment)
 
     def _carry(self, index: int) -> None:
         environment = self._environment(f"proxy {index}")
@@ -351,9 +381,6 @@ class Round:
     def _environment(self, name: str) -> dict[str, str]:
         timeout = {"DMLCOMM_PEER_TIMEOUT_S": f"{PEER_TIMEOUT_S:g}"}
         return timeout | self._clocks.environment(name)
-
-    def _living_servers(self) -> list[ServerProcess]:
-        return [server for server in self._servers if server is not None]
 
     def _end_processes(self) -> None:
         for one in (*self._proxies, *self._servers):
@@ -371,6 +398,10 @@ def _most(usages: Sequence[Usage]) -> Usage:
     """In each respect that of the one that holds most."""
     zero = Usage(0, 0, 0)
     return Usage(*(max(values) for values in zip(*map(astuple, (zero, *usages)), strict=True)))
+
+
+def _has_values(status: dict[str, Any]) -> bool:
+    return any(model["name"] == MODEL and model["sealed"] for model in status["models"])
 
 
 def _name(worker: int) -> str:

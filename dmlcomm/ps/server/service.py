@@ -12,7 +12,7 @@ from dmlcomm.log import get_logger
 from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
 from dmlcomm.ps._proto import dmlcomm_ps_pb2_grpc as pb_grpc
 from dmlcomm.ps.pairing import STRIPE, Pairing, pair
-from dmlcomm.ps.protocol import PROTOCOL_KEY, PROTOCOL_VERSION, TOKEN_KEY, same_token
+from dmlcomm.ps.protocol import LAST_LIFE, PROTOCOL_KEY, PROTOCOL_VERSION, TOKEN_KEY, same_token
 from dmlcomm.ps.server import refusal
 from dmlcomm.ps.server.background import Checkpoints
 from dmlcomm.ps.server.barrier import Barrier
@@ -175,10 +175,27 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
         return pb.VerdictReply(lost=bool(reason), reason=reason)
 
     def ComeBack(self, request: Any, context: Any) -> Any:  # noqa: N802
+        self._expect_lives(request.lives)
         self._core.learn(request.lives)
         return pb.ComeBackReply(lives=self._core.lives()[: self._view.num_servers])
 
+    def _expect_lives(self, lives: Sequence[int]) -> None:
+        """Of the servers that there are, and only where these have replicas."""
+        server, count = self._view.server, self._view.num_servers
+        if not self._view.replicas:
+            raise refusal.illegal(f"server {server} has no replicas, so no server comes back")
+        if len(lives) != count or max(lives) > LAST_LIFE:
+            raise refusal.illegal(
+                f"server {server} expects {count} numbers up to {LAST_LIFE}, the lives of all "
+                f"servers, and got {list(lives)}; do all servers have the same --servers?"
+            )
+
     def CopyModels(self, request: Any, context: Any) -> Any:  # noqa: N802
+        if request.server >= self._view.num_servers:
+            raise refusal.illegal(
+                f"a copy for server {request.server}: the job has {self._view.num_servers} "
+                "servers, numbered from 0; do all have the same --servers?"
+            )
         if self._core.lives()[request.server] != request.life or self._core.is_filling():
             raise refusal.busy(f"server {self._view.server} has no copy for this life of a server")
         live = self._membership.live_workers()
