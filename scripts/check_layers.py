@@ -73,7 +73,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "units": [],
     "bml": ["rail"],
     "hooks": [*BASE, "_c10d"],
-    "prio": BASE,
+    "prio": [*BASE, "hooks"],
     "network": [*BASE, "bml"],
     "planning": [*BASE, "_c10d", "_shell", "bml", "network"],
     "topology": [*BASE, "bml"],

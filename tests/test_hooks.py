@@ -1,4 +1,7 @@
-"""Hooks that send fewer bytes: equal bits on all ranks, and nothing of a gradient is lost."""
+"""Hooks that send fewer bytes: equal bits on all ranks, and nothing of a gradient is lost.
+
+And what a hook of DDP raises when a rank dies, also that of tickets.
+"""
 
 import gc
 import signal
@@ -12,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import dmlcomm
 from dmlcomm.hooks import QuantizeState, bf16_hook, quantize_hook
+from dmlcomm.prio import HookState, comm_hook
 from helpers import Ranks, report, run_ranks
 
 pytestmark = pytest.mark.xdist_group("hooks")
@@ -49,6 +53,9 @@ def _hooked(model, codes, **options):
     ddp = DistributedDataParallel(model, bucket_cap_mb=BUCKET_MB)
     if codes == "bf16":
         ddp.register_comm_hook(None, bf16_hook)
+        return ddp, None
+    if codes == "tickets":
+        ddp.register_comm_hook(HookState(ddp), comm_hook)
         return ddp, None
     state = QuantizeState(ddp, codes, **options)
     ddp.register_comm_hook(state, quantize_hook)
@@ -231,7 +238,7 @@ def _until_error(rank, n, codes):
         return type(error).__name__, str(error)
 
 
-@pytest.mark.parametrize("codes", ["int8", "bf16"])
+@pytest.mark.parametrize("codes", ["int8", "bf16", "tickets"])
 def test_survivors_name_the_dead_rank(codes):
     with Ranks(_until_error, 3, (codes,)) as ranks:
         ranks.wait_for("running")

@@ -1,11 +1,10 @@
 """A communication hook for DistributedDataParallel: buckets get tickets."""
 
-from typing import Any
-
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from dmlcomm.hooks.futures import Tensors, complete_after
 from dmlcomm.prio.forward_order import ForwardOrder, ticket_at
 from dmlcomm.prio.ticket import ticket
 
@@ -47,7 +46,7 @@ class HookState:
         return ticket_at(position, last + 1)
 
 
-def comm_hook(state: HookState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def comm_hook(state: HookState, bucket: dist.GradBucket) -> Tensors:
     """Averages a bucket as DDP itself does, with a ticket.
 
     The bucket with the parameters that the next forward pass reads first overtakes those before.
@@ -57,7 +56,7 @@ def comm_hook(state: HookState, bucket: dist.GradBucket) -> torch.futures.Future
         bucket: of gradients.
 
     Returns:
-        A future of the average, in the bucket's memory.
+        A future of the average, in the bucket's memory. It fails with the error of the operation.
 
     Example:
         >>> ddp = DistributedDataParallel(net)
@@ -67,12 +66,7 @@ def comm_hook(state: HookState, bucket: dist.GradBucket) -> torch.futures.Future
     # DDP without a hook multiplies by the inverse: a division would give other bits.
     gradients.mul_(1.0 / state.process_group.size())
     with ticket(state.ticket_of(bucket)):
-        work: Any = dist.all_reduce(gradients, group=state.process_group, async_op=True)
-    average: torch.futures.Future[torch.Tensor] = work.get_future().then(_only_tensor)
-    return average
-
-
-def _only_tensor(future: Any) -> torch.Tensor:
-    (tensor,) = future.value()
-    assert isinstance(tensor, torch.Tensor)
-    return tensor
+        work = dist.all_reduce(gradients, group=state.process_group, async_op=True)
+    result: Tensors = torch.futures.Future()
+    complete_after(work.get_future(), lambda: gradients, result)
+    return result
