@@ -18,10 +18,12 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import dmlcomm
+from dmlcomm.prio import schedule_choice
 from helpers import run_ranks
 from helpers.prio import (
     DEFERRED,
     GROUP_MB,
+    KINDS,
     OPTIMIZERS,
     SCHEDULES,
     STEPS,
@@ -332,7 +334,7 @@ def closures_and_hooks_of_the_optimizer(rank):
     handle = register_optimizer_step_post_hook(note)
     assert_as_ddp(rank)
     handle.remove()
-    assert seen == [len(list(make_model().parameters()))] * (3 * STEPS * (1 + len(SCHEDULES)))
+    assert seen == [len(list(make_model().parameters()))] * (3 * STEPS * (1 + len(KINDS)))
 
 
 def gradients_that_come_in_another_order_on_each_rank(rank):
@@ -445,12 +447,27 @@ def a_closed_optimizer_leaves_the_model_to_others(rank):
 
 
 def models_are_freed(rank):
-    for schedule in SCHEDULES:
-        model, optimizer, _ = after_a_step(rank, schedule)
-        seen = weakref.ref(model), weakref.ref(model.first.weight)
+    for schedule, group_mb in KINDS:
+        model = make_model()
+        optimizer = wrapped(model, schedule=schedule, group_mb=group_mb)
+        plain_step(model, optimizer, rank, 0)
+        if schedule == "plain":  # also with a gradient that nobody has looked at
+            model.scale.sum().backward()
+        seen = weakref.ref(model), weakref.ref(model.scale)
         del model, optimizer
         gc.collect()
         assert [found() for found in seen] == [None, None], schedule
+
+
+def gradients_after_a_step_are_those_of_this_rank(rank):
+    for schedule in SCHEDULES:
+        model, optimizer, _ = after_a_step(rank, schedule)
+        optimizer.zero_grad()
+        loss_of(model, rank, 3).backward()
+        own = model.first.weight.grad.clone()
+        optimizer.step()
+        optimizer.flush()
+        assert torch.equal(model.first.weight.grad, own), schedule
 
 
 def operations_of_the_user_between_backward_and_step(rank):
@@ -503,6 +520,7 @@ WORKS = [
     parameters_that_are_taken_away,
     a_closed_optimizer_leaves_the_model_to_others,
     models_are_freed,
+    gradients_after_a_step_are_those_of_this_rank,
 ]
 
 
@@ -679,7 +697,7 @@ def test_weights_that_are_read_are_those_after_the_last_step():
 
 
 def _automatic(rank, n):
-    steps = 40
+    steps = 1 + len(schedule_choice.TURNS) * schedule_choice.STEPS + 5
     expected = trained_with_ddp(rank, steps=steps)
     model = make_model()
     optimizer = wrapped(model, schedule="auto")

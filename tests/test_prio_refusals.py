@@ -11,6 +11,7 @@ import dmlcomm
 from helpers import run_ranks
 from helpers.prio import (
     GROUP_MB,
+    ONE_GROUP_MB,
     SCHEDULES,
     after_a_step,
     assert_equal_bits,
@@ -115,19 +116,20 @@ def scalers_before_the_averages(rank):
 
 
 def more_backward_passes_than_were_said(rank):
-    model = make_model()
-    optimizer = wrapped(model)
-    plain_step(model, optimizer, rank, 0)
-    optimizer.zero_grad()
-    loss_of(model, rank, 0).backward()
-    with pytest.raises(RuntimeError, match="backward_passes_per_step is 1"):
-        loss_of(model, rank, 1).backward()
-    with pytest.raises(RuntimeError, match="call step"):
+    for options in ({}, {"schedule": "plain", "group_mb": ONE_GROUP_MB}):
+        model = make_model()
+        optimizer = wrapped(model, **options)
+        plain_step(model, optimizer, rank, 0)
         optimizer.zero_grad()
+        loss_of(model, rank, 0).backward()
+        with pytest.raises(RuntimeError, match="backward_passes_per_step is 1"):
+            loss_of(model, rank, 1).backward()
+        with pytest.raises(RuntimeError, match="call step"):
+            optimizer.zero_grad()
 
 
 def backward_passes_between_averages_and_step(rank):
-    for group_mb in (GROUP_MB, 25):  # all gradients in one group are not watched one by one
+    for group_mb in (GROUP_MB, ONE_GROUP_MB):
         model = make_model()
         optimizer = wrapped(model, schedule="plain", group_mb=group_mb)
         plain_step(model, optimizer, rank, 0)

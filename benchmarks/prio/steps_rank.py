@@ -11,7 +11,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import torch
 import torch.distributed as dist
@@ -26,11 +26,11 @@ from benchmarks.prio.replay import Diary, Tiny, Transformer, replay
 from benchmarks.prio.settings import DEMO, TINY, TRANSFORMER
 from benchmarks.prio.wire import Wire
 from benchmarks.training.models import MODELS
+from dmlcomm.prio.exchange import SCHEDULES
 from examples.lenet import IMAGE_SIZE, LeNet5
 
 RATE = 2.0**-10  # of learning; sums of such steps are exact
-# MiB, as the optimizer and DDP have them, for the model in its own size.
-BUCKET_MB, GROUP_MB = 25.0, 4.0
+BUCKET_MB = 25.0  # MiB, as DDP has it, for the model in its own size
 DEMO_BATCH = 16
 CALIBRATION_STEPS = 6
 # Between more than two ranks, gradients of real models are rounded to multiples of this times the
@@ -46,7 +46,7 @@ class Options:
     Attributes:
         model: a key of MODELS, TRANSFORMER, DEMO or TINY.
         contestants: keys of CONTESTANTS.
-        scale: of gradients and groups.
+        scale: of gradients, buckets and groups.
         compute_s: of a step of a replay.
         traced: steps of each contestant whose timeline is told afterwards, of a replay.
     """
@@ -85,9 +85,8 @@ class Contestant:
                 ddp.register_comm_hook(dmlcomm.prio.HookState(ddp), dmlcomm.prio.comm_hook)
             self._forward = ddp
         elif name != "alone":
-            mb = BUCKET_MB if name == "plain" else GROUP_MB
             self._optimizer = dmlcomm.DistributedOptimizer(
-                self._optimizer, model=self.model, schedule=name, group_mb=mb * options.scale
+                self._optimizer, model=self.model, schedule=name
             )
 
     def step(self) -> None:
@@ -178,7 +177,14 @@ def calibrate(contestants: dict[str, Contestant], options: Options, barrier: Bar
         contestant.diary.share = max(0.0, 1 - beside_s / options.compute_s)
 
 
+def scale_groups(scale: float) -> None:
+    """Each schedule has its usual size of groups, scaled as the model; "auto" tries them so."""
+    for name, schedule in SCHEDULES.items():
+        SCHEDULES[name] = replace(schedule, group_mb=scale * schedule.group_mb)
+
+
 def measure(options: Options, barrier: Barrier) -> dict:
+    scale_groups(options.scale)
     contestants = {name: Contestant(name, options) for name in options.contestants}
     if options.compute_s > 0:
         calibrate(contestants, options, barrier)

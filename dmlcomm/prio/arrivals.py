@@ -8,38 +8,30 @@ import torch
 from torch import nn
 
 
-class ArrivalHook:
-    """Of a parameter: calls a bound method when its gradient has been accumulated.
+class _Log(list[nn.Parameter]):
+    """Parameters whose gradients have been accumulated.
 
-    The garbage collector does not see hooks of tensors, so this one keeps nothing alive.
+    Its `append` is their hook: a function in Python would take longer than DDP does for all.
     """
-
-    def __init__(self, arrived: Callable[[nn.Parameter], None]) -> None:
-        self._arrived: weakref.WeakMethod[Any] = weakref.WeakMethod(arrived)
-
-    @property
-    def is_in_use(self) -> bool:
-        return self._arrived() is not None
-
-    def __call__(self, parameter: nn.Parameter) -> None:
-        arrived = self._arrived()
-        if arrived is not None:
-            arrived(parameter)
 
 
 def is_watched(parameter: torch.Tensor) -> bool:
     """Whether there are `Arrivals` that count its gradients."""
     hooks = parameter._post_accumulate_grad_hooks or {}
-    return any(isinstance(hook, ArrivalHook) and hook.is_in_use for hook in hooks.values())
+    return any(isinstance(getattr(hook, "__self__", None), _Log) for hook in hooks.values())
 
 
 class Arrivals:
     """Counts the backward passes of each parameter, and sees whether its gradient is changed.
 
+    It watches from the beginning until `unwatch`, or until nobody has it any more: the garbage
+    collector does not see hooks of tensors, so these keep nothing alive but parameters.
+
     Args:
         parameters: of the optimizer, in its order.
         name_of: of a parameter, for errors.
         passes: backward passes per step.
+        came: parameters whose gradients have been accumulated already.
     """
 
     def __init__(
@@ -47,13 +39,21 @@ class Arrivals:
         parameters: Sequence[nn.Parameter],
         name_of: Callable[[nn.Parameter], str],
         passes: int,
+        came: Iterable[nn.Parameter] = (),
     ) -> None:
         self.passes = passes
         self._parameters = list(parameters)
         self._name_of = name_of
-        self._number = {parameter: i for i, parameter in enumerate(parameters)}
-        self._handles: dict[nn.Parameter, Any] = {}
+        # By identity: the hash of a tensor is a function in Python.
+        self._number = {id(parameter): i for i, parameter in enumerate(parameters)}
+        self._log = _Log()
+        self._calls: list[Any] = []
         self.reset()
+        self._log.extend(came)
+        append = self._log.append
+        logging = [_register(parameter, append) for parameter in parameters]
+        self._end = weakref.finalize(self, _stop, logging, self._log)
+        self._end.atexit = False
 
     def reset(self) -> None:
         """For the next step."""
@@ -62,57 +62,77 @@ class Arrivals:
         self.has_gradient = [False] * count
         # The last passes of parameters, in order: gradient, and its version.
         self._complete: dict[int, tuple[torch.Tensor, int]] = {}
+        self.drop_new()
 
-    def watch(self, arrived: Callable[[nn.Parameter], None]) -> None:
-        """Calls `arrived`, a bound method, when a gradient has been accumulated."""
-        hook = ArrivalHook(arrived)
-        for parameter in self._parameters:
-            if parameter.requires_grad and parameter not in self._handles:
-                register: Any = parameter.register_post_accumulate_grad_hook
-                self._handles[parameter] = register(hook)
+    def drop_new(self) -> None:
+        """Gradients that were not taken do not count."""
+        self._log.clear()
 
-    def unwatch(self) -> None:
-        for handle in self._handles.values():
-            handle.remove()
-        self._handles.clear()
+    def call(self, arrived: Callable[[nn.Parameter], None], numbers: Iterable[int]) -> None:
+        """Calls `arrived`, a bound method, when these parameters' gradients are accumulated."""
+        self._end_calls()
+        method: Any = weakref.WeakMethod(arrived)
+
+        def call(parameter: nn.Parameter) -> None:
+            function = method()
+            if function is not None:
+                function(parameter)
+
+        self._calls = [_register(self._parameters[number], call) for number in numbers]
+
+    def unwatch(self) -> list[nn.Parameter]:
+        """Ends watching.
+
+        Returns:
+            The parameters whose gradients were not taken.
+        """
+        came = list(self._log)
+        self._end_calls()
+        self._end()
+        return came
+
+    @property
+    def has_new(self) -> bool:
+        """Whether there are gradients to `take`."""
+        return bool(self._log)
 
     @property
     def order(self) -> list[int]:
         """Parameters whose last pass is done, by number, in the order of their gradients."""
         return list(self._complete)
 
-    def take(self, parameter: nn.Parameter, is_local: bool) -> int | None:
-        """A gradient has been accumulated.
+    def take(self, is_local: bool) -> list[int]:
+        """Counts the gradients that have been accumulated since it was called before.
 
         Args:
-            parameter: whose.
-            is_local: this pass is not counted, as its gradients are not sent.
+            is_local: these passes are not counted, as their gradients are not sent.
 
         Returns:
-            The parameter's number if this was its last pass, else None.
+            The parameters whose last pass it was, by number, in their order.
         """
-        number = self._number.get(parameter)
-        if number is None:  # it is the optimizer's no more
-            return None
-        gradient = parameter.grad
-        if gradient is None:  # another hook has taken it
-            return None
-        if gradient.layout != torch.strided:
-            raise RuntimeError(f"{self._name_of(parameter)} has a sparse gradient: not supported")
-        self.has_gradient[number] = True
-        if is_local and number not in self._complete:
-            return None
-        self._counts[number] += 1
-        if self._counts[number] > self.passes:
-            raise RuntimeError(
-                f"{self._name_of(parameter)} has a gradient from {self._counts[number]} backward "
-                f"passes, but backward_passes_per_step is {self.passes}: call step() after as "
-                f"many, or use no_sync() for those before the last one"
-            )
-        if self._counts[number] < self.passes:
-            return None
-        self._complete[number] = (gradient, gradient._version)
-        return number
+        came = list(self._log)
+        del self._log[: len(came)]  # threads of other devices may have added some
+        taken: list[int] = []
+        for parameter in came:
+            number = self._number.get(id(parameter))
+            gradient = parameter.grad
+            # It is the optimizer's no more, or another hook has taken the gradient.
+            if number is None or gradient is None:
+                continue
+            if gradient.layout is not torch.strided:
+                raise RuntimeError(
+                    f"{self._name_of(parameter)} has a sparse gradient: not supported"
+                )
+            self.has_gradient[number] = True
+            if is_local and number not in self._complete:
+                continue
+            self._counts[number] += 1
+            if self._counts[number] > self.passes:
+                self._refuse(number)
+            if self._counts[number] == self.passes:
+                self._complete[number] = (gradient, gradient._version)
+                taken.append(number)
+        return taken
 
     def take_all(self) -> None:
         """Every gradient that is there counts, also one that code has written itself."""
@@ -134,3 +154,27 @@ class Arrivals:
                     f"clip, unscale or change gradients, then call step(). To go on after this "
                     f"error, call synchronize() and zero_grad() on all ranks"
                 )
+
+    def _refuse(self, number: int) -> None:
+        raise RuntimeError(
+            f"{self._name_of(self._parameters[number])} has a gradient from "
+            f"{self._counts[number]} backward passes, but backward_passes_per_step is "
+            f"{self.passes}: call step() after as many, or use no_sync() for those before the "
+            f"last one"
+        )
+
+    def _end_calls(self) -> None:
+        for handle in self._calls:
+            handle.remove()
+        self._calls = []
+
+
+def _register(parameter: nn.Parameter, hook: Callable[[nn.Parameter], None]) -> Any:
+    register: Any = parameter.register_post_accumulate_grad_hook
+    return register(hook)
+
+
+def _stop(handles: Iterable[Any], log: _Log) -> None:
+    for handle in handles:
+        handle.remove()
+    log.clear()

@@ -1,6 +1,8 @@
 """From the gradients of backward passes to their averages, group by group, and to the updates."""
 
-from collections.abc import Callable, Sequence
+import contextlib
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +13,7 @@ from dmlcomm.prio.agreement import EARLY, Agreement, agree, positions_of
 from dmlcomm.prio.arrivals import Arrivals
 from dmlcomm.prio.forward_order import ForwardOrder, ticket_at
 from dmlcomm.prio.fused_group import FusedGroup
+from dmlcomm.prio.gradients import replaced_gradients
 from dmlcomm.prio.grouping import make_groups
 from dmlcomm.prio.module_reads import ModuleReads
 from dmlcomm.prio.optimizer_part import options_of
@@ -51,13 +54,14 @@ class Exchange:
     first step comes again when other parameters require gradients.
 
     Attributes:
-        is_local: backward passes are not counted, and nothing is sent.
         is_averaged: the gradients are the averages of this step.
 
     Args:
         optimizer: the user's.
         model: None if no schedule is deferred.
         process_group: the ranks.
+        group_of_tickets: the same ranks, for deferred schedules: a group works otherwise from the
+            first ticket on.
         name_of: of a parameter, for errors.
         passes: backward passes per step.
         schedule: a key of SCHEDULES.
@@ -69,6 +73,7 @@ class Exchange:
         optimizer: torch.optim.Optimizer,
         model: nn.Module | None,
         process_group: dist.ProcessGroup,
+        group_of_tickets: dist.ProcessGroup,
         name_of: Callable[[nn.Parameter], str],
         passes: int,
         schedule: str,
@@ -77,12 +82,13 @@ class Exchange:
         self._optimizer = optimizer
         self._model = model
         self._process_group = process_group
+        self._group_of_tickets = group_of_tickets
         self._name_of = name_of
         self._passes = passes
         self._group_mb = group_mb
         self._forward = None if model is None else ForwardOrder(model)
         self._hooks: ModuleReads | None = None
-        self.is_local = False
+        self._is_local = False
         self.is_averaged = False
         self._has_begun = False
         self._has_told_of_change = False
@@ -100,8 +106,8 @@ class Exchange:
         Raises:
             RuntimeError: a gradient was changed that had been sent.
         """
-        if not self._has_begun:
-            self._begin()
+        self._begin()
+        self._take()
         if not (goes_on and self._has_told_of_change):
             self._has_told_of_change = True
             self._arrivals.check_unchanged()
@@ -117,14 +123,32 @@ class Exchange:
         self._arrivals.reset()
         self._reset_step()
 
-    def average(self) -> bool:
-        """After `finish`: the averages become the gradients. False: no rank has any."""
+    def average(self) -> None:
+        """After `finish`: the averages become the gradients, if any rank has some."""
         has_any = False
         for group in self._groups:
             group.wait()
             has_any = has_any or bool(group.averages())
             group.write_gradients()
-        return has_any
+        self.is_averaged = has_any
+
+    @contextlib.contextmanager
+    def averages(self) -> Iterator[None]:
+        """After `finish`: inside, the averages are the gradients."""
+        with contextlib.ExitStack() as stack:
+            for group in self._groups:
+                group.wait()
+                stack.enter_context(replaced_gradients(group.averages()))
+            yield
+
+    def end_averaged(self) -> None:
+        """The averages that have become the gradients are used.
+
+        Raises:
+            RuntimeError: other gradients were added to them.
+        """
+        self._check_not_averaged()
+        self.is_averaged = False
 
     def defer(self) -> None:
         """After `finish`: parameters are updated later, with the options of now."""
@@ -140,6 +164,7 @@ class Exchange:
         Raises:
             RuntimeError: some are on their way.
         """
+        self.is_averaged = False
         if self._arrivals.order and self._agreement is not None:  # in the first step none is sent
             raise RuntimeError(
                 "gradients are removed that have been sent: call step() first, or synchronize() on "
@@ -148,6 +173,17 @@ class Exchange:
         self._has_told_of_change = False
         self._has_begun = False
         self._arrivals.reset()
+
+    @contextlib.contextmanager
+    def local(self) -> Iterator[None]:
+        """Backward passes inside are not counted, and nothing is sent."""
+        self._take()
+        self._is_local = True
+        try:
+            yield
+        finally:
+            self._is_local = False
+            self._arrivals.take(is_local=True)
 
     def close(self) -> None:
         """Makes the updates that wait, and leaves the model as it was before."""
@@ -174,12 +210,12 @@ class Exchange:
 
     # --- learning --------------------------------------------------------------------------------
 
-    def _watch(self) -> None:
+    def _watch(self, came: Iterable[nn.Parameter] = ()) -> None:
         """Begins anew, with the parameters that require gradients now."""
         self._parameters = _trained(self._optimizer)
         self._agreement: Agreement | None = None
-        self._arrivals = Arrivals(self._parameters, self._name_of, self._passes)
-        self._arrivals.watch(self._arrived)
+        self._arrivals = Arrivals(self._parameters, self._name_of, self._passes, came)
+        self._arrivals.call(self._arrived, range(len(self._parameters)))
         self._set_groups([])
 
     def _learn(self) -> None:
@@ -193,7 +229,9 @@ class Exchange:
 
     def _set_schedule(self, schedule: str) -> None:
         self._schedule = SCHEDULES[schedule]
-        self._reduction = self._schedule.reduction(self._process_group)
+        deferred = self._schedule.is_deferred
+        group = self._group_of_tickets if deferred else self._process_group
+        self._reduction = self._schedule.reduction(group)
 
     def _regroup(self) -> None:
         """Makes groups for the schedule from what was agreed, and has the hooks that it needs."""
@@ -201,6 +239,7 @@ class Exchange:
         if self._forward is not None:
             self._forward.stop()
         self._set_groups(self._make_groups(self._agreement))
+        self._arrivals.call(self._arrived, self._numbers_to_see())
         if self._hooks is not None:
             self._hooks.remove()
             self._hooks = None
@@ -215,7 +254,9 @@ class Exchange:
         reads = {} if self._forward is None else self._forward.reads()
         own = set(self._parameters)
         self._reads = {m: [p for p in found if p in own] for m, found in reads.items()}
-        self._group_of = {n: i for i, group in enumerate(groups) for n in group.numbers}
+        self._place_of = {
+            n: (i, place) for i, group in enumerate(groups) for place, n in enumerate(group.numbers)
+        }
         self._reset_step()
 
     def _make_groups(self, agreement: Agreement) -> list[FusedGroup]:
@@ -238,30 +279,57 @@ class Exchange:
                 group.ticket = ticket_at(places[position], len(places))
         return groups
 
+    def _numbers_to_see(self) -> list[int]:
+        """Parameters whose gradients are looked at as they come; others wait for the next of these.
+
+        A call in Python for each would take longer than DDP does. The last one of a group posts it,
+        the first one shows that a backward pass has begun, a coarse group takes each, and each may
+        come from an old weight if updates are deferred.
+        """
+        numbers: list[int] = []
+        for group in self._groups:
+            each = group.is_coarse or self._schedule.is_deferred
+            numbers += group.numbers if each else {group.numbers[0], group.numbers[-1]}
+        return numbers
+
     # --- a step ----------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """The first gradient of a step, or its end."""
-        if not _are_same(self._parameters, _trained(self._optimizer)):
+        """Before the first gradient of a step is looked at, or at its end."""
+        if not self._has_begun and not _are_same(self._parameters, _trained(self._optimizer)):
             self.flush()
-            self._arrivals.unwatch()
-            self._watch()
+            self._watch(self._arrivals.unwatch())
         self._has_begun = True
 
     def _arrived(self, parameter: nn.Parameter) -> None:
-        if self.is_averaged:
+        try:
+            self._check_not_averaged()
+            if self._updates.stale:
+                self._updates.check_not_stale(parameter)
+        except RuntimeError:
+            self._arrivals.drop_new()
+            raise
+        self._take()
+
+    def _check_not_averaged(self) -> None:
+        if self.is_averaged and self._arrivals.has_new:
             raise RuntimeError(
                 "backward() after synchronize(): call step() or zero_grad() of the optimizer before"
             )
-        # Many small parameters: what is not needed is not called.
-        if self._updates.are_wanted:
-            self._updates.check_not_stale(parameter)
-        if not self._has_begun:
-            self._begin()
-        number = self._arrivals.take(parameter, self.is_local)
-        if number is None or self._agreement is None:
+
+    def _take(self) -> None:
+        """Counts the gradients that have come, and posts groups that are complete."""
+        if not self._arrivals.has_new:
             return
-        self._missing[self._group_of[number]] -= 1
+        self._begin()
+        for number in self._arrivals.take(self._is_local):
+            if self._agreement is not None:
+                index, place = self._place_of[number]
+                group = self._groups[index]
+                if group.is_coarse:
+                    self._updates.apply(group)
+                    group.take(place)
+                self._missing[index] -= 1
         while self._next < len(self._groups) and self._missing[self._next] == 0:
             self._post_next()
 
@@ -278,7 +346,7 @@ class Exchange:
         self._has_begun = False
 
     def _before_forward(self, module: nn.Module) -> None:
-        if not self._updates.are_wanted:
+        if not self._updates.stale:
             return
         reads = self._reads.get(module)
         is_training = torch.is_grad_enabled() and self._model is not None and self._model.training
@@ -292,7 +360,7 @@ class Exchange:
 
     def _before_read(self, _: nn.Module, parameter: nn.Parameter) -> None:
         """A module may read what it did not read in the first step."""
-        if self._updates.are_wanted:
+        if self._updates.stale:
             self._updates.refresh([parameter])
 
 
@@ -301,4 +369,4 @@ def _trained(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
 
 
 def _are_same(first: Sequence[nn.Parameter], second: Sequence[nn.Parameter]) -> bool:
-    return len(first) == len(second) and all(a is b for a, b in zip(first, second, strict=True))
+    return len(first) == len(second) and all(map(operator.is_, first, second))

@@ -23,6 +23,7 @@ class FusedGroup:
 
     Attributes:
         ticket: of its communication.
+        is_coarse: its gradients are large enough for a call each.
         is_early: its weights are needed before the next forward pass begins.
         works: communication on its way.
     """
@@ -35,39 +36,56 @@ class FusedGroup:
         self.ticket = 0
         self.is_early = False
         self.works: list[Any] = []
-        self._world_size = world_size
+        # The reducer of DDP multiplies by the inverse: a division would give other bits.
+        self._factor = 1.0 / world_size
         self._length = sum(p.numel() for p in parameters)
+        self.is_coarse = self._length >= _COARSE_ELEMENTS * len(parameters)
         padded = -(-(self._length + len(parameters)) // world_size) * world_size
         first = parameters[0]
         self.buffer = torch.zeros(padded, dtype=first.dtype, device=first.device)
         self.part = torch.zeros(padded // world_size, dtype=first.dtype, device=first.device)
         self._views = _views_of(self.buffer, parameters)
         self._flags = self.buffer[self._length : self._length + len(parameters)]
-        self._used: list[bool] | None = None
+        self._all = dict(zip(self.parameters, self._views, strict=True))
+        self._taken: set[int] = set()  # places whose gradients are in the buffer already
+        self._averages: dict[nn.Parameter, torch.Tensor] | None = None
+
+    def take(self, place: int) -> None:
+        """Puts the gradient of a parameter in, divided by the number of ranks as DDP does it.
+
+        Before `fill`, in a coarse group: as long as caches have the gradient.
+
+        Args:
+            place: of the parameter in this group.
+        """
+        gradient = self.parameters[place].grad
+        assert gradient is not None
+        torch.mul(gradient.detach(), self._factor, out=self._views[place])
+        self._taken.add(place)
 
     @torch.no_grad()
     def fill(self, has_gradient: Sequence[bool]) -> None:
-        """Puts this rank's gradients in, divided by the number of ranks as DDP does it.
+        """Puts in all of this rank's gradients that were not taken, and the flags.
 
         Args:
             has_gradient: by parameter of the optimizer; one without contributes zeros.
         """
         own = [has_gradient[number] for number in self.numbers]
-        if not all(own):
-            self.buffer.zero_()
-        with_gradient = [i for i, has in enumerate(own) if has]
-        views = [self._views[i] for i in with_gradient]
-        gradients: Any = [self.parameters[i].grad for i in with_gradient]
-        # The reducer of DDP multiplies by the inverse: a division would give other bits.
-        factor = 1.0 / self._world_size
-        if self._length >= _COARSE_ELEMENTS * len(self.parameters):
-            for view, gradient in zip(views, gradients, strict=True):
-                torch.mul(gradient, factor, out=view)
-        elif views:
-            torch._foreach_copy_(views, gradients)
-            self.buffer[: self._length].mul_(factor)
-        self._flags.copy_(torch.tensor(own))
-        self._used = None
+        if all(own):
+            self._flags.fill_(1)
+        else:
+            torch._foreach_zero_([self._views[i] for i, has in enumerate(own) if not has])
+            self._flags.copy_(torch.tensor(own))
+        places = [i for i, has in enumerate(own) if has and i not in self._taken]
+        if self.is_coarse:
+            for place in places:
+                self.take(place)
+        elif places:
+            gradients: Any = [self.parameters[i].grad for i in places]
+            torch._foreach_copy_([self._views[i] for i in places], gradients)
+            self.buffer[: self._length].mul_(self._factor)
+        self._taken.clear()
+        self._averages = None
 
     def wait(self) -> None:
         """Until the buffer has the averages."""
@@ -77,13 +95,10 @@ class FusedGroup:
 
     def averages(self) -> dict[nn.Parameter, torch.Tensor]:
         """Averaged gradient by parameter, without those for which no rank has one. After `wait`."""
-        if self._used is None:
-            self._used = (self._flags != 0).tolist()
-        return {
-            parameter: view
-            for parameter, view, used in zip(self.parameters, self._views, self._used, strict=True)
-            if used
-        }
+        if self._averages is None:
+            used = (self._flags != 0).tolist()
+            self._averages = self._all if all(used) else _only(self._all, used)
+        return self._averages
 
     @torch.no_grad()
     def write_gradients(self) -> None:
@@ -97,6 +112,12 @@ class FusedGroup:
                 gradients.append(parameter.grad)
         if views:
             torch._foreach_copy_(gradients, views)
+
+
+def _only(
+    averages: dict[nn.Parameter, torch.Tensor], used: Sequence[bool]
+) -> dict[nn.Parameter, torch.Tensor]:
+    return {p: view for (p, view), is_used in zip(averages.items(), used, strict=True) if is_used}
 
 
 def _views_of(buffer: torch.Tensor, parameters: Sequence[nn.Parameter]) -> list[torch.Tensor]:

@@ -43,7 +43,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         schedule: "cross", "dear", "plain" or "auto".
         group_mb: how many MiB of gradients travel as one tensor; None: as the schedule needs it.
         process_group: the ranks; None: all. Gradients travel in a group of their own with these
-            ranks, which all of them make here.
+            ranks, which all of them make here; those of "auto" in two.
 
     Raises:
         TypeError: `optimizer` is none.
@@ -87,6 +87,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             optimizer,
             model if schedule != "plain" else None,
             group,
+            private_group(process_group) if schedule == AUTO else group,
             lambda parameter: names.get(parameter, "a parameter without a name"),
             backward_passes_per_step,
             CANDIDATES[0] if schedule == AUTO else schedule,
@@ -135,7 +136,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 "skip_synchronize()"
             )
         if self._exchange.is_averaged:
-            self._exchange.is_averaged = False
+            self._exchange.end_averaged()
             if not is_scaled or self._unscale():
                 self._optimizer.step()
         else:
@@ -158,7 +159,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._exchange.flush()
         if not self._exchange.is_averaged:
             self._exchange.finish(goes_on=True)
-            self._exchange.is_averaged = self._exchange.average()
+            self._exchange.average()
             self._found_no_gradient = not self._exchange.is_averaged
 
     @contextlib.contextmanager
@@ -173,11 +174,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
         """Backward passes inside only add to the gradients of this rank, as with DDP."""
-        self._exchange.is_local = True
-        try:
+        with self._exchange.local():
             yield
-        finally:
-            self._exchange.is_local = False
 
     def flush(self) -> None:
         """Makes the updates of the last step, wherever they are not made yet.
@@ -211,10 +209,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         Raises:
             RuntimeError: gradients are on their way: neither `step` nor `synchronize` was called.
         """
-        if self._exchange.is_averaged:
-            self._exchange.is_averaged = False
-        else:
-            self._exchange.forget()
+        self._exchange.forget()
         self._found_no_gradient = False
         self._optimizer.zero_grad(set_to_none)
 
@@ -261,8 +256,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
             # For a scheduler of the inner optimizer, which wants to see steps before its own.
             inner._opt_called = True  # type: ignore[attr-defined]
         else:
-            self._exchange.average()
-            inner.step()
+            with self._exchange.averages():
+                inner.step()
 
     def _unscale(self) -> bool:
         """What GradScaler leaves to an optimizer. False: a gradient is not finite."""

@@ -8,6 +8,8 @@ from typing import Any, NoReturn
 import torch
 from torch import nn
 
+from dmlcomm.prio.gradients import replaced_gradients
+
 Options = list[dict[str, Any]]
 
 # Attributes of an optimizer, in a way that shows changes; versions of parameters.
@@ -76,17 +78,10 @@ class OptimizerPart:
         part.param_groups = [group for group in groups if group["params"]]
         if not part.param_groups:
             return
-        local = {parameter: parameter.grad for parameter in averages}
-        with _as_in_a_step(next(iter(averages)).device.type):
-            for parameter, average in averages.items():
-                parameter.grad = average
+        with _as_in_a_step(next(iter(averages)).device.type), replaced_gradients(averages):
             before = None if self._is_known else self._seen()
             options_before = [_seen_of(own) for own in options]
-            try:
-                part.step()
-            finally:
-                for parameter, gradient in local.items():
-                    parameter.grad = gradient
+            part.step()
         for seen, group in zip(options_before, groups, strict=True):
             if _seen_of({key: value for key, value in group.items() if key != "params"}) != seen:
                 self._refuse("param_groups")

@@ -15,6 +15,9 @@ class DeferredUpdates:
     A parameter is **stale** from the step until the module that reads it has waited for its update,
     or all updates were made. A gradient of a stale parameter comes from the old weight.
 
+    Attributes:
+        stale: these parameters.
+
     Args:
         optimizer: the user's.
         groups: all of its groups.
@@ -32,33 +35,28 @@ class DeferredUpdates:
         self._group_of = {p: group for group in groups for p in group.parameters}
         self._pending: dict[FusedGroup, Options] = {}
         # Single parameters: an update of a group for one of them proves nothing of the others.
-        self._stale: set[nn.Parameter] = set()
+        self.stale: set[nn.Parameter] = set()
 
     def defer(self, options: Options) -> None:
         """All groups have been posted: updates them later, with these options."""
         self._pending = dict.fromkeys(self._parts, options)
-        self._stale = set(self._group_of)
+        self.stale = set(self._group_of)
         for group in self._parts:
             if group.is_early:
                 self.refresh(group.parameters)
 
-    @property
-    def are_wanted(self) -> bool:
-        """Whether a parameter is stale."""
-        return bool(self._stale)
-
     def refresh(self, parameters: Iterable[nn.Parameter]) -> None:
         """Before these parameters are read: waits for their averages and updates them."""
         for parameter in parameters:
-            if parameter in self._stale:
+            if parameter in self.stale:
                 self.apply(self._group_of[parameter])
-                self._stale.discard(parameter)
+                self.stale.discard(parameter)
 
     def flush(self) -> None:
         """Makes all updates."""
         for group in list(self._pending):
             self.apply(group)
-        self._stale.clear()
+        self.stale.clear()
 
     def apply(self, group: FusedGroup) -> None:
         """Updates the parameters of one group, if that is to be done."""
@@ -76,7 +74,7 @@ class DeferredUpdates:
         Raises:
             RuntimeError: it was read before its last update.
         """
-        if parameter in self._stale:
+        if parameter in self.stale:
             raise RuntimeError(
                 f"{self._name_of(parameter)} was read before its last update: by code outside of "
                 f"the modules of the model, or in a part of it that is compiled. "

@@ -7,8 +7,11 @@ from torch.nn.parallel import DistributedDataParallel
 import dmlcomm
 
 GROUP_MB = 0.0005  # several groups
+ONE_GROUP_MB = 25
 DEFERRED = ("cross", "dear")
 SCHEDULES = ("plain", *DEFERRED)
+# Schedules and sizes of groups. The gradients of one plain group are not watched one by one.
+KINDS = (*((schedule, GROUP_MB) for schedule in SCHEDULES), ("plain", ONE_GROUP_MB))
 OPTIMIZERS = {
     "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9),
     "Adam": lambda parameters: torch.optim.Adam(parameters, lr=0.01),
@@ -83,14 +86,14 @@ def assert_equal_bits(model, expected, *what):
 def assert_as_ddp(rank, one_step=plain_step, theirs=None, prepare=None, make=OPTIMIZERS["SGD"]):
     """All schedules give DDP's bits. `theirs` is DDP's step, where it differs."""
     expected = trained_with_ddp(rank, make, one_step=theirs or one_step, prepare=prepare)
-    for schedule in SCHEDULES:
+    for schedule, group_mb in KINDS:
         model = make_model()
-        optimizer = wrapped(model, make, schedule)
+        optimizer = wrapped(model, make, schedule, group_mb=group_mb)
         more = prepare(optimizer) if prepare else ()
         for step in range(STEPS):
             one_step(model, optimizer, rank, step, *more)
         optimizer.flush()
-        assert_equal_bits(model, expected, schedule)
+        assert_equal_bits(model, expected, schedule, group_mb)
 
 
 def after_a_step(rank, schedule):
