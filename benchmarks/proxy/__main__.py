@@ -79,7 +79,7 @@ def _trees(options: argparse.Namespace) -> Iterable[Row]:
 
 def _racks(options: argparse.Namespace) -> Iterable[Row]:
     chosen = options.tree or shapes.RACKS_SHAPES
-    case = "32 MB, 32 hosts, 4 servers, racks 1:4"
+    case = "16 MB, 32 hosts, 4 servers, racks 1:4"
     return shapes.rows_beside_direct(shapes.RACKS, chosen, shapes.RACKS_LEAST_SPEEDUP, case)
 
 

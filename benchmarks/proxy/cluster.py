@@ -6,7 +6,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from benchmarks.ps.cluster import WORKER_TIMEOUT_S
@@ -115,8 +115,7 @@ class Cluster:
             folder = stack.enter_context(tempfile.TemporaryDirectory())
             self._start_servers(stack)
             if shape is not None:
-                for host in self._hosts:
-                    stack.enter_context(self._proxy(host, f"{folder}/{host}.sock", shape))
+                self._start_proxies(stack, folder, shape)
             workers = [self._start_worker(w, folder, shape) for w in range(self.load.workers)]
             try:
                 results = [json.loads(w.communicate(timeout=WORKER_TIMEOUT_S)[0]) for w in workers]
@@ -133,24 +132,41 @@ class Cluster:
     def _start_servers(self, stack: contextlib.ExitStack) -> None:
         command = ["ps", "serve", "--insecure", "--log-level", "warning"]
         command += ["--workers", str(self.load.workers), "--servers", str(self.load.servers)]
-        for index, host in enumerate(self._servers):
-            place = ["--listen", self._addresses[index], "--index", str(index)]
-            stack.enter_context(self._process(host, [*command, *place]))
+        places = [
+            (host, [*command, "--listen", self._addresses[index], "--index", str(index)])
+            for index, host in enumerate(self._servers)
+        ]
+        self._start(stack, places)
 
-    def _proxy(
-        self, host: str, socket: str, shape: str
-    ) -> contextlib.AbstractContextManager[subprocess.Popen]:
-        command = ["proxy", "serve", "--socket", socket, "--tree", shape, "--insecure"]
-        command += ["--log-level", "warning", "--rack", f"rack{self._racks[host]}"]
+    def _start_proxies(self, stack: contextlib.ExitStack, folder: str, shape: str) -> None:
+        command = ["proxy", "serve", "--tree", shape, "--insecure", "--log-level", "warning"]
         command += ["--oversubscription", str(self.load.oversubscription)]
         rate_bps = parse_link_rate(self.load.rate)
         if rate_bps is not None:
             command += ["--rate-gbit", str(rate_bps / 1e9)]
-        return self._process(host, command)
+        places = (
+            (host, [*command, "--socket", f"{folder}/{host}.sock", "--rack", self._rack(host)])
+            for host in self._hosts
+        )
+        self._start(stack, places)
+
+    def _rack(self, host: str) -> str:
+        return f"rack{self._racks[host]}"
+
+    def _start(
+        self, stack: contextlib.ExitStack, commands: Iterable[tuple[str, Sequence[str]]]
+    ) -> None:
+        """`dmlcomm` on hosts, all at once; returns when all listen."""
+        processes = [
+            (host, command, stack.enter_context(self._process(host, command)))
+            for host, command in commands
+        ]
+        for host, command, process in processes:
+            if not process.stdout.readline():
+                raise SystemExit(f"dmlcomm {command[0]} ended with {process.wait()} on {host}")
 
     @contextlib.contextmanager
     def _process(self, host: str, command: Sequence[str]) -> Iterator[subprocess.Popen]:
-        """`dmlcomm` on a host; the block begins when it listens."""
         process = self._lab.popen(
             host,
             [sys.executable, "-m", "dmlcomm", *command],
@@ -159,8 +175,6 @@ class Cluster:
             text=True,
         )
         try:
-            if not process.stdout.readline():
-                raise SystemExit(f"dmlcomm {command[0]} ended with {process.wait()} on {host}")
             yield process
         finally:
             process.terminate()
