@@ -14,7 +14,7 @@ LEAST_SPEEDUP = 3.0
 # 1:4 over-subscribed racks of eight hosts with workers and one with a server.
 RACKS = Load(32, 1, 16_000_000, "100mbit", 2, servers=4, racks=4, oversubscription=4)
 RACKS_LEAST_SPEEDUP = 2.5
-RACKS_SHAPES = ("rack", tree.AUTO)
+RACKS_SHAPES = (tree.AUTO,)
 
 # What decides between shapes: sizes, rates, number of hosts, and uplinks.
 SETTINGS = {

@@ -86,7 +86,8 @@ class ProgressDriver final : public Driver {
   OperationQueue& queue_;
   Steppable& steps_;
   bool crowded_ = false;
-  int64_t poll_ns_ = 0;         // how long to poll before sleeping
+  bool yields_ = false;  // the ranks of this machine, on one host or several, leave none free
+  int64_t poll_ns_ = 0;  // how long to poll before sleeping
   int64_t yield_after_ns_ = 0;  // if ranks leave no core free: the part of that without yielding
   std::chrono::microseconds connecting_pause_{};
   std::thread thread_;
