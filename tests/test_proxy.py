@@ -62,6 +62,7 @@ def test_shapes_have_their_degrees():
     assert tree.parents("chain", one_rack) == [tree.ROOT, 0, 1, 2, 3, 4, 5]
     assert tree.parents("binary", one_rack) == [tree.ROOT, 0, 0, 1, 1, 2, 2]
     assert tree.parents("rack", racks) == [tree.ROOT, 0, 0, 0, tree.ROOT, 4, 4]
+    assert tree.parents("rack-binary", racks) == [tree.ROOT, 0, 0, 1, tree.ROOT, 4, 4]
     with pytest.raises(ValueError, match="expected one of auto, flat"):
         tree.parents("star", one_rack)
 
@@ -72,6 +73,16 @@ def test_trees_of_several_servers_keep_racks_together_and_have_other_aggregators
     assert chains == [[tree.ROOT, 6, 0, 1, 2, 3, 4, 5], [7, tree.ROOT, 0, 1, 2, 3, 4, 5]]
     tops = [tree.children_of(tree.parents("rack", racks, first), tree.ROOT) for first in (0, 2, 4)]
     assert tops == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_inner_nodes_of_one_tree_are_leaves_of_another():
+    racks = ["a"] * 8 + ["b"] * 8
+    firsts = [tree.first_of(server, 4, racks) for server in range(4)]
+    assert firsts == [0, 10, 4, 14]
+    trees = [tree.parents("rack-binary", racks, first) for first in firsts]
+    below = [sum(len(tree.children_of(one, place)) for one in trees) for place in range(16)]
+    assert max(below) <= 5  # 14 of 16 places have a parent in each tree: 3.5 on average
+    assert [tree.first_of(server, 5, ["a", "a"]) for server in range(5)] == [0, 0, 0, 1, 1]
 
 
 def test_the_price_counts_the_busiest_port_and_the_way_of_a_piece():
@@ -123,7 +134,7 @@ def test_of_what_proxies_know_the_narrowest_counts():
 # --- training
 
 
-@pytest.mark.parametrize("shape", ["auto", "flat", "binary", "rack", "chain"])
+@pytest.mark.parametrize("shape", [tree.AUTO, *tree.SHAPES])
 def test_workers_of_a_tree_get_what_the_servers_would_give(tmp_path, shape):
     workers = 6
 

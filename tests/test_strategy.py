@@ -60,7 +60,8 @@ def test_candidates_differ_in_algorithm_servers_placement_and_tree():
     assert {one.algorithm for one in found} >= {"", "ring", "direct"}
     two = {(one.placement, one.servers) for one in found if len(one.servers) == 2}
     assert two == {("spread", (0, 2)), ("packed", (0, 1))}
-    assert {one.tree for one in found if one.servers} == {"direct", "binary", "flat_rack", "chain"}
+    trees = {"direct", "binary", "flat_rack", "binary_rack", "chain"}
+    assert {one.tree for one in found if one.servers} == trees
     assert all("rack" not in one.tree for one in candidates(parse(FLAT)))
     on_some = list(candidates(parse(RACKS | {"server_hosts": [3], "workers": ["0-2"]})))
     assert {one.servers for one in on_some} == {(), (3,)}

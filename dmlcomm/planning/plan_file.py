@@ -36,7 +36,7 @@ _NEEDED = ("plan", "hosts", "ranks_per_host", "grid", "algorithms")
 _KEYS = (*_NEEDED, "prices", "servers", "tree", "racks")
 # Workers talk to servers.
 DIRECT = "direct"
-TREES = (DIRECT, "flat", "binary", "rack", "chain")
+TREES = (DIRECT, "flat", "binary", "rack", "rack-binary", "chain")
 
 
 @dataclass(frozen=True)

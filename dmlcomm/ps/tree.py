@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 ROOT = -1
-SHAPES = ("flat", "binary", "rack", "chain")
+SHAPES = ("flat", "binary", "rack", "rack-binary", "chain")
 AUTO = "auto"
 
 # Where nobody knows better.
@@ -65,6 +65,7 @@ def parents(shape: str, racks: Sequence[str], first: int = 0) -> list[int]:
     Args:
         shape: "flat": all below the server. "binary": two below each, one below the server.
             "rack": the first of each rack below the server, the others of the rack below it.
+            "rack-binary": the same, but in a rack two below each.
             "chain": one below the other. "auto": the one that costs least.
         racks: by place, the name of its rack. Those of a rack follow each other.
         first: place of the one next to the root; trees of different servers begin with different
@@ -83,16 +84,32 @@ def parents(shape: str, racks: Sequence[str], first: int = 0) -> list[int]:
         raise ValueError(f'tree "{shape}": expected one of {", ".join((AUTO, *SHAPES))}')
     result = [ROOT] * len(racks)
     order = _in_order(racks, first) if racks else []
-    heads: dict[str, int] = {}
+    members: dict[str, list[int]] = {}
     for i, place in enumerate(order):
+        of_rack = members.setdefault(racks[place], [])
+        of_rack.append(place)
+        above = (len(of_rack) - 2) // 2  # in the rack; below 0 for its first place
         if shape == "chain" and i > 0:
             result[place] = order[i - 1]
         elif shape == "binary" and i > 0:
             result[place] = order[(i - 1) // 2]
-        elif shape == "rack":
-            head = heads.setdefault(racks[place], place)
-            result[place] = ROOT if head == place else head
+        elif shape == "rack" and above >= 0:
+            result[place] = of_rack[0]
+        elif shape == "rack-binary" and above >= 0:
+            result[place] = of_rack[above]
     return result
+
+
+def first_of(server: int, num_servers: int, racks: Sequence[str]) -> int:
+    """The place next to the root in the tree of a server.
+
+    Servers take racks in turns, and in a rack places that are far apart: so inner nodes of one tree
+    are leaves of another.
+    """
+    names = list(dict.fromkeys(racks))
+    own = names[server % len(names)]
+    members = [place for place, rack in enumerate(racks) if rack == own]
+    return members[server * len(members) // num_servers]
 
 
 def _in_order(racks: Sequence[str], first: int) -> list[int]:
@@ -156,7 +173,8 @@ def price(
     way at the same time: a proxy receives a shard of each child and one of its parent, and sends
     as many.
     """
-    trees = [parents(shape, racks, server % len(racks)) for server in range(num_servers)]
+    firsts = [first_of(server, num_servers, racks) for server in range(num_servers)]
+    trees = [parents(shape, racks, first) for first in firsts]
     shard_bytes = prices.shard_bytes or SHARD_BYTES
     second_per_byte = 8 / (prices.rate_bps or RATE_BPS)
     narrow = prices.oversubscription or 1.0

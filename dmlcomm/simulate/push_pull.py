@@ -21,7 +21,9 @@ OPERATION = "push_pull"
 DIRECT, BINARY, RACK, CHAIN = "direct", "binary", "rack", "chain"
 # As RACK, but all aggregators are right below the server.
 FLAT_RACK = "flat_rack"
-TREES = (DIRECT, BINARY, RACK, FLAT_RACK, CHAIN)
+# As FLAT_RACK, but in a rack each worker has two below it.
+BINARY_RACK = "binary_rack"
+TREES = (DIRECT, BINARY, RACK, FLAT_RACK, BINARY_RACK, CHAIN)
 # A message goes on as soon as its first bytes are there.
 STREAM = 0
 # Trees of several servers: each begins with another worker and goes on from there, so that all
@@ -70,16 +72,16 @@ def parents(
     if kind == BINARY and answer == PIECES:
         top = _heap(order[1:], 2, num_workers)
         return [order[0] if p is None and w != order[0] else p for w, p in enumerate(top)]
-    if kind not in (RACK, FLAT_RACK):
+    if kind not in (RACK, FLAT_RACK, BINARY_RACK):
         return _heap(order, 2 if kind == BINARY else 1, num_workers)
-    aggregator: dict[int, int] = {}
+    members: dict[int, list[int]] = {}
     for worker in order:
-        aggregator.setdefault(racks[worker], worker)
-    degree = DEGREE_OF_RACKS if kind == RACK else len(aggregator)
-    above = _heap(list(aggregator.values()), degree, num_workers)
-    for worker in range(num_workers):
-        if aggregator[racks[worker]] != worker:
-            above[worker] = aggregator[racks[worker]]
+        members.setdefault(racks[worker], []).append(worker)
+    degree = DEGREE_OF_RACKS if kind == RACK else len(members)
+    above = _heap([of_rack[0] for of_rack in members.values()], degree, num_workers)
+    for of_rack in members.values():
+        for i, worker in enumerate(of_rack[1:]):
+            above[worker] = of_rack[i // 2 if kind == BINARY_RACK else 0]
     return above
 
 

@@ -20,6 +20,7 @@ SHAPES = {
     push_pull.DIRECT: "direct",
     push_pull.BINARY: "binary",
     push_pull.FLAT_RACK: "rack",
+    push_pull.BINARY_RACK: "rack-binary",
     push_pull.CHAIN: "chain",
 }
 SPREAD, PACKED = "spread", "packed"
@@ -69,7 +70,8 @@ def candidates(request: Request) -> Iterator[Candidate]:
     if request.empty.network.sizes:
         return  # hosts of a grid that are no neighbours have no way of one link
     racks = racks_of(request)
-    trees = [tree for tree in SHAPES if tree != push_pull.FLAT_RACK or len(set(racks)) > 1]
+    of_racks = (push_pull.FLAT_RACK, push_pull.BINARY_RACK)
+    trees = [tree for tree in SHAPES if tree not in of_racks or len(set(racks)) > 1]
     for number in request.num_servers:
         for placement, hosts in _placements(request, racks, number).items():
             for tree in trees:

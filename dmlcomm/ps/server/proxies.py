@@ -249,7 +249,8 @@ class Proxies:
         shape = self._shape
         if shape == tree.AUTO:
             shape = tree.choose(racks, self._prices(), self._num_servers)
-        places = tree.parents(shape, racks, self._server % max(1, len(racks)))
+        first = tree.first_of(self._server, self._num_servers, racks) if racks else 0
+        places = tree.parents(shape, racks, first)
         for place, proxy in enumerate(proxies):
             proxy.place = place
             proxy.shape = shape
