@@ -88,14 +88,17 @@ def test_inner_nodes_of_one_tree_are_leaves_of_another():
 def test_the_price_counts_the_busiest_port_and_the_way_of_a_piece():
     prices = tree.Prices(rate_bps=8e9, shard_bytes=1e9)
     found = {s: tree.price(s, [""] * 8, prices, hop_s=0.0) for s in tree.SHAPES}
-    piece_s = 2 * tree.MOST_PIECE_BYTES / 1e9
+    piece_s = tree.MOST_PIECE_BYTES / 1e9
+    rest_s = 1 - piece_s
     # Eight shards into the server's NIC; as many of a proxy as it has others below it, and its own.
-    assert found["flat"] == pytest.approx(8 + 8 * piece_s)
-    assert found["rack"] == pytest.approx(8 + 2 * 7 * piece_s)
-    assert found["binary"] == pytest.approx(3 + 4 * 2 * piece_s)
-    assert found["chain"] == pytest.approx(2 + 8 * piece_s)
+    # A piece waits for those that come to the same node.
+    assert found["flat"] == pytest.approx(8 * rest_s + 2 * 8 * piece_s)
+    assert found["rack"] == pytest.approx(8 * rest_s + 2 * (1 + 7) * piece_s)
+    assert found["binary"] == pytest.approx(3 * rest_s + 2 * (1 + 2 + 2 + 1) * piece_s)
+    assert found["chain"] == pytest.approx(2 * rest_s + 2 * 8 * piece_s)
     # A proxy has one shard of each of four trees, and those below it.
-    assert tree.price("chain", [""] * 8, prices, 4, hop_s=0.0) == pytest.approx(8 + 8 * piece_s)
+    four = tree.price("chain", [""] * 8, prices, 4, hop_s=0.0)
+    assert four == pytest.approx(8 * rest_s + 2 * 8 * piece_s)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +115,7 @@ def test_the_price_has_the_pieces_that_servers_make(shard_bytes, expected):
         (["a"] * 8, tree.Prices(shard_bytes=1e9), "chain"),
         (["a"] * 8, tree.Prices(shard_bytes=1e3), "flat"),
         # The same size takes long on slow NICs only.
-        (["a"] * 8, tree.Prices(shard_bytes=1e6, rate_bps=1e8), "chain"),
+        (["a"] * 8, tree.Prices(shard_bytes=1e6, rate_bps=1e8), "binary"),
         (["a"] * 8, tree.Prices(shard_bytes=1e6, rate_bps=1e11), "flat"),
         # A rack in the middle of a chain sends and receives two shards by its uplink.
         (["a", "a", "b", "b", "c", "c"], tree.Prices(shard_bytes=1e9), "chain"),
@@ -162,10 +165,10 @@ def test_workers_of_a_tree_get_what_the_servers_would_give(tmp_path, shape):
 @pytest.mark.parametrize(
     ("count", "prices", "shape"),
     [
-        (1000, tree.UNKNOWN, "flat"),
+        (100_000, tree.UNKNOWN, "flat"),
         (3_000_000, tree.UNKNOWN, "chain"),
         (1000, tree.Prices(shard_bytes=1e8), "chain"),
-        (1000, tree.Prices(rate_bps=1e5), "chain"),
+        (100_000, tree.Prices(rate_bps=1e5), "chain"),
     ],
 )
 def test_auto_takes_the_size_of_the_model_unless_it_is_told(tmp_path, count, prices, shape):

@@ -136,17 +136,6 @@ def children_of(tree: Sequence[int], node: int) -> list[int]:
     return [place for place, parent in enumerate(tree) if parent == node]
 
 
-def depth_of(tree: Sequence[int]) -> int:
-    """Edges from the root to the node that is farthest from it."""
-    depth = [0] * len(tree)
-    for place in range(len(tree)):
-        node = place
-        while node != ROOT:
-            depth[place] += 1
-            node = tree[node]
-    return max(depth, default=0)
-
-
 def below(tree: Sequence[int], node: int) -> list[int]:
     """The places of the subtree, with `node` itself."""
     found = [node]
@@ -167,7 +156,8 @@ def price(
     num_servers: int = 1,
     hop_s: float = HOP_S,
 ) -> float:
-    """Seconds of a push and a pull of a model: the busiest port, and the way of one piece.
+    """Seconds of a push and a pull of a model: the way of one piece, and of the others at the
+    busiest port.
 
     All hosts have one NIC, and servers are spread over the racks. Pushes and weights are on their
     way at the same time: a proxy receives a shard of each child and one of its parent, and sends
@@ -179,17 +169,32 @@ def price(
     second_per_byte = 8 / (prices.rate_bps or RATE_BPS)
     narrow = prices.oversubscription or 1.0
     degrees = [Counter(tree) for tree in trees]
-    most_children = max(max(of_node.values()) for of_node in degrees)
     of_server = max(of_node[ROOT] for of_node in degrees)
     of_proxies = [num_servers + sum(d[place] for d in degrees) for place in range(len(racks))]
     of_uplinks = [
         sum(_crossing(tree, racks, rack) for tree in trees) * narrow / racks.count(rack)
         for rack in set(racks)
     ]
-    busiest = max(of_server, *of_proxies, *of_uplinks) * shard_bytes * second_per_byte
-    # A node passes a piece on when it has those of all its children.
-    piece_s = most_children * piece_bytes(shard_bytes) * second_per_byte
-    return busiest + 2 * max(map(depth_of, trees)) * (hop_s + piece_s)
+    first_bytes = piece_bytes(shard_bytes)
+    others_bytes = max(of_server, *of_proxies, *of_uplinks) * (shard_bytes - first_bytes)
+    way_s = max(_way(tree, hop_s, first_bytes * second_per_byte) for tree in trees)
+    return 2 * way_s + others_bytes * second_per_byte
+
+
+def _way(tree: Sequence[int], hop_s: float, piece_s: float) -> float:
+    """Seconds of a piece from the farthest node to the root, or back.
+
+    A node passes a piece on when it has those of all its children, which share its port.
+    """
+    degrees = Counter(tree)
+    longest = 0.0
+    for node in range(len(tree)):
+        way_s = 0.0
+        while node != ROOT:
+            node = tree[node]
+            way_s += hop_s + degrees[node] * piece_s
+        longest = max(longest, way_s)
+    return longest
 
 
 def _crossing(tree: Sequence[int], racks: Sequence[str], rack: str) -> float:
