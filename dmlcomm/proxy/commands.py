@@ -20,7 +20,8 @@ Socket = Annotated[
 ]
 
 Tree = Annotated[
-    str, typer.Option(help="auto, flat, binary, rack or chain; one for all proxies of a job.")
+    str,
+    typer.Option(help="auto, flat, binary, rack, rack-binary or chain; one for all of a job."),
 ]
 # What auto chooses by.
 RateGbit = Annotated[
@@ -149,10 +150,11 @@ def draw(
     except (ValueError, OSError) as error:
         fail(error)
     print("\n".join(["server", *_branches(parents, trees.ROOT, "")]))
+    width = max(map(len, trees.SHAPES))
     for name in trees.SHAPES:
         seconds = trees.price(name, names, prices, servers)
         chosen = "  <- drawn" if name == shape else ""
-        print(f"{name:8} {seconds * 1000:9.2f} ms{chosen}")
+        print(f"{name:{width}} {seconds * 1000:9.2f} ms{chosen}")
 
 
 def _branches(parents: list[int], node: int, indent: str) -> list[str]:
