@@ -14,7 +14,7 @@ namespace dmlcomm::engine {
 
 class MessageCost {
  public:
-  // That are compared at a time.
+  // So many barriers are compared at a time.
   static constexpr size_t kBarriers = 16;
 
   // A barrier's rounds have taken so long each, without half a round trip. True: the cost in use

@@ -1,8 +1,8 @@
 // Lives: how often each server of a job was lost and came back, as one process knows it.
 //
 // A server's life is even while it is used, and odd once it is lost for all: 0 at first, 1 lost, 2
-// back, and so on. It only grows, so of two statements the larger one is the newer, whoever brings
-// it. Workers and servers tell each other with every command and answer.
+// back, and so on. It only grows, so the larger one of two statements is the newer. Workers
+// and servers tell each other with every command and answer.
 #pragma once
 
 #include <algorithm>

@@ -43,12 +43,11 @@ class RailMeter {
   // The time until a small frame was confirmed, at once.
   void add_sample(uint64_t bytes, int64_t duration_ns);
   // Until `now_ns`, `active_ns` have passed in operations, which would have taken `latency_s` if
-  // bytes took no time. What has too few bytes to tell a rate is kept for the next time, without
-  // vague traffic as soon as there is any that tells. With vague traffic
-  // the rail may have waited for the port of another one, or for ranks that woke up: that counts
-  // only until there is something better, and without a sample it tells only that the rail has at
-  // least its rate: a rail that got few bytes is not slow. So does slowed traffic; mixed traffic
-  // tells nothing.
+  // bytes took no time. A period with too few bytes to tell a rate is added to the next one; a
+  // vague period is dropped as soon as there is one that tells. With vague traffic the rail may
+  // have waited for the port of another one, or for ranks that woke up: that counts only until
+  // there is something better. Without a sample it tells only that the rail has at least its rate:
+  // a rail that got few bytes is not slow. So does slowed traffic; mixed traffic tells nothing.
   void end_period(int64_t now_ns, int64_t active_ns, double latency_s, Traffic traffic);
 
   // Which rail carries a small message that may take any: of those that are not much slower than

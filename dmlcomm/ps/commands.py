@@ -237,11 +237,11 @@ def _addresses(servers: str) -> tuple[str, ...]:
 
 def _place(servers: str, listen: str, index: int | None) -> tuple[int, int]:
     """(number of servers, which one this is). Raises ValueError."""
-    from dmlcomm.ps.protocol import parse_address, parse_servers
+    from dmlcomm.ps.protocol import parse_address
 
-    if servers.isascii() and servers.isdigit():
+    addresses = _addresses(servers)
+    if not addresses:
         return int(servers), index or 0
-    addresses = parse_servers(servers)
     if index is None:
         if parse_address(listen) not in addresses:
             raise ValueError(f"--listen {listen} is not of --servers {servers}; say which: --index")

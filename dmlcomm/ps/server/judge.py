@@ -6,11 +6,7 @@ import grpc
 
 from dmlcomm import _core
 from dmlcomm.log import get_logger
-from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
 from dmlcomm.ps.server.peers import Peers
-
-# A server that lives answers in less, also while it is busy.
-ANSWER_TIMEOUT_S = 3.0
 
 
 class Judge:
@@ -48,8 +44,7 @@ class Judge:
             return "a worker has lost it, and this server cannot ask it without --tls-ca"
         address = self.peers.addresses[server]
         try:
-            with self.peers.calling(server) as call:
-                health = call("Health", pb.HealthRequest(), ANSWER_TIMEOUT_S)
+            health = self.peers.health(server)
         except grpc.RpcError as error:
             return f"{address} does not answer: {error.details()}"
         is_same = health.instance == instance or not instance

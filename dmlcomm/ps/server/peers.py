@@ -6,10 +6,13 @@ from typing import Any
 
 import grpc
 
+from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
 from dmlcomm.ps._proto import dmlcomm_ps_pb2_grpc as pb_grpc
 from dmlcomm.ps.protocol import PROTOCOL_KEY, PROTOCOL_VERSION, TOKEN_KEY
 from dmlcomm.ps.tls import Tls, channel_credentials
 
+# A server that lives answers in less, also while it is busy.
+ANSWER_TIMEOUT_S = 3.0
 # Pieces of models are larger than what gRPC takes of its own accord.
 CHANNEL_OPTIONS = (("grpc.max_receive_message_length", -1),)
 
@@ -49,3 +52,8 @@ class Peers:
                 return getattr(stub, name)(request, timeout=timeout_s, metadata=self._metadata)
 
             yield call
+
+    def health(self, server: int) -> Any:
+        """What it says of itself. Raises grpc.RpcError."""
+        with self.calling(server) as call:
+            return call("Health", pb.HealthRequest(), ANSWER_TIMEOUT_S)

@@ -18,10 +18,9 @@ from dmlcomm import _core
 from dmlcomm.log import get_logger
 from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
 from dmlcomm.ps.protocol import CALL_TIMEOUT_S, LIVENESS_INTERVAL_S, RETURN_INTERVAL_S, is_lost
-from dmlcomm.ps.server.judge import ANSWER_TIMEOUT_S
 from dmlcomm.ps.server.membership import Membership
 from dmlcomm.ps.server.models import Models
-from dmlcomm.ps.server.peers import Peers
+from dmlcomm.ps.server.peers import ANSWER_TIMEOUT_S, Peers
 from dmlcomm.ps.server.refusal import Refusal
 from dmlcomm.ps.server.status import alive_workers
 
@@ -109,8 +108,7 @@ class Refill:
             return
         for other in self._others():
             try:
-                with self._peers.calling(other) as call:
-                    health = call("Health", pb.HealthRequest(), ANSWER_TIMEOUT_S)
+                health = self._peers.health(other)
             except grpc.RpcError:
                 continue
             self._core.learn(health.lives)

@@ -205,7 +205,7 @@ class Creation:
             )
         finally:
             self.lock.acquire()
-        if not live == self._connections.live_servers():
+        if live != self._connections.live_servers():
             raise errors.PsConnectionError("a server was lost, or is back")
         return reply
 
