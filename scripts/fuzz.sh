@@ -29,15 +29,23 @@ if "$build/fuzz/expected_crash" -max_total_time=60 -artifact_prefix="$build/" >/
 fi
 
 fuzz() {  # fuzz <folder of the build> <target> <seconds>
-  local corpus=$1/corpus/$2 seeds=csrc/tests/fuzz/seeds/$2
+  local corpus=$1/corpus/$2 seeds=csrc/tests/fuzz/seeds/$2 log=$1/$2.log
   mkdir -p "$corpus"
-  echo "fuzz $2 for $3 s"
   "$1/fuzz/$2" "$corpus" $([ -d "$seeds" ] && echo "$seeds") -max_total_time="$3" \
-    -rss_limit_mb=2048 -timeout=10 -verbosity=0 -print_final_stats=1 -artifact_prefix="$1/" 2>&1
+    -rss_limit_mb=2048 -timeout=10 -verbosity=0 -print_final_stats=1 -artifact_prefix="$1/" \
+    >"$log" 2>&1 || { mv "$log" "$log.failed"; return 1; }
+  echo "$2: $(sed -n 's/^stat::number_of_executed_units: *//p' "$log") inputs in $3 s"
 }
 export -f fuzz
 shift || true
 if [ $# = 0 ]; then set -- "$build"/fuzz/*; fi
+rm -f "$build"/*.log.failed
 for target in "$@"; do
   [ "$(basename "$target")" = expected_crash ] || basename "$target"
-done | xargs -P "$(nproc)" -I{} bash -c 'fuzz "$@"' - "$build" {} "$seconds"
+done | xargs -P "$(nproc)" -I{} bash -c 'fuzz "$@"' - "$build" {} "$seconds" || {
+  for log in "$build"/*.log.failed; do
+    echo "$(basename "$log" .log.failed) has failed:"
+    grep -v NEW_FUNC "$log" | tail -n 60
+  done
+  exit 1
+}

@@ -10,12 +10,14 @@ export PATH=$PATH:$PWD/$venv/bin  # cmake and ninja, where the system has none
 set -m  # a process group for each job in the background, so that it can be ended as a whole
 
 times=()
+running=
 phase() {  # phase <name> <command...>
-  local name=$1 begin=$SECONDS
+  local begin=$SECONDS
+  running=$1
   shift
-  printf '\n=== %s\n' "$name"
+  printf '\n=== %s\n' "$running"
   "$@"
-  times+=("$(printf '%5d s  %s' $((SECONDS - begin)) "$name")")
+  times+=("$(printf '%5d s  %s' $((SECONDS - begin)) "$running")")
 }
 
 jobs=()
@@ -36,10 +38,12 @@ compiled() {
   done
   jobs=()
 }
-end_jobs() {
+finish() {
+  local status=$?
   for job in "${jobs[@]}"; do kill -- "-${job% *}" 2>/dev/null || true; done
+  [ "$status" = 0 ] || printf '\n=== FAILED: %s\n' "$running"
 }
-trap end_jobs EXIT
+trap finish EXIT
 
 phase "system packages" scripts/system_packages.sh build test
 compile sanitized "scripts/cpp_tests.sh --compile address" "scripts/cpp_tests.sh --compile thread" \
@@ -57,5 +61,4 @@ phase "C++ tests, TSan" scripts/cpp_tests.sh --run thread
 phase "fuzzing" scripts/fuzz.sh --run "${FUZZ_SECONDS:-15}"
 printf '\n=== so far\n'
 printf '%s\n' "${times[@]}" "$(printf '%5d s  in all' "$SECONDS")"
-printf '\n=== the other Python tests\n'
-"$venv/bin/pytest" -m "not alone" -n "$(nproc)" --dist loadgroup
+phase "the other Python tests" "$venv/bin/pytest" -m "not alone" -n "$(nproc)" --dist loadgroup

@@ -615,6 +615,14 @@ TEST(RailsTest, AnOnlyLaneThatIsConnectedAnewSendsAgainWhatWasOnTheWay) {
   EXPECT_FALSE(pair.a.has_outstanding());
 }
 
+TEST(RailsTest, ALaneThatIsFoundLostIsProgress) {
+  Pair pair(1, 1000, 1, kAnyRail, nullptr, 0, true);
+  pair.settle();
+  pair.a.lose_lane(0, "test");
+  EXPECT_TRUE(pair.b.progress()) << "nothing to read, but a lane less";
+  EXPECT_FALSE(pair.b.has_lane());
+}
+
 constexpr uint8_t kTickets[] = {0, 1, 2, 128};
 
 // Messages of all kinds, while lanes die on either side at random moments and come back. Some of

@@ -144,7 +144,7 @@ class Link final : private LaneReader {
   // faster, and finishes the offer after the last part.
   Status take_offer(RecvRequest& request, bool* moved, bool* complete);
 
-  // Reads and writes as much as possible; true if anything moved.
+  // Reads and writes as much as possible; true if anything moved, or a lane or the link has ended.
   bool progress();
   // Confirms all frames that have been read, if the peer keeps them: now, or in the next progress()
   // that can.
