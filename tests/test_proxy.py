@@ -21,7 +21,7 @@ from dmlcomm.proxy.proxy import Proxy, ProxyOptions
 from dmlcomm.ps import Client, tree
 from dmlcomm.ps.worker import redirect
 from helpers import DEADLINE_S
-from helpers.parameter_servers import clean_environment, run_threads, servers
+from helpers.parameter_servers import clean_environment, run_threads, run_workers, servers
 
 COUNT = 100_003
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -220,14 +220,36 @@ def test_the_others_go_on_without_a_worker_that_is_killed(tmp_path):
 
 
 @pytest.mark.parametrize("options", [{"apply": "push"}, {"tables": True}])
-def test_models_that_cannot_be_added_up_are_refused(tmp_path, options):
+def test_models_that_cannot_be_added_up_are_refused_where_a_proxy_is_demanded(tmp_path, options):
     with (
         proxies(tmp_path, 1) as [path],
         servers() as addresses,
         attach(path, addresses, 0) as client,
-        pytest.raises(PsModelError, match="DMLCOMM_PROXY=none"),
+        pytest.raises(PsModelError, match="DMLCOMM_PROXY=auto or none"),
     ):
         client.init("w", [np.zeros((4, 2), np.float32)], **options)
+
+
+@pytest.mark.parametrize("options", [{"apply": "push"}, {"tables": True}])
+def test_auto_goes_direct_for_good_with_models_that_cannot_be_added_up(
+    tmp_path, monkeypatch, caplog, options
+):
+    path = f"{tmp_path}/0.sock"
+    monkeypatch.setattr(proxy_socket, "default_sockets", lambda: [path])
+
+    def train(client):
+        client.init("dense", np.zeros(COUNT, np.int64), rule="add", reduce="sum")
+        client.push("dense", np.ones(COUNT, np.int64))  # the proxy has it, and loses it
+        client.clock()
+        client.init("w", [np.zeros((4, 2), np.float32)], rule="add", reduce="sum", **options)
+        client._connections.return_to_proxy(client._recreate, DEADLINE_S)
+        assert not client.by_proxy
+        return client.push_pull("dense", np.ones(COUNT, np.int64))[[0, -1]].tolist()
+
+    with proxies(tmp_path, 1, "chain"), servers(2, workers=2) as addresses:
+        assert run_workers(train, 2, addresses, proxy="auto") == [[4, 4]] * 2
+    reasons = [line for line in caplog.messages if "goes another way" in line and "dense" in line]
+    assert len(reasons) == 2  # each worker says it once
 
 
 def test_jobs_that_are_not_carried_are_told_why(tmp_path):
@@ -258,7 +280,7 @@ def test_a_proxy_is_for_its_user_alone(tmp_path):
     assert not os.path.exists(path)
 
 
-def test_auto_takes_a_proxy_that_is_there(tmp_path, monkeypatch):
+def test_auto_takes_a_proxy_that_is_there(tmp_path, monkeypatch, caplog):
     path = f"{tmp_path}/0.sock"
     monkeypatch.setattr(proxy_socket, "default_sockets", lambda: [path])
     with servers() as addresses:
@@ -270,6 +292,7 @@ def test_auto_takes_a_proxy_that_is_there(tmp_path, monkeypatch):
             assert way("none", addresses) == ([addresses], False)
             # It does not carry TLS; then workers go direct.
             assert way("auto", addresses, uses_tls=True) == ([addresses], False)
+            assert "carries no job with TLS" in caplog.messages[-1]
 
 
 # --- commands

@@ -3,7 +3,7 @@
 from typing import Any
 
 from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
-from dmlcomm.ps.description import spec_of
+from dmlcomm.ps.description import spec_of, why_not_by_proxy
 from dmlcomm.ps.server import refusal
 from dmlcomm.ps.server.models import Models
 from dmlcomm.ps.server.rules import Rule
@@ -25,11 +25,8 @@ class NodeModels(Models):
 
     def check(self, description: Any) -> None:
         """Raises Refusal for a model that cannot be added up."""
-        if description.apply != "clock" or any(space.row_elements for space in description.spaces):
-            raise refusal.illegal(
-                f'model "{description.name}": a proxy carries dense models with apply="clock"; set '
-                f"DMLCOMM_PROXY=none for this job"
-            )
+        if why := why_not_by_proxy(description):
+            raise refusal.illegal(f"{why}; set DMLCOMM_PROXY=none for this job")
 
     def _create_in_core(self, number: int, description: Any) -> None:
         without_rule = pb.Model()

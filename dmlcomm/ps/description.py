@@ -35,6 +35,14 @@ def shard_bytes(model: Any) -> float:
     return float(total / model.num_servers)
 
 
+def why_not_by_proxy(model: Any) -> str:
+    """Why a proxy cannot add up pushes of the model; empty: it can."""
+    if model.apply == "clock" and not any(space.row_elements for space in model.spaces):
+        return ""
+    has = "tables" if model.apply == "clock" else f'apply="{model.apply}"'
+    return f'model "{model.name}" has {has}, and proxies carry dense models with apply="clock"'
+
+
 def describe(model: Any) -> str:
     """One line: tensors, rule, and when it is applied."""
     tensors = ", ".join(_tensor(tensor) for tensor in model.tensors[:NAMED_TENSORS])

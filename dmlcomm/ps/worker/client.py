@@ -8,6 +8,7 @@ from dmlcomm import _core, errors
 from dmlcomm.log import get_logger
 from dmlcomm.network import seat as seats
 from dmlcomm.prio.ticket import ticket_or_same
+from dmlcomm.ps.description import why_not_by_proxy
 from dmlcomm.ps.protocol import parse_address, parse_servers
 from dmlcomm.ps.tls import Tls
 from dmlcomm.ps.worker import tensors
@@ -186,7 +187,8 @@ class Client:
             The tensors of `weights`, in the same structure.
 
         Raises:
-            PsModelError: the servers have another model by this name; the text shows both.
+            PsModelError: the servers have another model by this name; the text shows both. Or it
+                has tables or apply="push", and `proxy` is a path: no proxy carries it.
             ValueError: there are no tensors, or the rule does not have an option.
 
         Example:
@@ -204,6 +206,8 @@ class Client:
             num_servers=self.num_servers,
             replicas=self._connections.replicas,
         )
+        if why := why_not_by_proxy(made.description):
+            self._connections.leave_proxy(self._recreate, why)
         known = self._models.get(model)
         if known is None or known.description != made.description:
             self._creation.create(made, weights, self._models)

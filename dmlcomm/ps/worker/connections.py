@@ -586,6 +586,13 @@ class Connections:
             self._stays_direct = False
             self.move(recreate, "there is a proxy again", min(limit_s, self.move_timeout_s))
 
+    def leave_proxy(self, recreate: Callable[[int], None], why: str) -> None:
+        """As `move`, to the servers and for good. Raises PsModelError, see `Route.leave`."""
+        with self._recovering:
+            self._options.route.leave(why)
+            if self.by_proxy:
+                self.move(recreate, why, self.move_timeout_s)
+
     def _move_once(self, recreate: Callable[[int], None], is_silent: bool) -> None:
         route = self._options.route
         if is_silent or self._stays_direct:

@@ -4,6 +4,7 @@ The client asks for {"servers": [...], "token": ..., "priority": ...} (`network.
 gets {"servers": [...]}: where the proxy stands in for these servers.
 """
 
+import logging
 import os
 from collections.abc import Sequence
 
@@ -31,6 +32,8 @@ class Route:
         self._token = token
         self._uses_tls = uses_tls
 
+        self._is_left = False
+
         # Whether there is a proxy that the client may come to or lose.
         self.may_change = proxy not in (AUTO, NONE)
 
@@ -41,19 +44,34 @@ class Route:
         carry this job; the text says why.
         """
         if self._proxy in (AUTO, NONE):
-            return self.again(timeout_s)
+            return self._find(timeout_s, logging.WARNING)
         return self._attach(self._proxy, timeout_s), True
 
     def again(self, timeout_s: float) -> tuple[list[str], bool]:
         """The same, but without a proxy that answers the servers themselves."""
+        return self._find(timeout_s, logging.INFO)
+
+    def _find(self, timeout_s: float, level: int) -> tuple[list[str], bool]:
+        """`level` of the line that says why a proxy is not taken."""
         for path in self._paths():
             if not os.path.exists(path):
                 continue
             try:
                 return self._attach(path, timeout_s), True
             except errors.PsError as error:
-                get_logger().info("without a proxy: %s", error)
+                get_logger().log(level, "without a proxy: %s", error)
         return list(self.servers), False
+
+    def leave(self, why: str) -> None:
+        """From now on without a proxy. Raises PsModelError where one was asked for by its path."""
+        if self._proxy == NONE:
+            return
+        if self._proxy != AUTO:
+            raise errors.PsModelError(
+                f"{why}; this job was told to go by the proxy at {self._proxy}: set "
+                f"DMLCOMM_PROXY=auto or none"
+            )
+        self._is_left = True
 
     def has_proxy(self, timeout_s: float) -> bool:
         """Whether a proxy answers."""
@@ -67,12 +85,12 @@ class Route:
         return False
 
     def _paths(self) -> list[str]:
-        return proxy_socket.paths(self._proxy)
+        return [] if self._is_left else proxy_socket.paths(self._proxy)
 
     def _attach(self, path: str, timeout_s: float) -> list[str]:
         if self._uses_tls:
             raise errors.PsRefusedError(
-                f"the proxy at {path} carries no job with TLS; set DMLCOMM_PROXY=none for this job"
+                f"the proxy at {path} carries no job with TLS; with DMLCOMM_PROXY=none it is not asked"
             )
         request = {"servers": self.servers, "token": self._token, "priority": self._priority}
         answer = proxy_socket.ask(path, request, timeout_s)
