@@ -90,7 +90,8 @@ class Route:
     def _attach(self, path: str, timeout_s: float) -> list[str]:
         if self._uses_tls:
             raise errors.PsRefusedError(
-                f"the proxy at {path} carries no job with TLS; with DMLCOMM_PROXY=none it is not asked"
+                f"the proxy at {path} carries no job with TLS; with DMLCOMM_PROXY=none nobody asks "
+                f"it"
             )
         request = {"servers": self.servers, "token": self._token, "priority": self._priority}
         answer = proxy_socket.ask(path, request, timeout_s)
