@@ -283,13 +283,15 @@ class Exchange:
         """Parameters whose gradients are looked at as they come; others wait for the next of these.
 
         A call in Python for each would take longer than DDP does. The last one of a group posts it,
-        the first one shows that a backward pass has begun, a coarse group takes each, and each may
-        come from an old weight if updates are deferred.
+        the first one shows that a backward pass has begun, a coarse group takes the large ones, and
+        each may come from an old weight if updates are deferred.
         """
         numbers: list[int] = []
         for group in self._groups:
-            each = group.is_coarse or self._schedule.is_deferred
-            numbers += group.numbers if each else {group.numbers[0], group.numbers[-1]}
+            if self._schedule.is_deferred:
+                numbers += group.numbers
+            else:
+                numbers += {group.numbers[0], *group.large_numbers(), group.numbers[-1]}
         return numbers
 
     # --- a step ----------------------------------------------------------------------------------

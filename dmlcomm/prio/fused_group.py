@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import nn
 
-# From this mean size of parameters on, a call for each costs less than another pass over all.
+# From this mean size of parameters on, a call for each costs less than another pass over all. From
+# this size on, it is worth a call in Python when its gradient comes.
 _COARSE_ELEMENTS = 16 * 1024
 
 
@@ -49,6 +50,15 @@ class FusedGroup:
         self._all = dict(zip(self.parameters, self._views, strict=True))
         self._taken: set[int] = set()  # places whose gradients are in the buffer already
         self._averages: dict[nn.Parameter, torch.Tensor] | None = None
+
+    def large_numbers(self) -> list[int]:
+        """Of a coarse group, the parameters whose gradients are taken as they come; others are taken
+        with the next one of these."""
+        return [
+            number
+            for number, parameter in zip(self.numbers, self.parameters, strict=True)
+            if self.is_coarse and parameter.numel() >= _COARSE_ELEMENTS
+        ]
 
     def take(self, place: int) -> None:
         """Puts the gradient of a parameter in, divided by the number of ranks as DDP does it.
