@@ -52,7 +52,7 @@ class FusedGroup:
         self._averages: dict[nn.Parameter, torch.Tensor] | None = None
 
     def large_numbers(self) -> list[int]:
-        """Of a coarse group, the parameters whose gradients are taken as they come; others are taken
+        """Of a coarse group, the parameters whose gradients are taken as they come. Others follow
         with the next one of these."""
         return [
             number
