@@ -19,8 +19,26 @@ from helpers.warm_python import warm_command
 LEAST_WRONG_BPS = 1e9
 NO_RATES = ("-e", "DMLCOMM_TOPOLOGY=flat", "-e", "DMLCOMM_LOG_LEVEL=info")
 
+NO_RATES_OF_GRID = ("-e", "DMLCOMM_TOPOLOGY=grid:3x2", *NO_RATES[2:])
+
+# It does not name all_gather and barrier.
+PLAN_OF_GRID = """
+plan: 1
+hosts: 6
+ranks_per_host: 1
+grid: [3, 2]
+algorithms:
+  all_reduce: {0: bml}
+"""
+
 SAY_RATES = """
 say("rates", *[round(c.bits_per_second) for c in dmlcomm.rails() if c.interface != "local"])
+"""
+
+# By which algorithms are chosen, in Mb/s.
+SAY_RATES_IN_USE = """
+rails = [c for c in dmlcomm.rails() if c.interface != "local"]
+say("in use", *[round(c.agreed_bits_per_second / 1e6) for c in rails])
 """
 
 # Sizes change, and other operations come in between, several at a time, so that reports and choices
@@ -63,6 +81,13 @@ for _ in range(8):
     assert torch.equal(tensor, total(400_000))
 """
 
+LARGE_GATHERS = """
+for _ in range(12):
+    parts = [torch.empty(100_000) for _ in range(size)]
+    dist.all_gather(parts, data(100_000, rank))
+    assert all(torch.equal(part, data(100_000, p)) for p, part in enumerate(parts))
+    dist.barrier()
+"""
 
 WITH_TICKETS = """
 for _ in range(12):
@@ -135,6 +160,12 @@ def lab():
         yield lab
 
 
+@pytest.fixture(scope="module")
+def grid():
+    with Lab("grid:3x2", rate="200mbit,50mbit", options=Options(forwarding=False)) as lab:
+        yield lab
+
+
 def run(lab, script, *arguments):
     completed = run_script(lab, VALUES + script + "fine()", *arguments, deadline_s=DEADLINE_S)
     assert completed.returncode == 0, completed.stderr
@@ -160,14 +191,25 @@ def test_rates_are_learned_between_messages_of_two_ranks(lab):
     assert all(0 < int(slow) < int(fast) < LEAST_WRONG_BPS for fast, slow in rates), rates
 
 
-def test_rates_are_learned_on_a_grid_whose_hosts_forward_nothing():
-    arguments = ("-e", "DMLCOMM_TOPOLOGY=grid:3x2", *NO_RATES[2:])
-    with Lab("grid:3x2", rate="200mbit,50mbit", options=Options(forwarding=False)) as grid:
-        completed = run(grid, LARGE + SAY_RATES, *arguments)
+def test_rates_are_learned_on_a_grid_whose_hosts_forward_nothing(grid):
+    completed = run(grid, LARGE + SAY_RATES, *NO_RATES_OF_GRID)
     assert "eth1 10000 -> " in completed.stderr
     rates = [line.split()[-2:] for line in completed.stdout.splitlines() if "rates" in line]
     assert len(rates) == 6
     assert all(0 < int(slow) < int(fast) < LEAST_WRONG_BPS for fast, slow in rates), rates
+
+
+def test_a_plan_file_fixes_all_choices_and_rails_are_measured_all_the_same(grid, tmp_path):
+    path = tmp_path / "plan.yaml"
+    path.write_text(PLAN_OF_GRID)
+    script = LARGE + LARGE_GATHERS + SAY_RATES + SAY_RATES_IN_USE
+    completed = run(grid, script, *NO_RATES_OF_GRID, "-e", f"DMLCOMM_PLAN={path}")
+    assert "chosen anew" not in completed.stderr
+    assert " instead of " not in completed.stderr
+    assert completed.stdout.count("in use 10000 10000") == 6
+    rates = [line.split()[-2:] for line in completed.stdout.splitlines() if "rates" in line]
+    assert len(rates) == 6
+    assert all(0 < int(rate) < LEAST_WRONG_BPS for both in rates for rate in both), rates
 
 
 def test_rates_are_learned_also_where_all_operations_have_tickets(lab):

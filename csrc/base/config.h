@@ -61,8 +61,9 @@ struct Config {
   std::string algorithm;
 
   // DMLCOMM_PLAN: path of a plan file, which `dmlcomm plan --output` writes: the algorithm of each
-  // operation by size, for the group of all ranks. DMLCOMM_ALGORITHM goes before it. Only the path
-  // is kept here; dmlcomm/planning reads the file, before a group is made. Default: none.
+  // operation by size, for the group of all ranks, which then changes no choice by what it
+  // measures. DMLCOMM_ALGORITHM goes before it. Only the path is kept here; dmlcomm/planning reads
+  // the file, before a group is made. Default: none.
   std::string plan;
 
   // DMLCOMM_AUTOTUNE: 1 or 0; 1 lets the ranks measure the rates of their rails, and choose

@@ -69,7 +69,7 @@ Tuner::Tuner(const CommunicatorOptions& options, Network network, schedule::Plan
       network_(std::move(network)),
       planner_(planner),
       clock_(std::move(clock)),
-      is_on_(options.config->autotune),
+      is_on_(options.config->autotune && options.plan.empty()),
       assumed_alpha_s_(planner.topology().inter_host.alpha_s),
       num_learnt_(options.first_sequence - 1) {
   if (network_.num_ranks_on_host == options.num_ranks) return;
@@ -85,7 +85,7 @@ Tuner::Tuner(const CommunicatorOptions& options, Network network, schedule::Plan
 uint64_t Tuner::window(const schedule::OpShape& shape) const {
   if (network_.all_share_memory) return 1;
   // Nothing is learnt, or nobody may have to wait for an operation that runs alone.
-  if (!measures() || uses_tickets_) return kWindowOfTickets;
+  if (!learns() || uses_tickets_) return kWindowOfTickets;
   if (!schedule::joins_all(shape)) return kWindow;
   const schedule::Trials* const trials = planner_.trials_of(shape);
   if (trials == nullptr) return kWindow;
@@ -97,7 +97,7 @@ RankReport Tuner::own_report(const OpState& op, bool uses_tickets) const {
   RankReport report;
   if (!is_on_) report.rates.fill(RankReport::kOff);
   if (uses_tickets) report.tickets = RankReport::kUsed;
-  if (!measures()) return report;
+  if (!learns()) return report;
   // The ranks of a host share its rails.
   const double sharers = network_.num_ranks_on_host;
   double round_trip_us = 0;
@@ -135,11 +135,12 @@ void Tuner::plan(const OpState& op) {
   if (next.joins_all) rates_.planned(tells_rates(shape));
   next.algorithm = &planner_.choose(shape);
   past_.push_back(std::move(next));
-  if (past_.size() > (uses_tickets_ ? 2 * kWindowOfTickets : 4 * kWindow)) past_.pop_front();
+  const bool is_far = uses_tickets_ || !learns();
+  if (past_.size() > (is_far ? 2 * kWindowOfTickets : 4 * kWindow)) past_.pop_front();
 }
 
 void Tuner::planned(const OpState& op) {
-  if (!measures()) return;
+  if (!learns()) return;
   if (schedule::Trials* trials = planner_.trials_of(op.request().shape)) trials->started();
 }
 
@@ -236,7 +237,7 @@ void Tuner::end_period(transport::RailMeter::Traffic traffic) {
 void Tuner::consider(const RankReport& report) {
   if (report.rates.front() == RankReport::kOff) {
     is_on_ = false;
-    log_info("a rank has DMLCOMM_AUTOTUNE=0: rates stay as they are");
+    log_info("a rank has DMLCOMM_AUTOTUNE=0: choices stay as they are");
     return;
   }
   const RankReport before = rates_.in_use();

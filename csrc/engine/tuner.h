@@ -7,6 +7,8 @@
 // the reports of those that are window(s) places before it or more, which have ended wherever s
 // is planned. So the ranks agree without a message of their own.
 //
+// With DMLCOMM_AUTOTUNE=0 on some rank, or a plan file, no rank learns.
+//
 // All calls require the progress lock.
 #pragma once
 
@@ -83,7 +85,10 @@ class Tuner {
     bool is_outdated = false;  // it began before the rates that are in use now
   };
 
-  bool measures() const { return is_on_ && !assumed_bps_.empty(); }
+  // Rails are measured, also where choices are fixed: striping and budgets follow their rates.
+  bool measures() const { return options_.config->autotune && !assumed_bps_.empty(); }
+  // And algorithms are chosen by that, and by times.
+  bool learns() const { return is_on_ && measures(); }
   Past* find(uint64_t sequence);
   const Past* find(uint64_t sequence) const { return const_cast<Tuner*>(this)->find(sequence); }
   void learn(uint64_t sequence);
@@ -103,7 +108,7 @@ class Tuner {
   const Network network_;
   schedule::Planner& planner_;
   const std::function<int64_t()> clock_;
-  bool is_on_;
+  bool is_on_;                 // no rank keeps the others from learning, and no plan file does
   bool uses_tickets_ = false;  // on some rank, and rates are known
   int num_without_rates_ = 0;
   std::vector<double>

@@ -58,8 +58,10 @@ struct Running {
 // Rank 0 of hosts with one rank each on a flat network of two rails, in a time that the test sets.
 class TunerTest : public testing::Test {
  protected:
-  explicit TunerTest(bool autotune = true, int ranks_on_host = 1, const std::string& named = "")
-      : planner_(network(), named), meters_(2) {
+  explicit TunerTest(bool autotune = true, int ranks_on_host = 1, const std::string& named = "",
+                     const std::string& plan = "")
+      : planner_(network(), named, plan), meters_(2) {
+    options_.plan = plan;
     options_.num_ranks = kHosts;
     options_.name = "all";
     options_.rails = {{"eth0", {}}, {"eth1", {}}};
@@ -272,6 +274,37 @@ TEST_F(AutotuneOffTest, ItSaysSoAndLearnsNothing) {
   run(30, kLarge, report_of({200e6, 50e6}));
   EXPECT_EQ(rate_in_use(0), kTold);
   EXPECT_TRUE(traffic_.empty());
+}
+
+class PlanFileTest : public TunerTest {
+ protected:
+  PlanFileTest() : TunerTest(true, 1, "", "all_reduce:0=ring") {}
+};
+
+TEST_F(PlanFileTest, NothingIsLearnedOrTriedAlsoForOperationsThatItDoesNotName) {
+  const schedule::OpShape gather = request(kLarge, OpKind::all_gather).shape;
+  const schedule::Algorithm& chosen = planner_.choose(gather);
+  RankReport slow = report_of({200e6, 50e6}, 10'000);
+  slow.set_time(9);
+  for (int i = 0; i < 40; ++i) {
+    run(1, kLarge, slow, 1.0);
+    run(1, kLarge, slow, 1.0, OpKind::all_gather);
+    run(1, 0, slow, 1.0, OpKind::barrier);
+    ASSERT_EQ(&planner_.choose(gather), &chosen) << i;
+  }
+  EXPECT_EQ(rate_in_use(0), kTold);
+  EXPECT_EQ(rate_in_use(1), kTold);
+  EXPECT_EQ(window(kLarge), kWindowOfTickets);
+  EXPECT_EQ(own_report().rates.front(), RankReport::kOff);
+}
+
+TEST_F(PlanFileTest, RailsAreMeasuredForStripingAlsoOfOperationsThatRunBesideEachOther) {
+  std::vector<Running> all;
+  for (uint64_t i = 0; i < kWindowOfTickets; ++i) all.push_back(start(kLarge));
+  now_ns_ += 1'000'000'000;
+  for (Running& one : all) end(one);
+  EXPECT_EQ(traffic_, std::vector{Traffic::telling});
+  EXPECT_EQ(active_ns_, std::vector<int64_t>{1'000'000'000});
 }
 
 // --- this rank's part of reports ---
