@@ -107,7 +107,7 @@ def test_bml_on_65536_hosts_takes_what_theory_says():
     ("arguments", "said"),
     [
         (("--topology", "torus:3", "--rate", "1gbit"), "is not flat:N,k"),
-        (("--topology", "bcube:3,2"), "give --rate"),
+        (("--topology", "bcube:3,2"), "give a rate (--rate)"),
         (("--rate", "1gbit"), "give --topology"),
         (("--topology", "bcube:3,2", "--rate", "1gbit,1gbit,1gbit"), "has 2 rails"),
         (("--topology", "bcube:3,2", "--rate", "unlimited"), "needs rates"),

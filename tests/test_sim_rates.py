@@ -83,6 +83,24 @@ def test_simgrid_shares_random_networks_alike():
     assert max_min_rates(paths, capacities) == pytest.approx(theirs, rel=1e-4, abs=16)
 
 
+def test_small_weights_get_what_large_ones_leave():
+    # Each of the heavy flows is held at a link of its own, to 500 Mb/s in all.
+    for count, weights in ((1000, (1e6, 1e-6)), (20_000, (1e6, 1e-3)), (20_000, (1, 1e-6))):
+        capacities = [1e9, *[5e8 / count] * count]
+        paths = [*([0, 1 + flow] for flow in range(count)), [0], [0]]
+        rates = max_min_rates(paths, capacities, [weights[0]] * count + [weights[1]] * 2)
+        assert rates[-2:] == pytest.approx([2.5e8, 2.5e8], rel=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_weights_may_differ_much(seed):
+    paths, capacities, rng = random_network(seed)
+    weights = [10 ** rng.uniform(-6, 6) for _ in paths]
+    expected = exact_rates(paths, capacities, weights, [0] * len(paths))
+    rates = max_min_rates(paths, capacities, weights)
+    assert rates == pytest.approx([float(rate) for rate in expected], rel=1e-6, abs=2)
+
+
 def test_known_shares():
     assert max_min_rates([[0], [0, 1], [1]], [10e9, 20e9]) == [5e9, 5e9, 15e9]
     assert max_min_rates([[0], [0]], [12], weights=[1, 3]) == [3, 9]
@@ -108,7 +126,8 @@ def test_many_flows_on_one_link_and_many_bottlenecks_on_one_flow():
         (([[0, 3]], [1, 1]), ValueError, r"flow 0 names link 3, but links .* 0 to 1"),
         (([[-1]], [1]), ValueError, r"flow 0 names link -1"),
         (([[0]], []), ValueError, r"flow 0 names link 0, but there are no links"),
-        (([[0]], [math.nan]), ValueError, r"link 0 has the capacity nan: expected a finite number"),
+        (([[0]], [math.nan]), ValueError, r"link 0 has the capacity nan: expected 0, or 0.001 to"),
+        (([[0]], [1e308], [1e-6]), ValueError, r"capacity 1e\+308: expected 0, or 0.001 to 1e\+18"),
         (([[0]], [math.inf]), ValueError, r"link 0 has the capacity inf"),
         (([[0]], [1], [-2.0]), ValueError, r"flow 0 has the weight -2: expected 1e-06 to 1e\+06"),
         (([[0]], [1], [1e-300]), ValueError, r"flow 0 has the weight 1e-300: expected"),
@@ -119,6 +138,10 @@ def test_many_flows_on_one_link_and_many_bottlenecks_on_one_flow():
         (([[0], ["a"]], [1]), TypeError, r"flow 1 names the link 'a': expected a whole number"),
         (([[0.5]], [1]), TypeError, r"flow 0 names the link 0.5: expected a whole number"),
         (([[0]], ["1"]), TypeError, r"link 0 has the capacity '1': expected bits per second"),
+        (([[2**70]], [1]), ValueError, r"names the link 1180\d+: expected a whole number of 64"),
+        (([[0]], [10**400]), ValueError, r"link 0 has the capacity 10+: expected bits per sec"),
+        (([[0]], {0: 1}), TypeError, r"capacities: expected a list"),
+        (([[0]], None), TypeError, r"capacities: expected a list"),
         (([[0]], [1], [None]), TypeError, r"flow 0 has the weight None: expected a number"),
     ],
 )

@@ -127,8 +127,33 @@ def test_links_are_shared_anew_once_in_the_resolution(path, ends):
     simulation.flow([0], 10**6)
     simulation.flow(path, 10**6, start_s=0.5)
     assert simulation.run(resolution_s=1).ends_s == pytest.approx(ends)
-    with pytest.raises(ValueError, match="the run has the resolution -1: expected a finite"):
+    with pytest.raises(ValueError, match="the run has the resolution -1: expected 0 to"):
         simulation.run(resolution_s=-1)
+
+
+def test_a_change_of_a_link_or_path_does_not_wait_for_the_resolution():
+    simulation = Simulation([8e6, 8e6, 8e6])
+    simulation.flow([0], 10**6)
+    simulation.flow([1], 10**6)
+    simulation.flow([2], 10**6)
+    simulation.change_capacity(0, 0.5, 1e6)
+    simulation.change_capacity(1, 0.5, 8e6, dark_s=2)
+    simulation.change_path([2], 0.5, [0])
+    assert simulation.run(resolution_s=10).ends_s == pytest.approx([8.5, 3.0, 8.5])
+    assert simulation.run().ends_s == pytest.approx([8.5, 3.0, 8.5])
+
+
+def test_what_cannot_be_counted_is_refused():
+    simulation = Simulation([1e9])
+    for call in (
+        lambda: simulation.flow([0], 1e308),
+        lambda: simulation.compute(1e308),
+        lambda: simulation.change_capacity(0, 1e308, 1e9),
+        lambda: simulation.change_capacity(0, 1, 1e-300),
+        lambda: Simulation([1e-300]),
+    ):
+        with pytest.raises(ValueError, match=r"expected 0(, or 0\.001)? to 1e\+18"):
+            call()
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -391,6 +391,11 @@ DARK_TWICE = [
     {"at": 2, "host": "all", "rate": "80mbit"},
 ]
 
+UPLINK_TWICE = [
+    {"at": 2, "circuits": {"tor1": "agg1"}, "dark": 5},
+    {"at": 3, "circuits": {"tor1": "agg1"}},
+]
+
 
 SMALL = PUSH_PULL | {"hosts": [1, 2]}
 
@@ -399,7 +404,7 @@ SMALL = PUSH_PULL | {"hosts": [1, 2]}
     ("change", "message"),
     [
         ({"topology": None}, r'the scenario has no "topology": give it, as flat:4,2'),
-        ({"topology": "ring:4"}, r'"ring:4" is not flat:N,k'),
+        ({"topology": "ring:4"}, r"is ring:4: expected flat:N,k, .* fattree:"),
         ({"topology": "flat:1,2"}, r"two hosts or more"),
         ({"topology": "fattree:3"}, r'"fattree:3" is not possible: ports: an even number'),
         ({"topology": "fattree:4", "rate": [1, 2]}, r'fattree:4 needs one "rate", that of its'),
@@ -409,7 +414,7 @@ SMALL = PUSH_PULL | {"hosts": [1, 2]}
         ({"speed": 1}, r'the scenario has no "speed": expected topology, rate'),
         ({"jobs": []}, r"has no jobs"),
         ({"jobs": [{"size": "1MB"}]}, r'job 0 has no "op": give it, as all_reduce'),
-        ({"jobs": [{"op": "sum"}]}, r'job "job0": there is no operation "sum"'),
+        ({"jobs": [{"op": "sum", "size": 4}]}, r'no operation "sum": expected one of all_gather, '),
         ({"jobs": [ONE_SECOND | {"algorithm": "bml"}]}, r'"job0": broadcast has no algorithm "bml'),
         ({"jobs": [ONE_SECOND | {"size": "1 meg"}]}, r'"1 meg" is not a size such as 12.5MB'),
         ({"jobs": [ONE_SECOND | {"dtype": "f8"}]}, r'"f8" is not of i8'),
@@ -417,15 +422,27 @@ SMALL = PUSH_PULL | {"hosts": [1, 2]}
         ({"jobs": [ONE_SECOND | {"steps": 0}]}, r'"steps" of job 0: expected a whole'),
         ({"jobs": [ONE_SECOND | {"hosts": [0, 9]}]}, r'"hosts" of job 0: expected numbers'),
         ({"jobs": [ONE_SECOND | {"hosts": [1, 1, 2]}]}, r'"hosts" of job 0 names a host twice'),
-        ({"jobs": [ONE_SECOND | {"weight": 0}]}, r"has the weight 0"),
-        ({"jobs": [ONE_SECOND | {"priority": 256}]}, r"has the priority 256"),
+        (
+            {"jobs": [ONE_SECOND | {"weight": 0}]},
+            r'"weight" of job 0: expected a number from 1e-06',
+        ),
+        (
+            {"jobs": [ONE_SECOND | {"priority": 256}]},
+            r'"priority" of job 0: expected a .* 0 to 255',
+        ),
         ({"jobs": [ONE_SECOND, ONE_SECOND | {"name": "job0"}]}, r'two jobs have the name "job0"'),
         ({"events": [{"at": 1, "host": 0, "rail": 1, "rate": "1gbit"}]}, r'"rail" of event 0 is 1'),
         ({"events": [{"at": 1, "host": 4, "rate": "1gbit"}]}, r'"host" of event 0: expected'),
         ({"events": [{"host": 0, "rate": "1gbit"}]}, r'event 0 has no "at": give it'),
-        ({"events": [{"at": 0, "host": 0, "rate": 0}]}, r"never end: flow \d+ waits for link 0"),
+        ({"events": [{"at": 0, "host": 0, "rate": 0}]}, r"rail 0 of host 0 has no rate from 0 s"),
+        ({"jobs": [{"op": "all_reduce"}]}, r'job 0 has no "size": give it, as 12.5MB'),
+        ({"jobs": [ONE_SECOND | {"size": "3B"}]}, r'"size" of job 0 is 3 bytes: expected whole el'),
+        ({"jobs": [ONE_SECOND | {"steps": 10**7}]}, r"messages: up to 2000000 are simulated"),
         ({"jobs": [ONE_SECOND | {"tree": "rack"}]}, r'"tree" of job 0 is for a push_pull, not for'),
-        ({"jobs": [{"op": "push_pull"}]}, r'job 0 has no "servers": give the hosts of some'),
+        (
+            {"jobs": [{"op": "push_pull", "size": 4}]},
+            r'job 0 has no "servers": give the hosts of some',
+        ),
         ({"jobs": [SMALL | {"hosts": ["2-9"]}]}, r'"hosts" of job 0: expected numbers from 0 to 3'),
         ({"jobs": [SMALL | {"hosts": []}]}, r'"hosts" of job 0: expected a list of a host or more'),
         ({"jobs": [SMALL | {"tree": "star"}]}, r'"tree" of job 0 is star: expected one of direct'),
@@ -434,7 +451,7 @@ SMALL = PUSH_PULL | {"hosts": [1, 2]}
         ({"jobs": [SMALL | {"tree": "rack", "chunk": 0}]}, r'"chunk" of job 0 is 0: expected a s'),
         ({"topology": "psnet:2,6,3"}, r"job 0: a PSNet is for a push_pull with the tree direct"),
         (
-            {"topology": "psnet:2,6,3", "jobs": [{"op": "push_pull", "hosts": [1, 2]}]},
+            {"topology": "psnet:2,6,3", "jobs": [{"op": "push_pull", "hosts": [1, 2], "size": 4}]},
             r'"hosts" of job 0: host 1 is none of 2, 3, 4, 5, 6, 7, the workers of psnet:2,6,3',
         ),
         ({"topology": "psnet:1,2,3+1,2,2"}, r"modules that are joined need the same R and K"),
@@ -444,7 +461,7 @@ SMALL = PUSH_PULL | {"hosts": [1, 2]}
         ({"jobs": [SMALL | {"algorithm": "ring"}]}, r'a push_pull has a "tree" instead'),
         ({"jobs": [SMALL | {"tree": "rack", "staleness": 1}]}, r"are simulated with 0, not 1"),
         ({"jobs": [SMALL | {"steps": 10**6}]}, r'"job0" has 4000000 messages: up to 2000000'),
-        ({"jobs": [SMALL], "topology": "bcube:2,2"}, r"expected flat, fattree or clos"),
+        ({"jobs": [SMALL], "topology": "bcube:2,2"}, r"is a push_pull: not on a bcube or grid"),
         ({"events": 5}, r'"events" of the scenario: expected a list'),
         ({"jobs": [SMALL | {"answer": "pieces", "chunk": "1MB"}]}, r"pieces are the chunks"),
         ({"jobs": [ONE_SECOND | {"answer": "pieces"}]}, r'"answer" of job 0 is for a push_pull'),
@@ -466,6 +483,10 @@ SMALL = PUSH_PULL | {"hosts": [1, 2]}
             {"events": DARK_TWICE},
             r"an event at 2 s concerns rail 0 of host 0, which is dark until 3",
         ),
+        (
+            {"topology": "sip:2x2x1", "events": UPLINK_TWICE},
+            r"an event at 3 s moves tor1, which is dark until 7 s",
+        ),
     ],
 )
 def test_a_wrong_entry_is_named(change, message):
@@ -475,7 +496,7 @@ def test_a_wrong_entry_is_named(change, message):
 
 
 def test_a_job_on_a_grid_has_all_hosts():
-    job = {"op": "all_reduce", "hosts": [0, 1]}
+    job = {"op": "all_reduce", "hosts": [0, 1], "size": "1MB"}
     with pytest.raises(ScenarioError, match="on a grid a job has all hosts, in order"):
         parse({"topology": "bcube:2,2", "rate": "1gbit", "jobs": [job]})
 
@@ -484,6 +505,20 @@ def test_a_network_that_is_too_large():
     job = {"op": "all_reduce", "size": "1MB"}
     with pytest.raises(ScenarioError, match=r'job "job0": bcube:16,3 has 4096 ranks: .* up to 512'):
         play({"topology": "bcube:16,3", "rate": "1gbit", "jobs": [job]})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("rate: 2020-13-45", "is no YAML: month must be in 1..12"),
+        ("topology: flat:4,1\nrate: 1gbit\nrate: 2gbit", 'line 3: "rate" is there twice'),
+    ],
+)
+def test_a_file_with_other_content(tmp_path, text, message):
+    path = tmp_path / "scenario.yaml"
+    path.write_text(text)
+    with pytest.raises(ScenarioError, match=message):
+        load(str(path))
 
 
 def test_a_file_that_is_none(tmp_path):

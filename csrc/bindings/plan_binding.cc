@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -75,10 +76,14 @@ const char* name_of(PricedBy priced_by) {
 }
 
 OpKind kind_of(const std::string& op) {
+  std::set<std::string> known;
   for (const auto& algorithm : schedule::all_algorithms()) {
     if (op == schedule::to_string(algorithm.kind)) return algorithm.kind;
+    known.insert(schedule::to_string(algorithm.kind));
   }
-  throw py::value_error("there is no operation \"" + op + "\"");
+  std::string all;
+  for (const std::string& name : known) all += (all.empty() ? "" : ", ") + name;
+  throw py::value_error("there is no operation \"" + op + "\": expected one of " + all);
 }
 
 Comparison compare(const Topology& topology, const Topology& job, const std::string& op,

@@ -1,6 +1,5 @@
 #include "sim/max_min_rates.h"
 
-#include <cmath>
 #include <limits>
 
 namespace dmlcomm::sim {
@@ -33,11 +32,15 @@ Status check_priority(const std::string& who, int64_t priority) {
   return invalid(who, " has the priority ", priority, ": expected 0 (first) to ", kLastPriority);
 }
 
+Status check_capacity(const std::string& who, double capacity) {
+  if (capacity == 0 || (capacity >= kLeastCapacity && capacity <= kMostCapacity)) return {};
+  return invalid(who, " has the capacity ", capacity, ": expected 0, or ", kLeastCapacity, " to ",
+                 kMostCapacity, " bits per second");
+}
+
 Status check_capacities(const std::vector<double>& capacities) {
   for (size_t link = 0; link < capacities.size(); ++link) {
-    if (std::isfinite(capacities[link]) && capacities[link] >= 0) continue;
-    return invalid("link ", link, " has the capacity ", capacities[link],
-                   ": expected a finite number of bits per second, 0 or more");
+    DMLCOMM_RETURN_IF_ERROR(check_capacity(str_cat("link ", link), capacities[link]));
   }
   return {};
 }

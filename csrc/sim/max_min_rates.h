@@ -12,8 +12,9 @@ namespace dmlcomm::sim {
 
 // Priorities are tickets: 0 goes first, 255 last.
 constexpr int64_t kLastPriority = 255;
-// Sums of weights have to keep the smallest one.
 constexpr double kLeastWeight = 1e-6, kMostWeight = 1e6;
+// In bit/s. Times stay finite, however many tasks follow each other.
+constexpr double kLeastCapacity = 1e-3, kMostCapacity = 1e18;
 
 // `invalid_argument` with this text.
 template <typename... Parts>
@@ -25,7 +26,9 @@ Status invalid(const Parts&... parts) {
 Status check_path(const std::string& who, const std::vector<int64_t>& path, size_t num_links);
 Status check_weight(const std::string& who, double weight);
 Status check_priority(const std::string& who, int64_t priority);
-// Capacities in bit/s, by link: finite, 0 or more.
+// In bit/s: 0, or in the range above.
+Status check_capacity(const std::string& who, double capacity);
+// By link.
 Status check_capacities(const std::vector<double>& capacities);
 
 // The rates of all flows, by flow: max-min fair with weights among the flows of one priority, which

@@ -128,6 +128,7 @@ void Play::handle(const Event& event) {
       capacities_[change.link] = change.capacity;
       shares_.set_capacity(change.link, change.capacity);
       has_changed_ = true;
+      next_share_s_ = now_s_;  // a link that is slower now must not carry what it has carried
       return;
     }
     case What::reroute: {
@@ -229,6 +230,7 @@ void Play::reroute(uint32_t path, uint32_t other) {
   }
   const uint32_t before = std::exchange(route_of_[path], other);
   if (before == other) return;
+  next_share_s_ = now_s_;
   for (uint32_t group : left) leave_for(group, path, before);
 }
 

@@ -15,6 +15,9 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // Relative. Rounding is 10^-16 per addition, and a link may have many thousand groups.
 constexpr double kNegligible = 1e-10;
 
+// Of the largest value since it was summed: below this share, rounding may be much of a difference.
+constexpr double kTrusted = 1.0 / 64;
+
 bool is_higher(double level, double other) { return level > other * (1 + 2 * kNegligible); }
 
 // The level at which the link is full, if nothing is frozen before.
@@ -116,19 +119,38 @@ void ShareLayer::apply_changes() {
 
 void ShareLayer::apply_weight(Group* group) {
   if (group->weight > 0) open(group);
-  for (uint32_t hop = 0; hop < group->num_hops; ++hop) {
-    const Hop& at = hops_of(*group)[hop];
-    links_[at.link].open_weight += (group->new_weight - group->weight) * at.times;
-    if (group->weight == 0 && group->new_weight > 0) ++links_[at.link].num_open;
-  }
-  if (group->weight == 0 && group->new_weight > 0) {
+  const double before = std::exchange(group->weight, group->new_weight);
+  const bool begins = before == 0 && group->weight > 0;
+  if (begins) {
     group->state = State::open;
     opened_groups_.push_back(group);
     ++num_open_;
   }
-  const bool ends = group->weight > 0 && group->new_weight == 0;
-  group->weight = group->new_weight;
-  if (ends) delist(group);
+  for (uint32_t hop = 0; hop < group->num_hops; ++hop) {
+    const Hop& at = hops_of(*group)[hop];
+    if (begins) ++links_[at.link].num_open;
+    add_open_weight(&links_[at.link], (group->weight - before) * at.times);
+  }
+  if (before > 0 && group->weight == 0) delist(group);
+}
+
+// Small weights are what is left of large ones: their sum must not be what rounding has left.
+void ShareLayer::add_open_weight(Link* link, double change) {
+  link->open_weight += change;
+  link->largest_open_weight = std::max(link->largest_open_weight, link->open_weight);
+  if (link->open_weight >= kTrusted * link->largest_open_weight) return;
+  link->open_weight = 0;
+  for (const Use& use : link->uses) {
+    const Group& group = groups_[use.group];
+    if (group.state == State::open)
+      link->open_weight += group.weight * hops_of(group)[use.hop].times;
+  }
+  link->largest_open_weight = link->open_weight;
+}
+
+void ShareLayer::remove_open(Link* link, double weight) {
+  if (--link->num_open > 0) return add_open_weight(link, -weight);
+  link->open_weight = link->largest_open_weight = 0;
 }
 
 void ShareLayer::finish() {
@@ -168,7 +190,7 @@ void ShareLayer::open(Group* group) {
     const Hop& at = hops_of(*group)[hop];
     Link& link = links_[at.link];
     const double weight = group->weight * at.times;
-    link.open_weight += weight;
+    add_open_weight(&link, weight);
     ++link.num_open;
     link.used = link.num_open == link.uses.size() ? 0 : link.used - weight * group->level;
     if (link.is_touched) queue_full(at.link);
@@ -227,7 +249,7 @@ void ShareLayer::freeze(uint32_t id, uint32_t hop, double level) {
     Link& link = links_[at.link];
     const double weight = group.weight * at.times;
     link.used += weight * group.level;
-    link.open_weight = --link.num_open == 0 ? 0 : link.open_weight - weight;
+    remove_open(&link, weight);
     if (is_new) touch(at.link);
   }
 }
@@ -260,7 +282,7 @@ void ShareLayer::delist(Group* group) {
   for (uint32_t hop = 0; hop < group->num_hops; ++hop) {
     const Hop& at = hops_of(*group)[hop];
     Link& link = links_[at.link];
-    if (--link.num_open == 0) link.open_weight = 0;
+    remove_open(&link, 0);
     swap_uses(&link, at.place, static_cast<uint32_t>(link.uses.size() - 1));
     link.uses.pop_back();
     if (link.uses.size() == link.num_open) link.used = 0;

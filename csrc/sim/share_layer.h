@@ -81,8 +81,9 @@ class ShareLayer {
   };
   struct Link {
     double capacity;
-    double used = 0;         // by groups that are closed or frozen
-    double open_weight = 0;  // of open groups, by the times that they pass
+    double used = 0;                 // by groups that are closed or frozen
+    double open_weight = 0;          // of open groups, by the times that they pass
+    double largest_open_weight = 0;  // since it was summed
     uint32_t num_open = 0;
     // The groups with a weight that pass the link; first those whose bottleneck it is.
     uint32_t num_limited = 0;
@@ -102,6 +103,8 @@ class ShareLayer {
 
   void apply_changes();
   void apply_weight(Group* group);
+  void add_open_weight(Link* link, double change);
+  void remove_open(Link* link, double weight);
   void finish();
 
   void touch(uint32_t link);

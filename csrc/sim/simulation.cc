@@ -1,7 +1,6 @@
 #include "sim/simulation.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "sim/max_min_rates.h"
@@ -10,10 +9,12 @@
 namespace dmlcomm::sim {
 namespace {
 
+// Of bytes or seconds. Sums stay finite.
+constexpr double kMostAmount = 1e18;
+
 Status check_amount(const std::string& who, const char* what, double amount, const char* unit) {
-  if (std::isfinite(amount) && amount >= 0) return {};
-  return invalid(who, " has the ", what, " ", amount, ": expected a finite number of ", unit,
-                 ", 0 or more");
+  if (amount >= 0 && amount <= kMostAmount) return {};
+  return invalid(who, " has the ", what, " ", amount, ": expected 0 to ", kMostAmount, " ", unit);
 }
 
 }  // namespace
@@ -114,7 +115,7 @@ Status Simulation::change_capacity(int64_t link, double time_s, double capacity,
     return invalid(who, ": there are ", capacities_.size(), " links, numbered from 0");
   }
   DMLCOMM_RETURN_IF_ERROR(check_amount(who, "time", time_s, "seconds"));
-  DMLCOMM_RETURN_IF_ERROR(check_amount(who, "capacity", capacity, "bits per second"));
+  DMLCOMM_RETURN_IF_ERROR(check_capacity(who, capacity));
   DMLCOMM_RETURN_IF_ERROR(check_amount(who, "dark time", dark_s, "seconds"));
   const auto id = static_cast<uint32_t>(link);
   if (dark_s > 0) changes_.push_back({time_s, id, 0});

@@ -97,7 +97,7 @@ def parse(
     if rate:
         rates = _rates(rate)
     if not rates and needs_rates:
-        raise PlanError(f"{text} has no rates: give --rate, as 200mbit")
+        raise PlanError(f"{text} has no rates: give a rate (--rate), as 200mbit")
     rates = rates or (ASSUMED_BPS,)
     if len(rates) not in (1, num_rails):
         raise PlanError(f"{text} has {num_rails} rails: expected one rate, or {num_rails}")

@@ -1,7 +1,7 @@
 """Rates of flows that share links."""
 
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from dmlcomm import _core
@@ -19,7 +19,7 @@ def max_min_rates(
     Args:
         paths: by flow, the links that it passes, numbered from 0. One that it passes twice carries
             it twice. A flow that passes none has an infinite rate.
-        capacities: by link, in bits per second.
+        capacities: by link, in bits per second: 0, or 1e-3 to 1e18.
         weights: by flow, 1e-6 to 1e6, by default 1. Flows that have one bottleneck get rates as
             their weights are.
         priorities: by flow, 0 (first, the default) to 255. Flows share what those of smaller
@@ -43,7 +43,7 @@ def max_min_rates(
     priorities = [] if priorities is None else priorities
     try:
         return _core.max_min_rates(paths, capacities, weights, priorities)
-    except TypeError:
+    except (TypeError, OverflowError):
         _check_types(paths, capacities, weights, priorities)
         raise
 
@@ -54,7 +54,10 @@ def _check_types(
     weights: Iterable[Any],
     priorities: Iterable[Any],
 ) -> None:
-    """Raises TypeError with the first entry that is no number."""
+    """Raises TypeError with the first entry that is no number, ValueError if it is too large."""
+    for name, given in (("paths", paths), ("capacities", capacities)):
+        if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
+            raise TypeError(f"{name}: expected a list with one entry each, not {given!r}")
     for flow, path in enumerate(paths):
         if isinstance(path, str) or not isinstance(path, Iterable):
             raise TypeError(f"flow {flow} has the path {path!r}: expected a list of links")
@@ -72,6 +75,10 @@ def _check(convert: Callable[[Any], Any], value: Any, who: str, expected: str) -
     if isinstance(value, str):
         raise TypeError(f"{who} {value!r}: expected {expected}")
     try:
-        convert(value)
+        is_too_large = abs(convert(value)) >= 2**63 and convert is operator.index
     except TypeError:
         raise TypeError(f"{who} {value!r}: expected {expected}") from None
+    except OverflowError:
+        is_too_large = True
+    if is_too_large:
+        raise ValueError(f"{who} {value}: expected {expected} of 64 bits")

@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml
 
+MOST_NUMBER = 1e12
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 
 
@@ -13,14 +14,26 @@ class ScenarioError(ValueError):
     """A scenario is not legal. The text says where, what is expected, and what is there."""
 
 
+class _Loader(yaml.SafeLoader):
+    """A key that is there twice is an error, where YAML takes the last one."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for i, key in enumerate(keys):
+            if key in keys[:i]:
+                mark = node.value[i][0].start_mark
+                raise ScenarioError(f'line {mark.line + 1}: "{key}" is there twice')
+        return super().construct_mapping(node, deep)
+
+
 def load_yaml(path: str) -> Any:
     """What a file holds. Raises ScenarioError."""
     try:
         with open(path, encoding="utf-8") as file:
-            return yaml.safe_load(file)
+            return yaml.load(file, _Loader)
     except OSError as error:
         raise ScenarioError(f"{path} cannot be read: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:  # also of a text that only looks like a date
         raise ScenarioError(f"{path} is no YAML: {error}") from error
 
 
@@ -60,6 +73,7 @@ class Fields:
             "op": "all_reduce",
             "rate": "200mbit",
             "kind": "ring",
+            "size": "12.5MB",
         }
         return str(self._required(key, None, examples[key]))
 
@@ -71,17 +85,24 @@ class Fields:
             raise ScenarioError(f'"{key}" of {self.where} is {found}: expected one of {expected}')
         return found
 
-    def number(self, key: str, default: float) -> float:
+    def number(
+        self, key: str, default: float, least: float = 0, most: float = MOST_NUMBER
+    ) -> float:
         found = self._content.get(key, default)
-        if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found < 1e12:
-            raise ScenarioError(f'"{key}" of {self.where}: expected a number from 0, not {found}')
+        is_number = isinstance(found, int | float) and not isinstance(found, bool)
+        if not is_number or not least <= found <= most:
+            raise ScenarioError(
+                f'"{key}" of {self.where}: expected a number from {least:g} to {most:g}, not '
+                f"{found}"
+            )
         return float(found)
 
-    def whole(self, key: str, default: int, least: int) -> int:
+    def whole(self, key: str, default: int, least: int, most: int | None = None) -> int:
         found = self._content.get(key, default)
-        if type(found) is not int or found < least:
+        if type(found) is not int or found < least or (most is not None and found > most):
+            end = "" if most is None else f" to {most}"
             raise ScenarioError(
-                f'"{key}" of {self.where}: expected a whole number from {least}, not {found}'
+                f'"{key}" of {self.where}: expected a whole number from {least}{end}, not {found}'
             )
         return found
 

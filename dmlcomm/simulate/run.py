@@ -16,7 +16,7 @@ from dmlcomm.simulate.scenario import Job, Move, RateChange, Scenario
 from dmlcomm.simulate.sip import PREFIX, Sip
 from dmlcomm.simulate.trunks import Trunks
 
-# Of a push_pull, in all steps.
+# Of a job, in all steps.
 MOST_MESSAGES = 2_000_000
 
 
@@ -103,6 +103,7 @@ class Player:
             for time_s, rate in changes:
                 for link in (self._fabric.out_link(nic), self._fabric.in_link(nic)):
                     self._simulation.change_capacity(link, time_s, rate)
+        self._dark: dict[int, list[tuple[float, float]]] = {}  # of moved links, as a timeline
         for move in scenario.moves:
             self._move(move)
 
@@ -117,18 +118,36 @@ class Player:
 
     def run(self, progress: Callable[[int], None] | None = None) -> Result:
         """``progress``: called now and then with the number of tasks that have ended."""
-        outcome = self._simulation.run(progress, resolution_s=self._scenario.resolution_s)
+        try:
+            outcome = self._simulation.run(progress, resolution_s=self._scenario.resolution_s)
+        except ValueError as error:
+            self._explain(error)
+            raise
         jobs = [
             JobResult(job, algorithm, [_step_of(outcome, *step) for step in steps])
             for job, (algorithm, steps) in zip(self._scenario.jobs, self._jobs, strict=True)
         ]
         return Result(outcome.makespan_s, jobs, self._links(outcome), self._trunks(outcome))
 
+    def _explain(self, error: ValueError) -> None:
+        """Raises ScenarioError if a NIC without a rate is why tasks never end."""
+        for nic, changes in self._timeline.items():
+            since_s, rate = changes[-1]
+            if rate == 0:
+                place = self._fabric.nics[nic]
+                rails = ", ".join(map(str, place.rails))
+                raise ScenarioError(
+                    f"not all jobs end: rail {rails} of host {place.host} has no rate from "
+                    f"{since_s:g} s on. Give it one in a later event"
+                ) from error
+
     def _move(self, move: Move) -> None:
         """Messages that are under way take their new paths, too."""
         for link in self._fabric.move(move.circuits):
             rate = self._fabric.capacities[link]
             self._simulation.change_capacity(link, move.at_s, rate, dark_s=move.dark_s)
+            dark = [(move.at_s, 0.0), (move.at_s + move.dark_s, rate)]
+            self._dark.setdefault(link, []).extend(dark)
         for path, way in self._ways.items():
             self._simulation.change_path(path, move.at_s, way())
 
@@ -148,6 +167,7 @@ class Player:
             listed = list_tasks(network, job.op, job.num_bytes, job.element_bytes, job.algorithm)
         except ValueError as error:
             raise ScenarioError(f'job "{job.name}": {error}') from error
+        _check_messages(job, job.steps * sum(task.kind == "message" for task in listed.tasks))
         steps: list[tuple[list[int], list[int]]] = []
         before: list[int] = []
         for _ in range(job.steps):
@@ -157,11 +177,9 @@ class Player:
         return listed.algorithm, steps
 
     def _add_push_pull(self, index: int, job: Job) -> list[push_pull.Step]:
-        num_messages = 2 * len(job.hosts) * len(job.servers) * job.steps * max(1, job.num_chunks)
-        if num_messages > MOST_MESSAGES:
-            raise ScenarioError(
-                f'job "{job.name}" has {num_messages} messages: up to {MOST_MESSAGES} are simulated'
-            )
+        _check_messages(
+            job, 2 * len(job.hosts) * len(job.servers) * job.steps * max(1, job.num_chunks)
+        )
         racks = [self._fabric.rack_of(host) for host in job.hosts]
         num_workers, num_servers = len(job.hosts), len(job.servers)
         orders = push_pull.orders(job.tree_order, num_workers, num_servers, self._random)
@@ -260,11 +278,20 @@ class Player:
         found = []
         for i, trunk in enumerate(self._fabric.trunks):
             link = self._fabric.trunk_link(i)
-            could = self._fabric.capacities[link] * outcome.makespan_s
+            rate = self._fabric.capacities[link]
+            could = _carried(rate, self._dark.get(link, []), outcome.makespan_s)
             num_bytes = outcome.link_bytes[link]
             share = 8 * num_bytes / could if could else 0.0
             found.append(TrunkResult(trunk.name, num_bytes, share))
         return found
+
+
+def _check_messages(job: Job, count: int) -> None:
+    if count > MOST_MESSAGES:
+        raise ScenarioError(
+            f'job "{job.name}" has {count} messages: up to {MOST_MESSAGES} are simulated. Give it '
+            "fewer steps"
+        )
 
 
 def nic_timeline(

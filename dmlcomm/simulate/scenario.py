@@ -9,7 +9,7 @@ import networkx as nx
 
 from dmlcomm.errors import LabError
 from dmlcomm.planning import network as networks
-from dmlcomm.planning.network import PlannedNetwork
+from dmlcomm.planning.network import PlanError, PlannedNetwork
 from dmlcomm.planning.sizes import element_bytes, parse_size
 from dmlcomm.simulate import push_pull, trunks
 from dmlcomm.simulate.fields import Fields, ScenarioError, check_number, load_yaml
@@ -24,6 +24,11 @@ JOB_KEYS = (
     *("name", "op", "size", "dtype", "algorithm", "compute", "jitter", "steps", "start", "hosts"),
     *("priority", "weight", "servers", "tree", "tree_order", "chunk", "answer", "staleness"),
 )
+# As of a simulation's flows.
+LAST_PRIORITY = 255
+WEIGHTS = 1e-6, 1e6
+# Others are trees of switches.
+NETWORKS_OF_PLANS = ("flat:", "bcube:", "grid:")
 EVENT_KEYS = ("at", "host", "rail", "rate", "circuits", "dark")
 
 
@@ -139,6 +144,7 @@ def parse(content: Any) -> Scenario:
             raise ScenarioError(f'two jobs have the name "{name}": names must differ')
     changes, moves = _events(fields, network, tree, psnet)
     _check_apart(changes)
+    _check_moves_apart(moves)
     resolution_s = fields.seconds("resolution", 0)
     ecmp = _ecmp(fields, tree)
     return Scenario(network, tuple(jobs), tuple(changes), tree, ecmp, resolution_s, psnet, moves)
@@ -160,6 +166,11 @@ def _network(fields: Fields) -> tuple[PlannedNetwork, nx.Graph | None, Psnet | N
         else:
             tree = graph
         text = f"flat:{len(topology.hosts(graph))},1"
+    elif not text.startswith(NETWORKS_OF_PLANS) and not text.endswith((".yaml", ".yml")):
+        raise ScenarioError(
+            f'"topology" of {fields.where} is {text}: expected flat:N,k, bcube:n,k, grid:AxB..., '
+            f"fattree:..., clos:..., sip:..., psnet:... or a .yaml file"
+        )
     network = networks.parse(
         text,
         rates,
@@ -192,6 +203,19 @@ def _check_apart(changes: Sequence[RateChange]) -> None:
         ends[nic] = change.at_s + change.dark_s
 
 
+def _check_moves_apart(moves: Sequence[Move]) -> None:
+    """A circuit that is dark is not moved again."""
+    ends: dict[str, float] = {}
+    for move in moves:
+        for place in move.circuits:
+            if move.at_s < ends.get(place, 0):
+                raise ScenarioError(
+                    f"an event at {move.at_s:g} s moves {place}, which is dark until "
+                    f"{ends[place]:g} s: let it begin then, or later"
+                )
+            ends[place] = move.at_s + move.dark_s
+
+
 def _job(content: Any, index: int, network: PlannedNetwork, psnet: Psnet | None) -> Job:
     fields = Fields(content, f"job {index}", JOB_KEYS)
     op = fields.text("op")
@@ -202,7 +226,7 @@ def _job(content: Any, index: int, network: PlannedNetwork, psnet: Psnet | None)
         _check_of_psnet(fields, op, psnet)
     hosts = _hosts(fields, "hosts", network, 1 if op == push_pull.OPERATION else 2)
     where = f'"hosts" of {fields.where}'
-    num_bytes = parse_size(str(fields.get("size", "0")))
+    num_bytes, element = _size(fields, op)
     of_servers = _of_servers(fields, op, network, num_bytes)
     if network.sizes and hosts != list(range(network.num_hosts)):
         raise ScenarioError(f"{where}: on a grid a job has all hosts, in order; leave it out")
@@ -210,17 +234,31 @@ def _job(content: Any, index: int, network: PlannedNetwork, psnet: Psnet | None)
         name=str(fields.get("name", f"job{index}")),
         op=op,
         num_bytes=num_bytes,
-        element_bytes=element_bytes(str(fields.get("dtype", "f32"))),
+        element_bytes=element,
         algorithm=str(fields.get("algorithm", "")),
         compute_s=fields.seconds("compute", 0),
         jitter=fields.number("jitter", 0),
         steps=fields.whole("steps", 1, least=1),
         start_s=fields.seconds("start", 0),
         hosts=tuple(hosts),
-        priority=fields.whole("priority", 0, least=0),
-        weight=fields.number("weight", 1),
+        priority=fields.whole("priority", 0, least=0, most=LAST_PRIORITY),
+        weight=fields.number("weight", 1, *WEIGHTS),
         **of_servers,
     )
+
+
+def _size(fields: Fields, op: str) -> tuple[int, int]:
+    """Bytes of a job's tensor, and of an element."""
+    try:
+        element = element_bytes(str(fields.get("dtype", "f32")))
+        num_bytes = 0 if op == "barrier" else parse_size(fields.text("size"))
+    except PlanError as error:
+        raise ScenarioError(f"{fields.where}: {error}") from error
+    if num_bytes % element:
+        raise ScenarioError(
+            f'"size" of {fields.where} is {num_bytes} bytes: expected whole elements of {element}'
+        )
+    return num_bytes, element
 
 
 def _check_of_psnet(fields: Fields, op: str, psnet: Psnet) -> None:
@@ -253,7 +291,7 @@ def _of_servers(fields: Fields, op: str, network: PlannedNetwork, num_bytes: int
                 raise ScenarioError(f'"{key}" of {fields.where} is for a push_pull, not for {op}')
         return {}
     if network.sizes:
-        raise ScenarioError(f"{fields.where} is a push_pull: expected flat, fattree or clos")
+        raise ScenarioError(f"{fields.where} is a push_pull: not on a bcube or grid")
     if "servers" not in fields:
         raise ScenarioError(f'{fields.where} has no "servers": give the hosts of some, as [0, 8]')
     if "algorithm" in fields:
