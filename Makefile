@@ -13,7 +13,7 @@ export PATH := $(PATH):$(abspath $(BIN))
 CXX_FILES = $(shell git ls-files '*.h' '*.cc')
 
 .PHONY: help setup build demo test test-cpp test-python check format bench bars docs conformance \
-  soak frameworks clean
+  soak frameworks wheel clean
 
 help:  ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -46,6 +46,10 @@ $(FRAMEWORKS)/bin/python: | $(VENV)/.installed
 	$(BIN)/python -m venv $(FRAMEWORKS)
 	echo "import site; site.addsitedir('$$($(BIN)/python -c '$(SITE)')')" > \
 	  "$$($(FRAMEWORKS)/bin/python -c '$(SITE)')/below.pth"
+
+$(VENV)/.wheel: $(VENV)/.requirements
+	$(BIN)/python scripts/requirements.py wheel | $(BIN)/pip install -q -r /dev/stdin
+	touch $@
 
 # --- what people run ---
 
@@ -114,6 +118,9 @@ frameworks: build $(FRAMEWORKS)/bin/python  ## Examples of Lightning, Ray, Huggi
 	  $(FRAMEWORKS)/bin/pip install -q --upgrade -r /dev/stdin
 	$(FRAMEWORKS)/bin/python -m pytest --durations 0 -rs \
 	  tests/test_frameworks.py tests/test_examples.py -k "frameworks or elastic"
+
+wheel: $(VENV)/.wheel  ## sdist, and a wheel for the torch in .venv, in dist/
+	$(BIN)/python scripts/build_wheel.py dist
 
 clean:  ## Remove what was built; the environment stays
 	rm -rf build dist site demo_output *.egg-info dmlcomm/*.so

@@ -22,21 +22,21 @@ endif()
 
 # Not find_package(Torch): with a CUDA wheel that demands a CUDA toolkit, and nothing here uses CUDA.
 if(DMLCOMM_BUILD_TORCH)
-  # One question, since `import torch` takes seconds: libraries | version | ABI | include folders.
+  # One question, since `import torch` takes seconds: libraries | minor version | ABI | include folders.
   dmlcomm_ask_python(answer "
 import os, torch
 from torch.utils.cpp_extension import include_paths
 major, minor = torch.__version__.split('.')[:2]
-print(os.path.join(os.path.dirname(torch.__file__), 'lib'), int(major) * 100 + int(minor),
+print(os.path.join(os.path.dirname(torch.__file__), 'lib'), f'{major}.{minor}',
       int(torch._C._GLIBCXX_USE_CXX11_ABI), *include_paths(), sep=';')" torch)
-  list(POP_FRONT answer torch_lib torch_version torch_cxx11_abi)
+  list(POP_FRONT answer torch_lib torch_minor torch_cxx11_abi)
   set(torch_includes ${answer})
-  if(torch_version LESS 211)
-    message(FATAL_ERROR "torch >= 2.11 is needed; ${Python_EXECUTABLE} has version ${torch_version} (major * 100 + minor)")
+  if(torch_minor VERSION_LESS 2.11)
+    message(FATAL_ERROR "torch >= 2.11 is needed; ${Python_EXECUTABLE} has version ${torch_minor}")
   endif()
   # The core is linked into the same module, so it must see the same std::string.
   if(NOT torch_cxx11_abi)
     add_compile_definitions(_GLIBCXX_USE_CXX11_ABI=0)
   endif()
-  message(STATUS "torch: version ${torch_version}, libraries in ${torch_lib}")
+  message(STATUS "torch: version ${torch_minor}, libraries in ${torch_lib}")
 endif()

@@ -7,7 +7,6 @@ from torch.distributed import Store
 from torch.distributed.distributed_c10d import Backend
 
 RECORDS_FLIGHTS: bool
-TORCH_VERSION: str
 
 def create(
     store: Store,

@@ -3,6 +3,9 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+VERSION: str  # of dmlcomm
+TORCH_VERSION: str  # major.minor, for which the modules were built
+
 class ProbeResult:
     """Whether something works on this machine."""
 

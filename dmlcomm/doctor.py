@@ -7,6 +7,7 @@ from typing import Any
 
 from dmlcomm import _core
 from dmlcomm.backends import ENTRY_POINT_GROUP
+from dmlcomm.backends.versions import find_problem
 from dmlcomm.bml import grid
 from dmlcomm.bml.specification import Network, TopologyError
 from dmlcomm.network import nic, setting
@@ -16,16 +17,18 @@ Values = dict[str, Any]
 # Settings that nobody should find in a report, and what stands there instead.
 SECRETS = ("secret", "ps_token")
 SECRET = "(set)"
+NOT_INSTALLED = "not installed"
 
 
 def examine() -> Values:
     """Examines this machine. ``problems`` lists what stops dmlcomm from working as configured."""
     problems: list[str] = []
     config = _configuration(problems)
+    versions = _versions(problems)
     interfaces = _interfaces(config["socket_ifname"], problems)
     _check_algorithm(config["algorithm"], problems)
     return {
-        "versions": _versions(),
+        "versions": versions,
         "cpu": {"cores": len(os.sched_getaffinity(0)), "kernels": _core.isa_name()},
         "interfaces": interfaces,
         "topology": _topology(config["topology"], interfaces, problems),
@@ -139,11 +142,15 @@ def _congestion_controls(wanted: str, problems: list[str]) -> Values:
     }
 
 
-def _versions() -> dict[str, str]:
+def _versions(problems: list[str]) -> dict[str, str]:
     registered = importlib.metadata.entry_points(group=ENTRY_POINT_GROUP, name="dmlcomm")
+    torch = version_of("torch")
+    if torch != NOT_INSTALLED and (problem := find_problem(torch)):
+        problems.append(problem)
     return {
         "dmlcomm": version_of("dmlcomm"),
-        "torch": version_of("torch"),
+        "dmlcomm is built for torch": _core.TORCH_VERSION,
+        "torch": torch,
         "torch finds the backend": "yes" if registered else "after import dmlcomm",
         "python": platform.python_version(),
         "kernel": platform.release(),
@@ -156,4 +163,4 @@ def version_of(distribution: str) -> str:
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
-        return "not installed"
+        return NOT_INSTALLED

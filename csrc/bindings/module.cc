@@ -9,6 +9,8 @@
 
 PYBIND11_MODULE(_core, module) {
   module.doc() = "The dmlcomm core without torch: configuration, probes, names.";
+  module.attr("VERSION") = DMLCOMM_VERSION;
+  module.attr("TORCH_VERSION") = DMLCOMM_TORCH;
   module.def("isa_name", &dmlcomm::kernels::isa_name,
              "The instruction set the reduction kernels run on.");
   module.def(

@@ -1,12 +1,10 @@
 #include "torch/flight_recorder.h"
 
-#include <torch/version.h>
-
 #include "base/fork_guard.h"
 #include "base/str_cat.h"
+#include "torch/torch_version.h"
 
-#define DMLCOMM_HAS_RECORDER_PER_BACKEND \
-  (TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 15))
+#define DMLCOMM_HAS_RECORDER_PER_BACKEND DMLCOMM_TORCH_AT_LEAST(2, 15)
 
 #if DMLCOMM_HAS_RECORDER_PER_BACKEND
 #include <c10/util/ApproximateClock.h>

@@ -4,7 +4,6 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/pybind.h>
-#include <torch/version.h>
 
 #include <exception>
 #include <stdexcept>
@@ -130,8 +129,6 @@ PYBIND11_MODULE(_c10d, module) {
   register_errors();
   remember_main_thread();
   find_tickets();
-  module.attr("TORCH_VERSION") =
-      std::to_string(TORCH_VERSION_MAJOR) + "." + std::to_string(TORCH_VERSION_MINOR);
   module.attr("RECORDS_FLIGHTS") = FlightLog::is_available();
   // The class of what create() returns, and its base, must be known before the first call.
   py::module_::import("torch.distributed");

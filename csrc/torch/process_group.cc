@@ -434,7 +434,7 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::reconfigure(
 
 #endif
 
-#ifdef C10D_BACKEND_HAS_HOOKS
+#if DMLCOMM_HAS_HOOKS
 
 void ProcessGroupDmlcomm::registerAbortHook(int64_t id, c10d::AbortHook hook) {
   hooks_->add_abort(id, std::move(hook));

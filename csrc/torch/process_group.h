@@ -26,6 +26,7 @@
 #include "torch/flight_recorder.h"
 #include "torch/hooks.h"
 #include "torch/server_all_reduce.h"
+#include "torch/torch_version.h"
 #include "torch/work.h"
 
 namespace dmlcomm::adaptor {
@@ -145,7 +146,7 @@ class ProcessGroupDmlcomm final : public c10d::Backend {
   // and shutdown().
   WorkPtr reconfigure(const c10d::ReconfigureOptions& options) override;
 #endif
-#ifdef C10D_BACKEND_HAS_HOOKS
+#if DMLCOMM_HAS_HOOKS
   bool supportsAbortHooks() const override { return true; }
   void registerAbortHook(int64_t id, c10d::AbortHook hook) override;
   void unregisterAbortHook(int64_t id) override { hooks_->remove_abort(id); }

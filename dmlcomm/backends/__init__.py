@@ -7,7 +7,10 @@ ENTRY_POINT_GROUP = "torch.distributed.backends"
 
 
 def register() -> None:
-    """Makes ``init_process_group("dmlcomm")`` known to torch. Idempotent; imports torch."""
+    """Makes ``init_process_group("dmlcomm")`` known to torch. Idempotent; imports torch.
+
+    Raises ImportError if dmlcomm was built for another torch.
+    """
     from dmlcomm.backends import creator
 
     creator.register()

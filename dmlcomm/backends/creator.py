@@ -14,7 +14,7 @@ from torch._C._distributed_c10d import Backend as C10dBackend
 from torch.distributed import distributed_c10d as c10d
 
 from dmlcomm import _core, errors
-from dmlcomm.backends import shrinking
+from dmlcomm.backends import shrinking, versions
 from dmlcomm.bml.specification import TopologyError
 from dmlcomm.log import get_logger
 from dmlcomm.network import nic
@@ -34,9 +34,13 @@ _job_names: list[str] = []
 
 
 def register() -> None:
-    """Registers the backend for CPU and CUDA tensors. A second call changes nothing."""
+    """Registers the backend for CPU and CUDA tensors. A second call changes nothing.
+
+    Raises ImportError if dmlcomm was built for another torch.
+    """
     if NAME.upper() in dist.Backend._plugins:
         return
+    versions.check(torch.__version__)
     # A list: torch iterates over a string by characters.
     dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu", "cuda"])
     shrinking.keep_type(NAME)
@@ -236,20 +240,9 @@ def _plan_file() -> _Plan:
 
 
 def _extension() -> ModuleType:
-    """The C++ adaptor. c10d has no stable ABI, so it fits one minor version of torch only."""
-    running = ".".join(torch.__version__.split(".")[:2])
-    advice = (
-        f"reinstall dmlcomm for torch {running}: pip install --no-build-isolation "
-        "--force-reinstall --no-deps dmlcomm"
-    )
-    try:
-        from dmlcomm import _c10d
-    except ImportError as error:
-        raise ImportError(
-            f"dmlcomm._c10d does not load with torch {running} ({error}); {advice}"
-        ) from error
-    if running != _c10d.TORCH_VERSION:
-        raise ImportError(f"dmlcomm._c10d was built for torch {_c10d.TORCH_VERSION}; {advice}")
+    """The C++ adaptor. Raises ImportError."""
+    from dmlcomm import _c10d
+
     # Groups that nobody destroyed must not keep threads that outlive the interpreter.
     atexit.unregister(_c10d.close_all)
     atexit.register(_c10d.close_all)
