@@ -64,6 +64,11 @@ class StagedCommunicator final : public engine::Communicator {
   engine::OperationPtr recv(Span data, int source_or_any, uint32_t tag,
                             const engine::OpOptions& options) override;
 
+  // Of operations of the group's communicator, which are those of the host.
+  Status start_estimate() override { return messages_->start_estimate(); }
+  Result<double> end_estimate() override { return messages_->end_estimate(); }
+  bool is_estimating() const override { return messages_->is_estimating(); }
+
   // Collectives on the device alone.
   uint64_t sequence() const override { return sequence_.load(); }
   uint64_t number() const override { return messages_->number(); }

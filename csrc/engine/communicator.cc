@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "base/log.h"
+#include "engine/completion.h"
 #include "engine/engine.h"
 #include "kernels/reduce.h"
 
@@ -25,6 +27,13 @@ template <typename... Text>
 Status wrong(const Text&... text) {
   return Status(StatusCode::invalid_argument, text...);
 }
+
+// An operation that was only priced.
+class Estimated final : public Completion {
+ public:
+  explicit Estimated(const Status& status) { complete(status); }
+  uint64_t sequence() const override { return 0; }
+};
 
 // The communicator's face: checks arguments, and turns each call into an OpRequest.
 class CommunicatorImpl final : public Communicator {
@@ -153,6 +162,21 @@ class CommunicatorImpl final : public Communicator {
     return submit_message(std::move(request), source_or_any, tag, options);
   }
 
+  Status start_estimate() override {
+    std::thread::id nobody;
+    if (estimating_.compare_exchange_strong(nobody, std::this_thread::get_id())) return Status();
+    return wrong("start of an estimate: another one of this group has not ended");
+  }
+
+  Result<double> end_estimate() override {
+    if (!is_estimating()) return wrong("end of an estimate that this thread has not started");
+    const double seconds = std::exchange(estimated_s_, 0);
+    estimating_.store({});
+    return seconds;
+  }
+
+  bool is_estimating() const override { return estimating_.load() == std::this_thread::get_id(); }
+
   uint64_t sequence() const override { return engine_->sequence(); }
   uint64_t number() const override { return engine_->number(); }
   void set_timeout(std::chrono::milliseconds timeout) override {
@@ -211,6 +235,7 @@ class CommunicatorImpl final : public Communicator {
                                   " is not defined for ", to_string(request.dtype));
       return ended(std::move(request), status);
     }
+    if (is_estimating()) return estimated(request);
     if (num_ranks() == 1) {
       const Status error = engine_->error();
       if (error.ok()) run_alone(request);
@@ -239,7 +264,15 @@ class CommunicatorImpl final : public Communicator {
     request.peer = peer;
     request.tag = tag;
     request.ticket = options.ticket;
+    if (is_estimating()) return estimated(request);
     return engine_->submit(std::move(request), deadline_of(options), options.inline_wait);
+  }
+
+  // It has no place among the operations of the group, which other ranks do not start.
+  OperationPtr estimated(const OpRequest& request) {
+    const Result<double> seconds = engine_->estimate(request);
+    if (seconds.ok()) estimated_s_ += *seconds;
+    return std::make_shared<Estimated>(seconds.status());
   }
 
   // A group of one: results are copies of the inputs.
@@ -253,6 +286,8 @@ class CommunicatorImpl final : public Communicator {
 
   const std::shared_ptr<Engine> engine_;
   std::atomic<int64_t> timeout_ms_;
+  std::atomic<std::thread::id> estimating_{};  // this thread; none: nobody
+  double estimated_s_ = 0;                     // of that thread
 };
 
 Status check_options(const CommunicatorOptions& options) {

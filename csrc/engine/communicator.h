@@ -158,6 +158,16 @@ class Communicator {
   virtual OperationPtr recv(Span data, int source_or_any, uint32_t tag,
                             const OpOptions& options) = 0;
 
+  // From here to end_estimate(), operations that this thread calls do nothing and end at once;
+  // those of other threads go on as ever. `invalid_argument` if a thread has started already.
+  virtual Status start_estimate() = 0;
+  // The seconds that they would have taken, one after the other, by the cost model at the rates in
+  // use. `invalid_argument` if this thread has not started.
+  virtual Result<double> end_estimate() = 0;
+
+  // Whether this thread has.
+  virtual bool is_estimating() const = 0;
+
   // Collectives started so far.
   virtual uint64_t sequence() const = 0;
 

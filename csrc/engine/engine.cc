@@ -112,6 +112,34 @@ OperationPtr Engine::finished(OpRequest request, const Status& status) {
   return queue_.finished(driver_.get(), std::move(request), status);
 }
 
+Result<double> Engine::estimate(const OpRequest& request) {
+  Result<double> seconds = 0.0;
+  if (is_copy() || options_.num_ranks == 1) return seconds;
+  driver_->call([&] {
+    if (request.is_point_to_point()) {
+      seconds = message_seconds(request);
+    } else if (const Status status = planner_->check(request.shape); !status.ok()) {
+      seconds = status;
+    } else {
+      seconds = planner_->seconds(request.shape);
+    }
+  });
+  return seconds;
+}
+
+// From any source: from another host, if there are several.
+double Engine::message_seconds(const OpRequest& request) const {
+  const topology::Topology& topology = planner_->topology();
+  const auto own = static_cast<uint32_t>(options_.rank);
+  const bool is_near = request.peer == kAnySource
+                           ? topology.is_one_host()
+                           : topology.same_host(own, static_cast<uint32_t>(request.peer));
+  const topology::Link& link = is_near ? topology.intra_host : topology.inter_host;
+  const double beta = is_near ? link.beta_s_per_byte : topology.striped_beta();
+  const size_t bytes = std::max(request.input.bytes(), request.output.bytes());
+  return link.alpha_s + link.overhead_s + beta * static_cast<double>(bytes);
+}
+
 // --- driving ---
 
 bool Engine::step(bool look) {

@@ -46,6 +46,10 @@ class Engine final : public Inspectable, private Steppable, private transport::L
   // An operation that has ended already.
   OperationPtr finished(OpRequest request, const Status& status);
 
+  // The seconds that an operation would take, by the cost model at the rates in use; starts
+  // nothing.
+  Result<double> estimate(const OpRequest& request);
+
   const CommunicatorOptions& options() const { return options_; }
   void abort(const std::string& reason);
   void close();
@@ -81,6 +85,7 @@ class Engine final : public Inspectable, private Steppable, private transport::L
   Status in_runner(Call call);
   void plan_collectives(bool* moved);
   Status plan(Running& running);
+  double message_seconds(const OpRequest& request) const;
   Running* next_to_start();
   void notice_left_peers();
   bool uses_rails(const OpState& op) const;

@@ -66,8 +66,10 @@ bool all_ranks_know_counts(OpKind kind) {
   return reduces(kind) || kind == OpKind::broadcast || kind == OpKind::all_gather;
 }
 
+uint64_t own_bytes(const OpShape& shape) { return sum(shape.counts) * shape.element_bytes; }
+
 uint64_t known_bytes(const OpShape& shape) {
-  return all_ranks_know_counts(shape.kind) ? sum(shape.counts) * shape.element_bytes : 0;
+  return all_ranks_know_counts(shape.kind) ? own_bytes(shape) : 0;
 }
 
 bool joins_all(const OpShape& shape) {

@@ -73,6 +73,9 @@ bool all_ranks_know_counts(OpKind kind);
 // valid.
 uint64_t known_bytes(const OpShape& shape);
 
+// Bytes of all counts together as this rank knows them. `shape` must be valid.
+uint64_t own_bytes(const OpShape& shape);
+
 // Whether messages bring word of every rank to every other one before such an operation ends, in
 // any algorithm. Ranks agree on the answer.
 bool joins_all(const OpShape& shape);

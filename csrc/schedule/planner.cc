@@ -232,6 +232,10 @@ const Algorithm& Planner::choose(const OpShape& shape) {
   return trials_of(shape)->next();
 }
 
+double Planner::seconds(const OpShape& shape) {
+  return estimate({&choose(shape)}, own_bytes(shape)).front();
+}
+
 Trials* Planner::trials_of(const OpShape& shape) {
   if (named_for(shape) != nullptr) return nullptr;
   const uint64_t bytes = rounded(known_bytes(shape));

@@ -97,6 +97,9 @@ class Planner {
   // `shape` must be one that check() accepts, and so below.
   const Algorithm& choose(const OpShape& shape);
 
+  // What it would take now, by the estimate of what choose() names.
+  double seconds(const OpShape& shape);
+
   // The schedule of rank `shape.rank` by what choose() has named, where that makes schedules.
   std::shared_ptr<const Schedule> schedule_of(const OpShape& shape, const Algorithm& algorithm);
 

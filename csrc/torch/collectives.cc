@@ -139,7 +139,7 @@ ProcessGroupDmlcomm::Call ProcessGroupDmlcomm::begin(OpType type, const char* ti
   }
   call.options.inline_wait = call.blocking && !coalescing_.load(std::memory_order_relaxed);
   call.options.ticket = current_ticket();
-  if (like.defined() && like.is_cuda()) [[unlikely]] {
+  if (like.defined() && like.is_cuda() && !is_estimating()) [[unlikely]] {
     go_to_device_of(like, call);
   }
   return call;
@@ -150,6 +150,14 @@ void ProcessGroupDmlcomm::go_to_device_of(const at::Tensor& like, Call& call) {
   call.options.inline_wait = false;                    // nobody waits for what a device does
   call.cuda = std::make_unique<CudaCall>(like.device(), staged_on(like.device()));
   call.communicator = call.cuda->communicator().get();
+}
+
+// Without a factor where nothing is to be changed: the caller would scale its tensor.
+Reduction ProcessGroupDmlcomm::reduction_for(const at::Tensor& tensor, const c10d::ReduceOp& op,
+                                             const char* operation) const {
+  Reduction reduction = reduction_of(tensor, op, operation);
+  if (is_estimating()) reduction.factor.reset();
+  return reduction;
 }
 
 int ProcessGroupDmlcomm::check_rank(int64_t rank, const char* operation, const char* name) const {
@@ -188,7 +196,7 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::allreduce(TensorList& tensors,
   CallTensors buffers;
   c10::SmallVector<std::pair<Span, Reduction>, 1> parts;
   for (const auto& tensor : tensors) {
-    const auto reduction = reduction_of(tensor, options.reduceOp, "all_reduce");
+    const auto reduction = reduction_for(tensor, options.reduceOp, "all_reduce");
     parts.emplace_back(update_for_reduction(buffers, tensor, reduction), reduction);
   }
   auto work = make_work(call, std::move(buffers), tensors);
@@ -201,7 +209,7 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::allreduce(TensorList& tensors,
 
 // A failed group is left to its communicator, whose operations end with the first error.
 bool ProcessGroupDmlcomm::servers_take(const TensorList& tensors, const c10d::ReduceOp& op) const {
-  if (servers_ == nullptr || tensors.front().is_cuda()) return false;
+  if (servers_ == nullptr || tensors.front().is_cuda() || is_estimating()) return false;
   if (!communicator_->error().ok()) return false;
   return std::all_of(tensors.begin(), tensors.end(), [&](const at::Tensor& tensor) {
     return servers_->takes(server_op_of(reduction_of(tensor, op, "all_reduce")), tensor);
@@ -219,7 +227,7 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::allreduce_through_servers(
     buffers.copy_back(output.view(tensor.sizes()), tensor);
     buffers.add_result(tensor);
   }
-  const auto reduction = reduction_of(tensors.front(), op, "all_reduce");
+  const auto reduction = reduction_for(tensors.front(), op, "all_reduce");
   auto work = make_work(call, std::move(buffers), tensors);
   for (const auto& [input, output] : parts) {
     work->add(servers_->start(server_op_of(reduction), input, output, communicator_));
@@ -231,6 +239,9 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::allreduce_sparse(
     TensorList& tensors, const c10d::AllreduceOptions& options) {
   TORCH_CHECK_VALUE(tensors.size() == 1, "dmlcomm all_reduce: expected one sparse tensor, got ",
                     tensors.size());
+  TORCH_CHECK(!is_estimating(),
+              "dmlcomm all_reduce: no estimate of sparse tensors: what they send is "
+              "known only when they are");
   if (tensors.front().is_cuda()) return allreduce_sparse_by_host(tensors, options);
   check_sparse(tensors.front(), options.reduceOp);
   if (servers_) (void)servers_->takes("sum", tensors.front());  // never: for the line in the log
@@ -285,7 +296,7 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::allreduce_flattened(const Call
     buffers.add_result(tensor);
     offset += tensor.numel();
   }
-  const auto reduction = reduction_of(flat, op, "all_reduce_coalesced");
+  const auto reduction = reduction_for(flat, op, "all_reduce_coalesced");
   if (reduction.factor && flat.is_cuda()) flat.copy_(scaled_on_device(flat, *reduction.factor));
   const Span span = writable(flat);
   if (reduction.factor && !flat.is_cuda()) scale(span.data, span, reduction);
@@ -309,7 +320,7 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::reduce(TensorList& tensors,
   CallTensors buffers;
   c10::SmallVector<Part, 1> parts;
   for (const auto& tensor : tensors) {
-    const auto reduction = reduction_of(tensor, options.reduceOp, "reduce");
+    const auto reduction = reduction_for(tensor, options.reduceOp, "reduce");
     if (rank_ == root) {
       const Span span = update_for_reduction(buffers, tensor, reduction);
       parts.push_back({span, span.data, reduction});
@@ -479,7 +490,7 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::reduce_scatter(
   for (size_t i = 0; i < outputs.size(); ++i) {
     check_parts(inputs[i], outputs[i], size_, "reduce_scatter", "the input list");
     check_same(inputs[i][rank_], outputs[i], 1, "reduce_scatter");
-    const auto reduction = reduction_of(outputs[i], options.reduceOp, "reduce_scatter");
+    const auto reduction = reduction_for(outputs[i], options.reduceOp, "reduce_scatter");
     std::vector<Span> spans;
     for (const auto& input : inputs[i]) spans.push_back(reduction_input(buffers, input, reduction));
     parts.push_back({std::move(spans), buffers.write(outputs[i]), reduction});
@@ -515,7 +526,7 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::reduce_scatter_tensor_coalesce
   c10::SmallVector<Part, 1> parts;
   for (size_t i = 0; i < outputs.size(); ++i) {
     check_same(inputs[i], outputs[i], size_, "reduce_scatter_tensor");
-    const auto reduction = reduction_of(outputs[i], options.reduceOp, "reduce_scatter_tensor");
+    const auto reduction = reduction_for(outputs[i], options.reduceOp, "reduce_scatter_tensor");
     const Span input = reduction_input(buffers, inputs[i], reduction);
     parts.push_back({split_evenly(input, size_), buffers.write(outputs[i]), reduction});
   }
@@ -593,7 +604,7 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::start_send_or_recv(OpType type
   check_list(tensors, operation);
   TORCH_CHECK_VALUE(tag >= 0 && tag <= kMaxTag, "dmlcomm ", operation,
                     ": expected a tag from 0 to ", kMaxTag, ", got ", tag);
-  if (tensors.front().is_cuda()) go_to_device_of(tensors.front(), call);
+  if (tensors.front().is_cuda() && !is_estimating()) go_to_device_of(tensors.front(), call);
   CallTensors buffers;
   c10::SmallVector<Span, 1> sources;
   c10::SmallVector<Span, 1> destinations;

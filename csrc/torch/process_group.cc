@@ -473,6 +473,18 @@ void ProcessGroupDmlcomm::expect_end_of_extensions(Work& work) {
   });
 }
 
+bool ProcessGroupDmlcomm::is_estimating() const {
+  return communicator_ != nullptr && communicator_->is_estimating();
+}
+
+void ProcessGroupDmlcomm::startTimeEstimate() { throw_if_error(communicator()->start_estimate()); }
+
+float ProcessGroupDmlcomm::endTimeEstimate() {
+  const Result<double> seconds = communicator()->end_estimate();
+  throw_if_error(seconds.status());
+  return static_cast<float>(*seconds * 1e6);
+}
+
 void ProcessGroupDmlcomm::startCoalescing() {
   std::lock_guard lock(coalesced_mutex_);
   TORCH_CHECK(!coalescing_.load(), "dmlcomm: startCoalescing() inside a coalesced block");
@@ -491,6 +503,11 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::endCoalescing() {
 
 c10::intrusive_ptr<Work> ProcessGroupDmlcomm::make_work(const Call& call, CallTensors tensors,
                                                         const TensorList& inputs) {
+  if (is_estimating()) [[unlikely]] {
+    tensors.leave_results();
+    return c10::make_intrusive<Work>(rank_, call.type, nullptr, std::nullopt, communicator_,
+                                     std::move(tensors));
+  }
   const FlightEntry entry = flight_log_.begin(
       {.type = call.type,
        .title = call.title,

@@ -79,6 +79,10 @@ class ProcessGroupDmlcomm final : public c10d::Backend {
                                     const c10::intrusive_ptr<Options>& options, const int& rank,
                                     const int& size) override;
 
+  // Between these two, operations that this thread calls do nothing: the second one returns the
+  // microseconds that they would take, one after the other, without copies of CUDA tensors.
+  bool supportsTimeEstimation() const override { return true; }
+
   // Between these two, operations start at once and are waited for together.
   void startCoalescing() override;
   WorkPtr endCoalescing() override;
@@ -124,6 +128,9 @@ class ProcessGroupDmlcomm final : public c10d::Backend {
 #endif
   WorkPtr gather_into_tensor(at::Tensor& output, at::Tensor& input,
                              const c10d::GatherOptions& options);
+
+  void startTimeEstimate();
+  float endTimeEstimate();
 
   bool supportsShrinking() const { return true; }
   // A group of the other ranks, who all call this with the same `excluded`, and meet through the
@@ -188,6 +195,9 @@ class ProcessGroupDmlcomm final : public c10d::Backend {
   WorkPtr allreduce_sparse_by_host(TensorList& tensors, const c10d::AllreduceOptions& options);
   WorkPtr start_send_or_recv(c10d::OpType type, const char* title, TensorList& tensors, int peer,
                              int tag);
+  bool is_estimating() const;
+  Reduction reduction_for(const at::Tensor& tensor, const c10d::ReduceOp& op,
+                          const char* operation) const;
   int check_rank(int64_t rank, const char* operation, const char* name) const;
   engine::CommunicatorOptions options_of_part(const std::vector<int>& ranks) const;
   engine::CommunicatorOptions options_with_strangers(int rank, int size) const;
