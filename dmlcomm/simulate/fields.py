@@ -14,7 +14,7 @@ class ScenarioError(ValueError):
     """A scenario is not legal. The text says where, what is expected, and what is there."""
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]
     """A key that is there twice is an error, where YAML takes the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -23,7 +23,8 @@ class _Loader(yaml.SafeLoader):
             if key in keys[:i]:
                 mark = node.value[i][0].start_mark
                 raise ScenarioError(f'line {mark.line + 1}: "{key}" is there twice')
-        return super().construct_mapping(node, deep)
+        found: dict[Any, Any] = super().construct_mapping(node, deep)
+        return found
 
 
 def load_yaml(path: str) -> Any:
