@@ -159,7 +159,13 @@ def test_when_a_plan_pays_back():
     # 2 s dark are 1 s of work; each second afterwards brings half a second more.
     assert pay_back_s(2, before_s=3, after_s=2) == 6
     assert pay_back_s(2, before_s=2, after_s=2) == float("inf")
-    assert pay_back_s(0, before_s=2, after_s=2) == 0
+    assert pay_back_s(0, before_s=2, after_s=2) == float("inf")
+
+
+def test_nobody_moves_where_nothing_is_gained():
+    cluster = Cluster(4, 16, 16)
+    jobs = [Job("ring", tuple(range(100))), Job("ps", tuple(range(100, 301)))]
+    assert plan(cluster, jobs) == cluster.first_seats()
 
 
 FILE = {

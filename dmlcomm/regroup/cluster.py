@@ -146,5 +146,5 @@ def pay_back_s(dark_s: float, before_s: float, after_s: float) -> float:
         Infinity if iterations do not become shorter.
     """
     if after_s >= before_s:
-        return float("inf") if dark_s > 0 or after_s > before_s else 0.0
+        return float("inf")
     return dark_s * before_s / (before_s - after_s)

@@ -9,6 +9,8 @@ Domain by domain:
 3. *ToRs*: of a pod's groups and ToRs, the pair that has most servers in common is next.
 4. *Servers*: of a job's, those that are at a ToR already stay there.
 
+Where all this gains nothing, everybody stays.
+
 Ranks are numbered anew afterwards, ToR by ToR (`ordered`).
 """
 
@@ -16,7 +18,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dmlcomm.regroup.cluster import PS, RING, Cluster, Job, check_jobs
+from dmlcomm.regroup.cluster import PS, RING, Cluster, Job, check_jobs, cost
 
 # Servers without a job.
 IDLE = -1
@@ -39,7 +41,14 @@ def plan(cluster: Cluster, jobs: Sequence[Job]) -> list[int]:
             present[seats[server]][job_of[server]] += 1
         placed = _place(cluster, tors, groups, present)
         seat(cluster, jobs, tors, placed, seats)
-    return seats
+    before = cluster.first_seats()
+    return min(before, seats, key=lambda found: _scatter(cluster, jobs, found))
+
+
+def _scatter(cluster: Cluster, jobs: Sequence[Job], seats: Sequence[int]) -> tuple[int, int]:
+    """The cost, and in how many pods jobs have servers."""
+    pods = sum(len({cluster.pod_of(seats[server]) for server in job.servers}) for job in jobs)
+    return cost(cluster, jobs, seats), pods
 
 
 def owners(cluster: Cluster, jobs: Sequence[Job]) -> list[int]:
