@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.multi_nic import settling
 from benchmarks.multi_nic.experiments import EXPERIMENTS
 from benchmarks.multi_nic.settling import held_from
 from benchmarks.row import Row
@@ -34,10 +35,32 @@ def test_row_says_when_a_bar_holds_too_late():
 
 @pytest.mark.parametrize(
     ("late", "first"),
-    [("..", 1), ("l..", 2), ("ll..", 3), ("l.ll.", 5), (".l..", 1), ("l.l", None), ("..l", None)],
+    [
+        ("..", 1),
+        ("l..", 2),
+        ("l.l.", 4),
+        ("ll", None),
+        ("..l", None),  # one in three
+        (".......l", 1),
+        (".l......", 1),
+        ("ll.......l", 3),
+        ("..l......l", None),  # two in ten, and then one in seven
+        ("l.l.l.l.l.l.l.l.", 16),
+        ("........l.l", None),
+    ],
 )
-def test_a_bar_holds_from_where_no_two_calls_are_late(late, first):
+def test_a_bar_holds_from_where_no_more_than_one_call_in_eight_is_late(late, first):
     assert held_from([mark == "l" for mark in late]) == first
+
+
+def test_a_row_of_settling_counts_late_calls():
+    figures = {"bound_s": 1.0, "most_of_bound": 1.05, "held_by": 9, "wrong": 0, "stolen": 0.0}
+    row = settling.row("unkind", "flat:4,2", [2.0, *[1.0] * 7, 1.2], **figures)
+    assert (row.seconds, row.held_from) == (1.0, 2)
+    assert row.remark == "within the bar from call 2 of 9 on, but for 1"
+    row = settling.row("unkind", "flat:4,2", [2.0, 1.0, 2.0], **figures)
+    assert (row.seconds, row.held_from) == (2.0, None)
+    assert row.remark == "2 of 3 calls are late, and the bar holds from none on"
 
 
 @pytest.mark.usefixtures("lab_is_possible")

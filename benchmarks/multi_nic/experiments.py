@@ -136,10 +136,16 @@ def _large_of_unknown(case: str, request: Request) -> Row:
     """Calls are counted from the second: the first one of a job is verified rather than timed."""
     (result,) = run(request)
     most = MOST_OF_BOUND_UNKNOWN_UNEQUAL if "," in request.rate else MOST_OF_BOUND
-    bound = result["bound_s"] * WITH_HEADERS
-    name = f"{case}, {result['size'] / 1e6:g} MB"
-    of_lab = (result["wrong"], result["cpu_stolen"])
-    return settling.row("unknown rates", name, result["each_s"], bound, most, WARM_UP, *of_lab)
+    return settling.row(
+        "unknown rates",
+        f"{case}, {result['size'] / 1e6:g} MB",
+        result["each_s"],
+        bound_s=result["bound_s"] * WITH_HEADERS,
+        most_of_bound=most,
+        held_by=WARM_UP,
+        wrong=result["wrong"],
+        stolen=result["cpu_stolen"],
+    )
 
 
 def _small_of_unknown(case: str, request: Request, settings: Settings) -> Row:

@@ -104,9 +104,16 @@ def _changing(
     )
 
     def settled(case: str, phase: Phase, bound: float, wrong: int) -> Row:
-        most = MOST_OF_BOUND_CHANGED
-        held_by = ADAPTS_IN + 1
-        return settling.row("unkind", case, phase.seconds, bound, most, held_by, wrong, stolen)
+        return settling.row(
+            "unkind",
+            case,
+            phase.seconds,
+            bound_s=bound,
+            most_of_bound=MOST_OF_BOUND_CHANGED,
+            held_by=ADAPTS_IN + 1,
+            wrong=wrong,
+            stolen=stolen,
+        )
 
     return [
         settled(case, during, bound_s(spec, f"{RATE},{left}", size), wrong),
