@@ -6,7 +6,7 @@ is all that a training script needs. A program may also use:
 
 ===================  =============================================================================
 `dmlcomm`            functions on process groups that torch.distributed does not have: `abort`,
-                     `describe`, `monitored_barrier`, `rails`, `set_timeout`; `Options` of groups;
+                     `counters`, `describe`, `monitored_barrier`, `rails`, `set_timeout`; `Options`;
                      `ticket`, which says what goes first, and `DistributedOptimizer`, which gives
                      tickets to gradients
 `dmlcomm.prio`       tickets for DDP and FSDP2: `dmlcomm.prio.comm_hook`, `ticket_fsdp`
@@ -30,7 +30,14 @@ from dmlcomm.lazy import lazy_names
 
 if TYPE_CHECKING:
     from dmlcomm import hooks, lab, prio, ps, sim  # noqa: F401
-    from dmlcomm.backends.groups import abort, describe, monitored_barrier, rails, set_timeout
+    from dmlcomm.backends.groups import (
+        abort,
+        counters,
+        describe,
+        monitored_barrier,
+        rails,
+        set_timeout,
+    )
     from dmlcomm.backends.options import Options
     from dmlcomm.errors import *  # noqa: F403
     from dmlcomm.prio import DistributedOptimizer
@@ -42,6 +49,7 @@ __all__ = [
     "Options",
     "RailCounters",
     "abort",
+    "counters",
     "describe",
     "monitored_barrier",
     "rails",
@@ -54,7 +62,7 @@ __all__ += errors.__all__
 _HOMES = {
     **dict.fromkeys(errors.__all__, "dmlcomm.errors"),
     **dict.fromkeys(
-        ("abort", "describe", "monitored_barrier", "rails", "set_timeout"),
+        ("abort", "counters", "describe", "monitored_barrier", "rails", "set_timeout"),
         "dmlcomm.backends.groups",
     ),
     "DistributedOptimizer": "dmlcomm.prio",

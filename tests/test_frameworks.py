@@ -173,6 +173,24 @@ def test_pods_use_the_nics_of_the_networks_that_they_name(name):
         assert environment == {"DMLCOMM_SOCKET_IFNAME": used}
 
 
+def test_dranet_gives_pods_the_nics_that_they_use():
+    _, template, _, job = documents("kubernetes_dranet.yaml")
+    devices = template["spec"]["spec"]["devices"]
+    names = {
+        request: config["opaque"]["parameters"]["interface"]["name"]
+        for config in devices["config"]
+        for request in config["requests"]
+    }
+    assert list(names) == [request["name"] for request in devices["requests"]]
+    ((pod,), claims) = list(pods(job)), [{"name": template["metadata"]["name"]}]
+    (container,) = pod["spec"]["containers"]
+    assert container["resources"]["claims"] == claims
+    assert [{"name": claim["name"]} for claim in pod["spec"]["resourceClaims"]] == claims
+    used = {entry["name"]: entry.get("value") for entry in container["env"]}
+    assert used["DMLCOMM_SOCKET_IFNAME"] == ",".join(names.values())
+    assert f"--nnodes={job['spec']['completions']}" in container["command"]
+
+
 def losses_of(given, kept, place=""):
     """Places of `given` that `kept` does not have in the same way."""
     if isinstance(given, dict):

@@ -29,6 +29,22 @@ def test_registration_is_idempotent():
     assert dist.Backend.default_device_backend_map["cpu"] == "gloo"
 
 
+def _counters(rank, n):
+    before = dmlcomm.counters()
+    dist.all_reduce(torch.ones(100_000))
+    now = dmlcomm.counters()
+    assert now.keys() == before.keys()
+    assert all(type(value) is float for value in now.values())
+    assert now["dmlcomm/collectives"] == before["dmlcomm/collectives"] + 1
+    assert now["dmlcomm/local/bytes_sent"] >= before["dmlcomm/local/bytes_sent"] + 400_000
+    (local,) = (rail for rail in dmlcomm.rails() if rail.interface == "local")
+    assert now["dmlcomm/local/bytes_sent"] == local.bytes_sent
+
+
+def test_counters_are_numbers_with_names():
+    run_ranks(_counters, 2, env={"DMLCOMM_TRANSPORT": "tcp"})
+
+
 def _run_python(code, *, env=None, timeout=60):
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],

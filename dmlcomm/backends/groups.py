@@ -165,6 +165,33 @@ def rails(group: dist.ProcessGroup | None = None) -> list[RailCounters]:
     return [RailCounters(**counters) for counters in _c10d.rails(_backend(group))]
 
 
+def counters(group: dist.ProcessGroup | None = None) -> dict[str, float]:
+    """The counters of `rails` as numbers with names, for programs that draw curves.
+
+    Names are "dmlcomm/eth0/bytes_sent" and so on, of all numbers of `RailCounters`, and
+    "dmlcomm/collectives", those that this rank has begun. Counts grow while the group lives.
+
+    Args:
+        group: the process group; the default one if None.
+
+    Raises:
+        TypeError: the group is not one of backend dmlcomm.
+
+    Example:
+        >>> for name, value in dmlcomm.counters().items():
+        ...     writer.add_scalar(name, value, step)  # or: wandb.log(dmlcomm.counters())
+    """
+    group = group or c10d._get_default_group()
+    found = {
+        f"dmlcomm/{rail.interface}/{name}": float(value)
+        for rail in rails(group)
+        for name, value in vars(rail).items()
+        if not isinstance(value, str)
+    }
+    found["dmlcomm/collectives"] = float(_backend(group)._get_sequence_number_for_group())
+    return found
+
+
 def _backend(group: dist.ProcessGroup | None) -> Any:
     """dmlcomm's backend of the group, also below the wrapper of TORCH_DISTRIBUTED_DEBUG=DETAIL.
 
