@@ -15,6 +15,7 @@ from dmlcomm import PsConnectionError, PsRefusedError, PsServerLostError
 from dmlcomm.proxy.proxy import Proxy, ProxyOptions
 from dmlcomm.ps import Client
 from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
+from dmlcomm.ps.protocol import HEARTBEAT_TIMEOUT_S
 from dmlcomm.ps.server import proxies
 from dmlcomm.ps.server.membership import Membership
 from dmlcomm.ps.server.refusal import Refusal
@@ -376,7 +377,7 @@ class Trees:
         self.proxies = proxies.Proxies(self.core, 0, 1, self.members, models)
 
     def join(self, name, first=True, shape="chain", **others):
-        place = {"id": name, "address": f"{name}:1", "host_name": name}
+        place = {"id": name, "address": f"{name}:1", "host_name": name, "process": name[0]}
         request = pb.JoinTreeRequest(**place, shape=shape, first=first, **others)
         return self.proxies.join(request, 0.0)
 
@@ -459,3 +460,20 @@ def test_a_worker_that_has_left_is_not_waited_for_when_its_tree_ends(trees):
     assert trees.core.given_up == []  # its proxy has to tell it, after its last pushes
     trees.proxies.leave(session.via, "it ends")
     assert trees.core.given_up == [session.worker]
+
+
+@pytest.mark.parametrize("parent_lives", [True, False])
+def test_the_next_tree_has_no_edge_between_proxies_that_were_cut_off(
+    trees, monkeypatch, parent_lives
+):
+    monkeypatch.setattr(proxies, "SETTLE_S", 0.0)
+    trees.fix()
+    assert trees.join("b", first=False).parent == "a:1"
+    if not parent_lives:  # it is silent for all, and nobody knows about the network
+        trees.proxies._proxies["a"].heard -= HEARTBEAT_TIMEOUT_S
+    trees.proxies.leave("b", "its parent is silent", is_cut_off=True)
+    for worker, name in enumerate(("a again", "b again")):  # nodes of the same processes
+        trees.join(name)
+        trees.register(worker, name)
+    expected = "" if parent_lives else "a again:1"
+    assert trees.join("b again", first=False).parent == expected

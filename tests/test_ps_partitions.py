@@ -1,13 +1,12 @@
 """A network that separates a worker from some servers: these are not lost for the others."""
 
 import contextlib
-import sys
 
 from dmlcomm.lab import Lab
 from dmlcomm.topology import graph as topology
 from helpers import DEADLINE_S
-from helpers.lab_hosts import management_address, on_host
-from helpers.parameter_servers import ServerProcess, WorkerProcess, addresses_of, clean_environment
+from helpers.lab_hosts import data_address, management_address, on_host, separate
+from helpers.parameter_servers import ServerProcess, WorkerProcess, addresses_of
 
 COUNT = 10_007
 
@@ -36,23 +35,8 @@ with Client(sys.argv[1], worker=int(sys.argv[2]), timeout_s={DEADLINE_S}) as cli
     sys.stdin.readline()
 """
 
-# In the network of a host: nothing leaves for these addresses.
-SEPARATE = """
-import sys
-from pyroute2 import IPRoute
-with IPRoute() as route:
-    for address in sys.argv[1:]:
-        route.route("add", dst=f"{address}/32", type="blackhole")
-"""
-
-
 # A silent connection is taken for lost after so long.
 TIMEOUT = {"DMLCOMM_PEER_TIMEOUT_S": "3"}
-
-
-def data_address(lab, host):
-    (end,) = topology.ends_of(lab.graph(), host)
-    return end.ip
 
 
 def test_worker_that_is_cut_off_from_two_of_three_servers_is_named_and_the_others_go_on(
@@ -83,7 +67,7 @@ def test_worker_that_is_cut_off_from_two_of_three_servers_is_named_and_the_other
         for worker in (cut_off, other):
             worker.expect("trains")
         far = [data_address(lab, host) for host in hosts[:2]]
-        lab.exec(hosts[3], [sys.executable, "-c", SEPARATE, *far], env=clean_environment())
+        separate(lab, hosts[3], far)
         error = cut_off.next_line()
         assert f"worker 0 (host {hosts[3]}) is cut off from server" in error
         assert "which server 2 reaches" in error or "which server 1 reaches" in error

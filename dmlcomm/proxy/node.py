@@ -26,6 +26,10 @@ LOOK_INTERVAL_S = 0.5
 LEAVE_TIMEOUT_S = 2.0
 
 
+# Tells servers which nodes, of different trees, are at one place of the network.
+PROCESS = secrets.token_hex(16)
+
+
 class Node:
     """Serves from construction until `close`, in one tree: the next one has another node.
 
@@ -75,6 +79,7 @@ class Node:
         workers = health.num_workers
         self._grpc, self.address = listen(local, root.server, token, None, workers, self._service)
         join.id, join.address, join.host_name = own_id, self.address, _core.host_name()
+        join.process = PROCESS
         join.first = True
         try:
             root.call("JoinTree", join)
@@ -124,7 +129,11 @@ class Node:
         self._service.end()
         self._parent.close()
         self._core.close()
-        request = pb.LeaveTreeRequest(id=self._id, reason=self.failure() or "it ends")
+        request = pb.LeaveTreeRequest(
+            id=self._id,
+            reason=self.failure() or "it ends",
+            is_cut_off=self._parent.is_cut_off(),
+        )
         try:
             self._root.call("LeaveTree", request, timeout_s=LEAVE_TIMEOUT_S)
         except errors.PsError as error:

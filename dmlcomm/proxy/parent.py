@@ -11,11 +11,19 @@ from dmlcomm import _core, errors
 from dmlcomm.log import get_logger
 from dmlcomm.proxy.models import NodeModels
 from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
-from dmlcomm.ps.protocol import HEARTBEAT_INTERVAL_S, WAIT_SLICE_S, model_number
+from dmlcomm.ps.protocol import (
+    HEARTBEAT_INTERVAL_S,
+    HEARTBEAT_TIMEOUT_S,
+    WAIT_SLICE_S,
+    model_number,
+)
 from dmlcomm.ps.server.refusal import Refusal
 from dmlcomm.ps.worker.backoff import Backoff
 from dmlcomm.ps.worker.connections import CONNECT_TIMEOUT_S, own_nics
 from dmlcomm.ps.worker.control import Control, UnknownSessionError
+
+# A parent that is a proxy, and does not connect in this time, is not reached.
+EDGE_TIMEOUT_S = 10.0
 
 # The caller finds another way.
 _UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
@@ -45,6 +53,8 @@ class Parent:
         self._incarnation = secrets.randbits(63)
         self._failure = ""
         self._closed = threading.Event()
+        self._answered: float | None = None  # when the parent, a proxy, was last heard
+        self._has_no_way = False  # for data
         self.place: Any = None  # JoinTreeReply
 
     def failure(self) -> str:
@@ -56,6 +66,17 @@ class Parent:
         if self._core.has_lost_proxy():
             self._fail("a proxy below it was lost")
         return self._failure
+
+    def is_cut_off(self) -> bool:
+        """Whether the parent, a proxy, was not to be connected to, or does not answer heartbeats.
+
+        Nodes of a process end together: the first one that has waited long enough says so to its
+        server, and this tells the other servers at once.
+        """
+        answered = self._answered
+        if self._has_no_way:
+            return True
+        return answered is not None and time.monotonic() - answered > HEARTBEAT_TIMEOUT_S / 2
 
     def check(self) -> None:
         """Raises Refusal once the node cannot go on."""
@@ -118,6 +139,9 @@ class Parent:
     def _connect(self, place: Any) -> None:
         control = Control(self._root.server, place.parent or self._root.address, self._token, None)
         self.place = place
+        if place.parent:
+            self._answered = time.monotonic()
+            threading.Thread(target=self._watch, args=(control,), daemon=True).start()
         reply = self._register_patiently(control, place)
         self._session = reply.session
         with self._lock:
@@ -125,17 +149,42 @@ class Parent:
         # Those that come from now on are made known by create_model.
         for model in self._models.descriptions().values():
             self.create_model(model)
-        self._uplink.connect(
-            place.place,
-            self._root.server,
-            [(rail.worker_interface, rail.worker_address) for rail in reply.rails],
-            reply.first_rail,
-            lambda key, value: self._publish(control, key, value),
-            lambda key: self._look_up(control, key),
-            CONNECT_TIMEOUT_S,
-            self._seat,
-        )
+        self._connect_uplink(control, place, reply)
         self._core.start_up(list(place.expected))
+
+    def _connect_uplink(self, control: Control, place: Any, reply: Any) -> None:
+        began = time.monotonic()
+        limit_s = EDGE_TIMEOUT_S if place.parent else CONNECT_TIMEOUT_S
+        try:
+            self._uplink.connect(
+                place.place,
+                self._root.server,
+                [(rail.worker_interface, rail.worker_address) for rail in reply.rails],
+                reply.first_rail,
+                lambda key, value: self._publish(control, key, value),
+                lambda key: self._look_up(control, key, limit_s),
+                limit_s,
+                self._seat,
+            )
+        except BaseException:
+            self._has_no_way = bool(place.parent) and time.monotonic() - began >= limit_s
+            raise
+
+    def _watch(self, control: Control) -> None:
+        """Heartbeats to a parent that is a proxy. One that is silent is not reached: it may live,
+        and the server knows."""
+        silence_s = 0.0
+        while silence_s < HEARTBEAT_TIMEOUT_S:
+            if self._closed.wait(HEARTBEAT_INTERVAL_S):
+                return
+            try:
+                remaining_s = HEARTBEAT_TIMEOUT_S - silence_s
+                control.call("Beat", pb.BeatRequest(), timeout_s=remaining_s)
+                self._answered = time.monotonic()
+            except errors.PsError as error:
+                get_logger().debug("server %d: heartbeat: %s", self._root.server, error)
+            silence_s = time.monotonic() - (self._answered or 0.0)
+        self._fail(f"its parent at {control.address} was silent for {HEARTBEAT_TIMEOUT_S:g} s")
 
     def _register_patiently(self, control: Control, place: Any) -> Any:
         """The parent may not know its own place yet."""
@@ -160,8 +209,8 @@ class Parent:
     def _publish(self, control: Control, key: str, value: bytes) -> None:
         control.call("Publish", pb.PublishRequest(session=self._session, key=key, value=value))
 
-    def _look_up(self, control: Control, key: str) -> bytes:
-        deadline = time.monotonic() + CONNECT_TIMEOUT_S
+    def _look_up(self, control: Control, key: str, limit_s: float) -> bytes:
+        deadline = time.monotonic() + limit_s
         wait_ms = int(WAIT_SLICE_S * 1000)
         request = pb.LookupRequest(session=self._session, key=key, wait_ms=wait_ms)
         while time.monotonic() < deadline:
@@ -169,6 +218,5 @@ class Parent:
             if reply.found:
                 return bytes(reply.value)
         raise errors.PsTimeoutError(
-            f"{control.address} did not publish its side of the connection within "
-            f"{CONNECT_TIMEOUT_S:g} s"
+            f"{control.address} did not publish its side of the connection within {limit_s:g} s"
         )

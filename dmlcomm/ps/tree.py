@@ -5,7 +5,7 @@ weights are copied on the way back, piece by piece, so all edges of a tree work 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 ROOT = -1
@@ -97,6 +97,24 @@ def parents(shape: str, racks: Sequence[str], first: int = 0) -> list[int]:
             result[place] = of_rack[0]
         elif shape == "rack-binary" and above >= 0:
             result[place] = of_rack[above]
+    return result
+
+
+def avoiding(tree: Sequence[int], is_cut: Callable[[int, int], bool]) -> list[int]:
+    """The tree without edges that are cut: a node goes to the next one above that it reaches.
+
+    Args:
+        is_cut: whether the nodes of two places do not reach each other. The root is reached by all.
+
+    Example:
+        >>> avoiding([ROOT, 0, 1], lambda node, parent: parent == 1)
+        [-1, 0, 0]
+    """
+    result = []
+    for node, parent in enumerate(tree):
+        while parent != ROOT and is_cut(node, parent):
+            parent = tree[parent]
+        result.append(parent)
     return result
 
 

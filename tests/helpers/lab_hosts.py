@@ -1,10 +1,21 @@
 """Processes on hosts of a lab that use its NICs."""
 
 import functools
+import sys
 from typing import Any
 
 from dmlcomm.lab import Lab
 from dmlcomm.topology import graph as topology
+from helpers.parameter_servers import clean_environment
+
+# In the network of a host: nothing leaves for these addresses.
+_SEPARATE = """
+import sys
+from pyroute2 import IPRoute
+with IPRoute() as route:
+    for address in sys.argv[1:]:
+        route.route("add", dst=f"{address}/32", type="blackhole")
+"""
 
 
 def on_host(lab: Lab, host: str, **environment: str) -> dict[str, Any]:
@@ -20,3 +31,15 @@ def on_host(lab: Lab, host: str, **environment: str) -> dict[str, Any]:
 def management_address(lab: Lab, host: str) -> str:
     address: str = lab.graph().nodes[host]["management"].partition("/")[0]
     return address
+
+
+def data_address(lab: Lab, host: str) -> str:
+    """Of the only NIC."""
+    (end,) = topology.ends_of(lab.graph(), host)
+    return str(end.ip)
+
+
+def separate(lab: Lab, host: str, addresses: list[str]) -> None:
+    """Nothing leaves the host for these any more, also on connections that there are."""
+    command = [sys.executable, "-c", _SEPARATE, *addresses]
+    lab.exec(host, command, env=clean_environment(), check=True)

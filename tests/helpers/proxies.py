@@ -3,19 +3,27 @@
 import subprocess
 import sys
 
-from helpers.parameter_servers import clean_environment
+from helpers.parameter_servers import Popen, clean_environment
 from helpers.waiting import DEADLINE_S
 
 
 class ProxyProcess:
     """One that listens at the socket ``path``; the block kills it if it still runs.
 
-    ``shape``: of the trees that it takes part in, as "chain".
+    ``shape``: of the trees that it takes part in, as "chain". ``popen`` starts it, as on a host of
+    a lab.
     """
 
-    def __init__(self, path: str, shape: str, *arguments: str, **environment: str) -> None:
+    def __init__(
+        self,
+        path: str,
+        shape: str,
+        *arguments: str,
+        popen: Popen = subprocess.Popen,
+        **environment: str,
+    ) -> None:
         command = [sys.executable, "-m", "dmlcomm", "proxy", "serve", "--socket", path]
-        self.process = subprocess.Popen(
+        self.process = popen(
             [*command, "--tree", shape, "--log-level", "error", *arguments],
             env=clean_environment(**environment),
             stdout=subprocess.PIPE,

@@ -21,6 +21,9 @@ from dmlcomm.ps.tree import Prices
 # Workers come back at about the same time: a new tree waits so long for more of them.
 SETTLE_S = 0.2
 
+# Two proxies that did not reach each other have no edge in the trees of this time.
+CUT_KEPT_S = 300.0
+
 # A server that finds that it has slept so long did not hear the proxies meanwhile.
 SLEPT_S = 1.0
 
@@ -34,9 +37,10 @@ class _Proxy:
     tree: int
     heard: float
     prices: Prices
+    process: str
     place: int = -1
     shape: str = ""
-    parent: str = ""
+    above: "_Proxy | None" = None  # None: the server
     expected: list[int] = field(default_factory=list)
 
 
@@ -79,6 +83,7 @@ class Proxies:
         self._returning: dict[int, float] = {}  # worker -> until when it may come
         self._last_arrival = 0.0
         self._bases: dict[int, int] = {}  # of models
+        self._cuts: dict[frozenset[str], float] = {}  # two processes -> until when it is kept
         self._monitor: threading.Thread | None = None
         self._closed = threading.Event()
 
@@ -186,12 +191,30 @@ class Proxies:
             if not self._fixed or number != self._tree:
                 raise refusal.not_found(f"tree {number} of server {self._server} has ended")
 
-    def leave(self, proxy_id: str, reason: str) -> None:
-        """The proxy cannot go on."""
+    def leave(self, proxy_id: str, reason: str, is_cut_off: bool = False) -> None:
+        """The proxy cannot go on; `is_cut_off`: its parent does not answer it."""
         with self._changed:
             proxy = self._proxies.get(proxy_id)
             if proxy is not None:
+                if is_cut_off and proxy.above is not None:
+                    self._note_cut(proxy, proxy.above)
                 self._lose([proxy], f"has left: {reason}")
+
+    def _note_cut(self, child: _Proxy, parent: _Proxy) -> None:
+        """If the parent shows the server that it lives, it is the network between the two."""
+        now = time.monotonic()
+        if now - parent.heard > HEARTBEAT_TIMEOUT_S / 2:
+            return
+        get_logger().warning(
+            "server %d: the proxies of %s and %s do not reach each other; they have no edge in the "
+            "trees of the next %g s",
+            *(self._server, child.host_name, parent.host_name, CUT_KEPT_S),
+        )
+        self._cuts[frozenset((child.process, parent.process))] = now + CUT_KEPT_S
+
+    def _is_cut(self, one: _Proxy, other: _Proxy) -> bool:
+        until = self._cuts.get(frozenset((one.process, other.process)), 0.0)
+        return time.monotonic() < until
 
     def _lose(self, proxies: list[_Proxy], reason: str) -> None:
         for proxy in proxies:
@@ -221,6 +244,7 @@ class Proxies:
             tree=self._tree + self._fixed,
             heard=time.monotonic(),
             prices=Prices(request.rate_bps, request.shard_bytes, request.oversubscription),
+            process=request.process,
         )
         if self._monitor is None:
             self._monitor = threading.Thread(
@@ -250,11 +274,13 @@ class Proxies:
         if shape == tree.AUTO:
             shape = tree.choose(racks, self._prices(), self._num_servers)
         first = tree.first_of(self._server, self._num_servers, racks) if racks else 0
-        places = tree.parents(shape, racks, first)
+        places = tree.avoiding(
+            tree.parents(shape, racks, first), lambda a, b: self._is_cut(proxies[a], proxies[b])
+        )
         for place, proxy in enumerate(proxies):
             proxy.place = place
             proxy.shape = shape
-            proxy.parent = "" if places[place] == tree.ROOT else proxies[places[place]].address
+            proxy.above = None if places[place] == tree.ROOT else proxies[places[place]]
             proxy.expected = sorted(
                 worker for p in tree.below(places, place) for worker in workers[proxies[p].id]
             )
@@ -345,7 +371,7 @@ def _answer(proxy: _Proxy) -> Any:
     return pb.JoinTreeReply(
         known=proxy.place >= 0,
         place=max(0, proxy.place),
-        parent=proxy.parent,
+        parent="" if proxy.above is None else proxy.above.address,
         expected=proxy.expected,
         shape=proxy.shape,
         tree=proxy.tree,

@@ -145,7 +145,7 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
         return self._proxies.join(request, _slice(request.wait_ms))
 
     def LeaveTree(self, request: Any, context: Any) -> Any:  # noqa: N802
-        self._proxies.leave(request.id, request.reason)
+        self._proxies.leave(request.id, request.reason, request.is_cut_off)
         return pb.LeaveTreeReply()
 
     def Beat(self, request: Any, context: Any) -> Any:  # noqa: N802
