@@ -17,6 +17,7 @@ import yaml
 from dmlcomm import PsModelError, PsRefusedError
 from dmlcomm.network import proxy_socket
 from dmlcomm.proxy import picture
+from dmlcomm.proxy import proxy as proxy_module
 from dmlcomm.proxy.proxy import Proxy, ProxyOptions
 from dmlcomm.ps import Client, tree
 from dmlcomm.ps.worker import redirect
@@ -278,6 +279,25 @@ def test_a_proxy_is_for_its_user_alone(tmp_path):
         with pytest.raises(PsRefusedError, match="this is no request"):
             proxy_socket.ask(path, {"servers": 3}, DEADLINE_S)
     assert not os.path.exists(path)
+
+
+def test_a_user_who_is_admitted_sees_no_jobs_of_others(tmp_path, monkeypatch):
+    other = os.getuid() + 1
+    user = [os.getuid()]
+    monkeypatch.setattr(proxy_module, "peer_of", lambda connection: (1, user[0]))
+    with proxies(tmp_path, 1, users=(other,)) as [path], servers() as addresses:
+
+        def seen():
+            status = proxy_socket.ask(path, {"status": True}, DEADLINE_S)
+            return len(status["jobs"]), len(status["priorities"]) > 0
+
+        with attach(path, addresses, 0):
+            assert seen() == (1, True)
+            user[0] = other
+            assert seen() == (0, False)
+            proxy_socket.ask(path, {"servers": [addresses], "token": ""}, DEADLINE_S)
+            assert seen()[0] == 1
+            user[0] = os.getuid()
 
 
 def test_auto_takes_a_proxy_that_is_there(tmp_path, monkeypatch, caplog):

@@ -194,7 +194,7 @@ def rows() -> Iterator[Row]:
     plays = [(play(seed, is_arbitrated=False), play(seed, is_arbitrated=True)) for seed in SEEDS]
     measures = (("median", statistics.median, MOST_MEDIAN), ("95th percentile", _tail, MOST_TAIL))
     for name, of, most in measures:
-        pairs = [(of(fifo), of(arbitrated)) for fifo, arbitrated in plays]
+        pairs = [(of(shared), of(arbitrated)) for shared, arbitrated in plays]
         for seed, (before, after) in zip(SEEDS, pairs, strict=True):
             yield _row(name, f"seed {seed}", before, after, None)
         before, after = (statistics.mean(times) for times in zip(*pairs, strict=True))

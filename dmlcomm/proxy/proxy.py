@@ -71,6 +71,7 @@ class Job:
         self, servers: list[str], token: str, options: ProxyOptions, seat: OwnSeat
     ) -> None:
         self.nodes: list[Node] = []
+        self.users: set[int] = set()  # who have attached
         self.used = time.monotonic()
         self._seat = seat
         try:
@@ -225,7 +226,8 @@ class Proxy:
         if request.get("beat"):
             return {}
         if request.get("status"):
-            return {"jobs": self.status(), "priorities": self.priorities()}
+            seen_by = None if user in (0, os.getuid()) else user
+            return {"jobs": self.status(seen_by), "priorities": self._seats.status(seen_by)}
         if "seat" in request:
             self._seats.serve(connection, request, descriptors, (process, user))
             return None
@@ -254,6 +256,7 @@ class Proxy:
             with self._lock:
                 self._jobs[key] = job
                 job.used = time.monotonic()
+                job.users.add(peer[1])
             return [node.address for node in job.nodes]
 
     def _forget(self, key: tuple[str, ...], job: Job | None) -> None:
@@ -265,10 +268,10 @@ class Proxy:
             # A node that waits for a parent does not hold up the next one.
             threading.Thread(target=job.close, daemon=True).start()
 
-    def status(self) -> list[dict[str, Any]]:
-        """By job, its nodes as plain data."""
+    def status(self, user: int | None = None) -> list[dict[str, Any]]:
+        """By job, its nodes as plain data; of the jobs that `user` has attached to, or all."""
         with self._lock:
-            jobs = list(self._jobs.values())
+            jobs = [job for job in self._jobs.values() if user is None or user in job.users]
         return [{"nodes": [node.status() for node in job.nodes]} for job in jobs]
 
     def priorities(self) -> list[dict[str, Any]]:

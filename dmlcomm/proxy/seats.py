@@ -130,9 +130,14 @@ class Seats:
             if not is_there and self._is_full(jobs) and self._victim(jobs, priority) is None:
                 raise self._refusal(jobs, priority)
 
-    def status(self) -> list[dict[str, Any]]:
-        """By job, first the one that goes first; plain data."""
-        return list(self._arbiter.status())
+    def status(self, user: int | None = None) -> list[dict[str, Any]]:
+        """By job, first the one that goes first; plain data. `user`: only that user's jobs."""
+        jobs = list(self._arbiter.status())
+        if user is None:
+            return jobs
+        with self._lock:
+            keys = {seated.key for seated in self._seated.values() if seated.uid == user}
+        return [job for job in jobs if (job["job"], job["priority"]) in keys]
 
     def close(self) -> None:
         """Nobody is held back any more. Idempotent."""
