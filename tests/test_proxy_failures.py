@@ -194,11 +194,11 @@ def test_a_proxy_may_die_before_there_is_a_model(tmp_path):
 
 
 @contextlib.contextmanager
-def two_workers(folder, num_servers=1):
+def two_workers(folder, num_servers=1, **options):
     """Worker 0 goes directly, worker 1 by the proxy; their weights are sums of integers."""
     path = f"{folder}/0.sock"
     with (
-        servers(num_servers, workers=2) as addresses,
+        servers(num_servers, workers=2, **options) as addresses,
         ProxyProcess(path, "chain") as proxy,
         Client(addresses, worker=0, timeout_s=DEADLINE_S) as direct,
         ThreadPoolExecutor(2) as pool,
@@ -218,10 +218,9 @@ def ones(factor):
 
 
 def test_a_worker_that_does_not_come_back_in_time_is_done_without_and_refused(
-    tmp_path, monkeypatch
+    tmp_path,
 ):
-    monkeypatch.setattr(proxies, "RETURN_TIMEOUT_S", 0.0)
-    with two_workers(tmp_path) as job:
+    with two_workers(tmp_path, return_timeout_s=1e-3) as job:
         with job.carried._connections._recovering:  # until then it cannot register
             job.proxy.kill()
             assert (job.direct.push_pull("w", ones(5)) == 5).all()

@@ -43,6 +43,10 @@ RejoinTimeout = Annotated[
     float,
     typer.Option(help="Seconds that workers of a checkpoint may take to come after the first."),
 ]
+ReturnTimeout = Annotated[
+    float,
+    typer.Option(help="Seconds that a worker whose proxy was lost may take to come another way."),
+]
 AllowMixedClocks = Annotated[
     bool,
     typer.Option(
@@ -95,6 +99,7 @@ def serve(
     checkpoint_every: CheckpointEvery = 100,
     allow_mixed_clocks: AllowMixedClocks = False,
     rejoin_timeout: RejoinTimeout = 60.0,
+    return_timeout: ReturnTimeout = 15.0,
     window_mb: WindowMb = None,
     metrics_port: MetricsPort = None,
     rule: RuleName = None,
@@ -131,6 +136,7 @@ def serve(
             checkpoint_every=checkpoint_every,
             allow_mixed_clocks=allow_mixed_clocks,
             rejoin_timeout_s=rejoin_timeout,
+            return_timeout_s=return_timeout,
             window_mb=window_mb,
             metrics_port=metrics_port,
             rule=rule,

@@ -67,12 +67,14 @@ class Proxies:
         num_servers: int,
         membership: Membership,
         models: Models,
+        return_timeout_s: float = RETURN_TIMEOUT_S,
     ) -> None:
         self._core = core
         self._server = server
         self._num_servers = num_servers
         self._membership = membership
         self._models = models
+        self._return_timeout_s = return_timeout_s
         self._changed = threading.Condition(threading.RLock())
         # All of these with the lock of _changed.
         self._tree = 0
@@ -149,8 +151,9 @@ class Proxies:
         if self._membership.was_carried(worker, incarnation) and worker in self._core.gone():
             raise refusal.failed(
                 f"server {self._server} has taken worker {worker} for lost: it did not come back "
-                f"within {RETURN_TIMEOUT_S:g} s after its proxy was lost, or its proxy has lost "
-                f"it. The others went on, maybe without its last pushes; start this worker anew"
+                f"within {self._return_timeout_s:g} s after its proxy was lost, or its proxy has "
+                f"lost it. The others went on, maybe without its last pushes; start this worker "
+                f"anew"
             )
 
     def _expect(self, proxy: str) -> None:
@@ -317,7 +320,7 @@ class Proxies:
 
     def _await(self, workers: list[int]) -> None:
         """These register again, by a proxy or themselves, or are given up."""
-        until = time.monotonic() + RETURN_TIMEOUT_S
+        until = time.monotonic() + self._return_timeout_s
         gone = set(self._core.gone())
         for worker in workers:
             del self._members[worker]
@@ -360,7 +363,7 @@ class Proxies:
             get_logger().error(
                 "server %d gives worker %d up: its proxy was lost, and it did not register again "
                 "within %g s",
-                *(self._server, worker, RETURN_TIMEOUT_S),
+                *(self._server, worker, self._return_timeout_s),
             )
             del self._returning[worker]
             self._core.give_up(worker)

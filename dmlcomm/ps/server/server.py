@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dmlcomm import _core
 from dmlcomm.network import nic, seat
-from dmlcomm.ps.protocol import is_loopback, parse_address
+from dmlcomm.ps.protocol import RETURN_TIMEOUT_S, is_loopback, parse_address
 from dmlcomm.ps.server.background import Checkpoints, RateReader
 from dmlcomm.ps.server.checkpoint import CheckpointDirectory
 from dmlcomm.ps.server.judge import Judge
@@ -46,6 +46,8 @@ class ServerOptions:
             of another clock; otherwise from the newest clock that all have.
         rejoin_timeout_s: seconds that a restored server waits for workers of the checkpoint, from
             the first that comes; then the others go on without them.
+        return_timeout_s: seconds that a worker whose proxy was lost may take to come another way;
+            then the others go on without it.
         window_mb: memory for pushes of clocks that are not complete, in MB per model; None: a
             quarter of the machine's. Workers that are farther ahead wait. The pushes of 2 clocks
             are kept in any case, and of 64 at most.
@@ -67,6 +69,7 @@ class ServerOptions:
     checkpoint_every: int = DEFAULT_CHECKPOINT_EVERY
     allow_mixed_clocks: bool = False
     rejoin_timeout_s: float = DEFAULT_REJOIN_TIMEOUT_S
+    return_timeout_s: float = RETURN_TIMEOUT_S
     window_mb: float | None = None
     metrics_port: int | None = None
     rule: str | Rule | None = None
@@ -86,6 +89,8 @@ class ServerOptions:
         _expect(self.checkpoint_every >= 1, f"every {self.checkpoint_every} clocks", "at least 1")
         timeout = f"a rejoin timeout of {self.rejoin_timeout_s:g} s"
         _expect(self.rejoin_timeout_s > 0, timeout, "more than 0")
+        timeout = f"a return timeout of {self.return_timeout_s:g} s"
+        _expect(self.return_timeout_s > 0, timeout, "more than 0")
         window = f"windows of {self.window_mb} MB"
         _expect(self.window_mb is None or self.window_mb >= 1, window, "at least 1")
         self._check_admission()
@@ -177,6 +182,7 @@ class Server:
         service = Service(
             *(core, view, membership, models, nic.own_rails, checkpoints, judge),
             seat=taken.memory if taken else None,
+            return_timeout_s=options.return_timeout_s,
         )
         if options.replicas and peers.can_call:
             refill = Refill(

@@ -12,7 +12,14 @@ from dmlcomm.log import get_logger
 from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
 from dmlcomm.ps._proto import dmlcomm_ps_pb2_grpc as pb_grpc
 from dmlcomm.ps.pairing import STRIPE, Pairing, pair
-from dmlcomm.ps.protocol import LAST_LIFE, PROTOCOL_KEY, PROTOCOL_VERSION, TOKEN_KEY, same_token
+from dmlcomm.ps.protocol import (
+    LAST_LIFE,
+    PROTOCOL_KEY,
+    PROTOCOL_VERSION,
+    RETURN_TIMEOUT_S,
+    TOKEN_KEY,
+    same_token,
+)
 from dmlcomm.ps.server import refusal
 from dmlcomm.ps.server.background import Checkpoints
 from dmlcomm.ps.server.barrier import Barrier
@@ -51,6 +58,7 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
         checkpoints: Checkpoints | None = None,
         judge: Judge | None = None,
         seat: _core.JobSeat | None = None,
+        return_timeout_s: float = RETURN_TIMEOUT_S,
     ) -> None:
         self._core = core
         self._view = view
@@ -63,7 +71,9 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
         self._barrier = Barrier(membership.live_workers, membership.num_missing)
         # Sessions of proxies, by place: they count as no workers.
         self._below = Membership(0, lambda: proxies_of(alive_workers(core.status())))
-        self._proxies = Proxies(core, view.server, view.num_servers, membership, models)
+        self._proxies = Proxies(
+            core, view.server, view.num_servers, membership, models, return_timeout_s
+        )
 
     def close(self) -> None:
         """Ends every wait, so that no call keeps the process."""
