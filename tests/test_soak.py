@@ -1,5 +1,7 @@
 """A few random faults, and what the soak test says when something is wrong."""
 
+import contextlib
+import functools
 import subprocess
 import sys
 import time
@@ -8,10 +10,13 @@ import numpy as np
 import pytest
 import torch
 
+import soak.__main__ as command
+from helpers import eventually
 from helpers.parameter_servers import clean_environment
 from soak import groups, operations, servers, training, worker
 from soak.clocks import Clocks
-from soak.members import DESCRIPTORS, MEMORY_BYTES, THREADS, SoakError, Usage
+from soak.faults import Event, Failure, SoakError
+from soak.members import DESCRIPTORS, MEMORY_BYTES, THREADS, Usage
 
 SEED = 3
 
@@ -71,11 +76,61 @@ def test_what_does_not_happen_is_an_error_with_the_stacks_of_all_ranks():
         pytest.raises(SoakError) as caught,
     ):
         job._job.wait("the moon is blue", lambda: False, 0.1)
+    assert caught.value.failure is Failure.HANG
     text = str(caught.value)
     assert "the moon is blue: not within 0.1 s" in text
     for rank in range(2):
         _, _, story = text.partition(f"--- rank {rank} (pid")
         assert "soak/rank.py" in story.partition("---")[0]
+
+
+def test_what_servers_do_not_do_is_an_error_with_their_stacks(monkeypatch):
+    setting = servers.Setting(1, 1, "auto", "checkpoints", 1000)
+    with servers.Round(setting, SEED) as job:
+        monkeypatch.setattr(servers, "eventually", functools.partial(eventually, deadline_s=0.1))
+        monkeypatch.setattr(job, "faults", lambda: {"wish": lambda: job._eventually(bool, "more")})
+        with pytest.raises(SoakError) as caught:
+            next(job.events(1))
+    assert caught.value.failure is Failure.HANG
+    text = str(caught.value)
+    assert text.startswith("wish: more did not happen within 0.1 s")
+    assert "soak/worker.py" in text.partition("--- worker 0")[2]
+    assert "dmlcomm/ps/commands.py" in text.partition("--- server 0")[2]
+
+
+class Rounds:
+    """In the place of those of groups: each has a fault that passes, and one that may not."""
+
+    def __init__(self, failures):
+        self._failures = iter(failures)
+
+    @contextlib.contextmanager
+    def __call__(self, setting, seed):
+        yield self
+
+    def events(self, count):
+        yield Event("kill", 1.0)
+        if count > 1 and (failure := next(self._failures)) is not None:
+            raise SoakError("a reason", failure)
+
+
+@pytest.mark.parametrize(
+    ("failures", "code", "verdict"),
+    [
+        ([None, None, None], 0, "3 faults: 0 wrong sums, 0 hangs, 0 lost updates"),
+        ([Failure.HANG, None], 1, "2 faults: 0 wrong sums, 1 hangs, 0 lost updates"),
+    ],
+)
+def test_failures_are_counted_and_the_exit_code_tells_of_them(
+    monkeypatch, capsys, failures, code, verdict
+):
+    monkeypatch.setattr(command, "_round", Rounds(failures))
+    monkeypatch.setattr("sys.argv", ["soak", "--only", "groups", "--faults", "3"])
+    with pytest.raises(SystemExit) as ended:
+        command.main()
+    assert ended.value.code == code
+    *_, last = capsys.readouterr().out.splitlines()
+    assert last.startswith(verdict)
 
 
 def test_result_that_is_wrong_is_named():
@@ -94,15 +149,15 @@ class Reports(list):
     def report(self, kind, value):
         self.append(kind)
 
-    def wrong(self, text):
-        self.append("wrong")
+    def wrong(self, failure, text):
+        self.append(failure)
 
 
 @pytest.mark.parametrize(
     ("elements", "least", "most", "said"),
     [
         ([5, 5], 3, 0, []),
-        ([6, 5], 3, 0, ["wrong"]),
+        ([6, 5], 3, 0, [Failure.DOUBLED_UPDATE]),
         ([6, 5], 3, 4, []),  # 3 and a late one, and 2 since
         ([5, 4], 3, 0, ["dip"]),
         ([5, 4], 2, 0, []),  # one of the 3 was on one copy alone

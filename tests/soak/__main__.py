@@ -8,21 +8,27 @@ reset, their time of day changed. A wrong sum, an update that is lost or doubled
 descriptors that grow, and whatever does not go on are failures, with the stacks of all processes
 and what `dmlcomm inspect` says. A seed gives the same operations and faults; when
 they meet is up to the machine.
+
+Each fault is printed, and at the end how many there were and what went wrong. After a failure the
+next round begins; after five the soak ends. The exit code is 1 if anything was wrong.
 """
 
 import argparse
 import functools
+import math
 import random
 import statistics
 import sys
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 from dmlcomm.lab import Lab, LabError
 from soak import groups, servers
-from soak.members import SoakError
+from soak.faults import Failure, SoakError
 
 FAULTS_PER_ROUND = 10
+MOST_FAILURES = 5
+SECONDS = 120.0
 KINDS = {
     "groups": groups.HERE,
     "labs": groups.IN_LABS,
@@ -39,33 +45,36 @@ Setting = groups.Setting | servers.Setting
 def main() -> None:
     options = _parse()
     seconds: dict[str, list[float]] = defaultdict(list)
-    try:
-        _soak(options, seconds)
-    except SoakError as error:
-        sys.exit(f"{error}\n\n{report(seconds)}")
+    failures = _soak(options, seconds)
     print(report(seconds))
+    print(verdict(sum(map(len, seconds.values())), failures))
+    sys.exit(int(failures.total() > 0))
 
 
-def _soak(options: argparse.Namespace, seconds: dict[str, list[float]]) -> None:
-    """Adds the seconds of each fault. Raises SoakError."""
+def _soak(options: argparse.Namespace, seconds: dict[str, list[float]]) -> Counter[Failure]:
+    """Adds the seconds of each fault."""
     settings = [setting for kind in _possible(options.only) for setting in KINDS[kind]]
     deadline = time.monotonic() + options.seconds
-    seed, done = options.seed, 0
-    while time.monotonic() < deadline and (options.faults is None or done < options.faults):
+    failures: Counter[Failure] = Counter()
+    seed, left = options.seed, options.faults
+    while time.monotonic() < deadline and left > 0 and failures.total() < MOST_FAILURES:
         setting = random.Random(seed).choice(settings)
         print(f"--seed {seed}: {setting}", flush=True)
-        count = min(FAULTS_PER_ROUND, (options.faults or sys.maxsize) - done)
         try:
             with _round(setting, seed) as job:
-                for event in job.events(count):
-                    done += 1
+                for event in job.events(int(min(FAULTS_PER_ROUND, left))):
+                    left -= 1
                     seconds[event.name].append(event.seconds)
+                    done = sum(map(len, seconds.values()))
                     print(f"  {done:5} {event.name}: {event.seconds:.2f} s", flush=True)
                     if time.monotonic() > deadline:
                         break
         except SoakError as error:
-            raise SoakError(f"--seed {seed}: {setting}: {error}") from error
+            failures[error.failure] += 1
+            left -= 1
+            print(f"{error.failure.value}: {error.within(f'--seed {seed}: {setting}')}", flush=True)
         seed += 1
+    return failures
 
 
 def _round(setting: Setting, seed: int) -> groups.Round | servers.Round:
@@ -97,19 +106,29 @@ def report(seconds: dict[str, list[float]]) -> str:
     return "\n".join(lines)
 
 
+def verdict(num_faults: int, failures: Counter[Failure]) -> str:
+    """One line: faults that have passed, and how often each kind of failure came."""
+    counts = ", ".join(f"{failures[kind]} {kind.value}" for kind in Failure)
+    return f"{num_faults} faults: {counts}"
+
+
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m soak", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--seed", type=int, default=int(time.time()), help="default: the time")
-    parser.add_argument("--seconds", type=float, default=120.0, help="default: %(default)g")
+    parser.add_argument(
+        "--seconds", type=float, help=f"default: {SECONDS:g}, without end where --faults is given"
+    )
     parser.add_argument("--hours", type=float, default=0.0, help="instead of --seconds")
     parser.add_argument("--faults", type=int, help="ends after so many")
     parser.add_argument(
         "--only", nargs="+", choices=KINDS, default=list(KINDS), help="kinds of rounds"
     )
     options = parser.parse_args()
-    options.seconds = 3600 * options.hours or options.seconds
+    if options.seconds is None:
+        options.seconds = 3600 * options.hours or (math.inf if options.faults else SECONDS)
+    options.faults = math.inf if options.faults is None else options.faults
     return options
 
 

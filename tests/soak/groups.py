@@ -19,8 +19,8 @@ from dmlcomm.topology import graph as topology
 from helpers.connections import reset_connections
 from helpers.lab_hosts import on_host
 from helpers.parameter_servers import clean_environment
-from soak.faults import PEER_TIMEOUT_S, SHORT_S, Event, pause
-from soak.members import Job, Member, SoakError, Usage
+from soak.faults import PEER_TIMEOUT_S, SHORT_S, Event, Failure, SoakError, pause
+from soak.members import Job, Member, Usage
 
 # After so many groups a process has used memory for all sizes.
 WARM_UP = 3
@@ -115,7 +115,7 @@ class Round:
             try:
                 faults[name]()
             except SoakError as error:
-                raise SoakError(f"{name}: {error}") from error
+                raise error.within(name) from error
             yield Event(name, time.monotonic() - begin)
         self._end_group()
 
@@ -231,7 +231,8 @@ class Round:
             if len(before) < WARM_UP:
                 before.append(usage)
             elif all(usage.has_grown_from(each) for each in before):
-                raise SoakError(f"{member.name} ({kind}) has grown from {before} to {usage}")
+                text = f"{member.name} ({kind}) has grown from {before} to {usage}"
+                raise SoakError(text, Failure.LEAK)
         member.reports.clear()
 
     # --- ranks and hosts

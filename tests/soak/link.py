@@ -7,6 +7,8 @@ import time
 from multiprocessing.connection import Client
 from typing import Any
 
+from soak.faults import Failure
+
 REPORT_INTERVAL_S = 0.02
 
 
@@ -28,9 +30,9 @@ class Link:
     def report(self, kind: str, value: Any = None) -> None:
         self._connection.send((kind, value))
 
-    def wrong(self, text: str) -> None:
+    def wrong(self, failure: Failure, text: str) -> None:
         """Ends the whole job with this error, and this process."""
-        self._connection.send(("wrong", text))
+        self._connection.send(("wrong", (failure.value, text)))
         os._exit(1)
 
     def next_command(self) -> tuple[Any, ...]:

@@ -29,9 +29,12 @@ import psutil
 from helpers.parameter_servers import Popen, clean_environment
 from helpers.waiting import eventually
 from helpers.warm_python import warm_command
+from soak.faults import Failure, SoakError
 
 # Without what is waited for, a job hangs.
 HANG_S = 40.0
+# What members report that may not be, as it is counted.
+FAILURES = {"dip": Failure.LOST_UPDATE}
 TESTS = Path(__file__).resolve().parents[1]
 # That a process may use more than before: sizes are random, and gRPC starts threads and opens
 # descriptors when it first needs them.
@@ -39,10 +42,6 @@ MEMORY_BYTES = 256 << 20
 THREADS = DESCRIPTORS = 8
 STACKS_S = 20.0  # until all members have written theirs
 ENTRIES = ("soak/rank.py", "soak/worker.py")  # one of them is in the main thread's stack
-
-
-class SoakError(Exception):
-    """A sum was wrong, an update was lost or doubled, or a job hangs. The text has the stacks."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +111,7 @@ class Job:
         self.folder = folder
         self.changed = threading.Condition()
         self.members: dict[str, Member] = {}
-        self._wrong = ""
+        self._wrong: SoakError | None = None
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(folder / "job"))
         self._listener.listen()
@@ -160,7 +159,8 @@ class Job:
         try:
             accepted, _ = self._listener.accept()
         except TimeoutError:
-            raise SoakError(f"{name} did not start:\n{log.read_text()}") from None
+            text = f"{name} did not start:\n{log.read_text()}"
+            raise SoakError(text, Failure.HANG) from None
         credentials = accepted.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         pid, _, _ = struct.unpack("3i", credentials)
         member = Member(name, pid, Connection(accepted.detach()), starter, log)
@@ -200,18 +200,24 @@ class Job:
                 if time.monotonic() > deadline:
                     break
                 self.changed.wait(0.1)
+        raise self.hang(f"{what}: not within {limit_s:g} s")
+
+    def hang(self, text: str) -> SoakError:
+        """The error of this text, with what the members do."""
+        with self.changed:
             members = list(self.members.values())
-        raise SoakError(f"{what}: not within {limit_s:g} s\n{_stacks(members)}")
+        return SoakError(f"{text}\n{_stacks(members)}", Failure.HANG)
 
     def _check(self, what: str, errors: Sequence[str]) -> None:
-        if self._wrong:
-            raise SoakError(self._wrong)
+        if self._wrong is not None:
+            raise self._wrong
         for member in self.members.values():
             if member.has_ended and not member.may_end:
                 raise SoakError(f"{what}: {_story(member, 'has ended')}")
             for kind, value in member.reports:
                 if kind in errors:
-                    raise SoakError(f"{what}: {member.name}: {kind}: {value}")
+                    failure = FAILURES.get(kind, Failure.OTHER)
+                    raise SoakError(f"{what}: {member.name}: {kind}: {value}", failure)
 
     def wait_for_progress(self, what: str, steps: int = 3, errors: Sequence[str] = ()) -> None:
         """Until all members have come so much further; ``errors`` as for `wait`."""
@@ -242,7 +248,9 @@ class Job:
                     if kind == "progress":
                         member.progress, member.detail = value
                     elif kind == "wrong":
-                        self._wrong = self._wrong or f"{member.name}: {value}"
+                        failure, text = value
+                        error = SoakError(f"{member.name}: {text}", Failure(failure))
+                        self._wrong = self._wrong or error
                     else:
                         member.reports.append((kind, value))
                     self.changed.notify_all()

@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 import dmlcomm
 from soak import operations
+from soak.faults import Failure
 from soak.link import Link
 from soak.members import HANG_S, Usage
 from soak.training import Training
@@ -38,7 +39,7 @@ def main(link: Link, *, rank: int, size: int, folder: str, seed: int, work: str)
         except dmlcomm.CommError as error:
             kind, value = "lost", f"{type(error).__name__}: {error}"
         except operations.WrongResultError as error:
-            link.wrong(str(error))
+            link.wrong(Failure.WRONG_SUM, str(error))
         if dist.is_initialized():
             dist.destroy_process_group()
         link.report(kind, (value, Usage.own()))

@@ -19,8 +19,8 @@ from helpers import eventually
 from helpers.parameter_servers import ServerProcess, addresses_of, command, status_of
 from helpers.proxies import ProxyProcess
 from soak.clocks import Clocks
-from soak.faults import PEER_TIMEOUT_S, Event, pause
-from soak.members import Job, Member, SoakError, Usage
+from soak.faults import PEER_TIMEOUT_S, Event, Failure, SoakError, pause
+from soak.members import STACKS_S, Job, Member, Usage
 from soak.worker import MODEL, MOST_PUSHES
 
 # Clocks after which a job ends, from the one that it has reached.
@@ -93,7 +93,7 @@ class Round:
         self._job.wait_for_progress("the workers begin")
         if not self._replicas:  # who is killed before has nothing to go on from
             for server in self._servers:
-                eventually(lambda s=server: _checkpoint(s).get("clock"), "the first checkpoint")
+                self._eventually(lambda s=server: _checkpoint(s).get("clock"), "a checkpoint")
         self._before = [_most(usages) for usages in self._usages()]
         return self
 
@@ -137,8 +137,7 @@ class Round:
                 faults[name]()
                 self._job.wait_for_progress("the workers go on", errors=["lost", "dip"])
             except SoakError as error:
-                status = command("ps", "status", self._addresses)
-                raise SoakError(f"{name}: {error}\n{status.stdout}{status.stderr}") from error
+                raise SoakError(f"{name}: {error}\n{self._state(error)}", error.failure) from error
             yield Event(name, time.monotonic() - begin)
         self._finish()
 
@@ -217,9 +216,11 @@ class Round:
         server = self._rng.choice(self._servers)
         before = _checkpoint(server).get("failures", 0)
         server.limit_files(1000)
-        eventually(lambda: _checkpoint(server).get("failures", 0) > before, "a failed checkpoint")
+        self._eventually(
+            lambda: _checkpoint(server).get("failures", 0) > before, "a failed checkpoint"
+        )
         server.limit_files(resource.RLIM_INFINITY)
-        eventually(lambda: _checkpoint(server).get("failure") == "", "the next checkpoint")
+        self._eventually(lambda: _checkpoint(server).get("failure") == "", "the next checkpoint")
 
     def _jump(self) -> None:
         """The time of day of a process is another one, from now on."""
@@ -267,7 +268,7 @@ class Round:
 
     def _await_loss(self, victim: int) -> None:
         others = [one.address for i, one in enumerate(self._servers) if i != victim]
-        eventually(
+        self._eventually(
             lambda: all(status_of(other)["lost_servers"] == [victim] for other in others),
             f"server {victim} is found lost",
         )
@@ -280,7 +281,32 @@ class Round:
             alive = sum(worker["alive"] for worker in status["workers"])
             return alive == self.setting.workers and _has_values(status)
 
-        eventually(is_back, f"server {server} is back")
+        self._eventually(is_back, f"server {server} is back")
+
+    def _eventually(self, holds: Callable[[], Any], what: str) -> None:
+        """As `eventually`; what does not happen is a hang."""
+        try:
+            eventually(holds, what)
+        except AssertionError as error:
+            raise self._job.hang(str(error)) from error
+
+    def _state(self, error: SoakError) -> str:
+        """What the servers say; of a hang also the stacks of servers and proxies, who die of it."""
+        status = command("ps", "status", self._addresses)
+        text = status.stdout + status.stderr
+        if error.failure is not Failure.HANG:
+            return text
+        for name, one in self._named_processes():
+            one.process.send_signal(signal.SIGCONT)
+            one.process.send_signal(signal.SIGABRT)
+            _, log = one.process.communicate(timeout=STACKS_S)
+            text += f"--- {name} (pid {one.process.pid})\n{log or ''}"
+        return text
+
+    def _named_processes(self) -> list[tuple[str, ServerProcess | ProxyProcess]]:
+        named = [*((f"server {i}", one) for i, one in enumerate(self._servers))]
+        named += [(f"proxy {i}", one) for i, one in enumerate(self._proxies) if one is not None]
+        return [(name, one) for name, one in named if one.process.poll() is None]
 
     def _forget(self, kind: str) -> None:
         with self._job.changed:
@@ -303,7 +329,8 @@ class Round:
         )
         sums = {self._job.take(member, "final")[0] for member in members}
         if len(sums) != 1:
-            raise SoakError(f"the workers have ended with weights of different sums: {sums}")
+            text = f"the workers have ended with weights of different sums: {sums}"
+            raise SoakError(text, Failure.WRONG_SUM)
 
     def _wait_for_usage(self) -> None:
         """Until servers and proxies hold no more than when the workers began.
@@ -322,7 +349,8 @@ class Round:
         try:
             eventually(is_flat, "memory, descriptors and threads as before")
         except AssertionError as error:
-            raise SoakError(f"{error}: {self._before}, now {self._usages()}") from error
+            text = f"{error}: {self._before}, now {self._usages()}"
+            raise SoakError(text, Failure.LEAK) from error
 
     def _usages(self) -> tuple[list[Usage], list[Usage]]:
         """Of servers, and of proxies."""
@@ -355,7 +383,8 @@ class Round:
         if not bounds[0] <= least <= most <= config["most"]:
             raise SoakError(
                 f"{member.name} had pushed {bounds[0]} to {bounds[1]} times, and at most "
-                f"{MOST_PUSHES} more, when it was killed: its elements are {least} to {most}"
+                f"{MOST_PUSHES} more, when it was killed: its elements are {least} to {most}",
+                Failure.LOST_UPDATE if least < bounds[0] else Failure.DOUBLED_UPDATE,
             )
 
     def _serve(self, index: int, address: str = "127.0.0.1:0") -> ServerProcess:
@@ -379,8 +408,8 @@ class Round:
         return str(self._folder / f"{proxy}.sock")
 
     def _environment(self, name: str) -> dict[str, str]:
-        timeout = {"DMLCOMM_PEER_TIMEOUT_S": f"{PEER_TIMEOUT_S:g}"}
-        return timeout | self._clocks.environment(name)
+        options = {"DMLCOMM_PEER_TIMEOUT_S": f"{PEER_TIMEOUT_S:g}", "PYTHONFAULTHANDLER": "1"}
+        return options | self._clocks.environment(name)
 
     def _end_processes(self) -> None:
         for one in (*self._proxies, *self._servers):

@@ -21,6 +21,7 @@ import numpy as np
 
 from dmlcomm import errors
 from dmlcomm.ps import Client
+from soak.faults import Failure
 from soak.link import Link
 from soak.members import HANG_S, Usage
 
@@ -109,8 +110,9 @@ class Census:
         if np.any(elements > self._expected + self._late):
             first = np.argmax(elements > self._expected + self._late)
             link.wrong(
+                Failure.DOUBLED_UPDATE,
                 f"own element {first} is {elements[first]}, expected {self._expected[first]} and "
-                f"at most {self._late[first]} that are late: a push was applied twice"
+                f"at most {self._late[first]} that are late: a push was applied twice",
             )
         if np.any(elements < self._sure):
             first = np.argmax(elements < self._sure)
