@@ -1,13 +1,17 @@
 """Servers that were found lost, and come back: they are filled from the other copies."""
 
 import contextlib
+import logging
 import signal
+import types
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
 
 from dmlcomm.ps import Client
+from dmlcomm.ps.protocol import LAST_LIFE
+from dmlcomm.ps.server import refill
 from helpers import DEADLINE_S, eventually
 from helpers.parameter_servers import (
     ServerProcess,
@@ -158,3 +162,19 @@ def test_killed_server_that_is_started_again_is_filled_and_may_be_lost_once_more
             running.servers[victim] = stack.enter_context(again)
             running.await_return(victim, workers=2)
         running.end()
+
+
+def test_server_that_has_come_back_as_often_as_it_can_stays_lost_and_says_so_once(
+    monkeypatch, caplog
+):
+    monkeypatch.setattr(refill, "RETURN_INTERVAL_S", 0.001)
+    core = types.SimpleNamespace(lives=lambda: [0, LAST_LIFE])
+    peers = types.SimpleNamespace(addresses=["a:1", "b:1"])
+    with caplog.at_level(logging.ERROR, logger="dmlcomm"):
+        # What it would forget or ask is not there: a thread that goes on would fail.
+        watcher = refill.Refill(core, 1, 2, peers, None, None, None)
+        watcher._thread.join(DEADLINE_S)
+        assert not watcher._thread.is_alive()
+    (record,) = caplog.records
+    assert "server 1 was lost for the 128th time and stays lost" in record.getMessage()
+    assert "start all servers and the job anew" in record.getMessage()

@@ -154,6 +154,8 @@ class Model : public std::enable_shared_from_this<Model> {
   void end_fill(const std::map<uint32_t, uint64_t>& clocks);
 
   size_t num_open_windows() const;
+  // Of the buffers for pushes and windows, in use or not.
+  size_t buffer_bytes() const { return pool_.held_bytes(); }
 
  private:
   Shard* find(uint32_t number) const;

@@ -107,6 +107,7 @@ Status Server::join(const PairOptions& options, std::shared_ptr<transport::Rende
   }
   auto session = std::make_shared<Session>(options.other, std::move(*connected),
                                            static_cast<SessionHost&>(*this));
+  DMLCOMM_RETURN_IF_ERROR(session->start());
   log_info(name_of(options.other), " has joined server ", options_.server);
   // A replaced session ends after the lock: its threads may be about to take it.
   std::lock_guard lock(mutex_);

@@ -49,24 +49,22 @@ Push push_of(const Command& command, uint32_t worker) {
 
 Session::Session(uint32_t worker, std::shared_ptr<engine::Communicator> communicator,
                  SessionHost& host)
-    : worker_(worker), communicator_(std::move(communicator)), host_(host) {
-  receiver_ = std::thread([this] { receive_loop(); });
-  try {
-    answerer_ = std::thread([this] { answer_loop(); });
-  } catch (...) {  // the process may have no further thread
-    end(Status(StatusCode::aborted, "the session could not begin"));
-    communicator_->close();
-    receiver_.join();
-    throw;
-  }
+    : worker_(worker), communicator_(std::move(communicator)), host_(host) {}
+
+Status Session::start() {
+  Status status = start_thread(&answerer_, [this] { answer_loop(); });
+  if (status.ok()) status = start_thread(&receiver_, [this] { receive_loop(); });
+  if (!status.ok()) fail(status);
+  return status;
 }
 
 void Session::close() {
   end(Status(StatusCode::aborted, "the session was closed"));
   communicator_->close();
   std::call_once(joined_, [this] {
-    receiver_.join();
-    answerer_.join();
+    for (std::thread* thread : {&receiver_, &answerer_}) {
+      if (thread->joinable()) thread->join();
+    }
   });
 }
 

@@ -74,6 +74,9 @@ class Session {
   Session(uint32_t worker, std::shared_ptr<engine::Communicator> communicator, SessionHost& host);
   ~Session();
 
+  // Begins to serve. Fails if the process may have no further thread: the session has ended then.
+  Status start();
+
   // Ends the session and its threads. Idempotent.
   void close();
 

@@ -7,11 +7,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/str_cat.h"
+#include "tests/ranks.h"
 #include "transport/address.h"
 #include "transport/handshake.h"
 #include "transport/socket.h"
@@ -260,6 +264,36 @@ TEST_F(AdmissionTest, CapturedHellosAreOfNoUseOnAnotherConnection) {
   ASSERT_EQ(write(connecting_.get(), captured.data(), captured.size()),
             static_cast<ssize_t>(captured.size()));
   EXPECT_EQ(b.advance(key_).status().code(), StatusCode::protocol_error);
+}
+
+// Of all processes in this network namespace.
+std::set<std::string> names_of_unix_sockets() {
+  std::ifstream table("/proc/net/unix");
+  std::set<std::string> names;
+  for (std::string line; std::getline(table, line);) {
+    const size_t name = line.find("@dmlcomm-");
+    if (name != std::string::npos) names.insert(line.substr(name));
+  }
+  return names;
+}
+
+// Who sees that of one rank cannot take those of others before these begin.
+TEST(MeshTest, NamesOfUnixSocketsDoNotFollowFromThoseOfOtherRanks) {
+  constexpr int kRanks = 3;
+  const std::set<std::string> before = names_of_unix_sockets();
+  Config config;
+  config.transport = TransportChoice::shm;
+  const auto group = tests::make_group(kRanks, config);
+  const std::set<std::string> after = names_of_unix_sockets();
+  std::vector<std::string> own;
+  std::set_difference(after.begin(), after.end(), before.begin(), before.end(),
+                      std::back_inserter(own));
+  EXPECT_GE(own.size(), size_t{kRanks});
+  std::set<std::string> random;
+  for (const std::string& name : own) {
+    EXPECT_TRUE(random.insert(name.substr(0, name.rfind('-'))).second) << name;
+  }
+  for (const auto& communicator : group) communicator->close();
 }
 
 TEST(JobKeyTest, AMarkShowsTheSameSecretAndNothingElse) {

@@ -282,6 +282,26 @@ TEST(PsModel, WindowsThatKeepEveryPushTakeNoMoreMemoryEither) {
   EXPECT_FALSE(push(4)) << "8 buffers are 4 clocks of 2 workers";
 }
 
+TEST(PsModel, MemoryOfWindowsGoesWhenTheSlowOneHasCaughtUp) {
+  constexpr uint64_t kBehind = 50;
+  const auto spec = spec_of(1u << 18, Apply::at_clock, Combine::sum, "add");
+  ModelUnderTest model(spec, 2);
+  const auto train = [&](uint32_t worker, uint64_t first, uint64_t last) {
+    for (uint64_t clock = first; clock < last; ++clock) {
+      EXPECT_TRUE(model.push(worker, clock, 1, true)) << clock;
+    }
+  };
+  train(0, 0, kBehind);
+  const size_t most = model->buffer_bytes();
+  EXPECT_GE(most, kBehind * model->shard(0)->pieces()[0].count * sizeof(float));
+  train(1, 0, kBehind);
+  for (uint64_t clock = kBehind; clock < 20 * kBehind; ++clock) {
+    train(0, clock, clock + 1);
+    train(1, clock, clock + 1);
+  }
+  EXPECT_LE(model->buffer_bytes(), most / 4);
+}
+
 // A worker without a proxy may be the last of a clock whose others have come in a sum.
 // Pushes reach the copies in other orders, and sums of floats depend on the order.
 TEST(PsModel, ReplicasAddUpInTheSameOrder) {

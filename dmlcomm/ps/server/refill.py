@@ -17,7 +17,13 @@ import grpc
 from dmlcomm import _core
 from dmlcomm.log import get_logger
 from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
-from dmlcomm.ps.protocol import CALL_TIMEOUT_S, LIVENESS_INTERVAL_S, RETURN_INTERVAL_S, is_lost
+from dmlcomm.ps.protocol import (
+    CALL_TIMEOUT_S,
+    LAST_LIFE,
+    LIVENESS_INTERVAL_S,
+    RETURN_INTERVAL_S,
+    is_lost,
+)
 from dmlcomm.ps.server.membership import Membership
 from dmlcomm.ps.server.models import Models
 from dmlcomm.ps.server.peers import ANSWER_TIMEOUT_S, Peers
@@ -71,6 +77,8 @@ class Refill:
 
     def _run(self) -> None:
         while not self._stop.wait(RETURN_INTERVAL_S):
+            if self._life() == LAST_LIFE:
+                return self._stay_lost()
             if self._peers.addresses:
                 self._look()
 
@@ -93,6 +101,14 @@ class Refill:
 
     def _life(self) -> int:
         return int(self._core.lives()[self._server])
+
+    def _stay_lost(self) -> None:
+        get_logger().error(
+            "server %d was lost for the %dth time and stays lost: it can come back %d times in a "
+            "job. The others go on with the other copies of its part; before another one is lost, "
+            "save the weights, and start all servers and the job anew",
+            *(self._server, LAST_LIFE // 2 + 1, LAST_LIFE // 2),
+        )
 
     def _is_lost(self, server: int) -> bool:
         return is_lost(self._core.lives()[server])
