@@ -190,7 +190,9 @@ void Tuner::learn(uint64_t sequence) {
   if (from == nullptr || !from->joins_all) return tell(sequence - 1, 0);
   consider(from->report);
   consider_tickets(from->report);
-  if (is_on_) tell(sequence - 1, seconds_of(from->report));
+  if (!is_on_) return;
+  consider_message(sequence - 1, from->report);
+  tell(sequence - 1, seconds_of(from->report));
 }
 
 void Tuner::tell(uint64_t sequence, double seconds) {
@@ -200,7 +202,6 @@ void Tuner::tell(uint64_t sequence, double seconds) {
   if (trials == nullptr) return;
   const schedule::Algorithm& before = trials->usual();
   const double before_s = trials->usual_s();
-  if (past->shape.kind == OpKind::barrier && seconds > 0) consider_message(past->latency, seconds);
   const bool counts = !past->is_outdated || seconds <= schedule::kShortSeconds;
   trials->ended(*past->algorithm, counts ? seconds : 0);
   if (options_.rank != 0 || &trials->usual() == &before) return;
@@ -244,18 +245,22 @@ void Tuner::consider(const RankReport& report) {
   if (const auto change = rates_.consider(report)) use(report, *change, before);
 }
 
-// A barrier's time is that of its messages.
-void Tuner::consider_message(const schedule::Latency& latency, double seconds) {
+// A barrier's time is that of its messages. `report` has the times of this operation.
+void Tuner::consider_message(uint64_t sequence, const RankReport& report) {
+  const Past* const past = find(sequence);
+  if (past == nullptr || past->shape.kind != OpKind::barrier) return;
+  const schedule::Latency& latency = past->latency;
   const RankReport& in_use = rates_.in_use();
   if (latency.alphas == 0 || in_use.round_trip_us() == 0) return;
-  const double alpha = (seconds - latency.rest_s) / latency.alphas;
+  if (!MessageCost::is_together(report.shortest_s(), report.longest_s())) return;
+  const double alpha = (report.shortest_s() - latency.rest_s) / latency.alphas;
   const double before_s = planner_.topology().inter_host.alpha_s;
   if (!message_cost_.add(alpha - half_trip_s(in_use))) return;
   planner_.learn(rates_by(in_use), alpha_s(in_use));
   if (options_.rank != 0) return;
   log_info("group '", options_.name, "': a message takes ", time_text(alpha_s(in_use) * 1e6),
            " besides its bytes, not ", time_text(before_s * 1e6), ", by the times of ",
-           MessageCost::kBarriers, " barriers; algorithms are chosen anew");
+           MessageCost::kBarriers, " barriers, twice in a row; algorithms are chosen anew");
 }
 
 double Tuner::alpha_s(const RankReport& report) const {

@@ -94,7 +94,7 @@ class Tuner {
   void learn(uint64_t sequence);
   void tell(uint64_t sequence, double seconds);
   void consider(const transport::RankReport& report);
-  void consider_message(const schedule::Latency& latency, double seconds);
+  void consider_message(uint64_t sequence, const transport::RankReport& report);
   void consider_tickets(const transport::RankReport& report);
   std::vector<uint64_t> rates_by(const transport::RankReport& report) const;
   void use(const transport::RankReport& report, const AgreedRates::Change& change,

@@ -3,8 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <memory>
 #include <numeric>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -402,7 +405,8 @@ class MessageTest : public TunerTest {
     run(static_cast<int>(count), 0, report, 1e-3, OpKind::barrier);
   }
 
-  static constexpr size_t kAll = 2 * MessageCost::kBarriers;
+  // Two sets have ended, and count.
+  static constexpr size_t kAll = 3 * MessageCost::kBarriers;
 };
 
 TEST_F(MessageTest, BarriersTellWhatAMessageTakes) {
@@ -411,6 +415,8 @@ TEST_F(MessageTest, BarriersTellWhatAMessageTakes) {
   EXPECT_EQ(alpha_in_use(), assumed_s);
   run(kAll, kSmall, report_of_rounds(90e-6, 100));
   expect_about(alpha_in_use(), 60e-6);  // 10 us are assumed
+  barriers(MessageCost::kBarriers + kWindow, report_of_rounds(90e-6, 100));
+  expect_about(alpha_in_use(), 60e-6);
   barriers(kAll, report_of_rounds(90e-6, 100));
   expect_about(alpha_in_use(), 90e-6);
   // A longer round trip adds to it; a little more or less changes nothing.
@@ -428,12 +434,75 @@ TEST_F(MessageTest, ACostThatIsLessThanAssumedIsTakenOver) {
   expect_about(alpha_in_use(), assumed_s / 2);
 }
 
+// Who waits for a late rank, and the late one that waits for nobody, tell nothing of messages.
+TEST_F(MessageTest, BarriersThatRanksEnterOneAfterTheOtherDoNotCount) {
+  barriers(kAll, report_of_rounds(90e-6, 100));
+  expect_about(alpha_in_use(), 90e-6);
+  const double barrier_s = kAlphas * 90e-6 + kRestSeconds;
+  for (const double late_s : {0.5 * barrier_s, barrier_s, 5e-3, 0.9}) {
+    RankReport late = report_of_times(std::max(barrier_s - late_s, 5e-6), barrier_s + late_s);
+    late.add_round_trip(100);
+    barriers(10 * kAll, late);
+    expect_about(alpha_in_use(), 90e-6);
+  }
+}
+
+TEST_F(MessageTest, ALineNamesTheCostBeforeAndAfter) {
+  run(kWindow + 1, kSmall, report_of_rounds(90e-6, 100));
+  set_log_level(LogLevel::info);
+  testing::internal::CaptureStderr();
+  barriers(kAll, report_of_rounds(90e-6, 100));
+  set_log_level(LogLevel::warning);
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_NE(log.find("a message takes 90 us besides its bytes, not 59 us, by the times of 16 "
+                     "barriers, twice in a row; algorithms are chosen anew"),
+            std::string::npos)
+      << log;
+}
+
+// Fills a set of barriers that take this long each; whether the cost has changed.
+bool add_set(MessageCost& cost, double seconds) {
+  bool has_changed = false;
+  for (size_t i = 0; i < MessageCost::kBarriers; ++i) has_changed |= cost.add(seconds);
+  return has_changed;
+}
+
 TEST(MessageCostTest, AFewLongOnesDoNotCount) {
   MessageCost cost;
-  for (size_t i = 1; i < MessageCost::kBarriers; ++i) EXPECT_FALSE(cost.add(i % 2 ? 20e-6 : 1));
+  for (size_t i = 1; i < 2 * MessageCost::kBarriers; ++i) {
+    EXPECT_FALSE(cost.add(i % 2 ? 20e-6 : 1));
+  }
   EXPECT_EQ(cost.in_use_s(), std::nullopt);
   EXPECT_TRUE(cost.add(1));
   EXPECT_DOUBLE_EQ(*cost.in_use_s(), 20e-6);
+}
+
+TEST(MessageCostTest, AChangeHasToBeClearAndRepeated) {
+  MessageCost cost;
+  EXPECT_FALSE(add_set(cost, 20e-6));
+  EXPECT_TRUE(add_set(cost, 21e-6));
+  for (int i = 0; i < 20; ++i) EXPECT_FALSE(add_set(cost, i % 2 ? 15e-6 : 29e-6)) << i;
+  // Two sets in a row that differ from what is in use, but from each other as well.
+  for (const double seconds : {80e-6, 20e-6, 2e-6, 80e-6, 200e-6}) {
+    EXPECT_FALSE(add_set(cost, seconds)) << seconds;
+  }
+  EXPECT_DOUBLE_EQ(*cost.in_use_s(), 21e-6);
+  EXPECT_TRUE(add_set(cost, 190e-6));
+  EXPECT_DOUBLE_EQ(*cost.in_use_s(), 190e-6);
+}
+
+// Times that scatter by a factor of four around what a message takes, on all barriers.
+TEST(MessageCostTest, ACostSettlesWhereTimesScatter) {
+  std::mt19937 random(7);
+  std::uniform_real_distribution<double> octaves(0, 2);
+  MessageCost cost;
+  int num_changes = 0;
+  for (int i = 0; i < 400 * static_cast<int>(MessageCost::kBarriers); ++i) {
+    num_changes += cost.add(20e-6 * std::exp2(octaves(random)));
+  }
+  EXPECT_LE(num_changes, 4);
+  EXPECT_GT(*cost.in_use_s(), 20e-6);
+  EXPECT_LT(*cost.in_use_s(), 45e-6);
 }
 
 // --- what is told to the meters ---
