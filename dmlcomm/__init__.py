@@ -7,6 +7,7 @@ is all that a training script needs. A program may also use:
 ===================  =============================================================================
 `dmlcomm`            functions on process groups that torch.distributed does not have: `abort`,
                      `counters`, `describe`, `monitored_barrier`, `rails`, `set_timeout`; `Options`;
+                     `trace_rails`, which adds NICs to a trace of torch's profiler;
                      `ticket`, which says what goes first, and `DistributedOptimizer`, which gives
                      tickets to gradients
 `dmlcomm.prio`       tickets for DDP and FSDP2: `dmlcomm.prio.comm_hook`, `ticket_fsdp`
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
         set_timeout,
     )
     from dmlcomm.backends.options import Options
+    from dmlcomm.backends.rail_trace import trace_rails
     from dmlcomm.errors import *  # noqa: F403
     from dmlcomm.prio import DistributedOptimizer
     from dmlcomm.prio.ticket import ticket
@@ -55,6 +57,7 @@ __all__ = [
     "rails",
     "set_timeout",
     "ticket",
+    "trace_rails",
 ]
 __all__ += errors.__all__
 
@@ -74,6 +77,7 @@ _HOMES = {
     "ps": "dmlcomm.ps",
     "sim": "dmlcomm.sim",
     "ticket": "dmlcomm.prio",
+    "trace_rails": "dmlcomm.backends.rail_trace",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, __all__, _HOMES)

@@ -11,11 +11,13 @@
 #include <utility>
 #include <vector>
 
+#include "schedule/op_shape.h"
 #include "torch/completion_pool.h"
 #include "torch/current_ticket.h"
 #include "torch/errors.h"
 #include "torch/process_group.h"
 #include "torch/server_all_reduce.h"
+#include "transport/rail_trace.h"
 
 namespace py = pybind11;
 
@@ -83,6 +85,33 @@ StatusCode code_of(const std::string& name) {
   return StatusCode::io_error;
 }
 
+py::dict range_dict(const transport::RailRange& range) {
+  const bool is_message = transport::is_point_to_point(range.tag);
+  const auto kind = static_cast<schedule::OpKind>(range.op.kind);
+  return py::dict(py::arg("interface") = range.interface, py::arg("is_sent") = range.is_sent,
+                  py::arg("group") = range.job_id,
+                  py::arg("operation") = is_message ? "message" : schedule::to_string(kind),
+                  py::arg("sequence") = is_message ? 0 : transport::sequence_of(range.tag),
+                  py::arg("bytes") = range.bytes, py::arg("begin_ns") = range.begin_ns,
+                  py::arg("end_ns") = range.end_ns);
+}
+
+void bind_rail_trace(py::module_& module) {
+  module.def(
+      "start_rail_trace", [] { transport::RailTrace::instance().start(); },
+      "From now on, remembers when bytes pass over rails.");
+  module.def(
+      "stop_rail_trace",
+      [] {
+        py::list found;
+        for (const auto& range : transport::RailTrace::instance().stop()) {
+          found.append(range_dict(range));
+        }
+        return found;
+      },
+      "What has passed since then; times are those of time.monotonic_ns().");
+}
+
 void bind_server_operation(py::module_& module) {
   py::class_<ServerOperation, std::shared_ptr<ServerOperation>>(
       module, "ServerOperation", "An all_reduce that the parameter servers carry out.")
@@ -134,6 +163,7 @@ PYBIND11_MODULE(_c10d, module) {
   py::module_::import("torch.distributed");
 
   bind_server_operation(module);
+  bind_rail_trace(module);
 
   module.def("fail_future", &fail_future, py::arg("future"), py::arg("code"), py::arg("message"),
              py::call_guard<py::gil_scoped_release>(),

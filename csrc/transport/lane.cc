@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/crc32c.h"
 #include "base/str_cat.h"
+#include "transport/rail_trace.h"
 
 namespace dmlcomm::transport {
 namespace {
@@ -219,6 +220,8 @@ Result<bool> Lane::write_batch(bool* wrote_any) {
       begin_metered(*frame);
       note_wait(*frame);
     }
+    const size_t headers = kHeaderBytes - std::min(frame->written, kHeaderBytes);
+    trace(true, frame->header, bytes - std::min(bytes, headers));
     frame->written += bytes;
     left -= bytes;
   }
@@ -420,6 +423,13 @@ void Lane::note_urgent() {
   if (ticket_class_ > 0 && meter_ != nullptr) meter_->note_urgent(ticket_class_, now_ns());
 }
 
+void Lane::trace(bool is_sent, const FrameHeader& header, size_t bytes) {
+  RailTrace& rails = RailTrace::instance();
+  if (rails.is_on()) [[unlikely]] {
+    rails.note(counters_->interface, is_sent, header, bytes);
+  }
+}
+
 void Lane::note_read() {
   ++num_read_;
   untold_bytes_ += in_.payload_bytes;
@@ -459,6 +469,7 @@ Result<size_t> Lane::read_payload() {
   Result<size_t> got = take(sink.data, room, is_last ? Ahead::yes : Ahead::no);
   if (!got.ok() || *got == 0) return got;
   in_done_ += *got;
+  trace(false, in_, *got);
   if (is_large) meter_->arrivals().take(*got);
   if (checks_) in_checksum_ = crc32c(in_checksum_, sink.data, *got);
   // The last bytes count once the checksum is there, so no message ends before.
