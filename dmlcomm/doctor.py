@@ -122,6 +122,7 @@ def _transports() -> list[Values]:
         "shm": _core.probe_shared_memory,
         "shm, single copy": _core.probe_single_copy,
         "tcp": _core.probe_tcp,
+        "ucx": _core.probe_ucx,
     }
     results = []
     for name, probe in probes.items():

@@ -38,7 +38,7 @@ Job = Annotated[
 Reading = tuple[float, dict[tuple[int, str, str], tuple[int, int]]]
 
 # Columns for what its rank has measured of a rail, and has agreed on with the others.
-LEARNED = ("rate", "rate in use", "round trip")
+LEARNED = ("rate", "rate in use", "round trip", "trip in use", "message")
 # Columns for what has happened to a rail, and where its state has them.
 EVENTS = {"repeated": "frames_repeated", "lost": "lanes_lost", "back": "lanes_back"}
 
@@ -249,9 +249,11 @@ def _servers_of(states: list[State]) -> "Table":
 def _learned(rail: State) -> tuple[str, ...]:
     """`LEARNED`; empty where that is not known."""
     rates = (rail["bits_per_second"], rail["agreed_bits_per_second"])
-    trip_us = rail["round_trip_us"]
-    shown = (format_rate(rate) if rate else "" for rate in rates)
-    return *shown, format_time(trip_us * 1e-6) if trip_us else ""
+    times_us = (rail["round_trip_us"], rail["agreed_round_trip_us"], rail["agreed_message_us"])
+    return (
+        *(format_rate(rate) if rate else "" for rate in rates),
+        *(format_time(time_us * 1e-6) if time_us else "" for time_us in times_us),
+    )
 
 
 def _urgent_wait(rail: State) -> str:

@@ -48,6 +48,8 @@ class RailCounters:
         agreed_bits_per_second: the rate that the group's algorithms are chosen for, alike on all
             ranks: of the slowest host, at first what drivers tell or ``DMLCOMM_TOPOLOGY``. 0 if
             they do not depend on this rail: of "local", of a spare one, and of `Client.rails`.
+        agreed_round_trip_us, agreed_message_us: the round trip that they are chosen for, 0 before
+            one was measured, and the time of a message beside its bytes, both in microseconds.
         bytes_resent: what TCP has sent again, as lost, in the collectives that were measured.
         blocking_us: how long an urgent operation waits at most for what has left our queues for
             this rail, in microseconds: a part of a large message on every connection, what the
@@ -66,6 +68,8 @@ class RailCounters:
     bits_per_second: float = 0
     round_trip_us: float = 0
     agreed_bits_per_second: float = 0
+    agreed_round_trip_us: float = 0
+    agreed_message_us: float = 0
     bytes_resent: int = 0
     blocking_us: float = 0
     congestion: str = ""

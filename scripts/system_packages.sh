@@ -11,6 +11,7 @@ need() {  # need "<packages>" <probe command...>
   "$@" >/dev/null 2>&1 </dev/null || missing+=($packages)
 }
 has_gtest() { g++ -x c++ -fsyntax-only - <<<'#include <gtest/gtest.h>'; }
+has_ucx() { g++ -x c++ -fsyntax-only - <<<'#include <ucp/api/ucp.h>'; }
 has_fuzzer() {
   clang++ -fsanitize=fuzzer,address -x c++ -o /dev/null - <<<'#include <vector>
     extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, std::size_t) { return 0; }'
@@ -23,7 +24,8 @@ for group in "${@:-build}"; do
       need "python3-dev python3-venv" "$here/find_python.sh" ;;
     test)
       need "libgtest-dev" has_gtest
-      need "clang libclang-rt-dev" has_fuzzer ;;
+      need "clang libclang-rt-dev" has_fuzzer
+      need "libucx-dev" has_ucx ;;
     bench) need "openmpi-bin libopenmpi-dev" command -v mpirun ;;
     *) echo "unknown group $group; legal are build, test, bench" >&2; exit 2 ;;
   esac

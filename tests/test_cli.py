@@ -48,7 +48,12 @@ def test_doctor_reports_every_section():
     assert found["problems"] == []
     assert found["versions"]["torch"] == importlib.metadata.version("torch")
     assert found["cpu"]["kernels"] in ("baseline", "avx2", "avx512", "neon")
-    assert {t["name"] for t in found["transports"]} == {"shm", "shm, single copy", "tcp"}
+    assert {t["name"] for t in found["transports"]} == {
+        "shm",
+        "shm, single copy",
+        "tcp",
+        "ucx",
+    }
     assert all(t["detail"] for t in found["transports"])
     assert "all_reduce" in found["algorithms"]
     for interface in found["interfaces"]:

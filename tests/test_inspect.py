@@ -187,28 +187,29 @@ def test_dashboard_shows_every_metric_of_ranks_and_no_other():
     assert shown == set(described)
 
 
-def rail_named(interface, bits_per_second=0, agreed_bits_per_second=0, round_trip_us=0):
+def rail_named(interface, bits_per_second=0, agreed_bits_per_second=0, *times_us):
     counts = ("bytes_sent", "bytes_received", "frames_repeated", "lanes_lost", "lanes_back")
     learned = {
         "bits_per_second": bits_per_second,
         "agreed_bits_per_second": agreed_bits_per_second,
-        "round_trip_us": round_trip_us,
     }
+    names = ("round_trip_us", "agreed_round_trip_us", "agreed_message_us")
+    learned |= dict(zip(names, times_us or (0, 0, 0), strict=True))
     waits = {"urgent_waits": 0, "urgent_wait_us": 0, "longest_urgent_wait_us": 0}
     return {"interface": interface, **dict.fromkeys(counts, 5), **learned, **waits}
 
 
 def test_tables_show_what_rails_have_learned():
     rails = [
-        rail_named("eth0", 198_500_000, 181_000_000, 310),
-        rail_named("eth1", 0, 10**10, 1500),
+        rail_named("eth0", 198_500_000, 181_000_000, 310, 400, 210),
+        rail_named("eth1", 0, 10**10, 1500, 0, 30),
         rail_named("local"),
     ]
     rails[1] |= {"urgent_waits": 4, "urgent_wait_us": 1000, "longest_urgent_wait_us": 2600}
     shown = state(0, 5)
     shown["groups"][0].update(num_operations=0, rails=rails)
     with StringIO() as out:
-        Console(file=out, width=200).print(inspect_command._view({"1": [shown]}, (0.0, {})))
+        Console(file=out, width=240).print(inspect_command._view({"1": [shown]}, (0.0, {})))
         lines = out.getvalue().splitlines()
 
     def cells(first):
@@ -216,10 +217,10 @@ def test_tables_show_what_rails_have_learned():
         return [cell.strip() for cell in re.split("[│┃]", line)[1:-1]]
 
     columns = cells("round trip")
-    learned = slice(columns.index("rate"), columns.index("round trip") + 1)
-    assert cells("eth0")[learned] == ["198.5 Mb/s", "181 Mb/s", "310 us"]
-    assert cells("eth1")[learned] == ["", "10 Gb/s", "1.5 ms"]
-    assert cells("local")[learned] == ["", "", ""]
+    learned = slice(columns.index("rate"), columns.index("message") + 1)
+    assert cells("eth0")[learned] == ["198.5 Mb/s", "181 Mb/s", "310 us", "400 us", "210 us"]
+    assert cells("eth1")[learned] == ["", "10 Gb/s", "1.5 ms", "", "30 us"]
+    assert cells("local")[learned] == [""] * 5
     waits = [cells(rail)[columns.index("urgent wait")] for rail in ("eth0", "eth1", "local")]
     assert waits == ["", "250 us, 2.6 ms at most", ""]
     assert cells("local")[columns.index("lost")] == "5"

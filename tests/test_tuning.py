@@ -241,6 +241,7 @@ def test_a_rate_that_changes_is_followed_within_20_operations_and_so_is_its_retu
         shown = shown_by_inspect()
         assert (shown["bits_per_second"] < 75e6) == (text == "slower")
         assert shown["round_trip_us"] > 0
+        assert 2 * shown["agreed_message_us"] > shown["agreed_round_trip_us"] > 0
     os.kill(process.pid, signal.SIGUSR1)
     # Not communicate(): lines that came with the last one are in the buffer of readline().
     out, errors = process.stdout.read(), process.stderr.read()

@@ -239,10 +239,11 @@ Status parse_priority(const char* name, std::optional<uint32_t>* out) {
   return parse_number<uint32_t>(name, 0, kMaxJobPriority, "0 goes first", &out->emplace());
 }
 
-constexpr std::array<std::pair<std::string_view, TransportChoice>, 3> kTransports{{
+constexpr std::array<std::pair<std::string_view, TransportChoice>, 4> kTransports{{
     {"auto", TransportChoice::automatic},
     {"tcp", TransportChoice::tcp},
     {"shm", TransportChoice::shm},
+    {"ucx", TransportChoice::ucx},
 }};
 
 constexpr std::array<std::pair<std::string_view, TicketMarking>, 3> kTicketMarkings{{

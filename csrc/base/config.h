@@ -16,7 +16,7 @@ namespace dmlcomm {
 constexpr uint32_t kMaxJobPriority = 7;
 constexpr uint32_t kDefaultJobPriority = 4;
 
-enum class TransportChoice { automatic, tcp, shm };
+enum class TransportChoice { automatic, tcp, shm, ucx };
 enum class TicketMarking { dscp, ip_option, none };
 enum class Checksum { none, crc32c };
 enum class LogLevel { error, warning, info, debug };
@@ -40,9 +40,13 @@ struct Config {
   // Only the text is kept here; dmlcomm/network checks it, before a group is made.
   std::string topology = "auto";
 
-  // DMLCOMM_TRANSPORT: auto, tcp or shm. auto: shared memory inside a host, TCP between hosts.
-  // tcp: TCP everywhere. shm: fail if a rank is on another host. Default auto.
+  // DMLCOMM_TRANSPORT: auto, tcp, shm or ucx. auto: shared memory inside a host, TCP between hosts.
+  // tcp, ucx: TCP or UCX everywhere. shm: fail if a rank is on another host. Default auto.
   TransportChoice transport = TransportChoice::automatic;
+  // Whether ranks of one host talk through our shared memory.
+  bool shares_memory() const {
+    return transport == TransportChoice::automatic || transport == TransportChoice::shm;
+  }
 
   // DMLCOMM_TICKET_MARK: dscp, ip-option or none: how packets between hosts show switches the
   // ticket of what they carry. ip-option is of IPv4 alone, and needs root or CAP_NET_RAW. Default

@@ -24,6 +24,7 @@
 #include "base/alignment.h"
 #include "base/unique_fd.h"
 #include "bindings/bindings.h"
+#include "transport/ucx/ucx_api.h"
 
 namespace py = pybind11;
 
@@ -200,6 +201,14 @@ CongestionControls probe_congestion_controls() {
   return result;
 }
 
+ProbeResult probe_ucx() {
+  const Result<transport::ucx::UcxOffer> offer = transport::ucx::ucx_offer();
+  if (!offer.ok()) return {false, offer.status().message()};
+  std::string detail = str_cat("UCX ", offer->version, ":");
+  for (const std::string& resource : offer->resources) detail += " " + resource;
+  return {true, detail};
+}
+
 }  // namespace
 
 void bind_probes(py::module_& module) {
@@ -217,6 +226,7 @@ void bind_probes(py::module_& module) {
   module.def("probe_shared_memory", &probe_shared_memory, release);
   module.def("probe_single_copy", &probe_single_copy, release);
   module.def("probe_tcp", &probe_tcp, release);
+  module.def("probe_ucx", &probe_ucx, release);
   module.def("probe_congestion_controls", &probe_congestion_controls, release);
 }
 

@@ -386,7 +386,7 @@ std::vector<transport::RailCounters> Engine::rails() {
 std::vector<transport::RailCounters> Engine::rail_counters() const {
   std::vector<transport::RailCounters> counters = mesh_->counters();
   for (size_t rail = 0; rail < counters.size(); ++rail) {
-    counters[rail].agreed_bits_per_second = tuner_->agreed_bits_per_second(rail);
+    tuner_->show_agreed(rail, &counters[rail]);
   }
   return counters;
 }

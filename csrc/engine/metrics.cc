@@ -44,6 +44,12 @@ constexpr Metric kMetrics[] = {
      nullptr, [](const Rail& rail) { return static_cast<uint64_t>(rail.agreed_bits_per_second); }},
     {"dmlcomm_rail_round_trip_microseconds", "Shortest round trip of late; 0: not known", nullptr,
      [](const Rail& rail) { return static_cast<uint64_t>(rail.round_trip_us); }},
+    {"dmlcomm_rail_agreed_round_trip_microseconds",
+     "Round trip that algorithms are chosen for; 0: none yet", nullptr,
+     [](const Rail& rail) { return static_cast<uint64_t>(rail.agreed_round_trip_us); }},
+    {"dmlcomm_rail_agreed_message_microseconds",
+     "Time of a message beside its bytes that algorithms are chosen for; 0: for none", nullptr,
+     [](const Rail& rail) { return static_cast<uint64_t>(rail.agreed_message_us); }},
 };
 
 }  // namespace

@@ -111,8 +111,14 @@ RankReport Tuner::own_report(const OpState& op, bool uses_tickets) const {
   return report;
 }
 
+void Tuner::show_agreed(size_t rail, transport::RailCounters* counters) const {
+  if (rail >= assumed_bps_.size()) return;
+  counters->agreed_bits_per_second = agreed_bits_per_second(rail);
+  counters->agreed_round_trip_us = rates_.in_use().round_trip_us();
+  counters->agreed_message_us = planner_.topology().inter_host.alpha_s * 1e6;
+}
+
 double Tuner::agreed_bits_per_second(size_t rail) const {
-  if (rail >= assumed_bps_.size()) return 0;
   return 8 / planner_.topology().rail_beta(static_cast<uint32_t>(rail));
 }
 

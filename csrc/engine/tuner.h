@@ -24,6 +24,7 @@
 #include "engine/op_state.h"
 #include "engine/runner.h"
 #include "schedule/planner.h"
+#include "transport/rail_counters.h"
 #include "transport/rail_meter.h"
 #include "transport/rank_report.h"
 
@@ -58,8 +59,8 @@ class Tuner {
   void started(const OpState& op);
   // This rank's part of its report.
   transport::RankReport own_report(const OpState& op, bool uses_tickets) const;
-  // Of the slowest host, as algorithms are chosen; 0 where they do not depend on this rail.
-  double agreed_bits_per_second(size_t rail) const;
+  // What algorithms are chosen for: the figures of the slowest host.
+  void show_agreed(size_t rail, transport::RailCounters* counters) const;
   // A message to a rank of another host has started, or has left. What passes beside its bytes
   // tells nothing of rates. Operations that begin when no message is under way do.
   void message_started() {
@@ -96,6 +97,7 @@ class Tuner {
   void consider(const transport::RankReport& report);
   void consider_message(uint64_t sequence, const transport::RankReport& report);
   void consider_tickets(const transport::RankReport& report);
+  double agreed_bits_per_second(size_t rail) const;
   std::vector<uint64_t> rates_by(const transport::RankReport& report) const;
   void use(const transport::RankReport& report, const AgreedRates::Change& change,
            const transport::RankReport& before);

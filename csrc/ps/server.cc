@@ -34,7 +34,7 @@ ServerOptions with_defaults(ServerOptions options) {
 // Models and pushes lie in the arena from here on, where workers of this host reach them.
 Server::Server(ServerOptions options) : options_(with_defaults(std::move(options))) {
   const Config& config = options_.config;
-  if (config.transport != TransportChoice::tcp && config.shm_single_copy) (void)SharedArena::make();
+  if (config.shares_memory() && config.shm_single_copy) (void)SharedArena::make();
   if (options_.upstream == nullptr) return;
   options_.upstream->on_failure([this](const Status& reason) { fail(reason); });
 }

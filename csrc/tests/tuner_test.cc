@@ -256,6 +256,13 @@ TEST_F(TunerTest, ARoundTripIsThePriceOfMessages) {
   const double alpha_s = planner_.topology().inter_host.alpha_s;
   EXPECT_GT(alpha_s, 0.95 * 5e-3);
   EXPECT_LT(alpha_s, 1.05 * 5.01e-3);
+  transport::RailCounters shown, spare;
+  tuner_->show_agreed(1, &shown);
+  expect_about(shown.agreed_bits_per_second, 200e6);
+  expect_about(shown.agreed_round_trip_us, 10'000);
+  EXPECT_DOUBLE_EQ(shown.agreed_message_us, alpha_s * 1e6);
+  tuner_->show_agreed(2, &spare);
+  EXPECT_EQ(spare.agreed_message_us, 0);
 }
 
 TEST_F(TunerTest, ARankThatMustNotChangeKeepsAllFromIt) {

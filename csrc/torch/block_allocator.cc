@@ -50,8 +50,7 @@ class BlockAllocator final : public c10::Allocator {
 }  // namespace
 
 void share_large_tensors(const Config& config) {
-  const bool may_share =
-      config.share_tensors && config.shm_single_copy && config.transport != TransportChoice::tcp;
+  const bool may_share = config.share_tensors && config.shm_single_copy && config.shares_memory();
   if (!may_share) return;
   static const bool once = [&config] {
     SharedArena* const arena = SharedArena::make();

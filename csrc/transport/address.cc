@@ -25,6 +25,28 @@
 #include "base/str_cat.h"
 
 namespace dmlcomm::transport {
+
+std::string to_hex(const std::byte* bytes, size_t count) {
+  static const char kDigits[] = "0123456789abcdef";
+  std::string text;
+  for (size_t i = 0; i < count; ++i) {
+    const auto value = std::to_integer<unsigned>(bytes[i]);
+    text += kDigits[value >> 4];
+    text += kDigits[value & 15];
+  }
+  return text;
+}
+
+bool from_hex(const std::string& text, std::byte* bytes, size_t count) {
+  if (text.size() != 2 * count) return false;
+  for (size_t i = 0; i < count; ++i) {
+    unsigned value;
+    if (std::sscanf(text.c_str() + 2 * i, "%2x", &value) != 1) return false;
+    bytes[i] = static_cast<std::byte>(value);
+  }
+  return true;
+}
+
 namespace {
 
 const std::string kNoRails = ": ";  // no interface has such a name
@@ -48,17 +70,6 @@ uint64_t network_namespace() {
   return stat("/proc/self/ns/net", &info) == 0 ? info.st_ino : 0;
 }
 
-std::string to_hex(const std::byte* bytes, size_t count) {
-  static const char kDigits[] = "0123456789abcdef";
-  std::string text;
-  for (size_t i = 0; i < count; ++i) {
-    const auto value = std::to_integer<unsigned>(bytes[i]);
-    text += kDigits[value >> 4];
-    text += kDigits[value & 15];
-  }
-  return text;
-}
-
 // Of the interface that came first: virtual machines that were copied with their memory have one
 // boot id and one namespace number, but not one address of their NIC. "-": none has one.
 std::string first_hardware_address() {
@@ -76,16 +87,6 @@ std::string first_hardware_address() {
   }
   freeifaddrs(all);
   return address;
-}
-
-bool from_hex(const std::string& text, std::byte* bytes, size_t count) {
-  if (text.size() != 2 * count) return false;
-  for (size_t i = 0; i < count; ++i) {
-    unsigned value;
-    if (std::sscanf(text.c_str() + 2 * i, "%2x", &value) != 1) return false;
-    bytes[i] = static_cast<std::byte>(value);
-  }
-  return true;
 }
 
 void note_cores(HostAddress* address) {
@@ -206,6 +207,13 @@ std::array<std::byte, 16> random_challenge() {
   // Of up to 256 bytes it fails only where the kernel has no such call.
   DMLCOMM_CHECK(getrandom(challenge.data(), challenge.size(), 0) == challenge.size());
   return challenge;
+}
+
+uint64_t JobKey::derived(std::string_view text) const {
+  const Digest digest = hmac_sha256(secret, std::as_bytes(std::span(text)));
+  uint64_t first;
+  std::memcpy(&first, digest.data(), sizeof(first));
+  return first;
 }
 
 std::string JobKey::encode() const {

@@ -68,9 +68,15 @@ struct JobKey {
   static std::string mark_of(std::string_view users_secret, std::string_view text);
   // For relays, to which it travels in clear text: it tells nothing of `secret`.
   std::array<std::byte, 16> relay_secret() const;
+  // A number that only those who have the secret can know; of `text`.
+  uint64_t derived(std::string_view text) const;
   std::string encode() const;
   static Result<JobKey> decode(const std::string& text);
 };
+
+std::string to_hex(const std::byte* bytes, size_t count);
+// False if `text` is no such text.
+bool from_hex(const std::string& text, std::byte* bytes, size_t count);
 
 // Unlike any before, in this process or elsewhere.
 std::array<std::byte, 16> random_challenge();

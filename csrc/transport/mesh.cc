@@ -202,10 +202,11 @@ void Mesh::flush_deferred() {
 
 void Mesh::sleep(int timeout_ms, const std::function<bool()>& has_news) {
   // A budget that is used up fills with time, and so does room for lanes that give way.
-  bool is_short = !polled_.empty() || share_ < 1;
+  bool is_short = share_ < 1;
   for (RailMeter& meter : meters_) is_short |= meter.take_yielding();
   loop_.sleep(is_short ? std::min(timeout_ms, 1) : timeout_ms, [&] {
     bool news = has_news();
+    for (Transport* transport : polled_) news = news || !transport->arm();
     for (Link* link : active_) {
       const Channel* channel = link->state() == Link::State::up ? link->channel() : nullptr;
       news = news || (channel && !channel->needs_epoll() && channel->maybe_readable());

@@ -36,8 +36,12 @@ struct RailCounters {
   // Measured, 0 where that is not known: what the rail carries, and the shortest round trip.
   double bits_per_second = 0;
   double round_trip_us = 0;
-  double agreed_bits_per_second = 0;  // that algorithms are chosen for; 0: for none
-  uint64_t bytes_resent = 0;          // by TCP
+  // What algorithms are chosen for, alike on all ranks; 0: they do not depend on this rail, or no
+  // round trip has been measured. A message takes so long beside its bytes.
+  double agreed_bits_per_second = 0;
+  double agreed_round_trip_us = 0;
+  double agreed_message_us = 0;
+  uint64_t bytes_resent = 0;  // by TCP
   // The most that an urgent message waits for what has been handed down; 0: not known.
   double blocking_us = 0;
   UrgentWaits urgent_waits{};
@@ -61,6 +65,8 @@ struct RailCounters {
     bits_per_second = std::max(bits_per_second, other.bits_per_second);
     round_trip_us = std::max(round_trip_us, other.round_trip_us);
     agreed_bits_per_second = std::max(agreed_bits_per_second, other.agreed_bits_per_second);
+    agreed_round_trip_us = std::max(agreed_round_trip_us, other.agreed_round_trip_us);
+    agreed_message_us = std::max(agreed_message_us, other.agreed_message_us);
     bytes_resent += other.bytes_resent;
     blocking_us = std::max(blocking_us, other.blocking_us);
     urgent_waits.add(other.urgent_waits);

@@ -4,6 +4,7 @@
 
 #include "transport/shm/shm_transport.h"
 #include "transport/tcp/tcp_transport.h"
+#include "transport/ucx/ucx_transport.h"
 
 namespace dmlcomm::transport {
 
@@ -22,7 +23,11 @@ int Job::num_ranks_on_machine() const {
 std::vector<std::unique_ptr<Transport>> make_transports(const Job& job, EventLoop& loop) {
   std::vector<std::unique_ptr<Transport>> transports;
   transports.push_back(std::make_unique<shm::ShmTransport>(job, loop));
-  transports.push_back(std::make_unique<tcp::TcpTransport>(job));
+  if (job.config.transport == TransportChoice::ucx) {
+    transports.push_back(std::make_unique<ucx::UcxTransport>(job, loop));
+  } else {
+    transports.push_back(std::make_unique<tcp::TcpTransport>(job));
+  }
   return transports;
 }
 

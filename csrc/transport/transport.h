@@ -1,12 +1,12 @@
-// Transport: one way to carry bytes to other ranks: shared memory, TCP. The layers above know only
-// this file, channel.h and remote_memory.h.
+// Transport: one way to carry bytes to other ranks: shared memory, TCP, UCX. The layers above know
+// only this file, channel.h and remote_memory.h.
 //
 // A transport provides
 //  - addresses: meet() publishes where this rank listens, and reads the same of its peers;
 //  - a connector: connect() begins a connection to a peer, over one rail of several;
 //  - a byte stream: open() makes a Channel of a connection that has been admitted. Its queues are
 //    bounded: write() takes as many bytes as fit. With it, optionally, RemoteMemory;
-//  - readiness: the channel's descriptor, or the doorbell of the event loop, or poll();
+//  - readiness: the channel's descriptor, or the doorbell of the event loop, or poll() and arm();
 //  - optionally memory that is shared with all its peers.
 //
 // A transport does not shake hands. Admission does that, in the same way for all transports: over
@@ -121,10 +121,12 @@ class Transport {
   };
   virtual std::vector<RailChange> changed_rails() { return {}; }
 
-  // For a transport without another source of readiness: poll() is called in every Mesh::poll().
-  // needs_poll() is asked once; true limits the sleep of the event loop to a millisecond.
+  // For a transport that has to be driven: poll() is called in every Mesh::poll(), and arm() before
+  // the event loop sleeps. It is false if there is news; if not, a descriptor that the transport
+  // has given to the loop wakes it. needs_poll() is asked once.
   virtual bool needs_poll() const { return false; }
   virtual void poll() {}
+  virtual bool arm() { return true; }
 
   // A sign of life for the peers that watch our memory; every tick.
   virtual void show_life() {}

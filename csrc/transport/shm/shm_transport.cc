@@ -11,12 +11,11 @@
 namespace dmlcomm::transport::shm {
 
 bool ShmTransport::reaches(int peer) const {
-  return peer == job_.rank ||
-         (job_.same_host(peer) && job_.config.transport != TransportChoice::tcp);
+  return peer == job_.rank || (job_.same_host(peer) && job_.config.shares_memory());
 }
 
 Status ShmTransport::listen(Admission& admission) {
-  if (job_.config.transport == TransportChoice::tcp || job_.num_ranks == 1) return Status();
+  if (!job_.config.shares_memory() || job_.num_ranks == 1) return Status();
   Result<UniqueFd> listener = listen_unix(job_.own_host().unix_name);
   if (!listener.ok()) return listener.status();
   if (job_.config.shm_single_copy) permit_single_copy();

@@ -37,7 +37,7 @@ Status TcpTransport::listen_on_rails(Admission& admission) {
     DMLCOMM_RETURN_IF_ERROR(check_mark(job_.config.ticket_mark, rail.address));
   }
   if (any_remote) begin_to_relay();
-  if (job_.config.transport == TransportChoice::tcp) rails.push_back(kLoopback);
+  if (!job_.config.shares_memory()) rails.push_back(kLoopback);
   const PortWait port_wait{job_.config.peer_timeout_s};
   for (const RailAddress& rail : rails) {
     Result<Listener> listener = listen_on(

@@ -14,7 +14,7 @@
 
 namespace dmlcomm::transport::tcp {
 
-class TcpTransport final : public Transport {
+class TcpTransport : public Transport {
  public:
   explicit TcpTransport(const Job& job) : job_(job), has_carrier_(job.rails.size(), true) {}
 

@@ -1,0 +1,80 @@
+// UcxChannel: a channel over UCX. Bytes are copied into messages of at most kSlotBytes, which UCX
+// carries as it chooses: large ones mostly by rendezvous, into a slot of the peer. They may arrive
+// in any order, and are read in that of their numbers. The reader tells how many it has read; so
+// many bytes at most are with UCX or unread.
+//
+// The socket of the handshake stays open. Its end tells that the peer's process is gone. The first
+// byte on it says that the peer's channel is there. Later ones mean nothing; but while messages are
+// on their way there is always one, and if the other kernel confirms none, the way is dead.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+
+#include "base/unique_fd.h"
+#include "transport/channel.h"
+#include "transport/ucx/ucx_rail.h"
+
+namespace dmlcomm::transport::ucx {
+
+class UcxChannel final : public Channel, private UcxUser {
+ public:
+  // `key`: known to both ends of this channel alone. `window_bytes`: with UCX or unread, at most.
+  // `description` names the peer and the interface.
+  UcxChannel(UniqueFd socket, UcxRail& rail, uint64_t key, size_t window_bytes,
+             std::string description);
+  ~UcxChannel() override;
+
+  // Before anything else: connects to the worker of the peer's rail.
+  Status connect(const std::string& address);
+
+  Result<size_t> write(const iovec* parts, int num_parts) override;
+  Result<size_t> read(const iovec* parts, int num_parts) override;
+  bool maybe_readable() const override;
+  bool maybe_writable() const override;
+  Flow flow() const override;
+  int descriptor() const override { return socket_.get(); }
+  void descriptor_ready(Ready ready) override;
+  bool needs_epoll() const override { return false; }
+  void shut_down() override { shuts_down_ = true; }
+  std::string description() const override { return description_; }
+
+ private:
+  void message_began(uint64_t number, const Arrival& arrival) override;
+  void message_complete(uint64_t number) override;
+  void messages_were_read(uint64_t count) override;
+  void failed(const std::string& why) override;
+  void settle() override;
+
+  bool has_room() const;
+  void send(Slot* slot);
+  bool has_arrived() const { return !arrivals_.empty() && arrivals_.front().is_complete; }
+  Arrival* arrival_of(uint64_t number);
+  Status lost(const char* what) const;
+
+  const UniqueFd socket_;
+  UcxRail& rail_;
+  const uint64_t key_;
+  const size_t window_bytes_;
+  const std::string description_;
+
+  bool peer_is_there_ = false;
+  bool peer_is_gone_ = false;
+  bool shuts_down_ = false;
+  std::string error_;  // the first
+
+  std::deque<size_t> unread_;  // bytes of each message that the peer has not read
+  size_t unread_bytes_ = 0;
+  uint64_t num_sent_ = 0;
+  uint64_t read_bytes_ = 0;  // by the peer
+  int64_t busy_since_ns_ = 0;
+  int64_t busy_ns_ = 0;
+
+  std::deque<Arrival> arrivals_;  // from message num_read_ on; null data: it has not come
+  size_t front_read_bytes_ = 0;   // of the first of them
+  uint64_t num_read_ = 0;
+  uint64_t num_told_ = 0;
+};
+
+}  // namespace dmlcomm::transport::ucx

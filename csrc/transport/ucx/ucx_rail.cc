@@ -1,0 +1,272 @@
+#include "transport/ucx/ucx_rail.h"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <utility>
+
+namespace dmlcomm::transport::ucx {
+namespace {
+
+// Ids of active messages.
+constexpr unsigned kData = 0;
+constexpr unsigned kCount = 1;
+
+// More than the headers of UCX and ours in a segment.
+constexpr size_t kSegmentOverhead = 8 * 1024;
+
+// So many rounds at most, so that links get their turn.
+constexpr int kMostRounds = 64;
+
+// An RDMA NIC is the device of its network interface, and has UCX's name for it: "mlx5_0:1".
+std::string rdma_device_of(const std::string& interface) {
+  const std::string folder = str_cat("/sys/class/net/", interface);
+  std::error_code none;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(folder + "/device/infiniband", none)) {
+    int port = 0;
+    std::ifstream(folder + "/dev_port") >> port;
+    return str_cat(entry.path().filename().string(), ":", port + 1);
+  }
+  return "";
+}
+
+// UCX's TCP cuts messages into segments: of 8 KiB unless told otherwise, which took 1.5 times as
+// long as with a segment per slot, between emulated hosts of two NICs. Until UCX 1.17 an option of
+// TCP has no prefix in this place. UCX warns of options that nothing takes, so there must be a TCP.
+void add_segment_sizes(const UcxApi& api, UcxApi::Options* options) {
+  const Result<UcxOffer> offer = ucx_offer();
+  const auto is_tcp = [](const std::string& resource) { return resource.starts_with("tcp/"); };
+  if (!offer.ok() || std::ranges::none_of(offer->resources, is_tcp)) return;
+  unsigned major = 0, minor = 0, release = 0;
+  api.version_numbers(&major, &minor, &release);
+  const std::string prefix = std::pair(major, minor) < std::pair(1u, 17u) ? "" : "TCP_";
+  const std::string bytes = std::to_string(kSlotBytes + kSegmentOverhead);
+  options->emplace_back(prefix + "TX_SEG_SIZE", bytes);
+  options->emplace_back(prefix + "RX_SEG_SIZE", bytes);
+}
+
+// Between hosts nothing may go around the NIC, as it could where hosts are namespaces of one
+// kernel.
+UcxApi::Options options_of(const UcxApi& api, const std::string& interface) {
+  UcxApi::Options options;
+  add_segment_sizes(api, &options);
+  const std::string rdma = interface == "lo" ? "" : rdma_device_of(interface);
+  options.emplace_back("NET_DEVICES", rdma.empty() ? interface : str_cat(rdma, ",", interface));
+  if (interface == "lo") return options;
+  options.emplace_back("SHM_DEVICES", "");
+  options.emplace_back("SELF_DEVICES", "");
+  return options;
+}
+
+MessageHeader header_of(const void* bytes) {
+  MessageHeader header;
+  std::memcpy(&header, bytes, sizeof(header));
+  return header;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<UcxRail>> UcxRail::open(const std::string& interface) {
+  const Result<UcxApi>& api = UcxApi::load();
+  if (!api.ok()) return api.status();
+  std::unique_ptr<UcxRail> rail(new UcxRail(*api));
+  if (const Status status = rail->start(interface); !status.ok()) {
+    return Status(status.code(), "interface ", interface, ": ", status.message(),
+                  "; `dmlcomm doctor` shows what UCX has here, UCX_TLS chooses");
+  }
+  return rail;
+}
+
+Status UcxRail::start(const std::string& interface) {
+  Result<UcxApi::Handle> context = api_.open_context(options_of(api_, interface));
+  if (!context.ok()) return context.status();
+  context_ = *context;
+  abi::WorkerParams params;
+  params.field_mask = abi::kWorkerParamThreadMode;
+  params.thread_mode = abi::kThreadModeSerialized;
+  DMLCOMM_RETURN_IF_ERROR(
+      api_.check(api_.create_worker(context_, &params, &worker_), "ucp_worker_create"));
+  DMLCOMM_RETURN_IF_ERROR(
+      api_.check(api_.get_descriptor(worker_, &descriptor_), "ucp_worker_get_efd"));
+  DMLCOMM_RETURN_IF_ERROR(set_handler(kData, on_data));
+  DMLCOMM_RETURN_IF_ERROR(set_handler(kCount, on_count));
+  UcxApi::Handle address = nullptr;
+  size_t bytes = 0;
+  DMLCOMM_RETURN_IF_ERROR(
+      api_.check(api_.get_address(worker_, &address, &bytes), "ucp_worker_get_address"));
+  address_.assign(static_cast<const char*>(address), bytes);
+  api_.release_address(worker_, address);
+  return Status();
+}
+
+Status UcxRail::set_handler(unsigned id, abi::MessageHandler handler) {
+  abi::HandlerParam param;
+  param.field_mask = abi::kHandlerId | abi::kHandlerFunction | abi::kHandlerArgument;
+  param.id = id;
+  param.handler = handler;
+  param.argument = this;
+  return api_.check(api_.set_handler(worker_, &param), "ucp_worker_set_am_recv_handler");
+}
+
+// The worker ends what is under way, which calls back.
+UcxRail::~UcxRail() {
+  if (worker_ != nullptr) api_.destroy_worker(worker_);
+  if (context_ != nullptr) api_.destroy_context(context_);
+}
+
+void UcxRail::poll() {
+  for (int i = 0; i < kMostRounds && api_.progress(worker_) > 0;) ++i;
+  for (const auto& [key, member] : members_) {
+    if (member.user != nullptr) member.user->settle();
+  }
+}
+
+bool UcxRail::arm() { return api_.arm(worker_) == abi::kOk; }
+
+UcxUser* UcxRail::user_of(uint64_t key) const {
+  const auto it = members_.find(key);
+  return it == members_.end() ? nullptr : it->second.user;
+}
+
+Status UcxRail::add(uint64_t key, UcxUser& user, const std::string& address) {
+  Member& member = members_[key];
+  member = {this, &user, nullptr};
+  abi::EndpointParams params;
+  params.field_mask =
+      abi::kEndpointParamAddress | abi::kEndpointParamErrorMode | abi::kEndpointParamErrorHandler;
+  params.address = address.data();
+  params.error_mode = abi::kErrorModePeer;
+  params.error_handler = on_error;
+  params.error_argument = &member;
+  return api_.check(api_.create_endpoint(worker_, &params, &member.endpoint), "ucp_ep_create");
+}
+
+// The member stays: UCX may still know its address.
+void UcxRail::remove(uint64_t key) {
+  Member& member = members_[key];
+  member.user = nullptr;
+  if (member.endpoint == nullptr) return;
+  abi::RequestParam param;
+  param.mask = abi::kRequestFlags | abi::kRequestCallback | abi::kRequestUserData;
+  param.flags = abi::kCloseForce;
+  param.callback.send = on_closed;
+  param.user_data = this;
+  (void)api_.close_endpoint(std::exchange(member.endpoint, nullptr), &param);
+}
+
+void UcxRail::on_closed(void* request, abi::Code, void* rail) {
+  static_cast<UcxRail*>(rail)->api_.free_request(request);
+}
+
+void UcxRail::on_error(void* member, void*, abi::Code code) {
+  const Member& at = *static_cast<Member*>(member);
+  if (at.user != nullptr) at.user->failed(at.rail->api_.text_of(code));
+}
+
+// --- sending ---
+
+Slot* UcxRail::take_slot(uint64_t key) {
+  if (free_.empty()) {
+    slots_.push_back(std::make_unique<Slot>());
+    slots_.back()->rail = this;
+    free_.push_back(slots_.back().get());
+  }
+  Slot* const slot = free_.back();
+  free_.pop_back();
+  slot->header.key = key;
+  slot->bytes = 0;
+  return slot;
+}
+
+void UcxRail::send(Slot* slot) {
+  abi::RequestParam param;
+  param.mask = abi::kRequestCallback | abi::kRequestUserData;
+  param.callback.send = on_sent;
+  param.user_data = slot;
+  const abi::StatusPointer sent = api_.send_message(
+      members_[slot->header.key].endpoint, slot->bytes == 0 ? kCount : kData, &slot->header,
+      sizeof(MessageHeader), slot->memory.get(), slot->bytes, &param);
+  if (sent == nullptr) return give_back(slot);
+  if (!abi::is_error(sent)) return;
+  UcxUser* const user = user_of(slot->header.key);
+  give_back(slot);
+  if (user != nullptr) user->failed(api_.text_of(abi::code_of(sent)));
+}
+
+void UcxRail::on_sent(void* request, abi::Code code, void* at) {
+  Slot* const slot = static_cast<Slot*>(at);
+  UcxRail& rail = *slot->rail;
+  rail.api_.free_request(request);
+  UcxUser* const user = rail.user_of(slot->header.key);
+  rail.give_back(slot);
+  if (code != abi::kOk && user != nullptr) user->failed(rail.api_.text_of(code));
+}
+
+// --- receiving ---
+
+// A message of a channel that is gone, or of a stranger, is dropped.
+abi::Code UcxRail::on_data(void* at, const void* header_bytes, size_t num_header_bytes, void* data,
+                           size_t bytes, const abi::MessageParam* param) {
+  UcxRail& rail = *static_cast<UcxRail*>(at);
+  if (num_header_bytes != sizeof(MessageHeader) || bytes > kSlotBytes) return abi::kOk;
+  const MessageHeader header = header_of(header_bytes);
+  UcxUser* const user = rail.user_of(header.key);
+  if (user == nullptr) return abi::kOk;
+  if ((param->attributes & abi::kMessageIsKept) != 0) {
+    user->message_began(header.number,
+                        {static_cast<const std::byte*>(data), bytes, nullptr, data, true});
+    return abi::kInProgress;
+  }
+  Slot* const slot = rail.take_slot(header.key);
+  slot->header = header;
+  const bool is_rendezvous = (param->attributes & abi::kMessageIsRendezvous) != 0;
+  if (!is_rendezvous) std::memcpy(slot->memory.get(), data, bytes);
+  user->message_began(header.number, {slot->memory.get(), bytes, slot, nullptr, !is_rendezvous});
+  if (!is_rendezvous) return abi::kOk;
+  if (rail.receive(slot, data, bytes)) user->message_complete(header.number);
+  return abi::kInProgress;
+}
+
+// True: it is there already.
+bool UcxRail::receive(Slot* slot, void* message, size_t bytes) {
+  abi::RequestParam param;
+  param.mask = abi::kRequestCallback | abi::kRequestUserData;
+  param.callback.receive = on_received;
+  param.user_data = slot;
+  slot->bytes = bytes;
+  const abi::StatusPointer received =
+      api_.receive_message(worker_, message, slot->memory.get(), bytes, &param);
+  if (received == nullptr) return true;
+  UcxUser* const user = user_of(slot->header.key);
+  if (abi::is_error(received)) user->failed(api_.text_of(abi::code_of(received)));
+  return false;
+}
+
+// Of a channel that is gone, the slot is free now.
+void UcxRail::on_received(void* request, abi::Code code, size_t, void* at) {
+  Slot* const slot = static_cast<Slot*>(at);
+  UcxRail& rail = *slot->rail;
+  rail.api_.free_request(request);
+  UcxUser* const user = rail.user_of(slot->header.key);
+  if (user == nullptr) return rail.give_back(slot);
+  if (code == abi::kOk) return user->message_complete(slot->header.number);
+  user->failed(rail.api_.text_of(code));
+}
+
+abi::Code UcxRail::on_count(void* at, const void* header_bytes, size_t num_header_bytes, void*,
+                            size_t, const abi::MessageParam*) {
+  if (num_header_bytes != sizeof(MessageHeader)) return abi::kOk;
+  const MessageHeader header = header_of(header_bytes);
+  UcxUser* const user = static_cast<UcxRail*>(at)->user_of(header.key);
+  if (user != nullptr) user->messages_were_read(header.number);
+  return abi::kOk;
+}
+
+void UcxRail::release(const Arrival& arrival) {
+  if (arrival.kept != nullptr) api_.release_message(worker_, arrival.kept);
+  if (arrival.slot != nullptr && arrival.is_complete) give_back(arrival.slot);
+}
+
+}  // namespace dmlcomm::transport::ucx

@@ -1,0 +1,160 @@
+"""DMLCOMM_TRANSPORT=ucx: every operation on one host and on hosts with two NICs, cables that are
+pulled, processes that die, and machines without UCX."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import dmlcomm
+from dmlcomm import _core
+from dmlcomm.lab import Lab
+from helpers import Expectations, Ranks, run_ranks
+from helpers.multi_nic import (
+    ENOUGH_LOST,
+    ENOUGH_LOST_AND_BACK,
+    EVERY_OPERATION,
+    REPETITIONS,
+    SAME_ORDER,
+    expect_fine,
+    run,
+    started,
+    stopped,
+    wait_for_loss,
+)
+from helpers.values import value
+
+UCX = ("-e", "DMLCOMM_TRANSPORT=ucx")
+BYTES_PER_NIC = """
+dist.all_reduce(torch.ones(2_000_000))
+say("sent", *[c.bytes_sent for c in dmlcomm.rails() if c.interface != "local"])
+fine()
+"""
+
+# Of UCX on one host: its TCP alone, or what it finds best, which is shared memory.
+HERE = [{"UCX_TLS": "tcp"}, {}]
+
+
+@pytest.fixture(scope="module")
+def ucx() -> None:
+    offer = _core.probe_ucx()
+    if not offer.works:
+        pytest.skip(offer.detail)
+
+
+def _messages_and_sums(rank, n):
+    expect = Expectations()
+    after, before = (rank + 1) % n, (rank - 1) % n
+    for count in (0, 1, 1001, 300_003):
+        received = torch.zeros(count)
+        works = [dist.isend(value(rank, count, torch.float32), after), dist.irecv(received, before)]
+        for work in works:
+            work.wait()
+        expect.equal(received, value(before, count, torch.float32), count)
+    for count in (1, 1001, 300_003, 4_000_000):
+        tensor = torch.full((count,), rank + 1.0)
+        dist.all_reduce(tensor)
+        expect.equal(tensor, torch.full((count,), n * (n + 1) / 2), count)
+    expect.check()
+    begin = time.monotonic()
+    dist.destroy_process_group()
+    return time.monotonic() - begin
+
+
+@pytest.mark.parametrize("environment", HERE)
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_messages_and_sums_on_one_host(ucx, world_size, environment):
+    closing = run_ranks(
+        _messages_and_sums, world_size, env={"DMLCOMM_TRANSPORT": "ucx", **environment}
+    )
+    assert max(closing) < 0.9  # of what has not been confirmed, the group would wait for a second
+
+
+def _until_lost(rank, n):
+    tensor = torch.ones(1_000_000)
+    dist.all_reduce(tensor)
+    if rank == 1:
+        os._exit(1)
+    begin = time.monotonic()
+    with pytest.raises(dmlcomm.PeerLostError, match="rank 1"):
+        while True:
+            dist.all_reduce(tensor)
+    return time.monotonic() - begin
+
+
+def test_survivors_name_the_rank_that_died(ucx):
+    with Ranks(_until_lost, 3, env={"DMLCOMM_TRANSPORT": "ucx"}) as ranks:
+        assert max(ranks.collect(only=[0, 2])) < 1
+
+
+def test_every_operation_over_two_nics(ucx, lab_is_possible):
+    with Lab("flat:3,2", rate="500mbit") as lab:
+        result = run(lab, EVERY_OPERATION + BYTES_PER_NIC, *UCX)
+    expect_fine(result, 3)
+    lines = [line.split()[2:] for line in result.stdout.splitlines() if " sent " in line]
+    assert len(lines) == 3, result.stdout
+    for first, second in ((int(a), int(b)) for a, b in lines):
+        assert 0.6 < first / second < 1.7
+
+
+def test_results_have_the_same_bits_when_a_cable_is_pulled_and_comes_back(ucx, lab_is_possible):
+    with Lab("flat:3,2", rate="500mbit") as lab:
+        process = started(lab, ENOUGH_LOST_AND_BACK + REPETITIONS, *SAME_ORDER, *UCX)
+        lab.set("host1:eth0", "down")
+        wait_for_loss(process)
+        lab.set("host1:eth0", "up")
+        counts, stderr = stopped(process)
+    assert all(count >= 3 for count in counts), counts
+    assert "has lost its carrier" in stderr
+
+
+def test_a_rail_that_loses_everything_is_given_up(ucx, loss_is_possible):
+    with Lab("flat:2,2", rate="500mbit") as lab:
+        process = started(lab, ENOUGH_LOST + REPETITIONS, *SAME_ORDER, *UCX)
+        lab.set("host1:eth1", "loss=100%")
+        _, stderr = stopped(process)
+    assert "nothing was confirmed for" in stderr
+
+
+def test_a_grid_is_refused(ucx, lab_is_possible):
+    with Lab("bcube:2,2", rate="500mbit") as lab:
+        result = run(lab, "fine()", *UCX)
+    assert result.returncode != 0
+    assert "DMLCOMM_TRANSPORT=ucx needs a flat network" in result.stderr
+
+
+GROUP_OF_TWO = """
+import sys
+import torch.distributed as dist
+import dmlcomm
+store = dist.FileStore(sys.argv[1], 2)
+dist.init_process_group("dmlcomm", store=store, rank=int(sys.argv[2]), world_size=2)
+dist.barrier()
+"""
+
+
+# A file that is no library stands for a machine without UCX.
+def test_ranks_without_ucx_are_told_what_to_install(tmp_path):
+    (tmp_path / "libucp.so.0").write_text("nothing")
+    env = os.environ | {"LD_LIBRARY_PATH": str(tmp_path), "DMLCOMM_TRANSPORT": "ucx"}
+    command = [sys.executable, "-c", GROUP_OF_TWO, str(tmp_path / "store")]
+    options = {"env": env, "stderr": subprocess.PIPE, "text": True}
+    ranks = [subprocess.Popen([*command, rank], **options) for rank in ("0", "1")]
+    errors = [rank.communicate(timeout=60)[1] for rank in ranks]
+    assert all(rank.returncode != 0 for rank in ranks)
+    assert all("UCX does not load" in error and "libucx0" in error for error in errors), errors
+
+
+def test_doctor_says_what_ucx_offers(ucx):
+    command = [sys.executable, "-m", "dmlcomm", "doctor", "--json"]
+    printed = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
+    offer = {t["name"]: t for t in json.loads(printed)["transports"]}["ucx"]
+    assert offer["works"]
+    assert re.fullmatch(r"UCX \d+\.\d+\.\d+:( \w+/\S+)+", offer["detail"]), offer
+    assert " tcp/lo" in offer["detail"]
