@@ -33,23 +33,18 @@ Status check_priority(const std::string& who, int64_t priority) {
 }
 
 Status check_capacity(const std::string& who, double capacity) {
-  if (capacity == 0 || (capacity >= kLeastCapacity && capacity <= kMostCapacity)) return {};
-  return invalid(who, " has the capacity ", capacity, ": expected 0, or ", kLeastCapacity, " to ",
-                 kMostCapacity, " bits per second");
-}
-
-Status check_capacities(const std::vector<double>& capacities) {
-  for (size_t link = 0; link < capacities.size(); ++link) {
-    DMLCOMM_RETURN_IF_ERROR(check_capacity(str_cat("link ", link), capacities[link]));
-  }
-  return {};
+  if (capacity >= 0 && capacity <= kMostCapacity) return {};
+  return invalid(who, " has the capacity ", capacity, ": expected 0 to ", kMostCapacity,
+                 " bits per second");
 }
 
 Result<std::vector<double>> max_min_rates(const std::vector<std::vector<int64_t>>& paths,
                                           const std::vector<double>& capacities,
                                           const std::vector<double>& weights,
                                           const std::vector<int64_t>& priorities) {
-  DMLCOMM_RETURN_IF_ERROR(check_capacities(capacities));
+  for (size_t link = 0; link < capacities.size(); ++link) {
+    DMLCOMM_RETURN_IF_ERROR(check_capacity(str_cat("link ", link), capacities[link]));
+  }
   DMLCOMM_RETURN_IF_ERROR(check_length("weights", weights.size(), paths.size()));
   DMLCOMM_RETURN_IF_ERROR(check_length("priorities", priorities.size(), paths.size()));
   FairShares shares(capacities);

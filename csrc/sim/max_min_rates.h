@@ -13,8 +13,8 @@ namespace dmlcomm::sim {
 // Priorities are tickets: 0 goes first, 255 last.
 constexpr int64_t kLastPriority = 255;
 constexpr double kLeastWeight = 1e-6, kMostWeight = 1e6;
-// In bit/s. Times stay finite, however many tasks follow each other.
-constexpr double kLeastCapacity = 1e-3, kMostCapacity = 1e18;
+// In bit/s. Levels stay finite with the least weight.
+constexpr double kMostCapacity = 1e18;
 
 // `invalid_argument` with this text.
 template <typename... Parts>
@@ -26,10 +26,8 @@ Status invalid(const Parts&... parts) {
 Status check_path(const std::string& who, const std::vector<int64_t>& path, size_t num_links);
 Status check_weight(const std::string& who, double weight);
 Status check_priority(const std::string& who, int64_t priority);
-// In bit/s: 0, or in the range above.
+// In bit/s: from 0.
 Status check_capacity(const std::string& who, double capacity);
-// By link.
-Status check_capacities(const std::vector<double>& capacities);
 
 // The rates of all flows, by flow: max-min fair with weights among the flows of one priority, which
 // share what flows of smaller priorities leave. A flow without links has an infinite rate.

@@ -9,19 +9,29 @@
 namespace dmlcomm::sim {
 namespace {
 
-// Of bytes or seconds. Sums stay finite.
+// Of bytes or seconds, and of a link in bit/s. Times stay finite, however many tasks there are.
 constexpr double kMostAmount = 1e18;
+constexpr double kLeastCapacity = 1e-30;
 
 Status check_amount(const std::string& who, const char* what, double amount, const char* unit) {
   if (amount >= 0 && amount <= kMostAmount) return {};
   return invalid(who, " has the ", what, " ", amount, ": expected 0 to ", kMostAmount, " ", unit);
 }
 
+Status check_speed(const std::string& who, double capacity) {
+  DMLCOMM_RETURN_IF_ERROR(check_capacity(who, capacity));
+  if (capacity == 0 || capacity >= kLeastCapacity) return {};
+  return invalid(who, " has the capacity ", capacity, ": expected 0, or ", kLeastCapacity,
+                 " bits per second or more");
+}
+
 }  // namespace
 
 Result<Simulation> Simulation::make(std::vector<double> capacities,
                                     std::vector<double> latencies_s) {
-  DMLCOMM_RETURN_IF_ERROR(check_capacities(capacities));
+  for (size_t link = 0; link < capacities.size(); ++link) {
+    DMLCOMM_RETURN_IF_ERROR(check_speed(str_cat("link ", link), capacities[link]));
+  }
   if (!latencies_s.empty() && latencies_s.size() != capacities.size()) {
     return invalid("there are ", capacities.size(), " capacities, but ", latencies_s.size(),
                    " latencies: give one to each link, or none at all");
@@ -115,7 +125,7 @@ Status Simulation::change_capacity(int64_t link, double time_s, double capacity,
     return invalid(who, ": there are ", capacities_.size(), " links, numbered from 0");
   }
   DMLCOMM_RETURN_IF_ERROR(check_amount(who, "time", time_s, "seconds"));
-  DMLCOMM_RETURN_IF_ERROR(check_capacity(who, capacity));
+  DMLCOMM_RETURN_IF_ERROR(check_speed(who, capacity));
   DMLCOMM_RETURN_IF_ERROR(check_amount(who, "dark time", dark_s, "seconds"));
   const auto id = static_cast<uint32_t>(link);
   if (dark_s > 0) changes_.push_back({time_s, id, 0});

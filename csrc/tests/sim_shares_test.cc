@@ -192,7 +192,7 @@ TEST(MaxMinRatesTest, NamesWhatIsWrong) {
       message(max_min_rates({{0}, {0, 2}}, {1, 1}, {}, {})),
       "flow 1 names link 2, but links are numbered from 0 to 1: give a capacity to each link");
   EXPECT_EQ(message(max_min_rates({{0}}, {-1}, {}, {})),
-            "link 0 has the capacity -1: expected 0, or 0.001 to 1e+18 bits per second");
+            "link 0 has the capacity -1: expected 0 to 1e+18 bits per second");
   EXPECT_EQ(message(max_min_rates({{0}}, {1}, {0}, {})),
             "flow 0 has the weight 0: expected 1e-06 to 1e+06");
   EXPECT_EQ(message(max_min_rates({{0}}, {1}, {}, {256})),

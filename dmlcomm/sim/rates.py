@@ -19,7 +19,7 @@ def max_min_rates(
     Args:
         paths: by flow, the links that it passes, numbered from 0. One that it passes twice carries
             it twice. A flow that passes none has an infinite rate.
-        capacities: by link, in bits per second: 0, or 1e-3 to 1e18.
+        capacities: by link, in bits per second, 0 to 1e18.
         weights: by flow, 1e-6 to 1e6, by default 1. Flows that have one bottleneck get rates as
             their weights are.
         priorities: by flow, 0 (first, the default) to 255. Flows share what those of smaller
