@@ -7,6 +7,7 @@ wheel's version ends with "+torch2.15", and pip installs it beside torch 2.15 on
 the oldest systems on which it runs (its manylinux tag); torch's own libraries stay outside.
 """
 
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -44,7 +45,7 @@ def make_wheel(sdist: Path, scratch: Path, folder: Path) -> Path:
     (scratch / "bound").mkdir()
     run(sys.executable, "-m", "wheel", "pack", "-d", str(scratch / "bound"), str(contents))
     wheel = only(scratch / "bound")
-    return wheel.replace(folder / wheel.name)
+    return Path(shutil.move(wheel, folder / wheel.name))  # folders may be on different disks
 
 
 def bind_to_torch(contents: Path, minor: str) -> None:

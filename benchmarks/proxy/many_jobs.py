@@ -166,7 +166,7 @@ class _Cluster:
                 if id(end) not in limits:
                     is_limited = end.top_up(now_ns)
                     limits[id(end)] = len(capacities) if is_limited else None
-                    capacities += [end.room * 8 / TICK_S] * is_limited
+                    capacities += [max(0.0, end.room * 8 / TICK_S)] * is_limited
                 own = limits[id(end)]
                 path += [] if own is None else [own]
             paths.append(path)

@@ -225,15 +225,27 @@ std::shared_ptr<const Schedule> Planner::schedule_of(const OpShape& shape,
 }
 
 const Algorithm& Planner::choose(const OpShape& shape) {
-  if (const Algorithm* named = named_for(shape); named != nullptr) return *named;
-  for (const Algorithm* algorithm : in_memory_[static_cast<size_t>(shape.kind)]) {
-    if (algorithm->wins(shape, topology_.memory)) return *algorithm;
-  }
+  if (const Algorithm* fixed = fixed_for(shape); fixed != nullptr) return *fixed;
   return trials_of(shape)->next();
 }
 
+const Algorithm* Planner::fixed_for(const OpShape& shape) const {
+  if (const Algorithm* named = named_for(shape); named != nullptr) return named;
+  for (const Algorithm* algorithm : in_memory_[static_cast<size_t>(shape.kind)]) {
+    if (algorithm->wins(shape, topology_.memory)) return algorithm;
+  }
+  return nullptr;
+}
+
 double Planner::seconds(const OpShape& shape) {
-  return estimate({&choose(shape)}, own_bytes(shape)).front();
+  const Algorithm* chosen = fixed_for(shape);
+  if (chosen == nullptr) {
+    const auto found = choices_.find({shape.kind, rounded(known_bytes(shape))});
+    if (found != choices_.end()) chosen = &found->second.usual();
+  }
+  const std::vector<double> all = estimate(
+      chosen != nullptr ? std::vector{chosen} : schedules_of(shape.kind), own_bytes(shape));
+  return *std::min_element(all.begin(), all.end());
 }
 
 Trials* Planner::trials_of(const OpShape& shape) {

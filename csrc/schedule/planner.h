@@ -97,7 +97,8 @@ class Planner {
   // `shape` must be one that check() accepts, and so below.
   const Algorithm& choose(const OpShape& shape);
 
-  // What it would take now, by the estimate of what choose() names.
+  // What it would take now, by the estimate of the usual choice. Changes nothing that choices
+  // depend on: one rank may ask alone.
   double seconds(const OpShape& shape);
 
   // The schedule of rank `shape.rank` by what choose() has named, where that makes schedules.
@@ -121,6 +122,9 @@ class Planner {
     size_t operator()(const Key& key) const;
   };
   using Entry = std::pair<Key, std::shared_ptr<const Schedule>>;
+
+  // What the user or the memory says; null where times of operations do.
+  const Algorithm* fixed_for(const OpShape& shape) const;
 
   Status configure();
   Status apply(const Overrides& overrides);

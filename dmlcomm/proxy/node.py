@@ -125,6 +125,7 @@ class Node:
 
     def close(self) -> None:
         """Those below notice at once, and the tree ends."""
+        is_cut_off = self._parent.is_cut_off()  # before its heartbeats end
         self._closed.set()
         self._service.end()
         self._parent.close()
@@ -132,7 +133,7 @@ class Node:
         request = pb.LeaveTreeRequest(
             id=self._id,
             reason=self.failure() or "it ends",
-            is_cut_off=self._parent.is_cut_off(),
+            is_cut_off=is_cut_off,
         )
         try:
             self._root.call("LeaveTree", request, timeout_s=LEAVE_TIMEOUT_S)

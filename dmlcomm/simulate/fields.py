@@ -32,6 +32,8 @@ def load_yaml(path: str) -> Any:
     try:
         with open(path, encoding="utf-8") as file:
             return yaml.load(file, _Loader)
+    except ScenarioError as error:
+        raise ScenarioError(f"{path}, {error}") from None
     except OSError as error:
         raise ScenarioError(f"{path} cannot be read: {error.strerror}") from error
     except (yaml.YAMLError, ValueError) as error:  # also of a text that only looks like a date
