@@ -3,8 +3,9 @@
 # it into a clean environment and runs the smoke test there. To be run weekly.
 #   scripts/torch_versions.sh [--help] [2.15 ...]      without a version: all
 # A version that fails does not stop the others; the exit code is then 1. FOLDER (dist) gets the
-# wheels, WORK_FOLDER (build/torch) the environments, one version at a time. A version takes 4 minutes on two cores
-# where the index is near, and 8 GB, mostly those of torch's own libraries.
+# wheels, WORK_FOLDER (build/torch) the environments, one version at a time, in a folder that is
+# removed at the end. A version takes 4 minutes on two cores where the index is near, and 8 GB, mostly
+# those of torch's own libraries.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 if [[ ${1:-} == -h || ${1:-} == --help ]]; then
@@ -12,13 +13,14 @@ if [[ ${1:-} == -h || ${1:-} == --help ]]; then
   exit
 fi
 folder=${FOLDER:-dist}
-work=$(realpath -m "${WORK_FOLDER:-build/torch}")
+work=$(realpath -m "${WORK_FOLDER:-build/torch}")/torch-versions
 python=$(scripts/find_python.sh) || { echo "$0: no Python >= 3.11 with headers" >&2; exit 1; }
 oldest=2.11
 site='import sysconfig; print(sysconfig.get_path("purelib"))'
 
-newest_of_each_minor() {  # lines like 2.12.1
-  "$python" -m pip index versions torch 2>/dev/null | sed -n 's/^Available versions: //p' |
+newest_of_each_minor() {  # lines like 2.12.1; the system's Python may have no pip
+  rm -rf "$work" && mkdir -p "$work" && "$python" -m venv "$work/asking" || return
+  "$work/asking/bin/pip" index versions torch | sed -n 's/^Available versions: //p' |
     tr -d ' ' | tr ',' '\n' | sort -V |
     awk -F. -v oldest="$oldest" '
       BEGIN { split(oldest, least, ".") }
@@ -36,7 +38,8 @@ try() {
   "$clean/bin/pip" install -q --no-cache-dir "torch==$version" || return
   echo "import site; site.addsitedir('$("$clean/bin/python" -c "$site")')" \
     >"$("$build/bin/python" -c "$site")/below.pth" || return
-  "$build/bin/python" scripts/requirements.py wheel | "$build/bin/pip" install -q -r /dev/stdin || return
+  "$build/bin/python" scripts/requirements.py wheel |
+    "$build/bin/pip" install -q -r /dev/stdin || return
   begin=$SECONDS
   wheel=$(PATH=$PATH:$build/bin "$build/bin/python" scripts/build_wheel.py "$folder" |
     tail -n 1) || return
