@@ -443,7 +443,7 @@ TEST_F(ConfigTest, TheMessageNamesTheLegalValues) {
       read_with("DMLCOMM_SPIN_US", "x").status().message(),
       "DMLCOMM_SPIN_US=\"x\" is not legal: expected a number from 0 to 1000000 (microseconds)");
   EXPECT_EQ(read_with("DMLCOMM_TRANSPORT", "x").status().message(),
-            "DMLCOMM_TRANSPORT=\"x\" is not legal: expected one of auto, tcp, shm");
+            "DMLCOMM_TRANSPORT=\"x\" is not legal: expected one of auto, tcp, shm, ucx");
 }
 
 TEST_F(ConfigTest, TheProcessReadsItsConfigurationOnce) {
