@@ -37,7 +37,7 @@ class BufferPool {
   size_t bytes() const { return bytes_; }  // of a buffer
   bool huge_pages() const { return huge_pages_; }
 
-  // What it holds, in use or not.
+  // Bytes of all buffers, in use and free.
   size_t held_bytes() const {
     std::lock_guard lock(mutex_);
     return num_buffers() * bytes_;

@@ -97,8 +97,8 @@ class Planner {
   // `shape` must be one that check() accepts, and so below.
   const Algorithm& choose(const OpShape& shape);
 
-  // What it would take now, by the estimate of the usual choice. Changes nothing that choices
-  // depend on: one rank may ask alone.
+  // The estimate of the usual choice. One rank may ask alone: choices depend on nothing that this
+  // changes.
   double seconds(const OpShape& shape);
 
   // The schedule of rank `shape.rank` by what choose() has named, where that makes schedules.

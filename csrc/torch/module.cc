@@ -109,7 +109,7 @@ void bind_rail_trace(py::module_& module) {
         }
         return found;
       },
-      "What has passed since then; times are those of time.monotonic_ns().");
+      "The ranges since then; times are those of time.monotonic_ns().");
 }
 
 void bind_server_operation(py::module_& module) {

@@ -1,7 +1,7 @@
 """The file of ``dmlcomm simulate``: a network, jobs on it, and what happens to it."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -143,8 +143,12 @@ def parse(content: Any) -> Scenario:
         if names.count(name) > 1:
             raise ScenarioError(f'two jobs have the name "{name}": names must differ')
     changes, moves = _events(fields, network, tree, psnet)
-    _check_apart(changes)
-    _check_moves_apart(moves)
+    _check_apart(
+        (one.at_s, one.dark_s, f"concerns rail {one.rail} of host {one.host}") for one in changes
+    )
+    _check_apart(
+        (one.at_s, one.dark_s, f"moves {place}") for one in moves for place in one.circuits
+    )
     resolution_s = fields.seconds("resolution", 0)
     ecmp = _ecmp(fields, tree)
     return Scenario(network, tuple(jobs), tuple(changes), tree, ecmp, resolution_s, psnet, moves)
@@ -190,30 +194,16 @@ def _ecmp(fields: Fields, tree: nx.Graph | None) -> str:
     return found
 
 
-def _check_apart(changes: Sequence[RateChange]) -> None:
-    """A NIC that is dark has no other event."""
-    ends: dict[tuple[int, int], float] = {}
-    for change in sorted(changes, key=lambda one: one.at_s):
-        nic = change.host, change.rail
-        if change.at_s < ends.get(nic, 0):
-            raise ScenarioError(
-                f"an event at {change.at_s:g} s concerns rail {change.rail} of host {change.host}, "
-                f"which is dark until {ends[nic]:g} s: let it begin then, or later"
-            )
-        ends[nic] = change.at_s + change.dark_s
-
-
-def _check_moves_apart(moves: Sequence[Move]) -> None:
-    """A circuit that is dark is not moved again."""
+def _check_apart(events: Iterable[tuple[float, float, str]]) -> None:
+    """What is dark has no other event. An event: when, how long it is dark, and what it does."""
     ends: dict[str, float] = {}
-    for move in moves:
-        for place in move.circuits:
-            if move.at_s < ends.get(place, 0):
-                raise ScenarioError(
-                    f"an event at {move.at_s:g} s moves {place}, which is dark until "
-                    f"{ends[place]:g} s: let it begin then, or later"
-                )
-            ends[place] = move.at_s + move.dark_s
+    for at_s, dark_s, what in sorted(events, key=lambda event: event[0]):
+        if at_s < ends.get(what, 0):
+            raise ScenarioError(
+                f"an event at {at_s:g} s {what}, which is dark until {ends[what]:g} s: let it "
+                "begin then, or later"
+            )
+        ends[what] = at_s + dark_s
 
 
 def _job(content: Any, index: int, network: PlannedNetwork, psnet: Psnet | None) -> Job:

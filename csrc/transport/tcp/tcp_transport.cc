@@ -216,10 +216,14 @@ Result<std::unique_ptr<Channel>> TcpTransport::open(int peer, size_t rail, bool 
   auto channel = std::make_unique<TcpChannel>(
       std::move(fd), marking, queue_bytes,
       str_cat("tcp to ", job_.hosts[peer].host_name, " over ", interface));
+  check_payloads_if_asked(handshake, *channel);
+  return std::unique_ptr<Channel>(std::move(channel));
+}
+
+void TcpTransport::check_payloads_if_asked(const Handshake& handshake, Channel& channel) const {
   const bool is_asked_for =
       job_.config.checksum != Checksum::none || handshake.received().checks_payloads != 0;
-  if (is_asked_for) channel->check_payloads();
-  return std::unique_ptr<Channel>(std::move(channel));
+  if (is_asked_for) channel.check_payloads();
 }
 
 std::vector<Transport::RailChange> TcpTransport::changed_rails() {

@@ -32,6 +32,10 @@ class TcpTransport : public Transport {
   std::vector<RailChange> changed_rails() override;
   std::string description() const override;
 
+ protected:
+  // By this rank or by the peer.
+  void check_payloads_if_asked(const Handshake& handshake, Channel& channel) const;
+
  private:
   SocketOptions socket_options() const {
     return {job_.config.tcp_buffer_bytes, job_.config.tcp_congestion};

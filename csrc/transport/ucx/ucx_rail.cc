@@ -36,7 +36,7 @@ std::string rdma_device_of(const std::string& interface) {
 // long as with a segment per slot, between emulated hosts of two NICs. Until UCX 1.17 an option of
 // TCP has no prefix in this place. UCX warns of options that nothing takes, so there must be a TCP.
 void add_segment_sizes(const UcxApi& api, UcxApi::Options* options) {
-  const Result<UcxOffer> offer = ucx_offer();
+  static const Result<UcxOffer> offer = ucx_offer();  // it opens a context: once is enough
   const auto is_tcp = [](const std::string& resource) { return resource.starts_with("tcp/"); };
   if (!offer.ok() || std::ranges::none_of(offer->resources, is_tcp)) return;
   unsigned major = 0, minor = 0, release = 0;

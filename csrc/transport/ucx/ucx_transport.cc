@@ -110,9 +110,7 @@ Result<std::unique_ptr<Channel>> UcxTransport::open(int peer, size_t rail, bool 
       str_cat("ucx to ", job_.hosts[peer].host_name, " over ",
               is_local ? kLoopback : job_.rails[rail].interface));
   DMLCOMM_RETURN_IF_ERROR(channel->connect(addresses[theirs]));
-  const bool is_asked_for =
-      job_.config.checksum != Checksum::none || handshake.received().checks_payloads != 0;
-  if (is_asked_for) channel->check_payloads();
+  check_payloads_if_asked(handshake, *channel);
   return std::unique_ptr<Channel>(std::move(channel));
 }
 

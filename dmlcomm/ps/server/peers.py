@@ -54,6 +54,6 @@ class Peers:
             yield call
 
     def health(self, server: int) -> Any:
-        """What it says of itself. Raises grpc.RpcError."""
+        """The server's own report. Raises grpc.RpcError."""
         with self.calling(server) as call:
             return call("Health", pb.HealthRequest(), ANSWER_TIMEOUT_S)
