@@ -87,10 +87,16 @@ class _First(nn.Module):
         return self.attention(x, x, x)[0]
 
 
-def test_what_is_read_unseen_belongs_to_the_nearest_module_that_ran():
+def test_what_compiled_modules_read_unseen_belongs_to_the_nearest_one_that_ran():
     model = nn.Sequential(_Wait())
     model[0].inner = nn.Linear(2, 2)
     order = ForwardOrder(model)
+    model(torch.ones(1))
+    assert not order.assign(model[0].inner.weight)  # nothing is compiled: other code has read it
+    order.stop()
+    compiled = nn.Module()
+    compiled._orig_mod = model  # as torch.compile does it
+    order = ForwardOrder(compiled)
     model(torch.ones(1))
     assert order.assign(model[0].inner.weight)
     assert model[0].inner.weight in set(order.reads()[model[0]])

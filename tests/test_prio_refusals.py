@@ -11,6 +11,7 @@ import dmlcomm
 from helpers import run_ranks
 from helpers.prio import (
     GROUP_MB,
+    KINDS,
     ONE_GROUP_MB,
     SCHEDULES,
     after_a_step,
@@ -78,6 +79,33 @@ def gradients_of_some_that_are_changed_too_early(rank):
     optimizer.synchronize()
     with pytest.raises(RuntimeError, match=r"after synchronize\(\)"):
         model(torch.ones(2, 4), True).sum().backward()
+
+
+def gradients_that_are_changed_unseen_by_torch(rank):
+    """Unscaled too early, and changed through `.data`: in the first step, and in a later one."""
+
+    def unscale(model, optimizer):
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        scaler.scale(loss_of(model, rank, 3)).backward()
+        scaler.unscale_(optimizer)
+
+    def halve(model, optimizer):
+        loss_of(model, rank, 3).backward()
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter.grad.data.mul_(0.5)
+
+    for schedule, group_mb in KINDS:
+        for change in (unscale, halve):
+            model = make_model()
+            optimizer = wrapped(model, schedule=schedule, group_mb=group_mb)
+            for end in (optimizer.synchronize, optimizer.step):
+                optimizer.zero_grad()
+                change(model, optimizer)
+                with pytest.raises(RuntimeError, match=r"was changed after backward"):
+                    end()
+                optimizer.synchronize()
+                plain_step(model, optimizer, rank, 0)
 
 
 def names_that_were_given_are_those_of_errors(rank):
@@ -319,6 +347,7 @@ def optimizers_that_do_not_work_in_parts(rank):
 REFUSALS = [
     gradients_that_are_changed_too_early,
     gradients_of_some_that_are_changed_too_early,
+    gradients_that_are_changed_unseen_by_torch,
     names_that_were_given_are_those_of_errors,
     scalers_before_the_averages,
     more_backward_passes_than_were_said,

@@ -1,6 +1,7 @@
 """What all ranks take from rank 0 after the first step: the order of gradients and of reads."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,11 @@ class Agreement:
     order: list[int]
     positions: list[int]
 
+    @property
+    def has_reads(self) -> bool:
+        """Whether rank 0 has seen modules read parameters."""
+        return any(0 <= position < len(self.positions) for position in self.positions)
+
 
 def agree(
     process_group: dist.ProcessGroup,
@@ -52,14 +58,14 @@ def agree(
 def positions_of(
     parameters: Sequence[nn.Parameter], has_gradient: Sequence[bool], forward: ForwardOrder | None
 ) -> list[int]:
-    """By parameter, see `Agreement`. Without `forward` all are the same."""
-    if forward is None:
-        return [0] * len(parameters)
-    seen = forward.positions()
-    for parameter, has in zip(parameters, has_gradient, strict=True):
-        if has and parameter not in seen:
-            forward.assign(parameter)
-    seen = forward.positions()
+    """By parameter, see `Agreement`. `forward` is None if no forward pass was seen."""
+    seen: Mapping[nn.Parameter, int] = {}
+    if forward is not None:
+        seen = forward.positions()
+        for parameter, has in zip(parameters, has_gradient, strict=True):
+            if has and parameter not in seen:
+                forward.assign(parameter)
+        seen = forward.positions()
     return [
         seen.get(parameter, EARLY if has else len(parameters))
         for parameter, has in zip(parameters, has_gradient, strict=True)
@@ -89,6 +95,12 @@ def private_group(process_group: dist.ProcessGroup | None) -> dist.ProcessGroup:
     )
     assert isinstance(found, dist.ProcessGroup)
     return found
+
+
+def give_back(process_group: dist.ProcessGroup) -> None:
+    """Ends a `private_group`. Its ranks do so after the same operations."""
+    with contextlib.suppress(ValueError):  # torch has ended it, as `shrink_group` does
+        dist.destroy_process_group(process_group)
 
 
 def broadcast_weights(process_group: dist.ProcessGroup, tensors: Sequence[torch.Tensor]) -> None:

@@ -2,10 +2,13 @@
 
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
+
+# Elements of a gradient that are kept to be compared.
+_SAMPLE_ELEMENTS = 1024
 
 
 class _Log(list[nn.Parameter]):
@@ -62,6 +65,8 @@ class Arrivals:
         self.has_gradient = [False] * count
         # The last passes of parameters, in order: gradient, and its version.
         self._complete: dict[int, tuple[torch.Tensor, int]] = {}
+        # Of the first, second, fourth, eighth and so on of these: elements, and a copy of them.
+        self._samples: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.drop_new()
 
     def drop_new(self) -> None:
@@ -132,6 +137,10 @@ class Arrivals:
             if self._counts[number] == self.passes:
                 self._complete[number] = (gradient, gradient._version)
                 taken.append(number)
+                # A sample of each would take as long as all the rest.
+                if len(self._complete) & (len(self._complete) - 1) == 0:
+                    elements = _some_of(gradient.detach())
+                    self._samples[number] = elements, elements.clone()
         return taken
 
     def take_all(self) -> None:
@@ -144,23 +153,33 @@ class Arrivals:
             self.has_gradient[number] = self._parameters[number].grad is not None
 
     def check_unchanged(self) -> None:
-        """The gradients that were sent are still the parameters' gradients."""
-        for number, (gradient, version) in self._complete.items():
-            parameter = self._parameters[number]
-            if parameter.grad is not gradient or gradient._version != version:
-                raise RuntimeError(
-                    f"the gradient of {self._name_of(parameter)} was changed after backward, when "
-                    f"it had been sent already. Call synchronize() of the optimizer first, then "
-                    f"clip, unscale or change gradients, then call step(). To go on after this "
-                    f"error, call synchronize() and zero_grad() on all ranks"
-                )
+        """The gradients that were sent are still the parameters' gradients.
 
-    def _refuse(self, number: int) -> None:
+        Raises:
+            RuntimeError: one is not. Changes of which torch keeps no count (`GradScaler.unscale_`,
+                `.data`, NumPy) are seen in samples only.
+        """
+        for number, (gradient, version) in self._complete.items():
+            if self._parameters[number].grad is not gradient or gradient._version != version:
+                self._refuse_change(number)
+        for number, (elements, copy) in self._samples.items():
+            if not _are_equal(elements, copy):
+                self._refuse_change(number)
+
+    def _refuse_change(self, number: int) -> NoReturn:
+        raise RuntimeError(
+            f"the gradient of {self._name_of(self._parameters[number])} was changed after "
+            f"backward, when it had been sent already. Call synchronize() of the optimizer first, "
+            f"then clip, unscale or change gradients, then call step(). To go on after this "
+            f"error, call synchronize() and zero_grad() on all ranks"
+        )
+
+    def _refuse(self, number: int) -> NoReturn:
         raise RuntimeError(
             f"{self._name_of(self._parameters[number])} has a gradient from "
             f"{self._counts[number]} backward passes, but backward_passes_per_step is "
             f"{self.passes}: call step() after as many, or use no_sync() for those before the "
-            f"last one"
+            f"last one, and for those of another model's loss that go through this one"
         )
 
     def _end_calls(self) -> None:
@@ -178,3 +197,17 @@ def _stop(handles: Iterable[Any], log: _Log) -> None:
     for handle in handles:
         handle.remove()
     log.clear()
+
+
+def _some_of(gradient: torch.Tensor) -> torch.Tensor:
+    """A view of up to `_SAMPLE_ELEMENTS` elements, whatever the layout."""
+    while gradient.dim() > 1 and gradient.numel() > _SAMPLE_ELEMENTS:
+        gradient = gradient[0]
+    return gradient[:_SAMPLE_ELEMENTS] if gradient.dim() else gradient
+
+
+def _are_equal(elements: torch.Tensor, copy: torch.Tensor) -> bool:
+    """Also where some are no numbers, as after an overflow."""
+    return torch.equal(elements, copy) or torch.allclose(
+        elements, copy, rtol=0, atol=0, equal_nan=True
+    )

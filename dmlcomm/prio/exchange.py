@@ -9,17 +9,22 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from dmlcomm.prio.agreement import EARLY, Agreement, agree, positions_of
+from dmlcomm.log import get_logger
+from dmlcomm.prio.agreement import EARLY, Agreement, agree, give_back, positions_of
 from dmlcomm.prio.arrivals import Arrivals
-from dmlcomm.prio.forward_order import ForwardOrder, ticket_at
+from dmlcomm.prio.forward_order import ForwardOrder, ticket_at, without_compile
 from dmlcomm.prio.fused_group import FusedGroup
 from dmlcomm.prio.gradients import replaced_gradients
 from dmlcomm.prio.grouping import make_groups
+from dmlcomm.prio.module_hooks import BeforeUse
 from dmlcomm.prio.module_reads import ModuleReads
 from dmlcomm.prio.optimizer_part import options_of
 from dmlcomm.prio.reduction import AllReduce, ScatterGather
 from dmlcomm.prio.ticket import DEFAULT_TICKET
 from dmlcomm.prio.updates import DeferredUpdates
+
+# After so many steps in which no module has run, none is waited for any more.
+MAX_BLIND_STEPS = 3
 
 
 @dataclass(frozen=True)
@@ -50,8 +55,9 @@ class Exchange:
     In the first step nothing is sent before the end: it shows the order of gradients and of reads.
     Afterwards groups are posted in the order of the first step, which is the same on all ranks.
     Each is posted as soon as its gradients are there and all groups before it have been. A gradient
-    that this rank lacks at the end of a step is sent as zeros then. The
-    first step comes again when other parameters require gradients.
+    that this rank lacks at the end of a step is sent as zeros then. The first step comes again if
+    rank 0 has seen no read in it, as after a step before the first forward pass, and when other
+    parameters require gradients.
 
     Attributes:
         is_averaged: the gradients are the averages of this step.
@@ -87,6 +93,9 @@ class Exchange:
         self._passes = passes
         self._group_mb = group_mb
         self._forward = None if model is None else ForwardOrder(model)
+        self._reads: dict[nn.Module, list[nn.Parameter]] = {}
+        self._learns_again = False
+        self._blind_steps = 0
         self._hooks: ModuleReads | None = None
         self._is_local = False
         self.is_averaged = False
@@ -168,7 +177,8 @@ class Exchange:
         if self._arrivals.order and self._agreement is not None:  # in the first step none is sent
             raise RuntimeError(
                 "gradients are removed that have been sent: call step() first, or synchronize() on "
-                "all ranks"
+                "all ranks; run backward passes of another model's loss that go through this one "
+                "inside no_sync() of this optimizer"
             )
         self._has_told_of_change = False
         self._has_begun = False
@@ -178,31 +188,48 @@ class Exchange:
     def local(self) -> Iterator[None]:
         """Backward passes inside are not counted, and nothing is sent."""
         self._take()
-        self._is_local = True
+        before, self._is_local = self._is_local, True
         try:
             yield
         finally:
-            self._is_local = False
+            self._is_local = before
             self._arrivals.take(is_local=True)
 
-    def close(self) -> None:
-        """Makes the updates that wait, and leaves the model as it was before."""
-        self.flush()
-        self._arrivals.unwatch()
-        if self._forward is not None:
-            self._forward.stop()
-        if self._hooks is not None:
-            self._hooks.remove()
+    def flush_or_drop(self) -> None:
+        """Before weights or states are loaded: as `flush`, but updates that fail are left out."""
+        try:
+            self.flush()
+        except RuntimeError as error:
+            get_logger().warning("DistributedOptimizer: updates are left out: %s", error)
+            self._updates.drop()
 
-    def change_schedule(self, schedule: str) -> None:
+    def close(self) -> None:
+        """Makes the updates that wait, leaves the model as it was before, and gives back groups.
+
+        All that is done also if an update fails.
+        """
+        self._arrivals.unwatch()
+        self._stop_forward()
+        self._remove_hooks()
+        try:
+            self.flush()
+        finally:
+            self._updates.drop()
+            for group in dict.fromkeys([self._process_group, self._group_of_tickets]):
+                give_back(group)
+
+    def change_schedule(self, schedule: str, is_final: bool) -> None:
         """From the next step on. After a step; all ranks call it.
 
         Args:
             schedule: a key of SCHEDULES.
+            is_final: no other one follows.
         """
         self.flush()
         self._set_schedule(schedule)
         self._regroup()
+        if is_final:
+            self._keep_one_group()
 
     @property
     def is_deferred(self) -> bool:
@@ -222,10 +249,32 @@ class Exchange:
         self._arrivals.take_all()
         if not self._parameters:
             raise RuntimeError("no parameter of the optimizer requires a gradient")
-        positions = positions_of(self._parameters, self._arrivals.has_gradient, self._forward)
+        positions = [0] * len(self._parameters)
+        if self._model is not None:
+            positions = positions_of(self._parameters, self._arrivals.has_gradient, self._forward)
         device = self._parameters[0].device
         self._agreement = agree(self._process_group, device, self._arrivals.order, positions)
+        self._reads = {} if self._forward is None else self._reads_of(self._forward)
+        self._stop_forward()
         self._regroup()
+        self._watch_again(self._agreement)
+
+    def _watch_again(self, agreement: Agreement) -> None:
+        """The next step learns, too, if this one has shown nothing."""
+        self._blind_steps = 0 if agreement.has_reads else self._blind_steps + 1
+        self._learns_again = 0 < self._blind_steps < MAX_BLIND_STEPS
+        if self._learns_again and self._model is not None:
+            self._forward = ForwardOrder(self._model)
+        if self._blind_steps == MAX_BLIND_STEPS:
+            get_logger().warning(
+                "DistributedOptimizer: no module of the model ran in %d steps: updates are made in "
+                "step(), so nothing is won",
+                MAX_BLIND_STEPS,
+            )
+
+    def _reads_of(self, forward: ForwardOrder) -> dict[nn.Module, list[nn.Parameter]]:
+        own = set(self._parameters)
+        return {m: [p for p in found if p in own] for m, found in forward.reads().items()}
 
     def _set_schedule(self, schedule: str) -> None:
         self._schedule = SCHEDULES[schedule]
@@ -233,27 +282,42 @@ class Exchange:
         group = self._group_of_tickets if deferred else self._process_group
         self._reduction = self._schedule.reduction(group)
 
+    def _keep_one_group(self) -> None:
+        """Gives back the process group that the schedule does not use."""
+        used, other = self._process_group, self._group_of_tickets
+        if self._schedule.is_deferred:
+            used, other = other, used
+        if other is not used:
+            give_back(other)
+        self._process_group = self._group_of_tickets = used
+
     def _regroup(self) -> None:
         """Makes groups for the schedule from what was agreed, and has the hooks that it needs."""
         assert self._agreement is not None
-        if self._forward is not None:
-            self._forward.stop()
         self._set_groups(self._make_groups(self._agreement))
         self._arrivals.call(self._arrived, self._numbers_to_see())
+        self._remove_hooks()
+        if self._schedule.is_deferred and self._model is not None:
+            self._hooks = ModuleReads(
+                without_compile(self._model),
+                self._before_forward,
+                self._before_read,
+                BeforeUse(self.flush, self.flush_or_drop),
+            )
+
+    def _remove_hooks(self) -> None:
         if self._hooks is not None:
             self._hooks.remove()
             self._hooks = None
-        if self._schedule.is_deferred and self._model is not None:
-            self._hooks = ModuleReads(
-                self._model, self._before_forward, self._before_read, self.flush
-            )
+
+    def _stop_forward(self) -> None:
+        if self._forward is not None:
+            self._forward.stop()
+            self._forward = None
 
     def _set_groups(self, groups: list[FusedGroup]) -> None:
         self._groups = groups
         self._updates = DeferredUpdates(self._optimizer, groups, self._name_of)
-        reads = {} if self._forward is None else self._forward.reads()
-        own = set(self._parameters)
-        self._reads = {m: [p for p in found if p in own] for m, found in reads.items()}
         self._place_of = {
             n: (i, place) for i, group in enumerate(groups) for place, n in enumerate(group.numbers)
         }
@@ -298,9 +362,13 @@ class Exchange:
 
     def _begin(self) -> None:
         """Before the first gradient of a step is looked at, or at its end."""
-        if not self._has_begun and not _are_same(self._parameters, _trained(self._optimizer)):
-            self.flush()
-            self._watch(self._arrivals.unwatch())
+        if not self._has_begun:
+            is_changed = not _are_same(self._parameters, _trained(self._optimizer))
+            if is_changed:
+                self._blind_steps = 0
+            if is_changed or self._learns_again:
+                self.flush()
+                self._watch(self._arrivals.unwatch())
         self._has_begun = True
 
     def _arrived(self, parameter: nn.Parameter) -> None:

@@ -22,6 +22,8 @@ class ForwardOrder:
     """
 
     def __init__(self, model: nn.Module) -> None:
+        self._is_compiled = any(_is_compiled(module) for module in model.modules())
+        model = without_compile(model)
         self._model = model
         # Modules that ran, in the order of their first run, and the parameters that each has read.
         self._reads: dict[nn.Module, dict[nn.Parameter, None]] = {}
@@ -41,11 +43,14 @@ class ForwardOrder:
         return {parameter: position for position, parameter in enumerate(order)}
 
     def assign(self, parameter: nn.Parameter) -> bool:
-        """`parameter` was read unseen: by the innermost module around its owner that ran.
+        """`parameter` was read unseen: by the innermost module around its owner that ran, if parts
+        of the model are compiled. Else by code outside of all modules.
 
         Returns:
-            Whether a module around it did.
+            Whether a module did.
         """
+        if not self._is_compiled:
+            return False
         for name, found in self._model.named_parameters(remove_duplicate=False):
             if found is parameter:
                 for path in _paths_outwards(name):
@@ -62,9 +67,19 @@ class ForwardOrder:
         self._reads[module][parameter] = None
 
 
+def without_compile(model: nn.Module) -> nn.Module:
+    """The model that was given to `torch.compile`, or `model` if it was not."""
+    return getattr(model, "_orig_mod", model)
+
+
 def ticket_at(position: int, count: int) -> int:
     """The ticket of what is needed at `position`, from 0, of `count` places."""
     return position * NUM_TICKETS // max(count, NUM_TICKETS)
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    """Then functions of torch that it calls are not seen."""
+    return module._compiled_call_impl is not None or without_compile(module) is not module
 
 
 def _paths_outwards(name: str) -> Iterator[str]:

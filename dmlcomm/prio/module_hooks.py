@@ -1,6 +1,7 @@
 """Forward hooks on the modules of a model that leave copies of the model alone."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -48,6 +49,19 @@ class ModuleHook:
             self._before_copy()
 
 
+@dataclass(frozen=True)
+class BeforeUse:
+    """What is called before code outside of forward passes uses the state of modules.
+
+    Attributes:
+        read: before it is read, or the module is copied.
+        load: before it is loaded.
+    """
+
+    read: Callable[[], None]
+    load: Callable[[], None]
+
+
 class ModuleHooks:
     """Hooks on every module of a model, which `remove` takes away again.
 
@@ -55,7 +69,7 @@ class ModuleHooks:
         model: whose modules get them.
         enter: called with a module before its forward.
         leave: called with it afterwards, also if the forward has raised; None: no hook.
-        before_read: called before the state of a module is read or loaded, or the module is copied.
+        before: see `BeforeUse`; None: no hooks.
     """
 
     def __init__(
@@ -63,21 +77,21 @@ class ModuleHooks:
         model: nn.Module,
         enter: Callable[[nn.Module], None],
         leave: Callable[[nn.Module], None] | None = None,
-        before_read: Callable[[], None] | None = None,
+        before: BeforeUse | None = None,
     ) -> None:
-        before = ModuleHook(enter, before_read)
+        first = ModuleHook(enter, None if before is None else before.read)
         self._handles: list[Any] = []
         for module in model.modules():
             # Before hooks that read weights, as those of spectral_norm.
-            self._handles.append(module.register_forward_pre_hook(before, prepend=True))
+            self._handles.append(module.register_forward_pre_hook(first, prepend=True))
             if leave is not None:
                 after = ModuleHook(leave)
                 self._handles.append(module.register_forward_hook(after, always_call=True))
-            if before_read is not None:
+            if before is not None:
                 register: Any = module.register_state_dict_pre_hook
-                self._handles.append(register(ModuleHook(lambda _: before_read())))
+                self._handles.append(register(ModuleHook(lambda _: before.read())))
                 register = module.register_load_state_dict_pre_hook
-                self._handles.append(register(ModuleHook(lambda _: before_read())))
+                self._handles.append(register(ModuleHook(lambda _: before.load())))
                 _copy_hooks_first(module)
 
     def remove(self) -> None:

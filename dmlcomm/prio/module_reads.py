@@ -1,5 +1,6 @@
 """Which parameters are read inside the modules of a model, before they are."""
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -7,11 +8,18 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from dmlcomm.prio.module_hooks import ModuleHooks
+from dmlcomm.prio.module_hooks import BeforeUse, ModuleHooks
+
+
+class _Running(threading.local):
+    """The modules that run in this thread, innermost last."""
+
+    def __init__(self) -> None:
+        self.modules: list[nn.Module] = []
 
 
 class ModuleReads:
-    """Watches forward passes of a model until `remove`.
+    """Watches forward passes of a model until `remove`, in all threads.
 
     Functions of torch that are called with a parameter read it. They are seen while a module runs,
     but for those inside of what is compiled.
@@ -20,7 +28,7 @@ class ModuleReads:
         model: any module. It is watched from now on, in all forward passes of it or its modules.
         enter: called with a module before its forward.
         saw: called with the innermost module that runs and a parameter, before that is read.
-        before_read: see `ModuleHooks`.
+        before: see `BeforeUse`.
     """
 
     def __init__(
@@ -28,30 +36,44 @@ class ModuleReads:
         model: nn.Module,
         enter: Callable[[nn.Module], None],
         saw: Callable[[nn.Module, nn.Parameter], None],
-        before_read: Callable[[], None] | None = None,
+        before: BeforeUse | None = None,
     ) -> None:
         self._enter = enter
-        self._running: list[nn.Module] = []
-        self._mode = _Reads(lambda parameter: saw(self._running[-1], parameter))
-        self._hooks = ModuleHooks(model, self._begin, self._end, before_read)
+        self._running = _Running()
+        self._mode = _Reads(lambda parameter: saw(self._running.modules[-1], parameter))
+        self._lock = threading.Lock()
+        self._num_threads = 0  # in which modules run
+        self._is_removed = False
+        self._hooks = ModuleHooks(model, self._begin, self._end, before)
 
     def remove(self) -> None:
-        self._hooks.remove()
+        """Ends watching, at the end of forward passes that have begun."""
+        self._is_removed = True
+        self._count_threads(0)
 
     def _begin(self, module: nn.Module) -> None:
         self._enter(module)
-        if not self._running:
+        if not self._running.modules:
+            self._count_threads(1)
             self._mode.__enter__()  # type: ignore[no-untyped-call]
-        self._running.append(module)
+        self._running.modules.append(module)
 
     def _end(self, module: nn.Module) -> None:
-        if not self._running:  # it was removed, or `enter` has raised
+        running = self._running.modules
+        if not running:  # `enter` has raised
             return
         # An inner module without a hook of its own, or an exception, may have left others here.
-        while self._running and self._running.pop() is not module:
+        while running and running.pop() is not module:
             pass
-        if not self._running:
+        if not running:
             self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            self._count_threads(-1)
+
+    def _count_threads(self, change: int) -> None:
+        with self._lock:
+            self._num_threads += change
+            if self._is_removed and not self._num_threads:
+                self._hooks.remove()
 
 
 class _Reads(TorchFunctionMode):

@@ -11,6 +11,7 @@ from torch.optim import optimizer as of_all
 
 from dmlcomm.prio.agreement import broadcast_weights, private_group
 from dmlcomm.prio.exchange import SCHEDULES, Exchange
+from dmlcomm.prio.forward_order import without_compile
 from dmlcomm.prio.refusals import check_model, check_optimizer, check_parameters
 from dmlcomm.prio.schedule_choice import CANDIDATES, ScheduleChoice
 
@@ -74,9 +75,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         check_parameters(parameters)
         _check_options(model, backward_passes_per_step, schedule, group_mb)
         if model is not None:
-            check_model(model)
-            model = model._modules.get("_orig_mod") or model  # of torch.compile
-            named_parameters = named_parameters or model.named_parameters()
+            check_model(model, waits=schedule != "plain")
+            named_parameters = named_parameters or without_compile(model).named_parameters()
         names = {parameter: name for name, parameter in named_parameters or ()}
         group = private_group(process_group)
         buffers = [] if model is None else [*model.parameters(), *model.buffers()]
@@ -98,7 +98,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._found_no_gradient = False  # by `synchronize`, on no rank
         self._handles = [
             optimizer.register_state_dict_pre_hook(lambda _: self.flush()),
-            optimizer.register_load_state_dict_pre_hook(lambda *_: self.flush()),
+            optimizer.register_load_state_dict_pre_hook(lambda *_: self._exchange.flush_or_drop()),
         ]
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -187,18 +187,26 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def close(self) -> None:
         """Makes all updates, and leaves the model to the user's optimizer, or to another one.
 
-        After a step; all ranks call it. Leaving a ``with`` block of the optimizer does it, too.
+        After a step, or after an error; all ranks that are left call it. Leaving a ``with`` block
+        of the optimizer does it, too.
+
+        Raises:
+            CommError: updates are lost, since communication has failed. Everything else is done:
+                load weights and state of a checkpoint.
         """
+        if self._is_closed:
+            return
         self._is_closed = True
-        self._exchange.close()
         for handle in self._handles:
             handle.remove()
+        self._exchange.close()
 
     def __enter__(self) -> "DistributedOptimizer":
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, *_: object) -> None:
+        with contextlib.suppress(RuntimeError) if kind else contextlib.nullcontext():
+            self.close()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As of the user's optimizer; what was averaged by `synchronize` is dropped.
@@ -277,7 +285,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             return
         schedule = self._choice.after_step()
         if schedule is not None:
-            self._exchange.change_schedule(schedule)
+            self._exchange.change_schedule(schedule, is_final=self._choice.has_ended)
         if self._choice.has_ended:
             self._choice = None
 

@@ -3,14 +3,13 @@
 import contextlib
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
 from torch import nn
 
 from dmlcomm.prio.gradients import replaced_gradients
-
-Options = list[dict[str, Any]]
 
 # Attributes of an optimizer, in a way that shows changes; versions of parameters.
 _Seen = tuple[dict[str, Any], list[int]]
@@ -19,9 +18,22 @@ _Seen = tuple[dict[str, Any], list[int]]
 _NOT_SEEN = ("param_groups", "state", "_opt_called", "_warned_capturable_if_run_uncaptured")
 
 
+@dataclass(frozen=True)
+class Options:
+    """Of an optimizer, in one step.
+
+    Attributes:
+        groups: of each parameter group, without its parameters.
+        group_of: the group of each parameter, by number.
+    """
+
+    groups: list[dict[str, Any]]
+    group_of: dict[nn.Parameter, int]
+
+
 def options_of(optimizer: torch.optim.Optimizer) -> Options:
-    """The options of each of its parameter groups, as they are now."""
-    return [
+    """As they are now."""
+    groups = [
         {
             # A rate that is a tensor is changed in place by a scheduler.
             key: value.clone() if isinstance(value, torch.Tensor) else value
@@ -30,6 +42,9 @@ def options_of(optimizer: torch.optim.Optimizer) -> Options:
         }
         for group in optimizer.param_groups
     ]
+    return Options(
+        groups, {p: i for i, group in enumerate(optimizer.param_groups) for p in group["params"]}
+    )
 
 
 class OptimizerPart:
@@ -37,12 +52,9 @@ class OptimizerPart:
 
     Args:
         optimizer: the user's; its class is the class of the copy.
-        parameters: those that this part updates.
     """
 
-    def __init__(
-        self, optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter]
-    ) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
         self._part = object.__new__(type(optimizer))
         self._part.__dict__.update(optimizer.__dict__)
@@ -50,51 +62,46 @@ class OptimizerPart:
         self._part.__dict__.pop("step", None)
         self._part._optimizer_step_pre_hooks = OrderedDict()
         self._part._optimizer_step_post_hooks = OrderedDict()
-        own = set(parameters)
-        self._others = [p for g in optimizer.param_groups for p in g["params"] if p not in own]
         # Torch's own keep nothing in attributes that a step computes with.
         self._is_known = type(optimizer).__module__.startswith("torch.optim.")
-        self._parameters = [
-            [parameter for parameter in group["params"] if parameter in own]
-            for group in optimizer.param_groups
-        ]
 
-    def step(self, options: Options, averages: Mapping[nn.Parameter, torch.Tensor]) -> None:
+    def step(self, options: Options, gradients: Mapping[nn.Parameter, torch.Tensor]) -> None:
         """One update.
 
         Args:
-            options: of all parameter groups, see `options_of`.
-            averages: gradients; parameters without one are left as they are.
+            options: see `options_of`.
+            gradients: of the parameters to update; those of no parameter group are left as they
+                are.
 
         Raises:
             RuntimeError: the optimizer keeps state outside of `state`, or updates other parameters.
         """
         part = self._part
         part.state = self._optimizer.state
-        groups = [
-            {**own, "params": [p for p in parameters if p in averages]}
-            for own, parameters in zip(options, self._parameters, strict=True)
-        ]
+        groups: list[dict[str, Any]] = [{**own, "params": []} for own in options.groups]
+        for parameter in gradients:
+            if parameter in options.group_of:
+                groups[options.group_of[parameter]]["params"].append(parameter)
         part.param_groups = [group for group in groups if group["params"]]
         if not part.param_groups:
             return
-        with _as_in_a_step(next(iter(averages)).device.type), replaced_gradients(averages):
-            before = None if self._is_known else self._seen()
-            options_before = [_seen_of(own) for own in options]
+        with _as_in_a_step(next(iter(gradients)).device.type), replaced_gradients(gradients):
+            others = [] if self._is_known else [p for p in options.group_of if p not in gradients]
+            before = None if self._is_known else self._seen(others)
+            options_before = [_seen_of(own) for own in options.groups]
             part.step()
         for seen, group in zip(options_before, groups, strict=True):
             if _seen_of({key: value for key, value in group.items() if key != "params"}) != seen:
                 self._refuse("param_groups")
         if before is not None:
-            self._check_first_step(before)
+            self._check_first_step(before, self._seen(others))
 
-    def _seen(self) -> "_Seen":
+    def _seen(self, others: Sequence[nn.Parameter]) -> "_Seen":
         attributes = {k: v for k, v in vars(self._part).items() if k not in _NOT_SEEN}
-        return _seen_of(attributes), [parameter._version for parameter in self._others]
+        return _seen_of(attributes), [parameter._version for parameter in others]
 
-    def _check_first_step(self, before: "_Seen") -> None:
+    def _check_first_step(self, before: "_Seen", after: "_Seen") -> None:
         """Other steps change what the first one does."""
-        after = self._seen()
         names = before[0].keys() | after[0].keys()
         changed = sorted(k for k in names if before[0].get(k, ()) != after[0].get(k, ()))
         if changed:

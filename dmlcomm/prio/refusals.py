@@ -46,12 +46,21 @@ def _is_optimizer(value: object) -> bool:
     return isinstance(value, torch.optim.Optimizer)
 
 
-def check_model(model: nn.Module) -> None:
+def check_model(model: nn.Module, waits: bool) -> None:
     """
+    Args:
+        model: the user's.
+        waits: its modules will wait for their weights.
+
     Raises:
-        ValueError: something else synchronises its gradients.
+        ValueError: something else synchronises its gradients, or its modules cannot wait.
     """
     for name, module in model.named_modules():
+        if waits and isinstance(module, torch.jit.ScriptModule):
+            raise ValueError(
+                f"{name or 'the model'} is TorchScript, which cannot wait for its weights: use "
+                f'schedule="plain"'
+            )
         if isinstance(module, WRAPPERS):
             raise ValueError(
                 f"{name or 'the model'} is a {type(module).__name__}, which synchronises gradients "

@@ -1,5 +1,6 @@
 """Updates that wait until their parameters are needed."""
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
@@ -31,17 +32,21 @@ class DeferredUpdates:
         name_of: Callable[[nn.Parameter], str],
     ) -> None:
         self._name_of = name_of
-        self._parts = {group: OptimizerPart(optimizer, group.parameters) for group in groups}
+        self._part = OptimizerPart(optimizer)
+        self._groups = groups
         self._group_of = {p: group for group in groups for p in group.parameters}
         self._pending: dict[FusedGroup, Options] = {}
+        self._lock = threading.RLock()  # modules may run in several threads
         # Single parameters: an update of a group for one of them proves nothing of the others.
         self.stale: set[nn.Parameter] = set()
 
     def defer(self, options: Options) -> None:
         """All groups have been posted: updates them later, with these options."""
-        self._pending = dict.fromkeys(self._parts, options)
+        self._pending = dict.fromkeys(self._groups, options)
         self.stale = set(self._group_of)
-        for group in self._parts:
+        if not options.group_of.keys() <= self._group_of.keys():
+            self._update_frozen(options)
+        for group in self._groups:
             if group.is_early:
                 self.refresh(group.parameters)
 
@@ -58,15 +63,32 @@ class DeferredUpdates:
             self.apply(group)
         self.stale.clear()
 
+    def drop(self) -> None:
+        """Leaves out the updates that are not made yet."""
+        self._pending.clear()
+        self.stale.clear()
+
     def apply(self, group: FusedGroup) -> None:
         """Updates the parameters of one group, if that is to be done."""
-        options = self._pending.get(group)
-        if options is not None:
+        with self._lock:
+            options = self._pending.get(group)
+            if options is None:
+                return
             # Function modes of a forward pass see no update. `ModuleReads` would begin it again.
             with torch._C.DisableTorchFunction():
                 group.wait()
-                self._parts[group].step(options, group.averages())
-            del self._pending[group]  # not before: after a failure it still waits, and fails again
+                self._part.step(options, group.averages())
+            # Not before: after a failure it still waits, and fails again.
+            self._pending.pop(group, None)
+
+    def _update_frozen(self, options: Options) -> None:
+        """Parameters that require no gradients any more, but have some, are updated like others."""
+        gradients = {
+            parameter: parameter.grad
+            for parameter in options.group_of
+            if parameter.grad is not None and parameter not in self._group_of
+        }
+        self._part.step(options, gradients)
 
     def check_not_stale(self, parameter: nn.Parameter) -> None:
         """`parameter` has a gradient.
