@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from dmlcomm import PsConnectionError, PsRefusedError, PsServerLostError
+from dmlcomm.proxy.parent import Parent
 from dmlcomm.proxy.proxy import Proxy, ProxyOptions
 from dmlcomm.ps import Client
 from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
@@ -21,7 +22,13 @@ from dmlcomm.ps.server.membership import Membership
 from dmlcomm.ps.server.refusal import Refusal
 from dmlcomm.ps.worker import connections
 from helpers import DEADLINE_S, eventually
-from helpers.parameter_servers import ServerProcess, servers
+from helpers.parameter_servers import (
+    ServerProcess,
+    addresses_of,
+    checkpoint_of,
+    server_processes,
+    servers,
+)
 from helpers.proxies import ProxyProcess
 
 COUNT = 100_003
@@ -167,6 +174,70 @@ def test_a_tree_that_has_ended_leaves_nothing_behind_in_a_proxy(tmp_path):
             eventually(lambda: not any(part() for part in parts), "all parts freed")
         finally:
             gc.enable()
+
+
+def test_the_next_tree_has_the_place_of_a_proxy_that_did_not_connect(tmp_path, monkeypatch):
+    """The server would wait half a minute for the connection of a proxy that has registered."""
+    trees = []
+
+    def connect(parent, control, place, reply):
+        trees.append(place.tree)
+        if len(trees) == 1:
+            raise PsConnectionError("the proxy ends when it has registered")
+        connect_uplink(parent, control, place, reply)
+
+    connect_uplink = Parent._connect_uplink
+    monkeypatch.setattr(Parent, "_connect_uplink", connect)
+    path = f"{tmp_path}/0.sock"
+    with (
+        servers(1, workers=1) as addresses,
+        Proxy(ProxyOptions(path)),
+        attach(path, addresses, 0) as client,
+    ):
+        init(client)
+        assert (client.push_pull("w", ones(3)) == 3).all()
+    assert trees == [0, 1]
+
+
+@pytest.mark.parametrize("older", [0, 1])
+def test_workers_of_proxies_go_on_from_checkpoints_that_are_a_clock_apart(tmp_path, older):
+    """The older server lacks the pushes of one clock; nothing else is lost or added twice."""
+    options = ("--workers", "2", "--checkpoint", str(tmp_path), "--checkpoint-every", "1")
+    paths = [f"{tmp_path}/{i}.sock" for i in range(2)]
+    with contextlib.ExitStack() as stack:
+        started = stack.enter_context(server_processes(2, *options))
+        addresses = addresses_of(started)
+        for path in paths:
+            stack.enter_context(ProxyProcess(path, "chain"))
+        meet = threading.Barrier(3)
+        pool = stack.enter_context(ThreadPoolExecutor(2))
+        futures = [pool.submit(_three_clocks, i, paths[i], addresses, meet) for i in range(2)]
+        meet.wait(DEADLINE_S)
+        for server in started:
+            eventually(lambda s=server: checkpoint_of(s.address).get("w") == 2, "a checkpoint")
+        for server in started:
+            server.kill()
+        (newest,) = (tmp_path / f"server-{older}").glob("*-clock-*2.ckpt")
+        newest.unlink()
+        for index, server in enumerate(started):
+            place = ("--servers", "2", "--index", str(index), "--listen", server.address)
+            stack.enter_context(ServerProcess(*place, *options))
+        meet.wait(DEADLINE_S)
+        expected = [111, 101] if older == 1 else [101, 111]
+        for future in futures:
+            # The first half of the elements is of server 0.
+            assert future.result(DEADLINE_S)[[0, -1]].tolist() == [3 * n for n in expected]
+
+
+def _three_clocks(worker, path, addresses, meet):
+    """Pushes 1, 10 and 100, as worker 1 twice that; between the last two it meets the test."""
+    with attach(path, addresses, worker) as client:
+        init(client)
+        for push in (1, 10):
+            client.push_pull("w", ones(push * (worker + 1)))
+        meet.wait(DEADLINE_S)
+        meet.wait(DEADLINE_S)
+        return client.push_pull("w", ones(100 * (worker + 1)))
 
 
 def test_a_proxy_may_die_before_there_is_a_model(tmp_path):
@@ -373,7 +444,7 @@ class Trees:
         self.models = {}
         self.members = Membership(num_workers, set, gone_workers=self.core.gone)
         models = SimpleNamespace(descriptions=lambda: self.models)
-        self.proxies = proxies.Proxies(self.core, 0, 1, self.members, models)
+        self.proxies = proxies.Proxies(self.core, 0, 1, self.members, Membership(0, set), models)
 
     def join(self, name, first=True, shape="chain", **others):
         place = {"id": name, "address": f"{name}:1", "host_name": name, "process": name[0]}

@@ -176,11 +176,11 @@ class Membership:
         with self._lock:
             self._end(session, reason)
 
-    def begin_anew(self) -> None:
-        """Of a server that was lost, and comes back: all workers register again."""
+    def begin_anew(self, reason: str) -> None:
+        """All sessions end; who registers again is new."""
         with self._lock:
             for session in list(self._sessions.values()):
-                self._end(session, "the server was lost, and comes back")
+                self._end(session, reason)
             self._newest.clear()
             self._restored.clear()
             self._awaited.clear()

@@ -14,7 +14,7 @@ from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
 from dmlcomm.ps.description import shard_bytes
 from dmlcomm.ps.protocol import HEARTBEAT_TIMEOUT_S, LIVENESS_INTERVAL_S, RETURN_TIMEOUT_S
 from dmlcomm.ps.server import refusal
-from dmlcomm.ps.server.membership import Membership
+from dmlcomm.ps.server.membership import Membership, Session
 from dmlcomm.ps.server.models import Models
 from dmlcomm.ps.tree import Prices
 
@@ -66,13 +66,16 @@ class Proxies:
         server: int,
         num_servers: int,
         membership: Membership,
+        below: Membership,
         models: Models,
         return_timeout_s: float = RETURN_TIMEOUT_S,
     ) -> None:
+        """`below` has the sessions of the proxies in the present tree, by their places."""
         self._core = core
         self._server = server
         self._num_servers = num_servers
         self._membership = membership
+        self._below = below
         self._models = models
         self._return_timeout_s = return_timeout_s
         self._changed = threading.Condition(threading.RLock())
@@ -188,11 +191,12 @@ class Proxies:
                     return _answer(proxy)
                 self._changed.wait(min(remaining, LIVENESS_INTERVAL_S))
 
-    def expect_tree(self, number: int) -> None:
-        """Raises Refusal unless this is the present tree."""
+    def register(self, request: Any) -> Session:
+        """A session of a proxy, for its data connection. Raises Refusal: its tree has ended."""
         with self._changed:
-            if not self._fixed or number != self._tree:
-                raise refusal.not_found(f"tree {number} of server {self._server} has ended")
+            if not self._fixed or request.tree != self._tree:
+                raise refusal.not_found(f"tree {request.tree} of server {self._server} has ended")
+            return self._below.register(request.worker, request.incarnation, request.host_name)
 
     def leave(self, proxy_id: str, reason: str, is_cut_off: bool = False) -> None:
         """The proxy cannot go on; `is_cut_off`: its parent does not answer it."""
@@ -311,6 +315,7 @@ class Proxies:
             "server %d: tree %d of proxies ends: %s", self._server, self._tree, reason
         )
         self._tree = self._core.end_tree()
+        self._below.begin_anew(f"tree {self._tree - 1} of proxies has ended")
         self._await(list(self._members))
         self._proxies = {p.id: p for p in self._proxies.values() if p.tree >= self._tree}
         self._bases.clear()

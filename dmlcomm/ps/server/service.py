@@ -72,7 +72,8 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
         # Sessions of proxies, by place: they count as no workers.
         self._below = Membership(0, lambda: proxies_of(alive_workers(core.status())))
         self._proxies = Proxies(
-            core, view.server, view.num_servers, membership, models, return_timeout_s
+            *(core, view.server, view.num_servers, membership, self._below, models),
+            return_timeout_s=return_timeout_s,
         )
 
     def close(self) -> None:
@@ -88,8 +89,7 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
         if self._judge is not None:
             self._judge.peers.learn(request.servers)
         if request.proxy:
-            self._proxies.expect_tree(request.tree)
-            return self._begin(self._below, request, self._register(self._below, request))
+            return self._begin(self._below, request, self._proxies.register(request))
         if request.worker < 0:
             self._expect_filled()  # the workers of the job have not all come
         with self._proxies.arriving(request):
@@ -116,7 +116,7 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
 
     def begin_anew(self) -> None:
         """This server was lost, and comes back: what it knew is over."""
-        self._membership.begin_anew()
+        self._membership.begin_anew("the server was lost, and comes back")
         self._models.forget_all()
         self._barrier.forget()
 
