@@ -27,6 +27,15 @@ def create(
     is_formed: bool = True,
 ) -> Backend: ...
 
+class GroupOptions:
+    """`Backend.Options` of a group, read only."""
+
+    @property
+    def algorithm(self) -> str:
+        """As it was given; empty: that of the configuration."""
+    @property
+    def priority(self) -> int: ...
+
 class ServerOperation:
     """An all_reduce that the parameter servers carry out; the first end counts."""
 
@@ -39,6 +48,9 @@ def fail_future(future: Any, code: str, message: str) -> None:
 
     `code`: as `CommError.code`; empty: it is a RuntimeError.
     """
+
+def set_given_options(backend: Backend, algorithm: str, priority: int) -> None:
+    """What was given when the group was made; `GroupOptions` show it."""
 
 def set_timeout(backend: Backend, timeout: timedelta) -> None: ...
 def abort(backend: Backend, reason: str) -> None: ...

@@ -257,12 +257,15 @@ def _learned(rail: State) -> tuple[str, ...]:
 
 
 def _urgent_wait(rail: State) -> str:
-    """The mean and the longest wait of urgent operations; empty where there was none."""
+    """The mean and the longest wait of urgent operations, and the longest one that follows for what
+    the kernel has; empty where there was none."""
     if not rail["urgent_waits"]:
         return ""
     mean_us = rail["urgent_wait_us"] / rail["urgent_waits"]
-    mean, longest = (format_time(us * 1e-6) for us in (mean_us, rail["longest_urgent_wait_us"]))
-    return f"{mean}, {longest} at most"
+    times_us = (mean_us, rail["longest_urgent_wait_us"], rail["blocking_us"])
+    mean, longest, blocking = (format_time(us * 1e-6) for us in times_us)
+    shown = f"{mean}, {longest} at most"
+    return f"{shown}; kernel {blocking}" if rail["blocking_us"] else shown
 
 
 def _shown(now: tuple[int, int], before: tuple[int, int] | None, seconds: float) -> list[str]:

@@ -195,7 +195,8 @@ def rail_named(interface, bits_per_second=0, agreed_bits_per_second=0, *times_us
     }
     names = ("round_trip_us", "agreed_round_trip_us", "agreed_message_us")
     learned |= dict(zip(names, times_us or (0, 0, 0), strict=True))
-    waits = {"urgent_waits": 0, "urgent_wait_us": 0, "longest_urgent_wait_us": 0}
+    names = ("urgent_waits", "urgent_wait_us", "longest_urgent_wait_us", "blocking_us")
+    waits = dict.fromkeys(names, 0)
     return {"interface": interface, **dict.fromkeys(counts, 5), **learned, **waits}
 
 
@@ -206,6 +207,7 @@ def test_tables_show_what_rails_have_learned():
         rail_named("local"),
     ]
     rails[1] |= {"urgent_waits": 4, "urgent_wait_us": 1000, "longest_urgent_wait_us": 2600}
+    rails[1]["blocking_us"] = 3100
     shown = state(0, 5)
     shown["groups"][0].update(num_operations=0, rails=rails)
     with StringIO() as out:
@@ -222,7 +224,7 @@ def test_tables_show_what_rails_have_learned():
     assert cells("eth1")[learned] == ["", "10 Gb/s", "1.5 ms", "", "30 us"]
     assert cells("local")[learned] == [""] * 5
     waits = [cells(rail)[columns.index("urgent wait")] for rail in ("eth0", "eth1", "local")]
-    assert waits == ["", "250 us, 2.6 ms at most", ""]
+    assert waits == ["", "250 us, 2.6 ms at most; kernel 3.1 ms", ""]
     assert cells("local")[columns.index("lost")] == "5"
 
 

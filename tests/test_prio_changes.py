@@ -7,6 +7,7 @@ Ranks carry out several cases in one group, since most of a test is the start of
 import contextlib
 import copy
 import threading
+from datetime import timedelta
 from unittest import mock
 
 import pytest
@@ -147,6 +148,25 @@ def process_groups_are_given_back(rank):
             optimizer.zero_grad()
         assert len(c10d._world.pg_map) == before
         optimizer.close()  # once more changes nothing
+
+
+def process_groups_have_the_options_of_the_users_group(rank):
+    algorithm = "all_reduce=recursive_doubling"
+    given = dmlcomm.Options(algorithm=algorithm, priority=1)
+    group = dist.new_group(timeout=timedelta(seconds=33), pg_options=given)
+    model = make_model()
+    with dmlcomm.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), model, process_group=group
+    ):
+        own = list(c10d._world.pg_map)[-1]
+        options = own._get_backend(torch.device("cpu")).options
+        assert options._timeout == timedelta(seconds=33)
+        assert (options.algorithm, options.priority) == (algorithm, 1)
+    smaller = dist.split_group(group, [[0, 1]])
+    options = smaller._get_backend(torch.device("cpu")).options
+    assert (options.algorithm, options.priority) == (algorithm, 1)
+    for used in (smaller, group):
+        dist.destroy_process_group(used)
 
 
 def modules_that_run_in_several_threads(rank):
@@ -386,6 +406,7 @@ CHANGES = [
     scripted_models,
     models_of_another_type,
     process_groups_are_given_back,
+    process_groups_have_the_options_of_the_users_group,
     modules_that_run_in_several_threads,
     two_networks_that_learn_from_each_other,
     two_optimizers_of_one_model,

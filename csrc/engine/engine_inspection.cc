@@ -20,6 +20,7 @@ std::string describe_rail(const transport::RailCounters& rail) {
       ", \"agreed_bits_per_second\": ", static_cast<uint64_t>(rail.agreed_bits_per_second),
       ", \"agreed_round_trip_us\": ", static_cast<uint64_t>(rail.agreed_round_trip_us),
       ", \"agreed_message_us\": ", static_cast<uint64_t>(rail.agreed_message_us),
+      ", \"blocking_us\": ", static_cast<uint64_t>(rail.blocking_us),
       ", \"urgent_waits\": ", rail.urgent_waits.num,
       ", \"urgent_wait_us\": ", rail.urgent_waits.total_us,
       ", \"longest_urgent_wait_us\": ", rail.urgent_waits.longest_us, "}");

@@ -50,6 +50,9 @@ constexpr Metric kMetrics[] = {
     {"dmlcomm_rail_agreed_message_microseconds",
      "Time of a message beside its bytes that algorithms are chosen for; 0: for none", nullptr,
      [](const Rail& rail) { return static_cast<uint64_t>(rail.agreed_message_us); }},
+    {"dmlcomm_rail_blocking_microseconds",
+     "Longest wait of an urgent operation for bytes in the kernel and on their way; 0: not known",
+     nullptr, [](const Rail& rail) { return static_cast<uint64_t>(rail.blocking_us); }},
 };
 
 }  // namespace

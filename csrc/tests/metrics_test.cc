@@ -39,12 +39,14 @@ TEST(Metrics, HaveTheMeasuredRateAndRoundTripOfEachRail) {
   rail.round_trip_us = 310;
   rail.agreed_round_trip_us = 400;
   rail.agreed_message_us = 210;
+  rail.blocking_us = 1900;
   const std::string text = engine::metrics_text("", engine::samples_of("g", 0, {}, {rail}));
   const std::string labels = "{,group=\"g\",rank=\"0\",rail=\"eth0\"} ";
   for (const std::string& line : {"dmlcomm_rail_bits_per_second" + labels + "200000000\n",
                                   "dmlcomm_rail_round_trip_microseconds" + labels + "310\n",
                                   "dmlcomm_rail_agreed_round_trip_microseconds" + labels + "400\n",
-                                  "dmlcomm_rail_agreed_message_microseconds" + labels + "210\n"}) {
+                                  "dmlcomm_rail_agreed_message_microseconds" + labels + "210\n",
+                                  "dmlcomm_rail_blocking_microseconds" + labels + "1900\n"}) {
     EXPECT_NE(text.find(line), std::string::npos) << text;
   }
 }

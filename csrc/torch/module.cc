@@ -164,6 +164,10 @@ PYBIND11_MODULE(_c10d, module) {
   // The class of what create() returns, and its base, must be known before the first call.
   py::module_::import("torch.distributed");
 
+  py::class_<GroupOptions, c10::intrusive_ptr<GroupOptions>, c10d::Backend::Options>(
+      module, "GroupOptions", "The options of a group: those of its backend, read only.")
+      .def_readonly("algorithm", &GroupOptions::algorithm)
+      .def_readonly("priority", &GroupOptions::priority);
   bind_server_operation(module);
   bind_rail_trace(module);
 
@@ -176,6 +180,13 @@ PYBIND11_MODULE(_c10d, module) {
              py::arg("rail_rates_bps"), py::arg("plan"), py::arg("algorithm"),
              py::arg("servers") = py::none(), py::arg("seat") = -1, py::arg("is_formed") = true,
              "Makes the backend of one process group; collective over its ranks.");
+  module.def(
+      "set_given_options",
+      [](const c10::intrusive_ptr<c10d::Backend>& backend, std::string algorithm, int priority) {
+        as_dmlcomm(backend).set_given_options(std::move(algorithm), priority);
+      },
+      py::arg("backend"), py::arg("algorithm"), py::arg("priority"),
+      "What was given when the group was made; GroupOptions show it.");
   module.def(
       "set_timeout",
       [](const c10::intrusive_ptr<c10d::Backend>& backend, std::chrono::milliseconds timeout) {

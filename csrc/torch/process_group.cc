@@ -41,9 +41,8 @@ Registry& registry() {
   return *instance;
 }
 
-c10::intrusive_ptr<c10d::Backend::Options> backend_options_of(
-    const engine::CommunicatorOptions& options) {
-  auto result = c10::make_intrusive<c10d::Backend::Options>("dmlcomm", options.timeout);
+c10::intrusive_ptr<GroupOptions> backend_options_of(const engine::CommunicatorOptions& options) {
+  auto result = c10::make_intrusive<GroupOptions>("dmlcomm", options.timeout);
   result->group_name = options.name;
   result->global_ranks_in_group.assign(options.global_ranks.begin(), options.global_ranks.end());
   return result;
@@ -254,6 +253,18 @@ void ProcessGroupDmlcomm::shutdown() {
   if (owner_ == getpid()) close(outermost_or_null(), servers_);
 }
 
+void ProcessGroupDmlcomm::set_given_options(std::string algorithm, int priority) {
+  backend_options_->algorithm = std::move(algorithm);
+  backend_options_->priority = priority;
+}
+
+c10::intrusive_ptr<ProcessGroupDmlcomm> ProcessGroupDmlcomm::create_descendant(
+    c10::intrusive_ptr<c10d::Store> store, engine::CommunicatorOptions options) {
+  auto group = create(std::move(store), std::move(options));
+  group->set_given_options(backend_options_->algorithm, backend_options_->priority);
+  return group;
+}
+
 c10::intrusive_ptr<c10d::Backend> ProcessGroupDmlcomm::split(
     const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
     const c10::intrusive_ptr<Options>& options) {
@@ -267,7 +278,7 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupDmlcomm::split(
     child.timeout = options->timeout;
     child.name = options->group_name;
   }
-  return create(store->clone(), std::move(child));
+  return create_descendant(store->clone(), std::move(child));
 }
 
 // Of a group of these ranks, this one among them.
@@ -310,7 +321,8 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupDmlcomm::shrink(
   }
   if (options) rest.timeout = options->timeout;
   const auto& store = meeting_store_ ? meeting_store_ : store_;
-  return create(c10::make_intrusive<c10d::PrefixStore>(key, store->clone()), std::move(rest));
+  return create_descendant(c10::make_intrusive<c10d::PrefixStore>(key, store->clone()),
+                           std::move(rest));
 }
 
 c10::intrusive_ptr<c10d::Backend> ProcessGroupDmlcomm::merge(
@@ -321,7 +333,7 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupDmlcomm::merge(
     merged.timeout = options->timeout;
     merged.name = options->group_name;
   }
-  return create(store->clone(), std::move(merged));
+  return create_descendant(store->clone(), std::move(merged));
 }
 
 // Of a group with ranks of whose hosts nobody has said how they are wired.

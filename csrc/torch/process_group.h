@@ -31,6 +31,15 @@
 
 namespace dmlcomm::adaptor {
 
+// What getBackendOptions() returns. Groups that are made of a group have what dmlcomm.Options gave
+// it.
+struct GroupOptions final : c10d::Backend::Options {
+  using Options::Options;
+
+  std::string algorithm;  // as given; empty: that of the configuration
+  int priority = static_cast<int>(kDefaultJobPriority);
+};
+
 class ProcessGroupDmlcomm final : public c10d::Backend {
  public:
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
@@ -57,6 +66,9 @@ class ProcessGroupDmlcomm final : public c10d::Backend {
 
   // From any thread. Throws AbortedError before the first reconfigure().
   Communicator communicator() const;
+
+  // At once after it was made.
+  void set_given_options(std::string algorithm, int priority);
 
   const std::string getBackendName() const override { return "dmlcomm"; }
   c10::intrusive_ptr<Options> getBackendOptions() override { return backend_options_; }
@@ -199,6 +211,8 @@ class ProcessGroupDmlcomm final : public c10d::Backend {
   Reduction reduction_for(const at::Tensor& tensor, const c10d::ReduceOp& op,
                           const char* operation) const;
   int check_rank(int64_t rank, const char* operation, const char* name) const;
+  c10::intrusive_ptr<ProcessGroupDmlcomm> create_descendant(c10::intrusive_ptr<c10d::Store> store,
+                                                            engine::CommunicatorOptions options);
   engine::CommunicatorOptions options_of_part(const std::vector<int>& ranks) const;
   engine::CommunicatorOptions options_with_strangers(int rank, int size) const;
   Communicator communicator_or_null() const;
@@ -218,7 +232,7 @@ class ProcessGroupDmlcomm final : public c10d::Backend {
   Staged staged_;
   std::optional<c10::Device> staged_device_;
   engine::CommunicatorOptions communicator_options_;  // changed by reconfigure()
-  const c10::intrusive_ptr<Options> backend_options_;
+  const c10::intrusive_ptr<GroupOptions> backend_options_;
   const std::shared_ptr<ServerAllReduce> servers_;  // null: all_reduce is the communicator's
   const c10::intrusive_ptr<c10d::Store> store_;     // that torch has given
   c10::intrusive_ptr<c10d::Store> meeting_store_;   // of the last reconfigure(); else null

@@ -55,7 +55,8 @@ def create(options: Any, pg_options: Any = None) -> Any:
         )
     extension = _extension()
     _record_calls(extension)
-    setting = getattr(pg_options, "algorithm", "") or str(_core.config()["algorithm"])
+    given = getattr(pg_options, "algorithm", "")
+    setting = given or str(_core.config()["algorithm"])
     algorithm = _core.without_parameter_servers(setting)
     plan = _plan_file()
     by_plan = not setting and plan.file is not None and bool(plan.file.servers)
@@ -73,7 +74,9 @@ def create(options: Any, pg_options: Any = None) -> Any:
                 with contextlib.suppress(errors.CommError):  # so that the other ranks know, too
                     _agree(options, (), _Plan(problem=f"refused: {error}"))
             raise errors.CommError(f"refused: {error}") from error
-        return _create(extension, options, algorithm, servers, plan, seat)
+        backend = _create(extension, options, algorithm, servers, plan, seat)
+        extension.set_given_options(backend, given, priority)
+        return backend
     except BaseException:
         if servers is not None:
             servers.close()

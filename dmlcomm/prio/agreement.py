@@ -73,7 +73,7 @@ def positions_of(
 
 
 def private_group(process_group: dist.ProcessGroup | None) -> dist.ProcessGroup:
-    """A group of the same ranks, in the same order; all of them call it.
+    """A group of the same ranks, in the same order, with the same options; all of them call it.
 
     When gradients are posted depends on the rank, so operations of the user's group, such as the
     all_reduce of a loss before a step, could meet them in another order there.
@@ -88,13 +88,23 @@ def private_group(process_group: dist.ProcessGroup | None) -> dist.ProcessGroup:
         raise ValueError("no process group: call torch.distributed.init_process_group() first")
     if dist.get_rank(process_group) < 0:
         raise ValueError("this rank is no member of process_group: only members make the optimizer")
+    options = _options_of(process_group or dist.group.WORLD)
+    config = dist.get_backend_config(process_group)
+    are_ours = all(part.endswith("dmlcomm") for part in config.split(","))
     found = dist.new_group(
         dist.get_process_group_ranks(process_group),
-        backend=dist.get_backend_config(process_group),
+        timeout=options._timeout,
+        backend=config,
+        pg_options=options if are_ours else None,
         use_local_synchronization=True,
     )
     assert isinstance(found, dist.ProcessGroup)
     return found
+
+
+def _options_of(process_group: Any) -> Any:
+    backend = process_group._get_backend(process_group._device_types[0])
+    return getattr(backend, "wrapped_pg", backend).options  # with TORCH_DISTRIBUTED_DEBUG=DETAIL
 
 
 def give_back(process_group: dist.ProcessGroup) -> None:
