@@ -2,16 +2,21 @@
 
 import contextlib
 import functools
+import signal
 import subprocess
 import sys
+import threading
 import time
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 import soak.__main__ as command
-from helpers import eventually
+from helpers import DEADLINE_S, eventually
 from helpers.parameter_servers import clean_environment
 from soak import groups, operations, servers, training, worker
 from soak.clocks import Clocks
@@ -96,6 +101,44 @@ def test_what_servers_do_not_do_is_an_error_with_their_stacks(monkeypatch):
     assert text.startswith("wish: more did not happen within 0.1 s")
     assert "soak/worker.py" in text.partition("--- worker 0")[2]
     assert "dmlcomm/ps/commands.py" in text.partition("--- server 0")[2]
+
+
+@pytest.mark.parametrize(
+    ("keeps", "deaths", "by", "is_wrong"),
+    [
+        ("checkpoints", 1, 1, True),
+        ("replicas", 0, 1, True),
+        ("replicas", 1, worker.MOST_PUSHES, False),  # of one copy alone, as nobody has acknowledged
+        ("replicas", 1, worker.MOST_PUSHES + 1, True),
+    ],
+)
+def test_weights_that_workers_have_seen_do_not_go(keeps, deaths, by, is_wrong):
+    job = servers.Round(servers.Setting(2, 2, "auto", keeps, 1000), SEED)
+    member = SimpleNamespace(name="worker 0", reports=[("fewer", (1, by))])
+    job._job = SimpleNamespace(
+        changed=threading.Condition(),
+        members={"worker 0": member},
+        wait_for_progress=lambda what, errors: None,
+    )
+    job._deaths[1] = deaths
+    with (
+        pytest.raises(SoakError, match=f"of worker 1 are {by} less") if is_wrong else nullcontext()
+    ):
+        job._go_on("the workers go on")
+
+
+def test_a_soak_that_is_interrupted_says_what_it_has():
+    soak = subprocess.Popen(
+        [sys.executable, "-m", "soak", "--only", "groups", "--faults", "1000"],
+        env=clean_environment(PYTHONPATH=str(Path(command.__file__).parents[1])),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    lines = iter(soak.stdout.readline, "")
+    assert any(" 1 " in line for line in lines)
+    soak.send_signal(signal.SIGTERM)
+    assert [line for line in lines if "0 hangs, 0 lost updates" in line]
+    assert soak.wait(DEADLINE_S) == 0
 
 
 class Rounds:

@@ -10,13 +10,15 @@ and what `dmlcomm inspect` says. A seed gives the same operations and faults; wh
 they meet is up to the machine.
 
 Each fault is printed, and at the end how many there were and what went wrong. After a failure the
-next round begins; after five the soak ends. The exit code is 1 if anything was wrong.
+next round begins; after five the soak ends, as by SIGINT and SIGTERM. The exit code is 1 if
+anything was wrong.
 """
 
 import argparse
 import functools
 import math
 import random
+import signal
 import statistics
 import sys
 import time
@@ -73,6 +75,9 @@ def _soak(options: argparse.Namespace, seconds: dict[str, list[float]]) -> Count
             failures[error.failure] += 1
             left -= 1
             print(f"{error.failure.value}: {error.within(f'--seed {seed}: {setting}')}", flush=True)
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+            break
         seed += 1
     return failures
 
@@ -133,4 +138,6 @@ def _parse() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     main()

@@ -10,6 +10,7 @@ import resource
 import signal
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ from soak.faults import PEER_TIMEOUT_S, Event, Failure, SoakError, pause
 from soak.members import STACKS_S, Job, Member, Usage
 from soak.worker import MODEL, MOST_PUSHES
 
-# Clocks after which a job ends, from the one that it has reached.
+# Clocks after which a job ends, from the one at which a worker holds the others.
 LAST_CLOCKS = 20
 # How far the time of day jumps, either way.
 JUMPS_S = (0.5, 10.0, 3600.0, 86400.0)
@@ -70,6 +71,7 @@ class Round:
         self._rng = random.Random(seed)
         self._seed = seed
         self._lives = 0  # of workers, so far
+        self._deaths: Counter[int] = Counter()  # by worker
         self._replicas = setting.keeps == "replicas"
         self._stack = contextlib.ExitStack()
         self._before: list[Usage] = []  # the most of a server, and of a proxy
@@ -135,7 +137,7 @@ class Round:
             begin = time.monotonic()
             try:
                 faults[name]()
-                self._job.wait_for_progress("the workers go on", errors=["lost", "dip"])
+                self._go_on("the workers go on")
             except SoakError as error:
                 raise SoakError(f"{name}: {error}\n{self._state(error)}", error.failure) from error
             yield Event(name, time.monotonic() - begin)
@@ -209,7 +211,7 @@ class Round:
             self._servers[victim] = self._serve(victim, self._servers[victim].address)
         # What was pushed since the last checkpoints is lost, as it has to be.
         self._job.wait_for_progress("the workers go on after a restart")
-        self._forget("dip")
+        self._forget("dip", "fewer")
 
     def _full_disk(self) -> None:
         """Files of a server cannot grow, until it has noticed that."""
@@ -235,7 +237,7 @@ class Round:
         victim = self._rng.randrange(self.setting.proxies)
         self._proxies[victim].kill()
         if self._rng.random() < 0.5:
-            self._job.wait_for_progress("the workers go on without it", errors=["lost", "dip"])
+            self._go_on("the workers go on without it")
         self._carry(victim)
 
     def _pause_proxy(self) -> None:
@@ -245,7 +247,7 @@ class Round:
         """It is stopped until its workers have gone on without it."""
         proxy = self._random_proxy()
         proxy.process.send_signal(signal.SIGSTOP)
-        self._job.wait_for_progress("the workers go on without it", errors=["lost", "dip"])
+        self._go_on("the workers go on without it")
         proxy.process.send_signal(signal.SIGCONT)
 
     # --- what follows
@@ -253,10 +255,32 @@ class Round:
     def _replace(self, worker: int) -> None:
         """Kills a worker, if it lives, and starts another one in its place."""
         victim = self._job[_name(worker)]
+        self._deaths[worker] += 1
         self._job.kill(victim.name)
         if self._job.members:
             self._others_go_on(victim)
         self._start(worker, victim)
+
+    def _go_on(self, what: str) -> None:
+        """Until all workers have come further, with all that they have seen of each other.
+
+        What workers that have died had pushed last, and nobody has acknowledged, may be on one of
+        two copies alone, and go with it.
+        """
+        self._job.wait_for_progress(what, errors=["lost", "dip"])
+        with self._job.changed:
+            members = list(self._job.members.values())
+            found = [
+                (m.name, *value) for m in members for kind, value in m.reports if kind == "fewer"
+            ]
+        for name, worker, by in found:
+            most = MOST_PUSHES * self._deaths[worker] if self._replicas else 0
+            if by > most:
+                raise SoakError(
+                    f"{what}: {name}: elements of worker {worker} are {by} less than before, which "
+                    f"may be {most}: {self._deaths[worker]} of its processes have died",
+                    Failure.LOST_UPDATE,
+                )
 
     def _others_go_on(self, victim: Member) -> None:
         with self._job.changed:
@@ -308,18 +332,20 @@ class Round:
         named += [(f"proxy {i}", one) for i, one in enumerate(self._proxies) if one is not None]
         return [(name, one) for name, one in named if one.process.poll() is None]
 
-    def _forget(self, kind: str) -> None:
+    def _forget(self, *kinds: str) -> None:
         with self._job.changed:
             for member in self._job.members.values():
-                member.reports = [report for report in member.reports if report[0] != kind]
+                member.reports = [report for report in member.reports if report[0] not in kinds]
 
     def _finish(self) -> None:
         """All workers end at one clock, with the same weights."""
-        with self._job.changed:
-            members = list(self._job.members.values())
-            last = max(member.progress for member in members) + LAST_CLOCKS
         self._wait_for_usage()
-        for member in members:
+        with self._job.changed:
+            holder, *others = members = list(self._job.members.values())
+        holder.say("hold")
+        self._job.wait("a worker holds the others", lambda: holder in self._job.reported("held"))
+        last = self._job.take(holder, "held") + LAST_CLOCKS
+        for member in (*others, holder):
             member.may_end = True
             member.say("last", last)
         self._job.wait(

@@ -9,9 +9,11 @@ part of them a little later, up to ``most`` in all. Beyond ``least`` they may be
 copies alone, as nobody has acknowledged them: they may go when that server dies.
 
 It reports its clock, and how often it has pushed; "start" with the least and the greatest of its
-elements when it begins; "dip" if an element is less than it should be; "lost" when servers have
-given it up.
-``("last", clock)`` ends it at this clock, with "final" and the sum of all weights.
+elements when it begins; "dip" if an element is less than it should be; "fewer" with another worker
+and by how much its elements are less than before; "lost" when servers have given it up.
+``("hold",)`` stops it until the next command, when it has reported "held" with its clock: nobody
+goes far without it. ``("last", clock)`` ends it at this clock, with "final" and the sum of all
+weights.
 """
 
 import random
@@ -76,13 +78,27 @@ def _work(
             weights = client.pull(MODEL)
         census.compare(link, pushes, weights[own])
         others = _without(weights, own)
-        if np.any(others < others_before):
-            link.report("dip", "an element of another worker is less than before")
+        for other, by in _fewer(others_before - others, workers):
+            link.report("fewer", (other, by))
         others_before = others
         link.report("progress", (client.clock_of(MODEL), census.bounds(weights[own])))
         if last is None and link.has_command():
-            _, last = link.next_command()
+            last = _last_clock(link, client)
     link.report("final", (int(weights.sum()), Usage.own()))
+
+
+def _last_clock(link: Link, client: Client) -> int:
+    name, *values = link.next_command()
+    if name == "hold":
+        link.report("held", client.clock_of(MODEL))
+        _, *values = link.next_command()
+    return int(values[0])
+
+
+def _fewer(less: np.ndarray, workers: int) -> list[tuple[int, int]]:
+    """The workers whose elements are less than before, and by how much."""
+    most = [(worker, int(less[worker::workers].max())) for worker in range(workers)]
+    return [(worker, by) for worker, by in most if by > 0]
 
 
 def _without(weights: np.ndarray, own: slice) -> np.ndarray:
