@@ -4,9 +4,12 @@ import configparser
 import contextlib
 import json
 import os
+import signal
+import socket
 import stat
 import subprocess
 import sys
+import threading
 import urllib.request
 from pathlib import Path
 
@@ -16,12 +19,12 @@ import yaml
 
 from dmlcomm import PsModelError, PsRefusedError
 from dmlcomm.network import proxy_socket
-from dmlcomm.proxy import picture
+from dmlcomm.proxy import node, picture
 from dmlcomm.proxy import proxy as proxy_module
 from dmlcomm.proxy.proxy import Proxy, ProxyOptions
 from dmlcomm.ps import Client, tree
 from dmlcomm.ps.worker import redirect
-from helpers import DEADLINE_S
+from helpers import DEADLINE_S, eventually
 from helpers.parameter_servers import clean_environment, run_threads, run_workers, servers
 
 COUNT = 100_003
@@ -386,6 +389,48 @@ def test_status_and_draw_say_what_there_is(tmp_path):
     assert "<- drawn" in drawn
 
 
+def test_watch_refreshes_until_it_is_interrupted(tmp_path):
+    with proxies(tmp_path, 1) as [path]:
+        command = [sys.executable, "-m", "dmlcomm", "proxy", "status", "--watch", "--socket", path]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        with subprocess.Popen(command, env=clean_environment(), **pipes) as watching:
+            for _ in range(2):
+                assert watching.stdout.readline() == "no job is attached\n"
+            watching.send_signal(signal.SIGINT)
+            assert watching.communicate(timeout=DEADLINE_S)[1] == ""
+            assert watching.returncode == 0
+
+
+def test_draw_shows_the_trees_that_run(tmp_path):
+    workers = 3
+    file = tmp_path / "trees.png"
+
+    def train(worker, paths, addresses, meet):
+        with attach(paths[worker], addresses, worker) as client:
+            client.init("w", np.zeros(10, np.float32))
+            client.push_pull("w", np.ones(10, np.float32))
+            meet.wait(DEADLINE_S)
+            if worker == 2:
+                command = ["proxy", "draw", "--running", "--socket", paths[2]]
+                drawn = dmlcomm(*command, "--picture", str(file))
+                seen.append(drawn.stdout + drawn.stderr)
+            meet.wait(DEADLINE_S)
+
+    seen = []
+    with proxies(tmp_path, workers, "chain", rack="r") as paths, servers(workers=workers) as server:
+        meet = threading.Barrier(workers)
+        run_threads(lambda worker: train(worker, paths, server, meet), workers)
+        empty = dmlcomm("proxy", "draw", "--running", "--socket", paths[0])
+    host = socket.gethostname()
+    assert seen == [
+        f"job 0, server 0 ({server})\n"
+        f"`-- proxy 0 ({host}, r): workers 0\n"
+        f"    `-- proxy 1 ({host}, r): workers 1\n"
+        f"        `-- proxy 2 ({host}, r): workers 2; this one\n"
+    ]
+    assert file.read_bytes().startswith(b"\x89PNG")
+
+
 def test_a_picture_has_every_node_at_a_place_of_its_own(tmp_path):
     pytest.importorskip("matplotlib", reason="pictures are drawn with it")
     for shape in tree.SHAPES:
@@ -415,7 +460,52 @@ def test_prometheus_sees_jobs_trees_and_models(tmp_path):
     assert f"dmlcomm_proxy_workers{of} 1.0" in lines
     assert f"dmlcomm_proxy_in_tree{of} 1.0" in lines
     assert f"dmlcomm_proxy_received_bytes_total{of} 80.0" in lines  # first values and a push
-    assert f'dmlcomm_proxy_model_clock{{model="w",server="{addresses}"}} 1.0' in lines
+    of = f'{{interface="",server="{addresses}",to="worker 0"}}'
+    assert f"dmlcomm_proxy_edge_received_bytes_total{of} 80.0" in lines
+    of = f'{{model="w",server="{addresses}"}}'
+    assert f"dmlcomm_proxy_model_clock{of} 1.0" in lines
+    assert f"dmlcomm_proxy_model_copy_clock{of} 1.0" in lines
+    assert f"dmlcomm_proxy_model_copy_bytes{of} 40.0" in lines
+
+
+def test_a_proxy_counts_what_its_edges_carry_and_its_copies_save(tmp_path, monkeypatch):
+    monkeypatch.setattr(node, "RATE_INTERVAL_S", 0.05)
+    with (
+        proxies(tmp_path, 1) as [path],
+        servers(workers=1) as addresses,
+        attach(path, addresses, 0) as client,
+    ):
+
+        def seen():
+            (job,) = proxy_socket.ask(path, {"status": True}, DEADLINE_S)["jobs"]
+            return job["nodes"][0]
+
+        def step():
+            client.push_pull("w", np.ones(COUNT, np.float32))
+            return {edge["to"]: edge for edge in seen()["edges"]}
+
+        client.init("w", np.zeros(COUNT, np.float32))
+        num_bytes = 4 * COUNT
+        before = step()
+        after = step()
+        for to, there, back in (("worker 0", "sent", "received"), ("parent", "received", "sent")):
+            for way in (there, back):
+                more = after[to][f"bytes_{way}"] - before[to][f"bytes_{way}"]
+                assert num_bytes <= more < 1.01 * num_bytes, (to, way)
+        assert after["parent"]["interface"] == "local"
+        eventually(lambda: min(rates(step())) > 0, "rates of all edges")
+        count = seen()["models"][0]
+        client.pull("w", staleness=1)
+        client.pull("w")
+        (model,) = seen()["models"]
+        assert model["pulls"] - count["pulls"] == 2
+        assert model["pulls_at_once"] - count["pulls_at_once"] == 2
+        assert count["pulls_at_once"] == 0
+        assert (model["copy_bytes"], model["copy_clock"]) == (num_bytes, model["clock"])
+
+
+def rates(edges):
+    return [edge[f"{way}_per_second"] for edge in edges.values() for way in ("sent", "received")]
 
 
 def test_a_job_is_seen_by_its_servers(tmp_path):

@@ -15,7 +15,7 @@ from dmlcomm.ps.commands import _place
 from dmlcomm.ps.description import difference
 from dmlcomm.ps.pairing import STRIPE
 from dmlcomm.ps.run_command import READY_LINE, workers_of
-from dmlcomm.ps.server import membership, rules
+from dmlcomm.ps.server import membership, rates, rules
 from dmlcomm.ps.server.barrier import Barrier
 from dmlcomm.ps.server.checkpoint import KEPT, CheckpointDirectory
 from dmlcomm.ps.server.membership import Membership
@@ -515,3 +515,15 @@ def test_message_becomes_plain_data():
     assert values["server"] == 1
     assert values["models"][0]["clocks"] == {0: 5}
     assert values["workers"] == []
+
+
+def test_rates_are_those_between_the_last_two_readings(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(rates.time, "monotonic", lambda: clock[0])
+    read = rates.Rates()
+    for clock[0], counters in ((100.0, (0, 7)), (102.0, (10, 7)), (104.0, (70, 3))):
+        read.read({"eth0": counters})
+    assert read.of("eth0") == (30.0, 0.0)  # the second counter has begun anew
+    assert read.of("eth1") == (0.0, 0.0)
+    read.read({})
+    assert read.of("eth0") == (0.0, 0.0)

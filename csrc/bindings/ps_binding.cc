@@ -192,11 +192,12 @@ py::dict server_status(Server& server) {
   }
   py::list model_list;
   for (const ps::ModelStatus& model : models) {
-    model_list.append(py::dict(py::arg("model") = model.model, py::arg("name") = model.name,
-                               py::arg("sealed") = model.sealed, py::arg("clock") = model.clock,
-                               py::arg("clocks") = model.clocks,
-                               py::arg("shard_bytes") = model.shard_bytes,
-                               py::arg("open_windows") = model.open_windows));
+    model_list.append(py::dict(
+        py::arg("model") = model.model, py::arg("name") = model.name,
+        py::arg("sealed") = model.sealed, py::arg("clock") = model.clock,
+        py::arg("clocks") = model.clocks, py::arg("shard_bytes") = model.shard_bytes,
+        py::arg("open_windows") = model.open_windows, py::arg("version") = model.version,
+        py::arg("pulls") = model.pulls.pulls, py::arg("pulls_at_once") = model.pulls.at_once));
   }
   py::list rail_list;
   for (const auto& rail : rails) rail_list.append(to_dict(rail));
@@ -393,17 +394,6 @@ void connect_up(Uplink& uplink, uint32_t place, uint32_t server, const Rails& ra
                        rendezvous));
 }
 
-py::list uplink_rails(Uplink& uplink) {
-  std::vector<transport::RailCounters> rails;
-  {
-    const py::gil_scoped_release release;
-    rails = uplink.rails();
-  }
-  py::list list;
-  for (const auto& rail : rails) list.append(to_dict(rail));
-  return list;
-}
-
 void bind_uplink(py::module_& module) {
   py::class_<Uplink, std::shared_ptr<Uplink>>(module, "ProxyUplink",
                                               "A proxy's connection to its parent.")
@@ -425,7 +415,8 @@ void bind_uplink(py::module_& module) {
            py::arg("seat") = Seat())
       .def(
           "check", [](const Uplink& uplink) { check(uplink.error()); }, kRelease)
-      .def("rails", &uplink_rails)
+      .def_property_readonly("bytes_sent", &Uplink::bytes_sent)
+      .def_property_readonly("bytes_received", &Uplink::bytes_received)
       .def("close", &Uplink::close, kRelease);
 }
 

@@ -193,6 +193,7 @@ void Uplink::send_command(const Command& command, bool is_awaited) {
 }
 
 void Uplink::send_elements(Span memory, std::shared_ptr<void> owner, bool is_awaited) {
+  bytes_sent_.fetch_add(memory.bytes);
   up_->add({memory, is_awaited, done_or_failed([owner = std::move(owner)] {})});
 }
 
@@ -254,6 +255,7 @@ Status Uplink::receive_oldest(std::unique_lock<std::mutex>& lock, std::chrono::m
   lock.lock();
   Status status = op->done() ? op->status() : Status();
   if (op->done() && status.ok()) {
+    bytes_received_.fetch_add(expected_.front().memory.bytes);
     const std::function<void()> take = std::move(expected_.front().take);
     expected_.pop_front();
     lock.unlock();
@@ -303,11 +305,6 @@ Status Uplink::error() const {
 void Uplink::on_failure(std::function<void(const Status&)> handler) {
   std::lock_guard lock(mutex_);
   handler_ = std::move(handler);
-}
-
-std::vector<transport::RailCounters> Uplink::rails() {
-  std::lock_guard lock(mutex_);
-  return communicator_ == nullptr ? std::vector<transport::RailCounters>() : communicator_->rails();
 }
 
 uint64_t Uplink::number() const {

@@ -50,7 +50,9 @@ class Uplink final : public ps::Upstream {
   Status error() const override;
   uint64_t number() const override;
 
-  std::vector<transport::RailCounters> rails();
+  // Of elements, without what waits for the connection.
+  uint64_t bytes_sent() const { return bytes_sent_.load(); }
+  uint64_t bytes_received() const { return bytes_received_.load(); }
   // The parent takes the workers below for lost.
   void close() override;
 
@@ -80,6 +82,7 @@ class Uplink final : public ps::Upstream {
 
   const Config config_;
   std::atomic<bool> has_started_{false};
+  std::atomic<uint64_t> bytes_sent_{0}, bytes_received_{0};
 
   mutable std::mutex error_mutex_;  // locked last
   Status error_;                    // the first; guarded by error_mutex_

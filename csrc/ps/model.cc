@@ -665,6 +665,11 @@ void Model::take_values() {
   send_up();
 }
 
+void Model::note_pull(uint64_t needed) {
+  pulls_.fetch_add(1);
+  if (sealed() && version() >= needed) pulls_at_once_.fetch_add(1);
+}
+
 void Model::load(uint32_t shard, size_t piece, std::byte* wire) {
   Shard& of = *find(shard);
   PieceState& state = of.state(piece);

@@ -42,6 +42,12 @@ struct Held {
   bool is_new = false;  // the worker did not count before: others may have gone on without it
 };
 
+// Of those below a proxy.
+struct PullCounts {
+  uint64_t pulls = 0;
+  uint64_t at_once = 0;  // the proxy's copy of the weights was new enough when they came
+};
+
 struct Rows {
   uint32_t space = 0;
   const int64_t* numbers = nullptr;  // of the table, all of one shard
@@ -132,6 +138,9 @@ class Model : public std::enable_shared_from_this<Model> {
   // Elements of a piece as messages have them; not before the first values are complete here.
   void load(uint32_t shard, size_t piece, std::byte* wire);
   EventCount& events() { return events_; }
+  // A pull has come that needs all windows before `needed`.
+  void note_pull(uint64_t needed);
+  PullCounts pull_counts() const { return {pulls_.load(), pulls_at_once_.load()}; }
 
   // --- checkpoints ---
   // The server stops. No piece goes beyond the clock after that of the first one; pushes that need
@@ -204,6 +213,7 @@ class Model : public std::enable_shared_from_this<Model> {
   std::atomic<bool> sealed_{false};
   std::atomic<uint64_t> stop_at_{kGone};  // no piece goes beyond this clock
   std::atomic<bool> is_fetching_{false};
+  std::atomic<uint64_t> pulls_{0}, pulls_at_once_{0};  // see PullCounts
   std::atomic<bool> has_failed_{false};
   std::atomic<bool> has_held_up_{false};  // a worker that was far ahead
   // The piece that was behind all others, and its version then: as long as it has not moved, that

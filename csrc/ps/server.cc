@@ -502,6 +502,8 @@ std::vector<ModelStatus> Server::model_status() {
       status.shard_bytes.emplace(shard, shard_bytes(model->spec(), shard));
     }
     status.open_windows = model->num_open_windows();
+    status.version = model->version();
+    status.pulls = model->pull_counts();
     all.push_back(std::move(status));
   }
   return all;

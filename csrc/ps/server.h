@@ -47,6 +47,9 @@ struct ModelStatus {
   std::map<uint32_t, uint64_t> clocks;       // by worker
   std::map<uint32_t, uint64_t> shard_bytes;  // of weights, by shard
   size_t open_windows = 0;
+  // Of a proxy.
+  uint64_t version = 0;  // its copy of the weights contains all clocks before
+  PullCounts pulls;
 };
 
 class Server final : public engine::Inspectable, private SessionHost {

@@ -446,7 +446,10 @@ Status Session::wait_for_exact_pulls(uint32_t model) {
 
 // `nothing_follows`: the worker gives no other command before it has the answer.
 void Session::reply(Reply reply, bool nothing_follows) {
-  if (reply.command.pulls()) counters_.pulls.fetch_add(1);
+  if (reply.command.pulls()) {
+    counters_.pulls.fetch_add(1);
+    if (host_.upstream() != nullptr) reply.model->note_pull(reply.command.needed());
+  }
   std::unique_lock lock(mutex_);
   if (reply.command.is_exact()) exact_pulls_.insert(reply.command.model);
   const bool at_once = replies_.empty() && !answering_;

@@ -2,12 +2,16 @@
 
 import json
 import time
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dmlcomm._shell import AsJson, StopSignals, application, fail
+
+if TYPE_CHECKING:
+    from dmlcomm.ps.tree import Prices
 
 app = application(help="The local proxy of the parameter server: start one, or look at it.")
 
@@ -113,13 +117,19 @@ def status(
     as_json: AsJson = False,
     watch: Annotated[bool, typer.Option(help="Again every second, until ^C.")] = False,
 ) -> None:
-    """Show the jobs of this host: trees and models, and how they share NICs."""
-    while True:
-        answer = _ask(socket)
-        print(json.dumps(answer, indent=2) if as_json else "\n".join(_lines(answer)), flush=True)
-        if not watch:
-            return
-        time.sleep(WATCH_INTERVAL_S)
+    """Show the jobs of this host: trees, edges and models, and how they share NICs."""
+    with suppress(KeyboardInterrupt):
+        _show(socket, as_json)
+        while watch:
+            time.sleep(WATCH_INTERVAL_S)
+            _show(socket, as_json)
+
+
+def _show(socket: str | None, as_json: bool) -> None:
+    from dmlcomm.proxy import text
+
+    answer = _ask(socket)
+    print(json.dumps(answer) if as_json else "\n".join(text.status(answer)), flush=True)
 
 
 @app.command()
@@ -131,40 +141,60 @@ def draw(
     shard_mb: ShardMb = 8.0,
     rate_gbit: RateGbit = 10.0,
     servers: Annotated[int, typer.Option(min=1, help="Each has a tree; the first is drawn.")] = 1,
+    running: Annotated[
+        bool, typer.Option("--running", help="The trees that the proxy of this host is in.")
+    ] = False,
+    socket: Socket = None,
     picture: Annotated[
-        Path | None, typer.Option(help="A PNG to write, of all shapes. Needs matplotlib.")
+        Path | None,
+        typer.Option(help="A PNG to write, of all shapes or running trees. Needs matplotlib."),
     ] = None,
 ) -> None:
-    """Draw a tree, and what each shape would cost by the model that `auto` uses."""
-    from dmlcomm.proxy.picture import draw as draw_picture
-    from dmlcomm.ps import tree as trees
+    """Draw a tree, and what each shape would cost by the model that `auto` uses.
 
-    names = [f"rack{i * racks // hosts}" for i in range(hosts)]
-    prices = trees.Prices(rate_gbit * 1e9, shard_mb * 1e6, oversubscription)
+    Or, with --running, the trees that there are: then --socket and --picture count alone.
+    """
+    from dmlcomm.ps.tree import Prices
+
     try:
+        if running:
+            _draw_running(_ask(socket), picture)
+            return
+        names = [f"rack{i * racks // hosts}" for i in range(hosts)]
+        prices = Prices(rate_gbit * 1e9, shard_mb * 1e6, oversubscription)
         prices.check()
-        shape = trees.choose(names, prices, servers) if tree == trees.AUTO else tree
-        parents = trees.parents(shape, names)
-        if picture is not None:
-            draw_picture(picture, names, prices, servers)
+        _draw_planned(tree, names, prices, servers, picture)
     except (ValueError, OSError) as error:
         fail(error)
-    print("\n".join(["server", *_branches(parents, trees.ROOT, "")]))
+
+
+def _draw_running(answer: dict[str, Any], picture: Path | None) -> None:
+    from dmlcomm.proxy import text
+    from dmlcomm.proxy.picture import draw, running
+
+    if picture is not None:
+        draw(picture, running(answer))
+    print("\n".join(text.running_trees(answer)))
+
+
+def _draw_planned(
+    shape: str, racks: list[str], prices: "Prices", servers: int, picture: Path | None
+) -> None:
+    from dmlcomm.proxy import text
+    from dmlcomm.proxy.picture import draw, planned
+    from dmlcomm.ps import tree as trees
+
+    cheapest = trees.choose(racks, prices, servers)
+    shape = cheapest if shape == trees.AUTO else shape
+    parents = trees.parents(shape, racks)
+    if picture is not None:
+        draw(picture, planned(racks, prices, servers))
+    print("server", *text.branches(parents, "proxy {}".format), sep="\n")
     width = max(map(len, trees.SHAPES))
     for name in trees.SHAPES:
-        seconds = trees.price(name, names, prices, servers)
+        seconds = trees.price(name, racks, prices, servers)
         chosen = "  <- drawn" if name == shape else ""
         print(f"{name:{width}} {seconds * 1000:9.2f} ms{chosen}")
-
-
-def _branches(parents: list[int], node: int, indent: str) -> list[str]:
-    lines = []
-    children = [place for place, parent in enumerate(parents) if parent == node]
-    for child in children:
-        is_last = child == children[-1]
-        lines.append(f"{indent}{'`-- ' if is_last else '|-- '}proxy {child}")
-        lines += _branches(parents, child, indent + ("    " if is_last else "|   "))
-    return lines
 
 
 def _of_plan(path: str, host: int | None) -> tuple[str, str]:
@@ -204,48 +234,3 @@ def _ask(path: str | None) -> dict[str, Any]:
         return ask(candidates[0], {"status": True}, STATUS_TIMEOUT_S)
     except errors.PsError as error:
         fail(error)
-
-
-def _lines(answer: dict[str, Any]) -> list[str]:
-    lines = [*_lines_of_trees(answer["jobs"]), *_lines_of_shares(answer["priorities"])]
-    return lines or ["no job is attached"]
-
-
-def _lines_of_shares(jobs: list[dict[str, Any]]) -> list[str]:
-    lines = []
-    for job in jobs:
-        lines.append(
-            f"priority {job['priority']}: job {job['job']}, {job['processes']} processes; "
-            f"{job['sent_bytes'] / 1e6:.1f} MB sent, {job['received_bytes'] / 1e6:.1f} MB received"
-        )
-        for nic in job["nics"]:
-            sent = _line_of_flow("sent", nic["share"], nic["sent_bytes"])
-            received = _line_of_flow("received", nic["share_of_arrivals"], nic["received_bytes"])
-            lines.append(f"  {nic['interface']}: {sent}; {received}")
-    return lines
-
-
-def _line_of_flow(word: str, share: float, num_bytes: int) -> str:
-    now = f"{share:.0%} of it now" if share else "idle or alone"
-    return f"{num_bytes / 1e6:.1f} MB {word}, {now}"
-
-
-def _lines_of_trees(jobs: list[dict[str, Any]]) -> list[str]:
-    lines = []
-    for number, job in enumerate(jobs):
-        lines.append(f"job {number}")
-        for node in job["nodes"]:
-            if node["parent"] is None:
-                where = "waits for all workers of the job"
-            else:
-                where = f"place {node['place']} of a {node['shape']} tree, below {node['parent']}"
-            lines.append(f"  server {node['server']} ({node['server_address']}): {where}")
-            lines.append(
-                f"    workers {node['workers'] or 'none'}, proxies {node['children'] or 'none'}; "
-                f"{node['bytes_in'] / 1e6:.1f} MB in, {node['bytes_out'] / 1e6:.1f} MB out"
-            )
-            lines += [
-                f'    model "{m["name"]}": clock {m["clock"]}, {m["open_windows"]} open windows'
-                for m in node["models"]
-            ]
-    return lines

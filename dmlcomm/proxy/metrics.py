@@ -18,6 +18,11 @@ NODE_GAUGES = {
     "in_tree": ("in_tree", "1 when the tree is fixed and has this proxy"),
 }
 
+EDGE_COUNTERS = {
+    "edge_sent_bytes": ("bytes_sent", "Bytes sent to the parent, or to one below, in this tree"),
+    "edge_received_bytes": ("bytes_received", "Bytes received from there"),
+}
+
 NODE_COUNTERS = {
     "received_bytes": ("bytes_in", "Bytes received from below, in this tree"),
     "sent_bytes": ("bytes_out", "Bytes sent to those below, in this tree"),
@@ -47,6 +52,13 @@ NIC_COUNTERS = {
 MODEL_GAUGES = {
     "model_clock": ("clock", "Clock of the model's slowest worker below"),
     "model_open_windows": ("open_windows", "Pieces of clocks that wait for a worker"),
+    "model_copy_bytes": ("copy_bytes", "Weights of the model that are kept here"),
+    "model_copy_clock": ("copy_clock", "They contain all clocks before"),
+}
+
+MODEL_COUNTERS = {
+    "model_pulls": ("pulls", "Pulls from below, in this tree"),
+    "model_pulls_at_once": ("pulls_at_once", "Those for which the weights were new enough"),
 }
 
 
@@ -71,12 +83,20 @@ class ProxyCollector(Collector):
         nodes = [([node["server_address"]], _figures(node)) for node in statuses]
         yield from families(_PREFIX, GaugeMetricFamily, NODE_GAUGES, ["server"], nodes)
         yield from families(_PREFIX, CounterMetricFamily, NODE_COUNTERS, ["server"], nodes)
+        edges = [
+            ([node["server_address"], edge["to"]], SimpleNamespace(**edge))
+            for node in statuses
+            for edge in node["edges"]
+        ]
+        yield from families(_PREFIX, CounterMetricFamily, EDGE_COUNTERS, ["server", "to"], edges)
         models = [
             ([node["server_address"], model["name"]], SimpleNamespace(**model))
             for node in statuses
             for model in node["models"]
         ]
-        yield from families(_PREFIX, GaugeMetricFamily, MODEL_GAUGES, ["server", "model"], models)
+        labels = ["server", "model"]
+        yield from families(_PREFIX, GaugeMetricFamily, MODEL_GAUGES, labels, models)
+        yield from families(_PREFIX, CounterMetricFamily, MODEL_COUNTERS, labels, models)
         yield from self._collect_shares()
 
     def _collect_shares(self) -> Iterator[Metric]:

@@ -3,17 +3,20 @@
 import secrets
 import socket
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from dmlcomm import _core, errors
 from dmlcomm.log import get_logger
 from dmlcomm.network import nic
+from dmlcomm.proxy.edges import Edges
 from dmlcomm.proxy.models import NodeModels
 from dmlcomm.proxy.parent import Parent
 from dmlcomm.proxy.service import NodeService
 from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
 from dmlcomm.ps.server.listen import listen
 from dmlcomm.ps.server.membership import Membership
+from dmlcomm.ps.server.rates import RATE_INTERVAL_S
 from dmlcomm.ps.server.server import GRACE_S
 from dmlcomm.ps.server.service import proxies_of
 from dmlcomm.ps.server.status import ServerView, alive_workers
@@ -66,6 +69,7 @@ class Node:
         self._members = Membership(health.num_workers, lambda: alive_workers(core.status()))
         view = ServerView(self._core, root.server, health.num_servers, health.num_workers, 0)
         models = NodeModels(self._core, root.server, self._members, None)
+        self._edges = Edges(core, uplink)
         self._parent = Parent(root, token, uplink, self._core, models, seat)
         self._service = NodeService(
             *(self._core, view, models, nic.own_rails),
@@ -86,12 +90,16 @@ class Node:
         except BaseException:
             self.close()
             raise
-        for target, arguments in ((self._parent.take_part, (join,)), (self._look, ())):
+        for target, arguments in (
+            (self._parent.take_part, (join,)),
+            (self._repeat, (LOOK_INTERVAL_S, self._service.drop_lost)),
+            (self._repeat, (RATE_INTERVAL_S, self._edges.read_rates)),
+        ):
             threading.Thread(target=target, args=arguments, daemon=True).start()
 
-    def _look(self) -> None:
-        while not self._closed.wait(LOOK_INTERVAL_S):
-            self._service.drop_lost()
+    def _repeat(self, interval_s: float, act: Callable[[], None]) -> None:
+        while not self._closed.wait(interval_s):
+            act()
 
     def failure(self) -> str:
         """Why it cannot go on; empty while it works."""
@@ -102,7 +110,7 @@ class Node:
         return len(alive_workers(self._core.status()))
 
     def status(self) -> dict[str, Any]:
-        """Plain data: the place in the tree, those below, models and NICs."""
+        """Plain data: the tree and the place in it, edges with bytes and rates, and models."""
         core = self._core.status()
         place = self._parent.place
         below = alive_workers(core)
@@ -113,14 +121,13 @@ class Node:
             "shape": place.shape if place else None,
             "place": place.place if place else None,
             "parent": (place.parent or self._root.address) if place else None,
+            "tree": [_tree_node(node) for node in place.nodes] if place else [],
+            "edges": self._edges.status(core),
             "workers": sorted(n for n in below if n < _core.FIRST_PROXY),
             "children": sorted(proxies_of(below)),
             "bytes_in": sum(worker["bytes_in"] for worker in core["workers"]),
             "bytes_out": sum(worker["bytes_out"] for worker in core["workers"]),
-            "models": [
-                {key: model[key] for key in ("name", "clock", "open_windows")}
-                for model in core["models"]
-            ],
+            "models": [_model(model) for model in core["models"]],
         }
 
     def close(self) -> None:
@@ -142,6 +149,27 @@ class Node:
         self._service.close()
         self._grpc.stop(GRACE_S)
         self._root.close()
+
+
+def _tree_node(node: Any) -> dict[str, Any]:
+    return {
+        "host": node.host_name,
+        "rack": node.rack,
+        "parent": node.parent,
+        "workers": list(node.workers),
+    }
+
+
+def _model(model: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "name": model["name"],
+        "clock": model["clock"],
+        "open_windows": model["open_windows"],
+        "copy_bytes": sum(model["shard_bytes"].values()),
+        "copy_clock": model["version"],
+        "pulls": model["pulls"],
+        "pulls_at_once": model["pulls_at_once"],
+    }
 
 
 def own_address(server: str) -> str:

@@ -1,6 +1,7 @@
-"""``proxy draw --picture``: trees of all shapes beside each other. Needs matplotlib."""
+"""``proxy draw --picture``: trees beside each other. Needs matplotlib."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from dmlcomm.ps import tree
 SERVER_COLOUR = "#444444"
 RACK_COLOURS = ["#2f6f9f", "#d9822b", "#6b8e23", "#8172b2", "#c44e52", "#937860"]
 
-INCHES_OF_SHAPE = 3.2
+INCHES_OF_TREE = 3.2
 INCHES_HIGH = 4.2
 DOTS_PER_INCH = 100
 
@@ -17,23 +18,63 @@ DOTS_PER_INCH = 100
 Positions = dict[int, tuple[float, float]]
 
 
-def draw(path: Path, racks: Sequence[str], prices: tree.Prices, num_servers: int) -> None:
-    """Writes a PNG. Raises ValueError without matplotlib, OSError if it cannot be written.
+@dataclass(frozen=True)
+class Tree:
+    """A title, and by place the parent (as `tree.parents` returns it) and the name of its rack."""
+
+    title: str
+    parents: Sequence[int]
+    racks: Sequence[str]
+
+
+def planned(racks: Sequence[str], prices: tree.Prices, num_servers: int) -> list[Tree]:
+    """All shapes, with their times.
 
     Args:
         racks: by place, the name of its rack, as `tree.parents` takes them.
+    """
+    chosen = tree.choose(racks, prices, num_servers)
+    trees = []
+    for shape in tree.SHAPES:
+        seconds = tree.price(shape, racks, prices, num_servers)
+        remark = ", what auto takes" if shape == chosen else ""
+        title = f"{shape}: {seconds * 1e3:.3g} ms{remark}"
+        trees.append(Tree(title, tree.parents(shape, racks), racks))
+    return trees
+
+
+def running(answer: dict[str, Any]) -> list[Tree]:
+    """Of a proxy's status: the trees that it is in, those of all servers of its jobs."""
+    return [
+        Tree(
+            f"job {number}, server {node['server']}: {node['shape']}",
+            [place["parent"] for place in node["tree"]],
+            [place["rack"] for place in node["tree"]],
+        )
+        for number, job in enumerate(answer["jobs"])
+        for node in job["nodes"]
+        if node["tree"]
+    ]
+
+
+def draw(path: Path, trees: Sequence[Tree]) -> None:
+    """Writes a PNG with the trees beside each other.
+
+    Raises ValueError without trees or matplotlib, OSError if it cannot be written.
     """
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ValueError("--picture needs matplotlib: pip install matplotlib") from error
-    chosen = tree.choose(racks, prices, num_servers)
-    figure = Figure(figsize=(INCHES_OF_SHAPE * len(tree.SHAPES), INCHES_HIGH), dpi=DOTS_PER_INCH)
-    for axes, shape in zip(figure.subplots(1, len(tree.SHAPES)), tree.SHAPES, strict=True):
-        seconds = tree.price(shape, racks, prices, num_servers)
-        remark = ", what auto takes" if shape == chosen else ""
-        axes.set_title(f"{shape}: {seconds * 1e3:.3g} ms{remark}", fontsize=10)
-        _draw_tree(axes, tree.parents(shape, racks), racks)
+    if not trees:
+        raise ValueError(
+            "there is no tree to draw: no job is attached, or it waits for its workers"
+        )
+    figure = Figure(figsize=(INCHES_OF_TREE * len(trees), INCHES_HIGH), dpi=DOTS_PER_INCH)
+    (all_axes,) = figure.subplots(1, len(trees), squeeze=False)
+    for axes, one in zip(all_axes, trees, strict=True):
+        axes.set_title(one.title, fontsize=10)
+        _draw_tree(axes, one.parents, one.racks)
     figure.tight_layout()
     figure.savefig(path, format="png", metadata={"Software": None})
 

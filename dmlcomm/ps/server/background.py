@@ -15,7 +15,8 @@ from dmlcomm.ps.server import refusal
 from dmlcomm.ps.server.checkpoint import Checkpoint, CheckpointDirectory
 from dmlcomm.ps.server.membership import Membership
 from dmlcomm.ps.server.models import Models
-from dmlcomm.ps.server.status import RATE_INTERVAL_S, ServerView, alive_workers
+from dmlcomm.ps.server.rates import RATE_INTERVAL_S
+from dmlcomm.ps.server.status import ServerView, alive_workers
 
 SNAPSHOT_WAIT_S = 0.5
 # A server that is stopped begins no further file after so long.

@@ -44,6 +44,9 @@ class _Proxy:
     expected: list[int] = field(default_factory=list)
 
 
+_Nodes = list[Any]  # TreeNode of all places
+
+
 class Proxies:
     """Any thread may call.
 
@@ -87,6 +90,7 @@ class Proxies:
         self._members: dict[int, str] = {}  # worker -> id of its proxy, in this tree
         self._returning: dict[int, float] = {}  # worker -> until when it may come
         self._last_arrival = 0.0
+        self._nodes: _Nodes = []  # of the tree that is fixed
         self._bases: dict[int, int] = {}  # of models
         self._cuts: dict[frozenset[str], float] = {}  # two processes -> until when it is kept
         self._monitor: threading.Thread | None = None
@@ -188,7 +192,7 @@ class Proxies:
                 is_news = not request.knows_place and proxy.place >= 0
                 remaining = deadline - time.monotonic()
                 if is_news or remaining <= 0 or self._closed.is_set():
-                    return _answer(proxy)
+                    return _answer(proxy, self._nodes if is_news else [])
                 self._changed.wait(min(remaining, LIVENESS_INTERVAL_S))
 
     def register(self, request: Any) -> Session:
@@ -291,6 +295,15 @@ class Proxies:
             proxy.expected = sorted(
                 worker for p in tree.below(places, place) for worker in workers[proxies[p].id]
             )
+        self._nodes = [
+            pb.TreeNode(
+                host_name=proxy.host_name,
+                rack=proxy.rack,
+                parent=parent,
+                workers=workers[proxy.id],
+            )
+            for proxy, parent in zip(proxies, places, strict=True)
+        ]
         get_logger().info(
             "server %d: %d proxies in tree %d, of shape %s, %d below the server",
             *(self._server, len(proxies), self._tree, shape),
@@ -375,7 +388,7 @@ class Proxies:
             self._changed.notify_all()
 
 
-def _answer(proxy: _Proxy) -> Any:
+def _answer(proxy: _Proxy, nodes: _Nodes) -> Any:
     return pb.JoinTreeReply(
         known=proxy.place >= 0,
         place=max(0, proxy.place),
@@ -383,4 +396,5 @@ def _answer(proxy: _Proxy) -> Any:
         expected=proxy.expected,
         shape=proxy.shape,
         tree=proxy.tree,
+        nodes=nodes,
     )

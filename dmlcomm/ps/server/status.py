@@ -10,11 +10,9 @@ from dmlcomm import _core
 from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
 from dmlcomm.ps.server.membership import Membership
 from dmlcomm.ps.server.models import Models
+from dmlcomm.ps.server.rates import Rates
 
 Values = dict[str, Any]
-
-# Readings of counters are this far apart.
-RATE_INTERVAL_S = 1.0
 
 
 class ServerView:
@@ -31,8 +29,7 @@ class ServerView:
         self._since = time.monotonic()
         self._lock = threading.Lock()
         self._checkpoints: dict[str, Any] = {}
-        self._rates: dict[str, tuple[float, float]] = {}
-        self._last_reading: tuple[float, dict[str, tuple[int, int]]] = (self._since, {})
+        self._rates = Rates()
         self.ready = False
         self._instance = secrets.token_hex(8)
 
@@ -53,22 +50,12 @@ class ServerView:
 
     def read_rates(self, core_status: Values) -> None:
         """Compares the NICs' counters with those of the call before."""
-        now = time.monotonic()
-        reading = {
-            rail["interface"]: (rail["bytes_sent"], rail["bytes_received"])
-            for rail in core_status["rails"]
-        }
-        with self._lock:
-            before, old = self._last_reading
-            seconds = max(now - before, 1e-3)
-            self._rates = {
-                name: tuple(
-                    max(0, new - last) / seconds  # a counter restarts with its connection
-                    for new, last in zip(counts, old.get(name, counts), strict=True)
-                )
-                for name, counts in reading.items()
+        self._rates.read(
+            {
+                rail["interface"]: (rail["bytes_sent"], rail["bytes_received"])
+                for rail in core_status["rails"]
             }
-            self._last_reading = (now, reading)
+        )
 
     def health(self) -> Any:
         return pb.HealthReply(
@@ -86,7 +73,6 @@ class ServerView:
     def status(self, membership: Membership, models: Models) -> Any:
         status = self._core.status()
         with self._lock:
-            rates = dict(self._rates)
             checkpoints = list(map(_copy, self._checkpoints.values()))
         return pb.StatusReply(
             server=self.server,
@@ -102,7 +88,7 @@ class ServerView:
                 *_carried(status["models"], membership),
             ],
             models=[_model(model, models.descriptions()) for model in status["models"]],
-            rails=[_rail(rail, rates) for rail in status["rails"]],
+            rails=[_rail(rail, self._rates) for rail in status["rails"]],
             checkpoints=checkpoints,
             lost_servers=self._core.lost_servers(),
         )
@@ -165,8 +151,8 @@ def _model(model: Values, descriptions: dict[int, Any]) -> Any:
     )
 
 
-def _rail(rail: Values, rates: dict[str, tuple[float, float]]) -> Any:
-    sent, received = rates.get(rail["interface"], (0.0, 0.0))
+def _rail(rail: Values, rates: Rates) -> Any:
+    sent, received = rates.of(rail["interface"])
     # The other figures are those of collectives.
     keys = (
         "interface",
