@@ -4,7 +4,7 @@
     python -m benchmarks.proxy --only settings [--setting NAME] [--json FILE] [--strict]
     python -m benchmarks.proxy --only racks [--tree SHAPE] [--json FILE] [--strict]
     python -m benchmarks.proxy --only one-worker [--json FILE] [--strict]
-    python -m benchmarks.proxy --only failures|inner [--times N] [--seed N]
+    python -m benchmarks.proxy --only failures|inner [--lab] [--times N] [--seed N]
     python -m benchmarks.proxy --only training
     python -m benchmarks.proxy --only priorities [--quick] [--json FILE] [--strict]
     python -m benchmarks.proxy --only receiver [--quick] [--json FILE]
@@ -20,9 +20,11 @@ rates and networks. With --only racks: 32 hosts and four servers in four racks, 
 quarter of the rates of their hosts. Both are in benchmarks/proxy/shapes.py. With --only one-worker:
 one worker and one server, by a proxy and without; see benchmarks/proxy/one_worker.py.
 
-With --only failures: proxies on this host that are killed, stopped and started again N times, at
-random moments; see benchmarks/proxy/failures.py. The exit code is 1 when a sum is wrong or a run
-hangs; the same seed repeats the events, though not their timing.
+With --only failures: two to four proxies on this host that are killed, stopped and started again N
+times, at random moments; see benchmarks/proxy/failures.py. With --only inner: proxies that have
+others below them are killed or stopped. With --lab: nine proxies and a server, or eight and two, on
+hosts of two racks. The exit code is 1 when a sum is wrong or a run hangs; the same seed repeats the
+events, though not their timing.
 
 With --only training: the demo's LeNet-5, directly, by proxies, and with a proxy that is killed in
 the middle; see benchmarks/proxy/training.py. The exit code is 1 when one of them has not learnt.
@@ -47,7 +49,7 @@ from benchmarks.proxy import (
     shapes,
     training,
 )
-from benchmarks.proxy.local_cluster import RunError
+from benchmarks.proxy.failing_cluster import RunError
 from benchmarks.row import Row, conclude
 from dmlcomm.ps import tree
 
@@ -117,8 +119,8 @@ EXPERIMENTS: Mapping[str, tuple[str, Callable[[argparse.Namespace], Iterable[Row
 def _report(options: argparse.Namespace) -> str:
     if options.only == "training":
         return training.report(training.run())
-    run = failures.run_inner if options.only == "inner" else failures.run
-    return failures.report(run(options.times, options.seed))
+    is_inner = options.only == "inner"
+    return failures.report(failures.run(options.times, options.seed, is_inner, options.lab))
 
 
 def _parse() -> argparse.Namespace:
@@ -138,8 +140,9 @@ def _parse() -> argparse.Namespace:
         "--only",
         choices=[*EXPERIMENTS, "failures", "inner", "training"],
         default=TREES,
-        help="instead of the trees; inner: SIGKILL of proxies that have others below them",
+        help="instead of the trees; inner: failures of proxies that have others below them",
     )
+    parser.add_argument("--lab", action="store_true", help="failures: on hosts of two racks")
     parser.add_argument("--times", type=int, default=50, help="failures")
     parser.add_argument("--seed", type=int, default=0, help="of the failures")
     return parser.parse_args()

@@ -9,13 +9,10 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from benchmarks.proxy.lab_hosts import LabHosts, Network
 from benchmarks.ps.cluster import WORKER_TIMEOUT_S
-from dmlcomm._shell import inherited_environment
-from dmlcomm.lab import Lab
-from dmlcomm.topology import graph as topology
 from dmlcomm.topology.shape import parse_link_rate
 
-PORT = 7000
 STOP_TIMEOUT_S = 20
 
 
@@ -46,18 +43,8 @@ class Load:
         return self.hosts * self.workers_each
 
     @property
-    def topology(self) -> str:
-        """As the lab takes it."""
-        num = self.hosts + self.servers
-        if self.racks == 1:
-            return f"flat:{num},1"
-        if num % self.racks:
-            raise ValueError(f"{self}: expected as many hosts in each rack, with the servers'")
-        return f"clos:1x{self.racks}x{num // self.racks},1x1,r={self.oversubscription:g}x1"
-
-    def rack_of(self, host: int) -> int:
-        """Of the lab's host with this number; hosts of a rack follow each other."""
-        return host * self.racks // (self.hosts + self.servers)
+    def network(self) -> Network:
+        return Network(self.hosts, self.servers, self.rate, self.racks, self.oversubscription)
 
 
 @dataclass(frozen=True)
@@ -86,25 +73,11 @@ class Cluster:
 
     def __init__(self, load: Load) -> None:
         self.load = load
-        self._lab = Lab(load.topology, rate=load.rate)
+        self._lab = LabHosts(load.network)
 
     def __enter__(self) -> "Cluster":
         self._lab.__enter__()
-        self._graph = self._lab.graph()
-        all_hosts = topology.hosts(self._graph)
-        self._racks = {host: self.load.rack_of(i) for i, host in enumerate(all_hosts)}
-        per_rack = len(all_hosts) // self.load.racks
-        # The next one of each rack, in turns.
-        in_turns = sorted(range(len(all_hosts)), key=lambda number: number % per_rack)
-        servers = in_turns[: self.load.servers]
-        self._servers = [all_hosts[number] for number in servers]
-        self._hosts = [host for host in all_hosts if host not in self._servers]
-        self._addresses = [self._address_of(host) for host in self._servers]
         return self
-
-    def _address_of(self, host: str) -> str:
-        management = self._graph.nodes[host]["management"].partition("/")[0]
-        return f"{management}:{PORT}"
 
     def __exit__(self, *error: object) -> None:
         self._lab.__exit__(*error)
@@ -125,7 +98,7 @@ class Cluster:
             return Outcome(
                 [max(values) for values in zip(*(r["both_s"] for r in results), strict=True)],
                 sum(r["wrong"] for r in results),
-                sum(map(self._received, self._servers)) // results[0]["steps"],
+                self._received() // results[0]["steps"],
                 "" if shape is None else self._shape_at(folder),
             )
 
@@ -133,8 +106,8 @@ class Cluster:
         command = ["ps", "serve", "--insecure", "--log-level", "warning"]
         command += ["--workers", str(self.load.workers), "--servers", str(self.load.servers)]
         places = [
-            (host, [*command, "--listen", self._addresses[index], "--index", str(index)])
-            for index, host in enumerate(self._servers)
+            (host, [*command, "--listen", self._lab.addresses[index], "--index", str(index)])
+            for index, host in enumerate(self._lab.servers)
         ]
         self._start(stack, places)
 
@@ -145,13 +118,10 @@ class Cluster:
         if rate_bps is not None:
             command += ["--rate-gbit", str(rate_bps / 1e9)]
         places = (
-            (host, [*command, "--socket", f"{folder}/{host}.sock", "--rack", self._rack(host)])
-            for host in self._hosts
+            (host, [*command, "--socket", f"{folder}/{host}.sock", "--rack", self._lab.rack(host)])
+            for host in self._lab.hosts
         )
         self._start(stack, places)
-
-    def _rack(self, host: str) -> str:
-        return f"rack{self._racks[host]}"
 
     def _start(
         self, stack: contextlib.ExitStack, commands: Iterable[tuple[str, Sequence[str]]]
@@ -167,13 +137,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def _process(self, host: str, command: Sequence[str]) -> Iterator[subprocess.Popen]:
-        process = self._lab.popen(
-            host,
-            [sys.executable, "-m", "dmlcomm", *command],
-            env=self._environment(host),
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        process = self._lab.popen(host, [sys.executable, "-m", "dmlcomm", *command])
         try:
             yield process
         finally:
@@ -183,33 +147,29 @@ class Cluster:
             process.kill()
             process.wait()
 
-    def _environment(self, host: str, proxy: str = "none") -> dict[str, str]:
-        names = ",".join(f"={name}" for name in topology.interfaces(self._graph, host))
-        return inherited_environment() | {"DMLCOMM_SOCKET_IFNAME": names, "DMLCOMM_PROXY": proxy}
-
     def _start_worker(self, worker: int, folder: str, shape: str | None) -> subprocess.Popen:
-        host = self._hosts[worker // self.load.workers_each]
+        host = self._lab.hosts[worker // self.load.workers_each]
         proxy = "none" if shape is None else f"{folder}/{host}.sock"
         command = [sys.executable, "-m", "benchmarks.ps.worker"]
-        command += ["--servers", ",".join(self._addresses)]
+        command += ["--servers", ",".join(self._lab.addresses)]
         command += ["--worker", str(worker), "--workers", str(self.load.workers)]
         command += ["--bytes", str(self.load.num_bytes), "--call", "push_pull"]
         command += ["--repeats", str(self.load.repeats), "--transport", "auto"]
-        environment = self._environment(host, proxy)
-        options = {"stdout": subprocess.PIPE, "text": True, "env": environment}
-        return self._lab.popen(host, command, **options)
+        return self._lab.popen(host, command, proxy)
 
-    def _received(self, server: str) -> int:
-        (status,) = self._ask(server, "ps", "status", self._address_of(server))["servers"]
-        return sum(int(worker["bytes_in"]) for worker in status["workers"])
+    def _received(self) -> int:
+        """By all servers."""
+        host = self._lab.servers[0]
+        answers = self._ask(host, "ps", "status", ",".join(self._lab.addresses))["servers"]
+        return sum(int(w["bytes_in"]) for answer in answers for w in answer["workers"])
 
     def _shape_at(self, folder: str) -> str:
-        host = self._hosts[0]
+        host = self._lab.hosts[0]
         jobs = self._ask(host, "proxy", "status", "--socket", f"{folder}/{host}.sock")["jobs"]
         return str(jobs[0]["nodes"][0]["shape"])
 
     def _ask(self, host: str, *arguments: str) -> dict:
         command = [sys.executable, "-m", "dmlcomm", *arguments, "--json"]
-        environment = self._environment(host)
-        options = {"capture_output": True, "text": True, "check": True, "env": environment}
-        return json.loads(self._lab.exec(host, command, **options).stdout)
+        process = self._lab.popen(host, command)
+        output, _ = process.communicate(timeout=STOP_TIMEOUT_S)
+        return json.loads(output)

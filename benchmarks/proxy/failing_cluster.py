@@ -1,4 +1,4 @@
-"""Servers, proxies and workers as processes of this host, of which proxies can be killed.
+"""Servers, proxies and workers, of which proxies can be killed: on this host, or in a lab.
 
 Workers are a module of this folder, a process for each proxy with a thread for each worker. They
 take --servers, --proxy, --numbers, --workers and --count, and print lines:
@@ -20,12 +20,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from benchmarks.proxy.lab_hosts import LabHosts, Network
 from dmlcomm._shell import inherited_environment
+from dmlcomm.network import proxy_socket
 from dmlcomm.ps.run_command import READY_LINE
 
 WORKERS_EACH = 2
 # Without progress for so long, a run hangs.
 HANG_S = 40.0
+ASK_TIMEOUT_S = 10.0
+RACKS = 2
+LAB_RATE = "500mbit"
 # Two clocks of all workers after an event: the first may have been complete before it.
 CLOCKS_AFTER = 2
 
@@ -36,10 +41,17 @@ class RunError(Exception):
 
 @dataclass(frozen=True)
 class Setting:
+    """
+    Attributes:
+        in_lab: each server and each proxy has a host in one of two racks; else all are processes of
+            this host, and the proxies say that they are in two racks.
+    """
+
     servers: int
     proxies: int
     shape: str
     count: int
+    in_lab: bool = False
 
     @property
     def workers(self) -> int:
@@ -90,16 +102,16 @@ class Cluster:
         self.progress = Progress()
         self.proxies: list[subprocess.Popen[str] | None] = [None] * setting.proxies
         self.workers: list[subprocess.Popen[str]] = []
+        self._lab: LabHosts | None = None
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> "Cluster":
         setting = self.setting
         self._folder = self._stack.enter_context(tempfile.TemporaryDirectory())
-        addresses = []
-        for index in range(setting.servers):
-            arguments = ["ps", "serve", "--index", str(index), "--servers", str(setting.servers)]
-            server = self._start([*arguments, "--workers", str(setting.workers)])
-            addresses.append(READY_LINE.fullmatch(server.stdout.readline().rstrip())[1])
+        if setting.in_lab:
+            network = Network(setting.proxies, setting.servers, LAB_RATE, RACKS)
+            self._lab = self._stack.enter_context(LabHosts(network))
+        addresses = [self._start_server(index) for index in range(setting.servers)]
         if self._by_proxies:
             for place in range(setting.proxies):
                 self.start_proxy(place)
@@ -110,7 +122,7 @@ class Cluster:
             arguments += ["--numbers", ",".join(map(str, numbers))]
             arguments += ["--workers", str(setting.workers), "--count", str(setting.count)]
             command = [sys.executable, "-m", self._worker, *arguments]
-            worker = self._popen(command, stdin=subprocess.PIPE)
+            worker = self._popen(self._host(place), command, stdin=subprocess.PIPE)
             self.workers.append(worker)
             threading.Thread(target=self.progress.read, args=(worker,), daemon=True).start()
         return self
@@ -121,24 +133,60 @@ class Cluster:
     def _socket(self, place: int) -> str:
         return f"{self._folder}/{place}.sock"
 
-    def _start(self, arguments: list[str]) -> "subprocess.Popen[str]":
-        level = ["--log-level", "error"]
-        return self._popen([sys.executable, "-m", "dmlcomm", *arguments, *level])
+    def _host(self, place: int) -> str | None:
+        return self._lab.hosts[place] if self._lab else None
 
-    def _popen(self, command: list[str], **options: object) -> "subprocess.Popen[str]":
-        environment = inherited_environment() | {"DMLCOMM_LOG_LEVEL": "error"}
-        process = subprocess.Popen(
-            command, env=environment, stdout=subprocess.PIPE, text=True, **options
-        )
+    def _start_server(self, index: int) -> str:
+        """Its address."""
+        setting = self.setting
+        arguments = ["ps", "serve", "--index", str(index), "--servers", str(setting.servers)]
+        arguments += ["--workers", str(setting.workers)]
+        host = None
+        if self._lab:
+            host = self._lab.servers[index]
+            arguments += ["--listen", self._lab.addresses[index], "--insecure"]
+        server = self._start(host, arguments)
+        return str(READY_LINE.fullmatch(server.stdout.readline().rstrip())[1])
+
+    def _start(self, host: str | None, arguments: list[str]) -> "subprocess.Popen[str]":
+        level = ["--log-level", "error"]
+        return self._popen(host, [sys.executable, "-m", "dmlcomm", *arguments, *level])
+
+    def _popen(
+        self, host: str | None, command: list[str], **options: object
+    ) -> "subprocess.Popen[str]":
+        if self._lab:
+            process = self._lab.popen(host, command, **options)
+        else:
+            environment = inherited_environment() | {"DMLCOMM_LOG_LEVEL": "error"}
+            process = subprocess.Popen(
+                command, env=environment, stdout=subprocess.PIPE, text=True, **options
+            )
         self._stack.callback(_end, process)
         return process
 
     def start_proxy(self, place: int) -> None:
-        rack = f"rack{place % 2}"
+        host = self._host(place)
+        rack = self._lab.rack(host) if self._lab else f"rack{place % RACKS}"
         arguments = ["proxy", "serve", "--socket", self._socket(place), "--rack", rack]
-        proxy = self._start([*arguments, "--tree", self.setting.shape])
+        arguments += ["--tree", self.setting.shape]
+        if self._lab:
+            arguments.append("--insecure")
+        proxy = self._start(host, arguments)
         proxy.stdout.readline()
         self.proxies[place] = proxy
+
+    def inner(self) -> list[int]:
+        """Places of proxies that have others below them, once there is a tree."""
+        while True:
+            places = [p for p in range(self.setting.proxies) if self._has_children(p)]
+            if places:
+                return places
+            self.wait_for_clocks("a tree has inner nodes")
+
+    def _has_children(self, place: int) -> bool:
+        status = proxy_socket.ask(self._socket(place), {"status": True}, ASK_TIMEOUT_S)
+        return any(node["children"] for job in status["jobs"] for node in job["nodes"])
 
     def signal(self, place: int, number: int) -> None:
         self.proxies[place].send_signal(number)

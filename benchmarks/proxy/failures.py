@@ -11,13 +11,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 
-from benchmarks.proxy.local_cluster import Cluster, RunError, Setting
-from dmlcomm.ps import tree
+from benchmarks.proxy.failing_cluster import Cluster, RunError, Setting
 from dmlcomm.ps.protocol import HEARTBEAT_TIMEOUT_S
 
 WORKER = "benchmarks.proxy.failing_worker"
 SHAPES = ("binary", "rack", "chain")
 INNER_SHAPES = ("binary", "chain")
+# Hosts of the lab, half of them in either rack.
+LAB_HOSTS = 10
+LAB_SHAPES = ("binary", "rack", "rack-binary", "chain")
 COUNTS = (1000, 100_003, 300_001)
 EVENTS_PER_CLUSTER = 10
 
@@ -31,9 +33,7 @@ def kill_one(cluster: Cluster, rng: random.Random) -> float:
 
 def kill_inner(cluster: Cluster, rng: random.Random) -> float:
     """A proxy with others below it, which have to find another way as well as its workers."""
-    parents = tree.parents(cluster.setting.shape, [""] * cluster.setting.proxies)
-    inner = sorted({parent for parent in parents if parent != tree.ROOT})
-    return _lose(cluster, rng, [rng.choice(inner)])
+    return _lose(cluster, rng, [rng.choice(cluster.inner())])
 
 
 def kill_two(cluster: Cluster, rng: random.Random) -> float:
@@ -55,14 +55,28 @@ def kill_and_return(cluster: Cluster, rng: random.Random) -> float:
 
 
 def stop_one(cluster: Cluster, rng: random.Random) -> float:
+    return _stop(cluster, rng.randrange(cluster.setting.proxies))
+
+
+def stop_inner(cluster: Cluster, rng: random.Random) -> float:
+    return _stop(cluster, rng.choice(cluster.inner()))
+
+
+def wake_one(cluster: Cluster, rng: random.Random) -> float:
+    """It is woken before it is missed, or while it is; seconds from then on."""
     place = rng.randrange(cluster.setting.proxies)
+    cluster.signal(place, signal.SIGSTOP)
+    time.sleep(rng.uniform(0, HEARTBEAT_TIMEOUT_S + 1))
+    begin = time.monotonic()
+    cluster.signal(place, signal.SIGCONT)
+    cluster.wait_for_clocks(f"proxy {place} goes on")
+    return time.monotonic() - begin
+
+
+def _stop(cluster: Cluster, place: int) -> float:
     begin = time.monotonic()
     cluster.signal(place, signal.SIGSTOP)
-    # Some are woken before they are missed, or while they are.
-    if rng.random() < 0.3:
-        time.sleep(rng.uniform(0, HEARTBEAT_TIMEOUT_S + 1))
-    else:
-        cluster.wait_for_clocks(f"proxy {place} was stopped")
+    cluster.wait_for_clocks(f"proxy {place} was stopped")
     seconds = time.monotonic() - begin
     cluster.signal(place, signal.SIGCONT)
     cluster.wait_for_clocks(f"proxy {place} goes on")
@@ -90,35 +104,32 @@ EVENTS: Mapping[str, Event] = {
     "kill all": kill_all,
     "kill and return": kill_and_return,
     "stop": stop_one,
+    "stop and wake": wake_one,
 }
+INNER_EVENTS: Mapping[str, Event] = {"kill inner": kill_inner, "stop inner": stop_inner}
 
 
-def run(times: int, seed: int) -> dict[str, list[float]]:
-    """Seconds by event; `times` events in all. Raises RunError, which names the seed."""
+def run(times: int, seed: int, is_inner: bool, in_lab: bool) -> dict[str, list[float]]:
+    """Seconds by event; `times` events in all. Raises RunError, which names the seed.
 
-    def choose(rng: random.Random) -> Setting:
-        return Setting(
-            servers=rng.choice((1, 2)),
-            proxies=rng.choice((2, 3, 4)),
-            shape=rng.choice(SHAPES),
-            count=rng.choice(COUNTS),
-        )
-
-    return _run(times, seed, choose, EVENTS)
-
-
-def run_inner(times: int, seed: int) -> dict[str, list[float]]:
-    """As `run`, where only proxies are killed that have others below them."""
+    Args:
+        is_inner: only to proxies that have others below them, of one server.
+        in_lab: on hosts of two racks, else on this host.
+    """
 
     def choose(rng: random.Random) -> Setting:
+        servers = 1 if is_inner else rng.choice((1, 2))
+        few = (3, 4) if is_inner else (2, 3, 4)
+        shapes = INNER_SHAPES if is_inner else SHAPES
         return Setting(
-            servers=1,  # trees of several servers have other inner nodes
-            proxies=rng.choice((3, 4)),
-            shape=rng.choice(INNER_SHAPES),
+            servers=servers,
+            proxies=LAB_HOSTS - servers if in_lab else rng.choice(few),
+            shape=rng.choice(LAB_SHAPES if in_lab else shapes),
             count=rng.choice(COUNTS),
+            in_lab=in_lab,
         )
 
-    return _run(times, seed, choose, {"kill inner": kill_inner})
+    return _run(times, seed, choose, INNER_EVENTS if is_inner else EVENTS)
 
 
 def _run(

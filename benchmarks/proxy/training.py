@@ -8,7 +8,7 @@ import signal
 import statistics
 from dataclasses import dataclass
 
-from benchmarks.proxy.local_cluster import Cluster, RunError, Setting
+from benchmarks.proxy.failing_cluster import Cluster, RunError, Setting
 
 WORKER = "benchmarks.proxy.training_worker"
 STEPS = 120
@@ -60,11 +60,11 @@ def train(case: str, steps: int, by_proxies: bool = True, kill_at: int | None = 
             cluster.start_proxy(0)
         cluster.wait("training ends", lambda p: p.ended == setting.proxies, ENDS_WITHIN_S)
         results = list(cluster.progress.results.values())
-    if len(results) != setting.workers or len({tuple(r[:2]) for r in results}) != 1:
+    if len(results) != setting.workers or len({tuple(r[:3]) for r in results}) != 1:
         raise RunError(f"{case}: workers end with different weights: {results}")
     accuracy, loss = results[0][:2]
-    median_s = statistics.median(result[2] for result in results)
-    return Training(case, accuracy, loss, median_s, max(result[3] for result in results))
+    median_s = statistics.median(result[3] for result in results)
+    return Training(case, accuracy, loss, median_s, max(result[4] for result in results))
 
 
 def _min_clock(clocks: dict[int, int], setting: Setting) -> int:
