@@ -216,7 +216,11 @@ class ProxyUplink:
         """Once. place: of this proxy in the tree; server: the number of the one at the root."""
     def check(self) -> None:
         """ConnectionError once the parent is lost."""
-    def rails(self) -> list[dict[str, Any]]: ...
+    @property
+    def bytes_sent(self) -> int:
+        """Of elements."""
+    @property
+    def bytes_received(self) -> int: ...
     def close(self) -> None: ...
 
 class PsServer:

@@ -1,16 +1,19 @@
-"""A network that separates two proxies, which both reach the servers."""
+"""Networks that separate two proxies, which both reach the servers, or a host from all others."""
 
 import contextlib
 import json
 import sys
 import time
+from types import SimpleNamespace
+
+import pytest
 
 from dmlcomm.lab import Lab
 from dmlcomm.ps import tree
 from dmlcomm.topology import graph as topology
 from helpers import DEADLINE_S
-from helpers.lab_hosts import data_address, management_address, on_host, separate
-from helpers.parameter_servers import ServerProcess, WorkerProcess, addresses_of, clean_environment
+from helpers.lab_hosts import darken, data_address, management_address, on_host, separate
+from helpers.parameter_servers import ServerProcess, WorkerProcess, clean_environment
 from helpers.proxies import ProxyProcess
 
 COUNT = 100_003
@@ -30,9 +33,33 @@ with Client(sys.argv[1], worker=number, proxy=sys.argv[3], timeout_s={DEADLINE_S
     while True:
         clock += 1
         weights = client.push_pull("w", ONES * (number + 1))
-        expected = clock * {HOSTS * (HOSTS + 1) // 2}
-        print("right" if (weights == expected).all() else f"wrong at clock {{clock}}", flush=True)
+        print(clock, weights.min(), weights.max(), flush=True)
 """
+ALL = HOSTS * (HOSTS + 1) // 2  # what a clock adds
+
+
+@contextlib.contextmanager
+def training(lab, folder, *server_options):
+    """A server, and on each of the other hosts a proxy of a chain with a worker."""
+    with contextlib.ExitStack() as stack:
+        server_host, *hosts = topology.hosts(lab.graph())
+        listen = ("--listen", f"{management_address(lab, server_host)}:0", "--insecure")
+        count = ("--workers", str(HOSTS))
+        server = stack.enter_context(
+            ServerProcess(*listen, *count, *server_options, **on_host(lab, server_host))
+        )
+        paths = [f"{folder}/{host}.sock" for host in hosts]
+        for host, path in zip(hosts, paths, strict=True):
+            options = on_host(lab, host)
+            stack.enter_context(ProxyProcess(path, "chain", "--insecure", **options))
+        workers = [
+            stack.enter_context(
+                WorkerProcess(WORKER, server.address, str(i), paths[i], **on_host(lab, host))
+            )
+            for i, host in enumerate(hosts)
+        ]
+        expect_steps(workers, has_all)
+        yield SimpleNamespace(server=server, hosts=hosts, paths=paths, workers=workers)
 
 
 def test_a_tree_avoids_edges_that_are_cut():
@@ -43,27 +70,39 @@ def test_a_tree_avoids_edges_that_are_cut():
 
 
 def test_two_proxies_that_do_not_reach_each_other_are_put_apart(lab_is_possible, tmp_path):
-    with Lab(f"flat:{HOSTS + 1},1", rate="500mbit") as lab, contextlib.ExitStack() as stack:
-        server_host, *hosts = topology.hosts(lab.graph())
-        listen = ("--listen", f"{management_address(lab, server_host)}:0", "--insecure")
-        server = stack.enter_context(
-            ServerProcess(*listen, "--workers", str(HOSTS), **on_host(lab, server_host))
-        )
-        paths = [f"{tmp_path}/{host}.sock" for host in hosts]
-        for host, path in zip(hosts, paths, strict=True):
-            options = on_host(lab, host)
-            stack.enter_context(ProxyProcess(path, "chain", "--insecure", **options))
-        arguments = [(addresses_of([server]), str(i), path) for i, path in enumerate(paths)]
-        workers = [
-            stack.enter_context(WorkerProcess(WORKER, *words, **on_host(lab, host)))
-            for host, words in zip(hosts, arguments, strict=True)
-        ]
-        expect_steps(workers)
-        parent, child = hosts[:2]
+    with (
+        Lab(f"flat:{HOSTS + 1},1", rate="500mbit") as lab,
+        training(lab, tmp_path) as job,
+    ):
+        parent, child = job.hosts[:2]
         far = [data_address(lab, parent), management_address(lab, parent)]
         separate(lab, child, far)  # the other direction stays
-        wait_for_parent(lab, child, paths[1], server.address)
-        expect_steps(workers)
+        wait_for_parent(lab, child, job.paths[1], job.server.address)
+        expect_steps(job.workers, has_all)
+
+
+@pytest.mark.parametrize("dark", [0, HOSTS - 1])
+def test_a_host_that_goes_dark_with_its_workers_is_done_without(lab_is_possible, tmp_path, dark):
+    # The others do not wait until the worker may have come another way.
+    patient = ("--return-timeout", str(10 * DEADLINE_S))
+    with (
+        Lab(f"flat:{HOSTS + 1},1", rate="500mbit") as lab,
+        training(lab, tmp_path, *patient) as job,
+    ):
+        darken(lab, job.hosts[dark])
+        without = ALL - (dark + 1)
+        last = set()  # clocks of the lost worker that count: the last one maybe not in all pieces
+
+        def is_right(clock, least, most):
+            (low, rest), (high, other) = (
+                divmod(v - clock * without, dark + 1) for v in (least, most)
+            )
+            if low < clock:
+                last.add((low, high))
+            return rest == other == 0 and low <= high <= min(low + 1, clock)
+
+        expect_steps([w for i, w in enumerate(job.workers) if i != dark], is_right)
+        assert len(last) == 1
 
 
 def wait_for_parent(lab, host, path, address):
@@ -78,11 +117,23 @@ def wait_for_parent(lab, host, path, address):
         parent = jobs[0]["nodes"][0]["parent"] if jobs else None
 
 
-def expect_steps(workers, steps=3):
-    """Of all workers, with the right sums. What was printed before is passed over."""
+def has_all(clock, least, most):
+    return least == most == clock * ALL
+
+
+def expect_steps(workers, is_right, steps=3):
+    """Of all workers: what was printed before, and then some more.
+
+    `is_right(clock, least, most)`: of the weights after the clock.
+    """
+
+    def expect_step(worker):
+        line = worker.next_line()
+        assert is_right(*map(int, line.split())), line
+
     for worker in workers:
         while not worker._lines.empty():
-            assert worker.next_line() == "right"
+            expect_step(worker)
     for worker in workers:
         for _ in range(steps):
-            assert worker.next_line() == "right"
+            expect_step(worker)

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from dmlcomm import PsConnectionError, PsRefusedError, PsServerLostError
-from dmlcomm.proxy.parent import Parent
+from dmlcomm import PsConnectionError, PsRefusedError, PsServerLostError, PsTimeoutError
+from dmlcomm.proxy import parent as parent_module
 from dmlcomm.proxy.proxy import Proxy, ProxyOptions
 from dmlcomm.ps import Client
 from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
@@ -186,8 +186,8 @@ def test_the_next_tree_has_the_place_of_a_proxy_that_did_not_connect(tmp_path, m
             raise PsConnectionError("the proxy ends when it has registered")
         connect_uplink(parent, control, place, reply)
 
-    connect_uplink = Parent._connect_uplink
-    monkeypatch.setattr(Parent, "_connect_uplink", connect)
+    connect_uplink = parent_module.Parent._connect_uplink
+    monkeypatch.setattr(parent_module.Parent, "_connect_uplink", connect)
     path = f"{tmp_path}/0.sock"
     with (
         servers(1, workers=1) as addresses,
@@ -409,6 +409,35 @@ def test_a_proxy_that_does_not_carry_the_job_moves_nobody(tmp_path, monkeypatch)
         job.carried.close()
 
 
+# --- heartbeats to the parent
+
+
+@pytest.mark.parametrize(
+    ("answers", "why"),
+    [(["paused", "heard", "late", "heard"], ""), (["heard", "paused", "late"], "was silent")],
+)
+def test_a_proxy_that_slept_asks_its_parent_once_more(monkeypatch, answers, why):
+    clock = [0.0]
+    monkeypatch.setattr(parent_module.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(parent_module, "HEARTBEAT_INTERVAL_S", 1e-3)
+    of = parent_module.Parent(SimpleNamespace(server=0), "", None, None, None, None)
+    left = list(answers)
+
+    def call(name, request, timeout_s):
+        assert name == "Beat"
+        answer = left.pop(0)
+        if answer == "heard" and not left:
+            of._closed.set()
+        if answer != "heard":
+            # The deadline is over by the time at which this process runs again.
+            clock[0] += 10 if answer == "paused" else timeout_s
+            raise PsTimeoutError("no answer")
+
+    of._watch(SimpleNamespace(call=call, address="there"))
+    assert why in of._failure
+    assert bool(why) == bool(of._failure)
+
+
 # --- the trees below one server
 
 
@@ -492,8 +521,35 @@ def test_auto_waits_for_the_first_model(trees):
         trees.join(name, shape="auto")
         trees.register(worker, name)
     assert not trees.join("a", first=False).known
-    trees.models[1] = pb.Model(spaces=[pb.Space(dtype="f32", count=1)], num_servers=1)
+    trees.models[1] = model_of(1)
     assert trees.join("a", first=False).shape == "flat"
+
+
+def model_of(count):
+    return pb.Model(spaces=[pb.Space(dtype="f32", count=count)], num_servers=1)
+
+
+def test_auto_makes_another_tree_for_a_model_that_is_much_larger(monkeypatch):
+    monkeypatch.setattr(proxies, "SETTLE_S", 0.0)
+    trees = Trees(num_workers=3)
+    trees.models[1] = model_of(100_000)
+
+    def shape(names):
+        for worker, name in enumerate(names):
+            trees.join(name, shape="auto")
+            trees.register(worker, name)
+        return trees.join(names[0], first=False).shape
+
+    assert shape("abc") == "flat"
+    for number, (count, num_trees) in enumerate([(350_000, 0), (20_000_000, 1)], 2):
+        trees.models[number] = model_of(count)
+        trees.proxies.model_is_known()
+        assert trees.core.trees == num_trees
+    assert shape("def") == "chain"
+    trees.models[9] = model_of(2_000_000_000)
+    trees.proxies.model_is_known()
+    assert trees.core.trees == 1
+    trees.proxies.close()
 
 
 @pytest.mark.parametrize(("oversubscription", "shape"), [(0, "chain"), (4, "rack")])

@@ -173,18 +173,28 @@ class Parent:
     def _watch(self, control: Control) -> None:
         """Heartbeats to a parent that is a proxy. One that is silent is not reached: it may live,
         and the server knows."""
-        silence_s = 0.0
-        while silence_s < HEARTBEAT_TIMEOUT_S:
+        # The time may be over because this process was stopped: then the second question tells.
+        patience_s = HEARTBEAT_TIMEOUT_S - HEARTBEAT_INTERVAL_S
+        while self._hears(control, patience_s) or self._hears(control, HEARTBEAT_INTERVAL_S):
             if self._closed.wait(HEARTBEAT_INTERVAL_S):
                 return
+        self._fail(f"its parent at {control.address} was silent for {HEARTBEAT_TIMEOUT_S:g} s")
+
+    def _hears(self, control: Control, timeout_s: float) -> bool:
+        """Whether the parent answers within the time, at the first question or a later one."""
+        deadline = time.monotonic() + timeout_s
+        remaining_s = timeout_s
+        while remaining_s > 0:
             try:
-                remaining_s = HEARTBEAT_TIMEOUT_S - silence_s
                 control.call("Beat", pb.BeatRequest(), timeout_s=remaining_s)
                 self._answered = time.monotonic()
+                return True
             except errors.PsError as error:
                 get_logger().debug("server %d: heartbeat: %s", self._root.server, error)
-            silence_s = time.monotonic() - (self._answered or 0.0)
-        self._fail(f"its parent at {control.address} was silent for {HEARTBEAT_TIMEOUT_S:g} s")
+            if self._closed.wait(HEARTBEAT_INTERVAL_S):
+                break
+            remaining_s = deadline - time.monotonic()
+        return False
 
     def _register_patiently(self, control: Control, place: Any) -> Any:
         """The parent may not know its own place yet."""

@@ -17,6 +17,15 @@ with IPRoute() as route:
         route.route("add", dst=f"{address}/32", type="blackhole")
 """
 
+# In the network of a host: nothing leaves it, and nothing comes.
+_DARKEN = """
+from pyroute2 import IPRoute
+with IPRoute() as route:
+    for link in route.get_links():
+        if link.get_attr("IFLA_IFNAME") != "lo":
+            route.link("set", index=link["index"], state="down")
+"""
+
 
 def on_host(lab: Lab, host: str, **environment: str) -> dict[str, Any]:
     """What starts a process there, and which NICs it uses there."""
@@ -43,3 +52,8 @@ def separate(lab: Lab, host: str, addresses: list[str]) -> None:
     """Nothing leaves the host for these any more, also on connections that there are."""
     command = [sys.executable, "-c", _SEPARATE, *addresses]
     lab.exec(host, command, env=clean_environment(), check=True)
+
+
+def darken(lab: Lab, host: str) -> None:
+    """No link of the host works any more, also of its management."""
+    lab.exec(host, [sys.executable, "-c", _DARKEN], env=clean_environment(), check=True)

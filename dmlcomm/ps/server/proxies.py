@@ -12,14 +12,24 @@ from dmlcomm.log import get_logger
 from dmlcomm.ps import tree
 from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
 from dmlcomm.ps.description import shard_bytes
-from dmlcomm.ps.protocol import HEARTBEAT_TIMEOUT_S, LIVENESS_INTERVAL_S, RETURN_TIMEOUT_S
+from dmlcomm.ps.protocol import (
+    HEARTBEAT_INTERVAL_S,
+    HEARTBEAT_TIMEOUT_S,
+    LIVENESS_INTERVAL_S,
+    RETURN_TIMEOUT_S,
+)
 from dmlcomm.ps.server import refusal
+from dmlcomm.ps.server.absences import Absences
 from dmlcomm.ps.server.membership import Membership, Session
 from dmlcomm.ps.server.models import Models
-from dmlcomm.ps.tree import Prices
+from dmlcomm.ps.tree import UNKNOWN, Prices
 
 # Workers come back at about the same time: a new tree waits so long for more of them.
 SETTLE_S = 0.2
+
+# A tree of `auto` is made anew when the largest model has so many times the bytes that the tree was
+# chosen for, and another shape is cheaper.
+OUTGROWN = 4
 
 # Two proxies that did not reach each other have no edge in the trees of this time.
 CUT_KEPT_S = 300.0
@@ -52,11 +62,11 @@ class Proxies:
 
     A tree is fixed when all workers of the job have registered, with the proxies in the order of
     their smallest workers: so it is the same in every run, and so are the sums. If its shape
-    depends on the sizes of models, it also waits for the first model. From then on it
-    ends as a whole: when a proxy is lost, or says so; when a worker of it registers anew; and when
-    a proxy or a worker comes that is to be part of it. Then the server forgets what has come by
-    proxies and is in no version, the workers register again, by a proxy or themselves, and repeat
-    that. When all have, the next tree is fixed.
+    depends on the sizes of models, it also waits for the first model. From then on it ends as a
+    whole: when a proxy is lost, or says so; when a worker of it registers anew; when a proxy or a
+    worker comes that is to be part of it; and when a model comes that is too large for its shape.
+    Then the server forgets what has come by proxies and is in no version, the workers register
+    again, by a proxy or themselves, and repeat that. When all have, the next tree is fixed.
 
     Nothing has come from a tree that is not fixed, so it can lose a proxy, whose workers register
     again. It must not end: each proxy leaves all servers when the tree of one has ended, and two
@@ -88,9 +98,10 @@ class Proxies:
         self._shape = ""
         self._proxies: dict[str, _Proxy] = {}
         self._members: dict[int, str] = {}  # worker -> id of its proxy, in this tree
-        self._returning: dict[int, float] = {}  # worker -> until when it may come
+        self._absences = Absences(return_timeout_s)
         self._last_arrival = 0.0
         self._nodes: _Nodes = []  # of the tree that is fixed
+        self._priced = UNKNOWN  # what its shape was chosen for
         self._bases: dict[int, int] = {}  # of models
         self._cuts: dict[frozenset[str], float] = {}  # two processes -> until when it is kept
         self._monitor: threading.Thread | None = None
@@ -100,6 +111,7 @@ class Proxies:
         """Ends every wait."""
         self._closed.set()
         with self._changed:
+            self._absences.close()
             self._changed.notify_all()
 
     # --- workers
@@ -123,7 +135,7 @@ class Proxies:
 
     def take(self, worker: int, via: str) -> None:
         """The worker has registered; within `arriving`."""
-        self._returning.pop(worker, None)
+        self._absences.end(worker)
         self._members.pop(worker, None)
         self._last_arrival = time.monotonic()
         if via:
@@ -137,15 +149,17 @@ class Proxies:
             if lost and self._members.get(worker) != via:
                 return False  # it has come by another way meanwhile, or is about to
             # In a tree that is fixed the proxy tells this after the last pushes of the worker.
-            if self._returning.pop(worker, None) is not None or not self._fixed:
+            if self._absences.end(worker) or not self._fixed:
                 self._core.give_up(worker)
                 self._members.pop(worker, None)
             self._changed.notify_all()
             return True
 
     def model_is_known(self) -> None:
-        """The tree may have waited for one."""
+        """The tree may have waited for one, or be of a shape for smaller ones."""
         with self._changed:
+            if self._fixed and self._is_outgrown():
+                self._end("its shape is for smaller models")
             self._changed.notify_all()
 
     def base(self, model: int) -> int:
@@ -158,9 +172,9 @@ class Proxies:
         if self._membership.was_carried(worker, incarnation) and worker in self._core.gone():
             raise refusal.failed(
                 f"server {self._server} has taken worker {worker} for lost: it did not come back "
-                f"within {self._return_timeout_s:g} s after its proxy was lost, or its proxy has "
-                f"lost it. The others went on, maybe without its last pushes; start this worker "
-                f"anew"
+                f"within {self._return_timeout_s:g} s after its proxy was lost, its host did not "
+                f"answer, or its proxy has lost it. The others went on, maybe without its last "
+                f"pushes; start this worker anew"
             )
 
     def _expect(self, proxy: str) -> None:
@@ -221,6 +235,7 @@ class Proxies:
             "trees of the next %g s",
             *(self._server, child.host_name, parent.host_name, CUT_KEPT_S),
         )
+        self._cuts = {pair: until for pair, until in self._cuts.items() if now < until}
         self._cuts[frozenset((child.process, parent.process))] = now + CUT_KEPT_S
 
     def _is_cut(self, one: _Proxy, other: _Proxy) -> bool:
@@ -228,14 +243,14 @@ class Proxies:
         return time.monotonic() < until
 
     def _lose(self, proxies: list[_Proxy], reason: str) -> None:
-        for proxy in proxies:
-            del self._proxies[proxy.id]
         in_tree = [proxy.host_name for proxy in proxies if proxy.place >= 0]
         if in_tree:
             self._end(f"the proxy of {', '.join(in_tree)} {reason}")
         else:
             for proxy in proxies:
                 self._await(self._workers_of(proxy.id))
+        for proxy in proxies:
+            self._proxies.pop(proxy.id, None)
 
     def _take_in(self, request: Any) -> None:
         if request.shape not in (tree.AUTO, *tree.SHAPES):
@@ -257,6 +272,7 @@ class Proxies:
             prices=Prices(request.rate_bps, request.shard_bytes, request.oversubscription),
             process=request.process,
         )
+        self._absences.learn_whether_it_answers(request.address)
         if self._monitor is None:
             self._monitor = threading.Thread(
                 target=self._watch, name="dmlcomm-ps-proxies", daemon=True
@@ -266,7 +282,7 @@ class Proxies:
     # --- the tree
 
     def _may_be_fixed(self) -> bool:
-        if self._fixed or not self._members or self._returning:
+        if self._fixed or not self._members or self._absences:
             return False
         if self._shape == tree.AUTO and not self._prices().shard_bytes:
             return False
@@ -283,7 +299,8 @@ class Proxies:
         racks = [proxy.rack for proxy in proxies]
         shape = self._shape
         if shape == tree.AUTO:
-            shape = tree.choose(racks, self._prices(), self._num_servers)
+            self._priced = self._prices()
+            shape = tree.choose(racks, self._priced, self._num_servers)
         first = tree.first_of(self._server, self._num_servers, racks) if racks else 0
         places = tree.avoiding(
             tree.parents(shape, racks, first), lambda a, b: self._is_cut(proxies[a], proxies[b])
@@ -310,6 +327,14 @@ class Proxies:
             len(tree.children_of(places, tree.ROOT)),
         )
         self._changed.notify_all()
+
+    def _is_outgrown(self) -> bool:
+        prices = self._prices()
+        if self._shape != tree.AUTO or prices.shard_bytes < OUTGROWN * self._priced.shard_bytes:
+            return False
+        racks = [node.rack for node in self._nodes]
+        before, now = (tree.choose(racks, p, self._num_servers) for p in (self._priced, prices))
+        return before != now
 
     def _prices(self) -> Prices:
         """What the proxies have told; of models, the largest that is here if they told no size."""
@@ -338,14 +363,13 @@ class Proxies:
 
     def _await(self, workers: list[int]) -> None:
         """These register again, by a proxy or themselves, or are given up."""
-        until = time.monotonic() + self._return_timeout_s
         gone = set(self._core.gone())
         for worker in workers:
-            del self._members[worker]
+            address = self._proxies[self._members.pop(worker)].address
             if worker in gone:
                 continue
             if self._membership.is_registered(worker):
-                self._returning[worker] = until
+                self._absences.begin(worker, address)
             else:  # it has left, and its proxy did not come to tell that
                 self._core.give_up(worker)
 
@@ -365,8 +389,7 @@ class Proxies:
     def _forgive(self, now: float, slept_s: float) -> None:
         for proxy in self._proxies.values():
             proxy.heard = now
-        for worker in self._returning:
-            self._returning[worker] += slept_s
+        self._absences.forgive(slept_s)
 
     def _end_if_lost(self, now: float) -> None:
         silent = [p for p in self._proxies.values() if now - p.heard > HEARTBEAT_TIMEOUT_S]
@@ -375,15 +398,16 @@ class Proxies:
             self._end("the connection of a proxy has ended")
 
     def _give_up_overdue(self, now: float) -> None:
-        for worker, until in list(self._returning.items()):
-            if now < until:
-                continue
+        heard = [
+            proxy.address
+            for proxy in self._proxies.values()
+            if now - proxy.heard < 2 * HEARTBEAT_INTERVAL_S
+        ]
+        for worker, why in self._absences.take_overdue(heard):
             get_logger().error(
-                "server %d gives worker %d up: its proxy was lost, and it did not register again "
-                "within %g s",
-                *(self._server, worker, self._return_timeout_s),
+                "server %d gives worker %d up: its proxy was lost, and %s",
+                *(self._server, worker, why),
             )
-            del self._returning[worker]
             self._core.give_up(worker)
             self._changed.notify_all()
 
