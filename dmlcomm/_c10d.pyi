@@ -35,6 +35,9 @@ class GroupOptions:
         """As it was given; empty: that of the configuration."""
     @property
     def priority(self) -> int: ...
+    @property
+    def is_reconfigured(self) -> bool:
+        """Whether `reconfigure` has named its ranks."""
 
 class ServerOperation:
     """An all_reduce that the parameter servers carry out; the first end counts."""

@@ -187,6 +187,9 @@ def grow_and_shrink(rank, n, path):
         tensor = torch.full((3,), float(rank))
         dist.all_reduce(tensor)
         sums.append(tensor[0].item())
+        model = make_model()
+        with pytest.raises(ValueError, match="use DistributedDataParallel"):
+            dmlcomm.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model)
     if rank != 1:
         return sums
     with pytest.raises(ValueError, match="uuid 3 was used before"):

@@ -167,7 +167,8 @@ PYBIND11_MODULE(_c10d, module) {
   py::class_<GroupOptions, c10::intrusive_ptr<GroupOptions>, c10d::Backend::Options>(
       module, "GroupOptions", "The options of a group: those of its backend, read only.")
       .def_readonly("algorithm", &GroupOptions::algorithm)
-      .def_readonly("priority", &GroupOptions::priority);
+      .def_readonly("priority", &GroupOptions::priority)
+      .def_readonly("is_reconfigured", &GroupOptions::is_reconfigured);
   bind_server_operation(module);
   bind_rail_trace(module);
 

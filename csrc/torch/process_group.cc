@@ -433,6 +433,7 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::reconfigure(
   flight_log_.regroup(ours.global_ranks);
   backend_options_->global_ranks_in_group.assign(ours.global_ranks.begin(),
                                                  ours.global_ranks.end());
+  backend_options_->is_reconfigured = true;
   std::lock_guard lock(communicator_mutex_);
   rank_ = ours.rank;
   size_ = ours.num_ranks;

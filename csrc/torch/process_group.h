@@ -38,6 +38,7 @@ struct GroupOptions final : c10d::Backend::Options {
 
   std::string algorithm;  // as given; empty: that of the configuration
   int priority = static_cast<int>(kDefaultJobPriority);
+  bool is_reconfigured = false;  // reconfigure() has named its ranks
 };
 
 class ProcessGroupDmlcomm final : public c10d::Backend {

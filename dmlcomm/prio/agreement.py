@@ -82,13 +82,18 @@ def private_group(process_group: dist.ProcessGroup | None) -> dist.ProcessGroup:
         process_group: None: all ranks.
 
     Raises:
-        ValueError: there is no group, or this rank is no member.
+        ValueError: there is no group, this rank is no member, or `reconfigure` has named the ranks.
     """
     if process_group is None and not dist.is_initialized():
         raise ValueError("no process group: call torch.distributed.init_process_group() first")
     if dist.get_rank(process_group) < 0:
         raise ValueError("this rank is no member of process_group: only members make the optimizer")
     options = _options_of(process_group or dist.group.WORLD)
+    if getattr(options, "is_reconfigured", False):
+        raise ValueError(
+            "the ranks of process_group were named by reconfigure(), and torch makes no further "
+            "groups of such ranks, as DistributedOptimizer needs one: use DistributedDataParallel"
+        )
     config = dist.get_backend_config(process_group)
     are_ours = all(part.endswith("dmlcomm") for part in config.split(","))
     found = dist.new_group(

@@ -23,7 +23,7 @@ class Options:
     """Of an optimizer, in one step.
 
     Attributes:
-        groups: of each parameter group, without its parameters.
+        groups: the options of each parameter group, without its parameters.
         group_of: the group of each parameter, by number.
     """
 
