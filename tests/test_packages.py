@@ -56,6 +56,24 @@ def test_files_of_two_installations_are_refused(monkeypatch):
         versions.check(torch.__version__)
 
 
+def test_commands_work_where_a_process_group_cannot():
+    # A torch that finds no backend by its name, so that importing dmlcomm loads it.
+    script = (
+        "import importlib.metadata\n"
+        "lies = {'torch': '2.12.0', 'dmlcomm': '9.9'}\n"
+        "version = importlib.metadata.version\n"
+        "importlib.metadata.version = lambda name: lies.get(name) or version(name)\n"
+        "from dmlcomm.cli import app\n"
+        "app(['plan', '--topology', 'flat:2,1', '--rate', '1gbit'], standalone_mode=False)\n"
+        "import torch.distributed as dist\n"
+        "dist.init_process_group('dmlcomm', store=dist.HashStore(), rank=0, world_size=1)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert "ring" in done.stdout
+    problem = "ImportError: dmlcomm's Python files are of version 9.9"
+    assert done.stderr.splitlines()[-1].startswith(problem)
+
+
 def test_torch_says_so_when_it_first_asks_for_the_backend():
     script = (
         "from dmlcomm import _core; _core.TORCH_VERSION = '2.10'\n"

@@ -45,6 +45,24 @@ def _trace(rank, n, folder, ending):
         assert inner["ts"] + inner["dur"] < outer["ts"] + outer["dur"] + 500
 
 
+def _messages(rank, n):
+    counts = (1000, 100_000, 1000, 500_000)
+    with dmlcomm.trace_rails() as rails:
+        for count in counts:
+            for peer in range(1, n):
+                if rank == 0:
+                    dist.send(torch.ones(count), peer)
+                elif rank == peer:
+                    dist.recv(torch.ones(count), 0)
+    found = [r["bytes"] for r in rails._ranges if r["is_sent"] == (rank == 0)]
+    expected = [4 * count for count in counts] * (n - 1 if rank == 0 else 1)
+    assert sorted(found) == sorted(expected)
+
+
+def test_messages_between_two_ranks_are_ranges_of_their_own():
+    run_ranks(_messages, 3, env={"DMLCOMM_TRANSPORT": "tcp"})
+
+
 @pytest.mark.parametrize("ending", ["", ".gz"])
 def test_a_trace_has_ranges_of_each_rail_within_those_of_operations(tmp_path, ending):
     run_ranks(_trace, 2, str(tmp_path), ending, env={"DMLCOMM_TRANSPORT": "tcp"})

@@ -221,7 +221,7 @@ Result<bool> Lane::write_batch(bool* wrote_any) {
       note_wait(*frame);
     }
     const size_t headers = kHeaderBytes - std::min(frame->written, kHeaderBytes);
-    trace(true, frame->header, bytes - std::min(bytes, headers));
+    trace(true, frame->header, frame->written <= kHeaderBytes, bytes - std::min(bytes, headers));
     frame->written += bytes;
     left -= bytes;
   }
@@ -423,10 +423,10 @@ void Lane::note_urgent() {
   if (ticket_class_ > 0 && meter_ != nullptr) meter_->note_urgent(ticket_class_, now_ns());
 }
 
-void Lane::trace(bool is_sent, const FrameHeader& header, size_t bytes) {
+void Lane::trace(bool is_sent, const FrameHeader& header, bool is_first, size_t bytes) {
   RailTrace& rails = RailTrace::instance();
   if (rails.is_on()) [[unlikely]] {
-    rails.note(counters_->interface, is_sent, header, bytes);
+    rails.note(counters_->interface, this, is_sent, header, is_first, bytes);
   }
 }
 
@@ -468,8 +468,8 @@ Result<size_t> Lane::read_payload() {
   const bool is_last = in_done_ + room == in_.payload_bytes;
   Result<size_t> got = take(sink.data, room, is_last ? Ahead::yes : Ahead::no);
   if (!got.ok() || *got == 0) return got;
+  trace(false, in_, in_done_ == 0, *got);
   in_done_ += *got;
-  trace(false, in_, *got);
   if (is_large) meter_->arrivals().take(*got);
   if (checks_) in_checksum_ = crc32c(in_checksum_, sink.data, *got);
   // The last bytes count once the checksum is there, so no message ends before.

@@ -195,7 +195,7 @@ class Lane {
   void end_all_metered();
   void note_urgent();
   void note_read();
-  void trace(bool is_sent, const FrameHeader& header, size_t bytes);
+  void trace(bool is_sent, const FrameHeader& header, bool is_first, size_t bytes);
   Result<bool> read_header();
   Result<size_t> read_payload();
   size_t may_read(size_t most);

@@ -14,33 +14,38 @@ RailTrace& RailTrace::instance() {
 void RailTrace::start() {
   std::lock_guard lock(mutex_);
   ranges_.clear();
+  open_.clear();
   is_on_.store(true);
 }
 
 std::vector<RailRange> RailTrace::stop() {
   std::lock_guard lock(mutex_);
   is_on_.store(false);
-  std::vector<RailRange> found;
-  for (auto& [key, range] : std::exchange(ranges_, {})) found.push_back(std::move(range));
-  return found;
+  open_.clear();
+  return std::exchange(ranges_, {});
 }
 
-void RailTrace::note(const std::string& interface, bool is_sent, const FrameHeader& header,
-                     size_t bytes) {
+void RailTrace::note(const std::string& interface, const void* connection, bool is_sent,
+                     const FrameHeader& header, bool is_first, size_t bytes) {
   if (header.kind != FrameKind::data || bytes == 0) return;
-  const uint64_t operation = is_point_to_point(header.tag) ? header.tag : sequence_of(header.tag);
+  const bool is_message = is_point_to_point(header.tag);
+  const uint64_t operation = is_message ? header.tag : sequence_of(header.tag);
   const int64_t now = now_ns();
   std::lock_guard lock(mutex_);
   if (!is_on_.load()) return;
-  Key key(interface, is_sent, header.job_id, operation);
-  auto place = ranges_.find(key);
-  if (place == ranges_.end()) {
+  const Key key(interface, is_sent, header.job_id, operation, is_message ? connection : nullptr);
+  auto place = open_.find(key);
+  const bool is_next_message =
+      is_message && is_first && place != open_.end() && header.offset <= place->second.offset;
+  if (place == open_.end() || is_next_message) {
     if (ranges_.size() >= kMost) return;
-    RailRange range{interface, is_sent, header.job_id, header.tag, header.op, 0, now, now};
-    place = ranges_.emplace(std::move(key), std::move(range)).first;
+    place = open_.insert_or_assign(key, Open{ranges_.size()}).first;
+    ranges_.push_back({interface, is_sent, header.job_id, header.tag, header.op, 0, now, now});
   }
-  place->second.bytes += bytes;
-  place->second.end_ns = now;
+  place->second.offset = header.offset;
+  RailRange& range = ranges_[place->second.range];
+  range.bytes += bytes;
+  range.end_ns = now;
 }
 
 }  // namespace dmlcomm::transport

@@ -2,8 +2,9 @@
 // who look at a trace. One for all groups of the process; it costs a test of a flag while it is
 // off.
 //
-// A range begins with the first bytes of an operation on a rail, in one direction, and ends with
-// the last ones. The kernel may hold them before, or after that.
+// A range begins with the first bytes of a collective, or of a message between two ranks, on a
+// rail, in one direction, and ends with the last ones. The kernel may hold them before, or after
+// that.
 //
 // Threads: any.
 #pragma once
@@ -41,17 +42,25 @@ class RailTrace {
   void start();
   // What there was since start(), in no order. Of more than kMost ranges the first ones.
   std::vector<RailRange> stop();
-  // Bytes of the payload of a data frame pass now.
-  void note(const std::string& interface, bool is_sent, const FrameHeader& header, size_t bytes);
+  // Bytes of the payload of a data frame pass now on `connection`; `is_first`: nothing of that
+  // payload passed before.
+  void note(const std::string& interface, const void* connection, bool is_sent,
+            const FrameHeader& header, bool is_first, size_t bytes);
 
  private:
   static constexpr size_t kMost = size_t{1} << 18;
-  // Interface, direction, group, and operation: the sequence of a collective, or the tag.
-  using Key = std::tuple<std::string, bool, uint64_t, uint64_t>;
+  // Interface, direction, group, and operation: the sequence of a collective; or tag and connection
+  // of messages, which are apart by their offsets.
+  using Key = std::tuple<std::string, bool, uint64_t, uint64_t, const void*>;
+  struct Open {
+    size_t range = 0;
+    uint64_t offset = 0;  // of the last frame
+  };
 
   std::atomic<bool> is_on_{false};
   std::mutex mutex_;
-  std::map<Key, RailRange> ranges_;  // guarded by mutex_
+  std::vector<RailRange> ranges_;  // guarded by mutex_
+  std::map<Key, Open> open_;       // the last range of each; guarded by mutex_
 };
 
 }  // namespace dmlcomm::transport

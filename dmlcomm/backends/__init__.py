@@ -11,15 +11,26 @@ def register() -> None:
 
     Raises ImportError if dmlcomm was built for another torch.
     """
-    from dmlcomm.backends import creator
+    import torch
 
+    from dmlcomm.backends import creator, versions
+
+    versions.check(torch.__version__)
     creator.register()
 
 
 def register_at_import() -> None:
-    """Registers now, unless torch is not loaded yet and will find dmlcomm by itself later."""
-    if "torch" in sys.modules or not _is_found_by_name():
+    """Registers now, unless torch is not loaded yet and will find dmlcomm by itself later.
+
+    Raises ImportError if dmlcomm was built for another torch than the one that is loaded. Where
+    none is loaded that is an error of the first process group: commands need none.
+    """
+    if "torch" in sys.modules:
         register()
+    elif not _is_found_by_name():
+        from dmlcomm.backends import creator
+
+        creator.register()
 
 
 def _is_found_by_name() -> bool:

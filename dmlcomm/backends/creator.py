@@ -34,13 +34,9 @@ _job_names: list[str] = []
 
 
 def register() -> None:
-    """Registers the backend for CPU and CUDA tensors. A second call changes nothing.
-
-    Raises ImportError if dmlcomm was built for another torch.
-    """
+    """Registers the backend for CPU and CUDA tensors. A second call changes nothing."""
     if NAME.upper() in dist.Backend._plugins:
         return
-    versions.check(torch.__version__)
     # A list: torch iterates over a string by characters.
     dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu", "cuda"])
     shrinking.keep_type(NAME)
@@ -48,7 +44,11 @@ def register() -> None:
 
 
 def create(options: Any, pg_options: Any = None) -> Any:
-    """Called by torch on every rank of a new group, with c10d's DistributedBackendOptions."""
+    """Called by torch on every rank of a new group, with c10d's DistributedBackendOptions.
+
+    Raises ImportError if dmlcomm was built for another torch.
+    """
+    versions.check(torch.__version__)
     if pg_options is not None and not isinstance(pg_options, C10dBackend.Options):
         raise TypeError(
             f"pg_options of backend dmlcomm: expected None or Backend.Options, got {pg_options!r}"

@@ -16,10 +16,11 @@ class trace_rails:  # noqa: N801 - used like a function
     """A block in which is remembered when the bytes of each operation passed over each NIC.
 
     `add_to` then adds rows "dmlcomm eth0 out", "dmlcomm eth0 in" and so on to a trace of
-    torch.profiler. A range is one operation on one NIC, in one direction, from the first to the
-    last bytes that passed between this process and the kernel; its arguments are their number and
-    the operation's. "local" is messages to processes of this host; what these read from each
-    other's memory by themselves is not there. Blocks are not nested, and count for all groups.
+    torch.profiler. A range is one collective, or one message between two ranks, on one NIC, in one
+    direction, from the first to the last bytes that passed between this process and the kernel;
+    its arguments are their number and the operation's. "local" is messages to processes of this
+    host; what these read from each other's memory by themselves is not there. Blocks are not
+    nested, and count for all groups.
 
     Example:
         >>> with dmlcomm.trace_rails() as rails, torch.profiler.profile() as profiler:

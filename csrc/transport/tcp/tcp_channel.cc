@@ -1,7 +1,5 @@
 #include "transport/tcp/tcp_channel.h"
 
-#include <linux/tcp.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -80,26 +78,6 @@ Result<size_t> TcpChannel::read(const iovec* parts, int num_parts) {
   }
   if (got == 0) return Status(StatusCode::peer_lost, "it closed the connection; has it ended?");
   return errno_status(StatusCode::peer_lost, str_cat("read from ", description_), errno);
-}
-
-Channel::Flow TcpChannel::flow() const {
-  tcp_info info{};
-  socklen_t length = sizeof(info);
-  if (getsockopt(fd_.get(), IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return {};
-  // A connection that has not measured a round trip says "for ever".
-  const uint32_t rtt_us = info.tcpi_min_rtt == UINT32_MAX ? 0 : info.tcpi_min_rtt;
-  Flow flow;
-  flow.some_on_the_way = info.tcpi_unacked > 0;
-  flow.confirmed_bytes = info.tcpi_bytes_acked;
-  flow.busy_us = info.tcpi_busy_time;
-  flow.bytes_resent = info.tcpi_bytes_retrans;
-  flow.min_rtt_us = rtt_us;
-  flow.queued_bytes = info.tcpi_notsent_bytes + uint64_t{info.tcpi_unacked} * info.tcpi_snd_mss;
-  flow.most_queued_bytes = queue_bytes_ + uint64_t{info.tcpi_snd_cwnd} * info.tcpi_snd_mss;
-  // With too little to send, the rate is what there was to send.
-  const bool is_known = info.tcpi_delivery_rate_app_limited == 0;
-  flow.bytes_per_second = is_known ? static_cast<double>(info.tcpi_delivery_rate) : 0;
-  return flow;
 }
 
 std::string TcpChannel::congestion() const { return congestion_of(fd_.get()); }

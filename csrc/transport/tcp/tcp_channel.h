@@ -6,6 +6,7 @@
 
 #include "base/unique_fd.h"
 #include "transport/channel.h"
+#include "transport/tcp/flow.h"
 #include "transport/tcp/ticket_mark.h"
 
 namespace dmlcomm::transport::tcp {
@@ -23,7 +24,7 @@ class TcpChannel final : public Channel {
   Result<size_t> read(const iovec* parts, int num_parts) override;
   bool maybe_readable() const override { return readable_; }
   bool maybe_writable() const override { return writable_; }
-  Flow flow() const override;
+  Flow flow() const override { return flow_of(fd_.get(), queue_bytes_); }
   std::string congestion() const override;
   void limit_queue(size_t bytes) override;
   void limit_arrivals(size_t bytes) override;

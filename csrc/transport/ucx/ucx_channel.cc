@@ -1,7 +1,5 @@
 #include "transport/ucx/ucx_channel.h"
 
-#include <linux/tcp.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -10,6 +8,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "transport/tcp/flow.h"
 
 namespace dmlcomm::transport::ucx {
 namespace {
@@ -103,22 +102,17 @@ void UcxChannel::messages_were_read(uint64_t count) {
 // Bytes of messages count when the peer has read them. Those on the socket tell of the way, also
 // while the peer is stopped, or busy.
 Channel::Flow UcxChannel::flow() const {
-  tcp_info info{};
-  socklen_t length = sizeof(info);
-  if (getsockopt(socket_.get(), IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return {};
-  if (!unread_.empty() && info.tcpi_unacked == 0) send_byte(socket_.get());
-  const int64_t busy_ns = busy_ns_ + (unread_.empty() ? 0 : now_ns() - busy_since_ns_);
-  Flow flow;
+  Flow flow = tcp::flow_of(socket_.get(), window_bytes_);
+  if (!unread_.empty() && !flow.some_on_the_way) send_byte(socket_.get());
   // A peer that has ended its side reads nothing any more that it needs.
   const bool may_arrive = !peer_is_gone_ && error_.empty();
-  flow.some_on_the_way = may_arrive && (!unread_.empty() || info.tcpi_unacked > 0);
-  flow.confirmed_bytes = read_bytes_ + info.tcpi_bytes_acked;
+  flow.some_on_the_way = may_arrive && (!unread_.empty() || flow.some_on_the_way);
+  flow.confirmed_bytes += read_bytes_;
+  const int64_t busy_ns = busy_ns_ + (unread_.empty() ? 0 : now_ns() - busy_since_ns_);
   flow.busy_us = static_cast<uint64_t>(busy_ns / kNsPerUs);
-  flow.bytes_resent = info.tcpi_bytes_retrans;
-  // A connection that has not measured a round trip says "for ever".
-  flow.min_rtt_us = info.tcpi_min_rtt == UINT32_MAX ? 0 : info.tcpi_min_rtt;
   flow.queued_bytes = unread_bytes_;
   flow.most_queued_bytes = window_bytes_;
+  flow.bytes_per_second = 0;
   return flow;
 }
 
@@ -131,14 +125,14 @@ Arrival* UcxChannel::arrival_of(uint64_t number) {
   return &arrivals_[index];
 }
 
-void UcxChannel::message_began(uint64_t number, const Arrival& arrival) {
+bool UcxChannel::message_began(uint64_t number, const Arrival& arrival) {
   Arrival* const place = arrival_of(number);
-  if (place != nullptr && place->data == nullptr) {
-    *place = arrival;
-    return;
+  if (place == nullptr || place->data != nullptr) {
+    failed(str_cat("message ", number, " came, but ", num_read_, " is the next"));
+    return false;
   }
-  failed(str_cat("message ", number, " came, but ", num_read_, " is the next"));
-  rail_.release(arrival);
+  *place = arrival;
+  return true;
 }
 
 void UcxChannel::message_complete(uint64_t number) {

@@ -41,7 +41,7 @@ class UcxChannel final : public Channel, private UcxUser {
   std::string description() const override { return description_; }
 
  private:
-  void message_began(uint64_t number, const Arrival& arrival) override;
+  bool message_began(uint64_t number, const Arrival& arrival) override;
   void message_complete(uint64_t number) override;
   void messages_were_read(uint64_t count) override;
   void failed(const std::string& why) override;
@@ -49,7 +49,10 @@ class UcxChannel final : public Channel, private UcxUser {
 
   bool has_room() const;
   void send(Slot* slot);
-  bool has_arrived() const { return !arrivals_.empty() && arrivals_.front().is_complete; }
+  // After an error nothing is read: a message that is complete may have failed.
+  bool has_arrived() const {
+    return error_.empty() && !arrivals_.empty() && arrivals_.front().is_complete;
+  }
   Arrival* arrival_of(uint64_t number);
   Status lost(const char* what) const;
 

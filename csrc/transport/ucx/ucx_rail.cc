@@ -132,7 +132,7 @@ UcxUser* UcxRail::user_of(uint64_t key) const {
 
 Status UcxRail::add(uint64_t key, UcxUser& user, const std::string& address) {
   Member& member = members_[key];
-  member = {this, &user, nullptr};
+  member = {this, key, &user, nullptr};
   abi::EndpointParams params;
   params.field_mask =
       abi::kEndpointParamAddress | abi::kEndpointParamErrorMode | abi::kEndpointParamErrorHandler;
@@ -143,21 +143,29 @@ Status UcxRail::add(uint64_t key, UcxUser& user, const std::string& address) {
   return api_.check(api_.create_endpoint(worker_, &params, &member.endpoint), "ucp_ep_create");
 }
 
-// The member stays: UCX may still know its address.
+// The member stays until the endpoint is closed: UCX knows its address.
 void UcxRail::remove(uint64_t key) {
-  Member& member = members_[key];
+  const auto it = members_.find(key);
+  if (it == members_.end()) return;
+  Member& member = it->second;
   member.user = nullptr;
-  if (member.endpoint == nullptr) return;
-  abi::RequestParam param;
-  param.mask = abi::kRequestFlags | abi::kRequestCallback | abi::kRequestUserData;
-  param.flags = abi::kCloseForce;
-  param.callback.send = on_closed;
-  param.user_data = this;
-  (void)api_.close_endpoint(std::exchange(member.endpoint, nullptr), &param);
+  abi::StatusPointer closed = nullptr;
+  if (member.endpoint != nullptr) {
+    abi::RequestParam param;
+    param.mask = abi::kRequestFlags | abi::kRequestCallback | abi::kRequestUserData;
+    param.flags = abi::kCloseForce;
+    param.callback.send = on_closed;
+    param.user_data = &member;
+    closed = api_.close_endpoint(std::exchange(member.endpoint, nullptr), &param);
+  }
+  if (closed == nullptr) members_.erase(it);
 }
 
-void UcxRail::on_closed(void* request, abi::Code, void* rail) {
-  static_cast<UcxRail*>(rail)->api_.free_request(request);
+void UcxRail::on_closed(void* request, abi::Code, void* at) {
+  const Member& member = *static_cast<Member*>(at);
+  UcxRail& rail = *member.rail;
+  rail.api_.free_request(request);
+  rail.members_.erase(member.key);
 }
 
 void UcxRail::on_error(void* member, void*, abi::Code code) {
@@ -215,22 +223,26 @@ abi::Code UcxRail::on_data(void* at, const void* header_bytes, size_t num_header
   UcxUser* const user = rail.user_of(header.key);
   if (user == nullptr) return abi::kOk;
   if ((param->attributes & abi::kMessageIsKept) != 0) {
-    user->message_began(header.number,
-                        {static_cast<const std::byte*>(data), bytes, nullptr, data, true});
-    return abi::kInProgress;
+    const auto* bytes_of_ucx = static_cast<const std::byte*>(data);
+    const bool is_taken =
+        user->message_began(header.number, {bytes_of_ucx, bytes, nullptr, data, true});
+    return is_taken ? abi::kInProgress : abi::kOk;
   }
   Slot* const slot = rail.take_slot(header.key);
   slot->header = header;
   const bool is_rendezvous = (param->attributes & abi::kMessageIsRendezvous) != 0;
   if (!is_rendezvous) std::memcpy(slot->memory.get(), data, bytes);
-  user->message_began(header.number, {slot->memory.get(), bytes, slot, nullptr, !is_rendezvous});
+  if (!user->message_began(header.number,
+                           {slot->memory.get(), bytes, slot, nullptr, !is_rendezvous})) {
+    rail.give_back(slot);
+    return abi::kOk;
+  }
   if (!is_rendezvous) return abi::kOk;
-  if (rail.receive(slot, data, bytes)) user->message_complete(header.number);
+  rail.receive(slot, data, bytes);
   return abi::kInProgress;
 }
 
-// True: it is there already.
-bool UcxRail::receive(Slot* slot, void* message, size_t bytes) {
+void UcxRail::receive(Slot* slot, void* message, size_t bytes) {
   abi::RequestParam param;
   param.mask = abi::kRequestCallback | abi::kRequestUserData;
   param.callback.receive = on_received;
@@ -238,21 +250,22 @@ bool UcxRail::receive(Slot* slot, void* message, size_t bytes) {
   slot->bytes = bytes;
   const abi::StatusPointer received =
       api_.receive_message(worker_, message, slot->memory.get(), bytes, &param);
-  if (received == nullptr) return true;
-  UcxUser* const user = user_of(slot->header.key);
-  if (abi::is_error(received)) user->failed(api_.text_of(abi::code_of(received)));
-  return false;
+  if (received == nullptr) return received_into(slot, abi::kOk);
+  if (abi::is_error(received)) received_into(slot, abi::code_of(received));
+}
+
+void UcxRail::on_received(void* request, abi::Code code, size_t, void* at) {
+  Slot* const slot = static_cast<Slot*>(at);
+  slot->rail->api_.free_request(request);
+  slot->rail->received_into(slot, code);
 }
 
 // Of a channel that is gone, the slot is free now.
-void UcxRail::on_received(void* request, abi::Code code, size_t, void* at) {
-  Slot* const slot = static_cast<Slot*>(at);
-  UcxRail& rail = *slot->rail;
-  rail.api_.free_request(request);
-  UcxUser* const user = rail.user_of(slot->header.key);
-  if (user == nullptr) return rail.give_back(slot);
-  if (code == abi::kOk) return user->message_complete(slot->header.number);
-  user->failed(rail.api_.text_of(code));
+void UcxRail::received_into(Slot* slot, abi::Code code) {
+  UcxUser* const user = user_of(slot->header.key);
+  if (user == nullptr) return give_back(slot);
+  if (code != abi::kOk) user->failed(api_.text_of(code));
+  user->message_complete(slot->header.number);
 }
 
 abi::Code UcxRail::on_count(void* at, const void* header_bytes, size_t num_header_bytes, void*,

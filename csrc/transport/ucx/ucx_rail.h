@@ -53,7 +53,9 @@ struct Arrival {
 class UcxUser {
  public:
   virtual ~UcxUser() = default;
-  virtual void message_began(uint64_t number, const Arrival& arrival) = 0;
+  // False: it does not want the arrival, which stays the rail's.
+  virtual bool message_began(uint64_t number, const Arrival& arrival) = 0;
+  // Or has failed, after failed().
   virtual void message_complete(uint64_t number) = 0;
   virtual void messages_were_read(uint64_t count) = 0;
   // The endpoint is of no use any more.
@@ -91,7 +93,8 @@ class UcxRail {
  private:
   struct Member {
     UcxRail* rail = nullptr;
-    UcxUser* user = nullptr;  // null: it is gone
+    uint64_t key = 0;
+    UcxUser* user = nullptr;  // null: it is gone, and UCX closes the endpoint
     UcxApi::Handle endpoint = nullptr;
   };
 
@@ -101,14 +104,15 @@ class UcxRail {
   Status set_handler(unsigned id, abi::MessageHandler handler);
   UcxUser* user_of(uint64_t key) const;
   void give_back(Slot* slot) { free_.push_back(slot); }
-  bool receive(Slot* slot, void* message, size_t bytes);
+  void receive(Slot* slot, void* message, size_t bytes);
+  void received_into(Slot* slot, abi::Code code);
   static abi::Code on_data(void* rail, const void* header, size_t header_bytes, void* data,
                            size_t bytes, const abi::MessageParam* param);
   static abi::Code on_count(void* rail, const void* header, size_t header_bytes, void* data,
                             size_t bytes, const abi::MessageParam* param);
   static void on_sent(void* request, abi::Code code, void* slot);
   static void on_received(void* request, abi::Code code, size_t bytes, void* slot);
-  static void on_closed(void* request, abi::Code code, void* rail);
+  static void on_closed(void* request, abi::Code code, void* member);
   static void on_error(void* member, void* endpoint, abi::Code code);
 
   const UcxApi& api_;
