@@ -191,8 +191,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         of the optimizer does it, too.
 
         Raises:
-            CommError: updates are lost, since communication has failed. Everything else is done:
-                load weights and state of a checkpoint.
+            RuntimeError: an update has failed, as one whose averages are lost (CommError). All else
+                is done: load weights and state of a checkpoint.
         """
         if self._is_closed:
             return
