@@ -10,7 +10,8 @@ import pytest
 
 from dmlcomm.errors import LabError
 from dmlcomm.lab import Lab
-from dmlcomm.psnet.controllers import paths, plan
+from dmlcomm.psnet.controllers import expected_s, paths, plan
+from dmlcomm.psnet.equations import Job
 from dmlcomm.topology import graph as topology
 from dmlcomm.topology.builders import build
 from dmlcomm.topology.shape import Shape
@@ -68,6 +69,37 @@ def test_a_tor_whose_nics_are_slow_gets_fewer_workers():
     topology.update_link(graph, link, Shape(50_000_000), up=True)
     servers = topology.hosts_of_role(graph, "server")
     assert plan(graph, workers_of(graph), servers) == {"worker5": "tor1"}
+
+
+def expected(spec, change=None):
+    """Of a model of 25 MB, and computing of 3 s."""
+    graph = build(spec, shapes())
+    workers, servers = workers_of(graph), topology.hosts_of_role(graph, "server")
+    if change:
+        link = topology.find_link(graph, change)
+        topology.update_link(graph, link, Shape(50_000_000), up=True)
+    at = {worker: topology.links_of(graph, worker)[0].b.node for worker in workers}
+    job = Job(25e6, len(servers), len(workers))
+    return expected_s(graph, job, at, servers, compute_s=3.0)
+
+
+def test_the_times_of_a_push_and_of_a_batch_are_expected():
+    # Shards of 12.5 MB: 1 s at 100 Mb/s. Four workers share a server's port, then two.
+    found = expected("psnet:2,6,3@1,1,4")
+    assert found["push_s"] == pytest.approx(4.0, rel=1e-3)
+    assert (found["batch_min_s"], found["batch_max_s"]) == pytest.approx((4.0, 11.0), rel=1e-3)
+    found = expected("psnet:2,6,3")
+    assert found["push_s"] == pytest.approx(2.0, rel=1e-3)
+    assert (found["batch_min_s"], found["batch_max_s"]) == pytest.approx((3.0, 7.0), rel=1e-3)
+    assert expected("psnet:2,6,3,K=2@1,1,4")["push_s"] == pytest.approx(2.0, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("spec", "change"),
+    [("psnet:1,2,2+1,2,2", None), ("psnet:2,6,3", "worker0:eth0"), ("psnet:2,6,3", "server0:eth1")],
+)
+def test_nothing_is_expected_where_the_equation_says_nothing(spec, change):
+    assert expected(spec, change) is None
 
 
 def test_paths_lead_to_the_nic_at_the_workers_tor():

@@ -5,8 +5,8 @@ import itertools
 
 import pytest
 
-from benchmarks.reproduce_psnet import equations
-from benchmarks.reproduce_psnet.equations import Job, Phases
+from dmlcomm.psnet import equations
+from dmlcomm.psnet.equations import Job, Phases
 from dmlcomm.topology import psnet
 
 GIGABIT = 125e6  # bytes per second

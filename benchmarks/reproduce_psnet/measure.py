@@ -12,10 +12,10 @@ from itertools import pairwise
 
 from benchmarks.lab_run import from_line
 from benchmarks.reproduce_psnet.cases import Case
-from benchmarks.reproduce_psnet.equations import moves
 from benchmarks.reproduce_psnet.networks import Network
 from dmlcomm.lab import Lab, sampling
 from dmlcomm.lab.client import Client
+from dmlcomm.psnet.equations import moves
 from dmlcomm.topology import graph as topology
 from dmlcomm.topology.graph import NodeKind
 from dmlcomm.topology.psnet import spread

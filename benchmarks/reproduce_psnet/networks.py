@@ -7,7 +7,7 @@ with 3 ToR switches and in a fat tree with 4-port switches.
 
 from dataclasses import dataclass
 
-from benchmarks.reproduce_psnet.equations import (
+from dmlcomm.psnet.equations import (
     Job,
     Phases,
     deployed_transfer_s,

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from benchmarks import simulated
-from benchmarks.reproduce_psnet.equations import (
+from benchmarks.simulated import Experiment, Record
+from dmlcomm.psnet.equations import (
     Job,
     Phases,
     deployed_transfer_s,
     joined_transfer_s,
 )
-from benchmarks.simulated import Experiment, Record
 from dmlcomm.simulate.run import Player
 from dmlcomm.simulate.scenario import parse
 from dmlcomm.topology.psnet import spread, spread_by_rate

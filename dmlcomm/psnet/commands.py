@@ -68,6 +68,7 @@ def topology_(
 def place(
     controller: Annotated[str, typer.Option(help="Socket of the topology controller.")],
     size: Annotated[str, typer.Option(help="Of the model, as 100MB.")] = "0",
+    compute: Annotated[str, typer.Option(help="Of a worker in a batch, as 120ms.")] = "0s",
     worker: Annotated[
         list[str] | None, typer.Option(help="A worker of the job; default all of the lab.")
     ] = None,
@@ -80,6 +81,7 @@ def place(
     job: Message = {"workers": worker or [], "servers": server or []}
     try:
         job["model_bytes"] = parse_size(size)
+        job["compute_s"] = parse_delay_us(compute) / 1e6
         told = ask(controller, job, time.monotonic() + timeout)
     except (ValueError, LabError) as error:
         _shell.fail(error)

@@ -24,6 +24,7 @@ import networkx as nx
 
 from dmlcomm.errors import LabError
 from dmlcomm.lab.client import Client
+from dmlcomm.psnet.equations import Job, Phases, deployed_transfer_s
 from dmlcomm.psnet.wire import Message, ask
 from dmlcomm.topology import graph as topology
 from dmlcomm.topology import psnet
@@ -61,6 +62,33 @@ def _plan_module(
     leaving = [worker for tor in tors for worker in present[tor][wanted[tor] :]]
     places = [tor for tor in tors for _ in range(wanted[tor] - len(present[tor]))]
     return dict(zip(leaving, places, strict=True))
+
+
+def expected_s(
+    graph: nx.Graph,
+    job: Job,
+    tor_of_worker: Mapping[str, str],
+    servers: Sequence[str],
+    compute_s: float,
+) -> dict[str, float] | None:
+    """A push or a pull of the whole model, as long as each other, and a batch with both: where all
+    overlap, and where nothing does. Seconds, by equations (5), (2) and (1).
+
+    None where equation (5) says nothing: hosts of several modules, NICs without a rate or with
+    different ones, or unplugged.
+    """
+    modules = [tors for tors in psnet.modules_of(graph) if set(tors) & {*tor_of_worker.values()}]
+    of_workers = [_link_of(graph, worker) for worker in tor_of_worker]
+    of_servers = [link for server in servers for link in topology.links_of(graph, server)]
+    worker_bps, server_bps = _rate_of(of_workers), _rate_of(of_servers)
+    if not worker_bps or not server_bps or len(modules) != 1:
+        return None
+    if any(link.b.node not in modules[0] for link in of_servers):
+        return None
+    counts = [list(tor_of_worker.values()).count(tor) for tor in modules[0]]
+    push_s = deployed_transfer_s(job, counts, worker_bps / 8, server_bps / worker_bps)
+    phases = Phases(push_s, compute_s, push_s)
+    return {"push_s": push_s, "batch_min_s": phases.bct_min_s, "batch_max_s": phases.bct_max_s}
 
 
 def paths(
@@ -135,13 +163,36 @@ class TopologyController:
         size = message["model_bytes"]
         self._log(f"1 job: {len(workers)} workers, {len(servers)} servers, {size} bytes")
         moves = plan(graph, workers, servers)
-        self._log(f"2 circuit: {_shown(moves)}")
+        expected = _expected(graph, workers, servers, message, moves)
+        pushes = ""
+        if expected:
+            seconds = [expected[when]["push_s"] for when in ("before", "after")]
+            pushes = "; a push takes {:.3g} s now, and {:.3g} s then".format(*seconds)
+        self._log(f"2 circuit: {_shown(moves)}{pushes}")
         self._log("3 asks the circuit controller")
         moved = ask(self._circuits, {"moves": moves, "dark_s": self._dark_s}, deadline_s)
         self._log("6 tells the network controller")
         routed = ask(self._network, {"workers": workers, "servers": servers}, deadline_s)
         self._log("8 the job may start")
-        return {"moves": moves, **moved, **routed}
+        return {"moves": moves, **expected, **moved, **routed}
+
+
+def _expected(
+    graph: nx.Graph,
+    workers: Sequence[str],
+    servers: Sequence[str],
+    message: Message,
+    moves: Mapping[str, str],
+) -> Message:
+    """Before and after the moves; empty where the model has no size, or nothing is known."""
+    if not message["model_bytes"]:
+        return {}
+    job = Job(message["model_bytes"], len(servers), len(workers))
+    at = {worker: _link_of(graph, worker).b.node for worker in workers}
+    compute_s = float(message.get("compute_s", 0))
+    before = expected_s(graph, job, at, servers, compute_s)
+    after = expected_s(graph, job, {**at, **moves}, servers, compute_s)
+    return {} if before is None or after is None else {"before": before, "after": after}
 
 
 def _spread(
@@ -169,6 +220,12 @@ def _check(graph: nx.Graph, hosts: Sequence[str], role: str) -> None:
             )
     if not hosts:
         raise LabError(f"{graph.graph['spec']} has no {role}: build a psnet")
+
+
+def _rate_of(links: Sequence[Link]) -> int:
+    """In bits per second, of each; 0 if one is unplugged, has none, or differs from the others."""
+    rates = {(link.shape.rate_bps or 0) if link.up else 0 for link in links}
+    return rates.pop() if len(rates) == 1 else 0
 
 
 def _link_of(graph: nx.Graph, worker: str) -> Link:
