@@ -8,7 +8,6 @@ import copy
 import gc
 import io
 import weakref
-from unittest import mock
 
 import pytest
 import torch
@@ -18,7 +17,6 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import dmlcomm
-from dmlcomm.prio import schedule_choice
 from helpers import run_ranks
 from helpers.prio import (
     DEFERRED,
@@ -691,110 +689,3 @@ READS = [
 
 def test_weights_that_are_read_are_those_after_the_last_step():
     run_ranks(carry_out, 2, READS, deadline_s=DEADLINE_S)
-
-
-# --- schedules -----------------------------------------------------------------------------------
-
-
-def _automatic(rank, n):
-    steps = 1 + len(schedule_choice.TURNS) * schedule_choice.STEPS + 5
-    expected = trained_with_ddp(rank, steps=steps)
-    model = make_model()
-    optimizer = wrapped(model, schedule="auto")
-    for step in range(steps):
-        plain_step(model, optimizer, rank, step)
-    optimizer.flush()
-    assert_equal_bits(model, expected)
-    return optimizer._exchange.is_deferred
-
-
-def test_ranks_choose_the_same_schedule():
-    assert len(set(run_ranks(_automatic, 2, deadline_s=DEADLINE_S))) == 1
-
-
-def _layers():
-    torch.manual_seed(1)
-    return nn.Sequential(*(nn.Linear(16, 16) for _ in range(3)))
-
-
-def _events_of_a_step(schedule):
-    """What is posted in the second step, and when backward and step begin."""
-    model = _layers()
-    optimizer = wrapped(model, schedule=schedule)
-    events = []
-    with contextlib.ExitStack() as stack:
-        for name in ("all_reduce", "reduce_scatter_tensor", "all_gather_into_tensor"):
-            original = getattr(dist, name)
-
-            def post(*arguments, name=name, original=original, **options):
-                events.append(name)
-                return original(*arguments, **options)
-
-            stack.enter_context(mock.patch.object(dist, name, post))
-        for _ in range(2):
-            optimizer.zero_grad()
-            loss = model(torch.ones(2, 16)).sum()
-            events[:] = ["backward"]
-            loss.backward()
-            events.append("step")
-            optimizer.step()
-    optimizer.flush()
-    return events
-
-
-def _updated_by_the_first_module(schedule):
-    model = _layers()
-    optimizer = wrapped(model, schedule=schedule)
-    optimizer.zero_grad()
-    model(torch.ones(2, 16)).sum().backward()
-    optimizer.step()
-    before = [p.detach().clone() for p in model.parameters()]
-    model[0](torch.ones(2, 16))
-    found = [not torch.equal(*pair) for pair in zip(before, model.parameters(), strict=True)]
-    optimizer.flush()
-    return found
-
-
-def _schedules(rank, n):
-    groups = len(list(_layers().parameters()))
-    reduces = ["backward", *["all_reduce"] * groups, "step"]
-    assert _events_of_a_step("plain") == reduces
-    assert _events_of_a_step("cross") == reduces
-    scatters = ["backward", *["reduce_scatter_tensor"] * groups, "step"]
-    assert _events_of_a_step("dear") == [*scatters, *["all_gather_into_tensor"] * groups]
-    for schedule in DEFERRED:
-        assert _updated_by_the_first_module(schedule) == [True, True, *[False] * (groups - 2)]
-
-
-def test_gradients_leave_in_backward_and_a_module_waits_for_its_own_weights():
-    run_ranks(_schedules, 1)
-
-
-def _given_tickets(rank, n):
-    """The tickets of the second step, in the order of gradients."""
-    from dmlcomm.prio import reduction
-
-    seen = []
-
-    def note(number):
-        seen.append(number)
-        return contextlib.nullcontext()
-
-    reduction.ticket = note
-    torch.manual_seed(1)
-    model = nn.Sequential(*(nn.Linear(16, 16) for _ in range(5)))
-    optimizer = wrapped(model)
-    for _ in range(2):
-        seen.clear()
-        optimizer.zero_grad()
-        model(torch.ones(2, 16)).sum().backward()
-        optimizer.step()
-    optimizer.flush()
-    return seen
-
-
-def test_what_is_read_first_has_the_smallest_ticket():
-    (seen,) = run_ranks(_given_tickets, 1)
-    assert seen == sorted(seen, reverse=True)
-    assert seen[-1] == 0
-    assert len(set(seen)) == len(seen) == 10

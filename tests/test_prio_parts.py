@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from dmlcomm.prio import schedule_choice
+from dmlcomm.prio.arrivals import Arrivals
 from dmlcomm.prio.forward_order import ForwardOrder, ticket_at
 from dmlcomm.prio.fused_group import FusedGroup
 from dmlcomm.prio.grouping import make_groups
@@ -113,6 +114,20 @@ def test_a_forward_pass_that_fails_ends_as_others_do():
     model[0](torch.ones(2, 3))
     assert len(order.positions()) == 4
     order.stop()
+
+
+@pytest.mark.parametrize("size", [(), (5000,), (3, 5000), (2, 3, 40, 40)])
+def test_changes_that_torch_does_not_count_are_seen_whatever_the_shape(size):
+    weight = nn.Parameter(torch.ones(size))
+    arrivals = Arrivals([weight], lambda _: "weight", passes=1)
+    gradient = torch.full(size, 2.0)
+    gradient.view(-1)[:1] = float("nan")  # of an overflow: it is equal to nothing
+    (weight * gradient).sum().backward()
+    assert arrivals.take(is_local=False) == [0]
+    arrivals.check_unchanged()
+    weight.grad.data.fill_(1.0)
+    with pytest.raises(RuntimeError, match="gradient of weight was changed after backward"):
+        arrivals.check_unchanged()
 
 
 def test_tickets_are_places_until_there_are_too_many():

@@ -7,7 +7,9 @@ from typing import Any, NoReturn
 import torch
 from torch import nn
 
-# Elements of a gradient that are kept to be compared.
+# Which gradients of a step are compared, in their order: of the last layers and of the first ones.
+# To compare each would take as long as all the rest.
+_SAMPLED = frozenset(4**power for power in range(12))
 _SAMPLE_ELEMENTS = 1024
 
 
@@ -65,7 +67,7 @@ class Arrivals:
         self.has_gradient = [False] * count
         # The last passes of parameters, in order: gradient, and its version.
         self._complete: dict[int, tuple[torch.Tensor, int]] = {}
-        # Of the first, second, fourth, eighth and so on of these: elements, and a copy of them.
+        # Of those that are `_SAMPLED`: elements, and a copy of them.
         self._samples: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.drop_new()
 
@@ -137,8 +139,7 @@ class Arrivals:
             if self._counts[number] == self.passes:
                 self._complete[number] = (gradient, gradient._version)
                 taken.append(number)
-                # A sample of each would take as long as all the rest.
-                if len(self._complete) & (len(self._complete) - 1) == 0:
+                if len(self._complete) in _SAMPLED:
                     elements = _some_of(gradient.detach())
                     self._samples[number] = elements, elements.clone()
         return taken
@@ -201,9 +202,9 @@ def _stop(handles: Iterable[Any], log: _Log) -> None:
 
 def _some_of(gradient: torch.Tensor) -> torch.Tensor:
     """A view of up to `_SAMPLE_ELEMENTS` elements, whatever the layout."""
-    while gradient.dim() > 1 and gradient.numel() > _SAMPLE_ELEMENTS:
-        gradient = gradient[0]
-    return gradient[:_SAMPLE_ELEMENTS] if gradient.dim() else gradient
+    while gradient.numel() > _SAMPLE_ELEMENTS:
+        gradient = gradient[0] if gradient.dim() > 1 else gradient[:_SAMPLE_ELEMENTS]
+    return gradient
 
 
 def _are_equal(elements: torch.Tensor, copy: torch.Tensor) -> bool:

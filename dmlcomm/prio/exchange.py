@@ -78,6 +78,7 @@ class Exchange:
         self,
         optimizer: torch.optim.Optimizer,
         model: nn.Module | None,
+        *,
         process_group: dist.ProcessGroup,
         group_of_tickets: dist.ProcessGroup,
         name_of: Callable[[nn.Parameter], str],

@@ -86,12 +86,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._exchange = Exchange(
             optimizer,
             model if schedule != "plain" else None,
-            group,
-            private_group(process_group) if schedule == AUTO else group,
-            lambda parameter: names.get(parameter, "a parameter without a name"),
-            backward_passes_per_step,
-            CANDIDATES[0] if schedule == AUTO else schedule,
-            group_mb,
+            process_group=group,
+            group_of_tickets=private_group(process_group) if schedule == AUTO else group,
+            name_of=lambda parameter: names.get(parameter, "a parameter without a name"),
+            passes=backward_passes_per_step,
+            schedule=CANDIDATES[0] if schedule == AUTO else schedule,
+            group_mb=group_mb,
         )
         self._skips = False
         self._is_closed = False
