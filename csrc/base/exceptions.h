@@ -6,6 +6,7 @@
 // is one of them.
 #pragma once
 
+#include <chrono>
 #include <exception>
 #include <new>
 #include <system_error>
@@ -16,9 +17,12 @@
 
 namespace dmlcomm {
 
+// So short that a string of it takes no memory.
+constexpr const char* kNoMemory = "no memory left";
+
 inline Status status_of(const std::exception& error) {
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) {
-    return Status(StatusCode::internal_error, "there is no memory left");
+    return Status(StatusCode::internal_error, kNoMemory);
   }
   return Status(StatusCode::internal_error, "unexpected exception: ", error.what());
 }
@@ -30,6 +34,19 @@ Status without_exceptions(Call call) {
     return call();
   } catch (const std::exception& error) {
     return status_of(error);
+  }
+}
+
+// For what other threads wait for: repeats `call` as long as there is no memory for it.
+template <typename Call>
+void insist(Call call) {
+  constexpr std::chrono::milliseconds kPause{1};
+  for (;;) {
+    try {
+      return call();
+    } catch (const std::bad_alloc&) {
+      std::this_thread::sleep_for(kPause);
+    }
   }
 }
 

@@ -2,9 +2,10 @@
 //
 // A line is written by one system call, so that the lines of several threads and processes do not
 // mix. Every function may be called from any thread. Nothing here reports an operating error: that
-// travels as a Status to a caller that can act on it.
+// travels as a Status to a caller that can act on it. A line for which there is no memory is lost.
 #pragma once
 
+#include <new>
 #include <string_view>
 
 #include "base/config.h"
@@ -28,7 +29,10 @@ void log_line(LogLevel level, std::string_view text);
 
 template <typename... Args>
 void log_text(LogLevel level, const Args&... args) {
-  if (log_enabled(level)) log_line(level, str_cat(args...));
+  try {
+    if (log_enabled(level)) log_line(level, str_cat(args...));
+  } catch (const std::bad_alloc&) {  // the thread has more to do than to tell
+  }
 }
 
 template <typename... Args>

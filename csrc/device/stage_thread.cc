@@ -49,7 +49,7 @@ void warn_once(const Status& status) {
 
 // The host's part is over.
 void finish(const SlotUse& use, const Status& status, int source) {
-  use.operation->note(status, source);
+  insist([&] { use.operation->note(status, source); });
   if (!status.ok()) {
     warn_once(status);
     std::memset(use.slot->memory().data, 0xff, use.bytes);
@@ -109,28 +109,39 @@ bool StageThread::drain(std::chrono::milliseconds limit) {
 void StageThread::stop(const Status& reason) {
   {
     std::lock_guard lock(mutex_);
-    if (std::exchange(stopping_, true)) return;
-    reason_ = reason;
+    if (!std::exchange(stopping_, true)) reason_ = reason;
   }
   changed_.notify_all();
-  if (thread_.joinable()) thread_.join();
+  std::call_once(joined_, [this] {
+    if (thread_.joinable()) thread_.join();
+  });
 }
 
 void StageThread::run() {
   pthread_setname_np(pthread_self(), "dmlcomm-stage");
   (void)prctl(PR_SET_TIMERSLACK, kTimerSlackNs);
   Pause pause;
-  while (take_added()) advance() ? pause.news() : pause.rest();
-  give_up_all();
+  const Status failure = without_exceptions([&] {
+    while (take_added()) advance() ? pause.news() : pause.rest();
+    return Status();
+  });
+  if (!failure.ok()) {
+    std::lock_guard lock(mutex_);
+    if (!std::exchange(stopping_, true)) reason_ = failure;
+  }
+  insist([this] { give_up_all(); });
 }
 
 // Sleeps while nothing is pending. False: the thread ends.
 bool StageThread::take_added() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return stopping_ || num_pending_ > 0; });
-  for (auto& [line, stage] : added_) lines_[line].push_back(std::move(stage));
-  added_.clear();
-  return !stopping_;
+  if (stopping_) return false;
+  for (; !added_.empty(); added_.pop_front()) {
+    auto& [line, stage] = added_.front();
+    lines_[line].push_back(std::move(stage));  // where there is memory for it
+  }
+  return true;
 }
 
 // Whether anything was new.
@@ -153,11 +164,11 @@ size_t StageThread::start_filled(bool* moved) {
   for (auto it = lines_.begin(); it != lines_.end();) {
     std::deque<Stage>& stages = it->second;
     while (!stages.empty() && stages.front().use.slot->is_filled(stages.front().use.number)) {
-      const Stage stage = std::move(stages.front());
-      stages.pop_front();
-      start_on_host(stage);
-      *moved = true;
+      const Stage& stage = stages.front();
       stage.is_last ? ending_.push_back(stage.use) : void(++num_started);
+      start_on_host(stage);
+      stages.pop_front();
+      *moved = true;
     }
     it = stages.empty() ? lines_.erase(it) : std::next(it);
   }
@@ -172,9 +183,8 @@ size_t StageThread::end_freed() {
       ++it;
       continue;
     }
-    const SlotUse use = std::move(*it);
+    it->operation->complete(it->operation->noted());
     it = ending_.erase(it);
-    use.operation->complete(use.operation->noted());
     ++num_ended;
   }
   return num_ended;
@@ -196,6 +206,7 @@ void StageThread::give_up_all() {
   }
   lines_.clear();
   ending_.clear();
+  for (; !added_.empty(); added_.pop_front()) give_up(added_.front().second);
   {
     std::lock_guard lock(mutex_);
     num_pending_ = 0;

@@ -109,11 +109,12 @@ class StageThread {
   void give_up_all();
 
   std::thread thread_;
+  std::once_flag joined_;
 
   std::mutex mutex_;
   std::condition_variable changed_;
   // Guarded by mutex_.
-  std::vector<std::pair<Line, Stage>> added_;
+  std::deque<std::pair<Line, Stage>> added_;  // nobody adds once it is stopping
   // Stages that have not started, and those that are last until their operations have ended.
   size_t num_pending_ = 0;
   bool stopping_ = false;

@@ -1,8 +1,10 @@
 #include "engine/completion.h"
 
 #include <exception>
+#include <new>
 #include <utility>
 
+#include "base/exceptions.h"
 #include "base/log.h"
 
 namespace dmlcomm::engine {
@@ -28,7 +30,11 @@ void Completion::complete(const Status& status) {
   {
     std::lock_guard lock(mutex_);
     if (done()) return;
-    status_ = status;
+    try {
+      status_ = status;
+    } catch (const std::bad_alloc&) {
+      status_ = Status(status.code(), kNoMemory);
+    }
     done_.store(true, std::memory_order_release);
     callbacks.swap(callbacks_);
   }

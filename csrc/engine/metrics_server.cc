@@ -66,19 +66,16 @@ void serve(int listener, const std::function<std::string()>& text) {
   for (;;) {
     pollfd entry{listener, POLLIN, 0};
     (void)poll(&entry, 1, -1);
-    Result<UniqueFd> fd = transport::accept_from(listener);
-    if (!fd.ok()) {
-      // Without a descriptor or memory: the next one may find them.
-      std::this_thread::sleep_for(std::chrono::milliseconds(100));
-      continue;
-    }
-    if (!fd->valid()) continue;
-    (void)without_exceptions([&] {
+    const Status status = without_exceptions([&] {
+      Result<UniqueFd> fd = transport::accept_from(listener);
+      if (!fd.ok() || !fd->valid()) return fd.status();
       const Deadline deadline = Deadline::after_s(kRequestSeconds);
       const std::string head = read_head(fd->get(), deadline);
       if (!head.empty()) write_all(fd->get(), http_answer(head, text), deadline);
       return Status();
     });
+    // Without a descriptor or memory: the next one may find them.
+    if (!status.ok()) std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
 }
 

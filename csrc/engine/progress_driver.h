@@ -71,7 +71,6 @@ class ProgressDriver final : public Driver {
   void tick();
   template <typename Call>
   bool guarded(Call call);
-  bool fail_all(const std::exception& error);
   void relax_after(int64_t waited_ns) const;
   // False once the deadline has passed.
   bool rest(const OpState* until, Deadline deadline);

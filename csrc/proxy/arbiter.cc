@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/exceptions.h"
+#include "base/log.h"
 
 namespace dmlcomm::proxy {
 namespace {
@@ -52,12 +54,22 @@ void Arbiter::run() {
   std::unique_lock lock(mutex_);
   while (!closed_) {
     const int64_t now = now_ns();
-    arbitration_.round(now);
+    take_round(now);
     const milliseconds pause = arbitration_.is_busy(now)    ? kBusy
                                : arbitration_.has_several() ? kSeveral
                                                             : kIdle;
     changed_.wait_for(lock, pause);
   }
+}
+
+// What a round without memory has not granted, the next one does.
+void Arbiter::take_round(int64_t now) {
+  const Status status = without_exceptions([&] {
+    arbitration_.round(now);
+    return Status();
+  });
+  if (status.ok() || std::exchange(has_failed_, true)) return;
+  log_error("the NICs of this host were not arbitrated for a moment: ", status.message());
 }
 
 void Arbiter::close() {

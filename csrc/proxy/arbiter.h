@@ -33,12 +33,14 @@ class Arbiter {
 
  private:
   void run();
+  void take_round(int64_t now);  // with mutex_
 
   std::mutex mutex_;
   std::condition_variable changed_;
   // Guarded by mutex_.
   Arbitration arbitration_;
   bool closed_ = false;
+  bool has_failed_ = false;  // a round; it was logged
 
   std::once_flag joined_;
   std::thread thread_;

@@ -102,7 +102,7 @@ void Arbitration::look(int64_t now_ns) {
     seat.seat->page().beat_ns.store(now_ns);
     for (size_t nic = 0; nic < seat.places.size(); ++nic) {
       if (seat.seat->page().nics[nic].use.load() != SeatNic::used) continue;
-      if (!std::exchange(seat.is_known[nic], true)) take_places(seat, nic);
+      if (!seat.is_known[nic]) take_places(seat, nic);
       for (const Direction direction : kDirections) {
         Place& place = seat.places[nic][static_cast<size_t>(direction)];
         const uint64_t least = direction == Direction::out ? 1 : kLeastReadBytes;
@@ -112,18 +112,22 @@ void Arbitration::look(int64_t now_ns) {
   }
 }
 
+// Where there is no memory for a place the next round takes it.
 void Arbitration::take_places(Seat& seat, size_t nic) {
   SeatNic& words = seat.seat->page().nics[nic];
   const std::string name = name_of(words);
-  if (name.empty() || !is_nic_(name)) return;
+  const bool is_taken = !name.empty() && is_nic_(name);
   for (const Direction direction : kDirections) {
     Place& place = seat.places[nic][static_cast<size_t>(direction)];
+    if (!is_taken || place.words != nullptr) continue;
+    Use& use = flows_[{name, direction}].uses[seat.job];
+    use.places.push_back(&place);
+    place.use = &use;
     place.nic = &words;
     place.words = &words.flow(direction);
-    place.use = &flows_[{name, direction}].uses[seat.job];
-    place.use->places.push_back(&place);
     place.seen_bytes = place.words->bytes.load();
   }
+  seat.is_known[nic] = true;
 }
 
 void Arbitration::look_at(Place& place, uint64_t least_bytes, int64_t now_ns) {

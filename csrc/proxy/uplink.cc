@@ -230,11 +230,16 @@ bool Uplink::wait_for_work(std::unique_lock<std::mutex>& lock) {
 }
 
 void Uplink::receive_loop() {
-  note_failure(without_exceptions([this] { return receive_all(); }));
+  const Status ended = without_exceptions([this] { return receive_all(); });
+  insist([&] { note_failure(ended); });
   std::unique_lock lock(mutex_);
   const auto handler = std::exchange(handler_, nullptr);
   lock.unlock();
-  if (handler != nullptr && !error().ok()) handler(error());
+  if (handler == nullptr) return;
+  insist([&] {
+    const Status failure = error();
+    if (!failure.ok()) handler(failure);
+  });
 }
 
 Status Uplink::receive_all() {

@@ -91,15 +91,18 @@ size_t Session::num_queued() const {
 }
 
 void Session::fail(const Status& reason) {
-  communicator_->abort(reason.message());
-  end(reason);
+  insist([&] {
+    communicator_->abort(reason.message());
+    end(reason);
+  });
 }
 
 void Session::end(const Status& reason) {
   {
     std::lock_guard lock(mutex_);
-    if (ended_.exchange(true)) return;
+    if (ended()) return;
     reason_ = reason;
+    ended_.store(true);
   }
   has_replies_.notify_all();
   host_.events().signal();
@@ -112,11 +115,11 @@ void Session::receive_loop() {
     const Status status = without_exceptions([this] { return serve_next(); });
     if (!status.ok()) fail(status);
   }
-  // Others wait for the clock of this worker, so this is repeated where there is no memory.
-  while (!without_exceptions([this] { return drop_worker(); }).ok()) {
-    std::this_thread::sleep_for(kLookAtWorker);
-  }
-  host_.on_session_ended(worker_, reason());
+  // Others wait for the clock of this worker.
+  insist([this] {
+    if (!is_proxy(worker_) && !counts_on_.load()) host_.drop_worker(worker_);
+  });
+  insist([this] { host_.on_session_ended(worker_, reason()); });
 }
 
 Status Session::serve_next() {
@@ -125,11 +128,6 @@ Status Session::serve_next() {
   DMLCOMM_RETURN_IF_ERROR(std::exchange(next_, nullptr)->wait(kNoLimit));
   const Result<Command> command = decode_command(command_);
   return command.ok() ? carry_out(*command) : command.status();
-}
-
-Status Session::drop_worker() {
-  if (!is_proxy(worker_) && !counts_on_.load()) host_.drop_worker(worker_);
-  return Status();
 }
 
 void Session::ask_next(bool waits_at_once) {

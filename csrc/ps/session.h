@@ -122,7 +122,6 @@ class Session {
   // --- the receiving thread ---
   void receive_loop();
   Status serve_next();
-  Status drop_worker();
   void ask_next(bool waits_at_once);
   Status let_pass(const Command& push);
   bool may_pass(const Command& pull, const Command& push) const;

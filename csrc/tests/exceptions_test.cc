@@ -3,27 +3,47 @@
 
 #include <gtest/gtest.h>
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdlib>
+#include <cstring>
 #include <future>
 #include <memory>
 #include <new>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "base/exceptions.h"
+#include "base/log.h"
+#include "device/staging.h"
+#include "proxy/arbiter.h"
 #include "ps/client.h"
 #include "ps/server.h"
 #include "tests/ranks.h"
+#include "tests/thread_device.h"
 
 namespace {
 
 constexpr size_t kLargeBytes = 64 << 10;
-// So many of the next large allocations are refused, but for those of the test itself.
+// So many of the next allocations of that size and more are refused, but for those of the test
+// itself. With a name only threads of that name are concerned.
 std::atomic<int> num_refusals{0};
+std::atomic<size_t> least_bytes{kLargeBytes};
+std::atomic<const char*> refused_thread{nullptr};
 thread_local bool is_spared = false;
+
+bool is_concerned() {
+  const char* const wanted = refused_thread.load();
+  if (is_spared || wanted == nullptr) return !is_spared;
+  char name[16] = "";
+  return pthread_getname_np(pthread_self(), name, sizeof(name)) == 0 &&
+         std::strcmp(name, wanted) == 0;
+}
 
 bool takes_refusal() {
   int left = num_refusals.load();
@@ -34,7 +54,9 @@ bool takes_refusal() {
 }
 
 void* allocate(size_t bytes, size_t alignment) {
-  if (bytes >= kLargeBytes && !is_spared && takes_refusal()) throw std::bad_alloc();
+  if (num_refusals.load() > 0 && bytes >= least_bytes.load() && is_concerned() && takes_refusal()) {
+    throw std::bad_alloc();
+  }
   void* memory = nullptr;
   if (posix_memalign(&memory, std::max(alignment, sizeof(void*)), bytes) != 0) {
     throw std::bad_alloc();
@@ -99,8 +121,77 @@ Config over_tcp() {
 class Exceptions : public Test {
  protected:
   void SetUp() override { is_spared = true; }
-  void TearDown() override { num_refusals.store(0); }
+  void TearDown() override {
+    num_refusals.store(0);
+    least_bytes.store(kLargeBytes);
+    refused_thread.store(nullptr);
+  }
+  // The next allocation of such a thread, however small.
+  static void refuse_one(const char* thread = nullptr) {
+    least_bytes.store(1);
+    refused_thread.store(thread);
+    num_refusals.store(1);
+  }
 };
+
+TEST_F(Exceptions, ToTellOfMissingMemoryTakesNone) {
+  const Status lost(StatusCode::peer_lost, "a text that is longer than a string can hold itself");
+  device::StagedOperation operation(1, nullptr);
+  refuse_one();
+  is_spared = false;
+  const Status status = without_exceptions([]() -> Status { throw std::bad_alloc(); });
+  EXPECT_EQ(num_refusals.load(), 1);
+  operation.complete(lost);
+  EXPECT_EQ(num_refusals.exchange(1), 0);
+  log_error("a line that is longer than a string can hold without memory of its own");
+  is_spared = true;
+  EXPECT_EQ(num_refusals.load(), 0);
+  EXPECT_EQ(status.to_string(), "internal_error: no memory left");
+  EXPECT_EQ(operation.wait(kLimit).to_string(), "peer_lost: no memory left");
+}
+
+// An operation of the host that has ended already.
+device::Part empty_part() {
+  device::Part part;
+  part.bytes = 64;
+  part.start = [](std::byte*) {
+    auto operation = std::make_shared<device::StagedOperation>(1, nullptr);
+    operation->complete(Status());
+    return operation;
+  };
+  return part;
+}
+
+TEST_F(Exceptions, NoMemoryInTheThreadOfADeviceFailsItsOperations) {
+  tests::ThreadDevice device;
+  auto staging = device::Staging::create(device, 1024);
+  ASSERT_TRUE(staging.ok()) << staging.status();
+  EXPECT_EQ((*staging)->run({empty_part()}, 1)->wait(kLimit).to_string(), "ok");
+  refuse_one("dmlcomm-stage");
+  const auto failed = (*staging)->run({empty_part(), empty_part()}, 2);
+  EXPECT_EQ(failed->wait(kLimit).to_string(), "internal_error: no memory left");
+  EXPECT_EQ(num_refusals.load(), 0);
+  const auto later = (*staging)->run({empty_part()}, 3);
+  EXPECT_EQ(later->wait(kLimit).to_string(), "internal_error: no memory left");
+  EXPECT_TRUE((*staging)->drain(kLimit));
+  (*staging)->stop({StatusCode::aborted, "the group was closed"}, false);
+}
+
+TEST_F(Exceptions, AnArbiterWithoutMemoryForARoundTakesTheNextOne) {
+  proxy::Arbiter arbiter({true, 0.1});
+  const auto seat = *transport::JobSeat::create();
+  transport::NicCredit credit(seat, "lo", transport::Direction::out);
+  refuse_one();
+  (void)arbiter.add("job", 0, *transport::JobSeat::open(seat->descriptor()));
+  const Deadline deadline = Deadline::after_s(60);
+  while (num_refusals.load() > 0 && !deadline.expired()) std::this_thread::yield();
+  const int64_t refused_ns = now_ns();
+  while (seat->page().beat_ns.load() <= refused_ns && !deadline.expired()) {
+    std::this_thread::yield();
+  }
+  EXPECT_FALSE(deadline.expired());
+  arbiter.close();
+}
 
 // As a future, since a thread that waits for the operation would drive it.
 std::future<Status> status_of(const OperationPtr& operation) {
@@ -133,7 +224,7 @@ TEST_F(Exceptions, NoMemoryInTheProgressThreadFailsTheGroupOnAllRanks) {
   for (const Status& status : all_reduce(group, data)) {
     EXPECT_EQ(status.code(), StatusCode::internal_error);
     EXPECT_NE(status.message().find("failed during all_reduce"), std::string::npos) << status;
-    EXPECT_NE(status.message().find("there is no memory left"), std::string::npos) << status;
+    EXPECT_NE(status.message().find("no memory left"), std::string::npos) << status;
   }
   EXPECT_EQ(num_refusals.load(), 0);
   for (const auto& communicator : group) communicator->close();
@@ -244,7 +335,7 @@ TEST_F(ServerExceptions, ASessionWithoutMemoryEndsAndItsWorkerRepeats) {
   ASSERT_TRUE(pushed.ok());
   const Status status = (*pushed)->wait(Deadline::after_s(60));
   EXPECT_EQ(status.code(), StatusCode::peer_lost) << status;
-  EXPECT_NE(status.message().find("there is no memory left"), std::string::npos) << status;
+  EXPECT_NE(status.message().find("no memory left"), std::string::npos) << status;
   connect(0);
   EXPECT_TRUE((*pushed)->wait(Deadline::after_s(60)).ok());
   for (auto& client : clients) client->clock();
@@ -267,10 +358,10 @@ TEST_F(ServerExceptions, AModelThatLackedMemoryFailsForAllWorkersAndTheServerGoe
   num_refusals.store(1);
   const auto second = clients[1]->push(kModel, buffers_of(ones), {});
   const Status status = (*second)->wait(Deadline::after_s(60));
-  EXPECT_NE(status.message().find("there is no memory left"), std::string::npos) << status;
+  EXPECT_NE(status.message().find("no memory left"), std::string::npos) << status;
   const auto pulled = clients[0]->pull(kModel, buffers_of(found), 0, {});
   const Status also = (*pulled)->wait(Deadline::after_s(60));
-  EXPECT_NE(also.message().find("there is no memory left"), std::string::npos) << also;
+  EXPECT_NE(also.message().find("no memory left"), std::string::npos) << also;
   EXPECT_EQ(server.model_status().size(), 1u);
 }
 
