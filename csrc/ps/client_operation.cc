@@ -207,24 +207,31 @@ void ClientOperation::abandon() {
 Status ClientOperation::wait_for_all(Deadline deadline) {
   std::lock_guard lock(waiting_);
   if (finished()) return Status();
-  Status stuck;
+  // Other workers may wait for what this one owes to a lost server, and it waits for them
+  // elsewhere: so whatever is missing, it looks at all tasks.
+  Status unfinished;
   for (Progress& progress : tasks_) {
-    Status status(StatusCode::timeout, "not yet");
-    while (status.code() == StatusCode::timeout) {
-      for (const auto& attempt : attempts_of(progress)) {
-        // The others may wait for what this worker owes to a lost server, so it does not for them.
-        if (wait_for(*attempt, stuck.ok() ? deadline : Deadline::after_ns(0))) continue;
-        if (!stuck.ok()) return stuck;
-        return Status(StatusCode::timeout, "the parameter servers have not answered yet");
-      }
-      status = settle(progress);
-    }
-    if (stuck.ok()) stuck = status;
+    const Status status =
+        wait_for_task(progress, unfinished.ok() ? deadline : Deadline::after_ns(0));
+    const bool is_news = unfinished.ok() || unfinished.code() == StatusCode::timeout;
+    if (!status.ok() && is_news) unfinished = status;
   }
-  if (!stuck.ok()) return stuck;
+  if (!unfinished.ok()) return unfinished;
   finish_();
   finished_.store(true);
   return Status();
+}
+
+Status ClientOperation::wait_for_task(Progress& progress, Deadline deadline) {
+  Status status(StatusCode::timeout, "not yet");
+  while (status.code() == StatusCode::timeout) {
+    for (const auto& attempt : attempts_of(progress)) {
+      if (wait_for(*attempt, deadline)) continue;
+      return Status(StatusCode::timeout, "the parameter servers have not answered yet");
+    }
+    status = settle(progress);
+  }
+  return status;
 }
 
 std::deque<std::shared_ptr<ClientOperation::Attempt>> ClientOperation::attempts_of(

@@ -149,6 +149,7 @@ class ClientOperation : public std::enable_shared_from_this<ClientOperation> {
   void attempt(Progress& progress, uint32_t server, bool pushes, bool pulls);
   void add_message(const std::shared_ptr<Attempt>& attempt, Feeder& feeder, Span memory);
   Status wait_for_all(Deadline deadline);
+  Status wait_for_task(Progress& progress, Deadline deadline);
   std::deque<std::shared_ptr<Attempt>> attempts_of(const Progress& progress);
   bool has_pending(const Progress& progress);
   Status settle(Progress& progress);
