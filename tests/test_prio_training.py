@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import dmlcomm.prio
 from helpers import run_ranks
-from helpers.prio import loss_of, make_model
+from helpers.prio import OPTIMIZERS, loss_of, make_model
 
 pytestmark = pytest.mark.xdist_group("prio_training")
 
@@ -36,9 +36,9 @@ def _model():
     return _Turned()
 
 
-def _train(model, rank):
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    for step in range(STEPS):
+def _train(model, rank, make=OPTIMIZERS["SGD"], steps=STEPS):
+    optimizer = make(model.parameters())
+    for step in range(steps):
         generator = torch.Generator().manual_seed(10 * step + rank)
         optimizer.zero_grad()
         model(torch.randn(3, 16, generator=generator)).square().mean().backward()
@@ -74,13 +74,14 @@ def _noted_tickets(module):
 def _hooked(rank, n):
     from dmlcomm.prio import ddp_hook
 
-    expected = DistributedDataParallel(_model(), bucket_cap_mb=0.001)
-    _train(expected, rank)
-    model = DistributedDataParallel(_model(), bucket_cap_mb=0.001)
-    model.register_comm_hook(dmlcomm.prio.HookState(model), dmlcomm.prio.comm_hook)
-    _train(model, rank)
-    for ours, theirs in zip(model.parameters(), expected.parameters(), strict=True):
-        assert torch.equal(ours, theirs)
+    for make in OPTIMIZERS.values():
+        expected = DistributedDataParallel(_model(), bucket_cap_mb=0.001)
+        _train(expected, rank, make, 100)
+        model = DistributedDataParallel(_model(), bucket_cap_mb=0.001)
+        model.register_comm_hook(dmlcomm.prio.HookState(model), dmlcomm.prio.comm_hook)
+        _train(model, rank, make, 100)
+        for ours, theirs in zip(model.parameters(), expected.parameters(), strict=True):
+            assert torch.equal(ours, theirs)
     parts = [_train_in_parts(rank, with_hook) for with_hook in (False, True)]
     for ours, theirs in zip(*parts, strict=True):
         assert torch.equal(ours, theirs)
