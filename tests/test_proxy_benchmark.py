@@ -1,11 +1,15 @@
 """The proxies' benchmark in a small lab: proxies of hosts with NICs of their own."""
 
+import random
+
 import pytest
 
-from benchmarks.proxy import many_jobs, one_receiver, priorities
+from benchmarks.proxy import failing_cluster, failures, many_jobs, one_receiver, priorities
 from benchmarks.proxy.cluster import Cluster, Load
+from benchmarks.proxy.failing_cluster import Setting
 from benchmarks.proxy.training import train
 from dmlcomm.lab import Lab
+from dmlcomm.ps.protocol import HEARTBEAT_TIMEOUT_S
 
 
 def test_proxies_of_several_hosts_carry_less_to_the_server() -> None:
@@ -25,6 +29,16 @@ def test_workers_learn_the_same_though_a_proxy_is_killed() -> None:
     pytest.importorskip("sklearn", reason="the demo's data comes with scikit-learn")
     training = train("a proxy is killed", 20, kill_at=3)
     assert 0 < training.median_s <= training.longest_s
+
+
+def test_a_proxy_that_is_stopped_on_a_host_of_the_lab_is_missed() -> None:
+    setting = Setting(servers=1, proxies=3, shape="chain", count=1000, in_lab=True)
+    with failing_cluster.Cluster(setting, failures.WORKER) as cluster:
+        cluster.wait_for_clocks("the workers begin")
+        cluster.wait_for_proxies()
+        seconds = failures.INNER_EVENTS["stop inner"](cluster, random.Random(0))
+        assert seconds > HEARTBEAT_TIMEOUT_S / 2
+        cluster.finish()
 
 
 def test_a_job_goes_before_one_of_a_later_priority(tmp_path) -> None:

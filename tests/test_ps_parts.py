@@ -1,8 +1,11 @@
 """The parts of the parameter server that need neither a socket nor a core: milliseconds each."""
 
+import errno
 import os
+import socket
 import threading
 import zlib
+from unittest import mock
 
 import grpc
 import numpy as np
@@ -15,7 +18,7 @@ from dmlcomm.ps.commands import _place
 from dmlcomm.ps.description import difference
 from dmlcomm.ps.pairing import STRIPE
 from dmlcomm.ps.run_command import READY_LINE, workers_of
-from dmlcomm.ps.server import membership, rates, rules
+from dmlcomm.ps.server import absences, hosts, membership, rates, rules
 from dmlcomm.ps.server.barrier import Barrier
 from dmlcomm.ps.server.checkpoint import KEPT, CheckpointDirectory
 from dmlcomm.ps.server.membership import Membership
@@ -527,3 +530,64 @@ def test_rates_are_those_between_the_last_two_readings(monkeypatch):
     assert read.of("eth1") == (0.0, 0.0)
     read.read({})
     assert read.of("eth0") == (0.0, 0.0)
+
+
+# --- hosts that went dark
+
+
+def test_a_host_answers_as_long_as_its_kernel_does(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        assert hosts.answers(address)
+    assert hosts.answers(address)  # refused
+    for error, answers in (
+        (TimeoutError(), False),
+        (OSError(errno.EHOSTUNREACH, ""), False),
+        (OSError(errno.EMFILE, ""), True),  # of this side
+    ):
+        monkeypatch.setattr(hosts.socket, "create_connection", mock.Mock(side_effect=error))
+        assert hosts.answers(address) == answers
+
+
+def test_a_probe_tells_a_host_that_is_dark_and_one_that_is_back(monkeypatch):
+    answer = [False]
+    monkeypatch.setattr(hosts, "answers", lambda address: answer[0])
+    monkeypatch.setattr(hosts, "PROBE_INTERVAL_S", 1e-3)
+    monkeypatch.setattr(hosts, "DARK_S", 0.01)
+    probe = hosts.Probe("a:1")
+    assert not probe.is_dark()
+    eventually(probe.is_dark, "dark")
+    answer[0] = True
+    eventually(lambda: not probe.is_dark(), "back")
+    probe.close()
+
+
+def test_workers_of_a_dark_host_are_given_up_while_others_are_heard(monkeypatch):
+    dark = mock.Mock()
+    monkeypatch.setattr(absences, "answers", lambda address: address == "a:1")
+    monkeypatch.setattr(absences, "Probe", lambda address: dark)
+    monkeypatch.setattr(absences, "PROBE_AFTER_S", -1.0)
+    away = absences.Absences(1e3)
+    for address in ("a:1", "firewall:1"):
+        away.learn_whether_it_answers(address)
+    eventually(lambda: away._answering == {"a"}, "an answer")
+    away.begin(3, "a:2")
+    away.begin(4, "firewall:2")
+    dark.is_dark.return_value = False
+    assert list(away.take_overdue(["b:1"])) == []
+    dark.is_dark.return_value = True
+    # The network of this server may be cut; and the host's own proxy says nothing.
+    assert list(away.take_overdue([])) == list(away.take_overdue(["a:9"])) == []
+    assert [worker for worker, _ in away.take_overdue(["b:1"])] == [3]
+    assert (len(away), away.end(4), away.end(3)) == (1, True, False)
+
+
+def test_workers_that_stay_away_for_too_long_are_given_up_but_not_for_the_sleep_of_the_server():
+    away = absences.Absences(0.0)
+    away.begin(3, "a:1")
+    away.forgive(1e3)
+    assert list(away.take_overdue([])) == []
+    away.begin(3, "a:1")
+    ((worker, why),) = away.take_overdue([])
+    assert worker == 3
+    assert "within 0 s" in why

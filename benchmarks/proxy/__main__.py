@@ -5,7 +5,7 @@
     python -m benchmarks.proxy --only racks [--tree SHAPE] [--json FILE] [--strict]
     python -m benchmarks.proxy --only one-worker [--json FILE] [--strict]
     python -m benchmarks.proxy --only failures|inner [--lab] [--times N] [--seed N]
-    python -m benchmarks.proxy --only training
+    python -m benchmarks.proxy --only training [--lab]
     python -m benchmarks.proxy --only priorities [--quick] [--json FILE] [--strict]
     python -m benchmarks.proxy --only receiver [--quick] [--json FILE]
     python -m benchmarks.proxy --only jobs [--json FILE] [--strict]
@@ -27,7 +27,8 @@ hosts of two racks. The exit code is 1 when a sum is wrong or a run hangs; the s
 events, though not their timing.
 
 With --only training: the demo's LeNet-5, directly, by proxies, and with a proxy that is killed in
-the middle; see benchmarks/proxy/training.py. The exit code is 1 when one of them has not learnt.
+the middle, on this host or with --lab on four; see benchmarks/proxy/training.py. The exit code is 1
+when one of them has not learnt.
 
 With --only priorities: a job beside others on the hosts of a lab; see
 benchmarks/proxy/priorities.py. With --only receiver: jobs of two hosts that send to one; see
@@ -118,7 +119,7 @@ EXPERIMENTS: Mapping[str, tuple[str, Callable[[argparse.Namespace], Iterable[Row
 
 def _report(options: argparse.Namespace) -> str:
     if options.only == "training":
-        return training.report(training.run())
+        return training.report(training.run(options.lab))
     is_inner = options.only == "inner"
     return failures.report(failures.run(options.times, options.seed, is_inner, options.lab))
 
@@ -142,7 +143,9 @@ def _parse() -> argparse.Namespace:
         default=TREES,
         help="instead of the trees; inner: failures of proxies that have others below them",
     )
-    parser.add_argument("--lab", action="store_true", help="failures: on hosts of two racks")
+    parser.add_argument(
+        "--lab", action="store_true", help="failures, training: on hosts of two racks"
+    )
     parser.add_argument("--times", type=int, default=50, help="failures")
     parser.add_argument("--seed", type=int, default=0, help="of the failures")
     return parser.parse_args()

@@ -14,6 +14,7 @@ from benchmarks.ps.cluster import WORKER_TIMEOUT_S
 from dmlcomm.topology.shape import parse_link_rate
 
 STOP_TIMEOUT_S = 20
+NO_PROXY = {"DMLCOMM_PROXY": "none"}
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def _process(self, host: str, command: Sequence[str]) -> Iterator[subprocess.Popen]:
-        process = self._lab.popen(host, [sys.executable, "-m", "dmlcomm", *command])
+        process = self._lab.popen(host, [sys.executable, "-m", "dmlcomm", *command], NO_PROXY)
         try:
             yield process
         finally:
@@ -155,7 +156,7 @@ class Cluster:
         command += ["--worker", str(worker), "--workers", str(self.load.workers)]
         command += ["--bytes", str(self.load.num_bytes), "--call", "push_pull"]
         command += ["--repeats", str(self.load.repeats), "--transport", "auto"]
-        return self._lab.popen(host, command, proxy)
+        return self._lab.popen(host, command, {"DMLCOMM_PROXY": proxy})
 
     def _received(self) -> int:
         """By all servers."""
@@ -170,6 +171,6 @@ class Cluster:
 
     def _ask(self, host: str, *arguments: str) -> dict:
         command = [sys.executable, "-m", "dmlcomm", *arguments, "--json"]
-        process = self._lab.popen(host, command)
+        process = self._lab.popen(host, command, NO_PROXY)
         output, _ = process.communicate(timeout=STOP_TIMEOUT_S)
         return json.loads(output)

@@ -11,6 +11,7 @@ A line "last CLOCK" by stdin tells them where to end.
 """
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from benchmarks.proxy.lab_hosts import LabHosts, Network
+from benchmarks.proxy.lab_hosts import LabHosts, Network, only_child_of
 from dmlcomm._shell import inherited_environment
 from dmlcomm.network import proxy_socket
 from dmlcomm.ps.run_command import READY_LINE
@@ -155,10 +156,11 @@ class Cluster:
     def _popen(
         self, host: str | None, command: list[str], **options: object
     ) -> "subprocess.Popen[str]":
+        changes = {"DMLCOMM_LOG_LEVEL": "error"}
         if self._lab:
-            process = self._lab.popen(host, command, **options)
+            process = self._lab.popen(host, command, changes, **options)
         else:
-            environment = inherited_environment() | {"DMLCOMM_LOG_LEVEL": "error"}
+            environment = inherited_environment() | changes
             process = subprocess.Popen(
                 command, env=environment, stdout=subprocess.PIPE, text=True, **options
             )
@@ -189,9 +191,10 @@ class Cluster:
         return any(node["children"] for job in status["jobs"] for node in job["nodes"])
 
     def signal(self, place: int, number: int) -> None:
-        self.proxies[place].send_signal(number)
+        process = self.proxies[place]
+        os.kill(only_child_of(process.pid) if self._lab else process.pid, number)
         if number == signal.SIGKILL:
-            self.proxies[place].wait()
+            process.wait()
 
     def clocks(self) -> dict[int, int]:
         with self.progress.changed:

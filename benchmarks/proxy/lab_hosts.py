@@ -1,8 +1,9 @@
 """Hosts of a lab: servers on some of them, in all racks alike; proxies with workers on the rest."""
 
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from dmlcomm._shell import inherited_environment
@@ -77,15 +78,24 @@ class LabHosts:
         return f"rack{self._racks[host]}"
 
     def popen(
-        self, host: str, command: Sequence[str], proxy: str = "none", **options: Any
+        self, host: str, command: Sequence[str], changes: Mapping[str, str], **options: Any
     ) -> "subprocess.Popen[str]":
-        """A process that has all NICs of the host; its output is a pipe."""
+        """A process that has all NICs of the host; its output is a pipe.
+
+        Args:
+            changes: of the environment.
+        """
         names = ",".join(f"={name}" for name in topology.interfaces(self._graph, host))
-        own = {"DMLCOMM_SOCKET_IFNAME": names, "DMLCOMM_PROXY": proxy}
-        environment = inherited_environment() | own
+        environment = inherited_environment() | {"DMLCOMM_SOCKET_IFNAME": names, **changes}
         pipes = {"stdout": subprocess.PIPE, "text": True, **options}
         return self._lab.popen(host, command, env=environment, **pipes)
 
     def _address_of(self, host: str) -> str:
         management = self._graph.nodes[host]["management"].partition("/")[0]
         return f"{management}:{PORT}"
+
+
+def only_child_of(process: int) -> int:
+    """Of what a lab's `popen` returns, the process on the host: it can be stopped."""
+    (child,) = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    return int(child)

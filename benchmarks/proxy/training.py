@@ -1,7 +1,8 @@
 """The demo's LeNet-5 learns by proxies as it does directly, also when one is killed in the middle.
 
-Servers, proxies and workers are processes of this host. All workers end with the same weights. Two
-runs may differ in their last bits: sums of floats that go another way have another order.
+Servers, proxies and workers are processes of this host or on hosts of a lab. All workers end with
+the same weights. Two runs may differ in their last bits: sums of floats that go another way have
+another order.
 """
 
 import signal
@@ -30,12 +31,15 @@ class Training:
     longest_s: float
 
 
-def run() -> list[Training]:
-    """Raises RunError when a run fails, or has not learnt as the first one did."""
+def run(in_lab: bool) -> list[Training]:
+    """On four hosts of a lab, or on this host.
+
+    Raises RunError when a run fails, or has not learnt as the first one did.
+    """
     trainings = [
-        train("directly", STEPS, by_proxies=False),
-        train("by proxies", STEPS),
-        train("a proxy is killed", STEPS, kill_at=STEPS // 2),
+        train("directly", STEPS, by_proxies=False, in_lab=in_lab),
+        train("by proxies", STEPS, in_lab=in_lab),
+        train("a proxy is killed", STEPS, kill_at=STEPS // 2, in_lab=in_lab),
     ]
     least = max(LEAST_ACCURACY, trainings[0].accuracy - MARGIN)
     for training in trainings:
@@ -44,12 +48,19 @@ def run() -> list[Training]:
     return trainings
 
 
-def train(case: str, steps: int, by_proxies: bool = True, kill_at: int | None = None) -> Training:
+def train(
+    case: str,
+    steps: int,
+    *,
+    by_proxies: bool = True,
+    kill_at: int | None = None,
+    in_lab: bool = False,
+) -> Training:
     """One run; the proxy of half of the workers is killed when all have made `kill_at` steps.
 
     Raises RunError when it hangs, a worker fails, or workers end with different weights.
     """
-    setting = Setting(servers=2, proxies=2, shape="chain", count=steps)
+    setting = Setting(servers=2, proxies=2, shape="chain", count=steps, in_lab=in_lab)
     with Cluster(setting, WORKER, by_proxies) as cluster:
         if kill_at is not None:
             cluster.wait("the workers begin", lambda p: _min_clock(p.clocks, setting) >= kill_at)
