@@ -549,12 +549,17 @@ def test_a_host_answers_as_long_as_its_kernel_does(monkeypatch):
         assert hosts.answers(address) == answers
 
 
+@pytest.mark.parametrize(("peer", "patience_s"), [(10.0, 7.0), (4.0, 3.0)])
+def test_a_host_may_be_silent_as_long_as_a_peer(monkeypatch, peer, patience_s):
+    monkeypatch.setattr(hosts._core, "config", lambda: {"peer_timeout_s": peer})
+    assert hosts.patience_s() == patience_s
+
+
 def test_a_probe_tells_a_host_that_is_dark_and_one_that_is_back(monkeypatch):
     answer = [False]
     monkeypatch.setattr(hosts, "answers", lambda address: answer[0])
     monkeypatch.setattr(hosts, "PROBE_INTERVAL_S", 1e-3)
-    monkeypatch.setattr(hosts, "DARK_S", 0.01)
-    probe = hosts.Probe("a:1")
+    probe = hosts.Probe("a:1", patience_s=0.01)
     assert not probe.is_dark()
     eventually(probe.is_dark, "dark")
     answer[0] = True
@@ -565,7 +570,7 @@ def test_a_probe_tells_a_host_that_is_dark_and_one_that_is_back(monkeypatch):
 def test_workers_of_a_dark_host_are_given_up_while_others_are_heard(monkeypatch):
     dark = mock.Mock()
     monkeypatch.setattr(absences, "answers", lambda address: address == "a:1")
-    monkeypatch.setattr(absences, "Probe", lambda address: dark)
+    monkeypatch.setattr(absences, "Probe", lambda address, patience_s: dark)
     monkeypatch.setattr(absences, "PROBE_AFTER_S", -1.0)
     away = absences.Absences(1e3)
     for address in ("a:1", "firewall:1"):

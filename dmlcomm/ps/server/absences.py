@@ -5,7 +5,7 @@ import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from dmlcomm.ps.server.hosts import Probe, answers
+from dmlcomm.ps.server.hosts import Probe, answers, patience_s
 
 # A worker that is away for so long may be on a host that went dark.
 PROBE_AFTER_S = 1.0
@@ -91,7 +91,7 @@ class Absences:
         for address in self._probes.keys() - wanted:
             self._probes.pop(address).close()
         for address in wanted - self._probes.keys():
-            self._probes[address] = Probe(address)
+            self._probes[address] = Probe(address, patience_s())
 
 
 def _host_of(address: str) -> str:

@@ -1,16 +1,18 @@
-"""Hosts that went dark: no kernel answers there, so no process of them comes back soon."""
+"""Hosts that went dark: no kernel has answered there for as long as peers may be silent."""
 
 import errno
 import socket
 import threading
 import time
 
-# A host is asked so often, for so long. It is dark after so many questions without an answer, over
-# so many seconds.
+from dmlcomm import _core
+from dmlcomm.ps.protocol import HEARTBEAT_TIMEOUT_S
+
+# A host is asked so often, and each time has so long to answer.
 PROBE_INTERVAL_S = 0.5
 PROBE_TIMEOUT_S = 1.0
+# A host is dark after so many questions without an answer.
 DARK_QUESTIONS = 3
-DARK_S = 3.0
 
 _UNREACHABLE = {errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN}
 
@@ -31,11 +33,17 @@ def answers(address: str) -> bool:
         return error.errno not in _UNREACHABLE
 
 
+def patience_s() -> float:
+    """How long a host may be silent that has a lost proxy: with the silence of that, as a peer."""
+    return max(3.0, float(_core.config()["peer_timeout_s"]) - HEARTBEAT_TIMEOUT_S)
+
+
 class Probe:
     """Asks a host again and again, from construction until `close`."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, patience_s: float) -> None:
         self._address = address
+        self._patience_s = patience_s
         self._closed = threading.Event()
         self.begin_anew()
         threading.Thread(target=self._run, name="dmlcomm-ps-probe", daemon=True).start()
@@ -45,7 +53,8 @@ class Probe:
         self._heard, self._misses = time.monotonic(), 0
 
     def is_dark(self) -> bool:
-        return self._misses >= DARK_QUESTIONS and time.monotonic() - self._heard > DARK_S
+        silent_s = time.monotonic() - self._heard
+        return self._misses >= DARK_QUESTIONS and silent_s > self._patience_s
 
     def close(self) -> None:
         self._closed.set()
