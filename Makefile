@@ -101,6 +101,7 @@ docs: build $(VENV)/.docs  ## Manual in site/
 	$(BIN)/python -m dmlcomm.lab draw docs/lab-bcube.png --topology bcube:3,2 --rate 200mbit
 	$(BIN)/python -m dmlcomm proxy draw --hosts 8 --racks 2 --oversubscription 4 \
 	  --picture docs/proxy-trees.png
+	$(BIN)/python -m benchmarks.proxy.page --folder docs
 	$(BIN)/python -m benchmarks.reproduce_bml --folder docs --draw
 	$(BIN)/python -m benchmarks.reproduce_psnet --folder docs --draw
 	$(BIN)/python -m benchmarks.prio.switch_page --folder docs --draw
