@@ -6,7 +6,7 @@
     python -m benchmarks.proxy --only one-worker [--json FILE] [--strict]
     python -m benchmarks.proxy --only failures|inner [--lab] [--times N] [--seed N]
     python -m benchmarks.proxy --only training [--lab]
-    python -m benchmarks.proxy --only priorities [--quick] [--json FILE] [--strict]
+    python -m benchmarks.proxy --only priorities|priorities-ps [--quick] [--json FILE] [--strict]
     python -m benchmarks.proxy --only receiver [--quick] [--json FILE]
     python -m benchmarks.proxy --only jobs [--json FILE] [--strict]
 
@@ -30,10 +30,10 @@ With --only training: the demo's LeNet-5, directly, by proxies, and with a proxy
 the middle, on this host or with --lab on four; see benchmarks/proxy/training.py. The exit code is 1
 when one of them has not learnt.
 
-With --only priorities: a job beside others on the hosts of a lab; see
-benchmarks/proxy/priorities.py. With --only receiver: jobs of two hosts that send to one; see
-benchmarks/proxy/one_receiver.py. With --only jobs: twenty, simulated; see
-benchmarks/proxy/many_jobs.py.
+With --only priorities: a job beside others on the hosts of a lab, and priorities-ps: the same with
+jobs that use parameter servers by proxies; see benchmarks/proxy/priorities.py. With --only
+receiver: jobs of two hosts that send to one; see benchmarks/proxy/one_receiver.py. With --only
+jobs: twenty, simulated; see benchmarks/proxy/many_jobs.py.
 """
 
 import argparse
@@ -105,6 +105,10 @@ EXPERIMENTS: Mapping[str, tuple[str, Callable[[argparse.Namespace], Iterable[Row
     "priorities": (
         "Times of steps in ms; the bound is the job's time alone.",
         lambda options: priorities.rows(_steps(options)),
+    ),
+    "priorities-ps": (
+        "Times of steps in ms; the bound is the job's time alone.",
+        lambda options: priorities.rows(_steps(options), by_servers=True),
     ),
     "receiver": (
         "Times of steps in ms; the bound is the job's time alone.",

@@ -1,4 +1,7 @@
-"""A job of priority 0 beside three of priority 7, whose ranks are on the same hosts of a lab."""
+"""A job of priority 0 beside one to three of priority 7, on the same hosts of a lab.
+
+The jobs are process groups, or groups whose all_reduce goes by proxies to a server of each job.
+"""
 
 import contextlib
 import statistics
@@ -14,6 +17,7 @@ from benchmarks.row import Row
 from dmlcomm._shell import inherited_environment
 from dmlcomm.lab import Lab
 from dmlcomm.network import proxy_socket
+from dmlcomm.ps.run_command import READY_LINE
 from dmlcomm.topology import graph as topology
 
 HOSTS = 2
@@ -24,13 +28,14 @@ NUM_BYTES = 25_000_000
 COMPUTE_S = NUM_BYTES * 8 / RATE_BPS
 WARM_UP = 4
 ALL_HOSTS = tuple(range(HOSTS))
-BULK_JOBS = [ALL_HOSTS] * 3
+MOST_BULK_JOBS = 3
 FIRST, LAST = 0, 7
 MOST_SLOWDOWN = 1.05
 LEAST_SHARE = 0.05
 # Without a proxy a step takes longer.
 STEPS_PER_SLOW_STEP = 3
 ANSWER_TIMEOUT_S = 10
+BY_SERVERS = "all_reduce=ps"  # DMLCOMM_ALGORITHM
 
 
 @dataclass(frozen=True)
@@ -42,33 +47,47 @@ class Outcome:
     bulk_share: float | None
 
 
-def rows(steps: int) -> list[Row]:
+def rows(steps: int, by_servers: bool = False) -> list[Row]:
+    counts = [MOST_BULK_JOBS] if by_servers else range(1, MOST_BULK_JOBS + 1)
+    most = [ALL_HOSTS] * MOST_BULK_JOBS
+    few = max(1, steps // STEPS_PER_SLOW_STEP)
     with Lab(f"flat:{HOSTS},1", rate=RATE) as lab, tempfile.TemporaryDirectory() as folder:
-        with proxies(lab, folder):
-            alone = measure(lab, folder, steps, [])
-            beside = measure(lab, folder, steps, BULK_JOBS)
-        without = measure(lab, "", max(1, steps // STEPS_PER_SLOW_STEP), BULK_JOBS)
+        with proxies(lab, folder, *(["--insecure"] if by_servers else [])):
+            alone = measure(lab, folder, steps, [], by_servers=by_servers)
+            beside = {
+                number: measure(lab, folder, steps, [ALL_HOSTS] * number, by_servers=by_servers)
+                for number in counts
+            }
+        without = measure(lab, "", few, most, by_servers=by_servers)
     least = statistics.median(alone.seconds)
-    case = f"{NUM_BYTES // 10**6} MB per step, computing as long, {HOSTS} hosts"
+    way = ", by proxies and servers" if by_servers else ""
+    case = f"{NUM_BYTES // 10**6} MB per step, computing as long, {HOSTS} hosts{way}"
 
-    def row(name: str, outcome: Outcome, remark: str) -> Row:
+    def row(name: str, outcome: Outcome, most_of_bound: float | None, remark: str) -> Row:
         return Row(
             experiment="job of priority 0",
             case=f"{case}: {name}",
             seconds=statistics.median(outcome.seconds),
             bound_s=least,
-            most_of_bound=MOST_SLOWDOWN if outcome is beside else None,
+            most_of_bound=most_of_bound,
             wrong=outcome.wrong,
             remark=remark,
         )
 
-    share = beside.bulk_share or 0.0
-    enough = "enough" if share >= LEAST_SHARE else f"LESS than {LEAST_SHARE:.0%}"
     return [
-        row("alone", alone, "the bound of the others"),
-        row("beside three jobs of priority 7", beside, f"these sent {share:.0%}: {enough}"),
-        row("beside them, without a proxy", without, ""),
+        row("alone", alone, None, "the bound of the others"),
+        *(
+            row(f"beside {n} of priority 7", outcome, MOST_SLOWDOWN, _share(outcome))
+            for n, outcome in beside.items()
+        ),
+        row(f"beside {MOST_BULK_JOBS}, without a proxy", without, None, ""),
     ]
+
+
+def _share(outcome: Outcome) -> str:
+    share = outcome.bulk_share or 0.0
+    enough = "enough" if share >= LEAST_SHARE else f"LESS than {LEAST_SHARE:.0%}"
+    return f"the others sent {share:.0%}: {enough}"
 
 
 @contextlib.contextmanager
@@ -107,20 +126,30 @@ def measure(
     hosts: Sequence[int] = ALL_HOSTS,
     compute_s: float = COMPUTE_S,
     operation: str = "all_reduce",
+    by_servers: bool = False,
 ) -> Outcome:
     """A job on `hosts` beside others, each of which has its hosts.
 
-    With the proxies at HOST.sock in the folder; none with an empty one.
+    With the proxies at HOST.sock in the folder; none with an empty one. `by_servers`: each job's
+    all_reduce goes to a server of its own on the first host, by the proxies if there are any.
     """
     with contextlib.ExitStack() as stack:
+
+        def start(priority: int, on: Sequence[int], *options: str) -> subprocess.Popen:
+            environment = {"DMLCOMM_JOB_PRIORITY": str(priority)}
+            if by_servers:
+                address = _start_server(stack, lab, folder, environment, len(on))
+                environment |= {"DMLCOMM_PS_SERVERS": address, "DMLCOMM_ALGORITHM": BY_SERVERS}
+            command = ["--operation", operation, *options]
+            job = _start(lab, folder, environment, on, *command)
+            stack.callback(_stop, job)
+            _line(job)
+            return job
+
         for others in bulk_jobs:
-            bulk = _start(lab, folder, LAST, others, operation, "--steps", "1000000")
-            stack.callback(_stop, bulk)
-            _line(bulk)
+            start(LAST, others, "--steps", "1000000")
         options = ["--compute", str(compute_s), "--warm-up", str(WARM_UP), "--steps", str(steps)]
-        first = _start(lab, folder, FIRST, hosts, operation, *options)
-        stack.callback(_stop, first)
-        _line(first)
+        first = start(FIRST, hosts, *options)
         before = _sent(folder) if folder else {}
         result = from_line(_line(first))
         after = _sent(folder) if folder else {}
@@ -129,10 +158,34 @@ def measure(
     return Outcome(result["seconds"], result["wrong"], share)
 
 
+def _start_server(
+    stack: contextlib.ExitStack, lab: Lab, folder: str, environment: dict[str, str], workers: int
+) -> str:
+    """On the first host; its address."""
+    graph = lab.graph()
+    host = topology.hosts(graph)[0]
+    management = graph.nodes[host]["management"].partition("/")[0]
+    command = ["ps", "serve", "--listen", f"{management}:0", "--insecure", "--log-level", "warning"]
+    server = lab.popen(
+        host,
+        [sys.executable, "-m", "dmlcomm", *command, "--workers", str(workers)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=inherited_environment()
+        | {
+            "DMLCOMM_SOCKET_IFNAME": ",".join(f"={n}" for n in topology.interfaces(graph, host)),
+            "DMLCOMM_PROXY": f"{folder}/0.sock" if folder else "none",
+            **environment,
+        },
+    )
+    stack.callback(_stop, server)
+    return READY_LINE.fullmatch(_line(server).rstrip())[1]
+
+
 def _start(
-    lab: Lab, folder: str, priority: int, hosts: Sequence[int], operation: str, *options: str
+    lab: Lab, folder: str, environment: dict[str, str], hosts: Sequence[int], *options: str
 ) -> subprocess.Popen:
-    command = [sys.executable, "-m", "benchmarks.proxy.job_rank", "--operation", operation]
+    command = [sys.executable, "-m", "benchmarks.proxy.job_rank"]
     if folder:
         command += ["--proxies", *(f"{folder}/{host}.sock" for host in hosts)]
     return lab.popen_run(
@@ -140,7 +193,7 @@ def _start(
         *("--on", ",".join(f"host{host}" for host in hosts)),
         stdout=subprocess.PIPE,
         text=True,
-        env=inherited_environment() | {"DMLCOMM_JOB_PRIORITY": str(priority)},
+        env=inherited_environment() | environment,
     )
 
 
