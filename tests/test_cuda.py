@@ -134,8 +134,12 @@ BUSY_CYCLES = 1_000_000_000
 
 
 def streams(rank, n):
-    warm = torch.ones(1, device="cuda")
-    dist.all_reduce(warm)
+    # The first call of a kernel may wait for all streams.
+    warm = torch.full((1_000_000,), 1.0, device="cuda")
+    warm += 1
+    torch.cuda._sleep(1)
+    dist.all_reduce(warm, async_op=True).get_future().then(lambda done: done.value()[0] * 2).wait()
+    torch.add(warm, 1).unique()
     torch.cuda.synchronize()
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):

@@ -162,7 +162,9 @@ def quantize_hook(state: QuantizeState, bucket: dist.GradBucket) -> Tensors:
 
 def _another_group(group: dist.ProcessGroup) -> dist.ProcessGroup:
     """Of the same ranks, with the same timeout."""
-    timeout = group._get_backend(torch.device("cpu")).options._timeout
+    # Some torch, as 2.11, does not tell it.
+    options = getattr(group._get_backend(torch.device("cpu")), "options", None)
+    timeout = getattr(options, "_timeout", None)
     ranks = dist.get_process_group_ranks(group)
     made = dist.new_group(ranks, timeout=timeout, use_local_synchronization=True)
     assert isinstance(made, dist.ProcessGroup)

@@ -98,7 +98,7 @@ def private_group(process_group: dist.ProcessGroup | None) -> dist.ProcessGroup:
     are_ours = all(part.endswith("dmlcomm") for part in config.split(","))
     found = dist.new_group(
         dist.get_process_group_ranks(process_group),
-        timeout=options._timeout,
+        timeout=getattr(options, "_timeout", None),
         backend=config,
         pg_options=options if are_ours else None,
         use_local_synchronization=True,
@@ -108,8 +108,10 @@ def private_group(process_group: dist.ProcessGroup | None) -> dist.ProcessGroup:
 
 
 def _options_of(process_group: Any) -> Any:
+    """None with a torch that does not tell them, as 2.11."""
     backend = process_group._get_backend(process_group._device_types[0])
-    return getattr(backend, "wrapped_pg", backend).options  # with TORCH_DISTRIBUTED_DEBUG=DETAIL
+    # TORCH_DISTRIBUTED_DEBUG=DETAIL wraps it.
+    return getattr(getattr(backend, "wrapped_pg", backend), "options", None)
 
 
 def give_back(process_group: dist.ProcessGroup) -> None:

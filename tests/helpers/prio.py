@@ -49,7 +49,8 @@ def make_model():
 
 def loss_of(model, rank, step, **options):
     generator = torch.Generator().manual_seed(100 * step + rank)
-    tokens = torch.randint(0, 12, (4, 5), generator=generator)
+    tokens = torch.randint(0, 12, (4, 5), generator=generator, device="cpu")
+    tokens = tokens.to(next(model.parameters()).device)
     found = model(tokens, **options)
     return nn.functional.cross_entropy(found.flatten(0, 1), tokens.roll(1, 1).flatten())
 
