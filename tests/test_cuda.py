@@ -285,11 +285,15 @@ def test_a_program_ends_although_nobody_destroys_the_group():
 def threads_of_ranks(rank, n):
     groups = [dist.new_group() for _ in range(2)]
     tensors = [torch.ones(500_000, device="cuda") for _ in groups]
+    streams = [torch.cuda.Stream() for _ in groups]
+    torch.cuda.synchronize()
 
     def work(index):
         torch.cuda.set_device(0)
-        for _ in range(10):
-            dist.all_reduce(tensors[index], op=Op.MAX, group=groups[index])
+        # On one stream the threads of two ranks could call in different orders.
+        with torch.cuda.stream(streams[index]):
+            for _ in range(10):
+                dist.all_reduce(tensors[index], op=Op.MAX, group=groups[index])
 
     threads = [threading.Thread(target=work, args=(index,)) for index in range(2)]
     for thread in threads:
