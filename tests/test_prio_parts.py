@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from dmlcomm.prio import schedule_choice
+from dmlcomm.prio.agreement import EARLY, Agreement, positions_of
 from dmlcomm.prio.arrivals import Arrivals
 from dmlcomm.prio.forward_order import ForwardOrder, ticket_at
 from dmlcomm.prio.fused_group import FusedGroup
@@ -57,6 +58,20 @@ def test_order_is_that_of_the_forward_pass():
         "layers.0.weight",
         "layers.0.bias",
     ]
+
+
+def test_places_are_among_the_parameters_that_are_trained():
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3)))
+    head = list(model[2].parameters())
+    order = ForwardOrder(model)
+    model(torch.zeros(4))
+    order.stop()
+    positions = positions_of(head, [True, True], order)
+    assert positions == [0, 1]
+    assert Agreement([1, 0], positions).has_reads
+    unread = positions_of([nn.Parameter(torch.zeros(1))], [True], order)
+    assert unread == [EARLY]
+    assert not Agreement([0], unread).has_reads
 
 
 def test_a_shared_parameter_counts_where_it_is_read_first():

@@ -13,6 +13,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/log.h"
 #include "base/status.h"
 
 namespace dmlcomm {
@@ -37,7 +38,8 @@ Status without_exceptions(Call call) {
   }
 }
 
-// For what other threads wait for: repeats `call` as long as there is no memory for it.
+// For what other threads wait for: repeats `call` as long as there is no memory for it. Another
+// exception would come again, so it is logged only.
 template <typename Call>
 void insist(Call call) {
   constexpr std::chrono::milliseconds kPause{1};
@@ -46,6 +48,8 @@ void insist(Call call) {
       return call();
     } catch (const std::bad_alloc&) {
       std::this_thread::sleep_for(kPause);
+    } catch (const std::exception& error) {
+      return log_error("unexpected exception: ", error.what());
     }
   }
 }

@@ -196,16 +196,17 @@ void StageThread::give_up(const Stage& stage) const {
   if (stage.is_last) stage.use.operation->complete(stage.use.operation->noted());
 }
 
+// Goes on where it was when there was no memory: no use of a slot is finished after a later one.
 void StageThread::give_up_all() {
-  for (const auto& [_, stages] : lines_) {
-    for (const Stage& stage : stages) give_up(stage);
+  for (; !lines_.empty(); lines_.erase(lines_.begin())) {
+    std::deque<Stage>& stages = lines_.begin()->second;
+    for (; !stages.empty(); stages.pop_front()) give_up(stages.front());
   }
-  for (const SlotUse& use : ending_) {
+  for (; !ending_.empty(); ending_.pop_front()) {
+    const SlotUse& use = ending_.front();
     use.operation->note(reason_, -1);
     use.operation->complete(use.operation->noted());
   }
-  lines_.clear();
-  ending_.clear();
   for (; !added_.empty(); added_.pop_front()) give_up(added_.front().second);
   {
     std::lock_guard lock(mutex_);

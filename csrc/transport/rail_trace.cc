@@ -35,11 +35,12 @@ void RailTrace::note(const std::string& interface, const void* connection, bool 
   if (!is_on_.load()) return;
   const Key key(interface, is_sent, header.job_id, operation, is_message ? connection : nullptr);
   auto place = open_.find(key);
-  const bool is_next_message =
-      is_message && is_first && place != open_.end() && header.offset <= place->second.offset;
+  const bool is_next_message = is_message && is_first && place != open_.end() &&
+                               (header.offset <= place->second.offset ||
+                                header.message_bytes != place->second.message_bytes);
   if (place == open_.end() || is_next_message) {
     if (ranges_.size() >= kMost) return;
-    place = open_.insert_or_assign(key, Open{ranges_.size()}).first;
+    place = open_.insert_or_assign(key, Open{ranges_.size(), header.message_bytes}).first;
     ranges_.push_back({interface, is_sent, header.job_id, header.tag, header.op, 0, now, now});
   }
   place->second.offset = header.offset;

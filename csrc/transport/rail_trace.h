@@ -50,10 +50,11 @@ class RailTrace {
  private:
   static constexpr size_t kMost = size_t{1} << 18;
   // Interface, direction, group, and operation: the sequence of a collective; or tag and connection
-  // of messages, which are apart by their offsets.
+  // of messages, which are apart by their sizes and offsets.
   using Key = std::tuple<std::string, bool, uint64_t, uint64_t, const void*>;
   struct Open {
     size_t range = 0;
+    uint64_t message_bytes = 0;
     uint64_t offset = 0;  // of the last frame
   };
 

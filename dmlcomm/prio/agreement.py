@@ -1,7 +1,7 @@
 """What all ranks take from rank 0 after the first step: the order of gradients and of reads."""
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +21,9 @@ class Agreement:
 
     Attributes:
         order: parameters, by number, in the order in which their gradients become ready.
-        positions: by parameter: when the forward pass reads it first. `EARLY`, or the number of
-            parameters for one that is not used.
+        positions: by parameter: its place among all of them in the order in which the forward pass
+            reads them first. `EARLY`, or the number of parameters, for one that it does not read:
+            with and without a gradient.
     """
 
     order: list[int]
@@ -59,13 +60,15 @@ def positions_of(
     parameters: Sequence[nn.Parameter], has_gradient: Sequence[bool], forward: ForwardOrder | None
 ) -> list[int]:
     """By parameter, see `Agreement`. `forward` is None if no forward pass was seen."""
-    seen: Mapping[nn.Parameter, int] = {}
+    seen: dict[nn.Parameter, int] = {}
     if forward is not None:
-        seen = forward.positions()
+        known = forward.positions()
         for parameter, has in zip(parameters, has_gradient, strict=True):
-            if has and parameter not in seen:
+            if has and parameter not in known:
                 forward.assign(parameter)
-        seen = forward.positions()
+        own = set(parameters)
+        order = (parameter for parameter in forward.positions() if parameter in own)
+        seen = {parameter: place for place, parameter in enumerate(order)}
     return [
         seen.get(parameter, EARLY if has else len(parameters))
         for parameter, has in zip(parameters, has_gradient, strict=True)

@@ -139,6 +139,12 @@ void UcxChannel::message_complete(uint64_t number) {
   if (Arrival* const arrival = arrival_of(number)) arrival->is_complete = true;
 }
 
+// Messages before it can be read.
+void UcxChannel::message_failed(uint64_t number, const std::string& why) {
+  if (Arrival* const arrival = arrival_of(number)) *arrival = {};
+  failed(why);
+}
+
 bool UcxChannel::maybe_readable() const {
   return has_arrived() || peer_is_gone_ || !error_.empty();
 }

@@ -43,16 +43,14 @@ class UcxChannel final : public Channel, private UcxUser {
  private:
   bool message_began(uint64_t number, const Arrival& arrival) override;
   void message_complete(uint64_t number) override;
+  void message_failed(uint64_t number, const std::string& why) override;
   void messages_were_read(uint64_t count) override;
   void failed(const std::string& why) override;
   void settle() override;
 
   bool has_room() const;
   void send(Slot* slot);
-  // After an error nothing is read: a message that is complete may have failed.
-  bool has_arrived() const {
-    return error_.empty() && !arrivals_.empty() && arrivals_.front().is_complete;
-  }
+  bool has_arrived() const { return !arrivals_.empty() && arrivals_.front().is_complete; }
   Arrival* arrival_of(uint64_t number);
   Status lost(const char* what) const;
 

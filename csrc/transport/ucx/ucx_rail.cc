@@ -263,9 +263,9 @@ void UcxRail::on_received(void* request, abi::Code code, size_t, void* at) {
 // Of a channel that is gone, the slot is free now.
 void UcxRail::received_into(Slot* slot, abi::Code code) {
   UcxUser* const user = user_of(slot->header.key);
-  if (user == nullptr) return give_back(slot);
-  if (code != abi::kOk) user->failed(api_.text_of(code));
-  user->message_complete(slot->header.number);
+  if (user != nullptr && code == abi::kOk) return user->message_complete(slot->header.number);
+  if (user != nullptr) user->message_failed(slot->header.number, api_.text_of(code));
+  give_back(slot);
 }
 
 abi::Code UcxRail::on_count(void* at, const void* header_bytes, size_t num_header_bytes, void*,

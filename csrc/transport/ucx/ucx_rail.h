@@ -55,8 +55,9 @@ class UcxUser {
   virtual ~UcxUser() = default;
   // False: it does not want the arrival, which stays the rail's.
   virtual bool message_began(uint64_t number, const Arrival& arrival) = 0;
-  // Or has failed, after failed().
   virtual void message_complete(uint64_t number) = 0;
+  // The arrival, which has begun, is the rail's again.
+  virtual void message_failed(uint64_t number, const std::string& why) = 0;
   virtual void messages_were_read(uint64_t count) = 0;
   // The endpoint is of no use any more.
   virtual void failed(const std::string& why) = 0;
