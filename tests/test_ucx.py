@@ -100,7 +100,7 @@ def test_every_operation_over_two_nics(ucx, lab_is_possible):
     lines = [line.split()[2:] for line in result.stdout.splitlines() if " sent " in line]
     assert len(lines) == 3, result.stdout
     for first, second in ((int(a), int(b)) for a, b in lines):
-        assert 0.6 < first / second < 1.7
+        assert 1 / 3 < first / second < 3  # on a busy machine rails differ
 
 
 def test_results_have_the_same_bits_when_a_cable_is_pulled_and_comes_back(ucx, lab_is_possible):
