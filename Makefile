@@ -118,7 +118,7 @@ frameworks: build $(FRAMEWORKS)/bin/python  ## Examples of Lightning, Ray, Huggi
 	$(BIN)/python scripts/requirements.py --only frameworks | \
 	  $(FRAMEWORKS)/bin/pip install -q --upgrade -r /dev/stdin
 	$(FRAMEWORKS)/bin/python -m pytest --durations 0 -rs \
-	  tests/test_frameworks.py tests/test_examples.py -k "frameworks or elastic"
+	  tests/test_frameworks.py tests/test_examples.py -k "frameworks or elastic or torchft"
 
 wheel: $(VENV)/.wheel  ## sdist, and a wheel for the torch in .venv, in dist/
 	$(BIN)/python scripts/build_wheel.py dist
