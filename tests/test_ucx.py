@@ -95,12 +95,13 @@ def test_survivors_name_the_rank_that_died(ucx):
 
 def test_every_operation_over_two_nics(ucx, lab_is_possible):
     with Lab("flat:3,2", rate="500mbit") as lab:
-        result = run(lab, EVERY_OPERATION + BYTES_PER_NIC, *UCX)
+        # On a busy machine rails would learn rates that differ.
+        result = run(lab, EVERY_OPERATION + BYTES_PER_NIC, *UCX, *SAME_ORDER)
     expect_fine(result, 3)
     lines = [line.split()[2:] for line in result.stdout.splitlines() if " sent " in line]
     assert len(lines) == 3, result.stdout
     for first, second in ((int(a), int(b)) for a, b in lines):
-        assert 1 / 3 < first / second < 3  # on a busy machine rails differ
+        assert 1 / 3 < first / second < 3, lines
 
 
 def test_results_have_the_same_bits_when_a_cable_is_pulled_and_comes_back(ucx, lab_is_possible):
