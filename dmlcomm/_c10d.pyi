@@ -53,7 +53,7 @@ def fail_future(future: Any, code: str, message: str) -> None:
     """
 
 def set_given_options(backend: Backend, algorithm: str, priority: int) -> None:
-    """What was given when the group was made; `GroupOptions` show it."""
+    """Keeps the settings that the group was made with; `GroupOptions` shows them."""
 
 def set_timeout(backend: Backend, timeout: timedelta) -> None: ...
 def abort(backend: Backend, reason: str) -> None: ...

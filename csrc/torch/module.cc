@@ -187,7 +187,7 @@ PYBIND11_MODULE(_c10d, module) {
         as_dmlcomm(backend).set_given_options(std::move(algorithm), priority);
       },
       py::arg("backend"), py::arg("algorithm"), py::arg("priority"),
-      "What was given when the group was made; GroupOptions show it.");
+      "Keeps the settings that the group was made with; GroupOptions shows them.");
   module.def(
       "set_timeout",
       [](const c10::intrusive_ptr<c10d::Backend>& backend, std::chrono::milliseconds timeout) {

@@ -1,5 +1,6 @@
 """Whether the compiled modules fit the torch and the Python files that run. It needs no torch."""
 
+import functools
 import importlib.metadata
 
 from dmlcomm import _core
@@ -32,6 +33,7 @@ def find_problem(torch_version: str) -> str:
     return ""
 
 
+@functools.cache  # each process group asks
 def _own_version() -> str:
     """Of the Python files; empty if they are not installed."""
     try:

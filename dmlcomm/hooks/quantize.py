@@ -9,6 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dmlcomm.hooks.blocks import CODES
 from dmlcomm.hooks.futures import Tensors, complete_after, fail
+from dmlcomm.hooks.group_options import options_of
 from dmlcomm.hooks.quantized_bucket import QuantizedBucket
 
 
@@ -162,9 +163,7 @@ def quantize_hook(state: QuantizeState, bucket: dist.GradBucket) -> Tensors:
 
 def _another_group(group: dist.ProcessGroup) -> dist.ProcessGroup:
     """Of the same ranks, with the same timeout."""
-    # Some torch, as 2.11, does not tell it.
-    options = getattr(group._get_backend(torch.device("cpu")), "options", None)
-    timeout = getattr(options, "_timeout", None)
+    timeout = getattr(options_of(group), "_timeout", None)
     ranks = dist.get_process_group_ranks(group)
     made = dist.new_group(ranks, timeout=timeout, use_local_synchronization=True)
     assert isinstance(made, dist.ProcessGroup)

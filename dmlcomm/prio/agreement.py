@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from dmlcomm.hooks.group_options import options_of
 from dmlcomm.prio.forward_order import ForwardOrder
 
 # Position of a parameter that has a gradient although no module reads it: other code does.
@@ -91,7 +92,7 @@ def private_group(process_group: dist.ProcessGroup | None) -> dist.ProcessGroup:
         raise ValueError("no process group: call torch.distributed.init_process_group() first")
     if dist.get_rank(process_group) < 0:
         raise ValueError("this rank is no member of process_group: only members make the optimizer")
-    options = _options_of(process_group or dist.group.WORLD)
+    options = options_of(process_group or dist.group.WORLD)
     if getattr(options, "is_reconfigured", False):
         raise ValueError(
             "the ranks of process_group were named by reconfigure(), and torch makes no further "
@@ -108,13 +109,6 @@ def private_group(process_group: dist.ProcessGroup | None) -> dist.ProcessGroup:
     )
     assert isinstance(found, dist.ProcessGroup)
     return found
-
-
-def _options_of(process_group: Any) -> Any:
-    """None with a torch that does not tell them, as 2.11."""
-    backend = process_group._get_backend(process_group._device_types[0])
-    # TORCH_DISTRIBUTED_DEBUG=DETAIL wraps it.
-    return getattr(getattr(backend, "wrapped_pg", backend), "options", None)
 
 
 def give_back(process_group: dist.ProcessGroup) -> None:

@@ -51,7 +51,7 @@ class ModuleHook:
 
 @dataclass(frozen=True)
 class BeforeUse:
-    """What is called before code outside of forward passes uses the state of modules.
+    """Calls that are made before code outside of forward passes uses the state of modules.
 
     Attributes:
         read: before it is read, or the module is copied.

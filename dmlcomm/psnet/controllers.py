@@ -58,10 +58,8 @@ def _plan_module(
     present = {tor: [worker for worker in workers if at[worker] == tor] for tor in tors}
     # ToRs that have most keep the one more that some get.
     tors = sorted(tors, key=lambda tor: -len(present[tor]))
-    wanted = dict(zip(tors, _spread(graph, tors, len(workers), servers), strict=True))
-    leaving = [worker for tor in tors for worker in present[tor][wanted[tor] :]]
-    places = [tor for tor in tors for _ in range(wanted[tor] - len(present[tor]))]
-    return dict(zip(leaving, places, strict=True))
+    wanted = _spread(graph, tors, len(workers), servers)
+    return dict(psnet.fewest_moves([present[tor] for tor in tors], tors, wanted))
 
 
 def expected_s(

@@ -19,7 +19,7 @@ port has K times the bandwidth of a worker's. Headers of packets are not counted
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dmlcomm.topology.psnet import spread
+from dmlcomm.topology.psnet import fewest_moves, spread
 
 # A packet passes two links between a worker and a server of its module: at the ToR there is one
 # switch, and a circuit switch is a wire.
@@ -157,9 +157,5 @@ def moves(tor_of_worker: Sequence[int], tors: int) -> list[tuple[int, int]]:
     # The ToRs that have most keep the one more that some of them get.
     order = sorted(range(tors), key=lambda tor: -counts[tor])
     wanted = dict(zip(order, spread(len(tor_of_worker), tors), strict=True))
-    places = [t for t in range(tors) for _ in range(max(0, wanted[t] - counts[t]))]
-    leaving = []
-    for tor in range(tors):
-        members = [worker for worker, at in enumerate(tor_of_worker) if at == tor]
-        leaving += members[wanted[tor] :]
-    return list(zip(leaving, places, strict=True))
+    members = [[worker for worker, at in enumerate(tor_of_worker) if at == t] for t in range(tors)]
+    return fewest_moves(members, range(tors), [wanted[tor] for tor in range(tors)])

@@ -195,7 +195,7 @@ def _ecmp(fields: Fields, tree: nx.Graph | None) -> str:
 
 
 def _check_apart(events: Iterable[tuple[float, float, str]]) -> None:
-    """What is dark has no other event. An event: when, how long it is dark, and what it does."""
+    """Refuses events of a NIC or circuit that is dark: (when, seconds dark, what it does) each."""
     ends: dict[str, float] = {}
     for at_s, dark_s, what in sorted(events, key=lambda event: event[0]):
         if at_s < ends.get(what, 0):

@@ -25,6 +25,7 @@ import ipaddress
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import networkx as nx
 
@@ -45,6 +46,9 @@ from dmlcomm.units import format_rate
 
 FORM = "psnet:P,W,R[,K=x][@i,j,...][+...]"
 SERVER, WORKER = "server", "worker"
+
+_Worker = TypeVar("_Worker")
+_Tor = TypeVar("_Tor")
 
 # Addresses of one ToR: workers from 1, servers from 201, the SuperNode switch's.
 FIRST_SERVER_ADDRESS = 201
@@ -154,6 +158,24 @@ def modules_of(graph: nx.Graph) -> list[list[str]]:
         if fabric:
             found.setdefault(fabric, []).append(node)
     return list(found.values())
+
+
+def fewest_moves(
+    members: Sequence[Sequence[_Worker]], tors: Sequence[_Tor], wanted: Sequence[int]
+) -> list[tuple[_Worker, _Tor]]:
+    """Which workers move to which ToR, the last ones of those that are too many.
+
+    Args:
+        members: of each ToR, its workers.
+        wanted: of each ToR, how many it is to have; in all as many as there are.
+    """
+    leaving = [worker for own, num in zip(members, wanted, strict=True) for worker in own[num:]]
+    places = [
+        tor
+        for tor, own, num in zip(tors, members, wanted, strict=True)
+        for _ in range(num - len(own))
+    ]
+    return list(zip(leaving, places, strict=True))
 
 
 def spread(workers: int, tors: int) -> tuple[int, ...]:

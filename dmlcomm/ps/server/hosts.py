@@ -49,7 +49,7 @@ class Probe:
         threading.Thread(target=self._run, name="dmlcomm-ps-probe", daemon=True).start()
 
     def begin_anew(self) -> None:
-        """What was not heard so far does not count."""
+        """Silence counts from now on."""
         self._heard, self._misses = time.monotonic(), 0
 
     def is_dark(self) -> bool:
