@@ -231,7 +231,9 @@ class PsServer:
         num_workers: int,
         transport: str = "auto",
         window_bytes: int = 0,
-    ) -> None: ...
+        settles: bool = False,
+    ) -> None:
+        """settles: with replicas, workers that have gone count until `drop_settled`."""
     def join(
         self,
         worker: int,
@@ -242,11 +244,13 @@ class PsServer:
         timeout_s: float,
         tree: int = 0,
         seat: JobSeat | None = None,
+        incarnation: int = 0,
     ) -> None:
         """Meets the worker and serves it from then on; a session that it still has ends first.
 
         rails: (interface, address); the i-th meets the worker's i-th. first_rail: the one to use
         while it works; -1 stripes over all. tree: of a proxy; refused once `end_tree` has ended it.
+        incarnation: refused while another one of the worker is not settled.
         """
     def create_model(
         self,
@@ -292,6 +296,31 @@ class PsServer:
         """All pieces of the model are here. clocks: of the workers that count."""
     def filled(self) -> None:
         """All models are here: workers are served from now on."""
+    def unsettled(self) -> dict[int, tuple[int, int]]:
+        """Workers that have gone, and other servers may have more of.
+
+        By worker its incarnation, and the life of this server in which it was here.
+        """
+    def wait_unsettled(self, timeout_s: float) -> dict[int, tuple[int, int]]:
+        """The same once there is one, or after the timeout."""
+    def end_worker(self, worker: int, incarnation: int, reason: str) -> bool:
+        """Its connection ends, and nothing comes from it any more. Whether it is unsettled then."""
+    def copy_pushes(
+        self, model: int, shard: int, worker: int, first: int, limit: int
+    ) -> tuple[bytes, int]:
+        """Pushes that the worker might repeat, to pieces from `first` on, as `copy` has pieces."""
+    def take_pushes(
+        self,
+        model: int,
+        shard: int,
+        worker: int,
+        bytes: bytes,  # noqa: A002
+    ) -> None:
+        """Adds those that are not here."""
+    def drop_settled(self, worker: int, incarnation: int) -> None:
+        """Others go on without the worker."""
+    def settle(self, worker: int, incarnation: int) -> None:
+        """Another incarnation of the worker may come."""
     def set_checkpoint_every(self, clocks: int) -> None:
         """Of models that are created later; 0: never."""
     def stop_clocks(self) -> None:

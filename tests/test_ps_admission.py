@@ -238,6 +238,13 @@ def test_server_may_demand_certificates_of_workers(pki):
                 Client(address, tls=wrong, **SHORT)
 
 
+def test_servers_with_replicas_call_each_other_by_tls(pki):
+    tls = identity(pki, "server", ca="server")
+    with servers(2, replicas=1, tls=tls) as addresses:
+        for _ in range(2):  # the second comes when the servers have settled what the first pushed
+            assert works(addresses, worker=0, tls=tls)
+
+
 def test_half_a_certificate_is_refused(pki):
     with pytest.raises(ValueError, match="key"):
         Tls(cert=pki / "server.crt")

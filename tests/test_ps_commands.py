@@ -20,6 +20,8 @@ from helpers.parameter_servers import (
     servers,
 )
 
+PLAIN_TLS = ("--tls-cert", "no.pem", "--tls-key", "no.pem")
+
 
 def train(client, steps=3):
     client.init("net", np.zeros(1001, np.float32), rule="add")
@@ -72,12 +74,16 @@ assert "torch" not in sys.modules, "torch was loaded"
         (("--listen", "nowhere"), "host:port"),
         (("--servers", "2", "--index", "2"), "server 2: expected 0 to 1"),
         (("--replicas", "1"), "2 servers or more"),
+        (
+            ("--servers", "2", "--index", "0", "--replicas", "1", *PLAIN_TLS),
+            "1 replica with TLS, but without a CA: expected a CA (--tls-ca)",
+        ),
         (("--rule", "no_such_module:f"), "No module named"),
         (("--transport", "pigeon"), "pigeon"),
         (("--tls-cert", "cert.pem"), "key"),
         (("--servers", "a:1,b:2", "--listen", "c:3"), "--index"),
         (("--listen", "0.0.0.0:0"), "--insecure"),
-        (("--listen", "[::]:0", "--tls-cert", "no.pem", "--tls-key", "no.pem"), "--tls-ca"),
+        (("--listen", "[::]:0", *PLAIN_TLS), "--tls-ca"),
         (("--token-file", "/dev/null"), "is empty"),
         (("--window-mb", "0"), "windows of 0.0 MB: expected at least 1"),
         (("--token-file", "/dev/null", "--token", "a"), "give one of them"),

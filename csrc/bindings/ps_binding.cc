@@ -154,7 +154,7 @@ std::shared_ptr<const ps::Rule> rule_of(const ModelSpec& spec, const py::object&
 }
 
 void join(Server& server, uint32_t worker, const Rails& rails, int first_rail, py::object set,
-          py::object get, double timeout_s, uint64_t tree, Seat seat) {
+          py::object get, double timeout_s, uint64_t tree, Seat seat, uint64_t incarnation) {
   auto rendezvous = make_rendezvous(std::move(set), std::move(get));
   const py::gil_scoped_release release;
   check(server.join({.other = worker,
@@ -162,7 +162,7 @@ void join(Server& server, uint32_t worker, const Rails& rails, int first_rail, p
                      .first_rail = first_rail,
                      .timeout = to_ms(timeout_s),
                      .seat = seat},
-                    rendezvous, tree));
+                    rendezvous, tree, incarnation));
 }
 
 void create_model(Server& server, uint32_t model, const ModelSpec& spec,
@@ -277,6 +277,15 @@ void restore(Server& server, uint32_t model, const ModelSpec& spec, const py::ob
   check(server.restore(model, spec, std::move(rule), snapshot));
 }
 
+py::bytes to_python(const std::vector<std::byte>& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+std::vector<std::byte> to_bytes(std::string_view text) {
+  const auto* first = reinterpret_cast<const std::byte*>(text.data());
+  return {first, first + text.size()};
+}
+
 std::pair<py::bytes, size_t> copy(Server& server, uint32_t model, uint32_t shard, size_t first,
                                   size_t limit) {
   std::vector<std::byte> bytes;
@@ -285,13 +294,37 @@ std::pair<py::bytes, size_t> copy(Server& server, uint32_t model, uint32_t shard
     const py::gil_scoped_release release;
     next = take(server.copy(model, shard, first, limit, &bytes));
   }
-  return {py::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size()), next};
+  return {to_python(bytes), next};
 }
 
 void take_copy(Server& server, uint32_t model, uint32_t shard, std::string_view text) {
   const py::gil_scoped_release release;
-  const auto* first = reinterpret_cast<const std::byte*>(text.data());
-  check(server.take_copy(model, shard, {first, first + text.size()}));
+  check(server.take_copy(model, shard, to_bytes(text)));
+}
+
+std::pair<py::bytes, size_t> copy_pushes(Server& server, uint32_t model, uint32_t shard,
+                                         uint32_t worker, size_t first, size_t limit) {
+  std::vector<std::byte> bytes;
+  size_t next = 0;
+  {
+    const py::gil_scoped_release release;
+    next = server.copy_pushes(model, shard, worker, first, limit, &bytes);
+  }
+  return {to_python(bytes), next};
+}
+
+void take_pushes(Server& server, uint32_t model, uint32_t shard, uint32_t worker,
+                 std::string_view text) {
+  const py::gil_scoped_release release;
+  check(server.take_pushes(model, shard, worker, to_bytes(text)));
+}
+
+using GoneWorkers = std::map<uint32_t, std::pair<uint64_t, uint8_t>>;
+
+GoneWorkers to_python(const std::map<uint32_t, ps::Gone>& workers) {
+  GoneWorkers all;
+  for (const auto& [worker, gone] : workers) all[worker] = {gone.incarnation, gone.life};
+  return all;
 }
 
 void bind_data(py::module_& module) {
@@ -309,32 +342,11 @@ void bind_data(py::module_& module) {
       .def("shards", &snapshot_shards);
 }
 
-void bind_server(py::module_& module) {
-  py::class_<Server, std::shared_ptr<Server>>(module, "PsServer", "One parameter server.")
-      .def(py::init([](uint32_t server, uint32_t num_servers, uint32_t num_workers,
-                       const std::string& transport, uint64_t window_bytes) {
-             ps::ServerOptions options{server, num_servers, num_workers, config_with(transport)};
-             options.window_bytes = window_bytes;
-             return inspected(std::make_shared<Server>(std::move(options)));
-           }),
-           py::arg("server"), py::arg("num_servers"), py::arg("num_workers"),
-           py::arg("transport") = "auto", py::arg("window_bytes") = 0)
-      .def("join", &join, py::arg("worker"), py::arg("rails"), py::arg("first_rail"),
-           py::arg("set"), py::arg("get"), py::arg("timeout_s"), py::arg("tree") = 0,
-           py::arg("seat") = Seat())
-      .def("create_model", &create_model, py::arg("model"), py::arg("spec"),
-           py::arg("python_rule") = py::none(), py::arg("base") = 0)
-      .def(
-          "seal", [](Server& server, uint32_t model) { check(server.seal(model)); }, kRelease)
-      .def("is_sealed", &Server::is_sealed, kRelease)
-      .def(
-          "wait_sealed",
-          [](Server& server, uint32_t model, double timeout_s) {
-            return server.wait_sealed(model, to_ms(timeout_s));
-          },
-          kRelease)
-      .def("status", &server_status)
-      .def("lost_servers", &Server::lost_servers, kRelease)
+using ServerClass = py::class_<Server, std::shared_ptr<Server>>;
+
+// Lost servers, those that come back, and workers that have gone.
+void bind_replicas(ServerClass& server) {
+  server.def("lost_servers", &Server::lost_servers, kRelease)
       .def("lose", &Server::lose, py::arg("server"), py::arg("life"), kRelease,
            "This server has found that another one is lost: no worker uses that one any more.")
       .def("lives", &Server::lives, kRelease)
@@ -352,6 +364,53 @@ void bind_server(py::module_& module) {
       .def("take_copy", &take_copy, py::arg("model"), py::arg("shard"), py::arg("bytes"))
       .def("end_fill", &Server::end_fill, kRelease, py::arg("model"), py::arg("clocks"))
       .def("filled", &Server::filled, kRelease)
+      .def(
+          "unsettled", [](Server& server) { return to_python(server.unsettled()); }, kRelease)
+      .def(
+          "wait_unsettled",
+          [](Server& server, double timeout_s) {
+            return to_python(server.wait_unsettled(to_ms(timeout_s)));
+          },
+          kRelease, py::arg("timeout_s"))
+      .def("end_worker", &Server::end_worker, kRelease, py::arg("worker"), py::arg("incarnation"),
+           py::arg("reason"))
+      .def("copy_pushes", &copy_pushes, py::arg("model"), py::arg("shard"), py::arg("worker"),
+           py::arg("first"), py::arg("limit"), "(bytes, number of the next piece).")
+      .def("take_pushes", &take_pushes, py::arg("model"), py::arg("shard"), py::arg("worker"),
+           py::arg("bytes"))
+      .def("drop_settled", &Server::drop_settled, kRelease, py::arg("worker"),
+           py::arg("incarnation"))
+      .def("settle", &Server::settle, kRelease, py::arg("worker"), py::arg("incarnation"));
+}
+
+void bind_server(py::module_& module) {
+  ServerClass server(module, "PsServer", "One parameter server.");
+  bind_replicas(server);
+  server
+      .def(py::init([](uint32_t server, uint32_t num_servers, uint32_t num_workers,
+                       const std::string& transport, uint64_t window_bytes, bool settles) {
+             ps::ServerOptions options{server, num_servers, num_workers, config_with(transport)};
+             options.window_bytes = window_bytes;
+             options.settles = settles;
+             return inspected(std::make_shared<Server>(std::move(options)));
+           }),
+           py::arg("server"), py::arg("num_servers"), py::arg("num_workers"),
+           py::arg("transport") = "auto", py::arg("window_bytes") = 0, py::arg("settles") = false)
+      .def("join", &join, py::arg("worker"), py::arg("rails"), py::arg("first_rail"),
+           py::arg("set"), py::arg("get"), py::arg("timeout_s"), py::arg("tree") = 0,
+           py::arg("seat") = Seat(), py::arg("incarnation") = 0)
+      .def("create_model", &create_model, py::arg("model"), py::arg("spec"),
+           py::arg("python_rule") = py::none(), py::arg("base") = 0)
+      .def(
+          "seal", [](Server& server, uint32_t model) { check(server.seal(model)); }, kRelease)
+      .def("is_sealed", &Server::is_sealed, kRelease)
+      .def(
+          "wait_sealed",
+          [](Server& server, uint32_t model, double timeout_s) {
+            return server.wait_sealed(model, to_ms(timeout_s));
+          },
+          kRelease)
+      .def("status", &server_status)
       .def("set_checkpoint_every", &Server::set_checkpoint_every, kRelease)
       .def("stop_clocks", &Server::stop_clocks, kRelease,
            "Before close(): no clock but the current one ends, and both ends have a snapshot.")

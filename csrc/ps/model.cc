@@ -285,9 +285,8 @@ Result<bool> Model::push(uint32_t shard, size_t piece, const Push& push,
   DMLCOMM_RETURN_IF_ERROR(keep_failure(advance(of, state, &moved)));
   const uint64_t clock = std::max(push.clock, open_clock(state));
   // So replicas have the same bits, and proxies in every run.
-  const bool in_order =
-      push.merged != nullptr || options_.upstream != nullptr || spec().replicas > 0;
-  if ((is_stopped(clock) || is_far_ahead(clock, state.version, in_order)) &&
+  const bool in_order = push.merged != nullptr || options_.upstream != nullptr || keeps_elements();
+  if (!push.is_of_copy && (is_stopped(clock) || is_far_ahead(clock, state.version, in_order)) &&
       !state.mark_of(push.worker).pushes.contains(push.sequence)) {
     return false;
   }
@@ -296,15 +295,19 @@ Result<bool> Model::push(uint32_t shard, size_t piece, const Push& push,
   const bool is_new = *noted;
   Status status;
   const bool at_once =
-      spec().apply == Apply::at_push ||
-      (state.windows.empty() && clock == state.version && closed_clock(state) > clock);
+      spec().apply == Apply::at_push || (!keeps_elements() && state.windows.empty() &&
+                                         clock == state.version && closed_clock(state) > clock);
   if (is_new && at_once && options_.upstream == nullptr) {
     status = push_at_once(of, state, push, wire);
     moved |= spec().apply == Apply::at_clock;
   } else if (is_new) {
     Window& window = of.window_of(state, clock, pool_);
     if (in_order) {
-      of.keep_part(state, window, push, wire, pool_);
+      Part& part = of.keep_part(state, window, push, wire, pool_);
+      if (keeps_elements()) {
+        part.kept = std::move(part.elements);
+        keep_elements(state, push, {push.learning_rate, part.kept, {}, {}});
+      }
     } else {
       of.add(state, window, wire, pool_);
     }
@@ -326,6 +329,10 @@ Result<bool> Model::take_note(PieceState& state, const Push& push, uint64_t cloc
   const bool is_contained =
       spec().apply == Apply::at_clock && push.clock < std::max(mark.contained, options_.base);
   return mark.pushes.take(push.sequence, push.unfinished, clock) && !is_contained;
+}
+
+void Model::keep_elements(PieceState& state, const Push& push, KeptElements elements) {
+  state.mark_of(push.worker).pushes.keep(std::move(elements));
 }
 
 // All pushes of a proxy's workers of one clock come as one: either all of them are here or none.
@@ -353,6 +360,11 @@ Result<bool> Model::take_note_of_all(PieceState& state, const Push& push) {
 Status Model::push_at_once(Shard& shard, PieceState& state, const Push& push,
                            BufferPool::Buffer& wire) {
   BufferPool::Buffer gradient = shard.take_stored(state.piece, wire, pool_);
+  if (keeps_elements()) {  // the update may take the gradient
+    std::shared_ptr<std::byte[]> kept = pool_.take();
+    std::memcpy(kept.get(), gradient.get(), state.piece.stored_bytes(spec()));
+    keep_elements(state, push, {push.learning_rate, std::move(kept), {}, {}});
+  }
   if (spec().apply == Apply::at_clock) leave(shard, state);
   ++state.step;
   const double scale = scale_of(push.num_pushes);
@@ -369,7 +381,9 @@ Result<bool> Model::push_rows(uint32_t shard, const Push& push, const Rows& rows
   DMLCOMM_RETURN_IF_ERROR(failure());
   Shard& of = *find(shard);
   const uint64_t open = min_clock();
-  if (is_stopped(std::max(push.clock, open)) || is_far_ahead(push.clock, open, false)) return false;
+  const bool waits =
+      is_stopped(std::max(push.clock, open)) || is_far_ahead(push.clock, open, false);
+  if (waits && !push.is_of_copy) return false;
   const Status status =
       for_each_piece(of, rows, [&](size_t piece, const std::vector<uint64_t>& chosen) {
         return push_rows_of_piece(of, of.state(piece), push, rows, chosen, wire);
@@ -388,6 +402,15 @@ Status Model::push_rows_of_piece(Shard& shard, PieceState& state, const Push& pu
   const uint64_t clock = std::max(push.clock, state.version);
   Mark& mark = state.mark_of(push.worker);
   if (!mark.pushes.take(push.sequence, push.unfinished, window_clock(clock))) return Status();
+  if (keeps_elements()) {
+    KeptElements kept{push.learning_rate, nullptr, {}, {}};
+    for (uint64_t i : chosen) {
+      kept.rows.push_back(rows.numbers[i]);
+      kept.row_values.insert(kept.row_values.end(), wire + i * row_bytes,
+                             wire + (i + 1) * row_bytes);
+    }
+    keep_elements(state, push, std::move(kept));
+  }
   Window& window = shard.window_of(state, clock, pool_);
   ++window.num_pushes;
   if (push.learning_rate == push.learning_rate) window.learning_rate = push.learning_rate;
@@ -436,7 +459,7 @@ Status Model::advance(Shard& shard, PieceState& state, bool* moved, bool is_awai
 
 Status Model::apply(Shard& shard, PieceState& state, Window& window) {
   ++state.step;
-  shard.add_parts(state, window);
+  shard.add_parts(state, window, pool_);
   const Space& space = spec().spaces[state.piece.space];
   const std::byte* sum = window.sum.get();
   if (!space.sparse()) {
@@ -603,7 +626,7 @@ Status Model::pass_up(Shard& shard, PieceState& state, bool is_awaited) {
   if (!state.windows.empty() && state.windows.front().clock == state.version) {
     window = std::move(state.windows.front());
     state.windows.pop_front();
-    shard.add_parts(state, window);
+    shard.add_parts(state, window, pool_);
   }
   const Space& space = spec().spaces[state.piece.space];
   if (window.sum == nullptr) {

@@ -162,6 +162,15 @@ class Model : public std::enable_shared_from_this<Model> {
   // All pieces are here. These workers count, from these clocks on; seals.
   void end_fill(const std::map<uint32_t, uint64_t>& clocks);
 
+  // --- with replicas: pushes of a worker that has gone, and had acknowledgements of none ---
+  // As copy(), of the pushes to these pieces; the worker has sent all that it ever will.
+  size_t copy_pushes(uint32_t shard, uint32_t worker, size_t first, size_t limit,
+                     std::vector<std::byte>* out);
+  // Adds those that are not here. The worker still counts, so none of their clocks is over.
+  Status take_pushes(uint32_t shard, uint32_t worker, const std::vector<std::byte>& bytes);
+  // Nobody asks for its pushes any more.
+  void forget_pushes(uint32_t worker);
+
   size_t num_open_windows() const;
   // Of the buffers for pushes and windows, in use or not.
   size_t buffer_bytes() const { return pool_.held_bytes(); }
@@ -174,6 +183,9 @@ class Model : public std::enable_shared_from_this<Model> {
   void advance_ticked();
   Status keep_failure(const Status& status);
   std::shared_ptr<Snapshot> describe_snapshot(uint64_t clock) const;
+
+  // Whether the other copy may need what a push has brought.
+  bool keeps_elements() const { return spec().replicas > 0; }
 
   // All of these with the piece's lock.
   uint64_t closed_clock(const PieceState& state) const;
@@ -189,6 +201,7 @@ class Model : public std::enable_shared_from_this<Model> {
   // Whether the push is new; at most once.
   Result<bool> take_note(PieceState& state, const Push& push, uint64_t clock);
   Result<bool> take_note_of_all(PieceState& state, const Push& push);
+  void keep_elements(PieceState& state, const Push& push, KeptElements elements);
   uint64_t open_clock(const PieceState& state) const { return state.version + state.is_up; }
   Status apply(Shard& shard, PieceState& state, Window& window);
   Status update_piece(Shard& shard, PieceState& state, double learning_rate,

@@ -5,10 +5,14 @@
 // copied while pushes come in: of those that reach both servers, the copy has some already, and
 // they are recognised where they come again. Both servers run the same version; integers are
 // little-endian.
+//
+// Also Model::copy_pushes() and its counterparts: what each of two servers has of a worker that has
+// gone, and the other one may lack.
 #include <cstring>
 #include <type_traits>
 #include <utility>
 
+#include "kernels/convert.h"
 #include "ps/model.h"
 
 namespace dmlcomm::ps {
@@ -96,7 +100,7 @@ void put_window(Bytes* out, const Window& window, size_t bytes) {
   for (const Part& part : window.parts) {
     put(out, part.sender);
     put(out, part.num_pushes);
-    put_bytes(out, part.elements.get(), bytes);
+    put_bytes(out, part.data(), bytes);
   }
   put(out, uint8_t{window.sum != nullptr});
   if (window.sum != nullptr) put_bytes(out, window.sum.get(), bytes);
@@ -152,6 +156,25 @@ void take_piece(Reader* in, Shard& shard, PieceState* state, size_t bytes, Buffe
   }
 }
 
+void put_push(Bytes* out, const ModelSpec& spec, const PieceState& state, uint64_t sequence,
+              uint64_t clock, const KeptElements& kept) {
+  put(out, uint64_t{state.index});
+  put(out, sequence);
+  put(out, clock);
+  put(out, kept.learning_rate);
+  const Space& space = spec.spaces[state.piece.space];
+  if (space.sparse()) {
+    put(out, uint64_t{kept.rows.size()});
+    for (const int64_t row : kept.rows) put(out, row);
+    put_bytes(out, kept.row_values.data(), kept.row_values.size());
+    return;
+  }
+  const size_t begin = out->size();
+  out->resize(begin + state.piece.wire_bytes(spec));
+  kernels::convert(out->data() + begin, space.wire, kept.dense.get(), space.stored(),
+                   state.piece.count);
+}
+
 }  // namespace
 
 size_t Model::copy(uint32_t shard, size_t first, size_t limit, std::vector<std::byte>* out) {
@@ -194,6 +217,63 @@ void Model::end_fill(const std::map<uint32_t, uint64_t>& clocks) {
   clocks_.raise_highest(highest);
   snapshots_.restored(highest);
   seal();
+}
+
+size_t Model::copy_pushes(uint32_t shard, uint32_t worker, size_t first, size_t limit, Bytes* out) {
+  Shard& of = *find(shard);
+  size_t piece = first;
+  for (; piece < of.pieces().size() && (piece == first || out->size() < limit); ++piece) {
+    PieceState& state = of.state(piece);
+    std::lock_guard lock(state.mutex);
+    state.mark_of(worker).pushes.for_each_kept(
+        [&](uint64_t sequence, uint64_t clock, const KeptElements& kept) {
+          put_push(out, spec(), state, sequence, clock, kept);
+        });
+  }
+  return piece;
+}
+
+// The worker itself might have sent them: push() recognises those that are here.
+Status Model::take_pushes(uint32_t shard, uint32_t worker, const Bytes& bytes) {
+  Shard& of = *find(shard);
+  Reader in(bytes);
+  while (in.ok() && !in.at_end()) {
+    const auto piece = in.take<uint64_t>();
+    if (piece >= of.pieces().size()) break;
+    Push one{.worker = worker, .is_of_copy = true};
+    one.sequence = in.take<uint64_t>();
+    one.clock = in.take<uint64_t>();
+    one.learning_rate = in.take<double>();
+    const uint32_t space = of.pieces()[piece].space;
+    if (!spec().spaces[space].sparse()) {
+      BufferPool::Buffer wire = pool_.take();
+      in.take_bytes(wire.get(), of.pieces()[piece].wire_bytes(spec()));
+      if (!in.ok()) break;
+      DMLCOMM_RETURN_IF_ERROR(push(shard, piece, one, wire).status());
+      continue;
+    }
+    std::vector<int64_t> numbers(in.take_count());
+    for (int64_t& number : numbers) number = in.take<int64_t>();
+    Bytes values(numbers.size() * of.wire_row_bytes(space));
+    in.take_bytes(values.data(), values.size());
+    if (!in.ok()) break;
+    const Rows rows{space, numbers.data(), numbers.size()};
+    DMLCOMM_RETURN_IF_ERROR(check_rows(shard, rows));
+    DMLCOMM_RETURN_IF_ERROR(push_rows(shard, one, rows, values.data()).status());
+  }
+  if (in.ok() && in.at_end()) return Status();
+  return Status(StatusCode::protocol_error, "pushes of worker ", worker, " to shard ", shard,
+                " of model '", spec().name, "' do not fit; do all servers have the same dmlcomm?");
+}
+
+void Model::forget_pushes(uint32_t worker) {
+  for (const auto& shard : shards_) {
+    for (size_t i = 0; i < shard->pieces().size(); ++i) {
+      PieceState& state = shard->state(i);
+      std::lock_guard lock(state.mutex);
+      state.mark_of(worker).pushes.forget_elements();
+    }
+  }
 }
 
 }  // namespace dmlcomm::ps

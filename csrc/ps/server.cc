@@ -82,7 +82,7 @@ Status Server::expect_life(const Lives& told) {
 }
 
 Status Server::join(const PairOptions& options, std::shared_ptr<transport::Rendezvous> rendezvous,
-                    uint64_t tree) {
+                    uint64_t tree, uint64_t incarnation) {
   DMLCOMM_RETURN_IF_ERROR(fenced());
   if (options.other >= kFirstProxy + kMaxProxies) {
     return Status(StatusCode::invalid_argument, "worker ", options.other, ": expected less than ",
@@ -92,6 +92,9 @@ Status Server::join(const PairOptions& options, std::shared_ptr<transport::Rende
   {
     std::lock_guard lock(mutex_);
     DMLCOMM_RETURN_IF_ERROR(expect_tree(options.other, tree));
+    DMLCOMM_RETURN_IF_ERROR(expect_settled(options.other, incarnation));
+    if (options_.settles)
+      accounts_[options.other] = {{incarnation, lives_.of(options_.server)}, false};
     const auto it = sessions_.find(options.other);
     if (it != sessions_.end()) old = std::exchange(it->second, nullptr);
     if (it != sessions_.end()) sessions_.erase(it);
@@ -203,14 +206,114 @@ void Server::give_up(uint32_t worker) {
 void Server::drop_worker(uint32_t worker) {
   // A session of a proxy without its parent may end before it is told that its worker counts on.
   if (options_.upstream != nullptr && !options_.upstream->error().ok()) return;
-  std::map<uint32_t, std::shared_ptr<Model>> models;
+  bool is_settled_first = false;
+  {
+    std::lock_guard lock(mutex_);
+    const auto it = accounts_.find(worker);
+    is_settled_first = it != accounts_.end() && it->second.has_begun;
+    if (!is_settled_first) accounts_.erase(worker);
+  }
+  is_settled_first ? ended_.signal() : drop(worker);
+}
+
+void Server::drop(uint32_t worker) {
   {
     std::lock_guard lock(mutex_);
     gone_.insert(worker);
-    models = models_;
   }
-  for (const auto& [number, model] : models) model->drop(worker);
+  for (const auto& [number, model] : models()) model->drop(worker);
   if (options_.upstream != nullptr) options_.upstream->drop(worker);
+}
+
+std::map<uint32_t, std::shared_ptr<Model>> Server::models() {
+  std::lock_guard lock(mutex_);
+  return models_;
+}
+
+// --- workers that have gone ---
+
+void Server::note_begun(uint32_t worker) {
+  std::lock_guard lock(mutex_);
+  const auto it = accounts_.find(worker);
+  if (it != accounts_.end()) it->second.has_begun = true;
+}
+
+// With mutex_.
+Status Server::expect_settled(uint32_t worker, uint64_t incarnation) const {
+  const auto it = accounts_.find(worker);
+  if (it == accounts_.end() || !it->second.has_begun ||
+      it->second.worker.incarnation == incarnation) {
+    return Status();
+  }
+  return Status(StatusCode::aborted, name_of(worker), " was here before, and the servers have ",
+                "not yet exchanged what they have of it");
+}
+
+std::map<uint32_t, Gone> Server::unsettled() {
+  std::lock_guard lock(mutex_);
+  std::map<uint32_t, Gone> gone;
+  for (const auto& [worker, account] : accounts_) {
+    const auto it = sessions_.find(worker);
+    const bool is_here = it != sessions_.end() && !it->second->ended();
+    if (account.has_begun && !is_here) gone.emplace(worker, account.worker);
+  }
+  return gone;
+}
+
+std::map<uint32_t, Gone> Server::wait_unsettled(std::chrono::milliseconds timeout) {
+  const Deadline deadline = Deadline::after_ns(timeout.count() * kNsPerMs);
+  std::map<uint32_t, Gone> gone;
+  (void)ended_.wait_until(deadline, [&] { return !(gone = unsettled()).empty(); });
+  return gone;
+}
+
+bool Server::end_worker(uint32_t worker, uint64_t incarnation, const std::string& reason) {
+  std::shared_ptr<Session> session;
+  {
+    std::lock_guard lock(mutex_);
+    const auto account = accounts_.find(worker);
+    if (account == accounts_.end() || account->second.worker.incarnation != incarnation)
+      return false;
+    const auto it = sessions_.find(worker);
+    if (it != sessions_.end()) session = it->second;
+  }
+  if (session != nullptr) {
+    session->give_up(reason);
+    session->close();
+  }
+  return is_unsettled(worker, incarnation);
+}
+
+bool Server::is_unsettled(uint32_t worker, uint64_t incarnation) {
+  const auto gone = unsettled();
+  const auto it = gone.find(worker);
+  return it != gone.end() && it->second.incarnation == incarnation;
+}
+
+size_t Server::copy_pushes(uint32_t model, uint32_t shard, uint32_t worker, size_t first,
+                           size_t limit, std::vector<std::byte>* out) {
+  const std::shared_ptr<Model> of = find_model(model);
+  if (of == nullptr || of->shard(shard) == nullptr) return first;
+  return of->copy_pushes(shard, worker, first, limit, out);
+}
+
+Status Server::take_pushes(uint32_t model, uint32_t shard, uint32_t worker,
+                           const std::vector<std::byte>& bytes) {
+  const std::shared_ptr<Model> of = find_model(model);
+  if (of != nullptr && of->shard(shard) != nullptr) return of->take_pushes(shard, worker, bytes);
+  return Status(StatusCode::invalid_argument, "server ", options_.server, " holds no shard ", shard,
+                " of a model number ", model);
+}
+
+void Server::drop_settled(uint32_t worker, uint64_t incarnation) {
+  if (is_unsettled(worker, incarnation)) drop(worker);
+}
+
+void Server::settle(uint32_t worker, uint64_t incarnation) {
+  if (!is_unsettled(worker, incarnation)) return;
+  for (const auto& [number, model] : models()) model->forget_pushes(worker);
+  std::lock_guard lock(mutex_);
+  accounts_.erase(worker);
 }
 
 void Server::take_in(uint32_t worker) {
@@ -293,6 +396,7 @@ void Server::come_back(uint8_t lost) {
   std::lock_guard lock(mutex_);
   models_.clear();
   gone_.clear();
+  accounts_.clear();
 }
 
 void Server::end_sessions() {

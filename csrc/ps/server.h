@@ -29,6 +29,8 @@ struct ServerOptions {
   // That the windows of each model may take; 0: a quarter of the machine's memory. With less than
   // that of kMinWindows they take as much as these.
   uint64_t window_bytes = 0;
+  // With replicas: workers that have gone count until settle(), see Server::unsettled().
+  bool settles = false;
 };
 
 struct SessionStatus {
@@ -52,16 +54,22 @@ struct ModelStatus {
   PullCounts pulls;
 };
 
+// A worker that has gone: which, and of which life of this server.
+struct Gone {
+  uint64_t incarnation = 0;
+  uint8_t life = 0;
+};
+
 class Server final : public engine::Inspectable, private SessionHost {
  public:
   explicit Server(ServerOptions options);
   ~Server() override;
 
   // Connects to a worker and serves it from then on. An earlier session of the worker ends first.
-  // A proxy of `tree` is refused once that has ended. If it fails, the worker counts on until it is
-  // given up.
+  // A proxy of `tree` is refused once that has ended, and a worker whose last incarnation is not
+  // settled. If it fails, the worker counts on until it is given up.
   Status join(const PairOptions& options, std::shared_ptr<transport::Rendezvous> rendezvous,
-              uint64_t tree = 0);
+              uint64_t tree = 0, uint64_t incarnation = 0);
 
   // The same spec again is no error; a different one is, and the text shows both. `base`: see
   // ModelOptions.
@@ -113,6 +121,27 @@ class Server final : public engine::Inspectable, private SessionHost {
   void end_fill(uint32_t model, const std::map<uint32_t, uint64_t>& clocks);
   void filled();
 
+  // --- workers that have gone, where `settles` ---
+  // Workers whose connection has ended after their first command: pushes of them may be on one copy
+  // alone. They count until drop_settled(), so no clock goes on without what the other servers
+  // have of them.
+  std::map<uint32_t, Gone> unsettled();
+  // As unsettled(), once there is one or `timeout` is over.
+  std::map<uint32_t, Gone> wait_unsettled(std::chrono::milliseconds timeout);
+  // Another server has lost this incarnation of the worker: its connection here ends, too, and
+  // nothing comes from it any more. Whether it has to be settled here, or is about to be.
+  bool end_worker(uint32_t worker, uint64_t incarnation, const std::string& reason);
+  // See Model::copy_pushes(); nothing without the model or the shard.
+  size_t copy_pushes(uint32_t model, uint32_t shard, uint32_t worker, size_t first, size_t limit,
+                     std::vector<std::byte>* out);
+  Status take_pushes(uint32_t model, uint32_t shard, uint32_t worker,
+                     const std::vector<std::byte>& bytes);
+  // All is here that the others had: the worker counts no more.
+  void drop_settled(uint32_t worker, uint64_t incarnation);
+  // The others have all that was here, too: the worker may come again, and its pushes are
+  // forgotten.
+  void settle(uint32_t worker, uint64_t incarnation);
+
   // See Model::hold(); nothing without the model.
   Held hold(uint32_t model, uint32_t worker);
   // The clocks of a worker without a connection count no more until it comes.
@@ -158,9 +187,21 @@ class Server final : public engine::Inspectable, private SessionHost {
   Status fenced() override;
   Status expect_life(const Lives& told) override;
   void drop_worker(uint32_t worker) override;
+  void note_begun(uint32_t worker) override;
+  void drop(uint32_t worker);
+  std::map<uint32_t, std::shared_ptr<Model>> models();
+  Status expect_settled(uint32_t worker, uint64_t incarnation) const;
+  bool is_unsettled(uint32_t worker, uint64_t incarnation);
+
+  // A worker that has not been settled yet.
+  struct Account {
+    Gone worker;
+    bool has_begun = false;
+  };
 
   const ServerOptions options_;
   EventCount events_;
+  EventCount ended_;  // of unsettled()
   LifeTable lives_;
   std::atomic<bool> filling_{false};
 
@@ -170,8 +211,9 @@ class Server final : public engine::Inspectable, private SessionHost {
   // Guarded by mutex_.
   std::map<uint32_t, std::shared_ptr<Model>> models_;
   std::map<uint32_t, std::shared_ptr<Session>> sessions_;  // by worker; also ended ones
-  std::set<uint32_t> gone_;         // workers that were here, and have left or were lost
-  std::vector<uint32_t> expected_;  // of a proxy
+  std::set<uint32_t> gone_;               // workers that were here, and have left or were lost
+  std::map<uint32_t, Account> accounts_;  // by worker, where options_.settles
+  std::vector<uint32_t> expected_;        // of a proxy
   uint64_t tree_ = 0;
   uint64_t checkpoint_every_ = 0;
   bool closed_ = false;

@@ -75,6 +75,8 @@ Session::~Session() {
   for (Merged& merged : merged_) (void)merged.piece.buffer.release();
 }
 
+void Session::give_up(const std::string& reason) { fail(Status(StatusCode::aborted, reason)); }
+
 void Session::end_but_count(const std::string& reason) {
   counts_on_.store(true);
   fail(Status(StatusCode::aborted, reason));
@@ -238,7 +240,7 @@ Status Session::note_lives(const Command& command) {
   (void)host_.learn_lives(command.lives);
   DMLCOMM_RETURN_IF_ERROR(host_.fenced());
   DMLCOMM_RETURN_IF_ERROR(host_.expect_life(command.lives));
-  begun_.store(true);
+  if (!begun_.exchange(true)) host_.note_begun(worker_);
   return Status();
 }
 

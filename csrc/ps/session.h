@@ -50,8 +50,10 @@ class SessionHost {
   virtual Status expect_life(const Lives& told) = 0;
   // Whether this server has come back, and is not filled yet.
   virtual bool is_filling() const = 0;
-  // The worker's clocks count no more, in any model.
+  // The worker's clocks count no more, in any model; see Server::unsettled().
   virtual void drop_worker(uint32_t worker) = 0;
+  // The worker has given its first command over this connection.
+  virtual void note_begun(uint32_t worker) = 0;
   // Whether the worker has a connection of its own.
   virtual bool has_session(uint32_t worker) = 0;
   // Of a proxy, whose models are made as those below ask for them; else null.
@@ -79,6 +81,9 @@ class Session {
 
   // Ends the session and its threads. Idempotent.
   void close();
+
+  // As if the connection had failed; close() waits for the end.
+  void give_up(const std::string& reason);
 
   // Ends the session, but its worker still counts in the clocks: it comes back, or the whole server
   // ends.

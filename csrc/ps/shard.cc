@@ -141,14 +141,14 @@ void Shard::add(const PieceState& state, Window& window, BufferPool::Buffer& wir
   }
 }
 
-void Shard::keep_part(const PieceState& state, Window& window, const Push& push,
-                      BufferPool::Buffer& wire, BufferPool& pool) {
+Part& Shard::keep_part(const PieceState& state, Window& window, const Push& push,
+                       BufferPool::Buffer& wire, BufferPool& pool) {
   window.num_pushes += push.num_pushes;
   const auto place =
       std::upper_bound(window.parts.begin(), window.parts.end(), push.worker,
                        [](uint32_t sender, const Part& part) { return sender < part.sender; });
-  window.parts.insert(place,
-                      Part{push.worker, push.num_pushes, take_stored(state.piece, wire, pool)});
+  return *window.parts.insert(
+      place, Part{push.worker, push.num_pushes, take_stored(state.piece, wire, pool)});
 }
 
 void Shard::forget_parts(PieceState& state, const std::map<uint32_t, uint64_t>& workers) {
@@ -166,13 +166,14 @@ void Shard::forget_parts(PieceState& state, const std::map<uint32_t, uint64_t>& 
   }
 }
 
-void Shard::add_parts(const PieceState& state, Window& window) {
+void Shard::add_parts(const PieceState& state, Window& window, BufferPool& pool) {
   if (window.parts.empty()) return;
   std::vector<const void*> sources;
   if (window.sum != nullptr) sources.push_back(window.sum.get());
-  for (const Part& part : window.parts) sources.push_back(part.elements.get());
+  for (const Part& part : window.parts) sources.push_back(part.data());
   if (window.sum == nullptr) window.sum = std::move(window.parts.front().elements);
-  if (sources.size() > 1) {
+  if (window.sum == nullptr) window.sum = pool.take();
+  if (sources.size() > 1 || sources.front() != window.sum.get()) {
     kernels::reduce(window.sum.get(), sources.data(), sources.size(), state.piece.count,
                     space(state.piece).stored(), ReduceOp::sum, 1);
   }

@@ -9,6 +9,8 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "memory/buffer_pool.h"
@@ -18,6 +20,15 @@
 
 namespace dmlcomm::ps {
 
+// What a push has brought to a piece: the server with the other copy of the piece may not have it
+// when the worker dies.
+struct KeptElements {
+  double learning_rate = 0;
+  std::shared_ptr<std::byte[]> dense;  // of the stored type
+  std::vector<int64_t> rows;           // or rows of a table, by their numbers there
+  std::vector<std::byte> row_values;   // as messages have them
+};
+
 // The pushes of a worker that it may repeat, in any order, because they are not acknowledged.
 class RecentPushes {
  public:
@@ -26,8 +37,13 @@ class RecentPushes {
   bool take(uint64_t sequence, uint64_t unfinished, uint64_t clock) {
     std::erase_if(pushes_, [&](const One& one) { return one.sequence < unfinished; });
     if (contains(sequence)) return false;
-    pushes_.push_back({sequence, clock});
+    pushes_.push_back({sequence, clock, std::nullopt});
     return true;
+  }
+  // Of the push that was taken last.
+  void keep(KeptElements elements) { pushes_.back().kept = std::move(elements); }
+  void forget_elements() {
+    for (One& one : pushes_) one.kept.reset();
   }
   bool contains(uint64_t sequence) const {
     return std::any_of(pushes_.begin(), pushes_.end(),
@@ -39,6 +55,13 @@ class RecentPushes {
   template <typename Visit>
   void for_each(Visit visit) const {
     for (const One& one : pushes_) visit(one.sequence, one.clock);
+  }
+  // visit(sequence, clock, elements), in the order in which they came
+  template <typename Visit>
+  void for_each_kept(Visit visit) const {
+    for (const One& one : pushes_) {
+      if (one.kept.has_value()) visit(one.sequence, one.clock, *one.kept);
+    }
   }
   // The sequence numbers of those that version `version` contains.
   template <typename Visit>
@@ -52,6 +75,7 @@ class RecentPushes {
   struct One {
     uint64_t sequence;
     uint64_t clock;
+    std::optional<KeptElements> kept;
   };
   std::vector<One> pushes_;
 };
@@ -69,6 +93,8 @@ struct Push {
   const std::map<uint32_t, uint64_t>* merged = nullptr;
   uint32_t num_pushes = 1;
   bool is_awaited = false;  // see Forwarded::is_awaited
+  // From the server with the other copy, which had memory for it: it does not wait.
+  bool is_of_copy = false;
 };
 
 // A worker's pushes to a piece.
@@ -83,7 +109,9 @@ struct Mark {
 struct Part {
   uint32_t sender = 0;
   uint32_t num_pushes = 0;
-  BufferPool::Buffer elements;  // of the stored type
+  BufferPool::Buffer elements;                  // of the stored type
+  std::shared_ptr<std::byte[]> kept = nullptr;  // in their place: see KeptElements
+  const std::byte* data() const { return kept != nullptr ? kept.get() : elements.get(); }
 };
 
 // The pushes of one clock to one piece, added up until they are applied.
@@ -142,10 +170,11 @@ class Shard {
   Window& window_of(PieceState& state, uint64_t clock, BufferPool& pool);
   // Keeps the memory of `wire` if it can become the sum.
   void add(const PieceState& state, Window& window, BufferPool::Buffer& wire, BufferPool& pool);
-  // The same for pushes that are added in the order of their senders, by add_parts().
-  void keep_part(const PieceState& state, Window& window, const Push& push,
-                 BufferPool::Buffer& wire, BufferPool& pool);
-  void add_parts(const PieceState& state, Window& window);
+  // The same for pushes that are added in the order of their senders, by add_parts(). The one that
+  // is returned is of `push`.
+  Part& keep_part(const PieceState& state, Window& window, const Push& push,
+                  BufferPool::Buffer& wire, BufferPool& pool);
+  void add_parts(const PieceState& state, Window& window, BufferPool& pool);
   // Takes back what proxies have added, and the clocks of their workers: as if these had pushed
   // nothing since the version that the piece has.
   void forget_parts(PieceState& state, const std::map<uint32_t, uint64_t>& workers);

@@ -186,6 +186,94 @@ TEST(PsModel, ACopyWithinAClockCountsEveryPushOnce) {
   }
 }
 
+// A worker that dies has reached the two copies of a shard up to different pushes.
+TEST(PsModel, CopiesAreEqualOnceEachHasWhatTheOtherHadOfAWorkerThatHasGone) {
+  for (const Apply apply : {Apply::at_clock, Apply::at_push}) {
+    ModelSpec spec = spec_of(3, apply, Combine::sum, "sgd");
+    spec.num_servers = 2;
+    spec.replicas = 1;
+    spec.options = {{"lr", 1}};
+    ModelUnderTest ahead(spec, 2), behind(spec, 2);
+    ahead.push_as(0, 0, 1, 1, true);
+    behind.push_as(0, 0, 1, 1, true);
+    ahead.push_as(0, 1, 2, 10, true);  // the other copy lacks this one, and its clock
+    for (ModelUnderTest* model : {&ahead, &behind}) model->push_as(1, 0, 1, 100, true);
+    EXPECT_EQ(ahead.pull(1), apply == Apply::at_clock ? -101 : -111);
+    for (int times : {1, 2}) {  // to ask again changes nothing
+      std::vector<std::byte> bytes, more;
+      EXPECT_EQ(behind->copy_pushes(0, 0, 0, 1, &bytes), 1U) << times;
+      ASSERT_TRUE(ahead->take_pushes(0, 0, bytes).ok());
+      EXPECT_EQ(ahead->copy_pushes(0, 0, 0, 1, &more), 1U);
+      ASSERT_TRUE(behind->take_pushes(0, 0, more).ok());
+    }
+    for (ModelUnderTest* model : {&ahead, &behind}) {
+      (*model)->drop(0);
+      model->push_as(1, 1, 2, 1000, true);
+      EXPECT_EQ(model->pull(2), -1111);
+    }
+  }
+}
+
+TEST(PsModel, CopiesHaveEqualRowsOfAWorkerThatHasGone) {
+  ModelSpec spec = spec_of(12, Apply::at_clock, Combine::sum, "add");
+  spec.spaces[0].row_elements = 2;
+  spec.num_servers = 1;
+  ModelSpec copied = spec;
+  copied.num_servers = 2;
+  copied.replicas = 1;
+  ModelUnderTest ahead(copied, 1), behind(copied, 1);
+  const std::vector<int64_t> numbers{4, 0};
+  const std::vector<float> values{1, 2, 3, 4};
+  const Rows rows{0, numbers.data(), numbers.size()};
+  const auto* wire = reinterpret_cast<const std::byte*>(values.data());
+  EXPECT_TRUE(ahead->push_rows(0, {0, 0, 1, 0, false, kNoRate}, rows, wire).value());
+  std::vector<std::byte> bytes;
+  EXPECT_EQ(ahead->copy_pushes(0, 0, 0, 1, &bytes), 1U);
+  ASSERT_TRUE(behind->take_pushes(0, 0, bytes).ok());
+  for (ModelUnderTest* model : {&ahead, &behind}) {
+    (*model)->tick(0, 1);
+    std::vector<float> out(4);
+    ASSERT_TRUE((*model)->pull_rows(0, 1, rows, reinterpret_cast<std::byte*>(out.data())).value());
+    EXPECT_EQ(out, values);
+  }
+}
+
+TEST(PsModel, PushesAreKeptForTheOtherCopyUntilTheWorkerHasTheirAcknowledgements) {
+  ModelSpec spec = spec_of(3, Apply::at_clock, Combine::sum, "add");
+  spec.num_servers = 2;
+  spec.replicas = 1;
+  ModelUnderTest model(spec, 1);
+  const auto kept = [&] {
+    std::vector<std::byte> bytes;
+    (void)model->copy_pushes(0, 0, 0, 1, &bytes);
+    return bytes.size();
+  };
+  model.push_as(0, 0, 1, 1, true);
+  const size_t one = kept();
+  EXPECT_GT(one, 0U);
+  model.push_as(0, 1, 2, 1, true);
+  EXPECT_EQ(kept(), 2 * one);
+  model.push_piece(0, {0, 2, 3, 3, true, kNoRate}, 1);  // it repeats none before
+  EXPECT_EQ(kept(), one);
+  model->forget_pushes(0);
+  EXPECT_EQ(kept(), 0U);
+  EXPECT_EQ(model.pull(3), 3);
+}
+
+TEST(PsModel, PushesThatAreCutShortAreRefused) {
+  ModelSpec spec = spec_of(3, Apply::at_clock, Combine::sum, "add");
+  spec.num_servers = 2;
+  spec.replicas = 1;
+  ModelUnderTest source(spec, 2), copy(spec, 2);
+  source.push_as(0, 0, 1, 1, true);
+  std::vector<std::byte> bytes;
+  (void)source->copy_pushes(0, 0, 0, 1, &bytes);
+  while (bytes.size() > 1) {
+    bytes.pop_back();
+    EXPECT_FALSE(copy->take_pushes(0, 0, bytes).ok()) << bytes.size();
+  }
+}
+
 TEST(PsModel, ACopyThatIsCutShortIsRefused) {
   ModelSpec spec = spec_of(3, Apply::at_clock, Combine::sum, "add");
   spec.replicas = 1;

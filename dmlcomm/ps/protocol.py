@@ -5,7 +5,7 @@ import hmac
 import ipaddress
 
 # Of proto/dmlcomm_ps.proto; both sides of a job need the same.
-PROTOCOL_VERSION = "6"
+PROTOCOL_VERSION = "7"
 PROTOCOL_KEY = "dmlcomm-protocol"
 # "-bin": values of other metadata may hold only printable ASCII.
 TOKEN_KEY = "dmlcomm-token-bin"

@@ -34,7 +34,7 @@ from soak.faults import Failure, SoakError
 # Without what is waited for, a job hangs.
 HANG_S = 40.0
 # What members report that may not be, as it is counted.
-FAILURES = {"dip": Failure.LOST_UPDATE}
+FAILURES = {"dip": Failure.LOST_UPDATE, "fewer": Failure.LOST_UPDATE}
 TESTS = Path(__file__).resolve().parents[1]
 # That a process may use more than before: sizes are random, and gRPC starts threads and opens
 # descriptors when it first needs them.

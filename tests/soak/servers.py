@@ -10,7 +10,6 @@ import resource
 import signal
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -71,7 +70,6 @@ class Round:
         self._rng = random.Random(seed)
         self._seed = seed
         self._lives = 0  # of workers, so far
-        self._deaths: Counter[int] = Counter()  # by worker
         self._replicas = setting.keeps == "replicas"
         self._stack = contextlib.ExitStack()
         self._before: list[Usage] = []  # the most of a server, and of a proxy
@@ -163,7 +161,7 @@ class Round:
     def _freeze_worker(self) -> None:
         """It is stopped for longer than servers wait.
 
-        With replicas it is not let in again, as something of it may be on one server alone; nor
+        With replicas it is not let in again, as the servers have settled what it had pushed; nor
         where its proxy may have had something.
         """
         victim = self._random_worker()
@@ -255,32 +253,14 @@ class Round:
     def _replace(self, worker: int) -> None:
         """Kills a worker, if it lives, and starts another one in its place."""
         victim = self._job[_name(worker)]
-        self._deaths[worker] += 1
         self._job.kill(victim.name)
         if self._job.members:
             self._others_go_on(victim)
         self._start(worker, victim)
 
     def _go_on(self, what: str) -> None:
-        """Until all workers have come further, with all that they have seen of each other.
-
-        What workers that have died had pushed last, and nobody has acknowledged, may be on one of
-        two copies alone, and go with it.
-        """
-        self._job.wait_for_progress(what, errors=["lost", "dip"])
-        with self._job.changed:
-            members = list(self._job.members.values())
-            found = [
-                (m.name, *value) for m in members for kind, value in m.reports if kind == "fewer"
-            ]
-        for name, worker, by in found:
-            most = MOST_PUSHES * self._deaths[worker] if self._replicas else 0
-            if by > most:
-                raise SoakError(
-                    f"{what}: {name}: elements of worker {worker} are {by} less than before, which "
-                    f"may be {most}: {self._deaths[worker]} of its processes have died",
-                    Failure.LOST_UPDATE,
-                )
+        """Until all workers have come further, with all that they have seen of each other."""
+        self._job.wait_for_progress(what, errors=["lost", "dip", "fewer"])
 
     def _others_go_on(self, victim: Member) -> None:
         with self._job.changed:
@@ -397,7 +377,6 @@ class Round:
         if self.setting.proxies:
             config["proxy"] = self._socket(worker % self.setting.proxies)
         bounds = (0, 0) if before is None or before.detail is None else before.detail
-        config["least"] = bounds[0]
         config["most"] = 0 if before is None else bounds[1] + MOST_PUSHES
         name = _name(worker)
         environment = self._environment(name)

@@ -5,8 +5,8 @@ how often it has pushed. So a push that is lost or applied twice is seen by the 
 else comes and goes.
 
 One that takes the place of another goes on with its elements. What that one pushed last may become
-part of them a little later, up to ``most`` in all. Beyond ``least`` they may be on one of two
-copies alone, as nobody has acknowledged them: they may go when that server dies.
+part of them a little later, up to ``most`` in all. What anybody has seen stays, whichever server
+dies.
 
 It reports its clock, and how often it has pushed; "start" with the least and the greatest of its
 elements when it begins; "dip" if an element is less than it should be; "fewer" with another worker
@@ -39,13 +39,12 @@ def main(
     servers: str,
     count: int,
     seed: str,
-    least: int,
     most: int,
     **options: Any,
 ) -> None:
     try:
         with Client(servers, worker=worker, timeout_s=10 * HANG_S, **options) as client:
-            _work(link, client, workers, count, (least, most), random.Random(seed))
+            _work(link, client, workers, count, most, random.Random(seed))
     except (errors.PsServerLostError, errors.PsRefusedError) as error:
         link.report("lost", str(error))
 
@@ -55,7 +54,7 @@ def _work(
     client: Client,
     workers: int,
     count: int,
-    before: tuple[int, int],
+    most: int,
     rng: random.Random,
 ) -> None:
     first = np.zeros(count * workers, np.int64)  # until init() writes the present values there
@@ -64,7 +63,7 @@ def _work(
     link.report("start", (int(weights[own].min()), int(weights[own].max())))
     ones = np.zeros_like(weights)
     ones[own] = 1
-    census = Census(weights[own], *before)
+    census = Census(weights[own], most)
     others_before = _without(weights, own)
     last = None
     while last is None or client.clock_of(MODEL) < last:
@@ -110,14 +109,14 @@ def _without(weights: np.ndarray, own: slice) -> np.ndarray:
 class Census:
     """How often this worker has pushed, by its elements."""
 
-    def __init__(self, begin: np.ndarray, least: int, most: int) -> None:
+    def __init__(self, begin: np.ndarray, most: int) -> None:
         self._expected = begin.copy()
-        self._sure = least
+        self._sure = begin.copy()  # what it has seen last
         self._late = np.maximum(most - begin, 0)  # what may come of the life before
 
     def bounds(self, elements: np.ndarray) -> tuple[int, int]:
         """How many pushes at least, and at most, will be there after this worker's death."""
-        return min(self._sure, int(elements.min())), int((self._expected + self._late).max())
+        return int(elements.min()), int((self._expected + self._late).max())
 
     def compare(self, link: Link, pushes: int, elements: np.ndarray) -> None:
         """After so many more pushes."""
@@ -132,7 +131,9 @@ class Census:
             )
         if np.any(elements < self._sure):
             first = np.argmax(elements < self._sure)
-            text = f"own element {first} is {elements[first]}, expected {self._sure} at least"
+            text = (
+                f"own element {first} is {elements[first]}, expected {self._sure[first]} at least"
+            )
             link.report("dip", f"{text}: a push was lost")
-            self._sure = int(elements.min())
+        self._sure = elements.copy()
         self._expected = np.minimum(self._expected, elements)

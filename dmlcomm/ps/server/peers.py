@@ -32,11 +32,6 @@ class Peers:
         """Of all servers; the first worker tells, where this server was not given them."""
         self.addresses = self.addresses or tuple(addresses)
 
-    @property
-    def can_call(self) -> bool:
-        """With TLS, others can be told from strangers by certificates alone."""
-        return self._tls is None or self._tls.ca is not None
-
     @contextlib.contextmanager
     def calling(self, server: int) -> Iterator[Call]:
         """Calls over a new connection: an old one may wait before it tries again."""

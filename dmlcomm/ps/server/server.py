@@ -18,6 +18,7 @@ from dmlcomm.ps.server.peers import Peers
 from dmlcomm.ps.server.refill import Refill
 from dmlcomm.ps.server.rules import Rule, check_rule, load_rule
 from dmlcomm.ps.server.service import Service
+from dmlcomm.ps.server.settlement import Settlement
 from dmlcomm.ps.server.status import ServerView, alive_workers
 from dmlcomm.ps.tls import Tls
 
@@ -86,6 +87,11 @@ class ServerOptions:
         _expect(self.replicas in (0, 1), f"{self.replicas} replicas", "0 or 1")
         if self.replicas:
             _expect(self.num_servers > 1, "1 replica on 1 server", "2 servers or more")
+            _expect(
+                self.tls is None or self.tls.ca is not None,
+                "1 replica with TLS, but without a CA",
+                "a CA (--tls-ca), by which servers know each other when they call",
+            )
         _expect(self.checkpoint_every >= 1, f"every {self.checkpoint_every} clocks", "at least 1")
         timeout = f"a rejoin timeout of {self.rejoin_timeout_s:g} s"
         _expect(self.rejoin_timeout_s > 0, timeout, "more than 0")
@@ -152,6 +158,7 @@ class Server:
             options.workers,
             options.transport,
             int((options.window_mb or 0) * 1e6),
+            settles=options.replicas > 0,
         )
         self._closers.append(core.close)
         view = ServerView(
@@ -179,12 +186,16 @@ class Server:
         taken = seat.take(f"server at {options.listen}", seat.priority_of(None))
         if taken is not None:
             self._closers.append(taken.close)
+        settlement = None
+        if options.replicas:
+            settlement = Settlement(core, options.index, options.num_servers, peers)
+            self._closers.append(settlement.close)
         service = Service(
-            *(core, view, membership, models, nic.own_rails, checkpoints, judge),
+            *(core, view, membership, models, nic.own_rails, checkpoints, judge, settlement),
             seat=taken.memory if taken else None,
             return_timeout_s=options.return_timeout_s,
         )
-        if options.replicas and peers.can_call:
+        if options.replicas:
             refill = Refill(
                 *(core, options.index, options.num_servers, peers, membership, models),
                 service.begin_anew,

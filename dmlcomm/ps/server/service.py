@@ -28,6 +28,7 @@ from dmlcomm.ps.server.membership import Membership, Session
 from dmlcomm.ps.server.models import Models
 from dmlcomm.ps.server.proxies import Proxies
 from dmlcomm.ps.server.refusal import Refusal
+from dmlcomm.ps.server.settlement import Settlement
 from dmlcomm.ps.server.status import ServerView, alive_workers
 from dmlcomm.rail import Rail
 
@@ -57,6 +58,7 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
         nics: Callable[[], list[Rail]],
         checkpoints: Checkpoints | None = None,
         judge: Judge | None = None,
+        settlement: Settlement | None = None,
         seat: _core.JobSeat | None = None,
         return_timeout_s: float = RETURN_TIMEOUT_S,
     ) -> None:
@@ -67,6 +69,7 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
         self._nics = nics
         self._checkpoints = checkpoints
         self._judge = judge
+        self._settlement = settlement
         self._seat = seat
         self._barrier = Barrier(membership.live_workers, membership.num_missing)
         # Sessions of proxies, by place: they count as no workers.
@@ -92,6 +95,7 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
             return self._begin(self._below, request, self._proxies.register(request))
         if request.worker < 0:
             self._expect_filled()  # the workers of the job have not all come
+        self._expect_settled(request)
         with self._proxies.arriving(request):
             session = self._register(self._membership, request)
             self._proxies.take(session.worker, request.via)
@@ -110,6 +114,14 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
             self._membership.end(session, reason)
             raise refusal.busy(f"worker {session.worker}: {reason}; ask again")
 
+    def _expect_settled(self, request: Any) -> None:
+        gone = self._core.unsettled()
+        if request.worker in gone and gone[request.worker][0] != request.incarnation:
+            raise refusal.busy(
+                f"worker {request.worker} was here before, and the servers have not yet exchanged "
+                f"what they have of it"
+            )
+
     def _expect_filled(self) -> None:
         if self._core.is_filling():
             raise refusal.busy(f"server {self._view.server} is filled from its replica at present")
@@ -119,6 +131,8 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
         self._membership.begin_anew("the server was lost, and comes back")
         self._models.forget_all()
         self._barrier.forget()
+        if self._settlement is not None:
+            self._settlement.forget()
 
     def _register(self, members: Membership, request: Any) -> Session:
         return members.register(request.worker, request.incarnation, request.host_name, request.via)
@@ -211,12 +225,19 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
         live = self._membership.live_workers()
         sealed = [model for model in self._core.status()["models"] if model["sealed"]]
         descriptions = self._models.descriptions()
+        # They still count here, and will not there: what they have pushed is in the copy.
+        gone = self._core.unsettled()
         models = [
-            pb.CopiedModel(model=descriptions[model["model"]], clocks=model["clocks"])
+            pb.CopiedModel(
+                model=descriptions[model["model"]],
+                clocks={w: clock for w, clock in model["clocks"].items() if w not in gone},
+            )
             for model in sealed
         ]
         registered = self._membership.registered()
-        return pb.CopyModelsReply(live=sorted(live), models=models, registered=registered)
+        return pb.CopyModelsReply(
+            live=sorted(live - gone.keys()), models=models, registered=registered
+        )
 
     def CopyPieces(self, request: Any, context: Any) -> Any:  # noqa: N802
         try:
@@ -226,6 +247,13 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
         except ValueError as error:
             raise refusal.not_found(str(error)) from error
         return pb.CopyPiecesReply(pieces=pieces, next=following)
+
+    def Settle(self, request: Any, context: Any) -> Any:  # noqa: N802
+        if self._settlement is None:
+            raise refusal.illegal(
+                f"server {self._view.server} has no replicas, and settles nothing"
+            )
+        return self._settlement.answer(request)
 
     def Barrier(self, request: Any, context: Any) -> Any:  # noqa: N802
         session = self._membership.find(request.session)
@@ -320,6 +348,7 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
                 *(number, rails, pairing.first_rail, rendezvous.set, get, JOIN_TIMEOUT_S),
                 tree,
                 self._seat,
+                session.incarnation,
             )
         except Exception as error:
             reason = f"server {self._view.server} and {who} did not connect: {error}"
