@@ -1,7 +1,7 @@
 """What several NICs per host bring: every claim beside its bound, its peer and its bar.
 
-    python -m benchmarks.multi_nic [--quick] [--only bcube,small] [--case TEXT …] [--json FILE]
-                                   [--strict]
+    python -m benchmarks.multi_nic [--quick] [--only bcube,small] [--case TEXT …] [--size SIZE …]
+                                   [--json FILE] [--strict]
 
 Builds labs (docs/lab.md) with links of 200 Mb/s and MTU 9000 and measures, results verified:
 
@@ -20,11 +20,21 @@ The exit code is 1 when a result is wrong, or with --strict when a bar is missed
 says what the numbers are.
 """
 
+import argparse
 from dataclasses import replace
 
 from benchmarks.experiments import parser_of, run_experiments
 from benchmarks.multi_nic.experiments import EXPERIMENTS
 from benchmarks.multi_nic.settings import FULL, QUICK
+from dmlcomm.planning.network import PlanError
+from dmlcomm.planning.sizes import parse_size
+
+
+def _size(text: str) -> int:
+    try:
+        return parse_size(text)
+    except PlanError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def main() -> None:
@@ -37,8 +47,17 @@ def main() -> None:
         metavar="TEXT",
         help="of unknown-rates and unkind, only cases with this in their name; may be repeated",
     )
+    parser.add_argument(
+        "--size",
+        action="append",
+        type=_size,
+        metavar="SIZE",
+        help="of unknown-rates, instead of 12.5MB and 64KiB; may be repeated",
+    )
     options = parser.parse_args()
     settings = replace(QUICK if options.quick else FULL, only_cases=tuple(options.case))
+    if options.size:
+        settings = replace(settings, unknown_sizes=tuple(options.size))
     run_experiments(options, EXPERIMENTS, settings)
 
 

@@ -6,33 +6,21 @@ from dataclasses import replace
 
 from benchmarks import disturbance
 from benchmarks.lab_run import Request, run
-from benchmarks.multi_nic import congestion, link_down, settling, unkind
+from benchmarks.multi_nic import congestion, link_down, unkind, unknown
 from benchmarks.multi_nic.model import model_s
-from benchmarks.multi_nic.settings import (
-    ETHERNET_MTU,
-    MTU,
-    RATE,
-    UNEQUAL_RATES,
-    WARM_UP,
-    WARM_UP_SMALL,
-    WITH_HEADERS,
-    Settings,
-)
+from benchmarks.multi_nic.settings import MTU, RATE, SMALL, UNEQUAL_RATES, Settings
+from benchmarks.multi_nic.turns import over_turns
 from benchmarks.row import Row
 from dmlcomm.planning.shared_cores import PROBE_BYTES
 from dmlcomm.topology.shape import UNLIMITED
 
-SMALL = 64 * 1024  # bytes
 SMALL_TURNS = 5
 ASYNC_BUCKETS = 4
-OF_FLAT, OF_GRIDS = ("ring",), ("bml", "bml_ring")
 
 # The bars. A NIC more than one is worth what the network gives, less what headers and waiting cost.
 MOST_OF_BOUND = 1.05
 MOST_OF_BOUND_UNEQUAL = 1.1
 MOST_OF_BOUND_SHARED_HOSTS = 1.1
-MOST_OF_BOUND_UNKNOWN_UNEQUAL = 1.08
-MOST_OF_BEST_ALGORITHM = 1.1
 MOST_OF_BOUND_LINK_DOWN = 1.15
 LEAST_SPEEDUP_BY_NICS = {2: 1.9, 3: 2.8}
 LEAST_SPEEDUP_ONE_BUCKET = 1.9
@@ -104,75 +92,6 @@ def unequal(settings: Settings) -> list[Row]:
     return [_row("unequal", ours, peer, "gloo, all NICs", MOST_OF_BOUND_UNEQUAL, None)]
 
 
-def unknown_rates(settings: Settings) -> list[Row]:
-    """Rates that nobody gives: the lab's interfaces claim 10 Gb/s, MTU 1500, and the congestion
-    control is that of the machine. The bound counts headers.
-
-    A large tensor has to be within its bar from the tenth call on, also where ranks meet at a
-    barrier before each call.
-
-    The bound of a small tensor is the time of the best algorithm, each forced by hand, in a group
-    of its own. All of them have the small tensor only: large ones before would tell more about
-    rates. Labs differ by more than algorithms do, so they take turns in the same processes.
-    """
-    rows = []
-    for spec, rate in settings.unknown:
-        case = f"{spec} at {rate}"
-        if not settings.wants(case):
-            continue
-        shape = spec if spec.startswith("bcube") else "flat"
-        request = Request(spec, rate, settings.sizes[:1], ("dmlcomm",), mtu=ETHERNET_MTU).but(
-            congestion="", env=(f"DMLCOMM_TOPOLOGY={shape}",)
-        )
-        large = request.but(iterations=WARM_UP + settings.settled)
-        rows.append(_large_of_unknown(case, large))
-        if spec == settings.meeting:
-            rows.append(_large_of_unknown(f"{case}, barriers", large.but(barriers=True)))
-        rows.append(_small_of_unknown(case, request.but(sizes=(SMALL,)), settings))
-    return rows
-
-
-def _large_of_unknown(case: str, request: Request) -> Row:
-    """Calls are counted from the second: the first one of a job is verified rather than timed."""
-    (result,) = run(request)
-    most = MOST_OF_BOUND_UNKNOWN_UNEQUAL if "," in request.rate else MOST_OF_BOUND
-    return settling.row(
-        "unknown rates",
-        f"{case}, {result['size'] / 1e6:g} MB",
-        result["each_s"],
-        bound_s=result["bound_s"] * WITH_HEADERS,
-        most_of_bound=most,
-        held_by=WARM_UP,
-        wrong=result["wrong"],
-        stolen=result["cpu_stolen"],
-    )
-
-
-def _small_of_unknown(case: str, request: Request, settings: Settings) -> Row:
-    is_grid = request.topology.startswith("bcube")
-    names = [n for n in settings.by_hand if n not in (OF_FLAT if is_grid else OF_GRIDS)]
-    backends = ("dmlcomm", *(f"dmlcomm:{name}" for name in names))
-    request = request.but(
-        backends=backends, warm_up=(WARM_UP_SMALL,), iterations=settings.small_iterations
-    )
-    turns = [result for _ in range(settings.small_labs) for result in run(request)]
-    small, *by_hand = _over_turns(turns, SMALL)
-    best = min(by_hand, key=lambda result: result["seconds"])
-    remarks = (
-        f"the bound is {best['backend'].partition(':')[2]}, forced",
-        disturbance.remark(small["cpu_stolen"]),
-    )
-    return Row(
-        experiment="unknown rates",
-        case=f"{case}, {SMALL >> 10} KiB",
-        seconds=small["seconds"],
-        bound_s=best["seconds"],
-        most_of_bound=MOST_OF_BEST_ALGORITHM,
-        wrong=small["wrong"],
-        remark="; ".join(filter(None, remarks)),
-    )
-
-
 def shared_hosts(settings: Settings) -> list[Row]:
     """Two ranks on every host; the bound is that of the hosts' network."""
     request = Request(settings.shared, RATE, settings.sizes[:1], mtu=MTU, ranks_per_host=2)
@@ -188,26 +107,10 @@ def small(settings: Settings) -> list[Row]:
     sizes = (PROBE_BYTES, SMALL) * SMALL_TURNS
     request = Request(settings.bcubes[0], UNLIMITED, sizes, mtu=MTU)
     results = run(request.but(iterations=settings.small_iterations // SMALL_TURNS))
-    probe, _ = _over_turns(results, PROBE_BYTES)
-    ours, peer = _over_turns(results, SMALL)
+    probe, _ = over_turns(results, PROBE_BYTES)
+    ours, peer = over_turns(results, SMALL)
     row = _row("small", ours, peer, "gloo, one NIC", None, LEAST_SPEEDUP_SMALL, probe["seconds"])
     return [row]
-
-
-def _over_turns(results: list[dict], size: int) -> list[dict]:
-    """The results of one size, one per backend: the median of its turns."""
-    found: dict[str, list[dict]] = {}
-    for result in results:
-        if result["size"] == size:
-            found.setdefault(result["backend"], []).append(result)
-    return [
-        turns[0]
-        | {
-            "seconds": statistics.median(turn["seconds"] for turn in turns),
-            "wrong": sum(turn["wrong"] for turn in turns),
-        }
-        for turns in found.values()
-    ]
 
 
 def link_goes_down(settings: Settings) -> list[Row]:
@@ -258,7 +161,7 @@ EXPERIMENTS: dict[str, Callable[[Settings], list[Row]]] = {
     "buckets": buckets,
     "beside": beside,
     "unequal": unequal,
-    "unknown-rates": unknown_rates,
+    "unknown-rates": unknown.rows,
     "unkind": unkind.rows,
     "congestion": congestion.rows,
     "shared-hosts": shared_hosts,

@@ -15,6 +15,7 @@ WARM_UP_SMALL = 30  # in which they also try algorithms, some of them twice
 
 LENET5 = 12_500_000  # bytes: the gradient of the BML paper's smaller model
 LARGE = 100_000_000
+SMALL = 64 * 1024
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Settings:
         flat, unequal: topologies with two NICs for the peer with both, and with unequal rates.
         shared: topology of the hosts with two ranks each.
         unknown: topologies and rates for the measurement of rates that ranks have to find out.
+        unknown_sizes: bytes, there.
         meeting: of these, the topology on which ranks also meet before each call.
         by_hand: algorithms to compare with there, where they apply.
         changing: topologies with a rail that changes in the middle of a job, its rate then, and
@@ -50,6 +52,7 @@ class Settings:
     unequal: str
     shared: str
     unknown: tuple[tuple[str, str], ...]
+    unknown_sizes: tuple[int, ...]
     meeting: str
     by_hand: tuple[str, ...]
     changing: tuple[tuple[str, str, int], ...]
@@ -85,6 +88,7 @@ FULL = Settings(
         ("flat:4,2", UNEQUAL_RATES),
         ("flat:4,3", "200mbit,100mbit,20mbit"),
     ),
+    unknown_sizes=(LENET5, SMALL),
     meeting="bcube:2,3",
     by_hand=("direct", "halving_doubling", "recursive_doubling", "tree", "ring", "bml", "bml_ring"),
     changing=(
@@ -121,6 +125,7 @@ QUICK = Settings(
     unequal="flat:2,2",
     shared="flat:2,2",
     unknown=(("flat:2,2", RATE),),
+    unknown_sizes=(LENET5 // 5, SMALL),
     meeting="flat:2,2",
     by_hand=("direct",),
     changing=(("flat:2,2", QUARTER, LENET5 // 5),),
