@@ -54,6 +54,7 @@ Result<std::shared_ptr<Engine>> Engine::create(CommunicatorOptions given,
   mesh_options.reads_alone = options.reads_alone;
   mesh_options.queues_little = options.queues_little;
   mesh_options.rails = options.rails;
+  mesh_options.rail_rates_bps = options.rail_rates_bps;
   mesh_options.relaying = options.relaying;
   mesh_options.global_ranks = options.global_ranks;
   mesh_options.grid = options.grid;

@@ -101,9 +101,14 @@ RankReport Tuner::own_report(const OpState& op, bool uses_tickets) const {
   // The ranks of a host share its rails.
   const double sharers = network_.num_ranks_on_host;
   double round_trip_us = 0;
+  const auto& meters = network_.meters;
+  // A rail of which less is known than of others may be as fast as they are.
+  const bool are_bounds = std::all_of(meters.begin(), meters.end(),
+                                      [](const auto& meter) { return meter.is_lower_bound(); });
   for (size_t rail = 0; rail < assumed_bps_.size(); ++rail) {
-    const transport::RailMeter& meter = network_.meters[rail];
-    if (meter.bits_per_second() > 0) report.add_rate(rail, sharers * meter.bits_per_second());
+    const transport::RailMeter& meter = meters[rail];
+    const bool is_known = meter.bits_per_second() > 0 && (are_bounds || !meter.is_lower_bound());
+    if (is_known) report.add_rate(rail, sharers * meter.bits_per_second());
     round_trip_us = std::max(round_trip_us, meter.round_trip_us());
   }
   if (round_trip_us > 0) report.add_round_trip(std::max(round_trip_us, kLeastRoundTripUs));

@@ -5,7 +5,6 @@
 
 #include <array>
 #include <map>
-#include <optional>
 #include <vector>
 
 #include "base/clock.h"
@@ -74,12 +73,70 @@ TEST(RailMeterTest, FewBytesOfSmallOperationsDoNotHideWhatLargeOnesTell) {
 
 TEST(RailMeterTest, LargeFramesAreTimedWhileARailHasAny) {
   RailMeter meter;
-  meter.begin_frame(0);
-  meter.begin_frame(kPeriodNs / 8);
+  meter.begin_frame(0, kBytes / 2);
+  meter.begin_frame(kPeriodNs / 8, kBytes / 2);
   meter.end_frame(kPeriodNs / 4, kBytes / 2);
   meter.end_frame(kPeriodNs / 2, kBytes / 2);
   carry(meter, kBytes, Traffic::telling);
   EXPECT_DOUBLE_EQ(meter.bits_per_second(), 2 * kBitsOfPeriod);
+}
+
+// The first bytes after a pause may pass a shaper at once: ten frames in a tenth of the time.
+TEST(RailMeterTest, FramesBetweenPausesShowNoMoreThanTheWholeTime) {
+  RailMeter meter;
+  for (int64_t i = 0; i < 10; ++i) {
+    meter.begin_frame(i * kPeriodNs / 10, kBytes / 10);
+    meter.end_frame(i * kPeriodNs / 10 + kPeriodNs / 100, kBytes / 10);
+  }
+  carry(meter, kBytes, Traffic::telling);
+  EXPECT_DOUBLE_EQ(meter.bits_per_second(), kBitsOfPeriod);
+  EXPECT_TRUE(meter.is_lower_bound());
+  carry(meter, kBytes / 2, Traffic::telling);
+  EXPECT_FALSE(meter.is_lower_bound());
+  EXPECT_DOUBLE_EQ(meter.bits_per_second(), kBitsOfPeriod / 2);
+}
+
+// A rail that is taken for slow gets little to carry. In use for half of another one's time, it may
+// be twice as fast.
+TEST(RailMeterTest, ARailThatWasInUseForLessThanAnotherIsFaster) {
+  const auto carry_a_quarter = [](RailMeter& meter, int64_t in_use_ns, int64_t most_in_use_ns) {
+    for (int i = 0; i < 4; ++i) {
+      meter.begin_frame(0, kBytes / 16);
+      meter.end_frame(in_use_ns / 4, kBytes / 16);
+    }
+    Channel::Flow now;
+    now.confirmed_bytes = kBytes / 4;
+    meter.add({}, now, kBytes / 4);
+    meter.end_period(0, kPeriodNs, 0, Traffic::telling, most_in_use_ns);
+  };
+  RailMeter meter;
+  carry(meter, kBytes / 4, Traffic::telling);
+  carry_a_quarter(meter, kPeriodNs / 2, kPeriodNs / 2);
+  EXPECT_DOUBLE_EQ(meter.bits_per_second(), kBitsOfPeriod / 4);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_DOUBLE_EQ(meter.bits_per_second(), kBitsOfPeriod / 4) << i;
+    carry_a_quarter(meter, kPeriodNs / 4, kPeriodNs / 2);
+  }
+  EXPECT_DOUBLE_EQ(meter.bits_per_second(), kBitsOfPeriod / 2);
+  // But not if it was in use as long now and then.
+  for (int i = 0; i < 8; ++i) {
+    carry_a_quarter(meter, kPeriodNs / 4, i % 3 == 2 ? kPeriodNs / 4 : kPeriodNs);
+  }
+  EXPECT_DOUBLE_EQ(meter.bits_per_second(), kBitsOfPeriod / 2);
+}
+
+TEST(RailMeterTest, AFrameTakesTheRailThatIsThroughFirst) {
+  std::array<RailMeter, 2> rails;
+  EXPECT_EQ(RailMeter::first_through(rails, 50'000), 0);
+  rails[0].begin_frame(0, 50'000);
+  EXPECT_EQ(RailMeter::first_through(rails, 50'000), 1);
+  carry(rails[0], kBytes, Traffic::telling);
+  carry(rails[1], kBytes / 4, Traffic::telling);
+  EXPECT_EQ(RailMeter::first_through(rails, 50'000), 0);
+  for (int i = 0; i < 3; ++i) rails[0].begin_frame(0, 50'000);
+  EXPECT_EQ(RailMeter::first_through(rails, 50'000), 1);
+  for (int i = 0; i < 4; ++i) rails[0].end_frame(1, 50'000);
+  EXPECT_EQ(RailMeter::first_through(rails, 50'000), 0);
 }
 
 TEST(RailMeterTest, UrgentMessagesGoBeforeThoseOfLaterClassesForAWhile) {
@@ -99,8 +156,7 @@ class SmallMessagesTest : public testing::Test {
   std::map<int, int> take(int count) {
     std::map<int, int> found;
     for (int i = 0; i < count; ++i) {
-      const std::optional<uint8_t> rail = RailMeter::next_for_small(rails_, 16384);
-      ++found[rail ? *rail : -1];
+      ++found[RailMeter::next_for_small(rails_, 16384)];
     }
     return found;
   }
@@ -108,9 +164,23 @@ class SmallMessagesTest : public testing::Test {
   std::array<RailMeter, 3> rails_;
 };
 
-TEST_F(SmallMessagesTest, NoneIsChosenBeforeAllRatesAreKnown) {
+TEST_F(SmallMessagesTest, TheyGoByWhatIsAssumedBeforeARateIsKnown) {
+  EXPECT_EQ(take(9), (std::map<int, int>{{0, 3}, {1, 3}, {2, 3}}));
+  for (size_t rail = 0; rail < 3; ++rail) rails_[rail].assume(rail == 0 ? 100e9 : 50e9);
+  EXPECT_EQ(take(4000)[0], 2000);
+  // Others are as far from what was assumed.
+  carry(rails_[1], kBytes, Traffic::telling);
+  EXPECT_EQ(take(4000)[0], 2000);
+}
+
+// As in a ring, whose messages all took the other rail: that shows nothing of this one.
+TEST_F(SmallMessagesTest, ALowerBoundOfItsRateLeavesNoRailOut) {
   carry(rails_[0], kBytes, Traffic::telling);
-  EXPECT_EQ(take(1), (std::map<int, int>{{-1, 1}}));
+  carry(rails_[1], kBytes, Traffic::telling);
+  carry(rails_[2], kBytes / 10, Traffic::slowed);
+  EXPECT_EQ(take(9000)[2], 3000);
+  for (int i = 0; i < 4; ++i) carry(rails_[2], kBytes / 10, Traffic::telling);
+  EXPECT_EQ(take(9000)[2], 0);
 }
 
 TEST_F(SmallMessagesTest, TheyGoByRateAndLeaveOutARailThatIsMuchSlower) {
@@ -123,6 +193,7 @@ TEST_F(SmallMessagesTest, TheyGoByRateAndLeaveOutARailThatIsMuchSlower) {
 TEST_F(SmallMessagesTest, ARailThatSmallOperationsShowedAsSlowIsTriedNowAndThen) {
   carry(rails_[0], kBytes, Traffic::vague);
   carry(rails_[1], kBytes, Traffic::vague);
+  rails_[2].add_sample(kBytes / 10, kPeriodNs);
   carry(rails_[2], kBytes / 10, Traffic::vague);
   const int tried = take(9000)[2];
   EXPECT_GE(tried, 1);
@@ -216,14 +287,12 @@ TEST_F(RailInUseTest, LargeMessagesThatLeaveRoomOnlyShowThatTheRailIsFasterThanT
 
 TEST_F(RailInUseTest, SmallMessagesTakeRailsAsTheirRatesAre) {
   std::vector<RailMeter> rails(2);
-  EXPECT_EQ(RailMeter::next_for_small(rails, 8000), std::nullopt);
   carry(1'000'000, 200e6);
   rails[0] = meter_;
-  EXPECT_EQ(RailMeter::next_for_small(rails, 8000), std::nullopt);
   for (int i = 0; i < 4; ++i) carry(1'000'000, 100e6);
   rails[1] = meter_;
   std::array<int, 2> num_messages{};
-  for (int i = 0; i < 60; ++i) ++num_messages.at(*RailMeter::next_for_small(rails, 8000));
+  for (int i = 0; i < 60; ++i) ++num_messages.at(RailMeter::next_for_small(rails, 8000));
   EXPECT_EQ(num_messages, (std::array{40, 20}));
 }
 
@@ -265,11 +334,11 @@ TEST_F(RailInUseTest, TheTimeOfLargeFramesCountsIfItIsShorter) {
   flow.confirmed_bytes = 1'050'000;
   flow.busy_us = 170'000;
   meter_.add({}, flow, flow.confirmed_bytes);
-  meter_.begin_frame(10 * kNsPerMs);
-  meter_.begin_frame(20 * kNsPerMs);  // of another connection, at the same time
+  meter_.begin_frame(10 * kNsPerMs, 500'000);
+  meter_.begin_frame(20 * kNsPerMs, 250'000);  // of another connection, at the same time
   meter_.end_frame(25 * kNsPerMs, 500'000);
   meter_.end_frame(30 * kNsPerMs, 250'000);
-  meter_.begin_frame(150 * kNsPerMs);
+  meter_.begin_frame(150 * kNsPerMs, 250'000);
   meter_.end_frame(170 * kNsPerMs, 250'000);
   meter_.end_period(170 * kNsPerMs, 170 * kNsPerMs, 0, RailMeter::Traffic::telling);
   EXPECT_NEAR(meter_.bits_per_second(), 210e6, 1e6);
@@ -277,8 +346,8 @@ TEST_F(RailInUseTest, TheTimeOfLargeFramesCountsIfItIsShorter) {
 
 TEST_F(RailInUseTest, FramesMayOutlastThePeriod) {
   Channel::Flow flow;
-  meter_.begin_frame(0);
-  meter_.begin_frame(0);
+  meter_.begin_frame(0, 1'000'000);
+  meter_.begin_frame(0, 1'000'000);
   for (int period = 1; period <= 2; ++period) {
     Channel::Flow now = flow;
     now.confirmed_bytes += 1'000'000;

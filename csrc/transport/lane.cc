@@ -15,9 +15,8 @@ namespace {
 
 // A message of at most so many bytes waits for others that are sent at the same time.
 constexpr size_t kMaxDeferredPayload = 4096;
-// The time of shorter frames tells little of a rail's rate: of large messages or operations, and of
-// small messages that wait for a receipt.
-constexpr size_t kLeastMeteredBytes = 16 * 1024;
+// The time of shorter frames tells little of a rail's rate: of small messages that wait for a
+// receipt.
 constexpr size_t kLeastSampledBytes = 4 * 1024;
 // Frames are written together up to so many bytes and parts.
 constexpr size_t kBatchBytes = 64 * 1024;
@@ -263,7 +262,7 @@ Status Lane::confirm(uint64_t num_frames) {
 bool Lane::is_metered(const OutFrame& frame) const {
   return meter_ != nullptr && keeps_ && frame.header.number != 0 &&
          (frame.order.is_large || frame.tells_rate) &&
-         frame.header.payload_bytes >= kLeastMeteredBytes;
+         frame.header.payload_bytes >= RailMeter::kLeastFrameBytes;
 }
 
 bool Lane::is_sample(const OutFrame& frame) const {
@@ -273,7 +272,7 @@ bool Lane::is_sample(const OutFrame& frame) const {
 }
 
 void Lane::begin_metered(OutFrame& frame) {
-  if (is_metered(frame)) meter_->begin_frame(now_ns());
+  if (is_metered(frame)) meter_->begin_frame(now_ns(), frame.header.payload_bytes);
   if (is_sample(frame)) frame.sampled_ns = now_ns();
 }
 

@@ -1,6 +1,7 @@
 #include "transport/lane_set.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "base/clock.h"
@@ -202,7 +203,11 @@ bool LaneSet::is_sampled(const SendRequest& request) {
 uint8_t LaneSet::rail_for_small(const SendRequest& request) {
   if (!may_spread(request)) return request.rail;
   if (num_alive() < num_usual()) return kAnyRail;
-  return RailMeter::next_for_small({meters_, num_usual()}, request.bytes).value_or(kAnyRail);
+  // Those of large operations have their receipts at once, so what is under way is known.
+  const bool is_told = request.tells_rate && request.bytes >= RailMeter::kLeastFrameBytes;
+  const std::span<RailMeter> rails(meters_, num_usual());
+  return is_told ? RailMeter::first_through(rails, request.bytes)
+                 : RailMeter::next_for_small(rails, request.bytes);
 }
 
 // Frames are short while large messages leave room for small ones, or for other jobs.

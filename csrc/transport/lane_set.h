@@ -95,7 +95,7 @@ class LaneSet {
   // all lanes; `header` is that of its first part.
   void push_large(const FrameHeader& header, SendRequest& request);
   // The rail of a small message. One that may take any, in any order, has kAnyRail only if it is
-  // very small, the rates are not known, a rail is dead, or one alone leads to the peer.
+  // very small, a rail is dead, or one alone leads to the peer.
   uint8_t rail_for_small(const SendRequest& request);
   // Whether a small message is to ask for a receipt, whose time tells the rail's rate: one in some.
   bool is_sampled(const SendRequest& request);

@@ -47,6 +47,10 @@ Mesh::Mesh(const MeshOptions& options)
     const std::string& interface = options.rails[rail].interface;
     meters_[rail].arbitrate({options.seat, interface, Direction::out},
                             {options.seat, interface, Direction::in});
+    const std::vector<uint64_t>& rates = options.rail_rates_bps;
+    if (!rates.empty()) {
+      meters_[rail].assume(static_cast<double>(rates[std::min(rail, rates.size() - 1)]));
+    }
   }
   last_tick_ns_ = now_ns();
 }
@@ -320,9 +324,12 @@ void Mesh::measure_rails(int64_t active_ns, double latency_s, RailMeter::Traffic
   if (std::exchange(was_shared_, share_ < 1) && traffic != RailMeter::Traffic::mixed) {
     traffic = RailMeter::Traffic::slowed;
   }
+  int64_t most_ns = 0;
+  for (const RailMeter& meter : meters_) most_ns = std::max(most_ns, meter.in_use_ns(now));
   for (RailMeter& meter : meters_) {
     const bool was_behind = meter.credit().is_limited() && traffic != RailMeter::Traffic::mixed;
-    meter.end_period(now, active_ns, latency_s, was_behind ? RailMeter::Traffic::slowed : traffic);
+    const auto of_rail = was_behind ? RailMeter::Traffic::slowed : traffic;
+    meter.end_period(now, active_ns, latency_s, of_rail, most_ns);
     meter.credit().measured(meter.bits_per_second());
   }
 }

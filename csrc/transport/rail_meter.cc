@@ -10,8 +10,9 @@ namespace {
 
 // Fewer bytes tell of latencies only.
 constexpr uint64_t kLeastBytes = 16 * 1024;
-// The kernel counts the time in which a connection is busy in ticks of up to 10 ms.
-constexpr double kLeastBusyS = 0.04;
+// The kernel counts the time in which a connection is busy in ticks of up to 10 ms, and rounds each
+// of its pieces: a short time of many pieces may be half as long.
+constexpr double kLeastBusyS = 0.2;
 // A rail of less than this share of the fastest one's rate gets no small messages: an operation
 // waits for the slowest of its messages.
 constexpr double kLeastOfFastest = 0.4;
@@ -26,6 +27,13 @@ constexpr double kMostLatency = 0.5;
 constexpr int64_t kUrgentNs = 10 * kNsPerMs;
 // Of the bytes of a period: then the time of large frames is that of all.
 constexpr double kMostOf = 0.9;
+// That time tells the rate if the rail carries so much between pauses, several bursts of a shaper;
+// the whole time does if there are hardly any pauses.
+constexpr double kLeastPieceBytes = 256 * 1024;
+constexpr double kLeastInUse = 0.8;
+// Another rail was in use for so much longer, in so many periods in a row.
+constexpr double kLeastIdle = 1.4;
+constexpr size_t kIdlePeriods = 3;
 
 double bits_per_second_of(uint64_t bytes, double seconds) {
   return 8 * static_cast<double>(bytes) / seconds;
@@ -33,17 +41,24 @@ double bits_per_second_of(uint64_t bytes, double seconds) {
 
 }  // namespace
 
-void RailMeter::begin_frame(int64_t now_ns) {
+void RailMeter::begin_frame(int64_t now_ns, uint64_t bytes) {
+  bytes_of_frames_ += bytes;
   if (num_frames_++ > 0) return;
+  ++period_.num_pieces;
   frames_since_ns_ = now_ns;
   credit_.busy(true);
 }
 
 void RailMeter::end_frame(int64_t now_ns, uint64_t bytes) {
   period_.frame_bytes += bytes;
+  bytes_of_frames_ -= bytes;
   if (--num_frames_ > 0) return;
   period_.frames_ns += now_ns - frames_since_ns_;
   credit_.busy(false);
+}
+
+int64_t RailMeter::in_use_ns(int64_t now_ns) const {
+  return period_.frames_ns + (num_frames_ > 0 ? now_ns - frames_since_ns_ : 0);
 }
 
 void RailMeter::add_sample(uint64_t bytes, int64_t duration_ns) {
@@ -60,9 +75,12 @@ void RailMeter::add(const Channel::Flow& before, const Channel::Flow& now, uint6
   shortest_us_ = shortest_us_ == 0 ? now.min_rtt_us : std::min(shortest_us_, now.min_rtt_us);
 }
 
-void RailMeter::end_period(int64_t now_ns, int64_t active_ns, double latency_s, Traffic traffic) {
+void RailMeter::end_period(int64_t now_ns, int64_t active_ns, double latency_s, Traffic traffic,
+                           int64_t most_in_use_ns) {
   if (shortest_us_ > 0) round_trips_us_.add(std::exchange(shortest_us_, 0), now_ns);
-  if (num_frames_ > 0) period_.frames_ns += now_ns - std::exchange(frames_since_ns_, now_ns);
+  period_.frames_ns = in_use_ns(now_ns);
+  period_.most_in_use_ns = most_in_use_ns;
+  frames_since_ns_ = now_ns;
   period_.active_ns = active_ns;
   period_.latency_s = latency_s;
   period_.is_telling = traffic == Traffic::telling;
@@ -82,6 +100,8 @@ void RailMeter::Period::add(const Period& other) {
   busy_us += other.busy_us;
   frame_bytes += other.frame_bytes;
   frames_ns += other.frames_ns;
+  num_pieces += other.num_pieces;
+  most_in_use_ns += other.most_in_use_ns;
   active_ns += other.active_ns;
   latency_s += other.latency_s;
   sampled_bytes += other.sampled_bytes;
@@ -92,32 +112,79 @@ void RailMeter::Period::add(const Period& other) {
 
 void RailMeter::take(const Period& period) {
   const double busy_s = static_cast<double>(period.busy_us) * 1e-6;
-  double seconds = static_cast<double>(period.active_ns) / kNsPerS;
+  const double active_s = static_cast<double>(period.active_ns) / kNsPerS;
+  const double frames_s = static_cast<double>(period.frames_ns) / kNsPerS;
+  const auto frame_bytes = static_cast<double>(period.frame_bytes);
+  double seconds = active_s;
   if (busy_s >= kLeastBusyS) seconds = std::min(seconds, busy_s);
-  if (static_cast<double>(period.frame_bytes) >= kMostOf * static_cast<double>(period.bytes)) {
-    seconds = std::min(seconds, static_cast<double>(period.frames_ns) / kNsPerS);
+  bool may_be_slow = period.is_slowed;
+  if (frame_bytes >= kMostOf * static_cast<double>(period.bytes)) {
+    const bool are_long = frame_bytes >= kLeastPieceBytes * static_cast<double>(period.num_pieces);
+    may_be_slow |= !are_long && frames_s < kLeastInUse * active_s;
+    seconds = are_long ? std::min(seconds, frames_s) : active_s;
   }
   if (seconds <= 0) return;
   double rate = bits_per_second_of(period.bytes, seconds);
-  bool may_be_slow = period.is_slowed || period.latency_s > kMostLatency * seconds;
+  if (may_be_slow) rate = std::max(rate, rate_without_pauses(period));
+  may_be_slow |= period.latency_s > kMostLatency * seconds;
   if (!period.is_telling) {
     const double sampled_s = static_cast<double>(period.sampled_ns) / kNsPerS;
     may_be_slow = period.is_slowed || sampled_s == 0;
     if (sampled_s > 0) rate = std::max(rate, bits_per_second_of(period.sampled_bytes, sampled_s));
   }
   if (may_be_slow && rate <= bits_per_second()) return;
-  if (period.is_telling && !std::exchange(has_been_told_, true)) rates_ = {};
+  is_lower_bound_ = is_lower_bound_ && may_be_slow;
+  const bool tells = period.is_telling && !may_be_slow;
+  if (tells && !std::exchange(has_been_told_, true)) rates_ = {};
   rates_[num_periods_++ % rates_.size()] = rate;
 }
 
-std::optional<uint8_t> RailMeter::next_for_small(std::span<RailMeter> rails, size_t bytes) {
+double RailMeter::rate_without_pauses(const Period& period) {
+  const auto in_use_ns = static_cast<double>(std::max<int64_t>(period.frames_ns, 1));
+  const double times = static_cast<double>(period.most_in_use_ns) / in_use_ns;
+  if (times < kLeastIdle) {
+    num_idle_ = 0;
+    return 0;
+  }
+  least_idle_ = num_idle_ == 0 ? times : std::min(least_idle_, times);
+  if (++num_idle_ < kIdlePeriods) return 0;
+  num_idle_ = 0;
+  const double most = bits_per_second_of(period.frame_bytes, in_use_ns / kNsPerS);
+  return std::min(most, bits_per_second() * least_idle_);
+}
+
+double RailMeter::rate_for_small(double ratio) const {
+  return is_lower_bound_ ? std::max(bits_per_second(), ratio * assumed_bps_) : bits_per_second();
+}
+
+double RailMeter::ratio_to_assumed(std::span<const RailMeter> rails) {
+  double ratio = 0;
+  for (const RailMeter& rail : rails) {
+    ratio = std::max(ratio, rail.bits_per_second() / rail.assumed_bps_);
+  }
+  return ratio > 0 ? ratio : 1;
+}
+
+uint8_t RailMeter::first_through(std::span<const RailMeter> rails, size_t bytes) {
+  const double ratio = ratio_to_assumed(rails);
+  const auto seconds = [=](const RailMeter& rail) {
+    return 8 * static_cast<double>(rail.bytes_of_frames_ + bytes) / rail.rate_for_small(ratio);
+  };
+  const auto is_sooner = [&](const RailMeter& a, const RailMeter& b) {
+    return seconds(a) < seconds(b);
+  };
+  return static_cast<uint8_t>(std::min_element(rails.begin(), rails.end(), is_sooner) -
+                              rails.begin());
+}
+
+uint8_t RailMeter::next_for_small(std::span<RailMeter> rails, size_t bytes) {
+  const double ratio = ratio_to_assumed(rails);
   double fastest = 0;
-  for (const RailMeter& rail : rails) fastest = std::max(fastest, rail.bits_per_second());
+  for (const RailMeter& rail : rails) fastest = std::max(fastest, rail.rate_for_small(ratio));
   size_t found = rails.size();
   double found_s = 0, most_s = 0;
   for (size_t rail = 0; rail < rails.size(); ++rail) {
-    const double rate = rails[rail].bits_per_second();
-    if (rate <= 0) return std::nullopt;
+    const double rate = rails[rail].rate_for_small(ratio);
     if (rate < kLeastOfFastest * fastest) {
       if (rails[rail].is_left_out()) continue;
       return static_cast<uint8_t>(rail);

@@ -6,6 +6,12 @@
 // other. So it is a lower bound, and close where operations keep the rail busy, or frames are
 // large. The highest of the last few periods counts: operations wait for late ranks, too.
 //
+// Shapers let the first bytes after a pause pass at once. So a rail that carries little between
+// pauses is seen over the whole time, in which it has at least that rate: that alone replaces no
+// better figure. But where another rail was in use for much longer, several times in a row, it
+// could have carried more by as much: a rail that is taken for slow gets little to carry, and would
+// stay so.
+//
 // It also notes when urgent messages go over the rail, so that links give way to those of others,
 // and has the limits of large messages: room for small ones (RailBudget), and for other jobs of
 // this host (NicCredit), which send or are sent to.
@@ -15,7 +21,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <utility>
 
@@ -35,11 +40,19 @@ class RailMeter {
   // others. Mixed: also bytes that belong to no operation.
   enum class Traffic { telling, vague, slowed, mixed };
 
+  // What is known of the rate beforehand. Small messages go by it until there is something better;
+  // there only its ratio to that of the other rails counts.
+  void assume(double bits_per_second) { assumed_bps_ = bits_per_second; }
+
   // What one connection has carried between two readings, in which it was given `given_bytes`.
   void add(const Channel::Flow& before, const Channel::Flow& now, uint64_t given_bytes);
+  // The time of shorter frames, of large messages or operations, tells little.
+  static constexpr size_t kLeastFrameBytes = 16 * 1024;
   // A connection begins to send a large frame; one has been confirmed, or is given up.
-  void begin_frame(int64_t now_ns);
+  void begin_frame(int64_t now_ns, uint64_t bytes);
   void end_frame(int64_t now_ns, uint64_t bytes);
+  // How long it has had such frames without a receipt, in this period.
+  int64_t in_use_ns(int64_t now_ns) const;
   // The time until a small frame was confirmed, at once.
   void add_sample(uint64_t bytes, int64_t duration_ns);
   // Until `now_ns`, `active_ns` have passed in operations, which would have taken `latency_s` if
@@ -47,14 +60,18 @@ class RailMeter {
   // vague period is dropped as soon as there is one that tells. With vague traffic the rail may
   // have waited for the port of another one, or for ranks that woke up: that counts only until
   // there is something better. Without a sample it tells only that the rail has at least its rate:
-  // a rail that got few bytes is not slow. So does slowed traffic; mixed traffic tells nothing.
-  void end_period(int64_t now_ns, int64_t active_ns, double latency_s, Traffic traffic);
+  // a rail that got few bytes is not slow. So does slowed traffic; mixed traffic tells nothing. Of
+  // all rails, one was in use for `most_in_use_ns`.
+  void end_period(int64_t now_ns, int64_t active_ns, double latency_s, Traffic traffic,
+                  int64_t most_in_use_ns = 0);
 
   // Which rail carries a small message that may take any: of those that are not much slower than
-  // the fastest the one that is through first with it and with those that it was given before. None
-  // where a rate is not known. A slow rail gets one in many until something better has told its
-  // rate: that shows whether it is slow.
-  static std::optional<uint8_t> next_for_small(std::span<RailMeter> rails, size_t bytes);
+  // the fastest the one that is through first with it and with those that it was given before. A
+  // slow rail gets one in many until something better has told its rate: that shows whether it is
+  // slow. Where a rate is not known, or only that it is not lower, what was assumed counts.
+  static uint8_t next_for_small(std::span<RailMeter> rails, size_t bytes);
+  // The one that is through first with such a frame and with those without a receipt.
+  static uint8_t first_through(std::span<const RailMeter> rails, size_t bytes);
 
   // Large frames take this share of the rate at most; 1, or if that is not known: all that they
   // get.
@@ -93,6 +110,8 @@ class RailMeter {
 
   // 0: not known.
   double bits_per_second() const;
+  // All that is known is that it is not lower.
+  bool is_lower_bound() const { return is_lower_bound_; }
   // The shortest one that connections had of late; see kRoundTripNs.
   double round_trip_us() const { return round_trips_us_.value(); }
   uint64_t bytes_resent() const { return bytes_resent_; }
@@ -103,6 +122,8 @@ class RailMeter {
     int64_t busy_us = 0;
     uint64_t frame_bytes = 0;  // of large frames
     int64_t frames_ns = 0;     // in which there were some without a receipt
+    uint64_t num_pieces = 0;   // of that time, with pauses between them
+    int64_t most_in_use_ns = 0;
     int64_t active_ns = 0;
     double latency_s = 0;
     uint64_t sampled_bytes = 0;  // of small frames that were timed
@@ -115,9 +136,14 @@ class RailMeter {
 
   // A period with bytes enough.
   void take(const Period& period);
+  // What a rail with pauses could have carried, had it been in use like another; 0: not known yet.
+  double rate_without_pauses(const Period& period);
 
   // A small message avoids it, as it is slow.
   bool is_left_out();
+  // By which small messages are shared, where rails have `ratio` times what was assumed.
+  double rate_for_small(double ratio) const;
+  static double ratio_to_assumed(std::span<const RailMeter> rails);
 
   // Round trips count for so long, and up to twice: periods differ in the peers that they reach.
   // Each of them is the shortest that a kernel has seen on a connection in the last 300 s
@@ -134,11 +160,16 @@ class RailMeter {
   bool is_yielding_ = false;
   Period period_;          // since the last end_period()
   Period kept_;            // of those before, with few bytes
+  size_t num_idle_ = 0;    // periods in a row in which another rail was in use for much longer
+  double least_idle_ = 0;  // of these: how much longer
   size_t num_frames_ = 0;  // large ones without a receipt
+  uint64_t bytes_of_frames_ = 0;
   int64_t frames_since_ns_ = 0;
   std::array<double, 4> rates_{};  // of the last periods
   size_t num_periods_ = 0;
   bool has_been_told_ = false;
+  bool is_lower_bound_ = true;
+  double assumed_bps_ = 1;
   double small_s_ = 0;        // time of the small messages that it was given
   size_t num_left_out_ = 0;   // small messages in a row, as it is slow
   uint32_t shortest_us_ = 0;  // round trip of the period; 0: none

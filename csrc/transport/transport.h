@@ -45,6 +45,7 @@ struct MeshOptions {
   int rank = 0;
   int num_ranks = 1;
   std::vector<RailAddress> rails;
+  std::vector<uint64_t> rail_rates_bps;  // see CommunicatorOptions
   Relaying relaying = Relaying::none;
   std::vector<int> global_ranks;  // by rank: in the job; empty: the same
   // Of the whole job: sizes of the levels, level l on rail l, and each rank's host; empty where
