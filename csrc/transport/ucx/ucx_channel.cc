@@ -15,6 +15,8 @@ namespace {
 
 // Small messages are bounded by this, large ones by the window.
 constexpr size_t kMostUnread = 64;
+// Of a new sample of the rate. Single ones tell when threads of both ends had a core.
+constexpr double kSampleWeight = 1.0 / 8;
 
 void send_byte(int socket) {
   const char byte = 0;
@@ -81,9 +83,11 @@ Result<size_t> UcxChannel::write(const iovec* parts, int num_parts) {
 }
 
 void UcxChannel::send(Slot* slot) {
-  if (unread_.empty()) busy_since_ns_ = now_ns();
-  unread_.push_back(slot->bytes);
+  const int64_t now = now_ns();
+  if (unread_.empty()) busy_since_ns_ = now;
+  unread_.push_back({slot->bytes, now, read_bytes_, false});
   unread_bytes_ += slot->bytes;
+  unread_.back().fills_window = !has_room();
   slot->header.number = num_sent_++;
   rail_.send(slot);
 }
@@ -91,12 +95,25 @@ void UcxChannel::send(Slot* slot) {
 // Counts may overtake each other.
 void UcxChannel::messages_were_read(uint64_t count) {
   if (count > num_sent_) return failed("the peer has read more than was sent");
+  Unread last;
   while (!unread_.empty() && num_sent_ - unread_.size() < count) {
-    unread_bytes_ -= unread_.front();
-    read_bytes_ += unread_.front();
+    last = unread_.front();
+    unread_bytes_ -= last.bytes;
+    read_bytes_ += last.bytes;
     unread_.pop_front();
     if (unread_.empty()) busy_ns_ += now_ns() - busy_since_ns_;
   }
+  if (last.bytes > 0) take_sample(last);
+}
+
+// What the peer has read while the message was on its way, as kernels do for TCP. If there was room
+// for more meanwhile, that is what there was to send, and the channel carries at least so much.
+void UcxChannel::take_sample(const Unread& read) {
+  const auto duration_ns = static_cast<double>(std::max<int64_t>(now_ns() - read.sent_ns, 1));
+  const double sample = static_cast<double>(read_bytes_ - read.read_before) * kNsPerS / duration_ns;
+  if (!read.fills_window && sample <= bytes_per_second_) return;
+  const double weight = bytes_per_second_ > 0 ? kSampleWeight : 1;
+  bytes_per_second_ += weight * (sample - bytes_per_second_);
 }
 
 // Bytes of messages count when the peer has read them. Those on the socket tell of the way, also
@@ -112,7 +129,7 @@ Channel::Flow UcxChannel::flow() const {
   flow.busy_us = static_cast<uint64_t>(busy_ns / kNsPerUs);
   flow.queued_bytes = unread_bytes_;
   flow.most_queued_bytes = window_bytes_;
-  flow.bytes_per_second = 0;
+  flow.bytes_per_second = bytes_per_second_;
   return flow;
 }
 

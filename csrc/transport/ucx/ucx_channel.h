@@ -65,12 +65,22 @@ class UcxChannel final : public Channel, private UcxUser {
   bool shuts_down_ = false;
   std::string error_;  // the first
 
-  std::deque<size_t> unread_;  // bytes of each message that the peer has not read
+  // A message that the peer has not read.
+  struct Unread {
+    size_t bytes = 0;
+    int64_t sent_ns = 0;
+    uint64_t read_before = 0;  // read_bytes_ when it was sent
+    bool fills_window = false;
+  };
+  void take_sample(const Unread& read);
+
+  std::deque<Unread> unread_;
   size_t unread_bytes_ = 0;
   uint64_t num_sent_ = 0;
   uint64_t read_bytes_ = 0;  // by the peer
   int64_t busy_since_ns_ = 0;
   int64_t busy_ns_ = 0;
+  double bytes_per_second_ = 0;  // of late; 0: not known
 
   std::deque<Arrival> arrivals_;  // from message num_read_ on; null data: it has not come
   size_t front_read_bytes_ = 0;   // of the first of them
