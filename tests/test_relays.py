@@ -9,9 +9,11 @@ import torch.distributed as dist
 
 from dmlcomm.lab import Lab, Options
 from helpers.multi_nic import (
+    CALLS_THAT_AGREE,
     ENOUGH_LOST,
     ENOUGH_LOST_AND_BACK,
     EVERY_OPERATION,
+    OBJECTS,
     REPETITIONS,
     SAME_ORDER,
     expect_fine,
@@ -22,12 +24,6 @@ from helpers.multi_nic import (
 )
 
 NEIGHBOURS_ONLY = Options(forwarding=False)
-
-OBJECTS = """
-objects = [None] * size
-dist.all_gather_object(objects, ("x" * 1000 * rank, rank))
-assert objects == [("x" * 1000 * p, p) for p in range(size)]
-"""
 
 # Pairs that share no switch, in groups of their own: the relays are no members.
 PAIRS = """
@@ -216,6 +212,18 @@ def test_results_have_the_same_bits_when_a_cable_is_pulled(lab_is_possible, topo
         lab.set("host1:eth0", "down")
         counts, stderr = stopped(process)
     assert all(count >= 2 for count in counts), counts
+    assert "has lost its carrier" in stderr
+
+
+@pytest.mark.parametrize("topology", ["flat:4,2", "bcube:3,2"])
+def test_all_ranks_have_the_same_bits_when_a_cable_is_pulled_while_they_tune(
+    lab_is_possible, topology
+):
+    with Lab(topology, rate="500mbit", options=NEIGHBOURS_ONLY) as lab:
+        process = started(lab, CALLS_THAT_AGREE)
+        lab.set("host1:eth0", "down")
+        counts, stderr = stopped(process)
+    assert all(count >= 20 for count in counts), counts
     assert "has lost its carrier" in stderr
 
 

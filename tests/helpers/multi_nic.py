@@ -7,7 +7,9 @@ from helpers.lab_scripts import run_script, start_script
 
 DEADLINE_S = 120
 
+# Sizes that do not divide, below and above what is sent at once.
 VALUES = """
+COUNTS = (1, 7, 1000, 70_001, 400_003)
 def data(count, of_rank):
     return torch.arange(count, dtype=torch.float32) % 97 + of_rank
 def total(count):
@@ -18,9 +20,8 @@ def fine():
     end()
 """
 
-# Sizes that do not divide, below and above what is sent at once.
 EVERY_OPERATION = """
-for count in (1, 7, 1000, 70_001, 400_003):
+for count in COUNTS:
     tensor = data(count, rank)
     dist.all_reduce(tensor)
     assert torch.equal(tensor, total(count)), ("all_reduce", count)
@@ -58,6 +59,33 @@ for count in (1, 7, 1000, 70_001, 400_003):
         work.wait()
 """
 
+# Every way to send objects, small and large ones. With the last rank most ranks of a grid share no
+# switch.
+OBJECTS = """
+def thing(p):
+    return ("x" * 1000 * p, p)
+last = size - 1
+objects = [None] * size
+dist.all_gather_object(objects, thing(rank))
+assert objects == [thing(p) for p in range(size)]
+gathered = [None] * size if rank == last else None
+dist.gather_object(thing(rank), gathered, dst=last)
+assert rank != last or gathered == objects
+spread = objects if rank == last else [None] * size
+dist.broadcast_object_list(spread, src=last)
+assert spread == objects
+own = [None]
+dist.scatter_object_list(own, objects if rank == last else None, src=last)
+assert own == [thing(rank)]
+if rank == last:
+    for p in range(last):
+        dist.send_object_list(objects, dst=p)
+else:
+    received = [None] * size
+    dist.recv_object_list(received, src=last)
+    assert received == objects
+"""
+
 # Floats whose sum depends on the order: every repetition must give the same bits. Goes on until the
 # test has sent SIGUSR1, and ENOUGH of the ranks' lanes were lost and came back.
 REPETITIONS = """
@@ -85,6 +113,38 @@ while True:
     has_lost = lost > 0
     if told and ENOUGH(lost, back):
         break
+say("repeated", repetitions)
+fine()
+"""
+
+# The same of ranks that tune, until 20 calls after the loss: they may choose another algorithm
+# meanwhile, which adds in another order. But all ranks have the same bits of each call, and these
+# are the sums but for what rounding makes of them.
+CALLS_THAT_AGREE = """
+stop = []
+signal.signal(signal.SIGUSR1, lambda *_: stop.append(True))
+def values_of(p):
+    return torch.rand(200_000, generator=torch.Generator().manual_seed(p))
+values, exact = values_of(rank), sum(values_of(p).double() for p in range(size))
+repetitions, calls_left = 0, 20
+while calls_left > 0:
+    tensor = values.clone()
+    dist.all_reduce(tensor)
+    # Of numbers that are not negative each addition is off by half an epsilon at most.
+    bound = size * torch.finfo(torch.float32).eps
+    assert torch.all((tensor.double() - exact).abs() <= bound * exact), repetitions
+    least = tensor.view(torch.int32).clone()
+    most = least.clone()
+    dist.all_reduce(least, op=dist.ReduceOp.MIN)
+    dist.all_reduce(most, op=dist.ReduceOp.MAX)
+    assert torch.equal(least, most), repetitions
+    repetitions += 1
+    state = torch.tensor([sum(c.lanes_lost for c in dmlcomm.rails()), len(stop)])
+    dist.all_reduce(state)
+    lost, told = state.tolist()
+    if rank == 0 and repetitions == 1:
+        say("go")
+    calls_left -= lost > 0 and told > 0
 say("repeated", repetitions)
 fine()
 """
