@@ -23,7 +23,9 @@ std::unique_ptr<Placement> make_placement(const transport::Mesh& mesh, Board& bo
 
 Tuner::Network network_of(transport::Mesh& mesh) {
   const auto measure_rails = [&mesh](auto... period) { mesh.measure_rails(period...); };
-  return {mesh.job().num_ranks_on_host(), mesh.all_share_memory(), mesh.meters(), measure_rails};
+  const transport::Job& job = mesh.job();
+  return {job.num_ranks_on_host(), mesh.all_share_memory(), job.all_tune(), mesh.meters(),
+          measure_rails};
 }
 
 MetricsPlace metrics_place_of(const transport::Job& job) {
@@ -59,6 +61,7 @@ Result<std::shared_ptr<Engine>> Engine::create(CommunicatorOptions given,
   mesh_options.global_ranks = options.global_ranks;
   mesh_options.grid = options.grid;
   mesh_options.host_of_rank = options.host_of_rank;
+  mesh_options.tunes = config.autotune && options.plan.empty();
   mesh_options.timeout = options.timeout;
   mesh_options.config = config;
   mesh_options.shared_area_bytes = Board::area_bytes(config.shm_board_bytes);
@@ -210,10 +213,10 @@ Status Engine::plan(Running& running) {
   const OpState& op = *running.op;
   const schedule::OpShape& shape = op.request().shape;
   DMLCOMM_RETURN_IF_ERROR(planner_->check(shape));
-  tuner_->plan(op);
+  const bool joins = tuner_->plan(op);
   running.algorithm = &planner_->choose(shape);
   if (running.algorithm->is_schedule()) {
-    const auto schedule = planner_->schedule_of(shape, *running.algorithm);
+    const auto schedule = planner_->schedule_of(shape, *running.algorithm, joins);
     std::shared_ptr<const CompiledPlan>& plan = plans_[schedule.get()];
     if (plan == nullptr) {
       auto compiled = std::make_shared<CompiledPlan>(schedule);

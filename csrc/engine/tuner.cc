@@ -25,6 +25,9 @@ constexpr int kMostWithoutRates = 32;
 // The first ones of a size run alone, so that their reports count at once; and so do those at new
 // rates (AgreedRates).
 constexpr size_t kFirstOfSize = 8;
+// Where no operation brings word of all ranks, one in so many carries a barrier, and one in an
+// eighth as many of those that tell rates.
+constexpr size_t kMostSilent = 64;
 // Shorter round trips are less than what calls and waking up take.
 constexpr double kLeastRoundTripUs = 50;
 // A reading costs a system call for each connection: later ones are not so frequent.
@@ -69,10 +72,13 @@ Tuner::Tuner(const CommunicatorOptions& options, Network network, schedule::Plan
       network_(std::move(network)),
       planner_(planner),
       clock_(std::move(clock)),
-      is_on_(options.config->autotune && options.plan.empty()),
       assumed_alpha_s_(planner.topology().inter_host.alpha_s),
       num_learnt_(options.first_sequence - 1) {
   if (network_.num_ranks_on_host == options.num_ranks) return;
+  if (options.config->autotune && options.plan.empty() && !network_.all_tune) {
+    log_info("group '", options.name, "': a rank has DMLCOMM_AUTOTUNE=0 or a plan file: choices ",
+             "stay as they are");
+  }
   // Some hosts may have spare rails beyond these.
   for (uint32_t rail = 0; rail < planner.topology().num_rails; ++rail) {
     const bool is_known = rail < options.rail_rates_bps.size();
@@ -86,16 +92,22 @@ uint64_t Tuner::window(const schedule::OpShape& shape) const {
   if (network_.all_share_memory) return 1;
   // Nothing is learnt, or nobody may have to wait for an operation that runs alone.
   if (!learns() || uses_tickets_) return kWindowOfTickets;
-  if (!schedule::joins_all(shape)) return kWindow;
+  return runs_alone(shape) ? 1 : kWindow;
+}
+
+bool Tuner::runs_alone(const schedule::OpShape& shape) const {
   const schedule::Trials* const trials = planner_.trials_of(shape);
-  if (trials == nullptr) return kWindow;
-  const bool is_first = trials->num_started() < kFirstOfSize || rates_.is_alone();
-  return is_first || trials->is_trying() ? 1 : kWindow;
+  if (trials == nullptr || uses_tickets_) return false;
+  return trials->num_started() < kFirstOfSize || rates_.is_alone() || trials->is_trying();
+}
+
+bool Tuner::carries_barrier(const schedule::OpShape& shape) const {
+  if (!learns() || schedule::joins_all(shape)) return false;
+  return num_silent_ >= kMostSilent || runs_alone(shape);
 }
 
 RankReport Tuner::own_report(const OpState& op, bool uses_tickets) const {
   RankReport report;
-  if (!is_on_) report.rates.fill(RankReport::kOff);
   if (uses_tickets) report.tickets = RankReport::kUsed;
   if (!learns()) return report;
   // The ranks of a host share its rails.
@@ -133,21 +145,31 @@ Tuner::Past* Tuner::find(uint64_t sequence) {
   return it == past_.end() || it->sequence != sequence ? nullptr : &*it;
 }
 
-void Tuner::plan(const OpState& op) {
-  if (!measures()) return;
+bool Tuner::plan(const OpState& op) {
+  if (!measures()) return false;
   const schedule::OpShape& shape = op.request().shape;
   Past next;
   next.sequence = op.sequence();
   next.shape = shape;
-  next.joins_all = schedule::joins_all(shape);
-  for (const uint64_t places = window(shape); num_learnt_ + places < next.sequence && is_on_;) {
-    learn(++num_learnt_);
+  next.is_timed = schedule::joins_all(shape);
+  if (learns()) {
+    for (const uint64_t places = window(shape); num_learnt_ + places < next.sequence;) {
+      learn(++num_learnt_);
+    }
   }
-  if (next.joins_all) rates_.planned(tells_rates(shape));
+  const bool carries = carries_barrier(shape);
+  next.joins_all = next.is_timed || carries;
+  if (next.joins_all) {
+    rates_.planned(tells_rates(shape));
+    num_silent_ = 0;
+  } else {
+    num_silent_ += tells_rates(shape) ? AgreedRates::kSmallPerTelling : 1;
+  }
   next.algorithm = &planner_.choose(shape);
   past_.push_back(std::move(next));
   const bool is_far = uses_tickets_ || !learns();
   if (past_.size() > (is_far ? 2 * kWindowOfTickets : 4 * kWindow)) past_.pop_front();
+  return carries;
 }
 
 void Tuner::planned(const OpState& op) {
@@ -184,13 +206,13 @@ void Tuner::ended(uint64_t sequence, const Runner& runner) {
   Past* const past = find(sequence);
   if (past == nullptr || plan == nullptr) return;
   DMLCOMM_CHECK(past->algorithm == plan->schedule->algorithm);
-  is_even_ = is_even_ && past->algorithm->is_even(planner_.topology());
+  shows_rates_ = shows_rates_ && past->algorithm->shows_rates(planner_.topology());
   past->latency = plan->latency;
   latency_s_ += plan->latency_s;
   if (plan->tells_rates) telling_ns_ += now - past->started_ns;
   if (num_running_ == 0) measure(now);
   past->report = runner.report();
-  if (past->joins_all && past->was_alone) {
+  if (past->is_timed && past->was_alone) {
     past->seconds = static_cast<double>(now - past->started_ns) / kNsPerS;
   }
 }
@@ -201,14 +223,13 @@ void Tuner::learn(uint64_t sequence) {
   if (from == nullptr || !from->joins_all) return tell(sequence - 1, 0);
   consider(from->report);
   consider_tickets(from->report);
-  if (!is_on_) return;
   consider_message(sequence - 1, from->report);
   tell(sequence - 1, seconds_of(from->report));
 }
 
 void Tuner::tell(uint64_t sequence, double seconds) {
   const Past* const past = find(sequence);
-  if (past == nullptr || !past->joins_all) return;
+  if (past == nullptr || !past->is_timed) return;
   schedule::Trials* const trials = planner_.trials_of(past->shape);
   if (trials == nullptr) return;
   const schedule::Algorithm& before = trials->usual();
@@ -230,7 +251,7 @@ bool Tuner::is_due(int64_t now, int64_t last_ns) const {
 void Tuner::measure(int64_t now) {
   if (has_messages_ || !is_due(now, last_measured_ns_)) return;
   using Traffic = transport::RailMeter::Traffic;
-  const bool tells = is_even_ && 2 * telling_ns_ >= active_ns_;
+  const bool tells = shows_rates_ && 2 * telling_ns_ >= active_ns_;
   end_period(tells ? Traffic::telling : Traffic::vague);
   ++num_measured_;
   last_measured_ns_ = now;
@@ -241,17 +262,12 @@ void Tuner::end_period(transport::RailMeter::Traffic traffic) {
   active_ns_ = 0;
   telling_ns_ = 0;
   latency_s_ = 0;
-  is_even_ = true;
+  shows_rates_ = true;
   has_messages_ = false;
 }
 
 // All ranks come to the same result.
 void Tuner::consider(const RankReport& report) {
-  if (report.rates.front() == RankReport::kOff) {
-    is_on_ = false;
-    log_info("a rank has DMLCOMM_AUTOTUNE=0: choices stay as they are");
-    return;
-  }
   const RankReport before = rates_.in_use();
   if (const auto change = rates_.consider(report)) use(report, *change, before);
 }
@@ -286,7 +302,7 @@ void Tuner::consider_tickets(const RankReport& report) {
   const auto is_known = [](uint8_t rate) { return rate != RankReport::kUnknown; };
   const bool knows_rates =
       rates_.is_settled() && std::any_of(report.rates.begin(), report.rates.end(), is_known);
-  uses_tickets_ = !is_on_ || knows_rates || ++num_without_rates_ == kMostWithoutRates;
+  uses_tickets_ = knows_rates || ++num_without_rates_ == kMostWithoutRates;
 }
 
 // Rails that have shown nothing yet are as far from what was assumed as the others.

@@ -5,7 +5,8 @@
 // A rank puts what it has measured into the messages of each collective (rank_report.h), and at the
 // end of an operation that needs all ranks all hold the same report. Operation s is planned with
 // the reports of those that are window(s) places before it or more, which have ended wherever s
-// is planned. So the ranks agree without a message of their own.
+// is planned. So the ranks agree without a message of their own. Operations that do not need all
+// ranks carry a barrier now and then (joining_barrier.h), which does.
 //
 // With DMLCOMM_AUTOTUNE=0 on some rank, or a plan file, no rank learns.
 //
@@ -36,6 +37,7 @@ class Tuner {
   struct Network {
     int num_ranks_on_host = 1;
     bool all_share_memory = false;
+    bool all_tune = true;                             // no rank keeps the others from learning
     const std::vector<transport::RailMeter>& meters;  // one per rail
     // See Mesh::measure_rails().
     std::function<void(int64_t active_ns, double latency_s, transport::RailMeter::Traffic traffic)>
@@ -52,8 +54,9 @@ class Tuner {
   // Operations of this shape tell the rates of rails: most of their time is that of bytes.
   static bool tells_rates(const schedule::OpShape& shape);
 
-  // A collective is about to be planned, in its turn: the planner learns what it has to know.
-  void plan(const OpState& op);
+  // A collective is about to be planned, in its turn: the planner learns what it has to know. True:
+  // the operation carries a barrier.
+  bool plan(const OpState& op);
   // It has been, as the planner chooses now.
   void planned(const OpState& op);
   void started(const OpState& op);
@@ -77,7 +80,8 @@ class Tuner {
     uint64_t sequence = 0;
     schedule::OpShape shape;
     const schedule::Algorithm* algorithm = nullptr;
-    bool joins_all = false;
+    bool joins_all = false;  // it brings word of all ranks
+    bool is_timed = false;   // by its own messages
     int64_t started_ns = 0;
     bool was_alone = true;  // no other one ran meanwhile
     double seconds = 0;     // 0: not known, or not to be compared
@@ -89,7 +93,9 @@ class Tuner {
   // Rails are measured, also where choices are fixed: striping and budgets follow their rates.
   bool measures() const { return options_.config->autotune && !assumed_bps_.empty(); }
   // And algorithms are chosen by that, and by times.
-  bool learns() const { return is_on_ && measures(); }
+  bool learns() const { return network_.all_tune && measures(); }
+  bool runs_alone(const schedule::OpShape& shape) const;
+  bool carries_barrier(const schedule::OpShape& shape) const;
   Past* find(uint64_t sequence);
   const Past* find(uint64_t sequence) const { return const_cast<Tuner*>(this)->find(sequence); }
   void learn(uint64_t sequence);
@@ -110,14 +116,14 @@ class Tuner {
   const Network network_;
   schedule::Planner& planner_;
   const std::function<int64_t()> clock_;
-  bool is_on_;                 // no rank keeps the others from learning, and no plan file does
   bool uses_tickets_ = false;  // on some rank, and rates are known
   int num_without_rates_ = 0;
-  std::vector<double>
-      assumed_bps_;  // by rail of the topology; empty where no rank is on another host
+  // By rail of the topology; empty where no rank is on another host.
+  std::vector<double> assumed_bps_;
   AgreedRates rates_;
   double assumed_alpha_s_;  // between hosts
   MessageCost message_cost_;
+  size_t num_silent_ = 0;  // operations in a row without word of all ranks; see kMostSilent
   std::deque<Past> past_;  // in their order; calls that were refused are not there
   uint64_t num_learnt_;    // the report of this one is learnt, and of all before
 
@@ -126,7 +132,7 @@ class Tuner {
   int64_t active_ns_ = 0;   // since the last measurement
   int64_t telling_ns_ = 0;  // of operations that are not small, one beside the other
   double latency_s_ = 0;
-  bool is_even_ = true;
+  bool shows_rates_ = true;
   bool has_messages_ = false;  // some were under way since the last measurement
   size_t num_messages_ = 0;    // that are under way
   uint64_t num_measured_ = 0;

@@ -55,16 +55,10 @@ constexpr bool kShort = true, kLong = false;
 }  // namespace
 
 // Row (op, algorithm) refers to op_algorithm and op_algorithm_seconds.
-#define DMLCOMM_ROW(op, algorithm, needs, is_lockstep, length, traffic) \
-  Algorithm{OpKind::op,                                                 \
-            #algorithm,                                                 \
-            needs,                                                      \
-            op##_##algorithm##_seconds,                                 \
-            Execution::schedule,                                        \
-            op##_##algorithm,                                           \
-            is_lockstep,                                                \
-            length,                                                     \
-            traffic},
+#define DMLCOMM_ROW(op, algorithm, needs, is_lockstep, length, shows_rates)                 \
+  Algorithm{OpKind::op,          #algorithm,       needs,       op##_##algorithm##_seconds, \
+            Execution::schedule, op##_##algorithm, is_lockstep, length,                     \
+            shows_rates},
 
 // Ways through memory, and the operations that have them.
 #define DMLCOMM_IN_MEMORY(op, algorithm, needs, can_carry)                                     \

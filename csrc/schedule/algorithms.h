@@ -38,9 +38,9 @@ struct Algorithm {
   bool (*is_lockstep)(const topology::Topology& topology) = nullptr;
   // Whether one rank's steps grow slower than the group: 16 steps where others take 65,536.
   bool is_short = false;
-  // Whether every rank sends about as much to other hosts as it receives: then their rails show
-  // their rates.
-  bool (*is_even)(const topology::Topology& topology) = nullptr;
+  // Whether no host gets more from others than one sends, and all ranks of a host send if one
+  // does: then rails show their rates, since what binds is those of hosts that send.
+  bool (*shows_rates)(const topology::Topology& topology) = nullptr;
 
   // Of the others: whether such an operation can go there (null: always), and whether it should.
   bool (*can_carry)(const OpShape& shape, const topology::SharedMemory& memory) = nullptr;

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/str_cat.h"
+#include "schedule/joining_barrier.h"
 
 namespace dmlcomm::schedule {
 namespace {
@@ -211,17 +212,19 @@ Result<std::shared_ptr<const Schedule>> Planner::plan(const OpShape& shape) {
 }
 
 std::shared_ptr<const Schedule> Planner::schedule_of(const OpShape& shape,
-                                                     const Algorithm& algorithm) {
+                                                     const Algorithm& algorithm, bool joins) {
   const auto is_last = [&](const Key& key) {
-    return key.algorithm == &algorithm && key.shape == shape;
+    return key.algorithm == &algorithm && key.joins == joins && key.shape == shape;
   };
   if (!recent_.empty() && is_last(recent_.front().first)) return recent_.front().second;
-  const Key key{shape, &algorithm};
+  const Key key{shape, &algorithm, joins};
   if (const auto cached = cache_.find(key); cached != cache_.end()) {
     recent_.splice(recent_.begin(), recent_, cached->second);
     return cached->second->second;
   }
-  return remember(key, algorithm.generate(shape, topology_));
+  Schedule schedule = algorithm.generate(shape, topology_);
+  if (joins) add_barrier(shape, topology_, &schedule);
+  return remember(key, std::move(schedule));
 }
 
 const Algorithm& Planner::choose(const OpShape& shape) {
@@ -346,6 +349,7 @@ size_t Planner::KeyHash::operator()(const Key& key) const {
   };
   mix(static_cast<uint64_t>(shape.kind));
   mix(number_of(*key.algorithm));
+  mix(key.joins ? 1 : 0);
   mix(shape.rank);
   mix(shape.num_ranks);
   mix(shape.root);

@@ -101,8 +101,10 @@ class Planner {
   // changes.
   double seconds(const OpShape& shape);
 
-  // The schedule of rank `shape.rank` by what choose() has named, where that makes schedules.
-  std::shared_ptr<const Schedule> schedule_of(const OpShape& shape, const Algorithm& algorithm);
+  // The schedule of rank `shape.rank` by what choose() has named, where that makes schedules; with
+  // the messages of a barrier beside its own (joining_barrier.h) if `joins`.
+  std::shared_ptr<const Schedule> schedule_of(const OpShape& shape, const Algorithm& algorithm,
+                                              bool joins = false);
 
   // The choice among schedules for shapes of about this size, which learns from times; null where
   // the user has chosen.
@@ -115,6 +117,7 @@ class Planner {
   struct Key {
     OpShape shape;
     const Algorithm* algorithm;
+    bool joins;
 
     bool operator==(const Key&) const = default;
   };

@@ -321,6 +321,18 @@ TEST_F(RailInUseTest, ABudgetFillsWithTheShareOfTheRate) {
   EXPECT_TRUE(meter_.take_large(bytes, 1 * kNsPerS + 49 * kNsPerMs));
 }
 
+// A rank that only receives sends receipts.
+TEST_F(RailInUseTest, BytesThatAreNoMessagesTellNothing) {
+  for (int i = 0; i < 50; ++i) {
+    Channel::Flow now = flow_;
+    now.confirmed_bytes += 20'000;
+    meter_.add(flow_, now, 0);
+    flow_ = now;
+    meter_.end_period(0, 100 * kNsPerMs, 0, RailMeter::Traffic::telling);
+  }
+  EXPECT_EQ(meter_.bits_per_second(), 0);
+}
+
 TEST_F(RailInUseTest, SmallMessagesAddUp) {
   for (int i = 0; i < 3; ++i) carry(5'000, 100e6);
   EXPECT_EQ(meter_.bits_per_second(), 0);

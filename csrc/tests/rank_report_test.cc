@@ -46,15 +46,12 @@ TEST(RankReportTest, TheSlowestRateTheLongestRoundTripAndBothEndsOfTimesRemain) 
   EXPECT_NEAR(ab.longest_s(), 2.0, 0.002);
 }
 
-TEST(RankReportTest, UnknownChangesNothingAndOffReplacesAll) {
-  RankReport report, off;
+TEST(RankReportTest, UnknownChangesNothing) {
+  RankReport report;
   report.add_rate(0, 1e9);
   RankReport merged = report;
   merged.merge({});
   EXPECT_EQ(merged, report);
-  off.rates.fill(RankReport::kOff);
-  merged.merge(off);
-  EXPECT_EQ(merged.rates.front(), RankReport::kOff);
 }
 
 TEST(RankReportTest, RailsBeyondTheLastCountAsTheLast) {

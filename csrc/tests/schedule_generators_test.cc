@@ -10,6 +10,7 @@
 
 #include "base/str_cat.h"
 #include "schedule/algorithms.h"
+#include "schedule/joining_barrier.h"
 #include "schedule/message_matching.h"
 #include "schedule/verify/verifier.h"
 #include "tests/schedule_shapes.h"
@@ -119,6 +120,25 @@ TEST_P(GeneratorTest, BringsWordOfAllRanksWhereThatIsPromised) {
       std::vector<Schedule> schedules;
       for (const OpShape& shape : shapes) schedules.push_back(GetParam().generate(shape, topology));
       for (const auto& ranks : heard_of(schedules)) EXPECT_EQ(ranks.size(), num_ranks);
+    }
+  }
+}
+
+// Whatever the operation and its counts are.
+TEST_P(GeneratorTest, IsRightAndBringsWordOfAllRanksWithABarrierBesideIt) {
+  for (uint32_t num_ranks : {2u, 3u, 4u, 6u, 8u, 9u, 16u}) {
+    for (uint64_t count : {0u, 1u, 97u}) {
+      const auto shapes = even_shapes(GetParam().kind, num_ranks, num_ranks - 1, count);
+      for (const topology::Topology& topology : topologies_of(GetParam(), num_ranks)) {
+        std::vector<Schedule> schedules;
+        for (const OpShape& shape : shapes) {
+          schedules.push_back(GetParam().generate(shape, topology));
+          add_barrier(shape, topology, &schedules.back());
+        }
+        const Status status = verify(shapes, schedules);
+        ASSERT_TRUE(status.ok()) << status.message() << ", N = " << num_ranks;
+        for (const auto& ranks : heard_of(schedules)) EXPECT_EQ(ranks.size(), num_ranks);
+      }
     }
   }
 }

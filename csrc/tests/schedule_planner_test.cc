@@ -50,6 +50,18 @@ TEST(PlannerTest, ChoosesFewRoundsForSmallAndFewBytesForLarge) {
   }
 }
 
+TEST(PlannerTest, KeepsSchedulesWithABarrierBesideThemApart) {
+  Planner planner(network(4), "");
+  const OpShape shape = even_shapes(OpKind::broadcast, 4, 0, kMiB)[0];
+  const Algorithm& algorithm = planner.choose(shape);
+  const auto alone = planner.schedule_of(shape, algorithm);
+  const auto joining = planner.schedule_of(shape, algorithm, true);
+  EXPECT_EQ(joining->num_streams, alone->num_streams + 1);
+  EXPECT_EQ(joining->steps.size(), alone->steps.size() + 4);
+  EXPECT_EQ(planner.schedule_of(shape, algorithm), alone);
+  EXPECT_EQ(planner.schedule_of(shape, algorithm, true), joining);
+}
+
 TEST(PlannerTest, GoesThroughLeadersWhereRanksShareCoresOfLoopback) {
   for (uint32_t per_core : {2u, 4u}) {
     Planner planner(loopback_on_cores(8, per_core), "");

@@ -55,6 +55,7 @@ class ReportingRunner final : public Runner {
 
 struct Running {
   std::unique_ptr<OpState> op;
+  bool carries_barrier = false;
   std::unique_ptr<ReportingRunner> runner;
 };
 
@@ -62,7 +63,7 @@ struct Running {
 class TunerTest : public testing::Test {
  protected:
   explicit TunerTest(bool autotune = true, int ranks_on_host = 1, const std::string& named = "",
-                     const std::string& plan = "")
+                     const std::string& plan = "", bool all_tune = true)
       : planner_(network(), named, plan), meters_(2) {
     options_.plan = plan;
     options_.num_ranks = kHosts;
@@ -74,9 +75,9 @@ class TunerTest : public testing::Test {
       active_ns_.push_back(active_ns);
       traffic_.push_back(traffic);
     };
-    tuner_ =
-        std::make_unique<Tuner>(options_, Tuner::Network{ranks_on_host, false, meters_, measure},
-                                planner_, [this] { return now_ns_; });
+    tuner_ = std::make_unique<Tuner>(
+        options_, Tuner::Network{ranks_on_host, false, all_tune, meters_, measure}, planner_,
+        [this] { return now_ns_; });
   }
 
   static topology::Topology network() {
@@ -99,7 +100,7 @@ class TunerTest : public testing::Test {
     Running running;
     running.op =
         std::make_unique<OpState>(nullptr, request(bytes, kind), sequence, sequence, Deadline());
-    tuner_->plan(*running.op);
+    running.carries_barrier = tuner_->plan(*running.op);
     auto schedule = planner_.plan(running.op->request().shape);
     EXPECT_TRUE(schedule.ok()) << schedule.status().message();
     running.runner = std::make_unique<ReportingRunner>(*running.op, *schedule);
@@ -174,8 +175,59 @@ TEST_F(TunerTest, TheFirstOnesOfASizeRunAloneAndThenManyBesideEachOther) {
   EXPECT_EQ(window(kLarge), 1u);
 }
 
-TEST_F(TunerTest, AnOperationThatBringsNoWordOfAllRanksIsNeverAlone) {
-  EXPECT_EQ(window(kLarge, OpKind::broadcast), kWindow);
+class CarryingTest : public TunerTest {
+ protected:
+  using TunerTest::TunerTest;
+
+  // How many of these operations carry a barrier.
+  int count_carrying(int count, uint64_t bytes, OpKind kind) {
+    int carrying = 0;
+    for (int i = 0; i < count; ++i) {
+      Running running = start(bytes, kind);
+      carrying += running.carries_barrier ? 1 : 0;
+      end(running);
+    }
+    return carrying;
+  }
+};
+
+TEST_F(CarryingTest, OperationsWithoutWordOfAllRanksCarryABarrierWhileTheirSizeIsNew) {
+  for (const OpKind kind :
+       {OpKind::broadcast, OpKind::reduce, OpKind::gather, OpKind::scatter, OpKind::all_to_all}) {
+    EXPECT_EQ(window(kSmall, kind), 1u);
+    EXPECT_EQ(count_carrying(kFirstOfSize, kSmall, kind), kFirstOfSize);
+    EXPECT_EQ(window(kSmall, kind), kWindow);
+  }
+}
+
+TEST_F(CarryingTest, LaterOneInManyDoesIfNoOtherOperationBringsWord) {
+  count_carrying(kFirstOfSize, kSmall, OpKind::broadcast);
+  count_carrying(kFirstOfSize, kLarge, OpKind::broadcast);
+  EXPECT_EQ(count_carrying(65 * 4, kSmall, OpKind::broadcast), 4);
+  EXPECT_EQ(count_carrying(9 * 4, kLarge, OpKind::broadcast), 4);
+  settle(kLarge);
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_EQ(count_carrying(1, kLarge, OpKind::broadcast), 0);
+    run(1, kLarge);
+  }
+}
+
+TEST_F(CarryingTest, TheirReportsCount) {
+  run(2, kLarge, report_of({200e6, 50e6}), 1e-3, OpKind::broadcast);
+  expect_about(rate_in_use(0), 200e6);
+  expect_about(rate_in_use(1), 50e6);
+  // A change is noticed by the next one that carries a barrier, and counts kWindow later.
+  run(kFirstOfSize, kLarge, report_of({200e6, 50e6}), 1e-3, OpKind::broadcast);
+  run(9 + kWindow, kLarge, report_of({50e6, 50e6}), 1e-3, OpKind::broadcast);
+  expect_about(rate_in_use(0), 50e6);
+}
+
+// A root is through before others are, and a leaf may be.
+TEST_F(CarryingTest, TheirTimesDoNotCount) {
+  RankReport report;
+  report.set_time(0.5);
+  run(20, kSmall, report, 1e-3, OpKind::broadcast);
+  EXPECT_EQ(planner_.trials_of(request(kSmall, OpKind::broadcast).shape)->usual_s(), 0);
 }
 
 class NamedAlgorithmTest : public TunerTest {
@@ -265,22 +317,25 @@ TEST_F(TunerTest, ARoundTripIsThePriceOfMessages) {
   EXPECT_EQ(spare.agreed_message_us, 0);
 }
 
-TEST_F(TunerTest, ARankThatMustNotChangeKeepsAllFromIt) {
-  RankReport off;
-  off.rates.fill(RankReport::kOff);
-  run(2, kLarge, off);
+class OtherRankOffTest : public CarryingTest {
+ protected:
+  OtherRankOffTest() : CarryingTest(true, 1, "", "", false) {}
+};
+
+TEST_F(OtherRankOffTest, ARankThatMustNotChangeKeepsAllFromIt) {
   run(30, kLarge, report_of({200e6, 50e6}));
   EXPECT_EQ(rate_in_use(0), kTold);
   EXPECT_EQ(window(kLarge), kWindowOfTickets);
+  EXPECT_EQ(count_carrying(200, kLarge, OpKind::broadcast), 0);
 }
 
 class AutotuneOffTest : public TunerTest {
  protected:
-  AutotuneOffTest() : TunerTest(false) {}
+  AutotuneOffTest() : TunerTest(false, 1, "", "", false) {}
 };
 
-TEST_F(AutotuneOffTest, ItSaysSoAndLearnsNothing) {
-  for (const uint8_t rate : own_report().rates) EXPECT_EQ(rate, RankReport::kOff);
+TEST_F(AutotuneOffTest, ItTellsAndLearnsNothing) {
+  EXPECT_EQ(own_report(), RankReport());
   run(30, kLarge, report_of({200e6, 50e6}));
   EXPECT_EQ(rate_in_use(0), kTold);
   EXPECT_TRUE(traffic_.empty());
@@ -288,7 +343,7 @@ TEST_F(AutotuneOffTest, ItSaysSoAndLearnsNothing) {
 
 class PlanFileTest : public TunerTest {
  protected:
-  PlanFileTest() : TunerTest(true, 1, "", "all_reduce:0=ring") {}
+  PlanFileTest() : TunerTest(true, 1, "", "all_reduce:0=ring", false) {}
 };
 
 TEST_F(PlanFileTest, NothingIsLearnedOrTriedAlsoForOperationsThatItDoesNotName) {
@@ -305,7 +360,7 @@ TEST_F(PlanFileTest, NothingIsLearnedOrTriedAlsoForOperationsThatItDoesNotName) 
   EXPECT_EQ(rate_in_use(0), kTold);
   EXPECT_EQ(rate_in_use(1), kTold);
   EXPECT_EQ(window(kLarge), kWindowOfTickets);
-  EXPECT_EQ(own_report().rates.front(), RankReport::kOff);
+  EXPECT_EQ(own_report(), RankReport());
 }
 
 TEST_F(PlanFileTest, RailsAreMeasuredForStripingAlsoOfOperationsThatRunBesideEachOther) {

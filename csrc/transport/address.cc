@@ -100,14 +100,15 @@ void note_cores(HostAddress* address) {
 }  // namespace
 
 std::string HostAddress::encode() const {
-  return str_cat(host_id, " ", host_name, " ", pid, " ", unix_name, " ", num_cores, " ", cores);
+  return str_cat(host_id, " ", host_name, " ", pid, " ", unix_name, " ", num_cores, " ", cores, " ",
+                 tunes ? 1 : 0);
 }
 
 Result<HostAddress> HostAddress::decode(const std::string& text) {
   HostAddress address;
   std::istringstream in(text);
   in >> address.host_id >> address.host_name >> address.pid >> address.unix_name >>
-      address.num_cores >> address.cores;
+      address.num_cores >> address.cores >> address.tunes;
   if (!in || address.num_cores < 1) return malformed("host address", text);
   return address;
 }

@@ -20,6 +20,7 @@ struct HostAddress {
   std::string unix_name;    // abstract Unix socket of this communicator
   int num_cores = 1;        // that the process may use
   std::string cores = "-";  // which these are, as a bit mask in hexadecimal; "-": not known
+  bool tunes = true;        // see MeshOptions
 
   // The part of host_id that names the kernel. Hosts of one kernel (containers, a lab) share its
   // cores.

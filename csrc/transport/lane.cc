@@ -220,7 +220,9 @@ Result<bool> Lane::write_batch(bool* wrote_any) {
       note_wait(*frame);
     }
     const size_t headers = kHeaderBytes - std::min(frame->written, kHeaderBytes);
-    trace(true, frame->header, frame->written <= kHeaderBytes, bytes - std::min(bytes, headers));
+    const size_t payload = bytes - std::min(bytes, headers);
+    given_payload_bytes_ += payload;
+    trace(true, frame->header, frame->written <= kHeaderBytes, payload);
     frame->written += bytes;
     left -= bytes;
   }
@@ -342,7 +344,8 @@ uint64_t Lane::blocking_bytes() const {
 void Lane::measure() {
   if (given_bytes_ == 0 || meter_ == nullptr) return;
   const Channel::Flow flow = channel_->flow();
-  meter_->add(measured_, flow, std::exchange(given_bytes_, 0));
+  meter_->add(measured_, flow, std::exchange(given_payload_bytes_, 0));
+  given_bytes_ = 0;
   measured_ = flow;
 }
 

@@ -243,8 +243,9 @@ class Lane {
   bool held_back_ = false;
   bool limits_arrivals_ = false;
 
-  Channel::Flow measured_;    // at the last measure()
-  uint64_t given_bytes_ = 0;  // to the channel since
+  Channel::Flow measured_;            // at the last measure()
+  uint64_t given_bytes_ = 0;          // to the channel since
+  uint64_t given_payload_bytes_ = 0;  // of these
 
   Prospect prospect_;  // at prospect_ns_
   int64_t prospect_ns_ = 0;

@@ -67,8 +67,8 @@ void RailMeter::add_sample(uint64_t bytes, int64_t duration_ns) {
 }
 
 // Bytes that an earlier period has left on their way do not count for this one.
-void RailMeter::add(const Channel::Flow& before, const Channel::Flow& now, uint64_t given_bytes) {
-  period_.bytes += std::min(now.confirmed_bytes - before.confirmed_bytes, given_bytes);
+void RailMeter::add(const Channel::Flow& before, const Channel::Flow& now, uint64_t payload_bytes) {
+  period_.bytes += std::min(now.confirmed_bytes - before.confirmed_bytes, payload_bytes);
   period_.busy_us += static_cast<int64_t>(now.busy_us - before.busy_us);
   bytes_resent_ += now.bytes_resent - before.bytes_resent;
   if (now.min_rtt_us == 0) return;

@@ -44,8 +44,9 @@ class RailMeter {
   // there only its ratio to that of the other rails counts.
   void assume(double bits_per_second) { assumed_bps_ = bits_per_second; }
 
-  // What one connection has carried between two readings, in which it was given `given_bytes`.
-  void add(const Channel::Flow& before, const Channel::Flow& now, uint64_t given_bytes);
+  // What one connection has carried between two readings, in which it was given `payload_bytes` of
+  // messages. Others, such as receipts for what comes, tell nothing of the rate.
+  void add(const Channel::Flow& before, const Channel::Flow& now, uint64_t payload_bytes);
   // The time of shorter frames, of large messages or operations, tells little.
   static constexpr size_t kLeastFrameBytes = 16 * 1024;
   // A connection begins to send a large frame; one has been confirmed, or is given up.

@@ -18,8 +18,6 @@ struct RankReport {
   // Rails beyond count as the last one.
   static constexpr size_t kMaxRails = 8;
   static constexpr uint8_t kUnknown = 255;
-  // A rank that must not change its choices: then no rank does.
-  static constexpr uint8_t kOff = 0;
   // Of `tickets`.
   static constexpr uint8_t kUsed = 0;
 

@@ -20,6 +20,10 @@ int Job::num_ranks_on_machine() const {
       hosts.begin(), hosts.end(), [&](const HostAddress& h) { return h.machine_id() == own; }));
 }
 
+bool Job::all_tune() const {
+  return std::all_of(hosts.begin(), hosts.end(), [](const HostAddress& h) { return h.tunes; });
+}
+
 std::vector<std::unique_ptr<Transport>> make_transports(const Job& job, EventLoop& loop) {
   std::vector<std::unique_ptr<Transport>> transports;
   transports.push_back(std::make_unique<shm::ShmTransport>(job, loop));

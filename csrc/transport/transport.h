@@ -57,6 +57,7 @@ struct MeshOptions {
   std::vector<uint8_t> first_rail;
   bool reads_alone = false;              // see LinkOptions
   bool queues_little = false;            // see CommunicatorOptions
+  bool tunes = true;                     // this rank's choices may follow what ranks measure
   std::chrono::milliseconds timeout{0};  // of the rendezvous
   Config config;
   size_t shared_area_bytes = 0;
@@ -73,6 +74,7 @@ struct Job : MeshOptions {
   bool same_host(int peer) const { return hosts[peer].host_id == own_host().host_id; }
   int num_ranks_on_host() const;
   int num_ranks_on_machine() const;  // hosts of one kernel together
+  bool all_tune() const;             // see MeshOptions
 };
 
 class Transport {

@@ -2,8 +2,8 @@
 // the wire and an example, the generator and the estimate.
 //
 // A row has the operation, the algorithm, its demand on the topology, where all ranks do the
-// same at the same time, how its schedule grows with the group, and where all ranks send about as
-// much to other hosts as they receive (algorithms.h, algorithms.cc).
+// same at the same time, how its schedule grows with the group, and where rails show their rates
+// (algorithms.h, algorithms.cc).
 #pragma once
 
 #include <algorithm>
@@ -32,11 +32,11 @@
   X(all_reduce, leaders, kCores, never, kShort, always)                          \
   X(reduce, direct, kNothing, never, kLong, never)                               \
   X(reduce, tree, kNothing, never, kLong, never)                                 \
-  X(broadcast, direct, kNothing, never, kLong, never)                            \
-  X(broadcast, tree, kNothing, never, kLong, never)                              \
-  X(broadcast, chain, kNothing, never, kLong, never)                             \
-  X(broadcast, scatter_allgather, kNothing, never, kLong, never)                 \
-  X(broadcast, hierarchical, kHosts, never, kLong, never)                        \
+  X(broadcast, direct, kNothing, never, kLong, on_single_ranks)                  \
+  X(broadcast, tree, kNothing, never, kLong, on_single_ranks)                    \
+  X(broadcast, chain, kNothing, never, kLong, on_single_ranks)                   \
+  X(broadcast, scatter_allgather, kNothing, never, kLong, on_single_ranks)       \
+  X(broadcast, hierarchical, kHosts, never, kLong, always)                       \
   X(all_gather, direct, kNothing, always, kLong, always)                         \
   X(all_gather, ring, kNothing, in_a_ring, kLong, on_single_ranks)               \
   X(all_gather, bruck, kNothing, always, kLong, always)                          \
