@@ -1,4 +1,5 @@
-"""Networks that separate two proxies, which both reach the servers, or a host from all others."""
+"""Networks that separate two proxies, which both reach the servers, a host from all others, or a
+host from one of two networks."""
 
 import contextlib
 import json
@@ -10,7 +11,7 @@ from dmlcomm.lab import Lab
 from dmlcomm.ps import tree
 from dmlcomm.topology import graph as topology
 from helpers import DEADLINE_S
-from helpers.lab_hosts import darken, data_address, management_address, on_host, separate
+from helpers.lab_hosts import crossed, darken, data_address, management_address, on_host, separate
 from helpers.parameter_servers import ServerProcess, WorkerProcess, clean_environment
 from helpers.proxies import ProxyProcess
 
@@ -84,6 +85,27 @@ def test_two_proxies_that_do_not_reach_each_other_are_put_apart(lab_is_possible,
         expect_steps(job.workers, has_all)
 
 
+def test_proxies_use_all_nics_and_go_on_in_their_tree_without_one(lab_is_possible, tmp_path):
+    steps = 10
+    least_bytes = steps * COUNT * 8 // 2  # of pushes and of weights each, over both NICs
+    with (
+        Lab(f"flat:{HOSTS + 1},2", rate="500mbit") as lab,
+        training(lab, tmp_path) as job,
+    ):
+        inner = 1  # it has a parent and a child: all of a step passes it, both ways
+        cables = [f"{job.hosts[inner]}:eth{nic}" for nic in range(2)]
+        before = [crossed(lab, cable) for cable in cables]
+        expect_steps(job.workers, has_all, steps)
+        after = [crossed(lab, cable) for cable in cables]
+        for begin, end in zip(before, after, strict=True):
+            assert end - begin > least_bytes
+        node = node_at(lab, job.hosts[inner], job.paths[inner])
+        lab.set(cables[0], "down")
+        expect_steps(job.workers, has_all, steps)
+        # Each tree has other nodes.
+        assert node_at(lab, job.hosts[inner], job.paths[inner])["address"] == node["address"]
+
+
 def test_a_host_that_goes_dark_with_its_workers_is_done_without(lab_is_possible, tmp_path):
     dark = 0  # that of the proxy which has the others below it
     # The others do not wait until the worker may have come another way.
@@ -108,16 +130,21 @@ def test_a_host_that_goes_dark_with_its_workers_is_done_without(lab_is_possible,
         assert len(last) == 1
 
 
+def node_at(lab, host, path):
+    """Of the proxy of the host, as `proxy status` has it; None while it is in no tree."""
+    command = [sys.executable, "-m", "dmlcomm", "proxy", "status", "--socket", path, "--json"]
+    options = {"capture_output": True, "text": True, "env": clean_environment()}
+    jobs = json.loads(lab.exec(host, command, **options).stdout)["jobs"]
+    return jobs[0]["nodes"][0] if jobs else None
+
+
 def wait_for_parent(lab, host, path, address):
     """Until the proxy of the host has the server for its parent."""
-    command = [sys.executable, "-m", "dmlcomm", "proxy", "status", "--socket", path, "--json"]
     deadline = time.monotonic() + DEADLINE_S
-    parent = None
-    while parent != address:
-        assert time.monotonic() < deadline, parent
-        options = {"capture_output": True, "text": True, "env": clean_environment()}
-        jobs = json.loads(lab.exec(host, command, **options).stdout)["jobs"]
-        parent = jobs[0]["nodes"][0]["parent"] if jobs else None
+    node = None
+    while node is None or node["parent"] != address:
+        assert time.monotonic() < deadline, node
+        node = node_at(lab, host, path)
 
 
 def has_all(clock, least, most):

@@ -6,11 +6,10 @@ import sys
 
 import pytest
 
-from dmlcomm.lab import Lab, sampling
-from dmlcomm.lab import client as lab_client
+from dmlcomm.lab import Lab
 from dmlcomm.topology import graph as topology
 from helpers import DEADLINE_S
-from helpers.lab_hosts import management_address, on_host
+from helpers.lab_hosts import crossed, management_address, on_host
 from helpers.parameter_servers import ServerProcess, WorkerProcess, clean_environment
 
 COUNT = 300_007
@@ -71,14 +70,6 @@ def status(lab, host, address):
     result = lab.exec(host, command, env=clean_environment(), **options)
     (answer,) = json.loads(result.stdout)["servers"]
     return answer
-
-
-def crossed(lab, place):
-    """Bytes that have gone over the cable at this interface, the less busy direction."""
-    with lab_client.Client(lab.name) as client:
-        traffic = sampling.measure(client, interval_s=0.05)
-    (cable,) = (entry for entry in traffic if place in map(str, entry.link.ends))
-    return min(direction.bytes for direction in cable.directions)
 
 
 def expect(workers, line):

@@ -4,7 +4,8 @@ import functools
 import sys
 from typing import Any
 
-from dmlcomm.lab import Lab
+from dmlcomm.lab import Lab, sampling
+from dmlcomm.lab import client as lab_client
 from dmlcomm.topology import graph as topology
 from helpers.parameter_servers import clean_environment
 
@@ -57,3 +58,11 @@ def separate(lab: Lab, host: str, addresses: list[str]) -> None:
 def darken(lab: Lab, host: str) -> None:
     """No link of the host works any more, also of its management."""
     lab.exec(host, [sys.executable, "-c", _DARKEN], env=clean_environment(), check=True)
+
+
+def crossed(lab: Lab, place: str) -> int:
+    """Bytes that have gone over the cable at this interface, the less busy direction."""
+    with lab_client.Client(lab.name) as client:
+        traffic = sampling.measure(client, interval_s=0.05)
+    (cable,) = (entry for entry in traffic if place in map(str, entry.link.ends))
+    return min(direction.bytes for direction in cable.directions)
