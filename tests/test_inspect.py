@@ -9,21 +9,24 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import urllib.error
 import urllib.request
 from io import StringIO
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 from rich.console import Console
 
 from dmlcomm import inspect_command, inspection
+from dmlcomm._core import inspector_folder
 from dmlcomm.ps import Client
 from helpers import DEADLINE_S, eventually
-from helpers.parameter_servers import ServerProcess, clean_environment, command
+from helpers.parameter_servers import ServerProcess, checkpoint_of, clean_environment, command
 from helpers.ranks import Ranks, report
 
 WORLD_SIZE = 3
@@ -172,14 +175,31 @@ def test_metrics_that_cannot_be_asked_for_are_an_answer(monkeypatch):
         server.shutdown()
 
 
-def test_dashboard_shows_every_metric_of_ranks_and_no_other():
+def metrics_on_the_dashboard(pattern):
     dashboard = json.loads((Path(__file__).parents[1] / "docs" / "grafana.json").read_text())
-    shown = {
+    return {
         name
         for panel in dashboard["panels"]
-        for target in panel["targets"]
-        for name in re.findall(r"dmlcomm_\w+", target["expr"])
+        for target in panel.get("targets", ())
+        for name in re.findall(rf"\b{pattern}\w+", target["expr"])
     }
+
+
+def test_dashboard_shows_every_metric_of_parameter_servers_and_no_other(tmp_path):
+    options = ("--checkpoint", str(tmp_path), "--checkpoint-every", "1", "--metrics-port", "0")
+    with ServerProcess(*options) as server, Client(server.address, worker=0) as client:
+        client.init("w", np.zeros(3, np.float32), rule="add")
+        client.push_pull("w", np.ones(3, np.float32))
+        eventually(lambda: checkpoint_of(server.address).get("w"), "a checkpoint")
+        url = f"http://127.0.0.1:{server.line.rpartition(' ')[2]}/metrics"
+        page = urllib.request.urlopen(url, timeout=DEADLINE_S).read().decode()
+    served = set(re.findall(r"^(dmlcomm_ps_\w+)", page, re.MULTILINE))
+    served = {name for name in served if not name.endswith("_created")}
+    assert metrics_on_the_dashboard("dmlcomm_ps_") == served
+
+
+def test_dashboard_shows_every_metric_of_ranks_and_no_other():
+    shown = metrics_on_the_dashboard("dmlcomm_(?!ps_)")
     with Ranks(hang_with_the_lock, WORLD_SIZE) as ranks:
         ranks.first_messages()
         described = re.findall(r"# TYPE (\w+)", inspection.metrics(inspection.ask_all()))
@@ -348,6 +368,42 @@ def test_process_that_is_stopped_is_named():
             "the stopped process is named",
         )
         os.kill(pids[2], signal.SIGCONT)
+
+
+@contextlib.contextmanager
+def another_user():
+    os.seteuid(12345)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def first_byte_at(path):
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(DEADLINE_S)
+        connection.connect(str(path))
+        return connection.recv(1)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_another_user_is_told_nothing():
+    """Also where it reaches the socket: the process itself looks who asks."""
+    with (
+        ServerProcess() as server,
+        Client(server.address),
+        tempfile.TemporaryDirectory(dir="/tmp") as folder,
+    ):
+        path = next(Path(inspector_folder()).glob(f"{server.process.pid}*.sock"))
+        door = Path(folder) / "door"  # beside the folder, which is this user's alone
+        door.hardlink_to(path)
+        for place in (door, door.parent):
+            place.chmod(0o777)
+        assert first_byte_at(door) == b"{"
+        with another_user():
+            assert first_byte_at(door) == b""
+            with pytest.raises(PermissionError):
+                first_byte_at(path)
 
 
 def test_folder_of_others_is_not_trusted_and_sockets_of_the_dead_are_removed(tmp_path):
