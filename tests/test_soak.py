@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import os
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from helpers.parameter_servers import clean_environment
 from soak import groups, operations, servers, training, worker
 from soak.clocks import Clocks
 from soak.faults import Event, Failure, SoakError
+from soak.growth import Growth
 from soak.members import DESCRIPTORS, MEMORY_BYTES, THREADS, Job, Usage
 
 SEED = 3
@@ -32,6 +34,31 @@ def test_process_groups_survive_a_few_faults():
 def test_parameter_servers_survive_a_few_faults():
     with servers.Round(servers.Setting(2, 2, "auto", "replicas", 1000), SEED) as job:
         assert len(list(job.events(3))) == 3
+
+
+def test_process_groups_survive_faults_of_their_network(loss_is_possible):
+    with groups.Round(groups.IN_LABS[1], SEED) as job:
+        chosen = {name: job.faults()[name] for name in ("flap", "one way", "reset")}
+        job.faults = lambda: chosen
+        assert len(list(job.events(3))) == 3
+
+
+@pytest.mark.parametrize(
+    ("keeps", "fault"), [("replicas", "cut off a worker"), ("checkpoints", "one way")]
+)
+def test_workers_survive_faults_of_their_network(keeps, fault, loss_is_possible):
+    setting = servers.Setting(2, 2, "auto", keeps, 10_007, topology="flat:4,1")
+    with servers.Round(setting, SEED) as job:
+        chosen = {fault: job.faults()[fault]}
+        job.faults = lambda: chosen
+        assert len(list(job.events(1))) == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
+def test_servers_go_on_although_their_disk_is_full():
+    with servers.Round(servers.Setting(2, 2, "auto", "checkpoints", 1000), SEED) as job:
+        job.faults = lambda: {"full disk": job._full_disk}
+        assert len(list(job.events(1))) == 1
 
 
 def test_a_training_under_ddp_survives_a_few_faults():
@@ -138,6 +165,9 @@ class Rounds:
     def __call__(self, setting, seed):
         yield self
 
+    def processes(self):
+        return {}
+
     def events(self, count):
         yield Event("kill", 1.0)
         if count > 1 and (failure := next(self._failures)) is not None:
@@ -198,6 +228,24 @@ def test_pushes_that_are_lost_or_applied_twice_are_seen(elements, most, said):
     census = worker.Census(np.array([3, 3]), most)
     census.compare(reports, 2, np.array(elements))
     assert reports == said
+
+
+@pytest.mark.parametrize(
+    ("descriptors", "megabytes", "said"),
+    [
+        (lambda i: 10 + i % 7, lambda i: 100 + 50 * (i < 5), ""),  # it varies, and gets smaller
+        (lambda i: 10 + i // 5, lambda i: 100, r"holds more and more: \+7.* descriptors"),
+        (lambda i: 10, lambda i: 100 + 3 * i, r"\+0.0 threads, \+\d{3}.* MB"),
+    ],
+)
+def test_growth_of_a_process_that_lives_long_is_seen(descriptors, megabytes, said):
+    growth = Growth()
+    for i in range(60):
+        growth.add("server 0", 1, Usage(descriptors(i), 5, megabytes(i) << 20))
+        growth.add("worker 0", i, Usage(i, i, i << 30))  # each is another process
+    assert [line.partition(" (")[0] for line in growth.report()] == ["server 0"]
+    with pytest.raises(SoakError, match=said) if said else contextlib.nullcontext():
+        growth.check()
 
 
 def test_usage_that_grows_is_seen():

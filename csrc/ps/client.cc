@@ -593,6 +593,7 @@ Result<Client::OperationPtr> Client::start_rows(CommandKind kind, uint32_t model
   std::vector<RowBatch*> open(spec.num_servers);
   std::vector<Task> tasks;
   std::vector<uint32_t> shards;
+  const uint64_t unfinished = oldest_sequence();  // all batches may be repeated
   for (uint64_t i = 0; i < rows.num_rows; ++i) {
     const int64_t number = rows.numbers[i];
     if (number < 0 || static_cast<uint64_t>(number) >= space.num_rows()) {
@@ -625,7 +626,7 @@ Result<Client::OperationPtr> Client::start_rows(CommandKind kind, uint32_t model
     task.command.num_rows = batch.numbers.size();
     task.command.learning_rate = options.learning_rate;
     task.command.ticket = options.ticket;
-    task.command.unfinished = oldest_sequence();
+    task.command.unfinished = unfinished;
     task.command.sequence = pushes ? next_sequence_++ : 0;
     task.servers = holders(spec, shards[i]);
     task.ends_clock.assign(task.servers.size(), false);

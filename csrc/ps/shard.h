@@ -35,7 +35,8 @@ class RecentPushes {
   // True for a new push, and only once; versions after `clock` contain it. The worker repeats no
   // push before `unfinished`.
   bool take(uint64_t sequence, uint64_t unfinished, uint64_t clock) {
-    std::erase_if(pushes_, [&](const One& one) { return one.sequence < unfinished; });
+    unfinished_ = std::max(unfinished_, unfinished);
+    std::erase_if(pushes_, [&](const One& one) { return one.sequence < unfinished_; });
     if (contains(sequence)) return false;
     pushes_.push_back({sequence, clock, std::nullopt});
     return true;
@@ -45,11 +46,16 @@ class RecentPushes {
   void forget_elements() {
     for (One& one : pushes_) one.kept.reset();
   }
+  // Also one that the worker repeats no more: another server may still have it, see KeptElements.
   bool contains(uint64_t sequence) const {
-    return std::any_of(pushes_.begin(), pushes_.end(),
+    return sequence < unfinished_ ||
+           std::any_of(pushes_.begin(), pushes_.end(),
                        [&](const One& one) { return one.sequence == sequence; });
   }
-  void clear() { pushes_.clear(); }
+  void clear() {
+    pushes_.clear();
+    unfinished_ = 0;
+  }
   size_t size() const { return pushes_.size(); }
   // visit(sequence, clock)
   template <typename Visit>
@@ -78,6 +84,7 @@ class RecentPushes {
     std::optional<KeptElements> kept;
   };
   std::vector<One> pushes_;
+  uint64_t unfinished_ = 0;  // the largest that was told
 };
 
 // The head of a push.

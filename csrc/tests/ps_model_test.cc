@@ -196,7 +196,8 @@ TEST(PsModel, CopiesAreEqualOnceEachHasWhatTheOtherHadOfAWorkerThatHasGone) {
     ModelUnderTest ahead(spec, 2), behind(spec, 2);
     ahead.push_as(0, 0, 1, 1, true);
     behind.push_as(0, 0, 1, 1, true);
-    ahead.push_as(0, 1, 2, 10, true);  // the other copy lacks this one, and its clock
+    // The other copy lacks this one, and its clock, and does not know that the first one is done.
+    ahead.push_piece(0, {0, 1, 2, 2, true, kNoRate}, 10);
     for (ModelUnderTest* model : {&ahead, &behind}) model->push_as(1, 0, 1, 100, true);
     EXPECT_EQ(ahead.pull(1), apply == Apply::at_clock ? -101 : -111);
     for (int times : {1, 2}) {  // to ask again changes nothing

@@ -119,6 +119,14 @@ class ServerProcess:
         _, hard = resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE)
         resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (num_bytes, hard))
 
+    @contextlib.contextmanager
+    def limited_files(self, num_bytes: int) -> Iterator[None]:
+        self.limit_files(num_bytes)
+        try:
+            yield
+        finally:
+            self.limit_files(resource.RLIM_INFINITY)
+
     def terminate(self) -> tuple[int, str]:
         """SIGTERM; the exit code and the log."""
         self.process.terminate()

@@ -3,11 +3,14 @@
     PYTHONPATH=tests python -m soak --seed 7 --seconds 120
 
 Ranks of process groups on this host and in labs, trainings under DDP, and workers of parameter
-servers, directly and by proxies, are killed and replaced, stopped, cut off, their connections
-reset, their time of day changed. A wrong sum, an update that is lost or doubled, memory or
-descriptors that grow, and whatever does not go on are failures, with the stacks of all processes
+servers, directly, by proxies and in labs, are killed and replaced, stopped, cut off, their
+connections reset, their time of day changed. A wrong sum, an update that is lost or doubled, memory
+or descriptors that grow, and whatever does not go on are failures, with the stacks of all processes
 and what `dmlcomm inspect` says. A seed gives the same operations and faults; when
 they meet is up to the machine.
+
+A round has 10 faults, then all processes are new. With --faults-per-round 200, processes that live
+long show whether they hold more and more: the soak prints by how much.
 
 Each fault is printed, and at the end how many there were and what went wrong. After a failure the
 next round begins; after five the soak ends, as by SIGINT and SIGTERM. The exit code is 1 if
@@ -27,8 +30,9 @@ from collections import Counter, defaultdict
 from dmlcomm.lab import Lab, LabError
 from soak import groups, servers
 from soak.faults import Failure, SoakError
+from soak.growth import Growth
 
-FAULTS_PER_ROUND = 10
+FAULTS_PER_ROUND = 10  # by default
 MOST_FAILURES = 5
 SECONDS = 120.0
 KINDS = {
@@ -37,9 +41,10 @@ KINDS = {
     "ddp": groups.DDP_HERE,
     "ddp-labs": groups.DDP_IN_LABS,
     "servers": servers.SETTINGS,
+    "server-labs": servers.IN_LABS,
     "proxies": servers.BY_PROXIES,
 }
-IN_LABS = ("labs", "ddp-labs")
+IN_LABS = ("labs", "ddp-labs", "server-labs")
 
 Setting = groups.Setting | servers.Setting
 
@@ -62,15 +67,18 @@ def _soak(options: argparse.Namespace, seconds: dict[str, list[float]]) -> Count
     while time.monotonic() < deadline and left > 0 and failures.total() < MOST_FAILURES:
         setting = random.Random(seed).choice(settings)
         print(f"--seed {seed}: {setting}", flush=True)
+        growth = Growth()
         try:
             with _round(setting, seed) as job:
-                for event in job.events(int(min(FAULTS_PER_ROUND, left))):
+                for event in job.events(int(min(options.faults_per_round, left))):
+                    growth.note(job.processes())
                     left -= 1
                     seconds[event.name].append(event.seconds)
                     done = sum(map(len, seconds.values()))
                     print(f"  {done:5} {event.name}: {event.seconds:.2f} s", flush=True)
                     if time.monotonic() > deadline:
                         break
+            growth.check()
         except SoakError as error:
             failures[error.failure] += 1
             left -= 1
@@ -78,6 +86,8 @@ def _soak(options: argparse.Namespace, seconds: dict[str, list[float]]) -> Count
         except KeyboardInterrupt:
             print("interrupted", flush=True)
             break
+        finally:
+            print(*(f"  {line}\n" for line in growth.report()), sep="", end="", flush=True)
         seed += 1
     return failures
 
@@ -127,6 +137,12 @@ def _parse() -> argparse.Namespace:
     )
     parser.add_argument("--hours", type=float, default=0.0, help="instead of --seconds")
     parser.add_argument("--faults", type=int, help="ends after so many")
+    parser.add_argument(
+        "--faults-per-round",
+        type=int,
+        default=FAULTS_PER_ROUND,
+        help=f"until all processes are started anew; default: {FAULTS_PER_ROUND}",
+    )
     parser.add_argument(
         "--only", nargs="+", choices=KINDS, default=list(KINDS), help="kinds of rounds"
     )

@@ -5,9 +5,9 @@ rank that lives gets an error. Then the group is made anew, and killed ranks are
 """
 
 import contextlib
+import functools
 import random
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -15,26 +15,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dmlcomm.lab import Lab
-from dmlcomm.topology import graph as topology
 from helpers.connections import reset_connections
 from helpers.lab_hosts import on_host
-from helpers.parameter_servers import clean_environment
-from soak.faults import PEER_TIMEOUT_S, SHORT_S, Event, Failure, SoakError, pause
+from soak.faults import PEER_TIMEOUT_S, Event, Failure, SoakError, pause
 from soak.members import Job, Member, Usage
+from soak.network import Network
 
 # After so many groups a process has used memory for all sizes.
 WARM_UP = 3
 # Until all have noticed the end of one, of whom some hear by others.
 NOTICED_S = 4 * PEER_TIMEOUT_S
-
-# For some seconds, what arrives at an interface of a host is lost; what leaves it arrives.
-DEAF = """
-import sys, time
-from dmlcomm.lab import loss
-loss.lose(sys.argv[1], 1.0)
-time.sleep(float(sys.argv[2]))
-loss.keep(sys.argv[1])
-"""
 
 
 @dataclass(frozen=True)
@@ -77,6 +67,7 @@ class Round:
         self._lab = None
         if self.setting.topology:
             self._lab = self._stack.enter_context(Lab(self.setting.topology, rate=RATE))
+            self._network = Network(self._lab, self._rng)
         self._job = self._stack.enter_context(Job(self._folder))
         for rank in range(self.setting.ranks):
             self._start(rank)
@@ -98,9 +89,9 @@ class Round:
         if self._lab is not None:
             chosen |= {
                 "reset": self._reset,
-                "flap": self._flap,
-                "loss": self._loss,
-                "one way": self._one_way,
+                "flap": functools.partial(self._pass, self._network.flap),
+                "loss": functools.partial(self._pass, self._network.lose),
+                "one way": functools.partial(self._pass, self._network.one_way),
                 "partition": self._partition,
             }
         return chosen
@@ -144,10 +135,8 @@ class Round:
 
     def _partition(self) -> None:
         """A host that nobody reaches for longer than others wait."""
-        host = self._rng.choice(self._hosts())
-        self._set_all(host, "down")
-        self._expect_losses()
-        self._set_all(host, "up")
+        with self._network.cut(self._rng.choice(self._network.hosts)):
+            self._expect_losses()
         self._make_group()
 
     def _leave(self) -> None:
@@ -168,28 +157,8 @@ class Round:
         reset_connections(self._random_member().pid, self._rng)
         self._expect_progress()
 
-    def _flap(self) -> None:
-        """A cable that is pulled, and is back before others give up."""
-        place = self._random_place()
-        for _ in range(self._rng.randint(1, 3)):
-            self._lab.set(place, "down")
-            pause(self._rng, SHORT_S / 2)
-            self._lab.set(place, "up")
-        self._expect_progress()
-
-    def _loss(self) -> None:
-        place = self._random_place()
-        self._lab.set(place, f"loss={self._rng.choice((0.5, 2, 10))}%")
-        pause(self._rng)
-        self._lab.set(place, "loss=0%")
-        self._expect_progress()
-
-    def _one_way(self) -> None:
-        """A host that others hear, and that does not hear them."""
-        host, _, interface = self._random_place().partition(":")
-        seconds = self._rng.uniform(0, SHORT_S / 2)
-        command = [sys.executable, "-c", DEAF, interface, str(seconds)]
-        self._lab.exec(host, command, env=clean_environment(), check=True)
+    def _pass(self, fault: Callable[[], None]) -> None:
+        fault()
         self._expect_progress()
 
     # --- what follows
@@ -241,7 +210,7 @@ class Round:
         options = {"DMLCOMM_TRANSPORT": self.setting.transport}
         options |= {"DMLCOMM_PEER_TIMEOUT_S": f"{PEER_TIMEOUT_S:g}"}
         if self._lab is not None:
-            options = on_host(self._lab, self._hosts()[rank], **options)
+            options = on_host(self._lab, self._network.hosts[rank], **options)
         config = {"rank": rank, "size": self.setting.ranks}
         config |= {"folder": str(self._folder), "seed": self._seed, "work": self.setting.work}
         self._job.start(_name(rank), "soak.rank", config, **options)
@@ -249,16 +218,8 @@ class Round:
     def _random_member(self) -> Member:
         return self._job[_name(self._rng.randrange(self.setting.ranks))]
 
-    def _hosts(self) -> list[str]:
-        return topology.hosts(self._lab.graph())
-
-    def _random_place(self) -> str:
-        host = self._rng.choice(self._hosts())
-        return f"{host}:{self._rng.choice(topology.interfaces(self._lab.graph(), host))}"
-
-    def _set_all(self, host: str, change: str) -> None:
-        for interface in topology.interfaces(self._lab.graph(), host):
-            self._lab.set(f"{host}:{interface}", change)
+    def processes(self) -> dict[str, int]:
+        return {member.name: member.pid for member in self._job.members.values()}
 
 
 def _name(rank: int) -> str:

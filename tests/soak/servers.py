@@ -5,9 +5,12 @@ only when servers were killed. No push is ever applied twice.
 """
 
 import contextlib
+import json
+import os
 import random
-import resource
 import signal
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,12 +18,24 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
+from dmlcomm.lab import Lab
 from helpers import eventually
-from helpers.parameter_servers import ServerProcess, addresses_of, command, status_of
+from helpers.lab_hosts import management_address, on_host
+from helpers.parameter_servers import (
+    ServerProcess,
+    addresses_of,
+    clean_environment,
+    command,
+    status_of,
+)
 from helpers.proxies import ProxyProcess
 from soak.clocks import Clocks
+from soak.disk import Disk
 from soak.faults import PEER_TIMEOUT_S, Event, Failure, SoakError, pause
 from soak.members import STACKS_S, Job, Member, Usage
+from soak.network import Network
 from soak.worker import MODEL, MOST_PUSHES
 
 # Clocks after which a job ends, from the one at which a worker holds the others.
@@ -38,6 +53,7 @@ class Setting:
         keeps: "replicas" or "checkpoints".
         count: elements per worker.
         proxies: that carry the workers in turns; 0: workers go directly.
+        topology: of a lab with a server or a worker on each host; "" is this host.
     """
 
     servers: int
@@ -46,6 +62,7 @@ class Setting:
     keeps: str
     count: int
     proxies: int = 0
+    topology: str = ""
 
 
 SETTINGS = tuple(
@@ -60,6 +77,12 @@ BY_PROXIES = tuple(
     for servers, proxies in ((1, 2), (2, 2), (2, 3))
     for transport in ("auto", "tcp")
 )
+IN_LABS = tuple(
+    Setting(2, 2, "auto", keeps, count, topology=topology)
+    for topology in ("flat:4,1", "flat:4,2")
+    for keeps, count in (("replicas", 1000), ("replicas", 100_003), ("checkpoints", 10_007))
+)
+RATE = "400mbit"
 
 
 class Round:
@@ -78,6 +101,11 @@ class Round:
         folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="dmlcomm-soak-"))
         self._folder = Path(folder)
         self._clocks = Clocks(self._folder)
+        self._lab = None
+        if self.setting.topology:
+            self._lab = self._stack.enter_context(Lab(self.setting.topology, rate=RATE))
+            self._network = Network(self._lab, self._rng)
+        self._disk = self._stack.enter_context(Disk(self._folder / "checkpoints"))
         self._servers: list[ServerProcess] = []
         self._addresses = ""
         self._proxies: list[ProxyProcess | None] = [None] * self.setting.proxies
@@ -93,7 +121,7 @@ class Round:
         self._job.wait_for_progress("the workers begin")
         if not self._replicas:  # who is killed before has nothing to go on from
             for server in self._servers:
-                self._eventually(lambda s=server: _checkpoint(s).get("clock"), "a checkpoint")
+                self._eventually(lambda s=server: self._checkpoint(s).get("clock"), "a checkpoint")
         self._before = [_most(usages) for usages in self._usages()]
         return self
 
@@ -106,17 +134,25 @@ class Round:
             "kill a worker": self._kill_worker,
             "pause a worker": self._pause_worker,
             "freeze a worker": self._freeze_worker,
-            "pause a server": self._pause_server,
             "clock jump": self._jump,
         }
+        if not self._replicas and (self._disk.is_small or not self.setting.proxies):
+            # The limit of files holds for shared memory, too, which new trees need.
+            chosen["full disk"] = self._full_disk
+        if self._lab is not None:
+            return chosen | {
+                "flap": self._network.flap,
+                "loss": self._network.lose,
+                "one way": self._network.one_way,
+                "cut off a worker": self._cut_off_worker,
+            }
+        chosen["pause a server"] = self._pause_server
         if self.setting.proxies:
             chosen |= {
                 "kill a proxy": self._kill_proxy,
                 "pause a proxy": self._pause_proxy,
                 "freeze a proxy": self._freeze_proxy,
             }
-        elif not self._replicas:  # the limit holds for shared memory, too, which new trees need
-            chosen["full disk"] = self._full_disk
         if not self._replicas:
             chosen |= {
                 "restart a server": self._restart_server,
@@ -168,8 +204,20 @@ class Round:
         victim.signal(signal.SIGSTOP)
         self._others_go_on(victim)
         victim.may_end = self._replicas or self.setting.proxies > 0
-        goal = victim.progress + 3
         victim.signal(signal.SIGCONT)
+        self._take_back(victim)
+
+    def _cut_off_worker(self) -> None:
+        """Its host is not reached for longer than servers wait."""
+        victim = self._random_worker()
+        victim.may_end = self._replicas
+        with self._network.cut(self._host(victim.name)):
+            self._others_go_on(victim)
+        self._take_back(victim)
+
+    def _take_back(self, victim: Member) -> None:
+        """One that the others have done without goes on, or is told and replaced."""
+        goal = victim.progress + 3
         self._job.wait(
             "the victim goes on, or is told",
             lambda: victim in self._job.reported("lost") or victim.progress >= goal,
@@ -212,15 +260,19 @@ class Round:
         self._forget("dip", "fewer")
 
     def _full_disk(self) -> None:
-        """Files of a server cannot grow, until it has noticed that."""
+        """There is no room for checkpoints, until servers have noticed that.
+
+        Where no small disk could be made, files of one server cannot grow.
+        """
         server = self._rng.choice(self._servers)
-        before = _checkpoint(server).get("failures", 0)
-        server.limit_files(1000)
+        before = self._checkpoint(server).get("failures", 0)
+        with self._disk.full() if self._disk.is_small else server.limited_files(1000):
+            self._eventually(
+                lambda: self._checkpoint(server).get("failures", 0) > before, "a failed checkpoint"
+            )
         self._eventually(
-            lambda: _checkpoint(server).get("failures", 0) > before, "a failed checkpoint"
+            lambda: self._checkpoint(server).get("failure") == "", "the next checkpoint"
         )
-        server.limit_files(resource.RLIM_INFINITY)
-        self._eventually(lambda: _checkpoint(server).get("failure") == "", "the next checkpoint")
 
     def _jump(self) -> None:
         """The time of day of a process is another one, from now on."""
@@ -296,13 +348,13 @@ class Round:
 
     def _state(self, error: SoakError) -> str:
         """What the servers say; of a hang also the stacks of servers and proxies, who die of it."""
-        status = command("ps", "status", self._addresses)
+        status = self._run("ps", "status", self._addresses)
         text = status.stdout + status.stderr
         if error.failure is not Failure.HANG:
             return text
         for name, one in self._named_processes():
-            one.process.send_signal(signal.SIGCONT)
-            one.process.send_signal(signal.SIGABRT)
+            for number in (signal.SIGCONT, signal.SIGABRT):
+                os.kill(self._pid(one), number)
             _, log = one.process.communicate(timeout=STACKS_S)
             text += f"--- {name} (pid {one.process.pid})\n{log or ''}"
         return text
@@ -361,10 +413,14 @@ class Round:
     def _usages(self) -> tuple[list[Usage], list[Usage]]:
         """Of servers, and of proxies."""
         servers, proxies = (
-            [Usage.of(one.process.pid) for one in processes if one is not None]
+            [Usage.of(self._pid(one)) for one in processes if one is not None]
             for processes in (self._servers, self._proxies)
         )
         return servers, proxies
+
+    def processes(self) -> dict[str, int]:
+        workers = {member.name: member.pid for member in self._job.members.values()}
+        return workers | {name: self._pid(one) for name, one in self._named_processes()}
 
     # --- processes
 
@@ -392,17 +448,21 @@ class Round:
                 Failure.LOST_UPDATE if least < bounds[0] else Failure.DOUBLED_UPDATE,
             )
 
-    def _serve(self, index: int, address: str = "127.0.0.1:0") -> ServerProcess:
+    def _serve(self, index: int, address: str = "") -> ServerProcess:
+        host = "127.0.0.1"
+        if self._lab is not None:
+            host = management_address(self._lab, self._host(f"server {index}"))
+        address = address or f"{host}:0"
         servers = self._addresses or str(self.setting.servers)
         arguments = ["--servers", servers, "--index", str(index)]
-        arguments += ["--workers", str(self.setting.workers), "--listen", address]
+        arguments += ["--workers", str(self.setting.workers), "--listen", address, "--insecure"]
         arguments += ["--transport", self.setting.transport, "--log-level", "error"]
         if self._replicas:
             arguments += ["--replicas", "1"]
         else:
-            arguments += ["--checkpoint", str(self._folder), "--checkpoint-every", "1"]
-        environment = self._environment(f"server {index}")
-        return ServerProcess(*arguments, **environment)
+            arguments += ["--checkpoint", str(self._folder / "checkpoints")]
+            arguments += ["--checkpoint-every", "1"]
+        return ServerProcess(*arguments, **self._environment(f"server {index}"))
 
     def _carry(self, index: int) -> None:
         environment = self._environment(f"proxy {index}")
@@ -414,7 +474,38 @@ class Round:
 
     def _environment(self, name: str) -> dict[str, str]:
         options = {"DMLCOMM_PEER_TIMEOUT_S": f"{PEER_TIMEOUT_S:g}", "PYTHONFAULTHANDLER": "1"}
-        return options | self._clocks.environment(name)
+        options |= self._clocks.environment(name)
+        return options if self._lab is None else on_host(self._lab, self._host(name), **options)
+
+    def _host(self, name: str) -> str:
+        """Of the lab: servers come first."""
+        kind, _, number = name.partition(" ")
+        return self._network.hosts[int(number) + (self.setting.servers if kind == "worker" else 0)]
+
+    def _pid(self, one: ServerProcess | ProxyProcess) -> int:
+        """In a lab the server is a child of the process that stands for it."""
+        children = psutil.Process(one.process.pid).children(recursive=True)
+        return children[-1].pid if self._lab is not None and children else one.process.pid
+
+    def _run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        """`dmlcomm` where it reaches the servers."""
+        if self._lab is None:
+            return command(*arguments)
+        words = [sys.executable, "-m", "dmlcomm", *arguments]
+        options = {"env": clean_environment(), "capture_output": True, "text": True}
+        done: subprocess.CompletedProcess[str] = self._lab.exec(
+            self._network.hosts[0], words, **options
+        )
+        return done
+
+    def _checkpoint(self, server: ServerProcess) -> dict[str, Any]:
+        if self._lab is None:
+            status = status_of(server.address)
+        else:
+            answer = self._run("ps", "status", server.address, "--json").stdout
+            (status,) = json.loads(answer)["servers"]
+        states = status.get("checkpoints", [])
+        return next((state for state in states if state["model"] == MODEL), {})
 
     def _end_processes(self) -> None:
         for one in (*self._proxies, *self._servers):
@@ -440,8 +531,3 @@ def _has_values(status: dict[str, Any]) -> bool:
 
 def _name(worker: int) -> str:
     return f"worker {worker}"
-
-
-def _checkpoint(server: ServerProcess) -> dict[str, Any]:
-    states = status_of(server.address)["checkpoints"]
-    return next((state for state in states if state["model"] == MODEL), {})
