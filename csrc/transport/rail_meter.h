@@ -40,8 +40,8 @@ class RailMeter {
   // others. Mixed: also bytes that belong to no operation.
   enum class Traffic { telling, vague, slowed, mixed };
 
-  // What is known of the rate beforehand. Small messages go by it until there is something better;
-  // there only its ratio to that of the other rails counts.
+  // What is known of the rate beforehand. Small messages go by its ratio to those of other rails
+  // until there is something better.
   void assume(double bits_per_second) { assumed_bps_ = bits_per_second; }
 
   // What one connection has carried between two readings, in which it was given `payload_bytes` of
