@@ -99,7 +99,8 @@ TEST(RailMeterTest, FramesBetweenPausesShowNoMoreThanTheWholeTime) {
 // A rail that is taken for slow gets little to carry. In use for half of another one's time, it may
 // be twice as fast.
 TEST(RailMeterTest, ARailThatWasInUseForLessThanAnotherIsFaster) {
-  const auto carry_a_quarter = [](RailMeter& meter, int64_t in_use_ns, int64_t most_in_use_ns) {
+  double times_assumed = kBitsOfPeriod / 1e9;
+  const auto carry_a_quarter = [&](RailMeter& meter, int64_t in_use_ns, int64_t most_in_use_ns) {
     for (int i = 0; i < 4; ++i) {
       meter.begin_frame(0, kBytes / 16);
       meter.end_frame(in_use_ns / 4, kBytes / 16);
@@ -107,9 +108,10 @@ TEST(RailMeterTest, ARailThatWasInUseForLessThanAnotherIsFaster) {
     Channel::Flow now;
     now.confirmed_bytes = kBytes / 4;
     meter.add({}, now, kBytes / 4);
-    meter.end_period(0, kPeriodNs, 0, Traffic::telling, most_in_use_ns);
+    meter.end_period(0, kPeriodNs, 0, Traffic::telling, {most_in_use_ns, times_assumed});
   };
   RailMeter meter;
+  meter.assume(1e9);
   carry(meter, kBytes / 4, Traffic::telling);
   carry_a_quarter(meter, kPeriodNs / 2, kPeriodNs / 2);
   EXPECT_DOUBLE_EQ(meter.bits_per_second(), kBitsOfPeriod / 4);
@@ -118,11 +120,14 @@ TEST(RailMeterTest, ARailThatWasInUseForLessThanAnotherIsFaster) {
     carry_a_quarter(meter, kPeriodNs / 4, kPeriodNs / 2);
   }
   EXPECT_DOUBLE_EQ(meter.bits_per_second(), kBitsOfPeriod / 2);
-  // But not if it was in use as long now and then.
+  // But not more than is assumed beside the others, and not if it was in use as long now and then.
+  times_assumed = 0.6 * kBitsOfPeriod / 1e9;
+  for (int i = 0; i < 3; ++i) carry_a_quarter(meter, kPeriodNs / 8, kPeriodNs);
+  EXPECT_DOUBLE_EQ(meter.bits_per_second(), 0.6 * kBitsOfPeriod);
   for (int i = 0; i < 8; ++i) {
     carry_a_quarter(meter, kPeriodNs / 4, i % 3 == 2 ? kPeriodNs / 4 : kPeriodNs);
   }
-  EXPECT_DOUBLE_EQ(meter.bits_per_second(), kBitsOfPeriod / 2);
+  EXPECT_DOUBLE_EQ(meter.bits_per_second(), 0.6 * kBitsOfPeriod);
 }
 
 TEST(RailMeterTest, AFrameTakesTheRailThatIsThroughFirst) {

@@ -325,12 +325,11 @@ void Mesh::measure_rails(int64_t active_ns, double latency_s, RailMeter::Traffic
   if (std::exchange(was_shared_, share_ < 1) && traffic != RailMeter::Traffic::mixed) {
     traffic = RailMeter::Traffic::slowed;
   }
-  int64_t most_ns = 0;
-  for (const RailMeter& meter : meters_) most_ns = std::max(most_ns, meter.in_use_ns(now));
+  const RailMeter::Others others = RailMeter::others_of(meters_, now);
   for (RailMeter& meter : meters_) {
     const bool was_behind = meter.credit().is_limited() && traffic != RailMeter::Traffic::mixed;
     const auto of_rail = was_behind ? RailMeter::Traffic::slowed : traffic;
-    meter.end_period(now, active_ns, latency_s, of_rail, most_ns);
+    meter.end_period(now, active_ns, latency_s, of_rail, others);
     meter.credit().measured(meter.bits_per_second());
   }
 }

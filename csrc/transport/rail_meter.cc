@@ -76,10 +76,10 @@ void RailMeter::add(const Channel::Flow& before, const Channel::Flow& now, uint6
 }
 
 void RailMeter::end_period(int64_t now_ns, int64_t active_ns, double latency_s, Traffic traffic,
-                           int64_t most_in_use_ns) {
+                           const Others& others) {
   if (shortest_us_ > 0) round_trips_us_.add(std::exchange(shortest_us_, 0), now_ns);
   period_.frames_ns = in_use_ns(now_ns);
-  period_.most_in_use_ns = most_in_use_ns;
+  period_.others = others;
   frames_since_ns_ = now_ns;
   period_.active_ns = active_ns;
   period_.latency_s = latency_s;
@@ -101,7 +101,8 @@ void RailMeter::Period::add(const Period& other) {
   frame_bytes += other.frame_bytes;
   frames_ns += other.frames_ns;
   num_pieces += other.num_pieces;
-  most_in_use_ns += other.most_in_use_ns;
+  others.most_in_use_ns += other.others.most_in_use_ns;
+  others.times_assumed = other.others.times_assumed;
   active_ns += other.active_ns;
   latency_s += other.latency_s;
   sampled_bytes += other.sampled_bytes;
@@ -141,7 +142,7 @@ void RailMeter::take(const Period& period) {
 
 double RailMeter::rate_without_pauses(const Period& period) {
   const auto in_use_ns = static_cast<double>(std::max<int64_t>(period.frames_ns, 1));
-  const double times = static_cast<double>(period.most_in_use_ns) / in_use_ns;
+  const double times = static_cast<double>(period.others.most_in_use_ns) / in_use_ns;
   if (times < kLeastIdle) {
     num_idle_ = 0;
     return 0;
@@ -150,25 +151,35 @@ double RailMeter::rate_without_pauses(const Period& period) {
   if (++num_idle_ < kIdlePeriods) return 0;
   num_idle_ = 0;
   const double most = bits_per_second_of(period.frame_bytes, in_use_ns / kNsPerS);
-  return std::min(most, bits_per_second() * least_idle_);
+  const double like_others = period.others.times_assumed * assumed_bps_;
+  return std::min({most, like_others, bits_per_second() * least_idle_});
 }
 
-double RailMeter::rate_for_small(double ratio) const {
-  return is_lower_bound_ ? std::max(bits_per_second(), ratio * assumed_bps_) : bits_per_second();
+double RailMeter::rate_for_small(double times) const {
+  if (!is_lower_bound_) return bits_per_second();
+  return std::max(bits_per_second(), (times > 0 ? times : 1) * assumed_bps_);
 }
 
-double RailMeter::ratio_to_assumed(std::span<const RailMeter> rails) {
-  double ratio = 0;
+double RailMeter::times_assumed(std::span<const RailMeter> rails) {
+  double times = 0;
   for (const RailMeter& rail : rails) {
-    ratio = std::max(ratio, rail.bits_per_second() / rail.assumed_bps_);
+    times = std::max(times, rail.bits_per_second() / rail.assumed_bps_);
   }
-  return ratio > 0 ? ratio : 1;
+  return times;
+}
+
+RailMeter::Others RailMeter::others_of(std::span<const RailMeter> rails, int64_t now_ns) {
+  Others others{0, times_assumed(rails)};
+  for (const RailMeter& rail : rails) {
+    others.most_in_use_ns = std::max(others.most_in_use_ns, rail.in_use_ns(now_ns));
+  }
+  return others;
 }
 
 uint8_t RailMeter::first_through(std::span<const RailMeter> rails, size_t bytes) {
-  const double ratio = ratio_to_assumed(rails);
+  const double times = times_assumed(rails);
   const auto seconds = [=](const RailMeter& rail) {
-    return 8 * static_cast<double>(rail.bytes_of_frames_ + bytes) / rail.rate_for_small(ratio);
+    return 8 * static_cast<double>(rail.bytes_of_frames_ + bytes) / rail.rate_for_small(times);
   };
   const auto is_sooner = [&](const RailMeter& a, const RailMeter& b) {
     return seconds(a) < seconds(b);
@@ -178,13 +189,13 @@ uint8_t RailMeter::first_through(std::span<const RailMeter> rails, size_t bytes)
 }
 
 uint8_t RailMeter::next_for_small(std::span<RailMeter> rails, size_t bytes) {
-  const double ratio = ratio_to_assumed(rails);
+  const double times = times_assumed(rails);
   double fastest = 0;
-  for (const RailMeter& rail : rails) fastest = std::max(fastest, rail.rate_for_small(ratio));
+  for (const RailMeter& rail : rails) fastest = std::max(fastest, rail.rate_for_small(times));
   size_t found = rails.size();
   double found_s = 0, most_s = 0;
   for (size_t rail = 0; rail < rails.size(); ++rail) {
-    const double rate = rails[rail].rate_for_small(ratio);
+    const double rate = rails[rail].rate_for_small(times);
     if (rate < kLeastOfFastest * fastest) {
       if (rails[rail].is_left_out()) continue;
       return static_cast<uint8_t>(rail);

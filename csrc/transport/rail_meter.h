@@ -40,6 +40,12 @@ class RailMeter {
   // others. Mixed: also bytes that belong to no operation.
   enum class Traffic { telling, vague, slowed, mixed };
 
+  // Of all rails: the longest time in use of one, and the most times the assumed rate that one has.
+  struct Others {
+    int64_t most_in_use_ns;
+    double times_assumed;
+  };
+
   // What is known of the rate beforehand. Small messages go by its ratio to those of other rails
   // until there is something better.
   void assume(double bits_per_second) { assumed_bps_ = bits_per_second; }
@@ -61,10 +67,11 @@ class RailMeter {
   // vague period is dropped as soon as there is one that tells. With vague traffic the rail may
   // have waited for the port of another one, or for ranks that woke up: that counts only until
   // there is something better. Without a sample it tells only that the rail has at least its rate:
-  // a rail that got few bytes is not slow. So does slowed traffic; mixed traffic tells nothing. Of
-  // all rails, one was in use for `most_in_use_ns`.
+  // a rail that got few bytes is not slow. So does slowed traffic; mixed traffic tells nothing.
   void end_period(int64_t now_ns, int64_t active_ns, double latency_s, Traffic traffic,
-                  int64_t most_in_use_ns = 0);
+                  const Others& others = {});
+
+  static Others others_of(std::span<const RailMeter> rails, int64_t now_ns);
 
   // Which rail carries a small message that may take any: of those that are not much slower than
   // the fastest the one that is through first with it and with those that it was given before. A
@@ -124,7 +131,7 @@ class RailMeter {
     uint64_t frame_bytes = 0;  // of large frames
     int64_t frames_ns = 0;     // in which there were some without a receipt
     uint64_t num_pieces = 0;   // of that time, with pauses between them
-    int64_t most_in_use_ns = 0;
+    Others others{};
     int64_t active_ns = 0;
     double latency_s = 0;
     uint64_t sampled_bytes = 0;  // of small frames that were timed
@@ -142,9 +149,9 @@ class RailMeter {
 
   // A small message avoids it, as it is slow.
   bool is_left_out();
-  // By which small messages are shared, where rails have `ratio` times what was assumed.
-  double rate_for_small(double ratio) const;
-  static double ratio_to_assumed(std::span<const RailMeter> rails);
+  static double times_assumed(std::span<const RailMeter> rails);
+  // By which small messages are shared, where rails have `times` what was assumed; 0: not known.
+  double rate_for_small(double times) const;
 
   // Round trips count for so long, and up to twice: periods differ in the peers that they reach.
   // Each of them is the shortest that a kernel has seen on a connection in the last 300 s
