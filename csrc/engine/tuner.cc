@@ -115,8 +115,9 @@ RankReport Tuner::own_report(const OpState& op, bool uses_tickets) const {
   double round_trip_us = 0;
   const auto& meters = network_.meters;
   // A rail of which less is known than of others may be as fast as they are.
-  const bool are_bounds = std::all_of(meters.begin(), meters.end(),
-                                      [](const auto& meter) { return meter.is_lower_bound(); });
+  const auto end = meters.begin() + static_cast<ptrdiff_t>(assumed_bps_.size());
+  const bool are_bounds =
+      std::all_of(meters.begin(), end, [](const auto& meter) { return meter.is_lower_bound(); });
   for (size_t rail = 0; rail < assumed_bps_.size(); ++rail) {
     const transport::RailMeter& meter = meters[rail];
     const bool is_known = meter.bits_per_second() > 0 && (are_bounds || !meter.is_lower_bound());

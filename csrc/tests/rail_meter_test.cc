@@ -130,6 +130,24 @@ TEST(RailMeterTest, ARailThatWasInUseForLessThanAnotherIsFaster) {
   EXPECT_DOUBLE_EQ(meter.bits_per_second(), 0.6 * kBitsOfPeriod);
 }
 
+TEST(RailMeterTest, SamplesOfSmallOperationsDoNotLowerWhatLargeOnesHaveShown) {
+  RailMeter meter;
+  meter.begin_frame(0, kBytes);
+  meter.end_frame(kPeriodNs / 2, kBytes);
+  for (int i = 0; i < 4; ++i) {
+    meter.begin_frame(0, 1);
+    meter.end_frame(0, 1);
+  }
+  carry(meter, kBytes, Traffic::telling);
+  EXPECT_DOUBLE_EQ(meter.bits_per_second(), kBitsOfPeriod);
+  for (int i = 0; i < 8; ++i) {
+    meter.add_sample(kBytes / 50, kPeriodNs);
+    carry(meter, kBytes / 50, Traffic::vague);
+  }
+  EXPECT_DOUBLE_EQ(meter.bits_per_second(), kBitsOfPeriod);
+  EXPECT_TRUE(meter.is_lower_bound());
+}
+
 TEST(RailMeterTest, AFrameTakesTheRailThatIsThroughFirst) {
   std::array<RailMeter, 2> rails;
   EXPECT_EQ(RailMeter::first_through(rails, 50'000), 0);

@@ -86,6 +86,7 @@ void RailMeter::end_period(int64_t now_ns, int64_t active_ns, double latency_s, 
   period_.is_telling = traffic == Traffic::telling;
   period_.is_slowed = traffic == Traffic::slowed;
   const Period now = std::exchange(period_, {});
+  period_.num_pieces = num_frames_ > 0 ? 1 : 0;
   if (traffic == Traffic::mixed) kept_ = {};
   const bool has_better = has_been_told_ || (kept_.is_telling && kept_.bytes > 0);
   const bool is_of_use = now.is_telling || !has_better;
@@ -118,23 +119,28 @@ void RailMeter::take(const Period& period) {
   const auto frame_bytes = static_cast<double>(period.frame_bytes);
   double seconds = active_s;
   if (busy_s >= kLeastBusyS) seconds = std::min(seconds, busy_s);
-  bool may_be_slow = period.is_slowed;
+  bool has_pauses = false;
   if (frame_bytes >= kMostOf * static_cast<double>(period.bytes)) {
     const bool are_long = frame_bytes >= kLeastPieceBytes * static_cast<double>(period.num_pieces);
-    may_be_slow |= !are_long && frames_s < kLeastInUse * active_s;
+    has_pauses = !are_long && frames_s < kLeastInUse * active_s;
     seconds = are_long ? std::min(seconds, frames_s) : active_s;
   }
   if (seconds <= 0) return;
   double rate = bits_per_second_of(period.bytes, seconds);
-  if (may_be_slow) rate = std::max(rate, rate_without_pauses(period));
-  may_be_slow |= period.latency_s > kMostLatency * seconds;
+  if (has_pauses) {
+    rate = std::max(rate, rate_without_pauses(period));
+  } else {
+    num_idle_ = 0;
+  }
+  bool may_be_slow = period.is_slowed || has_pauses || period.latency_s > kMostLatency * seconds;
   if (!period.is_telling) {
     const double sampled_s = static_cast<double>(period.sampled_ns) / kNsPerS;
-    may_be_slow = period.is_slowed || sampled_s == 0;
+    may_be_slow = period.is_slowed || sampled_s == 0 || has_been_raised_;
     if (sampled_s > 0) rate = std::max(rate, bits_per_second_of(period.sampled_bytes, sampled_s));
   }
   if (may_be_slow && rate <= bits_per_second()) return;
   is_lower_bound_ = is_lower_bound_ && may_be_slow;
+  has_been_raised_ |= period.is_telling;
   const bool tells = period.is_telling && !may_be_slow;
   if (tells && !std::exchange(has_been_told_, true)) rates_ = {};
   rates_[num_periods_++ % rates_.size()] = rate;

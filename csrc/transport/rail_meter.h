@@ -176,6 +176,7 @@ class RailMeter {
   std::array<double, 4> rates_{};  // of the last periods
   size_t num_periods_ = 0;
   bool has_been_told_ = false;
+  bool has_been_raised_ = false;  // large operations have shown at least what is known
   bool is_lower_bound_ = true;
   double assumed_bps_ = 1;
   double small_s_ = 0;        // time of the small messages that it was given

@@ -353,7 +353,12 @@ class Connections:
         if is_lost(life):
             return
         where = f"server {server} ({self._controls[server].address})"
-        for other in self.live_servers():
+        advice = "look at the network of its host, and start it again"
+        ended = None  # a server that counts this worker no more
+        live = self.live_servers()
+        # A server that has ended its connection to this worker is not among those that live for it.
+        others = sorted(range(len(self._controls)), key=lambda other: other not in live)
+        for other in others:
             if other == server:
                 continue
             try:
@@ -361,14 +366,23 @@ class Connections:
                 verdict = self.call(other, "Verdict", about=server, instance=instance, life=life)
             except (errors.PsConnectionError, errors.PsTimeoutError, UnknownSessionError) as error:
                 get_logger().info("worker %d asks another server: %s", self.worker, error)
+                ended = other if isinstance(error, UnknownSessionError) else ended
+                continue
+            if verdict.lost and other not in live:  # it may be lost for all itself
                 continue
             if verdict.lost:
                 self.core.confirm_lost(server, life)
                 return
             raise errors.PsServerLostError(
                 f"worker {self.worker} (host {_core.host_name()}) is cut off from {where}, which "
-                f"server {other} reaches: {reason}; the others go on without this worker; look at "
-                f"the network of its host, and start it again",
+                f"server {other} reaches: {reason}; the others go on without this worker; {advice}",
+                [server],
+            )
+        if ended is not None:
+            raise errors.PsServerLostError(
+                f"worker {self.worker} (host {_core.host_name()}) is cut off from {where}: "
+                f"{reason}; server {ended} answers that the servers have taken this worker for "
+                f"dead; the others go on without it; {advice}",
                 [server],
             )
         raise errors.PsServerLostError(
