@@ -12,8 +12,6 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-import grpc
-
 from dmlcomm import _core
 from dmlcomm.log import get_logger
 from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
@@ -21,7 +19,7 @@ from dmlcomm.ps.protocol import CALL_TIMEOUT_S, LIVENESS_INTERVAL_S, is_lost
 from dmlcomm.ps.server import refusal
 from dmlcomm.ps.server.peers import Call, Peers
 
-# The others wait so long at most for a server that neither answers nor is found lost. What it has
+# A server that neither answers nor is found lost holds the others up for about so long. What it has
 # of the worker is added when it answers, to a later clock.
 HOLD_S = 10.0
 # How long the thread waits for a worker to go before it looks whether the server closes.
@@ -143,7 +141,7 @@ class Settlement:
                 self._accounts.pop(who, None)
 
     def _ask(self, other: int, account: _Account, life: int) -> None:
-        """What it cannot ask now it asks again."""
+        """Takes what the other server has more of the worker. After a failure it is asked again."""
         request = pb.SettleRequest(
             server=self._server,
             life=life,
@@ -157,7 +155,7 @@ class Settlement:
                         self._take(call, request, model["model"], shard)
                 request.done = True
                 reply = call("Settle", request, CALL_TIMEOUT_S)
-        except (grpc.RpcError, ValueError, RuntimeError) as error:
+        except Exception as error:  # without this thread no worker that has gone would be dropped
             get_logger().info(
                 "server %d does not say what it has of worker %d: %s",
                 *(other, account.worker, error),

@@ -356,11 +356,8 @@ class Connections:
         advice = "look at the network of its host, and start it again"
         ended = None  # a server that counts this worker no more
         live = self.live_servers()
-        # A server that has ended its connection to this worker is not among those that live for it.
-        others = sorted(range(len(self._controls)), key=lambda other: other not in live)
-        for other in others:
-            if other == server:
-                continue
+        # A server that has ended its connection to this worker does not live for it, but answers.
+        for other in sorted(self._sessions.keys() - {server}, key=lambda o: (o not in live, o)):
             try:
                 instance = self._instances.get(server, "")
                 verdict = self.call(other, "Verdict", about=server, instance=instance, life=life)
@@ -368,9 +365,9 @@ class Connections:
                 get_logger().info("worker %d asks another server: %s", self.worker, error)
                 ended = other if isinstance(error, UnknownSessionError) else ended
                 continue
-            if verdict.lost and other not in live:  # it may be lost for all itself
-                continue
             if verdict.lost:
+                if other not in live:  # it may be lost for all itself
+                    continue
                 self.core.confirm_lost(server, life)
                 return
             raise errors.PsServerLostError(
