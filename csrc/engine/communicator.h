@@ -69,6 +69,9 @@ struct CommunicatorOptions {
   uint64_t first_sequence = 1;  // number of the first collective; the same on all ranks
   std::chrono::milliseconds timeout{30 * 60 * 1000};
   std::optional<Config> config;  // empty: the process's
+
+  // This rank's choices may follow what ranks measure. `config` is there.
+  bool tunes() const { return config->autotune && plan.empty(); }
 };
 
 struct OpOptions {

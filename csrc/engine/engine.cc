@@ -61,7 +61,7 @@ Result<std::shared_ptr<Engine>> Engine::create(CommunicatorOptions given,
   mesh_options.global_ranks = options.global_ranks;
   mesh_options.grid = options.grid;
   mesh_options.host_of_rank = options.host_of_rank;
-  mesh_options.tunes = config.autotune && options.plan.empty();
+  mesh_options.tunes = options.tunes();
   mesh_options.timeout = options.timeout;
   mesh_options.config = config;
   mesh_options.shared_area_bytes = Board::area_bytes(config.shm_board_bytes);

@@ -25,8 +25,8 @@ constexpr int kMostWithoutRates = 32;
 // The first ones of a size run alone, so that their reports count at once; and so do those at new
 // rates (AgreedRates).
 constexpr size_t kFirstOfSize = 8;
-// Where no operation brings word of all ranks, one in so many carries a barrier, and one in an
-// eighth as many of those that tell rates.
+// After so many operations without word of all ranks one carries a barrier. An operation that tells
+// rates counts as eight.
 constexpr size_t kMostSilent = 64;
 // Shorter round trips are less than what calls and waking up take.
 constexpr double kLeastRoundTripUs = 50;
@@ -75,7 +75,7 @@ Tuner::Tuner(const CommunicatorOptions& options, Network network, schedule::Plan
       assumed_alpha_s_(planner.topology().inter_host.alpha_s),
       num_learnt_(options.first_sequence - 1) {
   if (network_.num_ranks_on_host == options.num_ranks) return;
-  if (options.config->autotune && options.plan.empty() && !network_.all_tune) {
+  if (options.tunes() && !network_.all_tune) {
     log_info("group '", options.name, "': a rank has DMLCOMM_AUTOTUNE=0 or a plan file: choices ",
              "stay as they are");
   }

@@ -6,7 +6,7 @@
 // end of an operation that needs all ranks all hold the same report. Operation s is planned with
 // the reports of those that are window(s) places before it or more, which have ended wherever s
 // is planned. So the ranks agree without a message of their own. Operations that do not need all
-// ranks carry a barrier now and then (joining_barrier.h), which does.
+// ranks carry the messages of a barrier now and then (joining_barrier.h).
 //
 // With DMLCOMM_AUTOTUNE=0 on some rank, or a plan file, no rank learns.
 //

@@ -93,8 +93,9 @@ Status Server::join(const PairOptions& options, std::shared_ptr<transport::Rende
     std::lock_guard lock(mutex_);
     DMLCOMM_RETURN_IF_ERROR(expect_tree(options.other, tree));
     DMLCOMM_RETURN_IF_ERROR(expect_settled(options.other, incarnation));
-    if (options_.settles)
+    if (options_.settles) {
       accounts_[options.other] = {{incarnation, lives_.of(options_.server)}, false};
+    }
     const auto it = sessions_.find(options.other);
     if (it != sessions_.end()) old = std::exchange(it->second, nullptr);
     if (it != sessions_.end()) sessions_.erase(it);
@@ -195,6 +196,11 @@ uint64_t Server::end_tree() {
 
 bool Server::has_session(uint32_t worker) {
   std::lock_guard lock(mutex_);
+  return is_here(worker);
+}
+
+// With mutex_.
+bool Server::is_here(uint32_t worker) const {
   const auto it = sessions_.find(worker);
   return it != sessions_.end() && !it->second->ended();
 }
@@ -213,7 +219,8 @@ void Server::drop_worker(uint32_t worker) {
     is_settled_first = it != accounts_.end() && it->second.has_begun;
     if (!is_settled_first) accounts_.erase(worker);
   }
-  is_settled_first ? ended_.signal() : drop(worker);
+  if (!is_settled_first) return drop(worker);
+  ended_.signal();
 }
 
 void Server::drop(uint32_t worker) {
@@ -253,9 +260,7 @@ std::map<uint32_t, Gone> Server::unsettled() {
   std::lock_guard lock(mutex_);
   std::map<uint32_t, Gone> gone;
   for (const auto& [worker, account] : accounts_) {
-    const auto it = sessions_.find(worker);
-    const bool is_here = it != sessions_.end() && !it->second->ended();
-    if (account.has_begun && !is_here) gone.emplace(worker, account.worker);
+    if (account.has_begun && !is_here(worker)) gone.emplace(worker, account.worker);
   }
   return gone;
 }
@@ -272,8 +277,8 @@ bool Server::end_worker(uint32_t worker, uint64_t incarnation, const std::string
   {
     std::lock_guard lock(mutex_);
     const auto account = accounts_.find(worker);
-    if (account == accounts_.end() || account->second.worker.incarnation != incarnation)
-      return false;
+    if (account == accounts_.end()) return false;
+    if (account->second.worker.incarnation != incarnation) return false;
     const auto it = sessions_.find(worker);
     if (it != sessions_.end()) session = it->second;
   }
@@ -285,9 +290,10 @@ bool Server::end_worker(uint32_t worker, uint64_t incarnation, const std::string
 }
 
 bool Server::is_unsettled(uint32_t worker, uint64_t incarnation) {
-  const auto gone = unsettled();
-  const auto it = gone.find(worker);
-  return it != gone.end() && it->second.incarnation == incarnation;
+  std::lock_guard lock(mutex_);
+  const auto it = accounts_.find(worker);
+  return it != accounts_.end() && it->second.has_begun &&
+         it->second.worker.incarnation == incarnation && !is_here(worker);
 }
 
 size_t Server::copy_pushes(uint32_t model, uint32_t shard, uint32_t worker, size_t first,
@@ -525,12 +531,7 @@ void Server::set_checkpoint_every(uint64_t clocks) {
 }
 
 void Server::stop_clocks() {
-  std::map<uint32_t, std::shared_ptr<Model>> models;
-  {
-    std::lock_guard lock(mutex_);
-    models = models_;
-  }
-  for (const auto& [number, model] : models) {
+  for (const auto& [number, model] : models()) {
     if (model->options().checkpoint_every > 0) model->stop_clocks();
   }
 }
@@ -586,13 +587,8 @@ std::vector<SessionStatus> Server::session_status() {
 }
 
 std::vector<ModelStatus> Server::model_status() {
-  std::vector<std::shared_ptr<Model>> models;
-  {
-    std::lock_guard lock(mutex_);
-    for (const auto& [number, model] : models_) models.push_back(model);
-  }
   std::vector<ModelStatus> all;
-  for (const auto& model : models) {
+  for (const auto& [number, model] : models()) {
     ModelStatus status;
     status.model = model->options().model;
     status.name = model->spec().name;

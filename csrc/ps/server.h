@@ -192,6 +192,7 @@ class Server final : public engine::Inspectable, private SessionHost {
   std::map<uint32_t, std::shared_ptr<Model>> models();
   Status expect_settled(uint32_t worker, uint64_t incarnation) const;
   bool is_unsettled(uint32_t worker, uint64_t incarnation);
+  bool is_here(uint32_t worker) const;
 
   // A worker that has not been settled yet.
   struct Account {

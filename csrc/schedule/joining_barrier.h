@@ -1,7 +1,7 @@
 // The messages of a barrier beside those of another operation, so that it brings word of every rank
 // to every other one (joins_all()) whatever its kind. They stand in a stream of their own and wait
-// for nothing, so the operation takes as long as before, or as a barrier does if that is longer:
-// it ends when all ranks have begun it.
+// for no other steps. The operation ends when all ranks have begun it: it takes as long as before,
+// or as a barrier does, which waits for late ranks.
 #pragma once
 
 #include "schedule/op_shape.h"

@@ -135,12 +135,12 @@ void RailMeter::take(const Period& period) {
   bool may_be_slow = period.is_slowed || has_pauses || period.latency_s > kMostLatency * seconds;
   if (!period.is_telling) {
     const double sampled_s = static_cast<double>(period.sampled_ns) / kNsPerS;
-    may_be_slow = period.is_slowed || sampled_s == 0 || has_been_raised_;
+    may_be_slow = period.is_slowed || sampled_s == 0 || has_been_told_least_;
     if (sampled_s > 0) rate = std::max(rate, bits_per_second_of(period.sampled_bytes, sampled_s));
   }
   if (may_be_slow && rate <= bits_per_second()) return;
   is_lower_bound_ = is_lower_bound_ && may_be_slow;
-  has_been_raised_ |= period.is_telling;
+  has_been_told_least_ |= period.is_telling;
   const bool tells = period.is_telling && !may_be_slow;
   if (tells && !std::exchange(has_been_told_, true)) rates_ = {};
   rates_[num_periods_++ % rates_.size()] = rate;
@@ -184,12 +184,10 @@ RailMeter::Others RailMeter::others_of(std::span<const RailMeter> rails, int64_t
 
 uint8_t RailMeter::first_through(std::span<const RailMeter> rails, size_t bytes) {
   const double times = times_assumed(rails);
-  const auto seconds = [=](const RailMeter& rail) {
-    return 8 * static_cast<double>(rail.bytes_of_frames_ + bytes) / rail.rate_for_small(times);
+  const auto time = [=](const RailMeter& rail) {
+    return static_cast<double>(rail.bytes_of_frames_ + bytes) / rail.rate_for_small(times);
   };
-  const auto is_sooner = [&](const RailMeter& a, const RailMeter& b) {
-    return seconds(a) < seconds(b);
-  };
+  const auto is_sooner = [&](const RailMeter& a, const RailMeter& b) { return time(a) < time(b); };
   return static_cast<uint8_t>(std::min_element(rails.begin(), rails.end(), is_sooner) -
                               rails.begin());
 }

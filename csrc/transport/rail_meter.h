@@ -46,8 +46,8 @@ class RailMeter {
     double times_assumed;
   };
 
-  // What is known of the rate beforehand. Small messages go by its ratio to those of other rails
-  // until there is something better.
+  // The rate that is given, or that the driver tells. Until ranks have measured something better,
+  // small messages go by its ratio to those of other rails.
   void assume(double bits_per_second) { assumed_bps_ = bits_per_second; }
 
   // What one connection has carried between two readings, in which it was given `payload_bytes` of
@@ -176,7 +176,7 @@ class RailMeter {
   std::array<double, 4> rates_{};  // of the last periods
   size_t num_periods_ = 0;
   bool has_been_told_ = false;
-  bool has_been_raised_ = false;  // large operations have shown at least what is known
+  bool has_been_told_least_ = false;  // by a telling period: vague ones may only raise the rate
   bool is_lower_bound_ = true;
   double assumed_bps_ = 1;
   double small_s_ = 0;        // time of the small messages that it was given
