@@ -2,16 +2,13 @@
 
 import contextlib
 import signal
-import threading
+import time
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
 
 from dmlcomm.ps import Client
-from dmlcomm.ps._proto import dmlcomm_ps_pb2
-from dmlcomm.ps.server.settlement import Settlement
 from helpers import DEADLINE_S, eventually
 from helpers.parameter_servers import (
     ServerProcess,
@@ -58,6 +55,11 @@ def bytes_in(server: ServerProcess, worker: int) -> int:
     return next(w["bytes_in"] for w in workers if w["worker"] == worker)
 
 
+def is_alive(server: ServerProcess, worker: int) -> bool:
+    workers = status_of(server.address)["workers"]
+    return any(w["worker"] == worker and w["alive"] for w in workers)
+
+
 def weights_of(client: Client, tables: bool) -> np.ndarray:
     return client.pull_rows("w", range(ROWS)) if tables else client.pull("w")
 
@@ -97,53 +99,19 @@ def test_push_that_one_server_has_of_a_killed_worker_is_on_both_copies(
         assert set(weights_of(survivor, tables).ravel().tolist()) == {1.0}
 
 
-class Gone:
-    """A server's core that has lost worker 0, and has no models."""
-
-    def __init__(self) -> None:
-        self.dropped = threading.Event()
-
-    def wait_unsettled(self, timeout_s: float) -> dict[int, tuple[int, int]]:
-        return {0: (1, 0)}
-
-    def is_filling(self) -> bool:
-        return False
-
-    def lives(self) -> list[int]:
-        return [0, 0]
-
-    def end_worker(self, worker: int, incarnation: int, reason: str) -> bool:
-        return True
-
-    def status(self) -> dict[str, Any]:
-        return {"models": []}
-
-    def drop_settled(self, worker: int, incarnation: int) -> None:
-        self.dropped.set()
-
-    def settle(self, worker: int, incarnation: int) -> None:
-        pass
-
-
-class Unreadable:
-    """The first connection to another server finds no certificate."""
-
-    def __init__(self) -> None:
-        self.num_calls = 0
-
-    @contextlib.contextmanager
-    def calling(self, server: int) -> Iterator[Any]:
-        self.num_calls += 1
-        if self.num_calls == 1:
-            raise OSError("no such file: ca.pem")
-        yield lambda name, request, timeout_s: dmlcomm_ps_pb2.SettleReply()
-
-
-def test_a_server_asks_again_after_any_failure():
-    core, peers = Gone(), Unreadable()
-    settlement = Settlement(core, 0, 2, peers)
-    try:
-        assert core.dropped.wait(DEADLINE_S)
-        assert peers.num_calls > 1
-    finally:
-        settlement.close()
+def test_a_server_that_is_stopped_waits_for_no_other():
+    """It would write its last checkpoint too late."""
+    with (
+        server_processes(2, "--workers", "2", "--replicas", "1") as servers,
+        WorkerProcess(VICTIM, addresses_of(servers), "clock", "False", "") as victim,
+        Client(addresses_of(servers), worker=0, timeout_s=DEADLINE_S) as survivor,
+    ):
+        survivor.init("w", np.zeros((ROWS, COLUMNS), np.float32), **OPTIONS)
+        victim.expect("ready")
+        with stopped(servers[1]):
+            victim.kill()
+            eventually(lambda: not is_alive(servers[0], 1), "a server without the worker")
+            begin = time.monotonic()
+            code, log = servers[0].terminate()
+            assert time.monotonic() - begin < 5, log
+            assert code == 0, log

@@ -233,8 +233,10 @@ size_t Model::copy_pushes(uint32_t shard, uint32_t worker, size_t first, size_t 
   return piece;
 }
 
-// The worker itself might have sent them: push() recognises those that are here.
+// The worker itself might have sent them: push() recognises those that are here. A model that has
+// failed, as its rule has, takes none, and its workers are told why.
 Status Model::take_pushes(uint32_t shard, uint32_t worker, const Bytes& bytes) {
+  if (has_failed_.load()) return Status();
   Shard& of = *find(shard);
   Reader in(bytes);
   while (in.ok() && !in.at_end()) {

@@ -31,11 +31,13 @@ class Judge:
                 return "it was found lost before"
             problem = self._problem(server, instance)
             if problem:
-                get_logger().error(
-                    "server %d is lost, and its replica takes over: %s", server, problem
-                )
-                self._core.lose(server, life)
+                self.lose(server, life, problem)
             return problem
+
+    def lose(self, server: int, life: int, reason: str) -> None:
+        """From now on no worker uses the server."""
+        get_logger().error("server %d is lost, and its replica takes over: %s", server, reason)
+        self._core.lose(server, life)
 
     def _problem(self, server: int, instance: str) -> str:
         if server >= len(self.peers.addresses):

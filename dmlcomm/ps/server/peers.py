@@ -1,6 +1,7 @@
 """Calls of a server to the other servers of its job."""
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -20,6 +21,18 @@ CHANNEL_OPTIONS = (("grpc.max_receive_message_length", -1),)
 Call = Callable[[str, Any, float], Any]
 
 
+class PeersClosed(grpc.RpcError):  # type: ignore[misc]
+    """This server is closing, and calls no other."""
+
+    def details(self) -> str:
+        return "this server is closing"
+
+
+def text_of(error: Exception) -> str:
+    """In a line, also of a call."""
+    return str(error.details() if hasattr(error, "details") else error)
+
+
 class Peers:
     """The servers, by the addresses that workers have for them. Any thread may call."""
 
@@ -27,6 +40,16 @@ class Peers:
         self._metadata = ((PROTOCOL_KEY, PROTOCOL_VERSION), (TOKEN_KEY, token.encode()))
         self._tls = tls
         self.addresses = tuple(addresses)
+        self._lock = threading.Lock()
+        self._channels: set[grpc.Channel] = set()
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Calls that are under way raise PeersClosed, and so do later ones."""
+        with self._lock:
+            self._is_closed = True
+            for channel in self._channels:
+                channel.close()
 
     def learn(self, addresses: Sequence[str]) -> None:
         """Of all servers; the first worker tells, where this server was not given them."""
@@ -35,18 +58,35 @@ class Peers:
     @contextlib.contextmanager
     def calling(self, server: int) -> Iterator[Call]:
         """Calls over a new connection: an old one may wait before it tries again."""
-        address = self.addresses[server]
+        with self._connected(self.addresses[server]) as channel:
+            stub = pb_grpc.ParameterServerStub(channel)
+
+            def call(name: str, request: Any, timeout_s: float) -> Any:
+                try:
+                    return getattr(stub, name)(request, timeout=timeout_s, metadata=self._metadata)
+                except (grpc.RpcError, ValueError) as error:  # ValueError: of a closed channel
+                    if self._is_closed:
+                        raise PeersClosed from error
+                    raise
+
+            yield call
+
+    @contextlib.contextmanager
+    def _connected(self, address: str) -> Iterator[grpc.Channel]:
         if self._tls is None:
             channel = grpc.insecure_channel(address, CHANNEL_OPTIONS)
         else:
             channel = grpc.secure_channel(address, channel_credentials(self._tls), CHANNEL_OPTIONS)
         with channel:
-            stub = pb_grpc.ParameterServerStub(channel)
-
-            def call(name: str, request: Any, timeout_s: float) -> Any:
-                return getattr(stub, name)(request, timeout=timeout_s, metadata=self._metadata)
-
-            yield call
+            with self._lock:
+                if self._is_closed:
+                    raise PeersClosed
+                self._channels.add(channel)
+            try:
+                yield channel
+            finally:
+                with self._lock:
+                    self._channels.discard(channel)
 
     def health(self, server: int) -> Any:
         """The server's own report. Raises grpc.RpcError."""

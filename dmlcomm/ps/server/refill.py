@@ -26,7 +26,7 @@ from dmlcomm.ps.protocol import (
 )
 from dmlcomm.ps.server.membership import Membership
 from dmlcomm.ps.server.models import Models
-from dmlcomm.ps.server.peers import ANSWER_TIMEOUT_S, Peers
+from dmlcomm.ps.server.peers import ANSWER_TIMEOUT_S, Peers, text_of
 from dmlcomm.ps.server.refusal import Refusal
 from dmlcomm.ps.server.status import alive_workers
 
@@ -97,7 +97,7 @@ class Refill:
             try:
                 self._fill(life)
             except MAY_PASS as error:
-                self._give_up(life, _text(error))
+                self._give_up(life, text_of(error))
 
     def _life(self) -> int:
         return int(self._core.lives()[self._server])
@@ -217,7 +217,3 @@ def _clocks(description: Any, replies: Iterable[Any]) -> dict[int, int]:
         for worker, clock in copied.clocks.items():
             clocks[worker] = min(clock, clocks.get(worker, clock))
     return clocks
-
-
-def _text(error: Exception) -> str:
-    return str(error.details() if isinstance(error, grpc.RpcError) else error)

@@ -188,7 +188,8 @@ class Server:
             self._closers.append(taken.close)
         settlement = None
         if options.replicas:
-            settlement = Settlement(core, options.index, options.num_servers, peers)
+            settlement = Settlement(core, options.index, options.num_servers, judge)
+            settlement.start()
             self._closers.append(settlement.close)
         service = Service(
             *(core, view, membership, models, nic.own_rails, checkpoints, judge, settlement),
@@ -201,6 +202,7 @@ class Server:
                 service.begin_anew,
             )
             self._closers.append(refill.close)
+        self._closers.append(peers.close)
         self.address = self._listen(options, service)
         view.ready = True
 

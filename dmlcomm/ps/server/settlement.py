@@ -5,10 +5,14 @@ what a push has brought until the worker has the acknowledgements of both. A ser
 worker does not go on without it yet: it asks those with the other copies of its shards, which end
 their connections to this worker, too, and adds what it lacks, to the clocks in which the others
 have it. Then the worker counts no more. It may come again when the others have asked as well.
+
+One that does not answer is found lost, and is filled again when it is back: copies never differ.
 """
 
+import contextlib
 import threading
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,15 +21,21 @@ from dmlcomm.log import get_logger
 from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
 from dmlcomm.ps.protocol import CALL_TIMEOUT_S, LIVENESS_INTERVAL_S, is_lost
 from dmlcomm.ps.server import refusal
-from dmlcomm.ps.server.peers import Call, Peers
+from dmlcomm.ps.server.judge import Judge
+from dmlcomm.ps.server.membership import MAX_WORKERS
+from dmlcomm.ps.server.peers import PeersClosed, text_of
+from dmlcomm.ps.server.status import alive_workers
 
-# A server that neither answers nor is found lost holds the others up for about so long. What it has
-# of the worker is added when it answers, to a later clock.
+# Others wait so long for a server that does not answer; then it is lost.
 HOLD_S = 10.0
+# After a failure it is asked again so much later.
+REST_S = 1.0
 # How long the thread waits for a worker to go before it looks whether the server closes.
 WAIT_S = 1.0
 # Of one answer: as of a copy.
 ANSWER_BYTES = 8 << 20
+
+Key = tuple[int, int]  # number of a worker, and its incarnation
 
 
 @dataclass
@@ -33,17 +43,38 @@ class _Account:
     """Of a worker that has gone.
 
     Attributes:
+        life: of this server, in which the worker was here. Others know if that is over.
         asked: servers that have nothing of it that this one lacks.
         answered: servers that have had all that this one has of it.
         is_dropped: it counts no more.
     """
 
-    worker: int
-    incarnation: int
-    since: float = field(default_factory=time.monotonic)
+    life: int
     asked: set[int] = field(default_factory=set)
     answered: set[int] = field(default_factory=set)
     is_dropped: bool = False
+
+
+@dataclass
+class _Partner:
+    """A server with other copies.
+
+    Attributes:
+        shards: that both servers have.
+        hold_s: so long it may be silent.
+        life: in which it was asked last.
+        is_silent: it has not answered since `heard`.
+        heard: the time of its last answer, or else of the first question.
+        ask_at: not before this time.
+    """
+
+    server: int
+    shards: list[int]
+    hold_s: float
+    life: int = 0
+    is_silent: bool = False
+    heard: float = 0.0
+    ask_at: float = 0.0
 
 
 class Settlement:
@@ -52,24 +83,42 @@ class Settlement:
     Args:
         server: number of this server.
         num_servers: of the job.
+        clock: in seconds.
     """
 
-    def __init__(self, core: _core.PsServer, server: int, num_servers: int, peers: Peers) -> None:
+    def __init__(
+        self,
+        core: _core.PsServer,
+        server: int,
+        num_servers: int,
+        judge: Judge,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._core = core
         self._server = server
-        self._peers = peers
+        self._num_servers = num_servers
+        self._judge = judge
+        self._clock = clock
         before, after = (server - 1) % num_servers, (server + 1) % num_servers
-        # Shards that are here, by the server with the other copy.
-        self._shared: dict[int, list[int]] = {after: [server]}
-        self._shared.setdefault(before, []).append(before)
-        self._accounts: dict[tuple[int, int], _Account] = {}
+        shards = {after: [server]}
+        shards.setdefault(before, []).append(before)
+        # If two servers cannot reach each other only one of them is lost: the second would wait
+        # longer, and hears of it meanwhile.
+        self._partners = [
+            _Partner(other, shared, HOLD_S * (2 if server > other else 1))
+            for other, shared in shards.items()
+        ]
+        self._accounts: dict[Key, _Account] = {}
         self._lock = threading.Lock()  # of accounts
         self._changed = threading.Event()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="dmlcomm-ps-settle", daemon=True)
+
+    def start(self) -> None:
         self._thread.start()
 
     def close(self) -> None:
+        """After the peers: their calls end then."""
         self._stop.set()
         self._changed.set()
         self._thread.join()
@@ -81,6 +130,7 @@ class Settlement:
 
     def answer(self, request: Any) -> Any:
         """To another server that has lost a worker. Raises Refusal."""
+        self._expect_numbers(request)
         if self._core.lives()[request.server] != request.life:
             raise refusal.busy(f"server {request.server} was found lost, or has come back")
         key = (request.worker, request.incarnation)
@@ -88,90 +138,151 @@ class Settlement:
         is_open = self._core.end_worker(*key, reason)
         if request.done:
             with self._lock:
-                if is_open:
-                    self._account(*key).answered.add(request.server)
-                asks = is_open and request.server not in self._account(*key).asked
+                account = self._accounts_of_gone().get(key) if is_open else None
+                if account is not None:
+                    account.answered.add(request.server)
+                asks = account is not None and request.server not in account.asked
             self._changed.set()
             return pb.SettleReply(will_ask=asks)
+        if not is_open:  # what is here may be of the next incarnation
+            return pb.SettleReply(next=request.first)
         pushes, following = self._core.copy_pushes(
             request.model, request.shard, request.worker, request.first, ANSWER_BYTES
         )
         return pb.SettleReply(pushes=pushes, next=following)
 
-    def _account(self, worker: int, incarnation: int) -> _Account:
-        """With the lock."""
-        return self._accounts.setdefault((worker, incarnation), _Account(worker, incarnation))
+    def _expect_numbers(self, request: Any) -> None:
+        if request.server < self._num_servers and request.worker < MAX_WORKERS:
+            return
+        raise refusal.illegal(
+            f"server {request.server} asks for worker {request.worker}: expected a server below "
+            f"{self._num_servers} and a worker below {MAX_WORKERS}; do all servers have the same "
+            "--servers?"
+        )
 
     def _run(self) -> None:
         while not self._stop.is_set():
             gone = self._core.wait_unsettled(WAIT_S)
             self._changed.clear()
-            for worker, (incarnation, life) in gone.items():
-                with self._lock:
-                    account = self._account(worker, incarnation)
-                if not self._core.is_filling():
-                    self._attend(account, life)
+            try:
+                self.attend()
+            except Exception as error:  # without this thread no worker would be dropped
+                get_logger().error("servers cannot settle what they have of workers: %s", error)
             if gone:
                 self._changed.wait(LIVENESS_INTERVAL_S)
+
+    def attend(self) -> None:
+        """Asks those with other copies, and drops and settles workers of which all is known."""
+        if self._core.is_filling() or self._is_lost(self._server):
+            return
+        with self._lock:
+            accounts = self._accounts_of_gone()
+        for key in accounts:
+            self._core.end_worker(*key, "its connection has ended")
+        for partner in self._partners:
+            if not self._is_lost(partner.server):
+                self._ask(partner, accounts)
+        others = {p.server for p in self._partners if not self._is_lost(p.server)}
+        for key, account in accounts.items():
+            if others <= account.asked and not account.is_dropped:
+                self._core.drop_settled(*key)
+                account.is_dropped = True
+            with self._lock:
+                if others <= account.asked and others <= account.answered:
+                    self._core.settle(*key)
+                    self._accounts.pop(key, None)
+
+    def _accounts_of_gone(self) -> dict[Key, _Account]:
+        """With the lock. Others end: their workers live, and what was known of them is over."""
+        gone = {(worker, one): life for worker, (one, life) in self._core.unsettled().items()}
+        self._accounts = {
+            key: self._accounts.get(key, _Account(life)) for key, life in gone.items()
+        }
+        return dict(self._accounts)
 
     def _is_lost(self, server: int) -> bool:
         return is_lost(self._core.lives()[server])
 
-    def _attend(self, account: _Account, life: int) -> None:
-        """`life`: of this server, in which the worker was here. Others know if that is over."""
-        who = (account.worker, account.incarnation)
-        self._core.end_worker(*who, "its connection has ended")
-        for other in self._shared:
-            if other not in account.asked and not self._is_lost(other):
-                self._ask(other, account, life)
-        others = {other for other in self._shared if not self._is_lost(other)}
-        is_late = time.monotonic() - account.since > HOLD_S
-        if (others <= account.asked or is_late) and not account.is_dropped:
-            if not others <= account.asked:
-                get_logger().error(
-                    "servers %s do not say what they have of worker %d, which has gone; the others "
-                    "go on, and the copies of their shards may differ until they answer",
-                    *(sorted(others - account.asked), account.worker),
-                )
-            self._core.drop_settled(*who)
-            account.is_dropped = True
-        with self._lock:
-            if others <= account.asked and others <= account.answered:
-                self._core.settle(*who)
-                self._accounts.pop(who, None)
+    def _ask(self, partner: _Partner, accounts: dict[Key, _Account]) -> None:
+        self._meet(partner, accounts.values())
+        lacking = [key for key, account in accounts.items() if partner.server not in account.asked]
+        now = self._clock()
+        if not lacking:
+            partner.is_silent = False
+        if not lacking or now < partner.ask_at:
+            return
+        if not partner.is_silent:
+            partner.heard = now
+        try:
+            with self._judge.peers.calling(partner.server) as call:
 
-    def _ask(self, other: int, account: _Account, life: int) -> None:
-        """Takes what the other server has more of the worker. After a failure it is asked again."""
+                def settle(request: Any) -> Any:
+                    left_s = partner.heard + partner.hold_s - self._clock()
+                    reply = call("Settle", request, min(max(left_s, REST_S), CALL_TIMEOUT_S))
+                    partner.is_silent, partner.heard = False, self._clock()
+                    return reply
+
+                for key in lacking:
+                    will_ask = self._take_all(partner, key, accounts[key].life, settle)
+                    with self._lock:
+                        accounts[key].asked.add(partner.server)
+                        if not will_ask:
+                            accounts[key].answered.add(partner.server)
+        except PeersClosed:
+            pass
+        except Exception as error:
+            self._note_silence(partner, error)
+
+    def _meet(self, partner: _Partner, accounts: Iterable[_Account]) -> None:
+        """One that has come back has begun anew, and so do questions."""
+        life = self._core.lives()[partner.server]
+        if life == partner.life:
+            return
+        partner.life, partner.is_silent, partner.ask_at = life, False, 0.0
+        with self._lock:
+            for account in accounts:
+                account.asked.discard(partner.server)
+                account.answered.discard(partner.server)
+
+    def _note_silence(self, partner: _Partner, error: Exception) -> None:
+        if not partner.is_silent:
+            get_logger().warning(
+                "server %d does not say what it has of workers that have gone: %s",
+                *(partner.server, text_of(error)),
+            )
+        now = self._clock()
+        partner.is_silent, partner.ask_at = True, now + REST_S
+        # Without workers nobody waits, nor would tell this server that it is lost itself.
+        if now - partner.heard < partner.hold_s or not alive_workers(self._core.status()):
+            return
+        with contextlib.suppress(Exception):
+            self._core.learn(self._judge.peers.health(partner.server).lives)
+        if not self._is_lost(self._server):
+            reason = f"it does not say what it has of workers that have gone: {text_of(error)}"
+            self._judge.lose(partner.server, partner.life, reason)
+
+    def _take_all(
+        self, partner: _Partner, key: Key, life: int, settle: Callable[[Any], Any]
+    ) -> bool:
+        """All pushes that the other server has, of which this one may lack some.
+
+        Whether the other one has yet to ask.
+        """
+        worker, incarnation = key
         request = pb.SettleRequest(
             server=self._server,
             life=life,
-            worker=account.worker,
-            incarnation=account.incarnation,
+            worker=worker,
+            incarnation=incarnation,
         )
-        try:
-            with self._peers.calling(other) as call:
-                for model in self._core.status()["models"]:
-                    for shard in self._shared[other]:
-                        self._take(call, request, model["model"], shard)
-                request.done = True
-                reply = call("Settle", request, CALL_TIMEOUT_S)
-        except Exception as error:  # without this thread no worker that has gone would be dropped
-            get_logger().info(
-                "server %d does not say what it has of worker %d: %s",
-                *(other, account.worker, error),
-            )
-            return
-        with self._lock:
-            account.asked.add(other)
-            if not reply.will_ask:
-                account.answered.add(other)
-
-    def _take(self, call: Call, request: Any, model: int, shard: int) -> None:
-        """All pushes to a shard that the other server has, of which this one may lack some."""
-        request.model, request.shard = model, shard
-        first, following = -1, 0
-        while following > first:
-            request.first = first = following
-            reply = call("Settle", request, CALL_TIMEOUT_S)
-            self._core.take_pushes(model, shard, request.worker, reply.pushes)
-            following = reply.next
+        for model in self._core.status()["models"]:
+            for shard in partner.shards:
+                request.model, request.shard = model["model"], shard
+                first, following = -1, 0
+                while following > first:
+                    request.first = first = following
+                    reply = settle(request)
+                    self._core.take_pushes(request.model, shard, worker, reply.pushes)
+                    following = reply.next
+        request.done = True
+        return bool(settle(request).will_ask)
