@@ -321,6 +321,10 @@ class PsServer:
         """Others go on without the worker."""
     def settle(self, worker: int, incarnation: int) -> None:
         """Another incarnation of the worker may come."""
+    def settled(self) -> dict[int, int]:
+        """The last incarnation of each worker that is settled, and is refused from then on."""
+    def take_settled(self, workers: dict[int, int]) -> None:
+        """What another server has `settled`."""
     def set_checkpoint_every(self, clocks: int) -> None:
         """Of models that are created later; 0: never."""
     def stop_clocks(self) -> None:

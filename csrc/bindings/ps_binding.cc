@@ -380,7 +380,9 @@ void bind_replicas(ServerClass& server) {
            py::arg("bytes"))
       .def("drop_settled", &Server::drop_settled, kRelease, py::arg("worker"),
            py::arg("incarnation"))
-      .def("settle", &Server::settle, kRelease, py::arg("worker"), py::arg("incarnation"));
+      .def("settle", &Server::settle, kRelease, py::arg("worker"), py::arg("incarnation"))
+      .def("settled", &Server::settled, kRelease)
+      .def("take_settled", &Server::take_settled, kRelease, py::arg("workers"));
 }
 
 void bind_server(py::module_& module) {

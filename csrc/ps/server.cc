@@ -247,6 +247,11 @@ void Server::note_begun(uint32_t worker) {
 
 // With mutex_.
 Status Server::expect_settled(uint32_t worker, uint64_t incarnation) const {
+  const auto last = settled_.find(worker);
+  if (last != settled_.end() && last->second == incarnation) {
+    return Status(StatusCode::aborted, name_of(worker),
+                  " was given up by the servers, which go on without it; start it again");
+  }
   const auto it = accounts_.find(worker);
   if (it == accounts_.end() || !it->second.has_begun ||
       it->second.worker.incarnation == incarnation) {
@@ -315,11 +320,29 @@ void Server::drop_settled(uint32_t worker, uint64_t incarnation) {
   if (is_unsettled(worker, incarnation)) drop(worker);
 }
 
+// It is dropped again: meanwhile it may have created a model, which counts it.
 void Server::settle(uint32_t worker, uint64_t incarnation) {
   if (!is_unsettled(worker, incarnation)) return;
+  drop(worker);
   for (const auto& [number, model] : models()) model->forget_pushes(worker);
   std::lock_guard lock(mutex_);
   accounts_.erase(worker);
+  settled_[worker] = incarnation;
+}
+
+std::map<uint32_t, uint64_t> Server::settled() {
+  std::lock_guard lock(mutex_);
+  return settled_;
+}
+
+void Server::take_settled(const std::map<uint32_t, uint64_t>& workers) {
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& [worker, incarnation] : workers) settled_[worker] = incarnation;
+  }
+  for (const auto& [worker, incarnation] : workers) {
+    (void)end_worker(worker, incarnation, "other servers have given it up");
+  }
 }
 
 void Server::take_in(uint32_t worker) {
@@ -403,6 +426,7 @@ void Server::come_back(uint8_t lost) {
   models_.clear();
   gone_.clear();
   accounts_.clear();
+  settled_.clear();
 }
 
 void Server::end_sessions() {

@@ -138,9 +138,13 @@ class Server final : public engine::Inspectable, private SessionHost {
                      const std::vector<std::byte>& bytes);
   // All is here that the others had: the worker counts no more.
   void drop_settled(uint32_t worker, uint64_t incarnation);
-  // The others have all that was here, too: the worker may come again, and its pushes are
-  // forgotten.
+  // The others have all that was here, too: another incarnation of the worker may come, and its
+  // pushes are forgotten.
   void settle(uint32_t worker, uint64_t incarnation);
+  // The last incarnation of each worker that is settled; it is refused if it comes again.
+  std::map<uint32_t, uint64_t> settled();
+  // Another server has settled these: they are refused here, too, and end if they have come.
+  void take_settled(const std::map<uint32_t, uint64_t>& workers);
 
   // See Model::hold(); nothing without the model.
   Held hold(uint32_t model, uint32_t worker);
@@ -214,7 +218,8 @@ class Server final : public engine::Inspectable, private SessionHost {
   std::map<uint32_t, std::shared_ptr<Session>> sessions_;  // by worker; also ended ones
   std::set<uint32_t> gone_;               // workers that were here, and have left or were lost
   std::map<uint32_t, Account> accounts_;  // by worker, where options_.settles
-  std::vector<uint32_t> expected_;        // of a proxy
+  std::map<uint32_t, uint64_t> settled_;
+  std::vector<uint32_t> expected_;  // of a proxy
   uint64_t tree_ = 0;
   uint64_t checkpoint_every_ = 0;
   bool closed_ = false;

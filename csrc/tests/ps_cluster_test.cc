@@ -15,6 +15,7 @@ namespace dmlcomm::ps {
 namespace {
 
 constexpr uint32_t kModel = 1;
+constexpr uint64_t kIncarnation = 1;
 
 Buffers buffers_of(std::vector<float>& memory) {
   return {{{reinterpret_cast<std::byte*>(memory.data()), memory.size()}}};
@@ -43,11 +44,12 @@ void expect_lost(const Client::OperationPtr& operation, uint32_t server) {
 class Cluster {
  public:
   Cluster(uint32_t num_servers, uint32_t num_workers, const Config& config,
-          uint64_t window_bytes = 0)
+          uint64_t window_bytes = 0, bool settles = false)
       : config_(config) {
     for (uint32_t server = 0; server < num_servers; ++server) {
       ServerOptions options{server, num_servers, num_workers, config};
       options.window_bytes = window_bytes;
+      options.settles = settles;
       servers.push_back(std::make_unique<Server>(options));
     }
     for (uint32_t worker = 0; worker < num_workers; ++worker) {
@@ -60,8 +62,9 @@ class Cluster {
     const auto rendezvous = tests::memory_rendezvous();
     PairOptions join;
     join.other = worker;
-    auto joined =
-        std::async(std::launch::async, [&] { return servers[server]->join(join, rendezvous); });
+    auto joined = std::async(std::launch::async, [&] {
+      return servers[server]->join(join, rendezvous, 0, kIncarnation);
+    });
     PairOptions connect;
     connect.other = server;
     const Status status = clients[worker]->connect(connect, rendezvous);
@@ -220,6 +223,44 @@ TEST_P(PsCluster, AWorkerThatLeavesHoldsNobodyUp) {
     }
     for (float value : out) ASSERT_EQ(value, 3 * 4 + 2 * 6);
   });
+}
+
+// It creates a model while the servers give it up, which counts it once more.
+TEST_P(PsCluster, AWorkerThatIsSettledCountsNoMoreAndIsRefused) {
+  Cluster cluster(1, 2, config_of(GetParam()), 0, true);
+  std::vector<float> zeros(3);
+  cluster.create(spec_of(3, "add", Combine::sum), zeros);
+  Server& server = *cluster.servers[0];
+  cluster.clients[1]->close();
+  const auto gone = server.wait_unsettled(std::chrono::seconds(60));
+  ASSERT_TRUE(gone.contains(1));
+  ASSERT_TRUE(server.end_worker(1, kIncarnation, "it has gone"));
+  server.drop_settled(1, kIncarnation);
+  EXPECT_TRUE(server.hold(kModel, 1).is_new);
+  server.settle(1, kIncarnation);
+  EXPECT_FALSE(server.model_status()[0].clocks.contains(1));
+  PairOptions join;
+  join.other = 1;
+  join.timeout = std::chrono::milliseconds(100);  // nobody comes
+  const auto try_to_join = [&](uint64_t incarnation) {
+    return server.join(join, tests::memory_rendezvous(), 0, incarnation);
+  };
+  EXPECT_NE(try_to_join(kIncarnation).message().find("given up"), std::string::npos);
+  EXPECT_EQ(try_to_join(kIncarnation + 1).message().find("given up"), std::string::npos);
+}
+
+// A server that comes back may be met by one that the others have given up.
+TEST_P(PsCluster, AWorkerThatAnotherServerHasSettledEnds) {
+  Cluster cluster(1, 2, config_of(GetParam()), 0, true);
+  std::vector<float> zeros(3);
+  cluster.create(spec_of(3, "add", Combine::sum), zeros);
+  std::vector<float> out(3);
+  expect_done(cluster.clients[1]->pull(kModel, buffers_of(out), 0, {}));
+  Server& server = *cluster.servers[0];
+  server.take_settled({{0, kIncarnation + 1}, {1, kIncarnation}});
+  const auto gone = server.unsettled();
+  EXPECT_FALSE(gone.contains(0));
+  EXPECT_TRUE(gone.contains(1));
 }
 
 TEST_P(PsCluster, WithAReplicaNoAcknowledgedPushIsLost) {

@@ -137,6 +137,8 @@ class Refill:
         replies = {source: self._meet(source, life) for source in set(self._sources.values())}
         if any(reply is None for reply in replies.values()):
             return
+        for reply in replies.values():
+            self._core.take_settled(dict(reply.settled))
         for description in _in_all(replies.values()):
             self._copy(description, replies)
         for reply in replies.values():

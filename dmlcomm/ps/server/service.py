@@ -115,6 +115,11 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
             raise refusal.busy(f"worker {session.worker}: {reason}; ask again")
 
     def _expect_settled(self, request: Any) -> None:
+        if self._core.settled().get(request.worker) == request.incarnation:
+            raise refusal.failed(
+                f"worker {request.worker} was given up by the servers, which go on without it; "
+                "start it again"
+            )
         gone = self._core.unsettled()
         if request.worker in gone and gone[request.worker][0] != request.incarnation:
             raise refusal.busy(
@@ -225,8 +230,11 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
         live = self._membership.live_workers()
         sealed = [model for model in self._core.status()["models"] if model["sealed"]]
         descriptions = self._models.descriptions()
-        # They still count here, and will not there: what they have pushed is in the copy.
+        # They still count here, and will not there: what they have pushed is in the copy, as
+        # nothing more comes.
         gone = self._core.unsettled()
+        for worker, (incarnation, _) in gone.items():
+            self._core.end_worker(worker, incarnation, "its connection has ended")
         models = [
             pb.CopiedModel(
                 model=descriptions[model["model"]],
@@ -236,7 +244,10 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
         ]
         registered = self._membership.registered()
         return pb.CopyModelsReply(
-            live=sorted(live - gone.keys()), models=models, registered=registered
+            live=sorted(live - gone.keys()),
+            models=models,
+            registered=registered,
+            settled=self._core.settled(),
         )
 
     def CopyPieces(self, request: Any, context: Any) -> Any:  # noqa: N802
