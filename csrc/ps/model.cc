@@ -249,6 +249,21 @@ uint64_t Model::closed_clock(const PieceState& state) const {
   return clocks_.min([&](uint32_t worker) { return state.closed_by(worker); });
 }
 
+uint64_t Model::closed_by(const PieceState& state, uint32_t worker) const {
+  return std::max(state.closed_by(worker), clocks_.reached(worker));
+}
+
+// How many workers have closed this clock, also those that have gone since: the same number on both
+// copies, whenever they go on.
+uint32_t Model::num_closed(const PieceState& state, uint64_t clock) const {
+  const auto known = std::max(clocks_.num_known(), static_cast<uint32_t>(state.marks.size()));
+  uint32_t num = 0;
+  for (uint32_t worker = 0; worker < known; ++worker) {
+    num += state.first_of(worker) <= clock && clock < closed_by(state, worker);
+  }
+  return num;
+}
+
 // --- pushes ---
 
 // The last clock whose version lacks a push that goes to `clock`. A push that is applied at once is
@@ -311,7 +326,7 @@ Result<bool> Model::push(uint32_t shard, size_t piece, const Push& push,
     } else {
       of.add(state, window, wire, pool_);
     }
-    if (push.learning_rate == push.learning_rate) window.learning_rate = push.learning_rate;
+    window.take_rate(push);
   }
   if (status.ok()) status = advance(of, state, &moved, push.is_awaited);
   lock.unlock();
@@ -413,7 +428,7 @@ Status Model::push_rows_of_piece(Shard& shard, PieceState& state, const Push& pu
   }
   Window& window = shard.window_of(state, clock, pool_);
   ++window.num_pushes;
-  if (push.learning_rate == push.learning_rate) window.learning_rate = push.learning_rate;
+  window.take_rate(push);
   for (uint64_t i : chosen) {
     const auto place = shard.place_of(rows.space, shard.local_row(rows.numbers[i]));
     shard.add_row(state, window, place.row, wire + i * row_bytes);
@@ -467,7 +482,7 @@ Status Model::apply(Shard& shard, PieceState& state, Window& window) {
                         scale_of(window.num_pushes));
   }
   // Every worker has rows of its own: the mean is over the workers, as if each had sent all rows.
-  const double scale = scale_of(std::max(1u, clocks_.num_counting()));
+  const double scale = scale_of(std::max(1u, num_closed(state, window.clock)));
   const uint64_t row_bytes = space.row_elements * size_of(space.stored());
   for (uint64_t row = 0; row < window.rows.size(); ++row) {
     if (!window.rows[row]) continue;

@@ -162,8 +162,9 @@ class Model : public std::enable_shared_from_this<Model> {
   // All pieces are here. These workers count, from these clocks on; seals.
   void end_fill(const std::map<uint32_t, uint64_t>& clocks);
 
-  // --- with replicas: pushes of a worker that has gone, and had acknowledgements of none ---
-  // As copy(), of the pushes to these pieces; the worker has sent all that it ever will.
+  // --- with replicas: what may be on one copy alone of a worker that has gone ---
+  // As copy(), of the pushes to these pieces, and of the worker's clocks that are over; it has sent
+  // all that it ever will.
   size_t copy_pushes(uint32_t shard, uint32_t worker, size_t first, size_t limit,
                      std::vector<std::byte>* out);
   // Adds those that are not here. The worker still counts, so none of their clocks is over.
@@ -189,6 +190,9 @@ class Model : public std::enable_shared_from_this<Model> {
 
   // All of these with the piece's lock.
   uint64_t closed_clock(const PieceState& state) const;
+  // The worker pushes nothing to the piece before this clock any more; also of one that has gone.
+  uint64_t closed_by(const PieceState& state, uint32_t worker) const;
+  uint32_t num_closed(const PieceState& state, uint64_t clock) const;
   uint64_t window_clock(uint64_t clock) const;
   Status push_at_once(Shard& shard, PieceState& state, const Push& push, BufferPool::Buffer& wire);
   double scale_of(uint32_t num_pushes) const;

@@ -63,11 +63,15 @@ class Reader {
   bool ok_ = true;
 };
 
-void put_marks(Bytes* out, const PieceState& state) {
+// closed_by(worker): see Model::closed_by().
+template <typename ClosedBy>
+void put_marks(Bytes* out, const PieceState& state, ClosedBy closed_by) {
   put(out, uint64_t{state.marks.size()});
-  for (const Mark& mark : state.marks) {
+  for (uint32_t worker = 0; worker < state.marks.size(); ++worker) {
+    const Mark& mark = state.marks[worker];
     put(out, mark.incarnation);
-    put(out, mark.closed);
+    put(out, mark.first);
+    put(out, uint64_t{closed_by(worker)});
     put(out, mark.contained);
     put(out, uint64_t{mark.pushes.size()});
     mark.pushes.for_each([&](uint64_t sequence, uint64_t clock) {
@@ -83,6 +87,7 @@ void take_marks(Reader* in, PieceState* state) {
   for (size_t worker = 0; worker < count; ++worker) {
     Mark& mark = state->mark_of(static_cast<uint32_t>(worker));
     mark.incarnation = in->take<uint64_t>();
+    mark.first = in->take<uint64_t>();
     mark.closed = in->take<uint64_t>();
     mark.contained = in->take<uint64_t>();
     for (size_t left = in->take_count(); left > 0 && in->ok(); --left) {
@@ -96,6 +101,7 @@ void put_window(Bytes* out, const Window& window, size_t bytes) {
   put(out, window.clock);
   put(out, window.num_pushes);
   put(out, window.learning_rate);
+  put(out, window.rate_sender);
   put(out, uint64_t{window.parts.size()});
   for (const Part& part : window.parts) {
     put(out, part.sender);
@@ -113,6 +119,7 @@ Window take_window(Reader* in, size_t bytes, BufferPool& pool) {
   window.clock = in->take<uint64_t>();
   window.num_pushes = in->take<uint32_t>();
   window.learning_rate = in->take<double>();
+  window.rate_sender = in->take<uint32_t>();
   const auto take_elements = [&] {
     BufferPool::Buffer elements = pool.take();
     in->take_bytes(elements.get(), bytes);
@@ -129,7 +136,9 @@ Window take_window(Reader* in, size_t bytes, BufferPool& pool) {
   return window;
 }
 
-void put_piece(Bytes* out, Shard& shard, const PieceState& state, size_t bytes) {
+template <typename ClosedBy>
+void put_piece(Bytes* out, Shard& shard, const PieceState& state, size_t bytes,
+               ClosedBy closed_by) {
   put(out, uint64_t{state.index});
   put(out, state.version);
   put(out, state.step);
@@ -137,7 +146,7 @@ void put_piece(Bytes* out, Shard& shard, const PieceState& state, size_t bytes) 
   for (size_t slot = 0; slot <= shard.num_slots(); ++slot) {
     put_bytes(out, shard.at(state, slot, 0), bytes);
   }
-  put_marks(out, state);
+  put_marks(out, state, closed_by);
   put(out, uint64_t{state.windows.size()});
   for (const Window& window : state.windows) put_window(out, window, bytes);
 }
@@ -158,7 +167,6 @@ void take_piece(Reader* in, Shard& shard, PieceState* state, size_t bytes, Buffe
 
 void put_push(Bytes* out, const ModelSpec& spec, const PieceState& state, uint64_t sequence,
               uint64_t clock, const KeptElements& kept) {
-  put(out, uint64_t{state.index});
   put(out, sequence);
   put(out, clock);
   put(out, kept.learning_rate);
@@ -175,6 +183,28 @@ void put_push(Bytes* out, const ModelSpec& spec, const PieceState& state, uint64
                    state.piece.count);
 }
 
+Status take_push(Reader* in, Model& model, uint32_t shard, size_t piece, uint32_t worker) {
+  Push one{.worker = worker, .is_of_copy = true};
+  one.sequence = in->take<uint64_t>();
+  one.clock = in->take<uint64_t>();
+  one.learning_rate = in->take<double>();
+  const Shard& of = *model.shard(shard);
+  const uint32_t space = of.pieces()[piece].space;
+  if (!model.spec().spaces[space].sparse()) {
+    BufferPool::Buffer wire = model.take_buffer();
+    in->take_bytes(wire.get(), of.pieces()[piece].wire_bytes(model.spec()));
+    return in->ok() ? model.push(shard, piece, one, wire).status() : Status();
+  }
+  std::vector<int64_t> numbers(in->take_count());
+  for (int64_t& number : numbers) number = in->take<int64_t>();
+  Bytes values(numbers.size() * of.wire_row_bytes(space));
+  in->take_bytes(values.data(), values.size());
+  if (!in->ok()) return Status();
+  const Rows rows{space, numbers.data(), numbers.size()};
+  DMLCOMM_RETURN_IF_ERROR(model.check_rows(shard, rows));
+  return model.push_rows(shard, one, rows, values.data()).status();
+}
+
 }  // namespace
 
 size_t Model::copy(uint32_t shard, size_t first, size_t limit, std::vector<std::byte>* out) {
@@ -183,7 +213,9 @@ size_t Model::copy(uint32_t shard, size_t first, size_t limit, std::vector<std::
   for (; piece < of.pieces().size() && (piece == first || out->size() < limit); ++piece) {
     const PieceState& state = of.state(piece);
     std::lock_guard lock(state.mutex);
-    put_piece(out, of, state, state.piece.stored_bytes(spec()));
+    put_piece(out, of, state, state.piece.stored_bytes(spec()), [&](uint32_t worker) {
+      return clocks_.get(worker) == kGone ? closed_by(state, worker) : state.closed_by(worker);
+    });
   }
   return piece;
 }
@@ -225,10 +257,15 @@ size_t Model::copy_pushes(uint32_t shard, uint32_t worker, size_t first, size_t 
   for (; piece < of.pieces().size() && (piece == first || out->size() < limit); ++piece) {
     PieceState& state = of.state(piece);
     std::lock_guard lock(state.mutex);
-    state.mark_of(worker).pushes.for_each_kept(
-        [&](uint64_t sequence, uint64_t clock, const KeptElements& kept) {
-          put_push(out, spec(), state, sequence, clock, kept);
-        });
+    const RecentPushes& pushes = state.mark_of(worker).pushes;
+    uint64_t num_kept = 0;
+    pushes.for_each_kept([&](uint64_t, uint64_t, const KeptElements&) { ++num_kept; });
+    put(out, uint64_t{state.index});
+    put(out, closed_by(state, worker));
+    put(out, num_kept);
+    pushes.for_each_kept([&](uint64_t sequence, uint64_t clock, const KeptElements& kept) {
+      put_push(out, spec(), state, sequence, clock, kept);
+    });
   }
   return piece;
 }
@@ -241,27 +278,17 @@ Status Model::take_pushes(uint32_t shard, uint32_t worker, const Bytes& bytes) {
   Reader in(bytes);
   while (in.ok() && !in.at_end()) {
     const auto piece = in.take<uint64_t>();
+    const auto closed = in.take<uint64_t>();
+    size_t left = in.take_count();
     if (piece >= of.pieces().size()) break;
-    Push one{.worker = worker, .is_of_copy = true};
-    one.sequence = in.take<uint64_t>();
-    one.clock = in.take<uint64_t>();
-    one.learning_rate = in.take<double>();
-    const uint32_t space = of.pieces()[piece].space;
-    if (!spec().spaces[space].sparse()) {
-      BufferPool::Buffer wire = pool_.take();
-      in.take_bytes(wire.get(), of.pieces()[piece].wire_bytes(spec()));
-      if (!in.ok()) break;
-      DMLCOMM_RETURN_IF_ERROR(push(shard, piece, one, wire).status());
-      continue;
+    for (; left > 0 && in.ok(); --left) {
+      DMLCOMM_RETURN_IF_ERROR(take_push(&in, *this, shard, piece, worker));
     }
-    std::vector<int64_t> numbers(in.take_count());
-    for (int64_t& number : numbers) number = in.take<int64_t>();
-    Bytes values(numbers.size() * of.wire_row_bytes(space));
-    in.take_bytes(values.data(), values.size());
     if (!in.ok()) break;
-    const Rows rows{space, numbers.data(), numbers.size()};
-    DMLCOMM_RETURN_IF_ERROR(check_rows(shard, rows));
-    DMLCOMM_RETURN_IF_ERROR(push_rows(shard, one, rows, values.data()).status());
+    PieceState& state = of.state(piece);
+    std::lock_guard lock(state.mutex);
+    Mark& mark = state.mark_of(worker);
+    mark.closed = std::max(mark.closed, closed);
   }
   if (in.ok() && in.at_end()) return Status();
   return Status(StatusCode::protocol_error, "pushes of worker ", worker, " to shard ", shard,

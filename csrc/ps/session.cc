@@ -414,8 +414,10 @@ Status Session::take_rows(const Command& command, const std::shared_ptr<Model>& 
 }
 
 Status Session::receive(void* data, size_t bytes) {
+  const auto op = communicator_->recv({data, bytes}, kWorkerRank, kUp, patient());
+  DMLCOMM_RETURN_IF_ERROR(op->wait(kNoLimit));
   counters_.bytes_in.fetch_add(bytes);
-  return communicator_->recv({data, bytes}, kWorkerRank, kUp, patient())->wait(kNoLimit);
+  return Status();
 }
 
 // Tries again after every event until it works or the session ends. Now and then it looks whether

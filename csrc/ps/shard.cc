@@ -210,6 +210,7 @@ void Shard::attach(uint32_t worker, uint64_t clock, uint64_t incarnation) {
     mark.closed = std::min(mark.closed, clock);
     const uint64_t before = std::exchange(mark.incarnation, incarnation);
     if (before == incarnation) continue;
+    mark.first = clock;
     mark.pushes.clear();
     if (before != 0) mark.contained = 0;  // else restored
   }

@@ -108,6 +108,7 @@ struct Push {
 struct Mark {
   uint64_t incarnation = 0;  // of the worker whose pushes these are
   RecentPushes pushes;
+  uint64_t first = 0;      // the clock at which this incarnation has begun
   uint64_t closed = 0;     // it pushes nothing before this clock any more
   uint64_t contained = 0;  // what it pushes before this clock is repeated, and is in the version
 };
@@ -126,9 +127,17 @@ struct Window {
   uint64_t clock = 0;
   uint32_t num_pushes = 0;
   std::vector<Part> parts;   // by sender; not in `sum` yet
-  double learning_rate = 0;  // of the last push that named one; NaN: none did
-  BufferPool::Buffer sum;    // of the stored type
-  std::vector<bool> rows;    // sparse: those that have been pushed
+  double learning_rate = 0;  // of the largest sender that named one, its last; NaN: none did
+  uint32_t rate_sender = 0;
+  BufferPool::Buffer sum;  // of the stored type
+  std::vector<bool> rows;  // sparse: those that have been pushed
+
+  // Whatever the order of arrival, the rate is the same.
+  void take_rate(const Push& push) {
+    if (push.learning_rate != push.learning_rate || push.worker < rate_sender) return;
+    learning_rate = push.learning_rate;
+    rate_sender = push.worker;
+  }
 };
 
 struct PieceState {
@@ -148,6 +157,9 @@ struct PieceState {
   Mark& mark_of(uint32_t worker);
   uint64_t closed_by(uint32_t worker) const {
     return worker < marks.size() ? marks[worker].closed : 0;
+  }
+  uint64_t first_of(uint32_t worker) const {
+    return worker < marks.size() ? marks[worker].first : 0;
   }
 };
 

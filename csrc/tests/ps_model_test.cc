@@ -1,6 +1,4 @@
 // Windows, clocks and rows of a model, without any connection.
-#include "ps/model.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,74 +11,14 @@
 #include <vector>
 
 #include "ps/wire.h"
+#include "tests/model_under_test.h"
 
 namespace dmlcomm::ps {
 namespace {
 
-constexpr double kNoRate = std::numeric_limits<double>::quiet_NaN();
-
-ModelSpec spec_of(uint64_t count, Apply apply, Combine combine, const std::string& rule) {
-  ModelSpec spec;
-  spec.name = "m";
-  spec.spaces = {{DType::f32, count, 0, DType::f32}};
-  spec.apply = apply;
-  spec.combine = combine;
-  spec.rule = rule;
-  return spec;
-}
-
-class ModelUnderTest {
- public:
-  ModelUnderTest(ModelSpec spec, uint32_t num_workers, uint64_t checkpoint_every = 0,
-                 uint64_t window_bytes = UINT64_MAX) {
-    ModelOptions options;
-    options.spec = std::move(spec);
-    options.shards = {0};
-    options.num_expected = num_workers;
-    options.rule = std::move(make_rule(options.spec.rule, options.spec.options).value());
-    options.checkpoint_every = checkpoint_every;
-    options.window_bytes = window_bytes;
-    model_ = std::make_unique<Model>(std::move(options), events_);
-    const auto& pieces = model_->shard(0)->pieces();
-    for (size_t i = 0; i < pieces.size(); ++i) {
-      const std::vector<float> zeros(pieces[i].count);
-      model_->set(0, i, reinterpret_cast<const std::byte*>(zeros.data()));
-    }
-    model_->seal();
-  }
-
-  Model& operator*() { return *model_; }
-  Model* operator->() { return model_.get(); }
-
-  // Every element of piece 0 of this push has `value`.
-  bool push(uint32_t worker, uint64_t clock, float value, bool closes = false) {
-    return push_as(worker, clock, ++sequence_, value, closes);
-  }
-  bool push_as(uint32_t worker, uint64_t clock, uint64_t sequence, float value,
-               bool closes = false) {
-    return push_piece(0, {worker, clock, sequence, 0, closes, kNoRate}, value);
-  }
-  bool push_piece(size_t piece, const Push& push, float value) {
-    BufferPool::Buffer buffer = model_->take_buffer();
-    std::fill_n(reinterpret_cast<float*>(buffer.get()), model_->shard(0)->pieces()[piece].count,
-                value);
-    return model_->push(0, piece, push, buffer).value();
-  }
-  // The value of all elements, or NaN while it has to wait.
-  float pull(uint64_t needed) {
-    std::vector<float> values(model_->shard(0)->pieces()[0].count);
-    const std::byte* data = nullptr;
-    auto* scratch = reinterpret_cast<std::byte*>(values.data());
-    if (!model_->pull(0, 0, needed, false, scratch, &data).value()) return std::nanf("");
-    for (float value : values) EXPECT_EQ(value, values[0]);
-    return values[0];
-  }
-
- private:
-  EventCount events_;
-  std::unique_ptr<Model> model_;
-  uint64_t sequence_ = 0;
-};
+using tests::kNoRate;
+using tests::ModelUnderTest;
+using tests::spec_of;
 
 TEST(PsModel, AppliesAWindowWhenEveryWorkerHasClosedIt) {
   ModelUnderTest model(spec_of(3, Apply::at_clock, Combine::sum, "add"), 2);
@@ -156,136 +94,6 @@ TEST(PsModel, ASuccessorIsBoundByItsOwnClockAndItsPushesAreNew) {
   EXPECT_TRUE(std::isnan(model.pull(1)));
   model.push_as(0, 0, 100, 10, true);
   EXPECT_EQ(model.pull(1), 1011);
-}
-
-// Two copies of a shard: the first is copied within a clock, with a push that comes to both later.
-TEST(PsModel, ACopyWithinAClockCountsEveryPushOnce) {
-  for (const uint32_t replicas : {0, 1}) {
-    ModelSpec spec = spec_of(3, Apply::at_clock, Combine::sum, "sgd");
-    spec.replicas = replicas;
-    spec.options = {{"lr", 1}, {"momentum", 1}};
-    ModelUnderTest source(spec, 2), copy(spec, 2);
-    for (uint32_t worker : {0, 1}) source->attach(worker, 0, 7);
-    source.push_as(0, 0, 1, 1, true);
-    source.push_as(1, 0, 1, 2, true);
-    source.push_as(0, 1, 2, 10, true);
-    EXPECT_EQ(source.pull(1), -3);
-    std::vector<std::byte> bytes;
-    EXPECT_EQ(source->copy(0, 0, 1, &bytes), 1U);
-    ASSERT_TRUE(copy->take_copy(0, bytes).ok());
-    copy->end_fill({{0, 0}, {1, 0}});
-    for (uint32_t worker : {0, 1}) copy->attach(worker, 0, 7);
-    copy.push_as(0, 1, 2, 10, true);
-    copy.push_as(1, 0, 1, 2, true);
-    EXPECT_EQ(copy.pull(1), -3);
-    EXPECT_TRUE(std::isnan(copy.pull(2)));
-    for (ModelUnderTest* model : {&source, &copy}) {
-      model->push_as(1, 1, 2, 20, true);
-      EXPECT_EQ(model->pull(2), -3 - 3 - 30);  // its momentum is in the copy, too
-    }
-  }
-}
-
-// A worker that dies has reached the two copies of a shard up to different pushes.
-TEST(PsModel, CopiesAreEqualOnceEachHasWhatTheOtherHadOfAWorkerThatHasGone) {
-  for (const Apply apply : {Apply::at_clock, Apply::at_push}) {
-    ModelSpec spec = spec_of(3, apply, Combine::sum, "sgd");
-    spec.num_servers = 2;
-    spec.replicas = 1;
-    spec.options = {{"lr", 1}};
-    ModelUnderTest ahead(spec, 2), behind(spec, 2);
-    ahead.push_as(0, 0, 1, 1, true);
-    behind.push_as(0, 0, 1, 1, true);
-    // The other copy lacks this one, and its clock, and does not know that the first one is done.
-    ahead.push_piece(0, {0, 1, 2, 2, true, kNoRate}, 10);
-    for (ModelUnderTest* model : {&ahead, &behind}) model->push_as(1, 0, 1, 100, true);
-    EXPECT_EQ(ahead.pull(1), apply == Apply::at_clock ? -101 : -111);
-    for (int times : {1, 2}) {  // to ask again changes nothing
-      std::vector<std::byte> bytes, more;
-      EXPECT_EQ(behind->copy_pushes(0, 0, 0, 1, &bytes), 1U) << times;
-      ASSERT_TRUE(ahead->take_pushes(0, 0, bytes).ok());
-      EXPECT_EQ(ahead->copy_pushes(0, 0, 0, 1, &more), 1U);
-      ASSERT_TRUE(behind->take_pushes(0, 0, more).ok());
-    }
-    for (ModelUnderTest* model : {&ahead, &behind}) {
-      (*model)->drop(0);
-      model->push_as(1, 1, 2, 1000, true);
-      EXPECT_EQ(model->pull(2), -1111);
-    }
-  }
-}
-
-TEST(PsModel, CopiesHaveEqualRowsOfAWorkerThatHasGone) {
-  ModelSpec spec = spec_of(12, Apply::at_clock, Combine::sum, "add");
-  spec.spaces[0].row_elements = 2;
-  spec.num_servers = 1;
-  ModelSpec copied = spec;
-  copied.num_servers = 2;
-  copied.replicas = 1;
-  ModelUnderTest ahead(copied, 1), behind(copied, 1);
-  const std::vector<int64_t> numbers{4, 0};
-  const std::vector<float> values{1, 2, 3, 4};
-  const Rows rows{0, numbers.data(), numbers.size()};
-  const auto* wire = reinterpret_cast<const std::byte*>(values.data());
-  EXPECT_TRUE(ahead->push_rows(0, {0, 0, 1, 0, false, kNoRate}, rows, wire).value());
-  std::vector<std::byte> bytes;
-  EXPECT_EQ(ahead->copy_pushes(0, 0, 0, 1, &bytes), 1U);
-  ASSERT_TRUE(behind->take_pushes(0, 0, bytes).ok());
-  for (ModelUnderTest* model : {&ahead, &behind}) {
-    (*model)->tick(0, 1);
-    std::vector<float> out(4);
-    ASSERT_TRUE((*model)->pull_rows(0, 1, rows, reinterpret_cast<std::byte*>(out.data())).value());
-    EXPECT_EQ(out, values);
-  }
-}
-
-TEST(PsModel, PushesAreKeptForTheOtherCopyUntilTheWorkerHasTheirAcknowledgements) {
-  ModelSpec spec = spec_of(3, Apply::at_clock, Combine::sum, "add");
-  spec.num_servers = 2;
-  spec.replicas = 1;
-  ModelUnderTest model(spec, 1);
-  const auto kept = [&] {
-    std::vector<std::byte> bytes;
-    (void)model->copy_pushes(0, 0, 0, 1, &bytes);
-    return bytes.size();
-  };
-  model.push_as(0, 0, 1, 1, true);
-  const size_t one = kept();
-  EXPECT_GT(one, 0U);
-  model.push_as(0, 1, 2, 1, true);
-  EXPECT_EQ(kept(), 2 * one);
-  model.push_piece(0, {0, 2, 3, 3, true, kNoRate}, 1);  // it repeats none before
-  EXPECT_EQ(kept(), one);
-  model->forget_pushes(0);
-  EXPECT_EQ(kept(), 0U);
-  EXPECT_EQ(model.pull(3), 3);
-}
-
-TEST(PsModel, PushesThatAreCutShortAreRefused) {
-  ModelSpec spec = spec_of(3, Apply::at_clock, Combine::sum, "add");
-  spec.num_servers = 2;
-  spec.replicas = 1;
-  ModelUnderTest source(spec, 2), copy(spec, 2);
-  source.push_as(0, 0, 1, 1, true);
-  std::vector<std::byte> bytes;
-  (void)source->copy_pushes(0, 0, 0, 1, &bytes);
-  while (bytes.size() > 1) {
-    bytes.pop_back();
-    EXPECT_FALSE(copy->take_pushes(0, 0, bytes).ok()) << bytes.size();
-  }
-}
-
-TEST(PsModel, ACopyThatIsCutShortIsRefused) {
-  ModelSpec spec = spec_of(3, Apply::at_clock, Combine::sum, "add");
-  spec.replicas = 1;
-  ModelUnderTest source(spec, 2), copy(spec, 2);
-  source.push_as(0, 0, 1, 1, true);
-  std::vector<std::byte> bytes;
-  (void)source->copy(0, 0, 1, &bytes);
-  while (bytes.size() > 1) {
-    bytes.pop_back();
-    EXPECT_FALSE(copy->take_copy(0, bytes).ok()) << bytes.size();
-  }
 }
 
 TEST(PsModel, FirstValuesThatComeLateChangeNothing) {
@@ -389,23 +197,6 @@ TEST(PsModel, MemoryOfWindowsGoesWhenTheSlowOneHasCaughtUp) {
     train(1, clock, clock + 1);
   }
   EXPECT_LE(model->buffer_bytes(), most / 4);
-}
-
-// A worker without a proxy may be the last of a clock whose others have come in a sum.
-// Pushes reach the copies in other orders, and sums of floats depend on the order.
-TEST(PsModel, ReplicasAddUpInTheSameOrder) {
-  ModelSpec spec = spec_of(3, Apply::at_clock, Combine::sum, "add");
-  spec.num_servers = 2;
-  spec.replicas = 1;
-  const std::vector<float> values{1e8F, 1, -1e8F};
-  std::set<float> sums;
-  std::vector<uint32_t> order{0, 1, 2};
-  do {
-    ModelUnderTest model(spec, 3);
-    for (uint32_t worker : order) model.push(worker, 0, values[worker], true);
-    sums.insert(model.pull(1));
-  } while (std::next_permutation(order.begin(), order.end()));
-  EXPECT_EQ(sums, std::set<float>{0});
 }
 
 TEST(PsModel, AWorkersPushIsAddedToTheSumOfAProxy) {
@@ -629,6 +420,15 @@ TEST(PsModel, TheMeanOfRowsIsOverTheWorkersThatCountedAtTheClock) {
   ASSERT_TRUE(
       model->pull_rows(0, 1, {0, &row, 1}, reinterpret_cast<std::byte*>(pulled.data())).value());
   EXPECT_EQ(pulled, values);
+}
+
+TEST(PsModel, TheLearningRateOfAClockDoesNotDependOnTheOrderOfArrival) {
+  for (const bool is_reversed : {false, true}) {
+    ModelUnderTest model(spec_of(3, Apply::at_clock, Combine::sum, "sgd"), 2);
+    const std::vector<Push> pushes{{0, 0, 1, 0, true, 0.5}, {1, 0, 2, 0, true, 0.25}};
+    for (const size_t i : {0, 1}) model.push_piece(0, pushes[is_reversed ? 1 - i : i], 4);
+    EXPECT_EQ(model.pull(1), -2);
+  }
 }
 
 TEST(PsModel, RowsThatDoNotExistAreRefused) {
