@@ -305,10 +305,15 @@ class PsServer:
         """The same once there is one, or after the timeout."""
     def end_worker(self, worker: int, incarnation: int, reason: str) -> bool:
         """Its connection ends, and nothing comes from it any more. Whether it is unsettled then."""
+    def known_pushes(self, model: int, shard: int, worker: int, first: int) -> bytes:
+        """The numbers of pushes of the worker that are here, to pieces from `first` on."""
     def copy_pushes(
-        self, model: int, shard: int, worker: int, first: int, limit: int
+        self, model: int, shard: int, worker: int, known: bytes, first: int, limit: int
     ) -> tuple[bytes, int]:
-        """Pushes that the worker might repeat, to pieces from `first` on, as `copy` has pieces."""
+        """Pushes that may be on one server alone, to pieces from `first` on, as `copy` has pieces.
+
+        known: of another server, which has these.
+        """
     def take_pushes(
         self,
         model: int,

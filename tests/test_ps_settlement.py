@@ -64,7 +64,10 @@ class Core:
     def status(self) -> dict[str, Any]:
         return {"models": [{"model": 5}], "workers": self.workers}
 
-    def copy_pushes(self, *place: int) -> tuple[bytes, int]:
+    def known_pushes(self, model: int, shard: int, worker: int, first: int) -> bytes:
+        return b"known"
+
+    def copy_pushes(self, *place: Any) -> tuple[bytes, int]:
         return b"pushes", 1
 
     def take_pushes(self, model: int, shard: int, worker: int, pushes: bytes) -> None:

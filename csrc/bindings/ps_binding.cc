@@ -302,13 +302,24 @@ void take_copy(Server& server, uint32_t model, uint32_t shard, std::string_view 
   check(server.take_copy(model, shard, to_bytes(text)));
 }
 
+py::bytes known_pushes(Server& server, uint32_t model, uint32_t shard, uint32_t worker,
+                       size_t first) {
+  std::vector<std::byte> bytes;
+  {
+    const py::gil_scoped_release release;
+    bytes = server.known_pushes(model, shard, worker, first);
+  }
+  return to_python(bytes);
+}
+
 std::pair<py::bytes, size_t> copy_pushes(Server& server, uint32_t model, uint32_t shard,
-                                         uint32_t worker, size_t first, size_t limit) {
+                                         uint32_t worker, std::string_view known, size_t first,
+                                         size_t limit) {
   std::vector<std::byte> bytes;
   size_t next = 0;
   {
     const py::gil_scoped_release release;
-    next = server.copy_pushes(model, shard, worker, first, limit, &bytes);
+    next = take(server.copy_pushes(model, shard, worker, to_bytes(known), first, limit, &bytes));
   }
   return {to_python(bytes), next};
 }
@@ -374,8 +385,11 @@ void bind_replicas(ServerClass& server) {
           kRelease, py::arg("timeout_s"))
       .def("end_worker", &Server::end_worker, kRelease, py::arg("worker"), py::arg("incarnation"),
            py::arg("reason"))
+      .def("known_pushes", &known_pushes, py::arg("model"), py::arg("shard"), py::arg("worker"),
+           py::arg("first"))
       .def("copy_pushes", &copy_pushes, py::arg("model"), py::arg("shard"), py::arg("worker"),
-           py::arg("first"), py::arg("limit"), "(bytes, number of the next piece).")
+           py::arg("known"), py::arg("first"), py::arg("limit"),
+           "(bytes, number of the next piece).")
       .def("take_pushes", &take_pushes, py::arg("model"), py::arg("shard"), py::arg("worker"),
            py::arg("bytes"))
       .def("drop_settled", &Server::drop_settled, kRelease, py::arg("worker"),

@@ -265,12 +265,13 @@ void Client::ask_for_version(uint32_t server) {
   }
 }
 
-// `attach`, `clock` and `news`.
+// `attach`, `clock`, `news` and `leave`.
 Command Client::clock_command(CommandKind kind, uint32_t model, uint64_t clock) const {
   Command command;
   command.kind = kind;
   command.model = model;
   command.clock = clock;
+  command.unfinished = oldest_sequence();
   if (kind == CommandKind::attach) command.sequence = options_.first_sequence;
   return command;
 }
@@ -365,12 +366,12 @@ std::vector<uint32_t> Client::lost() {
   return servers;
 }
 
-// The smallest sequence number of a push that may have to be repeated.
+// The smallest sequence number of a push that may have to be repeated, or that a server may lack.
 uint64_t Client::oldest_sequence() const {
   uint64_t sequence = std::min(next_sequence_, kept_.oldest_sequence());
   for (const auto& weak : unfinished_) {
     const OperationPtr operation = weak.lock();
-    if (operation != nullptr && !operation->finished() && operation->pushes()) {
+    if (operation != nullptr && !operation->is_over() && operation->pushes()) {
       sequence = std::min(sequence, operation->first_sequence());
     }
   }
@@ -490,7 +491,7 @@ uint64_t Client::take_order() {
 void Client::forget_finished() {
   std::erase_if(unfinished_, [](const auto& weak) {
     const OperationPtr one = weak.lock();
-    return one == nullptr || one->finished();
+    return one == nullptr || one->is_over();
   });
   uint64_t oldest = kept_.oldest_sequence();
   for (const auto& weak : unfinished_) {
@@ -668,10 +669,15 @@ void Client::close() {
     links.swap(links_);
     links_.resize(options_.num_servers);
   }
+  Command leave;
+  {
+    std::lock_guard starting(start_mutex_);
+    leave = clock_command(CommandKind::leave, 0, 0);
+  }
   for (const auto& link : links) {
     if (link == nullptr || !link->works()) continue;
     ++farewell->num_missing;
-    send_command(link, Command(), true, [farewell](const AnswerBytes&, const Status&) {
+    send_command(link, leave, true, [farewell](const AnswerBytes&, const Status&) {
       --farewell->num_missing;
       farewell->answered.signal();
     });

@@ -247,11 +247,14 @@ bool ClientOperation::has_pending(const Progress& progress) {
                      [](const auto& attempt) { return !attempt->is_done(); });
 }
 
-bool ClientOperation::done() {
-  if (finished()) return true;
+bool ClientOperation::done() { return finished() || !has_pending(); }
+
+bool ClientOperation::is_over() { return finished() && !has_pending(); }
+
+bool ClientOperation::has_pending() {
   std::lock_guard lock(tasks_mutex_);
-  return std::none_of(tasks_.begin(), tasks_.end(),
-                      [this](const Progress& progress) { return has_pending(progress); });
+  return std::any_of(tasks_.begin(), tasks_.end(),
+                     [this](const Progress& progress) { return has_pending(progress); });
 }
 
 std::optional<uint64_t> ClientOperation::clock_awaited(uint32_t server) {

@@ -90,6 +90,8 @@ class ClientOperation : public std::enable_shared_from_this<ClientOperation> {
   Status wait(Deadline deadline);
   bool done();
   bool finished() const { return finished_.load(); }
+  // Finished, and nothing is under way: what nobody waits for may still reach servers.
+  bool is_over();
   // The clock of what it lacks of this server, where that is repeated in order.
   std::optional<uint64_t> clock_awaited(uint32_t server);
   // Moves what it lacks of the server to later clocks. `shift` counts as that of OperationOptions,
@@ -152,6 +154,7 @@ class ClientOperation : public std::enable_shared_from_this<ClientOperation> {
   Status wait_for_task(Progress& progress, Deadline deadline);
   std::deque<std::shared_ptr<Attempt>> attempts_of(const Progress& progress);
   bool has_pending(const Progress& progress);
+  bool has_pending();  // any task
   Status settle(Progress& progress);
   bool awaits_verdict(const Progress& progress);
   void settle_attempt(Progress& progress, Attempt& attempt);

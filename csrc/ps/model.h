@@ -163,14 +163,16 @@ class Model : public std::enable_shared_from_this<Model> {
   void end_fill(const std::map<uint32_t, uint64_t>& clocks);
 
   // --- with replicas: what may be on one copy alone of a worker that has gone ---
-  // As copy(), of the pushes to these pieces, and of the worker's clocks that are over; it has sent
-  // all that it ever will.
-  size_t copy_pushes(uint32_t shard, uint32_t worker, size_t first, size_t limit,
-                     std::vector<std::byte>* out);
+  // The numbers of the pushes that are here, to pieces from `first` on.
+  std::vector<std::byte> known_pushes(uint32_t shard, uint32_t worker, size_t first);
+  // As copy(), of the pushes to these pieces but for those that are `known`, and of the worker's
+  // clocks that are over; it has sent all that it ever will.
+  Result<size_t> copy_pushes(uint32_t shard, uint32_t worker, const std::vector<std::byte>& known,
+                             size_t first, size_t limit, std::vector<std::byte>* out);
   // Adds those that are not here. The worker still counts, so none of their clocks is over.
   Status take_pushes(uint32_t shard, uint32_t worker, const std::vector<std::byte>& bytes);
-  // Nobody asks for its pushes any more.
-  void forget_pushes(uint32_t worker);
+  // The other copy has its pushes with smaller sequence numbers.
+  void forget_pushes(uint32_t worker, uint64_t unfinished);
 
   size_t num_open_windows() const;
   // Of the buffers for pushes and windows, in use or not.

@@ -63,6 +63,26 @@ class Reader {
   bool ok_ = true;
 };
 
+void put_numbers(Bytes* out, const RecentPushes& pushes) {
+  put(out, pushes.unfinished());
+  put(out, uint64_t{pushes.size()});
+  pushes.for_each([&](uint64_t sequence, uint64_t clock) {
+    put(out, sequence);
+    put(out, clock);
+  });
+}
+
+RecentPushes take_numbers(Reader* in) {
+  RecentPushes pushes;
+  const auto unfinished = in->take<uint64_t>();
+  for (size_t left = in->take_count(); left > 0 && in->ok(); --left) {
+    const auto sequence = in->take<uint64_t>();
+    pushes.take(sequence, unfinished, in->take<uint64_t>());
+  }
+  pushes.forget(unfinished);
+  return pushes;
+}
+
 // closed_by(worker): see Model::closed_by().
 template <typename ClosedBy>
 void put_marks(Bytes* out, const PieceState& state, ClosedBy closed_by) {
@@ -73,11 +93,7 @@ void put_marks(Bytes* out, const PieceState& state, ClosedBy closed_by) {
     put(out, mark.first);
     put(out, uint64_t{closed_by(worker)});
     put(out, mark.contained);
-    put(out, uint64_t{mark.pushes.size()});
-    mark.pushes.for_each([&](uint64_t sequence, uint64_t clock) {
-      put(out, sequence);
-      put(out, clock);
-    });
+    put_numbers(out, mark.pushes);
   }
 }
 
@@ -90,10 +106,7 @@ void take_marks(Reader* in, PieceState* state) {
     mark.first = in->take<uint64_t>();
     mark.closed = in->take<uint64_t>();
     mark.contained = in->take<uint64_t>();
-    for (size_t left = in->take_count(); left > 0 && in->ok(); --left) {
-      const auto sequence = in->take<uint64_t>();
-      mark.pushes.take(sequence, 0, in->take<uint64_t>());
-    }
+    mark.pushes = take_numbers(in);
   }
 }
 
@@ -251,23 +264,42 @@ void Model::end_fill(const std::map<uint32_t, uint64_t>& clocks) {
   seal();
 }
 
-size_t Model::copy_pushes(uint32_t shard, uint32_t worker, size_t first, size_t limit, Bytes* out) {
+Bytes Model::known_pushes(uint32_t shard, uint32_t worker, size_t first) {
   Shard& of = *find(shard);
-  size_t piece = first;
-  for (; piece < of.pieces().size() && (piece == first || out->size() < limit); ++piece) {
+  Bytes known;
+  for (size_t piece = first; piece < of.pieces().size(); ++piece) {
     PieceState& state = of.state(piece);
     std::lock_guard lock(state.mutex);
-    const RecentPushes& pushes = state.mark_of(worker).pushes;
-    uint64_t num_kept = 0;
-    pushes.for_each_kept([&](uint64_t, uint64_t, const KeptElements&) { ++num_kept; });
+    put_numbers(&known, state.mark_of(worker).pushes);
+  }
+  return known;
+}
+
+Result<size_t> Model::copy_pushes(uint32_t shard, uint32_t worker, const Bytes& known, size_t first,
+                                  size_t limit, Bytes* out) {
+  Shard& of = *find(shard);
+  Reader in(known);
+  size_t piece = first;
+  for (; piece < of.pieces().size() && (piece == first || out->size() < limit); ++piece) {
+    const RecentPushes there = take_numbers(&in);
+    PieceState& state = of.state(piece);
+    std::lock_guard lock(state.mutex);
+    Bytes lacking;
+    uint64_t num_lacking = 0;
+    state.mark_of(worker).pushes.for_each_kept(
+        [&](uint64_t sequence, uint64_t clock, const KeptElements& kept) {
+          if (there.contains(sequence)) return;
+          ++num_lacking;
+          put_push(&lacking, spec(), state, sequence, clock, kept);
+        });
     put(out, uint64_t{state.index});
     put(out, closed_by(state, worker));
-    put(out, num_kept);
-    pushes.for_each_kept([&](uint64_t sequence, uint64_t clock, const KeptElements& kept) {
-      put_push(out, spec(), state, sequence, clock, kept);
-    });
+    put(out, num_lacking);
+    put_bytes(out, lacking.data(), lacking.size());
   }
-  return piece;
+  if (in.ok()) return piece;
+  return Status(StatusCode::protocol_error, "the numbers of pushes to shard ", shard, " of model '",
+                spec().name, "' do not fit; do all servers have the same dmlcomm?");
 }
 
 // The worker itself might have sent them: push() recognises those that are here. A model that has
@@ -295,12 +327,13 @@ Status Model::take_pushes(uint32_t shard, uint32_t worker, const Bytes& bytes) {
                 " of model '", spec().name, "' do not fit; do all servers have the same dmlcomm?");
 }
 
-void Model::forget_pushes(uint32_t worker) {
+void Model::forget_pushes(uint32_t worker, uint64_t unfinished) {
+  if (!keeps_elements()) return;
   for (const auto& shard : shards_) {
     for (size_t i = 0; i < shard->pieces().size(); ++i) {
       PieceState& state = shard->state(i);
       std::lock_guard lock(state.mutex);
-      state.mark_of(worker).pushes.forget_elements();
+      state.mark_of(worker).pushes.forget(unfinished);
     }
   }
 }

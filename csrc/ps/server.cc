@@ -301,11 +301,19 @@ bool Server::is_unsettled(uint32_t worker, uint64_t incarnation) {
          it->second.worker.incarnation == incarnation && !is_here(worker);
 }
 
-size_t Server::copy_pushes(uint32_t model, uint32_t shard, uint32_t worker, size_t first,
-                           size_t limit, std::vector<std::byte>* out) {
+std::vector<std::byte> Server::known_pushes(uint32_t model, uint32_t shard, uint32_t worker,
+                                            size_t first) {
+  const std::shared_ptr<Model> of = find_model(model);
+  if (of == nullptr || of->shard(shard) == nullptr) return {};
+  return of->known_pushes(shard, worker, first);
+}
+
+Result<size_t> Server::copy_pushes(uint32_t model, uint32_t shard, uint32_t worker,
+                                   const std::vector<std::byte>& known, size_t first, size_t limit,
+                                   std::vector<std::byte>* out) {
   const std::shared_ptr<Model> of = find_model(model);
   if (of == nullptr || of->shard(shard) == nullptr) return first;
-  return of->copy_pushes(shard, worker, first, limit, out);
+  return of->copy_pushes(shard, worker, known, first, limit, out);
 }
 
 Status Server::take_pushes(uint32_t model, uint32_t shard, uint32_t worker,
@@ -324,10 +332,14 @@ void Server::drop_settled(uint32_t worker, uint64_t incarnation) {
 void Server::settle(uint32_t worker, uint64_t incarnation) {
   if (!is_unsettled(worker, incarnation)) return;
   drop(worker);
-  for (const auto& [number, model] : models()) model->forget_pushes(worker);
+  forget_pushes(worker, UINT64_MAX);
   std::lock_guard lock(mutex_);
   accounts_.erase(worker);
   settled_[worker] = incarnation;
+}
+
+void Server::forget_pushes(uint32_t worker, uint64_t unfinished) {
+  for (const auto& [number, model] : models()) model->forget_pushes(worker, unfinished);
 }
 
 std::map<uint32_t, uint64_t> Server::settled() {

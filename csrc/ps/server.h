@@ -131,9 +131,12 @@ class Server final : public engine::Inspectable, private SessionHost {
   // Another server has lost this incarnation of the worker: its connection here ends, too, and
   // nothing comes from it any more. Whether it has to be settled here, or is about to be.
   bool end_worker(uint32_t worker, uint64_t incarnation, const std::string& reason);
-  // See Model::copy_pushes(); nothing without the model or the shard.
-  size_t copy_pushes(uint32_t model, uint32_t shard, uint32_t worker, size_t first, size_t limit,
-                     std::vector<std::byte>* out);
+  // See Model::known_pushes() and copy_pushes(); nothing without the model or the shard.
+  std::vector<std::byte> known_pushes(uint32_t model, uint32_t shard, uint32_t worker,
+                                      size_t first);
+  Result<size_t> copy_pushes(uint32_t model, uint32_t shard, uint32_t worker,
+                             const std::vector<std::byte>& known, size_t first, size_t limit,
+                             std::vector<std::byte>* out);
   Status take_pushes(uint32_t model, uint32_t shard, uint32_t worker,
                      const std::vector<std::byte>& bytes);
   // All is here that the others had: the worker counts no more.
@@ -191,6 +194,7 @@ class Server final : public engine::Inspectable, private SessionHost {
   Status fenced() override;
   Status expect_life(const Lives& told) override;
   void drop_worker(uint32_t worker) override;
+  void forget_pushes(uint32_t worker, uint64_t unfinished) override;
   void note_begun(uint32_t worker) override;
   void drop(uint32_t worker);
   std::map<uint32_t, std::shared_ptr<Model>> models();

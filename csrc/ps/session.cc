@@ -185,6 +185,7 @@ Status Session::carry_out(const Command& command) {
   DMLCOMM_RETURN_IF_ERROR(finish_merged(nullptr));
   if (command.kind == CommandKind::leave) {
     bool ready = false;
+    host_.forget_pushes(worker_, command.unfinished);
     const Status status = send_answer({command, nullptr, {}}, &ready, Mode::alone);
     end(Status());
     return status;
@@ -214,6 +215,7 @@ Status Session::carry_out(const Command& command) {
       return Status();
     case CommandKind::clock:
       DMLCOMM_RETURN_IF_ERROR(wait_for_exact_pulls(command.model));
+      model->forget_pushes(worker_, command.unfinished);
       advance_clock(*model, command.clock);
       return Status();
     case CommandKind::set:

@@ -52,6 +52,8 @@ class SessionHost {
   virtual bool is_filling() const = 0;
   // The worker's clocks count no more, in any model; see Server::unsettled().
   virtual void drop_worker(uint32_t worker) = 0;
+  // See Model::forget_pushes(), of all models.
+  virtual void forget_pushes(uint32_t worker, uint64_t unfinished) = 0;
   // The worker has given its first command over this connection.
   virtual void note_begun(uint32_t worker) = 0;
   // Whether the worker has a connection of its own.

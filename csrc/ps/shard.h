@@ -35,16 +35,17 @@ class RecentPushes {
   // True for a new push, and only once; versions after `clock` contain it. The worker repeats no
   // push before `unfinished`.
   bool take(uint64_t sequence, uint64_t unfinished, uint64_t clock) {
-    unfinished_ = std::max(unfinished_, unfinished);
-    std::erase_if(pushes_, [&](const One& one) { return one.sequence < unfinished_; });
+    forget(unfinished);
     if (contains(sequence)) return false;
     pushes_.push_back({sequence, clock, std::nullopt});
     return true;
   }
   // Of the push that was taken last.
   void keep(KeptElements elements) { pushes_.back().kept = std::move(elements); }
-  void forget_elements() {
-    for (One& one : pushes_) one.kept.reset();
+  // Those before `unfinished`, with their elements.
+  void forget(uint64_t unfinished) {
+    unfinished_ = std::max(unfinished_, unfinished);
+    std::erase_if(pushes_, [&](const One& one) { return one.sequence < unfinished_; });
   }
   // Also one that the worker repeats no more: another server may still have it, see KeptElements.
   bool contains(uint64_t sequence) const {
@@ -57,6 +58,7 @@ class RecentPushes {
     unfinished_ = 0;
   }
   size_t size() const { return pushes_.size(); }
+  uint64_t unfinished() const { return unfinished_; }
   // visit(sequence, clock)
   template <typename Visit>
   void for_each(Visit visit) const {

@@ -59,10 +59,12 @@ struct Command {
   CommandKind kind = CommandKind::leave;
   uint32_t model = 0;
   uint32_t shard = 0;
-  uint32_t space = 0;       // of rows
-  uint64_t clock = 0;       // the worker's, of the model, when it gave the command
-  uint64_t sequence = 0;    // of pushes, each once in a worker; attach: its incarnation
-  uint64_t unfinished = 0;  // pushes with smaller sequence numbers are never repeated
+  uint32_t space = 0;     // of rows
+  uint64_t clock = 0;     // the worker's, of the model, when it gave the command
+  uint64_t sequence = 0;  // of pushes, each once in a worker; attach: its incarnation
+  // Of pushes, attach, clock and leave: pushes with smaller sequence numbers are on all servers
+  // that they go to, and are never repeated.
+  uint64_t unfinished = 0;
   int64_t staleness = kNoBound;
   uint64_t num_rows = 0;
   uint32_t worker = 0;      // of a proxy's attach and drop

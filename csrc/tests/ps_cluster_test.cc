@@ -489,6 +489,78 @@ TEST_P(PsCluster, RowsOfATable) {
   });
 }
 
+// What a server keeps of the pushes of worker 0 to its own shard, for the other copy.
+size_t bytes_kept(Server& server, uint32_t shard, const ModelSpec& spec) {
+  ServerOptions options{shard, spec.num_servers, 1, Config()};
+  Server nothing(options);
+  EXPECT_TRUE(nothing.create_model(kModel, spec, std::move(make_rule("add", {}).value())).ok());
+  const auto known = nothing.known_pushes(kModel, shard, 0, 0);
+  std::vector<std::byte> pushes, none;
+  EXPECT_TRUE(server.copy_pushes(kModel, shard, 0, known, 0, SIZE_MAX, &pushes).ok());
+  EXPECT_TRUE(nothing.copy_pushes(kModel, shard, 0, known, 0, SIZE_MAX, &none).ok());
+  return pushes.size() - none.size();
+}
+
+// With its acknowledgements: servers have nothing to tell each other then.
+TEST_P(PsCluster, PushesAreKeptForTheOtherCopyUntilTheClockEndsOrTheWorkerLeaves) {
+  constexpr uint64_t kCount = 10'000;
+  Cluster cluster(2, 1, config_of(GetParam()));
+  ModelSpec spec = spec_of(kCount, "add", Combine::sum);
+  spec.replicas = 1;
+  spec.num_servers = 2;
+  std::vector<float> zeros(kCount), ones(kCount, 1.0F), out(kCount);
+  cluster.create(spec, zeros);
+  Client& client = *cluster.clients[0];
+  const auto kept = [&] {
+    size_t bytes = 0;
+    for (uint32_t shard : {0, 1}) {
+      for (auto& server : cluster.servers) bytes += bytes_kept(*server, shard, spec);
+    }
+    return bytes;
+  };
+  expect_done(client.push(kModel, buffers_of(ones), {}));
+  EXPECT_GE(kept(), 2 * kCount * sizeof(float));
+  client.clock();
+  expect_done(client.pull(kModel, buffers_of(out), 0, {}));
+  EXPECT_EQ(out, ones);
+  for (auto& server : cluster.servers) {
+    while (server->model_status()[0].clocks.at(0) < 1) std::this_thread::yield();
+  }
+  EXPECT_EQ(kept(), 0U);
+  expect_done(client.push(kModel, buffers_of(ones), {}));
+  EXPECT_GE(kept(), 2 * kCount * sizeof(float));
+  client.close();
+  EXPECT_EQ(kept(), 0U);
+}
+
+// Server 1 holds pushes up: nobody waits for the first one any more, and it has not got it yet.
+TEST_P(PsCluster, APushThatIsGivenUpIsKeptUntilTheOtherCopyHasIt) {
+  constexpr uint64_t kCount = 1000;
+  Cluster cluster(2, 1, config_of(GetParam()));
+  ModelSpec spec = spec_of(kCount, "add", Combine::sum);
+  spec.replicas = 1;
+  spec.num_servers = 2;
+  std::vector<float> zeros(kCount), ones(kCount, 1.0F);
+  cluster.servers[1]->set_checkpoint_every(1);
+  cluster.create(spec, zeros);
+  Client& client = *cluster.clients[0];
+  cluster.servers[1]->stop_clocks();
+  client.clock();
+  std::vector<Client::OperationPtr> given_up;
+  for ([[maybe_unused]] const int which : {0, 1}) {
+    given_up.push_back(client.push(kModel, buffers_of(ones), {}).value());
+    EXPECT_EQ(given_up.back()->wait(Deadline::after_ns(0)).code(), StatusCode::timeout);
+    given_up.back()->abandon();
+  }
+  const Deadline deadline = Deadline::after_s(60);
+  const size_t both = 2 * kCount / 2 * sizeof(float);
+  while (bytes_kept(*cluster.servers[0], 0, spec) < both && !deadline.expired()) {
+    std::this_thread::yield();
+  }
+  EXPECT_GE(bytes_kept(*cluster.servers[0], 0, spec), both);
+  cluster.servers.clear();  // else the client waits for an answer to its goodbye
+}
+
 TEST_P(PsCluster, AModelThatIsNotThereEndsTheSessionWithAReason) {
   Cluster cluster(1, 1, config_of(GetParam()));
   Client& client = *cluster.clients[0];

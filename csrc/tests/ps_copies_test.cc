@@ -12,6 +12,14 @@ using tests::kNoRate;
 using tests::ModelUnderTest;
 using tests::spec_of;
 
+// What one server gets of the other one's pushes of worker 0.
+std::vector<std::byte> lacking(ModelUnderTest& here, ModelUnderTest& there) {
+  std::vector<std::byte> pushes;
+  const auto next = there->copy_pushes(0, 0, here->known_pushes(0, 0, 0), 0, 100, &pushes);
+  EXPECT_TRUE(next.ok()) << next.status();
+  return pushes;
+}
+
 // Two copies of a shard: the first is copied within a clock, with a push that comes to both later.
 TEST(PsCopies, ACopyWithinAClockCountsEveryPushOnce) {
   for (const uint32_t replicas : {0, 1}) {
@@ -55,11 +63,8 @@ TEST(PsCopies, CopiesAreEqualOnceEachHasWhatTheOtherHadOfAWorkerThatHasGone) {
     for (ModelUnderTest* model : {&ahead, &behind}) model->push_as(1, 0, 1, 100, true);
     EXPECT_EQ(ahead.pull(1), apply == Apply::at_clock ? -101 : -111);
     for (int times : {1, 2}) {  // to ask again changes nothing
-      std::vector<std::byte> bytes, more;
-      EXPECT_EQ(behind->copy_pushes(0, 0, 0, 1, &bytes), 1U) << times;
-      ASSERT_TRUE(ahead->take_pushes(0, 0, bytes).ok());
-      EXPECT_EQ(ahead->copy_pushes(0, 0, 0, 1, &more), 1U);
-      ASSERT_TRUE(behind->take_pushes(0, 0, more).ok());
+      ASSERT_TRUE(ahead->take_pushes(0, 0, lacking(ahead, behind)).ok()) << times;
+      ASSERT_TRUE(behind->take_pushes(0, 0, lacking(behind, ahead)).ok()) << times;
     }
     for (ModelUnderTest* model : {&ahead, &behind}) {
       (*model)->drop(0);
@@ -82,9 +87,7 @@ TEST(PsCopies, CopiesHaveEqualRowsOfAWorkerThatHasGone) {
   const Rows rows{0, numbers.data(), numbers.size()};
   const auto* wire = reinterpret_cast<const std::byte*>(values.data());
   EXPECT_TRUE(ahead->push_rows(0, {0, 0, 1, 0, false, kNoRate}, rows, wire).value());
-  std::vector<std::byte> bytes;
-  EXPECT_EQ(ahead->copy_pushes(0, 0, 0, 1, &bytes), 1U);
-  ASSERT_TRUE(behind->take_pushes(0, 0, bytes).ok());
+  ASSERT_TRUE(behind->take_pushes(0, 0, lacking(behind, ahead)).ok());
   for (ModelUnderTest* model : {&ahead, &behind}) {
     (*model)->tick(0, 1);
     std::vector<float> out(4);
@@ -97,12 +100,8 @@ TEST(PsCopies, PushesAreKeptForTheOtherCopyUntilTheWorkerHasTheirAcknowledgement
   ModelSpec spec = spec_of(3, Apply::at_clock, Combine::sum, "add");
   spec.num_servers = 2;
   spec.replicas = 1;
-  ModelUnderTest model(spec, 1);
-  const auto kept = [&] {
-    std::vector<std::byte> bytes;
-    (void)model->copy_pushes(0, 0, 0, 1, &bytes);
-    return bytes.size();
-  };
+  ModelUnderTest model(spec, 1), nothing(spec, 1);
+  const auto kept = [&] { return lacking(nothing, model).size(); };
   const size_t none = kept();
   model.push_as(0, 0, 1, 1, true);
   const size_t one = kept();
@@ -111,9 +110,27 @@ TEST(PsCopies, PushesAreKeptForTheOtherCopyUntilTheWorkerHasTheirAcknowledgement
   EXPECT_EQ(kept() - one, one - none);
   model.push_piece(0, {0, 2, 3, 3, true, kNoRate}, 1);  // it repeats none before
   EXPECT_EQ(kept(), one);
-  model->forget_pushes(0);
+  model->forget_pushes(0, 3);
+  EXPECT_EQ(kept(), one);
+  model->forget_pushes(0, 4);
   EXPECT_EQ(kept(), none);
   EXPECT_EQ(model.pull(3), 3);
+}
+
+TEST(PsCopies, PushesThatAreOnBothCopiesAreNotSent) {
+  ModelSpec spec = spec_of(3, Apply::at_clock, Combine::sum, "add");
+  spec.num_servers = 2;
+  spec.replicas = 1;
+  ModelUnderTest one(spec, 1), other(spec, 1);
+  const size_t none = lacking(one, other).size();
+  for (ModelUnderTest* model : {&one, &other}) model->push_as(0, 0, 1, 1, true);
+  EXPECT_EQ(lacking(one, other).size(), none);
+  other.push_as(0, 1, 2, 1, true);
+  EXPECT_GT(lacking(one, other).size(), none);
+  EXPECT_EQ(lacking(other, one).size(), none);
+  std::vector<std::byte> known = one->known_pushes(0, 0, 0), pushes;
+  known.pop_back();
+  EXPECT_FALSE(other->copy_pushes(0, 0, known, 0, 100, &pushes).ok());
 }
 
 TEST(PsCopies, PushesThatAreCutShortAreRefused) {
@@ -122,8 +139,7 @@ TEST(PsCopies, PushesThatAreCutShortAreRefused) {
   spec.replicas = 1;
   ModelUnderTest source(spec, 2), copy(spec, 2);
   source.push_as(0, 0, 1, 1, true);
-  std::vector<std::byte> bytes;
-  (void)source->copy_pushes(0, 0, 0, 1, &bytes);
+  std::vector<std::byte> bytes = lacking(copy, source);
   while (bytes.size() > 1) {
     bytes.pop_back();
     EXPECT_FALSE(copy->take_pushes(0, 0, bytes).ok()) << bytes.size();
@@ -179,9 +195,7 @@ TEST(PsCopies, BothCopiesTakeTheMeanOfRowsOverTheSameWorkers) {
     ASSERT_TRUE((*copy)->push_rows(0, {0, 0, 1, 0, false, kNoRate}, rows, wire).value());
   }
   late->tick(0, 1);  // this copy alone hears of it
-  std::vector<std::byte> bytes;
-  (void)late->copy_pushes(0, 0, 0, 100, &bytes);
-  ASSERT_TRUE(early->take_pushes(0, 0, bytes).ok());
+  ASSERT_TRUE(early->take_pushes(0, 0, lacking(early, late)).ok());
   early->drop(0);
   late->tick(1, 1);
   early->tick(1, 1);

@@ -147,7 +147,8 @@ class Settlement:
         if not is_open:  # what is here may be of the next incarnation
             return pb.SettleReply(next=request.first)
         pushes, following = self._core.copy_pushes(
-            request.model, request.shard, request.worker, request.first, ANSWER_BYTES
+            *(request.model, request.shard, request.worker),
+            *(request.known, request.first, ANSWER_BYTES),
         )
         return pb.SettleReply(pushes=pushes, next=following)
 
@@ -281,8 +282,9 @@ class Settlement:
                 first, following = -1, 0
                 while following > first:
                     request.first = first = following
+                    request.known = self._core.known_pushes(request.model, shard, worker, first)
                     reply = settle(request)
                     self._core.take_pushes(request.model, shard, worker, reply.pushes)
                     following = reply.next
-        request.done = True
+        request.done, request.known = True, b""
         return bool(settle(request).will_ask)
