@@ -4,6 +4,7 @@ import contextlib
 import gc
 import signal
 import threading
+import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -156,6 +157,19 @@ def test_a_proxy_that_sleeps_is_done_without_and_comes_back(tmp_path):
         started[1].process.send_signal(signal.SIGCONT)
         running.wait_for_ways([True] * 3)
         running.wait_for_clocks()
+
+
+def test_several_proxies_that_are_stopped_are_missed_no_later_than_one(tmp_path):
+    """Nobody waits for the ends of their connections, one after the other."""
+    with training(tmp_path, 5, 1, "flat") as (started, running, _):
+        for proxy in started[:4]:
+            proxy.process.send_signal(signal.SIGSTOP)
+        begin = time.monotonic()
+        running.wait_for_ways([False] * 4 + [True])
+        running.wait_for_clocks()
+        assert time.monotonic() - begin < HEARTBEAT_TIMEOUT_S + 1
+        for proxy in started[:4]:
+            proxy.process.send_signal(signal.SIGCONT)
 
 
 def test_a_tree_that_has_ended_leaves_nothing_behind_in_a_proxy(tmp_path):
@@ -420,7 +434,7 @@ def test_a_proxy_that_slept_asks_its_parent_once_more(monkeypatch, answers, why)
     clock = [0.0]
     monkeypatch.setattr(parent_module.time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(parent_module, "HEARTBEAT_INTERVAL_S", 1e-3)
-    of = parent_module.Parent(SimpleNamespace(server=0), "", None, None, None, None)
+    of = parent_module.Parent(SimpleNamespace(server=0), "", None, None, None, None, lambda: None)
     left = list(answers)
 
     def call(name, request, timeout_s):
@@ -529,8 +543,7 @@ def model_of(count):
     return pb.Model(spaces=[pb.Space(dtype="f32", count=count)], num_servers=1)
 
 
-def test_auto_makes_another_tree_for_a_model_that_is_much_larger(monkeypatch):
-    monkeypatch.setattr(proxies, "SETTLE_S", 0.0)
+def test_auto_makes_another_tree_for_a_model_that_is_much_larger():
     trees = Trees(num_workers=3)
     trees.models[1] = model_of(100_000)
 
@@ -563,8 +576,7 @@ def test_one_proxy_that_knows_of_a_narrow_uplink_is_enough(oversubscription, sha
     trees.proxies.close()
 
 
-def test_a_fixed_tree_ends_with_a_proxy_and_the_next_waits_for_all(trees, monkeypatch):
-    monkeypatch.setattr(proxies, "SETTLE_S", 0.0)
+def test_a_fixed_tree_ends_with_a_proxy_and_the_next_waits_for_all(trees):
     trees.fix()
     trees.join("c")  # of the next one
     trees.proxies.leave("a", "it ends")
@@ -578,6 +590,20 @@ def test_a_fixed_tree_ends_with_a_proxy_and_the_next_waits_for_all(trees, monkey
     assert trees.join("c", first=False).expected == [1]
 
 
+def test_the_next_tree_waits_for_a_worker_that_came_too_late_for_this_one(trees):
+    trees.join("a")
+    trees.register(0, "a")
+    trees.register(1, "")  # directly
+    assert trees.join("a", first=False).expected == [0]
+    with pytest.raises(Refusal, match="its tree has ended"):
+        trees.register(1, "a")
+    trees.join("b")
+    trees.register(0, "b")
+    assert not trees.join("b", first=False).known
+    trees.register(1, "b")
+    assert trees.join("b", first=False).expected == [0, 1]
+
+
 def test_a_worker_that_has_left_is_not_waited_for_when_its_tree_ends(trees):
     trees.fix()
     session = trees.members.find(trees.members.carried()[0].id)
@@ -589,10 +615,7 @@ def test_a_worker_that_has_left_is_not_waited_for_when_its_tree_ends(trees):
 
 
 @pytest.mark.parametrize("parent_lives", [True, False])
-def test_the_next_tree_has_no_edge_between_proxies_that_were_cut_off(
-    trees, monkeypatch, parent_lives
-):
-    monkeypatch.setattr(proxies, "SETTLE_S", 0.0)
+def test_the_next_tree_has_no_edge_between_proxies_that_were_cut_off(trees, parent_lives):
     trees.fix()
     assert trees.join("b", first=False).parent == "a:1"
     if not parent_lives:  # it is silent for all, and nobody knows about the network

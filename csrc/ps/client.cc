@@ -87,7 +87,10 @@ Status Client::connect(const PairOptions& options,
     std::lock_guard lock(mutex_);
     old = std::move(links_[options.other]);
   }
-  if (old != nullptr) old->fail("the worker connects anew");
+  if (old != nullptr) {
+    old->fail("the worker connects anew");
+    retired_.close(std::move(old));
+  }
   Lives told{};
   told[options.other] = life;
   (void)heard_.learn(told);

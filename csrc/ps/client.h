@@ -24,6 +24,7 @@
 #include "ps/client_operation.h"
 #include "ps/kept_pushes.h"
 #include "ps/pair.h"
+#include "ps/retired.h"
 
 namespace dmlcomm::ps {
 
@@ -206,6 +207,8 @@ class Client final : public engine::Inspectable, private LinkDirectory {
   std::vector<std::shared_ptr<ServerLink>> links_;  // guarded by mutex_
 
   KeptPushes kept_;
+
+  Retired retired_;  // connections that others have replaced
 };
 
 }  // namespace dmlcomm::ps

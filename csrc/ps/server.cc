@@ -145,7 +145,8 @@ void Server::carry(uint32_t worker) {
     sessions_.erase(it);
   }
   own->end_but_count("the worker comes by a proxy");
-  own->close();
+  own->stop();
+  retired_.close(std::move(own));
 }
 
 Held Server::hold(uint32_t model, uint32_t worker) {
@@ -169,7 +170,7 @@ bool Server::has_lost_proxy() {
                      [](const auto& item) { return is_proxy(item.first) && item.second->ended(); });
 }
 
-// Nothing comes from a session that is closed, so nothing is added after the sums are forgotten.
+// Nothing comes from a session that is stopped, so nothing is added after the sums are forgotten.
 uint64_t Server::end_tree() {
   std::vector<std::shared_ptr<Session>> proxies;
   uint64_t next = 0;
@@ -184,12 +185,13 @@ uint64_t Server::end_tree() {
   for (const auto& session : proxies) session->end_but_count("this tree of proxies has ended");
   Session::Attached attached;
   for (const auto& session : proxies) {
-    session->close();
+    session->stop();
     for (const auto& [model, workers] : session->attached()) {
       attached[model].insert(workers.begin(), workers.end());
     }
   }
   for (const auto& [model, workers] : attached) find_model(model)->forget_parts(workers);
+  for (const auto& session : proxies) retired_.close(session);
   events_.signal();
   return next;
 }

@@ -15,6 +15,7 @@
 #include "base/config.h"
 #include "engine/inspector.h"
 #include "ps/pair.h"
+#include "ps/retired.h"
 #include "ps/session.h"
 
 namespace dmlcomm::ps {
@@ -227,6 +228,8 @@ class Server final : public engine::Inspectable, private SessionHost {
   uint64_t tree_ = 0;
   uint64_t checkpoint_every_ = 0;
   bool closed_ = false;
+
+  Retired retired_;  // sessions of the above
 };
 
 }  // namespace dmlcomm::ps

@@ -58,9 +58,18 @@ Status Session::start() {
   return status;
 }
 
+void Session::stop() {
+  fail(Status(StatusCode::aborted, "the session was closed"));
+  join();
+}
+
 void Session::close() {
   end(Status(StatusCode::aborted, "the session was closed"));
   communicator_->close();
+  join();
+}
+
+void Session::join() {
   std::call_once(joined_, [this] {
     for (std::thread* thread : {&receiver_, &answerer_}) {
       if (thread->joinable()) thread->join();

@@ -81,10 +81,13 @@ class Session {
   // Begins to serve. Fails if the process may have no further thread: the session has ended then.
   Status start();
 
-  // Ends the session and its threads. Idempotent.
+  // Ends the session and its threads: nothing comes from it any more. Idempotent, as close() is.
+  void stop();
+
+  // As stop(), and closes the connection, which takes longer: see Retired.
   void close();
 
-  // As if the connection had failed; close() waits for the end.
+  // As if the connection had failed; stop() waits for the end.
   void give_up(const std::string& reason);
 
   // Ends the session, but its worker still counts in the clocks: it comes back, or the whole server
@@ -92,7 +95,7 @@ class Session {
   void end_but_count(const std::string& reason);
 
   // Of a proxy: by model, the workers below it, with the clocks that they were attached at. After
-  // close().
+  // stop().
   using Attached = std::map<uint32_t, std::map<uint32_t, uint64_t>>;
   const Attached& attached() const { return attached_; }
 
@@ -171,6 +174,8 @@ class Session {
   Status send_answer(const Reply& reply, bool* ready, Mode mode);
   Status send(const void* data, size_t bytes, uint32_t tag, uint8_t ticket);
   void finish(const Reply& reply);
+
+  void join();
 
   // Ends the session, and tells the worker why.
   void fail(const Status& reason);

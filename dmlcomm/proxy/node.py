@@ -41,6 +41,7 @@ class Node:
         health: of that server.
         join: the JoinTreeRequest, with what there is to say of the tree.
         seat: by which it sends for the job.
+        on_failure: called once `failure` is not empty, from any thread.
 
     Attributes:
         address: where workers of this host and other proxies find it.
@@ -57,6 +58,7 @@ class Node:
         join: Any,
         transport: str,
         seat: _core.JobSeat,
+        on_failure: Callable[[], None],
     ) -> None:
         self.server = root.server
         self._root = root
@@ -70,7 +72,7 @@ class Node:
         view = ServerView(self._core, root.server, health.num_servers, health.num_workers, 0)
         models = NodeModels(self._core, root.server, self._members, None)
         self._edges = Edges(core, uplink)
-        self._parent = Parent(root, token, uplink, self._core, models, seat)
+        self._parent = Parent(root, token, uplink, core, models, seat, on_failure)
         self._service = NodeService(
             *(self._core, view, models, nic.own_rails),
             membership=self._members,
@@ -136,7 +138,6 @@ class Node:
         self._closed.set()
         self._service.end()
         self._parent.close()
-        self._core.close()
         request = pb.LeaveTreeRequest(
             id=self._id,
             reason=self.failure() or "it ends",

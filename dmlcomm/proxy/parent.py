@@ -3,6 +3,7 @@
 import secrets
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -40,13 +41,16 @@ class Parent:
         core: _core.PsServer,
         models: NodeModels,
         seat: _core.JobSeat,
+        on_failure: Callable[[], None],
     ) -> None:
+        """`on_failure`: called once `failure` is not empty, from any thread."""
         self._root = root
         self._token = token
         self._uplink = uplink
         self._core = core
         self._models = models
         self._seat = seat
+        self._on_failure = on_failure
         self._lock = threading.Lock()
         self._control: Control | None = None
         self._session = ""
@@ -90,6 +94,8 @@ class Parent:
 
     def close(self) -> None:
         self._closed.set()
+        # Those below do not wait for the end of a parent that is stopped.
+        self._core.close()
         self._uplink.close()
         if self._control is not None:
             self._control.close()
@@ -128,6 +134,7 @@ class Parent:
     def _fail(self, why: str) -> None:
         if not self._failure and not self._closed.is_set():
             self._failure = why
+            self._on_failure()
             get_logger().info("server %d: a node of the proxy ends: %s", self._root.server, why)
 
     def _settle(self, place: Any) -> None:

@@ -7,7 +7,7 @@ import socket
 import stat
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ REQUEST_TIMEOUT_S = 10.0
 
 # A job without workers and proxies below is forgotten after this time.
 IDLE_S = 60.0
-# How often a proxy looks whether a job is idle, or has to begin anew.
+# How often a proxy looks whether a job is idle or has lost a connection.
 LOOK_INTERVAL_S = 0.1
 
 
@@ -64,11 +64,19 @@ class ProxyOptions:
 class Job:
     """The nodes of one job: one per server. If one of them fails, all end, and are made anew.
 
+    Args:
+        on_failure: called when a node finds that it cannot go on, from any thread.
+
     Raises PsError, OSError.
     """
 
     def __init__(
-        self, servers: list[str], token: str, options: ProxyOptions, seat: OwnSeat
+        self,
+        servers: list[str],
+        token: str,
+        options: ProxyOptions,
+        seat: OwnSeat,
+        on_failure: Callable[[], None],
     ) -> None:
         self.nodes: list[Node] = []
         self.users: set[int] = set()  # who have attached
@@ -76,7 +84,11 @@ class Job:
         self._seat = seat
         try:
             for index, address in enumerate(servers):
-                self.nodes.append(_start_node(index, address, len(servers), token, options, seat))
+                root, health = _find_server(index, address, len(servers), token, options)
+                join = _join_request(options)
+                self.nodes.append(
+                    Node(root, token, health, join, options.transport, seat.memory, on_failure)
+                )
         except BaseException:
             self.close()
             raise
@@ -102,14 +114,10 @@ class Job:
         self._seat.close()
 
 
-def _start_node(
-    index: int,
-    address: str,
-    num_servers: int,
-    token: str,
-    options: ProxyOptions,
-    seat: OwnSeat,
-) -> Node:
+def _find_server(
+    index: int, address: str, num_servers: int, token: str, options: ProxyOptions
+) -> tuple[Control, Any]:
+    """The way to a server, and its health, if proxies carry its job."""
     root = Control(index, address, token, None)
     backoff = Backoff(CONNECT_TIMEOUT_S, f"server {index} ({address})")
     while True:
@@ -132,14 +140,17 @@ def _start_node(
             "without a token everybody on the network could join this job by the proxy; give its "
             "servers and workers one (DMLCOMM_PS_TOKEN), or start the proxy with --insecure"
         )
-    join = pb.JoinTreeRequest(
+    return root, health
+
+
+def _join_request(options: ProxyOptions) -> Any:
+    return pb.JoinTreeRequest(
         shape=options.shape,
         rack=options.rack,
         rate_bps=options.prices.rate_bps or nic.known_rate_bps(),
         shard_bytes=options.prices.shard_bytes,
         oversubscription=options.prices.oversubscription,
     )
-    return Node(root, token, health, join, options.transport, seat.memory)
 
 
 class Proxy:
@@ -161,6 +172,7 @@ class Proxy:
         self._jobs: dict[tuple[str, ...], Job] = {}
         self._making: dict[tuple[str, ...], threading.Lock] = {}
         self._closed = threading.Event()
+        self._may_have_failed = threading.Event()  # a job
         self._seats = Seats(options.seats)
         self._listener = _listen(options.socket, bool(options.users))
         self._endpoint: Any = None
@@ -251,7 +263,7 @@ class Proxy:
             if job is None or job.failure():
                 self._forget(key, job)
                 seat = self._seats.take_own(name, priority, peer[1])
-                job = Job(servers, token, self.options, seat)
+                job = Job(servers, token, self.options, seat, self._may_have_failed.set)
                 get_logger().info("a job with servers %s has attached", ", ".join(servers))
             with self._lock:
                 self._jobs[key] = job
@@ -279,7 +291,9 @@ class Proxy:
         return self._seats.status()
 
     def _look(self) -> None:
-        while not self._closed.wait(LOOK_INTERVAL_S):
+        while not self._closed.is_set():
+            self._may_have_failed.wait(LOOK_INTERVAL_S)
+            self._may_have_failed.clear()
             self._forget_ended()
 
     def _forget_ended(self) -> None:
@@ -292,6 +306,7 @@ class Proxy:
     def close(self) -> None:
         """Idempotent; workers notice at once."""
         self._closed.set()
+        self._may_have_failed.set()
         self._listener.close()
         endpoint, self._endpoint = self._endpoint, None
         if endpoint is not None:

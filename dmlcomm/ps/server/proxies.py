@@ -24,7 +24,8 @@ from dmlcomm.ps.server.membership import Membership, Session
 from dmlcomm.ps.server.models import Models
 from dmlcomm.ps.tree import UNKNOWN, Prices
 
-# Workers come back at about the same time: a new tree waits so long for more of them.
+# Workers come to a proxy that is there again at about the same time: a new tree waits so long for
+# more of them.
 SETTLE_S = 0.2
 
 # A tree of `auto` is made anew when the largest model has so many times the bytes that the tree was
@@ -99,7 +100,7 @@ class Proxies:
         self._proxies: dict[str, _Proxy] = {}
         self._members: dict[int, str] = {}  # worker -> id of its proxy, in this tree
         self._absences = Absences(return_timeout_s)
-        self._last_arrival = 0.0
+        self._last_return = 0.0  # of a worker that nobody waited for
         self._nodes: _Nodes = []  # of the tree that is fixed
         self._priced = UNKNOWN  # what its shape was chosen for
         self._bases: dict[int, int] = {}  # of models
@@ -128,19 +129,28 @@ class Proxies:
             if via:
                 self._expect(via)
             if self._fixed and (via or worker in self._members):
-                self._end(f"worker {worker} has registered anew")
+                self._end_for(worker, via)
             if via:
                 self._expect(via)
             yield
 
+    def _end_for(self, worker: int, via: str) -> None:
+        address = self._proxies[via].address if via else ""
+        self._end(f"worker {worker} has registered anew")
+        # It is refused if its proxy was of that tree, and comes again: the next tree waits for it,
+        # as it would end that as well.
+        if via and via not in self._proxies and self._membership.is_registered(worker):
+            self._absences.begin(worker, address)
+
     def take(self, worker: int, via: str) -> None:
         """The worker has registered; within `arriving`."""
-        self._absences.end(worker)
+        was_awaited = self._absences.end(worker)
         self._members.pop(worker, None)
-        self._last_arrival = time.monotonic()
         if via:
             self._members[worker] = via
             self._core.carry(worker)
+            if self._tree > 0 and not was_awaited:
+                self._last_return = time.monotonic()
         self._changed.notify_all()
 
     def leaves(self, worker: int, via: str, lost: bool) -> bool:
@@ -286,7 +296,7 @@ class Proxies:
             return False
         if self._shape == tree.AUTO and not self._prices().shard_bytes:
             return False
-        settled = self._tree == 0 or time.monotonic() - self._last_arrival >= SETTLE_S
+        settled = time.monotonic() - self._last_return >= SETTLE_S
         return settled and self._membership.num_missing() == 0
 
     def _fix(self) -> None:
@@ -358,7 +368,6 @@ class Proxies:
         self._proxies = {p.id: p for p in self._proxies.values() if p.tree >= self._tree}
         self._bases.clear()
         self._fixed = False
-        self._last_arrival = time.monotonic()
         self._changed.notify_all()
 
     def _await(self, workers: list[int]) -> None:
