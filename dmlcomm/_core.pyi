@@ -296,15 +296,19 @@ class PsServer:
         """All pieces of the model are here. clocks: of the workers that count."""
     def filled(self) -> None:
         """All models are here: workers are served from now on."""
-    def unsettled(self) -> dict[int, tuple[int, int]]:
+    def unsettled(self) -> dict[int, tuple[int, int, bool]]:
         """Workers that have gone, and other servers may have more of.
 
-        By worker its incarnation, and the life of this server in which it was here.
+        By worker its incarnation, the life of this server in which it was here, and whether it has
+        left in good order.
         """
-    def wait_unsettled(self, timeout_s: float) -> dict[int, tuple[int, int]]:
+    def wait_unsettled(self, timeout_s: float) -> dict[int, tuple[int, int, bool]]:
         """The same once there is one, or after the timeout."""
     def end_worker(self, worker: int, incarnation: int, reason: str) -> bool:
-        """Its connection ends, and nothing comes from it any more. Whether it is unsettled then."""
+        """Its connection ends, and nothing comes from it any more. Whether it is unsettled then.
+
+        reason: empty if it has left in good order.
+        """
     def known_pushes(self, model: int, shard: int, worker: int, first: int) -> bytes:
         """The numbers of pushes of the worker that are here, to pieces from `first` on."""
     def copy_pushes(

@@ -20,8 +20,7 @@ from helpers.parameter_servers import (
     status_of,
 )
 
-ROWS, COLUMNS = 3001, 101
-NUM_BYTES = {"": 4 * ROWS * COLUMNS, "bf16": 2 * ROWS * COLUMNS}
+ROWS, COLUMNS = 3001, 701  # the rows of a shard take two commands
 SUM = {"rule": "add", "reduce": "sum"}
 
 # Pushes ones when it is told to, and ends its clock. It has no answer as long as a server is
@@ -64,6 +63,12 @@ def worker_of(server: ServerProcess, worker: int) -> dict[str, Any]:
     return next(w for w in workers if w["worker"] == worker)
 
 
+def bytes_of_push(options: dict[str, Any]) -> int:
+    element_bytes = 2 if options.get("wire") == "bf16" else 4
+    number_bytes = 8 if options.get("tables") else 0
+    return ROWS * (COLUMNS * element_bytes + number_bytes)
+
+
 def weights_of(client: Client, options: dict[str, Any]) -> np.ndarray:
     return client.pull_rows("w", range(ROWS)) if options.get("tables") else client.pull("w")
 
@@ -83,7 +88,7 @@ def two_workers(options: dict[str, Any]) -> Iterator[Any]:
 
 
 def push_to_one(server: ServerProcess, victim: WorkerProcess, options: dict[str, Any]) -> None:
-    num_bytes = worker_of(server, 1)["bytes_in"] + NUM_BYTES[options.get("wire", "")]
+    num_bytes = worker_of(server, 1)["bytes_in"] + bytes_of_push(options)
     victim.say("push")
     eventually(lambda: worker_of(server, 1)["bytes_in"] >= num_bytes, "a push on one server")
 

@@ -30,19 +30,20 @@ class Core:
     """Of a server that has lost some workers; worker 99 is there."""
 
     def __init__(self, *gone: int, num_servers: int = 2) -> None:
-        self.gone = dict.fromkeys(gone, (INCARNATION, 0))
+        self.gone = dict.fromkeys(gone, (INCARNATION, 0, False))
         self.of_servers = [0] * num_servers
         self.dropped: list[int] = []
         self.settled: list[int] = []
         self.ended: list[int] = []
+        self.reasons: list[str] = []
         self.taken: list[bytes] = []
         self.workers = [{"worker": 99, "connected": True}]
         self.has_dropped = threading.Event()
 
-    def unsettled(self) -> dict[int, tuple[int, int]]:
+    def unsettled(self) -> dict[int, tuple[int, int, bool]]:
         return dict(self.gone)
 
-    def wait_unsettled(self, timeout_s: float) -> dict[int, tuple[int, int]]:
+    def wait_unsettled(self, timeout_s: float) -> dict[int, tuple[int, int, bool]]:
         return self.unsettled()
 
     def is_filling(self) -> bool:
@@ -59,7 +60,8 @@ class Core:
 
     def end_worker(self, worker: int, incarnation: int, reason: str) -> bool:
         self.ended.append(worker)
-        return self.gone.get(worker, (0, 0))[0] == incarnation
+        self.reasons.append(reason)
+        return self.gone.get(worker, (0,))[0] == incarnation
 
     def status(self) -> dict[str, Any]:
         return {"models": [{"model": 5}], "workers": self.workers}
@@ -225,6 +227,24 @@ def test_an_answer_has_pushes_of_this_incarnation_alone():
     assert settlement.answer(request_of()).pushes == b"pushes"
     other = settlement.answer(request_of(incarnation=INCARNATION + 1))
     assert (other.pushes, other.next) == (b"", 0)
+
+
+def test_servers_tell_each_other_that_a_worker_has_left_in_good_order():
+    core = Core(0, 1)
+    core.gone[1] = (INCARNATION, 0, True)
+    told = {}
+
+    def answer(request: Any, timeout_s: float) -> Any:
+        told[request.worker] = request.has_left
+        return has_all(request, timeout_s)
+
+    settlement = settlement_of(core, Peers({1: answer}))
+    settlement.attend()
+    assert told == {0: False, 1: True}
+    core.reasons.clear()
+    for has_left in (False, True):
+        settlement.answer(request_of(has_left=has_left))
+    assert core.reasons == ["server 1 has lost this worker", ""]
 
 
 @pytest.mark.parametrize("wrong", [{"server": 2}, {"server": 63}, {"worker": 4_000_000_000}])

@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "base/clock.h"
@@ -330,11 +331,13 @@ void take_pushes(Server& server, uint32_t model, uint32_t shard, uint32_t worker
   check(server.take_pushes(model, shard, worker, to_bytes(text)));
 }
 
-using GoneWorkers = std::map<uint32_t, std::pair<uint64_t, uint8_t>>;
+using GoneWorkers = std::map<uint32_t, std::tuple<uint64_t, uint8_t, bool>>;
 
 GoneWorkers to_python(const std::map<uint32_t, ps::Gone>& workers) {
   GoneWorkers all;
-  for (const auto& [worker, gone] : workers) all[worker] = {gone.incarnation, gone.life};
+  for (const auto& [worker, gone] : workers) {
+    all[worker] = {gone.incarnation, gone.life, gone.has_left};
+  }
   return all;
 }
 

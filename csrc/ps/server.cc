@@ -94,7 +94,8 @@ Status Server::join(const PairOptions& options, std::shared_ptr<transport::Rende
     DMLCOMM_RETURN_IF_ERROR(expect_tree(options.other, tree));
     DMLCOMM_RETURN_IF_ERROR(expect_settled(options.other, incarnation));
     if (options_.settles) {
-      accounts_[options.other] = {{incarnation, lives_.of(options_.server)}, false};
+      accounts_[options.other].worker = {incarnation, lives_.of(options_.server)};
+      accounts_[options.other].has_begun = false;
     }
     const auto it = sessions_.find(options.other);
     if (it != sessions_.end()) old = std::exchange(it->second, nullptr);
@@ -267,7 +268,10 @@ std::map<uint32_t, Gone> Server::unsettled() {
   std::lock_guard lock(mutex_);
   std::map<uint32_t, Gone> gone;
   for (const auto& [worker, account] : accounts_) {
-    if (account.has_begun && !is_here(worker)) gone.emplace(worker, account.worker);
+    if (!account.has_begun || is_here(worker)) continue;
+    const auto session = sessions_.find(worker);
+    Gone& one = gone[worker] = account.worker;
+    one.has_left = session != sessions_.end() && session->second->reason().ok();
   }
   return gone;
 }
@@ -291,7 +295,7 @@ bool Server::end_worker(uint32_t worker, uint64_t incarnation, const std::string
   }
   if (session != nullptr) {
     session->give_up(reason);
-    session->close();
+    session->stop();
   }
   return is_unsettled(worker, incarnation);
 }

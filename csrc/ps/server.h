@@ -59,6 +59,7 @@ struct ModelStatus {
 struct Gone {
   uint64_t incarnation = 0;
   uint8_t life = 0;
+  bool has_left = false;  // in good order
 };
 
 class Server final : public engine::Inspectable, private SessionHost {
@@ -130,7 +131,8 @@ class Server final : public engine::Inspectable, private SessionHost {
   // As unsettled(), once there is one or `timeout` is over.
   std::map<uint32_t, Gone> wait_unsettled(std::chrono::milliseconds timeout);
   // Another server has lost this incarnation of the worker: its connection here ends, too, and
-  // nothing comes from it any more. Whether it has to be settled here, or is about to be.
+  // nothing comes from it any more. Without a reason it has left in good order. Whether it has to
+  // be settled here, or is about to be.
   bool end_worker(uint32_t worker, uint64_t incarnation, const std::string& reason);
   // See Model::known_pushes() and copy_pushes(); nothing without the model or the shard.
   std::vector<std::byte> known_pushes(uint32_t model, uint32_t shard, uint32_t worker,

@@ -84,7 +84,10 @@ Session::~Session() {
   for (Merged& merged : merged_) (void)merged.piece.buffer.release();
 }
 
-void Session::give_up(const std::string& reason) { fail(Status(StatusCode::aborted, reason)); }
+void Session::give_up(const std::string& reason) {
+  if (reason.empty()) end(Status());  // before the connection fails
+  fail(Status(StatusCode::aborted, reason.empty() ? "the worker has left" : reason));
+}
 
 void Session::end_but_count(const std::string& reason) {
   counts_on_.store(true);

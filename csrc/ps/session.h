@@ -87,7 +87,8 @@ class Session {
   // As stop(), and closes the connection, which takes longer: see Retired.
   void close();
 
-  // As if the connection had failed; stop() waits for the end.
+  // As if the connection had failed, or without a reason the worker had left; stop() waits for the
+  // end.
   void give_up(const std::string& reason);
 
   // Ends the session, but its worker still counts in the clocks: it comes back, or the whole server

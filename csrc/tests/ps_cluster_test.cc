@@ -234,6 +234,7 @@ TEST_P(PsCluster, AWorkerThatIsSettledCountsNoMoreAndIsRefused) {
   cluster.clients[1]->close();
   const auto gone = server.wait_unsettled(std::chrono::seconds(60));
   ASSERT_TRUE(gone.contains(1));
+  EXPECT_TRUE(gone.at(1).has_left);
   ASSERT_TRUE(server.end_worker(1, kIncarnation, "it has gone"));
   server.drop_settled(1, kIncarnation);
   EXPECT_TRUE(server.hold(kModel, 1).is_new);
@@ -260,7 +261,10 @@ TEST_P(PsCluster, AWorkerThatAnotherServerHasSettledEnds) {
   server.take_settled({{0, kIncarnation + 1}, {1, kIncarnation}});
   const auto gone = server.unsettled();
   EXPECT_FALSE(gone.contains(0));
-  EXPECT_TRUE(gone.contains(1));
+  ASSERT_TRUE(gone.contains(1));
+  EXPECT_FALSE(gone.at(1).has_left);
+  EXPECT_TRUE(server.end_worker(0, kIncarnation, ""));  // as another server has seen it leave
+  EXPECT_TRUE(server.unsettled().at(0).has_left);
 }
 
 TEST_P(PsCluster, WithAReplicaNoAcknowledgedPushIsLost) {

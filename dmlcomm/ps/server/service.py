@@ -233,7 +233,7 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
         # They still count here, and will not there: what they have pushed is in the copy, as
         # nothing more comes.
         gone = self._core.unsettled()
-        for worker, (incarnation, _) in gone.items():
+        for worker, (incarnation, *_) in gone.items():
             self._core.end_worker(worker, incarnation, "its connection has ended")
         models = [
             pb.CopiedModel(

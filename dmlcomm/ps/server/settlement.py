@@ -44,12 +44,14 @@ class _Account:
 
     Attributes:
         life: of this server, in which the worker was here. Others know if that is over.
+        has_left: in good order.
         asked: servers that have nothing of it that this one lacks.
         answered: servers that have had all that this one has of it.
         is_dropped: it counts no more.
     """
 
     life: int
+    has_left: bool
     asked: set[int] = field(default_factory=set)
     answered: set[int] = field(default_factory=set)
     is_dropped: bool = False
@@ -134,7 +136,7 @@ class Settlement:
         if self._core.lives()[request.server] != request.life:
             raise refusal.busy(f"server {request.server} was found lost, or has come back")
         key = (request.worker, request.incarnation)
-        reason = f"server {request.server} has lost this worker"
+        reason = "" if request.has_left else f"server {request.server} has lost this worker"
         is_open = self._core.end_worker(*key, reason)
         if request.done:
             with self._lock:
@@ -195,10 +197,10 @@ class Settlement:
 
     def _accounts_of_gone(self) -> dict[Key, _Account]:
         """With the lock. Others end: their workers live, and what was known of them is over."""
-        gone = {(worker, one): life for worker, (one, life) in self._core.unsettled().items()}
-        self._accounts = {
-            key: self._accounts.get(key, _Account(life)) for key, life in gone.items()
-        }
+        known, self._accounts = self._accounts, {}
+        for worker, (incarnation, life, has_left) in self._core.unsettled().items():
+            key = (worker, incarnation)
+            self._accounts[key] = known.get(key, _Account(life, has_left))
         return dict(self._accounts)
 
     def _is_lost(self, server: int) -> bool:
@@ -224,7 +226,7 @@ class Settlement:
                     return reply
 
                 for key in lacking:
-                    will_ask = self._take_all(partner, key, accounts[key].life, settle)
+                    will_ask = self._take_all(partner, key, accounts[key], settle)
                     with self._lock:
                         accounts[key].asked.add(partner.server)
                         if not will_ask:
@@ -263,7 +265,7 @@ class Settlement:
             self._judge.lose(partner.server, partner.life, reason)
 
     def _take_all(
-        self, partner: _Partner, key: Key, life: int, settle: Callable[[Any], Any]
+        self, partner: _Partner, key: Key, account: _Account, settle: Callable[[Any], Any]
     ) -> bool:
         """All pushes that the other server has, of which this one may lack some.
 
@@ -272,9 +274,10 @@ class Settlement:
         worker, incarnation = key
         request = pb.SettleRequest(
             server=self._server,
-            life=life,
+            life=account.life,
             worker=worker,
             incarnation=incarnation,
+            has_left=account.has_left,
         )
         for model in self._core.status()["models"]:
             for shard in partner.shards:
