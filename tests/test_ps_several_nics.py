@@ -6,11 +6,19 @@ import sys
 
 import pytest
 
+from dmlcomm import errors
 from dmlcomm.lab import Lab
+from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
+from dmlcomm.ps.worker.control import Control
 from dmlcomm.topology import graph as topology
 from helpers import DEADLINE_S
 from helpers.lab_hosts import crossed, management_address, on_host
-from helpers.parameter_servers import ServerProcess, WorkerProcess, clean_environment
+from helpers.parameter_servers import (
+    ServerProcess,
+    WorkerProcess,
+    clean_environment,
+    server_processes,
+)
 
 COUNT = 300_007
 WORKERS = 2
@@ -129,3 +137,14 @@ def test_training_goes_on_without_a_nic_of_the_server_and_uses_it_again(lab_is_p
     assert old["lanes_lost"] == old["lanes_back"] == new["lanes_lost"]
     assert new["bytes_received"] - old["bytes_received"] > EXPECTED_BYTES
     assert new["bytes_sent"] - old["bytes_sent"] > EXPECTED_BYTES
+
+
+def test_a_worker_whose_nics_have_no_carrier_is_told_to_try_again():
+    """It may have lost its connection because a cable was pulled, which comes back."""
+    servers = server_processes(1, DMLCOMM_SOCKET_IFNAME="lo")
+    with servers as (server,), contextlib.closing(Control(0, server.address, "", None)) as control:
+        other = pb.Nic(interface="eth0", address="fd00::2", prefix_length=64)
+        for nics, error in (([], errors.PsConnectionError), ([other], errors.PsModelError)):
+            request = pb.RegisterRequest(worker=0, incarnation=1, host_id="elsewhere", nics=nics)
+            with pytest.raises(error, match="no NICs that can talk to each other"):
+                control.call("Register", request)

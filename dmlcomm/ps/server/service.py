@@ -155,7 +155,9 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
             members.end(session, str(error))
             if not request.proxy:
                 members.if_newest(session, self._core.give_up)  # it may be one of a checkpoint
-            raise refusal.illegal(str(error)) from error
+            # NICs without a carrier are left out, and it may come back.
+            passes = not (request.nics and self._nics())
+            raise (refusal.busy if passes else refusal.illegal)(str(error)) from error
         threading.Thread(
             target=self._join,
             args=(members, session, pairing, request.tree),
