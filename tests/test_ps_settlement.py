@@ -39,6 +39,7 @@ class Core:
         self.taken: list[bytes] = []
         self.workers = [{"worker": 99, "connected": True}]
         self.has_dropped = threading.Event()
+        self.is_filled_at_present = False
 
     def unsettled(self) -> dict[int, tuple[int, int, bool]]:
         return dict(self.gone)
@@ -47,7 +48,7 @@ class Core:
         return self.unsettled()
 
     def is_filling(self) -> bool:
-        return False
+        return self.is_filled_at_present
 
     def lives(self) -> list[int]:
         return list(self.of_servers)
@@ -216,6 +217,32 @@ def test_what_is_known_of_a_worker_ends_when_it_is_back():
     num_asked = len(peers.asked)
     settlement.attend()
     assert len(peers.asked) > num_asked
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_server_that_is_filled_or_lost_settles_when_that_is_over(is_lost):
+    core = Core(0)
+    core.is_filled_at_present, core.of_servers[0] = not is_lost, int(is_lost)
+    settlement = settlement_of(core, Peers({1: has_all}))
+    settlement.attend()
+    assert not core.ended
+    core.is_filled_at_present, core.of_servers[0] = False, 2
+    settlement.attend()
+    assert core.settled == [0]
+
+
+def test_pushes_of_all_models_are_taken_slice_by_slice_without_those_that_are_here():
+    core, seen = Core(0, num_servers=3), []
+
+    def in_slices(request: Any, timeout_s: float) -> Any:
+        seen.append((request.model, request.shard, request.first, request.known, request.done))
+        following = min(request.first + 1, 2)
+        return pb.SettleReply(pushes=b"%d" % request.first, next=following)
+
+    settlement_of(core, Peers({1: in_slices, 2: has_all})).attend()
+    places = [(5, 0, first, b"known", False) for first in (0, 1, 2)]
+    assert seen == [*places, (5, 0, 2, b"", True)]
+    assert core.taken == [b"0", b"1", b"2", b""]
 
 
 def request_of(**changes: Any) -> Any:
