@@ -36,6 +36,12 @@ def test_parameter_servers_survive_a_few_faults():
         assert len(list(job.events(3))) == 3
 
 
+def test_a_server_and_a_worker_that_are_killed_at_once_are_survived():
+    with servers.Round(servers.Setting(3, 2, "auto", "replicas", 1000), SEED) as job:
+        job.faults = lambda: {"kill server and worker": job._kill_server_and_worker}
+        assert len(list(job.events(2))) == 2
+
+
 def test_process_groups_survive_faults_of_their_network(loss_is_possible):
     with groups.Round(groups.IN_LABS[1], SEED) as job:
         chosen = {name: job.faults()[name] for name in ("flap", "one way", "reset")}
@@ -44,7 +50,12 @@ def test_process_groups_survive_faults_of_their_network(loss_is_possible):
 
 
 @pytest.mark.parametrize(
-    ("keeps", "fault"), [("replicas", "cut off a worker"), ("checkpoints", "one way")]
+    ("keeps", "fault"),
+    [
+        ("replicas", "cut off a worker"),
+        ("replicas", "cut off a server"),
+        ("checkpoints", "one way"),
+    ],
 )
 def test_workers_survive_faults_of_their_network(keeps, fault, loss_is_possible):
     setting = servers.Setting(2, 2, "auto", keeps, 10_007, topology="flat:4,1")

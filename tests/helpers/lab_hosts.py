@@ -1,7 +1,9 @@
 """Processes on hosts of a lab that use its NICs."""
 
+import contextlib
 import functools
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from dmlcomm.lab import Lab, sampling
@@ -18,13 +20,14 @@ with IPRoute() as route:
         route.route("add", dst=f"{address}/32", type="blackhole")
 """
 
-# In the network of a host: nothing leaves it, and nothing comes.
-_DARKEN = """
+# In the network of a host: nothing leaves it, and nothing comes; "up" ends that.
+_SET_LINKS = """
+import sys
 from pyroute2 import IPRoute
 with IPRoute() as route:
     for link in route.get_links():
         if link.get_attr("IFLA_IFNAME") != "lo":
-            route.link("set", index=link["index"], state="down")
+            route.link("set", index=link["index"], state=sys.argv[1])
 """
 
 
@@ -57,7 +60,22 @@ def separate(lab: Lab, host: str, addresses: list[str]) -> None:
 
 def darken(lab: Lab, host: str) -> None:
     """No link of the host works any more, also of its management."""
-    lab.exec(host, [sys.executable, "-c", _DARKEN], env=clean_environment(), check=True)
+    _set_links(lab, host, "down")
+
+
+@contextlib.contextmanager
+def dark(lab: Lab, host: str) -> Iterator[None]:
+    """No link of the host works within the block."""
+    darken(lab, host)
+    try:
+        yield
+    finally:
+        _set_links(lab, host, "up")
+
+
+def _set_links(lab: Lab, host: str, state: str) -> None:
+    command = [sys.executable, "-c", _SET_LINKS, state]
+    lab.exec(host, command, env=clean_environment(), check=True)
 
 
 def crossed(lab: Lab, place: str) -> int:

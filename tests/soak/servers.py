@@ -22,7 +22,7 @@ import psutil
 
 from dmlcomm.lab import Lab
 from helpers import eventually
-from helpers.lab_hosts import management_address, on_host
+from helpers.lab_hosts import dark, management_address, on_host
 from helpers.parameter_servers import (
     ServerProcess,
     addresses_of,
@@ -101,11 +101,12 @@ class Round:
         folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="dmlcomm-soak-"))
         self._folder = Path(folder)
         self._clocks = Clocks(self._folder)
+        # Hosts of a lab have what is mounted before.
+        self._disk = self._stack.enter_context(Disk(self._folder / "checkpoints"))
         self._lab = None
         if self.setting.topology:
             self._lab = self._stack.enter_context(Lab(self.setting.topology, rate=RATE))
             self._network = Network(self._lab, self._rng)
-        self._disk = self._stack.enter_context(Disk(self._folder / "checkpoints"))
         self._servers: list[ServerProcess] = []
         self._addresses = ""
         self._proxies: list[ProxyProcess | None] = [None] * self.setting.proxies
@@ -140,12 +141,14 @@ class Round:
             # The limit of files holds for shared memory, too, which new trees need.
             chosen["full disk"] = self._full_disk
         if self._lab is not None:
-            return chosen | {
+            chosen |= {
                 "flap": self._network.flap,
                 "loss": self._network.lose,
                 "one way": self._network.one_way,
                 "cut off a worker": self._cut_off_worker,
             }
+            if self._replicas:
+                chosen["cut off a server"] = self._cut_off_server
         chosen["pause a server"] = self._pause_server
         if self.setting.proxies:
             chosen |= {
@@ -159,7 +162,11 @@ class Round:
                 "restart all servers": self._restart_all,
             }
         else:
-            chosen |= {"kill a server": self._kill_server, "freeze a server": self._freeze_server}
+            chosen |= {
+                "kill a server": self._kill_server,
+                "freeze a server": self._freeze_server,
+                "kill server and worker": self._kill_server_and_worker,
+            }
         return chosen
 
     def events(self, count: int) -> Iterator[Event]:
@@ -187,7 +194,8 @@ class Round:
         self._pause(self._random_worker().signal)
 
     def _pause_server(self) -> None:
-        self._pause(self._rng.choice(self._servers).process.send_signal)
+        server = self._rng.choice(self._servers)
+        self._pause(lambda number: self._signal(server, number))
 
     def _pause(self, send: Callable[[int], None]) -> None:
         send(signal.SIGSTOP)
@@ -230,7 +238,17 @@ class Round:
     def _kill_server(self) -> None:
         """Once it is found lost it is started again, and filled from the other copies."""
         victim = self._rng.randrange(self.setting.servers)
-        self._servers[victim].kill()
+        self._kill(victim)
+        self._await_loss(victim)
+        self._servers[victim] = self._serve(victim, self._servers[victim].address)
+        self._await_return(victim)
+
+    def _kill_server_and_worker(self) -> None:
+        """What the server alone had of the worker is lost, and that was not acknowledged."""
+        victim = self._rng.randrange(self.setting.servers)
+        worker = self._rng.randrange(self.setting.workers)
+        self._kill(victim)
+        self._replace(worker)
         self._await_loss(victim)
         self._servers[victim] = self._serve(victim, self._servers[victim].address)
         self._await_return(victim)
@@ -238,9 +256,16 @@ class Round:
     def _freeze_server(self) -> None:
         """It is stopped until the others have found it lost."""
         victim = self._rng.randrange(self.setting.servers)
-        self._servers[victim].process.send_signal(signal.SIGSTOP)
+        self._signal(self._servers[victim], signal.SIGSTOP)
         self._await_loss(victim)
-        self._servers[victim].process.send_signal(signal.SIGCONT)
+        self._signal(self._servers[victim], signal.SIGCONT)
+        self._await_return(victim)
+
+    def _cut_off_server(self) -> None:
+        """Its host is not reached until the others have found it lost."""
+        victim = self._rng.randrange(self.setting.servers)
+        with dark(self._lab, self._host(f"server {victim}")):
+            self._await_loss(victim)
         self._await_return(victim)
 
     def _restart_server(self) -> None:
@@ -251,7 +276,7 @@ class Round:
 
     def _restart(self, victims: list[int]) -> None:
         for victim in victims:
-            self._servers[victim].kill()
+            self._kill(victim)
         pause(self._rng)
         for victim in victims:
             self._servers[victim] = self._serve(victim, self._servers[victim].address)
@@ -323,9 +348,9 @@ class Round:
         )
 
     def _await_loss(self, victim: int) -> None:
-        others = [one.address for i, one in enumerate(self._servers) if i != victim]
+        others = [one for i, one in enumerate(self._servers) if i != victim]
         self._eventually(
-            lambda: all(status_of(other)["lost_servers"] == [victim] for other in others),
+            lambda: all(self._status(other)["lost_servers"] == [victim] for other in others),
             f"server {victim} is found lost",
         )
 
@@ -333,7 +358,7 @@ class Round:
         """Until all servers use it, and it has the model and all workers."""
 
         def is_back() -> bool:
-            status = status_of(self._servers[server].address)
+            status = self._status(self._servers[server])
             alive = sum(worker["alive"] for worker in status["workers"])
             return alive == self.setting.workers and _has_values(status)
 
@@ -487,24 +512,34 @@ class Round:
         children = psutil.Process(one.process.pid).children(recursive=True)
         return children[-1].pid if self._lab is not None and children else one.process.pid
 
+    def _signal(self, server: ServerProcess, number: int) -> None:
+        os.kill(self._pid(server), number)
+
+    def _kill(self, server: int) -> None:
+        self._signal(self._servers[server], signal.SIGKILL)
+        self._servers[server].kill()
+
     def _run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         """`dmlcomm` where it reaches the servers."""
         if self._lab is None:
             return command(*arguments)
         words = [sys.executable, "-m", "dmlcomm", *arguments]
         options = {"env": clean_environment(), "capture_output": True, "text": True}
+        # From the host of a worker: that of a server may be dark.
         done: subprocess.CompletedProcess[str] = self._lab.exec(
-            self._network.hosts[0], words, **options
+            self._network.hosts[-1], words, **options
         )
         return done
 
-    def _checkpoint(self, server: ServerProcess) -> dict[str, Any]:
+    def _status(self, server: ServerProcess) -> dict[str, Any]:
         if self._lab is None:
-            status = status_of(server.address)
-        else:
-            answer = self._run("ps", "status", server.address, "--json").stdout
-            (status,) = json.loads(answer)["servers"]
-        states = status.get("checkpoints", [])
+            return status_of(server.address)
+        answer = self._run("ps", "status", server.address, "--json").stdout
+        status: dict[str, Any] = json.loads(answer)["servers"][0]
+        return status
+
+    def _checkpoint(self, server: ServerProcess) -> dict[str, Any]:
+        states = self._status(server).get("checkpoints", [])
         return next((state for state in states if state["model"] == MODEL), {})
 
     def _end_processes(self) -> None:
