@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import networkx as nx
+
 from dmlcomm._shell import inherited_environment
 from dmlcomm.lab import Lab
 from dmlcomm.topology import graph as topology
@@ -85,14 +87,18 @@ class LabHosts:
         Args:
             changes: of the environment.
         """
-        names = ",".join(f"={name}" for name in topology.interfaces(self._graph, host))
-        environment = inherited_environment() | {"DMLCOMM_SOCKET_IFNAME": names, **changes}
+        environment = inherited_environment() | only_data_nics(self._graph, host) | dict(changes)
         pipes = {"stdout": subprocess.PIPE, "text": True, **options}
         return self._lab.popen(host, command, env=environment, **pipes)
 
     def _address_of(self, host: str) -> str:
         management = self._graph.nodes[host]["management"].partition("/")[0]
         return f"{management}:{PORT}"
+
+
+def only_data_nics(graph: nx.Graph, host: str) -> dict[str, str]:
+    """For the environment of processes that do not use the host's interface of management."""
+    return {"DMLCOMM_SOCKET_IFNAME": ",".join(f"={n}" for n in topology.interfaces(graph, host))}
 
 
 def only_child_of(process: int) -> int:

@@ -8,7 +8,7 @@ from benchmarks.row import Row
 
 RATE = "1gbit"
 # By bytes of the model, steps in a turn. Direct and by the proxy take turns.
-STEPS = {1 << 10: 300, 4 << 20: 20, 64 << 20: 3}
+STEPS = {1 << 10: 2000, 4 << 20: 20, 64 << 20: 3}
 TURNS = 3
 LARGE_BYTES = 4 << 20
 MOST_SLOWDOWN = 1.05

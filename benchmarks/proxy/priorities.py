@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from benchmarks.lab_run import from_line
 from benchmarks.proxy.cluster import STOP_TIMEOUT_S
+from benchmarks.proxy.lab_hosts import only_data_nics
 from benchmarks.row import Row
 from dmlcomm._shell import inherited_environment
 from dmlcomm.lab import Lab
@@ -94,14 +95,15 @@ def _share(outcome: Outcome) -> str:
 def proxies(lab: Lab, folder: str, *options: str) -> Iterator[None]:
     """One per host, at HOST.sock in the folder, with these options of `serve`."""
     with contextlib.ExitStack() as stack:
-        for number, host in enumerate(topology.hosts(lab.graph())):
+        graph = lab.graph()
+        for number, host in enumerate(topology.hosts(graph)):
             command = ["proxy", "serve", "--socket", f"{folder}/{number}.sock", *options]
             process = lab.popen(
                 host,
                 [sys.executable, "-m", "dmlcomm", *command, "--log-level", "warning"],
                 stdout=subprocess.PIPE,
                 text=True,
-                env=inherited_environment(),
+                env=inherited_environment() | only_data_nics(graph, host),
             )
             stack.callback(_stop, process)
             if not process.stdout.readline():
@@ -172,11 +174,8 @@ def _start_server(
         stdout=subprocess.PIPE,
         text=True,
         env=inherited_environment()
-        | {
-            "DMLCOMM_SOCKET_IFNAME": ",".join(f"={n}" for n in topology.interfaces(graph, host)),
-            "DMLCOMM_PROXY": f"{folder}/0.sock" if folder else "none",
-            **environment,
-        },
+        | only_data_nics(graph, host)
+        | {"DMLCOMM_PROXY": f"{folder}/0.sock" if folder else "none", **environment},
     )
     stack.callback(_stop, server)
     return READY_LINE.fullmatch(_line(server).rstrip())[1]

@@ -61,6 +61,9 @@ struct CommunicatorOptions {
   // Messages ask for others: kernels between hosts queue little, since a grant waits behind all
   // that they hold of its direction.
   bool queues_little = false;
+  // One of several groups whose threads poll on the same cores: where cores are few, they give way
+  // at once.
+  bool shares_cores = false;
   // The choices of a plan file for this group, "op:first_bytes=name,..." (schedule/planner.h); the
   // same on all ranks. Empty: the cost model chooses.
   std::string plan;

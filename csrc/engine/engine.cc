@@ -71,7 +71,8 @@ Result<std::shared_ptr<Engine>> Engine::create(CommunicatorOptions given,
   if (!mesh.ok()) return mesh.status();
   engine->mesh_ = std::move(*mesh);
   Steppable& steps = *engine;
-  engine->driver_ = std::make_unique<ProgressDriver>(*engine->mesh_, engine->queue_, steps, config);
+  engine->driver_ = std::make_unique<ProgressDriver>(*engine->mesh_, engine->queue_, steps, config,
+                                                     options.shares_cores);
   engine->planner_ = std::make_unique<schedule::Planner>(make_topology(*engine->mesh_, options),
                                                          config.algorithm, options.plan);
   DMLCOMM_RETURN_IF_ERROR(engine->planner_->status());

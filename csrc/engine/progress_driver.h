@@ -43,8 +43,9 @@ class Steppable {
 
 class ProgressDriver final : public Driver {
  public:
+  // `shares_cores`: see CommunicatorOptions.
   ProgressDriver(transport::Mesh& mesh, OperationQueue& queue, Steppable& steps,
-                 const Config& config);
+                 const Config& config, bool shares_cores);
 
   // The ranks of this host leave no core free.
   bool is_crowded() const { return crowded_; }

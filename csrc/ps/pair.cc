@@ -25,6 +25,7 @@ Result<std::shared_ptr<engine::Communicator>> meet(
   communicator.first_rail = options.first_rail;
   communicator.reads_alone = options.by_proxy;
   communicator.queues_little = true;
+  communicator.shares_cores = true;  // with those of other workers, of a proxy, of other servers
   communicator.timeout = options.timeout;
   communicator.config = config;
   communicator.seat = options.seat;
