@@ -6,6 +6,7 @@
 #include "base/str_cat.h"
 #include "engine/job_topology.h"
 #include "engine/schedule_runner.h"
+#include "schedule/joining_barrier.h"
 
 namespace dmlcomm::engine {
 namespace {
@@ -222,7 +223,13 @@ Status Engine::plan(Running& running) {
     if (plan == nullptr) {
       auto compiled = std::make_shared<CompiledPlan>(schedule);
       compiled->latency = planner_->latency(*running.algorithm, shape);
-      compiled->latency_s = compiled->latency.seconds(planner_->topology().inter_host.alpha_s);
+      const double alpha_s = planner_->topology().inter_host.alpha_s;
+      compiled->latency_s = compiled->latency.seconds(alpha_s);
+      if (joins) {
+        const auto& barrier = schedule::joining_barrier(planner_->topology());
+        const double barrier_s = planner_->latency(barrier, shape).seconds(alpha_s);
+        compiled->latency_s = std::max(compiled->latency_s, barrier_s);
+      }
       compiled->tells_rates = Tuner::tells_rates(shape);
       plan = std::move(compiled);
       // Those whose schedules the planner has dropped.
@@ -316,14 +323,14 @@ std::unique_ptr<Runner> Engine::make_runner(Running& running) {
   }
   if (running.plan == nullptr) return board_->runner_for(op, *running.algorithm, pool_);
   return std::make_unique<ScheduleRunner>(*mesh_, pool_, op, running.plan,
-                                          tuner_->own_report(op, queue_.has_tickets()));
+                                          tuner_->own_report(op, queue_.num_ticketed()));
 }
 
 // At the end of an operation that needed all ranks of this host.
 void Engine::learn_of_tickets(const Running& running) {
   const bool joins_all =
       running.plan == nullptr || schedule::joins_all(running.op->request().shape);
-  const bool is_used = running.runner->report().tickets == transport::RankReport::kUsed;
+  const bool is_used = running.runner->report().uses_tickets();
   if (!mesh_->all_share_memory() || agenda_->is_used() || !joins_all || !is_used) return;
   agenda_->begin(running.sequence + 1);
 }

@@ -135,6 +135,10 @@ class OperationQueue {
   }
   // Whether any operation so far had another ticket than the default.
   bool has_tickets() const { return has_tickets_; }
+  // Then: how many collectives have been called and have not ended. Else 0.
+  uint64_t num_ticketed() const {
+    return has_tickets_ ? last_sequence() + 1 - oldest_collective() : 0;
+  }
   // A collective of large messages runs; and one of small messages, which go before all large ones.
   bool runs_large() const { return large_ < transport::kSendLast; }
   bool runs_small_beside_large() const { return runs_large() && small_ < large_; }

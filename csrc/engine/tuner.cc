@@ -17,9 +17,11 @@ using schedule::OpKind;
 using transport::RankReport;
 
 // How far collectives between hosts are planned ahead: as many as run at once. Where tickets are
-// given, so many that one which is needed soon is seen behind the tensors of a whole model.
+// given, as many as ranks had called at a time, in the last so many operations or more: one that is
+// needed soon is seen behind the tensors of a whole model.
 constexpr uint64_t kWindow = 8;
-constexpr uint64_t kWindowOfTickets = 256;
+constexpr uint64_t kMostWindow = 256;
+constexpr int64_t kTicketedOperations = 1024;
 // So many operations with tickets are waited for until rates are known.
 constexpr int kMostWithoutRates = 32;
 // The first ones of a size run alone, so that their reports count at once; and so do those at new
@@ -28,8 +30,6 @@ constexpr size_t kFirstOfSize = 8;
 // After so many operations without word of all ranks one carries a barrier. An operation that tells
 // rates counts as eight.
 constexpr size_t kMostSilent = 64;
-// Shorter round trips are less than what calls and waking up take.
-constexpr double kLeastRoundTripUs = 50;
 // A reading costs a system call for each connection: later ones are not so frequent.
 constexpr uint64_t kFrequentMeasurements = 16;
 constexpr int64_t kMeasureNs = 10 * kNsPerMs;
@@ -37,7 +37,6 @@ constexpr int64_t kMeasureNs = 10 * kNsPerMs;
 constexpr uint64_t kLeastTellingBytes = 256 * 1024;
 // A message needs half a round trip, and so much for calls and waking up, until that is measured.
 constexpr double kAssumedMessageCost = 10e-6;
-constexpr double kAssumedBitsPerSecond = 1e9;
 
 // The time of an operation is that of the rank that waits longest, as far as the others' part in it
 // explains that, not their coming late.
@@ -72,6 +71,7 @@ Tuner::Tuner(const CommunicatorOptions& options, Network network, schedule::Plan
       network_(std::move(network)),
       planner_(planner),
       clock_(std::move(clock)),
+      ticketed_(kTicketedOperations),
       assumed_alpha_s_(planner.topology().inter_host.alpha_s),
       num_learnt_(options.first_sequence - 1) {
   if (network_.num_ranks_on_host == options.num_ranks) return;
@@ -81,17 +81,19 @@ Tuner::Tuner(const CommunicatorOptions& options, Network network, schedule::Plan
   }
   // Some hosts may have spare rails beyond these.
   for (uint32_t rail = 0; rail < planner.topology().num_rails; ++rail) {
-    const bool is_known = rail < options.rail_rates_bps.size();
-    assumed_bps_.push_back(is_known ? static_cast<double>(options.rail_rates_bps[rail])
-                                    : kAssumedBitsPerSecond);
+    assumed_bps_.push_back(agreed_bits_per_second(rail));
     rates_.assume(rail, assumed_bps_.back());
   }
 }
 
 uint64_t Tuner::window(const schedule::OpShape& shape) const {
   if (network_.all_share_memory) return 1;
-  // Nothing is learnt, or nobody may have to wait for an operation that runs alone.
-  if (!learns() || uses_tickets_) return kWindowOfTickets;
+  if (!learns()) return kMostWindow;
+  // Nobody may have to wait for an operation that runs alone.
+  if (uses_tickets_) {
+    const uint64_t most = RankReport::places(static_cast<uint8_t>(ticketed_.value()));
+    return std::clamp(most, kWindow, kMostWindow);
+  }
   return runs_alone(shape) ? 1 : kWindow;
 }
 
@@ -106,25 +108,31 @@ bool Tuner::carries_barrier(const schedule::OpShape& shape) const {
   return num_silent_ >= kMostSilent || runs_alone(shape);
 }
 
-RankReport Tuner::own_report(const OpState& op, bool uses_tickets) const {
+RankReport Tuner::own_report(const OpState& op, uint64_t num_ticketed) const {
   RankReport report;
-  if (uses_tickets) report.tickets = RankReport::kUsed;
+  if (num_ticketed > 0) report.add_ticketed(num_ticketed);
   if (!learns()) return report;
   // The ranks of a host share its rails.
   const double sharers = network_.num_ranks_on_host;
-  double round_trip_us = 0;
   const auto& meters = network_.meters;
   // A rail of which less is known than of others may be as fast as they are.
   const auto end = meters.begin() + static_cast<ptrdiff_t>(assumed_bps_.size());
   const bool are_bounds =
       std::all_of(meters.begin(), end, [](const auto& meter) { return meter.is_lower_bound(); });
+  // Small messages take the nearest rail, but on a grid that of their level.
+  const bool chooses_rail = planner_.topology().grid.empty();
+  double round_trip_us = 0;
   for (size_t rail = 0; rail < assumed_bps_.size(); ++rail) {
     const transport::RailMeter& meter = meters[rail];
     const bool is_known = meter.bits_per_second() > 0 && (are_bounds || !meter.is_lower_bound());
     if (is_known) report.add_rate(rail, sharers * meter.bits_per_second());
-    round_trip_us = std::max(round_trip_us, meter.round_trip_us());
+    const double here_us = meter.round_trip_us();
+    const bool is_nearer = round_trip_us == 0 || (here_us < round_trip_us) == chooses_rail;
+    if (here_us > 0 && is_nearer) round_trip_us = here_us;
   }
-  if (round_trip_us > 0) report.add_round_trip(std::max(round_trip_us, kLeastRoundTripUs));
+  if (round_trip_us > 0) {
+    report.add_round_trip(std::max(round_trip_us, transport::RailMeter::kLeastRoundTripUs));
+  }
   if (const Past* before = find(op.sequence() - 1)) report.set_time(before->seconds);
   return report;
 }
@@ -169,7 +177,7 @@ bool Tuner::plan(const OpState& op) {
   next.algorithm = &planner_.choose(shape);
   past_.push_back(std::move(next));
   const bool is_far = uses_tickets_ || !learns();
-  if (past_.size() > (is_far ? 2 * kWindowOfTickets : 4 * kWindow)) past_.pop_front();
+  if (past_.size() > (is_far ? 2 * kMostWindow : 4 * kWindow)) past_.pop_front();
   return carries;
 }
 
@@ -223,7 +231,7 @@ void Tuner::learn(uint64_t sequence) {
   const Past* const from = find(sequence);
   if (from == nullptr || !from->joins_all) return tell(sequence - 1, 0);
   consider(from->report);
-  consider_tickets(from->report);
+  consider_tickets(sequence, from->report);
   consider_message(sequence - 1, from->report);
   tell(sequence - 1, seconds_of(from->report));
 }
@@ -296,10 +304,12 @@ double Tuner::alpha_s(const RankReport& report) const {
   return std::max(assumed_alpha_s_, kAssumedMessageCost + half_trip_s(report));
 }
 
-// With tickets a report counts much later. So the rates that drivers tell have to be corrected
-// before, or a training would go its first steps with algorithms for another network.
-void Tuner::consider_tickets(const RankReport& report) {
-  if (uses_tickets_ || report.tickets != RankReport::kUsed) return;
+// With tickets a report counts later. So the rates that drivers tell have to be corrected before,
+// or a training would go its first steps with algorithms for another network.
+void Tuner::consider_tickets(uint64_t sequence, const RankReport& report) {
+  if (!report.uses_tickets()) return;
+  ticketed_.add(report.ticketed, static_cast<int64_t>(sequence));
+  if (uses_tickets_) return;
   const auto is_known = [](uint8_t rate) { return rate != RankReport::kUnknown; };
   const bool knows_rates =
       rates_.is_settled() && std::any_of(report.rates.begin(), report.rates.end(), is_known);

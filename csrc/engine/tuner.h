@@ -28,6 +28,7 @@
 #include "transport/rail_counters.h"
 #include "transport/rail_meter.h"
 #include "transport/rank_report.h"
+#include "transport/recent_minimum.h"
 
 namespace dmlcomm::engine {
 
@@ -60,8 +61,8 @@ class Tuner {
   // It has been, as the planner chooses now.
   void planned(const OpState& op);
   void started(const OpState& op);
-  // This rank's part of its report.
-  transport::RankReport own_report(const OpState& op, bool uses_tickets) const;
+  // This rank's part of its report. `num_ticketed`: see OperationQueue.
+  transport::RankReport own_report(const OpState& op, uint64_t num_ticketed) const;
   // What algorithms are chosen for: the figures of the slowest host.
   void show_agreed(size_t rail, transport::RailCounters* counters) const;
   // A message to a rank of another host has started, or has left. What passes beside its bytes
@@ -102,7 +103,7 @@ class Tuner {
   void tell(uint64_t sequence, double seconds);
   void consider(const transport::RankReport& report);
   void consider_message(uint64_t sequence, const transport::RankReport& report);
-  void consider_tickets(const transport::RankReport& report);
+  void consider_tickets(uint64_t sequence, const transport::RankReport& report);
   double agreed_bits_per_second(size_t rail) const;
   std::vector<uint64_t> rates_by(const transport::RankReport& report) const;
   void use(const transport::RankReport& report, const AgreedRates::Change& change,
@@ -118,6 +119,7 @@ class Tuner {
   const std::function<int64_t()> clock_;
   bool uses_tickets_ = false;  // on some rank, and rates are known
   int num_without_rates_ = 0;
+  transport::RecentMinimum ticketed_;  // of reports, by the numbers of operations
   // By rail of the topology; empty where no rank is on another host.
   std::vector<double> assumed_bps_;
   AgreedRates rates_;

@@ -22,9 +22,12 @@ constexpr double kMostSecondsSlower = 10e-3;
 // Of short operations, algorithms that are nearly the best are tried so many times each.
 constexpr double kNearlyBest = 1.4;
 constexpr size_t kMostTrials = 4;
-// After so many of them, further trials wait for so many operations each.
+// After the first operations at these times, a trial waits for so many others to pass: most of any
+// twenty take the usual algorithm. One that was tried so often already waits for more.
+constexpr size_t kFirstOperations = 8;
+constexpr size_t kCalmOperations = 6;
 constexpr size_t kFrequentTrials = 2;
-constexpr size_t kCalmOperations = 16;
+constexpr size_t kCalmOperationsLater = 16;
 // When so many operations in a row take twice as long or half, the network has changed, and all
 // times are forgotten.
 constexpr double kMuch = 2;
@@ -70,10 +73,12 @@ void Trials::forget_times(size_t candidate) {
   candidates_[candidate].num_times = 0;
   candidates_[candidate].num_trials = candidate == usual_ ? 1 : 0;
   is_settled_ = false;
+  num_since_change_ = 0;
 }
 
 void Trials::started() {
   ++num_started_;
+  ++num_since_change_;
   if (trials_to_start_ > 0 && --trials_to_start_ == 0) next_ = usual_;
 }
 
@@ -138,6 +143,11 @@ size_t Trials::least_tried_of_best() const {
   return found;
 }
 
+size_t Trials::calm_before(const Candidate& trial) const {
+  if (trial.num_trials >= kFrequentTrials) return kCalmOperationsLater;
+  return num_since_change_ < kFirstOperations ? 0 : kCalmOperations;
+}
+
 void Trials::choose() {
   const size_t best = best_known();
   if (is_trying() && best == usual_) return;
@@ -149,7 +159,7 @@ void Trials::choose() {
   is_settled_ = next_ == usual_;
   if (is_settled_) return;
   trial_ = std::exchange(next_, usual_);
-  if (candidates_[trial_].num_trials >= kFrequentTrials && num_calm_ < kCalmOperations) return;
+  if (num_calm_ < calm_before(candidates_[trial_])) return;
   next_ = trial_;
   ++candidates_[trial_].num_trials;
   trials_to_start_ = trials_to_end_ = kTrialOperations;

@@ -9,7 +9,7 @@
 //
 // Small operations are short beside what disturbs them, and cheap. So those that are nearly the
 // best are tried in turns until each has been seen several times, and then the better median
-// counts. The later ones of these trials come far apart: few operations pay for them at any time.
+// counts. But for the first operations, trials come apart: few pay for them at any time.
 // After that only a large difference changes the choice, or a network that is another one.
 //
 // All ranks make the same calls in the same order, and so the same choices.
@@ -68,12 +68,15 @@ class Trials {
   size_t best_known() const;
   size_t most_promising() const;
   size_t least_tried_of_best() const;
+  // So many operations have to end between the last trial and this one.
+  size_t calm_before(const Candidate& trial) const;
 
   std::vector<Candidate> candidates_;
   size_t usual_ = 0;
   size_t next_ = 0;
   size_t trial_ = 0;  // the last one that was tried
   size_t num_started_ = 0;
+  size_t num_since_change_ = 0;  // of these, since times have been forgotten
   size_t trials_to_start_ = 0;
   size_t trials_to_end_ = 0;
   size_t num_calm_ = 0;      // operations that have ended since the last trial

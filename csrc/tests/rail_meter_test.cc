@@ -329,6 +329,38 @@ TEST_F(RailInUseTest, SmallMessagesTakeNoRailThatIsMuchSlower) {
   for (int i = 0; i < 50; ++i) EXPECT_EQ(RailMeter::next_for_small(rails, 8000), 1) << i;
 }
 
+RailMeter rail_of_200_mbit(uint32_t round_trip_us) {
+  RailMeter rail;
+  rail.assume(200e6);
+  Channel::Flow flow;
+  flow.min_rtt_us = round_trip_us;
+  rail.add({}, flow, 0);
+  rail.end_period(kNsPerS, 0, 0, RailMeter::Traffic::vague);
+  return rail;
+}
+
+TEST(RailMeterTest, SmallMessagesTakeTheNearRailUnlessTheirBytesTakeLonger) {
+  std::vector<RailMeter> rails{rail_of_200_mbit(10'000), rail_of_200_mbit(100)};
+  EXPECT_EQ(RailMeter::nearest(rails, 0, 8), 1u);
+  EXPECT_EQ(RailMeter::nearest(rails, 1, 8), 1u);
+  for (int i = 0; i < 50; ++i) EXPECT_EQ(RailMeter::next_for_small(rails, 8000), 1) << i;
+  // 512 KiB take 21 ms.
+  std::array<int, 2> num_messages{};
+  for (int i = 0; i < 8; ++i) ++num_messages.at(RailMeter::next_for_small(rails, 512 * 1024));
+  EXPECT_EQ(num_messages, (std::array{4, 4}));
+  // Those before it on the near one take longer than the way on the far one.
+  rails[1].begin_frame(0, 256 * 1024);
+  EXPECT_EQ(RailMeter::first_through(rails, 16 * 1024), 0);
+  rails[1].end_frame(kNsPerMs, 256 * 1024);
+  EXPECT_EQ(RailMeter::first_through(rails, 16 * 1024), 1);
+}
+
+TEST(RailMeterTest, VerySmallMessagesStayTogetherOnRailsThatAreEquallyFar) {
+  const std::vector<RailMeter> rails(2, rail_of_200_mbit(100));
+  EXPECT_EQ(RailMeter::nearest(rails, 0, 8), 0u);
+  EXPECT_EQ(RailMeter::nearest(rails, 1, 8), 1u);
+}
+
 TEST_F(RailInUseTest, ABudgetFillsWithTheShareOfTheRate) {
   carry(1'000'000, 80e6);
   EXPECT_TRUE(meter_.take_large(1u << 20, 0));

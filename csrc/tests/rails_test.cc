@@ -174,7 +174,9 @@ TEST(RailsTest, MessagesOfLargeOperationsAreTimed) {
     begin_to_send(pair, message);
     pair.settle();
     EXPECT_EQ(message.got, message.data);
-    EXPECT_EQ(meters[0].in_use_ns(now_ns()) > 0, tells);
+    const int64_t now = now_ns();
+    EXPECT_EQ(meters[0].in_use_ns(now) > 0, tells);
+    EXPECT_EQ(meters[0].in_use_ns(now + kNsPerS), meters[0].in_use_ns(now)) << "it has not ended";
   }
 }
 

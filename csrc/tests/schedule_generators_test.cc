@@ -19,6 +19,38 @@
 namespace dmlcomm::schedule {
 namespace {
 
+// What messages bring to each rank: of which ranks it has heard at the end.
+std::vector<std::set<uint32_t>> heard_of(const std::vector<Schedule>& schedules) {
+  const Matches matches = *match_messages(schedules);
+  std::vector<std::vector<std::set<uint32_t>>> after(schedules.size());
+  std::vector<std::set<uint32_t>> at_end(schedules.size());
+  for (uint32_t rank = 0; rank < schedules.size(); ++rank) {
+    after[rank].resize(schedules[rank].steps.size(), {rank});
+    at_end[rank] = {rank};
+  }
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (uint32_t rank = 0; rank < schedules.size(); ++rank) {
+      for (size_t id = 0; id < after[rank].size(); ++id) {
+        const Step& step = schedules[rank].steps[id];
+        std::set<uint32_t>& set = after[rank][id];
+        const size_t before = set.size();
+        for (uint32_t dep : step.deps) set.insert(after[rank][dep].begin(), after[rank][dep].end());
+        if (id > 0 && are_in_a_run(schedules[rank].steps[id - 1], step)) {
+          set.insert(after[rank][id - 1].begin(), after[rank][id - 1].end());
+        }
+        if (receives(step.kind)) {
+          const auto& [peer, send] = matches[rank][id];
+          set.insert(after[peer][send].begin(), after[peer][send].end());
+        }
+        at_end[rank].insert(set.begin(), set.end());
+        changed |= set.size() != before;
+      }
+    }
+  }
+  return at_end;
+}
+
 class GeneratorTest : public testing::TestWithParam<Algorithm> {
  protected:
   void expect_right(const std::vector<OpShape>& shapes, const std::string& what) {
@@ -26,6 +58,19 @@ class GeneratorTest : public testing::TestWithParam<Algorithm> {
     for (const topology::Topology& topology : topologies_of(GetParam(), num_ranks)) {
       expect_right(shapes, topology, what);
     }
+  }
+
+  static void expect_joined(const std::vector<OpShape>& shapes,
+                            const topology::Topology& topology) {
+    std::vector<Schedule> schedules;
+    for (const OpShape& shape : shapes) {
+      schedules.push_back(GetParam().generate(shape, topology));
+      add_barrier(shape, topology, &schedules.back());
+      EXPECT_EQ(schedules.back().num_streams, schedules.front().num_streams);
+    }
+    const Status status = verify(shapes, schedules);
+    ASSERT_TRUE(status.ok()) << status.message() << ", N = " << shapes.size();
+    for (const auto& ranks : heard_of(schedules)) EXPECT_EQ(ranks.size(), shapes.size());
   }
 
   // Generates all ranks' schedules, verifies them, and reports the shape where that fails.
@@ -78,38 +123,6 @@ TEST_P(GeneratorTest, IsRightForUnevenCountsWithZeros) {
   }
 }
 
-// What messages bring to each rank: of which ranks it has heard at the end.
-std::vector<std::set<uint32_t>> heard_of(const std::vector<Schedule>& schedules) {
-  const Matches matches = *match_messages(schedules);
-  std::vector<std::vector<std::set<uint32_t>>> after(schedules.size());
-  std::vector<std::set<uint32_t>> at_end(schedules.size());
-  for (uint32_t rank = 0; rank < schedules.size(); ++rank) {
-    after[rank].resize(schedules[rank].steps.size(), {rank});
-    at_end[rank] = {rank};
-  }
-  for (bool changed = true; changed;) {
-    changed = false;
-    for (uint32_t rank = 0; rank < schedules.size(); ++rank) {
-      for (size_t id = 0; id < after[rank].size(); ++id) {
-        const Step& step = schedules[rank].steps[id];
-        std::set<uint32_t>& set = after[rank][id];
-        const size_t before = set.size();
-        for (uint32_t dep : step.deps) set.insert(after[rank][dep].begin(), after[rank][dep].end());
-        if (id > 0 && are_in_a_run(schedules[rank].steps[id - 1], step)) {
-          set.insert(after[rank][id - 1].begin(), after[rank][id - 1].end());
-        }
-        if (receives(step.kind)) {
-          const auto& [peer, send] = matches[rank][id];
-          set.insert(after[peer][send].begin(), after[peer][send].end());
-        }
-        at_end[rank].insert(set.begin(), set.end());
-        changed |= set.size() != before;
-      }
-    }
-  }
-  return at_end;
-}
-
 TEST_P(GeneratorTest, BringsWordOfAllRanksWhereThatIsPromised) {
   for (uint32_t num_ranks : {2u, 3u, 4u, 6u, 8u, 9u, 16u}) {
     const bool counts_are_totals = GetParam().kind == OpKind::all_reduce;
@@ -124,20 +137,23 @@ TEST_P(GeneratorTest, BringsWordOfAllRanksWhereThatIsPromised) {
   }
 }
 
-// Whatever the operation and its counts are.
+// Whatever the operation and its counts are, with the barrier of every network.
 TEST_P(GeneratorTest, IsRightAndBringsWordOfAllRanksWithABarrierBesideIt) {
+  std::mt19937 random(7);
   for (uint32_t num_ranks : {2u, 3u, 4u, 6u, 8u, 9u, 16u}) {
-    for (uint64_t count : {0u, 1u, 97u}) {
-      const auto shapes = even_shapes(GetParam().kind, num_ranks, num_ranks - 1, count);
-      for (const topology::Topology& topology : topologies_of(GetParam(), num_ranks)) {
-        std::vector<Schedule> schedules;
-        for (const OpShape& shape : shapes) {
-          schedules.push_back(GetParam().generate(shape, topology));
-          add_barrier(shape, topology, &schedules.back());
+    std::vector<topology::Topology> topologies = topologies_of(GetParam(), num_ranks);
+    const std::vector<uint32_t> hosts = one_rank_per_host(num_ranks);
+    topologies.push_back(topology::flat_network(hosts, 2, 10e9, true));
+    for (const std::vector<uint32_t>& grid : grids_of(num_ranks)) {
+      topologies.push_back(topology::grid_network(hosts, grid, 10e9, true));
+    }
+    std::erase_if(topologies, [](const auto& network) { return !GetParam().applies(network); });
+    for (const uint32_t root : {0u, num_ranks - 1}) {
+      for (const auto& shapes : {even_shapes(GetParam().kind, num_ranks, root, 1),
+                                 uneven_shapes(GetParam().kind, num_ranks, root, &random)}) {
+        for (const topology::Topology& topology : topologies) {
+          expect_joined(shapes, topology);
         }
-        const Status status = verify(shapes, schedules);
-        ASSERT_TRUE(status.ok()) << status.message() << ", N = " << num_ranks;
-        for (const auto& ranks : heard_of(schedules)) EXPECT_EQ(ranks.size(), num_ranks);
       }
     }
   }

@@ -95,6 +95,22 @@ TEST(TrialsTest, FewOperationsAtATimePayForTrials) {
   EXPECT_EQ(run(&trials, times, 20).at(kTree), 20);
 }
 
+TEST(TrialsTest, MostOfAnyTwentyOperationsAfterTheFirstTakeTheUsualAlgorithm) {
+  std::vector<const Algorithm*> candidates;
+  Times times;
+  for (const char* name :
+       {"direct", "bml", "bml_ring", "recursive_doubling", "halving_doubling", "tree", "ring"}) {
+    candidates.push_back(algorithm(name));
+    times[candidates.back()] = 2e-3 + 1e-4 * static_cast<double>(candidates.size());
+  }
+  Trials trials(candidates, {2e-4, 2.5e-4, 4e-4, 5e-4, 6e-4, 7e-4, 1e-3});
+  run(&trials, times, 9);
+  for (int turn = 0; turn < 20; ++turn) {
+    EXPECT_GE(run(&trials, times, 20).at(candidates.front()), 14) << turn;
+  }
+  EXPECT_FALSE(trials.is_trying());
+}
+
 TEST(TrialsTest, TrialsWithoutTimesEnd) {
   Trials trials({kRing, kTree}, {3e-3, 2e-3});
   run(&trials, {{kRing, 3e-3}, {kTree, 3e-3}}, 7);

@@ -27,7 +27,7 @@ using Traffic = RailMeter::Traffic;
 constexpr uint32_t kHosts = 4;
 constexpr uint64_t kLarge = 8'000'000, kSmall = 8'000;
 constexpr double kTold = 10e9;  // bits per second, by drivers
-constexpr uint64_t kWindow = 8, kWindowOfTickets = 256;
+constexpr uint64_t kWindow = 8, kMostWindow = 256;
 constexpr int kFirstOfSize = 8;
 constexpr double kAlphas = 4, kRestSeconds = 20e-6;  // of every operation
 
@@ -129,7 +129,7 @@ class TunerTest : public testing::Test {
 
   RankReport own_report() {
     Running next = start(kSmall);
-    const RankReport report = tuner_->own_report(*next.op, false);
+    const RankReport report = tuner_->own_report(*next.op, 0);
     end(next);
     return report;
   }
@@ -237,21 +237,46 @@ class NamedAlgorithmTest : public TunerTest {
 
 TEST_F(NamedAlgorithmTest, NothingIsTriedSoNothingRunsAlone) { EXPECT_EQ(window(kLarge), kWindow); }
 
-TEST_F(TunerTest, OnceTicketsAreGivenAndRatesAreKnownAWholeModelIsPlanned) {
+TEST_F(TunerTest, OnceTicketsAreGivenAndRatesAreKnownAsManyArePlannedAsRanksHaveCalled) {
   RankReport report = report_of({200e6, 200e6});
-  report.tickets = RankReport::kUsed;
+  report.add_ticketed(160);
   settle(kLarge, report, 0.25);
   run(static_cast<int>(kWindow), kLarge, report, 0.25);
-  EXPECT_EQ(window(kLarge), kWindowOfTickets);
+  EXPECT_EQ(window(kLarge), kMostWindow);
+  // Fewer are called at a time, for long.
+  report.ticketed = RankReport::kUnknown;
+  report.add_ticketed(20);
+  run(1000, kLarge, report, 0.25);
+  EXPECT_EQ(window(kLarge), kMostWindow);
+  run(2000, kLarge, report, 0.25);
+  EXPECT_EQ(window(kLarge), 32u);
+  report.add_ticketed(33);
+  run(33, kLarge, report, 0.25);
+  EXPECT_EQ(window(kLarge), 64u);
+  report.add_ticketed(1000);
+  run(65, kLarge, report, 0.25);
+  EXPECT_EQ(window(kLarge), kMostWindow);
+}
+
+TEST_F(TunerTest, WithTicketsForOneAfterTheOtherARateThatChangesCountsSoon) {
+  RankReport report = report_of({200e6, 200e6});
+  report.add_ticketed(1);
+  settle(kLarge, report, 0.25);
+  run(static_cast<int>(kWindow), kLarge, report, 0.25);
+  EXPECT_EQ(window(kLarge), kWindow);
+  RankReport slower = report_of({50e6, 200e6});
+  slower.add_ticketed(1);
+  run(static_cast<int>(kWindow) + 1, kLarge, slower, 0.5);
+  expect_about(rate_in_use(0), 50e6);
 }
 
 TEST_F(TunerTest, RatesThatStayUnknownHoldTicketsUpForSomeOperationsOnly) {
   RankReport report;
-  report.tickets = RankReport::kUsed;
+  report.add_ticketed(200);
   run(20, kSmall, report);
-  EXPECT_NE(window(kSmall), kWindowOfTickets);
+  EXPECT_NE(window(kSmall), kMostWindow);
   run(40, kSmall, report);
-  EXPECT_EQ(window(kSmall), kWindowOfTickets);
+  EXPECT_EQ(window(kSmall), kMostWindow);
 }
 
 // --- rates ---
@@ -325,7 +350,7 @@ class OtherRankOffTest : public CarryingTest {
 TEST_F(OtherRankOffTest, ARankThatMustNotChangeKeepsAllFromIt) {
   run(30, kLarge, report_of({200e6, 50e6}));
   EXPECT_EQ(rate_in_use(0), kTold);
-  EXPECT_EQ(window(kLarge), kWindowOfTickets);
+  EXPECT_EQ(window(kLarge), kMostWindow);
   EXPECT_EQ(count_carrying(200, kLarge, OpKind::broadcast), 0);
 }
 
@@ -359,13 +384,13 @@ TEST_F(PlanFileTest, NothingIsLearnedOrTriedAlsoForOperationsThatItDoesNotName) 
   }
   EXPECT_EQ(rate_in_use(0), kTold);
   EXPECT_EQ(rate_in_use(1), kTold);
-  EXPECT_EQ(window(kLarge), kWindowOfTickets);
+  EXPECT_EQ(window(kLarge), kMostWindow);
   EXPECT_EQ(own_report(), RankReport());
 }
 
 TEST_F(PlanFileTest, RailsAreMeasuredForStripingAlsoOfOperationsThatRunBesideEachOther) {
   std::vector<Running> all;
-  for (uint64_t i = 0; i < kWindowOfTickets; ++i) all.push_back(start(kLarge));
+  for (uint64_t i = 0; i < kMostWindow; ++i) all.push_back(start(kLarge));
   now_ns_ += 1'000'000'000;
   for (Running& one : all) end(one);
   EXPECT_EQ(traffic_, std::vector{Traffic::telling});
@@ -407,7 +432,7 @@ TEST_F(TunerTest, AReportHasTheTimeOfTheOperationBeforeIfThatRanAlone) {
   Running one = start(kSmall), other = start(kSmall);
   now_ns_ += 1'000'000;
   end(one);
-  EXPECT_EQ(tuner_->own_report(*other.op, false).longest_s(), 0);
+  EXPECT_EQ(tuner_->own_report(*other.op, 0).longest_s(), 0);
   end(other);
   EXPECT_EQ(own_report().longest_s(), 0);
 }

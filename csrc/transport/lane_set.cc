@@ -190,22 +190,26 @@ void LaneSet::push(OutFrame frame, uint8_t rail) {
   lane->push(std::move(frame));
 }
 
-bool LaneSet::may_spread(const SendRequest& request) const {
-  const bool in_any_order = !is_point_to_point(request.tag) && request.bytes >= kLeastSpreadBytes;
-  const bool may_choose = num_usual() > 1 && meters_ != nullptr && shape_.lanes_per_rail == 1;
-  return in_any_order && may_choose && request.rail == kAnyRail;
+bool LaneSet::may_choose_rail(const SendRequest& request) const {
+  const bool has_rails = num_usual() > 1 && meters_ != nullptr && shape_.lanes_per_rail == 1;
+  return has_rails && !is_point_to_point(request.tag) && request.rail == kAnyRail;
 }
 
 bool LaneSet::is_sampled(const SendRequest& request) {
-  return may_spread(request) && num_spread_++ % kSpreadPerSample == 0;
+  const bool may_spread = may_choose_rail(request) && request.bytes >= kLeastSpreadBytes;
+  return may_spread && num_spread_++ % kSpreadPerSample == 0;
 }
 
 uint8_t LaneSet::rail_for_small(const SendRequest& request) {
-  if (!may_spread(request)) return request.rail;
+  if (!may_choose_rail(request)) return request.rail;
   if (num_alive() < num_usual()) return kAnyRail;
+  const std::span<RailMeter> rails(meters_, num_usual());
+  if (request.bytes < kLeastSpreadBytes) {
+    const size_t nearest = RailMeter::nearest(rails, ordered_lane_, request.bytes);
+    return nearest == ordered_lane_ ? kAnyRail : static_cast<uint8_t>(nearest);
+  }
   // Those of large operations have their receipts at once, so what is under way is known.
   const bool is_told = request.tells_rate && request.bytes >= RailMeter::kLeastFrameBytes;
-  const std::span<RailMeter> rails(meters_, num_usual());
   return is_told ? RailMeter::first_through(rails, request.bytes)
                  : RailMeter::next_for_small(rails, request.bytes);
 }

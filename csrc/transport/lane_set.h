@@ -153,8 +153,8 @@ class LaneSet {
   bool carries(size_t index, size_t ticket_class) const;
   bool is_held_up(size_t index) const;
   bool yields(size_t index) const;
-  // A small message of a collective that may take any of several rails.
-  bool may_spread(const SendRequest& request) const;
+  // A message of a collective that may take any of several rails.
+  bool may_choose_rail(const SendRequest& request) const;
   Lane* lane_on(uint8_t rail, size_t ticket_class) const;
   Lane* lane_after_its_tag(const OutFrame& frame);
   size_t num_alive(size_t ticket_class = 0) const;

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/str_cat.h"
+#include "transport/rail_meter.h"
 
 namespace dmlcomm::transport {
 namespace {
@@ -178,7 +179,8 @@ void Link::push_copy(const FrameHeader& header, SendRequest& request) {
   frame.header.payload_bytes = static_cast<uint32_t>(request.bytes);
   frame.tells_rate = request.tells_rate;
   frame.waits_since_ns = request.waits_since_ns;
-  frame.header.awaits_receipt = request.tells_rate || lanes_.is_sampled(request) ? 1 : 0;
+  const bool is_timed = request.tells_rate && request.bytes >= RailMeter::kLeastFrameBytes;
+  frame.header.awaits_receipt = is_timed || lanes_.is_sampled(request) ? 1 : 0;
   const bool is_copied = lanes_.num_unfinished() < kMaxCopiesUnderWay;
   if (!is_copied) {
     frame.payload = request.data;

@@ -13,9 +13,11 @@ constexpr uint64_t kLeastBytes = 16 * 1024;
 // The kernel counts the time in which a connection is busy in ticks of up to 10 ms, and rounds each
 // of its pieces: a short time of many pieces may be half as long.
 constexpr double kLeastBusyS = 0.2;
-// A rail of less than this share of the fastest one's rate gets no small messages: an operation
-// waits for the slowest of its messages.
-constexpr double kLeastOfFastest = 0.4;
+// A rail on which a small message would take so many times as long as on the best one gets none: an
+// operation waits for the slowest of its messages.
+constexpr double kMostTimesLonger = 2.5;
+// A very small message leaves the usual rail if it is there in less than half the time on another.
+constexpr double kClearlySooner = 2;
 // But for one in so many, until large operations have told its rate.
 constexpr size_t kMostLeftOut = 2048;
 // By so much a rail may be behind others with its small messages.
@@ -174,6 +176,11 @@ double RailMeter::times_assumed(std::span<const RailMeter> rails) {
   return times;
 }
 
+double RailMeter::seconds_for(size_t bytes, double times) const {
+  const double half_trip_s = std::max(round_trip_us(), kLeastRoundTripUs) / 2 * 1e-6;
+  return half_trip_s + 8 * static_cast<double>(bytes) / rate_for_small(times);
+}
+
 RailMeter::Others RailMeter::others_of(std::span<const RailMeter> rails, int64_t now_ns) {
   Others others{0, times_assumed(rails)};
   for (const RailMeter& rail : rails) {
@@ -185,22 +192,35 @@ RailMeter::Others RailMeter::others_of(std::span<const RailMeter> rails, int64_t
 uint8_t RailMeter::first_through(std::span<const RailMeter> rails, size_t bytes) {
   const double times = times_assumed(rails);
   const auto time = [=](const RailMeter& rail) {
-    return static_cast<double>(rail.bytes_of_frames_ + bytes) / rail.rate_for_small(times);
+    return rail.seconds_for(rail.bytes_of_frames_ + bytes, times);
   };
   const auto is_sooner = [&](const RailMeter& a, const RailMeter& b) { return time(a) < time(b); };
   return static_cast<uint8_t>(std::min_element(rails.begin(), rails.end(), is_sooner) -
                               rails.begin());
 }
 
+size_t RailMeter::nearest(std::span<const RailMeter> rails, size_t usual, size_t bytes) {
+  const double times = times_assumed(rails);
+  size_t found = usual;
+  double least_s = rails[usual].seconds_for(bytes, times) / kClearlySooner;
+  for (size_t rail = 0; rail < rails.size(); ++rail) {
+    const double seconds = rails[rail].seconds_for(bytes, times);
+    if (seconds >= least_s) continue;
+    found = rail;
+    least_s = seconds;
+  }
+  return found;
+}
+
 uint8_t RailMeter::next_for_small(std::span<RailMeter> rails, size_t bytes) {
   const double times = times_assumed(rails);
-  double fastest = 0;
-  for (const RailMeter& rail : rails) fastest = std::max(fastest, rail.rate_for_small(times));
+  double least_s = rails[0].seconds_for(bytes, times);
+  for (const RailMeter& rail : rails) least_s = std::min(least_s, rail.seconds_for(bytes, times));
   size_t found = rails.size();
   double found_s = 0, most_s = 0;
   for (size_t rail = 0; rail < rails.size(); ++rail) {
     const double rate = rails[rail].rate_for_small(times);
-    if (rate < kLeastOfFastest * fastest) {
+    if (rails[rail].seconds_for(bytes, times) > kMostTimesLonger * least_s) {
       if (rails[rail].is_left_out()) continue;
       return static_cast<uint8_t>(rail);
     }

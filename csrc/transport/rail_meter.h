@@ -73,12 +73,17 @@ class RailMeter {
 
   static Others others_of(std::span<const RailMeter> rails, int64_t now_ns);
 
-  // Which rail carries a small message that may take any: of those that are not much slower than
-  // the fastest the one that is through first with it and with those that it was given before. A
-  // slow rail gets one in many until something better has told its rate: that shows whether it is
-  // slow. Where a rate is not known, or only that it is not lower, what was assumed counts.
+  // Which rail carries a small message that may take any: of those on which it does not take much
+  // longer than on the best one (half a round trip, and its bytes) the one that is through first
+  // with it and with those that it was given before. A slow rail gets one in many until something
+  // better has told its rate: that shows whether it is slow. Where a rate is not known, or only
+  // that it is not lower, what was assumed counts.
   static uint8_t next_for_small(std::span<RailMeter> rails, size_t bytes);
-  // The one that is through first with such a frame and with those without a receipt.
+  // Which rail carries a very small one: the usual one, so that many leave together, unless it is
+  // there clearly sooner on another.
+  static size_t nearest(std::span<const RailMeter> rails, size_t usual, size_t bytes);
+  // The one that is through first with such a frame and with those that connections have begun and
+  // that have no receipt.
   static uint8_t first_through(std::span<const RailMeter> rails, size_t bytes);
 
   // Large frames take this share of the rate at most; 1, or if that is not known: all that they
@@ -120,6 +125,8 @@ class RailMeter {
   double bits_per_second() const;
   // All that is known is that it is not lower.
   bool is_lower_bound() const { return is_lower_bound_; }
+  // Shorter ones are less than what calls and waking up take.
+  static constexpr double kLeastRoundTripUs = 50;
   // The shortest one that connections had of late; see kRoundTripNs.
   double round_trip_us() const { return round_trips_us_.value(); }
   uint64_t bytes_resent() const { return bytes_resent_; }
@@ -152,6 +159,8 @@ class RailMeter {
   static double times_assumed(std::span<const RailMeter> rails);
   // By which small messages are shared, where rails have `times` what was assumed; 0: not known.
   double rate_for_small(double times) const;
+  // Half a round trip, and the time of the bytes.
+  double seconds_for(size_t bytes, double times) const;
 
   // Round trips count for so long, and up to twice: periods differ in the peers that they reach.
   // Each of them is the shortest that a kernel has seen on a connection in the last 300 s

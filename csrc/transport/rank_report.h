@@ -1,5 +1,6 @@
 // RankReport: what a rank has measured, in a few bytes that every frame of a collective carries:
-// the rates of its rails, how long the operation before took, and whether it gives tickets.
+// the rates of its rails, how long the operation before took, and whether it gives tickets, to how
+// many operations at once.
 //
 // Ranks combine reports by the minimum, which does not depend on the order. A rank puts its own
 // report and all that it has received for the operation into each message. So at the end of an
@@ -8,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -18,15 +20,14 @@ struct RankReport {
   // Rails beyond count as the last one.
   static constexpr size_t kMaxRails = 8;
   static constexpr uint8_t kUnknown = 255;
-  // Of `tickets`.
-  static constexpr uint8_t kUsed = 0;
 
   // Eighths of powers of two, so that neighbours differ by 9 %.
   std::array<uint8_t, kMaxRails> rates = unknown();
   // The longest round trip has the smallest number.
   uint8_t nearness = kUnknown;
-  // Whether a rank gives tickets other than the default.
-  uint8_t tickets = kUnknown;
+  // Where a rank gives tickets other than the default: how many of its operations have not ended, in
+  // powers of two. The most has the smallest number.
+  uint8_t ticketed = kUnknown;
   // Of the operation before. The shortest time is that of the rank that came last. The longest has
   // the smallest number.
   uint16_t shortest = kNoTime;
@@ -36,7 +37,7 @@ struct RankReport {
   void merge(const RankReport& other) {
     for (size_t i = 0; i < kMaxRails; ++i) rates[i] = std::min(rates[i], other.rates[i]);
     nearness = std::min(nearness, other.nearness);
-    tickets = std::min(tickets, other.tickets);
+    ticketed = std::min(ticketed, other.ticketed);
     shortest = std::min(shortest, other.shortest);
     briefness = std::min(briefness, other.briefness);
   }
@@ -48,6 +49,12 @@ struct RankReport {
   void add_round_trip(double microseconds) {
     nearness = std::min<uint8_t>(nearness, kUnknown - code(microseconds));
   }
+  // `places`: 1 or more.
+  void add_ticketed(uint64_t places) {
+    ticketed = std::min<uint8_t>(ticketed, kUnknown - 1 - std::bit_width(places - 1));
+  }
+  bool uses_tickets() const { return ticketed != kUnknown; }
+  static uint64_t places(uint8_t ticketed) { return uint64_t{1} << (kUnknown - 1 - ticketed); }
   uint8_t rate(size_t rail) const { return rates[std::min(rail, kMaxRails - 1)]; }
   static double bits_per_second(uint8_t rate) { return kLeastBitsPerSecond * value(rate); }
   double round_trip_us() const { return nearness == kUnknown ? 0 : value(kUnknown - nearness); }

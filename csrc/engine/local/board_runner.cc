@@ -42,7 +42,7 @@ void BoardRunner::enter() {
   const uint64_t slot = round_ % BoardHeader::kNumSlots;
   board_.header().op[slot] = info();
   board_.header().uses_tickets[slot] = board_.uses_tickets();
-  if (board_.uses_tickets()) report_.tickets = transport::RankReport::kUsed;
+  if (board_.uses_tickets()) report_.add_ticketed(1);
   put();
   board_.publish();
   for (int rank = 0; rank < num_ranks(); ++rank) {
@@ -72,7 +72,7 @@ Status BoardRunner::check(int rank) {
   // stays.
   const uint64_t slot = round_ % BoardHeader::kNumSlots;
   if (board_.header_of(rank).uses_tickets[slot]) {
-    report_.tickets = transport::RankReport::kUsed;
+    report_.add_ticketed(1);
   }
   const transport::OpInfo& theirs = board_.header_of(rank).op[slot];
   if (theirs == info()) return Status();
