@@ -25,8 +25,8 @@ struct RankReport {
   std::array<uint8_t, kMaxRails> rates = unknown();
   // The longest round trip has the smallest number.
   uint8_t nearness = kUnknown;
-  // Where a rank gives tickets other than the default: how many of its operations have not ended, in
-  // powers of two. The most has the smallest number.
+  // Where a rank gives tickets other than the default: how many of its operations have not ended,
+  // in powers of two. The most has the smallest number.
   uint8_t ticketed = kUnknown;
   // Of the operation before. The shortest time is that of the rank that came last. The longest has
   // the smallest number.

@@ -1,7 +1,7 @@
 // RecentMinimum: the least of the values that came of late.
 //
-// Values count for one to two windows, of time or of another count. Older ones are forgotten when a newer one comes, so
-// there always is a minimum after the first value.
+// Values count for one to two windows, of time or of another count. Older ones are forgotten when a
+// newer one comes, so there always is a minimum after the first value.
 #pragma once
 
 #include <algorithm>
