@@ -211,7 +211,7 @@ uint8_t LaneSet::rail_for_small(const SendRequest& request) {
   // Those of large operations have their receipts at once, so what is under way is known.
   const bool is_told = request.tells_rate && request.bytes >= RailMeter::kLeastFrameBytes;
   return is_told ? RailMeter::first_through(rails, request.bytes)
-                 : RailMeter::next_for_small(rails, request.bytes);
+                 : RailMeter::next_for_small(rails, request.bytes, now_ns());
 }
 
 // Frames are short while large messages leave room for small ones, or for other jobs.

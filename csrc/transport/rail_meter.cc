@@ -16,6 +16,8 @@ constexpr double kLeastBusyS = 0.2;
 // A rail on which a small message would take so many times as long as on the best one gets none: an
 // operation waits for the slowest of its messages.
 constexpr double kMostTimesLonger = 2.5;
+// Rails that are through with it at nearly the same time take turns.
+constexpr double kNearlySoonest = 1.25;
 // A very small message leaves the usual rail if it is there in less than half the time on another.
 constexpr double kClearlySooner = 2;
 // But for one in so many, until large operations have told its rate.
@@ -181,6 +183,11 @@ double RailMeter::seconds_for(size_t bytes, double times) const {
   return half_trip_s + 8 * static_cast<double>(bytes) / rate_for_small(times);
 }
 
+double RailMeter::seconds_until_through(size_t bytes, double times, int64_t now_ns) const {
+  const int64_t before_ns = std::max<int64_t>(small_until_ns_ - now_ns, 0);
+  return static_cast<double>(before_ns) / kNsPerS + seconds_for(bytes, times);
+}
+
 RailMeter::Others RailMeter::others_of(std::span<const RailMeter> rails, int64_t now_ns) {
   Others others{0, times_assumed(rails)};
   for (const RailMeter& rail : rails) {
@@ -212,27 +219,34 @@ size_t RailMeter::nearest(std::span<const RailMeter> rails, size_t usual, size_t
   return found;
 }
 
-uint8_t RailMeter::next_for_small(std::span<RailMeter> rails, size_t bytes) {
+uint8_t RailMeter::next_for_small(std::span<RailMeter> rails, size_t bytes, int64_t now_ns) {
   const double times = times_assumed(rails);
   double least_s = rails[0].seconds_for(bytes, times);
   for (const RailMeter& rail : rails) least_s = std::min(least_s, rail.seconds_for(bytes, times));
-  size_t found = rails.size();
+  RailMeter* found = nullptr;
   double found_s = 0, most_s = 0;
-  for (size_t rail = 0; rail < rails.size(); ++rail) {
-    const double rate = rails[rail].rate_for_small(times);
-    if (rails[rail].seconds_for(bytes, times) > kMostTimesLonger * least_s) {
-      if (rails[rail].is_left_out()) continue;
-      return static_cast<uint8_t>(rail);
+  for (RailMeter& rail : rails) {
+    if (rail.seconds_for(bytes, times) > kMostTimesLonger * least_s) {
+      if (rail.is_left_out()) continue;
+      return static_cast<uint8_t>(&rail - rails.data());
     }
-    const double end_s = rails[rail].small_s_ + 8 * static_cast<double>(bytes) / rate;
-    most_s = std::max(most_s, rails[rail].small_s_);
-    if (found < rails.size() && end_s >= found_s) continue;
-    found = rail;
+    most_s = std::max(most_s, rail.small_s_);
+    const double end_s = rail.seconds_until_through(bytes, times, now_ns);
+    const bool is_alike =
+        found != nullptr && end_s <= kNearlySoonest * found_s && found_s <= kNearlySoonest * end_s;
+    const bool is_next = is_alike ? rail.small_s_ < found->small_s_ : end_s < found_s;
+    if (found != nullptr && !is_next) continue;
+    found = &rail;
     found_s = end_s;
   }
-  // What a rail did not carry while it was dead is not made up for.
-  rails[found].small_s_ = std::max(found_s, most_s - kMostSmallDebtS);
-  return static_cast<uint8_t>(found);
+  found->give_small(8 * static_cast<double>(bytes) / found->rate_for_small(times), most_s, now_ns);
+  return static_cast<uint8_t>(found - rails.data());
+}
+
+// What a rail did not carry while it was dead is not made up for.
+void RailMeter::give_small(double seconds, double most_s, int64_t now_ns) {
+  small_s_ = std::max(small_s_, most_s - kMostSmallDebtS) + seconds;
+  small_until_ns_ = std::max(small_until_ns_, now_ns) + static_cast<int64_t>(seconds * kNsPerS);
 }
 
 bool RailMeter::take_large(size_t bytes, int64_t now_ns) {

@@ -73,12 +73,12 @@ class RailMeter {
 
   static Others others_of(std::span<const RailMeter> rails, int64_t now_ns);
 
-  // Which rail carries a small message that may take any: of those on which it does not take much
-  // longer than on the best one (half a round trip, and its bytes) the one that is through first
-  // with it and with those that it was given before. A slow rail gets one in many until something
+  // Which rail carries a small message that may take any: the one that is through first with it
+  // (half a round trip, and its bytes) and with those that it was given before and cannot have sent
+  // yet. Rails that are nearly equal take turns. A slow rail gets one in many until something
   // better has told its rate: that shows whether it is slow. Where a rate is not known, or only
   // that it is not lower, what was assumed counts.
-  static uint8_t next_for_small(std::span<RailMeter> rails, size_t bytes);
+  static uint8_t next_for_small(std::span<RailMeter> rails, size_t bytes, int64_t now_ns);
   // Which rail carries a very small one: the usual one, so that many leave together, unless it is
   // there clearly sooner on another.
   static size_t nearest(std::span<const RailMeter> rails, size_t usual, size_t bytes);
@@ -159,6 +159,8 @@ class RailMeter {
   static double times_assumed(std::span<const RailMeter> rails);
   // By which small messages are shared, where rails have `times` what was assumed; 0: not known.
   double rate_for_small(double times) const;
+  double seconds_until_through(size_t bytes, double times, int64_t now_ns) const;
+  void give_small(double seconds, double most_s, int64_t now_ns);
   // Half a round trip, and the time of the bytes.
   double seconds_for(size_t bytes, double times) const;
 
@@ -188,9 +190,10 @@ class RailMeter {
   bool has_been_told_least_ = false;  // by a telling period: vague ones may only raise the rate
   bool is_lower_bound_ = true;
   double assumed_bps_ = 1;
-  double small_s_ = 0;        // time of the small messages that it was given
-  size_t num_left_out_ = 0;   // small messages in a row, as it is slow
-  uint32_t shortest_us_ = 0;  // round trip of the period; 0: none
+  double small_s_ = 0;          // time of the small messages that it was given
+  int64_t small_until_ns_ = 0;  // when it is through with them
+  size_t num_left_out_ = 0;     // small messages in a row, as it is slow
+  uint32_t shortest_us_ = 0;    // round trip of the period; 0: none
   RecentMinimum round_trips_us_{kRoundTripNs};
   uint64_t bytes_resent_ = 0;
 };
