@@ -28,6 +28,10 @@ from dmlcomm.ps.tree import UNKNOWN, Prices
 # more of them.
 SETTLE_S = 0.2
 
+# A tree that a worker ends so soon was made too early: the next one waits so long after every
+# worker.
+BRIEF_S = 2.0
+
 # A tree of `auto` is made anew when the largest model has so many times the bytes that the tree was
 # chosen for, and another shape is cheaper.
 OUTGROWN = 4
@@ -100,7 +104,9 @@ class Proxies:
         self._proxies: dict[str, _Proxy] = {}
         self._members: dict[int, str] = {}  # worker -> id of its proxy, in this tree
         self._absences = Absences(return_timeout_s)
-        self._last_return = 0.0  # of a worker that nobody waited for
+        self._fixed_at = 0.0  # when a tree was fixed last
+        self._last_arrival = 0.0  # of a worker that the next tree has to wait for
+        self._was_too_early = False  # the last tree
         self._nodes: _Nodes = []  # of the tree that is fixed
         self._priced = UNKNOWN  # what its shape was chosen for
         self._bases: dict[int, int] = {}  # of models
@@ -136,7 +142,11 @@ class Proxies:
 
     def _end_for(self, worker: int, via: str) -> None:
         address = self._proxies[via].address if via else ""
+        now = time.monotonic()
         self._end(f"worker {worker} has registered anew")
+        self._was_too_early = now - self._fixed_at < BRIEF_S
+        if self._was_too_early:
+            self._last_arrival = now
         # It is refused if its proxy was of that tree, and comes again: the next tree waits for it,
         # as it would end that as well.
         if via and via not in self._proxies and self._membership.is_registered(worker):
@@ -149,8 +159,8 @@ class Proxies:
         if via:
             self._members[worker] = via
             self._core.carry(worker)
-            if self._tree > 0 and not was_awaited:
-                self._last_return = time.monotonic()
+            if self._was_too_early or (self._tree > 0 and not was_awaited):
+                self._last_arrival = time.monotonic()
         self._changed.notify_all()
 
     def leaves(self, worker: int, via: str, lost: bool) -> bool:
@@ -296,12 +306,13 @@ class Proxies:
             return False
         if self._shape == tree.AUTO and not self._prices().shard_bytes:
             return False
-        settled = time.monotonic() - self._last_return >= SETTLE_S
+        settled = time.monotonic() - self._last_arrival >= SETTLE_S
         return settled and self._membership.num_missing() == 0
 
     def _fix(self) -> None:
         """Gives every proxy its place."""
         self._fixed = True
+        self._fixed_at = time.monotonic()
         workers = {p.id: self._workers_of(p.id) for p in self._proxies.values()}
         proxies = sorted(
             (p for p in self._proxies.values() if workers[p.id]), key=lambda p: workers[p.id]
@@ -367,6 +378,7 @@ class Proxies:
         self._await(list(self._members))
         self._proxies = {p.id: p for p in self._proxies.values() if p.tree >= self._tree}
         self._bases.clear()
+        self._was_too_early = False
         self._fixed = False
         self._changed.notify_all()
 
