@@ -1,10 +1,11 @@
 // AgreedRates: the rates that all ranks use, by the reports that all of them get, and how many
 // operations run alone because of them.
 //
-// Rates are taken over when they differ clearly. The operations after that run alone, so that their
-// reports count at once: a rail that had little to do shows its rate only when it has more. But a
-// network whose rates change all the time must not end that operations run beside each other. So
-// there are a few such turns at first, and another one after many operations.
+// Rates are taken over when they differ clearly, those of small operations after the first only
+// when several say nearly the same. The operations after that run alone, so that their reports
+// count at once: a rail that had little to do shows its rate only when it has more. But a network
+// whose rates change all the time must not end that operations run beside each other. So there are
+// a few such turns at first, and another one after many operations.
 //
 // All ranks make the same calls in the same order.
 #pragma once
@@ -35,8 +36,9 @@ class AgreedRates {
   // Before anything is measured.
   void assume(size_t rail, double bits_per_second) { in_use_.add_rate(rail, bits_per_second); }
 
-  // The report of the next operation that all ranks take part in. With a change: it is in use now.
-  std::optional<Change> consider(const transport::RankReport& report);
+  // The report of the next operation that all ranks take part in, and whether that is small. With a
+  // change: it is in use now.
+  std::optional<Change> consider(const transport::RankReport& report, bool is_small);
   // An operation is planned that all ranks take part in; whether it tells rates.
   void planned(bool tells) { alone_left_ -= std::min(alone_left_, tells ? kSmallPerTelling : 1); }
 
@@ -48,7 +50,11 @@ class AgreedRates {
   bool is_settled() const { return num_others_ == 0 && alone_left_ == 0; }
 
  private:
+  bool adds_to_what_is_known(const transport::RankReport& report) const;
+
   transport::RankReport in_use_;
+  transport::RankReport last_;
+  bool are_measured_ = false;
   int num_others_ = 0;     // reports in a row that differ from it
   size_t alone_left_ = 0;  // of a turn, kSmallPerTelling for each operation that tells rates
   size_t num_turns_ = kMostTurns;

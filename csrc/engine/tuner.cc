@@ -230,7 +230,8 @@ void Tuner::ended(uint64_t sequence, const Runner& runner) {
 void Tuner::learn(uint64_t sequence) {
   const Past* const from = find(sequence);
   if (from == nullptr || !from->joins_all) return tell(sequence - 1, 0);
-  consider(from->report);
+  const uint64_t bytes = schedule::known_bytes(from->shape);  // 0: not known, or a barrier
+  consider(from->report, bytes > 0 && !tells_rates(from->shape));
   consider_tickets(sequence, from->report);
   consider_message(sequence - 1, from->report);
   tell(sequence - 1, seconds_of(from->report));
@@ -276,9 +277,9 @@ void Tuner::end_period(transport::RailMeter::Traffic traffic) {
 }
 
 // All ranks come to the same result.
-void Tuner::consider(const RankReport& report) {
+void Tuner::consider(const RankReport& report, bool is_small) {
   const RankReport before = rates_.in_use();
-  if (const auto change = rates_.consider(report)) use(report, *change, before);
+  if (const auto change = rates_.consider(report, is_small)) use(report, *change, before);
 }
 
 // A barrier's time is that of its messages. `report` has the times of this operation.

@@ -18,8 +18,8 @@ class AgreedRatesTest : public testing::Test {
  protected:
   AgreedRatesTest() { rates_.assume(0, 1e9); }
 
-  bool consider(double bits_per_second) {
-    return rates_.consider(report_of(bits_per_second)).has_value();
+  bool consider(double bits_per_second, bool is_small = false) {
+    return rates_.consider(report_of(bits_per_second), is_small).has_value();
   }
   // Operations that run alone from now on; each of them reports `bits_per_second`.
   size_t count_alone(double bits_per_second, bool tells = true) {
@@ -61,27 +61,43 @@ TEST_F(AgreedRatesTest, TwoReportsCorrectARateWhileOperationsRunAlone) {
 TEST_F(AgreedRatesTest, RatesThatAreNearlyTheSameOrNotKnownChangeNothing) {
   for (int i = 0; i < 100; ++i) {
     EXPECT_FALSE(consider(i % 2 == 0 ? 0.85e9 : 1.15e9));
-    EXPECT_FALSE(rates_.consider({}).has_value());
+    EXPECT_FALSE(rates_.consider({}, false).has_value());
   }
   EXPECT_TRUE(rates_.is_settled());
   EXPECT_FALSE(rates_.is_alone());
 }
 
+TEST_F(AgreedRatesTest, RatesOfSmallOperationsThatJumpChangeNothingAfterTheFirst) {
+  EXPECT_TRUE(consider(0.2e9, true));
+  for (int i = 0; i < 100; ++i) EXPECT_FALSE(consider(i % 3 == 0 ? 0.1e9 : i * 1e9, true)) << i;
+  // Several in a row that say the same do, and one that tells.
+  for (int i = 0; i < 7; ++i) EXPECT_FALSE(consider(0.5e9, true)) << i;
+  EXPECT_TRUE(consider(0.5e9, true));
+  EXPECT_TRUE(consider(0.2e9));
+}
+
+TEST_F(AgreedRatesTest, ASmallOperationTellsTheFirstRateOfARailAtOnce) {
+  EXPECT_TRUE(consider(0.2e9, true));
+  RankReport report = report_of(0.2e9);
+  report.add_rate(1, 0.3e9);
+  EXPECT_TRUE(rates_.consider(report, true).has_value());
+}
+
 TEST_F(AgreedRatesTest, AChangeNamesTheFigureThatDiffersMost) {
   RankReport report = report_of(0.4e9);
-  const auto at_once = rates_.consider(report);
+  const auto at_once = rates_.consider(report, false);
   ASSERT_TRUE(at_once.has_value());
   EXPECT_EQ(at_once->rail, 0u);
   EXPECT_EQ(at_once->num_reports, 1);
   report.add_round_trip(300);
-  const auto first_trip = rates_.consider(report);
+  const auto first_trip = rates_.consider(report, false);
   ASSERT_TRUE(first_trip.has_value());
   EXPECT_EQ(first_trip->rail, std::nullopt);
   while (rates_.is_alone()) rates_.planned(true);
   std::optional<AgreedRates::Change> change;
   for (int i = 0; i < 4; ++i) {
     ASSERT_FALSE(change.has_value());
-    change = rates_.consider(report_of(0.3e9));
+    change = rates_.consider(report_of(0.3e9), false);
   }
   ASSERT_TRUE(change.has_value());
   EXPECT_EQ(change->rail, 0u);
