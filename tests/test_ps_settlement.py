@@ -159,6 +159,23 @@ def test_a_server_that_answers_now_and_then_is_not_lost():
     assert core.of_servers == [0, 0]
 
 
+def test_a_server_that_was_stopped_itself_asks_again():
+    core, clock = Core(0), Clock()
+
+    def missed(request: Any, timeout_s: float) -> Any:
+        clock.now_s += 10 * HOLD_S
+        peers.answers[1] = has_all
+        raise grpc.RpcError
+
+    peers = Peers({1: missed})
+    settlement = settlement_of(core, peers, 0, clock)
+    settlement.attend()
+    assert core.of_servers == [0, 0]
+    clock.now_s += REST_S
+    settlement.attend()
+    assert core.settled == [0]
+
+
 def test_after_a_failure_a_server_is_asked_again_later_and_others_at_once():
     core, clock = Core(0, num_servers=3), Clock()
     peers = Peers({1: refused, 2: has_all})

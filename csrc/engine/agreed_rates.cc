@@ -64,8 +64,14 @@ std::optional<AgreedRates::Change> AgreedRates::consider(const RankReport& repor
   const int of_large = is_alone() ? kConfirmationsAlone : kConfirmations;
   const bool is_much = of_trip >= kMuch || (counts && difference >= kMuch);
   if (!is_much && num_others_ < (counts ? of_large : kConfirmationsOfSmall)) return std::nullopt;
-  in_use_ = report;
-  are_measured_ = true;
+  const bool is_confirmed = counts || num_others_ >= kConfirmationsOfSmall;
+  if (is_confirmed) {
+    in_use_ = report;
+    are_measured_ = true;
+  } else {
+    in_use_.nearness = report.nearness;
+    change.rail.reset();
+  }
   change.num_reports = std::exchange(num_others_, 0);
   if (num_turns_ > 0) {
     --num_turns_;

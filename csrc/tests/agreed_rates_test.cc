@@ -76,6 +76,19 @@ TEST_F(AgreedRatesTest, RatesOfSmallOperationsThatJumpChangeNothingAfterTheFirst
   EXPECT_TRUE(consider(0.2e9));
 }
 
+TEST_F(AgreedRatesTest, ARoundTripThatASmallOperationShowsIsTakenOverWithoutItsRates) {
+  RankReport report = report_of(0.2e9);
+  report.add_round_trip(100);
+  EXPECT_TRUE(rates_.consider(report, true).has_value());
+  RankReport later = report_of(3e9);
+  later.add_round_trip(30);
+  const auto change = rates_.consider(later, true);
+  ASSERT_TRUE(change.has_value());
+  EXPECT_EQ(change->rail, std::nullopt);
+  EXPECT_EQ(rates_.in_use().rates, report.rates);
+  EXPECT_EQ(rates_.in_use().nearness, later.nearness);
+}
+
 TEST_F(AgreedRatesTest, ASmallOperationTellsTheFirstRateOfARailAtOnce) {
   EXPECT_TRUE(consider(0.2e9, true));
   RankReport report = report_of(0.2e9);

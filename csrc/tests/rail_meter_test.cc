@@ -224,6 +224,16 @@ TEST_F(SmallMessagesTest, ARailThatSmallOperationsShowedAsSlowIsTriedNowAndThen)
   EXPECT_LE(tried, 9);
 }
 
+RailMeter rail_of_200_mbit(uint32_t round_trip_us) {
+  RailMeter rail;
+  rail.assume(200e6);
+  Channel::Flow flow;
+  flow.min_rtt_us = round_trip_us;
+  rail.add({}, flow, 0);
+  rail.end_period(kNsPerS, 0, 0, RailMeter::Traffic::vague);
+  return rail;
+}
+
 class RailInUseTest : public testing::Test {
  protected:
   // One connection carries `bytes` at `bps` in an operation of that length.
@@ -332,6 +342,13 @@ TEST_F(RailInUseTest, SmallMessagesOneAfterTheOtherTakeTheFastestRail) {
   }
 }
 
+// Messages that leave faster than is assumed do not count for ever.
+TEST(RailMeterTest, ANearRailIsTakenAgainSoonAfterManySmallMessages) {
+  std::vector<RailMeter> rails{rail_of_200_mbit(20'000), rail_of_200_mbit(100)};
+  for (int i = 0; i < 10'000; ++i) RailMeter::next_for_small(rails, 8000, kNsPerS);
+  EXPECT_EQ(RailMeter::next_for_small(rails, 8000, kNsPerS + 6 * kNsPerMs), 1);
+}
+
 TEST_F(RailInUseTest, SmallMessagesOneAfterTheOtherTakeTurnsOnRailsThatAreEquallyFast) {
   carry(1'000'000, 200e6);
   std::vector<RailMeter> rails(2, meter_);
@@ -352,16 +369,6 @@ TEST_F(RailInUseTest, SmallMessagesTakeNoRailThatIsMuchSlower) {
   for (int i = 0; i < 50; ++i) {
     EXPECT_EQ(RailMeter::next_for_small(rails, 8000, i * kNsPerMs), 1) << i;
   }
-}
-
-RailMeter rail_of_200_mbit(uint32_t round_trip_us) {
-  RailMeter rail;
-  rail.assume(200e6);
-  Channel::Flow flow;
-  flow.min_rtt_us = round_trip_us;
-  rail.add({}, flow, 0);
-  rail.end_period(kNsPerS, 0, 0, RailMeter::Traffic::vague);
-  return rail;
 }
 
 TEST(RailMeterTest, SmallMessagesTakeTheNearRailUnlessTheirBytesTakeLonger) {

@@ -22,7 +22,7 @@ constexpr double kNearlySoonest = 1.25;
 constexpr double kClearlySooner = 2;
 // But for one in so many, until large operations have told its rate.
 constexpr size_t kMostLeftOut = 2048;
-// By so much a rail may be behind others with its small messages.
+// By so much a rail may be behind others with its small messages, and behind the clock.
 constexpr double kMostSmallDebtS = 5e-3;
 // A period that messages would fill to this share without their bytes tells only that the rail has
 // at least its rate.
@@ -246,7 +246,10 @@ uint8_t RailMeter::next_for_small(std::span<RailMeter> rails, size_t bytes, int6
 // What a rail did not carry while it was dead is not made up for.
 void RailMeter::give_small(double seconds, double most_s, int64_t now_ns) {
   small_s_ = std::max(small_s_, most_s - kMostSmallDebtS) + seconds;
-  small_until_ns_ = std::max(small_until_ns_, now_ns) + static_cast<int64_t>(seconds * kNsPerS);
+  const int64_t until_ns =
+      std::max(small_until_ns_, now_ns) + static_cast<int64_t>(seconds * kNsPerS);
+  // The rate may be higher than is known.
+  small_until_ns_ = std::min(until_ns, now_ns + static_cast<int64_t>(kMostSmallDebtS * kNsPerS));
 }
 
 bool RailMeter::take_large(size_t bytes, int64_t now_ns) {

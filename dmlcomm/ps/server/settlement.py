@@ -30,6 +30,8 @@ from dmlcomm.ps.server.status import alive_workers
 HOLD_S = 10.0
 # After a failure it is asked again so much later.
 REST_S = 1.0
+# A server that finds a question over so much too late has slept, and may have missed the answer.
+SLEPT_S = 1.0
 # How long the thread waits for a worker to go before it looks whether the server closes.
 WAIT_S = 1.0
 # Of one answer: as of a copy.
@@ -68,6 +70,7 @@ class _Partner:
         is_silent: it has not answered since `heard`.
         heard: the time of its last answer, or else of the first question.
         ask_at: not before this time.
+        answers_by: when the last question is over, whether there is an answer or not.
     """
 
     server: int
@@ -77,6 +80,7 @@ class _Partner:
     is_silent: bool = False
     heard: float = 0.0
     ask_at: float = 0.0
+    answers_by: float = 0.0
 
 
 class Settlement:
@@ -216,12 +220,15 @@ class Settlement:
             return
         if not partner.is_silent:
             partner.heard = now
+        partner.answers_by = now
         try:
             with self._judge.peers.calling(partner.server) as call:
 
                 def settle(request: Any) -> Any:
                     left_s = partner.heard + partner.hold_s - self._clock()
-                    reply = call("Settle", request, min(max(left_s, REST_S), CALL_TIMEOUT_S))
+                    timeout_s = min(max(left_s, REST_S), CALL_TIMEOUT_S)
+                    partner.answers_by = self._clock() + timeout_s
+                    reply = call("Settle", request, timeout_s)
                     partner.is_silent, partner.heard = False, self._clock()
                     return reply
 
@@ -255,6 +262,8 @@ class Settlement:
             )
         now = self._clock()
         partner.is_silent, partner.ask_at = True, now + REST_S
+        if now - partner.answers_by > SLEPT_S:
+            partner.heard = now
         # Without workers nobody waits, nor would tell this server that it is lost itself.
         if now - partner.heard < partner.hold_s or not alive_workers(self._core.status()):
             return
