@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import networkx as nx
-
 from dmlcomm._shell import inherited_environment
 from dmlcomm.lab import Lab
+from dmlcomm.lab.environment import only_data_nics
 from dmlcomm.topology import graph as topology
 
 PORT = 7000
@@ -94,11 +93,6 @@ class LabHosts:
     def _address_of(self, host: str) -> str:
         management = self._graph.nodes[host]["management"].partition("/")[0]
         return f"{management}:{PORT}"
-
-
-def only_data_nics(graph: nx.Graph, host: str) -> dict[str, str]:
-    """For the environment of processes that do not use the host's interface of management."""
-    return {"DMLCOMM_SOCKET_IFNAME": ",".join(f"={n}" for n in topology.interfaces(graph, host))}
 
 
 def only_child_of(process: int) -> int:

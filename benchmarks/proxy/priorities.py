@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from benchmarks.lab_run import from_line
 from benchmarks.proxy.cluster import STOP_TIMEOUT_S
-from benchmarks.proxy.lab_hosts import only_data_nics
 from benchmarks.row import Row
 from dmlcomm._shell import inherited_environment
 from dmlcomm.lab import Lab
+from dmlcomm.lab.environment import only_data_nics
 from dmlcomm.network import proxy_socket
 from dmlcomm.ps.run_command import READY_LINE
 from dmlcomm.topology import graph as topology

@@ -62,9 +62,9 @@ std::optional<AgreedRates::Change> AgreedRates::consider(const RankReport& repor
   num_others_ += difference < kHysteresis ? 0 : 1;
   last_ = report;
   const int of_large = is_alone() ? kConfirmationsAlone : kConfirmations;
-  const bool is_much = of_trip >= kMuch || (counts && difference >= kMuch);
-  if (!is_much && num_others_ < (counts ? of_large : kConfirmationsOfSmall)) return std::nullopt;
-  const bool is_confirmed = counts || num_others_ >= kConfirmationsOfSmall;
+  const int confirmations = counts ? of_large : kConfirmationsOfSmall;
+  const bool is_confirmed = num_others_ >= confirmations || (counts && difference >= kMuch);
+  if (!is_confirmed && of_trip < kMuch) return std::nullopt;
   if (is_confirmed) {
     in_use_ = report;
     are_measured_ = true;

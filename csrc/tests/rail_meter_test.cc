@@ -249,6 +249,15 @@ class RailInUseTest : public testing::Test {
     meter_.end_period(0, static_cast<int64_t>(seconds * kNsPerS), latency_s, traffic);
   }
 
+  std::vector<RailMeter> rails_of_200_and_100_mbit() {
+    std::vector<RailMeter> rails(2);
+    carry(1'000'000, 200e6);
+    rails[0] = meter_;
+    for (int i = 0; i < 4; ++i) carry(1'000'000, 100e6);
+    rails[1] = meter_;
+    return rails;
+  }
+
   Channel::Flow flow_;
   RailMeter meter_;
 };
@@ -320,11 +329,7 @@ TEST_F(RailInUseTest, LargeMessagesThatLeaveRoomOnlyShowThatTheRailIsFasterThanT
 }
 
 TEST_F(RailInUseTest, SmallMessagesTakeRailsAsTheirRatesAre) {
-  std::vector<RailMeter> rails(2);
-  carry(1'000'000, 200e6);
-  rails[0] = meter_;
-  for (int i = 0; i < 4; ++i) carry(1'000'000, 100e6);
-  rails[1] = meter_;
+  std::vector<RailMeter> rails = rails_of_200_and_100_mbit();
   std::array<int, 2> num_messages{};
   for (int i = 0; i < 60; ++i) ++num_messages.at(RailMeter::next_for_small(rails, 8000, 0));
   EXPECT_EQ(num_messages, (std::array{40, 20}));
@@ -332,11 +337,7 @@ TEST_F(RailInUseTest, SmallMessagesTakeRailsAsTheirRatesAre) {
 
 // As in a ring, where each waits for the one before.
 TEST_F(RailInUseTest, SmallMessagesOneAfterTheOtherTakeTheFastestRail) {
-  std::vector<RailMeter> rails(2);
-  carry(1'000'000, 200e6);
-  rails[0] = meter_;
-  for (int i = 0; i < 4; ++i) carry(1'000'000, 100e6);
-  rails[1] = meter_;
+  std::vector<RailMeter> rails = rails_of_200_and_100_mbit();
   for (int i = 0; i < 50; ++i) {
     EXPECT_EQ(RailMeter::next_for_small(rails, 8000, i * kNsPerMs), 0) << i;
   }

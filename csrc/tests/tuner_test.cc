@@ -127,6 +127,12 @@ class TunerTest : public testing::Test {
     ASSERT_EQ(window(bytes), kWindow);
   }
 
+  // Until rates are known and all ranks have word of tickets.
+  void settle_with_tickets(const RankReport& report) {
+    settle(kLarge, report, 0.25);
+    run(static_cast<int>(kWindow), kLarge, report, 0.25);
+  }
+
   RankReport own_report() {
     Running next = start(kSmall);
     const RankReport report = tuner_->own_report(*next.op, 0);
@@ -240,8 +246,7 @@ TEST_F(NamedAlgorithmTest, NothingIsTriedSoNothingRunsAlone) { EXPECT_EQ(window(
 TEST_F(TunerTest, OnceTicketsAreGivenAndRatesAreKnownAsManyArePlannedAsRanksHaveCalled) {
   RankReport report = report_of({200e6, 200e6});
   report.add_ticketed(160);
-  settle(kLarge, report, 0.25);
-  run(static_cast<int>(kWindow), kLarge, report, 0.25);
+  settle_with_tickets(report);
   EXPECT_EQ(window(kLarge), kMostWindow);
   // Fewer are called at a time, for long.
   report.ticketed = RankReport::kUnknown;
@@ -261,8 +266,7 @@ TEST_F(TunerTest, OnceTicketsAreGivenAndRatesAreKnownAsManyArePlannedAsRanksHave
 TEST_F(TunerTest, WithTicketsForOneAfterTheOtherARateThatChangesCountsSoon) {
   RankReport report = report_of({200e6, 200e6});
   report.add_ticketed(1);
-  settle(kLarge, report, 0.25);
-  run(static_cast<int>(kWindow), kLarge, report, 0.25);
+  settle_with_tickets(report);
   EXPECT_EQ(window(kLarge), kWindow);
   RankReport slower = report_of({50e6, 200e6});
   slower.add_ticketed(1);

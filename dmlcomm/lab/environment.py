@@ -76,12 +76,17 @@ class Job:
         return FIRST_PORT + self.number % NUM_PORTS
 
 
+def only_data_nics(graph: nx.Graph, host: str) -> dict[str, str]:
+    """For a process that does not use the host's interface of management."""
+    return {"DMLCOMM_SOCKET_IFNAME": ",".join(f"={n}" for n in topology.interfaces(graph, host))}
+
+
 def of_host(job: Job, host: int, extra: Mapping[str, str]) -> dict[str, str]:
     """For a process that starts the ranks of a host itself; ``extra`` wins over what is set."""
     interfaces = topology.interfaces(job.graph, job.hosts[host])
     return {
         **inherited_environment(),
-        "DMLCOMM_SOCKET_IFNAME": ",".join(f"={name}" for name in interfaces),
+        **only_data_nics(job.graph, job.hosts[host]),
         "DMLCOMM_TOPOLOGY": job.network,
         "GLOO_SOCKET_IFNAME": ",".join(interfaces[: job.gloo_interfaces]),
         **extra,

@@ -27,6 +27,10 @@ RETURN_TIMEOUT_S = 15.0
 # How often a waiting server looks whether those it waits for are still alive.
 LIVENESS_INTERVAL_S = 0.1
 
+# A process that goes on so much later than it had to was stopped, and may have missed what others
+# said meanwhile.
+SLEPT_S = 1.0
+
 # Seconds of silence of a caller that waits; then, again and again, a log line names the cause.
 PROGRESS_INTERVAL_S = 5.0
 

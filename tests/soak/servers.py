@@ -239,9 +239,7 @@ class Round:
         """Once it is found lost it is started again, and filled from the other copies."""
         victim = self._rng.randrange(self.setting.servers)
         self._kill(victim)
-        self._await_loss(victim)
-        self._servers[victim] = self._serve(victim, self._servers[victim].address)
-        self._await_return(victim)
+        self._start_again(victim)
 
     def _kill_server_and_worker(self) -> None:
         """What the server alone had of the worker is lost, and that was not acknowledged."""
@@ -249,6 +247,9 @@ class Round:
         worker = self._rng.randrange(self.setting.workers)
         self._kill(victim)
         self._replace(worker)
+        self._start_again(victim)
+
+    def _start_again(self, victim: int) -> None:
         self._await_loss(victim)
         self._servers[victim] = self._serve(victim, self._servers[victim].address)
         self._await_return(victim)

@@ -17,6 +17,7 @@ from dmlcomm.ps.protocol import (
     HEARTBEAT_TIMEOUT_S,
     LIVENESS_INTERVAL_S,
     RETURN_TIMEOUT_S,
+    SLEPT_S,
 )
 from dmlcomm.ps.server import refusal
 from dmlcomm.ps.server.absences import Absences
@@ -38,9 +39,6 @@ OUTGROWN = 4
 
 # Two proxies that did not reach each other have no edge in the trees of this time.
 CUT_KEPT_S = 300.0
-
-# A server that finds that it has slept so long did not hear the proxies meanwhile.
-SLEPT_S = 1.0
 
 
 @dataclass

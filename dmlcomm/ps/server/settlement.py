@@ -19,7 +19,7 @@ from typing import Any
 from dmlcomm import _core
 from dmlcomm.log import get_logger
 from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
-from dmlcomm.ps.protocol import CALL_TIMEOUT_S, LIVENESS_INTERVAL_S, is_lost
+from dmlcomm.ps.protocol import CALL_TIMEOUT_S, LIVENESS_INTERVAL_S, SLEPT_S, is_lost
 from dmlcomm.ps.server import refusal
 from dmlcomm.ps.server.judge import Judge
 from dmlcomm.ps.server.membership import MAX_WORKERS
@@ -30,8 +30,6 @@ from dmlcomm.ps.server.status import alive_workers
 HOLD_S = 10.0
 # After a failure it is asked again so much later.
 REST_S = 1.0
-# A server that finds a question over so much too late has slept, and may have missed the answer.
-SLEPT_S = 1.0
 # How long the thread waits for a worker to go before it looks whether the server closes.
 WAIT_S = 1.0
 # Of one answer: as of a copy.
