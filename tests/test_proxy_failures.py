@@ -17,7 +17,7 @@ from dmlcomm.proxy import parent as parent_module
 from dmlcomm.proxy.proxy import Proxy, ProxyOptions
 from dmlcomm.ps import Client
 from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
-from dmlcomm.ps.protocol import HEARTBEAT_TIMEOUT_S
+from dmlcomm.ps.protocol import HEARTBEAT_TIMEOUT_S, RETURN_TIMEOUT_S
 from dmlcomm.ps.server import proxies
 from dmlcomm.ps.server.membership import Membership
 from dmlcomm.ps.server.refusal import Refusal
@@ -482,12 +482,14 @@ class Core:
 class Trees:
     """One server without connections, and the descriptions of its models."""
 
-    def __init__(self, num_workers=2):
+    def __init__(self, num_workers=2, return_timeout_s=RETURN_TIMEOUT_S):
         self.core = Core()
         self.models = {}
         self.members = Membership(num_workers, set, gone_workers=self.core.gone)
         models = SimpleNamespace(descriptions=lambda: self.models)
-        self.proxies = proxies.Proxies(self.core, 0, 1, self.members, Membership(0, set), models)
+        self.proxies = proxies.Proxies(
+            *(self.core, 0, 1, self.members, Membership(0, set), models), return_timeout_s
+        )
 
     def join(self, name, first=True, shape="chain", wait_s=0.0, **others):
         place = {"id": name, "address": f"{name}:1", "host_name": name, "process": name[0]}
@@ -604,6 +606,21 @@ def test_the_next_tree_waits_for_a_worker_that_came_too_late_for_this_one(trees)
     # The tree before was made too early, so others may come, too.
     assert not trees.join("b", first=False).known
     assert trees.join("b", first=False, wait_s=60.0).expected == [0, 1]
+
+
+def test_a_worker_that_came_too_late_for_a_tree_and_ends_holds_no_tree_up():
+    trees = Trees(return_timeout_s=10 * DEADLINE_S)
+    trees.join("a")
+    trees.register(0, "a")
+    trees.register(1, "")  # directly
+    assert trees.join("a", first=False).expected == [0]
+    with pytest.raises(Refusal, match="its tree has ended"):
+        trees.register(1, "a")
+    trees.join("b")
+    trees.register(0, "b")
+    trees.core.give_up(1)  # as its own connection has ended
+    assert trees.join("b", first=False, wait_s=DEADLINE_S).expected == [0]
+    trees.proxies.close()
 
 
 def test_a_worker_that_has_left_is_not_waited_for_when_its_tree_ends(trees):

@@ -422,6 +422,9 @@ class Proxies:
             for proxy in self._proxies.values()
             if now - proxy.heard < 2 * HEARTBEAT_INTERVAL_S
         ]
+        for worker in self._core.gone():  # it has come by no other way, and ended
+            if self._absences.end(worker):
+                self._changed.notify_all()
         for worker, why in self._absences.take_overdue(heard):
             get_logger().error(
                 "server %d gives worker %d up: its proxy was lost, and %s",
