@@ -309,14 +309,14 @@ class PsServer:
 
         reason: empty if it has left in good order.
         """
-    def known_pushes(self, model: int, shard: int, worker: int, first: int) -> bytes:
+    def known_pushes(self, model: int, shard: int, worker: int, first: int, limit: int) -> bytes:
         """The numbers of pushes of the worker that are here, to pieces from `first` on."""
     def copy_pushes(
         self, model: int, shard: int, worker: int, known: bytes, first: int, limit: int
     ) -> tuple[bytes, int]:
         """Pushes that may be on one server alone, to pieces from `first` on, as `copy` has pieces.
 
-        known: of another server, which has these.
+        known: of another server, which has these; nothing comes beyond the pieces that it has.
         """
     def take_pushes(
         self,
@@ -330,9 +330,11 @@ class PsServer:
         """Others go on without the worker."""
     def settle(self, worker: int, incarnation: int) -> None:
         """Another incarnation of the worker may come."""
-    def settled(self) -> dict[int, int]:
-        """The last incarnation of each worker that is settled, and is refused from then on."""
-    def take_settled(self, workers: dict[int, int]) -> None:
+    def refused(self, worker: int, incarnation: int) -> tuple[str, bool]:
+        """Why it may not join, or an empty text; and whether it may later."""
+    def settled(self) -> set[tuple[int, int]]:
+        """Workers and their incarnations that are settled, and are refused from then on."""
+    def take_settled(self, workers: set[tuple[int, int]]) -> None:
         """What another server has `settled`."""
     def set_checkpoint_every(self, clocks: int) -> None:
         """Of models that are created later; 0: never."""

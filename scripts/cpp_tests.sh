@@ -12,8 +12,8 @@ esac
 variant=${1:?plain, address or thread}
 build=${2:-build/tests-$variant}
 # The others have one thread, in which there are no races to find.
-tests_with_threads=(base_test engine_test proxy_test ps_cluster_test ps_model_test relay_service_test
-  staging_test waiting_test)
+tests_with_threads=(base_test engine_test proxy_test ps_cluster_test ps_model_test
+  ps_replicas_test relay_service_test staging_test waiting_test)
 targets=()
 selected=()
 if [ "$variant" = thread ]; then

@@ -304,11 +304,11 @@ void take_copy(Server& server, uint32_t model, uint32_t shard, std::string_view 
 }
 
 py::bytes known_pushes(Server& server, uint32_t model, uint32_t shard, uint32_t worker,
-                       size_t first) {
+                       size_t first, size_t limit) {
   std::vector<std::byte> bytes;
   {
     const py::gil_scoped_release release;
-    bytes = server.known_pushes(model, shard, worker, first);
+    bytes = server.known_pushes(model, shard, worker, first, limit);
   }
   return to_python(bytes);
 }
@@ -389,7 +389,7 @@ void bind_replicas(ServerClass& server) {
       .def("end_worker", &Server::end_worker, kRelease, py::arg("worker"), py::arg("incarnation"),
            py::arg("reason"))
       .def("known_pushes", &known_pushes, py::arg("model"), py::arg("shard"), py::arg("worker"),
-           py::arg("first"))
+           py::arg("first"), py::arg("limit"))
       .def("copy_pushes", &copy_pushes, py::arg("model"), py::arg("shard"), py::arg("worker"),
            py::arg("known"), py::arg("first"), py::arg("limit"),
            "(bytes, number of the next piece).")
@@ -398,6 +398,14 @@ void bind_replicas(ServerClass& server) {
       .def("drop_settled", &Server::drop_settled, kRelease, py::arg("worker"),
            py::arg("incarnation"))
       .def("settle", &Server::settle, kRelease, py::arg("worker"), py::arg("incarnation"))
+      .def(
+          "refused",
+          [](Server& server, uint32_t worker, uint64_t incarnation) {
+            const ps::Refused refused = server.refused(worker, incarnation);
+            return std::make_pair(refused.reason, refused.passes);
+          },
+          kRelease, py::arg("worker"), py::arg("incarnation"),
+          "(why it may not join or an empty text, whether it may later).")
       .def("settled", &Server::settled, kRelease)
       .def("take_settled", &Server::take_settled, kRelease, py::arg("workers"));
 }

@@ -38,9 +38,9 @@ void ClientOperation::start() {
 void ClientOperation::begin(Progress& progress) {
   bool asked = false;
   for (uint32_t server : progress.task.servers) {
-    if (links_.link(server) == nullptr) continue;
+    const bool has_link = links_.link(server) != nullptr;
     const bool pushes = progress.task.pushes && !progress.pushed;
-    const bool pulls = progress.task.pulls && !progress.pulled && !asked;
+    const bool pulls = progress.task.pulls && !progress.pulled && !asked && has_link;
     if (pushes || pulls) attempt(progress, server, pushes, pulls);
     asked |= pulls;
   }
@@ -52,10 +52,12 @@ void ClientOperation::attempt(Progress& progress, uint32_t server, bool pushes, 
   attempt->link = links_.link(server);
   attempt->pushes = pushes;
   attempt->pulls = pulls;
-  if (attempt->link == nullptr) return;
   const Task& task = progress.task;
   Command command = task.command;
   command.lives = links_.lives();
+  const uint8_t life = command.lives[server];
+  if (pushes && task.repeats_push(server) && !is_lost(life)) progress.owed[server] = life;
+  if (attempt->link == nullptr) return;
   const auto holder = std::find(task.servers.begin(), task.servers.end(), server);
   command.ends_clock = pushes && task.ends_clock[holder - task.servers.begin()];
   if (!pulls) command.kind = without_pull(command.kind);
@@ -147,6 +149,7 @@ void ClientOperation::settle_attempt(Progress& progress, Attempt& attempt) {
     progress.failure = status;
     return;
   }
+  if (attempt.pushes) progress.owed.erase(attempt.server);
   links_.learn_version(attempt.server, attempt.head.model, version);
   const bool may_be_lost = attempt.pushes && attempt.head.kind != CommandKind::set &&
                            attempt.link->by_proxy() && version <= progress.task.command.clock;
@@ -249,7 +252,33 @@ bool ClientOperation::has_pending(const Progress& progress) {
 
 bool ClientOperation::done() { return finished() || !has_pending(); }
 
-bool ClientOperation::is_over() { return finished() && !has_pending(); }
+bool ClientOperation::is_over() {
+  if (!finished() || has_pending()) return false;
+  std::lock_guard lock(tasks_mutex_);
+  return std::none_of(tasks_.begin(), tasks_.end(),
+                      [this](const Progress& progress) { return is_owed(progress); });
+}
+
+// With tasks_mutex_. One that has come back since has what the other copy had.
+bool ClientOperation::is_owed(const Progress& progress) {
+  const Lives lives = links_.lives();
+  std::lock_guard lock(mutex_);
+  const auto has_it = [&](uint32_t server) {
+    return std::any_of(progress.attempts.begin(), progress.attempts.end(), [&](const auto& one) {
+      return one->server == server && one->pushes && one->is_done() && one->status.ok();
+    });
+  };
+  return std::any_of(progress.owed.begin(), progress.owed.end(), [&](const auto& one) {
+    return lives[one.first] == one.second && !has_it(one.first);
+  });
+}
+
+// With tasks_mutex_. Also a push that was given up, and may come to the other copy when this server
+// has been filled from that.
+bool ClientOperation::is_repeated(const Progress& progress, uint32_t server) {
+  if (finished() && !(progress.task.repeats_push(server) && has_pending(progress))) return false;
+  return progress.lacks(server);
+}
 
 bool ClientOperation::has_pending() {
   std::lock_guard lock(tasks_mutex_);
@@ -258,10 +287,9 @@ bool ClientOperation::has_pending() {
 }
 
 std::optional<uint64_t> ClientOperation::clock_awaited(uint32_t server) {
-  if (finished()) return std::nullopt;
   std::lock_guard lock(tasks_mutex_);
   for (const Progress& progress : tasks_) {
-    if (progress.lacks(server)) return progress.task.command.clock;
+    if (is_repeated(progress, server)) return progress.task.command.clock;
   }
   return std::nullopt;
 }
@@ -280,7 +308,7 @@ Result<bool> ClientOperation::repeat(uint32_t server, Deadline deadline) {
   std::lock_guard lock(tasks_mutex_);
   bool repeats = false;
   for (Progress& progress : tasks_) {
-    if (finished() || !progress.lacks(server)) continue;
+    if (!is_repeated(progress, server)) continue;
     repeats = true;
     if (progress.task.repeats_push(server)) {
       attempt(progress, server, true, false);

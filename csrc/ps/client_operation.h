@@ -19,6 +19,7 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -90,7 +91,7 @@ class ClientOperation : public std::enable_shared_from_this<ClientOperation> {
   Status wait(Deadline deadline);
   bool done();
   bool finished() const { return finished_.load(); }
-  // Finished, and nothing is under way: what nobody waits for may still reach servers.
+  // Finished, nothing is under way, and no server lacks its push but those that are lost for all.
   bool is_over();
   // The clock of what it lacks of this server, where that is repeated in order.
   std::optional<uint64_t> clock_awaited(uint32_t server);
@@ -103,7 +104,8 @@ class ClientOperation : public std::enable_shared_from_this<ClientOperation> {
   // After peer_lost: first values once the servers have been connected again, and what a replica
   // has to be asked for.
   void retry();
-  // Nobody waits for it any more: it is not repeated, and delays no clock.
+  // Nobody waits for it any more: it is not repeated, but for a push that may reach one copy alone.
+  // Who calls it keeps the operation until the client is closed.
   void abandon();
   // Servers without which, or without word of which, the operation cannot end.
   std::vector<uint32_t> lost();
@@ -137,8 +139,9 @@ class ClientOperation : public std::enable_shared_from_this<ClientOperation> {
     std::deque<std::shared_ptr<Attempt>> attempts;  // pending, or ended and not settled
     bool pushed = false;                            // by one server at least
     bool pulled = false;
-    uint64_t shift = 0;  // that its clock contains
-    Status failure;      // of the last server
+    uint64_t shift = 0;                // that its clock contains
+    Status failure;                    // of the last server
+    std::map<uint32_t, uint8_t> owed;  // with replicas: servers without the push, and their lives
     bool complete() const { return (pushed || !task.pushes) && (pulled || !task.pulls); }
     bool lacks(uint32_t server) const {
       if (complete()) return false;
@@ -155,6 +158,8 @@ class ClientOperation : public std::enable_shared_from_this<ClientOperation> {
   std::deque<std::shared_ptr<Attempt>> attempts_of(const Progress& progress);
   bool has_pending(const Progress& progress);
   bool has_pending();  // any task
+  bool is_owed(const Progress& progress);
+  bool is_repeated(const Progress& progress, uint32_t server);
   Status settle(Progress& progress);
   bool awaits_verdict(const Progress& progress);
   void settle_attempt(Progress& progress, Attempt& attempt);

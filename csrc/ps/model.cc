@@ -205,6 +205,7 @@ Held Model::hold(uint32_t worker) {
   uint64_t clock = clocks_.get(worker);
   if (clock != kGone) return {clock, false};
   clock = min_clock();
+  const uint64_t reached = clocks_.reached(worker);
   clocks_.set(worker, clock);
   // A thread that takes a piece's lock after this sees the worker: the piece does not go on.
   for (const auto& shard : shards_) {
@@ -212,6 +213,7 @@ Held Model::hold(uint32_t worker) {
       PieceState& state = shard->state(i);
       std::lock_guard lock(state.mutex);
       clock = std::max(clock, state.version);
+      state.begin_anew(worker, std::max(state.closed_by(worker), reached));
     }
   }
   clocks_.set(worker, clock);
@@ -253,13 +255,15 @@ uint64_t Model::closed_by(const PieceState& state, uint32_t worker) const {
   return std::max(state.closed_by(worker), clocks_.reached(worker));
 }
 
-// How many workers have closed this clock, also those that have gone since: the same number on both
-// copies, whenever they go on.
+// How many workers have closed this clock, also those that have gone since, and come again: the
+// same number on both copies, whenever they go on.
 uint32_t Model::num_closed(const PieceState& state, uint64_t clock) const {
   const auto known = std::max(clocks_.num_known(), static_cast<uint32_t>(state.marks.size()));
-  uint32_t num = 0;
+  auto num = static_cast<uint32_t>(
+      std::count_if(state.before.begin(), state.before.end(),
+                    [&](const Closed& closed) { return closed.contains(clock); }));
   for (uint32_t worker = 0; worker < known; ++worker) {
-    num += state.first_of(worker) <= clock && clock < closed_by(state, worker);
+    num += Closed{state.first_of(worker), closed_by(state, worker)}.contains(clock);
   }
   return num;
 }

@@ -163,10 +163,11 @@ class Model : public std::enable_shared_from_this<Model> {
   void end_fill(const std::map<uint32_t, uint64_t>& clocks);
 
   // --- with replicas: what may be on one copy alone of a worker that has gone ---
-  // The numbers of the pushes that are here, to pieces from `first` on.
-  std::vector<std::byte> known_pushes(uint32_t shard, uint32_t worker, size_t first);
-  // As copy(), of the pushes to these pieces but for those that are `known`, and of the worker's
-  // clocks that are over; it has sent all that it ever will.
+  // The numbers of the pushes that are here, to pieces from `first` on, until there are `limit`
+  // bytes.
+  std::vector<std::byte> known_pushes(uint32_t shard, uint32_t worker, size_t first, size_t limit);
+  // As copy(), of the pushes to pieces from `first` on but for those that are `known`, as far as
+  // that goes, and of the worker's clocks that are over; it has sent all that it ever will.
   Result<size_t> copy_pushes(uint32_t shard, uint32_t worker, const std::vector<std::byte>& known,
                              size_t first, size_t limit, std::vector<std::byte>* out);
   // Adds those that are not here. The worker still counts, so none of their clocks is over.

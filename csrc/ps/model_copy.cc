@@ -95,6 +95,8 @@ void put_marks(Bytes* out, const PieceState& state, ClosedBy closed_by) {
     put(out, mark.contained);
     put_numbers(out, mark.pushes);
   }
+  put(out, uint64_t{state.before.size()});
+  for (const Closed& one : state.before) put(out, one);
 }
 
 void take_marks(Reader* in, PieceState* state) {
@@ -108,6 +110,8 @@ void take_marks(Reader* in, PieceState* state) {
     mark.contained = in->take<uint64_t>();
     mark.pushes = take_numbers(in);
   }
+  state->before.resize(in->take_count());
+  for (Closed& one : state->before) one = in->take<Closed>();
 }
 
 void put_window(Bytes* out, const Window& window, size_t bytes) {
@@ -226,9 +230,8 @@ size_t Model::copy(uint32_t shard, size_t first, size_t limit, std::vector<std::
   for (; piece < of.pieces().size() && (piece == first || out->size() < limit); ++piece) {
     const PieceState& state = of.state(piece);
     std::lock_guard lock(state.mutex);
-    put_piece(out, of, state, state.piece.stored_bytes(spec()), [&](uint32_t worker) {
-      return clocks_.get(worker) == kGone ? closed_by(state, worker) : state.closed_by(worker);
-    });
+    put_piece(out, of, state, state.piece.stored_bytes(spec()),
+              [&](uint32_t worker) { return closed_by(state, worker); });
   }
   return piece;
 }
@@ -264,10 +267,11 @@ void Model::end_fill(const std::map<uint32_t, uint64_t>& clocks) {
   seal();
 }
 
-Bytes Model::known_pushes(uint32_t shard, uint32_t worker, size_t first) {
+Bytes Model::known_pushes(uint32_t shard, uint32_t worker, size_t first, size_t limit) {
   Shard& of = *find(shard);
   Bytes known;
-  for (size_t piece = first; piece < of.pieces().size(); ++piece) {
+  size_t piece = first;
+  for (; piece < of.pieces().size() && (piece == first || known.size() < limit); ++piece) {
     PieceState& state = of.state(piece);
     std::lock_guard lock(state.mutex);
     put_numbers(&known, state.mark_of(worker).pushes);
@@ -280,7 +284,8 @@ Result<size_t> Model::copy_pushes(uint32_t shard, uint32_t worker, const Bytes& 
   Shard& of = *find(shard);
   Reader in(known);
   size_t piece = first;
-  for (; piece < of.pieces().size() && (piece == first || out->size() < limit); ++piece) {
+  const auto goes_on = [&] { return in.ok() && !in.at_end() && piece < of.pieces().size(); };
+  for (; goes_on() && (piece == first || out->size() < limit); ++piece) {
     const RecentPushes there = take_numbers(&in);
     PieceState& state = of.state(piece);
     std::lock_guard lock(state.mutex);

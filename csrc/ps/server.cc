@@ -89,13 +89,14 @@ Status Server::join(const PairOptions& options, std::shared_ptr<transport::Rende
                   kMaxWorkers, ", or a proxy's number, less than ", kFirstProxy + kMaxProxies);
   }
   std::shared_ptr<Session> old;
+  uint64_t joining = 0;
   {
     std::lock_guard lock(mutex_);
     DMLCOMM_RETURN_IF_ERROR(expect_tree(options.other, tree));
-    DMLCOMM_RETURN_IF_ERROR(expect_settled(options.other, incarnation));
     if (options_.settles) {
-      accounts_[options.other].worker = {incarnation, lives_.of(options_.server)};
-      accounts_[options.other].has_begun = false;
+      const Result<uint64_t> number = begin_join(options.other, incarnation);
+      if (!number.ok()) return number.status();
+      joining = *number;
     }
     const auto it = sessions_.find(options.other);
     if (it != sessions_.end()) old = std::exchange(it->second, nullptr);
@@ -105,24 +106,57 @@ Status Server::join(const PairOptions& options, std::shared_ptr<transport::Rende
   old.reset();
   auto connected =
       meet(kServerRank, options_.server, options, options_.config, std::move(rendezvous));
-  if (!connected.ok()) return connected.status();
-  {
-    std::lock_guard lock(mutex_);
-    gone_.erase(options.other);
+  Status status = connected.status();
+  if (status.ok()) {
+    const auto session = std::make_shared<Session>(options.other, std::move(*connected),
+                                                   static_cast<SessionHost&>(*this));
+    status = end_join(session, tree, joining);
+    if (!status.ok()) session->end_but_count(status.message());
   }
-  auto session = std::make_shared<Session>(options.other, std::move(*connected),
-                                           static_cast<SessionHost&>(*this));
-  DMLCOMM_RETURN_IF_ERROR(session->start());
-  log_info(name_of(options.other), " has joined server ", options_.server);
-  // A replaced session ends after the lock: its threads may be about to take it.
-  std::lock_guard lock(mutex_);
-  if (closed_) return Status(StatusCode::aborted, "the server is closing");
-  const Status status = expect_tree(options.other, tree);
   if (!status.ok()) {
-    session->end_but_count(status.message());
+    fail_join(options.other, joining);
     return status;
   }
-  session.swap(sessions_[options.other]);
+  log_info(name_of(options.other), " has joined server ", options_.server);
+  return Status();
+}
+
+// With mutex_. Another join() of the worker that is under way fails.
+Result<uint64_t> Server::begin_join(uint32_t worker, uint64_t incarnation) {
+  const Refused refused = why_refused(worker, incarnation);
+  if (!refused.reason.empty()) return Status(StatusCode::aborted, refused.reason);
+  Account& account = accounts_[worker];
+  account.worker = {incarnation, lives_.of(options_.server)};
+  return account.joining = ++num_joins_;
+}
+
+void Server::fail_join(uint32_t worker, uint64_t number) {
+  std::lock_guard lock(mutex_);
+  const auto it = accounts_.find(worker);
+  if (it == accounts_.end() || it->second.joining != number) return;
+  it->second.joining = 0;
+  if (!it->second.has_joined) accounts_.erase(it);
+}
+
+// Nothing comes from a session before it can be ended.
+Status Server::end_join(const std::shared_ptr<Session>& session, uint64_t tree, uint64_t number) {
+  const uint32_t worker = session->worker();
+  std::shared_ptr<Session> replaced;  // ends after the lock: its threads may be about to take it
+  std::lock_guard lock(mutex_);
+  if (closed_) return Status(StatusCode::aborted, "the server is closing");
+  DMLCOMM_RETURN_IF_ERROR(expect_tree(worker, tree));
+  const auto account = accounts_.find(worker);
+  const bool has_account = account != accounts_.end() && account->second.joining == number;
+  if (options_.settles && !has_account) {
+    return Status(StatusCode::aborted, name_of(worker), " was given up while it connected");
+  }
+  DMLCOMM_RETURN_IF_ERROR(session->start());
+  if (options_.settles) {
+    account->second.joining = 0;
+    account->second.has_joined = true;
+  }
+  gone_.erase(worker);
+  replaced = std::exchange(sessions_[worker], session);
   return Status();
 }
 
@@ -219,7 +253,7 @@ void Server::drop_worker(uint32_t worker) {
   {
     std::lock_guard lock(mutex_);
     const auto it = accounts_.find(worker);
-    is_settled_first = it != accounts_.end() && it->second.has_begun;
+    is_settled_first = it != accounts_.end() && it->second.may_have_pushed();
     if (!is_settled_first) accounts_.erase(worker);
   }
   if (!is_settled_first) return drop(worker);
@@ -242,33 +276,33 @@ std::map<uint32_t, std::shared_ptr<Model>> Server::models() {
 
 // --- workers that have gone ---
 
-void Server::note_begun(uint32_t worker) {
+Refused Server::refused(uint32_t worker, uint64_t incarnation) {
   std::lock_guard lock(mutex_);
-  const auto it = accounts_.find(worker);
-  if (it != accounts_.end()) it->second.has_begun = true;
+  return why_refused(worker, incarnation);
 }
 
 // With mutex_.
-Status Server::expect_settled(uint32_t worker, uint64_t incarnation) const {
-  const auto last = settled_.find(worker);
-  if (last != settled_.end() && last->second == incarnation) {
-    return Status(StatusCode::aborted, name_of(worker),
-                  " was given up by the servers, which go on without it; start it again");
-  }
+Refused Server::why_refused(uint32_t worker, uint64_t incarnation) const {
   const auto it = accounts_.find(worker);
-  if (it == accounts_.end() || !it->second.has_begun ||
-      it->second.worker.incarnation == incarnation) {
-    return Status();
+  const bool has_account = it != accounts_.end();
+  const bool is_the_same = has_account && it->second.worker.incarnation == incarnation;
+  const bool is_given_up =
+      settled_.contains({worker, incarnation}) || (is_the_same && it->second.is_over);
+  if (is_given_up) {
+    return {str_cat(name_of(worker), " was given up by the servers, which go on without it; ",
+                    "start it again")};
   }
-  return Status(StatusCode::aborted, name_of(worker), " was here before, and the servers have ",
-                "not yet exchanged what they have of it");
+  if (!has_account || is_the_same || !it->second.may_have_pushed()) return {};
+  return {str_cat(name_of(worker), " was here before, and the servers have not yet exchanged ",
+                  "what they have of it"),
+          true};
 }
 
 std::map<uint32_t, Gone> Server::unsettled() {
   std::lock_guard lock(mutex_);
   std::map<uint32_t, Gone> gone;
   for (const auto& [worker, account] : accounts_) {
-    if (!account.has_begun || is_here(worker)) continue;
+    if (!is_unsettled(worker, account)) continue;
     const auto session = sessions_.find(worker);
     Gone& one = gone[worker] = account.worker;
     one.has_left = session != sessions_.end() && session->second->reason().ok();
@@ -290,6 +324,8 @@ bool Server::end_worker(uint32_t worker, uint64_t incarnation, const std::string
     const auto account = accounts_.find(worker);
     if (account == accounts_.end()) return false;
     if (account->second.worker.incarnation != incarnation) return false;
+    account->second.is_over = true;
+    account->second.joining = 0;
     const auto it = sessions_.find(worker);
     if (it != sessions_.end()) session = it->second;
   }
@@ -297,21 +333,27 @@ bool Server::end_worker(uint32_t worker, uint64_t incarnation, const std::string
     session->give_up(reason);
     session->stop();
   }
+  ended_.signal();
   return is_unsettled(worker, incarnation);
 }
 
 bool Server::is_unsettled(uint32_t worker, uint64_t incarnation) {
   std::lock_guard lock(mutex_);
   const auto it = accounts_.find(worker);
-  return it != accounts_.end() && it->second.has_begun &&
-         it->second.worker.incarnation == incarnation && !is_here(worker);
+  return it != accounts_.end() && it->second.worker.incarnation == incarnation &&
+         is_unsettled(worker, it->second);
+}
+
+// With mutex_. One that is over and connects at this moment is about to fail.
+bool Server::is_unsettled(uint32_t worker, const Account& account) const {
+  return account.may_have_pushed() && account.joining == 0 && !is_here(worker);
 }
 
 std::vector<std::byte> Server::known_pushes(uint32_t model, uint32_t shard, uint32_t worker,
-                                            size_t first) {
+                                            size_t first, size_t limit) {
   const std::shared_ptr<Model> of = find_model(model);
   if (of == nullptr || of->shard(shard) == nullptr) return {};
-  return of->known_pushes(shard, worker, first);
+  return of->known_pushes(shard, worker, first, limit);
 }
 
 Result<size_t> Server::copy_pushes(uint32_t model, uint32_t shard, uint32_t worker,
@@ -341,22 +383,22 @@ void Server::settle(uint32_t worker, uint64_t incarnation) {
   forget_pushes(worker, UINT64_MAX);
   std::lock_guard lock(mutex_);
   accounts_.erase(worker);
-  settled_[worker] = incarnation;
+  settled_.insert({worker, incarnation});
 }
 
 void Server::forget_pushes(uint32_t worker, uint64_t unfinished) {
   for (const auto& [number, model] : models()) model->forget_pushes(worker, unfinished);
 }
 
-std::map<uint32_t, uint64_t> Server::settled() {
+Server::Settled Server::settled() {
   std::lock_guard lock(mutex_);
   return settled_;
 }
 
-void Server::take_settled(const std::map<uint32_t, uint64_t>& workers) {
+void Server::take_settled(const Settled& workers) {
   {
     std::lock_guard lock(mutex_);
-    for (const auto& [worker, incarnation] : workers) settled_[worker] = incarnation;
+    settled_.insert(workers.begin(), workers.end());
   }
   for (const auto& [worker, incarnation] : workers) {
     (void)end_worker(worker, incarnation, "other servers have given it up");

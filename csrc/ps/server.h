@@ -10,6 +10,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/config.h"
@@ -60,6 +61,12 @@ struct Gone {
   uint64_t incarnation = 0;
   uint8_t life = 0;
   bool has_left = false;  // in good order
+};
+
+// A worker that may not join; without a reason it may.
+struct Refused {
+  std::string reason;
+  bool passes = false;  // it may later
 };
 
 class Server final : public engine::Inspectable, private SessionHost {
@@ -124,19 +131,19 @@ class Server final : public engine::Inspectable, private SessionHost {
   void filled();
 
   // --- workers that have gone, where `settles` ---
-  // Workers whose connection has ended after their first command: pushes of them may be on one copy
-  // alone. They count until drop_settled(), so no clock goes on without what the other servers
-  // have of them.
+  // Workers whose connection has ended: pushes of them may be on one copy alone, also if it has
+  // brought none here. They count until drop_settled(), so no clock goes on without what the other
+  // servers have of them.
   std::map<uint32_t, Gone> unsettled();
   // As unsettled(), once there is one or `timeout` is over.
   std::map<uint32_t, Gone> wait_unsettled(std::chrono::milliseconds timeout);
-  // Another server has lost this incarnation of the worker: its connection here ends, too, and
-  // nothing comes from it any more. Without a reason it has left in good order. Whether it has to
-  // be settled here, or is about to be.
+  // Another server has lost this incarnation of the worker: its connection here ends, too, also one
+  // that is being made, and nothing comes from it any more. Without a reason it has left in good
+  // order. Whether it has to be settled here, or is about to be.
   bool end_worker(uint32_t worker, uint64_t incarnation, const std::string& reason);
   // See Model::known_pushes() and copy_pushes(); nothing without the model or the shard.
-  std::vector<std::byte> known_pushes(uint32_t model, uint32_t shard, uint32_t worker,
-                                      size_t first);
+  std::vector<std::byte> known_pushes(uint32_t model, uint32_t shard, uint32_t worker, size_t first,
+                                      size_t limit);
   Result<size_t> copy_pushes(uint32_t model, uint32_t shard, uint32_t worker,
                              const std::vector<std::byte>& known, size_t first, size_t limit,
                              std::vector<std::byte>* out);
@@ -147,10 +154,13 @@ class Server final : public engine::Inspectable, private SessionHost {
   // The others have all that was here, too: another incarnation of the worker may come, and its
   // pushes are forgotten.
   void settle(uint32_t worker, uint64_t incarnation);
-  // The last incarnation of each worker that is settled; it is refused if it comes again.
-  std::map<uint32_t, uint64_t> settled();
+  // Why this incarnation may not join(): it was given up, or the one before is not settled.
+  Refused refused(uint32_t worker, uint64_t incarnation);
+  // Workers that are settled, and their incarnations; they are refused if they come again.
+  using Settled = std::set<std::pair<uint32_t, uint64_t>>;
+  Settled settled();
   // Another server has settled these: they are refused here, too, and end if they have come.
-  void take_settled(const std::map<uint32_t, uint64_t>& workers);
+  void take_settled(const Settled& workers);
 
   // See Model::hold(); nothing without the model.
   Held hold(uint32_t model, uint32_t worker);
@@ -198,18 +208,24 @@ class Server final : public engine::Inspectable, private SessionHost {
   Status expect_life(const Lives& told) override;
   void drop_worker(uint32_t worker) override;
   void forget_pushes(uint32_t worker, uint64_t unfinished) override;
-  void note_begun(uint32_t worker) override;
   void drop(uint32_t worker);
   std::map<uint32_t, std::shared_ptr<Model>> models();
-  Status expect_settled(uint32_t worker, uint64_t incarnation) const;
-  bool is_unsettled(uint32_t worker, uint64_t incarnation);
   bool is_here(uint32_t worker) const;
 
   // A worker that has not been settled yet.
   struct Account {
     Gone worker;
-    bool has_begun = false;
+    uint64_t joining = 0;     // the number of the join() that is under way; 0: none is
+    bool has_joined = false;  // a connection has stood
+    bool is_over = false;     // nothing comes from it any more, whatever it connects
+    bool may_have_pushed() const { return has_joined || is_over; }
   };
+  Result<uint64_t> begin_join(uint32_t worker, uint64_t incarnation);
+  Status end_join(const std::shared_ptr<Session>& session, uint64_t tree, uint64_t number);
+  void fail_join(uint32_t worker, uint64_t number);
+  Refused why_refused(uint32_t worker, uint64_t incarnation) const;
+  bool is_unsettled(uint32_t worker, const Account& account) const;
+  bool is_unsettled(uint32_t worker, uint64_t incarnation);
 
   const ServerOptions options_;
   EventCount events_;
@@ -225,9 +241,10 @@ class Server final : public engine::Inspectable, private SessionHost {
   std::map<uint32_t, std::shared_ptr<Session>> sessions_;  // by worker; also ended ones
   std::set<uint32_t> gone_;               // workers that were here, and have left or were lost
   std::map<uint32_t, Account> accounts_;  // by worker, where options_.settles
-  std::map<uint32_t, uint64_t> settled_;
+  Settled settled_;
   std::vector<uint32_t> expected_;  // of a proxy
   uint64_t tree_ = 0;
+  uint64_t num_joins_ = 0;
   uint64_t checkpoint_every_ = 0;
   bool closed_ = false;
 

@@ -254,7 +254,7 @@ Status Session::note_lives(const Command& command) {
   (void)host_.learn_lives(command.lives);
   DMLCOMM_RETURN_IF_ERROR(host_.fenced());
   DMLCOMM_RETURN_IF_ERROR(host_.expect_life(command.lives));
-  if (!begun_.exchange(true)) host_.note_begun(worker_);
+  begun_.store(true);
   return Status();
 }
 

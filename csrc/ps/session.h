@@ -54,8 +54,6 @@ class SessionHost {
   virtual void drop_worker(uint32_t worker) = 0;
   // See Model::forget_pushes(), of all models.
   virtual void forget_pushes(uint32_t worker, uint64_t unfinished) = 0;
-  // The worker has given its first command over this connection.
-  virtual void note_begun(uint32_t worker) = 0;
   // Whether the worker has a connection of its own.
   virtual bool has_session(uint32_t worker) = 0;
   // Of a proxy, whose models are made as those below ask for them; else null.

@@ -49,6 +49,14 @@ Mark& PieceState::mark_of(uint32_t worker) {
   return marks[worker];
 }
 
+void PieceState::begin_anew(uint32_t worker, uint64_t closed) {
+  Mark& mark = mark_of(worker);
+  std::erase_if(before, [&](const Closed& one) { return one.closed <= version; });
+  if (closed > std::max(mark.first, version)) before.push_back({mark.first, closed});
+  mark.first = kGone;
+  mark.closed = std::min(mark.closed, version);
+}
+
 Shard::Shard(const ModelSpec& spec, uint32_t number, const Rule& rule, BufferPool& pool)
     : number_(number),
       num_servers_(spec.num_servers),
@@ -209,8 +217,8 @@ void Shard::attach(uint32_t worker, uint64_t clock, uint64_t incarnation) {
     Mark& mark = states_[i].mark_of(worker);
     mark.closed = std::min(mark.closed, clock);
     const uint64_t before = std::exchange(mark.incarnation, incarnation);
+    if (before != incarnation || mark.first == kGone) mark.first = clock;
     if (before == incarnation) continue;
-    mark.first = clock;
     mark.pushes.clear();
     if (before != 0) mark.contained = 0;  // else restored
   }

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "memory/buffer_pool.h"
+#include "ps/clock_vector.h"
 #include "ps/model_spec.h"
 #include "ps/rules/rule.h"
 #include "ps/snapshot.h"
@@ -110,9 +111,16 @@ struct Push {
 struct Mark {
   uint64_t incarnation = 0;  // of the worker whose pushes these are
   RecentPushes pushes;
-  uint64_t first = 0;      // the clock at which this incarnation has begun
+  uint64_t first = 0;      // the clock at which it has begun; kGone: it is about to
   uint64_t closed = 0;     // it pushes nothing before this clock any more
   uint64_t contained = 0;  // what it pushes before this clock is repeated, and is in the version
+};
+
+// Clocks that a worker has closed: those before `closed`, from `first` on.
+struct Closed {
+  uint64_t first = 0;
+  uint64_t closed = 0;
+  bool contains(uint64_t clock) const { return first <= clock && clock < closed; }
 };
 
 // A push that is added up in the order of the senders, whatever the order of arrival.
@@ -156,7 +164,10 @@ struct PieceState {
   uint64_t kept = 0;           // the clock of the last snapshot that it is in
   std::deque<Window> windows;  // by clock, none before version
   std::vector<Mark> marks;     // by worker
+  std::vector<Closed> before;  // after version, of workers that have begun anew since
   Mark& mark_of(uint32_t worker);
+  // The worker is about to attach; as it was before, it had closed all clocks before `closed`.
+  void begin_anew(uint32_t worker, uint64_t closed);
   uint64_t closed_by(uint32_t worker) const {
     return worker < marks.size() ? marks[worker].closed : 0;
   }

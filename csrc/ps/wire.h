@@ -63,7 +63,7 @@ struct Command {
   uint64_t clock = 0;     // the worker's, of the model, when it gave the command
   uint64_t sequence = 0;  // of pushes, each once in a worker; attach: its incarnation
   // Of pushes, attach, clock and leave: pushes with smaller sequence numbers are on all servers
-  // that they go to, and are never repeated.
+  // that they go to, but for those that were lost for all since, and are never repeated.
   uint64_t unfinished = 0;
   int64_t staleness = kNoBound;
   uint64_t num_rows = 0;

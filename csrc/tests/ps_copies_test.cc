@@ -15,7 +15,7 @@ using tests::spec_of;
 // What one server gets of the other one's pushes of worker 0.
 std::vector<std::byte> lacking(ModelUnderTest& here, ModelUnderTest& there) {
   std::vector<std::byte> pushes;
-  const auto next = there->copy_pushes(0, 0, here->known_pushes(0, 0, 0), 0, 100, &pushes);
+  const auto next = there->copy_pushes(0, 0, here->known_pushes(0, 0, 0, 100), 0, 100, &pushes);
   EXPECT_TRUE(next.ok()) << next.status();
   return pushes;
 }
@@ -128,9 +128,27 @@ TEST(PsCopies, PushesThatAreOnBothCopiesAreNotSent) {
   other.push_as(0, 1, 2, 1, true);
   EXPECT_GT(lacking(one, other).size(), none);
   EXPECT_EQ(lacking(other, one).size(), none);
-  std::vector<std::byte> known = one->known_pushes(0, 0, 0), pushes;
+  std::vector<std::byte> known = one->known_pushes(0, 0, 0, 100), pushes;
   known.pop_back();
   EXPECT_FALSE(other->copy_pushes(0, 0, known, 0, 100, &pushes).ok());
+}
+
+// Of many pieces: in several messages, which are bounded.
+TEST(PsCopies, NoPushIsSentBeyondThePiecesWhoseNumbersAreKnown) {
+  ModelSpec spec = spec_of(3, Apply::at_clock, Combine::sum, "add");
+  spec.spaces.push_back(spec.spaces[0]);
+  spec.num_servers = 2;
+  spec.replicas = 1;
+  ModelUnderTest here(spec, 1), there(spec, 1);
+  std::vector<std::byte> pushes;
+  for (size_t piece : {0, 1}) {
+    const std::vector<std::byte> known = here->known_pushes(0, 0, piece, 1);
+    const Result<size_t> next = there->copy_pushes(0, 0, known, piece, 1'000'000, &pushes);
+    EXPECT_EQ(next.value(), piece + 1);
+  }
+  EXPECT_TRUE(here->known_pushes(0, 0, 2, 1).empty());
+  EXPECT_EQ(there->copy_pushes(0, 0, {}, 2, 1, &pushes).value(), 2U);
+  EXPECT_TRUE(here->take_pushes(0, 0, pushes).ok());
 }
 
 TEST(PsCopies, PushesThatAreCutShortAreRefused) {
@@ -208,28 +226,83 @@ TEST(PsCopies, BothCopiesTakeTheMeanOfRowsOverTheSameWorkers) {
   }
 }
 
-TEST(PsCopies, ACopyTakesTheMeanOfRowsOverWorkersThatHaveGone) {
+// The one that has gone comes again under its number, while the slow one still holds up one copy.
+TEST(PsCopies, BothCopiesCountForTheMeanOfRowsWhoHasComeAgain) {
   ModelSpec spec = spec_of(0, Apply::at_clock, Combine::mean, "add");
   spec.spaces[0] = {DType::f32, 8, 2, DType::f32};
-  ModelUnderTest source(spec, 2), filled(spec, 2);
+  ModelUnderTest late(spec, 2), early(spec, 2), filled(spec, 2);
   const int64_t row = 2;
   const std::vector<float> values{6, 9};
   const Rows rows{0, &row, 1};
-  source->attach(0, 0, 1);
-  ASSERT_TRUE(source
-                  ->push_rows(0, {0, 0, 1, 0, false, kNoRate}, rows,
-                              reinterpret_cast<const std::byte*>(values.data()))
-                  .value());
-  source->tick(0, 1);
-  source->drop(0);
+  uint64_t begin = 0;
+  for (ModelUnderTest* copy : {&late, &early}) {
+    (*copy)->attach(0, 0, 1);
+    (*copy)->attach(1, 0, 2);
+    const auto* wire = reinterpret_cast<const std::byte*>(values.data());
+    ASSERT_TRUE((*copy)->push_rows(0, {0, 0, 1, 0, false, kNoRate}, rows, wire).value());
+    (*copy)->tick(0, 1);
+    (*copy)->drop(0);
+    if (copy == &early) (*copy)->tick(1, 1);
+    const Held held = (*copy)->hold(0);
+    EXPECT_TRUE(held.is_new);
+    begin = std::max(begin, held.clock);
+  }
+  for (ModelUnderTest* copy : {&late, &early}) (*copy)->attach(0, begin, 3);
   std::vector<std::byte> bytes;
-  (void)source->copy(0, 0, 1'000'000, &bytes);
+  (void)late->copy(0, 0, 1'000'000, &bytes);
   ASSERT_TRUE(filled->take_copy(0, bytes).ok());
-  filled->end_fill({{1, 0}});
-  filled->tick(1, 1);
-  std::vector<float> out(2);
-  ASSERT_TRUE(filled->pull_rows(0, 1, rows, reinterpret_cast<std::byte*>(out.data())).value());
-  EXPECT_EQ(out, (std::vector<float>{3, 4.5}));
+  filled->end_fill({{0, begin}, {1, 0}});
+  for (ModelUnderTest* copy : {&late, &filled}) (*copy)->tick(1, 1);
+  for (ModelUnderTest* copy : {&late, &early, &filled}) {
+    std::vector<float> out(2);
+    auto* to = reinterpret_cast<std::byte*>(out.data());
+    ASSERT_TRUE((*copy)->pull_rows(0, 1, rows, to).value());
+    EXPECT_EQ(out, (std::vector<float>{3, 4.5}));
+  }
+}
+
+// What the old one had closed is not taken for a clock of the new one.
+TEST(PsCopies, NoCopyGoesBeyondTheClockAtWhichAWorkerComesAgain) {
+  ModelSpec spec = spec_of(3, Apply::at_clock, Combine::sum, "add");
+  spec.num_servers = 2;
+  spec.replicas = 1;
+  ModelUnderTest model(spec, 2);
+  for (uint32_t worker : {0, 1}) model->attach(worker, 0, worker + 1);
+  model.push_as(0, 0, 1, 1, true);
+  model->drop(0);
+  EXPECT_EQ(model->hold(0).clock, 0U);
+  model.push_as(1, 0, 1, 10, true);
+  EXPECT_TRUE(std::isnan(model.pull(1)));
+  model->attach(0, 0, 3);
+  model.push_as(0, 0, 1, 100, true);
+  EXPECT_EQ(model.pull(1), 111);
+}
+
+// Also while the source still counts it, as others may have more of it.
+TEST(PsCopies, ACopyTakesTheMeanOfRowsOverWorkersThatHaveGone) {
+  ModelSpec spec = spec_of(0, Apply::at_clock, Combine::mean, "add");
+  spec.spaces[0] = {DType::f32, 8, 2, DType::f32};
+  const int64_t row = 2;
+  const std::vector<float> values{6, 9};
+  const Rows rows{0, &row, 1};
+  for (const bool counts_there : {false, true}) {
+    ModelUnderTest source(spec, 2), filled(spec, 2);
+    source->attach(0, 0, 1);
+    ASSERT_TRUE(source
+                    ->push_rows(0, {0, 0, 1, 0, false, kNoRate}, rows,
+                                reinterpret_cast<const std::byte*>(values.data()))
+                    .value());
+    source->tick(0, 1);
+    if (!counts_there) source->drop(0);
+    std::vector<std::byte> bytes;
+    (void)source->copy(0, 0, 1'000'000, &bytes);
+    ASSERT_TRUE(filled->take_copy(0, bytes).ok());
+    filled->end_fill({{1, 0}});
+    filled->tick(1, 1);
+    std::vector<float> out(2);
+    ASSERT_TRUE(filled->pull_rows(0, 1, rows, reinterpret_cast<std::byte*>(out.data())).value());
+    EXPECT_EQ(out, (std::vector<float>{3, 4.5}));
+  }
 }
 
 }  // namespace

@@ -138,7 +138,7 @@ class Refill:
         if any(reply is None for reply in replies.values()):
             return
         for reply in replies.values():
-            self._core.take_settled(dict(reply.settled))
+            self._core.take_settled({(one.worker, one.incarnation) for one in reply.settled})
         for description in _in_all(replies.values()):
             self._copy(description, replies)
         for reply in replies.values():

@@ -115,17 +115,11 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
             raise refusal.busy(f"worker {session.worker}: {reason}; ask again")
 
     def _expect_settled(self, request: Any) -> None:
-        if self._core.settled().get(request.worker) == request.incarnation:
-            raise refusal.failed(
-                f"worker {request.worker} was given up by the servers, which go on without it; "
-                "start it again"
-            )
-        gone = self._core.unsettled()
-        if request.worker in gone and gone[request.worker][0] != request.incarnation:
-            raise refusal.busy(
-                f"worker {request.worker} was here before, and the servers have not yet exchanged "
-                f"what they have of it"
-            )
+        if request.worker < 0:  # it gets a number that is free
+            return
+        reason, passes = self._core.refused(request.worker, request.incarnation)
+        if reason:
+            raise (refusal.busy if passes else refusal.failed)(reason)
 
     def _expect_filled(self) -> None:
         if self._core.is_filling():
@@ -249,7 +243,10 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
             live=sorted(live - gone.keys()),
             models=models,
             registered=registered,
-            settled=self._core.settled(),
+            settled=[
+                pb.SettledWorker(worker=worker, incarnation=incarnation)
+                for worker, incarnation in self._core.settled()
+            ],
         )
 
     def CopyPieces(self, request: Any, context: Any) -> Any:  # noqa: N802

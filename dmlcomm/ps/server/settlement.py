@@ -34,6 +34,8 @@ REST_S = 1.0
 WAIT_S = 1.0
 # Of one answer: as of a copy.
 ANSWER_BYTES = 8 << 20
+# Of one question: a server takes messages of 4 MiB, as gRPC has it.
+QUESTION_BYTES = 1 << 20
 
 Key = tuple[int, int]  # number of a worker, and its incarnation
 
@@ -292,7 +294,9 @@ class Settlement:
                 first, following = -1, 0
                 while following > first:
                     request.first = first = following
-                    request.known = self._core.known_pushes(request.model, shard, worker, first)
+                    request.known = self._core.known_pushes(
+                        *(request.model, shard, worker, first, QUESTION_BYTES)
+                    )
                     reply = settle(request)
                     self._core.take_pushes(request.model, shard, worker, reply.pushes)
                     following = reply.next
