@@ -8,8 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from dmlcomm import errors
+from dmlcomm import PsConnectionError, errors
 from dmlcomm.ps import Client
+from dmlcomm.ps.worker import connections
 from helpers import DEADLINE_S, eventually
 from helpers.parameter_servers import (
     ServerProcess,
@@ -227,6 +228,28 @@ def test_workers_meet_elsewhere_when_a_server_with_a_replica_is_started_again():
         processes[0].kill()
         with ServerProcess(*options, "--index", "0", "--listen", processes[0].address):
             client.barrier()
+
+
+def test_worker_that_comes_when_all_others_and_a_server_have_gone_goes_on(monkeypatch):
+    with server_processes(2, "--replicas", "1") as processes:
+        addresses = addresses_of(processes)
+        with Client(addresses, worker=0, timeout_s=DEADLINE_S) as client:
+            client.init("w", np.zeros(1000, np.float32), rule="add")
+            client.push_pull("w", np.ones(1000, np.float32))
+        processes[1].kill()
+        monkeypatch.setattr(connections, "SILENCE_S", 0.0)
+        with Client(addresses, worker=1, timeout_s=DEADLINE_S) as client:
+            assert (client.init("w", np.zeros(1000, np.float32), rule="add") == 1).all()
+            assert client.lost_servers == [1]
+
+
+def test_worker_that_comes_before_the_job_has_begun_finds_no_server_lost(monkeypatch):
+    monkeypatch.setattr(connections, "SILENCE_S", 0.0)
+    with server_processes(2, "--replicas", "1") as processes:
+        processes[1].kill()
+        with pytest.raises(PsConnectionError):
+            Client(addresses_of(processes), worker=0, connect_timeout_s=1.0)
+        assert status_of(processes[0].address).get("lost_servers", []) == []
 
 
 def test_worker_that_comes_after_a_loss_needs_not_wait():

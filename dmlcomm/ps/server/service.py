@@ -193,7 +193,10 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
         return pb.LeaveReply()
 
     def Verdict(self, request: Any, context: Any) -> Any:  # noqa: N802
-        self.find(request.session)
+        if request.session:
+            self.find(request.session)
+        elif not self._core.status()["models"]:
+            raise refusal.busy("the job has no model yet: servers may be about to start")
         if self._judge is None or not self._view.replicas or request.about == self._view.server:
             raise refusal.illegal(f"server {self._view.server} judges other servers with replicas")
         reason = self._judge.reason_of_loss(request.about, request.instance, request.life)

@@ -1,5 +1,6 @@
 """A worker's connections to all servers: registration, rendezvous, and coming back after a loss."""
 
+import contextlib
 import secrets
 import threading
 import time
@@ -28,6 +29,9 @@ FLUSH_TIMEOUT_S = 5.0
 # How long the meeting for a data connection may take.
 CONNECT_TIMEOUT_S = 30.0
 
+
+# A worker that starts waits so long for a server with a replica, before it asks another one.
+SILENCE_S = 10.0
 
 # Errors that may pass: of a server that starts, or has not noticed a death yet.
 MAY_PASS = (
@@ -171,6 +175,7 @@ class Connections:
         """The answers of all servers but those that another one calls lost, by server."""
         backoff = Backoff(self._options.connect_timeout_s, "the parameter servers")
         healths: dict[int, Any] = {}
+        asks_at = time.monotonic() + SILENCE_S
         while True:
             problem: errors.PsError | None = None
             for control in self._controls:
@@ -184,7 +189,19 @@ class Connections:
             lost = {server for server, life in enumerate(self._lives) if is_lost(life)}
             if healths and lost | healths.keys() >= set(range(self.num_servers)):
                 return {server: healths[server] for server in healths.keys() - lost}
+            if time.monotonic() >= asks_at:
+                self._ask_about_silent(healths, lost)
             backoff.wait(problem)
+
+    def _ask_about_silent(self, healths: dict[int, Any], lost: set[int]) -> None:
+        """Without workers nobody else finds a server lost. Who does is asked for Health again."""
+        with_replicas = [server for server, health in healths.items() if health.replicas]
+        for silent in set(range(self.num_servers)) - healths.keys() - lost:
+            for other in with_replicas:
+                request = pb.VerdictRequest(about=silent, life=self._lives[silent])
+                with contextlib.suppress(errors.PsError):
+                    if self._controls[other].call("Verdict", request).lost:
+                        healths.pop(other, None)
 
     def _learn(self, told: Sequence[Sequence[int]]) -> None:
         """The lives of servers, as some of them tell: the larger one is the newer."""
