@@ -53,7 +53,7 @@ void PieceState::begin_anew(uint32_t worker, uint64_t closed) {
   Mark& mark = mark_of(worker);
   std::erase_if(before, [&](const Closed& one) { return one.closed <= version; });
   if (closed > std::max(mark.first, version)) before.push_back({mark.first, closed});
-  mark.first = kGone;
+  mark.first = std::max(closed, version);  // at least, until it attaches
   mark.closed = std::min(mark.closed, version);
 }
 
@@ -217,8 +217,8 @@ void Shard::attach(uint32_t worker, uint64_t clock, uint64_t incarnation) {
     Mark& mark = states_[i].mark_of(worker);
     mark.closed = std::min(mark.closed, clock);
     const uint64_t before = std::exchange(mark.incarnation, incarnation);
-    if (before != incarnation || mark.first == kGone) mark.first = clock;
     if (before == incarnation) continue;
+    mark.first = clock;
     mark.pushes.clear();
     if (before != 0) mark.contained = 0;  // else restored
   }

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "memory/buffer_pool.h"
-#include "ps/clock_vector.h"
 #include "ps/model_spec.h"
 #include "ps/rules/rule.h"
 #include "ps/snapshot.h"
@@ -111,7 +110,7 @@ struct Push {
 struct Mark {
   uint64_t incarnation = 0;  // of the worker whose pushes these are
   RecentPushes pushes;
-  uint64_t first = 0;      // the clock at which it has begun; kGone: it is about to
+  uint64_t first = 0;      // the clock at which it has begun
   uint64_t closed = 0;     // it pushes nothing before this clock any more
   uint64_t contained = 0;  // what it pushes before this clock is repeated, and is in the version
 };
