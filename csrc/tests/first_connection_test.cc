@@ -28,6 +28,7 @@
 #include "tests/ranks.h"
 #include "transport/address.h"
 #include "transport/rail_repair.h"
+#include "transport/socket.h"
 
 namespace dmlcomm::tests {
 namespace {
@@ -247,7 +248,7 @@ TEST(FirstConnectionTest, IsGivenUpAtOnceIfNobodyListens) {
 }
 
 // Nobody is ever reached.
-class NoTransport final : public transport::Transport {
+class NoTransport : public transport::Transport {
  public:
   bool reaches(int) const override { return true; }
   Status meet(const std::vector<int>&, transport::Rendezvous&, transport::Admission&) override {
@@ -296,6 +297,59 @@ TEST(FirstConnectionTest, IsNotGivenUpForTheTimeInWhichTheProcessWasStopped) {
   peer.connecting_since_ns -= kHour;
   parts.repair.tick(now_ns());
   EXPECT_EQ(peer.link->state(), transport::Link::State::failed);
+}
+
+class OpenTransport final : public NoTransport {
+  bool accepts(int) override { return true; }
+};
+
+// Lets nobody in, and counts who has proved to be a rank.
+class Doorman final : public transport::Admission::Owner {
+ public:
+  Answer answer(const transport::Handshake&) override {
+    ++num_ranks_;
+    return Answer::none;
+  }
+  void admitted(transport::Handshake&) override { ADD_FAILURE(); }
+  void yielded(int, size_t) override { ADD_FAILURE(); }
+  void failed(int, size_t, const Status& status, bool) override { ADD_FAILURE() << status; }
+  int num_ranks() const { return num_ranks_; }
+
+ private:
+  int num_ranks_ = 0;
+};
+
+TEST(FirstConnectionTest, IsNotDroppedForStrangersWhoComeInItsMiddle) {
+  transport::Job job;
+  job.num_ranks = 2;
+  job.hosts.resize(2);
+  job.key = *transport::JobKey::random();
+  transport::EventLoop loop;
+  ASSERT_TRUE(loop.open().ok());
+  OpenTransport open;
+  Doorman doorman;
+  transport::Admission admission(job, loop, doorman, 1);
+  const std::string name = str_cat("dmlcomm-test-", getpid());
+  auto listener = transport::listen_unix(name);
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  ASSERT_TRUE(admission.listen(std::move(*listener), open).ok());
+  const auto connect = [&] { return std::move(*transport::connect_unix(name)); };
+
+  const Deadline end = Deadline::after_s(60);
+  transport::Handshake rank({connect(), {}, end, end}, &open, 0, 0, "connect", end);
+  transport::Hello hello;
+  hello.challenge = transport::random_challenge();
+  hello.rank = 1;
+  hello.num_ranks = 2;
+  rank.begin(hello, job.key, {});
+  ASSERT_TRUE(rank.advance(job.key).ok());
+  loop.look();  // its request has come
+  std::vector<UniqueFd> strangers;
+  for (int i = 0; i < 200; ++i) strangers.push_back(connect());
+  loop.look();
+  ASSERT_TRUE(rank.advance(job.key).ok());
+  loop.look();
+  EXPECT_EQ(doorman.num_ranks(), 1);
 }
 
 }  // namespace

@@ -15,7 +15,8 @@ namespace {
 // Strangers that connect and say nothing are dropped after this time. A rank says something before,
 // also if hundreds wait for a core.
 constexpr double kStrangerTimeoutS = 30;
-// When more than this wait beside the ranks of the job, the oldest is dropped at once.
+// When more than this wait beside the ranks of the job, the oldest is dropped at once that has not
+// yet spoken as a rank of the job; else the oldest.
 constexpr size_t kMaxStrangers = 64;
 
 }  // namespace
@@ -82,9 +83,14 @@ Hello Admission::own_hello() const {
 
 void Admission::add(std::unique_ptr<Handshake> handshake) {
   if (handshakes_.size() >= kMaxStrangers + max_expected_) {
-    const auto oldest = std::find_if(handshakes_.begin(), handshakes_.end(),
-                                     [](const auto& item) { return !item.second->outgoing(); });
-    if (oldest != handshakes_.end()) handshakes_.erase(oldest);
+    const auto oldest = [this](bool has_spoken) {
+      return std::find_if(handshakes_.begin(), handshakes_.end(), [&](const auto& item) {
+        return !item.second->outgoing() && item.second->has_heard_rank() == has_spoken;
+      });
+    };
+    auto dropped = oldest(false);
+    if (dropped == handshakes_.end()) dropped = oldest(true);
+    if (dropped != handshakes_.end()) handshakes_.erase(dropped);
   }
   const uint32_t id = next_id_++;
   const int fd = handshake->fd();

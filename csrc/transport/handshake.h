@@ -55,6 +55,8 @@ class Handshake {
   Result<Progress> advance(const JobKey& key);
 
   bool outgoing() const { return peer_ >= 0; }
+  // Whether the peer has said something that only this job's ranks could have said, now or before.
+  bool has_heard_rank() const { return transcript_.size() > (outgoing() ? sizeof(Hello) : 0); }
   Transport* transport() const { return transport_; }
   // Errors of advance() before that are about making the connection; `peer_lost` is one that was
   // refused where the peer should be.
