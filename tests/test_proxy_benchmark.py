@@ -7,13 +7,14 @@ import pytest
 from benchmarks.proxy import failing_cluster, failures, many_jobs, one_receiver, priorities
 from benchmarks.proxy.cluster import Cluster, Load
 from benchmarks.proxy.failing_cluster import Setting
+from benchmarks.proxy.lab_hosts import Network
 from benchmarks.proxy.training import train
 from dmlcomm.lab import Lab
 from dmlcomm.ps.protocol import HEARTBEAT_TIMEOUT_S
 
 
 def test_proxies_of_several_hosts_carry_less_to_the_server() -> None:
-    with Cluster(Load(2, 2, 400_000, "unlimited", 1)) as cluster:
+    with Cluster(Load(Network(2, 1, "unlimited"), 400_000, 1, workers_each=2)) as cluster:
         direct = cluster.run(None)
         for shape, models in (("flat", 2), ("chain", 1)):
             outcome = cluster.run(shape)

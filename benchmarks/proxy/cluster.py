@@ -19,33 +19,21 @@ NO_PROXY = {"DMLCOMM_PROXY": "none"}
 
 @dataclass(frozen=True)
 class Load:
-    """Servers on hosts of their own, in all racks alike, and workers on the others.
+    """What workers on the hosts of a network push and pull.
 
     Attributes:
-        hosts: of workers.
-        workers_each: on every host.
         num_bytes: of the model.
-        rate: of every NIC, as the lab takes it.
-        racks: with as many hosts each; 1: all are at one switch.
-        oversubscription: the rates of a rack's hosts over that of its uplink.
+        workers_each: on every host.
     """
 
-    hosts: int
-    workers_each: int
+    network: Network
     num_bytes: int
-    rate: str
     repeats: int
-    servers: int = 1
-    racks: int = 1
-    oversubscription: float = 1.0
+    workers_each: int = 1
 
     @property
     def workers(self) -> int:
-        return self.hosts * self.workers_each
-
-    @property
-    def network(self) -> Network:
-        return Network(self.hosts, self.servers, self.rate, self.racks, self.oversubscription)
+        return self.network.hosts * self.workers_each
 
 
 @dataclass(frozen=True)
@@ -105,7 +93,12 @@ class Cluster:
 
     def _start_servers(self, stack: contextlib.ExitStack) -> None:
         command = ["ps", "serve", "--insecure", "--log-level", "warning"]
-        command += ["--workers", str(self.load.workers), "--servers", str(self.load.servers)]
+        command += [
+            "--workers",
+            str(self.load.workers),
+            "--servers",
+            str(self.load.network.servers),
+        ]
         places = [
             (host, [*command, "--listen", self._lab.addresses[index], "--index", str(index)])
             for index, host in enumerate(self._lab.servers)
@@ -114,8 +107,8 @@ class Cluster:
 
     def _start_proxies(self, stack: contextlib.ExitStack, folder: str, shape: str) -> None:
         command = ["proxy", "serve", "--tree", shape, "--insecure", "--log-level", "warning"]
-        command += ["--oversubscription", str(self.load.oversubscription)]
-        rate_bps = parse_link_rate(self.load.rate)
+        command += ["--oversubscription", str(self.load.network.oversubscription)]
+        rate_bps = parse_link_rate(self.load.network.rate)
         if rate_bps is not None:
             command += ["--rate-gbit", str(rate_bps / 1e9)]
         places = (

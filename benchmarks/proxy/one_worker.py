@@ -4,6 +4,7 @@ import statistics
 from collections.abc import Iterator
 
 from benchmarks.proxy.cluster import Cluster, Load
+from benchmarks.proxy.lab_hosts import Network
 from benchmarks.row import Row
 
 RATE = "1gbit"
@@ -20,7 +21,7 @@ def rows() -> Iterator[Row]:
     for num_bytes, steps in STEPS.items():
         ways: dict[str | None, list[float]] = {None: [], "flat": []}
         wrong = 0
-        with Cluster(Load(1, 1, num_bytes, RATE, steps)) as cluster:
+        with Cluster(Load(Network(1, 1, RATE), num_bytes, steps)) as cluster:
             for way in list(ways) * TURNS:
                 outcome = cluster.run(way)
                 ways[way] += outcome.seconds

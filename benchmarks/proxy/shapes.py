@@ -3,27 +3,28 @@
 from collections.abc import Iterator, Sequence
 
 from benchmarks.proxy.cluster import Cluster, Load, Outcome
+from benchmarks.proxy.lab_hosts import Network
 from benchmarks.row import Row
 from dmlcomm.ps import tree
 from dmlcomm.topology.shape import parse_link_rate
 
 RATE = "1gbit"
-FOUR_HOSTS = Load(4, 4, 40_000_000, RATE, 3)
+FOUR_HOSTS = Load(Network(4, 1, RATE), 40_000_000, 3, workers_each=4)
 LEAST_SPEEDUP = 3.0
 
 # 1:4 over-subscribed racks of eight hosts with workers and one with a server.
-RACKS = Load(32, 1, 16_000_000, "100mbit", 2, servers=4, racks=4, oversubscription=4)
+RACKS = Load(Network(32, 4, "100mbit", racks=4, oversubscription=4), 16_000_000, 2)
 RACKS_LEAST_SPEEDUP = 2.5
 RACKS_SHAPES = (tree.AUTO,)
 
 # What decides between shapes: sizes, rates, number of hosts, and uplinks.
 SETTINGS = {
-    "large": Load(4, 1, 16_000_000, "400mbit", 5),
-    "small": Load(4, 1, 4_000, "400mbit", 40),
-    "middle": Load(6, 1, 400_000, "400mbit", 20),
-    "slow": Load(6, 1, 400_000, "50mbit", 7),
-    "servers": Load(6, 1, 16_000_000, "200mbit", 5, servers=2),
-    "racks": Load(5, 1, 4_000_000, "100mbit", 5, racks=3, oversubscription=2),
+    "large": Load(Network(4, 1, "400mbit"), 16_000_000, 5),
+    "small": Load(Network(4, 1, "400mbit"), 4_000, 40),
+    "middle": Load(Network(6, 1, "400mbit"), 400_000, 20),
+    "slow": Load(Network(6, 1, "50mbit"), 400_000, 7),
+    "servers": Load(Network(6, 2, "200mbit"), 16_000_000, 5),
+    "racks": Load(Network(5, 1, "100mbit", racks=3, oversubscription=2), 4_000_000, 5),
 }
 MOST_OF_BEST = 1.1
 
@@ -32,7 +33,8 @@ def rows_beside_direct(
     load: Load, shapes: Sequence[str], least_speedup: float, case: str
 ) -> Iterator[Row]:
     """The bound is the time of the servers' NICs for one part of the model each way at once."""
-    bound_s = load.num_bytes * 8 / load.servers / parse_link_rate(load.rate)
+    network = load.network
+    bound_s = load.num_bytes * 8 / network.servers / parse_link_rate(network.rate)
     with Cluster(load) as cluster:
         direct = cluster.run(None)
         for shape in shapes:
@@ -75,9 +77,10 @@ def _name(shape: str, outcome: Outcome) -> str:
 
 
 def _describe(load: Load) -> str:
-    parts = [f"{load.hosts} hosts", f"{load.num_bytes / 1e6:g} MB", load.rate]
-    if load.servers > 1:
-        parts.append(f"{load.servers} servers")
-    if load.racks > 1:
-        parts.append(f"{load.racks} racks 1:{load.oversubscription:g}")
+    network = load.network
+    parts = [f"{network.hosts} hosts", f"{load.num_bytes / 1e6:g} MB", network.rate]
+    if network.servers > 1:
+        parts.append(f"{network.servers} servers")
+    if network.racks > 1:
+        parts.append(f"{network.racks} racks 1:{network.oversubscription:g}")
     return ", ".join(parts)
