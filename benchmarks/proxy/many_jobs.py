@@ -70,7 +70,8 @@ class _End:
         was_busy = bool(self.flows)
         (self.flows.add if is_there else self.flows.discard)(flow)
         if self.credit is not None and bool(self.flows) != was_busy:
-            self.credit.busy(bool(self.flows))
+            # A byte, as this network has no queues.
+            (self.credit.begin if self.flows else self.credit.end)(1)
 
 
 @dataclass

@@ -103,7 +103,8 @@ void bind_seat(py::module_& module) {
       .def("has_credit", &NicCredit::has_credit, py::arg("now_ns"))
       .def("take", &NicCredit::take, py::arg("bytes"))
       .def("count", &NicCredit::count, py::arg("bytes"))
-      .def("busy", &NicCredit::busy, py::arg("is_busy"))
+      .def("begin", &NicCredit::begin, py::arg("num_bytes"))
+      .def("end", &NicCredit::end, py::arg("num_bytes"))
       .def("measured", &NicCredit::measured, py::arg("bits_per_second"));
   module.def("dscp_of_class", &proxy::dscp_of_class, py::arg("priority"), py::arg("num_classes"),
              "Of packets of jobs with this priority, where the fabric has so many classes.");

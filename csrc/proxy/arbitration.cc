@@ -18,8 +18,8 @@ constexpr std::array kDirections{Direction::out, Direction::in};
 // in one burst with what it did not need.
 constexpr double kMostCreditBytes = 128 * 1024;
 constexpr double kMostCreditS = 4e-3;
-// How far the use of a NIC may be ahead of its rate: kernels take megabytes in one piece, and a
-// slow NIC then sends them for long.
+// How far the use of a NIC may be ahead of its rate, and a job ahead of its part: kernels take
+// megabytes in one piece, and a slow NIC then sends them for long.
 constexpr double kMostAheadS = 1;
 // A round that comes later than that counts for so long only.
 constexpr int64_t kMostRoundNs = 10 * kNsPerMs;
@@ -136,7 +136,7 @@ void Arbitration::look_at(Place& place, uint64_t least_bytes, int64_t now_ns) {
   const uint64_t new_bytes = bytes - std::min(bytes, place.seen_bytes);
   use.new_bytes += new_bytes;
   // Kernels may take in one piece what they send in a long time.
-  if (new_bytes >= least_bytes || place.words->num_busy.load() > 0) use.sent_ns = now_ns;
+  if (new_bytes >= least_bytes || place.words->under_way_bytes.load() > 0) use.sent_ns = now_ns;
   place.seen_bytes = bytes;
   const int64_t wanted_ns = std::min(place.words->wanted_ns.load(), now_ns);
   place.wants = wanted_ns > 0 && now_ns - wanted_ns < kHoldNs;
@@ -189,7 +189,8 @@ void Arbitration::let_all_send(Flow& flow, uint32_t sharing) {
   }
 }
 
-// Who comes behind has no credit at first.
+// Who comes behind has no credit at first, and owes what its kernels send before the first ones: a
+// part of the bytes would otherwise come on top of these.
 void Arbitration::put(Use& use, bool is_behind) {
   for (Place* place : use.places) {
     SeatFlow& words = *place->words;
@@ -198,7 +199,12 @@ void Arbitration::put(Use& use, bool is_behind) {
     if (is_behind) words.granted_bytes.store(words.taken_bytes.load());
     words.sharing.store(now);
   }
-  if (is_behind && !use.is_behind) use.owed_bytes = 0;
+  if (is_behind && !use.is_behind) {
+    use.owed_bytes = 0;
+    for (const Place* place : use.places) {
+      use.owed_bytes -= static_cast<double>(place->words->under_way_bytes.load());
+    }
+  }
   use.is_behind = is_behind;
 }
 
@@ -216,7 +222,8 @@ void Arbitration::grant(Flow& flow, unsigned first, int64_t passed_ns) const {
   const double most = std::max(kMostCreditBytes, kMostCreditS * flow.bits_per_second / 8);
   for (auto& [key, use] : flow.uses) {
     if (!use.is_behind || use.share <= 0) continue;
-    use.owed_bytes += by_share * use.share;
+    const double least = -kMostAheadS * use.share * flow.bits_per_second / 8;
+    use.owed_bytes = std::max(use.owed_bytes, least) + by_share * use.share;
     give(use, most);
     spare += std::max(use.owed_bytes - most, 0.0);
     use.owed_bytes = std::min(use.owed_bytes, most);
@@ -266,7 +273,7 @@ bool Arbitration::waits(const Place& place, double most) {
 void Arbitration::give(Use& use, double most) {
   const auto num_waiting = std::count_if(use.places.begin(), use.places.end(),
                                          [&](const Place* place) { return waits(*place, most); });
-  if (num_waiting == 0) return;
+  if (num_waiting == 0 || use.owed_bytes <= 0) return;
   const auto each = static_cast<uint64_t>(use.owed_bytes / static_cast<double>(num_waiting));
   for (Place* place : use.places) {
     if (!waits(*place, most)) continue;

@@ -4,7 +4,8 @@
 // a NIC, those of the first priority send as they like. The others need credit, and get it in
 // rounds:
 //  - for the bytes that the first ones have sent since the last round, as many as their shares say
-//    (shares.h). So their part is one of bytes, whatever the NIC's rate is;
+//    (shares.h). So their part is one of bytes, whatever the NIC's rate is. What a job had under
+//    way when the first ones began is a part of it;
 //  - where processes have measured that rate, also what nobody uses of the NIC, up to kUsable of
 //    it, until then kUnknownBytesPerSecond;
 //  - what others of them do not take of their part.
@@ -32,8 +33,9 @@ namespace dmlcomm::proxy {
 
 class Arbitration {
  public:
-  // A job's gaps between two messages are shorter, and those in which it computes are longer.
-  static constexpr int64_t kHoldNs = 10 * kNsPerMs;
+  // A job's gaps between two messages are shorter, also those in which a client copies what it has
+  // announced; those in which it computes are longer.
+  static constexpr int64_t kHoldNs = 20 * kNsPerMs;
   static constexpr double kUsable = 0.95;
   static constexpr double kUnknownBytesPerSecond = 1e6;
 
@@ -99,7 +101,7 @@ class Arbitration {
     uint64_t new_bytes = 0;  // since the last round
     int64_t sent_ns = 0;     // when it was last seen to send
     int64_t wanted_ns = 0;
-    double owed_bytes = 0;  // that are not granted yet
+    double owed_bytes = 0;  // that are not granted yet; negative: it was ahead of its part
     double share = 0;
     bool is_behind = false;
 

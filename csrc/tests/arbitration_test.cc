@@ -209,12 +209,35 @@ TEST_F(ArbitrationTest, AJobThatComputesHoldsNobodyBack) {
 
 TEST_F(ArbitrationTest, WhatAKernelStillSendsHoldsOthersBack) {
   Process late(arbitration_, "late", 5), first(arbitration_, "first", 0);
-  first.credit().busy(true);
+  first.credit().begin(kFrame);
   run(5 * Arbitration::kHoldNs / kNsPerMs, {&first, &late}, {0, 1});
   EXPECT_TRUE(late.credit().is_limited());
-  first.credit().busy(false);
+  first.credit().end(kFrame);
   run(Arbitration::kHoldNs / kNsPerMs + 1, {&first, &late}, {0, 1});
   EXPECT_FALSE(late.credit().is_limited());
+}
+
+// The first one does not wait for these bytes and for a part that comes on top of them.
+TEST_F(ArbitrationTest, WhatAJobHasUnderWayIsOfItsPart) {
+  Process late(arbitration_, "late", 5), first(arbitration_, "first", 0);
+  const std::vector<Process*> all{&first, &late};
+  first.credit().measured(kNicRate);
+  const auto rounds_until_it_sends = [&](uint64_t under_way) {
+    run(Arbitration::kHoldNs / kNsPerMs + 1, all, {0, 1});  // nobody is behind
+    late.credit().begin(under_way);
+    int rounds = 0;
+    do {
+      late.sent_bytes = 0;
+      run(1, all, {1, 1});
+    } while (++rounds < 3000 && (rounds < 3 || late.sent_bytes == 0));
+    late.credit().end(under_way);
+    return rounds;
+  };
+  run(5, all, {1, 1});
+  EXPECT_LT(rounds_until_it_sends(0), 10);
+  const auto own = static_cast<uint64_t>(0.05 * kNicBytes);  // in a round
+  EXPECT_NEAR(rounds_until_it_sends(100 * own), 100, 10);
+  EXPECT_NEAR(rounds_until_it_sends(100'000 * own), 1000, 100) << "it waits for a second at most";
 }
 
 TEST_F(ArbitrationTest, AnArbiterThatIsGoneHoldsNobodyBack) {

@@ -36,6 +36,35 @@ TEST(RailMeterTest, TheBestOfFourPeriodsCounts) {
   EXPECT_DOUBLE_EQ(meter.bits_per_second(), kBitsOfPeriod / 2);
 }
 
+// Parameter servers have no operations, and their bytes wait for each other.
+TEST(RailMeterTest, TheArbiterHearsWhatMessagesCarryWhileTheRailIsBusy) {
+  const auto seat = JobSeat::create().value();
+  RailMeter meter;
+  meter.arbitrate({seat, "eth0"}, {});
+  const auto told = [&] { return static_cast<double>(seat->nic("eth0")->bits_per_second.load()); };
+  int64_t now = 0;
+  // The next one begins before one is confirmed, which takes a period.
+  const auto carry_busily = [&](int frames) {
+    meter.begin_frame(now, kBytes);
+    for (int i = 1; i <= frames; ++i) {
+      if (i < frames) meter.begin_frame(now, kBytes);
+      now += kPeriodNs;
+      meter.end_frame(now, kBytes);
+    }
+  };
+  for (int i = 0; i < 10; ++i) {
+    carry_busily(3);
+    now += kNsPerS;
+  }
+  EXPECT_EQ(told(), 0);  // it had too short a time to tell
+  carry_busily(5);
+  EXPECT_NEAR(told(), kBitsOfPeriod, 1);
+  // After a second another window begins, in which the bytes that are under way do not count.
+  carry_busily(60);
+  EXPECT_NEAR(told(), 0.9 * kBitsOfPeriod, 1);
+  EXPECT_EQ(meter.bits_per_second(), 0);
+}
+
 TEST(RailMeterTest, FewSmallMessagesDoNotMakeARailSlow) {
   RailMeter meter;
   carry(meter, kBytes, Traffic::vague);

@@ -76,9 +76,9 @@ TEST(RailsTest, FramesThatNobodyConfirmsEndWithTheirLink) {
     Pair pair(1, 1u << 20, 1, kAnyRail, meters.data(), 0, true);
     begin_to_send(pair, message);
     pair.a.progress();
-    EXPECT_EQ(flow.num_busy.load(), 1u);
+    EXPECT_GE(flow.under_way_bytes.load(), RailMeter::kLeastFrameBytes);
   }
-  EXPECT_EQ(flow.num_busy.load(), 0u);
+  EXPECT_EQ(flow.under_way_bytes.load(), 0u);
 }
 
 // Another job of the receiver's host goes first.

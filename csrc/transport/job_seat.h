@@ -36,10 +36,10 @@ struct SeatFlow {
   };
 
   // By the process.
-  std::atomic<uint64_t> bytes;        // that it has sent, or read
-  std::atomic<uint32_t> num_busy;     // groups with large frames that are not confirmed
-  std::atomic<uint64_t> taken_bytes;  // of the credit
-  std::atomic<int64_t> wanted_ns;     // when it waited for credit last
+  std::atomic<uint64_t> bytes;            // that it has sent, or read
+  std::atomic<uint64_t> under_way_bytes;  // of large frames that are not confirmed
+  std::atomic<uint64_t> taken_bytes;      // of the credit
+  std::atomic<int64_t> wanted_ns;         // when it waited for credit last
 
   // By the arbiter.
   std::atomic<uint32_t> sharing;
@@ -141,9 +141,12 @@ class NicCredit {
   void count(size_t bytes) {
     if (flow_ != nullptr) flow_->bytes.fetch_add(bytes, std::memory_order_relaxed);
   }
-  // The group has large frames without a receipt now, or none any more.
-  void busy(bool is_busy) {
-    if (flow_ != nullptr) flow_->num_busy.fetch_add(is_busy ? 1 : -1u, std::memory_order_relaxed);
+  // A large frame of so many bytes begins; it has been confirmed, or is given up.
+  void begin(uint64_t bytes) {
+    if (flow_ != nullptr) flow_->under_way_bytes.fetch_add(bytes, std::memory_order_relaxed);
+  }
+  void end(uint64_t bytes) {
+    if (flow_ != nullptr) flow_->under_way_bytes.fetch_sub(bytes, std::memory_order_relaxed);
   }
   void measured(double bits_per_second) {
     if (nic_ == nullptr) return;

@@ -330,7 +330,7 @@ void Mesh::measure_rails(int64_t active_ns, double latency_s, RailMeter::Traffic
     const bool was_behind = meter.credit().is_limited() && traffic != RailMeter::Traffic::mixed;
     const auto of_rail = was_behind ? RailMeter::Traffic::slowed : traffic;
     meter.end_period(now, active_ns, latency_s, of_rail, others);
-    meter.credit().measured(meter.bits_per_second());
+    meter.tell_arbiter();
   }
 }
 

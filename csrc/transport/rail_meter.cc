@@ -39,6 +39,11 @@ constexpr double kLeastInUse = 0.8;
 constexpr double kLeastIdle = 1.4;
 constexpr size_t kIdlePeriods = 3;
 
+// Of a window for the arbiter: a shaper's burst is little beside what it has in the shortest one,
+// and so are frames that were under way at the beginning beside what it has in the longest one.
+constexpr int64_t kLeastWindowNs = 100 * kNsPerMs;
+constexpr int64_t kMostWindowNs = 1 * kNsPerS;
+
 double bits_per_second_of(uint64_t bytes, double seconds) {
   return 8 * static_cast<double>(bytes) / seconds;
 }
@@ -46,19 +51,32 @@ double bits_per_second_of(uint64_t bytes, double seconds) {
 }  // namespace
 
 void RailMeter::begin_frame(int64_t now_ns, uint64_t bytes) {
+  if (num_frames_ == 0) begin_window(now_ns);
   bytes_of_frames_ += bytes;
+  credit_.begin(bytes);
   if (num_frames_++ > 0) return;
   ++period_.num_pieces;
   frames_since_ns_ = now_ns;
-  credit_.busy(true);
 }
 
 void RailMeter::end_frame(int64_t now_ns, uint64_t bytes) {
   period_.frame_bytes += bytes;
   bytes_of_frames_ -= bytes;
+  credit_.end(bytes);
+  window_bytes_ += static_cast<int64_t>(bytes);
+  if (const int64_t passed_ns = now_ns - window_since_ns_; passed_ns >= kLeastWindowNs) {
+    const auto carried = static_cast<uint64_t>(std::max<int64_t>(window_bytes_, 0));
+    carried_bps_ = bits_per_second_of(carried, static_cast<double>(passed_ns) / kNsPerS);
+    tell_arbiter();
+    if (passed_ns >= kMostWindowNs) begin_window(now_ns);
+  }
   if (--num_frames_ > 0) return;
   period_.frames_ns += now_ns - frames_since_ns_;
-  credit_.busy(false);
+}
+
+void RailMeter::begin_window(int64_t now_ns) {
+  window_since_ns_ = now_ns;
+  window_bytes_ = -static_cast<int64_t>(bytes_of_frames_);
 }
 
 int64_t RailMeter::in_use_ns(int64_t now_ns) const {

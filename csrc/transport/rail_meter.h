@@ -12,6 +12,10 @@
 // could have carried more by as much: a rail that is taken for slow gets little to carry, and would
 // stay so.
 //
+// Messages that belong to no operation, as those of parameter servers, tell none of this. For the
+// arbiter of the host's NICs there is a bound from below of all that large frames carry while some
+// have no receipt all the time.
+//
 // It also notes when urgent messages go over the rail, so that links give way to those of others,
 // and has the limits of large messages: room for small ones (RailBudget), and for other jobs of
 // this host (NicCredit), which send or are sent to.
@@ -89,6 +93,8 @@ class RailMeter {
   // Large frames take this share of the rate at most; 1, or if that is not known: all that they
   // get.
   void share(double share) { budget_.limit(share < 1 ? share * bits_per_second() / 8 : 0); }
+  // The arbiter hears the rate, as far as it is known.
+  void tell_arbiter() { credit_.measured(std::max(bits_per_second(), carried_bps_)); }
   // This host's other jobs on the NIC.
   void arbitrate(NicCredit credit, NicCredit arrivals) {
     credit_ = std::move(credit);
@@ -149,6 +155,8 @@ class RailMeter {
     void add(const Period& other);
   };
 
+  void begin_window(int64_t now_ns);
+
   // A period with bytes enough.
   void take(const Period& period);
   // What a rail with pauses could have carried, had it been in use like another; 0: not known yet.
@@ -184,6 +192,11 @@ class RailMeter {
   size_t num_frames_ = 0;  // large ones without a receipt
   uint64_t bytes_of_frames_ = 0;
   int64_t frames_since_ns_ = 0;
+  // A window in which some large frame has no receipt all the time, and what was confirmed in it
+  // beyond the bytes that were under way when it began; the rate of the last one that was long.
+  int64_t window_since_ns_ = 0;
+  int64_t window_bytes_ = 0;
+  double carried_bps_ = 0;
   std::array<double, 4> rates_{};  // of the last periods
   size_t num_periods_ = 0;
   bool has_been_told_ = false;
