@@ -37,7 +37,7 @@ class Core:
         self.ended: list[int] = []
         self.reasons: list[str] = []
         self.taken: list[bytes] = []
-        self.workers = [{"worker": 99, "connected": True}]
+        self.workers = [{"worker": 99, "connected": True, "silent_s": 0.1}]
         self.has_dropped = threading.Event()
         self.is_filled_at_present = False
 
@@ -198,6 +198,19 @@ def test_without_live_workers_no_server_is_lost():
         settlement.attend()
         clock.now_s += HOLD_S
     assert core.of_servers == [0, 0]
+
+
+def test_a_server_that_hears_no_worker_either_loses_no_other():
+    core, clock = Core(0), Clock()
+    core.workers[0]["silent_s"] = HOLD_S  # its connection stands as yet
+    settlement = settlement_of(core, Peers({1: silent(clock)}), 0, clock)
+    for _ in range(10):
+        settlement.attend()
+        clock.now_s += HOLD_S
+    assert core.of_servers == [0, 0]
+    core.workers[0]["silent_s"] = 0.1
+    settlement.attend()
+    assert core.of_servers == [0, 1]
 
 
 def test_a_server_that_hears_of_its_own_loss_loses_no_other():

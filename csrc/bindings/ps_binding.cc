@@ -189,7 +189,8 @@ py::dict server_status(Server& server) {
         py::dict(py::arg("worker") = session.worker, py::arg("connected") = session.connected,
                  py::arg("reason") = session.reason, py::arg("bytes_in") = session.bytes_in,
                  py::arg("bytes_out") = session.bytes_out, py::arg("pushes") = session.pushes,
-                 py::arg("pulls") = session.pulls, py::arg("queued") = session.queued));
+                 py::arg("pulls") = session.pulls, py::arg("queued") = session.queued,
+                 py::arg("silent_s") = session.silent_s));
   }
   py::list model_list;
   for (const ps::ModelStatus& model : models) {

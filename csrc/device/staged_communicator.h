@@ -78,6 +78,7 @@ class StagedCommunicator final : public engine::Communicator {
   // communicators.
   void close() override;
   Status error() const override;
+  double silent_s(int rank) const override { return messages_->silent_s(rank); }
   bool shares_memory() const override { return messages_->shares_memory(); }
   bool has_writer() const override;
   std::string description() const override { return messages_->description(); }

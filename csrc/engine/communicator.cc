@@ -185,6 +185,7 @@ class CommunicatorImpl final : public Communicator {
   void abort(const std::string& reason) override { engine_->abort(reason); }
   void close() override { engine_->close(); }
   Status error() const override { return engine_->error(); }
+  double silent_s(int rank) const override { return engine_->silent_s(rank); }
   bool shares_memory() const override { return engine_->shares_memory(); }
   bool has_writer() const override { return engine_->has_writer(); }
   std::string description() const override { return engine_->description(); }

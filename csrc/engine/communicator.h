@@ -193,6 +193,9 @@ class Communicator {
   // The first failure, or ok.
   virtual Status error() const = 0;
 
+  // How long ago another rank, of which something was needed, has shown life last.
+  virtual double silent_s(int rank) const = 0;
+
   // Whether any other rank is reached through shared memory.
   virtual bool shares_memory() const = 0;
 

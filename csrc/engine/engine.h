@@ -56,6 +56,7 @@ class Engine final : public Inspectable, private Steppable, private transport::L
   Status error() const { return queue_.error(); }
   uint64_t sequence() const { return queue_.last_sequence(); }
   uint64_t number() const { return mesh_->job().key.job_id; }
+  double silent_s(int peer) const { return mesh_->silent_s(peer); }
   bool shares_memory() const { return mesh_->num_sharing() > 1; }
   bool has_writer() const { return mesh_->has_writer(); }
   std::string description() const;

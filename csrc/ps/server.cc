@@ -665,7 +665,7 @@ std::vector<SessionStatus> Server::session_status() {
     const SessionCounters& counters = session->counters();
     all.push_back({worker, !session->ended(), session->reason().message(), counters.bytes_in.load(),
                    counters.bytes_out.load(), counters.pushes.load(), counters.pulls.load(),
-                   session->num_queued()});
+                   session->num_queued(), session->silent_s()});
   }
   return all;
 }

@@ -40,7 +40,8 @@ struct SessionStatus {
   bool connected = false;
   std::string reason;  // why not; empty if it has left in good order
   uint64_t bytes_in = 0, bytes_out = 0, pushes = 0, pulls = 0;
-  size_t queued = 0;  // replies that wait
+  size_t queued = 0;    // replies that wait
+  double silent_s = 0;  // since the worker has shown life last
 };
 
 struct ModelStatus {

@@ -106,6 +106,8 @@ class Session {
   // Of the connection; the worker's side has the same.
   uint64_t number() const { return communicator_->number(); }
   size_t num_queued() const;
+  // How long ago the worker has shown life last.
+  double silent_s() const { return communicator_->silent_s(kWorkerRank); }
   // Whether a command has come: the other side sends here what it begins from then on.
   bool has_begun() const { return begun_.load(); }
 

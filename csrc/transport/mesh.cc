@@ -37,7 +37,8 @@ Mesh::Mesh(const MeshOptions& options)
       peers_(static_cast<size_t>(options.num_ranks)),
       repair_(job_, loop_, admission_, peers_, [this](int peer) { make_link(peer); }),
       admission_(job_, loop_, repair_, max_connections(options)),
-      last_life_ns_(peers_.size()) {
+      last_life_ns_(peers_.size()),
+      heard_ns_(peers_.size()) {
   for (const RailAddress& rail : options.rails) {
     counters_.push_back({.interface = rail.interface});
   }
@@ -169,6 +170,7 @@ void Mesh::make_link(int peer) {
   if (class_mark_ > 0) to.link->mark_class(static_cast<uint8_t>(class_mark_ - 1));
   active_.push_back(to.link.get());
   last_life_ns_[peer] = to.connecting_since_ns = now_ns();
+  heard_ns_[peer].store(last_life_ns_[peer]);
   // The communicator has failed: nobody looks after new requests any more.
   if (!end_reason_.ok()) to.link->end(end_reason_);
   if (!drop_reason_.empty()) to.link->fail(Status(StatusCode::aborted, drop_reason_));
@@ -273,13 +275,20 @@ void Mesh::check_life(Link& link, int64_t now, bool paused,
                       const std::function<bool(int)>& waits_for) {
   int64_t& last_life = last_life_ns_[static_cast<size_t>(link.peer())];
   if (paused) last_life = now;
-  if (link.take_sign_of_life(now - last_life)) last_life = now;
+  if (link.take_sign_of_life(now - last_life)) {
+    last_life = now;
+    heard_ns_[static_cast<size_t>(link.peer())].store(now);
+  }
   const double timeout_s = job_.config.peer_timeout_s;
   if (now - last_life < static_cast<int64_t>(timeout_s * kNsPerS)) return;
   if (!link.has_outstanding() && !waits_for(link.peer())) return;
   link.fail(Status(StatusCode::peer_lost,
                    str_cat("no sign of life for ", timeout_s,
                            " s (DMLCOMM_PEER_TIMEOUT_S); it is frozen, or cut off")));
+}
+
+double Mesh::silent_s(int peer) const {
+  return static_cast<double>(now_ns() - heard_ns_[static_cast<size_t>(peer)].load()) / kNsPerS;
 }
 
 // Gives up rails that do not carry any more.

@@ -8,6 +8,7 @@
 // All methods require the progress lock, except wake(), which any thread may call.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -75,6 +76,8 @@ class Mesh {
   void close();
 
   std::string description() const;
+  // How long ago the peer has shown life last, or was first needed. Any thread may ask.
+  double silent_s(int peer) const;
   // One per rail, and one for the peers of this host.
   std::vector<RailCounters> counters() const;
 
@@ -120,8 +123,9 @@ class Mesh {
 
   std::vector<Link*> active_;  // links that exist, for polling
   std::vector<int64_t> last_life_ns_;
-  double share_ = 1;         // of the rails, for large messages
-  bool was_shared_ = false;  // since the last measurement
+  std::vector<std::atomic<int64_t>> heard_ns_;  // the same, also after a pause of this process
+  double share_ = 1;                            // of the rails, for large messages
+  bool was_shared_ = false;                     // since the last measurement
   bool limits_credit_ = false;
   uint32_t class_mark_ = 0;  // see SeatPage; the last that links were told
   std::string drop_reason_;  // why the job has lost its seat; empty while it has it

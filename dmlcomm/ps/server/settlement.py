@@ -24,10 +24,11 @@ from dmlcomm.ps.server import refusal
 from dmlcomm.ps.server.judge import Judge
 from dmlcomm.ps.server.membership import MAX_WORKERS
 from dmlcomm.ps.server.peers import PeersClosed, text_of
-from dmlcomm.ps.server.status import alive_workers
 
 # Others wait so long for a server that does not answer; then it is lost.
 HOLD_S = 10.0
+# Unless no worker has shown life to the one that asks for so long: then that may be cut off itself.
+WITNESS_S = HOLD_S / 2
 # After a failure it is asked again so much later.
 REST_S = 1.0
 # How long the thread waits for a worker to go before it looks whether the server closes.
@@ -264,14 +265,21 @@ class Settlement:
         partner.is_silent, partner.ask_at = True, now + REST_S
         if now - partner.answers_by > SLEPT_S:
             partner.heard = now
-        # Without workers nobody waits, nor would tell this server that it is lost itself.
-        if now - partner.heard < partner.hold_s or not alive_workers(self._core.status()):
+        if now - partner.heard < partner.hold_s or not self._has_witness():
             return
         with contextlib.suppress(Exception):
             self._core.learn(self._judge.peers.health(partner.server).lives)
         if not self._is_lost(self._server):
             reason = f"it does not say what it has of workers that have gone: {text_of(error)}"
             self._judge.lose(partner.server, partner.life, reason)
+
+    def _has_witness(self) -> bool:
+        """Whether a worker shows life; a connection that stands may be one that was cut.
+
+        Without workers nobody waits, nor would tell this server that it is lost itself.
+        """
+        workers = self._core.status()["workers"]
+        return any(one["connected"] and one["silent_s"] < WITNESS_S for one in workers)
 
     def _take_all(
         self, partner: _Partner, key: Key, account: _Account, settle: Callable[[Any], Any]
