@@ -25,7 +25,7 @@ ClientOperation::ClientOperation(LinkDirectory& links, std::vector<Task> tasks,
                                  const OperationOptions& options)
     : links_(links), finish_(std::move(finish)), memory_(std::move(memory)), options_(options) {
   for (Task& task : tasks) {
-    tasks_.push_back({std::move(task), {}, false, false, options.shift, Status()});
+    tasks_.push_back({std::move(task), {}, false, false, options.shift, Status(), {}});
   }
 }
 
