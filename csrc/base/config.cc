@@ -286,6 +286,7 @@ Status read_into(Config* c) {
   DMLCOMM_RETURN_IF_ERROR(parse_choice("DMLCOMM_CHECKSUM", kChecksums, &c->checksum));
   DMLCOMM_RETURN_IF_ERROR(parse_algorithm("DMLCOMM_ALGORITHM", &c->algorithm));
   DMLCOMM_RETURN_IF_ERROR(parse_choice("DMLCOMM_AUTOTUNE", kSwitch, &c->autotune));
+  DMLCOMM_RETURN_IF_ERROR(parse_choice("DMLCOMM_PROBE", kSwitch, &c->probe));
   DMLCOMM_RETURN_IF_ERROR(parse_port_range("DMLCOMM_PORT_RANGE", &c->port_first, &c->port_last));
   DMLCOMM_RETURN_IF_ERROR(read_secret("DMLCOMM_SECRET", "DMLCOMM_SECRET_FILE", &c->secret));
   read_text("DMLCOMM_PS_SERVERS", &c->ps_servers);

@@ -43,6 +43,7 @@ py::dict dict_of(const Config& config, const std::string& proxy) {
   values["shm_board_bytes"] = config.shm_board_bytes;
   values["shm_single_copy"] = config.shm_single_copy;
   values["autotune"] = config.autotune;
+  values["probe"] = config.probe;
   values["huge_pages"] = config.huge_pages;
   values["cuda_chunk_bytes"] = config.cuda_chunk_bytes;
   values["credit_bytes"] = config.credit_bytes;

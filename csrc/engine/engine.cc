@@ -25,8 +25,8 @@ std::unique_ptr<Placement> make_placement(const transport::Mesh& mesh, Board& bo
 Tuner::Network network_of(transport::Mesh& mesh) {
   const auto measure_rails = [&mesh](auto... period) { mesh.measure_rails(period...); };
   const transport::Job& job = mesh.job();
-  return {job.num_ranks_on_host(), mesh.all_share_memory(), job.all_tune(), mesh.meters(),
-          measure_rails};
+  return {job.num_ranks_on_host(), mesh.all_share_memory(), job.all_tune(),
+          job.all_probe(),         mesh.meters(),           measure_rails};
 }
 
 MetricsPlace metrics_place_of(const transport::Job& job) {
@@ -215,17 +215,17 @@ Status Engine::plan(Running& running) {
   const OpState& op = *running.op;
   const schedule::OpShape& shape = op.request().shape;
   DMLCOMM_RETURN_IF_ERROR(planner_->check(shape));
-  const bool joins = tuner_->plan(op);
+  const schedule::Carried carried = tuner_->plan(op);
   running.algorithm = &planner_->choose(shape);
   if (running.algorithm->is_schedule()) {
-    const auto schedule = planner_->schedule_of(shape, *running.algorithm, joins);
+    const auto schedule = planner_->schedule_of(shape, *running.algorithm, carried);
     std::shared_ptr<const CompiledPlan>& plan = plans_[schedule.get()];
     if (plan == nullptr) {
       auto compiled = std::make_shared<CompiledPlan>(schedule);
       compiled->latency = planner_->latency(*running.algorithm, shape);
       const double alpha_s = planner_->topology().inter_host.alpha_s;
       compiled->latency_s = compiled->latency.seconds(alpha_s);
-      if (joins) {
+      if (carried.barrier) {
         const auto& barrier = schedule::joining_barrier(planner_->topology());
         const double barrier_s = planner_->latency(barrier, shape).seconds(alpha_s);
         compiled->latency_s = std::max(compiled->latency_s, barrier_s);

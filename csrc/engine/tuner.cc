@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/str_cat.h"
 #include "engine/compiled_plan.h"
+#include "schedule/probe.h"
 
 namespace dmlcomm::engine {
 namespace {
@@ -35,6 +36,10 @@ constexpr uint64_t kFrequentMeasurements = 16;
 constexpr int64_t kMeasureNs = 10 * kNsPerMs;
 // Most of the time of smaller operations is that of messages and of waking up.
 constexpr uint64_t kLeastTellingBytes = 256 * 1024;
+// Larger ones tell rates surely.
+constexpr uint64_t kLeastSureBytes = 16 * schedule::kProbeBytes;
+// After so many bytes of smaller ones another probe costs no more than a thousandth.
+constexpr uint64_t kUntoldBytes = 1024 * schedule::kProbeBytes;
 // A message needs half a round trip, and so much for calls and waking up, until that is measured.
 constexpr double kAssumedMessageCost = 10e-6;
 
@@ -73,6 +78,7 @@ Tuner::Tuner(const CommunicatorOptions& options, Network network, schedule::Plan
       clock_(std::move(clock)),
       ticketed_(kTicketedOperations),
       assumed_alpha_s_(planner.topology().inter_host.alpha_s),
+      untold_bytes_(kUntoldBytes),
       num_learnt_(options.first_sequence - 1) {
   if (network_.num_ranks_on_host == options.num_ranks) return;
   if (options.tunes() && !network_.all_tune) {
@@ -106,6 +112,12 @@ bool Tuner::runs_alone(const schedule::OpShape& shape) const {
 bool Tuner::carries_barrier(const schedule::OpShape& shape) const {
   if (!learns() || schedule::joins_all(shape)) return false;
   return num_silent_ >= kMostSilent || runs_alone(shape);
+}
+
+// Other operations tell rates late, or only how a shaper's bursts pass.
+bool Tuner::carries_probe(const schedule::OpShape& shape) const {
+  return learns() && network_.all_probe && untold_bytes_ >= kUntoldBytes &&
+         schedule::known_bytes(shape) < kLeastSureBytes && schedule::can_probe(planner_.topology());
 }
 
 RankReport Tuner::own_report(const OpState& op, uint64_t num_ticketed) const {
@@ -154,8 +166,8 @@ Tuner::Past* Tuner::find(uint64_t sequence) {
   return it == past_.end() || it->sequence != sequence ? nullptr : &*it;
 }
 
-bool Tuner::plan(const OpState& op) {
-  if (!measures()) return false;
+schedule::Carried Tuner::plan(const OpState& op) {
+  if (!measures()) return {};
   const schedule::OpShape& shape = op.request().shape;
   Past next;
   next.sequence = op.sequence();
@@ -166,8 +178,12 @@ bool Tuner::plan(const OpState& op) {
       learn(++num_learnt_);
     }
   }
-  const bool carries = carries_barrier(shape);
-  next.joins_all = next.is_timed || carries;
+  const schedule::Carried carried{carries_barrier(shape), carries_probe(shape)};
+  next.joins_all = next.is_timed || carried.barrier;
+  next.probes = carried.probe;
+  next.is_timed = next.is_timed && !next.probes;
+  const bool tells = next.probes || tells_rates(shape);
+  untold_bytes_ = tells ? 0 : untold_bytes_ + schedule::known_bytes(shape);
   if (next.joins_all) {
     rates_.planned(tells_rates(shape));
     num_silent_ = 0;
@@ -178,7 +194,7 @@ bool Tuner::plan(const OpState& op) {
   past_.push_back(std::move(next));
   const bool is_far = uses_tickets_ || !learns();
   if (past_.size() > (is_far ? 2 * kMostWindow : 4 * kWindow)) past_.pop_front();
-  return carries;
+  return carried;
 }
 
 void Tuner::planned(const OpState& op) {
@@ -215,10 +231,11 @@ void Tuner::ended(uint64_t sequence, const Runner& runner) {
   Past* const past = find(sequence);
   if (past == nullptr || plan == nullptr) return;
   DMLCOMM_CHECK(past->algorithm == plan->schedule->algorithm);
-  shows_rates_ = shows_rates_ && past->algorithm->shows_rates(planner_.topology());
+  const bool shows = past->probes || past->algorithm->shows_rates(planner_.topology());
+  shows_rates_ = shows_rates_ && shows;
   past->latency = plan->latency;
   latency_s_ += plan->latency_s;
-  if (plan->tells_rates) telling_ns_ += now - past->started_ns;
+  if (plan->tells_rates || past->probes) telling_ns_ += now - past->started_ns;
   if (num_running_ == 0) measure(now);
   past->report = runner.report();
   if (past->is_timed && past->was_alone) {

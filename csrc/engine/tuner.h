@@ -6,7 +6,9 @@
 // end of an operation that needs all ranks all hold the same report. Operation s is planned with
 // the reports of those that are window(s) places before it or more, which have ended wherever s
 // is planned. So the ranks agree without a message of their own. Operations that do not need all
-// ranks carry the messages of a barrier now and then (joining_barrier.h).
+// ranks carry the messages of a barrier now and then (joining_barrier.h). If the first operation of
+// a group is small, it carries a probe, so that rates are known behind it (probe.h), and so does
+// one after very many small ones.
 //
 // With DMLCOMM_AUTOTUNE=0 on some rank, or a plan file, no rank learns.
 //
@@ -39,6 +41,7 @@ class Tuner {
     int num_ranks_on_host = 1;
     bool all_share_memory = false;
     bool all_tune = true;                             // no rank keeps the others from learning
+    bool all_probe = true;                            // or from a probe
     const std::vector<transport::RailMeter>& meters;  // one per rail
     // See Mesh::measure_rails().
     std::function<void(int64_t active_ns, double latency_s, transport::RailMeter::Traffic traffic)>
@@ -55,9 +58,9 @@ class Tuner {
   // Operations of this shape tell the rates of rails: most of their time is that of bytes.
   static bool tells_rates(const schedule::OpShape& shape);
 
-  // A collective is about to be planned, in its turn: the planner learns what it has to know. True:
-  // the operation carries a barrier.
-  bool plan(const OpState& op);
+  // A collective is about to be planned, in its turn: the planner learns what it has to know. What
+  // the operation carries.
+  schedule::Carried plan(const OpState& op);
   // It has been, as the planner chooses now.
   void planned(const OpState& op);
   void started(const OpState& op);
@@ -83,6 +86,7 @@ class Tuner {
     const schedule::Algorithm* algorithm = nullptr;
     bool joins_all = false;  // it brings word of all ranks
     bool is_timed = false;   // by its own messages
+    bool probes = false;
     int64_t started_ns = 0;
     bool was_alone = true;  // no other one ran meanwhile
     double seconds = 0;     // 0: not known, or not to be compared
@@ -97,6 +101,7 @@ class Tuner {
   bool learns() const { return network_.all_tune && measures(); }
   bool runs_alone(const schedule::OpShape& shape) const;
   bool carries_barrier(const schedule::OpShape& shape) const;
+  bool carries_probe(const schedule::OpShape& shape) const;
   Past* find(uint64_t sequence);
   const Past* find(uint64_t sequence) const { return const_cast<Tuner*>(this)->find(sequence); }
   void learn(uint64_t sequence);
@@ -125,6 +130,7 @@ class Tuner {
   AgreedRates rates_;
   double assumed_alpha_s_;  // between hosts
   MessageCost message_cost_;
+  uint64_t untold_bytes_;  // of operations since the last one that tells rates or probes
   size_t num_silent_ = 0;  // operations in a row without word of all ranks; see kMostSilent
   std::deque<Past> past_;  // in their order; calls that were refused are not there
   uint64_t num_learnt_;    // the report of this one is learnt, and of all before

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/str_cat.h"
 #include "schedule/joining_barrier.h"
+#include "schedule/probe.h"
 
 namespace dmlcomm::schedule {
 namespace {
@@ -212,18 +213,20 @@ Result<std::shared_ptr<const Schedule>> Planner::plan(const OpShape& shape) {
 }
 
 std::shared_ptr<const Schedule> Planner::schedule_of(const OpShape& shape,
-                                                     const Algorithm& algorithm, bool joins) {
+                                                     const Algorithm& algorithm,
+                                                     const Carried& carried) {
   const auto is_last = [&](const Key& key) {
-    return key.algorithm == &algorithm && key.joins == joins && key.shape == shape;
+    return key.algorithm == &algorithm && key.carried == carried && key.shape == shape;
   };
   if (!recent_.empty() && is_last(recent_.front().first)) return recent_.front().second;
-  const Key key{shape, &algorithm, joins};
+  const Key key{shape, &algorithm, carried};
   if (const auto cached = cache_.find(key); cached != cache_.end()) {
     recent_.splice(recent_.begin(), recent_, cached->second);
     return cached->second->second;
   }
   Schedule schedule = algorithm.generate(shape, topology_);
-  if (joins) add_barrier(shape, topology_, &schedule);
+  if (carried.barrier) add_barrier(shape, topology_, &schedule);
+  if (carried.probe) add_probe(shape, topology_, &schedule);
   return remember(key, std::move(schedule));
 }
 
@@ -349,7 +352,7 @@ size_t Planner::KeyHash::operator()(const Key& key) const {
   };
   mix(static_cast<uint64_t>(shape.kind));
   mix(number_of(*key.algorithm));
-  mix(key.joins ? 1 : 0);
+  mix((key.carried.barrier ? 1 : 0) + (key.carried.probe ? 2 : 0));
   mix(shape.rank);
   mix(shape.num_ranks);
   mix(shape.root);

@@ -64,6 +64,14 @@ using SizedChoices = std::map<OpKind, std::vector<SizedChoice>>;
 // operation do not ascend from 0. Where not every rank knows the bytes, 0 is the only size.
 Result<SizedChoices> parse_sized_choices(const std::string& text);
 
+// Messages that an operation carries with its own.
+struct Carried {
+  bool barrier = false;  // joining_barrier.h
+  bool probe = false;    // probe.h
+
+  bool operator==(const Carried&) const = default;
+};
+
 class Planner {
  public:
   // `algorithm_override` is DMLCOMM_ALGORITHM. A wrong one, or one that does not apply to the
@@ -102,9 +110,9 @@ class Planner {
   double seconds(const OpShape& shape);
 
   // The schedule of rank `shape.rank` by what choose() has named, where that makes schedules; with
-  // the messages of a barrier beside its own (joining_barrier.h) if `joins`.
+  // the messages that it carries.
   std::shared_ptr<const Schedule> schedule_of(const OpShape& shape, const Algorithm& algorithm,
-                                              bool joins = false);
+                                              const Carried& carried = {});
 
   // The choice among schedules for shapes of about this size, which learns from times; null where
   // the user has chosen.
@@ -117,7 +125,7 @@ class Planner {
   struct Key {
     OpShape shape;
     const Algorithm* algorithm;
-    bool joins;
+    Carried carried;
 
     bool operator==(const Key&) const = default;
   };

@@ -40,6 +40,7 @@ HostAddress host_on(const std::string& kernel, int network, int num_cores,
 TEST(HostAddressTest, SurvivesTheRendezvous) {
   HostAddress address = host_on("boot", 7, 12);
   address.tunes = false;
+  address.probes = false;
   const auto decoded = HostAddress::decode(address.encode());
   ASSERT_TRUE(decoded.ok()) << decoded.status();
   EXPECT_EQ(decoded->host_id, "boot:7");
@@ -47,6 +48,7 @@ TEST(HostAddressTest, SurvivesTheRendezvous) {
   EXPECT_EQ(decoded->num_cores, 12);
   EXPECT_EQ(decoded->cores, "f");
   EXPECT_FALSE(decoded->tunes);
+  EXPECT_FALSE(decoded->probes);
   for (const char* text :
        {"boot:7 h7 1 socket 1 f", "boot:7 h7 1 socket 0 f 1", "boot:7 h7 1 socket two f 1"}) {
     EXPECT_EQ(HostAddress::decode(text).status().code(), StatusCode::protocol_error) << text;

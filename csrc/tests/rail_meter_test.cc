@@ -125,6 +125,20 @@ TEST(RailMeterTest, FramesBetweenPausesShowNoMoreThanTheWholeTime) {
   EXPECT_DOUBLE_EQ(meter.bits_per_second(), kBitsOfPeriod / 2);
 }
 
+// What a probe and the messages behind it leave.
+TEST(RailMeterTest, ALongPieceTellsTheRateWhateverFollows) {
+  RailMeter meter;
+  meter.begin_frame(0, kBytes);
+  meter.end_frame(kPeriodNs / 4, kBytes);
+  for (int i = 0; i < 10; ++i) {
+    meter.begin_frame(kPeriodNs / 2, kBytes / 100);
+    meter.end_frame(kPeriodNs, kBytes / 100);
+  }
+  carry(meter, 2 * kBytes, Traffic::telling);
+  EXPECT_DOUBLE_EQ(meter.bits_per_second(), 4 * kBitsOfPeriod);
+  EXPECT_FALSE(meter.is_lower_bound());
+}
+
 // A rail that is taken for slow gets little to carry. In use for half of another one's time, it may
 // be twice as fast.
 TEST(RailMeterTest, ARailThatWasInUseForLessThanAnotherIsFaster) {
@@ -161,11 +175,9 @@ TEST(RailMeterTest, ARailThatWasInUseForLessThanAnotherIsFaster) {
 
 TEST(RailMeterTest, SamplesOfSmallOperationsDoNotLowerWhatLargeOnesHaveShown) {
   RailMeter meter;
-  meter.begin_frame(0, kBytes);
-  meter.end_frame(kPeriodNs / 2, kBytes);
-  for (int i = 0; i < 4; ++i) {
-    meter.begin_frame(0, 1);
-    meter.end_frame(0, 1);
+  for (int i = 0; i < 5; ++i) {  // with pauses
+    meter.begin_frame(i * kPeriodNs / 5, kBytes / 5);
+    meter.end_frame(i * kPeriodNs / 5 + kPeriodNs / 10, kBytes / 5);
   }
   carry(meter, kBytes, Traffic::telling);
   EXPECT_DOUBLE_EQ(meter.bits_per_second(), kBitsOfPeriod);
@@ -470,8 +482,8 @@ TEST_F(RailInUseTest, TheTimeOfLargeFramesCountsIfItIsShorter) {
   meter_.begin_frame(20 * kNsPerMs, 250'000);  // of another connection, at the same time
   meter_.end_frame(25 * kNsPerMs, 500'000);
   meter_.end_frame(30 * kNsPerMs, 250'000);
-  meter_.begin_frame(150 * kNsPerMs, 250'000);
-  meter_.end_frame(170 * kNsPerMs, 250'000);
+  meter_.begin_frame(150 * kNsPerMs, 300'000);
+  meter_.end_frame(170 * kNsPerMs, 300'000);
   meter_.end_period(170 * kNsPerMs, 170 * kNsPerMs, 0, RailMeter::Traffic::telling);
   EXPECT_NEAR(meter_.bits_per_second(), 210e6, 1e6);
 }

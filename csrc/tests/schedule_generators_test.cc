@@ -12,6 +12,7 @@
 #include "schedule/algorithms.h"
 #include "schedule/joining_barrier.h"
 #include "schedule/message_matching.h"
+#include "schedule/probe.h"
 #include "schedule/verify/verifier.h"
 #include "tests/schedule_shapes.h"
 #include "tests/schedule_topologies.h"
@@ -155,6 +156,33 @@ TEST_P(GeneratorTest, IsRightAndBringsWordOfAllRanksWithABarrierBesideIt) {
           expect_joined(shapes, topology);
         }
       }
+    }
+  }
+}
+
+// In elements so large that few of them make the probe.
+TEST_P(GeneratorTest, IsRightBehindAProbeThatCrossesEveryRail) {
+  for (uint32_t num_ranks : {2u, 3u, 4u, 6u}) {
+    std::vector<topology::Topology> topologies = topologies_of(GetParam(), num_ranks);
+    const std::vector<uint32_t> hosts = one_rank_per_host(num_ranks);
+    topologies.push_back(topology::flat_network(hosts, 2, 10e9, true));
+    for (const std::vector<uint32_t>& grid : grids_of(num_ranks)) {
+      topologies.push_back(topology::grid_network(hosts, grid, 10e9, true));
+    }
+    auto shapes = even_shapes(GetParam().kind, num_ranks, num_ranks - 1, 8);
+    for (OpShape& shape : shapes) shape.element_bytes = 64 * 1024;
+    for (const topology::Topology& topology : topologies) {
+      if (!GetParam().applies(topology) || !can_probe(topology)) continue;
+      std::vector<Schedule> schedules;
+      for (const OpShape& shape : shapes) {
+        schedules.push_back(GetParam().generate(shape, topology));
+        const size_t num_steps = schedules.back().steps.size();
+        add_probe(shape, topology, &schedules.back());
+        EXPECT_EQ(schedules.back().steps.size(), num_steps + 2 * topology.num_rails);
+      }
+      EXPECT_TRUE(check_rails(topology, schedules).ok()) << check_rails(topology, schedules);
+      const Status status = verify(shapes, schedules);
+      ASSERT_TRUE(status.ok()) << status.message() << ", N = " << num_ranks;
     }
   }
 }

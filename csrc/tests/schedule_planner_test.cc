@@ -55,11 +55,11 @@ TEST(PlannerTest, KeepsSchedulesWithABarrierBesideThemApart) {
   const OpShape shape = even_shapes(OpKind::broadcast, 4, 0, kMiB)[0];
   const Algorithm& algorithm = planner.choose(shape);
   const auto alone = planner.schedule_of(shape, algorithm);
-  const auto joining = planner.schedule_of(shape, algorithm, true);
+  const auto joining = planner.schedule_of(shape, algorithm, {.barrier = true});
   EXPECT_EQ(joining->num_streams, alone->num_streams + 1);
   EXPECT_EQ(joining->steps.size(), alone->steps.size() + 4);
   EXPECT_EQ(planner.schedule_of(shape, algorithm), alone);
-  EXPECT_EQ(planner.schedule_of(shape, algorithm, true), joining);
+  EXPECT_EQ(planner.schedule_of(shape, algorithm, {.barrier = true}), joining);
 }
 
 TEST(PlannerTest, GoesThroughLeadersWhereRanksShareCoresOfLoopback) {

@@ -14,6 +14,7 @@
 
 #include "base/log.h"
 #include "engine/compiled_plan.h"
+#include "schedule/probe.h"
 #include "tests/schedule_shapes.h"
 
 namespace dmlcomm::engine {
@@ -55,7 +56,7 @@ class ReportingRunner final : public Runner {
 
 struct Running {
   std::unique_ptr<OpState> op;
-  bool carries_barrier = false;
+  schedule::Carried carried;
   std::unique_ptr<ReportingRunner> runner;
 };
 
@@ -63,7 +64,7 @@ struct Running {
 class TunerTest : public testing::Test {
  protected:
   explicit TunerTest(bool autotune = true, int ranks_on_host = 1, const std::string& named = "",
-                     const std::string& plan = "", bool all_tune = true)
+                     const std::string& plan = "", bool all_tune = true, bool all_probe = false)
       : planner_(network(), named, plan), meters_(2) {
     options_.plan = plan;
     options_.num_ranks = kHosts;
@@ -76,8 +77,8 @@ class TunerTest : public testing::Test {
       traffic_.push_back(traffic);
     };
     tuner_ = std::make_unique<Tuner>(
-        options_, Tuner::Network{ranks_on_host, false, all_tune, meters_, measure}, planner_,
-        [this] { return now_ns_; });
+        options_, Tuner::Network{ranks_on_host, false, all_tune, all_probe, meters_, measure},
+        planner_, [this] { return now_ns_; });
   }
 
   static topology::Topology network() {
@@ -100,7 +101,7 @@ class TunerTest : public testing::Test {
     Running running;
     running.op =
         std::make_unique<OpState>(nullptr, request(bytes, kind), sequence, sequence, Deadline());
-    running.carries_barrier = tuner_->plan(*running.op);
+    running.carried = tuner_->plan(*running.op);
     auto schedule = planner_.plan(running.op->request().shape);
     EXPECT_TRUE(schedule.ok()) << schedule.status().message();
     running.runner = std::make_unique<ReportingRunner>(*running.op, *schedule);
@@ -181,6 +182,71 @@ TEST_F(TunerTest, TheFirstOnesOfASizeRunAloneAndThenManyBesideEachOther) {
   EXPECT_EQ(window(kLarge), 1u);
 }
 
+// Ranks that let the first operation carry a probe, if that is small.
+class ProbingTest : public TunerTest {
+ protected:
+  ProbingTest() : TunerTest(true, 1, "", "", true, true) {}
+
+  // Of operations of these sizes, one after the other.
+  std::vector<bool> probes_of(const std::vector<uint64_t>& sizes) {
+    std::vector<bool> probes;
+    for (const uint64_t bytes : sizes) {
+      Running running = start(bytes);
+      probes.push_back(running.carried.probe);
+      now_ns_ += 1'000'000;
+      end(running);
+    }
+    return probes;
+  }
+};
+
+TEST_F(ProbingTest, TheFirstOperationProbesIfItIsSmall) {
+  EXPECT_EQ(probes_of({kSmall, kSmall, kLarge, kSmall}),
+            std::vector<bool>({true, false, false, false}));
+  EXPECT_EQ(traffic_.at(0), Traffic::telling);
+}
+
+TEST_F(ProbingTest, ProbesComeAgainAfterAThousandTimesTheirBytes) {
+  run(1, kSmall);
+  constexpr int kBetween = static_cast<int>(1024 * schedule::kProbeBytes / kSmall);
+  std::vector<int> probing;
+  for (int i = 0; i < kBetween + 10; ++i) {
+    Running running = start(kSmall);
+    if (running.carried.probe) probing.push_back(i);
+    end(running);
+  }
+  ASSERT_EQ(probing.size(), 1u);
+  EXPECT_NEAR(probing[0], kBetween, 2);
+}
+
+TEST_F(ProbingTest, LargeOperationsTellRatesThemselves) {
+  EXPECT_EQ(probes_of({kLarge, kSmall}), std::vector<bool>({false, false}));
+}
+
+TEST_F(ProbingTest, TheTimeOfAnOperationWithAProbeDoesNotCount) {
+  probes_of({kSmall});
+  Running next = start(kSmall);
+  EXPECT_EQ(tuner_->own_report(*next.op, 0).longest_s(), 0);
+  now_ns_ += 1'000'000;
+  end(next);
+  next = start(kSmall);
+  EXPECT_GT(tuner_->own_report(*next.op, 0).longest_s(), 0);
+}
+
+TEST_F(ProbingTest, ABarrierProbes) {
+  Running barrier = start(0, OpKind::barrier);
+  EXPECT_EQ(barrier.carried, (schedule::Carried{false, true}));
+}
+
+TEST_F(ProbingTest, WhatBringsNoWordOfAllRanksCarriesABarrierToo) {
+  Running broadcast = start(kSmall, OpKind::broadcast);
+  EXPECT_EQ(broadcast.carried, (schedule::Carried{true, true}));
+}
+
+TEST_F(TunerTest, NoOperationProbesIfARankDoesNotWantTo) {
+  EXPECT_FALSE(start(kSmall).carried.probe);
+}
+
 class CarryingTest : public TunerTest {
  protected:
   using TunerTest::TunerTest;
@@ -190,7 +256,7 @@ class CarryingTest : public TunerTest {
     int carrying = 0;
     for (int i = 0; i < count; ++i) {
       Running running = start(bytes, kind);
-      carrying += running.carries_barrier ? 1 : 0;
+      carrying += running.carried.barrier ? 1 : 0;
       end(running);
     }
     return carrying;

@@ -101,14 +101,14 @@ void note_cores(HostAddress* address) {
 
 std::string HostAddress::encode() const {
   return str_cat(host_id, " ", host_name, " ", pid, " ", unix_name, " ", num_cores, " ", cores, " ",
-                 tunes ? 1 : 0);
+                 tunes ? 1 : 0, " ", probes ? 1 : 0);
 }
 
 Result<HostAddress> HostAddress::decode(const std::string& text) {
   HostAddress address;
   std::istringstream in(text);
   in >> address.host_id >> address.host_name >> address.pid >> address.unix_name >>
-      address.num_cores >> address.cores >> address.tunes;
+      address.num_cores >> address.cores >> address.tunes >> address.probes;
   if (!in || address.num_cores < 1) return malformed("host address", text);
   return address;
 }

@@ -21,6 +21,7 @@ struct HostAddress {
   int num_cores = 1;        // that the process may use
   std::string cores = "-";  // which these are, as a bit mask in hexadecimal; "-": not known
   bool tunes = true;        // see MeshOptions
+  bool probes = true;       // see Config
 
   // The part of host_id that names the kernel. Hosts of one kernel (containers, a lab) share its
   // cores.

@@ -22,6 +22,8 @@ constexpr size_t kSpreadPerSample = 7;
 // millisecond (Mesh::sleep).
 constexpr double kYieldingS = 2e-3;
 constexpr double kLeastYieldingBytes = 32 * 1024;
+// So long after a connection others to the same peer may come for the first time.
+constexpr int64_t kFirstAttemptNs = 200 * kNsPerMs;
 // One part in so many is the oldest operation's.
 constexpr size_t kPartsPerOldest = 16;
 
@@ -34,6 +36,7 @@ LaneSet::LaneSet(const Shape& shape, RailCounters* counters, RailMeter* meters, 
       reader_(reader),
       lanes_(shape.num_usual() + shape.num_rails * shape.num_classes),
       limits_credit_(shape.credit_bytes > 0),
+      attached_ns_(lanes_.size()),
       is_wanted_(1 + shape.num_classes) {}
 
 void LaneSet::attach(size_t index, std::unique_ptr<Channel> channel) {
@@ -42,7 +45,14 @@ void LaneSet::attach(size_t index, std::unique_ptr<Channel> channel) {
                                          &counters_of(index), meter, reader_, class_of_lane(index));
   if (limits_credit_) lanes_[index]->limit_credit(shape_.credit_bytes);
   if (class_dscp_) lanes_[index]->channel().mark_class(*class_dscp_);
+  if (attached_ns_.at(index) == 0) attached_ns_[index] = now_ns();
   if (any() != nullptr) place_orphaned();
+}
+
+bool LaneSet::is_awaited(size_t rail) const {
+  if (attached_ns_[rail] > 0) return false;
+  const auto last = std::max_element(attached_ns_.begin(), attached_ns_.end());
+  return now_ns() - *last < kFirstAttemptNs;
 }
 
 Lane* LaneSet::any() const {
@@ -260,6 +270,7 @@ LaneSet::Turn LaneSet::next_turn_of(size_t message, bool is_oldest) {
     if (!only || index == *only) return true;
     return index >= num_usual() && index % shape_.num_rails == *only;
   };
+  if (request.rail < shape_.num_rails && is_awaited(request.rail)) return {};
   // The rail that it names, or the one that leads to the peer, while its usual lane lives.
   std::optional<size_t> only;
   for (const uint8_t rail : {request.rail, shape_.first_rail}) {

@@ -151,6 +151,8 @@ class LaneSet {
     return ticket_class(order.ticket, shape_.num_classes);
   }
   bool carries(size_t index, size_t ticket_class) const;
+  // The usual lane of the rail has not been connected yet, and may be soon.
+  bool is_awaited(size_t rail) const;
   bool is_held_up(size_t index) const;
   bool yields(size_t index) const;
   // A message of a collective that may take any of several rails.
@@ -183,6 +185,7 @@ class LaneSet {
   size_t num_parts_ = 0;     // that have been given to lanes
   bool limits_credit_;
   std::optional<uint8_t> class_dscp_;  // see mark_class()
+  std::vector<int64_t> attached_ns_;   // of each lane, for the first time; 0: never
   size_t num_spread_ = 0;              // small messages that may take any rail
   bool uses_classes_ = false;          // there has been an urgent message
   std::vector<bool> is_wanted_;        // by class

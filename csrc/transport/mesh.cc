@@ -77,6 +77,7 @@ Status Mesh::meet(Rendezvous& rendezvous) {
   HostAddress& own = job_.hosts[job_.rank];
   own = local_host_address();
   own.tunes = job_.tunes;
+  own.probes = job_.config.probe;
   own.unix_name = str_cat("dmlcomm-", job_.key.job_id, "-", job_.rank);
   transports_ = make_transports(job_, loop_);
   for (const auto& transport : transports_) {

@@ -15,7 +15,7 @@ constexpr uint64_t kLeastBytes = 16 * 1024;
 constexpr double kLeastBusyS = 0.2;
 // A rail on which a small message would take so many times as long as on the best one gets none: an
 // operation waits for the slowest of its messages.
-constexpr double kMostTimesLonger = 2.5;
+constexpr double kMostTimesLonger = 5;
 // Rails that are through with it at nearly the same time take turns.
 constexpr double kNearlySoonest = 1.25;
 // A very small message leaves the usual rail if it is there in less than half the time on another.
@@ -31,9 +31,9 @@ constexpr double kMostLatency = 0.5;
 constexpr int64_t kUrgentNs = 10 * kNsPerMs;
 // Of the bytes of a period: then the time of large frames is that of all.
 constexpr double kMostOf = 0.9;
-// That time tells the rate if the rail carries so much between pauses, several bursts of a shaper;
-// the whole time does if there are hardly any pauses.
-constexpr double kLeastPieceBytes = 256 * 1024;
+// A piece of that time tells the rate if the rail carries so much between two pauses, several
+// bursts of a shaper; the whole time does if there are hardly any pauses.
+constexpr uint64_t kLeastPieceBytes = 256 * 1024;
 constexpr double kLeastInUse = 0.8;
 // Another rail was in use for so much longer, in so many periods in a row.
 constexpr double kLeastIdle = 1.4;
@@ -55,12 +55,12 @@ void RailMeter::begin_frame(int64_t now_ns, uint64_t bytes) {
   bytes_of_frames_ += bytes;
   credit_.begin(bytes);
   if (num_frames_++ > 0) return;
-  ++period_.num_pieces;
   frames_since_ns_ = now_ns;
 }
 
 void RailMeter::end_frame(int64_t now_ns, uint64_t bytes) {
   period_.frame_bytes += bytes;
+  piece_bytes_ += bytes;
   bytes_of_frames_ -= bytes;
   credit_.end(bytes);
   window_bytes_ += static_cast<int64_t>(bytes);
@@ -71,12 +71,21 @@ void RailMeter::end_frame(int64_t now_ns, uint64_t bytes) {
     if (passed_ns >= kMostWindowNs) begin_window(now_ns);
   }
   if (--num_frames_ > 0) return;
-  period_.frames_ns += now_ns - frames_since_ns_;
+  end_piece(now_ns);
 }
 
 void RailMeter::begin_window(int64_t now_ns) {
   window_since_ns_ = now_ns;
   window_bytes_ = -static_cast<int64_t>(bytes_of_frames_);
+}
+
+void RailMeter::end_piece(int64_t now_ns) {
+  const int64_t piece_ns = now_ns - std::exchange(frames_since_ns_, now_ns);
+  const uint64_t bytes = std::exchange(piece_bytes_, 0);
+  period_.frames_ns += piece_ns;
+  if (bytes < kLeastPieceBytes) return;
+  period_.long_bytes += bytes;
+  period_.long_ns += piece_ns;
 }
 
 int64_t RailMeter::in_use_ns(int64_t now_ns) const {
@@ -100,15 +109,13 @@ void RailMeter::add(const Channel::Flow& before, const Channel::Flow& now, uint6
 void RailMeter::end_period(int64_t now_ns, int64_t active_ns, double latency_s, Traffic traffic,
                            const Others& others) {
   if (shortest_us_ > 0) round_trips_us_.add(std::exchange(shortest_us_, 0), now_ns);
-  period_.frames_ns = in_use_ns(now_ns);
+  if (num_frames_ > 0) end_piece(now_ns);
   period_.others = others;
-  frames_since_ns_ = now_ns;
   period_.active_ns = active_ns;
   period_.latency_s = latency_s;
   period_.is_telling = traffic == Traffic::telling;
   period_.is_slowed = traffic == Traffic::slowed;
   const Period now = std::exchange(period_, {});
-  period_.num_pieces = num_frames_ > 0 ? 1 : 0;
   if (traffic == Traffic::mixed) kept_ = {};
   const bool has_better = has_been_told_ || (kept_.is_telling && kept_.bytes > 0);
   const bool is_of_use = now.is_telling || !has_better;
@@ -123,7 +130,8 @@ void RailMeter::Period::add(const Period& other) {
   busy_us += other.busy_us;
   frame_bytes += other.frame_bytes;
   frames_ns += other.frames_ns;
-  num_pieces += other.num_pieces;
+  long_bytes += other.long_bytes;
+  long_ns += other.long_ns;
   others.most_in_use_ns += other.others.most_in_use_ns;
   others.times_assumed = other.others.times_assumed;
   active_ns += other.active_ns;
@@ -139,16 +147,17 @@ void RailMeter::take(const Period& period) {
   const double active_s = static_cast<double>(period.active_ns) / kNsPerS;
   const double frames_s = static_cast<double>(period.frames_ns) / kNsPerS;
   const auto frame_bytes = static_cast<double>(period.frame_bytes);
+  const bool are_frames = frame_bytes >= kMostOf * static_cast<double>(period.bytes);
+  const bool has_long = period.long_ns > 0;
+  const bool has_pauses = are_frames && !has_long && frames_s < kLeastInUse * active_s;
   double seconds = active_s;
-  if (busy_s >= kLeastBusyS) seconds = std::min(seconds, busy_s);
-  bool has_pauses = false;
-  if (frame_bytes >= kMostOf * static_cast<double>(period.bytes)) {
-    const bool are_long = frame_bytes >= kLeastPieceBytes * static_cast<double>(period.num_pieces);
-    has_pauses = !are_long && frames_s < kLeastInUse * active_s;
-    seconds = are_long ? std::min(seconds, frames_s) : active_s;
-  }
+  if (busy_s >= kLeastBusyS && (has_long || !are_frames)) seconds = std::min(seconds, busy_s);
   if (seconds <= 0) return;
   double rate = bits_per_second_of(period.bytes, seconds);
+  if (has_long) {
+    const double long_s = static_cast<double>(period.long_ns) / kNsPerS;
+    rate = std::max(rate, bits_per_second_of(period.long_bytes, long_s));
+  }
   if (has_pauses) {
     rate = std::max(rate, rate_without_pauses(period));
   } else {

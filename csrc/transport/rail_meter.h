@@ -143,7 +143,8 @@ class RailMeter {
     int64_t busy_us = 0;
     uint64_t frame_bytes = 0;  // of large frames
     int64_t frames_ns = 0;     // in which there were some without a receipt
-    uint64_t num_pieces = 0;   // of that time, with pauses between them
+    uint64_t long_bytes = 0;   // of these: of pieces of that time that tell the rate
+    int64_t long_ns = 0;
     Others others{};
     int64_t active_ns = 0;
     double latency_s = 0;
@@ -156,7 +157,8 @@ class RailMeter {
   };
 
   void begin_window(int64_t now_ns);
-
+  // There are no large frames any more, or the period ends.
+  void end_piece(int64_t now_ns);
   // A period with bytes enough.
   void take(const Period& period);
   // What a rail with pauses could have carried, had it been in use like another; 0: not known yet.
@@ -197,6 +199,7 @@ class RailMeter {
   int64_t window_since_ns_ = 0;
   int64_t window_bytes_ = 0;
   double carried_bps_ = 0;
+  uint64_t piece_bytes_ = 0;       // confirmed since then
   std::array<double, 4> rates_{};  // of the last periods
   size_t num_periods_ = 0;
   bool has_been_told_ = false;

@@ -24,6 +24,10 @@ bool Job::all_tune() const {
   return std::all_of(hosts.begin(), hosts.end(), [](const HostAddress& h) { return h.tunes; });
 }
 
+bool Job::all_probe() const {
+  return std::all_of(hosts.begin(), hosts.end(), [](const HostAddress& h) { return h.probes; });
+}
+
 std::vector<std::unique_ptr<Transport>> make_transports(const Job& job, EventLoop& loop) {
   std::vector<std::unique_ptr<Transport>> transports;
   transports.push_back(std::make_unique<shm::ShmTransport>(job, loop));

@@ -75,6 +75,7 @@ struct Job : MeshOptions {
   int num_ranks_on_host() const;
   int num_ranks_on_machine() const;  // hosts of one kernel together
   bool all_tune() const;             // see MeshOptions
+  bool all_probe() const;            // see Config
 };
 
 class Transport {

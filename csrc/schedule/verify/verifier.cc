@@ -145,11 +145,9 @@ Status check_rails(const topology::Topology& topology, const std::vector<Schedul
     for (uint32_t id = 0; id < schedules[rank].steps.size(); ++id) {
       const Step& step = schedules[rank].steps[id];
       if (step.rail == kAnyRail) continue;
-      if (step.rail < grid.num_levels() &&
-          grid.are_neighbours(topology.host_of_rank[rank], topology.host_of_rank[step.peer],
-                              step.rail)) {
-        continue;
-      }
+      const uint32_t from = topology.host_of_rank[rank], to = topology.host_of_rank[step.peer];
+      const bool is_reached = topology.grid.empty() || grid.are_neighbours(from, to, step.rail);
+      if (step.rail < topology.num_rails && from != to && is_reached) continue;
       return step_error(schedules, rank, id, "its peer is not reached on its rail");
     }
   }

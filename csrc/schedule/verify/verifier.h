@@ -11,7 +11,8 @@
 //  - No deadlock: it holds even where a send completes only with its receive, and where a run of
 //    recv_reduce steps waits for all its messages. A transport that buffers can only do better.
 //  - Result: each output element combines each rank's element exactly once, by the same expression
-//    on every rank; inputs are preserved; nothing is read that was not written; `finalizes` stands
+//    on every rank; inputs are preserved; nothing is read that was not written, but for
+//    messages from scratch to scratch memory; `finalizes` stands
 //    at each element's last combination and at no other. For a barrier: nobody leaves before
 //    everyone has entered.
 //
@@ -39,7 +40,7 @@ enum class Aliasing {
 Status verify(const std::vector<OpShape>& shapes, const std::vector<Schedule>& schedules,
               Aliasing aliasing = Aliasing::separate);
 
-// A step that names a rail goes to a neighbour there.
+// A step that names a rail goes to another host, on a grid to a neighbour there.
 Status check_rails(const topology::Topology& topology, const std::vector<Schedule>& schedules);
 
 }  // namespace dmlcomm::schedule

@@ -204,11 +204,14 @@ Status Execution::apply(StepRef ref) {
   const auto [source_rank, source_id] = matches_[rank][id];
   const Range& source =
       step.kind == StepKind::copy ? step.source : schedules_[source_rank].steps[source_id].range;
+  // Bytes that only take time may be any, if they go to scratch memory.
+  const bool is_filling = step.kind == StepKind::recv && source.buffer == BufferId::scratch &&
+                          step.range.buffer == BufferId::scratch;
   std::vector<ExpressionId> values;
   const uint64_t first = source.length == 0 ? 0 : memory_[source_rank].cell(source);
   for (uint64_t i = 0; i < source.length; ++i) {
     values.push_back(cells_[source_rank][first + i]);
-    if (values.back() != kNothing) continue;
+    if (values.back() != kNothing || is_filling) continue;
     return step_error(schedules_, source_rank, source_id,
                       str_cat("reads element ", source.offset + i, ", where nothing is yet"));
   }
@@ -229,6 +232,7 @@ Status Execution::move(StepRef ref, const std::vector<ExpressionId>& values) {
   for (uint64_t i = 0; i < values.size(); ++i) {
     const ExpressionId local = cells[source + i];
     if (local == kNothing) return step_error(schedules_, rank, id, "combines with nothing");
+    if (values[i] == kNothing) return step_error(schedules_, rank, id, "combines nothing");
     if (expressions_.is_final(local) || expressions_.is_final(values[i])) {
       return step_error(schedules_, rank, id, "combines a value that is final already");
     }
