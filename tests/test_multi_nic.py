@@ -79,11 +79,11 @@ if rank < 3:
 
 LAST_RAIL = """
 tensor = torch.ones(100_000)
-dist.all_reduce(tensor)
-if rank == 0:
-    say("go")
 begin = time.monotonic()
 try:
+    dist.all_reduce(tensor)
+    if rank == 0:
+        say("go")
     while time.monotonic() - begin < 40:
         dist.all_reduce(tensor)
         tensor.fill_(1)

@@ -74,8 +74,8 @@ struct Config {
   // algorithms by them instead of by the drivers' rates. 0 on one rank counts for all. Default 1.
   bool autotune = true;
 
-  // DMLCOMM_PROBE: 1 or 0; 1 lets a group whose first collective is small send 256 KiB over each
-  // rail with it, so that rates are known behind it. 0 on one rank counts for all. Default 1.
+  // DMLCOMM_PROBE: 1 or 0; 1 lets a group whose first collective is below 4 MiB send 256 KiB over
+  // each rail with it, so that rates are known behind it. 0 on one rank counts for all. Default 1.
   bool probe = true;
 
   // DMLCOMM_PORT_RANGE: "first-last" (1 to 65535), inclusive; listeners take a free port of it.

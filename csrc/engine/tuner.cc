@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -247,8 +248,7 @@ void Tuner::ended(uint64_t sequence, const Runner& runner) {
 void Tuner::learn(uint64_t sequence) {
   const Past* const from = find(sequence);
   if (from == nullptr || !from->joins_all) return tell(sequence - 1, 0);
-  const uint64_t bytes = schedule::known_bytes(from->shape);  // 0: not known, or a barrier
-  consider(from->report, bytes > 0 && !tells_rates(from->shape));
+  consider(sequence, from->report);
   consider_tickets(sequence, from->report);
   consider_message(sequence - 1, from->report);
   tell(sequence - 1, seconds_of(from->report));
@@ -293,10 +293,18 @@ void Tuner::end_period(transport::RailMeter::Traffic traffic) {
   has_messages_ = false;
 }
 
-// All ranks come to the same result.
-void Tuner::consider(const RankReport& report, bool is_small) {
+// All ranks come to the same result. What the operation shows counts for the report of the next
+// one.
+void Tuner::consider(uint64_t sequence, const RankReport& report) {
   const RankReport before = rates_.in_use();
-  if (const auto change = rates_.consider(report, is_small)) use(report, *change, before);
+  const auto bytes_of = [this](uint64_t number) {
+    const Past* const past = find(number);
+    return past == nullptr ? 0 : schedule::known_bytes(past->shape);  // 0: not known, or a barrier
+  };
+  const uint64_t bytes = bytes_of(sequence);
+  const bool is_small = bytes > 0 && bytes < kLeastTellingBytes;
+  const uint64_t least = std::min(bytes, bytes_of(sequence - 1));
+  if (const auto change = rates_.consider(report, is_small, least)) use(*change, before);
 }
 
 // A barrier's time is that of its messages. `report` has the times of this operation.
@@ -334,29 +342,32 @@ void Tuner::consider_tickets(uint64_t sequence, const RankReport& report) {
   uses_tickets_ = knows_rates || ++num_without_rates_ == kMostWithoutRates;
 }
 
-// Rails that have shown nothing yet are as far from what was assumed as the others.
+// Rails that have shown nothing yet are as far from what was assumed as the others, and so are all
+// that differ by a step of rounding.
 std::vector<uint64_t> Tuner::rates_by(const RankReport& report) const {
-  double log_ratio = 0;
-  int num_known = 0;
+  RankReport assumed;
+  for (size_t rail = 0; rail < assumed_bps_.size(); ++rail)
+    assumed.add_rate(rail, assumed_bps_[rail]);
+  std::vector<int> steps;  // of the known ones, from what was assumed
   for (size_t rail = 0; rail < assumed_bps_.size(); ++rail) {
-    const uint8_t rate = report.rate(rail);
-    if (rate == RankReport::kUnknown) continue;
-    log_ratio += std::log(RankReport::bits_per_second(rate) / assumed_bps_[rail]);
-    ++num_known;
+    if (report.rate(rail) == RankReport::kUnknown) continue;
+    steps.push_back(report.rate(rail) - assumed.rate(rail));
   }
-  const double ratio = num_known > 0 ? std::exp(log_ratio / num_known) : 1;
+  const auto [least, most] = std::minmax_element(steps.begin(), steps.end());
+  const bool are_alike = steps.empty() || *most - *least <= 1;
+  const double mean =
+      std::accumulate(steps.begin(), steps.end(), 0.0) / std::max<double>(steps.size(), 1);
   std::vector<uint64_t> rates;
   for (size_t rail = 0; rail < assumed_bps_.size(); ++rail) {
-    const uint8_t rate = report.rate(rail);
-    const bool is_known = rate != RankReport::kUnknown;
-    const double bps = is_known ? RankReport::bits_per_second(rate) : ratio * assumed_bps_[rail];
-    rates.push_back(static_cast<uint64_t>(bps));
+    const bool is_by_mean = are_alike || report.rate(rail) == RankReport::kUnknown;
+    const double from_assumed = is_by_mean ? mean : report.rate(rail) - assumed.rate(rail);
+    rates.push_back(std::llround(assumed_bps_[rail] * RankReport::ratio(from_assumed)));
   }
   return rates;
 }
 
-void Tuner::use(const RankReport& report, const AgreedRates::Change& change,
-                const RankReport& before) {
+void Tuner::use(const AgreedRates::Change& change, const RankReport& before) {
+  const RankReport& report = rates_.in_use();
   const std::vector<uint64_t> rates = rates_by(report);
   std::string text;
   for (size_t rail = 0; rail < rates.size(); ++rail) {

@@ -7,8 +7,8 @@
 // the reports of those that are window(s) places before it or more, which have ended wherever s
 // is planned. So the ranks agree without a message of their own. Operations that do not need all
 // ranks carry the messages of a barrier now and then (joining_barrier.h). If the first operation of
-// a group is small, it carries a probe, so that rates are known behind it (probe.h), and so does
-// one after very many small ones.
+// a group is not large, it carries a probe, so that rates are known behind it (probe.h), and so
+// does one after very many small ones.
 //
 // With DMLCOMM_AUTOTUNE=0 on some rank, or a plan file, no rank learns.
 //
@@ -106,13 +106,12 @@ class Tuner {
   const Past* find(uint64_t sequence) const { return const_cast<Tuner*>(this)->find(sequence); }
   void learn(uint64_t sequence);
   void tell(uint64_t sequence, double seconds);
-  void consider(const transport::RankReport& report, bool is_small);
+  void consider(uint64_t sequence, const transport::RankReport& report);
   void consider_message(uint64_t sequence, const transport::RankReport& report);
   void consider_tickets(uint64_t sequence, const transport::RankReport& report);
   double agreed_bits_per_second(size_t rail) const;
   std::vector<uint64_t> rates_by(const transport::RankReport& report) const;
-  void use(const transport::RankReport& report, const AgreedRates::Change& change,
-           const transport::RankReport& before);
+  void use(const AgreedRates::Change& change, const transport::RankReport& before);
   double alpha_s(const transport::RankReport& report) const;
   bool is_due(int64_t now, int64_t last_ns) const;
   void measure(int64_t now);

@@ -89,6 +89,41 @@ TEST_F(AgreedRatesTest, ARoundTripThatASmallOperationShowsIsTakenOverWithoutItsR
   EXPECT_EQ(rates_.in_use().nearness, later.nearness);
 }
 
+// Rates that are right stay as they are given, to the bit.
+TEST_F(AgreedRatesTest, ARoundTripIsTakenOverWithoutRatesThatAreNearlyTheSame) {
+  const RankReport before = rates_.in_use();
+  RankReport report = report_of(0.85e9);
+  report.add_round_trip(100);
+  EXPECT_TRUE(rates_.consider(report, false).has_value());
+  EXPECT_EQ(rates_.in_use().rates, before.rates);
+  EXPECT_EQ(rates_.in_use().nearness, report.nearness);
+}
+
+TEST_F(AgreedRatesTest, WhatMuchLargerOperationsShowCountsAtOnceOnce) {
+  constexpr uint64_t kBytes = 4'000'000;
+  EXPECT_TRUE(consider(0.2e9, true));
+  const auto consider_large = [&](double bits_per_second, uint64_t bytes) {
+    return rates_.consider(report_of(bits_per_second), false, bytes).has_value();
+  };
+  EXPECT_FALSE(consider_large(0.17e9, kBytes / 4));
+  EXPECT_TRUE(consider_large(0.17e9, kBytes));
+  EXPECT_FALSE(consider_large(0.2e9, 7 * kBytes));
+  EXPECT_FALSE(consider_large(0.17e9, 8 * kBytes));
+  EXPECT_FALSE(consider_large(0.2e9, 8 * kBytes));
+  EXPECT_TRUE(consider_large(0.2e9, 64 * kBytes));
+}
+
+TEST_F(AgreedRatesTest, LargerOperationsCorrectRatesThatSmallOnesHaveChanged) {
+  constexpr uint64_t kBytes = 4'000'000;
+  const auto consider_large = [&](double bits_per_second) {
+    return rates_.consider(report_of(bits_per_second), false, kBytes).has_value();
+  };
+  EXPECT_TRUE(consider_large(0.2e9));
+  for (int i = 0; i < 8; ++i) consider(0.5e9, true);
+  ASSERT_EQ(rates_.in_use(), report_of(0.5e9));
+  EXPECT_TRUE(consider_large(0.42e9));
+}
+
 TEST_F(AgreedRatesTest, ASmallOperationTellsTheFirstRateOfARailAtOnce) {
   EXPECT_TRUE(consider(0.2e9, true));
   RankReport report = report_of(0.2e9);

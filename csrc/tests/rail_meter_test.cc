@@ -36,6 +36,24 @@ TEST(RailMeterTest, TheBestOfFourPeriodsCounts) {
   EXPECT_DOUBLE_EQ(meter.bits_per_second(), kBitsOfPeriod / 2);
 }
 
+TEST(RailMeterTest, APeriodWithMuchFewerBytesDoesNotCountBesideOthers) {
+  RailMeter meter;
+  const auto burst = [&] {
+    Channel::Flow now;
+    now.confirmed_bytes = kBytes / 10;
+    meter.add({}, now, kBytes / 10);
+    meter.end_period(0, kPeriodNs / 20, 0, Traffic::telling);
+  };
+  burst();
+  EXPECT_DOUBLE_EQ(meter.bits_per_second(), 2 * kBitsOfPeriod);
+  carry(meter, kBytes, Traffic::telling);
+  EXPECT_DOUBLE_EQ(meter.bits_per_second(), kBitsOfPeriod);
+  for (int i = 0; i < 3; ++i) burst();
+  EXPECT_DOUBLE_EQ(meter.bits_per_second(), kBitsOfPeriod);
+  burst();
+  EXPECT_DOUBLE_EQ(meter.bits_per_second(), 2 * kBitsOfPeriod);
+}
+
 // Parameter servers have no operations, and their bytes wait for each other.
 TEST(RailMeterTest, TheArbiterHearsWhatMessagesCarryWhileTheRailIsBusy) {
   const auto seat = JobSeat::create().value();

@@ -374,13 +374,13 @@ TEST_F(TunerTest, ALineNamesTheRatesBeforeAndAfterAndWhatChangedThem) {
   run(20, kLarge, report_of({140e6, 140e6}, 1000));
   set_log_level(LogLevel::warning);
   const std::string log = testing::internal::GetCapturedStderr();
-  EXPECT_NE(log.find("group 'all': rates in use of the slowest host: eth0 10000 -> 205 Mb/s, "
-                     "eth1 10000 -> 205 Mb/s (not measured), round trip unknown -> 1024 us; a "
+  EXPECT_NE(log.find("group 'all': rates in use of the slowest host: eth0 10000 -> 203 Mb/s, "
+                     "eth1 10000 -> 203 Mb/s (not measured), round trip unknown -> 1024 us; a "
                      "report differs twofold or more, most in the round trip; algorithms are "
                      "chosen anew"),
             std::string::npos)
       << log;
-  EXPECT_NE(log.find("eth0 205 -> 145 Mb/s, eth1 205 -> 145 Mb/s, round trip 1024 us -> 1024 us; 2 "
+  EXPECT_NE(log.find("eth0 203 -> 143 Mb/s, eth1 203 -> 143 Mb/s, round trip 1024 us -> 1024 us; 2 "
                      "reports in a row differ, the last one most in the rate of eth0;"),
             std::string::npos)
       << log;
@@ -396,6 +396,27 @@ TEST_F(TunerTest, ARailThatHasShownNothingIsAsFarFromTheDriversFigureAsTheOthers
   run(2, kLarge, report_of({200e6, 0}));
   expect_about(rate_in_use(0), 200e6);
   expect_about(rate_in_use(1), 200e6);
+}
+
+// Rates in reports are rounded, and shares go by rates.
+TEST_F(TunerTest, RailsThatDifferByAStepOfRoundingAreAlike) {
+  run(2, kLarge, report_of({200e6, 218e6}));
+  expect_about(rate_in_use(0), 209e6);
+  EXPECT_EQ(rate_in_use(0), rate_in_use(1));
+}
+
+TEST_F(TunerTest, RatesThatReportsConfirmStayAsTheyWere) {
+  run(kFirstOfSize, kLarge, report_of({0.9 * kTold, 0.9 * kTold}, 1000));
+  EXPECT_EQ(rate_in_use(0), kTold);
+  EXPECT_GT(alpha_in_use(), 0.9 * 500e-6);
+}
+
+TEST_F(TunerTest, LargerOperationsCorrectTheRatesOfSmallerOnes) {
+  run(4, kLarge / 20, report_of({220e6, 110e6}));
+  expect_about(rate_in_use(1), 110e6);
+  run(1, kLarge, report_of({220e6, 110e6}));
+  run(kFirstOfSize, kLarge, report_of({180e6, 110e6}));
+  expect_about(rate_in_use(0), 180e6);
 }
 
 TEST_F(TunerTest, ARoundTripIsThePriceOfMessages) {

@@ -38,6 +38,9 @@ constexpr double kLeastInUse = 0.8;
 // Another rail was in use for so much longer, in so many periods in a row.
 constexpr double kLeastIdle = 1.4;
 constexpr size_t kIdlePeriods = 3;
+// A period with so many times fewer bytes than another one of the last few does not count, unless
+// it shows that the rate is higher than it seems.
+constexpr uint64_t kMuchFewer = 8;
 
 // Of a window for the arbiter: a shaper's burst is little beside what it has in the shortest one,
 // and so are frames that were under way at the beginning beside what it has in the longest one.
@@ -174,7 +177,15 @@ void RailMeter::take(const Period& period) {
   has_been_told_least_ |= period.is_telling;
   const bool tells = period.is_telling && !may_be_slow;
   if (tells && !std::exchange(has_been_told_, true)) rates_ = {};
-  rates_[num_periods_++ % rates_.size()] = rate;
+  const auto has_fewer = [](const Rate& a, const Rate& b) { return a.bytes < b.bytes; };
+  const auto most_bytes = [&] { return std::ranges::max(rates_, has_fewer).bytes; };
+  const uint64_t bytes = may_be_slow ? std::max(period.bytes, most_bytes()) : period.bytes;
+  rates_[num_periods_++ % rates_.size()] = {rate, bytes};
+  const uint64_t most = most_bytes();
+  bps_ = 0;
+  for (const Rate& last : rates_) {
+    if (last.bytes * kMuchFewer >= most) bps_ = std::max(bps_, last.bits_per_second);
+  }
 }
 
 double RailMeter::rate_without_pauses(const Period& period) {
@@ -305,10 +316,6 @@ bool RailMeter::is_urgent_before(size_t ticket_class, int64_t now_ns) const {
   const size_t num_before = ticket_class == 0 ? urgent_ns_.size() : ticket_class - 1;
   return std::any_of(urgent_ns_.begin(), urgent_ns_.begin() + static_cast<ptrdiff_t>(num_before),
                      [&](int64_t ns) { return ns != 0 && now_ns - ns < kUrgentNs; });
-}
-
-double RailMeter::bits_per_second() const {
-  return *std::max_element(rates_.begin(), rates_.end());
 }
 
 }  // namespace dmlcomm::transport

@@ -4,7 +4,8 @@
 // they could have been on their way: the shortest of that of the running operations, of that in
 // which the rail had large frames without a receipt, and of that of all connections one after the
 // other. So it is a lower bound, and close where operations keep the rail busy, or frames are
-// large. The highest of the last few periods counts: operations wait for late ranks, too.
+// large. The highest of the last few periods counts: operations wait for late ranks, too. But
+// periods with much fewer bytes than others do not, as a shaper's burst is a part of them.
 //
 // Shapers let the first bytes after a pause pass at once. So a rail that carries little between
 // pauses is seen over the whole time, in which it has at least that rate: that alone replaces no
@@ -128,7 +129,7 @@ class RailMeter {
   bool take_yielding() { return std::exchange(is_yielding_, false); }
 
   // 0: not known.
-  double bits_per_second() const;
+  double bits_per_second() const { return bps_; }
   // All that is known is that it is not lower.
   bool is_lower_bound() const { return is_lower_bound_; }
   // Shorter ones are less than what calls and waking up take.
@@ -199,8 +200,13 @@ class RailMeter {
   int64_t window_since_ns_ = 0;
   int64_t window_bytes_ = 0;
   double carried_bps_ = 0;
-  uint64_t piece_bytes_ = 0;       // confirmed since then
-  std::array<double, 4> rates_{};  // of the last periods
+  uint64_t piece_bytes_ = 0;  // confirmed since then
+  struct Rate {
+    double bits_per_second = 0;
+    uint64_t bytes = 0;  // that it is from, or that it counts beside
+  };
+  std::array<Rate, 4> rates_{};  // of the last periods
+  double bps_ = 0;               // by them
   size_t num_periods_ = 0;
   bool has_been_told_ = false;
   bool has_been_told_least_ = false;  // by a telling period: vague ones may only raise the rate

@@ -56,6 +56,8 @@ struct RankReport {
   bool uses_tickets() const { return ticketed != kUnknown; }
   static uint64_t places(uint8_t ticketed) { return uint64_t{1} << (kUnknown - 1 - ticketed); }
   uint8_t rate(size_t rail) const { return rates[std::min(rail, kMaxRails - 1)]; }
+  // Between rates that are so many numbers apart.
+  static double ratio(double steps) { return std::exp2(steps / kStepsPerOctave); }
   static double bits_per_second(uint8_t rate) { return kLeastBitsPerSecond * value(rate); }
   double round_trip_us() const { return nearness == kUnknown ? 0 : value(kUnknown - nearness); }
 
@@ -91,7 +93,7 @@ struct RankReport {
   static double seconds(double steps) {
     return kLeastSeconds * std::exp2(steps / kTimeStepsPerOctave);
   }
-  static double value(uint8_t code) { return std::exp2((code - 1) / kStepsPerOctave); }
+  static double value(uint8_t code) { return ratio(code - 1); }
 };
 static_assert(sizeof(RankReport) == 16);
 
