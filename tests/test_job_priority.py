@@ -17,7 +17,7 @@ from dmlcomm.network import proxy_socket, seat
 from dmlcomm.proxy.proxy import Proxy, ProxyOptions
 from dmlcomm.proxy.seats import SeatOptions
 from dmlcomm.ps import Client
-from helpers import DEADLINE_S, Ranks, eventually, run_ranks
+from helpers import DEADLINE_S, Ranks, eventually, report, run_ranks
 from helpers.parameter_servers import servers
 
 
@@ -225,7 +225,8 @@ def test_groups_have_seats_and_hear_that_they_are_preempted(tmp_path):
     with proxy(tmp_path, max_jobs=1, when_full="preempt") as one:
         env = {"DMLCOMM_PROXY": one.options.socket, "DMLCOMM_JOB_PRIORITY": "5"}
         with Ranks(all_reduce_until_the_end, 2, env=env) as ranks:
-            eventually(lambda: [job[1:] for job in jobs_at(one)] == [(1, 2), (5, 2)], "all seats")
+            ranks.wait_for("in both groups")  # who is preempted before has no second one
+            assert [job[1:] for job in jobs_at(one)] == [(1, 2), (5, 2)]
             assert len({job[0] for job in jobs_at(one)}) == 1
             with seats(one.options.socket, ("other", 0)):
                 for text in ranks.collect():
@@ -236,6 +237,7 @@ def all_reduce_until_the_end(rank, world_size):
     tensor = torch.ones(1000)
     dist.all_reduce(tensor)
     group = dist.new_group(pg_options=dmlcomm.Options(priority=1))
+    report("in both groups")
     try:
         dist.all_reduce(tensor, group=group)
         while True:
