@@ -510,6 +510,17 @@ class Trees:
             self.register(worker, name)
         assert [self.join(name, first=False).place for name in ("a", "b")] == [0, 1]
 
+    def miss_a_worker(self):
+        """Worker 1 comes too late for the tree of "a"; the next one has "b" and worker 0 so far."""
+        self.join("a")
+        self.register(0, "a")
+        self.register(1, "")  # directly
+        assert self.join("a", first=False).expected == [0]
+        with pytest.raises(Refusal, match="its tree has ended"):
+            self.register(1, "a")
+        self.join("b")
+        self.register(0, "b")
+
 
 @pytest.fixture
 def trees():
@@ -593,14 +604,7 @@ def test_a_fixed_tree_ends_with_a_proxy_and_the_next_waits_for_all(trees):
 
 
 def test_the_next_tree_waits_for_a_worker_that_came_too_late_for_this_one(trees):
-    trees.join("a")
-    trees.register(0, "a")
-    trees.register(1, "")  # directly
-    assert trees.join("a", first=False).expected == [0]
-    with pytest.raises(Refusal, match="its tree has ended"):
-        trees.register(1, "a")
-    trees.join("b")
-    trees.register(0, "b")
+    trees.miss_a_worker()
     assert not trees.join("b", first=False).known
     trees.register(1, "b")
     # The tree before was made too early, so others may come, too.
@@ -610,14 +614,7 @@ def test_the_next_tree_waits_for_a_worker_that_came_too_late_for_this_one(trees)
 
 def test_a_worker_that_came_too_late_for_a_tree_and_ends_holds_no_tree_up():
     trees = Trees(return_timeout_s=10 * DEADLINE_S)
-    trees.join("a")
-    trees.register(0, "a")
-    trees.register(1, "")  # directly
-    assert trees.join("a", first=False).expected == [0]
-    with pytest.raises(Refusal, match="its tree has ended"):
-        trees.register(1, "a")
-    trees.join("b")
-    trees.register(0, "b")
+    trees.miss_a_worker()
     trees.core.give_up(1)  # as its own connection has ended
     assert trees.join("b", first=False, wait_s=DEADLINE_S).expected == [0]
     trees.proxies.close()

@@ -11,9 +11,7 @@
 
 #include "base/str_cat.h"
 #include "proxy/uplink.h"
-#include "ps/client.h"
-#include "ps/server.h"
-#include "tests/ranks.h"
+#include "tests/ps_cluster.h"
 
 namespace dmlcomm::proxy {
 namespace {
@@ -23,39 +21,16 @@ using ps::Client;
 using ps::Combine;
 using ps::ModelSpec;
 using ps::Server;
+using ps::tests::buffers_of;
+using ps::tests::config_of;
+using ps::tests::expect_done;
+using ps::tests::kModel;
+using ps::tests::spec_of;
 
-constexpr uint32_t kModel = 1;
 constexpr int kRoot = -1;
-
-Buffers buffers_of(std::vector<float>& memory) {
-  return {{{reinterpret_cast<std::byte*>(memory.data()), memory.size()}}};
-}
-
-// A hang must not hang the test.
-void expect_done(const Result<Client::OperationPtr>& operation) {
-  ASSERT_TRUE(operation.ok()) << operation.status();
-  const Status status = (*operation)->wait(Deadline::after_s(60));
-  ASSERT_TRUE(status.ok()) << status;
-}
 
 std::shared_ptr<const ps::Rule> rule_of(const std::string& name) {
   return std::move(ps::make_rule(name, {}).value());
-}
-
-ModelSpec spec_of(uint64_t count, const std::string& rule, Combine combine) {
-  ModelSpec spec;
-  spec.name = "m";
-  spec.spaces = {{DType::f32, count, 0, DType::f32}};
-  spec.rule = rule;
-  spec.combine = combine;
-  return spec;
-}
-
-Config config_of(const std::string& transport) {
-  Config config;
-  config.shm_board_bytes = 0;
-  if (transport == "tcp") config.transport = TransportChoice::tcp;
-  return config;
 }
 
 // One server, and proxies below it: parents[i] is the parent of proxy i, or kRoot. Worker w is at
