@@ -90,8 +90,8 @@ def test_inner_nodes_of_one_tree_are_leaves_of_another():
 
 
 def test_the_price_counts_the_busiest_port_and_the_way_of_a_piece():
-    prices = tree.Prices(rate_bps=8e9, shard_bytes=1e9)
-    found = {s: tree.price(s, [""] * 8, prices, hop_s=0.0) for s in tree.SHAPES}
+    prices = tree.Prices(rate_bps=8e9, shard_bytes=1e9, hop_s=1e-12)
+    found = {s: tree.price(s, [""] * 8, prices) for s in tree.SHAPES}
     piece_s = tree.MOST_PIECE_BYTES / 1e9
     rest_s = 1 - piece_s
     # Eight shards into the server's NIC; as many of a proxy as it has others below it, and its own.
@@ -101,7 +101,7 @@ def test_the_price_counts_the_busiest_port_and_the_way_of_a_piece():
     assert found["binary"] == pytest.approx(3 * rest_s + 2 * (1 + 2 + 2 + 1) * piece_s)
     assert found["chain"] == pytest.approx(2 * rest_s + 2 * 8 * piece_s)
     # A proxy has one shard of each of four trees, and those below it.
-    four = tree.price("chain", [""] * 8, prices, 4, hop_s=0.0)
+    four = tree.price("chain", [""] * 8, prices, 4)
     assert four == pytest.approx(8 * rest_s + 2 * 8 * piece_s)
 
 
@@ -121,6 +121,8 @@ def test_the_price_has_the_pieces_that_servers_make(shard_bytes, expected):
         # The same size takes long on slow NICs only.
         (["a"] * 8, tree.Prices(shard_bytes=1e6, rate_bps=1e8), "binary"),
         (["a"] * 8, tree.Prices(shard_bytes=1e6, rate_bps=1e11), "flat"),
+        # So does the way on slow switches.
+        (["a"] * 8, tree.Prices(shard_bytes=1e9, hop_s=2.0), "flat"),
         # A rack in the middle of a chain sends and receives two shards by its uplink.
         (["a", "a", "b", "b", "c", "c"], tree.Prices(shard_bytes=1e9), "chain"),
         (["a", "a", "b", "b", "c", "c"], tree.Prices(0, 1e9, oversubscription=4), "rack"),
@@ -131,9 +133,12 @@ def test_auto_goes_by_sizes_rates_and_uplinks(racks, prices, shape):
 
 
 def test_of_what_proxies_know_the_narrowest_counts():
-    told = [tree.Prices(1e9, 0, 1), tree.Prices(0, 8e6, 4), tree.Prices(1e10, 1e6, 0)]
-    assert tree.common(told) == tree.Prices(1e9, 8e6, 4)
-    for wrong in (tree.Prices(-1), tree.Prices(0, -1), tree.Prices(0, 0, 0.5)):
+    told = [tree.Prices(1e9, 0, 1), tree.Prices(0, 8e6, 4, 1e-3), tree.Prices(1e10, 1e6, 0)]
+    assert tree.common(told) == tree.Prices(1e9, 8e6, 4, 1e-3)
+    for wrong in (
+        *(tree.Prices(-1), tree.Prices(0, -1), tree.Prices(0, 0, 0.5)),
+        tree.Prices(hop_s=-1e-3),
+    ):
         with pytest.raises(ValueError, match="expected"):
             wrong.check()
 
@@ -173,9 +178,10 @@ def test_workers_of_a_tree_get_what_the_servers_would_give(tmp_path, shape):
         (3_000_000, tree.UNKNOWN, "chain"),
         (1000, tree.Prices(shard_bytes=1e8), "chain"),
         (100_000, tree.Prices(rate_bps=1e5), "chain"),
+        (3_000_000, tree.Prices(hop_s=0.1), "flat"),
     ],
 )
-def test_auto_takes_the_size_of_the_model_unless_it_is_told(tmp_path, count, prices, shape):
+def test_auto_goes_by_the_size_of_the_model_and_what_it_is_told(tmp_path, count, prices, shape):
     def train(worker, paths, addresses):
         with attach(paths[worker], addresses, worker) as client:
             client.barrier()  # needs no tree
@@ -409,6 +415,8 @@ def test_status_and_draw_say_what_there_is(tmp_path):
     drawn = dmlcomm("proxy", "draw", "--hosts", "4", "--tree", "binary").stdout
     assert drawn.startswith("server\n`-- proxy 0\n    |-- proxy 1\n    |   `-- proxy 3\n")
     assert "<- drawn" in drawn
+    drawn = dmlcomm("proxy", "draw", "--hosts", "2", "--latency-us", "100000").stdout
+    assert drawn.startswith("server\n|-- proxy 0\n`-- proxy 1\n")
 
 
 def test_watch_refreshes_until_it_is_interrupted(tmp_path):

@@ -37,6 +37,9 @@ ShardMb = Annotated[
 Oversubscription = Annotated[
     float, typer.Option(help="Rates of a rack's hosts over that of its uplink.")
 ]
+LatencyUs = Annotated[
+    float, typer.Option(help="us of a piece from host to host, beside its bytes; 0: 200.")
+]
 
 
 @app.command()
@@ -49,6 +52,7 @@ def serve(
     rate_gbit: RateGbit = 0.0,
     shard_mb: ShardMb = 0.0,
     oversubscription: Oversubscription = 1.0,
+    latency_us: LatencyUs = 0.0,
     user: Annotated[
         list[int] | None,
         typer.Option(help="Number of a user who may attach, too; as often as needed."),
@@ -86,7 +90,6 @@ def serve(
     from dmlcomm.log import get_logger
     from dmlcomm.proxy.proxy import Proxy, ProxyOptions
     from dmlcomm.proxy.seats import SeatOptions
-    from dmlcomm.ps.tree import Prices
 
     get_logger().setLevel(log_level.upper())
     try:
@@ -100,7 +103,7 @@ def serve(
             transport=transport or str(_core.config()["transport"]),
             insecure=insecure,
             metrics=metrics,
-            prices=Prices(rate_gbit * 1e9, shard_mb * 1e6, oversubscription),
+            prices=_prices(rate_gbit, shard_mb, oversubscription, latency_us),
             seats=SeatOptions(sharing, floor, max_jobs, when_full, classes),
         )
         with Proxy(options) as proxy:
@@ -138,6 +141,7 @@ def draw(
     tree: Tree = "auto",
     racks: Annotated[int, typer.Option(min=1, help="Racks with equal numbers of hosts.")] = 1,
     oversubscription: Oversubscription = 1.0,
+    latency_us: LatencyUs = 0.0,
     shard_mb: ShardMb = 8.0,
     rate_gbit: RateGbit = 10.0,
     servers: Annotated[int, typer.Option(min=1, help="Each has a tree; the first is drawn.")] = 1,
@@ -154,18 +158,24 @@ def draw(
 
     Or, with --running, the trees that there are: then --socket and --picture count alone.
     """
-    from dmlcomm.ps.tree import Prices
-
     try:
         if running:
             _draw_running(_ask(socket), picture)
             return
         names = [f"rack{i * racks // hosts}" for i in range(hosts)]
-        prices = Prices(rate_gbit * 1e9, shard_mb * 1e6, oversubscription)
+        prices = _prices(rate_gbit, shard_mb, oversubscription, latency_us)
         prices.check()
         _draw_planned(tree, names, prices, servers, picture)
     except (ValueError, OSError) as error:
         fail(error)
+
+
+def _prices(
+    rate_gbit: float, shard_mb: float, oversubscription: float, latency_us: float
+) -> "Prices":
+    from dmlcomm.ps.tree import Prices
+
+    return Prices(rate_gbit * 1e9, shard_mb * 1e6, oversubscription, latency_us / 1e6)
 
 
 def _draw_running(answer: dict[str, Any], picture: Path | None) -> None:

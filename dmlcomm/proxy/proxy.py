@@ -150,6 +150,7 @@ def _join_request(options: ProxyOptions) -> Any:
         rate_bps=options.prices.rate_bps or nic.known_rate_bps(),
         shard_bytes=options.prices.shard_bytes,
         oversubscription=options.prices.oversubscription,
+        hop_s=options.prices.hop_s,
     )
 
 

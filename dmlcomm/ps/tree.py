@@ -15,7 +15,7 @@ AUTO = "auto"
 # Where nobody knows better.
 RATE_BPS = 10e9
 SHARD_BYTES = 8 << 20
-# What a piece takes from host to host beside its bytes.
+# What a piece takes from host to host beside its bytes, where nobody knows better.
 HOP_S = 200e-6
 
 # Servers cut shards as csrc/ps/model_spec.cc says.
@@ -32,16 +32,18 @@ class Prices:
         rate_bps: of all NICs of a host.
         shard_bytes: of a model, the part of one server.
         oversubscription: the rates of a rack's hosts over that of its uplink.
+        hop_s: what a piece takes from host to host beside its bytes.
     """
 
     rate_bps: float = 0.0
     shard_bytes: float = 0.0
     oversubscription: float = 0.0
+    hop_s: float = 0.0
 
     def check(self) -> None:
         """Raises ValueError."""
-        if min(self.rate_bps, self.shard_bytes) < 0:
-            raise ValueError(f"{self}: expected a rate and a size that are not negative")
+        if min(self.rate_bps, self.shard_bytes, self.hop_s) < 0:
+            raise ValueError(f"{self}: expected a rate, a size and a time that are not negative")
         if self.oversubscription and self.oversubscription < 1:
             raise ValueError(f"over-subscription {self.oversubscription:g}: expected 1 or more")
 
@@ -50,12 +52,14 @@ UNKNOWN = Prices()
 
 
 def common(told: Iterable[Prices]) -> Prices:
-    """Of what several proxies know: the least rate, the largest shard, the narrowest uplink."""
+    """Of what several proxies know: the least rate, the largest shard, the narrowest uplink,
+    the longest way."""
     told = list(told)
     return Prices(
         rate_bps=min((one.rate_bps for one in told if one.rate_bps), default=0.0),
         shard_bytes=max((one.shard_bytes for one in told), default=0.0),
         oversubscription=max((one.oversubscription for one in told), default=0.0),
+        hop_s=max((one.hop_s for one in told), default=0.0),
     )
 
 
@@ -172,7 +176,6 @@ def price(
     racks: Sequence[str],
     prices: Prices = UNKNOWN,
     num_servers: int = 1,
-    hop_s: float = HOP_S,
 ) -> float:
     """Seconds of a push and a pull of a model: the way of one piece, and of the others at the
     busiest port.
@@ -195,6 +198,7 @@ def price(
     ]
     first_bytes = piece_bytes(shard_bytes)
     others_bytes = max(of_server, *of_proxies, *of_uplinks) * (shard_bytes - first_bytes)
+    hop_s = prices.hop_s or HOP_S
     way_s = max(_way(tree, hop_s, first_bytes * second_per_byte) for tree in trees)
     return 2 * way_s + others_bytes * second_per_byte
 

@@ -287,7 +287,9 @@ class Proxies:
             # A tree that is fixed ends when the first worker comes by the new proxy.
             tree=self._tree + self._fixed,
             heard=time.monotonic(),
-            prices=Prices(request.rate_bps, request.shard_bytes, request.oversubscription),
+            prices=Prices(
+                *(request.rate_bps, request.shard_bytes, request.oversubscription, request.hop_s)
+            ),
             process=request.process,
         )
         self._absences.learn_whether_it_answers(request.address)
