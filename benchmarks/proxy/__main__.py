@@ -4,7 +4,7 @@
     python -m benchmarks.proxy --only settings [--setting NAME] [--json FILE] [--strict]
     python -m benchmarks.proxy --only racks [--tree SHAPE] [--json FILE] [--strict]
     python -m benchmarks.proxy --only one-worker [--json FILE] [--strict]
-    python -m benchmarks.proxy --only failures|inner [--lab] [--times N] [--seed N]
+    python -m benchmarks.proxy --only failures|inner [--lab [--hosts N]] [--times N] [--seed N]
     python -m benchmarks.proxy --only training [--lab]
     python -m benchmarks.proxy --only priorities|priorities-ps [--quick] [--json FILE] [--strict]
     python -m benchmarks.proxy --only receiver [--quick] [--json FILE]
@@ -22,9 +22,9 @@ one worker and one server, by a proxy and without; see benchmarks/proxy/one_work
 
 With --only failures: two to four proxies on this host that are killed, stopped and started again N
 times, at random moments; see benchmarks/proxy/failures.py. With --only inner: proxies that have
-others below them are killed or stopped. With --lab: nine proxies and a server, or eight and two, on
-hosts of two racks. The exit code is 1 when a sum is wrong or a run hangs; the same seed repeats the
-events, though not their timing.
+others below them are killed or stopped. With --lab: proxies and one or two servers on hosts of two
+racks, ten in all, or as many as --hosts says. The exit code is 1 when a sum is wrong or a run
+hangs; the same seed repeats the events, though not their timing.
 
 With --only training: the demo's LeNet-5, directly, by proxies, and with a proxy that is killed in
 the middle, on this host or with --lab on four; see benchmarks/proxy/training.py. The exit code is 1
@@ -125,7 +125,8 @@ def _report(options: argparse.Namespace) -> str:
     if options.only == "training":
         return training.report(training.run(options.lab))
     is_inner = options.only == "inner"
-    return failures.report(failures.run(options.times, options.seed, is_inner, options.lab))
+    lab_hosts = options.hosts if options.lab else 0
+    return failures.report(failures.run(options.times, options.seed, is_inner, lab_hosts))
 
 
 def _parse() -> argparse.Namespace:
@@ -149,6 +150,9 @@ def _parse() -> argparse.Namespace:
     )
     parser.add_argument(
         "--lab", action="store_true", help="failures, training: on hosts of two racks"
+    )
+    parser.add_argument(
+        "--hosts", type=int, default=10, help="of failures in the lab, with those of servers; even"
     )
     parser.add_argument("--times", type=int, default=50, help="failures")
     parser.add_argument("--seed", type=int, default=0, help="of the failures")

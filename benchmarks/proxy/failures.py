@@ -10,18 +10,19 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
-from benchmarks.proxy.failing_cluster import Cluster, RunError, Setting
+from benchmarks.proxy.failing_cluster import CLOCKS_AFTER, Cluster, RunError, Setting
 from dmlcomm.ps.protocol import HEARTBEAT_TIMEOUT_S
 
 WORKER = "benchmarks.proxy.failing_worker"
 SHAPES = ("binary", "rack", "chain")
 INNER_SHAPES = ("binary", "chain")
-# Hosts of the lab, half of them in either rack.
-LAB_HOSTS = 10
 LAB_SHAPES = ("binary", "rack", "rack-binary", "chain")
 COUNTS = (1000, 100_003, 300_001)
 EVENTS_PER_CLUSTER = 10
+# All kinds that a worker has, see failing_worker.
+CLOCKS_BEFORE = 10
 
 # --- events: each returns the seconds until all workers went on
 
@@ -109,13 +110,30 @@ EVENTS: Mapping[str, Event] = {
 INNER_EVENTS: Mapping[str, Event] = {"kill inner": kill_inner, "stop inner": stop_inner}
 
 
-def run(times: int, seed: int, is_inner: bool, in_lab: bool) -> dict[str, list[float]]:
-    """Seconds by event; `times` events in all. Raises RunError, which names the seed.
+@dataclass(frozen=True)
+class Delay:
+    """
+    Attributes:
+        seconds: until all workers had gone on by CLOCKS_AFTER clocks.
+        usual_s: what so many took just before the event.
+    """
+
+    seconds: float
+    usual_s: float
+
+    @property
+    def longer_s(self) -> float:
+        return self.seconds - self.usual_s
+
+
+def run(times: int, seed: int, is_inner: bool, lab_hosts: int = 0) -> dict[str, list[Delay]]:
+    """Delays by event; `times` events in all. Raises RunError, which names the seed.
 
     Args:
         is_inner: only to proxies that have others below them, of one server.
-        in_lab: on hosts of two racks, else on this host.
+        lab_hosts: on so many hosts of a lab with two racks, servers' with them; 0: on this host.
     """
+    in_lab = lab_hosts > 0
 
     def choose(rng: random.Random) -> Setting:
         servers = 1 if is_inner else rng.choice((1, 2))
@@ -123,7 +141,7 @@ def run(times: int, seed: int, is_inner: bool, in_lab: bool) -> dict[str, list[f
         shapes = INNER_SHAPES if is_inner else SHAPES
         return Setting(
             servers=servers,
-            proxies=LAB_HOSTS - servers if in_lab else rng.choice(few),
+            proxies=lab_hosts - servers if in_lab else rng.choice(few),
             shape=rng.choice(LAB_SHAPES if in_lab else shapes),
             count=rng.choice(COUNTS),
             in_lab=in_lab,
@@ -137,8 +155,8 @@ def _run(
     seed: int,
     choose: Callable[[random.Random], Setting],
     chosen: Mapping[str, Event],
-) -> dict[str, list[float]]:
-    seconds: dict[str, list[float]] = {name: [] for name in chosen}
+) -> dict[str, list[Delay]]:
+    delays: dict[str, list[Delay]] = {name: [] for name in chosen}
     done = 0
     while done < times:
         own_seed = seed + done
@@ -146,18 +164,19 @@ def _run(
         setting = choose(rng)
         events = min(EVENTS_PER_CLUSTER, times - done)
         try:
-            for name, value in _run_cluster(setting, rng, events, chosen):
-                seconds[name].append(value)
-                print(f"  {name}: {value:.2f} s", file=sys.stderr, flush=True)
+            for name, delay in _run_cluster(setting, rng, events, chosen):
+                delays[name].append(delay)
+                text = f"{delay.seconds:.2f} s, usually {delay.usual_s:.2f} s"
+                print(f"  {name}: {text}", file=sys.stderr, flush=True)
         except RunError as error:
             raise RunError(f"--seed {own_seed} ({setting}): {error}") from error
         done += events
-    return seconds
+    return delays
 
 
 def _run_cluster(
     setting: Setting, rng: random.Random, events: int, chosen: Mapping[str, Event]
-) -> Iterator[tuple[str, float]]:
+) -> Iterator[tuple[str, Delay]]:
     print(setting, file=sys.stderr, flush=True)
     with Cluster(setting, WORKER) as cluster:
         if rng.random() < 0.5:  # before there is a model, maybe
@@ -168,16 +187,28 @@ def _run_cluster(
         cluster.wait_for_clocks("the workers begin")
         for _ in range(events):
             cluster.wait_for_proxies()
+            usual_s = _usual_s(cluster)
             time.sleep(rng.uniform(0, 0.5))
             name = rng.choice(list(chosen))
-            yield name, chosen[name](cluster, rng)
+            yield name, Delay(chosen[name](cluster, rng), usual_s)
         cluster.finish()
 
 
-def report(seconds: dict[str, list[float]]) -> str:
-    lines = [f"{'event':16} {'times':>6} {'median s':>9} {'most s':>7}"]
-    for name, values in seconds.items():
-        if values:
-            median = statistics.median(values)
-            lines.append(f"{name:16} {len(values):6} {median:9.2f} {max(values):7.2f}")
+def _usual_s(cluster: Cluster) -> float:
+    begin = time.monotonic()
+    cluster.wait_for_clocks("nothing has happened", CLOCKS_BEFORE)
+    return (time.monotonic() - begin) * CLOCKS_AFTER / CLOCKS_BEFORE
+
+
+def report(delays: dict[str, list[Delay]]) -> str:
+    """Seconds, and how much longer than usual that was."""
+    lines = [f"{'event':16} {'times':>6} {'median s':>9} {'most s':>7} {'longer':>7} {'most':>7}"]
+    for name, of_event in delays.items():
+        if of_event:
+            seconds = [delay.seconds for delay in of_event]
+            longer = [delay.longer_s for delay in of_event]
+            lines.append(
+                f"{name:16} {len(of_event):6} {statistics.median(seconds):9.2f} "
+                f"{max(seconds):7.2f} {statistics.median(longer):7.2f} {max(longer):7.2f}"
+            )
     return "\n".join(lines)
