@@ -103,7 +103,7 @@ def table(rows: list[Row]) -> Table:
     That of the model, which stands in no column, is `MOST_MODEL_ERROR`, either way.
     """
     found = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    found.add_column("case", no_wrap=True)
+    found.add_column("case", overflow="fold")  # figures are never cut
     has_model = any(row.model_s for row in rows)
     for column in ("dmlcomm", *(["model"] if has_model else []), "bound", "ratio"):
         found.add_column(column, justify="right", no_wrap=True)
