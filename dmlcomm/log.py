@@ -5,6 +5,8 @@ import logging
 
 from dmlcomm import _core
 
+LEVELS = ("error", "warning", "info", "debug")
+
 
 @functools.cache
 def get_logger() -> logging.Logger:
@@ -17,3 +19,10 @@ def get_logger() -> logging.Logger:
         handler.setFormatter(logging.Formatter("[dmlcomm %(levelname)s] %(message)s"))
         logger.addHandler(handler)
     return logger
+
+
+def set_level(name: str) -> None:
+    """Of the logger. Raises ValueError."""
+    if name not in LEVELS:
+        raise ValueError(f'log level "{name}"; expected one of {", ".join(LEVELS)}')
+    get_logger().setLevel(name.upper())

@@ -412,6 +412,11 @@ def test_status_and_draw_say_what_there_is(tmp_path):
     assert "no proxy answers" in missing.stderr
     with proxies(tmp_path, 1) as [path]:
         assert dmlcomm("proxy", "status", "--socket", path).stdout == "no job is attached\n"
+    for option in ("--log-level", "--transport"):
+        result = dmlcomm("proxy", "serve", "--socket", f"{tmp_path}/none", option, "loud")
+        assert (result.returncode, result.stdout) == (1, "")
+        assert '"loud"; expected one of' in result.stderr
+        assert "Traceback" not in result.stderr
     drawn = dmlcomm("proxy", "draw", "--hosts", "4", "--tree", "binary").stdout
     assert drawn.startswith("server\n`-- proxy 0\n    |-- proxy 1\n    |   `-- proxy 3\n")
     assert "<- drawn" in drawn

@@ -80,6 +80,7 @@ assert "torch" not in sys.modules, "torch was loaded"
         ),
         (("--rule", "no_such_module:f"), "No module named"),
         (("--transport", "pigeon"), "pigeon"),
+        (("--log-level", "loud"), 'log level "loud"; expected one of error, warning, info, debug'),
         (("--tls-cert", "cert.pem"), "key"),
         (("--servers", "a:1,b:2", "--listen", "c:3"), "--index"),
         (("--listen", "0.0.0.0:0"), "--insecure"),

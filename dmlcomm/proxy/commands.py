@@ -87,12 +87,12 @@ def serve(
     if until_eof:
         stop.also_when_stdin_ends()
     from dmlcomm import _core
-    from dmlcomm.log import get_logger
+    from dmlcomm.log import set_level
     from dmlcomm.proxy.proxy import Proxy, ProxyOptions
     from dmlcomm.proxy.seats import SeatOptions
 
-    get_logger().setLevel(log_level.upper())
     try:
+        set_level(log_level)
         if plan:
             tree, rack = _of_plan(plan, host)
         options = ProxyOptions(

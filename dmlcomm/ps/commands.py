@@ -115,11 +115,11 @@ def serve(
     if until_eof:
         stop.also_when_stdin_ends()
     from dmlcomm import _core, errors
-    from dmlcomm.log import get_logger
+    from dmlcomm.log import set_level
     from dmlcomm.ps.server.server import Server, ServerOptions
 
-    get_logger().setLevel(log_level.upper())
     try:
+        set_level(log_level)
         config = _core.config()
         placed = _place_of_plan(plan, host) if plan else _place(servers, listen, index)
         if placed is None:

@@ -70,9 +70,7 @@ def parse_address(text: str) -> str:
         except ValueError:
             legal = False
     if not legal:
-        raise ValueError(
-            f'"{text}" is not the address of a server: expected host:port, or [IPv6]:port'
-        )
+        raise ValueError(f'"{text}" is no address: expected host:port, or [IPv6]:port')
     return f"{host}:{int(port)}"
 
 
