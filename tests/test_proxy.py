@@ -428,7 +428,13 @@ def test_watch_refreshes_until_it_is_interrupted(tmp_path):
     with proxies(tmp_path, 1) as [path]:
         command = [sys.executable, "-m", "dmlcomm", "proxy", "status", "--watch", "--socket", path]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        with subprocess.Popen(command, env=clean_environment(), **pipes) as watching:
+
+        def heed_interrupts() -> None:  # which a shell has its background jobs ignore
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+        with subprocess.Popen(
+            command, env=clean_environment(), preexec_fn=heed_interrupts, **pipes
+        ) as watching:
             for _ in range(2):
                 assert watching.stdout.readline() == "no job is attached\n"
             watching.send_signal(signal.SIGINT)
