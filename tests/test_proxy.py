@@ -135,10 +135,8 @@ def test_auto_goes_by_sizes_rates_and_uplinks(racks, prices, shape):
 def test_of_what_proxies_know_the_narrowest_counts():
     told = [tree.Prices(1e9, 0, 1), tree.Prices(0, 8e6, 4, 1e-3), tree.Prices(1e10, 1e6, 0)]
     assert tree.common(told) == tree.Prices(1e9, 8e6, 4, 1e-3)
-    for wrong in (
-        *(tree.Prices(-1), tree.Prices(0, -1), tree.Prices(0, 0, 0.5)),
-        tree.Prices(hop_s=-1e-3),
-    ):
+    wrong_ones = tree.Prices(-1), tree.Prices(0, -1), tree.Prices(0, 0, 0.5), tree.Prices(hop_s=-1)
+    for wrong in wrong_ones:
         with pytest.raises(ValueError, match="expected"):
             wrong.check()
 

@@ -22,8 +22,8 @@ constexpr int kConfirmationsAlone = 2;
 constexpr int kConfirmationsOfSmall = 8;
 // Shapers' bursts are a part of what few bytes show. Rates of so many times as many bytes, and so
 // many at least, are surer; but two of them may differ by a step of rounding.
-constexpr uint64_t kMuchMoreBytes = 8;
-constexpr uint64_t kLeastSureBytes = 2 * 1024 * 1024;
+constexpr uint64_t kTimesSurer = 8;
+constexpr uint64_t kLeastSurerBytes = 2 * 1024 * 1024;
 constexpr int kHysteresisOfSurer = 2;
 
 // How far apart two figures are; 0 where the new one is not known.
@@ -50,7 +50,7 @@ bool AgreedRates::adds_to_what_is_known(const RankReport& report) const {
 }
 
 bool AgreedRates::is_surer(uint64_t bytes) const {
-  return bytes >= kLeastSureBytes && bytes >= kMuchMoreBytes * from_bytes_;
+  return bytes >= kLeastSurerBytes && bytes >= kTimesSurer * from_bytes_;
 }
 
 std::optional<AgreedRates::Change> AgreedRates::consider(const RankReport& report, bool is_small,
@@ -75,9 +75,10 @@ std::optional<AgreedRates::Change> AgreedRates::consider(const RankReport& repor
   const int of_large = is_alone() ? kConfirmationsAlone : kConfirmations;
   const bool is_repeated = num_others_ >= (counts ? of_large : kConfirmationsOfSmall);
   const bool is_confirmed = is_repeated || (counts && difference >= kMuch);
+  const bool counts_more = is_surer(bytes);
   const bool are_others =
-      is_surer(bytes) ? of_rates >= kHysteresisOfSurer : is_confirmed && of_rates >= kHysteresis;
-  if (are_others || is_surer(bytes)) from_bytes_ = bytes;
+      counts_more ? of_rates >= kHysteresisOfSurer : is_confirmed && of_rates >= kHysteresis;
+  if (are_others || counts_more) from_bytes_ = bytes;
   are_measured_ = are_measured_ || are_others || (counts && is_confirmed);
   if (are_others) {
     in_use_ = report;

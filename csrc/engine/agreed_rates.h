@@ -46,7 +46,7 @@ class AgreedRates {
   // An operation is planned that all ranks take part in; whether it tells rates.
   void planned(bool tells) { alone_left_ -= std::min(alone_left_, tells ? kSmallPerTelling : 1); }
 
-  // What was taken over last.
+  // The figures of the last change, or those that were assumed.
   const transport::RankReport& in_use() const { return in_use_; }
   // The next operation runs alone.
   bool is_alone() const { return alone_left_ > 0; }

@@ -248,7 +248,7 @@ void Tuner::ended(uint64_t sequence, const Runner& runner) {
 void Tuner::learn(uint64_t sequence) {
   const Past* const from = find(sequence);
   if (from == nullptr || !from->joins_all) return tell(sequence - 1, 0);
-  consider(sequence, from->report);
+  consider(*from);
   consider_tickets(sequence, from->report);
   consider_message(sequence - 1, from->report);
   tell(sequence - 1, seconds_of(from->report));
@@ -295,16 +295,14 @@ void Tuner::end_period(transport::RailMeter::Traffic traffic) {
 
 // All ranks come to the same result. What the operation shows counts for the report of the next
 // one.
-void Tuner::consider(uint64_t sequence, const RankReport& report) {
+void Tuner::consider(const Past& from) {
   const RankReport before = rates_.in_use();
-  const auto bytes_of = [this](uint64_t number) {
-    const Past* const past = find(number);
-    return past == nullptr ? 0 : schedule::known_bytes(past->shape);  // 0: not known, or a barrier
-  };
-  const uint64_t bytes = bytes_of(sequence);
-  const bool is_small = bytes > 0 && bytes < kLeastTellingBytes;
-  const uint64_t least = std::min(bytes, bytes_of(sequence - 1));
-  if (const auto change = rates_.consider(report, is_small, least)) use(*change, before);
+  const uint64_t bytes = schedule::known_bytes(from.shape);  // 0: not known, or a barrier
+  const bool is_small = bytes > 0 && !tells_rates(from.shape);
+  const Past* const shown = find(from.sequence - 1);
+  const uint64_t least =
+      shown == nullptr ? 0 : std::min(bytes, schedule::known_bytes(shown->shape));
+  if (const auto change = rates_.consider(from.report, is_small, least)) use(*change, before);
 }
 
 // A barrier's time is that of its messages. `report` has the times of this operation.
@@ -346,8 +344,9 @@ void Tuner::consider_tickets(uint64_t sequence, const RankReport& report) {
 // that differ by a step of rounding.
 std::vector<uint64_t> Tuner::rates_by(const RankReport& report) const {
   RankReport assumed;
-  for (size_t rail = 0; rail < assumed_bps_.size(); ++rail)
+  for (size_t rail = 0; rail < assumed_bps_.size(); ++rail) {
     assumed.add_rate(rail, assumed_bps_[rail]);
+  }
   std::vector<int> steps;  // of the known ones, from what was assumed
   for (size_t rail = 0; rail < assumed_bps_.size(); ++rail) {
     if (report.rate(rail) == RankReport::kUnknown) continue;

@@ -106,7 +106,7 @@ class Tuner {
   const Past* find(uint64_t sequence) const { return const_cast<Tuner*>(this)->find(sequence); }
   void learn(uint64_t sequence);
   void tell(uint64_t sequence, double seconds);
-  void consider(uint64_t sequence, const transport::RankReport& report);
+  void consider(const Past& from);
   void consider_message(uint64_t sequence, const transport::RankReport& report);
   void consider_tickets(uint64_t sequence, const transport::RankReport& report);
   double agreed_bits_per_second(size_t rail) const;

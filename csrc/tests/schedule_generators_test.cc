@@ -124,6 +124,18 @@ TEST_P(GeneratorTest, IsRightForUnevenCountsWithZeros) {
   }
 }
 
+// Those that tests of this algorithm have, and with several rails, as far as it applies.
+std::vector<topology::Topology> networks_of(const Algorithm& algorithm, uint32_t num_ranks) {
+  std::vector<topology::Topology> networks = topologies_of(algorithm, num_ranks);
+  const std::vector<uint32_t> hosts = one_rank_per_host(num_ranks);
+  networks.push_back(topology::flat_network(hosts, 2, 10e9, true));
+  for (const std::vector<uint32_t>& grid : grids_of(num_ranks)) {
+    networks.push_back(topology::grid_network(hosts, grid, 10e9, true));
+  }
+  std::erase_if(networks, [&](const auto& network) { return !algorithm.applies(network); });
+  return networks;
+}
+
 TEST_P(GeneratorTest, BringsWordOfAllRanksWhereThatIsPromised) {
   for (uint32_t num_ranks : {2u, 3u, 4u, 6u, 8u, 9u, 16u}) {
     const bool counts_are_totals = GetParam().kind == OpKind::all_reduce;
@@ -142,13 +154,7 @@ TEST_P(GeneratorTest, BringsWordOfAllRanksWhereThatIsPromised) {
 TEST_P(GeneratorTest, IsRightAndBringsWordOfAllRanksWithABarrierBesideIt) {
   std::mt19937 random(7);
   for (uint32_t num_ranks : {2u, 3u, 4u, 6u, 8u, 9u, 16u}) {
-    std::vector<topology::Topology> topologies = topologies_of(GetParam(), num_ranks);
-    const std::vector<uint32_t> hosts = one_rank_per_host(num_ranks);
-    topologies.push_back(topology::flat_network(hosts, 2, 10e9, true));
-    for (const std::vector<uint32_t>& grid : grids_of(num_ranks)) {
-      topologies.push_back(topology::grid_network(hosts, grid, 10e9, true));
-    }
-    std::erase_if(topologies, [](const auto& network) { return !GetParam().applies(network); });
+    const std::vector<topology::Topology> topologies = networks_of(GetParam(), num_ranks);
     for (const uint32_t root : {0u, num_ranks - 1}) {
       for (const auto& shapes : {even_shapes(GetParam().kind, num_ranks, root, 1),
                                  uneven_shapes(GetParam().kind, num_ranks, root, &random)}) {
@@ -163,16 +169,10 @@ TEST_P(GeneratorTest, IsRightAndBringsWordOfAllRanksWithABarrierBesideIt) {
 // In elements so large that few of them make the probe.
 TEST_P(GeneratorTest, IsRightBehindAProbeThatCrossesEveryRail) {
   for (uint32_t num_ranks : {2u, 3u, 4u, 6u}) {
-    std::vector<topology::Topology> topologies = topologies_of(GetParam(), num_ranks);
-    const std::vector<uint32_t> hosts = one_rank_per_host(num_ranks);
-    topologies.push_back(topology::flat_network(hosts, 2, 10e9, true));
-    for (const std::vector<uint32_t>& grid : grids_of(num_ranks)) {
-      topologies.push_back(topology::grid_network(hosts, grid, 10e9, true));
-    }
     auto shapes = even_shapes(GetParam().kind, num_ranks, num_ranks - 1, 8);
     for (OpShape& shape : shapes) shape.element_bytes = 64 * 1024;
-    for (const topology::Topology& topology : topologies) {
-      if (!GetParam().applies(topology) || !can_probe(topology)) continue;
+    for (const topology::Topology& topology : networks_of(GetParam(), num_ranks)) {
+      if (!can_probe(topology)) continue;
       std::vector<Schedule> schedules;
       for (const OpShape& shape : shapes) {
         schedules.push_back(GetParam().generate(shape, topology));

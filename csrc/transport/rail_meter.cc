@@ -177,8 +177,7 @@ void RailMeter::take(const Period& period) {
   has_been_told_least_ |= period.is_telling;
   const bool tells = period.is_telling && !may_be_slow;
   if (tells && !std::exchange(has_been_told_, true)) rates_ = {};
-  const auto has_fewer = [](const Rate& a, const Rate& b) { return a.bytes < b.bytes; };
-  const auto most_bytes = [&] { return std::ranges::max(rates_, has_fewer).bytes; };
+  const auto most_bytes = [&] { return std::ranges::max(rates_, {}, &Rate::bytes).bytes; };
   const uint64_t bytes = may_be_slow ? std::max(period.bytes, most_bytes()) : period.bytes;
   rates_[num_periods_++ % rates_.size()] = {rate, bytes};
   const uint64_t most = most_bytes();

@@ -11,10 +11,9 @@
 //  - No deadlock: it holds even where a send completes only with its receive, and where a run of
 //    recv_reduce steps waits for all its messages. A transport that buffers can only do better.
 //  - Result: each output element combines each rank's element exactly once, by the same expression
-//    on every rank; inputs are preserved; nothing is read that was not written, but for
-//    messages from scratch to scratch memory; `finalizes` stands
-//    at each element's last combination and at no other. For a barrier: nobody leaves before
-//    everyone has entered.
+//    on every rank; inputs are preserved; nothing is read that was not written, but for messages
+//    from scratch to scratch memory; `finalizes` stands at each element's last combination and at
+//    no other. For a barrier: nobody leaves before everyone has entered.
 //
 // Cost: elements x steps, and the square of the steps of one rank; for tests, not for the hot path.
 #pragma once

@@ -287,9 +287,7 @@ class Proxies:
             # A tree that is fixed ends when the first worker comes by the new proxy.
             tree=self._tree + self._fixed,
             heard=time.monotonic(),
-            prices=Prices(
-                *(request.rate_bps, request.shard_bytes, request.oversubscription, request.hop_s)
-            ),
+            prices=_prices_of(request),
             process=request.process,
         )
         self._absences.learn_whether_it_answers(request.address)
@@ -445,4 +443,13 @@ def _answer(proxy: _Proxy, nodes: _Nodes) -> Any:
         shape=proxy.shape,
         tree=proxy.tree,
         nodes=nodes,
+    )
+
+
+def _prices_of(request: Any) -> Prices:
+    return Prices(
+        rate_bps=request.rate_bps,
+        shard_bytes=request.shard_bytes,
+        oversubscription=request.oversubscription,
+        hop_s=request.hop_s,
     )
