@@ -19,6 +19,7 @@ from helpers.parameter_servers import (
     clean_environment,
     server_processes,
 )
+from helpers.waiting import eventually
 
 COUNT = 300_007
 WORKERS = 2
@@ -80,6 +81,13 @@ def status(lab, host, address):
     return answer
 
 
+def has_all_lanes(lab, host, server):
+    """The status of a server that has back as many lanes as it has lost; else None."""
+    answer = status(lab, host, server.address)
+    lost, back = (sum(r[k] for r in answer["rails"]) for k in ("lanes_lost", "lanes_back"))
+    return answer if lost == back else None
+
+
 def expect(workers, line):
     for worker in workers:
         worker.expect(line)
@@ -122,7 +130,9 @@ def test_training_goes_on_without_a_nic_of_the_server_and_uses_it_again(lab_is_p
         lab.set(cable, "up")
         say(workers, "the cable is back")
         expect(workers, "has all lanes")
-        begin, before = crossed(lab, cable), status(lab, server_host, server.address)
+        # A worker may know that a lane is back before the server does.
+        before = eventually(lambda: has_all_lanes(lab, server_host, server), "server has all lanes")
+        begin = crossed(lab, cable)
         say(workers, "go on")
         steps, lost_servers = json.loads(workers[0].next_line())
         assert json.loads(workers[1].next_line()) == [steps, lost_servers]
