@@ -4,12 +4,14 @@ import configparser
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import stat
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
 from pathlib import Path
 
@@ -543,6 +545,26 @@ def test_a_proxy_counts_what_its_edges_carry_and_its_copies_save(tmp_path, monke
         assert model["pulls"] - count["pulls"] == 2
         assert model["pulls_at_once"] - count["pulls_at_once"] == 2
         assert (model["copy_bytes"], model["copy_clock"]) == (num_bytes, model["clock"])
+
+
+def test_a_proxy_and_a_worker_know_since_when_they_have_their_way(tmp_path):
+    before = time.monotonic()
+    with (
+        proxies(tmp_path, 1) as [path],
+        servers(workers=1) as addresses,
+        attach(path, addresses, 0) as client,
+    ):
+        client.init("w", np.zeros(10, np.float32))
+        client.push_pull("w", np.ones(10, np.float32))
+
+        def parent_since():
+            (job,) = proxy_socket.ask(path, {"status": True}, DEADLINE_S)["jobs"]
+            return job["nodes"][0]["parent_since"]
+
+        eventually(lambda: parent_since() is not None, "the tree is made")
+        assert before < client.way_since < parent_since() < time.monotonic()
+        result = dmlcomm("proxy", "status", "--socket", path)
+        assert re.search(rf"below {addresses} for \d+ s\n", result.stdout)
 
 
 def rates(edges):

@@ -37,8 +37,9 @@ def test_a_proxy_that_is_stopped_on_a_host_of_the_lab_is_missed() -> None:
     with failing_cluster.Cluster(setting, failures.WORKER) as cluster:
         cluster.wait_for_clocks("the workers begin")
         cluster.wait_for_proxies()
-        seconds = failures.INNER_EVENTS["stop inner"](cluster, random.Random(0))
-        assert seconds > HEARTBEAT_TIMEOUT_S / 2
+        outage = failures.INNER_EVENTS["stop inner"](cluster, random.Random(0))
+        assert outage.seconds > HEARTBEAT_TIMEOUT_S / 2
+        assert outage.moved_s > HEARTBEAT_TIMEOUT_S / 2
         cluster.finish()
 
 

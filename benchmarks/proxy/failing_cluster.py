@@ -3,8 +3,9 @@
 Workers are a module of this folder, a process for each proxy with a thread for each worker. They
 take --servers, --proxy, --numbers, --workers and --count, and print lines:
 
-    clock WORKER CLOCK BY_PROXY     it has done so many clocks, and goes by a proxy (1) or not (0)
-    result WORKER VALUE...          figures, at the end
+    clock WORKER CLOCK BY_PROXY SINCE  it has done so many clocks, and goes by a proxy (1) or not
+                                       (0) since then, by time.monotonic()
+    result WORKER VALUE...             figures, at the end
     error TEXT
 
 A line "last CLOCK" by stdin tells them where to end.
@@ -18,8 +19,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from benchmarks.proxy.lab_hosts import LabHosts, Network, only_child_of
 from dmlcomm._shell import inherited_environment
@@ -30,6 +32,7 @@ WORKERS_EACH = 2
 # Without progress for so long, a run hangs.
 HANG_S = 40.0
 ASK_TIMEOUT_S = 10.0
+LOOK_INTERVAL_S = 0.05
 RACKS = 2
 LAB_RATE = "500mbit"
 # Two clocks of all workers after an event: the first may have been complete before it.
@@ -65,6 +68,7 @@ class Progress:
 
     clocks: dict[int, int] = field(default_factory=dict)
     by_proxy: dict[int, bool] = field(default_factory=dict)
+    way_since: dict[int, float] = field(default_factory=dict)
     results: dict[int, list[float]] = field(default_factory=dict)
     error: str = ""
     ended: int = 0
@@ -75,8 +79,9 @@ class Progress:
             kind, *words = line.split()
             with self.changed:
                 if kind == "clock":
-                    worker, clock, by_proxy = map(int, words)
+                    worker, clock, by_proxy = map(int, words[:3])
                     self.clocks[worker] = clock
+                    self.way_since[worker] = float(words[3])
                     self.by_proxy[worker] = bool(by_proxy)
                 elif kind == "result":
                     self.results[int(words[0])] = [float(word) for word in words[1:]]
@@ -117,7 +122,7 @@ class Cluster:
             for place in range(setting.proxies):
                 self.start_proxy(place)
         for place in range(setting.proxies):
-            numbers = range(place * WORKERS_EACH, (place + 1) * WORKERS_EACH)
+            numbers = _workers_at(place)
             proxy = self._socket(place) if self._by_proxies else "none"
             arguments = ["--servers", ",".join(addresses), "--proxy", proxy]
             arguments += ["--numbers", ",".join(map(str, numbers))]
@@ -178,17 +183,46 @@ class Cluster:
         proxy.stdout.readline()
         self.proxies[place] = proxy
 
-    def inner(self) -> list[int]:
-        """Places of proxies that have others below them, once there is a tree."""
+    def inner(self) -> dict[int, list[int]]:
+        """Proxies that have others below them, and these, once there is a tree of one server."""
         while True:
-            places = [p for p in range(self.setting.proxies) if self._has_children(p)]
-            if places:
-                return places
+            nodes = {place: self._node(place) for place in range(self.setting.proxies)}
+            proxies = {node["place"]: place for place, node in nodes.items() if node}
+            below = {
+                place: [proxies[child] for child in node["children"] if child in proxies]
+                for place, node in nodes.items()
+                if node and node["children"]
+            }
+            if below:
+                return below
             self.wait_for_clocks("a tree has inner nodes")
 
-    def _has_children(self, place: int) -> bool:
+    def _node(self, place: int) -> dict[str, Any]:
+        """The state of the proxy in the tree of the first server; empty: it is in none."""
         status = proxy_socket.ask(self._socket(place), {"status": True}, ASK_TIMEOUT_S)
-        return any(node["children"] for job in status["jobs"] for node in job["nodes"])
+        nodes = [job["nodes"][0] for job in status["jobs"]]
+        return next((node for node in nodes if node["parent_since"] is not None), {})
+
+    def moved_at(self, lost: int, children: Sequence[int], since: float) -> float:
+        """When the last of the workers of a lost proxy, and of the proxies below it, had a new way.
+
+        By time.monotonic(), which is the same for all processes of a host and its labs. Waits until
+        they have. Raises RunError.
+        """
+        workers = _workers_at(lost)
+        self.wait(
+            f"the workers of proxy {lost} go another way",
+            lambda p: all(p.way_since[worker] > since for worker in workers),
+        )
+        moved = [self.progress.way_since[worker] for worker in workers]
+        deadline = time.monotonic() + HANG_S
+        for child in children:
+            while (at := self._node(child).get("parent_since", since)) <= since:
+                if time.monotonic() > deadline:
+                    raise RunError(f"proxy {child} below proxy {lost} has no new parent")
+                time.sleep(LOOK_INTERVAL_S)
+            moved.append(at)
+        return max(moved)
 
     def signal(self, place: int, number: int) -> None:
         process = self.proxies[place]
@@ -239,6 +273,10 @@ class Cluster:
         codes = [worker.wait() for worker in self.workers]
         if any(codes):
             raise RunError(f"workers have ended with {codes}: {self.progress.error}")
+
+
+def _workers_at(place: int) -> range:
+    return range(place * WORKERS_EACH, (place + 1) * WORKERS_EACH)
 
 
 def _end(process: "subprocess.Popen[str]") -> None:

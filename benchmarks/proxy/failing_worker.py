@@ -1,8 +1,8 @@
 """Workers of one host, as threads, that train without an end and compare every sum.
 
-Each prints a line per clock: its number, the clock, and whether it goes by a proxy. A line that
-comes by stdin, "last CLOCK", ends it there. Weights are 64-bit integers: any push that is lost, or
-counted twice, is seen by every later pull.
+Each prints a line per clock: its number, the clock, whether it goes by a proxy, and since when. A
+line that comes by stdin, "last CLOCK", ends it there. Weights are 64-bit integers: any push that is
+lost, or counted twice, is seen by every later pull.
 """
 
 import argparse
@@ -82,7 +82,7 @@ def _train(client: Client, options: argparse.Namespace, worker: int, until: list
                 f"after clock {clock}, {len(wrong)} of {len(seen)} sums are wrong: element {where} "
                 f"is {seen[where]}, expected {expected[where]}"
             )
-        workers.say(f"clock {worker} {clock} {int(client.by_proxy)}")
+        workers.say(f"clock {worker} {clock} {int(client.by_proxy)} {client.way_since}")
 
 
 if __name__ == "__main__":

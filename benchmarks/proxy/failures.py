@@ -9,7 +9,7 @@ import signal
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.proxy.failing_cluster import CLOCKS_AFTER, Cluster, RunError, Setting
@@ -24,46 +24,60 @@ EVENTS_PER_CLUSTER = 10
 # All kinds that a worker has, see failing_worker.
 CLOCKS_BEFORE = 10
 
-# --- events: each returns the seconds until all workers went on
+# --- events
 
 
-def kill_one(cluster: Cluster, rng: random.Random) -> float:
+@dataclass(frozen=True)
+class Outage:
+    """
+    Attributes:
+        seconds: until all workers went on.
+        moved_s: until the workers of an inner proxy, and the proxies below it, had a new way.
+    """
+
+    seconds: float
+    moved_s: float | None = None
+
+
+def kill_one(cluster: Cluster, rng: random.Random) -> Outage:
     place = rng.randrange(cluster.setting.proxies)
     return _lose(cluster, rng, [place])
 
 
-def kill_inner(cluster: Cluster, rng: random.Random) -> float:
+def kill_inner(cluster: Cluster, rng: random.Random) -> Outage:
     """A proxy with others below it, which have to find another way as well as its workers."""
-    return _lose(cluster, rng, [rng.choice(cluster.inner())])
+    place, children = rng.choice(list(cluster.inner().items()))
+    return _lose(cluster, rng, [place], children=children)
 
 
-def kill_two(cluster: Cluster, rng: random.Random) -> float:
+def kill_two(cluster: Cluster, rng: random.Random) -> Outage:
     return _lose(cluster, rng, rng.sample(range(cluster.setting.proxies), 2))
 
 
-def kill_all(cluster: Cluster, rng: random.Random) -> float:
+def kill_all(cluster: Cluster, rng: random.Random) -> Outage:
     return _lose(cluster, rng, list(range(cluster.setting.proxies)), pause_s=0)
 
 
-def kill_and_return(cluster: Cluster, rng: random.Random) -> float:
+def kill_and_return(cluster: Cluster, rng: random.Random) -> Outage:
     """The proxy is there again before the others may have noticed."""
     place = rng.randrange(cluster.setting.proxies)
     begin = time.monotonic()
     cluster.signal(place, signal.SIGKILL)
     cluster.start_proxy(place)
     cluster.wait_for_clocks("a proxy was started again")
-    return time.monotonic() - begin
+    return Outage(time.monotonic() - begin)
 
 
-def stop_one(cluster: Cluster, rng: random.Random) -> float:
+def stop_one(cluster: Cluster, rng: random.Random) -> Outage:
     return _stop(cluster, rng.randrange(cluster.setting.proxies))
 
 
-def stop_inner(cluster: Cluster, rng: random.Random) -> float:
-    return _stop(cluster, rng.choice(cluster.inner()))
+def stop_inner(cluster: Cluster, rng: random.Random) -> Outage:
+    place, children = rng.choice(list(cluster.inner().items()))
+    return _stop(cluster, place, children)
 
 
-def wake_one(cluster: Cluster, rng: random.Random) -> float:
+def wake_one(cluster: Cluster, rng: random.Random) -> Outage:
     """It is woken before it is missed, or while it is; seconds from then on."""
     place = rng.randrange(cluster.setting.proxies)
     cluster.signal(place, signal.SIGSTOP)
@@ -71,33 +85,45 @@ def wake_one(cluster: Cluster, rng: random.Random) -> float:
     begin = time.monotonic()
     cluster.signal(place, signal.SIGCONT)
     cluster.wait_for_clocks(f"proxy {place} goes on")
-    return time.monotonic() - begin
+    return Outage(time.monotonic() - begin)
 
 
-def _stop(cluster: Cluster, place: int) -> float:
-    begin = time.monotonic()
-    cluster.signal(place, signal.SIGSTOP)
-    cluster.wait_for_clocks(f"proxy {place} was stopped")
-    seconds = time.monotonic() - begin
+def _stop(cluster: Cluster, place: int, children: Sequence[int] = ()) -> Outage:
+    outage = _strike(cluster, place, signal.SIGSTOP, children)
     cluster.signal(place, signal.SIGCONT)
     cluster.wait_for_clocks(f"proxy {place} goes on")
-    return seconds
+    return outage
 
 
-def _lose(cluster: Cluster, rng: random.Random, places: list[int], pause_s: float = 0.5) -> float:
+def _lose(
+    cluster: Cluster,
+    rng: random.Random,
+    places: list[int],
+    pause_s: float = 0.5,
+    children: Sequence[int] = (),
+) -> Outage:
     for place in places[:-1]:
         cluster.signal(place, signal.SIGKILL)
         time.sleep(rng.uniform(0, pause_s))
-    begin = time.monotonic()
-    cluster.signal(places[-1], signal.SIGKILL)
-    cluster.wait_for_clocks(f"proxies {places} were killed")
-    seconds = time.monotonic() - begin
+    outage = _strike(cluster, places[-1], signal.SIGKILL, children)
     for place in places:
         cluster.start_proxy(place)
-    return seconds
+    return outage
 
 
-Event = Callable[[Cluster, random.Random], float]
+def _strike(
+    cluster: Cluster, place: int, number: signal.Signals, children: Sequence[int]
+) -> Outage:
+    begin = time.monotonic()
+    cluster.signal(place, number)
+    cluster.wait_for_clocks(f"{number.name} for proxy {place}")
+    seconds = time.monotonic() - begin
+    if not children:
+        return Outage(seconds)
+    return Outage(seconds, cluster.moved_at(place, children, begin) - begin)
+
+
+Event = Callable[[Cluster, random.Random], Outage]
 
 EVENTS: Mapping[str, Event] = {
     "kill": kill_one,
@@ -114,16 +140,21 @@ INNER_EVENTS: Mapping[str, Event] = {"kill inner": kill_inner, "stop inner": sto
 class Delay:
     """
     Attributes:
-        seconds: until all workers had gone on by CLOCKS_AFTER clocks.
+        outage: all workers have gone on by CLOCKS_AFTER clocks.
         usual_s: what so many took just before the event.
     """
 
-    seconds: float
+    outage: Outage
     usual_s: float
 
     @property
     def longer_s(self) -> float:
-        return self.seconds - self.usual_s
+        return self.outage.seconds - self.usual_s
+
+    def __str__(self) -> str:
+        moved_s = self.outage.moved_s
+        moved = "" if moved_s is None else f", moved after {moved_s:.2f} s"
+        return f"{self.outage.seconds:.2f} s, usually {self.usual_s:.2f} s{moved}"
 
 
 def run(times: int, seed: int, is_inner: bool, lab_hosts: int = 0) -> dict[str, list[Delay]]:
@@ -166,8 +197,7 @@ def _run(
         try:
             for name, delay in _run_cluster(setting, rng, events, chosen):
                 delays[name].append(delay)
-                text = f"{delay.seconds:.2f} s, usually {delay.usual_s:.2f} s"
-                print(f"  {name}: {text}", file=sys.stderr, flush=True)
+                print(f"  {name}: {delay}", file=sys.stderr, flush=True)
         except RunError as error:
             raise RunError(f"--seed {own_seed} ({setting}): {error}") from error
         done += events
@@ -201,14 +231,19 @@ def _usual_s(cluster: Cluster) -> float:
 
 
 def report(delays: dict[str, list[Delay]]) -> str:
-    """Seconds, and how much longer than usual that was."""
-    lines = [f"{'event':16} {'times':>6} {'median s':>9} {'most s':>7} {'longer':>7} {'most':>7}"]
+    """Seconds, how much longer than usual that was, and after which time children had moved."""
+    figures = ("seconds", "most", "longer", "most", "moved", "most")
+    lines = [f"{'event':16} {'times':>6}" + "".join(f" {figure:>8}" for figure in figures)]
     for name, of_event in delays.items():
         if of_event:
-            seconds = [delay.seconds for delay in of_event]
-            longer = [delay.longer_s for delay in of_event]
-            lines.append(
-                f"{name:16} {len(of_event):6} {statistics.median(seconds):9.2f} "
-                f"{max(seconds):7.2f} {statistics.median(longer):7.2f} {max(longer):7.2f}"
-            )
+            outages = [delay.outage for delay in of_event]
+            line = f"{name:16} {len(of_event):6}"
+            line += _median_and_most([outage.seconds for outage in outages])
+            line += _median_and_most([delay.longer_s for delay in of_event])
+            moved = [outage.moved_s for outage in outages if outage.moved_s is not None]
+            lines.append(line + (_median_and_most(moved) if moved else ""))
     return "\n".join(lines)
+
+
+def _median_and_most(values: list[float]) -> str:
+    return f" {statistics.median(values):8.2f} {max(values):8.2f}"

@@ -59,7 +59,8 @@ def _train(client: Client, options: argparse.Namespace, net: LeNet5) -> None:
         optimizer.step()
         schedule.step()
         ends.append(time.monotonic())
-        workers.say(f"clock {client.worker} {step + 1} {int(client.by_proxy)}")
+        way = f"{int(client.by_proxy)} {client.way_since}"
+        workers.say(f"clock {client.worker} {step + 1} {way}")
     client.pull("model", out=list(net.parameters()))
     steps = [after - before for before, after in itertools.pairwise(ends[WARM_UP:])]
     with torch.no_grad():

@@ -123,6 +123,7 @@ class Node:
             "shape": place.shape if place else None,
             "place": place.place if place else None,
             "parent": (place.parent or self._root.address) if place else None,
+            "parent_since": self._parent.since,
             "tree": [_tree_node(node) for node in place.nodes] if place else [],
             "edges": self._edges.status(core),
             "workers": sorted(n for n in below if n < _core.FIRST_PROXY),

@@ -60,6 +60,7 @@ class Parent:
         self._answered: float | None = None  # when the parent, a proxy, was last heard
         self._has_no_way = False  # for data
         self.place: Any = None  # JoinTreeReply
+        self.since: float | None = None  # when it was connected to, by time.monotonic()
 
     def failure(self) -> str:
         """Why this node cannot go on; empty while it can."""
@@ -158,6 +159,7 @@ class Parent:
             self.create_model(model)
         self._connect_uplink(control, place, reply)
         self._core.start_up(list(place.expected))
+        self.since = time.monotonic()
 
     def _connect_uplink(self, control: Control, place: Any, reply: Any) -> None:
         began = time.monotonic()

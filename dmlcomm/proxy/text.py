@@ -1,5 +1,6 @@
 """What ``dmlcomm proxy status`` and ``draw`` print."""
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -65,6 +66,8 @@ def _of_node(node: Values) -> Iterator[str]:
         where = WAITS
     else:
         where = f"place {node['place']} of a {node['shape']} tree, below {node['parent']}"
+        if node["parent_since"] is not None:
+            where += f" for {time.monotonic() - node['parent_since']:.0f} s"
     yield f"  server {node['server']} ({node['server_address']}): {where}"
     yield (
         f"    workers {node['workers'] or 'none'}, proxies {node['children'] or 'none'}; "

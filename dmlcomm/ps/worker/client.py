@@ -139,6 +139,11 @@ class Client:
         """Whether this worker goes by the proxy of its host at the moment."""
         return self._connections.by_proxy
 
+    @property
+    def way_since(self) -> float:
+        """When this client came to go as it does, by a proxy or directly, by `time.monotonic`."""
+        return self._connections.way_since
+
     def rails(self) -> list[list[RailCounters]]:
         """By server, the counters of each NIC of this worker; none for a server that is lost.
 

@@ -74,6 +74,7 @@ class Connections:
         self._incarnation = secrets.randbits(63)
         self._recovering = threading.RLock()
         self._moves = 0
+        self.way_since = 0.0  # by time.monotonic(); the present way to the servers
         # What a server has got from this worker itself must not be repeated by a proxy. As soon as
         # one connection to a server was tried, others may be under way.
         self._stays_direct = not self.by_proxy
@@ -84,6 +85,7 @@ class Connections:
         self.core: _core.PsClient | None = None
         try:
             self._connect_all()
+            self.way_since = time.monotonic()
         except BaseException:
             self.close()
             raise
@@ -584,6 +586,7 @@ class Connections:
                 try:
                     self._move_once(recreate, is_silent)
                     self._moves += 1
+                    self.way_since = time.monotonic()
                     how = "by a proxy" if self.by_proxy else "without a proxy"
                     get_logger().warning("worker %d is back, %s", self.worker, how)
                     return
