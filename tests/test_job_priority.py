@@ -18,7 +18,7 @@ from dmlcomm.proxy.proxy import Proxy, ProxyOptions
 from dmlcomm.proxy.seats import SeatOptions
 from dmlcomm.ps import Client
 from helpers import DEADLINE_S, Ranks, eventually, report, run_ranks
-from helpers.parameter_servers import servers
+from helpers.parameter_servers import ServerProcess, servers
 
 
 @contextlib.contextmanager
@@ -127,6 +127,13 @@ def test_clients_and_the_proxys_own_part_are_one_job(tmp_path):
         assert jobs_at(one) == [(addresses, 2, 2)]
         client.init("w", np.zeros(10, np.float32), rule="add", reduce="sum")
         assert (client.push_pull("w", np.ones(10, np.float32)) == 1).all()
+
+
+def test_servers_are_jobs_of_their_own_though_they_were_given_one_address(tmp_path):
+    with proxy(tmp_path) as one:
+        environment = {"DMLCOMM_PROXY": one.options.socket}
+        with ServerProcess(**environment), ServerProcess(**environment):
+            assert [processes for _, _, processes in jobs_at(one)] == [1, 1]
 
 
 # --- admission

@@ -1,5 +1,6 @@
 """A parameter server: the data path in the core, the control plane around it."""
 
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -183,7 +184,9 @@ class Server:
         self.metrics_port = self._start_metrics(options, lambda: view.status(membership, models))
         peers = Peers(options.token, options.tls, options.addresses)
         judge = Judge(core, peers)
-        taken = seat.take(f"server at {options.listen}", seat.priority_of(None))
+        # Port 0, which others may have given, too, becomes another one below.
+        own_name = f"server at {options.listen} (process {os.getpid()})"
+        taken = seat.take(own_name, seat.priority_of(None))
         if taken is not None:
             self._closers.append(taken.close)
         settlement = None
