@@ -194,6 +194,9 @@ class PsSnapshot:
 # Number of the first proxy, among those of workers.
 FIRST_PROXY: Final[int]
 
+def check_ps_transport(transport: str) -> None:
+    """Raises ValueError unless servers, clients and proxies can use it."""
+
 class ProxyUplink:
     """A proxy's connection to its parent, for the models of one server."""
 

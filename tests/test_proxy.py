@@ -412,16 +412,27 @@ def test_status_and_draw_say_what_there_is(tmp_path):
     assert "no proxy answers" in missing.stderr
     with proxies(tmp_path, 1) as [path]:
         assert dmlcomm("proxy", "status", "--socket", path).stdout == "no job is attached\n"
-    for option in ("--log-level", "--transport"):
-        result = dmlcomm("proxy", "serve", "--socket", f"{tmp_path}/none", option, "loud")
-        assert (result.returncode, result.stdout) == (1, "")
-        assert '"loud"; expected one of' in result.stderr
-        assert "Traceback" not in result.stderr
     drawn = dmlcomm("proxy", "draw", "--hosts", "4", "--tree", "binary").stdout
     assert drawn.startswith("server\n`-- proxy 0\n    |-- proxy 1\n    |   `-- proxy 3\n")
     assert "<- drawn" in drawn
     drawn = dmlcomm("proxy", "draw", "--hosts", "2", "--latency-us", "100000").stdout
     assert drawn.startswith("server\n|-- proxy 0\n`-- proxy 1\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "reason"),
+    [
+        (("--log-level", "loud"), {}, 'log level "loud"; expected one of error, warning, info'),
+        (("--transport", "loud"), {}, "transport='loud'; expected 'auto', 'tcp' or 'shm'"),
+        ((), {"DMLCOMM_TRANSPORT": "ucx"}, "transport='ucx'; expected 'auto', 'tcp' or 'shm'"),
+    ],
+)
+def test_options_that_cannot_work_are_a_short_error(tmp_path, arguments, environment, reason):
+    command = ["proxy", "serve", "--socket", f"{tmp_path}/none", *arguments]
+    result = dmlcomm(*command, **environment)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert reason in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 def test_watch_refreshes_until_it_is_interrupted(tmp_path):

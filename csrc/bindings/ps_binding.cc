@@ -482,6 +482,9 @@ void connect_up(Uplink& uplink, uint32_t place, uint32_t server, const Rails& ra
 }
 
 void bind_uplink(py::module_& module) {
+  module.def(
+      "check_ps_transport", [](const std::string& transport) { (void)config_with(transport); },
+      py::arg("transport"), "Raises ValueError unless servers, clients and proxies can use it.");
   py::class_<Uplink, std::shared_ptr<Uplink>>(module, "ProxyUplink",
                                               "A proxy's connection to its parent.")
       .def(py::init([](const std::string& transport) {

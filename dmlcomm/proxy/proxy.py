@@ -28,8 +28,6 @@ from dmlcomm.ps.worker.control import Control
 CONNECT_TIMEOUT_S = 60.0
 REQUEST_TIMEOUT_S = 10.0
 
-TRANSPORTS = ("auto", "tcp", "shm")
-
 # A job without workers and proxies below is forgotten after this time.
 IDLE_S = 60.0
 # How often a proxy looks whether a job is idle or has lost a connection.
@@ -168,10 +166,7 @@ class Proxy:
     def __init__(self, options: ProxyOptions) -> None:
         if options.shape not in (tree.AUTO, *tree.SHAPES):
             tree.parents(options.shape, ())  # raises
-        if options.transport not in TRANSPORTS:
-            raise ValueError(
-                f'transport "{options.transport}"; expected one of {", ".join(TRANSPORTS)}'
-            )
+        _core.check_ps_transport(options.transport)
         options.prices.check()
         self.options = options
         self._users = {0, os.getuid(), *options.users}
