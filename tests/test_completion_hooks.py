@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 import dmlcomm
-from helpers.ranks import Ranks, run_ranks
+from helpers.ranks import Ranks, meet, run_ranks
 from helpers.waiting import eventually
 
 NAME = "completion_hooks"
@@ -90,6 +90,7 @@ def fail(rank, n, folder):
     group.register_abort_hook(2, aborted.set)
     good = dist.all_reduce(torch.ones(1), async_op=True)
     good.wait()
+    meet("the good one has ended")
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     bad = dist.all_reduce(torch.ones(1), async_op=True)

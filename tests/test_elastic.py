@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import dmlcomm
 from dmlcomm.backends import shrinking
-from helpers.ranks import Ranks, report, run_ranks
+from helpers.ranks import Ranks, meet, report, run_ranks
 
 shrinks = pytest.mark.skipif(
     not hasattr(dist, "shrink_group"), reason="this torch has no shrink_group"
@@ -211,6 +211,7 @@ def test_groups_grow_and_shrink_by_reconfigure(tmp_path):
 def fail_with_hooks(rank, n):
     if rank == 1:
         dist.all_reduce(torch.ones(1))
+        meet("the good one has ended")
         os.kill(os.getpid(), signal.SIGKILL)
     calls, called = [], threading.Event()
     group = dist.group.WORLD
@@ -220,6 +221,7 @@ def fail_with_hooks(rank, n):
     group.register_abort_hook(3, lambda: calls.append("removed"))
     group.unregister_abort_hook(3)
     dist.all_reduce(torch.ones(1))
+    meet("the good one has ended")
     assert calls == []
     work = dist.all_reduce(torch.ones(1), async_op=True)
     assert called.wait(60)  # although nobody waits for the operation

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 import dmlcomm
-from helpers import Ranks, report, run_ranks, until_asleep
+from helpers import Ranks, meet, report, run_ranks, until_asleep
 
 TRANSPORTS = ["auto", "tcp"]
 SMALL, LARGE = 100, 1_000_000
@@ -237,6 +237,7 @@ def test_short_pause_is_not_a_death(transport, tmp_path):
 
 def _error_is_sticky(rank, n):
     dist.all_reduce(torch.ones(10))
+    meet("the good one has ended")
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     messages = []

@@ -19,7 +19,7 @@ from helpers.prio import (
     plain_step,
     wrapped,
 )
-from helpers.ranks import Ranks, report
+from helpers.ranks import Ranks, meet, report
 
 pytestmark = [
     pytest.mark.xdist_group("prio_optimizer"),
@@ -41,6 +41,7 @@ def _train_until_one_is_lost(model, optimizer, rank, dies):
     for step in range(SAVED_AT):
         plain_step(model, optimizer, rank, step)
     saved = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+    meet(f"{dist.get_world_size()} have saved")
     if dies:
         _die_in_a_step(model, optimizer, rank)
     with pytest.raises(dmlcomm.PeerLostError):

@@ -1,6 +1,6 @@
 """What the tests with several ranks share."""
 
-from helpers.ranks import Ranks, RanksFailedError, report, run_ranks
+from helpers.ranks import Ranks, RanksFailedError, meet, report, run_ranks
 from helpers.values import Expectations
 from helpers.waiting import DEADLINE_S, eventually, until_asleep
 
@@ -10,6 +10,7 @@ __all__ = [
     "Ranks",
     "RanksFailedError",
     "eventually",
+    "meet",
     "report",
     "run_ranks",
     "until_asleep",

@@ -231,6 +231,18 @@ def report(message: Any) -> None:
     _connection.send(("message", message))
 
 
+def meet(event: str) -> None:
+    """Called on all ranks of the default group: returns when all are here, once for each event.
+
+    Without a collective: a rank that dies in the next moment has left nothing undone for others,
+    whereas one that has ended a collective may die before it has ended on them.
+    """
+    store = dist.distributed_c10d._get_default_store()
+    if store.add(event, 1) == dist.get_world_size():
+        store.set(f"{event}: all", "")
+    store.wait([f"{event}: all"])
+
+
 def _main(spec: _Spec, rank: int, connection: Connection) -> None:
     global _connection
     _connection = connection
