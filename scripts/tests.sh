@@ -1,8 +1,8 @@
 #!/bin/bash
-# Every check and every test, for `make test`. A table before the last phase says what took how long.
+# Every check and every test, for `make test`. A table at the end says what took how long.
 #
 # The C++ tests are compiled beside other phases, with the time that these leave the cores: packages
-# have to arrive, and half of the Python tests mostly wait.
+# have to arrive, and many Python tests mostly wait.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=${VENV:-.venv}
@@ -41,6 +41,7 @@ compiled() {
 finish() {
   local status=$?
   for job in "${jobs[@]}"; do kill -- "-${job% *}" 2>/dev/null || true; done
+  printf '\n%s\n' "${times[@]}" "$(printf '%5d s  in all' "$SECONDS")"
   [ "$status" = 0 ] || printf '\n=== FAILED: %s\n' "$running"
 }
 trap finish EXIT
@@ -54,11 +55,9 @@ phase "build" make build
 python_build=build/$("$venv/bin/python" -c 'import sys; print(sys.implementation.cache_tag)')
 compile plain "scripts/cpp_tests.sh --compile plain $python_build"
 phase "Python tests that run alone" "$venv/bin/pytest" -m alone
+phase "the other Python tests" "$venv/bin/pytest" -m "not alone" -n "$(nproc)" --dist loadgroup
 phase "rest of the compilation" compiled
 phase "C++ tests" scripts/cpp_tests.sh --run plain "$python_build"
 phase "C++ tests, ASan and UBSan" scripts/cpp_tests.sh --run address
 phase "C++ tests, TSan" scripts/cpp_tests.sh --run thread
 phase "fuzzing" scripts/fuzz.sh --run "${FUZZ_SECONDS:-15}"
-printf '\n=== so far\n'
-printf '%s\n' "${times[@]}" "$(printf '%5d s  in all' "$SECONDS")"
-phase "the other Python tests" "$venv/bin/pytest" -m "not alone" -n "$(nproc)" --dist loadgroup

@@ -9,23 +9,6 @@ import pytest
 from dmlcomm.lab import Lab, LabError
 from helpers.warm_python import script_of, warmed
 
-# Labs look at all network namespaces of the system, and the others use all cores or bound times:
-# these run one after the other (`make test-python`).
-ALONE = (
-    "test_switch",
-    *("test_lab", "test_multi_nic", "test_one_subnet", "test_ps_several_nics", "test_reproduce"),
-    *("test_examples", "test_against_gloo", "test_failures", "test_ps_failures", "test_relays"),
-    "test_unkind",
-    "test_soak",
-)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        name = item.path.stem
-        if name.startswith(ALONE) or name.endswith(("_benchmark", "_benchmarks")):
-            item.add_marker(pytest.mark.alone)
-
 
 @pytest.fixture(autouse=True, scope="session")
 def _nothing_left_in_shared_memory() -> Iterator[None]:

@@ -49,6 +49,9 @@ def test_a_result_that_did_not_arrive_is_counted_as_wrong(name, num_ranks):
     assert wrong > 0
 
 
+pytestmark = pytest.mark.xdist_group("benchmarks")
+
+
 @pytest.fixture(scope="module")
 def gloo():
     settings = Settings(num_ranks=3, backends=("gloo",), iterations=7, rounds=2, seconds=0.05)

@@ -35,6 +35,9 @@ def losses(output):
     return [float(loss) for loss in re.findall(r"loss (\d+\.\d+)", output)]
 
 
+pytestmark = pytest.mark.xdist_group("examples")
+
+
 @pytest.fixture(scope="module")
 def minimal_losses():
     """Of the smallest example, with dmlcomm."""
@@ -90,6 +93,7 @@ def test_demo_trains_with_dmlcomm(tmp_path):
     assert result["step_ms"] > 0
 
 
+@pytest.mark.alone
 @pytest.mark.usefixtures("lab_is_possible")
 def test_demo_in_the_lab_shows_what_every_nic_sends(tmp_path, run_python):
     pytest.importorskip("sklearn", reason="the demo's data comes with scikit-learn")

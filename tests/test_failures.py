@@ -21,6 +21,8 @@ import torch.distributed as dist
 import dmlcomm
 from helpers import Ranks, meet, report, run_ranks, until_asleep
 
+pytestmark = pytest.mark.alone
+
 TRANSPORTS = ["auto", "tcp"]
 SMALL, LARGE = 100, 1_000_000
 

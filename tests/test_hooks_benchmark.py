@@ -7,6 +7,7 @@ import pytest
 from benchmarks.row import Row
 
 
+@pytest.mark.alone
 @pytest.mark.usefixtures("lab_is_possible")
 def test_quick_run_measures_right_averages_and_accuracy(tmp_path, run_python):
     pytest.importorskip("sklearn", reason="the demo's data comes with scikit-learn")

@@ -21,7 +21,7 @@ from dmlcomm.lab.wire import names_in_use
 from helpers.lab_scripts import lab_command
 from helpers.waiting import eventually
 
-pytestmark = pytest.mark.usefixtures("lab_is_possible")
+pytestmark = [pytest.mark.usefixtures("lab_is_possible"), pytest.mark.xdist_group("lab")]
 
 DEADLINE_S = 30
 MARK = "DMLCOMM_TEST_MARK"
@@ -81,11 +81,33 @@ def output(lab, node, *command):
 
 
 def network_namespaces():
+    """Those in which there are processes."""
     found = set()
     for entry in os.listdir("/proc"):
         with contextlib.suppress(OSError):
             found.add(os.readlink(f"/proc/{entry}/ns/net"))
     return found
+
+
+@pytest.fixture
+def namespaces_of():
+    """Called with a lab's name: the network namespaces of its nodes.
+
+    They are held open to the end of the test: the kernel gives their numbers to no others.
+    """
+    with contextlib.ExitStack() as held:
+
+        def namespaces_of(name):
+            found = set()
+            with Client(name) as client:
+                for node in client.graph():
+                    _, (net, uts) = client.descriptors("namespaces", node=node)
+                    held.callback(os.close, net)
+                    os.close(uts)
+                    found.add(os.readlink(f"/proc/self/fd/{net}"))
+            return found
+
+        yield namespaces_of
 
 
 def test_hosts_have_their_interfaces_in_level_order(lab):
@@ -189,8 +211,7 @@ def test_killing_the_run_kills_everything_that_it_started(lab, mark):
     assert output(lab, "host0", "echo", "still up") == "still up\n"
 
 
-def test_killing_the_holder_ends_the_lab_and_its_runs(mark):
-    before = network_namespaces()
+def test_killing_the_holder_ends_the_lab_and_its_runs(mark, namespaces_of):
     with Lab("flat:2,1") as lab:
         options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         environment = os.environ | {MARK: mark}
@@ -199,12 +220,14 @@ def test_killing_the_holder_ends_the_lab_and_its_runs(mark):
         ) as run:
             for _ in range(2):
                 run.stdout.readline()
+            namespaces = namespaces_of(lab.name)
+            assert not namespaces.isdisjoint(network_namespaces())
             holder = next(entry["pid"] for entry in labs() if entry["name"] == lab.name)
             os.kill(holder, signal.SIGKILL)
             assert run.wait(DEADLINE_S) != 0
             assert "has ended" in run.stderr.read()
     assert lab.name not in names_in_use()
-    assert network_namespaces() <= before
+    assert namespaces.isdisjoint(network_namespaces())
 
 
 def test_what_is_no_request_ends_its_connection_and_nothing_else(lab):
@@ -222,8 +245,7 @@ def labs():
     return json.loads(lab_command("list", "--json").stdout)
 
 
-def test_a_lab_ends_with_the_process_that_owns_it(mark):
-    before = network_namespaces()
+def test_a_lab_ends_with_the_process_that_owns_it(mark, namespaces_of):
     code = (
         "import sys\n"
         "from dmlcomm.lab import Lab\n"
@@ -237,27 +259,29 @@ def test_a_lab_ends_with_the_process_that_owns_it(mark):
     environment = os.environ | {MARK: mark}
     with running(subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)) as owner:
         assert owner.stdout.readline() == b"up\n"
+        namespaces = namespaces_of(name)
         pidfds = [os.pidfd_open(pid) for pid in pids_of(mark)]
         owner.kill()
         wait_for_end(pidfds)
     assert name not in names_in_use()
-    assert network_namespaces() <= before
+    assert namespaces.isdisjoint(network_namespaces())
 
 
-def test_up_run_kill_down_again_and_again_leaves_nothing(mark):
-    namespaces, files = network_namespaces(), set(os.listdir("/tmp"))
+def test_up_run_kill_down_again_and_again_leaves_nothing(mark, namespaces_of):
+    namespaces, files = set(), set(os.listdir("/tmp"))
     name = f"cycle-{os.getpid()}"
     environment = os.environ | {MARK: mark}
     for _ in range(3):
         up = lab_command("up", "bcube:2,2", "--rate", "100mbit", "--name", name, env=environment)
         assert up.returncode == 0, up.stderr
+        namespaces |= namespaces_of(name)
         command = [sys.executable, "-m", "dmlcomm.lab", "run", "-n", name, "--", "sleep", "600"]
         with subprocess.Popen(command, env=environment) as run:
             run.kill()
         down = lab_command("down", "--name", name)
         assert down.returncode == 0, down.stderr
     assert name not in names_in_use()
-    assert network_namespaces() <= namespaces
+    assert namespaces.isdisjoint(network_namespaces())
     assert {entry for entry in os.listdir("/tmp") if "lab" in entry} <= files
 
 

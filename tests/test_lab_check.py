@@ -35,6 +35,7 @@ def test_links_that_are_down_or_lead_to_nobody_are_not_loaded():
     assert flows(graph) == []
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("spec", ["flat:3,2", "fattree:2"])
 def test_every_link_gives_its_rate_while_all_are_in_use(spec, lab_is_possible):
     with Lab(spec, rate="20mbit") as lab:

@@ -16,6 +16,8 @@ from dmlcomm.topology.psnet import modules_of
 from dmlcomm.topology.shape import Shape, take_move
 from helpers.lab_check import exact_report
 
+pytestmark = pytest.mark.xdist_group("lab_psnet")
+
 DEADLINE_S = 30
 RATE = Shape(100_000_000)
 
@@ -356,6 +358,7 @@ def test_a_run_takes_part_on_the_hosts_that_it_names(lab):
     assert 'no host of psnet:2,3,3 is called "host*": there are server0 to worker2' in nobody.stderr
 
 
+@pytest.mark.alone
 def test_every_link_gives_its_rate_while_all_are_in_use(lab_is_possible):
     with Lab("psnet:2,4,2@1,3", rate="20mbit") as lab:
         lab.set("worker3:eth0", "tor=1")

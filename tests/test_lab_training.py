@@ -10,6 +10,8 @@ from dmlcomm.lab.client import Client
 from dmlcomm.lab.sampling import measure
 from helpers.lab_scripts import SETUP, run_script, start_script
 
+pytestmark = pytest.mark.xdist_group("lab_training")
+
 DEADLINE_S = 60
 
 TOTAL = """

@@ -11,6 +11,8 @@ from dmlcomm.topology.shape import Shape, parse_link_rate
 from helpers.lab_scripts import SETUP
 from helpers.warm_python import warm_command
 
+pytestmark = pytest.mark.alone
+
 DEADLINE_S = 60
 RANKS = 2
 

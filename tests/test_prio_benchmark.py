@@ -13,6 +13,7 @@ from helpers import run_ranks
 W = (1, 2, 3)  # workers
 
 
+@pytest.mark.alone
 @pytest.mark.usefixtures("lab_is_possible")
 def test_quick_run_measures_steps_with_right_weights(tmp_path, run_python):
     file = tmp_path / "result.json"

@@ -43,6 +43,7 @@ def test_a_proxy_that_is_stopped_on_a_host_of_the_lab_is_missed() -> None:
         cluster.finish()
 
 
+@pytest.mark.alone
 def test_a_job_goes_before_one_of_a_later_priority(tmp_path) -> None:
     folder = str(tmp_path)
     with Lab(f"flat:{priorities.HOSTS},1", rate="400mbit") as lab, priorities.proxies(lab, folder):
@@ -52,6 +53,7 @@ def test_a_job_goes_before_one_of_a_later_priority(tmp_path) -> None:
     assert 0 < outcome.bulk_share < 0.35
 
 
+@pytest.mark.alone
 def test_a_job_goes_before_one_that_another_host_sends_to_the_same_receiver(tmp_path) -> None:
     folder = str(tmp_path)
     with (

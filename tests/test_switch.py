@@ -20,6 +20,8 @@ from helpers.lab_agent import Agent
 from helpers.lab_scripts import run_script
 from helpers.waiting import eventually
 
+pytestmark = pytest.mark.xdist_group("switch")
+
 DEADLINE_S = 30
 SWITCH = "switch0.0"
 BRIDGE = "br0"
@@ -336,6 +338,7 @@ def bytes_beside(agent, bulk_ticket, mark="dscp"):
         return ended["bytes"][0]
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("classifier", CLASSIFIERS)
 def test_urgent_packets_overtake(agent, classifier):
     """Side by side both would bring 3 MB."""
@@ -353,6 +356,7 @@ def test_packets_with_the_papers_option_are_told_apart(agent):
     assert sum(queue["sent_bytes"] for queue in port["queues"]) > 100_000
 
 
+@pytest.mark.alone
 def test_packets_without_a_mark_keep_their_share(agent):
     """40 % of the rate would be 2 MB beside 3."""
     with scheduled(agent, unmarked_share=0.4):
