@@ -1,5 +1,5 @@
 #!/bin/bash
-# Every check and every test, for `make test`. A table at the end says what took how long.
+# Every check and every test, for `make test`. A table at the end, good or bad, says how long all took.
 #
 # The C++ tests are compiled beside other phases, with the time that these leave the cores: packages
 # have to arrive, and many Python tests mostly wait.
@@ -41,7 +41,8 @@ compiled() {
 finish() {
   local status=$?
   for job in "${jobs[@]}"; do kill -- "-${job% *}" 2>/dev/null || true; done
-  printf '\n%s\n' "${times[@]}" "$(printf '%5d s  in all' "$SECONDS")"
+  printf '\n=== times\n'
+  printf '%s\n' "${times[@]}" "$(printf '%5d s  in all' "$SECONDS")"
   [ "$status" = 0 ] || printf '\n=== FAILED: %s\n' "$running"
 }
 trap finish EXIT
