@@ -77,6 +77,17 @@ def test_a_training_under_ddp_survives_a_few_faults():
         assert len(list(job.events(2))) == 2
 
 
+@pytest.mark.parametrize(
+    ("work", "function"), [("shrinking", "shrink_group"), ("reconfiguring", "_reconfigure")]
+)
+def test_groups_go_on_without_a_killed_rank_and_with_one_in_its_place(work, function):
+    if not hasattr(torch.distributed.distributed_c10d, function):
+        pytest.skip(f"this torch has no {function}")
+    with groups.Round(groups.Setting(3, "tcp", work=work), SEED) as job:
+        job.faults = lambda: {"kill": job._go_on_without}
+        assert len(list(job.events(1))) == 1
+
+
 def test_workers_behind_proxies_survive_a_few_faults():
     with servers.Round(servers.Setting(1, 2, "auto", "checkpoints", 1000, proxies=2), SEED) as job:
         assert len(list(job.events(2))) == 2
@@ -98,13 +109,13 @@ def test_a_clock_that_jumps_is_that_of_one_process_and_of_the_day_alone(tmp_path
 
 
 def test_weights_of_a_training_that_are_wrong_are_named():
-    ranks = [training.Training(rank, 3) for rank in range(3)]
+    ranks = [training.Training(rank) for rank in range(3)]
     for _ in range(20):
-        gradients = zip(*(one._inputs() for one in ranks), strict=True)
+        gradients = zip(*(one._inputs(3) for one in ranks), strict=True)
         for row, of_ranks in zip(ranks[0]._model.rows, gradients, strict=True):
             row.data -= sum(of_ranks) / 3
         for one in ranks:
-            one._step += 1
+            one._note([0, 1, 2])
         ranks[0]._compare()
     ranks[0]._model.rows[1].data[5] += 1
     with pytest.raises(operations.WrongResultError, match=r"1 of 1000 weights of tensor 1 .* 5 is"):

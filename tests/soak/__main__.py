@@ -2,12 +2,12 @@
 
     PYTHONPATH=tests python -m soak --seed 7 --seconds 120
 
-Ranks of process groups on this host and in labs, trainings under DDP, and workers of parameter
-servers, directly, by proxies and in labs, are killed and replaced, stopped, cut off, their
-connections reset, their time of day changed. A wrong sum, an update that is lost or doubled, memory
-or descriptors that grow, and whatever does not go on are failures, with the stacks of all processes
-and what `dmlcomm inspect` says. A seed gives the same operations and faults; when
-they meet is up to the machine.
+Ranks of process groups on this host and in labs, trainings under DDP, also in groups that shrink or
+are reconfigured, and workers of parameter servers, directly, by proxies and in labs, are killed and
+replaced, stopped, cut off, their connections reset, their time of day changed. A wrong sum, an
+update that is lost or doubled, memory or descriptors that grow, and whatever does not go on are
+failures, with the stacks of all processes and what `dmlcomm inspect` says. A seed gives the same
+operations and faults; when they meet is up to the machine.
 
 A round has 10 faults, then all processes are new. With --faults-per-round 200, processes that live
 long show whether they hold more and more: the soak prints by how much.
@@ -40,6 +40,7 @@ KINDS = {
     "labs": groups.IN_LABS,
     "ddp": groups.DDP_HERE,
     "ddp-labs": groups.DDP_IN_LABS,
+    "elastic": groups.ELASTIC,
     "servers": servers.SETTINGS,
     "server-labs": servers.IN_LABS,
     "proxies": servers.BY_PROXIES,

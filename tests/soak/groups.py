@@ -1,7 +1,8 @@
 """Rounds of process groups: ranks of one host, or of the hosts of a lab.
 
 Some faults end nothing: all ranks go on, and every result is right. Others end the group: every
-rank that lives gets an error. Then the group is made anew, and killed ranks are replaced.
+rank that lives gets an error. Then the group is made anew, and killed ranks are replaced. Elastic
+ones go on without them before, by `shrink_group` or `reconfigure`.
 """
 
 import contextlib
@@ -33,7 +34,8 @@ class Setting:
 
     Attributes:
         topology: of a lab with a rank on each host; "" is this host.
-        work: "operations", random ones, or "training" under DDP.
+        work: "operations", random ones, or "training" under DDP; "shrinking" and "reconfiguring"
+            are trainings that go on with other ranks.
     """
 
     ranks: int
@@ -47,6 +49,12 @@ IN_LABS = (Setting(3, "auto", "flat:3,1"), Setting(3, "auto", "flat:3,2"))
 IN_LABS += (Setting(4, "auto", "bcube:2,2"),)
 DDP_HERE = tuple(replace(setting, work="training") for setting in HERE)
 DDP_IN_LABS = tuple(replace(setting, work="training") for setting in IN_LABS)
+ELASTIC = tuple(
+    Setting(n, transport, work=work)
+    for n in (3, 4)
+    for transport in ("auto", "tcp")
+    for work in ("shrinking", "reconfiguring")
+)
 RATE = "400mbit"
 
 
@@ -79,6 +87,13 @@ class Round:
 
     def faults(self) -> dict[str, Callable[[], None]]:
         """By name. Each returns when all ranks go on."""
+        if self.setting in ELASTIC:
+            return {
+                "kill, and go on without": self._go_on_without,
+                "kill": self._kill,
+                "pause": self._pause,
+                "leave": self._leave,
+            }
         chosen = {
             "kill": self._kill,
             "kill two": self._kill_two,
@@ -119,6 +134,19 @@ class Round:
         self._expect_losses()
         for victim in victims:
             self._start(victim)
+        self._make_group()
+
+    def _go_on_without(self) -> None:
+        """A rank is killed, the others train on, and then one in its place with them."""
+        victim = self._rng.randrange(self.setting.ranks)
+        self._job.kill(_name(victim))
+        self._expect_losses()
+        if self.setting.work == "shrinking":
+            self._next_group("shrink", victim)
+        else:
+            self._next_group("reconfigure", self._living())
+        self._end_group()
+        self._start(victim)
         self._make_group()
 
     def _kill_two(self) -> None:
@@ -179,18 +207,25 @@ class Round:
         (self._folder / f"end-{self._group}").touch()
         self._job.wait(
             "the ranks end in order",
-            lambda: len(set(self._job.reported("left"))) == self.setting.ranks,
+            lambda: set(self._job.reported("left")) == set(self._job.members.values()),
         )
 
     def _make_group(self) -> None:
         """Of all ranks, who have ended the last one."""
+        if self.setting.work == "reconfiguring":
+            self._next_group("reconfigure", self._living())
+        else:
+            self._next_group("group")
+
+    def _next_group(self, *way: object) -> None:
+        """See `soak.rank`."""
         with self._job.changed:
             for member in self._job.members.values():
                 self._compare_usage(member)
                 member.progress = 0
         self._group += 1
         for member in self._job.members.values():
-            member.say("group", self._group)
+            member.say(way[0], self._group, *way[1:])
         self._expect_progress()
 
     def _compare_usage(self, member: Member) -> None:
@@ -214,6 +249,9 @@ class Round:
         config = {"rank": rank, "size": self.setting.ranks}
         config |= {"folder": str(self._folder), "seed": self._seed, "work": self.setting.work}
         self._job.start(_name(rank), "soak.rank", config, **options)
+
+    def _living(self) -> list[int]:
+        return [rank for rank in range(self.setting.ranks) if _name(rank) in self._job.members]
 
     def _random_member(self) -> Member:
         return self._job[_name(self._rng.randrange(self.setting.ranks))]

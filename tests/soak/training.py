@@ -1,9 +1,9 @@
 """A training under DDP whose weights every rank knows beforehand.
 
 Inputs are whole numbers, and a step subtracts the sum of all ranks' gradients: so weights are whole
-numbers, exact in float32, and tell which steps they contain. A rank keeps them from one group to
-the next. A new group goes on from those of a rank that has come furthest: a step that one of them
-has done is in its weights as a whole.
+numbers, exact in float32, and tell which steps they contain. A member keeps them from one group to
+the next, which may have other members. A new group goes on from those of one that has come
+furthest: a step that one of them has done is in its weights as a whole.
 """
 
 import random
@@ -36,59 +36,75 @@ class Rows(torch.nn.Module):
 
 
 class Training:
-    """This rank's part, from one group to the next."""
+    """This member's part, from one group to the next.
 
-    def __init__(self, rank: int, size: int) -> None:
-        self._rank, self._size = rank, size
+    Args:
+        number: of the member, whatever its rank is.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._number = number
         self._model = Rows()
         self._step = 0
+        # Weights are - (places * _times + _more), whoever has taken part in which steps.
+        self._times = self._more = 0
 
     def run(self, link: Link, _: random.Random, ends: Callable[[], bool]) -> None:
-        """In a new group of all ranks, until it ends.
+        """In a new group, until it ends.
 
         Raises WrongResultError, and what operations raise.
         """
-        self._agree()
+        members = self._agree()
         parallel = DistributedDataParallel(self._model, bucket_cap_mb=BUCKET_MB)
         optimizer = torch.optim.SGD(self._model.parameters(), lr=1.0)
         for step in range(1, 2**62):
             optimizer.zero_grad()
-            parallel(self._inputs()).backward()
+            parallel(self._inputs(len(members))).backward()
             optimizer.step()
-            self._step += 1
+            self._note(members)
             self._compare()
             has_ended = ends()
             link.progress(step)
             if has_ended:
                 return
 
-    def _agree(self) -> None:
-        furthest = torch.tensor(self._step * self._size + self._rank)
+    def _agree(self) -> list[int]:
+        """The numbers of all members, whose weights are equal then."""
+        size = dist.get_world_size()
+        members = torch.empty(size, dtype=torch.int64)
+        dist.all_gather_into_tensor(members, torch.tensor([self._number]))
+        furthest = torch.tensor(self._step * size + dist.get_rank())
         dist.all_reduce(furthest, op=dist.ReduceOp.MAX)
-        self._step, source = divmod(furthest.item(), self._size)
+        source = furthest.item() % size
+        contents = torch.tensor([self._step, self._times, self._more])
+        dist.broadcast(contents, source)
+        self._step, self._times, self._more = contents.tolist()
         for row in self._model.rows:
             dist.broadcast(row.data, source)
         self._compare()
+        return members.tolist()
 
-    def _inputs(self) -> list[torch.Tensor]:
+    def _inputs(self, num_members: int) -> list[torch.Tensor]:
         """DDP divides the sum by the number of ranks."""
-        more = self._step % STEPS_PERIOD + self._rank
-        return [(_places(count) + more).float() * self._size for count in COUNTS]
+        more = self._step % STEPS_PERIOD + self._number
+        return [(_places(count) + more).float() * num_members for count in COUNTS]
+
+    def _note(self, members: list[int]) -> None:
+        """The step that these have done."""
+        self._times += len(members)
+        self._more += len(members) * (self._step % STEPS_PERIOD) + sum(members)
+        self._step += 1
 
     def _compare(self) -> None:
-        periods, rest = divmod(self._step, STEPS_PERIOD)
-        by_step = periods * sum(range(STEPS_PERIOD)) + sum(range(rest))
-        by_rank = self._step * sum(range(self._size))
         for index, row in enumerate(self._model.rows):
-            places = _places(len(row)) * (self._step * self._size)
-            expected = -(places + self._size * by_step + by_rank).float()
+            expected = -(_places(len(row)) * self._times + self._more).float()
             if torch.equal(row.detach(), expected):
                 continue
             wrong = (row != expected).nonzero().flatten()
             first = int(wrong[0])
             raise WrongResultError(
                 f"step {self._step}: {len(wrong)} of {len(row)} weights of tensor {index} are "
-                f"wrong on rank {self._rank}: weight {first} is {row[first].item()}, expected "
+                f"wrong on rank {self._number}: weight {first} is {row[first].item()}, expected "
                 f"{expected[first].item()}"
             )
 
