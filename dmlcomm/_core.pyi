@@ -283,6 +283,10 @@ class PsServer:
         """By server: even while it is used, odd once it is lost; see csrc/ps/lives.h."""
     def learn(self, lives: list[int]) -> None:
         """What another server has told; the larger number is the newer."""
+    def give_way(self, known: list[int], told: list[int]) -> bool:
+        """To a server with these lives: the two have each found the other lost, and only this one
+        was. False, and nothing, if this server has heard anything since its lives were `known`.
+        """
     def come_back(self, lost: int) -> None:
         """This server was lost, and is used again: it forgets all, and serves once filled().
 

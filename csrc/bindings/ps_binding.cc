@@ -194,12 +194,13 @@ py::dict server_status(Server& server) {
   }
   py::list model_list;
   for (const ps::ModelStatus& model : models) {
-    model_list.append(py::dict(
-        py::arg("model") = model.model, py::arg("name") = model.name,
-        py::arg("sealed") = model.sealed, py::arg("clock") = model.clock,
-        py::arg("clocks") = model.clocks, py::arg("shard_bytes") = model.shard_bytes,
-        py::arg("open_windows") = model.open_windows, py::arg("version") = model.version,
-        py::arg("pulls") = model.pulls.pulls, py::arg("pulls_at_once") = model.pulls.at_once));
+    model_list.append(
+        py::dict(py::arg("model") = model.model, py::arg("name") = model.name,
+                 py::arg("sealed") = model.sealed, py::arg("clock") = model.clock,
+                 py::arg("clocks") = model.clocks, py::arg("shard_bytes") = model.shard_bytes,
+                 py::arg("open_windows") = model.open_windows, py::arg("updates") = model.updates,
+                 py::arg("version") = model.version, py::arg("pulls") = model.pulls.pulls,
+                 py::arg("pulls_at_once") = model.pulls.at_once));
   }
   py::list rail_list;
   for (const auto& rail : rails) rail_list.append(to_dict(rail));
@@ -371,6 +372,12 @@ void bind_replicas(ServerClass& server) {
             server.learn_from_server(to_lives(told));
           },
           kRelease, py::arg("lives"))
+      .def(
+          "give_way",
+          [](Server& server, const std::vector<uint8_t>& known, const std::vector<uint8_t>& told) {
+            return server.give_way(to_lives(known), to_lives(told));
+          },
+          kRelease, py::arg("known"), py::arg("told"))
       .def("come_back", &Server::come_back, kRelease, py::arg("lost"))
       .def("is_filling", &Server::is_filling, kRelease)
       .def("begun", &Server::begun, kRelease)

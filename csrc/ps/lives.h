@@ -2,7 +2,8 @@
 //
 // A server's life is even while it is used, and odd once it is lost for all: 0 at first, 1 lost, 2
 // back, and so on. It only grows, so the larger one of two statements is the newer. Workers
-// and servers tell each other with every command and answer.
+// and servers tell each other with every command and answer. Of two servers that have each found
+// the other lost, one gives way, and takes back what it has found.
 #pragma once
 
 #include <algorithm>
@@ -31,19 +32,28 @@ class LifeTable {
   // Takes over what is newer; returns the set of those servers.
   uint64_t learn(const Lives& told) {
     std::lock_guard lock(mutex_);
-    uint64_t news = 0;
-    for (uint32_t server = 0; server < kMaxServers; ++server) {
-      if (told[server] > lives_[server]) news |= uint64_t{1} << server;
-      lives_[server] = std::max(lives_[server], told[server]);
-    }
-    note_lost();
-    return news;
+    return take_over(told);
+  }
+  // As learn(), from one that uses `server`: if it knows only an earlier life of that, it may hold
+  // another one as lost to which `server` has given way since.
+  uint64_t learn_from_user(const Lives& told, uint32_t server) {
+    std::lock_guard lock(mutex_);
+    return told[server] < lives_[server] ? 0 : take_over(told);
   }
   // Whether the life has changed from `from` to the next one.
   bool advance(uint32_t server, uint8_t from) {
     std::lock_guard lock(mutex_);
     if (lives_[server] != from || from == kLastLife) return false;
     ++lives_[server];
+    note_lost();
+    return true;
+  }
+  // For a process that begins anew with what another one knows. False if it has heard anything
+  // since `known`.
+  bool replace(const Lives& known, const Lives& told) {
+    std::lock_guard lock(mutex_);
+    if (lives_ != known) return false;
+    lives_ = told;
     note_lost();
     return true;
   }
@@ -56,6 +66,15 @@ class LifeTable {
   uint64_t lost() const { return lost_.load(); }
 
  private:
+  uint64_t take_over(const Lives& told) {
+    uint64_t news = 0;
+    for (uint32_t server = 0; server < kMaxServers; ++server) {
+      if (told[server] > lives_[server]) news |= uint64_t{1} << server;
+      lives_[server] = std::max(lives_[server], told[server]);
+    }
+    note_lost();
+    return news;
+  }
   void note_lost() {
     uint64_t lost = 0;
     for (uint32_t server = 0; server < kMaxServers; ++server) {

@@ -174,6 +174,8 @@ class Model : public std::enable_shared_from_this<Model> {
   Status take_pushes(uint32_t shard, uint32_t worker, const std::vector<std::byte>& bytes);
   // The other copy has its pushes with smaller sequence numbers.
   void forget_pushes(uint32_t worker, uint64_t unfinished);
+  // The most that a piece has had: tells which of two copies has come further.
+  uint64_t num_updates() const;
 
   size_t num_open_windows() const;
   // Of the buffers for pushes and windows, in use or not.

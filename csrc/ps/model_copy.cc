@@ -343,4 +343,16 @@ void Model::forget_pushes(uint32_t worker, uint64_t unfinished) {
   }
 }
 
+uint64_t Model::num_updates() const {
+  uint64_t most = 0;
+  for (const auto& shard : shards_) {
+    for (size_t i = 0; i < shard->pieces().size(); ++i) {
+      PieceState& state = shard->state(i);
+      std::lock_guard lock(state.mutex);
+      most = std::max(most, state.step);
+    }
+  }
+  return most;
+}
+
 }  // namespace dmlcomm::ps

@@ -460,9 +460,18 @@ Lives Server::learn_lives(const Lives& told) {
   const bool has_news = !std::equal(known.begin(), known.end(), told.begin(),
                                     [](uint8_t ours, uint8_t theirs) { return ours >= theirs; });
   if (!has_news || !may_be(told)) return known;
-  const uint64_t news = lives_.learn(told);
+  const uint64_t news = note(lives_.learn_from_user(told, options_.server));
   if (has_server(news & lives_.lost(), options_.server)) log_error(fenced().message());
   return lives_.all();
+}
+
+// A server that is used again as it is has had its workers in this life, too.
+uint64_t Server::note(uint64_t news) {
+  const uint8_t own = lives_.of(options_.server);
+  if (!has_server(news, options_.server) || is_lost(own)) return news;
+  std::lock_guard lock(mutex_);
+  for (auto& [worker, account] : accounts_) account.worker.life = own;
+  return news;
 }
 
 void Server::lose(uint32_t server, uint8_t life) { (void)lives_.advance(server, life); }
@@ -686,6 +695,7 @@ std::vector<ModelStatus> Server::model_status() {
       status.shard_bytes.emplace(shard, shard_bytes(model->spec(), shard));
     }
     status.open_windows = model->num_open_windows();
+    status.updates = model->num_updates();
     status.version = model->version();
     status.pulls = model->pull_counts();
     all.push_back(std::move(status));

@@ -52,6 +52,7 @@ struct ModelStatus {
   std::map<uint32_t, uint64_t> clocks;       // by worker
   std::map<uint32_t, uint64_t> shard_bytes;  // of weights, by shard
   size_t open_windows = 0;
+  uint64_t updates = 0;  // the most that a piece has had
   // Of a proxy.
   uint64_t version = 0;  // its copy of the weights contains all clocks before
   PullCounts pulls;
@@ -112,8 +113,12 @@ class Server final : public engine::Inspectable, private SessionHost {
   // --- lost servers, and those that come back; see ps/lives.h ---
   // This server has found that another one is lost, in this life of it: no worker uses it any more.
   void lose(uint32_t server, uint8_t life);
-  // What another server has told.
-  void learn_from_server(const Lives& told) { (void)lives_.learn(told); }
+  // What another server has told: also that this one was lost, and is used again as it is.
+  void learn_from_server(const Lives& told) { (void)note(lives_.learn(told)); }
+  // This server and another one have each found the other lost, and this one gives way: it was
+  // lost, and not the other one, whatever its workers say. False if it has heard anything since
+  // `known`.
+  bool give_way(const Lives& known, const Lives& told) { return lives_.replace(known, told); }
   Lives lives() const { return lives_.all(); }
   std::vector<uint32_t> lost_servers() const;
   // This server was lost, and is used again: it ends all connections and forgets all models. It
@@ -193,6 +198,7 @@ class Server final : public engine::Inspectable, private SessionHost {
 
  private:
   void fail(const Status& reason);
+  uint64_t note(uint64_t news);
   void expect_on(Model& model);
   bool may_be(const Lives& told);
   void end_sessions();

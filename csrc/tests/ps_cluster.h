@@ -34,15 +34,16 @@ inline void expect_done(const Result<Client::OperationPtr>& operation) {
   ASSERT_FALSE(deadline.expired());
 }
 
-// It is stuck, for want of this server. Workers wait in slices, too.
-inline void expect_lost(const Client::OperationPtr& operation, uint32_t server) {
+// It is stuck, for want of these servers. Workers wait in slices, too.
+inline void expect_lost(const Client::OperationPtr& operation,
+                        const std::vector<uint32_t>& servers) {
   const Deadline deadline = Deadline::after_s(60);
   Status status(StatusCode::timeout, "not yet");
   while (status.code() == StatusCode::timeout && !deadline.expired()) {
     status = operation->wait(Deadline::after_s(0.1));
   }
   EXPECT_EQ(status.code(), StatusCode::peer_lost) << status;
-  EXPECT_EQ(operation->lost(), std::vector<uint32_t>{server});
+  EXPECT_EQ(operation->lost(), servers);
 }
 
 class Cluster {

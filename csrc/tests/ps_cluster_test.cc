@@ -126,7 +126,7 @@ TEST_P(PsCluster, WithoutAReplicaItSaysWhichServerIsGoneAndGoesOnWhenThatIsBack)
   expect_done(client.push_pull(kModel, buffers_of(one), buffers_of(out), 0, {}));
   cluster.cut(1);
   const auto operation = client.push_pull(kModel, buffers_of(one), buffers_of(out), 0, {}).value();
-  expect_lost(operation, 1);
+  expect_lost(operation, {1});
   cluster.connect(0, 1);
   EXPECT_TRUE(operation->wait(Deadline::after_s(60)).ok());
   for (float value : out) ASSERT_EQ(value, 2);
@@ -145,7 +145,7 @@ TEST_P(PsCluster, ALostServerIsToldOfWhileAnotherOneHasNotAnswered) {
     cluster.cut(server);
     const auto operation =
         cluster.clients[0]->push_pull(kModel, buffers_of(one), buffers_of(out), 0, {}).value();
-    expect_lost(operation, server);
+    expect_lost(operation, {server});
     cluster.connect(0, server);
     expect_done(cluster.clients[1]->push_pull(kModel, buffers_of(one), buffers_of(seen), 0, {}));
     expect_done(operation);

@@ -98,6 +98,22 @@ TEST_P(PsReplicas, AWorkerThatIsGivenUpWhileItConnectsIsRefused) {
   EXPECT_TRUE(server.refused(0, kIncarnation + 1).passes);
 }
 
+// Its first command may be read at once.
+TEST_P(PsReplicas, AWorkerThatConnectsIsNotTakenForGone) {
+  Cluster cluster(1, 1, config_of(GetParam()), 0, true);
+  std::vector<float> zeros(3);
+  cluster.create(spec_of(3, "add", Combine::sum), zeros);
+  std::atomic<bool> ends{false};
+  auto seen = std::async(std::launch::async, [&] {
+    bool was_gone = false;
+    while (!ends.load()) was_gone |= !cluster.servers[0]->unsettled().empty();
+    return was_gone;
+  });
+  for (int i = 0; i < 50; ++i) cluster.connect(0, 0);
+  ends.store(true);
+  EXPECT_FALSE(seen.get());
+}
+
 TEST_P(PsReplicas, WithAReplicaNoAcknowledgedPushIsLost) {
   constexpr uint64_t kCount = 400'000;
   Cluster cluster(2, 2, config_of(GetParam()));
@@ -144,7 +160,7 @@ TEST_P(PsReplicas, APushIsNotDoneBeforeItIsKnownWhetherALostServerIsLostForAll) 
   cluster.servers[0]->close();
   const auto operation = client.push_pull(kModel, buffers_of(one), buffers_of(out), 0, {}).value();
   for (int i = 0; i < 2; ++i) {
-    expect_lost(operation, 0);
+    expect_lost(operation, {0});
   }
   EXPECT_TRUE(client.lost_for_all().empty());
   client.confirm_lost(0, 0);
@@ -235,90 +251,96 @@ TEST_P(PsReplicas, PushesAreKeptForTheOtherCopyUntilTheClockEndsOrTheWorkerLeave
   EXPECT_EQ(kept(), 0U);
 }
 
-// Server 1 holds pushes up: nobody waits for the first one any more, and it has not got it yet.
+// A worker that has ended its first clock, and two servers with copies, of which one holds up what
+// is pushed in the next.
+struct HeldUp {
+  HeldUp(const std::string& transport, uint32_t holding) : cluster(2, 1, config_of(transport)) {
+    spec.replicas = 1;
+    spec.num_servers = 2;
+    cluster.servers[holding]->set_checkpoint_every(1);
+    cluster.create(spec, zeros);
+    cluster.servers[holding]->stop_clocks();
+    client().clock();
+  }
+  Client& client() { return *cluster.clients[0]; }
+  Client::OperationPtr push() { return client().push(kModel, buffers_of(ones), {}).value(); }
+  Client::OperationPtr push_and_give_up() {
+    const Client::OperationPtr push = this->push();
+    EXPECT_EQ(push->wait(Deadline::after_ns(0)).code(), StatusCode::timeout);
+    push->abandon();
+    return push;
+  }
+  size_t kept(uint32_t server) { return bytes_kept(*cluster.servers[server], server, spec); }
+  void wait_until_kept(uint32_t server, size_t bytes) {
+    const Deadline deadline = Deadline::after_s(60);
+    while (kept(server) < bytes && !deadline.expired()) std::this_thread::yield();
+    EXPECT_GE(kept(server), bytes);
+  }
+
+  static constexpr uint64_t kCount = 1000;
+  Cluster cluster;
+  ModelSpec spec = spec_of(kCount, "add", Combine::sum);
+  std::vector<float> zeros = std::vector<float>(kCount);
+  std::vector<float> ones = std::vector<float>(kCount, 1.0F);
+};
+
+// Nobody waits for the first one any more, and server 1 has not got it yet.
 TEST_P(PsReplicas, APushThatIsGivenUpIsKeptUntilTheOtherCopyHasIt) {
-  constexpr uint64_t kCount = 1000;
-  Cluster cluster(2, 1, config_of(GetParam()));
-  ModelSpec spec = spec_of(kCount, "add", Combine::sum);
-  spec.replicas = 1;
-  spec.num_servers = 2;
-  std::vector<float> zeros(kCount), ones(kCount, 1.0F);
-  cluster.servers[1]->set_checkpoint_every(1);
-  cluster.create(spec, zeros);
-  Client& client = *cluster.clients[0];
-  cluster.servers[1]->stop_clocks();
-  client.clock();
-  std::vector<Client::OperationPtr> given_up;
-  for ([[maybe_unused]] const int which : {0, 1}) {
-    given_up.push_back(client.push(kModel, buffers_of(ones), {}).value());
-    EXPECT_EQ(given_up.back()->wait(Deadline::after_ns(0)).code(), StatusCode::timeout);
-    given_up.back()->abandon();
-  }
-  const Deadline deadline = Deadline::after_s(60);
-  const size_t both = 2 * kCount / 2 * sizeof(float);
-  while (bytes_kept(*cluster.servers[0], 0, spec) < both && !deadline.expired()) {
-    std::this_thread::yield();
-  }
-  EXPECT_GE(bytes_kept(*cluster.servers[0], 0, spec), both);
-  cluster.servers.clear();  // else the client waits for an answer to its goodbye
+  HeldUp job(GetParam(), 1);
+  const std::vector<Client::OperationPtr> given_up{job.push_and_give_up(), job.push_and_give_up()};
+  job.wait_until_kept(0, 2 * HeldUp::kCount / 2 * sizeof(float));
+  job.cluster.servers.clear();  // else the client waits for an answer to its goodbye
 }
 
-// This worker is cut off from server 1, which holds pushes up, so server 0 alone has the push.
+// This worker is cut off from server 1, so server 0 alone has the push.
 TEST_P(PsReplicas, APushThatOneServerLacksIsKeptByTheOtherOneUntilThatServerIsLostForAll) {
-  constexpr uint64_t kCount = 1000;
-  Cluster cluster(2, 1, config_of(GetParam()));
-  ModelSpec spec = spec_of(kCount, "add", Combine::sum);
-  spec.replicas = 1;
-  spec.num_servers = 2;
-  std::vector<float> zeros(kCount), ones(kCount, 1.0F), out(kCount);
-  cluster.servers[1]->set_checkpoint_every(1);
-  cluster.create(spec, zeros);
-  Client& client = *cluster.clients[0];
-  cluster.servers[1]->stop_clocks();
-  client.clock();
-  const auto push = client.push(kModel, buffers_of(ones), {}).value();
-  const auto kept = [&] { return bytes_kept(*cluster.servers[0], 0, spec); };
-  const Deadline deadline = Deadline::after_s(60);
-  while (kept() == 0 && !deadline.expired()) std::this_thread::yield();
-  cluster.cut(1);
-  expect_lost(push, 1);
+  HeldUp job(GetParam(), 1);
+  std::vector<float> out(HeldUp::kCount);
+  const auto push = job.push();
+  job.wait_until_kept(0, 1);
+  job.cluster.cut(1);
+  expect_lost(push, {1});
   push->abandon();
-  client.clock();
-  expect_done(client.pull(kModel, buffers_of(out), kNoBound, {}));
-  EXPECT_GT(kept(), 0U);
-  client.confirm_lost(1, 0);
-  client.clock();
-  expect_done(client.pull(kModel, buffers_of(out), kNoBound, {}));
-  EXPECT_EQ(kept(), 0U);
+  job.client().clock();
+  expect_done(job.client().pull(kModel, buffers_of(out), kNoBound, {}));
+  EXPECT_GT(job.kept(0), 0U);
+  job.client().confirm_lost(1, 0);
+  job.client().clock();
+  expect_done(job.client().pull(kModel, buffers_of(out), kNoBound, {}));
+  EXPECT_EQ(job.kept(0), 0U);
 }
 
-// Server 0 holds pushes up, so server 1 would be filled without this one.
+// Server 1 would be filled without this one.
 TEST_P(PsReplicas, APushThatIsGivenUpGoesToAServerThatComesBackMeanwhile) {
-  constexpr uint64_t kCount = 1000;
-  Cluster cluster(2, 1, config_of(GetParam()));
-  ModelSpec spec = spec_of(kCount, "add", Combine::sum);
-  spec.replicas = 1;
-  spec.num_servers = 2;
-  std::vector<float> zeros(kCount), ones(kCount, 1.0F);
-  cluster.servers[0]->set_checkpoint_every(1);
-  cluster.create(spec, zeros);
-  Client& client = *cluster.clients[0];
-  Server& back = *cluster.servers[1];
-  cluster.servers[0]->stop_clocks();
-  client.confirm_lost(1, 0);
-  client.clock();
-  const auto push = client.push(kModel, buffers_of(ones), {}).value();
-  EXPECT_EQ(push->wait(Deadline::after_ns(0)).code(), StatusCode::timeout);
-  push->abandon();
+  HeldUp job(GetParam(), 0);
+  Server& back = *job.cluster.servers[1];
+  job.client().confirm_lost(1, 0);
+  const auto push = job.push_and_give_up();
   back.lose(1, 0);
   back.come_back(1);
-  ASSERT_TRUE(back.create_model(kModel, spec, std::move(make_rule("add", {}).value())).ok());
+  ASSERT_TRUE(back.create_model(kModel, job.spec, std::move(make_rule("add", {}).value())).ok());
   back.filled();
-  cluster.connect(0, 1, 2);
-  const Deadline deadline = Deadline::after_s(60);
-  while (bytes_kept(back, 1, spec) == 0 && !deadline.expired()) std::this_thread::yield();
-  EXPECT_FALSE(deadline.expired());
-  cluster.servers.clear();  // else the client waits for an answer to its goodbye
+  job.cluster.connect(0, 1, 2);
+  job.wait_until_kept(1, 1);
+  job.cluster.servers.clear();  // else the client waits for an answer to its goodbye
+}
+
+// Else it could not be filled by the server that its worker holds as lost.
+TEST_P(PsReplicas, AServerThatHasGivenWayIsToldNothingByItsWorkers) {
+  Cluster cluster(2, 1, config_of(GetParam()));
+  ModelSpec spec = spec_of(2, "add", Combine::sum);
+  spec.replicas = 1;
+  std::vector<float> zeros(2), out(2);
+  cluster.create(spec, zeros);
+  Server& server = *cluster.servers[0];
+  const Lives other_lost{0, 1}, this_one_lost{1, 0};
+  server.lose(1, 0);
+  ASSERT_TRUE(server.give_way(other_lost, this_one_lost));
+  EXPECT_FALSE(server.give_way(other_lost, this_one_lost));
+  cluster.clients[0]->confirm_lost(1, 0);
+  const auto pull = cluster.clients[0]->pull(kModel, buffers_of(out), kNoBound, {});
+  expect_lost(pull.value(), {0, 1});
+  EXPECT_EQ(server.lives(), this_one_lost);
 }
 
 }  // namespace

@@ -26,6 +26,7 @@ from dmlcomm.ps.protocol import (
 )
 from dmlcomm.ps.server.membership import Membership
 from dmlcomm.ps.server.models import Models
+from dmlcomm.ps.server.mutual_loss import MutualLoss
 from dmlcomm.ps.server.peers import ANSWER_TIMEOUT_S, Peers, text_of
 from dmlcomm.ps.server.refusal import Refusal
 from dmlcomm.ps.server.status import alive_workers
@@ -67,6 +68,7 @@ class Refill:
         # By shard that is here, the server with the other copy.
         before, after = (server - 1) % num_servers, (server + 1) % num_servers
         self._sources = {server: after, before: before}
+        self._mutual_loss = MutualLoss(core, server, num_servers, peers)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="dmlcomm-ps-refill", daemon=True)
         self._thread.start()
@@ -86,9 +88,8 @@ class Refill:
         if not self._core.is_filling():
             self._ask_others()
         if is_lost(self._life()):
-            lost = [source for source in self._sources.values() if self._is_lost(source)]
-            if lost:
-                return  # nobody has the other copy of a shard
+            if not all(map(self._has_copy, set(self._sources.values()))):
+                return
             get_logger().warning("server %d was found lost, and comes back", self._server)
             self._forget()
             self._core.come_back(self._life())
@@ -113,14 +114,32 @@ class Refill:
     def _is_lost(self, server: int) -> bool:
         return is_lost(self._core.lives()[server])
 
+    def _has_copy(self, source: int) -> bool:
+        """Asked before this server forgets its own, which may be the last one."""
+        if self._is_lost(source):
+            return False
+        try:
+            health = self._peers.health(source)
+        except grpc.RpcError:
+            return False
+        return not (is_lost(health.lives[source]) or health.is_filling)
+
+    def _all_others(self) -> list[int]:
+        """The next one first."""
+        return [(self._server + i) % self._num_servers for i in range(1, self._num_servers)]
+
     def _others(self) -> list[int]:
-        """Those that are not lost, the next one first."""
-        following = ((self._server + i) % self._num_servers for i in range(1, self._num_servers))
-        return [other for other in following if not self._is_lost(other)]
+        """Those that are not lost."""
+        return [other for other in self._all_others() if not self._is_lost(other)]
 
     def _ask_others(self) -> None:
-        """Whether this server is lost. Workers that are connected would tell."""
-        if alive_workers(self._core.status()):
+        """Whether this server is lost. Workers that are connected would tell, but of no other
+        server that they have lost."""
+        for other in self._all_others():
+            if self._is_lost(other):
+                with contextlib.suppress(grpc.RpcError):
+                    self._mutual_loss.settle_with(other)
+        if alive_workers(self._core.status()) and not is_lost(self._life()):
             return
         for other in self._others():
             try:

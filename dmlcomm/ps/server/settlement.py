@@ -205,7 +205,8 @@ class Settlement:
         known, self._accounts = self._accounts, {}
         for worker, (incarnation, life, has_left) in self._core.unsettled().items():
             key = (worker, incarnation)
-            self._accounts[key] = known.get(key, _Account(life, has_left))
+            account = self._accounts[key] = known.get(key, _Account(life, has_left))
+            account.life = life  # another one if this server is used again as it is
         return dict(self._accounts)
 
     def _is_lost(self, server: int) -> bool:

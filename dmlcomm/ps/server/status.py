@@ -68,6 +68,7 @@ class ServerView:
             num_workers=self._num_workers,
             instance=self._instance,
             lives=self._core.lives()[: self.num_servers],
+            is_filling=self._core.is_filling(),
         )
 
     def status(self, membership: Membership, models: Models) -> Any:
@@ -142,7 +143,7 @@ def _clock(worker: int, models: list[Values]) -> int:
 
 def _model(model: Values, descriptions: dict[int, Any]) -> Any:
     description = descriptions.get(model["model"])
-    keys = ("model", "name", "sealed", "clock", "clocks", "open_windows")
+    keys = ("model", "name", "sealed", "clock", "clocks", "open_windows", "updates")
     return pb.ModelStatus(
         rule=description.rule if description else "",
         apply=description.apply if description else "",

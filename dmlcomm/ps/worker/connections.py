@@ -1,6 +1,7 @@
 """A worker's connections to all servers: registration, rendezvous, and coming back after a loss."""
 
 import contextlib
+import itertools
 import secrets
 import threading
 import time
@@ -187,6 +188,12 @@ class Connections:
                     healths[control.server] = control.call("Health", pb.HealthRequest())
                 except (errors.PsConnectionError, errors.PsTimeoutError) as error:
                     problem = problem or error
+            if disputed := _disputed(healths):
+                problem = errors.PsConnectionError(
+                    f"servers {disputed} have each found another one of them lost, and settle "
+                    f"which one goes on"
+                )
+                healths = {s: health for s, health in healths.items() if s not in disputed}
             self._learn([list(health.lives) for health in healths.values()])
             lost = {server for server, life in enumerate(self._lives) if is_lost(life)}
             if healths and lost | healths.keys() >= set(range(self.num_servers)):
@@ -669,6 +676,19 @@ class Connections:
             get_logger().debug("leaving server %d without the proxy: %s", server, error)
         finally:
             control.close()
+
+
+def _disputed(healths: dict[int, Any]) -> list[int]:
+    """Servers of which each calls another one lost that calls it lost."""
+
+    def life(of: int, by: int) -> int:
+        return next(iter(healths[by].lives[of : of + 1]), 0)
+
+    def calls_lost(one: int, other: int) -> bool:
+        return is_lost(life(other, one)) and life(other, one) >= life(other, other)
+
+    pairs = itertools.combinations(sorted(healths), 2)
+    return sorted({s for a, b in pairs if calls_lost(a, b) and calls_lost(b, a) for s in (a, b)})
 
 
 def no_models(server: int) -> None:
