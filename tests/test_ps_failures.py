@@ -8,9 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from dmlcomm import PsConnectionError, errors
+from dmlcomm import PsConnectionError, _core, errors
 from dmlcomm.ps import Client
+from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
 from dmlcomm.ps.worker import connections
+from dmlcomm.ps.worker.control import Control
 from helpers import DEADLINE_S, eventually
 from helpers.parameter_servers import (
     ServerProcess,
@@ -143,6 +145,35 @@ def test_killed_worker_comes_back_and_goes_on_with_the_others():
             for weights in (7.0, 9.0):
                 assert set(add_one(other).tolist()) == {weights}
             second_life.expect("9.0")
+
+
+@pytest.mark.parametrize("server", [0, 1])
+def test_worker_whose_side_of_a_connection_fails_when_it_begins_comes_again(server, monkeypatch):
+    """The servers' side has stood, so they give this client of the worker up."""
+    fails = [server]
+    with servers(2, workers=1, replicas=1) as addresses:
+
+        class Core(_core.PsClient):
+            def connect(self, server, *arguments):
+                super().connect(server, *arguments)
+                if server in fails:
+                    fails.remove(server)
+                    self.disconnect(server, "this side fails")
+                    eventually(lambda: settled(addresses, server), "the worker is given up")
+                    raise OSError("this side fails")
+
+        monkeypatch.setattr(_core, "PsClient", Core)
+        with Client(addresses, worker=0, timeout_s=DEADLINE_S) as client:
+            assert set(client.init("w", np.zeros(1001, np.float32), rule="add")) == {0.0}
+            assert set(client.push_pull("w", np.ones(1001, np.float32))) == {1.0}
+            assert client.lost_servers == []
+
+
+def settled(addresses: str, server: int) -> list[int]:
+    control = Control(server, addresses.split(",")[server], "", None)
+    reply = control.call("CopyModels", pb.CopyModelsRequest(server=1 - server))
+    control.close()
+    return [worker.worker for worker in reply.settled]
 
 
 def test_another_worker_provides_when_the_chosen_one_dies():

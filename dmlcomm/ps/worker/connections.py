@@ -168,11 +168,24 @@ class Connections:
             try:
                 return self._connect(server, no_models)
             except MAY_PASS as error:
+                if self.replicas and server in self._sessions:
+                    self._begin_anew()
                 backoff.wait(error)
                 if self.by_proxy:
                     return self.move(no_models, str(error), self._options.connect_timeout_s)
             if self.replicas and server not in self._wait_until_healthy():
                 return None  # it was lost meanwhile
+
+    def _begin_anew(self) -> None:
+        """As another client: where the server's side of a failed connection has stood, this one is
+        given up by all servers."""
+        assert self.core is not None
+        self.core.close()
+        self.core = None
+        for server in list(self._sessions):
+            self._leave(server)
+        self._sessions.clear()
+        self._incarnation = secrets.randbits(63)
 
     def _wait_until_healthy(self) -> dict[int, Any]:
         """The answers of all servers but those that another one calls lost, by server."""
