@@ -189,6 +189,7 @@ def _timeout_of_an_operation(rank, n):
     store.set("over", "")
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("transport", ["auto", "tcp"])
 def test_operation_ends_at_its_deadline(transport):
     run_ranks(_timeout_of_an_operation, 2, env={"DMLCOMM_TRANSPORT": transport})

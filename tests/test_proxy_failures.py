@@ -159,6 +159,7 @@ def test_a_proxy_that_sleeps_is_done_without_and_comes_back(tmp_path):
         running.wait_for_clocks()
 
 
+@pytest.mark.alone
 def test_several_proxies_that_are_stopped_are_missed_no_later_than_one(tmp_path):
     """Nobody waits for the ends of their connections, one after the other."""
     with training(tmp_path, 5, 1, "flat") as (started, running, _):

@@ -139,6 +139,7 @@ def test_clock_that_a_killed_worker_has_ended_on_one_server_is_over_on_both(
         np.testing.assert_array_equal(weights_of(survivor, options), weights)
 
 
+@pytest.mark.alone
 def test_a_server_that_is_stopped_waits_for_no_other():
     """It would write its last checkpoint too late."""
     with two_workers(SUM) as (servers, victim, _), stopped(servers[1]):

@@ -15,7 +15,7 @@ import torch.distributed as dist
 import dmlcomm
 from dmlcomm import _core
 from dmlcomm.lab import Lab
-from helpers import Expectations, Ranks, run_ranks
+from helpers import Expectations, Ranks, meet, run_ranks
 from helpers.multi_nic import (
     ENOUGH_LOST,
     ENOUGH_LOST_AND_BACK,
@@ -67,6 +67,7 @@ def _messages_and_sums(rank, n):
     return time.monotonic() - begin
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("environment", HERE)
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_messages_and_sums_on_one_host(ucx, world_size, environment):
@@ -79,6 +80,7 @@ def test_messages_and_sums_on_one_host(ucx, world_size, environment):
 def _until_lost(rank, n):
     tensor = torch.ones(1_000_000)
     dist.all_reduce(tensor)
+    meet("the first has ended")
     if rank == 1:
         os._exit(1)
     begin = time.monotonic()
@@ -88,6 +90,7 @@ def _until_lost(rank, n):
     return time.monotonic() - begin
 
 
+@pytest.mark.alone
 def test_survivors_name_the_rank_that_died(ucx):
     with Ranks(_until_lost, 3, env={"DMLCOMM_TRANSPORT": "ucx"}) as ranks:
         assert max(ranks.collect(only=[0, 2])) < 1
