@@ -45,6 +45,17 @@ def attach(path, addresses, worker, token=""):
     return Client(addresses, worker=worker, token=token, timeout_s=DEADLINE_S, proxy=path)
 
 
+@contextlib.contextmanager
+def one_worker(tmp_path):
+    """The socket of a proxy, the address of a server, and the client of the only worker."""
+    with (
+        proxies(tmp_path, 1) as [path],
+        servers(workers=1) as addresses,
+        attach(path, addresses, 0) as client,
+    ):
+        yield path, addresses, client
+
+
 def way(proxy, addresses, uses_tls=False):
     return redirect.Route(proxy, addresses.split(","), "", uses_tls, 4).first(DEADLINE_S)
 
@@ -524,11 +535,7 @@ def test_prometheus_sees_jobs_trees_and_models(tmp_path):
 
 def test_a_proxy_counts_what_its_edges_carry_and_its_copies_save(tmp_path, monkeypatch):
     monkeypatch.setattr(node, "RATE_INTERVAL_S", 0.05)
-    with (
-        proxies(tmp_path, 1) as [path],
-        servers(workers=1) as addresses,
-        attach(path, addresses, 0) as client,
-    ):
+    with one_worker(tmp_path) as (path, _, client):
 
         def seen():
             (job,) = proxy_socket.ask(path, {"status": True}, DEADLINE_S)["jobs"]
@@ -560,11 +567,7 @@ def test_a_proxy_counts_what_its_edges_carry_and_its_copies_save(tmp_path, monke
 
 def test_a_proxy_and_a_worker_know_since_when_they_have_their_way(tmp_path):
     before = time.monotonic()
-    with (
-        proxies(tmp_path, 1) as [path],
-        servers(workers=1) as addresses,
-        attach(path, addresses, 0) as client,
-    ):
+    with one_worker(tmp_path) as (path, addresses, client):
         client.init("w", np.zeros(10, np.float32))
         client.push_pull("w", np.ones(10, np.float32))
 
@@ -583,11 +586,7 @@ def rates(edges):
 
 
 def test_a_job_is_seen_by_its_servers(tmp_path):
-    with (
-        proxies(tmp_path, 1) as [path],
-        servers(workers=1) as addresses,
-        attach(path, addresses, 0) as client,
-    ):
+    with one_worker(tmp_path) as (_, addresses, client):
         client.init("w", np.zeros(10, np.float32))
         client.push_pull("w", np.ones(10, np.float32))
         status = dmlcomm("ps", "status", addresses, "--json")

@@ -12,12 +12,12 @@ from dmlcomm import PsConnectionError, _core, errors
 from dmlcomm.ps import Client
 from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
 from dmlcomm.ps.worker import connections
-from dmlcomm.ps.worker.control import Control
 from helpers import DEADLINE_S, eventually
 from helpers.parameter_servers import (
     ServerProcess,
     WorkerProcess,
     addresses_of,
+    call_server,
     checkpoint_of,
     command,
     run_workers,
@@ -170,9 +170,7 @@ def test_worker_whose_side_of_a_connection_fails_when_it_begins_comes_again(serv
 
 
 def settled(addresses: str, server: int) -> list[int]:
-    control = Control(server, addresses.split(",")[server], "", None)
-    reply = control.call("CopyModels", pb.CopyModelsRequest(server=1 - server))
-    control.close()
+    reply = call_server(addresses, server, "CopyModels", pb.CopyModelsRequest(server=1 - server))
     return [worker.worker for worker in reply.settled]
 
 

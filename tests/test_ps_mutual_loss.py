@@ -12,9 +12,8 @@ from dmlcomm.ps import Client
 from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
 from dmlcomm.ps.server import refill
 from dmlcomm.ps.server.status import ServerView
-from dmlcomm.ps.worker.control import Control
 from helpers import DEADLINE_S, eventually
-from helpers.parameter_servers import run_threads, servers, status_of
+from helpers.parameter_servers import call_server, run_threads, servers, status_of
 
 COUNT = 1001
 ONES = np.ones(COUNT, np.float32)
@@ -65,10 +64,8 @@ def job() -> Iterator[tuple[str, Client]]:
 
 def lose(addresses: str, server: int, by: int) -> None:
     """As if it had not answered, or had been started again."""
-    control = Control(by, addresses.split(",")[by], "", None)
     request = pb.VerdictRequest(about=server, instance="another one", life=0)
-    assert control.call("Verdict", request).lost
-    control.close()
+    assert call_server(addresses, by, "Verdict", request).lost
 
 
 def await_return(addresses: str, workers: int) -> None:
@@ -166,9 +163,8 @@ def test_servers_that_a_worker_has_told_of_both_losses_are_used_again(used, sett
 
 
 def tell(addresses: str, server: int, lives: list[int]) -> None:
-    control = Control(server, addresses.split(",")[server], "", None)
-    assert list(control.call("ComeBack", pb.ComeBackRequest(lives=lives)).lives) == lives
-    control.close()
+    answer = call_server(addresses, server, "ComeBack", pb.ComeBackRequest(lives=lives))
+    assert list(answer.lives) == lives
 
 
 def test_worker_that_begins_waits_until_servers_have_settled_and_tells_neither(settling, asked):
@@ -219,7 +215,4 @@ def test_server_that_is_lost_keeps_the_only_copy_while_the_other_one_is_filled(
 
 def lives_of(addresses: str, server: int) -> list[int]:
     """Of all servers, as this one tells."""
-    control = Control(server, addresses.split(",")[server], "", None)
-    lives = control.call("Health", pb.HealthRequest()).lives
-    control.close()
-    return list(lives)
+    return list(call_server(addresses, server, "Health", pb.HealthRequest()).lives)

@@ -11,7 +11,7 @@ from dmlcomm.lab import Lab
 from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
 from dmlcomm.ps.worker.control import Control
 from dmlcomm.topology import graph as topology
-from helpers import DEADLINE_S
+from helpers import DEADLINE_S, eventually
 from helpers.lab_hosts import crossed, management_address, on_host
 from helpers.parameter_servers import (
     ServerProcess,
@@ -19,7 +19,6 @@ from helpers.parameter_servers import (
     clean_environment,
     server_processes,
 )
-from helpers.waiting import eventually
 
 COUNT = 300_007
 WORKERS = 2

@@ -23,9 +23,9 @@ one worker and one server, by a proxy and without; see benchmarks/proxy/one_work
 With --only failures: two to four proxies on this host that are killed, stopped and started again N
 times, at random moments; see benchmarks/proxy/failures.py. With --only inner: proxies that have
 others below them are killed or stopped; "moved" is when the last one of these, and of its workers,
-had another way. With --lab: proxies and one or two servers on hosts of two
-racks, ten in all, or as many as --hosts says. The exit code is 1 when a sum is wrong or a run
-hangs; the same seed repeats the events, though not their timing.
+had another way. With --lab: proxies and one or two servers on hosts of two racks, ten in all, or as
+many as --hosts says. The exit code is 1 when a sum is wrong or a run hangs; the same seed repeats
+the events, though not their timing.
 
 With --only training: the demo's LeNet-5, directly, by proxies, and with a proxy that is killed in
 the middle, on this host or with --lab on four; see benchmarks/proxy/training.py. The exit code is 1

@@ -162,13 +162,7 @@ void Model::attach(uint32_t worker, uint64_t clock, uint64_t incarnation) {
   if (options_.upstream == nullptr) return;
   // Windows that have gone up lack this worker, and the next ones have it: it counts from now on.
   uint64_t first = clock;
-  for (const auto& shard : shards_) {
-    for (size_t i = 0; i < shard->pieces().size(); ++i) {
-      PieceState& state = shard->state(i);
-      std::lock_guard lock(state.mutex);
-      first = std::max(first, open_clock(state));
-    }
-  }
+  each_piece([&](Shard&, PieceState& state) { first = std::max(first, open_clock(state)); });
   options_.upstream->attach(options_.model, worker, first, incarnation);
 }
 
@@ -208,14 +202,10 @@ Held Model::hold(uint32_t worker) {
   const uint64_t reached = clocks_.reached(worker);
   clocks_.set(worker, clock);
   // A thread that takes a piece's lock after this sees the worker: the piece does not go on.
-  for (const auto& shard : shards_) {
-    for (size_t i = 0; i < shard->pieces().size(); ++i) {
-      PieceState& state = shard->state(i);
-      std::lock_guard lock(state.mutex);
-      clock = std::max(clock, state.version);
-      state.begin_anew(worker, std::max(state.closed_by(worker), reached));
-    }
-  }
+  each_piece([&](Shard&, PieceState& state) {
+    clock = std::max(clock, state.version);
+    state.begin_anew(worker, std::max(state.closed_by(worker), reached));
+  });
   clocks_.set(worker, clock);
   events_.signal();
   return {clock, true};
@@ -231,18 +221,14 @@ void Model::forget_parts(const std::map<uint32_t, uint64_t>& workers) {
     clocks_.set(worker, 0);
   }
   std::map<uint32_t, uint64_t> clocks;
-  for (const auto& shard : shards_) {
-    for (size_t i = 0; i < shard->pieces().size(); ++i) {
-      PieceState& state = shard->state(i);
-      std::lock_guard lock(state.mutex);
-      shard->forget_parts(state, counting);
-      for (const auto& [worker, first] : counting) {
-        const uint64_t closed = state.closed_by(worker);
-        const auto [it, is_first] = clocks.emplace(worker, closed);
-        if (!is_first) it->second = std::min(it->second, closed);
-      }
+  each_piece([&](Shard& shard, PieceState& state) {
+    shard.forget_parts(state, counting);
+    for (const auto& [worker, first] : counting) {
+      const uint64_t closed = state.closed_by(worker);
+      const auto [it, is_first] = clocks.emplace(worker, closed);
+      if (!is_first) it->second = std::min(it->second, closed);
     }
-  }
+  });
   for (const auto& [worker, clock] : clocks) clocks_.set(worker, clock);
   events_.signal();
 }
@@ -738,13 +724,7 @@ void Model::stop_clocks() {
   if (!sealed()) return;
   stop_at_.store(0);  // so that no piece moves meanwhile
   uint64_t first = 0;
-  for (const auto& shard : shards_) {
-    for (size_t i = 0; i < shard->pieces().size(); ++i) {
-      PieceState& state = shard->state(i);
-      std::lock_guard lock(state.mutex);
-      first = std::max(first, state.version);
-    }
-  }
+  each_piece([&](Shard&, PieceState& state) { first = std::max(first, state.version); });
   snapshots_.take_all_from(first);
   stop_at_.store(first + 1);
   advance_all([](const Piece&) { return true; });
@@ -780,13 +760,7 @@ Status Model::restore(const Snapshot& snapshot) {
 
 size_t Model::num_open_windows() const {
   size_t windows = 0;
-  for (const auto& shard : shards_) {
-    for (size_t i = 0; i < shard->pieces().size(); ++i) {
-      PieceState& state = shard->state(i);
-      std::lock_guard lock(state.mutex);
-      windows += state.windows.size();
-    }
-  }
+  each_piece([&](Shard&, PieceState& state) { windows += state.windows.size(); });
   return windows;
 }
 

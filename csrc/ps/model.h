@@ -183,6 +183,17 @@ class Model : public std::enable_shared_from_this<Model> {
 
  private:
   Shard* find(uint32_t number) const;
+  // Each with its lock: visit(Shard&, PieceState&).
+  template <typename Visit>
+  void each_piece(Visit visit) const {
+    for (const auto& shard : shards_) {
+      for (size_t i = 0; i < shard->pieces().size(); ++i) {
+        PieceState& state = shard->state(i);
+        std::lock_guard lock(state.mutex);
+        visit(*shard, state);
+      }
+    }
+  }
   Status failure() const;
   template <typename Wanted>
   void advance_all(Wanted wanted);

@@ -253,13 +253,7 @@ Status Model::take_copy(uint32_t shard, const std::vector<std::byte>& bytes) {
 
 void Model::end_fill(const std::map<uint32_t, uint64_t>& clocks) {
   uint64_t highest = 0;
-  for (const auto& shard : shards_) {
-    for (size_t i = 0; i < shard->pieces().size(); ++i) {
-      PieceState& state = shard->state(i);
-      std::lock_guard lock(state.mutex);
-      highest = std::max(highest, state.version);
-    }
-  }
+  each_piece([&](Shard&, PieceState& state) { highest = std::max(highest, state.version); });
   for (uint32_t worker = 0; worker < clocks_.num_known(); ++worker) clocks_.set(worker, kGone);
   for (const auto& [worker, clock] : clocks) clocks_.set(worker, clock);
   clocks_.raise_highest(highest);
@@ -334,24 +328,12 @@ Status Model::take_pushes(uint32_t shard, uint32_t worker, const Bytes& bytes) {
 
 void Model::forget_pushes(uint32_t worker, uint64_t unfinished) {
   if (!keeps_elements()) return;
-  for (const auto& shard : shards_) {
-    for (size_t i = 0; i < shard->pieces().size(); ++i) {
-      PieceState& state = shard->state(i);
-      std::lock_guard lock(state.mutex);
-      state.mark_of(worker).pushes.forget(unfinished);
-    }
-  }
+  each_piece([&](Shard&, PieceState& state) { state.mark_of(worker).pushes.forget(unfinished); });
 }
 
 uint64_t Model::num_updates() const {
   uint64_t most = 0;
-  for (const auto& shard : shards_) {
-    for (size_t i = 0; i < shard->pieces().size(); ++i) {
-      PieceState& state = shard->state(i);
-      std::lock_guard lock(state.mutex);
-      most = std::max(most, state.step);
-    }
-  }
+  each_piece([&](Shard&, PieceState& state) { most = std::max(most, state.step); });
   return most;
 }
 

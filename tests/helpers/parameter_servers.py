@@ -228,6 +228,12 @@ def status_of(address: str) -> dict[str, Any]:
     return answer
 
 
+def call_server(addresses: str, server: int, method: str, request: Any) -> Any:
+    """The answer of one of these servers to a request of the control plane."""
+    with contextlib.closing(Control(server, addresses.split(",")[server], "", None)) as control:
+        return control.call(method, request)
+
+
 def checkpoint_of(address: str) -> dict[str, int]:
     """The clock of the last checkpoint, by model."""
     return {c["model"]: c["clock"] for c in status_of(address)["checkpoints"]}
