@@ -22,13 +22,12 @@ constexpr double kMostSecondsSlower = 10e-3;
 // Of short operations, algorithms that are nearly the best are tried so many times each.
 constexpr double kNearlyBest = 1.4;
 constexpr size_t kMostTrials = 4;
-// After the first operations at these times, a trial waits for others to pass: for a quarter of
-// those since, until it is so many, and most of any twenty take the usual algorithm. One that was
-// tried so often already waits for more.
+// After the first operations at these times, a trial waits for others to pass: for half of those
+// since, until it is so many, and most of any twenty take the usual algorithm. The second trial of
+// an algorithm, and those after it, wait for more.
 constexpr size_t kFirstOperations = 8;
-constexpr size_t kOperationsPerCalmOne = 4;
+constexpr size_t kOperationsPerCalmOne = 2;
 constexpr size_t kCalmOperations = 6;
-constexpr size_t kFrequentTrials = 2;
 constexpr size_t kCalmOperationsLater = 16;
 // When so many operations in a row take twice as long or half, the network has changed, and all
 // times are forgotten.
@@ -146,7 +145,7 @@ size_t Trials::least_tried_of_best() const {
 }
 
 size_t Trials::calm_before(const Candidate& trial) const {
-  if (trial.num_trials >= kFrequentTrials) return kCalmOperationsLater;
+  if (trial.num_trials > 0) return kCalmOperationsLater;
   const size_t num_later = num_since_change_ - std::min(kFirstOperations, num_since_change_);
   return std::min(kCalmOperations, num_later / kOperationsPerCalmOne);
 }
