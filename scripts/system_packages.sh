@@ -12,6 +12,7 @@ need() {  # need "<packages>" <probe command...>
 }
 has_gtest() { g++ -x c++ -fsyntax-only - <<<'#include <gtest/gtest.h>'; }
 has_ucx() { g++ -x c++ -fsyntax-only - <<<'#include <ucp/api/ucp.h>'; }
+has_simgrid() { /usr/bin/python3 -c 'import simgrid' || python3 -c 'import simgrid'; }
 has_fuzzer() {
   clang++ -fsanitize=fuzzer,address -x c++ -o /dev/null - <<<'#include <vector>
     extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, std::size_t) { return 0; }'
@@ -25,7 +26,8 @@ for group in "${@:-build}"; do
     test)
       need "libgtest-dev" has_gtest
       need "clang libclang-rt-dev" has_fuzzer
-      need "libucx-dev" has_ucx ;;
+      need "libucx-dev" has_ucx
+      need "python3-simgrid" has_simgrid ;;
     bench) need "openmpi-bin libopenmpi-dev" command -v mpirun ;;
     *) echo "unknown group $group; legal are build, test, bench" >&2; exit 2 ;;
   esac

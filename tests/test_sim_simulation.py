@@ -1,8 +1,10 @@
 """Flows that come and go: against a plain event loop, against SimGrid, and by hand."""
 
+import itertools
 import math
 import random
 
+import networkx as nx
 import pytest
 
 from dmlcomm.sim import Simulation, max_min_rates
@@ -195,6 +197,21 @@ def test_simgrid_ends_random_flows_alike(seed):
     outcome = simulation.run()
     assert outcome.makespan_s == pytest.approx(max(theirs), rel=1e-3)
     assert outcome.ends_s == pytest.approx(theirs, rel=1e-3)
+
+
+def test_simgrid_ends_flows_on_the_shortest_ways_of_a_graph_alike():
+    rng = random.Random(7)
+    graph = nx.connected_watts_strogatz_graph(60, 4, 0.3, seed=7)
+    links = {link: number for number, link in enumerate(graph.to_directed().edges)}
+    capacities = [rng.choice((1e8, 1e9, rng.uniform(1e7, 1e9))) for _ in links]
+    simulation, flows = Simulation(capacities), []
+    for _ in range(600):
+        way = nx.shortest_path(graph, *rng.sample(list(graph), 2))
+        path = [links[hop] for hop in itertools.pairwise(way)]
+        flows.append((path, rng.randint(10**5, 10**7), rng.uniform(0, 1)))
+        simulation.flow(path, flows[-1][1], start_s=flows[-1][2])
+    theirs = simgrid_runs.play(capacities, flows)["ends"]
+    assert simulation.run().ends_s == pytest.approx(theirs, rel=1e-3)
 
 
 def test_tasks_wait_for_their_start_and_for_others():
