@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,8 @@ from dmlcomm.regroup.plan import ordered, plan
 from dmlcomm.regroup.published import published
 from dmlcomm.regroup.request import parse
 from dmlcomm.regroup.throughput import throughput
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 
 def random_jobs(cluster, seed):
@@ -103,6 +106,19 @@ def test_plans_are_near_the_exact_ones(seed):
     fewest = exact.fewest_moves(cluster, jobs, ours)
     assert cost(cluster, jobs, fewest) == cost(cluster, jobs, ours)
     assert touched(cluster.first_seats(), fewest) <= touched(cluster.first_seats(), ours)
+
+
+@pytest.mark.parametrize("switches", [1, 2, 4])
+@pytest.mark.parametrize("name", instances.CASES)
+def test_plans_of_1024_servers_are_within_5_percent_of_what_is_proven(name, switches):
+    lines = (DOCS / "reproduction-sip.json").read_text().splitlines()
+    (bound,) = (
+        found["bound"]
+        for found in map(json.loads, lines)
+        if (found.get("case"), found.get("switches")) == (name, switches)
+    )
+    cluster, jobs = instances.cluster(switches), instances.CASES[name]()
+    assert bound <= cost(cluster, jobs, plan(cluster, jobs)) <= 1.05 * bound
 
 
 def test_an_exact_plan_without_scipy_says_what_to_install(monkeypatch):

@@ -21,6 +21,8 @@ from dmlcomm.regroup.throughput import throughput
 
 TAPERS = (2, 4, 8, 16)
 MAPPINGS = {"mixed": instances.mixed, "random": instances.shuffled}
+# The columns of plans with two and four circuit switches.
+NAMES = ("RG2", "RG4", "RGn2", "RGn4", "plan2", "plan4")
 # The paper's throughput with two circuit switches, in parts of its baseline's, at a taper of 2.
 PAPER = {"ring": "2.3×, steered 2.5×", "ps": "1.2×, steered 1.4×"}
 
@@ -45,7 +47,8 @@ def _plans(taper: int, uniform: list[Job], jobs: list[Job]) -> Iterator[tuple[st
     yield "baseline", _throughput(cluster, taper, jobs, seats, is_steered=False)
     for switches in (1, 2, 4):
         cluster = instances.cluster(switches)
-        for name, seats in (("RG", published(cluster, jobs)), ("plan", plan(cluster, jobs))):
+        by_paper, ours = published(cluster, jobs), plan(cluster, jobs)
+        for name, seats in (("RG", by_paper), ("RGn", by_paper), ("plan", ours)):
             these = jobs if name == "RG" else [ordered(cluster, job, seats) for job in jobs]
             for suffix, is_steered in (("", False), ("+BS", True)):
                 bps = _throughput(cluster, taper, these, seats, is_steered=is_steered)
@@ -65,15 +68,9 @@ def _throughput(
 
 def plans(limit_s: float = 60) -> Iterator[Record]:
     """Plans beside exact ones."""
-    cases = {
-        "ring, mixed": instances.mixed("ring"),
-        "ps, mixed": instances.mixed("ps"),
-        "all sizes": instances.of_all_sizes(),
-        "all sizes, in pods": instances.of_all_sizes_in_pods(),
-    }
     for switches in (1, 2, 4):
-        for name, jobs in cases.items():
-            yield _against_exact(name, instances.cluster(switches), jobs, limit_s)
+        for name, draw in instances.CASES.items():
+            yield _against_exact(name, instances.cluster(switches), draw(), limit_s)
 
 
 def _against_exact(name: str, cluster: Cluster, jobs: list[Job], limit_s: float) -> Record:
@@ -101,7 +98,7 @@ def _against_exact(name: str, cluster: Cluster, jobs: list[Job], limit_s: float)
 
 
 def _table_of_throughputs(records: list[Record]) -> Iterator[list[str]]:
-    names = ("uniform", *(f"{n}{s}" for n in ("RG2", "RG4", "plan2", "plan4") for s in ("", "+BS")))
+    names = ("uniform", *(f"{n}{s}" for n in NAMES for s in ("", "+BS")))
     yield ["jobs", "mapping", "taper", "baseline", "RG1", *names, "paper, 2 switches"]
     for record in records:
         base = record["baseline"]

@@ -75,3 +75,12 @@ def _sized(servers: range, most: int, spare: int, draws: random.Random) -> list[
 def _cut(kind: str, servers: Sequence[int]) -> list[Job]:
     size = SIZE[kind]
     return [Job(kind, tuple(servers[i : i + size])) for i in range(0, len(servers), size)]
+
+
+# What plans are compared with exact ones for.
+CASES = {
+    "ring, mixed": lambda: mixed("ring"),
+    "ps, mixed": lambda: mixed("ps"),
+    "all sizes": of_all_sizes,
+    "all sizes, in pods": of_all_sizes_in_pods,
+}
