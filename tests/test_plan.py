@@ -81,9 +81,13 @@ def test_a_choice_that_the_simulation_does_not_share_is_shown_with_both():
     assert "a plan file names it" in choice.reason
 
 
-def test_json_of_65536_hosts():
-    arguments = ("--topology", "bcube:16,4", "--rate", "10gbit", "--size", "100MB", "--json")
-    found = json.loads(plan(*arguments).stdout)
+def test_65536_hosts_are_planned_in_two_gigabytes():
+    words = ("--topology", "bcube:16,4", "--rate", "10gbit", "--size", "100MB", "--json")
+    command = [sys.executable, "-m", "dmlcomm", "plan", *words]
+    limited = ["bash", "-c", 'ulimit -v 2000000 && exec "$@"', "bash", *command]
+    told = subprocess.run(limited, capture_output=True, text=True, timeout=100)
+    assert told.returncode == 0, told.stderr
+    found = json.loads(told.stdout)
     assert found["hosts"] == 65536
     assert found["chosen"] in ("bml", "bml_ring")
     by_name = {entry["name"]: entry for entry in found["algorithms"]}
