@@ -119,8 +119,8 @@ def records_of(name):
                 transfer_s = 1.1 * record["transfer_theory_s"]
                 found.append(record | {"push_s": transfer_s, "pull_s": transfer_s})
             else:
-                slow = 1.2 if case.slow_every else 1.1
-                found.append(record | {"bct_s": slow * record["bct_max_s"]})
+                bct_s = record["bct_max_s"] * (1.2 if case.slow_every else 1.1)
+                found.append(record | {"bct_s": bct_s, "steps_s": [bct_s]})
     return found
 
 

@@ -112,6 +112,7 @@ COLUMNS: dict[str, Callable[[dict], str]] = {
     "push / theory": lambda r: f"{r['push_s'] / r['transfer_theory_s']:.3f}",
     "pull / theory": lambda r: f"{r['pull_s'] / r['transfer_theory_s']:.3f}",
     "BCT": _milliseconds("bct_s"),
+    "longest step": lambda r: f"{max(r['steps_s']) * 1000:.0f} ms",
     "BCT_min": _milliseconds("bct_min_s"),
     "BCT_max": _milliseconds("bct_max_s"),
     "BCT / BCT_max": lambda r: f"{r['bct_s'] / r['bct_max_s']:.3f}",

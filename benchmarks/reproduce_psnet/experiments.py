@@ -115,7 +115,7 @@ EXPERIMENTS = {
     "reconfiguration": Experiment(
         "Workers are moved to an even deployment while the job runs",
         tuple(Run(psnet(1, 1, 4), (_batch(m, SHARE),) * 2, rebalances=True) for m in MODELS),
-        ("model", "placement", "BCT", "BCT_max", "BCT / BCT_max", "wrong"),
+        ("model", "placement", "BCT", "BCT_max", "BCT / BCT_max", "longest step", "wrong"),
         Figure("placement", "", ("bct_s",), ("bct_max_s",)),
     ),
     "placement": Experiment(
