@@ -11,6 +11,7 @@ from benchmarks.reproduce_psnet_simulated import __main__ as psnet_simulated
 from benchmarks.reproduce_sip import __main__ as sip
 from benchmarks.reproduce_sip import instances
 from benchmarks.simulated import table_of
+from benchmarks.strategy import __main__ as strategy
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
@@ -35,8 +36,8 @@ def test_half_of_a_pod_talks_to_other_pods(kind):
     assert [len(some) for some in pods].count(4) == len(jobs) / 2
 
 
-PAGES = {"sip": "reproduction-sip.md"}
-PAPERS = {"mlnet": mlnet, "psnet_simulated": psnet_simulated, "sip": sip}
+PAGES = {"sip": "reproduction-sip.md", "strategy": "strategy.md"}
+PAPERS = {"mlnet": mlnet, "psnet_simulated": psnet_simulated, "sip": sip, "strategy": strategy}
 
 
 @pytest.mark.parametrize(

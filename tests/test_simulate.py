@@ -13,13 +13,16 @@ import pytest
 from dmlcomm import _core
 from dmlcomm.planning import network as networks
 from dmlcomm.planning.network import PlanError
+from dmlcomm.planning.schedules import list_tasks
 from dmlcomm.ps import tree as proxies
 from dmlcomm.simulate import picture, push_pull
 from dmlcomm.simulate.fields import ScenarioError
 from dmlcomm.simulate.push_pull import STREAM
 from dmlcomm.simulate.run import Player
 from dmlcomm.simulate.scenario import load, parse
+from dmlcomm.topology import graph as topology
 from dmlcomm.topology import psnet
+from dmlcomm.topology.builders import build
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -67,6 +70,31 @@ def test_every_schedule_takes_the_time_of_the_planners_simulator(network, op):
         (job,) = play(scenario).jobs
         assert job.algorithm == price.name
         assert job.seconds == pytest.approx(price.seconds, rel=0.01), price.name
+
+
+@pytest.mark.parametrize("spec", ["flat:5,1", "bcube:3,2", "bcube:2,3", "grid:4x3", "grid:2x3x2"])
+def test_the_lab_and_the_simulator_have_the_same_neighbours(spec):
+    graph = build(spec)
+    in_the_lab = {
+        (a, b, level)
+        for a, name in enumerate(topology.hosts(graph))
+        for level, link in enumerate(topology.links_of(graph, name))
+        for b, other in enumerate(topology.hosts(graph))
+        if a != b and graph.has_edge(other, link.other(name).node)
+    }
+    planned = networks.parse(spec, "1gbit")
+    listed = list_tasks(planned, "all_to_all", 4 * 12 * planned.num_hosts, 4)
+    hops = {hop for task in listed.tasks if task.kind == "message" for hop in task.hops}
+    assert {(a, b, rail or 0) for a, b, rail in hops} == in_the_lab
+    fabric = Player(
+        parse({"topology": spec, "rate": "1gbit", "jobs": [{"op": "barrier"}]}), 0
+    ).fabric
+    nics = [(nic.host, *nic.rails) for nic in fabric.nics]
+    assert nics == [
+        (a, level)
+        for a, name in enumerate(topology.hosts(graph))
+        for level, _ in enumerate(topology.interfaces(graph, name))
+    ]
 
 
 def test_a_job_takes_what_ranks_would_take():
@@ -351,8 +379,18 @@ def test_servers_answer_when_they_have_all_or_piece_by_piece(tree, whole, pieces
     job = {"op": "push_pull", "size": "14480kB", "servers": [0], "hosts": [1, 2, 3], "tree": tree}
     network = {"topology": "flat:4,1", "rate": f"{8 * 1514000}bit"}
     assert play(network | {"jobs": [job]}).makespan_s == pytest.approx(whole, rel=1e-3)
-    job["answer"] = "pieces"
+    job |= {"answer": "pieces"} | ({} if tree == "direct" else {"grant": 0})
     assert play(network | {"jobs": [job]}).makespan_s == pytest.approx(pieces, abs=0.1)
+
+
+def test_a_piece_that_goes_up_a_tree_waits_for_its_grant():
+    job = {"op": "push_pull", "size": "14480kB", "servers": [0], "hosts": [1], "tree": "chain"}
+    network = {"topology": "flat:2,1", "rate": f"{8 * 1514000}bit"}
+    # 56 pieces take 10 s, with 55 grants of 400 kB in between; the last one comes back alone.
+    assert push_pull.num_pieces(14_480_000) == 56
+    waits = 55 * push_pull.GRANT_BYTES / 1448e3
+    played = play(network | {"jobs": [job | {"answer": "pieces"}]})
+    assert played.makespan_s == pytest.approx(10 + waits + 10 / 56, rel=1e-3)
 
 
 @pytest.mark.parametrize("staleness", [0, 1, 3, 20])
@@ -464,6 +502,7 @@ SMALL = PUSH_PULL | {"hosts": [1, 2]}
         ({"jobs": [SMALL], "topology": "bcube:2,2"}, r"is a push_pull: not on a bcube or grid"),
         ({"events": 5}, r'"events" of the scenario: expected a list'),
         ({"jobs": [SMALL | {"answer": "pieces", "chunk": "1MB"}]}, r"pieces are the chunks"),
+        ({"jobs": [SMALL | {"tree": "chain", "grant": 0}]}, r"is for trees with the answer pieces"),
         ({"jobs": [ONE_SECOND | {"answer": "pieces"}]}, r'"answer" of job 0 is for a push_pull'),
         ({"events": [{"at": 1, "circuits": {"host1": "tor1"}}]}, r"only a psnet or a sip has some"),
         ({"events": [{"at": 1, "circuits": []}]}, r"event 0: expected what is moved where, as"),

@@ -41,6 +41,9 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     },
     "proxies, binary tree": _FLAT | {"jobs": [_PROXIES | {"tree": "binary"}]},
     "proxies, one aggregator per rack": _RACKS | {"jobs": [_PROXIES | {"tree": "flat_rack"}]},
+    "proxies, chain": _FLAT | {"jobs": [_PROXIES | {"tree": "chain"}]},
+    "proxies, a binary tree per rack": _RACKS | {"jobs": [_PROXIES | {"tree": "binary_rack"}]},
+    "a server that answers by pieces": _FLAT | {"jobs": [_PROXIES | {"size": "4MB"}]},
     "two rings": _FLAT
     | {"jobs": [_RING, _RING | {"name": "half", "hosts": ["8-15"], "size": "12MB"}]},
     # At 100 Mb/s the time of the ring differs by a quarter from run to run.

@@ -35,6 +35,10 @@ WHOLE, PIECES = "whole", "pieces"
 ANSWERS = (WHOLE, PIECES)
 # A server's part of a model is cut into 64 pieces, but no smaller and no larger ones.
 NUM_PIECES, LEAST_PIECE_BYTES, MOST_PIECE_BYTES = 64, 256 << 10, 1 << 20
+# A proxy takes the next piece of a child when it has the one before: its grant and the first bytes
+# of the piece then stand behind others in sockets and queues, as long as the NIC above needs for so
+# many bytes. From seven measurements in the lab (docs/simulation.md, "Beside the lab").
+GRANT_BYTES = 400_000
 # Children of a node that is the aggregator of its rack, in other racks, and of the server.
 DEGREE_OF_RACKS = 7
 
@@ -112,6 +116,8 @@ class Traffic:
         send: (server, edges that it passes at once, tasks that it comes after) adds a chunk, and
             gives its task.
         join: adds a task without duration that comes after others.
+        grant: (server, edge, a piece's task) adds one that ends when the next piece of a tree may
+            go up that edge.
     """
 
     def __init__(
@@ -122,6 +128,7 @@ class Traffic:
         answer: str,
         send: Callable[[int, Sequence[Edge], Sequence[int]], int],
         join: Callable[[Sequence[int]], int],
+        grant: Callable[[int, Edge, int], int],
     ) -> None:
         self._parents = parents
         self._orders = [_from_the_root(above) for above in parents]
@@ -130,6 +137,7 @@ class Traffic:
         self._answer = answer
         self._send = send
         self._join = join
+        self._grant = grant
         # By step, server and chunk: what a pull waits for.
         self._complete: list[list[list[int]]] = []
 
@@ -162,7 +170,8 @@ class Traffic:
         waits = [[[task] for _ in range(self._num_chunks)] for task in computed]
         messages: list[list[int]] = [[] for _ in computed]
         for worker in reversed(self._orders[server]):
-            sent = self._send_in_order(server, (worker, above[worker]), waits[worker])
+            edge = worker, above[worker]
+            sent = self._send_in_order(server, edge, waits[worker], is_up=True)
             messages[worker] = sent
             if (parent := above[worker]) is not None:
                 for tasks, task in zip(waits[parent], sent, strict=True):
@@ -191,11 +200,16 @@ class Traffic:
             got[worker] = self._send_in_order(server, (parent, worker), waits)
         return [tasks[-1] for tasks in got]
 
-    def _send_in_order(self, server: int, edge: Edge, waits: Sequence[Sequence[int]]) -> list[int]:
+    def _send_in_order(
+        self, server: int, edge: Edge, waits: Sequence[Sequence[int]], is_up: bool = False
+    ) -> list[int]:
         """Chunks over one edge. ``waits``: by chunk, tasks that it comes after."""
         sent: list[int] = []
         for after in waits:
-            sent.append(self._send(server, [edge], [*after, *sent[-1:]]))
+            before = sent[-1:]
+            if is_up and before:
+                before = [self._grant(server, edge, before[0])]
+            sent.append(self._send(server, [edge], [*after, *before]))
         return sent
 
 

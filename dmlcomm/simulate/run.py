@@ -198,8 +198,15 @@ class Player:
         def join(after: Sequence[int]) -> int:
             return self._simulation.compute(0, after=after)
 
+        def grant(server: int, edge: push_pull.Edge, before: int) -> int:
+            if not job.grant_bytes:
+                return before
+            nic = self._fabric.nic_index(self._host_of(job, server, edge[1]), 0)
+            rate = self._fabric.capacities[self._fabric.in_link(nic)]
+            return self._simulation.compute(8 * job.grant_bytes / rate, after=[before])
+
         options = job.staleness, job.num_chunks, job.answer
-        traffic = push_pull.Traffic(trees, *options, send, join)
+        traffic = push_pull.Traffic(trees, *options, send, join, grant)
         steps: list[push_pull.Step] = []
         for _ in range(job.steps):
             before = steps[-1][1] if steps else None
@@ -212,12 +219,13 @@ class Player:
 
     def _edge_path(self, index: int, job: Job, server: int, edge: push_pull.Edge) -> list[int]:
         """The links of what a worker or server sends to another."""
-        from_host, to_host = (
-            job.servers[server] if worker is None else job.hosts[worker] for worker in edge
-        )
+        from_host, to_host = (self._host_of(job, server, worker) for worker in edge)
         hops = [(from_host, to_host, None)] if from_host != to_host else []
         ranks = self._scenario.network.ranks_per_host
         return self._fabric.path(hops, from_host * ranks, to_host * ranks, (index, server))
+
+    def _host_of(self, job: Job, server: int, worker: int | None) -> int:
+        return job.servers[server] if worker is None else job.hosts[worker]
 
     def _add_compute(self, job: Job, after: list[int]) -> int:
         duration = job.compute_s * (1 + job.jitter * self._random.random())

@@ -23,6 +23,7 @@ NETWORK_KEYS = ("topology", "rate", "ranks_per_host", "mtu", "ecmp", "resolution
 JOB_KEYS = (
     *("name", "op", "size", "dtype", "algorithm", "compute", "jitter", "steps", "start", "hosts"),
     *("priority", "weight", "servers", "tree", "tree_order", "chunk", "answer", "staleness"),
+    "grant",
 )
 # As of a simulation's flows.
 LAST_PRIORITY = 255
@@ -47,6 +48,7 @@ class Job:
         tree_order: of `push_pull.ORDERS`.
         num_chunks: of a message, or `push_pull.STREAM`.
         answer: of `push_pull.ANSWERS`.
+        grant_bytes: as of `push_pull.GRANT_BYTES`; 0 where no tree passes pieces on.
     """
 
     name: str
@@ -67,6 +69,7 @@ class Job:
     num_chunks: int = 1
     answer: str = push_pull.WHOLE
     staleness: int = 0
+    grant_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -276,7 +279,7 @@ def _hosts(fields: Fields, key: str, network: PlannedNetwork, least: int) -> lis
 def _of_servers(fields: Fields, op: str, network: PlannedNetwork, num_bytes: int) -> dict[str, Any]:
     """The fields of a job that a push_pull alone has."""
     if op != push_pull.OPERATION:
-        for key in ("servers", "tree", "tree_order", "chunk", "answer", "staleness"):
+        for key in ("servers", "tree", "tree_order", "chunk", "answer", "staleness", "grant"):
             if key in fields:
                 raise ScenarioError(f'"{key}" of {fields.where} is for a push_pull, not for {op}')
         return {}
@@ -302,7 +305,18 @@ def _of_servers(fields: Fields, op: str, network: PlannedNetwork, num_bytes: int
         "num_chunks": _num_chunks(fields, kind, answer, num_bytes / len(servers)),
         "answer": answer,
         "staleness": staleness,
+        "grant_bytes": _grant_bytes(fields, kind, answer),
     }
+
+
+def _grant_bytes(fields: Fields, kind: str, answer: str) -> int:
+    if kind != push_pull.DIRECT and answer == push_pull.PIECES:
+        return parse_size(str(fields.get("grant", push_pull.GRANT_BYTES)))
+    if "grant" in fields:
+        raise ScenarioError(
+            f'"grant" of {fields.where} is for trees with the answer pieces: others need none'
+        )
+    return 0
 
 
 def _num_chunks(fields: Fields, kind: str, answer: str, message_bytes: float) -> int:

@@ -26,6 +26,7 @@ from dmlcomm.strategy.request import Request, load
 app = _shell.application()
 
 SHOWN = 12
+COLUMNS = ("way", "hosts of servers", "batch", "at most", "x best", "not hidden", "links alone")
 
 
 @app.command()
@@ -83,16 +84,20 @@ def _play_all(request: Request, seed: int) -> list[Outcome]:
 
 def _table(request: Request, best: Sequence[Outcome]) -> Table:
     title = f"The best {SHOWN} of {len(best)} ways" if len(best) > SHOWN else "Ways"
-    found = _shell.new_table(title, "way", "hosts of servers", "batch", "not hidden", "x best")
+    found = _shell.new_table(title, *COLUMNS)
     for one in best[:SHOWN]:
         assert one.batch_s is not None
-        assert best[0].batch_s is not None
+        assert one.most_s is not None
+        assert one.links_s is not None
+        assert best[0].most_s is not None
         found.add_row(
             one.candidate.name,
             ", ".join(map(str, one.candidate.servers)) or "-",
             f"{one.batch_s:.4g} s",
+            f"{one.most_s:.4g} s",
+            f"{one.most_s / best[0].most_s:.3f}",
             f"{one.batch_s - request.compute_s:.4g} s",
-            f"{one.batch_s / best[0].batch_s:.3f}",
+            f"{one.links_s:.4g} s",
         )
     return found
 
@@ -112,6 +117,8 @@ def _as_json(request: Request, outcomes: Sequence[Outcome]) -> dict[str, Any]:
                 "tree": SHAPES[one.candidate.tree] if one.candidate.servers else None,
                 "placement": one.candidate.placement or None,
                 "batch_s": one.batch_s,
+                "most_s": one.most_s,
+                "links_s": one.links_s,
                 "reason": one.reason or None,
             }
             for one in [*ranked(outcomes), *unknown]

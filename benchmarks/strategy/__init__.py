@@ -1,0 +1,1 @@
+"""The ways that ``dmlcomm strategy`` ranks, played in the lab."""
