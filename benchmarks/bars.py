@@ -9,6 +9,8 @@ says how each is measured.
 import argparse
 import os
 import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,7 +20,10 @@ from rich.table import Table
 from benchmarks import ddp_step, disturbance, memory, openmpi, report
 from benchmarks.engine import OPENMPI, Measurement, Settings, session
 from benchmarks.report import console, human_bytes
+from benchmarks.reproduce_mlnet.scenarios import one_job
+from benchmarks.reproduce_sip.__main__ import throughputs
 from dmlcomm.lab.cpu import CpuMeter
+from dmlcomm.simulate.run import Player
 
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = (KIB, 64 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 128 * MIB)
@@ -202,10 +207,32 @@ def judge_memory() -> Iterator[Verdict]:
     )
 
 
+def judge_planning() -> Iterator[Verdict]:
+    """What planning and simulating a large network may take."""
+    words = ("--topology", "bcube:16,4", "--rate", "10gbit", "--size", "100MB")
+    plan = [sys.executable, "-m", "dmlcomm", "plan", *words]
+    in_2_gb = ["bash", "-c", 'ulimit -v 2000000 && exec "$@"', "bash", *plan]
+    yield _within("dmlcomm plan, 65,536 hosts, in 2 GB", 30, _seconds(lambda: _run(in_2_gb)))
+    scenario = one_job(400, 1, "direct", "random")
+    yield _within("MLNET, 800 workers, 400 servers", 60, _seconds(Player(scenario, seed=1).run))
+    yield _within("SiP, 1,024 servers, all tapers", 600, _seconds(lambda: list(throughputs())))
+
+
+def _within(name: str, bar_s: float, seconds: float) -> Verdict:
+    return Verdict(name, 1, f"<= {bar_s:g} s", f"{seconds:.1f} s", seconds <= bar_s, "one core")
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
 SINGLE_BARS: dict[str, Callable[[], Iterator[Verdict]]] = {
     "ddp": judge_ddp,
     "kernels": judge_kernels,
     "memory": judge_memory,
+    "planning": judge_planning,
 }
 NAMES = [sweep.name for sweep in SWEEPS] + list(SINGLE_BARS)
 
