@@ -313,3 +313,44 @@ def test_worker_of_a_run_may_be_many():
     result = command("run", "--", *torchrun, "--no-python", sys.executable, "-c", job)
     assert result.returncode == 0, result.stderr
     assert sorted(result.stdout.splitlines()) == ["1 0 True", "1 1 True"]
+
+
+# A thread of the process never ends, and is in C++ most of the time.
+BUSY = """
+import sys, threading
+from dmlcomm.proxy import commands as proxy
+from dmlcomm.proxy.proxy import Proxy
+from dmlcomm.ps import commands as ps
+from dmlcomm.ps.server.server import Server
+from dmlcomm.sim import Simulation
+
+simulation = Simulation([1e9])
+simulation.flow([0], 1)
+
+def work():
+    while True:
+        simulation.run()
+
+def closing(close):
+    def close_and_work(self):
+        close(self)
+        threading.Thread(target=work, daemon=True).start()
+    return close_and_work
+
+Server.close, Proxy.close = closing(Server.close), closing(Proxy.close)
+{"ps": ps, "proxy": proxy}[sys.argv[1]].app(sys.argv[2:])
+"""
+
+
+@pytest.mark.parametrize("name", ["ps", "proxy"])
+def test_a_thread_that_is_in_the_core_does_not_abort_a_process_that_ends(tmp_path, name):
+    own = {
+        "ps": ["--listen", "127.0.0.1:0", "--workers", "1"],
+        "proxy": ["--socket", str(tmp_path / "proxy")],
+    }
+    words = [name, "serve", "--insecure", "--until-eof", *own[name]]
+    ended = subprocess.run(
+        [sys.executable, "-c", BUSY, *words], input="", capture_output=True, text=True, timeout=60
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "listens" in ended.stdout

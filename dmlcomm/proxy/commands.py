@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dmlcomm._shell import AsJson, StopSignals, application, fail
+from dmlcomm._shell import AsJson, StopSignals, application, end, fail
 
 if TYPE_CHECKING:
     from dmlcomm.ps.tree import Prices
@@ -112,6 +112,7 @@ def serve(
             stop.wait()
     except (ValueError, OSError) as error:
         fail(error)
+    end()
 
 
 @app.command()

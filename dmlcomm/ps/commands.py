@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dmlcomm._shell import FAILED, AsJson, StopSignals, application, fail
+from dmlcomm._shell import FAILED, AsJson, StopSignals, application, end, fail
 
 if TYPE_CHECKING:
     from dmlcomm.ps.tls import Tls
@@ -127,8 +127,7 @@ def serve(
             return
         num_servers, own_index = placed
         options = ServerOptions(
-            *(listen, own_index, num_servers, _addresses(servers)),
-            workers=workers,
+            *(listen, own_index, num_servers, _addresses(servers), workers),
             replicas=replicas,
             token=_token(token, token_file, str(config["ps_token"])),
             transport=transport or str(config["transport"]),
@@ -150,6 +149,7 @@ def serve(
             stop.wait()
     except (ValueError, OSError, errors.PsError) as error:
         fail(error)
+    end()
 
 
 @app.command()
