@@ -391,6 +391,12 @@ def test_a_piece_that_goes_up_a_tree_waits_for_its_grant():
     waits = 55 * push_pull.GRANT_BYTES / 1448e3
     played = play(network | {"jobs": [job | {"answer": "pieces"}]})
     assert played.makespan_s == pytest.approx(10 + waits + 10 / 56, rel=1e-3)
+    # Two servers have 28 pieces each, and grants are behind the bytes of both.
+    two = network | {
+        "topology": "flat:3,1",
+        "jobs": [job | {"answer": "pieces", "servers": [0, 2]}],
+    }
+    assert play(two).makespan_s > 27 * 2 * push_pull.GRANT_BYTES / 1448e3
 
 
 @pytest.mark.parametrize("staleness", [0, 1, 3, 20])

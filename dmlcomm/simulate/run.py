@@ -203,7 +203,8 @@ class Player:
                 return before
             nic = self._fabric.nic_index(self._host_of(job, server, edge[1]), 0)
             rate = self._fabric.capacities[self._fabric.in_link(nic)]
-            return self._simulation.compute(8 * job.grant_bytes / rate, after=[before])
+            in_front = job.grant_bytes * num_servers  # of all trees
+            return self._simulation.compute(8 * in_front / rate, after=[before])
 
         options = job.staleness, job.num_chunks, job.answer
         traffic = push_pull.Traffic(trees, *options, send, join, grant)

@@ -30,7 +30,7 @@ SHAPES = {
 DIRECT_SLOWDOWN = 1.28
 # In the lab, ways with servers take up to so many times what is expected (docs/strategy.md, "Beside
 # the lab"), and algorithms what is expected. Servers come first where they are faster even so.
-MOST_OF_SERVERS = 1.25
+MOST_OF_SERVERS = 1.2
 SPREAD, PACKED = "spread", "packed"
 LAST_PRIORITY = 255
 ELEMENT_BYTES = 4
