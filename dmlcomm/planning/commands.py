@@ -88,7 +88,8 @@ def plan(
 ) -> None:
     """Predict what each algorithm of an operation takes on a network, and which one is best.
 
-    Rates count whole Ethernet frames, so predicted times include headers; the bound does not.
+    Rates count whole Ethernet frames, so predicted times include headers; the bound does not. For a
+    model's layers, with parameter servers and proxies, too: `dmlcomm strategy`.
     """
     try:
         if algorithm and trace is None:
