@@ -37,8 +37,8 @@ ANSWERS = (WHOLE, PIECES)
 NUM_PIECES, LEAST_PIECE_BYTES, MOST_PIECE_BYTES = 64, 256 << 10, 1 << 20
 # A proxy takes the next piece of a child when it has the one before: its grant and the first bytes
 # of the piece then stand behind others in sockets and queues, as long as the NIC above needs for so
-# many bytes of each server's tree. From measurements in the lab (docs/simulation.md, "Beside the
-# lab").
+# many bytes of each tree. Fitted to measurements of one server in the lab, within 8 %; coarse for
+# several (docs/simulation.md, "Beside the lab").
 GRANT_BYTES = 400_000
 # Children of a node that is the aggregator of its rack, in other racks, and of the server.
 DEGREE_OF_RACKS = 7
