@@ -361,12 +361,17 @@ class PsServer:
         """Of a proxy: all workers of the job have come, these of them below this proxy."""
     def fetch_values(self, model: int) -> None:
         """Of a proxy: asks for the weights of a model that has first values."""
+    def show_own_from(self, model: int, clock: int) -> None:
+        """Of a proxy: pulls that may be stale also show what is on its way up, by pieces that
+        contain all clocks before `clock`. Of several calls the largest counts."""
     def carry(self, worker: int) -> None:
         """The worker comes by a proxy from now on: its own connection ends, and it counts on."""
     def hold(self, model: int, worker: int) -> tuple[int, bool]:
         """The worker counts from now on: where it is, or begins, and whether it begins."""
     def version(self, model: int) -> int:
         """All pieces contain all clocks before it."""
+    def reached(self, model: int) -> int:
+        """No piece contains this clock or a later one."""
     def has_lost_proxy(self) -> bool:
         """Whether the connection of a proxy has ended."""
     def end_tree(self) -> int:

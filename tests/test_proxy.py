@@ -228,6 +228,45 @@ def test_auto_takes_another_tree_when_a_much_larger_model_comes(tmp_path):
     assert seen == [(["flat", "chain"], [3, 6, 9, 3])] * workers
 
 
+@pytest.mark.parametrize(
+    ("dtype", "options", "at_once"),
+    [
+        (np.float32, {"rule": "add", "reduce": "sum"}, 3),
+        (np.float32, {"rule": "add", "reduce": "sum", "wire": "bf16"}, 3),
+        (np.int32, {"rule": "add", "reduce": "sum"}, 3),
+        (np.float32, {"rule": "add", "reduce": "mean"}, 0),
+        (np.float32, {"rule": "assign", "reduce": "sum"}, 0),
+    ],
+)
+def test_a_pull_that_may_be_stale_shows_sums_on_their_way_up(tmp_path, dtype, options, at_once):
+    """Of clocks before the worker's own; as long as they are not in the version that it sees."""
+    turn = threading.Barrier(2, timeout=DEADLINE_S)
+
+    def work(worker, path, addresses):
+        with attach(path, addresses, worker) as client:
+
+            def pull(staleness):
+                return client.pull("w", staleness=staleness)[[0, -1]].tolist()
+
+            client.init("w", np.zeros(COUNT, dtype), **options)
+            if worker == 0:
+                client.push("w", np.full(COUNT, 3, dtype))
+                client.clock()
+                assert pull(1) == pull(None) == [at_once] * 2
+            turn.wait()
+            if worker == 1:
+                assert pull(1) == [0, 0]
+                client.push("w", np.full(COUNT, 5, dtype))
+                client.clock()
+            seen = pull(0)
+            assert pull(1) == seen
+            return seen[0]
+
+    with proxies(tmp_path, 1) as [path], servers(2, workers=2) as addresses:
+        seen = run_threads(lambda worker: work(worker, path, addresses), 2)
+    assert seen == {"sum": [8, 8], "mean": [4, 4]}[options["reduce"]]
+
+
 def test_narrow_floats_travel_narrow(tmp_path):
     def train(worker, path, addresses):
         with attach(path, addresses, worker) as client:

@@ -288,11 +288,14 @@ def two_workers(folder, num_servers=1, **options):
         ProxyProcess(path, "chain") as proxy,
         Client(addresses, worker=0, timeout_s=DEADLINE_S) as direct,
         ThreadPoolExecutor(2) as pool,
+        contextlib.ExitStack() as stack,
     ):
         carried = attach(path, addresses, 1)
         for made in [pool.submit(init, client) for client in (direct, carried)]:
             made.result(DEADLINE_S)
-        yield SimpleNamespace(path=path, proxy=proxy, direct=direct, carried=carried, pool=pool)
+        yield SimpleNamespace(
+            path=path, proxy=proxy, direct=direct, carried=carried, pool=pool, stack=stack
+        )
 
 
 def init(client):
@@ -326,6 +329,27 @@ def test_a_worker_that_leaves_waits_until_its_pushes_cannot_be_lost(tmp_path, mo
         leaving.result(DEADLINE_S)
         assert not job.carried.by_proxy
         assert (job.direct.push_pull("w", ones(40)) == 43).all()
+
+
+def test_what_pulls_show_of_their_worker_is_there_once_whatever_happens_to_the_proxy(tmp_path):
+    """Worker 0 is a clock behind worker 1, whose proxy is lost and started again and again."""
+    with two_workers(tmp_path, num_servers=2) as job:
+        proxy = job.proxy
+        for clock in range(1, 9):
+            job.carried.push("w", ones(1))
+            job.carried.clock()
+            if clock % 2 == 0:
+                proxy.kill()
+                proxy = job.stack.enter_context(ProxyProcess(job.path, "chain"))
+            for _ in range(3):
+                others, own = divmod(job.carried.pull("w", staleness=1), 100)
+                assert set(others.tolist()) == {clock - 1}
+                assert set(own.tolist()) <= {clock - 1, clock}
+            job.direct.push("w", ones(100))
+            job.direct.clock()
+        assert (job.carried.pull("w") == 808).all()
+        assert (job.direct.pull("w") == 808).all()
+        job.carried.close()
 
 
 def test_a_worker_that_moves_twice_stays_direct_while_something_is_under_way(tmp_path):

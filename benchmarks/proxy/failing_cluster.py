@@ -269,6 +269,8 @@ class Cluster:
         for worker in self.workers:
             worker.stdin.write(f"last {last}\n")
             worker.stdin.flush()
+        while (slowest := min(self.clocks().values())) < last:
+            self.wait("workers go on", lambda p, before=slowest: min(p.clocks.values()) > before)
         self.wait("workers end", lambda p: p.ended == len(self.workers))
         codes = [worker.wait() for worker in self.workers]
         if any(codes):

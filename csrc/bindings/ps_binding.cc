@@ -458,6 +458,7 @@ void bind_server(py::module_& module) {
       .def("give_up", &Server::give_up, kRelease, py::arg("worker"))
       .def("start_up", &Server::start_up, kRelease, py::arg("expected"))
       .def("fetch_values", &Server::fetch_values, kRelease, py::arg("model"))
+      .def("show_own_from", &Server::show_own_from, kRelease, py::arg("model"), py::arg("clock"))
       .def("carry", &Server::carry, kRelease, py::arg("worker"))
       .def(
           "hold",
@@ -467,6 +468,7 @@ void bind_server(py::module_& module) {
           },
           kRelease, py::arg("model"), py::arg("worker"))
       .def("version", &Server::version, kRelease, py::arg("model"))
+      .def("reached", &Server::reached, kRelease, py::arg("model"))
       .def("has_lost_proxy", &Server::has_lost_proxy, kRelease)
       .def("end_tree", &Server::end_tree, kRelease)
       .def("gone", &Server::gone, kRelease)

@@ -7,7 +7,6 @@
 
 #include "base/exceptions.h"
 #include "base/log.h"
-#include "kernels/convert.h"
 
 namespace dmlcomm::ps {
 namespace {
@@ -143,6 +142,10 @@ void Model::advance_ticked() {
   events_.signal();
 }
 
+void Model::send_up() {
+  advance_all([](const Piece&) { return true; });
+}
+
 template <typename Wanted>
 void Model::advance_all(Wanted wanted) {
   for (const auto& shard : shards_) {
@@ -193,6 +196,12 @@ uint64_t Model::version() const {
     }
   }
   return behind_ == nullptr ? 0 : behind_version_;
+}
+
+uint64_t Model::reached() const {
+  uint64_t clock = 0;
+  each_piece([&](Shard&, PieceState& state) { clock = std::max(clock, state.version); });
+  return clock;
 }
 
 Held Model::hold(uint32_t worker) {
@@ -543,7 +552,7 @@ bool Model::can_send_in_place(const Piece& piece) const {
 }
 
 Result<bool> Model::pull(uint32_t shard, size_t piece, uint64_t needed, bool in_place,
-                         std::byte* scratch, const std::byte** data) try {
+                         std::byte* scratch, const std::byte** data, uint64_t own_before) try {
   DMLCOMM_RETURN_IF_ERROR(failure());
   if (!sealed()) {
     fetch_values();
@@ -556,7 +565,7 @@ Result<bool> Model::pull(uint32_t shard, size_t piece, uint64_t needed, bool in_
   DMLCOMM_RETURN_IF_ERROR(keep_failure(advance(of, state, &moved)));
   if (state.version < needed || is_stopped(needed)) return false;
   *data = in_place ? of.at(state, 0, 0) : scratch;
-  if (!in_place) of.load(state, 0, state.piece.count, scratch);
+  if (!in_place) load_with_own(of, state, own_before, scratch);
   return true;
 } catch (const std::exception& error) {
   return keep_failure(status_of(error));
@@ -619,92 +628,6 @@ Status Model::check_rows(uint32_t shard, const Rows& rows) const {
   return Status();
 }
 
-// --- of a proxy ---
-
-// One window of a piece is on its way at a time: its answer is what the workers below continue
-// from.
-Status Model::pass_up(Shard& shard, PieceState& state, bool is_awaited) {
-  if (!sealed() || state.is_up || !options_.upstream->has_started()) return Status();
-  if (state.version >= closed_clock(state)) return Status();
-  Window window;
-  window.learning_rate = std::numeric_limits<double>::quiet_NaN();
-  if (!state.windows.empty() && state.windows.front().clock == state.version) {
-    window = std::move(state.windows.front());
-    state.windows.pop_front();
-    shard.add_parts(state, window, pool_);
-  }
-  const Space& space = spec().spaces[state.piece.space];
-  if (window.sum == nullptr) {
-    window.sum = pool_.take();
-    std::memset(window.sum.get(), 0, state.piece.count * size_of(space.stored()));
-  }
-  if (space.wire != space.stored()) {
-    BufferPool::Buffer wire = pool_.take();
-    kernels::convert(wire.get(), space.wire, window.sum.get(), space.stored(), state.piece.count);
-    window.sum = std::move(wire);
-  }
-  state.is_up = true;
-  options_.upstream->forward({shared_from_this(), shard.number(), state.index, state.version,
-                              window.num_pushes, window.learning_rate, std::move(window.sum),
-                              pool_.take(), is_awaited});
-  return Status();
-}
-
-void Model::send_up() {
-  advance_all([](const Piece&) { return true; });
-}
-
-void Model::take_answer(uint32_t shard, size_t piece, uint64_t clock, BufferPool::Buffer& wire) {
-  Shard& of = *find(shard);
-  PieceState& state = of.state(piece);
-  {
-    std::lock_guard lock(state.mutex);
-    const Space& space = spec().spaces[state.piece.space];
-    if (space.wire == space.stored()) {
-      std::swap(state.weights, wire);
-    } else {
-      of.store(state, 0, state.piece.count, wire.get());
-    }
-    state.version = clock + 1;
-    state.is_up = false;
-    (void)pass_up(of, state, false);
-  }
-  events_.signal();
-}
-
-void Model::fetch_values() {
-  if (options_.upstream == nullptr || sealed() || is_fetching_.exchange(true)) return;
-  for (uint32_t shard : options_.shards) {
-    options_.upstream->fetch(shared_from_this(), shard, options_.base);
-  }
-}
-
-void Model::take_value(uint32_t shard, size_t piece, uint64_t clock, const std::byte* wire) {
-  Shard& of = *find(shard);
-  PieceState& state = of.state(piece);
-  std::lock_guard lock(state.mutex);
-  if (sealed()) return;  // a worker of this host was to provide them, and has
-  of.store(state, 0, state.piece.count, wire);
-  state.version = clock;
-}
-
-void Model::take_values() {
-  seal();
-  send_up();
-}
-
-void Model::note_pull(uint64_t needed) {
-  pulls_.fetch_add(1);
-  if (sealed() && version() >= needed) pulls_at_once_.fetch_add(1);
-}
-
-void Model::load(uint32_t shard, size_t piece, std::byte* wire) {
-  Shard& of = *find(shard);
-  PieceState& state = of.state(piece);
-  std::lock_guard lock(state.mutex);
-  of.load(state, 0, state.piece.count, wire);
-}
-
 // --- checkpoints ---
 
 // It also names workers that have left since they closed the clock: a job that begins anew has them
@@ -723,8 +646,7 @@ std::shared_ptr<Snapshot> Model::describe_snapshot(uint64_t clock) const {
 void Model::stop_clocks() {
   if (!sealed()) return;
   stop_at_.store(0);  // so that no piece moves meanwhile
-  uint64_t first = 0;
-  each_piece([&](Shard&, PieceState& state) { first = std::max(first, state.version); });
+  const uint64_t first = reached();
   snapshots_.take_all_from(first);
   stop_at_.store(first + 1);
   advance_all([](const Piece&) { return true; });

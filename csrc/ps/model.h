@@ -9,7 +9,9 @@
 // a piece can be updated and pulled while the next ones are still on their way.
 //
 // The model of a proxy has an Upstream in the place of a rule: a window that every worker below has
-// closed goes up, piece by piece, and the answer is the next version of the piece.
+// closed goes up, piece by piece, and the answer is the next version of the piece. Where updates
+// are plain sums, pulls that may be stale show what is on its way up as well: each push until the
+// version that contains it has come.
 //
 // Threads: any thread may call any method at any time. Pieces have a lock each; clocks are atomic.
 // Every change that a pull may wait for signals the server's EventCount. The first failure of the
@@ -99,6 +101,8 @@ class Model : public std::enable_shared_from_this<Model> {
   uint64_t min_clock() const;
   // All pieces contain all windows before this clock.
   uint64_t version() const;
+  // No piece contains a window of this clock, or of a later one.
+  uint64_t reached() const;
   // The tree of proxies has ended, and none of its connections is left: forgets what has come from
   // there and is in no version. These workers, with the clocks at which they were attached there,
   // repeat that.
@@ -116,8 +120,10 @@ class Model : public std::enable_shared_from_this<Model> {
   // Whether the piece contains all windows before `needed`. Then `*data` is the answer: `scratch`
   // (at least Piece::wire_bytes), or, with `in_place`, the weights themselves. If the worker asked
   // for all windows before its own clock, these do not change before it closes another clock.
+  // Not in place, it also shows what has come here of clocks before `own_before`, if the model
+  // does: see show_own_from().
   Result<bool> pull(uint32_t shard, size_t piece, uint64_t needed, bool in_place,
-                    std::byte* scratch, const std::byte** data);
+                    std::byte* scratch, const std::byte** data, uint64_t own_before = 0);
   Result<bool> pull_rows(uint32_t shard, uint64_t needed, const Rows& rows, std::byte* wire);
   bool can_send_in_place(const Piece& piece) const;
   // Whether pulls of all windows before `needed` wait for nobody any more.
@@ -126,6 +132,10 @@ class Model : public std::enable_shared_from_this<Model> {
   Status check_rows(uint32_t shard, const Rows& rows) const;
 
   // --- of a proxy ---
+  // Weights are sums of pushes, so pulls may show those that are on their way up, by pieces that
+  // contain all clocks before `clock`. Earlier ones may contain more than their version says, and
+  // so what workers repeat. Of several calls the largest clock counts.
+  void show_own_from(uint64_t clock);
   // Sends up what is complete.
   void send_up();
   // The piece after `clock`, as it was received; the model keeps the buffer.
@@ -218,6 +228,7 @@ class Model : public std::enable_shared_from_this<Model> {
   bool is_stopped(uint64_t clock) const { return clock >= stop_at_.load(); }
   Status advance(Shard& shard, PieceState& state, bool* moved, bool is_awaited = false);
   Status pass_up(Shard& shard, PieceState& state, bool is_awaited);
+  void load_with_own(Shard& shard, const PieceState& state, uint64_t own_before, std::byte* wire);
   // Whether the push is new; at most once.
   Result<bool> take_note(PieceState& state, const Push& push, uint64_t clock);
   Result<bool> take_note_of_all(PieceState& state, const Push& push);
@@ -246,6 +257,7 @@ class Model : public std::enable_shared_from_this<Model> {
   std::atomic<bool> sealed_{false};
   std::atomic<uint64_t> stop_at_{kGone};  // no piece goes beyond this clock
   std::atomic<bool> is_fetching_{false};
+  std::atomic<uint64_t> own_from_{kGone};              // see show_own_from(); kGone: never
   std::atomic<uint64_t> pulls_{0}, pulls_at_once_{0};  // see PullCounts
   std::atomic<bool> has_failed_{false};
   std::atomic<bool> has_held_up_{false};  // a worker that was far ahead

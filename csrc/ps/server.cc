@@ -194,6 +194,16 @@ uint64_t Server::version(uint32_t model) {
   return of == nullptr ? 0 : of->version();
 }
 
+uint64_t Server::reached(uint32_t model) {
+  const std::shared_ptr<Model> of = find_model(model);
+  return of == nullptr ? 0 : of->reached();
+}
+
+void Server::show_own_from(uint32_t model, uint64_t clock) {
+  const std::shared_ptr<Model> of = find_model(model);
+  if (of != nullptr) of->show_own_from(clock);
+}
+
 void Server::fetch_values(uint32_t model) {
   const std::shared_ptr<Model> of = find_model(model);
   if (of != nullptr) of->fetch_values();

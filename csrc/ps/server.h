@@ -176,6 +176,8 @@ class Server final : public engine::Inspectable, private SessionHost {
   // --- of a proxy ---
   // The weights of a model that has first values.
   void fetch_values(uint32_t model);
+  // See Model::show_own_from().
+  void show_own_from(uint32_t model, uint64_t clock);
   // All workers of the job have come, these of them below this proxy: windows go up from now on.
   void start_up(const std::vector<uint32_t>& expected);
 
@@ -188,6 +190,8 @@ class Server final : public engine::Inspectable, private SessionHost {
   void carry(uint32_t worker);
   // See Model::version(); 0 without the model.
   uint64_t version(uint32_t model);
+  // See Model::reached(); 0 without the model.
+  uint64_t reached(uint32_t model);
   // Whether the connection of a proxy has ended, of this tree. Also of a proxy's children.
   bool has_lost_proxy();
   // Ends the connections of all proxies, and forgets what has come from them and is in no version.

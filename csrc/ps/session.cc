@@ -540,6 +540,9 @@ Status Session::send_pieces(const Reply& reply, bool* ready, Mode mode) {
   const Shard& shard = *model.shard(reply.command.shard);
   const size_t slot_bytes = largest_wire_piece(model.spec(), shard);
   const size_t num_slots = std::min(kPiecesInFlight, chosen.size());
+  // A proxy adds what is on its way up there itself.
+  const uint64_t own_before =
+      reply.command.is_exact() || is_proxy(worker_) ? 0 : reply.command.next_clock();
   if (outgoing_.size() < slot_bytes * num_slots) outgoing_.resize(slot_bytes * num_slots);
   std::deque<engine::OperationPtr> ops;
   for (size_t i = 0; i < chosen.size(); ++i) {
@@ -553,7 +556,7 @@ Status Session::send_pieces(const Reply& reply, bool* ready, Mode mode) {
     const std::byte* data = nullptr;
     const auto attempt = [&] {
       return model.pull(reply.command.shard, chosen[i], reply.command.needed(), in_place, scratch,
-                        &data);
+                        &data, own_before);
     };
     const Result<bool> done = try_in(mode, attempt);
     if (!done.ok()) return done.status();

@@ -121,6 +121,17 @@ void Shard::load(const PieceState& state, uint64_t begin, uint64_t count, std::b
   kernels::convert(wire, of.wire, at(state, 0, begin), of.stored(), count);
 }
 
+void Shard::load_with(const PieceState& state, std::vector<const void*> more, std::byte* wire,
+                      BufferPool& pool) {
+  const Space& of = space(state.piece);
+  const bool converts = of.wire != of.stored();
+  const BufferPool::Buffer sum = converts ? pool.take() : nullptr;
+  std::byte* to = converts ? sum.get() : wire;
+  more.insert(more.begin(), at(state, 0, 0));
+  kernels::reduce(to, more.data(), more.size(), state.piece.count, of.stored(), ReduceOp::sum, 1);
+  if (converts) kernels::convert(wire, of.wire, to, of.stored(), state.piece.count);
+}
+
 Window& Shard::window_of(PieceState& state, uint64_t clock, BufferPool& pool) {
   const auto it = std::find_if(state.windows.begin(), state.windows.end(),
                                [&](const Window& window) { return window.clock >= clock; });

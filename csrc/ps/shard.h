@@ -160,6 +160,8 @@ struct PieceState {
   uint64_t step = 0;           // updates so far
   bool has_failed = false;     // the last of them did
   bool is_up = false;          // of a proxy: the window of `version` went up, and has no answer yet
+  // Its sum, of the stored type, where pulls show it; until the answer has come.
+  std::shared_ptr<const std::byte[]> up;
   uint64_t kept = 0;           // the clock of the last snapshot that it is in
   std::deque<Window> windows;  // by clock, none before version
   std::vector<Mark> marks;     // by worker
@@ -195,6 +197,9 @@ class Shard {
                                  BufferPool& pool) const;
   void store(const PieceState& state, uint64_t begin, uint64_t count, const std::byte* wire);
   void load(const PieceState& state, uint64_t begin, uint64_t count, std::byte* wire);
+  // The weights of a whole piece, and what is added to them here: arrays of the stored type.
+  void load_with(const PieceState& state, std::vector<const void*> more, std::byte* wire,
+                 BufferPool& pool);
 
   // --- windows; with the piece's lock ---
   // The window of `clock`, made if there is none.

@@ -26,7 +26,7 @@ struct Forwarded {
   uint64_t clock = 0;
   uint32_t num_pushes = 0;
   double learning_rate = 0;  // NaN: the rule's
-  BufferPool::Buffer sum;
+  std::shared_ptr<const std::byte[]> sum;
   BufferPool::Buffer answer;
   // The thread that forwards it soon calls help() or wake(): until then nothing of it is sent.
   bool is_awaited = false;

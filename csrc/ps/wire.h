@@ -78,13 +78,15 @@ struct Command {
   double learning_rate = std::numeric_limits<double>::quiet_NaN();  // NaN: the rule's
   Lives lives{};  // of the servers that the sender uses, and of those that it knows to be lost
 
+  // The worker's clock after the command.
+  uint64_t next_clock() const {
+    return clock + (kind == CommandKind::push_pull || kind == CommandKind::merged);
+  }
   // Pulls: the weights must contain all windows before this one.
   uint64_t needed() const {
-    const bool ends_own_clock = kind == CommandKind::push_pull || kind == CommandKind::merged;
-    const uint64_t own = clock + (ends_own_clock ? 1 : 0);
     if (staleness == kNoBound) return 0;
     const auto bound = static_cast<uint64_t>(staleness);
-    return own > bound ? own - bound : 0;
+    return next_clock() > bound ? next_clock() - bound : 0;
   }
   bool sends_pieces() const {
     return kind == CommandKind::set || kind == CommandKind::push || closes();

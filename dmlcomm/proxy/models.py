@@ -1,5 +1,6 @@
 """The models of a node: weights and windows, but no rule."""
 
+import threading
 from typing import Any
 
 from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
@@ -10,15 +11,29 @@ from dmlcomm.ps.server.rules import Rule
 
 
 class NodeModels(Models):
-    """As on a server; the rule stays there.
-
-    Attributes:
-        bases: by number; weights from above contain all clocks before. Known before the model is.
-    """
+    """As on a server; the rule stays there."""
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
-        self.bases: dict[int, int] = {}
+        self._clocks_lock = threading.Lock()
+        self._bases: dict[int, int] = {}
+        self._reached: dict[int, int] = {}
+
+    def learn(self, number: int, base: int, reached: int) -> None:
+        """Before the model is created: weights from above contain all clocks before `base`, and of
+        clocks from `reached` on nothing that workers may repeat."""
+        with self._clocks_lock:
+            self._bases.setdefault(number, base)
+            self._reached[number] = max(reached, self._reached.get(number, 0))
+
+    def clocks_of(self, number: int) -> dict[str, int]:
+        with self._clocks_lock:
+            return {"base": self._bases[number], "reached": self._reached[number]}
+
+    def show_own(self, number: int, description: Any) -> None:
+        """Where updates are sums, pulls may show pushes on their way up."""
+        if description.rule == "add" and description.reduce == "sum":
+            self._core.show_own_from(number, self.clocks_of(number)["reached"])
 
     def rule_of(self, description: Any) -> Rule | None:
         return None
@@ -33,5 +48,5 @@ class NodeModels(Models):
         without_rule.CopyFrom(description)
         without_rule.rule = "assign"
         without_rule.options.clear()
-        base = self.bases.get(number, 0)
+        base = self.clocks_of(number)["base"]
         self._core.create_model(number, spec_of(without_rule), None, base)

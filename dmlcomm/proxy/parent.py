@@ -125,9 +125,9 @@ class Parent:
         with self._lock:
             control = self._control
         if control is not None and self.place.parent:
-            base = self._models.bases[model_number(model.name)]
+            clocks = self._models.clocks_of(model_number(model.name))
             try:
-                request = pb.CreateModelRequest(session=self._session, model=model, base=base)
+                request = pb.CreateModelRequest(session=self._session, model=model, **clocks)
                 control.call("CreateModel", request)
             except errors.PsError as error:
                 raise Refusal(_UNAVAILABLE, f"by its proxy: {error}") from error

@@ -110,13 +110,12 @@ class NodeService(Service):
         self._node_models.check(request.model)
         number = model_number(request.model.name)
         reply = None
-        if self._is_proxy(session):
-            base = request.base
-        else:
+        if not self._is_proxy(session):
             reply = self._ask_for_worker("CreateModel", request)
-            base = reply.base
-        self._node_models.bases.setdefault(number, base)
+        told = reply or request
+        self._node_models.learn(number, told.base, told.reached)
         here = self._models.create(session, request.model, False)
+        self._node_models.show_own(number, request.model)
         self._parent.create_model(request.model)
         if reply is None:
             return here

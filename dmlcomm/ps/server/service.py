@@ -302,6 +302,7 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
         self._proxies.model_is_known()
         if session.via:
             reply.base = self._proxies.base(reply.model)
+            reply.reached = self._core.reached(reply.model)
         elif not self._membership.is_alive(session):
             # It counted no more, and should not now.
             self._membership.if_newest(session, self._core.give_up)
