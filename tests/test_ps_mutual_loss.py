@@ -11,6 +11,7 @@ from dmlcomm import errors
 from dmlcomm.ps import Client
 from dmlcomm.ps._proto import dmlcomm_ps_pb2 as pb
 from dmlcomm.ps.server import refill
+from dmlcomm.ps.server.server import Server, ServerOptions
 from dmlcomm.ps.server.status import ServerView
 from helpers import DEADLINE_S, eventually
 from helpers.parameter_servers import call_server, run_threads, servers, status_of
@@ -210,6 +211,29 @@ def test_server_that_is_lost_keeps_the_only_copy_while_the_other_one_is_filled(
         with Client(addresses, worker=0, timeout_s=DEADLINE_S) as again:
             assert set(again.init("w", 0 * ONES, **RULE)) == {1.0}
             await_return(addresses, workers=1)
+            assert set(again.push_pull("w", ONES)) == {2.0}
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_lost_server_keeps_the_only_copy_where_the_other_one_was_started_anew(lost, settling):
+    options = {"num_servers": 2, "workers": 1, "replicas": 1}
+    with contextlib.ExitStack() as stack:
+        started = [stack.enter_context(Server(ServerOptions(index=i, **options))) for i in (0, 1)]
+        addresses = ",".join(server.address for server in started)
+        with Client(addresses, worker=0, timeout_s=DEADLINE_S) as client:
+            client.init("w", 0 * ONES, **RULE)
+            client.push_pull("w", ONES)
+        other = started[1 - lost]
+        other.close()
+        anew = ServerOptions(
+            **options, index=1 - lost, listen=other.address, addresses=tuple(addresses.split(","))
+        )
+        stack.enter_context(Server(anew))
+        tell(addresses, lost, [1 - lost, lost])
+        settling.set()
+        await_return(addresses, workers=0)
+        with Client(addresses, worker=0, timeout_s=DEADLINE_S) as again:
+            assert set(again.init("w", 0 * ONES, **RULE)) == {1.0}
             assert set(again.push_pull("w", ONES)) == {2.0}
 
 

@@ -88,6 +88,15 @@ def test_groups_go_on_without_a_killed_rank_and_with_one_in_its_place(work, func
         assert len(list(job.events(1))) == 1
 
 
+@pytest.mark.parametrize("missing", ["shrink_group", "_reconfigure"])
+def test_elastic_groups_are_left_out_with_a_torch_that_has_none(missing, monkeypatch, capsys):
+    monkeypatch.delattr(torch.distributed.distributed_c10d, missing, raising=False)
+    assert command._possible(["ddp", "elastic", "servers"]) == ["ddp", "servers"]
+    assert capsys.readouterr().out == f"without elastic groups: this torch has no {missing}\n"
+    with pytest.raises(SystemExit, match="none of these kinds of rounds is possible here"):
+        command._possible(["elastic"])
+
+
 def test_workers_behind_proxies_survive_a_few_faults():
     with servers.Round(servers.Setting(1, 2, "auto", "checkpoints", 1000, proxies=2), SEED) as job:
         assert len(list(job.events(2))) == 2

@@ -27,6 +27,8 @@ import sys
 import time
 from collections import Counter, defaultdict
 
+from torch.distributed import distributed_c10d
+
 from dmlcomm.lab import Lab, LabError
 from soak import groups, servers
 from soak.faults import Failure, SoakError
@@ -45,6 +47,7 @@ KINDS = {
     "server-labs": servers.IN_LABS,
     "proxies": servers.BY_PROXIES,
 }
+ELASTIC_FUNCTIONS = ("shrink_group", "_reconfigure")
 IN_LABS = ("labs", "ddp-labs", "server-labs")
 
 Setting = groups.Setting | servers.Setting
@@ -109,8 +112,19 @@ def _lab_is_possible() -> bool:
         return False
 
 
+def _elastic_is_possible() -> bool:
+    missing = [name for name in ELASTIC_FUNCTIONS if not hasattr(distributed_c10d, name)]
+    if missing:
+        print(f"without elastic groups: this torch has no {missing[0]}")
+    return not missing
+
+
 def _possible(kinds: list[str]) -> list[str]:
-    return [kind for kind in kinds if kind not in IN_LABS or _lab_is_possible()]
+    """Raises SystemExit if none is."""
+    possible = [kind for kind in kinds if kind not in IN_LABS or _lab_is_possible()]
+    if "elastic" in possible and not _elastic_is_possible():
+        possible.remove("elastic")
+    return possible or sys.exit("none of these kinds of rounds is possible here")
 
 
 def report(seconds: dict[str, list[float]]) -> str:

@@ -9,6 +9,9 @@ more updates, then with the smaller number. What only the other one has is lost.
   used: it takes over what that one knows of servers. Then it is an ordinary lost server.
 - With two servers, workers of both may have told both. Then nobody is used, and workers end. The
   server with the smaller number tells both which one is used again, with all that it has.
+
+A server may also have been started anew without anybody noticing, as between two runs of workers.
+A lost one that still has models finds it lost then: of two, it is used again.
 """
 
 from dmlcomm import _core
@@ -41,6 +44,23 @@ class MutualLoss:
                 self._give_way(other, known, theirs)
         elif is_lost(own[self._server]) and self._num_servers == 2 and self._server < other:
             self._end_loss_of_both(other, own, theirs)
+
+    def lose_if_anew(self, other: int, models: set[str]) -> bool:
+        """Whether the other one lacks some of these models of this server, which is lost: then it
+        is lost, too. With workers it is used as it is. Raises grpc.RpcError."""
+        with self._peers.calling(other) as call:
+            status = call("Status", pb.StatusRequest(), ANSWER_TIMEOUT_S)
+            missing = models - {model.name for model in status.models if model.sealed}
+            if not missing or any(worker.alive for worker in status.workers):
+                return False
+            get_logger().error(
+                "server %d is lost, too: it was started anew, and has no model %s",
+                *(other, ", ".join(map(repr, sorted(missing)))),
+            )
+            self._core.lose(other, self._core.lives()[other])
+            lives = self._core.lives()[: self._num_servers]
+            call("ComeBack", pb.ComeBackRequest(lives=lives), ANSWER_TIMEOUT_S)
+        return True
 
     def _goes_first(self, other: int, counts_workers: bool) -> bool:
         """Whether the other one goes on."""
