@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from benchmarks.bars import plan_of_65536_hosts
 from dmlcomm import _core, errors
 from dmlcomm.lab import Lab
 from dmlcomm.planning import measure, network, plan_file
@@ -82,10 +83,8 @@ def test_a_choice_that_the_simulation_does_not_share_is_shown_with_both():
 
 
 def test_65536_hosts_are_planned_in_two_gigabytes():
-    words = ("--topology", "bcube:16,4", "--rate", "10gbit", "--size", "100MB", "--json")
-    command = [sys.executable, "-m", "dmlcomm", "plan", *words]
-    limited = ["bash", "-c", 'ulimit -v 2000000 && exec "$@"', "bash", *command]
-    told = subprocess.run(limited, capture_output=True, text=True, timeout=100)
+    command = plan_of_65536_hosts("--json")
+    told = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert told.returncode == 0, told.stderr
     found = json.loads(told.stdout)
     assert found["hosts"] == 65536

@@ -128,6 +128,12 @@ class Models:
         with self._lock:
             return {number: entry.description for number, entry in self._entries.items()}
 
+    def with_values(self) -> list[tuple[Any, dict[int, int]]]:
+        """Descriptions of the models that have first values, and the clocks of their workers."""
+        sealed = [model for model in self._core.status()["models"] if model["sealed"]]
+        descriptions = self.descriptions()
+        return [(descriptions[model["model"]], model["clocks"]) for model in sealed]
+
     def _create_in_core(self, number: int, description: Any) -> None:
         rule = self.rule_of(description)
         try:

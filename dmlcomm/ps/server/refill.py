@@ -122,14 +122,10 @@ class Refill:
             health = self._peers.health(source)
             if is_lost(health.lives[source]) or health.is_filling:
                 return False
-            return not self._mutual_loss.lose_if_anew(source, self._models_with_values())
+            own = {description.name for description, _ in self._models.with_values()}
+            return not self._mutual_loss.lose_if_anew(source, own)
         except grpc.RpcError:
             return False
-
-    def _models_with_values(self) -> set[str]:
-        descriptions = self._models.descriptions()
-        sealed = [model for model in self._core.status()["models"] if model["sealed"]]
-        return {descriptions[model["model"]].name for model in sealed}
 
     def _all_others(self) -> list[int]:
         """The next one first."""

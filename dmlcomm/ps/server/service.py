@@ -227,8 +227,7 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
         if self._core.lives()[request.server] != request.life or self._core.is_filling():
             raise refusal.busy(f"server {self._view.server} has no copy for this life of a server")
         live = self._membership.live_workers()
-        sealed = [model for model in self._core.status()["models"] if model["sealed"]]
-        descriptions = self._models.descriptions()
+        with_values = self._models.with_values()
         # They still count here, and will not there: what they have pushed is in the copy, as
         # nothing more comes.
         gone = self._core.unsettled()
@@ -236,10 +235,10 @@ class Service(pb_grpc.ParameterServerServicer):  # type: ignore[misc]
             self._core.end_worker(worker, incarnation, "its connection has ended")
         models = [
             pb.CopiedModel(
-                model=descriptions[model["model"]],
-                clocks={w: clock for w, clock in model["clocks"].items() if w not in gone},
+                model=description,
+                clocks={w: clock for w, clock in clocks.items() if w not in gone},
             )
-            for model in sealed
+            for description, clocks in with_values
         ]
         registered = self._membership.registered()
         return pb.CopyModelsReply(
