@@ -36,7 +36,12 @@ def test_half_of_a_pod_talks_to_other_pods(kind):
     assert [len(some) for some in pods].count(4) == len(jobs) / 2
 
 
-PAGES = {"sip": "reproduction-sip.md", "strategy": "strategy.md"}
+PAGES = {
+    "mlnet": "reproduction-mlnet.md",
+    "psnet_simulated": "reproduction.md",
+    "sip": "reproduction-sip.md",
+    "strategy": "strategy.md",
+}
 PAPERS = {"mlnet": mlnet, "psnet_simulated": psnet_simulated, "sip": sip, "strategy": strategy}
 
 
@@ -49,5 +54,5 @@ def test_the_page_has_the_tables_of_the_records(paper, name):
     lines = (DOCS / f"reproduction-{paper}.json").read_text().splitlines()
     records = [json.loads(line) for line in lines]
     table = table_of(experiment, [one for one in records if one["experiment"] == name])
-    page = (DOCS / PAGES.get(paper, "reproduction.md")).read_text()
+    page = (DOCS / PAGES[paper]).read_text()
     assert f"<!-- {paper}: {name} -->\n\n{table}\n\n<!-- end -->" in page

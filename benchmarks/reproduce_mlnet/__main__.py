@@ -1,6 +1,6 @@
 """Repeats MLNET's simulation with ``dmlcomm simulate``'s simulator.
 
-    python -m benchmarks.reproduce_mlnet --folder docs --page docs/reproduction.md
+    python -m benchmarks.reproduce_mlnet --folder docs --page docs/reproduction-mlnet.md
 
 Writes reproduction-mlnet.json (JSON lines) to the folder and the tables to the page, and prints
 them. What --only leaves out keeps the records that the file has.
