@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from benchmarks import bars, lab, openmpi, report
+from benchmarks import bars, builds, lab, openmpi, report
 from benchmarks.engine import MIN_ITERATIONS, Measurement, Settings, session, sizes
 from benchmarks.lab_run import all_reduce_bound_s
 from benchmarks.operations import OPERATIONS, Case, sum_of_values, values
@@ -177,3 +177,32 @@ def test_bound_of_a_lab_counts_every_nic_of_a_host():
     assert bound_s("bcube:3,2", "200mbit") == pytest.approx(2 * 8 / 9 * 0.2)
     assert bound_s("flat:4,2", "200mbit,50mbit") == pytest.approx(2 * 3 / 4 * 0.32)
     assert bound_s("flat:4,1", "unlimited") is None
+
+
+def test_two_builds_are_measured_in_turns(capfd, monkeypatch):
+    options = ["--ranks", "2", "--sizes", "1KiB", "--rounds", "3"]
+    monkeypatch.setattr(sys, "argv", ["builds", str(builds.THIS), *options])
+    builds.main()
+    *_, row = capfd.readouterr().out.splitlines()
+    num_ranks, size, other, this, speed = (cell.strip() for cell in row.strip("| ").split("|"))
+    assert (num_ranks, size) == ("2", "1 KiB")
+    assert all(0 < float(time.removesuffix(" us")) < 1e6 for time in (other, this))
+    assert float(speed.split()[0]) > 0
+
+
+def test_speeds_of_two_builds_are_those_of_rounds():
+    found = builds.Comparison(other_us=10, this_us=10, speeds=[0.5, 0.9, 1.0, 1.1, 4.0])
+    assert [found.speed(part) for part in (0.25, 0.5, 0.75)] == [0.9, 1.0, 1.1]
+
+
+def test_a_build_that_is_none_is_refused_or_named(tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["builds", str(tmp_path)])
+    with pytest.raises(SystemExit):
+        builds.main()
+    assert "has no folder dmlcomm; name a checkout that is built" in capfd.readouterr().err
+    (tmp_path / "dmlcomm").mkdir()
+    with (
+        pytest.raises(RuntimeError, match=rf"a rank of {tmp_path} ended"),
+        builds.builds([tmp_path], 1, "auto"),
+    ):
+        pass
