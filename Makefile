@@ -25,7 +25,8 @@ $(BIN)/python:
 	"$$(scripts/find_python.sh)" -m venv $(VENV)
 
 $(VENV)/.requirements: pyproject.toml scripts/requirements.py | $(BIN)/python
-	$(BIN)/python scripts/requirements.py dev demo | $(BIN)/pip install -q -r /dev/stdin
+	$(BIN)/python scripts/requirements.py dev demo | \
+	  $(BIN)/pip install -q --no-compile -r /dev/stdin
 	touch $@
 
 $(VENV)/.installed: $(VENV)/.requirements setup.py

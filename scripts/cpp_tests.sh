@@ -1,7 +1,7 @@
 #!/bin/bash
 # Builds and runs the C++ tests of the core:
-#   scripts/cpp_tests.sh [--compile|--run] plain|address|thread [build folder]
-# --compile does not run them, --run takes what has been compiled.
+#   scripts/cpp_tests.sh [--compile|--run] plain|address|thread [build folder [CMake target ...]]
+# --compile does not run them, --run takes what has been compiled. Targets are all that is compiled.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 part=both
@@ -14,17 +14,18 @@ build=${2:-build/tests-$variant}
 # The others have one thread, in which there are no races to find.
 tests_with_threads=(base_test engine_test proxy_test ps_cluster_test ps_model_test
   ps_replicas_test relay_service_test staging_test waiting_test)
-targets=()
+targets=("${@:3}")
 selected=()
 if [ "$variant" = thread ]; then
-  targets=(--target "${tests_with_threads[@]}")
+  [ ${#targets[@]} != 0 ] || targets=("${tests_with_threads[@]}")
   selected=(--tests-regex "^($(IFS='|'; echo "${tests_with_threads[*]}"))(_[0-9]+)?$")
 fi
 
 if [ "$part" != run ]; then
   if command -v ninja >/dev/null; then export CMAKE_GENERATOR=Ninja; fi
   cmake -S . -B "$build" -DDMLCOMM_SANITIZE="${variant/plain/}" -DDMLCOMM_BUILD_TESTS=ON >/dev/null
-  cmake --build "$build" "${targets[@]}" --parallel "${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}"
+  cmake --build "$build" ${targets:+--target "${targets[@]}"} \
+    --parallel "${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}"
 fi
 [ "$part" != compile ] || exit 0
 
