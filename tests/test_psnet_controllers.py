@@ -95,8 +95,32 @@ def test_the_times_of_a_push_and_of_a_batch_are_expected():
 
 
 @pytest.mark.parametrize(
+    ("spec", "push_s", "pull_s"),
+    # Shards of 12.5 MB, 1 s at 100 Mb/s: as many seconds as workers share a port of a server.
+    [
+        ("psnet:1,3,3+1,3,3", 2, 2),
+        # Four at the first ToR, and one of the other module: weights take the ports of their ToRs,
+        # pushes those of workers' numbers.
+        ("psnet:1,6,3@4,1,1+1,3,3", 5, 5),
+        ("psnet:1,3,3+1,6,3@1,1,4", 5, 5),
+        ("psnet:1,2,2@2,0+1,2,2@0,2", 3, 2),
+        # Eight workers push to two servers each, two thirds of a second, through three ports.
+        ("psnet:2,1,3+1,8,3", 16 / 3 * 2 / 3, 16 / 3 * 2 / 3),
+    ],
+)
+def test_the_times_in_two_modules_are_those_of_equation_6(spec, push_s, pull_s):
+    found = expected(spec)
+    assert (found["push_s"], found["pull_s"]) == pytest.approx((push_s, pull_s), rel=1e-3)
+    assert found["batch_max_s"] == pytest.approx(3 + push_s + pull_s, rel=1e-3)
+
+
+@pytest.mark.parametrize(
     ("spec", "change"),
-    [("psnet:1,2,2+1,2,2", None), ("psnet:2,6,3", "worker0:eth0"), ("psnet:2,6,3", "server0:eth1")],
+    [
+        ("psnet:1,2,2+1,2,2+1,2,2", None),
+        ("psnet:2,6,3", "worker0:eth0"),
+        ("psnet:2,6,3", "server0:eth1"),
+    ],
 )
 def test_nothing_is_expected_where_the_equation_says_nothing(spec, change):
     assert expected(spec, change) is None

@@ -27,6 +27,17 @@ def test_mlnets_scenarios_have_the_papers_numbers():
     assert len({job.priority for job in jobs}) > 5
 
 
+def test_no_step_of_a_psnet_is_longer_for_moves_than_their_dark_time():
+    lines = (DOCS / "reproduction-psnet_simulated.json").read_text().splitlines()
+    records = [one for one in map(json.loads, lines) if one["experiment"] == "moves"]
+    assert sum("+" in record["topology"] for record in records) >= 4
+    for record in records:
+        first, last = record["steps_s"][0], record["steps_s"][-1]
+        assert max(record["steps_s"]) <= max(first, last) + record["dark_s"]
+        assert first == pytest.approx(record["before_max_s"], rel=0.02)
+        assert last == pytest.approx(record["after_max_s"], rel=0.07)
+
+
 @pytest.mark.parametrize("kind", instances.SIZE)
 def test_half_of_a_pod_talks_to_other_pods(kind):
     jobs = instances.mixed(kind)

@@ -6,11 +6,14 @@ Writes reproduction-psnet_simulated.json (JSON lines) to the folder and the tabl
 prints them. Times are of a push and a pull, beside the paper's equations.
 """
 
+import itertools
+import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from benchmarks import simulated
 from benchmarks.simulated import Experiment, Record
+from dmlcomm.psnet import controllers
 from dmlcomm.psnet.equations import (
     Job,
     Phases,
@@ -19,7 +22,10 @@ from dmlcomm.psnet.equations import (
 )
 from dmlcomm.simulate.run import Player
 from dmlcomm.simulate.scenario import parse
-from dmlcomm.topology.psnet import spread, spread_by_rate
+from dmlcomm.topology import graph as graphs
+from dmlcomm.topology.builders import build
+from dmlcomm.topology.psnet import SERVER, WORKER, spread, spread_by_rate
+from dmlcomm.topology.shape import Shape
 
 TORS = 3
 MODEL_BYTES = 200_000_000
@@ -28,6 +34,9 @@ WORKER_BPS = 1e9
 MTU = 9000
 EFFICIENCY = (MTU - 52) / (MTU + 14)
 SERVERS = 16
+# Of workers that move while a job trains.
+DARK_S = 0.25
+STEPS, MOVED_IN = 8, 4  # the latter from 1
 
 
 def nics() -> Iterator[Record]:
@@ -106,6 +115,50 @@ def bandwidths() -> Iterator[Record]:
         yield record | {"rate": rate, "bct_min_s": phases.bct_min_s}
 
 
+def moves() -> Iterator[Record]:
+    """Batches of VGG-16 before, while and after `dmlcomm psnet place` moves workers."""
+    for text in (
+        "2,6,3@1,1,4",
+        "2,6,3@1,1,4+2,6,3@1,1,4",
+        "2,6,3@1,1,4+2,6,3@4,1,1",
+        "1,6,3@1,1,4+3,6,3@1,1,4",
+        "1,9,3@1,1,7+3,3,3",
+    ):
+        yield _moved(f"psnet:{text}")
+
+
+def _moved(spec: str) -> Record:
+    graph = build(spec, [Shape(round(WORKER_BPS * EFFICIENCY))])
+    workers, servers = (graphs.hosts_of_role(graph, role) for role in (WORKER, SERVER))
+    plan = controllers.plan(graph, workers, servers)
+    at = {worker: graphs.links_of(graph, worker)[0].b.node for worker in workers}
+    phases = {"op": "push_pull", "size": 528_000_000, "compute": 4, "steps": STEPS}
+    job = Job(phases["size"], len(servers), len(workers))
+    theory = [
+        controllers.expected_s(graph, job, tors, servers, phases["compute"])
+        for tors in (at, at | plan)
+    ]
+    before_s, after_s = (found["batch_max_s"] for found in theory if found)
+    # In the middle of the pushes of a step that takes what the equation says.
+    event = {
+        "at": f"{before_s * (MOVED_IN - 1) + 4 + (before_s - 4) / 4:.3f}",
+        "circuits": plan,
+        "dark": DARK_S,
+    }
+    network = {"topology": spec, "rate": f"{round(WORKER_BPS)}bit", "mtu": MTU}
+    scenario = parse(network | {"jobs": [phases], "events": [event]})
+    ends = [0.0, *(step.end_s for step in Player(scenario, seed=1).run().jobs[0].steps)]
+    steps = [end - begin for begin, end in itertools.pairwise(ends)]
+    return {
+        "topology": spec,
+        "moved": len(plan),
+        "dark_s": DARK_S,
+        "steps_s": steps,
+        "before_max_s": before_s,
+        "after_max_s": after_s,
+    }
+
+
 def _bandwidth() -> float:
     """Bytes of data per second of a worker."""
     return WORKER_BPS / 8 * EFFICIENCY
@@ -160,6 +213,21 @@ def _table_of_deployments(records: list[Record]) -> Iterator[list[str]]:
     return _against_theory(header, ["deployment", "rates"], records)
 
 
+def _table_of_moves(records: list[Record]) -> Iterator[list[str]]:
+    yield [
+        *("modules", "moved", "step before", "BCT_max", "longest step", "step after", "BCT_max"),
+    ]
+    for record in records:
+        steps = record["steps_s"]
+        before, after = statistics.median(steps[: MOVED_IN - 1]), steps[-1]
+        times = before, record["before_max_s"], max(steps), after, record["after_max_s"]
+        yield [
+            f"`{record['topology']}`",
+            str(record["moved"]),
+            *(f"{seconds:.2f} s" for seconds in times),
+        ]
+
+
 def _table_of_bandwidths(records: list[Record]) -> Iterator[list[str]]:
     yield ["B_w", "BCT_min", "simulated", "BCT_max"]
     for record in records:
@@ -173,6 +241,7 @@ EXPERIMENTS = {
     "trees": Experiment(trees, _table_of_trees),
     "deployments": Experiment(deployments, _table_of_deployments),
     "bandwidths": Experiment(bandwidths, _table_of_bandwidths),
+    "moves": Experiment(moves, _table_of_moves),
 }
 
 

@@ -18,13 +18,20 @@ Source: "PSNet" (JNCA 2020), section 3.3.
 
 import itertools
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import networkx as nx
 
 from dmlcomm.errors import LabError
 from dmlcomm.lab.client import Client
-from dmlcomm.psnet.equations import Job, Phases, deployed_transfer_s
+from dmlcomm.psnet.equations import (
+    HOPS_BETWEEN_MODULES,
+    HOPS_IN_MODULE,
+    Job,
+    Phases,
+    joined_transfer_s,
+)
 from dmlcomm.psnet.wire import Message, ask
 from dmlcomm.topology import graph as topology
 from dmlcomm.topology import psnet
@@ -69,24 +76,59 @@ def expected_s(
     servers: Sequence[str],
     compute_s: float,
 ) -> dict[str, float] | None:
-    """A push or a pull of the whole model, as long as each other, and a batch with both: where all
-    overlap, and where nothing does. Seconds, by equations (5), (2) and (1).
+    """A push and a pull of the whole model, and a batch with both: where all overlap, and where
+    nothing does. Seconds, by equations (5) or (6), (2) and (1).
 
-    None where equation (5) says nothing: hosts of several modules, NICs without a rate or with
+    None where they say nothing: hosts of more than two modules, NICs without a rate or with
     different ones, or unplugged.
     """
-    modules = [tors for tors in psnet.modules_of(graph) if set(tors) & {*tor_of_worker.values()}]
     of_workers = [_link_of(graph, worker) for worker in tor_of_worker]
     of_servers = [link for server in servers for link in topology.links_of(graph, server)]
+    tors = {*tor_of_worker.values(), *(link.b.node for link in of_servers)}
+    modules = [some for some in psnet.modules_of(graph) if tors & set(some)]
     worker_bps, server_bps = _rate_of(of_workers), _rate_of(of_servers)
-    if not worker_bps or not server_bps or len(modules) != 1:
+    if not worker_bps or not server_bps or len(modules) > 2:
         return None
-    if any(link.b.node not in modules[0] for link in of_servers):
-        return None
-    counts = [list(tor_of_worker.values()).count(tor) for tor in modules[0]]
-    push_s = deployed_transfer_s(job, counts, worker_bps / 8, server_bps / worker_bps)
-    phases = Phases(push_s, compute_s, push_s)
-    return {"push_s": push_s, "batch_min_s": phases.bct_min_s, "batch_max_s": phases.bct_max_s}
+    module_of = {tor: number for number, some in enumerate(modules) for tor in some}
+    at_servers = [module_of[topology.links_of(graph, server)[0].b.node] for server in servers]
+    first = at_servers.count(0), sum(module_of[tor] == 0 for tor in tor_of_worker.values())
+    push_s, pull_s = (
+        joined_transfer_s(
+            job,
+            len(modules[0]),
+            first,
+            worker_bps / 8,
+            server_bps / worker_bps,
+            HOPS_IN_MODULE if len(modules) == 1 else HOPS_BETWEEN_MODULES,
+            meeting=meeting,
+        )
+        for meeting in _meeting(modules, list(tor_of_worker.values()), set(at_servers))
+    )
+    phases = Phases(pull_s, compute_s, push_s)
+    return {
+        "push_s": push_s,
+        "pull_s": pull_s,
+        "batch_min_s": phases.bct_min_s,
+        "batch_max_s": phases.bct_max_s,
+    }
+
+
+def _meeting(
+    modules: Sequence[Sequence[str]], tor_of_worker: Sequence[str], of_servers: set[int]
+) -> tuple[int, int]:
+    """How many workers share the port of a server that most push to, and pull from.
+
+    A worker pushes to the port at its ToR, in another module to the one that its number says, as
+    `dmlcomm.ps.pairing` chooses it. It gets weights from the port that has the number of its ToR.
+    """
+    place = {tor: (m, level) for m, tors in enumerate(modules) for level, tor in enumerate(tors)}
+    pushes, pulls = Counter[tuple[int, int]](), Counter[int]()
+    for number, tor in enumerate(tor_of_worker):
+        module, level = place[tor]
+        pulls[level] += 1
+        for other in of_servers:
+            pushes[other, level if other == module else number % len(modules[0])] += 1
+    return max(pushes.values()), max(pulls.values())
 
 
 def paths(

@@ -24,6 +24,8 @@ from dmlcomm.topology.psnet import fewest_moves, spread
 # A packet passes two links between a worker and a server of its module: at the ToR there is one
 # switch, and a circuit switch is a wire.
 HOPS_IN_MODULE = 2
+# And from one module to another: the ToRs and the SuperNode switches are between them.
+HOPS_BETWEEN_MODULES = 4
 
 
 @dataclass(frozen=True)
@@ -102,10 +104,11 @@ def joined_transfer_s(
     first: tuple[int, int],
     worker_bandwidth: float,
     k: float = 1.0,
-    hops: int = 4,
+    hops: int = HOPS_BETWEEN_MODULES,
     latency_s: float = 20e-6,
+    meeting: float | None = None,
 ) -> float:
-    """Equation (6): seconds of a push, and of a pull, in two modules with even deployments.
+    """Equation (6): seconds of a push, and of a pull, in two modules.
 
     The paper prints P - 1 where its derivation gives P - P1, which is taken here.
 
@@ -113,12 +116,15 @@ def joined_transfer_s(
         tors: R of each module. R times a server's port is between the modules.
         first: servers (P1) and workers (W1) in the first module; the rest are in the second.
         hops: alpha, links on the longest path.
+        meeting: workers that share the port of a server that most of them share; by default W/R,
+            as with the paper's even deployments.
     """
     servers, workers = first
-    port = tors * k * worker_bandwidth
+    port = k * worker_bandwidth
     away = workers * (job.servers - servers), (job.workers - workers) * servers
-    shares = [port / job.workers, worker_bandwidth / job.servers]
-    shares += [port / flows for flows in away if flows]
+    meeting = job.workers / tors if meeting is None else meeting
+    shares = [port / meeting, worker_bandwidth / job.servers]
+    shares += [tors * port / flows for flows in away if flows]
     return job.shard_bytes / min(shares) + hops * latency_s
 
 
