@@ -281,6 +281,21 @@ PUSH_PULL = {"op": "push_pull", "size": "1448kB", "servers": [0], "hosts": ["1-6
 
 
 @pytest.mark.parametrize(
+    ("tree", "seconds"),
+    # Four workers of the other hosts push; or one proxy of each host.
+    [("direct", 2 * 4), ("chain", 2 * 1)],
+)
+def test_ranks_of_a_host_are_workers_with_one_proxy(tree, seconds):
+    network = {"topology": "flat:3,1", "rate": f"{8 * 1514000}bit", "ranks_per_host": 2}
+    job = {"op": "push_pull", "size": "1448kB", "servers": [0], "tree": tree}
+    result = play(network | {"jobs": [job]})
+    assert result.makespan_s == pytest.approx(seconds, rel=1e-2)
+    # The slowest rank of a host counts: with so many, nearly the whole jitter.
+    slow = play(network | {"ranks_per_host": 64, "jobs": [job | {"compute": 10, "jitter": 1}]})
+    assert slow.jobs[0].steps[0].end_s - slow.jobs[0].steps[0].operation_s > 19
+
+
+@pytest.mark.parametrize(
     ("tree", "chunk", "seconds"),
     # Six pushes arrive at one NIC; or two after two; or one after the other. Weights go back alike.
     [

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 import yaml
 
+from dmlcomm import _core
 from dmlcomm.planning import plan_file
 from dmlcomm.planning.network import PlanError
 from dmlcomm.simulate.fields import ScenarioError
@@ -72,6 +73,34 @@ def test_what_takes_longer_than_links_need_is_expected_to():
     assert longer == pytest.approx(DIRECT_SLOWDOWN, rel=0.02)
 
 
+def test_ranks_of_a_host_push_each_or_through_its_proxy():
+    def links_s(candidate, ranks):
+        request = parse(FLAT | {"ranks_per_host": ranks, "layers": LAYERS[:1]})
+        return play(request, candidate, seed=0).links_s - request.compute_s
+
+    server, chain = Candidate(servers=(0,)), Candidate(servers=(0,), tree="chain")
+    assert links_s(server, ranks=2) == pytest.approx(2 * links_s(server, ranks=1), rel=0.02)
+    assert links_s(chain, ranks=2) == links_s(chain, ranks=1)
+    # Three hosts of four take what one of them has, and a sum comes back.
+    leaders = Candidate(algorithm="hierarchical")
+    assert links_s(leaders, ranks=2) == pytest.approx(1.5, rel=0.02)
+
+
+def test_the_planner_is_asked_once_for_all_algorithms(monkeypatch):
+    asked = []
+    compare = _core.compare
+
+    def count(*arguments):
+        asked.append(arguments)
+        return compare(*arguments)
+
+    monkeypatch.setattr(_core, "compare", count)
+    request = parse(FLAT)
+    for candidate in candidates(request):
+        play(request, candidate, seed=0)
+    assert len(asked) == 2  # with busy ports, and with idle ones
+
+
 def test_how_much_longer_servers_take_is_what_the_lab_has_shown():
     records = map(json.loads, (DOCS / "simulator-lab.json").read_text().splitlines())
     (longer,) = (
@@ -127,6 +156,13 @@ def test_slow_uplinks_make_what_crosses_them_once_best():
         ({"workers": [0]}, r'"workers" of the file: expected a list of two hosts or more'),
         ({"server_hosts": [9]}, r'"server_hosts" of the file: expected numbers from 0 to 3'),
         ({"topology": "psnet:2,6,3"}, r"a PSNet has parameter servers"),
+        ({"topology": "bcube:2,2", "workers": [0, 1]}, r'"workers" of .* all hosts are; leave it'),
+        (
+            {"topology": "grid:2x2", "num_servers": [1]},
+            r'"num_servers" .* not simulated on a bcube',
+        ),
+        ({"topology": "grid:2x2", "server_hosts": [1]}, r'"server_hosts" .* not simulated on a bc'),
+        ({"ranks_per_host": 0}, r'"ranks_per_host" of .* from 1, not 0'),
     ],
 )
 def test_a_wrong_entry_is_named(change, message):

@@ -177,19 +177,23 @@ class Player:
         return listed.algorithm, steps
 
     def _add_push_pull(self, index: int, job: Job) -> list[push_pull.Step]:
-        _check_messages(
-            job, 2 * len(job.hosts) * len(job.servers) * job.steps * max(1, job.num_chunks)
-        )
-        racks = [self._fabric.rack_of(host) for host in job.hosts]
-        num_workers, num_servers = len(job.hosts), len(job.servers)
+        ranks = self._scenario.network.ranks_per_host
+        # Ranks of a host have one proxy, which is the node of a tree.
+        together = 1 if job.tree == push_pull.DIRECT else ranks
+        workers = [host * ranks + i for host in job.hosts for i in range(0, ranks, together)]
+        num_workers, num_servers = len(workers), len(job.servers)
+        _check_messages(job, 2 * num_workers * num_servers * job.steps * max(1, job.num_chunks))
+        racks = [self._fabric.rack_of(worker // ranks) for worker in workers]
         orders = push_pull.orders(job.tree_order, num_workers, num_servers, self._random)
         trees = [push_pull.parents(job.tree, order, racks, job.answer) for order in orders]
 
+        def rank_of(server: int, worker: int | None) -> int:
+            return job.servers[server] * ranks if worker is None else workers[worker]
+
         def send(server: int, edges: Sequence[push_pull.Edge], after: Sequence[int]) -> int:
             def way() -> list[int]:
-                return [
-                    link for edge in edges for link in self._edge_path(index, job, server, edge)
-                ]
+                ends = [(rank_of(server, a), rank_of(server, b)) for a, b in edges]
+                return [link for a, b in ends for link in self._way_between(a, b, (index, server))]
 
             share = job.num_bytes / num_servers / max(1, job.num_chunks)
             priority, weight = job.priority, job.weight
@@ -201,7 +205,7 @@ class Player:
         def grant(server: int, edge: push_pull.Edge, before: int) -> int:
             if not job.grant_bytes:
                 return before
-            nic = self._fabric.nic_index(self._host_of(job, server, edge[1]), 0)
+            nic = self._fabric.nic_index(rank_of(server, edge[1]) // ranks, 0)
             rate = self._fabric.capacities[self._fabric.in_link(nic)]
             in_front = job.grant_bytes * num_servers  # of all trees
             return self._simulation.compute(8 * in_front / rate, after=[before])
@@ -212,24 +216,22 @@ class Player:
         for _ in range(job.steps):
             before = steps[-1][1] if steps else None
             computed = [
-                self._add_compute(job, [before[worker]] if before else [])
+                self._add_compute(job, [before[worker]] if before else [], together)
                 for worker in range(num_workers)
             ]
             steps.append((computed, traffic.add_step(computed)))
         return steps
 
-    def _edge_path(self, index: int, job: Job, server: int, edge: push_pull.Edge) -> list[int]:
+    def _way_between(self, sender: int, receiver: int, connection: tuple[int, int]) -> list[int]:
         """The links of what a worker or server sends to another."""
-        from_host, to_host = (self._host_of(job, server, worker) for worker in edge)
-        hops = [(from_host, to_host, None)] if from_host != to_host else []
-        ranks = self._scenario.network.ranks_per_host
-        return self._fabric.path(hops, from_host * ranks, to_host * ranks, (index, server))
+        hosts = [rank // self._scenario.network.ranks_per_host for rank in (sender, receiver)]
+        hops = [(hosts[0], hosts[1], None)] if hosts[0] != hosts[1] else []
+        return self._fabric.path(hops, sender, receiver, connection)
 
-    def _host_of(self, job: Job, server: int, worker: int | None) -> int:
-        return job.servers[server] if worker is None else job.hosts[worker]
-
-    def _add_compute(self, job: Job, after: list[int]) -> int:
-        duration = job.compute_s * (1 + job.jitter * self._random.random())
+    def _add_compute(self, job: Job, after: list[int], ranks: int = 1) -> int:
+        """Of the slowest of some ranks."""
+        jitter = job.jitter * max(self._random.random() for _ in range(ranks))
+        duration = job.compute_s * (1 + jitter)
         return self._simulation.compute(duration, start_s=job.start_s, after=after)
 
     def _add_step(

@@ -6,17 +6,15 @@ ready, and earlier buckets go first, as operations of one group do. The batch is
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from dmlcomm import _core
 from dmlcomm.planning.pricing import ABOUT_EQUAL
 from dmlcomm.simulate import push_pull, scenario
 from dmlcomm.simulate.fields import ScenarioError
 from dmlcomm.simulate.run import Player
-from dmlcomm.strategy.request import Request
+from dmlcomm.strategy.request import ALL_REDUCE, ELEMENT_BYTES, Request
 
-ALL_REDUCE = "all_reduce"
 # Of a simulated tree, what proxies call it; without proxies workers talk to servers.
 SHAPES = {
     push_pull.DIRECT: "direct",
@@ -33,7 +31,6 @@ DIRECT_SLOWDOWN = 1.28
 MOST_OF_SERVERS = 1.2
 SPREAD, PACKED = "spread", "packed"
 LAST_PRIORITY = 255
-ELEMENT_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -86,10 +83,8 @@ class Outcome:
 
 def candidates(request: Request) -> Iterator[Candidate]:
     """All that are tried."""
-    if len(request.workers) == request.empty.network.num_hosts or not request.empty.network.sizes:
-        yield Candidate()
-        for name in _algorithms(request):
-            yield Candidate(algorithm=name)
+    for name in request.algorithms:
+        yield Candidate(algorithm=name)
     if request.empty.network.sizes:
         return  # hosts of a grid that are no neighbours have no way of one link
     racks = racks_of(request)
@@ -114,25 +109,10 @@ def play(request: Request, candidate: Candidate, seed: int) -> Outcome:
 
 
 def slowdown(request: Request, candidate: Candidate) -> float:
-    """How many times as long as links need the traffic takes.
-
-    Of a collective by the planner's price of ports to which several hosts send at once.
-    """
+    """How many times as long as links need the traffic takes."""
     if candidate.servers:
         return DIRECT_SLOWDOWN if candidate.tree == push_pull.DIRECT else 1.0
-    network = replace(request.empty.network, num_hosts=len(request.workers))
-    num_bytes = max(bucket.num_bytes for bucket in request.buckets)
-    full, idle = network.core(), network.core()
-    idle.contention = 1.0
-    prices = [
-        _core.compare(core, network.of_job(), ALL_REDUCE, num_bytes, 4) for core in (full, idle)
-    ]
-    name = candidate.algorithm or prices[0].prices[prices[0].chosen].name
-    (slow,), (fast,) = (
-        [price.seconds for price in found.prices if price.name == name] for found in prices
-    )
-    factor = float(slow / fast)
-    return factor if factor > 1 + ABOUT_EQUAL else 1.0
+    return request.algorithms.get(candidate.algorithm, 1.0)  # others cannot be simulated at all
 
 
 def _play(request: Request, batch: dict[str, Any], seed: int) -> float:
@@ -151,13 +131,6 @@ def racks_of(request: Request) -> list[int]:
     """By host, a number of its rack."""
     fabric = Player(request.empty, 0).fabric
     return [fabric.rack_of(host) for host in range(request.empty.network.num_hosts)]
-
-
-def _algorithms(request: Request) -> list[str]:
-    network = replace(request.empty.network, num_hosts=len(request.workers))
-    num_bytes = max(bucket.num_bytes for bucket in request.buckets)
-    found = _core.compare(network.core(), network.of_job(), ALL_REDUCE, num_bytes, 4)
-    return [price.name for price in found.prices if price.is_schedule]
 
 
 def _placements(request: Request, racks: Sequence[int], number: int) -> dict[str, tuple[int, ...]]:

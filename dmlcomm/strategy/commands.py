@@ -12,7 +12,6 @@ from dmlcomm import _shell
 from dmlcomm.planning import plan_file
 from dmlcomm.planning.network import PlanError
 from dmlcomm.strategy.candidates import (
-    ALL_REDUCE,
     SHAPES,
     Candidate,
     Outcome,
@@ -21,7 +20,7 @@ from dmlcomm.strategy.candidates import (
     racks_of,
     ranked,
 )
-from dmlcomm.strategy.request import Request, load
+from dmlcomm.strategy.request import ALL_REDUCE, Request, load
 
 app = _shell.application()
 
@@ -58,8 +57,10 @@ def strategy(
         print(json.dumps(_as_json(request, outcomes), indent=2))
         return
     console = _shell.console()
+    ranks = request.empty.network.ranks_per_host
+    hosts = f" on {len(request.workers)} hosts" if ranks > 1 else ""
     console.print(
-        f"{request.network['topology']}: {len(request.workers)} workers, "
+        f"{request.network['topology']}: {ranks * len(request.workers)} workers{hosts}, "
         f"{len(request.buckets)} buckets; a batch computes {request.compute_s:.4g} s",
         highlight=False,
     )
@@ -108,6 +109,7 @@ def _as_json(request: Request, outcomes: Sequence[Outcome]) -> dict[str, Any]:
     return {
         "topology": str(request.network["topology"]),
         "workers": list(request.workers),
+        "ranks_per_host": request.empty.network.ranks_per_host,
         "compute_s": request.compute_s,
         "ways": [
             {
