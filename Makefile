@@ -105,6 +105,7 @@ docs: build $(VENV)/.docs  ## Manual in site/
 	$(BIN)/python -m benchmarks.proxy.page --folder docs
 	$(BIN)/python -m benchmarks.reproduce_bml --folder docs --draw
 	$(BIN)/python -m benchmarks.reproduce_psnet --folder docs --draw
+	$(BIN)/python -m benchmarks.reproduce_mlnet --folder docs --draw
 	$(BIN)/python -m benchmarks.prio.switch_page --folder docs --draw
 	$(BIN)/python -m benchmarks.prio.steps_page --folder docs --draw
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -15,10 +15,11 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True)
 class Experiment:
-    """``play`` gives records, ``table`` makes rows of them, the header first."""
+    """``play`` gives records, ``table`` makes rows of them, the header first; ``draw`` a PNG."""
 
     play: Callable[[], Iterable[Record]]
     table: Callable[[list[Record]], Iterator[list[str]]]
+    draw: Callable[[list[Record], Path], None] | None = None
 
 
 def table_of(experiment: Experiment, records: list[Record]) -> str:
@@ -32,13 +33,20 @@ def main(name: str, experiments: Mapping[str, Experiment], description: str) -> 
     """``python -m benchmarks.reproduce_NAME``: plays what the command line asks for.
 
     Records go to reproduction-NAME.json (JSON lines), tables between the page's marks
-    ``<!-- NAME: experiment -->`` and ``<!-- end -->``.
+    ``<!-- NAME: experiment -->`` and ``<!-- end -->``. Pictures of the records, with --draw, are
+    reproduction-NAME-experiment.png.
     """
     options = _parse(name, experiments, description)
     options.folder.mkdir(parents=True, exist_ok=True)
     file = options.folder / f"reproduction-{name}.json"
     lines = file.read_text().splitlines() if file.exists() else []
     records = [json.loads(line) for line in lines]
+    if options.draw:
+        for only, experiment in experiments.items():
+            if experiment.draw:
+                found = [record for record in records if record["experiment"] == only]
+                experiment.draw(found, options.folder / f"reproduction-{name}-{only}.png")
+        return
     for only in options.only:
         found = list(experiments[only].play())
         records = [record for record in records if record["experiment"] != only]
@@ -60,4 +68,5 @@ def _parse(
     parser.add_argument("--folder", type=Path, default=Path("bench_output"))
     parser.add_argument("--page", type=Path, help="a Markdown file with marks for the tables")
     parser.add_argument("--only", nargs="+", choices=experiments, default=list(experiments))
+    parser.add_argument("--draw", action="store_true", help="play nothing: draw the records")
     return parser.parse_args()

@@ -16,6 +16,11 @@ from benchmarks.strategy import __main__ as strategy
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 
+def records_of(paper):
+    lines = (DOCS / f"reproduction-{paper}.json").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
 def test_mlnets_scenarios_have_the_papers_numbers():
     scenario = scenarios.one_job(50, 4, "rack", "random")
     assert scenario.network.num_hosts == 1024
@@ -28,14 +33,31 @@ def test_mlnets_scenarios_have_the_papers_numbers():
 
 
 def test_no_step_of_a_psnet_is_longer_for_moves_than_their_dark_time():
-    lines = (DOCS / "reproduction-psnet_simulated.json").read_text().splitlines()
-    records = [one for one in map(json.loads, lines) if one["experiment"] == "moves"]
+    records = [one for one in records_of("psnet_simulated") if one["experiment"] == "moves"]
     assert sum("+" in record["topology"] for record in records) >= 4
     for record in records:
         first, last = record["steps_s"][0], record["steps_s"][-1]
         assert max(record["steps_s"]) <= max(first, last) + record["dark_s"]
         assert first == pytest.approx(record["before_max_s"], rel=0.02)
         assert last == pytest.approx(record["after_max_s"], rel=0.07)
+
+
+def test_links_carry_bytes_times_hops_on_average():
+    records = [one for one in records_of("mlnet") if one["experiment"] == "links"]
+    mean = {record["tree"]: record["mean_bytes"] for record in records}
+    # Between random hosts a message passes 5.86 links, with whatever tree.
+    expected = 2 * 800 * scenarios.MODEL_BYTES * 5.86 / records[0]["num_links"]
+    assert mean["BASELINE"] == pytest.approx(expected, rel=0.01)
+    assert mean["BINARY"] == pytest.approx(expected, rel=0.01)
+    assert mean["RACK"] == pytest.approx(mean["binary in racks"], rel=0.01)
+    assert mean["RACK"] < expected / 2
+
+
+def test_what_links_carry_is_drawn(tmp_path):
+    pytest.importorskip("matplotlib")
+    records = [one for one in records_of("mlnet") if one["experiment"] == "links"]
+    mlnet.EXPERIMENTS["links"].draw(records, tmp_path / "links.png")
+    assert (tmp_path / "links.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("kind", instances.SIZE)
@@ -62,8 +84,7 @@ PAPERS = {"mlnet": mlnet, "psnet_simulated": psnet_simulated, "sip": sip, "strat
 )
 def test_the_page_has_the_tables_of_the_records(paper, name):
     experiment = PAPERS[paper].EXPERIMENTS[name]
-    lines = (DOCS / f"reproduction-{paper}.json").read_text().splitlines()
-    records = [json.loads(line) for line in lines]
-    table = table_of(experiment, [one for one in records if one["experiment"] == name])
+    records = [one for one in records_of(paper) if one["experiment"] == name]
+    table = table_of(experiment, records)
     page = (DOCS / PAGES[paper]).read_text()
     assert f"<!-- {paper}: {name} -->\n\n{table}\n\n<!-- end -->" in page
