@@ -3,6 +3,7 @@
 What needs no GPU is in test_cuda_calls.py and csrc/tests/staging_test.cc.
 """
 
+import json
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import dmlcomm
+from dmlcomm.backends import hostwise
 from helpers import Expectations, eventually, run_ranks
 from helpers.values import FLOATS, Op, ops_of, reduced, value
 
@@ -28,8 +30,9 @@ DTYPES = [*FLOATS, torch.int32, torch.int64, torch.bool]
 ENVIRONMENT = {"DMLCOMM_CUDA_CHUNK_BYTES": str(1 << 18)}
 
 
-def run(function, n, *args, **options):
-    return run_ranks(function, n, *args, env=ENVIRONMENT, deadline_s=180, **options)
+def run(function, n, *args, nccl="never", **options):
+    env = {**ENVIRONMENT, "DMLCOMM_CUDA_NCCL": nccl}
+    return run_ranks(function, n, *args, env=env, deadline_s=180, **options)
 
 
 def reductions(rank, n):
@@ -267,6 +270,32 @@ def functional(rank, n):
 @pytest.mark.parametrize("function", [ddp, fsdp2, functional])
 def test_training(function):
     run(function, 2)
+
+
+def several_gpus(rank, n, per_host):
+    torch.cuda.set_device(rank)
+    describe = hostwise.describe
+
+    def on_host(device):
+        return json.dumps({**json.loads(describe(device)), "host": f"host {rank // per_host}"})
+
+    hostwise.describe = on_host
+    expect = Expectations()
+    for dtype in FLOATS:
+        for op in (Op.SUM, Op.MAX):
+            for count in (1, 1001, 1_000_003):
+                tensor = value(rank, count, dtype).cuda()
+                dist.all_reduce(tensor, op=op)
+                expect.equal(tensor.cpu(), reduced(op, n, count, dtype), op, dtype, count)
+    expect.check()
+    ddp(rank, n)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="this machine has not several GPUs")
+def test_several_gpus_of_a_host_combine_by_nccl():
+    n = torch.cuda.device_count() // 2 * 2
+    run(several_gpus, n, n, nccl="always")
+    run(several_gpus, n, n // 2, nccl="always")
 
 
 SCRIPT = """

@@ -1,18 +1,24 @@
 """Calls with CUDA tensors where no GPU is: the driver and torch's streams are a stand-in's."""
 
+import json
 import os
 import re
+import signal
 import subprocess
 import sys
+from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
 
 import dmlcomm
-from helpers import Expectations, eventually, run_ranks
+from dmlcomm import _c10d
+from dmlcomm.backends import hostwise
+from helpers import Expectations, Ranks, eventually, meet, report, run_ranks
 from helpers.values import reduced, value
 
 NAME = "fake_cuda"
@@ -47,9 +53,9 @@ def load(folder):
     return fake_cuda
 
 
-def run(function, n, folder, **options):
-    environment = {"DMLCOMM_CUDA_CHUNK_BYTES": str(CHUNK_BYTES)}
-    return run_ranks(function, n, folder, env=environment, **options)
+def run(function, n, folder, *args, environment=None, **options):
+    env = {"DMLCOMM_CUDA_CHUNK_BYTES": str(CHUNK_BYTES), **(environment or {})}
+    return run_ranks(function, n, folder, *args, env=env, **options)
 
 
 def every_collective(rank, n, folder):
@@ -208,6 +214,237 @@ def closing(rank, n, folder):
 
 def test_a_group_that_is_destroyed_lets_its_operations_end(folder):
     run(closing, 2, folder)
+
+
+def on_hosts(cuda, rank, per_host):
+    """Each `per_host` ranks have a host, with a GPU each; a group of dmlcomm's is their NCCL.
+
+    Returns the list to which that is added.
+    """
+    # The group asks first, and the one inside it for its own all_reduce.
+    hosts = iter([f"host {rank // per_host}", f"one of rank {rank}"])
+
+    def describe(device):
+        return json.dumps(asdict(hostwise.Gpu(next(hosts), f"{rank}", "2")))
+
+    groups = []
+
+    def make_inside(store, rank, size, name):
+        no_rails = {"rails": [], "grid": [], "host_of_rank": [], "rail_rates_bps": []}
+        groups.append(
+            _c10d.create(
+                store=store,
+                rank=rank,
+                size=size,
+                timeout=timedelta(seconds=50),
+                name=name,
+                global_ranks=list(range(size)),
+                is_whole_job=False,
+                plan="",
+                algorithm="",
+                **no_rails,
+            )
+        )
+        return groups[-1]
+
+    hostwise.describe = describe
+    hostwise.make_inside = make_inside
+    return groups
+
+
+def load_with_copies(folder):
+    """Also what torch does on the GPU where tensors are copied."""
+    cuda = load(folder)
+
+    def copy(to, source, non_blocking=False):
+        cuda.copy(to, source)
+        return to
+
+    def empty(size, dtype=None, **options):
+        return cuda.on_device(torch.empty(size, dtype=dtype))
+
+    def zero(tensor):
+        return copy(tensor, cuda.on_device(torch.zeros(tensor.shape, dtype=tensor.dtype)))
+
+    cuda.library = torch.library.Library("aten", "IMPL", "CUDA")
+    for name, function in (("empty.memory_format", empty), ("copy_", copy), ("zero_", zero)):
+        cuda.library.impl(name, function)
+    return cuda
+
+
+def run_hostwise(function, n, folder, *args, **options):
+    environment = {"DMLCOMM_CUDA_NCCL": "auto"}
+    return run(function, n, folder, *args, environment=environment, **options)
+
+
+def sum_of_ones(cuda):
+    tensor = cuda.on_device(torch.ones(8))
+    dist.all_reduce(tensor)
+    return cuda.on_host(tensor).tolist()[0]
+
+
+def hostwise_sums(rank, n, folder, per_host):
+    cuda = load_with_copies(folder)
+    groups = on_hosts(cuda, rank, per_host)
+    expect = Expectations()
+    # Nothing, less than an element for each GPU, no multiple, more than the ring of slots.
+    cases = [(dist.ReduceOp.SUM, torch.float32, count) for count in (0, 1, 8, 1_500_003)]
+    cases += [(dist.ReduceOp.SUM, dtype, 1001) for dtype in (torch.bfloat16, torch.int64)]
+    cases += [(op, torch.float32, 1001) for op in (dist.ReduceOp.MAX, dist.ReduceOp.PRODUCT)]
+    for op, dtype, count in cases:
+        tensor = cuda.on_device(value(rank, count, dtype))
+        dist.all_reduce(tensor, op=op)
+        expect.equal(cuda.on_host(tensor), reduced(op, n, count, dtype), op, dtype, count)
+    for dtype in (torch.float32, torch.float16):
+        # The sum is too large for float16.
+        tensor = cuda.on_device(torch.full((5,), 20_000.0 + 64 * rank, dtype=dtype))
+        work = dist.all_reduce(tensor, op=dist.ReduceOp.AVG, async_op=True)
+        work.wait()
+        average = torch.full((5,), 20_000.0 + 32 * (n - 1), dtype=dtype)
+        expect.equal(cuda.on_host(tensor), average, "average", dtype)
+    work.wait(timedelta(seconds=30))  # for the host, too
+    meet("sums")
+    (inside,) = groups
+    if rank < per_host:
+        _c10d.abort(inside, "NCCL is broken")
+    # What NCCL does not have.
+    for dtype, op in ((torch.int64, dist.ReduceOp.BOR), (torch.bool, dist.ReduceOp.MAX)):
+        tensor = cuda.on_device(value(rank, 5, dtype))
+        dist.all_reduce(tensor, op=op)
+        expect.equal(cuda.on_host(tensor), reduced(op, n, 5, dtype), op, dtype)
+    expect.check()
+    meet("done without NCCL")
+    tensor = cuda.on_device(torch.ones(100))
+    error = r"inside the host: .*NCCL is broken"
+    with pytest.raises(dmlcomm.CommError, match=error):
+        dist.all_reduce(tensor, async_op=True).wait(timedelta(seconds=30))
+    with pytest.raises(dmlcomm.CommError, match=error):
+        dist.all_reduce(tensor)
+
+
+@pytest.mark.parametrize("per_host", [2, 4])
+def test_gpus_of_a_host_combine_first_and_their_failure_ends_the_group(folder, per_host):
+    run_hostwise(hostwise_sums, 4, folder, per_host)
+
+
+def hostwise_streams(rank, n, folder):
+    cuda = load_with_copies(folder)
+    groups = on_hosts(cuda, rank, 2)
+    tensors = [cuda.on_device(torch.ones(count) * rank) for count in (10, 601, 400_000)]
+    strided = cuda.on_device(torch.arange(6.0).reshape(2, 3) * rank).t()
+    dist.all_reduce(tensors[0])
+    assert cuda.on_host(tensors[0]).tolist() == [6] * 10
+    dmlcomm.set_timeout(timedelta(seconds=40))
+    assert "local" in [rail.interface for rail in dmlcomm.rails()]
+    before = dist.group.WORLD._get_sequence_number_for_group()
+    cuda.close_gate()
+    works = [dist.all_reduce(tensor, async_op=True) for tensor in (*tensors, strided)]
+    future = works[2].get_future()
+    assert [work.wait() for work in works] == [True] * 4
+    assert future.done()
+    assert not any(work.is_completed() for work in works)
+    assert dist.group.WORLD._get_sequence_number_for_group() == before + 4
+    with pytest.raises(dmlcomm.CommTimeoutError):
+        works[0].wait(timedelta(milliseconds=50))
+    cuda.open_gate()
+    sums = [cuda.on_host(tensor).unique().tolist() for tensor in tensors]
+    assert sums == [[24], [6], [6]]
+    assert torch.equal(cuda.on_host(strided.t()), torch.arange(6.0).reshape(2, 3) * 6)
+    for work in works:
+        work.wait(timedelta(seconds=30))
+        assert work.is_completed()
+        assert work.is_success()
+    assert works[1].result()[0].data_ptr() == tensors[1].data_ptr()
+    with dist._coalescing_manager(device=torch.device("cuda"), async_ops=True) as together:
+        for tensor in tensors:
+            dist.all_reduce(tensor)
+    together.wait()
+    assert cuda.on_host(tensors[2]).unique().tolist() == [24]
+    small = [cuda.on_device(torch.ones(count)) for count in (3, 4)]
+    dist.all_reduce_coalesced(small)
+    assert [cuda.on_host(tensor).tolist() for tensor in small] == [[4] * 3, [4] * 4]
+    assert len(groups) == 1
+    dist.destroy_process_group()
+
+
+def test_what_hosts_combine_follows_the_stream(folder):
+    run_hostwise(hostwise_streams, 4, folder)
+
+
+def hostwise_losing(rank, n, folder, per_host):
+    cuda = load_with_copies(folder)
+    on_hosts(cuda, rank, per_host)
+    assert sum_of_ones(cuda) == n
+    meet("the first has ended")
+    # The device comes to nothing, as if NCCL waited there for the rank that is lost.
+    cuda.close_gate()
+    work = dist.all_reduce(cuda.on_device(torch.ones(100)), async_op=True)
+    meet("called")
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    with pytest.raises(dmlcomm.CommError, match="rank 1"):
+        work.wait(timedelta(seconds=30))
+    cuda.open_gate()
+    if hasattr(dist, "shrink_group"):
+        groups = on_hosts(cuda, rank, per_host)
+        dist.shrink_group([1], shrink_flags=dist.distributed_c10d.SHRINK_ABORT)
+        assert sum_of_ones(cuda) == n - 1
+        assert len(groups) == per_host // n  # by NCCL where hosts have equally many
+    report("went on")
+
+
+@pytest.mark.parametrize("per_host", [2, 4])
+def test_survivors_of_a_lost_rank_go_on_in_a_smaller_group(folder, per_host):
+    env = {"DMLCOMM_CUDA_NCCL": "auto"}
+    with Ranks(hostwise_losing, 4, (folder, per_host), env=env) as ranks:
+        ranks.wait_for("went on", [0, 2, 3])
+
+
+def hostwise_reconfigured(rank, n, folder, path):
+    cuda = load_with_copies(folder)
+    store = dist.FileStore(path, n)
+    dist.init_process_group(
+        "dmlcomm", store=store, rank=rank, world_size=n, enable_reconfigure=True
+    )
+    store.set(f"handle/{rank}", c10d._get_reconfigure_handle())
+    handles = [store.get(f"handle/{each}").decode() for each in range(n)]
+    for number, members in enumerate((handles, handles, handles[:2]), 1):
+        if rank < len(members):
+            groups = on_hosts(cuda, rank, 2)
+            c10d._reconfigure(uuid=number, handles=members).wait()
+            assert sum_of_ones(cuda) == len(members)
+            assert len(groups) == 1
+    dist.destroy_process_group()
+
+
+@pytest.mark.skipif(
+    not hasattr(dist.ProcessGroup, "reconfigure"), reason="this torch has no reconfigure"
+)
+def test_ranks_that_are_named_anew_are_on_hosts_anew(folder, tmp_path):
+    run_hostwise(hostwise_reconfigured, 4, folder, f"{tmp_path}/store", make_group=False)
+
+
+def hostwise_late(rank, n, folder):
+    cuda = load_with_copies(folder)
+    on_hosts(cuda, rank, 2)
+    assert sum_of_ones(cuda) == n
+    tensor = cuda.on_device(torch.ones(8))
+    part = dist.new_group([0, 1])
+    meet("groups")
+    if rank == 0:
+        on_hosts(cuda, rank, 2)
+        dmlcomm.set_timeout(timedelta(milliseconds=300), group=part)
+        with pytest.raises(dmlcomm.CommTimeoutError, match=r"rank 1 .*GPU for DMLCOMM_CUDA_NCCL"):
+            dist.all_reduce(tensor, group=part)
+        dmlcomm.set_timeout(timedelta(milliseconds=300))
+        work = dist.all_reduce(tensor, async_op=True)
+        with pytest.raises(dmlcomm.CommTimeoutError, match=r"inside the host: .* within 300 ms"):
+            work.wait(timedelta(seconds=30))
+    meet("late")
+
+
+def test_a_rank_that_does_not_come_is_an_error_and_not_the_end_of_the_process(folder):
+    run_hostwise(hostwise_late, 2, folder)
 
 
 def two_backends(rank, n, folder):

@@ -264,6 +264,9 @@ constexpr std::array<std::pair<std::string_view, LogLevel>, 4> kLogLevels{{
     {"debug", LogLevel::debug},
 }};
 
+constexpr std::array<std::pair<std::string_view, CudaNccl>, 3> kCudaNccl{
+    {{"auto", CudaNccl::automatic}, {"always", CudaNccl::always}, {"never", CudaNccl::never}}};
+
 constexpr std::array<std::pair<std::string_view, bool>, 2> kSwitch{{{"1", true}, {"0", false}}};
 
 // The table has every value.
@@ -307,6 +310,7 @@ Status read_into(Config* c) {
   DMLCOMM_RETURN_IF_ERROR(parse_congestion("DMLCOMM_TCP_CONGESTION", &c->tcp_congestion));
   DMLCOMM_RETURN_IF_ERROR(parse_number<uint64_t>("DMLCOMM_CUDA_CHUNK_BYTES", kMinCudaChunkBytes,
                                                  kMaxBufferBytes, "bytes", &c->cuda_chunk_bytes));
+  DMLCOMM_RETURN_IF_ERROR(parse_choice("DMLCOMM_CUDA_NCCL", kCudaNccl, &c->cuda_nccl));
   DMLCOMM_RETURN_IF_ERROR(parse_bytes("DMLCOMM_CREDIT_BYTES", kMinCreditBytes, &c->credit_bytes));
   DMLCOMM_RETURN_IF_ERROR(parse_number<uint32_t>("DMLCOMM_TICKET_CONNECTIONS", 0,
                                                  kMaxTicketConnections, "connections",
@@ -318,6 +322,7 @@ Status read_into(Config* c) {
 
 std::string_view to_string(TransportChoice choice) { return choice_name(kTransports, choice); }
 std::string_view to_string(TicketMarking marking) { return choice_name(kTicketMarkings, marking); }
+std::string_view to_string(CudaNccl choice) { return choice_name(kCudaNccl, choice); }
 std::string_view to_string(Checksum checksum) { return choice_name(kChecksums, checksum); }
 std::string_view to_string(LogLevel level) { return choice_name(kLogLevels, level); }
 

@@ -19,11 +19,13 @@ constexpr uint32_t kDefaultJobPriority = 4;
 enum class TransportChoice { automatic, tcp, shm, ucx };
 enum class TicketMarking { dscp, ip_option, none };
 enum class Checksum { none, crc32c };
+enum class CudaNccl { automatic, always, never };
 enum class LogLevel { error, warning, info, debug };
 
 // The words of the environment: "auto", "tcp"; "dscp", "ip-option"; "warning", "info".
 std::string_view to_string(TransportChoice choice);
 std::string_view to_string(TicketMarking marking);
+std::string_view to_string(CudaNccl choice);
 std::string_view to_string(Checksum checksum);
 std::string_view to_string(LogLevel level);
 
@@ -151,6 +153,12 @@ struct Config {
   // on all ranks. Fewer: copies and network overlap more, and each part costs some calls. At least
   // 256 KiB for each rank of the group count. Default 4 MiB.
   uint64_t cuda_chunk_bytes = 4u << 20;
+
+  // DMLCOMM_CUDA_NCCL: whether GPUs of a host combine CUDA tensors of all_reduce by torch's NCCL
+  // before and after hosts do; on all ranks. auto: where hosts have equally many ranks, and each
+  // has a GPU of its own. always: an error elsewhere. never: each rank sends all of its tensor.
+  // Default never, until it has run on several GPUs.
+  CudaNccl cuda_nccl = CudaNccl::never;
 
   // DMLCOMM_CREDIT_BYTES: bytes of large messages (16384 to 1073741824) that a connection to
   // another host takes at a time, and that its kernel may queue beyond those on their way. Fewer:

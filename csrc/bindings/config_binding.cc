@@ -46,6 +46,7 @@ py::dict dict_of(const Config& config, const std::string& proxy) {
   values["probe"] = config.probe;
   values["huge_pages"] = config.huge_pages;
   values["cuda_chunk_bytes"] = config.cuda_chunk_bytes;
+  values["cuda_nccl"] = to_string(config.cuda_nccl);
   values["credit_bytes"] = config.credit_bytes;
   values["ticket_connections"] = config.ticket_connections;
   values["tcp_congestion"] = config.tcp_congestion;

@@ -280,14 +280,7 @@ bool StagedCommunicator::has_writer() const {
 
 std::vector<transport::RailCounters> StagedCommunicator::rails() {
   std::vector<transport::RailCounters> all = messages_->rails();
-  const auto host = collectives();
-  if (host == nullptr) return all;
-  for (const transport::RailCounters& rail : host->rails()) {
-    const auto same = std::find_if(all.begin(), all.end(), [&](const auto& other) {
-      return other.interface == rail.interface;
-    });
-    same == all.end() ? all.push_back(rail) : same->add(rail);
-  }
+  if (const auto host = collectives()) transport::add_rails(all, host->rails());
   return all;
 }
 

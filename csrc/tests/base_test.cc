@@ -114,6 +114,7 @@ const char* const kVariables[] = {"DMLCOMM_SOCKET_IFNAME",
                                   "DMLCOMM_CHECKSUM",
                                   "DMLCOMM_CREDIT_BYTES",
                                   "DMLCOMM_CUDA_CHUNK_BYTES",
+                                  "DMLCOMM_CUDA_NCCL",
                                   "DMLCOMM_ALGORITHM",
                                   "DMLCOMM_TICKET_CONNECTIONS",
                                   "DMLCOMM_AUTOTUNE",
@@ -196,6 +197,7 @@ TEST_F(ConfigTest, WithoutVariablesEverythingIsAtItsDefault) {
   EXPECT_EQ(config->tcp_congestion, "");
   EXPECT_FALSE(config->credit_bytes.has_value());
   EXPECT_EQ(config->cuda_chunk_bytes, 4194304u);
+  EXPECT_EQ(config->cuda_nccl, CudaNccl::never);
   EXPECT_EQ(config->ticket_connections, 3u);
   EXPECT_FALSE(config->tcp_buffer_bytes.has_value());
 }
@@ -367,6 +369,14 @@ TEST_F(ConfigTest, CudaChunkBytes) {
   EXPECT_EQ(field_of(name, "262144", &Config::cuda_chunk_bytes), 262144u);
   EXPECT_EQ(field_of(name, "1073741824", &Config::cuda_chunk_bytes), 1073741824u);
   expect_illegal(name, {"262143", "1073741825", "4M"});
+}
+
+TEST_F(ConfigTest, CudaNccl) {
+  const char* name = "DMLCOMM_CUDA_NCCL";
+  EXPECT_EQ(field_of(name, "auto", &Config::cuda_nccl), CudaNccl::automatic);
+  EXPECT_EQ(field_of(name, "always", &Config::cuda_nccl), CudaNccl::always);
+  EXPECT_EQ(field_of(name, "never", &Config::cuda_nccl), CudaNccl::never);
+  expect_illegal(name, {"1", "nccl"});
 }
 
 TEST_F(ConfigTest, TicketConnections) {

@@ -193,6 +193,14 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::allreduce(TensorList& tensors,
   if (servers_take(tensors, options.reduceOp)) {
     return allreduce_through_servers(call, tensors, options.reduceOp);
   }
+  if (const Hostwise hostwise = hostwise_for(call, tensors, options.reduceOp)) {
+    CallTensors buffers;
+    TensorList padded;
+    for (const auto& tensor : tensors) {
+      padded.push_back(buffers.update_padded(tensor, hostwise->num_shards()));
+    }
+    return start_hostwise(call, *hostwise, std::move(buffers), padded, tensors, options.reduceOp);
+  }
   CallTensors buffers;
   c10::SmallVector<std::pair<Span, Reduction>, 1> parts;
   for (const auto& tensor : tensors) {
@@ -204,6 +212,17 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::allreduce(TensorList& tensors,
     work->add(call.communicator->all_reduce(span.data, span.bytes / size_of(reduction.dtype),
                                             reduction.dtype, reduction.op, call.options));
   }
+  return finish(call, std::move(work));
+}
+
+// `padded` is of `buffers`, which have the results, and of a multiple of `hostwise`'s shards.
+ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::start_hostwise(
+    const Call& call, HostwiseAllReduce& hostwise, CallTensors buffers, const TensorList& padded,
+    const TensorList& inputs, const c10d::ReduceOp& op) {
+  auto work = make_work(call, std::move(buffers), inputs);
+  auto [operation, end] = hostwise.start(padded, op, call.options.timeout);
+  work->add(std::move(operation));
+  work->follow(*call.cuda, std::move(end));
   return finish(call, std::move(work));
 }
 
@@ -286,7 +305,11 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::allreduce_flattened(const Call
   at::NoGradGuard no_grad;
   int64_t count = 0;
   for (const auto& tensor : tensors) count += tensor.numel();
-  const auto flat = at::empty({count}, tensors.front().options());
+  const Hostwise hostwise = hostwise_for(call, tensors, op);
+  const int64_t padding =
+      hostwise == nullptr ? 0 : padding_to_multiple(count, hostwise->num_shards());
+  const auto flat = at::empty({count + padding}, tensors.front().options());
+  if (padding > 0) flat.narrow(0, count, padding).zero_();
   CallTensors buffers;
   int64_t offset = 0;
   for (const auto& tensor : tensors) {
@@ -295,6 +318,10 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::allreduce_flattened(const Call
     buffers.copy_back(part, tensor);
     buffers.add_result(tensor);
     offset += tensor.numel();
+  }
+  if (hostwise != nullptr) {
+    buffers.keep(flat);
+    return start_hostwise(call, *hostwise, std::move(buffers), {flat}, tensors, op);
   }
   const auto reduction = reduction_for(flat, op, "all_reduce_coalesced");
   if (reduction.factor && flat.is_cuda()) flat.copy_(scaled_on_device(flat, *reduction.factor));

@@ -27,13 +27,12 @@ bool is_capturing(const AnyImpl& impl, const c10::Stream& stream) {
   }
 }
 
-// Until `stream` is done with it the allocator gives the tensor's memory to no other stream.
+}  // namespace
+
 void record_stream(const at::Tensor& tensor, const c10::Stream& stream) {
   if (!tensor.defined() || tensor.device() != stream.device()) return;
   impl_of(stream.device()).recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
 }
-
-}  // namespace
 
 TorchDevice& TorchDevice::at(c10::Device device) {
   static std::mutex mutex;
@@ -64,6 +63,13 @@ void DeviceEnd::add(const c10::Stream& stream) {
   events_.back().record(stream);
 }
 
+void DeviceEnd::add_current_stream() { add(impl_of(device_).getStream(device_)); }
+
+bool DeviceEnd::has_come() const {
+  return std::all_of(events_.begin(), events_.end(),
+                     [](const c10::Event& event) { return event.query(); });
+}
+
 void DeviceEnd::block(const c10::Stream& stream) const {
   for (const c10::Event& event : events_) event.block(stream);
 }
@@ -90,14 +96,19 @@ CudaCall::CudaCall(c10::Device device, std::shared_ptr<device::StagedCommunicato
 std::unique_ptr<DeviceEnd> CudaCall::end(
     const c10::SmallVectorImpl<engine::OperationPtr>& operations, CallTensors& tensors) const {
   TorchDevice& device = TorchDevice::at(device_);
-  auto end = std::make_unique<DeviceEnd>(device_);
+  auto ends = std::make_unique<DeviceEnd>(device_);
   for (const engine::OperationPtr& operation : operations) {
     const device::Queue* queue = static_cast<device::StagedOperation&>(*operation).end();
     if (queue == nullptr) continue;  // it has failed at once
     const c10::Stream stream = device.stream_of(*queue);
     tensors.for_each([&](const at::Tensor& tensor) { record_stream(tensor, stream); });
-    end->add(stream);
+    ends->add(stream);
   }
+  return end(std::move(ends), tensors);
+}
+
+std::unique_ptr<DeviceEnd> CudaCall::end(std::unique_ptr<DeviceEnd> end,
+                                         CallTensors& tensors) const {
   if (!tensors.needs_finish()) return end;
   auto copied = std::make_unique<DeviceEnd>(device_);
   end->on_stream_after([&] {

@@ -48,6 +48,9 @@ class DeviceEnd {
 
   c10::Device device() const { return device_; }
   void add(const c10::Stream& stream);
+  void add_current_stream();
+
+  bool has_come() const;
 
   // What the calling thread gives to its current stream of the device from now on comes after.
   void block_current_stream() const;
@@ -62,6 +65,9 @@ class DeviceEnd {
   std::vector<c10::Event> events_;
 };
 
+// Until `stream` is done with it the allocator gives the tensor's memory to no other stream.
+void record_stream(const at::Tensor& tensor, const c10::Stream& stream);
+
 // A call whose tensors are on one GPU. While it lives, that is the current device of the thread.
 class CudaCall {
  public:
@@ -74,6 +80,8 @@ class CudaCall {
   // tells torch's allocator which streams use the memory.
   std::unique_ptr<DeviceEnd> end(const c10::SmallVectorImpl<engine::OperationPtr>& operations,
                                  CallTensors& tensors) const;
+  // The same where operations have `end`.
+  std::unique_ptr<DeviceEnd> end(std::unique_ptr<DeviceEnd> end, CallTensors& tensors) const;
 
  private:
   const c10::Device device_;

@@ -32,10 +32,10 @@ unsigned long& main_thread() {
 }  // namespace
 
 CommException::CommException(const Status& status)
-    : PyTorchError(status.to_string()), code_(status.code()) {}
+    : PyTorchError(status.to_string()), status_(status) {}
 
 PyObject* CommException::python_type() {
-  const auto found = error_classes().find(code_);
+  const auto found = error_classes().find(status_.code());
   return found != error_classes().end() ? found->second : error_classes().at(StatusCode::ok);
 }
 

@@ -22,8 +22,10 @@ class CommException final : public ::torch::PyTorchError {
   // Borrowed. The GIL is not needed: the classes were looked up when the module was imported.
   PyObject* python_type() override;
 
+  const Status& status() const { return status_; }
+
  private:
-  StatusCode code_;
+  Status status_;
 };
 
 std::exception_ptr to_exception(const Status& status);

@@ -8,6 +8,7 @@
 #include <optional>
 #include <random>
 #include <span>
+#include <tuple>
 #include <unordered_set>
 #include <variant>
 
@@ -48,7 +49,9 @@ c10::intrusive_ptr<GroupOptions> backend_options_of(const engine::CommunicatorOp
   return result;
 }
 
-void close(const Communicator& communicator, const std::shared_ptr<ServerAllReduce>& servers) {
+void close(const Communicator& communicator, const std::shared_ptr<ServerAllReduce>& servers,
+           const std::shared_ptr<HostwiseAllReduce>& hostwise) {
+  if (hostwise) hostwise->close();
   if (servers) servers->close({StatusCode::aborted, "the group was closed"});
   if (communicator) communicator->close();
 }
@@ -128,6 +131,7 @@ ProcessGroupDmlcomm::~ProcessGroupDmlcomm() {
     // Leaked: their destructors would join threads that are not here.
     new Communicator(communicator_);
     new Staged(staged_);
+    new Hostwise(hostwise_);
     new std::shared_ptr<ServerAllReduce>(servers_);
     return;
   }
@@ -135,19 +139,25 @@ ProcessGroupDmlcomm::~ProcessGroupDmlcomm() {
     std::lock_guard lock(registry().mutex);
     registry().groups.erase(this);
   }
-  close(outermost_or_null(), servers_);
+  close(outermost_or_null(), servers_, hostwise_or_null());
 }
 
 void ProcessGroupDmlcomm::close_all() {
-  std::vector<std::pair<Communicator, std::shared_ptr<ServerAllReduce>>> living;
+  std::vector<std::tuple<Communicator, std::shared_ptr<ServerAllReduce>, Hostwise>> living;
   {
     std::lock_guard lock(registry().mutex);
     for (auto* group : registry().groups) {
       if (group->owner_ != getpid()) continue;
-      living.emplace_back(group->outermost_or_null(), group->servers_);
+      living.emplace_back(group->outermost_or_null(), group->servers_, group->hostwise_or_null());
     }
   }
-  for (const auto& [communicator, servers] : living) close(communicator, servers);
+  // What they are made of is among the groups.
+  for (const auto& each : living) {
+    if (const Hostwise& hostwise = std::get<Hostwise>(each)) hostwise->close();
+  }
+  for (const auto& [communicator, servers, hostwise] : living) {
+    close(communicator, servers, nullptr);
+  }
 }
 
 Communicator ProcessGroupDmlcomm::communicator_or_null() const {
@@ -207,14 +217,70 @@ ProcessGroupDmlcomm::Staged ProcessGroupDmlcomm::staged_on(c10::Device device) {
   return staged_;
 }
 
+ProcessGroupDmlcomm::Hostwise ProcessGroupDmlcomm::hostwise_or_null() const {
+  std::lock_guard lock(communicator_mutex_);
+  return hostwise_;
+}
+
+ProcessGroupDmlcomm::Hostwise ProcessGroupDmlcomm::hostwise_for(const Call& call,
+                                                                const TensorList& tensors,
+                                                                const c10d::ReduceOp& op) {
+  if (call.cuda == nullptr || size_ == 1) return nullptr;
+  if (communicator_options_.config->cuda_nccl == CudaNccl::never) return nullptr;
+  for (const at::Tensor& tensor : tensors) {
+    if (!HostwiseAllReduce::can_reduce(tensor, op)) return nullptr;
+  }
+  std::lock_guard lock(hostwise_meeting_);
+  if (std::exchange(has_met_hostwise_, true)) return hostwise_or_null();
+  try {
+    return meet_hostwise_on(tensors.front().device());
+  } catch (...) {
+    // The others may have met, and would wait for this rank.
+    abort("a rank did not meet the others for all_reduce of CUDA tensors");
+    throw;
+  }
+}
+
+ProcessGroupDmlcomm::Hostwise ProcessGroupDmlcomm::meet_hostwise_on(c10::Device device) {
+  const auto& store = meeting_store_ ? meeting_store_ : store_;
+  const auto own = c10::make_intrusive<c10d::PrefixStore>("hostwise", store->clone());
+  engine::CommunicatorOptions current = communicator_options_;
+  current.timeout = timeout_.load();
+  const auto make_across = [&](const std::vector<int>& ranks) -> HostwiseAllReduce::BackendPtr {
+    engine::CommunicatorOptions part = options_of_part(ranks);
+    part.timeout = current.timeout;
+    part.name += " (between hosts)";
+    part.config->cuda_nccl = CudaNccl::never;  // no two of them are on one host
+    const auto meeting =
+        c10::make_intrusive<c10d::PrefixStore>(str_cat("across/", ranks.front()), own->clone());
+    Communicator met = meet(part, meeting, communicator_);
+    return c10::make_intrusive<ProcessGroupDmlcomm>(std::move(met), std::move(part), nullptr,
+                                                    meeting);
+  };
+  HostwiseAllReduce::Groups groups =
+      meet_hostwise(device, current, own, communicator_, make_across);
+  if (groups.inside == nullptr) return nullptr;
+  Hostwise met =
+      HostwiseAllReduce::create(device, std::move(groups), communicator_, current.timeout);
+  std::lock_guard lock(communicator_mutex_);
+  hostwise_ = met;
+  return met;
+}
+
 uint64_t ProcessGroupDmlcomm::getSequenceNumberForGroup() {
   const Staged staged = staged_or_null();
-  return communicator()->sequence() + (staged == nullptr ? 0 : staged->sequence());
+  const Hostwise hostwise = hostwise_or_null();
+  return communicator()->sequence() + (staged == nullptr ? 0 : staged->sequence()) +
+         (hostwise == nullptr ? 0 : hostwise->sequence());
 }
 
 std::vector<transport::RailCounters> ProcessGroupDmlcomm::rails() const {
   (void)communicator();  // throws
-  return outermost_or_null()->rails();
+  std::vector<transport::RailCounters> all = outermost_or_null()->rails();
+  const Hostwise hostwise = hostwise_or_null();
+  if (hostwise == nullptr || hostwise->across() == nullptr) return all;
+  transport::add_rails(all, static_cast<ProcessGroupDmlcomm&>(*hostwise->across()).rails());
+  return all;
 }
 
 void ProcessGroupDmlcomm::setTimeout(std::chrono::milliseconds timeout) {
@@ -222,12 +288,16 @@ void ProcessGroupDmlcomm::setTimeout(std::chrono::milliseconds timeout) {
   timeout_.store(timeout);
   if (const Communicator outermost = outermost_or_null()) outermost->set_timeout(timeout);
   if (servers_) servers_->set_timeout(timeout);
+  if (const Hostwise hostwise = hostwise_or_null()) hostwise->set_timeout(timeout);
+}
+
+Status ProcessGroupDmlcomm::error() const {
+  const Communicator outermost = outermost_or_null();
+  return outermost == nullptr ? Status() : outermost->error();
 }
 
 c10d::ErrorType ProcessGroupDmlcomm::getError() {
-  const Communicator outermost = outermost_or_null();
-  if (outermost == nullptr) return c10d::ErrorType::SUCCESS;
-  switch (outermost->error().code()) {
+  switch (error().code()) {
     case StatusCode::ok: return c10d::ErrorType::SUCCESS;
     case StatusCode::timeout: return c10d::ErrorType::TIMEOUT;
     case StatusCode::peer_lost: return c10d::ErrorType::REMOTE_ERROR;
@@ -243,6 +313,9 @@ void ProcessGroupDmlcomm::abort(const std::string& reason) {
   const Communicator communicator = communicator_or_null();
   if (communicator == nullptr) return;
   outermost_or_null()->abort(reason);
+  if (const Hostwise hostwise = hostwise_or_null()) {
+    hostwise->abort({StatusCode::aborted, reason});
+  }
   if (!servers_) return;
   // The engine may be about to take the reason.
   const Status error = communicator->error();
@@ -250,7 +323,7 @@ void ProcessGroupDmlcomm::abort(const std::string& reason) {
 }
 
 void ProcessGroupDmlcomm::shutdown() {
-  if (owner_ == getpid()) close(outermost_or_null(), servers_);
+  if (owner_ == getpid()) close(outermost_or_null(), servers_, hostwise_or_null());
 }
 
 void ProcessGroupDmlcomm::set_given_options(std::string algorithm, int priority) {
@@ -420,7 +493,7 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::reconfigure(
   const Communicator old = communicator_or_null();
   if (old != nullptr) {
     abort("the group is being reconfigured");
-    outermost_or_null()->close();
+    close(outermost_or_null(), nullptr, hostwise_or_null());
   }
   const int rank = static_cast<int>(self - members.begin());
   engine::CommunicatorOptions ours = options_with_strangers(rank, static_cast<int>(members.size()));
@@ -441,6 +514,8 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::reconfigure(
   communicator_ = std::move(formed);
   staged_ = nullptr;
   staged_device_.reset();
+  hostwise_ = nullptr;
+  has_met_hostwise_ = false;
   meeting_store_ = std::move(store);
   return c10::make_intrusive<JointWork>(rank_, std::vector<WorkPtr>());
 }

@@ -25,6 +25,7 @@
 #include "torch/cuda_call.h"
 #include "torch/flight_recorder.h"
 #include "torch/hooks.h"
+#include "torch/hostwise_all_reduce.h"
 #include "torch/server_all_reduce.h"
 #include "torch/torch_version.h"
 #include "torch/work.h"
@@ -80,6 +81,8 @@ class ProcessGroupDmlcomm final : public c10d::Backend {
   // Of all its operations.
   std::vector<transport::RailCounters> rails() const;
   void setSequenceNumberForGroup() override {}
+  // The first failure, which ends all operations; or ok.
+  Status error() const;
   c10d::ErrorType getError() override;
   void abort() override;
   void abort(const std::string& reason);
@@ -205,6 +208,9 @@ class ProcessGroupDmlcomm final : public c10d::Backend {
                                     const c10d::ReduceOp& op);
   WorkPtr allreduce_flattened(const Call& call, const TensorList& tensors,
                               const c10d::ReduceOp& op);
+  WorkPtr start_hostwise(const Call& call, HostwiseAllReduce& hostwise, CallTensors buffers,
+                         const TensorList& padded, const TensorList& inputs,
+                         const c10d::ReduceOp& op);
   WorkPtr allreduce_sparse_by_host(TensorList& tensors, const c10d::AllreduceOptions& options);
   WorkPtr start_send_or_recv(c10d::OpType type, const char* title, TensorList& tensors, int peer,
                              int tag);
@@ -223,6 +229,11 @@ class ProcessGroupDmlcomm final : public c10d::Backend {
   // is one.
   Communicator outermost_or_null() const;
   Staged staged_on(c10::Device device);
+  using Hostwise = std::shared_ptr<HostwiseAllReduce>;
+  Hostwise hostwise_or_null() const;
+  // Null where every rank stages what it has by itself. Meets the other ranks once.
+  Hostwise hostwise_for(const Call& call, const TensorList& tensors, const c10d::ReduceOp& op);
+  Hostwise meet_hostwise_on(c10::Device device);
   void expect_end_of_extensions(Work& work);
 
   // Null before the first reconfigure(), which alone changes it, with communicator_mutex_. Threads
@@ -232,6 +243,9 @@ class ProcessGroupDmlcomm final : public c10d::Backend {
   // Made by the first call with CUDA tensors. Guarded by communicator_mutex_.
   Staged staged_;
   std::optional<c10::Device> staged_device_;
+  std::mutex hostwise_meeting_;                       // held while ranks meet for it
+  bool has_met_hostwise_ = false;                     // guarded by hostwise_meeting_
+  Hostwise hostwise_;                                 // guarded by communicator_mutex_
   engine::CommunicatorOptions communicator_options_;  // changed by reconfigure()
   const c10::intrusive_ptr<GroupOptions> backend_options_;
   const std::shared_ptr<ServerAllReduce> servers_;  // null: all_reduce is the communicator's

@@ -52,7 +52,13 @@ class Work final : public c10d::Work {
   void set_hooks(std::shared_ptr<const Hooks> hooks) { hooks_ = std::move(hooks); }
 
   // Of a call on a device, after the last add(): wait() and the Future follow its end there.
-  void follow(const CudaCall& call) { device_end_ = call.end(operations_, tensors_); }
+  void follow(const CudaCall& call) {
+    if (device_end_ == nullptr) device_end_ = call.end(operations_, tensors_);
+  }
+  // The same where operations have `end`.
+  void follow(const CudaCall& call, std::unique_ptr<DeviceEnd> end) {
+    device_end_ = call.end(std::move(end), tensors_);
+  }
 
   // Calls `callback` when the last operation ends, on the thread that ends it, and says whether all
   // have succeeded. After the last add().

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <set>
 #include <string>
+#include <vector>
 
 namespace dmlcomm::transport {
 
@@ -73,5 +74,15 @@ struct RailCounters {
     congestion.insert(other.congestion.begin(), other.congestion.end());
   }
 };
+
+// Those of another communicator.
+inline void add_rails(std::vector<RailCounters>& all, const std::vector<RailCounters>& others) {
+  for (const RailCounters& rail : others) {
+    const auto same = std::find_if(all.begin(), all.end(), [&](const RailCounters& other) {
+      return other.interface == rail.interface;
+    });
+    same == all.end() ? all.push_back(rail) : same->add(rail);
+  }
+}
 
 }  // namespace dmlcomm::transport

@@ -14,8 +14,8 @@ _MARK = "_keeps_type_of_dmlcomm"
 def keep_type(backend_name: str) -> None:
     """From now on, for backends of this name. A second call changes nothing.
 
-    torch registers what `shrink_group` returns for CPUs as gloo, whatever it is. DDP then takes it
-    for gloo's, and looks for its devices, which ends the process.
+    torch registers what `shrink_group` returns for CPUs as gloo, whatever it is, and for no other
+    device. DDP then takes it for gloo's, and looks for its devices, which ends the process.
     """
     create = getattr(c10d, "_create_shrunk_process_group", None)
     if create is None or hasattr(create, _MARK):
@@ -26,7 +26,8 @@ def keep_type(backend_name: str) -> None:
         group: ProcessGroup = create(new_backend, *arguments, **named)
         if new_backend.name() == backend_name:
             custom = ProcessGroup.BackendType.CUSTOM
-            group._register_backend(torch.device("cpu"), custom, new_backend)
+            for device in ("cpu", "cuda"):
+                group._register_backend(torch.device(device), custom, new_backend)
             group._set_default_backend(custom)
         return group
 

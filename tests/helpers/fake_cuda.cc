@@ -10,13 +10,17 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <thread>
+#include <utility>
 
 namespace {
 
@@ -64,8 +68,13 @@ class Stream {
   bool is_busy_ = false;                      // guarded by mutex_
 };
 
+// Streams are threads, and more of them than cores wait for ranks that need these.
 void wait_until(const std::function<bool()>& holds) {
-  while (!holds()) std::this_thread::yield();
+  constexpr int kPolls = 100;
+  constexpr std::chrono::microseconds kPause{50};
+  for (int polls = 0; !holds(); ++polls) {
+    polls < kPolls ? std::this_thread::yield() : std::this_thread::sleep_for(kPause);
+  }
 }
 
 // Torch's: the current one of a thread is first the default one.
@@ -83,6 +92,45 @@ Stream& of(const c10::Stream& stream) { return *reinterpret_cast<Stream*>(stream
 thread_local Stream* current_stream = nullptr;
 
 std::atomic<int> num_recorded_uses{0};
+
+// Memory of tensors, by its first byte. As with torch's allocator it goes when the default stream,
+// and those that were recorded, have done what they had got when its tensor went.
+class Memory {
+ public:
+  static Memory& all() {
+    static auto* const memory = new Memory;
+    return *memory;
+  }
+
+  void* add(at::Tensor tensor) {
+    void* const data = tensor.mutable_data_ptr();
+    std::lock_guard lock(mutex_);
+    blocks_[data] = {std::move(tensor), {&default_stream()}};
+    return data;
+  }
+
+  void record(const void* data, Stream& stream) {
+    std::lock_guard lock(mutex_);
+    const auto block = blocks_.find(data);
+    if (block != blocks_.end()) block->second.streams.insert(&stream);
+  }
+
+  void give_back(const void* data) {
+    std::lock_guard lock(mutex_);
+    const auto block = blocks_.extract(data);
+    if (!block) return;
+    for (Stream* stream : block.mapped().streams) stream->call([kept = block.mapped().tensor] {});
+  }
+
+ private:
+  struct Block {
+    at::Tensor tensor;
+    std::set<Stream*> streams;
+  };
+
+  std::mutex mutex_;
+  std::map<const void*, Block> blocks_;  // guarded by mutex_
+};
 
 using Event = std::shared_ptr<std::atomic<bool>>;  // whether it has come
 
@@ -124,7 +172,8 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
     delete static_cast<Event*>(event);
   }
-  void recordDataPtrOnStream(const c10::DataPtr&, const c10::Stream&) const override {
+  void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& stream) const override {
+    Memory::all().record(data.get(), of(stream));
     ++num_recorded_uses;
   }
 };
@@ -137,10 +186,10 @@ uint32_t load(uint64_t address) {
 std::atomic<bool> gate_is_open{true};
 
 at::Tensor on_device(const at::Tensor& tensor) {
-  auto* const copy = new at::Tensor(tensor.clone());
+  const at::Tensor copy = tensor.clone();
   return at::from_blob(
-      copy->mutable_data_ptr(), copy->sizes(), [copy](void*) { delete copy; },
-      copy->options().device(kDevice), kDevice);
+      Memory::all().add(copy), copy.sizes(), [](void* data) { Memory::all().give_back(data); },
+      copy.options().device(kDevice), kDevice);
 }
 
 // After all that the current stream has got.
@@ -148,6 +197,18 @@ at::Tensor on_host(const at::Tensor& tensor) {
   of(Guard().getStream(kDevice)).synchronize();
   return at::from_blob(tensor.mutable_data_ptr(), tensor.sizes(), tensor.options().device(at::kCPU))
       .clone();
+}
+
+// The same memory.
+at::Tensor seen_by_host(const at::Tensor& tensor) {
+  return at::from_blob(
+      tensor.mutable_data_ptr(), tensor.sizes(), tensor.strides(), [](void*) {},
+      tensor.options().device(at::kCPU));
+}
+
+// Between two of them, when the current stream comes to it.
+void copy(const at::Tensor& to, const at::Tensor& from) {
+  of(Guard().getStream(kDevice)).call([to, from] { seen_by_host(to).copy_(seen_by_host(from)); });
 }
 
 }  // namespace
@@ -206,6 +267,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   static const c10::impl::DeviceGuardImplRegistrar registrar(kDevice.type(), &guard);
   module.def("on_device", &on_device);
   module.def("on_host", &on_host, pybind11::call_guard<pybind11::gil_scoped_release>());
+  module.def("copy", &copy);
   module.def("num_recorded_uses", [] { return num_recorded_uses.load(); });
   module.def("close_gate", [] {
     gate_is_open = false;

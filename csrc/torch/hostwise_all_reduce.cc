@@ -1,0 +1,362 @@
+#include "torch/hostwise_all_reduce.h"
+
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <pthread.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include <algorithm>
+#include <exception>
+#include <optional>
+
+#include "base/exceptions.h"
+#include "base/str_cat.h"
+#include "engine/completion.h"
+#include "torch/errors.h"
+#include "torch/process_group.h"
+#include "torch/store_rendezvous.h"
+
+namespace py = pybind11;
+
+namespace dmlcomm::adaptor {
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+
+constexpr char kModule[] = "dmlcomm.backends.hostwise";
+
+// How often the thread looks while operations run.
+constexpr milliseconds kPeriod{1};
+
+constexpr char kReduceScatter[] = "the reduce-scatter inside the host";
+constexpr char kBetweenHosts[] = "the all_reduce between hosts";
+constexpr char kAllGather[] = "the all-gather inside the host";
+constexpr char kAllReduce[] = "the all_reduce inside the host";
+
+class HostwiseOperation final : public engine::Completion {
+ public:
+  explicit HostwiseOperation(uint64_t sequence) : sequence_(sequence) {}
+  uint64_t sequence() const override { return sequence_; }
+
+ private:
+  const uint64_t sequence_;
+};
+
+// Of a message without bytes that the ranks of a host send each other. No other one has it.
+constexpr uint32_t kConnectTag = 0xffffffffu;
+
+// Ranks that are connected notice when one is lost, which NCCL does not.
+void connect(engine::Communicator& group, const std::vector<int>& ranks) {
+  std::vector<engine::OperationPtr> messages;
+  for (int peer : ranks) {
+    if (peer == group.rank()) continue;
+    messages.push_back(group.send({nullptr, 0}, peer, kConnectTag, {}));
+    messages.push_back(group.recv({nullptr, 0}, peer, kConnectTag, {}));
+  }
+  for (const auto& message : messages) throw_if_error(message->wait(milliseconds(0)));
+}
+
+// What has failed, and in which part of the operation.
+Status status_of(const std::exception_ptr& error, const char* part) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const CommException& failure) {
+    return {failure.status().code(), part, ": ", failure.status().message()};
+  } catch (const c10::Error& failure) {
+    return {StatusCode::io_error, part, ": ", failure.what_without_backtrace()};
+  } catch (const std::exception& failure) {
+    return {StatusCode::io_error, part, ": ", failure.what()};
+  }
+}
+
+}  // namespace
+
+// An operation that the device has not ended. It fails `limit` after the device has come to it.
+class HostwiseAllReduce::Pending {
+ public:
+  Pending(uint64_t sequence, c10::Device device, milliseconds limit)
+      : operation(std::make_shared<HostwiseOperation>(sequence)),
+        before(device),
+        end(device),
+        limit_(limit) {}
+
+  // Gives the device one part. What it throws ends the operation.
+  template <typename Start>
+  void add(const char* part, Start start) {
+    if (!status_.ok()) return;
+    try {
+      const WorkPtr work = start();
+      if (work == nullptr) return;
+      works_.emplace_back(part, work);
+      work->wait();  // the stream does
+    } catch (...) {
+      status_ = status_of(std::current_exception(), part);
+    }
+  }
+
+  const Status& status() const { return status_; }
+
+  // Whether it has ended on the device and on the host; then status() is that of all parts.
+  bool has_ended() {
+    const auto is_over = [](const auto& part) { return part.second->isCompleted(); };
+    if (!end.has_come() || !std::all_of(works_.begin(), works_.end(), is_over)) return false;
+    for (const auto& [part, work] : works_) {
+      if (!status_.ok()) break;
+      if (const std::exception_ptr error = work->exception()) status_ = status_of(error, part);
+    }
+    return true;
+  }
+
+  // Of one that has not ended; `now` is the time.
+  Status check_time(Clock::time_point now) {
+    if (!deadline_) {
+      if (before.has_come()) deadline_ = now + limit_;
+      return Status();
+    }
+    if (now < *deadline_) return Status();
+    const auto first = std::find_if(works_.begin(), works_.end(),
+                                    [](const auto& part) { return !part.second->isCompleted(); });
+    const char* const part = first == works_.end() ? kAllReduce : first->first;
+    return {StatusCode::timeout, part, ": it has not ended within ", limit_.count(),
+            " ms; check that every rank calls the same operations in the same order"};
+  }
+
+  const std::shared_ptr<HostwiseOperation> operation;
+  DeviceEnd before;  // of what the caller has given to the device
+  DeviceEnd end;
+
+ private:
+  const milliseconds limit_;
+  std::optional<Clock::time_point> deadline_;  // once the device has come to it
+  std::vector<std::pair<const char*, WorkPtr>> works_;
+  Status status_;
+};
+
+bool HostwiseAllReduce::can_reduce(const at::Tensor& tensor, const c10d::ReduceOp& op) {
+  switch (tensor.scalar_type()) {
+    case at::kHalf:
+    case at::kBFloat16:
+    case at::kFloat:
+    case at::kDouble: break;
+    case at::kByte:
+    case at::kChar:
+    case at::kInt:
+    case at::kLong:
+      if (op.op_ == c10d::ReduceOp::AVG) return false;
+      break;
+    default: return false;
+  }
+  switch (op.op_) {
+    case c10d::ReduceOp::SUM:
+    case c10d::ReduceOp::AVG:
+    case c10d::ReduceOp::PRODUCT:
+    case c10d::ReduceOp::MIN:
+    case c10d::ReduceOp::MAX: return tensor.numel() > 0;
+    default: return false;
+  }
+}
+
+std::shared_ptr<HostwiseAllReduce> HostwiseAllReduce::create(c10::Device device, Groups groups,
+                                                             Communicator group,
+                                                             milliseconds timeout) {
+  auto made =
+      std::make_shared<HostwiseAllReduce>(device, std::move(groups), std::move(group), timeout);
+  throw_if_error(start_thread(&made->watcher_, [self = made.get()] { self->watch(); }));
+  return made;
+}
+
+// A stream of torch's pool, of high priority: the next shard goes to the network soon.
+HostwiseAllReduce::HostwiseAllReduce(c10::Device device, Groups groups, Communicator group,
+                                     milliseconds timeout)
+    : device_(device),
+      stream_(c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device, true)),
+      inside_(std::move(groups.inside)),
+      across_(std::move(groups.across)),
+      group_(std::move(group)),
+      timeout_(timeout) {}
+
+HostwiseAllReduce::~HostwiseAllReduce() { close(); }
+
+HostwiseAllReduce::Started HostwiseAllReduce::start(const std::vector<at::Tensor>& tensors,
+                                                    const c10d::ReduceOp& op,
+                                                    milliseconds timeout) {
+  std::lock_guard in_order(order_);
+  const milliseconds each = timeout.count() > 0 ? timeout : timeout_.load();
+  const auto pending =
+      std::make_shared<Pending>(++sequence_, device_, (across_ == nullptr ? 1 : 2) * each);
+  Started started{pending->operation, std::make_unique<DeviceEnd>(device_)};
+  Status refusal = failure();
+  if (refusal.ok()) {
+    const at::NoGradGuard no_grad;
+    pending->before.add_current_stream();
+    const c10::StreamGuard guard(stream_);
+    pending->before.block_current_stream();
+    for (const at::Tensor& tensor : tensors) {
+      record_stream(tensor, stream_);
+      reduce(*pending, tensor, op, timeout);
+    }
+    pending->end.add(stream_);
+    started.end->add(stream_);
+    refusal = pending->status();
+  }
+  if (refusal.ok()) {
+    std::lock_guard lock(mutex_);
+    refusal = reason_;
+    if (refusal.ok()) pending_.push_back(pending);
+  }
+  changed_.notify_all();
+  if (!refusal.ok()) {
+    pending->operation->complete(refusal);
+    abort(refusal);  // other ranks may have begun
+  }
+  return started;
+}
+
+void HostwiseAllReduce::reduce(Pending& pending, at::Tensor whole, const c10d::ReduceOp& op,
+                               milliseconds timeout) {
+  c10d::AllreduceOptions all_reduce;
+  all_reduce.reduceOp = op;
+  all_reduce.asyncOp = false;  // NCCL goes on the current stream, then
+  std::vector<at::Tensor> tensors{whole};
+  if (across_ == nullptr) {
+    pending.add(kAllReduce, [&] { return inside_->allreduce(tensors, all_reduce); });
+    return;
+  }
+  const int64_t count = whole.numel() / num_shards();
+  at::Tensor shard = whole.narrow(0, inside_->getRank() * count, count);
+  c10d::ReduceScatterOptions reduce_scatter;
+  reduce_scatter.reduceOp = op;
+  reduce_scatter.asyncOp = false;
+  pending.add(kReduceScatter,
+              [&] { return inside_->_reduce_scatter_base(shard, whole, reduce_scatter); });
+  tensors = {shard};
+  c10d::AllreduceOptions between_hosts;
+  between_hosts.reduceOp = op;
+  between_hosts.timeout = timeout;
+  pending.add(kBetweenHosts, [&] { return across_->allreduce(tensors, between_hosts); });
+  c10d::AllgatherOptions all_gather;
+  all_gather.asyncOp = false;
+  pending.add(kAllGather, [&] { return inside_->_allgather_base(whole, shard, all_gather); });
+}
+
+// Of the ranks of the host, which are connected in the group, or of those on other hosts.
+Status HostwiseAllReduce::failure() const {
+  const Status status = group_->error();
+  if (!status.ok() || across_ == nullptr) return status;
+  return static_cast<const ProcessGroupDmlcomm&>(*across_).error();
+}
+
+void HostwiseAllReduce::watch() {
+  pthread_setname_np(pthread_self(), "dmlcomm-hosts");
+  const c10::DeviceGuard guard(device_);
+  std::unique_lock lock(mutex_);
+  while (!stopping_) {
+    if (pending_.empty()) {
+      changed_.wait(lock);
+      continue;
+    }
+    const std::shared_ptr<Pending> first = pending_.front();
+    lock.unlock();
+    bool has_ended = false;
+    const Status status = without_exceptions([&] {
+      has_ended = first->has_ended();
+      if (has_ended) return first->status();
+      const Status failed = failure();
+      return failed.ok() ? first->check_time(Clock::now()) : failed;
+    });
+    if (!status.ok()) abort(status);
+    if (has_ended) first->operation->complete(status);
+    lock.lock();
+    if (has_ended) {
+      pending_.remove(first);
+      changed_.notify_all();
+    } else if (status.ok()) {
+      changed_.wait_for(lock, kPeriod);
+    }
+  }
+}
+
+void HostwiseAllReduce::abort(const Status& reason) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!reason_.ok()) return;
+    reason_ = reason;
+  }
+  if (group_->error().ok()) group_->abort(reason.message());
+  if (across_ != nullptr) static_cast<ProcessGroupDmlcomm&>(*across_).abort(reason.message());
+  end_all(reason);
+  insist([this] { inside_->abort(); });  // it may wait for the GPU
+}
+
+void HostwiseAllReduce::end_all(const Status& status) {
+  std::list<std::shared_ptr<Pending>> ended;
+  {
+    std::lock_guard lock(mutex_);
+    ended.swap(pending_);
+  }
+  changed_.notify_all();
+  for (const auto& each : ended) each->operation->complete(status);
+}
+
+void HostwiseAllReduce::close() {
+  bool has_failed = false;
+  {
+    std::unique_lock lock(mutex_);
+    if (std::exchange(closed_, true)) return;
+    changed_.wait_for(lock, kDrainTime, [this] { return pending_.empty(); });
+    has_failed = !reason_.ok();
+  }
+  if (across_ != nullptr) across_->shutdown();
+  insist([&] { has_failed ? inside_->abort() : inside_->shutdown(); });
+  end_all({StatusCode::aborted, "the group was closed"});
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  if (watcher_.joinable()) watcher_.join();
+}
+
+void HostwiseAllReduce::set_timeout(milliseconds timeout) {
+  timeout_.store(timeout);
+  if (across_ != nullptr) across_->setTimeout(timeout);
+}
+
+HostwiseAllReduce::Groups meet_hostwise(
+    c10::Device device, const engine::CommunicatorOptions& options,
+    const c10::intrusive_ptr<c10d::Store>& store, const Communicator& group,
+    const std::function<HostwiseAllReduce::BackendPtr(const std::vector<int>& ranks)>&
+        make_across) {
+  std::string own;
+  {
+    const py::gil_scoped_acquire gil;
+    own = py::module_::import(kModule).attr("describe")(device.index()).cast<std::string>();
+  }
+  StoreRendezvous rendezvous(store, [group] { return group->error(); });
+  const Result<std::vector<std::string>> all = rendezvous.exchange(
+      "GPU for DMLCOMM_CUDA_NCCL", options.rank, options.num_ranks, own, options.timeout);
+  if (rendezvous.interrupt()) std::rethrow_exception(rendezvous.interrupt());
+  throw_if_error(all.status());
+
+  HostwiseAllReduce::Groups groups;
+  std::vector<int> inside;
+  std::vector<int> across;
+  {
+    const py::gil_scoped_acquire gil;
+    const py::tuple found =
+        py::module_::import(kModule).attr("join")(*all, options.rank, store, options.name);
+    if (!found[0].is_none()) groups.inside = found[0].cast<HostwiseAllReduce::BackendPtr>();
+    inside = found[1].cast<std::vector<int>>();
+    across = found[2].cast<std::vector<int>>();
+  }
+  connect(*group, inside);
+  if (across.size() > 1) groups.across = make_across(across);
+  return groups;
+}
+
+}  // namespace dmlcomm::adaptor
