@@ -1,6 +1,7 @@
 """Simulations of papers, repeated: their scenarios, and the page that has their results."""
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,26 @@ def test_what_links_carry_is_drawn(tmp_path):
     records = [one for one in records_of("mlnet") if one["experiment"] == "links"]
     mlnet.EXPERIMENTS["links"].draw(records, tmp_path / "links.png")
     assert (tmp_path / "links.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_several_draws_are_a_median_with_the_least_and_the_most():
+    records = [
+        {"servers": 50, "over_subscription": 4, "tree": tree, "makespan_s": seconds, "cpu_s": 2.0}
+        for tree, of_tree in (
+            ("BASELINE", (100.0, 200.0, 300.0)),
+            ("BINARY", (20.0, 20.0, 90.0)),
+            ("RACK", (10.0, 20.0, 30.0)),
+        )
+        for seconds in of_tree
+    ]
+    (_, row) = mlnet.EXPERIMENTS["makespans"].table(records)
+    assert row[2:7] == ["200 s (100 to 300)", "20% (10 to 30)", "10% (10 to 10)", "34%", "27%"]
+
+
+def test_workers_that_are_drawn_one_by_one_share_hosts():
+    (job,) = scenarios.one_job(50, 1, "binary", "random", is_shared=True).jobs
+    assert len(job.hosts) == 800
+    assert 3 <= max(Counter(job.hosts).values()) <= 8
 
 
 @pytest.mark.parametrize("kind", instances.SIZE)

@@ -10,7 +10,7 @@ them. What --only leaves out keeps the records that the file has.
 import resource
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks import simulated
@@ -21,14 +21,21 @@ from dmlcomm.simulate.run import Player, Result
 from dmlcomm.simulate.scenario import Scenario
 
 SERVERS = (50, 100, 200, 300, 400)
-# The paper's makespans in parts of BASELINE's, by servers, over-subscription and tree.
+# Each draws hosts, trees and the ways of connections. Where SEVERAL_DRAWS does not say all, the
+# first.
+SEEDS = (1, 2, 3)
+SEVERAL_DRAWS = (50, 400)  # servers
+# The paper's makespans in parts of BASELINE's, by servers, over-subscription and tree. It says
+# "worse than BASELINE" of 300 and more, without over-subscription.
+WORSE = "> 100%"
 PAPER = {
-    (50, 1, "BINARY"): 0.22,
-    (50, 1, "RACK"): 0.42,
-    (50, 4, "BINARY"): 1 - 0.66,
-    (50, 4, "RACK"): 1 - 0.73,
-    (400, 4, "BINARY"): 1 - 0.40,
-    (400, 4, "RACK"): 1 - 0.71,
+    (50, 1, "BINARY"): "22%",
+    (50, 1, "RACK"): "42%",
+    **{(servers, 1, tree): WORSE for servers in (300, 400) for tree in ("BINARY", "RACK")},
+    (50, 4, "BINARY"): "34%",
+    (50, 4, "RACK"): "27%",
+    (400, 4, "BINARY"): "60%",
+    (400, 4, "RACK"): "29%",
 }
 # Changes of the makespan's median, and of its tail or 95th percentile.
 PAPER_OF_JOBS = {
@@ -41,8 +48,17 @@ def makespans() -> Iterator[Record]:
     """Figure 1: one job, by the number of servers."""
     for over_subscription in (1, 4):
         for servers in SERVERS:
+            for seed in SEEDS if servers in SEVERAL_DRAWS else SEEDS[:1]:
+                for name in TREES:
+                    yield _point(servers, over_subscription, name, "random", seed)
+
+
+def shared() -> Iterator[Record]:
+    """As `makespans`, if workers are drawn one by one, so that some share a host."""
+    for over_subscription in (1, 4):
+        for seed in SEEDS:
             for name in TREES:
-                yield _point(servers, over_subscription, name, "random")
+                yield _point(50, over_subscription, name, "random", seed, is_shared=True)
 
 
 def orders() -> Iterator[Record]:
@@ -78,53 +94,71 @@ def jobs() -> Iterator[Record]:
                 "median_s": statistics.median(times),
                 "p95_s": statistics.quantiles(times, n=20, method="inclusive")[-1],
                 "longest_s": times[-1],
-                "wall_s": seconds,
+                "cpu_s": seconds,
             }
 
 
-def _point(servers: int, over_subscription: int, name: str, order: str) -> Record:
-    scenario = scenarios.one_job(servers, over_subscription, TREES.get(name, name), order)
-    result, seconds = _play(scenario)
+def _point(
+    servers: int,
+    over_subscription: int,
+    name: str,
+    order: str,
+    seed: int = SEEDS[0],
+    is_shared: bool = False,
+) -> Record:
+    tree = TREES.get(name, name)
+    scenario = scenarios.one_job(servers, over_subscription, tree, order, seed, is_shared)
+    result, seconds = _play(scenario, seed)
     return {
         "servers": servers,
         "over_subscription": over_subscription,
         "tree": name,
         "order": order,
+        "seed": seed,
         "makespan_s": result.makespan_s,
-        "wall_s": seconds,
+        "cpu_s": seconds,
         "peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
     }
 
 
-def _play(scenario: Scenario) -> tuple[Result, float]:
-    """And the seconds that it took."""
-    began = time.perf_counter()
-    result = Player(scenario, seed=1).run()
-    return result, time.perf_counter() - began
+def _play(scenario: Scenario, seed: int = SEEDS[0]) -> tuple[Result, float]:
+    """And the seconds of a core that it took."""
+    began = time.process_time()
+    result = Player(scenario, seed).run()
+    return result, time.process_time() - began
 
 
 def _table_of_makespans(records: list[Record]) -> Iterator[list[str]]:
     yield ["servers", "over-subscription", *TREES, "BINARY, paper", "RACK, paper", "simulated in"]
-    for first in [record for record in records if record["tree"] == "BASELINE"]:
-        key = first["servers"], first["over_subscription"]
-        row = {r["tree"]: r for r in records if (r["servers"], r["over_subscription"]) == key}
-        base = first["makespan_s"]
-        cells = [
-            f"{base:.0f} s",
-            *(_part(row[name]["makespan_s"], base) for name in TREES if name != "BASELINE"),
-        ]
-        papers = [PAPER.get((*key, name)) for name in ("BINARY", "RACK")]
+    for key in dict.fromkeys((r["servers"], r["over_subscription"]) for r in records):
+        draws: dict[str, list[Record]] = {name: [] for name in TREES}  # by seed
+        for record in records:
+            if (record["servers"], record["over_subscription"]) == key:
+                draws[record["tree"]].append(record)
+        makespans = {name: [draw["makespan_s"] for draw in draws[name]] for name in TREES}
+        base = makespans.pop("BASELINE")
+        papers = [PAPER.get((*key, name), "-") for name in makespans]
         yield [
             str(key[0]),
             "no" if key[1] == 1 else f"1:{key[1]}",
-            *cells,
-            *("-" if part is None else f"{part:.0%}" for part in papers),
-            ", ".join(f"{row[name]['wall_s']:.0f}" for name in TREES) + " s",
+            _spread(base, 1, " s"),
+            *(_spread(_parts(of_tree, base), 100, "%") for of_tree in makespans.values()),
+            *papers,
+            ", ".join(f"{statistics.median(d['cpu_s'] for d in draws[n]):.0f}" for n in TREES)
+            + " s",
         ]
 
 
-def _part(seconds: float, base: float) -> str:
-    return f"{seconds / base:.0%}"
+def _parts(some: Sequence[float], base: Sequence[float]) -> list[float]:
+    """Draw by draw."""
+    return [one / other for one, other in zip(some, base, strict=True)]
+
+
+def _spread(values: Sequence[float], factor: float, unit: str) -> str:
+    """Their median; of several, also the least and the most."""
+    some = min(values), statistics.median(values), max(values)
+    least, median, most = (f"{factor * value:.0f}" for value in some)
+    return median + unit + (f" ({least} to {most})" if len(values) > 1 else "")
 
 
 def _table_of_orders(records: list[Record]) -> Iterator[list[str]]:
@@ -138,7 +172,8 @@ def _table_of_orders(records: list[Record]) -> Iterator[list[str]]:
                 if (r["over_subscription"], r["tree"]) == (over_subscription, tree)
             }
             cells = [
-                _part(found[order], base["makespan_s"]) for order in ("rotated", "random", "same")
+                f"{found[order] / base['makespan_s']:.0%}"
+                for order in ("rotated", "random", "same")
             ]
             yield ["no" if over_subscription == 1 else f"1:{over_subscription}", tree, *cells]
 
@@ -190,6 +225,7 @@ def _table_of_jobs(records: list[Record]) -> Iterator[list[str]]:
 
 EXPERIMENTS = {
     "makespans": Experiment(makespans, _table_of_makespans),
+    "shared": Experiment(shared, _table_of_makespans),
     "orders": Experiment(orders, _table_of_orders),
     "links": Experiment(links, _table_of_links, _draw_links),
     "jobs": Experiment(jobs, _table_of_jobs),

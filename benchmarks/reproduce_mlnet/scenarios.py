@@ -7,6 +7,7 @@ here is one such step. Weights of 4 bytes are taken.
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from dmlcomm.simulate.scenario import Scenario, parse
@@ -24,13 +25,28 @@ TREES = {"BASELINE": "direct", "BINARY": "binary", "RACK": "rack"}
 RESOLUTION_S = 2
 
 
-def one_job(servers: int, over_subscription: int, tree: str, order: str, seed: int = 1) -> Scenario:
-    """800 workers and some servers. ``tree`` and ``order`` as in a scenario."""
+def one_job(
+    servers: int,
+    over_subscription: int,
+    tree: str,
+    order: str,
+    seed: int = 1,
+    is_shared: bool = False,
+) -> Scenario:
+    """800 workers and some servers. ``tree`` and ``order`` as in a scenario.
+
+    ``is_shared``: hosts of workers are drawn one by one, so some have several, each a node of the
+    trees. A file of `dmlcomm simulate` has as many on each.
+    """
     draws = random.Random(seed)
     workers = draws.sample(range(NUM_HOSTS), NUM_WORKERS)
     placed = draws.sample(range(NUM_HOSTS), servers)
     job = _job("train", workers, placed, MODEL_BYTES, tree, order)
-    return _scenario(over_subscription, [job])
+    scenario = _scenario(over_subscription, [job])
+    if is_shared:
+        hosts = tuple(draws.choices(range(NUM_HOSTS), k=NUM_WORKERS))
+        scenario = replace(scenario, jobs=(replace(scenario.jobs[0], hosts=hosts),))
+    return scenario
 
 
 def many_jobs(tree: str, order: str, has_priorities: bool, seed: int = 1) -> Scenario:
