@@ -47,11 +47,11 @@ class Result:
 console = Console(highlight=False)
 
 
-def main(folder: Path, steps: int = STEPS, rate: str = RATE) -> None:
+def main(folder: Path, steps: int = STEPS) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    console.print(f"Training between 4 hosts of a lab, {TOPOLOGY}, every NIC with {rate}.")
+    console.print(f"Training between 4 hosts of a lab, {TOPOLOGY}, every NIC with {RATE}.")
     try:
-        with Lab(TOPOLOGY, rate=rate) as lab:
+        with Lab(TOPOLOGY, rate=RATE) as lab:
             results = {name: _train(lab, steps, *how) for name, how in CONTESTANTS.items()}
     except LabError as error:
         console.print(f"[yellow]No lab is possible here, so this part is left out:[/] {error}")
@@ -59,7 +59,7 @@ def main(folder: Path, steps: int = STEPS, rate: str = RATE) -> None:
     console.print(_table(results))
     console.print("What gloo sends to a host that shares no switch passes through a third one.")
     console.print(f"A picture and records are in {folder}/.")
-    _draw(results, f"{TOPOLOGY}, {rate} per NIC", folder / "lab.png")
+    _draw(results, folder / "lab.png")
     (folder / "lab.json").write_text(json.dumps({n: vars(r) for n, r in results.items()}, indent=2))
     losses = [result.loss for result in results.values()]
     if max(losses) - min(losses) > LOSS_TOLERANCE:
@@ -116,7 +116,7 @@ def _table(results: dict[str, Result]) -> Table:
     return table
 
 
-def _draw(results: dict[str, Result], title: str, path: Path) -> None:
+def _draw(results: dict[str, Result], path: Path) -> None:
     """Step times, and beside them what each NIC of a host sends in a step."""
     import matplotlib
 
@@ -126,7 +126,7 @@ def _draw(results: dict[str, Result], title: str, path: Path) -> None:
     figure, (times, traffic) = pyplot.subplots(1, 2, figsize=(11, 4), layout="constrained")
     names = list(results)
     times.bar(names, [result.step_s * 1000 for result in results.values()])
-    times.set(ylabel="time per step (ms)", title=title)
+    times.set(ylabel="time per step (ms)", title=f"{TOPOLOGY}, {RATE} per NIC")
     nics = list(results[names[0]].sent_bytes)
     width = 0.8 / len(nics)
     for i, nic in enumerate(nics):
@@ -144,5 +144,4 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, default=Path("demo_output"))
     parser.add_argument("--steps", type=int, default=STEPS, help="of training that are measured")
-    parser.add_argument("--rate", default=RATE, help="of every NIC")
     main(**vars(parser.parse_args()))
