@@ -245,6 +245,7 @@ def test_rates_are_learned_on_a_grid_whose_hosts_forward_nothing(grid):
     expect_shown(completed, "rates", least=0.5, most=2)
 
 
+@pytest.mark.alone
 def test_a_plan_file_fixes_all_choices_and_rails_are_measured_all_the_same(grid, tmp_path):
     path = tmp_path / "plan.yaml"
     path.write_text(PLAN_OF_GRID)
