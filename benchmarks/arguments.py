@@ -2,6 +2,14 @@
 
 import argparse
 from collections.abc import Callable, Collection
+from typing import TypeVar
+
+Item = TypeVar("Item")
+
+
+def list_of(kind: Callable[[str], Item]) -> Callable[[str], list[Item]]:
+    """An argparse type: a comma list of what ``kind`` reads."""
+    return lambda text: [kind(item) for item in text.split(",")]
 
 
 def comma_list(known: Collection[str], what: str) -> Callable[[str], list[str]]:

@@ -18,7 +18,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.bars import SIZES
+from benchmarks.arguments import list_of
+from benchmarks.bars import NUM_RANKS, SIZES
 from benchmarks.engine import MIN_ITERATIONS, system_congestion
 from benchmarks.report import console, human_bytes, parse_bytes
 
@@ -101,12 +102,12 @@ def builds(checkouts: list[Path], num_ranks: int, transport: str) -> Iterator[li
     """The ranks of all of them, on this host."""
     with (
         tempfile.TemporaryDirectory(prefix="dmlcomm-bench-") as folder,
-        contextlib.ExitStack() as s,
+        contextlib.ExitStack() as stack,
     ):
         started = []
         for index, checkout in enumerate(checkouts):
             build = Build(checkout, num_ranks, transport, Path(folder, f"store{index}"))
-            s.callback(build.close)
+            stack.callback(build.close)
             started.append(build)
         for build in started:
             build.answers()
@@ -119,10 +120,12 @@ def main() -> None:
         description=__doc__.partition("\n")[0],
     )
     parser.add_argument("other", type=Path, metavar="OTHER_CHECKOUT")
-    parser.add_argument("--ranks", default="2,4", help="a comma list")
+    parser.add_argument(
+        "--ranks", type=list_of(int), default=list(NUM_RANKS), help="numbers of ranks, 2,4"
+    )
     parser.add_argument("--transport", default="auto", choices=["auto", "shm", "tcp", "ucx"])
     parser.add_argument("--congestion", help="TCP's; the system's by default")
-    parser.add_argument("--sizes", default=",".join(map(human_bytes, SIZES)).replace(" ", ""))
+    parser.add_argument("--sizes", type=list_of(parse_bytes), default=list(SIZES), help="1K,64M")
     parser.add_argument("--rounds", type=int, default=20)
     arguments = parser.parse_args()
     if not (arguments.other / "dmlcomm").is_dir():
@@ -131,9 +134,9 @@ def main() -> None:
     console.print("| ranks | size | other build | this build | speed: median (quarter to three) |")
     console.print("|---|---|---|---|---|")
     with system_congestion(arguments.congestion):
-        for num_ranks in map(int, arguments.ranks.split(",")):
+        for num_ranks in arguments.ranks:
             with builds(checkouts, num_ranks, arguments.transport) as (other, this):
-                for size in map(parse_bytes, arguments.sizes.split(",")):
+                for size in arguments.sizes:
                     found = compare(other, this, size, arguments.rounds)
                     low, middle, high = (found.speed(part) for part in (0.25, 0.5, 0.75))
                     console.print(

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from benchmarks import openmpi, report
+from benchmarks.arguments import list_of
 from benchmarks.engine import OPENMPI, Measurement, Session, Settings, session, sizes
 from benchmarks.operations import OPERATIONS
 
@@ -74,10 +75,6 @@ def _sizes(options: argparse.Namespace) -> Iterable[int]:
     return sizes(options.minbytes, options.maxbytes, options.stepfactor)
 
 
-def _list_of(kind):
-    return lambda text: [kind(item) for item in text.split(",")]
-
-
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.collectives",
@@ -101,11 +98,11 @@ def _parse() -> argparse.Namespace:
     add("-w", "--warmup", type=int, default=3, help="iterations before a turn")
     add("--rounds", type=int, default=2, help="turns of each backend per size")
     add("--seconds", type=float, default=0.5, help="length of a turn")
-    add("--ranks", "--world", type=_list_of(int), default="2", help="numbers of ranks, 2,4")
+    add("--ranks", "--world", type=list_of(int), default="2", help="numbers of ranks, 2,4")
     add(
         "--backends",
         "--backend",
-        type=_list_of(str),
+        type=list_of(str),
         default=f"dmlcomm,gloo,{OPENMPI}",
         help="comma list; ratios refer to the first",
     )

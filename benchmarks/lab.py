@@ -18,6 +18,7 @@ from pathlib import Path
 from rich.table import Table
 
 from benchmarks import report
+from benchmarks.arguments import list_of
 from benchmarks.lab_run import Request, run
 from dmlcomm.lab import Options
 
@@ -123,7 +124,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--strict", action="store_true", help="exit with 1 when a bar is missed")
     parser.add_argument(
         "--megabytes",
-        type=lambda text: [float(item) for item in text.split(",")],
+        type=list_of(float),
         default=[1.0, 12.5, 100.0],
         help="sizes of a rank's tensor, a comma list",
     )

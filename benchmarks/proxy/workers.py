@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable
 from typing import NoReturn
 
+from benchmarks.arguments import list_of
+
 TIMEOUT_S = 60.0
 
 
@@ -42,7 +44,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--servers", required=True)
     parser.add_argument("--proxy", required=True)
-    parser.add_argument("--numbers", type=lambda text: [int(n) for n in text.split(",")])
+    parser.add_argument("--numbers", type=list_of(int))
     parser.add_argument("--workers", type=int, required=True)
     parser.add_argument("--count", type=int, required=True)
     return parser.parse_args()
