@@ -92,9 +92,10 @@ def test_what_others_have_wrapped_is_wrapped_once_more_and_once_only(monkeypatch
 
 
 def shrink_twice_and_a_part(rank, n):
-    part = dist.new_group([0, 1, 3])
+    part = dist.new_group([0, 1, 3], backend="cpu:dmlcomm")
     if rank in (0, 1):
         smaller = dist.shrink_group([2], group=part)  # its last rank
+        assert smaller._device_types == [torch.device("cpu")]
         tensor = torch.tensor([float(rank)])
         dist.all_reduce(tensor, group=smaller)
         assert tensor.item() == 1
@@ -107,6 +108,7 @@ def shrink_twice_and_a_part(rank, n):
             return None
         dist.shrink_group(excluded)
         assert dist.get_world_size() == size
+        assert {device.type for device in dist.group.WORLD._device_types} == {"cpu", "cuda"}
         tensor = torch.tensor([float(rank)])
         dist.all_reduce(tensor)
     dmlcomm.set_timeout(timedelta(seconds=20))

@@ -15,19 +15,24 @@ def keep_type(backend_name: str) -> None:
     """From now on, for backends of this name. A second call changes nothing.
 
     torch registers what `shrink_group` returns for CPUs as gloo, whatever it is, and for no other
-    device. DDP then takes it for gloo's, and looks for its devices, which ends the process.
+    device. DDP then takes it for gloo's, and looks for its devices, which ends the process. Now it
+    has the devices for which the larger group had this backend.
     """
     create = getattr(c10d, "_create_shrunk_process_group", None)
     if create is None or hasattr(create, _MARK):
         return
 
     @functools.wraps(create)
-    def create_of_its_type(new_backend: Any, *arguments: Any, **named: Any) -> ProcessGroup:
-        group: ProcessGroup = create(new_backend, *arguments, **named)
+    def create_of_its_type(
+        new_backend: Any, remaining_ranks: Any, metadata: Any, is_default_group: bool
+    ) -> ProcessGroup:
+        group: ProcessGroup = create(new_backend, remaining_ranks, metadata, is_default_group)
         if new_backend.name() == backend_name:
             custom = ProcessGroup.BackendType.CUSTOM
-            for device in ("cpu", "cuda"):
-                group._register_backend(torch.device(device), custom, new_backend)
+            config = c10d.BackendConfig(metadata["backend_config"])
+            for device, name in config.get_device_backend_map().items():
+                if name == backend_name:
+                    group._register_backend(torch.device(device), custom, new_backend)
             group._set_default_backend(custom)
         return group
 
