@@ -13,6 +13,7 @@
 #include <optional>
 
 #include "base/exceptions.h"
+#include "base/log.h"
 #include "base/str_cat.h"
 #include "engine/completion.h"
 #include "torch/errors.h"
@@ -61,7 +62,7 @@ void connect(engine::Communicator& group, const std::vector<int>& ranks) {
   for (const auto& message : messages) throw_if_error(message->wait(milliseconds(0)));
 }
 
-// What has failed, and in which part of the operation.
+// The error of a part of an operation; its text names the part.
 Status status_of(const std::exception_ptr& error, const char* part) {
   try {
     std::rethrow_exception(error);
@@ -85,7 +86,7 @@ class HostwiseAllReduce::Pending {
         end(device),
         limit_(limit) {}
 
-  // Gives the device one part. What it throws ends the operation.
+  // Gives one part to the device. An exception of `start` ends the operation.
   template <typename Start>
   void add(const char* part, Start start) {
     if (!status_.ok()) return;
@@ -282,10 +283,16 @@ void HostwiseAllReduce::watch() {
 }
 
 void HostwiseAllReduce::abort(const Status& reason) {
+  bool has_pending = false;
   {
     std::lock_guard lock(mutex_);
     if (!reason_.ok()) return;
     reason_ = reason;
+    has_pending = !pending_.empty();
+  }
+  if (has_pending) {
+    log_warning("all_reduce of CUDA tensors has failed; its results are undefined: ",
+                reason.message());
   }
   if (group_->error().ok()) group_->abort(reason.message());
   if (across_ != nullptr) static_cast<ProcessGroupDmlcomm&>(*across_).abort(reason.message());
@@ -304,16 +311,19 @@ void HostwiseAllReduce::end_all(const Status& status) {
 }
 
 void HostwiseAllReduce::close() {
+  const Status closed(StatusCode::aborted, "the group was closed");
+  bool gives_up = false;
   bool has_failed = false;
   {
     std::unique_lock lock(mutex_);
     if (std::exchange(closed_, true)) return;
-    changed_.wait_for(lock, kDrainTime, [this] { return pending_.empty(); });
-    has_failed = !reason_.ok();
+    gives_up = !changed_.wait_for(lock, kDrainTime, [this] { return pending_.empty(); });
+    has_failed = gives_up || !reason_.ok();
+    if (!has_failed) reason_ = closed;  // of operations that come later
   }
+  if (gives_up) abort(closed);  // NCCL's shutdown() would wait for the GPU
   if (across_ != nullptr) across_->shutdown();
-  insist([&] { has_failed ? inside_->abort() : inside_->shutdown(); });
-  end_all({StatusCode::aborted, "the group was closed"});
+  if (!has_failed) insist([this] { inside_->shutdown(); });
   {
     std::lock_guard lock(mutex_);
     stopping_ = true;

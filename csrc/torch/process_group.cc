@@ -234,9 +234,9 @@ ProcessGroupDmlcomm::Hostwise ProcessGroupDmlcomm::hostwise_for(const Call& call
   if (std::exchange(has_met_hostwise_, true)) return hostwise_or_null();
   try {
     return meet_hostwise_on(tensors.front().device());
-  } catch (...) {
+  } catch (const std::exception& error) {
     // The others may have met, and would wait for this rank.
-    abort("a rank did not meet the others for all_reduce of CUDA tensors");
+    abort(str_cat("all_reduce of CUDA tensors did not begin on a rank: ", error.what()));
     throw;
   }
 }
@@ -507,14 +507,15 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::reconfigure(
   backend_options_->global_ranks_in_group.assign(ours.global_ranks.begin(),
                                                  ours.global_ranks.end());
   backend_options_->is_reconfigured = true;
-  std::lock_guard lock(communicator_mutex_);
+  Hostwise before;  // its groups go without a lock
+  const std::scoped_lock locks(hostwise_meeting_, communicator_mutex_);
   rank_ = ours.rank;
   size_ = ours.num_ranks;
   communicator_options_ = std::move(ours);
   communicator_ = std::move(formed);
   staged_ = nullptr;
   staged_device_.reset();
-  hostwise_ = nullptr;
+  before.swap(hostwise_);
   has_met_hostwise_ = false;
   meeting_store_ = std::move(store);
   return c10::make_intrusive<JointWork>(rank_, std::vector<WorkPtr>());

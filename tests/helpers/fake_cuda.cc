@@ -93,8 +93,11 @@ thread_local Stream* current_stream = nullptr;
 
 std::atomic<int> num_recorded_uses{0};
 
-// Memory of tensors, by its first byte. As with torch's allocator it goes when the default stream,
-// and those that were recorded, have done what they had got when its tensor went.
+Stream& current() { return current_stream == nullptr ? default_stream() : *current_stream; }
+
+// Memory of tensors, by its first byte. As with torch's allocator it goes when the stream that was
+// current when it came, and those that were recorded, have done what they had got when its tensor
+// went. Then it is overwritten: a stream that was not recorded would read that.
 class Memory {
  public:
   static Memory& all() {
@@ -104,8 +107,13 @@ class Memory {
 
   void* add(at::Tensor tensor) {
     void* const data = tensor.mutable_data_ptr();
+    const auto overwrite = [](at::Tensor* gone) {
+      std::memset(gone->mutable_data_ptr(), 0xff, gone->nbytes());
+      delete gone;
+    };
+    std::shared_ptr<at::Tensor> kept(new at::Tensor(std::move(tensor)), overwrite);
     std::lock_guard lock(mutex_);
-    blocks_[data] = {std::move(tensor), {&default_stream()}};
+    blocks_.emplace(data, Block{std::move(kept), {&current()}});
     return data;
   }
 
@@ -124,7 +132,7 @@ class Memory {
 
  private:
   struct Block {
-    at::Tensor tensor;
+    std::shared_ptr<at::Tensor> tensor;
     std::set<Stream*> streams;
   };
 
@@ -142,9 +150,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void uncheckedSetDevice(c10::Device) const noexcept override {}
   c10::DeviceIndex deviceCount() const noexcept override { return 1; }
 
-  c10::Stream getStream(c10::Device) const override {
-    return named(current_stream == nullptr ? default_stream() : *current_stream);
-  }
+  c10::Stream getStream(c10::Device) const override { return named(current()); }
   c10::Stream getDefaultStream(c10::Device) const override { return named(default_stream()); }
   c10::Stream getStreamFromGlobalPool(c10::Device, bool) const override {
     static auto* const pool = new Stream[kPooledStreams];
