@@ -230,23 +230,25 @@ def on_hosts(cuda, rank, per_host):
 
     groups = []
 
-    def make_inside(store, rank, size, name):
-        no_rails = {"rails": [], "grid": [], "host_of_rank": [], "rail_rates_bps": []}
-        groups.append(
-            _c10d.create(
+    def make_inside(store, rank, members, name, timeout):
+        def connect():
+            no_rails = {"rails": [], "grid": [], "host_of_rank": [], "rail_rates_bps": []}
+            group = _c10d.create(
                 store=store,
                 rank=rank,
-                size=size,
-                timeout=timedelta(seconds=50),
+                size=len(members),
+                timeout=timeout,
                 name=name,
-                global_ranks=list(range(size)),
+                global_ranks=list(members),
                 is_whole_job=False,
                 plan="",
                 algorithm="",
                 **no_rails,
             )
-        )
-        return groups[-1]
+            groups.append(group)
+            return group
+
+        return cuda.without_work(rank, len(members), connect)
 
     hostwise.describe = describe
     hostwise.make_inside = make_inside
@@ -288,7 +290,7 @@ def hostwise_sums(rank, n, folder, per_host):
     cuda = load_with_copies(folder)
     groups = on_hosts(cuda, rank, per_host)
     expect = Expectations()
-    # Nothing, less than an element for each GPU, no multiple, more than the ring of slots.
+    # Nothing, less than an element for each GPU, as many, no multiple, more than the ring of slots.
     cases = [(dist.ReduceOp.SUM, torch.float32, count) for count in (0, 1, 8, 1_500_003)]
     cases += [(dist.ReduceOp.SUM, dtype, 1001) for dtype in (torch.bfloat16, torch.int64)]
     cases += [(op, torch.float32, 1001) for op in (dist.ReduceOp.MAX, dist.ReduceOp.PRODUCT)]
@@ -316,7 +318,7 @@ def hostwise_sums(rank, n, folder, per_host):
     expect.check()
     meet("done without NCCL")
     tensor = cuda.on_device(torch.ones(100))
-    error = r"inside the host: .*NCCL is broken"
+    error = "NCCL has failed inside the host"
     with pytest.raises(dmlcomm.CommError, match=error):
         dist.all_reduce(tensor, async_op=True).wait(timedelta(seconds=30))
     with pytest.raises(dmlcomm.CommError, match=error):
@@ -430,8 +432,13 @@ def hostwise_late(rank, n, folder):
     on_hosts(cuda, rank, 2)
     assert sum_of_ones(cuda) == n
     tensor = cuda.on_device(torch.ones(8))
-    part = dist.new_group([0, 1])
-    meet("groups")
+    broken, part = dist.new_group(), dist.new_group([0, 1])
+    on_hosts(cuda, rank, 2)
+    if rank == 3:
+        hostwise.make_inside = None
+    with pytest.raises(dmlcomm.CommError, match=r"rank 3: NCCL cannot be used: .*NoneType"):
+        dist.all_reduce(tensor, group=broken)
+    meet("all were told")
     if rank == 0:
         on_hosts(cuda, rank, 2)
         dmlcomm.set_timeout(timedelta(milliseconds=300), group=part)
@@ -439,13 +446,14 @@ def hostwise_late(rank, n, folder):
             dist.all_reduce(tensor, group=part)
         dmlcomm.set_timeout(timedelta(milliseconds=300))
         work = dist.all_reduce(tensor, async_op=True)
-        with pytest.raises(dmlcomm.CommTimeoutError, match=r"inside the host: .* within 300 ms"):
+        late = "the reduce-scatter inside the host: .* within 600 ms"
+        with pytest.raises(dmlcomm.CommTimeoutError, match=late):
             work.wait(timedelta(seconds=30))
     meet("late")
 
 
 def test_a_rank_that_does_not_come_is_an_error_and_not_the_end_of_the_process(folder):
-    run_hostwise(hostwise_late, 2, folder)
+    run_hostwise(hostwise_late, 4, folder)
 
 
 def two_backends(rank, n, folder):

@@ -2,12 +2,12 @@
 
 import json
 from dataclasses import asdict, replace
+from datetime import timedelta
 
 import pytest
 
 from dmlcomm import _core
 from dmlcomm.backends.hostwise import Gpu, find_places, join
-from dmlcomm.errors import CommError
 
 
 def gpus(hosts, **changes):
@@ -49,10 +49,9 @@ def test_other_groups_do_without_or_are_refused_on_all_ranks(
     monkeypatch.setattr(_core, "config", lambda: config)
     texts = [json.dumps(asdict(gpu)) for gpu in found]
     for rank in range(len(found)):
-        if setting == "always":
-            with pytest.raises(CommError, match=f"always, but {obstacle}"):
-                join(texts, rank, None, "the group")
-        else:
-            assert join(texts, rank, None, "the group") == (None, (), ())
+        joined = join(texts, rank, None, "the group", range(len(found)), timedelta(seconds=1))
+        assert (joined.group, joined.inside, joined.across) == (None, (), ())
+        assert (f"always, but {obstacle}" in joined.refusal) == (setting == "always")
+        assert bool(joined.refusal) == (setting == "always")
     warnings = [record for record in caplog.records if record.levelname == "WARNING"]
     assert [obstacle in record.message for record in warnings] == [True] * (setting == "auto")

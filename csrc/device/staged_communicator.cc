@@ -218,6 +218,12 @@ OperationPtr StagedCommunicator::run_message(const Line& line, Part part) {
   return staging_->run_alone(line, std::move(part), 0);
 }
 
+Status StagedCommunicator::meet() {
+  std::lock_guard lock(order_);
+  Status status = refusal();
+  return status.ok() ? meet_once() : status;
+}
+
 // With order_ held.
 Status StagedCommunicator::meet_once() {
   if (collectives() != nullptr) return Status();

@@ -40,6 +40,9 @@ class StagedCommunicator final : public engine::Communicator {
       Device& device, std::shared_ptr<engine::Communicator> messages, Meet meet, size_t part_bytes);
   ~StagedCommunicator() override;
 
+  // Meets the other ranks now and not at the first collective. Collective.
+  Status meet();
+
   int rank() const override { return messages_->rank(); }
   int num_ranks() const override { return messages_->num_ranks(); }
 

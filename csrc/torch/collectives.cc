@@ -195,11 +195,9 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::allreduce(TensorList& tensors,
   }
   if (const Hostwise hostwise = hostwise_for(call, tensors, options.reduceOp)) {
     CallTensors buffers;
-    TensorList padded;
-    for (const auto& tensor : tensors) {
-      padded.push_back(buffers.update_padded(tensor, hostwise->num_shards()));
-    }
-    return start_hostwise(call, *hostwise, std::move(buffers), padded, tensors, options.reduceOp);
+    TensorList flat;
+    for (const auto& tensor : tensors) flat.push_back(buffers.update_flat(tensor));
+    return start_hostwise(call, *hostwise, std::move(buffers), flat, tensors, options.reduceOp);
   }
   CallTensors buffers;
   c10::SmallVector<std::pair<Span, Reduction>, 1> parts;
@@ -215,12 +213,12 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::allreduce(TensorList& tensors,
   return finish(call, std::move(work));
 }
 
-// `padded` is of `buffers`, which have the results, and of a multiple of `hostwise`'s shards.
+// `flat` is of `buffers`, which have the results.
 ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::start_hostwise(
-    const Call& call, HostwiseAllReduce& hostwise, CallTensors buffers, const TensorList& padded,
+    const Call& call, HostwiseAllReduce& hostwise, CallTensors buffers, const TensorList& flat,
     const TensorList& inputs, const c10d::ReduceOp& op) {
   auto work = make_work(call, std::move(buffers), inputs);
-  auto [operation, end] = hostwise.start(padded, op, call.options.timeout);
+  auto [operation, end] = hostwise.start(flat, op, call.options.timeout);
   work->add(std::move(operation));
   work->follow(*call.cuda, std::move(end));
   return finish(call, std::move(work));
@@ -242,7 +240,7 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::allreduce_through_servers(
   for (const auto& tensor : tensors) {
     // Apart from the input: that is sent again if a server is lost.
     const auto output = at::empty({tensor.numel()}, tensor.options());
-    parts.emplace_back(buffers.flat(tensor), output);
+    parts.emplace_back(buffers.read_flat(tensor), output);
     buffers.copy_back(output.view(tensor.sizes()), tensor);
     buffers.add_result(tensor);
   }
@@ -305,11 +303,7 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::allreduce_flattened(const Call
   at::NoGradGuard no_grad;
   int64_t count = 0;
   for (const auto& tensor : tensors) count += tensor.numel();
-  const Hostwise hostwise = hostwise_for(call, tensors, op);
-  const int64_t padding =
-      hostwise == nullptr ? 0 : padding_to_multiple(count, hostwise->num_shards());
-  const auto flat = at::empty({count + padding}, tensors.front().options());
-  if (padding > 0) flat.narrow(0, count, padding).zero_();
+  const auto flat = at::empty({count}, tensors.front().options());
   CallTensors buffers;
   int64_t offset = 0;
   for (const auto& tensor : tensors) {
@@ -319,7 +313,7 @@ ProcessGroupDmlcomm::WorkPtr ProcessGroupDmlcomm::allreduce_flattened(const Call
     buffers.add_result(tensor);
     offset += tensor.numel();
   }
-  if (hostwise != nullptr) {
+  if (const Hostwise hostwise = hostwise_for(call, tensors, op)) {
     buffers.keep(flat);
     return start_hostwise(call, *hostwise, std::move(buffers), {flat}, tensors, op);
   }

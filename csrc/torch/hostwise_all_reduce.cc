@@ -3,6 +3,7 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <pthread.h>
+#include <pybind11/chrono.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
@@ -33,11 +34,25 @@ constexpr char kModule[] = "dmlcomm.backends.hostwise";
 
 // How often the thread looks while operations run.
 constexpr milliseconds kPeriod{1};
+// How long an error of NCCL waits for the cause.
+constexpr milliseconds kNewsTime{200};
 
 constexpr char kReduceScatter[] = "the reduce-scatter inside the host";
 constexpr char kBetweenHosts[] = "the all_reduce between hosts";
 constexpr char kAllGather[] = "the all-gather inside the host";
 constexpr char kAllReduce[] = "the all_reduce inside the host";
+
+// Of an operation that NCCL gives to the current stream.
+c10d::AllreduceOptions inside_options(const c10d::ReduceOp& op) {
+  c10d::AllreduceOptions options;
+  options.reduceOp = op;
+  options.asyncOp = false;
+  return options;
+}
+
+// NCCL ends the process when an operation has taken so long since it was called. The error of an
+// operation is to come first, whose time counts from when the device comes to it.
+milliseconds nccl_timeout(milliseconds timeout) { return 4 * timeout + std::chrono::minutes(10); }
 
 class HostwiseOperation final : public engine::Completion {
  public:
@@ -62,6 +77,25 @@ void connect(engine::Communicator& group, const std::vector<int>& ranks) {
   for (const auto& message : messages) throw_if_error(message->wait(milliseconds(0)));
 }
 
+// What a rank makes of all GPUs.
+struct Joined {
+  HostwiseAllReduce::BackendPtr group;  // null where NCCL is not used
+  std::vector<int> inside;
+  std::vector<int> across;
+  std::string refusal;  // why the call is an error; else empty
+};
+
+Joined join(const std::vector<std::string>& gpus, const engine::CommunicatorOptions& options,
+            const c10::intrusive_ptr<c10d::Store>& store) {
+  const py::gil_scoped_acquire gil;
+  const py::object found = py::module_::import(kModule).attr("join")(
+      gpus, options.rank, store, options.name, options.global_ranks, nccl_timeout(options.timeout));
+  const py::object group = found.attr("group");
+  return {group.is_none() ? nullptr : group.cast<HostwiseAllReduce::BackendPtr>(),
+          found.attr("inside").cast<std::vector<int>>(),
+          found.attr("across").cast<std::vector<int>>(), found.attr("refusal").cast<std::string>()};
+}
+
 // The error of a part of an operation; its text names the part.
 Status status_of(const std::exception_ptr& error, const char* part) {
   try {
@@ -80,23 +114,24 @@ Status status_of(const std::exception_ptr& error, const char* part) {
 // An operation that the device has not ended. It fails `limit` after the device has come to it.
 class HostwiseAllReduce::Pending {
  public:
-  Pending(uint64_t sequence, c10::Device device, milliseconds limit)
+  Pending(uint64_t sequence, c10::Stream stream, milliseconds limit)
       : operation(std::make_shared<HostwiseOperation>(sequence)),
-        before(device),
-        end(device),
+        before(stream.device()),
+        stream_(stream),
         limit_(limit) {}
 
-  // Gives one part to the device. An exception of `start` ends the operation.
+  // Gives one part to the device. An exception of `start` ends the operation. NCCL returns no Work
+  // where the part goes on the current stream.
   template <typename Start>
-  void add(const char* part, Start start) {
+  void add(const char* name, Start start) {
     if (!status_.ok()) return;
     try {
-      const WorkPtr work = start();
-      if (work == nullptr) return;
-      works_.emplace_back(part, work);
-      work->wait();  // the stream does
+      Part part{name, start(), DeviceEnd(stream_.device())};
+      if (part.work != nullptr) part.work->wait();  // the stream does
+      part.end.add(stream_);
+      parts_.push_back(std::move(part));
     } catch (...) {
-      status_ = status_of(std::current_exception(), part);
+      status_ = status_of(std::current_exception(), name);
     }
   }
 
@@ -104,11 +139,11 @@ class HostwiseAllReduce::Pending {
 
   // Whether it has ended on the device and on the host; then status() is that of all parts.
   bool has_ended() {
-    const auto is_over = [](const auto& part) { return part.second->isCompleted(); };
-    if (!end.has_come() || !std::all_of(works_.begin(), works_.end(), is_over)) return false;
-    for (const auto& [part, work] : works_) {
-      if (!status_.ok()) break;
-      if (const std::exception_ptr error = work->exception()) status_ = status_of(error, part);
+    if (first_open() != parts_.end()) return false;
+    for (const Part& part : parts_) {
+      if (!status_.ok() || part.work == nullptr) continue;
+      const std::exception_ptr error = part.work->exception();
+      if (error != nullptr) status_ = status_of(error, part.name);
     }
     return true;
   }
@@ -119,22 +154,32 @@ class HostwiseAllReduce::Pending {
       if (before.has_come()) deadline_ = now + limit_;
       return Status();
     }
-    if (now < *deadline_) return Status();
-    const auto first = std::find_if(works_.begin(), works_.end(),
-                                    [](const auto& part) { return !part.second->isCompleted(); });
-    const char* const part = first == works_.end() ? kAllReduce : first->first;
-    return {StatusCode::timeout, part, ": it has not ended within ", limit_.count(),
+    const auto part = first_open();
+    if (now < *deadline_ || part == parts_.end()) return Status();
+    return {StatusCode::timeout, part->name, ": it has not ended within ", limit_.count(),
             " ms; check that every rank calls the same operations in the same order"};
   }
 
   const std::shared_ptr<HostwiseOperation> operation;
   DeviceEnd before;  // of what the caller has given to the device
-  DeviceEnd end;
 
  private:
+  struct Part {
+    const char* name;
+    WorkPtr work;
+    DeviceEnd end;
+  };
+
+  std::vector<Part>::const_iterator first_open() const {
+    return std::find_if(parts_.begin(), parts_.end(), [](const Part& part) {
+      return !part.end.has_come() || (part.work != nullptr && !part.work->isCompleted());
+    });
+  }
+
+  const c10::Stream stream_;
   const milliseconds limit_;
   std::optional<Clock::time_point> deadline_;  // once the device has come to it
-  std::vector<std::pair<const char*, WorkPtr>> works_;
+  std::vector<Part> parts_;
   Status status_;
 };
 
@@ -186,10 +231,10 @@ HostwiseAllReduce::~HostwiseAllReduce() { close(); }
 HostwiseAllReduce::Started HostwiseAllReduce::start(const std::vector<at::Tensor>& tensors,
                                                     const c10d::ReduceOp& op,
                                                     milliseconds timeout) {
-  std::lock_guard in_order(order_);
+  std::unique_lock in_order(order_);
   const milliseconds each = timeout.count() > 0 ? timeout : timeout_.load();
   const auto pending =
-      std::make_shared<Pending>(++sequence_, device_, (across_ == nullptr ? 1 : 2) * each);
+      std::make_shared<Pending>(++sequence_, stream_, (across_ == nullptr ? 1 : 2) * each);
   Started started{pending->operation, std::make_unique<DeviceEnd>(device_)};
   Status refusal = failure();
   if (refusal.ok()) {
@@ -201,7 +246,6 @@ HostwiseAllReduce::Started HostwiseAllReduce::start(const std::vector<at::Tensor
       record_stream(tensor, stream_);
       reduce(*pending, tensor, op, timeout);
     }
-    pending->end.add(stream_);
     started.end->add(stream_);
     refusal = pending->status();
   }
@@ -210,6 +254,7 @@ HostwiseAllReduce::Started HostwiseAllReduce::start(const std::vector<at::Tensor
     refusal = reason_;
     if (refusal.ok()) pending_.push_back(pending);
   }
+  in_order.unlock();
   changed_.notify_all();
   if (!refusal.ok()) {
     pending->operation->complete(refusal);
@@ -218,35 +263,74 @@ HostwiseAllReduce::Started HostwiseAllReduce::start(const std::vector<at::Tensor
   return started;
 }
 
-void HostwiseAllReduce::reduce(Pending& pending, at::Tensor whole, const c10d::ReduceOp& op,
+void HostwiseAllReduce::reduce(Pending& pending, const at::Tensor& whole, const c10d::ReduceOp& op,
                                milliseconds timeout) {
-  c10d::AllreduceOptions all_reduce;
-  all_reduce.reduceOp = op;
-  all_reduce.asyncOp = false;  // NCCL goes on the current stream, then
+  if (across_ != nullptr) return reduce_by_shards(pending, whole, op, timeout);
   std::vector<at::Tensor> tensors{whole};
-  if (across_ == nullptr) {
-    pending.add(kAllReduce, [&] { return inside_->allreduce(tensors, all_reduce); });
-    return;
+  pending.add(kAllReduce, [&] { return inside_->allreduce(tensors, inside_options(op)); });
+}
+
+// A host with n ranks cuts `whole` into n equal shards. What remains is the end of the last one.
+void HostwiseAllReduce::reduce_by_shards(Pending& pending, const at::Tensor& whole,
+                                         const c10d::ReduceOp& op, milliseconds timeout) {
+  const int64_t num_shards = inside_->getSize();
+  const int64_t last = num_shards - 1;
+  const int64_t count = whole.numel() / num_shards;
+  const int64_t remaining = whole.numel() % num_shards;
+  at::Tensor even = whole.narrow(0, 0, count * num_shards);
+  at::Tensor even_shard = whole.narrow(0, inside_->getRank() * count, count);
+  std::vector<at::Tensor> rest{whole.narrow(0, count * num_shards, remaining)};
+  std::vector<at::Tensor> shard{even_shard};
+  if (inside_->getRank() == last) shard[0] = whole.narrow(0, last * count, count + remaining);
+
+  if (count > 0) {
+    c10d::ReduceScatterOptions options;
+    options.reduceOp = op;
+    options.asyncOp = false;
+    pending.add(kReduceScatter,
+                [&] { return inside_->_reduce_scatter_base(even_shard, even, options); });
   }
-  const int64_t count = whole.numel() / num_shards();
-  at::Tensor shard = whole.narrow(0, inside_->getRank() * count, count);
-  c10d::ReduceScatterOptions reduce_scatter;
-  reduce_scatter.reduceOp = op;
-  reduce_scatter.asyncOp = false;
-  pending.add(kReduceScatter,
-              [&] { return inside_->_reduce_scatter_base(shard, whole, reduce_scatter); });
-  tensors = {shard};
-  c10d::AllreduceOptions between_hosts;
-  between_hosts.reduceOp = op;
-  between_hosts.timeout = timeout;
-  pending.add(kBetweenHosts, [&] { return across_->allreduce(tensors, between_hosts); });
-  c10d::AllgatherOptions all_gather;
-  all_gather.asyncOp = false;
-  pending.add(kAllGather, [&] { return inside_->_allgather_base(whole, shard, all_gather); });
+  if (remaining > 0) {
+    pending.add(kReduceScatter, [&] { return inside_->allreduce(rest, inside_options(op)); });
+  }
+  if (shard[0].numel() > 0) {
+    c10d::AllreduceOptions options;
+    options.reduceOp = op;
+    options.timeout = timeout;
+    pending.add(kBetweenHosts, [&] { return across_->allreduce(shard, options); });
+  }
+  if (count > 0) {
+    c10d::AllgatherOptions options;
+    options.asyncOp = false;
+    pending.add(kAllGather, [&] { return inside_->_allgather_base(even, even_shard, options); });
+  }
+  if (remaining > 0) {
+    c10d::BroadcastOptions options;
+    options.rootRank = last;
+    options.asyncOp = false;
+    pending.add(kAllGather, [&] { return inside_->broadcast(rest, options); });
+  }
+}
+
+// NCCL may fail because another rank has aborted it, whose word why goes another way.
+Status HostwiseAllReduce::failure() const {
+  const Status inside = failure_inside();
+  for (const auto end = Clock::now() + kNewsTime;; std::this_thread::sleep_for(kPeriod)) {
+    const Status cause = failure_elsewhere();
+    if (!cause.ok() || inside.ok()) return cause;
+    if (Clock::now() > end) return inside;
+  }
+}
+
+Status HostwiseAllReduce::failure_inside() const {
+  if (inside_->getError() == c10d::ErrorType::SUCCESS) return Status();
+  return {StatusCode::io_error,
+          "NCCL has failed inside the host; standard error of its ranks says why, and more of it "
+          "with NCCL_DEBUG=WARN"};
 }
 
 // Of the ranks of the host, which are connected in the group, or of those on other hosts.
-Status HostwiseAllReduce::failure() const {
+Status HostwiseAllReduce::failure_elsewhere() const {
   const Status status = group_->error();
   if (!status.ok() || across_ == nullptr) return status;
   return static_cast<const ProcessGroupDmlcomm&>(*across_).error();
@@ -254,7 +338,6 @@ Status HostwiseAllReduce::failure() const {
 
 void HostwiseAllReduce::watch() {
   pthread_setname_np(pthread_self(), "dmlcomm-hosts");
-  const c10::DeviceGuard guard(device_);
   std::unique_lock lock(mutex_);
   while (!stopping_) {
     if (pending_.empty()) {
@@ -265,10 +348,14 @@ void HostwiseAllReduce::watch() {
     lock.unlock();
     bool has_ended = false;
     const Status status = without_exceptions([&] {
+      const c10::DeviceGuard guard(device_);
       has_ended = first->has_ended();
-      if (has_ended) return first->status();
-      const Status failed = failure();
-      return failed.ok() ? first->check_time(Clock::now()) : failed;
+      if (!has_ended) {
+        const Status failed = failure();
+        return failed.ok() ? first->check_time(Clock::now()) : failed;
+      }
+      // NCCL may have ended its parts because of an error, which no Work has.
+      return first->status().ok() && !failure_inside().ok() ? failure() : first->status();
     });
     if (!status.ok()) abort(status);
     if (has_ended) first->operation->complete(status);
@@ -276,7 +363,7 @@ void HostwiseAllReduce::watch() {
     if (has_ended) {
       pending_.remove(first);
       changed_.notify_all();
-    } else if (status.ok()) {
+    } else {
       changed_.wait_for(lock, kPeriod);
     }
   }
@@ -334,6 +421,7 @@ void HostwiseAllReduce::close() {
 
 void HostwiseAllReduce::set_timeout(milliseconds timeout) {
   timeout_.store(timeout);
+  inside_->setTimeout(nccl_timeout(timeout));
   if (across_ != nullptr) across_->setTimeout(timeout);
 }
 
@@ -342,30 +430,31 @@ HostwiseAllReduce::Groups meet_hostwise(
     const c10::intrusive_ptr<c10d::Store>& store, const Communicator& group,
     const std::function<HostwiseAllReduce::BackendPtr(const std::vector<int>& ranks)>&
         make_across) {
+  StoreRendezvous rendezvous(store, [group] { return group->error(); });
+  const auto exchange = [&](const char* name, const std::string& own) {
+    Result<std::vector<std::string>> all =
+        rendezvous.exchange(name, options.rank, options.num_ranks, own, options.timeout);
+    if (rendezvous.interrupt()) std::rethrow_exception(rendezvous.interrupt());
+    throw_if_error(all.status());
+    return *all;
+  };
   std::string own;
   {
     const py::gil_scoped_acquire gil;
     own = py::module_::import(kModule).attr("describe")(device.index()).cast<std::string>();
   }
-  StoreRendezvous rendezvous(store, [group] { return group->error(); });
-  const Result<std::vector<std::string>> all = rendezvous.exchange(
-      "GPU for DMLCOMM_CUDA_NCCL", options.rank, options.num_ranks, own, options.timeout);
-  if (rendezvous.interrupt()) std::rethrow_exception(rendezvous.interrupt());
-  throw_if_error(all.status());
-
-  HostwiseAllReduce::Groups groups;
-  std::vector<int> inside;
-  std::vector<int> across;
-  {
-    const py::gil_scoped_acquire gil;
-    const py::tuple found =
-        py::module_::import(kModule).attr("join")(*all, options.rank, store, options.name);
-    if (!found[0].is_none()) groups.inside = found[0].cast<HostwiseAllReduce::BackendPtr>();
-    inside = found[1].cast<std::vector<int>>();
-    across = found[2].cast<std::vector<int>>();
+  const std::vector<std::string> gpus = exchange("GPU for DMLCOMM_CUDA_NCCL", own);
+  const Joined joined = join(gpus, options, store);
+  const std::vector<std::string> reasons = exchange("NCCL inside hosts", joined.refusal);
+  for (size_t rank = 0; rank < reasons.size(); ++rank) {
+    if (reasons[rank].empty()) continue;
+    throw_if_error({StatusCode::unsupported, "rank ", rank, ": ", reasons[rank]});
   }
-  connect(*group, inside);
-  if (across.size() > 1) groups.across = make_across(across);
+  HostwiseAllReduce::Groups groups{joined.group, nullptr};
+  if (groups.inside == nullptr) return groups;
+  connect(*group, joined.inside);
+  if (joined.across.size() > 1) groups.across = make_across(joined.across);
+  groups.inside->eagerConnectSingleDevice(device);
   return groups;
 }
 

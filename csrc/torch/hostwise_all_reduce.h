@@ -14,6 +14,8 @@
 // other on one stream of the device, and so do operations; no call waits for it. An average is one
 // of averages.
 //
+// Elements that are no multiple of the host's GPUs go with the last one's shard.
+//
 // A thread looks when operations have ended, whether the group or one of these two has failed, and
 // whether time is over: then all of them are aborted. NCCL's ranks on a host wait for each other on
 // the GPU alone, so this is what lets them go.
@@ -68,9 +70,6 @@ class HostwiseAllReduce {
   HostwiseAllReduce(const HostwiseAllReduce&) = delete;
   HostwiseAllReduce& operator=(const HostwiseAllReduce&) = delete;
 
-  // Tensors have a multiple of so many elements.
-  int64_t num_shards() const { return inside_->getSize(); }
-
   // The operation, and where it ends on the device. Tensors are plain, of one dimension, and kept
   // by the caller. Begins after what the current stream has. Between hosts it fails when it has
   // taken `timeout` (0: the default) there, and as a whole after twice that, from when the device
@@ -95,9 +94,13 @@ class HostwiseAllReduce {
  private:
   class Pending;
 
-  void reduce(Pending& pending, at::Tensor whole, const c10d::ReduceOp& op,
+  void reduce(Pending& pending, const at::Tensor& whole, const c10d::ReduceOp& op,
               std::chrono::milliseconds timeout);
+  void reduce_by_shards(Pending& pending, const at::Tensor& whole, const c10d::ReduceOp& op,
+                        std::chrono::milliseconds timeout);
   Status failure() const;
+  Status failure_inside() const;
+  Status failure_elsewhere() const;
   void watch();
   void end_all(const Status& status);
 
@@ -109,9 +112,9 @@ class HostwiseAllReduce {
   std::atomic<uint64_t> sequence_{0};
   std::atomic<std::chrono::milliseconds> timeout_;
 
-  std::mutex order_;  // held while an operation is given to the device
+  std::mutex order_;  // held while an operation is given to the device; before mutex_
 
-  std::mutex mutex_;
+  std::mutex mutex_;  // held for short times
   std::condition_variable changed_;
   // Guarded by mutex_.
   std::list<std::shared_ptr<Pending>> pending_;  // none comes after an abort

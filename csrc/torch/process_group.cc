@@ -230,11 +230,12 @@ ProcessGroupDmlcomm::Hostwise ProcessGroupDmlcomm::hostwise_for(const Call& call
   for (const at::Tensor& tensor : tensors) {
     if (!HostwiseAllReduce::can_reduce(tensor, op)) return nullptr;
   }
-  std::lock_guard lock(hostwise_meeting_);
+  std::unique_lock lock(hostwise_meeting_);
   if (std::exchange(has_met_hostwise_, true)) return hostwise_or_null();
   try {
     return meet_hostwise_on(tensors.front().device());
   } catch (const std::exception& error) {
+    lock.unlock();  // hooks may call the group
     // The others may have met, and would wait for this rank.
     abort(str_cat("all_reduce of CUDA tensors did not begin on a rank: ", error.what()));
     throw;
@@ -254,14 +255,16 @@ ProcessGroupDmlcomm::Hostwise ProcessGroupDmlcomm::meet_hostwise_on(c10::Device 
     const auto meeting =
         c10::make_intrusive<c10d::PrefixStore>(str_cat("across/", ranks.front()), own->clone());
     Communicator met = meet(part, meeting, communicator_);
-    return c10::make_intrusive<ProcessGroupDmlcomm>(std::move(met), std::move(part), nullptr,
-                                                    meeting);
+    auto group =
+        c10::make_intrusive<ProcessGroupDmlcomm>(std::move(met), std::move(part), nullptr, meeting);
+    throw_if_error(group->staged_on(device)->meet());
+    return group;
   };
   HostwiseAllReduce::Groups groups =
       meet_hostwise(device, current, own, communicator_, make_across);
   if (groups.inside == nullptr) return nullptr;
   Hostwise met =
-      HostwiseAllReduce::create(device, std::move(groups), communicator_, current.timeout);
+      HostwiseAllReduce::create(device, std::move(groups), outermost_or_null(), current.timeout);
   std::lock_guard lock(communicator_mutex_);
   hostwise_ = met;
   return met;

@@ -209,7 +209,7 @@ class ProcessGroupDmlcomm final : public c10d::Backend {
   WorkPtr allreduce_flattened(const Call& call, const TensorList& tensors,
                               const c10d::ReduceOp& op);
   WorkPtr start_hostwise(const Call& call, HostwiseAllReduce& hostwise, CallTensors buffers,
-                         const TensorList& padded, const TensorList& inputs,
+                         const TensorList& flat, const TensorList& inputs,
                          const c10d::ReduceOp& op);
   WorkPtr allreduce_sparse_by_host(TensorList& tensors, const c10d::AllreduceOptions& options);
   WorkPtr start_send_or_recv(c10d::OpType type, const char* title, TensorList& tensors, int peer,
@@ -243,7 +243,8 @@ class ProcessGroupDmlcomm final : public c10d::Backend {
   // Made by the first call with CUDA tensors. Guarded by communicator_mutex_.
   Staged staged_;
   std::optional<c10::Device> staged_device_;
-  std::mutex hostwise_meeting_;                       // held while ranks meet for it
+  // Held while ranks meet for it: before communicator_mutex_, and before Python's lock.
+  std::mutex hostwise_meeting_;
   bool has_met_hostwise_ = false;                     // guarded by hostwise_meeting_
   Hostwise hostwise_;                                 // guarded by communicator_mutex_
   engine::CommunicatorOptions communicator_options_;  // changed by reconfigure()

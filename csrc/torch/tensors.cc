@@ -101,23 +101,15 @@ Span CallTensors::update(const at::Tensor& tensor) {
   return writable(copies_.back().first);
 }
 
-at::Tensor CallTensors::update_padded(const at::Tensor& tensor, int64_t factor) {
-  at::NoGradGuard no_grad;
-  results_.push_back(tensor);
-  const int64_t count = tensor.numel();
-  const int64_t padding = padding_to_multiple(count, factor);
-  if (is_plain(tensor) && padding == 0) return tensor.detach().view({count});
-  auto padded = at::empty({count + padding}, tensor.options());
-  if (padding > 0) padded.narrow(0, count, padding).zero_();
-  auto part = padded.narrow(0, 0, count).view(tensor.sizes());
-  part.copy_(tensor);
-  copies_.emplace_back(part, tensor);
-  return padded;
-}
-
-at::Tensor CallTensors::flat(const at::Tensor& tensor) {
+at::Tensor CallTensors::read_flat(const at::Tensor& tensor) {
   (void)read(tensor);
   return kept_.back().detach().view({tensor.numel()});
+}
+
+at::Tensor CallTensors::update_flat(const at::Tensor& tensor) {
+  (void)update(tensor);
+  const at::Tensor& memory = is_plain(tensor) ? tensor : copies_.back().first;
+  return memory.detach().view({tensor.numel()});
 }
 
 void CallTensors::copy_back(const at::Tensor& temporary, const at::Tensor& tensor) {

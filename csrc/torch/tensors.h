@@ -33,11 +33,9 @@ class CallTensors {
   // Memory with the tensor's values that the engine changes in place.
   Span update(const at::Tensor& tensor);
 
-  // As update(), in one dimension, with zeros behind them up to a multiple of `factor` elements.
-  at::Tensor update_padded(const at::Tensor& tensor, int64_t factor);
-
-  // The tensor's values in one dimension: its own memory, or a copy.
-  at::Tensor flat(const at::Tensor& tensor);
+  // As read() and update(), in one dimension.
+  at::Tensor read_flat(const at::Tensor& tensor);
+  at::Tensor update_flat(const at::Tensor& tensor);
 
   // A result that came from `temporary`, to be copied by finish().
   void copy_back(const at::Tensor& temporary, const at::Tensor& tensor);
@@ -83,11 +81,6 @@ class CallTensors {
 // The tensor's own memory.
 inline Span writable(const at::Tensor& tensor) {
   return {tensor.mutable_data_ptr(), tensor.nbytes()};
-}
-
-// How many elements `count` lacks to a multiple of `factor`.
-inline int64_t padding_to_multiple(int64_t count, int64_t factor) {
-  return (factor - count % factor) % factor;
 }
 
 // Splits memory into `parts` equal ranges. The caller has checked that it divides.

@@ -14,12 +14,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from dmlcomm import _core, errors
+from dmlcomm import _core
 from dmlcomm.log import get_logger
-
-# NCCL ends the process when an operation has taken as long. The adaptor's own timeout is to be
-# first, and raises an exception.
-_NCCL_TIMEOUT = timedelta(days=1)
 
 
 @dataclass(frozen=True)
@@ -82,6 +78,23 @@ def _obstacle(gpus: Sequence[Gpu], hosts: Sequence[Sequence[int]]) -> str:
     return ""
 
 
+@dataclass(frozen=True)
+class Joined:
+    """What `join` has made on a rank.
+
+    Attributes:
+        group: the backend of the ranks of this host, not yet connected. None: NCCL is not used.
+        inside: as in `Places`.
+        across: as in `Places`.
+        refusal: why the operation is to be an error on all ranks; else empty.
+    """
+
+    group: Any = None
+    inside: tuple[int, ...] = ()
+    across: tuple[int, ...] = ()
+    refusal: str = ""
+
+
 def describe(device: int) -> str:
     """This rank's `Gpu`, as the others read it. ``device`` is torch's index."""
     nccl: Any = torch.cuda.nccl
@@ -91,33 +104,50 @@ def describe(device: int) -> str:
 
 
 def join(
-    texts: Sequence[str], rank: int, store: Any, name: str
-) -> tuple[Any, tuple[int, ...], tuple[int, ...]]:
-    """The backend of the ranks of this host, or None; these, and those at its place on all hosts.
+    texts: Sequence[str],
+    rank: int,
+    store: Any,
+    name: str,
+    global_ranks: Sequence[int],
+    timeout: timedelta,
+) -> Joined:
+    """Makes NCCL's backend of the ranks of this host, where all hosts have equally many.
 
-    Raises:
-        CommError: NCCL cannot be used, and ``DMLCOMM_CUDA_NCCL`` is ``always``.
+    Args:
+        texts: what `describe` has returned on each rank of the group.
+        rank: the own one in the group.
+        store: the group's, for this purpose.
+        name: the group's.
+        global_ranks: of the group's ranks.
+        timeout: after which NCCL ends the process.
     """
     places = find_places([Gpu(**json.loads(text)) for text in texts], rank)
     if places.obstacle:
         if _core.config()["cuda_nccl"] == "always":
-            raise errors.CommError(
-                f"unsupported: DMLCOMM_CUDA_NCCL=always, but {places.obstacle}; set it to auto"
+            return Joined(
+                refusal=f"DMLCOMM_CUDA_NCCL=always, but {places.obstacle}; set it to auto"
             )
         log = get_logger().info if rank > 0 else get_logger().warning
         log("group '%s': CUDA tensors do not go by NCCL inside hosts: %s", name, places.obstacle)
     if not places.inside:
-        return None, (), ()
+        return Joined()
     own = dist.PrefixStore(f"inside/{places.inside[0]}", store)
-    inside = make_inside(
-        own, places.inside.index(rank), len(places.inside), f"{name} (inside a host)"
-    )
-    return inside, places.inside, places.across
+    members = [global_ranks[each] for each in places.inside]
+    try:
+        group = make_inside(
+            own, places.inside.index(rank), members, f"{name} (inside a host)", timeout
+        )
+    except Exception as error:  # other ranks wait to be told
+        return Joined(refusal=f"NCCL cannot be used: {error}")
+    return Joined(group, places.inside, places.across)
 
 
-def make_inside(store: Any, rank: int, size: int, name: str) -> Any:
-    """NCCL's backend of the ranks of a host; they meet at its first operation."""
+def make_inside(
+    store: Any, rank: int, members: Sequence[int], name: str, timeout: timedelta
+) -> Any:
+    """NCCL's backend of the ranks of a host, by their global ranks; not yet connected."""
     options: Any = dist.ProcessGroupNCCL.Options()
-    options._timeout = _NCCL_TIMEOUT
+    options._timeout = timeout
     options.group_name = name
-    return dist.ProcessGroupNCCL(store, rank, size, options)
+    options.global_ranks_in_group = list(members)
+    return dist.ProcessGroupNCCL(store, rank, len(members), options)

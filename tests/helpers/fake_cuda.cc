@@ -7,7 +7,9 @@
 #include <ATen/ops/from_blob.h>
 #include <c10/core/Event.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <pybind11/functional.h>
 #include <torch/csrc/utils/pybind.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <atomic>
 #include <chrono>
@@ -217,6 +219,54 @@ void copy(const at::Tensor& to, const at::Tensor& from) {
   of(Guard().getStream(kDevice)).call([to, from] { seen_by_host(to).copy_(seen_by_host(from)); });
 }
 
+// Another group in the place of NCCL: ranks meet when they connect, and nothing returns a Work,
+// since the current stream has got the operation.
+class WithoutWork final : public c10d::Backend {
+ public:
+  using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
+  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+  using Tensors = std::vector<at::Tensor>;
+  using Connect = std::function<BackendPtr()>;
+
+  WithoutWork(int rank, int size, Connect connect)
+      : Backend(rank, size), connect_(std::move(connect)) {}
+
+  const std::string getBackendName() const override { return "without_work"; }
+  void eagerConnectSingleDevice(at::Device) override { group_ = connect_(); }
+  c10d::ErrorType getError() override { return group_->getError(); }
+  void abort() override { group_->abort(); }
+  void shutdown() override { group_->shutdown(); }
+  void setTimeout(std::chrono::milliseconds timeout) override { group_->setTimeout(timeout); }
+
+  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
+    return given(group_->allreduce(tensors, options));
+  }
+  WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
+    return given(group_->broadcast(tensors, options));
+  }
+  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                               const c10d::ReduceScatterOptions& options) override {
+    return given(group_->_reduce_scatter_base(output, input, options));
+  }
+  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
+                          const c10d::AllgatherOptions& options) override {
+    return given(group_->_allgather_base(output, input, options));
+  }
+
+ private:
+  static WorkPtr given(const WorkPtr& work) {
+    work->wait();
+    return nullptr;
+  }
+
+  const Connect connect_;
+  BackendPtr group_;
+};
+
+c10::intrusive_ptr<c10d::Backend> without_work(int rank, int size, WithoutWork::Connect connect) {
+  return c10::make_intrusive<WithoutWork>(rank, size, std::move(connect));
+}
+
 }  // namespace
 
 // CUDA's driver.
@@ -274,6 +324,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("on_device", &on_device);
   module.def("on_host", &on_host, pybind11::call_guard<pybind11::gil_scoped_release>());
   module.def("copy", &copy);
+  module.def("without_work", &without_work);
   module.def("num_recorded_uses", [] { return num_recorded_uses.load(); });
   module.def("close_gate", [] {
     gate_is_open = false;
