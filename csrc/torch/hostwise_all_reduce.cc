@@ -82,7 +82,6 @@ struct Joined {
   HostwiseAllReduce::BackendPtr group;  // null where NCCL is not used
   std::vector<int> inside;
   std::vector<int> across;
-  std::string refusal;  // why the call is an error; else empty
 };
 
 Joined join(const std::vector<std::string>& gpus, const engine::CommunicatorOptions& options,
@@ -90,10 +89,12 @@ Joined join(const std::vector<std::string>& gpus, const engine::CommunicatorOpti
   const py::gil_scoped_acquire gil;
   const py::object found = py::module_::import(kModule).attr("join")(
       gpus, options.rank, store, options.name, options.global_ranks, nccl_timeout(options.timeout));
+  const auto refusal = found.attr("refusal").cast<std::string>();
+  if (!refusal.empty()) throw_if_error({StatusCode::unsupported, refusal});
   const py::object group = found.attr("group");
   return {group.is_none() ? nullptr : group.cast<HostwiseAllReduce::BackendPtr>(),
           found.attr("inside").cast<std::vector<int>>(),
-          found.attr("across").cast<std::vector<int>>(), found.attr("refusal").cast<std::string>()};
+          found.attr("across").cast<std::vector<int>>()};
 }
 
 // The error of a part of an operation; its text names the part.
@@ -111,7 +112,8 @@ Status status_of(const std::exception_ptr& error, const char* part) {
 
 }  // namespace
 
-// An operation that the device has not ended. It fails `limit` after the device has come to it.
+// An operation that has not ended. It fails `limit` after the device has come to it. One thread
+// gives its parts to the device, which may take long while NCCL connects; another one looks on.
 class HostwiseAllReduce::Pending {
  public:
   Pending(uint64_t sequence, c10::Stream stream, milliseconds limit)
@@ -120,26 +122,51 @@ class HostwiseAllReduce::Pending {
         stream_(stream),
         limit_(limit) {}
 
-  // Gives one part to the device. An exception of `start` ends the operation. NCCL returns no Work
-  // where the part goes on the current stream.
+  // Gives one part to the current stream. An exception of `start` ends the operation.
   template <typename Start>
   void add(const char* name, Start start) {
-    if (!status_.ok()) return;
+    if (!status().ok()) return;
+    {
+      std::lock_guard lock(mutex_);
+      parts_.push_back({name, nullptr, std::nullopt});
+    }
     try {
-      Part part{name, start(), DeviceEnd(stream_.device())};
-      if (part.work != nullptr) part.work->wait();  // the stream does
-      part.end.add(stream_);
-      parts_.push_back(std::move(part));
+      const WorkPtr work = start();
+      if (work != nullptr) work->wait();  // the stream does
+      DeviceEnd end(stream_.device());
+      end.add(stream_);
+      std::lock_guard lock(mutex_);
+      parts_.back().work = work;
+      parts_.back().end.emplace(std::move(end));
     } catch (...) {
+      std::lock_guard lock(mutex_);
       status_ = status_of(std::current_exception(), name);
     }
   }
 
-  const Status& status() const { return status_; }
+  // One of NCCL, whose end the stream tells.
+  template <typename Start>
+  void add_inside(const char* name, Start start) {
+    add(name, [&start] {
+      if (const WorkPtr work = start()) work->wait();
+      return WorkPtr();
+    });
+  }
+
+  void end_parts() {
+    std::lock_guard lock(mutex_);
+    has_all_parts_ = true;
+  }
+
+  Status status() const {
+    std::lock_guard lock(mutex_);
+    return status_;
+  }
 
   // Whether it has ended on the device and on the host; then status() is that of all parts.
   bool has_ended() {
-    if (first_open() != parts_.end()) return false;
+    std::lock_guard lock(mutex_);
+    if (!has_all_parts_ || first_open() != parts_.end()) return false;
     for (const Part& part : parts_) {
       if (!status_.ok() || part.work == nullptr) continue;
       const std::exception_ptr error = part.work->exception();
@@ -150,6 +177,7 @@ class HostwiseAllReduce::Pending {
 
   // Of one that has not ended; `now` is the time.
   Status check_time(Clock::time_point now) {
+    std::lock_guard lock(mutex_);
     if (!deadline_) {
       if (before.has_come()) deadline_ = now + limit_;
       return Status();
@@ -161,25 +189,29 @@ class HostwiseAllReduce::Pending {
   }
 
   const std::shared_ptr<HostwiseOperation> operation;
-  DeviceEnd before;  // of what the caller has given to the device
+  DeviceEnd before;  // of what the caller has given to the device; constant while others look on
 
  private:
   struct Part {
     const char* name;
     WorkPtr work;
-    DeviceEnd end;
+    std::optional<DeviceEnd> end;  // none while it is being given to the device
   };
 
   std::vector<Part>::const_iterator first_open() const {
     return std::find_if(parts_.begin(), parts_.end(), [](const Part& part) {
-      return !part.end.has_come() || (part.work != nullptr && !part.work->isCompleted());
+      if (!part.end || !part.end->has_come()) return true;
+      return part.work != nullptr && !part.work->isCompleted();
     });
   }
 
   const c10::Stream stream_;
   const milliseconds limit_;
   std::optional<Clock::time_point> deadline_;  // once the device has come to it
+  mutable std::mutex mutex_;
+  // Guarded by mutex_.
   std::vector<Part> parts_;
+  bool has_all_parts_ = false;
   Status status_;
 };
 
@@ -236,26 +268,23 @@ HostwiseAllReduce::Started HostwiseAllReduce::start(const std::vector<at::Tensor
   const auto pending =
       std::make_shared<Pending>(++sequence_, stream_, (across_ == nullptr ? 1 : 2) * each);
   Started started{pending->operation, std::make_unique<DeviceEnd>(device_)};
-  Status refusal = failure();
+  pending->before.add_current_stream();
+  Status refusal = enter(pending);
   if (refusal.ok()) {
-    const at::NoGradGuard no_grad;
-    pending->before.add_current_stream();
-    const c10::StreamGuard guard(stream_);
-    pending->before.block_current_stream();
-    for (const at::Tensor& tensor : tensors) {
-      record_stream(tensor, stream_);
-      reduce(*pending, tensor, op, timeout);
-    }
-    started.end->add(stream_);
-    refusal = pending->status();
-  }
-  if (refusal.ok()) {
-    std::lock_guard lock(mutex_);
-    refusal = reason_;
-    if (refusal.ok()) pending_.push_back(pending);
+    refusal = without_exceptions([&] {
+      const at::NoGradGuard no_grad;
+      const c10::StreamGuard guard(stream_);
+      pending->before.block_current_stream();
+      for (const at::Tensor& tensor : tensors) {
+        record_stream(tensor, stream_);
+        reduce(*pending, tensor, op, timeout);
+      }
+      started.end->add(stream_);
+      pending->end_parts();
+      return pending->status();
+    });
   }
   in_order.unlock();
-  changed_.notify_all();
   if (!refusal.ok()) {
     pending->operation->complete(refusal);
     abort(refusal);  // other ranks may have begun
@@ -263,11 +292,20 @@ HostwiseAllReduce::Started HostwiseAllReduce::start(const std::vector<at::Tensor
   return started;
 }
 
+// From now on a failure, or the end of the time, ends it.
+Status HostwiseAllReduce::enter(const std::shared_ptr<Pending>& pending) {
+  if (const Status failed = failure(); !failed.ok()) return failed;
+  std::lock_guard lock(mutex_);
+  if (reason_.ok()) pending_.push_back(pending);
+  changed_.notify_all();
+  return reason_;
+}
+
 void HostwiseAllReduce::reduce(Pending& pending, const at::Tensor& whole, const c10d::ReduceOp& op,
                                milliseconds timeout) {
   if (across_ != nullptr) return reduce_by_shards(pending, whole, op, timeout);
   std::vector<at::Tensor> tensors{whole};
-  pending.add(kAllReduce, [&] { return inside_->allreduce(tensors, inside_options(op)); });
+  pending.add_inside(kAllReduce, [&] { return inside_->allreduce(tensors, inside_options(op)); });
 }
 
 // A host with n ranks cuts `whole` into n equal shards. What remains is the end of the last one.
@@ -287,11 +325,12 @@ void HostwiseAllReduce::reduce_by_shards(Pending& pending, const at::Tensor& who
     c10d::ReduceScatterOptions options;
     options.reduceOp = op;
     options.asyncOp = false;
-    pending.add(kReduceScatter,
-                [&] { return inside_->_reduce_scatter_base(even_shard, even, options); });
+    pending.add_inside(kReduceScatter,
+                       [&] { return inside_->_reduce_scatter_base(even_shard, even, options); });
   }
   if (remaining > 0) {
-    pending.add(kReduceScatter, [&] { return inside_->allreduce(rest, inside_options(op)); });
+    pending.add_inside(kReduceScatter,
+                       [&] { return inside_->allreduce(rest, inside_options(op)); });
   }
   if (shard[0].numel() > 0) {
     c10d::AllreduceOptions options;
@@ -302,13 +341,14 @@ void HostwiseAllReduce::reduce_by_shards(Pending& pending, const at::Tensor& who
   if (count > 0) {
     c10d::AllgatherOptions options;
     options.asyncOp = false;
-    pending.add(kAllGather, [&] { return inside_->_allgather_base(even, even_shard, options); });
+    pending.add_inside(kAllGather,
+                       [&] { return inside_->_allgather_base(even, even_shard, options); });
   }
   if (remaining > 0) {
     c10d::BroadcastOptions options;
     options.rootRank = last;
     options.asyncOp = false;
-    pending.add(kAllGather, [&] { return inside_->broadcast(rest, options); });
+    pending.add_inside(kAllGather, [&] { return inside_->broadcast(rest, options); });
   }
 }
 
@@ -331,9 +371,10 @@ Status HostwiseAllReduce::failure_inside() const {
 
 // Of the ranks of the host, which are connected in the group, or of those on other hosts.
 Status HostwiseAllReduce::failure_elsewhere() const {
-  const Status status = group_->error();
+  Status status = group_->error();
   if (!status.ok() || across_ == nullptr) return status;
-  return static_cast<const ProcessGroupDmlcomm&>(*across_).error();
+  status = static_cast<const ProcessGroupDmlcomm&>(*across_).error();
+  return status.ok() ? status : Status(status.code(), kBetweenHosts, ": ", status.message());
 }
 
 void HostwiseAllReduce::watch() {
@@ -381,7 +422,7 @@ void HostwiseAllReduce::abort(const Status& reason) {
     log_warning("all_reduce of CUDA tensors has failed; its results are undefined: ",
                 reason.message());
   }
-  if (group_->error().ok()) group_->abort(reason.message());
+  group_->abort(reason.message());
   if (across_ != nullptr) static_cast<ProcessGroupDmlcomm&>(*across_).abort(reason.message());
   end_all(reason);
   insist([this] { inside_->abort(); });  // it may wait for the GPU
@@ -444,18 +485,39 @@ HostwiseAllReduce::Groups meet_hostwise(
     own = py::module_::import(kModule).attr("describe")(device.index()).cast<std::string>();
   }
   const std::vector<std::string> gpus = exchange("GPU for DMLCOMM_CUDA_NCCL", own);
-  const Joined joined = join(gpus, options, store);
-  const std::vector<std::string> reasons = exchange("NCCL inside hosts", joined.refusal);
-  for (size_t rank = 0; rank < reasons.size(); ++rank) {
-    if (reasons[rank].empty()) continue;
-    throw_if_error({StatusCode::unsupported, "rank ", rank, ": ", reasons[rank]});
+  // An error on one rank is one on all.
+  const auto together = [&](const char* name, const std::function<void()>& step) {
+    std::exception_ptr error;
+    std::string text;
+    try {
+      step();
+    } catch (...) {
+      error = std::current_exception();
+      text = status_of(error, name).message();
+    }
+    const std::vector<std::string> texts = exchange(name, text);
+    if (error != nullptr) std::rethrow_exception(error);
+    for (size_t rank = 0; rank < texts.size(); ++rank) {
+      if (!texts[rank].empty()) {
+        throw_if_error({StatusCode::aborted, "rank ", rank, ": ", texts[rank]});
+      }
+    }
+  };
+  Joined joined;
+  HostwiseAllReduce::BackendPtr between_hosts;
+  try {
+    together("NCCL inside hosts", [&] { joined = join(gpus, options, store); });
+    if (joined.group == nullptr) return {};
+    together("connections for NCCL inside hosts", [&] {
+      connect(*group, joined.inside);
+      if (joined.across.size() > 1) between_hosts = make_across(joined.across);
+    });
+    joined.group->eagerConnectSingleDevice(device);
+  } catch (...) {
+    if (joined.group != nullptr) insist([&] { joined.group->abort(); });
+    throw;
   }
-  HostwiseAllReduce::Groups groups{joined.group, nullptr};
-  if (groups.inside == nullptr) return groups;
-  connect(*group, joined.inside);
-  if (joined.across.size() > 1) groups.across = make_across(joined.across);
-  groups.inside->eagerConnectSingleDevice(device);
-  return groups;
+  return {joined.group, between_hosts};
 }
 
 }  // namespace dmlcomm::adaptor

@@ -94,6 +94,7 @@ class HostwiseAllReduce {
  private:
   class Pending;
 
+  Status enter(const std::shared_ptr<Pending>& pending);
   void reduce(Pending& pending, const at::Tensor& whole, const c10d::ReduceOp& op,
               std::chrono::milliseconds timeout);
   void reduce_by_shards(Pending& pending, const at::Tensor& whole, const c10d::ReduceOp& op,
@@ -124,8 +125,9 @@ class HostwiseAllReduce {
   std::thread watcher_;  // constant after create()
 };
 
-// Asks Python which ranks of a group are on which host, with what GPU, and makes the inner group.
-// Collective. Throws what create() of a group throws.
+// Asks Python which ranks of a group are on which host, with what GPU, and makes and connects both
+// groups. Collective. Throws what create() of a group throws, on all ranks if one of them fails
+// before NCCL connects; from then on it waits as NCCL does.
 HostwiseAllReduce::Groups meet_hostwise(
     c10::Device device, const engine::CommunicatorOptions& options,
     const c10::intrusive_ptr<c10d::Store>& store, const Communicator& group,

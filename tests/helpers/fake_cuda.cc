@@ -234,7 +234,9 @@ class WithoutWork final : public c10d::Backend {
   const std::string getBackendName() const override { return "without_work"; }
   void eagerConnectSingleDevice(at::Device) override { group_ = connect_(); }
   c10d::ErrorType getError() override { return group_->getError(); }
-  void abort() override { group_->abort(); }
+  void abort() override {
+    if (group_ != nullptr) group_->abort();
+  }
   void shutdown() override { group_->shutdown(); }
   void setTimeout(std::chrono::milliseconds timeout) override { group_->setTimeout(timeout); }
 
