@@ -287,7 +287,7 @@ def hostwise_sums(rank, n, folder, per_host):
     cuda = load_with_copies(folder)
     groups = on_hosts(cuda, rank, per_host)
     expect = Expectations()
-    # Nothing, less than an element for each GPU, as many, no multiple, more than the ring of slots.
+    # Nothing, less than an element for each GPU, multiples and none, more than the ring of slots.
     cases = [(dist.ReduceOp.SUM, torch.float32, count) for count in (0, 1, 2, 6, 8, 1_500_002)]
     cases += [(dist.ReduceOp.SUM, dtype, 1001) for dtype in (torch.bfloat16, torch.int64)]
     cases += [(op, torch.float32, 1001) for op in (dist.ReduceOp.MAX, dist.ReduceOp.PRODUCT)]
@@ -429,16 +429,25 @@ def hostwise_late(rank, n, folder):
     on_hosts(cuda, rank, 2)
     assert sum_of_ones(cuda) == n
     tensor = cuda.on_device(torch.ones(8))
-    broken, part = dist.new_group(), dist.new_group([0, 1])
+    broken, held, part = dist.new_group(), dist.new_group([0, 1]), dist.new_group([0, 1])
     on_hosts(cuda, rank, 2)
     if rank == 3:
         hostwise.make_inside = None
-    who = "unsupported: " if rank == 3 else "rank 3: NCCL inside hosts: "
+    who = "unsupported: " if rank == 3 else "rank 3.*"
     error = rf"{who}NCCL cannot be used: .*NoneType"
     with pytest.raises(dmlcomm.CommError, match=error):
         dist.all_reduce(tensor, group=broken)
     meet("all were told")
+    on_hosts(cuda, rank, 2)
+    if rank < 2:
+        dist.all_reduce(tensor, group=held)
     if rank == 0:
+        dmlcomm.set_timeout(timedelta(milliseconds=300), group=held)
+        cuda.let_parts_go_on(False)
+        error = "the all_reduce inside the host: .* within 300 ms"
+        with pytest.raises(dmlcomm.CommTimeoutError, match=error):
+            dist.all_reduce(tensor, group=held, async_op=True).wait(timedelta(seconds=30))
+        cuda.let_parts_go_on(True)
         on_hosts(cuda, rank, 2)
         dmlcomm.set_timeout(timedelta(milliseconds=300), group=part)
         with pytest.raises(dmlcomm.CommTimeoutError, match=r"rank 1 .*GPU for DMLCOMM_CUDA_NCCL"):

@@ -451,7 +451,7 @@ def test_the_status_shows_window_queues_and_bytes_by_ticket(capsys):
         "window": {"first": "0", "last": "1", "is_rising": True, "moves": 5},
         "queues": [queue(1000, tickets="0"), queue(2_000_000, tickets="1 and later")],
         "unmarked": queue(7),
-        "layers": [{"tickets": "0", "bytes": 1000}, {"tickets": "120 to 127", "bytes": 5_000_000}],
+        "layers": [{"tickets": "0", "bytes": 1000}, {"tickets": "120-127", "bytes": 5_000_000}],
     }
     commands._show({"switch": "s0", "ports": [port], "not_scheduled": {"port1": "no rate"}})
     text = capsys.readouterr().out
@@ -462,7 +462,7 @@ def test_the_status_shows_window_queues_and_bytes_by_ticket(capsys):
         ["1", "1 and later", "2 MB", "2 kB", "3"],
         ["last", "no mark", "7 B", "2 kB", "3"],
     ]
-    assert "bytes by ticket: 0: 1 kB, 120 to 127: 5 MB" in text
+    assert "bytes by ticket: 0: 1 kB, 120-127: 5 MB" in text
     assert "not scheduled: no rate" in text
 
 
@@ -476,6 +476,7 @@ def test_the_command_starts_shows_and_stops(lab, agent):
     settings = ["ip-option", 2, 5000, 300, 0.2, 40_000_000, "u32"]
     names = "mark num_queues slide_bytes idle_ms unmarked_share rate_bps classifier"
     assert [switch[name] for name in names.split()] == settings
+    assert [queue["tickets"] for queue in switch["ports"][0]["queues"]] == ["0", "1 and later"]
     again = command("start", *place)
     assert (again.returncode, "scheduled already" in again.stderr) == (1, True)
     assert len(status(agent)) == 3

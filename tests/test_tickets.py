@@ -1,6 +1,5 @@
 """Tickets: how they are given, and that no order which they make hangs or changes a result."""
 
-import inspect
 import os
 import signal
 import threading
@@ -17,7 +16,7 @@ from helpers import eventually, run_ranks
 from helpers.inspecting import group_of
 from helpers.lab_scripts import run_script
 from helpers.waiting import thread_state
-from soak.tickets import Operations, run_random_tickets
+from soak.tickets import run_random_tickets, run_random_tickets_in_lab
 
 NUM_OPERATIONS = 500
 NUM_IN_LAB = 150
@@ -120,18 +119,8 @@ def test_waits_of_urgent_operations_that_send_are_told():
 @pytest.mark.usefixtures("lab_is_possible")
 def test_ranks_that_begin_to_give_tickets_in_the_middle():
     """Half of the ranks do, from operation 40 on: all learn it at the same operation."""
-    script = f"""
-import random
-{inspect.getsource(Operations)}
-first_ticket = 40 if rank % 2 == 0 else {NUM_IN_LAB}
-Operations(rank, size, seed=1).run({NUM_IN_LAB}, first_ticket)
-assert dmlcomm.rails()[0].bytes_sent > 0
-say("fine")
-end()
-"""
-    with Lab("flat:3,1") as lab:
-        found = run_script(lab, script, deadline_s=DEADLINE_S)
-    assert found.stdout.count("fine") == 3, found.stderr
+    first_ticket = f"40 if rank % 2 == 0 else {NUM_IN_LAB}"
+    run_random_tickets_in_lab("flat:3,1", NUM_IN_LAB, 1, DEADLINE_S, first_ticket)
 
 
 _CONNECTIONS = """

@@ -110,6 +110,16 @@ Status status_of(const std::exception_ptr& error, const char* part) {
   }
 }
 
+// What `call`, which returns a Status, returns; or the error of an exception.
+template <typename Call>
+Status status_of_call(Call call) {
+  try {
+    return call();
+  } catch (...) {
+    return status_of(std::current_exception(), "all_reduce of CUDA tensors");
+  }
+}
+
 }  // namespace
 
 // An operation that has not ended. It fails `limit` after the device has come to it. One thread
@@ -207,9 +217,9 @@ class HostwiseAllReduce::Pending {
 
   const c10::Stream stream_;
   const milliseconds limit_;
-  std::optional<Clock::time_point> deadline_;  // once the device has come to it
-  mutable std::mutex mutex_;
+  mutable std::mutex mutex_;  // held for short times, after order_ and no other
   // Guarded by mutex_.
+  std::optional<Clock::time_point> deadline_;  // once the device has come to it
   std::vector<Part> parts_;
   bool has_all_parts_ = false;
   Status status_;
@@ -268,10 +278,12 @@ HostwiseAllReduce::Started HostwiseAllReduce::start(const std::vector<at::Tensor
   const auto pending =
       std::make_shared<Pending>(++sequence_, stream_, (across_ == nullptr ? 1 : 2) * each);
   Started started{pending->operation, std::make_unique<DeviceEnd>(device_)};
-  pending->before.add_current_stream();
-  Status refusal = enter(pending);
+  Status refusal = status_of_call([&] {
+    pending->before.add_current_stream();
+    return enter(pending);
+  });
   if (refusal.ok()) {
-    refusal = without_exceptions([&] {
+    refusal = status_of_call([&] {
       const at::NoGradGuard no_grad;
       const c10::StreamGuard guard(stream_);
       pending->before.block_current_stream();
@@ -286,14 +298,15 @@ HostwiseAllReduce::Started HostwiseAllReduce::start(const std::vector<at::Tensor
   }
   in_order.unlock();
   if (!refusal.ok()) {
-    pending->operation->complete(refusal);
     abort(refusal);  // other ranks may have begun
+    pending->operation->complete(first_reason());
   }
   return started;
 }
 
 // From now on a failure, or the end of the time, ends it.
 Status HostwiseAllReduce::enter(const std::shared_ptr<Pending>& pending) {
+  if (const Status reason = first_reason(); !reason.ok()) return reason;
   if (const Status failed = failure(); !failed.ok()) return failed;
   std::lock_guard lock(mutex_);
   if (reason_.ok()) pending_.push_back(pending);
@@ -428,6 +441,12 @@ void HostwiseAllReduce::abort(const Status& reason) {
   insist([this] { inside_->abort(); });  // it may wait for the GPU
 }
 
+// Of the first abort, or ok.
+Status HostwiseAllReduce::first_reason() {
+  std::lock_guard lock(mutex_);
+  return reason_;
+}
+
 void HostwiseAllReduce::end_all(const Status& status) {
   std::list<std::shared_ptr<Pending>> ended;
   {
@@ -472,9 +491,9 @@ HostwiseAllReduce::Groups meet_hostwise(
     const std::function<HostwiseAllReduce::BackendPtr(const std::vector<int>& ranks)>&
         make_across) {
   StoreRendezvous rendezvous(store, [group] { return group->error(); });
-  const auto exchange = [&](const char* name, const std::string& own) {
+  const auto exchange = [&](const char* name, const std::string& own, milliseconds timeout) {
     Result<std::vector<std::string>> all =
-        rendezvous.exchange(name, options.rank, options.num_ranks, own, options.timeout);
+        rendezvous.exchange(name, options.rank, options.num_ranks, own, timeout);
     if (rendezvous.interrupt()) std::rethrow_exception(rendezvous.interrupt());
     throw_if_error(all.status());
     return *all;
@@ -484,19 +503,19 @@ HostwiseAllReduce::Groups meet_hostwise(
     const py::gil_scoped_acquire gil;
     own = py::module_::import(kModule).attr("describe")(device.index()).cast<std::string>();
   }
-  const std::vector<std::string> gpus = exchange("GPU for DMLCOMM_CUDA_NCCL", own);
-  // An error on one rank is one on all.
+  const std::vector<std::string> gpus = exchange("GPU for DMLCOMM_CUDA_NCCL", own, options.timeout);
+  // An error on one rank is one on all. A step of another rank may meet so often.
+  constexpr int kMeetings = 3;
   const auto together = [&](const char* name, const std::function<void()>& step) {
-    std::exception_ptr error;
-    std::string text;
     try {
       step();
     } catch (...) {
-      error = std::current_exception();
-      text = status_of(error, name).message();
+      // The others read it; this rank need not wait for them.
+      const std::string text = status_of(std::current_exception(), name).message();
+      (void)rendezvous.exchange(name, options.rank, options.num_ranks, text, milliseconds(0));
+      throw;
     }
-    const std::vector<std::string> texts = exchange(name, text);
-    if (error != nullptr) std::rethrow_exception(error);
+    const std::vector<std::string> texts = exchange(name, "", kMeetings * options.timeout);
     for (size_t rank = 0; rank < texts.size(); ++rank) {
       if (!texts[rank].empty()) {
         throw_if_error({StatusCode::aborted, "rank ", rank, ": ", texts[rank]});

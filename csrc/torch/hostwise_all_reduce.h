@@ -104,6 +104,7 @@ class HostwiseAllReduce {
   Status failure_elsewhere() const;
   void watch();
   void end_all(const Status& status);
+  Status first_reason();
 
   const c10::Device device_;
   const c10::Stream stream_;
@@ -125,8 +126,8 @@ class HostwiseAllReduce {
   std::thread watcher_;  // constant after create()
 };
 
-// Asks Python which ranks of a group are on which host, with what GPU, and makes and connects both
-// groups. Collective. Throws what create() of a group throws, on all ranks if one of them fails
+// Asks Python which ranks of a group are on which host, with what GPU, and makes both groups.
+// Collective. Throws what create() of a group throws, on all ranks if one of them fails
 // before NCCL connects; from then on it waits as NCCL does.
 HostwiseAllReduce::Groups meet_hostwise(
     c10::Device device, const engine::CommunicatorOptions& options,

@@ -2,10 +2,10 @@
 //
 // Every method checks its tensors, names their memory, starts operations of one
 // engine::Communicator and wraps them in a Work; no method waits for a peer except the constructors
-// (create, split, merge, shrink), and the first collective on a GPU. Operations of CUDA tensors go
-// by staging, on one GPU per group. Threads: like the communicator, any thread may
-// call anything; collectives must be started in the same order on every rank. Lives in
-// process_group.cc (life cycle) and collectives.cc.
+// (create, split, merge, shrink), the first collective on a GPU, and those for which NCCL connects
+// inside hosts. Operations of CUDA tensors go by staging, on one GPU per group. Threads: like the
+// communicator, any thread may call anything; collectives must be started in the same order on
+// every rank. Lives in process_group.cc (life cycle) and collectives.cc.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>

@@ -219,6 +219,9 @@ void copy(const at::Tensor& to, const at::Tensor& from) {
   of(Guard().getStream(kDevice)).call([to, from] { seen_by_host(to).copy_(seen_by_host(from)); });
 }
 
+// Otherwise all_reduce waits, as NCCL does while it connects.
+std::atomic<bool> parts_go_on{true};
+
 // Another group in the place of NCCL: ranks meet when they connect, and nothing returns a Work,
 // since the current stream has got the operation.
 class WithoutWork final : public c10d::Backend {
@@ -235,12 +238,15 @@ class WithoutWork final : public c10d::Backend {
   void eagerConnectSingleDevice(at::Device) override { group_ = connect_(); }
   c10d::ErrorType getError() override { return group_->getError(); }
   void abort() override {
+    is_aborted_ = true;
     if (group_ != nullptr) group_->abort();
   }
   void shutdown() override { group_->shutdown(); }
   void setTimeout(std::chrono::milliseconds timeout) override { group_->setTimeout(timeout); }
 
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
+    wait_until([this] { return parts_go_on || is_aborted_; });
+    TORCH_CHECK(!is_aborted_, "aborted");
     return given(group_->allreduce(tensors, options));
   }
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
@@ -263,6 +269,7 @@ class WithoutWork final : public c10d::Backend {
 
   const Connect connect_;
   BackendPtr group_;
+  std::atomic<bool> is_aborted_{false};
 };
 
 c10::intrusive_ptr<c10d::Backend> without_work(int rank, int size, WithoutWork::Connect connect) {
@@ -327,6 +334,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("on_host", &on_host, pybind11::call_guard<pybind11::gil_scoped_release>());
   module.def("copy", &copy);
   module.def("without_work", &without_work);
+  module.def("let_parts_go_on", [](bool go_on) { parts_go_on = go_on; });
   module.def("num_recorded_uses", [] { return num_recorded_uses.load(); });
   module.def("close_gate", [] {
     gate_is_open = false;

@@ -1,11 +1,14 @@
 """Random operations with random tickets, which each rank draws for itself; all results compared.
 
     PYTHONPATH=tests python -m soak.tickets --ranks 4 --transport tcp --operations 20000
+    PYTHONPATH=tests python -m soak.tickets --lab flat:4,1 --operations 20000
 
-No order that tickets make may hang, or change a result.
+No order that tickets make may hang, or change a result. Only between hosts, as in a lab, do urgent
+operations have connections of their own.
 """
 
 import argparse
+import inspect
 import random
 import time
 
@@ -13,13 +16,19 @@ import torch
 import torch.distributed as dist
 
 import dmlcomm
+from dmlcomm.lab import Lab
 from helpers import run_ranks
+from helpers.lab_scripts import run_script
 
 
 class Operations:
     """The same operations on all ranks, each rank with tickets of its own; checks every result."""
 
     MAX_PENDING = 90
+    KINDS = (
+        *("all_reduce", "all_reduce", "all_gather", "reduce_scatter", "all_to_all"),
+        *("broadcast", "send", "share"),
+    )
     SIZES = (1, 7, 1000, 20_000, 20_000, 300_000)  # of int64
 
     def __init__(self, rank: int, num_ranks: int, seed: int) -> None:
@@ -34,8 +43,7 @@ class Operations:
     def run(self, count: int, first_ticket: int = 0) -> None:
         for number in range(count):
             size = self._common.choice(self.SIZES)
-            kinds = ["all_reduce", "all_reduce", "all_gather", "broadcast", "send", "share"]
-            start = getattr(self, "_" + self._common.choice(kinds))
+            start = getattr(self, "_" + self._common.choice(self.KINDS))
             ticket = 128
             if number >= first_ticket:
                 ticket = self._own.choice([0, 5, 128, self._own.randrange(256)])
@@ -67,6 +75,20 @@ class Operations:
         expected = torch.stack([self._value(rank, number, size) for rank in range(self._n)])
         work = dist.all_gather(list(got), own, async_op=True)
         self._pending.append((work, got, expected))
+
+    def _reduce_scatter(self, number: int, size: int) -> None:
+        got = torch.empty(size // self._n + 1, dtype=torch.int64)
+        own = self._value(self._rank, number, self._n * got.numel())
+        expected = sum(self._value(rank, number, got.numel()) for rank in range(self._n))
+        work = dist.reduce_scatter_tensor(got, own, async_op=True)
+        self._pending.append((work, got, expected))
+
+    def _all_to_all(self, number: int, size: int) -> None:
+        part = size // self._n + 1
+        own = self._value(self._rank, number, self._n * part)
+        got = torch.empty_like(own)
+        expected = torch.cat([self._value(rank, number, part) for rank in range(self._n)])
+        self._pending.append((dist.all_to_all_single(got, own, async_op=True), got, expected))
 
     def _broadcast(self, number: int, size: int) -> None:
         root = self._common.randrange(self._n)
@@ -105,21 +127,47 @@ def run_random_tickets(
     run_ranks(_run, num_ranks, count, seed, env=env, deadline_s=deadline_s)
 
 
+def run_random_tickets_in_lab(
+    spec: str, count: int, seed: int, deadline_s: float, first_ticket: str = "0"
+) -> None:
+    """The same with a rank on each host of a lab.
+
+    Args:
+        spec: topology of the lab.
+        first_ticket: of which operation on a rank gives tickets; may name its `rank`.
+    """
+    script = f"""
+import random
+{inspect.getsource(Operations)}
+Operations(rank, size, seed={seed}).run({count}, {first_ticket})
+assert dmlcomm.rails()[0].bytes_sent > 0
+end()
+"""
+    with Lab(spec) as lab:
+        found = run_script(lab, script, deadline_s=deadline_s)
+    assert found.returncode == 0, found.stdout + found.stderr
+
+
 def main() -> None:
     parser = argparse.ArgumentParser("soak.tickets", description=__doc__)
-    parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--transport", choices=["auto", "tcp"], default="auto")
+    parser.add_argument("--ranks", type=int, default=4, help="on this host")
+    parser.add_argument("--transport", choices=["auto", "tcp"], default="auto", help="of these")
+    parser.add_argument("--lab", metavar="TOPOLOGY", help="a rank on each host of a lab, instead")
     parser.add_argument("--operations", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--deadline-s", type=float, default=280)
     options = parser.parse_args()
     begun = time.monotonic()
-    run_random_tickets(
-        options.ranks, options.transport, options.operations, options.seed, options.deadline_s
-    )
+    work = (options.operations, options.seed, options.deadline_s)
+    if options.lab:
+        place = f"a rank on each host of {options.lab}"
+        run_random_tickets_in_lab(options.lab, *work)
+    else:
+        place = f"{options.ranks} ranks, {options.transport}"
+        run_random_tickets(options.ranks, options.transport, *work)
     print(
-        f"{options.operations} operations, {options.ranks} ranks, {options.transport}, seed "
-        f"{options.seed}: all results right, {time.monotonic() - begun:.1f} s"
+        f"{options.operations} operations, {place}, seed {options.seed}: all results right, "
+        f"{time.monotonic() - begun:.1f} s"
     )
 
 

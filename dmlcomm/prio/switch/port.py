@@ -73,9 +73,10 @@ class Port:
         found = []
         for queue in range(s.num_queues):
             layer = min(state.base + queue, last)
-            found.append(
-                {"tickets": s.mark.tickets(layer)} | vars(counts[queues.FIRST_QUEUE + queue])
-            )
+            tickets = s.mark.tickets(layer)
+            if queue == s.num_queues - 1 and layer < last:
+                tickets += " and later"
+            found.append({"tickets": tickets} | vars(counts[queues.FIRST_QUEUE + queue]))
         moves_us = self.classifier.moves_us()
         return {
             "port": self.name,
