@@ -28,10 +28,13 @@ CHUNK_BYTES = 1 << 18
 COUNTS = [0, 5, 600_001]
 
 
-pytestmark = pytest.mark.skipif(
-    torch.cuda.is_available(),
-    reason="CUDA's driver is there, which the stand-in takes the place of",
-)
+pytestmark = [
+    pytest.mark.skipif(
+        torch.cuda.is_available(),
+        reason="CUDA's driver is there, which the stand-in takes the place of",
+    ),
+    pytest.mark.xdist_group("cuda_calls"),  # the stand-in is compiled once
+]
 
 
 @pytest.fixture(scope="module")
