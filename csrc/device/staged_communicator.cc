@@ -205,8 +205,7 @@ OperationPtr StagedCommunicator::run_whole(const Spans& inputs, const Spans& out
 template <typename Submit>
 OperationPtr StagedCommunicator::in_order(Submit submit) {
   std::lock_guard lock(order_);
-  Status status = refusal();
-  if (status.ok()) status = meet_once();
+  const Status status = meet_once();
   const uint64_t sequence = ++sequence_;
   if (!status.ok()) return Staging::ended(status, sequence);
   return submit(*collectives(), sequence);
@@ -220,12 +219,12 @@ OperationPtr StagedCommunicator::run_message(const Line& line, Part part) {
 
 Status StagedCommunicator::meet() {
   std::lock_guard lock(order_);
-  Status status = refusal();
-  return status.ok() ? meet_once() : status;
+  return meet_once();
 }
 
 // With order_ held.
 Status StagedCommunicator::meet_once() {
+  DMLCOMM_RETURN_IF_ERROR(refusal());
   if (collectives() != nullptr) return Status();
   if (std::exchange(has_tried_to_meet_, true)) {
     return {StatusCode::aborted,

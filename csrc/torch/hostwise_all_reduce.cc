@@ -110,13 +110,15 @@ Status status_of(const std::exception_ptr& error, const char* part) {
   }
 }
 
-// What `call`, which returns a Status, returns; or the error of an exception.
+constexpr char kOperation[] = "all_reduce of CUDA tensors";
+
+// What `call`, which returns a Status, returns; or the error of an exception, which names `part`.
 template <typename Call>
-Status status_of_call(Call call) {
+Status status_of_call(const char* part, Call call) {
   try {
     return call();
   } catch (...) {
-    return status_of(std::current_exception(), "all_reduce of CUDA tensors");
+    return status_of(std::current_exception(), part);
   }
 }
 
@@ -140,7 +142,7 @@ class HostwiseAllReduce::Pending {
       std::lock_guard lock(mutex_);
       parts_.push_back({name, nullptr, std::nullopt});
     }
-    try {
+    const Status given = status_of_call(name, [&] {
       const WorkPtr work = start();
       if (work != nullptr) work->wait();  // the stream does
       DeviceEnd end(stream_.device());
@@ -148,10 +150,11 @@ class HostwiseAllReduce::Pending {
       std::lock_guard lock(mutex_);
       parts_.back().work = work;
       parts_.back().end.emplace(std::move(end));
-    } catch (...) {
-      std::lock_guard lock(mutex_);
-      status_ = status_of(std::current_exception(), name);
-    }
+      return Status();
+    });
+    if (given.ok()) return;
+    std::lock_guard lock(mutex_);
+    status_ = given;
   }
 
   // One of NCCL, whose end the stream tells.
@@ -278,24 +281,20 @@ HostwiseAllReduce::Started HostwiseAllReduce::start(const std::vector<at::Tensor
   const auto pending =
       std::make_shared<Pending>(++sequence_, stream_, (across_ == nullptr ? 1 : 2) * each);
   Started started{pending->operation, std::make_unique<DeviceEnd>(device_)};
-  Status refusal = status_of_call([&] {
+  const Status refusal = status_of_call(kOperation, [&] {
     pending->before.add_current_stream();
-    return enter(pending);
+    DMLCOMM_RETURN_IF_ERROR(enter(pending));
+    const at::NoGradGuard no_grad;
+    const c10::StreamGuard guard(stream_);
+    pending->before.block_current_stream();
+    for (const at::Tensor& tensor : tensors) {
+      record_stream(tensor, stream_);
+      reduce(*pending, tensor, op, timeout);
+    }
+    started.end->add(stream_);
+    pending->end_parts();
+    return pending->status();
   });
-  if (refusal.ok()) {
-    refusal = status_of_call([&] {
-      const at::NoGradGuard no_grad;
-      const c10::StreamGuard guard(stream_);
-      pending->before.block_current_stream();
-      for (const at::Tensor& tensor : tensors) {
-        record_stream(tensor, stream_);
-        reduce(*pending, tensor, op, timeout);
-      }
-      started.end->add(stream_);
-      pending->end_parts();
-      return pending->status();
-    });
-  }
   in_order.unlock();
   if (!refusal.ok()) {
     abort(refusal);  // other ranks may have begun
@@ -401,7 +400,7 @@ void HostwiseAllReduce::watch() {
     const std::shared_ptr<Pending> first = pending_.front();
     lock.unlock();
     bool has_ended = false;
-    const Status status = without_exceptions([&] {
+    const Status status = status_of_call(kOperation, [&] {
       const c10::DeviceGuard guard(device_);
       has_ended = first->has_ended();
       if (!has_ended) {

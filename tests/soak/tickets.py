@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 import dmlcomm
 from dmlcomm.lab import Lab
+from dmlcomm.topology import graph
 from helpers import run_ranks
 from helpers.lab_scripts import run_script
 
@@ -141,11 +142,13 @@ import random
 {inspect.getsource(Operations)}
 Operations(rank, size, seed={seed}).run({count}, {first_ticket})
 assert dmlcomm.rails()[0].bytes_sent > 0
+say("fine")
 end()
 """
     with Lab(spec) as lab:
         found = run_script(lab, script, deadline_s=deadline_s)
-    assert found.returncode == 0, found.stdout + found.stderr
+        num_hosts = len(graph.hosts(lab.graph()))
+    assert found.stdout.count("fine") == num_hosts, found.stdout + found.stderr
 
 
 def main() -> None:
