@@ -7,6 +7,9 @@ FRAMEWORKS := .venv-frameworks
 SITE := import sysconfig; print(sysconfig.get_path("purelib"))
 FUZZ_SECONDS ?= 15
 export CMAKE_ARGS ?= -DDMLCOMM_WERROR=ON
+# Packages are installed without bytecode. Python writes it when it first loads a module, whatever the
+# environment says: torch then loads in half of the time.
+unexport PYTHONDONTWRITEBYTECODE
 # cmake and ninja are the system's, and pip's where there are none.
 export PATH := $(PATH):$(abspath $(BIN))
 

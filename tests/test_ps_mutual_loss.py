@@ -70,14 +70,15 @@ def lose(addresses: str, server: int, by: int) -> None:
 
 
 def await_return(addresses: str, workers: int) -> None:
-    def are_back() -> bool:
-        states = [status_of(address) for address in addresses.split(",")]
-        return all(
-            state["lost_servers"] == [] and sum(w["alive"] for w in state["workers"]) == workers
-            for state in states
-        )
+    def is_back(server: int) -> bool:
+        state = status_of(addresses.split(",")[server])
+        alive = sum(w["alive"] for w in state["workers"])
+        is_filling = call_server(addresses, server, "Health", pb.HealthRequest()).is_filling
+        return state["lost_servers"] == [] and alive == workers and not is_filling
 
-    eventually(are_back, f"both servers are used, by {workers} workers")
+    eventually(
+        lambda: all(map(is_back, (0, 1))), f"both servers have all and are used by {workers} workers"
+    )
 
 
 @pytest.mark.parametrize("used", [0, 1])
