@@ -95,6 +95,7 @@ SLURM = {
     "scontrol": '[ "$*" = "show hostnames host-a" ] && echo localhost',
     "srun": """
 [ "$1" = --kill-on-bad-exit=1 ] && shift
+echo "$SRUN_CPUS_PER_TASK cores for each of the $LOCAL_WORLD_SIZE tasks of a host"
 for ((i = 0; i < SLURM_NTASKS; i++)); do
   SLURM_PROCID=$i SLURM_LOCALID=$i "$@" &
   tasks+=($!)
@@ -124,7 +125,10 @@ def test_slurm_script_starts_the_ranks(tmp_path):
         SLURM_JOB_ID=str(job_with_a_free_port()),
         SLURM_JOB_NODELIST="host-a",
         SLURM_NTASKS="2",
+        SLURM_NTASKS_PER_NODE="2",
+        SLURM_CPUS_PER_TASK="3",
     )
+    assert "3 cores for each of the 2 tasks of a host" in output
     first, last = (float(loss) for loss in re.findall(r"loss (\d+\.\d+)", output))
     assert last < first / 10
 
