@@ -10,16 +10,20 @@ from torch.nn.parallel import DistributedDataParallel
 import dmlcomm
 from helpers import run_ranks
 from helpers.prio import (
+    DEFERRED,
     GROUP_MB,
     KINDS,
     ONE_GROUP_MB,
     SCHEDULES,
+    STEPS,
     after_a_step,
+    assert_as_ddp,
     assert_equal_bits,
     carry_out,
     loss_of,
     make_model,
     plain_step,
+    trained_with_ddp,
     wrapped,
 )
 
@@ -242,9 +246,8 @@ class _Counting(torch.optim.SGD):
 def optimizers_with_state_in_their_groups(rank):
     model, expected = make_model(), make_model()
     optimizer = wrapped(model, _Counting)
-    plain_step(model, optimizer, rank, 0)
     with pytest.raises(RuntimeError, match=r'_Counting changes its param_groups.*"plain"'):
-        optimizer.flush()
+        plain_step(model, optimizer, rank, 0)
     optimizer = wrapped(expected, _Counting, "plain")
     plain_step(expected, optimizer, rank, 0)
     assert optimizer.param_groups[0]["count"] == 1
@@ -334,14 +337,116 @@ def optimizers_that_do_not_work_in_parts(rank):
     ):
         model = make_model()
         optimizer = wrapped(model, make)
-        plain_step(model, optimizer, rank, 0)
         with pytest.raises(RuntimeError, match=rf'{make.__name__} changes {what}.*"plain"'):
-            optimizer.flush()
+            plain_step(model, optimizer, rank, 0)
     # Has an attribute of its own, which counts for nothing.
     model = make_model()
     optimizer = wrapped(model, lambda parameters: torch.optim.SGD(parameters, lr=0.1, fused=True))
     plain_step(model, optimizer, rank, 0)
     optimizer.flush()
+
+
+class _Normed(torch.optim.SGD):
+    """Bounds the norm of all gradients, as LAMB does."""
+
+    def __init__(self, parameters, max_norm=1e-3):
+        super().__init__(parameters, lr=0.1, momentum=0.9)
+        self.param_groups[0]["max_norm"] = max_norm
+
+    def step(self, closure=None):
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        nn.utils.clip_grad_norm_(parameters, self.param_groups[0]["max_norm"])
+        super().step(closure)
+
+
+class _Shared(torch.optim.SGD):
+    """Has a state of all parameters, which changes no weight yet."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, lr=0.1)
+        self.state["all"]["steps"] = 0
+
+    def step(self, closure=None):
+        super().step(closure)
+        self.state["all"]["steps"] += 1
+
+
+class _Noisy(torch.optim.SGD):
+    """Draws random numbers, the same on all ranks."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, lr=0.1)
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        super().step(closure)
+        for parameter in self.param_groups[0]["params"]:
+            if parameter.grad is not None:
+                parameter.add_(torch.randn_like(parameter), alpha=1e-3)
+
+
+def optimizers_that_mix_parameters(rank):
+    """At the error the step of all parameters is made, and the next one raises, too."""
+    for make, what in (
+        (_Normed, "_Normed computes scale from several parameters"),
+        (_Shared, "_Shared computes its state of 'all' from several"),
+        (_Noisy, r"_Noisy draws random numbers in step\(\)"),
+    ):
+        expected = make_model()
+        plain = wrapped(expected, make, "plain")
+        models = [make_model() for _ in DEFERRED]
+        optimizers = [wrapped(m, make, s) for m, s in zip(models, DEFERRED, strict=True)]
+        for step in range(2):
+            torch.manual_seed(step)
+            plain_step(expected, plain, rank, step)
+            for model, optimizer in zip(models, optimizers, strict=True):
+                torch.manual_seed(step)
+                with pytest.raises(RuntimeError, match=rf'{what}.*use schedule="plain"'):
+                    plain_step(model, optimizer, rank, step)
+                optimizer.flush()
+                if make is not _Noisy:
+                    assert_equal_bits(model, expected, make.__name__, step)
+
+
+def optimizers_that_mix_parameters_later(rank):
+    """In a step that is compared; and never if all parameters are in one group."""
+    model = make_model()
+    optimizer = wrapped(model, lambda parameters: _Normed(parameters, max_norm=1e6))
+    plain_step(model, optimizer, rank, 0)
+    optimizer.param_groups[0]["max_norm"] = 1e-3
+    with pytest.raises(RuntimeError, match=r'_Normed computes.*use schedule="plain"'):
+        plain_step(model, optimizer, rank, 1)
+    expected = trained_with_ddp(rank, _Normed)
+    for schedule in DEFERRED:
+        model = make_model()
+        optimizer = wrapped(model, _Normed, schedule, group_mb=ONE_GROUP_MB)
+        for step in range(STEPS):
+            plain_step(model, optimizer, rank, step)
+        optimizer.flush()
+        assert_equal_bits(model, expected, schedule)
+
+
+def optimizers_that_the_user_has_written(rank):
+    """Those that treat parameters alone are taken; and only some updates are compared."""
+    seen = []
+
+    class Own(torch.optim.AdamW):
+        def step(self, closure=None):
+            seen.append(sum(len(group["params"]) for group in self.param_groups))
+            super().step(closure)
+
+    assert_as_ddp(rank, make=Own)
+    seen.clear()
+    model = make_model()
+    optimizer = wrapped(model, Own)
+    count = len(list(model.parameters()))
+    at_once = []
+    for step in range(9):
+        plain_step(model, optimizer, rank, step)
+        optimizer.flush()
+        at_once += [step + 1] * seen.count(count)
+        seen.clear()
+    assert at_once == [1, 2, 4, 8]
 
 
 REFUSALS = [
@@ -357,6 +462,9 @@ REFUSALS = [
     optimizers_with_state_in_their_groups,
     optimizers_of_optimizers,
     optimizers_that_do_not_work_in_parts,
+    optimizers_that_mix_parameters,
+    optimizers_that_mix_parameters_later,
+    optimizers_that_the_user_has_written,
 ]
 
 

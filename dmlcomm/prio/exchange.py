@@ -164,6 +164,19 @@ class Exchange:
         """After `finish`: parameters are updated later, with the options of now."""
         self._updates.defer(options_of(self._optimizer))
 
+    def update_in_parts(self) -> None:
+        """After `finish`: makes the updates that `defer` leaves for later. The averages stay."""
+        for group in self._groups:
+            group.wait()
+        averages = [group.buffer.clone() for group in self._groups]
+        try:
+            self.defer()
+            self.flush()
+        finally:
+            self._updates.drop()
+            for group, before in zip(self._groups, averages, strict=True):
+                group.buffer.copy_(before)  # an optimizer may change gradients in its step
+
     def flush(self) -> None:
         """Makes the updates that wait. Does not depend on other ranks' calls."""
         self._updates.flush()
@@ -235,6 +248,11 @@ class Exchange:
     @property
     def is_deferred(self) -> bool:
         return self._schedule.is_deferred
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether parameters are updated in several parts, if updates are deferred."""
+        return len(self._groups) > 1
 
     # --- learning --------------------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
 """An optimizer whose communication goes on across the border between two steps."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch.optim import optimizer as of_all
 from dmlcomm.prio.agreement import broadcast_weights, private_group
 from dmlcomm.prio.exchange import SCHEDULES, Exchange
 from dmlcomm.prio.forward_order import without_compile
+from dmlcomm.prio.parts_check import PartsCheck
 from dmlcomm.prio.refusals import check_model, check_optimizer, check_parameters
 from dmlcomm.prio.schedule_choice import CANDIDATES, ScheduleChoice
 
@@ -78,6 +80,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             check_model(model, waits=schedule != "plain")
             named_parameters = named_parameters or without_compile(model).named_parameters()
         names = {parameter: name for name, parameter in named_parameters or ()}
+        name_of = functools.partial(_name_of, names)
         group = private_group(process_group)
         buffers = [] if model is None else [*model.parameters(), *model.buffers()]
         broadcast_weights(group, list(dict.fromkeys([*parameters, *buffers])))
@@ -88,11 +91,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
             model if schedule != "plain" else None,
             process_group=group,
             group_of_tickets=private_group(process_group) if schedule == AUTO else group,
-            name_of=lambda parameter: names.get(parameter, "a parameter without a name"),
+            name_of=name_of,
             passes=backward_passes_per_step,
             schedule=CANDIDATES[0] if schedule == AUTO else schedule,
             group_mb=group_mb,
         )
+        self._parts = PartsCheck(optimizer, name_of)
         self._skips = False
         self._is_closed = False
         self._found_no_gradient = False  # by `synchronize`, on no rank
@@ -258,14 +262,19 @@ class DistributedOptimizer(torch.optim.Optimizer):
             raise RuntimeError("it is closed: use the optimizer that it was made of")
 
     def _update(self) -> None:
-        inner = self._optimizer
-        if self._exchange.is_deferred and not _has_step_hooks(inner):
-            self._exchange.defer()
+        inner, exchange = self._optimizer, self._exchange
+        if not exchange.is_deferred or _has_step_hooks(inner):
+            self._update_at_once()
+        elif exchange.has_parts and self._parts.is_due():
+            self._parts.update(exchange.update_in_parts, self._update_at_once)
+        else:
+            exchange.defer()
             # For a scheduler of the inner optimizer, which wants to see steps before its own.
             inner._opt_called = True  # type: ignore[attr-defined]
-        else:
-            with self._exchange.averages():
-                inner.step()
+
+    def _update_at_once(self) -> None:
+        with self._exchange.averages():
+            self._optimizer.step()
 
     def _unscale(self) -> bool:
         """What GradScaler leaves to an optimizer. False: a gradient is not finite."""
@@ -304,6 +313,10 @@ def _has_step_hooks(optimizer: torch.optim.Optimizer) -> bool:
         or of_all._global_optimizer_post_hooks
         or (step is not None and not getattr(step, "_wrapped_by_lr_sched", False))
     )
+
+
+def _name_of(names: Mapping[nn.Parameter, str], parameter: nn.Parameter) -> str:
+    return names.get(parameter, "a parameter without a name")
 
 
 def _check_options(

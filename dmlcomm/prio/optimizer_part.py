@@ -47,6 +47,11 @@ def options_of(optimizer: torch.optim.Optimizer) -> Options:
     )
 
 
+def is_of_torch(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether it is one of torch.optim's own, each of which treats parameters alone."""
+    return type(optimizer).__module__.startswith("torch.optim.")
+
+
 class OptimizerPart:
     """A copy of the user's optimizer that updates some of its parameters, with the same state.
 
@@ -63,7 +68,7 @@ class OptimizerPart:
         self._part._optimizer_step_pre_hooks = OrderedDict()
         self._part._optimizer_step_post_hooks = OrderedDict()
         # Torch's own keep nothing in attributes that a step computes with.
-        self._is_known = type(optimizer).__module__.startswith("torch.optim.")
+        self._is_known = is_of_torch(optimizer)
 
     def step(self, options: Options, gradients: Mapping[nn.Parameter, torch.Tensor]) -> None:
         """One update.
