@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import dmlcomm
 from helpers import run_ranks
@@ -26,6 +27,7 @@ from helpers.prio import (
     SCHEDULES,
     STEPS,
     after_a_step,
+    as_they_are,
     assert_as_ddp,
     assert_equal_bits,
     carry_out,
@@ -531,6 +533,7 @@ def test_works_like_ddp():
 
 def readers_see_the_last_step(rank):
     x = torch.arange(5)[None]
+    names = [name for name, _ in make_model().named_parameters()]
 
     def saved(model):
         file = io.BytesIO()
@@ -541,15 +544,20 @@ def readers_see_the_last_step(rank):
     def in_eval_mode(model):
         model.eval()
         model(x)
-        return dict(model.named_parameters())
+        return dict(as_they_are(model))
 
     def without_gradients(model):
         with torch.inference_mode():
             model(x)
-        return dict(model.named_parameters())
+        return dict(as_they_are(model))
 
     readers = {
         "state_dict": lambda model: model.state_dict(),
+        "named_parameters": lambda model: dict(model.named_parameters()),
+        "parameters": lambda model: dict(zip(names, model.parameters(), strict=True)),
+        "parameters of a module": lambda model: {
+            f"attention.{name}": value for name, value in model.attention.named_parameters()
+        },
         "state_dict of a module": lambda model: {
             f"attention.{name}": value for name, value in model.attention.state_dict().items()
         },
@@ -627,6 +635,62 @@ def a_copy_of_the_model_is_a_model_of_its_own(rank):
         plain_step(model, optimizer, rank, 3)
         other_optimizer = wrapped(other, schedule=schedule)
         plain_step(other, other_optimizer, rank, 3)
+        file = io.BytesIO()
+        torch.save(model, file)
+        file.seek(0)
+        for another in (other, torch.load(file, weights_only=False), copy.deepcopy(other)):
+            assert another.scale in set(another.parameters())
+            assert not set(another.parameters()) & set(model.parameters())
+
+
+def parameters_are_made_up_to_date_one_by_one(rank):
+    """And not for the sake of gradients."""
+    for schedule in DEFERRED:
+        model, optimizer, expected = after_a_step(rank, schedule)
+
+        def stale(model=model, expected=expected):
+            pairs = zip(as_they_are(model), expected.parameters(), strict=True)
+            return [name for (name, ours), theirs in pairs if not torch.equal(ours, theirs)]
+
+        all_of_them = stale()
+        assert len(all_of_them) > 4
+        model.zero_grad()
+        model.attention.zero_grad(set_to_none=False)
+        optimizer.zero_grad()
+        assert stale() == all_of_them
+        assert "last.bias" in all_of_them
+        assert torch.equal(next(iter(model.last.parameters())), expected.last.weight)
+        assert 0 < len(stale()) < len(all_of_them)
+        assert optimizer.state[model.scale]["momentum_buffer"].any()
+        assert stale() == []
+        torch.optim.SGD(model.parameters(), lr=0.1)
+        plain_step(model, optimizer, rank, 3)
+        optimizer.close()
+        assert not any("named_parameters" in vars(module) for module in model.modules())
+
+
+def averages_of_weights_follow_every_step(rank):
+    """Also of a compiled model, and where the model's `zero_grad` is called."""
+
+    def train(schedule, uses_buffers):
+        model = make_model()
+        compiled = torch.compile(model, backend="eager") if uses_buffers else model
+        optimizer = wrapped(compiled, schedule=schedule)
+        averaged = AveragedModel(
+            model, multi_avg_fn=get_ema_multi_avg_fn(0.5), use_buffers=uses_buffers
+        )
+        for step in range(STEPS):
+            compiled.zero_grad()
+            loss_of(compiled, rank, step).backward()
+            optimizer.step()
+            averaged.update_parameters(compiled)
+        optimizer.close()
+        return averaged
+
+    for uses_buffers in (False, True):
+        expected = train("plain", uses_buffers)
+        for schedule in DEFERRED:
+            assert_equal_bits(train(schedule, uses_buffers), expected, schedule, uses_buffers)
 
 
 def one_rank_alone_may_read_weights(rank):
@@ -682,6 +746,8 @@ READS = [
     weights_that_are_tied_later_are_up_to_date,
     weights_of_modules_that_run_later_are_up_to_date,
     a_copy_of_the_model_is_a_model_of_its_own,
+    parameters_are_made_up_to_date_one_by_one,
+    averages_of_weights_follow_every_step,
     one_rank_alone_may_read_weights,
     training_goes_on_from_a_checkpoint,
 ]

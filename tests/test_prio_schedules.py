@@ -72,13 +72,14 @@ def _events_of_a_step(schedule):
 
 def _updated_by_the_first_module(schedule):
     model = _layers()
+    parameters = list(model.parameters())  # later they would be brought up to date
     optimizer = wrapped(model, schedule=schedule)
     optimizer.zero_grad()
     model(torch.ones(2, 16)).sum().backward()
     optimizer.step()
-    before = [p.detach().clone() for p in model.parameters()]
+    before = [p.detach().clone() for p in parameters]
     model[0](torch.ones(2, 16))
-    found = [not torch.equal(*pair) for pair in zip(before, model.parameters(), strict=True)]
+    found = [not torch.equal(*pair) for pair in zip(before, parameters, strict=True)]
     optimizer.flush()
     return found
 

@@ -321,7 +321,7 @@ class Exchange:
                 without_compile(self._model),
                 self._before_forward,
                 self._before_read,
-                BeforeUse(self.flush, self.flush_or_drop),
+                BeforeUse(self.flush, self.flush_or_drop, self._refresh, [self._model]),
             )
 
     def _remove_hooks(self) -> None:
@@ -449,6 +449,9 @@ class Exchange:
 
     def _before_read(self, _: nn.Module, parameter: nn.Parameter) -> None:
         """A module may read what it did not read in the first step."""
+        self._refresh(parameter)
+
+    def _refresh(self, parameter: nn.Parameter) -> None:
         if self._updates.stale:
             self._updates.refresh([parameter])
 

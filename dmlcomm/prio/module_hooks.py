@@ -1,7 +1,10 @@
-"""Forward hooks on the modules of a model that leave copies of the model alone."""
+"""Hooks on the modules of a model that leave copies of the model alone."""
 
-from collections.abc import Callable
+import copy
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from types import MethodType
 from typing import Any
 
 import torch
@@ -13,6 +16,8 @@ _REASON = (
     "DistributedOptimizer waits for weights in front of modules, between parts that are compiled: "
     'compile without fullgraph=True, or use schedule="plain"'
 )
+# Looks at parameters for their gradients alone.
+_ZERO_GRAD = nn.Module.zero_grad.__code__
 
 
 class ModuleHook:
@@ -56,10 +61,85 @@ class BeforeUse:
     Attributes:
         read: before it is read, or the module is copied.
         load: before it is loaded.
+        hand_out: before `named_parameters` and `parameters` give a parameter.
+        around: modules with the parameters of the model that are no part of it.
     """
 
     read: Callable[[], None]
     load: Callable[[], None]
+    hand_out: Callable[[nn.Parameter], None]
+    around: Sequence[nn.Module] = ()
+
+
+@dataclass(frozen=True)
+class _Handle:
+    """As torch's of hooks."""
+
+    remove: Callable[[], None]
+
+
+class NamedParameters:
+    """In the place of `named_parameters` of a module, from which `parameters` takes them, too.
+
+    Each parameter is prepared only when the reader asks for it: `next(model.parameters())` does not
+    wait for all. A copy of the module has its own, as before.
+    """
+
+    NAME = "named_parameters"
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self._hand_out: list[Callable[[nn.Parameter], None]] = []
+
+    @classmethod
+    def of(cls, module: nn.Module) -> "NamedParameters":
+        """That of `module`, which has it from now on."""
+        found = vars(module).get(cls.NAME)
+        if not isinstance(found, cls):
+            found = vars(module)[cls.NAME] = cls(module)
+        return found
+
+    def add(self, hand_out: Callable[[nn.Parameter], None]) -> "_Handle":
+        """See `BeforeUse`; several optimizers may have one each."""
+        self._hand_out.append(hand_out)
+        return _Handle(lambda: self._remove(hand_out))
+
+    def _remove(self, hand_out: Callable[[nn.Parameter], None]) -> None:
+        self._hand_out.remove(hand_out)
+        if not self._hand_out:
+            vars(self._module).pop(self.NAME, None)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        module = self._module
+        found = type(module).named_parameters(module, *args, **kwargs)
+        if torch.compiler.is_compiling():  # what is compiled waits outside
+            return found
+        caller = sys._getframe(1).f_back  # of `parameters`
+        if caller is not None and caller.f_code is _ZERO_GRAD:
+            return found
+        return self._prepared(found)
+
+    def _prepared(
+        self, found: Iterator[tuple[str, nn.Parameter]]
+    ) -> Iterator[tuple[str, nn.Parameter]]:
+        for name, parameter in found:
+            for hand_out in self._hand_out:
+                hand_out(parameter)
+            yield name, parameter
+
+    @property
+    def __func__(self) -> Any:
+        """By which torch.compile knows that these are the usual parameters."""
+        return self._usual().__func__
+
+    def _usual(self) -> MethodType:
+        return MethodType(type(self._module).named_parameters, self._module)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> MethodType:
+        return copy.deepcopy(self._usual(), memo)
+
+    def __reduce__(self) -> Any:
+        return self._usual().__reduce__()
 
 
 class ModuleHooks:
@@ -81,6 +161,9 @@ class ModuleHooks:
     ) -> None:
         first = ModuleHook(enter, None if before is None else before.read)
         self._handles: list[Any] = []
+        if before is not None:
+            for module in dict.fromkeys([*before.around, *model.modules()]):
+                self._handles.append(NamedParameters.of(module).add(before.hand_out))
         for module in model.modules():
             # Before hooks that read weights, as those of spectral_norm.
             self._handles.append(module.register_forward_pre_hook(first, prepend=True))

@@ -34,9 +34,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
       pass.
     - ``auto``: measures these during the first steps, and keeps the fastest.
 
-    Weights and buffers of rank 0 are broadcast at once. The weights that code outside of the
-    model's modules reads may be one step old, unless it calls `flush` before; reading
-    `state_dict`, evaluation, and copies of the model do that by themselves.
+    Weights and buffers of rank 0 are broadcast at once. `parameters()` of the model, its
+    `state_dict`, evaluation, and copies of it have the weights after the last step. Those that code
+    reads as attributes of modules, or has got before the step, may be one step old, unless it calls
+    `flush` before.
 
     Args:
         optimizer: the user's, any of torch.optim or alike whose step needs no closure.
@@ -244,6 +245,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     @property
     def state(self) -> Any:  # type: ignore[override]
+        self._exchange.flush()
         return self._optimizer.state
 
     def __getattr__(self, name: str) -> Any:
