@@ -1,10 +1,11 @@
 """Two builds of dmlcomm side by side, in turns of a tenth of a second: has a change made it slower?
 
     python -m benchmarks.builds OTHER_CHECKOUT [--ranks 2,4] [--transport tcp]
+    python -m benchmarks.builds . --transport ucx --other-transport tcp
 
-OTHER_CHECKOUT is a folder with another commit, built as this one is (`make setup`). What else the
-machine does meets both builds alike, so a few per cent are seen where medians of whole runs differ
-by a quarter.
+OTHER_CHECKOUT is a folder with another commit, built as this one is (`make setup`); or this one,
+to see two transports side by side. What else the machine does meets both alike, so a few per cent
+are seen where medians of whole runs differ by a quarter.
 """
 
 import argparse
@@ -24,6 +25,7 @@ from benchmarks.engine import MIN_ITERATIONS, system_congestion
 from benchmarks.report import console, human_bytes, parse_bytes
 
 TURN_S = 0.1
+TRANSPORTS = ("auto", "shm", "tcp", "ucx")
 THIS = Path(__file__).resolve().parents[1]
 
 
@@ -98,14 +100,14 @@ def compare(other: Build, this: Build, num_bytes: int, rounds: int) -> Compariso
 
 
 @contextlib.contextmanager
-def builds(checkouts: list[Path], num_ranks: int, transport: str) -> Iterator[list[Build]]:
-    """The ranks of all of them, on this host."""
+def builds(checkouts: list[tuple[Path, str]], num_ranks: int) -> Iterator[list[Build]]:
+    """The ranks of all of them, each with its transport, on this host."""
     with (
         tempfile.TemporaryDirectory(prefix="dmlcomm-bench-") as folder,
         contextlib.ExitStack() as stack,
     ):
         started = []
-        for index, checkout in enumerate(checkouts):
+        for index, (checkout, transport) in enumerate(checkouts):
             build = Build(checkout, num_ranks, transport, Path(folder, f"store{index}"))
             stack.callback(build.close)
             started.append(build)
@@ -123,19 +125,23 @@ def main() -> None:
     parser.add_argument(
         "--ranks", type=list_of(int), default=list(NUM_RANKS), help="numbers of ranks, 2,4"
     )
-    parser.add_argument("--transport", default="auto", choices=["auto", "shm", "tcp", "ucx"])
+    parser.add_argument("--transport", default="auto", choices=TRANSPORTS)
+    parser.add_argument("--other-transport", choices=TRANSPORTS, help="of OTHER_CHECKOUT's ranks")
     parser.add_argument("--congestion", help="TCP's; the system's by default")
     parser.add_argument("--sizes", type=list_of(parse_bytes), default=list(SIZES), help="1K,64M")
     parser.add_argument("--rounds", type=int, default=20)
     arguments = parser.parse_args()
     if not (arguments.other / "dmlcomm").is_dir():
         parser.error(f"{arguments.other} has no folder dmlcomm; name a checkout that is built")
-    checkouts = [arguments.other.resolve(), THIS]
+    checkouts = [
+        (arguments.other.resolve(), arguments.other_transport or arguments.transport),
+        (THIS, arguments.transport),
+    ]
     console.print("| ranks | size | other build | this build | speed: median (quarter to three) |")
     console.print("|---|---|---|---|---|")
     with system_congestion(arguments.congestion):
         for num_ranks in arguments.ranks:
-            with builds(checkouts, num_ranks, arguments.transport) as (other, this):
+            with builds(checkouts, num_ranks) as (other, this):
                 for size in arguments.sizes:
                     found = compare(other, this, size, arguments.rounds)
                     low, middle, high = (found.speed(part) for part in (0.25, 0.5, 0.75))

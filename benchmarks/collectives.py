@@ -107,7 +107,8 @@ def _parse() -> argparse.Namespace:
         help="comma list; ratios refer to the first",
     )
     add("--dtype", choices=DTYPES, default="float32", help="element type")
-    add("--transport", choices=("auto", "tcp"), default="auto", help="tcp: no shared memory")
+    transports = ("auto", "tcp", "ucx")
+    add("--transport", choices=transports, default="auto", help="auto: shared memory")
     add("--congestion", help="make this the system's TCP congestion control for the run (root)")
     add("--check", action=argparse.BooleanOptionalAction, default=True, help="verify results")
     add("--json", type=Path, help="write JSON lines to this file")

@@ -19,24 +19,36 @@ SECRETS = ("secret", "ps_token")
 SECRET = "(set)"
 NOT_INSTALLED = "not installed"
 
+UCX_IS_PACED = (
+    "UCX's TCP (DMLCOMM_TRANSPORT=ucx) has this machine's congestion control, {name}, whose pacing "
+    "slows it; dmlcomm's own TCP takes cubic or reno instead. As root: "
+    "`sysctl -w net.ipv4.tcp_congestion_control=cubic`, or for connections inside this host alone "
+    "`ip route change local 127.0.0.1 dev lo table local proto kernel scope host src 127.0.0.1 "
+    "congctl cubic`"
+)
+
 
 def examine() -> Values:
-    """Examines this machine. ``problems`` lists what stops dmlcomm from working as configured."""
+    """Examines this machine. ``problems`` lists what stops dmlcomm from working as configured,
+    ``advice`` what makes it slow."""
     problems: list[str] = []
     config = _configuration(problems)
     versions = _versions(problems)
     interfaces = _interfaces(config["socket_ifname"], problems)
     _check_algorithm(config["algorithm"], problems)
+    transports = _transports()
+    congestion_controls = _congestion_controls(config["tcp_congestion"], problems)
     return {
         "versions": versions,
         "cpu": {"cores": len(os.sched_getaffinity(0)), "kernels": _core.isa_name()},
         "interfaces": interfaces,
         "topology": _topology(config["topology"], interfaces, problems),
-        "transports": _transports(),
-        "congestion_controls": _congestion_controls(config["tcp_congestion"], problems),
+        "transports": transports,
+        "congestion_controls": congestion_controls,
         "algorithms": _core.algorithms(),
         "configuration": _compared_to_defaults(config),
         "problems": problems,
+        "advice": advice(transports, congestion_controls["system_default"]),
     }
 
 
@@ -141,6 +153,15 @@ def _congestion_controls(wanted: str, problems: list[str]) -> Values:
         "usable": controls.usable,
         "refused": controls.refused,
     }
+
+
+def advice(transports: list[Values], system_congestion: str) -> list[str]:
+    """What makes dmlcomm slow on this machine, and what to do."""
+    ucx = next(transport for transport in transports if transport["name"] == "ucx")
+    has_tcp = ucx["works"] and " tcp/" in ucx["detail"]
+    if has_tcp and system_congestion.startswith("bbr"):
+        return [UCX_IS_PACED.format(name=system_congestion)]
+    return []
 
 
 def _versions(problems: list[str]) -> dict[str, str]:

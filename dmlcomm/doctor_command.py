@@ -52,6 +52,8 @@ def doctor(
             console.print(table)
         if measured is not None:
             console.print(planned.rails_table(measured))
+        for advice in report["advice"]:
+            console.print(f"[bold yellow]advice:[/] {advice}", highlight=False)
         for problem in report["problems"]:
             console.print(f"[bold red]problem:[/] {problem}", highlight=False)
         if not report["problems"]:

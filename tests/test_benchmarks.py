@@ -180,7 +180,7 @@ def test_bound_of_a_lab_counts_every_nic_of_a_host():
 
 
 def test_two_builds_are_measured_in_turns(capfd, monkeypatch):
-    options = ["--ranks", "2", "--sizes", "1KiB", "--rounds", "3"]
+    options = ["--ranks", "2", "--sizes", "1KiB", "--rounds", "3", "--other-transport", "tcp"]
     monkeypatch.setattr(sys, "argv", ["builds", str(builds.THIS), *options])
     builds.main()
     *_, row = capfd.readouterr().out.splitlines()
@@ -203,6 +203,6 @@ def test_a_build_that_is_none_is_refused_or_named(tmp_path, capfd, monkeypatch):
     (tmp_path / "dmlcomm").mkdir()
     with (
         pytest.raises(RuntimeError, match=rf"a rank of {tmp_path} ended"),
-        builds.builds([tmp_path], 1, "auto"),
+        builds.builds([(tmp_path, "auto")], 1),
     ):
         pass

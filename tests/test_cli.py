@@ -10,6 +10,8 @@ import sys
 
 import pytest
 
+from dmlcomm import doctor
+
 
 def dmlcomm(*arguments, **environment):
     """Runs the command in a clean environment plus the given DMLCOMM_ variables."""
@@ -46,6 +48,8 @@ def test_core_module_does_not_import_torch():
 def test_doctor_reports_every_section():
     found = report()
     assert found["problems"] == []
+    system_congestion = found["congestion_controls"]["system_default"]
+    assert found["advice"] == doctor.advice(found["transports"], system_congestion)
     assert found["versions"]["torch"] == importlib.metadata.version("torch")
     assert found["cpu"]["kernels"] in ("baseline", "avx2", "avx512", "neon")
     assert {t["name"] for t in found["transports"]} == {
@@ -99,6 +103,23 @@ def test_doctor_names_a_configuration_that_cannot_work(variable, value):
     assert variable in text
     assert value.rpartition("=")[2] in text
     assert "No problem found" not in text
+
+
+@pytest.mark.parametrize(
+    ("works", "detail", "congestion", "is_paced"),
+    [
+        (True, "UCX 1.13.1: tcp/lo", "bbr", True),
+        (True, "UCX 1.13.1: tcp/lo", "cubic", False),
+        (True, "UCX 1.13.1: rc_verbs/mlx5_0:1", "bbr", False),
+        (False, "UCX does not load", "bbr", False),
+    ],
+)
+def test_doctor_advises_another_congestion_control_where_it_paces_ucx(
+    works, detail, congestion, is_paced
+):
+    ucx = {"name": "ucx", "works": works, "detail": detail}
+    found = doctor.advice([ucx], congestion)
+    assert [congestion in text and "congctl cubic" in text for text in found] == [True] * is_paced
 
 
 def test_doctor_shows_the_levels_of_this_host(tmp_path):

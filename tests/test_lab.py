@@ -469,6 +469,7 @@ def test_the_congestion_control_outlives_an_interface():
             lab.set(str(end), "down")
             lab.set(str(end), "up")
         assert congestion_of_a_connection(lab, "host1", "10.0.0.2") == ["b'reno'"] * 2
+        assert congestion_of_a_connection(lab, "host0", "127.0.0.1") == ["b'reno'"] * 2
 
 
 def test_an_unknown_congestion_control_is_an_error_that_names_the_known():

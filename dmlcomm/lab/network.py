@@ -40,6 +40,8 @@ _CARRIER_POLL_S = 0.005
 # is a neighbour in any case.
 _SCOPE_LINK = 253
 _SCOPE_ANY = 255
+# The route to 127.0.0.1 as the kernel makes it: in its table of the host's own addresses.
+_LOOPBACK = {"table": 255, "type": 2, "scope": 254, "proto": "kernel", "prefsrc": "127.0.0.1"}
 _ON_LINK = 4
 
 _BRIDGE = "br0"
@@ -223,7 +225,7 @@ class Network:
         _write_parameter("ipv4/conf/all/arp_ignore", "1")
         _write_parameter("ipv4/conf/all/arp_announce", "2")
         if self._options.congestion:
-            # Connections inside a host have it only where the machine permits it to everybody.
+            # Connections of a host to its own NICs have it only where the machine permits it to all.
             with contextlib.suppress(LabError):
                 _write_parameter("ipv4/tcp_congestion_control", self._options.congestion)
 
@@ -256,6 +258,9 @@ class Network:
             for link in topology.links_of(self.graph, node):
                 self._set_up_end(ip, link.other(link.other(node).node), link.shape_from(node))
             if self.graph.nodes[node]["kind"] == NodeKind.HOST:
+                if self._options.congestion:
+                    loopback = _LOOPBACK | {"oif": socket.if_nametoindex("lo")}
+                    self._replace_route(ip, "127.0.0.1/32", loopback)
                 index = socket.if_nametoindex(MANAGEMENT_INTERFACE)
                 _add_address(ip, index, self.graph.nodes[node]["management"])
                 ip.link("set", index=index, state="up")
