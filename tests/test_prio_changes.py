@@ -347,20 +347,21 @@ def layers_that_are_added_are_waited_for_alone(rank):
         assert _updated_by_the_first_module(model, optimizer) == [True, False, False, False]
 
 
-def models_of_which_no_module_runs(rank):
+def models_of_which_no_module_reads_a_parameter(rank):
+    """The last one runs, though."""
     warnings = []
     with mock.patch("dmlcomm.prio.exchange.get_logger") as logger:
         logger().warning = lambda text, *values: warnings.append(text % values)
-        model = _layers(1)
+        model = _layers(1).append(nn.ReLU())
         optimizer = wrapped(model)
         for _ in range(STEPS):
             optimizer.zero_grad()
-            nn.functional.linear(torch.ones(2, 16), model[0].weight).sum().backward()
+            model[1](nn.functional.linear(torch.ones(2, 16), model[0].weight)).sum().backward()
             before = model[0].weight.detach().clone()
             optimizer.step()
             assert not torch.equal(before, model[0].weight)
     (line,) = warnings
-    assert "no module of the model ran in 3 steps" in line
+    assert "no module read a parameter of this optimizer in 3 steps" in line
 
 
 def weights_that_are_read_before_the_model_runs(rank):
@@ -414,7 +415,7 @@ CHANGES = [
     steps_inside_of_a_module,
     steps_before_the_first_forward_pass,
     layers_that_are_added_are_waited_for_alone,
-    models_of_which_no_module_runs,
+    models_of_which_no_module_reads_a_parameter,
     weights_that_are_read_before_the_model_runs,
 ]
 

@@ -12,7 +12,7 @@ from dmlcomm.prio.arrivals import Arrivals
 from dmlcomm.prio.forward_order import ForwardOrder, ticket_at
 from dmlcomm.prio.fused_group import FusedGroup
 from dmlcomm.prio.grouping import make_groups
-from dmlcomm.prio.optimizer_part import options_of
+from dmlcomm.prio.optimizer_part import OptimizerPart, options_of
 from dmlcomm.prio.updates import DeferredUpdates
 
 
@@ -131,6 +131,58 @@ def test_a_forward_pass_that_fails_ends_as_others_do():
     order.stop()
 
 
+class _Interrupted(nn.Module):
+    """Its first forward pass is interrupted as Ctrl-C does it, for which torch calls no hooks."""
+
+    def __init__(self):
+        super().__init__()
+        self.is_interrupted = False
+
+    def forward(self, x):
+        if not self.is_interrupted:
+            self.is_interrupted = True
+            raise KeyboardInterrupt
+        return x
+
+
+class _Modes(nn.Module):
+    """Notes the function modes while it runs, and how often."""
+
+    def __init__(self, ends):
+        super().__init__()
+        self.ends, self.seen = ends, []
+
+    def forward(self, x):
+        self.ends()
+        self.seen.append(len(torch.overrides._get_current_function_mode_stack()))
+        return x
+
+
+@pytest.mark.parametrize("begins_again", [True, False], ids=["next pass", "stop"])
+def test_a_forward_pass_that_is_interrupted_ends_with_the_next_or_with_watching(begins_again):
+    model = nn.Sequential(nn.Linear(3, 3), _Interrupted())
+    order = ForwardOrder(model)
+    with pytest.raises(KeyboardInterrupt):
+        model(torch.ones(2, 3))
+    if begins_again:
+        with torch.device("cpu"):  # a mode, too
+            model(torch.ones(2, 3))
+            assert len(torch.overrides._get_current_function_mode_stack()) == 1
+    order.stop()
+    assert torch.overrides._get_current_function_mode_stack() == []
+    assert not any(m._forward_pre_hooks or m._forward_hooks for m in model.modules())
+
+
+def test_watching_that_is_stopped_in_a_forward_pass_ends_with_it():
+    model = nn.Sequential(_Modes(lambda: order.stop()), nn.Linear(3, 3))
+    order = ForwardOrder(model)
+    model(torch.ones(2, 3))
+    assert model[0].seen == [1]
+    assert set(order.positions()) == set(model.parameters())
+    assert torch.overrides._get_current_function_mode_stack() == []
+    assert not any(m._forward_pre_hooks or m._forward_hooks for m in model.modules())
+
+
 @pytest.mark.parametrize("size", [(), (5000,), (3, 5000), (2, 3, 40, 40)])
 def test_changes_that_torch_does_not_count_are_seen_whatever_the_shape(size):
     weight = nn.Parameter(torch.ones(size))
@@ -210,6 +262,54 @@ def test_an_update_that_failed_is_not_taken_for_made():
         with pytest.raises(RuntimeError, match="the peer is lost"):
             updates.flush()
         assert updates.stale
+
+
+class _Counter(torch.optim.SGD):
+    """Keeps a count outside of `state`, so it cannot update parameters one after the other."""
+
+    count = 0
+
+    def step(self, closure=None):
+        super().step(closure)
+        self.count += 1
+
+
+def test_an_update_that_is_refused_is_made_once():
+    weights = [nn.Parameter(torch.ones(3)) for _ in range(2)]
+    optimizer = _Counter(weights, lr=1.0)
+    groups = [FusedGroup([i], [w], world_size=1) for i, w in enumerate(weights)]
+    for group, weight in zip(groups, weights, strict=True):
+        weight.grad = torch.ones(3)
+        group.fill([True, True])
+    updates = DeferredUpdates(optimizer, groups, lambda _: "weight")
+    updates.defer(options_of(optimizer))
+    for expected in ([0, 1], [0, 0]):
+        with pytest.raises(RuntimeError, match='changes its attribute "count"'):
+            updates.flush()
+        assert [weight[0].item() for weight in weights] == expected
+    updates.flush()
+    assert [weight[0].item() for weight in weights] == [0, 0]
+
+
+class _Unread(dict):
+    """Options that nobody may look at."""
+
+    def keys(self):
+        raise AssertionError("these options are of other parameters")
+
+    items = values = __iter__ = keys
+
+
+def test_an_update_looks_only_at_the_options_of_its_parameters():
+    """Else a step takes parameter groups times groups of gradients: each layer may have a rate."""
+    weights = [nn.Parameter(torch.ones(3)) for _ in range(3)]
+    optimizer = torch.optim.SGD([{"params": [w], "lr": i} for i, w in enumerate(weights)])
+    options = options_of(optimizer)
+    options.groups[0] = _Unread(options.groups[0])
+    for weight in weights:
+        weight.grad = torch.ones(3)
+    OptimizerPart(optimizer).step(options, dict.fromkeys(weights[1:]).keys())
+    assert [w[0].item() for w in weights] == [1, 0, -1]
 
 
 def test_times_are_compared_on_the_device_of_the_gradients(monkeypatch):

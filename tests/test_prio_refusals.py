@@ -198,8 +198,9 @@ def optimizers_and_models_that_cannot_work(rank):
         wrap(sgd, model=model, schedule="fast")
     with pytest.raises(ValueError, match="give model="):
         wrap(sgd)
-    with pytest.raises(ValueError, match="backward_passes_per_step=0"):
-        wrap(sgd, model=model, backward_passes_per_step=0)
+    for passes in (0, 1.5):
+        with pytest.raises(ValueError, match=f"backward_passes_per_step={passes}: expected"):
+            wrap(sgd, model=model, backward_passes_per_step=passes)
     with pytest.raises(ValueError, match="group_mb=0"):
         wrap(sgd, model=model, group_mb=0)
     with wrap(sgd, model=model) as optimizer, pytest.raises(TypeError, match="its state_dict"):

@@ -23,7 +23,7 @@ from dmlcomm.prio.reduction import AllReduce, ScatterGather
 from dmlcomm.prio.ticket import DEFAULT_TICKET
 from dmlcomm.prio.updates import DeferredUpdates
 
-# After so many steps in which no module has run, none is waited for any more.
+# After so many steps in which no module has read a parameter, none is waited for any more.
 MAX_BLIND_STEPS = 3
 
 
@@ -286,8 +286,8 @@ class Exchange:
             self._forward = ForwardOrder(self._model)
         if self._blind_steps == MAX_BLIND_STEPS:
             get_logger().warning(
-                "DistributedOptimizer: no module of the model ran in %d steps: updates are made in "
-                "step(), so nothing is won",
+                "DistributedOptimizer: no module read a parameter of this optimizer in %d steps: "
+                "updates are made in step(), so nothing is won",
                 MAX_BLIND_STEPS,
             )
 

@@ -1,12 +1,19 @@
 """Which parameters are read inside the modules of a model, before they are."""
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
+from torch.overrides import (
+    TorchFunctionMode,
+    _get_current_function_mode_stack,
+    _pop_mode,
+    _push_mode,
+)
 
 from dmlcomm.prio.module_hooks import BeforeUse, ModuleHooks
 
@@ -49,9 +56,12 @@ class ModuleReads:
     def remove(self) -> None:
         """Ends watching, at the end of forward passes that have begun."""
         self._is_removed = True
+        self._end_interrupted(calls=0)
         self._count_threads(0)
 
     def _begin(self, module: nn.Module) -> None:
+        if self._running.modules and self._running.modules[0] is module:
+            self._end_interrupted(calls=1)
         self._enter(module)
         if not self._running.modules:
             self._count_threads(1)
@@ -67,6 +77,19 @@ class ModuleReads:
             pass
         if not running:
             self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            self._count_threads(-1)
+
+    def _end_interrupted(self, calls: int) -> None:
+        """Ends this thread's forward pass if it has left its modules: KeyboardInterrupt and what
+        else is no `Exception` keep torch from calling hooks.
+
+        Args:
+            calls: of the outermost module that do not belong to that pass.
+        """
+        running = self._running.modules
+        if running and _calls_of(running[0]) <= calls:
+            running.clear()
+            _take_off(self._mode)
             self._count_threads(-1)
 
     def _count_threads(self, change: int) -> None:
@@ -92,6 +115,28 @@ class _Reads(TorchFunctionMode):
         for parameter in _parameters_in((*args, *kwargs.values())):
             self._saw(parameter)
         return func(*args, **kwargs)
+
+
+def _calls_of(module: nn.Module) -> int:
+    """How many calls of it this thread is in."""
+    count = 0
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_name == "_call_impl" and frame.f_locals.get("self") is module:
+            count += 1
+        frame = frame.f_back
+    return count
+
+
+def _take_off(mode: TorchFunctionMode) -> None:
+    """Off the stack of this thread's modes, also from below others."""
+    stack = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+    if mode in stack:
+        above = stack[stack.index(mode) + 1 :]
+        for _ in (mode, *above):
+            _pop_mode()  # type: ignore[no-untyped-call]
+        for other in above:
+            _push_mode(other)  # type: ignore[no-untyped-call]
 
 
 def _parameters_in(values: tuple[Any, ...] | list[Any]) -> Iterator[nn.Parameter]:

@@ -328,7 +328,7 @@ def _check_options(
         raise ValueError(f"schedule={schedule!r}: expected one of {', '.join([*SCHEDULES, AUTO])}")
     if model is None and schedule != "plain":
         raise ValueError(f'schedule="{schedule}" waits in the modules of the model: give model=')
-    if passes < 1:
-        raise ValueError(f"backward_passes_per_step={passes}: expected 1 or more")
+    if not hasattr(passes, "__index__") or passes < 1:
+        raise ValueError(f"backward_passes_per_step={passes}: expected a whole number from 1 on")
     if group_mb is not None and not group_mb > 0:
         raise ValueError(f"group_mb={group_mb}: expected more than 0")

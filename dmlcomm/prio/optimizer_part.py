@@ -2,14 +2,12 @@
 
 import contextlib
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
 from torch import nn
-
-from dmlcomm.prio.gradients import replaced_gradients
 
 # Attributes of an optimizer, in a way that shows changes; versions of parameters.
 _Seen = tuple[dict[str, Any], list[int]]
@@ -70,30 +68,32 @@ class OptimizerPart:
         # Torch's own keep nothing in attributes that a step computes with.
         self._is_known = is_of_torch(optimizer)
 
-    def step(self, options: Options, gradients: Mapping[nn.Parameter, torch.Tensor]) -> None:
+    def step(self, options: Options, parameters: Set[nn.Parameter]) -> None:
         """One update.
 
         Args:
             options: see `options_of`.
-            gradients: of the parameters to update; those of no parameter group are left as they
-                are.
+            parameters: to update, with their gradients; those of no parameter group are left as
+                they are.
 
         Raises:
             RuntimeError: the optimizer keeps state outside of `state`, or updates other parameters.
         """
         part = self._part
         part.state = self._optimizer.state
-        groups: list[dict[str, Any]] = [{**own, "params": []} for own in options.groups]
-        for parameter in gradients:
+        # Only those of these parameters: there may be a group for each layer.
+        members: dict[int, list[nn.Parameter]] = {}
+        for parameter in parameters:
             if parameter in options.group_of:
-                groups[options.group_of[parameter]]["params"].append(parameter)
-        part.param_groups = [group for group in groups if group["params"]]
-        if not part.param_groups:
+                members.setdefault(options.group_of[parameter], []).append(parameter)
+        if not members:
             return
-        with _as_in_a_step(next(iter(gradients)).device.type), replaced_gradients(gradients):
-            others = [] if self._is_known else [p for p in options.group_of if p not in gradients]
+        groups = [{**options.groups[i], "params": members[i]} for i in sorted(members)]
+        part.param_groups = list(groups)
+        with _as_in_a_step(next(iter(parameters)).device.type):
+            others = [] if self._is_known else [p for p in options.group_of if p not in parameters]
             before = None if self._is_known else self._seen(others)
-            options_before = [_seen_of(own) for own in options.groups]
+            options_before = [_seen_of(options.groups[i]) for i in sorted(members)]
             part.step()
         for seen, group in zip(options_before, groups, strict=True):
             if _seen_of({key: value for key, value in group.items() if key != "params"}) != seen:

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from dmlcomm.prio.fused_group import FusedGroup
+from dmlcomm.prio.gradients import replaced_gradients
 from dmlcomm.prio.optimizer_part import OptimizerPart, Options
 
 
@@ -76,19 +77,18 @@ class DeferredUpdates:
                 return
             # Function modes of a forward pass see no update. `ModuleReads` would begin it again.
             with torch._C.DisableTorchFunction():
+                # What fails until the gradients are there still waits, and fails again. An update
+                # that has begun is never made again.
                 group.wait()
-                self._part.step(options, group.averages())
-            # Not before: after a failure it still waits, and fails again.
-            self._pending.pop(group, None)
+                with replaced_gradients(group.averages()):
+                    self._pending.pop(group, None)
+                    self._part.step(options, group.averages().keys())
 
     def _update_frozen(self, options: Options) -> None:
         """Parameters that require no gradients any more, but have some, are updated like others."""
-        gradients = {
-            parameter: parameter.grad
-            for parameter in options.group_of
-            if parameter.grad is not None and parameter not in self._group_of
-        }
-        self._part.step(options, gradients)
+        own = self._group_of
+        frozen = dict.fromkeys(p for p in options.group_of if p.grad is not None and p not in own)
+        self._part.step(options, frozen.keys())
 
     def check_not_stale(self, parameter: nn.Parameter) -> None:
         """`parameter` has a gradient.
