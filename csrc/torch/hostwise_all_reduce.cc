@@ -54,15 +54,6 @@ c10d::AllreduceOptions inside_options(const c10d::ReduceOp& op) {
 // operation is to come first, whose time counts from when the device comes to it.
 milliseconds nccl_timeout(milliseconds timeout) { return 4 * timeout + std::chrono::minutes(10); }
 
-class HostwiseOperation final : public engine::Completion {
- public:
-  explicit HostwiseOperation(uint64_t sequence) : sequence_(sequence) {}
-  uint64_t sequence() const override { return sequence_; }
-
- private:
-  const uint64_t sequence_;
-};
-
 // Of a message without bytes that the ranks of a host send each other. No other one has it.
 constexpr uint32_t kConnectTag = 0xffffffffu;
 
@@ -123,6 +114,15 @@ Status status_of_call(const char* part, Call call) {
 }
 
 }  // namespace
+
+class HostwiseOperation final : public engine::Completion {
+ public:
+  explicit HostwiseOperation(uint64_t sequence) : sequence_(sequence) {}
+  uint64_t sequence() const override { return sequence_; }
+
+ private:
+  const uint64_t sequence_;
+};
 
 // An operation that has not ended. It fails `limit` after the device has come to it. One thread
 // gives its parts to the device, which may take long while NCCL connects; another one looks on.
