@@ -272,6 +272,22 @@ def test_training(function):
     run(function, 2)
 
 
+def beside_nccl(rank, n):
+    torch.cuda.set_device(rank)
+    for device, backend in (("cpu", "dmlcomm"), ("cuda", "nccl")):
+        tensor = value(rank, 1001, torch.float32).to(device)
+        dist.all_reduce(tensor)
+        assert torch.equal(tensor.cpu(), reduced(Op.SUM, n, 1001, torch.float32))
+        assert dist.group.WORLD._get_backend(torch.device(device)).name() == backend
+    ddp(rank, n)
+
+
+@pytest.mark.skipif(not dist.is_nccl_available(), reason="this torch has no NCCL")
+def test_dmlcomm_for_cpu_tensors_alone():
+    n = min(torch.cuda.device_count(), 2)  # NCCL refuses ranks that share a GPU
+    run(beside_nccl, n, backend="cpu:dmlcomm,cuda:nccl")
+
+
 def several_gpus(rank, n, per_host):
     torch.cuda.set_device(rank)
     describe = hostwise.describe

@@ -14,10 +14,15 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
+from torch.nn.parallel import DistributedDataParallel
 
 import dmlcomm
 from dmlcomm import _c10d
 from dmlcomm.backends import hostwise
+from dmlcomm.hooks import QuantizeState, bf16_hook, quantize_hook
+from dmlcomm.prio import HookState, comm_hook
+from dmlcomm.ps import HookState as PsHookState
+from dmlcomm.ps import ps_hook
 from helpers import Expectations, Ranks, eventually, meet, report, run_ranks
 from helpers.values import reduced, value
 
@@ -259,18 +264,34 @@ def on_hosts(cuda, rank, per_host):
 
 
 def load_with_copies(folder):
-    """Also what torch does on the GPU where tensors are copied."""
+    """Also what torch does on the GPU where tensors are copied, or multiplied by a number."""
     cuda = load(folder)
+    cuda.before_copy = lambda to, source: None
 
     def copy(to, source, non_blocking=False):
+        cuda.before_copy(to, source)
         cuda.copy(to, source)
         return to
+
+    def multiply(source, factor, out=None):
+        out = source if out is None else out
+        cuda.copy(out, source, float(factor))
+        return out
 
     def empty(size, dtype=None, **options):
         return cuda.on_device(torch.empty(size, dtype=dtype))
 
+    def empty_strided(size, stride, dtype=None, **options):
+        return cuda.on_device(torch.empty_strided(size, stride, dtype=dtype))
+
     cuda.library = torch.library.Library("aten", "IMPL", "CUDA")
-    for name, function in (("empty.memory_format", empty), ("copy_", copy)):
+    for name, function in (
+        ("empty.memory_format", empty),
+        ("empty_strided", empty_strided),
+        ("copy_", copy),
+        ("mul.out", multiply),
+        ("mul_.Tensor", multiply),
+    ):
         cuda.library.impl(name, function)
     return cuda
 
@@ -465,6 +486,126 @@ def hostwise_late(rank, n, folder):
 
 def test_a_rank_that_does_not_come_is_an_error_and_not_the_end_of_the_process(folder):
     run_hostwise(hostwise_late, 4, folder)
+
+
+def load_for_hooks(folder):
+    """Also what hooks of DDP call of torch's."""
+    cuda = load_with_copies(folder)
+    zeros = torch.zeros
+    torch.zeros = lambda *size, pin_memory=False, **options: zeros(*size, **options)
+    torch.cuda.Event = Event
+    torch.cuda.current_stream = lambda device: cuda.current_stream()
+    return cuda
+
+
+class Event(torch.Event):
+    def __new__(cls, blocking):
+        return super().__new__(cls, "cuda")
+
+
+def wrapped(place):
+    """DDP, which itself would launch kernels; only its parameters are on the device."""
+    layers = [torch.nn.Linear(1000, 601), torch.nn.Linear(1, 3)]
+    ddp = DistributedDataParallel(torch.nn.Sequential(*layers))
+    for parameter in ddp.parameters():
+        parameter.data = place(parameter.data)
+    return ddp
+
+
+def buckets_of(ddp, rank, step, place):
+    """Two of DDP's, with gradients that all hooks round."""
+    parameters, buckets = list(ddp.parameters()), []
+    for index in range(2):
+        own = parameters[2 * index : 2 * index + 2]
+        generator = torch.Generator().manual_seed(100 * step + 10 * index + rank)
+        gradients = torch.randn(sum(each.numel() for each in own), generator=generator)
+        buckets.append(Bucket(index, place(gradients), own))
+    return buckets
+
+
+class Bucket:
+    """What a hook may ask of DDP's."""
+
+    def __init__(self, index, gradients, parameters):
+        self.index = lambda: index
+        self.buffer = lambda: gradients
+        self.parameters = lambda: parameters
+
+
+def behind_a_gate(cuda, function):
+    """What it returns, called with a current stream that comes to nothing behind."""
+    on_stream = torch.futures.Future(devices=["cuda:0"])
+    on_stream.set_result(None)
+    returned = []
+
+    def call(_):
+        cuda.close_gate()
+        returned.append(function())
+
+    on_stream.then(call).wait()
+    return returned.pop()
+
+
+def averaged(cuda, hook, state, buckets, has_to_wait):
+    """As DDP sees it: with the stream that waits for the hook's futures."""
+    futures = behind_a_gate(cuda, lambda: [hook(state, bucket) for bucket in buckets])
+    assert [future.done() for future in futures] == [not has_to_wait] * len(futures)
+    if has_to_wait:  # the host for copies from the GPU, and then the stream for copies to it
+        cuda.before_copy = lambda to, source: cuda.close_gate()
+        cuda.open_gate()
+    for future in futures:
+        future.wait()
+    cuda.before_copy = lambda to, source: None
+    seen = [cuda.on_device(torch.zeros(bucket.buffer().numel())) for bucket in buckets]
+    for to, bucket in zip(seen, buckets, strict=True):
+        to.copy_(bucket.buffer())
+    eventually(cuda.is_held_up, "the stream waits for the averages")
+    cuda.open_gate()
+    return [cuda.on_host(tensor) for tensor in seen]
+
+
+def hooks(rank, n, folder):
+    cuda = load_for_hooks(folder)
+    expect = Expectations()
+    on_host, on_device = wrapped(torch.clone), wrapped(cuda.on_device)
+    quantized = QuantizeState(on_host), QuantizeState(on_device)
+    cases = {
+        bf16_hook: (None, None),
+        comm_hook: (HookState(on_host), HookState(on_device)),
+        quantize_hook: quantized,
+    }
+    for hook, (host_state, state) in cases.items():
+        for step in range(2):
+            expected = buckets_of(on_host, rank, step, torch.clone)
+            for future in [hook(host_state, bucket) for bucket in expected]:
+                future.wait()
+            buckets = buckets_of(on_device, rank, step, cuda.on_device)
+            found = averaged(cuda, hook, state, buckets, hook is quantize_hook)
+            for tensor, bucket in zip(found, expected, strict=True):
+                expect.equal(tensor, bucket.buffer(), hook, step, bucket.index())
+    errors = [state.state_dict() for state in quantized]
+    for name, error in errors[0].items():
+        expect.equal(errors[1][name], error, "error feedback", name)
+        assert error.any()
+    expect.check()
+    bucket = buckets_of(on_device, rank, 0, cuda.on_device)[0]
+    with pytest.raises(TypeError, match=r"ps_hook: expected .* the CPU, got cuda:0 in bucket 0"):
+        ps_hook(PsHookState(None), bucket)
+    meet("averages")
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    for hook, (_, state) in cases.items():
+        with pytest.raises(dmlcomm.PeerLostError, match="rank 1"):
+            while True:
+                hook(state, bucket).wait()
+                cuda.on_host(bucket.buffer())
+    return True
+
+
+def test_hooks_of_ddp_average_and_the_stream_waits_for_them(folder):
+    env = {"DMLCOMM_CUDA_CHUNK_BYTES": str(CHUNK_BYTES)}
+    with Ranks(hooks, 2, (folder,), env=env, deadline_s=120) as ranks:
+        assert ranks.collect(only=[0]) == [True]
 
 
 def two_backends(rank, n, folder):

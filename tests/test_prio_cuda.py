@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import dmlcomm.prio
-from dmlcomm.hooks import bf16_hook
+from dmlcomm.hooks import QuantizeState, bf16_hook, quantize_hook
 from helpers import run_ranks
 from helpers.prio import (
     OPTIMIZERS,
@@ -81,14 +81,16 @@ def _checkpoints(rank, n):
 def _hooks(rank, n):
     torch.set_default_device("cuda")
     expected = trained_with_ddp(rank)
-    for name in ("tickets", "bf16"):
+    for name in ("tickets", "bf16", "int8"):
         ddp = DistributedDataParallel(
             make_model(), bucket_cap_mb=0.001, find_unused_parameters=True
         )
         if name == "tickets":
             ddp.register_comm_hook(dmlcomm.prio.HookState(ddp), dmlcomm.prio.comm_hook)
-        else:
+        elif name == "bf16":
             ddp.register_comm_hook(None, bf16_hook)
+        else:
+            ddp.register_comm_hook(QuantizeState(ddp), quantize_hook)
         optimizer = OPTIMIZERS["SGD"](ddp.parameters())
         for step in range(STEPS):
             optimizer.zero_grad()

@@ -3,7 +3,7 @@
 import torch
 import torch.distributed as dist
 
-from dmlcomm.hooks.futures import Tensors, complete_after
+from dmlcomm.hooks.futures import Tensors, complete_after, future_for
 
 
 def bf16_hook(state: dist.ProcessGroup | None, bucket: dist.GradBucket) -> Tensors:
@@ -27,6 +27,6 @@ def bf16_hook(state: dist.ProcessGroup | None, bucket: dist.GradBucket) -> Tenso
     # Rounded after the division.
     torch.mul(gradients, 1.0 / dist.get_world_size(state), out=halves)
     work = dist.all_reduce(halves, group=state, async_op=True)
-    result: Tensors = torch.futures.Future()
+    result = future_for(gradients)
     complete_after(work.get_future(), lambda: gradients.copy_(halves), result)
     return result

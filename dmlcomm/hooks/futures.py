@@ -1,4 +1,4 @@
-"""Futures for hooks that fail with what the operation has failed with.
+"""Futures for hooks: they fail with what the operation has failed with, and know their device.
 
 `torch.futures.Future.then` makes a RuntimeError of it, and `set_exception` is not seen by DDP.
 """
@@ -13,8 +13,22 @@ from dmlcomm.errors.comm import CommError
 Tensors = torch.futures.Future[torch.Tensor]
 
 
+def future_for(tensor: torch.Tensor) -> Tensors:
+    """A future of a tensor that is where this one is.
+
+    On a GPU, its callbacks, and the streams of those who wait for it, follow what the stream had
+    that was current when it was completed. Without its device they would follow nothing.
+    """
+    devices: list[int | str | torch.device] = [tensor.device]
+    return torch.futures.Future(devices=None if tensor.device.type == "cpu" else devices)
+
+
 def complete_after(operation: Any, function: Callable[[], torch.Tensor], result: Tensors) -> None:
-    """Makes `result` that of `function`, called when `operation`, a future, has succeeded."""
+    """Makes `result` that of `function`, called when `operation`, a future, has succeeded.
+
+    If `operation` has a device, `function` has a stream there that follows the operation, and
+    `result` follows that stream.
+    """
 
     def complete(done: Any) -> None:
         try:

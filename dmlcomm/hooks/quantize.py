@@ -8,22 +8,24 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from dmlcomm.hooks.blocks import CODES
-from dmlcomm.hooks.futures import Tensors, complete_after, fail
+from dmlcomm.hooks.futures import Tensors, complete_after, fail, future_for
 from dmlcomm.hooks.group_options import options_of
 from dmlcomm.hooks.quantized_bucket import QuantizedBucket
+from dmlcomm.hooks.staged_bucket import StagedBucket
 
 
 class QuantizeState:
     """For `quantize_hook`: what rounding has left of this rank's gradients, and memory of buckets.
 
-    All ranks of the model make it at the same point, since it makes a process group of theirs.
+    All ranks of the model make it at the same point, since it makes process groups of theirs.
 
     Args:
-        model: wrapped by DistributedDataParallel, with float32 parameters on the CPU.
+        model: wrapped by DistributedDataParallel, with float32 parameters on the CPU or a GPU of
+            CUDA's.
         codes: "int8", or "fp8" (8-bit floats with 4 bits of exponent), which keeps more of small
             numbers beside large ones, and less of large ones.
         error_feedback: add what rounding took to the gradients of the next step. It takes 4 bytes
-            of memory per parameter.
+            of the host's memory per parameter.
 
     Attributes:
         process_group: that of the model.
@@ -54,6 +56,11 @@ class QuantizeState:
         # gathers follow the exchanges, but which of both comes first is not the same on all ranks.
         self._gathers = _another_group(self.process_group)
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="dmlcomm-quantize")
+        # Exchanges of what comes from a GPU start when it has come, in no fixed order with what
+        # else the model's group does meanwhile.
+        is_staged = any(parameter.is_cuda for parameter in self._names)
+        self._exchanges = _another_group(self.process_group) if is_staged else self.process_group
+        self._starter = ThreadPoolExecutor(1, thread_name_prefix="dmlcomm-staged")
 
     def average(self, bucket: dist.GradBucket) -> Tensors:
         """See `quantize_hook`.
@@ -62,15 +69,18 @@ class QuantizeState:
             bucket: of gradients.
         """
         gradients = bucket.buffer()
-        if gradients.dtype != torch.float32 or gradients.device.type != "cpu":
+        if gradients.dtype != torch.float32 or gradients.device.type not in ("cpu", "cuda"):
             raise TypeError(
-                f"quantize_hook: expected float32 gradients on the CPU, got {gradients.dtype} on "
-                f"{gradients.device} in bucket {bucket.index()}; use DDP without this hook"
+                "quantize_hook: expected float32 gradients on the CPU or a GPU of CUDA's, got "
+                f"{gradients.dtype} on {gradients.device} in bucket {bucket.index()}; use DDP "
+                "without this hook"
             )
         quantized = self._bucket(bucket)
-        work = quantized.exchange(gradients, self.process_group)
-        result: Tensors = torch.futures.Future()
-        self._worker.submit(self._finish, work, quantized, gradients, result)
+        if quantized.pinned is None:
+            return self._start(quantized, gradients)
+        staged = StagedBucket(gradients, quantized.pinned)
+        result = future_for(gradients)
+        self._starter.submit(self._start_staged, quantized, staged, result)
         return result
 
     def state_dict(self) -> dict[str, torch.Tensor]:
@@ -127,6 +137,22 @@ class QuantizeState:
                 part.copy_(self._errors[parameter])
             self._errors[parameter] = part
 
+    def _start(self, quantized: QuantizedBucket, gradients: torch.Tensor) -> Tensors:
+        work = quantized.exchange(gradients, self._exchanges)
+        result = future_for(gradients)
+        self._worker.submit(self._finish, work, quantized, gradients, result)
+        return result
+
+    def _start_staged(
+        self, quantized: QuantizedBucket, staged: StagedBucket, result: Tensors
+    ) -> None:
+        """On a thread of the state, which waits for the GPU, bucket after bucket."""
+        try:
+            averages = self._start(quantized, staged.on_host())
+            averages.add_done_callback(lambda averages: staged.copy_back(averages, result))
+        except Exception as error:
+            fail(result, error)
+
     def _finish(
         self, work: Any, quantized: QuantizedBucket, gradients: torch.Tensor, result: Tensors
     ) -> None:
@@ -146,7 +172,8 @@ def quantize_hook(state: QuantizeState, bucket: dist.GradBucket) -> Tensors:
 
     Args:
         state: of the model.
-        bucket: of gradients, float32 on the CPU.
+        bucket: of gradients, float32 on the CPU or a GPU of CUDA's. From a GPU they pass through
+            memory of the host, where codes are made of them; backward goes on meanwhile.
 
     Returns:
         A future of the average, in the bucket's memory. It fails with the error of the operation.

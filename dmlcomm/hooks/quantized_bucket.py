@@ -1,5 +1,6 @@
 """One bucket on its way to its average, as blocks of 8-bit codes."""
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,6 +22,8 @@ class QuantizedBucket:
         error: float32, as long as the bucket. Of shards of others it is what the codes of this
             rank lack, and of the own shard what those of the average lack: in both cases this
             rank's part of what the sum over ranks lacks so far. None: it is lost.
+        pinned: float32, as long as the bucket, for gradients of a GPU on their way. None: they are
+            the host's.
 
     Args:
         buffer: that of the bucket.
@@ -39,16 +42,20 @@ class QuantizedBucket:
         has_error: bool,
     ) -> None:
         self.parameters = parameters
-        self.error = torch.zeros(buffer.numel()) if has_error else None
+        count = buffer.numel()
+        # New tensors of float32 on the CPU, whatever torch's defaults are.
+        new = partial(torch.zeros, dtype=torch.float32, device="cpu")
+        self.error = new(count) if has_error else None
+        self.pinned = new(count, pin_memory=True) if buffer.is_cuda else None
         self._codes = codes
         self._rank = rank
         self._num_ranks = num_ranks
-        count = buffer.numel()
         self._shard = -(-count // (num_ranks * BLOCK)) * BLOCK
         self._own = slice(min(rank * self._shard, count), min((rank + 1) * self._shard, count))
         self._shard_bytes = num_bytes(self._shard)
         # Behind the last number there is something, too, that travels and nobody reads.
-        self._sent = torch.zeros(num_ranks * self._shard_bytes, dtype=torch.uint8)
+        num_bytes_sent = num_ranks * self._shard_bytes
+        self._sent = torch.zeros(num_bytes_sent, dtype=torch.uint8, device="cpu")
         self._received = torch.zeros_like(self._sent)
 
     def exchange(self, gradients: torch.Tensor, group: dist.ProcessGroup) -> Any:

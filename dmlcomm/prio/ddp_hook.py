@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from dmlcomm.hooks.futures import Tensors, complete_after
+from dmlcomm.hooks.futures import Tensors, complete_after, future_for
 from dmlcomm.prio.forward_order import ForwardOrder, ticket_at
 from dmlcomm.prio.ticket import ticket
 
@@ -67,6 +67,6 @@ def comm_hook(state: HookState, bucket: dist.GradBucket) -> Tensors:
     gradients.mul_(1.0 / state.process_group.size())
     with ticket(state.ticket_of(bucket)):
         work = dist.all_reduce(gradients, group=state.process_group, async_op=True)
-    result: Tensors = torch.futures.Future()
+    result = future_for(gradients)
     complete_after(work.get_future(), lambda: gradients, result)
     return result

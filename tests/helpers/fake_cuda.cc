@@ -47,6 +47,8 @@ class Stream {
     changed_.wait(lock, [this] { return pieces_.empty() && !is_busy_; });
   }
 
+  std::atomic<bool> is_held_up{false};  // by an event that has not come
+
  private:
   void run() {
     std::unique_lock lock(mutex_);
@@ -173,8 +175,14 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     of(stream).call([recorded] { recorded->store(true); });
   }
   void block(void* event, const c10::Stream& stream) const override {
-    of(stream).call(
-        [recorded = *static_cast<Event*>(event)] { wait_until([&] { return recorded->load(); }); });
+    of(stream).call([recorded = *static_cast<Event*>(event), &stream = of(stream)] {
+      stream.is_held_up = !recorded->load();
+      wait_until([&] { return recorded->load(); });
+      stream.is_held_up = false;
+    });
+  }
+  void synchronizeEvent(void* event) const override {
+    wait_until([recorded = *static_cast<Event*>(event)] { return recorded->load(); });
   }
   bool queryEvent(void* event) const override { return (*static_cast<Event*>(event))->load(); }
   void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
@@ -214,9 +222,12 @@ at::Tensor seen_by_host(const at::Tensor& tensor) {
       tensor.options().device(at::kCPU));
 }
 
-// Between two of them, when the current stream comes to it.
-void copy(const at::Tensor& to, const at::Tensor& from) {
-  of(Guard().getStream(kDevice)).call([to, from] { seen_by_host(to).copy_(seen_by_host(from)); });
+// `factor` x `from`, when the current stream comes to it. Each may also be the host's.
+void copy(const at::Tensor& to, const at::Tensor& from, double factor) {
+  of(Guard().getStream(kDevice)).call([to, from, factor] {
+    const at::Tensor source = seen_by_host(from);
+    seen_by_host(to).copy_(factor == 1 ? source : source.mul(factor));
+  });
 }
 
 // Otherwise all_reduce waits, as NCCL does while it connects.
@@ -332,7 +343,10 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   static const c10::impl::DeviceGuardImplRegistrar registrar(kDevice.type(), &guard);
   module.def("on_device", &on_device);
   module.def("on_host", &on_host, pybind11::call_guard<pybind11::gil_scoped_release>());
-  module.def("copy", &copy);
+  module.def("copy", &copy, pybind11::arg("to"), pybind11::arg("source"),
+             pybind11::arg("factor") = 1.0);
+  module.def("current_stream", [] { return guard.getStream(kDevice); });
+  module.def("is_held_up", [] { return of(guard.getStream(kDevice)).is_held_up.load(); });
   module.def("without_work", &without_work);
   module.def("let_parts_go_on", [](bool go_on) { parts_go_on = go_on; });
   module.def("num_recorded_uses", [] { return num_recorded_uses.load(); });

@@ -33,18 +33,26 @@ def ps_hook(state: HookState, bucket: dist.GradBucket) -> torch.futures.Future[t
 
     Args:
         state: one per DDP module.
-        bucket: of gradients, f16, bf16, f32 or f64.
+        bucket: of gradients, f16, bf16, f32 or f64, on the CPU.
 
     Returns:
         A future of the mean, a tensor like the bucket. An average without one of the
         `client.num_workers` workers is never returned: its error is PeerLostError, and PsError
         when servers fail.
 
+    Raises:
+        TypeError: the gradients are not on the CPU.
+
     Example:
         >>> state = dmlcomm.ps.HookState(client)
         >>> ddp.register_comm_hook(state, dmlcomm.ps.ps_hook)
     """
     gradients = bucket.buffer()
+    if gradients.device.type != "cpu":
+        raise TypeError(
+            f"ps_hook: expected gradients on the CPU, got {gradients.device} in bucket "
+            f"{bucket.index()}; use DDP without this hook, or train on the CPU"
+        )
     dtype = str(gradients.dtype).removeprefix("torch.")
     name = f"{state.model}.bucket{bucket.index()}.{gradients.numel()}.{dtype}"
     model = state._models.get(name)
