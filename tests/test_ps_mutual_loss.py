@@ -77,7 +77,8 @@ def await_return(addresses: str, workers: int) -> None:
         return state["lost_servers"] == [] and alive == workers and not is_filling
 
     eventually(
-        lambda: all(map(is_back, (0, 1))), f"both servers have all and are used by {workers} workers"
+        lambda: all(map(is_back, (0, 1))),
+        f"both servers have all and are used by {workers} workers",
     )
 
 

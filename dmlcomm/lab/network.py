@@ -225,7 +225,8 @@ class Network:
         _write_parameter("ipv4/conf/all/arp_ignore", "1")
         _write_parameter("ipv4/conf/all/arp_announce", "2")
         if self._options.congestion:
-            # Connections of a host to its own NICs have it only where the machine permits it to all.
+            # Connections of a host to its own NICs have it only where the machine permits it to
+            # all.
             with contextlib.suppress(LabError):
                 _write_parameter("ipv4/tcp_congestion_control", self._options.congestion)
 
