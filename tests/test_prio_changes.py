@@ -148,6 +148,28 @@ def process_groups_are_given_back(rank):
             optimizer.zero_grad()
         assert len(c10d._world.pg_map) == before
         optimizer.close()  # once more changes nothing
+    # Also if the optimizer cannot be made.
+    model = make_model()
+    model.register_buffer("sparse", torch.eye(2).to_sparse())
+    with pytest.raises(RuntimeError, match="parse"):
+        wrapped(model, schedule="auto")
+    assert len(c10d._world.pg_map) == before
+    del model.sparse
+    wrapped(model, schedule="auto").close()
+
+
+def process_groups_that_some_ranks_make_alone(rank):
+    """Afterwards all ranks make groups as before."""
+    alone = dist.new_group([0])
+    if rank == 0:
+        wrapped(make_model(), schedule="auto", process_group=alone).close()
+    group = dist.new_group(timeout=timedelta(seconds=30))
+    model = make_model()
+    with wrapped(model, process_group=group) as optimizer:
+        plain_step(model, optimizer, rank, 0)
+    for used in (group, alone):
+        if dist.get_rank(used) >= 0:
+            dist.destroy_process_group(used)
 
 
 def process_groups_have_the_options_of_the_users_group(rank):
@@ -407,6 +429,7 @@ CHANGES = [
     scripted_models,
     models_of_another_type,
     process_groups_are_given_back,
+    process_groups_that_some_ranks_make_alone,
     process_groups_have_the_options_of_the_users_group,
     modules_that_run_in_several_threads,
     two_networks_that_learn_from_each_other,

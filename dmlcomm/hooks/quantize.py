@@ -7,9 +7,9 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from dmlcomm.hooks.another_group import another_group
 from dmlcomm.hooks.blocks import CODES
 from dmlcomm.hooks.futures import Tensors, complete_after, fail, future_for
-from dmlcomm.hooks.group_options import options_of
 from dmlcomm.hooks.quantized_bucket import QuantizedBucket
 from dmlcomm.hooks.staged_bucket import StagedBucket
 
@@ -54,12 +54,12 @@ class QuantizeState:
         self._buckets: dict[int, QuantizedBucket] = {}
         # All ranks call the operations of a group in one order. Exchanges follow the buckets, and
         # gathers follow the exchanges, but which of both comes first is not the same on all ranks.
-        self._gathers = _another_group(self.process_group)
+        self._gathers = another_group(self.process_group)
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="dmlcomm-quantize")
         # Exchanges of what comes from a GPU start when it has come, in no fixed order with what
         # else the model's group does meanwhile.
         is_staged = any(parameter.is_cuda for parameter in self._names)
-        self._exchanges = _another_group(self.process_group) if is_staged else self.process_group
+        self._exchanges = another_group(self.process_group) if is_staged else self.process_group
         self._starter = ThreadPoolExecutor(1, thread_name_prefix="dmlcomm-staged")
 
     def average(self, bucket: dist.GradBucket) -> Tensors:
@@ -186,15 +186,6 @@ def quantize_hook(state: QuantizeState, bucket: dist.GradBucket) -> Tensors:
         >>> ddp.register_comm_hook(dmlcomm.hooks.QuantizeState(ddp), dmlcomm.hooks.quantize_hook)
     """
     return state.average(bucket)
-
-
-def _another_group(group: dist.ProcessGroup) -> dist.ProcessGroup:
-    """Of the same ranks, with the same timeout."""
-    timeout = getattr(options_of(group), "_timeout", None)
-    ranks = dist.get_process_group_ranks(group)
-    made = dist.new_group(ranks, timeout=timeout, use_local_synchronization=True)
-    assert isinstance(made, dist.ProcessGroup)
-    return made
 
 
 def _are_same(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:

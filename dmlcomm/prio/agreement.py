@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from dmlcomm.hooks.another_group import another_group
 from dmlcomm.hooks.group_options import options_of
 from dmlcomm.prio.forward_order import ForwardOrder
 
@@ -77,7 +78,7 @@ def positions_of(
 
 
 def private_group(process_group: dist.ProcessGroup | None) -> dist.ProcessGroup:
-    """A group of the same ranks, in the same order, with the same options; all of them call it.
+    """A group of the same ranks, with the same options; all of them call it.
 
     When gradients are posted depends on the rank, so operations of the user's group, such as the
     all_reduce of a loss before a step, could meet them in another order there.
@@ -100,15 +101,7 @@ def private_group(process_group: dist.ProcessGroup | None) -> dist.ProcessGroup:
         )
     config = dist.get_backend_config(process_group)
     are_ours = all(part.endswith("dmlcomm") for part in config.split(","))
-    found = dist.new_group(
-        dist.get_process_group_ranks(process_group),
-        timeout=getattr(options, "_timeout", None),
-        backend=config,
-        pg_options=options if are_ours else None,
-        use_local_synchronization=True,
-    )
-    assert isinstance(found, dist.ProcessGroup)
-    return found
+    return another_group(process_group, backend=config, pg_options=options if are_ours else None)
 
 
 def give_back(process_group: dist.ProcessGroup) -> None:

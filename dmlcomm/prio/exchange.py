@@ -93,7 +93,6 @@ class Exchange:
         self._name_of = name_of
         self._passes = passes
         self._group_mb = group_mb
-        self._forward = None if model is None else ForwardOrder(model)
         self._reads: dict[nn.Module, list[nn.Parameter]] = {}
         self._learns_again = False
         self._blind_steps = 0
@@ -104,6 +103,8 @@ class Exchange:
         self._has_told_of_change = False
         self._set_schedule(schedule)
         self._watch()
+        # Last: if anything fails, the model has no hooks.
+        self._forward = None if model is None else ForwardOrder(model)
 
     # --- what the optimizer asks for -------------------------------------------------------------
 

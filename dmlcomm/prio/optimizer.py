@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import optimizer as of_all
 
-from dmlcomm.prio.agreement import broadcast_weights, private_group
+from dmlcomm.prio.agreement import broadcast_weights, give_back, private_group
 from dmlcomm.prio.exchange import SCHEDULES, Exchange
 from dmlcomm.prio.forward_order import without_compile
 from dmlcomm.prio.parts_check import PartsCheck
@@ -82,21 +82,26 @@ class DistributedOptimizer(torch.optim.Optimizer):
             named_parameters = named_parameters or without_compile(model).named_parameters()
         names = {parameter: name for name, parameter in named_parameters or ()}
         name_of = functools.partial(_name_of, names)
-        group = private_group(process_group)
         buffers = [] if model is None else [*model.parameters(), *model.buffers()]
-        broadcast_weights(group, list(dict.fromkeys([*parameters, *buffers])))
-        self._optimizer = optimizer
-        self._choice = ScheduleChoice(group, parameters[0].device) if schedule == AUTO else None
-        self._exchange = Exchange(
-            optimizer,
-            model if schedule != "plain" else None,
-            process_group=group,
-            group_of_tickets=private_group(process_group) if schedule == AUTO else group,
-            name_of=name_of,
-            passes=backward_passes_per_step,
-            schedule=CANDIDATES[0] if schedule == AUTO else schedule,
-            group_mb=group_mb,
-        )
+        self._optimizer, is_auto = optimizer, schedule == AUTO
+        with contextlib.ExitStack() as undo:  # if anything fails
+            groups = []
+            for _ in range(2 if is_auto else 1):
+                groups.append(private_group(process_group))
+                undo.callback(give_back, groups[-1])
+            self._choice = ScheduleChoice(groups[0], parameters[0].device) if is_auto else None
+            broadcast_weights(groups[0], list(dict.fromkeys([*parameters, *buffers])))
+            self._exchange = Exchange(
+                optimizer,
+                model if schedule != "plain" else None,
+                process_group=groups[0],
+                group_of_tickets=groups[-1],
+                name_of=name_of,
+                passes=backward_passes_per_step,
+                schedule=CANDIDATES[0] if is_auto else schedule,
+                group_mb=group_mb,
+            )
+            undo.pop_all()
         self._parts = PartsCheck(optimizer, name_of)
         self._skips = False
         self._is_closed = False

@@ -1,0 +1,53 @@
+"""Another process group of the same ranks, which only these make."""
+
+import contextlib
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from dmlcomm.hooks.group_options import options_of
+
+
+def another_group(
+    process_group: dist.ProcessGroup | None,
+    backend: str | None = None,
+    pg_options: Any = None,
+) -> dist.ProcessGroup:
+    """A group of the ranks of `process_group`, with its timeout; all of them call it, and no others.
+
+    torch names a group by a count, which each rank adds to when it makes one. With its names, ranks
+    that have made such a group and others would look for each other under different names from
+    then on, until the timeout. So its first rank draws this name, and torch counts nothing.
+
+    Args:
+        process_group: None: all ranks.
+        backend: as of `torch.distributed.new_group`; None: that of all ranks' group.
+        pg_options: the same; None: the default ones.
+    """
+    name = [f"dmlcomm-{secrets.token_hex(8)}"]
+    dist.broadcast_object_list(name, group_src=0, group=process_group)
+    with _next_name(name[0]):
+        made = dist.new_group(
+            dist.get_process_group_ranks(process_group),
+            timeout=getattr(options_of(process_group or dist.group.WORLD), "_timeout", None),
+            backend=backend,
+            pg_options=pg_options,
+            use_local_synchronization=True,
+        )
+    assert isinstance(made, dist.ProcessGroup)
+    return made
+
+
+@contextlib.contextmanager
+def _next_name(name: str) -> Iterator[None]:
+    """The name of a group that is made inside."""
+    torch: Any = c10d
+    before = torch._process_group_name
+    torch._process_group_name = lambda *_, **__: name
+    try:
+        yield
+    finally:
+        torch._process_group_name = before
