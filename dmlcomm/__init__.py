@@ -5,8 +5,11 @@
 is all that a training script needs. A program may also use:
 
 ===================  =============================================================================
-`dmlcomm`            functions on process groups that torch.distributed does not have: `abort`,
+`dmlcomm`            `init`, which makes the process group where a launcher has started several;
+                     functions on process groups that torch.distributed does not have: `abort`,
                      `counters`, `describe`, `monitored_barrier`, `rails`, `set_timeout`; `Options`;
+                     counters for TensorBoard and the like: `log_counters`, `lightning_callback`,
+                     `transformers_callback`;
                      `trace_rails`, which adds NICs to a trace of torch's profiler;
                      `ticket`, which says what goes first, and `DistributedOptimizer`, which gives
                      tickets to gradients
@@ -31,6 +34,11 @@ from dmlcomm.lazy import lazy_names
 
 if TYPE_CHECKING:
     from dmlcomm import hooks, lab, prio, ps, sim  # noqa: F401
+    from dmlcomm.backends.counter_log import (
+        lightning_callback,
+        log_counters,
+        transformers_callback,
+    )
     from dmlcomm.backends.groups import (
         abort,
         counters,
@@ -39,6 +47,7 @@ if TYPE_CHECKING:
         rails,
         set_timeout,
     )
+    from dmlcomm.backends.launched import init
     from dmlcomm.backends.options import Options
     from dmlcomm.backends.rail_trace import trace_rails
     from dmlcomm.errors import *  # noqa: F403
@@ -53,11 +62,15 @@ __all__ = [
     "abort",
     "counters",
     "describe",
+    "init",
+    "lightning_callback",
+    "log_counters",
     "monitored_barrier",
     "rails",
     "set_timeout",
     "ticket",
     "trace_rails",
+    "transformers_callback",
 ]
 __all__ += errors.__all__
 
@@ -68,10 +81,15 @@ _HOMES = {
         ("abort", "counters", "describe", "monitored_barrier", "rails", "set_timeout"),
         "dmlcomm.backends.groups",
     ),
+    **dict.fromkeys(
+        ("lightning_callback", "log_counters", "transformers_callback"),
+        "dmlcomm.backends.counter_log",
+    ),
     "DistributedOptimizer": "dmlcomm.prio",
     "Options": "dmlcomm.backends.options",
     "RailCounters": "dmlcomm.rail",
     "hooks": "dmlcomm.hooks",
+    "init": "dmlcomm.backends.launched",
     "lab": "dmlcomm.lab",
     "prio": "dmlcomm.prio",
     "ps": "dmlcomm.ps",

@@ -56,6 +56,7 @@ FOREIGN_HEADERS = {
 # Python files of the package that touch os.environ -> why they must.
 ENVIRONMENT_EXCEPTIONS = {
     "dmlcomm/_shell.py": "what is started inherits the caller's, whatever is in it",
+    "dmlcomm/backends/launched.py": "the variables of launchers, as torch reads them",
 }
 
 # Folder or top-level module of dmlcomm/ -> those that it may import, besides itself: each stands

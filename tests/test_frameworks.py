@@ -1,6 +1,7 @@
 """The examples run with the real frameworks, and learn; `make frameworks` installs these."""
 
 import importlib.util
+import itertools
 import json
 import os
 import re
@@ -11,7 +12,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+import torch.distributed as dist
 import yaml
+
+import dmlcomm
+from helpers import run_ranks
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 FOLDER = EXAMPLES / "frameworks"
@@ -44,6 +50,13 @@ def torchrun(script, num_ranks, *arguments):
     return run(*launcher, "--nproc-per-node", num_ranks, FOLDER / script, *arguments)
 
 
+def accelerate_launch(script, num_ranks, *arguments):
+    """Several processes, also without a GPU."""
+    launcher = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu"]
+    launcher += ["--num_processes", num_ranks, "--main_process_port", 0]
+    return run(*launcher, FOLDER / script, *arguments)
+
+
 def right_answers(output, num_ranks):
     """In percent; ranks have talked over dmlcomm, as the group says."""
     pattern = rf"dmlcomm, {num_ranks} ranks: (\d+\.\d)% of the test set are right"
@@ -51,10 +64,31 @@ def right_answers(output, num_ranks):
     return float(percent)
 
 
-@needs("lightning", "sklearn")
+def curve(folder, name):
+    """(step, value) of a curve of TensorBoard."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    (run,) = {file.parent for file in folder.rglob("events.*")}
+    events = EventAccumulator(str(run))
+    events.Reload()
+    return [(event.step, event.value) for event in events.Scalars(name)]
+
+
+def check_collectives(folder, name, loss, steps):
+    """Each of these steps has communicated since the one before; the loss is logged with them."""
+    assert [step for step, _ in curve(folder, loss)] == list(steps)
+    found = curve(folder, name)
+    assert [step for step, _ in found] == list(steps)
+    counts = [count for _, count in found]
+    assert all(now >= before + 10 for before, now in itertools.pairwise(counts)), counts
+
+
+@needs("lightning", "tensorboard", "sklearn")
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
-def test_lightning_trains(strategy):
-    assert right_answers(torchrun("lightning_digits.py", 2, "--strategy", strategy), 2) > 90
+def test_lightning_trains_and_logs_counters(strategy, tmp_path):
+    options = ["--strategy", strategy, "--curves", tmp_path]
+    assert right_answers(torchrun("lightning_digits.py", 2, *options), 2) > 90
+    check_collectives(tmp_path, "dmlcomm/collectives", "loss", range(9, 90, 10))
 
 
 @needs("ray", "sklearn")
@@ -63,20 +97,44 @@ def test_ray_trains():
 
 
 @needs("accelerate", "sklearn")
-def test_accelerate_trains_under_torchrun():
-    assert right_answers(torchrun("accelerate_digits.py", 2), 2) > 90
+@pytest.mark.parametrize("launcher", [torchrun, accelerate_launch])
+def test_accelerate_trains(launcher):
+    assert right_answers(launcher("accelerate_digits.py", 2), 2) > 90
 
 
 @needs("accelerate", "sklearn")
-def test_accelerate_trains_under_its_own_launcher():
-    launcher = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu"]
-    launcher += ["--num_processes", 2, "--main_process_port", 0]
-    assert right_answers(run(*launcher, FOLDER / "accelerate_digits.py"), 2) > 90
+def test_accelerate_trains_in_one_process_without_a_group():
+    launcher = [sys.executable, "-m", "accelerate.commands.launch", "--cpu"]
+    output = run(*launcher, FOLDER / "accelerate_digits.py")
+    assert float(re.search(r"no process group: (\d+\.\d)%", output)[1]) > 90
 
 
-@needs("transformers", "accelerate", "sklearn")
-def test_trainer_of_hugging_face_trains():
-    assert right_answers(torchrun("transformers_digits.py", 2), 2) > 90
+@needs("transformers", "accelerate", "tensorboard", "sklearn")
+@pytest.mark.parametrize("launcher", [torchrun, accelerate_launch])
+def test_trainer_of_hugging_face_trains_and_logs_counters(launcher, tmp_path):
+    assert right_answers(launcher("transformers_digits.py", 2, "--curves", tmp_path), 2) > 90
+    check_collectives(tmp_path, "train/dmlcomm/collectives", "train/loss", range(50, 451, 50))
+
+
+def log_of_one_step(rank, world_size, folder):
+    import wandb
+    from torch.utils.tensorboard import SummaryWriter
+
+    dist.all_reduce(torch.ones(1))
+    with wandb.init(mode="offline", dir=folder) as run:
+        dmlcomm.log_counters(wandb.log)
+        logged = dict(run.summary)
+    with SummaryWriter(folder) as writer:
+        dmlcomm.log_counters(writer, step=3)
+    return logged
+
+
+@needs("wandb", "tensorboard")
+def test_counters_go_to_weights_and_biases_and_to_a_summary_writer(tmp_path):
+    (logged,) = run_ranks(log_of_one_step, 1, tmp_path)
+    ((step, count),) = curve(tmp_path, "dmlcomm/collectives")
+    assert step == 3
+    assert logged["dmlcomm/collectives"] == count >= 1
 
 
 @needs("sklearn")

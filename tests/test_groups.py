@@ -39,10 +39,61 @@ def _counters(rank, n):
     assert now["dmlcomm/local/bytes_sent"] >= before["dmlcomm/local/bytes_sent"] + 400_000
     (local,) = (rail for rail in dmlcomm.rails() if rail.interface == "local")
     assert now["dmlcomm/local/bytes_sent"] == local.bytes_sent
+    _check_log_of(now)
 
 
-def test_counters_are_numbers_with_names():
+class _Writer:
+    """What is used of a SummaryWriter."""
+
+    def __init__(self):
+        self.scalars = []
+
+    def add_scalar(self, tag, scalar_value, global_step=None):
+        self.scalars.append((tag, scalar_value, global_step))
+
+
+def _check_log_of(counters):
+    """Nothing is sent meanwhile, so counts stay."""
+    writer, calls = _Writer(), []
+    dmlcomm.log_counters(writer, 7)
+    assert [name for name, _, _ in writer.scalars] == list(counters)
+    assert ("dmlcomm/local/bytes_sent", counters["dmlcomm/local/bytes_sent"], 7) in writer.scalars
+
+    def log(*arguments, **options):
+        calls.append((arguments, options))
+
+    dmlcomm.log_counters(log)
+    dmlcomm.log_counters(log, step=7)
+    assert [options for _, options in calls] == [{}, {"step": 7}]
+    for (logged,), _ in calls:
+        assert logged.keys() == counters.keys()
+        assert logged["dmlcomm/collectives"] == counters["dmlcomm/collectives"]
+    with pytest.raises(TypeError, match="str has no add_scalar"):
+        dmlcomm.log_counters("a file")
+
+
+def test_counters_are_numbers_with_names_which_loggers_take():
     run_ranks(_counters, 2, env={"DMLCOMM_TRANSPORT": "tcp"})
+
+
+def _init(rank, world_size):
+    place = {name: os.environ.pop(name) for name in ("RANK", "WORLD_SIZE")}
+    assert not dmlcomm.init()
+    assert not dist.is_initialized()
+    os.environ["WORLD_SIZE"] = place["WORLD_SIZE"]
+    with pytest.raises(ValueError, match="RANK expected"):
+        dmlcomm.init()
+    os.environ.update(place, MASTER_ADDR="localhost", MASTER_PORT="0")
+    assert dmlcomm.init(timeout=timedelta(seconds=30))
+    group = dist.group.WORLD
+    assert (dist.get_backend(), dist.get_world_size()) == ("dmlcomm", world_size)
+    assert dmlcomm.init("gloo")
+    assert dist.group.WORLD is group
+    dist.destroy_process_group()
+
+
+def test_init_makes_a_group_where_a_launcher_has_set_the_variables_and_only_once():
+    run_ranks(_init, 1, make_group=False)
 
 
 def _run_python(code, *, env=None, timeout=60):

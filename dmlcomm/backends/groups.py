@@ -166,7 +166,7 @@ def rails(group: dist.ProcessGroup | None = None) -> list[RailCounters]:
 
 
 def counters(group: dist.ProcessGroup | None = None) -> dict[str, float]:
-    """The counters of `rails` as numbers with names, for programs that draw curves.
+    """The counters of `rails` as numbers with names; `log_counters` gives them to a logger.
 
     Names are "dmlcomm/eth0/bytes_sent" and so on, of all numbers of `RailCounters`, and
     "dmlcomm/collectives", those that this rank has begun. Counts grow while the group lives.
@@ -178,8 +178,8 @@ def counters(group: dist.ProcessGroup | None = None) -> dict[str, float]:
         TypeError: the group is not one of backend dmlcomm.
 
     Example:
-        >>> for name, value in dmlcomm.counters().items():
-        ...     writer.add_scalar(name, value, step)  # or: wandb.log(dmlcomm.counters())
+        >>> dmlcomm.counters()["dmlcomm/eth0/bytes_sent"]
+        125000000.0
     """
     group = group or c10d._get_default_group()
     found = {

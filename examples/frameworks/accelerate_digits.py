@@ -1,24 +1,26 @@
 """Accelerate on CPUs: it takes a process group that is there, whatever its backend.
 
 torchrun --nproc-per-node 2 examples/frameworks/accelerate_digits.py
-accelerate launch --multi_gpu --num_processes 2 ... examples/frameworks/accelerate_digits.py
+accelerate launch --multi_gpu --num_processes 2 examples/frameworks/accelerate_digits.py
+accelerate launch --cpu examples/frameworks/accelerate_digits.py
 
-The second line is what starts several processes, also where there are no GPUs: with `--cpu`,
-Accelerate starts one.
+The second line is what starts several processes, also where there are no GPUs. The third one, as
+python alone, starts one process, which needs no group.
 """
 
 import argparse
 
 import digits
 import torch
-import torch.distributed as dist
 from accelerate import Accelerator
 from torch.nn import functional
 from torch.utils.data import DataLoader
 
+import dmlcomm
+
 
 def main(epochs: int) -> None:
-    dist.init_process_group("dmlcomm")  # before the Accelerator, which would make one with gloo
+    dmlcomm.init()  # before the Accelerator, which would make one with gloo
     accelerator = Accelerator(cpu=True)
     train_set, test_set = digits.datasets()
     model = digits.network()

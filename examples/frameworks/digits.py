@@ -37,7 +37,9 @@ def right_answers(model: nn.Module, test_set: TensorDataset) -> float:
 
 
 def report(accuracy: float) -> None:
-    """One line, by rank 0."""
-    if dist.get_rank() == 0:
-        backend, ranks = dist.get_backend(), dist.get_world_size()
-        print(f"{backend}, {ranks} ranks: {accuracy:.1%} of the test set are right", flush=True)
+    """One line, by rank 0 or by the only process."""
+    who = "no process group"
+    if dist.is_initialized():
+        who = f"{dist.get_backend()}, {dist.get_world_size()} ranks"
+    if not dist.is_initialized() or dist.get_rank() == 0:
+        print(f"{who}: {accuracy:.1%} of the test set are right", flush=True)

@@ -1,12 +1,16 @@
 """The Trainer of Hugging Face on CPUs: it takes a process group that is there.
 
 torchrun --nproc-per-node 2 examples/frameworks/transformers_digits.py
+accelerate launch --multi_gpu --num_processes 2 examples/frameworks/transformers_digits.py
 
-A vision transformer learns digits of 8 x 8, as 16 patches.
+The second line starts several processes also where there are no GPUs; without a launcher there is
+one, which needs no group. A vision transformer learns digits of 8 x 8, as 16 patches. `--curves
+folder` writes curves for TensorBoard: the loss, and what NICs have sent and received.
 """
 
 import argparse
 import tempfile
+from pathlib import Path
 
 import digits
 import torch
@@ -19,6 +23,8 @@ from transformers import (
     ViTConfig,
     ViTForImageClassification,
 )
+
+import dmlcomm
 
 
 class Images(Dataset):
@@ -39,8 +45,8 @@ def accuracy(prediction: EvalPrediction) -> dict[str, float]:
     return {"accuracy": (prediction.predictions.argmax(1) == prediction.label_ids).mean()}
 
 
-def main(epochs: int) -> None:
-    dist.init_process_group("dmlcomm")  # before TrainingArguments, which would make one with gloo
+def main(epochs: int, curves: Path | None) -> None:
+    dmlcomm.init()  # before TrainingArguments, which would make one with gloo
     config = ViTConfig(
         image_size=8,
         patch_size=2,
@@ -56,14 +62,15 @@ def main(epochs: int) -> None:
         trainer = Trainer(
             model=ViTForImageClassification(config),
             args=TrainingArguments(
-                output_dir=folder,
+                output_dir=str(curves or folder),
                 use_cpu=True,
                 num_train_epochs=epochs,
                 per_device_train_batch_size=32,
                 per_device_eval_batch_size=60,
                 learning_rate=3e-3,
                 save_strategy="no",
-                report_to="none",
+                report_to="tensorboard" if curves else "none",
+                logging_steps=50,
                 disable_tqdm=True,
                 ddp_find_unused_parameters=False,
             ),
@@ -71,12 +78,16 @@ def main(epochs: int) -> None:
             eval_dataset=Images(test_set),
             compute_metrics=accuracy,
         )
+        if dist.is_initialized():
+            trainer.add_callback(dmlcomm.transformers_callback(trainer.log))
         trainer.train()
         digits.report(trainer.evaluate()["eval_accuracy"])
-    dist.destroy_process_group()
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--curves", type=Path, help="a folder for TensorBoard")
     main(**vars(parser.parse_args()))
