@@ -210,6 +210,8 @@ def test_groups_are_neighbours_of_one_kind_up_to_a_size():
     groups = make_groups([5, 4, 3, 2, 1, 0], sizes.__getitem__, kinds.__getitem__, 8)
     assert groups == [[4], [3], [5, 2], [1, 0]]
     assert make_groups([0, 1], sizes.__getitem__, kinds.__getitem__, 1) == [[0], [1]]
+    groups = make_groups([5, 4, 3, 2, 1, 0], sizes.__getitem__, kinds.__getitem__, 8, first_bytes=1)
+    assert groups == [[5], [4], [3], [2], [1, 0]]
 
 
 @pytest.mark.parametrize(

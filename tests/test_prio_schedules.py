@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from dmlcomm.prio import reduction, schedule_choice
 from helpers import run_ranks
@@ -84,7 +85,60 @@ def _updated_by_the_first_module(schedule):
     return found
 
 
+def _large_layers():
+    """The last one is smaller than the first bucket of DDP, the others together smaller than the
+    second one."""
+    torch.manual_seed(1)
+    return nn.Sequential(*(nn.Linear(520, 520) for _ in range(4)), nn.Linear(520, 10))
+
+
+def _groups_of_plain():
+    """What is posted in the second step: names of parameters."""
+    model = _large_layers()
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    optimizer = wrapped(model, schedule="plain", group_mb=None)
+    posted = []
+    original = reduction.AllReduce.post
+
+    def post(self, group):
+        posted.append({names[parameter] for parameter in group.parameters})
+        original(self, group)
+
+    with mock.patch.object(reduction.AllReduce, "post", post):
+        for _ in range(2):
+            posted.clear()
+            optimizer.zero_grad()
+            model(torch.ones(2, 520)).sum().backward()
+            optimizer.step()
+    return posted
+
+
+def _buckets_of_ddp(scale):
+    from benchmarks.prio.steps_rank import make_ddp
+
+    model = _large_layers()
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    ddp = DistributedDataParallel(model) if scale is None else make_ddp(model, scale)
+    seen = []
+
+    def hook(_, bucket):
+        seen.append({names[parameter] for parameter in bucket.parameters()})
+        found = torch.futures.Future()
+        found.set_result(bucket.buffer())
+        return found
+
+    ddp.register_comm_hook(None, hook)
+    for _ in range(2):
+        seen.clear()
+        ddp(torch.ones(2, 520)).sum().backward()
+    return seen
+
+
 def _schedules(rank, n):
+    plain = _groups_of_plain()
+    assert [len(found) for found in plain] == [4, 6]
+    assert plain == _buckets_of_ddp(None) == _buckets_of_ddp(1.0)
+    assert [len(found) for found in _buckets_of_ddp(0.03)] == [4, 2, 2, 2]
     groups = len(list(_layers().parameters()))
     reduces = ["backward", *["all_reduce"] * groups, "step"]
     assert _events_of_a_step("plain") == reduces

@@ -12,11 +12,12 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from unittest import mock
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel import DistributedDataParallel, distributed
 
 import dmlcomm
 import dmlcomm.prio
@@ -30,7 +31,9 @@ from dmlcomm.prio.exchange import SCHEDULES
 from examples.lenet import IMAGE_SIZE, LeNet5
 
 RATE = 2.0**-10  # of learning; sums of such steps are exact
-BUCKET_MB = 25.0  # MiB, as DDP has it, for the model in its own size
+# Of DDP, in MiB, for the model in its own size.
+BUCKET_MB = 25.0
+FIRST_BUCKET_MB = 1.0
 DEMO_BATCH = 16
 CALIBRATION_STEPS = 6
 # Between more than two ranks, gradients of real models are rounded to multiples of this times the
@@ -80,7 +83,7 @@ class Contestant:
         self._forward: Callable[[torch.Tensor], torch.Tensor] = self.model
         self._optimizer: torch.optim.Optimizer = torch.optim.SGD(self.model.parameters(), lr=RATE)
         if name in ("ddp", "hook"):
-            ddp = DistributedDataParallel(self.model, bucket_cap_mb=BUCKET_MB * options.scale)
+            ddp = make_ddp(self.model, options.scale)
             if name == "hook":
                 ddp.register_comm_hook(dmlcomm.prio.HookState(ddp), dmlcomm.prio.comm_hook)
             self._forward = ddp
@@ -122,6 +125,19 @@ class Contestant:
         mean = (dist.get_world_size() + 1) / 2
         expected = -RATE * self.steps * mean
         return sum(int((p != expected).sum()) for p in self.model.parameters())
+
+
+def make_ddp(model: nn.Module, scale: float) -> DistributedDataParallel:
+    """With buckets of `scale` times their usual size. An argument would also set the first one,
+    which is smaller."""
+    first_bytes = int(scale * FIRST_BUCKET_MB * 2**20)
+    with (
+        mock.patch.object(distributed, "_DEFAULT_BUCKET_CAP_MB", scale * BUCKET_MB),
+        mock.patch.object(dist, "_DEFAULT_FIRST_BUCKET_BYTES", first_bytes),
+    ):
+        ddp = DistributedDataParallel(model)
+    assert ddp.bucket_bytes_cap == int(scale * BUCKET_MB * 2**20)
+    return ddp
 
 
 def _round_gradients(model: nn.Module) -> None:
@@ -180,7 +196,9 @@ def calibrate(contestants: dict[str, Contestant], options: Options, barrier: Bar
 def scale_groups(scale: float) -> None:
     """Each schedule has its usual size of groups, scaled as the model; "auto" tries them so."""
     for name, schedule in SCHEDULES.items():
-        SCHEDULES[name] = replace(schedule, group_mb=scale * schedule.group_mb)
+        SCHEDULES[name] = replace(
+            schedule, group_mb=scale * schedule.group_mb, first_mb=scale * schedule.first_mb
+        )
 
 
 def measure(options: Options, barrier: Barrier) -> dict:

@@ -1,6 +1,7 @@
 """From the gradients of backward passes to their averages, group by group, and to the updates."""
 
 import contextlib
+import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -35,15 +36,17 @@ class Schedule:
         reduction: of the gradients of a group.
         is_deferred: updates are made when the forward pass needs them, and not in the step.
         group_mb: the usual size of a group, in MiB.
+        first_mb: of the first one.
     """
 
     reduction: type[AllReduce] | type[ScatterGather]
     is_deferred: bool
     group_mb: float
+    first_mb: float = math.inf
 
 
 SCHEDULES = {
-    "plain": Schedule(AllReduce, is_deferred=False, group_mb=25),  # as in DDP
+    "plain": Schedule(AllReduce, is_deferred=False, group_mb=25, first_mb=1),  # as in DDP
     "cross": Schedule(AllReduce, is_deferred=True, group_mb=4),
     "dear": Schedule(ScatterGather, is_deferred=True, group_mb=4),
 }
@@ -345,12 +348,15 @@ class Exchange:
 
     def _make_groups(self, agreement: Agreement) -> list[FusedGroup]:
         parameters, positions = self._parameters, agreement.positions
-        mb = self._schedule.group_mb if self._group_mb is None else self._group_mb
+        mb, first_mb = self._schedule.group_mb, self._schedule.first_mb
+        if self._group_mb is not None:
+            mb, first_mb = self._group_mb, math.inf
         numbers = make_groups(
             agreement.order,
             lambda n: parameters[n].numel() * parameters[n].element_size(),
             lambda n: (parameters[n].dtype, parameters[n].device, positions[n] == EARLY),
             mb * 2**20,
+            first_mb * 2**20,
         )
         size = dist.get_world_size(self._process_group)
         groups = [FusedGroup(found, [parameters[n] for n in found], size) for found in numbers]
