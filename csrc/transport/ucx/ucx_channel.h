@@ -1,7 +1,7 @@
 // UcxChannel: a channel over UCX. Bytes are copied into messages of at most kSlotBytes, which UCX
-// carries as it chooses: large ones mostly by rendezvous, into a slot of the peer. They may arrive
-// in any order, and are read in that of their numbers. The reader tells how many it has read; so
-// many bytes at most are with UCX or unread.
+// carries as it chooses: by rendezvous into a slot of the peer, or, as over its TCP, through memory
+// of its own. They may arrive in any order, and are read in that of their numbers. The reader tells
+// how many it has read; so many bytes at most are with UCX or unread.
 //
 // The socket of the handshake stays open. Its end tells that the peer's process is gone. The first
 // byte on it says that the peer's channel is there. Later ones mean nothing; but while messages are
