@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dmlcomm.prio import schedule_choice
 from dmlcomm.prio.agreement import EARLY, Agreement, positions_of
@@ -212,6 +213,33 @@ def test_groups_are_neighbours_of_one_kind_up_to_a_size():
     assert make_groups([0, 1], sizes.__getitem__, kinds.__getitem__, 1) == [[0], [1]]
     groups = make_groups([5, 4, 3, 2, 1, 0], sizes.__getitem__, kinds.__getitem__, 8, first_bytes=1)
     assert groups == [[5], [4], [3], [2], [1, 0]]
+
+
+class _Operations(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(func.name())
+        return func(*args, **kwargs or {})
+
+
+def test_small_gradients_beside_a_large_one_have_no_calls_of_their_own():
+    called = []
+    for count in (3, 40):
+        weights = [nn.Parameter(torch.zeros(n)) for n in (2_000_000, *range(1, count))]
+        group = FusedGroup(list(range(count)), weights, world_size=3)
+        for weight in weights:
+            weight.grad = torch.randn(weight.shape)
+        assert group.large_numbers() == [0]
+        group.take(0)
+        with _Operations() as operations:
+            group.fill([True] * count)
+        called.append(operations.names)
+        for weight, average in group.averages().items():
+            assert torch.equal(average, weight.grad * (1 / 3))
+    assert called[0] == called[1]
 
 
 @pytest.mark.parametrize(

@@ -120,26 +120,28 @@ class Arrivals:
         came = list(self._log)
         del self._log[: len(came)]  # threads of other devices may have added some
         taken: list[int] = []
+        numbers, counts, complete = self._number, self._counts, self._complete
+        dense = torch.strided
         for parameter in came:
-            number = self._number.get(id(parameter))
+            number = numbers.get(id(parameter))
             gradient = parameter.grad
             # It is the optimizer's no more, or another hook has taken the gradient.
             if number is None or gradient is None:
                 continue
-            if gradient.layout is not torch.strided:
+            if gradient.layout is not dense:
                 raise RuntimeError(
                     f"{self._name_of(parameter)} has a sparse gradient: not supported"
                 )
             self.has_gradient[number] = True
-            if is_local and number not in self._complete:
+            if is_local and number not in complete:
                 continue
-            self._counts[number] += 1
-            if self._counts[number] > self.passes:
+            counts[number] += 1
+            if counts[number] > self.passes:
                 self._refuse(number)
-            if self._counts[number] == self.passes:
-                self._complete[number] = (gradient, gradient._version)
+            if counts[number] == self.passes:
+                complete[number] = (gradient, gradient._version)
                 taken.append(number)
-                if len(self._complete) in _SAMPLED:
+                if len(complete) in _SAMPLED:
                     elements = _some_of(gradient.detach())
                     self._samples[number] = elements, elements.clone()
         return taken
@@ -160,8 +162,9 @@ class Arrivals:
             RuntimeError: one is not. Changes of which torch keeps no count (`GradScaler.unscale_`,
                 `.data`, NumPy) are seen in samples only.
         """
+        parameters = self._parameters
         for number, (gradient, version) in self._complete.items():
-            if self._parameters[number].grad is not gradient or gradient._version != version:
+            if gradient._version != version or parameters[number].grad is not gradient:
                 self._refuse_change(number)
         for number, (elements, copy) in self._samples.items():
             if not _are_equal(elements, copy):

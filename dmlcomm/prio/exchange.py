@@ -373,7 +373,7 @@ class Exchange:
         """Parameters whose gradients are looked at as they come; others wait for the next of these.
 
         A call in Python for each would take longer than DDP does. The last one of a group posts it,
-        the first one shows that a backward pass has begun, a coarse group takes the large ones, and
+        the first one shows that a backward pass has begun, large ones are taken as they come, and
         each may come from an old weight if updates are deferred.
         """
         numbers: list[int] = []
@@ -422,8 +422,8 @@ class Exchange:
             if self._agreement is not None:
                 index, place = self._place_of[number]
                 group = self._groups[index]
-                if group.is_coarse:
-                    self._updates.apply(group)
+                if group.is_large[place]:
+                    self._finish_update(group)
                     group.take(place)
                 self._missing[index] -= 1
         while self._next < len(self._groups) and self._missing[self._next] == 0:
@@ -431,10 +431,15 @@ class Exchange:
 
     def _post_next(self) -> None:
         group = self._groups[self._next]
-        self._updates.apply(group)  # that of the last step, if nobody has needed it
+        self._finish_update(group)
         group.fill(self._arrivals.has_gradient)
         self._reduction.post(group)
         self._next += 1
+
+    def _finish_update(self, group: FusedGroup) -> None:
+        """That of the last step, if nobody has needed it."""
+        if self._schedule.is_deferred:
+            self._updates.apply(group)
 
     def _reset_step(self) -> None:
         self._next = 0

@@ -24,7 +24,8 @@ class FusedGroup:
 
     Attributes:
         ticket: of its communication.
-        is_coarse: its gradients are large enough for a call each.
+        is_large: by place, whether a gradient is taken as it comes, by a call of its own. Others
+            follow together in `fill`.
         is_early: its weights are needed before the next forward pass begins.
         works: communication on its way.
     """
@@ -40,7 +41,8 @@ class FusedGroup:
         # The reducer of DDP multiplies by the inverse: a division would give other bits.
         self._factor = 1.0 / world_size
         self._length = sum(p.numel() for p in parameters)
-        self.is_coarse = self._length >= _COARSE_ELEMENTS * len(parameters)
+        is_coarse = self._length >= _COARSE_ELEMENTS * len(parameters)
+        self.is_large = [is_coarse and p.numel() >= _COARSE_ELEMENTS for p in parameters]
         padded = -(-(self._length + len(parameters)) // world_size) * world_size
         first = parameters[0]
         self.buffer = torch.zeros(padded, dtype=first.dtype, device=first.device)
@@ -52,25 +54,22 @@ class FusedGroup:
         self._averages: dict[nn.Parameter, torch.Tensor] | None = None
 
     def large_numbers(self) -> list[int]:
-        """Of a coarse group, the parameters whose gradients are taken as they come. Others follow
-        with the next one of these."""
-        return [
-            number
-            for number, parameter in zip(self.numbers, self.parameters, strict=True)
-            if self.is_coarse and parameter.numel() >= _COARSE_ELEMENTS
-        ]
+        """The parameters whose gradients are taken as they come."""
+        return [number for number, large in zip(self.numbers, self.is_large, strict=True) if large]
 
     def take(self, place: int) -> None:
         """Puts the gradient of a parameter in, divided by the number of ranks as DDP does it.
 
-        Before `fill`, in a coarse group: as long as caches have the gradient.
+        Before `fill`, one that is large: as long as caches have the gradient.
 
         Args:
             place: of the parameter in this group.
         """
         gradient = self.parameters[place].grad
         assert gradient is not None
-        torch.mul(gradient.detach(), self._factor, out=self._views[place])
+        if gradient.requires_grad:  # of a pass that makes a graph
+            gradient = gradient.detach()
+        torch.mul(gradient, self._factor, out=self._views[place])
         self._taken.add(place)
 
     @torch.no_grad()
@@ -86,14 +85,16 @@ class FusedGroup:
         else:
             torch._foreach_zero_([self._views[i] for i, has in enumerate(own) if not has])
             self._flags.copy_(torch.tensor(own))
-        places = [i for i, has in enumerate(own) if has and i not in self._taken]
-        if self.is_coarse:
-            for place in places:
-                self.take(place)
-        elif places:
+        taken = self._taken
+        places = [i for i, has in enumerate(own) if has and i not in taken]
+        if places:
             gradients: Any = [self.parameters[i].grad for i in places]
-            torch._foreach_copy_([self._views[i] for i in places], gradients)
-            self.buffer[: self._length].mul_(self._factor)
+            views = [self._views[i] for i in places]
+            torch._foreach_copy_(views, gradients)
+            if any(self.is_large):
+                torch._foreach_mul_(views, self._factor)
+            else:  # one pass over all of them
+                self.buffer[: self._length].mul_(self._factor)
         self._taken.clear()
         self._averages = None
 
