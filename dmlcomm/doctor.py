@@ -20,8 +20,9 @@ SECRET = "(set)"
 NOT_INSTALLED = "not installed"
 
 UCX_IS_PACED = (
-    "UCX's TCP (DMLCOMM_TRANSPORT=ucx) has this machine's congestion control, {name}, whose pacing "
-    "slows long transfers; dmlcomm's own TCP takes cubic or reno instead. As root: "
+    "UCX's TCP (DMLCOMM_TRANSPORT=ucx) has this machine's congestion control, {name}, which slows "
+    "long streams over loopback and divides ports of switches unevenly; dmlcomm's own TCP takes "
+    "cubic or reno instead (docs/topology.md). As root: "
     "`sysctl -w net.ipv4.tcp_congestion_control=cubic`, or for connections inside this host alone "
     "`ip route change local 127.0.0.1 dev lo table local proto kernel scope host src 127.0.0.1 "
     "congctl cubic`"
