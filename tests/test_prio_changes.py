@@ -6,6 +6,7 @@ Ranks carry out several cases in one group, since most of a test is the start of
 
 import contextlib
 import copy
+import sys
 import threading
 from datetime import timedelta
 from unittest import mock
@@ -215,6 +216,32 @@ def modules_that_run_in_several_threads(rank):
         assert_equal_bits(model, expected, schedule)
         optimizer.close()
         assert not any(m._forward_pre_hooks or m._forward_hooks for m in model.modules())
+
+
+def backward_passes_in_several_threads(rank):
+    """As torch runs those of several devices: at the same time."""
+
+    def train(model, optimizer, in_threads):
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            losses = [half(torch.full((2, 16), float(rank + step))).sum() for half in model]
+            passes = [threading.Thread(target=loss.backward) for loss in losses]
+            for one in passes:
+                one.start() if in_threads else one.run()
+            for one in passes if in_threads else ():
+                one.join()
+            optimizer.step()
+        optimizer.close()
+        return model
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    for schedule in SCHEDULES:
+        one, other = (nn.ModuleList([_layers(4), _layers(4)]) for _ in range(2))
+        train(one, wrapped(one, schedule=schedule), in_threads=True)
+        train(other, wrapped(other, schedule=schedule), in_threads=False)
+        assert_equal_bits(one, other, schedule)
+    sys.setswitchinterval(before)
 
 
 def two_networks_that_learn_from_each_other(rank):
@@ -432,6 +459,7 @@ CHANGES = [
     process_groups_that_some_ranks_make_alone,
     process_groups_have_the_options_of_the_users_group,
     modules_that_run_in_several_threads,
+    backward_passes_in_several_threads,
     two_networks_that_learn_from_each_other,
     two_optimizers_of_one_model,
     blocks_without_sending_inside_others,

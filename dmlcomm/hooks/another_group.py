@@ -16,7 +16,7 @@ def another_group(
     backend: str | None = None,
     pg_options: Any = None,
 ) -> dist.ProcessGroup:
-    """A group of the ranks of `process_group`, with its timeout; all of them call it, and no others.
+    """A group of the ranks of `process_group`, with its timeout. All of these call it, alone.
 
     torch names a group by a count, which each rank adds to when it makes one. With its names, ranks
     that have made such a group and others would look for each other under different names from

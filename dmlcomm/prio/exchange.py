@@ -3,6 +3,7 @@
 import contextlib
 import math
 import operator
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -104,6 +105,7 @@ class Exchange:
         self.is_averaged = False
         self._has_begun = False
         self._has_told_of_change = False
+        self._lock = threading.RLock()  # autograd has a thread for each device
         self._set_schedule(schedule)
         self._watch()
         # Last: if anything fails, the model has no hooks.
@@ -415,19 +417,20 @@ class Exchange:
 
     def _take(self) -> None:
         """Counts the gradients that have come, and posts groups that are complete."""
-        if not self._arrivals.has_new:
-            return
-        self._begin()
-        for number in self._arrivals.take(self._is_local):
-            if self._agreement is not None:
-                index, place = self._place_of[number]
-                group = self._groups[index]
-                if group.is_large[place]:
-                    self._finish_update(group)
-                    group.take(place)
-                self._missing[index] -= 1
-        while self._next < len(self._groups) and self._missing[self._next] == 0:
-            self._post_next()
+        with self._lock:
+            if not self._arrivals.has_new:
+                return
+            self._begin()
+            for number in self._arrivals.take(self._is_local):
+                if self._agreement is not None:
+                    index, place = self._place_of[number]
+                    group = self._groups[index]
+                    if group.is_large[place]:
+                        self._finish_update(group)
+                        group.take(place)
+                    self._missing[index] -= 1
+            while self._next < len(self._groups) and self._missing[self._next] == 0:
+                self._post_next()
 
     def _post_next(self) -> None:
         group = self._groups[self._next]
