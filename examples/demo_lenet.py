@@ -38,13 +38,20 @@ class Trainer:
         epochs: that follow.
         hook: a key of HOOKS.
         seed: of the first weights, and of the order of the data.
+        group: the ranks whose gradients are averaged; all if None.
     """
 
-    def __init__(self, epochs: int, hook: str = "none", seed: int = SEED) -> None:
+    def __init__(
+        self,
+        epochs: int,
+        hook: str = "none",
+        seed: int = SEED,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
         torch.manual_seed(seed)
         self.seed = seed
         self.train_set, self.test_set = load_digits(SEED)
-        self.model = DistributedDataParallel(LeNet5())
+        self.model = DistributedDataParallel(LeNet5(), process_group=group)
         HOOKS[hook](self.model)
         self.optimizer = torch.optim.SGD(
             self.model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dmlcomm.lab import LabError
+from dmlcomm.lab import Lab, LabError
 from examples import demo_lab
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -68,10 +68,29 @@ def test_distributed_optimizer_example_learns():
     assert last < first / 10
 
 
-def test_hosts_that_average_once_in_many_steps_learn_and_end_with_equal_weights():
-    found = losses(torchrun("diloco.py", 4, "--ranks-per-host", "2"))
-    assert len(found) == 10
-    assert found[-1] < found[0] / 3
+@pytest.mark.usefixtures("lab_is_possible")
+def test_hosts_that_average_once_in_many_steps_learn_as_ddp_from_a_fraction_of_the_bytes():
+    pytest.importorskip("sklearn", reason="the demo's data comes with scikit-learn")
+    command = [sys.executable, str(EXAMPLES / "diloco.py"), "--epochs", "2", "--inner-steps", "11"]
+    with Lab("flat:2,1", rate="1gbit") as lab:
+        result = lab.run(
+            command, "--ranks-per-host", "2", capture_output=True, text=True, timeout=240
+        )
+    assert result.returncode == 0, result.stdout + result.stderr
+    (ddp, of_ddp), (diloco, of_diloco) = (
+        [
+            float(number)
+            for number in re.search(rf"{name} +(\S+)% +(\S+) MB", result.stdout).groups()
+        ]
+        for name in ("DDP", "DiLoCo")
+    )
+    # Each of two hosts sends 3,274,634 numbers to the other one, in 44 steps or in 4 rounds; more
+    # where the cost model takes it that this is faster.
+    assert of_ddp > 0.95 * 2 * 44 * 4 * 3.274634
+    assert of_diloco > 0.95 * 2 * 4 * 2 * 3.274634
+    assert of_diloco < of_ddp / 15
+    assert ddp > 85
+    assert diloco == pytest.approx(ddp, abs=5)
 
 
 def test_minimal_example_gives_the_same_losses_with_gloo(minimal_losses):
