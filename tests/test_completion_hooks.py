@@ -17,10 +17,13 @@ from helpers.waiting import eventually
 NAME = "completion_hooks"
 SOURCE = Path(__file__).parent / "helpers" / f"{NAME}.cc"
 
-pytestmark = pytest.mark.skipif(
-    not hasattr(dist.ProcessGroup, "supports_completion_hooks"),
-    reason="this torch has no completion hooks",
-)
+pytestmark = [
+    pytest.mark.skipif(
+        not hasattr(dist.ProcessGroup, "supports_completion_hooks"),
+        reason="this torch has no completion hooks",
+    ),
+    pytest.mark.xdist_group("completion_hooks"),  # the module is compiled once
+]
 
 
 @pytest.fixture(scope="module")
