@@ -84,11 +84,11 @@ def test_hosts_that_average_once_in_many_steps_learn_as_ddp_from_a_fraction_of_t
         ]
         for name in ("DDP", "DiLoCo")
     )
-    # Each of two hosts sends 3,274,634 numbers to the other one, in 44 steps or in 4 rounds; more
-    # where the cost model takes it that this is faster.
+    # Each of two hosts sends 3,274,634 numbers to the other one, in 44 steps or in 4 rounds of half
+    # of the bytes; up to one and a half times as many where the cost model takes a ring.
     assert of_ddp > 0.95 * 2 * 44 * 4 * 3.274634
     assert of_diloco > 0.95 * 2 * 4 * 2 * 3.274634
-    assert of_diloco < of_ddp / 15
+    assert of_diloco < of_ddp / 22 * 1.6
     assert ddp > 85
     assert diloco == pytest.approx(ddp, abs=5)
 

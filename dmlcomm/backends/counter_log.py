@@ -14,6 +14,8 @@ from dmlcomm.backends.groups import counters
 def log_counters(to: Any, step: int | None = None, group: dist.ProcessGroup | None = None) -> None:
     """Hands what `counters` says to a logger, in one call. Other ranks need not call it.
 
+    Nothing is logged where there is no process group, as in a training of a single process.
+
     Args:
         to: a ``SummaryWriter`` of TensorBoard, or whatever has its ``add_scalar(name, value,
             step)``; or a function that takes a dictionary, as ``wandb.log`` or the ``log_metrics``
@@ -29,6 +31,8 @@ def log_counters(to: Any, step: int | None = None, group: dist.ProcessGroup | No
         >>> dmlcomm.log_counters(writer, step)  # SummaryWriter()
         >>> dmlcomm.log_counters(wandb.log)
     """
+    if group is None and not dist.is_initialized():
+        return
     if hasattr(to, "add_scalar"):
         for name, value in counters(group).items():
             to.add_scalar(name, value, step)
@@ -66,8 +70,8 @@ def lightning_callback(group: dist.ProcessGroup | None = None) -> Any:
         last_step = 0
 
         def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
-            step = trainer.global_step
-            if step == self.last_step or step % trainer.log_every_n_steps:
+            step, interval = trainer.global_step, trainer.log_every_n_steps
+            if step == self.last_step or not interval or step % interval:
                 return  # the former while gradients of several batches are added
             self.last_step = step
             if trainer.is_global_zero:

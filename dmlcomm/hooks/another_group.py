@@ -1,6 +1,7 @@
 """Another process group of the same ranks, which only these make."""
 
 import contextlib
+import inspect
 import secrets
 from collections.abc import Iterator
 from typing import Any
@@ -24,18 +25,22 @@ def another_group(
 
     Args:
         process_group: None: all ranks.
-        backend: as of `torch.distributed.new_group`; None: that of all ranks' group.
+        backend: as of `torch.distributed.new_group`; None: that of `process_group`.
         pg_options: the same; None: the default ones.
     """
     name = [f"dmlcomm-{secrets.token_hex(8)}"]
     dist.broadcast_object_list(name, group_src=0, group=process_group)
+    # Ranks keep their numbers. torch without this argument sorts those of the other group, too.
+    takes_order = "sort_ranks" in inspect.signature(dist.new_group).parameters
+    order: dict[str, Any] = {"sort_ranks": False} if takes_order else {}
     with _next_name(name[0]):
         made = dist.new_group(
             dist.get_process_group_ranks(process_group),
             timeout=getattr(options_of(process_group or dist.group.WORLD), "_timeout", None),
-            backend=backend,
+            backend=backend or dist.get_backend_config(process_group),
             pg_options=pg_options,
             use_local_synchronization=True,
+            **order,
         )
     assert isinstance(made, dist.ProcessGroup)
     return made

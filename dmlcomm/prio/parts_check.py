@@ -49,11 +49,11 @@ class PartsCheck:
         """
         self._is_in_doubt = True
         own, before, draws = self._optimizer.state, self._copies(), self._random_states()
-        failure: RuntimeError | None = None
+        failure: Exception | None = None
         self._optimizer.state = state = self._copied_state()
         try:
             in_parts()
-        except RuntimeError as error:
+        except Exception as error:
             failure = error
         finally:
             self._optimizer.state = own
@@ -124,7 +124,7 @@ def _are_equal(first: Any, second: Any) -> bool:
     if isinstance(first, list | tuple):
         return len(first) == len(second) and all(map(_are_equal, first, second))
     if isinstance(first, int | float | str):
-        return bool(first == second) or first != first
+        return bool(first == second) or (first != first and second != second)
     return True
 
 
