@@ -14,10 +14,10 @@ from dmlcomm.hooks.group_options import options_of
 
 def another_group(
     process_group: dist.ProcessGroup | None,
-    backend: str | None = None,
     pg_options: Any = None,
 ) -> dist.ProcessGroup:
-    """A group of the ranks of `process_group`, with its timeout. All of these call it, alone.
+    """A group of the ranks of `process_group`, with its backend and timeout. All of them call it,
+    after the same operations of `process_group`; other ranks need not.
 
     torch names a group by a count, which each rank adds to when it makes one. With its names, ranks
     that have made such a group and others would look for each other under different names from
@@ -25,8 +25,7 @@ def another_group(
 
     Args:
         process_group: None: all ranks.
-        backend: as of `torch.distributed.new_group`; None: that of `process_group`.
-        pg_options: the same; None: the default ones.
+        pg_options: as of `torch.distributed.new_group`; None: the default ones.
     """
     name = [f"dmlcomm-{secrets.token_hex(8)}"]
     dist.broadcast_object_list(name, group_src=0, group=process_group)
@@ -37,7 +36,7 @@ def another_group(
         made = dist.new_group(
             dist.get_process_group_ranks(process_group),
             timeout=getattr(options_of(process_group or dist.group.WORLD), "_timeout", None),
-            backend=backend or dist.get_backend_config(process_group),
+            backend=dist.get_backend_config(process_group),
             pg_options=pg_options,
             use_local_synchronization=True,
             **order,
@@ -49,10 +48,10 @@ def another_group(
 @contextlib.contextmanager
 def _next_name(name: str) -> Iterator[None]:
     """The name of a group that is made inside."""
-    torch: Any = c10d
-    before = torch._process_group_name
-    torch._process_group_name = lambda *_, **__: name
+    module: Any = c10d
+    before = module._process_group_name
+    module._process_group_name = lambda *_, **__: name
     try:
         yield
     finally:
-        torch._process_group_name = before
+        module._process_group_name = before

@@ -21,7 +21,7 @@ class StagedBucket:
         self._pinned = pinned
         # The thread that waits for it sleeps.
         self._copied = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-        # What is called back by a future that is complete is called at once.
+        # A complete future calls back at once, on a stream of its own.
         self._ready = future_for(gradients)
         self._ready.set_result(gradients)
         self._ready.then(self._copy_to_host).wait()  # raises what has failed there

@@ -101,7 +101,7 @@ def private_group(process_group: dist.ProcessGroup | None) -> dist.ProcessGroup:
         )
     config = dist.get_backend_config(process_group)
     are_ours = all(part.endswith("dmlcomm") for part in config.split(","))
-    return another_group(process_group, backend=config, pg_options=options if are_ours else None)
+    return another_group(process_group, options if are_ours else None)
 
 
 def give_back(process_group: dist.ProcessGroup) -> None:

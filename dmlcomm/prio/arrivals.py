@@ -7,6 +7,8 @@ from typing import Any, NoReturn
 import torch
 from torch import nn
 
+from dmlcomm.prio.equality import are_equal
+
 # Which gradients of a step are compared, in their order: of the last layers and of the first ones.
 # To compare each would take as long as all the rest.
 _SAMPLED = frozenset(4**power for power in range(12))
@@ -167,7 +169,7 @@ class Arrivals:
             if gradient._version != version or parameters[number].grad is not gradient:
                 self._refuse_change(number)
         for number, (elements, copy) in self._samples.items():
-            if not _are_equal(elements, copy):
+            if not are_equal(elements, copy):
                 self._refuse_change(number)
 
     def _refuse_change(self, number: int) -> NoReturn:
@@ -208,10 +210,3 @@ def _some_of(gradient: torch.Tensor) -> torch.Tensor:
     while gradient.numel() > _SAMPLE_ELEMENTS:
         gradient = gradient[0] if gradient.dim() > 1 else gradient[:_SAMPLE_ELEMENTS]
     return gradient
-
-
-def _are_equal(elements: torch.Tensor, copy: torch.Tensor) -> bool:
-    """Also where some are no numbers, as after an overflow."""
-    return torch.equal(elements, copy) or torch.allclose(
-        elements, copy, rtol=0, atol=0, equal_nan=True
-    )

@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 import torch
 from torch import nn
 
+from dmlcomm.prio.equality import are_equal
 from dmlcomm.prio.optimizer_part import is_of_torch
 
 # Which updates are compared, by number: a later one may do what the first does not.
@@ -116,7 +117,7 @@ class PartsCheck:
 def _are_equal(first: Any, second: Any) -> bool:
     """Tensors, numbers and text, also inside of others. What else there is counts as equal."""
     if isinstance(first, torch.Tensor):
-        return isinstance(second, torch.Tensor) and _are_equal_tensors(first, second)
+        return isinstance(second, torch.Tensor) and are_equal(first, second)
     if isinstance(first, Mapping):
         return first.keys() == second.keys() and all(
             _are_equal(value, second[key]) for key, value in first.items()
@@ -126,12 +127,3 @@ def _are_equal(first: Any, second: Any) -> bool:
     if isinstance(first, int | float | str):
         return bool(first == second) or (first != first and second != second)
     return True
-
-
-def _are_equal_tensors(first: torch.Tensor, second: torch.Tensor) -> bool:
-    """Also where some are no numbers, as after an overflow."""
-    if first.shape != second.shape or first.dtype != second.dtype:
-        return False
-    return torch.equal(first, second) or (
-        first.is_floating_point() and torch.allclose(first, second, rtol=0, atol=0, equal_nan=True)
-    )
