@@ -243,6 +243,38 @@ def test_futures_end_in_order_and_overlap():
         assert set(weights.result(30).tolist()) == {10.0}
 
 
+def test_urgent_pushes_and_pulls_pass_large_ones_of_their_worker():
+    """Servers keep two windows, so the third push of "large" waits for the clocks of worker 1."""
+    count = 600_000
+    has_passed = threading.Event()
+
+    def train(client):
+        for model, size, apply in (("large", count, "clock"), ("small", 3, "push")):
+            client.init(model, np.zeros(size, np.float32), rule="add", reduce="sum", apply=apply)
+        ones = np.ones(count, np.float32)
+        if client.worker == 1:
+            assert has_passed.wait(DEADLINE_S)
+            for _ in range(3):
+                client.clock()
+            return client.pull("large")
+        for _ in range(2):
+            client.push("large", ones)
+            client.clock()
+        waits = [client.pull_async("large"), client.push_async("large", ones)]
+        client.push("small", np.ones(3, np.float32), ticket=0)
+        assert client.pull("small", staleness=None, ticket=0).tolist() == [1] * 3
+        assert not any(future.done() for future in waits)
+        has_passed.set()
+        assert set(waits[0].result(DEADLINE_S).tolist()) == {2.0}
+        waits[1].result(DEADLINE_S)
+        client.clock()
+        return client.pull("large")
+
+    with servers(2, workers=2, window_mb=1) as addresses:
+        for weights in run_workers(train, 2, addresses):
+            assert set(weights.tolist()) == {3.0}
+
+
 # --- workers together
 
 

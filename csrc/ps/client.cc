@@ -195,7 +195,7 @@ void Client::repeat(uint32_t server, const std::shared_ptr<ServerLink>& link,
                     const KeptPushes::Push& push) {
   Command command = push->command;
   command.unfinished = oldest_sequence();
-  send_command(link, command, true, [this, server, link, push](const auto& bytes, const auto& got) {
+  const auto forget = [this, server, link, push](const auto& bytes, const auto& got) {
     const Result<Answer> answer = decode_answer(bytes);
     if (!got.ok() || !answer.ok()) return;  // the connection is lost
     if (link->by_proxy()) {
@@ -203,9 +203,10 @@ void Client::repeat(uint32_t server, const std::shared_ptr<ServerLink>& link,
     } else {
       kept_.forget(server, push->command.sequence);
     }
-  });
+  };
+  const uint8_t track = send_command(link, command, true, forget);
   for (Span span : push->up) {
-    link->up().add({span, false, [push](const Status&) {}, command.ticket});
+    link->up(track).add({span, false, [push](const Status&) {}, command.ticket});
   }
 }
 
@@ -430,9 +431,9 @@ Result<uint64_t> Client::clock_of(uint32_t model) {
   return (*state)->clock;
 }
 
-void Client::send_command(const std::shared_ptr<ServerLink>& link, const Command& command,
-                          bool answered,
-                          std::function<void(const AnswerBytes&, const Status&)> done) {
+uint8_t Client::send_command(const std::shared_ptr<ServerLink>& link, const Command& command,
+                             bool answered,
+                             std::function<void(const AnswerBytes&, const Status&)> done) {
   struct Memory {
     CommandBytes command;
     AnswerBytes answer;
@@ -440,19 +441,30 @@ void Client::send_command(const std::shared_ptr<ServerLink>& link, const Command
   auto memory = std::make_shared<Memory>();
   Command with_news = command;
   with_news.lives = lives_.all();
+  const bool is_under_way = answered && command.kind != CommandKind::leave;
+  if (is_under_way) with_news.track = link->enter(command.model, kUsualTrack);
+  if (command.kind == CommandKind::clock) {
+    const bool has_copies = models_.at(command.model).spec.replicas > 0;
+    with_news.track = link->track_behind(command.model, has_copies);
+  }
+  if (command.kind == CommandKind::news) with_news.track = kNoTrack;
   memory->command = encode(with_news);
   if (answered) {
-    link->answers().add({{memory->answer.data(), kAnswerBytes},
-                         false,
-                         [memory, link, done = std::move(done)](const Status& status) {
-                           done(memory->answer, status);
-                         },
-                         command.ticket});
+    link->answers(with_news.track)
+        .add({{memory->answer.data(), kAnswerBytes},
+              false,
+              [memory, link, is_under_way, model = command.model,
+               done = std::move(done)](const Status& status) {
+                if (is_under_way) link->leave(model);
+                done(memory->answer, status);
+              },
+              command.ticket});
   }
   link->commands().add({{memory->command.data(), kCommandBytes},
                         false,
                         [memory, link](const Status&) {},
                         command.ticket});
+  return with_news.track;
 }
 
 void Client::send_to_all(const Command& command, bool answered) {

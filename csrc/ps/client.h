@@ -170,7 +170,8 @@ class Client final : public engine::Inspectable, private LinkDirectory {
                      std::shared_ptr<void> memory, const OperationOptions& options);
   void forget_finished();
   uint64_t take_order();  // of a call
-  void send_command(
+  // Returns its track.
+  uint8_t send_command(
       const std::shared_ptr<ServerLink>& link, const Command& command, bool answered,
       std::function<void(const AnswerBytes&, const Status&)> done = [](const AnswerBytes&,
                                                                        const Status&) {});

@@ -65,6 +65,16 @@ void ClientOperation::attempt(Progress& progress, uint32_t server, bool pushes, 
     command.kind = without_push(command.kind);
     if (task.command.kind == CommandKind::push_pull) ++command.clock;
   }
+  attempt->is_answered = !pulls || !task.down.empty();
+  const bool has_copies = task.servers.size() > 1;
+  if (attempt->is_answered) {
+    command.track =
+        attempt->link->enter(command.model, has_copies ? kUsualTrack : track_of(command.ticket));
+  } else {  // the shard has no pieces
+    command.clock = command.next_clock();
+    command.kind = command.ends_clock ? CommandKind::clock : CommandKind::news;
+    command.track = attempt->link->track_behind(command.model, has_copies);
+  }
   attempt->head = command;
   attempt->command = encode(command);
   const bool sends_up = pushes || command.kind == CommandKind::pull_rows;
@@ -72,13 +82,14 @@ void ClientOperation::attempt(Progress& progress, uint32_t server, bool pushes, 
   progress.attempts.push_back(attempt);
   // Places to receive come first: what is sent is granted at once.
   if (pulls) {
-    for (Span span : task.down) add_message(attempt, attempt->link->down(), span);
+    for (Span span : task.down) add_message(attempt, attempt->link->down(command.track), span);
   } else {
-    add_message(attempt, attempt->link->answers(), {attempt->answer.data(), kAnswerBytes});
+    add_message(attempt, attempt->link->answers(command.track),
+                {attempt->answer.data(), kAnswerBytes});
   }
   add_message(attempt, attempt->link->commands(), {attempt->command.data(), kCommandBytes});
   if (!sends_up) return;
-  for (Span span : task.up) add_message(attempt, attempt->link->up(), span);
+  for (Span span : task.up) add_message(attempt, attempt->link->up(command.track), span);
 }
 
 void ClientOperation::add_message(const std::shared_ptr<Attempt>& attempt, Feeder& feeder,
@@ -89,7 +100,9 @@ void ClientOperation::add_message(const std::shared_ptr<Attempt>& attempt, Feede
   auto done = [self = shared_from_this(), attempt](const Status& status) {
     {
       std::lock_guard lock(self->mutex_);
-      --attempt->num_missing;
+      if (--attempt->num_missing == 0 && attempt->is_answered) {
+        attempt->link->leave(attempt->head.model);
+      }
       if (!status.ok() && attempt->status.ok()) attempt->status = status;
     }
     self->changed_.notify_all();

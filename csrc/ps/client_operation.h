@@ -124,6 +124,7 @@ class ClientOperation : public std::enable_shared_from_this<ClientOperation> {
     std::shared_ptr<ServerLink> link;
     bool pushes = false;
     bool pulls = false;
+    bool is_answered = false;
     Command head;
     CommandBytes command;
     AnswerBytes answer;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/exceptions.h"
 
 namespace dmlcomm::ps {
@@ -14,8 +15,10 @@ constexpr size_t kPiecesInFlight = 8;
 // A thread that waits for an event checks this often whether the worker still lives.
 constexpr std::chrono::milliseconds kLookAtWorker{250};
 constexpr std::chrono::milliseconds kNoLimit{0};  // the connection itself ends a wait
-// While a piece of a push is on its way: a command that may pass the push is looked for so often.
-constexpr std::chrono::milliseconds kLookAtCommand{1};
+// After so long with a command a thread lets another one read on: much longer than a wake-up.
+constexpr std::chrono::milliseconds kLongCommand{1};
+// Of one track that wait here: beyond them nothing is read. They take 200 bytes each.
+constexpr size_t kMaxCommands = 1024;
 
 engine::OpOptions patient(uint8_t ticket = kDefaultTicket) {
   return {.timeout = kForever, .inline_wait = true, .element = std::nullopt, .ticket = ticket};
@@ -52,9 +55,25 @@ Session::Session(uint32_t worker, std::shared_ptr<engine::Communicator> communic
     : worker_(worker), communicator_(std::move(communicator)), host_(host) {}
 
 Status Session::start() {
-  Status status = start_thread(&answerer_, [this] { answer_loop(); });
-  if (status.ok()) status = start_thread(&receiver_, [this] { receive_loop(); });
+  Track& usual = tracks_[kUsualTrack];
+  Status status = start_thread(&usual.answerer, [this, &usual] { answer_loop(usual); });
+  if (status.ok()) {
+    std::lock_guard lock(mutex_);
+    status = start_receiver();
+  }
   if (!status.ok()) fail(status);
+  return status;
+}
+
+// With mutex_.
+Status Session::start_receiver() {
+  const Status status = start_thread(&receivers_.emplace_back(), [this] { receive_loop(); });
+  if (status.ok()) {
+    ++num_receiving_;
+    ++num_spare_;
+  } else {
+    receivers_.pop_back();
+  }
   return status;
 }
 
@@ -71,16 +90,20 @@ void Session::close() {
 
 void Session::join() {
   std::call_once(joined_, [this] {
-    for (std::thread* thread : {&receiver_, &answerer_}) {
-      if (thread->joinable()) thread->join();
-    }
+    const auto end = [](std::thread& thread) {
+      if (thread.joinable()) thread.join();
+    };
+    std::for_each(receivers_.begin(), receivers_.end(), end);
+    for (Track& track : tracks_) end(track.answerer);
   });
 }
 
 Session::~Session() {
   close();
   if (!communicator_->has_writer()) return;
-  for (Incoming& piece : incoming_) (void)piece.buffer.release();
+  for (Track& track : tracks_) {
+    for (Incoming& piece : track.incoming) (void)piece.buffer.release();
+  }
   for (Merged& merged : merged_) (void)merged.piece.buffer.release();
 }
 
@@ -101,7 +124,9 @@ Status Session::reason() const {
 
 size_t Session::num_queued() const {
   std::lock_guard lock(mutex_);
-  return replies_.size() + (answering_ ? 1 : 0);
+  size_t num = 0;
+  for (const Track& track : tracks_) num += track.replies.size() + (track.answering ? 1 : 0);
+  return num;
 }
 
 void Session::fail(const Status& reason) {
@@ -118,7 +143,9 @@ void Session::end(const Status& reason) {
     reason_ = reason;
     ended_.store(true);
   }
-  has_replies_.notify_all();
+  may_read_.notify_all();
+  has_room_.notify_all();
+  for (Track& track : tracks_) track.has_replies.notify_all();
   host_.events().signal();
 }
 
@@ -129,6 +156,10 @@ void Session::receive_loop() {
     const Status status = without_exceptions([this] { return serve_next(); });
     if (!status.ok()) fail(status);
   }
+  {
+    std::lock_guard lock(mutex_);
+    if (--num_receiving_ > 0) return;  // nothing comes from this worker after the last one
+  }
   // Others wait for the clock of this worker.
   insist([this] {
     if (!is_proxy(worker_) && !counts_on_.load()) host_.drop_worker(worker_);
@@ -137,41 +168,106 @@ void Session::receive_loop() {
 }
 
 Status Session::serve_next() {
-  ask_next(true);
+  if (!begin_reading()) return Status();
+  next_ = communicator_->recv({command_.data(), command_.size()}, kWorkerRank, kCommand, patient());
   DMLCOMM_RETURN_IF_ERROR(finish_merged(next_));
   DMLCOMM_RETURN_IF_ERROR(std::exchange(next_, nullptr)->wait(kNoLimit));
+  read_ns_ = now_ns();
   const Result<Command> command = decode_command(command_);
-  return command.ok() ? carry_out(*command) : command.status();
+  return command.ok() ? give(*command) : command.status();
 }
 
-void Session::ask_next(bool waits_at_once) {
-  if (next_ != nullptr) return;
-  engine::OpOptions options = patient();
-  options.inline_wait = waits_at_once;
-  next_ = communicator_->recv({command_.data(), command_.size()}, kWorkerRank, kCommand, options);
+// Waits until no other thread reads commands. False: the session has ended.
+bool Session::begin_reading() {
+  std::unique_lock lock(mutex_);
+  if (reader_ == std::this_thread::get_id()) return !ended();
+  may_read_.wait(lock, [&] { return ended() || reader_ == std::thread::id(); });
+  --num_spare_;
+  reader_ = std::this_thread::get_id();
+  return !ended();
 }
 
-// Carries out the next commands as long as they may pass `push`, which comes in.
-Status Session::let_pass(const Command& push) {
-  if (push.ticket == 0 || push.pulls() || push.kind == CommandKind::set) return Status();
+// To be called now and then while a command is carried out: if that takes long another thread reads
+// on. False: not yet. Where there can be no further thread commands wait, and those of proxies do.
+// Those at a proxy are on one track.
+bool Session::share_reading() {
+  if (is_proxy(worker_) || host_.upstream() != nullptr) return true;
+  std::lock_guard lock(mutex_);
+  if (ended() || keeps_reading_ || reader_ != std::this_thread::get_id()) return true;
+  if (std::chrono::nanoseconds(now_ns() - read_ns_) < kLongCommand) return false;
+  if (num_spare_ == 0 && !start_receiver().ok()) return true;
+  reader_ = std::thread::id();
+  may_read_.notify_one();
+  return true;
+}
+
+// Carries it out, or leaves it to the thread that carries out earlier ones of its track.
+Status Session::give(const Command& command) {
+  std::unique_lock lock(mutex_);
+  keeps_reading_ = command.kind == CommandKind::leave || command.waits;
+  Track* track = command.track == kNoTrack ? nullptr : &tracks_[command.track];
+  if (track != nullptr && may_pass(command, track->commands)) {
+    lock.unlock();  // models are asked without it
+    const std::shared_ptr<Model> model = host_.find_model(command.model);
+    const bool needs_nobody = model != nullptr && model->has_all(command.needed());
+    if (needs_nobody && !is_elsewhere(command)) track = nullptr;
+    lock.lock();
+  }
+  if (track == nullptr) {
+    keeps_reading_ = true;  // the next command may be of the same model
+    lock.unlock();
+    return carry_out(command);
+  }
+  has_room_.wait(lock, [&] { return ended() || track->commands.size() < kMaxCommands; });
+  track->commands.push_back(command);
+  if (track->commands.size() > 1) return Status();
+  lock.unlock();
+  return carry_out_all(*track, command);
+}
+
+// A pull may pass pushes of its track. Answers leave in their order: so one that waits for other
+// workers would keep the answer to the push from its worker, for which they in turn may wait.
+bool Session::may_pass(const Command& pull, const std::deque<Command>& commands) {
+  return pull.kind == CommandKind::pull && !commands.empty() &&
+         std::all_of(commands.begin(), commands.end(), [&](const Command& push) {
+           const bool comes_in =
+               push.kind == CommandKind::push || push.kind == CommandKind::push_close;
+           return comes_in && pull.ticket < push.ticket && pull.model != push.model;
+         });
+}
+
+// Until none is left; `command` is the first.
+Status Session::carry_out_all(Track& track, Command command) {
   for (;;) {
-    ask_next(false);
-    if (!next_->done() || !next_->status().ok()) return Status();
-    const Result<Command> command = decode_command(command_);
-    if (!command.ok() || !may_pass(*command, push)) return Status();
-    next_ = nullptr;
-    DMLCOMM_RETURN_IF_ERROR(carry_out(*command));
+    DMLCOMM_RETURN_IF_ERROR(wait_until([&]() -> Result<bool> { return !is_elsewhere(command); }));
+    DMLCOMM_RETURN_IF_ERROR(carry_out(command));
+    std::lock_guard lock(mutex_);
+    track.commands.pop_front();
+    has_room_.notify_one();
+    const auto is_busy = [](const Track& one) { return !one.commands.empty(); };
+    if (std::count_if(tracks_.begin(), tracks_.end(), is_busy) > is_busy(track)) {
+      host_.events().signal();  // for is_elsewhere()
+    }
+    if (track.commands.empty()) {
+      if (reader_ != std::this_thread::get_id()) ++num_spare_;
+      return Status();
+    }
+    command = track.commands.front();
   }
 }
 
-// Answers leave in their order. So one that waits for other workers would keep the answer to the
-// push from its worker, for which they in turn may wait.
-bool Session::may_pass(const Command& pull, const Command& push) const {
-  if (pull.kind != CommandKind::pull || pull.ticket >= push.ticket || pull.model == push.model) {
-    return false;
-  }
-  const std::shared_ptr<Model> model = host_.find_model(pull.model);
-  return model != nullptr && model->has_all(pull.needed());
+// Whether another track has an earlier command of its model: one that has been answered and is
+// about to end, or the end of a clock. That itself only follows those of its track: as it is not
+// answered, there may be later ones elsewhere. A worker leaves when all is done.
+bool Session::is_elsewhere(const Command& command) const {
+  if (command.kind == CommandKind::clock || command.kind == CommandKind::news) return false;
+  std::lock_guard lock(mutex_);
+  return std::any_of(tracks_.begin(), tracks_.end(), [&](const Track& track) {
+    return &track != &tracks_[command.track] &&
+           std::any_of(track.commands.begin(), track.commands.end(), [&](const Command& other) {
+             return command.kind == CommandKind::leave || other.model == command.model;
+           });
+  });
 }
 
 Result<std::shared_ptr<Model>> Session::model_for(const Command& command) {
@@ -336,8 +432,10 @@ Status Session::pass_values_up(const Command& command, const std::shared_ptr<Mod
   });
 }
 
-// Commands that are repeated after a lost connection do not turn the clock back.
+// Commands that are repeated after a lost connection do not turn the clock back, nor do those that
+// another thread carries out meanwhile.
 void Session::advance_clock(Model& model, uint64_t clock) {
+  std::lock_guard lock(clocks_mutex_);
   if (model.clocks().get(worker_) < clock) model.tick(worker_, clock);
 }
 
@@ -360,18 +458,20 @@ Status Session::take_pieces(const Command& command, const std::shared_ptr<Model>
   const std::vector<size_t> chosen =
       chosen_pieces(command.kind, model->spec(), model->shard(command.shard)->pieces());
   const Shard& shard = *model->shard(command.shard);
+  std::deque<Incoming>& incoming = tracks_[command.track].incoming;
   size_t posted = 0;
   for (size_t i = 0; i < chosen.size(); ++i) {
     for (; posted < std::min(i + kPiecesInFlight, chosen.size()); ++posted) {
       const size_t bytes = shard.pieces()[chosen[posted]].wire_bytes(model->spec());
-      Incoming& next = incoming_.emplace_back(Incoming{model, model->take_buffer(), nullptr});
-      next.op = communicator_->recv({next.buffer.get(), bytes}, kWorkerRank, kUp, patient());
+      Incoming& next = incoming.emplace_back(Incoming{model, model->take_buffer(), nullptr});
+      next.op = communicator_->recv({next.buffer.get(), bytes}, kWorkerRank,
+                                    tag_of(kUp, command.track), patient());
     }
-    Incoming& oldest = incoming_.front();
-    DMLCOMM_RETURN_IF_ERROR(wait_for_piece(command, *oldest.op));
+    Incoming& oldest = incoming.front();
+    DMLCOMM_RETURN_IF_ERROR(wait_for(*oldest.op));
     counters_.bytes_in.fetch_add(shard.pieces()[chosen[i]].wire_bytes(model->spec()));
     DMLCOMM_RETURN_IF_ERROR(take_piece(command, *model, chosen[i], oldest.buffer));
-    incoming_.pop_front();
+    incoming.pop_front();
   }
   return Status();
 }
@@ -384,19 +484,13 @@ Status Session::take_piece(const Command& command, Model& model, size_t piece,
   }
   Push push = push_of(command, worker_);
   push.is_awaited = command.waits && command.pulls() && is_one_piece(command, model);
-  return wait_until([&]() -> Result<bool> {
-    DMLCOMM_RETURN_IF_ERROR(let_pass(command));
-    return model.push(command.shard, piece, push, wire);
-  });
+  return wait_until([&] { return model.push(command.shard, piece, push, wire); });
 }
 
-Status Session::wait_for_piece(const Command& command, engine::Operation& op) {
-  while (!op.done()) {
-    DMLCOMM_RETURN_IF_ERROR(let_pass(command));
-    const bool may_be_passed = next_ != nullptr && !next_->done();
-    (void)op.wait(may_be_passed ? kLookAtCommand : kNoLimit);
-  }
-  return op.status();
+Status Session::wait_for(engine::Operation& op) {
+  (void)op.wait(kLongCommand);
+  (void)share_reading();
+  return op.wait(kNoLimit);
 }
 
 Status Session::take_rows(const Command& command, const std::shared_ptr<Model>& model) {
@@ -409,27 +503,28 @@ Status Session::take_rows(const Command& command, const std::shared_ptr<Model>& 
   }
   if (pushes) DMLCOMM_RETURN_IF_ERROR(wait_for_exact_pulls(command.model));
   std::vector<int64_t> numbers(command.num_rows);
-  DMLCOMM_RETURN_IF_ERROR(receive(numbers.data(), numbers.size() * sizeof(int64_t)));
+  DMLCOMM_RETURN_IF_ERROR(receive(command, numbers.data(), numbers.size() * sizeof(int64_t)));
   DMLCOMM_RETURN_IF_ERROR(model->check_rows(command.shard, rows_of(command, numbers)));
   if (pushes) {
     counters_.pushes.fetch_add(1);
     const size_t bytes =
         numbers.size() * model->shard(command.shard)->wire_row_bytes(command.space);
-    if (incoming_rows_.size() < bytes) incoming_rows_.resize(bytes);
-    DMLCOMM_RETURN_IF_ERROR(receive(incoming_rows_.data(), bytes));
+    std::vector<std::byte>& incoming = tracks_[command.track].incoming_rows;
+    if (incoming.size() < bytes) incoming.resize(bytes);
+    DMLCOMM_RETURN_IF_ERROR(receive(command, incoming.data(), bytes));
     const Push push = push_of(command, worker_);
     DMLCOMM_RETURN_IF_ERROR(wait_until([&] {
-      return model->push_rows(command.shard, push, rows_of(command, numbers),
-                              incoming_rows_.data());
+      return model->push_rows(command.shard, push, rows_of(command, numbers), incoming.data());
     }));
   }
   reply({command, model, std::move(numbers)});
   return Status();
 }
 
-Status Session::receive(void* data, size_t bytes) {
-  const auto op = communicator_->recv({data, bytes}, kWorkerRank, kUp, patient());
-  DMLCOMM_RETURN_IF_ERROR(op->wait(kNoLimit));
+Status Session::receive(const Command& command, void* data, size_t bytes) {
+  const auto op =
+      communicator_->recv({data, bytes}, kWorkerRank, tag_of(kUp, command.track), patient());
+  DMLCOMM_RETURN_IF_ERROR(wait_for(*op));
   counters_.bytes_in.fetch_add(bytes);
   return Status();
 }
@@ -447,7 +542,7 @@ Status Session::wait_until(Try attempt, bool helps) {
     if (!done.ok()) return done.status();
     if (*done) return Status();
     if (helps && host_.upstream() != nullptr && host_.upstream()->help(kLookAtWorker)) continue;
-    (void)host_.events().wait_past(epoch, kLookAtWorker);
+    (void)host_.events().wait_past(epoch, share_reading() ? kLookAtWorker : kLongCommand);
   }
 }
 
@@ -466,33 +561,43 @@ void Session::reply(Reply reply, bool nothing_follows) {
     counters_.pulls.fetch_add(1);
     if (host_.upstream() != nullptr) reply.model->note_pull(reply.command.needed());
   }
+  Track& track = tracks_[reply.command.track];
   std::unique_lock lock(mutex_);
   if (reply.command.is_exact()) exact_pulls_.insert(reply.command.model);
-  const bool at_once = replies_.empty() && !answering_;
+  const bool at_once = track.replies.empty() && !track.answering;
+  bool ready = false;
   if (at_once) {
-    answering_ = true;
+    track.answering = true;
     lock.unlock();
-    bool ready = false;
     const Status status = answer(reply, &ready, nothing_follows ? Mode::alone : Mode::try_once);
     if (!status.ok()) fail(status);
     if (ready) finish(reply);
     lock.lock();
-    answering_ = false;
-    if (ready || ended()) return;
+    track.answering = false;
   }
-  replies_.push_back(std::move(reply));
+  // Others may have come meanwhile.
+  if (!ready) {
+    track.replies.insert(at_once ? track.replies.begin() : track.replies.end(), std::move(reply));
+  }
+  if (track.replies.empty() || ended()) return;
+  Status status;
+  if (!track.answerer.joinable()) {
+    status = start_thread(&track.answerer, [this, &track] { answer_loop(track); });
+  }
   lock.unlock();
-  has_replies_.notify_one();
+  track.has_replies.notify_one();
+  if (!status.ok()) fail(status);
 }
 
-void Session::answer_loop() {
+void Session::answer_loop(Track& track) {
   std::unique_lock lock(mutex_);
   for (;;) {
-    has_replies_.wait(lock, [&] { return ended() || (!replies_.empty() && !answering_); });
+    track.has_replies.wait(lock,
+                           [&] { return ended() || (!track.replies.empty() && !track.answering); });
     if (ended()) return;
-    Reply reply = std::move(replies_.front());
-    replies_.pop_front();
-    answering_ = true;
+    Reply reply = std::move(track.replies.front());
+    track.replies.pop_front();
+    track.answering = true;
     lock.unlock();
     bool ready = false;
     const Status status =
@@ -500,7 +605,7 @@ void Session::answer_loop() {
     if (!status.ok() && !ended()) fail(status);
     finish(reply);
     lock.lock();
-    answering_ = false;
+    track.answering = false;
   }
 }
 
@@ -514,7 +619,9 @@ void Session::finish(const Reply& reply) {
 }
 
 Status Session::answer(const Reply& reply, bool* ready, Mode mode) {
-  if (reply.command.kind != CommandKind::merged) DMLCOMM_RETURN_IF_ERROR(wait_for_sent(0));
+  if (reply.command.kind != CommandKind::merged) {
+    DMLCOMM_RETURN_IF_ERROR(wait_for_sent(tracks_[reply.command.track], 0));
+  }
   switch (reply.command.kind) {
     case CommandKind::pull:
     case CommandKind::push_pull: return send_pieces(reply, ready, mode);
@@ -543,16 +650,19 @@ Status Session::send_pieces(const Reply& reply, bool* ready, Mode mode) {
   // A proxy adds what is on its way up there itself.
   const uint64_t own_before =
       reply.command.is_exact() || is_proxy(worker_) ? 0 : reply.command.next_clock();
-  if (outgoing_.size() < slot_bytes * num_slots) outgoing_.resize(slot_bytes * num_slots);
   std::deque<engine::OperationPtr> ops;
   for (size_t i = 0; i < chosen.size(); ++i) {
     if (ops.size() == num_slots) {
-      DMLCOMM_RETURN_IF_ERROR(ops.front()->wait(kNoLimit));
+      DMLCOMM_RETURN_IF_ERROR(wait_for(*ops.front()));
       ops.pop_front();
     }
     const Piece& piece = shard.pieces()[chosen[i]];
     const bool in_place = reply.command.is_exact() && model.can_send_in_place(piece);
-    std::byte* scratch = outgoing_.data() + i % num_slots * slot_bytes;
+    std::byte* scratch = nullptr;
+    if (!in_place) {
+      Track& track = tracks_[reply.command.track];
+      scratch = scratch_of(track, slot_bytes * num_slots) + i % num_slots * slot_bytes;
+    }
     const std::byte* data = nullptr;
     const auto attempt = [&] {
       return model.pull(reply.command.shard, chosen[i], reply.command.needed(), in_place, scratch,
@@ -565,11 +675,12 @@ Status Session::send_pieces(const Reply& reply, bool* ready, Mode mode) {
     counters_.bytes_out.fetch_add(bytes);
     engine::OpOptions options = patient(reply.command.ticket);
     options.inline_wait = mode != Mode::beside_receiver || i + 1 == chosen.size();
-    ops.push_back(communicator_->send({data, bytes}, kWorkerRank, kDown, options));
+    ops.push_back(communicator_->send({data, bytes}, kWorkerRank,
+                                      tag_of(kDown, reply.command.track), options));
   }
   *ready = true;
   for (const engine::OperationPtr& op : ops) {
-    DMLCOMM_RETURN_IF_ERROR(op->wait(kNoLimit));
+    DMLCOMM_RETURN_IF_ERROR(wait_for(*op));
   }
   return Status();
 }
@@ -583,9 +694,10 @@ Status Session::send_merged(const Reply& reply, bool* ready, Mode mode) {
   const Piece& piece = shard.pieces()[command.piece];
   const bool in_place = model.can_send_in_place(piece);
   std::byte* scratch = nullptr;
+  Track& track = tracks_[command.track];
   if (!in_place) {
-    DMLCOMM_RETURN_IF_ERROR(wait_for_sent(0));
-    scratch = scratch_of(piece.wire_bytes(model.spec()));
+    DMLCOMM_RETURN_IF_ERROR(wait_for_sent(track, 0));
+    scratch = scratch_of(track, piece.wire_bytes(model.spec()));
   }
   const std::byte* data = nullptr;
   const Result<bool> done = try_in(mode, [&] {
@@ -598,39 +710,40 @@ Status Session::send_merged(const Reply& reply, bool* ready, Mode mode) {
   counters_.bytes_out.fetch_add(bytes);
   engine::OpOptions options = patient(command.ticket);
   options.inline_wait = mode == Mode::try_once;  // the receiving thread goes on to receive
-  sending_.push_back(communicator_->send({data, bytes}, kWorkerRank, kDown, options));
-  return wait_for_sent(kPiecesInFlight);
+  track.sending.push_back(
+      communicator_->send({data, bytes}, kWorkerRank, tag_of(kDown, command.track), options));
+  return wait_for_sent(track, kPiecesInFlight);
 }
 
 // Until at most `left` answers to a proxy are on their way.
-Status Session::wait_for_sent(size_t left) {
-  while (sending_.size() > left) {
-    DMLCOMM_RETURN_IF_ERROR(sending_.front()->wait(kNoLimit));
-    sending_.pop_front();
+Status Session::wait_for_sent(Track& track, size_t left) {
+  while (track.sending.size() > left) {
+    DMLCOMM_RETURN_IF_ERROR(track.sending.front()->wait(kNoLimit));
+    track.sending.pop_front();
   }
   return Status();
 }
 
-std::byte* Session::scratch_of(size_t bytes) {
-  if (outgoing_.size() < bytes) outgoing_.resize(bytes);
-  return outgoing_.data();
+std::byte* Session::scratch_of(Track& track, size_t bytes) {
+  if (track.outgoing.size() < bytes) track.outgoing.resize(bytes);
+  return track.outgoing.data();
 }
 
 Status Session::send_rows(const Reply& reply, bool* ready, Mode mode) {
   const Command& command = reply.command;
   const size_t bytes =
       reply.rows.size() * reply.model->shard(command.shard)->wire_row_bytes(command.space);
-  if (outgoing_.size() < bytes) outgoing_.resize(bytes);
+  std::byte* values = scratch_of(tracks_[command.track], bytes);
   const auto attempt = [&] {
     return reply.model->pull_rows(command.shard, command.needed(), rows_of(command, reply.rows),
-                                  outgoing_.data());
+                                  values);
   };
   const Result<bool> done = try_in(mode, attempt);
   if (!done.ok()) return done.status();
   if (!*done) return Status();
   *ready = true;
   counters_.bytes_out.fetch_add(bytes);
-  return send(outgoing_.data(), bytes, kDown, command.ticket);
+  return send(command, values, bytes, kDown);
 }
 
 // Those who push through a proxy are told what is safe: a proxy may be lost with all that it has.
@@ -651,11 +764,12 @@ Status Session::send_answer(const Reply& reply, bool* ready, Mode mode) {
   answer.sequence = command.kind == CommandKind::attach ? command.clock : command.sequence;
   answer.lives = host_.learn_lives({});
   const AnswerBytes bytes = encode(answer);
-  return send(bytes.data(), bytes.size(), kAnswer, command.ticket);
+  return send(command, bytes.data(), bytes.size(), kAnswer);
 }
 
-Status Session::send(const void* data, size_t bytes, uint32_t tag, uint8_t ticket) {
-  return communicator_->send({data, bytes}, kWorkerRank, tag, patient(ticket))->wait(kNoLimit);
+Status Session::send(const Command& command, const void* data, size_t bytes, uint32_t tag) {
+  return wait_for(*communicator_->send({data, bytes}, kWorkerRank, tag_of(tag, command.track),
+                                       patient(command.ticket)));
 }
 
 }  // namespace dmlcomm::ps

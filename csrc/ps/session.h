@@ -1,15 +1,22 @@
-// Session: one worker's connection to this server, and the two threads that serve it. The worker
-// may be a proxy, which speaks for several.
+// Session: one worker's connection to this server, and the threads that serve it. The worker may be
+// a proxy, which speaks for several.
 //
-//  - The receiving thread carries out commands in their order. One kind does not wait for a push
-//    that comes in: a pull of another model that has a smaller ticket, and needs nobody else.
-//  - A pull may have to wait, and would delay the pushes behind it. So a second thread answers
-//    pulls, in their order. It answers a push_pull piece by piece while later pieces of the push
-//    still come in.
+//  - A receiving thread reads commands, and carries out those of each track in their order. If one
+//    takes long another thread reads on, unless the worker gives no other command before it has the
+//    answer. A command whose track is busy is left to the thread that carries out what is before
+//    it. So there are at most as many of these threads as tracks that were busy at a time, and one.
+//  - On one track, one kind does not wait for a push that comes in: a pull of another model with a
+//    smaller ticket, which needs nobody else.
+//  - A pull may have to wait, and would delay the pushes behind it. So each track has a second
+//    thread that answers its pulls, in their order. It answers a push_pull piece by piece while
+//    later pieces of the push still come in.
 //  - The receiving thread answers by itself if nothing waits and the answer is one message, because
 //    a wake-up of the other thread costs as much as the answer. It does so, too, if the worker
 //    gives no other command before it has the answer: two threads of one connection hinder each
 //    other. In a proxy it also receives that answer from the parent (Upstream::help).
+//
+// A command waits for earlier ones of its track alone, and for other workers: so for nothing that
+// it would not wait for if all had one track.
 //
 // A worker never sees its own later pushes in an exact pull (staleness 0): these wait until the
 // pull has been answered. So exact pulls can be sent from the weights in place.
@@ -19,6 +26,7 @@
 // they come by another way, see Server::end_tree().
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <deque>
@@ -129,13 +137,35 @@ class Session {
     std::shared_ptr<Model> model;
     std::vector<int64_t> rows;
   };
+  struct Track {
+    // Guarded by mutex_.
+    std::deque<Command> commands;  // the first is being carried out
+    std::deque<Reply> replies;
+    bool answering = false;
+    std::condition_variable has_replies;
 
-  // --- the receiving thread ---
+    // Of the thread that carries out its commands. When the session fails, receives under way keep
+    // their memory to its end.
+    std::deque<Incoming> incoming;
+    std::vector<std::byte> incoming_rows;
+
+    // The answering thread's; one thread answers at a time.
+    std::vector<std::byte> outgoing;
+    std::deque<engine::OperationPtr> sending;  // answers to a proxy
+
+    std::thread answerer;
+  };
+
+  // --- receiving threads ---
+  Status start_receiver();
   void receive_loop();
   Status serve_next();
-  void ask_next(bool waits_at_once);
-  Status let_pass(const Command& push);
-  bool may_pass(const Command& pull, const Command& push) const;
+  bool begin_reading();
+  bool share_reading();
+  Status give(const Command& command);
+  Status carry_out_all(Track& track, Command command);
+  static bool may_pass(const Command& pull, const std::deque<Command>& commands);
+  bool is_elsewhere(const Command& command) const;
   Status carry_out(const Command& command);
   Status note_lives(const Command& command);
   Status carry_out_for(const Command& command);
@@ -147,10 +177,10 @@ class Session {
   void advance_clock(Model& model, uint64_t clock);
   Status take_pieces(const Command& command, const std::shared_ptr<Model>& model);
   Status take_piece(const Command& command, Model& model, size_t piece, BufferPool::Buffer& wire);
-  Status wait_for_piece(const Command& command, engine::Operation& op);
+  Status wait_for(engine::Operation& op);
   Status take_push(const Command& command, const std::shared_ptr<Model>& model);
   Status take_rows(const Command& command, const std::shared_ptr<Model>& model);
-  Status receive(void* data, size_t bytes);
+  Status receive(const Command& command, void* data, size_t bytes);
   // Waits until this session has answered its exact pulls of the model.
   Status wait_for_exact_pulls(uint32_t model);
   template <typename Try>
@@ -163,17 +193,17 @@ class Session {
     beside_receiver,  // by the answering thread
   };
   void reply(Reply reply, bool nothing_follows = false);
-  void answer_loop();
+  void answer_loop(Track& track);
   template <typename Try>
   Result<bool> try_in(Mode mode, Try attempt);
   Status answer(const Reply& reply, bool* ready, Mode mode);
   Status send_pieces(const Reply& reply, bool* ready, Mode mode);
   Status send_merged(const Reply& reply, bool* ready, Mode mode);
-  Status wait_for_sent(size_t left);
-  std::byte* scratch_of(size_t bytes);
+  Status wait_for_sent(Track& track, size_t left);
+  static std::byte* scratch_of(Track& track, size_t bytes);
   Status send_rows(const Reply& reply, bool* ready, Mode mode);
   Status send_answer(const Reply& reply, bool* ready, Mode mode);
-  Status send(const void* data, size_t bytes, uint32_t tag, uint8_t ticket);
+  Status send(const Command& command, const void* data, size_t bytes, uint32_t tag);
   void finish(const Reply& reply);
 
   void join();
@@ -190,30 +220,31 @@ class Session {
   std::atomic<bool> counts_on_{false};
   std::atomic<bool> begun_{false};
 
-  // The receiving thread's. When the session fails, receives under way keep their memory to its
-  // end.
+  // Of the thread that reads.
   CommandBytes command_;
   engine::OperationPtr next_;  // the next command, if it has been asked for
-  std::deque<Incoming> incoming_;
-  std::vector<std::byte> incoming_rows_;
+  int64_t read_ns_ = 0;        // when the last one came
+
+  // Of a proxy's only receiving thread. As Track::incoming.
   std::deque<Merged> merged_;
   std::map<std::pair<uint32_t, uint64_t>, size_t> pieces_taken_;  // by model and clock
   Attached attached_;
 
   mutable std::mutex mutex_;
-  std::condition_variable has_replies_;
-  // Guarded by mutex_.
-  std::deque<Reply> replies_;
-  bool answering_ = false;
+  std::condition_variable may_read_;
+  std::condition_variable has_room_;
+  // Guarded by mutex_. None is added to the threads once the session has ended.
+  std::deque<std::thread> receivers_;
+  size_t num_receiving_ = 0;             // of them, those that have not ended
+  size_t num_spare_ = 0;                 // of them, those that wait to read, or begin to
+  std::thread::id reader_;               // none: the next that is free reads on
+  bool keeps_reading_ = false;           // the reader alone may read the next command
   std::multiset<uint32_t> exact_pulls_;  // models
   Status reason_;
 
-  // The answering thread's; one thread answers at a time.
-  std::vector<std::byte> outgoing_;
-  std::deque<engine::OperationPtr> sending_;  // answers to a proxy
+  std::mutex clocks_mutex_;  // held to end a clock; locked before those of pieces
 
-  std::thread receiver_;
-  std::thread answerer_;
+  std::array<Track, kNumTracks> tracks_;
   std::once_flag joined_;
 };
 

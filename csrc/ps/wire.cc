@@ -10,13 +10,15 @@ namespace dmlcomm::ps {
 namespace {
 
 constexpr uint32_t kMagic = 0x53504d44;  // "DMPS"
-constexpr uint8_t kVersion = 5;
+constexpr uint8_t kVersion = 6;
 
-// Flags of a command, and its ticket.
+// Flags of a command, its ticket and its track.
 constexpr uint32_t kEndsClock = 1;
 constexpr uint32_t kWaits = 2;
 constexpr uint32_t kTicketShift = 8;
 constexpr uint32_t kTicketMask = 0xffu << kTicketShift;
+constexpr uint32_t kTrackShift = 16;
+constexpr uint32_t kTrackMask = 0xfu << kTrackShift;
 
 static_assert(std::endian::native == std::endian::little, "the format is little-endian");
 
@@ -101,7 +103,8 @@ CommandBytes encode(const Command& command) {
   Writer<kCommandBytes> out;
   put_head(&out, static_cast<uint8_t>(command.kind));
   const uint32_t flags = (command.ends_clock ? kEndsClock : 0) | (command.waits ? kWaits : 0) |
-                         uint32_t{command.ticket} << kTicketShift;
+                         uint32_t{command.ticket} << kTicketShift |
+                         uint32_t{command.track} << kTrackShift;
   visit_fields(command, flags, [&](const auto& field) { out.put(field); });
   return out.bytes();
 }
@@ -122,9 +125,14 @@ Result<Command> decode_command(const CommandBytes& bytes) {
   command.ends_clock = (flags & kEndsClock) != 0;
   command.waits = (flags & kWaits) != 0;
   command.ticket = static_cast<uint8_t>((flags & kTicketMask) >> kTicketShift);
+  command.track = static_cast<uint8_t>((flags & kTrackMask) >> kTrackShift);
+  const bool may_lack_track =
+      command.kind == CommandKind::clock || command.kind == CommandKind::news;
+  const bool has_track =
+      command.track < kNumTracks || (command.track == kNoTrack && may_lack_track);
   // The last clock stands for workers that have left.
-  if ((flags & ~(kEndsClock | kWaits | kTicketMask)) != 0 || command.staleness < kNoBound ||
-      command.clock >= UINT64_MAX / 2) {
+  if ((flags & ~(kEndsClock | kWaits | kTicketMask | kTrackMask)) != 0 || !has_track ||
+      command.staleness < kNoBound || command.clock >= UINT64_MAX / 2) {
     return Status(StatusCode::protocol_error, "flags ", flags, ", staleness ", command.staleness,
                   " or clock ", command.clock, " of a command are out of range");
   }

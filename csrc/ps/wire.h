@@ -1,12 +1,16 @@
 // The protocol between workers and servers, beside the elements themselves.
 //
 // All messages pass through a communicator of two ranks, the worker (rank 0) and the server (rank
-// 1). A worker sends commands, which the server carries out in order (but see ps/session.h):
+// 1). A worker sends commands, each on a track, and the server carries out those of a track in
+// order (but see ps/session.h):
 //
 //   tag kCommand  worker -> server   one Command
 //   tag kUp       worker -> server   elements of a push, piece by piece; row numbers
 //   tag kAnswer   server -> worker   one Answer to every command that is not answered by elements
 //   tag kDown     server -> worker   elements of a pull, piece by piece
+//
+// Each track has the last three for itself, see tag_of(). Commands have one tag, so what a worker
+// has said before is known when a command is read.
 //
 // A proxy speaks for several workers over one connection: it attaches and drops each of them, and
 // sends their pushes, added up, with one command per piece (`merged`).
@@ -33,6 +37,18 @@ constexpr uint32_t kCommand = 1;
 constexpr uint32_t kUp = 2;
 constexpr uint32_t kAnswer = 3;
 constexpr uint32_t kDown = 4;
+
+// Tracks: what is on one passes what is on the others. One is for each class of urgent tickets, and
+// the first for all other commands. All that a model has under way is on one of them.
+constexpr uint8_t kUsualTrack = 0;
+constexpr uint8_t kNumTracks = 9;
+// Of what has no elements, no answer, and nothing to wait for: carried out when it is read.
+constexpr uint8_t kNoTrack = 15;
+constexpr uint8_t track_of(uint8_t ticket) {
+  return static_cast<uint8_t>(ticket_class(ticket, kNumTracks - 1));
+}
+constexpr uint32_t kTagsPerTrack = 3;
+constexpr uint32_t tag_of(uint32_t tag, uint8_t track) { return tag + kTagsPerTrack * track; }
 
 enum class CommandKind : uint8_t {
   attach = 1,  // the worker takes part in `model`, at `clock`
@@ -75,6 +91,7 @@ struct Command {
   bool ends_clock = false;
   bool waits = false;               // the worker gives no other command before it has the answer
   uint8_t ticket = kDefaultTicket;  // of all messages of the command, and of its answer
+  uint8_t track = kUsualTrack;
   double learning_rate = std::numeric_limits<double>::quiet_NaN();  // NaN: the rule's
   Lives lives{};  // of the servers that the sender uses, and of those that it knows to be lost
 

@@ -4,7 +4,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <deque>
 #include <future>
+#include <numeric>
+#include <random>
 #include <thread>
 
 #include "tests/ps_cluster.h"
@@ -298,6 +301,123 @@ TEST_P(PsCluster, AnUrgentPullPassesAPushThatWaitsForASlowWorker) {
   EXPECT_FALSE((*push)->done());
   cluster.clients[1]->clock();
   expect_done(push);
+}
+
+// As above; and an exact pull waits for a clock that worker 1 has not ended either.
+TEST_P(PsCluster, UrgentPushesAndPullsPassWhatTheirWorkerHasGivenBefore) {
+  constexpr uint64_t kCount = 300'000, kFew = 10;
+  constexpr uint32_t kBehind = 3;
+  Cluster cluster(1, 2, config_of(GetParam()), 1);
+  std::vector<float> zeros(kCount), ones(kCount, 1), few(kFew, 7), got(kFew), late(kCount),
+      all(kCount);
+  cluster.create(spec_of(kCount, "add", Combine::sum), zeros);
+  cluster.create(spec_of(kCount, "add", Combine::sum), zeros, kBehind);
+  ModelSpec at_once = spec_of(kFew, "add", Combine::sum);
+  at_once.apply = Apply::at_push;
+  cluster.create(at_once, few, kOther);
+  Client& ahead = *cluster.clients[0];
+  for (uint64_t clock = 0; clock < kMinWindows; ++clock) {
+    expect_done(ahead.push(kModel, buffers_of(ones), {}));
+    ahead.clock();
+  }
+  const auto pull = ahead.pull(kModel, buffers_of(all), 0, {});
+  const auto push = ahead.push(kModel, buffers_of(ones), {});
+  const auto behind = ahead.push(kBehind, buffers_of(ones), {});
+  const auto of_the_same = ahead.pull(kModel, buffers_of(late), kNoBound, kUrgent);
+  for (float sum : {14, 21}) {
+    expect_done(ahead.push(kOther, buffers_of(few), kUrgent));
+    ahead.clock();
+    expect_done(ahead.pull(kOther, buffers_of(got), kNoBound, kUrgent));
+    EXPECT_EQ(got, std::vector<float>(kFew, sum));
+  }
+  EXPECT_EQ(cluster.servers[0]->find_model(kOther)->clocks().get(0), kMinWindows + 2);
+  for (const auto& waits : {pull, push, behind, of_the_same}) EXPECT_FALSE((*waits)->done());
+  for (uint64_t clock = 0; clock < kMinWindows + 2; ++clock) cluster.clients[1]->clock();
+  for (const auto& waits : {pull, push, behind, of_the_same}) expect_done(waits);
+  EXPECT_EQ(all, std::vector<float>(kCount, kMinWindows));
+  EXPECT_GE(late.front(), kMinWindows);
+}
+
+TEST_P(PsCluster, AServerEndsWhileCommandsOfSeveralTicketsWait) {
+  constexpr uint64_t kCount = 300'000;
+  Cluster cluster(1, 2, config_of(GetParam()), 1);
+  std::vector<float> zeros(kCount), ones(kCount, 1);
+  constexpr std::array<uint8_t, 4> kTickets{0, 1, 64, kDefaultTicket};
+  for (uint8_t ticket : kTickets) {
+    cluster.create(spec_of(kCount, "add", Combine::sum), zeros, ticket);
+  }
+  Client& ahead = *cluster.clients[0];
+  std::vector<Client::OperationPtr> operations;
+  for (uint64_t clock = 0; clock <= kMinWindows; ++clock) {
+    for (uint8_t ticket : kTickets) {
+      operations.push_back(ahead.push(ticket, buffers_of(ones), {.ticket = ticket}).value());
+    }
+    ahead.clock();
+  }
+  for (size_t i = 0; i < kMinWindows * kTickets.size(); ++i) expect_done(operations[i]);
+  cluster.servers[0].reset();
+  for (size_t i = kMinWindows * kTickets.size(); i < operations.size(); ++i) {
+    expect_lost(operations[i], {0});
+  }
+}
+
+// Each worker draws its own tickets, and the order of its models. The connections of one end; a
+// pull that it repeats may show what it has pushed later, so it is in one round then, and in two
+// else.
+TEST_P(PsCluster, RandomTicketsChangeNoSum) {
+  constexpr uint32_t kModels = 8, kWorkers = 3, kRounds = 24;
+  Cluster cluster(2, kWorkers, config_of(GetParam()));
+  std::vector<uint64_t> counts;
+  for (uint32_t model = 0; model < kModels; ++model) {
+    counts.push_back(1 + 97 * (uint64_t{1} << 2 * (model % 7)));
+    std::vector<float> zeros(counts.back());
+    ModelSpec spec = spec_of(counts.back(), "add", Combine::sum);
+    spec.replicas = model % 4 == 3;
+    cluster.create(spec, zeros, model);
+  }
+  cluster.run([&](uint32_t worker, Client& client) {
+    std::mt19937 draw(worker);
+    struct Pulled {
+      uint64_t model;
+      float sum;
+      std::vector<float> values;
+    };
+    std::vector<std::vector<float>> pushed;
+    for (uint64_t count : counts) pushed.emplace_back(count, static_cast<float>(1 + worker));
+    for (uint32_t round = 0; round < kRounds;) {
+      std::deque<Pulled> pulled;
+      std::vector<Result<Client::OperationPtr>> operations;
+      const bool is_cut = worker == 0 && round % 5 == 4;
+      const uint32_t end = std::min(kRounds, round + (is_cut ? 1 : 2));
+      for (; round < end; ++round) {
+        std::vector<uint32_t> models(kModels);
+        std::iota(models.begin(), models.end(), 0);
+        std::shuffle(models.begin(), models.end(), draw);
+        const auto ticket = [&] { return CallOptions{.ticket = static_cast<uint8_t>(draw())}; };
+        const auto memory_of = [&](uint32_t model) {
+          // 1 + 2 + 3 of each round so far.
+          const auto sum = static_cast<float>(6 * (round + 1));
+          pulled.push_back({model, sum, std::vector<float>(counts[model])});
+          return buffers_of(pulled.back().values);
+        };
+        for (uint32_t model : models) {
+          operations.push_back(client.push(model, buffers_of(pushed[model]), ticket()));
+        }
+        client.clock();
+        for (uint32_t model : models) {
+          operations.push_back(client.pull(model, memory_of(model), 0, ticket()));
+        }
+      }
+      for (uint32_t server = 0; is_cut && server < cluster.servers.size(); ++server) {
+        cluster.cut(server);
+        cluster.connect(0, server);
+      }
+      for (const auto& operation : operations) expect_done(operation);
+      for (const Pulled& one : pulled) {
+        ASSERT_EQ(one.values, std::vector<float>(counts[one.model], one.sum)) << one.model;
+      }
+    }
+  });
 }
 
 // Each worker ends the clock that the other one's pull waits for only after its own push is done.

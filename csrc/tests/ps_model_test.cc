@@ -546,6 +546,8 @@ TEST(PsWire, CommandsComeBackAsTheyWere) {
   command.num_rows = 11;
   command.ends_clock = true;
   command.waits = true;
+  command.ticket = 200;
+  command.track = kNumTracks - 1;
   command.learning_rate = 0.5;
   command.lives[63] = 255;
   const Result<Command> decoded = decode_command(encode(command));
@@ -553,6 +555,8 @@ TEST(PsWire, CommandsComeBackAsTheyWere) {
   EXPECT_EQ(encode(*decoded), encode(command));
   EXPECT_TRUE(decoded->ends_clock);
   EXPECT_TRUE(decoded->waits);
+  EXPECT_EQ(decoded->ticket, 200);
+  EXPECT_EQ(decoded->track, kNumTracks - 1);
   EXPECT_EQ(decoded->clock, command.clock);
   EXPECT_EQ(decoded->learning_rate, 0.5);
 }
@@ -564,6 +568,14 @@ TEST(PsWire, WhatIsNoCommandIsRefused) {
     bad[i] ^= std::byte{0x40};
     EXPECT_FALSE(decode_command(bad).ok()) << i;
   }
+  Command command;
+  command.kind = CommandKind::pull;
+  for (uint8_t track : {kNumTracks, kNoTrack}) {
+    command.track = track;
+    EXPECT_FALSE(decode_command(encode(command)).ok());
+  }
+  command.kind = CommandKind::clock;
+  EXPECT_TRUE(decode_command(encode(command)).ok());
   AnswerBytes answer = encode(Answer{.sequence = 1, .version = 2});
   EXPECT_TRUE(decode_answer(answer).ok());
   answer[0] = std::byte{0};
