@@ -116,6 +116,26 @@ def test_trainer_of_hugging_face_trains_and_logs_counters(launcher, tmp_path):
     check_collectives(tmp_path, "train/dmlcomm/collectives", "train/loss", range(50, 451, 50))
 
 
+def logs_of_a_trainer(rank, n):
+    """How often a function is called at the ends of steps and of epochs."""
+    from transformers import TrainerControl, TrainerState
+
+    calls = []
+    callback = dmlcomm.transformers_callback(calls.append)
+    state = TrainerState(is_world_process_zero=rank == 0)
+    for happens in (callback.on_step_end, callback.on_epoch_end):
+        for should_log in (False, True):
+            control = TrainerControl(should_log=should_log)
+            happens(None, state, control)
+            assert control.should_log == should_log
+    return len(calls)
+
+
+@needs("transformers")
+def test_counters_of_rank_0_alone_go_to_a_function_whenever_the_trainer_logs():
+    assert run_ranks(logs_of_a_trainer, 2) == [2, 0]
+
+
 def log_of_one_step(rank, world_size, folder):
     import wandb
     from torch.utils.tensorboard import SummaryWriter
@@ -155,7 +175,7 @@ SLURM = {
 [ "$1" = --kill-on-bad-exit=1 ] && shift
 echo "$SRUN_CPUS_PER_TASK cores for each of the $LOCAL_WORLD_SIZE tasks of a host"
 for ((i = 0; i < SLURM_NTASKS; i++)); do
-  SLURM_PROCID=$i SLURM_LOCALID=$i "$@" &
+  SLURM_STEP_NUM_TASKS=$SLURM_NTASKS SLURM_PROCID=$i SLURM_LOCALID=$i "$@" &
   tasks+=($!)
 done
 for task in "${tasks[@]}"; do wait "$task" || exit; done""",
@@ -183,7 +203,7 @@ def test_slurm_script_starts_the_ranks(tmp_path):
         SLURM_JOB_ID=str(job_with_a_free_port()),
         SLURM_JOB_NODELIST="host-a",
         SLURM_NTASKS="2",
-        SLURM_NTASKS_PER_NODE="2",
+        SLURM_TASKS_PER_NODE="2(x1)",
         SLURM_CPUS_PER_TASK="3",
     )
     assert "3 cores for each of the 2 tasks of a host" in output

@@ -9,6 +9,7 @@ import threading
 import time
 from datetime import timedelta
 from pathlib import Path
+from unittest import mock
 
 import psutil
 import pytest
@@ -81,6 +82,7 @@ def _init(rank, world_size):
     assert not dmlcomm.init()
     assert not dist.is_initialized()
     dmlcomm.log_counters(pytest.fail)  # there is nothing to log
+    _init_without_torchs_variables()
     os.environ["WORLD_SIZE"] = place["WORLD_SIZE"]
     with pytest.raises(ValueError, match="RANK expected"):
         dmlcomm.init()
@@ -90,6 +92,30 @@ def _init(rank, world_size):
     assert (dist.get_backend(), dist.get_world_size()) == ("dmlcomm", world_size)
     assert dmlcomm.init("gloo")
     assert dist.group.WORLD is group
+    dist.destroy_process_group()
+
+
+def _init_without_torchs_variables():
+    """Where srun or mpirun has started the process, and where arguments say its place."""
+    launchers = {
+        "srun": ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID"),
+        "Open MPI": [f"OMPI_COMM_WORLD_{name}" for name in ("SIZE", "RANK", "LOCAL_RANK")],
+        "MPICH": ("PMI_SIZE", "PMI_RANK", "MPI_LOCALRANKID"),
+    }
+    for launcher, names in launchers.items():
+        with mock.patch.dict(os.environ, dict(zip(names, "310", strict=True))):
+            with pytest.raises(ValueError, match=f"{launcher}.* has started 3 processes") as raised:
+                dmlcomm.init()
+            for name, value in zip(names, "310", strict=True):
+                assert f"{name}={value}" in str(raised.value)
+                assert f"=${name}" in str(raised.value)
+            os.environ[names[0]] = "1"
+            assert not dmlcomm.init()
+    # The script of sbatch is alone, whatever the job has.
+    with mock.patch.dict(os.environ, SLURM_NTASKS="3", SLURM_PROCID="0"):
+        assert not dmlcomm.init()
+    with mock.patch.dict(os.environ, SLURM_STEP_NUM_TASKS="3"):
+        assert dmlcomm.init(rank=0, world_size=1, store=dist.HashStore())
     dist.destroy_process_group()
 
 

@@ -50,7 +50,8 @@ def log_counters(to: Any, step: int | None = None, group: dist.ProcessGroup | No
 def lightning_callback(group: dist.ProcessGroup | None = None) -> Any:
     """A callback for Lightning, which gives `counters` of rank 0 to the loggers of its trainer.
 
-    As often as the trainer logs: once in ``log_every_n_steps`` steps.
+    As often as the trainer logs: once in ``log_every_n_steps`` steps. Where a module has several
+    optimizers, the step of each counts, as in ``trainer.global_step``.
 
     Args:
         group: the process group; the default one if None.
@@ -66,7 +67,7 @@ def lightning_callback(group: dist.ProcessGroup | None = None) -> Any:
     except ImportError:
         from pytorch_lightning.callbacks import Callback
 
-    class CounterCallback(Callback):  # type: ignore[misc]
+    class LightningCounters(Callback):  # type: ignore[misc]
         last_step = 0
 
         def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
@@ -78,16 +79,16 @@ def lightning_callback(group: dist.ProcessGroup | None = None) -> Any:
                 for logger in trainer.loggers:
                     log_counters(logger.log_metrics, step - 1, group)  # as the trainer counts them
 
-    return CounterCallback()
+    return LightningCounters()
 
 
 def transformers_callback(
     log: Callable[[dict[str, float]], Any], group: dist.ProcessGroup | None = None
 ) -> Any:
-    """A callback for the Trainer of Hugging Face, which gives `counters` to a function.
+    """A callback for the Trainer of Hugging Face, which gives `counters` of rank 0 to a function.
 
-    As often as the trainer logs: once in ``logging_steps`` steps. With the trainer's own ``log``
-    those of rank 0 go where its losses go (``report_to``).
+    As often as the trainer logs its losses: once in ``logging_steps`` steps, or once in an epoch.
+    With the trainer's own ``log`` they go where its losses go (``report_to``).
 
     Args:
         log: a function that takes a dictionary: ``trainer.log``, or ``wandb.log``.
@@ -101,10 +102,13 @@ def transformers_callback(
     """
     from transformers import TrainerCallback
 
-    class CounterCallback(TrainerCallback):  # type: ignore[misc]
-        def on_step_end(self, _args: Any, _state: Any, control: Any, **_kwargs: Any) -> None:
-            if control.should_log:  # said by the trainer's first callback
+    class TransformersCounters(TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, _args: Any, state: Any, control: Any, **_kwargs: Any) -> None:
+            # What the trainer's first callback says.
+            if control.should_log and state.is_world_process_zero:
                 log_counters(log, group=group)
                 control.should_log = True  # ``log`` of the trainer says that all is logged
 
-    return CounterCallback()
+        on_epoch_end = on_step_end
+
+    return TransformersCounters()
