@@ -8,6 +8,7 @@ import contextlib
 import copy
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from unittest import mock
 
@@ -23,6 +24,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.nn.parallel import DistributedDataParallel
 
 import dmlcomm
+from dmlcomm.hooks import another_group
 from dmlcomm.prio import schedule_choice
 from helpers import run_ranks
 from helpers.prio import (
@@ -160,7 +162,11 @@ def process_groups_are_given_back(rank):
 
 
 def process_groups_that_some_ranks_make_alone(rank):
-    """Afterwards all ranks make groups as before."""
+    """Afterwards all ranks make groups as before, and other threads do meanwhile."""
+    with another_group._next_name("mine"), ThreadPoolExecutor(1) as thread:
+        assert thread.submit(c10d._process_group_name, [0, 1], True).result() != "mine"
+        assert c10d._process_group_name([0, 1], True) == "mine"
+        assert c10d._process_group_name([0, 1], True) != "mine"
     alone = dist.new_group([0])
     if rank == 0:
         wrapped(make_model(), schedule="auto", process_group=alone).close()
@@ -225,23 +231,26 @@ def backward_passes_in_several_threads(rank):
         for step in range(STEPS):
             optimizer.zero_grad()
             losses = [half(torch.full((2, 16), float(rank + step))).sum() for half in model]
-            passes = [threading.Thread(target=loss.backward) for loss in losses]
-            for one in passes:
-                one.start() if in_threads else one.run()
-            for one in passes if in_threads else ():
-                one.join()
+            if in_threads:
+                with ThreadPoolExecutor(len(losses)) as threads:  # which gives their errors, too
+                    list(threads.map(torch.Tensor.backward, losses))
+            else:
+                for loss in losses:
+                    loss.backward()
             optimizer.step()
         optimizer.close()
         return model
 
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
-    for schedule in SCHEDULES:
-        one, other = (nn.ModuleList([_layers(4), _layers(4)]) for _ in range(2))
-        train(one, wrapped(one, schedule=schedule), in_threads=True)
-        train(other, wrapped(other, schedule=schedule), in_threads=False)
-        assert_equal_bits(one, other, schedule)
-    sys.setswitchinterval(before)
+    try:
+        for schedule in SCHEDULES:
+            one, other = (nn.ModuleList([_layers(4), _layers(4)]) for _ in range(2))
+            train(one, wrapped(one, schedule=schedule), in_threads=True)
+            train(other, wrapped(other, schedule=schedule), in_threads=False)
+            assert_equal_bits(one, other, schedule)
+    finally:
+        sys.setswitchinterval(before)
 
 
 def two_networks_that_learn_from_each_other(rank):

@@ -669,6 +669,27 @@ def parameters_are_made_up_to_date_one_by_one(rank):
         assert not any("named_parameters" in vars(module) for module in model.modules())
 
 
+def parameters_that_a_model_gives_in_a_way_of_its_own(rank):
+    """By an attribute of the object, which a shallow copy shares."""
+
+    def last_first(recurse=True):
+        return reversed(list(as_they_are(model)))
+
+    *_, expected = trained_with_ddp(rank, steps=3).parameters()
+    for schedule in DEFERRED:
+        model = make_model()
+        model.named_parameters = last_first
+        used = [model]
+        for given in used:
+            with wrapped(given, schedule=schedule) as optimizer:
+                for step in range(3):
+                    plain_step(given, optimizer, rank, step)
+                if given is model:
+                    used.append(copy.copy(model))
+                    assert torch.equal(next(model.parameters()), expected)
+            assert given.named_parameters is last_first
+
+
 def averages_of_weights_follow_every_step(rank):
     """Also of a compiled model, and where the model's `zero_grad` is called."""
 
@@ -747,6 +768,7 @@ READS = [
     weights_of_modules_that_run_later_are_up_to_date,
     a_copy_of_the_model_is_a_model_of_its_own,
     parameters_are_made_up_to_date_one_by_one,
+    parameters_that_a_model_gives_in_a_way_of_its_own,
     averages_of_weights_follow_every_step,
     one_rank_alone_may_read_weights,
     training_goes_on_from_a_checkpoint,

@@ -208,6 +208,11 @@ def optimizers_and_models_that_cannot_work(rank):
     lazy = nn.LazyLinear(3)
     with pytest.raises(ValueError, match="has no shape yet"):
         wrap(torch.optim.SGD(lazy.parameters(), lr=0.1), model=lazy)
+    empty = torch.optim.SGD([{"params": []}], lr=0.1)
+    with pytest.raises(ValueError, match="SGD has no parameters, so there is nothing to measure"):
+        wrap(empty, model=model, schedule="auto")
+    for schedule in SCHEDULES:
+        wrap(empty, model=model, schedule=schedule).close()
     sparse = nn.Embedding(4, 4, sparse=True)
     optimizer = wrap(torch.optim.SGD(sparse.parameters(), lr=0.1), model=sparse)
     with pytest.raises(RuntimeError, match="weight has a sparse gradient"):

@@ -3,6 +3,7 @@
 import contextlib
 import inspect
 import secrets
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -42,16 +43,30 @@ def another_group(
             **order,
         )
     assert isinstance(made, dist.ProcessGroup)
+    assert made.group_name == name[0], "torch has another way to name groups"
     return made
 
 
 @contextlib.contextmanager
 def _next_name(name: str) -> Iterator[None]:
-    """The name of a group that is made inside."""
+    """The name of the first group that this thread makes inside; all others have torch's."""
     module: Any = c10d
     before = module._process_group_name
-    module._process_group_name = lambda *_, **__: name
+    names, thread = [name], threading.get_ident()
+
+    def take(*arguments: Any, **options: Any) -> str:
+        if not names or threading.get_ident() != thread:
+            return str(before(*arguments, **options))
+        put_back()
+        return names.pop()
+
+    def put_back() -> None:
+        if module._process_group_name is take:  # else that of another thread comes to it
+            module._process_group_name = before
+
+    module._process_group_name = take
     try:
         yield
     finally:
-        module._process_group_name = before
+        put_back()
+        names.clear()

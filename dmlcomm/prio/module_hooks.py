@@ -82,20 +82,24 @@ class NamedParameters:
     """In the place of `named_parameters` of a module, from which `parameters` takes them, too.
 
     Each parameter is prepared only when the reader asks for it: `next(model.parameters())` does not
-    wait for all. A copy of the module has its own, as before.
+    wait for all. A deep copy of the module has its own, as before; a shallow one shares this, as it
+    shares the parameters.
     """
 
     NAME = "named_parameters"
 
     def __init__(self, module: nn.Module) -> None:
+        own = vars(module).get(self.NAME)
         self._module = module
+        # What the module has instead of that of its class; a shallow copy has that of the original.
+        self._own: Any = own._own if isinstance(own, NamedParameters) else own
         self._hand_out: list[Callable[[nn.Parameter], None]] = []
 
     @classmethod
     def of(cls, module: nn.Module) -> "NamedParameters":
         """That of `module`, which has it from now on."""
         found = vars(module).get(cls.NAME)
-        if not isinstance(found, cls):
+        if not isinstance(found, cls) or found._module is not module:
             found = vars(module)[cls.NAME] = cls(module)
         return found
 
@@ -106,12 +110,16 @@ class NamedParameters:
 
     def _remove(self, hand_out: Callable[[nn.Parameter], None]) -> None:
         self._hand_out.remove(hand_out)
-        if not self._hand_out:
-            vars(self._module).pop(self.NAME, None)
+        attributes = vars(self._module)
+        if self._hand_out or attributes.get(self.NAME) is not self:
+            return
+        if self._own is None:
+            del attributes[self.NAME]
+        else:
+            attributes[self.NAME] = self._own
 
     def __call__(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
-        module = self._module
-        found = type(module).named_parameters(module, *args, **kwargs)
+        found: Iterator[tuple[str, nn.Parameter]] = self._usual()(*args, **kwargs)
         if torch.compiler.is_compiling():  # what is compiled waits outside
             return found
         caller = sys._getframe(1).f_back  # of `parameters`
@@ -132,14 +140,20 @@ class NamedParameters:
         """By which torch.compile knows that these are the usual parameters."""
         return self._usual().__func__
 
-    def _usual(self) -> MethodType:
+    def _usual(self) -> Any:
+        if self._own is not None:
+            return self._own
         return MethodType(type(self._module).named_parameters, self._module)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> MethodType:
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         return copy.deepcopy(self._usual(), memo)
 
     def __reduce__(self) -> Any:
-        return self._usual().__reduce__()
+        return _unchanged, (self._usual(),)
+
+
+def _unchanged(value: Any) -> Any:
+    return value
 
 
 class ModuleHooks:

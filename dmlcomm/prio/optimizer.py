@@ -14,7 +14,7 @@ from dmlcomm.prio.agreement import broadcast_weights, give_back, private_group
 from dmlcomm.prio.exchange import SCHEDULES, Exchange
 from dmlcomm.prio.forward_order import without_compile
 from dmlcomm.prio.parts_check import PartsCheck
-from dmlcomm.prio.refusals import check_model, check_optimizer, check_parameters
+from dmlcomm.prio.refusals import check_measured, check_model, check_optimizer, check_parameters
 from dmlcomm.prio.schedule_choice import CANDIDATES, ScheduleChoice
 
 AUTO = "auto"
@@ -77,13 +77,15 @@ class DistributedOptimizer(torch.optim.Optimizer):
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         check_parameters(parameters)
         _check_options(model, backward_passes_per_step, schedule, group_mb)
+        self._optimizer, is_auto = optimizer, schedule == AUTO
+        if is_auto:
+            check_measured(optimizer, parameters)
         if model is not None:
             check_model(model, waits=schedule != "plain")
             named_parameters = named_parameters or without_compile(model).named_parameters()
         names = {parameter: name for name, parameter in named_parameters or ()}
         name_of = functools.partial(_name_of, names)
         buffers = [] if model is None else [*model.parameters(), *model.buffers()]
-        self._optimizer, is_auto = optimizer, schedule == AUTO
         with contextlib.ExitStack() as undo:  # if anything fails
             groups = []
             for _ in range(2 if is_auto else 1):

@@ -1,7 +1,7 @@
 """What `DistributedOptimizer` cannot work with, said before anything is done."""
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import nn
@@ -39,6 +39,22 @@ def check_optimizer(optimizer: object, updates_parts: bool) -> None:
         raise ValueError(
             f"{type(optimizer).__name__} leaves its updates to another optimizer ({inner[0]}): "
             f'use schedule="plain", or wrap the inner one'
+        )
+
+
+def check_measured(optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor]) -> None:
+    """
+    Args:
+        optimizer: the user's, whose steps "auto" is to measure.
+        parameters: all that it has.
+
+    Raises:
+        ValueError: it has none.
+    """
+    if not parameters:
+        raise ValueError(
+            f"{type(optimizer).__name__} has no parameters, so there is nothing to measure: give "
+            f'it parameters before, or use schedule="cross", "dear" or "plain"'
         )
 
 
