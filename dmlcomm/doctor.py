@@ -21,11 +21,14 @@ NOT_INSTALLED = "not installed"
 
 UCX_IS_PACED = (
     "UCX's TCP (DMLCOMM_TRANSPORT=ucx) has this machine's congestion control, {name}, which slows "
-    "long streams over loopback and divides ports of switches unevenly; dmlcomm's own TCP takes "
+    "long streams inside a host and divides ports of switches unevenly; dmlcomm's own TCP takes "
     "cubic or reno instead (docs/topology.md). As root: "
-    "`sysctl -w net.ipv4.tcp_congestion_control=cubic`, or for connections inside this host alone "
-    "`ip route change local 127.0.0.1 dev lo table local proto kernel scope host src 127.0.0.1 "
-    "congctl cubic`"
+    "`sysctl -w net.ipv4.tcp_congestion_control=cubic`"
+)
+# The kernel has a route for each address of the host, which connections inside the host take.
+LOCAL_ROUTE = (
+    "ip route change local {address} dev {device} table local proto kernel scope host "
+    "src {address} congctl cubic"
 )
 
 
@@ -49,7 +52,9 @@ def examine() -> Values:
         "algorithms": _core.algorithms(),
         "configuration": _compared_to_defaults(config),
         "problems": problems,
-        "advice": advice(transports, congestion_controls["system_default"]),
+        "advice": advice(
+            config["transport"], transports, congestion_controls["system_default"], interfaces
+        ),
     }
 
 
@@ -156,13 +161,24 @@ def _congestion_controls(wanted: str, problems: list[str]) -> Values:
     }
 
 
-def advice(transports: list[Values], system_congestion: str) -> list[str]:
-    """What makes dmlcomm slow on this machine, and what to do."""
-    ucx = next(transport for transport in transports if transport["name"] == "ucx")
-    has_tcp = ucx["works"] and " tcp/" in ucx["detail"]
-    if has_tcp and system_congestion.startswith("bbr"):
-        return [UCX_IS_PACED.format(name=system_congestion)]
-    return []
+def advice(
+    transport: str, transports: list[Values], system_congestion: str, interfaces: list[Values]
+) -> list[str]:
+    """What makes dmlcomm slow on this machine with this DMLCOMM_TRANSPORT, and what to do."""
+    ucx = next(one for one in transports if one["name"] == "ucx")
+    has_tcp = transport == "ucx" and ucx["works"] and " tcp/" in ucx["detail"]
+    if not (has_tcp and system_congestion.startswith("bbr")):
+        return []
+    paced = UCX_IS_PACED.format(name=system_congestion)
+    routes = [
+        f"`{LOCAL_ROUTE.format(address=address.partition('/')[0], device=interface['name'])}`"
+        for interface in interfaces
+        for address in interface["addresses"]
+        if interface["rail"] is not None and ":" not in address
+    ]
+    if routes:
+        paced += f", or for connections inside this host alone {', '.join(routes)}"
+    return [paced]
 
 
 def _versions(problems: list[str]) -> dict[str, str]:

@@ -49,7 +49,8 @@ def test_doctor_reports_every_section():
     found = report()
     assert found["problems"] == []
     system_congestion = found["congestion_controls"]["system_default"]
-    assert found["advice"] == doctor.advice(found["transports"], system_congestion)
+    told = (found["transports"], system_congestion, found["interfaces"])
+    assert found["advice"] == doctor.advice("auto", *told)
     assert found["versions"]["torch"] == importlib.metadata.version("torch")
     assert found["cpu"]["kernels"] in ("baseline", "avx2", "avx512", "neon")
     assert {t["name"] for t in found["transports"]} == {
@@ -106,20 +107,30 @@ def test_doctor_names_a_configuration_that_cannot_work(variable, value):
 
 
 @pytest.mark.parametrize(
-    ("works", "detail", "congestion", "is_paced"),
+    ("transport", "works", "detail", "congestion", "is_paced"),
     [
-        (True, "UCX 1.13.1: tcp/lo", "bbr", True),
-        (True, "UCX 1.13.1: tcp/lo", "cubic", False),
-        (True, "UCX 1.13.1: rc_verbs/mlx5_0:1", "bbr", False),
-        (False, "UCX does not load", "bbr", False),
+        ("ucx", True, "UCX 1.13.1: tcp/lo", "bbr", True),
+        ("auto", True, "UCX 1.13.1: tcp/lo", "bbr", False),
+        ("ucx", True, "UCX 1.13.1: tcp/lo", "cubic", False),
+        ("ucx", True, "UCX 1.13.1: rc_verbs/mlx5_0:1", "bbr", False),
+        ("ucx", False, "UCX does not load", "bbr", False),
     ],
 )
 def test_doctor_advises_another_congestion_control_where_it_paces_ucx(
-    works, detail, congestion, is_paced
+    transport, works, detail, congestion, is_paced
 ):
     ucx = {"name": "ucx", "works": works, "detail": detail}
-    found = doctor.advice([ucx], congestion)
-    assert [congestion in text and "congctl cubic" in text for text in found] == [True] * is_paced
+    interfaces = [
+        {"name": "lo", "addresses": ["127.0.0.1/8"], "rail": None},
+        {"name": "eth0", "addresses": ["10.0.0.2/24", "fd00::2/64"], "rail": 0},
+    ]
+    found = doctor.advice(transport, [ucx], congestion, interfaces)
+    assert [congestion in text for text in found] == [True] * is_paced
+    for text in found:
+        # Of the rail, whose address connections inside the host have; none of the others'.
+        assert re.findall(r"change local (\S+) dev (\S+) .* src (\S+) congctl cubic", text) == [
+            ("10.0.0.2", "eth0", "10.0.0.2")
+        ]
 
 
 def test_doctor_shows_the_levels_of_this_host(tmp_path):
