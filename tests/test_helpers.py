@@ -126,6 +126,18 @@ def test_warm_program_ends_as_the_script_does(script, code):
         assert process.wait(60) == code
 
 
+def test_warm_program_waits_for_threads_and_says_everything():
+    script = (
+        "import atexit, sys, threading\n"
+        "atexit.register(print, 'goodbye', end='')\n"
+        "threading.Thread(target=lambda: (threading.main_thread().join(), print('late'))).start()\n"
+        "sys.exit('a reason')\n"
+    )
+    with _start_warm(script) as process:
+        assert process.communicate(timeout=60) == ("late\ngoodbye", "a reason\n")
+    assert process.returncode == 1
+
+
 ENDLESS = """
 import os, signal, sys
 signal.signal(signal.SIGUSR1, lambda *_: print("told", flush=True))

@@ -17,14 +17,12 @@ ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "tutorials.md").read_text()
 README = (ROOT / "README.md").read_text()
 
-# What the page calls `python`: with torch loaded already, and without the second that Python takes
-# at its end to give up thousands of modules. The scripts have destroyed their groups by then.
+# What the page calls `python`: with torch loaded already.
 PYTHON = f"""#!{sys.executable} -S
 import os, sys
 sys.path.insert(0, {str(Path(warm_python.__file__).parent)!r})
 from warm_python import script_of
-end = "import os; sys.stdout.flush(); os._exit(0)"
-command = {{command!r}} + [script_of(sys.argv[1:]) + end]
+command = {{command!r}} + [script_of(sys.argv[1:])]
 os.execv(command[0], command)
 """
 
