@@ -47,19 +47,42 @@ def steps(page: str) -> Iterator[Step]:
 def missing(step: Step, output: str) -> list[str]:
     """What the page shows and the command has not said.
 
-    Figures that depend on the machine are alike. Lines may come in another order, as those of
-    several hosts do. "…" stands for lines that are left out, or for the rest of a line.
+    Times and rates depend on the machine, and are alike; but what took less than half as long as
+    something else of its line has to take less. Bytes may differ by a tenth, or by what peers send
+    now and then to see each other. Lines may come in another order, as those of several hosts do.
+    "…" stands for lines that are left out, or for the rest of a line.
     """
-    said = [_stable(line) for line in output.splitlines()]
-
-    def is_said(line: str) -> bool:
-        begin, rest, _ = _stable(line).partition("…")
-        return any(found.startswith(begin) if rest else found == begin for found in said)
-
-    return [line for line in step.shown if not is_said(line)]
+    said = output.splitlines()
+    return [line for line in step.shown if not any(_are_alike(line, found) for found in said)]
 
 
-_FIGURE = re.compile(r"-?\d[\d.]*( ?([kMG]?b/s|[kMG]?B/s|[kMG]?B|ms|us|s|%)(?!\w))")
+_FIGURE = re.compile(r"(-?\d+(?:\.\d+)?) ?([kMG]?b/s|[kMG]?B/s|[kMG]?B|ms|us|s|%)(?!\w)")
+_BYTES = {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9}
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1}
+_TOLERANCE, _BYTES_OF_BEATS = 0.1, 50e3
+
+
+def _are_alike(shown: str, said: str) -> bool:
+    begin, is_left_out, _ = _stable(shown).partition("…")
+    text = _stable(said)
+    if not (text.startswith(begin) if is_left_out else text == begin):
+        return False
+    sizes = zip(_amounts(shown, _BYTES), _amounts(said, _BYTES), strict=False)
+    times = list(zip(_amounts(shown, _SECONDS), _amounts(said, _SECONDS), strict=False))
+    has_sizes = all(
+        abs(found - size) <= max(_TOLERANCE * size, _BYTES_OF_BEATS) for size, found in sizes
+    )
+    return has_sizes and all(
+        found < found_later
+        for time, found in times
+        for later, found_later in times
+        if time < later / 2
+    )
+
+
+def _amounts(line: str, units: Mapping[str, float]) -> list[float]:
+    """Of the figures that have one of these units."""
+    return [float(number) * units[unit] for number, unit in _FIGURE.findall(line) if unit in units]
 
 
 def _stable(line: str) -> str:
