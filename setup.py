@@ -75,11 +75,6 @@ class PythonBuild(build_py):
 class CMakeBuild(build_ext):
     """Lets CMake compile what the extensions name; setuptools keeps deciding where they go."""
 
-    def run(self) -> None:
-        # Nobody changes a file of what is not built in place; setuptools forgets `inplace` here.
-        self.in_one_go = not (self.inplace or self.editable_mode)
-        super().run()
-
     def build_extensions(self) -> None:
         generate_protocols()  # `build_ext --inplace` alone has to leave a package that works
         cmake = shutil.which("cmake")
@@ -108,7 +103,6 @@ class CMakeBuild(build_ext):
             "-DDMLCOMM_BUILD_BINDINGS=ON",
             "-DDMLCOMM_BUILD_TORCH=ON",
             "-DDMLCOMM_WERROR=OFF",
-            f"-DDMLCOMM_UNITY={'ON' if self.in_one_go else 'OFF'}",
             f"-DDMLCOMM_VERSION={self.distribution.get_version()}",
             *shlex.split(os.environ.get("CMAKE_ARGS", "")),
         ]

@@ -22,7 +22,7 @@ export CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}
 cmake -S /usr/src/googletest -B "$build/googletest" "${cross[@]}" -DBUILD_GMOCK=OFF \
   -DCMAKE_INSTALL_PREFIX="$PWD/$build/installed" >/dev/null
 cmake --build "$build/googletest" --target install >/dev/null
-cmake -S . -B "$build/core" "${cross[@]}" -DDMLCOMM_UNITY=ON \
+cmake -S . -B "$build/core" "${cross[@]}" \
   -DGTest_DIR="$PWD/$build/installed/lib/cmake/GTest" >/dev/null
 
 tests=("$@")

@@ -13,20 +13,29 @@ from helpers import run_ranks
 W = (1, 2, 3)  # workers
 
 
-@pytest.mark.alone
-@pytest.mark.usefixtures("lab_is_possible")
-def test_quick_run_measures_steps_with_right_weights(tmp_path, run_python):
+def _quick_run(run_python, tmp_path, *experiments):
     file = tmp_path / "result.json"
-    arguments = ("--quick", "--only", "preempt,steps,auto", "--json", str(file))
+    arguments = ("--quick", "--only", ",".join(experiments), "--json", str(file))
     run_python("-m", "benchmarks.prio", *arguments)
     environment, *rows = map(json.loads, file.read_text().splitlines())
     assert environment["environment"]["cores"] >= 1
-    assert {row["experiment"] for row in rows} == {"preempt", "steps", "auto"}
+    assert {row["experiment"] for row in rows} == set(experiments)
     assert all(row["wrong"] == 0 for row in rows)
-    # A burst of the shaper goes at once; computing alone takes most of a bound. The bounds of
-    # "preempt" are times of single operations, and say nothing on a loaded machine.
-    steps = [row for row in rows if row["experiment"] != "preempt"]
-    assert all(row["ratio"] > 0.8 for row in steps if row["ratio"])
+    return rows
+
+
+@pytest.mark.alone
+@pytest.mark.usefixtures("lab_is_possible")
+def test_quick_run_measures_steps_with_right_weights(tmp_path, run_python):
+    rows = _quick_run(run_python, tmp_path, "steps")
+    # A burst of the shaper goes at once; computing alone takes most of a bound.
+    assert all(row["ratio"] > 0.8 for row in rows if row["ratio"])
+
+
+@pytest.mark.usefixtures("lab_is_possible")
+def test_quick_run_measures_urgent_operations_and_automatic_schedules(tmp_path, run_python):
+    # The bounds are times of single operations, and say nothing on a loaded machine.
+    _quick_run(run_python, tmp_path, "preempt", "auto")
 
 
 @pytest.mark.usefixtures("lab_is_possible")
