@@ -122,7 +122,7 @@ soak: build  ## Random operations under random faults, for minutes (SOAK_ARGS="-
 frameworks: build $(FRAMEWORKS)/bin/python  ## Examples of Lightning, Ray, Hugging Face, ...; newest releases
 	$(BIN)/python scripts/requirements.py --only frameworks | \
 	  $(FRAMEWORKS)/bin/pip install -q --upgrade -r /dev/stdin
-	$(FRAMEWORKS)/bin/python -m pytest --durations 0 -rs \
+	REQUIRE_FRAMEWORKS=1 $(FRAMEWORKS)/bin/python -m pytest --durations 0 -rs \
 	  tests/test_frameworks.py tests/test_examples.py -k "frameworks or elastic or torchft"
 
 wheel: $(VENV)/.wheel  ## sdist, and a wheel for the torch in .venv, in dist/

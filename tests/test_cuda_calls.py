@@ -610,20 +610,22 @@ def test_hooks_of_ddp_average_and_the_stream_waits_for_them(folder):
 
 def two_backends(rank, n, folder):
     cuda = load(folder)
-    dist.init_process_group(
-        "cpu:gloo,cuda:dmlcomm",
-        store=dist.FileStore(os.environ["TEST_STORE"], n),
-        rank=rank,
-        world_size=n,
-    )
-    tensor = cuda.on_device(torch.ones(3))
-    dist.all_reduce(tensor)
-    assert cuda.on_host(tensor).tolist() == [n] * 3
-    assert "local" in [rail.interface for rail in dmlcomm.rails()]
-    dist.destroy_process_group()
+    file = dist.FileStore(os.environ["TEST_STORE"], n)
+    for backend in ("cpu:gloo,cuda:dmlcomm", "cpu:dmlcomm,cuda:dmlcomm"):
+        dist.init_process_group(
+            backend, store=dist.PrefixStore(backend, file), rank=rank, world_size=n
+        )
+        tensor = cuda.on_device(torch.ones(3))
+        dist.all_reduce(tensor)
+        assert cuda.on_host(tensor).tolist() == [n] * 3
+        own = torch.ones(3)
+        dist.all_reduce(own)
+        assert own.tolist() == [n] * 3
+        assert "local" in [rail.interface for rail in dmlcomm.rails()]
+        dist.destroy_process_group()
 
 
-def test_dmlcomm_for_cuda_tensors_alone(folder, tmp_path):
+def test_dmlcomm_for_cuda_tensors_beside_a_backend_for_others(folder, tmp_path):
     environment = {"TEST_STORE": str(tmp_path / "store")}
     run_ranks(two_backends, 2, folder, env=environment, make_group=False)
 
@@ -642,10 +644,15 @@ def test_nothing_is_linked_to_cuda():
 
 def test_a_job_without_cuda_tensors_loads_no_driver():
     script = (
-        "import torch, torch.distributed as dist, dmlcomm\n"
+        "import re, torch, torch.distributed as dist\n"
+        "def libraries():\n"
+        "    maps = open('/proc/self/maps').read()\n"
+        "    return set(re.findall('/[^ ]*(?:cuda|nccl)[^ /]*[.]so[^ ]*', maps))\n"
+        "of_torch = libraries()\n"
+        "import dmlcomm\n"
         "dist.init_process_group('dmlcomm', store=dist.HashStore(), rank=0, world_size=1)\n"
         "dist.all_reduce(torch.ones(3))\n"
-        "assert 'libcuda.so' not in open('/proc/self/maps').read()\n"
+        "assert libraries() == of_torch, libraries() - of_torch\n"
         "dist.destroy_process_group()\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

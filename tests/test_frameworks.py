@@ -24,8 +24,10 @@ FOLDER = EXAMPLES / "frameworks"
 
 
 def needs(*packages):
-    """Skips a test where one of them is not installed."""
+    """Skips a test where one of them is not installed, unless this is `make frameworks`."""
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    if missing and "REQUIRE_FRAMEWORKS" in os.environ:
+        raise ModuleNotFoundError(f"{', '.join(missing)}: not installed")
     return pytest.mark.skipif(
         bool(missing), reason=f"`make frameworks` has {', '.join(missing)}; not installed here"
     )

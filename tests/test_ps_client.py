@@ -1,6 +1,7 @@
 """push, pull and clock, on real servers and real connections, with NumPy and with torch."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -273,6 +274,33 @@ def test_urgent_pushes_and_pulls_pass_large_ones_of_their_worker():
     with servers(2, workers=2, window_mb=1) as addresses:
         for weights in run_workers(train, 2, addresses):
             assert set(weights.tolist()) == {3.0}
+
+
+def test_urgent_pushes_pass_a_pull_for_which_another_thread_waits():
+    has_passed = threading.Event()
+
+    def train(client):
+        for model, apply in (("late", "clock"), ("small", "push")):
+            client.init(model, np.zeros(3, np.float32), rule="add", reduce="sum", apply=apply)
+        ones = np.ones(3, np.float32)
+        if client.worker == 0:
+            client.push("late", ones)
+            client.clock()
+            with ThreadPoolExecutor(1) as pool:
+                late = pool.submit(client.pull, "late")
+                for _ in range(50):
+                    client.push("small", ones, ticket=0)
+                assert client.pull("small", staleness=None, ticket=0).tolist() == [50] * 3
+                assert not late.done()
+                has_passed.set()
+                return late.result(DEADLINE_S)
+        assert has_passed.wait(DEADLINE_S)
+        client.clock()
+        return client.pull("late")
+
+    with servers(1, workers=2) as addresses:
+        for weights in run_workers(train, 2, addresses):
+            assert weights.tolist() == [1] * 3
 
 
 # --- workers together

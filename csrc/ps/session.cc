@@ -15,8 +15,11 @@ constexpr size_t kPiecesInFlight = 8;
 // A thread that waits for an event checks this often whether the worker still lives.
 constexpr std::chrono::milliseconds kLookAtWorker{250};
 constexpr std::chrono::milliseconds kNoLimit{0};  // the connection itself ends a wait
-// After so long with a command a thread lets another one read on: much longer than a wake-up.
+// After so long with a command a thread lets another one read on: much longer than a wake-up. If
+// its thread in the worker waits, few others give commands meanwhile, and two threads of one
+// connection hinder each other.
 constexpr std::chrono::milliseconds kLongCommand{1};
+constexpr std::chrono::milliseconds kLongAwaitedCommand{20};
 // Of one track that wait here: beyond them nothing is read. They take 200 bytes each.
 constexpr size_t kMaxCommands = 1024;
 
@@ -188,23 +191,31 @@ bool Session::begin_reading() {
 }
 
 // To be called now and then while a command is carried out: if that takes long another thread reads
-// on. False: not yet. Where there can be no further thread commands wait, and those of proxies do.
-// Those at a proxy are on one track.
-bool Session::share_reading() {
-  if (is_proxy(worker_) || host_.upstream() != nullptr) return true;
+// on. Returns when to call it again; kNoLimit: not for this command. Where there can be no further
+// thread commands wait, and those of proxies do. Those at a proxy are on one track.
+std::chrono::milliseconds Session::share_reading() {
+  if (is_proxy(worker_) || host_.upstream() != nullptr) return kNoLimit;
   std::lock_guard lock(mutex_);
-  if (ended() || keeps_reading_ || reader_ != std::this_thread::get_id()) return true;
-  if (std::chrono::nanoseconds(now_ns() - read_ns_) < kLongCommand) return false;
-  if (num_spare_ == 0 && !start_receiver().ok()) return true;
+  if (ended() || keeps_reading_ || reader_ != std::this_thread::get_id()) return kNoLimit;
+  const auto patience = is_awaited_ ? kLongAwaitedCommand : kLongCommand;
+  const std::chrono::nanoseconds passed(now_ns() - read_ns_);
+  if (passed < patience) return std::chrono::ceil<std::chrono::milliseconds>(patience - passed);
+  if (num_spare_ == 0 && !start_receiver().ok()) return kNoLimit;
   reader_ = std::thread::id();
   may_read_.notify_one();
-  return true;
+  return kNoLimit;
 }
 
 // Carries it out, or leaves it to the thread that carries out earlier ones of its track.
 Status Session::give(const Command& command) {
   std::unique_lock lock(mutex_);
-  keeps_reading_ = command.kind == CommandKind::leave || command.waits;
+  keeps_reading_ = command.kind == CommandKind::leave;
+  is_awaited_ = command.waits;
+  if (command.kind == CommandKind::leave) {
+    has_room_.wait(lock, [&] { return ended() || std::ranges::none_of(tracks_, &Track::is_busy); });
+    lock.unlock();
+    return ended() ? Status() : carry_out(command);
+  }
   Track* track = command.track == kNoTrack ? nullptr : &tracks_[command.track];
   if (track != nullptr && may_pass(command, track->commands)) {
     lock.unlock();  // models are asked without it
@@ -244,8 +255,7 @@ Status Session::carry_out_all(Track& track, Command command) {
     std::lock_guard lock(mutex_);
     track.commands.pop_front();
     has_room_.notify_one();
-    const auto is_busy = [](const Track& one) { return !one.commands.empty(); };
-    if (std::count_if(tracks_.begin(), tracks_.end(), is_busy) > is_busy(track)) {
+    if (std::ranges::count_if(tracks_, &Track::is_busy) > track.is_busy()) {
       host_.events().signal();  // for is_elsewhere()
     }
     if (track.commands.empty()) {
@@ -258,15 +268,14 @@ Status Session::carry_out_all(Track& track, Command command) {
 
 // Whether another track has an earlier command of its model: one that has been answered and is
 // about to end, or the end of a clock. That itself only follows those of its track: as it is not
-// answered, there may be later ones elsewhere. A worker leaves when all is done.
+// answered, there may be later ones elsewhere.
 bool Session::is_elsewhere(const Command& command) const {
   if (command.kind == CommandKind::clock || command.kind == CommandKind::news) return false;
   std::lock_guard lock(mutex_);
   return std::any_of(tracks_.begin(), tracks_.end(), [&](const Track& track) {
     return &track != &tracks_[command.track] &&
-           std::any_of(track.commands.begin(), track.commands.end(), [&](const Command& other) {
-             return command.kind == CommandKind::leave || other.model == command.model;
-           });
+           std::any_of(track.commands.begin(), track.commands.end(),
+                       [&](const Command& other) { return other.model == command.model; });
   });
 }
 
@@ -488,7 +497,7 @@ Status Session::take_piece(const Command& command, Model& model, size_t piece,
 }
 
 Status Session::wait_for(engine::Operation& op) {
-  (void)op.wait(kLongCommand);
+  (void)op.wait(share_reading());
   (void)share_reading();
   return op.wait(kNoLimit);
 }
@@ -542,7 +551,8 @@ Status Session::wait_until(Try attempt, bool helps) {
     if (!done.ok()) return done.status();
     if (*done) return Status();
     if (helps && host_.upstream() != nullptr && host_.upstream()->help(kLookAtWorker)) continue;
-    (void)host_.events().wait_past(epoch, share_reading() ? kLookAtWorker : kLongCommand);
+    const std::chrono::milliseconds limit = share_reading();
+    (void)host_.events().wait_past(epoch, limit == kNoLimit ? kLookAtWorker : limit);
   }
 }
 

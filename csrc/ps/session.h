@@ -2,18 +2,18 @@
 // a proxy, which speaks for several.
 //
 //  - A receiving thread reads commands, and carries out those of each track in their order. If one
-//    takes long another thread reads on, unless the worker gives no other command before it has the
-//    answer. A command whose track is busy is left to the thread that carries out what is before
-//    it. So there are at most as many of these threads as tracks that were busy at a time, and one.
+//    takes long another thread reads on. A command whose track is busy is left to the thread that
+//    carries out what is before it. So there are at most as many of these threads as tracks that
+//    were busy at a time, and one.
 //  - On one track, one kind does not wait for a push that comes in: a pull of another model with a
 //    smaller ticket, which needs nobody else.
 //  - A pull may have to wait, and would delay the pushes behind it. So each track has a second
 //    thread that answers its pulls, in their order. It answers a push_pull piece by piece while
 //    later pieces of the push still come in.
 //  - The receiving thread answers by itself if nothing waits and the answer is one message, because
-//    a wake-up of the other thread costs as much as the answer. It does so, too, if the worker
-//    gives no other command before it has the answer: two threads of one connection hinder each
-//    other. In a proxy it also receives that answer from the parent (Upstream::help).
+//    a wake-up of the other thread costs as much as the answer. It does so, too, if a thread of the
+//    worker waits for the answer: two threads of one connection hinder each other. In a proxy it
+//    also receives that answer from the parent (Upstream::help).
 //
 // A command waits for earlier ones of its track alone, and for other workers: so for nothing that
 // it would not wait for if all had one track.
@@ -138,6 +138,8 @@ class Session {
     std::vector<int64_t> rows;
   };
   struct Track {
+    bool is_busy() const { return !commands.empty(); }
+
     // Guarded by mutex_.
     std::deque<Command> commands;  // the first is being carried out
     std::deque<Reply> replies;
@@ -161,7 +163,7 @@ class Session {
   void receive_loop();
   Status serve_next();
   bool begin_reading();
-  bool share_reading();
+  std::chrono::milliseconds share_reading();
   Status give(const Command& command);
   Status carry_out_all(Track& track, Command command);
   static bool may_pass(const Command& pull, const std::deque<Command>& commands);
@@ -239,6 +241,7 @@ class Session {
   size_t num_spare_ = 0;                 // of them, those that wait to read, or begin to
   std::thread::id reader_;               // none: the next that is free reads on
   bool keeps_reading_ = false;           // the reader alone may read the next command
+  bool is_awaited_ = false;              // what was read last: a thread of the worker waits for it
   std::multiset<uint32_t> exact_pulls_;  // models
   Status reason_;
 

@@ -89,7 +89,7 @@ struct Command {
   // The last command of a push_pull to this server: the worker's clock of the model ends. (A server
   // that holds a replica, too, gets one command per shard.)
   bool ends_clock = false;
-  bool waits = false;               // the worker gives no other command before it has the answer
+  bool waits = false;  // for the answer: a thread of the worker, which is most often its only one
   uint8_t ticket = kDefaultTicket;  // of all messages of the command, and of its answer
   uint8_t track = kUsualTrack;
   double learning_rate = std::numeric_limits<double>::quiet_NaN();  // NaN: the rule's
