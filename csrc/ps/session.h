@@ -3,8 +3,8 @@
 //
 //  - A receiving thread reads commands, and carries out those of each track in their order. If one
 //    takes long another thread reads on. A command whose track is busy is left to the thread that
-//    carries out what is before it. So there are at most as many of these threads as tracks that
-//    were busy at a time, and one.
+//    carries out what is before it. Each busy track has one of these threads, and one more reads.
+//    They stay until the session ends.
 //  - On one track, one kind does not wait for a push that comes in: a pull of another model with a
 //    smaller ticket, which needs nobody else.
 //  - A pull may have to wait, and would delay the pushes behind it. So each track has a second
