@@ -23,6 +23,7 @@ using StatusPointer = void*;
 inline bool is_error(StatusPointer pointer) {
   return reinterpret_cast<uintptr_t>(pointer) >= static_cast<uintptr_t>(intptr_t{kLastError});
 }
+inline bool is_request(StatusPointer pointer) { return pointer != nullptr && !is_error(pointer); }
 inline Code code_of(StatusPointer pointer) {
   return static_cast<Code>(reinterpret_cast<intptr_t>(pointer));
 }

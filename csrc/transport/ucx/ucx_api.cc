@@ -43,6 +43,7 @@ Result<UcxApi> load_library() {
   find("ucp_worker_progress", &api.progress);
   find("ucp_worker_set_am_recv_handler", &api.set_handler);
   find("ucp_ep_create", &api.create_endpoint);
+  find("ucp_ep_flush_nbx", &api.flush_endpoint);
   find("ucp_ep_close_nbx", &api.close_endpoint);
   find("ucp_am_send_nbx", &api.send_message);
   find("ucp_am_recv_data_nbx", &api.receive_message);

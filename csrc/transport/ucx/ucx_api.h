@@ -34,6 +34,7 @@ struct UcxApi {
   abi::Code (*set_handler)(Handle worker, const abi::HandlerParam*) = nullptr;
   abi::Code (*create_endpoint)(Handle worker, const abi::EndpointParams*,
                                Handle* endpoint) = nullptr;
+  abi::StatusPointer (*flush_endpoint)(Handle endpoint, const abi::RequestParam*) = nullptr;
   abi::StatusPointer (*close_endpoint)(Handle endpoint, const abi::RequestParam*) = nullptr;
   abi::StatusPointer (*send_message)(Handle endpoint, unsigned id, const void* header,
                                      size_t header_bytes, const void* data, size_t bytes,

@@ -110,8 +110,12 @@ Status UcxRail::set_handler(unsigned id, abi::MessageHandler handler) {
   return api_.check(api_.set_handler(worker_, &param), "ucp_worker_set_am_recv_handler");
 }
 
-// The worker ends what is under way, which calls back.
+// The worker ends what is under way, which calls back. A worker that has to send over a cable that
+// is pulled would wait for it: it stays until the process ends.
 UcxRail::~UcxRail() {
+  if (worker_ != nullptr) poll();
+  const auto is_flushing = [](const auto& member) { return member.second.is_flushing; };
+  if (std::ranges::any_of(members_, is_flushing)) return;
   if (worker_ != nullptr) api_.destroy_worker(worker_);
   if (context_ != nullptr) api_.destroy_context(context_);
 }
@@ -121,6 +125,7 @@ void UcxRail::poll() {
   for (const auto& [key, member] : members_) {
     if (member.user != nullptr) member.user->settle();
   }
+  close_flushed();
 }
 
 bool UcxRail::arm() { return api_.arm(worker_) == abi::kOk; }
@@ -143,24 +148,44 @@ Status UcxRail::add(uint64_t key, UcxUser& user, const std::string& address) {
   return api_.check(api_.create_endpoint(worker_, &params, &member.endpoint), "ucp_ep_create");
 }
 
-// The member stays until the endpoint is closed: UCX knows its address.
+// What the endpoint still has is sent first; the peer drops what it has no channel for.
 void UcxRail::remove(uint64_t key) {
   const auto it = members_.find(key);
   if (it == members_.end()) return;
   Member& member = it->second;
   member.user = nullptr;
-  abi::StatusPointer closed = nullptr;
-  if (member.endpoint != nullptr) {
-    abi::RequestParam param;
-    param.mask = abi::kRequestFlags | abi::kRequestCallback | abi::kRequestUserData;
-    param.flags = abi::kCloseForce;
-    param.callback.send = on_closed;
-    param.user_data = &member;
-    closed = api_.close_endpoint(std::exchange(member.endpoint, nullptr), &param);
-  }
-  if (closed == nullptr) members_.erase(it);
+  if (member.endpoint == nullptr) return static_cast<void>(members_.erase(it));
+  abi::RequestParam param;
+  param.mask = abi::kRequestCallback | abi::kRequestUserData;
+  param.callback.send = on_flushed;
+  param.user_data = &member;
+  member.is_flushing = abi::is_request(api_.flush_endpoint(member.endpoint, &param));
 }
 
+void UcxRail::on_flushed(void* request, abi::Code, void* at) {
+  Member& member = *static_cast<Member*>(at);
+  member.rail->api_.free_request(request);
+  member.is_flushing = false;
+}
+
+// A forced close writes to the socket until it has room, and what UCX has not sent stays with a
+// connection that UCX (1.13 to 1.22) frees when the peer closes it too, and writes to once more if
+// the socket gets room just then. So there must be nothing left to send.
+void UcxRail::close_flushed() {
+  abi::RequestParam param;
+  param.mask = abi::kRequestFlags | abi::kRequestCallback | abi::kRequestUserData;
+  param.flags = abi::kCloseForce;
+  param.callback.send = on_closed;
+  for (auto it = members_.begin(); it != members_.end();) {
+    Member& member = (it++)->second;
+    if (member.user != nullptr || member.is_flushing || member.endpoint == nullptr) continue;
+    param.user_data = &member;
+    UcxApi::Handle const endpoint = std::exchange(member.endpoint, nullptr);
+    if (!abi::is_request(api_.close_endpoint(endpoint, &param))) members_.erase(member.key);
+  }
+}
+
+// The member stays until the endpoint is closed: UCX knows its address.
 void UcxRail::on_closed(void* request, abi::Code, void* at) {
   const Member& member = *static_cast<Member*>(at);
   UcxRail& rail = *member.rail;

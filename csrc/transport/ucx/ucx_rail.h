@@ -95,8 +95,9 @@ class UcxRail {
   struct Member {
     UcxRail* rail = nullptr;
     uint64_t key = 0;
-    UcxUser* user = nullptr;  // null: it is gone, and UCX closes the endpoint
-    UcxApi::Handle endpoint = nullptr;
+    UcxUser* user = nullptr;            // null: it is gone
+    UcxApi::Handle endpoint = nullptr;  // null: UCX closes it
+    bool is_flushing = false;           // UCX sends what is left
   };
 
   explicit UcxRail(const UcxApi& api) : api_(api) {}
@@ -113,6 +114,8 @@ class UcxRail {
                             size_t bytes, const abi::MessageParam* param);
   static void on_sent(void* request, abi::Code code, void* slot);
   static void on_received(void* request, abi::Code code, size_t bytes, void* slot);
+  void close_flushed();
+  static void on_flushed(void* request, abi::Code code, void* member);
   static void on_closed(void* request, abi::Code code, void* member);
   static void on_error(void* member, void* endpoint, abi::Code code);
 
