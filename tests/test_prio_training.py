@@ -1,15 +1,18 @@
 """Tickets below DDP and FSDP2: the same weights, and tickets in the order of the forward pass."""
 
 import contextlib
+import functools
 import gc
 import weakref
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import dmlcomm.prio
+from dmlcomm.prio.ticket import current_ticket
 from helpers import run_ranks
 from helpers.prio import OPTIMIZERS, loss_of, make_model
 
@@ -113,44 +116,154 @@ def _prefetch(layers):
         layer.set_modules_to_backward_prefetch(layers[max(0, i - 2) : i][::-1])
 
 
-def _sharded(rank, n, prefetches):
+class _Block(nn.Sequential):
+    """Has weights beside those of its modules."""
+
+    NUM_WEIGHTS = 64
+
+    def __init__(self, *modules):
+        super().__init__(*modules)
+        self.scale = nn.Parameter(torch.ones(self.NUM_WEIGHTS))
+
+    def forward(self, x):
+        return super().forward(x) * self.scale.mean()
+
+
+class _Tree(nn.Module):
+    """Its modules have different sizes, which tell whose weights are gathered."""
+
+    FIRST, BLOCK, A, B = 16 * 17, _Block.NUM_WEIGHTS, 32 * 17, 16 * 33
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(16, 16)
+        self.block = _Block(nn.Linear(16, 32), nn.Linear(32, 16))
+
+    def forward(self, x):
+        return self.block(self.first(x))
+
+    def parts(self):
+        return self.first, self.block, self.block[0], self.block[1]
+
+
+@contextlib.contextmanager
+def _operations(*names):
+    """Notes (elements, ticket) of each that begins, by names."""
+    seen = {name: [] for name in names}
+    usual = {name: getattr(dist, name) for name in names}
+
+    def noted(name, *args, **kwargs):
+        output = next(iter((*args, *kwargs.values())))
+        seen[name].append((output.numel(), current_ticket()))
+        return usual[name](*args, **kwargs)
+
+    try:
+        for name in names:
+            setattr(dist, name, functools.partial(noted, name))
+        yield seen
+    finally:
+        for name, function in usual.items():
+            setattr(dist, name, function)
+
+
+def _gathers_of_a_step(model, rank):
+    with _operations("all_gather_into_tensor") as seen:
+        _train(model, rank, steps=1)
+    return seen["all_gather_into_tensor"]
+
+
+def _trained_sharded(rank, mesh, prefetches, has_tickets):
+    from torch.distributed.fsdp import fully_shard
+
+    model = _model()
+    for layer in model.layers:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    if prefetches:
+        _prefetch(list(model.layers)[::-1])
+    if has_tickets:
+        dmlcomm.prio.ticket_fsdp(model)
+    # The name in torch before 2.15, and since.
+    scatter = "reduce_scatter_single"
+    scatter = scatter if hasattr(dist, scatter) else "reduce_scatter_tensor"
+    with _operations("all_gather_into_tensor", scatter, "all_reduce") as seen:
+        _train(model, rank)
+    assert not any("ModuleHook" in str(m._forward_pre_hooks) for m in model.modules())
+    of_a_step = [noted[-len(noted) // STEPS :] for noted in seen.values()]
+    return [p.full_tensor() for p in model.parameters()], *of_a_step
+
+
+def _weights_and_tickets(rank, n):
+    """Of FSDP with and without lists of what to prefetch, and of HSDP."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    from dmlcomm.prio.fsdp import REDUCE_SCATTER
+
+    mesh = init_device_mesh("cpu", (n,))
+    both = init_device_mesh("cpu", (2, n // 2), mesh_dim_names=("replicate", "shard"))
+    for used, prefetches in ((mesh, False), (mesh, True), (both, False)):
+        expected, *_ = _trained_sharded(rank, used, prefetches, False)
+        weights, gathers, scatters, reductions = _trained_sharded(rank, used, prefetches, True)
+        for ours, theirs in zip(weights, expected, strict=True):
+            assert torch.equal(ours, theirs)
+        # The model itself has no parameters. Its layers run in another order than they have.
+        assert [number for _, number in gathers] == [1, 2, 3, 4, 0, 1, 2, 3]
+        assert [number for _, number in scatters] == 4 * [REDUCE_SCATTER]
+        assert [number for _, number in reductions] == 4 * [REDUCE_SCATTER] * (used is both)
+
+
+def _orders(rank, n):
+    """Of gathers with their tickets in steps that prefetch in different ways."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    from dmlcomm.prio import fsdp
-
+    torch.manual_seed(1)
+    model = _Tree()
+    first, block, a, b = parts = model.parts()
     mesh = init_device_mesh("cpu", (n,))
-    weights = []
-    seen = _noted_tickets(fsdp)
-    for has_tickets in (False, True):
-        model = _model()
-        for layer in model.layers:
-            fully_shard(layer, mesh=mesh)
-        fully_shard(model, mesh=mesh)
-        if prefetches:
-            _prefetch(list(model.layers)[::-1])
-        if has_tickets:
-            dmlcomm.prio.ticket_fsdp(model)
-        _train(model, rank)
-        assert not any("ModuleHook" in str(m._forward_pre_hooks) for m in model.modules())
-        weights.append([p.full_tensor() for p in model.parameters()])
-    for ours, theirs in zip(*weights, strict=True):
-        assert torch.equal(ours, theirs)
-    return seen
+    for part in reversed(parts):
+        fully_shard(part, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    dmlcomm.prio.ticket_fsdp(model)
+    steps = [_gathers_of_a_step(model, rank) for _ in range(2)]
+    first.set_modules_to_forward_prefetch([b, a])  # `block` comes before them
+    block.set_modules_to_backward_prefetch([a, b])
+    steps.append(_gathers_of_a_step(model, rank))
+    first.set_modules_to_forward_prefetch([])
+    block.set_modules_to_backward_prefetch([])
+    steps.append(_gathers_of_a_step(model, rank))
+    return steps
 
 
-@pytest.mark.parametrize("prefetches", [False, True])
-def test_fsdp2_with_tickets_gives_the_same_weights_and_goes_by_the_forward_pass(prefetches):
-    from dmlcomm.prio.fsdp import LAST_GATHER, REDUCE_SCATTER
+def _grouped(rank, n):
+    """Of two modules that are gathered together, and of a third."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
 
-    for seen in run_ranks(_sharded, 2, prefetches, deadline_s=150):
-        of_a_step = seen[-len(seen) // STEPS :]
-        gathers = [number for number in of_a_step if number != REDUCE_SCATTER]
-        # The model itself has no parameters. Its layers run in another order than they have, and
-        # the last one keeps its weights for the backward pass.
-        forward = [1, 2, 3, 4]
-        assert gathers == forward + [LAST_GATHER - place for place in reversed(forward)]
-        assert of_a_step.count(REDUCE_SCATTER) == 4
+    model = nn.Sequential(*(nn.Linear(16, 16) for _ in range(3)))
+    fully_shard([model[0], model[2]], mesh=init_device_mesh("cpu", (n,)))
+    fully_shard(model[1], mesh=init_device_mesh("cpu", (n,)))
+    fully_shard(model, mesh=init_device_mesh("cpu", (n,)))
+    dmlcomm.prio.ticket_fsdp(model)
+    return _gathers_of_a_step(model, rank)
+
+
+def _fully_sharded(rank, n):
+    _weights_and_tickets(rank, n)
+    return _orders(rank, n), _grouped(rank, n)
+
+
+def test_fsdp2_with_tickets_gives_the_same_weights_and_goes_by_its_order_of_prefetching():
+    of = _Tree
+    for orders, grouped in run_ranks(_fully_sharded, 4, deadline_s=150):
+        # The block reads its own weights before, and again after, those of its parts.
+        forward = [(of.FIRST, 1), (of.BLOCK, 2), (of.A, 3), (of.B, 4)]
+        backward = [(of.BLOCK, 0), (of.B, 1), (of.A, 2), (of.FIRST, 3)]
+        assert orders[0] == orders[1] == orders[3] == forward + backward
+        forward = [(of.FIRST, 1), (of.B, 3), (of.A, 4), (of.BLOCK, 2)]
+        backward = [(of.BLOCK, 0), (of.A, 1), (of.B, 2), (of.FIRST, 3)]
+        assert orders[2] == forward + backward
+        assert grouped[:2] == [(2 * of.FIRST, 1), (of.FIRST, 2)]
 
 
 def test_fsdp2_is_needed_for_its_tickets():
