@@ -224,12 +224,23 @@ TEST(RailMeterTest, AFrameTakesTheRailThatIsThroughFirst) {
 TEST(RailMeterTest, UrgentMessagesGoBeforeThoseOfLaterClassesForAWhile) {
   constexpr int64_t kNow = 1000 * kNsPerMs;
   RailMeter meter;
-  EXPECT_FALSE(meter.has_urgent());
+  EXPECT_FALSE(meter.urgent().has_any());
   meter.note_urgent(2, kNow);
-  EXPECT_TRUE(meter.has_urgent());
-  for (const size_t later : {0, 3, 4}) EXPECT_TRUE(meter.is_urgent_before(later, kNow)) << later;
-  for (const size_t other : {1, 2}) EXPECT_FALSE(meter.is_urgent_before(other, kNow)) << other;
-  EXPECT_FALSE(meter.is_urgent_before(0, kNow + kNsPerS));
+  EXPECT_TRUE(meter.urgent().has_any());
+  for (const size_t later : {0, 3, 4}) EXPECT_TRUE(meter.urgent().is_before(later, kNow)) << later;
+  for (const size_t other : {1, 2}) EXPECT_FALSE(meter.urgent().is_before(other, kNow)) << other;
+  EXPECT_FALSE(meter.urgent().is_before(0, kNow + kNsPerS));
+}
+
+TEST(RailMeterTest, UrgentMessagesOfOneGroupAreThoseOfAllOnTheirNic) {
+  constexpr int64_t kNow = 1000 * kNsPerMs;
+  RailMeter one, other, elsewhere;
+  one.share_urgent(UrgentTimes::of("a"));
+  other.share_urgent(UrgentTimes::of("a"));
+  elsewhere.share_urgent(UrgentTimes::of("b"));
+  one.note_urgent(1, kNow);
+  EXPECT_TRUE(other.urgent().is_before(0, kNow));
+  EXPECT_FALSE(elsewhere.urgent().has_any());
 }
 
 class SmallMessagesTest : public testing::Test {

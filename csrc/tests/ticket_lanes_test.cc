@@ -306,12 +306,12 @@ TEST(TicketLanesTest, LargeMessagesGiveWayToUrgentOnesForOtherPeers) {
   learn_rate(rail);
   const int64_t before = now_ns();
   connect_classes(urgent);
-  EXPECT_FALSE(rail.has_urgent()) << "it went over the usual connection";
+  EXPECT_FALSE(rail.urgent().has_any()) << "it went over the usual connection";
   Message small = message_of(collective_tag(1, 0, 0), 100, 0);
   urgent.b.recv(small.in);
   urgent.a.send(small.out);
   urgent.settle();
-  EXPECT_TRUE(rail.is_urgent_before(0, before));
+  EXPECT_TRUE(rail.urgent().is_before(0, before));
 
   constexpr int64_t kLonger = 3600 * kNsPerS;
   rail.note_urgent(1, now_ns() + kLonger);

@@ -108,11 +108,14 @@ bool LaneSet::is_held_up(size_t index) const {
 bool LaneSet::yields(size_t index) const {
   if (meters_ == nullptr) return false;
   RailMeter& meter = meters_[index % shape_.num_rails];
-  if (!meter.has_urgent() || meter.bits_per_second() <= 0) return false;
+  if (!meter.urgent().has_any()) return false;
   const int64_t now = now_ns();
-  if (!meter.is_urgent_before(class_of_lane(index), now)) return false;
-  const double most = std::max(kLeastYieldingBytes, kYieldingS * meter.bits_per_second() / 8);
-  if (lanes_[index]->prospect(now).queued_bytes <= most) return false;
+  if (!meter.urgent().is_before(class_of_lane(index), now)) return false;
+  const Lane::Prospect prospect = lanes_[index]->prospect(now);
+  const double rate = std::max(meter.least_bits_per_second() / 8, prospect.bytes_per_second);
+  if (rate <= 0 || prospect.queued_bytes <= std::max(kLeastYieldingBytes, kYieldingS * rate)) {
+    return false;
+  }
   meter.note_yielding();
   return true;
 }

@@ -48,6 +48,7 @@ Mesh::Mesh(const MeshOptions& options)
     const std::string& interface = options.rails[rail].interface;
     meters_[rail].arbitrate({options.seat, interface, Direction::out},
                             {options.seat, interface, Direction::in});
+    meters_[rail].share_urgent(UrgentTimes::of(interface));
     const std::vector<uint64_t>& rates = options.rail_rates_bps;
     if (!rates.empty()) {
       meters_[rail].assume(static_cast<double>(rates[std::min(rail, rates.size() - 1)]));
@@ -189,6 +190,8 @@ void Mesh::notify(int peer) {
 bool Mesh::poll(bool look_at_sockets) {
   if (look_at_sockets) loop_.look();
   for (Transport* transport : polled_) transport->poll();
+  const auto has_urgent = [](const RailMeter& meter) { return meter.urgent().has_any(); };
+  if (!limits_credit_ && std::ranges::any_of(meters_, has_urgent)) limit_credit();
   bool moved = false;
   for (size_t i = 0; i < active_.size(); ++i) {
     moved |= active_[i]->progress();

@@ -27,8 +27,6 @@ constexpr double kMostSmallDebtS = 5e-3;
 // A period that messages would fill to this share without their bytes tells only that the rail has
 // at least its rate.
 constexpr double kMostLatency = 0.5;
-// Urgent messages come in rounds: for so long after one the next one may come.
-constexpr int64_t kUrgentNs = 10 * kNsPerMs;
 // Of the bytes of a period: then the time of large frames is that of all.
 constexpr double kMostOf = 0.9;
 // A piece of that time tells the rate if the rail carries so much between two pauses, several
@@ -309,12 +307,6 @@ size_t RailMeter::may_read(size_t most) {
 bool RailMeter::is_left_out() {
   num_left_out_ = has_been_told_ || num_left_out_ < kMostLeftOut ? num_left_out_ + 1 : 0;
   return num_left_out_ > 0;
-}
-
-bool RailMeter::is_urgent_before(size_t ticket_class, int64_t now_ns) const {
-  const size_t num_before = ticket_class == 0 ? urgent_ns_.size() : ticket_class - 1;
-  return std::any_of(urgent_ns_.begin(), urgent_ns_.begin() + static_cast<ptrdiff_t>(num_before),
-                     [&](int64_t ns) { return ns != 0 && now_ns - ns < kUrgentNs; });
 }
 
 }  // namespace dmlcomm::transport

@@ -14,8 +14,8 @@
 // stay so.
 //
 // Messages that belong to no operation, as those of parameter servers, tell none of this. For the
-// arbiter of the host's NICs there is a bound from below of all that large frames carry while some
-// have no receipt all the time.
+// arbiter of the host's NICs, and for those that give way to urgent ones, there is a bound from
+// below of all that large frames carry while some have no receipt all the time.
 //
 // It also notes when urgent messages go over the rail, so that links give way to those of others,
 // and has the limits of large messages: room for small ones (RailBudget), and for other jobs of
@@ -26,15 +26,16 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <utility>
 
 #include "base/clock.h"
-#include "base/ticket.h"
 #include "transport/channel.h"
 #include "transport/job_seat.h"
 #include "transport/rail_budget.h"
 #include "transport/recent_minimum.h"
+#include "transport/urgent_times.h"
 
 namespace dmlcomm::transport {
 
@@ -95,7 +96,7 @@ class RailMeter {
   // get.
   void share(double share) { budget_.limit(share < 1 ? share * bits_per_second() / 8 : 0); }
   // The arbiter hears the rate, as far as it is known.
-  void tell_arbiter() { credit_.measured(std::max(bits_per_second(), carried_bps_)); }
+  void tell_arbiter() { credit_.measured(least_bits_per_second()); }
   // This host's other jobs on the NIC.
   void arbitrate(NicCredit credit, NicCredit arrivals) {
     credit_ = std::move(credit);
@@ -116,13 +117,10 @@ class RailMeter {
   size_t may_read(size_t most);
 
   // A message of an urgent class (base/ticket.h) has left over one of the connections, or come.
-  void note_urgent(size_t ticket_class, int64_t now_ns) {
-    urgent_ns_[ticket_class - 1] = now_ns;
-    has_urgent_ = true;
-  }
-  bool has_urgent() const { return has_urgent_; }  // there has been one
-  // Whether there has been one of late that goes before those of `ticket_class`; 0 is the last one.
-  bool is_urgent_before(size_t ticket_class, int64_t now_ns) const;
+  void note_urgent(size_t ticket_class, int64_t now_ns) { urgent_->note(ticket_class, now_ns); }
+  // Other meters note and see them, too.
+  void share_urgent(std::shared_ptr<UrgentTimes> urgent) { urgent_ = std::move(urgent); }
+  const UrgentTimes& urgent() const { return *urgent_; }
   // A connection gives way to them, or to another job, and looks again soon. Whether any does since
   // the last call.
   void note_yielding() { is_yielding_ = true; }
@@ -130,6 +128,8 @@ class RailMeter {
 
   // 0: not known.
   double bits_per_second() const { return bps_; }
+  // A bound from below that also messages which belong to no operation tell; 0: not known.
+  double least_bits_per_second() const { return std::max(bps_, carried_bps_); }
   // All that is known is that it is not lower.
   bool is_lower_bound() const { return is_lower_bound_; }
   // Shorter ones are less than what calls and waking up take.
@@ -185,8 +185,7 @@ class RailMeter {
   RailBudget budget_;
   NicCredit credit_;
   NicCredit arrivals_;
-  std::array<int64_t, kMaxTicketConnections> urgent_ns_{};  // when there was one last, by class
-  bool has_urgent_ = false;
+  std::shared_ptr<UrgentTimes> urgent_ = std::make_shared<UrgentTimes>();
   bool is_yielding_ = false;
   Period period_;          // since the last end_period()
   Period kept_;            // of those before, with few bytes
