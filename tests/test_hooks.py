@@ -154,6 +154,34 @@ def test_small_numbers_come_later_and_not_at_all_without_error_feedback():
         assert found == pytest.approx([40.0] * 255, abs=2 * code)
 
 
+def _bytes_per_number(rank, n):
+    """What a rank sends of each gradient, by hook."""
+    found = {}
+    for codes in ("bf16", *CODES):
+        model = _Constant([torch.ones(100_000), torch.ones(100_000)])
+        ddp, state = _hooked(model, codes)
+        groups = [dist.group.WORLD] if state is None else [state.process_group, state.gathers]
+
+        def sent(groups=groups):
+            return sum(rail.bytes_sent for group in groups for rail in dmlcomm.rails(group))
+
+        _step(ddp)
+        before = sent()
+        _step(ddp)
+        found[codes] = (sent() - before) / sum(len(each) for each in model.gradients)
+    return found
+
+
+def test_hooks_send_as_many_bytes_as_they_say():
+    for found in run_ranks(_bytes_per_number, 2, env={"DMLCOMM_TRANSPORT": "tcp"}):
+        expected = {
+            "bf16": 2,
+            "int8": 1.016,
+            "fp8": 1.016,
+        }  # each of two ranks sends one half twice
+        assert found == pytest.approx(expected, rel=0.02)
+
+
 def _trained(rank, n, codes):
     """The losses of a small network, by the hook; None: without."""
     torch.manual_seed(1)

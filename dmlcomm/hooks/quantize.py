@@ -29,6 +29,8 @@ class QuantizeState:
 
     Attributes:
         process_group: that of the model.
+        gathers: the state's own group, in which the averages travel; the process group has the
+            gradients. `dmlcomm.counters` counts the bytes of each.
 
     Raises:
         TypeError: the model is not wrapped by DistributedDataParallel.
@@ -54,7 +56,7 @@ class QuantizeState:
         self._buckets: dict[int, QuantizedBucket] = {}
         # All ranks call the operations of a group in one order. Exchanges follow the buckets, and
         # gathers follow the exchanges, but which of both comes first is not the same on all ranks.
-        self._gathers = another_group(self.process_group)
+        self.gathers = another_group(self.process_group)
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="dmlcomm-quantize")
         # Exchanges of what comes from a GPU start when it has come, in no fixed order with what
         # else the model's group does meanwhile.
@@ -159,7 +161,7 @@ class QuantizeState:
         """On the thread of the state, bucket after bucket."""
         try:
             work.wait()
-            gather = quantized.gather(gradients, self._gathers)
+            gather = quantized.gather(gradients, self.gathers)
             complete_after(gather.get_future(), lambda: quantized.finish(gradients), result)
         except Exception as error:
             fail(result, error)
