@@ -1,22 +1,23 @@
 """all_reduce of CUDA tensors beside gloo, and what a DDP step does not hide, on one GPU.
 
-    python -m benchmarks.cuda
+    python -m benchmarks.cuda [--strict]
 
 All ranks share the GPU; every contestant is measured in the same processes, one after the other.
-``docs/numbers.md`` defines the figures.
+``docs/numbers.md`` defines the figures. With --strict the exit code is 1 when a bar is missed.
 """
 
 import argparse
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.distributed as dist
 from rich.table import Table
 from torch.nn.parallel import DistributedDataParallel
 
+from benchmarks.bars import MIB, Verdict, table
 from benchmarks.ranks import Ranks, Worker
 from benchmarks.report import console, human_bytes
 from examples.lenet import ddp_without_communication
@@ -29,6 +30,8 @@ CONTESTANTS = {
     GLOO: ("gloo", "cuda"),
     COPIES: ("", "cuda"),
 }
+# Of 64 MiB: beside gloo, and beside the slower of copies and our CPU tensors. Of DDP: of gloo's.
+JUDGED_BYTES, LEAST_SPEEDUP, LEAST_OF_BOUND, MOST_OF_GLOO = 64 * MIB, 3.0, 0.8, 0.5
 SIZES = [1 << shift for shift in (10, 16, 20, 22, 24, 26, 28)]
 WARMUP = 5
 MIN_ITERATIONS, MAX_ITERATIONS = 5, 200
@@ -147,30 +150,55 @@ def _slowest(per_rank: list[list[float]]) -> list[float]:
 
 
 def table_of(results: dict[int, dict[str, float]]) -> Table:
-    table = Table(title="all_reduce: times in ms", title_justify="left")
+    result = Table(title="all_reduce: times in ms", title_justify="left")
     for column in ("size", *CONTESTANTS, f"{GLOO} / {OURS}", f"max(copies, CPU) / {OURS}"):
-        table.add_column(column, justify="right", no_wrap=True)
+        result.add_column(column, justify="right", no_wrap=True)
     for num_bytes, times in results.items():
-        bound = max(times[COPIES], times[ON_CPU])
-        table.add_row(
+        result.add_row(
             human_bytes(num_bytes),
             *(f"{times[name] * 1000:.2f}" for name in CONTESTANTS),
             f"{times[GLOO] / times[OURS]:.1f}",
-            f"{bound / times[OURS]:.2f}",
+            f"{_of_bound(times):.2f}",
         )
-    return table
+    return result
 
 
-def print_steps(per_rank: list[dict[str, list[float]]]) -> None:
-    """What is not hidden of a step's communication."""
+def _of_bound(times: dict[str, float]) -> float:
+    return max(times[COPIES], times[ON_CPU]) / times[OURS]
+
+
+def judge_all_reduce(num_ranks: int, times: dict[str, float]) -> Iterator[Verdict]:
+    """The bars of one size, by the contestants' seconds."""
+    detail = ", ".join(f"{name}: {1000 * seconds:.2f} ms" for name, seconds in times.items())
+    for ratio, least, beside in (
+        (times[GLOO] / times[OURS], LEAST_SPEEDUP, GLOO),
+        (_of_bound(times), LEAST_OF_BOUND, "the slower of copies and CPU tensors"),
+    ):
+        bar, passed = f">= {least:g}x {beside}", ratio >= least
+        name = f"all_reduce, {human_bytes(JUDGED_BYTES)}"
+        yield Verdict(name, num_ranks, bar, f"{ratio:.2f}x", passed, detail)
+
+
+def judge_steps(num_ranks: int, not_hidden_ms: dict[str, float]) -> Verdict:
+    """The bar of what DDP does not hide, by backend."""
+    ratio = not_hidden_ms[OURS] / not_hidden_ms[GLOO]
+    detail = ", ".join(f"{name}: {ms:.1f} ms" for name, ms in not_hidden_ms.items())
+    name, bar = "DDP, communication not hidden", f"<= {MOST_OF_GLOO:g}x {GLOO}"
+    return Verdict(name, num_ranks, bar, f"{ratio:.2f}x", ratio <= MOST_OF_GLOO, detail)
+
+
+def print_steps(per_rank: list[dict[str, list[float]]]) -> dict[str, float]:
+    """What is not hidden of a step's communication, in milliseconds by backend."""
     medians = {
         name: statistics.median(_slowest([rank[name] for rank in per_rank])) for name in per_rank[0]
     }
     local_ms = medians.pop(LOCAL)
     gradients = human_bytes(4 * LAYERS * (WIDTH * WIDTH + WIDTH))
     console.print(f"DDP, {gradients} of gradients: {local_ms:.1f} ms without communication")
-    for name, step_ms in medians.items():
-        console.print(f"  {name}: communication not hidden {step_ms - local_ms:.1f} ms per step")
+    not_hidden = {name: step_ms - local_ms for name, step_ms in medians.items()}
+    for name, milliseconds in not_hidden.items():
+        console.print(f"  {name}: communication not hidden {milliseconds:.1f} ms per step")
+    return not_hidden
 
 
 def main() -> None:
@@ -179,6 +207,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="for each case")
     parser.add_argument("--blocks", type=int, default=5, help="of DDP's steps")
     parser.add_argument("--only", choices=["all_reduce", "ddp"])
+    parser.add_argument("--strict", action="store_true", help="exit with 1 when a bar is missed")
     options = parser.parse_args()
     if not has_gpu():
         sys.exit("benchmarks.cuda: torch finds no GPU for CUDA on this machine; nothing measured")
@@ -186,12 +215,18 @@ def main() -> None:
         f"{torch.cuda.get_device_name(0)}, {options.ranks} ranks share it, "
         f"torch {torch.__version__}"
     )
+    verdicts: list[Verdict] = []
     with Ranks(options.ranks, ["dmlcomm", "gloo"], {}) as ranks:
         if options.only != "ddp":
             results = {size: measure_size(ranks, size, options.seconds) for size in SIZES}
             console.print(table_of(results))
+            verdicts += judge_all_reduce(options.ranks, results[JUDGED_BYTES])
         if options.only != "all_reduce":
-            print_steps(ranks.call(time_steps, options.blocks))
+            not_hidden = print_steps(ranks.call(time_steps, options.blocks))
+            verdicts.append(judge_steps(options.ranks, not_hidden))
+    console.print(table(verdicts))
+    if options.strict and not all(verdict.passed for verdict in verdicts):
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":

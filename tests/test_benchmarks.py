@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from benchmarks import bars, builds, lab, openmpi, report
+from benchmarks import bars, builds, cuda, lab, openmpi, report
 from benchmarks.engine import MIN_ITERATIONS, Measurement, Settings, session, sizes
 from benchmarks.lab_run import all_reduce_bound_s
 from benchmarks.operations import OPERATIONS, Case, sum_of_values, values
@@ -150,6 +150,18 @@ def test_a_machine_without_a_gpu_is_told_that_nothing_was_measured():
     result = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert result.returncode == 1
     assert "finds no GPU" in result.stderr
+
+
+def test_bars_of_cuda_compare_with_gloo_and_with_the_slower_part():
+    def passed(ours, on_cpu, gloo, copies):
+        times = {cuda.OURS: ours, cuda.ON_CPU: on_cpu, cuda.GLOO: gloo, cuda.COPIES: copies}
+        return [verdict.passed for verdict in cuda.judge_all_reduce(2, times)]
+
+    assert passed(ours=6.0, on_cpu=7.0, gloo=18.1, copies=3.0) == [True, True]
+    assert passed(ours=6.0, on_cpu=3.0, gloo=17.9, copies=4.9) == [False, True]
+    assert passed(ours=6.0, on_cpu=4.7, gloo=18.1, copies=3.0) == [True, False]
+    assert cuda.judge_steps(2, {cuda.OURS: 5.0, cuda.GLOO: 10.1}).passed
+    assert not cuda.judge_steps(2, {cuda.OURS: 5.1, cuda.GLOO: 10.1}).passed
 
 
 def test_bars_of_the_lab_compare_with_the_bound_and_with_gloo():
